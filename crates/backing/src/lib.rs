@@ -1,0 +1,1 @@
+//! Where parked pages live: one narrow seam, and its memory implementation.

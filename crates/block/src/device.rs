@@ -1,0 +1,38 @@
+//! The trait that doors serve and layers wrap.
+
+use crate::BlockError;
+
+/// A device of a fixed number of bytes, shared by any number of threads.
+///
+/// Ranges are in bytes, of any alignment and length; a range that does not lie inside the device is
+/// refused with [`BlockError::OutOfRange`] and changes nothing. A failed write leaves every page it
+/// did not replace as it was; pages before the failing one may have been replaced, as on any disk.
+/// Reads and writes of one page are atomic with respect to each other; larger ones page by page.
+pub trait BlockDevice: Send + Sync {
+    /// The size in bytes; does not change.
+    fn len_bytes(&self) -> u64;
+
+    /// Fills `buf` from byte `offset`.
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), BlockError>;
+
+    /// Stores `data` at byte `offset`.
+    fn write_at(&self, offset: u64, data: &[u8]) -> Result<(), BlockError>;
+
+    /// Says that `len` bytes at `offset` are no longer needed: they may read as anything written
+    /// before or as zeroes. Parts of pages may be kept.
+    fn discard(&self, offset: u64, len: u64) -> Result<(), BlockError>;
+
+    /// Makes `len` bytes at `offset` read as zeroes, exactly.
+    fn write_zeroes(&self, offset: u64, len: u64) -> Result<(), BlockError>;
+
+    /// Makes finished writes as durable as this device can; a device of memory has nothing to do.
+    fn flush(&self) -> Result<(), BlockError>;
+
+    /// Checks that a range lies inside the device.
+    fn check_range(&self, offset: u64, len: u64) -> Result<(), BlockError> {
+        match offset.checked_add(len) {
+            Some(end) if end <= self.len_bytes() => Ok(()),
+            _ => Err(BlockError::OutOfRange { offset, len, device_len: self.len_bytes() }),
+        }
+    }
+}

@@ -1,0 +1,5 @@
+//! The `pagefold` command.
+
+fn main() -> anyhow::Result<()> {
+    Ok(())
+}

@@ -1,0 +1,1 @@
+//! A dense allocator of compressed objects.

@@ -1,0 +1,42 @@
+//! The one crate that makes raw system calls.
+//!
+//! What the other crates need of the kernel beyond the standard library is
+//! wrapped here as safe functions with typed errors, so that `unsafe` and kernel
+//! structures stay in one place that can be read against the manual pages. Where
+//! the `rustix` crate already has a safe call it is used; the rest goes through
+//! `libc`. One module per kernel facility.
+//!
+//! It holds no policy: it does not decide what to lock, drop or signal.
+
+pub mod cpu;
+pub mod futex;
+pub mod mem;
+
+/// A failed system call: what was tried, and the kernel's answer.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{what}: {}", std::io::Error::from_raw_os_error(*errno))]
+pub struct SysError {
+    /// What was tried, with its object, as a person would say it.
+    pub what: String,
+    /// The kernel's error number.
+    pub errno: i32,
+}
+
+impl SysError {
+    /// An error from a number the kernel returned.
+    pub fn new(what: impl Into<String>, errno: i32) -> Self {
+        SysError { what: what.into(), errno }
+    }
+
+    /// The error of the calling thread's last failed `libc` call.
+    pub fn last(what: impl Into<String>) -> Self {
+        let errno = std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO);
+        SysError::new(what, errno)
+    }
+}
+
+impl From<SysError> for std::io::Error {
+    fn from(e: SysError) -> Self {
+        std::io::Error::new(std::io::Error::from_raw_os_error(e.errno).kind(), e.to_string())
+    }
+}
