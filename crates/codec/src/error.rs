@@ -1,0 +1,76 @@
+//! What can go wrong in a codec.
+
+/// A codec that cannot be set up, or a call that failed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum CodecError {
+    /// No back end has this name.
+    #[error("unknown codec '{name}'; known are {known}")]
+    Unknown {
+        /// The name asked for.
+        name: String,
+        /// The names there are, separated by commas.
+        known: String,
+    },
+    /// The level is outside what the algorithm offers.
+    #[error("codec {codec} has no level {level}; its levels are {min} to {max}")]
+    Level {
+        /// The codec.
+        codec: &'static str,
+        /// The level asked for.
+        level: i32,
+        /// Its lowest level.
+        min: i32,
+        /// Its highest level.
+        max: i32,
+    },
+    /// The algorithm has no levels.
+    #[error("codec {codec} has no levels; leave the level out")]
+    NoLevels {
+        /// The codec.
+        codec: &'static str,
+    },
+    /// The algorithm has no dictionaries.
+    #[error("codec {codec} takes no dictionary")]
+    NoDictionary {
+        /// The codec.
+        codec: &'static str,
+    },
+    /// The dictionary was refused by the algorithm.
+    #[error("codec {codec} cannot use this dictionary of {len_bytes} bytes")]
+    BadDictionary {
+        /// The codec.
+        codec: &'static str,
+        /// Its length.
+        len_bytes: usize,
+    },
+    /// No memory for a stream.
+    #[error("no memory for the working state of codec {codec}")]
+    NoMemory {
+        /// The codec.
+        codec: &'static str,
+    },
+    /// The destination is shorter than the codec's bound for this source.
+    #[error("codec {codec} cannot compress into {dst_len_bytes} bytes")]
+    Compress {
+        /// The codec.
+        codec: &'static str,
+        /// The destination's length.
+        dst_len_bytes: usize,
+    },
+    /// The compressed bytes do not decode into the destination.
+    #[error("{src_len_bytes} bytes do not decode as {codec}")]
+    Corrupt {
+        /// The codec.
+        codec: &'static str,
+        /// The source's length.
+        src_len_bytes: usize,
+    },
+}
+
+/// liblz4's convention: compressed length, or 0 where the destination was too short.
+pub(crate) fn positive(codec: &'static str, len: i32, dst_len_bytes: usize) -> Result<usize, CodecError> {
+    match usize::try_from(len) {
+        Ok(len) if len > 0 => Ok(len),
+        _ => Err(CodecError::Compress { codec, dst_len_bytes }),
+    }
+}
