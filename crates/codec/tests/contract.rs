@@ -1,5 +1,7 @@
 //! Every codec of the table keeps the contract of `Stream`, whatever the page.
 
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
 use pagefold_codec::{COMPRESS_BUF_LEN, Codec, CodecError, CodecSpec, Stream, table};
 use pagefold_page::PAGE_SIZE;
 use proptest::prelude::*;

@@ -1,0 +1,288 @@
+//! One size class: a chain of frames packed with objects of one stride.
+//!
+//! Objects fill the chain from its front without gaps and may straddle two
+//! neighbouring frames. What is freed in the middle becomes a hole, kept in a
+//! doubly linked list inside the holes themselves; what is freed at the end
+//! shortens the chain. [`Class::move_last`] closes a hole with the last object.
+//!
+//! The first word of every place tells what it holds: the owner word of an object
+//! (its kind is never 0), or a hole's link to the next hole shifted left over kind 0.
+
+use crate::arena::Arena;
+use crate::frame::{FRAME_LEN, FrameId, Pos};
+use crate::pool::{Owner, OwnerKind};
+use crate::source::{PageSource, SourceError, Take};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// The chain and the hole list of a class; guarded by the class's lock.
+#[derive(Debug)]
+pub(crate) struct Class {
+    stride: usize,
+    tail: FrameId,
+    /// Bytes used of the tail frame, 1 to [`FRAME_LEN`]; of no meaning without one.
+    tail_end: usize,
+    frames: u64,
+    live: u64,
+    holes: u64,
+    first_hole: Pos,
+}
+
+/// Why a class could not grow.
+pub(crate) enum GrowError {
+    Dry,
+    Refused(SourceError),
+}
+
+/// What became of an attempt to move the last object into a hole.
+pub(crate) enum Moved {
+    /// One hole fewer.
+    Yes,
+    /// Nothing to move or no hole to move it into.
+    Done,
+    /// The last object cannot move now: it is being written, or its owner is busy.
+    NotNow,
+}
+
+impl Class {
+    pub(crate) fn new(stride: usize) -> Self {
+        Class { stride, tail: FrameId::NIL, tail_end: 0, frames: 0, live: 0, holes: 0, first_hole: Pos::NIL }
+    }
+
+    pub(crate) fn live(&self) -> u64 {
+        self.live
+    }
+
+    pub(crate) fn holes(&self) -> u64 {
+        self.holes
+    }
+
+    pub(crate) fn frames(&self) -> u64 {
+        self.frames
+    }
+
+    /// A place for a new object, marked busy.
+    pub(crate) fn allocate(&mut self, source: &dyn PageSource) -> Result<Pos, GrowError> {
+        let arena = source.arena();
+        let pos = if self.first_hole.is_nil() {
+            self.grow(source)?
+        } else {
+            let pos = self.first_hole;
+            self.unlink_hole(arena, pos);
+            pos
+        };
+        set_word(arena, pos, Owner::BUSY.to_bits());
+        self.live += 1;
+        Ok(pos)
+    }
+
+    /// Gives an object's place up. Follow with [`Class::trim`].
+    pub(crate) fn release(&mut self, arena: &Arena, pos: Pos) {
+        self.live -= 1;
+        self.link_hole(arena, pos);
+    }
+
+    /// Cuts holes off the end of the chain and gives the frames that this empties back.
+    pub(crate) fn trim(&mut self, source: &dyn PageSource) -> u64 {
+        let arena = source.arena();
+        let before = self.frames;
+        while let Some(last) = self.last(arena) {
+            if !is_hole(word(arena, last).load(Ordering::Relaxed)) {
+                break;
+            }
+            self.unlink_hole(arena, last);
+            self.cut(source, last);
+        }
+        before - self.frames
+    }
+
+    /// Moves the last object into a hole, if its owner agrees. Follow with [`Class::trim`].
+    ///
+    /// `exchange(owner, old, new)` is called with the bytes already copied.
+    pub(crate) fn move_last(
+        &mut self,
+        arena: &Arena,
+        exchange: &mut dyn FnMut(Owner, Pos, Pos) -> bool,
+    ) -> Moved {
+        let (Some(old), new) = (self.last(arena), self.first_hole) else { return Moved::Done };
+        if new.is_nil() {
+            return Moved::Done;
+        }
+        // Acquire pairs with the release in `Pool::try_put`: an owner word that is not "busy" means that
+        // the object's bytes are written.
+        let owner = Owner::from_bits(word(arena, old).load(Ordering::Acquire));
+        if is_hole(owner.to_bits()) {
+            return Moved::Done;
+        }
+        if owner.kind() == OwnerKind::Busy {
+            return Moved::NotNow;
+        }
+        self.unlink_hole(arena, new);
+        copy_object(arena, old, new, self.stride);
+        if !exchange(owner, old, new) {
+            self.link_hole(arena, new);
+            return Moved::NotNow;
+        }
+        self.link_hole(arena, old);
+        Moved::Yes
+    }
+
+    /// The place behind the last object, taking the frames it needs first.
+    fn grow(&mut self, source: &dyn PageSource) -> Result<Pos, GrowError> {
+        let fresh_start = self.tail.is_nil() || self.tail_end == FRAME_LEN;
+        let start = if fresh_start { 0 } else { self.tail_end };
+        let end = start + self.stride;
+        let need = end.div_ceil(FRAME_LEN) - usize::from(!fresh_start);
+        let mut taken = [FrameId::NIL; 2];
+        for i in 0..need {
+            let refused = match source.try_take() {
+                Take::Frame(frame) => {
+                    taken[i] = frame;
+                    continue;
+                }
+                Take::Dry => GrowError::Dry,
+                Take::Refused(e) => GrowError::Refused(e),
+            };
+            taken[..i].iter().for_each(|f| source.give(*f));
+            return Err(refused);
+        }
+        let first = if fresh_start { taken[0] } else { self.tail };
+        for &frame in &taken[..need] {
+            self.append(source.arena(), frame);
+        }
+        self.tail_end = (end - 1) % FRAME_LEN + 1;
+        Ok(Pos::new(first, start))
+    }
+
+    fn append(&mut self, arena: &Arena, frame: FrameId) {
+        if !self.tail.is_nil() {
+            arena.set_next(self.tail, frame);
+        }
+        arena.set_prev(frame, self.tail);
+        arena.set_next(frame, FrameId::NIL);
+        self.tail = frame;
+        self.frames += 1;
+    }
+
+    /// The last object or hole of the chain.
+    fn last(&self, arena: &Arena) -> Option<Pos> {
+        if self.tail.is_nil() {
+            None
+        } else if self.tail_end >= self.stride {
+            Some(Pos::new(self.tail, self.tail_end - self.stride))
+        } else {
+            Some(Pos::new(arena.prev(self.tail), FRAME_LEN + self.tail_end - self.stride))
+        }
+    }
+
+    /// Ends the chain where its last place, already unlinked, begins.
+    fn cut(&mut self, source: &dyn PageSource, last: Pos) {
+        while self.tail != last.frame() {
+            self.drop_tail(source);
+        }
+        self.tail_end = last.offset();
+        if self.tail_end == 0 {
+            self.drop_tail(source);
+            self.tail_end = FRAME_LEN;
+        }
+    }
+
+    fn drop_tail(&mut self, source: &dyn PageSource) {
+        let frame = self.tail;
+        self.tail = source.arena().prev(frame);
+        self.frames -= 1;
+        source.give(frame);
+    }
+
+    fn link_hole(&mut self, arena: &Arena, pos: Pos) {
+        let next = self.first_hole;
+        set_word(arena, pos, next.to_bits() << Owner::KIND_BITS);
+        set_hole_prev(arena, pos, Pos::NIL);
+        if !next.is_nil() {
+            set_hole_prev(arena, next, pos);
+        }
+        self.first_hole = pos;
+        self.holes += 1;
+    }
+
+    fn unlink_hole(&mut self, arena: &Arena, pos: Pos) {
+        let next = Pos::from_bits(word(arena, pos).load(Ordering::Relaxed) >> Owner::KIND_BITS);
+        let prev = Pos::from_bits(hole_prev(arena, pos).load(Ordering::Relaxed));
+        if prev.is_nil() {
+            self.first_hole = next;
+        } else {
+            set_word(arena, prev, next.to_bits() << Owner::KIND_BITS);
+        }
+        if !next.is_nil() {
+            set_hole_prev(arena, next, prev);
+        }
+        self.holes -= 1;
+    }
+}
+
+fn is_hole(word: u64) -> bool {
+    word & ((1 << Owner::KIND_BITS) - 1) == 0
+}
+
+/// The first word of the object or hole at `pos`.
+pub(crate) fn word(arena: &Arena, pos: Pos) -> &AtomicU64 {
+    // SAFETY: the offset is below FRAME_LEN and a multiple of 8, so the word lies inside the frame.
+    let at = unsafe { arena.frame_ptr(pos.frame()).add(pos.offset()) };
+    // SAFETY: aligned as said; first words are only accessed as atomics once the place belongs to a
+    // class; the memory lives as long as the arena.
+    unsafe { AtomicU64::from_ptr(at.cast()) }
+}
+
+fn set_word(arena: &Arena, pos: Pos, value: u64) {
+    word(arena, pos).store(value, Ordering::Relaxed);
+}
+
+/// The second word of the hole at `pos`, which may begin the next frame.
+fn hole_prev(arena: &Arena, pos: Pos) -> &AtomicU64 {
+    let second = match pos.offset() + 8 {
+        FRAME_LEN => Pos::new(arena.next(pos.frame()), 0),
+        offset => Pos::new(pos.frame(), offset),
+    };
+    word(arena, second)
+}
+
+fn set_hole_prev(arena: &Arena, pos: Pos, prev: Pos) {
+    hole_prev(arena, pos).store(prev.to_bits(), Ordering::Relaxed);
+}
+
+/// The one or two pieces of `len` bytes that begin `skip` bytes behind `pos`.
+pub(crate) fn pieces(arena: &Arena, pos: Pos, skip: usize, len: usize) -> [(*mut u8, usize); 2] {
+    let (mut frame, mut offset) = (pos.frame(), pos.offset() + skip);
+    if offset >= FRAME_LEN {
+        frame = arena.next(frame);
+        offset -= FRAME_LEN;
+    }
+    let here = len.min(FRAME_LEN - offset);
+    // SAFETY: the offset is below FRAME_LEN, so this is inside the frame.
+    let first = unsafe { arena.frame_ptr(frame).add(offset) };
+    let second = if here < len { arena.frame_ptr(arena.next(frame)) } else { std::ptr::null_mut() };
+    [(first, here), (second, len - here)]
+}
+
+/// Copies a whole object, owner word included.
+fn copy_object(arena: &Arena, from: Pos, to: Pos, stride: usize) {
+    let mut bytes = [0u8; crate::OBJECT_LEN_MAX + crate::size_class::OWNER_LEN];
+    let bytes = &mut bytes[..stride];
+    let mut at = 0;
+    for (piece, len) in pieces(arena, from, 0, stride) {
+        if len > 0 {
+            // SAFETY: the object is live and complete (its owner word says so) and cannot be freed or
+            // changed while the class's lock is held; the piece is `len` bytes inside a frame.
+            unsafe { std::ptr::copy_nonoverlapping(piece, bytes[at..at + len].as_mut_ptr(), len) };
+        }
+        at += len;
+    }
+    at = 0;
+    for (piece, len) in pieces(arena, to, 0, stride) {
+        if len > 0 {
+            // SAFETY: the destination is a hole taken off its list, known to nobody else; the piece is
+            // `len` bytes inside a frame.
+            unsafe { std::ptr::copy_nonoverlapping(bytes[at..at + len].as_ptr(), piece, len) };
+        }
+        at += len;
+    }
+}

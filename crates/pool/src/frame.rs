@@ -1,0 +1,96 @@
+//! Where things are: frames, positions in them, handles.
+
+use std::fmt;
+
+/// Bytes in a frame, the unit in which the pool takes memory.
+pub const FRAME_LEN: usize = 4096;
+
+/// The number of a frame in its arena.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct FrameId(pub(crate) u32);
+
+impl FrameId {
+    /// No frame: the end of a chain.
+    pub(crate) const NIL: FrameId = FrameId(u32::MAX);
+
+    pub(crate) fn is_nil(self) -> bool {
+        self == Self::NIL
+    }
+}
+
+/// The place of an object's first byte: frame (32 bits), then offset / 8 (9 bits).
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Pos(u64);
+
+impl Pos {
+    const OFFSET_BITS: u32 = 9;
+    pub(crate) const BITS: u32 = 32 + Self::OFFSET_BITS;
+    /// No place: the end of a list.
+    pub(crate) const NIL: Pos = Pos((1 << Self::BITS) - 1);
+
+    /// The place `offset` bytes into `frame`; `offset` is a multiple of 8 below [`FRAME_LEN`].
+    pub(crate) fn new(frame: FrameId, offset: usize) -> Self {
+        debug_assert!(offset < FRAME_LEN && offset.is_multiple_of(8) && !frame.is_nil());
+        Pos(u64::from(frame.0) << Self::OFFSET_BITS | (offset as u64 / 8))
+    }
+
+    pub(crate) fn frame(self) -> FrameId {
+        FrameId((self.0 >> Self::OFFSET_BITS) as u32)
+    }
+
+    pub(crate) fn offset(self) -> usize {
+        (self.0 as usize & ((1 << Self::OFFSET_BITS) - 1)) * 8
+    }
+
+    pub(crate) fn is_nil(self) -> bool {
+        self == Self::NIL
+    }
+
+    pub(crate) fn to_bits(self) -> u64 {
+        self.0
+    }
+
+    pub(crate) fn from_bits(bits: u64) -> Self {
+        Pos(bits & ((1 << Self::BITS) - 1))
+    }
+}
+
+impl fmt::Debug for Pos {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.is_nil() {
+            true => f.write_str("Pos(nil)"),
+            false => write!(f, "Pos({}+{})", self.frame().0, self.offset()),
+        }
+    }
+}
+
+/// An object in a pool: its size class and its place. 50 bits, so that owners can pack it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Handle(u64);
+
+impl Handle {
+    /// Bits that [`Handle::to_bits`] uses, from the lowest.
+    pub const BITS: u32 = Pos::BITS + 9;
+
+    pub(crate) fn new(class_index: usize, pos: Pos) -> Self {
+        Handle((class_index as u64) << Pos::BITS | pos.to_bits())
+    }
+
+    pub(crate) fn class_index(self) -> usize {
+        (self.0 >> Pos::BITS) as usize
+    }
+
+    pub(crate) fn pos(self) -> Pos {
+        Pos::from_bits(self.0)
+    }
+
+    /// The handle as a number below 2^[`Handle::BITS`].
+    pub fn to_bits(self) -> u64 {
+        self.0
+    }
+
+    /// The handle that [`Handle::to_bits`] made this number of.
+    pub fn from_bits(bits: u64) -> Self {
+        Handle(bits)
+    }
+}

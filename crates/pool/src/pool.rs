@@ -1,0 +1,254 @@
+//! The pool: its classes, and the operations owners call.
+
+use crate::class::{Class, GrowError, Moved, pieces, word};
+use crate::frame::{Handle, Pos};
+use crate::size_class::{CLASS_COUNT, OBJECT_LEN_MAX, OWNER_LEN, class_index, stride};
+use crate::source::{PageSource, SourceError};
+use parking_lot::Mutex;
+use std::mem::MaybeUninit;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Who owns an object: a kind and 61 bits that only the owner understands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Owner(u64);
+
+/// What kind of thing owns an object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OwnerKind {
+    /// Nobody yet: the object is being written.
+    Busy = 1,
+    /// A slot of the store; the value is its page index.
+    Slot = 2,
+    /// A record of several pages folded as one.
+    Cluster = 3,
+    /// A record of equal pages.
+    Shared = 4,
+}
+
+impl Owner {
+    /// Bits of the kind, the lowest of the word. Kind 0 marks a hole.
+    pub(crate) const KIND_BITS: u32 = 3;
+    pub(crate) const BUSY: Owner = Owner(OwnerKind::Busy as u64);
+
+    /// The owner of this kind with this value, below 2^61.
+    pub fn new(kind: OwnerKind, value: u64) -> Self {
+        debug_assert!(value < 1 << 61);
+        Owner(value << Self::KIND_BITS | kind as u64)
+    }
+
+    /// The kind.
+    pub fn kind(self) -> OwnerKind {
+        match self.0 & ((1 << Self::KIND_BITS) - 1) {
+            2 => OwnerKind::Slot,
+            3 => OwnerKind::Cluster,
+            4 => OwnerKind::Shared,
+            _ => OwnerKind::Busy,
+        }
+    }
+
+    /// The owner's own 61 bits.
+    pub fn value(self) -> u64 {
+        self.0 >> Self::KIND_BITS
+    }
+
+    pub(crate) fn to_bits(self) -> u64 {
+        self.0
+    }
+
+    pub(crate) fn from_bits(bits: u64) -> Self {
+        Owner(bits)
+    }
+}
+
+/// The owners of a pool's objects, asked when an object moves.
+pub trait Relocate {
+    /// If `owner` still holds `old`, makes it hold `new` and returns true; the bytes are already there.
+    ///
+    /// Called with a class's lock held: it must not call into the pool, and must not wait for anything
+    /// that might. Answering false because the owner is busy is always right.
+    fn relocate(&self, owner: Owner, old: Handle, new: Handle) -> bool;
+}
+
+/// Why an object was not stored.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PutError {
+    /// No frame is ready. Put down what is held, call [`Pool::refill`] and try again.
+    #[error("no frame is ready")]
+    Dry,
+    /// There is no memory to be had.
+    #[error(transparent)]
+    Refused(#[from] SourceError),
+}
+
+/// One class, counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ClassStats {
+    /// Bytes per object, owner word included.
+    pub stride_bytes: usize,
+    /// Objects.
+    pub live: u64,
+    /// Places free between objects.
+    pub holes: u64,
+    /// Frames.
+    pub frames: u64,
+}
+
+/// Moves that one freed object may cause: with two, holes vanish faster than they come.
+const MOVES_PER_FREE: usize = 2;
+/// Objects moved by [`Pool::compact`] before it lets others at the class.
+const MOVES_PER_LOCK: usize = 32;
+/// Holes that a class may have besides a share of its objects.
+const HOLES_FREE: u64 = 2;
+/// The share: one hole for this many objects.
+const HOLES_SHARE: u64 = 128;
+
+/// A dense allocator of objects of 1 to [`OBJECT_LEN_MAX`] bytes.
+pub struct Pool {
+    classes: Box<[Mutex<Class>]>,
+    source: Box<dyn PageSource>,
+    moved: AtomicU64,
+    frames_compacted: AtomicU64,
+}
+
+impl Pool {
+    /// An empty pool that takes its frames from `source`.
+    pub fn new(source: Box<dyn PageSource>) -> Self {
+        let classes = (0..CLASS_COUNT).map(|i| Mutex::new(Class::new(stride(i)))).collect();
+        Pool { classes, source, moved: AtomicU64::new(0), frames_compacted: AtomicU64::new(0) }
+    }
+
+    /// Where the frames come from.
+    pub fn source(&self) -> &dyn PageSource {
+        &*self.source
+    }
+
+    /// Stores `bytes`, 1 to [`OBJECT_LEN_MAX`] of them, for `owner`. Does not sleep for memory.
+    pub fn try_put(&self, bytes: &[u8], owner: Owner) -> Result<Handle, PutError> {
+        debug_assert!((1..=OBJECT_LEN_MAX).contains(&bytes.len()) && owner.kind() != OwnerKind::Busy);
+        let index = class_index(bytes.len());
+        let grown = self.classes[index].lock().allocate(&*self.source);
+        let pos = grown.map_err(|e| match e {
+            GrowError::Dry => PutError::Dry,
+            GrowError::Refused(e) => PutError::Refused(e),
+        })?;
+        let arena = self.source.arena();
+        let mut at = 0;
+        for (piece, len) in pieces(arena, pos, OWNER_LEN, bytes.len()) {
+            if len > 0 {
+                // SAFETY: the place was just allocated, is marked busy and so touched by nobody else;
+                // the piece is `len` bytes inside a frame, and the source slice has as many.
+                unsafe { std::ptr::copy_nonoverlapping(bytes[at..at + len].as_ptr(), piece, len) };
+            }
+            at += len;
+        }
+        // Release: whoever sees the owner sees the bytes (`Class::move_last`).
+        word(arena, pos).store(owner.to_bits(), Ordering::Release);
+        Ok(Handle::new(index, pos))
+    }
+
+    /// Makes memory ready after [`PutError::Dry`]; may sleep for a bounded time. Hold nothing.
+    pub fn refill(&self) -> Result<(), SourceError> {
+        self.source.refill()
+    }
+
+    /// Copies the object's first `dst.len()` bytes out and returns them.
+    ///
+    /// # Safety
+    /// - `handle` came from this pool, is live, and its object has at least `dst.len()` bytes;
+    /// - until the call returns nobody frees it, and [`Relocate::relocate`] does not agree to move it.
+    pub unsafe fn copy_out<'a>(&self, handle: Handle, dst: &'a mut [MaybeUninit<u8>]) -> &'a mut [u8] {
+        let mut at = 0;
+        let len_bytes = dst.len();
+        for (piece, len) in pieces(self.source.arena(), handle.pos(), OWNER_LEN, len_bytes) {
+            if len > 0 {
+                // SAFETY: the object is live and stays in place (the caller's duty), so its bytes are
+                // initialised and unchanging; the piece is `len` bytes inside a frame.
+                unsafe { std::ptr::copy_nonoverlapping(piece, dst[at..at + len].as_mut_ptr().cast(), len) };
+            }
+            at += len;
+        }
+        // SAFETY: the two pieces add up to `len_bytes`, so every byte of `dst` is now initialised.
+        unsafe { std::slice::from_raw_parts_mut(dst.as_mut_ptr().cast(), len_bytes) }
+    }
+
+    /// Frees an object, and keeps its class dense by moving others, whose owners are asked.
+    ///
+    /// # Safety
+    /// `handle` came from this pool, is live, nobody reads or frees it any more, and `owners` no longer
+    /// gives it to anybody.
+    pub unsafe fn free(&self, handle: Handle, owners: &dyn Relocate) {
+        let arena = self.source.arena();
+        let emptied = {
+            let mut class = self.classes[handle.class_index()].lock();
+            class.release(arena, handle.pos());
+            let mut emptied = class.trim(&*self.source);
+            for _ in 0..MOVES_PER_FREE {
+                if class.holes() <= HOLES_FREE + class.live() / HOLES_SHARE {
+                    break;
+                }
+                let Moved::Yes = self.move_last(&mut class, handle.class_index(), owners) else { break };
+                emptied += class.trim(&*self.source);
+            }
+            emptied
+        };
+        if emptied > 0 {
+            self.source.relieve();
+        }
+    }
+
+    /// Closes all holes that can be closed now. Returns the frames that this freed.
+    ///
+    /// Runs beside all other operations and holds a class's lock only for a few moves at a time.
+    pub fn compact(&self, owners: &dyn Relocate) -> u64 {
+        let mut emptied = 0;
+        for index in 0..self.classes.len() {
+            while self.compact_some(index, owners, &mut emptied) {
+                std::thread::yield_now();
+            }
+            self.source.relieve();
+        }
+        self.frames_compacted.fetch_add(emptied, Ordering::Relaxed);
+        emptied
+    }
+
+    /// A few moves in one class. Returns whether more may be possible.
+    fn compact_some(&self, index: usize, owners: &dyn Relocate, emptied: &mut u64) -> bool {
+        let mut class = self.classes[index].lock();
+        for _ in 0..MOVES_PER_LOCK {
+            let Moved::Yes = self.move_last(&mut class, index, owners) else { return false };
+            *emptied += class.trim(&*self.source);
+        }
+        true
+    }
+
+    fn move_last(&self, class: &mut Class, index: usize, owners: &dyn Relocate) -> Moved {
+        let mut exchange = |owner: Owner, old: Pos, new: Pos| {
+            owners.relocate(owner, Handle::new(index, old), Handle::new(index, new))
+        };
+        let moved = class.move_last(self.source.arena(), &mut exchange);
+        if matches!(moved, Moved::Yes) {
+            self.moved.fetch_add(1, Ordering::Relaxed);
+        }
+        moved
+    }
+
+    /// Every class that holds or held something, counted.
+    pub fn class_stats(&self) -> Vec<ClassStats> {
+        let count = |(index, class): (usize, &Mutex<Class>)| {
+            let class = class.lock();
+            let (live, holes, frames) = (class.live(), class.holes(), class.frames());
+            ClassStats { stride_bytes: stride(index), live, holes, frames }
+        };
+        self.classes.iter().enumerate().map(count).filter(|c| c.frames > 0).collect()
+    }
+
+    /// Objects moved since the pool was made.
+    pub fn moved(&self) -> u64 {
+        self.moved.load(Ordering::Relaxed)
+    }
+
+    /// Frames freed by [`Pool::compact`] since the pool was made.
+    pub fn frames_compacted(&self) -> u64 {
+        self.frames_compacted.load(Ordering::Relaxed)
+    }
+}

@@ -1,0 +1,265 @@
+//! The pool against an obvious twin: a map from owner to bytes.
+
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+use pagefold_pool::{
+    Arena, FRAME_LEN, Handle, OBJECT_LEN_MAX, Owner, OwnerKind, PageSource, Pool, PutError, RefuseNth,
+    Relocate, Reserve, SourceError,
+};
+use proptest::prelude::*;
+use std::collections::HashMap;
+use std::mem::MaybeUninit;
+use std::sync::{Arc, Mutex};
+
+/// Owners that remember their handles, as slots do.
+#[derive(Default)]
+struct Owners(Mutex<HashMap<u64, Handle>>);
+
+impl Relocate for Owners {
+    fn relocate(&self, owner: Owner, old: Handle, new: Handle) -> bool {
+        let Ok(mut map) = self.0.try_lock() else { return false };
+        match map.get_mut(&owner.value()) {
+            Some(handle) if *handle == old => {
+                *handle = new;
+                true
+            }
+            _ => false,
+        }
+    }
+}
+
+/// A pool with the twin beside it.
+struct Pair {
+    pool: Pool,
+    owners: Owners,
+    twin: HashMap<u64, Vec<u8>>,
+}
+
+fn bytes(seed: u64, len: usize) -> Vec<u8> {
+    let mut state = seed | 1;
+    (0..len)
+        .map(|_| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 56) as u8
+        })
+        .collect()
+}
+
+impl Pair {
+    fn new(source: Box<dyn PageSource>) -> Self {
+        Pair { pool: Pool::new(source), owners: Owners::default(), twin: HashMap::new() }
+    }
+
+    fn put(&mut self, key: u64, len: usize, seed: u64) -> Result<(), SourceError> {
+        let data = bytes(seed, len);
+        let handle = loop {
+            match self.pool.try_put(&data, Owner::new(OwnerKind::Slot, key)) {
+                Ok(handle) => break handle,
+                Err(PutError::Dry) => self.pool.refill()?,
+                Err(PutError::Refused(e)) => return Err(e),
+            }
+        };
+        let old = self.owners.0.lock().unwrap().insert(key, handle);
+        self.twin.insert(key, data);
+        if let Some(old) = old {
+            // SAFETY: the map just stopped giving `old` to anybody; this thread is the only one.
+            unsafe { self.pool.free(old, &self.owners) };
+        }
+        Ok(())
+    }
+
+    fn remove(&mut self, key: u64) {
+        let old = self.owners.0.lock().unwrap().remove(&key);
+        self.twin.remove(&key);
+        if let Some(old) = old {
+            // SAFETY: as in `put`.
+            unsafe { self.pool.free(old, &self.owners) };
+        }
+    }
+
+    fn check(&self) {
+        let mut live = 0;
+        for (key, data) in &self.twin {
+            let handle = self.owners.0.lock().unwrap()[key];
+            assert_eq!(Handle::from_bits(handle.to_bits()), handle);
+            let mut out = vec![MaybeUninit::uninit(); data.len()];
+            // SAFETY: the handle is live and nothing else runs.
+            let got = unsafe { self.pool.copy_out(handle, &mut out) };
+            assert!(got == &data[..], "object of {key} differs");
+            live += 1;
+        }
+        let stats = self.pool.class_stats();
+        assert_eq!(stats.iter().map(|c| c.live).sum::<u64>(), live);
+        for class in &stats {
+            let places = (class.live + class.holes) * class.stride_bytes as u64;
+            assert_eq!(class.frames, places.div_ceil(FRAME_LEN as u64), "{class:?}");
+        }
+        let frames: u64 = stats.iter().map(|c| c.frames).sum();
+        assert_eq!(self.pool.source().arena().stats().in_use_bytes, frames * FRAME_LEN as u64);
+    }
+}
+
+fn arena() -> Box<Arena> {
+    Box::new(Arena::new(1 << 30).unwrap())
+}
+
+#[test]
+fn put_every_length_reads_back_and_costs_its_length() {
+    let mut pair = Pair::new(arena());
+    for len in 1..=OBJECT_LEN_MAX {
+        pair.put(len as u64, len, len as u64).unwrap();
+    }
+    pair.check();
+    for class in pair.pool.class_stats() {
+        assert!(class.frames * FRAME_LEN as u64 <= class.live * class.stride_bytes as u64 + FRAME_LEN as u64);
+    }
+}
+
+#[test]
+fn free_everything_gives_every_frame_back() {
+    let mut pair = Pair::new(arena());
+    for key in 0..5000 {
+        pair.put(key, 1 + (key as usize * 37) % OBJECT_LEN_MAX, key).unwrap();
+    }
+    for key in 0..5000 {
+        pair.remove(key * 2_654_435_761 % 5000);
+    }
+    (0..5000).for_each(|key| pair.remove(key));
+    pair.check();
+    let stats = pair.pool.source().arena().stats();
+    assert_eq!(stats.in_use_bytes, 0);
+    assert!(stats.ready_bytes <= 160 * FRAME_LEN as u64, "{stats:?}");
+}
+
+#[test]
+fn compact_closes_all_holes() {
+    let mut pair = Pair::new(arena());
+    (0..40_000).for_each(|key| pair.put(key, 500 + (key as usize % 3) * 400, key).unwrap());
+    // Every third object of each class: few enough that freeing alone leaves some holes.
+    (0..40_000).step_by(700).for_each(|key| pair.remove(key));
+    assert!(pair.pool.class_stats().iter().any(|c| c.holes > 0));
+    pair.pool.compact(&pair.owners);
+    assert!(pair.pool.class_stats().iter().all(|c| c.holes == 0));
+    pair.check();
+}
+
+#[test]
+fn overwrites_leave_few_holes() {
+    let mut pair = Pair::new(arena());
+    let mut state = 7u64;
+    let mut random = |n: u64| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (state >> 33) % n
+    };
+    for i in 0..200_000u64 {
+        let (key, len) = (random(20_000), 200 + random(3000) as usize);
+        pair.put(key, len, i).unwrap();
+    }
+    pair.check();
+    for class in pair.pool.class_stats() {
+        assert!(class.holes <= 3 + class.live / 100, "{class:?}");
+    }
+}
+
+#[test]
+fn limit_refuses_and_keeps_everything() {
+    let mut pair = Pair::new(arena());
+    pair.pool.source().arena().set_limit(64 * FRAME_LEN as u64);
+    let refused = (0..).find_map(|key| pair.put(key, 3000, key).err()).unwrap();
+    assert_eq!(refused, SourceError::Limit { limit_bytes: 64 * FRAME_LEN as u64 });
+    assert!(pair.pool.source().arena().stats().in_use_bytes <= 64 * FRAME_LEN as u64);
+    assert!(pair.twin.len() * 3000 > 63 * FRAME_LEN * 9 / 10);
+    pair.check();
+}
+
+#[test]
+fn refusal_of_every_nth_frame_leaves_what_was_there() {
+    for n in 0..60 {
+        let source = Arc::new(RefuseNth::new(*arena(), u64::MAX));
+        let mut pair = Pair::new(Box::new(source.clone()));
+        (0..50).for_each(|key| pair.put(key, 1000 + key as usize * 61, key).unwrap());
+        source.refuse_after(n);
+        for key in 0..50 {
+            let _ = pair.put(key, 4096 - key as usize * 61, key + 1000);
+        }
+        pair.check();
+        source.allow();
+        (0..50).for_each(|key| pair.put(key, 2000, key).unwrap());
+        pair.check();
+    }
+}
+
+#[test]
+fn reserve_serves_and_refills_and_an_empty_one_fails_the_put() {
+    let arena = Arc::new(Arena::new(64 << 20).unwrap());
+    let reserve = Reserve::start(arena.clone(), 1 << 20).unwrap();
+    assert!(arena.stats().ready_bytes >= 1 << 20);
+    let mut pair = Pair::new(Box::new(arena.clone()));
+    // Many times the reserve: the background thread keeps up because an empty one waits a moment.
+    (0..4000).for_each(|key| pair.put(key, 4000, key).unwrap());
+    pair.check();
+    // The range ends: nothing can be refilled.
+    let failed = (4000..100_000).find_map(|key| pair.put(key, 4000, key).err());
+    assert_eq!(failed, Some(SourceError::ReserveEmpty));
+    pair.check();
+    drop(reserve);
+}
+
+#[test]
+fn threads_on_one_pool_keep_their_objects() {
+    let pool = Pool::new(arena());
+    let owners = Owners::default();
+    std::thread::scope(|s| {
+        for thread in 0..4u64 {
+            let (pool, owners) = (&pool, &owners);
+            s.spawn(move || {
+                for round in 0..4000u64 {
+                    let key = thread * 1000 + round % 100;
+                    let data = bytes(key, 1 + (key as usize * 131 + round as usize) % OBJECT_LEN_MAX);
+                    let handle = loop {
+                        match pool.try_put(&data, Owner::new(OwnerKind::Slot, key)) {
+                            Ok(handle) => break handle,
+                            Err(PutError::Dry) => pool.refill().unwrap(),
+                            Err(e) => panic!("{e}"),
+                        }
+                    };
+                    let old = owners.0.lock().unwrap().insert(key, handle);
+                    if let Some(old) = old {
+                        // SAFETY: the map no longer gives `old` out, and only this thread has its keys.
+                        unsafe { pool.free(old, owners) };
+                    }
+                    let map = owners.0.lock().unwrap();
+                    let mut out = vec![MaybeUninit::uninit(); data.len()];
+                    // SAFETY: the map is locked, so `relocate` refuses and nobody frees the handle.
+                    let got = unsafe { pool.copy_out(map[&key], &mut out) };
+                    assert!(got == &data[..]);
+                }
+            });
+        }
+        s.spawn(|| {
+            (0..50).for_each(|_| {
+                pool.compact(&owners);
+            })
+        });
+    });
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+    #[test]
+    fn any_history_agrees_with_the_twin(
+        steps in prop::collection::vec((0u64..60, 0usize..=OBJECT_LEN_MAX, any::<u64>()), 1..400)
+    ) {
+        let mut pair = Pair::new(arena());
+        for (key, len, seed) in steps {
+            match len {
+                0 => pair.remove(key),
+                _ if seed % 50 == 0 => { pair.pool.compact(&pair.owners); }
+                // Few classes, so that holes and moves meet.
+                _ if seed % 2 == 0 => pair.put(key, 1 + len % 20 * 200, seed).unwrap(),
+                _ => pair.put(key, len, seed).unwrap(),
+            }
+        }
+        pair.check();
+    }
+}
