@@ -8,13 +8,14 @@
 //! - *fresh*: never touched; a counter marks where these begin;
 //! - *returned*: given back to the kernel; a list;
 //! - *ready*: backed by memory and free; a list;
-//! - *in use*: taken; counted, and the count is what the limit is checked against.
+//! - *in use*: taken; counted by purpose, and the count of frames for objects is what the limit is
+//!   checked against.
 //!
 //! It does not decide how many frames stand ready: [`Reserve`](crate::Reserve) does
 //! where that matters.
 
 use crate::frame::{FRAME_LEN, FrameId};
-use crate::source::{PageSource, SourceError, Take};
+use crate::source::{PageSource, Purpose, SourceError, Take};
 use pagefold_sys::mem::Reservation;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
@@ -37,6 +38,7 @@ pub struct Arena {
     capacity: u32,
     free: Mutex<Free>,
     in_use: AtomicU64,
+    slots_in_use: AtomicU64,
     in_use_max: AtomicU64,
     limit: AtomicU64,
     /// Signalled when the ready list of an arena with a reserve grows or falls below its target.
@@ -56,13 +58,15 @@ pub(crate) struct Free {
 /// What an arena holds, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ArenaStats {
-    /// Frames in use.
+    /// Frames in use for objects.
     pub in_use_bytes: u64,
-    /// The most that was ever in use since the last reset.
+    /// Frames in use for slots.
+    pub slots_bytes: u64,
+    /// The most that was ever in use for objects since the last reset.
     pub in_use_max_bytes: u64,
     /// Free frames kept backed by memory.
     pub ready_bytes: u64,
-    /// The limit on frames in use; `u64::MAX` is none.
+    /// The limit on frames for objects; `u64::MAX` is none.
     pub limit_bytes: u64,
     /// Memory of the link array for all frames touched so far.
     pub link_bytes: u64,
@@ -86,6 +90,7 @@ impl Arena {
                 reserve_target: 0,
             }),
             in_use: AtomicU64::new(0),
+            slots_in_use: AtomicU64::new(0),
             in_use_max: AtomicU64::new(0),
             limit: AtomicU64::new(u64::MAX / FRAME_LEN as u64),
             ready_changed: Condvar::new(),
@@ -112,6 +117,7 @@ impl Arena {
         let limit = self.limit.load(Relaxed);
         ArenaStats {
             in_use_bytes: bytes(self.in_use.load(Relaxed)),
+            slots_bytes: bytes(self.slots_in_use.load(Relaxed)),
             in_use_max_bytes: bytes(self.in_use_max.load(Relaxed)),
             ready_bytes: bytes(u64::from(ready_len)),
             limit_bytes: if limit == u64::MAX / FRAME_LEN as u64 { u64::MAX } else { bytes(limit) },
@@ -155,12 +161,23 @@ impl Arena {
         self.link(frame, 1).store(prev.0, Relaxed);
     }
 
+    fn refund(&self, purpose: Purpose) {
+        match purpose {
+            Purpose::Objects => self.in_use.fetch_sub(1, Relaxed),
+            Purpose::Slots => self.slots_in_use.fetch_sub(1, Relaxed),
+        };
+    }
+
     pub(crate) fn free(&self) -> MutexGuard<'_, Free> {
         self.free.lock()
     }
 
     /// Counts one more frame in use, or says that the limit is reached.
-    fn charge(&self) -> Result<(), SourceError> {
+    fn charge(&self, purpose: Purpose) -> Result<(), SourceError> {
+        if purpose == Purpose::Slots {
+            self.slots_in_use.fetch_add(1, Relaxed);
+            return Ok(());
+        }
         let limit = self.limit.load(Relaxed);
         let before = self.in_use.fetch_add(1, Relaxed);
         if before >= limit {
@@ -217,14 +234,14 @@ impl Arena {
 }
 
 impl PageSource for Arena {
-    fn try_take(&self) -> Take {
-        if let Err(limit) = self.charge() {
+    fn try_take(&self, purpose: Purpose) -> Take {
+        if let Err(limit) = self.charge(purpose) {
             return Take::Refused(limit);
         }
         let mut free = self.free.lock();
         let frame = free.ready;
         if frame.is_nil() {
-            self.in_use.fetch_sub(1, Relaxed);
+            self.refund(purpose);
             return Take::Dry;
         }
         free.ready = self.next(frame);
@@ -250,12 +267,12 @@ impl PageSource for Arena {
         self.make_ready().map(|_| ())
     }
 
-    fn give(&self, frame: FrameId) {
+    fn give(&self, frame: FrameId, purpose: Purpose) {
         let mut free = self.free.lock();
         self.set_next(frame, free.ready);
         free.ready = frame;
         free.ready_len += 1;
-        self.in_use.fetch_sub(1, Relaxed);
+        self.refund(purpose);
     }
 
     fn relieve(&self) {

@@ -11,7 +11,7 @@
 use crate::arena::Arena;
 use crate::frame::{FRAME_LEN, FrameId, Pos};
 use crate::pool::{Owner, OwnerKind};
-use crate::source::{PageSource, SourceError, Take};
+use crate::source::{PageSource, Purpose, SourceError, Take};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The chain and the hole list of a class; guarded by the class's lock.
@@ -134,7 +134,7 @@ impl Class {
         let need = end.div_ceil(FRAME_LEN) - usize::from(!fresh_start);
         let mut taken = [FrameId::NIL; 2];
         for i in 0..need {
-            let refused = match source.try_take() {
+            let refused = match source.try_take(Purpose::Objects) {
                 Take::Frame(frame) => {
                     taken[i] = frame;
                     continue;
@@ -142,7 +142,7 @@ impl Class {
                 Take::Dry => GrowError::Dry,
                 Take::Refused(e) => GrowError::Refused(e),
             };
-            taken[..i].iter().for_each(|f| source.give(*f));
+            taken[..i].iter().for_each(|f| source.give(*f, Purpose::Objects));
             return Err(refused);
         }
         let first = if fresh_start { taken[0] } else { self.tail };
@@ -190,7 +190,7 @@ impl Class {
         let frame = self.tail;
         self.tail = source.arena().prev(frame);
         self.frames -= 1;
-        source.give(frame);
+        source.give(frame, Purpose::Objects);
     }
 
     fn link_hole(&mut self, arena: &Arena, pos: Pos) {

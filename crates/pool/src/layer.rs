@@ -1,6 +1,6 @@
 //! A source that refuses a chosen request: the fault layer of the pool's memory.
 
-use crate::{Arena, FrameId, PageSource, SourceError, Take};
+use crate::{Arena, FrameId, PageSource, Purpose, SourceError, Take};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Passes everything on but the `n`-th request for a frame, counted from 0, and those after it until
@@ -28,11 +28,11 @@ impl<S: PageSource> RefuseNth<S> {
 }
 
 impl<S: PageSource> PageSource for RefuseNth<S> {
-    fn try_take(&self) -> Take {
+    fn try_take(&self, purpose: Purpose) -> Take {
         let before = self.left.fetch_update(Relaxed, Relaxed, |n| Some(n.saturating_sub(1)));
         match before {
             Ok(0) => Take::Refused(SourceError::Refused),
-            Ok(n) => match self.inner.try_take() {
+            Ok(n) => match self.inner.try_take(purpose) {
                 Take::Dry => {
                     // A dry answer is no frame: it does not count.
                     self.left.store(n, Relaxed);
@@ -40,7 +40,7 @@ impl<S: PageSource> PageSource for RefuseNth<S> {
                 }
                 answer => answer,
             },
-            Err(_) => self.inner.try_take(),
+            Err(_) => self.inner.try_take(purpose),
         }
     }
 
@@ -48,8 +48,8 @@ impl<S: PageSource> PageSource for RefuseNth<S> {
         self.inner.refill()
     }
 
-    fn give(&self, frame: FrameId) {
-        self.inner.give(frame);
+    fn give(&self, frame: FrameId, purpose: Purpose) {
+        self.inner.give(frame, purpose);
     }
 
     fn relieve(&self) {
@@ -62,16 +62,16 @@ impl<S: PageSource> PageSource for RefuseNth<S> {
 }
 
 impl<S: PageSource + ?Sized> PageSource for std::sync::Arc<S> {
-    fn try_take(&self) -> Take {
-        (**self).try_take()
+    fn try_take(&self, purpose: Purpose) -> Take {
+        (**self).try_take(purpose)
     }
 
     fn refill(&self) -> Result<(), SourceError> {
         (**self).refill()
     }
 
-    fn give(&self, frame: FrameId) {
-        (**self).give(frame);
+    fn give(&self, frame: FrameId, purpose: Purpose) {
+        (**self).give(frame, purpose);
     }
 
     fn relieve(&self) {

@@ -31,4 +31,4 @@ pub use layer::RefuseNth;
 pub use pool::{ClassStats, Owner, OwnerKind, Pool, PutError, Relocate};
 pub use reserve::Reserve;
 pub use size_class::OBJECT_LEN_MAX;
-pub use source::{PageSource, SourceError, Take};
+pub use source::{PageSource, Purpose, SourceError, Take};

@@ -28,6 +28,15 @@ pub enum SourceError {
     Refused,
 }
 
+/// What a frame is for: only objects count against the limit, as in the kernel's accounting.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Purpose {
+    /// The pool's objects.
+    Objects,
+    /// The slots of a store, whose number is bounded by the device's size.
+    Slots,
+}
+
 /// The answer to a request for a frame that may not sleep.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Take {
@@ -45,14 +54,15 @@ pub enum Take {
 /// [`try_take`](PageSource::try_take) never sleeps, [`refill`](PageSource::refill) may and is called
 /// with nothing held.
 pub trait PageSource: Send + Sync {
-    /// A frame that is ready now, charged against the limit.
-    fn try_take(&self) -> Take;
+    /// A frame that is ready now, charged against the limit if it is for objects.
+    fn try_take(&self, purpose: Purpose) -> Take;
 
     /// Makes frames ready; may sleep, for a bounded time.
     fn refill(&self) -> Result<(), SourceError>;
 
-    /// Takes a frame back. Never sleeps and never fails; its contents are lost.
-    fn give(&self, frame: FrameId);
+    /// Takes a frame back from the purpose it was taken for. Never sleeps and never fails; its contents
+    /// are lost.
+    fn give(&self, frame: FrameId, purpose: Purpose);
 
     /// Returns surplus frames to the system. Called with no lock held.
     fn relieve(&self);

@@ -1,1 +1,33 @@
-//! The pagefold engine.
+//! The pagefold engine: compressed pages by index, in memory.
+//!
+//! A [`Store`] is a table of slots, a codec with its streams, and a pool. It decides
+//! what each page becomes (empty, same-filled, folded or raw), keeps the limit and
+//! the counters, and answers reads and writes of any byte range. It is cut so that
+//! the states of a slot change in one module (`slot`), and nothing else knows how a
+//! slot is locked.
+//!
+//! It knows no device, protocol or file, and starts no threads of its own but the
+//! one that refills a reserve, when a reserve is asked for.
+//!
+//! ```
+//! use pagefold_store::{Store, StoreConfig};
+//!
+//! let store = Store::new(StoreConfig::new(1 << 30))?; // 1 GiB, lz4; costs nothing yet
+//! store.write(8192, "fold me ".repeat(512).as_bytes())?; // one page, same-filled
+//! store.write(12288 + 100, b"some bytes inside a page")?;
+//! let mut text = [0; 24];
+//! store.read(12288 + 100, &mut text)?;
+//! assert_eq!(&text, b"some bytes inside a page");
+//! let stats = store.stats();
+//! println!("{} bytes in {}", stats.mm.orig_data_size, stats.mm.mem_used_total);
+//! assert_eq!(stats.mm.same_pages, 1);
+//! # Ok::<(), pagefold_store::StoreError>(())
+//! ```
+
+pub mod slot;
+mod sync;
+
+#[cfg(not(loom))]
+mod engine;
+#[cfg(not(loom))]
+pub use engine::*;

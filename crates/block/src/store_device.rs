@@ -1,0 +1,63 @@
+//! The engine as a block device.
+
+use crate::{BlockDevice, BlockError};
+use pagefold_store::{SourceError, Store, StoreError};
+use std::sync::Arc;
+
+/// A store served as a device; the store stays reachable for its statistics and attributes.
+#[derive(Clone)]
+pub struct StoreDevice(Arc<Store>);
+
+impl StoreDevice {
+    /// A device on this store.
+    pub fn new(store: Arc<Store>) -> Self {
+        StoreDevice(store)
+    }
+}
+
+impl From<StoreError> for BlockError {
+    fn from(e: StoreError) -> Self {
+        match e {
+            StoreError::OutOfRange { offset, len_bytes, store_len_bytes } => {
+                BlockError::OutOfRange { offset, len: len_bytes, device_len: store_len_bytes }
+            }
+            StoreError::NoMemory { index, source: SourceError::Limit { .. } } => {
+                BlockError::NoSpace { index }
+            }
+            StoreError::NoMemory { index, .. } => BlockError::NoMemory { index },
+            StoreError::Corrupt { index, .. } | StoreError::Compress { index, .. } => {
+                BlockError::Corrupt { index }
+            }
+            // Errors of set-up do not come from requests; if one did, the request is what was wrong.
+            StoreError::BadLength(_) | StoreError::Codec(_) | StoreError::SetUp(_) => {
+                BlockError::OutOfRange { offset: 0, len: 0, device_len: 0 }
+            }
+        }
+    }
+}
+
+impl BlockDevice for StoreDevice {
+    fn len_bytes(&self) -> u64 {
+        self.0.len_bytes()
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), BlockError> {
+        Ok(self.0.read(offset, buf)?)
+    }
+
+    fn write_at(&self, offset: u64, data: &[u8]) -> Result<(), BlockError> {
+        Ok(self.0.write(offset, data)?)
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> Result<(), BlockError> {
+        Ok(self.0.discard(offset, len)?)
+    }
+
+    fn write_zeroes(&self, offset: u64, len: u64) -> Result<(), BlockError> {
+        Ok(self.0.write_zeroes(offset, len)?)
+    }
+
+    fn flush(&self) -> Result<(), BlockError> {
+        Ok(())
+    }
+}

@@ -1,0 +1,163 @@
+//! One page: what it becomes when written, and how it comes back.
+
+use crate::engine::counters::Counter;
+use crate::engine::error::StoreError;
+use crate::engine::store::Store;
+use crate::slot::{Content, Generation, Slot};
+use pagefold_codec::{CodecError, same_filled};
+use pagefold_page::{PAGE_SIZE, Page, PageIndex};
+use pagefold_pool::{Handle, Owner, OwnerKind, PutError, SourceError};
+use std::mem::MaybeUninit;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// A page that compresses to at least this is stored raw: less than 1/32 saved is not worth a
+/// decompression at every read. Not a cliff: a raw object costs its 4096 bytes and no more.
+const RAW_LEN_MIN: usize = PAGE_SIZE - PAGE_SIZE / 32;
+
+/// Times that a write gets memory ready, sees other threads take it, and tries again.
+const DRY_MAX: usize = 64;
+
+impl Store {
+    /// The slot of a page, allocated if need be.
+    pub(crate) fn slot(&self, index: PageIndex) -> Result<&Slot, StoreError> {
+        for _ in 0..DRY_MAX {
+            match self.table.ensure(index, self.pool.source()) {
+                Ok(slot) => return Ok(slot),
+                Err(e) => self.get_ready(index, e)?,
+            }
+        }
+        Err(StoreError::NoMemory { index, source: SourceError::ReserveEmpty })
+    }
+
+    /// What `page` becomes, its object stored but in no slot yet.
+    pub(crate) fn fold(&self, cpu: usize, index: PageIndex, page: &Page) -> Result<Content, StoreError> {
+        if self.same_filled.load(Relaxed)
+            && let Some(fill_word) = same_filled(page)
+        {
+            return Ok(Content::SameFilled(fill_word));
+        }
+        for _ in 0..DRY_MAX {
+            match self.try_fold(cpu, index, page)? {
+                Ok(content) => return Ok(content),
+                // The stream is back by now: others compress while this thread waits for memory.
+                Err(e) => self.get_ready(index, e)?,
+            }
+            self.counters.add(cpu, Counter::SlowWrites, 1);
+        }
+        Err(StoreError::NoMemory { index, source: SourceError::ReserveEmpty })
+    }
+
+    /// One compression with this CPU's stream and one attempt at storing the result.
+    fn try_fold(
+        &self,
+        cpu: usize,
+        index: PageIndex,
+        page: &Page,
+    ) -> Result<Result<Content, PutError>, StoreError> {
+        let owner = Owner::new(OwnerKind::Slot, index.0);
+        let mut executor = self.streams.get(cpu);
+        let executor = &mut *executor;
+        let len = executor
+            .stream
+            .compress(page, &mut executor.buf[..])
+            .map_err(|source| StoreError::Compress { index, source })?;
+        if len >= RAW_LEN_MIN {
+            let put = self.pool.try_put(page, owner);
+            return Ok(put.map(|handle| Content::Raw { handle: handle.to_bits() }));
+        }
+        let put = self.pool.try_put(&executor.buf[..len], owner);
+        Ok(put.map(|handle| Content::Folded { handle: handle.to_bits(), len_bytes: len as u16, priority: 0 }))
+    }
+
+    /// After an attempt that found no memory: gets some, or says why there is none.
+    fn get_ready(&self, index: PageIndex, error: PutError) -> Result<(), StoreError> {
+        match error {
+            PutError::Dry => self.pool.refill(),
+            PutError::Refused(source) => Err(source),
+        }
+        .map_err(|source| StoreError::NoMemory { index, source })
+    }
+
+    /// Puts contents in a slot and frees what they replace.
+    pub(crate) fn publish(&self, cpu: usize, slot: &Slot, new: Content) {
+        let old = slot.lock().publish(new);
+        self.account(cpu, old, new);
+        self.release(old);
+    }
+
+    /// Puts contents in a slot if it is unchanged since `seen`; else gives them up and returns false.
+    pub(crate) fn publish_if_unchanged(
+        &self,
+        cpu: usize,
+        slot: &Slot,
+        seen: Generation,
+        new: Content,
+    ) -> bool {
+        let guard = slot.lock();
+        if guard.generation() != seen {
+            drop(guard);
+            self.release(new);
+            return false;
+        }
+        let old = guard.publish(new);
+        self.account(cpu, old, new);
+        self.release(old);
+        true
+    }
+
+    /// Reads a slot's page, and says which generation of it this was.
+    pub(crate) fn unfold(
+        &self,
+        cpu: usize,
+        index: PageIndex,
+        slot: &Slot,
+        page: &mut Page,
+    ) -> Result<Generation, StoreError> {
+        let mut compressed = [MaybeUninit::uninit(); PAGE_SIZE];
+        let guard = slot.lock();
+        let generation = guard.generation();
+        let (handle, len) = match guard.content() {
+            Content::Empty => {
+                drop(guard);
+                page.fill(0);
+                return Ok(generation);
+            }
+            Content::SameFilled(fill_word) => {
+                drop(guard);
+                fill(page, fill_word);
+                return Ok(generation);
+            }
+            Content::Raw { handle } => {
+                // SAFETY: MaybeUninit<u8> has u8's layout, and `copy_out` only ever writes
+                // initialised bytes.
+                let page = unsafe { &mut *std::ptr::from_mut(page).cast::<[MaybeUninit<u8>; PAGE_SIZE]>() };
+                // SAFETY: the slot is locked and holds the handle: nobody frees it, and `relocate`
+                // refuses to move it. A raw object has PAGE_SIZE bytes.
+                unsafe { self.pool.copy_out(Handle::from_bits(handle), page) };
+                return Ok(generation);
+            }
+            Content::Folded { handle, len_bytes, .. } => (handle, usize::from(len_bytes)),
+        };
+        // SAFETY: as for raw pages; the slot's length is that of the object.
+        let bytes = unsafe { self.pool.copy_out(Handle::from_bits(handle), &mut compressed[..len]) };
+        drop(guard);
+        let corrupt = |source| StoreError::Corrupt { index, source };
+        let unfolded = self.streams.get(cpu).stream.decompress(bytes, page).map_err(corrupt)?;
+        if unfolded != PAGE_SIZE {
+            let codec = self.codec.name();
+            return Err(corrupt(CodecError::Corrupt { codec, src_len_bytes: len }));
+        }
+        Ok(generation)
+    }
+}
+
+/// Fills a page with a word in memory order.
+fn fill(page: &mut Page, fill_word: u64) {
+    if fill_word == 0 {
+        page.fill(0);
+        return;
+    }
+    for bytes in page.as_chunks_mut::<8>().0 {
+        *bytes = fill_word.to_ne_bytes();
+    }
+}

@@ -1,0 +1,143 @@
+//! Reads and writes of any byte range, cut into pages.
+//!
+//! A page is read and replaced as a whole and atomically. A write to a part of a page
+//! reads it, changes the part, and publishes the result only if the page is unchanged
+//! since; else it starts again, so that no write beside it is lost.
+
+use crate::engine::counters::Counter;
+use crate::engine::error::StoreError;
+use crate::engine::store::Store;
+use crate::slot::Content;
+use pagefold_page::{PAGE_SIZE, Page, PageIndex, Span, spans};
+use pagefold_sys::cpu;
+
+impl Store {
+    /// Fills `buf` from byte `offset`. What was never written reads as zeroes.
+    pub fn read(&self, offset: u64, buf: &mut [u8]) -> Result<(), StoreError> {
+        self.check_range(offset, buf.len() as u64)?;
+        for span in spans(offset, buf.len()) {
+            self.read_span(&span, &mut buf[span.at..span.at + span.len])
+                .inspect_err(|_| self.counters.add(cpu::current(), Counter::FailedReads, 1))?;
+        }
+        Ok(())
+    }
+
+    /// Stores `data` at byte `offset`.
+    ///
+    /// On an error the page named in it and those after it keep their old contents.
+    pub fn write(&self, offset: u64, data: &[u8]) -> Result<(), StoreError> {
+        self.check_range(offset, data.len() as u64)?;
+        for span in spans(offset, data.len()) {
+            let part = &data[span.at..span.at + span.len];
+            match part.try_into() {
+                Ok(page) => self.write_page(span.index, page),
+                Err(_) => self.modify(&span, |bytes| bytes.copy_from_slice(part)),
+            }
+            .inspect_err(|_| self.counters.add(cpu::current(), Counter::FailedWrites, 1))?;
+        }
+        Ok(())
+    }
+
+    /// Forgets the whole pages in the range; parts of pages at its ends stay as they are.
+    pub fn discard(&self, offset: u64, len_bytes: u64) -> Result<(), StoreError> {
+        self.check_range(offset, len_bytes)?;
+        let first = offset.div_ceil(PAGE_SIZE as u64);
+        // A last page that the store holds only in part is whole when the range reaches its end.
+        let end = match offset + len_bytes == self.len_bytes {
+            true => self.table.page_count().0,
+            false => (offset + len_bytes) / PAGE_SIZE as u64,
+        };
+        self.clear(first, end);
+        Ok(())
+    }
+
+    /// Makes the range read as zeroes: whole pages are forgotten, parts are overwritten.
+    pub fn write_zeroes(&self, offset: u64, len_bytes: u64) -> Result<(), StoreError> {
+        self.discard(offset, len_bytes)?;
+        let end = offset + len_bytes;
+        let page = PAGE_SIZE as u64;
+        let head_end = offset.next_multiple_of(page).min(end);
+        let tail_start = (end / page * page).max(head_end);
+        let tail_end = if end == self.len_bytes { tail_start } else { end };
+        for (from, to) in [(offset, head_end), (tail_start, tail_end)] {
+            for span in spans(from, (to - from) as usize) {
+                self.zero_part(&span)
+                    .inspect_err(|_| self.counters.add(cpu::current(), Counter::FailedWrites, 1))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn check_range(&self, offset: u64, len_bytes: u64) -> Result<(), StoreError> {
+        match offset.checked_add(len_bytes) {
+            Some(end) if end <= self.len_bytes => Ok(()),
+            _ => {
+                self.counters.add(cpu::current(), Counter::InvalidIo, 1);
+                Err(StoreError::OutOfRange { offset, len_bytes, store_len_bytes: self.len_bytes })
+            }
+        }
+    }
+
+    fn read_span(&self, span: &Span, out: &mut [u8]) -> Result<(), StoreError> {
+        let Some(slot) = self.table.get(span.index).filter(|slot| !slot.is_empty()) else {
+            out.fill(0);
+            return Ok(());
+        };
+        let cpu = cpu::current();
+        if let Ok(page) = <&mut Page>::try_from(&mut *out) {
+            self.unfold(cpu, span.index, slot, page)?;
+            return Ok(());
+        }
+        let mut page = [0; PAGE_SIZE];
+        self.unfold(cpu, span.index, slot, &mut page)?;
+        out.copy_from_slice(&page[span.start..span.start + span.len]);
+        Ok(())
+    }
+
+    fn write_page(&self, index: PageIndex, page: &Page) -> Result<(), StoreError> {
+        let cpu = cpu::current();
+        let slot = self.slot(index)?;
+        let new = self.fold(cpu, index, page)?;
+        self.publish(cpu, slot, new);
+        Ok(())
+    }
+
+    /// Changes a part of a page and nothing else of it, whatever runs beside.
+    fn modify(&self, span: &Span, change: impl Fn(&mut [u8])) -> Result<(), StoreError> {
+        let cpu = cpu::current();
+        let slot = self.slot(span.index)?;
+        let mut page = [0; PAGE_SIZE];
+        loop {
+            let seen = self.unfold(cpu, span.index, slot, &mut page)?;
+            change(&mut page[span.start..span.start + span.len]);
+            let new = self.fold(cpu, span.index, &page)?;
+            if self.publish_if_unchanged(cpu, slot, seen, new) {
+                return Ok(());
+            }
+        }
+    }
+
+    fn zero_part(&self, span: &Span) -> Result<(), StoreError> {
+        match self.table.get(span.index) {
+            Some(slot) if !slot.is_empty() => self.modify(span, |bytes| bytes.fill(0)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Empties the slots of pages `first` to before `end`, skipping chunks that were never written.
+    fn clear(&self, first: u64, end: u64) {
+        let cpu = cpu::current();
+        self.counters.add(cpu, Counter::NotifyFree, end.saturating_sub(first) as i64);
+        let mut index = PageIndex(first);
+        loop {
+            index = self.table.next_allocated(index);
+            if index.0 >= end {
+                return;
+            }
+            if let Some(slot) = self.table.get(index).filter(|slot| !slot.is_empty()) {
+                self.publish(cpu, slot, Content::Empty);
+            }
+            index = PageIndex(index.0 + 1);
+        }
+    }
+}

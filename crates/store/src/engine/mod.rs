@@ -1,0 +1,18 @@
+//! Everything around the slots: table, page paths, limits, counters.
+
+mod config;
+mod counters;
+mod error;
+mod fold;
+mod io;
+mod stats;
+mod store;
+mod table;
+
+pub use config::{MemLimit, StoreConfig};
+pub use error::StoreError;
+pub use stats::{IoStat, MemoryStats, MmStat, Stats};
+pub use store::Store;
+
+pub use pagefold_codec::{CodecError, CodecSpec, StreamWaits};
+pub use pagefold_pool::{ClassStats, PageSource, SourceError};

@@ -1,0 +1,115 @@
+//! The slots of a store, by page index, allocated when first written.
+//!
+//! A chunk of 256 slots is one frame, taken from the same source as the pool's, so a
+//! device of any size costs nothing until it is written and a write that needs
+//! a chunk takes it from the same reserve. The directory has eight bytes per chunk, in
+//! memory that is reserved and not touched.
+
+use crate::slot::Slot;
+use pagefold_page::{PageCount, PageIndex};
+use pagefold_pool::{FRAME_LEN, FrameId, PageSource, Purpose, PutError, SourceError, Take};
+use pagefold_sys::mem::Reservation;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+/// Slots per chunk.
+const CHUNK_LEN: u64 = (FRAME_LEN / size_of::<Slot>()) as u64;
+
+/// The slots of a store.
+///
+/// The memory of the chunks belongs to the arena, which must outlive the table.
+pub(crate) struct SlotTable {
+    directory: Reservation,
+    chunk_count: usize,
+    page_count: PageCount,
+}
+
+impl SlotTable {
+    /// A table of empty slots.
+    pub(crate) fn new(page_count: PageCount) -> Result<Self, SourceError> {
+        let chunk_count = page_count.0.div_ceil(CHUNK_LEN) as usize;
+        let directory = Reservation::new(chunk_count * size_of::<AtomicPtr<Slot>>())?;
+        Ok(SlotTable { directory, chunk_count, page_count })
+    }
+
+    /// The chunks, null where there is none yet.
+    #[inline]
+    fn chunks(&self) -> &[AtomicPtr<Slot>] {
+        // SAFETY: the reservation has room for `chunk_count` pointers, is page-aligned, lives as long as
+        // `self`, begins as zeroes, which are null pointers, and is only accessed through this.
+        unsafe { std::slice::from_raw_parts(self.directory.base().as_ptr().cast(), self.chunk_count) }
+    }
+
+    pub(crate) fn page_count(&self) -> PageCount {
+        self.page_count
+    }
+
+    /// The slot of a page that is below `page_count`, or `None` if its chunk was never written.
+    #[inline]
+    pub(crate) fn get(&self, index: PageIndex) -> Option<&Slot> {
+        let chunk = self.chunks()[(index.0 / CHUNK_LEN) as usize].load(Ordering::Acquire);
+        if chunk.is_null() {
+            return None;
+        }
+        // SAFETY: a chunk that is not null was published by `ensure` with CHUNK_LEN initialised slots
+        // that live as long as the arena, hence as long as this table; the index is below that.
+        Some(unsafe { &*chunk.add((index.0 % CHUNK_LEN) as usize) })
+    }
+
+    /// The slot of a page, its chunk taken from `source` if need be.
+    #[inline]
+    pub(crate) fn ensure(&self, index: PageIndex, source: &dyn PageSource) -> Result<&Slot, PutError> {
+        match self.get(index) {
+            Some(slot) => Ok(slot),
+            None => self.allocate(index, source),
+        }
+    }
+
+    #[cold]
+    fn allocate(&self, index: PageIndex, source: &dyn PageSource) -> Result<&Slot, PutError> {
+        let frame = match source.try_take(Purpose::Slots) {
+            Take::Frame(frame) => frame,
+            Take::Dry => return Err(PutError::Dry),
+            Take::Refused(e) => return Err(PutError::Refused(e)),
+        };
+        let fresh = Self::empty_chunk(frame, source);
+        let entry = &self.chunks()[(index.0 / CHUNK_LEN) as usize];
+        let null = std::ptr::null_mut();
+        // Release publishes the zeroes; acquire sees another thread's chunk if it was first.
+        if entry.compare_exchange(null, fresh, Ordering::AcqRel, Ordering::Acquire).is_err() {
+            source.give(frame, Purpose::Slots);
+        }
+        self.get(index).ok_or(PutError::Dry)
+    }
+
+    /// A frame made a chunk of empty slots.
+    fn empty_chunk(frame: FrameId, source: &dyn PageSource) -> *mut Slot {
+        let bytes = source.arena().frame_ptr(frame);
+        // SAFETY: the frame is ours, FRAME_LEN bytes long, and nobody else knows it yet. All bits zero
+        // is an empty slot (`slot`), and a frame is aligned to more than a slot needs.
+        unsafe { std::ptr::write_bytes(bytes, 0, FRAME_LEN) };
+        bytes.cast()
+    }
+
+    /// The first page at or after `index` whose chunk exists, or the end.
+    pub(crate) fn next_allocated(&self, index: PageIndex) -> PageIndex {
+        if index.0 >= self.page_count.0 || self.get(index).is_some() {
+            return index;
+        }
+        let from = (index.0 / CHUNK_LEN) as usize + 1;
+        let empty = self.chunks()[from..].iter().take_while(|c| c.load(Ordering::Acquire).is_null()).count();
+        PageIndex(((from + empty) as u64 * CHUNK_LEN).min(self.page_count.0))
+    }
+
+    /// Touches the directory, so that no later write is the first to need its memory.
+    pub(crate) fn touch(&self) {
+        for entry in self.chunks() {
+            // A store of what is there: enough to make the kernel back it, harmless beside others.
+            let _ = entry.compare_exchange(
+                std::ptr::null_mut(),
+                std::ptr::null_mut(),
+                Ordering::Relaxed,
+                Ordering::Relaxed,
+            );
+        }
+    }
+}

@@ -1,0 +1,72 @@
+//! A lock in two bits of a word whose other bits it guards.
+//!
+//! It never spins: a thread that finds the word locked marks it awaited and sleeps
+//! on it. Release stores the new state bits and drops both lock bits in one step, and
+//! wakes one sleeper if the word was awaited; the sleeper takes the lock with the
+//! awaited bit set, because it cannot know whether it was the last. (The three-state
+//! futex mutex of Drepper, "Futexes Are Tricky", 2011, with state bits beside it.)
+
+use super::word::Word;
+use crate::sync::{AtomicU32, Ordering, wait, wake};
+
+/// A locked word; unlocks, its state bits unchanged, when dropped.
+#[derive(Debug)]
+pub(super) struct Locked<'a> {
+    atomic: &'a AtomicU32,
+    /// The state bits; nobody else changes them while the lock is held.
+    state: Word,
+}
+
+impl<'a> Locked<'a> {
+    #[inline]
+    pub(super) fn try_acquire(atomic: &'a AtomicU32) -> Option<Self> {
+        let seen = Word(atomic.load(Ordering::Relaxed));
+        if seen.is_locked() {
+            return None;
+        }
+        let taken = atomic.compare_exchange(seen.0, seen.locked().0, Ordering::Acquire, Ordering::Relaxed);
+        taken.is_ok().then_some(Locked { atomic, state: seen.unlocked() })
+    }
+
+    #[inline]
+    pub(super) fn acquire(atomic: &'a AtomicU32) -> Self {
+        Self::try_acquire(atomic).unwrap_or_else(|| Self::acquire_slow(atomic))
+    }
+
+    #[cold]
+    fn acquire_slow(atomic: &'a AtomicU32) -> Self {
+        loop {
+            let seen = Word(atomic.load(Ordering::Relaxed));
+            let want = if seen.is_locked() { seen.awaited() } else { seen.locked().awaited() };
+            let set = atomic.compare_exchange(seen.0, want.0, Ordering::Acquire, Ordering::Relaxed);
+            if set.is_ok() {
+                if !seen.is_locked() {
+                    return Locked { atomic, state: seen.unlocked() };
+                }
+                wait(atomic, want.0);
+            }
+        }
+    }
+
+    /// The state bits at the time of locking.
+    #[inline]
+    pub(super) fn word(&self) -> Word {
+        self.state
+    }
+
+    /// Unlocks with new state bits.
+    #[inline]
+    pub(super) fn release_with(mut self, state: Word) {
+        self.state = state.unlocked();
+    }
+}
+
+impl Drop for Locked<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        let before = Word(self.atomic.swap(self.state.0, Ordering::Release));
+        if before.is_awaited() {
+            wake(self.atomic, 1);
+        }
+    }
+}
