@@ -25,7 +25,8 @@ impl<'a> Locked<'a> {
             return None;
         }
         let taken = atomic.compare_exchange(seen.0, seen.locked().0, Ordering::Acquire, Ordering::Relaxed);
-        taken.is_ok().then_some(Locked { atomic, state: seen.unlocked() })
+        // Lazily: a `Locked` made and dropped for a failed exchange would unlock another's lock.
+        taken.is_ok().then(|| Locked { atomic, state: seen.unlocked() })
     }
 
     #[inline]
