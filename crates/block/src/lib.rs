@@ -1,7 +1,7 @@
 //! Block devices over the engine, and the doors that serve them.
 //!
 //! A [`BlockDevice`] reads and writes byte ranges; layers implement the same
-//! trait over another device; doors ([`nbd`], [`fuse`]) know protocols and
+//! trait over another device; doors ([`nbd`], FUSE) know protocols and
 //! nothing of compression. Cut this way, a door is tested on plain memory
 //! ([`RamDevice`]) and every fault test is a layer.
 //!
@@ -9,8 +9,9 @@
 
 mod device;
 mod error;
+pub mod nbd;
 mod ram;
 
-pub use device::BlockDevice;
+pub use device::{BlockDevice, Extent, ExtentKind};
 pub use error::BlockError;
 pub use ram::RamDevice;
