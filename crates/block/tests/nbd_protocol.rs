@@ -1,5 +1,7 @@
 //! Every message of the protocol, as a client that may say anything sees it.
 
+#![allow(clippy::unwrap_used)]
+
 mod nbd_common;
 
 use nbd_common::*;

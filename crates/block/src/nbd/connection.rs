@@ -26,6 +26,7 @@ const INPUT_LEN: usize = 512 << 10;
 /// How long a client that said goodbye may take to fetch its last replies.
 const GOODBYE: Duration = Duration::from_secs(5);
 
+const _: () = assert!(transmission::OUTPUT_LEN >= handshake::MAX_MESSAGE);
 const _: () = assert!(INPUT_LEN >= handshake::MAX_MESSAGE && INPUT_LEN >= transmission::MIN_INPUT_LEN);
 
 /// Why a connection ended, other than by the client's goodbye or hang-up.
@@ -41,7 +42,9 @@ pub enum ConnectionError {
 
 /// How a negotiation ended.
 enum Outcome {
-    Agreed(Agreed),
+    /// What was agreed on, and the last words of the server, still to be sent: they must not reach
+    /// the client before the server counts it as a user of the export.
+    Agreed(Agreed, Vec<u8>),
     StartTls,
     Closed,
 }
@@ -64,9 +67,9 @@ pub fn serve<T: Transport>(
     let mut hello = Vec::new();
     machine.greet(&mut hello);
     match (negotiate(&mut transport, &mut machine, &mut input, hello, deadline)?, tls) {
-        (Outcome::Agreed(agreed), _) => {
+        (Outcome::Agreed(agreed, welcome), _) => {
             on_transmission();
-            transmit(transport, Session::new(export, agreed), input)
+            transmit(transport, Session::new(export, agreed), input, &welcome)
         }
         (Outcome::StartTls, Some(config)) => {
             if !input.is_empty() {
@@ -74,9 +77,9 @@ pub fn serve<T: Transport>(
             }
             let mut tls = TlsTransport::accept(transport, config, deadline)?;
             match negotiate(&mut tls, &mut machine, &mut input, Vec::new(), deadline)? {
-                Outcome::Agreed(agreed) => {
+                Outcome::Agreed(agreed, welcome) => {
                     on_transmission();
-                    transmit(tls, Session::new(export, agreed), input)
+                    transmit(tls, Session::new(export, agreed), input, &welcome)
                 }
                 _ => {
                     tls.finish(deadline);
@@ -118,7 +121,7 @@ fn negotiate<T: Transport>(
                 continue;
             }
             Step::StartTls => Outcome::StartTls,
-            Step::Transmission(agreed) => Outcome::Agreed(agreed),
+            Step::Transmission(agreed) => return Ok(Outcome::Agreed(agreed, out)),
             Step::Close => Outcome::Closed,
         };
         send_all(transport, &out, deadline)?;
@@ -139,13 +142,15 @@ fn send_all<T: Transport>(transport: &mut T, mut data: &[u8], deadline: Instant)
     Ok(())
 }
 
-/// Executes and answers requests until the client leaves.
+/// Executes and answers requests until the client leaves; sends `welcome` first.
 fn transmit<T: Transport>(
     mut transport: T,
     mut session: Session<'_>,
     mut input: Buffer,
+    welcome: &[u8],
 ) -> Result<(), ConnectionError> {
     let mut output = Buffer::new(transmission::OUTPUT_LEN);
+    output.put(welcome);
     loop {
         let status = match session.run(&mut input, &mut output) {
             Ok(Status::Closed) => {
