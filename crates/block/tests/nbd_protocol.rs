@@ -213,6 +213,7 @@ fn requests_that_cannot_be_are_refused_and_the_next_is_served() {
         // The data of a refused write is skipped, not taken for requests.
         let data = noise(2, 300_000);
         assert_eq!(c.call(0, cmd::WRITE, end - 299_999, 300_000, &data), err::ENOSPC);
+        assert_eq!(c.call(0, cmd::WRITE, u64::MAX - 10, 300_000, &data), err::ENOSPC);
         assert_eq!(c.call(flag::DF, cmd::WRITE, 0, 300_000, &data), err::EINVAL);
         let big = vec![1; (32 << 20) + 1];
         assert_eq!(c.call(0, cmd::WRITE, 0, big.len() as u32, &big), err::EINVAL);

@@ -297,7 +297,10 @@ impl Writing {
                 self.failed = Some(e.into());
             }
         }
-        self.offset += n as u64;
+        // The offset of a refused write may be anything, and is of no more use.
+        if self.failed.is_none() {
+            self.offset += n as u64;
+        }
         self.left -= n as u32;
         n
     }
