@@ -28,6 +28,16 @@ pub trait BlockDevice: Send + Sync {
     /// Makes finished writes as durable as this device can; a device of memory has nothing to do.
     fn flush(&self) -> Result<(), BlockError>;
 
+    /// What is known about the bytes from `offset` on: a first run of at most `len` bytes that is
+    /// all of one kind. The range lies inside the device and `len` is not 0.
+    ///
+    /// For clients that skip what need not be copied, so a hint that errs only towards
+    /// [`ExtentKind::Data`], which is what a device that does not know says of everything.
+    fn extent(&self, offset: u64, len: u64) -> Extent {
+        let _ = offset;
+        Extent { len_bytes: len, kind: ExtentKind::Data }
+    }
+
     /// Checks that a range lies inside the device.
     fn check_range(&self, offset: u64, len: u64) -> Result<(), BlockError> {
         match offset.checked_add(len) {
@@ -35,4 +45,24 @@ pub trait BlockDevice: Send + Sync {
             _ => Err(BlockError::OutOfRange { offset, len, device_len: self.len_bytes() }),
         }
     }
+}
+
+/// A run of bytes of one kind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Extent {
+    /// How long the run is, bytes, at least 1.
+    pub len_bytes: u64,
+    /// What is there.
+    pub kind: ExtentKind,
+}
+
+/// What a run of bytes holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ExtentKind {
+    /// Anything.
+    Data,
+    /// Zeroes that were written.
+    Zeroes,
+    /// Nothing; reads as zeroes.
+    Hole,
 }

@@ -1,7 +1,7 @@
 //! Block devices over the engine, and the doors that serve them.
 //!
 //! A [`BlockDevice`] reads and writes byte ranges; layers implement the same
-//! trait over another device; doors know protocols and
+//! trait over another device; doors ([`nbd`]) know protocols and
 //! nothing of compression. Cut this way, a door is tested on plain memory
 //! ([`RamDevice`]) and every fault test is a layer.
 //!
@@ -9,10 +9,11 @@
 
 mod device;
 mod error;
+pub mod nbd;
 mod ram;
 mod store_device;
 
-pub use device::BlockDevice;
+pub use device::{BlockDevice, Extent, ExtentKind};
 pub use error::BlockError;
 pub use ram::RamDevice;
 pub use store_device::StoreDevice;

@@ -11,6 +11,7 @@
 pub mod cpu;
 pub mod futex;
 pub mod mem;
+pub mod peer;
 
 /// A failed system call: what was tried, and the kernel's answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -1,0 +1,50 @@
+//! Who is at the other end of a unix socket, as the kernel knows it.
+
+use crate::SysError;
+use std::os::fd::BorrowedFd;
+
+/// The process that connected, as it was when it did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PeerCredentials {
+    /// Its effective user id.
+    pub uid: u32,
+    /// Its effective group id.
+    pub gid: u32,
+    /// Its process id in this process's namespace; by now it may be another process's, so use it
+    /// for messages only.
+    pub pid: i32,
+}
+
+/// The credentials of the peer of a connected unix socket.
+pub fn credentials(socket: BorrowedFd<'_>) -> Result<PeerCredentials, SysError> {
+    match rustix::net::sockopt::socket_peercred(socket) {
+        Ok(c) => Ok(PeerCredentials {
+            uid: c.uid.as_raw(),
+            gid: c.gid.as_raw(),
+            pid: rustix::process::Pid::as_raw(Some(c.pid)),
+        }),
+        Err(e) => Err(SysError::new("asking who is at the other end of a socket", e.raw_os_error())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsFd;
+    use std::os::unix::net::UnixStream;
+
+    #[test]
+    fn own_pair_is_own_process() {
+        let (a, _b) = UnixStream::pair().unwrap();
+        let peer = credentials(a.as_fd()).unwrap();
+        assert_eq!(peer.pid, std::process::id() as i32);
+        assert_eq!(peer.uid, rustix::process::geteuid().as_raw());
+        assert_eq!(peer.gid, rustix::process::getegid().as_raw());
+    }
+
+    #[test]
+    fn a_file_has_no_peer() {
+        let file = std::fs::File::open("/dev/null").unwrap();
+        assert!(credentials(file.as_fd()).is_err());
+    }
+}
