@@ -90,7 +90,9 @@ mod tests {
 
     #[test]
     fn parse_refuses_what_is_no_size() {
-        for text in ["", "G", "-1", "1X", ".5G", "1.G", "1.2.3", "1 2", "0x10", "1e3", "99999999999999999999999999"] {
+        for text in
+            ["", "G", "-1", "1X", ".5G", "1.G", "1.2.3", "1 2", "0x10", "1e3", "99999999999999999999999999"]
+        {
             assert!(parse(text).is_err(), "{text}");
         }
     }
