@@ -9,6 +9,8 @@
 
 mod device;
 mod error;
+pub mod fuse;
+pub mod loopdoor;
 mod ram;
 
 pub use device::BlockDevice;

@@ -23,14 +23,9 @@ pub fn open() -> Result<File, SysError> {
 
 /// Mounts the file system that `channel` will serve at the directory `mount_point`.
 ///
-/// `source` is what the mount table shows; `max_read_bytes` bounds one read request. The kernel's
-/// first request is then waiting in the channel.
-pub fn mount(
-    channel: &File,
-    mount_point: &Path,
-    source: &str,
-    max_read_bytes: usize,
-) -> Result<(), SysError> {
+/// The mount table shows `name` as its source and `fuse.name` as its type; `max_read_bytes` bounds one
+/// read request. The kernel's first request is then waiting in the channel.
+pub fn mount(channel: &File, mount_point: &Path, name: &str, max_read_bytes: usize) -> Result<(), SysError> {
     let data = format!(
         "fd={},rootmode=40000,user_id={},group_id={},max_read={max_read_bytes}",
         channel.as_fd().as_raw_fd(),
@@ -40,16 +35,16 @@ pub fn mount(
     let what = || format!("mounting a FUSE file system at {}", mount_point.display());
     let data = std::ffi::CString::new(data).map_err(|_| SysError::new(what(), libc::EINVAL))?;
     let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC | MountFlags::NOATIME;
-    rustix::mount::mount(source, mount_point, "fuse", flags, data.as_c_str())
+    rustix::mount::mount(name, mount_point, format!("fuse.{name}"), flags, data.as_c_str())
         .map_err(|e| SysError::new(what(), e.raw_os_error()))
 }
 
-/// The FUSE mount at `mount_point` if there is one and it shows `source`.
+/// The FUSE mount at `mount_point` if there is one and it was mounted as `name`.
 ///
 /// The path is absolute and free of links; the file system is not touched, so it may be dead.
-pub fn mounted(mount_point: &Path, source: &str) -> Result<Option<Mount>, SysError> {
+pub fn mounted(mount_point: &Path, name: &str) -> Result<Option<Mount>, SysError> {
     let found = mounts::at(mount_point)?;
-    Ok(found.filter(|m| m.fs_type.starts_with("fuse") && m.source == source))
+    Ok(found.filter(|m| m.fs_type == format!("fuse.{name}") && m.source == name))
 }
 
 /// Breaks the connection to the server: every waiting and later request fails.

@@ -10,6 +10,7 @@
 
 pub mod blockuse;
 pub mod cpu;
+pub mod entropy;
 pub mod fusedev;
 pub mod futex;
 pub mod harden;
