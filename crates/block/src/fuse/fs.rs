@@ -110,6 +110,9 @@ impl OneFile {
         // Short at the end of the file, as reads of files are.
         let left = self.device.len_bytes().saturating_sub(offset);
         let len = buffer.len().min(size as usize).min(usize::try_from(left).unwrap_or(usize::MAX));
+        if len == 0 {
+            return Ok(0);
+        }
         self.device.read_at(offset, &mut buffer[..len]).map_err(|e| block_errno(&e))?;
         Ok(len)
     }

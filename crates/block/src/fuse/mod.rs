@@ -2,8 +2,8 @@
 //!
 //! The file is what a loop device is put on ([`crate::loopdoor`]); by itself it is an ordinary file
 //! that only the mounting user may open. This module mounts it, runs the threads that serve it, and
-//! takes both down; [`fs`](self) answers the requests, and the muster makes every thread ready before
-//! the first one counts.
+//! takes both down; `fs` answers the requests, and `muster` makes every thread ready before the first
+//! request counts.
 //!
 //! It does not know of loop devices, and it keeps no page: the kernel may cache the file for those
 //! who open it without `O_DIRECT`, which a loop device with direct I/O does not.
