@@ -6,7 +6,7 @@
 //! gets in. Reference: fuse(4) and the kernel's Documentation/filesystems/fuse.rst.
 
 use crate::SysError;
-use crate::mounts::{self, Mount};
+use crate::mounts::{self, DeviceNumber, Mount};
 use rustix::mount::{MountFlags, UnmountFlags};
 use std::fs::{File, OpenOptions};
 use std::os::fd::{AsFd, AsRawFd};
@@ -45,6 +45,21 @@ pub fn mount(channel: &File, mount_point: &Path, name: &str, max_read_bytes: usi
 pub fn mounted(mount_point: &Path, name: &str) -> Result<Option<Mount>, SysError> {
     let found = mounts::at(mount_point)?;
     Ok(found.filter(|m| m.fs_type == format!("fuse.{name}") && m.source == name))
+}
+
+/// The device number of the file system that `path` is the root of, or lies on.
+///
+/// Answered from what the kernel knows, without asking a FUSE server and without a descriptor: works
+/// when the server is dead, and when a process has run out of descriptors and must clean up.
+pub fn device_at(path: &Path) -> Result<DeviceNumber, SysError> {
+    use rustix::fs::{AtFlags, CWD, StatxFlags};
+    let flags = AtFlags::STATX_DONT_SYNC | AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
+    match rustix::fs::statx(CWD, path, flags, StatxFlags::INO) {
+        Ok(found) => Ok(DeviceNumber { major: found.stx_dev_major, minor: found.stx_dev_minor }),
+        Err(e) => {
+            Err(SysError::new(format!("asking which file system {} is on", path.display()), e.raw_os_error()))
+        }
+    }
 }
 
 /// Breaks the connection to the server: every waiting and later request fails.

@@ -40,6 +40,11 @@ impl SysError {
         SysError::new(what, error.raw_os_error().unwrap_or(libc::EIO))
     }
 
+    /// Whether something ran out (descriptors, memory), rather than being missing or forbidden.
+    pub fn is_exhaustion(&self) -> bool {
+        matches!(self.errno, libc::EMFILE | libc::ENFILE | libc::ENOMEM)
+    }
+
     /// The error of the calling thread's last failed `libc` call.
     pub fn last(what: impl Into<String>) -> Self {
         let errno = std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO);

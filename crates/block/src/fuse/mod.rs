@@ -51,7 +51,7 @@ impl FuseDisk {
         threads: usize,
     ) -> Result<Self, DoorError> {
         let mount_point = free_directory(mount_point)?;
-        let channel = fusedev::open().map_err(|e| DoorError::Unavailable(Unavailable::Fuse(e)))?;
+        let channel = fusedev::open().map_err(|e| DoorError::missing(Unavailable::Fuse, e))?;
         let mounted = Mounted::new(&channel, mount_point)?;
         // Random, so that no other file on any file system that gets this device number later can be
         // mistaken for it; bit 40 keeps it clear of the root's number, the top bits of overflow.
@@ -149,20 +149,19 @@ impl Mounted {
             }
             _ => DoorError::System(e),
         })?;
-        match fusedev::mounted(&path, MOUNT_NAME) {
-            Ok(Some(mount)) => Ok(Mounted { path, device: mount.device }),
-            outcome => {
+        match fusedev::device_at(&path) {
+            Ok(device) => Ok(Mounted { path, device }),
+            Err(e) => {
                 let _ = fusedev::abort_and_unmount(&path);
-                outcome?;
-                Err(DoorError::Session("the mount disappeared while it was being made".into()))
+                Err(e.into())
             }
         }
     }
 
-    /// Unmounts only what was mounted here: the path may carry someone else's mount by now.
+    /// Unmounts only what was mounted here: the path may carry someone else's mount by now, or none.
     fn unmount(&mut self) -> Result<(), DoorError> {
-        match fusedev::mounted(&self.path, MOUNT_NAME)? {
-            Some(mount) if mount.device == self.device => Ok(fusedev::abort_and_unmount(&self.path)?),
+        match fusedev::device_at(&self.path) {
+            Ok(device) if device == self.device => Ok(fusedev::abort_and_unmount(&self.path)?),
             _ => Ok(()),
         }
     }

@@ -86,6 +86,12 @@ impl Muster {
         self.roll.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Ends the call, complete or not: nobody waits any longer.
+    fn dismiss(&self) {
+        self.lock().over = true;
+        self.changed.notify_all();
+    }
+
     /// The number of files to write to while the call goes on, 0 afterwards.
     pub(super) fn files(&self) -> usize {
         if self.lock().over { 0 } else { self.expected }
@@ -118,21 +124,24 @@ impl Muster {
             let writers: Vec<_> = (0..self.expected)
                 .map(|i| {
                     let path = mount_point.join(Self::file_name(i));
-                    std::thread::Builder::new().spawn_scoped(scope, move || write_once(&path))
+                    std::thread::Builder::new()
+                        .spawn_scoped(scope, move || write_once(&path).inspect_err(|_| self.dismiss()))
                 })
                 .collect();
-            // A writer that could not be started leaves the others waiting until the deadline.
+            if writers.iter().any(Result::is_err) {
+                self.dismiss();
+            }
             let joined = writers.into_iter().map(|w| match w {
                 Ok(writer) => writer.join().unwrap_or_else(|_| Err(std::io::ErrorKind::Other.into())),
                 Err(e) => Err(e),
             });
             joined.collect::<Vec<_>>()
         });
-        let mut roll = self.lock();
-        roll.over = true;
+        self.dismiss();
         for outcome in written {
             outcome.map_err(|e| SysError::io("calling up the FUSE threads", &e))?;
         }
+        let roll = self.lock();
         match roll.seen.len() {
             n if n == self.expected => Ok(ThreadReport { threads: n, io_flushers: roll.io_flushers }),
             n => Err(DoorError::Session(format!("only {n} of {} FUSE threads answered", self.expected))),

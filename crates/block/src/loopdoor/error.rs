@@ -59,6 +59,15 @@ pub enum DoorError {
 }
 
 impl DoorError {
+    /// A machine that ran out of something is no machine without it: trying another door would only
+    /// hide that.
+    pub(crate) fn missing(why: fn(SysError) -> Unavailable, error: SysError) -> Self {
+        match error.is_exhaustion() {
+            true => DoorError::System(error),
+            false => DoorError::Unavailable(why(error)),
+        }
+    }
+
     /// The reason, if the machine cannot do it and another door should be tried.
     pub fn unavailable(&self) -> Option<&Unavailable> {
         match self {

@@ -106,8 +106,8 @@ fn preflight(len_bytes: u64) -> Result<(), DoorError> {
     if !rustix::process::geteuid().is_root() {
         return Err(Unavailable::NotRoot.into());
     }
-    fusedev::open().map_err(Unavailable::Fuse)?;
-    loopdev::open_control().map_err(Unavailable::Loop)?;
+    fusedev::open().map_err(|e| DoorError::missing(Unavailable::Fuse, e))?;
+    loopdev::open_control().map_err(|e| DoorError::missing(Unavailable::Loop, e))?;
     Ok(())
 }
 
@@ -130,7 +130,7 @@ impl Attachment {
     fn new(disk: &FuseDisk) -> Result<Self, DoorError> {
         let file = open_direct(&disk.file_path())?;
         let attached = loopdev::attach(&file, PAGE_SIZE as u32).map_err(|e| match e {
-            AttachError::Unavailable(e) => Unavailable::Loop(e).into(),
+            AttachError::Unavailable(e) => DoorError::missing(Unavailable::Loop, e),
             AttachError::NoDirectIo => Unavailable::DirectIo.into(),
             AttachError::Failed(e) => DoorError::System(e),
         })?;
