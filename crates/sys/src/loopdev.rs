@@ -221,7 +221,8 @@ fn status(device: &File) -> Result<Option<LoopInfo64>, SysError> {
 
 /// The file that the loop device `path` stands on; `None` if it is free or does not exist.
 pub fn identity(path: &Path) -> Result<Option<LoopIdentity>, SysError> {
-    match open(path, 0) {
+    // For reading: closing a device that was open for writing makes udev look at it again.
+    match File::open(path).map_err(|e| SysError::io(format!("opening {}", path.display()), &e)) {
         Ok(device) => {
             let info = status(&device)?;
             Ok(info.map(|i| LoopIdentity { lo_device: i.lo_device, lo_inode: i.lo_inode }))
@@ -258,7 +259,7 @@ pub fn detach_if(path: &Path, expected: LoopIdentity, how: Detach) -> Result<Det
 
 /// Every loop device that stands on a file now.
 ///
-/// Those whose status the driver does not tell are left out.
+/// Each is opened for a moment. Those whose status the driver does not tell are left out.
 pub fn attached() -> Result<Vec<AttachedLoop>, SysError> {
     const DIR: &str = "/sys/block";
     let entries = std::fs::read_dir(DIR).map_err(|e| SysError::io(format!("reading {DIR}"), &e))?;

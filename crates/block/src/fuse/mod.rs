@@ -63,10 +63,10 @@ impl FuseDisk {
         config.clone_fd = true;
         let session = fuser::Session::from_fd(file_system, channel.into(), config.acl, config)
             .map_err(|e| handshake_error(&e))?;
-        let background = session.spawn().map_err(|e| SysError::io("starting the FUSE threads", &e))?;
-        // Only the guard is kept: the rest of the handle holds the channel open, and with it the
-        // connection, even when no thread is left to serve it.
-        let fuser::BackgroundSession { guard, .. } = background;
+        // Only the guard is kept, and the rest dropped at once: it holds the channel open, and with it
+        // the connection, even when no thread is left to serve it.
+        let guard = session.spawn().map(|background| background.guard);
+        let guard = guard.map_err(|e| SysError::io("starting the FUSE threads", &e))?;
         let mut disk = FuseDisk { session: Some(guard), mounted, inode, threads: ThreadReport::default() };
         disk.threads = muster.call(&disk.mounted.path)?;
         Ok(disk)

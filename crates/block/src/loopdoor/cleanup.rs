@@ -71,7 +71,7 @@ fn detach_all(
         recorded == Some(a.identity) || mount.is_some_and(|m| m.device == a.identity.file_system())
     };
     for device in loopdev::attached()?.into_iter().filter(is_ours) {
-        match loopdev::detach_if(&device.path, device.identity, Detach::IfUnclaimed)? {
+        match super::detach_and_wait(&device, Detach::IfUnclaimed)? {
             Detached::Now => done.detached.push(device.path),
             Detached::WhenClosed if done.open.contains(&device.path) => {}
             Detached::WhenClosed => done.open.push(device.path),

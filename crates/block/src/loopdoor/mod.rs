@@ -142,11 +142,9 @@ impl Attachment {
     }
 
     fn detach(&self, how: Detach) -> Result<(), DoorError> {
-        let AttachedLoop { path, identity, .. } = &self.0;
-        match loopdev::detach_if(path, *identity, how)? {
-            Detached::Now | Detached::NotOurs => Ok(()),
-            Detached::WhenClosed => Ok(wait_for_close(path, *identity)?),
-            Detached::Claimed => Err(in_use(path)),
+        match detach_and_wait(&self.0, how)? {
+            Detached::Claimed => Err(in_use(&self.0.path)),
+            Detached::Now | Detached::NotOurs | Detached::WhenClosed => Ok(()),
         }
     }
 }
@@ -157,13 +155,18 @@ impl Drop for Attachment {
     }
 }
 
-/// Gives a passing reader the time to let go. One that does not is not waited for.
-fn wait_for_close(path: &Path, identity: LoopIdentity) -> Result<(), SysError> {
+/// Detaches, and gives a passing reader the time to let go. One that does not is not waited for.
+fn detach_and_wait(device: &AttachedLoop, how: Detach) -> Result<Detached, SysError> {
+    let AttachedLoop { path, identity, .. } = device;
     let deadline = Instant::now() + CLOSE_PATIENCE;
-    while loopdev::identity(path)? == Some(identity) && Instant::now() < deadline {
+    let mut outcome = loopdev::detach_if(path, *identity, how)?;
+    while outcome == Detached::WhenClosed && Instant::now() < deadline {
         std::thread::sleep(Duration::from_millis(5));
+        if loopdev::identity(path)? != Some(*identity) {
+            outcome = Detached::Now;
+        }
     }
-    Ok(())
+    Ok(outcome)
 }
 
 fn in_use(path: &Path) -> DoorError {
