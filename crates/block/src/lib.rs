@@ -1,14 +1,16 @@
 //! Block devices over the engine, and the doors that serve them.
 //!
 //! A [`BlockDevice`] reads and writes byte ranges; layers implement the same
-//! trait over another device; doors ([`nbd`]) know protocols and
-//! nothing of compression. Cut this way, a door is tested on plain memory
+//! trait over another device; doors ([`nbd`], [`loopdoor`] and its [`fuse`]) know
+//! protocols and nothing of compression. Cut this way, a door is tested on plain memory
 //! ([`RamDevice`]) and every fault test is a layer.
 //!
 //! It does not parse command lines, keep runtime folders, or know what a codec is.
 
 mod device;
 mod error;
+pub mod fuse;
+pub mod loopdoor;
 pub mod nbd;
 mod ram;
 mod store_device;

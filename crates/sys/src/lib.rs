@@ -8,10 +8,17 @@
 //!
 //! It holds no policy: it does not decide what to lock, drop or signal.
 
+pub mod blockuse;
 pub mod cpu;
+pub mod entropy;
+pub mod fusedev;
 pub mod futex;
+pub mod harden;
+pub mod loopdev;
 pub mod mem;
+pub mod mounts;
 pub mod peer;
+pub mod swap;
 
 /// A failed system call: what was tried, and the kernel's answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -27,6 +34,16 @@ impl SysError {
     /// An error from a number the kernel returned.
     pub fn new(what: impl Into<String>, errno: i32) -> Self {
         SysError { what: what.into(), errno }
+    }
+
+    /// An error of the standard library; EIO if it carries no number.
+    pub fn io(what: impl Into<String>, error: &std::io::Error) -> Self {
+        SysError::new(what, error.raw_os_error().unwrap_or(libc::EIO))
+    }
+
+    /// Whether something ran out (descriptors, memory), rather than being missing or forbidden.
+    pub fn is_exhaustion(&self) -> bool {
+        matches!(self.errno, libc::EMFILE | libc::ENFILE | libc::ENOMEM)
     }
 
     /// The error of the calling thread's last failed `libc` call.

@@ -1,0 +1,174 @@
+//! A FUSE file system of one file, the device's contents.
+//!
+//! The file is what a loop device is put on ([`crate::loopdoor`]); by itself it is an ordinary file
+//! that only the mounting user may open. This module mounts it, runs the threads that serve it, and
+//! takes both down; `fs` answers the requests, and `muster` makes every thread ready before the first
+//! request counts.
+//!
+//! It does not know of loop devices, and it keeps no page: the kernel may cache the file for those
+//! who open it without `O_DIRECT`, which a loop device with direct I/O does not.
+
+mod fs;
+mod muster;
+
+use crate::BlockDevice;
+use crate::loopdoor::{DoorError, Unavailable};
+use fs::OneFile;
+use muster::Muster;
+pub use muster::ThreadReport;
+use pagefold_sys::mounts::{self, DeviceNumber};
+use pagefold_sys::{SysError, entropy, fusedev};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// The name of the one file.
+pub const FILE_NAME: &str = "disk";
+/// What the mount table shows as the source, and after `fuse.` as the type.
+pub const MOUNT_NAME: &str = "pagefold";
+/// The largest read or write request, bytes; also what the kernel allows at most by default.
+pub const MAX_IO_BYTES: usize = 1 << 20;
+
+/// How long the session threads get to end after their connection was aborted.
+const JOIN_PATIENCE: Duration = Duration::from_secs(10);
+
+/// The mounted file and the threads that serve it. Dropping it takes both down.
+pub struct FuseDisk {
+    session: Option<JoinHandle<std::io::Result<()>>>,
+    mounted: Mounted,
+    inode: u64,
+    threads: ThreadReport,
+}
+
+impl FuseDisk {
+    /// Mounts `device` as a file in the empty directory `mount_point`, served by `threads` threads.
+    ///
+    /// Returns when every thread has its buffers in memory. A failure leaves nothing behind.
+    pub fn mount(
+        device: Arc<dyn BlockDevice>,
+        mount_point: &Path,
+        threads: usize,
+    ) -> Result<Self, DoorError> {
+        let mount_point = free_directory(mount_point)?;
+        let channel = fusedev::open().map_err(|e| DoorError::missing(Unavailable::Fuse, e))?;
+        let mounted = Mounted::new(&channel, mount_point)?;
+        // Random, so that no other file on any file system that gets this device number later can be
+        // mistaken for it; bit 40 keeps it clear of the root's number, the top bits of overflow.
+        let inode = entropy::random_u64()? >> 2 | 1 << 40;
+        let muster = Arc::new(Muster::new(threads));
+        let file_system = OneFile::new(device, inode, muster.clone());
+        let mut config = fuser::Config::default();
+        config.n_threads = Some(threads);
+        config.clone_fd = true;
+        let session = fuser::Session::from_fd(file_system, channel.into(), config.acl, config)
+            .map_err(|e| handshake_error(&e))?;
+        // Only the guard is kept, and the rest dropped at once: it holds the channel open, and with it
+        // the connection, even when no thread is left to serve it.
+        let guard = session.spawn().map(|background| background.guard);
+        let guard = guard.map_err(|e| SysError::io("starting the FUSE threads", &e))?;
+        let mut disk = FuseDisk { session: Some(guard), mounted, inode, threads: ThreadReport::default() };
+        disk.threads = muster.call(&disk.mounted.path)?;
+        Ok(disk)
+    }
+
+    /// The file's path.
+    pub fn file_path(&self) -> PathBuf {
+        self.mounted.path.join(FILE_NAME)
+    }
+
+    /// The file's inode number, random.
+    pub fn inode(&self) -> u64 {
+        self.inode
+    }
+
+    /// What the session threads found when they were called up.
+    pub fn threads(&self) -> ThreadReport {
+        self.threads
+    }
+
+    /// Aborts the connection, unmounts, and waits for the threads to end. Can be repeated.
+    pub fn stop(&mut self) -> Result<(), DoorError> {
+        self.mounted.unmount()?;
+        let Some(session) = self.session.take() else { return Ok(()) };
+        let deadline = Instant::now() + JOIN_PATIENCE;
+        while !session.is_finished() {
+            if Instant::now() > deadline {
+                // Another mount name space holds a copy of the mount, or someone moved it away.
+                return Err(DoorError::Session("the FUSE threads still serve after unmounting".into()));
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        match session.join() {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(e)) => Err(DoorError::Session(e.to_string())),
+            Err(_) => Err(DoorError::Session("a FUSE thread panicked".into())),
+        }
+    }
+}
+
+impl Drop for FuseDisk {
+    fn drop(&mut self) {
+        // Whoever wants to know calls `stop` first; here there is nobody to tell.
+        let _ = self.stop();
+    }
+}
+
+/// The path, free of links, of an existing directory that nothing is mounted on.
+fn free_directory(path: &Path) -> Result<PathBuf, DoorError> {
+    let what = || format!("looking at the mount point {}", path.display());
+    let path = path.canonicalize().map_err(|e| SysError::io(what(), &e))?;
+    if !path.is_dir() {
+        return Err(SysError::new(what(), libc::ENOTDIR).into());
+    }
+    match mounts::at(&path)? {
+        None => Ok(path),
+        Some(_) => Err(DoorError::MountPointTaken { path }),
+    }
+}
+
+fn handshake_error(error: &std::io::Error) -> DoorError {
+    let failed = SysError::io("agreeing with the kernel on the FUSE protocol", error);
+    match error.kind() {
+        std::io::ErrorKind::Unsupported => DoorError::Unavailable(Unavailable::Fuse(failed)),
+        _ => DoorError::System(failed),
+    }
+}
+
+/// A FUSE mount of ours, taken away on drop.
+struct Mounted {
+    path: PathBuf,
+    device: DeviceNumber,
+}
+
+impl Mounted {
+    fn new(channel: &std::fs::File, path: PathBuf) -> Result<Self, DoorError> {
+        fusedev::mount(channel, &path, MOUNT_NAME, MAX_IO_BYTES).map_err(|e| match e.errno {
+            libc::EPERM | libc::EACCES | libc::ENODEV | libc::ENOSYS => {
+                DoorError::Unavailable(Unavailable::Mount(e))
+            }
+            _ => DoorError::System(e),
+        })?;
+        match fusedev::device_at(&path) {
+            Ok(device) => Ok(Mounted { path, device }),
+            Err(e) => {
+                let _ = fusedev::abort_and_unmount(&path);
+                Err(e.into())
+            }
+        }
+    }
+
+    /// Unmounts only what was mounted here: the path may carry someone else's mount by now, or none.
+    fn unmount(&mut self) -> Result<(), DoorError> {
+        match fusedev::device_at(&self.path) {
+            Ok(device) if device == self.device => Ok(fusedev::abort_and_unmount(&self.path)?),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let _ = self.unmount();
+    }
+}

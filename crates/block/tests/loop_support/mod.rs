@@ -1,0 +1,167 @@
+//! What the tests of the loop door share: doors that clean up after themselves, and tools.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, dead_code, missing_docs)]
+
+use pagefold_block::loopdoor::{DoorError, LoopDoor, LoopOptions};
+use pagefold_block::{BlockDevice, BlockError, RamDevice};
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+/// A door in a directory of its own. Dropping it, in a panic too, closes the one and removes the other.
+pub struct Rig {
+    pub door: LoopDoor,
+    pub dir: tempfile::TempDir,
+}
+
+impl Rig {
+    pub fn path(&self) -> &Path {
+        self.door.device_path()
+    }
+}
+
+/// Opens a door on `device`, or says that `test` is skipped and why.
+pub fn open(test: &str, device: Arc<dyn BlockDevice>) -> Option<Rig> {
+    let dir = tempfile::tempdir().unwrap();
+    match LoopDoor::start(device, dir.path(), LoopOptions::default()) {
+        Ok(door) => Some(Rig { door, dir }),
+        Err(DoorError::Unavailable(why)) => skip(test, &why.to_string()),
+        Err(e) => panic!("{e}"),
+    }
+}
+
+pub fn skip<T>(test: &str, why: &str) -> Option<T> {
+    eprintln!("SKIPPED {test}: {why}");
+    None
+}
+
+/// Whether all of `tools` are installed.
+pub fn have(test: &str, tools: &[&str]) -> bool {
+    let dirs = ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"];
+    let missing = tools.iter().find(|t| !dirs.iter().any(|d| Path::new(d).join(t).exists()));
+    missing.is_none_or(|t| skip::<()>(test, &format!("{t} is not installed")).is_some())
+}
+
+/// Runs a command that must succeed and gives back what it printed.
+pub fn run(program: &str, args: &[&str]) -> String {
+    let mut command = Command::new(program);
+    command.args(args).env("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin");
+    let out = command.output().unwrap();
+    let text = format!("{}{}", String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
+    assert!(out.status.success(), "{program} {args:?}: {}\n{text}", out.status);
+    text
+}
+
+/// A mount that goes away on drop.
+pub struct Mounted(pub PathBuf);
+
+impl Mounted {
+    pub fn new(device: &Path, at: &Path) -> Self {
+        std::fs::create_dir_all(at).unwrap();
+        run("mount", &[device.to_str().unwrap(), at.to_str().unwrap()]);
+        Mounted(at.to_path_buf())
+    }
+
+    pub fn unmount(self) {
+        run("umount", &[self.0.to_str().unwrap()]);
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
+    }
+}
+
+pub fn open_direct(path: &Path) -> File {
+    OpenOptions::new().read(true).write(true).custom_flags(libc::O_DIRECT).open(path).unwrap()
+}
+
+/// `len` bytes at an address that direct I/O takes.
+pub struct Aligned(Vec<u8>, usize, usize);
+
+impl Aligned {
+    pub fn new(len: usize, fill: u8) -> Self {
+        let bytes = vec![fill; len + 4096];
+        let start = bytes.as_ptr().align_offset(4096);
+        Aligned(bytes, start, len)
+    }
+}
+
+impl std::ops::Deref for Aligned {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        &self.0[self.1..self.1 + self.2]
+    }
+}
+
+impl std::ops::DerefMut for Aligned {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        &mut self.0[self.1..self.1 + self.2]
+    }
+}
+
+/// Whether nothing is mounted at `dir` and no loop device stands on a file below it.
+///
+/// Asks sysfs, which does not open the devices of other tests.
+pub fn is_clean(dir: &Path) -> bool {
+    let dir = dir.parent().unwrap().canonicalize().unwrap().join(dir.file_name().unwrap());
+    let below = format!("{}/", dir.display());
+    let devices = std::fs::read_dir("/sys/block").unwrap().flatten();
+    let mut backing =
+        devices.filter_map(|d| std::fs::read_to_string(d.path().join("loop/backing_file")).ok());
+    pagefold_sys::mounts::at(&dir).unwrap().is_none() && backing.all(|b| !b.starts_with(&below))
+}
+
+/// A layer that notes what reaches the device.
+pub struct Recorder {
+    pub inner: RamDevice,
+    pub reads: Mutex<Vec<(u64, u64)>>,
+    pub writes: Mutex<Vec<(u64, u64)>>,
+    pub zeroes: Mutex<Vec<(u64, u64)>>,
+    pub flushes: AtomicUsize,
+    pub discards: AtomicUsize,
+}
+
+impl Recorder {
+    pub fn new(len_bytes: u64) -> Arc<Self> {
+        Arc::new(Recorder {
+            inner: RamDevice::new(len_bytes),
+            reads: Mutex::default(),
+            writes: Mutex::default(),
+            zeroes: Mutex::default(),
+            flushes: AtomicUsize::new(0),
+            discards: AtomicUsize::new(0),
+        })
+    }
+}
+
+impl BlockDevice for Recorder {
+    fn len_bytes(&self) -> u64 {
+        self.inner.len_bytes()
+    }
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), BlockError> {
+        self.reads.lock().unwrap().push((offset, buf.len() as u64));
+        self.inner.read_at(offset, buf)
+    }
+    fn write_at(&self, offset: u64, data: &[u8]) -> Result<(), BlockError> {
+        self.writes.lock().unwrap().push((offset, data.len() as u64));
+        self.inner.write_at(offset, data)
+    }
+    fn discard(&self, offset: u64, len: u64) -> Result<(), BlockError> {
+        self.discards.fetch_add(1, Ordering::SeqCst);
+        self.inner.discard(offset, len)
+    }
+    fn write_zeroes(&self, offset: u64, len: u64) -> Result<(), BlockError> {
+        self.zeroes.lock().unwrap().push((offset, len));
+        self.inner.write_zeroes(offset, len)
+    }
+    fn flush(&self) -> Result<(), BlockError> {
+        self.flushes.fetch_add(1, Ordering::SeqCst);
+        self.inner.flush()
+    }
+}

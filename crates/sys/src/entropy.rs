@@ -1,0 +1,22 @@
+//! Numbers nobody can guess or repeat.
+
+use crate::SysError;
+
+/// 64 random bits from the kernel.
+pub fn random_u64() -> Result<u64, SysError> {
+    let mut bytes = [0; 8];
+    // Requests of up to 256 bytes are answered whole once the kernel's pool is ready.
+    match rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()) {
+        Ok(n) if n == bytes.len() => Ok(u64::from_ne_bytes(bytes)),
+        Ok(_) => Err(SysError::new("asking for random bits", libc::EIO)),
+        Err(e) => Err(SysError::new("asking for random bits", e.raw_os_error())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn two_numbers_differ() {
+        assert_ne!(super::random_u64().unwrap(), super::random_u64().unwrap());
+    }
+}

@@ -1,0 +1,289 @@
+//! Loop devices: a regular file as a block device.
+//!
+//! Three of the driver's calls (get a free one, configure, clear) and the identity that makes
+//! clearing safe: a loop device is only a number that anyone may have reused since, so it is detached
+//! only if its backing file is still the one it was attached to. Reference: loop(4) and the kernel's
+//! `include/uapi/linux/loop.h`.
+
+use crate::SysError;
+use crate::mounts::DeviceNumber;
+use std::ffi::OsString;
+use std::fs::{File, OpenOptions};
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+/// The device that hands out loop devices.
+pub const CONTROL: &str = "/dev/loop-control";
+
+const LOOP_CLR_FD: libc::c_ulong = 0x4C01;
+const LOOP_GET_STATUS64: libc::c_ulong = 0x4C05;
+const LOOP_CONFIGURE: libc::c_ulong = 0x4C0A;
+const LOOP_CTL_GET_FREE: libc::c_ulong = 0x4C82;
+const LO_FLAGS_DIRECT_IO: u32 = 16;
+
+/// Tries of "get a free one, configure it", which another process may win.
+const ATTACH_TRIES: usize = 64;
+
+/// `struct loop_info64`. All fields are plain integers: any bytes are a valid value.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct LoopInfo64 {
+    lo_device: u64,
+    lo_inode: u64,
+    lo_rdevice: u64,
+    lo_offset: u64,
+    lo_sizelimit: u64,
+    lo_number: u32,
+    lo_encrypt_type: u32,
+    lo_encrypt_key_size: u32,
+    lo_flags: u32,
+    lo_file_name: [u8; 64],
+    lo_crypt_name: [u8; 64],
+    lo_encrypt_key: [u8; 32],
+    lo_init: [u64; 2],
+}
+
+/// `struct loop_config`.
+#[repr(C)]
+struct LoopConfig {
+    fd: u32,
+    block_size: u32,
+    info: LoopInfo64,
+    reserved: [u64; 8],
+}
+
+const _: () = assert!(size_of::<LoopInfo64>() == 232 && size_of::<LoopConfig>() == 304);
+
+const NO_INFO: LoopInfo64 = LoopInfo64 {
+    lo_device: 0,
+    lo_inode: 0,
+    lo_rdevice: 0,
+    lo_offset: 0,
+    lo_sizelimit: 0,
+    lo_number: 0,
+    lo_encrypt_type: 0,
+    lo_encrypt_key_size: 0,
+    lo_flags: 0,
+    lo_file_name: [0; 64],
+    lo_crypt_name: [0; 64],
+    lo_encrypt_key: [0; 32],
+    lo_init: [0; 2],
+};
+
+/// Which file a loop device stands on, in the loop driver's words.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct LoopIdentity {
+    /// The device number of the backing file's file system, as `stat` encodes it.
+    pub lo_device: u64,
+    /// The inode number of the backing file.
+    pub lo_inode: u64,
+}
+
+impl LoopIdentity {
+    /// The file system that the backing file is on.
+    pub fn file_system(&self) -> DeviceNumber {
+        DeviceNumber::from_dev_t(self.lo_device)
+    }
+}
+
+/// A loop device in use.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AttachedLoop {
+    /// The device node, `/dev/loopN`.
+    pub path: PathBuf,
+    /// The file it stands on.
+    pub identity: LoopIdentity,
+    /// That file's path when it was attached, as sysfs shows it. For people; paths can lie.
+    pub backing_file: OsString,
+}
+
+/// Why no loop device could be attached.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum AttachError {
+    /// No `/dev/loop-control`, no right to use it, or a kernel without this call (before 5.8).
+    #[error("no loop device can be had here: {0}")]
+    Unavailable(SysError),
+    /// The driver attached the file without direct I/O, which would cache every page twice.
+    #[error("the loop driver does not do direct I/O on this file")]
+    NoDirectIo,
+    /// Anything else.
+    #[error("{0}")]
+    Failed(SysError),
+}
+
+/// Whether others may be using the device that is to be detached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Detach {
+    /// Leave it if it is mounted, swapped to, or otherwise claimed.
+    IfUnclaimed,
+    /// Detach it as soon as its last user closes it, which may be now.
+    WhenLastUserCloses,
+}
+
+/// What became of a loop device that was to be detached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Detached {
+    /// It is free.
+    Now,
+    /// It was free or gone before, or stands on another file: nothing was done.
+    NotOurs,
+    /// It is mounted, swapped to, or otherwise claimed: nothing was done.
+    Claimed,
+    /// Someone has it open; the driver frees it when the last of them closes it.
+    WhenClosed,
+}
+
+/// Checks that this process may ask for loop devices.
+pub fn open_control() -> Result<File, SysError> {
+    let opened = OpenOptions::new().read(true).write(true).open(CONTROL);
+    opened.map_err(|e| SysError::io(format!("opening {CONTROL}"), &e))
+}
+
+/// Makes `file` a block device with sectors of `sector_bytes` and direct I/O.
+///
+/// The device is not auto-cleared: it stays until [`detach_if`], whoever opens and closes it. If
+/// `file` is served by this very process, another thread must be serving it during the call.
+pub fn attach(file: &File, sector_bytes: u32) -> Result<AttachedLoop, AttachError> {
+    let control = open_control().map_err(AttachError::Unavailable)?;
+    for _ in 0..ATTACH_TRIES {
+        // SAFETY: this request takes no argument and returns a number.
+        let number = unsafe { libc::ioctl(control.as_raw_fd(), LOOP_CTL_GET_FREE) };
+        if number < 0 {
+            return Err(AttachError::Unavailable(SysError::last("asking for a free loop device")));
+        }
+        let path = PathBuf::from(format!("/dev/loop{number}"));
+        let device = open(&path, 0).map_err(AttachError::Unavailable)?;
+        match configure(&device, file, sector_bytes) {
+            Ok(()) => return verified(device, path),
+            Err(e) if e.errno == libc::EBUSY => continue,
+            Err(e) if matches!(e.errno, libc::ENOTTY | libc::EPERM | libc::EACCES) => {
+                return Err(AttachError::Unavailable(e));
+            }
+            Err(e) => return Err(AttachError::Failed(e)),
+        }
+    }
+    Err(AttachError::Unavailable(SysError::new("winning a free loop device", libc::EBUSY)))
+}
+
+fn configure(device: &File, file: &File, sector_bytes: u32) -> Result<(), SysError> {
+    let info = LoopInfo64 { lo_flags: LO_FLAGS_DIRECT_IO, ..NO_INFO };
+    let fd = file.as_raw_fd().unsigned_abs();
+    let config = LoopConfig { fd, block_size: sector_bytes, info, reserved: [0; 8] };
+    // SAFETY: the argument points to a whole `loop_config`, which the kernel only reads.
+    match unsafe { libc::ioctl(device.as_raw_fd(), LOOP_CONFIGURE, &raw const config) } {
+        0 => Ok(()),
+        _ => Err(SysError::last("configuring a loop device")),
+    }
+}
+
+/// Reads back what was attached, and takes it off again if it is not what was asked for.
+fn verified(device: File, path: PathBuf) -> Result<AttachedLoop, AttachError> {
+    let outcome = match status(&device) {
+        Ok(Some(info)) if info.lo_flags & LO_FLAGS_DIRECT_IO != 0 => {
+            let identity = LoopIdentity { lo_device: info.lo_device, lo_inode: info.lo_inode };
+            let backing_file = backing_file(&path).unwrap_or_default();
+            return Ok(AttachedLoop { path, identity, backing_file });
+        }
+        Ok(_) => AttachError::NoDirectIo,
+        Err(e) => AttachError::Failed(e),
+    };
+    let _ = clear(&device);
+    Err(outcome)
+}
+
+fn open(path: &Path, flags: i32) -> Result<File, SysError> {
+    let opened = OpenOptions::new().read(true).write(true).custom_flags(flags | libc::O_CLOEXEC).open(path);
+    opened.map_err(|e| SysError::io(format!("opening {}", path.display()), &e))
+}
+
+fn clear(device: &File) -> Result<(), SysError> {
+    // SAFETY: this request takes no argument.
+    match unsafe { libc::ioctl(device.as_raw_fd(), LOOP_CLR_FD, 0) } {
+        0 => Ok(()),
+        _ => Err(SysError::last("detaching a loop device")),
+    }
+}
+
+/// `None` if nothing is attached.
+fn status(device: &File) -> Result<Option<LoopInfo64>, SysError> {
+    let mut info = NO_INFO;
+    // SAFETY: the argument points to a whole `loop_info64`, which the kernel only writes.
+    match unsafe { libc::ioctl(device.as_raw_fd(), LOOP_GET_STATUS64, &raw mut info) } {
+        0 => Ok(Some(info)),
+        _ => match SysError::last("asking what a loop device stands on") {
+            e if e.errno == libc::ENXIO => Ok(None),
+            e => Err(e),
+        },
+    }
+}
+
+/// The file that the loop device `path` stands on; `None` if it is free or does not exist.
+pub fn identity(path: &Path) -> Result<Option<LoopIdentity>, SysError> {
+    // For reading: closing a device that was open for writing makes udev look at it again.
+    match File::open(path).map_err(|e| SysError::io(format!("opening {}", path.display()), &e)) {
+        Ok(device) => {
+            let info = status(&device)?;
+            Ok(info.map(|i| LoopIdentity { lo_device: i.lo_device, lo_inode: i.lo_inode }))
+        }
+        Err(e) if matches!(e.errno, libc::ENOENT | libc::ENXIO) => Ok(None),
+        Err(e) => Err(e),
+    }
+}
+
+/// Detaches the loop device `path` if it stands on the file `identity`.
+///
+/// Claiming and detaching go through one open descriptor, so nobody can mount the device in between
+/// ([`Detach::IfUnclaimed`]). The driver writes dirty cached pages first: the file must be served,
+/// or its FUSE connection aborted, for this to return.
+pub fn detach_if(path: &Path, expected: LoopIdentity, how: Detach) -> Result<Detached, SysError> {
+    let flags = if how == Detach::IfUnclaimed { libc::O_EXCL } else { 0 };
+    let device = match open(path, flags) {
+        Ok(device) => device,
+        Err(e) if matches!(e.errno, libc::ENOENT | libc::ENXIO) => return Ok(Detached::NotOurs),
+        Err(e) if e.errno == libc::EBUSY => {
+            let ours = identity(path)? == Some(expected);
+            return Ok(if ours { Detached::Claimed } else { Detached::NotOurs });
+        }
+        Err(e) => return Err(e),
+    };
+    match status(&device)? {
+        Some(i) if (LoopIdentity { lo_device: i.lo_device, lo_inode: i.lo_inode }) == expected => {}
+        _ => return Ok(Detached::NotOurs),
+    }
+    clear(&device)?;
+    drop(device);
+    Ok(if identity(path)? == Some(expected) { Detached::WhenClosed } else { Detached::Now })
+}
+
+/// Every loop device that stands on a file now.
+///
+/// Each is opened for a moment. Those whose status the driver does not tell are left out.
+pub fn attached() -> Result<Vec<AttachedLoop>, SysError> {
+    const DIR: &str = "/sys/block";
+    let entries = std::fs::read_dir(DIR).map_err(|e| SysError::io(format!("reading {DIR}"), &e))?;
+    let mut found = Vec::new();
+    for entry in entries.flatten() {
+        let path = Path::new("/dev").join(entry.file_name());
+        let Some(backing_file) = backing_file(&path) else { continue };
+        if let Ok(Some(identity)) = identity(&path) {
+            found.push(AttachedLoop { path, identity, backing_file });
+        }
+    }
+    Ok(found)
+}
+
+fn backing_file(path: &Path) -> Option<OsString> {
+    let name = path.file_name()?.to_str()?;
+    let mut bytes = std::fs::read(format!("/sys/block/{name}/loop/backing_file")).ok()?;
+    bytes.truncate(bytes.trim_ascii_end().len());
+    Some(OsString::from_vec(bytes))
+}
+
+/// Sets one attribute of the device's request queue, such as `read_ahead_kb`.
+pub fn set_queue(path: &Path, attribute: &str, value: u64) -> Result<(), SysError> {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let file = format!("/sys/block/{name}/queue/{attribute}");
+    std::fs::write(&file, value.to_string()).map_err(|e| SysError::io(format!("setting {file}"), &e))
+}

@@ -1,0 +1,132 @@
+//! The mount table of this process's mount namespace.
+//!
+//! Read from `/proc/self/mountinfo`, which answers without touching the file systems themselves: a
+//! dead FUSE mount is listed like any other, where `stat` on it would fail. The format is described
+//! in proc_pid_mountinfo(5).
+//!
+//! Mounts of other mount namespaces are not seen here.
+
+use crate::SysError;
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+
+/// A device number, as `major:minor`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct DeviceNumber {
+    /// The driver.
+    pub major: u32,
+    /// The unit of that driver.
+    pub minor: u32,
+}
+
+impl DeviceNumber {
+    /// The number inside a `dev_t` as user space and `stat` encode it.
+    pub fn from_dev_t(dev: u64) -> Self {
+        DeviceNumber { major: rustix::fs::major(dev), minor: rustix::fs::minor(dev) }
+    }
+
+    /// The number as user space and `stat` encode it.
+    pub fn to_dev_t(self) -> u64 {
+        rustix::fs::makedev(self.major, self.minor)
+    }
+}
+
+impl std::fmt::Display for DeviceNumber {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}:{}", self.major, self.minor)
+    }
+}
+
+/// One mount.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mount {
+    /// The device number that `stat` reports for files on it.
+    pub device: DeviceNumber,
+    /// Where it is mounted.
+    pub mount_point: PathBuf,
+    /// The file system's name, such as `ext4` or `fuse`.
+    pub fs_type: String,
+    /// What was mounted: a device path, or any word for file systems without one.
+    pub source: OsString,
+}
+
+/// All mounts, in the order in which they were made.
+pub fn all() -> Result<Vec<Mount>, SysError> {
+    const PATH: &str = "/proc/self/mountinfo";
+    let text = std::fs::read(PATH).map_err(|e| SysError::io(format!("reading {PATH}"), &e))?;
+    // Lines that do not parse are of no format known today; leaving them out is all one can do.
+    Ok(text.split(|&b| b == b'\n').filter_map(parse).collect())
+}
+
+/// The topmost mount at `mount_point`, an absolute path without links.
+pub fn at(mount_point: &Path) -> Result<Option<Mount>, SysError> {
+    Ok(all()?.into_iter().rev().find(|m| m.mount_point == mount_point))
+}
+
+fn parse(line: &[u8]) -> Option<Mount> {
+    let mut fields = line.split(|&b| b == b' ');
+    let (major, minor) = std::str::from_utf8(fields.nth(2)?).ok()?.split_once(':')?;
+    let device = DeviceNumber { major: major.parse().ok()?, minor: minor.parse().ok()? };
+    let mount_point = unescape(fields.nth(1)?).into();
+    // Any number of optional fields ends with a lone hyphen.
+    fields.find(|f| *f == b"-")?;
+    let fs_type = String::from_utf8_lossy(fields.next()?).into_owned();
+    Some(Mount { device, mount_point, fs_type, source: unescape(fields.next()?) })
+}
+
+/// Undoes the kernel's `\040` for space, tab, newline and backslash.
+pub(crate) fn unescape(field: &[u8]) -> OsString {
+    let mut out = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let Some((&first, tail)) = rest.split_first() {
+        let code = rest.get(1..4).filter(|_| first == b'\\').and_then(octal);
+        out.push(code.unwrap_or(first));
+        rest = if code.is_some() { &rest[4..] } else { tail };
+    }
+    OsString::from_vec(out)
+}
+
+fn octal(digits: &[u8]) -> Option<u8> {
+    u8::from_str_radix(std::str::from_utf8(digits).ok()?, 8).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parse_reads_optional_fields_and_escapes() {
+        let line = b"36 35 98:0 /mnt1 /mnt/a\\040b rw,noatime master:1 shared:2 - ext3 /dev/my\\134disk rw";
+        let want = Mount {
+            device: DeviceNumber { major: 98, minor: 0 },
+            mount_point: "/mnt/a b".into(),
+            fs_type: "ext3".into(),
+            source: "/dev/my\\disk".into(),
+        };
+        assert_eq!(parse(line), Some(want));
+        for cut in ["", "36 35 98:0 /", "36 35 98 / /mnt rw - ext3 x rw", "36 35 98:0 / /mnt rw ext3 x rw"] {
+            assert_eq!(parse(cut.as_bytes()), None, "{cut}");
+        }
+    }
+
+    #[test]
+    fn unescape_leaves_what_is_no_escape() {
+        assert_eq!(unescape(b"\\04"), "\\04");
+        assert_eq!(unescape(b"\\xyz\\"), "\\xyz\\");
+        assert_eq!(unescape(b"\\011"), "\t");
+    }
+
+    #[test]
+    fn proc_is_mounted_where_it_is_read_from() {
+        assert_eq!(at(Path::new("/proc")).unwrap().unwrap().fs_type, "proc");
+        assert_eq!(at(Path::new("/proc/self")).unwrap(), None);
+    }
+
+    #[test]
+    fn device_numbers_survive_encoding() {
+        for number in [DeviceNumber { major: 7, minor: 300 }, DeviceNumber { major: 0, minor: 0xabcde }] {
+            assert_eq!(DeviceNumber::from_dev_t(number.to_dev_t()), number);
+        }
+    }
+}

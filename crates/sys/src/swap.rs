@@ -1,0 +1,151 @@
+//! Swap areas: which there are, and whether one can be given up.
+//!
+//! Taking a swap area away brings every page on it back into memory. If memory cannot take them the
+//! call fails late, after pushing everything else out; [`room_without`] tells beforehand.
+
+use crate::SysError;
+use crate::mounts::{DeviceNumber, unescape};
+use std::ffi::CString;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+/// Memory that must stay available after everything was brought back.
+const MARGIN_BYTES: u64 = 64 << 20;
+
+/// One area in use.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SwapArea {
+    /// The device or file.
+    pub path: PathBuf,
+    /// What it can hold, bytes.
+    pub len_bytes: u64,
+    /// What it holds now, bytes.
+    pub used_bytes: u64,
+    /// Higher is used first.
+    pub priority: i32,
+}
+
+/// Whether the system can do without one swap area.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SwapRoom {
+    /// What has to come back from the area, bytes.
+    pub used_bytes: u64,
+    /// What memory can take without pushing out anything in use, bytes.
+    pub available_bytes: u64,
+    /// What the other swap areas can still take, bytes.
+    pub other_swap_bytes: u64,
+}
+
+impl SwapRoom {
+    /// Whether the contents fit into memory and the other areas, with 64 MiB to spare.
+    pub fn fits(&self) -> bool {
+        let room = self.available_bytes.saturating_add(self.other_swap_bytes);
+        self.used_bytes.saturating_add(MARGIN_BYTES) <= room
+    }
+}
+
+/// All swap areas in use.
+pub fn areas() -> Result<Vec<SwapArea>, SysError> {
+    const PATH: &str = "/proc/swaps";
+    match std::fs::read(PATH) {
+        Ok(text) => Ok(text.split(|&b| b == b'\n').skip(1).filter_map(parse_area).collect()),
+        // A kernel without swap has no such file.
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
+        Err(e) => Err(SysError::io(format!("reading {PATH}"), &e)),
+    }
+}
+
+fn parse_area(line: &[u8]) -> Option<SwapArea> {
+    let mut fields = line.split(|b| b.is_ascii_whitespace()).filter(|f| !f.is_empty());
+    let path = unescape(fields.next()?).into();
+    // After the kind; a deleted file's path is followed by one more word, which fails to parse.
+    fields.next()?;
+    let mut number = || std::str::from_utf8(fields.next()?).ok()?.parse::<i64>().ok();
+    let (len_kib, used_kib, priority) = (number()?, number()?, number()?);
+    Some(SwapArea {
+        path,
+        len_bytes: u64::try_from(len_kib).ok()? << 10,
+        used_bytes: u64::try_from(used_kib).ok()? << 10,
+        priority: i32::try_from(priority).ok()?,
+    })
+}
+
+/// The area on the block device `device`, if it is swapped to.
+pub fn area_on(device: DeviceNumber) -> Result<Option<SwapArea>, SysError> {
+    Ok(areas()?.into_iter().find(|a| is_device(&a.path, device)))
+}
+
+fn is_device(path: &Path, device: DeviceNumber) -> bool {
+    std::fs::metadata(path)
+        .is_ok_and(|m| m.file_type().is_block_device() && DeviceNumber::from_dev_t(m.rdev()) == device)
+}
+
+/// What giving up the area on `device` takes; `None` if it is not swapped to.
+pub fn room_without(device: DeviceNumber) -> Result<Option<SwapRoom>, SysError> {
+    let (mine, others): (Vec<_>, Vec<_>) = areas()?.into_iter().partition(|a| is_device(&a.path, device));
+    let Some(mine) = mine.first() else { return Ok(None) };
+    let other_swap_bytes = others.iter().map(|a| a.len_bytes.saturating_sub(a.used_bytes)).sum();
+    Ok(Some(SwapRoom {
+        used_bytes: mine.used_bytes,
+        available_bytes: memory_available_bytes()?,
+        other_swap_bytes,
+    }))
+}
+
+/// The kernel's estimate of memory that can be had without swapping (`MemAvailable`), bytes.
+pub fn memory_available_bytes() -> Result<u64, SysError> {
+    const PATH: &str = "/proc/meminfo";
+    let text = std::fs::read_to_string(PATH).map_err(|e| SysError::io(format!("reading {PATH}"), &e))?;
+    let line = text.lines().find_map(|l| l.strip_prefix("MemAvailable:"));
+    let kib = line.and_then(|l| l.trim().strip_suffix("kB")?.trim().parse::<u64>().ok());
+    kib.map(|k| k << 10)
+        .ok_or_else(|| SysError::new(format!("finding MemAvailable in {PATH}"), libc::ENODATA))
+}
+
+/// Stops swapping to `path`, bringing its contents back. May take long; may fail with ENOMEM.
+pub fn swapoff(path: &Path) -> Result<(), SysError> {
+    let what = || format!("swapoff {}", path.display());
+    let c_path =
+        CString::new(path.as_os_str().as_bytes()).map_err(|_| SysError::new(what(), libc::EINVAL))?;
+    // SAFETY: the argument is a terminated string that outlives the call.
+    match unsafe { libc::swapoff(c_path.as_ptr()) } {
+        0 => Ok(()),
+        _ => Err(SysError::last(what())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parse_area_reads_what_the_kernel_prints() {
+        let line = b"/dev/loop0                              partition\t65532\t\t1024\t\t-2";
+        let want =
+            SwapArea { path: "/dev/loop0".into(), len_bytes: 65532 << 10, used_bytes: 1 << 20, priority: -2 };
+        assert_eq!(parse_area(line), Some(want));
+        let spaced = parse_area(b"/swap\\040file file 1 0 5").unwrap();
+        assert_eq!((spaced.path, spaced.priority), ("/swap file".into(), 5));
+        for cut in ["", "/dev/loop0 partition 1 2", "/x file a b c", "/x file -1 0 0"] {
+            assert_eq!(parse_area(cut.as_bytes()), None, "{cut}");
+        }
+    }
+
+    #[test]
+    fn fits_counts_memory_other_swap_and_the_margin() {
+        let room = |used_bytes, available_bytes, other_swap_bytes| {
+            SwapRoom { used_bytes, available_bytes, other_swap_bytes }.fits()
+        };
+        assert!(room(0, MARGIN_BYTES, 0));
+        assert!(!room(1, MARGIN_BYTES, 0));
+        assert!(room(1, MARGIN_BYTES, 1));
+        assert!(!room(u64::MAX, 1, 1));
+    }
+
+    #[test]
+    fn available_memory_is_below_the_total() {
+        let available = memory_available_bytes().unwrap();
+        assert!(available > 0 && available <= crate::mem::total_bytes());
+    }
+}
