@@ -1,6 +1,6 @@
 //! The engine as a block device.
 
-use crate::{BlockDevice, BlockError};
+use crate::{BlockDevice, BlockError, Extent, ExtentKind};
 use pagefold_store::{SourceError, Store, StoreError};
 use std::sync::Arc;
 
@@ -59,5 +59,10 @@ impl BlockDevice for StoreDevice {
 
     fn flush(&self) -> Result<(), BlockError> {
         Ok(())
+    }
+
+    fn extent(&self, offset: u64, len: u64) -> Extent {
+        let (len_bytes, empty) = self.0.extent(offset, len).unwrap_or((len, false));
+        Extent { len_bytes, kind: if empty { ExtentKind::Hole } else { ExtentKind::Data } }
     }
 }

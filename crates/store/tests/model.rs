@@ -220,6 +220,26 @@ fn threads_writing_one_page_show_whole_pages_only() {
 }
 
 #[test]
+fn extent_walk_finds_exactly_what_was_written() {
+    let store = Store::new(StoreConfig::new(1 << 40)).unwrap();
+    let written = [0u64, 1, 2, 255, 256, 300, 70_000, (1 << 28) - 1];
+    written.iter().for_each(|i| store.write(i * 4096, &page(i + 3)).unwrap());
+    store.write(5 * 4096, &page(3)).unwrap();
+    store.discard(5 * 4096, 4096).unwrap();
+    let (mut offset, mut held) = (100, vec![]);
+    while offset < 1 << 40 {
+        let (len, empty) = store.extent(offset, (1 << 40) - offset).unwrap();
+        assert!(len > 0);
+        if !empty {
+            held.extend(offset / 4096..(offset + len).div_ceil(4096));
+        }
+        offset += len;
+    }
+    assert_eq!(held, written);
+    assert!(store.extent(1 << 40, 1).is_err());
+}
+
+#[test]
 fn limit_refuses_new_pages_keeps_old_ones_and_is_never_exceeded() {
     let store = Store::new(config("lz4")).unwrap();
     store.set_mem_limit(MemLimit::Bytes(100 * 4096));

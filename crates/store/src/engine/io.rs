@@ -11,6 +11,9 @@ use crate::slot::Content;
 use pagefold_page::{PAGE_SIZE, Page, PageIndex, Span, spans};
 use pagefold_sys::cpu;
 
+/// Slots that one question about an extent may look at.
+const EXTENT_PAGES_MAX: usize = 1 << 16;
+
 impl Store {
     /// Fills `buf` from byte `offset`. What was never written reads as zeroes.
     pub fn read(&self, offset: u64, buf: &mut [u8]) -> Result<(), StoreError> {
@@ -66,6 +69,30 @@ impl Store {
             }
         }
         Ok(())
+    }
+
+    /// How many bytes from `offset` on, at most `len_bytes`, are all empty (true) or all held (false).
+    ///
+    /// A hint for those who copy: pages may change as soon as it is given. Looks at no more than
+    /// [`EXTENT_PAGES_MAX`] slots that exist, so a long answer may be cut short.
+    pub fn extent(&self, offset: u64, len_bytes: u64) -> Result<(u64, bool), StoreError> {
+        self.check_range(offset, len_bytes)?;
+        let first = PageIndex::containing(offset);
+        let is_empty = |index| self.table.get(index).is_none_or(|slot| slot.is_empty());
+        let empty = is_empty(first);
+        let end = (offset + len_bytes).div_ceil(PAGE_SIZE as u64);
+        let mut index = first;
+        for _ in 0..EXTENT_PAGES_MAX {
+            index = PageIndex(index.0 + 1);
+            if empty {
+                index = self.table.next_allocated(index);
+            }
+            if index.0 >= end || is_empty(index) != empty {
+                break;
+            }
+        }
+        let run = index.0.saturating_mul(PAGE_SIZE as u64).saturating_sub(offset);
+        Ok((run.min(len_bytes), empty))
     }
 
     fn check_range(&self, offset: u64, len_bytes: u64) -> Result<(), StoreError> {
