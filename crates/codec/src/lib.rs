@@ -20,6 +20,7 @@ mod deflate;
 mod error;
 mod lz4;
 mod lz4hc;
+pub mod lzo;
 mod same_filled;
 mod streams;
 mod table;

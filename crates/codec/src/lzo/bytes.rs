@@ -1,0 +1,90 @@
+//! Whole-word loads and the length of a common prefix, in safe Rust.
+//!
+//! The loads are total: past the end they return zero instead of panicking.
+//! Callers keep inside the slice for the sake of the result; that they do so is
+//! not what memory safety rests on. Compiled, each is a compare and a load.
+
+/// The 4 bytes at `at`, little endian; 0 when they are not all inside.
+#[inline(always)]
+pub(super) fn load_u32(bytes: &[u8], at: usize) -> u32 {
+    bytes.get(at..).and_then(|tail| tail.first_chunk()).map_or(0, |word| u32::from_le_bytes(*word))
+}
+
+/// The 8 bytes at `at`, little endian; 0 when they are not all inside.
+#[inline(always)]
+pub(super) fn load_u64(bytes: &[u8], at: usize) -> u64 {
+    bytes.get(at..).and_then(|tail| tail.first_chunk()).map_or(0, |word| u64::from_le_bytes(*word))
+}
+
+/// How many bytes at `later` repeat those at `earlier`, `bytes` ending the comparison.
+///
+/// The two ranges may overlap. `earlier` must be the smaller.
+#[inline(always)]
+pub(super) fn common_prefix(bytes: &[u8], earlier: usize, later: usize) -> usize {
+    let Some(tail) = bytes.get(later..) else { return 0 };
+    let Some(head) = bytes.get(earlier..earlier + tail.len()) else { return 0 };
+    let (tail_words, tail_rest) = tail.as_chunks::<16>();
+    let (head_words, head_rest) = head.as_chunks::<16>();
+    for (index, (a, b)) in tail_words.iter().zip(head_words).enumerate() {
+        let differ = u128::from_le_bytes(*a) ^ u128::from_le_bytes(*b);
+        if differ != 0 {
+            return index * 16 + (differ.trailing_zeros() / 8) as usize;
+        }
+    }
+    let rest = tail_rest.iter().zip(head_rest).take_while(|(a, b)| a == b).count();
+    tail_words.len() * 16 + rest
+}
+
+/// How many of the up to 8 bytes before `later` repeat those before `earlier`.
+/// Never more than there are before `earlier`.
+#[inline(always)]
+pub(super) fn common_suffix(bytes: &[u8], earlier: usize, later: usize) -> usize {
+    if earlier >= 8 {
+        let differ = load_u64(bytes, earlier - 8) ^ load_u64(bytes, later - 8);
+        return (differ.leading_zeros() / 8) as usize;
+    }
+    (1..=earlier).take_while(|back| bytes.get(earlier - back) == bytes.get(later - back)).count()
+}
+
+/// How many zero bytes `bytes` begins with.
+#[inline(always)]
+pub(super) fn leading_zeros(bytes: &[u8]) -> usize {
+    let (words, rest) = bytes.as_chunks::<8>();
+    for (index, word) in words.iter().enumerate() {
+        let word = u64::from_le_bytes(*word);
+        if word != 0 {
+            return index * 8 + (word.trailing_zeros() / 8) as usize;
+        }
+    }
+    words.len() * 8 + rest.iter().take_while(|byte| **byte == 0).count()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn loads_past_the_end_are_zero() {
+        let bytes = [1, 2, 3, 4, 5, 6, 7, 8, 9];
+        assert_eq!(load_u32(&bytes, 5), 0x0908_0706);
+        assert_eq!(load_u32(&bytes, 6), 0);
+        assert_eq!(load_u64(&bytes, 1), 0x0908_0706_0504_0302);
+        assert_eq!(load_u64(&bytes, 2), 0);
+        assert_eq!(load_u64(&bytes, usize::MAX), 0);
+    }
+
+    #[test]
+    fn prefixes_match_the_obvious_count() {
+        for len in 0..40 {
+            for wrong in 0..=len {
+                let mut bytes = vec![0; 3 + len];
+                if wrong < len {
+                    bytes[3 + wrong] = 1;
+                }
+                let slow = (0..len).take_while(|at| bytes[*at] == bytes[at + 3]).count();
+                assert_eq!(common_prefix(&bytes, 0, 3), slow);
+                assert_eq!(leading_zeros(&bytes[3..]), wrong);
+            }
+        }
+    }
+}

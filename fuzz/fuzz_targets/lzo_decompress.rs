@@ -1,0 +1,21 @@
+//! Invariant: for any bytes and any room, the LZO decoder returns, writes only
+//! in its destination, and its result (output or error) is the plain decoder's.
+//!
+//! The first two bytes of the input choose the room, the rest is the stream.
+
+#![no_main]
+
+#[path = "../../crates/codec/tests/lzo_reference/mod.rs"]
+mod lzo_reference;
+
+use libfuzzer_sys::fuzz_target;
+use pagefold_codec::lzo::decompress;
+
+fuzz_target!(|input: &[u8]| {
+    let Some((room, stream)) = input.split_first_chunk::<2>() else { return };
+    let room = usize::from(u16::from_le_bytes(*room)) % 9000;
+    let mut out = vec![0x5a; room + 64];
+    let fast = decompress(stream, &mut out[..room]).map(|len| out[..len].to_vec());
+    assert_eq!(fast, lzo_reference::decode(stream, room));
+    assert_eq!(out[room..], [0x5a; 64]);
+});
