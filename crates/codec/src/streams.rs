@@ -36,7 +36,7 @@ pub struct StreamWaits {
     pub waited: u64,
 }
 
-/// An [`Executor`] in use; put back when dropped.
+/// A stream and its output buffer in use; put back when dropped.
 pub struct StreamGuard<'a>(MutexGuard<'a, Executor>);
 
 impl Streams {

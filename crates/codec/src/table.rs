@@ -1,7 +1,7 @@
 //! The static table of back ends.
 
 use crate::codec::Algorithm;
-use crate::{CodecError, deflate, lz4, lz4hc, zstd};
+use crate::{CodecError, deflate, lz4, lz4hc, lzo, zstd};
 
 /// The levels of an algorithm.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,7 +30,14 @@ pub struct Backend {
 
 pub(crate) type Open = fn(level: i32, dictionary: Option<&[u8]>) -> Result<Box<dyn Algorithm>, CodecError>;
 
-static TABLE: &[Backend] = &[lz4::BACKEND, lz4hc::BACKEND, zstd::BACKEND, deflate::BACKEND];
+static TABLE: &[Backend] = &[
+    lz4::BACKEND,
+    lz4hc::BACKEND,
+    zstd::BACKEND,
+    deflate::BACKEND,
+    lzo::backend::LZO_BACKEND,
+    lzo::backend::LZO_RLE_BACKEND,
+];
 
 const _: () = assert!(!TABLE.is_empty());
 

@@ -132,6 +132,7 @@ fn new_wrong_parameters_are_refused_by_name() {
         error(spec("zstd", Some(23), None)),
         CodecError::Level { codec: "zstd", level: 23, min: -50, max: 22 }
     );
+    assert_eq!(error(spec("lzo", Some(1), None)), CodecError::NoLevels { codec: "lzo" });
     assert_eq!(error(spec("deflate", None, Some(vec![1]))), CodecError::NoDictionary { codec: "deflate" });
 }
 

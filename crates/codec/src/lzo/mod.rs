@@ -16,6 +16,7 @@
 //! table is sized with 4 KiB inputs in mind. It has one level: what other LZO
 //! tools do at higher levels is decoded, not produced.
 
+pub(crate) mod backend;
 mod bytes;
 mod compress;
 mod decompress;
