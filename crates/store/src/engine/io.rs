@@ -74,7 +74,7 @@ impl Store {
     /// How many bytes from `offset` on, at most `len_bytes`, are all empty (true) or all held (false).
     ///
     /// A hint for those who copy: pages may change as soon as it is given. Looks at no more than
-    /// [`EXTENT_PAGES_MAX`] slots that exist, so a long answer may be cut short.
+    /// 65 536 slots that exist, so a long answer may be cut short.
     pub fn extent(&self, offset: u64, len_bytes: u64) -> Result<(u64, bool), StoreError> {
         self.check_range(offset, len_bytes)?;
         let first = PageIndex::containing(offset);
