@@ -1,7 +1,7 @@
 //! The negotiation before the first request: a machine over bytes, without I/O.
 //!
 //! Fixed newstyle only. The machine eats what the client sent, message by message,
-//! and appends what is to be sent back; the driver ([`super::connection`]) moves
+//! and appends what is to be sent back; the driver (`connection.rs`) moves
 //! the bytes, keeps the deadline, and switches to TLS when told to. Cut this way it can be
 //! fed any bytes from a test or a fuzzer. It holds no client data: a message is
 //! either whole in the caller's buffer, at most [`MAX_MESSAGE`] bytes, or is
