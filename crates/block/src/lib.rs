@@ -11,11 +11,13 @@ mod device;
 mod error;
 pub mod fuse;
 pub mod loopdoor;
+pub mod metered;
 pub mod nbd;
 mod ram;
 mod store_device;
 
 pub use device::{BlockDevice, Extent, ExtentKind};
 pub use error::BlockError;
+pub use metered::Metered;
 pub use ram::RamDevice;
 pub use store_device::StoreDevice;

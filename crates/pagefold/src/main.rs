@@ -1,5 +1,19 @@
 //! The `pagefold` command.
+//!
+//! The binary is the top layer: it reads the command line, keeps the runtime
+//! folder, runs the server process of each disk and talks to it. Four folders,
+//! each pointing only down this list: [`commands`] (one file per command),
+//! [`cli`] (words in, text out), [`service`] (the server process and its control
+//! socket), [`runtime`] (folder, locks, state, clean-up after dead servers).
+//!
+//! It compresses nothing and speaks no block protocol: those are the crates below.
 
-fn main() -> anyhow::Result<()> {
-    Ok(())
+mod cli;
+mod commands;
+mod failure;
+mod runtime;
+mod service;
+
+fn main() -> std::process::ExitCode {
+    commands::run()
 }

@@ -10,14 +10,21 @@
 
 pub mod blockuse;
 pub mod cpu;
+pub mod detach;
 pub mod entropy;
 pub mod fusedev;
 pub mod futex;
+pub mod handover;
 pub mod harden;
 pub mod loopdev;
 pub mod mem;
 pub mod mounts;
 pub mod peer;
+pub mod pidfd;
+pub mod privileges;
+pub mod ready;
+pub mod rundir;
+pub mod signal;
 pub mod swap;
 
 /// A failed system call: what was tried, and the kernel's answer.

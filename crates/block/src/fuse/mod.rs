@@ -50,9 +50,21 @@ impl FuseDisk {
         mount_point: &Path,
         threads: usize,
     ) -> Result<Self, DoorError> {
+        Self::mount_then(device, mount_point, threads, || Ok(()))
+    }
+
+    /// As [`FuseDisk::mount`]; calls `then` on this thread between the mount, which needs a privilege,
+    /// and the start of the threads, which inherit what this thread has and need none.
+    pub fn mount_then(
+        device: Arc<dyn BlockDevice>,
+        mount_point: &Path,
+        threads: usize,
+        then: impl FnOnce() -> Result<(), SysError>,
+    ) -> Result<Self, DoorError> {
         let mount_point = free_directory(mount_point)?;
         let channel = fusedev::open().map_err(|e| DoorError::missing(Unavailable::Fuse, e))?;
         let mounted = Mounted::new(&channel, mount_point)?;
+        then()?;
         // Random, so that no other file on any file system that gets this device number later can be
         // mistaken for it; bit 40 keeps it clear of the root's number, the top bits of overflow.
         let inode = entropy::random_u64()? >> 2 | 1 << 40;

@@ -23,6 +23,7 @@ pub use cleanup::{CleanUp, clean_up};
 pub use error::{DoorError, Unavailable};
 use pagefold_page::PAGE_SIZE;
 use pagefold_sys::loopdev::{self, AttachError, AttachedLoop, Detach, Detached, LoopIdentity};
+use pagefold_sys::privileges::{self, CapabilitySet};
 use pagefold_sys::{SysError, blockuse, fusedev};
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt;
@@ -40,11 +41,15 @@ pub struct LoopOptions {
     pub threads: usize,
     /// What the kernel reads ahead of sequential buffered readers, KiB.
     pub read_ahead_kib: u64,
+    /// Give up every capability of the calling thread but these once the file is mounted, so that the
+    /// threads that serve have no others either. Without CAP_SYS_ADMIN this process can detach the loop
+    /// device ([`LoopDoor::detach`]) but not unmount: [`clean_up`] is left to a process that may.
+    pub keep_capabilities: Option<CapabilitySet>,
 }
 
 impl Default for LoopOptions {
     fn default() -> Self {
-        LoopOptions { threads: 2, read_ahead_kib: 128 }
+        LoopOptions { threads: 2, read_ahead_kib: 128, keep_capabilities: None }
     }
 }
 
@@ -66,7 +71,9 @@ impl LoopDoor {
         options: LoopOptions,
     ) -> Result<Self, DoorError> {
         preflight(device.len_bytes())?;
-        let disk = FuseDisk::mount(device, mount_point, options.threads.max(1))?;
+        let disk = FuseDisk::mount_then(device, mount_point, options.threads.max(1), || {
+            options.keep_capabilities.map_or(Ok(()), privileges::drop_capabilities_except)
+        })?;
         let attached = Attachment::new(&disk)?;
         tune(&attached.0.path, options);
         Ok(LoopDoor { attached, disk })
@@ -85,6 +92,12 @@ impl LoopDoor {
     /// How many threads serve, and how many of them the kernel knows as I/O flushers.
     pub fn threads(&self) -> ThreadReport {
         self.disk.threads()
+    }
+
+    /// Takes the loop device away and leaves the file mounted and served; refuses as [`LoopDoor::stop`]
+    /// does. For a process without the right to unmount, which then ends. Can be repeated.
+    pub fn detach(&self) -> Result<(), DoorError> {
+        self.attached.detach(Detach::IfUnclaimed)
     }
 
     /// Closes the door: detaches the loop device, unmounts the file, ends the threads.

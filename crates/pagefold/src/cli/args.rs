@@ -1,0 +1,212 @@
+//! What can be typed: the only definition of commands and options.
+//!
+//! Help, manual pages and shell completions are made from it. The fields hold
+//! what was typed, as text; [`super::request`] turns that into what is meant.
+
+use crate::{failure, runtime, service::attributes, service::codecs};
+use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum, ValueHint};
+use std::path::PathBuf;
+
+/// Keep more in the memory and storage you have, by folding pages.
+#[derive(Debug, Parser)]
+#[command(name = "pagefold", version, about, propagate_version = true, max_term_width = 100)]
+#[command(subcommand_required = true, arg_required_else_help = true)]
+pub struct Cli {
+    /// What to do
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Compressed RAM disks
+    #[command(subcommand)]
+    Disk(Box<DiskCommand>),
+    /// Print a completion script for a shell
+    Completions(CompletionsArgs),
+    /// Print or write the manual pages
+    Man(ManArgs),
+}
+
+/// The commands on disks.
+#[derive(Debug, Subcommand)]
+pub enum DiskCommand {
+    /// Create a disk and print its device path or NBD URI
+    ///
+    /// Starts a server process, waits until the device is ready, and prints on standard output
+    /// nothing but the path of the block device or the NBD URI.
+    ///
+    /// The contents are volatile: they live in the memory of the server process. They are gone when
+    /// the disk is removed, when the server dies, and when the machine restarts. If the server dies
+    /// while the disk is mounted or used as swap, every access fails with an I/O error.
+    Create(CreateArgs),
+    /// List the disks
+    List(ListArgs),
+    /// Show what a disk holds, costs and does
+    ///
+    /// Contents are volatile; see `disk create`.
+    Show(ShowArgs),
+    /// Change attributes of a running disk
+    Set(SetArgs),
+    /// Remove a disk and what it holds
+    ///
+    /// Refuses while the disk is mounted, used as swap, or has NBD clients, and says who uses it.
+    /// Leaves no loop device, mount, socket or process behind.
+    Remove(RemoveArgs),
+}
+
+/// `disk create`.
+#[derive(Debug, Args)]
+pub struct CreateArgs {
+    /// Size of the device, such as 4G or 512M; rounded up to 4096 bytes. It may exceed the memory
+    /// of the machine: only what is written costs memory
+    #[arg(long, short = 's', value_name = "SIZE")]
+    pub size: String,
+    /// Name of the disk: 1 to 32 of A-Z a-z 0-9 . _ -, not starting with . or - [default: disk0,
+    /// disk1, ...]
+    #[arg(long, short = 'n', value_name = "NAME")]
+    pub name: Option<String>,
+    /// Compression algorithm
+    #[arg(long, short = 'c', value_name = "CODEC", default_value = "lz4")]
+    pub codec: String,
+    /// Compression level, where the codec has levels
+    #[arg(long, short = 'l', value_name = "LEVEL", allow_negative_numbers = true)]
+    pub level: Option<i32>,
+    /// File with a dictionary, where the codec takes one
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub dictionary: Option<PathBuf>,
+    /// Most memory the stored pages may take; then writes fail, and nothing stored is lost. 0 for no
+    /// limit [default: half of the machine's memory]
+    #[arg(long, short = 'm', value_name = "SIZE")]
+    pub memory: Option<String>,
+    /// How the disk is reached
+    #[arg(long, value_enum, default_value_t = DoorArg::Auto)]
+    pub door: DoorArg,
+    /// Serve NBD over TCP on this address. Beyond loopback this needs the three TLS files
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub listen: Option<String>,
+    /// Certificate chain of the TCP server, PEM
+    #[arg(long, value_name = "FILE", requires_all = ["listen", "tls_key", "tls_client_ca"], value_hint = ValueHint::FilePath)]
+    pub tls_cert: Option<PathBuf>,
+    /// Private key of the TCP server, PEM
+    #[arg(long, value_name = "FILE", requires_all = ["listen", "tls_cert", "tls_client_ca"], value_hint = ValueHint::FilePath)]
+    pub tls_key: Option<PathBuf>,
+    /// Certificates that sign the clients' certificates, PEM
+    #[arg(long, value_name = "FILE", requires_all = ["listen", "tls_cert", "tls_key"], value_hint = ValueHint::FilePath)]
+    pub tls_client_ca: Option<PathBuf>,
+    /// Serve from this process, until Ctrl-C, SIGTERM or `disk remove`
+    #[arg(long, short = 'f')]
+    pub foreground: bool,
+    /// Print no notes on standard error
+    #[arg(long, short = 'q')]
+    pub quiet: bool,
+}
+
+/// The doors as typed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum DoorArg {
+    /// A loop device where root, FUSE and loop devices are there, NBD otherwise
+    Auto,
+    /// An NBD server, on a unix socket unless --listen is given; needs no privileges
+    Nbd,
+    /// A loop device /dev/loopN; needs root
+    Loop,
+}
+
+/// `disk list`.
+#[derive(Debug, Args)]
+pub struct ListArgs {
+    /// Print JSON with exact numbers
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `disk show`.
+#[derive(Debug, Args)]
+pub struct ShowArgs {
+    /// Name of the disk
+    #[arg(value_name = "NAME")]
+    pub name: String,
+    /// Print JSON with exact numbers
+    #[arg(long, conflicts_with = "attribute")]
+    pub json: bool,
+    /// Print the value of one attribute and nothing else
+    #[arg(long, short = 'a', value_name = "ATTRIBUTE")]
+    pub attribute: Option<String>,
+}
+
+/// `disk set`.
+#[derive(Debug, Args)]
+pub struct SetArgs {
+    /// Name of the disk
+    #[arg(value_name = "NAME")]
+    pub name: String,
+    /// What to set, to what
+    #[arg(value_name = "ATTRIBUTE=VALUE", required = true)]
+    pub changes: Vec<String>,
+}
+
+/// `disk remove`.
+#[derive(Debug, Args)]
+pub struct RemoveArgs {
+    /// Name of the disk
+    #[arg(value_name = "NAME")]
+    pub name: String,
+    /// Run swapoff first if the disk is swap (refused if memory cannot take its contents back),
+    /// disconnect NBD clients, and end a server that does not answer. A mounted disk is never removed
+    #[arg(long)]
+    pub force: bool,
+}
+
+/// `completions`.
+#[derive(Debug, Args)]
+pub struct CompletionsArgs {
+    /// The shell
+    #[arg(value_enum, value_name = "SHELL")]
+    pub shell: clap_complete::Shell,
+}
+
+/// `man`.
+#[derive(Debug, Args)]
+pub struct ManArgs {
+    /// Write all pages into this folder instead of printing pagefold(1)
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub dir: Option<PathBuf>,
+}
+
+/// The definition with the tables that belong to it: exit codes, files, attributes.
+pub fn command() -> clap::Command {
+    Cli::command().after_long_help(format!("{}\n\n{}", exit_codes(), runtime::location::HELP)).mut_subcommand(
+        "disk",
+        |disk| {
+            disk.mut_subcommand("set", |set| set.after_long_help(attributes::help()))
+                .mut_subcommand("show", |show| show.after_long_help(attributes::help()))
+                .mut_subcommand("create", |create| {
+                    create.after_long_help(format!("{}\n\n{CREATE_EXAMPLES}", codecs::help()))
+                })
+        },
+    )
+}
+
+const CREATE_EXAMPLES: &str = "\
+Examples:
+  pagefold disk create --size 4G
+  pagefold disk create --size 16G --name scratch --codec zstd --level 3 --memory 2G
+  mkfs.ext4 \"$(pagefold disk create --size 4G --door loop)\"";
+
+fn exit_codes() -> String {
+    let mut text = String::from("Exit codes:");
+    for (exit, meaning) in failure::EXITS {
+        text.push_str(&format!("\n  {}  {meaning}", exit as u8));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_definition_is_consistent() {
+        super::command().debug_assert();
+    }
+}

@@ -1,0 +1,114 @@
+//! Printing: results on standard output, notes and errors on standard error.
+//!
+//! Results are written in one go, and a reader that closed its end early has had
+//! what it wanted. Colours are for terminals, and not for those who set NO_COLOR.
+
+use crate::failure::{Failure, Outcome};
+use serde::Serialize;
+use std::io::{IsTerminal, Write};
+
+/// Prints bytes on standard output.
+pub fn bytes(bytes: &[u8]) -> Outcome<()> {
+    let mut out = std::io::stdout().lock();
+    match out.write_all(bytes).and_then(|()| out.flush()) {
+        Err(e) if e.kind() != std::io::ErrorKind::BrokenPipe => {
+            Err(Failure::io("writing to standard output", &e))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Prints text that ends its lines itself.
+pub fn text(text: &str) -> Outcome<()> {
+    bytes(text.as_bytes())
+}
+
+/// Prints one line.
+pub fn line(line: &str) -> Outcome<()> {
+    text(&format!("{line}\n"))
+}
+
+/// Prints JSON, indented.
+pub fn json(value: &impl Serialize) -> Outcome<()> {
+    let text = serde_json::to_string_pretty(value);
+    line(&text.map_err(|e| Failure::failed(format!("making JSON: {e}")))?)
+}
+
+/// Tells the user something beside the result.
+pub fn note(note: &str) {
+    to_stderr("note", "1", note);
+}
+
+/// Tells the user why the command failed.
+pub fn error(message: &str) {
+    to_stderr("error", "1;31", message);
+}
+
+fn to_stderr(kind: &str, colour: &str, message: &str) {
+    let err = std::io::stderr();
+    let styled = paint(colours(err.is_terminal()), colour, kind);
+    // Nobody is left to tell if this cannot be printed.
+    let _ = writeln!(err.lock(), "pagefold: {styled}: {message}");
+}
+
+/// Whether standard output is to be coloured.
+pub fn stdout_colours() -> bool {
+    colours(std::io::stdout().is_terminal())
+}
+
+fn colours(is_terminal: bool) -> bool {
+    is_terminal && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty())
+}
+
+/// `text` in the colour of an SGR code, or as it is.
+pub fn paint(colours: bool, code: &str, text: &str) -> String {
+    if colours { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_string() }
+}
+
+/// Columns as wide as their widest cell.
+pub struct Table<const N: usize> {
+    rows: Vec<[String; N]>,
+}
+
+impl<const N: usize> Table<N> {
+    /// A table with this heading.
+    pub fn new(heading: &[&str; N]) -> Self {
+        Table { rows: vec![heading.map(str::to_string)] }
+    }
+
+    /// Adds a row.
+    pub fn row(&mut self, cells: [String; N]) {
+        self.rows.push(cells);
+    }
+
+    /// The table as lines.
+    pub fn render(&self) -> String {
+        let width = |i: usize| self.rows.iter().map(|r| r[i].chars().count()).max().unwrap_or(0);
+        let widths: [usize; N] = std::array::from_fn(width);
+        let mut text = String::new();
+        for row in &self.rows {
+            let cells: Vec<_> = row.iter().zip(widths).map(|(cell, w)| format!("{cell:<w$}")).collect();
+            text.push_str(cells.join("  ").trim_end());
+            text.push('\n');
+        }
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_line_up() {
+        let mut table = Table::new(&["A", "LONG"]);
+        table.row(["wide cell".into(), "x".into()]);
+        assert_eq!(table.render(), "A          LONG\nwide cell  x\n");
+    }
+
+    #[test]
+    fn paint_leaves_plain_text_alone() {
+        assert_eq!(paint(false, "1", "x"), "x");
+        assert_eq!(paint(true, "1", "x"), "\x1b[1mx\x1b[0m");
+    }
+}

@@ -1,0 +1,149 @@
+//! `disk show`.
+
+use crate::cli::args::ShowArgs;
+use crate::cli::{chart, output};
+use crate::failure::Outcome;
+use crate::service::client::Client;
+use crate::service::report::{IoReport, Report};
+use pagefold_page::size::Human;
+use std::fmt::Write;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Shows one disk.
+pub fn run(args: &ShowArgs) -> Outcome<()> {
+    if let Some(attribute) = &args.attribute {
+        return output::line(&super::talk(&args.name, |client| client.get(attribute))?);
+    }
+    let report = super::talk(&args.name, Client::show)?;
+    match args.json {
+        true => output::json(&report),
+        false => output::text(&render(&report, output::stdout_colours())),
+    }
+}
+
+/// A report for people.
+fn render(r: &Report, colours: bool) -> String {
+    let mut page = Page { text: String::new(), colours };
+    let size = Human(r.size_bytes);
+    page.heading(&format!("{}  {size}  {}", r.name, r.device));
+    page.row("contents", "volatile: lost when the disk is removed or its server ends");
+    page.row("server", &format!("process {}, {} door, up {}", r.server.pid, r.door, uptime(r)));
+    page.row("used by", &if r.used_by.is_empty() { "nobody".to_string() } else { r.used_by.join(", ") });
+    page.row("codec", &codec(r));
+    page.heading("Stored");
+    stored(&mut page, r);
+    page.heading("Memory");
+    memory(&mut page, r);
+    page.heading("Requests");
+    for name in ["read", "write", "discard", "write_zeroes", "flush"] {
+        if let Some(io) = r.io.get(name).filter(|io| io.requests > 0 || matches!(name, "read" | "write")) {
+            requests(&mut page, name, io);
+        }
+    }
+    events(&mut page, r);
+    for name in ["read", "write"] {
+        if let Some(io) = r.io.get(name).filter(|io| !io.latency.buckets.is_empty()) {
+            latency(&mut page, name, io);
+        }
+    }
+    page.text
+}
+
+struct Page {
+    text: String,
+    colours: bool,
+}
+
+impl Page {
+    fn heading(&mut self, text: &str) {
+        let gap = if self.text.is_empty() { "" } else { "\n" };
+        self.push(&format!("{gap}{}\n", output::paint(self.colours, "1", text)));
+    }
+
+    fn row(&mut self, name: &str, value: &str) {
+        self.push(&format!("  {name:<14} {value}\n"));
+    }
+
+    fn push(&mut self, text: &str) {
+        // Writing to a string does not fail.
+        let _ = self.text.write_str(text);
+    }
+}
+
+fn uptime(r: &Report) -> String {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
+    let s = now.saturating_sub(r.created_unix_s);
+    match s {
+        0..60 => format!("{s} s"),
+        60..3600 => format!("{} min", s / 60),
+        3600..86400 => format!("{} h {} min", s / 3600, s % 3600 / 60),
+        _ => format!("{} d {} h", s / 86400, s % 86400 / 3600),
+    }
+}
+
+fn codec(r: &Report) -> String {
+    let mut text = r.codec.name.clone();
+    if let Some(level) = r.codec.level {
+        text.push_str(&format!(", level {level}"));
+    }
+    if r.codec.dictionary_bytes > 0 {
+        text.push_str(&format!(", dictionary of {}", Human(r.codec.dictionary_bytes)));
+    }
+    text
+}
+
+fn stored(page: &mut Page, r: &Report) {
+    let p = &r.pages;
+    let share = |n: u64| match p.stored {
+        0 => String::new(),
+        all => format!("  {:>3.0} %", n as f64 / all as f64 * 100.0),
+    };
+    page.row("data", &format!("{} in {} pages", Human(r.original_bytes), chart::count(p.stored)));
+    page.row("compressed", &Human(r.compressed_bytes).to_string());
+    let ratio = r.ratio.map_or("-".to_string(), |x| format!("{x:.2} (data by memory)"));
+    page.row("ratio", &ratio);
+    for (name, n) in [("folded", p.folded), ("same-filled", p.same_filled), ("raw", p.raw)] {
+        page.row(name, &format!("{:>12} pages{}", chart::count(n), share(n)));
+    }
+}
+
+fn memory(page: &mut Page, r: &Report) {
+    let m = &r.memory;
+    let limit = m.limit_bytes.map_or("no limit".to_string(), |l| format!("limit {}", Human(l)));
+    let (now, max) = (Human(m.pool_bytes), Human(m.pool_max_bytes));
+    page.row("pages", &format!("{now}, at most {max} so far, {limit}"));
+    page.row("table", &Human(m.slot_table_bytes).to_string());
+    page.row("ready", &format!("{} kept free for writes", Human(m.ready_bytes)));
+    page.row("server RSS", &m.server_rss_bytes.map_or("?".to_string(), |b| Human(b).to_string()));
+}
+
+fn requests(page: &mut Page, name: &str, io: &IoReport) {
+    let errors = match io.errors {
+        0 => String::new(),
+        n => format!(", {}", output::paint(page.colours, "1;31", &format!("{} failed", chart::count(n)))),
+    };
+    let name = name.replace('_', " ");
+    page.row(&name, &format!("{:>12}, {}{errors}", chart::count(io.requests), Human(io.bytes)));
+}
+
+fn events(page: &mut Page, r: &Report) {
+    let e = &r.events;
+    for (name, n) in [
+        ("failed writes", e.failed_writes),
+        ("failed reads", e.failed_reads),
+        ("slow writes", e.slow_writes),
+        ("stream waits", e.stream_waits),
+    ] {
+        if n > 0 {
+            page.row(name, &format!("{:>12}", chart::count(n)));
+        }
+    }
+}
+
+fn latency(page: &mut Page, name: &str, io: &IoReport) {
+    let l = &io.latency;
+    let at_most = |ns: Option<u64>| ns.map_or("-".to_string(), chart::time);
+    let (p50, p99, max) = (at_most(l.p50_ns), at_most(l.p99_ns), at_most(l.max_ns));
+    page.heading(&format!("Latency of {name}s: p50 <= {p50}, p99 <= {p99}, max {max}"));
+    page.push(&chart::histogram(l, "  "));
+}

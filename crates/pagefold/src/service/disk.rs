@@ -1,0 +1,65 @@
+//! One disk as its server holds it: the engine, and the meter in front of it.
+
+use super::config::ServeConfig;
+use super::engine;
+use crate::cli::request::DiskName;
+use crate::failure::Outcome;
+use pagefold_block::{BlockDevice, Metered, StoreDevice};
+use pagefold_store::Store;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// A disk: what doors serve, and what commands ask and change.
+pub struct Disk {
+    name: DiskName,
+    created_unix_s: u64,
+    dictionary_bytes: u64,
+    store: Arc<Store>,
+    device: Arc<Metered<StoreDevice>>,
+}
+
+impl Disk {
+    /// A new, empty disk.
+    pub fn new(name: DiskName, config: &ServeConfig) -> Outcome<Self> {
+        let dictionary_bytes = config.codec.dictionary.as_ref().map_or(0, |d| d.len() as u64);
+        let created_unix_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
+        let store = engine::store(config)?;
+        let device = Arc::new(Metered::new(StoreDevice::new(store.clone())));
+        Ok(Disk { name, created_unix_s, dictionary_bytes, store, device })
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &DiskName {
+        &self.name
+    }
+
+    /// Its size in bytes.
+    pub fn size_bytes(&self) -> u64 {
+        self.device.len_bytes()
+    }
+
+    /// When it was made, seconds since 1970.
+    pub fn created_unix_s(&self) -> u64 {
+        self.created_unix_s
+    }
+
+    /// Length of the codec's dictionary, 0 for none.
+    pub fn dictionary_bytes(&self) -> u64 {
+        self.dictionary_bytes
+    }
+
+    /// What a door serves.
+    pub fn device(&self) -> Arc<dyn BlockDevice> {
+        self.device.clone()
+    }
+
+    /// The meter.
+    pub fn meter(&self) -> &Metered<StoreDevice> {
+        &self.device
+    }
+
+    /// The engine.
+    pub fn store(&self) -> &Store {
+        &self.store
+    }
+}

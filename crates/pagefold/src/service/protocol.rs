@@ -1,0 +1,112 @@
+//! The control socket's language: one JSON object per line, each way.
+//!
+//! A line is at most [`MAX_REQUEST`] bytes towards the server and [`MAX_RESPONSE`] from it.
+//! Internal: both ends are of one version, and a request that is not understood is refused.
+
+use super::report::Report;
+use crate::failure::{Failure, Outcome};
+use serde::{Deserialize, Serialize};
+use std::io::{BufRead, Read};
+use std::time::Duration;
+
+/// Longest request line, bytes.
+pub const MAX_REQUEST: u64 = 16 << 10;
+/// Longest response line, bytes.
+pub const MAX_RESPONSE: u64 = 1 << 20;
+/// How long a connection may last on the server's side.
+pub const SERVER_PATIENCE: Duration = Duration::from_secs(10);
+
+/// What a command asks.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "ask", rename_all = "snake_case", deny_unknown_fields)]
+pub enum Request {
+    /// Everything that is known.
+    Show {},
+    /// The value of one attribute.
+    Get {
+        /// Its name.
+        attribute: String,
+    },
+    /// Changes, `ATTRIBUTE=VALUE` each. All are understood before the first is made.
+    Set {
+        /// The changes.
+        changes: Vec<String>,
+    },
+    /// Give the device up and end; refused while in use.
+    Remove {
+        /// Disconnect NBD clients first.
+        force: bool,
+    },
+}
+
+/// What the server answers.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Response {
+    /// To `Show`.
+    Report(Box<Report>),
+    /// To `Get`.
+    Value(String),
+    /// To `Set` and `Remove`.
+    Done,
+    /// To anything.
+    Refused(Failure),
+}
+
+/// Reads one line of at most `most` bytes without its end; `None` at the end of the stream.
+pub fn read_line(reader: &mut impl BufRead, most: u64) -> std::io::Result<Option<Vec<u8>>> {
+    let mut line = Vec::new();
+    reader.by_ref().take(most + 1).read_until(b'\n', &mut line)?;
+    match line.last() {
+        None => Ok(None),
+        Some(b'\n') => {
+            line.pop();
+            Ok(Some(line))
+        }
+        Some(_) if line.len() as u64 > most => Err(std::io::Error::new(
+            std::io::ErrorKind::InvalidData,
+            format!("a line of more than {most} bytes"),
+        )),
+        Some(_) => Err(std::io::Error::new(std::io::ErrorKind::UnexpectedEof, "the line was cut off")),
+    }
+}
+
+/// One message as a line.
+pub fn line(message: &impl Serialize) -> Outcome<Vec<u8>> {
+    let mut line =
+        serde_json::to_vec(message).map_err(|e| Failure::failed(format!("writing a message: {e}")))?;
+    line.push(b'\n');
+    Ok(line)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_bounded_and_whole() {
+        let read = |bytes: &[u8], most| read_line(&mut &bytes[..], most);
+        assert_eq!(read(b"", 4).unwrap(), None);
+        assert_eq!(read(b"\n", 4).unwrap(), Some(vec![]));
+        assert_eq!(read(b"abc\nd", 4).unwrap(), Some(b"abc".to_vec()));
+        assert_eq!(read(b"abcd\n", 4).unwrap(), Some(b"abcd".to_vec()));
+        assert!(read(b"abcde\n", 4).is_err());
+        assert!(read(b"abc", 4).is_err());
+    }
+
+    #[test]
+    fn requests_survive_the_wire_and_unknown_ones_do_not() {
+        for request in [
+            Request::Show {},
+            Request::Get { attribute: "size".into() },
+            Request::Set { changes: vec!["mem_limit=1G".into()] },
+            Request::Remove { force: true },
+        ] {
+            let text = line(&request).unwrap();
+            assert_eq!(serde_json::from_slice::<Request>(&text).unwrap(), request);
+        }
+        for bad in ["{}", "[]", r#"{"ask":"format"}"#, r#"{"ask":"remove"}"#, r#"{"ask":"show","x":1}"#] {
+            assert!(serde_json::from_str::<Request>(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,224 @@
+//! What is known about a running disk: the JSON of `disk show`, and the way the
+//! server tells it to the commands. Documented in `docs/json.md`; names end in
+//! their unit, values are exact.
+
+use super::attributes;
+use super::disk::Disk;
+use pagefold_block::metered::{Latency, OPERATIONS, bucket_end_ns};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// Everything about one disk.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Report {
+    /// Its name.
+    pub name: String,
+    /// `loop` or `nbd`.
+    pub door: String,
+    /// Device path or NBD URI.
+    pub device: String,
+    /// Size of the device.
+    pub size_bytes: u64,
+    /// Always true: contents end with the server.
+    pub volatile: bool,
+    /// When it was created, seconds since 1970.
+    pub created_unix_s: u64,
+    /// How pages are compressed.
+    pub codec: CodecReport,
+    /// Bytes of stored pages before compression.
+    pub original_bytes: u64,
+    /// Bytes of stored pages after it.
+    pub compressed_bytes: u64,
+    /// Original bytes by memory used (pool and slot table); absent while nothing is stored.
+    pub ratio: Option<f64>,
+    /// Pages by state.
+    pub pages: PagesReport,
+    /// What it costs.
+    pub memory: MemoryReport,
+    /// The server process.
+    pub server: ServerReport,
+    /// Requests by operation name.
+    pub io: BTreeMap<String, IoReport>,
+    /// What failed, and what waited.
+    pub events: EventsReport,
+    /// Who uses it now, in words.
+    pub used_by: Vec<String>,
+    /// Every attribute that can be shown, as text.
+    pub attributes: BTreeMap<String, String>,
+}
+
+/// The codec in use.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct CodecReport {
+    /// Its name.
+    pub name: String,
+    /// Its level, if it has levels.
+    pub level: Option<i32>,
+    /// Length of its dictionary, 0 for none.
+    pub dictionary_bytes: u64,
+}
+
+/// Stored pages by state.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PagesReport {
+    /// Pages that hold something.
+    pub stored: u64,
+    /// Compressed.
+    pub folded: u64,
+    /// Kept as one word.
+    pub same_filled: u64,
+    /// Kept as they are because they do not compress.
+    pub raw: u64,
+    /// Freed by compaction so far.
+    pub compacted: u64,
+}
+
+/// Memory of a disk.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct MemoryReport {
+    /// The pool's slabs now.
+    pub pool_bytes: u64,
+    /// Most the slabs took.
+    pub pool_max_bytes: u64,
+    /// Their hard limit; absent for none.
+    pub limit_bytes: Option<u64>,
+    /// The table of pages: slots, and the links between frames.
+    pub slot_table_bytes: u64,
+    /// Free memory kept ready.
+    pub ready_bytes: u64,
+    /// All memory of the server process that is in RAM.
+    pub server_rss_bytes: Option<u64>,
+}
+
+/// The server process.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ServerReport {
+    /// Its process id.
+    pub pid: u32,
+    /// The program's version.
+    pub version: String,
+}
+
+/// Requests of one kind.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct IoReport {
+    /// Requests that came.
+    pub requests: u64,
+    /// Bytes of those that succeeded.
+    pub bytes: u64,
+    /// Requests that failed.
+    pub errors: u64,
+    /// How long they took.
+    pub latency: LatencyReport,
+}
+
+/// A latency histogram since it was last emptied.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LatencyReport {
+    /// Half took no longer; an upper bound, less than twice too high. Absent without requests.
+    pub p50_ns: Option<u64>,
+    /// 99 % took no longer; likewise.
+    pub p99_ns: Option<u64>,
+    /// The longest.
+    pub max_ns: Option<u64>,
+    /// Requests by time: bounds are powers of two. Empty buckets are left out.
+    pub buckets: Vec<BucketReport>,
+}
+
+/// Requests that took less than `below_ns`, and at least half of it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct BucketReport {
+    /// Upper bound, not reached.
+    pub below_ns: u64,
+    /// Requests.
+    pub requests: u64,
+}
+
+/// What failed, and what waited, since the disk was created.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct EventsReport {
+    /// Reads that failed.
+    pub failed_reads: u64,
+    /// Writes that failed, as a rule at the memory limit.
+    pub failed_writes: u64,
+    /// Requests outside the device.
+    pub invalid_requests: u64,
+    /// Pages that discard freed.
+    pub discarded_pages: u64,
+    /// Times a request used another CPU's codec stream.
+    pub streams_borrowed: u64,
+    /// Times a request waited for a codec stream.
+    pub stream_waits: u64,
+    /// Writes that found no memory ready and waited for it.
+    pub slow_writes: u64,
+}
+
+impl LatencyReport {
+    fn new(latency: &Latency) -> Self {
+        let full = latency.buckets.iter().enumerate().filter(|(_, n)| **n > 0);
+        LatencyReport {
+            p50_ns: latency.quantile_ns(500),
+            p99_ns: latency.quantile_ns(990),
+            max_ns: (latency.count() > 0).then_some(latency.max_ns),
+            buckets: full.map(|(b, n)| BucketReport { below_ns: bucket_end_ns(b), requests: *n }).collect(),
+        }
+    }
+}
+
+impl Report {
+    /// The figures of `disk` now. Waits for nothing.
+    pub fn of(disk: &Disk, door: &str, device: String, used_by: Vec<String>) -> Self {
+        let stats = disk.store().stats();
+        let (mm, memory) = (stats.mm, stats.memory);
+        let (codec, level) = disk.store().codec();
+        let stored = mm.orig_data_size / pagefold_page::PAGE_SIZE as u64;
+        let cost = mm.mem_used_total + memory.slots + memory.links;
+        let io = OPERATIONS.iter().map(|&o| {
+            let t = disk.meter().traffic(o);
+            let latency = LatencyReport::new(&t.latency);
+            let report = IoReport { requests: t.requests, bytes: t.bytes, errors: t.errors, latency };
+            (o.name().to_string(), report)
+        });
+        let shown = |a: &attributes::Attribute| Some((a.name.to_string(), a.show(disk).ok()?));
+        Report {
+            name: disk.name().to_string(),
+            door: door.to_string(),
+            device,
+            size_bytes: disk.size_bytes(),
+            volatile: true,
+            created_unix_s: disk.created_unix_s(),
+            codec: CodecReport { name: codec.to_string(), level, dictionary_bytes: disk.dictionary_bytes() },
+            original_bytes: mm.orig_data_size,
+            compressed_bytes: mm.compr_data_size,
+            ratio: (mm.orig_data_size > 0 && cost > 0).then(|| mm.orig_data_size as f64 / cost as f64),
+            pages: PagesReport {
+                stored,
+                folded: stored.saturating_sub(mm.same_pages + mm.huge_pages),
+                same_filled: mm.same_pages,
+                raw: mm.huge_pages,
+                compacted: mm.pages_compacted,
+            },
+            memory: MemoryReport {
+                pool_bytes: mm.mem_used_total,
+                pool_max_bytes: mm.mem_used_max,
+                limit_bytes: (mm.mem_limit > 0).then_some(mm.mem_limit),
+                slot_table_bytes: memory.slots + memory.links,
+                ready_bytes: memory.ready,
+                server_rss_bytes: pagefold_sys::pidfd::own_rss_bytes(),
+            },
+            server: ServerReport { pid: std::process::id(), version: env!("CARGO_PKG_VERSION").to_string() },
+            io: io.collect(),
+            events: EventsReport {
+                failed_reads: stats.io.failed_reads,
+                failed_writes: stats.io.failed_writes,
+                invalid_requests: stats.io.invalid_io,
+                discarded_pages: stats.io.notify_free,
+                streams_borrowed: stats.streams.borrowed,
+                stream_waits: stats.streams.waited,
+                slow_writes: stats.slow_writes,
+            },
+            used_by,
+            attributes: attributes::TABLE.iter().filter_map(shown).collect(),
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! The server process, from its first system call to its last.
+//!
+//! The order is the point. While there is one thread: no dumps, private files, no
+//! new privileges, signals blocked, memory locked if the disk may be swapped to.
+//! Then the engine and the door, which gives up the capabilities before it starts
+//! threads. Then the state file, the control socket, and the word that all is
+//! ready. After that nothing in this process has a right that serving does not need,
+//! not even that to unmount: what a loop door leaves is cleared by the command that
+//! removes the disk, with that command's own rights.
+
+use super::config::{DoorChoice, ServeConfig};
+use super::control::{Answer, Control};
+use super::disk::Disk;
+use super::door::{self, Door};
+use super::protocol::{Request, Response};
+use super::report::Report;
+use super::startup::Line;
+use super::{Ready, attributes};
+use crate::failure::{Failure, Outcome};
+use crate::runtime::state::{DoorState, State};
+use crate::runtime::{DiskDir, Runtime};
+use pagefold_sys::privileges::CapabilitySet;
+use pagefold_sys::signal::Termination;
+use pagefold_sys::{pidfd, privileges, ready};
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// What answers commands: the disk and its door.
+struct Server {
+    disk: Disk,
+    door: Box<dyn Door>,
+    /// Set when the device has been given up by request.
+    removed: AtomicBool,
+    /// Closed to wake the main thread then; it polls the other end.
+    wake: UnixStream,
+}
+
+/// Serves a disk until it is removed or told to end. The lock is held by the caller all the while.
+pub fn run(config: &ServeConfig, dir: &DiskDir, line: Line) -> Outcome<()> {
+    privileges::private_files();
+    privileges::forbid_dumps()?;
+    privileges::forbid_new()?;
+    let signals = Termination::listen()?;
+    let (server, wakened) = set_up(config, dir)?;
+    let state = server.state();
+    line.ready(&Ready { device: state.device(), door: server.door.kind().to_string() })?;
+    eprintln!("serving {} as {}", dir.name(), state.device());
+    wait_for_the_end(&server, &signals, &wakened, line)?;
+    eprintln!("ending");
+    leave(&server, dir)
+}
+
+fn set_up(config: &ServeConfig, dir: &DiskDir) -> Outcome<(Arc<Server>, UnixStream)> {
+    let failed = |e| Failure::io("making a pair of sockets", &e);
+    let (wake, wakened) = UnixStream::pair().map_err(failed)?;
+    privileges::drop_capabilities_except(privileges::SET_UP)?;
+    let keep = match config.door {
+        DoorChoice::Loop => door::prepare_for_swap(),
+        _ => CapabilitySet::empty(),
+    };
+    let disk = without_capabilities(keep, || Disk::new(dir.name().clone(), config))?;
+    dir.write_state(&state(&disk, door::planned(config, dir)))?;
+    let door = door::open(config, &disk, dir, keep)?;
+    let server = Arc::new(Server { disk, door, removed: AtomicBool::new(false), wake });
+    dir.write_state(&server.state())?;
+    Control::bind(&dir.control_path())?.serve(server.clone())?;
+    Ok((server, wakened))
+}
+
+/// Runs `make` in a thread that has given its capabilities up, so that the threads it starts have none,
+/// while this one still has to mount.
+fn without_capabilities<T: Send>(
+    keep: CapabilitySet,
+    make: impl FnOnce() -> Outcome<T> + Send,
+) -> Outcome<T> {
+    let reduced = || {
+        privileges::drop_capabilities_except(keep)?;
+        make()
+    };
+    std::thread::scope(|s| s.spawn(reduced).join())
+        .unwrap_or_else(|_| Err(Failure::failed("setting up the disk: a thread panicked")))
+}
+
+/// Returns when the device is no longer served.
+fn wait_for_the_end(server: &Server, signals: &Termination, wakened: &UnixStream, line: Line) -> Outcome<()> {
+    let mut lifeline = line.into_lifeline();
+    loop {
+        // Without a lifeline its place is taken by a descriptor that is polled anyway.
+        let third = lifeline.as_ref().map_or(wakened.as_fd(), |l| l.as_fd());
+        let [signalled, removed, cut] = ready::wait([signals.as_fd(), wakened.as_fd(), third], None)?;
+        if removed {
+            return Ok(());
+        }
+        let why = match signals.take() {
+            Some(signal) if signalled => format!("signal {signal}"),
+            _ if cut && lifeline.take().is_some() => "the command in the foreground has gone".to_string(),
+            _ => continue,
+        };
+        match server.door.close(true) {
+            Ok(()) => return Ok(()),
+            Err(e) => eprintln!("{why}, but: {e}; serving on"),
+        }
+    }
+}
+
+/// Removes the folder where that is all there is to remove. Otherwise, and if it fails, the command
+/// that removes the disk, or the next one, does.
+fn leave(server: &Server, dir: &DiskDir) -> Outcome<()> {
+    let mut state = server.state();
+    state.ended = true;
+    dir.write_state(&state)?;
+    match state.door {
+        Some(DoorState::Nbd { .. }) => {
+            let runtime = Runtime::around(dir)?;
+            let _lock = runtime.lock()?;
+            dir.remove()
+        }
+        _ => Ok(()),
+    }
+}
+
+fn state(disk: &Disk, door: Option<DoorState>) -> State {
+    State {
+        name: disk.name().clone(),
+        server: pidfd::Identity::of_self().map(Into::into),
+        size_bytes: disk.size_bytes(),
+        created_unix_s: disk.created_unix_s(),
+        door,
+        ended: false,
+    }
+}
+
+impl Server {
+    fn state(&self) -> State {
+        state(&self.disk, Some(self.door.state()))
+    }
+
+    fn set(&self, changes: &[String]) -> Outcome<()> {
+        let understood: Vec<_> =
+            changes.iter().map(|c| attributes::parse_change(c)).collect::<Outcome<_>>()?;
+        understood.into_iter().try_for_each(|(attribute, value)| attribute.store(&self.disk, value))
+    }
+
+    fn remove(&self, force: bool) -> Outcome<()> {
+        self.door.close(force)?;
+        self.removed.store(true, Ordering::Release);
+        Ok(())
+    }
+}
+
+impl Answer for Server {
+    fn answer(&self, request: Request) -> Response {
+        let answer = match request {
+            Request::Show {} => {
+                let device = self.state().device();
+                let report = Report::of(&self.disk, self.door.kind(), device, self.door.users());
+                Ok(Response::Report(Box::new(report)))
+            }
+            Request::Get { attribute } => {
+                attributes::find(&attribute).and_then(|a| a.show(&self.disk)).map(Response::Value)
+            }
+            Request::Set { changes } => self.set(&changes).map(|()| Response::Done),
+            Request::Remove { force } => self.remove(force).map(|()| Response::Done),
+        };
+        answer.unwrap_or_else(Response::Refused)
+    }
+
+    fn answered(&self) {
+        if self.removed.load(Ordering::Acquire) {
+            // The other end is polled by the main thread; if it is gone, so is the server.
+            let _ = self.wake.shutdown(std::net::Shutdown::Both);
+        }
+    }
+}

@@ -1,0 +1,263 @@
+//! Starting a server process and hearing from it.
+//!
+//! The command runs this program again with the hidden command `serve`, and a
+//! socket as its standard input. Over it go the lock of the disk's folder, then one
+//! line with what to serve; back comes one line, ready or why not; the command
+//! answers with a line, and only then does the server stay. If either side ends too
+//! early the other sees the end of the socket: the server leaves, or the command
+//! cleans up. For a server in the foreground the socket stays open for as long as
+//! the command does.
+
+use super::config::ServeConfig;
+use super::{protocol, server};
+use crate::failure::{Failure, Outcome};
+use crate::runtime::DiskDir;
+use pagefold_sys::signal::Termination;
+use pagefold_sys::{detach, handover, ready};
+use serde::{Deserialize, Serialize};
+use std::fs::File;
+use std::io::{BufReader, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+/// The word that makes this program a server.
+pub const SERVE: &str = "serve";
+/// How long a server may take until its device is ready.
+const START_PATIENCE: Duration = Duration::from_secs(60);
+/// Longest line of the exchange: a dictionary of 1 MiB as JSON numbers, and room.
+const MAX_LINE: u64 = 8 << 20;
+
+/// What the server is told.
+#[derive(Debug, Serialize, Deserialize)]
+struct Start {
+    config: ServeConfig,
+    dir: PathBuf,
+    foreground: bool,
+}
+
+/// What the server says once.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Said {
+    Ready(Ready),
+    Failed(Failure),
+}
+
+/// A device that is ready.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ready {
+    /// Device path or NBD URI.
+    pub device: String,
+    /// `nbd` or `loop`.
+    pub door: String,
+}
+
+/// The server's end of the socket.
+pub struct Line {
+    stream: UnixStream,
+    foreground: bool,
+}
+
+impl Line {
+    /// Says that the device is ready, and waits for the command to take it over.
+    pub fn ready(&self, ready: &Ready) -> Outcome<()> {
+        let gone = |e: std::io::Error| Failure::io("the command that started this server has gone", &e);
+        (&self.stream).write_all(&protocol::line(&Said::Ready(ready.clone()))?).map_err(gone)?;
+        match protocol::read_line(&mut BufReader::new(&self.stream), MAX_LINE).map_err(gone)? {
+            Some(_) => Ok(()),
+            None => Err(gone(std::io::ErrorKind::UnexpectedEof.into())),
+        }
+    }
+
+    /// What is readable when a command in the foreground has gone; `None` in the background.
+    pub fn into_lifeline(self) -> Option<UnixStream> {
+        self.foreground.then_some(self.stream)
+    }
+}
+
+/// The hidden command `serve`.
+pub fn serve_from_stdin() -> Outcome<()> {
+    let not_ours = || Failure::usage("'serve' is started by 'disk create', not by hand");
+    let stream = UnixStream::from(detach::take_stdin()?);
+    pagefold_sys::peer::credentials(stream.as_fd()).map_err(|_| not_ours())?;
+    detach::new_session();
+    detach::set_name(c"pagefold");
+    let lock: OwnedFd = handover::recv_fd(&stream).ok().flatten().ok_or_else(not_ours)?;
+    let text = protocol::read_line(&mut BufReader::new(&stream), MAX_LINE).ok().flatten();
+    let start: Start = text.and_then(|t| serde_json::from_slice(&t).ok()).ok_or_else(not_ours)?;
+    let dir = DiskDir::at(start.dir)?;
+    let report = stream.try_clone().map_err(|e| Failure::io("duplicating a socket", &e))?;
+    let served = server::run(&start.config, &dir, Line { stream, foreground: start.foreground });
+    if let Err(failure) = &served {
+        // Before the device was ready, the command hears it; afterwards only the log does.
+        let _ = protocol::line(&Said::Failed(failure.clone())).map(|line| (&report).write_all(&line));
+    }
+    drop(lock);
+    served
+}
+
+/// A server that is ready, as its command sees it.
+pub struct Started {
+    /// What it serves.
+    pub ready: Ready,
+    stream: UnixStream,
+    child: Child,
+}
+
+/// Starts a server for the disk of `dir` and waits until its device is ready.
+///
+/// `lock` is the held lock of the folder; the server gets a duplicate. A failure leaves no process,
+/// but perhaps things in the folder, which the caller clears.
+pub fn start(
+    config: &ServeConfig,
+    dir: &DiskDir,
+    lock: &File,
+    foreground: bool,
+    signals: &Termination,
+) -> Outcome<Started> {
+    let (stream, mut child) = spawn(dir, foreground)?;
+    let outcome = converse(&stream, config, dir, lock, foreground, signals);
+    match outcome {
+        Ok(ready) => Ok(Started { ready, stream, child }),
+        Err(stop) => {
+            drop(stream);
+            let status = end(&mut child, matches!(stop, Stop::Died));
+            Err(match stop {
+                Stop::Said(failure) => failure,
+                Stop::Died => died(dir, &status),
+                Stop::Interrupted => Failure::failed("interrupted; nothing was left behind"),
+                Stop::TimedOut => Failure::failed(format!(
+                    "the server of disk '{}' was not ready after {} s and was ended{}",
+                    dir.name(),
+                    START_PATIENCE.as_secs(),
+                    quoted_log(dir)
+                )),
+            })
+        }
+    }
+}
+
+enum Stop {
+    Said(Failure),
+    Died,
+    Interrupted,
+    TimedOut,
+}
+
+fn spawn(dir: &DiskDir, foreground: bool) -> Outcome<(UnixStream, Child)> {
+    let failed = |e| Failure::io(format!("starting a server for disk '{}'", dir.name()), &e);
+    let (ours, theirs) = UnixStream::pair().map_err(failed)?;
+    let (out, err) = match foreground {
+        true => (Stdio::null(), Stdio::inherit()),
+        false => (Stdio::null(), Stdio::from(dir.open_log()?)),
+    };
+    detach::forbid_inheritance();
+    let child = Command::new("/proc/self/exe")
+        .arg0("pagefold")
+        // The name is for process listings.
+        .args([SERVE, dir.name().as_str()])
+        .env_remove("RUST_BACKTRACE")
+        .stdin(OwnedFd::from(theirs))
+        .stdout(out)
+        .stderr(err)
+        .spawn()
+        .map_err(failed)?;
+    Ok((ours, child))
+}
+
+fn converse(
+    mut stream: &UnixStream,
+    config: &ServeConfig,
+    dir: &DiskDir,
+    lock: &File,
+    foreground: bool,
+    signals: &Termination,
+) -> Result<Ready, Stop> {
+    let start = Start { config: config.clone(), dir: dir.path().to_path_buf(), foreground };
+    let line = protocol::line(&start).map_err(Stop::Said)?;
+    handover::send_fd(stream, lock).map_err(|_| Stop::Died)?;
+    stream.write_all(&line).map_err(|_| Stop::Died)?;
+    match ready::wait([stream.as_fd(), signals.as_fd()], Some(START_PATIENCE)) {
+        Ok([_, true]) => return Err(Stop::Interrupted),
+        Ok([true, _]) => {}
+        Ok(_) => return Err(Stop::TimedOut),
+        Err(e) => return Err(Stop::Said(e.into())),
+    }
+    let said = protocol::read_line(&mut BufReader::new(stream), MAX_LINE).ok().flatten();
+    match said.and_then(|s| serde_json::from_slice(&s).ok()).ok_or(Stop::Died)? {
+        Said::Ready(ready) => Ok(ready),
+        Said::Failed(failure) => Err(Stop::Said(failure)),
+    }
+}
+
+/// Waits for a server that was told to leave by closing its socket; one that does not is killed.
+fn end(child: &mut Child, is_dead: bool) -> String {
+    let identity = pagefold_sys::pidfd::Identity::of(child.id() as i32);
+    let process = identity.and_then(|i| pagefold_sys::pidfd::Process::open(&i).ok().flatten());
+    let patience = Duration::from_secs(if is_dead { 1 } else { 5 });
+    if !process.is_some_and(|p| p.wait(patience).unwrap_or(false)) {
+        // Our own child, not yet waited for: its id is still its own.
+        let _ = child.kill();
+    }
+    child.wait().map_or_else(|e| e.to_string(), |status| status.to_string())
+}
+
+fn died(dir: &DiskDir, status: &str) -> Failure {
+    Failure::failed(format!(
+        "the server of disk '{}' died while it started ({status}){}",
+        dir.name(),
+        quoted_log(dir)
+    ))
+}
+
+fn quoted_log(dir: &DiskDir) -> String {
+    match dir.log_tail() {
+        log if log.is_empty() => String::new(),
+        log => format!("; it said:\n{log}"),
+    }
+}
+
+impl Started {
+    /// Lets the server stay. From now on it does not depend on this command.
+    pub fn release(mut self) -> Outcome<Ready> {
+        self.take_over()?;
+        Ok(self.ready)
+    }
+
+    fn take_over(&mut self) -> Outcome<()> {
+        let gone = |e| Failure::io("the server died just after it was ready", &e);
+        self.stream.write_all(b"\"stay\"\n").map_err(gone)
+    }
+
+    /// Lets the server stay for as long as this command does.
+    pub fn attach(mut self) -> Outcome<Attached> {
+        self.take_over()?;
+        Ok(Attached { stream: self.stream, child: self.child })
+    }
+}
+
+/// A server in the foreground.
+pub struct Attached {
+    stream: UnixStream,
+    child: Child,
+}
+
+impl Attached {
+    /// Waits until the server has ended (`Some`: how) or a signal has come (`None`).
+    pub fn wait(&mut self, signals: &Termination) -> Outcome<Option<Outcome<()>>> {
+        let [ended, _] = ready::wait([self.stream.as_fd(), signals.as_fd()], None)?;
+        if !ended {
+            signals.take();
+            return Ok(None);
+        }
+        let status = self.child.wait().map_err(|e| Failure::io("waiting for the server", &e))?;
+        Ok(Some(match status.success() {
+            true => Ok(()),
+            false => Err(Failure::failed(format!("the server died ({status}); the contents are lost"))),
+        }))
+    }
+}

@@ -1,0 +1,80 @@
+//! Help, manual pages and completions say the same.
+
+#![allow(clippy::unwrap_used)]
+
+mod common;
+use common::Sandbox;
+use std::collections::BTreeSet;
+
+const COMMANDS: [&str; 8] =
+    ["", "disk", "disk create", "disk list", "disk show", "disk set", "disk remove", "completions"];
+
+/// The long options in a text.
+fn flags(text: &str) -> BTreeSet<String> {
+    let plain = text.replace("\\-", "-").replace("\\fB", "").replace("\\fR", "").replace("\\fI", "");
+    let words = plain.split(|c: char| !(c.is_ascii_alphanumeric() || c == '-'));
+    words.filter(|w| w.len() > 3 && w.starts_with("--")).map(str::to_string).collect()
+}
+
+#[test]
+fn every_flag_of_help_is_in_the_manual_and_the_completions() {
+    let s = Sandbox::new();
+    let dir = s.path("man");
+    s.ok(&format!("man --dir {}", dir.display()));
+    let bash = s.ok("completions bash");
+    for command in COMMANDS {
+        let help = s.ok(&format!("{command} --help"));
+        let page = dir.join(format!("{}.1", format!("pagefold {command}").trim_end().replace(' ', "-")));
+        let page = std::fs::read_to_string(&page).unwrap();
+        let wanted = flags(&help);
+        assert!(wanted.contains("--help"), "{help}");
+        assert!(flags(&page).is_superset(&wanted), "{command}: {wanted:?} are not all in\n{page}");
+        for flag in &wanted {
+            assert!(bash.contains(flag), "{flag} of '{command}' has no completion");
+        }
+    }
+    let pages = std::fs::read_dir(&dir).unwrap().count();
+    assert_eq!(pages, COMMANDS.len() + 1, "a command is missing in this test");
+    assert!(!bash.contains("serve"), "the server is no command");
+}
+
+#[test]
+fn the_manual_has_exit_codes_files_and_attributes() {
+    let s = Sandbox::new();
+    let main = s.ok("man");
+    for word in ["Exit codes", "/run/pagefold", "XDG_RUNTIME_DIR", "disk is in use", "NO_COLOR"] {
+        assert!(main.contains(word), "{word} is not in\n{main}");
+    }
+    let dir = s.path("man");
+    s.ok(&format!("man --dir {}", dir.display()));
+    let set = std::fs::read_to_string(dir.join("pagefold-disk-set.1")).unwrap();
+    for attribute in ["mem_limit", "mm_stat", "same_filled_pages_enabled", "compact"] {
+        assert!(set.contains(attribute), "{attribute} is not in\n{set}");
+    }
+    let create = std::fs::read_to_string(dir.join("pagefold-disk-create.1")).unwrap();
+    for word in ["volatile", "zstd", "levels"] {
+        assert!(create.contains(word), "{word} is not in\n{create}");
+    }
+}
+
+#[test]
+fn completions_exist_for_every_shell() {
+    let s = Sandbox::new();
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let script = s.ok(&format!("completions {shell}"));
+        assert!(script.contains("create") && script.contains("codec"), "{shell}");
+    }
+    s.run("completions tcsh").fails(2, "bash");
+}
+
+#[test]
+fn help_and_version_are_success_and_nothing_is_usage() {
+    let s = Sandbox::new();
+    assert!(s.ok("--version").starts_with("pagefold "));
+    let help = s.ok("disk --help");
+    for command in ["create", "list", "show", "set", "remove"] {
+        assert!(help.contains(command));
+    }
+    assert_eq!(s.run("").code, 2);
+    assert_eq!(s.run("disk").code, 2);
+}

@@ -1,0 +1,63 @@
+//! Handing an open descriptor to another process over a unix socket.
+//!
+//! The receiver gets a duplicate: it shares the file position and, what this is
+//! for, the file lock, so that a lock passes from one process to the next without
+//! a moment in which nobody holds it.
+
+use crate::SysError;
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags,
+};
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+
+/// Sends one byte with a descriptor attached. The receiver gets a duplicate that shares its locks.
+pub fn send_fd(socket: impl AsFd, fd: impl AsFd) -> Result<(), SysError> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    let fds = [fd.as_fd()];
+    control.push(SendAncillaryMessage::ScmRights(&fds));
+    let sent = rustix::net::sendmsg(socket, &[IoSlice::new(&[1])], &mut control, SendFlags::NOSIGNAL);
+    sent.map(|_| ()).map_err(|e| SysError::new("handing a descriptor over", e.raw_os_error()))
+}
+
+/// Receives the descriptor of one [`send_fd`], close-on-exec; `None` if the peer closed or sent none.
+pub fn recv_fd(socket: impl AsFd) -> Result<Option<OwnedFd>, SysError> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut byte = [0u8; 1];
+    rustix::net::recvmsg(socket, &mut [IoSliceMut::new(&mut byte)], &mut control, RecvFlags::CMSG_CLOEXEC)
+        .map_err(|e| SysError::new("receiving a descriptor", e.raw_os_error()))?;
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(mut fds) = message {
+            return Ok(fds.next());
+        }
+    }
+    Ok(None)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::net::UnixStream;
+
+    #[test]
+    fn a_handed_over_descriptor_shares_the_lock() {
+        let (a, b) = UnixStream::pair().unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("lock");
+        let file = std::fs::File::create(&path).unwrap();
+        file.try_lock().unwrap();
+        send_fd(&a, &file).unwrap();
+        let got = recv_fd(&b).unwrap().unwrap();
+        drop(file);
+        let other = std::fs::File::open(&path).unwrap();
+        assert!(other.try_lock().is_err());
+        drop(got);
+        other.try_lock().unwrap();
+        drop(a);
+        assert!(recv_fd(&b).unwrap().is_none());
+    }
+}

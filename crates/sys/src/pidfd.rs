@@ -1,0 +1,144 @@
+//! Signalling a process that is certain to be the one meant.
+//!
+//! A process id may be another process by the time it is used. A [`Process`] is
+//! a descriptor of one process; it is opened by id and then compared with the
+//! start time that was recorded when the process was known, so that id reuse is
+//! noticed before anything is sent.
+
+use crate::SysError;
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::process::{Pid, PidfdFlags, Signal};
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+/// When a process started: clock ticks since boot, and which boot.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Identity {
+    /// The process id.
+    pub pid: i32,
+    /// Field 22 of `/proc/PID/stat`, clock ticks since boot.
+    pub start_ticks: u64,
+    /// The kernel's random id of this boot.
+    pub boot_id: String,
+}
+
+impl Identity {
+    /// The identity of a running process; `None` if there is none with this id.
+    pub fn of(pid: i32) -> Option<Self> {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        let boot_id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
+        Some(Identity { pid, start_ticks: start_ticks(&stat)?, boot_id: boot_id.trim().to_string() })
+    }
+
+    /// The identity of the calling process.
+    pub fn of_self() -> Option<Self> {
+        Identity::of(i32::try_from(std::process::id()).ok()?)
+    }
+}
+
+/// The name in `stat` may hold spaces and parentheses, so fields are counted from the last `)`.
+fn start_ticks(stat: &str) -> Option<u64> {
+    let (_, rest) = stat.rsplit_once(')')?;
+    rest.split_ascii_whitespace().nth(19)?.parse().ok()
+}
+
+/// One process, whatever happens to its id.
+#[derive(Debug)]
+pub struct Process {
+    fd: OwnedFd,
+}
+
+impl Process {
+    /// The process with this identity; `None` if it has ended, even if its id is in use again.
+    pub fn open(identity: &Identity) -> Result<Option<Self>, SysError> {
+        let Some(pid) = Pid::from_raw(identity.pid).filter(|_| identity.pid > 0) else {
+            return Ok(None);
+        };
+        let fd = match rustix::process::pidfd_open(pid, PidfdFlags::empty()) {
+            Ok(fd) => fd,
+            Err(rustix::io::Errno::SRCH) => return Ok(None),
+            Err(e) => {
+                return Err(SysError::new(format!("opening process {}", identity.pid), e.raw_os_error()));
+            }
+        };
+        // The descriptor is held now, so what /proc says about the id is about this process or,
+        // if it has ended, about none or a later one.
+        Ok((Identity::of(identity.pid).as_ref() == Some(identity)).then_some(Process { fd }))
+    }
+
+    /// Asks it to end (SIGTERM).
+    pub fn terminate(&self) -> Result<(), SysError> {
+        self.send(Signal::TERM)
+    }
+
+    /// Ends it at once (SIGKILL).
+    pub fn kill(&self) -> Result<(), SysError> {
+        self.send(Signal::KILL)
+    }
+
+    fn send(&self, signal: Signal) -> Result<(), SysError> {
+        match rustix::process::pidfd_send_signal(&self.fd, signal) {
+            Ok(()) | Err(rustix::io::Errno::SRCH) => Ok(()),
+            Err(e) => Err(SysError::new("signalling a process", e.raw_os_error())),
+        }
+    }
+
+    /// Waits until it has ended; `false` if it still runs after `limit`.
+    pub fn wait(&self, limit: Duration) -> Result<bool, SysError> {
+        let deadline = Instant::now() + limit;
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
+            match rustix::event::poll(&mut [PollFd::new(&self.fd, PollFlags::IN)], Some(&timeout)) {
+                Ok(0) => return Ok(false),
+                Ok(_) => return Ok(true),
+                Err(rustix::io::Errno::INTR) => {}
+                Err(e) => return Err(SysError::new("waiting for a process", e.raw_os_error())),
+            }
+        }
+    }
+}
+
+/// Memory of the calling process that is in RAM now, bytes; `None` if the kernel does not say.
+pub fn own_rss_bytes() -> Option<u64> {
+    let statm = std::fs::read_to_string("/proc/self/statm").ok()?;
+    let pages: u64 = statm.split_ascii_whitespace().nth(1)?.parse().ok()?;
+    pages.checked_mul(rustix::param::page_size() as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_child_is_found_killed_and_then_gone() {
+        let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
+        let identity = Identity::of(child.id() as i32).unwrap();
+        let process = Process::open(&identity).unwrap().unwrap();
+        assert!(!process.wait(Duration::ZERO).unwrap());
+        process.kill().unwrap();
+        assert!(process.wait(Duration::from_secs(60)).unwrap());
+        child.wait().unwrap();
+        assert!(Process::open(&identity).unwrap().is_none());
+    }
+
+    #[test]
+    fn a_later_process_with_the_same_id_is_another() {
+        let mut identity = Identity::of_self().unwrap();
+        assert!(Process::open(&identity).unwrap().is_some());
+        identity.start_ticks += 1;
+        assert!(Process::open(&identity).unwrap().is_none());
+    }
+
+    #[test]
+    fn start_ticks_survives_a_hostile_name() {
+        let tail = (4..=52).map(|n| n.to_string()).collect::<Vec<_>>().join(" ");
+        assert_eq!(start_ticks(&format!("7 (a) 1 (b) R {tail}")), Some(22));
+        assert_eq!(start_ticks("7 (a"), None);
+    }
+
+    #[test]
+    fn this_test_uses_memory() {
+        assert!(own_rss_bytes().unwrap() > 1 << 16);
+    }
+}

@@ -1,0 +1,45 @@
+//! Waiting until one of several descriptors has something to read.
+
+use crate::SysError;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::os::fd::BorrowedFd;
+use std::time::{Duration, Instant};
+
+/// Waits until a descriptor is readable, at its end, or broken; says so for each, in order.
+///
+/// All `false` means that `limit` passed; without a limit it waits for as long as it takes.
+pub fn wait<const N: usize>(
+    fds: [BorrowedFd<'_>; N],
+    limit: Option<Duration>,
+) -> Result<[bool; N], SysError> {
+    let deadline = limit.map(|l| Instant::now() + l);
+    loop {
+        let left = deadline.map(|d| d.saturating_duration_since(Instant::now()));
+        let timeout = left.map(|l| Timespec { tv_sec: l.as_secs() as i64, tv_nsec: l.subsec_nanos().into() });
+        let mut polled = fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
+        match poll(&mut polled, timeout.as_ref()) {
+            Ok(_) => return Ok(polled.each_ref().map(|p| !p.revents().is_empty())),
+            Err(rustix::io::Errno::INTR) => {}
+            Err(e) => return Err(SysError::new("waiting for descriptors", e.raw_os_error())),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+    use std::os::fd::AsFd;
+    use std::os::unix::net::UnixStream;
+
+    #[test]
+    fn the_readable_one_is_named() {
+        let (mut a, b) = UnixStream::pair().unwrap();
+        let (c, d) = UnixStream::pair().unwrap();
+        assert_eq!(wait([b.as_fd(), d.as_fd()], Some(Duration::ZERO)).unwrap(), [false, false]);
+        a.write_all(b"x").unwrap();
+        assert_eq!(wait([b.as_fd(), d.as_fd()], None).unwrap(), [true, false]);
+        drop(c);
+        assert_eq!(wait([b.as_fd(), d.as_fd()], None).unwrap(), [true, true]);
+    }
+}

@@ -1,0 +1,254 @@
+//! A directory that only one user can reach, verified before it is trusted.
+//!
+//! Sockets, locks and state live in a runtime folder. Whoever can write to that
+//! folder, or replace a part of the path that leads to it, can make the program
+//! connect, unlink or unmount what it should not. So the path is walked from the
+//! root, one component at a time and never through a symbolic link, and every
+//! component must belong to root or to this user and be writable by nobody else.
+//! After that check nobody but root and this user can change what the path means,
+//! and ordinary path calls below it are safe.
+//!
+//! It does not know what the folder is for or where it should be.
+
+use crate::SysError;
+use rustix::fs::{self, Mode, OFlags};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Component, Path, PathBuf};
+
+/// Why a directory is not trusted.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum RunDirError {
+    /// The path does not start at the root, or contains `.` or `..`.
+    #[error("'{0}' is not an absolute path without '.' and '..'")]
+    NotAbsolute(PathBuf),
+    /// Nothing is there.
+    #[error("'{0}' does not exist")]
+    Missing(PathBuf),
+    /// A symbolic link or something that is no directory stands in the way.
+    #[error("'{0}' is a symbolic link or not a directory")]
+    NotADirectory(PathBuf),
+    /// Owned by neither root nor this user.
+    #[error("'{path}' belongs to user {owner}, not to user {wanted}")]
+    WrongOwner {
+        /// The component that was looked at.
+        path: PathBuf,
+        /// Its owner.
+        owner: u32,
+        /// The owner it must have.
+        wanted: u32,
+    },
+    /// Others may enter, read or write the directory itself.
+    #[error("'{path}' has mode {mode:04o}, not 0700")]
+    WrongMode {
+        /// The directory.
+        path: PathBuf,
+        /// Its permission bits.
+        mode: u32,
+    },
+    /// Others may write to a directory above, as in a shared temporary folder.
+    #[error("'{path}' (mode {mode:04o}) is writable by other users")]
+    SharedParent {
+        /// The component that was looked at.
+        path: PathBuf,
+        /// Its permission bits.
+        mode: u32,
+    },
+    /// The system refused.
+    #[error(transparent)]
+    Sys(#[from] SysError),
+}
+
+/// A verified private directory, held open.
+#[derive(Debug)]
+pub struct RunDir {
+    fd: OwnedFd,
+    path: PathBuf,
+}
+
+/// The user that this process acts as.
+pub fn effective_uid() -> u32 {
+    rustix::process::geteuid().as_raw()
+}
+
+const STICKY: u32 = 0o1000;
+const OTHERS_WRITE: u32 = 0o022;
+
+impl RunDir {
+    /// Opens and verifies `path`; [`RunDirError::Missing`] if it does not exist.
+    pub fn open(path: &Path) -> Result<Self, RunDirError> {
+        let (parent, name) = open_parent(path)?;
+        Self::open_last(&parent, path, &name)
+    }
+
+    /// Opens and verifies `path`, made with mode 0700 if it does not exist. Its parent must exist.
+    pub fn open_or_create(path: &Path) -> Result<Self, RunDirError> {
+        let (parent, name) = open_parent(path)?;
+        match fs::mkdirat(&parent, &name, Mode::RWXU) {
+            Ok(()) | Err(rustix::io::Errno::EXIST) => {}
+            Err(e) => {
+                return Err(SysError::new(format!("making '{}'", path.display()), e.raw_os_error()).into());
+            }
+        }
+        Self::open_last(&parent, path, &name)
+    }
+
+    fn open_last(parent: &OwnedFd, path: &Path, name: &Path) -> Result<Self, RunDirError> {
+        let fd = open_component(parent.as_fd(), name, path)?;
+        let st = stat(&fd, path)?;
+        let wanted = rustix::process::geteuid().as_raw();
+        if st.st_uid != wanted {
+            return Err(RunDirError::WrongOwner { path: path.into(), owner: st.st_uid, wanted });
+        }
+        match st.st_mode & 0o7777 {
+            0o700 => Ok(RunDir { fd, path: path.into() }),
+            mode => Err(RunDirError::WrongMode { path: path.into(), mode }),
+        }
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The path of `name` inside.
+    pub fn join(&self, name: &str) -> PathBuf {
+        self.path.join(name)
+    }
+
+    /// Whether the path still leads to this very directory.
+    pub fn is_still_there(&self) -> bool {
+        match (fs::fstat(&self.fd), fs::lstat(&self.path)) {
+            (Ok(held), Ok(now)) => held.st_dev == now.st_dev && held.st_ino == now.st_ino,
+            _ => false,
+        }
+    }
+}
+
+/// Opens the parent of `path` after verifying every component down to it.
+fn open_parent(path: &Path) -> Result<(OwnedFd, PathBuf), RunDirError> {
+    let not_absolute = || RunDirError::NotAbsolute(path.into());
+    let mut parts = path.components();
+    if parts.next() != Some(Component::RootDir) {
+        return Err(not_absolute());
+    }
+    let mut names = Vec::new();
+    for part in parts {
+        match part {
+            Component::Normal(name) => names.push(name),
+            _ => return Err(not_absolute()),
+        }
+    }
+    let last = names.pop().ok_or_else(not_absolute)?;
+    let mut at = PathBuf::from("/");
+    let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::RDONLY;
+    let mut fd =
+        fs::open("/", flags, Mode::empty()).map_err(|e| SysError::new("opening '/'", e.raw_os_error()))?;
+    check_parent(&fd, &at, names.is_empty())?;
+    for (i, name) in names.iter().enumerate() {
+        at.push(name);
+        fd = open_component(fd.as_fd(), Path::new(name), &at)?;
+        check_parent(&fd, &at, i + 1 == names.len())?;
+    }
+    Ok((fd, last.into()))
+}
+
+/// Above the last parent a sticky directory will do: there only the owner can replace an entry, and
+/// the owner of the next component is checked. In the last one anybody could take the name first.
+fn check_parent(fd: &OwnedFd, at: &Path, is_last: bool) -> Result<(), RunDirError> {
+    let st = stat(fd, at)?;
+    let wanted = rustix::process::geteuid().as_raw();
+    if st.st_uid != 0 && st.st_uid != wanted {
+        return Err(RunDirError::WrongOwner { path: at.into(), owner: st.st_uid, wanted });
+    }
+    let mode = st.st_mode & 0o7777;
+    let shared = mode & OTHERS_WRITE != 0;
+    if shared && (is_last || mode & STICKY == 0) {
+        return Err(RunDirError::SharedParent { path: at.into(), mode });
+    }
+    Ok(())
+}
+
+fn open_component(dir: BorrowedFd<'_>, name: &Path, whole: &Path) -> Result<OwnedFd, RunDirError> {
+    let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::RDONLY;
+    fs::openat(dir, name, flags, Mode::empty()).map_err(|e| match e {
+        rustix::io::Errno::NOENT => RunDirError::Missing(whole.into()),
+        rustix::io::Errno::LOOP | rustix::io::Errno::NOTDIR => RunDirError::NotADirectory(whole.into()),
+        e => SysError::new(format!("opening '{}'", whole.display()), e.raw_os_error()).into(),
+    })
+}
+
+fn stat(fd: &OwnedFd, path: &Path) -> Result<fs::Stat, RunDirError> {
+    Ok(fs::fstat(fd)
+        .map_err(|e| SysError::new(format!("looking at '{}'", path.display()), e.raw_os_error()))?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    fn private() -> tempfile::TempDir {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o700)).unwrap();
+        dir
+    }
+
+    #[test]
+    fn a_private_folder_is_made_and_opened_again() {
+        let top = private();
+        let path = top.path().canonicalize().unwrap().join("run");
+        assert_eq!(RunDir::open(&path).unwrap_err(), RunDirError::Missing(path.clone()));
+        let made = RunDir::open_or_create(&path).unwrap();
+        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o7777, 0o700);
+        RunDir::open(&path).unwrap();
+        std::fs::remove_dir(&path).unwrap();
+        assert!(!made.is_still_there());
+    }
+
+    #[test]
+    fn links_modes_and_shared_folders_are_refused() {
+        let top = private();
+        let top = top.path().canonicalize().unwrap();
+        let real = top.join("real");
+        RunDir::open_or_create(&real).unwrap();
+        let link = top.join("link");
+        symlink(&real, &link).unwrap();
+        assert_eq!(RunDir::open_or_create(&link).unwrap_err(), RunDirError::NotADirectory(link.clone()));
+        let below = link.join("run");
+        assert_eq!(RunDir::open_or_create(&below).unwrap_err(), RunDirError::NotADirectory(link));
+
+        let mode = |path: &Path, mode| {
+            std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+        };
+        mode(&real, 0o750);
+        assert!(matches!(RunDir::open(&real), Err(RunDirError::WrongMode { mode: 0o750, .. })));
+        mode(&real, 0o1777);
+        assert!(matches!(
+            RunDir::open_or_create(&real.join("run")),
+            Err(RunDirError::SharedParent { mode: 0o1777, .. })
+        ));
+        std::fs::write(top.join("file"), "").unwrap();
+        assert!(matches!(RunDir::open(&top.join("file")), Err(RunDirError::NotADirectory(_))));
+    }
+
+    #[test]
+    fn only_plain_absolute_paths_are_taken() {
+        for path in ["run", "", "/", "/run/../tmp/x", "./x"] {
+            assert!(matches!(RunDir::open(Path::new(path)), Err(RunDirError::NotAbsolute(_))), "{path}");
+        }
+    }
+
+    #[test]
+    fn another_users_folder_is_refused() {
+        if !rustix::process::geteuid().is_root() {
+            eprintln!("SKIPPED another_users_folder_is_refused: needs root to give a folder away");
+            return;
+        }
+        let top = private();
+        let path = top.path().canonicalize().unwrap().join("run");
+        RunDir::open_or_create(&path).unwrap();
+        std::os::unix::fs::chown(&path, Some(65534), None).unwrap();
+        assert!(matches!(RunDir::open(&path), Err(RunDirError::WrongOwner { owner: 65534, .. })));
+        assert!(matches!(RunDir::open_or_create(&path.join("x")), Err(RunDirError::WrongOwner { .. })));
+    }
+}
