@@ -32,8 +32,8 @@ function record(id) {
   const note = [];
   for (let i = below(25); i > 0; i--) note.push(word());
   return {
-    id, uuid: [next(), next(), next()].map((x) => x.toString(16).slice(2)).join('-'), name: word() + ' ' + word(),
-    email: word() + '.' + word() + '@example.com', created: 1.7e12 + below(6e10), score: next(),
+    id, uuid: [below(1e9), below(1e9), below(1e9)].map((x) => x.toString(16)).join('-'), name: word() + ' ' + word(),
+    email: word() + '.' + word() + '@example.com', created: 1.7e12 + below(6e10), score: below(1000) / 1000,
     active: next() < 0.7, tags: [word(), word(), word()], items, note: note.join(' '),
   };
 }
@@ -54,7 +54,7 @@ for (let step = 0; step < 40000; step++) {
   if (cache.size > 8000) cache.delete(cache.keys().next().value);
   if (step % 3 === 0) records[n] = JSON.parse(JSON.stringify(record(n)));
 }
-const series = Float64Array.from({ length: 400000 }, () => next() + next() + next());
+const series = Float64Array.from({ length: 400000 }, () => Math.round(1000 * (next() + next() + next())) / 10);
 const counts = Int32Array.from({ length: 800000 }, () => below(100));
 const blank = new Uint8Array(3000000).fill(0);
 globalThis.keep = [records, index, cache, series, counts, blank];

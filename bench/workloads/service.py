@@ -34,7 +34,7 @@ def record(rng, number):
         "name": " ".join(rng.choice(WORDS).capitalize() for _ in range(2)),
         "email": "%s.%s@example.%s" % (rng.choice(WORDS), rng.choice(WORDS), rng.choice(("com", "org", "net"))),
         "created": 1_700_000_000 + rng.randrange(60_000_000),
-        "score": rng.random(),
+        "score": round(rng.random(), 3),
         "active": rng.random() < 0.7,
         "tags": rng.sample(WORDS, rng.randrange(1, 6)),
         "items": [
@@ -47,7 +47,7 @@ def record(rng, number):
 
 def main():
     rng = random.Random(int(sys.argv[1]))
-    records = [record(rng, n) for n in range(36_000)]
+    records = [record(rng, n) for n in range(38_000)]
     index = collections.defaultdict(set)
     for r in records:
         for word in r["note"].split() + r["tags"]:
@@ -61,7 +61,7 @@ def main():
             cache.popitem(last=False)
         if step % 3 == 0:
             records[n] = record(rng, n)
-    series = array.array("d", (rng.gauss(100.0, 15.0) for _ in range(400_000)))
+    series = array.array("d", (round(rng.gauss(100.0, 15.0), 1) for _ in range(400_000)))
     counts = array.array("i", (int(rng.expovariate(0.1)) for _ in range(800_000)))
     blank = bytearray(3_000_000)
     keep = (records, index, trees, cache, series, counts, blank)
