@@ -102,6 +102,9 @@ pub struct CreateArgs {
     /// Serve from this process, until Ctrl-C, SIGTERM or `disk remove`
     #[arg(long, short = 'f')]
     pub foreground: bool,
+    /// Keep pages as they are, in plain memory allocated at once: a peer for benchmarks of doors
+    #[arg(long, hide = true)]
+    pub uncompressed: bool,
     /// Print no notes on standard error
     #[arg(long, short = 'q')]
     pub quiet: bool,
