@@ -1,6 +1,7 @@
 //! The trait that doors serve and layers wrap.
 
 use crate::BlockError;
+use std::sync::Arc;
 
 /// A device of a fixed number of bytes, shared by any number of threads.
 ///
@@ -44,6 +45,37 @@ pub trait BlockDevice: Send + Sync {
             Some(end) if end <= self.len_bytes() => Ok(()),
             _ => Err(BlockError::OutOfRange { offset, len, device_len: self.len_bytes() }),
         }
+    }
+}
+
+/// A device chosen at run time, under layers.
+impl BlockDevice for Arc<dyn BlockDevice> {
+    fn len_bytes(&self) -> u64 {
+        (**self).len_bytes()
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), BlockError> {
+        (**self).read_at(offset, buf)
+    }
+
+    fn write_at(&self, offset: u64, data: &[u8]) -> Result<(), BlockError> {
+        (**self).write_at(offset, data)
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> Result<(), BlockError> {
+        (**self).discard(offset, len)
+    }
+
+    fn write_zeroes(&self, offset: u64, len: u64) -> Result<(), BlockError> {
+        (**self).write_zeroes(offset, len)
+    }
+
+    fn flush(&self) -> Result<(), BlockError> {
+        (**self).flush()
+    }
+
+    fn extent(&self, offset: u64, len: u64) -> Extent {
+        (**self).extent(offset, len)
     }
 }
 

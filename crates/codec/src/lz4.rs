@@ -1,8 +1,8 @@
 //! LZ4 block format by liblz4 (vendored by `lz4-sys`). The level is liblz4's acceleration.
 //!
-//! The one-shot call that `lz4-sys` declares clears a 16 KiB table for every
-//! page; the call used here keeps the table between pages and clears it only when
-//! its 16-bit positions run out. Format: `lz4_Block_format.md` of the LZ4 project.
+//! A stream keeps liblz4's state between pages, so that a call sets up nothing but the
+//! 16 KiB hash table, which liblz4 1.10 clears for any source of 4 KiB or more.
+//! Format: `lz4_Block_format.md` of the LZ4 project.
 
 use crate::codec::{Algorithm, Stream};
 use crate::table::{Backend, Levels};

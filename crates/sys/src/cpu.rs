@@ -1,4 +1,7 @@
-//! Which CPU runs this thread, and how many there are.
+//! Which CPU runs this thread, how many there are, and the time a thread has had on them.
+
+use rustix::time::{ClockId, clock_gettime};
+use std::time::Duration;
 
 /// The index of the CPU the calling thread is on now; a hint, stale at once.
 #[inline]
@@ -18,8 +21,24 @@ pub fn count() -> usize {
     usize::try_from(n).unwrap_or(1).max(1)
 }
 
+/// The time that the calling thread has run on any CPU, in user space and in the kernel.
+pub fn thread_time() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), u32::try_from(time.tv_nsec).unwrap_or(0))
+}
+
 #[cfg(test)]
 mod tests {
+    #[test]
+    fn thread_time_advances_with_work_only() {
+        let before = super::thread_time();
+        let mut x = 1u64;
+        while super::thread_time() == before {
+            x = std::hint::black_box(x.wrapping_mul(3));
+        }
+        assert!(super::thread_time() > before);
+    }
+
     #[test]
     fn current_is_below_count() {
         assert!(super::current() < super::count());

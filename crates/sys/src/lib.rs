@@ -11,6 +11,7 @@
 pub mod blockuse;
 pub mod cpu;
 pub mod detach;
+pub mod direct;
 pub mod entropy;
 pub mod fusedev;
 pub mod futex;

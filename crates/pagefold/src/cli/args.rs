@@ -3,6 +3,7 @@
 //! Help, manual pages and shell completions are made from it. The fields hold
 //! what was typed, as text; [`super::request`] turns that into what is meant.
 
+use crate::commands::bench::BenchCommand;
 use crate::{failure, runtime, service::attributes, service::codecs};
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum, ValueHint};
 use std::path::PathBuf;
@@ -23,6 +24,9 @@ pub enum Command {
     /// Compressed RAM disks
     #[command(subcommand)]
     Disk(Box<DiskCommand>),
+    /// Reference measurements, beside what the kernel has
+    #[command(subcommand)]
+    Bench(BenchCommand),
     /// Print a completion script for a shell
     Completions(CompletionsArgs),
     /// Print or write the manual pages
@@ -98,6 +102,9 @@ pub struct CreateArgs {
     /// Serve from this process, until Ctrl-C, SIGTERM or `disk remove`
     #[arg(long, short = 'f')]
     pub foreground: bool,
+    /// Keep pages as they are, in plain memory allocated at once: a peer for benchmarks of doors
+    #[arg(long, hide = true)]
+    pub uncompressed: bool,
     /// Print no notes on standard error
     #[arg(long, short = 'q')]
     pub quiet: bool,

@@ -102,6 +102,7 @@ impl CreateRequest {
             codec: codec(args)?,
             mem_limit_bytes: args.memory.as_deref().map(|m| bytes("--memory", m)).transpose()?,
             door,
+            uncompressed: args.uncompressed,
             listen,
         };
         Ok(CreateRequest { name, config, foreground: args.foreground, quiet: args.quiet })

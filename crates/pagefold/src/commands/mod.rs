@@ -1,5 +1,6 @@
 //! The commands, one file each, and what all of them share.
 
+pub mod bench;
 mod create;
 mod docs;
 mod list;
@@ -59,6 +60,7 @@ fn dispatch(command: Command) -> Outcome<()> {
             DiskCommand::Set(args) => set::run(&args),
             DiskCommand::Remove(args) => remove::run(&args),
         },
+        Command::Bench(command) => bench::run(&command).map_err(|e| Failure::failed(format!("{e:#}"))),
         Command::Completions(args) => docs::completions(&args),
         Command::Man(args) => docs::man(&args),
     }

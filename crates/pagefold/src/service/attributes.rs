@@ -259,6 +259,7 @@ mod tests {
             codec,
             mem_limit_bytes: Some(1 << 20),
             door: DoorChoice::Nbd,
+            uncompressed: false,
             listen: None,
         };
         Disk::new(DiskName::numbered(0), &config).unwrap()

@@ -15,6 +15,10 @@ pub struct ServeConfig {
     pub mem_limit_bytes: Option<u64>,
     /// How the disk is reached.
     pub door: DoorChoice,
+    /// Serve plain memory in place of the engine, which then stays empty: what benchmarks of doors
+    /// compare with.
+    #[serde(default)]
+    pub uncompressed: bool,
     /// A TCP address for the NBD door, instead of a unix socket.
     pub listen: Option<Listen>,
 }

@@ -4,7 +4,7 @@ use super::config::ServeConfig;
 use super::engine;
 use crate::cli::request::DiskName;
 use crate::failure::Outcome;
-use pagefold_block::{BlockDevice, Metered, StoreDevice};
+use pagefold_block::{BlockDevice, Metered, RamDevice, StoreDevice};
 use pagefold_store::Store;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -15,7 +15,7 @@ pub struct Disk {
     created_unix_s: u64,
     dictionary_bytes: u64,
     store: Arc<Store>,
-    device: Arc<Metered<StoreDevice>>,
+    device: Arc<Metered<Arc<dyn BlockDevice>>>,
 }
 
 impl Disk {
@@ -24,7 +24,11 @@ impl Disk {
         let dictionary_bytes = config.codec.dictionary.as_ref().map_or(0, |d| d.len() as u64);
         let created_unix_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
         let store = engine::store(config)?;
-        let device = Arc::new(Metered::new(StoreDevice::new(store.clone())));
+        let served: Arc<dyn BlockDevice> = match config.uncompressed {
+            true => Arc::new(RamDevice::new(config.size_bytes)),
+            false => Arc::new(StoreDevice::new(store.clone())),
+        };
+        let device = Arc::new(Metered::new(served));
         Ok(Disk { name, created_unix_s, dictionary_bytes, store, device })
     }
 
@@ -54,7 +58,7 @@ impl Disk {
     }
 
     /// The meter.
-    pub fn meter(&self) -> &Metered<StoreDevice> {
+    pub fn meter(&self) -> &Metered<Arc<dyn BlockDevice>> {
         &self.device
     }
 

@@ -1,0 +1,80 @@
+//! `pagefold bench`: the reference measurements.
+//!
+//! Each compares pagefold with something that exists, on the same pages, in one run of
+//! one process, alternating, and quotes a ratio: absolute times move with the
+//! machine, ratios hardly do. A target that is missed is printed as missed and is
+//! no failure. What the rows mean and what makes them meaningless: `docs/benchmarks.md`.
+//!
+//! | module | what |
+//! |---|---|
+//! | `plan` | the fixed numbers: rounds, counts, targets |
+//! | `pages` | page sets: captured files, or a stand-in |
+//! | `subject`, `engine`, `zram` | what is measured: one trait, pagefold and the kernel |
+//! | `compare`, `same_filled`, `threads`, `density` | the measurements |
+//! | `stats`, `report` | medians and spread; tables and JSON |
+//!
+//! Doors are not measured here but by `bench/doors.py`, which needs clients from outside.
+
+mod compare;
+mod density;
+mod engine;
+mod pages;
+mod plan;
+mod report;
+mod same_filled;
+mod stats;
+mod store;
+mod subject;
+mod threads;
+mod zram;
+
+use clap::{Args, Subcommand, ValueEnum, ValueHint};
+use std::path::PathBuf;
+
+/// The measurements.
+#[derive(Debug, Subcommand)]
+pub enum BenchCommand {
+    /// Measure the engine against the kernel's zram, on the same pages
+    ///
+    /// Takes pages that bench/capture.py has captured, and the kernel's /dev/zram0 as the peer where
+    /// it exists and is not in use (needs root; the device is put back as it was). Says what is
+    /// missing and measures the rest. A missed target is printed and is no failure.
+    Store(StoreArgs),
+}
+
+/// `bench store`.
+#[derive(Debug, Args)]
+pub struct StoreArgs {
+    /// Files of raw 4096-byte pages [default: bench/out/*.pages]
+    #[arg(long, value_name = "FILE", num_args = 1.., value_hint = ValueHint::FilePath)]
+    pub pages: Vec<PathBuf>,
+    /// Run everything once with small counts: shows that it works, measures nothing
+    #[arg(long)]
+    pub quick: bool,
+    /// Run only these measurements
+    #[arg(long, value_enum, value_name = "NAME", num_args = 1..)]
+    pub only: Vec<Measurement>,
+    /// Print JSON with every round's figures
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// The parts of `bench store`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Measurement {
+    /// Store, load, ratio and memory of each page set, beside the kernel's
+    Pages,
+    /// Same-filled pages and the check for them
+    SameFilled,
+    /// Two threads on one store, beside two that share nothing
+    Threads,
+    /// Memory per byte stored after many random overwrites
+    Density,
+}
+
+/// Runs the measurement.
+pub fn run(command: &BenchCommand) -> anyhow::Result<()> {
+    match command {
+        BenchCommand::Store(args) => store::run(args),
+    }
+}

@@ -1,0 +1,45 @@
+//! `pagefold bench store`.
+
+use super::plan::Plan;
+use super::report::Report;
+use super::{Measurement, StoreArgs, compare, density, pages, same_filled, threads};
+use std::io::Write;
+
+/// Measures what was asked for and prints it.
+pub fn run(args: &StoreArgs) -> anyhow::Result<()> {
+    let plan = if args.quick { Plan::QUICK } else { Plan::FULL };
+    let wanted = |m| args.only.is_empty() || args.only.contains(&m);
+    let (sets, missing) = pages::load(&args.pages, plan.pages_max)?;
+    let mut report = Report::new(plan, args.quick, missing);
+    if cfg!(debug_assertions) {
+        report.note("this is a debug build: its figures mean nothing; use --release".into());
+    }
+    for set in &sets {
+        if wanted(Measurement::Pages) {
+            progress(args, &format!("pages of set '{}'", set.name));
+            compare::measure(set, &plan, &mut report)?;
+        }
+        if wanted(Measurement::SameFilled) {
+            same_filled::measure(set, &plan, &mut report)?;
+        }
+        if wanted(Measurement::Threads) {
+            progress(args, &format!("two threads on set '{}'", set.name));
+            threads::measure(set, &plan, &mut report)?;
+        }
+    }
+    if wanted(Measurement::Density) {
+        progress(args, "density");
+        density::measure(&sets, &plan, &mut report)?;
+    }
+    let text = if args.json { report.json()? } else { report.text() };
+    std::io::stdout().lock().write_all(text.as_bytes())?;
+    Ok(())
+}
+
+/// Says on a terminal what is being done; a full run takes minutes.
+fn progress(args: &StoreArgs, what: &str) {
+    use std::io::IsTerminal;
+    if !args.quick && std::io::stderr().is_terminal() {
+        eprintln!("measuring {what} ...");
+    }
+}
