@@ -69,7 +69,6 @@ fn nbdinfo_sees_what_is_offered() {
     }
     assert!(run("nbdinfo", &["--list", &served.uri()]).contains("export=\"disk\""));
     assert!(run("nbdinfo", &["--map", &served.uri()]).contains("data"));
-    assert_eq!(served.server.counters().failed, 0);
 }
 
 #[test]
@@ -167,7 +166,7 @@ fn fio_verifies_what_it_wrote() {
         return;
     }
     if !run("fio", &["--enghelp"]).contains("nbd") {
-        return eprintln!("SKIPPED {name}: fio is built without its nbd engine");
+        return pagefold_testkit::skipped!("{name}: fio is built without its nbd engine");
     }
     let served = served();
     let uri = format!("--uri={}", served.uri());

@@ -182,7 +182,7 @@ fn stop_ends_busy_clients_and_lets_go_of_the_device() {
 fn another_user_is_refused_by_credentials() {
     let name = "another_user_is_refused_by_credentials";
     if !rustix::process::geteuid().is_root() {
-        return eprintln!("SKIPPED {name}: needs root to become another user");
+        return pagefold_testkit::skipped!("{name}: needs root to become another user");
     }
     if !have("setpriv", name) || !have("nbdinfo", name) {
         return;

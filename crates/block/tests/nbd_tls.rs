@@ -216,7 +216,7 @@ fn libnbd_clients_work_over_tls() {
     let uri = format!("{base}?tls-certificates={}", text(pki.dir.path()));
     let info = output("nbdinfo", &[&uri]);
     if String::from_utf8_lossy(&info.stderr).contains("TLS") && !info.status.success() {
-        return eprintln!("SKIPPED {name}: libnbd is built without TLS");
+        return pagefold_testkit::skipped!("{name}: libnbd is built without TLS");
     }
     assert!(String::from_utf8_lossy(&info.stdout).contains("TLS"), "{info:?}");
     let (source, copy) = (pki.file("source"), pki.file("copy"));

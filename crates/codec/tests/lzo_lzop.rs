@@ -37,7 +37,7 @@ fn lzop(test: &str, args: &[&str], input: &[u8]) -> Option<Vec<u8>> {
     let mut child = match spawned {
         Ok(child) => child,
         Err(error) => {
-            eprintln!("SKIPPED {test}: cannot run lzop: {error}");
+            pagefold_testkit::skipped!("{test}: cannot run lzop: {error}");
             return None;
         }
     };

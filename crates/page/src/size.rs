@@ -105,7 +105,7 @@ mod tests {
             (1024, "1 KiB"),
             (3 << 29, "1.50 GiB"),
             (u64::MAX, "16 EiB"),
-            ((1 << 20) - 1, "1 MiB"),
+            ((1 << 20) - 1, "1.00 MiB"),
         ] {
             assert_eq!(Human(bytes).to_string(), text);
         }

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 fn disk(test: &str, tools: &[&str]) -> Option<(Sandbox, PathBuf)> {
     let missing = tools.iter().find(|t| !have(t)).map(|t| format!("needs {t}"));
     if let Some(why) = no_loop().map(str::to_string).or(missing) {
-        eprintln!("SKIPPED {test}: {why}");
+        pagefold_testkit::skipped!("{test}: {why}");
         return None;
     }
     let s = Sandbox::new();
@@ -36,7 +36,7 @@ fn nothing_is_left(s: &Sandbox, device: &Path) {
 #[test]
 fn auto_takes_the_loop_door_where_it_can() {
     if let Some(why) = no_loop() {
-        eprintln!("SKIPPED auto_takes_the_loop_door_where_it_can: {why}");
+        pagefold_testkit::skipped!("auto_takes_the_loop_door_where_it_can: {why}");
         return;
     }
     let s = Sandbox::new();
@@ -135,7 +135,7 @@ fn a_signal_detaches_and_the_next_command_clears_the_rest() {
 #[test]
 fn a_disk_in_the_foreground_clears_everything_itself() {
     if let Some(why) = no_loop() {
-        eprintln!("SKIPPED a_disk_in_the_foreground_clears_everything_itself: {why}");
+        pagefold_testkit::skipped!("a_disk_in_the_foreground_clears_everything_itself: {why}");
         return;
     }
     let s = Sandbox::new();

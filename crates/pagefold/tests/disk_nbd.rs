@@ -229,8 +229,8 @@ fn an_inherited_descriptor_does_not_live_on_in_the_server() {
 #[test]
 fn a_user_without_privileges_gets_nbd_and_is_told_why() {
     if !is_root() {
-        eprintln!(
-            "SKIPPED a_user_without_privileges_gets_nbd_and_is_told_why: needs root to become another user"
+        pagefold_testkit::skipped!(
+            "a_user_without_privileges_gets_nbd_and_is_told_why: needs root to become another user"
         );
         return;
     }

@@ -6,8 +6,18 @@ mod common;
 use common::Sandbox;
 use std::collections::BTreeSet;
 
-const COMMANDS: [&str; 8] =
-    ["", "disk", "disk create", "disk list", "disk show", "disk set", "disk remove", "completions"];
+const COMMANDS: [&str; 10] = [
+    "",
+    "disk",
+    "disk create",
+    "disk list",
+    "disk show",
+    "disk set",
+    "disk remove",
+    "bench",
+    "bench store",
+    "completions",
+];
 
 /// The long options in a text.
 fn flags(text: &str) -> BTreeSet<String> {

@@ -41,7 +41,7 @@ fn a_folder_that_others_can_enter_is_refused() {
 #[test]
 fn a_folder_of_another_user_is_refused() {
     if !is_root() {
-        eprintln!("SKIPPED a_folder_of_another_user_is_refused: needs root to give a folder away");
+        pagefold_testkit::skipped!("a_folder_of_another_user_is_refused: needs root to give a folder away");
         return;
     }
     let s = Sandbox::new();

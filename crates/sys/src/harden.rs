@@ -112,7 +112,9 @@ mod tests {
         assert_eq!(earlier.join().unwrap(), Ok(false));
         match made {
             Ok(seen) => assert_eq!(seen, (true, true)),
-            Err(e) => eprintln!("SKIPPED io_flusher_is_inherited_by_threads_started_later_only: {e}"),
+            Err(e) => {
+                pagefold_testkit::skipped!("io_flusher_is_inherited_by_threads_started_later_only: {e}")
+            }
         }
     }
 }

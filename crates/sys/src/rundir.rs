@@ -241,7 +241,7 @@ mod tests {
     #[test]
     fn another_users_folder_is_refused() {
         if !rustix::process::geteuid().is_root() {
-            eprintln!("SKIPPED another_users_folder_is_refused: needs root to give a folder away");
+            pagefold_testkit::skipped!("another_users_folder_is_refused: needs root to give a folder away");
             return;
         }
         let top = private();

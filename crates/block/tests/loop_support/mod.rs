@@ -34,7 +34,7 @@ pub fn open(test: &str, device: Arc<dyn BlockDevice>) -> Option<Rig> {
 }
 
 pub fn skip<T>(test: &str, why: &str) -> Option<T> {
-    eprintln!("SKIPPED {test}: {why}");
+    pagefold_testkit::skipped!("{test}: {why}");
     None
 }
 

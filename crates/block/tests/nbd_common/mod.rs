@@ -334,7 +334,7 @@ pub fn have(tool: &str, test: &str) -> bool {
     let found = std::env::var_os("PATH")
         .is_some_and(|path| std::env::split_paths(&path).any(|dir| dir.join(tool).is_file()));
     if !found {
-        eprintln!("SKIPPED {test}: {tool} is not installed");
+        pagefold_testkit::skipped!("{test}: {tool} is not installed");
     }
     found
 }
