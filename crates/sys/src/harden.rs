@@ -22,7 +22,7 @@ pub struct SwapReport {
     /// The limit of locked memory is lifted. Without that, a process that gives up `CAP_IPC_LOCK` later
     /// finds every new mapping refused, because new mappings are locked too.
     pub lock_limit: Result<(), SysError>,
-    /// Memory is locked as it is touched, present and future.
+    /// Memory is locked: what was mapped then at once, later mappings as they are touched.
     pub memory_locked: Result<(), SysError>,
     /// The calling thread, and threads it starts from now on, are I/O flushers.
     pub io_flusher: Result<(), SysError>,
@@ -57,12 +57,18 @@ fn lift_lock_limit() -> Result<(), SysError> {
         .map_err(|e| SysError::new("lifting the limit of locked memory (RLIMIT_MEMLOCK)", e.raw_os_error()))
 }
 
-/// On fault, not at once: a store reserves far more address space than it will ever use.
+/// What is mapped now, at once: the program and its libraries, so that no line of code is first read
+/// from disk, or from swap, when a request needs it. What is mapped later, on fault: a store reserves
+/// far more address space than it will ever use.
 fn lock_memory() -> Result<(), SysError> {
-    let flags = MlockAllFlags::CURRENT | MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT;
-    rustix::mm::mlockall(flags).map_err(|e| {
-        SysError::new("locking memory (mlockall; needs CAP_IPC_LOCK or RLIMIT_MEMLOCK)", e.raw_os_error())
-    })
+    let on_fault = MlockAllFlags::CURRENT | MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT;
+    for flags in [MlockAllFlags::CURRENT, on_fault] {
+        rustix::mm::mlockall(flags).map_err(|e| {
+            let what = "locking memory (mlockall; needs CAP_IPC_LOCK or RLIMIT_MEMLOCK)";
+            SysError::new(what, e.raw_os_error())
+        })?;
+    }
+    Ok(())
 }
 
 fn set_io_flusher() -> Result<(), SysError> {
