@@ -18,7 +18,7 @@ use crate::frame::{FRAME_LEN, FrameId};
 use crate::source::{PageSource, Purpose, SourceError, Take};
 use pagefold_sys::mem::Reservation;
 use parking_lot::{Condvar, Mutex, MutexGuard};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 /// Frames made ready at once: enough to hide the cost of the system call, little enough to waste.
@@ -41,6 +41,8 @@ pub struct Arena {
     slots_in_use: AtomicU64,
     in_use_max: AtomicU64,
     limit: AtomicU64,
+    /// A request has come since the reserve last looked.
+    used: AtomicBool,
     /// Signalled when the ready list of an arena with a reserve grows or falls below its target.
     pub(crate) ready_changed: Condvar,
 }
@@ -93,6 +95,7 @@ impl Arena {
             slots_in_use: AtomicU64::new(0),
             in_use_max: AtomicU64::new(0),
             limit: AtomicU64::new(u64::MAX / FRAME_LEN as u64),
+            used: AtomicBool::new(false),
             ready_changed: Condvar::new(),
         })
     }
@@ -100,6 +103,20 @@ impl Arena {
     /// Sets the most bytes of frames that may be in use. Frames in use beyond it stay.
     pub fn set_limit(&self, limit_bytes: u64) {
         self.limit.store(limit_bytes / FRAME_LEN as u64, Relaxed);
+    }
+
+    /// Notes that the store is in use; see [`Reserve`](crate::Reserve).
+    #[inline]
+    pub fn mark_used(&self) {
+        // Written only if need be: the line stays shared between the CPUs.
+        if !self.used.load(Relaxed) {
+            self.used.store(true, Relaxed);
+        }
+    }
+
+    /// Whether the store was used since the last time this was asked.
+    pub(crate) fn take_used(&self) -> bool {
+        self.used.swap(false, Relaxed)
     }
 
     /// Starts the high-water mark anew from what is in use now.
@@ -193,6 +210,33 @@ impl Arena {
         }
         self.in_use_max.fetch_max(before + 1, Relaxed);
         Ok(())
+    }
+
+    /// Returns ready frames to the kernel until `keep` are left. Asks the kernel for nothing.
+    pub(crate) fn return_ready(&self, keep: u32) {
+        loop {
+            let frame = {
+                let mut free = self.free.lock();
+                if free.ready_len <= keep {
+                    return;
+                }
+                let frame = free.ready;
+                free.ready = self.next(frame);
+                free.ready_len -= 1;
+                frame
+            };
+            // SAFETY: the frame was on the ready list and is now on none, so nothing lives in it.
+            let result = unsafe { self.frames.discard(frame.0 as usize * FRAME_LEN, FRAME_LEN) };
+            let mut free = self.free.lock();
+            // A kernel that refuses leaves the frame backed, which is what "ready" means.
+            let list = if result.is_ok() { &mut free.returned } else { &mut free.ready };
+            self.set_next(frame, *list);
+            *list = frame;
+            if result.is_err() {
+                free.ready_len += 1;
+                return;
+            }
+        }
     }
 
     /// Backs up to a batch of free frames with memory and makes them ready. Returns how many.
@@ -292,29 +336,7 @@ impl PageSource for Arena {
             // Down by a batch, so that the next few freed frames do not come here again.
             keep - BATCH
         };
-        loop {
-            let frame = {
-                let mut free = self.free.lock();
-                if free.ready_len <= keep {
-                    return;
-                }
-                let frame = free.ready;
-                free.ready = self.next(frame);
-                free.ready_len -= 1;
-                frame
-            };
-            // SAFETY: the frame was on the ready list and is now on none, so nothing lives in it.
-            let result = unsafe { self.frames.discard(frame.0 as usize * FRAME_LEN, FRAME_LEN) };
-            let mut free = self.free.lock();
-            // A kernel that refuses leaves the frame backed, which is what "ready" means.
-            let list = if result.is_ok() { &mut free.returned } else { &mut free.ready };
-            self.set_next(frame, *list);
-            *list = frame;
-            if result.is_err() {
-                free.ready_len += 1;
-                return;
-            }
-        }
+        self.return_ready(keep);
     }
 
     fn arena(&self) -> &Arena {

@@ -6,11 +6,21 @@
 //! the reserve is empty for longer than a moment the write fails instead of
 //! waiting for memory that only it could free.
 //!
+//! That is not enough. On the way to the device the kernel allocates too, in small
+//! pieces and on threads of its own (a loop device's worker for each FUSE request),
+//! and such an allocation may find the free memory below the mark that is kept for
+//! those who reclaim, while all who reclaim wait for the device. Then nothing moves
+//! ever again. So a second thread looks on: when no request has come for a while and
+//! the system is short of memory, it gives some of the reserve back to the kernel.
+//! That thread asks for nothing, so it cannot be caught in what it is there to end.
+//!
 //! Locking is the process's affair (`mlockall` with `MCL_ONFAULT`): what is touched
 //! here is then locked too.
 
 use crate::arena::Arena;
 use crate::source::SourceError;
+use pagefold_sys::mem;
+use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::JoinHandle;
@@ -19,11 +29,30 @@ use std::time::Duration;
 /// Wait before asking a kernel that has just refused.
 const RETRY: Duration = Duration::from_millis(20);
 
-/// The refilling thread of an arena; stops and joins when dropped.
+/// Quiet for this long, in a system short of memory, is taken for a standstill.
+const QUIET: Duration = Duration::from_millis(100);
+/// How often to look at a system that is not short of memory.
+const CALM: Duration = Duration::from_secs(1);
+/// Frames given back at a time.
+const STEP: u32 = 256;
+/// One part in this many of the reserve is never given back.
+const FLOOR_ONE_IN: u32 = 4;
+/// A system is short of memory when less than one part in this many is free.
+const SHORT_ONE_IN: u64 = 16;
+
+/// The threads that fill an arena's reserve and give it back; they stop and join when dropped.
 pub struct Reserve {
+    shared: Arc<Shared>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+/// What the two threads know in common.
+struct Shared {
     arena: Arc<Arena>,
-    stop: Arc<AtomicBool>,
-    thread: Option<JoinHandle<()>>,
+    stop: Mutex<bool>,
+    stopped: Condvar,
+    /// Not to be refilled beyond the floor while set: the system stands still.
+    truce: AtomicBool,
 }
 
 impl Reserve {
@@ -36,45 +65,87 @@ impl Reserve {
             arena.make_ready()?;
         }
         arena.free().reserve_target = target;
-        let stop = Arc::new(AtomicBool::new(false));
-        let (for_thread, stopped) = (arena.clone(), stop.clone());
-        let thread = std::thread::Builder::new()
-            .name("pagefold-refill".into())
-            .spawn(move || keep_filled(&for_thread, &stopped))
-            .map_err(|e| {
-                let errno = e.raw_os_error().unwrap_or(0);
-                pagefold_sys::SysError::new("starting the thread that refills the reserve", errno)
-            })?;
-        Ok(Reserve { arena, stop, thread: Some(thread) })
+        let shared = Arc::new(Shared {
+            arena,
+            stop: Mutex::new(false),
+            stopped: Condvar::new(),
+            truce: AtomicBool::new(false),
+        });
+        let mut reserve = Reserve { shared, threads: Vec::new() };
+        reserve.spawn("pagefold-refill", move |shared| shared.keep_filled(target))?;
+        reserve.spawn("pagefold-valve", move |shared| shared.keep_moving(target))?;
+        Ok(reserve)
+    }
+
+    fn spawn(&mut self, name: &str, work: impl FnOnce(&Shared) + Send + 'static) -> Result<(), SourceError> {
+        let shared = self.shared.clone();
+        let thread = std::thread::Builder::new().name(name.into()).spawn(move || work(&shared));
+        self.threads.push(thread.map_err(|e| {
+            let errno = e.raw_os_error().unwrap_or(0);
+            pagefold_sys::SysError::new(format!("starting the reserve's thread {name}"), errno)
+        })?);
+        Ok(())
     }
 }
 
-fn keep_filled(arena: &Arena, stop: &AtomicBool) {
-    while !stop.load(Relaxed) {
-        let mut free = arena.free();
-        if free.ready_len >= free.reserve_target {
-            arena.ready_changed.wait(&mut free);
-            continue;
+impl Shared {
+    fn keep_filled(&self, target: u32) {
+        let arena = &self.arena;
+        while !*self.stop.lock() {
+            let mut free = arena.free();
+            if free.reserve_target == 0 {
+                return;
+            }
+            let want = if self.truce.load(Relaxed) { target / FLOOR_ONE_IN } else { target };
+            if free.ready_len >= target {
+                arena.ready_changed.wait(&mut free);
+                continue;
+            }
+            if free.ready_len >= want {
+                arena.ready_changed.wait_for(&mut free, RETRY);
+                continue;
+            }
+            drop(free);
+            if arena.make_ready().is_err() {
+                // No memory now: writes take what is left. Ask again soon, or when something changes.
+                arena.ready_changed.wait_for(&mut arena.free(), RETRY);
+            }
         }
-        drop(free);
-        if arena.make_ready().is_err() {
-            // No memory now: writes take what is left. Ask again soon, or when something changes.
-            arena.ready_changed.wait_for(&mut arena.free(), RETRY);
+    }
+
+    fn keep_moving(&self, target: u32) {
+        let floor = target / FLOOR_ONE_IN;
+        let mut pause = CALM;
+        let mut stop = self.stop.lock();
+        loop {
+            self.stopped.wait_for(&mut stop, pause);
+            if *stop {
+                return;
+            }
+            let is_short = mem::free_bytes() < mem::total_bytes() / SHORT_ONE_IN;
+            pause = if is_short { QUIET } else { CALM };
+            let is_still = is_short && !self.arena.take_used();
+            self.truce.store(is_still, Relaxed);
+            if is_still {
+                let ready = self.arena.free().ready_len;
+                self.arena.return_ready(ready.saturating_sub(STEP).max(floor));
+            }
         }
     }
 }
 
 impl Drop for Reserve {
     fn drop(&mut self) {
+        *self.shared.stop.lock() = true;
+        self.shared.stopped.notify_all();
         {
             // Under the lock, so that the thread cannot miss it between its check and its wait.
-            let mut free = self.arena.free();
+            let mut free = self.shared.arena.free();
             free.reserve_target = 0;
-            self.stop.store(true, Relaxed);
-            self.arena.ready_changed.notify_all();
+            self.shared.arena.ready_changed.notify_all();
         }
-        if let Some(thread) = self.thread.take() {
-            // A panic in the refill thread has been reported; there is nothing to add here.
+        for thread in self.threads.drain(..) {
+            // A panic in a thread has been reported; there is nothing to add here.
             let _ = thread.join();
         }
     }

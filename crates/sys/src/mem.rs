@@ -124,6 +124,12 @@ pub fn total_bytes() -> u64 {
     rustix::system::sysinfo().totalram as u64 * u64::from(rustix::system::sysinfo().mem_unit.max(1))
 }
 
+/// Memory of this machine that holds nothing at all, not even a cache, bytes.
+pub fn free_bytes() -> u64 {
+    let info = rustix::system::sysinfo();
+    info.freeram as u64 * u64::from(info.mem_unit.max(1))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -97,6 +97,7 @@ impl Store {
     }
 
     fn check_range(&self, offset: u64, len_bytes: u64) -> Result<(), StoreError> {
+        self.pool.source().arena().mark_used();
         match offset.checked_add(len_bytes) {
             Some(end) if end <= self.len_bytes => Ok(()),
             _ => {
