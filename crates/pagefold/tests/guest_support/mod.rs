@@ -1,0 +1,141 @@
+//! Runs a kernel of its own in QEMU, with the scripts of `tests/guest`.
+
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+/// Why a test cannot run here.
+pub struct Missing(pub String);
+
+/// A kernel and an initial file system, ready to boot.
+pub struct Guest {
+    kernel: PathBuf,
+    initramfs: PathBuf,
+    dir: tempfile::TempDir,
+}
+
+/// What came out of a run.
+pub struct Console(pub String);
+
+fn scripts() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/guest")
+}
+
+/// Where the kernel is kept between runs.
+fn cache() -> PathBuf {
+    match std::env::var_os("PAGEFOLD_GUEST_CACHE") {
+        Some(cache) => cache.into(),
+        None => Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/guest"),
+    }
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).trim().to_string()
+}
+
+/// Runs a tool; its exit status 2, or its absence, means that something is missing.
+fn tool(command: &mut Command) -> Result<Output, Missing> {
+    let name = command.get_program().to_string_lossy().into_owned();
+    let output = command.output().map_err(|e| Missing(format!("{name} cannot be run: {e}")))?;
+    match output.status.code() {
+        Some(0) => Ok(output),
+        Some(2) => Err(Missing(text(&output.stderr))),
+        _ => panic!("{name} failed ({}): {}", output.status, text(&output.stderr)),
+    }
+}
+
+/// The hog, an example of this package, built now: not every way to run tests builds examples.
+pub fn hog() -> PathBuf {
+    let bin = Path::new(env!("CARGO_BIN_EXE_pagefold"));
+    let profile_dir = bin.parent().unwrap();
+    let mut build = Command::new(env!("CARGO"));
+    build.args(["build", "--quiet", "--package", "pagefold", "--example", "hog"]);
+    build.arg("--target-dir").arg(profile_dir.parent().unwrap());
+    if profile_dir.ends_with("release") {
+        build.arg("--release");
+    }
+    assert!(build.status().unwrap().success(), "the hog was not built");
+    profile_dir.join("examples/hog")
+}
+
+impl Guest {
+    /// Fetches the kernel if it is not there and packs the programs of this build.
+    pub fn prepare() -> Result<Guest, Missing> {
+        tool(Command::new("qemu-system-x86_64").arg("--version"))?;
+        let fetched = tool(Command::new(scripts().join("fetch.sh")).arg(cache()))?;
+        let fetched = text(&fetched.stdout);
+        let (kernel, modules) = fetched.split_once('\n').unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let initramfs = dir.path().join("initramfs.gz");
+        let mut pack = Command::new(scripts().join("mkinitramfs.sh"));
+        tool(pack.arg(modules).arg(&initramfs).arg(env!("CARGO_BIN_EXE_pagefold")).arg(hog()))?;
+        Ok(Guest { kernel: kernel.into(), initramfs, dir })
+    }
+
+    /// Boots with 512 MiB and two CPUs; returns when the guest has powered off or `patience` is over.
+    pub fn run(&self, parameters: &str, patience: Duration) -> Console {
+        let path = self.dir.path().join("console");
+        let log = File::create(&path).unwrap();
+        // Without -cx16 QEMU 7.2 corrupts flags after cmpxchg16b, and the guest dies under pressure.
+        let mut qemu = Command::new("qemu-system-x86_64");
+        qemu.args(["-accel", "tcg,thread=multi", "-cpu", "Haswell-v4,-cx16", "-m", "512", "-smp", "2"])
+            .args(["-nodefaults", "-display", "none", "-no-reboot", "-serial", "stdio"])
+            .arg("-kernel")
+            .arg(&self.kernel)
+            .arg("-initrd")
+            .arg(&self.initramfs)
+            .arg("-append")
+            .arg(format!("console=ttyS0 quiet loglevel=4 panic=-1 oops=panic rdinit=/init {parameters}"))
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().unwrap())
+            .stderr(log);
+        let mut child = Ended(qemu.spawn().unwrap());
+        let deadline = Instant::now() + patience;
+        while child.0.try_wait().unwrap().is_none() && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        drop(child);
+        let mut console = Vec::new();
+        let mut file = File::open(&path).unwrap();
+        file.seek(SeekFrom::Start(0)).unwrap();
+        file.read_to_end(&mut console).unwrap();
+        Console(String::from_utf8_lossy(&console).into_owned())
+    }
+}
+
+/// A child that is gone when this is.
+struct Ended(Child);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Console {
+    /// The last lines, for a failure's message.
+    pub fn tail(&self) -> String {
+        let lines: Vec<_> = self.0.lines().collect();
+        lines[lines.len().saturating_sub(80)..].join("\n")
+    }
+
+    /// Panics with the console's end unless the guest said that all is well.
+    pub fn expect_ok(&self) {
+        let result = self.0.lines().rev().find_map(|l| l.trim().strip_prefix("RESULT: "));
+        assert_eq!(result, Some("ok"), "the guest's console ends with:\n{}", self.tail());
+    }
+
+    /// The last number that stands after `name ` or `"name":`.
+    pub fn number(&self, name: &str) -> u64 {
+        let found = [format!("{name} "), format!("\"{name}\":")].into_iter().filter_map(|key| {
+            let at = self.0.rfind(key.as_str())? + key.len();
+            let rest = self.0[at..].trim_start();
+            let digits = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
+            rest[..digits].parse().ok()
+        });
+        found.max().unwrap_or_else(|| panic!("no number {name} in:\n{}", self.tail()))
+    }
+}

@@ -1,0 +1,83 @@
+#!/bin/sh
+# Gets the guest's kernel: downloads a Debian cloud kernel and unpacks it into a cache folder.
+#
+# Nothing is installed and no setting of the system is changed: apt runs with its own source list,
+# lists and archive inside the cache. With a kernel in the cache it does nothing and needs no network.
+#
+# usage: fetch.sh [CACHE]      prints two lines: the kernel image's path, the modules' folder
+#
+# Leaves CACHE/kernel/vmlinuz and CACHE/kernel/modules (lib/modules/VERSION). Exit status 0 when they
+# are there, 2 when they cannot be got (no apt, no network, not x86-64), with the reason on stderr.
+set -eu
+
+here=$(cd "$(dirname "$0")" && pwd)
+cache=${1:-${PAGEFOLD_GUEST_CACHE:-$here/../../target/guest}}
+kernel=$cache/kernel
+
+unable() {
+    echo "fetch.sh: $*" >&2
+    exit 2
+}
+
+done_with() {
+    echo "$kernel/vmlinuz"
+    echo "$kernel/modules"
+    exit 0
+}
+
+[ -e "$kernel/vmlinuz" ] && [ -d "$kernel/modules" ] && done_with
+
+[ "$(uname -m)" = x86_64 ] || unable "the guest is x86-64, this machine is $(uname -m)"
+for tool in apt-get apt-cache dpkg-deb; do
+    command -v $tool >/dev/null || unable "$tool is missing: the kernel comes as a Debian package"
+done
+keyring=/usr/share/keyrings/debian-archive-keyring.gpg
+[ -r $keyring ] || unable "$keyring is missing (package debian-archive-keyring)"
+
+apt=$cache/apt
+mkdir -p "$apt/lists/partial" "$apt/archives/partial" "$apt/empty"
+apt=$(cd "$apt" && pwd)
+mirror=${PAGEFOLD_GUEST_MIRROR:-http://deb.debian.org/debian}
+
+# Runs an apt tool on a source list of its own. $1 is the tool, the rest its arguments.
+private() {
+    tool=$1
+    shift
+    "$tool" -q \
+        -o Dir::Etc::SourceList="$apt/sources.list" -o Dir::Etc::SourceParts="$apt/empty" \
+        -o Dir::Etc::Preferences=/dev/null -o Dir::Etc::PreferencesParts="$apt/empty" \
+        -o Dir::State="$apt" -o Dir::State::Lists="$apt/lists" -o Dir::State::status=/dev/null \
+        -o Dir::Cache="$apt" -o Dir::Cache::archives="$apt/archives" \
+        -o APT::Sandbox::User=root -o Acquire::Retries=2 -o Acquire::http::Timeout=30 "$@"
+}
+
+# The package that the newest cloud kernel of suite $1 is in, or nothing.
+kernel_package() {
+    echo "deb [signed-by=$keyring] $mirror $1 main" >"$apt/sources.list"
+    private apt-get update >"$apt/log" 2>&1 || return 0
+    private apt-cache depends linux-image-cloud-amd64 2>>"$apt/log" |
+        sed -n 's/^ *Depends: \(linux-image-[^ ]*\)$/\1/p' | head -n 1
+}
+
+package=
+for suite in bookworm-backports bookworm; do
+    package=$(kernel_package $suite)
+    [ -n "$package" ] && break
+done
+[ -n "$package" ] || unable "no kernel package at $mirror: $(tail -n 1 "$apt/log")"
+
+(cd "$apt" && private apt-get download "$package" >>log 2>&1) ||
+    unable "downloading $package: $(tail -n 1 "$apt/log")"
+
+rm -rf "$kernel" "$kernel.new"
+mkdir -p "$kernel.new/tree"
+dpkg-deb -x "$apt/$package"_*.deb "$kernel.new/tree"
+mv "$kernel.new/tree/boot"/vmlinuz-* "$kernel.new/vmlinuz"
+mv "$kernel.new/tree/boot"/config-* "$kernel.new/config"
+modules=$kernel.new/tree/lib/modules
+[ -d "$modules" ] || modules=$kernel.new/tree/usr/lib/modules
+mv "$modules"/* "$kernel.new/modules"
+rm -rf "$kernel.new/tree" "$apt"
+# Last, so that an interrupted run is not taken for a finished one.
+mv "$kernel.new" "$kernel"
+done_with
