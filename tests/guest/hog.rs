@@ -132,7 +132,7 @@ impl Hog<'_> {
         for index in 0..self.page_count() {
             self.write(index, 0);
             if index % (self.page_count() / 8) == 0 {
-                println!("hog: filled {} MiB", index * PAGE_LEN >> 20);
+                println!("hog: filled {} MiB", (index * PAGE_LEN) >> 20);
             }
         }
         for pass in 1..=passes {

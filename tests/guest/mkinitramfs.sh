@@ -45,7 +45,7 @@ for program in "$@"; do
 done
 
 # What Debian's cloud kernel does not have built in; FUSE and ext4 it has.
-for module in loop; do
+for module in loop fuse; do
     found=$(find "$modules" -name "$module.ko*" | head -n 1)
     case $found in
     *.xz) xz -dc "$found" >"$root/modules/$module.ko" ;;

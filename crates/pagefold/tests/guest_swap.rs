@@ -12,33 +12,42 @@
 //!   device holds something: 768 MiB of them cost 342 MiB, below the limit of 352M set here (half of
 //!   the machine's memory, the default, would be too little). What remains is just enough.
 
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
 mod guest_support;
 
 use guest_support::{Guest, Missing};
 use std::process::Command;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// One guest at a time: each keeps two CPUs busy.
+/// One guest at a time: each keeps two CPUs busy, and they share the folder that the kernel is fetched to.
 static ONE_GUEST: Mutex<()> = Mutex::new(());
 
-/// The guest, or a line that says why not.
-fn guest(test: &str) -> Option<Guest> {
+/// The guest and its turn, or a line that says why not.
+fn guest(test: &str) -> Option<(Guest, MutexGuard<'static, ()>)> {
+    let turn = ONE_GUEST.lock().unwrap_or_else(PoisonError::into_inner);
     let guest = match std::env::var_os("PAGEFOLD_FULL") {
         Some(_) => Guest::prepare(),
         None => Err(Missing("takes minutes; set PAGEFOLD_FULL=1".into())),
     };
-    guest.map_err(|Missing(why)| pagefold_testkit::skipped!("{test}: {}", why.replace('\n', " "))).ok()
+    guest
+        .map_err(|Missing(why)| pagefold_testkit::skipped!("{test}: {}", why.replace('\n', " ")))
+        .ok()
+        .map(|g| (g, turn))
 }
 
 #[test]
 fn guest_swap() {
-    let Some(guest) = guest("guest_swap") else { return };
-    let _alone = ONE_GUEST.lock().unwrap_or_else(PoisonError::into_inner);
+    let Some((guest, _turn)) = guest("guest_swap") else { return };
     let console = guest.run("pf.limit=352M pf.hog=768 pf.passes=1 pf.time_s=840", Duration::from_secs(900));
     console.expect_ok();
     // More than memory could have held went out, and every page was compared with what it should be.
-    assert!(console.number("pswpout") > 300 << 20 >> 12, "hardly anything was swapped:\n{}", console.tail());
+    assert!(
+        console.number("pswpout") > (300 << 20) >> 12,
+        "hardly anything was swapped:\n{}",
+        console.tail()
+    );
     assert_eq!(console.number("failed_reads"), 0, "{}", console.tail());
     assert_eq!(console.number("failed_writes"), 0, "{}", console.tail());
 }
@@ -47,9 +56,8 @@ fn guest_swap() {
 /// they were.
 #[test]
 fn guest_swap_refused() {
-    let Some(guest) = guest("guest_swap_refused") else { return };
+    let Some((guest, _turn)) = guest("guest_swap_refused") else { return };
     let parameters = "pf.limit=16M pf.hog=160 pf.passes=5 pf.reclaim=64M pf.time_s=240";
-    let _alone = ONE_GUEST.lock().unwrap_or_else(PoisonError::into_inner);
     let console = guest.run(parameters, Duration::from_secs(300));
     console.expect_ok();
     assert!(console.number("failed_writes") > 0, "nothing was refused:\n{}", console.tail());

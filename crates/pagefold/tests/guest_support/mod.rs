@@ -1,5 +1,7 @@
 //! Runs a kernel of its own in QEMU, with the scripts of `tests/guest`.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
