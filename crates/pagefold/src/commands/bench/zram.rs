@@ -36,7 +36,8 @@ impl Zram {
         anyhow::ensure!(!in_use, "{DEVICE} is in use; if it is not needed: echo 1 > {ATTRIBUTES}/reset");
         let algorithms = read("comp_algorithm")?;
         let algorithm = algorithms.split(['[', ']']).nth(1).unwrap_or_default().to_string();
-        write("comp_algorithm", CODEC).with_context(|| format!("giving {DEVICE} the codec {CODEC}, as root"))?;
+        write("comp_algorithm", CODEC)
+            .with_context(|| format!("giving {DEVICE} the codec {CODEC}, as root"))?;
         // From here on, dropping puts the device back.
         let configured = Configured { algorithm };
         write("disksize", &len_bytes.to_string())?;
