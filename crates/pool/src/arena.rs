@@ -150,13 +150,6 @@ impl Arena {
         unsafe { self.frames.base().as_ptr().add(frame.0 as usize * FRAME_LEN) }
     }
 
-    /// Brings the line at a place nearer; a hint, and harmless for a frame that there is not.
-    #[inline]
-    pub(crate) fn prefetch(&self, frame: FrameId, offset: usize) {
-        let base = self.frames.base().as_ptr();
-        pagefold_sys::mem::prefetch(base.wrapping_add(frame.0 as usize * FRAME_LEN + offset));
-    }
-
     fn link(&self, frame: FrameId, which: usize) -> &AtomicU32 {
         debug_assert!(frame.0 < self.capacity);
         let offset = frame.0 as usize * LINK_LEN + which * 4;

@@ -171,13 +171,6 @@ impl Pool {
         unsafe { std::slice::from_raw_parts_mut(dst.as_mut_ptr().cast(), len_bytes) }
     }
 
-    /// Says that the object will be freed soon. A hint: the handle may be stale or made up.
-    #[inline]
-    pub fn expect_free(&self, handle: Handle) {
-        // Freeing writes a hole's links over the object's first words, which nobody has read lately.
-        self.source.arena().prefetch(handle.pos().frame(), handle.pos().offset());
-    }
-
     /// Frees an object, and keeps its class dense by moving others, whose owners are asked.
     ///
     /// # Safety

@@ -105,20 +105,6 @@ impl Drop for Reservation {
     }
 }
 
-/// Asks the CPU to bring the line at an address nearer, because it will be needed soon.
-///
-/// A hint: any address will do, and nothing happens where there is no such instruction.
-#[inline]
-pub fn prefetch(address: *const u8) {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: a prefetch reads nothing that the program can see and never faults, whatever the address.
-    unsafe {
-        std::arch::x86_64::_mm_prefetch(address.cast(), std::arch::x86_64::_MM_HINT_T0);
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = address;
-}
-
 /// All memory of this machine, bytes. 0 if the kernel does not say.
 pub fn total_bytes() -> u64 {
     rustix::system::sysinfo().totalram as u64 * u64::from(rustix::system::sysinfo().mem_unit.max(1))

@@ -9,7 +9,6 @@ use crate::engine::error::StoreError;
 use crate::engine::store::Store;
 use crate::slot::Content;
 use pagefold_page::{PAGE_SIZE, Page, PageIndex, Span, spans};
-use pagefold_pool::Handle;
 use pagefold_sys::cpu;
 
 /// Slots that one question about an extent may look at.
@@ -126,10 +125,6 @@ impl Store {
     fn write_page(&self, index: PageIndex, page: &Page) -> Result<(), StoreError> {
         let cpu = cpu::current();
         let slot = self.slot(index)?;
-        // What this write replaces is far from the CPU; it comes nearer while the codec works.
-        if let Some(old) = slot.peek_handle() {
-            self.pool.expect_free(Handle::from_bits(old));
-        }
         let new = self.fold(cpu, index, page)?;
         self.publish(cpu, slot, new);
         Ok(())

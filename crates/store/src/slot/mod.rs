@@ -86,15 +86,6 @@ impl Slot {
         Some(SlotGuard { slot: self, locked: Locked::try_acquire(&self.word)? })
     }
 
-    /// The handle that the slot seems to hold: a hint for prefetching, read without the lock.
-    #[inline]
-    pub fn peek_handle(&self) -> Option<u64> {
-        match Word(self.word.load(Ordering::Relaxed)).state() {
-            State::Folded | State::Raw => Some(self.payload.load(Ordering::Relaxed)),
-            State::Empty | State::SameFilled => None,
-        }
-    }
-
     /// Whether the slot is empty at this moment; needs no lock, because an empty slot has no payload.
     #[inline]
     pub fn is_empty(&self) -> bool {

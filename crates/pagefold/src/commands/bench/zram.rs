@@ -36,9 +36,10 @@ impl Zram {
         anyhow::ensure!(!in_use, "{DEVICE} is in use; if it is not needed: echo 1 > {ATTRIBUTES}/reset");
         let algorithms = read("comp_algorithm")?;
         let algorithm = algorithms.split(['[', ']']).nth(1).unwrap_or_default().to_string();
-        // From here on, dropping resets the device.
+        write("comp_algorithm", CODEC)
+            .with_context(|| format!("giving {DEVICE} the codec {CODEC}, as root"))?;
+        // From here on, dropping puts the device back.
         let configured = Configured { algorithm };
-        write("comp_algorithm", CODEC).with_context(|| format!("the kernel's zram has no {CODEC}"))?;
         write("disksize", &len_bytes.to_string())?;
         let file = pagefold_sys::direct::open_exclusive(Path::new(DEVICE))
             .with_context(|| format!("opening {DEVICE} for direct I/O"))?;
