@@ -23,8 +23,10 @@ use std::time::Duration;
 
 /// Frames made ready at once: enough to hide the cost of the system call, little enough to waste.
 const BATCH: u32 = 32;
-/// Ready frames kept without a reserve; more are returned to the kernel.
-const READY_MAX: u32 = 128;
+/// Ready frames kept besides a reserve; more are returned to the kernel. 4 MiB: what is stored swings by
+/// about that much when pages of one kind replace pages of another, and each frame returned too early
+/// costs two system calls.
+const READY_MAX: u32 = 1024;
 const _: () = assert!(READY_MAX > BATCH);
 /// Bytes of links per frame.
 const LINK_LEN: usize = 8;
