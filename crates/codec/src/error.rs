@@ -66,11 +66,3 @@ pub enum CodecError {
         src_len_bytes: usize,
     },
 }
-
-/// liblz4's convention: compressed length, or 0 where the destination was too short.
-pub(crate) fn positive(codec: &'static str, len: i32, dst_len_bytes: usize) -> Result<usize, CodecError> {
-    match usize::try_from(len) {
-        Ok(len) if len > 0 => Ok(len),
-        _ => Err(CodecError::Compress { codec, dst_len_bytes }),
-    }
-}

@@ -18,6 +18,7 @@
 mod codec;
 mod deflate;
 mod error;
+mod liblz4;
 mod lz4;
 mod lz4hc;
 pub mod lzo;

@@ -1,11 +1,10 @@
 //! LZ4 block format by liblz4's high-compression encoder: slower to write, as fast to read as lz4.
 
+use crate::CodecError;
 use crate::codec::{Algorithm, Stream};
-use crate::lz4::{c_len, decompress_block, dictionary_tail};
+use crate::liblz4::{Dictionary, RawStream, c_len, compressed_len, decompress_block};
 use crate::table::{Backend, Levels};
-use crate::{CodecError, error};
 use std::ffi::{c_char, c_int, c_void};
-use std::ptr::NonNull;
 use std::sync::Arc;
 
 const NAME: &str = "lz4hc";
@@ -18,7 +17,6 @@ pub(crate) const BACKEND: Backend = Backend {
     open: |level, dictionary| Ok(Box::new(Lz4Hc::new(level, dictionary)?)),
 };
 
-// Signatures from lz4hc.h of LZ4 1.10; see `lz4.rs` for why they are declared here.
 unsafe extern "C" {
     fn LZ4_createStreamHC() -> *mut c_void;
     fn LZ4_freeStreamHC(stream: *mut c_void) -> c_int;
@@ -42,33 +40,9 @@ unsafe extern "C" {
     ) -> c_int;
 }
 
-/// A liblz4 high-compression stream object, owned.
-struct RawStream(NonNull<c_void>);
-
-// SAFETY: plain memory owned by this value; liblz4 ties it to no thread.
-unsafe impl Send for RawStream {}
-// SAFETY: shared only as a const dictionary, which liblz4 reads and never writes.
-unsafe impl Sync for RawStream {}
-
-impl RawStream {
-    fn new() -> Result<Self, CodecError> {
-        // SAFETY: no arguments; returns null or an initialised stream that the caller frees.
-        let stream = unsafe { LZ4_createStreamHC() };
-        NonNull::new(stream).map(RawStream).ok_or(CodecError::NoMemory { codec: NAME })
-    }
-}
-
-impl Drop for RawStream {
-    fn drop(&mut self) {
-        // SAFETY: made by LZ4_createStreamHC, freed once.
-        unsafe { LZ4_freeStreamHC(self.0.as_ptr()) };
-    }
-}
-
-/// A dictionary and the table liblz4 made of it. The table points into the bytes.
-struct Dictionary {
-    table: RawStream,
-    bytes: Arc<[u8]>,
+fn raw_stream() -> Result<RawStream, CodecError> {
+    // SAFETY: the two functions belong together.
+    unsafe { RawStream::new(NAME, LZ4_createStreamHC, LZ4_freeStreamHC) }
 }
 
 struct Lz4Hc {
@@ -78,22 +52,14 @@ struct Lz4Hc {
 
 impl Lz4Hc {
     fn new(level: i32, dictionary: Option<&[u8]>) -> Result<Self, CodecError> {
-        let dictionary = match dictionary {
-            None => None,
-            Some(bytes) => {
-                let (table, tail) = (RawStream::new()?, dictionary_tail(bytes));
-                // SAFETY: the stream is live.
-                unsafe { LZ4_resetStreamHC_fast(table.0.as_ptr(), level) };
-                // SAFETY: the stream is live and the bytes stay where they are as long as it: both are
-                // fields of one value and the bytes are on the heap.
-                let used =
-                    unsafe { LZ4_loadDictHC(table.0.as_ptr(), tail.as_ptr().cast(), c_len(tail.len())) };
-                if used == 0 {
-                    return Err(CodecError::BadDictionary { codec: NAME, len_bytes: bytes.len() });
-                }
-                Some(Arc::new(Dictionary { table, bytes: tail }))
-            }
+        let prepare = |bytes| {
+            let stream = raw_stream()?;
+            // SAFETY: the stream is live.
+            unsafe { LZ4_resetStreamHC_fast(stream.as_ptr(), level) };
+            // SAFETY: the function is for streams of this kind, and one just reset is ready for it.
+            Ok(Arc::new(unsafe { Dictionary::new(NAME, stream, LZ4_loadDictHC, bytes) }?))
         };
+        let dictionary = dictionary.map(prepare).transpose()?;
         Ok(Lz4Hc { level, dictionary })
     }
 }
@@ -101,7 +67,7 @@ impl Lz4Hc {
 impl Algorithm for Lz4Hc {
     fn stream(&self) -> Result<Box<dyn Stream>, CodecError> {
         let (level, dictionary) = (self.level, self.dictionary.clone());
-        Ok(Box::new(Lz4HcStream { state: RawStream::new()?, level, dictionary }))
+        Ok(Box::new(Lz4HcStream { state: raw_stream()?, level, dictionary }))
     }
 }
 
@@ -114,7 +80,7 @@ struct Lz4HcStream {
 
 impl Stream for Lz4HcStream {
     fn compress(&mut self, src: &[u8], dst: &mut [u8]) -> Result<usize, CodecError> {
-        let state = self.state.0.as_ptr();
+        let state = self.state.as_ptr();
         let (from, to) = (src.as_ptr().cast(), dst.as_mut_ptr().cast());
         let (src_len, dst_len) = (c_len(src.len()), c_len(dst.len()));
         let len = match &self.dictionary {
@@ -127,15 +93,15 @@ impl Stream for Lz4HcStream {
                 // SAFETY: the state is live and only ever used as a stream.
                 unsafe { LZ4_resetStreamHC_fast(state, self.level) };
                 // SAFETY: the dictionary outlives the state: this value holds an Arc of it.
-                unsafe { LZ4_attach_HC_dictionary(state, dictionary.table.0.as_ptr()) };
+                unsafe { LZ4_attach_HC_dictionary(state, dictionary.table.as_ptr()) };
                 // SAFETY: as for the call without dictionary.
                 unsafe { LZ4_compress_HC_continue(state, from, to, src_len, dst_len) }
             }
         };
-        error::positive(NAME, len, dst.len())
+        compressed_len(NAME, len, dst.len())
     }
 
     fn decompress(&mut self, src: &[u8], dst: &mut [u8]) -> Result<usize, CodecError> {
-        decompress_block(NAME, src, dst, self.dictionary.as_ref().map(|d| &*d.bytes))
+        decompress_block(NAME, src, dst, self.dictionary.as_deref())
     }
 }
