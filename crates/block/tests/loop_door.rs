@@ -133,13 +133,19 @@ fn swap_area_takes_pages_and_gives_them_back() {
         page.fill(i as u8 | 1);
     }
     let before = recorder.writes.lock().unwrap().len();
-    // SAFETY: the range is this buffer, whole pages of it; paging out keeps contents.
-    let advised = unsafe { libc::madvise(pages.as_mut_ptr().cast(), pages.len(), libc::MADV_PAGEOUT) };
-    assert_eq!(advised, 0);
-    // Unless someone else offers swap of higher priority, the pages are on the device now.
-    if swap::areas().unwrap().len() == 1 {
-        assert!(recorder.writes.lock().unwrap().len() > before, "nothing was swapped out");
+    // Unless someone else offers swap of higher priority, the pages go to this device. Pages that another
+    // CPU has only just listed are passed over, and writing takes a moment: ask until something came.
+    let swapped = || recorder.writes.lock().unwrap().len() > before;
+    for _ in 0..500 {
+        let (start, len) = (pages.as_mut_ptr().cast(), pages.len());
+        // SAFETY: the range is this buffer, whole pages of it; paging out keeps contents.
+        assert_eq!(unsafe { libc::madvise(start, len, libc::MADV_PAGEOUT) }, 0);
+        if swapped() || swap::areas().unwrap().len() > 1 {
+            break;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(10));
     }
+    assert!(swapped() || swap::areas().unwrap().len() > 1, "nothing was swapped out");
     let room = swap::room_without(number).unwrap().unwrap();
     assert!(room.fits(), "{room:?}");
     swap::swapoff(&area.0).unwrap();
