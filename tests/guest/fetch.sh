@@ -3,6 +3,7 @@
 #
 # Nothing is installed and no setting of the system is changed: apt runs with its own source list,
 # lists and archive inside the cache. With a kernel in the cache it does nothing and needs no network.
+# PAGEFOLD_GUEST_KERNEL names another flavour than cloud-amd64; it wants a cache of its own.
 #
 # usage: fetch.sh [CACHE]      prints two lines: the kernel image's path, the modules' folder
 #
@@ -13,6 +14,7 @@ set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 cache=${1:-${PAGEFOLD_GUEST_CACHE:-$here/../../target/guest}}
 kernel=$cache/kernel
+flavour=${PAGEFOLD_GUEST_KERNEL:-cloud-amd64}
 
 unable() {
     echo "fetch.sh: $*" >&2
@@ -51,11 +53,11 @@ private() {
         -o APT::Sandbox::User=root -o Acquire::Retries=2 -o Acquire::http::Timeout=30 "$@"
 }
 
-# The package that the newest cloud kernel of suite $1 is in, or nothing.
+# The package that the newest kernel of suite $1 is in, or nothing.
 kernel_package() {
     echo "deb [signed-by=$keyring] $mirror $1 main" >"$apt/sources.list"
     private apt-get update >"$apt/log" 2>&1 || return 0
-    private apt-cache depends linux-image-cloud-amd64 2>>"$apt/log" |
+    private apt-cache depends "linux-image-$flavour" 2>>"$apt/log" |
         sed -n 's/^ *Depends: \(linux-image-[^ ]*\)$/\1/p' | head -n 1
 }
 
