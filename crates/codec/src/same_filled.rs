@@ -33,6 +33,10 @@ fn word_at(page: &Page, at: usize) -> u64 {
 fn repeats(page: &Page, word: u64) -> bool {
     #[cfg(target_arch = "x86_64")]
     {
+        if is_x86_feature_detected!("avx512f") {
+            // SAFETY: AVX-512F was detected on this CPU.
+            return unsafe { x86::repeats_avx512(page, word) };
+        }
         if is_x86_feature_detected!("avx2") {
             // SAFETY: AVX2 was detected on this CPU.
             return unsafe { x86::repeats_avx2(page, word) };
@@ -60,6 +64,23 @@ fn repeats_portable(page: &Page, word: u64) -> bool {
 mod x86 {
     use super::{BLOCK_LEN, Page};
     use std::arch::x86_64::*;
+
+    #[target_feature(enable = "avx512f")]
+    pub(super) fn repeats_avx512(page: &Page, word: u64) -> bool {
+        /// `a | (b ^ c)` as the truth table that the instruction takes: one bit for each of the eight
+        /// combinations, `a` the highest bit of the index.
+        const OR_XOR: i32 = 0b1111_0110;
+        let want = _mm512_set1_epi64(word as i64);
+        page.chunks_exact(BLOCK_LEN).all(|block| {
+            let mut differs = _mm512_setzero_si512();
+            for lane in block.chunks_exact(64) {
+                // SAFETY: the lane is 64 readable bytes and the load needs no alignment.
+                let have = unsafe { _mm512_loadu_si512(lane.as_ptr().cast()) };
+                differs = _mm512_ternarylogic_epi64::<OR_XOR>(differs, have, want);
+            }
+            _mm512_test_epi64_mask(differs, differs) == 0
+        })
+    }
 
     #[target_feature(enable = "avx2")]
     pub(super) fn repeats_avx2(page: &Page, word: u64) -> bool {
@@ -102,6 +123,12 @@ pub fn variants() -> Vec<Variant> {
     #[cfg(target_arch = "x86_64")]
     {
         list.push(("sse2", x86::repeats_sse2));
+        if is_x86_feature_detected!("avx512f") {
+            list.push(("avx512", |page, word| {
+                // SAFETY: AVX-512F was detected on this CPU.
+                unsafe { x86::repeats_avx512(page, word) }
+            }));
+        }
         if is_x86_feature_detected!("avx2") {
             list.push(("avx2", |page, word| {
                 // SAFETY: AVX2 was detected on this CPU.
