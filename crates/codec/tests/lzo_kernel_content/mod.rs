@@ -56,7 +56,11 @@ fn piece(kind: usize, noise: &mut Noise, data: &mut Vec<u8>) {
         // Zero runs around the longest instruction, 2051, and of any length below.
         2 => {
             literals(noise, 5, data);
-            let len = if noise.next().is_multiple_of(2) { noise.within(2040, 2070) } else { noise.within(20, 2060) };
+            let len = if noise.next().is_multiple_of(2) {
+                noise.within(2040, 2070)
+            } else {
+                noise.within(20, 2060)
+            };
             data.resize(data.len() + len, 0);
         }
         // Structured words: pointers of one region, counters, flags.
