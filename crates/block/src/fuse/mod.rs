@@ -113,6 +113,8 @@ impl FuseDisk {
         }
         match session.join() {
             Ok(Ok(())) => Ok(()),
+            // What a thread is told that was reading just when the connection was aborted: by us, above.
+            Ok(Err(e)) if e.raw_os_error() == Some(libc::ECONNABORTED) => Ok(()),
             Ok(Err(e)) => Err(DoorError::Session(e.to_string())),
             Err(_) => Err(DoorError::Session("a FUSE thread panicked".into())),
         }
