@@ -1,18 +1,20 @@
-//! Where parked pages live: one narrow seam, and its memory implementation.
+//! Where parked pages live: one narrow seam, its media, and layers of faults and delays.
 //!
 //! A [`Backing`] is a range of bytes that can be read, written, flushed and
 //! discarded, one request at a time or many ([`Queue`]: submit many, complete many).
 //! A request owns its buffer and comes back with it, whatever became of it, so that
-//! whoever parks pages can try again or put the page back. Faults, delays and rates
-//! are layers that implement the same seam.
+//! whoever parks pages can try again or put the page back. Buffers come from a budget
+//! ([`Buffers`]), whose region a medium may register once with the kernel.
 //!
 //! It does not know what is in the bytes, keeps no index and no free list, and starts
-//! no threads. Files, block devices and object stores are implementations to come.
+//! no threads.
 
+mod buffer;
 mod error;
 mod memory;
 mod queue;
 
+pub use buffer::{BUFFER_ALIGN_BYTES, Buffer, BufferStats, Buffers, Demand};
 pub use error::BackingError;
 pub use memory::MemoryBacking;
 pub use queue::{Completion, Operation, Queue, Request, SyncQueue};
@@ -20,11 +22,20 @@ pub use queue::{Completion, Operation, Queue, Request, SyncQueue};
 /// A medium of a fixed number of bytes, shared by any number of threads.
 ///
 /// A range that does not lie inside it is refused with [`BackingError::OutOfRange`] and nothing is done.
-/// What was never written reads as zeroes. A failed write leaves its range undefined and everything else
-/// as it was.
+/// What was never written reads as zeroes. A failed write leaves its range undefined, and everything else
+/// as it was, apart from the rest of the blocks ([`Backing::block_bytes`]) at its edges.
 pub trait Backing: Send + Sync {
     /// The size in bytes.
     fn len_bytes(&self) -> u64;
+
+    /// Alignment (a power of two, 1 for memory) of offset, length and memory of requests that are served
+    /// without a copy.
+    ///
+    /// Others are served too, by way of a copy. A misaligned write reads, changes and writes the whole
+    /// blocks at its edges, and that is **not atomic**: two at once that share a block can lose one's bytes.
+    fn block_bytes(&self) -> usize {
+        1
+    }
 
     /// Fills `buf` from byte `offset`.
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), BackingError>;
@@ -39,7 +50,13 @@ pub trait Backing: Send + Sync {
     fn discard(&self, offset: u64, len_bytes: u64) -> Result<(), BackingError>;
 
     /// A queue for up to `depth` requests in flight.
-    fn queue(&self, depth: usize) -> Result<Box<dyn Queue + '_>, BackingError>;
+    ///
+    /// Registers the region of `buffers` with the medium where that helps. Buffers from elsewhere are
+    /// served as well, at a higher price.
+    fn queue<'a>(&'a self, depth: usize, buffers: &'a Buffers) -> Result<Box<dyn Queue + 'a>, BackingError>;
+
+    /// What it is, in a few words for people: "file, direct I/O, io_uring".
+    fn describe(&self) -> String;
 
     /// Checks that a range lies inside the medium.
     fn check_range(&self, offset: u64, len_bytes: u64) -> Result<(), BackingError> {

@@ -1,6 +1,6 @@
 //! A medium of plain memory, for tests and as the twin of the others.
 
-use crate::{Backing, BackingError, Queue, SyncQueue};
+use crate::{Backing, BackingError, Buffers, Queue, SyncQueue};
 use std::sync::{PoisonError, RwLock};
 
 /// Bytes in memory, all allocated at creation.
@@ -43,36 +43,40 @@ impl Backing for MemoryBacking {
         Ok(())
     }
 
-    fn queue(&self, depth: usize) -> Result<Box<dyn Queue + '_>, BackingError> {
+    fn queue<'a>(&'a self, depth: usize, _: &'a Buffers) -> Result<Box<dyn Queue + 'a>, BackingError> {
         Ok(Box::new(SyncQueue::new(self, depth)))
+    }
+
+    fn describe(&self) -> String {
+        "memory".to_string()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Completion, Operation, Request};
+    use crate::{Buffer, Completion, Operation, Request};
 
-    fn request(id: u64, operation: Operation, offset: u64, buf: Vec<u8>) -> Request {
-        Request { id, operation, offset, buf }
+    fn request(id: u64, operation: Operation, offset: u64, data: &[u8]) -> Request {
+        Request { id, operation, offset, buf: Buffer::copy_of(data), len_bytes: data.len() }
     }
 
     #[test]
     fn queue_returns_every_request_with_its_buffer() {
-        let medium = MemoryBacking::new(8192);
-        let mut queue = medium.queue(3).unwrap();
-        queue.submit(request(1, Operation::Write, 10, b"folded".to_vec())).unwrap();
-        queue.submit(request(2, Operation::Read, 10, vec![0; 6])).unwrap();
-        queue.submit(request(3, Operation::Write, 8190, vec![1; 3])).unwrap();
-        let refused = queue.submit(request(4, Operation::Read, 0, vec![])).unwrap_err();
+        let (medium, buffers) = (MemoryBacking::new(8192), Buffers::new(0).unwrap());
+        let mut queue = medium.queue(3, &buffers).unwrap();
+        queue.submit(request(1, Operation::Write, 10, b"folded")).unwrap();
+        queue.submit(request(2, Operation::Read, 10, &[0; 6])).unwrap();
+        queue.submit(request(3, Operation::Write, 8190, &[1; 3])).unwrap();
+        let refused = queue.submit(request(4, Operation::Read, 0, &[])).unwrap_err();
         assert_eq!(refused.request.id, 4);
         assert!(matches!(refused.result, Err(BackingError::QueueFull { depth: 3 })));
         let mut done: Vec<Completion> = Vec::new();
         assert_eq!(queue.complete(usize::MAX, &mut done), 3);
         assert_eq!(queue.in_flight(), 0);
-        assert_eq!(done[1].request.buf, b"folded");
+        assert_eq!(&*done[1].request.buf, b"folded");
         assert!(matches!(done[2].result, Err(BackingError::OutOfRange { .. })));
-        assert_eq!(done[2].request.buf, [1; 3]);
+        assert_eq!(&*done[2].request.buf, [1; 3]);
     }
 
     #[test]

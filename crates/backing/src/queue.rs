@@ -1,6 +1,6 @@
 //! Many requests at once.
 
-use crate::{Backing, BackingError};
+use crate::{Backing, BackingError, Buffer};
 use std::collections::VecDeque;
 
 /// What a request does.
@@ -22,7 +22,22 @@ pub struct Request {
     /// Where, bytes.
     pub offset: u64,
     /// With what.
-    pub buf: Vec<u8>,
+    pub buf: Buffer,
+    /// How many bytes of the buffer, from its start, take part; at most its length.
+    pub len_bytes: usize,
+}
+
+impl Request {
+    /// Does this one request and waits for it.
+    pub fn run(&mut self, backing: &dyn Backing) -> Result<(), BackingError> {
+        let (len_bytes, buf_len_bytes) = (self.len_bytes, self.buf.len());
+        let bytes = self.buf.get_mut(..len_bytes);
+        let bytes = bytes.ok_or(BackingError::ShortBuffer { len_bytes, buf_len_bytes })?;
+        match self.operation {
+            Operation::Read => backing.read_at(self.offset, bytes),
+            Operation::Write => backing.write_at(self.offset, bytes),
+        }
+    }
 }
 
 /// A request that has come back, done or not.
@@ -35,9 +50,15 @@ pub struct Completion {
 }
 
 /// Requests in flight of one submitter. Dropping it waits for them.
+///
+/// Requests in flight together are not ordered among each other, even where they overlap.
 pub trait Queue: Send {
-    /// Starts a request; a full queue gives it back.
+    /// Takes a request; a full queue gives it back. It may start no sooner than [`Queue::start`] or
+    /// [`Queue::complete`], so that many can start with one system call.
     fn submit(&mut self, request: Request) -> Result<(), Completion>;
+
+    /// Starts what was submitted, for those who have something else to do before they wait.
+    fn start(&mut self) {}
 
     /// Waits until `min` requests (or all in flight, if fewer) have completed and appends these and any
     /// others that have to `done`, in any order. Returns how many.
@@ -73,10 +94,7 @@ impl Queue for SyncQueue<'_> {
     fn complete(&mut self, min: usize, done: &mut Vec<Completion>) -> usize {
         let count = min.min(self.waiting.len());
         for mut request in self.waiting.drain(..count) {
-            let result = match request.operation {
-                Operation::Read => self.backing.read_at(request.offset, &mut request.buf),
-                Operation::Write => self.backing.write_at(request.offset, &request.buf),
-            };
+            let result = request.run(self.backing);
             done.push(Completion { request, result });
         }
         count

@@ -1,0 +1,107 @@
+//! Which units of a region are handed out: a bitmap, searched first-fit.
+
+const WORD_BITS: usize = u64::BITS as usize;
+
+/// One bit per unit; set means handed out.
+pub(super) struct UnitMap {
+    words: Vec<u64>,
+    unit_count: usize,
+    /// No unit below this one is free, so searches begin here.
+    first_free: usize,
+}
+
+impl UnitMap {
+    pub(super) fn new(unit_count: usize) -> Self {
+        UnitMap { words: vec![0; unit_count.div_ceil(WORD_BITS)], unit_count, first_free: 0 }
+    }
+
+    /// Takes the first run of `count` (at least 1) free units and returns its first.
+    pub(super) fn take(&mut self, count: usize) -> Option<usize> {
+        let mut at = self.next(self.first_free, false);
+        self.first_free = at;
+        while at.checked_add(count)? <= self.unit_count {
+            let end = self.next(at, true);
+            if end - at >= count {
+                self.mark(at, count, true);
+                if at == self.first_free {
+                    self.first_free = at + count;
+                }
+                return Some(at);
+            }
+            at = self.next(end, false);
+        }
+        None
+    }
+
+    /// Frees `count` units from `first`.
+    pub(super) fn give_back(&mut self, first: usize, count: usize) {
+        self.mark(first, count, false);
+        self.first_free = self.first_free.min(first);
+    }
+
+    /// The first unit from `from` on that is used (or free); the number of units if there is none.
+    fn next(&self, from: usize, used: bool) -> usize {
+        let mut index = from / WORD_BITS;
+        let mut ignored_bits = (1_u64 << (from % WORD_BITS)) - 1;
+        while let Some(&word) = self.words.get(index) {
+            let wanted = (if used { word } else { !word }) & !ignored_bits;
+            if wanted != 0 {
+                return (index * WORD_BITS + wanted.trailing_zeros() as usize).min(self.unit_count);
+            }
+            ignored_bits = 0;
+            index += 1;
+        }
+        self.unit_count
+    }
+
+    fn mark(&mut self, first: usize, count: usize, used: bool) {
+        for unit in first..first + count {
+            let (word, bit) = (&mut self.words[unit / WORD_BITS], 1_u64 << (unit % WORD_BITS));
+            debug_assert_eq!(*word & bit != 0, !used, "unit {unit} taken or returned twice");
+            *word = if used { *word | bit } else { *word & !bit };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// The obvious twin: one bool per unit, every start tried.
+    struct Naive(Vec<bool>);
+
+    impl Naive {
+        fn take(&mut self, count: usize) -> Option<usize> {
+            let found = (0..self.0.len())
+                .find(|&at| self.0.get(at..at + count).is_some_and(|run| run.iter().all(|used| !used)))?;
+            self.0[found..found + count].fill(true);
+            Some(found)
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn finds_what_the_naive_search_finds(
+            unit_count in 0_usize..300,
+            steps in prop::collection::vec((any::<bool>(), 1_usize..70, any::<prop::sample::Index>()), 0..200),
+        ) {
+            let (mut map, mut naive, mut held) = (UnitMap::new(unit_count), Naive(vec![false; unit_count]), vec![]);
+            for (take, count, which) in steps {
+                if take || held.is_empty() {
+                    let found = map.take(count);
+                    prop_assert_eq!(found, naive.take(count));
+                    held.extend(found.map(|first| (first, count)));
+                } else {
+                    let (first, count): (usize, usize) = held.swap_remove(which.index(held.len()));
+                    map.give_back(first, count);
+                    naive.0[first..first + count].fill(false);
+                }
+            }
+            for (first, count) in held {
+                map.give_back(first, count);
+            }
+            prop_assert_eq!(map.take(unit_count.max(1)), (unit_count > 0).then_some(0));
+        }
+    }
+}
