@@ -28,10 +28,14 @@ impl From<StoreError> for BlockError {
             StoreError::Corrupt { index, .. } | StoreError::Compress { index, .. } => {
                 BlockError::Corrupt { index }
             }
-            // Errors of set-up do not come from requests; if one did, the request is what was wrong.
-            StoreError::BadLength(_) | StoreError::Codec(_) | StoreError::SetUp(_) => {
-                BlockError::OutOfRange { offset: 0, len: 0, device_len: 0 }
+            StoreError::ReadBack { index, .. } | StoreError::CorruptRecord { index, .. } => {
+                BlockError::Corrupt { index }
             }
+            // Errors of set-up do not come from requests; if one did, the request is what was wrong.
+            StoreError::BadLength(_)
+            | StoreError::Codec(_)
+            | StoreError::SetUp(_)
+            | StoreError::Attach(_) => BlockError::OutOfRange { offset: 0, len: 0, device_len: 0 },
         }
     }
 }

@@ -30,4 +30,6 @@ mod sync;
 #[cfg(not(loom))]
 mod engine;
 #[cfg(not(loom))]
+pub mod parking;
+#[cfg(not(loom))]
 pub use engine::*;

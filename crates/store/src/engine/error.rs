@@ -1,5 +1,7 @@
 //! What can go wrong in a store.
 
+use crate::parking::AttachError;
+use pagefold_backing::BackingError;
 use pagefold_codec::CodecError;
 use pagefold_page::PageIndex;
 use pagefold_pool::SourceError;
@@ -44,6 +46,27 @@ pub enum StoreError {
         /// What the codec said.
         source: CodecError,
     },
+    /// A parked page could not be read back. It stays where it is.
+    #[error("page {index} cannot be read back from byte {offset} of the backing: {source}")]
+    ReadBack {
+        /// The page.
+        index: PageIndex,
+        /// Where its record is.
+        offset: u64,
+        /// What the medium said.
+        source: BackingError,
+    },
+    /// The record of a parked page is not what was written. The contents are lost; the page can be written anew.
+    #[error("page {index} is lost: its record at byte {offset} of the backing is corrupt")]
+    CorruptRecord {
+        /// The page.
+        index: PageIndex,
+        /// Where its record is.
+        offset: u64,
+    },
+    /// The backing cannot be used.
+    #[error(transparent)]
+    Attach(AttachError),
     /// The codec cannot be set up.
     #[error(transparent)]
     Codec(CodecError),

@@ -137,6 +137,9 @@ impl Store {
                 return Ok(generation);
             }
             Content::Folded { handle, len_bytes, .. } => (handle, usize::from(len_bytes)),
+            Content::Parked(parked) => {
+                return Err(StoreError::CorruptRecord { index, offset: parked.location });
+            }
         };
         // SAFETY: as for raw pages; the slot's length is that of the object.
         let bytes = unsafe { self.pool.copy_out(Handle::from_bits(handle), &mut compressed[..len]) };

@@ -5,6 +5,7 @@ use crate::engine::counters::{Counter, Counters};
 use crate::engine::error::StoreError;
 use crate::engine::stats::{IoStat, MemoryStats, MmStat, Stats};
 use crate::engine::table::SlotTable;
+use crate::parking::{ParkConfig, Parking};
 use crate::slot::Content;
 use pagefold_codec::{Codec, Streams};
 use pagefold_page::{PAGE_SIZE, PageIndex};
@@ -27,6 +28,7 @@ pub struct Store {
     pub(crate) table: SlotTable,
     // After the table, whose chunks lie in the arena that the pool's source owns.
     pub(crate) pool: Pool,
+    parking: Option<Parking>,
     _reserve: Option<Reserve>,
 }
 
@@ -62,10 +64,22 @@ impl Store {
             same_filled: AtomicBool::new(config.same_filled),
             table: SlotTable::new(config.page_count()).map_err(StoreError::SetUp)?,
             pool: Pool::new(source),
+            parking: None,
             _reserve: None,
         };
         store.set_mem_limit(config.mem_limit);
         Ok(store)
+    }
+
+    /// Takes a backing into use. What it held is lost. Done once, before the store is shared.
+    pub fn attach(&mut self, config: ParkConfig) -> Result<(), StoreError> {
+        self.parking = Some(Parking::attach(config).map_err(StoreError::Attach)?);
+        Ok(())
+    }
+
+    /// Its parking, if it has a backing.
+    pub fn parking(&self) -> Option<&Parking> {
+        self.parking.as_ref()
     }
 
     /// The size in bytes.
@@ -178,6 +192,8 @@ impl Shares {
             Content::SameFilled(_) => (1, 0, 1, 0),
             Content::Folded { len_bytes, .. } => (1, i64::from(len_bytes), 0, 0),
             Content::Raw { .. } => (1, PAGE_SIZE as i64, 0, 1),
+            // Counted as stored, as zram does; what it takes on the backing is counted there.
+            Content::Parked(_) => (1, 0, 0, 0),
         };
         Shares { stored, bytes, same, huge }
     }

@@ -55,6 +55,12 @@ impl<'a> Locked<'a> {
         self.state
     }
 
+    /// Changes the state bits, to be seen when the lock is released.
+    #[inline]
+    pub(super) fn set_word(&mut self, state: Word) {
+        self.state = state.unlocked();
+    }
+
     /// Unlocks with new state bits.
     #[inline]
     pub(super) fn release_with(mut self, state: Word) {

@@ -12,31 +12,48 @@
 //! empty slots.
 
 mod lock;
+mod peek;
+mod stamp;
 mod word;
 
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use lock::Locked;
-use word::{State, Word};
+pub use peek::Peek;
+pub use stamp::Stamp;
+use word::{Mark, State, Word};
 
 /// The place of one page.
 #[derive(Debug)]
 #[repr(C)]
 pub struct Slot {
     word: AtomicU32,
-    /// Advances whenever the contents change. The upper 8 bits are kept free for an age.
+    /// Lower 24 bits: advances whenever the contents change. Upper 8: the lower half of the time of the
+    /// last access, whose upper half is in the word, because neither has 16 bits to spare.
     generation: AtomicU32,
-    /// Fill word, or pool handle.
+    /// Fill word, pool handle, or location on the backing.
     payload: AtomicU64,
 }
 
 #[cfg(not(loom))]
 const _: () = assert!(size_of::<Slot>() == 16 && align_of::<Slot>() == 8);
 
-const GENERATION_MASK: u32 = (1 << 24) - 1;
+const GENERATION_BITS: u32 = 24;
+const GENERATION_MASK: u32 = (1 << GENERATION_BITS) - 1;
+
+fn parked_word(parked: Parked) -> Word {
+    Word::new(State::Parked).with_len(parked.len_bytes).with_priority(parked.priority)
+}
 
 /// How often a slot's contents have changed, modulo 2^24.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Generation(u32);
+
+impl Generation {
+    /// The number, below 2^24, as it stands in records.
+    pub fn to_bits(self) -> u32 {
+        self.0
+    }
+}
 
 /// What a slot holds. Handles are the pool's, as numbers, because the slot does not look into them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,6 +76,19 @@ pub enum Content {
         /// Pool handle.
         handle: u64,
     },
+    /// Moved to the backing.
+    Parked(Parked),
+}
+
+/// Where and how a page is parked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Parked {
+    /// What the backing's layout made of the place; not looked into here.
+    pub location: u64,
+    /// Bytes there, 1 to 4096; 4096 is the page as it is.
+    pub len_bytes: u16,
+    /// Which of the store's codecs made them, 0 to 3.
+    pub priority: u8,
 }
 
 /// A locked slot. Unlocks when dropped.
@@ -84,6 +114,12 @@ impl Slot {
     #[inline]
     pub fn try_lock(&self) -> Option<SlotGuard<'_>> {
         Some(SlotGuard { slot: self, locked: Locked::try_acquire(&self.word)? })
+    }
+
+    /// What can be seen without the lock, for walks over many slots.
+    #[inline]
+    pub fn peek(&self) -> Peek {
+        Peek::new(Word(self.word.load(Ordering::Relaxed)), self.generation.load(Ordering::Relaxed))
     }
 
     /// Whether the slot is empty at this moment; needs no lock, because an empty slot has no payload.
@@ -112,6 +148,11 @@ impl SlotGuard<'_> {
                 Content::Folded { handle: payload, len_bytes: word.len_bytes(), priority: word.priority() }
             }
             State::Raw => Content::Raw { handle: payload },
+            State::Parked => Content::Parked(Parked {
+                location: payload,
+                len_bytes: word.len_bytes(),
+                priority: word.priority(),
+            }),
         }
     }
 
@@ -141,13 +182,14 @@ impl SlotGuard<'_> {
         self.exchange(Word::new(State::Raw), handle)
     }
 
-    /// Any of the four transitions above, by the contents to come.
+    /// Any of the four transitions above, or to parked contents that were elsewhere, by the contents to come.
     pub fn publish(self, content: Content) -> Content {
         match content {
             Content::Empty => self.clear(),
             Content::SameFilled(fill_word) => self.fill(fill_word),
             Content::Folded { handle, len_bytes, priority } => self.fold(handle, len_bytes, priority),
             Content::Raw { handle } => self.keep_raw(handle),
+            Content::Parked(parked) => self.exchange(parked_word(parked), parked.location),
         }
     }
 
@@ -158,7 +200,7 @@ impl SlotGuard<'_> {
     pub fn relocate(self, old: u64, new: u64) -> bool {
         let holds_old = match self.content() {
             Content::Folded { handle, .. } | Content::Raw { handle } => handle == old,
-            Content::Empty | Content::SameFilled(_) => false,
+            Content::Empty | Content::SameFilled(_) | Content::Parked(_) => false,
         };
         if holds_old {
             self.slot.payload.store(new, Ordering::Relaxed);
@@ -166,9 +208,118 @@ impl SlotGuard<'_> {
         holds_old
     }
 
-    /// The one place where contents change.
+    /// Transition: a page in memory that a pass selected, and that is unchanged since, to parked.
+    ///
+    /// Returns what was held, to be freed; `None`, and nothing changes but the mark, which is cleared, if
+    /// the page is not the one that was selected. The generation stays, because the contents do.
+    pub fn park(mut self, selected: Generation, to: Parked) -> Option<Content> {
+        let old = self.content();
+        if !self.is_selected() || self.generation() != selected {
+            return None;
+        }
+        self.deselect();
+        if !matches!(old, Content::Folded { .. } | Content::Raw { .. }) {
+            return None;
+        }
+        self.replace(parked_word(to), to.location);
+        Some(old)
+    }
+
+    /// Transition: parked at `from` to the same page in memory. Returns whether it was there; if not, nothing
+    /// changes. The generation stays, because the contents do.
+    pub fn promote(self, from: Parked, to: Content) -> bool {
+        let word = match (self.content() == Content::Parked(from), to) {
+            (true, Content::Folded { len_bytes, priority, .. }) => {
+                Word::new(State::Folded).with_len(len_bytes).with_priority(priority)
+            }
+            (true, Content::Raw { .. }) => Word::new(State::Raw),
+            _ => return false,
+        };
+        let (Content::Folded { handle, .. } | Content::Raw { handle }) = to else { return false };
+        self.replace(word, handle);
+        true
+    }
+
+    /// Transition: parked at `from` to parked at `to`, the record having been copied. Returns whether it was at
+    /// `from`; if not, nothing changes. Generation and marks stay.
+    pub fn move_parked(self, from: Parked, to: Parked) -> bool {
+        let is_there = self.content() == Content::Parked(from);
+        if is_there {
+            let keep = |mark, word: Word| if self.locked.word().has(mark) { word.with(mark) } else { word };
+            let word = keep(Mark::Idle, keep(Mark::Accessed, parked_word(to)));
+            self.replace(word, to.location);
+        }
+        is_there
+    }
+
+    /// Marks the page as one that a pass works on. False if it is already, or is not an object in memory.
+    pub fn select(&mut self) -> bool {
+        let word = self.locked.word();
+        let is_free = matches!(word.state(), State::Folded | State::Raw) && !word.has(Mark::Selected);
+        if is_free {
+            self.locked.set_word(word.with(Mark::Selected));
+        }
+        is_free
+    }
+
+    /// Clears the mark of a pass.
+    pub fn deselect(&mut self) {
+        self.locked.set_word(self.locked.word().without(Mark::Selected));
+    }
+
+    /// Whether a pass works on the page.
+    pub fn is_selected(&self) -> bool {
+        self.locked.word().has(Mark::Selected)
+    }
+
+    /// Notes an access: its time, and that the page is not idle. Returns when the page was last read since it
+    /// was stored or parked, if it was.
+    #[inline]
+    pub fn touch(&mut self, now: Stamp) -> Option<Stamp> {
+        let word = self.locked.word();
+        let last = word.has(Mark::Accessed).then(|| self.stamp());
+        self.locked.set_word(word.without(Mark::Idle).with(Mark::Accessed));
+        self.set_stamp(now);
+        last
+    }
+
+    /// The time of the last access.
+    pub fn stamp(&self) -> Stamp {
+        let low = self.slot.generation.load(Ordering::Relaxed) >> GENERATION_BITS;
+        Stamp::from_halves(self.locked.word().stamp_high(), low as u8)
+    }
+
+    /// Sets the time of the last access.
+    #[inline]
+    pub fn set_stamp(&mut self, stamp: Stamp) {
+        let (high, low) = stamp.halves();
+        let generation = self.slot.generation.load(Ordering::Relaxed) & GENERATION_MASK;
+        self.slot.generation.store(generation | u32::from(low) << GENERATION_BITS, Ordering::Relaxed);
+        self.locked.set_word(self.locked.word().with_stamp_high(high));
+    }
+
+    /// Marks the page idle, or not.
+    pub fn set_idle(&mut self, idle: bool) {
+        let word = self.locked.word();
+        self.locked.set_word(if idle { word.with(Mark::Idle) } else { word.without(Mark::Idle) });
+    }
+
+    /// Forgets that the page was accessed: its second chance is used up.
+    pub fn clear_accessed(&mut self) {
+        self.locked.set_word(self.locked.word().without(Mark::Accessed));
+    }
+
+    /// The same page in another form: no new generation.
+    fn replace(self, word: Word, payload: u64) {
+        self.slot.payload.store(payload, Ordering::Relaxed);
+        let word = word.with_stamp_high(self.locked.word().stamp_high());
+        self.locked.release_with(word);
+    }
+
+    /// The one place where contents change. Marks are cleared: they were about what was there before.
     fn exchange(self, word: Word, payload: u64) -> Content {
         let old = self.content();
+        let word = word.with_stamp_high(self.locked.word().stamp_high());
         self.slot.payload.store(payload, Ordering::Relaxed);
         let generation = self.slot.generation.load(Ordering::Relaxed);
         let next = (generation & !GENERATION_MASK) | (generation.wrapping_add(1) & GENERATION_MASK);
@@ -189,6 +340,7 @@ mod tests {
             Content::Folded { handle: (1 << 50) - 1, len_bytes: 1, priority: 0 },
             Content::Folded { handle: 7, len_bytes: 4095, priority: 3 },
             Content::Raw { handle: 9 },
+            Content::Parked(Parked { location: u64::MAX, len_bytes: 4096, priority: 2 }),
         ]
     }
 
@@ -237,6 +389,72 @@ mod tests {
         slot.generation.store(0xab00_0000 | GENERATION_MASK, Ordering::Relaxed);
         slot.lock().fill(1);
         assert_eq!(slot.generation.load(Ordering::Relaxed), 0xab00_0000);
+    }
+
+    const HERE: Parked = Parked { location: 5, len_bytes: 99, priority: 1 };
+    const THERE: Parked = Parked { location: 6, len_bytes: 99, priority: 1 };
+
+    #[test]
+    fn park_only_what_was_selected_and_is_unchanged() {
+        let folded = Content::Folded { handle: 7, len_bytes: 99, priority: 1 };
+        for content in all_contents() {
+            let slot = Slot::new();
+            slot.lock().publish(content);
+            let mut guard = slot.lock();
+            let (generation, is_object) = (guard.generation(), guard.select());
+            assert_eq!(is_object, matches!(content, Content::Folded { .. } | Content::Raw { .. }));
+            assert!(!guard.select());
+            drop(guard);
+            assert_eq!(slot.lock().park(generation, HERE), is_object.then_some(content));
+            assert_eq!(slot.lock().content() == Content::Parked(HERE), is_object);
+            assert_eq!(slot.lock().generation(), generation);
+            assert!(!slot.lock().is_selected());
+        }
+        // Rewritten, and selected again: an old request's result is not taken.
+        let slot = Slot::new();
+        slot.lock().publish(folded);
+        let old = slot.lock().generation();
+        assert!(slot.lock().select());
+        slot.lock().publish(folded);
+        assert!(!slot.lock().is_selected());
+        assert!(slot.lock().select());
+        assert_eq!(slot.lock().park(old, HERE), None);
+        assert!(slot.lock().is_selected());
+        let new = slot.lock().generation();
+        assert_eq!(slot.lock().park(new, HERE), Some(folded));
+    }
+
+    #[test]
+    fn parked_pages_move_and_come_back_only_from_where_they_are() {
+        let slot = Slot::new();
+        let folded = Content::Folded { handle: 7, len_bytes: 99, priority: 1 };
+        slot.lock().publish(Content::Parked(HERE));
+        let generation = slot.lock().generation();
+        slot.lock().touch(Stamp::default());
+        assert!(!slot.lock().move_parked(THERE, HERE));
+        assert!(slot.lock().move_parked(HERE, THERE));
+        assert!(!slot.lock().promote(HERE, folded));
+        assert!(slot.lock().touch(Stamp::default()).is_some());
+        assert!(slot.lock().promote(THERE, folded));
+        assert_eq!(slot.lock().content(), folded);
+        assert_eq!(slot.lock().generation(), generation);
+    }
+
+    #[test]
+    fn accesses_leave_their_time_and_end_idleness() {
+        let slot = Slot::new();
+        slot.lock().publish(Content::Raw { handle: 1 });
+        let generation = slot.lock().generation();
+        slot.lock().set_idle(true);
+        assert!(slot.peek().is_idle());
+        let (first, second) = (Stamp::from_halves(0xab, 0xcd), Stamp::from_halves(1, 2));
+        assert_eq!(slot.lock().touch(first), None);
+        assert_eq!(slot.lock().touch(second), Some(first));
+        let seen = slot.peek();
+        assert!(seen.stamp() == second && !seen.is_idle() && seen.is_accessed() && seen.is_raw());
+        assert_eq!(slot.lock().generation(), generation);
+        slot.lock().fill(3);
+        assert!(slot.peek().stamp() == second && !slot.peek().is_accessed());
     }
 
     #[test]

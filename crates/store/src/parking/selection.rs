@@ -1,0 +1,216 @@
+//! Which pages a pass is to park.
+//!
+//! The words are those of zram's `writeback` attribute, so that scripts for it work:
+//! `type=idle`, `huge`, `huge_idle` or `incompressible`, or one of these bare;
+//! `page_index=N` and `page_indexes=A-B` (both ends included). Words can be repeated and
+//! mixed; a page is selected if any of them selects it. What zram ignores silently, an
+//! unknown word, is an error here.
+
+use crate::parking::error::SelectionError;
+use crate::slot::Peek;
+use pagefold_page::{PageCount, PageIndex};
+use std::ops::RangeInclusive;
+use std::str::FromStr;
+
+/// A property by which pages are selected.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Which {
+    /// Marked idle, and not accessed since.
+    Idle,
+    /// Held raw, because they do not compress.
+    Huge,
+    /// Both.
+    HugeIdle,
+    /// Raw, and no codec of the store is left to try. A store has one codec, so these are all raw pages.
+    Incompressible,
+    /// Not accessed for at least so long.
+    NotAccessedFor {
+        /// How long, seconds.
+        age_s: u64,
+    },
+    /// Every page held in memory as an object.
+    All,
+}
+
+/// A set of pages to park. Only pages that are held as objects are ever parked.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Selection {
+    which: Vec<Which>,
+    /// Sorted, and not overlapping or touching.
+    pages: Vec<RangeInclusive<u64>>,
+}
+
+impl Selection {
+    /// Pages with a property.
+    pub fn of(which: Which) -> Self {
+        Selection { which: vec![which], pages: Vec::new() }
+    }
+
+    /// Pages by index, both ends included. An end before the start is an error.
+    pub fn pages(first: PageIndex, last: PageIndex) -> Result<Self, SelectionError> {
+        let mut selection = Selection::default();
+        selection.add_pages(first.0, last.0)?;
+        Ok(selection)
+    }
+
+    /// Selects what `other` selects, too.
+    pub fn and(mut self, other: Selection) -> Self {
+        self.which.extend(other.which);
+        self.pages.extend(other.pages);
+        self.normalise();
+        self
+    }
+
+    fn add_pages(&mut self, first: u64, last: u64) -> Result<(), SelectionError> {
+        if first > last {
+            return Err(SelectionError::Backwards { first, last });
+        }
+        self.pages.push(first..=last);
+        self.normalise();
+        Ok(())
+    }
+
+    fn normalise(&mut self) {
+        self.pages.sort_by_key(|range| *range.start());
+        let mut merged: Vec<RangeInclusive<u64>> = Vec::with_capacity(self.pages.len());
+        for range in self.pages.drain(..) {
+            match merged.last_mut() {
+                Some(last) if *range.start() <= last.end().saturating_add(1) => {
+                    *last = *last.start()..=(*last.end()).max(*range.end());
+                }
+                _ => merged.push(range),
+            }
+        }
+        self.pages = merged;
+    }
+
+    /// Refuses a selection that names pages outside the device.
+    pub(crate) fn check(&self, count: PageCount) -> Result<(), SelectionError> {
+        match self.pages.last() {
+            Some(range) if *range.end() >= count.0 => {
+                Err(SelectionError::OutOfRange { index: *range.end(), page_count: count.0 })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The runs of pages to look at, in order: all, if anything is selected by property.
+    pub(crate) fn runs(&self, count: PageCount) -> Vec<RangeInclusive<u64>> {
+        match self.which.is_empty() {
+            true => self.pages.clone(),
+            false if count.0 == 0 => Vec::new(),
+            false => vec![0..=count.0 - 1],
+        }
+    }
+
+    /// Whether a page is selected, by what is seen of its slot. `age_s` is the time since its last access.
+    pub(crate) fn wants(&self, index: PageIndex, seen: &Peek, age_s: u64) -> bool {
+        if !seen.is_object() {
+            return false;
+        }
+        self.which.iter().any(|which| match which {
+            Which::Idle => seen.is_idle(),
+            Which::Huge | Which::Incompressible => seen.is_raw(),
+            Which::HugeIdle => seen.is_raw() && seen.is_idle(),
+            Which::NotAccessedFor { age_s: wanted } => age_s >= *wanted,
+            Which::All => true,
+        }) || self.names(index)
+    }
+
+    fn names(&self, index: PageIndex) -> bool {
+        let at = self.pages.partition_point(|range| *range.end() < index.0);
+        self.pages.get(at).is_some_and(|range| range.contains(&index.0))
+    }
+}
+
+impl FromStr for Selection {
+    type Err = SelectionError;
+
+    fn from_str(text: &str) -> Result<Self, SelectionError> {
+        let mut selection = Selection::default();
+        for word in text.split_whitespace() {
+            match word.split_once('=') {
+                None => selection.which.push(which(word, word)?),
+                Some(("type", value)) => selection.which.push(which(word, value)?),
+                Some(("page_index", value)) => {
+                    let index = number(word, value)?;
+                    selection.add_pages(index, index)?;
+                }
+                Some(("page_indexes", value)) => {
+                    let unknown = || SelectionError::Unknown { word: word.to_string() };
+                    let (first, last) = value.split_once('-').ok_or_else(unknown)?;
+                    selection.add_pages(number(word, first)?, number(word, last)?)?;
+                }
+                Some(_) => return Err(SelectionError::Unknown { word: word.to_string() }),
+            }
+        }
+        match selection.which.is_empty() && selection.pages.is_empty() {
+            true => Err(SelectionError::Nothing),
+            false => Ok(selection),
+        }
+    }
+}
+
+fn which(word: &str, value: &str) -> Result<Which, SelectionError> {
+    match value {
+        "idle" => Ok(Which::Idle),
+        "huge" => Ok(Which::Huge),
+        "huge_idle" => Ok(Which::HugeIdle),
+        "incompressible" => Ok(Which::Incompressible),
+        _ => Err(SelectionError::Unknown { word: word.to_string() }),
+    }
+}
+
+fn number(word: &str, digits: &str) -> Result<u64, SelectionError> {
+    let plain = !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit());
+    let parsed = if plain { digits.parse().ok() } else { None };
+    parsed.ok_or_else(|| SelectionError::Unknown { word: word.to_string() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(text: &str) -> Selection {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn words_are_repeated_and_mixed() {
+        let selection = parsed("page_indexes=5-9 huge page_index=3 type=idle page_index=10\n");
+        assert_eq!(selection.which, [Which::Huge, Which::Idle]);
+        assert_eq!(selection.pages, [3..=3, 5..=10]);
+        assert_eq!(selection.runs(PageCount(20)), vec![0..=19]);
+        assert_eq!(parsed("page_indexes=1-2 page_index=4").runs(PageCount(20)), vec![1..=2, 4..=4]);
+        assert_eq!(parsed("incompressible").which, [Which::Incompressible]);
+        assert_eq!(parsed("type=huge_idle").which, [Which::HugeIdle]);
+    }
+
+    #[test]
+    fn wrong_words_are_named() {
+        for bad in [
+            "type=none",
+            "old",
+            "page_index=",
+            "page_index=-1",
+            "page_indexes=4",
+            "page_indexes=4-x",
+            "page_index=+3",
+            "size=3",
+            "page_index=99999999999999999999",
+        ] {
+            let error = bad.parse::<Selection>().unwrap_err();
+            assert!(matches!(&error, SelectionError::Unknown { word } if word == bad), "{bad}: {error}");
+        }
+        assert_eq!(" \n".parse::<Selection>().unwrap_err(), SelectionError::Nothing);
+        let backwards = "page_indexes=5-4".parse::<Selection>().unwrap_err();
+        assert_eq!(backwards, SelectionError::Backwards { first: 5, last: 4 });
+    }
+
+    #[test]
+    fn pages_outside_are_refused() {
+        parsed("page_indexes=0-19").check(PageCount(20)).unwrap();
+        let error = parsed("page_index=1 page_indexes=0-20").check(PageCount(20)).unwrap_err();
+        assert_eq!(error, SelectionError::OutOfRange { index: 20, page_count: 20 });
+    }
+}
