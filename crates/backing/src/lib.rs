@@ -11,11 +11,14 @@
 
 mod buffer;
 mod error;
+mod file;
+pub mod layer;
 mod memory;
 mod queue;
 
 pub use buffer::{BUFFER_ALIGN_BYTES, Buffer, BufferStats, Buffers, Demand};
 pub use error::BackingError;
+pub use file::{Direct, FileBacking, FileOptions, Uring};
 pub use memory::MemoryBacking;
 pub use queue::{Completion, Operation, Queue, Request, SyncQueue};
 
