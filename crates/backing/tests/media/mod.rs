@@ -1,5 +1,7 @@
 //! Every medium and every layer, for tests that hold for all of them.
 
+#![allow(dead_code, reason = "each test file uses its part")]
+
 use pagefold_backing::layer::{
     DelayLayer, DelayOptions, ErrorLayer, LogLayer, ManualClock, RateLayer, StatsLayer, TornLayer,
 };
@@ -42,11 +44,11 @@ pub fn file(direct: Direct, uring: Uring) -> Option<FileBacking> {
 pub struct LoopDevice(pub AttachedLoop);
 
 impl LoopDevice {
-    pub fn attach(file: &File) -> Option<Self> {
+    pub fn attach(test: &str, file: &File) -> Option<Self> {
         match loopdev::attach(file, 512) {
             Ok(attached) => Some(LoopDevice(attached)),
             Err(e) => {
-                skipped!("contract_of_block_devices: {e}");
+                skipped!("{test}: {e}");
                 None
             }
         }
@@ -60,7 +62,7 @@ impl Drop for LoopDevice {
 }
 
 fn loop_device() -> Option<Medium> {
-    let device = LoopDevice::attach(&sparse_file(LEN_BYTES as u64))?;
+    let device = LoopDevice::attach("contract_of_block_devices", &sparse_file(LEN_BYTES as u64))?;
     let file = File::options().read(true).write(true).open(&device.0.path).unwrap();
     let backing = FileBacking::new(file, FileOptions::default()).unwrap();
     Some(Medium { name: "block device", backing: Box::new(backing), _loop: Some(device) })
