@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 pub mod gate;
+pub mod medium;
 pub mod rig;
 
 use pagefold_page::PAGE_SIZE;
