@@ -312,6 +312,9 @@ impl Store {
     ) -> Result<ParkReport, ParkError> {
         let mut heads = parking.heads.lock();
         let Heads { park, clean } = &mut *heads;
+        if let Some(log) = parking.log() {
+            log.segments.try_again();
+        }
         let mut packer: Box<dyn Packer> = match &parking.layout {
             Layout::Log(log) => Box::new(LogPacker::new(&log.segments, log.id, park, log::CLEANER_SPARE)),
             Layout::Blocks(blocks) => Box::new(BlockPacker::new(blocks)),

@@ -35,6 +35,8 @@ struct Segment {
 const OPEN: u32 = 1;
 /// The cleaner could not empty it: what is live in it cannot be read.
 const STUCK: u32 = 2;
+/// The cleaner could not read it. It may next time.
+const PUT_OFF: u32 = 4;
 
 #[derive(Debug, Default)]
 struct FreeList {
@@ -178,6 +180,19 @@ impl Segments {
     /// The cleaner cannot empty this segment.
     pub(crate) fn give_up(&self, index: SegmentIndex) {
         self.segment(index).flags.fetch_or(STUCK, Ordering::Relaxed);
+    }
+
+    /// The cleaner is not to look at this segment before [`Segments::try_again`].
+    pub(crate) fn put_off(&self, index: SegmentIndex) {
+        self.segment(index).flags.fetch_or(PUT_OFF, Ordering::Relaxed);
+    }
+
+    /// The medium may be well again: what was put off may be cleaned.
+    pub(crate) fn try_again(&self) {
+        let put_off = |segment: &&Segment| segment.flags.load(Ordering::Relaxed) & PUT_OFF != 0;
+        for segment in self.table.iter().filter(put_off) {
+            segment.flags.fetch_and(!PUT_OFF, Ordering::Relaxed);
+        }
     }
 
     /// Bytes of records that are live or in flight.
