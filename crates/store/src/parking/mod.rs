@@ -42,6 +42,7 @@ mod stats;
 mod upkeep;
 
 pub use error::{AttachError, ParkError, SelectionError};
+pub use log::MAGIC;
 pub use policy::{Condition, Parker, Policy};
 pub use report::{ParkReport, Progress};
 pub use selection::{Selection, Which};
@@ -65,9 +66,6 @@ use pass::{OnProgress, Pass, Wants};
 use stats::{ParkCounters, add, take};
 use std::ops::{ControlFlow, RangeInclusive};
 use std::sync::Arc;
-
-/// First bytes of a backing that is ours.
-pub const MAGIC: [u8; 8] = *b"PAGEFOLD";
 
 /// How parked pages lie on the backing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -11,8 +11,7 @@
 //! used before that.
 
 use crate::parking::log::format::{DATA_START, Sequence};
-use crate::sync::{AtomicU32, AtomicU64, Ordering};
-use parking_lot::Mutex;
+use crate::sync::{AtomicU32, AtomicU64, Mutex, Ordering};
 use std::collections::VecDeque;
 
 /// The number of a segment, by its place.
@@ -221,6 +220,9 @@ impl Segments {
         })
     }
 }
+
+#[cfg(all(test, loom))]
+mod model;
 
 #[cfg(all(test, not(loom)))]
 mod tests {
