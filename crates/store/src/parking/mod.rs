@@ -273,6 +273,14 @@ impl Parking {
     }
 }
 
+/// The intact records of a segment's bytes, each as where it begins, its slot, and its page's bytes: what the
+/// cleaner finds. For fuzzing; not part of the interface.
+#[doc(hidden)]
+pub fn scan_segment(segment: &[u8], id: [u8; 16], sequence: u64) -> Vec<(usize, u64, &[u8])> {
+    let found = log::scan(segment, id, log::Sequence(sequence));
+    found.iter().map(|f| (f.at, f.header.slot, f.payload(segment))).collect()
+}
+
 fn new_id() -> Result<log::StoreId, AttachError> {
     let mut id = [0; 16];
     id[..8].copy_from_slice(&pagefold_sys::entropy::random_u64()?.to_le_bytes());
