@@ -292,8 +292,9 @@ impl Store {
     /// Parks the pages of a selection; returns when all that was submitted is complete.
     ///
     /// One pass runs at a time; another waits for it. `progress` is called now and then, and ends the pass
-    /// if it says so. An error is returned if the pass could not begin; one that ended it early, or the most
-    /// recent one of a request, is in the report. No page is lost by any of them.
+    /// if it says so; it may read, write and discard, but not park, which would wait for this pass for ever.
+    /// An error is returned if the pass could not begin; one that ended it early, or the most recent one of a
+    /// request, is in the report. No page is lost by any of them.
     pub fn park(
         &self,
         selection: &Selection,
