@@ -168,6 +168,7 @@ fn a_segment_is_not_written_anew_while_it_is_read() {
     let before = segment_of_7();
     medium.reads.close_for_one();
     std::thread::scope(|s| {
+        let _open = medium.opens_on_failure();
         let reader = s.spawn(|| read(&store, 7).unwrap());
         medium.reads.wait_for_arrival();
         discard_all(&store);

@@ -111,6 +111,7 @@ fn run(layout: LayoutKind, event: &Event, errno: i32, second_waits: bool) {
     settings.set_writeback_limit_enabled(true);
     rig.medium.writes.close();
     let (first, second): (ParkReport, Option<ParkReport>) = std::thread::scope(|s| {
+        let _open = rig.medium.opens_on_failure();
         let first = s.spawn(|| park_all(&rig.store));
         rig.medium.writes.wait_for_arrival();
         (event.run)(&rig.store, &mut rig.twin);
@@ -170,6 +171,7 @@ fn slots_changed_while_they_are_read_back() {
                 rig.medium.reads.close();
                 let before = rig.twin.0[AT as usize..][..4096].to_vec();
                 let got = std::thread::scope(|s| {
+                    let _open = rig.medium.opens_on_failure();
                     let reader = s.spawn(|| read(&rig.store, 3));
                     rig.medium.reads.wait_for_arrival();
                     // A read, or a part of a write, would wait at the gate with the other.
@@ -205,6 +207,7 @@ fn all_pages_discarded_during_a_pass() {
             let rig = Rig::new(layout);
             rig.medium.writes.close();
             std::thread::scope(|s| {
+                let _open = rig.medium.opens_on_failure();
                 let pass = s.spawn(|| park_all(&rig.store));
                 rig.medium.writes.wait_for_arrival();
                 discard_all(&rig.store);
@@ -254,6 +257,7 @@ fn everything_answers_while_a_pass_waits_for_the_medium() {
         let mut rig = Rig::new(layout);
         rig.medium.writes.close();
         let report = std::thread::scope(|s| {
+            let _open = rig.medium.opens_on_failure();
             let pass = s.spawn(|| park_all(&rig.store));
             rig.medium.writes.wait_for_arrival();
             everything_answers(&rig.store, &mut rig.twin);
@@ -272,6 +276,7 @@ fn reads_do_not_wait_for_a_read_that_hangs() {
         park(&rig.store, 3, 3);
         rig.medium.reads.close();
         std::thread::scope(|s| {
+            let _open = rig.medium.opens_on_failure();
             let reader = s.spawn(|| read(&rig.store, 3).unwrap());
             rig.medium.reads.wait_for_arrival();
             let (store, twin) = (&rig.store, &mut rig.twin);
@@ -383,6 +388,7 @@ fn read_ahead_gives_way_when_a_pass_has_all_buffers() {
     park(&store, 0, 199);
     medium.writes.close();
     std::thread::scope(|s| {
+        let _open = medium.opens_on_failure();
         // 4 MiB in 256 KiB writes: as much as there are buffers for.
         let pass = s.spawn(|| park(&store, 200, 2999));
         medium.writes.wait_for_arrival();

@@ -78,6 +78,24 @@ impl Gated {
     }
 }
 
+/// Opens the gates when a test fails, so that it ends.
+pub struct OpensOnFailure<'a>(&'a Gated);
+
+impl Drop for OpensOnFailure<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.writes.open(0);
+            self.0.reads.open(0);
+        }
+    }
+}
+
+impl Gated {
+    pub fn opens_on_failure(&self) -> OpensOnFailure<'_> {
+        OpensOnFailure(self)
+    }
+}
+
 impl Backing for Gated {
     fn len_bytes(&self) -> u64 {
         self.inner.len_bytes()
