@@ -287,3 +287,6 @@ impl Drop for UringQueue<'_> {
         self.complete(usize::MAX, &mut Vec::new());
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,190 @@
+use super::*;
+use crate::{Buffer, Demand, Direct, FileOptions, Uring};
+use pagefold_testkit::skipped;
+use std::os::unix::fs::FileExt;
+
+const PAGES: u64 = 64;
+
+/// A file of pages, each filled with its number + 1, and a budget with room for all of them.
+fn setup(test: &str) -> Option<(FileBacking, Buffers)> {
+    let file = tempfile::tempfile().unwrap();
+    for page in 0..PAGES {
+        file.write_all_at(&[page as u8 + 1; 4096], page * 4096).unwrap();
+    }
+    file.sync_all().unwrap();
+    match FileBacking::new(file, FileOptions { direct: Direct::Auto, uring: Uring::On }) {
+        Ok(backing) => Some((backing, Buffers::new(PAGES as usize * 4096).unwrap())),
+        Err(e) => {
+            skipped!("{test}: {e}");
+            None
+        }
+    }
+}
+
+fn request(operation: Operation, page: u64, mut buf: Buffer) -> Request {
+    buf.fill(0xA0 + page as u8);
+    Request { id: page, operation, offset: page * 4096, len_bytes: buf.len(), buf }
+}
+
+fn page_buffer(buffers: &Buffers) -> Buffer {
+    buffers.get(4096, Demand::Required).unwrap()
+}
+
+#[test]
+fn a_ring_that_is_forbidden_meanwhile_loses_nothing() {
+    let Some((backing, buffers)) = setup("a_ring_that_is_forbidden_meanwhile_loses_nothing") else { return };
+    for sent in [0, 3, 8] {
+        let mut queue = UringQueue::new(&backing, 16, &buffers).unwrap();
+        for page in 0..8 {
+            let operation = if page % 2 == 0 { Operation::Read } else { Operation::Write };
+            if page == sent {
+                queue.start();
+            }
+            queue.submit(request(operation, page, page_buffer(&buffers))).unwrap();
+        }
+        if sent == 8 {
+            queue.start();
+        }
+        queue.abandon();
+        queue.submit(request(Operation::Read, 20, page_buffer(&buffers))).unwrap();
+        assert_eq!(queue.in_flight(), 9);
+        let mut done = Vec::new();
+        assert_eq!(queue.complete(usize::MAX, &mut done), 9);
+        assert_eq!((queue.in_flight(), queue.free.len()), (0, 16));
+        for Completion { request, result } in done {
+            let page = request.id as u8;
+            assert_eq!(result, Ok(()));
+            let expected = if request.operation == Operation::Read { page + 1 } else { 0xA0 + page };
+            assert!(request.buf.iter().all(|&b| b == expected), "page {page}");
+        }
+        let mut page = [0; 4096];
+        backing.read_at(5 * 4096, &mut page).unwrap();
+        assert_eq!(page, [0xA5; 4096]);
+    }
+}
+
+/// Buffers that came back are overwritten at once: a late write of the kernel would show.
+#[test]
+fn a_dropped_ring_has_let_go_of_its_buffers() {
+    let Some((backing, buffers)) = setup("a_dropped_ring_has_let_go_of_its_buffers") else { return };
+    for _ in 0..20 {
+        let mut queue = UringQueue::new(&backing, PAGES as usize, &buffers).unwrap();
+        for page in 0..PAGES {
+            queue.submit(request(Operation::Read, page, page_buffer(&buffers))).unwrap();
+        }
+        queue.start();
+        drop(queue);
+        assert_eq!(buffers.stats().in_use_bytes, 0);
+        let mut all = buffers.get(PAGES as usize * 4096, Demand::BestEffort).unwrap();
+        all.fill(0x55);
+        backing.flush().unwrap();
+        assert!(all.iter().all(|&b| b == 0x55));
+    }
+}
+
+#[test]
+fn a_ring_moves_between_threads_with_requests_in_flight() {
+    let Some((backing, buffers)) = setup("a_ring_moves_between_threads_with_requests_in_flight") else {
+        return;
+    };
+    let mut queue = UringQueue::new(&backing, PAGES as usize, &buffers).unwrap();
+    std::thread::scope(|scope| {
+        for page in 0..PAGES {
+            queue.submit(request(Operation::Read, page, page_buffer(&buffers))).unwrap();
+        }
+        queue.start();
+        let done = scope.spawn(move || {
+            let mut done = Vec::new();
+            queue.complete(usize::MAX, &mut done);
+            done
+        });
+        let done = done.join().unwrap();
+        assert_eq!(done.len(), PAGES as usize);
+        assert!(done.iter().all(|c| c.request.buf.iter().all(|&b| b == c.request.id as u8 + 1)));
+    });
+}
+
+#[test]
+fn memory_that_cannot_be_registered_is_used_all_the_same() {
+    let Some((backing, registered)) = setup("memory_that_cannot_be_registered_is_used_all_the_same") else {
+        return;
+    };
+    // An empty region is one that the kernel refuses.
+    let unregistered = Buffers::new(0).unwrap();
+    let mut queue = UringQueue::new(&backing, 4, &unregistered).unwrap();
+    assert_eq!(queue.registered, None);
+    queue.submit(request(Operation::Read, 9, page_buffer(&unregistered))).unwrap();
+    queue.submit(request(Operation::Read, 10, page_buffer(&registered))).unwrap();
+    let mut done = Vec::new();
+    queue.complete(2, &mut done);
+    assert!(done.iter().all(|c| c.request.buf.iter().all(|&b| b == c.request.id as u8 + 1)));
+    assert!(UringQueue::new(&backing, 4, &registered).unwrap().registered.is_some());
+}
+
+#[test]
+fn a_file_that_became_shorter_reads_as_zeroes() {
+    let Some((backing, buffers)) = setup("a_file_that_became_shorter_reads_as_zeroes") else { return };
+    backing.file.set_len(2 * 4096 + 1000).unwrap();
+    let mut queue = UringQueue::new(&backing, 4, &buffers).unwrap();
+    for page in [1, 2, 3] {
+        queue.submit(request(Operation::Read, page, page_buffer(&buffers))).unwrap();
+    }
+    let mut done = Vec::new();
+    queue.complete(usize::MAX, &mut done);
+    done.sort_by_key(|c| c.request.id);
+    let mut expected = vec![2_u8; 4096];
+    expected.extend([3; 1000]);
+    expected.resize(3 * 4096, 0);
+    let queued: Vec<u8> = done.iter().flat_map(|c| c.request.buf.iter().copied()).collect();
+    assert!(queued == expected);
+    let mut positioned = vec![9; 3 * 4096];
+    backing.read_at(4096, &mut positioned).unwrap();
+    assert!(positioned == expected);
+}
+
+/// What the kernel may report, against a table.
+#[test]
+fn short_results_continue_at_a_block() {
+    let flight = |operation, done_bytes| Flight {
+        request: Request { id: 0, operation, offset: 0, buf: Buffer::copy_of(&[7; 8192]), len_bytes: 8192 },
+        done_bytes,
+    };
+    use Operation::{Read, Write};
+    // Operation, done before, result, block, done after (None: finished), error.
+    let table = [
+        (Read, 0, 8192, 512, None, 0),
+        (Read, 0, 4096, 512, Some(4096), 0),
+        (Read, 4096, 4096, 512, None, 0),
+        (Read, 0, 1000, 1, Some(1000), 0),
+        (Read, 0, 1000, 512, None, 0),
+        (Read, 512, 0, 1, None, 0),
+        (Read, 512, -libc::EINTR, 1, Some(512), 0),
+        (Read, 512, -libc::EIO, 1, None, libc::EIO),
+        (Write, 0, 8192, 512, None, 0),
+        (Write, 0, 1500, 512, Some(1024), 0),
+        (Write, 0, 1500, 1, Some(1500), 0),
+        (Write, 1024, 100, 512, None, libc::EIO),
+        (Write, 0, 0, 1, None, libc::EIO),
+        (Write, 0, -libc::ENOSPC, 512, None, libc::ENOSPC),
+    ];
+    for (operation, before, result, block_bytes, after, errno) in table {
+        let mut flight = flight(operation, before);
+        let progress = progress(&mut flight, result, block_bytes);
+        let case = format!("{operation:?} {before} {result} {block_bytes}");
+        match progress {
+            None => assert_eq!(Some(flight.done_bytes), after, "{case}"),
+            Some(ended) => {
+                assert_eq!(after, None, "{case}");
+                assert_eq!(
+                    ended.map_err(|e| e.errno()),
+                    if errno == 0 { Ok(()) } else { Err(errno) },
+                    "{case}"
+                );
+            }
+        }
+    }
+    let mut end_of_file = flight(Read, 4096);
+    assert!(progress(&mut end_of_file, 100, 512).is_some());
+    assert_eq!(end_of_file.request.buf[4195..4197], [7, 0]);
+    assert!(end_of_file.request.buf[4196..].iter().all(|&b| b == 0));
+}
