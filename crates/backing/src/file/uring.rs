@@ -282,9 +282,15 @@ impl Queue for UringQueue<'_> {
 }
 
 impl Drop for UringQueue<'_> {
-    /// Waits until the kernel has let go of every buffer.
+    /// Waits until the kernel has let go of every buffer, then of the file: a closed ring is taken apart
+    /// some time later, and until then the file would stay open, locked and claimed.
     fn drop(&mut self) {
         self.complete(usize::MAX, &mut Vec::new());
+        // Where this fails, as nothing should make it, the ring's end does the same, later.
+        let _ = self.ring.submitter().unregister_files();
+        if self.registered.is_some() {
+            let _ = self.ring.submitter().unregister_buffers();
+        }
     }
 }
 
