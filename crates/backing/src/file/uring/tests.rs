@@ -142,6 +142,104 @@ fn a_file_that_became_shorter_reads_as_zeroes() {
     assert!(positioned == expected);
 }
 
+#[test]
+fn long_requests_are_continued() {
+    let Some((backing, buffers)) = setup("long_requests_are_continued") else { return };
+    let mut queue = UringQueue::new(&backing, 2, &buffers).unwrap();
+    let mut done = Vec::new();
+    let len_bytes = 5 * MAX_OPERATION_BYTES + 4096;
+    let mut buf = buffers.get(len_bytes, Demand::BestEffort).unwrap();
+    let pattern = |at: usize| (at / 4096 * 3 + at % 4096 / 512) as u8;
+    buf.iter_mut().enumerate().for_each(|(at, byte)| *byte = pattern(at));
+    queue.submit(Request { id: 1, operation: Operation::Write, offset: 4096, buf, len_bytes }).unwrap();
+    assert_eq!(queue.complete(1, &mut done), 1);
+    // Into memory that is not registered.
+    let buf = Buffer::new(len_bytes);
+    queue.submit(Request { id: 2, operation: Operation::Read, offset: 4096, buf, len_bytes }).unwrap();
+    assert_eq!(queue.complete(1, &mut done), 1);
+    let mut positioned = vec![0; len_bytes];
+    backing.read_at(4096, &mut positioned).unwrap();
+    for read in [&positioned[..], &done[1].request.buf] {
+        assert!(read.iter().enumerate().all(|(at, &byte)| byte == pattern(at)));
+    }
+    assert!(done.iter().all(|c| c.result.is_ok()));
+    let mut edges = [0; 1];
+    backing.read_at(4095, &mut edges).unwrap();
+    assert_eq!(edges, [1]);
+    backing.read_at(4096 + len_bytes as u64, &mut edges).unwrap();
+    assert_eq!(edges, [(4096 + len_bytes).div_euclid(4096) as u8 + 1]);
+}
+
+/// Makes the kernel refuse a system call to the calling thread, from now on.
+fn forbid(call: libc::c_long) {
+    let op = |code, jf, k| libc::sock_filter { code, jt: 0, jf, k };
+    // Load the call's number; unless it is this one, skip the next; refuse with EPERM; allow.
+    let mut program = [
+        op(0x20, 0, 0),
+        op(0x15, 1, call as u32),
+        op(0x06, 0, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32),
+        op(0x06, 0, libc::SECCOMP_RET_ALLOW),
+    ];
+    let filter = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
+    // SAFETY: takes numbers only.
+    let rc = unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) };
+    assert_eq!(rc, 0);
+    // SAFETY: the argument points to a filter whose length is that of its program; the kernel copies it.
+    let rc = unsafe { libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const filter) };
+    assert_eq!(rc, 0, "{}", std::io::Error::last_os_error());
+}
+
+#[test]
+fn where_rings_are_forbidden_there_is_positioned_io() {
+    let outcome = std::thread::spawn(|| {
+        forbid(libc::SYS_io_uring_setup);
+        let file = || {
+            let file = tempfile::tempfile().unwrap();
+            file.set_len(1 << 16).unwrap();
+            file
+        };
+        let options = |uring| FileOptions { direct: Direct::Auto, uring };
+        let refused = FileBacking::new(file(), options(Uring::On)).unwrap_err();
+        assert_eq!(refused.errno(), libc::EPERM);
+        let backing = FileBacking::new(file(), options(Uring::Auto)).unwrap();
+        assert!(backing.describe().ends_with("positioned I/O"), "{}", backing.describe());
+        let buffers = Buffers::new(1 << 16).unwrap();
+        let mut queue = backing.queue(4, &buffers).unwrap();
+        queue.submit(request(Operation::Write, 3, page_buffer(&buffers))).unwrap();
+        let mut done = Vec::new();
+        assert_eq!(queue.complete(1, &mut done), 1);
+        let mut page = [0; 4096];
+        backing.read_at(3 * 4096, &mut page).unwrap();
+        assert_eq!((page, &done[0].result), ([0xA3; 4096], &Ok(())));
+    });
+    outcome.join().unwrap();
+}
+
+/// The same as abandoning by hand, but for the kernel's own refusal.
+#[test]
+fn a_ring_survives_being_forbidden() {
+    let Some((backing, buffers)) = setup("a_ring_survives_being_forbidden") else { return };
+    let outcome = std::thread::spawn(move || {
+        let mut queue = UringQueue::new(&backing, 16, &buffers).unwrap();
+        for page in 0..4 {
+            queue.submit(request(Operation::Read, page, page_buffer(&buffers))).unwrap();
+        }
+        queue.start();
+        forbid(libc::SYS_io_uring_enter);
+        for page in 4..8 {
+            queue.submit(request(Operation::Read, page, page_buffer(&buffers))).unwrap();
+        }
+        let mut done = Vec::new();
+        assert_eq!(queue.complete(usize::MAX, &mut done), 8);
+        assert!(queue.is_broken);
+        assert!(done.iter().all(|c| c.result.is_ok()));
+        assert!(done.iter().all(|c| c.request.buf.iter().all(|&b| b == c.request.id as u8 + 1)));
+        drop(queue);
+        assert_eq!(done.len() as u64 * 4096, buffers.stats().in_use_bytes);
+    });
+    outcome.join().unwrap();
+}
+
 /// What the kernel may report, against a table.
 #[test]
 fn short_results_continue_at_a_block() {
