@@ -19,6 +19,15 @@ fn run(program: &str, arguments: &[&str]) -> bool {
     std::process::Command::new(program).args(arguments).output().is_ok_and(|o| o.status.success())
 }
 
+/// Something mounted, until it is dropped.
+struct Mounted<'a>(&'a str);
+
+impl Drop for Mounted<'_> {
+    fn drop(&mut self) {
+        assert!(run("umount", &[self.0]) || std::thread::panicking());
+    }
+}
+
 #[test]
 fn a_mounted_block_device_is_refused_with_the_place() {
     const NAME: &str = "a_mounted_block_device_is_refused_with_the_place";
@@ -28,8 +37,9 @@ fn a_mounted_block_device_is_refused_with_the_place() {
     if !run("mkfs.ext4", &["-q", path]) || !run("mount", &[path, place]) {
         return skipped!("{NAME}: no ext4 can be made and mounted here");
     }
+    let mounted = Mounted(place);
     let error = open_backing(&device.0.path, &OPTIONS).unwrap_err();
-    assert!(run("umount", &[place]));
+    drop(mounted);
     assert!(matches!(&error, OpenError::Claimed { uses, .. } if !uses.is_empty()), "{error}");
     assert!(error.to_string().contains(&format!("mounted at {place}")), "{error}");
 }
@@ -43,6 +53,7 @@ fn a_full_file_system_is_told_by_its_number() {
     if !run("mount", &["-t", "tmpfs", "-o", "size=1m", "tmpfs", place]) {
         return skipped!("{NAME}: nothing can be mounted here");
     }
+    let mounted = Mounted(place);
     let options = OpenOptions { size_bytes: Some(4 << 20), ..OPTIONS };
     let errors = [Uring::Auto, Uring::Off].map(|uring| {
         let opened = open_backing(&folder.path().join(format!("{uring:?}")), &options).unwrap();
@@ -59,6 +70,6 @@ fn a_full_file_system_is_told_by_its_number() {
         queue.complete(1, &mut done);
         [single, done[0].result.as_ref().unwrap_err().errno()]
     });
-    assert!(run("umount", &[place]));
+    drop(mounted);
     assert_eq!(errors, [[libc::ENOSPC; 2]; 2]);
 }

@@ -8,7 +8,7 @@
 //! may move between threads.
 //!
 //! # Why the kernel never touches memory that is not the request's
-//! A request in the kernel's hands is a [`Flight`] in `flights`, owner of its [`Buffer`], whose bytes do
+//! A request in the kernel's hands is a [`Flight`] in `flights`, owner of its [`Buffer`](crate::Buffer), whose bytes do
 //! not move when the value does. A flight leaves `flights` only when the kernel has reported its
 //! completion, or in [`UringQueue::abandon`], when the kernel never got it and never will. Nobody can
 //! reach the buffer in between: `flights` is private, and no method hands out references into it.
