@@ -170,7 +170,10 @@ mod tests {
         assert_eq!(ages.plan(2000, false), Some(without));
         let with = Plan { older: Some(11), age_ticks_min: 10, accessed_too: true };
         assert_eq!(ages.plan(2000, true), Some(with));
-        assert_eq!(ages.plan(2001, false), Some(Plan { older: Some(6), age_ticks_min: 5, accessed_too: true }));
+        assert_eq!(
+            ages.plan(2001, false),
+            Some(Plan { older: Some(6), age_ticks_min: 5, accessed_too: true })
+        );
         assert_eq!(ages.plan(9999, false), Some(Plan { older: None, age_ticks_min: 0, accessed_too: true }));
     }
 

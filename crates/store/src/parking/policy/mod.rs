@@ -33,8 +33,6 @@ mod parker;
 mod quiet;
 mod rate;
 mod settings;
-#[cfg(test)]
-mod simulated;
 mod store;
 mod throttle;
 mod trouble;
