@@ -63,6 +63,12 @@ pub(crate) struct PolicyState {
 }
 
 impl PolicyState {
+    /// One whose writers have another patience.
+    #[cfg(test)]
+    pub(super) fn with_throttle(throttle: Throttle) -> Self {
+        PolicyState { throttle, ..PolicyState::default() }
+    }
+
     /// How it is. The lock is only ever held to copy.
     pub(crate) fn condition(&self) -> Condition {
         self.condition.lock().unwrap_or_else(PoisonError::into_inner).clone()

@@ -286,8 +286,7 @@ impl<'a> Driver<'a> {
         };
         let hindrance = error.and_then(|error| self.note_error(now, error, parked, mostly_failed));
         if !parked {
-            // It looked at slots and did nothing else.
-            self.walks.note(began, now);
+            self.walks.add(began, now);
         } else if hindrance.is_none() {
             self.trouble.end();
         }

@@ -102,6 +102,12 @@ impl Policy {
         self.state.throttle().counted()
     }
 
+    /// One whose writers have another patience.
+    #[cfg(test)]
+    pub(super) fn with_throttle(throttle: super::throttle::Throttle) -> Self {
+        Policy { state: PolicyState::with_throttle(throttle), ..Policy::default() }
+    }
+
     /// What the parker's thread shares with the write path.
     pub(crate) fn state(&self) -> &PolicyState {
         &self.state

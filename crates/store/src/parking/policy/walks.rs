@@ -48,6 +48,11 @@ impl Walks {
     pub(crate) fn note(&mut self, began: Duration, ended: Duration) {
         *self = Walks { ended, took: ended.saturating_sub(began) };
     }
+
+    /// Notes a sweep after it that parked nothing, which is as much as another walk.
+    pub(crate) fn add(&mut self, began: Duration, ended: Duration) {
+        *self = Walks { ended, took: self.took + ended.saturating_sub(began) };
+    }
 }
 
 #[cfg(test)]
@@ -64,5 +69,7 @@ mod tests {
             assert_eq!(walks.wait(ms(110), haste), ms(pause));
             assert_eq!(walks.wait(ms(110 + pause), haste), ms(0));
         }
+        walks.add(ms(120), ms(150));
+        assert_eq!(walks.wait(ms(150), Haste::Above), ms(120));
     }
 }

@@ -55,6 +55,35 @@ fn the_cleaner_has_its_part_of_the_rate() {
 }
 
 #[test]
+fn a_cleaner_that_writes_more_than_the_rate_is_waited_for() {
+    let world = endless();
+    world.policy.set_rate_bytes_per_s(1_000_000);
+    world.cleaning_bytes.set(600_000);
+    world.run_with(S * 60, &mut || None, &mut || refill(&world));
+    let all = world.written_bytes.get();
+    assert!((58_000_000..=60_900_000).contains(&all), "{all}");
+}
+
+#[test]
+fn what_was_written_before_does_not_count() {
+    let world = endless();
+    world.written_bytes.set(1 << 40);
+    world.policy.set_daily_bytes(1 << 30);
+    world.run(S);
+    assert_eq!(world.condition(), Condition::Idle);
+    assert!(!world.parked.borrow().is_empty());
+}
+
+#[test]
+fn a_few_failures_among_many_pages_do_not_hold_it_up() {
+    let world = endless();
+    world.fails_every.set(3);
+    world.run(S);
+    assert_eq!(world.condition(), Condition::Idle);
+    assert!(world.used_bytes.get() <= world.limit_bytes.get() * 80 / 100);
+}
+
+#[test]
 fn without_a_rate_the_medium_is_used_to_the_full() {
     let world = endless();
     world.speed.set(10_000_000);
@@ -105,6 +134,8 @@ fn a_failing_medium_is_tried_less_and_less_often_and_pages_stay() {
     let tries: Vec<_> = world.sweeps.borrow().iter().map(|at| (*at - began).as_secs_f64()).collect();
     let pauses: Vec<_> = tries.windows(2).map(|w| (w[1] - w[0]).round() as u64).collect();
     assert_eq!(pauses, [1, 2, 4, 8, 16, 32, 60, 60]);
+    let cleanings = world.tends.borrow().iter().filter(|(_, clean)| *clean).count();
+    assert!(cleanings <= tries.len() + 1, "the cleaner leaves it alone too: {cleanings}");
 }
 
 #[test]

@@ -44,6 +44,8 @@ fn a_busy_machine_is_left_alone_until_it_is_quiet() {
         },
     );
     assert!(is_waiting);
+    let cleanings = world.tends.borrow().iter().filter(|t| t.1 && t.0 < began + S * 60).count();
+    assert_eq!(cleanings, 1, "the cleaner waits too");
     assert!(world.parked.borrow().iter().all(|e| e.at >= began + S * 60));
     assert_eq!(world.condition(), Condition::Idle);
     assert!((60..=91).contains(&reads.get()), "once a second: {}", reads.get());

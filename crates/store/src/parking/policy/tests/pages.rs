@@ -5,6 +5,7 @@ use crate::parking::policy::condition::Condition;
 use crate::parking::policy::engine::Engine;
 use crate::slot::Stamp;
 use proptest::prelude::*;
+use std::cell::Cell;
 use std::time::Duration;
 
 const S: Duration = Duration::from_secs(1);
@@ -167,7 +168,7 @@ fn an_age_that_is_made_shorter_holds_at_once() {
 fn looking_for_what_cannot_be_had_has_a_small_share_and_no_writer_waits_for_it() {
     let world = full_world();
     world.write_all((0..10_000).map(|_| 100));
-    world.held.set(true);
+    world.held.set(10_000);
     let throttle = world.policy.state().throttle();
     assert!(throttle.begin());
     let mut is_told = true;
@@ -178,9 +179,66 @@ fn looking_for_what_cannot_be_had_has_a_small_share_and_no_writer_waits_for_it()
     let looks = world.walks.borrow().len() + world.sweeps.borrow().len();
     assert!(looks < 1300, "{looks}");
     assert!(is_told && throttle.counted().writes == 0);
-    world.held.set(false);
+    world.held.set(0);
     world.run(S * 5);
     assert!(world.used_bytes.get() <= low_bytes(&world));
+}
+
+#[test]
+fn walks_over_many_slots_have_a_twentieth_of_the_time() {
+    let world = World::new(10_000, u64::MAX);
+    world.write_all((0..10_000).map(|_| 100));
+    world.policy.set_age_s(10);
+    world.held.set(10_000);
+    world.look_time.set(Duration::from_micros(10));
+    world.run(S * 600);
+    // A tenth of a second each.
+    let looks = world.walks.borrow().len() + world.sweeps.borrow().len();
+    assert!((250..=302).contains(&looks), "{looks}");
+}
+
+#[test]
+fn accessed_pages_go_if_the_others_cannot_be_had() {
+    let world = full_world();
+    world.limit_bytes.set(10_000 * LEN * 100 / 92);
+    world.held.set(3000);
+    world.write_all((0..10_000).map(|_| 100));
+    (0..10_000).for_each(|i| world.access(i, 100));
+    (0..3000).for_each(|i| world.slots[i].lock().clear_accessed());
+    let mut reads = 0;
+    world.run_with(S * 10, &mut || None, &mut || {
+        // Read again and again.
+        reads += 1;
+        (3000..10_000).filter(|i| !world.is_parked(*i)).for_each(|i| world.access(i, 100));
+    });
+    assert!(reads > 10 && world.used_bytes.get() <= low_bytes(&world));
+}
+
+#[test]
+fn the_hand_goes_on_where_it_was() {
+    let world = full_world();
+    world.write_all((0..10_000).map(|_| 100));
+    let first_count = Cell::new(0);
+    world.run_with(S * 5, &mut || None, &mut || {
+        if first_count.get() > 0 || world.condition() != Condition::Idle {
+            return;
+        }
+        first_count.set(world.parked.borrow().len());
+        (0..10_000).for_each(|i| world.write(i, LEN, 100));
+    });
+    let parked = world.parked.borrow();
+    assert!(first_count.get() > 1000 && parked.len() > first_count.get() + 1000);
+    assert!(parked.iter().enumerate().all(|(at, event)| event.index == at));
+}
+
+#[test]
+fn a_plan_is_made_anew_after_ten_seconds() {
+    let world = full_world();
+    world.write_all((0..10_000).map(|_| 100));
+    world.policy.set_rate_bytes_per_s(10_000);
+    world.run(S * 60);
+    let walks = world.walks.borrow().len();
+    assert!((5..=7).contains(&walks), "{walks}");
 }
 
 #[test]
@@ -188,7 +246,7 @@ fn an_old_page_that_cannot_be_had_is_looked_for_once_a_second() {
     let world = World::new(10_000, u64::MAX);
     world.write_all((0..10_000).map(|_| 100));
     world.policy.set_age_s(10);
-    world.held.set(true);
+    world.held.set(10_000);
     world.run(S * 600);
     let looks = world.walks.borrow().len() + world.sweeps.borrow().len();
     assert!((600..1300).contains(&looks), "{looks}");

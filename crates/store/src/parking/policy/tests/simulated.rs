@@ -7,6 +7,7 @@ use crate::parking::policy::driver::Driver;
 use crate::parking::policy::engine::{Engine, Memory, Sweep, Swept};
 use crate::parking::policy::quiet::Load;
 use crate::parking::policy::settings::Policy;
+use crate::parking::policy::throttle::Throttle;
 use crate::parking::report::Progress;
 use crate::slot::{Content, Parked, Peek, Slot, Stamp};
 use pagefold_backing::BackingError;
@@ -17,6 +18,8 @@ use std::time::Duration;
 
 pub(super) const LEN: u64 = 1000;
 pub(super) const BATCH: u64 = 32;
+/// Longer than any test runs.
+pub(super) const FOREVER: Duration = Duration::from_secs(3600);
 
 /// A page that was parked.
 #[derive(Debug, Clone, Copy)]
@@ -37,8 +40,13 @@ pub(super) struct World {
     pub(super) speed: Cell<u64>,
     pub(super) room_bytes: Cell<u64>,
     pub(super) fails: Cell<bool>,
-    /// Sweeps get hold of nothing, as if all slots were taken by another pass.
-    pub(super) held: Cell<bool>,
+    /// Every so many batches fail; 0 is none.
+    pub(super) fails_every: Cell<u64>,
+    /// Sweeps do not get hold of the first so many pages, as if another pass had taken them.
+    pub(super) held: Cell<usize>,
+    /// What a look at a slot takes.
+    pub(super) look_time: Cell<Duration>,
+    batches: Cell<u64>,
     pub(super) limit_left: Cell<Option<u64>>,
     pub(super) written_bytes: Cell<u64>,
     pub(super) parked: RefCell<Vec<Event>>,
@@ -57,11 +65,14 @@ impl World {
             now: Cell::new(Duration::from_secs(1000)),
             slots: (0..page_count).map(|_| Slot::new()).collect(),
             limit_bytes: Cell::new(limit_bytes),
-            policy: Policy::default(),
+            policy: Policy::with_throttle(Throttle::with_patience(FOREVER, FOREVER)),
             speed: Cell::new(100_000_000),
             room_bytes: Cell::new(u64::MAX),
             fails: Cell::new(false),
-            held: Cell::new(false),
+            fails_every: Cell::new(0),
+            held: Cell::new(0),
+            look_time: Cell::new(Duration::from_nanos(10)),
+            batches: Cell::new(0),
             limit_left: Cell::new(None),
             written_bytes: Cell::new(0),
             parked: RefCell::default(),
@@ -136,7 +147,9 @@ impl World {
     fn submit(&self, batch: &mut Vec<usize>, report: &mut crate::parking::report::ParkReport) {
         let len_bytes: u64 = batch.iter().map(|i| self.slots[*i].peek().object_len_bytes() as u64).sum();
         self.pass(Duration::from_nanos(len_bytes * 1_000_000_000 / self.speed.get()));
-        if self.fails.get() {
+        self.batches.set(self.batches.get() + 1);
+        let every = self.fails_every.get();
+        if self.fails.get() || every > 0 && self.batches.get().is_multiple_of(every) {
             report.failed_pages += batch.len() as u64;
             report.error = Some(ParkError::Io(error()));
             return batch.clear();
@@ -204,7 +217,7 @@ impl Engine for World {
 
     fn peeks(&self, visit: &mut dyn FnMut(&Peek) -> ControlFlow<()>) {
         self.walks.borrow_mut().push(self.now.get());
-        self.pass(Duration::from_nanos(10 * self.slots.len() as u64));
+        self.pass(self.look_time.get() * self.slots.len() as u32);
         let _ = self.slots.iter().try_for_each(|slot| visit(&slot.peek()));
     }
 
@@ -219,7 +232,7 @@ impl Engine for World {
         while swept.seen < sweep.span {
             let index = ((sweep.from.0 + swept.seen.0) % self.slots.len() as u64) as usize;
             let peek = self.slots[index].peek();
-            if !self.held.get() && peek.is_object() && self.age(peek.stamp()) >= sweep.age_ticks_min {
+            if index >= self.held.get() && peek.is_object() && self.age(peek.stamp()) >= sweep.age_ticks_min {
                 if peek.is_accessed() && !sweep.urgent {
                     self.slots[index].lock().clear_accessed();
                 } else if let Err(e) = self.charge(&batch, peek.object_len_bytes() as u64) {
@@ -230,7 +243,7 @@ impl Engine for World {
                 }
             }
             swept.seen.0 += 1;
-            self.pass(Duration::from_nanos(10));
+            self.pass(self.look_time.get());
             if batch.len() as u64 == BATCH {
                 self.submit(&mut batch, &mut swept.report);
                 let report = &swept.report;

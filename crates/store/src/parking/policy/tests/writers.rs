@@ -1,20 +1,19 @@
 //! Writers at the limit, and the thread.
 
-use super::simulated::{LEN, World, calm};
+use super::simulated::{FOREVER, LEN, World, calm};
 use crate::engine::{Store, StoreConfig};
 use crate::parking::policy::condition::Condition;
 use crate::parking::policy::driver::Driver;
 use crate::parking::policy::parker::Parker;
+use crate::parking::policy::quiet::Load;
 use crate::parking::policy::throttle::Throttle;
 use crate::parking::{LayoutKind, ParkConfig};
 use pagefold_backing::MemoryBacking;
+use pagefold_sys::pressure::Stall;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::thread;
 use std::time::Duration;
-
-/// Long enough that a test which needs it to end has failed.
-const FOREVER: Duration = Duration::from_secs(3600);
 
 #[test]
 fn nobody_waits_where_nobody_parks() {
@@ -131,6 +130,35 @@ fn hope_follows_the_condition() {
         assert_eq!(world.condition(), condition);
         assert!(!waits(), "{condition:?}");
     }
+}
+
+/// Between the marks and on a busy machine, where nothing would be parked if nobody waited.
+#[test]
+fn a_writer_that_waits_starts_parking_and_makes_it_urgent() {
+    let world = World::new(2000, 2000 * LEN * 100 / 85);
+    world.write_all((0..2000).map(|i| i as u16));
+    (0..2000).for_each(|i| world.access(i, i as u16));
+    let throttle = world.policy.state().throttle();
+    assert!(throttle.begin());
+    let stall = Stall { avg10_centipercent: 10_000, total_us: 0 };
+    let mut busy = || Some(Load { io: stall, cpu: stall });
+    world.run_with(Duration::from_secs(2), &mut busy, &mut || {});
+    assert!(world.parked.borrow().is_empty());
+    let has_room = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let writer = scope.spawn(|| throttle.wait_for_room(&|| has_room.load(SeqCst)));
+        while !throttle.is_awaited() {
+            thread::yield_now();
+        }
+        world.run_with(Duration::from_secs(2), &mut busy, &mut || {
+            let sweeps = world.sweeps.borrow();
+            assert!(sweeps.is_empty() || world.is_parked(1999), "the oldest, accessed or not");
+        });
+        has_room.store(true, SeqCst);
+        throttle.tell_of_room();
+        assert!(writer.join().unwrap());
+    });
+    assert!(world.used_bytes.get() <= world.limit_bytes.get() * 80 / 100);
 }
 
 #[test]
