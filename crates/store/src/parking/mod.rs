@@ -42,7 +42,7 @@ mod stats;
 mod upkeep;
 
 pub use error::{AttachError, ParkError, SelectionError};
-pub use policy::{Condition, Parker, Policy};
+pub use policy::{Condition, Parker, Policy, Throttled};
 pub use report::{ParkReport, Progress};
 pub use selection::{Selection, Which};
 pub use settings::{BATCH_MAX, Settings};
