@@ -11,12 +11,17 @@
 
 mod buffer;
 mod error;
+mod file;
+pub mod layer;
 mod memory;
+mod open;
 mod queue;
 
 pub use buffer::{BUFFER_ALIGN_BYTES, Buffer, BufferStats, Buffers, Demand};
 pub use error::BackingError;
+pub use file::{Direct, FileBacking, FileOptions, Uring};
 pub use memory::MemoryBacking;
+pub use open::{OpenError, OpenOptions, Opened, PROBE_BYTES, open_backing};
 pub use queue::{Completion, Operation, Queue, Request, SyncQueue};
 
 /// A medium of a fixed number of bytes, shared by any number of threads.

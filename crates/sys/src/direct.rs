@@ -1,5 +1,7 @@
-//! Opening block devices for direct I/O.
+//! Direct I/O: opening block devices for it, switching it, its alignment.
 
+use crate::SysError;
+use rustix::fs::{AtFlags, OFlags, StatxFlags};
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
@@ -10,4 +12,27 @@ use std::path::Path;
 /// Buffers, offsets and lengths must then be aligned to the device's blocks.
 pub fn open_exclusive(path: &Path) -> std::io::Result<File> {
     OpenOptions::new().read(true).write(true).custom_flags(libc::O_DIRECT | libc::O_EXCL).open(path)
+}
+
+/// Switches direct I/O of an open file on or off.
+///
+/// The flag belongs to the open file, so whoever shares it (a passed or duplicated descriptor) sees it too.
+pub fn set_direct(file: &File, on: bool) -> Result<(), SysError> {
+    let what = || "switching direct I/O".to_string();
+    let flags = rustix::fs::fcntl_getfl(file).map_err(|e| SysError::new(what(), e.raw_os_error()))?;
+    let mut wanted = flags;
+    wanted.set(OFlags::DIRECT, on);
+    rustix::fs::fcntl_setfl(file, wanted).map_err(|e| SysError::new(what(), e.raw_os_error()))
+}
+
+/// What direct I/O on this file must be aligned to (memory, offset and length alike), bytes.
+///
+/// 0 if the file does not do direct I/O; `None` if the kernel (before 6.1) or the file system does not say.
+pub fn alignment_bytes(file: &File) -> Option<usize> {
+    let stat = rustix::fs::statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN).ok()?;
+    let told = StatxFlags::from_bits_retain(stat.stx_mask).contains(StatxFlags::DIOALIGN);
+    told.then(|| match stat.stx_dio_offset_align {
+        0 => 0,
+        offset_align => offset_align.max(stat.stx_dio_mem_align) as usize,
+    })
 }

@@ -8,6 +8,7 @@
 //!
 //! It holds no policy: it does not decide what to lock, drop or signal.
 
+pub mod blockdev;
 pub mod blockuse;
 pub mod cpu;
 pub mod detach;
@@ -27,6 +28,7 @@ pub mod ready;
 pub mod rundir;
 pub mod signal;
 pub mod swap;
+pub mod timer;
 
 /// A failed system call: what was tried, and the kernel's answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -104,6 +104,11 @@ impl Buffers {
     pub fn stats(&self) -> BufferStats {
         self.0.books().stats
     }
+
+    /// The region, to be registered with the kernel: first byte and length in bytes.
+    pub(crate) fn region(&self) -> (NonNull<u8>, usize) {
+        (self.0.region.base(), self.0.books().stats.limit_bytes as usize)
+    }
 }
 
 impl fmt::Debug for Buffers {

@@ -1,0 +1,170 @@
+//! A regular file or a block device as a medium.
+//!
+//! The caller opened it, perhaps in another process with other rights; nothing here
+//! opens a path. Direct I/O and io_uring are used where the medium and the kernel
+//! allow them, and given up quietly where not; [`Backing::describe`] says what became
+//! of it. Two files beside this one: positioned I/O with its bounce buffer
+//! (`positioned.rs`), and the ring (`uring.rs`).
+
+mod positioned;
+mod uring;
+
+use crate::{BUFFER_ALIGN_BYTES, Backing, BackingError, Buffer, Buffers, Queue, SyncQueue};
+use pagefold_sys::{SysError, blockdev, direct};
+use std::fs::File;
+use std::os::unix::fs::FileTypeExt;
+use uring::UringQueue;
+
+/// Whether to go past the page cache.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Direct {
+    /// Where the medium allows it.
+    #[default]
+    Auto,
+    /// Or fail.
+    On,
+    /// Never.
+    Off,
+}
+
+/// Whether queues are io_uring rings.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Uring {
+    /// Where the kernel allows it.
+    #[default]
+    Auto,
+    /// Or fail.
+    On,
+    /// Never: one positioned read or write after the other.
+    Off,
+}
+
+/// How to use a file.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct FileOptions {
+    /// Direct I/O.
+    pub direct: Direct,
+    /// io_uring.
+    pub uring: Uring,
+}
+
+/// A regular file or block device.
+#[derive(Debug)]
+pub struct FileBacking {
+    file: File,
+    len_bytes: u64,
+    /// 1 if the page cache is used.
+    block_bytes: usize,
+    is_block_device: bool,
+    uses_uring: bool,
+}
+
+impl FileBacking {
+    /// A medium on `file`, open for reading and writing; its length is the file's or device's now.
+    ///
+    /// Switches direct I/O on or off for everybody who shares the open file.
+    pub fn new(file: File, options: FileOptions) -> Result<Self, BackingError> {
+        let meta = file.metadata().map_err(|e| SysError::io("looking at the backing file", &e))?;
+        let is_block_device = meta.file_type().is_block_device();
+        let len_bytes = match is_block_device {
+            true => blockdev::len_bytes(&file)?,
+            false if meta.is_file() => meta.len(),
+            false => {
+                return Err(SysError::new("using neither a file nor a block device", libc::ENOTBLK).into());
+            }
+        };
+        let uses_uring = match options.uring {
+            Uring::Off => false,
+            Uring::Auto => uring::probe().is_ok(),
+            Uring::On => uring::probe().map(|()| true)?,
+        };
+        let mut backing = FileBacking { file, len_bytes, block_bytes: 1, is_block_device, uses_uring };
+        let tried = if options.direct == Direct::Off { None } else { Some(backing.try_direct()) };
+        match tried {
+            Some(Ok(block_bytes)) => backing.block_bytes = block_bytes,
+            Some(Err(e)) if options.direct == Direct::On => return Err(e),
+            _ => direct::set_direct(&backing.file, false)?,
+        }
+        Ok(backing)
+    }
+
+    /// Switches direct I/O on, reads a block to see that it works, and returns the alignment it needs.
+    fn try_direct(&self) -> Result<usize, BackingError> {
+        let refuse =
+            |why: &str| BackingError::System(SysError::new(format!("direct I/O: {why}"), libc::EINVAL));
+        let block_bytes = match direct::alignment_bytes(&self.file) {
+            Some(bytes) => bytes,
+            None if self.is_block_device => blockdev::logical_block_bytes(&self.file)?,
+            None => BUFFER_ALIGN_BYTES,
+        };
+        if !block_bytes.is_power_of_two() || block_bytes > BUFFER_ALIGN_BYTES {
+            return Err(refuse("the medium's blocks cannot be used"));
+        }
+        // A direct write of the last, partial block would make the file longer.
+        if !self.len_bytes.is_multiple_of(block_bytes as u64) {
+            return Err(refuse("the length is not a multiple of the medium's blocks"));
+        }
+        direct::set_direct(&self.file, true)?;
+        let mut block = Buffer::new(block_bytes.min(self.len_bytes as usize));
+        positioned::read_aligned(&self.file, 0, &mut block, block_bytes)?;
+        Ok(block_bytes)
+    }
+
+    /// Whether a request can be served without a copy.
+    fn is_aligned(&self, offset: u64, address: usize, len_bytes: usize) -> bool {
+        let mask = self.block_bytes - 1;
+        (offset as usize | address | len_bytes) & mask == 0
+    }
+}
+
+impl Backing for FileBacking {
+    fn len_bytes(&self) -> u64 {
+        self.len_bytes
+    }
+
+    fn block_bytes(&self) -> usize {
+        self.block_bytes
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), BackingError> {
+        self.check_range(offset, buf.len() as u64)?;
+        match self.is_aligned(offset, buf.as_ptr().addr(), buf.len()) {
+            true => positioned::read_aligned(&self.file, offset, buf, self.block_bytes),
+            false => positioned::read_bounced(&self.file, offset, buf, self.block_bytes),
+        }
+    }
+
+    fn write_at(&self, offset: u64, data: &[u8]) -> Result<(), BackingError> {
+        self.check_range(offset, data.len() as u64)?;
+        match self.is_aligned(offset, data.as_ptr().addr(), data.len()) {
+            true => positioned::write_aligned(&self.file, offset, data, self.block_bytes),
+            false => positioned::write_bounced(&self.file, offset, data, self.block_bytes),
+        }
+    }
+
+    fn flush(&self) -> Result<(), BackingError> {
+        self.file.sync_data().map_err(|e| BackingError::io("flush", 0, self.len_bytes, &e))
+    }
+
+    fn discard(&self, offset: u64, len_bytes: u64) -> Result<(), BackingError> {
+        self.check_range(offset, len_bytes)?;
+        positioned::discard(&self.file, self.is_block_device, offset, len_bytes)
+    }
+
+    fn queue<'a>(&'a self, depth: usize, buffers: &'a Buffers) -> Result<Box<dyn Queue + 'a>, BackingError> {
+        if self.uses_uring {
+            // A ring that cannot be had just now (memory, descriptors) is no reason not to work.
+            if let Ok(queue) = UringQueue::new(self, depth, buffers) {
+                return Ok(Box::new(queue));
+            }
+        }
+        Ok(Box::new(SyncQueue::new(self, depth)))
+    }
+
+    fn describe(&self) -> String {
+        let medium = if self.is_block_device { "block device" } else { "file" };
+        let cache = if self.block_bytes > 1 { "direct I/O" } else { "page cache" };
+        let queue = if self.uses_uring { "io_uring" } else { "positioned I/O" };
+        format!("{medium}, {cache}, {queue}")
+    }
+}

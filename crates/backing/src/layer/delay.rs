@@ -1,0 +1,212 @@
+//! A medium that takes its time, always the same: for repeatable measurements.
+//!
+//! The modelled device has `depth` channels. A request starts when a channel is free
+//! and takes `delay`; requests of all threads and queues share the channels. With a
+//! bandwidth, transfers also share one bus. What is below should be fast beside the
+//! delay (memory, as a rule): it does the request first, and the rest of the time is
+//! waited.
+
+use super::rate::transfer_time;
+use super::{Clock, mix};
+use crate::{Backing, BackingError, Buffers, Completion, Queue, Request};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+/// The modelled device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DelayOptions {
+    /// What each request takes.
+    pub delay: Duration,
+    /// Requests it works on at once, at least 1.
+    pub depth: usize,
+    /// Its bandwidth, if bounded.
+    pub bytes_per_s: Option<u64>,
+    /// Up to this much more for each request, decided by the seed: completions come out of order.
+    pub jitter: Duration,
+    /// The same seed gives the same jitter.
+    pub seed: u64,
+}
+
+/// The device of the reference measurements: 100 us a request, 32 at once.
+impl Default for DelayOptions {
+    fn default() -> Self {
+        let (delay, jitter) = (Duration::from_micros(100), Duration::ZERO);
+        DelayOptions { delay, depth: 32, bytes_per_s: None, jitter, seed: 0 }
+    }
+}
+
+/// A medium with delays.
+pub struct DelayLayer<B> {
+    inner: B,
+    options: DelayOptions,
+    clock: Arc<dyn Clock>,
+    device: Mutex<Device>,
+}
+
+/// When what is free.
+struct Device {
+    channels: Vec<Duration>,
+    bus: Duration,
+    request_count: u64,
+}
+
+impl<B: Backing> DelayLayer<B> {
+    /// An idle device over `inner`.
+    pub fn new(inner: B, options: DelayOptions, clock: Arc<dyn Clock>) -> Self {
+        let channels = vec![Duration::ZERO; options.depth.max(1)];
+        let device = Mutex::new(Device { channels, bus: Duration::ZERO, request_count: 0 });
+        DelayLayer { inner, options, clock, device }
+    }
+
+    /// Takes the channel that is free first, from `now` on or later; returns when the request is done.
+    fn schedule(&self, now: Duration, len_bytes: u64) -> Duration {
+        let mut device = self.device.lock().unwrap_or_else(PoisonError::into_inner);
+        let device = &mut *device;
+        device.request_count += 1;
+        let jitter_ns = (self.options.jitter.as_nanos() as u64).saturating_add(1);
+        let jitter = Duration::from_nanos(mix(self.options.seed, device.request_count) % jitter_ns);
+        let Some(channel) = device.channels.iter_mut().min() else { return now };
+        let start = now.max(*channel);
+        let mut end = start + self.options.delay + jitter;
+        if let Some(bytes_per_s) = self.options.bytes_per_s {
+            device.bus = device.bus.max(start) + transfer_time(len_bytes, bytes_per_s);
+            end = end.max(device.bus);
+        }
+        *channel = end;
+        end
+    }
+
+    /// One request, waited for.
+    fn take_time(
+        &self,
+        len_bytes: u64,
+        ask: impl FnOnce(&B) -> Result<(), BackingError>,
+    ) -> Result<(), BackingError> {
+        let deadline = self.schedule(self.clock.now(), len_bytes);
+        let result = ask(&self.inner);
+        self.clock.wait_until(deadline);
+        result
+    }
+}
+
+impl<B: Backing> Backing for DelayLayer<B> {
+    fn len_bytes(&self) -> u64 {
+        self.inner.len_bytes()
+    }
+
+    fn block_bytes(&self) -> usize {
+        self.inner.block_bytes()
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), BackingError> {
+        self.take_time(buf.len() as u64, |inner| inner.read_at(offset, buf))
+    }
+
+    fn write_at(&self, offset: u64, data: &[u8]) -> Result<(), BackingError> {
+        self.take_time(data.len() as u64, |inner| inner.write_at(offset, data))
+    }
+
+    fn flush(&self) -> Result<(), BackingError> {
+        self.take_time(0, |inner| inner.flush())
+    }
+
+    /// At once: devices queue these and do them when they are idle.
+    fn discard(&self, offset: u64, len_bytes: u64) -> Result<(), BackingError> {
+        self.inner.discard(offset, len_bytes)
+    }
+
+    fn queue<'a>(&'a self, depth: usize, buffers: &'a Buffers) -> Result<Box<dyn Queue + 'a>, BackingError> {
+        let (depth, queue) = (depth.max(1), self.inner.queue(depth, buffers)?);
+        let (unsent, sent, landed) = (Vec::new(), HashMap::new(), Vec::new());
+        Ok(Box::new(DelayQueue { layer: self, queue, depth, unsent, sent, landed, next_id: 0 }))
+    }
+
+    fn describe(&self) -> String {
+        let DelayOptions { delay, depth, .. } = self.options;
+        format!("{}, delayed by {delay:?} at depth {depth}", self.inner.describe())
+    }
+}
+
+/// A queue on the modelled device: requests start at `start` or `complete`, as on a ring.
+struct DelayQueue<'a, B> {
+    layer: &'a DelayLayer<B>,
+    queue: Box<dyn Queue + 'a>,
+    depth: usize,
+    unsent: Vec<Request>,
+    /// What is below: when it will be done, and the submitter's number, by ours.
+    sent: HashMap<u64, (Duration, u64)>,
+    /// Done below, and when they will be here.
+    landed: Vec<(Duration, Completion)>,
+    next_id: u64,
+}
+
+impl<B: Backing> DelayQueue<'_, B> {
+    /// Takes what is done below; all of it, since below is fast.
+    fn land(&mut self) {
+        let mut done = Vec::new();
+        self.queue.complete(usize::MAX, &mut done);
+        for mut completion in done {
+            let known = self.sent.remove(&completion.request.id);
+            let (deadline, id) = known.unwrap_or((Duration::ZERO, completion.request.id));
+            completion.request.id = id;
+            self.landed.push((deadline, completion));
+        }
+        self.landed.sort_by_key(|(deadline, _)| *deadline);
+    }
+}
+
+impl<B: Backing> Queue for DelayQueue<'_, B> {
+    fn submit(&mut self, request: Request) -> Result<(), Completion> {
+        if self.in_flight() >= self.depth {
+            return Err(Completion { request, result: Err(BackingError::QueueFull { depth: self.depth }) });
+        }
+        self.unsent.push(request);
+        Ok(())
+    }
+
+    fn start(&mut self) {
+        let now = self.layer.clock.now();
+        for mut request in self.unsent.drain(..) {
+            let deadline = self.layer.schedule(now, request.len_bytes as u64);
+            let id = std::mem::replace(&mut request.id, self.next_id);
+            self.sent.insert(self.next_id, (deadline, id));
+            self.next_id += 1;
+            if let Err(mut refused) = self.queue.submit(request) {
+                self.sent.remove(&refused.request.id);
+                refused.request.id = id;
+                self.landed.push((deadline, refused));
+            }
+        }
+        self.queue.start();
+    }
+
+    fn complete(&mut self, min: usize, done: &mut Vec<Completion>) -> usize {
+        self.start();
+        self.land();
+        let want = min.min(self.landed.len());
+        if let Some((deadline, _)) = want.checked_sub(1).and_then(|last| self.landed.get(last)) {
+            self.layer.clock.wait_until(*deadline);
+        }
+        let now = self.layer.clock.now();
+        let count = self.landed.partition_point(|(deadline, _)| *deadline <= now);
+        done.extend(self.landed.drain(..count).map(|(_, completion)| completion));
+        count
+    }
+
+    fn in_flight(&self) -> usize {
+        self.unsent.len() + self.sent.len() + self.landed.len()
+    }
+}
+
+impl<B> Drop for DelayQueue<'_, B> {
+    /// What was submitted is done, without waiting for times that nobody watches.
+    fn drop(&mut self) {
+        for request in self.unsent.drain(..) {
+            if self.queue.submit(request).is_err() {
+                break;
+            }
+        }
+        self.queue.complete(usize::MAX, &mut Vec::new());
+    }
+}

@@ -1,0 +1,173 @@
+//! The generic layer: a hook asked before each request and told after it.
+
+use super::{Access, Action};
+use crate::{Backing, BackingError, Buffers, Completion, Operation, Queue, Request};
+use std::sync::Arc;
+
+/// What a layer does about a request.
+pub trait Hook: Send + Sync {
+    /// Before the medium is asked. `Some` settles the request: `inner` is not asked, except by the hook.
+    ///
+    /// `data` is what a write stores, and `None` for anything else. For a queued request this is called
+    /// when it is submitted.
+    fn before(
+        &self,
+        inner: &dyn Backing,
+        access: Access,
+        data: Option<&[u8]>,
+    ) -> Option<Result<(), BackingError>> {
+        let _ = (inner, access, data);
+        None
+    }
+
+    /// After it, whoever settled it. `data` is what a write stored or a read (if it did not fail) got.
+    fn after(&self, access: Access, data: Option<&[u8]>, result: &Result<(), BackingError>) {
+        let _ = (access, data, result);
+    }
+
+    /// What it adds to [`Backing::describe`].
+    fn describe(&self) -> String;
+}
+
+/// A medium with a hook.
+pub struct Layered<B, H> {
+    inner: B,
+    control: Arc<H>,
+}
+
+impl<B: Backing, H: Hook> Layered<B, H> {
+    /// Puts a layer over `inner`, governed by `control`.
+    pub fn over(inner: B, control: Arc<H>) -> Self {
+        Layered { inner, control }
+    }
+
+    /// The layer's control, to be kept.
+    pub fn control(&self) -> Arc<H> {
+        self.control.clone()
+    }
+
+    /// The medium below.
+    pub fn inner(&self) -> &B {
+        &self.inner
+    }
+
+    /// A request without data to be read into, from beginning to end.
+    fn pass(
+        &self,
+        access: Access,
+        data: Option<&[u8]>,
+        ask: impl FnOnce(&B) -> Result<(), BackingError>,
+    ) -> Result<(), BackingError> {
+        let settled = self.control.before(&self.inner, access, data);
+        let result = settled.unwrap_or_else(|| ask(&self.inner));
+        self.control.after(access, data, &result);
+        result
+    }
+}
+
+impl<B: Backing, H: Hook> Backing for Layered<B, H> {
+    fn len_bytes(&self) -> u64 {
+        self.inner.len_bytes()
+    }
+
+    fn block_bytes(&self) -> usize {
+        self.inner.block_bytes()
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), BackingError> {
+        let access = Access { action: Action::Read, offset, len_bytes: buf.len() as u64 };
+        let settled = self.control.before(&self.inner, access, None);
+        let result = settled.unwrap_or_else(|| self.inner.read_at(offset, buf));
+        self.control.after(access, result.is_ok().then_some(&*buf), &result);
+        result
+    }
+
+    fn write_at(&self, offset: u64, data: &[u8]) -> Result<(), BackingError> {
+        let access = Access { action: Action::Write, offset, len_bytes: data.len() as u64 };
+        self.pass(access, Some(data), |inner| inner.write_at(offset, data))
+    }
+
+    fn flush(&self) -> Result<(), BackingError> {
+        self.pass(Access { action: Action::Flush, offset: 0, len_bytes: 0 }, None, |inner| inner.flush())
+    }
+
+    fn discard(&self, offset: u64, len_bytes: u64) -> Result<(), BackingError> {
+        let access = Access { action: Action::Discard, offset, len_bytes };
+        self.pass(access, None, |inner| inner.discard(offset, len_bytes))
+    }
+
+    fn queue<'a>(&'a self, depth: usize, buffers: &'a Buffers) -> Result<Box<dyn Queue + 'a>, BackingError> {
+        let queue = self.inner.queue(depth, buffers)?;
+        Ok(Box::new(HookedQueue { layer: self, queue, settled: Vec::new(), depth: depth.max(1) }))
+    }
+
+    fn describe(&self) -> String {
+        format!("{}, {}", self.inner.describe(), self.control.describe())
+    }
+}
+
+/// A queue whose requests meet the hook.
+struct HookedQueue<'a, B, H: Hook> {
+    layer: &'a Layered<B, H>,
+    queue: Box<dyn Queue + 'a>,
+    /// Settled by the hook, not yet handed out.
+    settled: Vec<Completion>,
+    depth: usize,
+}
+
+fn access(request: &Request) -> Access {
+    let action = match request.operation {
+        Operation::Read => Action::Read,
+        Operation::Write => Action::Write,
+    };
+    Access { action, offset: request.offset, len_bytes: request.len_bytes as u64 }
+}
+
+impl<B, H: Hook> HookedQueue<'_, B, H> {
+    fn tell(&self, completions: &[Completion]) {
+        for Completion { request, result } in completions {
+            let is_known = request.operation == Operation::Write || result.is_ok();
+            let data = if is_known { request.buf.get(..request.len_bytes) } else { None };
+            self.layer.control.after(access(request), data, result);
+        }
+    }
+}
+
+impl<B: Backing, H: Hook> Queue for HookedQueue<'_, B, H> {
+    fn submit(&mut self, request: Request) -> Result<(), Completion> {
+        if self.in_flight() >= self.depth {
+            return Err(Completion { request, result: Err(BackingError::QueueFull { depth: self.depth }) });
+        }
+        let is_write = request.operation == Operation::Write;
+        let data = if is_write { request.buf.get(..request.len_bytes) } else { None };
+        match self.layer.control.before(&self.layer.inner, access(&request), data) {
+            Some(result) => self.settled.push(Completion { request, result }),
+            None => self.queue.submit(request)?,
+        }
+        Ok(())
+    }
+
+    fn start(&mut self) {
+        self.queue.start();
+    }
+
+    fn complete(&mut self, min: usize, done: &mut Vec<Completion>) -> usize {
+        let before = done.len();
+        done.append(&mut self.settled);
+        self.queue.complete(min.saturating_sub(done.len() - before), done);
+        self.tell(&done[before..]);
+        done.len() - before
+    }
+
+    fn in_flight(&self) -> usize {
+        self.settled.len() + self.queue.in_flight()
+    }
+}
+
+impl<B, H: Hook> Drop for HookedQueue<'_, B, H> {
+    fn drop(&mut self) {
+        let mut done = std::mem::take(&mut self.settled);
+        self.queue.complete(usize::MAX, &mut done);
+        self.tell(&done);
+    }
+}

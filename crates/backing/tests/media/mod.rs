@@ -1,0 +1,106 @@
+//! Every medium and every layer, for tests that hold for all of them.
+
+#![allow(dead_code, reason = "each test file uses its part")]
+
+use pagefold_backing::layer::{
+    DelayLayer, DelayOptions, ErrorLayer, LogLayer, ManualClock, RateLayer, StatsLayer, TornLayer,
+};
+use pagefold_backing::{Backing, Direct, FileBacking, FileOptions, MemoryBacking, Uring};
+use pagefold_sys::loopdev::{self, AttachedLoop, Detach};
+use pagefold_testkit::skipped;
+use std::fs::File;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The media's size: not a power of two, a multiple of any block.
+pub const LEN_BYTES: usize = 3 * 64 * 4096;
+
+/// A medium, and what must live as long as it.
+pub struct Medium {
+    pub name: &'static str,
+    pub backing: Box<dyn Backing>,
+    _loop: Option<LoopDevice>,
+}
+
+/// A file of zeroes without a name, on a disk rather than in memory.
+pub fn sparse_file(len_bytes: u64) -> File {
+    let file = tempfile::tempfile_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    file.set_len(len_bytes).unwrap();
+    file
+}
+
+/// A file as a medium; `None` if what the options insist on is not to be had here.
+pub fn file(direct: Direct, uring: Uring) -> Option<FileBacking> {
+    match FileBacking::new(sparse_file(LEN_BYTES as u64), FileOptions { direct, uring }) {
+        Ok(backing) => Some(backing),
+        Err(e) => {
+            skipped!("contract_of_files: {direct:?} and {uring:?}: {e}");
+            None
+        }
+    }
+}
+
+/// A loop device on a file, taken off when dropped.
+pub struct LoopDevice(pub AttachedLoop);
+
+impl LoopDevice {
+    pub fn attach(test: &str, file: &File) -> Option<Self> {
+        match loopdev::attach(file, 512) {
+            Ok(attached) => Some(LoopDevice(attached)),
+            Err(e) => {
+                skipped!("{test}: {e}");
+                None
+            }
+        }
+    }
+}
+
+impl Drop for LoopDevice {
+    fn drop(&mut self) {
+        let _ = loopdev::detach_if(&self.0.path, self.0.identity, Detach::WhenLastUserCloses);
+    }
+}
+
+fn loop_device() -> Option<Medium> {
+    let device = LoopDevice::attach("contract_of_block_devices", &sparse_file(LEN_BYTES as u64))?;
+    let file = File::options().read(true).write(true).open(&device.0.path).unwrap();
+    let backing = FileBacking::new(file, FileOptions::default()).unwrap();
+    Some(Medium { name: "block device", backing: Box::new(backing), _loop: Some(device) })
+}
+
+fn layers() -> Vec<(&'static str, Box<dyn Backing>)> {
+    let memory = || MemoryBacking::new(LEN_BYTES);
+    let clock = Arc::new(ManualClock::default());
+    let jittery = DelayOptions { depth: 4, jitter: Duration::from_millis(1), seed: 7, ..Default::default() };
+    vec![
+        ("error", Box::new(ErrorLayer::new(memory()))),
+        ("delay", Box::new(DelayLayer::new(memory(), DelayOptions::default(), clock.clone()))),
+        ("delay with jitter", Box::new(DelayLayer::new(memory(), jittery, clock.clone()))),
+        ("rate", Box::new(RateLayer::new(memory(), 1 << 20, clock))),
+        ("log", Box::new(LogLayer::new(memory(), true))),
+        ("stats", Box::new(StatsLayer::new(memory()))),
+        ("torn", Box::new(TornLayer::new(memory()))),
+    ]
+}
+
+/// All there are here, all zeroes.
+pub fn all() -> Vec<Medium> {
+    let mut media: Vec<(&'static str, Box<dyn Backing>)> =
+        vec![("memory", Box::new(MemoryBacking::new(LEN_BYTES)))];
+    let files = [
+        ("file, page cache, positioned", Direct::Off, Uring::Off),
+        ("file, page cache, ring", Direct::Off, Uring::On),
+        ("file, direct, positioned", Direct::On, Uring::Off),
+        ("file, direct, ring", Direct::On, Uring::On),
+    ];
+    for (name, direct, uring) in files {
+        media.extend(file(direct, uring).map(|backing| (name, Box::new(backing) as Box<dyn Backing>)));
+    }
+    media.extend(layers());
+    if let Some(backing) = file(Direct::On, Uring::On) {
+        let stack = TornLayer::new(ErrorLayer::new(LogLayer::new(backing, false)));
+        media.push(("layers on a ring", Box::new(StatsLayer::new(stack))));
+    }
+    let plain = media.into_iter().map(|(name, backing)| Medium { name, backing, _loop: None });
+    plain.chain(loop_device()).collect()
+}

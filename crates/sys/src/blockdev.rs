@@ -1,0 +1,46 @@
+//! Open block devices: size, block size, discard; and the same discard for files. Reference: `include/uapi/linux/fs.h`, blkdiscard(8).
+
+use crate::SysError;
+use rustix::fs::FallocateFlags;
+use std::fs::File;
+use std::os::fd::AsRawFd;
+
+/// `_IOR(0x12, 114, size_t)`.
+const BLKGETSIZE64: libc::c_ulong = 0x8008_1272;
+/// `_IO(0x12, 119)`.
+const BLKDISCARD: libc::c_ulong = 0x1277;
+
+/// The size of a block device in bytes.
+pub fn len_bytes(device: &File) -> Result<u64, SysError> {
+    let mut len_bytes = 0_u64;
+    // SAFETY: the argument points to the u64 that this request fills.
+    match unsafe { libc::ioctl(device.as_raw_fd(), BLKGETSIZE64, &raw mut len_bytes) } {
+        0 => Ok(len_bytes),
+        _ => Err(SysError::last("asking a block device for its size")),
+    }
+}
+
+/// The smallest piece the device reads or writes, bytes.
+pub fn logical_block_bytes(device: &File) -> Result<usize, SysError> {
+    let size = rustix::fs::ioctl_blksszget(device);
+    size.map(|bytes| bytes as usize)
+        .map_err(|e| SysError::new("asking a block device for its block size", e.raw_os_error()))
+}
+
+/// Tells the device that a range, of whole blocks, is no longer needed.
+pub fn discard(device: &File, offset: u64, len_bytes: u64) -> Result<(), SysError> {
+    let range = [offset, len_bytes];
+    // SAFETY: the argument points to two u64 (offset and length), which this request only reads.
+    match unsafe { libc::ioctl(device.as_raw_fd(), BLKDISCARD, range.as_ptr()) } {
+        0 => Ok(()),
+        _ => Err(SysError::last(format!("discarding {len_bytes} bytes at {offset}"))),
+    }
+}
+
+/// Gives the space behind a range of a regular file back; it reads as zeroes, and the length stays.
+pub fn punch_hole(file: &File, offset: u64, len_bytes: u64) -> Result<(), SysError> {
+    let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    rustix::fs::fallocate(file, how, offset, len_bytes).map_err(|e| {
+        SysError::new(format!("punching a hole of {len_bytes} bytes at {offset}"), e.raw_os_error())
+    })
+}
