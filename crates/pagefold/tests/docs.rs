@@ -6,13 +6,14 @@ mod common;
 use common::Sandbox;
 use std::collections::BTreeSet;
 
-const COMMANDS: [&str; 10] = [
+const COMMANDS: [&str; 11] = [
     "",
     "disk",
     "disk create",
     "disk list",
     "disk show",
     "disk set",
+    "disk park",
     "disk remove",
     "bench",
     "bench store",
@@ -82,7 +83,7 @@ fn help_and_version_are_success_and_nothing_is_usage() {
     let s = Sandbox::new();
     assert!(s.ok("--version").starts_with("pagefold "));
     let help = s.ok("disk --help");
-    for command in ["create", "list", "show", "set", "remove"] {
+    for command in ["create", "list", "show", "set", "park", "remove"] {
         assert!(help.contains(command));
     }
     assert_eq!(s.run("").code, 2);
