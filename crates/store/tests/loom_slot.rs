@@ -57,7 +57,7 @@ impl World {
         match guard.content() {
             Content::Folded { handle, .. } | Content::Raw { handle } => Some(self.read(handle)),
             Content::SameFilled(word) => Some(word),
-            Content::Empty => None,
+            Content::Empty | Content::Parked(_) => None,
         }
     }
 }

@@ -3,7 +3,8 @@
 use crate::engine::counters::Counter;
 use crate::engine::error::StoreError;
 use crate::engine::store::Store;
-use crate::slot::{Content, Generation, Slot};
+use crate::parking::{Reader, Wanted};
+use crate::slot::{Content, Generation, Slot, SlotGuard};
 use pagefold_codec::{CodecError, same_filled};
 use pagefold_page::{PAGE_SIZE, Page, PageIndex};
 use pagefold_pool::{Handle, Owner, OwnerKind, PutError, SourceError};
@@ -48,7 +49,7 @@ impl Store {
     }
 
     /// One compression with this CPU's stream and one attempt at storing the result.
-    fn try_fold(
+    pub(crate) fn try_fold(
         &self,
         cpu: usize,
         index: PageIndex,
@@ -80,9 +81,20 @@ impl Store {
 
     /// Puts contents in a slot and frees what they replace.
     pub(crate) fn publish(&self, cpu: usize, slot: &Slot, new: Content) {
-        let old = slot.lock().publish(new);
+        let mut guard = slot.lock();
+        self.stamp(&mut guard);
+        let old = guard.publish(new);
         self.account(cpu, old, new);
+        self.account_written(cpu, new);
         self.release(old);
+    }
+
+    /// Notes when a page was written, where somebody wants to know.
+    #[inline]
+    fn stamp(&self, guard: &mut SlotGuard) {
+        if let Some(parking) = &self.parking {
+            guard.set_stamp(parking.clock.now());
+        }
     }
 
     /// Puts contents in a slot if it is unchanged since `seen`; else gives them up and returns false.
@@ -93,14 +105,16 @@ impl Store {
         seen: Generation,
         new: Content,
     ) -> bool {
-        let guard = slot.lock();
+        let mut guard = slot.lock();
         if guard.generation() != seen {
             drop(guard);
             self.release(new);
             return false;
         }
+        self.stamp(&mut guard);
         let old = guard.publish(new);
         self.account(cpu, old, new);
+        self.account_written(cpu, new);
         self.release(old);
         true
     }
@@ -108,24 +122,52 @@ impl Store {
     /// Reads a slot's page, and says which generation of it this was.
     pub(crate) fn unfold(
         &self,
-        cpu: usize,
+        reader: Reader,
         index: PageIndex,
         slot: &Slot,
         page: &mut Page,
     ) -> Result<Generation, StoreError> {
+        loop {
+            let guard = slot.lock();
+            let generation = guard.generation();
+            match (guard.content(), &self.parking) {
+                (Content::Parked(parked), Some(parking)) => {
+                    let wanted = Wanted { index, generation, parked };
+                    if let Some(read) = self.read_back(parking, reader, wanted, slot, guard, page)? {
+                        return Ok(read);
+                    }
+                }
+                _ => {
+                    self.unfold_held(reader.cpu, index, guard, page)?;
+                    return Ok(generation);
+                }
+            }
+        }
+    }
+
+    /// The page of a slot that holds it in memory.
+    fn unfold_held(
+        &self,
+        cpu: usize,
+        index: PageIndex,
+        mut guard: SlotGuard,
+        page: &mut Page,
+    ) -> Result<(), StoreError> {
         let mut compressed = [MaybeUninit::uninit(); PAGE_SIZE];
-        let guard = slot.lock();
-        let generation = guard.generation();
+        if let Some(parking) = &self.parking {
+            guard.touch(parking.clock.now());
+        }
         let (handle, len) = match guard.content() {
-            Content::Empty => {
+            // A store without a backing has no parked pages.
+            Content::Empty | Content::Parked(_) => {
                 drop(guard);
                 page.fill(0);
-                return Ok(generation);
+                return Ok(());
             }
             Content::SameFilled(fill_word) => {
                 drop(guard);
                 fill(page, fill_word);
-                return Ok(generation);
+                return Ok(());
             }
             Content::Raw { handle } => {
                 // SAFETY: MaybeUninit<u8> has u8's layout, and `copy_out` only ever writes
@@ -134,12 +176,9 @@ impl Store {
                 // SAFETY: the slot is locked and holds the handle: nobody frees it, and `relocate`
                 // refuses to move it. A raw object has PAGE_SIZE bytes.
                 unsafe { self.pool.copy_out(Handle::from_bits(handle), page) };
-                return Ok(generation);
+                return Ok(());
             }
             Content::Folded { handle, len_bytes, .. } => (handle, usize::from(len_bytes)),
-            Content::Parked(parked) => {
-                return Err(StoreError::CorruptRecord { index, offset: parked.location });
-            }
         };
         // SAFETY: as for raw pages; the slot's length is that of the object.
         let bytes = unsafe { self.pool.copy_out(Handle::from_bits(handle), &mut compressed[..len]) };
@@ -150,7 +189,7 @@ impl Store {
             let codec = self.codec.name();
             return Err(corrupt(CodecError::Corrupt { codec, src_len_bytes: len }));
         }
-        Ok(generation)
+        Ok(())
     }
 }
 

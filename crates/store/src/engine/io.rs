@@ -7,6 +7,7 @@
 use crate::engine::counters::Counter;
 use crate::engine::error::StoreError;
 use crate::engine::store::Store;
+use crate::parking::Reader;
 use crate::slot::Content;
 use pagefold_page::{PAGE_SIZE, Page, PageIndex, Span, spans};
 use pagefold_sys::cpu;
@@ -19,7 +20,8 @@ impl Store {
     pub fn read(&self, offset: u64, buf: &mut [u8]) -> Result<(), StoreError> {
         self.check_range(offset, buf.len() as u64)?;
         for span in spans(offset, buf.len()) {
-            self.read_span(&span, &mut buf[span.at..span.at + span.len])
+            let pages_ahead = (buf.len() - span.at - span.len) / PAGE_SIZE;
+            self.read_span(&span, pages_ahead, &mut buf[span.at..span.at + span.len])
                 .inspect_err(|_| self.counters.add(cpu::current(), Counter::FailedReads, 1))?;
         }
         Ok(())
@@ -106,18 +108,18 @@ impl Store {
         }
     }
 
-    fn read_span(&self, span: &Span, out: &mut [u8]) -> Result<(), StoreError> {
+    fn read_span(&self, span: &Span, pages_ahead: usize, out: &mut [u8]) -> Result<(), StoreError> {
         let Some(slot) = self.table.get(span.index).filter(|slot| !slot.is_empty()) else {
             out.fill(0);
             return Ok(());
         };
-        let cpu = cpu::current();
+        let reader = Reader { cpu: cpu::current(), pages_ahead };
         if let Ok(page) = <&mut Page>::try_from(&mut *out) {
-            self.unfold(cpu, span.index, slot, page)?;
+            self.unfold(reader, span.index, slot, page)?;
             return Ok(());
         }
         let mut page = [0; PAGE_SIZE];
-        self.unfold(cpu, span.index, slot, &mut page)?;
+        self.unfold(reader, span.index, slot, &mut page)?;
         out.copy_from_slice(&page[span.start..span.start + span.len]);
         Ok(())
     }
@@ -136,7 +138,8 @@ impl Store {
         let slot = self.slot(span.index)?;
         let mut page = [0; PAGE_SIZE];
         loop {
-            let seen = self.unfold(cpu, span.index, slot, &mut page)?;
+            let reader = Reader { cpu, pages_ahead: 0 };
+            let seen = self.unfold(reader, span.index, slot, &mut page)?;
             change(&mut page[span.start..span.start + span.len]);
             let new = self.fold(cpu, span.index, &page)?;
             if self.publish_if_unchanged(cpu, slot, seen, new) {

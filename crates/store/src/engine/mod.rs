@@ -1,5 +1,6 @@
 //! Everything around the slots: table, page paths, limits, counters.
 
+mod clock;
 mod config;
 mod counters;
 mod error;
@@ -9,6 +10,7 @@ mod stats;
 mod store;
 mod table;
 
+pub(crate) use clock::Clock;
 pub use config::{MemLimit, StoreConfig};
 pub use error::StoreError;
 pub use stats::{IoStat, MemoryStats, MmStat, Stats};

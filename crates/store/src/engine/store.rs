@@ -28,7 +28,7 @@ pub struct Store {
     pub(crate) table: SlotTable,
     // After the table, whose chunks lie in the arena that the pool's source owns.
     pub(crate) pool: Pool,
-    parking: Option<Parking>,
+    pub(crate) parking: Option<Parking>,
     _reserve: Option<Reserve>,
 }
 
@@ -73,7 +73,7 @@ impl Store {
 
     /// Takes a backing into use. What it held is lost. Done once, before the store is shared.
     pub fn attach(&mut self, config: ParkConfig) -> Result<(), StoreError> {
-        self.parking = Some(Parking::attach(config).map_err(StoreError::Attach)?);
+        self.parking = Some(Parking::attach(config, self.table.page_count()).map_err(StoreError::Attach)?);
         Ok(())
     }
 
@@ -163,7 +163,11 @@ impl Store {
         self.counters.add(cpu, Counter::CompressedBytes, new.bytes - old.bytes);
         self.counters.add(cpu, Counter::SamePages, new.same - old.same);
         self.counters.add(cpu, Counter::HugePages, new.huge - old.huge);
-        self.counters.add(cpu, Counter::HugePagesSince, new.huge);
+    }
+
+    /// Counts that a page was written that became `new`.
+    pub(crate) fn account_written(&self, cpu: usize, new: Content) {
+        self.counters.add(cpu, Counter::HugePagesSince, Shares::of(new).huge);
     }
 
     /// Frees what a slot no longer holds, or never came to hold.
@@ -173,6 +177,8 @@ impl Store {
             // put it there): readers copy under the slot's lock, so none is left, and `relocate` below
             // agrees only for handles that a slot holds.
             unsafe { self.pool.free(Handle::from_bits(handle), self) };
+        } else if let (Content::Parked(parked), Some(parking)) = (content, &self.parking) {
+            parking.release(parked);
         }
     }
 }

@@ -107,4 +107,7 @@ pub enum AttachError {
     /// It cannot be written.
     #[error("preparing the backing: {0}")]
     Io(#[from] BackingError),
+    /// The system gives no random bytes for its identity.
+    #[error("preparing the backing: {0}")]
+    Identity(#[from] pagefold_sys::SysError),
 }

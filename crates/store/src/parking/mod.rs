@@ -11,16 +11,35 @@
 //! | module | what |
 //! |---|---|
 //! | `selection` | which pages |
+//! | `pass`, `settle` | from the slots to the medium, and what became of it |
+//! | `control`, `request` | write requests, idle and in flight |
+//! | `packer` | the seam between a pass and a layout |
+//! | `log`, `clean` | the layout of compressed records in segments, and its cleaner |
+//! | `blocks` | the layout of one page per block |
+//! | `readback`, `fetch` | reading parked pages, and their neighbours |
+//! | `upkeep` | what is due now and then: time, discards, a little cleaning |
+//! | `policy` | when pages are parked without being asked for |
 //! | `settings`, `stats`, `report`, `error` | what can be set, counted, told |
 //!
 //! Nothing here decides by itself that something is to be parked: that is `policy`.
 
+mod blocks;
+mod clean;
+mod control;
 mod error;
+mod fetch;
+mod log;
+mod packer;
+mod pass;
 mod policy;
+mod readback;
 mod report;
+mod request;
 mod selection;
 mod settings;
+mod settle;
 mod stats;
+mod upkeep;
 
 pub use error::{AttachError, ParkError, SelectionError};
 pub use policy::{Condition, Parker, Policy};
@@ -29,10 +48,23 @@ pub use selection::{Selection, Which};
 pub use settings::{BATCH_MAX, Settings};
 pub use stats::{BdStat, ParkStats};
 
-use crate::engine::Store;
-use pagefold_backing::Backing;
-use std::ops::ControlFlow;
-use std::sync::Arc;
+pub(crate) use fetch::Wanted;
+pub(crate) use readback::Reader;
+
+use crate::engine::{Clock, Store, StoreError};
+use crate::slot::Parked;
+use blocks::{BlockPacker, Blocks};
+use control::Control;
+use fetch::ReadAhead;
+use log::{Head, Log, LogPacker};
+use packer::Packer;
+use pagefold_backing::{Backing, Buffer, Buffers};
+use pagefold_page::{PAGE_SIZE, PageCount};
+use parking_lot::Mutex;
+use pass::{OnProgress, Pass, Wants};
+use stats::{ParkCounters, add, take};
+use std::ops::{ControlFlow, RangeInclusive};
+use std::sync::{Arc, OnceLock};
 
 /// First bytes of a backing that is ours.
 pub const MAGIC: [u8; 8] = *b"PAGEFOLD";
@@ -55,21 +87,81 @@ pub struct ParkConfig {
     pub layout: LayoutKind,
 }
 
+/// Memory for the buffers of parking and read-back, bytes.
+const BUFFERS_BYTES: usize = 4 << 20;
+
+/// How pages lie, and where there is room.
+enum Layout {
+    Log(Log),
+    Blocks(Blocks),
+}
+
+/// Where the log goes on; who has it has the pass.
+#[derive(Default)]
+struct Heads {
+    /// Of pages that are parked.
+    park: Option<Head>,
+    /// Of pages that the cleaner moves.
+    clean: Option<Head>,
+}
+
 /// The parking of one store.
 pub struct Parking {
     backing: Arc<dyn Backing>,
-    layout: LayoutKind,
+    layout: Layout,
+    buffers: Buffers,
     settings: Settings,
     policy: Policy,
-    counters: stats::ParkCounters,
+    counters: ParkCounters,
+    pub(crate) clock: Clock,
+    /// One pass at a time.
+    heads: Mutex<Heads>,
+    ahead: Mutex<ReadAhead>,
+    on_failure: OnceLock<Box<OnFailure>>,
 }
 
+/// Told of a parked page that could not be read back.
+pub type OnFailure = dyn Fn(&StoreError) + Send + Sync;
+
 impl Parking {
-    /// Takes a backing into use: writes its superblock. What it held is lost.
-    pub(crate) fn attach(config: ParkConfig) -> Result<Self, AttachError> {
+    /// Takes a backing into use: clears its first MiB and writes its superblock. What it held is lost.
+    pub(crate) fn attach(config: ParkConfig, pages: PageCount) -> Result<Self, AttachError> {
         let ParkConfig { backing, layout } = config;
-        let (settings, policy, counters) = Default::default();
-        Ok(Parking { backing, layout, settings, policy, counters })
+        let len_bytes = backing.len_bytes();
+        if len_bytes < Log::LEN_MIN {
+            return Err(AttachError::TooSmall { len_bytes, min_bytes: Log::LEN_MIN });
+        }
+        let id = new_id()?;
+        let layout = match layout {
+            LayoutKind::Log => Layout::Log(Log::new(id, len_bytes)),
+            LayoutKind::Blocks => Layout::Blocks(Blocks::new(len_bytes)),
+        };
+        let parking = Parking {
+            backing,
+            layout,
+            buffers: Buffers::new(BUFFERS_BYTES)?,
+            settings: Settings::default(),
+            policy: Policy::default(),
+            counters: ParkCounters::default(),
+            clock: Clock::new(),
+            heads: Mutex::default(),
+            ahead: Mutex::default(),
+            on_failure: OnceLock::new(),
+        };
+        parking.write_superblock(id, pages)?;
+        Ok(parking)
+    }
+
+    fn write_superblock(&self, id: log::StoreId, pages: PageCount) -> Result<(), AttachError> {
+        let (is_log, segment_len) = match &self.layout {
+            Layout::Log(log) => (true, log.segments.segment_len()),
+            Layout::Blocks(_) => (false, PAGE_SIZE as u32),
+        };
+        let superblock = log::Superblock { id, is_log, segment_len, page_count: pages.0 };
+        let mut head = Buffer::new(log::DATA_START as usize);
+        head[..log::SUPERBLOCK_LEN].copy_from_slice(&superblock.encode());
+        self.backing.write_at(0, &head)?;
+        Ok(self.backing.flush()?)
     }
 
     /// What can be set.
@@ -87,6 +179,18 @@ impl Parking {
         Condition::Off
     }
 
+    /// Has every page that could not be read back told to `tell`, with its place on the medium: for a log. Set
+    /// once; a second is ignored. Called by the thread that reads, with nothing locked.
+    pub fn on_failure(&self, tell: impl Fn(&StoreError) + Send + Sync + 'static) {
+        let _ = self.on_failure.set(Box::new(tell));
+    }
+
+    fn tell_failure(&self, error: &StoreError) {
+        if let Some(tell) = self.on_failure.get() {
+            tell(error);
+        }
+    }
+
     /// The medium, in a few words.
     pub fn describe(&self) -> String {
         self.backing.describe()
@@ -94,13 +198,105 @@ impl Parking {
 
     /// How pages lie on the backing.
     pub fn layout(&self) -> LayoutKind {
-        self.layout
+        self.layout_kind()
     }
 
     /// The counters, without waiting for anything.
     pub fn stats(&self) -> ParkStats {
-        self.counters.snapshot(self.backing.len_bytes(), 0)
+        let (unit, count, free) = match &self.layout {
+            Layout::Log(log) => {
+                (u64::from(log.segments.segment_len()), log.segments.count(), log.segments.free_count())
+            }
+            Layout::Blocks(blocks) => (PAGE_SIZE as u64, blocks.count(), blocks.free_count()),
+        };
+        self.counters.snapshot(u64::from(count) * unit, u64::from(free) * unit)
     }
+
+    pub(crate) fn layout_kind(&self) -> LayoutKind {
+        match &self.layout {
+            Layout::Log(_) => LayoutKind::Log,
+            Layout::Blocks(_) => LayoutKind::Blocks,
+        }
+    }
+
+    fn log(&self) -> Option<&Log> {
+        match &self.layout {
+            Layout::Log(log) => Some(log),
+            Layout::Blocks(_) => None,
+        }
+    }
+
+    fn backing(&self) -> &dyn Backing {
+        &*self.backing
+    }
+
+    fn buffers(&self) -> &Buffers {
+        &self.buffers
+    }
+
+    fn counters(&self) -> &ParkCounters {
+        &self.counters
+    }
+
+    /// Where a parked page is, bytes.
+    fn offset(&self, parked: Parked) -> u64 {
+        match &self.layout {
+            Layout::Log(_) => Log::offset(parked),
+            Layout::Blocks(_) => Blocks::offset(parked),
+        }
+    }
+
+    /// Keeps the place of a parked page from being written anew. The slot that has it is locked.
+    ///
+    /// A block may be written anew while it is read; then its checksum does not fit and the slot has changed.
+    fn pin(&self, parked: Parked) {
+        if let Layout::Log(log) = &self.layout {
+            log.segments.pin(log.segment_of(parked));
+        }
+    }
+
+    fn unpin(&self, parked: Parked) {
+        if let Layout::Log(log) = &self.layout {
+            log.segments.unpin(log.segment_of(parked));
+        }
+    }
+
+    /// A page has come to a place.
+    fn count_parked(&self, parked: Parked) {
+        add(&self.counters.parked, 1);
+        add(&self.counters.parked_bytes, parked.len_bytes.into());
+    }
+
+    /// A page that was parked is so no more.
+    pub(crate) fn release(&self, parked: Parked) {
+        take(&self.counters.parked, 1);
+        take(&self.counters.parked_bytes, parked.len_bytes.into());
+        self.release_place(parked);
+    }
+
+    /// A place that was meant for a page, or was left by it, is free.
+    fn release_place(&self, parked: Parked) {
+        match &self.layout {
+            Layout::Log(log) => log.release(parked),
+            Layout::Blocks(blocks) => blocks.release(parked),
+        }
+    }
+
+    fn new_control(&self) -> Result<Control<'_>, ParkError> {
+        let buf_len = match &self.layout {
+            Layout::Log(_) => log::WRITE_LEN_MAX,
+            Layout::Blocks(_) => PAGE_SIZE,
+        };
+        let batch = self.settings.writeback_batch_size() as usize;
+        Control::new(&*self.backing, &self.buffers, buf_len, batch).map_err(ParkError::Io)
+    }
+}
+
+fn new_id() -> Result<log::StoreId, AttachError> {
+    let mut id = [0; 16];
+    id[..8].copy_from_slice(&pagefold_sys::entropy::random_u64()?.to_le_bytes());
+    id[8..].copy_from_slice(&pagefold_sys::entropy::random_u64()?.to_le_bytes());
+    Ok(id)
 }
 
 impl Store {
@@ -114,16 +310,30 @@ impl Store {
         selection: &Selection,
         progress: &mut dyn FnMut(&Progress) -> ControlFlow<()>,
     ) -> Result<ParkReport, ParkError> {
-        let _ = (selection, progress);
-        match self.parking() {
-            Some(_) => Ok(ParkReport::default()),
-            None => Err(ParkError::NoBacking),
-        }
+        let parking = self.parking().ok_or(ParkError::NoBacking)?;
+        let count = self.table.page_count();
+        selection.check(count)?;
+        let now = parking.clock.tick();
+        let mut wants =
+            |index, _: &_, seen: &crate::slot::Peek| selection.wants(index, seen, seen.stamp().age_s(now));
+        self.park_where(parking, &selection.runs(count), &mut wants, progress)
     }
 
-    /// Marks as idle the pages held as objects whose last access was at least `age_s` seconds ago, and takes
-    /// the mark from younger ones; with 0, marks all. An access takes the mark away.
-    pub fn mark_idle(&self, age_s: u64) {
-        let _ = age_s;
+    /// Parks the pages in the runs that are wanted.
+    fn park_where(
+        &self,
+        parking: &Parking,
+        runs: &[RangeInclusive<u64>],
+        wants: &mut Wants,
+        on_progress: &mut OnProgress,
+    ) -> Result<ParkReport, ParkError> {
+        let mut heads = parking.heads.lock();
+        let Heads { park, clean } = &mut *heads;
+        let mut packer: Box<dyn Packer> = match &parking.layout {
+            Layout::Log(log) => Box::new(LogPacker::new(&log.segments, log.id, park, log::CLEANER_SPARE)),
+            Layout::Blocks(blocks) => Box::new(BlockPacker::new(blocks)),
+        };
+        let pass = Pass::new(self, parking, parking.new_control()?, clean);
+        Ok(pass.run(&mut *packer, runs, wants, on_progress))
     }
 }

@@ -38,6 +38,8 @@ pub struct ParkStats {
     pub written_bytes: u64,
     /// Bytes that the cleaner wrote.
     pub cleaned_bytes: u64,
+    /// Bytes that the cleaner read.
+    pub cleaner_read_bytes: u64,
     /// Segments that the cleaner emptied.
     pub cleaned_segments: u64,
     /// Write requests, the cleaner's included.
@@ -73,6 +75,7 @@ pub(crate) struct ParkCounters {
     pub(crate) written_bytes: AtomicU64,
     pub(crate) cleaned_bytes: AtomicU64,
     pub(crate) cleaned_segments: AtomicU64,
+    pub(crate) cleaner_read_bytes: AtomicU64,
     pub(crate) writes: AtomicU64,
     pub(crate) failed_pages: AtomicU64,
     pub(crate) changed_pages: AtomicU64,
@@ -110,6 +113,7 @@ impl ParkCounters {
             payload_bytes: count(&self.payload_bytes),
             written_bytes: count(&self.written_bytes),
             cleaned_bytes: count(&self.cleaned_bytes),
+            cleaner_read_bytes: count(&self.cleaner_read_bytes),
             cleaned_segments: count(&self.cleaned_segments),
             writes: count(&self.writes),
             failed_pages: count(&self.failed_pages),

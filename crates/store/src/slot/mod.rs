@@ -49,6 +49,11 @@ fn parked_word(parked: Parked) -> Word {
 pub struct Generation(u32);
 
 impl Generation {
+    /// The generation of this number, modulo 2^24.
+    pub fn from_bits(bits: u32) -> Self {
+        Generation(bits & GENERATION_MASK)
+    }
+
     /// The number, below 2^24, as it stands in records.
     pub fn to_bits(self) -> u32 {
         self.0

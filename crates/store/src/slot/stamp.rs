@@ -23,6 +23,18 @@ impl Stamp {
         Stamp((since_start.as_millis() as u64 * TICKS_PER_S / 1000) as u16)
     }
 
+    /// The moment of this number.
+    #[inline]
+    pub fn from_ticks(ticks: u16) -> Self {
+        Stamp(ticks)
+    }
+
+    /// Its number, ticks modulo 2^16.
+    #[inline]
+    pub fn ticks(self) -> u16 {
+        self.0
+    }
+
     /// Ticks from here to `now`.
     #[inline]
     pub fn age_ticks(self, now: Stamp) -> u16 {

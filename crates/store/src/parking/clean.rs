@@ -1,0 +1,107 @@
+//! The cleaner: empties sparse segments, so that there are free ones to write to.
+//!
+//! It runs inside a pass, when a head needs a segment and few are free, and in upkeep;
+//! never by more than [`VICTIMS_MAX`] segments for one that is needed. A segment is
+//! read whole, its live records are copied to the cleaner's own head, apart from what
+//! is being parked, because what has survived once will survive again; and each slot
+//! is told, unless its page has gone meanwhile. Readers are not disturbed: they have
+//! the segment pinned.
+
+use crate::parking::log::{self, CLEANER_SPARE, Found, Log, LogPacker, SegmentIndex};
+use crate::parking::packer::{Packed, Packer};
+use crate::parking::pass::Pass;
+use crate::parking::request::Source;
+use crate::parking::stats::add;
+use crate::slot::{Content, Parked};
+use pagefold_backing::{Buffer, Demand};
+use pagefold_page::PageIndex;
+
+/// Segments cleaned for one that is needed.
+const VICTIMS_MAX: usize = 16;
+
+impl<'a> Pass<'a> {
+    /// Cleans until there is a segment to write to. False if that cannot be.
+    pub(crate) fn clean_for_room(&mut self) -> bool {
+        let Some(log) = self.parking.log() else { return false };
+        self.parking.forget_read_ahead();
+        let has_room = || log.segments.free_count() > CLEANER_SPARE;
+        for _ in 0..VICTIMS_MAX {
+            if has_room() || !self.clean_one(log) {
+                break;
+            }
+        }
+        has_room()
+    }
+
+    /// Cleans the segment that is most worth it. False if none is, or it could not be cleaned.
+    pub(crate) fn clean_one(&mut self, log: &'a Log) -> bool {
+        let Some(victim) = log::choose(&log.segments) else { return false };
+        if !log.segments.try_pin(victim) {
+            // It has just become free by itself.
+            return true;
+        }
+        let is_clean = self.empty(log, victim);
+        log.segments.unpin(victim);
+        is_clean
+    }
+
+    /// Moves all live records out of a segment that is pinned.
+    fn empty(&mut self, log: &'a Log, victim: SegmentIndex) -> bool {
+        let len = log.segments.segment_len() as usize;
+        let start = log.segments.start(victim);
+        let buf = self.parking.buffers().get(len, Demand::Required);
+        let mut bytes = buf.unwrap_or_else(|| Buffer::new(len));
+        let read = self.parking.backing().read_at(start, &mut bytes[..len]);
+        add(&self.parking.counters().cleaner_read_bytes, len as u64);
+        if read.is_err() {
+            log.segments.give_up(victim);
+            return true;
+        }
+        let mut head = self.clean_head.take();
+        let mut packer = LogPacker::new(&log.segments, log.id, &mut head, 0);
+        let mut has_room = true;
+        for found in log::scan(&bytes[..len], log.id, log.segments.sequence(victim)) {
+            has_room = has_room && self.move_record(&mut packer, &bytes, start, &found);
+        }
+        let failures_before = self.report.error.clone();
+        self.finish(&mut packer);
+        drop(packer);
+        *self.clean_head = head;
+        let failed = self.report.error != failures_before;
+        let is_empty = log.segments.live_bytes(victim) == 0;
+        if is_empty {
+            add(&self.parking.counters().cleaned_segments, 1);
+        } else if !failed && has_room {
+            // What is still live in it was not found or is corrupt, and will not be next time.
+            log.segments.give_up(victim);
+        }
+        !failed && has_room
+    }
+
+    /// Copies a record to the cleaner's head if a slot still has it. False if there is no room.
+    fn move_record(&mut self, packer: &mut LogPacker, segment: &[u8], start: u64, found: &Found) -> bool {
+        let header = &found.header;
+        let location = (start + found.at as u64) / 8;
+        let from = Parked { location, len_bytes: header.len_bytes, priority: header.priority };
+        let index = PageIndex(header.slot);
+        let is_live = header.slot < self.store.table.page_count().0
+            && self.store.table.get(index).is_some_and(|s| s.lock().content() == Content::Parked(from));
+        if !is_live {
+            return true;
+        }
+        let payload = found.payload(segment);
+        if self.make_room(packer, payload.len()).is_err() {
+            return false;
+        }
+        packer.place()[..payload.len()].copy_from_slice(payload);
+        packer.add(Packed {
+            index,
+            generation: header.generation,
+            len_bytes: header.len_bytes,
+            priority: header.priority,
+            from: Source::Parked(from),
+            birth: Some(header.birth),
+        });
+        true
+    }
+}

@@ -1,0 +1,201 @@
+//! Reading a parked page's bytes, and its neighbours' with them.
+//!
+//! A record is read with what else is in the blocks it touches. When pages are read in
+//! the order in which they lie in the log, or a request spans several pages, a longer
+//! run is read at once and kept for a while: its segment stays pinned, so the bytes
+//! stay true. A slot whose record lies in such a window needs no read of its own. A
+//! window is a guess: what does not verify in it is read again by itself, and only that
+//! can fail.
+
+use crate::parking::blocks::Blocks;
+use crate::parking::log::{Log, RECORD_HEADER_LEN, RecordHeader, SegmentIndex};
+use crate::parking::stats::add;
+use crate::parking::{Layout, Parking};
+use crate::slot::{Generation, Parked};
+use pagefold_backing::{BackingError, Buffer, Demand};
+use pagefold_page::{PAGE_SIZE, PageIndex};
+
+/// Bytes of a run of neighbours.
+const RUN_LEN: u64 = 64 << 10;
+/// Runs kept.
+const WINDOWS: usize = 4;
+/// Reads remembered to notice that one continues another.
+const RECENT: usize = 8;
+/// The longest gap between the records of pages that lie in order, bytes: padding and a header.
+const GAP_MAX: u64 = 4096 + 64;
+
+/// Why a page's bytes were not got.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum FetchError {
+    /// The medium failed.
+    Io(BackingError),
+    /// What was read is not what was written.
+    Corrupt,
+}
+
+/// The page that is to be read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Wanted {
+    pub(crate) index: PageIndex,
+    pub(crate) generation: Generation,
+    pub(crate) parked: Parked,
+}
+
+/// Bytes of the log that were read ahead.
+struct Window {
+    offset: u64,
+    buf: Buffer,
+    len: usize,
+    segment: SegmentIndex,
+}
+
+/// What is known from earlier reads.
+#[derive(Default)]
+pub(crate) struct ReadAhead {
+    windows: [Option<Window>; WINDOWS],
+    next_window: usize,
+    /// Page, and end of its record.
+    recent: [(u64, u64); RECENT],
+    next_recent: usize,
+}
+
+impl ReadAhead {
+    /// The bytes from `offset` on, if a window has them.
+    fn find(&self, offset: u64, len: usize) -> Option<&[u8]> {
+        self.windows.iter().flatten().find_map(|w| {
+            let at = usize::try_from(offset.checked_sub(w.offset)?).ok()?;
+            w.buf[..w.len].get(at..at + len)
+        })
+    }
+
+    /// Notes a read; tells whether it continues an earlier one.
+    fn note(&mut self, index: PageIndex, start: u64, end: u64) -> bool {
+        let continues =
+            |(page, at): &(u64, u64)| *page + 1 == index.0 && (*at..=*at + GAP_MAX).contains(&start);
+        let found = self.recent.iter().position(continues);
+        let at = found.unwrap_or_else(|| {
+            self.next_recent = (self.next_recent + 1) % RECENT;
+            self.next_recent
+        });
+        self.recent[at] = (index.0, end);
+        found.is_some()
+    }
+}
+
+impl Parking {
+    /// Gets a parked page's verified bytes and hands them to `with`. The caller has pinned the place.
+    ///
+    /// `pages_ahead` is how many more pages the same request wants.
+    pub(crate) fn fetch<T>(
+        &self,
+        wanted: Wanted,
+        pages_ahead: usize,
+        with: impl FnOnce(&[u8]) -> T,
+    ) -> Result<T, FetchError> {
+        match &self.layout {
+            Layout::Log(log) => self.fetch_record(log, wanted, pages_ahead, with),
+            Layout::Blocks(_) => self.fetch_block(wanted, with),
+        }
+    }
+
+    fn fetch_block<T>(&self, wanted: Wanted, with: impl FnOnce(&[u8]) -> T) -> Result<T, FetchError> {
+        let buf = self.read_range(Blocks::offset(wanted.parked), PAGE_SIZE)?;
+        let page = &buf[..PAGE_SIZE];
+        match Blocks::is_intact(wanted.parked, page) {
+            true => Ok(with(page)),
+            false => Err(FetchError::Corrupt),
+        }
+    }
+
+    fn fetch_record<T>(
+        &self,
+        log: &Log,
+        wanted: Wanted,
+        pages_ahead: usize,
+        with: impl FnOnce(&[u8]) -> T,
+    ) -> Result<T, FetchError> {
+        let start = Log::offset(wanted.parked);
+        let len = RECORD_HEADER_LEN + usize::from(wanted.parked.len_bytes);
+        let mut copy = [0; RECORD_HEADER_LEN + PAGE_SIZE];
+        let mut is_sequential = false;
+        // Never waited for: a reader that finds it taken reads its page by itself.
+        if let Some(mut ahead) = self.ahead.try_lock() {
+            is_sequential = ahead.note(wanted.index, start, start + len as u64);
+            if let Some(bytes) = ahead.find(start, len) {
+                copy[..len].copy_from_slice(bytes);
+                drop(ahead);
+                if let Some(bytes) = verified(&copy[..len], wanted) {
+                    add(&self.counters().read_ahead_hits, 1);
+                    return Ok(with(bytes));
+                }
+            }
+        }
+        if (is_sequential || pages_ahead > 1) && self.read_run(log, start, len) {
+            let found = self.ahead.lock().find(start, len).map(|bytes| copy[..len].copy_from_slice(bytes));
+            if let Some(bytes) = found.and_then(|()| verified(&copy[..len], wanted)) {
+                return Ok(with(bytes));
+            }
+        }
+        let block = self.backing().block_bytes() as u64;
+        let from = start / block * block;
+        let to = (start + len as u64).next_multiple_of(block);
+        let buf = self.read_range(from, (to - from) as usize)?;
+        let at = (start - from) as usize;
+        verified(&buf[at..at + len], wanted).map(with).ok_or(FetchError::Corrupt)
+    }
+
+    fn read_range(&self, offset: u64, len: usize) -> Result<Buffer, FetchError> {
+        let buf = self.buffers().get(len, Demand::Required);
+        let mut buf = buf.unwrap_or_else(|| Buffer::new(len));
+        self.backing().read_at(offset, &mut buf[..len]).map_err(FetchError::Io)?;
+        add(&self.counters().reads, 1);
+        add(&self.counters().read_bytes, len as u64);
+        Ok(buf)
+    }
+
+    /// Reads a run of records into a window, if there is a buffer to spare and no error.
+    fn read_run(&self, log: &Log, start: u64, len: usize) -> bool {
+        let segment = log.segments.containing(start);
+        let block = self.backing().block_bytes() as u64;
+        let from = start / block * block;
+        let segment_end = log.segments.start(segment) + u64::from(log.segments.segment_len());
+        let run_len = (segment_end - from).min(RUN_LEN) as usize;
+        if run_len <= len {
+            return false;
+        }
+        let Some(mut buf) = self.buffers().get(run_len, Demand::BestEffort) else { return false };
+        if self.backing().read_at(from, &mut buf[..run_len]).is_err() {
+            return false;
+        }
+        add(&self.counters().reads, 1);
+        add(&self.counters().read_bytes, run_len as u64);
+        // The caller has pinned the segment, so this does not come too late.
+        log.segments.pin(segment);
+        let mut ahead = self.ahead.lock();
+        let at = ahead.next_window;
+        ahead.next_window = (at + 1) % WINDOWS;
+        let old = ahead.windows[at].replace(Window { offset: from, buf, len: run_len, segment });
+        drop(ahead);
+        if let Some(old) = old {
+            log.segments.unpin(old.segment);
+        }
+        true
+    }
+
+    /// Lets go of what was read ahead, and of the segments it is in.
+    pub(crate) fn forget_read_ahead(&self) {
+        let Layout::Log(log) = &self.layout else { return };
+        let windows = std::mem::take(&mut self.ahead.lock().windows);
+        windows.into_iter().flatten().for_each(|window| log.segments.unpin(window.segment));
+    }
+}
+
+/// The page's bytes, if this is the record that was written for these contents.
+fn verified(record: &[u8], wanted: Wanted) -> Option<&[u8]> {
+    let (header, bytes) = RecordHeader::open(record)?;
+    let is_it = header.slot == wanted.index.0
+        && header.generation == wanted.generation
+        && header.len_bytes == wanted.parked.len_bytes
+        && header.priority == wanted.parked.priority;
+    is_it.then_some(bytes)
+}

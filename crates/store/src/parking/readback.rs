@@ -1,0 +1,154 @@
+//! Reading a parked page back, and bringing it back to memory if it is wanted again.
+//!
+//! The slot's lock is dropped while the medium is read; the place is pinned meanwhile,
+//! so that it is not written anew. Afterwards the slot is looked at again, and if the
+//! page was rewritten the read is repeated. An error is the page's only if its record
+//! is still where it was read.
+
+use crate::engine::{Store, StoreError};
+use crate::parking::fetch::{FetchError, Wanted};
+use crate::parking::stats::add;
+use crate::parking::{LayoutKind, Parking};
+use crate::slot::{Content, Generation, Parked, Slot, SlotGuard, Stamp};
+use pagefold_codec::CodecError;
+use pagefold_page::{PAGE_SIZE, Page};
+use pagefold_pool::{Owner, OwnerKind};
+use pagefold_sys::cpu;
+
+/// Who reads, and how much more they want.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Reader {
+    pub(crate) cpu: usize,
+    /// Pages of the same request that follow.
+    pub(crate) pages_ahead: usize,
+}
+
+impl Store {
+    /// Reads a page that was parked when `guard` was taken. `None` if it was changed meanwhile: to be
+    /// repeated.
+    pub(crate) fn read_back(
+        &self,
+        parking: &Parking,
+        reader: Reader,
+        wanted: Wanted,
+        slot: &Slot,
+        mut guard: SlotGuard,
+        page: &mut Page,
+    ) -> Result<Option<Generation>, StoreError> {
+        let now = parking.clock.now();
+        let promotes = guard.touch(now).is_some_and(|last| self.is_wanted_again(parking, last, now));
+        // Under the lock: the slot has its record there, so the place is in use until it is pinned.
+        parking.pin(wanted.parked);
+        drop(guard);
+        let expanded = parking.fetch(wanted, reader.pages_ahead, |bytes| {
+            self.expand(reader.cpu, wanted, bytes, page).map(|()| match promotes {
+                true => self.object_of(parking, reader.cpu, wanted, bytes, page),
+                false => None,
+            })
+        });
+        let outcome = self.look_again(parking, wanted, slot, expanded);
+        parking.unpin(wanted.parked);
+        outcome.inspect_err(|error| parking.tell_failure(error))
+    }
+
+    fn look_again(
+        &self,
+        parking: &Parking,
+        wanted: Wanted,
+        slot: &Slot,
+        expanded: Result<Result<Option<Content>, StoreError>, FetchError>,
+    ) -> Result<Option<Generation>, StoreError> {
+        let guard = slot.lock();
+        let is_same = guard.generation() == wanted.generation;
+        let is_there = is_same && guard.content() == Content::Parked(wanted.parked);
+        match expanded {
+            Ok(Ok(object)) => {
+                match object {
+                    Some(object) => self.promote(parking, wanted.parked, guard, object),
+                    None => drop(guard),
+                }
+                if is_same {
+                    add(&parking.counters().page_reads, 1);
+                    return Ok(Some(wanted.generation));
+                }
+            }
+            Ok(Err(error)) if is_there => {
+                add(&parking.counters().corrupt_pages, 1);
+                return Err(error);
+            }
+            Err(error) if is_there => return Err(unreadable(parking, wanted, error)),
+            Ok(Err(_)) | Err(_) => {}
+        }
+        add(&parking.counters().read_repeats, 1);
+        Ok(None)
+    }
+
+    fn expand(&self, cpu: usize, wanted: Wanted, bytes: &[u8], page: &mut Page) -> Result<(), StoreError> {
+        if let Ok(whole) = <&Page>::try_from(bytes) {
+            page.copy_from_slice(whole);
+            return Ok(());
+        }
+        let corrupt = |source| StoreError::Corrupt { index: wanted.index, source };
+        match self.streams.get(cpu).stream.decompress(bytes, page).map_err(corrupt)? {
+            PAGE_SIZE => Ok(()),
+            _ => Err(corrupt(CodecError::Corrupt { codec: self.codec.name(), src_len_bytes: bytes.len() })),
+        }
+    }
+
+    /// Whether a second read within the window brings the page back, if memory has room below the mark.
+    fn is_wanted_again(&self, parking: &Parking, last: Stamp, now: Stamp) -> bool {
+        let settings = parking.settings();
+        let is_soon = last.age_s(now) <= u64::from(settings.promote_window_s());
+        let arena = self.pool.source().arena().stats();
+        let (high, _) = parking.policy().marks_percent();
+        let mark = u128::from(arena.limit_bytes) * u128::from(high) / 100;
+        settings.promote() && is_soon && u128::from(arena.in_use_bytes) < mark
+    }
+
+    /// The page as an object in memory, in no slot yet; `None` if there is no memory ready: it is not waited
+    /// for.
+    fn object_of(
+        &self,
+        parking: &Parking,
+        cpu: usize,
+        wanted: Wanted,
+        bytes: &[u8],
+        page: &Page,
+    ) -> Option<Content> {
+        if parking.layout_kind() == LayoutKind::Blocks {
+            return self.try_fold(cpu, wanted.index, page).ok()?.ok();
+        }
+        let owner = Owner::new(OwnerKind::Slot, wanted.index.0);
+        let handle = self.pool.try_put(bytes, owner).ok()?.to_bits();
+        let Parked { len_bytes, priority, .. } = wanted.parked;
+        Some(match usize::from(len_bytes) {
+            PAGE_SIZE => Content::Raw { handle },
+            _ => Content::Folded { handle, len_bytes, priority },
+        })
+    }
+
+    fn promote(&self, parking: &Parking, from: Parked, guard: SlotGuard, object: Content) {
+        match guard.promote(from, object) {
+            true => {
+                self.account(cpu::current(), Content::Parked(from), object);
+                parking.release(from);
+                add(&parking.counters().promoted_pages, 1);
+            }
+            false => self.release(object),
+        }
+    }
+}
+
+fn unreadable(parking: &Parking, wanted: Wanted, error: FetchError) -> StoreError {
+    let (index, offset) = (wanted.index, parking.offset(wanted.parked));
+    match error {
+        FetchError::Io(source) => {
+            add(&parking.counters().unreadable_pages, 1);
+            StoreError::ReadBack { index, offset, source }
+        }
+        FetchError::Corrupt => {
+            add(&parking.counters().corrupt_pages, 1);
+            StoreError::CorruptRecord { index, offset }
+        }
+    }
+}
