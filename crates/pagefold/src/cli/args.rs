@@ -109,13 +109,16 @@ pub struct CreateArgs {
     /// Park pages compressed and packed; off: one page per block, as the kernel does it
     #[arg(long, value_enum, value_name = "on|off", requires = "backing", default_value_t = OnOff::On, hide_possible_values = true)]
     pub compressed_writeback: OnOff,
-    /// Most bytes a second that parking writes, such as 50M/s [default: no bound]
+    /// Most bytes a second that parking by itself writes, such as 50M/s [default: no bound]
     #[arg(long, value_name = "SIZE/s", requires = "backing")]
     pub park_rate: Option<String>,
     /// Most bytes that parking by itself writes within 24 hours, such as 20G, to spare a medium that wears
     /// [default: no bound]
     #[arg(long, value_name = "SIZE", requires = "backing")]
     pub park_daily: Option<String>,
+    /// Make every request to the backing take so many microseconds, for benchmarks and tests
+    #[arg(long, value_name = "US", requires = "backing", default_value_t = 0, hide = true)]
+    pub backing_delay: u64,
     /// How the disk is reached
     #[arg(long, value_enum, default_value_t = DoorArg::Auto)]
     pub door: DoorArg,
@@ -202,7 +205,8 @@ pub struct ParkArgs {
     /// Name of the disk
     #[arg(value_name = "NAME")]
     pub name: String,
-    /// Park pages that were not accessed for so long, such as 90, 10m or 1h30m
+    /// Park pages that were not accessed for so long, such as 90, 10m or 1h30m. Ages are told up to
+    /// 8192 seconds; more than that means that
     #[arg(long, value_name = "AGE", group = "which")]
     pub idle: Option<String>,
     /// Park pages that do not compress

@@ -142,6 +142,7 @@ fn backing(args: &CreateArgs) -> Outcome<Option<BackingRequest>> {
         compressed: args.compressed_writeback == OnOff::On,
         rate_bytes_per_s: optional("--park-rate", &rate)?.unwrap_or(0),
         daily_bytes: optional("--park-daily", &args.park_daily)?.unwrap_or(0),
+        delay_us: args.backing_delay,
     }))
 }
 
@@ -263,6 +264,7 @@ mod tests {
             compressed: false,
             rate_bytes_per_s: 50 << 20,
             daily_bytes: 20 << 30,
+            delay_us: 0,
         };
         assert_eq!(request(words).unwrap().backing, Some(wanted));
         let plain = request("--size 1G --backing y").unwrap().backing.unwrap();

@@ -8,14 +8,19 @@ use super::config::{BackingConfig, ServeConfig};
 use super::disk::Medium;
 use crate::failure::{Exit, Failure, Outcome};
 use crate::runtime::state::{BackingFile, CreatedFile};
-use pagefold_backing::{FileBacking, FileOptions, OpenError, OpenOptions, Opened, open_backing};
+use pagefold_backing::layer::{DelayLayer, DelayOptions, SystemClock};
+use pagefold_backing::{Backing, FileBacking, FileOptions, OpenError, OpenOptions, Opened, open_backing};
 use pagefold_page::size::Human;
 use pagefold_store::parking::{LayoutKind, MAGIC};
+use pagefold_sys::blockuse::BlockUse;
 use std::fs::File;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 const MIB: u64 = 1 << 20;
+/// How long a process that has ended may seem to hold what it parked on.
+const LETTING_GO: Duration = Duration::from_secs(2);
 /// Smallest that is of any use: a few segments of the log.
 const MIN_BYTES: u64 = 4 * MIB;
 
@@ -30,10 +35,12 @@ pub struct BackingRequest {
     pub force: bool,
     /// Whether parked pages are compressed and packed; otherwise one page per block.
     pub compressed: bool,
-    /// Most bytes a second that parking writes, 0 for no bound.
+    /// Most bytes a second that automatic parking writes, 0 for no bound.
     pub rate_bytes_per_s: u64,
     /// Most bytes that automatic parking writes within 24 hours, 0 for no bound.
     pub daily_bytes: u64,
+    /// What every request takes at least, for benchmarks and tests.
+    pub delay_us: u64,
 }
 
 /// An open backing, and what the server is told about it.
@@ -59,7 +66,7 @@ pub fn open(request: &BackingRequest, disk_bytes: u64) -> Outcome<OpenBacking> {
         magic: MAGIC,
         force: request.force,
     };
-    let Opened { file, created, len_bytes, .. } = open_backing(&request.path, &options)?;
+    let Opened { file, created, len_bytes, .. } = open_when_let_go(&request.path, &options)?;
     if request.size_bytes.is_some_and(|asked| asked != len_bytes) {
         return Err(Failure::usage(format!(
             "--backing-size: '{}' exists and has {} ({len_bytes} bytes); it is used as it is, so leave \
@@ -80,8 +87,27 @@ pub fn open(request: &BackingRequest, disk_bytes: u64) -> Outcome<OpenBacking> {
         compressed: request.compressed,
         rate_bytes_per_s: request.rate_bytes_per_s,
         daily_bytes: request.daily_bytes,
+        delay_us: request.delay_us,
     };
     Ok(OpenBacking { file, config })
+}
+
+/// The kernel takes io_uring's hold on a file away a moment after the process has ended that had it. So one
+/// that is in use, and by nobody who can be named, may be free soon: as a rule after a `disk remove`.
+fn open_when_let_go(path: &Path, options: &OpenOptions) -> Result<Opened, OpenError> {
+    let deadline = Instant::now() + LETTING_GO;
+    loop {
+        match open_backing(path, options) {
+            Err(OpenError::InUse { .. }) if Instant::now() < deadline => {}
+            Err(OpenError::Claimed { uses, .. }) if !is_explained(&uses) && Instant::now() < deadline => {}
+            opened => return opened,
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+fn is_explained(uses: &[BlockUse]) -> bool {
+    uses.iter().any(|u| *u != BlockUse::Claimed)
 }
 
 /// The medium of a server, from the file it was handed.
@@ -94,13 +120,24 @@ pub fn medium(config: Option<&BackingConfig>, file: Option<File>) -> Outcome<Opt
     let using = |e| Failure::failed(format!("using the backing '{}': {e}", config.path.display()));
     let backing = FileBacking::new(file, FileOptions::default()).map_err(using)?;
     Ok(Some(Medium {
-        backing: Arc::new(backing),
+        backing: delayed(backing, config.delay_us),
         path: config.path.clone(),
         created: config.created.is_some(),
         layout: if config.compressed { LayoutKind::Log } else { LayoutKind::Blocks },
         rate_bytes_per_s: config.rate_bytes_per_s,
         daily_bytes: config.daily_bytes,
     }))
+}
+
+fn delayed(backing: FileBacking, delay_us: u64) -> Arc<dyn Backing> {
+    let delay = Duration::from_micros(delay_us);
+    match delay_us {
+        0 => Arc::new(backing),
+        _ => {
+            let options = DelayOptions { delay, ..DelayOptions::default() };
+            Arc::new(DelayLayer::new(backing, options, Arc::new(SystemClock::new())))
+        }
+    }
 }
 
 /// The file that is removed with the disk.

@@ -36,10 +36,13 @@ pub struct BackingConfig {
     pub created: Option<CreatedFile>,
     /// Whether parked pages are compressed and packed; otherwise one page per block.
     pub compressed: bool,
-    /// Most bytes a second that parking writes, 0 for no bound.
+    /// Most bytes a second that automatic parking writes, 0 for no bound.
     pub rate_bytes_per_s: u64,
     /// Most bytes that automatic parking writes within 24 hours, 0 for no bound.
     pub daily_bytes: u64,
+    /// What every request takes at least, for benchmarks and tests; 0 as a rule.
+    #[serde(default)]
+    pub delay_us: u64,
 }
 
 /// A codec with its parameters.

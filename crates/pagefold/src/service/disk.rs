@@ -22,7 +22,7 @@ pub struct Medium {
     pub created: bool,
     /// How pages lie on it.
     pub layout: LayoutKind,
-    /// Most bytes a second that are written to it, 0 for no bound.
+    /// Most bytes a second that are written to it without being asked for, 0 for no bound.
     pub rate_bytes_per_s: u64,
     /// Most bytes that are written to it within 24 hours without being asked for, 0 for no bound.
     pub daily_bytes: u64,

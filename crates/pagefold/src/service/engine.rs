@@ -7,9 +7,13 @@ use crate::failure::{Exit, Failure, Outcome};
 use pagefold_store::parking::{AttachError, ParkConfig};
 use pagefold_store::{MemLimit, Store, StoreConfig, StoreError};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 /// Memory kept ready for a disk that may be swapped to, bytes.
 const RESERVE_BYTES: u64 = 16 << 20;
+
+/// Pages that cannot be read back, of which the log tells.
+const FAILURES_TOLD: u32 = 1000;
 
 /// Makes the store, empty, and lets it park on the medium.
 pub fn store(config: &ServeConfig, medium: Option<&Medium>) -> Outcome<Arc<Store>> {
@@ -28,8 +32,20 @@ pub fn store(config: &ServeConfig, medium: Option<&Medium>) -> Outcome<Arc<Store
     if let (Some(medium), Some(parking)) = (medium, store.parking()) {
         parking.policy().set_rate_bytes_per_s(medium.rate_bytes_per_s);
         parking.policy().set_daily_bytes(medium.daily_bytes);
+        let told = AtomicU32::new(0);
+        parking.on_failure(move |e| log_failure(e, told.fetch_add(1, Relaxed)));
     }
     Ok(Arc::new(store))
+}
+
+/// Says which page could not be read back, and where it is. A program that reads such a page again and
+/// again does not fill the log.
+fn log_failure(e: &StoreError, before: u32) {
+    match before {
+        0..FAILURES_TOLD => eprintln!("error: {e}"),
+        FAILURES_TOLD => eprintln!("error: further pages that cannot be read back are only counted"),
+        _ => {}
+    }
 }
 
 fn failed(e: StoreError) -> Failure {

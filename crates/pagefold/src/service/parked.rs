@@ -4,9 +4,13 @@
 use super::disk::{Disk, Medium};
 use crate::failure::{Exit, Failure};
 use pagefold_store::parking::{LayoutKind, ParkError, ParkReport, Parking, Progress};
+use pagefold_store::slot::Stamp;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::time::Duration;
+
+/// The longest age that pages are told apart by, seconds: what is older has at least this one.
+pub const AGE_MAX_S: u64 = Stamp::AGE_MAX as u64 / 4;
 
 /// The backing of a disk, and what is parked there. Pages and bytes since the disk was created, unless
 /// said otherwise.
@@ -66,7 +70,7 @@ pub struct ParkingReport {
     pub corrupt_pages: u64,
     /// Pages that may still be parked; absent while there is no such limit.
     pub limit_left_pages: Option<u64>,
-    /// Most bytes a second that are written; absent for no bound.
+    /// Most bytes a second that automatic parking writes; absent for no bound.
     pub rate_bytes_per_s: Option<u64>,
     /// Most bytes that automatic parking writes within 24 hours; absent for no bound.
     pub daily_bytes: Option<u64>,

@@ -3,7 +3,7 @@
 //! A line is at most [`MAX_REQUEST`] bytes towards the server and [`MAX_RESPONSE`] from it.
 //! Internal: both ends are of one version, and a request that is not understood is refused.
 
-use super::parked::{PassProgress, PassReport};
+use super::parked::{AGE_MAX_S, PassProgress, PassReport};
 use super::report::Report;
 use crate::failure::{Failure, Outcome};
 use pagefold_page::PageIndex;
@@ -72,7 +72,7 @@ impl Pages {
     /// The same in the engine's words.
     pub fn selection(&self) -> Result<Selection, SelectionError> {
         let which = match self {
-            Pages::Idle { age_s } => Which::NotAccessedFor { age_s: *age_s },
+            Pages::Idle { age_s } => Which::NotAccessedFor { age_s: (*age_s).min(AGE_MAX_S) },
             Pages::Huge => Which::Huge,
             Pages::HugeIdle => Which::HugeIdle,
             Pages::Incompressible => Which::Incompressible,
@@ -176,6 +176,8 @@ mod tests {
         ] {
             assert_eq!(pages.selection().unwrap(), words.parse().unwrap());
         }
+        let old = Pages::Idle { age_s: 86400 }.selection().unwrap();
+        assert_eq!(old, Selection::of(Which::NotAccessedFor { age_s: 8192 }));
         assert_eq!(Pages::Ranges(vec![]).selection().unwrap_err(), SelectionError::Nothing);
         Pages::Ranges(vec![(1, 2), (5, 4)]).selection().unwrap_err();
     }

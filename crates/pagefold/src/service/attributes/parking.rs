@@ -70,10 +70,11 @@ pub(super) static TABLE: &[Attribute] = &[
         name: "idle",
         unit: "seconds",
         meaning: "marks pages as idle until they are accessed. Takes all, or a time such as 3600 or 1h: those \
-                  not accessed for that long, and no others",
+                  not accessed for that long, and no others. Ages are told up to 8192 s; more means that",
         show: None,
         change: Some((idle, |h, v| {
-            h.disk().store().mark_idle(v.number());
+            parking(h.disk())?;
+            h.disk().store().mark_idle(v.number().min(parked::AGE_MAX_S));
             Ok(())
         })),
     },
@@ -111,14 +112,14 @@ pub(super) static TABLE: &[Attribute] = &[
         name: "park_age",
         unit: "seconds",
         meaning: "pages not accessed for so long are parked below the marks too. Takes a time such as 1h; 0 \
-                  for never",
+                  for never. Ages are told up to 8192 s; more means that",
         show: Some(|d| policy(d, Policy::age_s)),
         change: Some((values::seconds, |h, v| change_policy(h.disk(), |p| p.set_age_s(v.number())))),
     },
     Attribute {
         name: "park_rate",
         unit: "bytes/s",
-        meaning: "most bytes a second that parking writes. Takes a size such as 50M or 50M/s; 0 for no bound",
+        meaning: "most bytes a second that automatic parking writes. Takes a size such as 50M or 50M/s; 0 for no bound",
         show: Some(|d| policy(d, Policy::rate_bytes_per_s)),
         change: Some((values::rate, |h, v| change_policy(h.disk(), |p| p.set_rate_bytes_per_s(v.number())))),
     },
