@@ -10,6 +10,7 @@ use crate::failure::{Exit, Failure, Outcome};
 use crate::runtime::state::{BackingFile, CreatedFile};
 use pagefold_backing::layer::{DelayLayer, DelayOptions, SystemClock};
 use pagefold_backing::{Backing, FileBacking, FileOptions, OpenError, OpenOptions, Opened, open_backing};
+use pagefold_page::PageCount;
 use pagefold_page::size::Human;
 use pagefold_store::parking::{LayoutKind, MAGIC};
 use pagefold_sys::blockuse::BlockUse;
@@ -60,6 +61,8 @@ pub fn default_size_bytes(disk_bytes: u64) -> u64 {
 /// Opens the backing with the rights of this process, or makes the file.
 pub fn open(request: &BackingRequest, disk_bytes: u64) -> Outcome<OpenBacking> {
     let wanted_bytes = request.size_bytes.unwrap_or_else(|| default_size_bytes(disk_bytes));
+    // A length that is not whole blocks would keep direct I/O away.
+    let wanted_bytes = PageCount::covering(wanted_bytes).bytes().unwrap_or(wanted_bytes);
     let options = OpenOptions {
         size_bytes: Some(wanted_bytes),
         min_bytes: MIN_BYTES,
@@ -67,7 +70,7 @@ pub fn open(request: &BackingRequest, disk_bytes: u64) -> Outcome<OpenBacking> {
         force: request.force,
     };
     let Opened { file, created, len_bytes, .. } = open_when_let_go(&request.path, &options)?;
-    if request.size_bytes.is_some_and(|asked| asked != len_bytes) {
+    if request.size_bytes.is_some_and(|asked| asked != len_bytes && wanted_bytes != len_bytes) {
         return Err(Failure::usage(format!(
             "--backing-size: '{}' exists and has {} ({len_bytes} bytes); it is used as it is, so leave \
              --backing-size out",

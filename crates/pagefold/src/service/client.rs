@@ -145,6 +145,9 @@ impl Client {
                     // If this fails the server has gone, which the next read tells.
                     let _ = self.stream.shutdown(std::net::Shutdown::Write);
                 }
+                (Some([false, false]), _) => {
+                    return Err(self.silent(&std::io::ErrorKind::TimedOut.into(), patience));
+                }
                 _ => match self.hear(&mut reader, patience)? {
                     Response::Progress(progress) => tell(&progress),
                     other => return Ok(other),

@@ -49,7 +49,7 @@ pub enum Request {
 
 /// Which pages `disk park` is to park.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Pages {
     /// Those not accessed for so long.
     Idle {
@@ -161,7 +161,15 @@ mod tests {
             let text = line(&request).unwrap();
             assert_eq!(serde_json::from_slice::<Request>(&text).unwrap(), request);
         }
-        for bad in ["{}", "[]", r#"{"ask":"format"}"#, r#"{"ask":"remove"}"#, r#"{"ask":"show","x":1}"#] {
+        for bad in [
+            "{}",
+            "[]",
+            r#"{"ask":"format"}"#,
+            r#"{"ask":"remove"}"#,
+            r#"{"ask":"show","x":1}"#,
+            r#"{"ask":"park"}"#,
+            r#"{"ask":"park","pages":{"idle":{"age_s":-1}}}"#,
+        ] {
             assert!(serde_json::from_str::<Request>(bad).is_err(), "{bad}");
         }
     }

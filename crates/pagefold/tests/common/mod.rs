@@ -1,6 +1,8 @@
 //! What the end-to-end tests share: the program in a runtime folder of its own.
 #![allow(dead_code, clippy::unwrap_used, clippy::expect_used)]
 
+pub mod parking;
+
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
