@@ -4,7 +4,7 @@
 
 mod common;
 use common::parking::*;
-use common::{Sandbox, is_running, kill, wait_until};
+use common::{Nbd, Sandbox, is_running, kill, wait_until};
 use std::path::PathBuf;
 use std::process::Stdio;
 
@@ -282,4 +282,41 @@ fn a_server_that_dies_during_a_pass_leaves_nothing() {
     ran.fails(3, "has died");
     assert!(!file.exists());
     assert_eq!(s.left(), Vec::<String>::new());
+}
+
+#[test]
+fn a_disk_holds_more_than_its_memory() {
+    let s = Sandbox::new();
+    create(&s, "--size 256M --memory 8M");
+    // A quarter that does not compress is 16 MiB, and half at a quarter of its size is 8 MiB.
+    let data = pages(16384, 11);
+    let mut client = connect(&s);
+    write(&mut client, &data);
+    is_there(&mut client, &data);
+    let shown = s.show("x");
+    let (p, memory) = (&shown["parking"], &shown["memory"]);
+    assert!(p["pages"].as_u64().unwrap() > 16384 / 4, "{p}");
+    assert!(memory["pool_max_bytes"].as_u64().unwrap() <= 8 * MIB, "{memory}");
+    assert!(!s.ok("disk show x").contains("on request only"));
+    s.ok("disk remove x --force");
+    assert_eq!(s.left(), Vec::<String>::new());
+}
+
+#[test]
+fn a_full_backing_is_told_in_words_and_loses_nothing() {
+    let s = Sandbox::new();
+    create(&s, "--size 256M --memory 8M --backing-size 12M");
+    let data = pages(16384, 12);
+    let mut client = connect(&s);
+    let page_written =
+        |client: &mut Nbd, i: usize| client.try_write((i * PAGE) as u64, &data[i * PAGE..][..PAGE]);
+    let written = (0..16384).take_while(|&i| page_written(&mut client, i)).count();
+    // The first 16 MiB do not compress: more than memory holds. All of it is more than both hold.
+    assert!((4096..16384).contains(&written), "{written} pages");
+    let text = s.ok("disk show x");
+    assert!(text.contains("the backing is full: pages stay in memory"), "{text}");
+    is_there(&mut client, &data[..written * PAGE]);
+    // What is discarded makes room.
+    client.write(0, &vec![0; 4 << 20]);
+    wait_until("there is room again", || page_written(&mut client, written));
 }

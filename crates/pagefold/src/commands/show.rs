@@ -162,6 +162,10 @@ fn limits(page: &mut Page, p: &ParkingReport) {
 }
 
 fn trouble(page: &mut Page, p: &ParkingReport) {
+    if p.throttled_writes > 0 {
+        let (n, time) = (chart::count(p.throttled_writes), chart::time(p.throttled_ns));
+        page.row("waited", &format!("{n} writes waited for room in memory, {time} in all"));
+    }
     if p.changed_pages > 0 {
         let n = chart::count(p.changed_pages);
         page.row("stayed", &format!("{n} pages that were changed while they were written"));

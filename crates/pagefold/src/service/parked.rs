@@ -68,6 +68,10 @@ pub struct ParkingReport {
     pub unreadable_pages: u64,
     /// Reads of parked pages that failed because what was read is corrupt.
     pub corrupt_pages: u64,
+    /// Writes that waited at the memory limit for pages to be parked.
+    pub throttled_writes: u64,
+    /// How long these waited in all.
+    pub throttled_ns: u64,
     /// Pages that may still be parked; absent while there is no such limit.
     pub limit_left_pages: Option<u64>,
     /// Most bytes a second that automatic parking writes; absent for no bound.
@@ -116,6 +120,8 @@ impl ParkingReport {
             changed_pages: s.changed_pages,
             unreadable_pages: s.unreadable_pages,
             corrupt_pages: s.corrupt_pages,
+            throttled_writes: policy.throttled().writes,
+            throttled_ns: policy.throttled().time_us.saturating_mul(1000),
             limit_left_pages: settings.writeback_limit_enabled().then(|| settings.writeback_limit()),
             rate_bytes_per_s: bound(policy.rate_bytes_per_s()),
             daily_bytes: bound(policy.daily_bytes()),
