@@ -313,8 +313,9 @@ fn a_full_backing_is_told_in_words_and_loses_nothing() {
     let written = (0..16384).take_while(|&i| page_written(&mut client, i)).count();
     // The first 16 MiB do not compress: more than memory holds. All of it is more than both hold.
     assert!((4096..16384).contains(&written), "{written} pages");
-    let text = s.ok("disk show x");
-    assert!(text.contains("the backing is full: pages stay in memory"), "{text}");
+    // Told at the latest when it has been tried again.
+    let words = "the backing is full: pages stay in memory";
+    wait_until("it is told", || s.ok("disk show x").contains(words));
     is_there(&mut client, &data[..written * PAGE]);
     // What is discarded makes room.
     client.write(0, &vec![0; 4 << 20]);

@@ -104,7 +104,8 @@ fn codec(r: &Report) -> String {
 fn stored(page: &mut Page, r: &Report) {
     let p = &r.pages;
     page.row("data", &format!("{} in {} pages", Human(r.original_bytes), chart::count(p.stored)));
-    page.row("compressed", &Human(r.compressed_bytes).to_string());
+    let in_memory = if r.parking.is_some() { " in memory" } else { "" };
+    page.row("compressed", &format!("{}{in_memory}", Human(r.compressed_bytes)));
     let ratio = r.ratio.map_or("-".to_string(), |x| format!("{x:.2} (data by memory)"));
     page.row("ratio", &ratio);
     for (name, n) in [("folded", p.folded), ("same-filled", p.same_filled), ("raw", p.raw)] {
