@@ -30,7 +30,8 @@ pub struct Report {
     pub original_bytes: u64,
     /// Bytes of stored pages after it.
     pub compressed_bytes: u64,
-    /// Original bytes by memory used (pool and slot table); absent while nothing is stored.
+    /// Bytes of the pages in memory, before compression, by memory used (pool and slot table); absent while
+    /// there are none.
     pub ratio: Option<f64>,
     /// Pages by state.
     pub pages: PagesReport,
@@ -186,6 +187,7 @@ impl Report {
             let report = IoReport { requests: t.requests, bytes: t.bytes, errors: t.errors, latency };
             (o.name().to_string(), report)
         });
+        let in_memory = stored.saturating_sub(parked) * pagefold_page::PAGE_SIZE as u64;
         let shown = |a: &attributes::Attribute| Some((a.name.to_string(), a.show(disk).ok()?));
         Report {
             name: disk.name().to_string(),
@@ -197,7 +199,7 @@ impl Report {
             codec: CodecReport { name: codec.to_string(), level, dictionary_bytes: disk.dictionary_bytes() },
             original_bytes: mm.orig_data_size,
             compressed_bytes: mm.compr_data_size,
-            ratio: (mm.orig_data_size > 0 && cost > 0).then(|| mm.orig_data_size as f64 / cost as f64),
+            ratio: (in_memory > 0 && cost > 0).then(|| in_memory as f64 / cost as f64),
             pages: PagesReport {
                 stored,
                 folded: stored.saturating_sub(mm.same_pages + mm.huge_pages + parked),
