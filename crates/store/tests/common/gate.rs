@@ -15,12 +15,20 @@ pub struct Gate {
 #[derive(Default)]
 struct State {
     is_closed: bool,
+    /// Only the first that comes is held.
+    holds_one: bool,
     waiting: usize,
 }
 
 impl Gate {
     pub fn close(&self) {
         self.state.lock().unwrap().is_closed = true;
+    }
+
+    /// Holds the first that comes and lets others through.
+    pub fn close_for_one(&self) {
+        let mut state = self.state.lock().unwrap();
+        (state.is_closed, state.holds_one) = (true, true);
     }
 
     /// Lets everything through; it fails with this number, or not if it is 0.
@@ -40,6 +48,9 @@ impl Gate {
 
     fn pass(&self, offset: u64) -> Result<(), BackingError> {
         let mut state = self.state.lock().unwrap();
+        if state.holds_one && state.waiting > 0 {
+            return Ok(());
+        }
         state.waiting += 1;
         self.changed.notify_all();
         while state.is_closed {
