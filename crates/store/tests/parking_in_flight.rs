@@ -374,3 +374,26 @@ fn a_progress_callback_may_use_the_store() {
         assert_all_free(&store);
     }
 }
+
+#[test]
+fn read_ahead_gives_way_when_a_pass_has_all_buffers() {
+    let medium = Gated::new(segments(60));
+    let store = store_on(medium.clone(), LayoutKind::Log, 3000);
+    assert!(parking(&store).settings().set_writeback_batch_size(1024));
+    (0..3000).for_each(|i| write(&store, i, &raw_page(i, 1)));
+    park(&store, 0, 199);
+    medium.writes.close();
+    std::thread::scope(|s| {
+        // 4 MiB in 256 KiB writes: as much as there are buffers for.
+        let pass = s.spawn(|| park(&store, 200, 2999));
+        medium.writes.wait_for_arrival();
+        // Demanded pages are read all the same, one by one.
+        assert!((0..200).all(|i| read(&store, i).unwrap() == raw_page(i, 1)));
+        let now = stats(&store);
+        assert_eq!((now.read_ahead_hits, now.reads, now.bd.bd_reads), (0, 200, 200));
+        medium.writes.open(0);
+        assert_eq!(pass.join().unwrap().parked_pages, 2800);
+    });
+    assert!((0..200).all(|i| read(&store, i).unwrap() == raw_page(i, 1)));
+    assert!(stats(&store).read_ahead_hits > 100, "with buffers to spare it reads ahead");
+}

@@ -290,6 +290,14 @@ impl Parking {
     }
 }
 
+/// The intact records of a segment's bytes, each as where it begins, its slot, and its page's bytes: what the
+/// cleaner finds. For fuzzing; not part of the interface.
+#[doc(hidden)]
+pub fn scan_segment(segment: &[u8], id: [u8; 16], sequence: u64) -> Vec<(usize, u64, &[u8])> {
+    let found = log::scan(segment, id, log::Sequence(sequence));
+    found.iter().map(|f| (f.at, f.header.slot, f.payload(segment))).collect()
+}
+
 fn new_id() -> Result<log::StoreId, AttachError> {
     let mut id = [0; 16];
     id[..8].copy_from_slice(&pagefold_sys::entropy::random_u64()?.to_le_bytes());
@@ -301,8 +309,9 @@ impl Store {
     /// Parks the pages of a selection; returns when all that was submitted is complete.
     ///
     /// One pass runs at a time; another waits for it. `progress` is called now and then, and ends the pass
-    /// if it says so. An error is returned if the pass could not begin; one that ended it early, or the most
-    /// recent one of a request, is in the report. No page is lost by any of them.
+    /// if it says so; it may read, write and discard, but not park, which would wait for this pass for ever.
+    /// An error is returned if the pass could not begin; one that ended it early, or the most recent one of a
+    /// request, is in the report. No page is lost by any of them.
     pub fn park(
         &self,
         selection: &Selection,
