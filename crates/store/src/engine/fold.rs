@@ -141,7 +141,7 @@ impl Store {
     /// Reads a slot's page, and says which generation of it this was.
     pub(crate) fn unfold(
         &self,
-        reader: Reader,
+        reader: &mut Reader,
         index: PageIndex,
         slot: &Slot,
         page: &mut Page,

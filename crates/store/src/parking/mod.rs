@@ -49,8 +49,7 @@ pub use selection::{Selection, Which};
 pub use settings::{BATCH_MAX, Settings};
 pub use stats::{BdStat, ParkStats};
 
-pub(crate) use fetch::Wanted;
-pub(crate) use readback::Reader;
+pub(crate) use fetch::{Reader, Wanted};
 
 use crate::engine::{Clock, Store, StoreError};
 use crate::slot::Parked;
