@@ -85,7 +85,10 @@ impl<'a> Pass<'a> {
         let from = Parked { location, len_bytes: header.len_bytes, priority: header.priority };
         let index = PageIndex(header.slot);
         let is_live = header.slot < self.store.table.page_count().0
-            && self.store.table.get(index).is_some_and(|s| s.lock().content() == Content::Parked(from));
+            && self.store.table.get(index).is_some_and(|slot| {
+                let guard = slot.lock();
+                guard.generation() == header.generation && guard.content() == Content::Parked(from)
+            });
         if !is_live {
             return true;
         }

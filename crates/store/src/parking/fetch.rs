@@ -8,7 +8,7 @@
 //! can fail.
 
 use crate::parking::blocks::Blocks;
-use crate::parking::log::{Log, RECORD_HEADER_LEN, RecordHeader, SegmentIndex};
+use crate::parking::log::{Log, RECORD_HEADER_LEN, RecordHeader, Seed, SegmentIndex};
 use crate::parking::stats::add;
 use crate::parking::{Layout, Parking};
 use crate::slot::{Generation, Parked};
@@ -118,13 +118,14 @@ impl Parking {
         let len = RECORD_HEADER_LEN + usize::from(wanted.parked.len_bytes);
         let mut copy = [0; RECORD_HEADER_LEN + PAGE_SIZE];
         let mut is_sequential = false;
+        let seed = log.seed_of(wanted.parked);
         // Never waited for: a reader that finds it taken reads its page by itself.
         if let Some(mut ahead) = self.ahead.try_lock() {
             is_sequential = ahead.note(wanted.index, start, start + len as u64);
             if let Some(bytes) = ahead.find(start, len) {
                 copy[..len].copy_from_slice(bytes);
                 drop(ahead);
-                if let Some(bytes) = verified(&copy[..len], wanted) {
+                if let Some(bytes) = verified(&copy[..len], wanted, seed) {
                     add(&self.counters().read_ahead_hits, 1);
                     return Ok(with(bytes));
                 }
@@ -132,7 +133,7 @@ impl Parking {
         }
         if (is_sequential || pages_ahead > 1) && self.read_run(log, start, len) {
             let found = self.ahead.lock().find(start, len).map(|bytes| copy[..len].copy_from_slice(bytes));
-            if let Some(bytes) = found.and_then(|()| verified(&copy[..len], wanted)) {
+            if let Some(bytes) = found.and_then(|()| verified(&copy[..len], wanted, seed)) {
                 return Ok(with(bytes));
             }
         }
@@ -141,7 +142,7 @@ impl Parking {
         let to = (start + len as u64).next_multiple_of(block);
         let buf = self.read_range(from, (to - from) as usize)?;
         let at = (start - from) as usize;
-        verified(&buf[at..at + len], wanted).map(with).ok_or(FetchError::Corrupt)
+        verified(&buf[at..at + len], wanted, seed).map(with).ok_or(FetchError::Corrupt)
     }
 
     fn read_range(&self, offset: u64, len: usize) -> Result<Buffer, FetchError> {
@@ -191,8 +192,8 @@ impl Parking {
 }
 
 /// The page's bytes, if this is the record that was written for these contents.
-fn verified(record: &[u8], wanted: Wanted) -> Option<&[u8]> {
-    let (header, bytes) = RecordHeader::open(record)?;
+fn verified(record: &[u8], wanted: Wanted, seed: Seed) -> Option<&[u8]> {
+    let (header, bytes) = RecordHeader::open(record, seed)?;
     let is_it = header.slot == wanted.index.0
         && header.generation == wanted.generation
         && header.len_bytes == wanted.parked.len_bytes

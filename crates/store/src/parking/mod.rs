@@ -51,7 +51,7 @@ pub use stats::{BdStat, ParkStats};
 pub(crate) use fetch::Wanted;
 pub(crate) use readback::Reader;
 
-use crate::engine::{Clock, Store};
+use crate::engine::{Clock, Store, StoreError};
 use crate::slot::Parked;
 use blocks::{BlockPacker, Blocks};
 use control::Control;
@@ -64,7 +64,7 @@ use parking_lot::Mutex;
 use pass::{OnProgress, Pass, Wants};
 use stats::{ParkCounters, add, take};
 use std::ops::{ControlFlow, RangeInclusive};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// First bytes of a backing that is ours.
 pub const MAGIC: [u8; 8] = *b"PAGEFOLD";
@@ -117,7 +117,11 @@ pub struct Parking {
     /// One pass at a time.
     heads: Mutex<Heads>,
     ahead: Mutex<ReadAhead>,
+    on_failure: OnceLock<Box<OnFailure>>,
 }
+
+/// Told of a parked page that could not be read back.
+pub type OnFailure = dyn Fn(&StoreError) + Send + Sync;
 
 impl Parking {
     /// Takes a backing into use: clears its first MiB and writes its superblock. What it held is lost.
@@ -142,6 +146,7 @@ impl Parking {
             clock: Clock::new(),
             heads: Mutex::default(),
             ahead: Mutex::default(),
+            on_failure: OnceLock::new(),
         };
         parking.write_superblock(id, pages)?;
         Ok(parking)
@@ -172,6 +177,18 @@ impl Parking {
     /// How automatic parking is.
     pub fn condition(&self) -> Condition {
         Condition::Off
+    }
+
+    /// Has every page that could not be read back told to `tell`, with its place on the medium: for a log. Set
+    /// once; a second is ignored. Called by the thread that reads, with nothing locked.
+    pub fn on_failure(&self, tell: impl Fn(&StoreError) + Send + Sync + 'static) {
+        let _ = self.on_failure.set(Box::new(tell));
+    }
+
+    fn tell_failure(&self, error: &StoreError) {
+        if let Some(tell) = self.on_failure.get() {
+            tell(error);
+        }
     }
 
     /// The medium, in a few words.

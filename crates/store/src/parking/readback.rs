@@ -48,7 +48,7 @@ impl Store {
         });
         let outcome = self.look_again(parking, wanted, slot, expanded);
         parking.unpin(wanted.parked);
-        outcome
+        outcome.inspect_err(|error| parking.tell_failure(error))
     }
 
     fn look_again(

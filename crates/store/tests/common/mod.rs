@@ -1,6 +1,9 @@
 //! Pages for tests, and the obvious twin of a store.
 
 #![allow(dead_code, reason = "each test file uses its part")]
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+pub mod rig;
 
 use pagefold_page::PAGE_SIZE;
 

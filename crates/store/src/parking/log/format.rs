@@ -35,6 +35,22 @@ pub(crate) type StoreId = [u8; 16];
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub(crate) struct Sequence(pub(crate) u64);
 
+/// What a record's checksum begins with: the use of the backing and the opening of the segment that it was
+/// written in. What an earlier one left in the same place never verifies, even if it is about the same slot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Seed(u32);
+
+impl Seed {
+    pub(crate) fn new(id: StoreId, sequence: Sequence) -> Self {
+        Seed(crc32c::crc32c_append(crc32c::crc32c(&id), &sequence.0.to_le_bytes()))
+    }
+
+    /// The checksum of a record, without the four bytes that hold it.
+    fn checksum(self, record: &[u8]) -> u32 {
+        crc32c::crc32c_append(self.0, record)
+    }
+}
+
 fn u16_at(bytes: &[u8], at: usize) -> u16 {
     bytes[at..].first_chunk().map_or(0, |b| u16::from_le_bytes(*b))
 }
@@ -159,7 +175,7 @@ pub(crate) fn record_len(len_bytes: usize) -> usize {
 
 impl RecordHeader {
     /// Writes the header in front of the page's bytes, which are in place behind it: `record` is both.
-    pub(crate) fn seal(&self, record: &mut [u8]) {
+    pub(crate) fn seal(&self, record: &mut [u8], seed: Seed) {
         record[4..6].copy_from_slice(&self.len_bytes.to_le_bytes());
         record[6] = RecordKind::Page as u8;
         let is_raw = usize::from(self.len_bytes) == PAGE_SIZE;
@@ -167,12 +183,13 @@ impl RecordHeader {
         record[8..16].copy_from_slice(&self.slot.to_le_bytes());
         let version = u64::from(self.generation.to_bits()) | self.birth.0 << 24;
         record[16..24].copy_from_slice(&version.to_le_bytes());
-        let crc = crc32c::crc32c(&record[4..]);
+        let crc = seed.checksum(&record[4..]);
         record[..4].copy_from_slice(&crc.to_le_bytes());
     }
 
-    /// The header and the page's bytes at the start of `bytes`, if they are a whole record of a page.
-    pub(crate) fn open(bytes: &[u8]) -> Option<(Self, &[u8])> {
+    /// The header and the page's bytes at the start of `bytes`, if they are a whole record of a page, written
+    /// in the segment of this seed.
+    pub(crate) fn open(bytes: &[u8], seed: Seed) -> Option<(Self, &[u8])> {
         if bytes.len() < RECORD_HEADER_LEN {
             return None;
         }
@@ -180,7 +197,7 @@ impl RecordHeader {
         let len = usize::from(len_bytes);
         let record = bytes.get(..RECORD_HEADER_LEN + len)?;
         let is_page = record[6] == RecordKind::Page as u8 && (1..=PAGE_SIZE).contains(&len);
-        if !is_page || u32_at(record, 0) != crc32c::crc32c(&record[4..]) {
+        if !is_page || u32_at(record, 0) != seed.checksum(&record[4..]) {
             return None;
         }
         let is_raw = len == PAGE_SIZE;
@@ -203,6 +220,9 @@ impl RecordHeader {
 mod tests {
     use super::*;
 
+    /// Of the store 7, 7, 7... and its ninth segment.
+    const SEED: Seed = Seed(SEED_BITS);
+
     fn header(len_bytes: u16, priority: u8) -> RecordHeader {
         let generation = Generation::from_bits(0x00ab_cdef);
         RecordHeader { slot: (1 << 38) - 1, generation, len_bytes, priority, birth: Sequence((1 << 40) - 1) }
@@ -212,18 +232,21 @@ mod tests {
     fn records_come_back_and_any_flipped_bit_is_noticed() {
         for header in [header(1, 3), header(100, 0), header(4096, 0)] {
             let mut record = vec![0x5a; RECORD_HEADER_LEN + usize::from(header.len_bytes)];
-            header.seal(&mut record);
-            let (opened, bytes) = RecordHeader::open(&record).unwrap();
+            header.seal(&mut record, SEED);
+            let (opened, bytes) = RecordHeader::open(&record, SEED).unwrap();
             assert_eq!((opened, bytes.len()), (header, usize::from(header.len_bytes)));
             assert!(bytes.iter().all(|b| *b == 0x5a));
             for bit in (0..record.len() * 8).step_by(3) {
                 record[bit / 8] ^= 1 << (bit % 8);
-                assert!(RecordHeader::open(&record).is_none(), "bit {bit}");
+                assert!(RecordHeader::open(&record, SEED).is_none(), "bit {bit}");
                 record[bit / 8] ^= 1 << (bit % 8);
             }
-            assert!(RecordHeader::open(&record[..record.len() - 1]).is_none());
+            assert!(RecordHeader::open(&record[..record.len() - 1], SEED).is_none());
+            for other in [Seed::new([7; 16], Sequence(10)), Seed::new([8; 16], Sequence(9))] {
+                assert!(RecordHeader::open(&record, other).is_none());
+            }
         }
-        assert!(RecordHeader::open(&[0; RECORD_LEN_MAX]).is_none());
+        assert!(RecordHeader::open(&[0; RECORD_LEN_MAX], SEED).is_none());
     }
 
     #[test]
@@ -251,12 +274,14 @@ mod tests {
     fn the_format_does_not_change_by_accident() {
         let superblock = Superblock { id: [7; 16], is_log: true, segment_len: 1 << 20, page_count: 1 << 18 };
         assert_eq!(crc32c::crc32c(&superblock.encode()), SUPERBLOCK_CRC);
+        assert_eq!(Seed::new([7; 16], Sequence(9)), SEED);
         let mut record = [9; RECORD_HEADER_LEN + 3];
-        header(3, 1).seal(&mut record);
+        header(3, 1).seal(&mut record, SEED);
         assert_eq!(crc32c::crc32c(&record), RECORD_CRC);
     }
 
     /// Of the bytes of version 1.
+    const SEED_BITS: u32 = 1_442_951_188;
     const SUPERBLOCK_CRC: u32 = 1_214_729_159;
-    const RECORD_CRC: u32 = 4_049_099_716;
+    const RECORD_CRC: u32 = 1_437_733_825;
 }

@@ -20,7 +20,8 @@ mod segments;
 mod victim;
 
 pub(crate) use format::{
-    DATA_START, RECORD_HEADER_LEN, RecordHeader, SUPERBLOCK_LEN, Sequence, StoreId, Superblock, record_len,
+    DATA_START, RECORD_HEADER_LEN, RecordHeader, SUPERBLOCK_LEN, Seed, Sequence, StoreId, Superblock,
+    record_len,
 };
 pub(crate) use packer::{Head, LogPacker, WRITE_LEN_MAX};
 pub(crate) use scan::{Found, scan};
@@ -70,6 +71,11 @@ impl Log {
     /// The segment of a record.
     pub(crate) fn segment_of(&self, parked: Parked) -> SegmentIndex {
         self.segments.containing(Self::offset(parked))
+    }
+
+    /// What the checksum of a record begins with. The caller keeps its segment from being written anew.
+    pub(crate) fn seed_of(&self, parked: Parked) -> Seed {
+        Seed::new(self.id, self.segments.sequence(self.segment_of(parked)))
     }
 
     /// A record is live no more, or never came to be.

@@ -6,7 +6,7 @@
 //! buffer had other pages' bytes in it before.
 
 use crate::parking::log::format::{
-    HEADER_LEN, RECORD_HEADER_LEN, RECORD_LEN_MAX, RecordHeader, SegmentHeader, Sequence, StoreId,
+    HEADER_LEN, RECORD_HEADER_LEN, RECORD_LEN_MAX, RecordHeader, Seed, SegmentHeader, Sequence, StoreId,
     WRITE_ALIGN, record_len,
 };
 use crate::parking::log::segments::{SegmentIndex, Segments};
@@ -138,7 +138,7 @@ impl Packer for LogPacker<'_> {
         };
         let end = at + RECORD_HEADER_LEN + usize::from(page.len_bytes);
         let next = at + record_len(page.len_bytes.into());
-        header.seal(&mut request.bytes()[at..end]);
+        header.seal(&mut request.bytes()[at..end], Seed::new(self.id, head.sequence));
         request.bytes()[end..next].fill(0);
         request.len = next;
         request.entries.push(Entry { index: page.index, generation: page.generation, from: page.from, to });

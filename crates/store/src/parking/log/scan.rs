@@ -7,8 +7,8 @@
 //! one.
 
 use crate::parking::log::format::{
-    HEADER_LEN, RECORD_ALIGN, RECORD_HEADER_LEN, RecordHeader, SegmentHeader, Sequence, StoreId, WRITE_ALIGN,
-    record_len,
+    HEADER_LEN, RECORD_ALIGN, RECORD_HEADER_LEN, RecordHeader, Seed, SegmentHeader, Sequence, StoreId,
+    WRITE_ALIGN, record_len,
 };
 
 /// A record in a segment.
@@ -30,12 +30,13 @@ impl Found {
 /// The intact records of the segment whose bytes these are. Total: any bytes give some list.
 pub(crate) fn scan(segment: &[u8], id: StoreId, sequence: Sequence) -> Vec<Found> {
     let mut found = Vec::new();
+    let seed = Seed::new(id, sequence);
     let mut at = 0;
     while at + HEADER_LEN <= segment.len() {
         match SegmentHeader::decode(&segment[at..]) {
             Some(h) if h.id == id && h.sequence == sequence && h.offset as usize == at && h.len > 0 => {
                 let end = (at + h.used as usize).min(segment.len());
-                scan_write(segment, at + HEADER_LEN, end, h.records, &mut found);
+                scan_write(&segment[..end], at + HEADER_LEN, seed, h.records, &mut found);
                 at += h.len as usize;
             }
             _ => at += WRITE_ALIGN,
@@ -46,10 +47,10 @@ pub(crate) fn scan(segment: &[u8], id: StoreId, sequence: Sequence) -> Vec<Found
 
 /// The records of one write. Behind one that is corrupt, whose length cannot be believed, the next is looked
 /// for; a find inside a page's bytes does no harm, because no slot has its record there.
-fn scan_write(segment: &[u8], mut at: usize, end: usize, records: u32, found: &mut Vec<Found>) {
+fn scan_write(segment: &[u8], mut at: usize, seed: Seed, records: u32, found: &mut Vec<Found>) {
     let before = found.len();
-    while at < end && found.len() - before < records as usize {
-        match segment.get(at..end).and_then(RecordHeader::open) {
+    while at < segment.len() && found.len() - before < records as usize {
+        match RecordHeader::open(&segment[at..], seed) {
             Some((header, _)) => {
                 found.push(Found { at, header });
                 at += record_len(header.len_bytes.into());
@@ -80,7 +81,7 @@ mod tests {
                 priority: 0,
                 birth: sequence,
             };
-            header.seal(&mut record[..RECORD_HEADER_LEN + len]);
+            header.seal(&mut record[..RECORD_HEADER_LEN + len], Seed::new(ID, sequence));
             bytes.extend(record);
         }
         let used = bytes.len();
