@@ -7,7 +7,7 @@ use crate::parking::{Reader, Wanted};
 use crate::slot::{Content, Generation, Slot, SlotGuard};
 use pagefold_codec::{CodecError, same_filled};
 use pagefold_page::{PAGE_SIZE, Page, PageIndex};
-use pagefold_pool::{Handle, Owner, OwnerKind, PutError, SourceError};
+use pagefold_pool::{FRAME_LEN, Handle, Owner, OwnerKind, PutError, SourceError};
 use std::mem::MaybeUninit;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -74,9 +74,20 @@ impl Store {
     fn get_ready(&self, index: PageIndex, error: PutError) -> Result<(), StoreError> {
         match error {
             PutError::Dry => self.pool.refill(),
+            PutError::Refused(SourceError::Limit { .. }) if self.wait_for_parking() => Ok(()),
             PutError::Refused(source) => Err(source),
         }
         .map_err(|source| StoreError::NoMemory { index, source })
+    }
+
+    /// At the memory limit: waits until automatic parking has made room. False if it does not run or cannot.
+    fn wait_for_parking(&self) -> bool {
+        let arena = self.pool.source().arena();
+        let is_room = || {
+            let stats = arena.stats();
+            stats.in_use_bytes + FRAME_LEN as u64 <= stats.limit_bytes
+        };
+        self.parking.as_ref().is_some_and(|p| p.policy().state().throttle().wait_for_room(&is_room))
     }
 
     /// Puts contents in a slot and frees what they replace.

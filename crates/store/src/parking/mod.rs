@@ -176,7 +176,7 @@ impl Parking {
 
     /// How automatic parking is.
     pub fn condition(&self) -> Condition {
-        Condition::Off
+        self.policy.condition()
     }
 
     /// Has every page that could not be read back told to `tell`, with its place on the medium: for a log. Set

@@ -1,13 +1,14 @@
 //! A store as automatic parking sees it.
 
+use super::ages::age_ticks;
 use super::engine::{Engine, Memory, Sweep, Swept};
 use crate::engine::Store;
 use crate::parking::error::ParkError;
 use crate::parking::report::Progress;
 use crate::parking::{ParkStats, Parking};
-use crate::slot::{Peek, Stamp};
+use crate::slot::{Peek, Slot, Stamp};
 use pagefold_page::{PageCount, PageIndex};
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, RangeInclusive};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -39,7 +40,7 @@ impl Engine for StoreEngine {
     }
 
     fn stamp_now(&self) -> Stamp {
-        Stamp::at(self.now())
+        self.parking().map(|parking| parking.clock.tick()).unwrap_or_default()
     }
 
     fn memory(&self) -> Memory {
@@ -66,13 +67,34 @@ impl Engine for StoreEngine {
 
     fn park_aged(
         &self,
-        _sweep: &Sweep,
-        _goal: &mut dyn FnMut(&Progress) -> ControlFlow<()>,
+        sweep: &Sweep,
+        goal: &mut dyn FnMut(&Progress) -> ControlFlow<()>,
     ) -> Result<Swept, ParkError> {
-        Err(ParkError::NoBacking)
+        let parking = self.parking().ok_or(ParkError::NoBacking)?;
+        let now = self.stamp_now();
+        let mut wants = |_, slot: &Slot, seen: &Peek| {
+            if age_ticks(seen.stamp(), now) < sweep.age_ticks_min {
+                return false;
+            }
+            if sweep.urgent || !seen.is_accessed() {
+                return true;
+            }
+            slot.lock().clear_accessed();
+            false
+        };
+        let mut seen_pages = 0;
+        let mut on_progress = |progress: &Progress| {
+            seen_pages = progress.seen_pages;
+            goal(progress)
+        };
+        let runs = runs(sweep, self.page_count());
+        let report = self.store.park_where(parking, &runs, &mut wants, &mut on_progress)?;
+        Ok(Swept { seen: PageCount(seen_pages), report })
     }
 
-    fn tend(&self, _clean: bool) {}
+    fn tend(&self, clean: bool) {
+        self.store.tend(clean);
+    }
 
     fn bytes_written(&self) -> u64 {
         let stats = self.stats();
@@ -86,5 +108,39 @@ impl Engine for StoreEngine {
     fn limit_left(&self) -> Option<u64> {
         let settings = self.parking()?.settings();
         settings.writeback_limit_enabled().then(|| settings.writeback_limit())
+    }
+}
+
+/// The pages that a hand passes over: to the end, and then from the beginning.
+fn runs(sweep: &Sweep, count: PageCount) -> Vec<RangeInclusive<u64>> {
+    let span = sweep.span.0.min(count.0);
+    let first = span.min(count.0 - sweep.from.0.min(count.0));
+    let mut runs = Vec::new();
+    if first > 0 {
+        runs.push(sweep.from.0..=sweep.from.0 + first - 1);
+    }
+    if span > first {
+        runs.push(0..=span - first - 1);
+    }
+    runs
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_hand_wraps_and_passes_over_no_page_twice() {
+        let sweep = |from, span| Sweep {
+            from: PageIndex(from),
+            span: PageCount(span),
+            age_ticks_min: 0,
+            urgent: false,
+        };
+        assert_eq!(runs(&sweep(0, 10), PageCount(10)), [0..=9]);
+        assert_eq!(runs(&sweep(7, 10), PageCount(10)), [7..=9, 0..=6]);
+        assert_eq!(runs(&sweep(7, 2), PageCount(10)), vec![7..=8]);
+        assert_eq!(runs(&sweep(9, 3), PageCount(10)), [9..=9, 0..=1]);
+        assert_eq!(runs(&sweep(0, 99), PageCount(10)), vec![0..=9]);
     }
 }
