@@ -30,54 +30,71 @@ const SUBJECTS: [(&str, LayoutKind, bool); 3] = [
     ("blocks, no promotion", LayoutKind::Blocks, false),
 ];
 
-/// Measures with each number of clients and adds rows and a table.
+const COLUMNS: [&str; 12] = [
+    "clients, layout",
+    "ops/s",
+    "us/op",
+    "missed per op",
+    "medium reads per op",
+    "promoted per op",
+    "parked per op",
+    "medium bytes written per op",
+    "medium writes per op",
+    "writes that waited",
+    "client time waiting for memory",
+    "refused",
+];
+
+/// Measures with each length of requests.
 pub fn measure(bench: &Bench, report: &mut Report) -> anyhow::Result<()> {
     let content = Content::real(&bench.sets);
-    let comparable = bench.sets.iter().all(|set| set.comparable);
+    plan::REQUEST_PAGES
+        .into_iter()
+        .try_for_each(|run_pages| with_requests(bench, &content, run_pages, report))
+}
+
+/// Measures with each number of clients, whose requests are so long, and adds rows and a table.
+fn with_requests(
+    bench: &Bench,
+    content: &Content,
+    run_pages: usize,
+    report: &mut Report,
+) -> anyhow::Result<()> {
     let pages = bench.plan.zipf_pages;
-    let zipf = Zipf::new(u32::try_from(pages)?, THETA, SEED);
-    let limit_bytes = memory_of_all(&content, &zipf, pages)? / 2;
+    let zipf = Zipf::new(u32::try_from(pages)? / run_pages as u32, THETA, SEED);
+    let limit_bytes = memory_of_all(bench, content, &zipf, run_pages)? / 2;
     let subjects: Vec<_> = SUBJECTS
         .iter()
-        .map(|(_, layout, promote)| Subject::new(bench, *layout, *promote, limit_bytes, &content, &zipf))
+        .map(|(_, layout, promote)| {
+            let workload = Workload::new(content, &zipf, run_pages);
+            Subject::new(bench, *layout, *promote, limit_bytes, workload)
+        })
         .collect::<anyhow::Result<_>>()?;
+    let request = Human((run_pages * PAGE_SIZE) as u64);
     let title = format!(
-        "working set twice the memory limit: {pages} pages of all sets, limit {}, Zipf {THETA}, {} % reads, \
-         medium {}",
+        "working set twice the memory limit: {pages} pages of all sets, limit {}, requests of {request}, \
+         Zipf {THETA}, {} % reads, medium {}",
         Human(limit_bytes),
         plan::READ_PERCENT,
         bench.modelled.describe()
     );
-    let columns = [
-        "clients, layout",
-        "ops/s",
-        "us/op",
-        "missed per op",
-        "medium reads per op",
-        "promoted per op",
-        "parked per op",
-        "medium bytes written per op",
-        "medium writes per op",
-        "writes that waited",
-        "client time waiting for memory",
-        "refused",
-    ];
-    let mut table = Table::new(title, &columns);
+    let mut table = Table::new(title, &COLUMNS);
     for clients in CLIENTS {
         let figures = rounds(bench, &subjects, clients)?;
         for ((name, _, _), figure) in SUBJECTS.iter().zip(&figures) {
             figure.tell(&mut table, clients, name);
         }
-        rows(report, clients, &figures, comparable);
+        let ends = if clients == 1 { "" } else { "s" };
+        rows(bench, report, &format!("{clients} client{ends}, {request}"), &figures);
     }
     report.tables.push(table);
     subjects.iter().try_for_each(Subject::verify)
 }
 
 /// What all pages take in memory.
-fn memory_of_all(content: &Content, zipf: &Zipf, pages: u64) -> anyhow::Result<u64> {
-    let store = new_store(pages * PAGE_SIZE as u64)?;
-    Workload::new(content, zipf, pages).fill(&store)?;
+fn memory_of_all(bench: &Bench, content: &Content, zipf: &Zipf, run_pages: usize) -> anyhow::Result<u64> {
+    let store = new_store(bench.plan.zipf_pages * PAGE_SIZE as u64)?;
+    Workload::new(content, zipf, run_pages).fill(&store)?;
     Ok(store.stats().mm.mem_used_total)
 }
 
@@ -94,8 +111,7 @@ impl<'a> Subject<'a> {
         layout: LayoutKind,
         promote: bool,
         limit_bytes: u64,
-        content: &'a Content<'a>,
-        zipf: &'a Zipf,
+        workload: Workload<'a>,
     ) -> anyhow::Result<Self> {
         let pages = bench.plan.zipf_pages;
         let mut store = new_store(pages * PAGE_SIZE as u64)?;
@@ -105,8 +121,7 @@ impl<'a> Subject<'a> {
         if let Some(parking) = store.parking() {
             parking.settings().set_promote(promote);
         }
-        let subject =
-            Subject { store: Arc::new(store), switch, workload: Workload::new(content, zipf, pages) };
+        let subject = Subject { store: Arc::new(store), switch, workload };
         let parker = Parker::start(subject.store.clone())?;
         subject.workload.fill(&subject.store)?;
         drop(parker);
@@ -207,13 +222,14 @@ fn rounds(bench: &Bench, subjects: &[Subject], clients: usize) -> anyhow::Result
     Ok(figures)
 }
 
-fn rows(report: &mut Report, clients: usize, figures: &[Figure], comparable: bool) {
+fn rows(bench: &Bench, report: &mut Report, set: &str, figures: &[Figure]) {
+    let comparable = bench.sets.iter().all(|set| set.comparable);
     let ours = &figures[0].ops_per_s;
     let against = ["blocks, promotion on", "blocks, promotion off (kernel)"];
     for (against, peer) in against.into_iter().zip(&figures[1..]) {
         let row = Row::of_all("set twice the limit, log", comparable, "ops/s", against, plan::ZIPF);
         report.rows.push(Row {
-            set: format!("{clients} client{}", if clients == 1 { "" } else { "s" }),
+            set: set.into(),
             ours: ours.median(),
             peer: Some(peer.ops_per_s.median()),
             ratio: Some(ours.over(&peer.ops_per_s).median()),

@@ -1,7 +1,7 @@
-//! Clients of a store: threads that read and write pages, some far more often than others.
+//! Clients of a store: threads that read and write runs of pages, some far more often than others.
 //!
-//! A page's version and a bit that says that somebody is writing it stand in one word.
-//! So nobody writes a page that another writes, a read between equal versions
+//! A run is what one request covers: one page, or several in a row. Its version and a bit that says that somebody is writing it stand in one word.
+//! So nobody writes a run that another writes, a read between equal versions
 //! must return that version, and in the end every page is known.
 
 use super::content::Content;
@@ -10,12 +10,12 @@ use super::zipf::Zipf;
 use crate::commands::bench::plan::SEED;
 use crate::commands::bench::stats::Random;
 use anyhow::Context;
-use pagefold_page::PAGE_SIZE;
+use pagefold_page::{PAGE_SIZE, Page};
 use pagefold_store::{Store, StoreError};
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-/// Bit of a version word: a client writes the page now.
+/// Bit of a version word: a client writes the run now.
 const WRITING: u32 = 1;
 /// Of so many reads one is compared with what it must be.
 const CHECKED_READS: u64 = 16;
@@ -28,6 +28,9 @@ const PATIENCE: Duration = Duration::from_secs(20);
 pub struct Workload<'a> {
     content: &'a Content<'a>,
     zipf: &'a Zipf,
+    /// Pages of a run.
+    run_pages: usize,
+    /// Of each run.
     versions: Vec<AtomicU32>,
 }
 
@@ -84,19 +87,23 @@ impl Drop for StopAtEnd<'_> {
 }
 
 impl<'a> Workload<'a> {
-    /// Of `pages` pages that were never written.
-    pub fn new(content: &'a Content<'a>, zipf: &'a Zipf, pages: u64) -> Self {
-        Workload { content, zipf, versions: (0..pages).map(|_| AtomicU32::new(0)).collect() }
+    /// Runs of `run_pages` pages that were never written, chosen by `zipf`.
+    pub fn new(content: &'a Content<'a>, zipf: &'a Zipf, run_pages: usize) -> Self {
+        let versions = (0..zipf.len()).map(|_| AtomicU32::new(0)).collect();
+        Workload { content, zipf, run_pages, versions }
     }
 
-    /// Writes every page once, in an order that has nothing to do with how often they are used.
+    /// Writes every run once, in an order that has nothing to do with how often they are used.
     pub fn fill(&self, store: &Store) -> anyhow::Result<()> {
         let mut order: Vec<u32> = (0..self.versions.len() as u32).collect();
         let mut random = Random(SEED ^ 7);
         for i in (1..order.len()).rev() {
             order.swap(i, random.below(i as u64 + 1) as usize);
         }
-        order.into_iter().try_for_each(|page| self.write(store, page, &mut Tally::default()).map(drop))
+        let mut buf = self.new_run();
+        order
+            .into_iter()
+            .try_for_each(|run| self.write(store, run, &mut buf, &mut Tally::default()).map(drop))
     }
 
     /// Lets `clients` threads work for `settle` and then, counted, for `count`. `at_edges` is called when
@@ -134,52 +141,79 @@ impl<'a> Workload<'a> {
 
     fn client(&self, store: &Store, number: u64, phase: &Phase) -> anyhow::Result<Tally> {
         let mut random = Random(SEED.rotate_left(17) ^ number << 40 ^ self.seed_of_round());
-        let mut ignored = Tally::default();
+        let (mut buf, mut ignored) = (self.new_run(), Tally::default());
         while phase.is(Phase::SETTLE) {
-            self.operate(store, &mut random, &mut ignored)?;
+            self.operate(store, &mut random, &mut buf, &mut ignored)?;
         }
         let started = Instant::now();
         let mut tally = Tally::default();
         while phase.is(Phase::COUNT) {
-            self.operate(store, &mut random, &mut tally)?;
+            self.operate(store, &mut random, &mut buf, &mut tally)?;
         }
         Ok(Tally { time: started.elapsed(), ..tally })
     }
 
-    /// Another round draws other pages.
+    /// Another round draws other runs.
     fn seed_of_round(&self) -> u64 {
         self.versions.iter().map(|version| u64::from(version.load(Ordering::Relaxed))).sum()
     }
 
-    fn operate(&self, store: &Store, random: &mut Random, tally: &mut Tally) -> anyhow::Result<()> {
-        let page = self.zipf.draw(random);
+    fn new_run(&self) -> Vec<Page> {
+        vec![[0; PAGE_SIZE]; self.run_pages]
+    }
+
+    fn offset(&self, run: u32) -> u64 {
+        u64::from(run) * (self.run_pages * PAGE_SIZE) as u64
+    }
+
+    /// The pages of a run, by their indexes.
+    fn indexes(&self, run: u32) -> impl Iterator<Item = u64> {
+        let first = u64::from(run) * self.run_pages as u64;
+        first..first + self.run_pages as u64
+    }
+
+    fn check(&self, run: u32, version: u32, pages: &[Page]) -> anyhow::Result<()> {
+        for (index, page) in self.indexes(run).zip(pages) {
+            let is_right = match version {
+                0 => *page == [0; PAGE_SIZE],
+                version => self.content.is(index, version, page),
+            };
+            anyhow::ensure!(is_right, "page {index} was read with other contents than were stored");
+        }
+        Ok(())
+    }
+
+    fn operate(
+        &self,
+        store: &Store,
+        random: &mut Random,
+        buf: &mut [Page],
+        tally: &mut Tally,
+    ) -> anyhow::Result<()> {
+        let run = self.zipf.draw(random);
         if random.below(100) < READ_PERCENT {
-            self.read(store, page, random)?;
-        } else if !self.write(store, page, tally)? {
+            self.read(store, run, buf, random)?;
+        } else if !self.write(store, run, buf, tally)? {
             return Ok(());
         }
         tally.ops += 1;
         Ok(())
     }
 
-    fn read(&self, store: &Store, index: u32, random: &mut Random) -> anyhow::Result<()> {
-        let mut page = [0; PAGE_SIZE];
-        let version = &self.versions[index as usize];
+    fn read(&self, store: &Store, run: u32, buf: &mut [Page], random: &mut Random) -> anyhow::Result<()> {
+        let version = &self.versions[run as usize];
         let before = version.load(Ordering::Acquire);
-        store.read(u64::from(index) * PAGE_SIZE as u64, &mut page)?;
-        if before & WRITING == 0
-            && random.below(CHECKED_READS) == 0
-            && version.load(Ordering::Acquire) == before
-        {
-            let is_right = self.content.is(index.into(), before >> 1, &page);
-            anyhow::ensure!(is_right, "page {index} was read with other contents than were stored");
+        store.read(self.offset(run), buf.as_flattened_mut())?;
+        let is_checked = before & WRITING == 0 && random.below(CHECKED_READS) == 0;
+        match is_checked && version.load(Ordering::Acquire) == before {
+            true => self.check(run, before >> 1, buf),
+            false => Ok(()),
         }
-        Ok(())
     }
 
-    /// Writes a page; false if somebody else writes it now.
-    fn write(&self, store: &Store, index: u32, tally: &mut Tally) -> anyhow::Result<bool> {
-        let word = &self.versions[index as usize];
+    /// Writes a run; false if somebody else writes it now.
+    fn write(&self, store: &Store, run: u32, buf: &mut [Page], tally: &mut Tally) -> anyhow::Result<bool> {
+        let word = &self.versions[run as usize];
         let old = word.load(Ordering::Relaxed);
         let is_taken = old & WRITING == 0
             && word.compare_exchange(old, old | WRITING, Ordering::Acquire, Ordering::Relaxed).is_ok();
@@ -187,16 +221,18 @@ impl<'a> Workload<'a> {
             return Ok(false);
         }
         let mut scratch = [0; PAGE_SIZE];
-        let page = self.content.page(index.into(), (old >> 1) + 1, &mut scratch);
+        for (index, page) in self.indexes(run).zip(&mut *buf) {
+            *page = *self.content.page(index, (old >> 1) + 1, &mut scratch);
+        }
         let started = Instant::now();
         loop {
-            match store.write(u64::from(index) * PAGE_SIZE as u64, page) {
+            match store.write(self.offset(run), buf.as_flattened()) {
                 Ok(()) => break,
                 Err(StoreError::NoMemory { .. }) if started.elapsed() < PATIENCE => {
                     tally.refused += 1;
                     std::thread::sleep(WAITED);
                 }
-                Err(e) => return Err(e).context("writing a page beside automatic parking"),
+                Err(e) => return Err(e).context("writing beside automatic parking"),
             }
         }
         let took = started.elapsed();
@@ -211,15 +247,10 @@ impl<'a> Workload<'a> {
 
     /// Reads every page and compares it. Nobody writes meanwhile.
     pub fn verify(&self, store: &Store) -> anyhow::Result<()> {
-        let mut page = [0; PAGE_SIZE];
-        for (index, version) in self.versions.iter().enumerate() {
-            let version = version.load(Ordering::Acquire) >> 1;
-            store.read((index * PAGE_SIZE) as u64, &mut page)?;
-            let is_right = match version {
-                0 => page == [0; PAGE_SIZE],
-                version => self.content.is(index as u64, version, &page),
-            };
-            anyhow::ensure!(is_right, "page {index} was read back with other contents than were stored");
+        let mut buf = self.new_run();
+        for (run, version) in (0..).zip(&self.versions) {
+            store.read(self.offset(run), buf.as_flattened_mut())?;
+            self.check(run, version.load(Ordering::Acquire) >> 1, &buf)?;
         }
         Ok(())
     }

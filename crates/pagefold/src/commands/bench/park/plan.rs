@@ -52,8 +52,8 @@ impl ParkPlan {
         reads: 400_000,
         read_rounds: 7,
         zipf_pages: 1 << 16,
-        zipf_settle_ms: 2000,
-        zipf_measure_ms: 4000,
+        zipf_settle_ms: 1500,
+        zipf_measure_ms: 3000,
         zipf_rounds: 3,
     };
     /// One round of everything, small.
@@ -78,6 +78,8 @@ impl ParkPlan {
 
 /// Numbers of clients on one store.
 pub const CLIENTS: [usize; 3] = [1, 4, 16];
+/// Pages of a request: one, and as many as Linux swaps in at once by default.
+pub const REQUEST_PAGES: [usize; 2] = [1, 8];
 /// Skew of the choice of pages.
 pub const THETA: f64 = 0.99;
 /// Share of the operations that read, per cent.

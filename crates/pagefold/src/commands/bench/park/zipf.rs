@@ -29,6 +29,11 @@ impl Zipf {
         Zipf { theta, alpha: 1.0 / (1.0 - theta), zeta_n, eta, places }
     }
 
+    /// How many numbers there are.
+    pub fn len(&self) -> usize {
+        self.places.len()
+    }
+
     /// The next number.
     pub fn draw(&self, random: &mut Random) -> u32 {
         self.places[self.rank(random)]
