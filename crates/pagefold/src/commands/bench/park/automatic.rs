@@ -9,7 +9,7 @@ use super::Bench;
 use super::bed::roomy_len;
 use super::clients::{Tally, Workload};
 use super::content::Content;
-use super::medium::Switch;
+use super::medium::{Switch, Waiting};
 use super::plan::{self, CLIENTS, THETA};
 use super::zipf::Zipf;
 use crate::commands::bench::engine::new_store;
@@ -122,6 +122,7 @@ impl<'a> Subject<'a> {
             parking.settings().set_promote(promote);
         }
         let subject = Subject { store: Arc::new(store), switch, workload };
+        subject.switch.set(Waiting::Asleep);
         let parker = Parker::start(subject.store.clone())?;
         subject.workload.fill(&subject.store)?;
         drop(parker);
@@ -148,7 +149,7 @@ impl<'a> Subject<'a> {
     }
 
     fn verify(&self) -> anyhow::Result<()> {
-        self.switch.set(false);
+        self.switch.set(Waiting::Off);
         self.workload.verify(&self.store)?;
         let stats = self.stats();
         let failed = stats.unreadable_pages + stats.corrupt_pages;

@@ -6,6 +6,7 @@
 use super::Bench;
 use super::bed::{Bed, roomy_len};
 use super::content::Content;
+use super::medium::Waiting;
 use super::plan;
 use crate::commands::bench::plan::Target;
 use crate::commands::bench::report::{Report, Row};
@@ -33,7 +34,7 @@ pub fn on_modelled(bench: &Bench, report: &mut Report) -> anyhow::Result<()> {
     };
     let beds = beds(bench, &mut make)?;
     let what = "park random data, batch 32";
-    let figures = measure(bench, beds, || switches.iter().for_each(|switch| switch.set(false)))?;
+    let figures = measure(bench, beds, || switches.iter().for_each(|switch| switch.set(Waiting::Off)))?;
     let limit = bench.modelled.requests_per_s();
     report.tables.push(table(&format!("{what}: {}", bench.modelled.describe()), &figures, Some(limit)));
     report.rows.push(row(what, "modelled medium", plan::BATCH, &figures));

@@ -30,13 +30,7 @@ const DATA_START: u64 = 1 << 20;
 pub fn measure(bench: &Bench, report: &mut Report) -> anyhow::Result<()> {
     let content = Content::real(&bench.sets);
     let data_len = data_len(&content, bench.plan.history_pages)?;
-    let mut switches = Vec::new();
-    let mut modelled = |len| {
-        let (backing, switch) = bench.modelled.make(len)?;
-        switches.push(switch);
-        Ok(backing)
-    };
-    let media = media(bench, data_len, &mut modelled)?;
+    let media = media(bench, data_len, &mut |len| Ok(bench.modelled.make(len)?.0))?;
     on(bench, &content, "modelled medium", &media, report)?;
     match media_on_file(bench, data_len) {
         Ok(media) => on(bench, &content, "real file", &media, report),
@@ -85,8 +79,8 @@ fn on(
         "pages/s, empty",
         "pages/s, after",
         "ratio",
-        "written / compressed",
-        "cleaned / compressed",
+        "written / payload",
+        "cleaned / payload",
     ];
     let mut table = Table::new(title, &columns);
     let layouts = [("log", LayoutKind::Log, &media.log), ("blocks", LayoutKind::Blocks, &media.blocks)];
@@ -157,7 +151,6 @@ fn rounds(
         if round > 0 {
             figure.after.push(after.pages_per_s());
             figure.empty.push(first.pages_per_s());
-            // In either layout against the compressed bytes would be unfair to say of blocks only.
             figure.written.push(after.report.written_bytes as f64 / after.report.payload_bytes as f64);
             figure.cleaned.push(cleaned as f64 / after.report.payload_bytes as f64);
         }

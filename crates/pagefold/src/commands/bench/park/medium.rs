@@ -4,9 +4,10 @@ use anyhow::Context;
 use pagefold_backing::layer::{Clock, DelayLayer, DelayOptions, SystemClock};
 use pagefold_backing::{Backing, Direct, FileBacking, FileOptions, MemoryBacking, Uring};
 use std::fs::{File, OpenOptions};
+use std::num::NonZeroU64;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 use std::time::Duration;
 
 /// What is written at once when a medium is touched.
@@ -51,23 +52,48 @@ impl Modelled {
             bytes_per_s: self.bytes_per_s,
             ..DelayOptions::default()
         };
-        let switch = Arc::new(Switch { clock: SystemClock::new(), is_on: AtomicBool::new(true) });
+        let switch = Arc::new(Switch::new());
         let inner = MemoryBacking::new(usize::try_from(len_bytes)?);
         touch(&inner)?;
         Ok((Arc::new(DelayLayer::new(inner, options, switch.clone())), switch))
     }
 }
 
-/// The clock of a modelled medium. Off, single requests take no time: for preparing and checking.
+/// How time passes at a modelled medium.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Waiting {
+    /// To the microsecond, at the cost of a CPU that spins at the end of each wait.
+    Precise,
+    /// Asleep all the time, as a thread is that waits for a device, and woken a little late.
+    Asleep,
+    /// Single requests take no time: for preparing and checking. Requests in queues still have theirs.
+    Off,
+}
+
+/// The clock of a modelled medium.
 pub struct Switch {
     clock: SystemClock,
-    is_on: AtomicBool,
+    waiting: AtomicU8,
+}
+
+thread_local! {
+    /// Done once for each thread that waits. Where it is refused, threads are woken later, that is all.
+    static TIMER_SLACK: () = { let _ = pagefold_sys::timer::set_slack_ns(NonZeroU64::MIN); };
 }
 
 impl Switch {
-    /// Switches the delay of single requests on or off. Requests in queues always have theirs.
-    pub fn set(&self, on: bool) {
-        self.is_on.store(on, Relaxed);
+    fn new() -> Self {
+        Switch { clock: SystemClock::new(), waiting: AtomicU8::new(Waiting::Precise as u8) }
+    }
+
+    /// Sets how time passes from now on.
+    pub fn set(&self, waiting: Waiting) {
+        self.waiting.store(waiting as u8, Relaxed);
+    }
+
+    fn is(&self, waiting: Waiting) -> bool {
+        self.waiting.load(Relaxed) == waiting as u8
     }
 }
 
@@ -77,8 +103,15 @@ impl Clock for Switch {
     }
 
     fn wait_until(&self, time: Duration) {
-        if self.is_on.load(Relaxed) {
-            self.clock.wait_until(time);
+        if self.is(Waiting::Off) {
+            return;
+        }
+        if !self.is(Waiting::Asleep) {
+            return self.clock.wait_until(time);
+        }
+        TIMER_SLACK.with(|()| ());
+        while let Some(left) = time.checked_sub(self.now()).filter(|left| !left.is_zero()) {
+            std::thread::sleep(left);
         }
     }
 }
@@ -155,12 +188,15 @@ mod tests {
     #[test]
     fn a_medium_is_slow_only_while_it_is_switched_on() {
         let (backing, switch) = Modelled::new(20_000, 1, None).make(4096).unwrap();
-        let mut byte = [0];
-        let started = switch.now();
-        backing.read_at(0, &mut byte).unwrap();
-        assert!(switch.now() - started >= Duration::from_millis(20));
-        assert_eq!(byte, [0x5a]);
-        switch.set(false);
+        for waiting in [Waiting::Precise, Waiting::Asleep] {
+            switch.set(waiting);
+            let mut byte = [0];
+            let started = switch.now();
+            backing.read_at(0, &mut byte).unwrap();
+            assert!(switch.now() - started >= Duration::from_millis(20));
+            assert_eq!(byte, [0x5a]);
+        }
+        switch.set(Waiting::Off);
         let before = switch.now();
         switch.wait_until(before + Duration::from_secs(3600));
     }

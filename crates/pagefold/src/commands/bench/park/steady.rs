@@ -9,6 +9,7 @@ use super::Bench;
 use super::bed::Bed;
 use super::content::Content;
 use super::history;
+use super::medium::Waiting;
 use crate::commands::bench::plan::SEED;
 use crate::commands::bench::report::Report;
 use crate::commands::bench::stats::Random;
@@ -45,7 +46,7 @@ pub fn measure(bench: &Bench, report: &mut Report) -> anyhow::Result<()> {
         for layout in [LayoutKind::Log, LayoutKind::Blocks] {
             let len = medium_len(bench, data_len, layout, percent);
             let (modelled, switch) = bench.modelled.make(len)?;
-            let figure = steady(bench, &content, layout, modelled, || switch.set(false))?;
+            let figure = steady(bench, &content, layout, modelled, || switch.set(Waiting::Off))?;
             figure.tell(&mut table, "modelled", percent, layout);
             match bench.file.make(len) {
                 Ok(file) => {
