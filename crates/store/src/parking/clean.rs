@@ -12,7 +12,7 @@ use crate::parking::packer::{Packed, Packer};
 use crate::parking::pass::Pass;
 use crate::parking::request::Source;
 use crate::parking::stats::add;
-use crate::slot::{Content, Parked};
+use crate::slot::{Content, Parked, SlotGuard};
 use pagefold_backing::{Buffer, Demand};
 use pagefold_page::PageIndex;
 
@@ -24,6 +24,10 @@ impl<'a> Pass<'a> {
     pub(crate) fn clean_for_room(&mut self) -> bool {
         let Some(log) = self.parking.log() else { return false };
         self.parking.forget_read_ahead();
+        // What is in flight to a segment that was just closed would not be found in it.
+        while self.control.is_busy() {
+            self.complete(1);
+        }
         let has_room = || log.segments.free_count() > CLEANER_SPARE;
         for _ in 0..VICTIMS_MAX {
             if has_room() || !self.clean_one(log) {
@@ -54,20 +58,25 @@ impl<'a> Pass<'a> {
         let read = self.parking.backing().read_at(start, &mut bytes[..len]);
         add(&self.parking.counters().cleaner_read_bytes, len as u64);
         if read.is_err() {
-            log.segments.give_up(victim);
+            log.segments.put_off(victim);
             return true;
         }
         let mut head = self.clean_head.take();
         let mut packer = LogPacker::new(&log.segments, log.id, &mut head, 0);
         let mut has_room = true;
+        let failures_before = self.cleaner_failures;
         for found in log::scan(&bytes[..len], log.id, log.segments.sequence(victim)) {
             has_room = has_room && self.move_record(&mut packer, &bytes, start, &found);
         }
-        let failures_before = self.report.error.clone();
         self.finish(&mut packer);
         drop(packer);
         *self.clean_head = head;
-        let failed = self.report.error != failures_before;
+        let failed = self.cleaner_failures > failures_before;
+        // Writes that failed may have used up what is kept for the cleaner; then it could never write again.
+        if !has_room && log.segments.free_count() == 0 {
+            let live = log::scan(&bytes[..len], log.id, log.segments.sequence(victim));
+            has_room = live.iter().all(|found| self.bring_back(found, &bytes, start));
+        }
         let is_empty = log.segments.live_bytes(victim) == 0;
         if is_empty {
             add(&self.parking.counters().cleaned_segments, 1);
@@ -75,23 +84,16 @@ impl<'a> Pass<'a> {
             // What is still live in it was not found or is corrupt, and will not be next time.
             log.segments.give_up(victim);
         }
-        !failed && has_room
+        // A failure may be one of a kind: tried again, or another segment, but not for ever.
+        has_room && !self.is_full
     }
 
     /// Copies a record to the cleaner's head if a slot still has it. False if there is no room.
     fn move_record(&mut self, packer: &mut LogPacker, segment: &[u8], start: u64, found: &Found) -> bool {
         let header = &found.header;
-        let location = (start + found.at as u64) / 8;
-        let from = Parked { location, len_bytes: header.len_bytes, priority: header.priority };
+        let Some((guard, from)) = self.holder(found, start) else { return true };
+        drop(guard);
         let index = PageIndex(header.slot);
-        let is_live = header.slot < self.store.table.page_count().0
-            && self.store.table.get(index).is_some_and(|slot| {
-                let guard = slot.lock();
-                guard.generation() == header.generation && guard.content() == Content::Parked(from)
-            });
-        if !is_live {
-            return true;
-        }
         let payload = found.payload(segment);
         if self.make_room(packer, payload.len()).is_err() {
             return false;
@@ -105,6 +107,32 @@ impl<'a> Pass<'a> {
             from: Source::Parked(from),
             birth: Some(header.birth),
         });
+        true
+    }
+
+    /// The slot whose page this record is, locked, if there still is one; and where the slot has it.
+    fn holder(&self, found: &Found, start: u64) -> Option<(SlotGuard<'a>, Parked)> {
+        let Found { at, header } = found;
+        let location = (start + *at as u64) / 8;
+        let from = Parked { location, len_bytes: header.len_bytes, priority: header.priority };
+        if header.slot >= self.store.table.page_count().0 {
+            return None;
+        }
+        let guard = self.store.table.get(PageIndex(header.slot))?.lock();
+        let is_live = guard.generation() == header.generation && guard.content() == Content::Parked(from);
+        is_live.then_some((guard, from))
+    }
+
+    /// Brings a record's page back to memory if a slot still has it. False if there is no memory for it.
+    fn bring_back(&self, found: &Found, segment: &[u8], start: u64) -> bool {
+        let Some((guard, from)) = self.holder(found, start) else { return true };
+        drop(guard);
+        let (index, payload) = (PageIndex(found.header.slot), found.payload(segment));
+        let Some(object) = self.store.object_of_record(index, from, payload) else { return false };
+        match self.holder(found, start) {
+            Some((guard, from)) => self.store.promote(self.parking, from, guard, object),
+            None => self.store.release(object),
+        }
         true
     }
 }

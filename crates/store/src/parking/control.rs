@@ -77,9 +77,11 @@ impl<'a> Control<'a> {
         self.idle.push(request);
     }
 
-    /// Whether so many more pages may be in flight: always, if none are.
+    /// Whether so many more pages may be in flight: always, if none are. No more requests than the queue was
+    /// made for, though the batch size may have been raised since.
     pub(crate) fn has_room(&self, pages: usize, batch: usize) -> bool {
-        self.in_flight.is_empty() || self.pages_in_flight + pages <= batch
+        let fits = self.pages_in_flight + pages <= batch && self.in_flight.len() < self.depth;
+        self.in_flight.is_empty() || fits
     }
 
     /// Whether anything is in flight.

@@ -42,7 +42,8 @@ mod stats;
 mod upkeep;
 
 pub use error::{AttachError, ParkError, SelectionError};
-pub use policy::{Condition, Parker, Policy};
+pub use log::MAGIC;
+pub use policy::{Condition, Parker, Policy, Throttled};
 pub use report::{ParkReport, Progress};
 pub use selection::{Selection, Which};
 pub use settings::{BATCH_MAX, Settings};
@@ -65,9 +66,6 @@ use pass::{OnProgress, Pass, Wants};
 use stats::{ParkCounters, add, take};
 use std::ops::{ControlFlow, RangeInclusive};
 use std::sync::{Arc, OnceLock};
-
-/// First bytes of a backing that is ours.
-pub const MAGIC: [u8; 8] = *b"PAGEFOLD";
 
 /// How parked pages lie on the backing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -329,6 +327,9 @@ impl Store {
     ) -> Result<ParkReport, ParkError> {
         let mut heads = parking.heads.lock();
         let Heads { park, clean } = &mut *heads;
+        if let Some(log) = parking.log() {
+            log.segments.try_again();
+        }
         let mut packer: Box<dyn Packer> = match &parking.layout {
             Layout::Log(log) => Box::new(LogPacker::new(&log.segments, log.id, park, log::CLEANER_SPARE)),
             Layout::Blocks(blocks) => Box::new(BlockPacker::new(blocks)),

@@ -38,6 +38,8 @@ pub(crate) struct Pass<'a> {
     pub(crate) progress: Progress,
     /// Set when the medium said that it is full.
     pub(crate) is_full: bool,
+    /// Writes of the cleaner that failed.
+    pub(crate) cleaner_failures: u64,
 }
 
 /// What became of one page.
@@ -59,7 +61,7 @@ impl<'a> Pass<'a> {
         clean_head: &'a mut Option<Head>,
     ) -> Self {
         let (report, progress) = Default::default();
-        Pass { store, parking, control, clean_head, report, progress, is_full: false }
+        Pass { store, parking, control, clean_head, report, progress, is_full: false, cleaner_failures: 0 }
     }
 
     /// Walks the runs, parks what is wanted, and completes all of it.

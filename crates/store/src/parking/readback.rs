@@ -11,7 +11,7 @@ use crate::parking::stats::add;
 use crate::parking::{LayoutKind, Parking};
 use crate::slot::{Content, Generation, Parked, Slot, SlotGuard, Stamp};
 use pagefold_codec::CodecError;
-use pagefold_page::{PAGE_SIZE, Page};
+use pagefold_page::{PAGE_SIZE, Page, PageIndex};
 use pagefold_pool::{Owner, OwnerKind};
 use pagefold_sys::cpu;
 
@@ -118,16 +118,21 @@ impl Store {
         if parking.layout_kind() == LayoutKind::Blocks {
             return self.try_fold(cpu, wanted.index, page).ok()?.ok();
         }
-        let owner = Owner::new(OwnerKind::Slot, wanted.index.0);
-        let handle = self.pool.try_put(bytes, owner).ok()?.to_bits();
-        let Parked { len_bytes, priority, .. } = wanted.parked;
+        self.object_of_record(wanted.index, wanted.parked, bytes)
+    }
+
+    /// The same for the bytes of a record in the log.
+    pub(crate) fn object_of_record(&self, index: PageIndex, parked: Parked, bytes: &[u8]) -> Option<Content> {
+        let handle = self.pool.try_put(bytes, Owner::new(OwnerKind::Slot, index.0)).ok()?.to_bits();
+        let Parked { len_bytes, priority, .. } = parked;
         Some(match usize::from(len_bytes) {
             PAGE_SIZE => Content::Raw { handle },
             _ => Content::Folded { handle, len_bytes, priority },
         })
     }
 
-    fn promote(&self, parking: &Parking, from: Parked, guard: SlotGuard, object: Content) {
+    /// Puts an object in the slot if its page is still parked at `from`; else frees it.
+    pub(crate) fn promote(&self, parking: &Parking, from: Parked, guard: SlotGuard, object: Content) {
         match guard.promote(from, object) {
             true => {
                 self.account(cpu::current(), Content::Parked(from), object);

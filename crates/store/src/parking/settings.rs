@@ -118,7 +118,9 @@ impl Budget {
     /// Gives back what a page cost.
     pub(crate) fn refund(&self, charge: Charge) {
         if charge == Charge::One {
-            self.left.fetch_add(1, Relaxed);
+            // Somebody may have set the most there is since it was charged.
+            let more = |left: u64| left.checked_add(1);
+            let _ = self.left.fetch_update(Relaxed, Relaxed, more);
         }
     }
 }

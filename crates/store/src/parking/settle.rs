@@ -24,6 +24,7 @@ impl Pass<'_> {
             }
             Err(e) => {
                 self.is_full |= e.errno() == libc::ENOSPC;
+                self.cleaner_failures += u64::from(is_cleaner);
                 self.report.error = Some(match self.is_full {
                     true => ParkError::Full,
                     false => ParkError::Io(e.clone()),

@@ -56,7 +56,8 @@ pub struct ParkStats {
     pub read_ahead_hits: u64,
     /// Reads that were repeated because the page changed or moved meanwhile.
     pub read_repeats: u64,
-    /// Pages that came back to memory after two reads within the window.
+    /// Pages that came back to memory, after two reads within the window, or because the cleaner had nowhere
+    /// else to put them.
     pub promoted_pages: u64,
     /// Reads of parked pages that failed because the medium did.
     pub unreadable_pages: u64,

@@ -3,6 +3,8 @@
 #![allow(dead_code, reason = "each test file uses its part")]
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
+pub mod gate;
+pub mod medium;
 pub mod rig;
 
 use pagefold_page::PAGE_SIZE;

@@ -7,6 +7,8 @@
 use crate::slot::Generation;
 use pagefold_page::PAGE_SIZE;
 
+/// First bytes of a backing that is ours.
+pub const MAGIC: [u8; 8] = *b"PAGEFOLD";
 /// Version of the format.
 const VERSION: u32 = 1;
 /// Bytes of the superblock that mean something.
@@ -77,7 +79,7 @@ impl Superblock {
     /// Its bytes.
     pub(crate) fn encode(&self) -> [u8; SUPERBLOCK_LEN] {
         let mut bytes = [0; SUPERBLOCK_LEN];
-        bytes[0..8].copy_from_slice(&super::super::MAGIC);
+        bytes[0..8].copy_from_slice(&MAGIC);
         bytes[8..12].copy_from_slice(&VERSION.to_le_bytes());
         bytes[12..16].copy_from_slice(&u32::from(!self.is_log).to_le_bytes());
         bytes[16..32].copy_from_slice(&self.id);

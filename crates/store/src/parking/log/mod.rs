@@ -19,6 +19,7 @@ mod scan;
 mod segments;
 mod victim;
 
+pub use format::MAGIC;
 pub(crate) use format::{
     DATA_START, RECORD_HEADER_LEN, RecordHeader, SUPERBLOCK_LEN, Seed, Sequence, StoreId, Superblock,
     record_len,

@@ -11,8 +11,7 @@
 //! used before that.
 
 use crate::parking::log::format::{DATA_START, Sequence};
-use crate::sync::{AtomicU32, AtomicU64, Ordering};
-use parking_lot::Mutex;
+use crate::sync::{AtomicU32, AtomicU64, Mutex, Ordering};
 use std::collections::VecDeque;
 
 /// The number of a segment, by its place.
@@ -35,6 +34,8 @@ struct Segment {
 const OPEN: u32 = 1;
 /// The cleaner could not empty it: what is live in it cannot be read.
 const STUCK: u32 = 2;
+/// The cleaner could not read it. It may next time.
+const PUT_OFF: u32 = 4;
 
 #[derive(Debug, Default)]
 struct FreeList {
@@ -180,6 +181,19 @@ impl Segments {
         self.segment(index).flags.fetch_or(STUCK, Ordering::Relaxed);
     }
 
+    /// The cleaner is not to look at this segment before [`Segments::try_again`].
+    pub(crate) fn put_off(&self, index: SegmentIndex) {
+        self.segment(index).flags.fetch_or(PUT_OFF, Ordering::Relaxed);
+    }
+
+    /// The medium may be well again: what was put off may be cleaned.
+    pub(crate) fn try_again(&self) {
+        let put_off = |segment: &&Segment| segment.flags.load(Ordering::Relaxed) & PUT_OFF != 0;
+        for segment in self.table.iter().filter(put_off) {
+            segment.flags.fetch_and(!PUT_OFF, Ordering::Relaxed);
+        }
+    }
+
     /// Bytes of records that are live or in flight.
     pub(crate) fn live_bytes(&self, index: SegmentIndex) -> u32 {
         self.segment(index).live_bytes.load(Ordering::Relaxed)
@@ -206,6 +220,9 @@ impl Segments {
         })
     }
 }
+
+#[cfg(all(test, loom))]
+mod model;
 
 #[cfg(all(test, not(loom)))]
 mod tests {

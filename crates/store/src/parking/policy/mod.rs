@@ -44,3 +44,4 @@ mod tests;
 pub use condition::Condition;
 pub use parker::Parker;
 pub use settings::Policy;
+pub use throttle::Throttled;

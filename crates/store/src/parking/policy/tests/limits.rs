@@ -77,8 +77,10 @@ fn what_was_written_before_does_not_count() {
 #[test]
 fn a_few_failures_among_many_pages_do_not_hold_it_up() {
     let world = endless();
-    world.fails_every.set(3);
-    world.run(S);
+    world.fails_every.set(5);
+    // About a second, in bursts of four batches.
+    world.speed.set(400_000);
+    world.run(S * 3 / 2);
     assert_eq!(world.condition(), Condition::Idle);
     assert!(world.used_bytes.get() <= world.limit_bytes.get() * 80 / 100);
 }
@@ -151,6 +153,21 @@ fn a_medium_that_works_again_is_used_again() {
     assert!(was_failing);
     assert_eq!(world.condition(), Condition::Idle);
     assert!(world.used_bytes.get() <= world.limit_bytes.get() * 80 / 100);
+}
+
+#[test]
+fn a_later_failure_is_a_first_one_again() {
+    let world = endless();
+    let began = world.now.get();
+    let until = |s: u32| world.now.get() < began + S * s;
+    world.run_with(S * 40, &mut || None, &mut || {
+        refill(&world);
+        world.fails.set(until(10) || !until(20));
+    });
+    let sweeps = world.sweeps.borrow();
+    let tries: Vec<_> = sweeps.iter().map(|at| *at - began).filter(|at| *at > S * 20).collect();
+    let pauses: Vec<_> = tries.windows(2).map(|w| (w[1] - w[0]).as_secs_f64().round() as u64).collect();
+    assert_eq!(pauses[..4], [1, 2, 4, 8], "{pauses:?}");
 }
 
 #[test]

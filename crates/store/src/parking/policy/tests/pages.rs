@@ -152,6 +152,18 @@ fn an_age_parks_what_becomes_old_and_walks_only_when_something_is_due() {
 }
 
 #[test]
+fn parking_by_age_leaves_the_medium_half_of_the_time() {
+    let world = World::new(2000, u64::MAX);
+    world.policy.set_age_s(10);
+    world.write_all((0..2000).map(|_| 100));
+    world.speed.set(1_000_000);
+    world.run(S * 3);
+    assert!((1000..1700).contains(&world.parked.borrow().len()), "{}", world.parked.borrow().len());
+    world.run(S * 3);
+    assert_eq!(world.parked.borrow().len(), 2000);
+}
+
+#[test]
 fn an_age_that_is_made_shorter_holds_at_once() {
     let world = World::new(100, u64::MAX);
     world.policy.set_age_s(8000);

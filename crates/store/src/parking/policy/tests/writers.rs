@@ -140,8 +140,11 @@ fn a_writer_that_waits_starts_parking_and_makes_it_urgent() {
     (0..2000).for_each(|i| world.access(i, i as u16));
     let throttle = world.policy.state().throttle();
     assert!(throttle.begin());
-    let stall = Stall { avg10_centipercent: 10_000, total_us: 0 };
-    let mut busy = || Some(Load { io: stall, cpu: stall });
+    let mut busy = || {
+        let total_us = world.now.get().as_micros() as u64;
+        let stall = Stall { avg10_centipercent: 10_000, total_us };
+        Some(Load { io: stall, cpu: stall })
+    };
     world.run_with(Duration::from_secs(2), &mut busy, &mut || {});
     assert!(world.parked.borrow().is_empty());
     let has_room = AtomicBool::new(false);

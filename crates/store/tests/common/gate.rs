@@ -1,0 +1,144 @@
+//! A medium in memory that holds requests back until it is told, so that a test decides what happens meanwhile.
+
+use pagefold_backing::{Backing, BackingError, Buffers, Completion, MemoryBacking, Queue, Request};
+use std::sync::atomic::{AtomicI32, Ordering::SeqCst};
+use std::sync::{Arc, Condvar, Mutex};
+
+/// Where requests wait.
+#[derive(Default)]
+pub struct Gate {
+    state: Mutex<State>,
+    changed: Condvar,
+    errno: AtomicI32,
+}
+
+#[derive(Default)]
+struct State {
+    is_closed: bool,
+    /// Only the first that comes is held.
+    holds_one: bool,
+    waiting: usize,
+}
+
+impl Gate {
+    pub fn close(&self) {
+        self.state.lock().unwrap().is_closed = true;
+    }
+
+    /// Holds the first that comes and lets others through.
+    pub fn close_for_one(&self) {
+        let mut state = self.state.lock().unwrap();
+        (state.is_closed, state.holds_one) = (true, true);
+    }
+
+    /// Lets everything through; it fails with this number, or not if it is 0.
+    pub fn open(&self, errno: i32) {
+        self.errno.store(errno, SeqCst);
+        self.state.lock().unwrap().is_closed = false;
+        self.changed.notify_all();
+    }
+
+    /// Waits until somebody waits at the gate.
+    pub fn wait_for_arrival(&self) {
+        let mut state = self.state.lock().unwrap();
+        while state.waiting == 0 {
+            state = self.changed.wait(state).unwrap();
+        }
+    }
+
+    fn pass(&self, offset: u64) -> Result<(), BackingError> {
+        let mut state = self.state.lock().unwrap();
+        if state.holds_one && state.waiting > 0 {
+            return Ok(());
+        }
+        state.waiting += 1;
+        self.changed.notify_all();
+        while state.is_closed {
+            state = self.changed.wait(state).unwrap();
+        }
+        state.waiting -= 1;
+        match self.errno.load(SeqCst) {
+            0 => Ok(()),
+            errno => Err(BackingError::Io { operation: "gated", offset, len_bytes: 0, errno }),
+        }
+    }
+}
+
+/// The medium: one gate for completions of writes, one for reads that are not queued.
+pub struct Gated {
+    pub inner: MemoryBacking,
+    pub writes: Gate,
+    pub reads: Gate,
+}
+
+impl Gated {
+    pub fn new(len_bytes: usize) -> Arc<Self> {
+        let (writes, reads) = Default::default();
+        Arc::new(Gated { inner: MemoryBacking::new(len_bytes), writes, reads })
+    }
+}
+
+impl Backing for Gated {
+    fn len_bytes(&self) -> u64 {
+        self.inner.len_bytes()
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), BackingError> {
+        self.reads.pass(offset)?;
+        self.inner.read_at(offset, buf)
+    }
+
+    fn write_at(&self, offset: u64, data: &[u8]) -> Result<(), BackingError> {
+        self.inner.write_at(offset, data)
+    }
+
+    fn flush(&self) -> Result<(), BackingError> {
+        Ok(())
+    }
+
+    fn discard(&self, offset: u64, len_bytes: u64) -> Result<(), BackingError> {
+        self.inner.discard(offset, len_bytes)
+    }
+
+    fn queue<'a>(&'a self, _: usize, _: &'a Buffers) -> Result<Box<dyn Queue + 'a>, BackingError> {
+        Ok(Box::new(GatedQueue { medium: self, held: Vec::new() }))
+    }
+
+    fn describe(&self) -> String {
+        "gated memory".to_string()
+    }
+}
+
+struct GatedQueue<'a> {
+    medium: &'a Gated,
+    held: Vec<Request>,
+}
+
+impl Queue for GatedQueue<'_> {
+    fn submit(&mut self, request: Request) -> Result<(), Completion> {
+        self.held.push(request);
+        Ok(())
+    }
+
+    /// The last submitted completes first.
+    fn complete(&mut self, min: usize, done: &mut Vec<Completion>) -> usize {
+        let count = min.min(self.held.len());
+        for _ in 0..count {
+            let Some(mut request) = self.held.pop() else { break };
+            let passed = self.medium.writes.pass(request.offset);
+            let result = passed.and_then(|()| request.run(&self.medium.inner));
+            done.push(Completion { request, result });
+        }
+        count
+    }
+
+    fn in_flight(&self) -> usize {
+        self.held.len()
+    }
+}
+
+impl Drop for GatedQueue<'_> {
+    fn drop(&mut self) {
+        self.complete(usize::MAX, &mut Vec::new());
+    }
+}
