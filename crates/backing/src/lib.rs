@@ -24,6 +24,8 @@ pub use memory::MemoryBacking;
 pub use open::{OpenError, OpenOptions, Opened, PROBE_BYTES, open_backing};
 pub use queue::{Completion, Operation, Queue, Request, SyncQueue};
 
+use std::sync::Arc;
+
 /// A medium of a fixed number of bytes, shared by any number of threads.
 ///
 /// A range that does not lie inside it is refused with [`BackingError::OutOfRange`] and nothing is done.
@@ -71,3 +73,48 @@ pub trait Backing: Send + Sync {
         }
     }
 }
+
+/// What a smart pointer points to, so that media and layers can be put together at run time.
+macro_rules! through_pointer {
+    ($($pointer:ident),*) => { $(
+        impl<B: Backing + ?Sized> Backing for $pointer<B> {
+            fn len_bytes(&self) -> u64 {
+                (**self).len_bytes()
+            }
+
+            fn block_bytes(&self) -> usize {
+                (**self).block_bytes()
+            }
+
+            fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), BackingError> {
+                (**self).read_at(offset, buf)
+            }
+
+            fn write_at(&self, offset: u64, data: &[u8]) -> Result<(), BackingError> {
+                (**self).write_at(offset, data)
+            }
+
+            fn flush(&self) -> Result<(), BackingError> {
+                (**self).flush()
+            }
+
+            fn discard(&self, offset: u64, len_bytes: u64) -> Result<(), BackingError> {
+                (**self).discard(offset, len_bytes)
+            }
+
+            fn queue<'a>(
+                &'a self,
+                depth: usize,
+                buffers: &'a Buffers,
+            ) -> Result<Box<dyn Queue + 'a>, BackingError> {
+                (**self).queue(depth, buffers)
+            }
+
+            fn describe(&self) -> String {
+                (**self).describe()
+            }
+        }
+    )* };
+}
+
+through_pointer!(Arc, Box);

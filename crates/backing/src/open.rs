@@ -16,9 +16,15 @@ use std::fs::{File, TryLockError};
 use std::io::ErrorKind;
 use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// How much of a backing is looked at to see whether it holds something, bytes.
 pub const PROBE_BYTES: usize = 1 << 20;
+
+/// How long somebody else's lock is waited for, and how often it is tried. A server that has just ended
+/// may hold its backing a moment longer: the kernel takes its rings apart afterwards.
+const PATIENCE: Duration = Duration::from_millis(500);
+const TRY_EVERY: Duration = Duration::from_millis(10);
 
 /// How to open a backing.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -199,23 +205,41 @@ fn open_file(path: &Path) -> Result<Opened, OpenError> {
 
 /// Locks the open file (flock(2)), which a passed descriptor keeps locked.
 fn lock(path: &Path, file: &File) -> Result<(), OpenError> {
-    match file.try_lock() {
-        Ok(()) => Ok(()),
-        Err(TryLockError::WouldBlock) => Err(OpenError::InUse { path: path.into() }),
-        Err(TryLockError::Error(e)) => Err(SysError::io(format!("locking {}", path.display()), &e).into()),
+    patiently(|| match file.try_lock() {
+        Err(TryLockError::WouldBlock) => None,
+        Err(TryLockError::Error(e)) => {
+            Some(Err(SysError::io(format!("locking {}", path.display()), &e).into()))
+        }
+        Ok(()) => Some(Ok(())),
+    })
+    .unwrap_or_else(|| Err(OpenError::InUse { path: path.into() }))
+}
+
+/// Tries until there is an answer, or patience runs out.
+fn patiently<T>(mut attempt: impl FnMut() -> Option<T>) -> Option<T> {
+    for _ in 0..PATIENCE.as_millis() / TRY_EVERY.as_millis() {
+        if let Some(answer) = attempt() {
+            return Some(answer);
+        }
+        std::thread::sleep(TRY_EVERY);
     }
+    attempt()
 }
 
 /// An exclusive open fails for everything that is mounted, swapped to, or part of another device, and
 /// keeps all of these away while it lasts.
 fn open_device(path: &Path) -> Result<Opened, OpenError> {
-    let file = match open(path, libc::O_EXCL) {
-        Ok(file) => file,
-        Err(e) if e.raw_os_error() == Some(libc::EBUSY) => {
-            let uses = blockuse::claims(path).unwrap_or_default();
-            return Err(OpenError::Claimed { path: path.into(), uses });
-        }
-        Err(e) => return Err(open_failed(path, &e)),
+    let is_busy = |e: &std::io::Error| e.raw_os_error() == Some(libc::EBUSY);
+    let claims = || blockuse::claims(path).unwrap_or_default();
+    let is_fleeting = || claims().iter().all(|u| *u == BlockUse::Claimed);
+    let opened = patiently(|| match open(path, libc::O_EXCL) {
+        Err(e) if is_busy(&e) && is_fleeting() => None,
+        answer => Some(answer),
+    });
+    let file = match opened {
+        Some(Ok(file)) => file,
+        Some(Err(e)) if !is_busy(&e) => return Err(open_failed(path, &e)),
+        _ => return Err(OpenError::Claimed { path: path.into(), uses: claims() }),
     };
     let meta = file.metadata().map_err(|e| SysError::io(format!("looking at {}", path.display()), &e))?;
     if !meta.file_type().is_block_device() {

@@ -5,7 +5,9 @@
 mod media;
 
 use media::LoopDevice;
-use pagefold_backing::{OpenError, OpenOptions, Opened, open_backing};
+use pagefold_backing::{
+    Backing, Buffers, Demand, FileBacking, OpenError, OpenOptions, Opened, Operation, Request, open_backing,
+};
 use rustix::fs::{FileType, Mode};
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -97,6 +99,25 @@ fn a_lock_travels_with_the_descriptor() {
     assert!(error.to_string().contains("another pagefold disk"));
     drop(passed);
     assert!(open_backing(&path, &force).is_ok());
+}
+
+/// A ring holds the file too, and the kernel takes its time to end one.
+#[test]
+fn a_backing_whose_queues_are_gone_is_free_at_once() {
+    let folder = folder();
+    let path = folder.path().join("backing");
+    let buffers = Buffers::new(1 << 20).unwrap();
+    for _ in 0..100 {
+        let backing =
+            FileBacking::new(open_backing(&path, &OPTIONS).unwrap().file, Default::default()).unwrap();
+        let mut queue = backing.queue(8, &buffers).unwrap();
+        for id in 0..8 {
+            let buf = buffers.get(4096, Demand::Required).unwrap();
+            let operation = Operation::Read;
+            queue.submit(Request { id, operation, offset: id * 4096, buf, len_bytes: 4096 }).unwrap();
+        }
+        queue.start();
+    }
 }
 
 #[test]

@@ -33,6 +33,12 @@ pub enum BlockError {
         /// The page.
         index: PageIndex,
     },
+    /// A page that was moved to the backing cannot be read back; it stays there.
+    #[error("page {index}: the backing does not give it back")]
+    Unreadable {
+        /// The page.
+        index: PageIndex,
+    },
     /// The device refuses writes.
     #[error("the device is read-only")]
     ReadOnly,
@@ -45,7 +51,7 @@ impl BlockError {
             BlockError::OutOfRange { .. } => libc::EINVAL,
             BlockError::NoSpace { .. } => libc::ENOSPC,
             BlockError::NoMemory { .. } => libc::ENOMEM,
-            BlockError::Corrupt { .. } => libc::EIO,
+            BlockError::Corrupt { .. } | BlockError::Unreadable { .. } => libc::EIO,
             BlockError::ReadOnly => libc::EPERM,
         }
     }

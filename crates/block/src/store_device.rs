@@ -28,9 +28,8 @@ impl From<StoreError> for BlockError {
             StoreError::Corrupt { index, .. } | StoreError::Compress { index, .. } => {
                 BlockError::Corrupt { index }
             }
-            StoreError::ReadBack { index, .. } | StoreError::CorruptRecord { index, .. } => {
-                BlockError::Corrupt { index }
-            }
+            StoreError::ReadBack { index, .. } => BlockError::Unreadable { index },
+            StoreError::CorruptRecord { index, .. } => BlockError::Corrupt { index },
             // Errors of set-up do not come from requests; if one did, the request is what was wrong.
             StoreError::BadLength(_)
             | StoreError::Codec(_)

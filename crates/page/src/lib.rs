@@ -2,12 +2,13 @@
 //!
 //! Everything in pagefold is counted in pages of 4096 bytes; this crate holds
 //! that number, the types that keep an index from being mistaken for a count or
-//! a byte offset, and the parsing and printing of human sizes. It is a crate of
+//! a byte offset, and the parsing and printing of human sizes and spans of time. It is a crate of
 //! its own because every other crate needs these words and none of them may
 //! depend on another for them.
 //!
 //! It does not know about slots, codecs or devices, and makes no system call.
 
+pub mod duration;
 mod index;
 pub mod size;
 mod span;

@@ -6,13 +6,14 @@ mod common;
 use common::Sandbox;
 use std::collections::BTreeSet;
 
-const COMMANDS: [&str; 10] = [
+const COMMANDS: [&str; 11] = [
     "",
     "disk",
     "disk create",
     "disk list",
     "disk show",
     "disk set",
+    "disk park",
     "disk remove",
     "bench",
     "bench store",
@@ -58,12 +59,42 @@ fn the_manual_has_exit_codes_files_and_attributes() {
     let dir = s.path("man");
     s.ok(&format!("man --dir {}", dir.display()));
     let set = std::fs::read_to_string(dir.join("pagefold-disk-set.1")).unwrap();
-    for attribute in ["mem_limit", "mm_stat", "same_filled_pages_enabled", "compact"] {
+    for attribute in
+        ["mem_limit", "mm_stat", "same_filled_pages_enabled", "compact", "writeback", "park_high"]
+    {
         assert!(set.contains(attribute), "{attribute} is not in\n{set}");
     }
     let create = std::fs::read_to_string(dir.join("pagefold-disk-create.1")).unwrap();
-    for word in ["volatile", "zstd", "levels"] {
+    for word in ["volatile", "zstd", "levels", "plain text", "removed"] {
         assert!(create.contains(word), "{word} is not in\n{create}");
+    }
+}
+
+/// The names of all fields in an object and the objects in it, but for the texts by attribute name.
+fn fields(value: &serde_json::Value, found: &mut BTreeSet<String>) {
+    let Some(object) = value.as_object() else { return };
+    for (name, value) in object {
+        found.insert(name.clone());
+        if name != "attributes" {
+            fields(value, found);
+        }
+    }
+}
+
+#[test]
+fn every_field_of_the_json_is_documented() {
+    let doc = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/json.md");
+    let doc = std::fs::read_to_string(doc).unwrap();
+    let s = Sandbox::new();
+    s.ok(&format!("disk create -q --door nbd --size 1M --name x --backing {}", s.path("park").display()));
+    let mut found = BTreeSet::new();
+    fields(&s.show("x"), &mut found);
+    fields(&serde_json::from_str(&s.ok("disk park x --all --json")).unwrap(), &mut found);
+    assert!(found.contains("write_ratio") && found.contains("failure"), "{found:?}");
+    for name in found {
+        let forms = [format!("`{name}`"), format!("`{name}."), format!(".{name}`"), format!("\"{name}\"")];
+        let is_there = forms.iter().any(|form| doc.contains(form));
+        assert!(is_there, "{name} is not in docs/json.md");
     }
 }
 
@@ -82,7 +113,7 @@ fn help_and_version_are_success_and_nothing_is_usage() {
     let s = Sandbox::new();
     assert!(s.ok("--version").starts_with("pagefold "));
     let help = s.ok("disk --help");
-    for command in ["create", "list", "show", "set", "remove"] {
+    for command in ["create", "list", "show", "set", "park", "remove"] {
         assert!(help.contains(command));
     }
     assert_eq!(s.run("").code, 2);

@@ -111,7 +111,7 @@ fn hostile_bytes_on_the_control_socket_are_refused() {
     s.ok("disk create --door nbd --size 1M --name x");
     let socket = s.runtime().join("x/control.sock");
     let deep = format!("{}\n", "[".repeat(10_000)).into_bytes();
-    let bad: [&[u8]; 8] = [
+    let bad: [&[u8]; 11] = [
         b"\n",
         b"{}\n",
         b"\xff\xfe\0\n",
@@ -119,6 +119,9 @@ fn hostile_bytes_on_the_control_socket_are_refused() {
         b"{\"ask\":\"show\",\"more\":1}\n",
         b"{\"ask\":\"show\"}",
         b"{\"ask\":\"set\",\"changes\":[\"mem_limit\"]}\n",
+        b"{\"ask\":\"park\",\"pages\":\"all\"}\n",
+        b"{\"ask\":\"park\",\"pages\":{\"ranges\":[]}}\n",
+        b"{\"ask\":\"park\",\"pages\":{\"ranges\":[[0,18446744073709551615]]}}\n",
         &deep,
     ];
     for bytes in bad {

@@ -16,7 +16,7 @@
 
 use crate::frame::{FRAME_LEN, FrameId};
 use crate::source::{PageSource, Purpose, SourceError, Take};
-use pagefold_sys::mem::Reservation;
+use pagefold_sys::mem::{Part, Reservation};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
@@ -27,7 +27,10 @@ const BATCH: u32 = 32;
 /// about that much when pages of one kind replace pages of another, and each frame returned too early
 /// costs two system calls.
 const READY_MAX: u32 = 1024;
-const _: () = assert!(READY_MAX > BATCH);
+/// Ready frames returned at once. Returning interrupts every CPU that runs a thread of this process, so it is
+/// done seldom and for many.
+const RETURN_BATCH: usize = 512;
+const _: () = assert!(READY_MAX > BATCH && READY_MAX as usize > RETURN_BATCH);
 /// Bytes of links per frame.
 const LINK_LEN: usize = 8;
 /// How long a write waits for an empty reserve before it fails.
@@ -208,30 +211,57 @@ impl Arena {
     }
 
     /// Returns ready frames to the kernel until `keep` are left. Asks the kernel for nothing.
+    ///
+    /// Many at a time, because each return interrupts the other CPUs.
     pub(crate) fn return_ready(&self, keep: u32) {
+        let mut frames = [0; RETURN_BATCH];
         loop {
-            let frame = {
-                let mut free = self.free.lock();
-                if free.ready_len <= keep {
-                    return;
+            let count = self.take_ready(keep, &mut frames);
+            let frames = &mut frames[..count];
+            if frames.is_empty() {
+                return;
+            }
+            // Neighbours become one part.
+            frames.sort_unstable();
+            let mut parts = [Part { offset: 0, len: 0 }; RETURN_BATCH];
+            let mut part_count = 0;
+            for &frame in frames.iter() {
+                let offset = frame as usize * FRAME_LEN;
+                match parts[..part_count].last_mut() {
+                    Some(last) if last.offset + last.len == offset => last.len += FRAME_LEN,
+                    _ => {
+                        parts[part_count] = Part { offset, len: FRAME_LEN };
+                        part_count += 1;
+                    }
                 }
-                let frame = free.ready;
-                free.ready = self.next(frame);
-                free.ready_len -= 1;
-                frame
-            };
-            // SAFETY: the frame was on the ready list and is now on none, so nothing lives in it.
-            let result = unsafe { self.frames.discard(frame.0 as usize * FRAME_LEN, FRAME_LEN) };
+            }
+            // SAFETY: the frames were on the ready list and are now on none, so nothing lives in them.
+            let done = unsafe { self.frames.discard_many(&parts[..part_count]) };
+            let returned = parts[..done].iter().map(|part| part.len / FRAME_LEN).sum();
             let mut free = self.free.lock();
-            // A kernel that refuses leaves the frame backed, which is what "ready" means.
-            let list = if result.is_ok() { &mut free.returned } else { &mut free.ready };
-            self.set_next(frame, *list);
-            *list = frame;
-            if result.is_err() {
-                free.ready_len += 1;
+            // A kernel that refuses leaves a frame backed, which is what "ready" means.
+            for (i, &frame) in frames.iter().enumerate() {
+                let list = if i < returned { &mut free.returned } else { &mut free.ready };
+                self.set_next(FrameId(frame), *list);
+                *list = FrameId(frame);
+            }
+            free.ready_len += (count - returned) as u32;
+            if returned < count {
                 return;
             }
         }
+    }
+
+    /// Takes frames off the ready list as long as more than `keep` are on it. Returns how many.
+    fn take_ready(&self, keep: u32, frames: &mut [u32; RETURN_BATCH]) -> usize {
+        let mut free = self.free.lock();
+        let count = (free.ready_len.saturating_sub(keep) as usize).min(RETURN_BATCH);
+        for frame in &mut frames[..count] {
+            *frame = free.ready.0;
+            free.ready = self.next(free.ready);
+        }
+        free.ready_len -= count as u32;
+        count
     }
 
     /// Backs up to a batch of free frames with memory and makes them ready. Returns how many.
@@ -328,8 +358,8 @@ impl PageSource for Arena {
             if free.ready_len <= keep {
                 return;
             }
-            // Down by a batch, so that the next few freed frames do not come here again.
-            keep - BATCH
+            // Down by a batch, so that the next few hundred freed frames do not come here again.
+            keep - RETURN_BATCH as u32
         };
         self.return_ready(keep);
     }

@@ -27,6 +27,11 @@
 pub mod slot;
 mod sync;
 
+// What loom checks of automatic parking stands alone.
+#[cfg(loom)]
+#[path = "parking/policy/throttle.rs"]
+pub mod throttle;
+
 #[cfg(not(loom))]
 mod engine;
 #[cfg(not(loom))]

@@ -176,7 +176,7 @@ fn a_segment_is_not_written_anew_while_it_is_read() {
         for version in 2..40 {
             (100..180).for_each(|i| write(&store, i, &raw_page(i, version)));
             assert!(park_all(&store).parked_pages > 60);
-            store.tend();
+            store.tend(true);
         }
         assert!(segment_of_7() == before, "the segment was given away under its reader");
         medium.reads.open(0);

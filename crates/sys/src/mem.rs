@@ -98,6 +98,79 @@ impl Reservation {
     }
 }
 
+/// A part of a reservation, bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Part {
+    /// Where it begins.
+    pub offset: usize,
+    /// How long it is.
+    pub len: usize,
+}
+
+/// Most parts of one system call; the kernel's limit of vectors.
+const PARTS_PER_CALL: usize = 1024;
+
+impl Reservation {
+    /// [`Reservation::discard`] for many parts. Returns how many, from the first on, were given back; fewer than
+    /// all if the kernel refuses one.
+    ///
+    /// Each call of `madvise` interrupts all CPUs that run threads of this process, so that they forget the
+    /// pages; kernels from 6.16 on do so once for all parts of a `process_madvise`. Older ones refuse that call,
+    /// and the parts are given back one by one.
+    ///
+    /// # Safety
+    /// As for [`Reservation::discard`], for every part.
+    pub unsafe fn discard_many(&self, parts: &[Part]) -> usize {
+        let mut done = 0;
+        for chunk in parts.chunks(PARTS_PER_CALL) {
+            // SAFETY: the caller's duty.
+            if chunk.len() > 1 && unsafe { self.discard_at_once(chunk) } {
+                done += chunk.len();
+                continue;
+            }
+            for part in chunk {
+                // SAFETY: the caller's duty.
+                if unsafe { self.discard(part.offset, part.len) }.is_err() {
+                    return done;
+                }
+                done += 1;
+            }
+        }
+        done
+    }
+
+    /// One system call for up to [`PARTS_PER_CALL`] parts. False if not all were given back; those that were may
+    /// be again.
+    ///
+    /// # Safety
+    /// As for [`Reservation::discard`], for every part.
+    unsafe fn discard_at_once(&self, parts: &[Part]) -> bool {
+        /// This process, for calls that take a pidfd (Linux 6.14).
+        const PIDFD_SELF_THREAD_GROUP: libc::c_int = -10001;
+        let mut vectors = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; PARTS_PER_CALL];
+        let mut len_bytes = 0;
+        for (vector, part) in vectors.iter_mut().zip(parts) {
+            assert!(part.offset.checked_add(part.len).is_some_and(|end| end <= self.len_bytes));
+            // SAFETY: inside this mapping (asserted).
+            vector.iov_base = unsafe { self.base.as_ptr().add(part.offset) }.cast();
+            vector.iov_len = part.len;
+            len_bytes += part.len;
+        }
+        // SAFETY: the vectors are inside this mapping and dead (the caller's duty).
+        let done = unsafe {
+            libc::syscall(
+                libc::SYS_process_madvise,
+                PIDFD_SELF_THREAD_GROUP,
+                vectors.as_ptr(),
+                parts.len(),
+                libc::MADV_DONTNEED_LOCKED,
+                0,
+            )
+        };
+        usize::try_from(done).is_ok_and(|done| done == len_bytes)
+    }
+}
+
 impl Drop for Reservation {
     fn drop(&mut self) {
         // SAFETY: the mapping is ours and whole, and with the value gone nothing refers to it.
@@ -130,6 +203,25 @@ mod tests {
         // SAFETY: the only reference into the range is to an atomic byte, valid for any contents.
         unsafe { range.discard(4096, 4096) }.unwrap();
         assert_eq!(byte.load(std::sync::atomic::Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn discard_many_makes_all_its_parts_zero_and_nothing_else() {
+        let range = Reservation::new(1 << 24).unwrap();
+        range.populate(0, 1 << 24).unwrap();
+        let byte = |page: usize| {
+            // SAFETY: inside the reservation, which only this test uses.
+            unsafe { &*range.base().as_ptr().add(page * 4096).cast::<std::sync::atomic::AtomicU8>() }
+        };
+        (0..4096).for_each(|page| byte(page).store(7, std::sync::atomic::Ordering::Relaxed));
+        let parts: Vec<_> =
+            (0..4096).step_by(2).map(|page| Part { offset: page * 4096, len: 4096 }).collect();
+        // SAFETY: the only references into the range are to atomic bytes, valid for any contents.
+        assert_eq!(unsafe { range.discard_many(&parts) }, parts.len());
+        for page in 0..4096 {
+            let expected = if page % 2 == 0 { 0 } else { 7 };
+            assert_eq!(byte(page).load(std::sync::atomic::Ordering::Relaxed), expected);
+        }
     }
 
     #[test]

@@ -25,6 +25,17 @@ pub fn wait<const N: usize>(
     }
 }
 
+/// Whether the peer of a stream socket has hung up, or closed the half that it writes to. What it wrote
+/// before may still be there. Does not wait.
+pub fn is_at_end(stream: BorrowedFd<'_>) -> Result<bool, SysError> {
+    let mut polled = [PollFd::from_borrowed_fd(stream, PollFlags::RDHUP)];
+    match poll(&mut polled, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) {
+        Ok(_) => Ok(!polled[0].revents().is_empty()),
+        Err(rustix::io::Errno::INTR) => Ok(false),
+        Err(e) => Err(SysError::new("asking whether a socket is at its end", e.raw_os_error())),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -41,5 +52,17 @@ mod tests {
         assert_eq!(wait([b.as_fd(), d.as_fd()], None).unwrap(), [true, false]);
         drop(c);
         assert_eq!(wait([b.as_fd(), d.as_fd()], None).unwrap(), [true, true]);
+    }
+
+    #[test]
+    fn a_closed_half_is_an_end_and_unread_bytes_are_not() {
+        let (mut a, b) = UnixStream::pair().unwrap();
+        a.write_all(b"x").unwrap();
+        assert!(!is_at_end(b.as_fd()).unwrap());
+        a.shutdown(std::net::Shutdown::Write).unwrap();
+        assert!(is_at_end(b.as_fd()).unwrap());
+        assert!(!is_at_end(a.as_fd()).unwrap());
+        drop(b);
+        assert!(is_at_end(a.as_fd()).unwrap());
     }
 }

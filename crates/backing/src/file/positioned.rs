@@ -3,7 +3,7 @@
 //! Direct I/O also wants alignment, which the bounced variants provide: whole blocks
 //! in an aligned buffer, a bounded piece at a time.
 
-use crate::{BackingError, Buffer};
+use crate::{BackingError, Buffer, Operation};
 use pagefold_sys::blockdev;
 use std::fs::File;
 use std::io::ErrorKind;
@@ -11,6 +11,31 @@ use std::os::unix::fs::FileExt;
 
 /// Bytes of one piece of a bounced request.
 const BOUNCE_BYTES: usize = 1 << 20;
+
+/// What the kernel did of a request that it did not refuse.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Progress {
+    /// All of it.
+    Done,
+    /// So many bytes, whole blocks; the rest is to be asked for again.
+    Part(usize),
+    /// A read met the end of the file: what it did not fill is zeroes.
+    EndOfFile,
+    /// A write of less than a block, and again would be the same again.
+    Stuck,
+}
+
+/// What it means that `moved` of `rest` bytes were read or written.
+pub(super) fn progress(operation: Operation, moved: usize, rest: usize, block_bytes: usize) -> Progress {
+    let whole_blocks = moved - moved % block_bytes;
+    match operation {
+        _ if moved >= rest => Progress::Done,
+        // A direct read ends inside a block only where the file does.
+        Operation::Read if moved == 0 || whole_blocks != moved => Progress::EndOfFile,
+        Operation::Write if whole_blocks == 0 => Progress::Stuck,
+        _ => Progress::Part(whole_blocks),
+    }
+}
 
 /// Fills `buf`; what lies behind the file's end reads as zeroes. All is aligned to `block_bytes`.
 pub(super) fn read_aligned(
@@ -24,12 +49,14 @@ pub(super) fn read_aligned(
     while done < buf.len() {
         let rest = &mut buf[done..];
         match file.read_at(rest, offset + done as u64) {
-            // A direct read that ends inside a block has met the end of the file.
-            Ok(n) if n == 0 || n % block_bytes != 0 => {
-                rest[n..].fill(0);
-                break;
-            }
-            Ok(n) => done += n,
+            Ok(n) => match progress(Operation::Read, n, rest.len(), block_bytes) {
+                Progress::Part(bytes) => done += bytes,
+                Progress::Done | Progress::Stuck => break,
+                Progress::EndOfFile => {
+                    rest[n..].fill(0);
+                    break;
+                }
+            },
             Err(e) if e.kind() == ErrorKind::Interrupted => {}
             Err(e) => return Err(BackingError::io("read", offset, len_bytes, &e)),
         }
@@ -47,10 +74,13 @@ pub(super) fn write_aligned(
     let failed = |errno| BackingError::Io { operation: "write", offset, len_bytes: data.len() as u64, errno };
     let mut done = 0;
     while done < data.len() {
-        match file.write_at(&data[done..], offset + done as u64) {
-            // Less than a block: again would be the same again.
-            Ok(n) if n < block_bytes.min(data.len() - done) => return Err(failed(libc::EIO)),
-            Ok(n) => done += n - n % block_bytes,
+        let rest = &data[done..];
+        match file.write_at(rest, offset + done as u64) {
+            Ok(n) => match progress(Operation::Write, n, rest.len(), block_bytes) {
+                Progress::Part(bytes) => done += bytes,
+                Progress::Done => break,
+                Progress::Stuck | Progress::EndOfFile => return Err(failed(libc::EIO)),
+            },
             Err(e) if e.kind() == ErrorKind::Interrupted => {}
             Err(e) => return Err(failed(e.raw_os_error().unwrap_or(libc::EIO))),
         }

@@ -8,13 +8,14 @@
 //! may move between threads.
 //!
 //! # Why the kernel never touches memory that is not the request's
-//! A request in the kernel's hands is a [`Flight`] in `flights`, owner of its [`Buffer`], whose bytes do
+//! A request in the kernel's hands is a [`Flight`] in `flights`, owner of its [`Buffer`](crate::Buffer), whose bytes do
 //! not move when the value does. A flight leaves `flights` only when the kernel has reported its
 //! completion, or in [`UringQueue::abandon`], when the kernel never got it and never will. Nobody can
 //! reach the buffer in between: `flights` is private, and no method hands out references into it.
 //! Dropping the queue waits until `flights` is empty; leaking the queue leaks the buffers with it.
 
 use super::FileBacking;
+use super::positioned::{Progress, progress};
 use crate::{Backing, BackingError, Buffers, Completion, Operation, Queue, Request};
 use io_uring::{IoUring, Probe, opcode, squeue, types};
 use pagefold_sys::SysError;
@@ -29,8 +30,8 @@ const MAX_DEPTH: usize = 4096;
 /// first free bytes first, so this is the part that is used most.
 const MAX_REGISTERED_BYTES: usize = 64 << 20;
 
-/// The kernel does less than 2 GiB at once; the rest is continued.
-const MAX_OPERATION_BYTES: usize = 1 << 30;
+/// The kernel does less than 2 GiB at once; the rest is continued, which the tests want to see.
+const MAX_OPERATION_BYTES: usize = if cfg!(test) { 8192 } else { 1 << 30 };
 
 /// How often a ring that can no longer be entered is looked at.
 const BROKEN_RING_POLL: Duration = Duration::from_millis(1);
@@ -155,7 +156,7 @@ impl<'a> UringQueue<'a> {
             let index = completed.user_data() as usize;
             let Some(slot) = self.flights.get_mut(index) else { continue };
             let Some(flight) = slot.as_mut() else { continue };
-            match progress(flight, completed.result(), self.backing.block_bytes) {
+            match note(flight, completed.result(), self.backing.block_bytes) {
                 None if self.is_broken => self.set_aside(index),
                 None => self.push(index),
                 Some(result) => {
@@ -206,11 +207,8 @@ fn entry(flight: &mut Flight, registered: Option<(usize, usize)>) -> squeue::Ent
     }
 }
 
-/// Notes what the kernel did of a flight; `None` if something is left to do.
-///
-/// The same rules as positioned I/O: the end of a file reads as zeroes, a short write continues at a
-/// block, interruptions are tried again.
-fn progress(flight: &mut Flight, kernel_result: i32, block_bytes: usize) -> Option<Result<(), BackingError>> {
+/// Notes what the kernel did of a flight; `None` if something is left to do. Interruptions are tried again.
+fn note(flight: &mut Flight, kernel_result: i32, block_bytes: usize) -> Option<Result<(), BackingError>> {
     let Request { operation, offset, ref mut buf, len_bytes, .. } = flight.request;
     let name = if operation == Operation::Read { "read" } else { "write" };
     let failed =
@@ -220,17 +218,16 @@ fn progress(flight: &mut Flight, kernel_result: i32, block_bytes: usize) -> Opti
         n if -n == libc::EINTR => return None,
         n => return failed(-n),
     };
-    let rest = len_bytes - flight.done_bytes;
-    let whole_blocks = moved - moved % block_bytes;
-    match operation {
-        _ if moved >= rest => Some(Ok(())),
-        Operation::Read if moved == 0 || whole_blocks != moved => {
-            buf[flight.done_bytes + moved..len_bytes].fill(0);
+    let rest = &mut buf[flight.done_bytes..len_bytes];
+    match progress(operation, moved, rest.len(), block_bytes) {
+        Progress::Done => Some(Ok(())),
+        Progress::Stuck => failed(libc::EIO),
+        Progress::EndOfFile => {
+            rest[moved..].fill(0);
             Some(Ok(()))
         }
-        Operation::Write if whole_blocks == 0 => failed(libc::EIO),
-        _ => {
-            flight.done_bytes += whole_blocks;
+        Progress::Part(bytes) => {
+            flight.done_bytes += bytes;
             None
         }
     }
@@ -282,8 +279,17 @@ impl Queue for UringQueue<'_> {
 }
 
 impl Drop for UringQueue<'_> {
-    /// Waits until the kernel has let go of every buffer.
+    /// Waits until the kernel has let go of every buffer, then of the file: a closed ring is taken apart
+    /// some time later, and until then the file would stay open, locked and claimed.
     fn drop(&mut self) {
         self.complete(usize::MAX, &mut Vec::new());
+        // Where this fails, as nothing should make it, the ring's end does the same, later.
+        let _ = self.ring.submitter().unregister_files();
+        if self.registered.is_some() {
+            let _ = self.ring.submitter().unregister_buffers();
+        }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,6 +1,6 @@
 //! Layers: a medium over a medium, for faults, delays, rates, logs and counts.
 //!
-//! A layer implements [`Backing`] over another and wraps its queues as well, so that
+//! A layer implements [`Backing`](crate::Backing) over another and wraps its queues as well, so that
 //! both ways in meet the same faults. Most are a [`Hook`] in the one generic layer
 //! here, [`Layered`]: asked before a request, told after it. The delay layer decides
 //! when a completion is seen, which a hook cannot, and stands by itself.

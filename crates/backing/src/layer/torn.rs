@@ -1,6 +1,6 @@
 //! Writes of which only a part reaches the medium, as after a loss of power.
 
-use super::{Access, Action, Hook, Layered, When, mix};
+use super::{Access, Hook, Layered, When, mix};
 use crate::{Backing, BackingError};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -100,7 +100,7 @@ impl Hook for TornControl {
         access: Access,
         data: Option<&[u8]>,
     ) -> Option<Result<(), BackingError>> {
-        let data = data.filter(|_| access.action == Action::Write)?;
+        let data = data?;
         if let Err(e) = inner.check_range(access.offset, access.len_bytes) {
             return Some(Err(e));
         }

@@ -98,7 +98,8 @@ pub fn all() -> Vec<Medium> {
     }
     media.extend(layers());
     if let Some(backing) = file(Direct::On, Uring::On) {
-        let stack = TornLayer::new(ErrorLayer::new(LogLayer::new(backing, false)));
+        let below: Arc<dyn Backing> = Arc::new(backing);
+        let stack = TornLayer::new(ErrorLayer::new(LogLayer::new(below, false)));
         media.push(("layers on a ring", Box::new(StatsLayer::new(stack))));
     }
     let plain = media.into_iter().map(|(name, backing)| Medium { name, backing, _loop: None });

@@ -23,7 +23,7 @@ pub struct Cli {
 pub enum Command {
     /// Compressed RAM disks
     #[command(subcommand)]
-    Disk(Box<DiskCommand>),
+    Disk(DiskCommand),
     /// Reference measurements, beside what the kernel has
     #[command(subcommand)]
     Bench(BenchCommand),
@@ -42,9 +42,10 @@ pub enum DiskCommand {
     /// nothing but the path of the block device or the NBD URI.
     ///
     /// The contents are volatile: they live in the memory of the server process. They are gone when
-    /// the disk is removed, when the server dies, and when the machine restarts. If the server dies
+    /// the disk is removed, when the server dies, and when the machine restarts, and so is what is parked
+    /// on a backing. If the server dies
     /// while the disk is mounted or used as swap, every access fails with an I/O error.
-    Create(CreateArgs),
+    Create(Box<CreateArgs>),
     /// List the disks
     List(ListArgs),
     /// Show what a disk holds, costs and does
@@ -53,6 +54,14 @@ pub enum DiskCommand {
     Show(ShowArgs),
     /// Change attributes of a running disk
     Set(SetArgs),
+    /// Move pages from memory to the backing of a disk
+    ///
+    /// Returns when they are there. Says how far it is on a terminal. Ctrl-C ends it early: pages that
+    /// were not parked yet stay in memory. No page is lost, whatever fails.
+    ///
+    /// A disk with a backing parks by itself when memory is nearly used up; this is for parking sooner.
+    /// One such command runs at a time for a disk; another is refused as busy.
+    Park(ParkArgs),
     /// Remove a disk and what it holds
     ///
     /// Refuses while the disk is mounted, used as swap, or has NBD clients, and says who uses it.
@@ -84,6 +93,32 @@ pub struct CreateArgs {
     /// limit [default: half of the machine's memory]
     #[arg(long, short = 'm', value_name = "SIZE")]
     pub memory: Option<String>,
+    /// File or block device to park cold pages on, so that memory is not the limit: a path whose parent
+    /// exists. A file that does not exist is made, sparse and for you alone, and removed with the disk;
+    /// one that exists, or a device, stays. Parked pages are stored in plain text (compressed, not
+    /// encrypted), and are lost with the disk like everything else
+    #[arg(long, value_name = "PATH", value_hint = ValueHint::AnyPath, conflicts_with = "uncompressed")]
+    pub backing: Option<PathBuf>,
+    /// Size of a new backing file [default: size of the disk + 1/8 + 16 MiB, room for pages that do not
+    /// compress]. A file or device that exists is used as large as it is, and another size is refused
+    #[arg(long, value_name = "SIZE", requires = "backing")]
+    pub backing_size: Option<String>,
+    /// Take a backing that holds something else, and overwrite it. One that is in use is still refused
+    #[arg(long, requires = "backing")]
+    pub force_backing: bool,
+    /// Park pages compressed and packed; off: one page per block, as the kernel does it
+    #[arg(long, value_enum, value_name = "on|off", requires = "backing", default_value_t = OnOff::On, hide_possible_values = true)]
+    pub compressed_writeback: OnOff,
+    /// Most bytes a second that parking by itself writes, such as 50M/s [default: no bound]
+    #[arg(long, value_name = "SIZE/s", requires = "backing")]
+    pub park_rate: Option<String>,
+    /// Most bytes that parking by itself writes within 24 hours, such as 20G, to spare a medium that wears
+    /// [default: no bound]
+    #[arg(long, value_name = "SIZE", requires = "backing")]
+    pub park_daily: Option<String>,
+    /// Make every request to the backing take so many microseconds, for benchmarks and tests
+    #[arg(long, value_name = "US", requires = "backing", default_value_t = 0, hide = true)]
+    pub backing_delay: u64,
     /// How the disk is reached
     #[arg(long, value_enum, default_value_t = DoorArg::Auto)]
     pub door: DoorArg,
@@ -121,6 +156,15 @@ pub enum DoorArg {
     Loop,
 }
 
+/// A switch as typed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum OnOff {
+    /// On
+    On,
+    /// Off
+    Off,
+}
+
 /// `disk list`.
 #[derive(Debug, Args)]
 pub struct ListArgs {
@@ -152,6 +196,40 @@ pub struct SetArgs {
     /// What to set, to what
     #[arg(value_name = "ATTRIBUTE=VALUE", required = true)]
     pub changes: Vec<String>,
+}
+
+/// `disk park`.
+#[derive(Debug, Args)]
+#[command(group = clap::ArgGroup::new("which").required(true))]
+pub struct ParkArgs {
+    /// Name of the disk
+    #[arg(value_name = "NAME")]
+    pub name: String,
+    /// Park pages that were not accessed for so long, such as 90, 10m or 1h30m. Ages are told up to
+    /// 8192 seconds; more than that means that
+    #[arg(long, value_name = "AGE", group = "which")]
+    pub idle: Option<String>,
+    /// Park pages that do not compress
+    #[arg(long, group = "which")]
+    pub huge: bool,
+    /// Park pages that do not compress and are marked idle (`disk set NAME idle=10m` marks)
+    #[arg(long, group = "which")]
+    pub huge_idle: bool,
+    /// Park pages that no codec of the disk compresses; it has one, so these are those of --huge
+    #[arg(long, group = "which")]
+    pub incompressible: bool,
+    /// Park these pages, both ends included; page 0 is the first 4096 bytes of the device. Can be repeated
+    #[arg(long, value_name = "A-B", group = "which")]
+    pub pages: Vec<String>,
+    /// Park all pages
+    #[arg(long, group = "which")]
+    pub all: bool,
+    /// Print JSON with exact numbers, and no progress
+    #[arg(long)]
+    pub json: bool,
+    /// Print nothing unless it fails
+    #[arg(long, short = 'q', conflicts_with = "json")]
+    pub quiet: bool,
 }
 
 /// `disk remove`.
@@ -199,6 +277,7 @@ pub fn command() -> clap::Command {
 const CREATE_EXAMPLES: &str = "\
 Examples:
   pagefold disk create --size 4G
+  pagefold disk create --size 64G --backing /var/cache/scratch.park --memory 1G
   pagefold disk create --size 16G --name scratch --codec zstd --level 3 --memory 2G
   mkfs.ext4 \"$(pagefold disk create --size 4G --door loop)\"";
 

@@ -4,4 +4,5 @@
 pub mod args;
 pub mod chart;
 pub mod output;
+pub mod progress;
 pub mod request;

@@ -3,8 +3,9 @@
 //! Everything about a `disk create` that can be judged before a server is
 //! started is judged here, so that a wrong word is answered at once.
 
-use super::args::{CreateArgs, DoorArg};
+use super::args::{CreateArgs, DoorArg, OnOff};
 use crate::failure::{Failure, Outcome};
+use crate::service::backing::BackingRequest;
 use crate::service::codecs;
 use crate::service::config::{CodecConfig, DoorChoice, Listen, ServeConfig, Tls};
 use pagefold_page::{PageCount, size};
@@ -78,6 +79,8 @@ pub struct CreateRequest {
     pub name: Option<DiskName>,
     /// What the server is told, but for its name.
     pub config: ServeConfig,
+    /// What to park pages on.
+    pub backing: Option<BackingRequest>,
     /// Serve from this process.
     pub foreground: bool,
     /// No notes.
@@ -104,8 +107,11 @@ impl CreateRequest {
             door,
             uncompressed: args.uncompressed,
             listen,
+            // Filled in when it has been opened.
+            backing: None,
         };
-        Ok(CreateRequest { name, config, foreground: args.foreground, quiet: args.quiet })
+        let backing = backing(args)?;
+        Ok(CreateRequest { name, config, backing, foreground: args.foreground, quiet: args.quiet })
     }
 }
 
@@ -120,6 +126,24 @@ fn size_bytes(text: &str) -> Outcome<u64> {
         return Err(Failure::usage(format!("--size: '{text}' is not between 1 page and {most}")));
     }
     PageCount::covering(asked).bytes().ok_or_else(|| Failure::usage("--size: too large"))
+}
+
+fn backing(args: &CreateArgs) -> Outcome<Option<BackingRequest>> {
+    let Some(path) = &args.backing else {
+        return Ok(None);
+    };
+    let absolute = std::path::absolute(path);
+    let optional = |option, text: &Option<String>| text.as_deref().map(|t| bytes(option, t)).transpose();
+    let rate = args.park_rate.as_deref().map(|text| text.strip_suffix("/s").unwrap_or(text).to_string());
+    Ok(Some(BackingRequest {
+        path: absolute.map_err(|e| Failure::usage(format!("--backing: '{}': {e}", path.display())))?,
+        size_bytes: optional("--backing-size", &args.backing_size)?,
+        force: args.force_backing,
+        compressed: args.compressed_writeback == OnOff::On,
+        rate_bytes_per_s: optional("--park-rate", &rate)?.unwrap_or(0),
+        daily_bytes: optional("--park-daily", &args.park_daily)?.unwrap_or(0),
+        delay_us: args.backing_delay,
+    }))
 }
 
 fn codec(args: &CreateArgs) -> Outcome<CodecConfig> {
@@ -190,7 +214,7 @@ mod tests {
     fn request(line: &str) -> Outcome<CreateRequest> {
         let words = ["pagefold", "disk", "create"].into_iter().chain(line.split_whitespace());
         match Cli::try_parse_from(words).unwrap().command {
-            Command::Disk(disk) => match *disk {
+            Command::Disk(disk) => match disk {
                 DiskCommand::Create(args) => CreateRequest::from_args(&args),
                 other => panic!("{other:?}"),
             },
@@ -226,6 +250,29 @@ mod tests {
             assert!(request(&format!("--size 1G --listen {bad}")).is_err(), "{bad}");
         }
         assert!(request("--size 1G --door loop --listen 127.0.0.1:1").is_err());
+    }
+
+    #[test]
+    fn a_backing_has_sizes_and_a_rate() {
+        assert_eq!(request("--size 1G").unwrap().backing, None);
+        let words = "--size 1G --backing /x/y --backing-size 2G --park-rate 50M/s --park-daily 20G \
+                     --force-backing --compressed-writeback off";
+        let wanted = BackingRequest {
+            path: "/x/y".into(),
+            size_bytes: Some(2 << 30),
+            force: true,
+            compressed: false,
+            rate_bytes_per_s: 50 << 20,
+            daily_bytes: 20 << 30,
+            delay_us: 0,
+        };
+        assert_eq!(request(words).unwrap().backing, Some(wanted));
+        let plain = request("--size 1G --backing y").unwrap().backing.unwrap();
+        assert!(plain.path.is_absolute() && plain.compressed && !plain.force);
+        for bad in ["--park-rate fast", "--park-daily x", "--backing-size 1X"] {
+            let words = format!("--size 1G --backing /x/y {bad}");
+            assert_eq!(request(&words).unwrap_err().exit, Exit::Usage, "{bad}");
+        }
     }
 
     #[test]

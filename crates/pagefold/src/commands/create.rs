@@ -5,15 +5,18 @@ use crate::cli::output;
 use crate::cli::request::CreateRequest;
 use crate::commands::remove;
 use crate::failure::{Exit, Outcome};
+use crate::runtime::state::State;
 use crate::runtime::{DiskDir, NewDisk, Runtime};
+use crate::service::backing::{self, OpenBacking};
 use crate::service::client::Client;
 use crate::service::config::{DoorChoice, ServeConfig};
-use crate::service::{self, Started, door};
+use crate::service::{self, Handed, Started, door};
 use pagefold_sys::signal::Termination;
+use std::fs::File;
 
 /// Creates a disk.
 pub fn run(args: &CreateArgs) -> Outcome<()> {
-    let request = CreateRequest::from_args(args)?;
+    let mut request = CreateRequest::from_args(args)?;
     // From here on a signal is an event that is answered by cleaning up.
     let signals = Termination::listen()?;
     let runtime = Runtime::open_or_create()?;
@@ -22,7 +25,8 @@ pub fn run(args: &CreateArgs) -> Outcome<()> {
         outcome => outcome,
     }?;
     let dir = new.dir.clone();
-    let started = match start(&runtime, &new, &request, &signals) {
+    let opened = open_backing(&new, &mut request);
+    let started = match opened.and_then(|file| start(&runtime, &new, &request, file, &signals)) {
         Ok(started) => started,
         Err(failure) => {
             drop(new);
@@ -58,16 +62,46 @@ fn settled(runtime: &Runtime, request: &CreateRequest) -> bool {
     cleared.inspect(|c| output::note(&c.note)).is_some_and(|c| c.outcome.is_ok())
 }
 
+/// Opens what to park on, and writes down a file that was made for it before anything else is done.
+fn open_backing(new: &NewDisk, request: &mut CreateRequest) -> Outcome<Option<File>> {
+    let Some(asked) = &request.backing else {
+        return Ok(None);
+    };
+    let OpenBacking { file, config } = backing::open(asked, request.config.size_bytes)?;
+    request.config.backing = Some(config);
+    let recorded = record(new, &request.config);
+    recorded.inspect_err(|_| {
+        // Without a record nobody else will; if this fails too, the first error says more.
+        let _ = backing::to_remove(&request.config).map(|made| made.remove());
+    })?;
+    Ok(Some(file))
+}
+
+/// Writes down what there is to clear before there is a server to do so.
+fn record(new: &NewDisk, config: &ServeConfig) -> Outcome<()> {
+    new.dir.write_state(&State {
+        name: new.dir.name().clone(),
+        server: None,
+        size_bytes: config.size_bytes,
+        created_unix_s: 0,
+        door: None,
+        backing: backing::to_remove(config),
+        ended: false,
+    })
+}
+
 /// Tries the doors that may do, in turn.
 fn start(
     runtime: &Runtime,
     new: &NewDisk,
     request: &CreateRequest,
+    backing: Option<File>,
     signals: &Termination,
 ) -> Outcome<Started> {
     let try_door = |choice| {
         let config = ServeConfig { door: choice, ..request.config.clone() };
-        service::start(&config, &new.dir, &new.lock, request.foreground, signals)
+        let handed = Handed { lock: &new.lock, backing: backing.as_ref() };
+        service::start(&config, &new.dir, &handed, request.foreground, signals)
     };
     if request.config.door != DoorChoice::Auto {
         return try_door(request.config.door);
@@ -78,6 +112,7 @@ fn start(
             Err(e) if e.exit == Exit::Unavailable => {
                 // A mount of the failed attempt must not be in the way of the next one.
                 runtime.lock()?.clear_remains(&new.dir)?;
+                record(new, &request.config)?;
                 e.message
             }
             outcome => return outcome,
@@ -96,6 +131,13 @@ fn announce(request: &CreateRequest, started: &Started) -> Outcome<()> {
         output::note(&format!(
             "contents are volatile: they are in the memory of a server process, and gone when it ends.{hint}"
         ));
+        if let Some(backing) = &request.config.backing {
+            let fate = match backing.created {
+                Some(_) => "the file is removed with the disk",
+                None => "it stays when the disk is removed, with what was parked last",
+            };
+            output::note(&format!("parked pages are plain text in '{}'; {fate}", backing.path.display()));
+        }
     }
     Ok(())
 }

@@ -4,6 +4,7 @@ pub mod bench;
 mod create;
 mod docs;
 mod list;
+mod park;
 mod remove;
 mod set;
 mod show;
@@ -53,11 +54,12 @@ fn refused(e: &clap::Error) -> ExitCode {
 
 fn dispatch(command: Command) -> Outcome<()> {
     match command {
-        Command::Disk(disk) => match *disk {
+        Command::Disk(disk) => match disk {
             DiskCommand::Create(args) => create::run(&args),
             DiskCommand::List(args) => list::run(&args),
             DiskCommand::Show(args) => show::run(&args),
             DiskCommand::Set(args) => set::run(&args),
+            DiskCommand::Park(args) => park::run(&args),
             DiskCommand::Remove(args) => remove::run(&args),
         },
         Command::Bench(command) => bench::run(&command).map_err(|e| Failure::failed(format!("{e:#}"))),

@@ -1,6 +1,7 @@
 //! `disk set`.
 
 use crate::cli::args::SetArgs;
+use crate::cli::progress::PassBar;
 use crate::failure::Outcome;
 use crate::service::attributes;
 
@@ -9,5 +10,8 @@ pub fn run(args: &SetArgs) -> Outcome<()> {
     for change in &args.changes {
         attributes::parse_change(change)?;
     }
-    super::talk(&args.name, |client| client.set(&args.changes))
+    let mut bar = PassBar::new(true);
+    let done = super::talk(&args.name, |client| client.set(&args.changes, &mut |p| bar.show(p)));
+    bar.end();
+    done
 }

@@ -4,6 +4,7 @@ use crate::cli::args::ShowArgs;
 use crate::cli::{chart, output};
 use crate::failure::Outcome;
 use crate::service::client::Client;
+use crate::service::parked::ParkingReport;
 use crate::service::report::{IoReport, Report};
 use pagefold_page::size::Human;
 use std::fmt::Write;
@@ -25,8 +26,12 @@ pub fn run(args: &ShowArgs) -> Outcome<()> {
 fn render(r: &Report, colours: bool) -> String {
     let mut page = Page { text: String::new(), colours };
     let size = Human(r.size_bytes);
+    let contents = match r.parking {
+        None => "volatile: lost when the disk is removed or its server ends",
+        Some(_) => "volatile: lost when the disk is removed or its server ends, parked pages too",
+    };
     page.heading(&format!("{}  {size}  {}", r.name, r.device));
-    page.row("contents", "volatile: lost when the disk is removed or its server ends");
+    page.row("contents", contents);
     page.row("server", &format!("process {}, {} door, up {}", r.server.pid, r.door, uptime(r)));
     page.row("used by", &if r.used_by.is_empty() { "nobody".to_string() } else { r.used_by.join(", ") });
     page.row("codec", &codec(r));
@@ -34,6 +39,10 @@ fn render(r: &Report, colours: bool) -> String {
     stored(&mut page, r);
     page.heading("Memory");
     memory(&mut page, r);
+    if let Some(parking) = &r.parking {
+        page.heading("Parked");
+        parked(&mut page, parking);
+    }
     page.heading("Requests");
     for name in ["read", "write", "discard", "write_zeroes", "flush"] {
         if let Some(io) = r.io.get(name).filter(|io| io.requests > 0 || matches!(name, "read" | "write")) {
@@ -94,16 +103,83 @@ fn codec(r: &Report) -> String {
 
 fn stored(page: &mut Page, r: &Report) {
     let p = &r.pages;
-    let share = |n: u64| match p.stored {
-        0 => String::new(),
-        all => format!("  {:>3.0} %", n as f64 / all as f64 * 100.0),
-    };
     page.row("data", &format!("{} in {} pages", Human(r.original_bytes), chart::count(p.stored)));
-    page.row("compressed", &Human(r.compressed_bytes).to_string());
+    let in_memory = if r.parking.is_some() { " in memory" } else { "" };
+    page.row("compressed", &format!("{}{in_memory}", Human(r.compressed_bytes)));
     let ratio = r.ratio.map_or("-".to_string(), |x| format!("{x:.2} (data by memory)"));
     page.row("ratio", &ratio);
     for (name, n) in [("folded", p.folded), ("same-filled", p.same_filled), ("raw", p.raw)] {
-        page.row(name, &format!("{:>12} pages{}", chart::count(n), share(n)));
+        page.row(name, &format!("{:>12} pages{}", chart::count(n), share(n, p.stored)));
+    }
+    if r.parking.is_some() {
+        page.row("parked", &format!("{:>12} pages{}", chart::count(p.parked), share(p.parked, p.stored)));
+    }
+}
+
+fn share(n: u64, all: u64) -> String {
+    match all {
+        0 => String::new(),
+        all => format!("  {:>3.0} %", n as f64 / all as f64 * 100.0),
+    }
+}
+
+fn parked(page: &mut Page, p: &ParkingReport) {
+    let fate = if p.created { "removed with the disk" } else { "stays when the disk is removed" };
+    page.row("on", &format!("{} ({fate})", p.path));
+    let layout = if p.layout == "log" { "compressed and packed" } else { "one page per block" };
+    page.row("medium", &format!("{}; {layout}", p.medium));
+    page.row("now", &p.condition);
+    let used = format!("{} pages in {}", chart::count(p.pages), Human(p.bytes));
+    page.row("holds", &format!("{used}; {} of {} free", Human(p.free_bytes), Human(p.capacity_bytes)));
+    let ratio =
+        p.write_ratio.map_or(String::new(), |x| format!(" for {} of pages ({x:.2})", Human(p.payload_bytes)));
+    let cleaner = match p.cleaned_bytes {
+        0 => String::new(),
+        n => format!(", and {} by the cleaner", Human(n)),
+    };
+    page.row("written", &format!("{}{ratio}{cleaner}", Human(p.written_bytes)));
+    let promoted = match p.promoted_pages {
+        0 => String::new(),
+        n => format!("; {} came back to memory", chart::count(n)),
+    };
+    page.row(
+        "read back",
+        &format!("{} pages, {}{promoted}", chart::count(p.read_pages), Human(p.read_bytes)),
+    );
+    limits(page, p);
+    trouble(page, p);
+}
+
+fn limits(page: &mut Page, p: &ParkingReport) {
+    let limits = [
+        p.limit_left_pages.map(|n| format!("{} pages left of writeback_limit", chart::count(n))),
+        p.rate_bytes_per_s.map(|n| format!("at most {}/s", Human(n))),
+        p.daily_bytes.map(|n| format!("at most {} in 24 hours by itself", Human(n))),
+    ];
+    let limits: Vec<_> = limits.into_iter().flatten().collect();
+    if !limits.is_empty() {
+        page.row("limits", &limits.join(", "));
+    }
+}
+
+fn trouble(page: &mut Page, p: &ParkingReport) {
+    if p.throttled_writes > 0 {
+        let (n, time) = (chart::count(p.throttled_writes), chart::time(p.throttled_ns));
+        page.row("waited", &format!("{n} writes waited for room in memory, {time} in all"));
+    }
+    if p.changed_pages > 0 {
+        let n = chart::count(p.changed_pages);
+        page.row("stayed", &format!("{n} pages that were changed while they were written"));
+    }
+    for (n, what) in [
+        (p.failed_pages, "pages stayed in memory because their write failed"),
+        (p.unreadable_pages, "reads of parked pages failed because the medium did"),
+        (p.corrupt_pages, "reads of parked pages failed because the record is corrupt"),
+    ] {
+        if n > 0 {
+            let text = output::paint(page.colours, "1;31", &format!("{} {what}", chart::count(n)));
+            page.row("trouble", &text);
+        }
     }
 }
 

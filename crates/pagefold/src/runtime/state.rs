@@ -1,9 +1,13 @@
 //! What is written down about a disk, for the commands that come after a dead server.
 
 use crate::cli::request::DiskName;
+use crate::failure::{Failure, Outcome};
 use pagefold_sys::pidfd;
 use serde::{Deserialize, Serialize};
+use std::fs::Metadata;
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
+use std::time::UNIX_EPOCH;
 
 /// Longest state file that is read.
 pub const MAX_BYTES: u64 = 64 << 10;
@@ -21,6 +25,9 @@ pub struct State {
     pub created_unix_s: u64,
     /// How it is reached; absent until it can be.
     pub door: Option<DoorState>,
+    /// The backing file that was made for this disk, and is removed with it.
+    #[serde(default)]
+    pub backing: Option<BackingFile>,
     /// Whether the server ended in order, and what is left is only to be cleared.
     #[serde(default)]
     pub ended: bool,
@@ -78,6 +85,56 @@ pub struct Backing {
     pub inode: u64,
 }
 
+/// A backing file that is to be removed with its disk.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BackingFile {
+    /// Where it was made, absolute.
+    pub path: PathBuf,
+    /// Which file that was.
+    pub file: CreatedFile,
+}
+
+/// Which file was made, so that another that took its place is never removed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CreatedFile {
+    /// The device number of its file system.
+    pub device: u64,
+    /// Its inode number.
+    pub inode: u64,
+    /// When it was made, nanoseconds since 1970, where the file system knows: inode numbers are used again.
+    pub born_ns: Option<u64>,
+}
+
+impl CreatedFile {
+    /// The identity of a file.
+    pub fn of(meta: &Metadata) -> Self {
+        let born = meta.created().ok().and_then(|t| t.duration_since(UNIX_EPOCH).ok());
+        CreatedFile {
+            device: meta.dev(),
+            inode: meta.ino(),
+            born_ns: born.and_then(|d| u64::try_from(d.as_nanos()).ok()),
+        }
+    }
+}
+
+impl BackingFile {
+    /// Removes the file, if what is at its path still is that file. What is gone already is no failure.
+    pub fn remove(&self) -> Outcome<()> {
+        let gone = |e: &std::io::Error| e.kind() == std::io::ErrorKind::NotFound;
+        let failed = |e| Failure::io(format!("removing the backing file '{}'", self.path.display()), &e);
+        match std::fs::symlink_metadata(&self.path) {
+            Ok(meta) if meta.is_file() && CreatedFile::of(&meta) == self.file => {}
+            Ok(_) => return Ok(()),
+            Err(e) if gone(&e) => return Ok(()),
+            Err(e) => return Err(failed(e)),
+        }
+        match std::fs::remove_file(&self.path) {
+            Err(e) if !gone(&e) => Err(failed(e)),
+            _ => Ok(()),
+        }
+    }
+}
+
 impl State {
     /// What a user names the device by; empty until there is one.
     pub fn device(&self) -> String {
@@ -93,6 +150,56 @@ impl State {
         match &self.door {
             Some(DoorState::Loop { device, .. }) => device.clone(),
             _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    fn made(path: &std::path::Path) -> BackingFile {
+        fs::write(path, "pages").unwrap();
+        let file = CreatedFile::of(&fs::symlink_metadata(path).unwrap());
+        BackingFile { path: path.to_path_buf(), file }
+    }
+
+    #[test]
+    fn only_the_file_that_was_made_is_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("park");
+        made(&path).remove().unwrap();
+        assert!(!path.exists());
+
+        // Somebody took it away, and something else has its name. (A link keeps its inode number in use, as
+        // a server does.)
+        let backing = made(&path);
+        fs::hard_link(&path, dir.path().join("kept")).unwrap();
+        backing.remove().unwrap();
+        backing.remove().unwrap();
+        fs::write(dir.path().join("other"), "mine").unwrap();
+        std::os::unix::fs::symlink(dir.path().join("other"), &path).unwrap();
+        backing.remove().unwrap();
+        assert!(path.is_symlink());
+        fs::remove_file(&path).unwrap();
+        fs::create_dir(&path).unwrap();
+        backing.remove().unwrap();
+        assert!(path.is_dir());
+        fs::remove_dir(&path).unwrap();
+        fs::write(&path, "mine").unwrap();
+        backing.remove().unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "mine");
+    }
+
+    #[test]
+    fn an_inode_number_that_was_used_again_is_not_enough() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut backing = made(&dir.path().join("park"));
+        if let Some(born_ns) = &mut backing.file.born_ns {
+            *born_ns += 1;
+            backing.remove().unwrap();
+            assert!(backing.path.exists());
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Clearing up after a server that died: loop device, mount, folder, in this order.
+//! Clearing up after a server that died: loop device, mount, backing file, folder, in this order.
 
 use super::DiskDir;
 use super::state::DoorState;
@@ -27,7 +27,16 @@ pub fn clear(dir: &DiskDir) -> Cleared {
 
 fn try_clear(dir: &DiskDir) -> Outcome<()> {
     clear_door(dir)?;
+    clear_backing(dir)?;
     dir.remove()
+}
+
+/// Removes the backing file that was made for the disk.
+fn clear_backing(dir: &DiskDir) -> Outcome<()> {
+    match dir.read_state().and_then(|s| s.backing) {
+        Some(backing) => backing.remove(),
+        None => Ok(()),
+    }
 }
 
 /// Takes away loop device and mount.

@@ -1,9 +1,12 @@
 //! A command's side of the control socket.
 
-use super::protocol::{self, MAX_RESPONSE, Request, Response};
+use super::parked::{PassProgress, PassReport};
+use super::protocol::{self, MAX_RESPONSE, Pages, Request, Response};
 use super::report::Report;
 use crate::failure::{Exit, Failure, Outcome};
 use crate::runtime::DiskDir;
+use pagefold_sys::ready;
+use pagefold_sys::signal::Termination;
 use std::io::{BufReader, Write};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
@@ -11,6 +14,8 @@ use std::time::Duration;
 
 /// How long a server may take to answer a question.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// How long it may be silent during a pass, of which it tells a few times a second.
+const PASS_PATIENCE: Duration = Duration::from_secs(10);
 /// How long it may take to pack its pool.
 const SET_PATIENCE: Duration = Duration::from_secs(120);
 /// How long it may take to give its device up: what is cached is written first.
@@ -63,9 +68,28 @@ impl Client {
         }
     }
 
-    /// Changes attributes.
-    pub fn set(&mut self, changes: &[String]) -> Outcome<()> {
-        self.ask_done(&Request::Set { changes: changes.to_vec() }, SET_PATIENCE)
+    /// Changes attributes. `tell` hears how far a change is that parks pages.
+    pub fn set(&mut self, changes: &[String], tell: &mut dyn FnMut(&PassProgress)) -> Outcome<()> {
+        let request = Request::Set { changes: changes.to_vec() };
+        match self.follow(&request, SET_PATIENCE, None, tell)? {
+            Response::Done => Ok(()),
+            other => Err(self.unexpected(&other)),
+        }
+    }
+
+    /// Parks pages. `tell` hears how far it is. A signal ends it early; what was submitted completes, and
+    /// the report says what was done. A second one is not waited for.
+    pub fn park(
+        &mut self,
+        pages: &Pages,
+        signals: &Termination,
+        tell: &mut dyn FnMut(&PassProgress),
+    ) -> Outcome<PassReport> {
+        let request = Request::Park { pages: pages.clone() };
+        match self.follow(&request, PASS_PATIENCE, Some(signals), tell)? {
+            Response::Parked(report) => Ok(report),
+            other => Err(self.unexpected(&other)),
+        }
     }
 
     /// Makes the server give its device up and end.
@@ -91,33 +115,81 @@ impl Client {
     }
 
     fn ask(&mut self, request: &Request, patience: Duration) -> Outcome<Response> {
-        let silent = |e: std::io::Error| {
-            if is_end(e.kind()) {
-                return gone(&self.name);
-            }
-            let why = match e.kind() {
-                std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut => {
-                    format!("no answer within {} s", patience.as_secs())
+        self.send(request, patience)?;
+        self.hear(&mut BufReader::new(&self.stream), patience)
+    }
+
+    /// Asks for what takes long. `patience` is for each line of the answer.
+    fn follow(
+        &mut self,
+        request: &Request,
+        patience: Duration,
+        signals: Option<&Termination>,
+        tell: &mut dyn FnMut(&PassProgress),
+    ) -> Outcome<Response> {
+        self.send(request, patience)?;
+        let mut reader = BufReader::new(&self.stream);
+        let mut interrupted = false;
+        loop {
+            let other = signals.map_or(self.stream.as_fd(), |s| s.as_fd());
+            let waited =
+                reader.buffer().is_empty().then(|| ready::wait([self.stream.as_fd(), other], Some(patience)));
+            match (waited.transpose()?, signals) {
+                (Some([_, true]), Some(signals)) if signals.take().is_some() => {
+                    if interrupted {
+                        return Err(Failure::failed(
+                            "interrupted twice; what was being done was not waited for",
+                        ));
+                    }
+                    interrupted = true;
+                    // If this fails the server has gone, which the next read tells.
+                    let _ = self.stream.shutdown(std::net::Shutdown::Write);
                 }
-                _ => e.to_string(),
-            };
-            Failure::failed(format!(
-                "asking the server of disk '{}' (process {}): {why}; see its log, or end it with 'disk remove \
-                 --force'",
-                self.name, self.pid
-            ))
-        };
+                (Some([false, false]), _) => {
+                    return Err(self.silent(&std::io::ErrorKind::TimedOut.into(), patience));
+                }
+                _ => match self.hear(&mut reader, patience)? {
+                    Response::Progress(progress) => tell(&progress),
+                    other => return Ok(other),
+                },
+            }
+        }
+    }
+
+    fn send(&self, request: &Request, patience: Duration) -> Outcome<()> {
+        let silent = |e| self.silent(&e, patience);
         self.stream.set_write_timeout(Some(PATIENCE)).map_err(silent)?;
         self.stream.set_read_timeout(Some(patience)).map_err(silent)?;
         match (&self.stream).write_all(&protocol::line(request)?) {
             // A server that turns a command away does so before it has heard it; what it said is there.
-            Err(e) if is_end(e.kind()) => {}
-            outcome => outcome.map_err(silent)?,
+            Err(e) if is_end(e.kind()) => Ok(()),
+            outcome => outcome.map_err(silent),
         }
-        let line = protocol::read_line(&mut BufReader::new(&self.stream), MAX_RESPONSE).map_err(silent)?;
+    }
+
+    fn hear(&self, reader: &mut BufReader<&UnixStream>, patience: Duration) -> Outcome<Response> {
+        let silent = |e| self.silent(&e, patience);
+        let line = protocol::read_line(reader, MAX_RESPONSE).map_err(silent)?;
         let line = line.ok_or_else(|| gone(&self.name))?;
         serde_json::from_slice(&line)
             .map_err(|e| silent(std::io::Error::other(format!("it said what makes no sense: {e}"))))
+    }
+
+    fn silent(&self, e: &std::io::Error, patience: Duration) -> Failure {
+        if is_end(e.kind()) {
+            return gone(&self.name);
+        }
+        let why = match e.kind() {
+            std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut => {
+                format!("no answer within {} s", patience.as_secs())
+            }
+            _ => e.to_string(),
+        };
+        Failure::failed(format!(
+            "asking the server of disk '{}' (process {}): {why}; see its log, or end it with 'disk remove \
+             --force'",
+            self.name, self.pid
+        ))
     }
 }
 

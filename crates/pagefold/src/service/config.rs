@@ -1,5 +1,6 @@
 //! What a server process is told: the validated form of a `disk create`.
 
+use crate::runtime::state::CreatedFile;
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -21,6 +22,27 @@ pub struct ServeConfig {
     pub uncompressed: bool,
     /// A TCP address for the NBD door, instead of a unix socket.
     pub listen: Option<Listen>,
+    /// What pages are parked on; its descriptor is handed over beside this.
+    #[serde(default)]
+    pub backing: Option<BackingConfig>,
+}
+
+/// What pages are parked on, and how.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BackingConfig {
+    /// The absolute path, for showing: the server never opens it.
+    pub path: PathBuf,
+    /// The file, if it was made for this disk and is to be removed with it.
+    pub created: Option<CreatedFile>,
+    /// Whether parked pages are compressed and packed; otherwise one page per block.
+    pub compressed: bool,
+    /// Most bytes a second that automatic parking writes, 0 for no bound.
+    pub rate_bytes_per_s: u64,
+    /// Most bytes that automatic parking writes within 24 hours, 0 for no bound.
+    pub daily_bytes: u64,
+    /// What every request takes at least, for benchmarks and tests; 0 as a rule.
+    #[serde(default)]
+    pub delay_us: u64,
 }
 
 /// A codec with its parameters.

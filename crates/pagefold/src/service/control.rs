@@ -2,10 +2,14 @@
 //!
 //! Only the same user and root are heard. Clients are few, lines are short, and a
 //! connection does not outlast its time, so a peer that is slow, silent or hostile
-//! takes a thread for ten seconds and nothing else.
+//! takes a thread for ten seconds and nothing else. One thing may take longer, and one
+//! client at a time may ask for it: a pass that parks pages. Meanwhile it is told how far
+//! that is, and if it no longer listens the pass ends.
 
+use super::parked::PassProgress;
 use super::protocol::{self, MAX_REQUEST, Request, Response, SERVER_PATIENCE};
 use crate::failure::{Exit, Failure, Outcome};
+use pagefold_sys::ready;
 use std::io::{BufReader, Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::fs::PermissionsExt;
@@ -20,8 +24,9 @@ const MAX_CLIENTS: usize = 8;
 
 /// What answers requests.
 pub trait Answer: Send + Sync + 'static {
-    /// The answer to one request.
-    fn answer(&self, request: Request) -> Response;
+    /// The answer to one request. For one that takes long, `tell` is called now and then with how far it
+    /// is; if it answers false nobody waits for the answer any more.
+    fn answer(&self, request: Request, tell: &mut dyn FnMut(&PassProgress) -> bool) -> Response;
 
     /// Called after the answer was sent, or could not be.
     fn answered(&self);
@@ -96,7 +101,7 @@ fn converse(stream: &UnixStream, answer: &impl Answer) -> std::io::Result<()> {
         let response = match protocol::read_line(&mut reader, MAX_REQUEST) {
             Ok(None) => return Ok(()),
             Ok(Some(line)) => match serde_json::from_slice(&line) {
-                Ok(request) => answer.answer(request),
+                Ok(request) => answer.answer(request, &mut |p| is_told(stream, p)),
                 Err(e) => Response::Refused(Failure::usage(format!("the request makes no sense: {e}"))),
             },
             Err(e) => {
@@ -109,6 +114,12 @@ fn converse(stream: &UnixStream, answer: &impl Answer) -> std::io::Result<()> {
         answer.answered();
         sent?;
     }
+}
+
+/// Tells how far a request is. False if the client hung up, or said by closing its half that it is enough.
+fn is_told(stream: &UnixStream, progress: &PassProgress) -> bool {
+    let sent = send(stream, &Response::Progress(*progress), Instant::now() + SERVER_PATIENCE);
+    sent.is_ok() && !ready::is_at_end(stream.as_fd()).unwrap_or(true)
 }
 
 fn send(mut stream: &UnixStream, response: &Response, deadline: Instant) -> std::io::Result<()> {

@@ -2,30 +2,60 @@
 
 use super::codecs;
 use super::config::{DoorChoice, ServeConfig};
+use super::disk::Medium;
 use crate::failure::{Exit, Failure, Outcome};
+use pagefold_store::parking::{AttachError, ParkConfig};
 use pagefold_store::{MemLimit, Store, StoreConfig, StoreError};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 /// Memory kept ready for a disk that may be swapped to, bytes.
 const RESERVE_BYTES: u64 = 16 << 20;
 
-/// Makes the store, empty.
-pub fn store(config: &ServeConfig) -> Outcome<Arc<Store>> {
-    let store = StoreConfig {
+/// Pages that cannot be read back, of which the log tells.
+const FAILURES_TOLD: u32 = 1000;
+
+/// Makes the store, empty, and lets it park on the medium.
+pub fn store(config: &ServeConfig, medium: Option<&Medium>) -> Outcome<Arc<Store>> {
+    let parameters = StoreConfig {
         codec: codecs::spec(&config.codec),
         mem_limit: config.mem_limit_bytes.map_or(MemLimit::Half, limit),
         // Only a loop device can be swapped to.
         reserve_bytes: (config.door == DoorChoice::Loop).then_some(RESERVE_BYTES),
         ..StoreConfig::new(config.size_bytes)
     };
-    Store::new(store).map(Arc::new).map_err(|e| {
-        let exit = match e {
-            StoreError::BadLength(_) | StoreError::Codec(_) => Exit::Usage,
-            StoreError::SetUp(_) => Exit::Unavailable,
-            _ => Exit::Failed,
-        };
-        Failure::new(exit, format!("setting up the store: {e}"))
-    })
+    let mut store = Store::new(parameters).map_err(failed)?;
+    if let Some(medium) = medium {
+        let park = ParkConfig { backing: medium.backing.clone(), layout: medium.layout };
+        store.attach(park).map_err(failed)?;
+    }
+    if let (Some(medium), Some(parking)) = (medium, store.parking()) {
+        parking.policy().set_rate_bytes_per_s(medium.rate_bytes_per_s);
+        parking.policy().set_daily_bytes(medium.daily_bytes);
+        let told = AtomicU32::new(0);
+        parking.on_failure(move |e| log_failure(e, told.fetch_add(1, Relaxed)));
+    }
+    Ok(Arc::new(store))
+}
+
+/// Says which page could not be read back, and where it is. A program that reads such a page again and
+/// again does not fill the log.
+fn log_failure(e: &StoreError, before: u32) {
+    match before {
+        0..FAILURES_TOLD => eprintln!("error: {e}"),
+        FAILURES_TOLD => eprintln!("error: further pages that cannot be read back are only counted"),
+        _ => {}
+    }
+}
+
+fn failed(e: StoreError) -> Failure {
+    let exit = match e {
+        StoreError::BadLength(_) | StoreError::Codec(_) => Exit::Usage,
+        StoreError::Attach(AttachError::TooSmall { .. } | AttachError::TooLarge { .. }) => Exit::Usage,
+        StoreError::SetUp(_) => Exit::Unavailable,
+        _ => Exit::Failed,
+    };
+    Failure::new(exit, format!("setting up the store: {e}"))
 }
 
 /// A limit as people write it: 0 is none.

@@ -2,6 +2,7 @@
 //! and how commands talk to it.
 
 pub mod attributes;
+pub mod backing;
 pub mod client;
 pub mod codecs;
 pub mod config;
@@ -9,12 +10,14 @@ mod control;
 pub mod disk;
 pub mod door;
 mod engine;
+pub mod parked;
+mod pass;
 pub mod protocol;
 pub mod report;
 pub mod server;
 mod startup;
 
-pub use startup::{Ready, SERVE, Started, serve_from_stdin, start};
+pub use startup::{Handed, Ready, SERVE, Started, serve_from_stdin, start};
 
 /// Whether a peer on a unix socket may command this process, or answer for one: the same user, or root.
 fn is_trusted(uid: u32) -> bool {

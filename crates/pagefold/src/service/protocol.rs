@@ -3,8 +3,11 @@
 //! A line is at most [`MAX_REQUEST`] bytes towards the server and [`MAX_RESPONSE`] from it.
 //! Internal: both ends are of one version, and a request that is not understood is refused.
 
+use super::parked::{AGE_MAX_S, PassProgress, PassReport};
 use super::report::Report;
 use crate::failure::{Failure, Outcome};
+use pagefold_page::PageIndex;
+use pagefold_store::parking::{Selection, SelectionError, Which};
 use serde::{Deserialize, Serialize};
 use std::io::{BufRead, Read};
 use std::time::Duration;
@@ -13,7 +16,7 @@ use std::time::Duration;
 pub const MAX_REQUEST: u64 = 16 << 10;
 /// Longest response line, bytes.
 pub const MAX_RESPONSE: u64 = 1 << 20;
-/// How long a connection may last on the server's side.
+/// How long a connection may last on the server's side, but for passes.
 pub const SERVER_PATIENCE: Duration = Duration::from_secs(10);
 
 /// What a command asks.
@@ -32,11 +35,58 @@ pub enum Request {
         /// The changes.
         changes: Vec<String>,
     },
+    /// Park pages. Answered with progress until the pass has ended.
+    Park {
+        /// Which.
+        pages: Pages,
+    },
     /// Give the device up and end; refused while in use.
     Remove {
         /// Disconnect NBD clients first.
         force: bool,
     },
+}
+
+/// Which pages `disk park` is to park.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum Pages {
+    /// Those not accessed for so long.
+    Idle {
+        /// How long, seconds.
+        age_s: u64,
+    },
+    /// Those held raw.
+    Huge,
+    /// Those held raw and marked idle.
+    HugeIdle,
+    /// Those that no codec of the disk compresses.
+    Incompressible,
+    /// Those in these ranges, both ends included.
+    Ranges(Vec<(u64, u64)>),
+    /// Those in memory.
+    All,
+}
+
+impl Pages {
+    /// The same in the engine's words.
+    pub fn selection(&self) -> Result<Selection, SelectionError> {
+        let which = match self {
+            Pages::Idle { age_s } => Which::NotAccessedFor { age_s: (*age_s).min(AGE_MAX_S) },
+            Pages::Huge => Which::Huge,
+            Pages::HugeIdle => Which::HugeIdle,
+            Pages::Incompressible => Which::Incompressible,
+            Pages::All => Which::All,
+            Pages::Ranges(ranges) => return Pages::of_ranges(ranges),
+        };
+        Ok(Selection::of(which))
+    }
+
+    fn of_ranges(ranges: &[(u64, u64)]) -> Result<Selection, SelectionError> {
+        let mut parts = ranges.iter().map(|&(a, b)| Selection::pages(PageIndex(a), PageIndex(b)));
+        let first = parts.next().unwrap_or(Err(SelectionError::Nothing))?;
+        parts.try_fold(first, |all, part| Ok(all.and(part?)))
+    }
 }
 
 /// What the server answers.
@@ -49,6 +99,10 @@ pub enum Response {
     Value(String),
     /// To `Set` and `Remove`.
     Done,
+    /// To `Park`, and to a `Set` that parks, a few times a second: also tells that the server is alive.
+    Progress(PassProgress),
+    /// To `Park`, in the end.
+    Parked(PassReport),
     /// To anything.
     Refused(Failure),
 }
@@ -100,13 +154,39 @@ mod tests {
             Request::Show {},
             Request::Get { attribute: "size".into() },
             Request::Set { changes: vec!["mem_limit=1G".into()] },
+            Request::Park { pages: Pages::Idle { age_s: 600 } },
+            Request::Park { pages: Pages::Ranges(vec![(1, 25000), (7, 7)]) },
             Request::Remove { force: true },
         ] {
             let text = line(&request).unwrap();
             assert_eq!(serde_json::from_slice::<Request>(&text).unwrap(), request);
         }
-        for bad in ["{}", "[]", r#"{"ask":"format"}"#, r#"{"ask":"remove"}"#, r#"{"ask":"show","x":1}"#] {
+        for bad in [
+            "{}",
+            "[]",
+            r#"{"ask":"format"}"#,
+            r#"{"ask":"remove"}"#,
+            r#"{"ask":"show","x":1}"#,
+            r#"{"ask":"park"}"#,
+            r#"{"ask":"park","pages":{"idle":{"age_s":-1}}}"#,
+        ] {
             assert!(serde_json::from_str::<Request>(bad).is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn pages_are_zrams_where_zram_has_a_word() {
+        for (pages, words) in [
+            (Pages::Huge, "huge"),
+            (Pages::HugeIdle, "huge_idle"),
+            (Pages::Incompressible, "incompressible"),
+            (Pages::Ranges(vec![(4, 9), (1, 1)]), "page_index=1 page_indexes=4-9"),
+        ] {
+            assert_eq!(pages.selection().unwrap(), words.parse().unwrap());
+        }
+        let old = Pages::Idle { age_s: 86400 }.selection().unwrap();
+        assert_eq!(old, Selection::of(Which::NotAccessedFor { age_s: 8192 }));
+        assert_eq!(Pages::Ranges(vec![]).selection().unwrap_err(), SelectionError::Nothing);
+        Pages::Ranges(vec![(1, 2), (5, 4)]).selection().unwrap_err();
     }
 }

@@ -4,6 +4,7 @@
 
 use super::attributes;
 use super::disk::Disk;
+use super::parked::ParkingReport;
 use pagefold_block::metered::{Latency, OPERATIONS, bucket_end_ns};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -19,7 +20,7 @@ pub struct Report {
     pub device: String,
     /// Size of the device.
     pub size_bytes: u64,
-    /// Always true: contents end with the server.
+    /// Always true: contents end with the server, parked ones included.
     pub volatile: bool,
     /// When it was created, seconds since 1970.
     pub created_unix_s: u64,
@@ -29,12 +30,15 @@ pub struct Report {
     pub original_bytes: u64,
     /// Bytes of stored pages after it.
     pub compressed_bytes: u64,
-    /// Original bytes by memory used (pool and slot table); absent while nothing is stored.
+    /// Bytes of the pages in memory, before compression, by memory used (pool and slot table); absent while
+    /// there are none.
     pub ratio: Option<f64>,
     /// Pages by state.
     pub pages: PagesReport,
     /// What it costs.
     pub memory: MemoryReport,
+    /// Its backing, and what is parked there; absent without one.
+    pub parking: Option<ParkingReport>,
     /// The server process.
     pub server: ServerReport,
     /// Requests by operation name.
@@ -69,6 +73,8 @@ pub struct PagesReport {
     pub same_filled: u64,
     /// Kept as they are because they do not compress.
     pub raw: u64,
+    /// Moved to the backing.
+    pub parked: u64,
     /// Freed by compaction so far.
     pub compacted: u64,
 }
@@ -172,6 +178,8 @@ impl Report {
         let (mm, memory) = (stats.mm, stats.memory);
         let (codec, level) = disk.store().codec();
         let stored = mm.orig_data_size / pagefold_page::PAGE_SIZE as u64;
+        let parking = ParkingReport::of(disk);
+        let parked = parking.as_ref().map_or(0, |p| p.pages);
         let cost = mm.mem_used_total + memory.slots + memory.links;
         let io = OPERATIONS.iter().map(|&o| {
             let t = disk.meter().traffic(o);
@@ -179,6 +187,7 @@ impl Report {
             let report = IoReport { requests: t.requests, bytes: t.bytes, errors: t.errors, latency };
             (o.name().to_string(), report)
         });
+        let in_memory = stored.saturating_sub(parked) * pagefold_page::PAGE_SIZE as u64;
         let shown = |a: &attributes::Attribute| Some((a.name.to_string(), a.show(disk).ok()?));
         Report {
             name: disk.name().to_string(),
@@ -190,12 +199,13 @@ impl Report {
             codec: CodecReport { name: codec.to_string(), level, dictionary_bytes: disk.dictionary_bytes() },
             original_bytes: mm.orig_data_size,
             compressed_bytes: mm.compr_data_size,
-            ratio: (mm.orig_data_size > 0 && cost > 0).then(|| mm.orig_data_size as f64 / cost as f64),
+            ratio: (in_memory > 0 && cost > 0).then(|| in_memory as f64 / cost as f64),
             pages: PagesReport {
                 stored,
-                folded: stored.saturating_sub(mm.same_pages + mm.huge_pages),
+                folded: stored.saturating_sub(mm.same_pages + mm.huge_pages + parked),
                 same_filled: mm.same_pages,
                 raw: mm.huge_pages,
+                parked,
                 compacted: mm.pages_compacted,
             },
             memory: MemoryReport {
@@ -206,6 +216,7 @@ impl Report {
                 ready_bytes: memory.ready,
                 server_rss_bytes: pagefold_sys::pidfd::own_rss_bytes(),
             },
+            parking,
             server: ServerReport { pid: std::process::id(), version: env!("CARGO_PKG_VERSION").to_string() },
             io: io.collect(),
             events: EventsReport {
@@ -218,7 +229,7 @@ impl Report {
                 slow_writes: stats.slow_writes,
             },
             used_by,
-            attributes: attributes::TABLE.iter().filter_map(shown).collect(),
+            attributes: attributes::all().filter_map(shown).collect(),
         }
     }
 }

@@ -6,22 +6,28 @@
 //! threads. Then the state file, the control socket, and the word that all is
 //! ready. After that nothing in this process has a right that serving does not need,
 //! not even that to unmount: what a loop door leaves is cleared by the command that
-//! removes the disk, with that command's own rights.
+//! removes the disk, with that command's own rights. So is a backing file that was made
+//! for the disk; the server has it as a descriptor and never uses its path.
 
+use super::attributes::Host;
 use super::config::{DoorChoice, ServeConfig};
 use super::control::{Answer, Control};
 use super::disk::Disk;
 use super::door::{self, Door};
+use super::parked::{PassProgress, PassReport};
+use super::pass::Passes;
 use super::protocol::{Request, Response};
 use super::report::Report;
 use super::startup::Line;
-use super::{Ready, attributes};
+use super::{Ready, attributes, backing, parked};
 use crate::failure::{Failure, Outcome};
-use crate::runtime::state::{DoorState, State};
+use crate::runtime::state::{BackingFile, DoorState, State};
 use crate::runtime::{DiskDir, Runtime};
+use pagefold_store::parking::{ParkError, Selection};
 use pagefold_sys::privileges::CapabilitySet;
 use pagefold_sys::signal::Termination;
 use pagefold_sys::{pidfd, privileges, ready};
+use std::fs::File;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -31,28 +37,35 @@ use std::sync::atomic::{AtomicBool, Ordering};
 struct Server {
     disk: Disk,
     door: Box<dyn Door>,
+    /// The backing file that is removed with the disk.
+    created: Option<BackingFile>,
     /// Set when the device has been given up by request.
     removed: AtomicBool,
+    /// What parks pages.
+    passes: Passes,
     /// Closed to wake the main thread then; it polls the other end.
     wake: UnixStream,
 }
 
 /// Serves a disk until it is removed or told to end. The lock is held by the caller all the while.
-pub fn run(config: &ServeConfig, dir: &DiskDir, line: Line) -> Outcome<()> {
+/// `backing` is what the configuration says that pages are parked on.
+pub fn run(config: &ServeConfig, dir: &DiskDir, line: Line, backing: Option<File>) -> Outcome<()> {
     privileges::private_files();
     privileges::forbid_dumps()?;
     privileges::forbid_new()?;
     let signals = Termination::listen()?;
-    let (server, wakened) = set_up(config, dir)?;
+    let (server, wakened) = set_up(config, dir, backing)?;
     let state = server.state();
     line.ready(&Ready { device: state.device(), door: server.door.kind().to_string() })?;
     eprintln!("serving {} as {}", dir.name(), state.device());
-    wait_for_the_end(&server, &signals, &wakened, line)?;
+    let waited = wait_for_the_end(&server, &signals, &wakened, line);
+    server.passes.end();
+    waited?;
     eprintln!("ending");
     leave(&server, dir)
 }
 
-fn set_up(config: &ServeConfig, dir: &DiskDir) -> Outcome<(Arc<Server>, UnixStream)> {
+fn set_up(config: &ServeConfig, dir: &DiskDir, backing: Option<File>) -> Outcome<(Arc<Server>, UnixStream)> {
     let failed = |e| Failure::io("making a pair of sockets", &e);
     let (wake, wakened) = UnixStream::pair().map_err(failed)?;
     privileges::drop_capabilities_except(privileges::SET_UP)?;
@@ -60,10 +73,14 @@ fn set_up(config: &ServeConfig, dir: &DiskDir) -> Outcome<(Arc<Server>, UnixStre
         DoorChoice::Loop => door::prepare_for_swap(),
         _ => CapabilitySet::empty(),
     };
-    let disk = without_capabilities(keep, || Disk::new(dir.name().clone(), config))?;
-    dir.write_state(&state(&disk, door::planned(config, dir)))?;
+    let make = || Disk::new(dir.name().clone(), config, backing::medium(config.backing.as_ref(), backing)?);
+    let disk = without_capabilities(keep, make)?;
+    let created = backing::to_remove(config);
+    dir.write_state(&state(&disk, door::planned(config, dir), created.clone()))?;
     let door = door::open(config, &disk, dir, keep)?;
-    let server = Arc::new(Server { disk, door, removed: AtomicBool::new(false), wake });
+    let (passes, removed) = (Passes::default(), AtomicBool::new(false));
+    let server = Arc::new(Server { disk, door, created, removed, passes, wake });
+    server.passes.start_parker(server.disk.store())?;
     dir.write_state(&server.state())?;
     Control::bind(&dir.control_path())?.serve(server.clone())?;
     Ok((server, wakened))
@@ -111,8 +128,8 @@ fn leave(server: &Server, dir: &DiskDir) -> Outcome<()> {
     let mut state = server.state();
     state.ended = true;
     dir.write_state(&state)?;
-    match state.door {
-        Some(DoorState::Nbd { .. }) => {
+    match (state.door, state.backing) {
+        (Some(DoorState::Nbd { .. }), None) => {
             let runtime = Runtime::around(dir)?;
             let _lock = runtime.lock()?;
             dir.remove()
@@ -121,26 +138,21 @@ fn leave(server: &Server, dir: &DiskDir) -> Outcome<()> {
     }
 }
 
-fn state(disk: &Disk, door: Option<DoorState>) -> State {
+fn state(disk: &Disk, door: Option<DoorState>, backing: Option<BackingFile>) -> State {
     State {
         name: disk.name().clone(),
         server: pidfd::Identity::of_self().map(Into::into),
         size_bytes: disk.size_bytes(),
         created_unix_s: disk.created_unix_s(),
         door,
+        backing,
         ended: false,
     }
 }
 
 impl Server {
     fn state(&self) -> State {
-        state(&self.disk, Some(self.door.state()))
-    }
-
-    fn set(&self, changes: &[String]) -> Outcome<()> {
-        let understood: Vec<_> =
-            changes.iter().map(|c| attributes::parse_change(c)).collect::<Outcome<_>>()?;
-        understood.into_iter().try_for_each(|(attribute, value)| attribute.store(&self.disk, value))
+        state(&self.disk, Some(self.door.state()), self.created.clone())
     }
 
     fn remove(&self, force: bool) -> Outcome<()> {
@@ -150,8 +162,44 @@ impl Server {
     }
 }
 
+/// A server with somebody who waits for it.
+struct Asked<'a> {
+    server: &'a Server,
+    tell: &'a mut dyn FnMut(&PassProgress) -> bool,
+}
+
+impl Asked<'_> {
+    fn set(&mut self, changes: &[String]) -> Outcome<()> {
+        let understood = changes.iter().map(|c| attributes::parse_change(c)).collect::<Outcome<_>>()?;
+        attributes::apply(self, understood)
+    }
+
+    fn pass(&mut self, selection: &Selection) -> Outcome<PassReport> {
+        self.server.passes.run(self.server.disk.store(), selection, self.tell)
+    }
+}
+
+impl Host for Asked<'_> {
+    fn disk(&self) -> &Disk {
+        &self.server.disk
+    }
+
+    fn users(&self) -> Vec<String> {
+        self.server.door.users()
+    }
+
+    fn park(&mut self, selection: &Selection) -> Outcome<()> {
+        let report = self.pass(selection)?;
+        match report.failure {
+            None => Ok(()),
+            Some(f) => Err(Failure::new(f.exit, format!("{f}; {} pages were parked", report.parked_pages))),
+        }
+    }
+}
+
 impl Answer for Server {
-    fn answer(&self, request: Request) -> Response {
+    fn answer(&self, request: Request, tell: &mut dyn FnMut(&PassProgress) -> bool) -> Response {
+        let mut asked = Asked { server: self, tell };
         let answer = match request {
             Request::Show {} => {
                 let device = self.state().device();
@@ -161,7 +209,11 @@ impl Answer for Server {
             Request::Get { attribute } => {
                 attributes::find(&attribute).and_then(|a| a.show(&self.disk)).map(Response::Value)
             }
-            Request::Set { changes } => self.set(&changes).map(|()| Response::Done),
+            Request::Set { changes } => asked.set(&changes).map(|()| Response::Done),
+            Request::Park { pages } => {
+                let selection = pages.selection().map_err(|e| parked::failure(&ParkError::Selection(e)));
+                selection.and_then(|s| asked.pass(&s)).map(Response::Parked)
+            }
             Request::Remove { force } => self.remove(force).map(|()| Response::Done),
         };
         answer.unwrap_or_else(Response::Refused)

@@ -1,8 +1,8 @@
 //! Starting a server process and hearing from it.
 //!
 //! The command runs this program again with the hidden command `serve`, and a
-//! socket as its standard input. Over it go the lock of the disk's folder, then one
-//! line with what to serve; back comes one line, ready or why not; the command
+//! socket as its standard input. Over it go the lock of the disk's folder, then what
+//! pages are parked on, if anything, as open files, then one line with what to serve; back comes one line, ready or why not; the command
 //! answers with a line, and only then does the server stay. If either side ends too
 //! early the other sees the end of the socket: the server leaves, or the command
 //! cleans up. For a server in the foreground the socket stays open for as long as
@@ -87,11 +87,13 @@ pub fn serve_from_stdin() -> Outcome<()> {
     detach::new_session();
     detach::set_name(c"pagefold");
     let lock: OwnedFd = handover::recv_fd(&stream).ok().flatten().ok_or_else(not_ours)?;
+    let backing = handover::recv_fd(&stream).ok().flatten().map(File::from);
     let text = protocol::read_line(&mut BufReader::new(&stream), MAX_LINE).ok().flatten();
     let start: Start = text.and_then(|t| serde_json::from_slice(&t).ok()).ok_or_else(not_ours)?;
     let dir = DiskDir::at(start.dir)?;
     let report = stream.try_clone().map_err(|e| Failure::io("duplicating a socket", &e))?;
-    let served = server::run(&start.config, &dir, Line { stream, foreground: start.foreground });
+    let line = Line { stream, foreground: start.foreground };
+    let served = server::run(&start.config, &dir, line, backing);
     if let Err(failure) = &served {
         // Before the device was ready, the command hears it; afterwards only the log does.
         let _ = protocol::line(&Said::Failed(failure.clone())).map(|line| (&report).write_all(&line));
@@ -108,19 +110,27 @@ pub struct Started {
     child: Child,
 }
 
+/// Open files that a server is handed.
+pub struct Handed<'a> {
+    /// The held lock of the disk's folder.
+    pub lock: &'a File,
+    /// What pages are parked on, as the configuration says.
+    pub backing: Option<&'a File>,
+}
+
 /// Starts a server for the disk of `dir` and waits until its device is ready.
 ///
-/// `lock` is the held lock of the folder; the server gets a duplicate. A failure leaves no process,
-/// but perhaps things in the folder, which the caller clears.
+/// The server gets duplicates of the descriptors. A failure leaves no process, but perhaps things in the
+/// folder, which the caller clears.
 pub fn start(
     config: &ServeConfig,
     dir: &DiskDir,
-    lock: &File,
+    handed: &Handed,
     foreground: bool,
     signals: &Termination,
 ) -> Outcome<Started> {
     let (stream, mut child) = spawn(dir, foreground)?;
-    let outcome = converse(&stream, config, dir, lock, foreground, signals);
+    let outcome = converse(&stream, config, dir, handed, foreground, signals);
     match outcome {
         Ok(ready) => Ok(Started { ready, stream, child }),
         Err(stop) => {
@@ -173,13 +183,14 @@ fn converse(
     mut stream: &UnixStream,
     config: &ServeConfig,
     dir: &DiskDir,
-    lock: &File,
+    handed: &Handed,
     foreground: bool,
     signals: &Termination,
 ) -> Result<Ready, Stop> {
     let start = Start { config: config.clone(), dir: dir.path().to_path_buf(), foreground };
     let line = protocol::line(&start).map_err(Stop::Said)?;
-    handover::send_fd(stream, lock).map_err(|_| Stop::Died)?;
+    handover::send_fd(stream, handed.lock).map_err(|_| Stop::Died)?;
+    handover::send_optional_fd(stream, handed.backing).map_err(|_| Stop::Died)?;
     stream.write_all(&line).map_err(|_| Stop::Died)?;
     match ready::wait([stream.as_fd(), signals.as_fd()], Some(START_PATIENCE)) {
         Ok([_, true]) => return Err(Stop::Interrupted),

@@ -7,7 +7,7 @@ use crate::parking::{Reader, Wanted};
 use crate::slot::{Content, Generation, Slot, SlotGuard};
 use pagefold_codec::{CodecError, same_filled};
 use pagefold_page::{PAGE_SIZE, Page, PageIndex};
-use pagefold_pool::{Handle, Owner, OwnerKind, PutError, SourceError};
+use pagefold_pool::{FRAME_LEN, Handle, Owner, OwnerKind, PutError, SourceError};
 use std::mem::MaybeUninit;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -16,18 +16,21 @@ use std::sync::atomic::Ordering::Relaxed;
 const RAW_LEN_MIN: usize = PAGE_SIZE - PAGE_SIZE / 32;
 
 /// Times that a write gets memory ready, sees other threads take it, and tries again.
-const DRY_MAX: usize = 64;
+const DRY_MAX: u32 = 64;
+
+/// How often a write has done so.
+struct Tries(u32);
 
 impl Store {
     /// The slot of a page, allocated if need be.
     pub(crate) fn slot(&self, index: PageIndex) -> Result<&Slot, StoreError> {
-        for _ in 0..DRY_MAX {
+        let mut tries = Tries(0);
+        loop {
             match self.table.ensure(index, self.pool.source()) {
                 Ok(slot) => return Ok(slot),
-                Err(e) => self.get_ready(index, e)?,
+                Err(e) => self.get_ready(index, e, &mut tries)?,
             }
         }
-        Err(StoreError::NoMemory { index, source: SourceError::ReserveEmpty })
     }
 
     /// What `page` becomes, its object stored but in no slot yet.
@@ -37,15 +40,15 @@ impl Store {
         {
             return Ok(Content::SameFilled(fill_word));
         }
-        for _ in 0..DRY_MAX {
+        let mut tries = Tries(0);
+        loop {
             match self.try_fold(cpu, index, page)? {
                 Ok(content) => return Ok(content),
                 // The stream is back by now: others compress while this thread waits for memory.
-                Err(e) => self.get_ready(index, e)?,
+                Err(e) => self.get_ready(index, e, &mut tries)?,
             }
             self.counters.add(cpu, Counter::SlowWrites, 1);
         }
-        Err(StoreError::NoMemory { index, source: SourceError::ReserveEmpty })
     }
 
     /// One compression with this CPU's stream and one attempt at storing the result.
@@ -71,12 +74,28 @@ impl Store {
     }
 
     /// After an attempt that found no memory: gets some, or says why there is none.
-    fn get_ready(&self, index: PageIndex, error: PutError) -> Result<(), StoreError> {
-        match error {
-            PutError::Dry => self.pool.refill(),
+    fn get_ready(&self, index: PageIndex, error: PutError, tries: &mut Tries) -> Result<(), StoreError> {
+        let ready = match error {
+            PutError::Dry if tries.0 >= DRY_MAX => Err(SourceError::ReserveEmpty),
+            PutError::Dry => {
+                tries.0 += 1;
+                self.pool.refill()
+            }
+            // Not counted: many writers may wait for one frame, and parking itself says when it is in vain.
+            PutError::Refused(SourceError::Limit { .. }) if self.wait_for_parking() => Ok(()),
             PutError::Refused(source) => Err(source),
-        }
-        .map_err(|source| StoreError::NoMemory { index, source })
+        };
+        ready.map_err(|source| StoreError::NoMemory { index, source })
+    }
+
+    /// At the memory limit: waits until automatic parking has made room. False if it does not run or cannot.
+    fn wait_for_parking(&self) -> bool {
+        let arena = self.pool.source().arena();
+        let is_room = || {
+            let stats = arena.stats();
+            stats.in_use_bytes + FRAME_LEN as u64 <= stats.limit_bytes
+        };
+        self.parking.as_ref().is_some_and(|p| p.policy().state().throttle().wait_for_room(&is_room))
     }
 
     /// Puts contents in a slot and frees what they replace.
@@ -122,7 +141,7 @@ impl Store {
     /// Reads a slot's page, and says which generation of it this was.
     pub(crate) fn unfold(
         &self,
-        reader: Reader,
+        reader: &mut Reader,
         index: PageIndex,
         slot: &Slot,
         page: &mut Page,

@@ -19,9 +19,18 @@ impl Store {
     /// Fills `buf` from byte `offset`. What was never written reads as zeroes.
     pub fn read(&self, offset: u64, buf: &mut [u8]) -> Result<(), StoreError> {
         self.check_range(offset, buf.len() as u64)?;
+        let mut reader = Reader::default();
+        let result = self.read_spans(offset, buf, &mut reader);
+        if let Some(parking) = &self.parking {
+            parking.end_reader(reader);
+        }
+        result
+    }
+
+    fn read_spans(&self, offset: u64, buf: &mut [u8], reader: &mut Reader) -> Result<(), StoreError> {
         for span in spans(offset, buf.len()) {
-            let pages_ahead = (buf.len() - span.at - span.len) / PAGE_SIZE;
-            self.read_span(&span, pages_ahead, &mut buf[span.at..span.at + span.len])
+            reader.pages_ahead = (buf.len() - span.at - span.len) / PAGE_SIZE;
+            self.read_span(&span, reader, &mut buf[span.at..span.at + span.len])
                 .inspect_err(|_| self.counters.add(cpu::current(), Counter::FailedReads, 1))?;
         }
         Ok(())
@@ -108,12 +117,12 @@ impl Store {
         }
     }
 
-    fn read_span(&self, span: &Span, pages_ahead: usize, out: &mut [u8]) -> Result<(), StoreError> {
+    fn read_span(&self, span: &Span, reader: &mut Reader, out: &mut [u8]) -> Result<(), StoreError> {
         let Some(slot) = self.table.get(span.index).filter(|slot| !slot.is_empty()) else {
             out.fill(0);
             return Ok(());
         };
-        let reader = Reader { cpu: cpu::current(), pages_ahead };
+        reader.cpu = cpu::current();
         if let Ok(page) = <&mut Page>::try_from(&mut *out) {
             self.unfold(reader, span.index, slot, page)?;
             return Ok(());
@@ -138,8 +147,13 @@ impl Store {
         let slot = self.slot(span.index)?;
         let mut page = [0; PAGE_SIZE];
         loop {
-            let reader = Reader { cpu, pages_ahead: 0 };
-            let seen = self.unfold(reader, span.index, slot, &mut page)?;
+            let mut reader = Reader::default();
+            reader.cpu = cpu;
+            let seen = self.unfold(&mut reader, span.index, slot, &mut page);
+            if let Some(parking) = &self.parking {
+                parking.end_reader(reader);
+            }
+            let seen = seen?;
             change(&mut page[span.start..span.start + span.len]);
             let new = self.fold(cpu, span.index, &page)?;
             if self.publish_if_unchanged(cpu, slot, seen, new) {

@@ -2,10 +2,10 @@
 //!
 //! A record is read with what else is in the blocks it touches. When pages are read in
 //! the order in which they lie in the log, or a request spans several pages, a longer
-//! run is read at once and kept for a while: its segment stays pinned, so the bytes
-//! stay true. A slot whose record lies in such a window needs no read of its own. A
-//! window is a guess: what does not verify in it is read again by itself, and only that
-//! can fail.
+//! run is read at once and kept, first for the rest of the request and then, shared,
+//! for a while: its segment stays pinned, so the bytes stay true. A slot whose record
+//! lies in a run needs no read of its own. A run is a guess: what does not verify in it
+//! is read again by itself, and only that can fail.
 
 use crate::parking::blocks::Blocks;
 use crate::parking::log::{Log, RECORD_HEADER_LEN, RecordHeader, Seed, SegmentIndex};
@@ -15,10 +15,10 @@ use crate::slot::{Generation, Parked};
 use pagefold_backing::{BackingError, Buffer, Demand};
 use pagefold_page::{PAGE_SIZE, PageIndex};
 
-/// Bytes of a run of neighbours.
+/// Most bytes of a run of neighbours.
 const RUN_LEN: u64 = 64 << 10;
-/// Runs kept.
-const WINDOWS: usize = 4;
+/// Runs kept for all.
+const RUNS: usize = 4;
 /// Reads remembered to notice that one continues another.
 const RECENT: usize = 8;
 /// The longest gap between the records of pages that lie in order, bytes: padding and a header.
@@ -41,31 +41,47 @@ pub(crate) struct Wanted {
     pub(crate) parked: Parked,
 }
 
-/// Bytes of the log that were read ahead.
-struct Window {
+/// Bytes of the log that were read at once. Its segment is pinned, and to be unpinned with it.
+pub(crate) struct Run {
     offset: u64,
     buf: Buffer,
     len: usize,
     segment: SegmentIndex,
 }
 
-/// What is known from earlier reads.
+impl Run {
+    /// The bytes from `offset` on, if it has them.
+    fn find(&self, offset: u64, len: usize) -> Option<&[u8]> {
+        let at = usize::try_from(offset.checked_sub(self.offset)?).ok()?;
+        self.buf[..self.len].get(at..at + len)
+    }
+}
+
+/// A request that reads pages, one after the other.
+#[derive(Default)]
+pub(crate) struct Reader {
+    /// Where it runs.
+    pub(crate) cpu: usize,
+    /// Pages of it that follow the one being read.
+    pub(crate) pages_ahead: usize,
+    /// What it read last of the log.
+    run: Option<Run>,
+}
+
+/// What is known from earlier requests.
 #[derive(Default)]
 pub(crate) struct ReadAhead {
-    windows: [Option<Window>; WINDOWS],
-    next_window: usize,
+    runs: [Option<Run>; RUNS],
+    next_run: usize,
     /// Page, and end of its record.
     recent: [(u64, u64); RECENT],
     next_recent: usize,
 }
 
 impl ReadAhead {
-    /// The bytes from `offset` on, if a window has them.
+    /// The bytes from `offset` on, if a run has them.
     fn find(&self, offset: u64, len: usize) -> Option<&[u8]> {
-        self.windows.iter().flatten().find_map(|w| {
-            let at = usize::try_from(offset.checked_sub(w.offset)?).ok()?;
-            w.buf[..w.len].get(at..at + len)
-        })
+        self.runs.iter().flatten().find_map(|run| run.find(offset, len))
     }
 
     /// Notes a read; tells whether it continues an earlier one.
@@ -84,16 +100,14 @@ impl ReadAhead {
 
 impl Parking {
     /// Gets a parked page's verified bytes and hands them to `with`. The caller has pinned the place.
-    ///
-    /// `pages_ahead` is how many more pages the same request wants.
     pub(crate) fn fetch<T>(
         &self,
         wanted: Wanted,
-        pages_ahead: usize,
+        reader: &mut Reader,
         with: impl FnOnce(&[u8]) -> T,
     ) -> Result<T, FetchError> {
         match &self.layout {
-            Layout::Log(log) => self.fetch_record(log, wanted, pages_ahead, with),
+            Layout::Log(log) => self.fetch_record(log, wanted, reader, with),
             Layout::Blocks(_) => self.fetch_block(wanted, with),
         }
     }
@@ -111,7 +125,7 @@ impl Parking {
         &self,
         log: &Log,
         wanted: Wanted,
-        pages_ahead: usize,
+        reader: &mut Reader,
         with: impl FnOnce(&[u8]) -> T,
     ) -> Result<T, FetchError> {
         let start = Log::offset(wanted.parked);
@@ -119,6 +133,12 @@ impl Parking {
         let mut copy = [0; RECORD_HEADER_LEN + PAGE_SIZE];
         let mut is_sequential = false;
         let seed = log.seed_of(wanted.parked);
+        if let Some(bytes) = reader.run.as_ref().and_then(|run| run.find(start, len))
+            && let Some(bytes) = verified(bytes, wanted, seed)
+        {
+            add(&self.counters().read_ahead_hits, 1);
+            return Ok(with(bytes));
+        }
         // Never waited for: a reader that finds it taken reads its page by itself.
         if let Some(mut ahead) = self.ahead.try_lock() {
             is_sequential = ahead.note(wanted.index, start, start + len as u64);
@@ -131,9 +151,16 @@ impl Parking {
                 }
             }
         }
-        if (is_sequential || pages_ahead > 1) && self.read_run(log, start, len) {
-            let found = self.ahead.lock().find(start, len).map(|bytes| copy[..len].copy_from_slice(bytes));
-            if let Some(bytes) = found.and_then(|()| verified(&copy[..len], wanted, seed)) {
+        let run_len = match is_sequential {
+            true => RUN_LEN,
+            false => ((reader.pages_ahead + 1) as u64 * PAGE_SIZE as u64).min(RUN_LEN),
+        };
+        if (is_sequential || reader.pages_ahead > 0)
+            && let Some(run) = self.read_run(log, start, len, run_len)
+        {
+            self.end_run(reader.run.take());
+            let bytes = reader.run.insert(run).find(start, len);
+            if let Some(bytes) = bytes.and_then(|bytes| verified(bytes, wanted, seed)) {
                 return Ok(with(bytes));
             }
         }
@@ -154,40 +181,49 @@ impl Parking {
         Ok(buf)
     }
 
-    /// Reads a run of records into a window, if there is a buffer to spare and no error.
-    fn read_run(&self, log: &Log, start: u64, len: usize) -> bool {
+    /// Reads a run of records, if there is a buffer to spare and no error.
+    fn read_run(&self, log: &Log, start: u64, len: usize, run_len: u64) -> Option<Run> {
         let segment = log.segments.containing(start);
         let block = self.backing().block_bytes() as u64;
-        let from = start / block * block;
+        let offset = start / block * block;
         let segment_end = log.segments.start(segment) + u64::from(log.segments.segment_len());
-        let run_len = (segment_end - from).min(RUN_LEN) as usize;
+        let run_len = run_len.next_multiple_of(block).min(segment_end - offset) as usize;
         if run_len <= len {
-            return false;
+            return None;
         }
-        let Some(mut buf) = self.buffers().get(run_len, Demand::BestEffort) else { return false };
-        if self.backing().read_at(from, &mut buf[..run_len]).is_err() {
-            return false;
-        }
+        let mut buf = self.buffers().get(run_len, Demand::BestEffort)?;
+        self.backing().read_at(offset, &mut buf[..run_len]).ok()?;
         add(&self.counters().reads, 1);
         add(&self.counters().read_bytes, run_len as u64);
         // The caller has pinned the segment, so this does not come too late.
         log.segments.pin(segment);
-        let mut ahead = self.ahead.lock();
-        let at = ahead.next_window;
-        ahead.next_window = (at + 1) % WINDOWS;
-        let old = ahead.windows[at].replace(Window { offset: from, buf, len: run_len, segment });
-        drop(ahead);
-        if let Some(old) = old {
-            log.segments.unpin(old.segment);
+        Some(Run { offset, buf, len: run_len, segment })
+    }
+
+    /// The request is over: what it read last is kept for others that continue it.
+    pub(crate) fn end_reader(&self, reader: Reader) {
+        let Some(run) = reader.run else { return };
+        let old = match self.ahead.try_lock() {
+            Some(mut ahead) => {
+                let at = ahead.next_run;
+                ahead.next_run = (at + 1) % RUNS;
+                ahead.runs[at].replace(run)
+            }
+            None => Some(run),
+        };
+        self.end_run(old);
+    }
+
+    fn end_run(&self, run: Option<Run>) {
+        if let (Some(run), Layout::Log(log)) = (run, &self.layout) {
+            log.segments.unpin(run.segment);
         }
-        true
     }
 
     /// Lets go of what was read ahead, and of the segments it is in.
     pub(crate) fn forget_read_ahead(&self) {
-        let Layout::Log(log) = &self.layout else { return };
-        let windows = std::mem::take(&mut self.ahead.lock().windows);
-        windows.into_iter().flatten().for_each(|window| log.segments.unpin(window.segment));
+        let runs = std::mem::take(&mut self.ahead.lock().runs);
+        runs.into_iter().for_each(|run| self.end_run(run));
     }
 }
 

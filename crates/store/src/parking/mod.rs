@@ -43,16 +43,15 @@ mod upkeep;
 
 pub use error::{AttachError, ParkError, SelectionError};
 pub use log::MAGIC;
-pub use policy::{Condition, Parker, Policy};
+pub use policy::{Condition, Parker, Policy, Throttled};
 pub use report::{ParkReport, Progress};
 pub use selection::{Selection, Which};
 pub use settings::{BATCH_MAX, Settings};
 pub use stats::{BdStat, ParkStats};
 
-pub(crate) use fetch::Wanted;
-pub(crate) use readback::Reader;
+pub(crate) use fetch::{Reader, Wanted};
 
-use crate::engine::{Clock, Store};
+use crate::engine::{Clock, Store, StoreError};
 use crate::slot::Parked;
 use blocks::{BlockPacker, Blocks};
 use control::Control;
@@ -65,7 +64,7 @@ use parking_lot::Mutex;
 use pass::{OnProgress, Pass, Wants};
 use stats::{ParkCounters, add, take};
 use std::ops::{ControlFlow, RangeInclusive};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// How parked pages lie on the backing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -115,7 +114,11 @@ pub struct Parking {
     /// One pass at a time.
     heads: Mutex<Heads>,
     ahead: Mutex<ReadAhead>,
+    on_failure: OnceLock<Box<OnFailure>>,
 }
+
+/// Told of a parked page that could not be read back.
+pub type OnFailure = dyn Fn(&StoreError) + Send + Sync;
 
 impl Parking {
     /// Takes a backing into use: clears its first MiB and writes its superblock. What it held is lost.
@@ -140,6 +143,7 @@ impl Parking {
             clock: Clock::new(),
             heads: Mutex::default(),
             ahead: Mutex::default(),
+            on_failure: OnceLock::new(),
         };
         parking.write_superblock(id, pages)?;
         Ok(parking)
@@ -169,7 +173,19 @@ impl Parking {
 
     /// How automatic parking is.
     pub fn condition(&self) -> Condition {
-        Condition::Off
+        self.policy.condition()
+    }
+
+    /// Has every page that could not be read back told to `tell`, with its place on the medium: for a log. Set
+    /// once; a second is ignored. Called by the thread that reads, with nothing locked.
+    pub fn on_failure(&self, tell: impl Fn(&StoreError) + Send + Sync + 'static) {
+        let _ = self.on_failure.set(Box::new(tell));
+    }
+
+    fn tell_failure(&self, error: &StoreError) {
+        if let Some(tell) = self.on_failure.get() {
+            tell(error);
+        }
     }
 
     /// The medium, in a few words.

@@ -100,7 +100,7 @@ impl<'a> Pass<'a> {
         loop {
             index = self.store.table.next_allocated(index);
             self.progress.seen_pages = before + index.0.min(run.end() + 1) - run.start();
-            if index.0 >= next_report {
+            if index.0 >= next_report || self.report.parked_pages != self.progress.parked_pages {
                 next_report = index.0 + SLOTS_PER_REPORT;
                 self.tell(on_progress)?;
             }

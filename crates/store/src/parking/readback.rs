@@ -6,7 +6,7 @@
 //! is still where it was read.
 
 use crate::engine::{Store, StoreError};
-use crate::parking::fetch::{FetchError, Wanted};
+use crate::parking::fetch::{FetchError, Reader, Wanted};
 use crate::parking::stats::add;
 use crate::parking::{LayoutKind, Parking};
 use crate::slot::{Content, Generation, Parked, Slot, SlotGuard, Stamp};
@@ -15,21 +15,13 @@ use pagefold_page::{PAGE_SIZE, Page, PageIndex};
 use pagefold_pool::{Owner, OwnerKind};
 use pagefold_sys::cpu;
 
-/// Who reads, and how much more they want.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Reader {
-    pub(crate) cpu: usize,
-    /// Pages of the same request that follow.
-    pub(crate) pages_ahead: usize,
-}
-
 impl Store {
     /// Reads a page that was parked when `guard` was taken. `None` if it was changed meanwhile: to be
     /// repeated.
     pub(crate) fn read_back(
         &self,
         parking: &Parking,
-        reader: Reader,
+        reader: &mut Reader,
         wanted: Wanted,
         slot: &Slot,
         mut guard: SlotGuard,
@@ -40,15 +32,16 @@ impl Store {
         // Under the lock: the slot has its record there, so the place is in use until it is pinned.
         parking.pin(wanted.parked);
         drop(guard);
-        let expanded = parking.fetch(wanted, reader.pages_ahead, |bytes| {
-            self.expand(reader.cpu, wanted, bytes, page).map(|()| match promotes {
-                true => self.object_of(parking, reader.cpu, wanted, bytes, page),
+        let cpu = reader.cpu;
+        let expanded = parking.fetch(wanted, reader, |bytes| {
+            self.expand(cpu, wanted, bytes, page).map(|()| match promotes {
+                true => self.object_of(parking, cpu, wanted, bytes, page),
                 false => None,
             })
         });
         let outcome = self.look_again(parking, wanted, slot, expanded);
         parking.unpin(wanted.parked);
-        outcome
+        outcome.inspect_err(|error| parking.tell_failure(error))
     }
 
     fn look_again(

@@ -20,8 +20,9 @@ const CLAMP_TICKS: u64 = 1 << 13;
 const FREE_SHARE: u32 = 16;
 
 impl Store {
-    /// Does what is due. Short, but for a walk over the slots every half an hour.
-    pub fn tend(&self) {
+    /// Does what is due. Short, but for a walk over the slots every half an hour. `clean` says whether the
+    /// cleaner may write a little.
+    pub fn tend(&self, clean: bool) {
         let Some(parking) = self.parking() else { return };
         let before = parking.clock.now();
         let now = parking.clock.tick();
@@ -30,7 +31,9 @@ impl Store {
         }
         if let Some(log) = parking.log() {
             discard_freed(parking, log);
-            self.clean_a_little(parking, log);
+            if clean {
+                self.clean_a_little(parking, log);
+            }
         }
     }
 

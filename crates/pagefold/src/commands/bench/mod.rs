@@ -11,7 +11,8 @@
 //! | `pages` | page sets: captured files, or a stand-in |
 //! | `subject`, `engine`, `zram` | what is measured: one trait, pagefold and the kernel |
 //! | `compare`, `same_filled`, `threads`, `density` | the measurements |
-//! | `stats`, `report` | medians and spread; tables and JSON |
+//! | `park` | the measurements of parking, a folder of their own |
+//! | `stats`, `report`, `table` | medians and spread; tables and JSON |
 //!
 //! Doors are not measured here but by `bench/doors.py`, which needs clients from outside.
 
@@ -19,12 +20,14 @@ mod compare;
 mod density;
 mod engine;
 mod pages;
+mod park;
 mod plan;
 mod report;
 mod same_filled;
 mod stats;
 mod store;
 mod subject;
+mod table;
 mod threads;
 mod zram;
 
@@ -40,6 +43,12 @@ pub enum BenchCommand {
     /// it exists and is not in use (needs root; the device is put back as it was). Says what is
     /// missing and measures the rest. A missed target is printed and is no failure.
     Store(StoreArgs),
+    /// Measure parking: batches, the log after a history, bytes, reads beside it, and automatic parking
+    ///
+    /// Measures on a modelled medium (so long a request, so many at once) and on a real file with direct
+    /// I/O, which needs up to a few GiB of room and is gone when the command ends, whatever ends it. All
+    /// pages are read back and compared afterwards. A missed target is printed and is no failure.
+    Park(park::ParkArgs),
 }
 
 /// `bench store`.
@@ -76,5 +85,6 @@ pub enum Measurement {
 pub fn run(command: &BenchCommand) -> anyhow::Result<()> {
     match command {
         BenchCommand::Store(args) => store::run(args),
+        BenchCommand::Park(args) => park::run(args),
     }
 }

@@ -1,21 +1,25 @@
 //! What was measured, as tables and as JSON.
 
 use super::pages::PageSet;
-use super::plan::{Plan, Target};
+use super::plan::Target;
 use super::stats::Rounds;
 use super::subject::Memory;
+use super::table::{self, Table, number};
 use serde::Serialize;
 
 /// Everything measured in one run.
 #[derive(Debug, Serialize)]
 pub struct Report {
     /// The fixed numbers.
-    plan: Plan,
+    plan: serde_json::Value,
     quick: bool,
     /// What was missing, and what is worth knowing.
     notes: Vec<String>,
     /// The page sets.
     pub sets: Vec<SetReport>,
+    /// Figures without a target, beside those with one.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub tables: Vec<Table>,
     /// Figures with a target.
     pub rows: Vec<Row>,
 }
@@ -118,8 +122,9 @@ impl Row {
 
 impl Report {
     /// An empty report of a run with this plan. A quick run's figures are never comparable.
-    pub fn new(plan: Plan, quick: bool, notes: Vec<String>) -> Self {
-        Report { plan, quick, notes, sets: Vec::new(), rows: Vec::new() }
+    pub fn new(plan: impl Serialize, quick: bool, notes: Vec<String>) -> Self {
+        let plan = serde_json::to_value(plan).unwrap_or_default();
+        Report { plan, quick, notes, sets: Vec::new(), tables: Vec::new(), rows: Vec::new() }
     }
 
     /// Adds a note, once.
@@ -151,8 +156,11 @@ impl Report {
         for set in &self.sets {
             text += &set.text();
         }
+        for table in &self.tables {
+            text += &format!("{}\n", table.text());
+        }
         if !self.rows.is_empty() {
-            text += &table(&self.row_cells());
+            text += &table::aligned(&self.row_cells());
             text += "\n";
         }
         for note in &self.notes {
@@ -228,7 +236,7 @@ impl SetReport {
         let comparable = if self.comparable { "" } else { "; NOT COMPARABLE, no captured pages" };
         let share = 100.0 * self.same_filled;
         let what = format!("{}: {} pages, {share:.1} % same-filled{comparable}", self.name, self.pages);
-        format!("{what}\n{}\n", table(&cells))
+        format!("{what}\n{}\n", table::aligned(&cells))
     }
 }
 
@@ -236,33 +244,10 @@ fn spread(rounds: &Rounds) -> String {
     format!("{:.0} ({:.0}-{:.0})", rounds.median(), rounds.min(), rounds.max())
 }
 
-/// Three or so significant digits.
-fn number(value: f64) -> String {
-    match value.abs() {
-        v if v >= 100.0 => format!("{value:.0}"),
-        v if v >= 10.0 => format!("{value:.1}"),
-        _ => format!("{value:.3}"),
-    }
-}
-
-/// Columns as wide as their widest cell.
-fn table(rows: &[Vec<String>]) -> String {
-    let columns = rows.first().map_or(0, Vec::len);
-    let width = |c: usize| rows.iter().map(|row| row[c].chars().count()).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..columns).map(width).collect();
-    let mut text = String::new();
-    for row in rows {
-        let cells: Vec<_> = row.iter().zip(&widths).map(|(cell, w)| format!("{cell:<w$}")).collect();
-        text += cells.join("  ").trim_end();
-        text.push('\n');
-    }
-    text
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::commands::bench::plan;
+    use crate::commands::bench::plan::{self, Plan};
 
     fn row(ratio: Option<f64>, comparable: bool) -> Row {
         Row { ratio, ..Row::of_all("x", comparable, "ns", "peer", plan::STORE) }

@@ -1,0 +1,322 @@
+use super::*;
+use crate::{Buffer, Demand, Direct, FileOptions, Uring};
+use pagefold_testkit::skipped;
+use std::os::unix::fs::FileExt;
+
+const PAGES: u64 = 64;
+
+/// A file of pages, each filled with its number + 1, and a budget with room for all of them.
+fn setup(test: &str) -> Option<(FileBacking, Buffers)> {
+    let file = tempfile::tempfile().unwrap();
+    for page in 0..PAGES {
+        file.write_all_at(&[page as u8 + 1; 4096], page * 4096).unwrap();
+    }
+    file.sync_all().unwrap();
+    match FileBacking::new(file, FileOptions { direct: Direct::Auto, uring: Uring::On }) {
+        Ok(backing) => Some((backing, Buffers::new(PAGES as usize * 4096).unwrap())),
+        Err(e) => {
+            skipped!("{test}: {e}");
+            None
+        }
+    }
+}
+
+fn request(operation: Operation, page: u64, mut buf: Buffer) -> Request {
+    buf.fill(0xA0 + page as u8);
+    Request { id: page, operation, offset: page * 4096, len_bytes: buf.len(), buf }
+}
+
+fn page_buffer(buffers: &Buffers) -> Buffer {
+    buffers.get(4096, Demand::Required).unwrap()
+}
+
+#[test]
+fn a_ring_that_is_forbidden_meanwhile_loses_nothing() {
+    let Some((backing, buffers)) = setup("a_ring_that_is_forbidden_meanwhile_loses_nothing") else { return };
+    for sent in [0, 3, 8] {
+        let mut queue = UringQueue::new(&backing, 16, &buffers).unwrap();
+        for page in 0..8 {
+            let operation = if page % 2 == 0 { Operation::Read } else { Operation::Write };
+            if page == sent {
+                queue.start();
+            }
+            queue.submit(request(operation, page, page_buffer(&buffers))).unwrap();
+        }
+        if sent == 8 {
+            queue.start();
+        }
+        queue.abandon();
+        queue.submit(request(Operation::Read, 20, page_buffer(&buffers))).unwrap();
+        assert_eq!(queue.in_flight(), 9);
+        let mut done = Vec::new();
+        assert_eq!(queue.complete(usize::MAX, &mut done), 9);
+        assert_eq!((queue.in_flight(), queue.free.len()), (0, 16));
+        for Completion { request, result } in done {
+            let page = request.id as u8;
+            assert_eq!(result, Ok(()));
+            let expected = if request.operation == Operation::Read { page + 1 } else { 0xA0 + page };
+            assert!(request.buf.iter().all(|&b| b == expected), "page {page}");
+        }
+        let mut page = [0; 4096];
+        backing.read_at(5 * 4096, &mut page).unwrap();
+        assert_eq!(page, [0xA5; 4096]);
+    }
+}
+
+/// Buffers that came back are overwritten at once: a late write of the kernel would show.
+#[test]
+fn a_dropped_ring_has_let_go_of_its_buffers() {
+    let Some((backing, buffers)) = setup("a_dropped_ring_has_let_go_of_its_buffers") else { return };
+    for _ in 0..20 {
+        let mut queue = UringQueue::new(&backing, PAGES as usize, &buffers).unwrap();
+        for page in 0..PAGES {
+            queue.submit(request(Operation::Read, page, page_buffer(&buffers))).unwrap();
+        }
+        queue.start();
+        drop(queue);
+        assert_eq!(buffers.stats().in_use_bytes, 0);
+        let mut all = buffers.get(PAGES as usize * 4096, Demand::BestEffort).unwrap();
+        all.fill(0x55);
+        backing.flush().unwrap();
+        assert!(all.iter().all(|&b| b == 0x55));
+    }
+}
+
+#[test]
+fn a_ring_moves_between_threads_with_requests_in_flight() {
+    let Some((backing, buffers)) = setup("a_ring_moves_between_threads_with_requests_in_flight") else {
+        return;
+    };
+    let mut queue = UringQueue::new(&backing, PAGES as usize, &buffers).unwrap();
+    std::thread::scope(|scope| {
+        for page in 0..PAGES {
+            queue.submit(request(Operation::Read, page, page_buffer(&buffers))).unwrap();
+        }
+        queue.start();
+        let done = scope.spawn(move || {
+            let mut done = Vec::new();
+            queue.complete(usize::MAX, &mut done);
+            done
+        });
+        let done = done.join().unwrap();
+        assert_eq!(done.len(), PAGES as usize);
+        assert!(done.iter().all(|c| c.request.buf.iter().all(|&b| b == c.request.id as u8 + 1)));
+    });
+}
+
+#[test]
+fn memory_that_cannot_be_registered_is_used_all_the_same() {
+    let above = Buffers::new(4096).unwrap();
+    let Some((backing, registered)) = setup("memory_that_cannot_be_registered_is_used_all_the_same") else {
+        return;
+    };
+    let below = Buffers::new(4096).unwrap();
+    // An empty region is one that the kernel refuses.
+    let unregistered = Buffers::new(0).unwrap();
+    let mut queue = UringQueue::new(&backing, 4, &unregistered).unwrap();
+    assert_eq!(queue.registered, None);
+    queue.submit(request(Operation::Read, 9, page_buffer(&unregistered))).unwrap();
+    queue.submit(request(Operation::Read, 10, page_buffer(&registered))).unwrap();
+    let mut done = Vec::new();
+    queue.complete(2, &mut done);
+    let mut queue = UringQueue::new(&backing, 4, &registered).unwrap();
+    assert!(queue.registered.is_some());
+    for (page, buffers) in [(11, &above), (12, &below), (13, &registered)] {
+        queue.submit(request(Operation::Read, page, page_buffer(buffers))).unwrap();
+    }
+    queue.submit(request(Operation::Read, 14, Buffer::new(4096))).unwrap();
+    assert_eq!(queue.complete(4, &mut done), 4);
+    assert!(done.iter().all(|c| c.result.is_ok()));
+    assert!(done.iter().all(|c| c.request.buf.iter().all(|&b| b == c.request.id as u8 + 1)));
+}
+
+#[test]
+fn a_file_that_became_shorter_reads_as_zeroes() {
+    let Some((backing, buffers)) = setup("a_file_that_became_shorter_reads_as_zeroes") else { return };
+    let file = backing.file.try_clone().unwrap();
+    file.set_len(2 * 4096 + 1000).unwrap();
+    reads_as_zeroes_behind_its_end(&backing, &buffers);
+    // The kernel clears more of a buffer by itself with direct I/O than without.
+    let direct = FileOptions { direct: Direct::Off, uring: Uring::On };
+    let cached = FileBacking { len_bytes: backing.len_bytes, ..FileBacking::new(file, direct).unwrap() };
+    reads_as_zeroes_behind_its_end(&cached, &buffers);
+}
+
+fn reads_as_zeroes_behind_its_end(backing: &FileBacking, buffers: &Buffers) {
+    let mut queue = UringQueue::new(backing, 4, buffers).unwrap();
+    for page in [1, 2, 3] {
+        queue.submit(request(Operation::Read, page, page_buffer(buffers))).unwrap();
+    }
+    let mut done = Vec::new();
+    queue.complete(usize::MAX, &mut done);
+    done.sort_by_key(|c| c.request.id);
+    let mut expected = vec![2_u8; 4096];
+    expected.extend([3; 1000]);
+    expected.resize(3 * 4096, 0);
+    let queued: Vec<u8> = done.iter().flat_map(|c| c.request.buf.iter().copied()).collect();
+    assert!(queued == expected);
+    // With an aligned buffer and one that is not.
+    let mut positioned = Buffer::copy_of(&vec![9; 3 * 4096 + 1]);
+    backing.read_at(4096, &mut positioned[..3 * 4096]).unwrap();
+    assert!(positioned[..3 * 4096] == expected);
+    backing.read_at(4096, &mut positioned[1..]).unwrap();
+    assert!(positioned[1..] == expected);
+}
+
+#[test]
+fn nothing_is_left_unsent_by_complete() {
+    let Some((backing, buffers)) = setup("nothing_is_left_unsent_by_complete") else { return };
+    let mut queue = UringQueue::new(&backing, 4, &buffers).unwrap();
+    queue.submit(request(Operation::Read, 1, page_buffer(&buffers))).unwrap();
+    assert_eq!(queue.unsent.len(), 1);
+    queue.complete(0, &mut Vec::new());
+    assert_eq!(queue.unsent.len(), 0);
+    queue.submit(request(Operation::Read, 2, page_buffer(&buffers))).unwrap();
+    queue.start();
+    assert_eq!(queue.unsent.len(), 0);
+}
+
+#[test]
+fn long_requests_are_continued() {
+    let Some((backing, buffers)) = setup("long_requests_are_continued") else { return };
+    let mut queue = UringQueue::new(&backing, 2, &buffers).unwrap();
+    let mut done = Vec::new();
+    let len_bytes = 5 * MAX_OPERATION_BYTES + 4096;
+    let mut buf = buffers.get(len_bytes, Demand::BestEffort).unwrap();
+    let pattern = |at: usize| (at / 4096 * 3 + at % 4096 / 512) as u8;
+    buf.iter_mut().enumerate().for_each(|(at, byte)| *byte = pattern(at));
+    queue.submit(Request { id: 1, operation: Operation::Write, offset: 4096, buf, len_bytes }).unwrap();
+    assert_eq!(queue.complete(1, &mut done), 1);
+    // Into memory that is not registered.
+    let buf = Buffer::new(len_bytes);
+    queue.submit(Request { id: 2, operation: Operation::Read, offset: 4096, buf, len_bytes }).unwrap();
+    assert_eq!(queue.complete(1, &mut done), 1);
+    let mut positioned = vec![0; len_bytes];
+    backing.read_at(4096, &mut positioned).unwrap();
+    for read in [&positioned[..], &done[1].request.buf] {
+        assert!(read.iter().enumerate().all(|(at, &byte)| byte == pattern(at)));
+    }
+    assert!(done.iter().all(|c| c.result.is_ok()));
+    let mut edges = [0; 1];
+    backing.read_at(4095, &mut edges).unwrap();
+    assert_eq!(edges, [1]);
+    backing.read_at(4096 + len_bytes as u64, &mut edges).unwrap();
+    assert_eq!(edges, [(4096 + len_bytes).div_euclid(4096) as u8 + 1]);
+}
+
+/// Makes the kernel refuse a system call to the calling thread, from now on.
+fn forbid(call: libc::c_long) {
+    let op = |code, jf, k| libc::sock_filter { code, jt: 0, jf, k };
+    // Load the call's number; unless it is this one, skip the next; refuse with EPERM; allow.
+    let mut program = [
+        op(0x20, 0, 0),
+        op(0x15, 1, call as u32),
+        op(0x06, 0, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32),
+        op(0x06, 0, libc::SECCOMP_RET_ALLOW),
+    ];
+    let filter = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
+    // SAFETY: takes numbers only.
+    let rc = unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) };
+    assert_eq!(rc, 0);
+    // SAFETY: the argument points to a filter whose length is that of its program; the kernel copies it.
+    let rc = unsafe { libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const filter) };
+    assert_eq!(rc, 0, "{}", std::io::Error::last_os_error());
+}
+
+#[test]
+fn where_rings_are_forbidden_there_is_positioned_io() {
+    let outcome = std::thread::spawn(|| {
+        forbid(libc::SYS_io_uring_setup);
+        let file = || {
+            let file = tempfile::tempfile().unwrap();
+            file.set_len(1 << 16).unwrap();
+            file
+        };
+        let options = |uring| FileOptions { direct: Direct::Auto, uring };
+        let refused = FileBacking::new(file(), options(Uring::On)).unwrap_err();
+        assert_eq!(refused.errno(), libc::EPERM);
+        let backing = FileBacking::new(file(), options(Uring::Auto)).unwrap();
+        assert!(backing.describe().ends_with("positioned I/O"), "{}", backing.describe());
+        let buffers = Buffers::new(1 << 16).unwrap();
+        let mut queue = backing.queue(4, &buffers).unwrap();
+        queue.submit(request(Operation::Write, 3, page_buffer(&buffers))).unwrap();
+        let mut done = Vec::new();
+        assert_eq!(queue.complete(1, &mut done), 1);
+        let mut page = [0; 4096];
+        backing.read_at(3 * 4096, &mut page).unwrap();
+        assert_eq!((page, &done[0].result), ([0xA3; 4096], &Ok(())));
+    });
+    outcome.join().unwrap();
+}
+
+/// The same as abandoning by hand, but for the kernel's own refusal.
+#[test]
+fn a_ring_survives_being_forbidden() {
+    let Some((backing, buffers)) = setup("a_ring_survives_being_forbidden") else { return };
+    let outcome = std::thread::spawn(move || {
+        let mut queue = UringQueue::new(&backing, 16, &buffers).unwrap();
+        for page in 0..4 {
+            queue.submit(request(Operation::Read, page, page_buffer(&buffers))).unwrap();
+        }
+        queue.start();
+        forbid(libc::SYS_io_uring_enter);
+        for page in 4..8 {
+            queue.submit(request(Operation::Read, page, page_buffer(&buffers))).unwrap();
+        }
+        let mut done = Vec::new();
+        assert_eq!(queue.complete(usize::MAX, &mut done), 8);
+        assert!(queue.is_broken);
+        assert!(done.iter().all(|c| c.result.is_ok()));
+        assert!(done.iter().all(|c| c.request.buf.iter().all(|&b| b == c.request.id as u8 + 1)));
+        drop(queue);
+        assert_eq!(done.len() as u64 * 4096, buffers.stats().in_use_bytes);
+    });
+    outcome.join().unwrap();
+}
+
+/// What the kernel may report, against a table.
+#[test]
+fn short_results_continue_at_a_block() {
+    let flight = |operation, done_bytes| Flight {
+        request: Request { id: 0, operation, offset: 0, buf: Buffer::copy_of(&[7; 8192]), len_bytes: 8192 },
+        done_bytes,
+    };
+    use Operation::{Read, Write};
+    // Operation, done before, result, block, done after (None: finished), error.
+    let table = [
+        (Read, 0, 8192, 512, None, 0),
+        (Read, 0, 4096, 512, Some(4096), 0),
+        (Read, 4096, 4096, 512, None, 0),
+        (Read, 0, 1000, 1, Some(1000), 0),
+        (Read, 0, 1000, 512, None, 0),
+        (Read, 512, 0, 1, None, 0),
+        (Read, 512, -libc::EINTR, 1, Some(512), 0),
+        (Read, 512, -libc::EIO, 1, None, libc::EIO),
+        (Write, 0, 8192, 512, None, 0),
+        (Write, 0, 1500, 512, Some(1024), 0),
+        (Write, 0, 1500, 1, Some(1500), 0),
+        (Write, 1024, 100, 512, None, libc::EIO),
+        (Write, 0, 0, 1, None, libc::EIO),
+        (Write, 0, -libc::ENOSPC, 512, None, libc::ENOSPC),
+    ];
+    for (operation, before, result, block_bytes, after, errno) in table {
+        let mut flight = flight(operation, before);
+        let progress = note(&mut flight, result, block_bytes);
+        let case = format!("{operation:?} {before} {result} {block_bytes}");
+        match progress {
+            None => assert_eq!(Some(flight.done_bytes), after, "{case}"),
+            Some(ended) => {
+                assert_eq!(after, None, "{case}");
+                assert_eq!(
+                    ended.map_err(|e| e.errno()),
+                    if errno == 0 { Ok(()) } else { Err(errno) },
+                    "{case}"
+                );
+            }
+        }
+    }
+    let mut end_of_file = flight(Read, 4096);
+    assert!(note(&mut end_of_file, 100, 512).is_some());
+    assert_eq!(end_of_file.request.buf[4195..4197], [7, 0]);
+    assert!(end_of_file.request.buf[4196..].iter().all(|&b| b == 0));
+}

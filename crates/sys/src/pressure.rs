@@ -1,0 +1,142 @@
+//! Pressure-stall information: how much tasks of this machine wait for CPUs, memory and I/O.
+//!
+//! The kernel offers one small text file per resource (Documentation/accounting/psi.rst).
+//! Only the `some` line is read: the share of time in which at least one task waited. A
+//! kernel without the facility, one that has it switched off (the file is there and
+//! reading it fails), and text that is not understood are all the same to a caller:
+//! nothing is known. What follows from a pressure is decided elsewhere.
+
+use std::io::Read;
+
+/// The files are two lines of about 70 bytes.
+const TEXT_LEN_MAX: u64 = 4096;
+
+/// What tasks can wait for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Resource {
+    /// A CPU to run on.
+    Cpu,
+    /// Input and output.
+    Io,
+    /// Memory: reclaim, and pages being read back.
+    Memory,
+}
+
+impl Resource {
+    fn path(self) -> &'static str {
+        match self {
+            Resource::Cpu => "/proc/pressure/cpu",
+            Resource::Io => "/proc/pressure/io",
+            Resource::Memory => "/proc/pressure/memory",
+        }
+    }
+}
+
+/// How much at least one task waited.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Stall {
+    /// Share of about the last ten seconds, hundredths of a per cent: 0 to 10 000.
+    pub avg10_centipercent: u32,
+    /// All such time since the machine began, microseconds.
+    pub total_us: u64,
+}
+
+/// The stall of a resource now; `None` if the kernel does not say.
+pub fn read(resource: Resource) -> Option<Stall> {
+    let file = std::fs::File::open(resource.path()).ok()?;
+    let mut text = Vec::with_capacity(256);
+    file.take(TEXT_LEN_MAX).read_to_end(&mut text).ok()?;
+    parse(&text)
+}
+
+/// The `some` line of a pressure file. Unknown fields are passed over; `avg10` and `total` must be there.
+pub fn parse(text: &[u8]) -> Option<Stall> {
+    let text = std::str::from_utf8(text).ok()?;
+    let fields = text.lines().find_map(|line| line.strip_prefix("some "))?;
+    let value = |key: &str| {
+        fields.split_ascii_whitespace().find_map(|field| field.strip_prefix(key)?.strip_prefix('='))
+    };
+    Some(Stall { avg10_centipercent: centipercent(value("avg10")?)?, total_us: number(value("total")?)? })
+}
+
+/// `12.3` or `12.34`, at most 100.
+fn centipercent(text: &str) -> Option<u32> {
+    let (whole, fraction) = text.split_once('.')?;
+    let tenths = match fraction.len() {
+        1 => 10,
+        2 => 1,
+        _ => return None,
+    };
+    let (whole, fraction) = (number(whole)?, number(fraction)?);
+    let sum = whole.checked_mul(100)?.checked_add(fraction * tenths)?;
+    u32::try_from(sum).ok().filter(|share| *share <= 10_000)
+}
+
+/// Digits and nothing else: `parse` alone would take a plus sign.
+fn number(digits: &str) -> Option<u64> {
+    let plain = digits.bytes().all(|b| b.is_ascii_digit());
+    if plain { digits.parse().ok() } else { None }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const REAL: &str = "some avg10=2.30 avg60=1.06 avg300=0.55 total=5412678030\n\
+                        full avg10=0.00 avg60=0.00 avg300=0.00 total=0\n";
+
+    #[test]
+    fn parse_reads_the_some_line_wherever_it_is() {
+        let want = Stall { avg10_centipercent: 230, total_us: 5_412_678_030 };
+        assert_eq!(parse(REAL.as_bytes()), Some(want));
+        // Before Linux 5.13 cpu had no `full` line; nothing says that `some` stays the first one.
+        assert_eq!(parse(REAL.lines().next().unwrap().as_bytes()), Some(want));
+        let swapped: Vec<_> = REAL.lines().rev().collect();
+        assert_eq!(parse(swapped.join("\n").as_bytes()), Some(want));
+        let more = b"some new=1 avg10=100.00 total=18446744073709551615 other=x";
+        assert_eq!(parse(more), Some(Stall { avg10_centipercent: 10_000, total_us: u64::MAX }));
+    }
+
+    #[test]
+    fn what_is_not_understood_is_nothing() {
+        for bad in [
+            "",
+            "\n\n",
+            "some",
+            "some ",
+            "full avg10=2.30 total=1",
+            "some avg10=2.30",
+            "some total=5",
+            "some avg10= total=5",
+            "some avg10=2 total=5",
+            "some avg10=2.345 total=5",
+            "some avg10=-2.30 total=5",
+            "some avg10=+2.30 total=5",
+            "some avg10=nan total=5",
+            "some avg10=100.01 total=5",
+            "some avg10=99999999999999999999.00 total=5",
+            "some avg10=184467440737095516.00 total=5",
+            "some avg10=2.30 total=18446744073709551616",
+            "some avg10=2.30 total=0x5",
+            "some avg100=2.30 total=5",
+            "somewhat avg10=2.30 total=5",
+        ] {
+            assert_eq!(parse(bad.as_bytes()), None, "{bad}");
+        }
+        assert_eq!(parse(b"some avg10=\xff total=5"), None);
+        // Cut at any byte: what is left is either nothing or a number that a shorter file could hold.
+        for len in 0..REAL.len() {
+            if let Some(stall) = parse(&REAL.as_bytes()[..len]) {
+                assert!(stall.avg10_centipercent == 230 && stall.total_us <= 5_412_678_030);
+            }
+        }
+    }
+
+    #[test]
+    fn this_kernel_is_understood_or_has_none() {
+        for resource in [Resource::Cpu, Resource::Io, Resource::Memory] {
+            let has_text = std::fs::read(resource.path()).is_ok();
+            assert_eq!(read(resource).is_some(), has_text, "{resource:?}");
+        }
+    }
+}
