@@ -12,11 +12,13 @@ use std::time::{Duration, Instant};
 pub(crate) struct Clock {
     start: Instant,
     now: AtomicU16,
+    /// The stretch of time, of those that walks over all slots are due in, in which the last one began.
+    walked: AtomicU16,
 }
 
 impl Clock {
     pub(crate) fn new() -> Self {
-        Clock { start: Instant::now(), now: AtomicU16::new(0) }
+        Clock { start: Instant::now(), now: AtomicU16::new(0), walked: AtomicU16::new(0) }
     }
 
     /// Time since the clock was made.
@@ -35,5 +37,11 @@ impl Clock {
     #[inline]
     pub(crate) fn now(&self) -> Stamp {
         Stamp::from_ticks(self.now.load(Relaxed))
+    }
+
+    /// Whether a walk is due, which is so once in each stretch of `ticks`, whoever moved the clock on.
+    pub(crate) fn is_walk_due(&self, ticks: u16) -> bool {
+        let stretch = self.now().ticks() / ticks;
+        self.walked.swap(stretch, Relaxed) != stretch
     }
 }

@@ -66,6 +66,9 @@ pub(crate) struct Reader {
     pub(crate) pages_ahead: usize,
     /// What it read last of the log.
     run: Option<Run>,
+    /// A page of it whose bytes did not verify; it is read once more before that is believed, because a block
+    /// may be freed and taken by the same page again while it is read.
+    pub(crate) doubted: Option<Wanted>,
 }
 
 /// What is known from earlier requests.

@@ -39,6 +39,11 @@ impl Store {
                 false => None,
             })
         });
+        if matches!(expanded, Err(FetchError::Corrupt)) && reader.doubted.replace(wanted) != Some(wanted) {
+            parking.unpin(wanted.parked);
+            add(&parking.counters().read_repeats, 1);
+            return Ok(None);
+        }
         let outcome = self.look_again(parking, wanted, slot, expanded);
         parking.unpin(wanted.parked);
         outcome.inspect_err(|error| parking.tell_failure(error))

@@ -15,7 +15,7 @@ use pagefold_page::PageIndex;
 /// Segments discarded in one go.
 const DISCARDS_MAX: usize = 64;
 /// Ticks between walks that keep old stamps from wrapping.
-const CLAMP_TICKS: u64 = 1 << 13;
+const CLAMP_TICKS: u16 = 1 << 13;
 /// Upkeep cleans while fewer than one in so many segments are free.
 const FREE_SHARE: u32 = 16;
 
@@ -24,9 +24,8 @@ impl Store {
     /// cleaner may write a little.
     pub fn tend(&self, clean: bool) {
         let Some(parking) = self.parking() else { return };
-        let before = parking.clock.now();
         let now = parking.clock.tick();
-        if u64::from(before.ticks()) / CLAMP_TICKS != u64::from(now.ticks()) / CLAMP_TICKS {
+        if parking.clock.is_walk_due(CLAMP_TICKS) {
             self.clamp_stamps(now);
         }
         if let Some(log) = parking.log() {
