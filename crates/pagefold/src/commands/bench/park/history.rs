@@ -74,14 +74,8 @@ fn on(
     report: &mut Report,
 ) -> anyhow::Result<()> {
     let title = format!("a full set parked after a history: {}, real pages", media.log[0].describe());
-    let columns = [
-        "layout",
-        "pages/s, empty",
-        "pages/s, after",
-        "ratio",
-        "written / payload",
-        "cleaned / payload",
-    ];
+    let columns =
+        ["layout", "pages/s, empty", "pages/s, after", "ratio", "written / payload", "cleaned / payload"];
     let mut table = Table::new(title, &columns);
     let layouts = [("log", LayoutKind::Log, &media.log), ("blocks", LayoutKind::Blocks, &media.blocks)];
     for (layout_name, layout, backings) in layouts {
