@@ -6,7 +6,7 @@ mod common;
 use common::Sandbox;
 use std::collections::BTreeSet;
 
-const COMMANDS: [&str; 11] = [
+const COMMANDS: [&str; 12] = [
     "",
     "disk",
     "disk create",
@@ -17,6 +17,7 @@ const COMMANDS: [&str; 11] = [
     "disk remove",
     "bench",
     "bench store",
+    "bench park",
     "completions",
 ];
 
