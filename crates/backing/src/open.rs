@@ -2,9 +2,10 @@
 //!
 //! This is the client's part: it runs with the rights of whoever typed the path, and
 //! what it opens is passed on as a descriptor, so that a server with more rights is
-//! nobody's deputy. Nothing is overwritten by accident: links are not followed, new
-//! files must be new, devices are taken exclusively, and something that holds other
-//! data is refused unless the caller insists.
+//! nobody's deputy. Nothing is overwritten by accident: links are not followed (but for
+//! the names of devices, such as those in /dev/disk), new files must be new, devices are
+//! taken exclusively, and something that holds other data is refused unless the caller
+//! insists. So is a file of another user, who could read and change what is kept there.
 //!
 //! It does not know the format of what is kept (the caller names its magic), and it
 //! writes nothing: clearing what was there is the store's work.
@@ -12,9 +13,10 @@
 use pagefold_sys::SysError;
 use pagefold_sys::blockdev;
 use pagefold_sys::blockuse::{self, BlockUse};
-use std::fs::{File, TryLockError};
+use pagefold_sys::rundir::effective_uid;
+use std::fs::{File, Metadata, TryLockError};
 use std::io::ErrorKind;
-use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -44,6 +46,8 @@ pub struct OpenOptions {
 pub struct Opened {
     /// Open for reading and writing.
     pub file: File,
+    /// What was opened: the path given, or the device that a link there names.
+    pub path: PathBuf,
     /// Whether it is a file made just now.
     pub created: bool,
     /// Its size.
@@ -60,6 +64,14 @@ pub enum OpenError {
     NoSize {
         /// What was named.
         path: PathBuf,
+    },
+    /// A file is made, but not the folder it is to be in.
+    #[error("{} cannot be made: there is no folder {}; make it first, or name another", path.display(), folder.display())]
+    NoFolder {
+        /// What was named.
+        path: PathBuf,
+        /// What is missing.
+        folder: PathBuf,
     },
     /// There is no use for one of this size.
     #[error("{} has {len_bytes} bytes; a backing needs at least {min_bytes}", path.display())]
@@ -79,7 +91,7 @@ pub enum OpenError {
         /// The size asked for.
         size_bytes: u64,
     },
-    /// Links are not followed.
+    /// A link is followed only to a block device, and only if root or this user made it.
     #[error("{} is a symbolic link; name what it points to instead: {}", path.display(), target.display())]
     SymbolicLink {
         /// What was named.
@@ -123,6 +135,14 @@ pub enum OpenError {
         /// What was named.
         path: PathBuf,
     },
+    /// The file belongs to another user.
+    #[error("{} belongs to user {owner}, who could read and change what is kept there; name another, or force it", path.display())]
+    NotYours {
+        /// What was named.
+        path: PathBuf,
+        /// The user id of its owner.
+        owner: u32,
+    },
     /// Anything else.
     #[error(transparent)]
     Failed(#[from] SysError),
@@ -138,17 +158,34 @@ fn list(uses: &[BlockUse]) -> String {
 /// Opens `path` as a backing, or makes a new file of it, sparse and of exactly the size asked for.
 pub fn open_backing(path: &Path, options: &OpenOptions) -> Result<Opened, OpenError> {
     let kind = match path.symlink_metadata() {
-        Ok(meta) => meta.file_type(),
+        Ok(meta) => match device_named_by(path, &meta) {
+            Some(device) => return check(open_device(&device)?, options),
+            None => meta.file_type(),
+        },
         Err(e) if e.kind() == ErrorKind::NotFound => return create(path, options),
         Err(e) => return Err(SysError::io(format!("looking at {}", path.display()), &e).into()),
     };
-    let opened = if kind.is_block_device() {
-        open_device(path)?
+    if kind.is_block_device() {
+        check(open_device(path)?, options)
     } else if kind.is_file() {
-        open_file(path)?
+        check(open_file(path, options.force)?, options)
     } else {
-        return Err(wrong_type(path, kind));
-    };
+        Err(wrong_type(path, kind))
+    }
+}
+
+/// The block device that a link names, as those in /dev/disk do. Whoever may make a link in a folder that
+/// others use must not choose the device: so only links of root and of this user count. What stands at
+/// the resulting path is looked at again when it is opened.
+fn device_named_by(path: &Path, meta: &Metadata) -> Option<PathBuf> {
+    let is_trusted = meta.uid() == 0 || meta.uid() == effective_uid();
+    let target = std::fs::canonicalize(path).ok().filter(|_| meta.is_symlink() && is_trusted)?;
+    target.symlink_metadata().is_ok_and(|m| m.file_type().is_block_device()).then_some(target)
+}
+
+/// Whether what was opened can be used.
+fn check(opened: Opened, options: &OpenOptions) -> Result<Opened, OpenError> {
+    let path = opened.path.as_path();
     if opened.len_bytes < options.min_bytes {
         let (len_bytes, min_bytes) = (opened.len_bytes, options.min_bytes);
         return Err(OpenError::TooSmall { path: path.into(), len_bytes, min_bytes });
@@ -191,16 +228,19 @@ fn open_failed(path: &Path, error: &std::io::Error) -> OpenError {
     }
 }
 
-fn open_file(path: &Path) -> Result<Opened, OpenError> {
+fn open_file(path: &Path, force: bool) -> Result<Opened, OpenError> {
     let file = open(path, 0).map_err(|e| open_failed(path, &e))?;
     let meta = file.metadata().map_err(|e| SysError::io(format!("looking at {}", path.display()), &e))?;
     if !meta.is_file() {
         return Err(wrong_type(path, meta.file_type()));
     }
+    if meta.uid() != effective_uid() && meta.uid() != 0 && !force {
+        return Err(OpenError::NotYours { path: path.into(), owner: meta.uid() });
+    }
     lock(path, &file)?;
     // The size under the lock, not before.
     let meta = file.metadata().map_err(|e| SysError::io(format!("looking at {}", path.display()), &e))?;
-    Ok(Opened { file, created: false, len_bytes: meta.len(), is_block_device: false })
+    Ok(Opened { file, path: path.into(), created: false, len_bytes: meta.len(), is_block_device: false })
 }
 
 /// Locks the open file (flock(2)), which a passed descriptor keeps locked.
@@ -246,7 +286,7 @@ fn open_device(path: &Path) -> Result<Opened, OpenError> {
         return Err(wrong_type(path, meta.file_type()));
     }
     let len_bytes = blockdev::len_bytes(&file)?;
-    Ok(Opened { file, created: false, len_bytes, is_block_device: true })
+    Ok(Opened { file, path: path.into(), created: false, len_bytes, is_block_device: true })
 }
 
 /// Whether there is any byte in the beginning that is neither zero nor announced by our magic.
@@ -263,6 +303,9 @@ fn create(path: &Path, options: &OpenOptions) -> Result<Opened, OpenError> {
         let min_bytes = options.min_bytes;
         return Err(OpenError::TooSmall { path: path.into(), len_bytes: size_bytes, min_bytes });
     }
+    if let Some(folder) = path.parent().filter(|f| !f.as_os_str().is_empty() && !f.exists()) {
+        return Err(OpenError::NoFolder { path: path.into(), folder: folder.into() });
+    }
     let created = std::fs::OpenOptions::new()
         .read(true)
         .write(true)
@@ -278,7 +321,13 @@ fn create(path: &Path, options: &OpenOptions) -> Result<Opened, OpenError> {
     })?;
     // Whoever opened it in the meantime found it empty and refused it.
     match lock(path, &file).and_then(|()| resize(path, &file, size_bytes)) {
-        Ok(()) => Ok(Opened { file, created: true, len_bytes: size_bytes, is_block_device: false }),
+        Ok(()) => Ok(Opened {
+            file,
+            path: path.into(),
+            created: true,
+            len_bytes: size_bytes,
+            is_block_device: false,
+        }),
         Err(e) => {
             // What is left if this fails is an empty file: the error that is returned says more.
             let _ = std::fs::remove_file(path);

@@ -44,7 +44,7 @@ fn a_new_file_is_sparse_private_and_of_the_size_asked_for() {
     assert!(matches!(refused(&path, &small), OpenError::TooSmall { len_bytes: 4096, .. }));
     assert!(!path.exists());
 
-    let Opened { file, created, len_bytes, is_block_device } = open_backing(&path, &OPTIONS).unwrap();
+    let Opened { file, created, len_bytes, is_block_device, .. } = open_backing(&path, &OPTIONS).unwrap();
     assert_eq!((created, len_bytes, is_block_device), (true, 3 << 20, false));
     let meta = file.metadata().unwrap();
     assert_eq!((meta.len(), meta.blocks(), meta.mode() & 0o777), (3 << 20, 0, 0o600));
@@ -63,8 +63,6 @@ fn a_file_that_cannot_have_its_size_is_not_left_behind() {
         assert!(matches!(error, OpenError::TooLarge { .. }), "{error}");
         assert!(!path.exists());
     }
-    let nowhere = refused(&folder.path().join("no/such/folder"), &OPTIONS);
-    assert!(matches!(nowhere, OpenError::Failed(e) if e.errno == libc::ENOENT));
 }
 
 #[test]
@@ -151,6 +149,50 @@ fn other_types_are_refused_by_name() {
         assert!(matches!(error, OpenError::WrongType { .. }), "{error}");
         assert!(error.to_string().contains(name), "{error}");
     }
+}
+
+/// Names such as those in /dev/disk.
+#[test]
+fn a_link_that_names_a_block_device_stands_for_it() {
+    let folder = folder();
+    const NAME: &str = "a_link_that_names_a_block_device_stands_for_it";
+    let Some(device) = LoopDevice::attach(NAME, &media::sparse_file(2 << 20)) else { return };
+    let (link, second) = (folder.path().join("by-id"), folder.path().join("by-label"));
+    symlink(&device.0.path, &link).unwrap();
+    symlink("by-id", &second).unwrap();
+    for name in [&link, &second] {
+        let opened = open_backing(name, &OPTIONS).unwrap();
+        assert!(opened.is_block_device && !opened.created);
+        assert_eq!(opened.path, device.0.path);
+        assert!(matches!(refused(name, &OPTIONS), OpenError::Claimed { .. }));
+    }
+    // One that somebody else made, in a folder such as /tmp, does not choose a device.
+    const NOBODY: u32 = 65534;
+    std::os::unix::fs::lchown(&link, Some(NOBODY), None).unwrap();
+    assert!(matches!(refused(&link, &OPTIONS), OpenError::SymbolicLink { .. }));
+}
+
+#[test]
+fn a_file_of_another_user_is_taken_by_force_only() {
+    let folder = folder();
+    let path = file_with(&folder, 2 << 20, 0, b"");
+    if std::os::unix::fs::chown(&path, Some(65534), None).is_err() {
+        pagefold_testkit::skipped!("a_file_of_another_user_is_taken_by_force_only: needs root");
+        return;
+    }
+    match refused(&path, &OPTIONS) {
+        OpenError::NotYours { owner, .. } => assert_eq!(owner, 65534),
+        other => panic!("{other}"),
+    }
+    assert!(open_backing(&path, &OpenOptions { force: true, ..OPTIONS }).is_ok());
+}
+
+#[test]
+fn a_file_is_not_made_in_a_folder_that_is_missing() {
+    let folder = folder();
+    let error = refused(&folder.path().join("no/file"), &OPTIONS);
+    assert!(matches!(error, OpenError::NoFolder { .. }), "{error}");
+    assert!(error.to_string().contains(&folder.path().join("no").display().to_string()), "{error}");
 }
 
 /// In a thread that is nobody: root may write to anything.

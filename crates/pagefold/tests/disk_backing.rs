@@ -73,7 +73,7 @@ fn what_is_no_backing_is_refused_and_stays_as_it_is() {
         (at("folder"), 2, "a folder"),
         (at("link"), 2, "symbolic link"),
         (at("dangling"), 2, "symbolic link"),
-        (at("no/such/folder"), 1, "No such file"),
+        (at("no/such/folder"), 2, "make it first"),
         (format!("{} --backing-size 1M", at("new")), 2, "at least"),
         (format!("{} --backing-size lots", at("new")), 2, "--backing-size"),
         (format!("{} --backing-size 16M", at("large")), 2, "32 MiB"),

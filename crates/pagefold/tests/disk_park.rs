@@ -314,10 +314,40 @@ fn a_full_backing_is_told_in_words_and_loses_nothing() {
     // The first 16 MiB do not compress: more than memory holds. All of it is more than both hold.
     assert!((4096..16384).contains(&written), "{written} pages");
     // Told at the latest when it has been tried again.
-    let words = "the backing is full: pages stay in memory";
+    let words = "the backing, or the file system under it, is full: pages stay in memory";
     wait_until("it is told", || s.ok("disk show x").contains(words));
     is_there(&mut client, &data[..written * PAGE]);
     // What is discarded makes room.
     client.write(0, &vec![0; 4 << 20]);
     wait_until("there is room again", || page_written(&mut client, written));
+}
+
+/// The backing is another disk whose server is stopped: a medium that never answers.
+#[test]
+fn a_server_whose_backing_does_not_answer_is_removed_by_force() {
+    let test = "a_server_whose_backing_does_not_answer_is_removed_by_force";
+    if let Some(why) = no_devices(&[]) {
+        pagefold_testkit::skipped!("{test}: {why}");
+        return;
+    }
+    let s = Sandbox::new();
+    let medium = s.ok("disk create -q --door loop --size 64M --name medium").trim_end().to_string();
+    s.ok(&format!("disk create -q --door nbd --size 64M --memory 8M --name x --backing {medium}"));
+    s.run("disk remove medium").fails(4, "the backing of another disk");
+    let mut client = connect(&s);
+    let medium_pid = s.server_pid("medium");
+    kill(medium_pid, "STOP");
+    write(&mut client, &pages(512, 5));
+    let mut parking = s.quietly("disk park x --all").spawn().unwrap();
+    wait_until("a pass waits for the medium", || s.run("disk park x --all").code == 4);
+    // Everything else goes on.
+    assert_eq!(s.show("x")["parking"]["pages"], 0);
+    drop(client);
+    let ran = s.run("disk remove x --force");
+    assert_eq!(ran.code, 0, "{ran:?}");
+    assert!(ran.err.contains("ending the server"), "{ran:?}");
+    assert_eq!(s.left(), ["medium"]);
+    parking.wait().unwrap();
+    kill(medium_pid, "CONT");
+    wait_until("the medium is let go", || s.run("disk remove medium").code == 0);
 }

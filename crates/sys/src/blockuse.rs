@@ -56,7 +56,10 @@ impl std::fmt::Display for BlockUse {
             BlockUse::Mounted { mount_point } => write!(f, "mounted at {}", mount_point.display()),
             BlockUse::Swap { used_bytes } => write!(f, "used as swap, {used_bytes} bytes of it taken"),
             BlockUse::Holder { name } => write!(f, "held by the block device {name}"),
-            BlockUse::Claimed => write!(f, "claimed by the kernel, perhaps mounted in another name space"),
+            BlockUse::Claimed => write!(
+                f,
+                "claimed, perhaps by a mount in another name space, or as the backing of another disk"
+            ),
             BlockUse::Open { pid, command } => write!(f, "open in process {pid} ({command})"),
         }
     }

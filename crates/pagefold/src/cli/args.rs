@@ -103,7 +103,8 @@ pub struct CreateArgs {
     /// compress]. A file or device that exists is used as large as it is, and another size is refused
     #[arg(long, value_name = "SIZE", requires = "backing")]
     pub backing_size: Option<String>,
-    /// Take a backing that holds something else, and overwrite it. One that is in use is still refused
+    /// Take a backing that holds something else, and overwrite it; or a file that belongs to another user.
+    /// One that is in use is still refused
     #[arg(long, requires = "backing")]
     pub force_backing: bool,
     /// Park pages compressed and packed; off: one page per block, as the kernel does it

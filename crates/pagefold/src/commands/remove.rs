@@ -15,6 +15,10 @@ use std::time::Duration;
 
 /// How long a server may take to end after it gave its device up.
 const END_PATIENCE: Duration = Duration::from_secs(30);
+/// How long it may with `--force`. A backing that does not answer may hold it up for ever.
+const FORCE_PATIENCE: Duration = Duration::from_secs(5);
+/// How long the kernel may take to end it then.
+const KILL_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Removes a disk.
 pub fn run(args: &RemoveArgs) -> Outcome<()> {
@@ -32,14 +36,8 @@ pub fn run(args: &RemoveArgs) -> Outcome<()> {
         Err(e) if e.exit == Exit::Failed && args.force => end_by_force(&dir, process.as_ref(), &e)?,
         Err(e) => return Err(Failure::new(e.exit, format!("disk '{}' was not removed: {e}", dir.name()))),
     }
-    if let Some(process) = &process
-        && !process.wait(END_PATIENCE)?
-    {
-        return Err(Failure::failed(format!(
-            "the server of disk '{}' gave its device up but has not ended after {} s",
-            dir.name(),
-            END_PATIENCE.as_secs()
-        )));
+    if let Some(process) = &process {
+        wait_for_the_end(&dir, process, args.force)?;
     }
     let note = clear(&runtime, &dir)?;
     if died {
@@ -61,6 +59,30 @@ fn server_of(dir: &DiskDir) -> Outcome<Option<Process>> {
     match dir.read_state().and_then(|s| s.server) {
         Some(server) => Ok(Process::open(&Identity::from(&server))?),
         None => Ok(None),
+    }
+}
+
+/// Waits for a server that gave its device up, and so holds nothing that anybody can reach: it may be
+/// ended by force.
+fn wait_for_the_end(dir: &DiskDir, process: &Process, force: bool) -> Outcome<()> {
+    let patience = if force { FORCE_PATIENCE } else { END_PATIENCE };
+    if process.wait(patience)? {
+        return Ok(());
+    }
+    let why = format!(
+        "the server of disk '{}' gave its device up but has not ended after {} s; perhaps its backing does \
+         not answer",
+        dir.name(),
+        patience.as_secs()
+    );
+    if !force {
+        return Err(Failure::failed(format!("{why}; 'disk remove --force' ends it")));
+    }
+    output::note(&format!("{why}; ending the server"));
+    process.kill()?;
+    match process.wait(KILL_PATIENCE)? {
+        true => Ok(()),
+        false => Err(Failure::failed(format!("{why}; it was killed, and ends when the backing answers"))),
     }
 }
 

@@ -173,8 +173,8 @@ fn trouble(page: &mut Page, p: &ParkingReport) {
     }
     for (n, what) in [
         (p.failed_pages, "pages stayed in memory because their write failed"),
-        (p.unreadable_pages, "reads of parked pages failed because the medium did"),
-        (p.corrupt_pages, "reads of parked pages failed because the record is corrupt"),
+        (p.unreadable_pages, "failed reads of parked pages, because the medium fails"),
+        (p.corrupt_pages, "failed reads of parked pages, because what is there is not what was written"),
     ] {
         if n > 0 {
             let text = output::paint(page.colours, "1;31", &format!("{} {what}", chart::count(n)));

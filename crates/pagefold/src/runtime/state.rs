@@ -4,8 +4,9 @@ use crate::cli::request::DiskName;
 use crate::failure::{Failure, Outcome};
 use pagefold_sys::pidfd;
 use serde::{Deserialize, Serialize};
-use std::fs::Metadata;
-use std::os::unix::fs::MetadataExt;
+use std::fs::{Metadata, OpenOptions};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::PathBuf;
 use std::time::UNIX_EPOCH;
 
@@ -120,17 +121,28 @@ impl CreatedFile {
 impl BackingFile {
     /// Removes the file, if what is at its path still is that file. What is gone already is no failure.
     pub fn remove(&self) -> Outcome<()> {
-        let gone = |e: &std::io::Error| e.kind() == std::io::ErrorKind::NotFound;
-        let failed = |e| Failure::io(format!("removing the backing file '{}'", self.path.display()), &e);
-        match std::fs::symlink_metadata(&self.path) {
-            Ok(meta) if meta.is_file() && CreatedFile::of(&meta) == self.file => {}
-            Ok(_) => return Ok(()),
-            Err(e) if gone(&e) => return Ok(()),
-            Err(e) => return Err(failed(e)),
-        }
-        match std::fs::remove_file(&self.path) {
-            Err(e) if !gone(&e) => Err(failed(e)),
+        use std::io::ErrorKind::{NotADirectory, NotFound};
+        match self.try_remove() {
+            Err(e) if !matches!(e.kind(), NotFound | NotADirectory) => {
+                Err(Failure::io(format!("removing the backing file '{}'", self.path.display()), &e))
+            }
             _ => Ok(()),
+        }
+    }
+
+    /// The folder is held open from the look to the removal: others may own it, and put a link to another
+    /// folder in its place in between.
+    fn try_remove(&self) -> std::io::Result<()> {
+        let (Some(folder), Some(name)) = (self.path.parent(), self.path.file_name()) else {
+            return Ok(());
+        };
+        let folder =
+            OpenOptions::new().read(true).custom_flags(libc::O_PATH | libc::O_DIRECTORY).open(folder)?;
+        let held = PathBuf::from(format!("/proc/self/fd/{}", folder.as_raw_fd())).join(name);
+        let meta = std::fs::symlink_metadata(&held)?;
+        match meta.is_file() && CreatedFile::of(&meta) == self.file {
+            true => std::fs::remove_file(&held),
+            false => Ok(()),
         }
     }
 }
@@ -183,6 +195,10 @@ mod tests {
         backing.remove().unwrap();
         assert!(path.is_symlink());
         fs::remove_file(&path).unwrap();
+        // Its folder has gone, or is none any more.
+        for path in [dir.path().join("no/park"), dir.path().join("other/park")] {
+            BackingFile { path, ..backing.clone() }.remove().unwrap();
+        }
         fs::create_dir(&path).unwrap();
         backing.remove().unwrap();
         assert!(path.is_dir());

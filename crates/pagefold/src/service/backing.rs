@@ -69,12 +69,12 @@ pub fn open(request: &BackingRequest, disk_bytes: u64) -> Outcome<OpenBacking> {
         magic: MAGIC,
         force: request.force,
     };
-    let Opened { file, created, len_bytes, .. } = open_when_let_go(&request.path, &options)?;
+    let Opened { file, path, created, len_bytes, .. } = open_when_let_go(&request.path, &options)?;
     if request.size_bytes.is_some_and(|asked| asked != len_bytes && wanted_bytes != len_bytes) {
         return Err(Failure::usage(format!(
             "--backing-size: '{}' exists and has {} ({len_bytes} bytes); it is used as it is, so leave \
              --backing-size out",
-            request.path.display(),
+            path.display(),
             Human(len_bytes)
         )));
     }
@@ -85,7 +85,7 @@ pub fn open(request: &BackingRequest, disk_bytes: u64) -> Outcome<OpenBacking> {
         false => None,
     };
     let config = BackingConfig {
-        path: request.path.clone(),
+        path,
         created,
         compressed: request.compressed,
         rate_bytes_per_s: request.rate_bytes_per_s,
@@ -156,14 +156,16 @@ impl From<OpenError> for Failure {
             OpenError::NotWritable { .. } => Exit::Unavailable,
             OpenError::Failed(e) => Failure::from(e.clone()).exit,
             OpenError::NoSize { .. }
+            | OpenError::NoFolder { .. }
             | OpenError::TooSmall { .. }
             | OpenError::TooLarge { .. }
             | OpenError::SymbolicLink { .. }
             | OpenError::WrongType { .. }
+            | OpenError::NotYours { .. }
             | OpenError::HoldsSomething { .. } => Exit::Usage,
         };
         let advice = match &e {
-            OpenError::HoldsSomething { .. } => " with --force-backing",
+            OpenError::HoldsSomething { .. } | OpenError::NotYours { .. } => " with --force-backing",
             OpenError::TooLarge { .. } => " with --backing-size",
             _ => "",
         };

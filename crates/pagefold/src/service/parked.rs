@@ -196,7 +196,9 @@ pub fn failure(e: &ParkError) -> Failure {
     };
     let advice = match e {
         ParkError::NoBacking => "; create the disk with --backing",
-        ParkError::Full => "; discard what is not needed, or create a disk with a larger backing",
+        ParkError::Full => {
+            "; discard what is not needed, make room in that file system, or create a disk with a larger backing"
+        }
         _ => "",
     };
     Failure::new(exit, format!("{}{advice}", with_errno(e, e.errno())))

@@ -61,7 +61,7 @@ pub enum ParkError {
     #[error("the write-back budget is used up; raise writeback_limit, or set writeback_limit_enable=0")]
     Budget,
     /// The backing has no room.
-    #[error("the backing is full; the pages stay in memory")]
+    #[error("the backing, or the file system under it, is full; the pages stay in memory")]
     Full,
     /// A request failed; the pages in it stay in memory.
     #[error("parking: {0}; the pages concerned stay in memory")]

@@ -155,7 +155,7 @@ fn refuse_if_used(host: &dyn Host) -> Outcome<()> {
         users if users.is_empty() => Ok(()),
         users => Err(Failure::new(
             Exit::Busy,
-            format!("the device is in use by {} (EBUSY); nothing was changed", users.join(", ")),
+            format!("the device is in use: {} (EBUSY); nothing was changed", users.join(", ")),
         )),
     }
 }

@@ -41,7 +41,9 @@ impl fmt::Display for Condition {
             Condition::Idle => f.write_str("nothing to park"),
             Condition::Parking => f.write_str("parking"),
             Condition::Busy => f.write_str("waiting: the machine is busy"),
-            Condition::Full => f.write_str("the backing is full: pages stay in memory"),
+            Condition::Full => {
+                f.write_str("the backing, or the file system under it, is full: pages stay in memory")
+            }
             Condition::DailySpent => f.write_str(
                 "the budget for 24 hours is used up: pages stay in memory until some of it is back",
             ),
