@@ -15,6 +15,10 @@ use std::fs::DirBuilder;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
+/// Threads that serve a disk with a backing: one that reads a parked page waits for the medium, and requests for
+/// pages in memory are not to wait with it.
+const THREADS_WITH_BACKING: usize = 16;
+
 /// The open door, and where its file is mounted.
 pub struct Loop {
     door: LoopDoor,
@@ -29,7 +33,9 @@ impl Loop {
             .mode(0o700)
             .create(&mount_point)
             .map_err(|e| Failure::io(format!("making '{}'", mount_point.display()), &e))?;
-        let options = LoopOptions { keep_capabilities: Some(keep), ..LoopOptions::default() };
+        let usual = LoopOptions::default();
+        let threads = if disk.store().parking().is_some() { THREADS_WITH_BACKING } else { usual.threads };
+        let options = LoopOptions { threads, keep_capabilities: Some(keep), ..usual };
         let door = LoopDoor::start(disk.device(), &mount_point, options)?;
         Ok(Loop { door, mount_point })
     }
