@@ -28,8 +28,9 @@ const BATCH: u32 = 32;
 /// costs two system calls.
 const READY_MAX: u32 = 1024;
 /// Ready frames returned at once. Returning interrupts every CPU that runs a thread of this process, so it is
-/// done seldom and for many.
-const RETURN_BATCH: usize = 512;
+/// done seldom and for many; but few enough for their list to be small on the stack of a thread that may not ask for
+/// memory (`Reserve`).
+const RETURN_BATCH: usize = 128;
 const _: () = assert!(READY_MAX > BATCH && READY_MAX as usize > RETURN_BATCH);
 /// Bytes of links per frame.
 const LINK_LEN: usize = 8;

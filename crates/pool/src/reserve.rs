@@ -114,6 +114,7 @@ impl Shared {
     }
 
     fn keep_moving(&self, target: u32) {
+        touch_stack();
         let floor = target / FLOOR_ONE_IN;
         let mut pause = CALM;
         let mut stop = self.stop.lock();
@@ -132,6 +133,16 @@ impl Shared {
             }
         }
     }
+}
+
+/// Stack that giving back takes, and room, bytes.
+const STACK_LEN: usize = 32 << 10;
+
+/// Touches the stack below this frame: a first touch later on would ask the kernel for memory, and wait for it in the
+/// very standstill that this thread is there to end.
+#[inline(never)]
+fn touch_stack() {
+    std::hint::black_box(&mut [0u8; STACK_LEN]);
 }
 
 impl Drop for Reserve {

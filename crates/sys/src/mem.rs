@@ -107,8 +107,8 @@ pub struct Part {
     pub len: usize,
 }
 
-/// Most parts of one system call; the kernel's limit of vectors.
-const PARTS_PER_CALL: usize = 1024;
+/// Most parts of one system call: their list is on the stack, and must be small there.
+const PARTS_PER_CALL: usize = 128;
 
 impl Reservation {
     /// [`Reservation::discard`] for many parts. Returns how many, from the first on, were given back; fewer than
