@@ -28,10 +28,11 @@ const BATCH: u32 = 32;
 /// costs two system calls.
 const READY_MAX: u32 = 1024;
 /// Ready frames returned at once. Returning interrupts every CPU that runs a thread of this process, so it is
-/// done seldom and for many; but few enough for their list to be small on the stack of a thread that may not ask for
-/// memory (`Reserve`).
-const RETURN_BATCH: usize = 128;
-const _: () = assert!(READY_MAX > BATCH && READY_MAX as usize > RETURN_BATCH);
+/// done seldom and for many.
+const RETURN_MANY: usize = 512;
+/// The same where there is a reserve: the list must be small on the stack of threads that may not ask for memory.
+const RETURN_FEW: usize = 128;
+const _: () = assert!(READY_MAX > BATCH && READY_MAX as usize > RETURN_MANY);
 /// Bytes of links per frame.
 const LINK_LEN: usize = 8;
 /// How long a write waits for an empty reserve before it fails.
@@ -215,7 +216,18 @@ impl Arena {
     ///
     /// Many at a time, because each return interrupts the other CPUs.
     pub(crate) fn return_ready(&self, keep: u32) {
-        let mut frames = [0; RETURN_BATCH];
+        // By itself, so that the lock is not held by the match.
+        let reserve_target = self.free.lock().reserve_target;
+        match reserve_target {
+            0 => self.return_batches::<RETURN_MANY>(keep),
+            _ => self.return_batches::<RETURN_FEW>(keep),
+        }
+    }
+
+    /// Not inlined, so that only the larger list's caller has it on its stack.
+    #[inline(never)]
+    fn return_batches<const N: usize>(&self, keep: u32) {
+        let mut frames = [0; N];
         loop {
             let count = self.take_ready(keep, &mut frames);
             let frames = &mut frames[..count];
@@ -224,7 +236,7 @@ impl Arena {
             }
             // Neighbours become one part.
             frames.sort_unstable();
-            let mut parts = [Part { offset: 0, len: 0 }; RETURN_BATCH];
+            let mut parts = [Part { offset: 0, len: 0 }; N];
             let mut part_count = 0;
             for &frame in frames.iter() {
                 let offset = frame as usize * FRAME_LEN;
@@ -237,7 +249,7 @@ impl Arena {
                 }
             }
             // SAFETY: the frames were on the ready list and are now on none, so nothing lives in them.
-            let done = unsafe { self.frames.discard_many(&parts[..part_count]) };
+            let done = unsafe { self.frames.discard_many::<N>(&parts[..part_count]) };
             let returned = parts[..done].iter().map(|part| part.len / FRAME_LEN).sum();
             let mut free = self.free.lock();
             // A kernel that refuses leaves a frame backed, which is what "ready" means.
@@ -254,9 +266,9 @@ impl Arena {
     }
 
     /// Takes frames off the ready list as long as more than `keep` are on it. Returns how many.
-    fn take_ready(&self, keep: u32, frames: &mut [u32; RETURN_BATCH]) -> usize {
+    fn take_ready(&self, keep: u32, frames: &mut [u32]) -> usize {
         let mut free = self.free.lock();
-        let count = (free.ready_len.saturating_sub(keep) as usize).min(RETURN_BATCH);
+        let count = (free.ready_len.saturating_sub(keep) as usize).min(frames.len());
         for frame in &mut frames[..count] {
             *frame = free.ready.0;
             free.ready = self.next(free.ready);
@@ -359,8 +371,8 @@ impl PageSource for Arena {
             if free.ready_len <= keep {
                 return;
             }
-            // Down by a batch, so that the next few hundred freed frames do not come here again.
-            keep - RETURN_BATCH as u32
+            // Down by a batch, so that the next freed frames do not come here again at once.
+            keep - if free.reserve_target == 0 { RETURN_MANY } else { RETURN_FEW } as u32
         };
         self.return_ready(keep);
     }

@@ -107,11 +107,9 @@ pub struct Part {
     pub len: usize,
 }
 
-/// Most parts of one system call: their list is on the stack, and must be small there.
-const PARTS_PER_CALL: usize = 128;
-
 impl Reservation {
-    /// [`Reservation::discard`] for many parts. Returns how many, from the first on, were given back; fewer than
+    /// [`Reservation::discard`] for many parts, up to `N` with one system call; their list, of 16 bytes each, is on
+    /// the stack. Returns how many, from the first on, were given back; fewer than
     /// all if the kernel refuses one.
     ///
     /// Each call of `madvise` interrupts all CPUs that run threads of this process, so that they forget the
@@ -120,11 +118,11 @@ impl Reservation {
     ///
     /// # Safety
     /// As for [`Reservation::discard`], for every part.
-    pub unsafe fn discard_many(&self, parts: &[Part]) -> usize {
+    pub unsafe fn discard_many<const N: usize>(&self, parts: &[Part]) -> usize {
         let mut done = 0;
-        for chunk in parts.chunks(PARTS_PER_CALL) {
+        for chunk in parts.chunks(N.max(1)) {
             // SAFETY: the caller's duty.
-            if chunk.len() > 1 && unsafe { self.discard_at_once(chunk) } {
+            if chunk.len() > 1 && unsafe { self.discard_at_once::<N>(chunk) } {
                 done += chunk.len();
                 continue;
             }
@@ -139,15 +137,15 @@ impl Reservation {
         done
     }
 
-    /// One system call for up to [`PARTS_PER_CALL`] parts. False if not all were given back; those that were may
+    /// One system call for up to `N` parts. False if not all were given back; those that were may
     /// be again.
     ///
     /// # Safety
     /// As for [`Reservation::discard`], for every part.
-    unsafe fn discard_at_once(&self, parts: &[Part]) -> bool {
+    unsafe fn discard_at_once<const N: usize>(&self, parts: &[Part]) -> bool {
         /// This process, for calls that take a pidfd (Linux 6.14).
         const PIDFD_SELF_THREAD_GROUP: libc::c_int = -10001;
-        let mut vectors = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; PARTS_PER_CALL];
+        let mut vectors = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; N];
         let mut len_bytes = 0;
         for (vector, part) in vectors.iter_mut().zip(parts) {
             assert!(part.offset.checked_add(part.len).is_some_and(|end| end <= self.len_bytes));
@@ -217,7 +215,7 @@ mod tests {
         let parts: Vec<_> =
             (0..4096).step_by(2).map(|page| Part { offset: page * 4096, len: 4096 }).collect();
         // SAFETY: the only references into the range are to atomic bytes, valid for any contents.
-        assert_eq!(unsafe { range.discard_many(&parts) }, parts.len());
+        assert_eq!(unsafe { range.discard_many::<100>(&parts) }, parts.len());
         for page in 0..4096 {
             let expected = if page % 2 == 0 { 0 } else { 7 };
             assert_eq!(byte(page).load(std::sync::atomic::Ordering::Relaxed), expected);
