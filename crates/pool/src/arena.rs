@@ -16,7 +16,7 @@
 
 use crate::frame::{FRAME_LEN, FrameId};
 use crate::source::{PageSource, Purpose, SourceError, Take};
-use pagefold_sys::mem::{Part, Reservation};
+use pagefold_sys::mem::{Parts, Reservation};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
@@ -29,10 +29,8 @@ const BATCH: u32 = 32;
 const READY_MAX: u32 = 1024;
 /// Ready frames returned at once. Returning interrupts every CPU that runs a thread of this process, so it is
 /// done seldom and for many.
-const RETURN_MANY: usize = 512;
-/// The same where there is a reserve: the list must be small on the stack of threads that may not ask for memory.
-const RETURN_FEW: usize = 128;
-const _: () = assert!(READY_MAX > BATCH && READY_MAX as usize > RETURN_MANY);
+const RETURN_BATCH: usize = 512;
+const _: () = assert!(READY_MAX > BATCH && READY_MAX as usize > RETURN_BATCH);
 /// Bytes of links per frame.
 const LINK_LEN: usize = 8;
 /// How long a write waits for an empty reserve before it fails.
@@ -44,6 +42,8 @@ pub struct Arena {
     links: Reservation,
     capacity: u32,
     free: Mutex<Free>,
+    /// Locked before `free`, by who returns frames.
+    returning: Mutex<Returning>,
     in_use: AtomicU64,
     slots_in_use: AtomicU64,
     in_use_max: AtomicU64,
@@ -52,6 +52,23 @@ pub struct Arena {
     used: AtomicBool,
     /// Signalled when the ready list of an arena with a reserve grows or falls below its target.
     pub(crate) ready_changed: Condvar,
+}
+
+/// Frames on their way back to the kernel. Touched when made: threads that may not ask for memory fill it, and their
+/// stacks may not be touched as deep.
+struct Returning {
+    frames: Box<[u32]>,
+    /// How many there are.
+    len: usize,
+    parts: Parts,
+}
+
+impl Returning {
+    fn new() -> Self {
+        // Not zeroes, which might be memory that was never touched.
+        let frames = vec![u32::MAX; RETURN_BATCH].into();
+        Returning { frames, len: 0, parts: Parts::new(RETURN_BATCH) }
+    }
 }
 
 /// The frames not in use.
@@ -98,6 +115,7 @@ impl Arena {
                 fresh: 0,
                 reserve_target: 0,
             }),
+            returning: Mutex::new(Returning::new()),
             in_use: AtomicU64::new(0),
             slots_in_use: AtomicU64::new(0),
             in_use_max: AtomicU64::new(0),
@@ -216,65 +234,47 @@ impl Arena {
     ///
     /// Many at a time, because each return interrupts the other CPUs.
     pub(crate) fn return_ready(&self, keep: u32) {
-        // By itself, so that the lock is not held by the match.
-        let reserve_target = self.free.lock().reserve_target;
-        match reserve_target {
-            0 => self.return_batches::<RETURN_MANY>(keep),
-            _ => self.return_batches::<RETURN_FEW>(keep),
-        }
+        self.return_by(&mut self.returning.lock(), keep);
     }
 
-    /// Not inlined, so that only the larger list's caller has it on its stack.
-    #[inline(never)]
-    fn return_batches<const N: usize>(&self, keep: u32) {
-        let mut frames = [0; N];
-        loop {
-            let count = self.take_ready(keep, &mut frames);
-            let frames = &mut frames[..count];
-            if frames.is_empty() {
-                return;
-            }
-            // Neighbours become one part.
-            frames.sort_unstable();
-            let mut parts = [Part { offset: 0, len: 0 }; N];
-            let mut part_count = 0;
-            for &frame in frames.iter() {
-                let offset = frame as usize * FRAME_LEN;
-                match parts[..part_count].last_mut() {
-                    Some(last) if last.offset + last.len == offset => last.len += FRAME_LEN,
-                    _ => {
-                        parts[part_count] = Part { offset, len: FRAME_LEN };
-                        part_count += 1;
-                    }
-                }
-            }
-            // SAFETY: the frames were on the ready list and are now on none, so nothing lives in them.
-            let done = unsafe { self.frames.discard_many::<N>(&parts[..part_count]) };
-            let returned = parts[..done].iter().map(|part| part.len / FRAME_LEN).sum();
-            let mut free = self.free.lock();
-            // A kernel that refuses leaves a frame backed, which is what "ready" means.
-            for (i, &frame) in frames.iter().enumerate() {
-                let list = if i < returned { &mut free.returned } else { &mut free.ready };
-                self.set_next(FrameId(frame), *list);
-                *list = FrameId(frame);
-            }
-            free.ready_len += (count - returned) as u32;
-            if returned < count {
-                return;
-            }
-        }
+    fn return_by(&self, returning: &mut Returning, keep: u32) {
+        while self.take_ready(keep, returning) && self.return_taken(returning) {}
     }
 
-    /// Takes frames off the ready list as long as more than `keep` are on it. Returns how many.
-    fn take_ready(&self, keep: u32, frames: &mut [u32]) -> usize {
+    /// Takes frames off the ready list as long as more than `keep` are on it. False if there was none to take.
+    fn take_ready(&self, keep: u32, returning: &mut Returning) -> bool {
         let mut free = self.free.lock();
-        let count = (free.ready_len.saturating_sub(keep) as usize).min(frames.len());
-        for frame in &mut frames[..count] {
+        let count = (free.ready_len.saturating_sub(keep) as usize).min(RETURN_BATCH);
+        for frame in &mut returning.frames[..count] {
             *frame = free.ready.0;
             free.ready = self.next(free.ready);
         }
         free.ready_len -= count as u32;
-        count
+        returning.len = count;
+        count > 0
+    }
+
+    /// Returns the frames that were taken; false if the kernel refused any.
+    fn return_taken(&self, returning: &mut Returning) -> bool {
+        let Returning { frames, len, parts } = returning;
+        let frames = &mut frames[..*len];
+        // In order, so that neighbours become one part.
+        frames.sort_unstable();
+        parts.clear();
+        for &frame in frames.iter() {
+            parts.push(&self.frames, frame as usize * FRAME_LEN, FRAME_LEN);
+        }
+        // SAFETY: the frames were on the ready list and are now on none, so nothing lives in them.
+        let returned = unsafe { self.frames.discard_parts(parts) } / FRAME_LEN;
+        let mut free = self.free.lock();
+        // A kernel that refuses leaves a frame backed, which is what "ready" means.
+        for (i, &frame) in frames.iter().enumerate() {
+            let list = if i < returned { &mut free.returned } else { &mut free.ready };
+            self.set_next(FrameId(frame), *list);
+            *list = FrameId(frame);
+        }
+        free.ready_len += (frames.len() - returned) as u32;
+        returned == frames.len()
     }
 
     /// Backs up to a batch of free frames with memory and makes them ready. Returns how many.
@@ -372,9 +372,12 @@ impl PageSource for Arena {
                 return;
             }
             // Down by a batch, so that the next freed frames do not come here again at once.
-            keep - if free.reserve_target == 0 { RETURN_MANY } else { RETURN_FEW } as u32
+            keep - RETURN_BATCH as u32
         };
-        self.return_ready(keep);
+        // Whoever is at it returns these too, or the next to come here.
+        if let Some(mut returning) = self.returning.try_lock() {
+            self.return_by(&mut returning, keep);
+        }
     }
 
     fn arena(&self) -> &Arena {

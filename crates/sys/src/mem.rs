@@ -98,75 +98,98 @@ impl Reservation {
     }
 }
 
-/// A part of a reservation, bytes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Part {
-    /// Where it begins.
-    pub offset: usize,
-    /// How long it is.
-    pub len: usize,
+/// Parts of one reservation that are to be given back together: the list that the kernel is handed.
+///
+/// Its memory is taken and touched when it is made, so that filling it later asks the kernel for none.
+pub struct Parts {
+    vectors: Box<[libc::iovec]>,
+    len: usize,
+}
+
+// SAFETY: the addresses only name parts of a mapping; nothing is accessed through them but by the kernel, in
+// `Reservation::discard_parts`, whose caller proves that the parts are dead.
+unsafe impl Send for Parts {}
+
+impl Parts {
+    /// An empty list with room for so many parts.
+    pub fn new(capacity: usize) -> Self {
+        // Not zeroes, which might be memory that was never touched.
+        let untouched = libc::iovec { iov_base: NonNull::dangling().as_ptr(), iov_len: usize::MAX };
+        Parts { vectors: vec![untouched; capacity].into(), len: 0 }
+    }
+
+    /// Empties the list.
+    pub fn clear(&mut self) {
+        self.len = 0;
+    }
+
+    /// Adds `len` bytes at `offset` of `range`; to the last part, where they follow on it. Panics if the list has no
+    /// room, or the bytes do not lie in the range.
+    pub fn push(&mut self, range: &Reservation, offset: usize, len: usize) {
+        assert!(offset.checked_add(len).is_some_and(|end| end <= range.len_bytes));
+        let start = range.base.as_ptr().wrapping_add(offset).cast::<libc::c_void>();
+        match self.vectors[..self.len].last_mut() {
+            Some(last) if last.iov_base.addr() + last.iov_len == start.addr() => last.iov_len += len,
+            _ => {
+                self.vectors[self.len] = libc::iovec { iov_base: start, iov_len: len };
+                self.len += 1;
+            }
+        }
+    }
+
+    fn filled(&self) -> &[libc::iovec] {
+        &self.vectors[..self.len]
+    }
 }
 
 impl Reservation {
-    /// [`Reservation::discard`] for many parts, up to `N` with one system call; their list, of 16 bytes each, is on
-    /// the stack. Returns how many, from the first on, were given back; fewer than
-    /// all if the kernel refuses one.
+    /// [`Reservation::discard`] for many parts. Returns how many bytes, from the first part on, were given back;
+    /// fewer than all if the kernel refuses a part.
     ///
     /// Each call of `madvise` interrupts all CPUs that run threads of this process, so that they forget the
     /// pages; kernels from 6.16 on do so once for all parts of a `process_madvise`. Older ones refuse that call,
     /// and the parts are given back one by one.
     ///
     /// # Safety
-    /// As for [`Reservation::discard`], for every part.
-    pub unsafe fn discard_many<const N: usize>(&self, parts: &[Part]) -> usize {
+    /// As for [`Reservation::discard`], for every part. All are of this reservation.
+    pub unsafe fn discard_parts(&self, parts: &Parts) -> usize {
+        let len_bytes = parts.filled().iter().map(|part| part.iov_len).sum();
+        // SAFETY: the caller's duty.
+        if parts.len > 1 && unsafe { discard_at_once(parts.filled(), len_bytes) } {
+            return len_bytes;
+        }
         let mut done = 0;
-        for chunk in parts.chunks(N.max(1)) {
+        for part in parts.filled() {
+            let offset = part.iov_base.addr() - self.base.addr().get();
             // SAFETY: the caller's duty.
-            if chunk.len() > 1 && unsafe { self.discard_at_once::<N>(chunk) } {
-                done += chunk.len();
-                continue;
+            if unsafe { self.discard(offset, part.iov_len) }.is_err() {
+                break;
             }
-            for part in chunk {
-                // SAFETY: the caller's duty.
-                if unsafe { self.discard(part.offset, part.len) }.is_err() {
-                    return done;
-                }
-                done += 1;
-            }
+            done += part.iov_len;
         }
         done
     }
+}
 
-    /// One system call for up to `N` parts. False if not all were given back; those that were may
-    /// be again.
-    ///
-    /// # Safety
-    /// As for [`Reservation::discard`], for every part.
-    unsafe fn discard_at_once<const N: usize>(&self, parts: &[Part]) -> bool {
-        /// This process, for calls that take a pidfd (Linux 6.14).
-        const PIDFD_SELF_THREAD_GROUP: libc::c_int = -10001;
-        let mut vectors = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; N];
-        let mut len_bytes = 0;
-        for (vector, part) in vectors.iter_mut().zip(parts) {
-            assert!(part.offset.checked_add(part.len).is_some_and(|end| end <= self.len_bytes));
-            // SAFETY: inside this mapping (asserted).
-            vector.iov_base = unsafe { self.base.as_ptr().add(part.offset) }.cast();
-            vector.iov_len = part.len;
-            len_bytes += part.len;
-        }
-        // SAFETY: the vectors are inside this mapping and dead (the caller's duty).
-        let done = unsafe {
-            libc::syscall(
-                libc::SYS_process_madvise,
-                PIDFD_SELF_THREAD_GROUP,
-                vectors.as_ptr(),
-                parts.len(),
-                libc::MADV_DONTNEED_LOCKED,
-                0,
-            )
-        };
-        usize::try_from(done).is_ok_and(|done| done == len_bytes)
-    }
+/// One system call for all parts, `len_bytes` together. False if not all were given back; those that were may be again.
+///
+/// # Safety
+/// As for [`Reservation::discard`], for every part.
+unsafe fn discard_at_once(parts: &[libc::iovec], len_bytes: usize) -> bool {
+    /// This process, for calls that take a pidfd (Linux 6.14).
+    const PIDFD_SELF_THREAD_GROUP: libc::c_int = -10001;
+    // SAFETY: the parts are mapped and dead (the caller's duty).
+    let done = unsafe {
+        libc::syscall(
+            libc::SYS_process_madvise,
+            PIDFD_SELF_THREAD_GROUP,
+            parts.as_ptr(),
+            parts.len(),
+            libc::MADV_DONTNEED_LOCKED,
+            0,
+        )
+    };
+    usize::try_from(done).is_ok_and(|done| done == len_bytes)
 }
 
 impl Drop for Reservation {
@@ -204,21 +227,26 @@ mod tests {
     }
 
     #[test]
-    fn discard_many_makes_all_its_parts_zero_and_nothing_else() {
-        let range = Reservation::new(1 << 24).unwrap();
-        range.populate(0, 1 << 24).unwrap();
+    fn discard_parts_makes_all_parts_zero_and_nothing_else() {
+        let range = Reservation::new(1 << 22).unwrap();
+        range.populate(0, 1 << 22).unwrap();
         let byte = |page: usize| {
             // SAFETY: inside the reservation, which only this test uses.
             unsafe { &*range.base().as_ptr().add(page * 4096).cast::<std::sync::atomic::AtomicU8>() }
         };
-        (0..4096).for_each(|page| byte(page).store(7, std::sync::atomic::Ordering::Relaxed));
-        let parts: Vec<_> =
-            (0..4096).step_by(2).map(|page| Part { offset: page * 4096, len: 4096 }).collect();
+        (0..1024).for_each(|page| byte(page).store(7, std::sync::atomic::Ordering::Relaxed));
+        // Every other page, the first two of each eight together as one part.
+        let is_part = |page: usize| page.is_multiple_of(2) || page % 8 == 1;
+        let mut parts = Parts::new(512);
+        parts.push(&range, 0, 4096);
+        parts.clear();
+        (0..1024).filter(|page| is_part(*page)).for_each(|page| parts.push(&range, page * 4096, 4096));
+        assert_eq!(parts.len, 1024 / 8 * 3);
         // SAFETY: the only references into the range are to atomic bytes, valid for any contents.
-        assert_eq!(unsafe { range.discard_many::<100>(&parts) }, parts.len());
-        for page in 0..4096 {
-            let expected = if page % 2 == 0 { 0 } else { 7 };
-            assert_eq!(byte(page).load(std::sync::atomic::Ordering::Relaxed), expected);
+        assert_eq!(unsafe { range.discard_parts(&parts) }, 1024 / 8 * 5 * 4096);
+        for page in 0..1024 {
+            let expected = if is_part(page) { 0 } else { 7 };
+            assert_eq!(byte(page).load(std::sync::atomic::Ordering::Relaxed), expected, "{page}");
         }
     }
 
