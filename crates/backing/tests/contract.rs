@@ -1,6 +1,6 @@
 //! What holds for every medium and every layer.
 
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 mod media;
 

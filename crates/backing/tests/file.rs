@@ -1,6 +1,6 @@
 //! What is true of files only.
 
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 mod media;
 

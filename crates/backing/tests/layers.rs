@@ -1,6 +1,6 @@
 //! What each layer adds.
 
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 use pagefold_backing::layer::{
     Access, Action, Clock, DelayLayer, DelayOptions, ErrorLayer, FaultRule, LogLayer, ManualClock, RateLayer,

@@ -1,7 +1,7 @@
 //! What needs a mount: a mounted device is nobody's backing; a full file system says so. In a process of its
 //! own, because children between fork and exec hold the locks that other tests look at.
 
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 mod media;
 

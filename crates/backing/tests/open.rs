@@ -1,6 +1,6 @@
 //! What may become a backing, and what may not.
 
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 mod media;
 

@@ -4,7 +4,7 @@
 //! being served. This test counts every allocation made by the threads that serve, `fuser`'s own code
 //! included, over all kinds of requests.
 
-#![allow(clippy::unwrap_used, clippy::expect_used)]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failed unwrap is a failed test")]
 
 mod loop_support;
 

@@ -1,6 +1,6 @@
 //! The loop door as a block device: file systems, fio, swap, discards, and its coming and going.
 
-#![allow(clippy::unwrap_used, clippy::expect_used)]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failed unwrap is a failed test")]
 
 mod loop_support;
 

@@ -3,7 +3,7 @@
 //! These need processes of their own: to be killed, or to have their descriptors limited. The test
 //! binary starts itself again with [`ROLE`] set, which makes one test play the server's part.
 
-#![allow(clippy::unwrap_used, clippy::expect_used)]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failed unwrap is a failed test")]
 
 mod loop_support;
 

@@ -2,7 +2,7 @@
 //!
 //! `PAGEFOLD_LONG=1` copies a hundred times instead of ten.
 
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 mod nbd_common;
 

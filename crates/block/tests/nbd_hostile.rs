@@ -1,6 +1,6 @@
 //! Clients that send anything, nothing, or too much; and many at once.
 
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 mod nbd_common;
 

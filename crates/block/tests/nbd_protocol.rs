@@ -1,6 +1,6 @@
 //! Every message of the protocol, as a client that may say anything sees it.
 
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 mod nbd_common;
 

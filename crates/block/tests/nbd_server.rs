@@ -1,6 +1,6 @@
 //! Listeners, who may connect, limits, and the end of a server.
 
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 mod nbd_common;
 

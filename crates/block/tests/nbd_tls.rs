@@ -1,6 +1,6 @@
 //! TLS: who gets in, what is told before it, and that the same bytes come through.
 
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 mod nbd_common;
 

@@ -1,7 +1,7 @@
 //! Streams that nobody should trust: the fast decoder and the plain one agree on every byte and every error.
 
 // Helpers of tests fail like tests.
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 mod lzo_reference;
 

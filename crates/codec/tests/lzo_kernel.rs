@@ -4,7 +4,7 @@
 //! about is told in `fixtures/lzo_rle_kernel/README.md`.
 
 // Helpers of tests fail like tests.
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 mod lzo_kernel_content;
 mod lzo_reference;

@@ -4,7 +4,7 @@
 //! part of the codec. Where lzop is not installed the tests say so and pass.
 
 // Helpers of tests fail like tests.
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 use pagefold_codec::lzo::{Variant, Workspace, compress, compress_bound, decompress};
 use std::io::Write;

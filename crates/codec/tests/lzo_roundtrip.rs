@@ -1,7 +1,7 @@
 //! What is compressed comes back, in both variants, by both decoders, and fits its bound.
 
 // Helpers of tests fail like tests.
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 mod lzo_reference;
 

@@ -4,7 +4,7 @@
 //! the matches of opcodes 0 to 15, the shortest zero runs, streams that end wrongly.
 
 // Helpers of tests fail like tests.
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 mod lzo_reference;
 

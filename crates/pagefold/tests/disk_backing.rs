@@ -1,6 +1,6 @@
 //! What a disk parks on: made, refused, handed over, and gone with the disk.
 
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 mod common;
 use common::parking::*;

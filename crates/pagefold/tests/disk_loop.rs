@@ -1,6 +1,6 @@
 //! Disks behind the loop door: root, FUSE and loop devices.
 
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 mod common;
 use common::{Sandbox, have, is_running, kill, no_loop, sh, wait_until};

@@ -1,6 +1,6 @@
 //! Disks behind the NBD door: no privilege, no tool needed.
 
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 mod common;
 use common::{Nbd, Ran, Sandbox, is_root, is_running, kill, wait_until};

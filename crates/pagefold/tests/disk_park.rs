@@ -1,6 +1,6 @@
 //! Disks that park pages: chosen, parked, read back, counted, and what ends a pass.
 
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 mod common;
 use common::parking::*;

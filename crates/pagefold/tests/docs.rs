@@ -1,6 +1,6 @@
 //! Help, manual pages and completions say the same.
 
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 mod common;
 use common::Sandbox;

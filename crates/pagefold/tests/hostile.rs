@@ -1,6 +1,6 @@
 //! Runtime folders prepared by others, and peers that do not play by the rules.
 
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 mod common;
 use common::{Sandbox, is_root};

@@ -26,7 +26,7 @@ pub const FLAG_NO_ZEROES: u16 = 1 << 1;
 
 /// Options a client may send.
 pub mod opt {
-    #![allow(missing_docs)]
+    #![allow(missing_docs, reason = "the names are the protocol document's, which explains them")]
     pub const EXPORT_NAME: u32 = 1;
     pub const ABORT: u32 = 2;
     pub const LIST: u32 = 3;
@@ -40,7 +40,7 @@ pub mod opt {
 
 /// Types of replies to options.
 pub mod rep {
-    #![allow(missing_docs)]
+    #![allow(missing_docs, reason = "the names are the protocol document's, which explains them")]
     pub const ACK: u32 = 1;
     pub const SERVER: u32 = 2;
     pub const INFO: u32 = 3;
@@ -55,7 +55,7 @@ pub mod rep {
 
 /// Kinds of information in an `INFO` reply.
 pub mod info {
-    #![allow(missing_docs)]
+    #![allow(missing_docs, reason = "the names are the protocol document's, which explains them")]
     pub const EXPORT: u16 = 0;
     pub const NAME: u16 = 1;
     pub const DESCRIPTION: u16 = 2;
@@ -64,7 +64,7 @@ pub mod info {
 
 /// Transmission flags: what the export can do.
 pub mod can {
-    #![allow(missing_docs)]
+    #![allow(missing_docs, reason = "the names are the protocol document's, which explains them")]
     pub const HAS_FLAGS: u16 = 1 << 0;
     pub const READ_ONLY: u16 = 1 << 1;
     pub const SEND_FLUSH: u16 = 1 << 2;
@@ -78,7 +78,7 @@ pub mod can {
 
 /// Commands.
 pub mod cmd {
-    #![allow(missing_docs)]
+    #![allow(missing_docs, reason = "the names are the protocol document's, which explains them")]
     pub const READ: u16 = 0;
     pub const WRITE: u16 = 1;
     pub const DISC: u16 = 2;
@@ -90,7 +90,7 @@ pub mod cmd {
 
 /// Flags of commands.
 pub mod flag {
-    #![allow(missing_docs)]
+    #![allow(missing_docs, reason = "the names are the protocol document's, which explains them")]
     pub const FUA: u16 = 1 << 0;
     pub const NO_HOLE: u16 = 1 << 1;
     pub const DF: u16 = 1 << 2;
@@ -100,7 +100,7 @@ pub mod flag {
 
 /// Types of chunks in a structured reply.
 pub mod chunk {
-    #![allow(missing_docs)]
+    #![allow(missing_docs, reason = "the names are the protocol document's, which explains them")]
     pub const NONE: u16 = 0;
     pub const OFFSET_DATA: u16 = 1;
     pub const BLOCK_STATUS: u16 = 5;
@@ -121,7 +121,7 @@ pub const STATE_ZERO: u32 = 2;
 
 /// Error numbers of the protocol; they equal Linux's.
 pub mod err {
-    #![allow(missing_docs)]
+    #![allow(missing_docs, reason = "the names are the protocol document's, which explains them")]
     pub const EPERM: u32 = 1;
     pub const EIO: u32 = 5;
     pub const ENOMEM: u32 = 12;

@@ -1,6 +1,7 @@
 //! What the tests of the loop door share: doors that clean up after themselves, and tools.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, dead_code, missing_docs)]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failed unwrap is a failed test")]
+#![allow(dead_code, missing_docs, reason = "shared by tests that each use a part")]
 
 use pagefold_block::loopdoor::{DoorError, LoopDoor, LoopOptions};
 use pagefold_block::{BlockDevice, BlockError, RamDevice};
