@@ -17,7 +17,7 @@ mod memory;
 mod open;
 mod queue;
 
-pub use buffer::{BUFFER_ALIGN_BYTES, Buffer, BufferStats, Buffers, Demand};
+pub use buffer::{BUFFER_ALIGN_BYTES, Buffer, BufferStats, Buffers, Charge, Demand, Grant, Reclaim, Refused};
 pub use error::BackingError;
 pub use file::{Direct, FileBacking, FileOptions, Uring};
 pub use memory::MemoryBacking;

@@ -39,6 +39,27 @@ impl UnitMap {
         self.first_free = self.first_free.min(first);
     }
 
+    /// Marks a run, marked or not, and returns how many units of it were not.
+    pub(super) fn mark_all(&mut self, first: usize, count: usize) -> usize {
+        let mut new_count = 0;
+        for unit in first..first + count {
+            let (word, bit) = (&mut self.words[unit / WORD_BITS], 1_u64 << (unit % WORD_BITS));
+            new_count += usize::from(*word & bit == 0);
+            *word |= bit;
+        }
+        new_count
+    }
+
+    /// The last run (within one word) of units that are marked here and not in `other`: first and count.
+    pub(super) fn last_run_outside(&self, other: &UnitMap) -> Option<(usize, usize)> {
+        let pairs = self.words.iter().zip(&other.words).enumerate();
+        let (index, bits) =
+            pairs.map(|(i, (&mine, &theirs))| (i, mine & !theirs)).rfind(|&(_, bits)| bits != 0)?;
+        let last = WORD_BITS - 1 - bits.leading_zeros() as usize;
+        let count = (bits << (WORD_BITS - 1 - last)).leading_ones() as usize;
+        Some((index * WORD_BITS + last + 1 - count, count))
+    }
+
     /// The first unit from `from` on that is used (or free); the number of units if there is none.
     fn next(&self, from: usize, used: bool) -> usize {
         let mut index = from / WORD_BITS;
