@@ -95,7 +95,7 @@ pub enum ImageError {
     #[error("the image needs {needed} further devices, and {given} were given; name them with --device")]
     MissingDevices {
         /// How many it lists.
-        needed: u16,
+        needed: usize,
         /// How many there are.
         given: usize,
     },
@@ -118,6 +118,20 @@ pub enum ImageError {
         needed_bytes: u64,
         /// What there is.
         limit_bytes: u64,
+    },
+    /// Memory for the budget cannot be had.
+    #[error("reserving {len_bytes} bytes of memory for reading")]
+    Budget {
+        /// How much was asked for.
+        len_bytes: u64,
+        /// Why not.
+        source: std::sync::Arc<BackingError>,
+    },
+    /// Threads for read-ahead cannot be started.
+    #[error("starting threads for read-ahead (error {})", .errno.unwrap_or(0))]
+    Threads {
+        /// What the system says.
+        errno: Option<i32>,
     },
     /// No such name.
     #[error("no such file or directory: {}", String::from_utf8_lossy(.name))]

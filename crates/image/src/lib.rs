@@ -1,14 +1,24 @@
 //! Compressed read-only file systems: EROFS images, read in a bounded amount of memory.
 //!
-//! [`format`] is the layout on disk and nothing else. [`read`] finds things: inodes, names, attributes,
-//! and where each byte of a file lies. What it finds is data of a stranger, so every length is checked
-//! before it is used and every loop has a bound.
+//! [`Image`] opens what lies on any [`Backing`](pagefold_backing::Backing) and hands out [`Node`]s: files, directories, links.
+//! Below it, [`format`] is the layout on disk and nothing else, and [`read`] finds things in it: inodes, names, attributes, and
+//! where each byte of a file lies. What they find is data of a stranger, so every length is checked before it is used and
+//! every loop has a bound. `clusters` reads what is compressed: one decoding for all who want it, in memory of one budget, for
+//! which readers wait and read-ahead does not.
 //!
 //! It does not write images, and it keeps no globals: many images may be open in one process.
 
-pub mod format;
-pub mod read;
-
+mod clusters;
+mod core;
 mod error;
+pub mod format;
+mod image;
+mod node;
+pub mod read;
+mod source;
+mod streams;
 
+pub use clusters::{BUCKETS, ReadStats};
 pub use error::{Address, ImageError, Nid, Space};
+pub use image::{Image, ImageStats, Options, ReadAhead};
+pub use node::{DirEntry, Entries, MAX_LINK_BYTES, Node};

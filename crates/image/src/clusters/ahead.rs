@@ -1,0 +1,100 @@
+//! Threads that decode what sequential readers will want next.
+//!
+//! Work comes in a queue of bounded length; what does not fit is dropped, as is a cluster for which the budget has no
+//! room. Both are counted, and a later read gets the cluster itself.
+
+use super::{Clusters, Unit};
+use crate::read::Bytes;
+use pagefold_backing::Demand;
+use std::collections::VecDeque;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+
+/// Clusters that may wait in the queue.
+const MAX_QUEUED: usize = 64;
+
+/// The queue and its threads. Dropping it lets each thread end the cluster that it is at, and joins it.
+pub(crate) struct Ahead {
+    shared: Arc<Shared>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+struct Shared {
+    queue: Mutex<Queue>,
+    filled: Condvar,
+}
+
+#[derive(Default)]
+struct Queue {
+    units: VecDeque<Unit>,
+    closed: bool,
+}
+
+impl Shared {
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn next(&self) -> Option<Unit> {
+        let mut queue = self.queue();
+        loop {
+            if queue.closed {
+                return None;
+            }
+            if let Some(unit) = queue.units.pop_front() {
+                return Some(unit);
+            }
+            queue = self.filled.wait(queue).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+impl Ahead {
+    /// Starts `threads` threads.
+    pub(crate) fn start(
+        clusters: &Arc<Clusters>,
+        raw: &Arc<dyn Bytes + Send + Sync>,
+        threads: usize,
+        demand: Demand,
+    ) -> std::io::Result<Self> {
+        let shared = Arc::new(Shared { queue: Mutex::default(), filled: Condvar::new() });
+        let mut ahead = Ahead { shared, threads: Vec::new() };
+        for n in 0..threads {
+            let (clusters, raw, shared) = (clusters.clone(), raw.clone(), ahead.shared.clone());
+            let work = move || {
+                while let Some(unit) = shared.next() {
+                    clusters.counters.readahead_issued.add(1);
+                    if !clusters.prefetch(&*raw, &unit, demand) {
+                        clusters.counters.readahead_dropped.add(1);
+                    }
+                }
+            };
+            let thread = std::thread::Builder::new().name(format!("read-ahead {n}"));
+            ahead.threads.push(thread.spawn(work)?);
+        }
+        Ok(ahead)
+    }
+
+    /// Queues a cluster; false if the queue is full.
+    pub(crate) fn push(&self, unit: Unit) -> bool {
+        let mut queue = self.shared.queue();
+        if queue.units.len() >= MAX_QUEUED {
+            return false;
+        }
+        queue.units.push_back(unit);
+        drop(queue);
+        self.shared.filled.notify_one();
+        true
+    }
+}
+
+impl Drop for Ahead {
+    fn drop(&mut self) {
+        self.shared.queue().closed = true;
+        self.shared.filled.notify_all();
+        for thread in self.threads.drain(..) {
+            // A thread that panicked has nothing to hand over.
+            let _ = thread.join();
+        }
+    }
+}
