@@ -65,4 +65,28 @@ pub enum CodecError {
         /// The source's length.
         src_len_bytes: usize,
     },
+    /// A format's window is outside what decoders take.
+    #[error("{codec} has no window of {window_bytes} bytes; its windows are {min} to {max}")]
+    Window {
+        /// The codec.
+        codec: &'static str,
+        /// The window asked for.
+        window_bytes: u32,
+        /// Its shortest window.
+        min: u32,
+        /// Its longest window.
+        max: u32,
+    },
+    /// A buffer that a decoder works in is too short.
+    #[error("{codec} needs a {what} of {least_bytes} bytes, not {len_bytes}")]
+    Room {
+        /// The codec.
+        codec: &'static str,
+        /// What the buffer is for.
+        what: &'static str,
+        /// Its length.
+        len_bytes: usize,
+        /// The length that it must have at least.
+        least_bytes: usize,
+    },
 }

@@ -11,10 +11,14 @@
 //! A new codec is one module with an `Algorithm` and a `Stream`, and one line in
 //! the table.
 //!
+//! Beside the pages stand clusters ([`cluster`]): the streams of compressed images, which are longer, come in
+//! formats of their own, and are only read.
+//!
 //! This crate does not decide what to store raw, where to store anything, or
 //! how long: that is the store's policy. It does not frame its output: who stores
 //! a compressed page also stores its length and which codec made it.
 
+pub mod cluster;
 mod codec;
 mod deflate;
 mod error;

@@ -1,0 +1,69 @@
+//! LZ4 by liblz4: from one buffer to another, and within one buffer.
+
+use super::NAME;
+use crate::CodecError;
+use crate::liblz4::{c_len, decompress_block};
+use std::ffi::{c_char, c_int};
+
+unsafe extern "C" {
+    fn LZ4_decompress_safe(src: *const c_char, dst: *mut c_char, src_len: c_int, capacity: c_int) -> c_int;
+    fn LZ4_decompress_safe_partial(
+        src: *const c_char,
+        dst: *mut c_char,
+        src_len: c_int,
+        target_len: c_int,
+        dst_capacity: c_int,
+    ) -> c_int;
+}
+
+/// Decodes `src`, all of it, to all of `dst`.
+pub(crate) fn decode_all(src: &[u8], dst: &mut [u8]) -> Result<(), CodecError> {
+    match decompress_block(NAME, src, dst, None)? {
+        len if len == dst.len() => Ok(()),
+        _ => Err(CodecError::Corrupt { codec: NAME, src_len_bytes: src.len() }),
+    }
+}
+
+/// Decodes the beginning of `src` to all of `dst`.
+pub(crate) fn decode_prefix(src: &[u8], dst: &mut [u8]) -> Result<(), CodecError> {
+    let (from, to) = (src.as_ptr().cast(), dst.as_mut_ptr().cast());
+    let (src_len, dst_len) = (c_len(src.len()), c_len(dst.len()));
+    // SAFETY: the pointers and lengths are those of live slices; the safe decoder stays inside them whatever
+    // the bytes are.
+    let len = unsafe { LZ4_decompress_safe_partial(from, to, src_len, dst_len, dst_len) };
+    match usize::try_from(len) == Ok(dst.len()) {
+        true => Ok(()),
+        false => Err(CodecError::Corrupt { codec: NAME, src_len_bytes: src.len() }),
+    }
+}
+
+/// By how many bytes a buffer that LZ4 is decoded in must be longer than the output.
+///
+/// The rule of `lz4.h` (`LZ4_DECOMPRESS_INPLACE_MARGIN`): no sequence makes the write position gain more on
+/// the read position than a literal run's length bytes cost, one in 255; 32 bytes are for wide copies.
+pub fn in_place_margin(src_len: usize) -> usize {
+    (src_len >> 8) + 32
+}
+
+/// Decodes the LZ4 block in the last `src_len` bytes of `work` to its first `out_len` bytes, all of both.
+///
+/// `work` must be at least [`in_place_margin`] longer than `out_len`. It is arbitrary behind the output, and
+/// everywhere after an error.
+pub fn decode_lz4_in_place(work: &mut [u8], src_len: usize, out_len: usize) -> Result<(), CodecError> {
+    let least_bytes = out_len.saturating_add(in_place_margin(src_len)).max(src_len);
+    if work.len() < least_bytes {
+        let (what, len_bytes) = ("buffer to decode in", work.len());
+        return Err(CodecError::Room { codec: NAME, what, len_bytes, least_bytes });
+    }
+    let to = work.as_mut_ptr();
+    // SAFETY: `src_len` is at most the buffer's length.
+    let from = unsafe { to.add(work.len() - src_len) };
+    // SAFETY: both ranges are inside `work`, which is borrowed mutably and reached by these pointers alone
+    // (one is made from the other). liblz4 allows them to overlap like this; whatever the bytes are, the
+    // safe decoder reads inside the one and writes inside the other.
+    let len = unsafe { LZ4_decompress_safe(from.cast(), to.cast(), c_len(src_len), c_len(out_len)) };
+    match usize::try_from(len) == Ok(out_len) {
+        true => Ok(()),
+        false => Err(CodecError::Corrupt { codec: NAME, src_len_bytes: src_len }),
+    }
+}
