@@ -8,12 +8,14 @@ pub mod flat;
 pub mod inode;
 mod kind;
 pub mod superblock;
+pub mod xattr;
 
 pub use bytes::SliceBytes;
 pub use extent::{Algorithm, Cluster, Extent, Place};
 pub use inode::{Inode, Layout};
 pub use kind::FileKind;
 pub use superblock::Superblock;
+pub use xattr::Xattr;
 
 use crate::{Address, ImageError};
 
