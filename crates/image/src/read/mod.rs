@@ -1,8 +1,21 @@
 //! Finding things in an image: total on any input, and without memory of its own beyond what it returns.
 
+pub mod bytes;
+pub mod chunk;
+pub mod dir;
 pub mod extent;
+pub mod flat;
+pub mod inode;
+mod kind;
+pub mod superblock;
+pub mod xattr;
 
+pub use bytes::SliceBytes;
 pub use extent::{Algorithm, Cluster, Extent, Place};
+pub use inode::{Inode, Layout};
+pub use kind::FileKind;
+pub use superblock::Superblock;
+pub use xattr::Xattr;
 
 use crate::{Address, ImageError};
 

@@ -1,0 +1,31 @@
+//! Chunk-based files: the format word in the inode, and the entries behind it.
+
+use super::le::{Le16, Le32, on_disk};
+
+/// Bits of the chunk format that hold log2 of a chunk in blocks.
+pub const FORMAT_BITS_MASK: u16 = 0x1f;
+/// Bit of the chunk format: entries of 8 bytes.
+pub const FORMAT_INDEXES: u16 = 0x20;
+/// Bit of the chunk format: addresses of 48 bits.
+pub const FORMAT_WIDE: u16 = 0x40;
+/// Bits of the chunk format that are zero.
+pub const FORMAT_RESERVED: u16 = !0x7f;
+
+/// The block of a chunk that is a hole; also of 4-byte entries, which are nothing but the block.
+pub const HOLE: u32 = u32::MAX;
+/// The same with 48 bits.
+pub const HOLE_WIDE: u64 = (1 << 48) - 1;
+/// Bytes of an entry without a device.
+pub const BLOCK_ENTRY_LEN: usize = 4;
+
+on_disk! {
+    /// An entry with a device.
+    pub struct RawChunkIndex: 8 {
+        /// Bits 32 to 47 of the block.
+        pub startblk_hi: Le16,
+        /// Device: 0 the image, else the slot's number from 1.
+        pub device_id: Le16,
+        /// Bits 0 to 31 of the block.
+        pub startblk_lo: Le32,
+    }
+}

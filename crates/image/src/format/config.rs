@@ -1,0 +1,65 @@
+//! Configuration records of algorithms: behind the superblock and its extension slots, one for each algorithm
+//! that is available, in the order of their numbers. Each is its length, a `u16`, and that many bytes; the
+//! lengths begin at multiples of 4.
+
+use super::le::{Le16, Le32, on_disk};
+
+/// Records' lengths begin at multiples of this.
+pub const RECORD_ALIGN: u64 = 4;
+
+on_disk! {
+    /// LZ4.
+    pub struct RawLz4Config: 14 {
+        /// How far back a match reaches, bytes; 0 means 65535.
+        pub max_distance: Le16,
+        /// Blocks of the largest cluster; 0 means 1.
+        pub max_pclusterblks: Le16,
+        /// Zero.
+        pub reserved: [u8; 10],
+    }
+}
+
+on_disk! {
+    /// LZMA.
+    pub struct RawLzmaConfig: 14 {
+        /// Bytes of the dictionary.
+        pub dict_size: Le32,
+        /// 0.
+        pub format: Le16,
+        /// Zero.
+        pub reserved: [u8; 8],
+    }
+}
+
+on_disk! {
+    /// Deflate.
+    pub struct RawDeflateConfig: 6 {
+        /// log2 of the window.
+        pub windowbits: u8,
+        /// Zero.
+        pub reserved: [u8; 5],
+    }
+}
+
+on_disk! {
+    /// Zstandard.
+    pub struct RawZstdConfig: 6 {
+        /// 0.
+        pub format: u8,
+        /// log2 of the window, less 10.
+        pub windowlog: u8,
+        /// Zero.
+        pub reserved: [u8; 4],
+    }
+}
+
+/// Dictionaries that LZMA may have, bytes.
+pub const LZMA_DICT_BYTES: std::ops::RangeInclusive<u32> = 4 << 10..=8 << 20;
+/// Largest window of deflate, as a power of two.
+pub const DEFLATE_WINDOW_BITS_MAX: u8 = 15;
+/// What is added to a `windowlog`.
+pub const ZSTD_WINDOW_LOG_BASE: u8 = 10;
+/// Largest `windowlog`.
+pub const ZSTD_WINDOW_LOG_MAX: u8 = 10;
+/// The window of LZ4 where none is given, bytes.
+pub const LZ4_WINDOW_BYTES_DEFAULT: u32 = 65535;

@@ -1,0 +1,160 @@
+//! Features: what an image may use, by bit and name, and the first kernel that reads it.
+//!
+//! Two names share a bit where one kernel brought both.
+
+use crate::read::Algorithm;
+use std::fmt;
+
+/// A version of Linux.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct KernelVersion {
+    /// As in *6*.12.
+    pub major: u8,
+    /// As in 6.*12*.
+    pub minor: u8,
+}
+
+impl KernelVersion {
+    const fn new(major: u8, minor: u8) -> Self {
+        KernelVersion { major, minor }
+    }
+}
+
+impl fmt::Display for KernelVersion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.major, self.minor)
+    }
+}
+
+/// The first kernel with this format.
+pub const FIRST_KERNEL: KernelVersion = KernelVersion::new(5, 4);
+
+/// A feature bit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Feature {
+    /// The bit, as a mask.
+    pub bit: u32,
+    /// What it is called.
+    pub name: &'static str,
+    /// The first kernel that reads images with it; for bits that a reader may ignore, [`FIRST_KERNEL`].
+    pub kernel: KernelVersion,
+}
+
+const fn feature(bit: u32, name: &'static str, major: u8, minor: u8) -> Feature {
+    Feature { bit, name, kernel: KernelVersion::new(major, minor) }
+}
+
+/// Bits that a reader must know.
+pub mod incompat {
+    use super::{Feature, feature};
+
+    /// Compressed streams stand at the end of their cluster, behind zeroes.
+    pub const ZERO_PADDING: u32 = 0x001;
+    /// Configuration records of algorithms behind the superblock.
+    pub const COMPR_CFGS: u32 = 0x002;
+    /// Clusters of more than a block.
+    pub const BIG_PCLUSTER: u32 = 0x002;
+    /// Files in chunks.
+    pub const CHUNKED_FILE: u32 = 0x004;
+    /// Further devices.
+    pub const DEVICE_TABLE: u32 = 0x008;
+    /// A second algorithm in one file.
+    pub const COMPR_HEAD2: u32 = 0x008;
+    /// The last cluster of a file with its metadata.
+    pub const ZTAILPACKING: u32 = 0x010;
+    /// Tails of files together in the packed file.
+    pub const FRAGMENTS: u32 = 0x020;
+    /// Clusters that several extents use.
+    pub const DEDUPE: u32 = 0x020;
+    /// Long prefixes of attribute names.
+    pub const XATTR_PREFIXES: u32 = 0x040;
+    /// Block addresses of 48 bits.
+    pub const WIDE_ADDRESSES: u32 = 0x080;
+    /// Compressed metadata in a file.
+    pub const METABOX: u32 = 0x100;
+
+    /// All that are known, in order of their bits.
+    pub const ALL: [Feature; 9] = [
+        feature(ZERO_PADDING, "lz4_0padding", 5, 4),
+        feature(COMPR_CFGS, "compr_cfgs/big_pcluster", 5, 13),
+        feature(CHUNKED_FILE, "chunked_file", 5, 15),
+        feature(DEVICE_TABLE, "device_table/compr_head2", 5, 16),
+        feature(ZTAILPACKING, "ztailpacking", 5, 17),
+        feature(FRAGMENTS, "fragments/dedupe", 6, 1),
+        feature(XATTR_PREFIXES, "xattr_prefixes", 6, 4),
+        feature(WIDE_ADDRESSES, "48bit", 6, 15),
+        feature(METABOX, "metabox", 6, 17),
+    ];
+}
+
+/// Bits that a reader may ignore.
+pub mod compat {
+    use super::{Feature, feature};
+
+    /// The superblock has a checksum.
+    pub const SB_CHKSUM: u32 = 0x01;
+    /// Times are times of last change of contents.
+    pub const MTIME: u32 = 0x02;
+    /// Filters of attribute names.
+    pub const XATTR_FILTER: u32 = 0x04;
+    /// Shared attributes lie in the metabox.
+    pub const SHARED_EA_IN_METABOX: u32 = 0x08;
+    /// Long prefixes of attribute names lie in the image as they are.
+    pub const PLAIN_XATTR_PFX: u32 = 0x10;
+    /// An attribute tells which files are the same.
+    pub const ISHARE_XATTRS: u32 = 0x20;
+    /// Made by nydus.
+    pub const RAFS_V6: u32 = 0x4000_0000;
+
+    /// All that are known, in order of their bits.
+    pub const ALL: [Feature; 7] = [
+        feature(SB_CHKSUM, "sb_chksum", 5, 4),
+        feature(MTIME, "mtime", 5, 4),
+        feature(XATTR_FILTER, "xattr_filter", 5, 4),
+        feature(SHARED_EA_IN_METABOX, "shared_ea_in_metabox", 5, 4),
+        feature(PLAIN_XATTR_PFX, "plain_xattr_pfx", 5, 4),
+        feature(ISHARE_XATTRS, "ishare_xattrs", 5, 4),
+        feature(RAFS_V6, "rafs_v6", 5, 4),
+    ];
+}
+
+/// The features of `table` whose bits are set in `bits`, and the bits that are in no row.
+pub fn split(bits: u32, table: &[Feature]) -> (Vec<Feature>, u32) {
+    let known: Vec<Feature> = table.iter().copied().filter(|f| bits & f.bit != 0).collect();
+    let unknown = known.iter().fold(bits, |left, f| left & !f.bit);
+    (known, unknown)
+}
+
+/// The first kernel that decodes `algorithm`.
+pub fn algorithm_kernel(algorithm: Algorithm) -> KernelVersion {
+    match algorithm {
+        Algorithm::Lz4 => FIRST_KERNEL,
+        Algorithm::MicroLzma => KernelVersion::new(5, 16),
+        Algorithm::Deflate => KernelVersion::new(6, 6),
+        Algorithm::Zstd => KernelVersion::new(6, 10),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_row_is_one_bit_and_no_bit_is_twice() {
+        for table in [incompat::ALL.as_slice(), compat::ALL.as_slice()] {
+            let mut seen = 0u32;
+            for row in table {
+                assert_eq!(row.bit.count_ones(), 1, "{}", row.name);
+                assert_eq!(seen & row.bit, 0, "{}", row.name);
+                seen |= row.bit;
+            }
+        }
+    }
+
+    #[test]
+    fn unknown_bits_are_left_over() {
+        let (known, unknown) = split(0x8000_0021, &incompat::ALL);
+        assert_eq!(known.iter().map(|f| f.name).collect::<Vec<_>>(), ["lz4_0padding", "fragments/dedupe"]);
+        assert_eq!(unknown, 0x8000_0000);
+    }
+}

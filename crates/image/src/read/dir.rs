@@ -1,0 +1,232 @@
+//! Directories: blocks of entries, sorted by name within and across blocks.
+//!
+//! Nothing here reads: the caller brings blocks of a directory's contents, which may be compressed. Nor is it
+//! judged whether a directory is in order; in one that is not, a search ends all the same and may find
+//! nothing.
+
+use super::{FileKind, Inode, Superblock};
+use crate::format::dirent::{NAME_LEN_MAX, RawDirent};
+use crate::{Address, ImageError, Nid};
+use std::cmp::Ordering;
+
+/// An entry of a directory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Entry<'a> {
+    /// The inode.
+    pub nid: Nid,
+    /// What the entry says that it is; `None` if it does not say. The inode decides.
+    pub kind: Option<FileKind>,
+    /// The number that `kind` was made of.
+    pub file_type: u8,
+    /// The name: 1 to 255 bytes, without `/` and NUL. `.` and `..` are entries like others.
+    pub name: &'a [u8],
+}
+
+/// What a search found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Found {
+    /// The inode.
+    pub nid: Nid,
+    /// What the entry says that it is.
+    pub kind: Option<FileKind>,
+}
+
+impl From<Entry<'_>> for Found {
+    fn from(entry: Entry<'_>) -> Self {
+        Found { nid: entry.nid, kind: entry.kind }
+    }
+}
+
+/// A block of a directory.
+#[derive(Debug, Clone, Copy)]
+pub struct DirBlock<'a> {
+    bytes: &'a [u8],
+    at: Address,
+    count: usize,
+}
+
+impl<'a> DirBlock<'a> {
+    /// Finds the entries in the bytes of a block, which are fewer than a block's in the last one. `at` is
+    /// what errors name: where the block lies, or the directory's inode.
+    pub fn parse(bytes: &'a [u8], at: Address) -> Result<Self, ImageError> {
+        let corrupt = |what: String| Err(ImageError::corrupt(at, format!("a directory block {what}")));
+        let Some(first) = bytes.first_chunk().map(RawDirent::parse) else {
+            return corrupt(format!("of {} bytes, too few for an entry", bytes.len()));
+        };
+        let names = usize::from(first.nameoff.get());
+        if names == 0 || !names.is_multiple_of(RawDirent::LEN) || names >= bytes.len() {
+            return corrupt(format!("of {} bytes whose names begin at byte {names}", bytes.len()));
+        }
+        Ok(DirBlock { bytes, at, count: names / RawDirent::LEN })
+    }
+
+    /// How many entries there are; never 0.
+    pub fn count(&self) -> usize {
+        self.count
+    }
+
+    /// Entry `index`, from 0; past the last one is corrupt.
+    pub fn entry(&self, index: usize) -> Result<Entry<'a>, ImageError> {
+        let corrupt = |what: &str| {
+            ImageError::corrupt(self.at, format!("entry {index} of a directory block has {what}"))
+        };
+        let raw = self.raw(index).ok_or_else(|| corrupt("no place"))?;
+        let start = usize::from(raw.nameoff.get());
+        let name = match self.raw(index + 1) {
+            Some(next) => self.bytes.get(start..usize::from(next.nameoff.get())),
+            None => self.bytes.get(start..).and_then(|rest| rest.split(|byte| *byte == 0).next()),
+        };
+        let name = name.filter(|_| start >= self.count * RawDirent::LEN);
+        let name = name.ok_or_else(|| corrupt("its name in the wrong place"))?;
+        if name.is_empty() || name.len() > NAME_LEN_MAX {
+            return Err(corrupt(&format!("a name of {} bytes", name.len())));
+        }
+        if name.iter().any(|byte| matches!(byte, 0 | b'/')) {
+            return Err(corrupt("a name with a slash or a NUL"));
+        }
+        let kind = FileKind::from_dirent(raw.file_type);
+        Ok(Entry { nid: Nid(raw.nid.get()), kind, file_type: raw.file_type, name })
+    }
+
+    /// All entries as they stand; each is judged by itself, and one that is broken does not end the rest.
+    pub fn entries(self) -> impl ExactSizeIterator<Item = Result<Entry<'a>, ImageError>> {
+        (0..self.count).map(move |index| self.entry(index))
+    }
+
+    /// The entry of that name, by halving.
+    pub fn find(&self, name: &[u8]) -> Result<Option<Entry<'a>>, ImageError> {
+        let (mut low, mut high) = (0, self.count);
+        while low < high {
+            let middle = low + (high - low) / 2;
+            let entry = self.entry(middle)?;
+            match entry.name.cmp(name) {
+                Ordering::Less => low = middle + 1,
+                Ordering::Equal => return Ok(Some(entry)),
+                Ordering::Greater => high = middle,
+            }
+        }
+        Ok(None)
+    }
+
+    fn raw(&self, index: usize) -> Option<RawDirent> {
+        if index >= self.count {
+            return None;
+        }
+        let start = index.checked_mul(RawDirent::LEN)?;
+        Some(RawDirent::parse(self.bytes.get(start..)?.first_chunk()?))
+    }
+}
+
+/// Fills a buffer with a block of a directory's contents: its number from 0, and a buffer of just its length.
+pub type ReadBlock<'a> = dyn FnMut(u64, &mut [u8]) -> Result<(), ImageError> + 'a;
+
+/// The blocks of a directory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Directory {
+    nid: Nid,
+    at: Address,
+    size: u64,
+    block_bits: u8,
+    dot_omitted: bool,
+}
+
+impl Directory {
+    /// The blocks of `inode`, if it is a directory.
+    pub fn of(sb: &Superblock, inode: &Inode) -> Result<Self, ImageError> {
+        if inode.kind != FileKind::Directory {
+            return Err(ImageError::NotADirectory { nid: inode.nid });
+        }
+        Ok(Directory {
+            nid: inode.nid,
+            at: inode.address,
+            size: inode.size,
+            block_bits: sb.block_bits,
+            dot_omitted: inode.dot_omitted,
+        })
+    }
+
+    /// How many blocks there are.
+    pub fn blocks(&self) -> u64 {
+        self.size.div_ceil(1 << self.block_bits)
+    }
+
+    /// Bytes of block `number`: a block, or fewer for the last one; 0 past that.
+    pub fn block_len(&self, number: u64) -> usize {
+        let block_bytes = 1u64 << self.block_bits;
+        let start = number.saturating_mul(block_bytes);
+        self.size.saturating_sub(start).min(block_bytes) as usize
+    }
+
+    /// Reads block `number` into `block`, which is made as long as it.
+    pub fn read_block<'b>(
+        &self,
+        number: u64,
+        block: &'b mut Vec<u8>,
+        read: &mut ReadBlock<'_>,
+    ) -> Result<DirBlock<'b>, ImageError> {
+        block.resize(self.block_len(number), 0);
+        read(number, block)?;
+        DirBlock::parse(block, self.at)
+    }
+
+    /// The entry of that name, by halving: first among the blocks by their first names, then in one.
+    /// `block` is working memory.
+    pub fn lookup(
+        &self,
+        name: &[u8],
+        block: &mut Vec<u8>,
+        read: &mut ReadBlock<'_>,
+    ) -> Result<Option<Found>, ImageError> {
+        if let Some(found) = self.itself(name) {
+            return Ok(Some(found));
+        }
+        // Blocks below `low` begin with names that are smaller, those from `high` on with greater ones.
+        let (mut low, mut high) = (0, self.blocks());
+        while low < high {
+            let middle = low + (high - low) / 2;
+            let entries = self.read_block(middle, block, read)?;
+            match entries.entry(0)?.name.cmp(name) {
+                Ordering::Equal => return Ok(Some(entries.entry(0)?.into())),
+                Ordering::Greater => high = middle,
+                Ordering::Less => {
+                    // Most directories have one block, which is already here.
+                    if high - middle == 1 {
+                        return Ok(entries.find(name)?.map(Found::from));
+                    }
+                    low = middle + 1;
+                }
+            }
+        }
+        match low.checked_sub(1) {
+            None => Ok(None),
+            Some(last) => Ok(self.read_block(last, block, read)?.find(name)?.map(Found::from)),
+        }
+    }
+
+    /// The entry of that name, by looking at all of them: what [`lookup`](Self::lookup) is compared with.
+    pub fn lookup_linear(
+        &self,
+        name: &[u8],
+        block: &mut Vec<u8>,
+        read: &mut ReadBlock<'_>,
+    ) -> Result<Option<Found>, ImageError> {
+        for number in 0..self.blocks() {
+            for entry in self.read_block(number, block, read)?.entries() {
+                let entry = entry?;
+                if entry.name == name {
+                    return Ok(Some(entry.into()));
+                }
+            }
+        }
+        Ok(self.itself(name))
+    }
+
+    /// What `.` is where its entry was left out.
+    fn itself(&self, name: &[u8]) -> Option<Found> {
+        let omitted = self.dot_omitted && name == b".";
+        omitted.then_some(Found { nid: self.nid, kind: Some(FileKind::Directory) })
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,288 @@
+//! An inode: what a file is, and where its data and attributes begin.
+
+use super::bytes::{advance, array_at};
+use super::{Bytes, FileKind, Superblock};
+use crate::format::chunk;
+use crate::format::inode::{self as disk, RawCompactInode, RawExtendedInode};
+use crate::{Address, ImageError, Nid};
+
+/// A point in time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Timestamp {
+    /// Seconds since 1970, without leap seconds; negative before.
+    pub seconds: i64,
+    /// Nanoseconds, below 10^9, that are added.
+    pub nanoseconds: u32,
+}
+
+/// The number of a device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DeviceNumber {
+    /// Which driver, 12 bits.
+    pub major: u32,
+    /// Which of its devices, 20 bits.
+    pub minor: u32,
+}
+
+/// How the contents of a file are laid out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Layout {
+    /// In blocks one behind the other.
+    Plain {
+        /// The first one's first byte. `None`: all of the file is a hole.
+        start: Option<Address>,
+    },
+    /// The same for the full blocks; the rest is at the inode's `tail`.
+    Inline {
+        /// The first full block's first byte. `None`: all full blocks, if any, are a hole.
+        start: Option<Address>,
+        /// Bytes of the rest, less than a block.
+        tail_bytes: u32,
+    },
+    /// Compressed; the index has 8 bytes for each logical cluster, or extents.
+    CompressedFull,
+    /// Compressed; the index is packed.
+    CompressedCompact,
+    /// In chunks.
+    Chunks {
+        /// log2 of a chunk's bytes; below 63.
+        chunk_bits: u8,
+        /// Whether entries have 8 bytes and name devices; otherwise 4.
+        indexed: bool,
+        /// Whether blocks have 48 bits; only in 8-byte entries.
+        wide: bool,
+    },
+}
+
+/// An inode as a reader wants it: checked in itself, as far as it can be without looking elsewhere.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Inode {
+    /// Its number.
+    pub nid: Nid,
+    /// Where it lies.
+    pub address: Address,
+    /// Whether it has 64 bytes, and not 32.
+    pub extended: bool,
+    /// What it is.
+    pub kind: FileKind,
+    /// `st_mode`: type and permissions.
+    pub mode: u16,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Links.
+    pub nlink: u32,
+    /// The number that `stat` shows; nothing is found by it, and two inodes may have the same.
+    pub ino: u32,
+    /// Bytes of contents; at most `i64::MAX`.
+    pub size: u64,
+    /// When the contents were last changed.
+    pub mtime: Timestamp,
+    /// Of devices, and only of those, their number.
+    pub device: Option<DeviceNumber>,
+    /// Of a directory, whether the entry `.` was left out.
+    pub dot_omitted: bool,
+    /// Bytes of the attributes, which begin behind the inode; 0 if it has none.
+    pub xattr_bytes: u32,
+    /// What is behind the attributes: the rest of an inline file, an index, or chunks.
+    pub tail: Address,
+    /// How the contents are laid out. Of what has no contents, `Plain` without a start.
+    pub layout: Layout,
+    /// How many blocks a compressed file takes, as the inode says; not checked, and 0 for other layouts.
+    pub compressed_blocks: u64,
+}
+
+/// The fields of both forms, in one.
+struct Fields {
+    extended: bool,
+    format: u16,
+    xattr_icount: u16,
+    mode: u16,
+    /// The upper bits of addresses, where this inode has them.
+    address_hi: Option<u16>,
+    size: u64,
+    mtime: Timestamp,
+    u: u32,
+    ino: u32,
+    uid: u32,
+    gid: u32,
+    nlink: u32,
+}
+
+impl Inode {
+    /// Reads inode `nid`.
+    pub fn read(bytes: &dyn Bytes, sb: &Superblock, nid: Nid) -> Result<Self, ImageError> {
+        let address = sb.inode_address(nid)?;
+        let fields = read_fields(bytes, sb, address)?;
+        let corrupt = |what: String| ImageError::corrupt(address, format!("inode {nid} has {what}"));
+        if fields.format & disk::FORMAT_RESERVED != 0 {
+            return Err(corrupt(format!("an unknown format, {:#06x}", fields.format)));
+        }
+        let Some(kind) = FileKind::from_mode(fields.mode) else {
+            return Err(corrupt(format!("a mode without a file type, {:#o}", fields.mode)));
+        };
+        if fields.size > i64::MAX.unsigned_abs() {
+            return Err(corrupt(format!("a size of {} bytes", fields.size)));
+        }
+        if fields.mtime.nanoseconds >= 1_000_000_000 {
+            return Err(corrupt(format!("a time with {} nanoseconds", fields.mtime.nanoseconds)));
+        }
+        let xattr_bytes = disk::xattr_area_len(fields.xattr_icount);
+        let tail = advance(address, fields.len_bytes() + u64::from(xattr_bytes))?;
+        let layout = fields.layout(sb, kind, tail).map_err(corrupt)?;
+        let compressed = matches!(layout, Layout::CompressedFull | Layout::CompressedCompact);
+        let is_device = matches!(kind, FileKind::CharDevice | FileKind::BlockDevice);
+        let (major, minor) = disk::decode_rdev(fields.u);
+        Ok(Inode {
+            nid,
+            address,
+            extended: fields.extended,
+            kind,
+            mode: fields.mode,
+            uid: fields.uid,
+            gid: fields.gid,
+            nlink: fields.nlink,
+            ino: fields.ino,
+            size: fields.size,
+            mtime: fields.mtime,
+            device: is_device.then_some(DeviceNumber { major, minor }),
+            dot_omitted: kind == FileKind::Directory && fields.flag(),
+            xattr_bytes,
+            tail,
+            layout,
+            compressed_blocks: if compressed { fields.wide_u() } else { 0 },
+        })
+    }
+
+    /// Where the attributes begin, if it has any.
+    pub fn xattr_address(&self) -> Option<Address> {
+        let offset = self.tail.offset.checked_sub(u64::from(self.xattr_bytes))?;
+        (self.xattr_bytes != 0).then_some(Address { offset, ..self.tail })
+    }
+}
+
+fn read_fields(bytes: &dyn Bytes, sb: &Superblock, address: Address) -> Result<Fields, ImageError> {
+    let compact = RawCompactInode::parse(&array_at(bytes, address)?);
+    if compact.i_format.get() & disk::FORMAT_EXTENDED != 0 {
+        let raw = RawExtendedInode::parse(&array_at(bytes, address)?);
+        return Ok(Fields::from_extended(&raw, sb));
+    }
+    Ok(Fields::from_compact(&compact, sb))
+}
+
+impl Fields {
+    fn from_compact(raw: &RawCompactInode, sb: &Superblock) -> Self {
+        let directory = FileKind::from_mode(raw.i_mode.get()) == Some(FileKind::Directory);
+        let single = raw.i_format.get() & disk::FORMAT_NLINK_1_OR_DOT_OMITTED != 0 && !directory;
+        Fields {
+            extended: false,
+            format: raw.i_format.get(),
+            xattr_icount: raw.i_xattr_icount.get(),
+            mode: raw.i_mode.get(),
+            address_hi: single.then(|| raw.i_nb.get()),
+            size: u64::from(raw.i_size.get()),
+            mtime: Timestamp {
+                seconds: sb.epoch.saturating_add_unsigned(u64::from(raw.i_mtime.get())),
+                nanoseconds: sb.fixed_nsec,
+            },
+            u: raw.i_u.get(),
+            ino: raw.i_ino.get(),
+            uid: u32::from(raw.i_uid.get()),
+            gid: u32::from(raw.i_gid.get()),
+            nlink: if single { 1 } else { u32::from(raw.i_nb.get()) },
+        }
+    }
+
+    fn from_extended(raw: &RawExtendedInode, sb: &Superblock) -> Self {
+        Fields {
+            extended: true,
+            format: raw.i_format.get(),
+            xattr_icount: raw.i_xattr_icount.get(),
+            mode: raw.i_mode.get(),
+            // Before 48-bit addresses the field was reserved, and a start of all ones in 32 bits meant none.
+            address_hi: sb.wide_addresses.then(|| raw.i_nb.get()),
+            size: raw.i_size.get(),
+            mtime: Timestamp {
+                seconds: raw.i_mtime.get().cast_signed(),
+                nanoseconds: raw.i_mtime_nsec.get(),
+            },
+            u: raw.i_u.get(),
+            ino: raw.i_ino.get(),
+            uid: raw.i_uid.get(),
+            gid: raw.i_gid.get(),
+            nlink: raw.i_nlink.get(),
+        }
+    }
+
+    /// Bytes of the inode itself.
+    fn len_bytes(&self) -> u64 {
+        if self.extended { RawExtendedInode::LEN as u64 } else { RawCompactInode::LEN as u64 }
+    }
+
+    /// The flag that means one thing in directories and another elsewhere.
+    fn flag(&self) -> bool {
+        self.format & disk::FORMAT_NLINK_1_OR_DOT_OMITTED != 0
+    }
+
+    /// `i_u` with the upper bits, if this inode has them.
+    fn wide_u(&self) -> u64 {
+        u64::from(self.address_hi.unwrap_or(0)) << 32 | u64::from(self.u)
+    }
+
+    /// The first block's first byte; `None` where all bits of the address are ones.
+    fn start(&self, sb: &Superblock) -> Result<Option<Address>, String> {
+        let none = if self.address_hi.is_some() { chunk::HOLE_WIDE } else { u64::from(chunk::HOLE) };
+        match self.wide_u() {
+            block if block == none => Ok(None),
+            block => {
+                let beyond = || format!("its data at block {block}, beyond all numbers");
+                sb.block_address(block).map(Some).ok_or_else(beyond)
+            }
+        }
+    }
+
+    /// The layout; an error is what the inode has that cannot be.
+    fn layout(&self, sb: &Superblock, kind: FileKind, tail: Address) -> Result<Layout, String> {
+        let layout = self.format >> disk::FORMAT_LAYOUT_SHIFT & disk::FORMAT_LAYOUT_MASK;
+        if layout > disk::LAYOUT_CHUNK_BASED {
+            return Err(format!("an unknown data layout, {layout}"));
+        }
+        if !kind.has_contents() {
+            return Ok(Layout::Plain { start: None });
+        }
+        match layout {
+            disk::LAYOUT_FLAT_PLAIN => Ok(Layout::Plain { start: self.start(sb)? }),
+            disk::LAYOUT_FLAT_INLINE => self.inline(sb, tail),
+            disk::LAYOUT_COMPRESSED_FULL => Ok(Layout::CompressedFull),
+            disk::LAYOUT_COMPRESSED_COMPACT => Ok(Layout::CompressedCompact),
+            _ => self.chunks(sb),
+        }
+    }
+
+    fn inline(&self, sb: &Superblock, tail: Address) -> Result<Layout, String> {
+        let block_bytes = u64::from(sb.block_bytes());
+        let tail_bytes = self.size % block_bytes;
+        if tail.offset % block_bytes + tail_bytes > block_bytes {
+            return Err(format!("an inline tail of {tail_bytes} bytes that leaves its block"));
+        }
+        Ok(Layout::Inline { start: self.start(sb)?, tail_bytes: tail_bytes as u32 })
+    }
+
+    fn chunks(&self, sb: &Superblock) -> Result<Layout, String> {
+        // The format is the lower half of the word; the upper is zero.
+        let format = (self.u & 0xffff) as u16;
+        if format & chunk::FORMAT_RESERVED != 0 || self.u >> 16 != 0 {
+            return Err(format!("an unknown chunk format, {:#x}", self.u));
+        }
+        let chunk_bits = sb.block_bits + (format & chunk::FORMAT_BITS_MASK) as u8;
+        if chunk_bits >= 63 {
+            return Err(format!("chunks of 2^{chunk_bits} bytes"));
+        }
+        let indexed = format & chunk::FORMAT_INDEXES != 0;
+        Ok(Layout::Chunks { chunk_bits, indexed, wide: indexed && format & chunk::FORMAT_WIDE != 0 })
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,146 @@
+//! What an image is compressed with: the algorithms that it names, and their parameters.
+
+use super::algorithm;
+use crate::format::config::{self, RawDeflateConfig, RawLz4Config, RawLzmaConfig, RawZstdConfig};
+use crate::format::features::incompat;
+use crate::format::le::{Field, Le16};
+use crate::format::superblock::{self as disk, RawSuperblock};
+use crate::read::Bytes;
+use crate::read::bytes::array_at;
+use crate::read::extent::{Algorithm, MAX_CLUSTER_BYTES};
+use crate::{Address, ImageError};
+
+/// The algorithms of an image.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Algorithms {
+    /// A bit for each, by its number.
+    bits: u16,
+    /// How far back a match of LZ4 reaches, bytes; never 0.
+    pub lz4_window_bytes: u32,
+    /// Blocks of the largest cluster, as the record of LZ4 says; never 0. Times the block size, at most
+    /// [`extent::MAX_CLUSTER_BYTES`].
+    pub max_pcluster_blocks: u16,
+    /// Bytes of LZMA's dictionary.
+    pub lzma_dict_bytes: Option<u32>,
+    /// log2 of deflate's window.
+    pub deflate_window_bits: Option<u8>,
+    /// log2 of Zstandard's window.
+    pub zstd_window_log: Option<u8>,
+}
+
+impl Algorithms {
+    /// Reads what the superblock says, and the records `offset` bytes behind its beginning.
+    pub(super) fn read(bytes: &dyn Bytes, raw: &RawSuperblock, offset: u64) -> Result<Self, ImageError> {
+        let mut found = Algorithms {
+            bits: 1 << Algorithm::Lz4 as u8,
+            lz4_window_bytes: config::LZ4_WINDOW_BYTES_DEFAULT,
+            max_pcluster_blocks: 1,
+            lzma_dict_bytes: None,
+            deflate_window_bits: None,
+            zstd_window_log: None,
+        };
+        if raw.feature_incompat.get() & incompat::COMPR_CFGS == 0 {
+            found.set_lz4_window(raw.u1.get());
+            return Ok(found);
+        }
+        found.bits = raw.u1.get();
+        found.max_pcluster_blocks = (MAX_CLUSTER_BYTES >> raw.blkszbits) as u16;
+        let mut at = Address::image(disk::OFFSET + offset);
+        for number in 0..16u8 {
+            if found.bits & 1 << number == 0 {
+                continue;
+            }
+            let Some(algorithm) = algorithm(number) else {
+                return Err(ImageError::Unsupported { features: format!("compression algorithm {number}") });
+            };
+            at.offset = at.offset.next_multiple_of(config::RECORD_ALIGN);
+            let len = Le16::take(&array_at::<2>(bytes, at)?, 0).get();
+            at.offset += 2;
+            found.read_record(bytes, at, len, algorithm, raw.blkszbits)?;
+            at.offset += u64::from(len);
+        }
+        Ok(found)
+    }
+
+    /// Whether an image of these may hold clusters of `algorithm`.
+    pub fn contains(&self, algorithm: Algorithm) -> bool {
+        self.bits & 1 << algorithm as u8 != 0
+    }
+
+    /// Those that it names, by number.
+    pub fn iter(&self) -> impl Iterator<Item = Algorithm> {
+        (0..16).filter_map(algorithm).filter(|algorithm| self.contains(*algorithm))
+    }
+
+    fn set_lz4_window(&mut self, max_distance: u16) {
+        if max_distance != 0 {
+            self.lz4_window_bytes = u32::from(max_distance);
+        }
+    }
+
+    /// Reads one record of `len` bytes at `at`; what is behind the fields that are known is left alone.
+    fn read_record(
+        &mut self,
+        bytes: &dyn Bytes,
+        at: Address,
+        len: u16,
+        algorithm: Algorithm,
+        block_bits: u8,
+    ) -> Result<(), ImageError> {
+        match algorithm {
+            Algorithm::Lz4 => {
+                let raw = RawLz4Config::parse(&record(bytes, at, len)?);
+                self.set_lz4_window(raw.max_distance.get());
+                self.max_pcluster_blocks = raw.max_pclusterblks.get().max(1);
+                if u64::from(self.max_pcluster_blocks) << block_bits > u64::from(MAX_CLUSTER_BYTES) {
+                    return Err(ImageError::corrupt(at, "clusters of more than 1 MiB"));
+                }
+            }
+            Algorithm::MicroLzma => {
+                let raw = RawLzmaConfig::parse(&record(bytes, at, len)?);
+                let dict = raw.dict_size.get();
+                check_format(at, raw.format.get(), "LZMA")?;
+                if !config::LZMA_DICT_BYTES.contains(&dict) {
+                    return Err(ImageError::corrupt(at, format!("an LZMA dictionary of {dict} bytes")));
+                }
+                self.lzma_dict_bytes = Some(dict);
+            }
+            Algorithm::Deflate => {
+                let bits = RawDeflateConfig::parse(&record(bytes, at, len)?).windowbits;
+                if bits > config::DEFLATE_WINDOW_BITS_MAX {
+                    return Err(ImageError::corrupt(at, format!("a deflate window of 2^{bits} bytes")));
+                }
+                self.deflate_window_bits = Some(bits);
+            }
+            Algorithm::Zstd => {
+                let raw = RawZstdConfig::parse(&record(bytes, at, len)?);
+                check_format(at, u16::from(raw.format), "Zstandard")?;
+                if raw.windowlog > config::ZSTD_WINDOW_LOG_MAX {
+                    let log = u16::from(raw.windowlog) + u16::from(config::ZSTD_WINDOW_LOG_BASE);
+                    return Err(ImageError::corrupt(at, format!("a Zstandard window of 2^{log} bytes")));
+                }
+                self.zstd_window_log = Some(raw.windowlog + config::ZSTD_WINDOW_LOG_BASE);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The first `N` bytes of a record that has `len`.
+fn record<const N: usize>(bytes: &dyn Bytes, at: Address, len: u16) -> Result<[u8; N], ImageError> {
+    if usize::from(len) < N {
+        let what = format!("a configuration record of {len} bytes instead of {N}");
+        return Err(ImageError::corrupt(at, what));
+    }
+    array_at(bytes, at)
+}
+
+fn check_format(at: Address, format: u16, name: &str) -> Result<(), ImageError> {
+    match format {
+        0 => Ok(()),
+        _ => {
+            let features = format!("format {format} of {name} (record at {at})");
+            Err(ImageError::Unsupported { features })
+        }
+    }
+}

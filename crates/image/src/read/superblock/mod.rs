@@ -1,0 +1,331 @@
+//! The superblock and what it leads to: algorithms' parameters, further devices, and where things begin.
+//!
+//! Every value that a reader acts on is checked here, so that the rest may take it as it is. The number of
+//! blocks is only shown: images exist where it is zero, and nothing may be judged by it.
+
+mod config;
+
+pub use config::Algorithms;
+
+use super::Bytes;
+use super::bytes::{advance, array_at};
+use super::extent::Algorithm;
+use crate::format::device::RawDeviceSlot;
+use crate::format::features::{self, KernelVersion, compat, incompat};
+use crate::format::inode::NID_METABOX;
+use crate::format::superblock::{self as disk, RawMetaboxSlot, RawSuperblock};
+use crate::format::{inode, xattr};
+use crate::{Address, ImageError, Nid, Space};
+
+/// A further device of an image.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Device {
+    /// What names it, padded with NULs: a path or a digest, as its maker liked.
+    pub tag: [u8; 64],
+    /// How many blocks it has; what the table says, which is not checked.
+    pub blocks: u64,
+    /// The first block of it in the space that all devices share, if it is in that.
+    pub unified_start: Option<u64>,
+}
+
+/// Where the long prefixes of attribute names lie.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PrefixPlace {
+    /// In the image, or in the metabox.
+    Space(Space),
+    /// In the contents of the packed file.
+    Packed,
+}
+
+/// The table of long prefixes of attribute names; [`Prefixes::read`](super::xattr::Prefixes::read) reads it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PrefixTable {
+    /// What its offset counts in.
+    pub place: PrefixPlace,
+    /// Where it begins there, bytes.
+    pub offset: u64,
+    /// How many there are; at most 128, and 0 in images without.
+    pub count: u8,
+}
+
+/// What an image says of itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Superblock {
+    /// log2 of the block size, 9 to 16.
+    pub block_bits: u8,
+    /// The root directory.
+    pub root_nid: Nid,
+    /// How many inodes there are, or 0; not checked.
+    pub inos: u64,
+    /// What times of compact inodes count from, seconds since 1970.
+    pub epoch: i64,
+    /// Nanoseconds of the times of compact inodes.
+    pub fixed_nsec: u32,
+    /// When the image was made, seconds after `epoch`; 0 if it does not say.
+    pub build_time: u32,
+    /// How many blocks there are, or 0; not checked, and nothing may be judged by it.
+    pub blocks: u64,
+    /// First block of the inodes.
+    pub meta_blkaddr: u32,
+    /// First block of shared attributes.
+    pub xattr_blkaddr: u32,
+    /// The volume's identity.
+    pub uuid: [u8; 16],
+    /// The volume's name, padded with NULs.
+    pub volume_name: [u8; 16],
+    /// Feature bits that a reader may ignore.
+    pub compat: u32,
+    /// Feature bits that a reader must know; all of them are known.
+    pub incompat: u32,
+    /// What is compressed with, and how.
+    pub algorithms: Algorithms,
+    /// Devices beside the image itself, in the order of their numbers, which begin at 1.
+    pub devices: Vec<Device>,
+    /// The packed file, which fragments are in.
+    pub packed_nid: Option<Nid>,
+    /// The metabox, which inodes may be in.
+    pub metabox_nid: Option<Nid>,
+    /// Long prefixes of attribute names.
+    pub prefixes: PrefixTable,
+    /// Which long prefix is the name of the attribute that is equal where files are.
+    pub image_share_prefix: Option<u8>,
+    /// Whether filters of attribute names mean something.
+    pub xattr_filter: bool,
+    /// Whether shared attributes are in the metabox instead of the image.
+    pub shared_xattrs_in_metabox: bool,
+    /// Whether compressed streams end with their cluster, behind zeroes; otherwise they begin with it.
+    pub zero_padding: bool,
+    /// Whether clusters may have more than one block. The bit also says that algorithms have records.
+    pub big_pcluster: bool,
+    /// Whether block addresses have 48 bits.
+    pub wide_addresses: bool,
+}
+
+/// A contradiction in the field at `offset` of the superblock.
+fn corrupt(offset: u64, what: impl Into<std::borrow::Cow<'static, str>>) -> ImageError {
+    ImageError::corrupt(Address::image(disk::OFFSET + offset), what)
+}
+
+impl Superblock {
+    /// Reads and checks the superblock, the configuration records and the device table.
+    ///
+    /// Memory: the device table, 88 bytes a device and at most 65535 of them, as far as the image has them.
+    pub fn read(bytes: &dyn Bytes) -> Result<Self, ImageError> {
+        let raw = read_raw(bytes)?;
+        let compat = raw.feature_compat.get();
+        let incompat = raw.feature_incompat.get();
+        let has = |bit: u32| incompat & bit != 0;
+        let extslots_end = RawSuperblock::LEN as u64 + disk::EXTSLOT_LEN * u64::from(raw.sb_extslots);
+        check_fits_block(&raw, extslots_end)?;
+        if compat & compat::SB_CHKSUM != 0 {
+            verify_checksum(bytes, &raw)?;
+        }
+        refuse_unknown(incompat)?;
+        if raw.dirblkbits != 0 {
+            return Err(ImageError::Unsupported { features: "directory blocks of several blocks".into() });
+        }
+        if raw.fixed_nsec.get() >= 1_000_000_000 {
+            return Err(corrupt(0x20, "more nanoseconds than a second has"));
+        }
+        let algorithms = Algorithms::read(bytes, &raw, extslots_end)?;
+        let wide_addresses = has(incompat::WIDE_ADDRESSES);
+        let wide_root = wide_addresses && raw.rootnid_8b.get() != 0;
+        let metabox_nid = if has(incompat::METABOX) { Some(read_metabox(bytes, &raw)?) } else { None };
+        let packed_nid = match raw.packed_nid.get() {
+            nid if !has(incompat::FRAGMENTS) || nid == 0 => None,
+            nid if nid & NID_METABOX != 0 => return Err(corrupt(0x60, "the packed file is in the metabox")),
+            nid => Some(Nid(nid)),
+        };
+        let blocks_hi = if wide_root { u64::from(raw.rootnid_2b.get()) << 32 } else { 0 };
+        let root = if wide_root { raw.rootnid_8b.get() } else { u64::from(raw.rootnid_2b.get()) };
+        let shares = compat & compat::ISHARE_XATTRS != 0 && has(incompat::XATTR_PREFIXES);
+        let shared_xattrs_in_metabox = compat & compat::SHARED_EA_IN_METABOX != 0;
+        if shared_xattrs_in_metabox && metabox_nid.is_none() {
+            return Err(corrupt(0x08, "shared attributes are in a metabox, and there is none"));
+        }
+        Ok(Superblock {
+            block_bits: raw.blkszbits,
+            root_nid: Nid(root),
+            inos: raw.inos.get(),
+            epoch: raw.epoch.get().cast_signed(),
+            fixed_nsec: raw.fixed_nsec.get(),
+            build_time: raw.build_time.get(),
+            blocks: blocks_hi | u64::from(raw.blocks_lo.get()),
+            meta_blkaddr: raw.meta_blkaddr.get(),
+            xattr_blkaddr: raw.xattr_blkaddr.get(),
+            uuid: raw.uuid,
+            volume_name: raw.volume_name,
+            compat,
+            incompat,
+            algorithms,
+            devices: if has(incompat::DEVICE_TABLE) { read_devices(bytes, &raw)? } else { Vec::new() },
+            packed_nid,
+            metabox_nid,
+            prefixes: prefix_table(&raw, packed_nid, metabox_nid)?,
+            image_share_prefix: shares.then_some(raw.ishare_xattr_prefix_id),
+            xattr_filter: compat & compat::XATTR_FILTER != 0 && raw.xattr_filter_reserved == 0,
+            shared_xattrs_in_metabox,
+            zero_padding: has(incompat::ZERO_PADDING),
+            big_pcluster: has(incompat::BIG_PCLUSTER),
+            wide_addresses,
+        })
+    }
+
+    /// Bytes of a block.
+    pub fn block_bytes(&self) -> u32 {
+        1 << self.block_bits
+    }
+
+    /// The first byte of a block of the image; `None` past the end of all numbers.
+    pub fn block_address(&self, block: u64) -> Option<Address> {
+        Some(Address::image(block.checked_mul(u64::from(self.block_bytes()))?))
+    }
+
+    /// Where an inode begins. Whether there is one is not known here.
+    pub fn inode_address(&self, nid: Nid) -> Result<Address, ImageError> {
+        let slot = nid.0 & !NID_METABOX;
+        let beyond = || corrupt(0, format!("inode {nid} has an address beyond all numbers"));
+        let within = slot.checked_mul(inode::SLOT_LEN).ok_or_else(beyond)?;
+        if nid.0 & NID_METABOX == 0 {
+            let start = u64::from(self.meta_blkaddr) << self.block_bits;
+            return Address::image(start).checked_add(within).ok_or_else(beyond);
+        }
+        if self.metabox_nid.is_none() {
+            return Err(corrupt(0x50, format!("inode {nid} is in a metabox, and there is none")));
+        }
+        Ok(Address { space: Space::Metabox, offset: within })
+    }
+
+    /// The volume's name, without what pads it.
+    pub fn volume_name(&self) -> &[u8] {
+        self.volume_name.split(|byte| *byte == 0).next().unwrap_or(&[])
+    }
+
+    /// The first version of Linux that reads all of the image.
+    pub fn required_kernel(&self) -> KernelVersion {
+        let (features, _) = features::split(self.incompat, &incompat::ALL);
+        let by_feature = features.iter().map(|feature| feature.kernel);
+        let by_algorithm = self.algorithms.iter().map(features::algorithm_kernel);
+        by_feature.chain(by_algorithm).fold(features::FIRST_KERNEL, KernelVersion::max)
+    }
+}
+
+/// The superblock's fields, if there is one.
+fn read_raw(bytes: &dyn Bytes) -> Result<RawSuperblock, ImageError> {
+    let found = array_at(bytes, Address::image(disk::OFFSET)).map_err(|error| match error {
+        ImageError::Truncated { end, .. } => ImageError::NotAnImage {
+            what: format!("it has {end} bytes, fewer than a superblock needs").into(),
+        },
+        other => other,
+    })?;
+    let raw = RawSuperblock::parse(&found);
+    if raw.magic.get() != disk::MAGIC {
+        return Err(ImageError::NotAnImage { what: "there is no superblock at byte 1024".into() });
+    }
+    if !disk::BLOCK_BITS.contains(&raw.blkszbits) {
+        return Err(corrupt(0x0c, format!("a block size of 2^{} bytes", raw.blkszbits)));
+    }
+    Ok(raw)
+}
+
+/// Bytes of the block, behind byte 1024, that the superblock is in.
+fn covered_bytes(block_bits: u8) -> u64 {
+    match 1u64 << block_bits {
+        small if small <= disk::OFFSET => small,
+        large => large - disk::OFFSET,
+    }
+}
+
+fn check_fits_block(raw: &RawSuperblock, len_bytes: u64) -> Result<(), ImageError> {
+    if len_bytes > covered_bytes(raw.blkszbits) {
+        return Err(corrupt(0x0d, format!("a superblock of {len_bytes} bytes, which leaves its block")));
+    }
+    Ok(())
+}
+
+fn verify_checksum(bytes: &dyn Bytes, raw: &RawSuperblock) -> Result<(), ImageError> {
+    let mut covered = vec![0; covered_bytes(raw.blkszbits) as usize];
+    bytes.read_at(Address::image(disk::OFFSET), &mut covered)?;
+    if let Some(field) = covered.get_mut(disk::CHECKSUM_OFFSET..disk::CHECKSUM_OFFSET + 4) {
+        field.fill(0);
+    }
+    // The format leaves out the inversion that CRC-32C ends with.
+    let found = !crc32c::crc32c(&covered);
+    if found != raw.checksum.get() {
+        let wanted = raw.checksum.get();
+        return Err(corrupt(
+            0x04,
+            format!("the superblock's checksum is {found:#010x} and should be {wanted:#010x}"),
+        ));
+    }
+    Ok(())
+}
+
+fn refuse_unknown(bits: u32) -> Result<(), ImageError> {
+    match features::split(bits, &incompat::ALL) {
+        (_, 0) => Ok(()),
+        (_, unknown) => Err(ImageError::Unsupported { features: format!("unknown features {unknown:#x}") }),
+    }
+}
+
+fn read_metabox(bytes: &dyn Bytes, raw: &RawSuperblock) -> Result<Nid, ImageError> {
+    if raw.sb_extslots == 0 {
+        return Err(corrupt(0x0d, "a metabox, and no extension slot that tells where"));
+    }
+    let slot = Address::image(disk::OFFSET + RawSuperblock::LEN as u64);
+    let nid = RawMetaboxSlot::parse(&array_at(bytes, slot)?).metabox_nid.get();
+    if nid & NID_METABOX != 0 {
+        return Err(corrupt(0x80, "the metabox is in the metabox"));
+    }
+    Ok(Nid(nid))
+}
+
+fn read_devices(bytes: &dyn Bytes, raw: &RawSuperblock) -> Result<Vec<Device>, ImageError> {
+    let len = RawDeviceSlot::LEN as u64;
+    let mut at = Address::image(u64::from(raw.devt_slotoff.get()) * len);
+    let mut devices = Vec::new();
+    for _ in 0..raw.extra_devices.get() {
+        let slot = RawDeviceSlot::parse(&array_at(bytes, at)?);
+        let unified = u64::from(slot.uniaddr_hi.get()) << 32 | u64::from(slot.uniaddr_lo.get());
+        devices.push(Device {
+            tag: slot.tag,
+            blocks: u64::from(slot.blocks_hi.get()) << 32 | u64::from(slot.blocks_lo.get()),
+            unified_start: (unified != 0).then_some(unified),
+        });
+        at = advance(at, len)?;
+    }
+    Ok(devices)
+}
+
+fn prefix_table(
+    raw: &RawSuperblock,
+    packed_nid: Option<Nid>,
+    metabox_nid: Option<Nid>,
+) -> Result<PrefixTable, ImageError> {
+    let plain = raw.feature_compat.get() & compat::PLAIN_XATTR_PFX != 0;
+    let place = match (metabox_nid, packed_nid) {
+        (Some(_), _) if !plain => PrefixPlace::Space(Space::Metabox),
+        (None, Some(_)) if !plain => PrefixPlace::Packed,
+        _ => PrefixPlace::Space(Space::Device(0)),
+    };
+    let used = raw.feature_incompat.get() & incompat::XATTR_PREFIXES != 0;
+    let count = if used { raw.xattr_prefix_count } else { 0 };
+    if count > xattr::LONG_PREFIX_COUNT_MAX {
+        return Err(corrupt(0x5b, format!("{count} long prefixes of attribute names")));
+    }
+    Ok(PrefixTable { place, offset: u64::from(raw.xattr_prefix_start.get()) * xattr::ALIGN, count })
+}
+
+/// The algorithm of a number.
+pub(crate) fn algorithm(number: u8) -> Option<Algorithm> {
+    match number {
+        0 => Some(Algorithm::Lz4),
+        1 => Some(Algorithm::MicroLzma),
+        2 => Some(Algorithm::Deflate),
+        3 => Some(Algorithm::Zstd),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,323 @@
+//! Extended attributes: those behind an inode, and those that several inodes share.
+//!
+//! Attributes are read one at a time: a name and a value have at most 64 KiB each, whatever an image says.
+//! Attributes whose prefix nobody shows (hidden, or of a kind that Linux has no name for) are passed over.
+
+use super::bytes::{advance, array_at};
+use super::superblock::{PrefixPlace, PrefixTable};
+use super::{Bytes, Inode, Superblock};
+use crate::format::le::{Field, Le16, Le32};
+use crate::format::xattr::{self as disk, RawXattrEntry, RawXattrHeader};
+use crate::{Address, ImageError, Space};
+
+/// Bytes of all names of an inode, with a NUL each: what Linux lists at most.
+pub const NAMES_BYTES_MAX: usize = 64 << 10;
+/// Bytes of all names and values that [`list`] returns.
+pub const LIST_BYTES_MAX: usize = 1 << 20;
+
+/// An attribute.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Xattr {
+    /// All of its name.
+    pub name: Vec<u8>,
+    /// Its value.
+    pub value: Vec<u8>,
+}
+
+/// A long prefix.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Prefix {
+    base_index: u8,
+    infix: Vec<u8>,
+}
+
+/// The long prefixes of an image, which stay in memory: at most 128 of them, 255 bytes each.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Prefixes(Vec<Prefix>);
+
+impl Prefixes {
+    /// Reads the table with `read`, which fills a buffer from an offset in what `table.place` says.
+    pub fn read(
+        table: &PrefixTable,
+        mut read: impl FnMut(u64, &mut [u8]) -> Result<(), ImageError>,
+    ) -> Result<Self, ImageError> {
+        let mut prefixes = Vec::new();
+        let mut offset = table.offset;
+        for number in 0..table.count {
+            offset = offset.next_multiple_of(disk::ALIGN);
+            let mut len = [0; Le16::LEN];
+            read(offset, &mut len)?;
+            let len = Le16::take(&len, 0).get();
+            // A base index, and an infix that leaves room for no more than a name has.
+            if !(1..=256).contains(&len) {
+                let what = format!("long prefix {number} of attribute names has {len} bytes");
+                return Err(ImageError::corrupt(table.address(offset), what));
+            }
+            let mut record = vec![0; usize::from(len)];
+            read(offset + Le16::LEN as u64, &mut record)?;
+            prefixes.push(Prefix { base_index: record.remove(0), infix: record });
+            offset += Le16::LEN as u64 + u64::from(len);
+        }
+        Ok(Prefixes(prefixes))
+    }
+
+    /// Reads the table of an image in which it does not lie in the packed file.
+    pub fn read_from(bytes: &dyn Bytes, table: &PrefixTable) -> Result<Self, ImageError> {
+        Prefixes::read(table, |offset, buf| bytes.read_at(table.address(offset), buf))
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.0.len()
+    }
+
+    /// The infix of a long prefix, and the short prefix before it if it has one: the name of the attribute
+    /// that tells which files are the same is such a whole prefix.
+    pub fn name(&self, number: u8) -> Option<Vec<u8>> {
+        let prefix = self.0.get(usize::from(number))?;
+        let mut name = disk::short_prefix(prefix.base_index).unwrap_or("").as_bytes().to_vec();
+        name.extend_from_slice(&prefix.infix);
+        Some(name)
+    }
+
+    /// The base index and the infix that a name index stands for; `None` if it is a long one that is not there.
+    fn resolve(&self, name_index: u8) -> Option<(u8, &[u8])> {
+        if name_index & disk::INDEX_LONG_PREFIX == 0 {
+            return Some((name_index, &[]));
+        }
+        let prefix = self.0.get(usize::from(name_index & !disk::INDEX_LONG_PREFIX))?;
+        Some((prefix.base_index, &prefix.infix))
+    }
+}
+
+impl PrefixTable {
+    /// A byte of the table, for reading and for errors; for those only if it lies in the packed file.
+    fn address(&self, offset: u64) -> Address {
+        let space = match self.place {
+            PrefixPlace::Space(space) => space,
+            PrefixPlace::Packed => Space::Device(0),
+        };
+        Address { space, offset }
+    }
+}
+
+/// An attribute before its value was read.
+struct Entry {
+    name: Vec<u8>,
+    value_at: Address,
+    value_len: u16,
+}
+
+impl Entry {
+    fn value(&self, bytes: &dyn Bytes) -> Result<Vec<u8>, ImageError> {
+        let mut value = vec![0; usize::from(self.value_len)];
+        bytes.read_at(self.value_at, &mut value)?;
+        Ok(value)
+    }
+}
+
+/// The attributes of one inode.
+struct Area<'a> {
+    bytes: &'a dyn Bytes,
+    sb: &'a Superblock,
+    prefixes: &'a Prefixes,
+    header: RawXattrHeader,
+    /// Where the numbers of shared attributes begin.
+    shared: Address,
+    /// Where the attributes begin.
+    inline: Address,
+    /// Where they end.
+    end: u64,
+}
+
+impl<'a> Area<'a> {
+    /// `None` if the inode has no attributes.
+    fn open(
+        bytes: &'a dyn Bytes,
+        sb: &'a Superblock,
+        prefixes: &'a Prefixes,
+        inode: &Inode,
+    ) -> Result<Option<Self>, ImageError> {
+        let Some(at) = inode.xattr_address() else { return Ok(None) };
+        let len = u64::from(inode.xattr_bytes);
+        if len <= RawXattrHeader::LEN as u64 {
+            return Err(ImageError::corrupt(at, "attributes of which there is only the header"));
+        }
+        let header = RawXattrHeader::parse(&array_at(bytes, at)?);
+        let shared = advance(at, RawXattrHeader::LEN as u64)?;
+        let inline = advance(shared, u64::from(header.shared_count) * disk::ALIGN)?;
+        let end = advance(at, len)?.offset;
+        if inline.offset > end {
+            let what = format!("{} shared attributes in {len} bytes", header.shared_count);
+            return Err(ImageError::corrupt(at, what));
+        }
+        Ok(Some(Area { bytes, sb, prefixes, header, shared, inline, end }))
+    }
+
+    /// Calls `visit` for every attribute that is shown until it returns true; whether it did.
+    fn any(&self, mut visit: impl FnMut(&Entry) -> Result<bool, ImageError>) -> Result<bool, ImageError> {
+        let mut at = self.inline;
+        // Every entry has at least its 4 bytes, so this ends.
+        while at.offset < self.end {
+            let (entry, next) = self.entry(at, self.end)?;
+            if let Some(entry) = entry
+                && visit(&entry)?
+            {
+                return Ok(true);
+            }
+            at = next;
+        }
+        for number in 0..self.header.shared_count {
+            let at = advance(self.shared, u64::from(number) * disk::ALIGN)?;
+            let id = Le32::take(&array_at::<4>(self.bytes, at)?, 0).get();
+            if let (Some(entry), _) = self.entry(self.shared_address(id), u64::MAX)?
+                && visit(&entry)?
+            {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    fn shared_address(&self, id: u32) -> Address {
+        let start = u64::from(self.sb.xattr_blkaddr) << self.sb.block_bits;
+        let space = if self.sb.shared_xattrs_in_metabox { Space::Metabox } else { Space::Device(0) };
+        Address { space, offset: start + u64::from(id) * disk::ALIGN }
+    }
+
+    /// The attribute at `at`, which lies before `end`, and where the next one begins. Of one that is not
+    /// shown only the latter.
+    fn entry(&self, at: Address, end: u64) -> Result<(Option<Entry>, Address), ImageError> {
+        let raw = RawXattrEntry::parse(&array_at(self.bytes, at)?);
+        let name_at = advance(at, RawXattrEntry::LEN as u64)?;
+        let value_at = advance(name_at, u64::from(raw.name_len))?;
+        let behind = advance(value_at, u64::from(raw.value_size.get()))?;
+        let next = behind.offset.checked_next_multiple_of(disk::ALIGN);
+        let next = next.filter(|next| *next <= end);
+        let next = next.ok_or_else(|| ImageError::corrupt(at, "an attribute that leaves its inode's"))?;
+        let next = Address { offset: next, ..at };
+        let Some((base, infix)) = self.prefixes.resolve(raw.name_index) else {
+            let number = raw.name_index & !disk::INDEX_LONG_PREFIX;
+            let what = format!("an attribute with long prefix {number}, which there is not");
+            return Err(ImageError::corrupt(at, what));
+        };
+        let Some(short) = disk::short_prefix(base) else { return Ok((None, next)) };
+        let mut name = Vec::with_capacity(short.len() + infix.len() + usize::from(raw.name_len));
+        name.extend_from_slice(short.as_bytes());
+        name.extend_from_slice(infix);
+        let stored = name.len();
+        name.resize(stored + usize::from(raw.name_len), 0);
+        if let Some(rest) = name.get_mut(stored..) {
+            self.bytes.read_at(name_at, rest)?;
+        }
+        if name.contains(&0) {
+            return Err(ImageError::corrupt(at, "an attribute with a NUL in its name"));
+        }
+        Ok((Some(Entry { name, value_at, value_len: raw.value_size.get() }), next))
+    }
+
+    /// Whether the inode's filter proves that it has no attribute `name`.
+    fn rules_out(&self, name: &[u8]) -> bool {
+        let proven = |(base, rest): (u8, &[u8])| {
+            self.sb.xattr_filter && self.header.name_filter.get() & disk::filter_bit(base, rest) != 0
+        };
+        split_name(name).is_some_and(proven)
+    }
+}
+
+/// The index of the short prefix that a name begins with, and the rest of the name.
+fn split_name(name: &[u8]) -> Option<(u8, &[u8])> {
+    disk::SHORT_PREFIX_INDEXES.iter().find_map(|index| {
+        let prefix = disk::short_prefix(*index)?;
+        Some((*index, name.strip_prefix(prefix.as_bytes())?))
+    })
+}
+
+/// Hands every attribute of an inode to `visit`, one at a time, first those of its own, then shared ones.
+/// Memory: one name and one value.
+pub fn visit(
+    bytes: &dyn Bytes,
+    sb: &Superblock,
+    prefixes: &Prefixes,
+    inode: &Inode,
+    mut visit: impl FnMut(Xattr) -> Result<(), ImageError>,
+) -> Result<(), ImageError> {
+    let Some(area) = Area::open(bytes, sb, prefixes, inode)? else { return Ok(()) };
+    area.any(|entry| {
+        visit(Xattr { name: entry.name.clone(), value: entry.value(bytes)? })?;
+        Ok(false)
+    })?;
+    Ok(())
+}
+
+/// All attributes of an inode; more than [`LIST_BYTES_MAX`] is an error, and then [`visit`] is the way.
+pub fn list(
+    bytes: &dyn Bytes,
+    sb: &Superblock,
+    prefixes: &Prefixes,
+    inode: &Inode,
+) -> Result<Vec<Xattr>, ImageError> {
+    let mut found = Vec::new();
+    let mut total = 0;
+    visit(bytes, sb, prefixes, inode, |xattr| {
+        total += xattr.name.len() + xattr.value.len();
+        within(inode, total, LIST_BYTES_MAX)?;
+        found.push(xattr);
+        Ok(())
+    })?;
+    Ok(found)
+}
+
+/// The names of an inode's attributes; more than [`NAMES_BYTES_MAX`] is an error.
+pub fn names(
+    bytes: &dyn Bytes,
+    sb: &Superblock,
+    prefixes: &Prefixes,
+    inode: &Inode,
+) -> Result<Vec<Vec<u8>>, ImageError> {
+    let mut found = Vec::new();
+    let mut total = 0;
+    let Some(area) = Area::open(bytes, sb, prefixes, inode)? else { return Ok(found) };
+    area.any(|entry| {
+        total += entry.name.len() + 1;
+        within(inode, total, NAMES_BYTES_MAX)?;
+        found.push(entry.name.clone());
+        Ok(false)
+    })?;
+    Ok(found)
+}
+
+/// The value of an inode's attribute, if it has it. An image with filters usually says without looking that
+/// it has not.
+pub fn get(
+    bytes: &dyn Bytes,
+    sb: &Superblock,
+    prefixes: &Prefixes,
+    inode: &Inode,
+    name: &[u8],
+) -> Result<Option<Vec<u8>>, ImageError> {
+    let Some(area) = Area::open(bytes, sb, prefixes, inode)? else { return Ok(None) };
+    if area.rules_out(name) {
+        return Ok(None);
+    }
+    let mut value = None;
+    area.any(|entry| {
+        if entry.name != name {
+            return Ok(false);
+        }
+        value = Some(entry.value(bytes)?);
+        Ok(true)
+    })?;
+    Ok(value)
+}
+
+fn within(inode: &Inode, total: usize, limit: usize) -> Result<(), ImageError> {
+    if total > limit {
+        let what = format!("inode {} has more than {limit} bytes of attributes", inode.nid);
+        return Err(ImageError::corrupt(inode.address, what));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;
