@@ -1,8 +1,10 @@
 //! Finding things in an image: total on any input, and without memory of its own beyond what it returns.
 
 pub mod extent;
+pub mod zmap;
 
 pub use extent::{Algorithm, Cluster, Extent, Place};
+pub use zmap::{IndexForm, ZContext, ZMap};
 
 use crate::{Address, ImageError};
 
