@@ -51,7 +51,9 @@ impl Bytes for Core {
             let len = buf.len().min((META_UNIT_BYTES - within) as usize);
             let (here, rest) = buf.split_at_mut(len);
             self.read_unit(Address { offset: at.offset - within, ..at }, within as usize, here)?;
-            at = at.checked_add(len as u64).ok_or_else(|| ImageError::corrupt(at, "an address beyond all numbers"))?;
+            at = at
+                .checked_add(len as u64)
+                .ok_or_else(|| ImageError::corrupt(at, "an address beyond all numbers"))?;
             buf = rest;
         }
         Ok(())
@@ -60,7 +62,11 @@ impl Bytes for Core {
 
 impl Core {
     /// Opens the two files of the image's own, and reads the names of long attribute prefixes.
-    pub(crate) fn new(source: Arc<Source>, superblock: Superblock, clusters: Arc<Clusters>) -> Result<Self, ImageError> {
+    pub(crate) fn new(
+        source: Arc<Source>,
+        superblock: Superblock,
+        clusters: Arc<Clusters>,
+    ) -> Result<Self, ImageError> {
         let (metabox_nid, packed_nid) = (superblock.metabox_nid, superblock.packed_nid);
         let prefixes = Prefixes::default();
         let mut core = Core { source, superblock, clusters, prefixes, metabox: None, packed: None };
@@ -68,13 +74,32 @@ impl Core {
             let contents = core.contents(Inode::read(core, &core.superblock, nid)?)?;
             match contents.inode.kind {
                 FileKind::Regular => Ok(contents),
-                _ => Err(ImageError::corrupt(contents.inode.address, "a packed file or metabox that is no regular file")),
+                _ => Err(ImageError::corrupt(
+                    contents.inode.address,
+                    "a packed file or metabox that is no regular file",
+                )),
             }
         };
         core.metabox = metabox_nid.map(|nid| own_file(&core, nid)).transpose()?;
         core.packed = packed_nid.map(|nid| own_file(&core, nid)).transpose()?;
         core.prefixes = core.read_prefixes()?;
         Ok(core)
+    }
+
+    fn read_prefixes(&self) -> Result<Prefixes, ImageError> {
+        let table = &self.superblock.prefixes;
+        match (table.place, &self.packed) {
+            (PrefixPlace::Packed, Some(packed)) => {
+                Prefixes::read(table, |offset, buf| match offset.checked_add(buf.len() as u64) {
+                    Some(end) if end <= packed.inode.size => self.read(packed, offset, buf, false),
+                    _ => Err(ImageError::corrupt(
+                        packed.inode.address,
+                        "long prefixes past the end of the packed file",
+                    )),
+                })
+            }
+            _ => Prefixes::read_from(self, table),
+        }
     }
 
     /// What reading the contents of `inode` takes.
@@ -99,7 +124,7 @@ impl Core {
             extent_records: superblock.wide_addresses,
             fragments: superblock.packed_nid.is_some_and(|nid| nid != inode.nid),
             algorithms: superblock.algorithms.bits(),
-            max_cluster_bytes: superblock.max_cluster_bytes(),
+            max_cluster_bytes: superblock.max_lz4_cluster_bytes(),
             nid_for_errors: inode.nid,
         }
     }
@@ -152,8 +177,13 @@ impl Core {
             }
             Place::Compressed(cluster) => self.read_cluster(extent, cluster, part, dst)?,
             Place::Fragment { offset } => {
-                let Some(packed) = self.packed.as_ref().filter(|packed| packed.inode.nid != contents.inode.nid) else {
-                    return Err(ImageError::corrupt(contents.inode.address, "a fragment, and no packed file to hold it"));
+                let Some(packed) =
+                    self.packed.as_ref().filter(|packed| packed.inode.nid != contents.inode.nid)
+                else {
+                    return Err(ImageError::corrupt(
+                        contents.inode.address,
+                        "a fragment, and no packed file to hold it",
+                    ));
                 };
                 let start = offset.checked_add(part.from);
                 let end = start.and_then(|start| start.checked_add(part.len_bytes as u64));
@@ -161,7 +191,12 @@ impl Core {
                     (Some(start), Some(end)) if end <= packed.inode.size => {
                         self.read(packed, start, here, part.more_follows)?;
                     }
-                    _ => return Err(ImageError::corrupt(contents.inode.address, "a fragment past the end of the packed file")),
+                    _ => {
+                        return Err(ImageError::corrupt(
+                            contents.inode.address,
+                            "a fragment past the end of the packed file",
+                        ));
+                    }
                 }
             }
         }
@@ -177,7 +212,8 @@ impl Core {
         here: &mut [u8],
     ) -> Result<(), ImageError> {
         let inode = &contents.inode;
-        let is_tail = matches!(inode.layout, Layout::Inline { .. }) && extent.end() == inode.size
+        let is_tail = matches!(inode.layout, Layout::Inline { .. })
+            && extent.end() == inode.size
             && extent.len_bytes < u64::from(self.superblock.block_bytes());
         let own = at.space != Space::Metabox && self.source.is_own(at);
         if at.space == Space::Metabox || (own && (is_tail || inode.kind != FileKind::Regular)) {
@@ -188,7 +224,13 @@ impl Core {
     }
 
     /// Bytes of blocks that are rotated: that of position `p` in the file is at `p` modulo the length of the blocks.
-    fn read_rotated(&self, mut position: u64, at: Address, len_bytes: u64, mut here: &mut [u8]) -> Result<(), ImageError> {
+    fn read_rotated(
+        &self,
+        mut position: u64,
+        at: Address,
+        len_bytes: u64,
+        mut here: &mut [u8],
+    ) -> Result<(), ImageError> {
         while !here.is_empty() {
             let within = position % len_bytes;
             let len = here.len().min((len_bytes - within) as usize);
@@ -203,7 +245,13 @@ impl Core {
         Ok(())
     }
 
-    fn read_cluster(&self, extent: &Extent, cluster: Cluster, part: Part, dst: &mut [u8]) -> Result<(), ImageError> {
+    fn read_cluster(
+        &self,
+        extent: &Extent,
+        cluster: Cluster,
+        part: Part,
+        dst: &mut [u8],
+    ) -> Result<(), ImageError> {
         let unit = Unit { cluster, decoded_bytes: extent.len_bytes };
         match cluster.at.space {
             Space::Device(_) => self.clusters.read(&*self.source, &unit, part, dst),
@@ -244,7 +292,9 @@ impl Core {
     fn read_uncached(&self, at: Address, buf: &mut [u8]) -> Result<(), ImageError> {
         match (at.space, &self.metabox) {
             (Space::Metabox, Some(metabox)) => self.read(metabox, at.offset, buf, false),
-            (Space::Metabox, None) => Err(ImageError::corrupt(at, "an address in the metabox, and there is none")),
+            (Space::Metabox, None) => {
+                Err(ImageError::corrupt(at, "an address in the metabox, and there is none"))
+            }
             (Space::Device(device), _) => {
                 self.clusters.counters.metadata_bytes.add(buf.len() as u64);
                 self.source.read_own(device, at.offset, buf)
@@ -255,9 +305,10 @@ impl Core {
     fn space_end(&self, space: Space) -> Result<u64, ImageError> {
         match (space, &self.metabox) {
             (Space::Metabox, Some(metabox)) => Ok(metabox.inode.size),
-            (Space::Metabox, None) => {
-                Err(ImageError::corrupt(Address { space, offset: 0 }, "an address in the metabox, and there is none"))
-            }
+            (Space::Metabox, None) => Err(ImageError::corrupt(
+                Address { space, offset: 0 },
+                "an address in the metabox, and there is none",
+            )),
             (Space::Device(device), _) => self.source.len_bytes(device),
         }
     }

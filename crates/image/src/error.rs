@@ -109,6 +109,14 @@ pub enum ImageError {
         /// Why.
         source: std::sync::Arc<BackingError>,
     },
+    /// A file cannot be used as a medium.
+    #[error("using {} as a medium", .path.display())]
+    Medium {
+        /// Which.
+        path: std::path::PathBuf,
+        /// Why not.
+        source: std::sync::Arc<BackingError>,
+    },
     /// The budget is too small.
     #[error(
         "{needed_bytes} bytes of memory are needed at once, and the budget is {limit_bytes}; raise it with --memory"

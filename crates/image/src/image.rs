@@ -8,8 +8,11 @@ use crate::read::superblock::Superblock;
 use crate::source::{Source, Window};
 use crate::streams::Streams;
 use crate::{ImageError, Nid};
-use pagefold_backing::{Backing, BufferStats, Buffers, Demand};
+use pagefold_backing::{Backing, BufferStats, Buffers, Demand, FileBacking};
+use pagefold_sys::SysError;
 use std::fmt;
+use std::fs::File;
+use std::path::Path;
 use std::sync::Arc;
 
 /// The reserve that required reads have to themselves, at least: 64 pages.
@@ -76,8 +79,7 @@ pub struct ImageStats {
 /// use pagefold_image::{Image, Options};
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # let Some(path) = std::env::var_os("EXAMPLE_IMAGE") else { return Ok(()) };
-/// let file = pagefold_backing::FileBacking::open_read_only(std::fs::File::open(path)?)?;
-/// let image = Image::open(std::sync::Arc::new(file), Options::default())?;
+/// let image = Image::open_file(std::path::Path::new(&path), Options::default())?;
 /// let node = image.find(b"/etc/hostname")?;
 /// let mut contents = vec![0; node.len_bytes() as usize];
 /// node.read_at(0, &mut contents)?;
@@ -127,10 +129,18 @@ impl Image {
             ReadAhead::Waiting => Some(Demand::Required),
         };
         let start = |demand| Ahead::start(&clusters, &source, options.read_ahead_threads, demand);
-        let ahead = demand.map(start).transpose().map_err(|e| ImageError::Threads { errno: e.raw_os_error() })?;
+        let ahead =
+            demand.map(start).transpose().map_err(|e| ImageError::Threads { errno: e.raw_os_error() })?;
         let streams = Streams::new(options.memory_bytes / 4);
         let core = Core::new(source, superblock, clusters)?;
         Ok(Image(Arc::new(Shared { ahead, core, streams })))
+    }
+
+    /// Opens the image in a file or on a block device.
+    pub fn open_file(path: &Path, options: Options) -> Result<Self, ImageError> {
+        let failed = |source| ImageError::Medium { path: path.to_path_buf(), source: Arc::new(source) };
+        let file = File::open(path).map_err(|e| failed(SysError::io("opening it", &e).into()))?;
+        Self::open(Arc::new(FileBacking::for_reading(file).map_err(failed)?), options)
     }
 
     /// What it says of itself.
@@ -150,7 +160,7 @@ impl Image {
 
     /// The inode at this path from the root. Symbolic links are not followed.
     pub fn find(&self, path: &[u8]) -> Result<Node, ImageError> {
-        let names = path.split(|&b| b == b'/').filter(|name| !name.is_empty() && *name != b".");
+        let mut names = path.split(|&b| b == b'/').filter(|name| !name.is_empty() && *name != b".");
         names.try_fold(self.root()?, |node, name| node.lookup(name))
     }
 

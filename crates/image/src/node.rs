@@ -125,7 +125,8 @@ impl Node {
     /// The entry of this name in a directory.
     pub fn lookup(&self, name: &[u8]) -> Result<Node, ImageError> {
         let directory = Directory::of(self.image.superblock(), self.inode())?;
-        let found = directory.lookup(name, &mut Vec::new(), &mut |number, block| self.read_block(number, block))?;
+        let found =
+            directory.lookup(name, &mut Vec::new(), &mut |number, block| self.read_block(number, block))?;
         match found {
             Some(found) => self.image.node(found.nid),
             None => Err(ImageError::NotFound { name: name.to_vec() }),
@@ -148,7 +149,11 @@ impl Node {
             let mut read = |number, block: &mut [u8]| self.read_block(number, block);
             let block = directory.read_block(number, &mut buffer, &mut read)?;
             while index < block.count() {
-                let next = if index + 1 < block.count() { number << INDEX_BITS | index as u64 + 1 } else { number + 1 << INDEX_BITS };
+                let next = if index + 1 < block.count() {
+                    (number << INDEX_BITS) | (index as u64 + 1)
+                } else {
+                    (number + 1) << INDEX_BITS
+                };
                 if visit(next, block.entry(index)?).is_break() {
                     return Ok(());
                 }

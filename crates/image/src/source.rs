@@ -70,7 +70,13 @@ impl Source {
         at.space != Space::Device(0) || !self.windows.iter().any(|window| window.contains(at.offset))
     }
 
-    fn read_medium(&self, medium: &dyn Backing, offset: u64, at: Address, buf: &mut [u8]) -> Result<(), ImageError> {
+    fn read_medium(
+        &self,
+        medium: &dyn Backing,
+        offset: u64,
+        at: Address,
+        buf: &mut [u8],
+    ) -> Result<(), ImageError> {
         let len_bytes = buf.len() as u64;
         let end = medium.len_bytes();
         if offset.checked_add(len_bytes).is_none_or(|wanted| wanted > end) {
@@ -84,16 +90,22 @@ impl Source {
     fn medium(&self, at: Address, index: usize) -> Result<&dyn Backing, ImageError> {
         match self.media.get(index) {
             Some(medium) => Ok(medium),
-            None => Err(ImageError::corrupt(at, format!("device {index}, and there are {}", self.media.len() - 1))),
+            None => Err(ImageError::corrupt(
+                at,
+                format!("device {index}, and there are {}", self.media.len() - 1),
+            )),
         }
     }
 
     fn resolve(&self, at: Address) -> Result<(&dyn Backing, u64), ImageError> {
         let device = match at.space {
             Space::Device(n) => usize::from(n),
-            Space::Metabox => return Err(ImageError::corrupt(at, "an address in the metabox, which this image has not")),
+            Space::Metabox => {
+                return Err(ImageError::corrupt(at, "an address in the metabox, which this image has not"));
+            }
         };
-        if let (0, Some(index)) = (device, self.windows.iter().position(|window| window.contains(at.offset))) {
+        if let (0, Some(index)) = (device, self.windows.iter().position(|window| window.contains(at.offset)))
+        {
             return Ok((self.medium(at, index + 1)?, at.offset - self.windows[index].start));
         }
         Ok((self.medium(at, device)?, at.offset))

@@ -82,7 +82,10 @@ mod tests {
     fn a_reader_in_order_is_read_ahead_and_further_each_time() {
         let streams = Streams::new(u64::MAX);
         let size = 100 << 20;
-        assert_eq!(streams.see(Nid(1), 0..64 * KIB, size), Seen { more_follows: true, ahead: 64 * KIB..64 * KIB });
+        assert_eq!(
+            streams.see(Nid(1), 0..64 * KIB, size),
+            Seen { more_follows: true, ahead: 64 * KIB..64 * KIB }
+        );
         let second = streams.see(Nid(1), 64 * KIB..128 * KIB, size);
         assert_eq!(second, Seen { more_follows: true, ahead: 128 * KIB..256 * KIB });
         let third = streams.see(Nid(1), 128 * KIB..192 * KIB, size);

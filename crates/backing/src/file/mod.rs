@@ -88,6 +88,11 @@ impl FileBacking {
         Ok(backing)
     }
 
+    /// A medium that is only read, through the page cache: `file` need not be open for writing.
+    pub fn for_reading(file: File) -> Result<Self, BackingError> {
+        Self::new(file, FileOptions { direct: Direct::Off, uring: Uring::Off })
+    }
+
     /// Switches direct I/O on, reads a block to see that it works, and returns the alignment it needs.
     fn try_direct(&self) -> Result<usize, BackingError> {
         let refuse =

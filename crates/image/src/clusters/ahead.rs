@@ -4,7 +4,7 @@
 //! room. Both are counted, and a later read gets the cluster itself.
 
 use super::{Clusters, Unit};
-use crate::read::Bytes;
+use crate::source::Source;
 use pagefold_backing::Demand;
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -53,7 +53,7 @@ impl Ahead {
     /// Starts `threads` threads.
     pub(crate) fn start(
         clusters: &Arc<Clusters>,
-        raw: &Arc<dyn Bytes + Send + Sync>,
+        raw: &Arc<Source>,
         threads: usize,
         demand: Demand,
     ) -> std::io::Result<Self> {

@@ -119,7 +119,11 @@ impl Cache {
         }
         let in_main = books.ghost_set.remove(&key);
         *books.queue_bytes(in_main) += piece.footprint();
-        if in_main { books.main.push_back(key) } else { books.small.push_back(key) }
+        if in_main {
+            books.main.push_back(key)
+        } else {
+            books.small.push_back(key)
+        }
         books.pieces.insert(key, Entry { piece, hits: 0, in_main });
     }
 

@@ -14,8 +14,8 @@ use super::{Clusters, Unit};
 use crate::read::{Algorithm, Bytes, Cluster};
 use crate::{Address, ImageError};
 use pagefold_backing::{Buffers, Demand, Grant, Refused};
-use pagefold_codec::cluster::{self, Format, Input, RangeError, Want};
 use pagefold_codec::CodecError;
+use pagefold_codec::cluster::{self, Format, Input, RangeError, Want};
 
 /// Compressed bytes that the windowed way reads at once.
 const PIECE_BYTES: usize = 16 << 10;
@@ -31,7 +31,10 @@ impl Cluster {
     }
 
     fn failed(&self, error: &CodecError) -> ImageError {
-        ImageError::corrupt(self.at, format!("a cluster of {} bytes that does not decode: {error}", self.len_bytes))
+        ImageError::corrupt(
+            self.at,
+            format!("a cluster of {} bytes that does not decode: {error}", self.len_bytes),
+        )
     }
 
     /// The stream within the bytes of the cluster.
@@ -142,7 +145,10 @@ impl Clusters {
         out_len: usize,
     ) -> Result<(), ImageError> {
         let Some(stored_at) = work.len().checked_sub(cluster.len()) else {
-            return Err(ImageError::corrupt(cluster.at, "a cluster longer than what it decodes to and its margin"));
+            return Err(ImageError::corrupt(
+                cluster.at,
+                "a cluster longer than what it decodes to and its margin",
+            ));
         };
         raw.read_at(cluster.at, &mut work[stored_at..])?;
         self.counters.compressed_bytes.add(u64::from(cluster.len_bytes));
@@ -229,4 +235,3 @@ impl ClusterInput<'_> {
         self.cluster.at.checked_add(self.done_bytes)
     }
 }
-

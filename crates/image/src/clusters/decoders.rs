@@ -45,6 +45,7 @@ pub(crate) struct Decoders {
 struct Idle {
     format: Format,
     decoder: Decoder,
+    #[expect(dead_code, reason = "held for its drop")]
     charge: Charge,
 }
 
@@ -54,7 +55,12 @@ impl Decoders {
     }
 
     /// A state for `cluster`. `grant` has [`state_bytes`] for it, which it keeps if an idle one is found.
-    pub(crate) fn take(&self, format: Format, cluster: &Cluster, grant: &mut Grant) -> Result<Held<'_>, ImageError> {
+    pub(crate) fn take(
+        &self,
+        format: Format,
+        cluster: &Cluster,
+        grant: &mut Grant,
+    ) -> Result<Held<'_>, ImageError> {
         let mut idle = self.idle();
         let found = idle.iter().position(|i| i.format == format).map(|at| idle.swap_remove(at));
         drop(idle);

@@ -140,7 +140,9 @@ mod tests {
                 std::thread::yield_now();
             }
             pilot.land(Outcome::Piece(Arc::new(Piece { buffer: Buffer::copy_of(b"x"), len_bytes: 1 })));
-            assert!(matches!(joiner.join().unwrap(), Entered::Theirs(Outcome::Piece(p)) if p.bytes() == b"x"));
+            assert!(
+                matches!(joiner.join().unwrap(), Entered::Theirs(Outcome::Piece(p)) if p.bytes() == b"x")
+            );
         });
         assert!(flights.under_way().is_empty());
     }

@@ -17,8 +17,8 @@ pub(crate) use ahead::Ahead;
 pub(crate) use cache::{Cache, Key, Piece};
 pub(crate) use decode::least_bytes;
 pub(crate) use decoders::Formats;
-pub(crate) use stats::{Counters, Histogram};
 pub use stats::{BUCKETS, ReadStats};
+pub(crate) use stats::{Counters, Histogram};
 
 use crate::ImageError;
 use crate::read::{Bytes, Cluster};

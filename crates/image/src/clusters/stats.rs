@@ -98,6 +98,9 @@ mod tests {
         }
         histogram.record(Duration::from_secs(1000));
         let buckets = histogram.snapshot();
-        assert_eq!((buckets[0], buckets[1], buckets[2], buckets[9], buckets[10], buckets[31]), (2, 2, 1, 1, 1, 1));
+        assert_eq!(
+            (buckets[0], buckets[1], buckets[2], buckets[9], buckets[10], buckets[31]),
+            (2, 2, 1, 1, 1, 1)
+        );
     }
 }

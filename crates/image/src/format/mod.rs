@@ -12,3 +12,4 @@ pub mod inode;
 pub mod le;
 pub mod superblock;
 pub mod xattr;
+pub mod zmap;

@@ -9,6 +9,7 @@ pub mod inode;
 mod kind;
 pub mod superblock;
 pub mod xattr;
+pub mod zmap;
 
 pub use bytes::SliceBytes;
 pub use extent::{Algorithm, Cluster, Extent, Place};
@@ -16,6 +17,7 @@ pub use inode::{Inode, Layout};
 pub use kind::FileKind;
 pub use superblock::Superblock;
 pub use xattr::Xattr;
+pub use zmap::{IndexForm, ZContext, ZMap};
 
 use crate::{Address, ImageError};
 

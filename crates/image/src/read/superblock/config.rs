@@ -67,6 +67,11 @@ impl Algorithms {
         self.bits & 1 << algorithm as u8 != 0
     }
 
+    /// A bit for each, by its number.
+    pub fn bits(&self) -> u16 {
+        self.bits
+    }
+
     /// Those that it names, by number.
     pub fn iter(&self) -> impl Iterator<Item = Algorithm> {
         (0..16).filter_map(algorithm).filter(|algorithm| self.contains(*algorithm))

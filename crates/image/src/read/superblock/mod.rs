@@ -176,6 +176,14 @@ impl Superblock {
         1 << self.block_bits
     }
 
+    /// The longest cluster of LZ4, bytes, as far as the image says; what the format allows if it does not.
+    pub fn max_lz4_cluster_bytes(&self) -> u32 {
+        match self.big_pcluster && self.algorithms.contains(Algorithm::Lz4) {
+            true => u32::from(self.algorithms.max_pcluster_blocks) << self.block_bits,
+            false => super::extent::MAX_CLUSTER_BYTES,
+        }
+    }
+
     /// The first byte of a block of the image; `None` past the end of all numbers.
     pub fn block_address(&self, block: u64) -> Option<Address> {
         Some(Address::image(block.checked_mul(u64::from(self.block_bytes()))?))

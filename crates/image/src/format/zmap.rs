@@ -1,0 +1,235 @@
+//! The index of a compressed inode: its header, and the three forms of what follows it.
+//!
+//! One header of 8 bytes, then one of: an entry of 8 bytes per logical cluster (full), packs of 2 or 16
+//! entries (compact), or a record per extent. Section "Compressed indexes" of `docs/formats/erofs.md`.
+
+/// Bytes of the header; it begins at a multiple of this.
+pub const HEADER_BYTES: u64 = 8;
+/// Where entries of the full form begin, bytes behind the header's first.
+pub const FULL_ENTRIES_OFFSET: u64 = 16;
+/// Bytes of an entry of the full form.
+pub const FULL_ENTRY_BYTES: u64 = 8;
+
+/// Bits of the header's advice.
+pub mod advise {
+    /// Compact form: packs of 16 entries are used where they fit.
+    pub const COMPACTED_2B: u16 = 0x01;
+    /// Full layout: what follows are extent records. The same bit as [`COMPACTED_2B`].
+    pub const EXTENTS: u16 = 0x01;
+    /// First-algorithm clusters may have more than one block.
+    pub const BIG_CLUSTER_1: u16 = 0x02;
+    /// Second-algorithm and plain clusters may have more than one block.
+    pub const BIG_CLUSTER_2: u16 = 0x04;
+    /// The last extent lies in the metadata, behind the index.
+    pub const INLINE: u16 = 0x08;
+    /// Plain blocks are rotated.
+    pub const INTERLACED: u16 = 0x10;
+    /// The last extent lies in the packed file.
+    pub const FRAGMENT: u16 = 0x20;
+}
+
+/// The header of an index.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MapHeader {
+    raw: u64,
+}
+
+impl MapHeader {
+    /// Takes the header from its bytes.
+    pub fn parse(bytes: [u8; 8]) -> Self {
+        MapHeader { raw: u64::from_le_bytes(bytes) }
+    }
+
+    /// The bits of [`advise`]; of extent records, bits 1 and 2 are the size of a record.
+    pub fn advise(&self) -> u16 {
+        (self.raw >> 32) as u16
+    }
+
+    /// Whether all bits of `mask` are advised.
+    pub fn advises(&self, mask: u16) -> bool {
+        self.advise() & mask == mask
+    }
+
+    /// The last extent's position in the packed file, low 32 bits.
+    pub fn fragment_offset(&self) -> u32 {
+        self.raw as u32
+    }
+
+    /// Stored length of the inline last extent, bytes.
+    pub fn inline_bytes(&self) -> u16 {
+        (self.raw >> 16) as u16
+    }
+
+    /// Number of the first algorithm.
+    pub fn algorithm_1(&self) -> u8 {
+        (self.raw >> 48) as u8 & 0xf
+    }
+
+    /// Number of the second algorithm.
+    pub fn algorithm_2(&self) -> u8 {
+        (self.raw >> 52) as u8 & 0xf
+    }
+
+    /// By how many bits a logical cluster is larger than a block.
+    pub fn lcluster_shift(&self) -> u8 {
+        (self.raw >> 56) as u8 & 0xf
+    }
+
+    /// Position of the whole file in the packed file, if that is where it is.
+    pub fn whole_fragment(&self) -> Option<u64> {
+        (self.raw >> 63 == 1).then_some(self.raw & (u64::MAX >> 1))
+    }
+
+    /// Size of an extent record as a power of two: 2 to 5 for 4 to 32 bytes.
+    pub fn record_bits(&self) -> u8 {
+        2 + ((self.advise() >> 1) & 3) as u8
+    }
+
+    /// Number of extent records; only for records of 16 and 32 bytes.
+    pub fn record_count(&self) -> u64 {
+        (self.raw & 0xffff_ffff) | (self.raw >> 48) << 32
+    }
+}
+
+/// What a logical cluster holds, by the two bits that all entries have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EntryType {
+    /// An extent begins in it that is not compressed.
+    Plain,
+    /// An extent begins in it, compressed with the first algorithm.
+    Head1,
+    /// No extent begins in it.
+    NonHead,
+    /// An extent begins in it, compressed with the second algorithm.
+    Head2,
+}
+
+impl EntryType {
+    /// By the low two bits of `bits`.
+    pub fn from_bits(bits: u16) -> Self {
+        match bits & 3 {
+            0 => EntryType::Plain,
+            1 => EntryType::Head1,
+            2 => EntryType::NonHead,
+            _ => EntryType::Head2,
+        }
+    }
+}
+
+/// In a distance back to the head: this is the cluster's number of blocks instead, in [`BLOCKS_MASK`].
+pub const IS_BLOCKS: u16 = 0x800;
+/// The bits of a number of blocks.
+pub const BLOCKS_MASK: u16 = 0x7ff;
+
+/// An entry of the full form.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FullEntry {
+    /// What it is.
+    pub kind: EntryType,
+    /// Of heads: only a prefix of what the cluster decodes to is meant.
+    pub partial: bool,
+    /// Of heads: where in the logical cluster the extent begins, bytes.
+    pub lcluster_offset: u16,
+    /// Of heads: the first block.
+    pub block: u32,
+    /// Of others: the distance back to the head, or a number of blocks with [`IS_BLOCKS`].
+    pub back: u16,
+    /// Of others: the distance on to the next head.
+    pub forward: u16,
+}
+
+impl FullEntry {
+    /// Takes an entry from its bytes.
+    pub fn parse(b: [u8; 8]) -> Self {
+        let advise = u16::from_le_bytes([b[0], b[1]]);
+        FullEntry {
+            kind: EntryType::from_bits(advise),
+            partial: advise & 0x8000 != 0,
+            lcluster_offset: u16::from_le_bytes([b[2], b[3]]),
+            block: u32::from_le_bytes([b[4], b[5], b[6], b[7]]),
+            back: u16::from_le_bytes([b[4], b[5]]),
+            forward: u16::from_le_bytes([b[6], b[7]]),
+        }
+    }
+}
+
+/// A pack of the compact form: entries as a stream of bits, then a block address in the last 4 bytes.
+#[derive(Debug, Clone, Copy)]
+pub struct Pack {
+    bytes: [u8; 32],
+    entry_bits: u32,
+    /// How many entries it has: 2 or 16.
+    pub entries: u32,
+    /// The block address that heads of the pack count from.
+    pub base: u32,
+}
+
+impl Pack {
+    /// Two entries of 16 bits.
+    pub fn two(b: [u8; 8]) -> Self {
+        let mut bytes = [0; 32];
+        bytes[..8].copy_from_slice(&b);
+        let base = u32::from_le_bytes([b[4], b[5], b[6], b[7]]);
+        Pack { bytes, entry_bits: 16, entries: 2, base }
+    }
+
+    /// Sixteen entries of 14 bits.
+    pub fn sixteen(bytes: [u8; 32]) -> Self {
+        let base = u32::from_le_bytes([bytes[28], bytes[29], bytes[30], bytes[31]]);
+        Pack { bytes, entry_bits: 14, entries: 16, base }
+    }
+
+    /// The bits of entry `i`, which is less than [`Self::entries`].
+    pub fn entry(&self, i: u32) -> u16 {
+        let bit = i.min(self.entries - 1) * self.entry_bits;
+        // At most bit 210, so bytes 26 to 28; an entry and what precedes it in its first byte are 20 bits.
+        let b = (bit / 8) as usize;
+        let word = u32::from_le_bytes([self.bytes[b], self.bytes[b + 1], self.bytes[b + 2], 0]);
+        ((word >> (bit % 8)) & ((1 << self.entry_bits) - 1)) as u16
+    }
+}
+
+/// The length word of an extent record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StoredLength(pub u32);
+
+impl StoredLength {
+    /// Stored length, bytes; 0 is a hole.
+    pub fn len_bytes(self) -> u32 {
+        self.0 & 0x1f_ffff
+    }
+
+    /// Only a prefix of what the cluster decodes to is meant.
+    pub fn partial(self) -> bool {
+        self.0 & (1 << 27) != 0
+    }
+
+    /// 0 for what is not compressed, else the algorithm's number and one.
+    pub fn format(self) -> u8 {
+        (self.0 >> 28) as u8
+    }
+}
+
+/// An extent record of 8, 16 or 32 bytes; shorter ones leave the rest zero.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ExtentRecord {
+    /// How long it is as stored, and how.
+    pub stored: StoredLength,
+    /// Where it is stored, bytes.
+    pub physical: u64,
+    /// Where it begins in the file, bytes; not in records of 8 bytes.
+    pub logical: u64,
+}
+
+impl ExtentRecord {
+    /// Takes a record from its bytes, with zeroes for those that its size does not have.
+    pub fn parse(b: [u8; 20]) -> Self {
+        let word = |i: usize| u32::from_le_bytes([b[i], b[i + 1], b[i + 2], b[i + 3]]);
+        let long = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
+        ExtentRecord {
+            stored: StoredLength(word(0)),
+            physical: long(word(4), word(8)),
+            logical: long(word(12), word(16)),
+        }
+    }
+}

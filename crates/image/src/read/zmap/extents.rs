@@ -1,0 +1,182 @@
+//! Extent records: one per extent instead of one entry per logical cluster, with addresses in bytes.
+//!
+//! Records of 4 and 8 bytes are for extents of one size, that of a logical cluster. Records of 16 and 32 say
+//! where they begin, ascending, and are searched by halves. Records of 4 bytes have lengths only, which are
+//! summed up, so a lookup takes time in proportion to its position; their number is limited for that.
+
+use super::ZMap;
+use super::place::Stored;
+use super::window::Window;
+use crate::format::zmap::{ExtentRecord, HEADER_BYTES, StoredLength, advise};
+use crate::read::{Bytes, Extent, Place};
+use crate::{Address, ImageError};
+
+/// How many records of 4 bytes are summed up at most: 64 MiB of them, enough for 64 GiB of 4 KiB extents.
+const MAX_SUMMED: u64 = 1 << 24;
+
+/// How the records lie.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Records {
+    /// First byte of the first record.
+    begin: u64,
+    /// Size of a record as a power of two.
+    bits: u8,
+    /// How many; not 0 unless the file is empty.
+    count: u64,
+    /// Where the first extent is stored, if records do not say where theirs is.
+    physical: u64,
+}
+
+impl Records {
+    pub(super) fn open(map: &ZMap, bytes: &dyn Bytes) -> Result<Self, ImageError> {
+        let fault = |what| Err(map.corrupt(map.at, what));
+        if map.header.advises(advise::INLINE) {
+            return fault("extent records with an inline extent");
+        }
+        let bits = map.header.record_bits();
+        let sized = bits >= 4;
+        let count = if sized { map.header.record_count() } else { map.lclusters() };
+        if bits == 2 && count > MAX_SUMMED {
+            let features = format!("more than {MAX_SUMMED} extent records of 4 bytes");
+            return Err(ImageError::Unsupported { features });
+        }
+        if count == 0 && map.size > 0 {
+            return fault("no extents in a file that has contents");
+        }
+        let array =
+            map.at.offset.checked_add(HEADER_BYTES).and_then(|at| at.checked_next_multiple_of(1 << bits));
+        let begin = array.and_then(|at| at.checked_add(if bits == 2 { 8 } else { 0 }));
+        // At most 2^54 records of 8 bytes, or 2^47 of 32.
+        let end = begin.and_then(|begin| begin.checked_add(count << bits));
+        let (Some(array), Some(begin), Some(_)) = (array, begin, end) else {
+            return fault("an index beyond all addresses");
+        };
+        let mut physical = [0; 8];
+        if bits == 2 && count > 0 {
+            bytes.read_at(map.address(array), &mut physical)?;
+        }
+        Ok(Records { begin, bits, count, physical: u64::from_le_bytes(physical) })
+    }
+
+    /// The extent that holds byte `offset`.
+    pub(super) fn extent_at(&self, map: &ZMap, bytes: &dyn Bytes, offset: u64) -> Result<Extent, ImageError> {
+        let end = self.begin + (self.count << self.bits);
+        let mut search =
+            Search { records: *self, map, window: Window::new(bytes, map.address(self.begin), end) };
+        let (i, start, end) = match self.bits {
+            2 | 3 => {
+                let lcluster = offset >> map.lcluster_bits;
+                let start = lcluster << map.lcluster_bits;
+                (lcluster, start, map.size.min(start + (1 << map.lcluster_bits)))
+            }
+            _ => search.halves(offset)?,
+        };
+        let record = search.record(i)?;
+        search.extent(i, record, start, end - start)
+    }
+}
+
+/// One lookup.
+struct Search<'a> {
+    records: Records,
+    map: &'a ZMap,
+    window: Window<'a>,
+}
+
+impl Search<'_> {
+    /// Which record holds byte `offset`, and where it begins and ends.
+    fn halves(&mut self, offset: u64) -> Result<(u64, u64, u64), ImageError> {
+        // Of `low` it is known that it begins at `start <= offset`, of `high` that it begins at `end > offset`.
+        let (mut low, mut start) = (0, self.logical(0)?);
+        let (mut high, mut end) = (self.records.count, self.map.size);
+        if start != 0 {
+            return Err(self.corrupt(0, "a first extent that does not begin at the first byte"));
+        }
+        while high - low > 1 {
+            let middle = low + (high - low) / 2;
+            let logical = self.logical(middle)?;
+            if logical <= start || logical >= end {
+                return Err(self.corrupt(middle, "extents that do not ascend"));
+            }
+            match logical <= offset {
+                true => (low, start) = (middle, logical),
+                false => (high, end) = (middle, logical),
+            }
+        }
+        Ok((low, start, end))
+    }
+
+    fn extent(
+        &mut self,
+        i: u64,
+        record: ExtentRecord,
+        start: u64,
+        len_bytes: u64,
+    ) -> Result<Extent, ImageError> {
+        let entry = self.address(i);
+        let stored = record.stored;
+        if i + 1 == self.records.count && self.map.header.advises(advise::FRAGMENT) {
+            // Records of 4 bytes have no second word.
+            let high = if self.records.bits == 2 { 0 } else { record.physical << 32 };
+            return self.map.fragment(entry, start, len_bytes, u64::from(stored.0) | high);
+        }
+        if stored.len_bytes() == 0 {
+            return Ok(Extent { start, len_bytes, place: Place::Hole });
+        }
+        let stored = Stored {
+            entry,
+            at: Address::image(record.physical),
+            len_bytes: stored.len_bytes().into(),
+            algorithm: stored.format().checked_sub(1),
+            partial: stored.partial(),
+            inline: false,
+        };
+        self.map.stored(start, len_bytes, stored)
+    }
+
+    fn record(&mut self, i: u64) -> Result<ExtentRecord, ImageError> {
+        let at = self.offset(i);
+        let mut bytes = [0; 20];
+        match self.records.bits {
+            2 => return self.sum(i),
+            3 => bytes[..8].copy_from_slice(&self.window.array::<8>(at)?),
+            4 => bytes[..16].copy_from_slice(&self.window.array::<16>(at)?),
+            _ => bytes.copy_from_slice(&self.window.array::<32>(at)?[..20]),
+        }
+        Ok(ExtentRecord::parse(bytes))
+    }
+
+    /// The record of 4 bytes at `i`, with the address that follows from those before.
+    fn sum(&mut self, i: u64) -> Result<ExtentRecord, ImageError> {
+        // At most 2^24 times 2^21, so it is the first address alone that may be too far.
+        let mut before_bytes = 0;
+        for k in 0..i {
+            before_bytes += u64::from(self.stored(k)?.len_bytes());
+        }
+        let physical = self.records.physical.checked_add(before_bytes);
+        let physical = physical.ok_or_else(|| self.corrupt(i, "a cluster beyond all addresses"))?;
+        Ok(ExtentRecord { stored: self.stored(i)?, physical, logical: 0 })
+    }
+
+    fn stored(&mut self, i: u64) -> Result<StoredLength, ImageError> {
+        let at = self.offset(i);
+        Ok(StoredLength(u32::from_le_bytes(self.window.array(at)?)))
+    }
+
+    /// Where record `i` begins in the file, bytes; records of 16 bytes have the low half only.
+    fn logical(&mut self, i: u64) -> Result<u64, ImageError> {
+        Ok(self.record(i)?.logical)
+    }
+
+    fn offset(&self, i: u64) -> u64 {
+        self.records.begin + (i << self.records.bits)
+    }
+
+    fn address(&self, i: u64) -> Address {
+        self.map.address(self.offset(i))
+    }
+
+    fn corrupt(&self, i: u64, what: &str) -> ImageError {
+        self.map.corrupt(self.address(i), what)
+    }
+}

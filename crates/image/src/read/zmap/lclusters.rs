@@ -1,0 +1,244 @@
+//! Extents from the entries of logical clusters, whichever form the entries have.
+//!
+//! An extent begins at the place that its head entry names and ends where the next one begins. So a lookup
+//! goes back to the head by the distances that entries give, then forward over every entry up to the next
+//! head. The distance forward that some entries have is not used: an extent is short, its entries lie next
+//! to each other, and what is walked over is also checked. Going back gets nearer to 0 with each step.
+//! Both ways are bounded by how many logical clusters the longest extent has.
+
+use super::place::Stored;
+use super::window::Window;
+use super::{Index, ZMap, full};
+use crate::format::zmap::{EntryType, advise};
+use crate::read::extent::MAX_DECODED_BYTES;
+use crate::read::{Bytes, Extent};
+use crate::{Address, ImageError};
+
+/// How an extent is stored, by its head.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum HeadKind {
+    Plain,
+    First,
+    Second,
+}
+
+impl HeadKind {
+    /// `None` for what is no head.
+    pub(super) fn of(kind: EntryType) -> Option<Self> {
+        match kind {
+            EntryType::Plain => Some(HeadKind::Plain),
+            EntryType::Head1 => Some(HeadKind::First),
+            EntryType::Head2 => Some(HeadKind::Second),
+            EntryType::NonHead => None,
+        }
+    }
+
+    /// The bit of advice that lets its clusters have more than one block.
+    fn big_advice(self) -> u16 {
+        match self {
+            HeadKind::First => advise::BIG_CLUSTER_1,
+            HeadKind::Plain | HeadKind::Second => advise::BIG_CLUSTER_2,
+        }
+    }
+}
+
+/// An entry where an extent begins.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Head {
+    pub(super) kind: HeadKind,
+    /// Where in the logical cluster it begins, bytes.
+    pub(super) lcluster_offset: u32,
+    pub(super) partial: bool,
+}
+
+/// What an entry says.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Entry {
+    Head(Head),
+    /// The entry behind a head: how many blocks that head's cluster has.
+    Blocks(u16),
+    /// Some other entry inside an extent; how many entries back the head is, or a step towards it.
+    Inside {
+        back: u16,
+    },
+}
+
+/// The head of an extent, and where it is.
+#[derive(Debug, Clone, Copy)]
+struct Found {
+    lcluster: u64,
+    head: Head,
+    /// Where the extent begins, bytes.
+    start: u64,
+}
+
+/// One lookup.
+pub(super) struct Lclusters<'a> {
+    map: &'a ZMap,
+    window: Window<'a>,
+    /// How many there are.
+    count: u64,
+    index_end: u64,
+}
+
+impl<'a> Lclusters<'a> {
+    pub(super) fn new(map: &'a ZMap, bytes: &'a dyn Bytes) -> Result<Self, ImageError> {
+        let index_end = map.entries_end()?;
+        Ok(Lclusters {
+            map,
+            window: Window::new(bytes, map.at, index_end),
+            count: map.lclusters(),
+            index_end,
+        })
+    }
+
+    /// The extent that holds byte `offset` and is not the last one if that is elsewhere.
+    pub(super) fn extent_at(&mut self, offset: u64) -> Result<Extent, ImageError> {
+        let found = self.head_of(offset)?;
+        let (end, blocks) = self.end_of(&found)?;
+        if end <= offset {
+            return Err(self.corrupt(found.lcluster, "an extent that entries behind its end point back to"));
+        }
+        let block = self.block(found.lcluster)?;
+        let stored = Stored {
+            entry: self.address(found.lcluster),
+            at: Address::image(u64::from(block) << self.map.context.block_bits),
+            len_bytes: u64::from(blocks) << self.map.context.block_bits,
+            algorithm: self.algorithm(&found.head),
+            partial: found.head.partial,
+            inline: false,
+        };
+        self.map.stored(found.start, end - found.start, stored)
+    }
+
+    /// The last extent, where that is inline or in the packed file.
+    pub(super) fn tail(&mut self) -> Result<Extent, ImageError> {
+        let found = self.head_of(self.map.size - 1)?;
+        let len_bytes = self.map.size - found.start;
+        let header = self.map.header;
+        let entry = self.address(found.lcluster);
+        if header.advises(advise::FRAGMENT) {
+            // Only entries of the full form have a place for the high half of the position.
+            let high = match self.map.index {
+                Index::Full => self.block(found.lcluster)?,
+                _ => 0,
+            };
+            let offset = u64::from(header.fragment_offset()) | u64::from(high) << 32;
+            return self.map.fragment(entry, found.start, len_bytes, offset);
+        }
+        let stored_bytes = u64::from(header.inline_bytes());
+        let block_bytes = 1_u64 << self.map.context.block_bits;
+        if self.index_end % block_bytes + stored_bytes > block_bytes {
+            return Err(self.corrupt(found.lcluster, "an inline extent that crosses a block"));
+        }
+        let stored = Stored {
+            entry,
+            at: self.map.address(self.index_end),
+            len_bytes: stored_bytes,
+            algorithm: self.algorithm(&found.head),
+            partial: found.head.partial,
+            inline: true,
+        };
+        self.map.stored(found.start, len_bytes, stored)
+    }
+
+    /// The head of the extent that holds byte `offset`.
+    fn head_of(&mut self, offset: u64) -> Result<Found, ImageError> {
+        let within = offset & ((1 << self.map.lcluster_bits) - 1);
+        let mut lcluster = offset >> self.map.lcluster_bits;
+        if let Entry::Head(head) = self.entry(lcluster)?
+            && u64::from(head.lcluster_offset) > within
+        {
+            // Not that extent but the one before; `entry` has refused a first head that is not at byte 0.
+            lcluster -= 1;
+        }
+        for _ in 0..self.longest_lclusters() {
+            let back = match self.entry(lcluster)? {
+                Entry::Head(head) => {
+                    let start = (lcluster << self.map.lcluster_bits) + u64::from(head.lcluster_offset);
+                    return Ok(Found { lcluster, head, start });
+                }
+                Entry::Blocks(_) => 1,
+                Entry::Inside { back } => back.into(),
+            };
+            if back == 0 || back > lcluster {
+                return Err(self.corrupt(lcluster, "a distance to an extent's beginning that leads nowhere"));
+            }
+            lcluster -= back;
+        }
+        Err(self.corrupt(lcluster, "too many steps back to an extent's beginning"))
+    }
+
+    /// Where that extent ends, bytes, and how many blocks its cluster has.
+    fn end_of(&mut self, found: &Found) -> Result<(u64, u16), ImageError> {
+        let bits = self.map.lcluster_bits;
+        let mut blocks = 1;
+        for lcluster in found.lcluster + 1..self.count {
+            match self.entry(lcluster)? {
+                Entry::Head(head) => {
+                    // A last plain entry may stand at the end of the file or behind, and mark just that.
+                    let next = (lcluster << bits) + u64::from(head.lcluster_offset);
+                    return Ok((next.min(self.map.size), blocks));
+                }
+                Entry::Inside { .. } => {}
+                Entry::Blocks(n) => {
+                    let big = self.map.header.advises(found.head.kind.big_advice());
+                    if !big || lcluster != found.lcluster + 1 || n == 0 {
+                        return Err(self.corrupt(lcluster, "a number of blocks where none belongs"));
+                    }
+                    blocks = n;
+                }
+            }
+            let so_far = ((lcluster + 1) << bits).min(self.map.size) - found.start;
+            if so_far > MAX_DECODED_BYTES {
+                return Err(self.corrupt(found.lcluster, "an extent of more than 12 MiB"));
+            }
+        }
+        Ok((self.map.size, blocks))
+    }
+
+    fn entry(&mut self, lcluster: u64) -> Result<Entry, ImageError> {
+        let entry = match self.map.index {
+            Index::Compact(packs) => packs.entry(self.map, &mut self.window, lcluster)?,
+            _ => full::entry(self.map, &mut self.window, lcluster)?,
+        };
+        if let Entry::Head(head) = entry
+            && (head.lcluster_offset >> self.map.lcluster_bits > 0
+                || (lcluster == 0 && head.lcluster_offset > 0))
+        {
+            return Err(self.corrupt(lcluster, "an extent that begins outside of its logical cluster"));
+        }
+        Ok(entry)
+    }
+
+    fn block(&mut self, lcluster: u64) -> Result<u32, ImageError> {
+        match self.map.index {
+            Index::Compact(packs) => packs.block(self.map, &mut self.window, lcluster),
+            _ => full::block(self.map, &mut self.window, lcluster),
+        }
+    }
+
+    fn algorithm(&self, head: &Head) -> Option<u8> {
+        match head.kind {
+            HeadKind::Plain => None,
+            HeadKind::First => Some(self.map.header.algorithm_1()),
+            HeadKind::Second => Some(self.map.header.algorithm_2()),
+        }
+    }
+
+    /// How many logical clusters the longest extent touches.
+    fn longest_lclusters(&self) -> u64 {
+        (MAX_DECODED_BYTES >> self.map.lcluster_bits) + 2
+    }
+
+    fn address(&self, lcluster: u64) -> Address {
+        self.map.address(match self.map.index {
+            Index::Compact(packs) => packs.pack_offset(lcluster),
+            _ => full::entry_offset(self.map, lcluster),
+        })
+    }
+
+    fn corrupt(&self, lcluster: u64, what: &str) -> ImageError {
+        self.map.corrupt(self.address(lcluster), what)
+    }
+}
