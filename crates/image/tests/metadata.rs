@@ -1,4 +1,4 @@
-//! Trees of images that others made, against what they were made of.
+//! Trees of the reference images, against the list of what they hold.
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
@@ -7,9 +7,7 @@ mod common;
 mod tree;
 
 use common::{manifest, reference_image, reference_names};
-use pagefold_image::read::xattr;
-use pagefold_image::read::{Algorithm, FileKind};
-use std::collections::BTreeMap;
+use pagefold_image::read::{Algorithm, FileKind, xattr};
 use tree::{Image, block_of};
 
 #[test]
@@ -65,7 +63,14 @@ fn reference_images_say_what_they_need() {
     assert_eq!(
         lines,
         [
-            "",
+            "lz4hc64: 5.13 0x7 0x3 [Lz4] 16 None None None None",
+            "legacy: 5.13 0x7 0x3 [Lz4] 4 None None None None",
+            "xflt: 6.4 0x17 0x41 [Lz4] 1 None None None None",
+            "fragzt: 6.1 0x7 0x33 [Lz4] 16 None None None Some(Nid(116096))",
+            "dedfrag: 6.1 0x7 0x23 [Lz4] 4 None None None Some(Nid(143232))",
+            "zstd: 6.10 0x7 0x3 [Zstd] 256 None None Some(19) None",
+            "deflate: 6.6 0x7 0x3 [Deflate] 256 None Some(15) None None",
+            "lzma: 5.16 0x7 0x3 [MicroLzma] 256 Some(262144) None None None",
         ]
     );
 }
