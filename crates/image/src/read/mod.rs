@@ -5,6 +5,8 @@ pub mod chunk;
 pub mod dir;
 pub mod extent;
 pub mod flat;
+#[cfg(test)]
+pub(crate) mod forge;
 pub mod inode;
 mod kind;
 pub mod superblock;
