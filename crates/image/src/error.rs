@@ -110,7 +110,9 @@ pub enum ImageError {
         source: std::sync::Arc<BackingError>,
     },
     /// The budget is too small.
-    #[error("{needed_bytes} bytes of memory are needed at once, and the budget is {limit_bytes}; raise it with --memory")]
+    #[error(
+        "{needed_bytes} bytes of memory are needed at once, and the budget is {limit_bytes}; raise it with --memory"
+    )]
     TooLittleMemory {
         /// What one request needs.
         needed_bytes: u64,

@@ -131,7 +131,9 @@ fn pack(b: &[u8], entries: usize, entry_bits: usize, lcluster_bits: u8, big: boo
     for i in first..all.len() {
         if big {
             // The address is that of the first cluster; a number of blocks at the front is of one before.
-            if i == first && let Some(blocks) = all[i].blocks() {
+            if i == first
+                && let Some(blocks) = all[i].blocks()
+            {
                 block += blocks;
             }
             if all[i].kind != NONHEAD {

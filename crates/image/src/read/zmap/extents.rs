@@ -43,7 +43,8 @@ impl Records {
         if count == 0 && map.size > 0 {
             return fault("no extents in a file that has contents");
         }
-        let array = map.at.offset.checked_add(HEADER_BYTES).and_then(|at| at.checked_next_multiple_of(1 << bits));
+        let array =
+            map.at.offset.checked_add(HEADER_BYTES).and_then(|at| at.checked_next_multiple_of(1 << bits));
         let begin = array.and_then(|at| at.checked_add(if bits == 2 { 8 } else { 0 }));
         // At most 2^54 records of 8 bytes, or 2^47 of 32.
         let end = begin.and_then(|begin| begin.checked_add(count << bits));
@@ -58,14 +59,10 @@ impl Records {
     }
 
     /// The extent that holds byte `offset`.
-    pub(super) fn extent_at(
-        &self,
-        map: &ZMap,
-        bytes: &dyn Bytes,
-        offset: u64,
-    ) -> Result<Extent, ImageError> {
+    pub(super) fn extent_at(&self, map: &ZMap, bytes: &dyn Bytes, offset: u64) -> Result<Extent, ImageError> {
         let end = self.begin + (self.count << self.bits);
-        let mut search = Search { records: *self, map, window: Window::new(bytes, map.address(self.begin), end) };
+        let mut search =
+            Search { records: *self, map, window: Window::new(bytes, map.address(self.begin), end) };
         let (i, start, end) = match self.bits {
             2 | 3 => {
                 let lcluster = offset >> map.lcluster_bits;

@@ -84,7 +84,12 @@ pub(super) struct Lclusters<'a> {
 impl<'a> Lclusters<'a> {
     pub(super) fn new(map: &'a ZMap, bytes: &'a dyn Bytes) -> Result<Self, ImageError> {
         let index_end = map.entries_end()?;
-        Ok(Lclusters { map, window: Window::new(bytes, map.at, index_end), count: map.lclusters(), index_end })
+        Ok(Lclusters {
+            map,
+            window: Window::new(bytes, map.at, index_end),
+            count: map.lclusters(),
+            index_end,
+        })
     }
 
     /// The extent that holds byte `offset` and is not the last one if that is elsewhere.
