@@ -4,7 +4,7 @@ pub mod extent;
 pub mod zmap;
 
 pub use extent::{Algorithm, Cluster, Extent, Place};
-pub use zmap::{IndexForm, ZContext, ZMap};
+pub use zmap::{Cursor, IndexForm, ZContext, ZMap};
 
 use crate::{Address, ImageError};
 
