@@ -19,7 +19,7 @@ pub use inode::{Inode, Layout};
 pub use kind::FileKind;
 pub use superblock::Superblock;
 pub use xattr::Xattr;
-pub use zmap::{IndexForm, ZContext, ZMap};
+pub use zmap::{Cursor, IndexForm, ZContext, ZMap};
 
 use crate::{Address, ImageError};
 

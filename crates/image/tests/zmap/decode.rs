@@ -76,12 +76,11 @@ fn lz4(input: &[u8], len: usize, prefix: bool) -> Vec<u8> {
 
 fn length(input: &mut impl Iterator<Item = u8>, nibble: usize) -> usize {
     let mut length = nibble;
-    while nibble == 15 {
-        let more = input.next().unwrap();
-        length += more as usize;
-        if more != 255 {
-            break;
-        }
+    let mut more = nibble == 15;
+    while more {
+        let byte = input.next().unwrap();
+        length += byte as usize;
+        more = byte == 255;
     }
     length
 }

@@ -8,6 +8,7 @@ mod mutated;
 mod reference;
 mod synthetic;
 mod twin;
+mod written;
 
 use pagefold_image::read::Bytes;
 use pagefold_image::{Address, ImageError};

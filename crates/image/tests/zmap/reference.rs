@@ -21,9 +21,9 @@ fn image(test: &str, name: &str) -> Option<Image> {
 
 /// What the extents of an image look like, by numbers.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Census {
-    inodes: usize,
-    compressed: usize,
+pub struct Census {
+    pub inodes: usize,
+    pub compressed: usize,
     prefixes: usize,
     unpadded: usize,
     plain: usize,
@@ -49,7 +49,7 @@ impl Census {
 }
 
 /// Compares every logical cluster of the inode with the twin's extents.
-fn compare(image: &Image, inode: &Inode, census: &mut Census) {
+pub fn compare(image: &Image, inode: &Inode, census: &mut Census) {
     let Some(form) = inode.form().filter(|_| inode.size > 0) else { return };
     let (bytes, context) = (Slice(&image.data), image.context(inode.nid));
     let extents = twin::all_extents(&image.data, &context, form, inode.tail_address(), inode.size);

@@ -3,7 +3,7 @@
 
 use crate::build::{Built, Piece, Spec, Tail, context, records, spec};
 use crate::{Slice, twin};
-use pagefold_image::read::{Bytes, Extent, IndexForm, Place, ZContext, ZMap};
+use pagefold_image::read::{Bytes, Cursor, Extent, IndexForm, Place, ZContext, ZMap};
 use pagefold_image::{Address, ImageError};
 use proptest::prelude::*;
 use std::cell::Cell;
@@ -24,6 +24,11 @@ fn check(built: &Built) -> Result<(), TestCaseError> {
         }
     }
     prop_assert!(map.extent_at(&bytes, *size).is_err());
+    // Forwards, and then with steps back.
+    let mut cursor = Cursor::default();
+    for extent in extents.iter().chain(extents.iter().rev().step_by(3)) {
+        prop_assert_eq!(map.extent_near(&bytes, extent.start, &mut cursor).unwrap(), *extent);
+    }
     Ok(())
 }
 
@@ -89,12 +94,15 @@ impl Bytes for Counted<'_> {
 
 #[test]
 fn a_sequential_reader_reads_little() {
-    for form in [IndexForm::Full, IndexForm::Compact] {
-        let built = Spec { form, ..plain_spec(pieces(1000, 8)) }.build();
+    let forms = [IndexForm::Full, IndexForm::Compact];
+    let entries = forms.map(|form| Spec { form, ..plain_spec(pieces(1000, 8)) }.build());
+    let of_4 = records(&plain_spec(pieces(1000, 1)), 0);
+    for built in entries.iter().chain([&of_4]) {
         let bytes = Counted(Slice(&built.data), Cell::new(0));
         let map = ZMap::open(&bytes, &built.context, built.form, built.tail, built.size).unwrap();
+        let mut cursor = Cursor::default();
         for extent in &built.extents {
-            assert_eq!(map.extent_at(&bytes, extent.start).unwrap(), *extent);
+            assert_eq!(map.extent_near(&bytes, extent.start, &mut cursor).unwrap(), *extent);
         }
         let reads = bytes.1.get();
         assert!(reads < 1300, "{reads} reads for 1000 extents");
@@ -206,4 +214,52 @@ fn addresses_have_48_bits_of_blocks() {
     let (at, what) = fault(&built, 0);
     assert!(what.contains("beyond all addresses"), "{what}");
     assert_eq!(at, Address::image(record as u64));
+}
+
+#[test]
+fn a_plain_inline_block_is_not_rotated() {
+    // 498 entries end at a block's end, and a whole block follows.
+    let mut spec = plain_spec(pieces(498, 1));
+    (spec.interlaced, spec.tail, spec.end) = (true, Tail::Inline(4095), u32::MAX);
+    spec.pieces.iter_mut().for_each(|piece| piece.within = 0);
+    spec.pieces[497].kind = 0;
+    let built = full(spec);
+    assert_eq!(built.data.len(), 8192);
+    assert_eq!(built.extents[497].place, Place::Plain(Address::image(4096)));
+    check(&built).unwrap();
+}
+
+/// A header without advice, and entries without end that are no heads, but the first.
+struct Endless {
+    back: u16,
+    reads: Cell<u64>,
+}
+
+impl Bytes for Endless {
+    fn read_at(&self, at: Address, buf: &mut [u8]) -> Result<(), ImageError> {
+        self.reads.set(self.reads.get() + 1);
+        for (i, byte) in buf.iter_mut().enumerate() {
+            let position = at.offset + i as u64;
+            let entry = u64::from(self.back) << 32 | 2;
+            *byte = match position {
+                0..16 => 0,
+                16 => 1,
+                17..24 => 0,
+                _ => (entry >> (8 * (position % 8))) as u8,
+            };
+        }
+        Ok(())
+    }
+}
+
+#[test]
+fn lookups_in_endless_indexes_end() {
+    for (back, offset) in [(1, 1 << 39), (1, 0), (2047, 1 << 39), (!0x800, 1 << 39)] {
+        let bytes = Endless { back, reads: Cell::new(0) };
+        let map =
+            ZMap::open(&bytes, &context(12, true), IndexForm::Full, Address::image(0), 1 << 40).unwrap();
+        assert!(matches!(map.extent_at(&bytes, offset), Err(ImageError::Corrupt { .. })));
+        let reads = bytes.reads.get();
+        assert!(reads < 3100, "{reads} reads");
+    }
 }
