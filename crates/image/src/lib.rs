@@ -1,6 +1,6 @@
 //! Compressed read-only file systems: EROFS images, read in a bounded amount of memory.
 //!
-//! [`format`] is the layout on disk and nothing else. [`read`] finds things: inodes, names, attributes,
+//! [`mod@format`] is the layout on disk and nothing else. [`read`] finds things: inodes, names, attributes,
 //! and where each byte of a file lies. What it finds is data of a stranger, so every length is checked
 //! before it is used and every loop has a bound.
 //!

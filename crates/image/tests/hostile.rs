@@ -42,6 +42,7 @@ static NIDS: LazyLock<Vec<Nid>> = LazyLock::new(|| {
             }
         }
     }
+    nids.sort();
     nids
 });
 
@@ -148,17 +149,32 @@ fn change() -> impl Strategy<Value = Vec<u8>> {
     ]
 }
 
+/// An inode's layout, or one of its other fields, changed to something that is likely to mean something.
+fn field() -> impl Strategy<Value = (u64, Vec<u8>)> {
+    let inode = any::<prop::sample::Index>().prop_map(|index| index.get(&NIDS).0 * 32);
+    let layout = (0..2u8, 0..5u8).prop_map(|(extended, layout)| (0, vec![extended | layout << 1, 0]));
+    let number = prop_oneof![Just(u32::MAX), 0..70u32, any::<u32>()];
+    let other = (1..16u64, number).prop_map(|(field, number)| (field * 4, number.to_le_bytes().to_vec()));
+    let attributes = (0..300u16).prop_map(|count| (2, count.to_le_bytes().to_vec()));
+    let chunks = (0..0x82u32, 0..1_000_000u32).prop_map(|(format, size)| {
+        let beginning = [8, 0, 0, 0, 0xa4, 0x81, 1, 0].into_iter().chain(size.to_le_bytes());
+        (0, beginning.chain([0; 4]).chain(format.to_le_bytes()).collect())
+    });
+    (inode, prop_oneof![layout, other, attributes, chunks])
+        .prop_map(|(at, (offset, bytes))| (at + offset, bytes))
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(3000))]
+    #![proptest_config(ProptestConfig::with_cases(6000))]
 
     #[test]
     fn changed_metadata_never_panic(
-        patches in prop::collection::vec((place(), change()), 1..6),
+        patches in prop::collection::vec(prop_oneof![(place(), change()), field(), field()], 1..6),
         nids in prop::collection::vec(any::<u64>(), 2),
     ) {
         // Inodes near the changes are those to look at.
-        let near = patches.iter().map(|(place, _)| place / 32);
-        let near: Vec<Nid> = near.flat_map(|nid| nid.saturating_sub(6)..=nid).map(Nid).collect();
+        let is_near = |nid: &&Nid| patches.iter().any(|(place, _)| (nid.0..nid.0 + 7).contains(&(place / 32)));
+        let near: Vec<Nid> = NIDS.iter().filter(is_near).copied().collect();
         let bytes = Patched { patches, reads: Cell::new(0) };
         if let Ok(sb) = Superblock::read(&bytes) {
             _ = sb.required_kernel();
