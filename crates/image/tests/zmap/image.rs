@@ -2,14 +2,6 @@
 
 use pagefold_image::read::{IndexForm, ZContext};
 use pagefold_image::{Address, Nid};
-use std::path::PathBuf;
-
-/// Where a reference image is; the only place that knows.
-pub fn reference_image(name: &str) -> PathBuf {
-    let fixtures = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures").into();
-    let dir: PathBuf = std::env::var_os("PAGEFOLD_REFERENCE_IMAGES").map_or(fixtures, PathBuf::from);
-    dir.join(name)
-}
 
 pub struct Image {
     pub data: Vec<u8>,

@@ -2,6 +2,8 @@
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 mod build;
+#[path = "../common/mod.rs"]
+mod common;
 mod decode;
 mod image;
 mod mutated;

@@ -1,22 +1,16 @@
 //! Every index of the reference images, against the twin and against the files' checksums.
 
 use crate::Slice;
+use crate::common::{manifest, reference_image};
 use crate::decode::contents;
-use crate::image::{Image, Inode, reference_image};
+use crate::image::{Image, Inode};
 use crate::twin;
 use pagefold_image::read::{Extent, Place, ZMap};
-use pagefold_testkit::skipped;
 use sha2::{Digest, Sha256};
 use std::collections::HashMap;
 
-fn image(test: &str, name: &str) -> Option<Image> {
-    match std::fs::read(reference_image(&format!("{name}.erofs"))) {
-        Ok(data) => Some(Image { data }),
-        Err(error) => {
-            skipped!("{test} of {name}: {error}");
-            None
-        }
-    }
+fn image(name: &str) -> Image {
+    Image { data: std::fs::read(reference_image(name)).unwrap() }
 }
 
 /// What the extents of an image look like, by numbers.
@@ -69,44 +63,34 @@ pub fn compare(image: &Image, inode: &Inode, census: &mut Census) {
     census.inodes += 1;
 }
 
-fn census(test: &str, name: &str) -> Option<Census> {
-    let image = image(test, name)?;
+fn census(name: &str) -> Census {
+    let image = image(name);
     let mut census = Census::default();
     for (_, inode) in image.inodes() {
         compare(&image, &inode, &mut census);
     }
     eprintln!("{name}: {census:?}");
     assert!(census.compressed > 60, "{name} has hardly anything compressed: {census:?}");
-    Some(census)
+    census
 }
 
 #[test]
 fn every_extent_is_the_twins() {
-    let test = "every_extent_is_the_twins";
     for name in ["lz4hc64", "legacy", "zstd", "deflate", "lzma", "xflt"] {
-        census(test, name);
+        census(name);
     }
-    if let Some(census) = census(test, "fragzt") {
-        assert!(census.fragments > 0 && census.unpadded > 0 && census.interlaced > 0, "{census:?}");
-    }
-    if let Some(census) = census(test, "dedfrag") {
-        assert!(census.fragments > 0 && census.prefixes > 0, "{census:?}");
-    }
+    let census_of = census("fragzt");
+    assert!(census_of.fragments > 0 && census_of.unpadded > 0 && census_of.interlaced > 0, "{census_of:?}");
+    let census_of = census("dedfrag");
+    assert!(census_of.fragments > 0 && census_of.prefixes > 0, "{census_of:?}");
 }
 
 #[test]
 fn every_extent_decodes_to_the_files_bytes() {
-    let Ok(manifest) = std::fs::read_to_string(reference_image("manifest.jsonl")) else {
-        skipped!("every_extent_decodes_to_the_files_bytes: no manifest");
-        return;
-    };
-    let sums: HashMap<String, String> = manifest
-        .lines()
-        .map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap())
-        .filter_map(|v| Some((v["path"].as_str()?.to_owned(), v["sha256"].as_str()?.to_owned())))
-        .collect();
+    let sums: HashMap<String, String> =
+        manifest().into_iter().filter_map(|entry| Some((entry.path, entry.sha256?))).collect();
     for name in ["lz4hc64", "legacy", "fragzt", "dedfrag", "zstd", "deflate", "xflt"] {
-        let Some(image) = image("every_extent_decodes_to_the_files_bytes", name) else { continue };
+        let image = image(name);
         let (mut packed, mut files) = (Vec::new(), 0);
         for (path, inode) in image.inodes() {
             if inode.form().is_none() {
