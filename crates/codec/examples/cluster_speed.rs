@@ -23,7 +23,9 @@ fn main() {
     let kinds: [(&str, Format, Encode); 6] = [
         ("lz4", Format::Lz4 { window_bytes: 65535 }, cluster_kit::lz4_fast),
         ("lz4hc", Format::Lz4 { window_bytes: 65535 }, |plain| cluster_kit::lz4_high(plain, 9)),
-        ("lz4 16K", Format::Lz4 { window_bytes: 16383 }, |plain| cluster_kit::lz4_blocks::encode(plain, 16383)),
+        ("lz4 16K", Format::Lz4 { window_bytes: 16383 }, |plain| {
+            cluster_kit::lz4_blocks::encode(plain, 16383)
+        }),
         ("deflate", Format::Deflate, |plain| cluster_kit::deflate(plain, 6)),
         ("zstd", Format::Zstd { max_window_bytes: 1 << 20 }, |p| cluster_kit::zstd(p, 3, 19, true, false)),
         ("microlzma", Format::MicroLzma { dict_bytes: 1 << 18 }, |plain| {
