@@ -1,5 +1,5 @@
-//! Cluster decoders in a range: whatever is skipped, wanted, and however the input is cut, the bytes are those of
-//! the whole, and a decode that fails leaves nothing behind.
+//! Cluster decoders in a range: whatever is skipped and wanted, and however the input is cut, the bytes are
+//! those of the whole, and a decode that fails leaves nothing behind.
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 #![allow(clippy::undocumented_unsafe_blocks, reason = "calls of encoders with live buffers")]
@@ -39,7 +39,8 @@ proptest! {
             let part = ((len - skip) as f64 * cuts.1) as usize;
             let mut input = PieceInput::new(&sample.stream, &lens);
             let got = range(&mut decoder, &mut input, skip, part, Want::Prefix);
-            prop_assert!(got.as_deref() == Ok(&sample.plain[skip..skip + part]), "{} {skip} {part}", sample.label);
+            let (good, label) = (&sample.plain[skip..skip + part], &sample.label);
+            prop_assert!(got.as_deref() == Ok(good), "{label} {skip} {part}");
             let mut input = PieceInput::new(&sample.stream, &lens);
             let got = range(&mut decoder, &mut input, skip, len - skip, Want::All);
             prop_assert!(got.as_deref() == Ok(&sample.plain[skip..]), "{} {skip} all", sample.label);
@@ -91,7 +92,8 @@ proptest! {
         let skip = (len as f64 * skip) as usize;
         let mut decoder = Decoder::new(Format::Lz4 { window_bytes: window as u32 }).unwrap();
         for (want, extent) in [(Want::All, Extent::All), (Want::Prefix, Extent::Prefix)] {
-            let got = range(&mut decoder, &mut PieceInput::new(&stream, &lens), skip, len - skip, want);
+            let mut input = PieceInput::new(&stream, &lens);
+            let got = range(&mut decoder, &mut input, skip, len - skip, want);
             let slow = lz4_slow::decode(&stream, len, window, extent).map(|plain| plain[skip..].to_vec());
             prop_assert!(got.ok() == slow, "{want:?}");
         }
@@ -117,7 +119,8 @@ proptest! {
             }
             let mut decoder = Decoder::new(sample.format).unwrap();
             for want in [Want::All, Want::Prefix] {
-                let parts = range(&mut decoder, &mut PieceInput::new(&stream, &lens), skip, len - skip, want);
+                let mut input = PieceInput::new(&stream, &lens);
+                let parts = range(&mut decoder, &mut input, skip, len - skip, want);
                 let contiguous = whole(&mut decoder, &stream, len, want);
                 if let (Ok(parts), Some(contiguous)) = (&parts, &contiguous) {
                     prop_assert!(*parts == contiguous[skip..], "{} {want:?}", sample.label);

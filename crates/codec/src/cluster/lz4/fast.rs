@@ -1,16 +1,16 @@
-//! Whole LZ4 sequences at full speed: all of it is in the piece, and its match lies in the same buffer.
+//! Whole LZ4 sequences at full speed: all of it is in the piece, and its match lies in one run of a buffer.
 //!
 //! Short copies are made 16 bytes at a time whatever their length, so they write up to 15 bytes too much,
 //! inside the buffer; a sequence that comes too near to an end for that, and any other that is unusual,
 //! is left to the machine, with nothing counted as taken. What was written for it is written again.
 //!
-//! Safe Rust: that copies stay inside the buffer is checked by the slices.
+//! The copies are in [`kernel`](super::kernel), the only unsafe code of this decoder. Checked slices in
+//! their place cost a third of the speed.
 
+use super::kernel::{WIDE, copy_apart, copy_back, copy_short};
 use super::machine::MATCH_MIN;
 use super::output::{Segment, repeat};
 
-/// Bytes of a wide copy.
-const WIDE: usize = 16;
 /// A length in a token that says: more bytes follow.
 const LONG: usize = 15;
 
@@ -23,35 +23,33 @@ pub(super) struct Done {
 /// Decodes sequences from the front of `src`, which begins with a token, to `segment`, as many as are easy.
 ///
 /// At least [`WIDE`] bytes of the segment's run stay free.
-pub(super) fn sequences(src: &[u8], segment: Segment<'_>, window_bytes: usize) -> Done {
-    let Segment { bytes, at: start, end } = segment;
-    let (mut taken, mut at) = (0, start);
-    while let Some((next_taken, next_at)) = sequence(src, taken, bytes, at, end, window_bytes) {
-        (taken, at) = (next_taken, next_at);
+pub(super) fn sequences(src: &[u8], mut segment: Segment<'_>, window_bytes: usize) -> Done {
+    let start = segment.at;
+    let mut taken = 0;
+    while let Some((next_taken, next_at)) = sequence(src, taken, &mut segment, window_bytes) {
+        (taken, segment.at) = (next_taken, next_at);
     }
-    Done { taken_bytes: taken, made_bytes: at - start }
+    Done { taken_bytes: taken, made_bytes: segment.at - start }
 }
 
-/// Decodes the sequence at `taken` of `src` to `at` of `out`, and returns where the next ones are.
+/// Decodes the sequence at `taken` of `src`, and returns where the next one is and where it goes.
 #[inline(always)]
 fn sequence(
     src: &[u8],
     mut taken: usize,
-    out: &mut [u8],
-    mut at: usize,
-    end: usize,
+    segment: &mut Segment<'_>,
     window_bytes: usize,
 ) -> Option<(usize, usize)> {
+    let (mut at, end) = (segment.at, segment.end);
     let token = usize::from(*src.get(taken)?);
     taken += 1;
     let mut literals = token >> 4;
     if literals < LONG {
-        let wide = *src.get(taken..)?.first_chunk::<WIDE>()?;
-        *out.get_mut(at..)?.first_chunk_mut::<WIDE>()? = wide;
+        copy_short(src, taken, segment.bytes, at)?;
     } else {
         literals += long(src, &mut taken)?;
         // Unlike the wide copy this one may be of any length, so it must not pass the run's end.
-        let room = out.get_mut(..end)?.get_mut(at..)?.get_mut(..literals)?;
+        let room = segment.bytes.get_mut(at..end)?.get_mut(..literals)?;
         room.copy_from_slice(src.get(taken..)?.get(..literals)?);
     }
     taken += literals;
@@ -63,10 +61,16 @@ fn sequence(
         len += long(src, &mut taken)?;
     }
     let stop = at + len;
-    if offset == 0 || offset > window_bytes || offset > at || stop + WIDE > end {
+    if offset == 0 || offset > window_bytes || stop + WIDE > end {
         return None;
     }
-    matched(out, offset, at, stop)?;
+    if offset > at {
+        earlier(segment, offset, at, stop)?;
+    } else if offset >= 8 {
+        copy_back(segment.bytes, offset, at, stop)?;
+    } else {
+        repeat(segment.bytes, offset, at, len);
+    }
     Some((taken, stop))
 }
 
@@ -84,26 +88,27 @@ fn long(src: &[u8], taken: &mut usize) -> Option<usize> {
     }
 }
 
-/// Writes `at..stop` of `out`, and perhaps some bytes more, with what is `offset` before.
-#[inline(always)]
-fn matched(out: &mut [u8], offset: usize, at: usize, stop: usize) -> Option<()> {
-    if offset >= WIDE {
-        steps::<WIDE>(out, offset, at, stop)
-    } else if offset >= 8 {
-        steps::<8>(out, offset, at, stop)
-    } else {
-        repeat(out, offset, at, stop - at);
-        Some(())
+/// Copies a match that begins before the segment, if it is one run there.
+#[inline]
+fn earlier(segment: &mut Segment<'_>, offset: usize, at: usize, stop: usize) -> Option<()> {
+    let (back, len) = (offset - at, stop - at);
+    if segment.lapped {
+        // The ring's last lap, up to its end. It is ahead of `at` by at least a page.
+        let from = segment.bytes.len().checked_sub(back)?;
+        if len > back {
+            return None;
+        }
+        segment.bytes.copy_within(from..from + len, at);
+        return Some(());
     }
-}
-
-/// Copies in steps of `N` bytes, at most the offset, so that each step's source is complete.
-#[inline(always)]
-fn steps<const N: usize>(out: &mut [u8], offset: usize, mut at: usize, stop: usize) -> Option<()> {
-    while at < stop {
-        let step = *out.get(at - offset..)?.first_chunk::<N>()?;
-        *out.get_mut(at..)?.first_chunk_mut::<N>()? = step;
-        at += N;
+    // The ring before the caller's buffer: its last lap up to the seam, and the lap before from there on.
+    let seam = segment.seam;
+    let (from, run) = match back <= seam {
+        true => (seam - back, back),
+        false => ((segment.ring.len() + seam).checked_sub(back)?, back - seam),
+    };
+    match len <= run && back <= segment.ring_back {
+        true => copy_apart(segment.ring, from, segment.bytes, at, stop),
+        false => None,
     }
-    Some(())
 }

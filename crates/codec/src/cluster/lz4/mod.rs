@@ -9,6 +9,7 @@
 //! Format: `lz4_Block_format.md` of the LZ4 project.
 
 mod fast;
+mod kernel;
 mod machine;
 mod output;
 mod whole;

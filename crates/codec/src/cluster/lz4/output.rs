@@ -1,7 +1,7 @@
 //! Where decoded bytes go: a ring for those that nobody wants, then the caller's buffer.
 //!
-//! The byte at position `p` of the output is at `p % ring.len()` in the ring while `p < skip`, and at `p - skip`
-//! in the buffer from then on. A match that reaches back over the seam, or over the ring's end, is copied in
+//! The byte at position `p` of the output is at `p % ring.len()` in the ring while `p < skip`, and at
+//! `p - skip` in the buffer from then on. A match that reaches back over the seam, or over the ring's end, is copied in
 //! runs. The ring is a page longer than the window, so that whatever overwrites a byte of it is at least a
 //! page more than a window ahead: a match never finds its source overwritten.
 
@@ -26,6 +26,14 @@ pub(super) struct Segment<'a> {
     pub(super) at: usize,
     /// Where this run of output ends, at most the buffer's length.
     pub(super) end: usize,
+    /// Whether `bytes` is the ring and has been filled to its end: what is behind `at` is the lap before.
+    pub(super) lapped: bool,
+    /// If `bytes` is the caller's buffer, the ring; otherwise empty.
+    pub(super) ring: &'a [u8],
+    /// Where in `ring` its output ends; it wraps around there.
+    pub(super) seam: usize,
+    /// How many bytes of output are in `ring`.
+    pub(super) ring_back: usize,
 }
 
 impl<'a> Output<'a> {
@@ -57,9 +65,22 @@ impl<'a> Output<'a> {
     pub(super) fn segment(&mut self) -> Segment<'_> {
         let (at, end) = (self.at, self.run_end());
         match self.in_ring() {
-            true => Segment { bytes: self.ring, at, end },
-            false => Segment { bytes: self.dst, at, end },
+            true => {
+                let lapped = self.done > at as u64;
+                Segment { bytes: self.ring, at, end, lapped, ring: &[], seam: 0, ring_back: 0 }
+            }
+            false => {
+                let seam = self.seam();
+                let ring_back =
+                    usize::try_from(self.skip).map_or(self.ring.len(), |skip| skip.min(self.ring.len()));
+                Segment { bytes: self.dst, at, end, lapped: false, ring: self.ring, seam, ring_back }
+            }
         }
+    }
+
+    /// Where in the ring the byte at the position `skip` would go.
+    fn seam(&self) -> usize {
+        (self.skip % self.ring.len() as u64) as usize
     }
 
     /// Where the current run ends: the seam, the ring's end, or the buffer's end.
@@ -132,7 +153,7 @@ impl<'a> Output<'a> {
         // How far back from the end of what is in the ring, and where that end is.
         let (back, end) = match self.in_ring() {
             true => (distance, self.at),
-            false => (distance - self.at, (self.skip % self.ring.len() as u64) as usize),
+            false => (distance - self.at, self.seam()),
         };
         match back <= end {
             true => Behind::Ring(end - back..end),
