@@ -147,15 +147,25 @@ impl Core {
         dst: &mut [u8],
         more_follows: bool,
     ) -> Result<(), ImageError> {
+        self.read_with_room(contents, Part { from: offset, len_bytes: dst.len(), more_follows }, dst)
+    }
+
+    /// Fills the first bytes of `dst` with a part of a file, all of which is inside it. What `dst` has behind them is scratch.
+    pub(crate) fn read_with_room(
+        &self,
+        contents: &Contents,
+        part: Part,
+        dst: &mut [u8],
+    ) -> Result<(), ImageError> {
         let mut done = 0;
-        while done < dst.len() {
-            let at = offset + done as u64;
+        while done < part.len_bytes {
+            let at = part.from + done as u64;
             let extent = self.extent_at(contents, at)?;
             let (within, left) = (at - extent.start, extent.end() - at);
-            let len = usize::try_from(left).unwrap_or(usize::MAX).min(dst.len() - done);
+            let len = usize::try_from(left).unwrap_or(usize::MAX).min(part.len_bytes - done);
             // Behind `len` bytes is room that later extents fill: scratch for decoding in place.
-            let part = Part { from: within, len_bytes: len, more_follows };
-            self.read_extent(contents, &extent, part, &mut dst[done..])?;
+            let here = Part { from: within, len_bytes: len, ..part };
+            self.read_extent(contents, &extent, here, &mut dst[done..])?;
             done += len;
         }
         Ok(())
@@ -189,7 +199,7 @@ impl Core {
                 let end = start.and_then(|start| start.checked_add(part.len_bytes as u64));
                 match (start, end) {
                     (Some(start), Some(end)) if end <= packed.inode.size => {
-                        self.read(packed, start, here, part.more_follows)?;
+                        self.read_with_room(packed, Part { from: start, ..part }, dst)?;
                     }
                     _ => {
                         return Err(ImageError::corrupt(

@@ -1,7 +1,7 @@
 //! Compressed read-only file systems: EROFS images, read in a bounded amount of memory.
 //!
 //! [`Image`] opens what lies on any [`Backing`](pagefold_backing::Backing) and hands out [`Node`]s: files, directories, links.
-//! Below it, [`format`] is the layout on disk and nothing else, and [`read`] finds things in it: inodes, names, attributes, and
+//! Below it, [`mod@format`] is the layout on disk and nothing else, and [`read`] finds things in it: inodes, names, attributes, and
 //! where each byte of a file lies. What they find is data of a stranger, so every length is checked before it is used and
 //! every loop has a bound. `clusters` reads what is compressed: one decoding for all who want it, in memory of one budget, for
 //! which readers wait and read-ahead does not.

@@ -1,6 +1,6 @@
 //! A file, directory or anything else of an image.
 
-use crate::clusters::Unit;
+use crate::clusters::{Part, Unit};
 use crate::core::Contents;
 use crate::image::Image;
 use crate::read::dir::{Directory, Entry};
@@ -61,13 +61,15 @@ impl Node {
     }
 
     /// Fills `buf` with the contents from `offset` on, and returns how many bytes that were: fewer than `buf` has only at the
-    /// end of the file.
+    /// end of the file. What `buf` has behind them is undefined then.
     ///
     /// Waits for memory if the budget is spent. A part that cannot be read fails the whole read.
     pub fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize, ImageError> {
         let left = self.len_bytes().saturating_sub(offset);
         let len = usize::try_from(left).unwrap_or(usize::MAX).min(buf.len());
-        let Some(buf) = buf.get_mut(..len).filter(|buf| !buf.is_empty()) else { return Ok(0) };
+        if len == 0 {
+            return Ok(0);
+        }
         if !self.kind().has_contents() {
             return Err(ImageError::NoContents { nid: self.nid(), kind: self.kind().name() });
         }
@@ -76,7 +78,8 @@ impl Node {
         self.read_ahead(seen.ahead);
         let counters = &core.clusters.counters;
         counters.reads.add(1);
-        let read = core.read(&self.contents, offset, buf, seen.more_follows);
+        let part = Part { from: offset, len_bytes: len, more_follows: seen.more_follows };
+        let read = core.read_with_room(&self.contents, part, buf);
         core.clusters.latency.record(begun.elapsed());
         match read {
             Ok(()) => counters.asked_bytes.add(len as u64),

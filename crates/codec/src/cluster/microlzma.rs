@@ -1,7 +1,7 @@
 //! MicroLZMA by liblzma (vendored by `liblzma-sys`), both ways through its raw LZMA1 decoder.
 //!
-//! liblzma has a decoder of this very format, but that one must be told the compressed length beforehand, which
-//! a stream in pieces does not know. MicroLZMA is LZMA1 whose first byte, always 0, is replaced by the
+//! liblzma has a decoder of this very format, but that one must be told the compressed length beforehand,
+//! which a stream in pieces does not know. MicroLZMA is LZMA1 whose first byte, always 0, is replaced by the
 //! complement of the properties; so the properties are read here, and the raw decoder is given the 0.
 //!
 //! liblzma copies its output from its dictionary, so there is nothing to gain for contiguous output.

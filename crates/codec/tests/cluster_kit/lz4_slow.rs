@@ -15,6 +15,17 @@ pub enum Extent {
 /// of a block: the last sequence is literals only, the last 5 bytes are literals, and the last match
 /// begins at least 12 bytes before the end.
 pub fn decode(stream: &[u8], len: usize, window: usize, extent: Extent) -> Option<Vec<u8>> {
+    decode_with(stream, len, window, extent, false)
+}
+
+/// As [`decode`]; with `zero_offset` an offset of 0, which is not in the format, is taken as zeroes.
+pub fn decode_with(
+    stream: &[u8],
+    len: usize,
+    window: usize,
+    extent: Extent,
+    zero_offset: bool,
+) -> Option<Vec<u8>> {
     let mut out: Vec<u8> = Vec::new();
     let mut bytes = stream.iter().copied();
     let full = |out: &Vec<u8>| extent == Extent::Prefix && out.len() == len;
@@ -49,7 +60,7 @@ pub fn decode(stream: &[u8], len: usize, window: usize, extent: Extent) -> Optio
             return None;
         }
         let offset = usize::from(bytes.next()?) | usize::from(bytes.next()?) << 8;
-        if offset == 0 || offset > window || offset > out.len() {
+        if offset == 0 && !zero_offset || offset > window || offset > out.len() {
             return None;
         }
         let mut matched = usize::from(token & 15) + 4;
@@ -66,7 +77,7 @@ pub fn decode(stream: &[u8], len: usize, window: usize, extent: Extent) -> Optio
             if out.len() == len {
                 return None;
             }
-            out.push(out[out.len() - offset]);
+            out.push(if offset == 0 { 0 } else { out[out.len() - offset] });
             if full(&out) {
                 return Some(out);
             }

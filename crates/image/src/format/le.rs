@@ -160,7 +160,7 @@ mod tests {
         assert_eq!(mixed.c, [9, 10, 11]);
         assert_eq!(mixed.d.get(), 0x0d0c);
         assert_eq!(mixed.e.get(), 0x1110_0f0e);
-        assert_eq!(mixed.encode(), bytes);
+        assert_eq!((mixed.encode(), Mixed::LEN), (bytes, 18));
     }
 
     #[test]

@@ -5,6 +5,8 @@ pub mod chunk;
 pub mod dir;
 pub mod extent;
 pub mod flat;
+#[cfg(test)]
+pub(crate) mod forge;
 pub mod inode;
 mod kind;
 pub mod superblock;
@@ -17,7 +19,7 @@ pub use inode::{Inode, Layout};
 pub use kind::FileKind;
 pub use superblock::Superblock;
 pub use xattr::Xattr;
-pub use zmap::{IndexForm, ZContext, ZMap};
+pub use zmap::{Cursor, IndexForm, ZContext, ZMap};
 
 use crate::{Address, ImageError};
 

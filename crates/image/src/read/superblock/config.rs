@@ -18,7 +18,7 @@ pub struct Algorithms {
     /// How far back a match of LZ4 reaches, bytes; never 0.
     pub lz4_window_bytes: u32,
     /// Blocks of the largest cluster, as the record of LZ4 says; never 0. Times the block size, at most
-    /// [`extent::MAX_CLUSTER_BYTES`].
+    /// [`MAX_CLUSTER_BYTES`], which it is in images that do not name LZ4: they do not say.
     pub max_pcluster_blocks: u16,
     /// Bytes of LZMA's dictionary.
     pub lzma_dict_bytes: Option<u32>,

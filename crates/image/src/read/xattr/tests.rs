@@ -1,1 +1,214 @@
-//! Tests.
+//! Attributes by hand: prefixes, sharing, filters, and areas that lie.
+
+use super::*;
+use crate::Nid;
+use crate::format::features::{compat, incompat};
+use crate::format::le::{Le16, Le32};
+use crate::read::SliceBytes;
+use crate::read::forge::{Forge, compact, message};
+use proptest::prelude::*;
+
+/// An attribute as it stands, padded.
+fn entry(index: u8, name: &[u8], value: &[u8]) -> Vec<u8> {
+    let raw = RawXattrEntry {
+        name_len: name.len() as u8,
+        name_index: index,
+        value_size: Le16::new(value.len() as u16),
+    };
+    let mut bytes = [&raw.encode(), name, value].concat();
+    bytes.resize(bytes.len().next_multiple_of(4), 0);
+    bytes
+}
+
+fn header(filter: u32, shared: &[u32]) -> Vec<u8> {
+    let raw =
+        RawXattrHeader { name_filter: Le32::new(filter), shared_count: shared.len() as u8, reserved: [0; 7] };
+    let ids = shared.iter().flat_map(|id| id.to_le_bytes());
+    raw.encode().into_iter().chain(ids).collect()
+}
+
+/// An image whose inode 0 has these attributes, and whose shared ones begin at block 16.
+fn forge(area: &[u8]) -> Forge {
+    let mut forge = Forge::new(12);
+    let mut raw = compact();
+    raw.i_xattr_icount = Le16::new(((area.len() - 12) / 4 + 1) as u16);
+    forge.put_compact(0, &raw);
+    forge.put(forge.inode_at(0) + 32, area);
+    forge.raw.xattr_blkaddr = Le32::new(16);
+    forge
+}
+
+/// Two long prefixes at byte 2000: `trusted.overlay.`, and a hidden one.
+fn add_prefixes(forge: &mut Forge) {
+    forge.put(2000, &[&[9, 0, 4][..], b"overlay.", &[0], &[3, 0, 0], b"hi"].concat());
+    forge.raw.feature_incompat = Le32::new(incompat::XATTR_PREFIXES);
+    forge.raw.xattr_prefix_start = Le32::new(500);
+    forge.raw.xattr_prefix_count = 2;
+}
+
+struct Open {
+    image: Vec<u8>,
+    sb: Superblock,
+    prefixes: Prefixes,
+    inode: Inode,
+}
+
+fn open(forge: &Forge) -> Open {
+    let (image, sb) = (forge.image(), forge.superblock().unwrap());
+    let prefixes = Prefixes::read_from(&SliceBytes(&image), &sb.prefixes).unwrap();
+    let inode = Inode::read(&SliceBytes(&image), &sb, Nid(0)).unwrap();
+    Open { image, sb, prefixes, inode }
+}
+
+impl Open {
+    fn list(&self) -> Result<Vec<(String, Vec<u8>)>, ImageError> {
+        let listed = list(&SliceBytes(&self.image), &self.sb, &self.prefixes, &self.inode)?;
+        let names = names(&SliceBytes(&self.image), &self.sb, &self.prefixes, &self.inode)?;
+        assert!(names.iter().eq(listed.iter().map(|xattr| &xattr.name)));
+        Ok(listed.into_iter().map(|x| (String::from_utf8(x.name).unwrap(), x.value)).collect())
+    }
+
+    fn get(&self, name: &str) -> Option<Vec<u8>> {
+        get(&SliceBytes(&self.image), &self.sb, &self.prefixes, &self.inode, name.as_bytes()).unwrap()
+    }
+}
+
+#[test]
+fn all_prefixes_are_put_before_names() {
+    let entries = [
+        entry(1, b"a", b"1"),
+        entry(2, b"", b"acl"),
+        entry(3, b"", b"default"),
+        entry(4, b"t", b""),
+        entry(6, b"selinux", &[0, 1, 2]),
+        entry(5, b"lustre", b"not shown"),
+        entry(0, b"nothing", b"not shown"),
+        entry(0x80, b"opaque", b"y"),
+        entry(0x81, b"den", b"not shown"),
+    ];
+    let mut forge = forge(&[header(0, &[]), entries.concat()].concat());
+    add_prefixes(&mut forge);
+    let open = open(&forge);
+    assert_eq!(open.prefixes.count(), 2);
+    assert_eq!(open.prefixes.name(0).unwrap(), b"trusted.overlay.");
+    let wanted = [
+        ("user.a", &b"1"[..]),
+        ("system.posix_acl_access", b"acl"),
+        ("system.posix_acl_default", b"default"),
+        ("trusted.t", b""),
+        ("security.selinux", &[0, 1, 2]),
+        ("trusted.overlay.opaque", b"y"),
+    ];
+    let wanted: Vec<_> = wanted.map(|(name, value)| (name.to_owned(), value.to_vec())).into();
+    assert_eq!(open.list().unwrap(), wanted);
+    for (name, value) in wanted {
+        assert_eq!(open.get(&name), Some(value));
+    }
+    for name in ["user.", "user.b", "trusted.overlay.", "hiden", "lustre.lustre", ""] {
+        assert_eq!(open.get(name), None, "{name}");
+    }
+}
+
+#[test]
+fn shared_attributes_come_behind_the_inodes_own() {
+    let mut forge = forge(&[header(0, &[1, 4]), entry(1, b"own", b"0")].concat());
+    forge.put(16 * 4096 + 4, &entry(1, b"shared", b"1"));
+    forge.put(16 * 4096 + 16, &entry(6, b"also", b"2"));
+    let listed = open(&forge).list().unwrap();
+    let names: Vec<&str> = listed.iter().map(|(name, _)| name.as_str()).collect();
+    assert_eq!(names, ["user.own", "user.shared", "security.also"]);
+    assert_eq!(open(&forge).get("security.also"), Some(b"2".to_vec()));
+}
+
+#[test]
+fn the_filter_is_believed_where_it_counts() {
+    let bit = disk::filter_bit(1, b"a");
+    let mut forge = forge(&[header(bit, &[]), entry(1, b"a", b"1")].concat());
+    // A filter that lies shows whether it is asked.
+    assert_eq!(open(&forge).get("user.a"), Some(b"1".to_vec()));
+    forge.raw.feature_compat = Le32::new(compat::XATTR_FILTER);
+    assert_eq!(open(&forge).get("user.a"), None);
+    assert_eq!(open(&forge).list().unwrap().len(), 1);
+    forge.raw.xattr_filter_reserved = 1;
+    assert_eq!(open(&forge).get("user.a"), Some(b"1".to_vec()));
+}
+
+#[test]
+fn areas_that_lie_are_refused() {
+    let refused = |area: &[u8], what: &str| {
+        let message = message(open(&forge(area)).list());
+        assert!(message.contains(what), "{message}");
+    };
+    refused(&header(0, &[]), "only the header");
+    let mut many = header(0, &[0]);
+    many[4] = 2;
+    refused(&many, "shared attributes");
+    let mut long = [header(0, &[]), entry(1, b"a", b"1")].concat();
+    long[14] = 200;
+    refused(&long, "leaves");
+    refused(&[header(0, &[]), entry(0x85, b"a", b"1")].concat(), "long prefix 5");
+    refused(&[header(0, &[]), entry(1, b"a\0", b"1")].concat(), "NUL");
+}
+
+#[test]
+fn a_shared_attribute_past_the_end_is_cut_off() {
+    let open = open(&forge(&[header(0, &[u32::MAX]), entry(1, b"a", b"")].concat()));
+    assert!(matches!(open.list(), Err(ImageError::Truncated { .. })));
+}
+
+#[test]
+fn one_large_attribute_many_times_is_too_much_to_list() {
+    let mut forge = forge(&header(0, &[0; 255]));
+    forge.put(16 * 4096, &entry(1, b"large", &[7; 60_000]));
+    let open = open(&forge);
+    assert!(message(open.list()).contains("more than"));
+    let mut count = 0;
+    visit(&SliceBytes(&open.image), &open.sb, &open.prefixes, &open.inode, |xattr| {
+        count += usize::from(xattr.value.len() == 60_000);
+        Ok(())
+    })
+    .unwrap();
+    assert_eq!(count, 255);
+}
+
+#[test]
+fn prefixes_of_impossible_lengths_are_refused() {
+    for len in [0u16, 257, u16::MAX] {
+        let mut forge = Forge::new(12);
+        add_prefixes(&mut forge);
+        forge.put(2000, &len.to_le_bytes());
+        let table = forge.superblock().unwrap().prefixes;
+        assert!(Prefixes::read_from(&SliceBytes(&forge.image()), &table).is_err());
+    }
+}
+
+proptest! {
+    #[test]
+    fn any_area_is_attributes_or_an_error(
+        area in prop::collection::vec(any::<u8>(), 16..400),
+        shared in 0u8..6,
+        indexes in any::<bool>(),
+    ) {
+        let mut area = area;
+        area.truncate(area.len() / 4 * 4);
+        area[4] = shared;
+        // Half of the time, entries that are more likely to be sound.
+        if indexes {
+            area[12..].iter_mut().for_each(|byte| *byte %= 9);
+        }
+        let mut forge = forge(&area);
+        add_prefixes(&mut forge);
+        let open = open(&forge);
+        let bytes = SliceBytes(&open.image);
+        if let Ok(listed) = list(&bytes, &open.sb, &open.prefixes, &open.inode) {
+            for (number, xattr) in listed.iter().enumerate() {
+                let first = listed.iter().position(|other| other.name == xattr.name);
+                let found = get(&bytes, &open.sb, &open.prefixes, &open.inode, &xattr.name).unwrap();
+                if first == Some(number) {
+                    prop_assert_eq!(found.as_ref(), Some(&xattr.value));
+                }
+            }
+        }
+        _ = names(&bytes, &open.sb, &open.prefixes, &open.inode);
+    }
+}

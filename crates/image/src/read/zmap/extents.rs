@@ -14,6 +14,13 @@ use crate::{Address, ImageError};
 /// How many records of 4 bytes are summed up at most: 64 MiB of them, enough for 64 GiB of 4 KiB extents.
 const MAX_SUMMED: u64 = 1 << 24;
 
+/// How far records of 4 bytes have been summed up. One for each reader of a file; of use with one index only.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Cursor {
+    record: u64,
+    before_bytes: u64,
+}
+
 /// How the records lie.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Records {
@@ -59,7 +66,13 @@ impl Records {
     }
 
     /// The extent that holds byte `offset`.
-    pub(super) fn extent_at(&self, map: &ZMap, bytes: &dyn Bytes, offset: u64) -> Result<Extent, ImageError> {
+    pub(super) fn extent_at(
+        &self,
+        map: &ZMap,
+        bytes: &dyn Bytes,
+        offset: u64,
+        cursor: &mut Cursor,
+    ) -> Result<Extent, ImageError> {
         let end = self.begin + (self.count << self.bits);
         let mut search =
             Search { records: *self, map, window: Window::new(bytes, map.address(self.begin), end) };
@@ -71,7 +84,10 @@ impl Records {
             }
             _ => search.halves(offset)?,
         };
-        let record = search.record(i)?;
+        let record = match self.bits {
+            2 => search.sum(i, cursor)?,
+            _ => search.record(i)?,
+        };
         search.extent(i, record, start, end - start)
     }
 }
@@ -134,11 +150,11 @@ impl Search<'_> {
         self.map.stored(start, len_bytes, stored)
     }
 
+    /// The record at `i`, not of 4 bytes.
     fn record(&mut self, i: u64) -> Result<ExtentRecord, ImageError> {
         let at = self.offset(i);
         let mut bytes = [0; 20];
         match self.records.bits {
-            2 => return self.sum(i),
             3 => bytes[..8].copy_from_slice(&self.window.array::<8>(at)?),
             4 => bytes[..16].copy_from_slice(&self.window.array::<16>(at)?),
             _ => bytes.copy_from_slice(&self.window.array::<32>(at)?[..20]),
@@ -147,13 +163,17 @@ impl Search<'_> {
     }
 
     /// The record of 4 bytes at `i`, with the address that follows from those before.
-    fn sum(&mut self, i: u64) -> Result<ExtentRecord, ImageError> {
-        // At most 2^24 times 2^21, so it is the first address alone that may be too far.
-        let mut before_bytes = 0;
-        for k in 0..i {
-            before_bytes += u64::from(self.stored(k)?.len_bytes());
+    fn sum(&mut self, i: u64, cursor: &mut Cursor) -> Result<ExtentRecord, ImageError> {
+        if cursor.record > i {
+            *cursor = Cursor::default();
         }
-        let physical = self.records.physical.checked_add(before_bytes);
+        while cursor.record < i {
+            let len_bytes = self.stored(cursor.record)?.len_bytes();
+            // At most 2^24 times 2^21, unless the cursor is of another index.
+            cursor.before_bytes = cursor.before_bytes.saturating_add(len_bytes.into());
+            cursor.record += 1;
+        }
+        let physical = self.records.physical.checked_add(cursor.before_bytes);
         let physical = physical.ok_or_else(|| self.corrupt(i, "a cluster beyond all addresses"))?;
         Ok(ExtentRecord { stored: self.stored(i)?, physical, logical: 0 })
     }

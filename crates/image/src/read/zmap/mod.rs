@@ -1,8 +1,8 @@
 //! Where each byte of a compressed file lies.
 //!
-//! A compressed inode is followed by an index, in one of three forms. [`full`] and [`compact`] have an entry
+//! A compressed inode is followed by an index, in one of three forms. `full` and `compact` have an entry
 //! per logical cluster (a fixed number of bytes of the file) and differ in how an entry is stored;
-//! [`lclusters`] makes extents of entries. [`extents`] has a record per extent. [`place`] judges where
+//! `lclusters` makes extents of entries. `extents` has a record per extent. `place` judges where
 //! the stored bytes of an extent are; this file reads the header and chooses.
 //!
 //! Nothing is decompressed here, and packed files and devices are not looked into. Block addresses count in
@@ -21,6 +21,7 @@ use super::{Bytes, Extent};
 use crate::format::zmap::{FULL_ENTRIES_OFFSET, FULL_ENTRY_BYTES, HEADER_BYTES, MapHeader, advise};
 use crate::{Address, ImageError, Nid};
 use compact::Packs;
+pub use extents::Cursor;
 use extents::Records;
 use lclusters::Lclusters;
 
@@ -123,8 +124,19 @@ impl ZMap {
     /// `offset` is less than the file's size.
     ///
     /// Costs one or two reads of at most 512 bytes where extents are short; records of 4 bytes must be summed
-    /// from the first one on.
+    /// from the first one on, which [`Self::extent_near`] avoids.
     pub fn extent_at(&self, bytes: &dyn Bytes, offset: u64) -> Result<Extent, ImageError> {
+        self.extent_near(bytes, offset, &mut Cursor::default())
+    }
+
+    /// As [`Self::extent_at`], cheap at any size of the file if `offset` is at or behind that of the last call
+    /// with the same cursor.
+    pub fn extent_near(
+        &self,
+        bytes: &dyn Bytes,
+        offset: u64,
+        cursor: &mut Cursor,
+    ) -> Result<Extent, ImageError> {
         if offset >= self.size {
             return Err(self.corrupt(self.at, "a byte behind the end of the file was asked for"));
         }
@@ -132,7 +144,7 @@ impl ZMap {
             return Ok(tail);
         }
         let extent = match self.index {
-            Index::Records(records) => records.extent_at(self, bytes, offset)?,
+            Index::Records(records) => records.extent_at(self, bytes, offset, cursor)?,
             _ => Lclusters::new(self, bytes)?.extent_at(offset)?,
         };
         if extent.len_bytes == 0 || extent.start > offset || extent.end() <= offset {

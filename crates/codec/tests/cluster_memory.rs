@@ -1,0 +1,69 @@
+//! What cluster decoders allocate is within what they promise. A file of its own, because one process's
+//! heap is measured: no other test may run beside it.
+
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+#![allow(clippy::undocumented_unsafe_blocks, reason = "calls of encoders with live buffers")]
+#![cfg(all(target_os = "linux", target_env = "gnu"))]
+
+mod cluster_kit;
+
+use cluster_kit::{PieceInput, compressible, samples};
+use pagefold_codec::cluster::{Decoder, Want, ring_bytes};
+
+/// `struct mallinfo2` of glibc's malloc.h.
+#[repr(C)]
+struct MallInfo {
+    arena: usize,
+    ordblks: usize,
+    smblks: usize,
+    hblks: usize,
+    hblkhd: usize,
+    usmblks: usize,
+    fsmblks: usize,
+    uordblks: usize,
+    fordblks: usize,
+    keepcost: usize,
+}
+
+unsafe extern "C" {
+    fn mallinfo2() -> MallInfo;
+}
+
+/// Bytes of the heap in use, by Rust and C alike.
+fn heap_bytes() -> usize {
+    let info = unsafe { mallinfo2() };
+    info.uordblks + info.hblkhd
+}
+
+#[test]
+fn decoders_keep_within_their_bounds() {
+    const LEN: usize = 2 << 20;
+    // What the allocator adds: a few words for each block, a page for each large one.
+    const ALLOCATOR: usize = 16 << 10;
+    for sample in samples(&compressible(21, LEN)) {
+        let mut out = vec![0; LEN];
+        let (mut piece, mut ring) = (vec![0; 4096], vec![0; ring_bytes(sample.format)]);
+        let before = heap_bytes();
+        let mut decoder = Decoder::new(sample.format).unwrap();
+        decoder.decode(&sample.stream, &mut out, Want::All).unwrap();
+        let contiguous = heap_bytes() - before;
+        let bound = Decoder::contiguous_bytes(sample.format);
+        assert!(contiguous <= bound + ALLOCATOR, "{}: {contiguous} of {bound}", sample.label);
+
+        decoder.decode(&sample.stream, &mut out[..LEN / 2], Want::Prefix).unwrap();
+        let mut input = PieceInput::new(&sample.stream, &[4096]);
+        let dst = &mut out[..LEN / 2];
+        decoder.decode_range(&mut input, &mut piece, &mut ring, LEN as u64 / 2, dst, Want::All).unwrap();
+        assert!(*dst == sample.plain[LEN / 2..]);
+        let windowed = heap_bytes() - before;
+        let bound = Decoder::windowed_bytes(sample.format);
+        assert!(windowed <= bound + ALLOCATOR, "{}: {windowed} of {bound}", sample.label);
+        // And the bounds are near what is used, else they would waste a budget. One frame asks for a window
+        // far below its format's.
+        let near = bound <= windowed * 2 + ALLOCATOR * 2;
+        assert!(near || sample.label.starts_with("zstd 1 "), "{}: {windowed} of {bound}", sample.label);
+        println!("{}: {contiguous} whole, {windowed} in a range, of {bound}", sample.label);
+        drop(decoder);
+        assert!(heap_bytes() <= before + ALLOCATOR, "{}", sample.label);
+    }
+}

@@ -1,0 +1,69 @@
+//! Invariant: for any bytes, every cluster decoder returns, both ways; it writes in its buffers only; both
+//! ways agree where both succeed; and what failed leaves nothing behind.
+//!
+//! The first six bytes choose the format, the length, what is skipped, the pieces, and how much is wanted.
+
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use pagefold_codec::cluster::{Decoder, Format, Input, RangeError, Want, decode_lz4_in_place, ring_bytes};
+
+/// Fails instead of giving piece `fail_at`.
+struct Pieces<'a> {
+    rest: &'a [u8],
+    fail_at: usize,
+}
+
+impl Input for Pieces<'_> {
+    type Error = ();
+
+    fn read(&mut self, buf: &mut [u8]) -> Result<usize, ()> {
+        self.fail_at = self.fail_at.checked_sub(1).ok_or(())?;
+        let (now, later) = self.rest.split_at(buf.len().min(self.rest.len()));
+        buf[..now.len()].copy_from_slice(now);
+        self.rest = later;
+        Ok(now.len())
+    }
+}
+
+fuzz_target!(|input: &[u8]| {
+    let Some((choice, stream)) = input.split_first_chunk::<6>() else { return };
+    let format = match choice[0] & 3 {
+        0 => Format::Lz4 { window_bytes: 65535 >> (choice[0] >> 4) },
+        1 => Format::MicroLzma { dict_bytes: 4096 << (choice[0] >> 5) },
+        2 => Format::Deflate,
+        _ => Format::Zstd { max_window_bytes: 1024 << (choice[0] >> 5) },
+    };
+    let len = usize::from(u16::from_le_bytes([choice[1], choice[2]]));
+    let skip = len * usize::from(choice[3]) / 255;
+    let mut piece = vec![0; usize::from(choice[4]) + 1];
+    let want = if choice[5] & 1 == 0 { Want::All } else { Want::Prefix };
+    let mut decoder = Decoder::new(format).expect("a valid window");
+    let mut ring = vec![0; ring_bytes(format)];
+
+    let mut plain = vec![0x5a; len + 64];
+    let whole = decoder.decode(stream, &mut plain[..len], want);
+    assert_eq!(plain[len..], [0x5a; 64]);
+    let mut range = |decoder: &mut Decoder, fail_at| {
+        let mut out = vec![0x5a; len - skip + 64];
+        let mut pieces = Pieces { rest: stream, fail_at };
+        let dst = &mut out[..len - skip];
+        let result = decoder.decode_range(&mut pieces, &mut piece, &mut ring, skip as u64, dst, want);
+        assert_eq!(out[len - skip..], [0x5a; 64]);
+        out.truncate(len - skip);
+        result.map(|()| out)
+    };
+    let first = range(&mut decoder, usize::MAX);
+    if let (Ok(()), Ok(part)) = (&whole, &first) {
+        // An offset of 0 is output to liblz4 only, and then the range has failed.
+        assert_eq!(part[..], plain[skip..len]);
+    }
+    let failed = range(&mut decoder, usize::from(choice[5] >> 1));
+    assert!(failed == Err(RangeError::Input(())) || failed == first);
+    assert_eq!(range(&mut decoder, usize::MAX), first);
+    let mut again = vec![0x5a; len];
+    assert_eq!(decoder.decode(stream, &mut again, want), whole);
+
+    let mut work = [&vec![0; len + 4096], stream].concat();
+    let _ = decode_lz4_in_place(&mut work, stream.len(), len);
+});

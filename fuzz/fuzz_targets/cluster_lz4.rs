@@ -1,0 +1,69 @@
+//! Invariant: for any bytes, our LZ4 decoder of ranges says what the slow one says, output or error, however
+//! input is cut and output is skipped; and what liblz4 says, with three differences:
+//!
+//! - an offset of 0, which the format forbids, is output to liblz4 and an error to us;
+//! - a prefix of a block that breaks off right behind the sequence that completes it is good to us; liblz4
+//!   wants to see some more bytes of input;
+//! - nothing at all is decoded by liblz4 from one byte only.
+//!
+//! The first seven bytes choose the window, the length, what is skipped, the pieces, and how much is wanted.
+
+#![no_main]
+
+#[path = "../../crates/codec/tests/cluster_kit/lz4_slow.rs"]
+mod lz4_slow;
+
+use libfuzzer_sys::fuzz_target;
+use lz4_slow::Extent;
+use pagefold_codec::cluster::{Decoder, Format, Input, Want, ring_bytes};
+use std::convert::Infallible;
+
+struct Pieces<'a>(&'a [u8]);
+
+impl Input for Pieces<'_> {
+    type Error = Infallible;
+
+    fn read(&mut self, buf: &mut [u8]) -> Result<usize, Infallible> {
+        let (now, later) = self.0.split_at(buf.len().min(self.0.len()));
+        buf[..now.len()].copy_from_slice(now);
+        self.0 = later;
+        Ok(now.len())
+    }
+}
+
+fuzz_target!(|input: &[u8]| {
+    let Some((choice, stream)) = input.split_first_chunk::<7>() else { return };
+    let number = |at: usize| usize::from(u16::from_le_bytes([choice[at], choice[at + 1]]));
+    let (window, len) = (number(0).max(1), number(2).max(1));
+    let skip = len * usize::from(choice[4]) / 255;
+    let piece_len = usize::from(choice[5]) + 1;
+    let (want, extent) = match choice[6] & 1 {
+        0 => (Want::All, Extent::All),
+        _ => (Want::Prefix, Extent::Prefix),
+    };
+    let format = Format::Lz4 { window_bytes: window as u32 };
+    let mut decoder = Decoder::new(format).expect("a valid window");
+    let mut ring = vec![0x5a; ring_bytes(format)];
+    let mut out = vec![0x5a; len - skip + 64];
+    let room = &mut out[..len - skip];
+    let (mut pieces, mut piece) = (Pieces(stream), vec![0; piece_len]);
+    let result = decoder.decode_range(&mut pieces, &mut piece, &mut ring, skip as u64, room, want);
+    let slow = lz4_slow::decode(stream, len, window, extent);
+    assert_eq!(result.is_ok(), slow.is_some());
+    assert_eq!(out[len - skip..], [0x5a; 64]);
+    if let Some(slow) = &slow {
+        assert_eq!(out[..len - skip], slow[skip..]);
+    }
+    let mut plain = vec![0x5a; len + 64];
+    let library = decoder.decode(stream, &mut plain[..len], want).is_ok();
+    assert_eq!(plain[len..], [0x5a; 64]);
+    match (slow, library) {
+        (Some(slow), true) => assert_eq!(slow, plain[..len]),
+        (Some(_), false) => assert_eq!(want, Want::Prefix, "liblz4 refuses a whole block"),
+        // It has no window but its own, and no rule for an offset of 0.
+        (None, true) => {
+            assert!(lz4_slow::decode_with(stream, len, 65535, extent, true).is_some(), "liblz4 takes more");
+        }
+        (None, false) => {}
+    }
+});
