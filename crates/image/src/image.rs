@@ -93,6 +93,7 @@ pub(crate) struct Shared {
     pub(crate) ahead: Option<Ahead>,
     pub(crate) core: Core,
     pub(crate) streams: Streams,
+    reserve_bytes: u64,
 }
 
 impl Image {
@@ -133,7 +134,7 @@ impl Image {
             demand.map(start).transpose().map_err(|e| ImageError::Threads { errno: e.raw_os_error() })?;
         let streams = Streams::new(options.memory_bytes / 4);
         let core = Core::new(source, superblock, clusters)?;
-        Ok(Image(Arc::new(Shared { ahead, core, streams })))
+        Ok(Image(Arc::new(Shared { ahead, core, streams, reserve_bytes })))
     }
 
     /// Opens the image in a file or on a block device.
@@ -174,6 +175,11 @@ impl Image {
             read_bytes: core.source.read_bytes(),
             latency: core.clusters.latency.snapshot(),
         }
+    }
+
+    /// The part of the budget that one read needs at most: what a caller takes of it for good must leave so much.
+    pub fn reserve_bytes(&self) -> u64 {
+        self.0.reserve_bytes
     }
 
     /// The budget, for memory of the caller's own that is to be counted in it.

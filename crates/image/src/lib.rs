@@ -13,6 +13,7 @@ mod core;
 mod error;
 pub mod format;
 mod image;
+pub mod mount;
 mod node;
 pub mod read;
 mod source;

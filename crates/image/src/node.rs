@@ -127,13 +127,18 @@ impl Node {
 
     /// The entry of this name in a directory.
     pub fn lookup(&self, name: &[u8]) -> Result<Node, ImageError> {
+        match self.lookup_nid(name)? {
+            Some(nid) => self.image.node(nid),
+            None => Err(ImageError::NotFound { name: name.to_vec() }),
+        }
+    }
+
+    /// The number of the inode of this name in a directory.
+    pub(crate) fn lookup_nid(&self, name: &[u8]) -> Result<Option<Nid>, ImageError> {
         let directory = Directory::of(self.image.superblock(), self.inode())?;
         let found =
             directory.lookup(name, &mut Vec::new(), &mut |number, block| self.read_block(number, block))?;
-        match found {
-            Some(found) => self.image.node(found.nid),
-            None => Err(ImageError::NotFound { name: name.to_vec() }),
-        }
+        Ok(found.map(|found| found.nid))
     }
 
     /// Hands the entries of a directory from `position` on (0: all) to `visit`, as they lie there, `.` and `..` among
@@ -182,6 +187,12 @@ impl Node {
     pub fn xattrs(&self) -> Result<Vec<Xattr>, ImageError> {
         let core = &self.image.0.core;
         xattr::list(core, &core.superblock, &core.prefixes, &self.contents.inode)
+    }
+
+    /// The names of all extended attributes, in the order of [`Node::xattrs`].
+    pub fn xattr_names(&self) -> Result<Vec<Vec<u8>>, ImageError> {
+        let core = &self.image.0.core;
+        xattr::names(core, &core.superblock, &core.prefixes, &self.contents.inode)
     }
 
     /// The value of one extended attribute.

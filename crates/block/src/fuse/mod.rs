@@ -16,8 +16,8 @@ use crate::loopdoor::{DoorError, Unavailable};
 use fs::OneFile;
 use muster::Muster;
 pub use muster::ThreadReport;
-use pagefold_sys::mounts::{self, DeviceNumber};
-use pagefold_sys::{SysError, entropy, fusedev};
+use pagefold_sys::fusedev::Mounted;
+use pagefold_sys::{SysError, entropy, fusedev, mounts};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -63,7 +63,8 @@ impl FuseDisk {
     ) -> Result<Self, DoorError> {
         let mount_point = free_directory(mount_point)?;
         let channel = fusedev::open().map_err(|e| DoorError::missing(Unavailable::Fuse, e))?;
-        let mounted = Mounted::new(&channel, mount_point)?;
+        let request = fusedev::Request::private(MOUNT_NAME, MAX_IO_BYTES);
+        let mounted = Mounted::new(&channel, mount_point, &request).map_err(mount_error)?;
         then()?;
         // Random, so that no other file on any file system that gets this device number later can be
         // mistaken for it; bit 40 keeps it clear of the root's number, the top bits of overflow.
@@ -80,13 +81,13 @@ impl FuseDisk {
         let guard = session.spawn().map(|background| background.guard);
         let guard = guard.map_err(|e| SysError::io("starting the FUSE threads", &e))?;
         let mut disk = FuseDisk { session: Some(guard), mounted, inode, threads: ThreadReport::default() };
-        disk.threads = muster.call(&disk.mounted.path)?;
+        disk.threads = muster.call(&disk.mounted.path())?;
         Ok(disk)
     }
 
     /// The file's path.
     pub fn file_path(&self) -> PathBuf {
-        self.mounted.path.join(FILE_NAME)
+        self.mounted.path().join(FILE_NAME)
     }
 
     /// The file's inode number, random.
@@ -149,40 +150,11 @@ fn handshake_error(error: &std::io::Error) -> DoorError {
     }
 }
 
-/// A FUSE mount of ours, taken away on drop.
-struct Mounted {
-    path: PathBuf,
-    device: DeviceNumber,
-}
-
-impl Mounted {
-    fn new(channel: &std::fs::File, path: PathBuf) -> Result<Self, DoorError> {
-        fusedev::mount(channel, &path, MOUNT_NAME, MAX_IO_BYTES).map_err(|e| match e.errno {
-            libc::EPERM | libc::EACCES | libc::ENODEV | libc::ENOSYS => {
-                DoorError::Unavailable(Unavailable::Mount(e))
-            }
-            _ => DoorError::System(e),
-        })?;
-        match fusedev::device_at(&path) {
-            Ok(device) => Ok(Mounted { path, device }),
-            Err(e) => {
-                let _ = fusedev::abort_and_unmount(&path);
-                Err(e.into())
-            }
+fn mount_error(error: SysError) -> DoorError {
+    match error.errno {
+        libc::EPERM | libc::EACCES | libc::ENODEV | libc::ENOSYS => {
+            DoorError::Unavailable(Unavailable::Mount(error))
         }
-    }
-
-    /// Unmounts only what was mounted here: the path may carry someone else's mount by now, or none.
-    fn unmount(&mut self) -> Result<(), DoorError> {
-        match fusedev::device_at(&self.path) {
-            Ok(device) if device == self.device => Ok(fusedev::abort_and_unmount(&self.path)?),
-            _ => Ok(()),
-        }
-    }
-}
-
-impl Drop for Mounted {
-    fn drop(&mut self) {
-        let _ = self.unmount();
+        _ => DoorError::System(error),
     }
 }

@@ -1,0 +1,86 @@
+//! Where answers to reads are made: one buffer a thread, paid from the image's budget.
+
+use super::MountError;
+use crate::{Image, ImageError};
+use pagefold_backing::{Charge, Demand};
+use std::cell::RefCell;
+
+/// The longest read request, bytes.
+const READ_BYTES_MAX: u64 = 1 << 20;
+/// The shortest that the kernel can be held to: a page.
+const READ_BYTES_MIN: u64 = 4096;
+
+/// How long reads may be, and the memory that stands for.
+#[derive(Debug)]
+pub(super) struct ReplyMemory {
+    /// Threads that answer.
+    pub(super) threads: usize,
+    /// Bytes of each one's buffer.
+    pub(super) read_bytes: usize,
+    /// Held for as long as the threads are there.
+    #[expect(dead_code, reason = "held for its drop")]
+    charge: Option<Charge>,
+}
+
+impl ReplyMemory {
+    /// Takes a part of the budget for good, and leaves what a read needs. A small budget has small reads and
+    /// perhaps fewer threads.
+    pub(super) fn take(image: &Image, threads: usize) -> Result<Self, MountError> {
+        let (limit, reserve) = (image.budget().stats().limit_bytes, image.reserve_bytes());
+        let Some((threads, read_bytes)) = share(limit, reserve, threads.max(1) as u64) else {
+            let needed_bytes = reserve.saturating_add(READ_BYTES_MIN);
+            return Err(ImageError::TooLittleMemory { needed_bytes, limit_bytes: limit }.into());
+        };
+        let total = read_bytes * threads;
+        let grant = image.budget().grant(total, Demand::Required);
+        let charge = grant.ok().and_then(|mut grant| grant.charge(total));
+        Ok(ReplyMemory { threads: threads as usize, read_bytes: read_bytes as usize, charge })
+    }
+}
+
+/// Threads, and bytes of each one's buffer; `None` if not even one page is left.
+fn share(limit: u64, reserve: u64, threads: u64) -> Option<(u64, u64)> {
+    let spare = limit.checked_sub(reserve).filter(|spare| *spare >= READ_BYTES_MIN)?;
+    let threads = threads.min(spare / READ_BYTES_MIN).max(1);
+    let wanted = (limit / 16).clamp(READ_BYTES_MIN, READ_BYTES_MAX).min(spare / threads);
+    Some((threads, wanted / READ_BYTES_MIN * READ_BYTES_MIN))
+}
+
+thread_local! {
+    static REPLY: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Runs `f` on this thread's buffer of `len_bytes`, which are the same for all calls on a thread.
+pub(super) fn with_reply_buffer<T>(len_bytes: usize, f: impl FnOnce(&mut [u8]) -> T) -> T {
+    REPLY.with_borrow_mut(|buffer| {
+        if buffer.len() < len_bytes {
+            buffer.resize(len_bytes, 0);
+        }
+        f(buffer.get_mut(..len_bytes).unwrap_or(&mut []))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buffers_leave_the_reserve_and_shrink_with_the_budget() {
+        assert_eq!(share(64 << 20, 256 << 10, 3), Some((3, 1 << 20)));
+        assert_eq!(share(4 << 20, 256 << 10, 3), Some((3, 256 << 10)));
+        assert_eq!(share(272 << 10, 256 << 10, 4), Some((4, 4096)));
+        assert_eq!(share(264 << 10, 256 << 10, 4), Some((2, 4096)));
+        assert_eq!(share(256 << 10, 256 << 10, 4), None);
+        for limit in (260..2000).map(|kib| kib << 10) {
+            let (threads, bytes) = share(limit, 256 << 10, 4).unwrap();
+            assert!(threads * bytes + (256 << 10) <= limit && bytes % 4096 == 0 && bytes > 0, "{limit}");
+        }
+    }
+
+    #[test]
+    fn a_thread_keeps_its_buffer() {
+        let first = with_reply_buffer(8192, |b| (b.as_ptr() as usize, b.len()));
+        assert_eq!(first.1, 8192);
+        assert_eq!(with_reply_buffer(8192, |b| b.as_ptr() as usize), first.0);
+    }
+}
