@@ -38,6 +38,10 @@ impl Client {
                 Exit::Busy,
                 format!("the server of disk '{name}' is starting or ending; try again in a moment"),
             ),
+            // Killed, and not yet quite dead: the caller waits for that.
+            std::io::ErrorKind::ConnectionRefused => {
+                Failure::new(Exit::NotFound, format!("the server of disk '{name}' does not listen any more"))
+            }
             _ => {
                 Failure::io(format!("connecting to the server of disk '{name}' at '{}'", path.display()), &e)
             }
