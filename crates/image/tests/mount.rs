@@ -1,10 +1,12 @@
 //! Images mounted here, compared with what went into them, and with the kernel's own mount of them.
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
+mod common;
+
+use common::{Entry, manifest, reference_image, reference_names};
 use pagefold_image::mount::{Mount, MountError, MountOptions};
 use pagefold_image::{Image, Options};
 use pagefold_testkit::skipped;
-use serde_json::Value;
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -13,23 +15,6 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-
-const FOLDER: &str = "/work/shared/corpus/erofs";
-const IMAGES: [&str; 8] = ["lz4hc64", "legacy", "fragzt", "dedfrag", "zstd", "deflate", "lzma", "xflt"];
-
-fn reference_image(name: &str) -> Option<PathBuf> {
-    let path = Path::new(FOLDER).join(format!("{name}.erofs"));
-    path.exists().then_some(path)
-}
-
-fn manifest() -> BTreeMap<String, Value> {
-    let text = fs::read_to_string(Path::new(FOLDER).join("manifest.jsonl")).unwrap();
-    let entry = |line| {
-        let value: Value = serde_json::from_str(line).unwrap();
-        (value["path"].as_str().unwrap().to_string(), value)
-    };
-    text.lines().map(entry).collect()
-}
 
 /// Whether this machine lets the test mount.
 fn can_mount(test: &str) -> bool {
@@ -60,17 +45,17 @@ fn sha256(path: &Path) -> String {
     }
 }
 
-fn xattrs(path: &Path) -> BTreeMap<String, String> {
-    let latin = |bytes: &[u8]| bytes.iter().map(|&b| char::from(b)).collect::<String>();
+fn xattrs(path: &Path) -> BTreeMap<Vec<u8>, Vec<u8>> {
     let mut names = vec![0; 64 << 10];
     let len = rustix::fs::llistxattr(path, &mut names[..]).unwrap();
     let value = |name: &[u8]| {
         let mut value = vec![0; 64 << 10];
         let len = rustix::fs::lgetxattr(path, std::ffi::OsStr::from_bytes(name), &mut value[..]).unwrap();
-        latin(&value[..len])
+        value.truncate(len);
+        value
     };
     let found = names[..len].split(|&b| b == 0).filter(|name| !name.is_empty());
-    found.map(|name| (latin(name), value(name))).collect()
+    found.map(|name| (name.to_vec(), value(name))).collect()
 }
 
 /// Everything that `stat` and its kin say of a path, in words, and its contents as a hash.
@@ -107,34 +92,28 @@ fn tree(top: &Path) -> BTreeMap<PathBuf, String> {
 }
 
 fn check_against_manifest(top: &Path) {
-    let wanted = manifest();
+    let wanted: BTreeMap<_, _> = manifest().into_iter().map(|entry| (entry.path.clone(), entry)).collect();
     let found = paths(top);
     assert_eq!(found.len(), wanted.len());
     for path in found {
-        let name = format!("/{}", path.strip_prefix(top).unwrap().display());
-        check_entry(&path, &name, &wanted[&name]);
+        check_entry(&path, &wanted[&format!("/{}", path.strip_prefix(top).unwrap().display())]);
     }
 }
 
-fn check_entry(path: &Path, name: &str, want: &Value) {
-    let meta = path.symlink_metadata().unwrap();
-    let mode = want["mode"].as_str().unwrap().trim_start_matches("0o");
-    assert_eq!(format!("{:o}", meta.mode()), mode, "{name}");
-    let numbers = [u64::from(meta.uid()), u64::from(meta.gid()), meta.nlink()];
-    assert_eq!(numbers, ["uid", "gid", "nlink"].map(|key| want[key].as_u64().unwrap()), "{name}");
-    if let Some(hash) = want["sha256"].as_str() {
-        assert_eq!((Some(meta.len()), sha256(path)), (want["size"].as_u64(), hash.into()), "{name}");
+fn check_entry(path: &Path, want: &Entry) {
+    let (meta, name) = (path.symlink_metadata().unwrap(), &want.path);
+    let numbers = [meta.mode(), meta.uid(), meta.gid(), meta.nlink() as u32];
+    assert_eq!(numbers, [u32::from(want.mode), want.uid, want.gid, want.nlink], "{name}");
+    if let Some(hash) = &want.sha256 {
+        assert_eq!((Some(meta.len()), &sha256(path)), (want.size, hash), "{name}");
     }
-    if let Some(target) = want["target"].as_str() {
+    if let Some(target) = &want.target {
         assert_eq!(path.read_link().unwrap(), Path::new(target), "{name}");
     }
-    let want_xattrs: BTreeMap<String, String> =
-        want.get("xattrs").map(|x| serde_json::from_value(x.clone()).unwrap()).unwrap_or_default();
-    assert_eq!(xattrs(path), want_xattrs, "{name}");
-    if let Some([major, minor]) = want["rdev"].as_array().map(Vec::as_slice) {
-        let number = rustix::fs::makedev(major.as_u64().unwrap() as u32, minor.as_u64().unwrap() as u32);
-        assert_eq!(meta.rdev(), number, "{name}");
+    if let Some((major, minor)) = want.rdev {
+        assert_eq!(meta.rdev(), rustix::fs::makedev(major, minor), "{name}");
     }
+    assert_eq!(xattrs(path), want.xattrs, "{name}");
 }
 
 #[test]
@@ -142,11 +121,8 @@ fn every_reference_image_shows_what_went_into_it() {
     if !can_mount("every_reference_image_shows_what_went_into_it") {
         return;
     }
-    for name in IMAGES {
-        let Some(image) = reference_image(name) else {
-            skipped!("every_reference_image_shows_what_went_into_it: there is no image {name}");
-            continue;
-        };
+    for name in reference_names() {
+        let image = reference_image(name);
         let at = tempfile::tempdir().unwrap();
         let mut mount = mounted(&image, at.path(), options(64 << 20));
         check_against_manifest(at.path());
@@ -196,7 +172,7 @@ fn every_reference_image_is_as_the_kernel_shows_it() {
     if !can_mount("every_reference_image_is_as_the_kernel_shows_it") {
         return;
     }
-    for image in IMAGES.into_iter().filter_map(reference_image) {
+    for image in reference_names().map(reference_image) {
         if let Some(count) = compare_with_kernel(&image, options(64 << 20)) {
             assert!(count > 100);
         }
@@ -213,7 +189,7 @@ fn the_least_memory_is_enough_for_four_readers() {
     if !can_mount("the_least_memory_is_enough_for_four_readers") {
         return;
     }
-    for image in ["lz4hc64", "fragzt", "zstd", "deflate", "lzma"].into_iter().filter_map(reference_image) {
+    for image in ["lz4hc64", "fragzt", "zstd", "deflate", "lzma"].map(reference_image) {
         let at = tempfile::tempdir().unwrap();
         let least = least_bytes(&image);
         let opened = Image::open_file(&image, options(least)).unwrap();
@@ -237,7 +213,7 @@ fn a_cut_off_image_fails_reads_and_hangs_nobody() {
     if !can_mount("a_cut_off_image_fails_reads_and_hangs_nobody") {
         return;
     }
-    let Some(image) = reference_image("lz4hc64") else { return };
+    let image = reference_image("lz4hc64");
     let folder = tempfile::tempdir().unwrap();
     let (cut, at) = (folder.path().join("cut"), folder.path().join("mnt"));
     fs::create_dir(&at).unwrap();
@@ -259,7 +235,7 @@ fn it_is_unmounted_while_files_are_open() {
     if !can_mount("it_is_unmounted_while_files_are_open") {
         return;
     }
-    let Some(image) = reference_image("lz4hc64") else { return };
+    let image = reference_image("lz4hc64");
     let at = tempfile::tempdir().unwrap();
     let mut mount = mounted(&image, at.path(), options(8 << 20));
     let is_file = |path: &PathBuf| path.symlink_metadata().unwrap().is_file();
@@ -278,7 +254,7 @@ fn it_ends_when_somebody_else_unmounts_and_a_place_is_taken_once() {
     if !can_mount("it_ends_when_somebody_else_unmounts_and_a_place_is_taken_once") {
         return;
     }
-    let Some(image) = reference_image("lz4hc64") else { return };
+    let image = reference_image("lz4hc64");
     let at = tempfile::tempdir().unwrap();
     let mount = mounted(&image, at.path(), options(8 << 20));
     let again = Image::open_file(&image, options(8 << 20)).unwrap();
@@ -293,7 +269,7 @@ fn nothing_can_be_written() {
     if !can_mount("nothing_can_be_written") {
         return;
     }
-    let Some(image) = reference_image("lz4hc64") else { return };
+    let image = reference_image("lz4hc64");
     let at = tempfile::tempdir().unwrap();
     let _mount = mounted(&image, at.path(), options(8 << 20));
     let error = File::create(at.path().join("new")).unwrap_err();

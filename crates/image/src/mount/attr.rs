@@ -1,7 +1,7 @@
 //! Numbers, attributes and errors in the kernel's words.
 
 use crate::read::inode::{Inode, Timestamp};
-use crate::read::{FileKind, Superblock};
+use crate::read::{FileKind, Layout, Superblock};
 use crate::{ImageError, Nid};
 use fuser::{Errno, FileAttr, FileType, INodeNo};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -29,9 +29,9 @@ pub(super) fn nid(number: INodeNo, root: Nid) -> Nid {
 /// What `stat` shows.
 pub(super) fn attr(inode: &Inode, superblock: &Superblock) -> FileAttr {
     let block_bytes = u64::from(superblock.block_bytes());
-    let blocks = match inode.compressed_blocks {
-        0 => inode.size.div_ceil(block_bytes),
-        compressed => compressed,
+    let blocks = match inode.layout {
+        Layout::CompressedFull | Layout::CompressedCompact => inode.compressed_blocks,
+        _ => inode.size.div_ceil(block_bytes),
     };
     let time = time(inode.mtime);
     FileAttr {
