@@ -188,7 +188,8 @@ impl Node {
         Ok(Entries { node: self, position: Some(0), ready: VecDeque::new() })
     }
 
-    fn read_block(&self, number: u64, block: &mut [u8]) -> Result<(), ImageError> {
+    /// Fills `block` with the directory's block `number`, which is that long.
+    pub(crate) fn read_block(&self, number: u64, block: &mut [u8]) -> Result<(), ImageError> {
         let start = number * u64::from(self.image.superblock().block_bytes());
         self.image.0.core.read(&self.contents, start, block, true)
     }

@@ -1,0 +1,46 @@
+//! `pagefold image`: what can be done with an image.
+//!
+//! The work is done by `pagefold-image`; here are words and output. One file per command, with its arguments.
+//!
+//! | module | what |
+//! |---|---|
+//! | `names` | names of strangers, on terminals and in JSON |
+//! | `open` | the arguments that all have in common, and opening |
+//! | `list`, `cat`, `show`, `extract`, `check` | the commands |
+//! | `overview` | what `show` says of an image and of a file, as JSON and as text |
+//! | `findings` | what is wrong, for people and in JSON |
+
+mod cat;
+mod list;
+mod names;
+mod open;
+mod overview;
+mod show;
+
+use crate::failure::Outcome;
+use clap::Subcommand;
+
+/// The commands on images.
+#[derive(Debug, Subcommand)]
+pub enum ImageCommand {
+    /// List files of an image
+    List(list::ListArgs),
+    /// Print the contents of files of an image
+    ///
+    /// Symbolic links are followed inside the image; nothing leads out of it.
+    Cat(cat::CatArgs),
+    /// Show what an image, or a file in it, is and how it is stored
+    ///
+    /// Without PATH: the super block, the first Linux that mounts it, and statistics of the tree, for which
+    /// the metadata of all files is read. With PATH: the inode and the extents.
+    Show(show::ShowArgs),
+}
+
+/// Runs the command.
+pub fn run(command: &ImageCommand) -> Outcome<()> {
+    match command {
+        ImageCommand::List(args) => list::run(args),
+        ImageCommand::Cat(args) => cat::run(args),
+        ImageCommand::Show(args) => show::run(args),
+    }
+}
