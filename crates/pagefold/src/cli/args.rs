@@ -4,6 +4,7 @@
 //! what was typed, as text; [`super::request`] turns that into what is meant.
 
 use crate::commands::bench::BenchCommand;
+use crate::commands::image::ImageCommand;
 use crate::{failure, runtime, service::attributes, service::codecs};
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum, ValueHint};
 use std::path::PathBuf;
@@ -24,6 +25,9 @@ pub enum Command {
     /// Compressed RAM disks
     #[command(subcommand)]
     Disk(DiskCommand),
+    /// Compressed read-only file systems: EROFS images
+    #[command(subcommand)]
+    Image(ImageCommand),
     /// Reference measurements, beside what the kernel has
     #[command(subcommand)]
     Bench(BenchCommand),

@@ -3,6 +3,7 @@
 pub mod bench;
 mod create;
 mod docs;
+pub mod image;
 mod list;
 mod park;
 mod remove;
@@ -62,6 +63,7 @@ fn dispatch(command: Command) -> Outcome<()> {
             DiskCommand::Park(args) => park::run(&args),
             DiskCommand::Remove(args) => remove::run(&args),
         },
+        Command::Image(command) => image::run(&command),
         Command::Bench(command) => bench::run(&command).map_err(|e| Failure::failed(format!("{e:#}"))),
         Command::Completions(args) => docs::completions(&args),
         Command::Man(args) => docs::man(&args),
