@@ -6,7 +6,7 @@ mod common;
 use common::Sandbox;
 use std::collections::BTreeSet;
 
-const COMMANDS: [&str; 12] = [
+const COMMANDS: [&str; 16] = [
     "",
     "disk",
     "disk create",
@@ -15,6 +15,10 @@ const COMMANDS: [&str; 12] = [
     "disk set",
     "disk park",
     "disk remove",
+    "image",
+    "image mount",
+    "image show",
+    "image unmount",
     "bench",
     "bench store",
     "bench park",

@@ -1,6 +1,6 @@
 //! Times for people, and histograms as bars of text.
 
-use crate::service::report::LatencyReport;
+use crate::service::report::BucketReport;
 
 /// Widest bar, characters.
 const BAR: u64 = 40;
@@ -33,15 +33,15 @@ pub fn count(n: u64) -> String {
 }
 
 /// One bar a line, from the first bucket in use to the last. Empty without requests.
-pub fn histogram(latency: &LatencyReport, indent: &str) -> String {
-    let (Some(first), Some(last)) = (latency.buckets.first(), latency.buckets.last()) else {
+pub fn histogram(buckets: &[BucketReport], indent: &str) -> String {
+    let (Some(first), Some(last)) = (buckets.first(), buckets.last()) else {
         return String::new();
     };
-    let most = latency.buckets.iter().map(|b| b.requests).max().unwrap_or(1).max(1);
+    let most = buckets.iter().map(|b| b.requests).max().unwrap_or(1).max(1);
     let mut text = String::new();
     let mut below = first.below_ns;
     loop {
-        let requests = latency.buckets.iter().find(|b| b.below_ns == below).map_or(0, |b| b.requests);
+        let requests = buckets.iter().find(|b| b.below_ns == below).map_or(0, |b| b.requests);
         let bar = (u128::from(requests) * u128::from(BAR)).div_ceil(u128::from(most)) as usize;
         let line = format!("{indent}< {:>7}  {:>12}  {}", time(below), count(requests), "#".repeat(bar));
         text.push_str(line.trim_end());
@@ -82,12 +82,11 @@ mod tests {
     #[test]
     fn bars_are_relative_and_gaps_are_shown() {
         let bucket = |below_ns, requests| BucketReport { below_ns, requests };
-        let latency = |buckets| LatencyReport { p50_ns: None, p99_ns: None, max_ns: None, buckets };
-        let text = histogram(&latency(vec![bucket(1024, 80), bucket(4096, 1)]), "");
+        let text = histogram(&[bucket(1024, 80), bucket(4096, 1)], "");
         let bars: Vec<_> = text.lines().map(|l| l.matches('#').count()).collect();
         assert_eq!(bars, [40, 0, 1]);
-        assert_eq!(histogram(&latency(vec![]), ""), "");
-        let last = histogram(&latency(vec![bucket(1 << 40, 1), bucket(u64::MAX, 1)]), "");
+        assert_eq!(histogram(&[], ""), "");
+        let last = histogram(&[bucket(1 << 40, 1), bucket(u64::MAX, 1)], "");
         assert_eq!(last.lines().count(), 25);
     }
 }

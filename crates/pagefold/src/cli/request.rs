@@ -42,6 +42,11 @@ impl DiskName {
         )))
     }
 
+    /// The `n`-th name of a mounted image.
+    pub fn numbered_mount(n: usize) -> Self {
+        DiskName(format!("mount{n}"))
+    }
+
     /// The `n`-th name that is given when none was asked for.
     pub fn numbered(n: usize) -> Self {
         DiskName(format!("disk{n}"))

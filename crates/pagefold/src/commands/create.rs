@@ -9,7 +9,7 @@ use crate::runtime::state::State;
 use crate::runtime::{DiskDir, NewDisk, Runtime};
 use crate::service::backing::{self, OpenBacking};
 use crate::service::client::Client;
-use crate::service::config::{DoorChoice, ServeConfig};
+use crate::service::config::{DoorChoice, ServeConfig, Serving};
 use crate::service::{self, Handed, Started, door};
 use pagefold_sys::signal::Termination;
 use std::fs::File;
@@ -101,7 +101,7 @@ fn start(
     let try_door = |choice| {
         let config = ServeConfig { door: choice, ..request.config.clone() };
         let handed = Handed { lock: &new.lock, backing: backing.as_ref() };
-        service::start(&config, &new.dir, &handed, request.foreground, signals)
+        service::start(&Serving::Disk(config), &new.dir, &handed, request.foreground, signals)
     };
     if request.config.door != DoorChoice::Auto {
         return try_door(request.config.door);

@@ -34,6 +34,12 @@ impl DiskDir {
         &self.name
     }
 
+    /// Whether it is a disk or the mount of an image, and which: for messages.
+    pub fn title(&self) -> String {
+        let is_mount = self.path.parent().is_some_and(|parent| parent.ends_with(super::IMAGES));
+        format!("{} '{}'", if is_mount { "mount" } else { "disk" }, self.name)
+    }
+
     /// The folder.
     pub fn path(&self) -> &Path {
         &self.path
@@ -87,7 +93,7 @@ impl DiskDir {
     }
 
     /// Writes the state so that a reader sees the old one or the new one, whole.
-    pub fn write_state(&self, state: &State) -> Outcome<()> {
+    pub fn write_state(&self, state: &impl serde::Serialize) -> Outcome<()> {
         let path = self.state_path();
         let failed = |e: std::io::Error| Failure::io(format!("writing '{}'", path.display()), &e);
         let new = self.path.join("state.new");
@@ -100,9 +106,14 @@ impl DiskDir {
 
     /// The state; `None` if there is none or it makes no sense.
     pub fn read_state(&self) -> Option<State> {
+        self.read_state_as().filter(|s: &State| s.name == self.name)
+    }
+
+    /// The state in another form: that of a mount.
+    pub fn read_state_as<T: serde::de::DeserializeOwned>(&self) -> Option<T> {
         let mut text = Vec::new();
         File::open(self.state_path()).ok()?.take(state::MAX_BYTES).read_to_end(&mut text).ok()?;
-        serde_json::from_slice(&text).ok().filter(|s: &State| s.name == self.name)
+        serde_json::from_slice(&text).ok()
     }
 
     /// Opens the log to append to it.

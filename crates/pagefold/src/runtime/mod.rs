@@ -29,6 +29,8 @@ const PATIENCE: Duration = Duration::from_secs(15);
 const MAX_NUMBERED: usize = 10_000;
 /// The file whose lock covers the whole folder. No disk can have this name.
 const LOCK: &str = ".lock";
+/// The folder of image mounts, which is made like this one. No disk can have this name.
+const IMAGES: &str = ".images";
 
 /// The verified runtime folder.
 #[derive(Debug)]
@@ -63,6 +65,23 @@ impl Runtime {
         match RunDir::open(&path) {
             Ok(dir) => Ok(Some(Runtime { dir })),
             Err(RunDirError::Missing(missing)) if missing == path => Ok(None),
+            Err(e) => Err(location::refused(&path, &e)),
+        }
+    }
+
+    /// The folder of image mounts inside the runtime folder; makes both if they are missing.
+    pub fn open_or_create_images() -> Outcome<Self> {
+        let path = Self::open_or_create()?.dir.join(IMAGES);
+        RunDir::open_or_create(&path).map(|dir| Runtime { dir }).map_err(|e| location::refused(&path, &e))
+    }
+
+    /// The folder of image mounts; `None` if it is missing, and so none is served.
+    pub fn open_images() -> Outcome<Option<Self>> {
+        let Some(runtime) = Self::open()? else { return Ok(None) };
+        let path = runtime.dir.join(IMAGES);
+        match RunDir::open(&path) {
+            Ok(dir) => Ok(Some(Runtime { dir })),
+            Err(RunDirError::Missing(_)) => Ok(None),
             Err(e) => Err(location::refused(&path, &e)),
         }
     }
@@ -136,7 +155,11 @@ impl Locked<'_> {
 
     /// Makes the folder of a new disk, under `name` or the first free number.
     pub fn make(&self, name: Option<&DiskName>) -> Outcome<NewDisk> {
-        let numbered = (0..MAX_NUMBERED).map(DiskName::numbered);
+        let is_images = self.runtime.path().ends_with(IMAGES);
+        let numbered = (0..MAX_NUMBERED).map(|n| match is_images {
+            true => DiskName::numbered_mount(n),
+            false => DiskName::numbered(n),
+        });
         let names: Box<dyn Iterator<Item = DiskName>> = match name {
             Some(name) => Box::new(std::iter::once(name.clone())),
             None => Box::new(numbered),

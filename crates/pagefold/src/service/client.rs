@@ -1,5 +1,6 @@
 //! A command's side of the control socket.
 
+use super::images::MountReport;
 use super::parked::{PassProgress, PassReport};
 use super::protocol::{self, MAX_RESPONSE, Pages, Request, Response};
 use super::report::Report;
@@ -24,42 +25,48 @@ const REMOVE_PATIENCE: Duration = Duration::from_secs(20);
 /// A connection to the server of one disk.
 pub struct Client {
     stream: UnixStream,
-    name: String,
+    title: String,
     pid: i32,
 }
 
 impl Client {
     /// Connects; the server must run as this user or as root.
     pub fn connect(dir: &DiskDir) -> Outcome<Self> {
-        let name = dir.name().to_string();
+        let title = dir.title();
         let path = dir.control_path();
         let stream = UnixStream::connect(&path).map_err(|e| match e.kind() {
             std::io::ErrorKind::NotFound => Failure::new(
                 Exit::Busy,
-                format!("the server of disk '{name}' is starting or ending; try again in a moment"),
+                format!("the server of {title} is starting or ending; try again in a moment"),
             ),
             // Killed, and not yet quite dead: the caller waits for that.
             std::io::ErrorKind::ConnectionRefused => {
-                Failure::new(Exit::NotFound, format!("the server of disk '{name}' does not listen any more"))
+                Failure::new(Exit::NotFound, format!("the server of {title} does not listen any more"))
             }
-            _ => {
-                Failure::io(format!("connecting to the server of disk '{name}' at '{}'", path.display()), &e)
-            }
+            _ => Failure::io(format!("connecting to the server of {title} at '{}'", path.display()), &e),
         })?;
         let peer = pagefold_sys::peer::credentials(stream.as_fd())?;
         if !super::is_trusted(peer.uid) {
             return Err(Failure::new(
                 Exit::Unavailable,
-                format!("the server of disk '{name}' runs as user {}, which is not trusted", peer.uid),
+                format!("the server of {title} runs as user {}, which is not trusted", peer.uid),
             ));
         }
-        Ok(Client { stream, name, pid: peer.pid })
+        Ok(Client { stream, title, pid: peer.pid })
     }
 
     /// Everything the server knows of its disk.
     pub fn show(&mut self) -> Outcome<Report> {
         match self.ask(&Request::Show {}, PATIENCE)? {
             Response::Report(report) => Ok(*report),
+            other => Err(self.unexpected(&other)),
+        }
+    }
+
+    /// Everything the server of a mounted image knows.
+    pub fn show_mount(&mut self) -> Outcome<MountReport> {
+        match self.ask(&Request::Show {}, PATIENCE)? {
+            Response::Mount(report) => Ok(*report),
             other => Err(self.unexpected(&other)),
         }
     }
@@ -111,10 +118,7 @@ impl Client {
     fn unexpected(&self, response: &Response) -> Failure {
         match response {
             Response::Refused(failure) => failure.clone(),
-            _ => Failure::failed(format!(
-                "the server of disk '{}' gave an answer to another question",
-                self.name
-            )),
+            _ => Failure::failed(format!("the server of {} gave an answer to another question", self.title)),
         }
     }
 
@@ -174,14 +178,14 @@ impl Client {
     fn hear(&self, reader: &mut BufReader<&UnixStream>, patience: Duration) -> Outcome<Response> {
         let silent = |e| self.silent(&e, patience);
         let line = protocol::read_line(reader, MAX_RESPONSE).map_err(silent)?;
-        let line = line.ok_or_else(|| gone(&self.name))?;
+        let line = line.ok_or_else(|| gone(&self.title))?;
         serde_json::from_slice(&line)
             .map_err(|e| silent(std::io::Error::other(format!("it said what makes no sense: {e}"))))
     }
 
     fn silent(&self, e: &std::io::Error, patience: Duration) -> Failure {
         if is_end(e.kind()) {
-            return gone(&self.name);
+            return gone(&self.title);
         }
         let why = match e.kind() {
             std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut => {
@@ -190,9 +194,9 @@ impl Client {
             _ => e.to_string(),
         };
         Failure::failed(format!(
-            "asking the server of disk '{}' (process {}): {why}; see its log, or end it with 'disk remove \
+            "asking the server of {} (process {}): {why}; see its log, or end it with 'disk remove \
              --force'",
-            self.name, self.pid
+            self.title, self.pid
         ))
     }
 }
@@ -203,6 +207,6 @@ fn is_end(kind: std::io::ErrorKind) -> bool {
     matches!(kind, BrokenPipe | ConnectionReset | UnexpectedEof)
 }
 
-fn gone(name: &str) -> Failure {
-    Failure::new(Exit::NotFound, format!("the server of disk '{name}' hung up"))
+fn gone(title: &str) -> Failure {
+    Failure::new(Exit::NotFound, format!("the server of {title} hung up"))
 }

@@ -5,6 +5,16 @@ use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+/// What is to be served.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Serving {
+    /// A disk.
+    Disk(ServeConfig),
+    /// An image, mounted.
+    Image(super::images::MountConfig),
+}
+
 /// Everything about a disk but its name.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ServeConfig {

@@ -10,6 +10,7 @@ mod control;
 pub mod disk;
 pub mod door;
 mod engine;
+pub mod images;
 pub mod parked;
 mod pass;
 pub mod protocol;

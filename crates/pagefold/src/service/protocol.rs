@@ -3,6 +3,7 @@
 //! A line is at most [`MAX_REQUEST`] bytes towards the server and [`MAX_RESPONSE`] from it.
 //! Internal: both ends are of one version, and a request that is not understood is refused.
 
+use super::images::MountReport;
 use super::parked::{AGE_MAX_S, PassProgress, PassReport};
 use super::report::Report;
 use crate::failure::{Failure, Outcome};
@@ -95,6 +96,8 @@ impl Pages {
 pub enum Response {
     /// To `Show`.
     Report(Box<Report>),
+    /// To `Show`, by the server of a mounted image.
+    Mount(Box<MountReport>),
     /// To `Get`.
     Value(String),
     /// To `Set` and `Remove`.

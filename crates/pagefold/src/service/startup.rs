@@ -8,8 +8,8 @@
 //! cleans up. For a server in the foreground the socket stays open for as long as
 //! the command does.
 
-use super::config::ServeConfig;
-use super::{protocol, server};
+use super::config::Serving;
+use super::{images, protocol, server};
 use crate::failure::{Failure, Outcome};
 use crate::runtime::DiskDir;
 use pagefold_sys::signal::Termination;
@@ -34,7 +34,7 @@ const MAX_LINE: u64 = 8 << 20;
 /// What the server is told.
 #[derive(Debug, Serialize, Deserialize)]
 struct Start {
-    config: ServeConfig,
+    config: Serving,
     dir: PathBuf,
     foreground: bool,
 }
@@ -81,7 +81,7 @@ impl Line {
 
 /// The hidden command `serve`.
 pub fn serve_from_stdin() -> Outcome<()> {
-    let not_ours = || Failure::usage("'serve' is started by 'disk create', not by hand");
+    let not_ours = || Failure::usage("'serve' is started by 'disk create' and 'image mount', not by hand");
     let stream = UnixStream::from(detach::take_stdin()?);
     pagefold_sys::peer::credentials(stream.as_fd()).map_err(|_| not_ours())?;
     detach::new_session();
@@ -93,7 +93,10 @@ pub fn serve_from_stdin() -> Outcome<()> {
     let dir = DiskDir::at(start.dir)?;
     let report = stream.try_clone().map_err(|e| Failure::io("duplicating a socket", &e))?;
     let line = Line { stream, foreground: start.foreground };
-    let served = server::run(&start.config, &dir, line, backing);
+    let served = match &start.config {
+        Serving::Disk(config) => server::run(config, &dir, line, backing),
+        Serving::Image(config) => images::server::run(config, &dir, line),
+    };
     if let Err(failure) = &served {
         // Before the device was ready, the command hears it; afterwards only the log does.
         let _ = protocol::line(&Said::Failed(failure.clone())).map(|line| (&report).write_all(&line));
@@ -123,7 +126,7 @@ pub struct Handed<'a> {
 /// The server gets duplicates of the descriptors. A failure leaves no process, but perhaps things in the
 /// folder, which the caller clears.
 pub fn start(
-    config: &ServeConfig,
+    config: &Serving,
     dir: &DiskDir,
     handed: &Handed,
     foreground: bool,
@@ -141,8 +144,8 @@ pub fn start(
                 Stop::Died => died(dir, &status),
                 Stop::Interrupted => Failure::failed("interrupted; nothing was left behind"),
                 Stop::TimedOut => Failure::failed(format!(
-                    "the server of disk '{}' was not ready after {} s and was ended{}",
-                    dir.name(),
+                    "the server of {} was not ready after {} s and was ended{}",
+                    dir.title(),
                     START_PATIENCE.as_secs(),
                     quoted_log(dir)
                 )),
@@ -159,7 +162,7 @@ enum Stop {
 }
 
 fn spawn(dir: &DiskDir, foreground: bool) -> Outcome<(UnixStream, Child)> {
-    let failed = |e| Failure::io(format!("starting a server for disk '{}'", dir.name()), &e);
+    let failed = |e| Failure::io(format!("starting a server for {}", dir.title()), &e);
     let (ours, theirs) = UnixStream::pair().map_err(failed)?;
     let (out, err) = match foreground {
         true => (Stdio::null(), Stdio::inherit()),
@@ -181,7 +184,7 @@ fn spawn(dir: &DiskDir, foreground: bool) -> Outcome<(UnixStream, Child)> {
 
 fn converse(
     mut stream: &UnixStream,
-    config: &ServeConfig,
+    config: &Serving,
     dir: &DiskDir,
     handed: &Handed,
     foreground: bool,
@@ -219,8 +222,8 @@ fn end(child: &mut Child, is_dead: bool) -> String {
 
 fn died(dir: &DiskDir, status: &str) -> Failure {
     Failure::failed(format!(
-        "the server of disk '{}' died while it started ({status}){}",
-        dir.name(),
+        "the server of {} died while it started ({status}){}",
+        dir.title(),
         quoted_log(dir)
     ))
 }
@@ -258,6 +261,13 @@ pub struct Attached {
 }
 
 impl Attached {
+    /// Makes the server end and waits until it has.
+    pub fn end(self) {
+        let Attached { stream, mut child } = self;
+        drop(stream);
+        end(&mut child, false);
+    }
+
     /// Waits until the server has ended (`Some`: how) or a signal has come (`None`).
     pub fn wait(&mut self, signals: &Termination) -> Outcome<Option<Outcome<()>>> {
         let [ended, _] = ready::wait([self.stream.as_fd(), signals.as_fd()], None)?;

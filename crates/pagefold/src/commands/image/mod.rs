@@ -6,16 +6,22 @@
 //! |---|---|
 //! | `names` | names of strangers, on terminals and in JSON |
 //! | `open` | the arguments that all have in common, and opening |
-//! | `list`, `cat`, `show`, `extract`, `check` | the commands |
+//! | `list`, `cat`, `show`, `extract`, `check` | the commands on an image |
+//! | `mount`, `unmount`, `kernel` | mounting, by a server of ours or the kernel |
+//! | `live` | what the server of a mounted image says of itself |
 //! | `overview` | what `show` says of an image and of a file, as JSON and as text |
 //! | `findings` | what is wrong, for people and in JSON |
 
 mod cat;
+mod kernel;
 mod list;
+mod live;
+mod mount;
 mod names;
 mod open;
 mod overview;
 mod show;
+mod unmount;
 
 use crate::failure::Outcome;
 use clap::Subcommand;
@@ -23,6 +29,18 @@ use clap::Subcommand;
 /// The commands on images.
 #[derive(Debug, Subcommand)]
 pub enum ImageCommand {
+    /// Mount an image, to be read by all programs
+    ///
+    /// Returns when its files can be read, and leaves a server process. That reads within --memory, whatever
+    /// is asked of it, and ends when the image is unmounted: by `image unmount`, or by umount(8). If
+    /// it is killed, every access fails; `image unmount`, or the next `image mount`, then clears up.
+    ///
+    /// Nothing can be written. Set-user-id bits and device nodes of the image have no effect.
+    ///
+    /// Mounting needs root, or the program fusermount3.
+    Mount(Box<mount::MountArgs>),
+    /// Unmount an image that is mounted here
+    Unmount(unmount::UnmountArgs),
     /// List files of an image
     List(list::ListArgs),
     /// Print the contents of files of an image
@@ -33,12 +51,17 @@ pub enum ImageCommand {
     ///
     /// Without PATH: the super block, the first Linux that mounts it, and statistics of the tree, for which
     /// the metadata of all files is read. With PATH: the inode and the extents.
+    ///
+    /// With --live: what the server of a mounted image does, and what that costs. IMAGE is then the image or
+    /// the directory that it is mounted on.
     Show(show::ShowArgs),
 }
 
 /// Runs the command.
 pub fn run(command: &ImageCommand) -> Outcome<()> {
     match command {
+        ImageCommand::Mount(args) => mount::run(args),
+        ImageCommand::Unmount(args) => unmount::run(args),
         ImageCommand::List(args) => list::run(args),
         ImageCommand::Cat(args) => cat::run(args),
         ImageCommand::Show(args) => show::run(args),

@@ -6,9 +6,9 @@ use super::overview::{self, Overview};
 use crate::cli::output;
 use crate::failure::{Failure, Outcome};
 use clap::Args;
+use pagefold_image::ReadAhead;
 use pagefold_image::survey::Survey;
 use pagefold_image::walk::Limits;
-use pagefold_image::ReadAhead;
 use std::path::PathBuf;
 
 /// `image show`.
@@ -19,6 +19,9 @@ pub struct ShowArgs {
     /// A file or directory in the image
     #[arg(value_name = "PATH")]
     pub path: Option<PathBuf>,
+    /// Ask the server that has the image mounted
+    #[arg(long, conflicts_with = "path")]
+    pub live: bool,
     /// Print JSON with exact numbers
     #[arg(long)]
     pub json: bool,
@@ -26,6 +29,9 @@ pub struct ShowArgs {
 
 /// Shows an image, or a file in it. What a mounted image does (`--live`) is asked for before anything is opened.
 pub fn run(args: &ShowArgs) -> Outcome<()> {
+    if args.live {
+        return super::live::run(&args.image.image, args.json);
+    }
     let image = args.image.open(ReadAhead::Off)?;
     if let Some(path) = &args.path {
         let path = normal(path_bytes(path));

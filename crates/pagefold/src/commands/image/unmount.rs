@@ -1,0 +1,101 @@
+//! `image unmount`.
+
+use super::mount::mount_point;
+use crate::failure::{Exit, Failure, Outcome};
+use crate::runtime::Runtime;
+use crate::service::images;
+use clap::{Args, ValueHint};
+use pagefold_image::mount::MOUNT_NAME;
+use pagefold_sys::{SysError, fusedev, mounts};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// How long the server may take to end after unmounting.
+const PATIENCE: Duration = Duration::from_secs(15);
+
+/// `image unmount`.
+#[derive(Debug, Args)]
+pub struct UnmountArgs {
+    /// Where the image is mounted
+    #[arg(value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub dir: PathBuf,
+    /// Unmount it though it is in use; those who use it get errors
+    #[arg(long)]
+    pub force: bool,
+}
+
+/// Unmounts an image, and waits until its server has ended.
+pub fn run(args: &UnmountArgs) -> Outcome<()> {
+    let path = mount_point(&args.dir)?;
+    let nothing = || Failure::new(Exit::NotFound, format!("no image is mounted on '{}'", path.display()));
+    let found = mounts::at(&path)?.ok_or_else(nothing)?;
+    if found.fs_type == "erofs" {
+        return umount(&path, args.force).map_err(|e| failed(&path, &e));
+    }
+    if found.fs_type != format!("fuse.{MOUNT_NAME}") {
+        return Err(nothing());
+    }
+    let aborts = args.force || images::is_dead(&path)?;
+    let outcome = if aborts { fusedev::abort_and_unmount(&path) } else { umount(&path, false) };
+    match outcome {
+        Err(e) if e.errno == libc::EPERM => by_helper(&path, aborts)?,
+        outcome => outcome.map_err(|e| failed(&path, &e))?,
+    }
+    wait_for_server(&path)
+}
+
+/// Also undoes the loop device of a mount that has one: it was made to go with its last user.
+fn umount(path: &Path, force: bool) -> Result<(), SysError> {
+    use rustix::mount::{UnmountFlags, unmount};
+    let flags = if force { UnmountFlags::DETACH } else { UnmountFlags::empty() };
+    let outcome = unmount(path, flags | UnmountFlags::NOFOLLOW);
+    outcome.map_err(|e| SysError::new(format!("unmounting '{}'", path.display()), e.raw_os_error()))
+}
+
+fn failed(path: &Path, e: &SysError) -> Failure {
+    match e.errno {
+        libc::EBUSY => Failure::new(
+            Exit::Busy,
+            format!(
+                "'{0}' is in use; 'fuser -vm {0}' shows by whom, --force unmounts it all the same",
+                path.display()
+            ),
+        ),
+        libc::EPERM => Failure::new(Exit::Unavailable, format!("{e}; run as root")),
+        _ => Failure::failed(e.to_string()),
+    }
+}
+
+/// For users without the right to unmount: the program that mounted for them.
+fn by_helper(path: &Path, lazily: bool) -> Outcome<()> {
+    let mut command = Command::new("fusermount3");
+    command.arg("-u").args(lazily.then_some("-z")).arg("--").arg(path);
+    let output = command.output().map_err(|e| {
+        let what = format!("unmounting '{}' needs root, or fusermount3 (package fuse3)", path.display());
+        Failure::new(Exit::Unavailable, format!("{what}: {e}"))
+    })?;
+    match output.status.success() {
+        true => Ok(()),
+        false => Err(Failure::failed(String::from_utf8_lossy(&output.stderr).trim().to_string())),
+    }
+}
+
+/// Waits until the server has gone, and clears what one that died left.
+fn wait_for_server(path: &Path) -> Outcome<()> {
+    let deadline = Instant::now() + PATIENCE;
+    while !images::find(|state| state.mount_point == path)?.is_empty() {
+        if Instant::now() > deadline {
+            return Err(Failure::failed(format!(
+                "'{}' is unmounted, but its server still runs: files of it are open, or another mount \
+                 namespace has it",
+                path.display()
+            )));
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    match Runtime::open_images()? {
+        Some(runtime) => images::sweep(&runtime.lock()?),
+        None => Ok(()),
+    }
+}

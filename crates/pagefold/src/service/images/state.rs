@@ -1,0 +1,64 @@
+//! What is written down about a mount, how it is found, and clearing up after servers that died.
+
+use crate::cli::output;
+use crate::failure::Outcome;
+use crate::runtime::state::Server;
+use crate::runtime::{DiskDir, Locked, Runtime};
+use pagefold_image::mount::MOUNT_NAME;
+use pagefold_sys::{fusedev, mounts};
+use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
+
+/// `state.json` of a mount. Written before there is a mount.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MountState {
+    /// The image.
+    pub image: PathBuf,
+    /// Where it is mounted.
+    pub mount_point: PathBuf,
+    /// The server process.
+    pub server: Option<Server>,
+}
+
+/// The living mounts that `matches` says yes to.
+pub fn find(matches: impl Fn(&MountState) -> bool) -> Outcome<Vec<(DiskDir, MountState)>> {
+    let Some(runtime) = Runtime::open_images()? else { return Ok(Vec::new()) };
+    let locked = runtime.lock()?;
+    let alive = locked.disks()?.into_iter().filter(DiskDir::is_alive);
+    let with_state = alive.filter_map(|dir| dir.read_state_as::<MountState>().map(|state| (dir, state)));
+    Ok(with_state.filter(|(_, state)| matches(state)).collect())
+}
+
+/// Clears up after mounts whose server died, and says so.
+pub fn sweep(locked: &Locked<'_>) -> Outcome<()> {
+    clear_dead(locked, |at| output::note(&format!("the server of {at} has died; cleaned up")))
+}
+
+/// The same without a word: after an attempt that failed, and said so.
+pub fn sweep_quietly(locked: &Locked<'_>) -> Outcome<()> {
+    clear_dead(locked, |_| ())
+}
+
+fn clear_dead(locked: &Locked<'_>, tell: impl Fn(&str)) -> Outcome<()> {
+    for dir in locked.disks()?.into_iter().filter(|dir| !dir.is_alive()) {
+        let state = dir.read_state_as::<MountState>();
+        if let Some(state) = &state
+            && is_dead(&state.mount_point)?
+        {
+            fusedev::abort_and_unmount(&state.mount_point)?;
+        }
+        dir.remove()?;
+        tell(&state.map_or(dir.title(), |state| {
+            format!("'{}' on '{}'", state.image.display(), state.mount_point.display())
+        }));
+    }
+    Ok(())
+}
+
+/// Whether there is a mount of ours at `path` that nobody serves.
+pub fn is_dead(path: &Path) -> Outcome<bool> {
+    let ours = mounts::at(path)?.is_some_and(|m| m.fs_type == format!("fuse.{MOUNT_NAME}"));
+    // Asks the kernel for what only a server would know, so that what is kept does not answer.
+    let asked = || std::fs::read_dir(path).err().and_then(|e| e.raw_os_error());
+    Ok(ours && matches!(asked(), Some(libc::ENOTCONN | libc::ECONNABORTED)))
+}

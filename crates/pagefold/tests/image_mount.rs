@@ -1,0 +1,275 @@
+//! Images mounted by the commands: what is there, what is told, and what is left behind.
+
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+mod common;
+
+use common::Sandbox;
+use pagefold_sys::{fusedev, mounts, rundir};
+use pagefold_testkit::skipped;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// Exit codes of the program.
+const USAGE: i32 = 2;
+const NOT_FOUND: i32 = 3;
+const BUSY: i32 = 4;
+
+/// A sandbox with an image in it, and a folder to mount it on. What is mounted there is taken away in the end.
+struct Place {
+    sandbox: Sandbox,
+    image: PathBuf,
+    at: PathBuf,
+}
+
+impl Place {
+    /// `None`, with the reason, if this machine cannot make or mount images.
+    fn new(test: &str) -> Option<Self> {
+        if rundir::effective_uid() != 0 || fusedev::open().is_err() {
+            skipped!("{test}: needs root and /dev/fuse");
+            return None;
+        }
+        if Command::new("mkfs.erofs").arg("-V").output().is_err() {
+            skipped!("{test}: mkfs.erofs is not installed");
+            return None;
+        }
+        let sandbox = Sandbox::new();
+        let (tree, image, at) = (sandbox.path("tree"), sandbox.path("image"), sandbox.path("at"));
+        fs::create_dir(&at).unwrap();
+        fs::create_dir_all(tree.join("folder")).unwrap();
+        fs::write(tree.join("long"), contents()).unwrap();
+        fs::write(tree.join("folder/short"), "short\n").unwrap();
+        let made = Command::new("mkfs.erofs").args(["-zlz4hc", "-C65536"]).arg(&image).arg(&tree).output();
+        assert!(made.unwrap().status.success());
+        Some(Place { sandbox, image, at })
+    }
+
+    fn words(&self, verb: &str, more: &str) -> String {
+        match verb {
+            "mount" => format!("image mount {} {} {more}", self.image.display(), self.at.display()),
+            _ => format!("image {verb} {} {more}", self.at.display()),
+        }
+    }
+
+    /// Runs a command; its exit code, and all that it said.
+    fn run(&self, words: &str) -> (i32, String) {
+        let output = self.sandbox.command(words).output().unwrap();
+        let said = [output.stdout, output.stderr].concat();
+        (output.status.code().unwrap(), String::from_utf8_lossy(&said).into_owned())
+    }
+
+    fn ok(&self, words: &str) -> String {
+        let (code, said) = self.run(words);
+        assert_eq!(code, 0, "{words}: {said}");
+        said
+    }
+
+    fn is_mounted(&self) -> bool {
+        mounts::at(&self.at).unwrap().is_some()
+    }
+
+    /// Folders of mounts in the runtime folder.
+    fn folders(&self) -> usize {
+        let entries = fs::read_dir(self.sandbox.runtime().join(".images"));
+        entries.map_or(0, |e| e.filter(|e| e.as_ref().unwrap().path().is_dir()).count())
+    }
+
+    fn live(&self) -> serde_json::Value {
+        serde_json::from_str(&self.ok(&self.words("show", "--live --json"))).unwrap()
+    }
+
+    fn assert_nothing_left(&self) {
+        wait_until(|| !self.is_mounted() && self.folders() == 0);
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let _ = fusedev::abort_and_unmount(&self.at);
+    }
+}
+
+fn contents() -> Vec<u8> {
+    (0..200_000u32).flat_map(|n| format!("{} {}\n", n % 1013, n).into_bytes()).collect()
+}
+
+fn wait_until(holds: impl Fn() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while !holds() {
+        assert!(Instant::now() < deadline, "it did not come to hold");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn read_all(at: &Path) {
+    assert_eq!(fs::read(at.join("long")).unwrap(), contents());
+    assert_eq!(fs::read_to_string(at.join("folder/short")).unwrap(), "short\n");
+}
+
+#[test]
+fn an_image_is_mounted_told_of_and_unmounted() {
+    let Some(place) = Place::new("an_image_is_mounted_told_of_and_unmounted") else { return };
+    assert_eq!(place.ok(&place.words("mount", "--memory 8M --threads 2")), "");
+    read_all(&place.at);
+    let live = place.live();
+    assert_eq!(live["threads"], 2);
+    assert_eq!(live["budget"]["limit_bytes"], 8 << 20);
+    assert_eq!(live["reads"]["asked_bytes"], contents().len() as u64 + 6);
+    let by_image = place.ok(&format!("image show {} --live", place.image.display()));
+    for word in ["read amplification", "decoded in place", "p99 <=", "waited for memory"] {
+        assert!(by_image.contains(word), "{word} is not in\n{by_image}");
+    }
+    place.ok(&place.words("unmount", ""));
+    place.assert_nothing_left();
+    let (code, said) = place.run(&place.words("show", "--live"));
+    assert_eq!(code, NOT_FOUND, "{said}");
+}
+
+#[test]
+fn disks_and_mounts_are_kept_apart() {
+    let Some(place) = Place::new("disks_and_mounts_are_kept_apart") else { return };
+    place.ok(&place.words("mount", ""));
+    assert!(!place.ok("disk list").contains("mount0"));
+    read_all(&place.at);
+    place.ok(&place.words("unmount", ""));
+    place.assert_nothing_left();
+}
+
+#[test]
+fn umount_ends_the_server() {
+    let Some(place) = Place::new("umount_ends_the_server") else { return };
+    place.ok(&place.words("mount", "--allow-other --no-readahead"));
+    read_all(&place.at);
+    rustix::mount::unmount(&place.at, rustix::mount::UnmountFlags::empty()).unwrap();
+    place.assert_nothing_left();
+}
+
+#[test]
+fn one_in_use_is_unmounted_by_force_alone() {
+    let Some(place) = Place::new("one_in_use_is_unmounted_by_force_alone") else { return };
+    place.ok(&place.words("mount", ""));
+    let open = fs::File::open(place.at.join("long")).unwrap();
+    let (code, said) = place.run(&place.words("unmount", ""));
+    assert_eq!(code, BUSY, "{said}");
+    read_all(&place.at);
+    place.ok(&place.words("unmount", "--force"));
+    place.assert_nothing_left();
+    drop(open);
+}
+
+/// Kills the server of the one mount.
+fn kill(place: &Place) {
+    let pid = i32::try_from(place.live()["pid"].as_i64().unwrap()).unwrap();
+    let pid = rustix::process::Pid::from_raw(pid).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+    wait_until(|| fs::read_dir(&place.at).is_err());
+}
+
+#[test]
+fn what_a_killed_server_leaves_is_cleared_by_unmount() {
+    let Some(place) = Place::new("what_a_killed_server_leaves_is_cleared_by_unmount") else { return };
+    place.ok(&place.words("mount", ""));
+    kill(&place);
+    assert!(place.is_mounted() && place.folders() == 1);
+    place.ok(&place.words("unmount", ""));
+    place.assert_nothing_left();
+}
+
+#[test]
+fn what_a_killed_server_leaves_is_cleared_by_the_next_mount() {
+    let Some(place) = Place::new("what_a_killed_server_leaves_is_cleared_by_the_next_mount") else { return };
+    place.ok(&place.words("mount", ""));
+    kill(&place);
+    let said = place.ok(&place.words("mount", ""));
+    assert!(said.contains("has died; cleaned up"), "{said}");
+    read_all(&place.at);
+    assert_eq!(place.folders(), 1);
+    place.ok(&place.words("unmount", ""));
+    place.assert_nothing_left();
+}
+
+#[test]
+fn signals_end_it_in_order() {
+    let Some(place) = Place::new("signals_end_it_in_order") else { return };
+    for signal in [rustix::process::Signal::TERM, rustix::process::Signal::INT] {
+        place.ok(&place.words("mount", ""));
+        let pid = i32::try_from(place.live()["pid"].as_i64().unwrap()).unwrap();
+        let pid = rustix::process::Pid::from_raw(pid).unwrap();
+        rustix::process::kill_process(pid, signal).unwrap();
+        place.assert_nothing_left();
+    }
+}
+
+#[test]
+fn in_the_foreground_it_ends_with_the_command() {
+    let Some(place) = Place::new("in_the_foreground_it_ends_with_the_command") else { return };
+    for unmounts in [false, true] {
+        let mut command = place.sandbox.quietly(&place.words("mount", "--foreground")).spawn().unwrap();
+        wait_until(|| place.is_mounted() && place.at.join("long").exists());
+        read_all(&place.at);
+        if unmounts {
+            place.ok(&place.words("unmount", ""));
+        } else {
+            let pid = rustix::process::Pid::from_child(&command);
+            rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+        }
+        assert!(command.wait().unwrap().success());
+        place.assert_nothing_left();
+    }
+}
+
+#[test]
+fn mistakes_are_named_and_leave_nothing() {
+    let Some(place) = Place::new("mistakes_are_named_and_leave_nothing") else { return };
+    let no_image = place.sandbox.path("tree/long");
+    let (image, at) = (place.image.display().to_string(), place.at.display().to_string());
+    let cases = [
+        (format!("image mount {} {at}", no_image.display()), 1, "not an EROFS image"),
+        (format!("image mount {image}.missing {at}"), NOT_FOUND, "No such file"),
+        (format!("image mount {image} {at}.missing"), NOT_FOUND, "No such file"),
+        (format!("image mount {image} {image}"), USAGE, "is not a directory"),
+        (format!("image mount {image} {at} --memory 4K"), USAGE, "raise it with --memory"),
+        (format!("image mount {image} {at} --memory much"), USAGE, "--memory"),
+        (format!("image mount {image} {at} --trusted"), USAGE, "--kernel"),
+        (format!("image unmount {at}"), NOT_FOUND, "no image is mounted"),
+        ("image unmount /proc".to_string(), NOT_FOUND, "no image is mounted"),
+        (format!("image show --live {at}"), NOT_FOUND, "neither"),
+    ];
+    for (words, code, message) in cases {
+        let (found, said) = place.run(&words);
+        assert!(found == code && said.contains(message), "{words}: {found}, {said}");
+    }
+    place.assert_nothing_left();
+    place.ok(&place.words("mount", ""));
+    let (code, said) = place.run(&place.words("mount", ""));
+    assert!(code == BUSY && said.contains("already"), "{code}, {said}");
+    assert_eq!(place.folders(), 1);
+    place.ok(&place.words("unmount", ""));
+    place.assert_nothing_left();
+}
+
+#[test]
+fn the_kernel_mounts_what_was_checked() {
+    const TEST: &str = "the_kernel_mounts_what_was_checked";
+    let Some(place) = Place::new(TEST) else { return };
+    let (code, said) = place.run(&place.words("mount", "--kernel"));
+    if code != 0 && said.contains("no EROFS") {
+        skipped!("{TEST}: {said}");
+        return;
+    }
+    assert_eq!(code, 0, "{said}");
+    let mount = mounts::at(&place.at).unwrap().unwrap();
+    assert_eq!(mount.fs_type, "erofs");
+    read_all(&place.at);
+    place.ok(&place.words("unmount", ""));
+    place.assert_nothing_left();
+    // Zeroes where clusters are: the kernel would find out much later.
+    let mut bytes = fs::read(&place.image).unwrap();
+    let end = bytes.len();
+    bytes[end / 2..].fill(0xff);
+    fs::write(&place.image, bytes).unwrap();
+    let (code, said) = place.run(&place.words("mount", "--kernel"));
+    assert!(code == 1 && said.contains("corrupt") && !place.is_mounted(), "{code}, {said}");
+}
