@@ -193,7 +193,7 @@ def describe(live):
     lz4 = reads["in_place"] + reads["bounced"]
     in_place = f"{reads['in_place'] / lz4:.1%} in place" if lz4 else "no LZ4 beside or in place"
     pages = reads["temporary_pages"] / max(1, reads["clusters"])
-    over = live["peak_rss_bytes"] - live["budget"]["limit_bytes"]
+    over = live["server_peak_rss_bytes"] - live["budget"]["limit_bytes"]
     return (f"[{amplification:.3f} compressed bytes per byte asked, {pages:.2f} temporary pages a cluster, {in_place}, "
             f"peak memory budget {over / 2**20:+.1f} MiB]")
 

@@ -106,9 +106,22 @@ pub fn own_rss_bytes() -> Option<u64> {
     pages.checked_mul(rustix::param::page_size() as u64)
 }
 
+/// The most memory of the calling process that was in RAM at a time, bytes; `None` if the kernel does not say.
+pub fn own_peak_rss_bytes() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    peak.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_peak_is_no_less_than_what_is_there_now() {
+        let (now, peak) = (own_rss_bytes().unwrap(), own_peak_rss_bytes().unwrap());
+        assert!(now > 0 && peak >= now / 2, "{now} {peak}");
+    }
 
     #[test]
     fn a_child_is_found_killed_and_then_gone() {

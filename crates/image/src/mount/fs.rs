@@ -19,6 +19,8 @@ use std::io;
 use std::ops::ControlFlow;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 const FOREVER: Duration = Duration::from_secs(u32::MAX as u64);
@@ -51,6 +53,7 @@ pub(super) struct ImageFs {
     read_bytes: usize,
     open_unneeded: bool,
     opendir_unneeded: bool,
+    requests: Arc<AtomicU64>,
     /// Its peer is at its end when this file system has been dropped.
     _alive: UnixStream,
 }
@@ -62,8 +65,18 @@ impl ImageFs {
             read_bytes,
             open_unneeded: false,
             opendir_unneeded: false,
+            requests: Arc::default(),
             _alive: alive,
         }
+    }
+
+    /// Counts the kernel's requests, round trips of programs that use the mount.
+    pub(super) fn requests(&self) -> Arc<AtomicU64> {
+        self.requests.clone()
+    }
+
+    fn count(&self) {
+        self.requests.fetch_add(1, Ordering::Relaxed);
     }
 
     fn superblock(&self) -> &Superblock {
@@ -175,6 +188,7 @@ impl fuser::Filesystem for ImageFs {
     }
 
     fn lookup(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: fuser::ReplyEntry) {
+        self.count();
         if name.len() > NAME_BYTES_MAX {
             return reply.error(Errno::ENAMETOOLONG);
         }
@@ -190,6 +204,7 @@ impl fuser::Filesystem for ImageFs {
     }
 
     fn getattr(&self, _: &Request, number: INodeNo, _: Option<FileHandle>, reply: fuser::ReplyAttr) {
+        self.count();
         match self.attr(self.nid(number)) {
             Ok(attr) => reply.attr(&FOREVER, &attr),
             Err(e) => reply.error(errno(&e)),
@@ -197,6 +212,7 @@ impl fuser::Filesystem for ImageFs {
     }
 
     fn readlink(&self, _: &Request, number: INodeNo, reply: fuser::ReplyData) {
+        self.count();
         match self.node(number).and_then(|node| node.read_link()) {
             Ok(target) => reply.data(&target),
             Err(e) => reply.error(errno(&e)),
@@ -204,6 +220,7 @@ impl fuser::Filesystem for ImageFs {
     }
 
     fn open(&self, _: &Request, _: INodeNo, _: fuser::OpenFlags, reply: fuser::ReplyOpen) {
+        self.count();
         match self.open_unneeded {
             true => reply.error(Errno::ENOSYS),
             false => reply.opened(FileHandle(0), FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_NOFLUSH),
@@ -211,6 +228,7 @@ impl fuser::Filesystem for ImageFs {
     }
 
     fn opendir(&self, _: &Request, _: INodeNo, _: fuser::OpenFlags, reply: fuser::ReplyOpen) {
+        self.count();
         match self.opendir_unneeded {
             true => reply.error(Errno::ENOSYS),
             false => reply.opened(FileHandle(0), FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_CACHE_DIR),
@@ -228,6 +246,7 @@ impl fuser::Filesystem for ImageFs {
         _: Option<fuser::LockOwner>,
         reply: fuser::ReplyData,
     ) {
+        self.count();
         if size as usize > self.read_bytes {
             // Longer than was agreed on: a short answer would be taken for the end of the file.
             return reply.error(Errno::EINVAL);
@@ -249,6 +268,7 @@ impl fuser::Filesystem for ImageFs {
         offset: u64,
         mut reply: fuser::ReplyDirectory,
     ) {
+        self.count();
         let root = self.superblock().root_nid;
         let visited = self.entries(number, offset, |next, nid, kind, name| {
             let kind = attr::file_type(kind.unwrap_or(FileKind::Regular));
@@ -268,6 +288,7 @@ impl fuser::Filesystem for ImageFs {
         offset: u64,
         mut reply: fuser::ReplyDirectoryPlus,
     ) {
+        self.count();
         let visited = self.entries(number, offset, |next, nid, kind, name| {
             let (ttl, attr) = self.entry_attr(nid, kind);
             reply.add(attr.ino, next, name, &ttl, &attr, Generation(0))
@@ -279,6 +300,7 @@ impl fuser::Filesystem for ImageFs {
     }
 
     fn getxattr(&self, _: &Request, number: INodeNo, name: &OsStr, size: u32, reply: fuser::ReplyXattr) {
+        self.count();
         match self.node(number).and_then(|node| node.xattr(name.as_bytes())) {
             Ok(Some(value)) => reply_sized(&value, size, reply),
             Ok(None) => reply.error(Errno::NO_XATTR),
@@ -287,6 +309,7 @@ impl fuser::Filesystem for ImageFs {
     }
 
     fn listxattr(&self, request: &Request, number: INodeNo, size: u32, reply: fuser::ReplyXattr) {
+        self.count();
         match self.names(number, request.uid() == 0) {
             Ok(names) => reply_sized(&names, size, reply),
             Err(e) => reply.error(errno(&e)),
@@ -294,6 +317,7 @@ impl fuser::Filesystem for ImageFs {
     }
 
     fn statfs(&self, _: &Request, _: INodeNo, reply: fuser::ReplyStatfs) {
+        self.count();
         let superblock = self.superblock();
         let block_bytes = superblock.block_bytes();
         reply.statfs(superblock.blocks, 0, 0, superblock.inos, 0, block_bytes, 255, block_bytes);

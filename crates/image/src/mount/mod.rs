@@ -23,6 +23,8 @@ use std::ffi::OsString;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
 /// What the mount table shows after `fuse.` as the type.
@@ -98,6 +100,7 @@ pub struct Mount {
     _memory: ReplyMemory,
     threads: usize,
     read_bytes: usize,
+    requests: Arc<AtomicU64>,
 }
 
 impl Mount {
@@ -122,6 +125,7 @@ impl Mount {
         let (threads, read_bytes) = (memory.threads, memory.read_bytes);
         let (alive, ended) = UnixStream::pair().map_err(|e| SysError::io("making a pair of sockets", &e))?;
         let fs = ImageFs::new(image, read_bytes, alive);
+        let requests = fs.requests();
         let mut config = fuser::Config::default();
         config.n_threads = Some(threads);
         config.clone_fd = true;
@@ -134,7 +138,7 @@ impl Mount {
             // Only speed depends on it.
             let _ = fusedev::set_read_ahead(mounted.device(), options.kernel_read_ahead_kib);
         }
-        Ok(Mount { session: Some(session), mounted, ended, _memory: memory, threads, read_bytes })
+        Ok(Mount { session: Some(session), mounted, ended, _memory: memory, threads, read_bytes, requests })
     }
 
     /// How many threads answer requests.
@@ -145,6 +149,11 @@ impl Mount {
     /// The longest read request, bytes.
     pub fn read_bytes(&self) -> usize {
         self.read_bytes
+    }
+
+    /// How many requests the kernel has sent; goes on counting.
+    pub fn requests(&self) -> Arc<AtomicU64> {
+        self.requests.clone()
     }
 
     /// Readable when nothing is served any more, because somebody unmounted: for polling. See [`Mount::wait`].

@@ -40,6 +40,7 @@ fn text(report: &MountReport) -> String {
                 Human(budget.peak_bytes)
             ),
         ),
+        ("requests", report.requests.to_string()),
         ("waited for memory", format!("{} reads", budget.waits)),
         ("reads", format!("{}, {} failed", reads.reads, reads.errors)),
         ("asked", Human(reads.asked_bytes).to_string()),

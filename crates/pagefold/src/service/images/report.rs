@@ -5,6 +5,8 @@ use crate::service::report::BucketReport;
 use pagefold_image::{Image, ImageStats, ReadStats};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Everything about one mount.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -21,8 +23,12 @@ pub struct MountReport {
     pub threads: usize,
     /// The longest read request, bytes.
     pub max_read_bytes: usize,
+    /// Requests that the kernel has sent, of all kinds: round trips of programs that use the mount.
+    pub requests: u64,
     /// All memory of the server process that is in RAM.
     pub server_rss_bytes: Option<u64>,
+    /// The most that it was.
+    pub server_peak_rss_bytes: Option<u64>,
     /// The budget.
     pub budget: BudgetReport,
     /// What reading has cost.
@@ -127,9 +133,19 @@ impl LatencyReport {
     }
 }
 
+/// What of a mount is served, and how.
+pub struct Serving {
+    /// Threads that answer requests.
+    pub threads: usize,
+    /// The longest read request, bytes.
+    pub max_read_bytes: usize,
+    /// Requests that the kernel has sent so far.
+    pub requests: Arc<AtomicU64>,
+}
+
 impl MountReport {
     /// The figures of a mount now.
-    pub fn of(config: &MountConfig, image: &Image, threads: usize, max_read_bytes: usize) -> Self {
+    pub fn of(config: &MountConfig, image: &Image, serving: &Serving) -> Self {
         let ImageStats { reads, budget, cached_bytes, read_bytes, latency } = image.stats();
         let amplification = (reads.asked_bytes > 0).then(|| read_bytes as f64 / reads.asked_bytes as f64);
         MountReport {
@@ -137,9 +153,11 @@ impl MountReport {
             mount_point: config.mount_point.clone(),
             pid: std::process::id(),
             version: env!("CARGO_PKG_VERSION").to_string(),
-            threads,
-            max_read_bytes,
+            threads: serving.threads,
+            max_read_bytes: serving.max_read_bytes,
+            requests: serving.requests.load(Ordering::Relaxed),
             server_rss_bytes: pagefold_sys::pidfd::own_rss_bytes(),
+            server_peak_rss_bytes: pagefold_sys::pidfd::own_peak_rss_bytes(),
             budget: BudgetReport {
                 limit_bytes: budget.limit_bytes,
                 in_use_bytes: budget.in_use_bytes,

@@ -4,6 +4,7 @@
 //! threads that read ahead, and another mounts, gives its right up, and starts those that answer. Only the main
 //! thread keeps the right to unmount, and it reads nothing of the image: it waits for the end.
 
+use super::report::Serving;
 use super::state::MountState;
 use super::{MountConfig, MountReport};
 use crate::failure::{Exit, Failure, Outcome};
@@ -50,8 +51,11 @@ pub fn run(config: &MountConfig, dir: &DiskDir, line: Line) -> Outcome<()> {
     let teller = Teller {
         config: config.clone(),
         image,
-        threads: mount.threads(),
-        max_read_bytes: mount.read_bytes(),
+        serving: Serving {
+            threads: mount.threads(),
+            max_read_bytes: mount.read_bytes(),
+            requests: mount.requests(),
+        },
     };
     aside(|| {
         privileges::drop_capabilities()?;
@@ -154,15 +158,14 @@ fn wait_for_the_end(mount: &Mount, signals: &Termination, line: Line) -> Outcome
 struct Teller {
     config: MountConfig,
     image: Image,
-    threads: usize,
-    max_read_bytes: usize,
+    serving: Serving,
 }
 
 impl Answer for Teller {
     fn answer(&self, request: Request, _: &mut dyn FnMut(&PassProgress) -> bool) -> Response {
         match request {
             Request::Show {} => {
-                let report = MountReport::of(&self.config, &self.image, self.threads, self.max_read_bytes);
+                let report = MountReport::of(&self.config, &self.image, &self.serving);
                 Response::Mount(Box::new(report))
             }
             _ => {
