@@ -6,6 +6,9 @@
 #![allow(dead_code, reason = "every test file compiles this, and none uses all of it")]
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
+pub mod features;
+pub mod walk;
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -66,8 +69,8 @@ fn fixtures() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures")
 }
 
-/// An entry of the tree that all reference images hold.
-#[derive(Debug, Clone)]
+/// An entry of a tree.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
     /// From the root on, with a slash before it; the root itself is `/`.
     pub path: String,
@@ -109,7 +112,12 @@ struct Line {
 
 /// The tree that all reference images hold.
 pub fn manifest() -> Vec<Entry> {
-    let text = fs::read_to_string(fixtures().join("manifest.jsonl")).unwrap();
+    list("manifest.jsonl")
+}
+
+/// The entries of a list among the fixtures.
+fn list(name: &str) -> Vec<Entry> {
+    let text = fs::read_to_string(fixtures().join(name)).unwrap();
     let latin1 = |text: String| text.chars().map(|c| u8::try_from(u32::from(c)).unwrap()).collect();
     text.lines()
         .map(|line| serde_json::from_str::<Line>(line).unwrap())
