@@ -312,6 +312,14 @@ impl Core {
         }
     }
 
+    /// How many bytes there are from `at` to the end of what it lies on.
+    pub(crate) fn room_at(&self, at: Address) -> Result<u64, ImageError> {
+        match at.space {
+            Space::Metabox => Ok(self.space_end(at.space)?.saturating_sub(at.offset)),
+            Space::Device(_) => self.source.room_at(at),
+        }
+    }
+
     fn space_end(&self, space: Space) -> Result<u64, ImageError> {
         match (space, &self.metabox) {
             (Space::Metabox, Some(metabox)) => Ok(metabox.inode.size),

@@ -11,19 +11,23 @@
 //!
 //! It does not write images, and it keeps no globals: many images may be open in one process.
 
+pub mod check;
 mod clusters;
 mod core;
 mod error;
+pub mod extract;
 mod finding;
 pub mod format;
 mod image;
 pub mod mount;
 mod node;
+mod pieces;
 pub mod read;
 mod resolve;
 mod source;
 mod streams;
 pub mod survey;
+pub mod tar;
 pub mod walk;
 
 pub use clusters::{BUCKETS, ReadStats};

@@ -70,6 +70,12 @@ impl Source {
         at.space != Space::Device(0) || !self.windows.iter().any(|window| window.contains(at.offset))
     }
 
+    /// How many bytes there are from `at` to the end of its device.
+    pub(crate) fn room_at(&self, at: Address) -> Result<u64, ImageError> {
+        let (medium, offset) = self.resolve(at)?;
+        Ok(medium.len_bytes().saturating_sub(offset))
+    }
+
     fn read_medium(
         &self,
         medium: &dyn Backing,

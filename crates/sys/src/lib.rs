@@ -8,6 +8,7 @@
 //!
 //! It holds no policy: it does not decide what to lock, drop or signal.
 
+pub mod beneath;
 pub mod blockdev;
 pub mod blockuse;
 pub mod cpu;

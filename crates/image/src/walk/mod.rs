@@ -90,6 +90,12 @@ pub struct Walked {
     pub ended_early: bool,
 }
 
+/// Whether `path` is one of `wanted`, below one, or on the way to one; all are if there are none. Paths begin with `/`.
+pub fn is_among(path: &[u8], wanted: &[Vec<u8>]) -> bool {
+    let below = |a: &[u8], b: &[u8]| a.strip_prefix(b).is_some_and(|rest| matches!(rest, [] | [b'/', ..]));
+    wanted.is_empty() || wanted.iter().any(|w| w == b"/" || below(path, w) || below(w, path))
+}
+
 /// Walks from the root.
 pub fn walk(image: &Image, limits: &Limits, visitor: &mut dyn Visitor) -> Result<Walked, ImageError> {
     walk_from(&image.root()?, b"/", limits, visitor)

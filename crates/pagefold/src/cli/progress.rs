@@ -1,4 +1,4 @@
-//! How far a pass is, as a bar on a terminal.
+//! How far a pass, or a walk over an image, is, as a bar on a terminal.
 
 use crate::cli::chart;
 use crate::service::parked::PassProgress;
@@ -41,6 +41,36 @@ impl PassBar {
     /// Takes the bar away.
     pub fn end(&self) {
         self.bar.finish_and_clear();
+    }
+}
+
+/// The same for a number of files, of how many the image says there are.
+pub struct FilesBar(PassBar);
+
+impl FilesBar {
+    /// A bar that appears with the first progress it is shown, if it is wanted.
+    pub fn new(wanted: bool) -> Self {
+        FilesBar(PassBar::new(wanted))
+    }
+
+    /// Shows how far it is; `of` is 0 if nobody knows.
+    pub fn show(&mut self, files: u64, of: u64, bytes: u64) {
+        if std::mem::take(&mut self.0.wanted) {
+            self.0.bar.set_draw_target(ProgressDrawTarget::stderr());
+            self.0.bar.reset_elapsed();
+        }
+        let template = if of > 0 { RUNNING } else { WAITING };
+        if let Ok(style) = ProgressStyle::with_template(template) {
+            self.0.bar.set_style(style.progress_chars("##-"));
+        }
+        self.0.bar.set_length(of.max(files));
+        self.0.bar.set_position(files);
+        self.0.bar.set_message(format!("{} files, {}", chart::count(files), Human(bytes)));
+    }
+
+    /// Takes the bar away.
+    pub fn end(&self) {
+        self.0.end();
     }
 }
 

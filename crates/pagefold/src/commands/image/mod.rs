@@ -11,8 +11,12 @@
 //! | `live` | what the server of a mounted image says of itself |
 //! | `overview` | what `show` says of an image and of a file, as JSON and as text |
 //! | `findings` | what is wrong, for people and in JSON |
+//! | `tar` | `extract --tar` |
 
 mod cat;
+mod check;
+mod extract;
+mod findings;
 mod kernel;
 mod list;
 mod live;
@@ -21,6 +25,7 @@ mod names;
 mod open;
 mod overview;
 mod show;
+mod tar;
 mod unmount;
 
 use crate::failure::Outcome;
@@ -55,6 +60,19 @@ pub enum ImageCommand {
     /// With --live: what the server of a mounted image does, and what that costs. IMAGE is then the image or
     /// the directory that it is mounted on.
     Show(show::ShowArgs),
+    /// Extract an image into a directory, or as a tar archive
+    ///
+    /// Files are made beneath DIR and nowhere else, whatever the image says; symbolic links are made and never
+    /// followed. Files get their mode and times, and as root their owners. A file that fails does not
+    /// keep the others back: it is left out, told, and the exit code is 1. Ctrl-C ends it early; then files that are
+    /// there are complete.
+    Extract(extract::ExtractArgs),
+    /// Check an image: read and decode everything in it
+    ///
+    /// Looks at the super block, every inode, directory and attribute, and decodes the contents of every file. It goes on
+    /// after something wrong. Exit code 0: nothing is wrong (there may be warnings); 1: something is, or the image
+    /// could not be opened.
+    Check(check::CheckArgs),
 }
 
 /// Runs the command.
@@ -65,5 +83,7 @@ pub fn run(command: &ImageCommand) -> Outcome<()> {
         ImageCommand::List(args) => list::run(args),
         ImageCommand::Cat(args) => cat::run(args),
         ImageCommand::Show(args) => show::run(args),
+        ImageCommand::Extract(args) => extract::run(args),
+        ImageCommand::Check(args) => check::run(args),
     }
 }

@@ -1,0 +1,141 @@
+//! Owner, attributes, mode and time, in the order in which one does not undo another.
+//!
+//! A change of owner clears set-id bits and capabilities, so it is first. Attributes of users need the right to write, which the
+//! mode may take away, so they come before it; access control lists contain the mode, so they come after it. The time is last.
+
+use super::Shared;
+use crate::Node;
+use crate::finding::with_causes;
+use crate::read::FileKind;
+use crate::read::xattr::Xattr;
+use pagefold_sys::SysError;
+use pagefold_sys::beneath::{self, Folder};
+use std::fs::File;
+use std::sync::atomic::Ordering;
+
+/// Bits of a mode that let others act as the owner.
+const SET_ID: u16 = 0o6000;
+
+fn said(error: SysError) -> String {
+    error.to_string()
+}
+
+/// Something with a descriptor, or a name: what is set on it is the same.
+trait Dressed {
+    fn owner(&self, uid: u32, gid: u32) -> Result<(), SysError>;
+    fn mode(&self, mode: u16) -> Result<(), SysError>;
+    fn time(&self, seconds: i64, nanoseconds: u32) -> Result<(), SysError>;
+    fn xattr(&self, name: &[u8], value: &[u8]) -> Result<(), SysError>;
+}
+
+impl<T: std::os::fd::AsFd> Dressed for T {
+    fn owner(&self, uid: u32, gid: u32) -> Result<(), SysError> {
+        beneath::set_owner(self, uid, gid)
+    }
+    fn mode(&self, mode: u16) -> Result<(), SysError> {
+        beneath::set_mode(self, mode)
+    }
+    fn time(&self, seconds: i64, nanoseconds: u32) -> Result<(), SysError> {
+        beneath::set_time(self, seconds, nanoseconds)
+    }
+    fn xattr(&self, name: &[u8], value: &[u8]) -> Result<(), SysError> {
+        beneath::set_xattr(self, name, value)
+    }
+}
+
+/// What is not opened: a symbolic link or a special file.
+struct Named<'a> {
+    folder: &'a Folder,
+    name: &'a [u8],
+    is_link: bool,
+}
+
+impl Dressed for Named<'_> {
+    fn owner(&self, uid: u32, gid: u32) -> Result<(), SysError> {
+        self.folder.set_owner_of(self.name, uid, gid)
+    }
+    fn mode(&self, mode: u16) -> Result<(), SysError> {
+        if self.is_link { Ok(()) } else { self.folder.set_mode_of(self.name, mode) }
+    }
+    fn time(&self, seconds: i64, nanoseconds: u32) -> Result<(), SysError> {
+        self.folder.set_time_of(self.name, seconds, nanoseconds)
+    }
+    fn xattr(&self, name: &[u8], value: &[u8]) -> Result<(), SysError> {
+        self.folder.set_xattr_of(self.name, name, value)
+    }
+}
+
+/// The mode that a new file may be made with, so that nothing needs to be set if the mask takes nothing away.
+pub(super) fn creation_mode(node: &Node) -> u16 {
+    match node.inode().xattr_bytes {
+        0 => node.inode().mode & 0o777,
+        _ => 0o600,
+    }
+}
+
+/// A file that was made with [`creation_mode`].
+pub(super) fn file(file: &File, node: &Node, shared: &Shared<'_>) -> Result<(), String> {
+    let mode = node.inode().mode & 0o7777;
+    let made = creation_mode(node) & !shared.umask;
+    dress(file, node, shared, Some(made) != Some(mode))
+}
+
+/// A directory.
+pub(super) fn folder(folder: &Folder, node: &Node, shared: &Shared<'_>) -> Result<(), String> {
+    dress(folder, node, shared, true)
+}
+
+/// A symbolic link or a special file.
+pub(super) fn named(folder: &Folder, name: &[u8], node: &Node, shared: &Shared<'_>) -> Result<(), String> {
+    let is_link = node.kind() == FileKind::Symlink;
+    dress(&Named { folder, name, is_link }, node, shared, true)
+}
+
+fn dress(target: &impl Dressed, node: &Node, shared: &Shared<'_>, set_mode: bool) -> Result<(), String> {
+    let (inode, options) = (node.inode(), shared.options);
+    if options.owners && shared.root && Some((inode.uid, inode.gid)) != shared.made_as {
+        target.owner(inode.uid, inode.gid).map_err(said)?;
+    }
+    let (lists, plain) = xattrs(node, shared)?;
+    for xattr in &plain {
+        target.xattr(&xattr.name, &xattr.value).map_err(|e| xattr_failed(xattr, &e))?;
+    }
+    if set_mode && node.kind() != FileKind::Symlink {
+        target.mode(mode(node, shared)).map_err(said)?;
+    }
+    for xattr in &lists {
+        target.xattr(&xattr.name, &xattr.value).map_err(|e| xattr_failed(xattr, &e))?;
+    }
+    if options.times {
+        target.time(inode.mtime.seconds, inode.mtime.nanoseconds).map_err(said)?;
+    }
+    Ok(())
+}
+
+fn xattr_failed(xattr: &Xattr, error: &SysError) -> String {
+    format!("attribute '{}': {error}", xattr.name.escape_ascii())
+}
+
+/// The permissions that are set: without set-id bits unless asked for.
+fn mode(node: &Node, shared: &Shared<'_>) -> u16 {
+    let mode = node.inode().mode & 0o7777;
+    if mode & SET_ID == 0 || shared.options.privileged {
+        return mode;
+    }
+    shared.skipped_set_id.fetch_add(1, Ordering::Relaxed);
+    mode & !SET_ID
+}
+
+/// The attributes that are set: access control lists, and others.
+fn xattrs(node: &Node, shared: &Shared<'_>) -> Result<(Vec<Xattr>, Vec<Xattr>), String> {
+    if !shared.options.xattrs || node.inode().xattr_bytes == 0 {
+        return Ok((Vec::new(), Vec::new()));
+    }
+    let all = node.xattrs().map_err(|e| with_causes(&e))?;
+    let (allowed, left): (Vec<_>, Vec<_>) = all.into_iter().partition(|xattr| {
+        let system = xattr.name.starts_with(b"security.") || xattr.name.starts_with(b"trusted.");
+        !system || shared.options.privileged
+    });
+    shared.skipped_xattrs.fetch_add(left.len() as u64, Ordering::Relaxed);
+    Ok(allowed.into_iter().partition(|xattr| xattr.name.starts_with(b"system.")))
+}

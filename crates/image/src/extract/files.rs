@@ -1,0 +1,203 @@
+//! Files: what workers do, and the queue that they take it from.
+//!
+//! The queue is bounded; when it is full the walking thread does a task itself, so it counts as one of the threads. A small file is
+//! one task, and five system calls at most: make, write, mode if the mask took something away, time, close. A large one is
+//! made by the walking thread and written in parts; whoever lets go of it last finishes it. A file whose contents cannot be had
+//! is removed: what is there is right.
+
+use super::place::Place;
+use super::{Shared, dress};
+use crate::finding::with_causes;
+use crate::{Finding, Node, pieces};
+use std::collections::VecDeque;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+/// Bytes read and written at a time.
+const BUFFER_BYTES: usize = 1 << 20;
+/// Files longer than this are written in parts of this many bytes, by all workers.
+pub(super) const PART_BYTES: u64 = 8 << 20;
+/// Tasks in the queue, for each worker.
+const QUEUED: usize = 128;
+
+/// Something to do.
+pub(super) enum Task {
+    /// All of a file.
+    Whole { place: Arc<Place>, name: Box<[u8]>, path: Box<[u8]>, node: Node },
+    /// A range of one that was made.
+    Part { file: Arc<Open>, start: u64, end: u64 },
+}
+
+/// A file that was made and is being filled.
+pub(super) struct Open {
+    pub(super) file: File,
+    pub(super) node: Node,
+    pub(super) place: Arc<Place>,
+    pub(super) name: Box<[u8]>,
+    pub(super) path: Box<[u8]>,
+    pub(super) failed: AtomicBool,
+}
+
+impl Open {
+    /// Lets go of it; whoever is last finishes it.
+    pub(super) fn release(self: Arc<Self>, shared: &Shared<'_>) {
+        let Some(open) = Arc::into_inner(self) else { return };
+        if open.failed.into_inner() {
+            // Other names of it stay, and the finding says so.
+            let _ = open.place.folder.remove(&open.name);
+        } else if let Err(what) = dress::file(&open.file, &open.node, shared) {
+            shared.finding(Finding::error(&open.path, None, what));
+        }
+        open.place.release(shared);
+    }
+}
+
+/// Tasks that wait for a worker.
+pub(super) struct Queue {
+    inner: Mutex<Waiting>,
+    changed: Condvar,
+    capacity: usize,
+}
+
+#[derive(Default)]
+struct Waiting {
+    tasks: VecDeque<Task>,
+    closed: bool,
+}
+
+impl Queue {
+    pub(super) fn new(jobs: usize) -> Self {
+        Queue { inner: Mutex::default(), changed: Condvar::new(), capacity: jobs.max(1) * QUEUED }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Waiting> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds a task, or gives it back if there is no room.
+    pub(super) fn push(&self, task: Task) -> Option<Task> {
+        let mut waiting = self.lock();
+        if waiting.tasks.len() >= self.capacity {
+            return Some(task);
+        }
+        waiting.tasks.push_back(task);
+        drop(waiting);
+        self.changed.notify_one();
+        None
+    }
+
+    /// A task, if there is one.
+    pub(super) fn try_next(&self) -> Option<Task> {
+        self.lock().tasks.pop_front()
+    }
+
+    fn next(&self) -> Option<Task> {
+        let mut waiting = self.lock();
+        loop {
+            if let Some(task) = waiting.tasks.pop_front() {
+                return Some(task);
+            }
+            if waiting.closed {
+                return None;
+            }
+            waiting = self.changed.wait(waiting).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+/// Lets the workers end when they have done what is queued, however the walk ended.
+pub(super) struct CloseOnDrop<'a>(pub(super) &'a Queue);
+
+impl Drop for CloseOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.lock().closed = true;
+        self.0.changed.notify_all();
+    }
+}
+
+/// What a worker does.
+pub(super) fn work(queue: &Queue, shared: &Shared<'_>) {
+    let mut buffer = buffer();
+    while let Some(task) = queue.next() {
+        run(task, &mut buffer, shared);
+    }
+}
+
+/// Working memory of one worker.
+pub(super) fn buffer() -> Vec<u8> {
+    vec![0; BUFFER_BYTES]
+}
+
+/// Does a task. If everything is to end, it lets go of what it holds.
+pub(super) fn run(task: Task, buffer: &mut [u8], shared: &Shared<'_>) {
+    match task {
+        Task::Whole { place, name, path, node } => {
+            if !shared.stopped()
+                && let Err(what) = whole(&place, &name, &node, buffer, shared)
+            {
+                shared.finding(Finding::error(&path, None, what));
+            }
+            place.release(shared);
+        }
+        Task::Part { file, start, end } => {
+            if let Err(what) = write(&file.file, &file.node, start..end, buffer, shared)
+                && !file.failed.swap(true, Ordering::Relaxed)
+                && !shared.stopped()
+            {
+                shared.finding(Finding::error(&file.path, None, what));
+            }
+            file.release(shared);
+        }
+    }
+}
+
+fn whole(
+    place: &Place,
+    name: &[u8],
+    node: &Node,
+    buffer: &mut [u8],
+    shared: &Shared<'_>,
+) -> Result<(), String> {
+    let made = place.folder.make_file(name, dress::creation_mode(node)).map_err(|e| e.to_string())?;
+    shared.files.fetch_add(1, Ordering::Relaxed);
+    let filled = write(&made, node, 0..node.len_bytes(), buffer, shared);
+    if let Err(what) = filled {
+        shared.files.fetch_sub(1, Ordering::Relaxed);
+        // What it would leave is no file of the image.
+        let _ = place.folder.remove(name);
+        return if shared.stopped() { Ok(()) } else { Err(what) };
+    }
+    dress::file(&made, node, shared)
+}
+
+/// Writes a range of a file's contents, holes left out. A hole at the end of the file gives it its length.
+fn write(
+    file: &File,
+    node: &Node,
+    range: std::ops::Range<u64>,
+    buffer: &mut [u8],
+    shared: &Shared<'_>,
+) -> Result<(), String> {
+    let mut at = range.start;
+    while at < range.end {
+        if shared.stopped() {
+            return Err("interrupted".to_string());
+        }
+        let piece = pieces::next(node, at, range.end, buffer.len() as u64).map_err(|e| with_causes(&e))?;
+        if piece.hole && piece.end == node.len_bytes() {
+            file.set_len(piece.end).map_err(|e| format!("setting its length: {e}"))?;
+        } else if !piece.hole {
+            let bytes = &mut buffer[..(piece.end - at) as usize];
+            if !shared.budget.take_bytes(bytes.len() as u64) {
+                return Err("more than the limit".to_string());
+            }
+            let n = node.read_at(at, bytes).map_err(|e| with_causes(&e))?;
+            file.write_all_at(&bytes[..n], at).map_err(|e| format!("writing {n} bytes: {e}"))?;
+            shared.bytes.fetch_add(n as u64, Ordering::Relaxed);
+        }
+        at = piece.end;
+    }
+    Ok(())
+}

@@ -1,0 +1,254 @@
+//! The tree: directories, links and special files, made on the walk; files are handed to the workers.
+
+use super::files::{self, Open, PART_BYTES, Queue, Task};
+use super::place::Place;
+use super::{Progress, Shared, dress};
+use crate::finding::with_causes;
+use crate::read::FileKind;
+use crate::walk::{self, Link, Visit, Visitor};
+use crate::{Finding, Image};
+use pagefold_sys::SysError;
+use pagefold_sys::beneath::{Folder, Special};
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// Time between two reports of progress.
+const TELL_EVERY: Duration = Duration::from_millis(50);
+
+/// What only the walking thread counts.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Counted {
+    pub(super) links: u64,
+    pub(super) skipped_devices: u64,
+}
+
+/// Makes the tree.
+pub(super) struct Tree<'a> {
+    shared: &'a Shared<'a>,
+    queue: &'a Queue,
+    paths: &'a [Vec<u8>],
+    progress: &'a dyn Fn(Progress),
+    of_files: u64,
+    /// The directories from the target to the one that is being filled.
+    stack: Vec<Arc<Place>>,
+    counted: Counted,
+    told: Instant,
+    buffer: Vec<u8>,
+}
+
+impl<'a> Tree<'a> {
+    pub(super) fn new(
+        image: &Image,
+        root: Arc<Place>,
+        paths: &'a [Vec<u8>],
+        shared: &'a Shared<'a>,
+        queue: &'a Queue,
+        progress: &'a dyn Fn(Progress),
+    ) -> Self {
+        let of_files = image.superblock().inos;
+        let (counted, told, buffer) = (Counted::default(), Instant::now(), files::buffer());
+        Tree { shared, queue, paths, progress, of_files, stack: vec![root], counted, told, buffer }
+    }
+
+    /// Helps the workers with what is left, and lets go of the directories.
+    pub(super) fn end(mut self) -> Counted {
+        while let Some(place) = self.stack.pop() {
+            place.release(self.shared);
+        }
+        while let Some(task) = self.queue.try_next() {
+            files::run(task, &mut self.buffer, self.shared);
+            self.tell();
+        }
+        self.counted
+    }
+
+    fn tell(&mut self) {
+        if self.told.elapsed() >= TELL_EVERY {
+            self.told = Instant::now();
+            let (files, bytes) = (&self.shared.files, &self.shared.bytes);
+            let (files, bytes) = (files.load(Ordering::Relaxed), bytes.load(Ordering::Relaxed));
+            (self.progress)(Progress { files, bytes, of_files: self.of_files });
+        }
+    }
+
+    /// Whether one may go on.
+    fn go_on(&mut self) -> ControlFlow<()> {
+        self.tell();
+        if self.shared.stopped() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    }
+
+    fn failed(&self, path: &[u8], what: impl ToString) {
+        self.shared.finding(Finding::error(path, None, what.to_string()));
+    }
+
+    /// Hands a task to the workers, or does it.
+    fn give(&mut self, task: Task) {
+        if let Some(task) = self.queue.push(task) {
+            files::run(task, &mut self.buffer, self.shared);
+            self.tell();
+        }
+    }
+
+    /// Makes room for what has this name.
+    fn clear(&self, folder: &Folder, name: &[u8]) -> Result<(), SysError> {
+        if self.shared.options.overwrite { folder.remove(name) } else { Ok(()) }
+    }
+
+    fn make_folder(&self, above: &Folder, name: &[u8]) -> Result<Folder, SysError> {
+        match above.make_folder(name) {
+            Err(e) if e.errno == libc_eexist() && self.shared.options.overwrite => above.open_folder(name),
+            made => made,
+        }
+    }
+
+    fn regular(&mut self, place: &Arc<Place>, visit: &Visit<'_>) -> Result<(), String> {
+        self.clear(&place.folder, visit.name).map_err(|e| e.to_string())?;
+        let (name, path) = (visit.name.into(), visit.path.into());
+        let (node, len) = (visit.node.clone(), visit.node.len_bytes());
+        if len <= PART_BYTES && node.inode().nlink == 1 {
+            self.give(Task::Whole { place: place.clone(), name, path, node });
+            return Ok(());
+        }
+        let mode = dress::creation_mode(&node);
+        let file = place.folder.make_file(visit.name, mode).map_err(|e| e.to_string())?;
+        self.shared.files.fetch_add(1, Ordering::Relaxed);
+        let set = if len > PART_BYTES { file.set_len(len) } else { Ok(()) };
+        let failed = AtomicBool::new(set.is_err());
+        let open = Arc::new(Open { file, node, place: place.clone(), name, path, failed });
+        let mut start = 0;
+        // Holes are passed over here, so that a file of nothing else is not cut into a million parts.
+        while start < len && set.is_ok() && !self.shared.stopped() {
+            match open.node.extent_at(start) {
+                Ok(Some(extent)) if extent.place == crate::read::Place::Hole && extent.end() < len => {
+                    start = extent.end();
+                }
+                Ok(_) => {
+                    let end = start.saturating_add(PART_BYTES).min(len);
+                    self.give(Task::Part { file: open.clone(), start, end });
+                    start = end;
+                }
+                Err(error) => {
+                    open.failed.store(true, Ordering::Relaxed);
+                    self.failed(visit.path, with_causes(&error));
+                    break;
+                }
+            }
+        }
+        open.release(self.shared);
+        set.map_err(|e| format!("setting its length of {len} bytes: {e}"))
+    }
+
+    fn link(&mut self, place: &Place, visit: &Visit<'_>, first: &[u8]) -> Result<(), String> {
+        let split = first.iter().rposition(|&b| b == b'/').unwrap_or_default();
+        let (above, old) = (&first[..split], &first[split + 1..]);
+        self.clear(&place.folder, visit.name).map_err(|e| e.to_string())?;
+        let here = visit.path.len().checked_sub(visit.name.len() + 1).map(|end| &visit.path[..end]);
+        let made = match (self.stack.first(), above) {
+            _ if Some(above) == here => place.folder.make_link(visit.name, &place.folder, old),
+            (Some(root), [b'/', above @ ..]) => {
+                let folder = root.folder.open_folder(above);
+                folder.and_then(|from| place.folder.make_link(visit.name, &from, old))
+            }
+            (Some(root), _) => place.folder.make_link(visit.name, &root.folder, old),
+            (None, _) => return Ok(()),
+        };
+        let shown = first.escape_ascii();
+        made.map_err(|e| format!("another name of '{shown}': {e}"))?;
+        self.counted.links += 1;
+        Ok(())
+    }
+
+    /// A symbolic link or a special file.
+    fn other(&mut self, place: &Place, visit: &Visit<'_>) -> Result<(), String> {
+        let node = visit.node;
+        let device = node.inode().device.map_or((0, 0), |d| (d.major, d.minor));
+        let special = match node.kind() {
+            FileKind::Fifo => Some(Special::Fifo),
+            FileKind::Socket => Some(Special::Socket),
+            FileKind::CharDevice => Some(Special::CharDevice(device.0, device.1)),
+            FileKind::BlockDevice => Some(Special::BlockDevice(device.0, device.1)),
+            _ => None,
+        };
+        if matches!(special, Some(Special::CharDevice(..) | Special::BlockDevice(..)))
+            && !self.shared.options.privileged
+        {
+            self.counted.skipped_devices += 1;
+            return Ok(());
+        }
+        self.clear(&place.folder, visit.name).map_err(|e| e.to_string())?;
+        match special {
+            Some(special) => place.folder.make_special(visit.name, special).map_err(|e| e.to_string())?,
+            None => {
+                let target = node.read_link().map_err(|e| with_causes(&e))?;
+                place.folder.make_symlink(visit.name, &target).map_err(|e| e.to_string())?;
+            }
+        }
+        self.shared.files.fetch_add(1, Ordering::Relaxed);
+        dress::named(&place.folder, visit.name, node, self.shared)
+    }
+}
+
+/// The number of "file exists", which is the same on every Linux.
+fn libc_eexist() -> i32 {
+    rustix::io::Errno::EXIST.raw_os_error()
+}
+
+impl Visitor for Tree<'_> {
+    fn wants(&mut self, path: &[u8]) -> bool {
+        walk::is_among(path, self.paths)
+    }
+
+    fn enter(&mut self, visit: &Visit<'_>) -> ControlFlow<(), bool> {
+        if visit.depth == 0 {
+            return ControlFlow::Continue(true);
+        }
+        self.go_on().map_continue(|()| ()).map_break(|()| ())?;
+        let Some(above) = self.stack.last().cloned() else { return ControlFlow::Continue(false) };
+        if !self.shared.budget.take_file() {
+            return ControlFlow::Break(());
+        }
+        match self.make_folder(&above.folder, visit.name) {
+            Ok(folder) => {
+                self.shared.files.fetch_add(1, Ordering::Relaxed);
+                self.stack.push(Place::within(&above, folder, visit.node, visit.path));
+            }
+            Err(error) => self.failed(visit.path, error),
+        }
+        let entered = self.stack.last().is_some_and(|top| !Arc::ptr_eq(top, &above));
+        above.release(self.shared);
+        ControlFlow::Continue(entered)
+    }
+
+    fn leave(&mut self, visit: &Visit<'_>, _directories: u64) -> ControlFlow<()> {
+        if visit.depth > 0
+            && let Some(place) = self.stack.pop()
+        {
+            place.release(self.shared);
+        }
+        ControlFlow::Continue(())
+    }
+
+    fn file(&mut self, visit: &Visit<'_>) -> ControlFlow<()> {
+        self.go_on()?;
+        let Some(place) = self.stack.last().cloned() else { return ControlFlow::Continue(()) };
+        if !self.shared.budget.take_file() {
+            return ControlFlow::Break(());
+        }
+        let done = match (visit.link, visit.node.kind()) {
+            (Link::Again(Some(first)), _) => self.link(&place, visit, first),
+            (_, FileKind::Regular) => self.regular(&place, visit),
+            _ => self.other(&place, visit),
+        };
+        if let Err(what) = done {
+            self.failed(visit.path, what);
+        }
+        place.release(self.shared);
+        ControlFlow::Continue(())
+    }
+
+    fn finding(&mut self, finding: Finding) {
+        self.shared.finding(finding);
+    }
+}

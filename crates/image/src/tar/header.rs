@@ -1,0 +1,171 @@
+//! A member's header: a ustar block, and before it, where that has no room or no exact form, pax records.
+
+use crate::Node;
+use crate::read::FileKind;
+use crate::read::xattr::Xattr;
+use std::io::{self, Write};
+
+/// Headers and data come in blocks of this many bytes.
+pub(super) const BLOCK_BYTES: usize = 512;
+/// The largest number of eleven octal digits.
+const MAX_OCTAL_11: u64 = 0o777_7777_7777;
+/// The largest number of seven octal digits.
+const MAX_OCTAL_7: u64 = 0o777_7777;
+
+/// A path of the image as the name of a member: relative, a slash behind directories, `./` for the root.
+pub(super) fn member_name(path: &[u8], is_directory: bool) -> Vec<u8> {
+    let path = path.strip_prefix(b"/").unwrap_or(path);
+    let mut name = if path.is_empty() { b".".to_vec() } else { path.to_vec() };
+    if is_directory {
+        name.push(b'/');
+    }
+    name
+}
+
+/// A header that is being made.
+pub(super) struct Header {
+    block: [u8; BLOCK_BYTES],
+    records: Vec<u8>,
+}
+
+impl Header {
+    /// What the inode says. `is_hard_link`: a further name of `target`.
+    pub(super) fn of(node: &Node, name: &[u8], target: Option<&[u8]>, is_hard_link: bool) -> Self {
+        let inode = node.inode();
+        let mut header = Header { block: [0; BLOCK_BYTES], records: Vec::new() };
+        header.name(name);
+        header.octal(100..108, u64::from(inode.mode & 0o7777));
+        header.number(108..116, "uid", u64::from(inode.uid));
+        header.number(116..124, "gid", u64::from(inode.gid));
+        header.time(inode.mtime.seconds, inode.mtime.nanoseconds);
+        header.block[156] = match inode.kind {
+            _ if is_hard_link => b'1',
+            FileKind::Regular | FileKind::Socket => b'0',
+            FileKind::Symlink => b'2',
+            FileKind::CharDevice => b'3',
+            FileKind::BlockDevice => b'4',
+            FileKind::Directory => b'5',
+            FileKind::Fifo => b'6',
+        };
+        if let Some(target) = target {
+            header.text(157..257, "linkpath", target);
+        }
+        header.block[257..265].copy_from_slice(b"ustar\x0000");
+        if let Some(device) = inode.device {
+            header.octal(329..337, u64::from(device.major));
+            header.octal(337..345, u64::from(device.minor));
+        }
+        header
+    }
+
+    fn name(&mut self, name: &[u8]) {
+        self.text(0..100, "path", name);
+    }
+
+    /// A field, and a record if it does not fit.
+    fn text(&mut self, field: std::ops::Range<usize>, key: &str, value: &[u8]) {
+        let len = value.len().min(field.len());
+        self.block[field.start..field.start + len].copy_from_slice(&value[..len]);
+        if value.len() > field.len() {
+            self.record(key.as_bytes(), value);
+        }
+    }
+
+    fn octal(&mut self, field: std::ops::Range<usize>, value: u64) {
+        let digits = field.len() - 1;
+        let text = format!("{value:0digits$o}");
+        if text.len() == digits {
+            self.block[field.start..field.end - 1].copy_from_slice(text.as_bytes());
+        }
+    }
+
+    /// A number of seven digits, or a record.
+    fn number(&mut self, field: std::ops::Range<usize>, key: &str, value: u64) {
+        match value {
+            0..=MAX_OCTAL_7 => self.octal(field, value),
+            _ => {
+                self.octal(field, 0);
+                self.record(key.as_bytes(), value.to_string().as_bytes());
+            }
+        }
+    }
+
+    /// The time; a record if it is not a number of whole seconds since 1970.
+    fn time(&mut self, seconds: i64, nanoseconds: u32) {
+        let whole = u64::try_from(seconds).unwrap_or(0).min(MAX_OCTAL_11);
+        self.octal(136..148, whole);
+        if nanoseconds == 0 && i64::try_from(whole) == Ok(seconds) {
+            return;
+        }
+        // Before 1970 the fraction counts back from the next second: -1 s and 250 ms are -0.75.
+        let text = match (seconds < 0, nanoseconds) {
+            (_, 0) => seconds.to_string(),
+            (false, _) => format!("{seconds}.{nanoseconds:09}"),
+            (true, _) => {
+                format!("-{}.{:09}", seconds.unsigned_abs() - 1, 1_000_000_000 - nanoseconds)
+            }
+        };
+        self.record(b"mtime", text.as_bytes());
+    }
+
+    /// An extended attribute, as GNU tar and others write them.
+    pub(super) fn xattr(&mut self, xattr: &Xattr) {
+        self.record(&[b"SCHILY.xattr.", xattr.name.as_slice()].concat(), &xattr.value);
+    }
+
+    /// Marks it as a sparse file of GNU's format 1.0.
+    pub(super) fn sparse(&mut self, name: &[u8], real_bytes: u64) {
+        self.record(b"GNU.sparse.major", b"1");
+        self.record(b"GNU.sparse.minor", b"0");
+        self.record(b"GNU.sparse.name", name);
+        self.record(b"GNU.sparse.realsize", real_bytes.to_string().as_bytes());
+    }
+
+    /// A pax record: its own length in decimal digits, a space, key, `=`, value, newline.
+    fn record(&mut self, key: &[u8], value: &[u8]) {
+        let rest = key.len() + value.len() + 3;
+        let mut digits = 1;
+        while (rest + digits).to_string().len() > digits {
+            digits += 1;
+        }
+        self.records.extend_from_slice((rest + digits).to_string().as_bytes());
+        self.records.push(b' ');
+        self.records.extend_from_slice(key);
+        self.records.push(b'=');
+        self.records.extend_from_slice(value);
+        self.records.push(b'\n');
+    }
+
+    /// Writes it, for `len_bytes` of data.
+    pub(super) fn write(mut self, out: &mut impl Write, len_bytes: u64) -> io::Result<()> {
+        if len_bytes > MAX_OCTAL_11 {
+            self.octal(124..136, 0);
+            self.record(b"size", len_bytes.to_string().as_bytes());
+        } else {
+            self.octal(124..136, len_bytes);
+        }
+        if !self.records.is_empty() {
+            let mut pax = Header { block: [0; BLOCK_BYTES], records: Vec::new() };
+            pax.block[..13].copy_from_slice(b"PaxHeaders/./");
+            for field in [100..108, 108..116, 116..124, 136..148] {
+                pax.octal(field, 0);
+            }
+            pax.octal(124..136, self.records.len() as u64);
+            pax.block[156] = b'x';
+            pax.block[257..265].copy_from_slice(b"ustar\x0000");
+            out.write_all(&pax.sealed())?;
+            self.records.resize(self.records.len().next_multiple_of(BLOCK_BYTES), 0);
+            out.write_all(&self.records)?;
+        }
+        out.write_all(&self.sealed())
+    }
+
+    /// The block with its sum, which is taken with spaces in its place.
+    fn sealed(&mut self) -> [u8; BLOCK_BYTES] {
+        self.block[148..156].fill(b' ');
+        let sum: u64 = self.block.iter().map(|&byte| u64::from(byte)).sum();
+        self.octal(148..155, sum);
+        self.block[154] = 0;
+        self.block
+    }
+}

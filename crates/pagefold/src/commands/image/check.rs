@@ -1,0 +1,56 @@
+//! `image check`.
+
+use super::findings;
+use super::open::{ImageArgs, failure, jobs};
+use crate::cli::progress::FilesBar;
+use crate::cli::{chart, output};
+use crate::failure::{Failure, Outcome};
+use clap::Args;
+use pagefold_image::ReadAhead;
+use pagefold_image::check::{CheckOptions, check};
+use pagefold_page::size::Human;
+use serde_json::json;
+use std::cell::RefCell;
+
+/// `image check`.
+#[derive(Debug, Args)]
+pub struct CheckArgs {
+    #[command(flatten)]
+    pub image: ImageArgs,
+    /// Threads [default: the machine's]
+    #[arg(long, short = 'j', value_name = "N")]
+    pub jobs: Option<usize>,
+    /// Print JSON with all findings, and no progress
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Checks, and fails if something is wrong.
+pub fn run(args: &CheckArgs) -> Outcome<()> {
+    let image = args.image.open(ReadAhead::Off)?;
+    let options = CheckOptions { jobs: jobs(args.jobs), ..CheckOptions::default() };
+    let bar = RefCell::new(FilesBar::new(!args.json));
+    let checked = check(&image, &options, &|p| bar.borrow_mut().show(p.inodes, p.of_inodes, p.bytes));
+    bar.borrow().end();
+    let report = checked.map_err(|e| failure(&args.image.image.display().to_string(), &e))?;
+    let (errors, warnings) = (report.findings.errors(), report.findings.warnings());
+    if args.json {
+        output::json(&json!({
+            "inodes": report.inodes,
+            "names": report.names,
+            "decoded_bytes": report.bytes,
+            "complete": report.complete,
+            "errors": errors,
+            "warnings": warnings,
+            "findings": findings::json(&report.findings),
+        }))?;
+    } else {
+        output::text(&findings::text(&report.findings, output::stdout_colours()))?;
+        let (inodes, bytes) = (chart::count(report.inodes), Human(report.bytes));
+        output::line(&format!("{inodes} inodes, {bytes} decoded: {errors} errors, {warnings} warnings"))?;
+    }
+    match errors {
+        0 => Ok(()),
+        n => Err(Failure::failed(format!("{n} things are wrong with the image"))),
+    }
+}

@@ -1,0 +1,34 @@
+//! `image extract --tar`.
+
+use super::extract::ExtractArgs;
+use super::open::{failure, path_bytes};
+use super::{findings, names};
+use crate::failure::{Failure, Outcome};
+use pagefold_image::ReadAhead;
+use pagefold_image::tar::{TarError, write};
+use std::io::{BufWriter, ErrorKind, IsTerminal};
+use std::path::PathBuf;
+
+/// Writes the archive.
+pub fn run(args: &ExtractArgs) -> Outcome<()> {
+    if std::io::stdout().is_terminal() {
+        return Err(Failure::usage("an archive is not for a terminal; send it to a file or a program"));
+    }
+    let image = args.image.open(ReadAhead::BestEffort)?;
+    let paths: Vec<&PathBuf> = args.dir.iter().chain(&args.paths).collect();
+    let paths: Vec<Vec<u8>> = paths.iter().map(|path| super::list::normal(path_bytes(path))).collect();
+    let out = BufWriter::with_capacity(256 << 10, std::io::stdout().lock());
+    let report = match write(&image, &paths, out) {
+        Ok(report) => report,
+        Err(TarError::Write(e)) if e.kind() == ErrorKind::BrokenPipe => return Ok(()),
+        Err(TarError::Write(e)) => return Err(Failure::io("writing to standard output", &e)),
+        Err(TarError::Image(e)) => {
+            return Err(failure(&names::escaped(path_bytes(&args.image.image)), &e));
+        }
+    };
+    eprint!("{}", findings::text(&report.findings, false));
+    match report.findings.errors() {
+        0 => Ok(()),
+        n => Err(Failure::failed(format!("{n} things are wrong in the archive, or not in it"))),
+    }
+}
