@@ -2,9 +2,9 @@
 //! input is cut and output is skipped; and what liblz4 says, with three differences:
 //!
 //! - an offset of 0, which the format forbids, is output to liblz4 and an error to us;
+//! - a match beyond the declared window is output to liblz4, which knows no window but the format's;
 //! - a prefix of a block that breaks off right behind the sequence that completes it is good to us; liblz4
-//!   wants to see some more bytes of input;
-//! - nothing at all is decoded by liblz4 from one byte only.
+//!   wants to see some more bytes of input.
 //!
 //! The first seven bytes choose the window, the length, what is skipped, the pieces, and how much is wanted.
 

@@ -147,6 +147,12 @@ pub enum ImageError {
         /// The name or path, as asked for.
         name: Vec<u8>,
     },
+    /// A path leads through too many symbolic links, or through one that leads to itself.
+    #[error("too many symbolic links: {}", String::from_utf8_lossy(.path))]
+    TooManyLinks {
+        /// The path, as asked for.
+        path: Vec<u8>,
+    },
     /// A name in the middle of a path, or an inode whose entries were asked for, is not a directory.
     #[error("not a directory: inode {nid}")]
     NotADirectory {
@@ -167,5 +173,15 @@ impl ImageError {
     /// A contradiction at `at`.
     pub fn corrupt(at: Address, what: impl Into<Cow<'static, str>>) -> Self {
         ImageError::Corrupt { at, what: what.into() }
+    }
+
+    /// The byte of the image that it is about, if there is one.
+    pub fn address(&self) -> Option<Address> {
+        match self {
+            ImageError::Corrupt { at, .. }
+            | ImageError::Truncated { at, .. }
+            | ImageError::Read { at, .. } => Some(*at),
+            _ => None,
+        }
     }
 }

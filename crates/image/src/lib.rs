@@ -6,20 +6,29 @@
 //! every loop has a bound. `clusters` reads what is compressed: one decoding for all who want it, in memory of one budget, for
 //! which readers wait and read-ahead does not.
 //!
+//! [`walk`] goes over all of a tree whatever is wrong with it; [`check`], [`extract`] and [`tar`] are made of it, and say what they
+//! find wrong as a list of [`Finding`]s.
+//!
 //! It does not write images, and it keeps no globals: many images may be open in one process.
 
 mod clusters;
 mod core;
 mod error;
+mod finding;
 pub mod format;
 mod image;
 pub mod mount;
 mod node;
 pub mod read;
+mod resolve;
 mod source;
 mod streams;
+pub mod survey;
+pub mod walk;
 
 pub use clusters::{BUCKETS, ReadStats};
 pub use error::{Address, ImageError, Nid, Space};
+pub use finding::{Finding, Findings, Severity};
 pub use image::{Image, ImageStats, Options, ReadAhead};
 pub use node::{DirEntry, Entries, MAX_LINK_BYTES, Node};
+pub use resolve::MAX_LINKS;

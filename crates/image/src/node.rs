@@ -65,8 +65,18 @@ impl Node {
     ///
     /// Waits for memory if the budget is spent. A part that cannot be read fails the whole read.
     pub fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize, ImageError> {
+        self.read_with_room(offset, buf.len(), buf)
+    }
+
+    /// As [`Node::read_at`], for the first `len` bytes of `buf`; the rest is room for decoding in place.
+    pub(crate) fn read_with_room(
+        &self,
+        offset: u64,
+        len: usize,
+        buf: &mut [u8],
+    ) -> Result<usize, ImageError> {
         let left = self.len_bytes().saturating_sub(offset);
-        let len = usize::try_from(left).unwrap_or(usize::MAX).min(buf.len());
+        let len = usize::try_from(left).unwrap_or(usize::MAX).min(len);
         if len == 0 {
             return Ok(0);
         }
@@ -178,7 +188,8 @@ impl Node {
         Ok(Entries { node: self, position: Some(0), ready: VecDeque::new() })
     }
 
-    fn read_block(&self, number: u64, block: &mut [u8]) -> Result<(), ImageError> {
+    /// Fills `block` with the directory's block `number`, which is that long.
+    pub(crate) fn read_block(&self, number: u64, block: &mut [u8]) -> Result<(), ImageError> {
         let start = number * u64::from(self.image.superblock().block_bytes());
         self.image.0.core.read(&self.contents, start, block, true)
     }

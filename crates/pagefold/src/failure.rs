@@ -15,7 +15,7 @@ pub enum Exit {
     Failed = 1,
     /// The command line or a value in it is wrong.
     Usage = 2,
-    /// There is no disk of that name.
+    /// There is no disk, or no file in an image, of that name.
     NotFound = 3,
     /// The name is taken, or the disk is in use.
     Busy = 4,
@@ -28,7 +28,7 @@ pub const EXITS: [(Exit, &str); 6] = [
     (Exit::Ok, "done; a reader that closed the pipe early counts as done"),
     (Exit::Failed, "failed; the message says what was tried and what to do"),
     (Exit::Usage, "the command line, or a value on it, is wrong; nothing was changed"),
-    (Exit::NotFound, "there is no disk of that name"),
+    (Exit::NotFound, "there is no disk, or no file in an image, of that name"),
     (Exit::Busy, "the name is taken, or the disk is in use"),
     (Exit::Unavailable, "no permission, or the system lacks what is needed"),
 ];

@@ -182,20 +182,33 @@ impl Buffers {
     /// **Its contents are whatever was there before**, as a rule another page's data. Whoever writes only
     /// part of it must clear the rest before the buffer goes to a medium: stale bytes on disk are a leak.
     pub fn get(&self, len_bytes: usize, demand: Demand) -> Option<Buffer> {
-        let taken_bytes = Self::footprint(len_bytes);
+        if demand == Demand::Required {
+            return Some(self.required(len_bytes));
+        }
+        let taken = self.take(len_bytes);
+        if taken.is_none() {
+            self.0.books().stats.refused += 1;
+        }
+        taken
+    }
+
+    /// As [`Buffers::get`] with [`Demand::Required`]: there is always one.
+    pub fn required(&self, len_bytes: usize) -> Buffer {
+        self.take(len_bytes).unwrap_or_else(|| {
+            let mut books = self.0.books();
+            books.stats.overflows += 1;
+            books.count(Self::footprint(len_bytes));
+            drop(books);
+            Buffer::on_heap(len_bytes, Some(self.0.clone()))
+        })
+    }
+
+    /// A buffer of the region, if that has room.
+    fn take(&self, len_bytes: usize) -> Option<Buffer> {
         let mut books = self.0.books();
-        if let Some(buffer) = self.0.take(&mut books, len_bytes) {
-            books.count(taken_bytes);
-            return Some(buffer);
-        }
-        if demand == Demand::BestEffort {
-            books.stats.refused += 1;
-            return None;
-        }
-        books.stats.overflows += 1;
-        books.count(taken_bytes);
-        drop(books);
-        Some(Buffer::on_heap(len_bytes, Some(self.0.clone())))
+        let buffer = self.0.take(&mut books, len_bytes)?;
+        books.count(Self::footprint(len_bytes));
+        Some(buffer)
     }
 
     /// What is handed out now, and what was not.

@@ -5,8 +5,8 @@
 //! all of its output is wanted in one buffer; the fastest library does it. *In a range*: the stream comes in
 //! pieces, output in front of the range is produced (later bytes refer to it) but thrown away, and working
 //! memory is bounded by the window of the format, not by the cluster. LZ4 has no library for the second way;
-//! the module `lz4` holds our own decoder. The others keep their window inside their library and throw the unwanted
-//! output into one page.
+//! the module `lz4` holds our own decoder. The others keep their window inside their library and throw the
+//! unwanted output into one page.
 //!
 //! Cut by format below this file, and by way within a format; `drive` is the second way of every library.
 //!

@@ -10,7 +10,7 @@ fn length(out: &mut Vec<u8>, len: usize) {
 }
 
 /// Appends a sequence; without offset it is the last.
-fn sequence(out: &mut Vec<u8>, literals: &[u8], matched: Option<(usize, usize)>) {
+pub fn sequence(out: &mut Vec<u8>, literals: &[u8], matched: Option<(usize, usize)>) {
     let (offset, len) = matched.unwrap_or((0, 4));
     out.push((literals.len().min(15) << 4 | (len - 4).min(15)) as u8);
     length(out, literals.len());

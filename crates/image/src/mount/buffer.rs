@@ -10,6 +10,10 @@ const READ_BYTES_MAX: u64 = 1 << 20;
 /// The shortest that the kernel can be held to: a page.
 const READ_BYTES_MIN: u64 = 4096;
 
+/// What a buffer has behind the longest answer, bytes: the margin that the last cluster of an answer needs to be decoded in
+/// place, which is a 256th of the cluster (of 1 MiB at most) and 32 bytes.
+pub(super) const DECODING_ROOM_BYTES: usize = 8 << 10;
+
 /// How long reads may be, and the memory that stands for.
 #[derive(Debug)]
 pub(super) struct ReplyMemory {
@@ -28,21 +32,27 @@ impl ReplyMemory {
     pub(super) fn take(image: &Image, threads: usize) -> Result<Self, MountError> {
         let (limit, reserve) = (image.budget().stats().limit_bytes, image.reserve_bytes());
         let Some((threads, read_bytes)) = share(limit, reserve, threads.max(1) as u64) else {
-            let needed_bytes = reserve.saturating_add(READ_BYTES_MIN);
+            let needed_bytes = least_bytes(image);
             return Err(ImageError::TooLittleMemory { needed_bytes, limit_bytes: limit }.into());
         };
-        let total = read_bytes * threads;
+        let total = (read_bytes + DECODING_ROOM_BYTES as u64) * threads;
         let grant = image.budget().grant(total, Demand::Required);
         let charge = grant.ok().and_then(|mut grant| grant.charge(total));
         Ok(ReplyMemory { threads: threads as usize, read_bytes: read_bytes as usize, charge })
     }
 }
 
+/// What one read needs at most, and one buffer of the shortest kind.
+pub(super) fn least_bytes(image: &Image) -> u64 {
+    image.reserve_bytes().saturating_add(READ_BYTES_MIN + DECODING_ROOM_BYTES as u64)
+}
+
 /// Threads, and bytes of each one's buffer; `None` if not even one page is left.
 fn share(limit: u64, reserve: u64, threads: u64) -> Option<(u64, u64)> {
-    let spare = limit.checked_sub(reserve).filter(|spare| *spare >= READ_BYTES_MIN)?;
-    let threads = threads.min(spare / READ_BYTES_MIN).max(1);
-    let wanted = (limit / 16).clamp(READ_BYTES_MIN, READ_BYTES_MAX).min(spare / threads);
+    let room = DECODING_ROOM_BYTES as u64;
+    let spare = limit.checked_sub(reserve).filter(|spare| *spare >= READ_BYTES_MIN + room)?;
+    let threads = threads.min(spare / (READ_BYTES_MIN + room)).max(1);
+    let wanted = (limit / 16).clamp(READ_BYTES_MIN, READ_BYTES_MAX).min(spare / threads - room);
     Some((threads, wanted / READ_BYTES_MIN * READ_BYTES_MIN))
 }
 
@@ -68,12 +78,15 @@ mod tests {
     fn buffers_leave_the_reserve_and_shrink_with_the_budget() {
         assert_eq!(share(64 << 20, 256 << 10, 3), Some((3, 1 << 20)));
         assert_eq!(share(4 << 20, 256 << 10, 3), Some((3, 256 << 10)));
-        assert_eq!(share(272 << 10, 256 << 10, 4), Some((4, 4096)));
-        assert_eq!(share(264 << 10, 256 << 10, 4), Some((2, 4096)));
+        assert_eq!(share(304 << 10, 256 << 10, 4), Some((4, 4096)));
+        assert_eq!(share(280 << 10, 256 << 10, 4), Some((2, 4096)));
         assert_eq!(share(256 << 10, 256 << 10, 4), None);
-        for limit in (260..2000).map(|kib| kib << 10) {
+        for limit in (268..2000).map(|kib| kib << 10) {
             let (threads, bytes) = share(limit, 256 << 10, 4).unwrap();
-            assert!(threads * bytes + (256 << 10) <= limit && bytes % 4096 == 0 && bytes > 0, "{limit}");
+            assert!(
+                threads * (bytes + (8 << 10)) + (256 << 10) <= limit && bytes % 4096 == 0 && bytes > 0,
+                "{limit}"
+            );
         }
     }
 

@@ -8,7 +8,7 @@
 //! Modes, owners and access lists are checked by the kernel, for which it asks for the lists as attributes.
 
 use super::attr::{self, errno};
-use super::buffer::with_reply_buffer;
+use super::buffer::{DECODING_ROOM_BYTES, with_reply_buffer};
 use super::nodes::Nodes;
 use crate::read::inode::Inode;
 use crate::read::{FileKind, Superblock};
@@ -93,9 +93,15 @@ impl ImageFs {
         found.map(|nid| self.attr(nid)).transpose()
     }
 
-    /// All of what was asked for, as far as the file has it.
-    fn read_into(&self, number: INodeNo, offset: u64, buffer: &mut [u8]) -> Result<usize, ImageError> {
-        self.node(number)?.read_at(offset, buffer)
+    /// All of `len` bytes, as far as the file has them.
+    fn read_into(
+        &self,
+        number: INodeNo,
+        offset: u64,
+        len: usize,
+        buffer: &mut [u8],
+    ) -> Result<usize, ImageError> {
+        self.node(number)?.read_with_room(offset, len, buffer)
     }
 
     /// Hands entries from `position` on to `add` until it says that there is no more room.
@@ -226,9 +232,12 @@ impl fuser::Filesystem for ImageFs {
             // Longer than was agreed on: a short answer would be taken for the end of the file.
             return reply.error(Errno::EINVAL);
         }
-        with_reply_buffer(size as usize, |buffer| match self.read_into(number, offset, buffer) {
-            Ok(len) => reply.data(buffer.get(..len).unwrap_or(&[])),
-            Err(e) => reply.error(errno(&e)),
+        let len = size as usize;
+        with_reply_buffer(len + DECODING_ROOM_BYTES, |buffer| {
+            match self.read_into(number, offset, len, buffer) {
+                Ok(len) => reply.data(buffer.get(..len).unwrap_or(&[])),
+                Err(e) => reply.error(errno(&e)),
+            }
         });
     }
 

@@ -39,6 +39,10 @@ impl Client {
                 Exit::Busy,
                 format!("the server of {title} is starting or ending; try again in a moment"),
             ),
+            // Killed, and not yet quite dead: the caller waits for that.
+            std::io::ErrorKind::ConnectionRefused => {
+                Failure::new(Exit::NotFound, format!("the server of {title} does not listen any more"))
+            }
             _ => Failure::io(format!("connecting to the server of {title} at '{}'", path.display()), &e),
         })?;
         let peer = pagefold_sys::peer::credentials(stream.as_fd())?;

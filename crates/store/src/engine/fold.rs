@@ -202,13 +202,19 @@ impl Store {
         // SAFETY: as for raw pages; the slot's length is that of the object.
         let bytes = unsafe { self.pool.copy_out(Handle::from_bits(handle), &mut compressed[..len]) };
         drop(guard);
-        let corrupt = |source| StoreError::Corrupt { index, source };
-        let unfolded = self.streams.get(cpu).stream.decompress(bytes, page).map_err(corrupt)?;
-        if unfolded != PAGE_SIZE {
-            let codec = self.codec.name();
-            return Err(corrupt(CodecError::Corrupt { codec, src_len_bytes: len }));
+        self.expand(cpu, bytes, page).map_err(|source| StoreError::Corrupt { index, source })
+    }
+
+    /// The page that these bytes of an object or a record stand for: as they are, or decompressed.
+    pub(crate) fn expand(&self, cpu: usize, bytes: &[u8], page: &mut Page) -> Result<(), CodecError> {
+        if let Ok(whole) = <&Page>::try_from(bytes) {
+            page.copy_from_slice(whole);
+            return Ok(());
         }
-        Ok(())
+        match self.streams.get(cpu).stream.decompress(bytes, page)? {
+            PAGE_SIZE => Ok(()),
+            _ => Err(CodecError::Corrupt { codec: self.codec.name(), src_len_bytes: bytes.len() }),
+        }
     }
 }
 

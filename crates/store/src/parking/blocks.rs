@@ -126,18 +126,14 @@ impl Packer for BlockPacker<'_> {
         self.current.as_mut().map_or(&mut [], |request| &mut request.bytes()[..PAGE_SIZE])
     }
 
-    fn add(&mut self, page: Packed) -> Parked {
-        let block = self.reserved.take().unwrap_or(BlockIndex(0));
-        let Some(request) = &mut self.current else {
-            return Parked { location: 0, len_bytes: PAGE_SIZE as u16, priority: 0 };
-        };
+    fn add(&mut self, page: Packed) {
+        let (Some(block), Some(request)) = (self.reserved.take(), &mut self.current) else { return };
         let crc = crc32c::crc32c(&request.bytes()[..PAGE_SIZE]);
         let location = u64::from(crc) << 32 | u64::from(block.0);
         let to = Parked { location, len_bytes: PAGE_SIZE as u16, priority: 0 };
         request.offset = Blocks::offset(to);
         request.len = PAGE_SIZE;
         request.entries.push(Entry { index: page.index, generation: page.generation, from: page.from, to });
-        to
     }
 
     fn finish(&mut self) -> Option<WriteRequest> {

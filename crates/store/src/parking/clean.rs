@@ -13,7 +13,6 @@ use crate::parking::pass::Pass;
 use crate::parking::request::Source;
 use crate::parking::stats::add;
 use crate::slot::{Content, Parked, SlotGuard};
-use pagefold_backing::{Buffer, Demand};
 use pagefold_page::PageIndex;
 
 /// Segments cleaned for one that is needed.
@@ -53,8 +52,7 @@ impl<'a> Pass<'a> {
     fn empty(&mut self, log: &'a Log, victim: SegmentIndex) -> bool {
         let len = log.segments.segment_len() as usize;
         let start = log.segments.start(victim);
-        let buf = self.parking.buffers().get(len, Demand::Required);
-        let mut bytes = buf.unwrap_or_else(|| Buffer::new(len));
+        let mut bytes = self.parking.buffers().required(len);
         let read = self.parking.backing().read_at(start, &mut bytes[..len]);
         add(&self.parking.counters().cleaner_read_bytes, len as u64);
         if read.is_err() {

@@ -7,7 +7,7 @@
 //! something that is gone.
 
 use crate::parking::request::WriteRequest;
-use pagefold_backing::{Backing, BackingError, Buffers, Completion, Demand, Operation, Queue, Request};
+use pagefold_backing::{Backing, BackingError, Buffers, Completion, Operation, Queue, Request};
 
 /// Requests that a queue is made for at least.
 const DEPTH_MIN: usize = 64;
@@ -65,9 +65,7 @@ impl<'a> Control<'a> {
             return request;
         }
         self.made += 1;
-        let buf = self.buffers.get(self.buf_len, Demand::Required);
-        // A required buffer is always given; were it not, a request without one would only fail.
-        WriteRequest::new(self.made, buf.unwrap_or_else(|| pagefold_backing::Buffer::new(self.buf_len)))
+        WriteRequest::new(self.made, self.buffers.required(self.buf_len))
     }
 
     /// Makes a request idle.

@@ -176,8 +176,7 @@ impl Parking {
     }
 
     fn read_range(&self, offset: u64, len: usize) -> Result<Buffer, FetchError> {
-        let buf = self.buffers().get(len, Demand::Required);
-        let mut buf = buf.unwrap_or_else(|| Buffer::new(len));
+        let mut buf = self.buffers().required(len);
         self.backing().read_at(offset, &mut buf[..len]).map_err(FetchError::Io)?;
         add(&self.counters().reads, 1);
         add(&self.counters().read_bytes, len as u64);

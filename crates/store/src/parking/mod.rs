@@ -195,7 +195,10 @@ impl Parking {
 
     /// How pages lie on the backing.
     pub fn layout(&self) -> LayoutKind {
-        self.layout_kind()
+        match &self.layout {
+            Layout::Log(_) => LayoutKind::Log,
+            Layout::Blocks(_) => LayoutKind::Blocks,
+        }
     }
 
     /// The counters, without waiting for anything.
@@ -207,13 +210,6 @@ impl Parking {
             Layout::Blocks(blocks) => (PAGE_SIZE as u64, blocks.count(), blocks.free_count()),
         };
         self.counters.snapshot(u64::from(count) * unit, u64::from(free) * unit)
-    }
-
-    pub(crate) fn layout_kind(&self) -> LayoutKind {
-        match &self.layout {
-            Layout::Log(_) => LayoutKind::Log,
-            Layout::Blocks(_) => LayoutKind::Blocks,
-        }
     }
 
     fn log(&self) -> Option<&Log> {

@@ -6,7 +6,7 @@
 
 use crate::parking::log::Sequence;
 use crate::parking::request::{Source, WriteRequest};
-use crate::slot::{Generation, Parked};
+use crate::slot::Generation;
 use pagefold_page::PageIndex;
 
 /// The answer to a request for room.
@@ -48,8 +48,8 @@ pub(crate) trait Packer {
     /// Where the next page's bytes go, after [`Room::Ready`]; at least as many as room was asked for.
     fn place(&mut self) -> &mut [u8];
 
-    /// The bytes at the place are this page. Returns where it will be.
-    fn add(&mut self, page: Packed) -> Parked;
+    /// The bytes at the place are this page, for which there was room.
+    fn add(&mut self, page: Packed);
 
     /// The write being filled, for submission or, if it has no entries, to be idle again. Gives back
     /// whatever else was reserved.

@@ -13,7 +13,7 @@ use crate::parking::request::{Source, WriteRequest};
 use crate::parking::settings::Charge;
 use crate::parking::{LayoutKind, ParkError, ParkReport, Parking, Progress};
 use crate::slot::{Content, Generation, Peek, Slot};
-use pagefold_page::{PAGE_SIZE, Page, PageIndex};
+use pagefold_page::{PAGE_SIZE, PageIndex};
 use pagefold_pool::Handle;
 use pagefold_sys::cpu;
 use std::mem::MaybeUninit;
@@ -217,7 +217,8 @@ impl<'a> Pass<'a> {
             // SAFETY: as above.
             let bytes = unsafe { self.store.pool.copy_out(object, &mut compressed[..len]) };
             drop(guard);
-            if !self.store.expand_into(cpu::current(), bytes, &mut place[..PAGE_SIZE]) {
+            let page = place.first_chunk_mut::<PAGE_SIZE>();
+            if page.is_none_or(|page| self.store.expand(cpu::current(), bytes, page).is_err()) {
                 self.give_up(slot, generation);
                 return Taken::No;
             }
@@ -246,7 +247,7 @@ impl<'a> Pass<'a> {
         }
         let batch = self.parking.settings().writeback_batch_size() as usize;
         // A few completions at once: each wait costs a system call.
-        let some = if self.parking.layout_kind() == LayoutKind::Blocks { (batch / 4).max(1) } else { 1 };
+        let some = if self.parking.layout() == LayoutKind::Blocks { (batch / 4).max(1) } else { 1 };
         while !self.control.has_room(pages, batch) {
             self.complete(some);
         }
@@ -279,12 +280,4 @@ fn uninit(bytes: &mut [u8]) -> &mut [MaybeUninit<u8>] {
     // SAFETY: MaybeUninit<u8> has u8's layout, and `copy_out`, for which this is, only ever writes
     // initialised bytes.
     unsafe { &mut *(std::ptr::from_mut(bytes) as *mut [MaybeUninit<u8>]) }
-}
-
-impl Store {
-    /// Decompresses into a whole page; false if the bytes are not one.
-    pub(crate) fn expand_into(&self, cpu: usize, bytes: &[u8], page: &mut [u8]) -> bool {
-        let Ok(page) = <&mut Page>::try_from(page) else { return false };
-        matches!(self.streams.get(cpu).stream.decompress(bytes, page), Ok(PAGE_SIZE))
-    }
 }

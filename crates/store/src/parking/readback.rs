@@ -10,7 +10,6 @@ use crate::parking::fetch::{FetchError, Reader, Wanted};
 use crate::parking::stats::add;
 use crate::parking::{LayoutKind, Parking};
 use crate::slot::{Content, Generation, Parked, Slot, SlotGuard, Stamp};
-use pagefold_codec::CodecError;
 use pagefold_page::{PAGE_SIZE, Page, PageIndex};
 use pagefold_pool::{Owner, OwnerKind};
 use pagefold_sys::cpu;
@@ -34,11 +33,10 @@ impl Store {
         drop(guard);
         let cpu = reader.cpu;
         let expanded = parking.fetch(wanted, reader, |bytes| {
-            self.expand(cpu, wanted, bytes, page).map(|()| match promotes {
-                true => self.object_of(parking, cpu, wanted, bytes, page),
-                false => None,
-            })
+            self.expand(cpu, bytes, page).map_err(|_| FetchError::Corrupt)?;
+            Ok(if promotes { self.object_of(parking, cpu, wanted, bytes, page) } else { None })
         });
+        let expanded = expanded.and_then(|decoded| decoded);
         if matches!(expanded, Err(FetchError::Corrupt)) && reader.doubted.replace(wanted) != Some(wanted) {
             parking.unpin(wanted.parked);
             add(&parking.counters().read_repeats, 1);
@@ -54,13 +52,13 @@ impl Store {
         parking: &Parking,
         wanted: Wanted,
         slot: &Slot,
-        expanded: Result<Result<Option<Content>, StoreError>, FetchError>,
+        expanded: Result<Option<Content>, FetchError>,
     ) -> Result<Option<Generation>, StoreError> {
         let guard = slot.lock();
         let is_same = guard.generation() == wanted.generation;
         let is_there = is_same && guard.content() == Content::Parked(wanted.parked);
         match expanded {
-            Ok(Ok(object)) => {
+            Ok(object) => {
                 match object {
                     Some(object) => self.promote(parking, wanted.parked, guard, object),
                     None => drop(guard),
@@ -70,27 +68,11 @@ impl Store {
                     return Ok(Some(wanted.generation));
                 }
             }
-            Ok(Err(error)) if is_there => {
-                add(&parking.counters().corrupt_pages, 1);
-                return Err(error);
-            }
             Err(error) if is_there => return Err(unreadable(parking, wanted, error)),
-            Ok(Err(_)) | Err(_) => {}
+            Err(_) => {}
         }
         add(&parking.counters().read_repeats, 1);
         Ok(None)
-    }
-
-    fn expand(&self, cpu: usize, wanted: Wanted, bytes: &[u8], page: &mut Page) -> Result<(), StoreError> {
-        if let Ok(whole) = <&Page>::try_from(bytes) {
-            page.copy_from_slice(whole);
-            return Ok(());
-        }
-        let corrupt = |source| StoreError::Corrupt { index: wanted.index, source };
-        match self.streams.get(cpu).stream.decompress(bytes, page).map_err(corrupt)? {
-            PAGE_SIZE => Ok(()),
-            _ => Err(corrupt(CodecError::Corrupt { codec: self.codec.name(), src_len_bytes: bytes.len() })),
-        }
     }
 
     /// Whether a second read within the window brings the page back, if memory has room below the mark.
@@ -113,7 +95,7 @@ impl Store {
         bytes: &[u8],
         page: &Page,
     ) -> Option<Content> {
-        if parking.layout_kind() == LayoutKind::Blocks {
+        if parking.layout() == LayoutKind::Blocks {
             return self.try_fold(cpu, wanted.index, page).ok()?.ok();
         }
         self.object_of_record(wanted.index, wanted.parked, bytes)

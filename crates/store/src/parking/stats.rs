@@ -28,9 +28,9 @@ pub struct ParkStats {
     pub bd: BdStat,
     /// Bytes of the pages parked now, as they are on the medium, headers not counted.
     pub parked_bytes: u64,
-    /// Usable bytes of the backing, and how many of them hold nothing at all.
+    /// Bytes of the backing that pages can be parked in, free or not.
     pub capacity_bytes: u64,
-    /// Bytes of segments (or blocks) that are free now.
+    /// Of these, the bytes of segments (or blocks) that hold nothing.
     pub free_bytes: u64,
     /// Bytes of compressed pages that parking handed to the medium.
     pub payload_bytes: u64,

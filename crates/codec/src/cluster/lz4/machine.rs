@@ -1,8 +1,8 @@
 //! The LZ4 decoder that stops at the end of its input, wherever that is, and goes on with the next piece.
 //!
 //! A sequence is: a token; more bytes of the literals' length; literals; two bytes of offset; more bytes of
-//! the match's length. The machine's state is what it waits for. Between sequences [`fast`](super::fast) takes
-//! over for as long as input and room are plentiful.
+//! the match's length. The machine's state is what it waits for. Between sequences
+//! [`fast`](super::fast) takes over for as long as input and room are plentiful.
 //!
 //! It refuses what liblz4 refuses, and besides an offset of 0, which the format has not, and matches beyond
 //! the window that the image declares.

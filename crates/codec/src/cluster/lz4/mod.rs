@@ -8,8 +8,8 @@
 //!
 //! Format: `lz4_Block_format.md` of the LZ4 project.
 
+mod copies;
 mod fast;
-mod kernel;
 mod machine;
 mod output;
 mod whole;

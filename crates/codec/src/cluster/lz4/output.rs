@@ -1,9 +1,9 @@
 //! Where decoded bytes go: a ring for those that nobody wants, then the caller's buffer.
 //!
 //! The byte at position `p` of the output is at `p % ring.len()` in the ring while `p < skip`, and at
-//! `p - skip` in the buffer from then on. A match that reaches back over the seam, or over the ring's end, is copied in
-//! runs. The ring is a page longer than the window, so that whatever overwrites a byte of it is at least a
-//! page more than a window ahead: a match never finds its source overwritten.
+//! `p - skip` in the buffer from then on. A match that reaches back over the seam, or over the ring's end, is
+//! copied in runs. The ring is a page longer than the window, so that whatever overwrites a byte of it
+//! is at least a page more than a window ahead: a match never finds its source overwritten.
 
 use std::ops::Range;
 

@@ -122,10 +122,8 @@ impl Packer for LogPacker<'_> {
         }
     }
 
-    fn add(&mut self, page: Packed) -> Parked {
-        let (Some(request), Some(head)) = (&mut self.current, &self.head) else {
-            return Parked { location: 0, len_bytes: page.len_bytes, priority: page.priority };
-        };
+    fn add(&mut self, page: Packed) {
+        let (Some(request), Some(head)) = (&mut self.current, &self.head) else { return };
         let at = request.len;
         let location = (request.offset + at as u64) / 8;
         let to = Parked { location, len_bytes: page.len_bytes, priority: page.priority };
@@ -145,7 +143,6 @@ impl Packer for LogPacker<'_> {
         self.segments.add_record(head.segment, (next - at) as u32);
         let padding = next.next_multiple_of(WRITE_ALIGN) - next;
         self.is_full = next >= WRITE_LEN_MIN && padding <= PADDING_LITTLE;
-        to
     }
 
     fn finish(&mut self) -> Option<WriteRequest> {

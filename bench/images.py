@@ -1,0 +1,409 @@
+#!/usr/bin/env python3
+"""Measures images: pagefold's mount and extraction beside the kernel's EROFS and erofs-utils, in one table.
+
+    bench/images.py [--pagefold BINARY] [--tree DIR] [--mkfs MKFS.EROFS] [--fsck FSCK.EROFS] [--fuse EROFSFUSE]
+                    [--image NAME=FILE]... [--rounds N] [--memory 64M] [--files 100000] [--short] [--only WORD]
+
+Images are made of the tree with mkfs.erofs (LZ4 and, where it can, zstd, clusters of 64 KiB), unless --image gives one for
+"lz4" or "zstd". Both sides of a row read the same image file and are measured in turn, A, B, A, B, with caches dropped before
+each. A row gives the medians, the median of the rounds' ratios (above 1: pagefold is faster), and whether the target is met. A row
+whose tools are missing is skipped and says why; a missed target is printed and is no failure. Needs root.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+BENCH = os.path.dirname(os.path.abspath(__file__))
+# Programs that are started from an image, with what makes each do a little real work.
+PROGRAMS = [
+    ["python3", "-c", "import json, email, http.client"], ["perl", "-MPOSIX", "-e", "1"], ["bash", "-c", "true"],
+    ["git", "--version"], ["openssl", "version"], ["curl", "--version"], ["gcc", "--version"], ["ld", "--version"],
+    ["objdump", "--version"], ["node", "--version"], ["ssh", "-V"], ["gpg", "--version"], ["tar", "--version"],
+    ["xz", "--version"], ["find", "--version"], ["awk", "BEGIN {}"], ["sed", "--version"], ["sqlite3", "--version"],
+    ["java", "-version"], ["rsync", "--version"], ["strace", "-V"], ["perf", "--version"], ["qemu-img", "--version"],
+    ["fio", "--version"], ["make", "--version"], ["gdb", "--version"],
+]
+PROGRAM_COUNT = 16
+
+
+class Skip(Exception):
+    """Why a row is not measured here."""
+
+
+def call(*command, **how):
+    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, check=False, **how)
+    if done.returncode != 0:
+        raise Skip(f"'{' '.join(map(str, command))}' failed: {(done.stderr or done.stdout).strip()[-300:]}")
+    return done.stdout
+
+
+def drop_caches():
+    os.sync()
+    with open("/proc/sys/vm/drop_caches", "w") as file:
+        file.write("3")
+
+
+def timed(action):
+    begun = time.monotonic()
+    action()
+    return time.monotonic() - begun
+
+
+class Bench:
+    """What all rows share: options, images and a place for mounts."""
+
+    def __init__(self, args, folder):
+        self.args, self.folder = args, folder
+        self.rounds = 1 if args.short else args.rounds
+        self.images = dict(pair.split("=", 1) for pair in args.image)
+        self.rows, self.count = [], 0
+
+    def image(self, name):
+        """The image of that name, made when first asked for."""
+        if name not in self.images:
+            options = {"lz4": ["-zlz4"], "zstd": ["-zzstd,3"]}[name]
+            path = os.path.join(self.folder, f"{name}.erofs")
+            if not self.args.mkfs:
+                raise Skip("mkfs.erofs is not installed")
+            call(self.args.mkfs, *options, "-C65536", "-T0", path, os.path.realpath(self.args.tree))
+            self.images[name] = path
+        return self.images[name]
+
+    @contextlib.contextmanager
+    def place(self):
+        self.count += 1
+        path = os.path.join(self.folder, f"mnt{self.count}")
+        os.mkdir(path)
+        try:
+            yield path
+        finally:
+            os.rmdir(path)
+
+    # The sides of a row: each yields a mount point.
+
+    @contextlib.contextmanager
+    def ours(self, image, *options):
+        with self.place() as path:
+            call(self.args.pagefold, "image", "mount", image, path, "--memory", self.args.memory, *options)
+            try:
+                yield path
+            finally:
+                call(self.args.pagefold, "image", "unmount", path)
+
+    @contextlib.contextmanager
+    def kernel(self, image):
+        with self.place() as path:
+            call("mount", "-t", "erofs", "-o", "ro", image, path)
+            try:
+                yield path
+            finally:
+                call("umount", path)
+
+    @contextlib.contextmanager
+    def erofsfuse(self, image):
+        if not self.args.fuse:
+            raise Skip("erofsfuse is not installed")
+        with self.place() as path:
+            call(self.args.fuse, image, path)
+            try:
+                yield path
+            finally:
+                call("umount", path)
+
+    def live(self, mount_point):
+        """What the server of a mount says of itself."""
+        return json.loads(call(self.args.pagefold, "image", "show", "--live", mount_point, "--json"))
+
+    # The rows.
+
+    def compare(self, title, unit, ours, theirs, peer, target, note=""):
+        """Runs both in turn; each gives a time in seconds. The ratio is theirs / ours."""
+        times = []
+        for _ in range(self.rounds):
+            times.append((ours(), theirs()))
+        ratio = statistics.median(t / o for o, t in times)
+        mine, other = (statistics.median(column) for column in zip(*times))
+        self.row(title, f"{mine:.3f} s", f"{peer} {other:.3f} s", ratio, target, unit, note() if callable(note) else note)
+
+    def row(self, title, mine, other, ratio, target, unit="", note=""):
+        met = "" if target is None else ("met" if ratio >= target else "MISSED")
+        wanted = "" if target is None else f">= {target}"
+        self.rows.append((title, mine, other, f"{ratio:.3f}", wanted, met, note))
+        print(f"{title}: {mine}, {other}, ratio {ratio:.3f} {wanted} {met} {note}", flush=True)
+
+    def skip(self, title, why):
+        print(f"{title}: skipped: {why}", flush=True)
+
+
+def file_list(root):
+    """All regular files of a tree, as lists of names relative to it, NUL-terminated."""
+    found = subprocess.run(["find", ".", "-type", "f", "-print0"], cwd=root, capture_output=True, check=True)
+    return found.stdout
+
+
+def read_all(root, names, readers=1):
+    """Reads every file to its end; several readers take turns by batches of files."""
+    command = ["xargs", "-0", "-n", "256", "-P", str(readers), "cat", "--"]
+    subprocess.run(command, input=names, cwd=root, stdout=subprocess.DEVNULL, check=True)
+
+
+def rows_of_reading(bench):
+    for name in ["lz4", "zstd"]:
+        read_row(bench, name, bench.kernel, "kernel", 1, 0.8)
+    for readers, target in [(1, 1.0), (2, 1.3)]:
+        read_row(bench, "lz4", bench.erofsfuse, "erofsfuse", readers, target)
+
+
+def read_row(bench, name, peer_mount, peer, readers, target):
+    title = f"read every file, {name} 64 KiB, {readers} reader{'s' if readers > 1 else ''}, against {peer}"
+    try:
+        image = bench.image(name)
+        with bench.kernel(image) as path:
+            names = file_list(path)
+        live = {}
+
+        def measure(mount):
+            with mount(image) as path:
+                drop_caches()
+                took = timed(lambda: read_all(path, names, readers))
+                if mount == bench.ours:
+                    live.update(bench.live(path))
+                return took
+
+        bench.compare(title, "s", lambda: measure(bench.ours), lambda: measure(peer_mount), peer, target,
+                      lambda: describe(live))
+    except Skip as why:
+        bench.skip(title, why)
+
+
+def describe(live):
+    """The figures that are wanted beside a row."""
+    reads = live["reads"]
+    amplification = reads["compressed_bytes"] / max(1, reads["asked_bytes"])
+    lz4 = reads["in_place"] + reads["bounced"]
+    in_place = f"{reads['in_place'] / lz4:.1%} in place" if lz4 else "no LZ4 beside or in place"
+    pages = reads["temporary_pages"] / max(1, reads["clusters"])
+    over = live["peak_rss_bytes"] - live["budget"]["limit_bytes"]
+    return (f"[{amplification:.3f} compressed bytes per byte asked, {pages:.2f} temporary pages a cluster, {in_place}, "
+            f"peak memory budget {over / 2**20:+.1f} MiB]")
+
+
+def rows_of_extraction(bench):
+    title = "extract to tmpfs, two threads, against one thread of fsck.erofs"
+    for name in ["lz4", "zstd"]:
+        try:
+            image = bench.image(name)
+            if not bench.args.fsck:
+                raise Skip("fsck.erofs is not installed")
+            target = os.path.join(bench.folder, "shm")
+            os.makedirs(target, exist_ok=True)
+            call("mount", "-t", "tmpfs", "-o", "size=90%", "none", target)
+            try:
+                def extract(*command):
+                    out = os.path.join(target, "out")
+                    drop_caches()
+                    took = timed(lambda: call(*command, out) if command[0] == bench.args.pagefold
+                                 else call(command[0], f"--extract={out}", *command[1:]))
+                    shutil.rmtree(out)
+                    return took
+
+                bench.compare(f"{title}, {name}", "s",
+                              lambda: extract(bench.args.pagefold, "image", "extract", "--jobs", "2", "--privileged", image),
+                              lambda: extract(bench.args.fsck, image), "fsck.erofs", 1.5)
+            finally:
+                call("umount", target)
+        except Skip as why:
+            bench.skip(f"{title}, {name}", why)
+
+
+def rows_of_metadata(bench):
+    title = f"walk and stat {bench.args.files} files"
+    try:
+        tree = os.path.join(bench.folder, "many")
+        make_many(tree, bench.args.files)
+        image = os.path.join(bench.folder, "many.erofs")
+        if not bench.args.mkfs:
+            raise Skip("mkfs.erofs is not installed")
+        call(bench.args.mkfs, "-T0", image, tree)
+        shutil.rmtree(tree)
+
+        def walk(path):
+            subprocess.run(["find", path, "-printf", "%s %m %T@\n"], stdout=subprocess.DEVNULL, check=True)
+
+        requests = []
+
+        def cold(mount):
+            with mount(image) as path:
+                drop_caches()
+                took = timed(lambda: walk(path))
+                if mount == bench.ours:
+                    requests.append(bench.live(path)["requests"])
+                return took
+
+        def warm(mount):
+            with mount(image) as path:
+                walk(path)
+                walk(path)
+                before = bench.live(path)["requests"] if mount == bench.ours else 0
+                took = min(timed(lambda: walk(path)) for _ in range(3))
+                if mount == bench.ours:
+                    requests.append(bench.live(path)["requests"] - before)
+                return took
+
+        for name, measure, target in [("cold", cold, 0.3), ("warm", warm, 0.9)]:
+            requests.clear()
+            bench.compare(f"{title}, {name}", "s", lambda: measure(bench.ours), lambda: measure(bench.kernel), "kernel",
+                          target, lambda: f"[{statistics.median(requests):.0f} requests to the server]")
+    except Skip as why:
+        bench.skip(title, why)
+
+
+def make_many(tree, count):
+    """A tree of small files, about 100 to a directory."""
+    for n in range(count):
+        folder = os.path.join(tree, f"{n // 10000}", f"{n // 100 % 100}")
+        if n % 100 == 0:
+            os.makedirs(folder)
+        with open(os.path.join(folder, f"file-{n}.txt"), "w") as file:
+            file.write("x" * (n % 977))
+
+
+def rows_of_launching(bench):
+    title = f"launch latency of {PROGRAM_COUNT} programs under pressure"
+    try:
+        image, programs = program_image(bench)
+        reference = None
+        results = {}
+        kinds = [("best effort", []), ("waiting", ["--wait-readahead"]), ("off", ["--no-readahead"])]
+        for _ in range(bench.rounds):
+            for kind, options in kinds:
+                mean, live = launch_all(bench, image, programs, options)
+                results.setdefault(kind, []).append((mean, live))
+        means = {kind: statistics.median(mean for mean, _ in found) for kind, found in results.items()}
+        ratios = [a[0] / b[0] for a, b in zip(results["best effort"], results["waiting"])]
+        ratio = statistics.median(ratios)
+        met = "met" if ratio <= 0.8 else "MISSED"
+        live = results["best effort"][-1][1]["reads"]
+        waited = results["waiting"][-1][1]["budget"]["waits"]
+        print(f"{title}: best effort {means['best effort'] * 1000:.1f} ms, waiting {means['waiting'] * 1000:.1f} ms, off "
+              f"{means['off'] * 1000:.1f} ms; best effort / waiting {ratio:.3f} <= 0.8 {met} "
+              f"[{live['readahead_dropped']} of {live['readahead_issued']} dropped; with waiting {waited} waits]", flush=True)
+        bench.rows.append((title, f"{means['best effort'] * 1000:.1f} ms", f"waiting {means['waiting'] * 1000:.1f} ms, off "
+                           f"{means['off'] * 1000:.1f} ms", f"{ratio:.3f}", "<= 0.8", met, ""))
+    except Skip as why:
+        bench.skip(title, why)
+
+
+def program_image(bench):
+    """An image of programs of this machine, with all that they load, and of big files for the background to read."""
+    tree = os.path.join(bench.folder, "root")
+    chosen = [words for words in PROGRAMS if shutil.which(words[0])][:PROGRAM_COUNT]
+    if len(chosen) < PROGRAM_COUNT:
+        raise Skip(f"only {len(chosen)} of {PROGRAM_COUNT} programs are installed")
+    if not bench.args.mkfs:
+        raise Skip("mkfs.erofs is not installed")
+    commands = []
+    for words in chosen:
+        real = os.path.realpath(shutil.which(words[0]))
+        traced = subprocess.run(["strace", "-f", "-qq", "-e", "trace=open,openat,execve,readlink,stat,newfstatat", real, *words[1:]],
+                                capture_output=True, text=True, check=False).stderr if shutil.which("strace") else ""
+        paths = set(re.findall(r'"(/[^"]+)"', traced)) | {real}
+        paths |= set(re.findall(r"(/\S+)", subprocess.run(["ldd", real], capture_output=True, text=True).stdout))
+        for path in paths:
+            copy_in(tree, path)
+        commands.append([real, *words[1:]])
+    background = os.path.join(tree, "background")
+    os.makedirs(background, exist_ok=True)
+    biggest = subprocess.run(["find", os.path.realpath(bench.args.tree), "-type", "f", "-size", "+4M", "-size", "-64M"],
+                             capture_output=True, text=True).stdout.split("\n")
+    for n, path in enumerate(sorted(filter(None, biggest))[:24]):
+        shutil.copy(path, os.path.join(background, str(n)))
+    image = os.path.join(bench.folder, "root.erofs")
+    call(bench.args.mkfs, "-zlz4hc,9", "-C65536", "-T0", image, tree)
+    return image, commands
+
+
+def copy_in(tree, path):
+    """Copies a file to its place in the tree, with the links on its way resolved as this machine has them."""
+    if not os.path.isfile(path) or path.startswith(("/proc", "/sys", "/dev")):
+        return
+    target = tree + path
+    if not os.path.exists(target):
+        os.makedirs(os.path.dirname(target), exist_ok=True)
+        shutil.copy(os.path.realpath(path), target)
+
+
+def launch_all(bench, image, programs, options):
+    """The mean time to start and end each program, cold, while the background reads."""
+    with bench.ours(image, *options, "--memory", bench.args.tight) as path:
+        stop = threading.Event()
+        readers = [threading.Thread(target=read_background, args=(os.path.join(path, "background"), stop, n)) for n in range(2)]
+        for reader in readers:
+            reader.start()
+        took = []
+        try:
+            for words in programs:
+                drop_caches()
+                time.sleep(0.05)
+                took.append(timed(lambda: subprocess.run(["chroot", path, *words], capture_output=True, check=False)))
+        finally:
+            stop.set()
+            for reader in readers:
+                reader.join()
+        return statistics.mean(took), bench.live(path)
+
+
+def read_background(folder, stop, first):
+    """Reads big files in order, again and again, and lets the page cache forget them."""
+    names = sorted(os.listdir(folder))
+    while not stop.is_set():
+        for name in names[first::2]:
+            with open(os.path.join(folder, name), "rb", buffering=0) as file:
+                while not stop.is_set() and file.read(1 << 17):
+                    pass
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+ROWS = {"read": rows_of_reading, "extract": rows_of_extraction, "metadata": rows_of_metadata, "launch": rows_of_launching}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--pagefold", default=os.path.join(BENCH, "../target/release/pagefold"))
+    parser.add_argument("--tree", default="/usr/lib")
+    parser.add_argument("--mkfs", default=shutil.which("mkfs.erofs"))
+    parser.add_argument("--fsck", default=shutil.which("fsck.erofs"))
+    parser.add_argument("--fuse", default=shutil.which("erofsfuse"))
+    parser.add_argument("--image", action="append", default=[], metavar="NAME=FILE")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--memory", default="64M")
+    parser.add_argument("--tight", default="1M", help="the budget of the launches under pressure")
+    parser.add_argument("--files", type=int, default=100_000)
+    parser.add_argument("--short", action="store_true", help="one round: shows that it works")
+    parser.add_argument("--only", choices=sorted(ROWS), action="append")
+    args = parser.parse_args()
+    args.pagefold = os.path.abspath(args.pagefold)
+    if os.geteuid() != 0:
+        sys.exit("needs root, to mount and to drop caches")
+    with tempfile.TemporaryDirectory(prefix="pagefold-images-", dir="/var/tmp") as folder:
+        bench = Bench(args, folder)
+        for name, rows in ROWS.items():
+            if not args.only or name in args.only:
+                rows(bench)
+        print("\n| row | ours | peer | ratio | target | |\n|---|---|---|---|---|---|")
+        for title, mine, other, ratio, target, met, note in bench.rows:
+            print(f"| {title} {note} | {mine} | {other} | {ratio} | {target} | {met} |")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,88 @@
+//! What all commands on images have in common: which image, how much memory, and opening it.
+
+use crate::failure::{Exit, Failure, Outcome};
+use clap::{Args, ValueHint};
+use pagefold_backing::{Backing, FileBacking};
+use pagefold_image::{Image, ImageError, Options, ReadAhead};
+use pagefold_page::size;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Which image, and how it is read.
+#[derive(Debug, Args)]
+pub struct ImageArgs {
+    /// The image: a file or a block device
+    #[arg(value_name = "IMAGE", value_hint = ValueHint::AnyPath)]
+    pub image: PathBuf,
+    /// A further device of the image, in the order of its table. Can be repeated
+    #[arg(long, value_name = "PATH", value_hint = ValueHint::AnyPath)]
+    pub device: Vec<PathBuf>,
+    /// Memory for reading: compressed and decompressed data, decompressors, cache
+    #[arg(long, short = 'm', value_name = "SIZE", default_value = "64M")]
+    pub memory: String,
+}
+
+impl ImageArgs {
+    /// Opens the image.
+    pub fn open(&self, read_ahead: ReadAhead) -> Outcome<Image> {
+        let memory_bytes = size::parse(&self.memory).map_err(|e| Failure::usage(format!("--memory: {e}")))?;
+        let devices = self.device.iter().map(|path| medium(path)).collect::<Outcome<_>>()?;
+        let options = Options { memory_bytes, read_ahead, keep_asked: false, devices, ..Options::default() };
+        Image::open_file(&self.image, options).map_err(|e| failure(&self.image.display().to_string(), &e))
+    }
+}
+
+fn medium(path: &Path) -> Outcome<Arc<dyn Backing>> {
+    let what = format!("--device: '{}'", path.display());
+    let file = File::open(path).map_err(|e| Failure::io(&what, &e))?;
+    let backing = FileBacking::for_reading(file);
+    Ok(Arc::new(backing.map_err(|e| Failure::failed(format!("{what}: {}", causes(&e))))?))
+}
+
+/// Threads, if none were asked for: the machine's.
+pub fn jobs(asked: Option<usize>) -> usize {
+    asked.unwrap_or_else(|| std::thread::available_parallelism().map_or(2, usize::from)).clamp(1, 256)
+}
+
+/// An error with what it was about.
+pub fn failure(what: &str, error: &ImageError) -> Failure {
+    let exit = match error {
+        ImageError::NotFound { .. } => Exit::NotFound,
+        ImageError::MissingDevices { .. } | ImageError::TooLittleMemory { .. } => Exit::Usage,
+        ImageError::Medium { source, .. } => match denied(source.as_ref()) {
+            true => Exit::Unavailable,
+            false => Exit::Failed,
+        },
+        _ => Exit::Failed,
+    };
+    Failure::new(exit, format!("{what}: {}", causes(error)))
+}
+
+fn denied(error: &(dyn std::error::Error + 'static)) -> bool {
+    let mut error = Some(error);
+    while let Some(e) = error {
+        if let Some(sys) = e.downcast_ref::<pagefold_sys::SysError>() {
+            return matches!(sys.errno, libc::EACCES | libc::EPERM);
+        }
+        error = e.source();
+    }
+    false
+}
+
+/// An error with what caused it, in one line.
+pub fn causes(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text.push_str(&format!(": {error}"));
+        cause = error.source();
+    }
+    text
+}
+
+/// A path in an image, as typed: bytes.
+pub fn path_bytes(path: &Path) -> &[u8] {
+    use std::os::unix::ffi::OsStrExt;
+    path.as_os_str().as_bytes()
+}

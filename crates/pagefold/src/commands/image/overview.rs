@@ -1,0 +1,333 @@
+//! What `image show` says: the image, the tree in numbers, one file with its extents; as JSON and as text made from the same.
+
+use super::list::{inode_fields, time_text};
+use super::names::{self, escaped, hex};
+use crate::cli::{chart, output};
+use pagefold_image::format::features::{self, FIRST_KERNEL, KernelVersion};
+use pagefold_image::read::{Algorithm, Extent, Place};
+use pagefold_image::survey::{self, Amount, Survey};
+use pagefold_image::{Address, Image, ImageError, Node, Space};
+use pagefold_page::size::Human;
+use serde_json::{Map, Value, json};
+use std::path::Path;
+
+/// An image and its tree.
+pub struct Overview<'a> {
+    pub image: &'a Image,
+    pub survey: &'a Survey,
+}
+
+impl Overview<'_> {
+    fn features(&self) -> (Vec<&'static str>, Vec<&'static str>, u32) {
+        let superblock = self.image.superblock();
+        let (needed, _) = features::split(superblock.incompat, &features::incompat::ALL);
+        let (ignorable, unknown) = features::split(superblock.compat, &features::compat::ALL);
+        let names = |all: Vec<features::Feature>| all.iter().map(|f| f.name).collect();
+        (names(needed), names(ignorable), unknown)
+    }
+
+    /// The first kernel that mounts it: by its features, and by the algorithms that its files use.
+    fn kernel(&self) -> KernelVersion {
+        let superblock = self.image.superblock();
+        let (needed, _) = features::split(superblock.incompat, &features::incompat::ALL);
+        let by_feature = needed.iter().map(|f| f.kernel);
+        let used = superblock.algorithms.iter().filter(|a| self.survey.algorithms[*a as usize].count > 0);
+        by_feature.chain(used.map(features::algorithm_kernel)).fold(FIRST_KERNEL, KernelVersion::max)
+    }
+
+    fn algorithms(&self) -> Vec<Value> {
+        let all = &self.image.superblock().algorithms;
+        let one = |a: Algorithm| {
+            let mut object = Map::new();
+            object.insert("name".into(), json!(survey::algorithm_name(a)));
+            match a {
+                Algorithm::Lz4 => object.insert("window_bytes".into(), json!(all.lz4_window_bytes)),
+                Algorithm::MicroLzma => object.insert("dictionary_bytes".into(), json!(all.lzma_dict_bytes)),
+                Algorithm::Deflate => object
+                    .insert("window_bytes".into(), json!(all.deflate_window_bits.map(|bits| 1u32 << bits))),
+                Algorithm::Zstd => {
+                    object.insert("window_bytes".into(), json!(all.zstd_window_log.map(|log| 1u64 << log)))
+                }
+            };
+            if a == Algorithm::Lz4 {
+                let bytes = self.image.superblock().max_lz4_cluster_bytes();
+                object.insert("max_cluster_bytes".into(), json!(bytes));
+            }
+            Value::Object(object)
+        };
+        all.iter().map(one).collect()
+    }
+
+    /// Bytes of contents before compression by bytes of what is stored for them.
+    fn ratio(&self) -> Option<f64> {
+        let stored = self.survey.clusters.bytes + self.survey.plain_bytes;
+        (stored > 0).then(|| self.content_bytes() as f64 / stored as f64)
+    }
+
+    fn content_bytes(&self) -> u64 {
+        self.survey.kinds.iter().fold(0, |sum, kind| sum.saturating_add(kind.bytes))
+    }
+
+    /// Everything, exactly.
+    pub fn json(&self) -> Value {
+        let superblock = self.image.superblock();
+        let (needed, ignorable, unknown) = self.features();
+        let s = self.survey;
+        let mut object = Map::new();
+        names::put(&mut object, "label", superblock.volume_name());
+        let fields = json!({
+            "block_bytes": superblock.block_bytes(),
+            "uuid": uuid(&superblock.uuid),
+            "built_unix_s": built(self.image),
+            "blocks": superblock.blocks,
+            "inodes": superblock.inos,
+            "features": {"required": needed, "ignorable": ignorable, "unknown_bits": unknown},
+            "kernel": self.kernel().to_string(),
+            "algorithms": self.algorithms(),
+            "devices": superblock.devices.len(),
+            "tree": {
+                "names": s.names,
+                "kinds": amounts(survey::KINDS.iter().map(|(_, name)| *name), &s.kinds),
+                "layouts": amounts(survey::LAYOUTS, &s.layouts),
+                "extents": amounts(survey::PLACES, &s.places),
+                "with_xattrs": s.with_xattrs,
+                "content_bytes": self.content_bytes(),
+                "plain_bytes": s.plain_bytes,
+                "clusters": amount(&s.clusters),
+                "shared": amount(&s.shared),
+                "ratio": self.ratio(),
+            },
+            "errors": s.findings.errors(),
+        });
+        if let Value::Object(fields) = fields {
+            object.extend(fields);
+        }
+        Value::Object(object)
+    }
+
+    /// For people.
+    pub fn text(&self, path: &Path, colours: bool) -> String {
+        let mut page = Page { text: String::new(), colours };
+        let superblock = self.image.superblock();
+        let (needed, ignorable, unknown) = self.features();
+        page.heading(&escaped(super::open::path_bytes(path)));
+        page.row("label", &or_dash(escaped(superblock.volume_name())));
+        page.row("uuid", &uuid(&superblock.uuid));
+        page.row("built", &built(self.image).map_or("-".into(), |s| format!("{} UTC", time_text(s))));
+        page.row("block", &Human(u64::from(superblock.block_bytes())).to_string());
+        page.row("features", &or_dash(needed.join(", ")));
+        let unknown = if unknown == 0 { String::new() } else { format!(", unknown bits {unknown:#x}") };
+        page.row("ignorable", &or_dash(format!("{}{unknown}", ignorable.join(", "))));
+        page.row("kernel", &format!("Linux {} or later mounts it", self.kernel()));
+        for algorithm in self.algorithms() {
+            page.row("algorithm", &algorithm_text(&algorithm));
+        }
+        if !superblock.devices.is_empty() {
+            page.row("devices", &superblock.devices.len().to_string());
+        }
+        self.tree_text(&mut page);
+        page.text
+    }
+
+    fn tree_text(&self, page: &mut Page) {
+        let s = self.survey;
+        page.heading("Tree");
+        page.row("names", &chart::count(s.names));
+        for ((_, name), found) in survey::KINDS.iter().zip(&s.kinds).filter(|(_, found)| found.count > 0) {
+            page.amount(&name.replace('_', " "), found);
+        }
+        page.row("xattrs", &format!("{:>12} inodes", chart::count(s.with_xattrs)));
+        page.heading("Stored");
+        for (name, found) in survey::LAYOUTS.iter().zip(&s.layouts).filter(|(_, found)| found.count > 0) {
+            page.amount(&name.replace('_', " "), found);
+        }
+        page.heading("Extents");
+        for (name, found) in survey::PLACES.iter().zip(&s.places).filter(|(_, found)| found.count > 0) {
+            page.amount(name, found);
+        }
+        page.amount("clusters", &s.clusters);
+        page.amount("shared", &s.shared);
+        let ratio = self.ratio().map_or("-".to_string(), |x| format!("{x:.2}"));
+        let (all, stored) = (Human(self.content_bytes()), Human(s.clusters.bytes + s.plain_bytes));
+        page.row("ratio", &format!("{ratio} ({all} of contents in {stored})"));
+    }
+}
+
+fn amounts<'a>(names: impl IntoIterator<Item = &'a str>, all: &[Amount]) -> Value {
+    Value::Object(names.into_iter().zip(all).map(|(name, a)| (name.to_string(), amount(a))).collect())
+}
+
+fn amount(a: &Amount) -> Value {
+    json!({"count": a.count, "bytes": a.bytes})
+}
+
+fn algorithm_text(algorithm: &Value) -> String {
+    let mut text = algorithm["name"].as_str().unwrap_or("?").to_string();
+    let fields = [
+        ("window_bytes", "window"),
+        ("dictionary_bytes", "dictionary"),
+        ("max_cluster_bytes", "clusters up to"),
+    ];
+    for (field, name) in fields {
+        if let Some(bytes) = algorithm[field].as_u64() {
+            text.push_str(&format!(", {name} {}", Human(bytes)));
+        }
+    }
+    text
+}
+
+/// When it was made; `None` if it does not say.
+fn built(image: &Image) -> Option<i64> {
+    let superblock = image.superblock();
+    let at = superblock.epoch.checked_add(i64::from(superblock.build_time))?;
+    (at != 0).then_some(at)
+}
+
+fn uuid(bytes: &[u8; 16]) -> String {
+    let digits = hex(bytes);
+    let part = |range| digits.get(range).unwrap_or_default();
+    [part(0..8), part(8..12), part(12..16), part(16..20), part(20..32)].join("-")
+}
+
+fn or_dash(text: String) -> String {
+    if text.is_empty() { "-".to_string() } else { text }
+}
+
+/// One file with its extents, exactly.
+pub fn file_json(node: &Node, path: &[u8]) -> Result<Value, ImageError> {
+    let mut object = Map::new();
+    names::put(&mut object, "path", path);
+    inode_fields(&mut object, node);
+    let inode = node.inode();
+    object.insert("inode_form".into(), json!(if inode.extended { "extended" } else { "compact" }));
+    object.insert("at".into(), address_json(inode.address));
+    if node.kind().has_contents() {
+        object.insert("layout".into(), json!(survey::layout_name(&inode.layout)));
+    }
+    let xattrs = node.xattrs()?.into_iter().map(|xattr| {
+        let mut one = Map::new();
+        names::put(&mut one, "name", &xattr.name);
+        names::put(&mut one, "value", &xattr.value);
+        Value::Object(one)
+    });
+    object.insert("xattrs".into(), xattrs.collect());
+    let extents = Extents { node, at: 0 }.map(|extent| extent.map(|e| extent_json(&e)));
+    object.insert("extents".into(), Value::Array(extents.collect::<Result<_, _>>()?));
+    Ok(Value::Object(object))
+}
+
+/// The same for people.
+pub fn file_text(node: &Node, path: &[u8], colours: bool) -> Result<String, ImageError> {
+    let mut page = Page { text: String::new(), colours };
+    let inode = node.inode();
+    page.heading(&escaped(path));
+    page.row("what", node.kind().name());
+    page.row("mode", &format!("{:06o}, owner {}, group {}", inode.mode, inode.uid, inode.gid));
+    page.row("links", &inode.nlink.to_string());
+    let time = time_text(inode.mtime.seconds);
+    page.row("changed", &format!("{time}.{:09} UTC", inode.mtime.nanoseconds));
+    if let Some(device) = inode.device {
+        page.row("device", &format!("{}, {}", device.major, device.minor));
+    }
+    let form = if inode.extended { "64" } else { "32" };
+    page.row("inode", &format!("{}, {form} bytes at {}", node.nid(), inode.address));
+    if node.kind().has_contents() {
+        let layout = survey::layout_name(&inode.layout).replace('_', " ");
+        page.row("contents", &format!("{} bytes, {layout}", inode.size));
+    }
+    if node.kind() == pagefold_image::read::FileKind::Symlink {
+        page.row("target", &escaped(&node.read_link()?));
+    }
+    for xattr in node.xattrs()? {
+        page.row("xattr", &format!("{} = {}", escaped(&xattr.name), escaped(&xattr.value)));
+    }
+    let mut table = output::Table::new(&["START", "LENGTH", "WHERE", "STORED", "HOW"]);
+    for extent in (Extents { node, at: 0 }) {
+        table.row(extent_row(&extent?));
+    }
+    if node.kind().has_contents() && node.len_bytes() > 0 {
+        page.heading("Extents");
+        table.render().lines().for_each(|line| page.text.push_str(&format!("  {line}\n")));
+    }
+    Ok(page.text)
+}
+
+/// The extents of a file; ends after an error.
+struct Extents<'a> {
+    node: &'a Node,
+    at: u64,
+}
+
+impl Iterator for Extents<'_> {
+    type Item = Result<Extent, ImageError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let found = self.node.extent_at(self.at).transpose()?;
+        self.at = found.as_ref().map_or(u64::MAX, Extent::end);
+        Some(found)
+    }
+}
+
+fn address_json(at: Address) -> Value {
+    match at.space {
+        Space::Device(device) => json!({"device": device, "offset_bytes": at.offset}),
+        Space::Metabox => json!({"metabox": true, "offset_bytes": at.offset}),
+    }
+}
+
+fn extent_json(extent: &Extent) -> Value {
+    let place = survey::place_name(&extent.place);
+    let mut object = json!({"start": extent.start, "len_bytes": extent.len_bytes, "place": place});
+    match extent.place {
+        Place::Hole => {}
+        Place::Plain(at) => object["at"] = address_json(at),
+        Place::Interlaced { at, len_bytes } => {
+            object["at"] = address_json(at);
+            object["stored_bytes"] = json!(len_bytes);
+        }
+        Place::Compressed(cluster) => {
+            object["at"] = address_json(cluster.at);
+            object["stored_bytes"] = json!(cluster.len_bytes);
+            object["algorithm"] = json!(survey::algorithm_name(cluster.algorithm));
+            object["prefix_only"] = json!(cluster.prefix_only);
+        }
+        Place::Fragment { offset } => object["packed_offset"] = json!(offset),
+    }
+    object
+}
+
+fn extent_row(extent: &Extent) -> [String; 5] {
+    let (at, stored, how) = match extent.place {
+        Place::Hole => ("-".into(), 0, "hole"),
+        Place::Plain(at) => (at.to_string(), extent.len_bytes, "plain"),
+        Place::Interlaced { at, len_bytes } => (at.to_string(), u64::from(len_bytes), "interlaced"),
+        Place::Compressed(cluster) => {
+            let how = survey::algorithm_name(cluster.algorithm);
+            (cluster.at.to_string(), u64::from(cluster.len_bytes), how)
+        }
+        Place::Fragment { offset } => {
+            (format!("byte {offset} of the packed file"), extent.len_bytes, "fragment")
+        }
+    };
+    [extent.start.to_string(), extent.len_bytes.to_string(), at, stored.to_string(), how.to_string()]
+}
+
+struct Page {
+    text: String,
+    colours: bool,
+}
+
+impl Page {
+    fn heading(&mut self, text: &str) {
+        let gap = if self.text.is_empty() { "" } else { "\n" };
+        self.text.push_str(&format!("{gap}{}\n", output::paint(self.colours, "1", text)));
+    }
+
+    fn row(&mut self, name: &str, value: &str) {
+        self.text.push_str(&format!("  {name:<18} {value}\n"));
+    }
+
+    fn amount(&mut self, name: &str, amount: &Amount) {
+        self.row(name, &format!("{:>12}  {}", chart::count(amount.count), Human(amount.bytes)));
+    }
+}

@@ -1,0 +1,58 @@
+//! `image show`.
+
+use super::list::normal;
+use super::open::{ImageArgs, failure, path_bytes};
+use super::overview::{self, Overview};
+use crate::cli::output;
+use crate::failure::{Failure, Outcome};
+use clap::Args;
+use pagefold_image::ReadAhead;
+use pagefold_image::survey::Survey;
+use pagefold_image::walk::Limits;
+use std::path::PathBuf;
+
+/// `image show`.
+#[derive(Debug, Args)]
+pub struct ShowArgs {
+    #[command(flatten)]
+    pub image: ImageArgs,
+    /// A file or directory in the image
+    #[arg(value_name = "PATH")]
+    pub path: Option<PathBuf>,
+    /// Show what the server of a mounted image does, and what that costs. IMAGE may be where it is mounted
+    #[arg(long, conflicts_with = "path")]
+    pub live: bool,
+    /// Print JSON with exact numbers
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Shows an image, or a file in it. What a mounted image does (`--live`) is asked for before anything is opened.
+pub fn run(args: &ShowArgs) -> Outcome<()> {
+    if args.live {
+        return super::live::run(&args.image.image, args.json);
+    }
+    let image = args.image.open(ReadAhead::Off)?;
+    if let Some(path) = &args.path {
+        let path = normal(path_bytes(path));
+        let of = |e| failure(&super::names::escaped(&path), &e);
+        let node = image.find(&path).map_err(of)?;
+        return match args.json {
+            true => output::json(&overview::file_json(&node, &path).map_err(of)?),
+            false => output::text(&overview::file_text(&node, &path, output::stdout_colours()).map_err(of)?),
+        };
+    }
+    let survey = Survey::of_image(&image, &Limits::default());
+    let survey = survey.map_err(|e| failure(&args.image.image.display().to_string(), &e))?;
+    let overview = Overview { image: &image, survey: &survey };
+    match args.json {
+        true => output::json(&overview.json())?,
+        false => output::text(&overview.text(&args.image.image, output::stdout_colours()))?,
+    }
+    match survey.findings.errors() {
+        0 => Ok(()),
+        n => Err(Failure::failed(format!(
+            "{n} things are wrong with the image, and the statistics lack them; 'pagefold image check' tells more"
+        ))),
+    }
+}
