@@ -81,7 +81,7 @@ impl FuseDisk {
         let guard = session.spawn().map(|background| background.guard);
         let guard = guard.map_err(|e| SysError::io("starting the FUSE threads", &e))?;
         let mut disk = FuseDisk { session: Some(guard), mounted, inode, threads: ThreadReport::default() };
-        disk.threads = muster.call(&disk.mounted.path())?;
+        disk.threads = muster.call(disk.mounted.path())?;
         Ok(disk)
     }
 
