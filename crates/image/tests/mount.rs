@@ -181,7 +181,7 @@ fn every_reference_image_is_as_the_kernel_shows_it() {
 
 /// The least that `image` can be mounted in, bytes.
 fn least_bytes(image: &Path) -> u64 {
-    Image::open_file(image, options(64 << 20)).unwrap().reserve_bytes() + 4096
+    Mount::least_bytes(&Image::open_file(image, options(64 << 20)).unwrap())
 }
 
 #[test]

@@ -6,7 +6,7 @@ mod common;
 use common::Sandbox;
 use std::collections::BTreeSet;
 
-const COMMANDS: [&str; 16] = [
+const COMMANDS: [&str; 18] = [
     "",
     "disk",
     "disk create",
@@ -16,6 +16,8 @@ const COMMANDS: [&str; 16] = [
     "disk park",
     "disk remove",
     "image",
+    "image list",
+    "image cat",
     "image mount",
     "image show",
     "image unmount",

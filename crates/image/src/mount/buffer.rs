@@ -32,7 +32,7 @@ impl ReplyMemory {
     pub(super) fn take(image: &Image, threads: usize) -> Result<Self, MountError> {
         let (limit, reserve) = (image.budget().stats().limit_bytes, image.reserve_bytes());
         let Some((threads, read_bytes)) = share(limit, reserve, threads.max(1) as u64) else {
-            let needed_bytes = reserve.saturating_add(READ_BYTES_MIN + DECODING_ROOM_BYTES as u64);
+            let needed_bytes = least_bytes(image);
             return Err(ImageError::TooLittleMemory { needed_bytes, limit_bytes: limit }.into());
         };
         let total = (read_bytes + DECODING_ROOM_BYTES as u64) * threads;
@@ -40,6 +40,11 @@ impl ReplyMemory {
         let charge = grant.ok().and_then(|mut grant| grant.charge(total));
         Ok(ReplyMemory { threads: threads as usize, read_bytes: read_bytes as usize, charge })
     }
+}
+
+/// What one read needs at most, and one buffer of the shortest kind.
+pub(super) fn least_bytes(image: &Image) -> u64 {
+    image.reserve_bytes().saturating_add(READ_BYTES_MIN + DECODING_ROOM_BYTES as u64)
 }
 
 /// Threads, and bytes of each one's buffer; `None` if not even one page is left.

@@ -141,6 +141,11 @@ impl Mount {
         Ok(Mount { session: Some(session), mounted, ended, _memory: memory, threads, read_bytes, requests })
     }
 
+    /// The least budget that `image` can be mounted with, bytes.
+    pub fn least_bytes(image: &Image) -> u64 {
+        buffer::least_bytes(image)
+    }
+
     /// How many threads answer requests.
     pub fn threads(&self) -> usize {
         self.threads
