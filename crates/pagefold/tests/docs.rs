@@ -6,7 +6,7 @@ mod common;
 use common::Sandbox;
 use std::collections::BTreeSet;
 
-const COMMANDS: [&str; 12] = [
+const COMMANDS: [&str; 18] = [
     "",
     "disk",
     "disk create",
@@ -15,6 +15,12 @@ const COMMANDS: [&str; 12] = [
     "disk set",
     "disk park",
     "disk remove",
+    "image",
+    "image list",
+    "image cat",
+    "image show",
+    "image extract",
+    "image check",
     "bench",
     "bench store",
     "bench park",

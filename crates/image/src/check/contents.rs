@@ -102,7 +102,11 @@ impl Contents {
                 }
             };
             if let Some(what) = self.outside(node, &extent.place, extent.len_bytes) {
-                self.finding(Finding::error(path, what.0, format!("bytes {}: {}", text(&(at..extent.end())), what.1)));
+                self.finding(Finding::error(
+                    path,
+                    what.0,
+                    format!("bytes {}: {}", text(&(at..extent.end())), what.1),
+                ));
                 at = extent.end();
                 continue;
             }

@@ -79,7 +79,8 @@ pub fn check(
         }
         judge_superblock(image, &contents);
         let of_inodes = image.superblock().inos;
-        let mut visitor = Checker { contents: &contents, progress, of_inodes, inodes: 0, told: Instant::now() };
+        let mut visitor =
+            Checker { contents: &contents, progress, of_inodes, inodes: 0, told: Instant::now() };
         let walked = walk::walk(image, &options.limits, &mut visitor)?;
         visitor.own_files(image);
         contents.help_to_end(|| visitor.tell());
@@ -131,9 +132,7 @@ impl Checker<'_> {
     /// The files of the image's own, which no directory names.
     fn own_files(&mut self, image: &Image) {
         let superblock = image.superblock();
-        for (nid, name) in
-            [(superblock.packed_nid, "(packed file)"), (superblock.metabox_nid, "(metabox)")]
-        {
+        for (nid, name) in [(superblock.packed_nid, "(packed file)"), (superblock.metabox_nid, "(metabox)")] {
             let Some(nid) = nid else { continue };
             match image.node(nid) {
                 Ok(node) => self.decode(&node, name.as_bytes()),

@@ -4,10 +4,10 @@
 //! mode may take away, so they come before it; access control lists contain the mode, so they come after it. The time is last.
 
 use super::Shared;
+use crate::Node;
 use crate::finding::with_causes;
 use crate::read::FileKind;
 use crate::read::xattr::Xattr;
-use crate::Node;
 use pagefold_sys::SysError;
 use pagefold_sys::beneath::{self, Folder};
 use std::fs::File;

@@ -47,7 +47,9 @@ impl Budget {
         }
         if self.out_of_files.load(Ordering::Relaxed) {
             let max = self.max_files;
-            return Some(format!("the image holds more than {max} files, the limit; raise it with --max-inodes"));
+            return Some(format!(
+                "the image holds more than {max} files, the limit; raise it with --max-inodes"
+            ));
         }
         None
     }

@@ -163,9 +163,8 @@ pub fn extract(
         cancelled,
         umask: beneath::umask(),
         root: rustix::process::geteuid().is_root(),
-        made_as: (!target.gives_group()?).then(|| {
-            (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw())
-        }),
+        made_as: (!target.gives_group()?)
+            .then(|| (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw())),
         findings: Mutex::default(),
         files: AtomicU64::new(0),
         bytes: AtomicU64::new(0),
@@ -211,7 +210,9 @@ fn run(
         let node = if whole { Some(image.root()?) } else { None };
         let root = place::Place::root(target.open_again()?, node);
         let mut tree = tree::Tree::new(image, root, paths, shared, &queue, progress);
-        let limits = Limits { inodes: shared.options.max_inodes, ..Limits::default() };
+        // One more than may be made: the root is there already, and the budget is to say what is exceeded.
+        let inodes = shared.options.max_inodes.saturating_add(2);
+        let limits = Limits { inodes, ..Limits::default() };
         walk::walk(image, &limits, &mut tree)?;
         let counted = tree.end();
         drop(closed);

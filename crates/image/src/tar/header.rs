@@ -1,8 +1,8 @@
 //! A member's header: a ustar block, and before it, where that has no room or no exact form, pax records.
 
+use crate::Node;
 use crate::read::FileKind;
 use crate::read::xattr::Xattr;
-use crate::Node;
 use std::io::{self, Write};
 
 /// Headers and data come in blocks of this many bytes.

@@ -110,11 +110,7 @@ impl Frame {
     }
 
     /// One step in the block: a name, or nothing. Errors are of the whole block.
-    fn next_of_block(
-        &mut self,
-        path: &[u8],
-        visitor: &mut dyn Visitor,
-    ) -> Result<Option<Name>, ImageError> {
+    fn next_of_block(&mut self, path: &[u8], visitor: &mut dyn Visitor) -> Result<Option<Name>, ImageError> {
         let address = self.node.inode().address;
         if !self.loaded {
             let node = &self.node;

@@ -1,7 +1,7 @@
 //! `image check`.
 
-use super::open::{ImageArgs, failure, jobs};
 use super::findings;
+use super::open::{ImageArgs, failure, jobs};
 use crate::cli::progress::FilesBar;
 use crate::cli::{chart, output};
 use crate::failure::{Failure, Outcome};

@@ -117,7 +117,8 @@ fn target(dir: &Path) -> Outcome<Folder> {
         Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => {}
         Err(e) => return Err(Failure::io(format!("making the directory {shown}"), &e)),
     }
-    Folder::open(dir).map_err(|e: SysError| Failure::from(SysError::new(format!("{} {shown}", e.what), e.errno)))
+    Folder::open(dir)
+        .map_err(|e: SysError| Failure::from(SysError::new(format!("{} {shown}", e.what), e.errno)))
 }
 
 fn failed(args: &ExtractArgs, dir: &Path, error: ExtractError) -> Failure {

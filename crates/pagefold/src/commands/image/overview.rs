@@ -163,8 +163,11 @@ fn amount(a: &Amount) -> Value {
 
 fn algorithm_text(algorithm: &Value) -> String {
     let mut text = algorithm["name"].as_str().unwrap_or("?").to_string();
-    let fields =
-        [("window_bytes", "window"), ("dictionary_bytes", "dictionary"), ("max_cluster_bytes", "clusters up to")];
+    let fields = [
+        ("window_bytes", "window"),
+        ("dictionary_bytes", "dictionary"),
+        ("max_cluster_bytes", "clusters up to"),
+    ];
     for (field, name) in fields {
         if let Some(bytes) = algorithm[field].as_u64() {
             text.push_str(&format!(", {name} {}", Human(bytes)));
@@ -302,7 +305,9 @@ fn extent_row(extent: &Extent) -> [String; 5] {
             let how = survey::algorithm_name(cluster.algorithm);
             (cluster.at.to_string(), u64::from(cluster.len_bytes), how)
         }
-        Place::Fragment { offset } => (format!("byte {offset} of the packed file"), extent.len_bytes, "fragment"),
+        Place::Fragment { offset } => {
+            (format!("byte {offset} of the packed file"), extent.len_bytes, "fragment")
+        }
     };
     [extent.start.to_string(), extent.len_bytes.to_string(), at, stored.to_string(), how.to_string()]
 }

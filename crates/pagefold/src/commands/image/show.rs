@@ -6,9 +6,9 @@ use super::overview::{self, Overview};
 use crate::cli::output;
 use crate::failure::{Failure, Outcome};
 use clap::Args;
+use pagefold_image::ReadAhead;
 use pagefold_image::survey::Survey;
 use pagefold_image::walk::Limits;
-use pagefold_image::ReadAhead;
 use std::path::PathBuf;
 
 /// `image show`.
