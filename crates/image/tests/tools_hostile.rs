@@ -295,7 +295,7 @@ fn flipped_bytes_end_in_findings() {
     let mut places: Vec<u64> = Vec::new();
     for name in ["/", "/bigdir", "/text1m.txt", "/lnk", "/sparse", "/bigdir/file_0000_.txt"] {
         let inode = image.find(name.as_bytes()).unwrap().inode().clone();
-        places.extend((0..96).step_by(3).map(|n| inode.address.offset + n));
+        places.extend((0..96).step_by(7).map(|n| inode.address.offset + n));
     }
     for (n, place) in places.into_iter().enumerate() {
         let mut bytes = bytes.clone();
