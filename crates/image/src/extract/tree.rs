@@ -108,7 +108,7 @@ impl<'a> Tree<'a> {
         let (name, path) = (visit.name.into(), visit.path.into());
         let (node, len) = (visit.node.clone(), visit.node.len_bytes());
         if len <= PART_BYTES && node.inode().nlink == 1 {
-            self.give(Task::Whole { place: place.clone(), name, path, node });
+            self.give(Task::Whole { place: place.clone(), name, path, node: Box::new(node) });
             return Ok(());
         }
         let mode = dress::creation_mode(&node);
