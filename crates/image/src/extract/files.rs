@@ -25,7 +25,7 @@ const QUEUED: usize = 128;
 /// Something to do.
 pub(super) enum Task {
     /// All of a file.
-    Whole { place: Arc<Place>, name: Box<[u8]>, path: Box<[u8]>, node: Node },
+    Whole { place: Arc<Place>, name: Box<[u8]>, path: Box<[u8]>, node: Box<Node> },
     /// A range of one that was made.
     Part { file: Arc<Open>, start: u64, end: u64 },
 }

@@ -2,9 +2,9 @@
 //!
 //! The calling thread walks the tree and makes directories, links and special files; workers make files, large ones in pieces.
 //! A directory gets its owner, mode and time when the last thing in it is done: it is counted by those who still need it
-//! ([`place`]). Nothing is made but by one name in a directory that is held open, so there is no path that a link could bend.
+//! (`place`). Nothing is made but by one name in a directory that is held open, so there is no path that a link could bend.
 //!
-//! What fails is a [`Finding`], and the rest goes on. What one must be privileged to make is left out unless asked for,
+//! What fails is a [`Finding`](crate::Finding), and the rest goes on. What one must be privileged to make is left out unless asked for,
 //! and counted. An image can say that it holds more than there is room for: bytes written and files made have limits.
 
 mod dress;
@@ -210,7 +210,9 @@ fn run(
         let node = if whole { Some(image.root()?) } else { None };
         let root = place::Place::root(target.open_again()?, node);
         let mut tree = tree::Tree::new(image, root, paths, shared, &queue, progress);
-        let limits = Limits { inodes: shared.options.max_inodes, ..Limits::default() };
+        // One more than may be made: the root is there already, and the budget is to say what is exceeded.
+        let inodes = shared.options.max_inodes.saturating_add(2);
+        let limits = Limits { inodes, ..Limits::default() };
         walk::walk(image, &limits, &mut tree)?;
         let counted = tree.end();
         drop(closed);

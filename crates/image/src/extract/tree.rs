@@ -108,7 +108,7 @@ impl<'a> Tree<'a> {
         let (name, path) = (visit.name.into(), visit.path.into());
         let (node, len) = (visit.node.clone(), visit.node.len_bytes());
         if len <= PART_BYTES && node.inode().nlink == 1 {
-            self.give(Task::Whole { place: place.clone(), name, path, node });
+            self.give(Task::Whole { place: place.clone(), name, path, node: Box::new(node) });
             return Ok(());
         }
         let mode = dress::creation_mode(&node);
@@ -119,7 +119,7 @@ impl<'a> Tree<'a> {
         let open = Arc::new(Open { file, node, place: place.clone(), name, path, failed });
         let mut start = 0;
         // Holes are passed over here, so that a file of nothing else is not cut into a million parts.
-        while start < len && set.is_ok() && !self.shared.stopped() {
+        while start < len && !open.failed.load(Ordering::Relaxed) && !self.shared.stopped() {
             match open.node.extent_at(start) {
                 Ok(Some(extent)) if extent.place == crate::read::Place::Hole && extent.end() < len => {
                     start = extent.end();

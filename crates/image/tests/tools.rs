@@ -1,0 +1,195 @@
+//! Check, extract and tar over all reference images, compared with the manifest of the tree that they hold.
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+use pagefold_image::check::{CheckOptions, check};
+use pagefold_image::extract::{ExtractError, ExtractOptions, extract};
+use pagefold_image::{Image, Options, ReadAhead, tar};
+use pagefold_sys::beneath::Folder;
+use serde_json::Value;
+use sha2::{Digest, Sha256};
+use std::collections::BTreeMap;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::atomic::AtomicBool;
+
+/// Where the reference images are; `None` if this machine has none.
+fn corpus(test: &str) -> Option<PathBuf> {
+    let dir = std::env::var_os("PAGEFOLD_EROFS_CORPUS").map(PathBuf::from);
+    let dir = dir.unwrap_or_else(|| concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/erofs").into());
+    if dir.join("manifest.jsonl").is_file() {
+        return Some(dir);
+    }
+    pagefold_testkit::skipped!("{test}: no reference images in {} (PAGEFOLD_EROFS_CORPUS)", dir.display());
+    None
+}
+
+fn images(dir: &Path) -> Vec<PathBuf> {
+    let all = std::fs::read_dir(dir).unwrap().map(|e| e.unwrap().path());
+    let mut all: Vec<_> = all.filter(|p| p.extension().is_some_and(|e| e == "erofs")).collect();
+    all.sort();
+    assert!(all.len() >= 8, "{all:?}");
+    all
+}
+
+fn open(path: &Path) -> Image {
+    let options = Options { read_ahead: ReadAhead::Off, keep_asked: false, ..Options::default() };
+    Image::open_file(path, options).unwrap()
+}
+
+fn manifest(dir: &Path) -> BTreeMap<String, Value> {
+    let text = std::fs::read_to_string(dir.join("manifest.jsonl")).unwrap();
+    let all = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    all.map(|v| (v["path"].as_str().unwrap().to_string(), v)).collect()
+}
+
+fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+/// Compares a tree of files with the manifest, entry by entry and both ways.
+fn compare(tree: &Path, manifest: &BTreeMap<String, Value>, what: &str) {
+    let mut seen = 0;
+    let mut todo = vec![tree.to_path_buf()];
+    while let Some(path) = todo.pop() {
+        let relative = path.strip_prefix(tree).unwrap().to_str().unwrap();
+        let name = format!("/{relative}");
+        let wanted = manifest.get(&name).unwrap_or_else(|| panic!("{what}: {name} is not in the manifest"));
+        compare_one(&path, wanted, &format!("{what} {name}"));
+        seen += 1;
+        if path.symlink_metadata().unwrap().is_dir() {
+            todo.extend(std::fs::read_dir(&path).unwrap().map(|e| e.unwrap().path()));
+        }
+    }
+    assert_eq!(seen, manifest.len(), "{what}");
+}
+
+fn compare_one(path: &Path, wanted: &Value, what: &str) {
+    let meta = path.symlink_metadata().unwrap();
+    let mode = u32::from_str_radix(wanted["mode"].as_str().unwrap().trim_start_matches("0o"), 8).unwrap();
+    assert_eq!(meta.mode(), mode, "{what}");
+    assert_eq!(
+        (u64::from(meta.uid()), u64::from(meta.gid())),
+        (wanted["uid"].as_u64().unwrap(), wanted["gid"].as_u64().unwrap()),
+        "{what}"
+    );
+    if !meta.is_dir() {
+        assert_eq!(meta.nlink(), wanted["nlink"].as_u64().unwrap(), "{what}");
+    }
+    assert_eq!((meta.mtime(), meta.mtime_nsec()), (1_700_000_000, 0), "{what}");
+    if let Some(digest) = wanted["sha256"].as_str() {
+        let found = Sha256::digest(std::fs::read(path).unwrap());
+        assert_eq!(format!("{found:x}"), digest, "{what}");
+    }
+    if let Some(target) = wanted["target"].as_str() {
+        assert_eq!(std::fs::read_link(path).unwrap().as_os_str().as_bytes(), target.as_bytes(), "{what}");
+    }
+    if let Some(numbers) = wanted["rdev"].as_array() {
+        assert!(meta.file_type().is_char_device() || meta.file_type().is_block_device(), "{what}");
+        let (major, minor) = (rustix::fs::major(meta.rdev()), rustix::fs::minor(meta.rdev()));
+        assert_eq!(
+            [major, minor].map(u64::from).to_vec(),
+            numbers.iter().map(|n| n.as_u64().unwrap()).collect::<Vec<_>>()
+        );
+    }
+    for (name, value) in wanted["xattrs"].as_object().into_iter().flatten() {
+        let mut buffer = vec![0; 65536];
+        let n = rustix::fs::lgetxattr(path, name.as_str(), &mut buffer)
+            .unwrap_or_else(|e| panic!("{what}: {name}: {e}"));
+        // The manifest has bytes as latin-1 characters.
+        let value: Vec<u8> = value.as_str().unwrap().chars().map(|c| c as u8).collect();
+        assert_eq!(&buffer[..n], value, "{what}: {name}");
+    }
+}
+
+#[test]
+fn reference_images_are_clean() {
+    let Some(dir) = corpus("reference_images_are_clean") else { return };
+    for path in images(&dir) {
+        for jobs in [1, 2, 5] {
+            let report =
+                check(&open(&path), &CheckOptions { jobs, ..CheckOptions::default() }, &|_| ()).unwrap();
+            assert!(report.findings.kept().is_empty(), "{}: {:?}", path.display(), report.findings.kept());
+            assert!(report.complete && report.bytes >= 11_000_000, "{report:?}");
+            // A hard link is the one name more.
+            assert_eq!((report.inodes, report.names), (1022, 1022));
+        }
+    }
+}
+
+#[test]
+fn what_is_extracted_is_what_the_manifest_says() {
+    let test = "what_is_extracted_is_what_the_manifest_says";
+    let Some(dir) = corpus(test) else { return };
+    if !is_root() {
+        return pagefold_testkit::skipped!("{test}: making devices needs root");
+    }
+    let manifest = manifest(&dir);
+    for (path, jobs) in images(&dir).into_iter().zip([1, 2, 3].into_iter().cycle()) {
+        let target = tempfile::tempdir().unwrap();
+        let folder = Folder::open(target.path()).unwrap();
+        let options = ExtractOptions { privileged: true, jobs, ..ExtractOptions::default() };
+        let run = |options: &ExtractOptions| {
+            extract(&open(&path), &folder, &[], options, &AtomicBool::new(false), &|_| ())
+        };
+        let report = run(&options).unwrap();
+        assert!(report.findings.kept().is_empty(), "{:?}", report.findings.kept());
+        assert_eq!((report.files, report.links), (1021, 1));
+        compare(target.path(), &manifest, &path.display().to_string());
+        assert!(matches!(run(&options), Err(ExtractError::NotEmpty)));
+        // Over itself: the same again.
+        let report = run(&ExtractOptions { overwrite: true, ..options }).unwrap();
+        assert!(report.findings.kept().is_empty(), "{:?}", report.findings.kept());
+        compare(target.path(), &manifest, &path.display().to_string());
+    }
+}
+
+#[test]
+fn a_part_is_extracted_with_what_leads_to_it_and_privileged_things_are_left_out() {
+    let Some(dir) = corpus("a_part_is_extracted") else { return };
+    let image = open(&dir.join("lz4hc64.erofs"));
+    let target = tempfile::tempdir().unwrap();
+    let folder = Folder::open(target.path()).unwrap();
+    let run = |paths: &[&[u8]], options: &ExtractOptions| {
+        let paths: Vec<Vec<u8>> = paths.iter().map(|p| p.to_vec()).collect();
+        extract(&image, &folder, &paths, options, &AtomicBool::new(false), &|_| ())
+    };
+    let report = run(&[b"/bigdir/file_0000_.txt", b"/null"], &ExtractOptions::default()).unwrap();
+    assert_eq!((report.files, report.skipped_devices), (2, 1), "{report:?}");
+    assert!(report.skipped_xattrs >= 1 && report.findings.kept().is_empty(), "{report:?}");
+    assert_eq!(std::fs::read(target.path().join("bigdir/file_0000_.txt")).unwrap().len(), 3476);
+    assert!(!target.path().join("null").exists() && !target.path().join("fifo").exists());
+    let options = ExtractOptions { overwrite: true, ..ExtractOptions::default() };
+    assert!(matches!(run(&[b"/nosuch"], &options), Err(ExtractError::Image(_))));
+    // Limits, and being cancelled before the first file.
+    let few = ExtractOptions { max_bytes: Some(100_000), overwrite: true, ..ExtractOptions::default() };
+    assert!(matches!(run(&[], &few), Err(ExtractError::Limit { what }) if what.contains("--max-bytes")));
+    let few = ExtractOptions { max_inodes: 20, overwrite: true, ..ExtractOptions::default() };
+    assert!(matches!(run(&[], &few), Err(ExtractError::Limit { what }) if what.contains("--max-inodes")));
+    let stopped = extract(&image, &folder, &[], &options, &AtomicBool::new(true), &|_| ()).unwrap();
+    assert!(stopped.interrupted && stopped.files == 0, "{stopped:?}");
+}
+
+#[test]
+fn gnu_tar_extracts_what_the_manifest_says() {
+    let test = "gnu_tar_extracts_what_the_manifest_says";
+    let Some(dir) = corpus(test) else { return };
+    if !is_root() {
+        return pagefold_testkit::skipped!("{test}: making devices needs root");
+    }
+    let manifest = manifest(&dir);
+    for path in images(&dir) {
+        let target = tempfile::tempdir().unwrap();
+        let mut child = Command::new("tar")
+            .args(["--xattrs", "--xattrs-include=*", "-xpf", "-", "-C"])
+            .arg(target.path())
+            .stdin(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let report = tar::write(&open(&path), &[], child.stdin.take().unwrap()).unwrap();
+        assert!(child.wait().unwrap().success());
+        assert!(report.findings.kept().is_empty() && report.members == 1023, "{report:?}");
+        compare(target.path(), &manifest, &path.display().to_string());
+    }
+}
