@@ -1,0 +1,43 @@
+//! Invariant: any bytes from 1024 on are a superblock that is read, with all that it leads to, or an error.
+//!
+//! The first byte says whether the magic number and the checksum are made right.
+
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use pagefold_image::read::xattr::Prefixes;
+use pagefold_image::read::{SliceBytes, Superblock};
+use pagefold_image::{Nid, Space};
+
+fuzz_target!(|input: &[u8]| {
+    let Some((choice, rest)) = input.split_first() else { return };
+    let mut image = vec![0; 1024];
+    image.extend_from_slice(rest);
+    if choice & 1 != 0 && image.len() >= 1024 + 128 {
+        image[1024..1028].copy_from_slice(&0xE0F5_E1E2_u32.to_le_bytes());
+        image[1024 + 12] = 9 + (image[1024 + 12] & 7);
+        // Unknown features are refused at once.
+        image[1024 + 0x51] &= 1;
+        image[1024 + 0x52..1024 + 0x54].fill(0);
+        let block_bytes = 1_usize << image[1024 + 12];
+        let len = if block_bytes > 1024 { block_bytes - 1024 } else { block_bytes };
+        image.resize(image.len().max(1024 + len), 0);
+        image[1028..1032].fill(0);
+        let sum = !crc32c::crc32c(&image[1024..1024 + len]);
+        image[1028..1032].copy_from_slice(&sum.to_le_bytes());
+    }
+    let bytes = SliceBytes(&image);
+    let Ok(sb) = Superblock::read(&bytes) else { return };
+    assert!((9..=16).contains(&sb.block_bits) && sb.prefixes.count <= 128);
+    assert!(sb.max_lz4_cluster_bytes() <= 1 << 20);
+    let _ = (sb.required_kernel(), sb.volume_name(), sb.block_address(u64::MAX));
+    for nid in [sb.root_nid, Nid(0), Nid(u64::MAX), Nid(i64::MAX as u64)] {
+        if let Ok(at) = sb.inode_address(nid) {
+            assert!(at.space != Space::Metabox || sb.metabox_nid.is_some());
+        }
+    }
+    if let Ok(prefixes) = Prefixes::read_from(&bytes, &sb.prefixes) {
+        assert_eq!(prefixes.count(), usize::from(sb.prefixes.count));
+        let _ = prefixes.name(choice >> 1);
+    }
+});

@@ -1,0 +1,236 @@
+//! Invariant: whatever an image says, opening it, walking its tree and reading its files ends soon, without a panic, within
+//! the budget of memory, and no read returns more than was asked for.
+//!
+//! The input is a seed (`fuzz/seeds`), options, and changes to fields of the seed; the superblock's checksum is then made right.
+//! Random bytes would hardly ever get behind the superblock.
+
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use pagefold_backing::{Backing, MemoryBacking};
+use pagefold_image::read::{FileKind, Place};
+use pagefold_image::{Address, Image, ImageError, Node, Options, ReadAhead, Space};
+use std::sync::{Arc, LazyLock};
+use std::time::{Duration, Instant};
+
+macro_rules! seeds {
+    ($($name:literal)*) => { [$(include_bytes!(concat!("../seeds/", $name, ".erofs")).as_slice()),*] };
+}
+
+/// In the order of their numbers in inputs.
+const SEEDS: [&[u8]; 15] = seeds!(
+    "plain" "chunks" "blob" "lz4" "lz4k" "zstd" "deflate" "lzma" "fragments" "allfragments" "records4" "records8"
+    "records16" "metabox" "metaplain"
+);
+const BLOB: &[u8] = include_bytes!("../seeds/blob.erofs.device");
+
+/// No more memory than this is tried: hostile images may ask for any.
+const MEMORY_BYTES_MAX: u64 = 24 << 20;
+const NODES_MAX: usize = 120;
+const ENTRIES_MAX: usize = 400;
+/// Bytes of contents that are read of one file, and of all.
+const FILE_BYTES_MAX: u64 = 96 << 10;
+const ALL_BYTES_MAX: u64 = 1 << 20;
+/// What an input may take. It is much, because of sanitizers and busy machines; a loop without end takes longer.
+const TIME_MAX: Duration = Duration::from_secs(20);
+
+/// Where the structures of a seed lie: superblock, inodes, attributes, tails, directory blocks, beginnings and ends of clusters.
+type Places = [Vec<u64>; 7];
+
+static PLACES: LazyLock<Vec<Places>> = LazyLock::new(|| SEEDS.iter().map(|seed| places(seed)).collect());
+
+fn memory(bytes: &[u8]) -> Arc<dyn Backing> {
+    let medium = MemoryBacking::new(bytes.len());
+    medium.write_at(0, bytes).expect("a write inside");
+    Arc::new(medium)
+}
+
+fn places(seed: &[u8]) -> Places {
+    let options = Options { devices: vec![memory(BLOB)], ..Options::default() };
+    let image = Image::open(memory(seed), options).expect("a seed");
+    let sb = image.superblock();
+    let mut places = Places::default();
+    places[0] = vec![1024, 1024 + 64, 1024 + 128, 1024 + 192];
+    let own = [sb.metabox_nid, sb.packed_nid].into_iter().flatten();
+    let mut stack: Vec<Node> = own.map(|nid| image.node(nid).expect("a file of the image's own")).collect();
+    let metabox = sb.metabox_nid.and_then(|_| match stack[0].extent_at(0) {
+        Ok(Some(extent)) => match extent.place {
+            Place::Plain(at) => Some(at.offset),
+            _ => None,
+        },
+        _ => None,
+    });
+    let place = |at: Address| match at.space {
+        Space::Device(0) => Some(at.offset),
+        Space::Device(_) => None,
+        Space::Metabox => Some(metabox? + at.offset),
+    };
+    stack.push(image.root().expect("a root"));
+    while let Some(node) = stack.pop() {
+        let inode = node.inode();
+        places[1].extend(place(inode.address));
+        places[2].extend(inode.xattr_address().and_then(place));
+        places[3].extend(place(inode.tail));
+        let mut offset = 0;
+        while let Some(extent) = node.extent_at(offset).expect("an extent of a seed") {
+            offset = extent.end();
+            match extent.place {
+                Place::Plain(at) if inode.kind == FileKind::Directory => places[4].extend(place(at)),
+                Place::Compressed(cluster) => {
+                    places[5].extend(place(cluster.at));
+                    places[6].extend(place(cluster.at).map(|at| at + u64::from(cluster.len_bytes) - 64));
+                }
+                _ => {}
+            }
+        }
+        if inode.kind == FileKind::Directory {
+            let entries = node.entries().expect("a directory");
+            stack.extend(entries.map(|entry| image.node(entry.expect("an entry").nid).expect("a node")));
+        }
+    }
+    places
+}
+
+/// Values that decide things.
+const SPECIAL: [u64; 16] = [
+    0,
+    1,
+    2,
+    3,
+    4,
+    0x1f,
+    0x20,
+    0x7f,
+    0x80,
+    0xff,
+    0x7fff,
+    0xffff,
+    0x7fff_ffff,
+    0xffff_ffff,
+    i64::MAX as u64,
+    u64::MAX,
+];
+
+/// A change: 0 is kind of place, operation and width; 1 and 2 which place; 3 the offset from it; 4 to 6 the value.
+fn change(image: &mut [u8], places: &Places, change: &[u8; 7]) {
+    let which = usize::from(u16::from_le_bytes([change[1], change[2]]));
+    let start = match places.get(usize::from(change[0] & 7)) {
+        Some(of_kind) if !of_kind.is_empty() => of_kind[which % of_kind.len()] as usize,
+        _ => which * 16,
+    };
+    let width = 1 << (change[0] >> 5 & 3);
+    let Some(field) = start.checked_add(change[3].into()).and_then(|at| image.get_mut(at..at + width)) else {
+        return;
+    };
+    let mut old = [0; 8];
+    old[..width].copy_from_slice(field);
+    let (old, value) =
+        (u64::from_le_bytes(old), u64::from(u32::from_le_bytes([change[4], change[5], change[6], 0])));
+    let new = match change[0] >> 3 & 3 {
+        0 => value,
+        1 => old.wrapping_add(value).wrapping_sub(1 << 12),
+        2 => old ^ value,
+        _ => SPECIAL[usize::from(change[4]) % SPECIAL.len()],
+    };
+    field.copy_from_slice(&new.to_le_bytes()[..width]);
+}
+
+fn repair_checksum(image: &mut [u8]) {
+    let block_bytes = 1_usize << image[1024 + 12].min(16);
+    let len = if block_bytes > 1024 { block_bytes - 1024 } else { block_bytes };
+    let Some(covered) = image.get_mut(1024..1024 + len).filter(|covered| covered.len() >= 8) else { return };
+    covered[4..8].fill(0);
+    let sum = !crc32c::crc32c(covered);
+    covered[4..8].copy_from_slice(&sum.to_le_bytes());
+}
+
+/// Everything that there is to see, within bounds.
+fn explore(image: &Image) -> Result<(), ImageError> {
+    let mut stack = vec![image.root()?];
+    let (mut nodes, mut left_bytes) = (0, ALL_BYTES_MAX);
+    while let Some(node) = stack.pop() {
+        nodes += 1;
+        if nodes > NODES_MAX {
+            break;
+        }
+        if let Ok(xattrs) = node.xattrs() {
+            for xattr in xattrs.iter().take(8) {
+                let _ = node.xattr(&xattr.name);
+            }
+        }
+        let _ = node.xattr(b"user.none");
+        match node.kind() {
+            FileKind::Directory => {
+                let mut names = Vec::new();
+                for entry in node.entries()?.take(ENTRIES_MAX).flatten() {
+                    stack.extend(image.node(entry.nid).ok().filter(|_| stack.len() < NODES_MAX));
+                    names.push(entry.name);
+                }
+                for name in names.iter().take(4).map(Vec::as_slice).chain([&b"none"[..], b"..", b"."]) {
+                    let _ = node.lookup(name);
+                }
+            }
+            FileKind::Symlink => _ = node.read_link(),
+            _ => left_bytes = left_bytes.saturating_sub(read(&node, left_bytes)),
+        }
+    }
+    Ok(())
+}
+
+/// Reads a file, in order as far as is allowed, and here and there.
+fn read(node: &Node, allowed_bytes: u64) -> u64 {
+    let mut buf = vec![0x5a; 20_000];
+    let (size, step) = (node.len_bytes(), 16_384);
+    let mut at = 0;
+    while at < size.min(FILE_BYTES_MAX).min(allowed_bytes) {
+        // What lies behind the part that is asked for belongs to somebody else.
+        let read = node.read_at(at, &mut buf[..step]);
+        assert!(buf[step..].iter().all(|byte| *byte == 0x5a));
+        match read {
+            Ok(len) => assert_eq!(len as u64, (size - at).min(step as u64)),
+            Err(_) => break,
+        }
+        at += step as u64;
+    }
+    for offset in [1, size / 2, size.saturating_sub(1), size, u64::MAX] {
+        if let Ok(len) = node.read_at(offset, &mut buf[..100]) {
+            assert_eq!(len as u64, size.saturating_sub(offset).min(100));
+        }
+        if let Ok(Some(extent)) = node.extent_at(offset) {
+            assert!(extent.start <= offset && offset < extent.end() && extent.end() <= size, "{extent:?}");
+        }
+    }
+    at + 500
+}
+
+fuzz_target!(|input: &[u8]| {
+    let Some((choice, changes)) = input.split_first_chunk::<2>() else { return };
+    let begun = Instant::now();
+    let seed = usize::from(choice[0]) % SEEDS.len();
+    let mut bytes = SEEDS[seed].to_vec();
+    for one in changes.as_chunks().0.iter().take(32) {
+        change(&mut bytes, &PLACES[seed], one);
+    }
+    repair_checksum(&mut bytes);
+    let medium = memory(&bytes);
+    let mut options = Options {
+        memory_bytes: 0,
+        read_ahead: if choice[1] & 7 == 7 { ReadAhead::BestEffort } else { ReadAhead::Off },
+        read_ahead_threads: 1,
+        keep_asked: choice[1] & 8 != 0,
+        devices: vec![memory(BLOB)],
+    };
+    // The least that it can be opened with, and as much more as the input says.
+    match Image::open(medium.clone(), options.clone()) {
+        Err(ImageError::TooLittleMemory { needed_bytes, .. }) if needed_bytes <= MEMORY_BYTES_MAX => {
+            options.memory_bytes = needed_bytes + (u64::from(choice[1] >> 4) << 16);
+        }
+        _ => return,
+    }
+    if let Ok(image) = Image::open(medium, options) {
+        let _ = explore(&image);
+        let budget = image.stats().budget;
+        assert!(budget.peak_bytes <= budget.limit_bytes, "{budget:?}");
+    }
+    assert!(begun.elapsed() < TIME_MAX, "it took {:?}", begun.elapsed());
+});

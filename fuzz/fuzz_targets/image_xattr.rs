@@ -1,0 +1,54 @@
+//! Invariant: any bytes are the attributes of an inode, or errors, of bounded length; what the list has is found by its name
+//! (unless a filter says otherwise), and the lists of names and of values agree.
+//!
+//! The first four bytes choose features and the number of attributes; the rest is an image: the inode's attributes from byte 32
+//! on, shared ones and long prefixes anywhere.
+
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use pagefold_image::read::xattr::{self, Prefixes};
+use pagefold_image::read::{Inode, SliceBytes, Superblock};
+use pagefold_image::{Address, Nid, Space};
+use std::sync::LazyLock;
+
+static FILE: LazyLock<(Superblock, Inode)> = LazyLock::new(|| {
+    let image = SliceBytes(include_bytes!("../seeds/plain.erofs"));
+    let sb = Superblock::read(&image).expect("a seed");
+    let inode = Inode::read(&image, &sb, sb.root_nid).expect("a root");
+    (sb, inode)
+});
+
+fuzz_target!(|input: &[u8]| {
+    let Some((choice, image)) = input.split_first_chunk::<4>() else { return };
+    let (mut sb, mut inode) = FILE.clone();
+    sb.xattr_filter = choice[0] & 1 != 0;
+    sb.xattr_blkaddr = u32::from(choice[0] >> 1 & 1);
+    sb.prefixes.count = choice[1] & 7;
+    sb.prefixes.place = pagefold_image::read::superblock::PrefixPlace::Space(Space::Device(0));
+    sb.prefixes.offset = u64::from(choice[1] >> 3) * 4;
+    inode.nid = Nid(0);
+    inode.xattr_bytes = 12 + 4 * u32::from(u16::from_le_bytes([choice[2], choice[3]]) >> 4);
+    inode.address = Address::image(0);
+    inode.tail = Address::image(32 + u64::from(inode.xattr_bytes));
+    let bytes = SliceBytes(image);
+    let prefixes = Prefixes::read_from(&bytes, &sb.prefixes).unwrap_or_default();
+    let names = xattr::names(&bytes, &sb, &prefixes, &inode);
+    let list = xattr::list(&bytes, &sb, &prefixes, &inode);
+    if let Ok(names) = &names {
+        assert!(names.iter().map(|name| name.len() + 1).sum::<usize>() <= xattr::NAMES_BYTES_MAX);
+        if let Ok(list) = &list {
+            assert!(list.iter().map(|xattr| &xattr.name).eq(names));
+        }
+    }
+    if let Ok(list) = &list {
+        let total: usize = list.iter().map(|xattr| xattr.name.len() + xattr.value.len()).sum();
+        assert!(total <= xattr::LIST_BYTES_MAX);
+        for xattr in list.iter().take(8) {
+            let found = xattr::get(&bytes, &sb, &prefixes, &inode, &xattr.name).expect("it was listed");
+            let first = list.iter().find(|other| other.name == xattr.name).expect("itself");
+            assert!(found.as_ref() == Some(&first.value) || (found.is_none() && sb.xattr_filter));
+        }
+    }
+    let _ = xattr::get(&bytes, &sb, &prefixes, &inode, b"user.none");
+});
