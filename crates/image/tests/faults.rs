@@ -141,7 +141,7 @@ fn stress(name: &'static str, read_ahead: ReadAhead, more_bytes: u64, per_millio
     let options = Options {
         memory_bytes: least_bytes(feature) + more_bytes,
         read_ahead,
-        keep_asked: more_bytes % 2 == 0,
+        keep_asked: more_bytes.is_multiple_of(2),
         ..feature.options(Options::default())
     };
     let delay = Duration::from_micros(20);

@@ -1,6 +1,8 @@
 //! Check, extract and tar over all reference images, compared with the manifest of the tree that they hold.
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
+mod common;
+use common::{manifest_text, reference_image, reference_names};
 use pagefold_image::check::{CheckOptions, check};
 use pagefold_image::extract::{ExtractError, ExtractOptions, extract};
 use pagefold_image::{Image, Options, ReadAhead, tar};
@@ -10,36 +12,17 @@ use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::atomic::AtomicBool;
-
-/// Where the reference images are; `None` if this machine has none.
-fn corpus(test: &str) -> Option<PathBuf> {
-    let dir = std::env::var_os("PAGEFOLD_EROFS_CORPUS").map(PathBuf::from);
-    let dir = dir.unwrap_or_else(|| concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/erofs").into());
-    if dir.join("manifest.jsonl").is_file() {
-        return Some(dir);
-    }
-    pagefold_testkit::skipped!("{test}: no reference images in {} (PAGEFOLD_EROFS_CORPUS)", dir.display());
-    None
-}
-
-fn images(dir: &Path) -> Vec<PathBuf> {
-    let all = std::fs::read_dir(dir).unwrap().map(|e| e.unwrap().path());
-    let mut all: Vec<_> = all.filter(|p| p.extension().is_some_and(|e| e == "erofs")).collect();
-    all.sort();
-    assert!(all.len() >= 8, "{all:?}");
-    all
-}
 
 fn open(path: &Path) -> Image {
     let options = Options { read_ahead: ReadAhead::Off, keep_asked: false, ..Options::default() };
     Image::open_file(path, options).unwrap()
 }
 
-fn manifest(dir: &Path) -> BTreeMap<String, Value> {
-    let text = std::fs::read_to_string(dir.join("manifest.jsonl")).unwrap();
+fn manifest() -> BTreeMap<String, Value> {
+    let text = manifest_text();
     let all = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
     all.map(|v| (v["path"].as_str().unwrap().to_string(), v)).collect()
 }
@@ -105,8 +88,7 @@ fn compare_one(path: &Path, wanted: &Value, what: &str) {
 
 #[test]
 fn reference_images_are_clean() {
-    let Some(dir) = corpus("reference_images_are_clean") else { return };
-    for path in images(&dir) {
+    for path in reference_names().map(reference_image) {
         for jobs in [1, 2, 5] {
             let report =
                 check(&open(&path), &CheckOptions { jobs, ..CheckOptions::default() }, &|_| ()).unwrap();
@@ -121,12 +103,11 @@ fn reference_images_are_clean() {
 #[test]
 fn what_is_extracted_is_what_the_manifest_says() {
     let test = "what_is_extracted_is_what_the_manifest_says";
-    let Some(dir) = corpus(test) else { return };
     if !is_root() {
         return pagefold_testkit::skipped!("{test}: making devices needs root");
     }
-    let manifest = manifest(&dir);
-    for (path, jobs) in images(&dir).into_iter().zip([1, 2, 3].into_iter().cycle()) {
+    let manifest = manifest();
+    for (path, jobs) in reference_names().map(reference_image).zip([1, 2, 3].into_iter().cycle()) {
         let target = tempfile::tempdir().unwrap();
         let folder = Folder::open(target.path()).unwrap();
         let options = ExtractOptions { privileged: true, jobs, ..ExtractOptions::default() };
@@ -147,8 +128,7 @@ fn what_is_extracted_is_what_the_manifest_says() {
 
 #[test]
 fn a_part_is_extracted_with_what_leads_to_it_and_privileged_things_are_left_out() {
-    let Some(dir) = corpus("a_part_is_extracted") else { return };
-    let image = open(&dir.join("lz4hc64.erofs"));
+    let image = open(&reference_image("lz4hc64"));
     let target = tempfile::tempdir().unwrap();
     let folder = Folder::open(target.path()).unwrap();
     let run = |paths: &[&[u8]], options: &ExtractOptions| {
@@ -174,12 +154,11 @@ fn a_part_is_extracted_with_what_leads_to_it_and_privileged_things_are_left_out(
 #[test]
 fn gnu_tar_extracts_what_the_manifest_says() {
     let test = "gnu_tar_extracts_what_the_manifest_says";
-    let Some(dir) = corpus(test) else { return };
     if !is_root() {
         return pagefold_testkit::skipped!("{test}: making devices needs root");
     }
-    let manifest = manifest(&dir);
-    for path in images(&dir) {
+    let manifest = manifest();
+    for path in reference_names().map(reference_image) {
         let target = tempfile::tempdir().unwrap();
         let mut child = Command::new("tar")
             .args(["--xattrs", "--xattrs-include=*", "-xpf", "-", "-C"])

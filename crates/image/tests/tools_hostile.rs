@@ -1,6 +1,7 @@
 //! Images of people who mean ill: nothing is made outside the target, everything ends, and what is wrong is told.
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
+mod common;
 mod tools_kit;
 
 use pagefold_backing::{Backing, MemoryBacking};
@@ -243,22 +244,13 @@ fn reseal(bytes: &mut [u8]) {
     bytes[1028..1032].copy_from_slice(&sum.to_le_bytes());
 }
 
-fn corpus(test: &str) -> Option<Vec<u8>> {
-    let dir = std::env::var_os("PAGEFOLD_EROFS_CORPUS").map(std::path::PathBuf::from);
-    let dir = dir.unwrap_or_else(|| concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/erofs").into());
-    let found = std::fs::read(dir.join("lz4hc64.erofs"));
-    if found.is_err() {
-        pagefold_testkit::skipped!(
-            "{test}: no reference images in {} (PAGEFOLD_EROFS_CORPUS)",
-            dir.display()
-        );
-    }
-    found.ok()
+fn reference() -> Vec<u8> {
+    std::fs::read(common::reference_image("lz4hc64")).unwrap()
 }
 
 #[test]
 fn a_bad_cluster_is_one_finding_and_one_file() {
-    let Some(mut bytes) = corpus("a_bad_cluster_is_one_finding_and_one_file") else { return };
+    let mut bytes = reference();
     let node = open(&bytes).find(b"/text1m.txt").unwrap();
     assert_eq!(node.kind(), FileKind::Regular);
     let extent = node.extent_at(300_000).unwrap().unwrap();
@@ -281,7 +273,7 @@ fn a_bad_cluster_is_one_finding_and_one_file() {
 
 #[test]
 fn a_truncated_image_is_told() {
-    let Some(bytes) = corpus("a_truncated_image_is_told") else { return };
+    let bytes = reference();
     let report = checked(&open(&bytes[..bytes.len() / 2]));
     assert!(says(&report.findings, "", "cut off"), "{:?}", report.findings.kept());
     assert!(report.findings.errors() > 1);
@@ -290,7 +282,7 @@ fn a_truncated_image_is_told() {
 /// Every tool ends without a panic, whatever single bytes say.
 #[test]
 fn flipped_bytes_end_in_findings() {
-    let Some(bytes) = corpus("flipped_bytes_end_in_findings") else { return };
+    let bytes = reference();
     let image = open(&bytes);
     let mut places: Vec<u64> = Vec::new();
     for name in ["/", "/bigdir", "/text1m.txt", "/lnk", "/sparse", "/bigdir/file_0000_.txt"] {

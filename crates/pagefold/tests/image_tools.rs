@@ -3,27 +3,16 @@
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 mod common;
+#[path = "../../image/tests/common/mod.rs"]
+mod images;
 use common::Sandbox;
+use images::reference_image;
 use sha2::{Digest, Sha256};
-use std::path::PathBuf;
 use std::process::Stdio;
-
-/// A reference image; `None` if this machine has none.
-fn reference(test: &str, name: &str) -> Option<PathBuf> {
-    let dir = std::env::var_os("PAGEFOLD_EROFS_CORPUS").map(PathBuf::from);
-    let dir =
-        dir.unwrap_or_else(|| concat!(env!("CARGO_MANIFEST_DIR"), "/../image/tests/fixtures/erofs").into());
-    let path = dir.join(name);
-    if !path.is_file() {
-        pagefold_testkit::skipped!("{test}: no {} (PAGEFOLD_EROFS_CORPUS)", path.display());
-        return None;
-    }
-    Some(path)
-}
 
 #[test]
 fn list_show_and_cat() {
-    let Some(image) = reference("list_show_and_cat", "fragzt.erofs") else { return };
+    let image = reference_image("fragzt");
     let (s, image) = (Sandbox::new(), image.display());
     let names = s.ok(&format!("image list {image}"));
     assert!(names.lines().any(|l| l == "text1m.txt") && !names.contains("file_0000_"), "{names}");
@@ -62,7 +51,7 @@ fn list_show_and_cat() {
 
 #[test]
 fn a_reader_that_has_enough_is_success() {
-    let Some(image) = reference("a_reader_that_has_enough_is_success", "zstd.erofs") else { return };
+    let image = reference_image("zstd");
     let s = Sandbox::new();
     for words in ["image cat IMAGE /zeros.bin", "image list -R IMAGE", "image extract --tar IMAGE"] {
         let words = words.replace("IMAGE", &image.display().to_string());
@@ -75,7 +64,7 @@ fn a_reader_that_has_enough_is_success() {
 
 #[test]
 fn check_tells_by_its_exit_code() {
-    let Some(image) = reference("check_tells_by_its_exit_code", "lz4hc64.erofs") else { return };
+    let image = reference_image("lz4hc64");
     let s = Sandbox::new();
     let clean = s.ok(&format!("image check {}", image.display()));
     assert!(clean.contains("0 errors, 0 warnings"), "{clean}");
@@ -95,8 +84,7 @@ fn check_tells_by_its_exit_code() {
 
 #[test]
 fn extract_makes_what_is_there_and_says_what_is_not() {
-    let test = "extract_makes_what_is_there_and_says_what_is_not";
-    let Some(image) = reference(test, "deflate.erofs") else { return };
+    let image = reference_image("deflate");
     let s = Sandbox::new();
     let (dir, image) = (s.path("out"), image.display());
     let ran = s.run(&format!("image extract {image} {} -j 2", dir.display()));

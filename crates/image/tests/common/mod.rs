@@ -31,6 +31,11 @@ pub fn reference_names() -> impl Iterator<Item = &'static str> {
     IMAGES.iter().map(|(name, _)| *name)
 }
 
+/// The list of what all reference images hold, a JSON object a line.
+pub fn manifest_text() -> String {
+    fs::read_to_string(fixtures().join("manifest.jsonl")).unwrap()
+}
+
 /// The file of a reference image, by its name without an extension. Not to be written to.
 pub fn reference_image(name: &str) -> PathBuf {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
@@ -65,8 +70,9 @@ fn unpack() -> PathBuf {
     folder
 }
 
+/// The same for all crates whose tests use this file.
 fn fixtures() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../image/tests/fixtures")
 }
 
 /// An entry of a tree.
