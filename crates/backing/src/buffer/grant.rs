@@ -44,7 +44,8 @@ pub enum Refused {
 pub(super) struct Turns {
     waiting: VecDeque<u64>,
     next_ticket: u64,
-    /// Counts [`Buffers::wake`], so that none between looking and waiting is missed.
+    /// Counts what may have changed the answer while somebody waits (memory that came back, [`Buffers::wake`]), so that
+    /// nothing between asking for reclaim and waiting is missed.
     wakes: u64,
     reclaim: Option<Weak<dyn Reclaim>>,
     refusal: Option<Arc<RefusalTest>>,
@@ -56,6 +57,12 @@ type RefusalTest = dyn Fn(u64, Demand) -> bool + Send + Sync;
 impl Turns {
     pub(super) fn anyone(&self) -> bool {
         !self.waiting.is_empty()
+    }
+
+    /// Takes note that there is something new to look at; whether there is anyone to be told.
+    pub(super) fn note(&mut self) -> bool {
+        self.wakes += u64::from(self.anyone());
+        self.anyone()
     }
 
     #[cfg(test)]
@@ -94,10 +101,8 @@ impl Buffers {
 
     /// Tells those who wait that there may be something to reclaim now.
     pub fn wake(&self) {
-        let mut books = self.0.books();
-        if books.turns.anyone() {
-            books.turns.wakes += 1;
-            drop(books);
+        let anyone_waits = self.0.books().turns.note();
+        if anyone_waits {
             self.0.room.notify_all();
         }
     }

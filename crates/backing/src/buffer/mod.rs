@@ -140,7 +140,8 @@ impl Shared {
 
     fn release_in(&self, mut books: MutexGuard<'_, Books>, len_bytes: u64) {
         books.stats.in_use_bytes -= len_bytes;
-        let anyone_waits = books.turns.anyone();
+        // Even if this is not enough room: what was in use may be idle now, and there to be reclaimed.
+        let anyone_waits = books.turns.note();
         drop(books);
         if anyone_waits {
             self.room.notify_all();

@@ -1,4 +1,5 @@
 use super::*;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 #[test]
 fn pieces_are_aligned_and_disjoint_and_come_back() {
@@ -165,6 +166,40 @@ fn caches_give_way_to_grants_and_a_new_cache_wakes_who_waits() {
         waiter.join().unwrap();
     });
     assert_eq!(buffers.stats().in_use_bytes, 0);
+}
+
+/// Has nothing to give up when it is first asked; by the time that it has said so, it has, and a buffer that is too
+/// small for who waits came back.
+struct Late {
+    asked: AtomicUsize,
+    in_use: Mutex<Vec<Buffer>>,
+    idle: Mutex<Vec<Buffer>>,
+}
+
+impl Reclaim for Late {
+    fn reclaim(&self, _: u64) -> u64 {
+        if self.asked.fetch_add(1, Ordering::Relaxed) == 0 {
+            let mut in_use = self.in_use.lock().unwrap();
+            self.idle.lock().unwrap().extend(in_use.pop());
+            in_use.clear();
+            return 0;
+        }
+        std::mem::take(&mut *self.idle.lock().unwrap()).iter().map(|b| Buffers::footprint(b.len())).sum()
+    }
+}
+
+#[test]
+fn what_becomes_idle_while_reclaim_is_asked_is_not_missed() {
+    let buffers = Buffers::granting(4 * 4096, 0).unwrap();
+    let mut grant = buffers.grant(4 * 4096, Demand::Required).unwrap();
+    let in_use = [1, 3].map(|pages| grant.buffer(pages * 4096).unwrap()).into();
+    let late = Late { asked: AtomicUsize::new(0), in_use: Mutex::new(in_use), idle: Mutex::default() };
+    let late: Arc<dyn Reclaim> = Arc::new(late);
+    buffers.reclaim_with(Arc::downgrade(&late));
+    let (ended, end) = std::sync::mpsc::channel();
+    let waiter = buffers.clone();
+    std::thread::spawn(move || ended.send(waiter.grant(4 * 4096, Demand::Required).is_ok()));
+    assert_eq!(end.recv_timeout(std::time::Duration::from_secs(20)), Ok(true));
 }
 
 #[test]
