@@ -282,20 +282,35 @@ impl Core {
             dst.copy_from_slice(&piece.bytes()[within..end]);
             return Ok(());
         }
-        let left = self.space_end(unit.space)?.saturating_sub(unit.offset);
-        let len = left.min(META_UNIT_BYTES) as usize;
+        let space_end = self.space_end(unit.space)?;
+        let len = space_end.saturating_sub(unit.offset).min(META_UNIT_BYTES) as usize;
+        let at = Address { offset: unit.offset + within as u64, ..unit };
         if end > len {
-            let at = Address { offset: unit.offset + within as u64, ..unit };
-            return Err(ImageError::Truncated { at, len_bytes: dst.len() as u64, end: unit.offset + left });
+            return Err(ImageError::Truncated { at, len_bytes: dst.len() as u64, end: space_end });
         }
+        // The metabox comes by way of clusters, for which this would have to wait: not while it holds a grant.
+        let beforehand = match unit.space {
+            Space::Metabox => {
+                let mut bytes = vec![0; len];
+                self.read_uncached(unit, &mut bytes)?;
+                Some(bytes)
+            }
+            Space::Device(_) => None,
+        };
         let grant = self.clusters.budget.grant(Buffers::footprint(len), Demand::BestEffort);
         let buffer = grant.ok().and_then(|mut grant| grant.buffer(len));
-        let Some(mut buffer) = buffer else {
-            return self.read_uncached(Address { offset: unit.offset + within as u64, ..unit }, dst);
-        };
-        self.read_uncached(unit, &mut buffer)?;
-        dst.copy_from_slice(&buffer[within..end]);
-        self.clusters.keep_as(key, Piece { buffer, len_bytes: len });
+        match (buffer, beforehand) {
+            (None, None) => return self.read_uncached(at, dst),
+            (None, Some(bytes)) => dst.copy_from_slice(&bytes[within..end]),
+            (Some(mut buffer), bytes) => {
+                match bytes {
+                    Some(bytes) => buffer.copy_from_slice(&bytes),
+                    None => self.read_uncached(unit, &mut buffer)?,
+                }
+                dst.copy_from_slice(&buffer[within..end]);
+                self.clusters.keep_as(key, Piece { buffer, len_bytes: len });
+            }
+        }
         Ok(())
     }
 

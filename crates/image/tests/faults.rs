@@ -7,10 +7,11 @@ mod common;
 
 use common::features::{Feature, feature, features, memory, tree};
 use common::walk::{assert_same, contents, sha256, walk};
-use pagefold_backing::Backing;
 use pagefold_backing::layer::{DelayLayer, DelayOptions, ErrorLayer, SystemClock, When};
+use pagefold_backing::{Backing, Demand};
 use pagefold_image::{Image, ImageError, Options, ReadAhead};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
@@ -79,7 +80,7 @@ fn every_read_may_fail_once() {
             let budget = image.stats().budget;
             assert!(budget.peak_bytes <= budget.limit_bytes, "{budget:?}");
             if controls.iter().all(|control| control.injected() == 0) {
-                assert!(nth > 20, "{name} takes {nth} reads");
+                assert!(nth > 8, "{name} takes {nth} reads");
                 break;
             }
         }
@@ -174,7 +175,7 @@ fn stress(name: &'static str, read_ahead: ReadAhead, more_bytes: u64, per_millio
     assert_same(name, &walk(&image, 9_999).unwrap(), &tree());
     // With all that is idle given up, nothing is left in use: no piece of work kept anything.
     let limit_bytes = image.stats().budget.limit_bytes;
-    drop(image.budget().grant(limit_bytes, pagefold_backing::Demand::Required).unwrap());
+    drop(image.budget().grant(limit_bytes, Demand::Required).unwrap());
 }
 
 /// Runs `work` in a thread of its own, and fails if it does not end: whoever hangs cannot fail by himself.
@@ -205,4 +206,26 @@ fn many_readers_in_little_memory_on_a_failing_medium_all_end() {
             within(Duration::from_secs(100), move || stress(name, read_ahead, more_bytes, 20_000));
         }
     }
+}
+
+/// Who waits for memory holds none: or two of them could wait for each other.
+#[test]
+fn nobody_waits_for_memory_with_memory_in_hand() {
+    // LZ4 has no decoder's state, so what is in use and not in the cache is in somebody's hand.
+    let feature = feature("metabox");
+    let options = Options { read_ahead: ReadAhead::Off, ..feature.options(Options::default()) };
+    let image = Image::open(feature.medium(), options).unwrap();
+    let (held, counter) = (image.clone(), AtomicU64::new(0));
+    image.budget().refuse_when(move |_, demand| {
+        let stats = held.stats();
+        let in_use_bytes = stats.budget.in_use_bytes - stats.cached_bytes;
+        if demand == Demand::Required {
+            assert_eq!(in_use_bytes, 0, "in use by who now waits");
+            counter.fetch_add(1, Ordering::Relaxed);
+        }
+        // The first one in, metadata's own, is let through; what it leads to is not.
+        in_use_bytes > 0 || counter.load(Ordering::Relaxed) % 2 == 1
+    });
+    assert_same("metabox", &walk(&image, 1 << 20).unwrap(), &tree());
+    image.budget().refuse_when(|_, _| false);
 }
