@@ -92,9 +92,9 @@ class Bench:
     # The sides of a row: each yields a mount point.
 
     @contextlib.contextmanager
-    def ours(self, image, *options):
+    def ours(self, image, *options, memory=None):
         with self.place() as path:
-            call(self.args.pagefold, "image", "mount", image, path, "--memory", self.args.memory, *options)
+            call(self.args.pagefold, "image", "mount", image, path, "--memory", memory or self.args.memory, *options)
             try:
                 yield path
             finally:
@@ -345,7 +345,7 @@ def copy_in(tree, path):
 
 def launch_all(bench, image, programs, options):
     """The mean time to start and end each program, cold, while the background reads."""
-    with bench.ours(image, *options, "--memory", bench.args.tight) as path:
+    with bench.ours(image, *options, memory=bench.args.tight) as path:
         stop = threading.Event()
         readers = [threading.Thread(target=read_background, args=(os.path.join(path, "background"), stop, n)) for n in range(2)]
         for reader in readers:

@@ -35,14 +35,13 @@ const MAX_BACKGROUND: u16 = 64;
 
 /// What is used if the kernel has it. With `DO_READDIRPLUS` and without `AUTO`, directories always come with
 /// the attributes of their entries.
-const WANTED: [InitFlags; 9] = [
+const WANTED: [InitFlags; 8] = [
     InitFlags::FUSE_ASYNC_READ,
     InitFlags::FUSE_PARALLEL_DIROPS,
     InitFlags::FUSE_DO_READDIRPLUS,
     InitFlags::FUSE_CACHE_SYMLINKS,
     InitFlags::FUSE_NO_OPEN_SUPPORT,
     InitFlags::FUSE_NO_OPENDIR_SUPPORT,
-    InitFlags::FUSE_POSIX_ACL,
     InitFlags::FUSE_MAX_PAGES,
     InitFlags::FUSE_EXPORT_SUPPORT,
 ];
@@ -51,6 +50,7 @@ const WANTED: [InitFlags; 9] = [
 pub(super) struct ImageFs {
     nodes: Nodes,
     read_bytes: usize,
+    enforces: bool,
     open_unneeded: bool,
     opendir_unneeded: bool,
     requests: Arc<AtomicU64>,
@@ -59,8 +59,11 @@ pub(super) struct ImageFs {
 }
 
 impl ImageFs {
-    pub(super) fn new(image: Image, read_bytes: usize, alive: UnixStream) -> Self {
+    /// `enforces`: the kernel is to check modes and access lists. It does so for others than the user who mounts; to him
+    /// alone the image is open, and every look at a file costs him less.
+    pub(super) fn new(image: Image, read_bytes: usize, enforces: bool, alive: UnixStream) -> Self {
         ImageFs {
+            enforces,
             nodes: Nodes::new(image),
             read_bytes,
             open_unneeded: false,
@@ -173,6 +176,10 @@ impl fuser::Filesystem for ImageFs {
         for flag in WANTED {
             // What an older kernel lacks costs time, not truth.
             let _ = config.add_capabilities(flag);
+        }
+        if self.enforces {
+            let no_lists = |_| io::Error::new(io::ErrorKind::Unsupported, "the kernel's FUSE has no access lists");
+            config.add_capabilities(InitFlags::FUSE_POSIX_ACL).map_err(no_lists)?;
         }
         let capabilities = config.capabilities();
         self.open_unneeded = capabilities.contains(InitFlags::FUSE_NO_OPEN_SUPPORT);

@@ -124,7 +124,7 @@ impl Mount {
         let memory = ReplyMemory::take(&image, threads)?;
         let (threads, read_bytes) = (memory.threads, memory.read_bytes);
         let (alive, ended) = UnixStream::pair().map_err(|e| SysError::io("making a pair of sockets", &e))?;
-        let fs = ImageFs::new(image, read_bytes, alive);
+        let fs = ImageFs::new(image, read_bytes, options.allow_other, alive);
         let requests = fs.requests();
         let mut config = fuser::Config::default();
         config.n_threads = Some(threads);
