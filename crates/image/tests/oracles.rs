@@ -188,7 +188,7 @@ fn kernel_entry(root: &Path, path: &Path) -> Entry {
         uid: meta.uid(),
         gid: meta.gid(),
         nlink: meta.nlink() as u32,
-        size: kind.is_file().then(|| meta.len()),
+        size: kind.is_file().then_some(meta.len()),
         sha256: kind.is_file().then(|| sha256(&fs::read(path).unwrap())),
         target,
         rdev: is_device.then_some((major, minor)),
