@@ -11,7 +11,7 @@ use crate::read::inode::{Inode, Layout};
 use crate::read::superblock::{PrefixPlace, Superblock};
 use crate::read::xattr::Prefixes;
 use crate::read::zmap::{IndexForm, ZContext, ZMap};
-use crate::read::{Bytes, Cluster, Extent, FileKind, Place, chunk, flat};
+use crate::read::{Bytes, Cluster, Cursor, Extent, FileKind, Place, chunk, flat};
 use crate::source::Source;
 use crate::{Address, ImageError, Space};
 use pagefold_backing::{Buffers, Demand};
@@ -131,9 +131,20 @@ impl Core {
 
     /// The extent that byte `offset` of a file is in; `offset` is less than its size.
     pub(crate) fn extent_at(&self, contents: &Contents, offset: u64) -> Result<Extent, ImageError> {
+        self.extent_near(contents, offset, &mut Cursor::default())
+    }
+
+    /// The same for who goes through the file from its beginning on: an index of lengths alone is summed up once for all
+    /// of the extents that one cursor finds, and not once for each.
+    pub(crate) fn extent_near(
+        &self,
+        contents: &Contents,
+        offset: u64,
+        cursor: &mut Cursor,
+    ) -> Result<Extent, ImageError> {
         let inode = &contents.inode;
         match (&contents.index, inode.layout) {
-            (Some(index), _) => index.extent_at(self, offset),
+            (Some(index), _) => index.extent_near(self, offset, cursor),
             (None, Layout::Chunks { .. }) => chunk::extent_at(self, &self.superblock, inode, offset),
             (None, _) => flat::extent_at(self, &self.superblock, inode, offset),
         }
@@ -157,10 +168,10 @@ impl Core {
         part: Part,
         dst: &mut [u8],
     ) -> Result<(), ImageError> {
-        let mut done = 0;
+        let (mut done, mut cursor) = (0, Cursor::default());
         while done < part.len_bytes {
             let at = part.from + done as u64;
-            let extent = self.extent_at(contents, at)?;
+            let extent = self.extent_near(contents, at, &mut cursor)?;
             let (within, left) = (at - extent.start, extent.end() - at);
             let len = usize::try_from(left).unwrap_or(usize::MAX).min(part.len_bytes - done);
             // Behind `len` bytes is room that later extents fill: scratch for decoding in place.

@@ -6,7 +6,7 @@ use crate::image::Image;
 use crate::read::dir::{Directory, Entry};
 use crate::read::inode::Inode;
 use crate::read::xattr::{self, Xattr};
-use crate::read::{Extent, FileKind, Place};
+use crate::read::{Cursor, Extent, FileKind, Place};
 use crate::{ImageError, Nid, Space};
 use std::collections::VecDeque;
 use std::ops::{ControlFlow, Range};
@@ -101,9 +101,9 @@ impl Node {
     /// Queues the clusters of a range that a reader in order will come to. What is wrong with them he will be told then.
     fn read_ahead(&self, range: Range<u64>) {
         let (Some(ahead), core) = (&self.image.0.ahead, &self.image.0.core) else { return };
-        let mut at = range.start;
+        let (mut at, mut cursor) = (range.start, Cursor::default());
         while at < range.end {
-            let Ok(extent) = core.extent_at(&self.contents, at) else { return };
+            let Ok(extent) = core.extent_near(&self.contents, at, &mut cursor) else { return };
             at = extent.end();
             let Place::Compressed(cluster) = extent.place else { continue };
             let unit = Unit { cluster, decoded_bytes: extent.len_bytes };

@@ -58,9 +58,9 @@ fn every_read_may_fail_once() {
         let least = least_bytes(feature);
         for nth in 1_u64.. {
             let options = Options {
-                memory_bytes: if nth % 3 == 0 { least } else { least + (1 << 20) },
-                read_ahead: if nth % 4 == 0 { ReadAhead::BestEffort } else { ReadAhead::Off },
-                keep_asked: nth % 2 == 0,
+                memory_bytes: if nth.is_multiple_of(3) { least } else { least + (1 << 20) },
+                read_ahead: if nth.is_multiple_of(4) { ReadAhead::BestEffort } else { ReadAhead::Off },
+                keep_asked: nth.is_multiple_of(2),
                 ..Options::default()
             };
             let (medium, options, controls) = failing(feature, options, When::Nth(nth));
@@ -224,7 +224,7 @@ fn nobody_waits_for_memory_with_memory_in_hand() {
             counter.fetch_add(1, Ordering::Relaxed);
         }
         // The first one in, metadata's own, is let through; what it leads to is not.
-        in_use_bytes > 0 || counter.load(Ordering::Relaxed) % 2 == 1
+        in_use_bytes > 0 || !counter.load(Ordering::Relaxed).is_multiple_of(2)
     });
     assert_same("metabox", &walk(&image, 1 << 20).unwrap(), &tree());
     image.budget().refuse_when(|_, _| false);

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 /// Owned bytes, aligned to [`BUFFER_ALIGN_BYTES`]; goes back to its budget, if any, when dropped.
 ///
-/// It keeps the budget's region alive, so it may outlive the [`Buffers`] it came from.
+/// It keeps the budget's region alive, so it may outlive the [`Buffers`](super::Buffers) it came from.
 pub struct Buffer {
     pub(super) bytes: NonNull<u8>,
     pub(super) len_bytes: usize,

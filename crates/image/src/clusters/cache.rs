@@ -8,7 +8,7 @@
 //! budget asks ([`Reclaim`]).
 
 use crate::Address;
-use crate::read::Cluster;
+use crate::read::{Algorithm, Cluster};
 use pagefold_backing::{Buffer, Buffers, Reclaim};
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,13 +18,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 pub(crate) enum Key {
     /// Bytes of metadata as they are in their space, from this address on.
     Meta(Address),
-    /// What a cluster of this many bytes at this address decodes to, from its first byte on.
-    Cluster(Address, u32),
+    /// What a cluster decodes to, from its first byte on: all that says how is part of the key, so that an image that names
+    /// the same bytes as two kinds of stream gets two pieces.
+    Cluster { at: Address, len_bytes: u32, algorithm: Algorithm, zero_padded: bool },
 }
 
 impl From<&Cluster> for Key {
     fn from(cluster: &Cluster) -> Self {
-        Key::Cluster(cluster.at, cluster.len_bytes)
+        let Cluster { at, len_bytes, algorithm, zero_padded, prefix_only: _ } = *cluster;
+        Key::Cluster { at, len_bytes, algorithm, zero_padded }
     }
 }
 
@@ -212,7 +214,7 @@ mod tests {
     use super::*;
 
     fn key(n: u64) -> Key {
-        Key::Cluster(Address::image(n), 4096)
+        Key::Meta(Address::image(n))
     }
 
     fn piece(pages: usize) -> Arc<Piece> {

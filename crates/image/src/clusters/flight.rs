@@ -4,7 +4,6 @@
 //! nothing, and the first of those who joined begins it again, with a required reader's rights.
 
 use super::cache::{Key, Piece};
-use crate::ImageError;
 use pagefold_backing::Demand;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -15,10 +14,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 pub(crate) enum Outcome {
     /// With bytes for everybody.
     Piece(Arc<Piece>),
-    /// With nothing to share: whoever joined looks after himself.
+    /// With nothing to share, or with an error: whoever joined looks after himself.
     Nothing,
-    /// With an error.
-    Failed(ImageError),
 }
 
 #[derive(Default)]

@@ -100,7 +100,7 @@ impl Clusters {
                     self.counters.joined.add(1);
                     return copy_out(&piece, part, dst);
                 }
-                Entered::Theirs(Outcome::Failed(error)) => return Err(error),
+                // With nothing to share, or with an error in a part that is perhaps not wanted here.
                 Entered::Theirs(_) | Entered::Busy => {}
             }
         }
@@ -123,7 +123,7 @@ impl Clusters {
             Ok(Some(piece)) => pilot.land(Outcome::Piece(piece)),
             Ok(None) => pilot.land(Outcome::Nothing),
             Err(error) => {
-                pilot.land(Outcome::Failed(error.clone()));
+                pilot.land(Outcome::Nothing);
                 return Err(error);
             }
         }

@@ -67,7 +67,7 @@ impl Counter {
     }
 }
 
-/// Buckets of a histogram of durations: see [`crate::ImageStats::latency`].
+/// Buckets of [`ImageStats::latency`](crate::ImageStats::latency).
 pub const BUCKETS: usize = 32;
 
 /// How long things took: bucket `n` counts those of at least 2^n and less than 2^(n+1) nanoseconds, the last one

@@ -178,7 +178,8 @@ impl fuser::Filesystem for ImageFs {
             let _ = config.add_capabilities(flag);
         }
         if self.enforces {
-            let no_lists = |_| io::Error::new(io::ErrorKind::Unsupported, "the kernel's FUSE has no access lists");
+            let no_lists =
+                |_| io::Error::new(io::ErrorKind::Unsupported, "the kernel's FUSE has no access lists");
             config.add_capabilities(InitFlags::FUSE_POSIX_ACL).map_err(no_lists)?;
         }
         let capabilities = config.capabilities();
