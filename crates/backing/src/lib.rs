@@ -17,7 +17,9 @@ mod memory;
 mod open;
 mod queue;
 
-pub use buffer::{BUFFER_ALIGN_BYTES, Buffer, BufferStats, Buffers, Charge, Demand, Grant, Reclaim, Refused};
+pub use buffer::{
+    Aside, BUFFER_ALIGN_BYTES, Buffer, BufferStats, Buffers, Charge, Demand, Grant, Reclaim, Refused,
+};
 pub use error::BackingError;
 pub use file::{Direct, FileBacking, FileOptions, Uring};
 pub use memory::MemoryBacking;

@@ -184,8 +184,8 @@ impl Image {
 
     /// The budget, for memory of the caller's own that is to be counted in it.
     ///
-    /// Whoever holds a grant must not read from the image meanwhile, as that may wait for memory that he holds. A
-    /// [`Charge`](pagefold_backing::Charge) that is kept for good is another matter: it only makes the budget smaller.
+    /// Whoever holds a grant must not read from the image meanwhile, as that may wait for memory that he holds. What is
+    /// [set aside](Buffers::set_aside) for good is another matter: it only makes the budget smaller.
     pub fn budget(&self) -> &Buffers {
         &self.0.core.clusters.budget
     }

@@ -69,7 +69,9 @@ fn described(path: &Path) -> String {
         () => String::new(),
     };
     let times = [(meta.mtime(), meta.mtime_nsec()), (meta.atime(), meta.atime_nsec())];
-    let (mode, uid, gid, nlink, blocks) = (meta.mode(), meta.uid(), meta.gid(), meta.nlink(), meta.blocks());
+    // Files that are in the packed file alone have no blocks for the kernel, and one for us.
+    let blocks = meta.blocks().max(u64::from(meta.len() > 0));
+    let (mode, uid, gid, nlink) = (meta.mode(), meta.uid(), meta.gid(), meta.nlink());
     format!("{mode:o} {uid}:{gid} x{nlink} {blocks}*512 {times:?} {contents} {:?}", xattrs(path))
 }
 

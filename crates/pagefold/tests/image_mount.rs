@@ -8,6 +8,7 @@ use common::Sandbox;
 use pagefold_sys::{fusedev, mounts, rundir};
 use pagefold_testkit::skipped;
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -135,6 +136,46 @@ fn disks_and_mounts_are_kept_apart() {
     read_all(&place.at);
     place.ok(&place.words("unmount", ""));
     place.assert_nothing_left();
+}
+
+/// Whether a user without rights can do this.
+fn other_user(words: &[&str]) -> bool {
+    let mut command = Command::new("setpriv");
+    command.args(["--reuid=1000", "--regid=1000", "--clear-groups", "--"]).args(words);
+    command.output().unwrap().status.success()
+}
+
+#[test]
+fn other_users_get_in_when_asked_for_and_modes_and_lists_are_kept() {
+    let test = "other_users_get_in_when_asked_for_and_modes_and_lists_are_kept";
+    let Some(place) = Place::new(test) else { return };
+    if Command::new("setfacl").arg("-v").output().is_err() || !other_user(&["true"]) {
+        return skipped!("{test}: setfacl and setpriv are needed");
+    }
+    let tree = place.sandbox.path("others");
+    fs::create_dir(&tree).unwrap();
+    for (name, mode) in [("all", 0o644), ("owner", 0o600), ("listed", 0o600)] {
+        fs::write(tree.join(name), name).unwrap();
+        fs::set_permissions(tree.join(name), fs::Permissions::from_mode(mode)).unwrap();
+    }
+    let listed = Command::new("setfacl").args(["-m", "u:1000:r"]).arg(tree.join("listed")).status().unwrap();
+    let made = Command::new("mkfs.erofs").arg("--quiet").arg(&place.image).arg(&tree).status().unwrap();
+    if !listed.success() || !made.success() {
+        return skipped!("{test}: no access lists here");
+    }
+    // So that only the mount decides.
+    fs::set_permissions(place.at.parent().unwrap(), fs::Permissions::from_mode(0o755)).unwrap();
+    let path = |name: &str| place.at.join(name).to_str().unwrap().to_string();
+    let reads = |name: &str| other_user(&["cat", &path(name)]);
+    place.ok(&place.words("mount", "--allow-other"));
+    assert_eq!(["all", "owner", "listed"].map(reads), [true, false, true]);
+    assert!(!other_user(&["test", "-x", &path("all")]) && !Path::new(&path("none")).exists());
+    place.ok(&place.words("unmount", ""));
+    place.ok(&place.words("mount", ""));
+    assert_eq!(["all", "owner", "listed"].map(reads), [false, false, false]);
+    let executable = Command::new("test").args(["-x", &path("all")]).status().unwrap();
+    assert!(!executable.success(), "access(2) goes by the mode");
+    place.ok(&place.words("unmount", ""));
 }
 
 #[test]
@@ -271,5 +312,5 @@ fn the_kernel_mounts_what_was_checked() {
     bytes[end / 2..].fill(0xff);
     fs::write(&place.image, bytes).unwrap();
     let (code, said) = place.run(&place.words("mount", "--kernel"));
-    assert!(code == 1 && said.contains("corrupt") && !place.is_mounted(), "{code}, {said}");
+    assert!(code == 1 && said.contains("wrong with the image") && !place.is_mounted(), "{code}, {said}");
 }

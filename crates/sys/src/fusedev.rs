@@ -35,6 +35,8 @@ pub struct Request<'a> {
     pub read_only: bool,
     /// Whether users other than the mounting one get in. The kernel then checks modes, owners and lists.
     pub allow_other: bool,
+    /// The kernel checks modes and owners. Otherwise it asks the server, and takes what that does not answer for allowed.
+    pub checks_modes: bool,
     /// Whether programs on it can be run.
     pub programs: bool,
     /// Whether programs on it give the rights of their owner.
@@ -52,6 +54,7 @@ impl<'a> Request<'a> {
             max_read_bytes,
             read_only: false,
             allow_other: false,
+            checks_modes: false,
             programs: false,
             suid: false,
             devices: false,
@@ -70,9 +73,10 @@ impl<'a> Request<'a> {
 ///
 /// The kernel's first request is then waiting in the channel.
 pub fn mount(channel: &File, mount_point: &Path, request: &Request<'_>) -> Result<(), SysError> {
-    let others = if request.allow_other { ",allow_other,default_permissions" } else { "" };
+    let others = if request.allow_other { ",allow_other" } else { "" };
+    let checks = if request.checks_modes { ",default_permissions" } else { "" };
     let data = format!(
-        "fd={},rootmode=40000,user_id={},group_id={},max_read={}{others}",
+        "fd={},rootmode=40000,user_id={},group_id={},max_read={}{others}{checks}",
         channel.as_fd().as_raw_fd(),
         rustix::process::geteuid().as_raw(),
         rustix::process::getegid().as_raw(),

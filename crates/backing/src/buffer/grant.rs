@@ -99,6 +99,14 @@ impl Buffers {
         }
     }
 
+    /// Takes `len_bytes` out of the budget for memory that is held for good, such as a thread's buffers. Grants that could only
+    /// be given with these bytes are refused from then on. Waits its turn as a required grant.
+    pub fn set_aside(&self, len_bytes: u64) -> Result<Aside, Refused> {
+        let grant = self.grant(len_bytes, Demand::Required)?;
+        self.0.books().aside_bytes += len_bytes;
+        Ok(Aside(grant))
+    }
+
     /// Tells those who wait that there may be something to reclaim now.
     pub fn wake(&self) {
         let anyone_waits = self.0.books().turns.note();
@@ -149,8 +157,12 @@ impl Buffers {
     fn wait_for(&self, needed_bytes: u64) -> Result<Grant, Refused> {
         let mut books = self.0.books();
         let limit_bytes = books.stats.limit_bytes;
-        if needed_bytes > limit_bytes {
-            return Err(Refused::TooLarge { needed_bytes, limit_bytes });
+        // What is set aside does not come back: to wait for it would be to wait for ever, and all others with it.
+        if needed_bytes > limit_bytes.saturating_sub(books.aside_bytes) {
+            return Err(Refused::TooLarge {
+                needed_bytes,
+                limit_bytes: limit_bytes.saturating_sub(books.aside_bytes),
+            });
         }
         if !books.turns.anyone() && books.stats.in_use_bytes + needed_bytes <= limit_bytes {
             return Ok(self.give(&mut books, needed_bytes));
@@ -234,6 +246,16 @@ impl Drop for Grant {
 impl fmt::Debug for Grant {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Grant({} bytes left)", self.left_bytes)
+    }
+}
+
+/// Bytes that were set aside; part of the budget again when dropped.
+#[derive(Debug)]
+pub struct Aside(Grant);
+
+impl Drop for Aside {
+    fn drop(&mut self) {
+        self.0.shared.books().aside_bytes -= self.0.left_bytes;
     }
 }
 

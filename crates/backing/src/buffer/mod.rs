@@ -17,7 +17,7 @@ mod units;
 
 use crate::BackingError;
 use grant::Turns;
-pub use grant::{Charge, Grant, Reclaim, Refused};
+pub use grant::{Aside, Charge, Grant, Reclaim, Refused};
 pub use owned::Buffer;
 use owned::Home;
 use pagefold_sys::mem::Reservation;
@@ -77,6 +77,8 @@ struct Books {
     touched_count: usize,
     /// Bytes that best-effort requests may not take.
     reserve_bytes: u64,
+    /// Bytes that were set aside: in use for as long as the budget is, so that no grant can ever have them.
+    aside_bytes: u64,
     turns: Turns,
     stats: BufferStats,
 }
@@ -92,6 +94,7 @@ impl Shared {
             touched: UnitMap::new(unit_count),
             touched_count: 0,
             reserve_bytes: reserve_bytes as u64,
+            aside_bytes: 0,
             turns: Turns::default(),
             stats: BufferStats { limit_bytes: limit_bytes as u64, ..BufferStats::default() },
         };

@@ -250,3 +250,14 @@ fn threads_that_grant_never_exceed_the_limit_and_never_stand_still() {
     let stats = buffers.stats();
     assert!(stats.in_use_bytes == 0 && stats.peak_bytes <= stats.limit_bytes, "{stats:?}");
 }
+
+#[test]
+fn nobody_waits_for_what_was_set_aside() {
+    let buffers = Buffers::granting(10 * 4096, 0).unwrap();
+    let aside = buffers.set_aside(3 * 4096).unwrap();
+    let refused = buffers.grant(8 * 4096, Demand::Required).unwrap_err();
+    assert_eq!(refused, Refused::TooLarge { needed_bytes: 8 * 4096, limit_bytes: 7 * 4096 });
+    assert!(buffers.grant(7 * 4096, Demand::Required).is_ok());
+    drop(aside);
+    assert!(buffers.grant(10 * 4096, Demand::Required).is_ok());
+}

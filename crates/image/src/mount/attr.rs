@@ -37,7 +37,8 @@ pub(super) fn attr(inode: &Inode, superblock: &Superblock) -> FileAttr {
     FileAttr {
         ino: number(inode.nid, superblock.root_nid),
         size: inode.size,
-        blocks: blocks.saturating_mul(block_bytes) / SECTOR_BYTES,
+        // A file in the packed file alone has no block of its own; but programs take one without blocks for a hole.
+        blocks: (blocks.saturating_mul(block_bytes) / SECTOR_BYTES).max(u64::from(inode.size > 0)),
         atime: time,
         mtime: time,
         ctime: time,

@@ -2,7 +2,7 @@
 
 use super::MountError;
 use crate::{Image, ImageError};
-use pagefold_backing::{Charge, Demand};
+use pagefold_backing::Aside;
 use std::cell::RefCell;
 
 /// The longest read request, bytes.
@@ -23,7 +23,7 @@ pub(super) struct ReplyMemory {
     pub(super) read_bytes: usize,
     /// Held for as long as the threads are there.
     #[expect(dead_code, reason = "held for its drop")]
-    charge: Option<Charge>,
+    aside: Aside,
 }
 
 impl ReplyMemory {
@@ -36,9 +36,10 @@ impl ReplyMemory {
             return Err(ImageError::TooLittleMemory { needed_bytes, limit_bytes: limit }.into());
         };
         let total = (read_bytes + DECODING_ROOM_BYTES as u64) * threads;
-        let grant = image.budget().grant(total, Demand::Required);
-        let charge = grant.ok().and_then(|mut grant| grant.charge(total));
-        Ok(ReplyMemory { threads: threads as usize, read_bytes: read_bytes as usize, charge })
+        let aside = image.budget().set_aside(total);
+        let aside =
+            aside.map_err(|_| ImageError::TooLittleMemory { needed_bytes: total, limit_bytes: limit })?;
+        Ok(ReplyMemory { threads: threads as usize, read_bytes: read_bytes as usize, aside })
     }
 }
 

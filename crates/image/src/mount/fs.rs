@@ -59,8 +59,8 @@ pub(super) struct ImageFs {
 }
 
 impl ImageFs {
-    /// `enforces`: the kernel is to check modes and access lists. It does so for others than the user who mounts; to him
-    /// alone the image is open, and every look at a file costs him less.
+    /// `enforces`: the kernel is to ask for access lists and to go by them, not by modes alone. That is for others than the
+    /// user who mounts; without, every look at a file costs less.
     pub(super) fn new(image: Image, read_bytes: usize, enforces: bool, alive: UnixStream) -> Self {
         ImageFs {
             enforces,

@@ -232,14 +232,16 @@ fn mount_directly(
     path: PathBuf,
     options: &MountOptions,
     read_bytes: usize,
-    config: fuser::Config,
+    mut config: fuser::Config,
     then: impl FnOnce() -> Result<(), SysError>,
 ) -> Result<(Session<ImageFs>, Option<Mounted>), MountError> {
+    config.acl = acl(options);
     let channel = fusedev::open().map_err(MountError::NoFuse)?;
     let request = fusedev::Request {
         source: &options.source,
         read_only: true,
         allow_other: options.allow_other,
+        checks_modes: true,
         programs: true,
         suid: options.suid,
         devices: options.devices,
@@ -255,6 +257,11 @@ fn mount_directly(
     Ok((session, Some(mounted)))
 }
 
+/// Whose requests are answered.
+fn acl(options: &MountOptions) -> SessionACL {
+    if options.allow_other { SessionACL::All } else { SessionACL::Owner }
+}
+
 /// For users without the privilege to mount: `fusermount3` has it, and hands the channel over.
 fn mount_by_helper(
     fs: ImageFs,
@@ -264,7 +271,7 @@ fn mount_by_helper(
     mut config: fuser::Config,
 ) -> Result<Session<ImageFs>, MountError> {
     fusedev::open().map_err(MountError::NoFuse)?;
-    config.acl = if options.allow_other { SessionACL::All } else { SessionACL::Owner };
+    config.acl = acl(options);
     config.mount_options = vec![
         MountOption::RO,
         MountOption::NoSuid,
