@@ -63,7 +63,6 @@ impl Ahead {
             let (clusters, raw, shared) = (clusters.clone(), raw.clone(), ahead.shared.clone());
             let work = move || {
                 while let Some(unit) = shared.next() {
-                    clusters.counters.readahead_issued.add(1);
                     if !clusters.prefetch(&*raw, &unit, demand) {
                         clusters.counters.readahead_dropped.add(1);
                     }

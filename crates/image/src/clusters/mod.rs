@@ -197,6 +197,7 @@ impl Clusters {
             return true;
         }
         let Entered::Mine(pilot) = self.flights.enter(key, Demand::BestEffort) else { return true };
+        self.counters.readahead_issued.add(1);
         match self.kept(raw, unit, unit.decoded_bytes, demand) {
             Ok(Some(piece)) => {
                 pilot.land(Outcome::Piece(self.keep(unit, piece)));
