@@ -1,7 +1,8 @@
 //! Spans of time as people write them: `90`, `10m`, `1h30m`, `2d`.
 //!
 //! Whole seconds are as fine as ages of pages are kept, so seconds are the smallest unit,
-//! and the unit of a number without one.
+//! and the unit of a number without one. It is our own code because of that number: zram's attributes take plain
+//! seconds, and the libraries for spans of time insist on a unit.
 
 /// Why a span of time was not understood.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
