@@ -60,7 +60,7 @@ impl fmt::Display for Finding {
 }
 
 /// An error with what caused it, in one line.
-pub(crate) fn with_causes(error: &dyn std::error::Error) -> String {
+pub fn with_causes(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {

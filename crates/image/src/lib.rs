@@ -32,7 +32,7 @@ pub mod walk;
 
 pub use clusters::{BUCKETS, ReadStats};
 pub use error::{Address, ImageError, Nid, Space};
-pub use finding::{Finding, Findings, Severity};
+pub use finding::{Finding, Findings, Severity, with_causes};
 pub use image::{Image, ImageStats, Options, ReadAhead};
 pub use node::{DirEntry, Entries, MAX_LINK_BYTES, Node};
 pub use resolve::MAX_LINKS;

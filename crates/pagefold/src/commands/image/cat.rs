@@ -1,10 +1,11 @@
 //! `image cat`.
 
-use super::open::{ImageArgs, causes, failure, path_bytes};
+use super::open::{ImageArgs, failure, path_bytes};
 use crate::cli::output;
 use crate::failure::{Failure, Outcome};
 use clap::Args;
 use pagefold_image::read::FileKind;
+use pagefold_image::with_causes;
 use pagefold_image::{Image, Node, ReadAhead};
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
@@ -56,7 +57,7 @@ fn copy(node: &Node, out: &mut impl Write, shown: &str) -> Outcome<bool> {
     let mut at = 0;
     loop {
         let read = node.read_at(at, &mut buf);
-        let n = read.map_err(|e| Failure::failed(format!("{shown}: byte {at}: {}", causes(&e))))?;
+        let n = read.map_err(|e| Failure::failed(format!("{shown}: byte {at}: {}", with_causes(&e))))?;
         let written = out.write_all(&buf[..n]).and_then(|()| out.flush());
         match written {
             Err(e) if e.kind() == ErrorKind::BrokenPipe => return Ok(false),

@@ -3,6 +3,7 @@
 use crate::failure::{Exit, Failure, Outcome};
 use clap::{Args, ValueHint};
 use pagefold_backing::{Backing, FileBacking};
+use pagefold_image::with_causes;
 use pagefold_image::{Image, ImageError, Options, ReadAhead};
 use pagefold_page::size;
 use std::fs::File;
@@ -37,7 +38,7 @@ fn medium(path: &Path) -> Outcome<Arc<dyn Backing>> {
     let what = format!("--device: '{}'", path.display());
     let file = File::open(path).map_err(|e| Failure::io(&what, &e))?;
     let backing = FileBacking::for_reading(file);
-    Ok(Arc::new(backing.map_err(|e| Failure::failed(format!("{what}: {}", causes(&e))))?))
+    Ok(Arc::new(backing.map_err(|e| Failure::failed(format!("{what}: {}", with_causes(&e))))?))
 }
 
 /// Threads, if none were asked for: the machine's.
@@ -56,7 +57,7 @@ pub fn failure(what: &str, error: &ImageError) -> Failure {
         },
         _ => Exit::Failed,
     };
-    Failure::new(exit, format!("{what}: {}", causes(error)))
+    Failure::new(exit, format!("{what}: {}", with_causes(error)))
 }
 
 fn denied(error: &(dyn std::error::Error + 'static)) -> bool {
@@ -68,17 +69,6 @@ fn denied(error: &(dyn std::error::Error + 'static)) -> bool {
         error = e.source();
     }
     false
-}
-
-/// An error with what caused it, in one line.
-pub fn causes(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text.push_str(&format!(": {error}"));
-        cause = error.source();
-    }
-    text
 }
 
 /// A path in an image, as typed: bytes.

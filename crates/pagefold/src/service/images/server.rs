@@ -16,6 +16,7 @@ use crate::service::protocol::{Request, Response};
 use crate::service::startup::Line;
 use pagefold_backing::{Backing, FileBacking};
 use pagefold_image::mount::{Mount, MountError, MountOptions};
+use pagefold_image::with_causes;
 use pagefold_image::{Image, ImageError, Options};
 use pagefold_sys::privileges::{self, CapabilitySet};
 use pagefold_sys::signal::Termination;
@@ -118,7 +119,7 @@ pub fn image_failure(path: &Path, error: &ImageError) -> Failure {
         ImageError::MissingDevices { .. } | ImageError::TooLittleMemory { .. } => Exit::Usage,
         _ => Exit::Failed,
     };
-    Failure::new(exit, format!("'{}': {}", path.display(), causes(error)))
+    Failure::new(exit, format!("'{}': {}", path.display(), with_causes(error)))
 }
 
 fn failure(error: &MountError) -> Failure {
@@ -127,18 +128,7 @@ fn failure(error: &MountError) -> Failure {
         MountError::NoFuse(_) | MountError::NotPermitted(_) => Exit::Unavailable,
         _ => Exit::Failed,
     };
-    Failure::new(exit, causes(error))
-}
-
-/// An error with what caused it, in one line.
-fn causes(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text.push_str(&format!(": {error}"));
-        cause = error.source();
-    }
-    text
+    Failure::new(exit, with_causes(error))
 }
 
 /// Returns when nothing is served any more, or somebody wants it to end.
