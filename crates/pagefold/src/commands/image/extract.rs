@@ -105,7 +105,9 @@ pub fn run(args: &ExtractArgs) -> Outcome<()> {
             "interrupted: {} files are there and complete, the others are missing",
             chart::count(report.files)
         ))),
-        (false, n) => Err(Failure::failed(format!("{n} things could not be extracted; the rest is there"))),
+        (false, n) => Err(Failure::failed(format!(
+            "{n} files could not be extracted, or not with all that belongs to them; the rest is there"
+        ))),
     }
 }
 
@@ -162,6 +164,7 @@ fn as_json(report: &ExtractReport) -> serde_json::Value {
         "skipped_devices": report.skipped_devices,
         "skipped_set_id": report.skipped_set_id,
         "skipped_xattrs": report.skipped_xattrs,
+        "unsupported_xattrs": report.unsupported_xattrs,
         "interrupted": report.interrupted,
         "errors": report.findings.errors(),
         "warnings": report.findings.warnings(),
