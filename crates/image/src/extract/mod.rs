@@ -141,7 +141,8 @@ impl Shared<'_> {
     }
 }
 
-/// Extracts `paths` (all of the image if there are none) into `target`, an empty directory.
+/// Extracts `paths` (all of the image if there are none) into `target`, an empty directory. Links on the way to them are
+/// followed, and what is found gets the place that it has without them.
 ///
 /// `progress` is called now and then by the calling thread. Setting `cancelled` ends it after what is being written.
 pub fn extract(
@@ -152,12 +153,7 @@ pub fn extract(
     cancelled: &AtomicBool,
     progress: &dyn Fn(Progress),
 ) -> Result<ExtractReport, ExtractError> {
-    for path in paths {
-        image.find(path).map_err(|e| match e {
-            ImageError::NotFound { .. } => ImageError::NotFound { name: path.clone() },
-            other => other,
-        })?;
-    }
+    let paths = image.locate_all(paths)?;
     if !options.overwrite && !target.is_empty()? {
         return Err(ExtractError::NotEmpty);
     }
@@ -176,7 +172,7 @@ pub fn extract(
         skipped_xattrs: AtomicU64::new(0),
         unsupported_xattrs: AtomicU64::new(0),
     };
-    let counted = run(image, target, paths, &shared, progress)?;
+    let counted = run(image, target, &paths, &shared, progress)?;
     if let Some(what) = shared.budget.exceeded() {
         return Err(ExtractError::Limit { what });
     }

@@ -85,7 +85,7 @@ pub fn run(args: &ExtractArgs) -> Outcome<()> {
     let signals = Termination::listen()?;
     let cancelled = AtomicBool::new(false);
     let bar = RefCell::new(FilesBar::new(!args.json));
-    let paths: Vec<Vec<u8>> = args.paths.iter().map(|path| super::list::normal(path_bytes(path))).collect();
+    let paths: Vec<Vec<u8>> = args.paths.iter().map(|path| path_bytes(path).to_vec()).collect();
     let extracted = extract(&image, &target, &paths, &options, &cancelled, &|p| {
         if signals.take().is_some() {
             cancelled.store(true, Ordering::Relaxed);

@@ -16,7 +16,7 @@ pub fn run(args: &ExtractArgs) -> Outcome<()> {
     }
     let image = args.image.open(ReadAhead::BestEffort)?;
     let paths: Vec<&PathBuf> = args.dir.iter().chain(&args.paths).collect();
-    let paths: Vec<Vec<u8>> = paths.iter().map(|path| super::list::normal(path_bytes(path))).collect();
+    let paths: Vec<Vec<u8>> = paths.iter().map(|path| path_bytes(path).to_vec()).collect();
     let out = BufWriter::with_capacity(256 << 10, std::io::stdout().lock());
     let report = match write(&image, &paths, out) {
         Ok(report) => report,
