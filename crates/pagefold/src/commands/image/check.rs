@@ -18,8 +18,8 @@ pub struct CheckArgs {
     #[command(flatten)]
     pub image: ImageArgs,
     /// Threads [default: the machine's]
-    #[arg(long, short = 'j', value_name = "N")]
-    pub jobs: Option<usize>,
+    #[arg(long, short = 'j', value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub jobs: Option<u16>,
     /// Print JSON with all findings, and no progress
     #[arg(long)]
     pub json: bool,

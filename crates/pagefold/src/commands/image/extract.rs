@@ -30,11 +30,12 @@ pub struct ExtractArgs {
     #[arg(value_name = "PATH")]
     pub paths: Vec<PathBuf>,
     /// Write a POSIX tar archive to standard output instead
-    #[arg(long, conflicts_with_all = ["privileged", "no_owner", "no_xattrs", "no_times", "overwrite", "json"])]
+    #[arg(long, conflicts_with_all = ["privileged", "no_owner", "no_xattrs", "no_times", "overwrite", "json", "jobs",
+        "max_bytes", "max_inodes"])]
     pub tar: bool,
     /// Threads [default: the machine's]
-    #[arg(long, short = 'j', value_name = "N")]
-    pub jobs: Option<usize>,
+    #[arg(long, short = 'j', value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub jobs: Option<u16>,
     /// Make devices, set-user-ID and set-group-ID bits, and attributes of the system (security.*, trusted.*)
     /// too: only for images that you trust. Without, they are left out, and counted
     #[arg(long)]
