@@ -89,7 +89,7 @@ fn extract_makes_what_is_there_and_says_what_is_not() {
     let (dir, image) = (s.path("out"), image.display());
     let ran = s.run(&format!("image extract {image} {} -j 2", dir.display()));
     assert_eq!(ran.code, 0, "{ran:?}");
-    assert!(ran.err.contains("devices were left out; --privileged"), "{ran:?}");
+    assert!(ran.err.contains("left out; --privileged"), "{ran:?}");
     let big = std::fs::read(dir.join("zeros.bin")).unwrap();
     assert_eq!(Sha256::digest(&big), Sha256::digest(vec![0; 3 << 20]));
     assert_eq!(std::fs::read_link(dir.join("lnk")).unwrap().to_str(), Some("small.txt"));

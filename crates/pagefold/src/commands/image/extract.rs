@@ -103,11 +103,12 @@ pub fn run(args: &ExtractArgs) -> Outcome<()> {
     match (report.interrupted, report.findings.errors()) {
         (false, 0) => Ok(()),
         (true, _) => Err(Failure::failed(format!(
-            "interrupted: {} files are there and complete, the others are missing",
-            chart::count(report.files)
+            "interrupted: {} there and complete, the others are missing",
+            chart::counted(report.files, "file is", "files are")
         ))),
         (false, n) => Err(Failure::failed(format!(
-            "{n} files could not be extracted, or not with all that belongs to them; the rest is there"
+            "{} could not be extracted, or not with all that belongs to it; the rest is there",
+            chart::counted(n, "file", "files")
         ))),
     }
 }
@@ -139,16 +140,17 @@ fn failed(args: &ExtractArgs, dir: &Path, error: ExtractError) -> Failure {
 fn tell(report: &ExtractReport, privileged: bool) -> Outcome<()> {
     let links = match report.links {
         0 => String::new(),
-        n => format!(", {} hard links", chart::count(n)),
+        n => format!(", {}", chart::counted(n, "hard link", "hard links")),
     };
-    output::line(&format!("{} files{links}, {}", chart::count(report.files), Human(report.bytes)))?;
-    for (n, what) in [
-        (report.skipped_devices, "devices"),
-        (report.skipped_set_id, "files' set-ID bits"),
-        (report.skipped_xattrs, "attributes of the system"),
+    let files = chart::counted(report.files, "file", "files");
+    output::line(&format!("{files}{links}, {}", Human(report.bytes)))?;
+    for (n, one, many) in [
+        (report.skipped_devices, "device was", "devices were"),
+        (report.skipped_set_id, "file's set-ID bits were", "files' set-ID bits were"),
+        (report.skipped_xattrs, "attribute of the system was", "attributes of the system were"),
     ] {
         if n > 0 && !privileged {
-            output::note(&format!("{n} {what} were left out; --privileged makes them"));
+            output::note(&format!("{} left out; --privileged keeps such", chart::counted(n, one, many)));
         }
     }
     if report.findings.errors() + report.findings.warnings() > 0 {

@@ -2,7 +2,7 @@
 
 use super::names;
 use super::open::{ImageArgs, failure, path_bytes};
-use crate::cli::output;
+use crate::cli::{chart, output};
 use crate::failure::{Failure, Outcome};
 use clap::Args;
 use pagefold_image::read::{FileKind, Inode};
@@ -50,8 +50,8 @@ pub fn run(args: &ListArgs) -> Outcome<()> {
     match list.failed.or(flushed.err()) {
         Some(e) if e.kind() != ErrorKind::BrokenPipe => Err(Failure::io("writing to standard output", &e)),
         None if list.wrong > 0 => Err(Failure::failed(format!(
-            "{} things are wrong with the image; 'pagefold image check' tells more",
-            list.wrong
+            "{} wrong with the image; 'pagefold image check' tells more",
+            chart::counted(list.wrong, "thing is", "things are")
         ))),
         _ => Ok(()),
     }

@@ -2,7 +2,7 @@
 
 use super::open::{ImageArgs, failure, path_bytes};
 use super::overview::{self, Overview};
-use crate::cli::output;
+use crate::cli::{chart, output};
 use crate::failure::{Failure, Outcome};
 use clap::Args;
 use pagefold_image::survey::Survey;
@@ -50,7 +50,8 @@ pub fn run(args: &ShowArgs) -> Outcome<()> {
     match survey.findings.errors() {
         0 => Ok(()),
         n => Err(Failure::failed(format!(
-            "{n} things are wrong with the image, and the statistics lack them; 'pagefold image check' tells more"
+            "{} wrong with the image, and missing in the statistics; 'pagefold image check' tells more",
+            chart::counted(n, "thing is", "things are")
         ))),
     }
 }

@@ -3,6 +3,7 @@
 use super::extract::ExtractArgs;
 use super::open::{failure, path_bytes};
 use super::{findings, names};
+use crate::cli::chart;
 use crate::failure::{Failure, Outcome};
 use pagefold_image::ReadAhead;
 use pagefold_image::tar::{TarError, write};
@@ -29,6 +30,9 @@ pub fn run(args: &ExtractArgs) -> Outcome<()> {
     eprint!("{}", findings::text(&report.findings, false));
     match report.findings.errors() {
         0 => Ok(()),
-        n => Err(Failure::failed(format!("{n} things are wrong in the archive, or not in it"))),
+        n => {
+            let things = chart::counted(n, "thing is", "things are");
+            Err(Failure::failed(format!("{things} wrong in the archive, or not in it")))
+        }
     }
 }
