@@ -234,3 +234,37 @@ fn a_target_without_attributes_is_one_warning() {
         "{report:?}"
     );
 }
+
+#[test]
+fn gnu_tar_restores_access_control_lists() {
+    let test = "gnu_tar_restores_access_control_lists";
+    let work = tempfile::tempdir().unwrap();
+    let (tree, out, file) = (work.path().join("tree"), work.path().join("out"), work.path().join("image"));
+    std::fs::create_dir_all(tree.join("folder")).unwrap();
+    std::fs::write(tree.join("file"), "contents").unwrap();
+    std::fs::create_dir(&out).unwrap();
+    let run = |words: &str| {
+        let mut words = words.split(' ');
+        let output = Command::new(words.next().unwrap()).args(words).current_dir(&tree).output();
+        output.ok().filter(|o| o.status.success()).map(|o| String::from_utf8(o.stdout).unwrap())
+    };
+    let set = run("setfacl -m u:1234:rw,g:55:r,m::rwx file").is_some()
+        && run("setfacl -m u:1234:x,d:u:7:rwx,d:g:8:-w- folder").is_some();
+    if !is_root() || !set || run(&format!("mkfs.erofs --quiet {} .", file.display())).is_none() {
+        return pagefold_testkit::skipped!("{test}: needs root, setfacl and mkfs.erofs");
+    }
+    let mut child = Command::new("tar")
+        .args(["--acls", "-xpf", "-", "-C"])
+        .arg(&out)
+        .stdin(Stdio::piped())
+        .spawn()
+        .unwrap();
+    tar::write(&open(&file), &[], child.stdin.take().unwrap()).unwrap();
+    assert!(child.wait().unwrap().success());
+    for name in ["file", "folder"] {
+        let of = |tree: &Path| run(&format!("getfacl -nc -- {}", tree.join(name).display())).unwrap();
+        let wanted = of(&tree);
+        assert!(wanted.contains("user:1234:") && wanted.contains("default:user:7:rwx") == (name == "folder"));
+        assert_eq!(of(&out), wanted, "{name}");
+    }
+}

@@ -6,6 +6,7 @@
 //!
 //! Reading ahead is the image's; writing is one thread's.
 
+mod acl;
 mod header;
 mod sparse;
 
