@@ -49,7 +49,7 @@ impl Finding {
     }
 
     /// The same, about the contents of the file from this byte on.
-    pub(crate) fn from_byte(self, offset: u64) -> Self {
+    pub(crate) fn starting_at(self, offset: u64) -> Self {
         Finding { offset: Some(offset), ..self }
     }
 
@@ -133,7 +133,7 @@ mod tests {
     fn places_are_sorted_as_numbers() {
         let at = |path: &str, offset: u64, at: u64| {
             let what = format!("bytes {offset} to {}", offset + 1);
-            Finding::error(path.as_bytes(), Some(Address::image(at)), what).from_byte(offset)
+            Finding::error(path.as_bytes(), Some(Address::image(at)), what).starting_at(offset)
         };
         // The parts of a file do not lie in an image in the order in which they are in the file.
         let wanted = [

@@ -245,6 +245,21 @@ fn a_server_that_does_not_answer_holds_no_command_up() {
 }
 
 #[test]
+fn a_server_that_hangs_behind_an_unmounted_image_is_ended_by_force() {
+    const TEST: &str = "a_server_that_hangs_behind_an_unmounted_image_is_ended_by_force";
+    let Some(place) = Place::new(TEST) else { return };
+    place.ok(&place.words("mount", ""));
+    let (_, open) = stop(&place);
+    rustix::mount::unmount(&place.at, rustix::mount::UnmountFlags::DETACH).unwrap();
+    let (code, said) = run_soon(&place, &place.words("unmount", ""));
+    assert!(code == NOT_FOUND && place.folders() == 1, "{code}, {said}");
+    let (code, said) = run_soon(&place, &place.words("unmount", "--force"));
+    assert!(code == 0 && said.contains("ending it"), "{code}, {said}");
+    place.assert_nothing_left();
+    drop(open);
+}
+
+#[test]
 fn signals_end_it_in_order() {
     let Some(place) = Place::new("signals_end_it_in_order") else { return };
     for signal in [rustix::process::Signal::TERM, rustix::process::Signal::INT] {

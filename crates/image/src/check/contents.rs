@@ -103,7 +103,7 @@ impl Contents {
             };
             if let Some(what) = self.outside(node, &extent.place, extent.len_bytes) {
                 let shown = format!("bytes {}: {}", text(&(at..extent.end())), what.1);
-                self.finding(Finding::error(path, what.0, shown).from_byte(at));
+                self.finding(Finding::error(path, what.0, shown).starting_at(at));
                 at = extent.end();
                 continue;
             }
@@ -222,7 +222,7 @@ impl Contents {
 
     fn tell(&self, path: &[u8], range: Range<u64>, error: &crate::ImageError) {
         let what = format!("bytes {}: {}", text(&range), said(error));
-        self.finding(Finding::error(path, error.address(), what).from_byte(range.start));
+        self.finding(Finding::error(path, error.address(), what).starting_at(range.start));
     }
 }
 

@@ -146,7 +146,7 @@ impl<W: Write> Tar<'_, W> {
                 buffer.fill(0);
                 if !std::mem::replace(&mut told, true) {
                     let what = format!("bytes {at} to {end}, zeroes instead: {}", with_causes(&error));
-                    self.report.findings.push(Finding::error(path, error.address(), what).from_byte(at));
+                    self.report.findings.push(Finding::error(path, error.address(), what).starting_at(at));
                 }
             }
             self.out.write_all(&self.buffer[..(end - at) as usize])?;

@@ -34,7 +34,14 @@ pub struct UnmountArgs {
 pub fn run(args: &UnmountArgs) -> Outcome<()> {
     let path = mount_point(&args.dir)?;
     let nothing = || Failure::new(Exit::NotFound, format!("no image is mounted on '{}'", path.display()));
-    let found = mounts::at(&path)?.ok_or_else(nothing)?;
+    let found = match mounts::at(&path)? {
+        Some(found) => found,
+        // Unmounted before, while its server did not answer.
+        None if args.force && !images::find(|state| state.mount_point == path)?.is_empty() => {
+            return wait_for_server(&path, true);
+        }
+        None => return Err(nothing()),
+    };
     if found.fs_type == "erofs" {
         return umount(&path, args.force).map_err(|e| failed(&path, &e));
     }
@@ -110,13 +117,13 @@ fn wait_for_server(path: &Path, force: bool) -> Outcome<()> {
         }
         if force && !killed && began.elapsed() > FORCE_PATIENCE {
             killed = true;
-            let servers = left.iter().filter_map(|(_, state)| state.server.as_ref());
-            servers.map(|server| kill(path, server)).collect::<Outcome<()>>()?;
+            let mut servers = left.iter().filter_map(|(_, state)| state.server.as_ref());
+            servers.try_for_each(|server| kill(path, server))?;
         }
         if began.elapsed() > PATIENCE {
             return Err(Failure::failed(format!(
                 "'{}' is unmounted, but its server still runs: files of it are open, another mount \
-                 namespace has it, or it hangs",
+                 namespace has it, or it hangs; --force ends it",
                 path.display()
             )));
         }
