@@ -153,6 +153,12 @@ pub enum ImageError {
         /// The path, as asked for.
         path: Vec<u8>,
     },
+    /// What is in the middle of a path is not a directory.
+    #[error("not a directory: {}", String::from_utf8_lossy(.path))]
+    NoWay {
+        /// Up to what is none, from the root and without links.
+        path: Vec<u8>,
+    },
     /// A name in the middle of a path, or an inode whose entries were asked for, is not a directory.
     #[error("not a directory: inode {nid}")]
     NotADirectory {

@@ -29,6 +29,8 @@ pub struct Finding {
     pub severity: Severity,
     /// The path from the root, `/` first; empty if it is about the image as a whole.
     pub path: Vec<u8>,
+    /// The byte of the file where it begins, if it is about a part of its contents.
+    pub offset: Option<u64>,
     /// The byte of the image where it is, if there is one.
     pub at: Option<Address>,
     /// In words.
@@ -38,12 +40,17 @@ pub struct Finding {
 impl Finding {
     /// Something that is lost or wrong.
     pub fn error(path: &[u8], at: Option<Address>, what: impl Into<String>) -> Self {
-        Finding { severity: Severity::Error, path: path.to_vec(), at, what: what.into() }
+        Finding { severity: Severity::Error, path: path.to_vec(), offset: None, at, what: what.into() }
     }
 
     /// Something odd.
     pub fn warning(path: &[u8], at: Option<Address>, what: impl Into<String>) -> Self {
-        Finding { severity: Severity::Warning, path: path.to_vec(), at, what: what.into() }
+        Finding { severity: Severity::Warning, path: path.to_vec(), offset: None, at, what: what.into() }
+    }
+
+    /// The same, about the contents of the file from this byte on.
+    pub(crate) fn starting_at(self, offset: u64) -> Self {
+        Finding { offset: Some(offset), ..self }
     }
 
     /// An error of reading, with its place.
@@ -93,9 +100,13 @@ impl Findings {
         }
     }
 
-    /// Brings them into an order that does not depend on which thread was first.
+    /// Brings them into an order that does not depend on which thread was first: by path, then by the place in the file, then
+    /// by that in the image.
     pub fn sort(&mut self) {
-        self.kept.sort_by(|a, b| (&a.path, a.at, &a.what).cmp(&(&b.path, b.at, &b.what)));
+        fn key(f: &Finding) -> impl Ord {
+            (&f.path, f.offset, f.at, &f.what)
+        }
+        self.kept.sort_by(|a, b| key(a).cmp(&key(b)));
     }
 
     /// Those that were kept.
@@ -111,5 +122,31 @@ impl Findings {
     /// How many are warnings, kept or not.
     pub fn warnings(&self) -> u64 {
         self.warnings
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_are_sorted_as_numbers() {
+        let at = |path: &str, offset: u64, at: u64| {
+            let what = format!("bytes {offset} to {}", offset + 1);
+            Finding::error(path.as_bytes(), Some(Address::image(at)), what).starting_at(offset)
+        };
+        // The parts of a file do not lie in an image in the order in which they are in the file.
+        let wanted = [
+            Finding::error(b"/a", None, "owner"),
+            at("/a", 2, 900),
+            at("/a", 102_400, 500),
+            at("/a", 10_002_432, 100),
+            at("/a", 10_002_432, 1000),
+            at("/b", 1, 1),
+        ];
+        let mut findings = Findings::default();
+        wanted.iter().rev().for_each(|finding| findings.push(finding.clone()));
+        findings.sort();
+        assert_eq!(findings.kept(), wanted);
     }
 }

@@ -35,4 +35,4 @@ pub use error::{Address, ImageError, Nid, Space};
 pub use finding::{Finding, Findings, Severity, with_causes};
 pub use image::{Image, ImageStats, Options, ReadAhead};
 pub use node::{DirEntry, Entries, MAX_LINK_BYTES, Node};
-pub use resolve::MAX_LINKS;
+pub use resolve::{Located, MAX_LINKS};

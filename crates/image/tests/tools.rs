@@ -7,6 +7,7 @@ use pagefold_image::check::{CheckOptions, check};
 use pagefold_image::extract::{ExtractError, ExtractOptions, extract};
 use pagefold_image::{Image, Options, ReadAhead, tar};
 use pagefold_sys::beneath::Folder;
+use pagefold_sys::privileges::{self, CapabilitySet};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
@@ -170,5 +171,100 @@ fn gnu_tar_extracts_what_the_manifest_says() {
         assert!(child.wait().unwrap().success());
         assert!(report.findings.kept().is_empty() && report.members == 1023, "{report:?}");
         compare(target.path(), &manifest, &path.display().to_string());
+    }
+}
+
+#[test]
+fn an_attribute_that_cannot_be_set_does_not_keep_the_rest_back() {
+    let test = "an_attribute_that_cannot_be_set_does_not_keep_the_rest_back";
+    if !is_root() {
+        return pagefold_testkit::skipped!("{test}: only root has rights that can be given up");
+    }
+    let target = tempfile::tempdir().unwrap();
+    let folder = Folder::open(target.path()).unwrap();
+    let options = ExtractOptions { privileged: true, ..ExtractOptions::default() };
+    let image = open(&reference_image("lz4hc64"));
+    // In a thread of its own, which may do all but set trusted attributes; those that it starts inherit that.
+    let report = std::thread::scope(|scope| {
+        let run = || {
+            let keep = CapabilitySet::all() - CapabilitySet::SYS_ADMIN;
+            privileges::drop_capabilities_except(keep).unwrap();
+            extract(&image, &folder, &[], &options, &AtomicBool::new(false), &|_| ())
+        };
+        scope.spawn(run).join().unwrap().unwrap()
+    });
+    // One for each file, though one of them has two names.
+    let paths: Vec<&[u8]> = report.findings.kept().iter().map(|f| f.path.as_slice()).collect();
+    assert_eq!(paths, [&b"/bigdir/file_0000_.txt"[..], b"/exact4k", b"/hard", b"/text1m.txt"]);
+    assert!(report.findings.kept().iter().all(|f| f.what.contains("'trusted.overlay.opaque'")), "{report:?}");
+    let mut manifest = manifest();
+    for wanted in manifest.values_mut() {
+        wanted["xattrs"].as_object_mut().map(|all| all.remove("trusted.overlay.opaque"));
+    }
+    compare(target.path(), &manifest, test);
+}
+
+#[test]
+fn a_target_without_attributes_is_one_warning() {
+    let test = "a_target_without_attributes_is_one_warning";
+    let target = tempfile::tempdir().unwrap();
+    let (none, empty) = (rustix::mount::MountFlags::empty(), c"");
+    if let Err(e) = rustix::mount::mount("ramfs", target.path(), "ramfs", none, empty) {
+        return pagefold_testkit::skipped!("{test}: mounting ramfs: {e}");
+    }
+    let folder = Folder::open(target.path()).unwrap();
+    let image = open(&reference_image("lz4hc64"));
+    // A file system of memory does not say how much room it has.
+    let options = ExtractOptions { max_bytes: Some(64 << 20), privileged: true, ..ExtractOptions::default() };
+    let extracted = extract(&image, &folder, &[], &options, &AtomicBool::new(false), &|_| ());
+    let mut manifest = manifest();
+    for wanted in manifest.values_mut() {
+        wanted["xattrs"] = Value::Null;
+    }
+    let compared = std::panic::catch_unwind(|| compare(target.path(), &manifest, test));
+    drop(folder);
+    rustix::mount::unmount(target.path(), rustix::mount::UnmountFlags::DETACH).unwrap();
+    let report = extracted.unwrap();
+    compared.unwrap();
+    assert!(report.unsupported_xattrs > 20, "{report:?}");
+    let [warning] = report.findings.kept() else { panic!("{report:?}") };
+    assert_eq!((warning.severity, report.findings.errors()), (pagefold_image::Severity::Warning, 0));
+    assert!(
+        warning.what.starts_with(&format!("{} attributes were", report.unsupported_xattrs)),
+        "{report:?}"
+    );
+}
+
+#[test]
+fn gnu_tar_restores_access_control_lists() {
+    let test = "gnu_tar_restores_access_control_lists";
+    let work = tempfile::tempdir().unwrap();
+    let (tree, out, file) = (work.path().join("tree"), work.path().join("out"), work.path().join("image"));
+    std::fs::create_dir_all(tree.join("folder")).unwrap();
+    std::fs::write(tree.join("file"), "contents").unwrap();
+    std::fs::create_dir(&out).unwrap();
+    let run = |words: &str| {
+        let mut words = words.split(' ');
+        let output = Command::new(words.next().unwrap()).args(words).current_dir(&tree).output();
+        output.ok().filter(|o| o.status.success()).map(|o| String::from_utf8(o.stdout).unwrap())
+    };
+    let set = run("setfacl -m u:1234:rw,g:55:r,m::rwx file").is_some()
+        && run("setfacl -m u:1234:x,d:u:7:rwx,d:g:8:-w- folder").is_some();
+    if !is_root() || !set || run(&format!("mkfs.erofs --quiet {} .", file.display())).is_none() {
+        return pagefold_testkit::skipped!("{test}: needs root, setfacl and mkfs.erofs");
+    }
+    let mut child = Command::new("tar")
+        .args(["--acls", "-xpf", "-", "-C"])
+        .arg(&out)
+        .stdin(Stdio::piped())
+        .spawn()
+        .unwrap();
+    tar::write(&open(&file), &[], child.stdin.take().unwrap()).unwrap();
+    assert!(child.wait().unwrap().success());
+    for name in ["file", "folder"] {
+        let of = |tree: &Path| run(&format!("getfacl -nc -- {}", tree.join(name).display())).unwrap();
+        let wanted = of(&tree);
+        assert!(wanted.contains("user:1234:") && wanted.contains("default:user:7:rwx") == (name == "folder"));
+        assert_eq!(of(&out), wanted, "{name}");
     }
 }

@@ -231,6 +231,75 @@ fn what_a_killed_server_leaves_is_cleared_by_the_next_mount() {
     place.assert_nothing_left();
 }
 
+/// Stops the server of the one mount, so that it answers nothing. A descriptor of a file keeps the mount in use.
+fn stop(place: &Place) -> (rustix::process::Pid, fs::File) {
+    let open = fs::File::open(place.at.join("long")).unwrap();
+    let pid = i32::try_from(place.live()["pid"].as_i64().unwrap()).unwrap();
+    let pid = rustix::process::Pid::from_raw(pid).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::STOP).unwrap();
+    (pid, open)
+}
+
+/// Runs a command that is not to hang; its exit code, and all that it said.
+fn run_soon(place: &Place, words: &str) -> (i32, String) {
+    let mut command = place.sandbox.quietly(words);
+    let pipes = command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
+    let mut child = pipes.spawn().unwrap();
+    let deadline = Instant::now() + Duration::from_secs(25);
+    while child.try_wait().unwrap().is_none() {
+        if Instant::now() > deadline {
+            let _ = child.kill();
+            let _ = fusedev::abort_and_unmount(&place.at);
+            panic!("{words}: it hangs");
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let output = child.wait_with_output().unwrap();
+    let said = [output.stdout, output.stderr].concat();
+    (output.status.code().unwrap(), String::from_utf8_lossy(&said).into_owned())
+}
+
+#[test]
+fn a_server_that_does_not_answer_holds_no_command_up() {
+    let Some(place) = Place::new("a_server_that_does_not_answer_holds_no_command_up") else { return };
+    place.ok(&place.words("mount", ""));
+    // What the kernel keeps of the mount point runs out; then a look at it needs the server.
+    let (pid, open) = stop(&place);
+    std::thread::sleep(Duration::from_millis(1100));
+    let link = place.sandbox.path("link");
+    std::os::unix::fs::symlink(&place.at, &link).unwrap();
+    for target in [&place.at, &link, &place.image] {
+        let (code, said) = run_soon(&place, &format!("image show --live {}", target.display()));
+        assert!(code == 1 && said.contains("'image unmount --force'"), "{code}, {said}");
+    }
+    let (code, said) = run_soon(&place, &place.words("unmount", ""));
+    assert!(code == BUSY && said.contains("in use"), "{code}, {said}");
+    let (code, said) = run_soon(&place, &place.words("mount", ""));
+    assert!(code == BUSY && said.contains("already"), "{code}, {said}");
+    let (code, said) = run_soon(&place, &place.words("unmount", "--force"));
+    assert!(code == 0 && said.contains("ending it"), "{code}, {said}");
+    place.assert_nothing_left();
+    drop(open);
+    // Nobody may have waited for it yet.
+    let stat = format!("/proc/{}/stat", pid.as_raw_nonzero());
+    wait_until(|| fs::read_to_string(&stat).map_or(true, |stat| stat.contains(") Z ")));
+}
+
+#[test]
+fn a_server_that_hangs_behind_an_unmounted_image_is_ended_by_force() {
+    const TEST: &str = "a_server_that_hangs_behind_an_unmounted_image_is_ended_by_force";
+    let Some(place) = Place::new(TEST) else { return };
+    place.ok(&place.words("mount", ""));
+    let (_, open) = stop(&place);
+    rustix::mount::unmount(&place.at, rustix::mount::UnmountFlags::DETACH).unwrap();
+    let (code, said) = run_soon(&place, &place.words("unmount", ""));
+    assert!(code == NOT_FOUND && place.folders() == 1, "{code}, {said}");
+    let (code, said) = run_soon(&place, &place.words("unmount", "--force"));
+    assert!(code == 0 && said.contains("ending it"), "{code}, {said}");
+    place.assert_nothing_left();
+    drop(open);
+}
+
 #[test]
 fn signals_end_it_in_order() {
     let Some(place) = Place::new("signals_end_it_in_order") else { return };
@@ -304,6 +373,16 @@ fn the_kernel_mounts_what_was_checked() {
     let mount = mounts::at(&place.at).unwrap().unwrap();
     assert_eq!(mount.fs_type, "erofs");
     read_all(&place.at);
+    // Not one on top of the other, of neither kind.
+    for more in ["--kernel", ""] {
+        let (code, said) = place.run(&place.words("mount", more));
+        assert!(code == BUSY && said.contains("already"), "{code}, {said}");
+    }
+    place.ok(&place.words("unmount", ""));
+    assert!(!place.is_mounted());
+    place.ok(&place.words("mount", ""));
+    let (code, said) = place.run(&place.words("mount", "--kernel"));
+    assert!(code == BUSY && said.contains("already"), "{code}, {said}");
     place.ok(&place.words("unmount", ""));
     place.assert_nothing_left();
     // Zeroes where clusters are: the kernel would find out much later.

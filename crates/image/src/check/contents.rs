@@ -102,11 +102,8 @@ impl Contents {
                 }
             };
             if let Some(what) = self.outside(node, &extent.place, extent.len_bytes) {
-                self.finding(Finding::error(
-                    path,
-                    what.0,
-                    format!("bytes {}: {}", text(&(at..extent.end())), what.1),
-                ));
+                let shown = format!("bytes {}: {}", text(&(at..extent.end())), what.1);
+                self.finding(Finding::error(path, what.0, shown).starting_at(at));
                 at = extent.end();
                 continue;
             }
@@ -225,7 +222,7 @@ impl Contents {
 
     fn tell(&self, path: &[u8], range: Range<u64>, error: &crate::ImageError) {
         let what = format!("bytes {}: {}", text(&range), said(error));
-        self.finding(Finding::error(path, error.address(), what));
+        self.finding(Finding::error(path, error.address(), what).starting_at(range.start));
     }
 }
 

@@ -2,6 +2,9 @@
 //!
 //! A change of owner clears set-id bits and capabilities, so it is first. Attributes of users need the right to write, which the
 //! mode may take away, so they come before it; access control lists contain the mode, so they come after it. The time is last.
+//!
+//! What cannot be set is noted, and the rest is set all the same: a file without one attribute keeps its mode and time. Attributes
+//! that the file system of the target does not have are counted, and told once for all files.
 
 use super::Shared;
 use crate::Node;
@@ -16,8 +19,21 @@ use std::sync::atomic::Ordering;
 /// Bits of a mode that let others act as the owner.
 const SET_ID: u16 = 0o6000;
 
-fn said(error: SysError) -> String {
-    error.to_string()
+/// What could not be set on one file.
+#[derive(Default)]
+struct Failures(Vec<String>);
+
+impl Failures {
+    /// Notes a failure; returns whether it went well.
+    fn note(&mut self, done: Result<(), SysError>) -> bool {
+        self.0.extend(done.as_ref().err().map(ToString::to_string));
+        done.is_ok()
+    }
+
+    /// All in one.
+    fn into_result(self) -> Result<(), String> {
+        if self.0.is_empty() { Ok(()) } else { Err(self.0.join("; ")) }
+    }
 }
 
 /// Something with a descriptor, or a name: what is set on it is the same.
@@ -93,27 +109,36 @@ pub(super) fn named(folder: &Folder, name: &[u8], node: &Node, shared: &Shared<'
 
 fn dress(target: &impl Dressed, node: &Node, shared: &Shared<'_>, set_mode: bool) -> Result<(), String> {
     let (inode, options) = (node.inode(), shared.options);
-    if options.owners && shared.root && Some((inode.uid, inode.gid)) != shared.made_as {
-        target.owner(inode.uid, inode.gid).map_err(said)?;
-    }
-    let (lists, plain) = xattrs(node, shared)?;
-    for xattr in &plain {
-        target.xattr(&xattr.name, &xattr.value).map_err(|e| xattr_failed(xattr, &e))?;
-    }
+    let mut failures = Failures::default();
+    let gives_away = options.owners && shared.root && Some((inode.uid, inode.gid)) != shared.made_as;
+    let owned = !gives_away || failures.note(target.owner(inode.uid, inode.gid));
+    let (lists, plain) = xattrs(node, shared).unwrap_or_else(|what| {
+        failures.0.push(what);
+        Default::default()
+    });
+    set_xattrs(target, &plain, shared, &mut failures);
     if set_mode && node.kind() != FileKind::Symlink {
-        target.mode(mode(node, shared)).map_err(said)?;
+        let mode = mode(node, shared);
+        // Set-id bits give the rights of the owner that the image names, not of another.
+        failures.note(target.mode(if owned { mode } else { mode & !SET_ID }));
     }
-    for xattr in &lists {
-        target.xattr(&xattr.name, &xattr.value).map_err(|e| xattr_failed(xattr, &e))?;
-    }
+    set_xattrs(target, &lists, shared, &mut failures);
     if options.times {
-        target.time(inode.mtime.seconds, inode.mtime.nanoseconds).map_err(said)?;
+        failures.note(target.time(inode.mtime.seconds, inode.mtime.nanoseconds));
     }
-    Ok(())
+    failures.into_result()
 }
 
-fn xattr_failed(xattr: &Xattr, error: &SysError) -> String {
-    format!("attribute '{}': {error}", xattr.name.escape_ascii())
+fn set_xattrs(target: &impl Dressed, xattrs: &[Xattr], shared: &Shared<'_>, failures: &mut Failures) {
+    for xattr in xattrs {
+        match target.xattr(&xattr.name, &xattr.value) {
+            Err(e) if e.errno == rustix::io::Errno::OPNOTSUPP.raw_os_error() => {
+                shared.unsupported_xattrs.fetch_add(1, Ordering::Relaxed);
+            }
+            Err(e) => failures.0.push(format!("attribute '{}': {e}", xattr.name.escape_ascii())),
+            Ok(()) => {}
+        }
+    }
 }
 
 /// The permissions that are set: without set-id bits unless asked for.

@@ -83,6 +83,8 @@ pub struct ExtractReport {
     pub skipped_set_id: u64,
     /// Attributes that were left out.
     pub skipped_xattrs: u64,
+    /// Attributes that were not set because the file system of the target has none such: one warning tells it.
+    pub unsupported_xattrs: u64,
     /// It was interrupted; what there is is right but not all.
     pub interrupted: bool,
     /// What went wrong.
@@ -124,6 +126,8 @@ struct Shared<'a> {
     bytes: AtomicU64,
     skipped_set_id: AtomicU64,
     skipped_xattrs: AtomicU64,
+    /// Attributes that the file system of the target does not have.
+    unsupported_xattrs: AtomicU64,
 }
 
 impl Shared<'_> {
@@ -137,7 +141,8 @@ impl Shared<'_> {
     }
 }
 
-/// Extracts `paths` (all of the image if there are none) into `target`, an empty directory.
+/// Extracts `paths` (all of the image if there are none) into `target`, an empty directory. Links on the way to them are
+/// followed, and what is found gets the place that it has without them.
 ///
 /// `progress` is called now and then by the calling thread. Setting `cancelled` ends it after what is being written.
 pub fn extract(
@@ -148,12 +153,7 @@ pub fn extract(
     cancelled: &AtomicBool,
     progress: &dyn Fn(Progress),
 ) -> Result<ExtractReport, ExtractError> {
-    for path in paths {
-        image.find(path).map_err(|e| match e {
-            ImageError::NotFound { .. } => ImageError::NotFound { name: path.clone() },
-            other => other,
-        })?;
-    }
+    let paths = image.locate_all(paths)?;
     if !options.overwrite && !target.is_empty()? {
         return Err(ExtractError::NotEmpty);
     }
@@ -170,13 +170,18 @@ pub fn extract(
         bytes: AtomicU64::new(0),
         skipped_set_id: AtomicU64::new(0),
         skipped_xattrs: AtomicU64::new(0),
+        unsupported_xattrs: AtomicU64::new(0),
     };
-    let counted = run(image, target, paths, &shared, progress)?;
+    let counted = run(image, target, &paths, &shared, progress)?;
     if let Some(what) = shared.budget.exceeded() {
         return Err(ExtractError::Limit { what });
     }
     let mut findings = shared.findings.into_inner().unwrap_or_else(PoisonError::into_inner);
     findings.sort();
+    let unsupported_xattrs = shared.unsupported_xattrs.into_inner();
+    if unsupported_xattrs > 0 {
+        findings.push(crate::Finding::warning(b"", None, unsupported(unsupported_xattrs)));
+    }
     Ok(ExtractReport {
         files: shared.files.into_inner(),
         links: counted.links,
@@ -184,9 +189,16 @@ pub fn extract(
         skipped_devices: counted.skipped_devices,
         skipped_set_id: shared.skipped_set_id.into_inner(),
         skipped_xattrs: shared.skipped_xattrs.into_inner(),
+        unsupported_xattrs,
         interrupted: cancelled.load(Ordering::Relaxed),
         findings,
     })
+}
+
+/// What is told of attributes that the file system of the target does not have.
+fn unsupported(n: u64) -> String {
+    let attributes = if n == 1 { "1 attribute was".into() } else { format!("{n} attributes were") };
+    format!("{attributes} left out: the file system of the directory does not support such")
 }
 
 /// Walks, with workers beside it, until all is done.

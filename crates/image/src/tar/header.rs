@@ -1,5 +1,6 @@
 //! A member's header: a ustar block, and before it, where that has no room or no exact form, pax records.
 
+use super::acl;
 use crate::Node;
 use crate::read::FileKind;
 use crate::read::xattr::Xattr;
@@ -108,8 +109,11 @@ impl Header {
         self.record(b"mtime", text.as_bytes());
     }
 
-    /// An extended attribute, as GNU tar and others write them.
+    /// An extended attribute, as GNU tar and others write them; an access control list as text too.
     pub(super) fn xattr(&mut self, xattr: &Xattr) {
+        if let Some((key, text)) = acl::record(&xattr.name, &xattr.value) {
+            self.record(key.as_bytes(), text.as_bytes());
+        }
         self.record(&[b"SCHILY.xattr.", xattr.name.as_slice()].concat(), &xattr.value);
     }
 

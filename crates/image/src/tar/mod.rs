@@ -6,6 +6,7 @@
 //!
 //! Reading ahead is the image's; writing is one thread's.
 
+mod acl;
 mod header;
 mod sparse;
 
@@ -42,13 +43,12 @@ pub enum TarError {
     Write(#[source] io::Error),
 }
 
-/// Writes `paths` (all of the image if there are none) to `out`.
+/// Writes `paths` (all of the image if there are none) to `out`. Links on the way to them are followed, and what is found
+/// gets the name that it has without them.
 pub fn write(image: &Image, paths: &[Vec<u8>], out: impl Write) -> Result<TarReport, TarError> {
-    for path in paths {
-        image.find(path)?;
-    }
+    let paths = image.locate_all(paths)?;
     let report = TarReport::default();
-    let mut tar = Tar { out, paths, buffer: vec![0; BUFFER_BYTES], report, failed: None };
+    let mut tar = Tar { out, paths: &paths, buffer: vec![0; BUFFER_BYTES], report, failed: None };
     walk::walk(image, &Limits::default(), &mut tar)?;
     if let Some(error) = tar.failed {
         return Err(TarError::Write(error));
@@ -146,7 +146,7 @@ impl<W: Write> Tar<'_, W> {
                 buffer.fill(0);
                 if !std::mem::replace(&mut told, true) {
                     let what = format!("bytes {at} to {end}, zeroes instead: {}", with_causes(&error));
-                    self.report.findings.push(Finding::error(path, error.address(), what));
+                    self.report.findings.push(Finding::error(path, error.address(), what).starting_at(at));
                 }
             }
             self.out.write_all(&self.buffer[..(end - at) as usize])?;

@@ -32,6 +32,11 @@ pub fn count(n: u64) -> String {
     text
 }
 
+/// A count, and the word for so many.
+pub fn counted(n: u64, one: &str, many: &str) -> String {
+    format!("{} {}", count(n), if n == 1 { one } else { many })
+}
+
 /// One bar a line, from the first bucket in use to the last. Empty without requests.
 pub fn histogram(buckets: &[BucketReport], indent: &str) -> String {
     let (Some(first), Some(last)) = (buckets.first(), buckets.last()) else {

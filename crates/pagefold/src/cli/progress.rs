@@ -65,7 +65,7 @@ impl FilesBar {
         }
         self.0.bar.set_length(of.max(files));
         self.0.bar.set_position(files);
-        self.0.bar.set_message(format!("{} files, {}", chart::count(files), Human(bytes)));
+        self.0.bar.set_message(format!("{}, {}", chart::counted(files, "file", "files"), Human(bytes)));
     }
 
     /// Takes the bar away.

@@ -36,8 +36,12 @@ impl DiskDir {
 
     /// Whether it is a disk or the mount of an image, and which: for messages.
     pub fn title(&self) -> String {
-        let is_mount = self.path.parent().is_some_and(|parent| parent.ends_with(super::IMAGES));
-        format!("{} '{}'", if is_mount { "mount" } else { "disk" }, self.name)
+        format!("{} '{}'", if self.is_mount() { "mount" } else { "disk" }, self.name)
+    }
+
+    /// Whether it is of a mounted image.
+    pub fn is_mount(&self) -> bool {
+        self.path.parent().is_some_and(|parent| parent.ends_with(super::IMAGES))
     }
 
     /// The folder.

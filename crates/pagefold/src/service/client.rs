@@ -26,6 +26,8 @@ const REMOVE_PATIENCE: Duration = Duration::from_secs(20);
 pub struct Client {
     stream: UnixStream,
     title: String,
+    /// The command that ends a server that does not answer.
+    remedy: &'static str,
     pid: i32,
 }
 
@@ -52,7 +54,8 @@ impl Client {
                 format!("the server of {title} runs as user {}, which is not trusted", peer.uid),
             ));
         }
-        Ok(Client { stream, title, pid: peer.pid })
+        let remedy = if dir.is_mount() { "image unmount --force" } else { "disk remove --force" };
+        Ok(Client { stream, title, remedy, pid: peer.pid })
     }
 
     /// Everything the server knows of its disk.
@@ -194,9 +197,8 @@ impl Client {
             _ => e.to_string(),
         };
         Failure::failed(format!(
-            "asking the server of {} (process {}): {why}; see its log, or end it with 'disk remove \
-             --force'",
-            self.title, self.pid
+            "asking the server of {} (process {}): {why}; see its log, or end it with '{}'",
+            self.title, self.pid, self.remedy
         ))
     }
 }

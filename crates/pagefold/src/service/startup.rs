@@ -111,6 +111,7 @@ pub struct Started {
     pub ready: Ready,
     stream: UnixStream,
     child: Child,
+    loss: &'static str,
 }
 
 /// Open files that a server is handed.
@@ -135,7 +136,7 @@ pub fn start(
     let (stream, mut child) = spawn(dir, foreground)?;
     let outcome = converse(&stream, config, dir, handed, foreground, signals);
     match outcome {
-        Ok(ready) => Ok(Started { ready, stream, child }),
+        Ok(ready) => Ok(Started { ready, stream, child, loss: loss(config) }),
         Err(stop) => {
             drop(stream);
             let status = end(&mut child, matches!(stop, Stop::Died));
@@ -151,6 +152,14 @@ pub fn start(
                 )),
             })
         }
+    }
+}
+
+/// What is lost with a server that dies.
+fn loss(config: &Serving) -> &'static str {
+    match config {
+        Serving::Disk(_) => "; the contents are lost",
+        Serving::Image(_) => "; the image is as it was, and can be mounted again",
     }
 }
 
@@ -250,7 +259,7 @@ impl Started {
     /// Lets the server stay for as long as this command does.
     pub fn attach(mut self) -> Outcome<Attached> {
         self.take_over()?;
-        Ok(Attached { stream: self.stream, child: self.child })
+        Ok(Attached { stream: self.stream, child: self.child, loss: self.loss })
     }
 }
 
@@ -258,12 +267,13 @@ impl Started {
 pub struct Attached {
     stream: UnixStream,
     child: Child,
+    loss: &'static str,
 }
 
 impl Attached {
     /// Makes the server end and waits until it has.
     pub fn end(self) {
-        let Attached { stream, mut child } = self;
+        let Attached { stream, mut child, .. } = self;
         drop(stream);
         end(&mut child, false);
     }
@@ -278,7 +288,7 @@ impl Attached {
         let status = self.child.wait().map_err(|e| Failure::io("waiting for the server", &e))?;
         Ok(Some(match status.success() {
             true => Ok(()),
-            false => Err(Failure::failed(format!("the server died ({status}); the contents are lost"))),
+            false => Err(Failure::failed(format!("the server died ({status}){}", self.loss))),
         }))
     }
 }

@@ -18,8 +18,8 @@ pub struct CheckArgs {
     #[command(flatten)]
     pub image: ImageArgs,
     /// Threads [default: the machine's]
-    #[arg(long, short = 'j', value_name = "N")]
-    pub jobs: Option<usize>,
+    #[arg(long, short = 'j', value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub jobs: Option<u16>,
     /// Print JSON with all findings, and no progress
     #[arg(long)]
     pub json: bool,
@@ -46,11 +46,16 @@ pub fn run(args: &CheckArgs) -> Outcome<()> {
         }))?;
     } else {
         output::text(&findings::text(&report.findings, output::stdout_colours()))?;
-        let (inodes, bytes) = (chart::count(report.inodes), Human(report.bytes));
-        output::line(&format!("{inodes} inodes, {bytes} decoded: {errors} errors, {warnings} warnings"))?;
+        let inodes = chart::counted(report.inodes, "inode", "inodes");
+        let (errors, warnings) =
+            (chart::counted(errors, "error", "errors"), chart::counted(warnings, "warning", "warnings"));
+        output::line(&format!("{inodes}, {} decoded: {errors}, {warnings}", Human(report.bytes)))?;
     }
     match errors {
         0 => Ok(()),
-        n => Err(Failure::failed(format!("{n} things are wrong with the image"))),
+        n => {
+            let things = chart::counted(n, "thing is", "things are");
+            Err(Failure::failed(format!("{things} wrong with the image")))
+        }
     }
 }

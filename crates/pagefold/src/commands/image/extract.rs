@@ -30,11 +30,12 @@ pub struct ExtractArgs {
     #[arg(value_name = "PATH")]
     pub paths: Vec<PathBuf>,
     /// Write a POSIX tar archive to standard output instead
-    #[arg(long, conflicts_with_all = ["privileged", "no_owner", "no_xattrs", "no_times", "overwrite", "json"])]
+    #[arg(long, conflicts_with_all = ["privileged", "no_owner", "no_xattrs", "no_times", "overwrite", "json", "jobs",
+        "max_bytes", "max_inodes"])]
     pub tar: bool,
     /// Threads [default: the machine's]
-    #[arg(long, short = 'j', value_name = "N")]
-    pub jobs: Option<usize>,
+    #[arg(long, short = 'j', value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub jobs: Option<u16>,
     /// Make devices, set-user-ID and set-group-ID bits, and attributes of the system (security.*, trusted.*)
     /// too: only for images that you trust. Without, they are left out, and counted
     #[arg(long)]
@@ -85,7 +86,7 @@ pub fn run(args: &ExtractArgs) -> Outcome<()> {
     let signals = Termination::listen()?;
     let cancelled = AtomicBool::new(false);
     let bar = RefCell::new(FilesBar::new(!args.json));
-    let paths: Vec<Vec<u8>> = args.paths.iter().map(|path| super::list::normal(path_bytes(path))).collect();
+    let paths: Vec<Vec<u8>> = args.paths.iter().map(|path| path_bytes(path).to_vec()).collect();
     let extracted = extract(&image, &target, &paths, &options, &cancelled, &|p| {
         if signals.take().is_some() {
             cancelled.store(true, Ordering::Relaxed);
@@ -102,10 +103,13 @@ pub fn run(args: &ExtractArgs) -> Outcome<()> {
     match (report.interrupted, report.findings.errors()) {
         (false, 0) => Ok(()),
         (true, _) => Err(Failure::failed(format!(
-            "interrupted: {} files are there and complete, the others are missing",
-            chart::count(report.files)
+            "interrupted: {} there and complete, the others are missing",
+            chart::counted(report.files, "file is", "files are")
         ))),
-        (false, n) => Err(Failure::failed(format!("{n} things could not be extracted; the rest is there"))),
+        (false, n) => Err(Failure::failed(format!(
+            "{} could not be extracted, or not with all that belongs to it; the rest is there",
+            chart::counted(n, "file", "files")
+        ))),
     }
 }
 
@@ -136,16 +140,17 @@ fn failed(args: &ExtractArgs, dir: &Path, error: ExtractError) -> Failure {
 fn tell(report: &ExtractReport, privileged: bool) -> Outcome<()> {
     let links = match report.links {
         0 => String::new(),
-        n => format!(", {} hard links", chart::count(n)),
+        n => format!(", {}", chart::counted(n, "hard link", "hard links")),
     };
-    output::line(&format!("{} files{links}, {}", chart::count(report.files), Human(report.bytes)))?;
-    for (n, what) in [
-        (report.skipped_devices, "devices"),
-        (report.skipped_set_id, "files' set-ID bits"),
-        (report.skipped_xattrs, "attributes of the system"),
+    let files = chart::counted(report.files, "file", "files");
+    output::line(&format!("{files}{links}, {}", Human(report.bytes)))?;
+    for (n, one, many) in [
+        (report.skipped_devices, "device was", "devices were"),
+        (report.skipped_set_id, "file's set-ID bits were", "files' set-ID bits were"),
+        (report.skipped_xattrs, "attribute of the system was", "attributes of the system were"),
     ] {
         if n > 0 && !privileged {
-            output::note(&format!("{n} {what} were left out; --privileged makes them"));
+            output::note(&format!("{} left out; --privileged keeps such", chart::counted(n, one, many)));
         }
     }
     if report.findings.errors() + report.findings.warnings() > 0 {
@@ -162,6 +167,7 @@ fn as_json(report: &ExtractReport) -> serde_json::Value {
         "skipped_devices": report.skipped_devices,
         "skipped_set_id": report.skipped_set_id,
         "skipped_xattrs": report.skipped_xattrs,
+        "unsupported_xattrs": report.unsupported_xattrs,
         "interrupted": report.interrupted,
         "errors": report.findings.errors(),
         "warnings": report.findings.warnings(),

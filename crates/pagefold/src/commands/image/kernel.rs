@@ -1,7 +1,8 @@
 //! `image mount --kernel`: the kernel's own EROFS, once it is known that it can read the image.
 
+use super::mount::refuse_unfit;
 use super::open::jobs;
-use crate::cli::output;
+use crate::cli::{chart, output};
 use crate::failure::{Exit, Failure, Outcome};
 use crate::service::images::MountConfig;
 use crate::service::images::server::image_failure;
@@ -22,9 +23,8 @@ pub fn run(config: &MountConfig, trusted: bool) -> Outcome<()> {
     if rundir::effective_uid() != 0 {
         return Err(Failure::new(Exit::Unavailable, "mounting with the kernel's EROFS needs root"));
     }
-    if !config.mount_point.is_dir() {
-        return Err(Failure::usage(format!("'{}' is not a directory", config.mount_point.display())));
-    }
+    // The kernel would put it on top of what is there.
+    refuse_unfit(&config.mount_point)?;
     let image = open(config)?;
     refuse_old_kernel(&image)?;
     if !trusted {
@@ -71,9 +71,11 @@ fn refuse_unsound(config: &MountConfig, image: &Image) -> Outcome<()> {
     match report.findings.errors() {
         0 => Ok(()),
         n => Err(Failure::failed(format!(
-            "'{0}': {n} things are wrong with the image, and the kernel is not to read it; 'pagefold image check {0}' tells \
+            "'{0}': {1} wrong with the image, and the kernel is not to read it; 'pagefold image check {0}{2}' tells \
              what, and --trusted mounts it all the same",
-            config.image.display()
+            config.image.display(),
+            chart::counted(n, "thing is", "things are"),
+            config.devices.iter().map(|path| format!(" --device {}", path.display())).collect::<String>(),
         ))),
     }
 }

@@ -2,12 +2,12 @@
 
 use super::names;
 use super::open::{ImageArgs, failure, path_bytes};
-use crate::cli::output;
+use crate::cli::{chart, output};
 use crate::failure::{Failure, Outcome};
 use clap::Args;
 use pagefold_image::read::{FileKind, Inode};
 use pagefold_image::walk::{self, Limits, Visit, Visitor};
-use pagefold_image::{Finding, Node, ReadAhead};
+use pagefold_image::{Finding, Located, Node, ReadAhead};
 use serde_json::{Map, Value, json};
 use std::io::{BufWriter, ErrorKind, Write};
 use std::ops::ControlFlow;
@@ -36,7 +36,7 @@ pub struct ListArgs {
 pub fn run(args: &ListArgs) -> Outcome<()> {
     let image = args.image.open(ReadAhead::Off)?;
     let path = path_bytes(&args.path);
-    let node = image.find(path).map_err(|e| failure(&names::escaped(path), &e))?;
+    let Located { path, node } = image.locate(path).map_err(|e| failure(&names::escaped(path), &e))?;
     let mut list = List {
         out: BufWriter::new(std::io::stdout().lock()),
         args,
@@ -44,25 +44,17 @@ pub fn run(args: &ListArgs) -> Outcome<()> {
         failed: None,
         wrong: 0,
     };
-    let path = normal(path);
     let walked = walk::walk_from(&node, &path, &Limits::default(), &mut list);
     walked.map_err(|e| failure(&names::escaped(&path), &e))?;
     let flushed = list.out.flush();
     match list.failed.or(flushed.err()) {
         Some(e) if e.kind() != ErrorKind::BrokenPipe => Err(Failure::io("writing to standard output", &e)),
         None if list.wrong > 0 => Err(Failure::failed(format!(
-            "{} things are wrong with the image; 'pagefold image check' tells more",
-            list.wrong
+            "{} wrong with the image; 'pagefold image check' tells more",
+            chart::counted(list.wrong, "thing is", "things are")
         ))),
         _ => Ok(()),
     }
-}
-
-/// The path with a slash before each name and none behind the last; `/` for the root.
-pub fn normal(path: &[u8]) -> Vec<u8> {
-    let names = path.split(|&b| b == b'/').filter(|name| !name.is_empty() && *name != b".");
-    let joined: Vec<u8> = names.flat_map(|name| [b"/", name].concat()).collect();
-    if joined.is_empty() { b"/".to_vec() } else { joined }
 }
 
 struct List<'a, W: Write> {
@@ -239,12 +231,5 @@ mod tests {
             assert_eq!(time_text(seconds), text);
         }
         assert!(time_text(i64::MAX).starts_with("292277026596-12-04"));
-    }
-
-    #[test]
-    fn paths_have_one_form() {
-        for (path, wanted) in [("", "/"), ("/", "/"), ("a/b/", "/a/b"), ("//a/./b", "/a/b")] {
-            assert_eq!(normal(path.as_bytes()), wanted.as_bytes());
-        }
     }
 }

@@ -9,8 +9,8 @@ use crate::service::images::{self, MountConfig, ReadAheadConfig};
 use crate::service::{self, Handed, Started};
 use clap::{Args, ValueHint};
 use pagefold_page::size;
-use pagefold_sys::rundir;
 use pagefold_sys::signal::Termination;
+use pagefold_sys::{mounts, rundir};
 use std::path::{Path, PathBuf};
 
 /// `image mount`.
@@ -52,7 +52,7 @@ pub struct MountArgs {
     #[arg(long, conflicts_with_all = ["kernel", "no_readahead"], hide = true)]
     pub wait_readahead: bool,
     /// Mount with the kernel's EROFS instead, if it can read the image. The image is checked first: a
-    /// broken one may break the kernel
+    /// broken one may break the kernel. All users get in, as modes, owners and access lists of the image say
     #[arg(long)]
     pub kernel: bool,
     /// Do not check the image first
@@ -111,30 +111,57 @@ fn config(args: &MountArgs) -> Outcome<MountConfig> {
 }
 
 fn absolute(path: &Path) -> Outcome<PathBuf> {
-    path.canonicalize().map_err(|e| {
-        let exit = if e.kind() == std::io::ErrorKind::NotFound { Exit::NotFound } else { Exit::Failed };
-        Failure::new(exit, format!("'{}': {e}", path.display()))
-    })
+    path.canonicalize().map_err(|e| unusable(path, &e))
 }
 
-/// A directory, perhaps with a dead mount on it, which has to be named by what is around it.
+fn unusable(path: &Path, e: &std::io::Error) -> Failure {
+    let exit = if e.kind() == std::io::ErrorKind::NotFound { Exit::NotFound } else { Exit::Failed };
+    Failure::new(exit, format!("'{}': {e}", path.display()))
+}
+
+/// Links followed at the end of the path of a mount point, as Linux does.
+const MAX_LINKS: usize = 40;
+
+/// The path, free of links, of what is mounted on or may be. What a mount point carries is not asked: its server may be dead,
+/// or never answer. So links of the last name are followed here, and only where nothing is mounted.
 pub fn mount_point(path: &Path) -> Outcome<PathBuf> {
-    let found = path.canonicalize();
-    if let (Err(e), Some(parent), Some(name)) = (&found, path.parent(), path.file_name())
-        && e.raw_os_error() == Some(libc::ENOTCONN)
-    {
-        let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
-        return absolute(parent).map(|parent| parent.join(name));
+    let mut wanted = path.to_path_buf();
+    for _ in 0..MAX_LINKS {
+        let whole = std::path::absolute(&wanted).map_err(|e| unusable(path, &e))?;
+        let (Some(parent), Some(name)) = (whole.parent(), whole.file_name()) else {
+            return absolute(&whole);
+        };
+        let parent = parent.canonicalize().map_err(|e| unusable(path, &e))?;
+        let found = parent.join(name);
+        if mounts::at(&found)?.is_some() {
+            return Ok(found);
+        }
+        match std::fs::read_link(&found) {
+            Ok(target) => wanted = parent.join(target),
+            // There, and no link.
+            Err(e) if e.raw_os_error() == Some(libc::EINVAL) => return Ok(found),
+            Err(e) => return Err(unusable(path, &e)),
+        }
     }
-    absolute(path)
+    Err(unusable(path, &std::io::Error::from_raw_os_error(libc::ELOOP)))
+}
+
+/// Refuses what carries a mount, without asking that, and what is no directory.
+pub fn refuse_unfit(mount_point: &Path) -> Outcome<()> {
+    if mounts::at(mount_point)?.is_some() {
+        let what = format!("something is mounted on '{}' already", mount_point.display());
+        return Err(Failure::new(Exit::Busy, what));
+    }
+    match mount_point.is_dir() {
+        true => Ok(()),
+        false => Err(Failure::usage(format!("'{}' is not a directory", mount_point.display()))),
+    }
 }
 
 fn make(runtime: &Runtime, config: &MountConfig) -> Outcome<NewDisk> {
     let locked = runtime.lock()?;
     images::sweep(&locked)?;
-    if !config.mount_point.is_dir() {
-        return Err(Failure::usage(format!("'{}' is not a directory", config.mount_point.display())));
-    }
+    refuse_unfit(&config.mount_point)?;
     locked.make(None)
 }
 

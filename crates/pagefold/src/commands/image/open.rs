@@ -42,8 +42,9 @@ fn medium(path: &Path) -> Outcome<Arc<dyn Backing>> {
 }
 
 /// Threads, if none were asked for: the machine's.
-pub fn jobs(asked: Option<usize>) -> usize {
-    asked.unwrap_or_else(|| std::thread::available_parallelism().map_or(2, usize::from)).clamp(1, 256)
+pub fn jobs(asked: Option<u16>) -> usize {
+    let of_machine = || std::thread::available_parallelism().map_or(2, usize::from).min(256);
+    asked.map_or_else(of_machine, usize::from)
 }
 
 /// An error with what it was about.

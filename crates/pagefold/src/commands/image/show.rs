@@ -1,14 +1,13 @@
 //! `image show`.
 
-use super::list::normal;
 use super::open::{ImageArgs, failure, path_bytes};
 use super::overview::{self, Overview};
-use crate::cli::output;
+use crate::cli::{chart, output};
 use crate::failure::{Failure, Outcome};
 use clap::Args;
-use pagefold_image::ReadAhead;
 use pagefold_image::survey::Survey;
 use pagefold_image::walk::Limits;
+use pagefold_image::{Located, ReadAhead};
 use std::path::PathBuf;
 
 /// `image show`.
@@ -34,9 +33,8 @@ pub fn run(args: &ShowArgs) -> Outcome<()> {
     }
     let image = args.image.open(ReadAhead::Off)?;
     if let Some(path) = &args.path {
-        let path = normal(path_bytes(path));
-        let of = |e| failure(&super::names::escaped(&path), &e);
-        let node = image.find(&path).map_err(of)?;
+        let of = |e| failure(&super::names::escaped(path_bytes(path)), &e);
+        let Located { path, node } = image.locate(path_bytes(path)).map_err(of)?;
         return match args.json {
             true => output::json(&overview::file_json(&node, &path).map_err(of)?),
             false => output::text(&overview::file_text(&node, &path, output::stdout_colours()).map_err(of)?),
@@ -52,7 +50,8 @@ pub fn run(args: &ShowArgs) -> Outcome<()> {
     match survey.findings.errors() {
         0 => Ok(()),
         n => Err(Failure::failed(format!(
-            "{n} things are wrong with the image, and the statistics lack them; 'pagefold image check' tells more"
+            "{} wrong with the image, and missing in the statistics; 'pagefold image check' tells more",
+            chart::counted(n, "thing is", "things are")
         ))),
     }
 }

@@ -3,6 +3,7 @@
 use super::extract::ExtractArgs;
 use super::open::{failure, path_bytes};
 use super::{findings, names};
+use crate::cli::chart;
 use crate::failure::{Failure, Outcome};
 use pagefold_image::ReadAhead;
 use pagefold_image::tar::{TarError, write};
@@ -16,7 +17,7 @@ pub fn run(args: &ExtractArgs) -> Outcome<()> {
     }
     let image = args.image.open(ReadAhead::BestEffort)?;
     let paths: Vec<&PathBuf> = args.dir.iter().chain(&args.paths).collect();
-    let paths: Vec<Vec<u8>> = paths.iter().map(|path| super::list::normal(path_bytes(path))).collect();
+    let paths: Vec<Vec<u8>> = paths.iter().map(|path| path_bytes(path).to_vec()).collect();
     let out = BufWriter::with_capacity(256 << 10, std::io::stdout().lock());
     let report = match write(&image, &paths, out) {
         Ok(report) => report,
@@ -29,6 +30,9 @@ pub fn run(args: &ExtractArgs) -> Outcome<()> {
     eprint!("{}", findings::text(&report.findings, false));
     match report.findings.errors() {
         0 => Ok(()),
-        n => Err(Failure::failed(format!("{n} things are wrong in the archive, or not in it"))),
+        n => {
+            let things = chart::counted(n, "thing is", "things are");
+            Err(Failure::failed(format!("{things} wrong in the archive, or not in it")))
+        }
     }
 }

@@ -1,11 +1,14 @@
 //! `image unmount`.
 
 use super::mount::mount_point;
+use crate::cli::output;
 use crate::failure::{Exit, Failure, Outcome};
 use crate::runtime::Runtime;
+use crate::runtime::state::Server;
 use crate::service::images;
 use clap::{Args, ValueHint};
 use pagefold_image::mount::MOUNT_NAME;
+use pagefold_sys::pidfd::{Identity, Process};
 use pagefold_sys::{SysError, fusedev, mounts};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -13,6 +16,8 @@ use std::time::{Duration, Instant};
 
 /// How long the server may take to end after unmounting.
 const PATIENCE: Duration = Duration::from_secs(15);
+/// How long it may with `--force`; then it is ended.
+const FORCE_PATIENCE: Duration = Duration::from_secs(3);
 
 /// `image unmount`.
 #[derive(Debug, Args)]
@@ -29,7 +34,14 @@ pub struct UnmountArgs {
 pub fn run(args: &UnmountArgs) -> Outcome<()> {
     let path = mount_point(&args.dir)?;
     let nothing = || Failure::new(Exit::NotFound, format!("no image is mounted on '{}'", path.display()));
-    let found = mounts::at(&path)?.ok_or_else(nothing)?;
+    let found = match mounts::at(&path)? {
+        Some(found) => found,
+        // Unmounted before, while its server did not answer.
+        None if args.force && !images::find(|state| state.mount_point == path)?.is_empty() => {
+            return wait_for_server(&path, true);
+        }
+        None => return Err(nothing()),
+    };
     if found.fs_type == "erofs" {
         return umount(&path, args.force).map_err(|e| failed(&path, &e));
     }
@@ -42,7 +54,7 @@ pub fn run(args: &UnmountArgs) -> Outcome<()> {
         Err(e) if e.errno == libc::EPERM => by_helper(&path, aborts)?,
         outcome => outcome.map_err(|e| failed(&path, &e))?,
     }
-    wait_for_server(&path)
+    wait_for_server(&path, args.force)
 }
 
 /// Also undoes the loop device of a mount that has one: it was made to go with its last user.
@@ -67,6 +79,18 @@ fn failed(path: &Path, e: &SysError) -> Failure {
     }
 }
 
+fn kill(path: &Path, server: &Server) -> Outcome<()> {
+    if let Some(process) = Process::open(&Identity::from(server))? {
+        let seconds = FORCE_PATIENCE.as_secs();
+        output::note(&format!(
+            "the server of '{}' has not ended after {seconds} s; ending it",
+            path.display()
+        ));
+        process.kill()?;
+    }
+    Ok(())
+}
+
 /// For users without the right to unmount: the program that mounted for them.
 fn by_helper(path: &Path, lazily: bool) -> Outcome<()> {
     let mut command = Command::new("fusermount3");
@@ -81,14 +105,25 @@ fn by_helper(path: &Path, lazily: bool) -> Outcome<()> {
     }
 }
 
-/// Waits until the server has gone, and clears what one that died left.
-fn wait_for_server(path: &Path) -> Outcome<()> {
-    let deadline = Instant::now() + PATIENCE;
-    while !images::find(|state| state.mount_point == path)?.is_empty() {
-        if Instant::now() > deadline {
+/// Waits until the server has gone, and clears what one that died left. By force it is ended if it does not by itself: it
+/// serves nobody any more.
+fn wait_for_server(path: &Path, force: bool) -> Outcome<()> {
+    let began = Instant::now();
+    let mut killed = false;
+    loop {
+        let left = images::find(|state| state.mount_point == path)?;
+        if left.is_empty() {
+            break;
+        }
+        if force && !killed && began.elapsed() > FORCE_PATIENCE {
+            killed = true;
+            let mut servers = left.iter().filter_map(|(_, state)| state.server.as_ref());
+            servers.try_for_each(|server| kill(path, server))?;
+        }
+        if began.elapsed() > PATIENCE {
             return Err(Failure::failed(format!(
-                "'{}' is unmounted, but its server still runs: files of it are open, or another mount \
-                 namespace has it",
+                "'{}' is unmounted, but its server still runs: files of it are open, another mount \
+                 namespace has it, or it hangs; --force ends it",
                 path.display()
             )));
         }

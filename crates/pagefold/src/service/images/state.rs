@@ -1,13 +1,18 @@
 //! What is written down about a mount, how it is found, and clearing up after servers that died.
 
 use crate::cli::output;
-use crate::failure::Outcome;
+use crate::failure::{Failure, Outcome};
 use crate::runtime::state::Server;
 use crate::runtime::{DiskDir, Locked, Runtime};
 use pagefold_image::mount::MOUNT_NAME;
 use pagefold_sys::{fusedev, mounts};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::time::Duration;
+
+/// How long a mount may take to say that nobody serves it: the kernel says that at once.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// `state.json` of a mount. Written before there is a mount.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -24,6 +29,13 @@ pub struct MountState {
 pub fn find(matches: impl Fn(&MountState) -> bool) -> Outcome<Vec<(DiskDir, MountState)>> {
     let Some(runtime) = Runtime::open_images()? else { return Ok(Vec::new()) };
     let locked = runtime.lock()?;
+    find_locked(&locked, matches)
+}
+
+fn find_locked(
+    locked: &Locked<'_>,
+    matches: impl Fn(&MountState) -> bool,
+) -> Outcome<Vec<(DiskDir, MountState)>> {
     let alive = locked.disks()?.into_iter().filter(DiskDir::is_alive);
     let with_state = alive.filter_map(|dir| dir.read_state_as::<MountState>().map(|state| (dir, state)));
     Ok(with_state.filter(|(_, state)| matches(state)).collect())
@@ -43,7 +55,8 @@ fn clear_dead(locked: &Locked<'_>, tell: impl Fn(&str)) -> Outcome<()> {
     for dir in locked.disks()?.into_iter().filter(|dir| !dir.is_alive()) {
         let state = dir.read_state_as::<MountState>();
         if let Some(state) = &state
-            && is_dead(&state.mount_point)?
+            && find_locked(locked, |living| living.mount_point == state.mount_point)?.is_empty()
+            && is_unserved(&state.mount_point)?
         {
             fusedev::abort_and_unmount(&state.mount_point)?;
         }
@@ -55,10 +68,22 @@ fn clear_dead(locked: &Locked<'_>, tell: impl Fn(&str)) -> Outcome<()> {
     Ok(())
 }
 
-/// Whether there is a mount of ours at `path` that nobody serves.
+/// Whether there is a mount of ours at `path` that nobody serves. One with a living server is not asked.
 pub fn is_dead(path: &Path) -> Outcome<bool> {
-    let ours = mounts::at(path)?.is_some_and(|m| m.fs_type == format!("fuse.{MOUNT_NAME}"));
+    Ok(find(|state| state.mount_point == path)?.is_empty() && is_unserved(path)?)
+}
+
+/// The same of a mount of which no living server of this runtime folder is known: it may have one of another folder, which
+/// may not answer, so it is asked in a thread that is not waited for.
+fn is_unserved(path: &Path) -> Outcome<bool> {
+    if mounts::at(path)?.is_none_or(|m| m.fs_type != format!("fuse.{MOUNT_NAME}")) {
+        return Ok(false);
+    }
+    let (tell, heard) = mpsc::channel();
+    let path = path.to_path_buf();
     // Asks the kernel for what only a server would know, so that what is kept does not answer.
-    let asked = || std::fs::read_dir(path).err().and_then(|e| e.raw_os_error());
-    Ok(ours && matches!(asked(), Some(libc::ENOTCONN | libc::ECONNABORTED)))
+    let ask = move || tell.send(std::fs::read_dir(path).err().and_then(|e| e.raw_os_error()));
+    let started = std::thread::Builder::new().spawn(ask);
+    started.map_err(|e| Failure::io("starting a thread", &e))?;
+    Ok(matches!(heard.recv_timeout(PATIENCE), Ok(Some(libc::ENOTCONN | libc::ECONNABORTED))))
 }
