@@ -1,7 +1,8 @@
 //! Threads that decode what sequential readers will want next.
 //!
 //! Work comes in a queue of bounded length; what does not fit is dropped, as is a cluster for which the budget has no
-//! room. Both are counted, and a later read gets the cluster itself.
+//! room. Both are counted, and a later read gets the cluster itself. When the budget had no room there is a pause: what
+//! were decoded ahead then would push out what was decoded ahead before, and take the processor from readers.
 
 use super::{Clusters, Unit};
 use crate::source::Source;
@@ -9,9 +10,12 @@ use pagefold_backing::Demand;
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 /// Clusters that may wait in the queue.
 const MAX_QUEUED: usize = 64;
+/// How long nothing is decoded ahead after the budget had no room.
+const PAUSE: Duration = Duration::from_millis(100);
 
 /// The queue and its threads. Dropping it lets each thread end the cluster that it is at, and joins it.
 pub(crate) struct Ahead {
@@ -27,12 +31,20 @@ struct Shared {
 #[derive(Default)]
 struct Queue {
     units: VecDeque<Unit>,
+    paused_until: Option<Instant>,
     closed: bool,
 }
 
 impl Shared {
     fn queue(&self) -> MutexGuard<'_, Queue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Begins a pause, and forgets what is queued. Returns how many clusters that were.
+    fn pause(&self) -> usize {
+        let mut queue = self.queue();
+        queue.paused_until = Some(Instant::now() + PAUSE);
+        queue.units.drain(..).len()
     }
 
     fn next(&self) -> Option<Unit> {
@@ -64,7 +76,7 @@ impl Ahead {
             let work = move || {
                 while let Some(unit) = shared.next() {
                     if !clusters.prefetch(&*raw, &unit, demand) {
-                        clusters.counters.readahead_dropped.add(1);
+                        clusters.counters.readahead_dropped.add(1 + shared.pause() as u64);
                     }
                 }
             };
@@ -74,10 +86,10 @@ impl Ahead {
         Ok(ahead)
     }
 
-    /// Queues a cluster; false if the queue is full.
+    /// Queues a cluster; false if the queue is full, or paused.
     pub(crate) fn push(&self, unit: Unit) -> bool {
         let mut queue = self.shared.queue();
-        if queue.units.len() >= MAX_QUEUED {
+        if queue.units.len() >= MAX_QUEUED || queue.paused_until.is_some_and(|until| Instant::now() < until) {
             return false;
         }
         queue.units.push_back(unit);
