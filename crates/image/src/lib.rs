@@ -22,6 +22,7 @@ mod image;
 pub mod mount;
 mod node;
 mod pieces;
+mod queue;
 pub mod read;
 mod resolve;
 mod source;

@@ -6,12 +6,12 @@
 //! 2^62 bytes.
 
 use super::said;
+use crate::queue::{CloseOnDrop, Queue};
 use crate::read::Place;
 use crate::{Finding, Findings, Node, pieces};
-use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, PoisonError};
 
 /// Bytes read at a time.
 const BUFFER_BYTES: usize = 1 << 20;
@@ -31,46 +31,23 @@ pub(super) struct Task {
 
 /// What is to be decoded, and what came of it.
 pub(super) struct Contents {
-    waiting: Mutex<Waiting>,
-    changed: Condvar,
-    capacity: usize,
+    queue: Queue<Task>,
     findings: Mutex<Findings>,
     bytes: AtomicU64,
-}
-
-#[derive(Default)]
-struct Waiting {
-    tasks: VecDeque<Task>,
-    closed: bool,
-}
-
-/// While it lives, workers wait for more.
-pub(super) struct Open<'a>(&'a Contents);
-
-impl Drop for Open<'_> {
-    fn drop(&mut self) {
-        self.0.lock().closed = true;
-        self.0.changed.notify_all();
-    }
 }
 
 impl Contents {
     pub(super) fn new(jobs: usize) -> Self {
         Contents {
-            waiting: Mutex::default(),
-            changed: Condvar::new(),
-            capacity: jobs.max(1) * QUEUED,
+            queue: Queue::new(jobs.max(1) * QUEUED),
             findings: Mutex::default(),
             bytes: AtomicU64::new(0),
         }
     }
 
-    pub(super) fn open(&self) -> Open<'_> {
-        Open(self)
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Waiting> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    /// While the guard lives, workers wait for more.
+    pub(super) fn open(&self) -> CloseOnDrop<'_, Task> {
+        self.queue.close_on_drop()
     }
 
     pub(super) fn finding(&self, finding: Finding) {
@@ -113,7 +90,7 @@ impl Contents {
             }
             let range = at..at.saturating_add(RANGE_BYTES).min(len);
             at = range.end;
-            left = self.push(Task { node: node.clone(), path: path.into(), range });
+            left = self.queue.push(Task { node: node.clone(), path: path.into(), range });
         }
         left
     }
@@ -125,34 +102,10 @@ impl Contents {
         (len > room).then(|| (Some(*at), format!("{len} bytes at {at}, and {room} are there")))
     }
 
-    fn push(&self, task: Task) -> Option<Task> {
-        let mut waiting = self.lock();
-        if waiting.tasks.len() >= self.capacity {
-            return Some(task);
-        }
-        waiting.tasks.push_back(task);
-        drop(waiting);
-        self.changed.notify_one();
-        None
-    }
-
-    fn next(&self) -> Option<Task> {
-        let mut waiting = self.lock();
-        loop {
-            if let Some(task) = waiting.tasks.pop_front() {
-                return Some(task);
-            }
-            if waiting.closed {
-                return None;
-            }
-            waiting = self.changed.wait(waiting).unwrap_or_else(PoisonError::into_inner);
-        }
-    }
-
     /// What a worker does.
     pub(super) fn work(&self) {
         let mut buffer = vec![0; BUFFER_BYTES];
-        while let Some(task) = self.next() {
+        while let Some(task) = self.queue.next() {
             self.run(&task, &mut buffer);
         }
     }
@@ -160,9 +113,7 @@ impl Contents {
     /// Decodes what is left beside the workers.
     pub(super) fn help_to_end(&self, mut tell: impl FnMut()) {
         let mut buffer = vec![0; BUFFER_BYTES];
-        loop {
-            let task = self.lock().tasks.pop_front();
-            let Some(task) = task else { return };
+        while let Some(task) = self.queue.try_next() {
             self.run(&task, &mut buffer);
             tell();
         }

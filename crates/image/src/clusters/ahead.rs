@@ -5,10 +5,10 @@
 //! were decoded ahead then would push out what was decoded ahead before, and take the processor from readers.
 
 use super::{Clusters, Unit};
+use crate::queue::Queue;
 use crate::source::Source;
 use pagefold_backing::Demand;
-use std::collections::VecDeque;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -24,40 +24,23 @@ pub(crate) struct Ahead {
 }
 
 struct Shared {
-    queue: Mutex<Queue>,
-    filled: Condvar,
-}
-
-#[derive(Default)]
-struct Queue {
-    units: VecDeque<Unit>,
-    paused_until: Option<Instant>,
-    closed: bool,
+    queue: Queue<Unit>,
+    paused_until: Mutex<Option<Instant>>,
 }
 
 impl Shared {
-    fn queue(&self) -> MutexGuard<'_, Queue> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    fn paused_until(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.paused_until.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Begins a pause, and forgets what is queued. Returns how many clusters that were.
     fn pause(&self) -> usize {
-        let mut queue = self.queue();
-        queue.paused_until = Some(Instant::now() + PAUSE);
-        queue.units.drain(..).len()
+        *self.paused_until() = Some(Instant::now() + PAUSE);
+        self.queue.clear()
     }
 
-    fn next(&self) -> Option<Unit> {
-        let mut queue = self.queue();
-        loop {
-            if queue.closed {
-                return None;
-            }
-            if let Some(unit) = queue.units.pop_front() {
-                return Some(unit);
-            }
-            queue = self.filled.wait(queue).unwrap_or_else(PoisonError::into_inner);
-        }
+    fn is_paused(&self) -> bool {
+        self.paused_until().is_some_and(|until| Instant::now() < until)
     }
 }
 
@@ -69,12 +52,12 @@ impl Ahead {
         threads: usize,
         demand: Demand,
     ) -> std::io::Result<Self> {
-        let shared = Arc::new(Shared { queue: Mutex::default(), filled: Condvar::new() });
+        let shared = Arc::new(Shared { queue: Queue::new(MAX_QUEUED), paused_until: Mutex::default() });
         let mut ahead = Ahead { shared, threads: Vec::new() };
         for n in 0..threads {
             let (clusters, raw, shared) = (clusters.clone(), raw.clone(), ahead.shared.clone());
             let work = move || {
-                while let Some(unit) = shared.next() {
+                while let Some(unit) = shared.queue.next() {
                     if !clusters.prefetch(&*raw, &unit, demand) {
                         clusters.counters.readahead_dropped.add(1 + shared.pause() as u64);
                     }
@@ -88,21 +71,14 @@ impl Ahead {
 
     /// Queues a cluster; false if the queue is full, or paused.
     pub(crate) fn push(&self, unit: Unit) -> bool {
-        let mut queue = self.shared.queue();
-        if queue.units.len() >= MAX_QUEUED || queue.paused_until.is_some_and(|until| Instant::now() < until) {
-            return false;
-        }
-        queue.units.push_back(unit);
-        drop(queue);
-        self.shared.filled.notify_one();
-        true
+        !self.shared.is_paused() && self.shared.queue.push(unit).is_none()
     }
 }
 
 impl Drop for Ahead {
     fn drop(&mut self) {
-        self.shared.queue().closed = true;
-        self.shared.filled.notify_all();
+        self.shared.queue.clear();
+        self.shared.queue.close();
         for thread in self.threads.drain(..) {
             // A thread that panicked has nothing to hand over.
             let _ = thread.join();

@@ -8,12 +8,12 @@
 use super::place::Place;
 use super::{Shared, dress};
 use crate::finding::with_causes;
+use crate::queue::Queue;
 use crate::{Finding, Node, pieces};
-use std::collections::VecDeque;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 /// Bytes read and written at a time.
 const BUFFER_BYTES: usize = 1 << 20;
@@ -54,71 +54,13 @@ impl Open {
     }
 }
 
-/// Tasks that wait for a worker.
-pub(super) struct Queue {
-    inner: Mutex<Waiting>,
-    changed: Condvar,
-    capacity: usize,
-}
-
-#[derive(Default)]
-struct Waiting {
-    tasks: VecDeque<Task>,
-    closed: bool,
-}
-
-impl Queue {
-    pub(super) fn new(jobs: usize) -> Self {
-        Queue { inner: Mutex::default(), changed: Condvar::new(), capacity: jobs.max(1) * QUEUED }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Waiting> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Adds a task, or gives it back if there is no room.
-    pub(super) fn push(&self, task: Task) -> Option<Task> {
-        let mut waiting = self.lock();
-        if waiting.tasks.len() >= self.capacity {
-            return Some(task);
-        }
-        waiting.tasks.push_back(task);
-        drop(waiting);
-        self.changed.notify_one();
-        None
-    }
-
-    /// A task, if there is one.
-    pub(super) fn try_next(&self) -> Option<Task> {
-        self.lock().tasks.pop_front()
-    }
-
-    fn next(&self) -> Option<Task> {
-        let mut waiting = self.lock();
-        loop {
-            if let Some(task) = waiting.tasks.pop_front() {
-                return Some(task);
-            }
-            if waiting.closed {
-                return None;
-            }
-            waiting = self.changed.wait(waiting).unwrap_or_else(PoisonError::into_inner);
-        }
-    }
-}
-
-/// Lets the workers end when they have done what is queued, however the walk ended.
-pub(super) struct CloseOnDrop<'a>(pub(super) &'a Queue);
-
-impl Drop for CloseOnDrop<'_> {
-    fn drop(&mut self) {
-        self.0.lock().closed = true;
-        self.0.changed.notify_all();
-    }
+/// The queue for so many workers.
+pub(super) fn queue(jobs: usize) -> Queue<Task> {
+    Queue::new(jobs.max(1) * QUEUED)
 }
 
 /// What a worker does.
-pub(super) fn work(queue: &Queue, shared: &Shared<'_>) {
+pub(super) fn work(queue: &Queue<Task>, shared: &Shared<'_>) {
     let mut buffer = buffer();
     while let Some(task) = queue.next() {
         run(task, &mut buffer, shared);

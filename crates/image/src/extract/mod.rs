@@ -209,9 +209,9 @@ fn run(
     shared: &Shared<'_>,
     progress: &dyn Fn(Progress),
 ) -> Result<tree::Counted, ExtractError> {
-    let queue = files::Queue::new(shared.options.jobs);
+    let queue = files::queue(shared.options.jobs);
     std::thread::scope(|scope| {
-        let closed = files::CloseOnDrop(&queue);
+        let closed = queue.close_on_drop();
         // The walking thread helps, so it is one of them.
         for _ in 1..shared.options.jobs {
             let work = || files::work(&queue, shared);

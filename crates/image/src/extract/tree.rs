@@ -1,9 +1,10 @@
 //! The tree: directories, links and special files, made on the walk; files are handed to the workers.
 
-use super::files::{self, Open, PART_BYTES, Queue, Task};
+use super::files::{self, Open, PART_BYTES, Task};
 use super::place::Place;
 use super::{Progress, Shared, dress};
 use crate::finding::with_causes;
+use crate::queue::Queue;
 use crate::read::FileKind;
 use crate::walk::{self, Link, Visit, Visitor};
 use crate::{Finding, Image};
@@ -27,7 +28,7 @@ pub(super) struct Counted {
 /// Makes the tree.
 pub(super) struct Tree<'a> {
     shared: &'a Shared<'a>,
-    queue: &'a Queue,
+    queue: &'a Queue<Task>,
     paths: &'a [Vec<u8>],
     progress: &'a dyn Fn(Progress),
     of_files: u64,
@@ -44,7 +45,7 @@ impl<'a> Tree<'a> {
         root: Arc<Place>,
         paths: &'a [Vec<u8>],
         shared: &'a Shared<'a>,
-        queue: &'a Queue,
+        queue: &'a Queue<Task>,
         progress: &'a dyn Fn(Progress),
     ) -> Self {
         let of_files = image.superblock().inos;
