@@ -64,6 +64,28 @@ pub fn at(mount_point: &Path) -> Result<Option<Mount>, SysError> {
     Ok(all()?.into_iter().rev().find(|m| m.mount_point == mount_point))
 }
 
+/// A directory to mount on, as an absolute path without links.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum MountPoint {
+    /// Nothing is mounted on it.
+    Free(PathBuf),
+    /// Something is.
+    Taken(PathBuf),
+}
+
+/// Looks at an existing directory that something is to be mounted on.
+pub fn mount_point(path: &Path) -> Result<MountPoint, SysError> {
+    let what = || format!("looking at the mount point {}", path.display());
+    let path = path.canonicalize().map_err(|e| SysError::io(what(), &e))?;
+    if !path.is_dir() {
+        return Err(SysError::new(what(), libc::ENOTDIR));
+    }
+    Ok(match at(&path)? {
+        None => MountPoint::Free(path),
+        Some(_) => MountPoint::Taken(path),
+    })
+}
+
 fn parse(line: &[u8]) -> Option<Mount> {
     let mut fields = line.split(|&b| b == b' ');
     let (major, minor) = std::str::from_utf8(fields.nth(2)?).ok()?.split_once(':')?;

@@ -17,7 +17,8 @@ use fs::OneFile;
 use muster::Muster;
 pub use muster::ThreadReport;
 use pagefold_sys::fusedev::Mounted;
-use pagefold_sys::{SysError, entropy, fusedev, mounts};
+use pagefold_sys::mounts::{self, MountPoint};
+use pagefold_sys::{SysError, entropy, fusedev};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -131,14 +132,9 @@ impl Drop for FuseDisk {
 
 /// The path, free of links, of an existing directory that nothing is mounted on.
 fn free_directory(path: &Path) -> Result<PathBuf, DoorError> {
-    let what = || format!("looking at the mount point {}", path.display());
-    let path = path.canonicalize().map_err(|e| SysError::io(what(), &e))?;
-    if !path.is_dir() {
-        return Err(SysError::new(what(), libc::ENOTDIR).into());
-    }
-    match mounts::at(&path)? {
-        None => Ok(path),
-        Some(_) => Err(DoorError::MountPointTaken { path }),
+    match mounts::mount_point(path)? {
+        MountPoint::Free(path) => Ok(path),
+        MountPoint::Taken(path) => Err(DoorError::MountPointTaken { path }),
     }
 }
 

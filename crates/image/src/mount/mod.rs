@@ -18,7 +18,8 @@ use buffer::ReplyMemory;
 use fs::ImageFs;
 use fuser::{BackgroundSession, MountOption, Session, SessionACL};
 use pagefold_sys::fusedev::{self, Mounted};
-use pagefold_sys::{SysError, cpu, mounts};
+use pagefold_sys::mounts::{self, MountPoint};
+use pagefold_sys::{SysError, cpu};
 use std::ffi::OsString;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
@@ -216,14 +217,9 @@ fn default_threads() -> usize {
 
 /// The path, free of links, of an existing directory that nothing is mounted on.
 fn free_directory(path: &Path) -> Result<PathBuf, MountError> {
-    let what = || format!("looking at the mount point {}", path.display());
-    let path = path.canonicalize().map_err(|e| SysError::io(what(), &e))?;
-    if !path.is_dir() {
-        return Err(SysError::new(what(), libc::ENOTDIR).into());
-    }
-    match mounts::at(&path)? {
-        None => Ok(path),
-        Some(_) => Err(MountError::Taken { path }),
+    match mounts::mount_point(path)? {
+        MountPoint::Free(path) => Ok(path),
+        MountPoint::Taken(path) => Err(MountError::Taken { path }),
     }
 }
 
