@@ -13,7 +13,7 @@ use super::decoders::state_bytes;
 use super::{Clusters, Unit};
 use crate::read::{Algorithm, Bytes, Cluster};
 use crate::{Address, ImageError};
-use pagefold_backing::{Buffers, Demand, Grant, Refused};
+use pagefold_backing::{Buffer, Buffers, Demand, Grant, Refused};
 use pagefold_codec::CodecError;
 use pagefold_codec::cluster::{self, Format, Input, RangeError, Want};
 
@@ -96,7 +96,7 @@ impl Clusters {
         let Some(mut grant) = self.grant(Buffers::footprint(buffer_len) + beside_bytes, demand)? else {
             return Ok(None);
         };
-        let Some(mut buffer) = grant.buffer(buffer_len) else { return Ok(None) };
+        let mut buffer = buffer(&mut grant, buffer_len)?;
         match in_place {
             true => self.in_place(raw, cluster, &mut buffer, len)?,
             false => self.beside(raw, cluster, &mut grant, &mut buffer[..len], want)?,
@@ -115,13 +115,12 @@ impl Clusters {
         let cluster = &unit.cluster;
         let format = self.formats.of(cluster.algorithm);
         let ring_len = cluster::ring_bytes(format);
-        let Some(mut grant) = self.grant(least_bytes(format), Demand::Required)? else {
-            return Err(ImageError::corrupt(cluster.at, "a required grant that was not given"));
+        let need_bytes = least_bytes(format);
+        let Some(mut grant) = self.grant(need_bytes, Demand::Required)? else {
+            return Err(too_little(need_bytes, 0));
         };
-        let (piece, ring) = (grant.buffer(PIECE_BYTES), grant.buffer(ring_len));
-        let (Some(mut piece), Some(mut ring)) = (piece, ring) else {
-            return Err(ImageError::corrupt(cluster.at, "a grant that was too small"));
-        };
+        let mut piece = buffer(&mut grant, PIECE_BYTES)?;
+        let mut ring = buffer(&mut grant, ring_len)?;
         let mut decoder = self.decoders.take(format, cluster, &mut grant)?;
         let mut input = ClusterInput { raw, cluster, done_bytes: 0, skipping: cluster.zero_padded };
         let want = unit.want(from + dst.len() as u64);
@@ -167,9 +166,7 @@ impl Clusters {
         dst: &mut [u8],
         want: Want,
     ) -> Result<(), ImageError> {
-        let Some(mut stored) = grant.buffer(cluster.len()) else {
-            return Err(ImageError::corrupt(cluster.at, "a grant that was too small"));
-        };
+        let mut stored = buffer(grant, cluster.len())?;
         raw.read_at(cluster.at, &mut stored)?;
         self.counters.compressed_bytes.add(u64::from(cluster.len_bytes));
         let stream = cluster.stream(&stored)?;
@@ -184,10 +181,20 @@ impl Clusters {
             Ok(grant) => Ok(Some(grant)),
             Err(Refused::NoRoom { .. }) => Ok(None),
             Err(Refused::TooLarge { needed_bytes, limit_bytes }) => {
-                Err(ImageError::TooLittleMemory { needed_bytes, limit_bytes })
+                Err(too_little(needed_bytes, limit_bytes))
             }
         }
     }
+}
+
+/// A buffer that the grant was asked for with.
+fn buffer(grant: &mut Grant, len: usize) -> Result<Buffer, ImageError> {
+    let left_bytes = grant.left_bytes();
+    grant.buffer(len).ok_or_else(|| too_little(Buffers::footprint(len), left_bytes))
+}
+
+fn too_little(needed_bytes: u64, limit_bytes: u64) -> ImageError {
+    ImageError::TooLittleMemory { needed_bytes, limit_bytes }
 }
 
 /// What a buffer must have to take an LZ4 cluster and its output of `out_len` bytes.

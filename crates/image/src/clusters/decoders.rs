@@ -67,13 +67,12 @@ impl Decoders {
         if let Some(found) = found {
             return Ok(Held { home: self, state: Some(found) });
         }
-        let charge = grant.charge(state_bytes(format));
-        let made = Decoder::new(format).map(|decoder| charge.map(|charge| Idle { format, decoder, charge }));
-        match made {
-            Ok(Some(state)) => Ok(Held { home: self, state: Some(state) }),
-            Ok(None) => Err(ImageError::corrupt(cluster.at, "a decoder that was not paid for")),
-            Err(e) => Err(ImageError::corrupt(cluster.at, e.to_string())),
-        }
+        let (needed_bytes, limit_bytes) = (state_bytes(format), grant.left_bytes());
+        let Some(charge) = grant.charge(needed_bytes) else {
+            return Err(ImageError::TooLittleMemory { needed_bytes, limit_bytes });
+        };
+        let decoder = Decoder::new(format).map_err(|e| ImageError::corrupt(cluster.at, e.to_string()))?;
+        Ok(Held { home: self, state: Some(Idle { format, decoder, charge }) })
     }
 
     /// Gives up all idle states, and returns their bytes.

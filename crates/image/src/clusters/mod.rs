@@ -92,13 +92,15 @@ impl Clusters {
         loop {
             if let Some(piece) = self.cache.get(&key, end) {
                 self.counters.hit_bytes.add(part.len_bytes as u64);
-                return copy_out(&piece, part, dst);
+                copy_out(&piece, part, dst);
+                return Ok(());
             }
             match self.flights.enter(key, Demand::Required) {
                 Entered::Mine(pilot) => return self.decode(raw, unit, part, dst, pilot),
                 Entered::Theirs(Outcome::Piece(piece)) if piece.len_bytes >= end => {
                     self.counters.joined.add(1);
-                    return copy_out(&piece, part, dst);
+                    copy_out(&piece, part, dst);
+                    return Ok(());
                 }
                 // With nothing to share, or with an error in a part that is perhaps not wanted here.
                 Entered::Theirs(_) | Entered::Busy => {}
@@ -116,7 +118,10 @@ impl Clusters {
     ) -> Result<(), ImageError> {
         // Somebody may have landed between our look into the cache and our taking off.
         let result = match self.cache.get(&pilot.key(), part.from as usize + part.len_bytes) {
-            Some(piece) => copy_out(&piece, part, dst).map(|()| Some(piece)),
+            Some(piece) => {
+                copy_out(&piece, part, dst);
+                Ok(Some(piece))
+            }
             None => self.decode_somehow(raw, unit, part, dst, &pilot),
         };
         match result {
@@ -149,7 +154,7 @@ impl Clusters {
             if let Some(piece) = self.kept(raw, unit, len_bytes, Demand::BestEffort)? {
                 self.counters.temporary_pages.add((len_bytes - part.len_bytes as u64).div_ceil(4096));
                 let piece = self.keep(unit, piece);
-                copy_out(&piece, part, dst)?;
+                copy_out(&piece, part, dst);
                 return Ok(Some(piece));
             }
         }
@@ -219,14 +224,8 @@ impl Reclaim for Clusters {
     }
 }
 
-fn copy_out(piece: &Piece, part: Part, dst: &mut [u8]) -> Result<(), ImageError> {
+/// The piece reaches to the part's end: it was asked for so.
+fn copy_out(piece: &Piece, part: Part, dst: &mut [u8]) {
     let from = part.from as usize;
-    let bytes = piece.bytes().get(from..from + part.len_bytes);
-    match (bytes, dst.get_mut(..part.len_bytes)) {
-        (Some(bytes), Some(dst)) => {
-            dst.copy_from_slice(bytes);
-            Ok(())
-        }
-        _ => Err(ImageError::corrupt(crate::Address::image(0), "a piece of the cache that is too short")),
-    }
+    dst[..part.len_bytes].copy_from_slice(&piece.bytes()[from..from + part.len_bytes]);
 }
