@@ -5,18 +5,15 @@ use super::open::jobs;
 use crate::cli::{chart, output};
 use crate::failure::{Exit, Failure, Outcome};
 use crate::service::images::MountConfig;
-use crate::service::images::server::image_failure;
-use pagefold_backing::{Backing, FileBacking};
+use crate::service::images::server::{image_failure, open_medium};
 use pagefold_image::check::{CheckOptions, check};
 use pagefold_image::{Image, Options, ReadAhead};
 use pagefold_sys::{SysError, rundir};
 use rustix::mount::MountFlags;
 use std::ffi::CString;
-use std::fs::File;
 use std::os::unix::fs::FileTypeExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::Arc;
 
 /// Checks the image unless it is trusted, and mounts it.
 pub fn run(config: &MountConfig, trusted: bool) -> Outcome<()> {
@@ -34,11 +31,7 @@ pub fn run(config: &MountConfig, trusted: bool) -> Outcome<()> {
 }
 
 fn open(config: &MountConfig) -> Outcome<Image> {
-    let device = |path: &std::path::PathBuf| -> Outcome<Arc<dyn Backing>> {
-        let what = format!("opening '{}'", path.display());
-        let file = File::open(path).map_err(|e| Failure::io(&what, &e))?;
-        Ok(Arc::new(FileBacking::for_reading(file).map_err(|e| Failure::failed(format!("{what}: {e}")))?))
-    };
+    let device = |path: &PathBuf| open_medium(path, &format!("opening '{}'", path.display()));
     let devices = config.devices.iter().map(device).collect::<Outcome<_>>()?;
     let read_ahead = ReadAhead::Off;
     let options = Options { memory_bytes: config.memory_bytes, devices, read_ahead, ..Options::default() };
@@ -99,7 +92,7 @@ fn mount(config: &MountConfig) -> Outcome<()> {
 }
 
 fn options(config: &MountConfig) -> Outcome<String> {
-    let one = |path: &std::path::PathBuf| match path.to_str() {
+    let one = |path: &PathBuf| match path.to_str() {
         Some(text) if !text.contains(',') => Ok(format!("device={text}")),
         _ => Err(Failure::usage(format!("the kernel takes no device named '{}'", path.display()))),
     };

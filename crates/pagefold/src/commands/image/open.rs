@@ -1,14 +1,12 @@
 //! What all commands on images have in common: which image, how much memory, and opening it.
 
 use crate::failure::{Exit, Failure, Outcome};
+use crate::service::images::server::open_medium;
 use clap::{Args, ValueHint};
-use pagefold_backing::{Backing, FileBacking};
 use pagefold_image::with_causes;
 use pagefold_image::{Image, ImageError, Options, ReadAhead};
 use pagefold_page::size;
-use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 /// Which image, and how it is read.
 #[derive(Debug, Args)]
@@ -28,17 +26,14 @@ impl ImageArgs {
     /// Opens the image.
     pub fn open(&self, read_ahead: ReadAhead) -> Outcome<Image> {
         let memory_bytes = size::parse(&self.memory).map_err(|e| Failure::usage(format!("--memory: {e}")))?;
-        let devices = self.device.iter().map(|path| medium(path)).collect::<Outcome<_>>()?;
+        let devices = self
+            .device
+            .iter()
+            .map(|path| open_medium(path, &format!("--device: '{}'", path.display())))
+            .collect::<Outcome<_>>()?;
         let options = Options { memory_bytes, read_ahead, keep_asked: false, devices, ..Options::default() };
         Image::open_file(&self.image, options).map_err(|e| failure(&self.image.display().to_string(), &e))
     }
-}
-
-fn medium(path: &Path) -> Outcome<Arc<dyn Backing>> {
-    let what = format!("--device: '{}'", path.display());
-    let file = File::open(path).map_err(|e| Failure::io(&what, &e))?;
-    let backing = FileBacking::for_reading(file);
-    Ok(Arc::new(backing.map_err(|e| Failure::failed(format!("{what}: {}", with_causes(&e))))?))
 }
 
 /// Threads, if none were asked for: the machine's.

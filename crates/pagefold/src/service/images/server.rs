@@ -36,7 +36,9 @@ pub fn run(config: &MountConfig, dir: &DiskDir, line: Line) -> Outcome<()> {
     }
     let signals = Termination::listen()?;
     let media = std::iter::once(&config.image).chain(&config.devices);
-    let media = media.map(|path| open(path)).collect::<Outcome<Vec<_>>>()?;
+    let media = media
+        .map(|path| open_medium(path, &format!("opening '{}'", path.display())))
+        .collect::<Outcome<Vec<_>>>()?;
     let keep = if is_root { CapabilitySet::SYS_ADMIN } else { CapabilitySet::empty() };
     privileges::drop_capabilities_except(keep)?;
     dir.write_state(&MountState {
@@ -76,11 +78,11 @@ fn aside<T: Send>(make: impl FnOnce() -> Outcome<T> + Send) -> Outcome<T> {
         .unwrap_or_else(|_| Err(Failure::failed("setting up the mount: a thread panicked")))
 }
 
-fn open(path: &Path) -> Outcome<Arc<dyn Backing>> {
-    let what = format!("opening '{}'", path.display());
-    let file = File::open(path).map_err(|e| Failure::io(&what, &e))?;
-    let backing = FileBacking::for_reading(file).map_err(|e| Failure::failed(format!("{what}: {e}")))?;
-    Ok(Arc::new(backing))
+/// The medium in a file or on a block device, to be read. `what` is said of a failure.
+pub fn open_medium(path: &Path, what: &str) -> Outcome<Arc<dyn Backing>> {
+    let file = File::open(path).map_err(|e| Failure::io(what, &e))?;
+    let backing = FileBacking::for_reading(file);
+    Ok(Arc::new(backing.map_err(|e| Failure::failed(format!("{what}: {}", with_causes(&e))))?))
 }
 
 fn open_image(config: &MountConfig, media: Vec<Arc<dyn Backing>>) -> Outcome<Image> {
