@@ -31,6 +31,19 @@ pub mod rundir;
 pub mod signal;
 pub mod swap;
 pub mod timer;
+pub mod uffd;
+
+/// The kernel's answer alone, for where saying what was tried would cost too much: it allocates nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("{}", std::io::Error::from_raw_os_error(*.0))]
+pub struct Errno(pub i32);
+
+impl Errno {
+    /// The number of the calling thread's last failed `libc` call.
+    pub fn last() -> Self {
+        Errno(std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO))
+    }
+}
 
 /// A failed system call: what was tried, and the kernel's answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
