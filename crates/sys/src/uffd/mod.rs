@@ -153,6 +153,11 @@ impl Uffd {
     /// Write-protects pages of a range that is registered for it, or lifts the protection; if `wake`, the
     /// latter wakes who waits there.
     ///
+    /// In a context that was opened with `async_wp`, pages that are missing are protected too, by a mark in
+    /// the page table: [`Uffd::zero`] and [`Uffd::move_pages`] then stop there as if at a page that is there
+    /// (Linux 6.18), while [`Uffd::copy`] does not. Lifting the protection and discarding the page take the
+    /// mark away.
+    ///
     /// ENOENT if the range is not registered, EAGAIN if the address space is being changed.
     ///
     /// # Safety

@@ -81,7 +81,7 @@ pub struct Open {
     /// The kernel's own accesses, in system calls, then fail with EFAULT.
     pub sigbus: bool,
     /// A write to a protected page lifts the protection and goes on; who wants to know scans
-    /// (PAGEMAP_SCAN).
+    /// ([`crate::pagemap`]).
     pub async_wp: bool,
     /// Faults of the kernel, in system calls that are given such memory, wait to be served too. Takes a
     /// privilege.

@@ -7,6 +7,13 @@ use crate::mem::Reservation;
 
 const PAGE: usize = 4096;
 
+/// So many pages. Other tests fork, and pages that a child has too cannot be moved: they are kept from it.
+fn reserve(pages: usize) -> Reservation {
+    let range = Reservation::new(pages * PAGE).unwrap();
+    range.keep_from_children().unwrap();
+    range
+}
+
 /// A range of so many pages, registered for missing pages and for `write_protect`; `None` if the kernel
 /// refuses.
 fn ranges(test: &str, open: Open, write_protect: bool, pages: usize) -> Option<(Uffd, Reservation)> {
@@ -17,7 +24,7 @@ fn ranges(test: &str, open: Open, write_protect: bool, pages: usize) -> Option<(
             return None;
         }
     };
-    let range = Reservation::new(pages * PAGE).unwrap();
+    let range = reserve(pages);
     uffd.register(at(&range, 0), range.len_bytes(), true, write_protect).unwrap();
     Some((uffd, range))
 }
@@ -107,7 +114,7 @@ fn copy_fills_missing_pages_and_stops_at_one_that_is_there() {
 #[test]
 fn copy_from_and_to_where_nothing_is_says_so() {
     let Some((uffd, range)) = ranges("copy_from_where_nothing_is", Open::default(), false, 2) else { return };
-    let source = Reservation::new(2 * PAGE).unwrap();
+    let source = reserve(2);
     // SAFETY: the reservations are only this test's.
     unsafe {
         libc::mprotect(at(&source, 1) as *mut libc::c_void, PAGE, libc::PROT_NONE);
@@ -146,8 +153,7 @@ fn movable(test: &str, pages: usize) -> Option<(Uffd, Reservation)> {
 #[test]
 fn move_takes_pages_out_and_brings_them_back() {
     let Some((uffd, range)) = movable("move_takes_pages_out", 8) else { return };
-    // Its other half is not registered: a fault there would be filled with zeroes.
-    let staging = Reservation::new(8 * PAGE).unwrap();
+    let staging = reserve(8);
     uffd.register(at(&staging, 0), staging.len_bytes(), true, false).unwrap();
     // SAFETY: the reservations are only this test's.
     unsafe {
@@ -167,7 +173,7 @@ fn move_takes_pages_out_and_brings_them_back() {
 #[test]
 fn move_stops_at_holes_unless_they_are_allowed() {
     let Some((uffd, range)) = movable("move_stops_at_holes", 8) else { return };
-    let source = Reservation::new(8 * PAGE).unwrap();
+    let source = reserve(8);
     (0..8).filter(|page| page % 4 != 2).for_each(|page| store(&source, page, page as u8 + 1));
     // SAFETY: the reservations are only this test's.
     unsafe {
@@ -214,7 +220,7 @@ fn pin(range: &Reservation, page: usize) -> Option<OwnedFd> {
 #[test]
 fn move_leaves_pinned_pages() {
     let Some((uffd, range)) = movable("move_leaves_pinned_pages", 8) else { return };
-    let source = Reservation::new(8 * PAGE).unwrap();
+    let source = reserve(8);
     (0..8).for_each(|page| store(&source, page, page as u8 + 1));
     let Some(ring) = pin(&source, 5) else {
         pagefold_testkit::skipped!("move_leaves_pinned_pages: io_uring is refused: {}", Errno::last());
@@ -234,6 +240,37 @@ fn move_leaves_pinned_pages() {
         std::thread::sleep(std::time::Duration::from_millis(5));
     }
     assert_eq!(std::array::from_fn(|page| load(&range, page)), [1, 2, 3, 4, 5, 6, 7, 8]);
+}
+
+#[test]
+fn move_leaves_pages_that_a_child_has_too() {
+    let Some((uffd, range)) = movable("move_leaves_pages_that_a_child_has_too", 2) else { return };
+    let source = Reservation::new(2 * PAGE).unwrap();
+    store(&source, 0, 1);
+    let (read_end, write_end) = rustix::pipe::pipe().unwrap();
+    // SAFETY: the child makes system calls only: it waits until the parent has closed the pipe, and exits.
+    let child = unsafe {
+        let child = libc::fork();
+        if child == 0 {
+            libc::close(write_end.as_raw_fd());
+            libc::read(read_end.as_raw_fd(), [0u8; 1].as_mut_ptr().cast(), 1);
+            libc::_exit(0);
+        }
+        child
+    };
+    store(&source, 1, 2);
+    // SAFETY: the reservations are only this test's.
+    let shift =
+        |page: usize| unsafe { uffd.move_pages(at(&range, page), at(&source, page), PAGE, true, false) };
+    assert_eq!(shift(0), Done { len_bytes: 0, errno: libc::EBUSY });
+    assert_eq!(shift(1), Done { len_bytes: PAGE, errno: 0 });
+    drop((read_end, write_end));
+    // SAFETY: waits for the child above.
+    assert_eq!(unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) }, child);
+    // Writing makes it this process's alone again.
+    store(&source, 0, 3);
+    assert_eq!(shift(0), Done { len_bytes: PAGE, errno: 0 });
+    assert_eq!([load(&range, 0), load(&range, 1)], [3, 2]);
 }
 
 #[test]
