@@ -30,6 +30,7 @@ pub mod pressure;
 pub mod privileges;
 pub mod ready;
 pub mod rundir;
+pub mod sigbus;
 pub mod signal;
 pub mod swap;
 pub mod timer;

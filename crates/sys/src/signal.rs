@@ -54,7 +54,8 @@ impl Drop for Held {
     }
 }
 
-/// While it lives, signals of the calling thread wait, but for those that the thread's own instructions raise.
+/// While it lives, signals of the calling thread wait, but for those that the thread's own instructions
+/// raise.
 ///
 /// Dropping it delivers what came meanwhile. It is for one thread and cannot be sent to another.
 pub struct Masked {
@@ -62,12 +63,13 @@ pub struct Masked {
     not_send: std::marker::PhantomData<*const ()>,
 }
 
-/// Holds signals of the calling thread back, so that no handler runs in the middle of something, such as under a lock
-/// that a handler would wait for.
+/// Holds signals of the calling thread back, so that no handler runs in the middle of something, such as
+/// under a lock that a handler would wait for.
 ///
-/// SIGBUS, SIGSEGV, SIGFPE, SIGILL, SIGTRAP and SIGSYS are not held back: the kernel kills a process that raises one
-/// of them by an instruction while it is blocked, handler or not, and SIGBUS may be how memory is served. Who sends
-/// one of them to a thread still interrupts it. Can be called in a signal handler. Two system calls with the drop.
+/// SIGBUS, SIGSEGV, SIGFPE, SIGILL, SIGTRAP and SIGSYS are not held back: the kernel kills a process that
+/// raises one of them by an instruction while it is blocked, handler or not, and SIGBUS may be how memory is
+/// served. Who sends one of them to a thread still interrupts it. Can be called in a signal handler. Two
+/// system calls with the drop.
 pub fn mask_all() -> Result<Masked, SysError> {
     let old = change_mask(libc::SIG_BLOCK, &all_but_synchronous())?;
     Ok(Masked { old, not_send: std::marker::PhantomData })
