@@ -16,7 +16,9 @@ use crate::engine::counters::Counter;
 use crate::engine::error::StoreError;
 use crate::engine::fold::Held;
 use crate::engine::store::Store;
+use crate::parking::Wanted;
 use crate::slot::{Content, Slot, SlotGuard};
+use pagefold_backing::Buffer;
 use pagefold_codec::{Executor, Stream};
 use pagefold_page::{PAGE_SIZE, Page, PageIndex};
 use pagefold_sys::cpu;
@@ -28,8 +30,12 @@ use std::mem::MaybeUninit;
 /// Made beforehand, which allocates and warms the stream up; loading with it allocates nothing. It is of
 /// one store, and serves no other.
 pub struct Loader {
-    stream: Box<dyn Stream>,
+    pub(crate) stream: Box<dyn Stream>,
     compressed: Box<[MaybeUninit<u8>; PAGE_SIZE]>,
+    /// For a parked page and what is around it.
+    pub(crate) record: Buffer,
+    /// The page being loaded, if its bytes did not verify; it is read once more before that is believed.
+    pub(crate) doubted: Option<Wanted>,
 }
 
 /// What a page is.
@@ -81,7 +87,8 @@ impl Store {
         let Executor { stream, .. } = Executor::new(&self.codec).map_err(StoreError::Codec)?;
         // Written, so that the memory is there.
         let compressed = Box::new([MaybeUninit::new(0); PAGE_SIZE]);
-        Ok(Loader { stream, compressed })
+        let record = self.parking.as_ref().map_or_else(|| Buffer::new(0), |parking| parking.record_buffer());
+        Ok(Loader { stream, compressed, record, doubted: None })
     }
 
     /// Whether anything is held of a page; without its lock, so it may be true no more.
@@ -115,12 +122,18 @@ impl Store {
         loader: &mut Loader,
         page: &mut Page,
     ) -> Result<Loaded, LoadError> {
-        let guard = slot.lock();
-        match (guard.content(), &self.parking) {
-            (Content::Parked(_), Some(_)) => {
-                Err(LoadError::ReadBack { index, offset: 0, errno: libc::EOPNOTSUPP })
+        loader.doubted = None;
+        loop {
+            let guard = slot.lock();
+            match (guard.content(), &self.parking) {
+                (Content::Parked(parked), Some(parking)) => {
+                    let wanted = Wanted { index, generation: guard.generation(), parked };
+                    if self.load_back(parking, loader, wanted, slot, guard, page)? {
+                        return Ok(Loaded::Page);
+                    }
+                }
+                _ => return self.load_held(index, guard, loader, page),
             }
-            _ => self.load_held(index, guard, loader, page),
         }
     }
 
@@ -132,7 +145,7 @@ impl Store {
         loader: &mut Loader,
         page: &mut Page,
     ) -> Result<Loaded, LoadError> {
-        let Loader { stream, compressed } = loader;
+        let Loader { stream, compressed, .. } = loader;
         match self.take_out(guard, compressed, page) {
             Held::Empty => Ok(Loaded::Empty),
             Held::SameFilled(fill_word) => Ok(Loaded::SameFilled(fill_word)),
