@@ -11,9 +11,7 @@ mod common;
 
 use common::rig::*;
 use common::{Random, page};
-use pagefold_backing::layer::{
-    DelayLayer, DelayOptions, ErrorControl, ErrorLayer, StatsLayer, SystemClock, When,
-};
+use pagefold_backing::layer::{DelayLayer, DelayOptions, ErrorLayer, StatsLayer, SystemClock, When};
 use pagefold_backing::{Backing, Direct, FileBacking, FileOptions, MemoryBacking, Uring};
 use pagefold_codec::{CodecSpec, table};
 use pagefold_page::{Page, PageIndex};
@@ -220,25 +218,24 @@ fn of_a_parked_page() {
     }
 }
 
-fn parked_store(
-    layout: LayoutKind,
-    file: bool,
-) -> Option<(Store, Arc<ErrorControl>, Arc<ErrorLayer<Box<dyn Backing>>>)> {
+/// Parked pages on a medium that can be made to fail, and that medium.
+fn parked_store(layout: LayoutKind, file: bool) -> Option<(Store, Arc<ErrorLayer<Box<dyn Backing>>>)> {
     let medium: Box<dyn Backing> =
         if file { Box::new(self::file(Direct::On)?) } else { Box::new(MemoryBacking::new(segments(12))) };
     let backing = Arc::new(ErrorLayer::new(medium));
     let store = store_on(backing.clone(), layout, PAGES);
     write_pages(&store);
     park_all(&store);
-    Some((store, backing.control(), backing))
+    Some((store, backing))
 }
 
 #[test]
 fn of_a_parked_page_that_cannot_be_read() {
     for (layout, is_file) in LAYOUTS.into_iter().flat_map(|l| [(l, false), (l, true)]) {
-        let Some((store, medium, backing)) = parked_store(layout, is_file) else { continue };
+        let Some((store, backing)) = parked_store(layout, is_file) else { continue };
+        let medium = backing.control();
         let mut loader = store.loader().unwrap();
-        let is_parked = |i: u64| i % 5 > 0 && i % 8 > 1;
+        let is_parked = |i: u64| !i.is_multiple_of(5) && i % 8 > 1;
         medium.fail_reads(When::Always, libc::EIO);
         for index in (0..PAGES).filter(|i| is_parked(*i)) {
             let error = load(&store, &mut loader, index).unwrap_err();
