@@ -231,12 +231,12 @@ fn an_error_of_a_page_that_was_written_anew_meanwhile_is_not_told() {
         for errno in [0, libc::EIO] {
             let medium = Gated::new(BACKING_LEN);
             let store = store_on(medium.clone(), layout, PAGES);
-            let _opens = medium.opens_on_failure();
             let mut loader = store.loader().unwrap();
             write(&store, 7, &soft_page(7, 1));
             park_all(&store);
             medium.reads.close();
             std::thread::scope(|s| {
+                let _opens = medium.opens_on_failure();
                 let loaded = s.spawn(|| load(&store, &mut loader, 7));
                 medium.reads.wait_for_arrival();
                 write(&store, 7, &soft_page(7, 2));
@@ -249,29 +249,35 @@ fn an_error_of_a_page_that_was_written_anew_meanwhile_is_not_told() {
 }
 
 #[test]
-fn a_segment_stays_while_a_load_reads_in_it() {
+fn a_segment_is_not_written_anew_while_a_load_reads_in_it() {
     let medium = Gated::new(segments(6));
     let store = store_on(medium.clone(), LayoutKind::Log, PAGES);
-    let _opens = medium.opens_on_failure();
     let mut loader = store.loader().unwrap();
-    let park_some = |version: u64| {
-        (10..70).for_each(|i| write(&store, i, &raw_page(i, version)));
-        assert_eq!(park(&store, 10, 69).error, None);
+    (0..63).for_each(|i| write(&store, i, &raw_page(i, 1)));
+    park(&store, 0, 62);
+    let first_segment = || {
+        let mut bytes = vec![0; SEGMENT_LEN as usize];
+        medium.inner.read_at(DATA_START, &mut bytes).unwrap();
+        bytes
     };
-    write(&store, 7, &soft_page(7, 1));
-    park(&store, 7, 7);
+    let before = first_segment();
     medium.reads.close_for_one();
     std::thread::scope(|s| {
-        let loaded = s.spawn(|| load(&store, &mut loader, 7));
+        let _opens = medium.opens_on_failure();
+        let loaded = s.spawn(|| load(&store, &mut loader, 7).unwrap());
         medium.reads.wait_for_arrival();
-        // Everything else of its segment goes, and the log comes round more than once.
-        for version in 1..12 {
-            park_some(version);
+        discard_all(&store);
+        // All other segments, many times over.
+        for version in 2..40 {
+            (20..90).for_each(|i| write(&store, i, &raw_page(i, version)));
+            assert!(park_all(&store).parked_pages > 60);
             store.tend(true);
         }
+        assert!(first_segment() == before, "the segment was given away under the load");
         medium.reads.open(0);
-        assert!(loaded.join().unwrap().unwrap() == soft_page(7, 1));
+        // The page has been discarded, and the load notices.
+        assert!(loaded.join().unwrap() == [0; 4096]);
     });
-    assert_eq!(stats(&store).corrupt_pages, 0);
+    assert_eq!((stats(&store).read_repeats, stats(&store).corrupt_pages), (1, 0));
     assert_all_free(&store);
 }

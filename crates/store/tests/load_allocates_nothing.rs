@@ -218,8 +218,10 @@ fn of_a_parked_page() {
     }
 }
 
+type Failing = ErrorLayer<Box<dyn Backing>>;
+
 /// Parked pages on a medium that can be made to fail, and that medium.
-fn parked_store(layout: LayoutKind, file: bool) -> Option<(Store, Arc<ErrorLayer<Box<dyn Backing>>>)> {
+fn parked_store(layout: LayoutKind, file: bool) -> Option<(Store, Arc<Failing>)> {
     let medium: Box<dyn Backing> =
         if file { Box::new(self::file(Direct::On)?) } else { Box::new(MemoryBacking::new(segments(12))) };
     let backing = Arc::new(ErrorLayer::new(medium));
