@@ -1,6 +1,6 @@
-//! Loading agrees with reading, its slow twin, and with plain bytes, in every state of a page.
-//! Known mistakes that these exclude: a buffer too short for a record that lies across three blocks; a load that
-//! writes the page although there is nothing to write; an error that is told although the page was written anew.
+//! Loading agrees with reading, its slow twin, and with plain bytes, in every state of a page. Known mistakes
+//! that these exclude: a buffer too short for a record that lies across three blocks; a load that writes the
+//! page although there is nothing to write; an error that is told although the page was written anew.
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 

@@ -1,8 +1,9 @@
 //! A load allocates nothing, whatever the page is, wherever it is, and whatever fails.
 //!
-//! A handler of faults loads pages in a thread that may have been interrupted inside the allocator. Counted are the
-//! requests to Rust's allocator and those to C's `malloc`, which the C codecs use; the second by taking its place,
-//! which glibc allows (its manual, "Replacing malloc"). Each test shows first that the counters count.
+//! A handler of faults loads pages in a thread that may have been interrupted inside the allocator. Counted
+//! are the requests to Rust's allocator and those to C's `malloc`, which the C codecs use; the second by
+//! taking its place, which glibc allows (its manual, "Replacing malloc"). Each test shows first that the
+//! counters count.
 
 #![cfg(all(target_env = "gnu", not(loom)))]
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
@@ -289,8 +290,8 @@ fn of_a_page_that_does_not_decode() {
         write_pages(&store);
         let mut loader = store.loader().unwrap();
         for frame in frames.lock().unwrap().iter() {
-            // SAFETY: a frame of the store's, which is still there; no other thread uses the store, and what is
-            // damaged are the objects and their owner words, which loads do not look at.
+            // SAFETY: a frame of the store's, which is still there; no other thread uses the store, and what
+            // is damaged are the objects and their owner words, which loads do not look at.
             unsafe { std::ptr::with_exposed_provenance_mut::<u8>(*frame).write_bytes(0xff, FRAME_LEN) };
         }
         for index in (0..PAGES).filter(|i| i % 5 > 0 && is_soft(*i)) {

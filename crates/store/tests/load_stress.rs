@@ -1,5 +1,5 @@
-//! Loads beside writers, passes, upkeep and compaction on a small backing: each page that a load tells is whole, of
-//! the index it asked for, and no older than what that thread saw before.
+//! Loads beside writers, passes, upkeep and compaction on a small backing: each page that a load tells is
+//! whole, of the index it asked for, and no older than what that thread saw before.
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 

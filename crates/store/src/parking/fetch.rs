@@ -125,8 +125,8 @@ impl Parking {
         }
     }
 
-    /// The same with a read of its own into `buf`, made by [`Parking::record_buffer`]: allocates nothing, and waits
-    /// for the medium only.
+    /// The same with a read of its own into `buf`, made by [`Parking::record_buffer`]: allocates nothing, and
+    /// waits for the medium only.
     pub(crate) fn fetch_now<'a>(&self, wanted: Wanted, buf: &'a mut [u8]) -> Result<&'a [u8], FetchError> {
         let place = self.place(wanted.parked);
         let (offset, len_bytes, buf_len_bytes) = (place.blocks_offset, place.blocks_len, buf.len());

@@ -47,8 +47,9 @@ impl Store {
         }
     }
 
-    /// The same without promotion and neighbours, and without telling: allocates nothing, and waits for the slot and
-    /// the medium only. False if the page was changed meanwhile: to be repeated.
+    /// The same into the loader's staging, without promotion and neighbours, and without telling: allocates
+    /// nothing, and waits for the slot and the medium only. False if the page was changed meanwhile: to be
+    /// repeated.
     pub(crate) fn load_back(
         &self,
         parking: &Parking,
@@ -56,15 +57,14 @@ impl Store {
         wanted: Wanted,
         slot: &Slot,
         mut guard: SlotGuard,
-        page: &mut Page,
     ) -> Result<bool, LoadError> {
         guard.touch(parking.clock.now());
         parking.pin(wanted.parked);
         drop(guard);
-        let Loader { stream, record, doubted, .. } = loader;
+        let Loader { stream, record, staged, doubted, .. } = loader;
         let expanded = parking.fetch_now(wanted, record).and_then(|bytes| {
             let decompress = |bytes: &[u8], page: &mut Page| stream.decompress(bytes, page);
-            self.expand_with(decompress, bytes, page).map(|()| None).map_err(|_| FetchError::Corrupt)
+            self.expand_with(decompress, bytes, staged).map(|()| None).map_err(|_| FetchError::Corrupt)
         });
         let (index, offset) = (wanted.index, parking.offset(wanted.parked));
         self.settle_read(parking, doubted, wanted, slot, expanded).map_err(|error| match error {
@@ -73,8 +73,8 @@ impl Store {
         })
     }
 
-    /// Ends a read whose place was pinned. Whether the page was read; if not, and without an error, the read is to be
-    /// repeated.
+    /// Ends a read whose place was pinned. Whether the page was read; if not, and without an error, the read
+    /// is to be repeated.
     fn settle_read(
         &self,
         parking: &Parking,

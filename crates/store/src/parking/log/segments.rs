@@ -57,8 +57,9 @@ pub(crate) struct Segments {
     segment_len: u32,
     table: Box<[Segment]>,
     free: Mutex<FreeList>,
-    /// The last of the segments that became free and are in no list yet, or `NONE`: a stack, pushed to without the
-    /// lock, taken as a whole with it. Who ends a pin may be a thread that must not wait or allocate.
+    /// The last of the segments that became free and are in no list yet, or `NONE`: a stack, pushed to
+    /// without the lock, taken as a whole with it. Who ends a pin may be a thread that must not wait or
+    /// allocate.
     just_freed: AtomicU32,
     next_sequence: AtomicU64,
 }
