@@ -231,7 +231,7 @@ unsafe fn set_mask(action: &Action, context: *const libc::ucontext_t) {
 }
 
 /// # Safety
-/// `handler` is a handler for `signal` of the kind that `flags` says; the rest is of the signal that is being handled.
+/// `handler` is a handler for `signal` of the kind that `flags` says; the rest is that signal's.
 unsafe fn call(
     handler: libc::sighandler_t,
     flags: c_int,
