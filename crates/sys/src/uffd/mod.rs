@@ -135,8 +135,8 @@ impl Uffd {
     /// changed.
     ///
     /// # Safety
-    /// `dst` and the bytes after it lie in memory whose contents the caller may decide, and so do `src` and the
-    /// bytes after it.
+    /// `dst` and the bytes after it lie in memory whose contents the caller may decide, and so do `src` and
+    /// the bytes after it.
     pub unsafe fn move_pages(
         &self,
         dst: usize,
