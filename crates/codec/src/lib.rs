@@ -34,7 +34,7 @@ mod zstd;
 pub use codec::{COMPRESS_BUF_LEN, Codec, CodecSpec, Stream};
 pub use error::CodecError;
 pub use same_filled::same_filled;
-pub use streams::{StreamGuard, StreamWaits, Streams};
+pub use streams::{Executor, StreamGuard, StreamWaits, Streams};
 pub use table::{Backend, Levels, backend, names, table};
 
 #[doc(hidden)]

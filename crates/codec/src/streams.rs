@@ -44,11 +44,7 @@ impl Streams {
     /// it needs before the first page arrives.
     pub fn new(codec: &Codec, cpu_count: usize) -> Result<Self, CodecError> {
         let per_cpu = (0..cpu_count.max(1))
-            .map(|_| {
-                let mut executor = Executor { stream: codec.stream()?, buf: Box::new([0; COMPRESS_BUF_LEN]) };
-                executor.warm_up()?;
-                Ok(CachePadded::new(Mutex::new(executor)))
-            })
+            .map(|_| Ok(CachePadded::new(Mutex::new(Executor::new(codec)?))))
             .collect::<Result<_, CodecError>>()?;
         Ok(Streams { per_cpu, borrowed: AtomicU64::new(0), waited: AtomicU64::new(0) })
     }
@@ -81,6 +77,13 @@ impl Streams {
 }
 
 impl Executor {
+    /// A stream of `codec` that was used once, so that it has all the memory it will ever need.
+    pub fn new(codec: &Codec) -> Result<Self, CodecError> {
+        let mut executor = Executor { stream: codec.stream()?, buf: Box::new([0; COMPRESS_BUF_LEN]) };
+        executor.warm_up()?;
+        Ok(executor)
+    }
+
     /// Runs one page through both directions; codecs allocate lazily and a store under memory pressure
     /// must find everything in place.
     fn warm_up(&mut self) -> Result<(), CodecError> {

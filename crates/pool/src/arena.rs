@@ -33,6 +33,8 @@ const RETURN_BATCH: usize = 512;
 const _: () = assert!(READY_MAX > BATCH && READY_MAX as usize > RETURN_BATCH);
 /// Bytes of links per frame.
 const LINK_LEN: usize = 8;
+/// Frames of a limit that is none.
+const NO_LIMIT: u64 = u64::MAX / FRAME_LEN as u64;
 /// How long a write waits for an empty reserve before it fails.
 const RESERVE_WAIT: Duration = Duration::from_millis(500);
 
@@ -98,6 +100,10 @@ pub struct ArenaStats {
     pub link_bytes: u64,
 }
 
+fn bytes(frames: u64) -> u64 {
+    frames.saturating_mul(FRAME_LEN as u64)
+}
+
 impl Arena {
     /// An arena for up to `len_bytes` bytes of frames, of which none is backed by memory yet.
     pub fn new(len_bytes: u64) -> Result<Self, SourceError> {
@@ -119,7 +125,7 @@ impl Arena {
             in_use: AtomicU64::new(0),
             slots_in_use: AtomicU64::new(0),
             in_use_max: AtomicU64::new(0),
-            limit: AtomicU64::new(u64::MAX / FRAME_LEN as u64),
+            limit: AtomicU64::new(NO_LIMIT),
             used: AtomicBool::new(false),
             ready_changed: Condvar::new(),
         })
@@ -149,20 +155,31 @@ impl Arena {
         self.in_use_max.store(self.in_use.load(Relaxed), Relaxed);
     }
 
+    /// Bytes of frames in use for objects; locks nothing.
+    pub fn in_use_bytes(&self) -> u64 {
+        bytes(self.in_use.load(Relaxed))
+    }
+
+    /// The limit on frames for objects, bytes; `u64::MAX` is none. Locks nothing.
+    pub fn limit_bytes(&self) -> u64 {
+        match self.limit.load(Relaxed) {
+            NO_LIMIT => u64::MAX,
+            limit => bytes(limit),
+        }
+    }
+
     /// What the arena holds.
     pub fn stats(&self) -> ArenaStats {
         let (ready_len, fresh) = {
             let free = self.free.lock();
             (free.ready_len, free.fresh)
         };
-        let bytes = |frames: u64| frames.saturating_mul(FRAME_LEN as u64);
-        let limit = self.limit.load(Relaxed);
         ArenaStats {
-            in_use_bytes: bytes(self.in_use.load(Relaxed)),
+            in_use_bytes: self.in_use_bytes(),
             slots_bytes: bytes(self.slots_in_use.load(Relaxed)),
             in_use_max_bytes: bytes(self.in_use_max.load(Relaxed)),
             ready_bytes: bytes(u64::from(ready_len)),
-            limit_bytes: if limit == u64::MAX / FRAME_LEN as u64 { u64::MAX } else { bytes(limit) },
+            limit_bytes: self.limit_bytes(),
             link_bytes: u64::from(fresh) * LINK_LEN as u64,
         }
     }

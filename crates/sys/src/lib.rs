@@ -15,6 +15,7 @@ pub mod cpu;
 pub mod detach;
 pub mod direct;
 pub mod entropy;
+pub mod forkmark;
 pub mod fusedev;
 pub mod futex;
 pub mod handover;
@@ -22,15 +23,30 @@ pub mod harden;
 pub mod loopdev;
 pub mod mem;
 pub mod mounts;
+pub mod pagemap;
 pub mod peer;
 pub mod pidfd;
 pub mod pressure;
 pub mod privileges;
 pub mod ready;
 pub mod rundir;
+pub mod sigbus;
 pub mod signal;
 pub mod swap;
 pub mod timer;
+pub mod uffd;
+
+/// The kernel's answer alone, for where saying what was tried would cost too much: it allocates nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("{}", std::io::Error::from_raw_os_error(*.0))]
+pub struct Errno(pub i32);
+
+impl Errno {
+    /// The number of the calling thread's last failed `libc` call.
+    pub fn last() -> Self {
+        Errno(std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO))
+    }
+}
 
 /// A failed system call: what was tried, and the kernel's answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -76,6 +76,29 @@ impl Reservation {
         }
     }
 
+    /// Leaves the range out of children that are forked from now on: they have nothing mapped there.
+    ///
+    /// A child must not drop its copy of this value, as the address may be something else's there: see
+    /// [`Reservation::forget`].
+    pub fn keep_from_children(&self) -> Result<(), SysError> {
+        // SAFETY: the range is this mapping; the advice changes nothing in this process.
+        match unsafe { libc::madvise(self.base.as_ptr().cast(), self.len_bytes, libc::MADV_DONTFORK) } {
+            0 => Ok(()),
+            _ => Err(SysError::last(format!("keeping {} bytes of memory from children", self.len_bytes))),
+        }
+    }
+
+    /// Has the range read as zeroes in children that are forked from now on. False if the kernel cannot (before 4.14).
+    pub fn wipe_in_children(&self) -> bool {
+        // SAFETY: as above.
+        unsafe { libc::madvise(self.base.as_ptr().cast(), self.len_bytes, libc::MADV_WIPEONFORK) == 0 }
+    }
+
+    /// Drops the value and leaves the mapping as it is: for a forked child that holds a copy of its parent's value.
+    pub fn forget(self) {
+        std::mem::forget(self);
+    }
+
     /// Gives the memory behind `len` bytes at `offset` back to the kernel; they read as zeroes next.
     ///
     /// # Safety
@@ -199,6 +222,11 @@ impl Drop for Reservation {
     }
 }
 
+/// The unit in which this machine maps memory, bytes.
+pub fn page_size() -> usize {
+    rustix::param::page_size()
+}
+
 /// All memory of this machine, bytes. 0 if the kernel does not say.
 pub fn total_bytes() -> u64 {
     rustix::system::sysinfo().totalram as u64 * u64::from(rustix::system::sysinfo().mem_unit.max(1))
@@ -248,6 +276,43 @@ mod tests {
             let expected = if is_part(page) { 0 } else { 7 };
             assert_eq!(byte(page).load(std::sync::atomic::Ordering::Relaxed), expected, "{page}");
         }
+    }
+
+    /// Whether something is mapped at the first byte of the range.
+    fn is_mapped(range: *mut libc::c_void) -> bool {
+        let mut resident = 0u8;
+        // SAFETY: one page, one byte of answer.
+        unsafe { libc::mincore(range, page_size(), &mut resident) == 0 }
+    }
+
+    #[test]
+    fn children_have_nothing_where_a_range_is_kept_from_them() {
+        let (kept, shared) = (Reservation::new(1 << 20).unwrap(), Reservation::new(1 << 20).unwrap());
+        kept.keep_from_children().unwrap();
+        let [kept_at, shared_at] = [&kept, &shared].map(|range| range.base().as_ptr().cast());
+        // SAFETY: the child makes two system calls and exits.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            let seen = i32::from(is_mapped(kept_at)) * 2 + i32::from(is_mapped(shared_at));
+            // SAFETY: ends the child.
+            unsafe { libc::_exit(seen) }
+        }
+        let mut status = 0;
+        // SAFETY: the status is written.
+        assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+        assert!(libc::WIFEXITED(status));
+        assert_eq!(libc::WEXITSTATUS(status), 1);
+        assert!(is_mapped(kept_at));
+    }
+
+    #[test]
+    fn forgotten_range_stays_mapped() {
+        let range = Reservation::new(1 << 20).unwrap();
+        let at = range.base().as_ptr().cast();
+        range.forget();
+        assert!(is_mapped(at));
+        // SAFETY: the mapping is this test's, and nothing refers to it any longer.
+        assert_eq!(unsafe { libc::munmap(at, 1 << 20) }, 0);
     }
 
     #[test]

@@ -1,6 +1,6 @@
-//! Termination signals as a descriptor that can be polled.
+//! Holding signals back, and termination signals as a descriptor that can be polled.
 //!
-//! A handler could do almost nothing safely; a blocked signal read from a
+//! A handler for termination could do almost nothing safely; a blocked signal read from a
 //! descriptor is handled in the main loop like any other event. Signals are
 //! blocked before the first thread starts, so that every thread inherits it.
 
@@ -48,6 +48,49 @@ pub fn hold_termination() -> Result<Held, SysError> {
 }
 
 impl Drop for Held {
+    fn drop(&mut self) {
+        // Restoring a mask that the kernel gave cannot fail.
+        let _ = change_mask(libc::SIG_SETMASK, &self.old);
+    }
+}
+
+/// While it lives, signals of the calling thread wait, but for those that the thread's own instructions
+/// raise.
+///
+/// Dropping it delivers what came meanwhile. It is for one thread and cannot be sent to another.
+pub struct Masked {
+    old: libc::sigset_t,
+    not_send: std::marker::PhantomData<*const ()>,
+}
+
+/// Holds signals of the calling thread back, so that no handler runs in the middle of something, such as
+/// under a lock that a handler would wait for.
+///
+/// SIGBUS, SIGSEGV, SIGFPE, SIGILL, SIGTRAP and SIGSYS are not held back: the kernel kills a process that
+/// raises one of them by an instruction while it is blocked, handler or not, and SIGBUS may be how memory is
+/// served. Who sends one of them to a thread still interrupts it. Can be called in a signal handler. Two
+/// system calls with the drop.
+pub fn mask_all() -> Result<Masked, SysError> {
+    let old = change_mask(libc::SIG_BLOCK, &all_but_synchronous())?;
+    Ok(Masked { old, not_send: std::marker::PhantomData })
+}
+
+const SYNCHRONOUS: [i32; 6] =
+    [libc::SIGBUS, libc::SIGSEGV, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS];
+
+fn all_but_synchronous() -> libc::sigset_t {
+    let mut set = MaybeUninit::uninit();
+    // SAFETY: sigfillset initialises the whole set it is given.
+    unsafe { libc::sigfillset(set.as_mut_ptr()) };
+    for signal in SYNCHRONOUS {
+        // SAFETY: the set was initialised above and the numbers are valid signals.
+        unsafe { libc::sigdelset(set.as_mut_ptr(), signal) };
+    }
+    // SAFETY: initialised by sigfillset.
+    unsafe { set.assume_init() }
+}
+
+impl Drop for Masked {
     fn drop(&mut self) {
         // Restoring a mask that the kernel gave cannot fail.
         let _ = change_mask(libc::SIG_SETMASK, &self.old);
@@ -103,6 +146,42 @@ mod tests {
             unsafe { libc::raise(libc::SIGTERM) };
             assert_eq!(signals.take(), Some(libc::SIGTERM));
             assert_eq!(signals.take(), None);
+        })
+        .join()
+        .unwrap();
+    }
+
+    fn is_blocked(signal: i32) -> bool {
+        let mut now = MaybeUninit::uninit();
+        // SAFETY: with no set to apply, this only writes the mask of the calling thread.
+        unsafe {
+            libc::pthread_sigmask(libc::SIG_BLOCK, std::ptr::null(), now.as_mut_ptr());
+            libc::sigismember(now.as_ptr(), signal) == 1
+        }
+    }
+
+    #[test]
+    fn masked_signals_wait_for_the_drop_and_synchronous_ones_do_not() {
+        static CAME: std::sync::atomic::AtomicBool = std::sync::atomic::AtomicBool::new(false);
+        extern "C" fn note(_: i32) {
+            CAME.store(true, std::sync::atomic::Ordering::Relaxed);
+        }
+        let came = || CAME.load(std::sync::atomic::Ordering::Relaxed);
+        std::thread::spawn(move || {
+            // SAFETY: the handler stores a flag; no other test uses this signal.
+            unsafe { libc::signal(libc::SIGUSR2, note as *const () as libc::sighandler_t) };
+            let before = is_blocked(libc::SIGTERM);
+            {
+                let _masked = mask_all().unwrap();
+                // SAFETY: this thread blocks the signal, so it waits.
+                unsafe { libc::raise(libc::SIGUSR2) };
+                assert!(!came() && is_blocked(libc::SIGTERM) && is_blocked(libc::SIGUSR1));
+                assert!(SYNCHRONOUS.iter().all(|signal| !is_blocked(*signal)));
+                drop(mask_all().unwrap());
+                assert!(!came(), "the outer one still holds");
+            }
+            assert!(came());
+            assert_eq!(is_blocked(libc::SIGTERM), before);
         })
         .join()
         .unwrap();

@@ -169,62 +169,97 @@ impl Store {
         &self,
         cpu: usize,
         index: PageIndex,
-        mut guard: SlotGuard,
+        guard: SlotGuard,
         page: &mut Page,
     ) -> Result<(), StoreError> {
         let mut compressed = [MaybeUninit::uninit(); PAGE_SIZE];
+        match self.take_out(guard, &mut compressed, page) {
+            Held::Empty => page.fill(0),
+            Held::SameFilled(fill_word) => fill(page, fill_word),
+            Held::Raw => {}
+            Held::Folded(bytes) => {
+                self.expand(cpu, bytes, page).map_err(|source| StoreError::Corrupt { index, source })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies out what a slot has in memory, and unlocks it: nothing else is done under the lock.
+    pub(crate) fn take_out<'a>(
+        &self,
+        mut guard: SlotGuard,
+        compressed: &'a mut [MaybeUninit<u8>; PAGE_SIZE],
+        page: &mut Page,
+    ) -> Held<'a> {
         if let Some(parking) = &self.parking {
             guard.touch(parking.clock.now());
         }
-        let (handle, len) = match guard.content() {
+        match guard.content() {
             // A store without a backing has no parked pages.
-            Content::Empty | Content::Parked(_) => {
-                drop(guard);
-                page.fill(0);
-                return Ok(());
-            }
-            Content::SameFilled(fill_word) => {
-                drop(guard);
-                fill(page, fill_word);
-                return Ok(());
-            }
+            Content::Empty | Content::Parked(_) => Held::Empty,
+            Content::SameFilled(fill_word) => Held::SameFilled(fill_word),
             Content::Raw { handle } => {
-                // SAFETY: MaybeUninit<u8> has u8's layout, and `copy_out` only ever writes
-                // initialised bytes.
-                let page = unsafe { &mut *std::ptr::from_mut(page).cast::<[MaybeUninit<u8>; PAGE_SIZE]>() };
                 // SAFETY: the slot is locked and holds the handle: nobody frees it, and `relocate`
                 // refuses to move it. A raw object has PAGE_SIZE bytes.
-                unsafe { self.pool.copy_out(Handle::from_bits(handle), page) };
-                return Ok(());
+                unsafe { self.pool.copy_out(Handle::from_bits(handle), uninit(page)) };
+                Held::Raw
             }
-            Content::Folded { handle, len_bytes, .. } => (handle, usize::from(len_bytes)),
-        };
-        // SAFETY: as for raw pages; the slot's length is that of the object.
-        let bytes = unsafe { self.pool.copy_out(Handle::from_bits(handle), &mut compressed[..len]) };
-        drop(guard);
-        self.expand(cpu, bytes, page).map_err(|source| StoreError::Corrupt { index, source })
+            Content::Folded { handle, len_bytes, .. } => {
+                let compressed = &mut compressed[..usize::from(len_bytes)];
+                // SAFETY: as for raw pages; the slot's length is that of the object.
+                Held::Folded(unsafe { self.pool.copy_out(Handle::from_bits(handle), compressed) })
+            }
+        }
+    }
+
+    /// The page that these bytes of an object or a record stand for, with a stream of this CPU.
+    pub(crate) fn expand(&self, cpu: usize, bytes: &[u8], page: &mut Page) -> Result<(), CodecError> {
+        self.expand_with(|bytes, page| self.streams.get(cpu).stream.decompress(bytes, page), bytes, page)
     }
 
     /// The page that these bytes of an object or a record stand for: as they are, or decompressed.
-    pub(crate) fn expand(&self, cpu: usize, bytes: &[u8], page: &mut Page) -> Result<(), CodecError> {
+    pub(crate) fn expand_with(
+        &self,
+        decompress: impl FnOnce(&[u8], &mut Page) -> Result<usize, CodecError>,
+        bytes: &[u8],
+        page: &mut Page,
+    ) -> Result<(), CodecError> {
         if let Ok(whole) = <&Page>::try_from(bytes) {
             page.copy_from_slice(whole);
             return Ok(());
         }
-        match self.streams.get(cpu).stream.decompress(bytes, page)? {
+        match decompress(bytes, page)? {
             PAGE_SIZE => Ok(()),
             _ => Err(CodecError::Corrupt { codec: self.codec.name(), src_len_bytes: bytes.len() }),
         }
     }
 }
 
+/// What was copied out of a slot.
+pub(crate) enum Held<'a> {
+    /// Nothing: the page is zeroes.
+    Empty,
+    /// The word that the page repeats.
+    SameFilled(u64),
+    /// The page, which was written where it was wanted.
+    Raw,
+    /// Compressed bytes, to be expanded.
+    Folded(&'a [u8]),
+}
+
+/// Initialised bytes as a destination that need not be.
+pub(crate) fn uninit(bytes: &mut [u8]) -> &mut [MaybeUninit<u8>] {
+    // SAFETY: MaybeUninit<u8> has u8's layout, and `copy_out`, for which this is, only ever writes
+    // initialised bytes.
+    unsafe { &mut *(std::ptr::from_mut(bytes) as *mut [MaybeUninit<u8>]) }
+}
+
 /// Fills a page with a word in memory order.
-fn fill(page: &mut Page, fill_word: u64) {
+pub fn fill(page: &mut Page, fill_word: u64) {
     if fill_word == 0 {
         page.fill(0);
         return;
     }
-    for bytes in page.as_chunks_mut::<8>().0 {
-        *bytes = fill_word.to_ne_bytes();
-    }
+    // Compiles to the widest stores there are.
+    page.as_chunks_mut::<8>().0.fill(fill_word.to_ne_bytes());
 }

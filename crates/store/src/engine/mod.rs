@@ -6,6 +6,7 @@ mod counters;
 mod error;
 mod fold;
 mod io;
+mod load;
 mod stats;
 mod store;
 mod table;
@@ -13,6 +14,9 @@ mod table;
 pub(crate) use clock::Clock;
 pub use config::{MemLimit, StoreConfig};
 pub use error::StoreError;
+pub use fold::fill;
+pub(crate) use fold::uninit;
+pub use load::{LoadError, Loaded, Loader};
 pub use stats::{IoStat, MemoryStats, MmStat, Stats};
 pub use store::Store;
 

@@ -97,6 +97,17 @@ impl Store {
         self.pool.source().arena().set_limit(limit.bytes());
     }
 
+    /// The limit on what objects may take, bytes; `u64::MAX` is none. Locks nothing.
+    pub fn mem_limit_bytes(&self) -> u64 {
+        self.pool.source().arena().limit_bytes()
+    }
+
+    /// Bytes of memory that objects take, gaps included: what the limit is checked against, and `mem_used_total` of
+    /// [`Store::stats`]. Locks nothing.
+    pub fn held_bytes(&self) -> u64 {
+        self.pool.source().arena().in_use_bytes()
+    }
+
     /// Whether pages that repeat one word are kept as that word.
     pub fn same_filled_enabled(&self) -> bool {
         self.same_filled.load(Relaxed)

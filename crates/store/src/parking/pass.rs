@@ -5,7 +5,7 @@
 //! they come. Whatever ends the pass, what was submitted is completed, and every mark,
 //! charge and place that did not lead to a parked page is given back.
 
-use crate::engine::Store;
+use crate::engine::{Store, uninit};
 use crate::parking::control::Control;
 use crate::parking::log::Head;
 use crate::parking::packer::{NoRoom, Packed, Packer, Room};
@@ -273,11 +273,4 @@ impl<'a> Pass<'a> {
             self.complete(1);
         }
     }
-}
-
-/// Initialised bytes as a destination that need not be.
-fn uninit(bytes: &mut [u8]) -> &mut [MaybeUninit<u8>] {
-    // SAFETY: MaybeUninit<u8> has u8's layout, and `copy_out`, for which this is, only ever writes
-    // initialised bytes.
-    unsafe { &mut *(std::ptr::from_mut(bytes) as *mut [MaybeUninit<u8>]) }
 }

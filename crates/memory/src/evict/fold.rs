@@ -1,0 +1,143 @@
+//! From a frame to the store.
+//!
+//! The oldest tray of the queue is gone through, frame by frame. A page that still waits is compared with its copy
+//! in the store, by its hash, and dropped if they are equal; else it is written to the store. If the store refuses
+//! it, it is brought back and stays resident. Only here is it known what the page was: a scan before it was moved
+//! out could have missed a write.
+
+use super::Evictor;
+use super::sweep::drop_old_copy;
+use crate::counters::Counter;
+use crate::page::{Folded, Frame, Refused};
+use crate::pager::Pager;
+use crate::staging::Tray;
+use crate::table::PageHash;
+use pagefold_page::{PAGE_SIZE, Page, PageIndex};
+use pagefold_store::StoreError;
+use std::time::Instant;
+
+/// Pages looked at for copies to drop, when the pool is full.
+const COPIES_LOOKED_FOR: u64 = 4096;
+
+impl Evictor {
+    /// Folds what waits in a tray, and gives its memory up. False if the store refused all of it.
+    pub(super) fn fold_tray(&mut self, tray: Tray) -> bool {
+        let pager = &*self.pager;
+        let filled = pager.staging.filled(&tray);
+        let mut refused = 0;
+        for at in 0..filled {
+            let (frame, page) = (pager.staging.frame(&tray, at), pager.staging.page(&tray, at));
+            refused += usize::from(!fold_frame(pager, page, frame));
+        }
+        pager.release(tray);
+        refused == 0 || refused < filled
+    }
+}
+
+/// Folds the page that waits in a frame, if it still does. False if it was refused.
+fn fold_frame(pager: &Pager, page: PageIndex, frame: Frame) -> bool {
+    let word = pager.word(page);
+    if !word.begin_fold(frame) {
+        // It was touched or dropped. Whoever brings it back may not be through yet.
+        word.await_frame(frame);
+        return true;
+    }
+    if store_page(pager, page, frame) {
+        match word.finish_fold(frame) {
+            Folded::Yes => {
+                pager.table.remove_live(page);
+                pager.table.add_folded(1);
+            }
+            Folded::Returned => word.await_frame(frame),
+        }
+        return true;
+    }
+    match word.refuse_fold(frame) {
+        Refused::BringBack => {
+            pager.bring_back(page, frame, false);
+            word.finish_refusal();
+            pager.wake(page);
+        }
+        Refused::Returned => word.await_frame(frame),
+    }
+    false
+}
+
+/// Has the store keep the page that is in a frame. False if it refuses.
+fn store_page(pager: &Pager, page: PageIndex, frame: Frame) -> bool {
+    let began = pager.measures.then(Instant::now);
+    // SAFETY: the frame has memory and keeps it, and nobody writes to it: the page is being folded by this thread,
+    // so that who touches it copies from the frame.
+    let bytes = unsafe { &*pager.staging.address(frame).cast::<Page>() };
+    let hash = pager.hash(bytes);
+    if pager.word(page).has_copy() && pager.table.hash(page) == hash {
+        pager.counters.add(Counter::CleanPages, 1);
+        return true;
+    }
+    if !write(pager, page, bytes) {
+        return false;
+    }
+    pager.table.set_hash(page, hash);
+    pager.counters.add(Counter::FoldedPages, 1);
+    if let Some(began) = began {
+        let ns = began.elapsed().as_nanos() as u64;
+        let is_same_filled = pagefold_codec::same_filled(bytes).is_some();
+        let counter = if is_same_filled { Counter::SameFilledStoreNs } else { Counter::StoreNs };
+        pager.counters.add(counter, ns);
+        pager.counters.add(Counter::SameFilledStored, is_same_filled.into());
+    }
+    true
+}
+
+/// Writes to the store, within the pool's limit.
+fn write(pager: &Pager, page: PageIndex, bytes: &Page) -> bool {
+    if !has_room(pager) {
+        pager.counters.add(Counter::RejectReclaimFail, 1);
+        return false;
+    }
+    let counter = match pager.store.write(page.0 * PAGE_SIZE as u64, bytes) {
+        Ok(()) => return true,
+        Err(StoreError::NoMemory { .. }) => {
+            if pager.limit.reach() {
+                pager.counters.add(Counter::PoolLimitHit, 1);
+            }
+            Counter::RejectAllocFail
+        }
+        Err(_) => Counter::RejectCompressFail,
+    };
+    pager.counters.add(counter, 1);
+    false
+}
+
+/// Whether the pool accepts pages. At its limit, copies of resident pages go first; with a backing, the store
+/// itself waits for room.
+fn has_room(pager: &Pager) -> bool {
+    let accepts = || pager.limit.accepts(pager.store.held_bytes());
+    if accepts() || pager.store.parking().is_some() {
+        return true;
+    }
+    if pager.limit.reach() {
+        pager.counters.add(Counter::PoolLimitHit, 1);
+    }
+    pager.drop_copies();
+    accepts()
+}
+
+impl Pager {
+    /// What tells whether a page is what was folded: XXH3, with a seed of the region's own, so that pages which
+    /// are taken for each other cannot be prepared.
+    fn hash(&self, page: &Page) -> PageHash {
+        PageHash(twox_hash::XxHash3_128::oneshot_with_seed(self.seed, page))
+    }
+
+    /// Drops copies of resident pages among the next few pages of the range.
+    fn drop_copies(&self) {
+        let count = self.table.page_count().0;
+        for _ in 0..COPIES_LOOKED_FOR.min(count) {
+            let page = self.next_copy();
+            if self.word(page).has_copy() {
+                drop_old_copy(self, page);
+            }
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! The clock's hand: which resident pages are cold.
+//!
+//! The range is looked at stretch by stretch, in order of address, so that pages that were brought in together
+//! go together, many with one system call. A page is passed over while it has chances left; it loses one at each
+//! visit, and gains some by being touched in the staging area (see `page`). Where the kernel tells which pages
+//! were written since the last visit (asynchronous write-protection), that is a chance too, and a page's old copy
+//! in the store is dropped then, because it is of no more use.
+
+use super::Hand;
+use crate::counters::Counter;
+use crate::page::{Effort, Visit};
+use crate::pager::Pager;
+use crate::table::STRETCH_PAGES;
+use pagefold_page::{PAGE_SIZE, PageIndex};
+use pagefold_sys::SysError;
+use pagefold_sys::pagemap::{Pagemap, Run};
+use std::sync::Arc;
+
+/// A bit for each page of a stretch.
+const BITMAP_WORDS: usize = STRETCH_PAGES as usize / 64;
+/// Runs of written pages asked for at once.
+const RUNS: usize = 256;
+/// Rounds of the hand after which pages that are not cold do, if fewer were found.
+const ROUNDS_COLD: u64 = 2;
+
+/// One thread's part of the hand's way.
+pub(super) struct Sweep {
+    hand: Arc<Hand>,
+    pagemap: Option<Pagemap>,
+    /// The next page, and the end of the stretch.
+    next: u64,
+    end: u64,
+    written: [u64; BITMAP_WORDS],
+    runs: Box<[Run]>,
+}
+
+impl Sweep {
+    pub(super) fn new(hand: Arc<Hand>, tells_writes: bool) -> Result<Self, SysError> {
+        let pagemap = if tells_writes { Some(Pagemap::open()?) } else { None };
+        let runs = vec![Run::default(); RUNS].into();
+        Ok(Sweep { hand, pagemap, next: 0, end: 0, written: [0; BITMAP_WORDS], runs })
+    }
+
+    /// Takes pages, up to as many as `pages` has room for. Returns how many, sorted.
+    pub(super) fn take(&mut self, pager: &Pager, pages: &mut [PageIndex], effort: Effort) -> usize {
+        let rounds = if effort == Effort::Cold { ROUNDS_COLD } else { 1 };
+        let looks = pager.table.stretch_count() * rounds;
+        let (mut looked_at, mut found) = (0, 0);
+        while found < pages.len() {
+            if self.next == self.end {
+                // What was found so far goes first: somebody may be waiting for it.
+                if looked_at > looks || found > pages.len() / 2 {
+                    break;
+                }
+                looked_at += self.next_stretch(pager);
+                continue;
+            }
+            let page = PageIndex(self.next);
+            self.next += 1;
+            if self.visit(pager, page, effort) {
+                pages[found] = page;
+                found += 1;
+            }
+        }
+        pages[..found].sort_unstable();
+        found
+    }
+
+    /// Goes on to the next stretch that has pages, at most one round. Returns how many were looked at.
+    fn next_stretch(&mut self, pager: &Pager) -> u64 {
+        let stretches = pager.table.stretch_count();
+        for looked_at in 1..=stretches {
+            let stretch = self.hand.advance() % stretches;
+            if pager.table.has_live(stretch) {
+                self.next = stretch * STRETCH_PAGES;
+                self.end = (self.next + STRETCH_PAGES).min(pager.table.page_count().0);
+                self.look_for_writes(pager);
+                return looked_at;
+            }
+        }
+        stretches
+    }
+
+    /// Notes which pages of the stretch were written since they were last looked at, and protects them anew.
+    fn look_for_writes(&mut self, pager: &Pager) {
+        self.written = [0; BITMAP_WORDS];
+        let Some(pagemap) = &self.pagemap else { return };
+        let base = pager.address(PageIndex(self.next));
+        let len_bytes = (self.end - self.next) as usize * PAGE_SIZE;
+        let mut at = 0;
+        while at < len_bytes {
+            // An error (the range is going) means that nothing is known of writes.
+            let Ok(scan) = pagemap.written(base + at, len_bytes - at, true, &mut self.runs) else { return };
+            for run in &self.runs[..scan.runs] {
+                let first = (run.start() - base) / PAGE_SIZE;
+                (first..first + run.len_bytes() / PAGE_SIZE).for_each(|i| self.written[i / 64] |= 1 << (i % 64));
+            }
+            let walked = scan.end.saturating_sub(base);
+            if walked <= at {
+                return;
+            }
+            at = walked;
+        }
+    }
+
+    fn visit(&self, pager: &Pager, page: PageIndex, effort: Effort) -> bool {
+        let i = (page.0 % STRETCH_PAGES) as usize;
+        let is_written = self.written[i / 64] >> (i % 64) & 1 == 1;
+        let word = pager.word(page);
+        match word.visit(is_written, effort) {
+            Visit::Taken => true,
+            Visit::Kept => {
+                if is_written && word.has_copy() {
+                    drop_old_copy(pager, page);
+                }
+                false
+            }
+            Visit::NotFree => false,
+        }
+    }
+}
+
+/// Drops the store's copy of a resident page. If it was of use still, the page is merely folded again.
+pub(super) fn drop_old_copy(pager: &Pager, page: PageIndex) {
+    let word = pager.word(page);
+    if !word.take() {
+        return;
+    }
+    if word.has_copy() {
+        pager.drop_copy(page);
+        pager.counters.add(Counter::CopiesDropped, 1);
+    }
+    word.put_back_dirty();
+    pager.wake(page);
+}

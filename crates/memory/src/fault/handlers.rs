@@ -1,0 +1,82 @@
+//! Threads that serve faults of a region, system calls' too.
+//!
+//! Each waits for messages on the context's descriptor, takes a few at once, and serves them. The kernel holds the
+//! thread that made a fault until its page is put into the range, or it is woken to try again.
+
+use crate::pager::{Pager, Served};
+use pagefold_page::PAGE_SIZE;
+use pagefold_sys::uffd::Fault;
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+/// Faults taken at once.
+const BATCH: usize = 16;
+
+/// The threads; ended and waited for when dropped.
+pub(crate) struct Handlers {
+    stop: Arc<OwnedFd>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Handlers {
+    /// Starts `count` threads.
+    pub(crate) fn start(pager: &Arc<Pager>, count: usize) -> io::Result<Self> {
+        let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC)?);
+        let mut handlers = Handlers { stop, threads: Vec::new() };
+        for _ in 0..count.max(1) {
+            let (pager, stop) = (pager.clone(), handlers.stop.clone());
+            let thread = std::thread::Builder::new().name("pagefold-fault".into());
+            handlers.threads.push(thread.spawn(move || run(&pager, &stop))?);
+        }
+        Ok(handlers)
+    }
+}
+
+impl Drop for Handlers {
+    fn drop(&mut self) {
+        // The counter cannot be full: this is the only write to it.
+        let _ = rustix::io::write(&*self.stop, &1_u64.to_ne_bytes());
+        for thread in self.threads.drain(..) {
+            // A panic in it has been reported by the panic hook.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn run(pager: &Pager, stop: &OwnedFd) {
+    // Signals are for the program's own threads.
+    let _masked = pagefold_sys::signal::mask_all();
+    let mut faults = [Fault::default(); BATCH];
+    loop {
+        let descriptor = pager.uffd.as_fd();
+        let mut polled = [PollFd::new(&descriptor, PollFlags::IN), PollFd::new(stop, PollFlags::IN)];
+        if poll(&mut polled, None).is_err() {
+            continue;
+        }
+        if !polled[1].revents().is_empty() {
+            return;
+        }
+        // Another thread may have taken them: then there are none.
+        let count = pager.uffd.read_faults(&mut faults).unwrap_or(0);
+        for fault in &faults[..count] {
+            serve(pager, fault);
+        }
+    }
+}
+
+fn serve(pager: &Pager, fault: &Fault) {
+    match pager.page_at(fault.address) {
+        Some(page) => {
+            if pager.serve(page, fault.is_write) == Served::Failed {
+                pager.poison(page);
+            }
+        }
+        None => {
+            pager.serve_staging(fault.address);
+            let _ = pager.uffd.wake(fault.address / PAGE_SIZE * PAGE_SIZE, PAGE_SIZE);
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! How full the pool may be: zswap's two marks.
+//!
+//! When the most is reached, pages are refused until no more than the accept threshold is in use; between the two
+//! it depends on which was passed last. A refused page stays resident.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicU8, Ordering::Relaxed};
+
+/// The two marks, and on which side of them the pool is.
+pub(crate) struct PoolLimit {
+    max_bytes: AtomicU64,
+    accept_percent: AtomicU8,
+    is_full: AtomicBool,
+}
+
+impl PoolLimit {
+    pub(crate) fn new(max_bytes: u64, accept_percent: u8) -> Self {
+        PoolLimit {
+            max_bytes: AtomicU64::new(max_bytes),
+            accept_percent: AtomicU8::new(accept_percent.clamp(1, 100)),
+            is_full: AtomicBool::new(false),
+        }
+    }
+
+    pub(crate) fn max_bytes(&self) -> u64 {
+        self.max_bytes.load(Relaxed)
+    }
+
+    pub(crate) fn set(&self, max_bytes: u64, accept_percent: u8) {
+        self.max_bytes.store(max_bytes, Relaxed);
+        self.accept_percent.store(accept_percent.clamp(1, 100), Relaxed);
+    }
+
+    /// Whether a page may be stored now, so many bytes being in use.
+    pub(crate) fn accepts(&self, used_bytes: u64) -> bool {
+        let max = u128::from(self.max_bytes());
+        if u128::from(used_bytes) >= max {
+            return false;
+        }
+        if !self.is_full.load(Relaxed) {
+            return true;
+        }
+        let accept = max * u128::from(self.accept_percent.load(Relaxed)) / 100;
+        let accepts = u128::from(used_bytes) <= accept;
+        if accepts {
+            self.is_full.store(false, Relaxed);
+        }
+        accepts
+    }
+
+    /// The most was reached. True if it was not before.
+    pub(crate) fn reach(&self) -> bool {
+        !self.is_full.swap(true, Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_are_refused_from_the_most_to_the_threshold() {
+        let limit = PoolLimit::new(1000, 90);
+        assert!(limit.accepts(999));
+        assert!(!limit.accepts(1000));
+        assert!(limit.reach() && !limit.reach());
+        assert!(!limit.accepts(950));
+        assert!(limit.accepts(900));
+        assert!(limit.accepts(950));
+    }
+
+    #[test]
+    fn a_threshold_of_100_has_no_memory() {
+        let limit = PoolLimit::new(1000, 100);
+        assert!(!limit.accepts(1000));
+        limit.reach();
+        assert!(limit.accepts(999));
+    }
+}

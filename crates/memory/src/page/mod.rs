@@ -1,0 +1,391 @@
+//! The state of one page of a region: a word of four bytes, and the transitions between its states.
+//!
+//! | state | where the bytes are | mapped in the region |
+//! |---|---|---|
+//! | untouched | nowhere: the page is zero | no |
+//! | resident | in the region; *clean* while the store has a copy of what was loaded, else *dirty* | yes |
+//! | taken | in the region, or nowhere any more: one thread is moving it out or dropping it | either |
+//! | staged | in a frame of the staging area | no |
+//! | returning | in a frame; a thread that touched the page is bringing it back from there | no |
+//! | loading | in the store, or nowhere yet; a thread that touched the page is bringing it in | no |
+//! | folded | in the store | no |
+//!
+//! Beside the state, *folding* says that a thread is writing the page to the store from its frame: the page may be
+//! brought back meanwhile, but not moved out again nor dropped, so that an old version never overtakes a new
+//! one. Taken, returning and loading pages belong to the thread that made them so; everybody else waits on the
+//! word. A state changes only through the functions of [`PageWord`], each named for its transition.
+//!
+//! *Clean* is a claim about the store, not about the page: whether the page still equals its copy is known only
+//! once it has been moved out, by its hash (see `evict`).
+//!
+//! A word with all bits zero is an untouched page, so zeroed memory is a table of untouched pages.
+
+mod word;
+
+use crate::sync::{AtomicU32, Ordering, wait, wake};
+use word::Word;
+pub use word::{Frame, PINS_MAX, State};
+
+/// The state of one page.
+#[derive(Debug)]
+#[repr(transparent)]
+pub struct PageWord(AtomicU32);
+
+/// What a thread that touched a page is to do about it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Touch {
+    /// Nothing that the word knows of: the page is resident.
+    There,
+    /// The page is now loading, by the caller: give it zeroes.
+    Zero,
+    /// The page is now loading, by the caller: bring it from the store.
+    Load,
+    /// The page is now returning, by the caller: bring it from this frame.
+    Return {
+        /// Where the page's bytes are.
+        frame: Frame,
+        /// Another thread is reading the frame, which must keep its memory.
+        is_folding: bool,
+    },
+    /// Another thread is at it: wait, then look again.
+    Busy(Seen),
+}
+
+/// What a word was, to be waited for to change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Seen(u32);
+
+/// What became of a page that was being folded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Folded {
+    /// It is folded; its frame is free.
+    Yes,
+    /// It was brought back meanwhile; its frame is free as soon as [`PageWord::await_frame`] says so.
+    Returned,
+}
+
+/// What is looked for by who moves pages out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Effort {
+    /// Pages that have used up their chances.
+    Cold,
+    /// Any page that nobody pins.
+    Any,
+}
+
+/// Heat beyond which a page that is touched in staging gets no hotter.
+const HEAT_MAX: u32 = 3;
+
+impl PageWord {
+    /// An untouched page.
+    pub fn new() -> Self {
+        PageWord(AtomicU32::new(0))
+    }
+
+    fn load(&self) -> Word {
+        Word(self.0.load(Ordering::Acquire))
+    }
+
+    /// Changes the word if `next` has an answer, and wakes who waits for it. Returns what it was.
+    fn change(&self, next: impl Fn(Word) -> Option<Word>) -> Result<Word, Word> {
+        let mut seen = self.load();
+        loop {
+            let Some(new) = next(seen) else { return Err(seen) };
+            let new = new.unwaited();
+            let set = self.0.compare_exchange_weak(seen.0, new.0, Ordering::AcqRel, Ordering::Acquire);
+            match set {
+                Ok(_) => {
+                    if seen.is_waited() {
+                        wake(&self.0, u32::MAX);
+                    }
+                    return Ok(seen);
+                }
+                Err(now) => seen = Word(now),
+            }
+        }
+    }
+
+    /// A transition that its caller alone can make, because the page is its own.
+    fn must(&self, next: impl Fn(Word) -> Word) -> Word {
+        match self.change(|word| Some(next(word))) {
+            Ok(old) | Err(old) => old,
+        }
+    }
+
+    /// The state at this moment.
+    pub fn state(&self) -> State {
+        self.load().state()
+    }
+
+    /// Whether the store has a copy of the page, perhaps of an older version.
+    pub fn has_copy(&self) -> bool {
+        self.load().has(Word::COPY)
+    }
+
+    /// Sleeps until the word is not what was seen. May return early.
+    pub fn wait(&self, seen: Seen) {
+        let seen = Word(seen.0);
+        let marked = seen.waited();
+        let set = self.0.compare_exchange(seen.0, marked.0, Ordering::AcqRel, Ordering::Acquire);
+        if set.is_ok() || seen.is_waited() {
+            wait(&self.0, marked.0);
+        }
+    }
+
+    /// Transition: untouched or folded to loading, staged to returning; by who touched the page.
+    pub fn touch(&self) -> Touch {
+        let taken = self.change(|word| match word.state() {
+            State::Untouched | State::Folded => Some(word.with_state(State::Loading)),
+            State::Staged => Some(word.with_state(State::Returning)),
+            _ => None,
+        });
+        match taken {
+            Ok(old) => match old.state() {
+                State::Untouched => Touch::Zero,
+                State::Folded => Touch::Load,
+                _ => Touch::Return { frame: old.frame(), is_folding: old.has(Word::FOLDING) },
+            },
+            Err(word) if word.state() == State::Resident => Touch::There,
+            Err(word) => Touch::Busy(Seen(word.0)),
+        }
+    }
+
+    /// Transition: folded or untouched to loading, for a neighbour. `None` if the page is neither.
+    pub fn touch_ahead(&self) -> Option<Touch> {
+        let old = self.change(|word| match word.state() {
+            State::Untouched | State::Folded => Some(word.with_state(State::Loading)),
+            _ => None,
+        });
+        let old = old.ok()?;
+        Some(if old.state() == State::Untouched { Touch::Zero } else { Touch::Load })
+    }
+
+    /// Transition: loading to resident. Clean if it came from the store.
+    pub fn finish_load(&self) {
+        self.must(|word| word.with_state(State::Resident).with(Word::NEW).with_payload(0));
+    }
+
+    /// Transition: loading back to what it was, because nothing could be brought in.
+    pub fn abandon_load(&self) {
+        self.must(|word| {
+            word.with_state(if word.has(Word::COPY) { State::Folded } else { State::Untouched })
+        });
+    }
+
+    /// Transition: returning to resident. The page was wanted again soon, so it is hotter than before.
+    pub fn finish_return(&self) {
+        self.must(|word| {
+            let heat = (word.heat() + 1).min(HEAT_MAX);
+            let word = word.with_state(State::Resident).with_payload(0);
+            word.with_heat(heat).with_chances((1 << heat) - 1)
+        });
+    }
+
+    /// Transition: returning to resident, by who moved it out and could not fold it. It is left alone for a while.
+    pub fn finish_refusal(&self) {
+        self.must(|word| word.with_state(State::Resident).with_payload(0).with_chances(Word::CHANCES_MAX));
+    }
+
+    /// Transition: returning back to staged, because it could not be brought in.
+    pub fn abandon_return(&self) {
+        self.must(|word| word.with_state(State::Staged));
+    }
+
+    /// Transition: resident to loading, to look whether it really is there. False if it is not resident.
+    pub fn begin_recheck(&self) -> bool {
+        self.change(|word| (word.state() == State::Resident).then(|| word.with_state(State::Loading))).is_ok()
+    }
+
+    /// Transition: loading, by [`PageWord::begin_recheck`], back to resident.
+    pub fn end_recheck(&self) {
+        self.must(|word| word.with_state(State::Resident));
+    }
+
+    /// Looks at a resident page as the clock's hand does. Transition: resident to taken, if it is cold (or any
+    /// will do) and free to be taken; else one of its chances is used up.
+    ///
+    /// `is_written` says that it was written since the hand was here last. That is a chance of its own, and does
+    /// not count for a page that the hand has not seen before, which was written when it came.
+    pub fn visit(&self, is_written: bool, effort: Effort) -> Visit {
+        let old = self.change(|word| {
+            if !word.is_free_to_take() {
+                return None;
+            }
+            if effort == Effort::Any {
+                return Some(word.with_state(State::Taken));
+            }
+            Some(if word.has(Word::NEW) {
+                word.without(Word::NEW)
+            } else if is_written {
+                word.with_chances(word.chances().max(1))
+            } else if word.chances() > 0 {
+                word.with_chances(word.chances() - 1)
+            } else {
+                word.with_state(State::Taken)
+            })
+        });
+        let Ok(old) = old else { return Visit::NotFree };
+        let is_cold = !old.has(Word::NEW) && !is_written && old.chances() == 0;
+        match is_cold || effort == Effort::Any {
+            true => Visit::Taken,
+            false => Visit::Kept,
+        }
+    }
+
+    /// Transition: resident and free to taken, whatever its chances.
+    pub fn take(&self) -> bool {
+        self.change(|word| word.is_free_to_take().then(|| word.with_state(State::Taken))).is_ok()
+    }
+
+    /// Transition: taken back to resident, untouched meanwhile.
+    pub fn put_back(&self) {
+        self.must(|word| word.with_state(State::Resident));
+    }
+
+    /// Transition: taken back to resident, because it cannot be moved. It is left alone for a while.
+    pub fn put_back_busy(&self) {
+        self.must(|word| word.with_state(State::Resident).with_chances(Word::CHANCES_MAX));
+    }
+
+    /// Transition: taken, its copy dropped by the caller, to resident dirty.
+    pub fn put_back_dirty(&self) {
+        self.must(|word| word.with_state(State::Resident).without(Word::COPY));
+    }
+
+    /// Transition: taken to staged. Its bytes are in the frame, and the region has them no more.
+    pub fn stage(&self, frame: Frame) {
+        self.must(|word| word.with_state(State::Staged).with_frame(frame));
+    }
+
+    /// A staged page in this frame is to be written to the store, by the caller alone. False if it is not there.
+    pub fn begin_fold(&self, frame: Frame) -> bool {
+        self.change(|word| word.is_staged_in(frame).then(|| word.with(Word::FOLDING))).is_ok()
+    }
+
+    /// Transition: staged and folding to folded, the store having the page; or folding ends, the page having been
+    /// brought back meanwhile, and it is clean.
+    pub fn finish_fold(&self, frame: Frame) -> Folded {
+        let old = self.must(|word| {
+            let word = word.without(Word::FOLDING).with(Word::COPY);
+            match word.is_staged_in(frame) {
+                true => {
+                    word.with_state(State::Folded).with_payload(0).with_heat(0).with_chances(0)
+                }
+                false => word,
+            }
+        });
+        if old.is_staged_in(frame) { Folded::Yes } else { Folded::Returned }
+    }
+
+    /// Transition: staged and folding to returning, by who could not fold it and brings it back. `Returned` if somebody
+    /// else did; in both cases folding ends.
+    pub fn refuse_fold(&self, frame: Frame) -> Refused {
+        let old = self.must(|word| {
+            let word = word.without(Word::FOLDING);
+            if word.is_staged_in(frame) { word.with_state(State::Returning) } else { word }
+        });
+        if old.is_staged_in(frame) { Refused::BringBack } else { Refused::Returned }
+    }
+
+    /// Waits until nobody brings the page back from this frame.
+    pub fn await_frame(&self, frame: Frame) {
+        loop {
+            let word = self.load();
+            if word.state() != State::Returning || word.frame() != frame {
+                return;
+            }
+            self.wait(Seen(word.0));
+        }
+    }
+
+    /// Transition: any settled state to taken, for dropping. Says what it was.
+    pub fn take_to_drop(&self) -> Drop {
+        let old = self.change(|word| match word.state() {
+            _ if word.has(Word::FOLDING) => None,
+            State::Resident if word.pins() == 0 => Some(word.with_state(State::Taken)),
+            State::Staged | State::Folded => Some(word.with_state(State::Taken)),
+            _ => None,
+        });
+        match old {
+            Ok(old) => Drop::Taken { was: old.state(), has_copy: old.has(Word::COPY) },
+            Err(word) => match word.state() {
+                State::Untouched => Drop::Nothing,
+                State::Resident if word.pins() > 0 => Drop::Pinned,
+                _ => Drop::Busy(Seen(word.0)),
+            },
+        }
+    }
+
+    /// Transition: taken, everything of it dropped, to untouched.
+    pub fn finish_drop(&self) {
+        self.must(|word| word.only_waited());
+    }
+
+    /// Pins a resident page: it is not taken until it is unpinned as often. False if it is not resident, or has
+    /// [`PINS_MAX`] pins.
+    pub fn pin(&self) -> bool {
+        let pin = |word: Word| {
+            let can = word.state() == State::Resident && word.pins() < PINS_MAX;
+            can.then(|| word.with_payload(word.pins() + 1))
+        };
+        self.change(pin).is_ok()
+    }
+
+    /// Pins of a resident page.
+    pub fn pins(&self) -> u32 {
+        let word = self.load();
+        if word.state() == State::Resident { word.pins() } else { 0 }
+    }
+
+    /// Undoes one [`PageWord::pin`].
+    pub fn unpin(&self) {
+        self.must(|word| word.with_payload(word.pins().saturating_sub(1)));
+    }
+}
+
+impl Default for PageWord {
+    fn default() -> Self {
+        PageWord::new()
+    }
+}
+
+/// What the clock's hand did with a page.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Visit {
+    /// It is the caller's now.
+    Taken,
+    /// It has a chance less.
+    Kept,
+    /// It is not resident, or is pinned or being folded.
+    NotFree,
+}
+
+/// What [`PageWord::refuse_fold`] found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Refused {
+    /// The page is returning, by the caller.
+    BringBack,
+    /// Somebody brought it back.
+    Returned,
+}
+
+/// What [`PageWord::take_to_drop`] found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Drop {
+    /// The page is taken, by the caller.
+    Taken {
+        /// What it was.
+        was: State,
+        /// The store has a copy.
+        has_copy: bool,
+    },
+    /// It is untouched: there is nothing to drop.
+    Nothing,
+    /// It is pinned.
+    Pinned,
+    /// Another thread is at it: wait, then try again.
+    Busy(Seen),
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests;

@@ -1,0 +1,144 @@
+//! The bits of a page's word.
+
+/// What a page is; see the table in `page`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub enum State {
+    /// Zero, and never touched since it was made or dropped.
+    Untouched = 0,
+    /// Mapped in the region.
+    Resident = 1,
+    /// Being moved out or dropped.
+    Taken = 2,
+    /// In a frame.
+    Staged = 3,
+    /// Being brought back from a frame.
+    Returning = 4,
+    /// Being brought in.
+    Loading = 5,
+    /// In the store.
+    Folded = 6,
+}
+
+/// A place of one page in the staging area.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Frame(pub u16);
+
+/// The most pins a page can have at once.
+pub const PINS_MAX: u32 = 0xffff;
+
+/// The bits: state 0-2, waited 3, folding 4, copy 5, new 7, heat 8-9, chances 10-12, payload 16-31. The
+/// payload is the frame of a staged or returning page, and the pins of a resident one (also while it is looked at
+/// again, which is a kind of loading).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Word(pub(super) u32);
+
+const STATE_MASK: u32 = 0b111;
+const WAITED: u32 = 1 << 3;
+const HEAT_SHIFT: u32 = 8;
+const HEAT_MASK: u32 = 0b11 << HEAT_SHIFT;
+const CHANCES_SHIFT: u32 = 10;
+const CHANCES_MASK: u32 = 0b111 << CHANCES_SHIFT;
+const PAYLOAD_SHIFT: u32 = 16;
+const PAYLOAD_MASK: u32 = 0xffff << PAYLOAD_SHIFT;
+
+impl Word {
+    /// Somebody writes the page to the store.
+    pub(super) const FOLDING: u32 = 1 << 4;
+    /// The store has a copy.
+    pub(super) const COPY: u32 = 1 << 5;
+    /// The clock's hand has not seen it yet.
+    pub(super) const NEW: u32 = 1 << 7;
+    /// The most chances a page has.
+    pub(super) const CHANCES_MAX: u32 = 7;
+
+    pub(super) fn state(self) -> State {
+        match self.0 & STATE_MASK {
+            0 => State::Untouched,
+            1 => State::Resident,
+            2 => State::Taken,
+            3 => State::Staged,
+            4 => State::Returning,
+            5 => State::Loading,
+            _ => State::Folded,
+        }
+    }
+
+    pub(super) fn with_state(self, state: State) -> Self {
+        Word(self.0 & !STATE_MASK | state as u32)
+    }
+
+    pub(super) fn has(self, flag: u32) -> bool {
+        self.0 & flag != 0
+    }
+
+    pub(super) fn with(self, flag: u32) -> Self {
+        Word(self.0 | flag)
+    }
+
+    pub(super) fn without(self, flag: u32) -> Self {
+        Word(self.0 & !flag)
+    }
+
+    pub(super) fn is_waited(self) -> bool {
+        self.has(WAITED)
+    }
+
+    pub(super) fn waited(self) -> Self {
+        self.with(WAITED)
+    }
+
+    pub(super) fn unwaited(self) -> Self {
+        self.without(WAITED)
+    }
+
+    /// Nothing but the mark of who waits: untouched.
+    pub(super) fn only_waited(self) -> Self {
+        Word(self.0 & WAITED)
+    }
+
+    pub(super) fn heat(self) -> u32 {
+        (self.0 & HEAT_MASK) >> HEAT_SHIFT
+    }
+
+    pub(super) fn with_heat(self, heat: u32) -> Self {
+        Word(self.0 & !HEAT_MASK | heat << HEAT_SHIFT & HEAT_MASK)
+    }
+
+    pub(super) fn chances(self) -> u32 {
+        (self.0 & CHANCES_MASK) >> CHANCES_SHIFT
+    }
+
+    pub(super) fn with_chances(self, chances: u32) -> Self {
+        Word(self.0 & !CHANCES_MASK | chances << CHANCES_SHIFT & CHANCES_MASK)
+    }
+
+    fn payload(self) -> u32 {
+        (self.0 & PAYLOAD_MASK) >> PAYLOAD_SHIFT
+    }
+
+    pub(super) fn with_payload(self, payload: u32) -> Self {
+        Word(self.0 & !PAYLOAD_MASK | payload << PAYLOAD_SHIFT)
+    }
+
+    pub(super) fn pins(self) -> u32 {
+        self.payload()
+    }
+
+    pub(super) fn frame(self) -> Frame {
+        Frame(self.payload() as u16)
+    }
+
+    pub(super) fn with_frame(self, frame: Frame) -> Self {
+        self.with_payload(frame.0.into())
+    }
+
+    pub(super) fn is_staged_in(self, frame: Frame) -> bool {
+        self.state() == State::Staged && self.frame() == frame
+    }
+
+    /// Resident, and nobody has a hand on it.
+    pub(super) fn is_free_to_take(self) -> bool {
+        self.state() == State::Resident && self.pins() == 0 && !self.has(Self::FOLDING)
+    }
+}

@@ -1,0 +1,295 @@
+//! A page and its neighbours from the store, into the range.
+//!
+//! The neighbours are those that `ahead` names and that nobody else is at. They take what memory is to be had
+//! without waiting: frames of the stock, into which they are decompressed and which are then moved to the range many at
+//! a time; or new memory, to which the kernel copies them. Only the page that was touched is waited for.
+
+use super::install::Put;
+use super::scratch::{Scratch, ScratchGuard};
+use super::serve::Served;
+use super::Pager;
+use crate::ahead::{WINDOW_MAX, Window};
+use crate::counters::Counter;
+use crate::page::{Frame, Touch};
+use crate::staging::{Tray, longest_run};
+use pagefold_page::{PAGE_SIZE, Page, PageIndex};
+use pagefold_store::{LoadError, Loaded};
+use pagefold_sys::cpu;
+use std::time::Instant;
+
+/// A stock tray is taken for so many pages or more; fewer are copied to new memory, if there is any.
+const MOVED_MIN: usize = 4;
+
+/// Pages that are loading by this thread, in order of address.
+struct Claims {
+    pages: [(PageIndex, Touch); WINDOW_MAX],
+    len: usize,
+    /// The place of the page that was touched.
+    touched: usize,
+}
+
+/// Memory for pages that come in.
+enum Memory {
+    /// Of the kernel's, to be copied to; so many pages were taken.
+    New(usize),
+    /// Frames from this one on, so many.
+    Frames { tray: Tray, first: usize, len: usize },
+}
+
+/// What a page turned out to be.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Bytes,
+    Zero,
+    Failed,
+}
+
+impl Pager {
+    /// Brings in a page that is loading by the caller, with neighbours.
+    pub(super) fn bring_in(&self, page: PageIndex, touch: Touch, is_write: bool) -> Served {
+        let counter = if touch == Touch::Zero { Counter::FaultsZero } else { Counter::FaultsFolded };
+        self.counters.add(counter, 1);
+        let window = if self.neighbours { self.ahead.note(page) } else { Window::ALONE };
+        let mut claims = self.claim(page, touch, window);
+        let Some(memory) = self.memory_for(&mut claims) else {
+            self.word(page).abandon_load();
+            return Served::Again;
+        };
+        let mut scratch = self.scratches.take(cpu::current());
+        let served = self.fill_and_put(&claims, memory, &mut scratch, is_write);
+        self.note_resident();
+        served
+    }
+
+    /// Claims the neighbours that are to be had.
+    fn claim(&self, page: PageIndex, touch: Touch, window: Window) -> Claims {
+        let mut claims = Claims { pages: [(page, touch); WINDOW_MAX], len: 1, touched: 0 };
+        for step in 1..window.pages as i64 {
+            let neighbour = u64::try_from(page.0 as i64 + step * window.stride);
+            let Ok(neighbour) = neighbour.map(PageIndex) else { break };
+            if !self.table.page_count().contains(neighbour) {
+                break;
+            }
+            if let Some(touch) = self.word(neighbour).touch_ahead() {
+                claims.pages[claims.len] = (neighbour, touch);
+                claims.len += 1;
+            }
+        }
+        if window.stride < 0 {
+            claims.pages[..claims.len].reverse();
+            claims.touched = claims.len - 1;
+        }
+        claims
+    }
+
+    /// Memory for the claims, or for as many of them as there is some for; the others are given up. `None` if the
+    /// region is going.
+    fn memory_for(&self, claims: &mut Claims) -> Option<Memory> {
+        let wanted = claims.len;
+        if self.moves() && wanted >= MOVED_MIN && let Some(frames) = self.frames(wanted) {
+            self.shrink(claims, frames.len());
+            return Some(frames);
+        }
+        let mut got = self.left.take(wanted as u32) as usize;
+        if got == 0 && self.moves() && let Some(frames) = self.frames(wanted) {
+            self.shrink(claims, frames.len());
+            return Some(frames);
+        }
+        self.shrink(claims, got.max(1));
+        if got == 0 {
+            got = usize::from(self.await_memory());
+        }
+        (got > 0).then_some(Memory::New(got))
+    }
+
+    fn frames(&self, wanted: usize) -> Option<Memory> {
+        let tray = self.staging.take_stock()?;
+        let (first, len) = longest_run(self.staging.backed(&tray));
+        // From the end, so that what is left of the run is a run.
+        let used = len.min(wanted);
+        Some(Memory::Frames { tray, first: first + len - used, len: used })
+    }
+
+    /// Gives neighbours up until `len` claims are left.
+    fn shrink(&self, claims: &mut Claims, len: usize) {
+        while claims.len > len.max(1) {
+            claims.len -= 1;
+            // The touched page stands at one end: give up at the other.
+            let at = if claims.touched == 0 { claims.len } else { 0 };
+            self.word(claims.pages[at].0).abandon_load();
+            if claims.touched > 0 {
+                claims.pages.copy_within(1..claims.len + 1, 0);
+                claims.touched -= 1;
+            }
+        }
+    }
+
+    fn fill_and_put(
+        &self,
+        claims: &Claims,
+        memory: Memory,
+        scratch: &mut ScratchGuard,
+        is_write: bool,
+    ) -> Served {
+        let pages = &claims.pages[..claims.len];
+        let mut kinds = [Kind::Zero; WINDOW_MAX];
+        for (at, (page, touch)) in pages.iter().enumerate() {
+            let Scratch { loader, pages } = &mut **scratch;
+            let to: &mut Page = match &memory {
+                Memory::New(_) => &mut pages.0[at],
+                Memory::Frames { tray, first, .. } => {
+                    let frame = self.staging.frame(tray, first + at);
+                    // SAFETY: the frame has memory, and its tray is this thread's alone: nobody else refers to it.
+                    unsafe { &mut *self.staging.address(frame).cast::<Page>() }
+                }
+            };
+            let wants_memory = is_write || matches!(memory, Memory::Frames { .. });
+            kinds[at] = match touch {
+                Touch::Load => self.load(*page, loader, to),
+                _ if wants_memory => {
+                    to.fill(0);
+                    Kind::Bytes
+                }
+                _ => Kind::Zero,
+            };
+        }
+        let done = self.put_runs(pages, &kinds, &memory, scratch);
+        self.settle(memory, done);
+        self.ahead.count_brought(claims.len as u64 - 1);
+        if kinds[claims.touched] == Kind::Failed { Served::Failed } else { Served::Again }
+    }
+
+    /// The page's bytes from the store.
+    fn load(&self, page: PageIndex, loader: &mut pagefold_store::Loader, to: &mut Page) -> Kind {
+        let began = self.measures.then(Instant::now);
+        let loaded = self.store.load(page, loader, to);
+        let mut is_same_filled = true;
+        let kind = match loaded {
+            Ok(Loaded::Page) => {
+                is_same_filled = false;
+                Kind::Bytes
+            }
+            Ok(Loaded::Empty | Loaded::SameFilled(0)) => Kind::Zero,
+            Ok(Loaded::SameFilled(word)) => {
+                pagefold_store::fill(to, word);
+                Kind::Bytes
+            }
+            Err(error) => {
+                let counter = match error {
+                    LoadError::ReadBack { .. } => Counter::ReadBackFail,
+                    LoadError::Corrupt { .. } | LoadError::CorruptRecord { .. } => Counter::DecompressFail,
+                };
+                self.counters.add(counter, 1);
+                return Kind::Failed;
+            }
+        };
+        if let Some(began) = began {
+            let ns = began.elapsed().as_nanos() as u64;
+            let counter = if is_same_filled { Counter::SameFilledLoadNs } else { Counter::LoadNs };
+            self.counters.add(counter, ns);
+            self.counters.add(Counter::SameFilledLoaded, is_same_filled.into());
+        }
+        kind
+    }
+
+    /// Puts the pages into the range, run by run, and ends their loading. Returns how many pages of memory were
+    /// used, and which frames.
+    fn put_runs(
+        &self,
+        pages: &[(PageIndex, Touch)],
+        kinds: &[Kind; WINDOW_MAX],
+        memory: &Memory,
+        scratch: &Scratch,
+    ) -> u32 {
+        let mut used = 0;
+        let mut at = 0;
+        while at < pages.len() {
+            let (first, kind) = (pages[at].0, kinds[at]);
+            let follows = |i: usize| pages[i].0.0 == first.0 + (i - at) as u64 && kinds[i] == kind;
+            let len = (at + 1..pages.len()).take_while(|i| follows(*i)).count() + 1;
+            let put = match (kind, memory) {
+                (Kind::Failed, _) => Put::Refused(0, 0),
+                (Kind::Zero, _) => self.zero_in(first, len),
+                (Kind::Bytes, Memory::New(_)) => self.copy_in(first, &scratch.pages.0[at..at + len]),
+                (Kind::Bytes, Memory::Frames { tray, first: frame, .. }) => {
+                    self.move_in(first, self.staging.frame(tray, frame + at), len)
+                }
+            };
+            let (done, taken) = match put {
+                Put::Done => (len, len),
+                // The page was there: madvise and an access brought a zero page.
+                Put::Present(done) => (done, done + 1),
+                Put::Refused(done, _) => (done, done),
+            };
+            for (i, (page, touch)) in pages.iter().enumerate().skip(at).take(done) {
+                if kind == Kind::Bytes && let Memory::Frames { tray, first, .. } = memory {
+                    self.staging.note_moved(self.staging.frame(tray, first + i));
+                }
+                self.finish(*page, *touch);
+            }
+            used += match (kind, memory) {
+                (Kind::Bytes, Memory::Frames { .. }) => 0,
+                _ => done as u32,
+            };
+            at += done;
+            if taken > done {
+                self.finish(pages[at].0, pages[at].1);
+                used += 1;
+                at += 1;
+            } else if put != Put::Done {
+                self.word(pages[at].0).abandon_load();
+                self.wake(pages[at].0);
+                at += 1;
+            }
+        }
+        used
+    }
+
+    /// Ends the loading of a page that is there.
+    fn finish(&self, page: PageIndex, touch: Touch) {
+        self.table.add_live(page);
+        if touch == Touch::Load {
+            self.table.add_folded(-1);
+        }
+        self.word(page).finish_load();
+    }
+
+    /// Gives back what memory was not used, or takes what was used beyond it (zero pages beside frames).
+    fn settle(&self, memory: Memory, used: u32) {
+        match memory {
+            Memory::New(taken) => match (taken as u32).checked_sub(used) {
+                Some(0) => {}
+                Some(rest) => {
+                    self.left.give(rest);
+                    if self.left.is_waited_for() {
+                        self.left.tell();
+                    }
+                }
+                None => self.left.overdraw(used - taken as u32),
+            },
+            Memory::Frames { tray, .. } => {
+                self.left.overdraw(used);
+                self.give_tray(tray);
+            }
+        }
+    }
+
+    /// Puts a tray in which nothing waits where it belongs.
+    pub(crate) fn give_tray(&self, tray: Tray) {
+        match self.staging.backed(&tray) {
+            0 => self.staging.give_empty(tray),
+            _ => self.staging.give_stock(tray),
+        }
+    }
+}
+
+impl Memory {
+    fn len(&self) -> usize {
+        match self {
+            Memory::New(len) | Memory::Frames { len, .. } => *len,
+        }
+    }
+}
+
+/// Where frames are is told apart from which they are.
+const _: () = assert!(size_of::<Frame>() == 2 && PAGE_SIZE == 4096);

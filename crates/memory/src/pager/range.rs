@@ -1,0 +1,142 @@
+//! Pinning parts of the range for the time of a system call, and dropping them.
+
+use super::Pager;
+use super::serve::Served;
+use crate::error::RangeError;
+use crate::page::{Drop as ToDrop, PageWord, State};
+use pagefold_page::{PAGE_SIZE, PageIndex};
+use std::ops::Range;
+
+/// Pages that stay resident. Unpinned when dropped.
+pub(crate) struct Pinned<'a> {
+    pager: &'a Pager,
+    pages: Range<u64>,
+}
+
+impl Drop for Pinned<'_> {
+    fn drop(&mut self) {
+        self.pages.clone().for_each(|page| self.pager.word(PageIndex(page)).unpin());
+    }
+}
+
+impl Pager {
+    /// The pages that a range of bytes touches.
+    fn pages_of(&self, offset: usize, len_bytes: usize) -> Result<Range<u64>, RangeError> {
+        let region_len_bytes = self.range.len_bytes();
+        let end = offset.checked_add(len_bytes).filter(|end| *end <= region_len_bytes);
+        let end = end.ok_or(RangeError::OutOfRange { offset, len_bytes, region_len_bytes })?;
+        let first = (offset / PAGE_SIZE) as u64;
+        Ok(first..(end.div_ceil(PAGE_SIZE) as u64).max(first))
+    }
+
+    /// Brings pages in and keeps them in.
+    pub(crate) fn pin(&self, offset: usize, len_bytes: usize) -> Result<Pinned<'_>, RangeError> {
+        let pages = self.pages_of(offset, len_bytes)?;
+        let count = pages.end - pages.start;
+        // Half of the limit: the rest is for whoever else needs pages meanwhile.
+        let limit_pages = self.left.limit() / 2;
+        if count > limit_pages {
+            return Err(RangeError::OverLimit { pages: count, limit_pages });
+        }
+        let mut pinned = Pinned { pager: self, pages: pages.start..pages.start };
+        for page in pages {
+            self.pin_page(PageIndex(page))?;
+            pinned.pages.end = page + 1;
+        }
+        Ok(pinned)
+    }
+
+    fn pin_page(&self, page: PageIndex) -> Result<(), RangeError> {
+        let word = self.word(page);
+        while !word.pin() {
+            if word.pins() >= crate::page::PINS_MAX {
+                return Err(RangeError::TooManyPins { page: page.0 });
+            }
+            if self.serve(page, true) == Served::Failed {
+                return Err(RangeError::Lost { page: page.0 });
+            }
+        }
+        Ok(())
+    }
+
+    /// Drops the whole pages in a range of bytes; parts of pages at its ends become zero.
+    ///
+    /// # Safety
+    /// Nobody relies on what the bytes were, and no reference into them is used meanwhile.
+    pub(crate) unsafe fn discard(&self, offset: usize, len_bytes: usize) -> Result<(), RangeError> {
+        let pages = self.pages_of(offset, len_bytes)?;
+        let is_part = |at: usize| !at.is_multiple_of(PAGE_SIZE) && at < self.range.len_bytes();
+        let whole_start = pages.start + u64::from(is_part(offset));
+        let whole_end = pages.end - u64::from(is_part(offset + len_bytes));
+        if whole_end < whole_start {
+            // Inside one page.
+            // SAFETY: the caller's duty, for these bytes.
+            unsafe { self.zero(offset, len_bytes) };
+            return Ok(());
+        }
+        let (head_end, tail_start) = (whole_start as usize * PAGE_SIZE, whole_end as usize * PAGE_SIZE);
+        // SAFETY: the caller's duty, for these bytes.
+        unsafe {
+            self.zero(offset, head_end.min(offset + len_bytes) - offset);
+            self.zero(tail_start.max(offset), (offset + len_bytes).saturating_sub(tail_start.max(offset)));
+        }
+        // SAFETY: the caller's duty.
+        (whole_start..whole_end).try_for_each(|page| unsafe { self.drop_page(PageIndex(page)) })
+    }
+
+    /// # Safety
+    /// As for [`Pager::discard`]; the bytes lie in the range.
+    unsafe fn zero(&self, offset: usize, len_bytes: usize) {
+        let start = self.range.base().as_ptr().wrapping_add(offset);
+        // SAFETY: inside the range, whose contents here are the caller's to change. Nothing of the engine is held.
+        unsafe { start.write_bytes(0, len_bytes) };
+    }
+
+    /// # Safety
+    /// As for [`Pager::discard`].
+    unsafe fn drop_page(&self, page: PageIndex) -> Result<(), RangeError> {
+        let word = self.word(page);
+        loop {
+            match word.take_to_drop() {
+                ToDrop::Nothing => return Ok(()),
+                ToDrop::Pinned => return Err(RangeError::Pinned { page: page.0 }),
+                ToDrop::Busy(seen) => word.wait(seen),
+                ToDrop::Taken { was, has_copy } => {
+                    // SAFETY: the caller's duty.
+                    unsafe { self.drop_taken(page, word, was, has_copy) };
+                    return Ok(());
+                }
+            }
+        }
+    }
+
+    /// # Safety
+    /// As for [`Pager::discard`]; the page is taken by the caller.
+    unsafe fn drop_taken(&self, page: PageIndex, word: &PageWord, was: State, has_copy: bool) {
+        if was == State::Resident {
+            // SAFETY: the contents are to be lost. It cannot fail for memory that is mapped and not locked.
+            if unsafe { self.range.discard(page.0 as usize * PAGE_SIZE, PAGE_SIZE) }.is_ok() {
+                self.left.give(1);
+            }
+        }
+        // A staged page's frame is free as soon as its tray is looked at.
+        if has_copy {
+            self.drop_copy(page);
+        }
+        match was {
+            State::Folded => self.table.add_folded(-1),
+            _ => self.table.remove_live(page),
+        }
+        word.finish_drop();
+        self.wake(page);
+        if self.left.is_waited_for() {
+            self.left.tell();
+        }
+    }
+
+    /// Drops the store's copy of a page that is taken by the caller.
+    pub(crate) fn drop_copy(&self, page: PageIndex) {
+        // It fails only for pages outside the store.
+        let _ = self.store.discard(page.0 * PAGE_SIZE as u64, PAGE_SIZE as u64);
+    }
+}

@@ -1,0 +1,112 @@
+//! What a fault leads to, by the state of its page.
+
+use super::Pager;
+use super::install::Put;
+use crate::counters::Counter;
+use crate::page::{Frame, Touch};
+use pagefold_page::{PAGE_SIZE, PageIndex};
+use std::time::Instant;
+
+/// What became of a fault.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Served {
+    /// The access can be tried again.
+    Again,
+    /// The page cannot be brought in: the access must fail.
+    Failed,
+}
+
+impl Pager {
+    /// Serves a fault in the range. `is_write` may be false if it is not known.
+    ///
+    /// Afterwards the page may or may not be there: the access faults again if not.
+    pub(crate) fn serve(&self, page: PageIndex, is_write: bool) -> Served {
+        let began = Instant::now();
+        let served = self.serve_touch(page, is_write);
+        if served == Served::Failed {
+            self.counters.add(Counter::FaultsFailed, 1);
+        }
+        self.left.check(self.ready_frames());
+        self.counters.add(Counter::FaultNs, began.elapsed().as_nanos() as u64);
+        served
+    }
+
+    fn serve_touch(&self, page: PageIndex, is_write: bool) -> Served {
+        let word = self.word(page);
+        match word.touch() {
+            Touch::There => self.recheck(page),
+            Touch::Busy(seen) => {
+                self.counters.add(Counter::FaultsWaited, 1);
+                word.wait(seen);
+                self.wake(page);
+                Served::Again
+            }
+            Touch::Return { frame, is_folding } => {
+                self.counters.add(Counter::FaultsStaged, 1);
+                self.bring_back(page, frame, is_folding);
+                word.finish_return();
+                Served::Again
+            }
+            Touch::Zero => self.bring_in(page, Touch::Zero, is_write),
+            Touch::Load => self.bring_in(page, Touch::Load, is_write),
+        }
+    }
+
+    /// A fault on a page that is resident: it was brought in since, or dropped behind our back (by madvise), in which case it
+    /// is zero.
+    fn recheck(&self, page: PageIndex) -> Served {
+        let word = self.word(page);
+        if word.begin_recheck() {
+            self.counters.add(Counter::FaultsThere, 1);
+            self.zero_in(page, 1);
+            word.end_recheck();
+            self.wake(page);
+        }
+        Served::Again
+    }
+
+    /// Brings a returning page back from its frame.
+    pub(crate) fn bring_back(&self, page: PageIndex, frame: Frame, is_read: bool) {
+        if self.moves() && !is_read && self.move_in(page, frame, 1) == Put::Done {
+            self.staging.note_moved(frame);
+            return;
+        }
+        // Beyond the limit, if need be, by a page: the frame's memory is free as soon as its tray is looked at.
+        self.left.overdraw(1);
+        match self.copy_back(page, frame) {
+            Put::Done => {}
+            // It was there before: by madvise and another fault, or because the kernel moved it after all.
+            Put::Present(_) | Put::Refused(..) => self.left.give(1),
+        }
+    }
+
+    /// Waits until there is memory for a page, and takes it. False if the region is going.
+    pub(super) fn await_memory(&self) -> bool {
+        let began = Instant::now();
+        self.counters.add(Counter::MemoryWaits, 1);
+        let got = loop {
+            let ticket = self.left.ticket();
+            if self.left.take(1) == 1 {
+                break true;
+            }
+            if self.left.is_closing() {
+                break false;
+            }
+            if self.left.is_stuck() {
+                self.left.overdraw(1);
+                break true;
+            }
+            self.left.await_more(ticket);
+        };
+        self.counters.add(Counter::WaitNs, began.elapsed().as_nanos() as u64);
+        got
+    }
+
+    /// Serves a fault in the staging area, which only the engine makes, if a frame lost its memory: it is zero, and
+    /// what was read there will not be used.
+    pub(crate) fn serve_staging(&self, address: usize) {
+        let page = address / PAGE_SIZE * PAGE_SIZE;
+        // SAFETY: the frame has no memory and so no contents.
+        unsafe { self.uffd.zero(page, PAGE_SIZE, true) };
+    }
+}

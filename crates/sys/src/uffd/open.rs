@@ -1,0 +1,262 @@
+//! Getting a userfaultfd context, and saying what to allow where the system refuses one.
+//!
+//! There are two ways to a context: the system call, and the device `/dev/userfaultfd` (Linux 6.1). The call
+//! is open to everybody if only faults of user mode are served (Linux 5.11), else it takes a privilege; the
+//! device goes by its permissions alone. Containers often forbid the call by seccomp.
+
+use super::{Uffd, abi};
+use crate::{Errno, SysError};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+/// The device that hands out contexts.
+pub const DEVICE: &str = "/dev/userfaultfd";
+
+/// What a kernel's userfaultfd can do, where kernels differ. Reference: UFFDIO_API(2const).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Feature {
+    /// Write protection of anonymous memory (Linux 5.7).
+    PagefaultFlagWp,
+    /// A fault becomes SIGBUS in the thread that made it (Linux 4.14).
+    Sigbus,
+    /// Messages name the thread (Linux 4.14).
+    ThreadId,
+    /// Messages give the exact byte (Linux 5.18).
+    ExactAddress,
+    /// Pages that are not there can be write-protected (Linux 6.4).
+    WpUnpopulated,
+    /// Pages can be made to fail (Linux 6.6).
+    Poison,
+    /// A write to a protected page lifts the protection without telling anybody (Linux 6.7).
+    WpAsync,
+    /// Pages can be moved (Linux 6.8).
+    Move,
+}
+
+impl Feature {
+    /// `UFFD_FEATURE_*` of `include/uapi/linux/userfaultfd.h`.
+    const fn bit(self) -> u64 {
+        match self {
+            Feature::PagefaultFlagWp => 1 << 0,
+            Feature::Sigbus => 1 << 7,
+            Feature::ThreadId => 1 << 8,
+            Feature::ExactAddress => 1 << 11,
+            Feature::WpUnpopulated => 1 << 13,
+            Feature::Poison => 1 << 14,
+            Feature::WpAsync => 1 << 15,
+            Feature::Move => 1 << 16,
+        }
+    }
+}
+
+impl std::fmt::Display for Feature {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Feature::PagefaultFlagWp => "write protection (PAGEFAULT_FLAG_WP, Linux 5.7)",
+            Feature::Sigbus => "faults as signals (SIGBUS, Linux 4.14)",
+            Feature::ThreadId => "thread numbers (THREAD_ID, Linux 4.14)",
+            Feature::ExactAddress => "exact addresses (EXACT_ADDRESS, Linux 5.18)",
+            Feature::WpUnpopulated => "write protection of missing pages (WP_UNPOPULATED, Linux 6.4)",
+            Feature::Poison => "poisoned pages (POISON, Linux 6.6)",
+            Feature::WpAsync => "asynchronous write protection (WP_ASYNC, Linux 6.7)",
+            Feature::Move => "moving of pages (MOVE, Linux 6.8)",
+        })
+    }
+}
+
+/// The features of a kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Features(u64);
+
+impl Features {
+    /// Whether the kernel has this one.
+    pub fn has(self, feature: Feature) -> bool {
+        self.0 & feature.bit() != 0
+    }
+}
+
+/// What a context is to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Open {
+    /// Faults become SIGBUS in the thread that made them, with the address; nothing comes to the descriptor.
+    /// The kernel's own accesses, in system calls, then fail with EFAULT.
+    pub sigbus: bool,
+    /// A write to a protected page lifts the protection and goes on; who wants to know scans
+    /// ([`crate::pagemap`]).
+    pub async_wp: bool,
+    /// Faults of the kernel, in system calls that are given such memory, wait to be served too. Takes a
+    /// privilege.
+    pub kernel_faults: bool,
+}
+
+impl Open {
+    fn needed(self) -> impl Iterator<Item = Feature> {
+        let sigbus = self.sigbus.then_some(Feature::Sigbus);
+        let async_wp = self.async_wp.then_some([Feature::WpUnpopulated, Feature::WpAsync]);
+        sigbus.into_iter().chain(async_wp.into_iter().flatten())
+    }
+
+    fn flags(self) -> i32 {
+        let mode = if self.kernel_faults { 0 } else { abi::UFFD_USER_MODE_ONLY };
+        libc::O_CLOEXEC | libc::O_NONBLOCK | mode
+    }
+}
+
+/// Why there is no context, and what would help.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum OpenError {
+    /// The kernel was built without it.
+    #[error(
+        "this kernel has no userfaultfd: it was built without CONFIG_USERFAULTFD, or a seccomp profile hides it"
+    )]
+    Absent,
+    /// The kernel cannot restrict a context to faults of user mode.
+    #[error("this kernel's userfaultfd cannot be restricted to faults of user mode; Linux 5.11 can")]
+    NoUserModeOnly,
+    /// Not even what everybody may have.
+    #[error(
+        "userfaultfd is not allowed here: the system call says {call}, {DEVICE} says {device}; to allow it, \
+         let the container's seccomp profile pass the system call userfaultfd, or give read and write \
+         permission on {DEVICE}"
+    )]
+    Forbidden {
+        /// The answer of the system call.
+        call: Errno,
+        /// The answer of the device.
+        device: Errno,
+    },
+    /// Faults of the kernel take more than is there.
+    #[error(
+        "userfaultfd for faults of the kernel is not allowed here: the system call says {call}, {DEVICE} says \
+         {device}; any of these allows it: the capability CAP_SYS_PTRACE; vm.unprivileged_userfaultfd=1; read \
+         and write permission on {DEVICE}; the first two need a container's seccomp profile to pass the system \
+         call userfaultfd"
+    )]
+    KernelFaultsForbidden {
+        /// The answer of the system call.
+        call: Errno,
+        /// The answer of the device.
+        device: Errno,
+    },
+    /// The kernel is too old, or not built for it.
+    #[error("this kernel's userfaultfd lacks {0}")]
+    Lacks(Feature),
+    /// Something else, such as a lack of descriptors.
+    #[error(transparent)]
+    Failed(#[from] SysError),
+}
+
+/// What this kernel's userfaultfd can do. Asks with a context for faults of user mode that is closed again.
+pub fn kernel_features() -> Result<Features, OpenError> {
+    agree(&context(Open::default())?, 0).map_err(|e| failed("agreeing on the userfaultfd interface", e))
+}
+
+/// See [`Uffd::open`].
+pub(super) fn open(open: Open) -> Result<Uffd, OpenError> {
+    let fd = context(open)?;
+    match agree(&fd, open.needed().fold(0, |bits, feature| bits | feature.bit())) {
+        Ok(features) => Ok(Uffd { fd, features }),
+        // It does not say which feature it was that it does not know.
+        Err(Errno(libc::EINVAL)) => {
+            let features = kernel_features()?;
+            match open.needed().find(|feature| !features.has(*feature)) {
+                Some(feature) => Err(OpenError::Lacks(feature)),
+                None => Err(failed("agreeing on the userfaultfd interface", Errno(libc::EINVAL))),
+            }
+        }
+        Err(e) => Err(failed("agreeing on the userfaultfd interface", e)),
+    }
+}
+
+fn failed(what: &str, Errno(errno): Errno) -> OpenError {
+    OpenError::Failed(SysError::new(what, errno))
+}
+
+/// A context that has not agreed on the interface: by the system call, else by the device.
+fn context(open: Open) -> Result<OwnedFd, OpenError> {
+    let call = match by_call(open.flags()) {
+        Ok(fd) => return Ok(fd),
+        Err(e) => e,
+    };
+    let device = match by_device(open.flags()) {
+        Ok(fd) => return Ok(fd),
+        Err(e) => e,
+    };
+    refusal(open, call, device)
+}
+
+/// Tells from the answers of the system call and of the device what would help.
+fn refusal<T>(open: Open, call: Errno, device: Errno) -> Result<T, OpenError> {
+    Err(match (call.0, device.0) {
+        (libc::EINVAL, _) if !open.kernel_faults => OpenError::NoUserModeOnly,
+        (libc::ENOSYS, libc::ENOENT) => OpenError::Absent,
+        (libc::EPERM | libc::EACCES | libc::ENOSYS, libc::ENOENT | libc::EACCES | libc::EPERM) => {
+            match open.kernel_faults {
+                true => OpenError::KernelFaultsForbidden { call, device },
+                false => OpenError::Forbidden { call, device },
+            }
+        }
+        (libc::EPERM | libc::EACCES | libc::ENOSYS, _) => failed(&format!("opening {DEVICE}"), device),
+        _ => failed("opening a userfaultfd", call),
+    })
+}
+
+fn by_call(flags: i32) -> Result<OwnedFd, Errno> {
+    // SAFETY: the call takes flags only.
+    owned(unsafe { libc::syscall(libc::SYS_userfaultfd, flags) })
+}
+
+fn by_device(flags: i32) -> Result<OwnedFd, Errno> {
+    use rustix::fs::{Mode, OFlags};
+    let device = rustix::fs::open(DEVICE, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
+        .map_err(|e| Errno(e.raw_os_error()))?;
+    // SAFETY: this request takes flags only.
+    owned(unsafe { libc::ioctl(device.as_raw_fd(), abi::USERFAULTFD_IOC_NEW, flags) }.into())
+}
+
+/// What a call that makes a descriptor returned.
+fn owned(returned: libc::c_long) -> Result<OwnedFd, Errno> {
+    match i32::try_from(returned) {
+        // SAFETY: the kernel just made this descriptor for us alone.
+        Ok(fd) if fd >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
+        _ => Err(Errno::last()),
+    }
+}
+
+/// Turns features on, which can be done once. Returns those that the kernel has.
+fn agree(fd: &OwnedFd, features: u64) -> Result<Features, Errno> {
+    let mut api = abi::Api { api: abi::UFFD_API, features, ioctls: 0 };
+    // SAFETY: the argument points to a whole `uffdio_api`, which the kernel reads and writes.
+    match unsafe { libc::ioctl(fd.as_raw_fd(), abi::UFFDIO_API, &raw mut api) } {
+        0 => Ok(Features(api.features)),
+        _ => Err(Errno::last()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn said(kernel_faults: bool, call: i32, device: i32) -> String {
+        let open = Open { kernel_faults, ..Open::default() };
+        refusal::<()>(open, Errno(call), Errno(device)).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn refusals_name_what_would_allow_it() {
+        let privileged = said(true, libc::EPERM, libc::EACCES);
+        for way in ["CAP_SYS_PTRACE", "vm.unprivileged_userfaultfd=1", DEVICE, "seccomp"] {
+            assert!(privileged.contains(way), "{privileged}");
+        }
+        let plain = said(false, libc::EPERM, libc::ENOENT);
+        assert!(plain.contains("seccomp") && plain.contains(DEVICE) && !plain.contains("CAP_"), "{plain}");
+        assert!(said(false, libc::ENOSYS, libc::ENOENT).contains("CONFIG_USERFAULTFD"));
+        assert!(said(false, libc::EINVAL, libc::ENOENT).contains("5.11"));
+        assert!(said(true, libc::EMFILE, libc::EMFILE).contains("Too many open files"));
+        assert!(said(false, libc::EPERM, libc::EMFILE).contains("Too many open files"));
+    }
+
+    #[test]
+    fn lacks_names_the_feature() {
+        assert!(OpenError::Lacks(Feature::Move).to_string().contains("MOVE, Linux 6.8"));
+    }
+}
