@@ -6,7 +6,7 @@
 use super::cgroup::GroupAt;
 use super::plan::MemoryPlan;
 use super::space::{self, Side};
-use super::{job, passes, skewed};
+use super::{job, passes, same_filled, skewed};
 use crate::commands::bench::zram;
 use anyhow::Context;
 use pagefold_page::{PAGE_SIZE, Page};
@@ -30,6 +30,11 @@ pub enum Task {
     Job,
     /// Two threads, few pages used often.
     Zipf,
+    /// Same-filled pages, with the check for them and without it; on our side only.
+    SameFilled {
+        /// Whether the check is on.
+        check: bool,
+    },
 }
 
 /// What a process is to do.
@@ -75,11 +80,15 @@ pub fn run(spec: &ChildSpec) -> anyhow::Result<()> {
     }
     let meter = Meter { group: spec.group.as_ref(), side: spec.side };
     let mut told = Told { before_bytes: meter.bytes()?, ..Told::default() };
+    if let Task::SameFilled { check } = spec.task {
+        same_filled::run(&spec.plan, check, &mut told)?;
+        return tell(&told);
+    }
     let len_bytes = match spec.task {
         Task::Zipf => spec.plan.zipf_size_bytes(),
         _ => spec.plan.size_bytes,
     };
-    let mut space = space::make(spec.side, len_bytes as usize, spec.plan.limit_bytes as usize)?;
+    let mut space = space::make(spec.side, len_bytes, &spec.plan)?;
     match spec.task {
         Task::Pass => {
             passes::fill_and_read(space.bytes_mut(), &source, &mut told)?;
@@ -95,9 +104,15 @@ pub fn run(spec: &ChildSpec) -> anyhow::Result<()> {
             let plan = skewed.context("no plan for the skewed work")?;
             skewed::run(&plan, space.bytes_mut(), &source, &mut told)?;
         }
+        // Makes its own memory.
+        Task::SameFilled { .. } => {}
     }
     told.statistics = space.statistics();
-    println!("{}", serde_json::to_string(&told)?);
+    tell(&told)
+}
+
+fn tell(told: &Told) -> anyhow::Result<()> {
+    println!("{}", serde_json::to_string(told)?);
     Ok(())
 }
 

@@ -14,6 +14,7 @@
 //! | `child` | a measured process, and what it tells |
 //! | `space` | where its data lies: the two sides |
 //! | `passes`, `skewed`, `job` | the work: over all pages; over few more than others; sort and group |
+//! | `same_filled` | same-filled pages of our side, with the check for them and without |
 //! | `rows` | figures with targets, and the table beside them |
 
 mod cgroup;
@@ -23,6 +24,7 @@ mod passes;
 mod plan;
 mod rows;
 mod run;
+mod same_filled;
 mod skewed;
 mod space;
 mod swap;
@@ -37,6 +39,7 @@ use anyhow::Context;
 use clap::{Args, ValueEnum, ValueHint};
 use pagefold_page::{PAGE_SIZE, size};
 use plan::MemoryPlan;
+use space::ServiceChoice;
 use serde::{Deserialize, Serialize};
 use std::io::Write;
 use std::path::PathBuf;
@@ -63,7 +66,10 @@ pub struct MemoryArgs {
     /// What of it may be resident [default: a quarter of the size]
     #[arg(long, value_name = "SIZE")]
     pub limit: Option<String>,
-    /// Rounds, each of which is a process for each side [default: 5; 1 with --quick]
+    /// Who serves the faults of our side
+    #[arg(long, value_enum, value_name = "WHO", default_value = "faulting-thread")]
+    pub service: ServiceChoice,
+    /// Rounds, each of which is a process for each side [default: 3; 1 with --quick]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1000))]
     pub rounds: Option<u16>,
     /// Not for people: what this program is told when it starts itself.
@@ -86,6 +92,8 @@ pub enum Part {
     Zipf,
     /// Memory held in all
     Memory,
+    /// Same-filled pages, against the same with the check for them off
+    SameFilled,
 }
 
 /// What this program is when it has started itself.
@@ -124,6 +132,7 @@ pub fn run(args: &MemoryArgs) -> anyhow::Result<()> {
 fn plan_of(args: &MemoryArgs) -> anyhow::Result<MemoryPlan> {
     const LEAST: u64 = 1 << 20;
     let mut plan = if args.quick { MemoryPlan::QUICK } else { MemoryPlan::FULL };
+    plan.service = args.service;
     let whole_pages = |text: &str| -> anyhow::Result<u64> {
         let bytes = size::parse(text)? / PAGE_SIZE as u64 * PAGE_SIZE as u64;
         anyhow::ensure!(bytes >= LEAST, "'{text}' is too little: 1M is the least");

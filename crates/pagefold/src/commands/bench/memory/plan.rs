@@ -1,5 +1,6 @@
 //! The fixed numbers of the measurements of compressed memory.
 
+use super::space::ServiceChoice;
 use crate::commands::bench::plan::Target;
 
 /// Sizes and repetitions.
@@ -9,14 +10,14 @@ pub struct MemoryPlan {
     pub size_bytes: u64,
     /// What of it may be resident, or charged to the cgroup, bytes.
     pub limit_bytes: u64,
+    /// Who serves the faults of our side.
+    pub service: ServiceChoice,
     /// Rounds, all of which count: each side of each round is a process of its own.
     pub rounds: usize,
     /// Operations of each thread of `zipf` before its time counts.
     pub zipf_warm_up_ops: u64,
     /// Operations of each thread that count.
     pub zipf_ops: u64,
-    /// Pages stored and loaded by the row on same-filled pages.
-    pub same_filled_pages: u64,
 }
 
 impl MemoryPlan {
@@ -24,19 +25,19 @@ impl MemoryPlan {
     pub const FULL: MemoryPlan = MemoryPlan {
         size_bytes: 1 << 30,
         limit_bytes: 256 << 20,
-        rounds: 5,
-        zipf_warm_up_ops: 1_000_000,
-        zipf_ops: 3_000_000,
-        same_filled_pages: 1 << 16,
+        service: ServiceChoice::FaultingThread,
+        rounds: 3,
+        zipf_warm_up_ops: 500_000,
+        zipf_ops: 1_000_000,
     };
     /// One round of everything, small.
     pub const QUICK: MemoryPlan = MemoryPlan {
         size_bytes: 64 << 20,
         limit_bytes: 16 << 20,
+        service: ServiceChoice::FaultingThread,
         rounds: 1,
         zipf_warm_up_ops: 10_000,
         zipf_ops: 50_000,
-        same_filled_pages: 1 << 11,
     };
 
     /// Bytes of the data of `zipf`.
@@ -75,3 +76,7 @@ pub const JOB: Target = Target::AtMost(0.5);
 pub const ZIPF: Target = Target::AtLeast(2.0);
 /// Memory held in all, bytes.
 pub const MEMORY: Target = Target::AtMost(1.0);
+/// Storing a same-filled page, against the same with the check off.
+pub const SAME_FILLED_STORE: Target = Target::AtMost(0.2);
+/// Loading one, against the same.
+pub const SAME_FILLED_LOAD: Target = Target::AtMost(0.3);

@@ -12,6 +12,7 @@ use std::cell::Cell;
 use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
+use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::{Child, Stdio};
 use std::time::Duration;
@@ -55,26 +56,31 @@ impl Bench {
     /// The sides that can be measured.
     pub fn sides(&self) -> Vec<Side> {
         let kernel = self.guard.missing.is_none().then_some(Side::Kernel);
-        space::OURS.into_iter().chain(kernel).collect()
+        [Side::Pagefold].into_iter().chain(kernel).collect()
     }
 
-    /// Measures one side once, in a process and a cgroup of its own.
-    pub fn measure(&self, side: Side, task: Task) -> anyhow::Result<Told> {
+    /// Measures one side once, in a process and a cgroup of its own. `None` if the kernel, on its side, killed it
+    /// for want of memory: reclaim within a cgroup sometimes gives up although there is swap left.
+    pub fn measure(&self, side: Side, task: Task) -> anyhow::Result<Option<Told>> {
         space::touch(&self.plan)?;
         self.started.set(self.started.get() + 1);
         let name = format!("{}{}", self.group_prefix, self.started.get());
         let limit = (side == Side::Kernel).then_some(self.plan.limit_bytes);
         let group = self.controller.as_ref().map(|controller| controller.make(&name, limit)).transpose()?;
-        let spec = self.spec(side, task, group.as_ref());
+        let spec = || self.spec(side, task, group.as_ref());
         let what = || format!("the process that measures {task:?} of {side:?}");
-        let mut process = guard::command(&Role::Child(spec))?
+        let mut process = guard::command(&Role::Child(spec()))?
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
             .with_context(what)?;
-        let spec = self.spec(side, task, group.as_ref());
+        let spec = spec();
         let most_bytes = watch(&mut process, &spec).with_context(what)?;
+        let is_killed = process.wait()?.signal() == Some(rustix::process::Signal::KILL.as_raw());
+        if is_killed && side == Side::Kernel {
+            return Ok(None);
+        }
         let mut told = answer(process).with_context(what)?;
         if let Some(group) = &spec.group {
             // The cgroup's own peak is exact, but does not know what zram holds.
@@ -82,7 +88,7 @@ impl Bench {
             let peak = most.saturating_sub(told.before_bytes) + tables_bytes(&spec);
             told.figures.insert("peak_bytes".into(), peak as f64);
         }
-        Ok(told)
+        Ok(Some(told))
     }
 
     fn spec(&self, side: Side, task: Task, group: Option<&Group>) -> ChildSpec {
