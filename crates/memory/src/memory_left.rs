@@ -110,7 +110,7 @@ impl MemoryLeft {
     #[cold]
     pub(crate) fn call(&self) {
         self.wanted.fetch_add(1, AcqRel);
-        futex::wake(&self.wanted, u32::MAX);
+        futex::wake(&self.wanted, futex::ALL);
     }
 
     /// Whether more pages are to be moved out, `ready` pages of memory lying in frames.
@@ -152,7 +152,7 @@ impl MemoryLeft {
     pub(crate) fn tell(&self) {
         self.more.fetch_add(1, SeqCst);
         if self.waiting.load(SeqCst) > 0 {
-            futex::wake(&self.more, u32::MAX);
+            futex::wake(&self.more, futex::ALL);
         }
     }
 

@@ -213,7 +213,7 @@ fn stats(pager: &Pager) -> RegionStats {
     let time = |counter| pager.counters.time(counter);
     let store = pager.store.stats();
     let (neighbours_brought, neighbours_used) = pager.ahead.counts();
-    let written_back = pager.store.parking().map_or(0, |parking| parking.stats().parked_total);
+    let written_back = pager.store.parking().map_or(0, |parking| parking.stats().bd.bd_writes);
     RegionStats {
         memory: MemoryStats {
             resident: bytes(pager.left.in_use()),

@@ -2,14 +2,14 @@
 //! (`--cfg loom`) without a copy of the transitions.
 
 #[cfg(not(loom))]
-pub(crate) use pagefold_sys::futex::{wait, wake};
+pub(crate) use pagefold_sys::futex::{ALL as WAKE_ALL, wait, wake};
 #[cfg(not(loom))]
 pub(crate) use std::sync::atomic::{AtomicU32, Ordering};
 
 #[cfg(loom)]
 pub(crate) use loom::sync::atomic::{AtomicU32, Ordering};
 #[cfg(loom)]
-pub(crate) use model::{wait, wake};
+pub(crate) use model::{WAKE_ALL, wait, wake};
 
 #[cfg(loom)]
 mod model {
@@ -21,6 +21,8 @@ mod model {
     loom::lazy_static! {
         static ref QUEUE: (Mutex<()>, Condvar) = (Mutex::new(()), Condvar::new());
     }
+
+    pub(crate) const WAKE_ALL: u32 = u32::MAX;
 
     pub(crate) fn wait(word: &AtomicU32, expected: u32) {
         let Ok(guard) = QUEUE.0.lock() else { return };

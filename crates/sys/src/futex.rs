@@ -12,6 +12,10 @@ pub fn wait(word: &AtomicU32, expected: u32) {
     let _ = futex::wait(word, futex::Flags::PRIVATE, expected, None);
 }
 
+/// The count for [`wake`] that wakes every sleeper: the kernel takes the count as a signed number, and wakes one thread
+/// for a negative one.
+pub const ALL: u32 = i32::MAX as u32;
+
 /// Wakes up to `count` threads that sleep on `word`.
 pub fn wake(word: &AtomicU32, count: u32) {
     // Waking has no failure that a caller could act on.

@@ -109,8 +109,8 @@ impl Sweep {
         let word = pager.word(page);
         match word.visit(is_written, effort) {
             Visit::Taken => true,
-            Visit::Kept => {
-                if is_written && word.has_copy() {
+            Visit::Kept { is_rewritten } => {
+                if is_rewritten && word.has_copy() {
                     drop_old_copy(pager, page);
                 }
                 false

@@ -22,7 +22,7 @@
 
 mod word;
 
-use crate::sync::{AtomicU32, Ordering, wait, wake};
+use crate::sync::{AtomicU32, Ordering, WAKE_ALL, wait, wake};
 use word::Word;
 pub use word::{Frame, PINS_MAX, State};
 
@@ -96,7 +96,7 @@ impl PageWord {
             match set {
                 Ok(_) => {
                     if seen.is_waited() {
-                        wake(&self.0, u32::MAX);
+                        wake(&self.0, WAKE_ALL);
                     }
                     return Ok(seen);
                 }
@@ -228,7 +228,7 @@ impl PageWord {
         let is_cold = !old.has(Word::NEW) && !is_written && old.chances() == 0;
         match is_cold || effort == Effort::Any {
             true => Visit::Taken,
-            false => Visit::Kept,
+            false => Visit::Kept { is_rewritten: is_written && !old.has(Word::NEW) },
         }
     }
 
@@ -354,8 +354,11 @@ impl Default for PageWord {
 pub enum Visit {
     /// It is the caller's now.
     Taken,
-    /// It has a chance less.
-    Kept,
+    /// It stays for this time.
+    Kept {
+        /// It was written since the hand was here last, and a copy of it is of no use.
+        is_rewritten: bool,
+    },
     /// It is not resident, or is pinned or being folded.
     NotFree,
 }

@@ -74,6 +74,18 @@ impl Pager {
         })
     }
 
+    /// Makes an access to a page whose contents are lost fail, where the kernel holds the thread that made it. A
+    /// kernel that cannot leaves no way but to end the process: other contents must not be made up.
+    pub(crate) fn poison(&self, page: PageIndex) {
+        // SAFETY: the page is folded, so it is not there; it has no contents any more.
+        let done = unsafe { self.uffd.poison(self.address(page), PAGE_SIZE, true) };
+        match done.errno {
+            // Another thread has been here, or has brought it in after all.
+            0 | libc::EEXIST => {}
+            _ => std::process::abort(),
+        }
+    }
+
     /// Wakes threads that the kernel holds at a page, so that they try again. Nothing where threads serve themselves.
     pub(crate) fn wake(&self, page: PageIndex) {
         if self.service == crate::config::Service::HandlerThreads {

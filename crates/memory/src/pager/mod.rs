@@ -70,7 +70,7 @@ pub(crate) struct Pager {
 
 impl Pager {
     /// Everything but threads and the signal handler.
-    pub(crate) fn new(config: RegionConfig) -> Result<Self, RegionError> {
+    pub(crate) fn new(mut config: RegionConfig) -> Result<Self, RegionError> {
         let page_count = PageCount::covering(config.len_bytes);
         let limit_pages = config.limit_bytes / PAGE_SIZE as u64;
         let features = uffd::kernel_features()?;
@@ -88,7 +88,7 @@ impl Pager {
         if is_move {
             uffd.register(staging.memory().base().as_ptr().addr(), staging.memory().len_bytes(), true, false)?;
         }
-        let store = open_store(&config, page_count)?;
+        let store = open_store(&mut config, page_count)?;
         let scratch_count = (2 * pagefold_sys::cpu::count()).max(config.handler_threads).max(4);
         Ok(Pager {
             uffd,
@@ -182,7 +182,7 @@ fn tray_count(limit_pages: u64, threads: usize) -> usize {
     (limit_pages / 4 / TRAY_FRAMES as u64) as usize + 4 * threads.max(1) + 8
 }
 
-fn open_store(config: &RegionConfig, page_count: PageCount) -> Result<Arc<Store>, RegionError> {
+fn open_store(config: &mut RegionConfig, page_count: PageCount) -> Result<Arc<Store>, RegionError> {
     let store_config = StoreConfig {
         codec: config.codec.clone(),
         mem_limit: MemLimit::Bytes(config.max_pool_bytes()),
@@ -190,8 +190,8 @@ fn open_store(config: &RegionConfig, page_count: PageCount) -> Result<Arc<Store>
         ..StoreConfig::new(page_count.0 * PAGE_SIZE as u64)
     };
     let mut store = Store::new(store_config)?;
-    if let Some(backing) = &config.backing {
-        store.attach(backing.clone())?;
+    if let Some(backing) = config.backing.take() {
+        store.attach(backing)?;
     }
     Ok(Arc::new(store))
 }

@@ -25,6 +25,8 @@ pub const UFFDIO_WAKE: libc::Ioctl = libc::_IOR::<Range>(UFFDIO, 0x02);
 pub const UFFDIO_COPY: libc::Ioctl = libc::_IOWR::<Transfer>(UFFDIO, 0x03);
 /// UFFDIO_ZEROPAGE(2const).
 pub const UFFDIO_ZEROPAGE: libc::Ioctl = libc::_IOWR::<Zero>(UFFDIO, 0x04);
+/// UFFDIO_POISON(2const); its structure is that of UFFDIO_ZEROPAGE.
+pub const UFFDIO_POISON: libc::Ioctl = libc::_IOWR::<Zero>(UFFDIO, 0x08);
 /// UFFDIO_MOVE(2const), Linux 6.8.
 pub const UFFDIO_MOVE: libc::Ioctl = libc::_IOWR::<Transfer>(UFFDIO, 0x05);
 /// UFFDIO_WRITEPROTECT(2const), Linux 5.7.

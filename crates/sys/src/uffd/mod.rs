@@ -12,7 +12,7 @@
 //! A context belongs to the address space that opened it. A forked child inherits the descriptor, and what it
 //! does with it happens to the parent's memory: it must leave it alone.
 //!
-//! Not here: minor faults, poisoning, huge pages, and events of fork, remap and removal.
+//! Not here: minor faults, huge pages, and events of fork, remap and removal.
 
 mod abi;
 mod open;
@@ -121,6 +121,22 @@ impl Uffd {
             let mut zero = abi::Zero { range: range(dst + done, len_bytes - done), mode, done: 0 };
             let outcome = self.call(abi::UFFDIO_ZEROPAGE, &mut zero);
             progress(outcome, zero.done)
+        })
+    }
+
+    /// Makes accesses to missing pages fail with SIGBUS from now on, and wakes who waits for them if `wake`. Needs
+    /// [`Feature::Poison`]. Discarding a page ends it.
+    ///
+    /// Stops as [`Uffd::zero`] does.
+    ///
+    /// # Safety
+    /// `dst` and the bytes after it lie in memory whose contents the caller may decide.
+    pub unsafe fn poison(&self, dst: usize, len_bytes: usize, wake: bool) -> Done {
+        let mode = if wake { 0 } else { abi::DONT_WAKE };
+        until_stopped(len_bytes, |done| {
+            let mut poison = abi::Zero { range: range(dst + done, len_bytes - done), mode, done: 0 };
+            let outcome = self.call(abi::UFFDIO_POISON, &mut poison);
+            progress(outcome, poison.done)
         })
     }
 

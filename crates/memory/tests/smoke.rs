@@ -1,0 +1,53 @@
+//! The first things that must hold.
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+use pagefold_memory::{Eviction, Region, RegionConfig, Service};
+
+fn fill_and_read(config: RegionConfig) {
+    let mut region = Region::new(config).unwrap();
+    let pages = region.len_bytes() / 4096;
+    for (i, page) in region.bytes_mut().chunks_mut(4096).enumerate() {
+        page[..8].copy_from_slice(&(i as u64 * 7).to_le_bytes());
+        page[4088..].copy_from_slice(&(i as u64).to_le_bytes());
+    }
+    for _ in 0..2 {
+        for (i, page) in region.bytes().chunks(4096).enumerate() {
+            assert_eq!(page[..8], (i as u64 * 7).to_le_bytes(), "{i}");
+            assert_eq!(page[4088..], (i as u64).to_le_bytes(), "{i}");
+        }
+    }
+    let mut x = 1_u64;
+    for _ in 0..pages {
+        x = x.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        let i = (x >> 33) as usize % pages;
+        assert_eq!(region.bytes()[i * 4096..][..8], (i as u64 * 7).to_le_bytes(), "{i}");
+    }
+    let stats = region.stats();
+    eprintln!("{stats:#?}");
+    assert!(stats.memory.resident_max <= stats.memory.limit, "{stats:?}");
+    assert!(stats.folded_bytes > 0);
+}
+
+#[test]
+fn signal_move() {
+    fill_and_read(RegionConfig::new(64 << 20, 8 << 20));
+}
+
+#[test]
+fn signal_protect() {
+    fill_and_read(RegionConfig { eviction: Eviction::Protect, ..RegionConfig::new(64 << 20, 8 << 20) });
+}
+
+#[test]
+fn handlers_move() {
+    fill_and_read(RegionConfig { service: Service::HandlerThreads, ..RegionConfig::new(16 << 20, 2 << 20) });
+}
+
+#[test]
+fn handlers_protect() {
+    fill_and_read(RegionConfig {
+        service: Service::HandlerThreads,
+        eviction: Eviction::Protect,
+        ..RegionConfig::new(16 << 20, 2 << 20)
+    });
+}
