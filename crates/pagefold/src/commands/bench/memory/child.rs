@@ -231,3 +231,28 @@ fn run_job(memory: &mut [u8], told: &mut Told) -> anyhow::Result<()> {
     told.checksum = outcome.checksum;
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::job;
+    use crate::commands::bench::engine;
+
+    /// Original bytes / compressed bytes of pages, lz4.
+    fn ratio(memory: &[u8]) -> f64 {
+        let store = engine::new_store(memory.len() as u64).unwrap();
+        store.write(0, memory).unwrap();
+        let memory = engine::memory(&store);
+        memory.original as f64 / memory.stored as f64
+    }
+
+    #[test]
+    fn the_table_of_the_job_compresses_as_tables_do() {
+        let mut memory = vec![0; 8 << 20];
+        let mut made = None;
+        job::run(&mut memory, job::SEED, &mut |_, _| ()).unwrap();
+        let sorted = ratio(&memory);
+        job::make(&mut memory, job::SEED).map(|_| made = Some(ratio(&memory))).unwrap();
+        let made = made.unwrap();
+        assert!((2.5..3.5).contains(&made) && (2.5..3.5).contains(&sorted), "made {made}, sorted {sorted}");
+    }
+}

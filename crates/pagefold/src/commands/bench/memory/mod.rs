@@ -39,8 +39,8 @@ use anyhow::Context;
 use clap::{Args, ValueEnum, ValueHint};
 use pagefold_page::{PAGE_SIZE, size};
 use plan::MemoryPlan;
-use space::ServiceChoice;
 use serde::{Deserialize, Serialize};
+use space::ServiceChoice;
 use std::io::Write;
 use std::path::PathBuf;
 

@@ -8,7 +8,7 @@ use super::plan::MemoryPlan;
 use super::space::region_config;
 use anyhow::Context;
 use pagefold_memory::{Region, RegionConfig};
-use pagefold_page::{PAGE_SIZE, Page};
+use pagefold_page::Page;
 
 /// A word that is not zero.
 const WORD: u64 = 0x0123_4567_89ab_cdef;
@@ -28,7 +28,10 @@ pub fn run(plan: &MemoryPlan, check: bool, told: &mut Told) -> anyhow::Result<()
             page.as_chunks_mut().0.fill(wanted);
         }
         for (i, page) in pages_of(&mut region).iter().enumerate() {
-            anyhow::ensure!(page.as_chunks().0.iter().all(|w| *w == wanted), "page {i} is not what was written");
+            anyhow::ensure!(
+                page.as_chunks().0.iter().all(|w| *w == wanted),
+                "page {i} is not what was written"
+            );
         }
         let stats = region.stats();
         let times = stats.times;

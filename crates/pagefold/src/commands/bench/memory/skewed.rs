@@ -165,8 +165,17 @@ impl<'a> Worker<'a> {
                     *word = written(page, first + i, version);
                 }
             }
-            let is_equal = self.pages[page].iter().map(|w| w.load(Relaxed)).eq(wanted.iter().copied());
-            anyhow::ensure!(is_equal, "page {page}, written {versions} times, is not what was written");
+            let found = self.pages[page].iter().map(|w| w.load(Relaxed));
+            let different: Vec<_> = found.zip(&wanted).enumerate().filter(|(_, (f, w))| f != *w).collect();
+            if let Some((word, (found, wanted))) = different.first() {
+                let count = different.len();
+                let stale =
+                    if *found == u64::from_le_bytes(source[*word]) { ", as before any write" } else { "" };
+                anyhow::bail!(
+                    "page {page}, written {versions} times, is not what was written: {count} words differ, \
+                     the first is {word}: {found:#x}{stale}, not {wanted:#x}"
+                );
+            }
             checksum = wanted.iter().fold(checksum, |sum, word| sum.rotate_left(1).wrapping_add(*word));
         }
         Ok(checksum)
