@@ -1,9 +1,9 @@
 //! A job over a table that is larger than memory: make it, sort it, group it.
 //!
-//! The table is sales records in one range of memory that the caller gives; a second table, one row for each
-//! customer, follows in the same range. Nothing here knows what kind of memory that is. Everything follows from
-//! the seed, so two runs anywhere have the same checksum. The job checks itself: the records that are grouped are
-//! those that were made, in order.
+//! The table is sales records in one range of memory that the caller gives; a second table, one row for
+//! each customer, follows in the same range. Nothing here knows what kind of memory that is. Everything
+//! follows from the seed, so two runs anywhere have the same checksum. The job checks itself: the records
+//! that are grouped are those that were made, in order.
 
 use std::fmt;
 

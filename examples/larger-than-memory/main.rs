@@ -3,9 +3,10 @@
 //!     cargo run --release --example larger-than-memory
 //!     cargo run --release --example larger-than-memory -- --size 4G --limit 512M
 //!
-//! A table of sales is made, sorted and grouped in a [`Region`] of compressed memory: one range of memory, of which
-//! no more than the limit is resident; the rest is folded, that is compressed. The job ([`job`]) does not know: it
-//! gets a slice and works on it with the standard library's sort. What memory does meanwhile is printed ([`live`]).
+//! A table of sales is made, sorted and grouped in a [`Region`] of compressed memory: one range of memory, of
+//! which no more than the limit is resident; the rest is folded, that is compressed. The job ([`job`]) does
+//! not know: it gets a slice and works on it with the standard library's sort. What memory does meanwhile is
+//! printed ([`live`]).
 
 mod job;
 mod live;
@@ -56,10 +57,10 @@ fn run(args: &Args) -> Result<(), Box<dyn Error>> {
         Who::HandlerThreads => Service::HandlerThreads,
     };
     let region = Region::new(RegionConfig { service, ..RegionConfig::new(args.size, args.limit) })?;
-    println!("a table of {} in memory of {}\n", Human(args.size), Human(args.limit));
+    println!("a table of {}, of which {} may be resident\n", Human(args.size), Human(args.limit));
 
-    // SAFETY: the region is mapped for as long as `region` lives, which is longer than `memory`, and begins as zeroes.
-    // This is the only reference to its bytes: beside it only counters are read.
+    // SAFETY: the region is mapped for as long as `region` lives, which is longer than `memory`, and begins
+    // as zeroes. This is the only reference to its bytes: beside it only counters are read.
     let memory = unsafe { std::slice::from_raw_parts_mut(region.as_ptr(), region.len_bytes()) };
     let progress = Progress::new();
     let mut phases: Vec<(job::Phase, Instant)> = Vec::new();

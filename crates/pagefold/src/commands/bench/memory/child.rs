@@ -84,17 +84,13 @@ pub fn run(spec: &ChildSpec) -> anyhow::Result<()> {
         same_filled::run(&spec.plan, check, &mut told)?;
         return tell(&told);
     }
-    let len_bytes = match spec.task {
-        Task::Zipf => spec.plan.zipf_size_bytes(),
-        _ => spec.plan.size_bytes,
-    };
-    let mut space = space::make(spec.side, len_bytes, &spec.plan)?;
+    let mut space = space::make(spec.side, spec.len_bytes(), &spec.plan)?;
     match spec.task {
         Task::Pass => {
             passes::fill_and_read(space.bytes_mut(), &source, &mut told)?;
             if spec.group.is_some() {
                 let held = meter.bytes()?.saturating_sub(told.before_bytes);
-                told.figures.insert("held_bytes".into(), (held + tables_bytes(spec)) as f64);
+                told.figures.insert("held_bytes".into(), (held + spec.tables_bytes()) as f64);
             }
             passes::compare(space.bytes_mut(), &source)?;
         }
@@ -116,11 +112,21 @@ fn tell(told: &Told) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What the kernel's tables take for the data of a process.
-pub fn tables_bytes(spec: &ChildSpec) -> u64 {
-    match spec.side {
-        Side::Pagefold => 0,
-        Side::Kernel => spec.plan.size_bytes / PAGE_SIZE as u64 * KERNEL_TABLES_LEN,
+impl ChildSpec {
+    /// Bytes of the data.
+    fn len_bytes(&self) -> u64 {
+        match self.task {
+            Task::Zipf => self.plan.zipf_size_bytes(),
+            _ => self.plan.size_bytes,
+        }
+    }
+
+    /// What the kernel's tables take for the data, beside what zram says that it uses, bytes.
+    pub fn tables_bytes(&self) -> u64 {
+        match self.side {
+            Side::Pagefold => 0,
+            Side::Kernel => self.len_bytes() / PAGE_SIZE as u64 * KERNEL_TABLES_LEN,
+        }
     }
 }
 

@@ -12,6 +12,8 @@ pub struct MemoryPlan {
     pub limit_bytes: u64,
     /// Who serves the faults of our side.
     pub service: ServiceChoice,
+    /// Memory beyond the largest data that is touched before each process, bytes; 0 for none at all.
+    pub touched_beside_bytes: u64,
     /// Rounds, all of which count: each side of each round is a process of its own.
     pub rounds: usize,
     /// Operations of each thread of `zipf` before its time counts.
@@ -26,6 +28,7 @@ impl MemoryPlan {
         size_bytes: 1 << 30,
         limit_bytes: 256 << 20,
         service: ServiceChoice::FaultingThread,
+        touched_beside_bytes: 1 << 30,
         rounds: 3,
         zipf_warm_up_ops: 500_000,
         zipf_ops: 1_000_000,
@@ -35,6 +38,7 @@ impl MemoryPlan {
         size_bytes: 64 << 20,
         limit_bytes: 16 << 20,
         service: ServiceChoice::FaultingThread,
+        touched_beside_bytes: 0,
         rounds: 1,
         zipf_warm_up_ops: 10_000,
         zipf_ops: 50_000,
@@ -61,8 +65,6 @@ pub const THETA: f64 = 0.99;
 pub const READ_PERCENT: u64 = 70;
 /// The swap device / the largest data: it never runs full.
 pub const SWAP_TIMES_DATA: u64 = 2;
-/// Memory beyond a row's data that is touched before it.
-pub const TOUCHED_BESIDE_BYTES: u64 = 1 << 30;
 
 /// Fill, time per page, against the kernel's.
 pub const FILL: Target = Target::AtMost(0.4);
@@ -77,6 +79,6 @@ pub const ZIPF: Target = Target::AtLeast(2.0);
 /// Memory held in all, bytes.
 pub const MEMORY: Target = Target::AtMost(1.0);
 /// Storing a same-filled page, against the same with the check off.
-pub const SAME_FILLED_STORE: Target = Target::AtMost(0.2);
+pub const SAME_STORE: Target = Target::AtMost(0.2);
 /// Loading one, against the same.
-pub const SAME_FILLED_LOAD: Target = Target::AtMost(0.3);
+pub const SAME_LOAD: Target = Target::AtMost(0.3);

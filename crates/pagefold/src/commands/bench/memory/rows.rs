@@ -30,95 +30,30 @@ const TRIES: usize = 3;
 /// The row whose peer is our side, too, without the check.
 const SAME_FILLED: Task = Task::SameFilled { check: true };
 
+const fn row(
+    part: Part,
+    task: Task,
+    what: &'static str,
+    figure: &'static str,
+    unit: &'static str,
+    target: Target,
+) -> Wanted {
+    Wanted { part, task, what, figure, unit, target }
+}
+
+#[rustfmt::skip]
 const WANTED: [Wanted; 11] = [
-    Wanted {
-        part: Part::Fill,
-        task: Task::Pass,
-        what: "fill, per page",
-        figure: "fill_ns",
-        unit: "ns",
-        target: plan::FILL,
-    },
-    Wanted {
-        part: Part::Sequential,
-        task: Task::Pass,
-        what: "sequential read, per page",
-        figure: "sequential_ns",
-        unit: "ns",
-        target: plan::SEQUENTIAL,
-    },
-    Wanted {
-        part: Part::Random,
-        task: Task::Random,
-        what: "random read, per access",
-        figure: "random_ns",
-        unit: "ns",
-        target: plan::RANDOM,
-    },
-    Wanted {
-        part: Part::Job,
-        task: Task::Job,
-        what: "sort and group-by",
-        figure: "job_s",
-        unit: "s",
-        target: plan::JOB,
-    },
-    Wanted {
-        part: Part::Zipf,
-        task: Task::Zipf,
-        what: "two threads, Zipf 0.99",
-        figure: "zipf_ops_per_s",
-        unit: "/s",
-        target: plan::ZIPF,
-    },
-    Wanted {
-        part: Part::Memory,
-        task: Task::Pass,
-        what: "memory held after both passes",
-        figure: "held_bytes",
-        unit: "B",
-        target: plan::MEMORY,
-    },
-    Wanted {
-        part: Part::Memory,
-        task: Task::Pass,
-        what: "memory held at most",
-        figure: "peak_bytes",
-        unit: "B",
-        target: plan::MEMORY,
-    },
-    Wanted {
-        part: Part::SameFilled,
-        task: SAME_FILLED,
-        what: "same-filled page (zero): store",
-        figure: "store_zero_ns",
-        unit: "ns",
-        target: plan::SAME_FILLED_STORE,
-    },
-    Wanted {
-        part: Part::SameFilled,
-        task: SAME_FILLED,
-        what: "same-filled page (zero): load",
-        figure: "load_zero_ns",
-        unit: "ns",
-        target: plan::SAME_FILLED_LOAD,
-    },
-    Wanted {
-        part: Part::SameFilled,
-        task: SAME_FILLED,
-        what: "same-filled page (other word): store",
-        figure: "store_word_ns",
-        unit: "ns",
-        target: plan::SAME_FILLED_STORE,
-    },
-    Wanted {
-        part: Part::SameFilled,
-        task: SAME_FILLED,
-        what: "same-filled page (other word): load",
-        figure: "load_word_ns",
-        unit: "ns",
-        target: plan::SAME_FILLED_LOAD,
-    },
+    row(Part::Fill, Task::Pass, "fill, per page", "fill_ns", "ns", plan::FILL),
+    row(Part::Sequential, Task::Pass, "sequential read, per page", "sequential_ns", "ns", plan::SEQUENTIAL),
+    row(Part::Random, Task::Random, "random read, per access", "random_ns", "ns", plan::RANDOM),
+    row(Part::Job, Task::Job, "sort and group-by", "job_s", "s", plan::JOB),
+    row(Part::Zipf, Task::Zipf, "two threads, Zipf 0.99", "zipf_ops_per_s", "/s", plan::ZIPF),
+    row(Part::Memory, Task::Pass, "memory held after both passes", "held_bytes", "B", plan::MEMORY),
+    row(Part::Memory, Task::Pass, "memory held at most", "peak_bytes", "B", plan::MEMORY),
+    row(Part::SameFilled, SAME_FILLED, "page of zeroes: store", "store_zero_ns", "ns", plan::SAME_STORE),
+    row(Part::SameFilled, SAME_FILLED, "page of zeroes: load", "load_zero_ns", "ns", plan::SAME_LOAD),
+    row(Part::SameFilled, SAME_FILLED, "page of one word: store", "store_word_ns", "ns", plan::SAME_STORE),
+    row(Part::SameFilled, SAME_FILLED, "page of one word: load", "load_word_ns", "ns", plan::SAME_LOAD),
 ];
 
 /// Measures what was asked for and adds rows and tables.
@@ -143,7 +78,7 @@ pub fn measure(
         if figures.killed > 0 {
             let killed = figures.killed;
             report.note(format!(
-                "{}: the kernel killed its side {killed} times, as its cgroup was out of memory with swap left",
+                "{}: the kernel killed its side {killed} times: out of memory in its cgroup, with swap left",
                 name(task)
             ));
         }

@@ -2,7 +2,7 @@
 
 use super::Role;
 use super::cgroup::{Controller, Group};
-use super::child::{ChildSpec, Meter, Task, Told, tables_bytes};
+use super::child::{ChildSpec, Meter, Task, Told};
 use super::guard::{self, Guard};
 use super::plan::{MemoryPlan, SWAP_TIMES_DATA};
 use super::space::{self, Side};
@@ -59,8 +59,8 @@ impl Bench {
         [Side::Pagefold].into_iter().chain(kernel).collect()
     }
 
-    /// Measures one side once, in a process and a cgroup of its own. `None` if the kernel, on its side, killed it
-    /// for want of memory: reclaim within a cgroup sometimes gives up although there is swap left.
+    /// Measures one side once, in a process and a cgroup of its own. `None` if the kernel, on its side,
+    /// killed it for want of memory: reclaim within a cgroup sometimes gives up although there is swap left.
     pub fn measure(&self, side: Side, task: Task) -> anyhow::Result<Option<Told>> {
         space::touch(&self.plan)?;
         self.started.set(self.started.get() + 1);
@@ -85,7 +85,7 @@ impl Bench {
         if let Some(group) = &spec.group {
             // The cgroup's own peak is exact, but does not know what zram holds.
             let most = group.peak_bytes().unwrap_or(0).max(most_bytes);
-            let peak = most.saturating_sub(told.before_bytes) + tables_bytes(&spec);
+            let peak = most.saturating_sub(told.before_bytes) + spec.tables_bytes();
             told.figures.insert("peak_bytes".into(), peak as f64);
         }
         Ok(Some(told))

@@ -1,7 +1,8 @@
 //! Same-filled pages in compressed memory: what the check for them saves.
 //!
-//! The region's own meter tells the time in storing and loading pages, without the fault and without the moving of
-//! pages, as zswap's patch measured it. All pages of the region are zero, or all repeat one other word.
+//! The region's own meter tells the time in storing and loading pages, without the fault and without the
+//! moving of pages, as zswap's patch measured it. All pages of the region are zero, or all repeat one other
+//! word.
 
 use super::child::Told;
 use super::plan::MemoryPlan;

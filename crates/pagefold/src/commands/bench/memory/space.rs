@@ -110,7 +110,10 @@ impl Space for Plain {
 /// Touches as much memory as a row takes at most, and gives it back: on a virtual machine the first use of
 /// memory that was never used costs the host a fault. Leaves it where memory is short.
 pub fn touch(plan: &MemoryPlan) -> anyhow::Result<()> {
-    let wanted = plan.largest_bytes() + super::plan::TOUCHED_BESIDE_BYTES;
+    if plan.touched_beside_bytes == 0 {
+        return Ok(());
+    }
+    let wanted = plan.largest_bytes() + plan.touched_beside_bytes;
     let available = pagefold_sys::swap::memory_available_bytes()? / 2;
     let len_bytes = wanted.min(available) as usize & !4095;
     Ok(Reservation::new(len_bytes)?.populate(0, len_bytes)?)
