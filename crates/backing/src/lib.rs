@@ -49,6 +49,16 @@ pub trait Backing: Send + Sync {
     /// Fills `buf` from byte `offset`.
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), BackingError>;
 
+    /// Fills `buf` from byte `offset`, in the calling thread and without allocating, not even for an error,
+    /// which is the kernel's number: for a thread that may have been interrupted inside the allocator.
+    ///
+    /// Offset, length and memory are aligned to [`Backing::block_bytes`]; else EINVAL may be the answer,
+    /// since there is no memory for a copy. Goes through [`Backing::read_at`] where a medium has nothing
+    /// better, and then keeps the promise if that does.
+    fn read_now(&self, offset: u64, buf: &mut [u8]) -> Result<(), i32> {
+        self.read_at(offset, buf).map_err(|e| e.errno())
+    }
+
     /// Stores `data` at byte `offset`; durable after the next [`Backing::flush`].
     fn write_at(&self, offset: u64, data: &[u8]) -> Result<(), BackingError>;
 
@@ -90,6 +100,10 @@ macro_rules! through_pointer {
 
             fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), BackingError> {
                 (**self).read_at(offset, buf)
+            }
+
+            fn read_now(&self, offset: u64, buf: &mut [u8]) -> Result<(), i32> {
+                (**self).read_now(offset, buf)
             }
 
             fn write_at(&self, offset: u64, data: &[u8]) -> Result<(), BackingError> {

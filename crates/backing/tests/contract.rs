@@ -61,6 +61,29 @@ fn ranges_outside_are_refused_and_nothing_is_done() {
 }
 
 #[test]
+fn a_read_without_allocation_agrees_with_any_other() {
+    for_each(|Medium { backing, .. }| {
+        let written: Vec<u8> = (0..LEN_BYTES).map(|i| (i / 5 + i / 4096) as u8).collect();
+        backing.write_at(0, &written).unwrap();
+        let mut buf = Buffer::new(3 * 4096);
+        for (offset, len) in [(0, 4096), (4096, 3 * 4096), (LEN_BYTES - 4096, 4096), (8192, 0)] {
+            backing.read_now(offset as u64, &mut buf[..len]).unwrap();
+            assert!(buf[..len] == written[offset..offset + len], "{offset}+{len}");
+        }
+        let end = backing.len_bytes();
+        for offset in [end, end - 4096, u64::MAX - 4095] {
+            assert_eq!(backing.read_now(offset, &mut buf[..8192]), Err(libc::EINVAL));
+        }
+        // There is no memory for the copy that a misaligned read would need.
+        let misaligned = backing.read_now(1, &mut buf[..10]);
+        match backing.block_bytes() {
+            1 => assert!(misaligned.is_ok() && buf[..10] == written[1..11]),
+            _ => assert!(matches!(misaligned, Ok(()) | Err(libc::EINVAL))),
+        }
+    });
+}
+
+#[test]
 fn discard_leaves_the_rest_alone() {
     for_each(|Medium { backing, .. }| {
         backing.write_at(0, &vec![7; LEN_BYTES]).unwrap();

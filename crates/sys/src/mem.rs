@@ -88,13 +88,15 @@ impl Reservation {
         }
     }
 
-    /// Has the range read as zeroes in children that are forked from now on. False if the kernel cannot (before 4.14).
+    /// Has the range read as zeroes in children that are forked from now on. False if the kernel cannot
+    /// (before 4.14).
     pub fn wipe_in_children(&self) -> bool {
         // SAFETY: as above.
         unsafe { libc::madvise(self.base.as_ptr().cast(), self.len_bytes, libc::MADV_WIPEONFORK) == 0 }
     }
 
-    /// Drops the value and leaves the mapping as it is: for a forked child that holds a copy of its parent's value.
+    /// Drops the value and leaves the mapping as it is: for a forked child that holds a copy of its parent's
+    /// value.
     pub fn forget(self) {
         std::mem::forget(self);
     }

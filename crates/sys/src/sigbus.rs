@@ -6,9 +6,10 @@
 //! with the handler that was there before.
 //!
 //! The handler runs on the stack of the thread, not on its alternate signal stack (no SA_ONSTACK): such a
-//! stack may have 8 KiB, of which AVX-512 state takes 3 KiB and the standard library's guard handling counts
-//! on the rest, while serving a fault decompresses a page. So stacks must not lie in served memory and need
-//! room for it, and programs whose stacks are very small, as Go's are, cannot be served this way.
+//! stack may have 8 KiB, and the signal's frame alone takes 3 KiB of it with AVX-512 state, while serving a
+//! fault may mean to decompress a page. So stacks must not lie in served memory and need room for that, and
+//! programs whose stacks are very small, as Go's are, cannot be served this way. An earlier handler that
+//! asked for its alternate stack is called on the thread's stack, too.
 //!
 //! All signals are blocked while it runs: a handler of the program's own that ran in the middle could fault
 //! on served memory and wait for a lock that the interrupted one holds. By the same rule a fault inside of it
@@ -231,7 +232,7 @@ unsafe fn set_mask(action: &Action, context: *const libc::ucontext_t) {
 }
 
 /// # Safety
-/// `handler` is a handler for `signal` of the kind that `flags` says; the rest is of the signal that is being handled.
+/// `handler` is a handler for `signal` of the kind that `flags` says; the rest is that signal's.
 unsafe fn call(
     handler: libc::sighandler_t,
     flags: c_int,

@@ -139,6 +139,16 @@ impl Backing for FileBacking {
         }
     }
 
+    fn read_now(&self, offset: u64, buf: &mut [u8]) -> Result<(), i32> {
+        self.check_range(offset, buf.len() as u64).map_err(|e| e.errno())?;
+        match self.is_aligned(offset, buf.as_ptr().addr(), buf.len()) {
+            true => {
+                positioned::read_aligned(&self.file, offset, buf, self.block_bytes).map_err(|e| e.errno())
+            }
+            false => Err(libc::EINVAL),
+        }
+    }
+
     fn write_at(&self, offset: u64, data: &[u8]) -> Result<(), BackingError> {
         self.check_range(offset, data.len() as u64)?;
         match self.is_aligned(offset, data.as_ptr().addr(), data.len()) {

@@ -78,11 +78,7 @@ impl<B: Backing> DelayLayer<B> {
     }
 
     /// One request, waited for.
-    fn take_time(
-        &self,
-        len_bytes: u64,
-        ask: impl FnOnce(&B) -> Result<(), BackingError>,
-    ) -> Result<(), BackingError> {
+    fn take_time<T>(&self, len_bytes: u64, ask: impl FnOnce(&B) -> T) -> T {
         let deadline = self.schedule(self.clock.now(), len_bytes);
         let result = ask(&self.inner);
         self.clock.wait_until(deadline);
@@ -101,6 +97,10 @@ impl<B: Backing> Backing for DelayLayer<B> {
 
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), BackingError> {
         self.take_time(buf.len() as u64, |inner| inner.read_at(offset, buf))
+    }
+
+    fn read_now(&self, offset: u64, buf: &mut [u8]) -> Result<(), i32> {
+        self.take_time(buf.len() as u64, |inner| inner.read_now(offset, buf))
     }
 
     fn write_at(&self, offset: u64, data: &[u8]) -> Result<(), BackingError> {

@@ -82,6 +82,15 @@ impl<B: Backing, H: Hook> Backing for Layered<B, H> {
         result
     }
 
+    fn read_now(&self, offset: u64, buf: &mut [u8]) -> Result<(), i32> {
+        let access = Access { action: Action::Read, offset, len_bytes: buf.len() as u64 };
+        let settled = self.control.before(&self.inner, access, None);
+        let ask = || self.inner.read_now(offset, buf).map_err(|errno| access.failed(errno));
+        let result = settled.unwrap_or_else(ask);
+        self.control.after(access, result.is_ok().then_some(&*buf), &result);
+        result.map_err(|e| e.errno())
+    }
+
     fn write_at(&self, offset: u64, data: &[u8]) -> Result<(), BackingError> {
         let access = Access { action: Action::Write, offset, len_bytes: data.len() as u64 };
         self.pass(access, Some(data), |inner| inner.write_at(offset, data))

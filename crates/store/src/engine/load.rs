@@ -1,14 +1,13 @@
 //! Loading: a page brought back by a thread that may wait for nothing and ask for no memory.
 //!
-//! Memory that is brought back when it is touched (by a handler of faults, which runs
-//! in the thread that touched it) is read here and not through [`Store::read`]: the
-//! thread may have been interrupted anywhere, in the allocator or between taking a
-//! lock and giving it back. So a load brings its working memory with it, a [`Loader`]
-//! made beforehand, and takes one lock only, the slot's, which the engine holds for one copy
-//! at a time and never while it waits, allocates, or touches memory that is not its own. (Who reads or
-//! loads into a `page` that itself is to be brought back breaks that: a raw page is copied there under the lock.)
-//! It does not use the shared streams and buffers, reads nothing ahead, promotes
-//! nothing, tells nobody, and its errors are plain numbers.
+//! Memory that is brought back when it is touched (by a handler of faults, which runs in the thread that
+//! touched it) is read here and not through [`Store::read`]: the thread may have been interrupted anywhere,
+//! in the allocator or between taking a lock and giving it back. So a load brings its working memory with it,
+//! a [`Loader`] made beforehand, and takes one lock only, the slot's, which the engine holds for one copy at
+//! a time and never while it waits, allocates, or touches memory that is not its own. (Who reads or loads
+//! into a `page` that itself is to be brought back breaks that: a raw page is copied there under the lock.)
+//! It does not use the shared streams and buffers, reads nothing ahead, promotes nothing, tells nobody, and
+//! its errors are plain numbers.
 //!
 //! The steps are those of `fold`, so that both ways read the same.
 
@@ -16,20 +15,29 @@ use crate::engine::counters::Counter;
 use crate::engine::error::StoreError;
 use crate::engine::fold::Held;
 use crate::engine::store::Store;
+use crate::parking::Wanted;
 use crate::slot::{Content, Slot, SlotGuard};
+use pagefold_backing::Buffer;
 use pagefold_codec::{Executor, Stream};
 use pagefold_page::{PAGE_SIZE, Page, PageIndex};
 use pagefold_sys::cpu;
 use std::mem::MaybeUninit;
 
-/// Working memory of one load at a time: a stream of its own, space for compressed bytes, an aligned buffer for a
-/// parked record.
+/// Working memory of one load at a time: a stream of its own, space for compressed bytes, an aligned buffer
+/// for a parked record.
 ///
 /// Made beforehand, which allocates and warms the stream up; loading with it allocates nothing. It is of
 /// one store, and serves no other.
 pub struct Loader {
-    stream: Box<dyn Stream>,
+    pub(crate) stream: Box<dyn Stream>,
     compressed: Box<[MaybeUninit<u8>; PAGE_SIZE]>,
+    /// For a parked page and what is around it.
+    pub(crate) record: Buffer,
+    /// A parked page, until the slot was looked at again: it may have become empty meanwhile, and then the
+    /// caller's page is not to be written.
+    pub(crate) staged: Box<Page>,
+    /// The page being loaded, if its bytes did not verify; it is read once more before that is believed.
+    pub(crate) doubted: Option<Wanted>,
 }
 
 /// What a page is.
@@ -52,7 +60,8 @@ pub enum LoadError {
         /// The page.
         index: PageIndex,
     },
-    /// The record of a parked page is not what was written. The contents are lost; the page can be written anew.
+    /// The record of a parked page is not what was written. The contents are lost; the page can be written
+    /// anew.
     #[error("page {index} is lost: its record at byte {offset} of the backing is corrupt")]
     CorruptRecord {
         /// The page.
@@ -81,7 +90,8 @@ impl Store {
         let Executor { stream, .. } = Executor::new(&self.codec).map_err(StoreError::Codec)?;
         // Written, so that the memory is there.
         let compressed = Box::new([MaybeUninit::new(0); PAGE_SIZE]);
-        Ok(Loader { stream, compressed })
+        let record = self.parking.as_ref().map_or_else(|| Buffer::new(0), |parking| parking.record_buffer());
+        Ok(Loader { stream, compressed, record, staged: Box::new([0xff; PAGE_SIZE]), doubted: None })
     }
 
     /// Whether anything is held of a page; without its lock, so it may be true no more.
@@ -98,9 +108,9 @@ impl Store {
 
     /// Brings a page back: allocates nothing, and waits for nothing but the page's slot and the medium.
     ///
-    /// Writes `page` if the answer is [`Loaded::Page`] or an error, and only then; after an error its bytes are
-    /// arbitrary. A page outside the store is empty. `loader` is one of this store's. `page` must be memory that
-    /// can be written without a load.
+    /// Writes `page` if the answer is [`Loaded::Page`] or an error, and only then; after an error its bytes
+    /// are arbitrary. A page outside the store is empty. `loader` is one of this store's. `page` must be
+    /// memory that can be written without a load.
     pub fn load(&self, index: PageIndex, loader: &mut Loader, page: &mut Page) -> Result<Loaded, LoadError> {
         self.pool.source().arena().mark_used();
         let Some(slot) = self.held_slot(index) else { return Ok(Loaded::Empty) };
@@ -115,12 +125,19 @@ impl Store {
         loader: &mut Loader,
         page: &mut Page,
     ) -> Result<Loaded, LoadError> {
-        let guard = slot.lock();
-        match (guard.content(), &self.parking) {
-            (Content::Parked(_), Some(_)) => {
-                Err(LoadError::ReadBack { index, offset: 0, errno: libc::EOPNOTSUPP })
+        loader.doubted = None;
+        loop {
+            let guard = slot.lock();
+            match (guard.content(), &self.parking) {
+                (Content::Parked(parked), Some(parking)) => {
+                    let wanted = Wanted { index, generation: guard.generation(), parked };
+                    if self.load_back(parking, loader, wanted, slot, guard)? {
+                        *page = *loader.staged;
+                        return Ok(Loaded::Page);
+                    }
+                }
+                _ => return self.load_held(index, guard, loader, page),
             }
-            _ => self.load_held(index, guard, loader, page),
         }
     }
 
@@ -132,7 +149,7 @@ impl Store {
         loader: &mut Loader,
         page: &mut Page,
     ) -> Result<Loaded, LoadError> {
-        let Loader { stream, compressed } = loader;
+        let Loader { stream, compressed, .. } = loader;
         match self.take_out(guard, compressed, page) {
             Held::Empty => Ok(Loaded::Empty),
             Held::SameFilled(fill_word) => Ok(Loaded::SameFilled(fill_word)),

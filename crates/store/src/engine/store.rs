@@ -102,8 +102,8 @@ impl Store {
         self.pool.source().arena().limit_bytes()
     }
 
-    /// Bytes of memory that objects take, gaps included: what the limit is checked against, and `mem_used_total` of
-    /// [`Store::stats`]. Locks nothing.
+    /// Bytes of memory that objects take, gaps included: what the limit is checked against, and
+    /// `mem_used_total` of [`Store::stats`]. Locks nothing.
     pub fn held_bytes(&self) -> u64 {
         self.pool.source().arena().in_use_bytes()
     }

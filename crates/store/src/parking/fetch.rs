@@ -41,6 +41,16 @@ pub(crate) struct Wanted {
     pub(crate) parked: Parked,
 }
 
+/// Where a page is on the medium, bytes.
+struct Place {
+    /// The blocks around it.
+    blocks_offset: u64,
+    blocks_len: usize,
+    /// Its record or block in them.
+    at: usize,
+    len: usize,
+}
+
 /// Bytes of the log that were read at once. Its segment is pinned, and to be unpinned with it.
 pub(crate) struct Run {
     offset: u64,
@@ -111,17 +121,64 @@ impl Parking {
     ) -> Result<T, FetchError> {
         match &self.layout {
             Layout::Log(log) => self.fetch_record(log, wanted, reader, with),
-            Layout::Blocks(_) => self.fetch_block(wanted, with),
+            Layout::Blocks(_) => self.fetch_alone(wanted, with),
         }
     }
 
-    fn fetch_block<T>(&self, wanted: Wanted, with: impl FnOnce(&[u8]) -> T) -> Result<T, FetchError> {
-        let buf = self.read_range(Blocks::offset(wanted.parked), PAGE_SIZE)?;
-        let page = &buf[..PAGE_SIZE];
-        match Blocks::is_intact(wanted.parked, page) {
-            true => Ok(with(page)),
-            false => Err(FetchError::Corrupt),
-        }
+    /// The same with a read of its own into `buf`, made by [`Parking::record_buffer`]: allocates nothing, and
+    /// waits for the medium only.
+    pub(crate) fn fetch_now<'a>(&self, wanted: Wanted, buf: &'a mut [u8]) -> Result<&'a [u8], FetchError> {
+        let place = self.place(wanted.parked);
+        let (offset, len_bytes, buf_len_bytes) = (place.blocks_offset, place.blocks_len, buf.len());
+        let Some(blocks) = buf.get_mut(..len_bytes) else {
+            return Err(FetchError::Io(BackingError::ShortBuffer { len_bytes, buf_len_bytes }));
+        };
+        self.backing().read_now(offset, blocks).map_err(|errno| {
+            let len_bytes = len_bytes as u64;
+            FetchError::Io(BackingError::Io { operation: "read", offset, len_bytes, errno })
+        })?;
+        self.found(&place, wanted, blocks)
+    }
+
+    /// A buffer for one page with what is around it on the medium, touched.
+    pub(crate) fn record_buffer(&self) -> Buffer {
+        let block = self.backing().block_bytes();
+        let mut buf = Buffer::new((RECORD_HEADER_LEN + PAGE_SIZE).next_multiple_of(block) + block);
+        buf.fill(0xff);
+        buf
+    }
+
+    /// A page that is read by itself.
+    fn fetch_alone<T>(&self, wanted: Wanted, with: impl FnOnce(&[u8]) -> T) -> Result<T, FetchError> {
+        let place = self.place(wanted.parked);
+        let mut buf = self.buffers().required(place.blocks_len);
+        let blocks = &mut buf[..place.blocks_len];
+        self.backing().read_at(place.blocks_offset, blocks).map_err(FetchError::Io)?;
+        self.found(&place, wanted, blocks).map(with)
+    }
+
+    fn place(&self, parked: Parked) -> Place {
+        let (offset, len) = match &self.layout {
+            Layout::Log(_) => (Log::offset(parked), RECORD_HEADER_LEN + usize::from(parked.len_bytes)),
+            Layout::Blocks(_) => (Blocks::offset(parked), PAGE_SIZE),
+        };
+        let block = self.backing().block_bytes() as u64;
+        let blocks_offset = offset / block * block;
+        let blocks_end = (offset + len as u64).next_multiple_of(block);
+        let (blocks_len, at) = ((blocks_end - blocks_offset) as usize, (offset - blocks_offset) as usize);
+        Place { blocks_offset, blocks_len, at, len }
+    }
+
+    /// The page's bytes in the blocks that were read, if they are what was written.
+    fn found<'a>(&self, place: &Place, wanted: Wanted, blocks: &'a [u8]) -> Result<&'a [u8], FetchError> {
+        add(&self.counters().reads, 1);
+        add(&self.counters().read_bytes, place.blocks_len as u64);
+        let bytes = &blocks[place.at..place.at + place.len];
+        let page = match &self.layout {
+            Layout::Log(log) => verified(bytes, wanted, log.seed_of(wanted.parked)),
+            Layout::Blocks(_) => Blocks::is_intact(wanted.parked, bytes).then_some(bytes),
+        };
+        page.ok_or(FetchError::Corrupt)
     }
 
     fn fetch_record<T>(
@@ -167,20 +224,7 @@ impl Parking {
                 return Ok(with(bytes));
             }
         }
-        let block = self.backing().block_bytes() as u64;
-        let from = start / block * block;
-        let to = (start + len as u64).next_multiple_of(block);
-        let buf = self.read_range(from, (to - from) as usize)?;
-        let at = (start - from) as usize;
-        verified(&buf[at..at + len], wanted, seed).map(with).ok_or(FetchError::Corrupt)
-    }
-
-    fn read_range(&self, offset: u64, len: usize) -> Result<Buffer, FetchError> {
-        let mut buf = self.buffers().required(len);
-        self.backing().read_at(offset, &mut buf[..len]).map_err(FetchError::Io)?;
-        add(&self.counters().reads, 1);
-        add(&self.counters().read_bytes, len as u64);
-        Ok(buf)
+        self.fetch_alone(wanted, with)
     }
 
     /// Reads a run of records, if there is a buffer to spare and no error.

@@ -5,7 +5,7 @@
 //! page was rewritten the read is repeated. An error is the page's only if its record
 //! is still where it was read.
 
-use crate::engine::{Store, StoreError};
+use crate::engine::{LoadError, Loader, Store, StoreError};
 use crate::parking::fetch::{FetchError, Reader, Wanted};
 use crate::parking::stats::add;
 use crate::parking::{LayoutKind, Parking};
@@ -37,14 +37,60 @@ impl Store {
             Ok(if promotes { self.object_of(parking, cpu, wanted, bytes, page) } else { None })
         });
         let expanded = expanded.and_then(|decoded| decoded);
-        if matches!(expanded, Err(FetchError::Corrupt)) && reader.doubted.replace(wanted) != Some(wanted) {
+        match self.settle_read(parking, &mut reader.doubted, wanted, slot, expanded) {
+            Ok(is_read) => Ok(is_read.then_some(wanted.generation)),
+            Err(error) => {
+                let error = unreadable(wanted.index, parking.offset(wanted.parked), error);
+                parking.tell_failure(&error);
+                Err(error)
+            }
+        }
+    }
+
+    /// The same into the loader's staging, without promotion and neighbours, and without telling: allocates
+    /// nothing, and waits for the slot and the medium only. False if the page was changed meanwhile: to be
+    /// repeated.
+    pub(crate) fn load_back(
+        &self,
+        parking: &Parking,
+        loader: &mut Loader,
+        wanted: Wanted,
+        slot: &Slot,
+        mut guard: SlotGuard,
+    ) -> Result<bool, LoadError> {
+        guard.touch(parking.clock.now());
+        parking.pin(wanted.parked);
+        drop(guard);
+        let Loader { stream, record, staged, doubted, .. } = loader;
+        let expanded = parking.fetch_now(wanted, record).and_then(|bytes| {
+            let decompress = |bytes: &[u8], page: &mut Page| stream.decompress(bytes, page);
+            self.expand_with(decompress, bytes, staged).map(|()| None).map_err(|_| FetchError::Corrupt)
+        });
+        let (index, offset) = (wanted.index, parking.offset(wanted.parked));
+        self.settle_read(parking, doubted, wanted, slot, expanded).map_err(|error| match error {
+            FetchError::Io(source) => LoadError::ReadBack { index, offset, errno: source.errno() },
+            FetchError::Corrupt => LoadError::CorruptRecord { index, offset },
+        })
+    }
+
+    /// Ends a read whose place was pinned. Whether the page was read; if not, and without an error, the read
+    /// is to be repeated.
+    fn settle_read(
+        &self,
+        parking: &Parking,
+        doubted: &mut Option<Wanted>,
+        wanted: Wanted,
+        slot: &Slot,
+        expanded: Result<Option<Content>, FetchError>,
+    ) -> Result<bool, FetchError> {
+        if matches!(expanded, Err(FetchError::Corrupt)) && doubted.replace(wanted) != Some(wanted) {
             parking.unpin(wanted.parked);
             add(&parking.counters().read_repeats, 1);
-            return Ok(None);
+            return Ok(false);
         }
         let outcome = self.look_again(parking, wanted, slot, expanded);
         parking.unpin(wanted.parked);
-        outcome.inspect_err(|error| parking.tell_failure(error))
+        outcome
     }
 
     fn look_again(
@@ -53,7 +99,7 @@ impl Store {
         wanted: Wanted,
         slot: &Slot,
         expanded: Result<Option<Content>, FetchError>,
-    ) -> Result<Option<Generation>, StoreError> {
+    ) -> Result<bool, FetchError> {
         let guard = slot.lock();
         let is_same = guard.generation() == wanted.generation;
         let is_there = is_same && guard.content() == Content::Parked(wanted.parked);
@@ -65,14 +111,21 @@ impl Store {
                 }
                 if is_same {
                     add(&parking.counters().page_reads, 1);
-                    return Ok(Some(wanted.generation));
+                    return Ok(true);
                 }
             }
-            Err(error) if is_there => return Err(unreadable(parking, wanted, error)),
+            Err(error) if is_there => {
+                let counters = parking.counters();
+                match &error {
+                    FetchError::Io(_) => add(&counters.unreadable_pages, 1),
+                    FetchError::Corrupt => add(&counters.corrupt_pages, 1),
+                }
+                return Err(error);
+            }
             Err(_) => {}
         }
         add(&parking.counters().read_repeats, 1);
-        Ok(None)
+        Ok(false)
     }
 
     /// Whether a second read within the window brings the page back, if memory has room below the mark.
@@ -124,16 +177,9 @@ impl Store {
     }
 }
 
-fn unreadable(parking: &Parking, wanted: Wanted, error: FetchError) -> StoreError {
-    let (index, offset) = (wanted.index, parking.offset(wanted.parked));
+fn unreadable(index: PageIndex, offset: u64, error: FetchError) -> StoreError {
     match error {
-        FetchError::Io(source) => {
-            add(&parking.counters().unreadable_pages, 1);
-            StoreError::ReadBack { index, offset, source }
-        }
-        FetchError::Corrupt => {
-            add(&parking.counters().corrupt_pages, 1);
-            StoreError::CorruptRecord { index, offset }
-        }
+        FetchError::Io(source) => StoreError::ReadBack { index, offset, source },
+        FetchError::Corrupt => StoreError::CorruptRecord { index, offset },
     }
 }

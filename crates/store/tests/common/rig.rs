@@ -15,7 +15,7 @@ pub const SEGMENT_LEN: u64 = 256 << 10;
 pub const LAYOUTS: [LayoutKind; 2] = [LayoutKind::Log, LayoutKind::Blocks];
 
 /// Bytes of a backing with so many small segments.
-pub fn segments(count: u64) -> usize {
+pub const fn segments(count: u64) -> usize {
     (DATA_START + count * SEGMENT_LEN) as usize
 }
 

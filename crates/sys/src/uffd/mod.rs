@@ -143,7 +143,7 @@ impl Uffd {
     /// Moves pages from `src` to missing pages at `dst`, without copying them: afterwards those at `src` are
     /// missing. Needs [`Feature::Move`].
     ///
-    /// `dst` is registered with this context; `src` need not be. Both are private anonymous memory with the same
+    /// `dst` is registered with this context; `src` need not be. Both are private anonymous memory of like
     /// protection, locked both or neither. With `allow_holes`, pages that are missing at `src` are passed
     /// over and count as done. A source page of zeroes that takes no memory stays one. Stops with EEXIST at a
     /// page that is there at `dst`, ENOENT at one that is missing at `src`, EBUSY at one that is pinned (by
@@ -151,8 +151,8 @@ impl Uffd {
     /// changed.
     ///
     /// # Safety
-    /// `dst` and the bytes after it lie in memory whose contents the caller may decide, and so do `src` and the bytes
-    /// after it.
+    /// `dst` and the bytes after it lie in memory whose contents the caller may decide, and so do `src` and
+    /// the bytes after it.
     pub unsafe fn move_pages(
         &self,
         dst: usize,

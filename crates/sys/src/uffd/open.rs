@@ -106,7 +106,7 @@ impl Open {
 pub enum OpenError {
     /// The kernel was built without it.
     #[error(
-        "this kernel has no userfaultfd: it was built without CONFIG_USERFAULTFD, or a seccomp profile hides it"
+        "this kernel has no userfaultfd: it was built without CONFIG_USERFAULTFD, or seccomp hides the call"
     )]
     Absent,
     /// The kernel cannot restrict a context to faults of user mode.
@@ -126,10 +126,10 @@ pub enum OpenError {
     },
     /// Faults of the kernel take more than is there.
     #[error(
-        "userfaultfd for faults of the kernel is not allowed here: the system call says {call}, {DEVICE} says \
-         {device}; any of these allows it: the capability CAP_SYS_PTRACE; vm.unprivileged_userfaultfd=1; read \
-         and write permission on {DEVICE}; the first two need a container's seccomp profile to pass the system \
-         call userfaultfd"
+        "userfaultfd for faults of the kernel is not allowed here: the system call says {call}, {DEVICE} \
+         says {device}; any of these allows it: the capability CAP_SYS_PTRACE; \
+         vm.unprivileged_userfaultfd=1; read and write permission on {DEVICE}; the first two need a \
+         container's seccomp profile to pass the system call userfaultfd"
     )]
     KernelFaultsForbidden {
         /// The answer of the system call.

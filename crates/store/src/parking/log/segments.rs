@@ -13,6 +13,7 @@
 use crate::parking::log::format::{DATA_START, Sequence};
 use crate::sync::{AtomicU32, AtomicU64, Mutex, Ordering};
 use std::collections::VecDeque;
+use std::ops::DerefMut;
 
 /// The number of a segment, by its place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -28,6 +29,8 @@ struct Segment {
     sequence: AtomicU64,
     /// Bits below.
     flags: AtomicU32,
+    /// Of a segment in `just_freed`, the one under it.
+    under: AtomicU32,
 }
 
 /// The head writes to it, so that it is no business of the cleaner.
@@ -36,6 +39,9 @@ const OPEN: u32 = 1;
 const STUCK: u32 = 2;
 /// The cleaner could not read it. It may next time.
 const PUT_OFF: u32 = 4;
+
+/// No segment; there are fewer.
+const NONE: u32 = u32::MAX;
 
 #[derive(Debug, Default)]
 struct FreeList {
@@ -51,6 +57,10 @@ pub(crate) struct Segments {
     segment_len: u32,
     table: Box<[Segment]>,
     free: Mutex<FreeList>,
+    /// The last of the segments that became free and are in no list yet, or `NONE`: a stack, pushed to
+    /// without the lock, taken as a whole with it. Who ends a pin may be a thread that must not wait or
+    /// allocate.
+    just_freed: AtomicU32,
     next_sequence: AtomicU64,
 }
 
@@ -70,12 +80,14 @@ impl Segments {
             live_bytes: AtomicU32::new(0),
             sequence: AtomicU64::new(0),
             flags: AtomicU32::new(0),
+            under: AtomicU32::new(NONE),
         };
         let clean = (0..count).map(SegmentIndex).collect();
         Segments {
             segment_len,
             table: (0..count).map(segment).collect(),
             free: Mutex::new(FreeList { clean, freed: VecDeque::new() }),
+            just_freed: AtomicU32::new(NONE),
             next_sequence: AtomicU64::new(1),
         }
     }
@@ -90,7 +102,7 @@ impl Segments {
 
     /// Segments that hold nothing.
     pub(crate) fn free_count(&self) -> u32 {
-        let free = self.free.lock();
+        let free = self.free_list();
         (free.clean.len() + free.freed.len()) as u32
     }
 
@@ -110,7 +122,7 @@ impl Segments {
 
     /// A free segment, now held by the caller as its head, unless that would leave fewer than `spare`.
     pub(crate) fn open(&self, spare: u32) -> Option<(SegmentIndex, Sequence)> {
-        let mut free = self.free.lock();
+        let mut free = self.free_list();
         if (free.clean.len() + free.freed.len()) as u32 <= spare {
             return None;
         }
@@ -161,14 +173,30 @@ impl Segments {
 
     /// Gives up one hold. Release and acquire: whoever writes the segment anew comes after all who had it.
     fn let_go(&self, index: SegmentIndex) {
-        if self.segment(index).holds.fetch_sub(1, Ordering::AcqRel) == 1 {
-            self.free.lock().freed.push_back(index);
+        let segment = self.segment(index);
+        if segment.holds.fetch_sub(1, Ordering::AcqRel) == 1 {
+            let put_on = |top| {
+                segment.under.store(top, Ordering::Relaxed);
+                Some(index.0)
+            };
+            let _ = self.just_freed.fetch_update(Ordering::Release, Ordering::Relaxed, put_on);
         }
+    }
+
+    /// The lists, with the segments that became free since they were looked at.
+    fn free_list(&self) -> impl DerefMut<Target = FreeList> + '_ {
+        let mut free = self.free.lock();
+        let mut top = self.just_freed.swap(NONE, Ordering::Acquire);
+        while top != NONE {
+            free.freed.push_back(SegmentIndex(top));
+            top = self.segment(SegmentIndex(top)).under.load(Ordering::Relaxed);
+        }
+        free
     }
 
     /// Takes a freed segment out to discard it; to be given back with [`Segments::discarded`].
     pub(crate) fn take_freed(&self) -> Option<SegmentIndex> {
-        self.free.lock().freed.pop_front()
+        self.free_list().freed.pop_front()
     }
 
     /// A segment from [`Segments::take_freed`] is free again.

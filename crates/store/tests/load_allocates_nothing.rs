@@ -1,0 +1,340 @@
+//! A load allocates nothing, whatever the page is, wherever it is, and whatever fails.
+//!
+//! A handler of faults loads pages in a thread that may have been interrupted inside the allocator. Counted
+//! are the requests to Rust's allocator and those to C's `malloc`, which the C codecs use; the second by
+//! taking its place, which glibc allows (its manual, "Replacing malloc"). Each test shows first that the
+//! counters count.
+
+#![cfg(all(target_env = "gnu", not(loom)))]
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+mod common;
+
+use common::rig::*;
+use common::{Random, page};
+use pagefold_backing::layer::{DelayLayer, DelayOptions, ErrorLayer, StatsLayer, SystemClock, When};
+use pagefold_backing::{Backing, Direct, FileBacking, FileOptions, MemoryBacking, Uring};
+use pagefold_codec::{CodecSpec, table};
+use pagefold_page::{Page, PageIndex};
+use pagefold_pool::{Arena, FRAME_LEN, PageSource, Purpose, SourceError, Take};
+use pagefold_store::parking::{LayoutKind, ParkConfig};
+use pagefold_store::{LoadError, Loaded, Loader, MemLimit, Store, StoreConfig};
+use pagefold_testkit::skipped;
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::ffi::c_void;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+thread_local! {
+    /// Whether this thread's requests count. Needs no destructor, so no allocation to set up.
+    static IS_COUNTING: Cell<bool> = const { Cell::new(false) };
+    /// Requests to Rust's allocator, and to C's.
+    static COUNTS: Cell<(u64, u64)> = const { Cell::new((0, 0)) };
+}
+
+fn count(rust: u64, c: u64) {
+    if IS_COUNTING.get() {
+        let before = COUNTS.get();
+        COUNTS.set((before.0 + rust, before.1 + c));
+    }
+}
+
+struct Counted;
+
+// SAFETY: every call goes to the system allocator unchanged.
+unsafe impl GlobalAlloc for Counted {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count(1, 0);
+        // SAFETY: the caller's promises are the system allocator's.
+        unsafe { System.alloc(layout) }
+    }
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        count(1, 0);
+        // SAFETY: the block came from the system allocator, with this layout.
+        unsafe { System.dealloc(at, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counted = Counted;
+
+unsafe extern "C" {
+    fn __libc_malloc(len: usize) -> *mut c_void;
+    fn __libc_calloc(count: usize, len: usize) -> *mut c_void;
+    fn __libc_realloc(at: *mut c_void, len: usize) -> *mut c_void;
+    fn __libc_free(at: *mut c_void);
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn malloc(len: usize) -> *mut c_void {
+    count(0, 1);
+    // SAFETY: the caller's promises are those that glibc's own function asks for; the same for those below.
+    unsafe { __libc_malloc(len) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn calloc(number: usize, len: usize) -> *mut c_void {
+    count(0, 1);
+    // SAFETY: see `malloc`.
+    unsafe { __libc_calloc(number, len) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn realloc(at: *mut c_void, len: usize) -> *mut c_void {
+    count(0, 1);
+    // SAFETY: see `malloc`.
+    unsafe { __libc_realloc(at, len) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn free(at: *mut c_void) {
+    count(0, 1);
+    // SAFETY: see `malloc`.
+    unsafe { __libc_free(at) }
+}
+
+/// Runs `what`, and says how often this thread asked Rust's allocator and C's meanwhile.
+fn counted<T>(what: impl FnOnce() -> T) -> (T, (u64, u64)) {
+    COUNTS.set((0, 0));
+    IS_COUNTING.set(true);
+    let result = what();
+    IS_COUNTING.set(false);
+    (result, COUNTS.get())
+}
+
+const PAGES: u64 = 64;
+
+fn load(store: &Store, loader: &mut Loader, index: u64) -> Result<Page, LoadError> {
+    let mut page = [0xee; 4096];
+    let (loaded, asked) = counted(|| store.load(PageIndex(index), loader, &mut page));
+    assert_eq!(asked, (0, 0), "page {index} of {:?}, {loaded:?}", store.codec());
+    match loaded? {
+        Loaded::Page => {}
+        Loaded::Empty => page.fill(0),
+        Loaded::SameFilled(word) => pagefold_store::fill(&mut page, word),
+    }
+    Ok(page)
+}
+
+/// Every codec of the table, and again with a dictionary where it takes one.
+fn codecs() -> Vec<CodecSpec> {
+    let dictionary: Vec<u8> = (0..20_000u32).map(|i| (i / 7) as u8).collect();
+    let plain = table().iter().map(|b| CodecSpec::named(b.name));
+    let with = table().iter().filter(|b| b.dictionary);
+    let with = with.map(|b| CodecSpec { dictionary: Some(dictionary.clone()), ..CodecSpec::named(b.name) });
+    plain.chain(with).collect()
+}
+
+fn config(codec: &CodecSpec) -> StoreConfig {
+    let codec = codec.clone();
+    StoreConfig { codec, mem_limit: MemLimit::Off, ..StoreConfig::new(PAGES * 4096) }
+}
+
+/// Whether this is one of the pages that every codec compresses.
+fn is_soft(index: u64) -> bool {
+    index % 8 > 5
+}
+
+/// Pages of every state in memory; those of empty slots are not written.
+fn write_pages(store: &Store) {
+    for index in (0..PAGES).filter(|i| i % 5 > 0) {
+        let mut page = page(index);
+        if is_soft(index) {
+            let line = raw_page(index, 1);
+            page.chunks_mut(100).for_each(|c| c.copy_from_slice(&line[..c.len()]));
+        }
+        write(store, index, &page);
+    }
+    let mm = store.stats().mm;
+    assert!(
+        mm.orig_data_size / 4096 > mm.same_pages + mm.huge_pages && mm.same_pages > 0 && mm.huge_pages > 0
+    );
+}
+
+/// Loads every page, from a thread that never did before.
+fn load_all(store: &Store) {
+    let expected: Vec<Page> = (0..PAGES).map(|i| read(store, i).unwrap()).collect();
+    let (mut loader, asked) = counted(|| store.loader().unwrap());
+    assert!(asked.0 > 0, "nothing is counted");
+    std::thread::scope(|s| {
+        s.spawn(|| {
+            for (index, expected) in (0..).zip(&expected) {
+                assert!(load(store, &mut loader, index).unwrap() == *expected, "page {index}");
+            }
+        });
+    });
+}
+
+#[test]
+fn of_a_page_in_memory() {
+    for codec in codecs() {
+        let store = Store::new(config(&codec)).unwrap();
+        write_pages(&store);
+        load_all(&store);
+        // Rust's allocator is C's: what is beyond it, C codecs asked for.
+        let asked = counted(|| drop(store.loader().unwrap())).1;
+        let is_c = !codec.name.starts_with("lzo");
+        assert!(
+            asked.0 > 0 && (asked.1 > asked.0) == is_c,
+            "{}: the counters do not count: {asked:?}",
+            codec.name
+        );
+    }
+}
+
+fn file(direct: Direct) -> Option<FileBacking> {
+    let file = tempfile::tempfile_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    file.set_len(segments(12) as u64).unwrap();
+    let file = FileBacking::new(file, FileOptions { direct, uring: Uring::Auto });
+    file.inspect_err(|e| skipped!("load_allocates_nothing: {direct:?}: {e}")).ok()
+}
+
+fn media() -> Vec<Arc<dyn Backing>> {
+    let memory = || MemoryBacking::new(segments(12));
+    let options = DelayOptions { delay: Duration::from_micros(1), ..DelayOptions::default() };
+    let delayed = DelayLayer::new(memory(), options, Arc::new(SystemClock::default()));
+    let mut media: Vec<Arc<dyn Backing>> = vec![Arc::new(memory()), Arc::new(delayed)];
+    for direct in [Direct::Off, Direct::On] {
+        media.extend(file(direct).map(|file| Arc::new(file) as Arc<dyn Backing>));
+        media.extend(file(direct).map(|file| Arc::new(StatsLayer::new(file)) as Arc<dyn Backing>));
+    }
+    media
+}
+
+#[test]
+fn of_a_parked_page() {
+    for backing in media() {
+        for layout in LAYOUTS {
+            for codec in codecs() {
+                let mut store = Store::new(config(&codec)).unwrap();
+                store.attach(ParkConfig { backing: backing.clone(), layout }).unwrap();
+                write_pages(&store);
+                assert!(park_all(&store).parked_pages > 30);
+                load_all(&store);
+                assert_eq!((stats(&store).corrupt_pages, stats(&store).unreadable_pages), (0, 0));
+            }
+        }
+    }
+}
+
+type Failing = ErrorLayer<Box<dyn Backing>>;
+
+/// Parked pages on a medium that can be made to fail, and that medium.
+fn parked_store(layout: LayoutKind, file: bool) -> Option<(Store, Arc<Failing>)> {
+    let medium: Box<dyn Backing> =
+        if file { Box::new(self::file(Direct::On)?) } else { Box::new(MemoryBacking::new(segments(12))) };
+    let backing = Arc::new(ErrorLayer::new(medium));
+    let store = store_on(backing.clone(), layout, PAGES);
+    write_pages(&store);
+    park_all(&store);
+    Some((store, backing))
+}
+
+#[test]
+fn of_a_parked_page_that_cannot_be_read() {
+    for (layout, is_file) in LAYOUTS.into_iter().flat_map(|l| [(l, false), (l, true)]) {
+        let Some((store, backing)) = parked_store(layout, is_file) else { continue };
+        let medium = backing.control();
+        let mut loader = store.loader().unwrap();
+        let is_parked = |i: u64| !i.is_multiple_of(5) && i % 8 > 1;
+        medium.fail_reads(When::Always, libc::EIO);
+        for index in (0..PAGES).filter(|i| is_parked(*i)) {
+            let error = load(&store, &mut loader, index).unwrap_err();
+            assert!(matches!(error, LoadError::ReadBack { errno: libc::EIO, .. }), "{error}");
+        }
+        medium.clear();
+        let len = 2 * SEGMENT_LEN as usize;
+        backing.write_at(DATA_START, &vec![0x5a; len]).unwrap();
+        for index in (0..PAGES).filter(|i| is_parked(*i)) {
+            let error = load(&store, &mut loader, index).unwrap_err();
+            assert!(matches!(error, LoadError::CorruptRecord { .. }), "{error}");
+        }
+    }
+}
+
+/// A source that notes where the frames for objects are.
+struct Noted {
+    arena: Arc<Arena>,
+    frames: Arc<Mutex<Vec<usize>>>,
+}
+
+impl PageSource for Noted {
+    fn try_take(&self, purpose: Purpose) -> Take {
+        let take = self.arena.try_take(purpose);
+        if let (Take::Frame(frame), Purpose::Objects) = (&take, purpose) {
+            self.frames.lock().unwrap().push(self.arena.frame_ptr(*frame).expose_provenance());
+        }
+        take
+    }
+    fn refill(&self) -> Result<(), SourceError> {
+        self.arena.refill()
+    }
+    fn give(&self, frame: pagefold_pool::FrameId, purpose: Purpose) {
+        self.arena.give(frame, purpose);
+    }
+    fn relieve(&self) {}
+    fn arena(&self) -> &Arena {
+        &self.arena
+    }
+}
+
+#[test]
+fn of_a_page_that_does_not_decode() {
+    for codec in codecs() {
+        let config = config(&codec);
+        let (arena, frames) = (Arc::new(Arena::new(1 << 24).unwrap()), Arc::default());
+        let source = Noted { arena, frames: Arc::clone(&frames) };
+        let store = Store::with_source(config, Box::new(source)).unwrap();
+        write_pages(&store);
+        let mut loader = store.loader().unwrap();
+        for frame in frames.lock().unwrap().iter() {
+            // SAFETY: a frame of the store's, which is still there; no other thread uses the store, and what
+            // is damaged are the objects and their owner words, which loads do not look at.
+            unsafe { std::ptr::with_exposed_provenance_mut::<u8>(*frame).write_bytes(0xff, FRAME_LEN) };
+        }
+        for index in (0..PAGES).filter(|i| i % 5 > 0 && is_soft(*i)) {
+            let error = load(&store, &mut loader, index).err();
+            assert_eq!(error, Some(LoadError::Corrupt { index: PageIndex(index) }), "{}", codec.name);
+        }
+        // One that none compresses.
+        assert!(load(&store, &mut loader, 2) == Ok([0xff; 4096]));
+    }
+}
+
+#[test]
+fn beside_writers_passes_and_the_cleaner() {
+    for layout in LAYOUTS {
+        let store = store_on(Arc::new(MemoryBacking::new(segments(6))), layout, PAGES);
+        let (store, is_done) = (&store, &AtomicBool::new(false));
+        std::thread::scope(|s| {
+            s.spawn(move || {
+                let mut random = Random(5);
+                while !is_done.load(SeqCst) {
+                    let first = random.below(PAGES);
+                    write(store, first, &page(random.next()));
+                    park(store, first, (first + 8).min(PAGES - 1));
+                    store.tend(true);
+                    store.compact();
+                }
+            });
+            let loaders = [1, 2].map(|seed| {
+                s.spawn(move || {
+                    let (mut random, mut loader) = (Random(seed), store.loader().unwrap());
+                    for _ in 0..30_000 {
+                        // Few pages, so that threads meet at them.
+                        let mut page = [0; 4096];
+                        let index = PageIndex(random.below(PAGES));
+                        let (loaded, asked) = counted(|| store.load(index, &mut loader, &mut page));
+                        assert!(loaded.is_ok() && asked == (0, 0), "{loaded:?} {asked:?}");
+                    }
+                })
+            });
+            let results = loaders.map(|l| l.join());
+            is_done.store(true, SeqCst);
+            results.into_iter().for_each(|r| r.unwrap());
+        });
+        assert!(stats(store).bd.bd_reads > 1000);
+    }
+}
