@@ -69,15 +69,17 @@ pub fn run(plan: &Plan, memory: &mut [u8], source: &Source, told: &mut Told) -> 
                 })
             })
             .collect();
-        let mut wrong = 0;
+        let mut wrong = None;
         for thread in threads {
             let (own, found) = thread.join().map_err(|_| anyhow::anyhow!("a measuring thread panicked"))?;
             told.figures.extend(own.figures);
-            wrong += found;
+            wrong = wrong.or(found);
         }
         anyhow::Ok(wrong)
     })?;
-    anyhow::ensure!(wrong == 0, "{wrong} words that were read are none that were written");
+    if let Some((page, word, found)) = wrong {
+        anyhow::bail!("word {word} of page {page} was read as {found:#x}, which was never written");
+    }
     let seconds = told.figures.get("zipf_s").copied().unwrap_or(f64::NAN);
     let ops = (plan.ops * ZIPF_THREADS as u64) as f64;
     told.figures.insert("zipf_ops_per_s".into(), ops / seconds);
@@ -106,14 +108,15 @@ struct Worker<'a> {
     random: Random,
     /// How often each of its pages was written: pages `number`, `number + ZIPF_THREADS`, ...
     versions: Vec<u32>,
-    wrong: u64,
+    /// A word that was read and never written: page, word, what was found.
+    wrong: Option<(usize, usize, u64)>,
 }
 
 impl<'a> Worker<'a> {
     fn new(number: usize, pages: &'a [PageWords], source: &'a Source, plan: &'a Plan) -> Self {
         let versions = vec![0; pages.len().div_ceil(ZIPF_THREADS)];
         let random = Random(SEED ^ (number as u64 + 1));
-        Worker { number, pages, source, zipf: &plan.zipf, random, versions, wrong: 0 }
+        Worker { number, pages, source, zipf: &plan.zipf, random, versions, wrong: None }
     }
 
     fn work(&mut self, ops: u64) {
@@ -134,7 +137,9 @@ impl<'a> Worker<'a> {
                 let found = word.load(Relaxed);
                 let original = u64::from_le_bytes(self.source.page(page).as_chunks().0[first + i]);
                 let is_right = found == original || found >> 24 == written(page, first + i, 0) >> 24;
-                self.wrong += u64::from(!is_right);
+                if !is_right {
+                    self.wrong.get_or_insert((page, first + i, found));
+                }
             }
         }
     }
