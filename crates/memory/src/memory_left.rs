@@ -101,7 +101,9 @@ impl MemoryLeft {
     /// Whether memory is so short that pages are to be moved out: those who do it are woken.
     #[inline]
     pub(crate) fn check(&self, ready: u32) {
-        if self.left.load(Relaxed) + i64::from(ready) < self.low.load(Relaxed) && self.sleeping.load(Relaxed) > 0 {
+        if self.left.load(Relaxed) + i64::from(ready) < self.low.load(Relaxed)
+            && self.sleeping.load(Relaxed) > 0
+        {
             self.call();
         }
     }
