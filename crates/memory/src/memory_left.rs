@@ -50,7 +50,7 @@ impl MemoryLeft {
 
     /// The limit in pages.
     pub(crate) fn limit(&self) -> u64 {
-        self.limit.load(Relaxed)
+        self.limit.load(Acquire)
     }
 
     /// Changes the limit. What is over a smaller one is moved out from now on.
@@ -65,7 +65,15 @@ impl MemoryLeft {
 
     /// Pages of memory in use.
     pub(crate) fn in_use(&self) -> u64 {
-        u64::try_from(self.limit() as i64 - self.left.load(Relaxed)).unwrap_or(0)
+        loop {
+            let limit = self.limit();
+            let left = self.left.load(Acquire);
+            // A limit from before a change and what is left after it do not go together. The other way round, less
+            // is in use than the larger of the limits.
+            if self.limit() == limit {
+                return u64::try_from(limit as i64 - left).unwrap_or(0);
+            }
+        }
     }
 
     /// Pages of memory left; negative above the limit.
