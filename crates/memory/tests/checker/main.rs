@@ -60,7 +60,8 @@ fn number_of(name: &str) -> Option<u64> {
 
 fn duration() -> Duration {
     let long = std::env::var_os("PAGEFOLD_LONG").is_some();
-    number_of("PAGEFOLD_CHECK_S").map_or(Duration::from_millis(if long { 120_000 } else { 1_100 }), Duration::from_secs)
+    number_of("PAGEFOLD_CHECK_S")
+        .map_or(Duration::from_millis(if long { 120_000 } else { 1_100 }), Duration::from_secs)
 }
 
 /// Runs all codecs, with and without a backing. One after the other: the kernel is asked what has memory in the process.
@@ -115,8 +116,14 @@ fn run(case: &Case) {
     common.iter_mut().zip(OWN..).for_each(|(words, page)| fill(words, &mut random, page, 1, THREADS));
     let locked = (0..LOCKED).map(|_| Mutex::new(Box::new(ZERO))).collect();
     let serves_system = case.service == Service::HandlerThreads;
-    let arena =
-        Arena { region: &region, common, common_start: OWN, locked, locked_start: OWN + COMMON, serves_system };
+    let arena = Arena {
+        region: &region,
+        common,
+        common_start: OWN,
+        locked,
+        locked_start: OWN + COMMON,
+        serves_system,
+    };
     let over = AtomicBool::new(false);
     let steps: Vec<_> = (0..=THREADS).map(|_| AtomicU64::new(0)).collect();
     std::thread::scope(|scope| {
@@ -170,10 +177,14 @@ fn check_shared(arena: &Arena<'_>, mut step: impl FnMut() -> u64) {
 
 fn check_limit(region: &Region) {
     let stats = region.stats();
-    let refused = stats.pool.reject_alloc_fail + stats.pool.reject_compress_fail + stats.pool.reject_reclaim_fail;
+    let refused =
+        stats.pool.reject_alloc_fail + stats.pool.reject_compress_fail + stats.pool.reject_reclaim_fail;
     let most = LIMITS[LIMITS.len() - 1] * PAGE;
     if refused == 0 && stats.memory.resident_max > most {
-        fail(region, &format!("{} bytes were resident, the largest limit was {most}", stats.memory.resident_max));
+        fail(
+            region,
+            &format!("{} bytes were resident, the largest limit was {most}", stats.memory.resident_max),
+        );
     }
     if stats.faults.failed > 0 || stats.pool.decompress_fail > 0 {
         fail(region, "faults failed");

@@ -23,7 +23,8 @@ pub fn fail(region: &Region, message: &str) -> ! {
     say(&format!("FAILED: {message}\n{:#?}", region.stats()));
     for task in std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten() {
         let read = |name: &str| std::fs::read_to_string(task.path().join(name)).unwrap_or_default();
-        let state = read("status").lines().find(|line| line.starts_with("State")).unwrap_or_default().to_owned();
+        let state =
+            read("status").lines().find(|line| line.starts_with("State")).unwrap_or_default().to_owned();
         say(&format!("task {:?} {} {state}\n{}", task.file_name(), read("comm").trim(), read("stack")));
     }
     std::process::abort();
