@@ -25,6 +25,8 @@ pub(crate) struct Table {
     page_count: PageCount,
     /// Pages in the store and nowhere else.
     folded: AtomicU64,
+    /// Pages in the store that are not folded: copies.
+    copies: AtomicU64,
 }
 
 impl Table {
@@ -36,6 +38,7 @@ impl Table {
             live: Reservation::new(page_count.0.div_ceil(STRETCH_PAGES) as usize * 4)?,
             page_count,
             folded: AtomicU64::new(0),
+            copies: AtomicU64::new(0),
         })
     }
 
@@ -100,6 +103,16 @@ impl Table {
     /// Counts pages that came to be folded, or are no more.
     pub(crate) fn add_folded(&self, pages: i64) {
         self.folded.fetch_add(pages as u64, Relaxed);
+    }
+
+    /// Counts copies that came to be, or are no more.
+    pub(crate) fn add_copies(&self, pages: i64) {
+        self.copies.fetch_add(pages as u64, Relaxed);
+    }
+
+    /// Pages that are not folded, of which the store has a copy.
+    pub(crate) fn copies(&self) -> u64 {
+        u64::try_from(self.copies.load(Relaxed) as i64).unwrap_or(0)
     }
 
     /// Pages that are folded.

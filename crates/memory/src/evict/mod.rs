@@ -20,6 +20,7 @@ use crate::staging::{TRAY_FRAMES, Tray};
 use out::Mover;
 use pagefold_page::PageIndex;
 use pagefold_sys::SysError;
+use pagefold_sys::cpu::Affinity;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
@@ -46,24 +47,27 @@ pub(crate) struct Evictor {
     pager: Arc<Pager>,
     sweep: Sweep,
     mover: Mover,
+    place: Place,
 }
 
 impl Evictor {
     /// Its working memory; the thread is started by the region.
     pub(crate) fn new(pager: Arc<Pager>, hand: Arc<Hand>) -> Result<Self, SysError> {
         let sweep = Sweep::new(hand, pager.tells_writes)?;
-        Ok(Evictor { pager, sweep, mover: Mover::new() })
+        Ok(Evictor { pager, sweep, mover: Mover::new(), place: Place::default() })
     }
 
     /// Moves pages out whenever memory is short, until the region goes.
     pub(crate) fn run(mut self) {
         let pager = self.pager.clone();
+        self.place.affinity = Some(Affinity::current());
         let is_short = || pager.left.is_short(pager.ready_frames());
         while !pager.left.is_closing() {
             if !is_short() {
                 pager.left.await_work(is_short);
                 continue;
             }
+            pager.count_copies();
             let progress = self.step();
             pager.left.set_stuck(!progress && pager.left.left() <= 0);
             if !progress {
@@ -96,12 +100,42 @@ impl Evictor {
         if found == 0 {
             found = self.sweep.take(&self.pager, &mut pages[..wanted], Effort::Any);
         }
+        if self.pager.moves() {
+            self.place.choose(self.pager.left.caller(), Mover::is_scattered(&pages[..found]));
+        }
         let moved = self.mover.take_out(&self.pager, &tray, &pages[..found]);
         match moved {
             0 => self.pager.give_tray(tray),
             _ => self.pager.staging.enqueue(tray),
         }
         moved
+    }
+}
+
+/// Where a thread that moves pages out runs.
+///
+/// Each move interrupts every other CPU that runs the program, so that it forgets where the page was; for pages
+/// that lie behind each other that is once for many, but for scattered ones once for each, and costs more than all
+/// the rest of folding. If one CPU makes all the faults, it is better to take turns with it there.
+#[derive(Default)]
+struct Place {
+    affinity: Option<Affinity>,
+    caller: usize,
+    /// Trays of scattered pages in a row, filled for faults of one CPU.
+    alike: u32,
+}
+
+/// Trays after which a thread changes its place.
+const ALIKE_MIN: u32 = 4;
+
+impl Place {
+    fn choose(&mut self, caller: usize, is_scattered: bool) {
+        let is_alike = is_scattered && caller == self.caller;
+        self.alike = if is_alike { (self.alike + 1).min(ALIKE_MIN) } else { 0 };
+        self.caller = caller;
+        if let Some(affinity) = &mut self.affinity {
+            affinity.bind((self.alike == ALIKE_MIN).then_some(caller));
+        }
     }
 }
 

@@ -31,6 +31,12 @@ impl Mover {
         Mover { parts: Parts::new(TRAY_FRAMES) }
     }
 
+    /// Whether the pages lie so scattered that each would be taken by itself.
+    pub(super) fn is_scattered(pages: &[PageIndex]) -> bool {
+        let follows = |pair: &&[PageIndex]| pair[0].0 + 1 == pair[1].0;
+        pages.windows(2).filter(follows).count() * 2 < pages.len()
+    }
+
     /// Takes pages out to a tray's frames, from the first on. Returns how many; the others are put back.
     pub(super) fn take_out(&mut self, pager: &Pager, tray: &Tray, pages: &[PageIndex]) -> usize {
         let moved = match pager.moves() {
@@ -136,6 +142,7 @@ fn lose(pager: &Pager, page: PageIndex) {
     let word = pager.word(page);
     if word.has_copy() {
         pager.drop_copy(page);
+        pager.table.add_copies(-1);
     }
     pager.table.remove_live(page);
     pager.left.give(1);

@@ -24,7 +24,8 @@ impl Pager {
         self.staging.reset(&tray);
         let backed = self.staging.backed(&tray);
         let stock_max = (self.left.limit() / 32).min(STOCK_TRAYS_MAX * TRAY_FRAMES as u64);
-        let is_wanted = u64::from(self.staging.stock()) < stock_max && longest_run(backed).1 >= RUN_MIN;
+        let is_wanted = longest_run(backed).1 >= RUN_MIN
+            && (u64::from(self.staging.stock()) < stock_max || self.staging.is_wanted(backed.count_ones()));
         match is_wanted || backed == 0 {
             true => self.give_tray(tray),
             false => self.unback(tray, backed),

@@ -111,7 +111,7 @@ impl Sweep {
         match word.visit(is_written, effort) {
             Visit::Taken => true,
             Visit::Kept { is_rewritten } => {
-                if is_rewritten && word.has_copy() {
+                if word.has_copy() && (is_rewritten || pager.has_too_many_copies()) {
                     drop_old_copy(pager, page);
                 }
                 false
@@ -129,6 +129,7 @@ pub(super) fn drop_old_copy(pager: &Pager, page: PageIndex) {
     }
     if word.has_copy() {
         pager.drop_copy(page);
+        pager.table.add_copies(-1);
         pager.counters.add(Counter::CopiesDropped, 1);
     }
     word.put_back_dirty();
