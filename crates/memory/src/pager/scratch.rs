@@ -84,7 +84,8 @@ impl Scratches {
         let free = |i: usize| {
             let place: &Place = &self.places[(cpu + i) % count];
             let is_free = !place.is_taken.load(Relaxed) && !place.is_taken.swap(true, SeqCst);
-            is_free.then_some(ScratchGuard { owner: self, place })
+            // Made only if it is free: dropping a guard puts the scratch back.
+            is_free.then(|| ScratchGuard { owner: self, place })
         };
         (0..count).find_map(free)
     }
