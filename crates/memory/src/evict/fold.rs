@@ -34,33 +34,25 @@ impl Evictor {
     }
 }
 
-/// Folds the page that waits in a frame, if it still does. False if it was refused.
+/// Folds the page that waits in a frame, if it still does. False if it was refused. Afterwards nobody uses the frame.
 fn fold_frame(pager: &Pager, page: PageIndex, frame: Frame) -> bool {
     let word = pager.word(page);
-    if !word.begin_fold(frame) {
-        // It was touched or dropped. Whoever brings it back may not be through yet.
-        word.await_frame(frame);
-        return true;
-    }
-    if store_page(pager, page, frame) {
-        match word.finish_fold(frame) {
-            Folded::Yes => {
+    // Again, if somebody brings it back: that may fail, and leave the page here.
+    while word.begin_fold(frame) {
+        if store_page(pager, page, frame) {
+            if word.finish_fold(frame) == Folded::Yes {
                 pager.table.remove_live(page);
                 pager.table.add_folded(1);
+                break;
             }
-            Folded::Returned => word.await_frame(frame),
-        }
-        return true;
-    }
-    match word.refuse_fold(frame) {
-        Refused::BringBack => {
-            pager.bring_back(page, frame, false);
+        } else if word.refuse_fold(frame) == Refused::BringBack {
+            pager.bring_back_refused(page, frame);
             word.finish_refusal();
             pager.wake(page);
+            return false;
         }
-        Refused::Returned => word.await_frame(frame),
     }
-    false
+    true
 }
 
 /// Has the store keep the page that is in a frame. False if it refuses.
@@ -124,6 +116,14 @@ fn has_room(pager: &Pager) -> bool {
 }
 
 impl Pager {
+    /// Brings back a page that the store refused: it must have a place, within the limit or beyond.
+    fn bring_back_refused(&self, page: PageIndex, frame: Frame) {
+        if !self.bring_back(page, frame, false) {
+            self.left.overdraw(1);
+            self.copy_back(page, frame);
+        }
+    }
+
     /// What tells whether a page is what was folded: XXH3, with a seed of the region's own, so that pages which
     /// are taken for each other cannot be prepared.
     fn hash(&self, page: &Page) -> PageHash {

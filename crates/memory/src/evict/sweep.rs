@@ -106,7 +106,7 @@ impl Sweep {
 
     fn visit(&self, pager: &Pager, page: PageIndex, effort: Effort) -> bool {
         let i = (page.0 % STRETCH_PAGES) as usize;
-        let is_written = self.written[i / 64] >> (i % 64) & 1 == 1;
+        let is_written = self.pagemap.as_ref().map(|_| self.written[i / 64] >> (i % 64) & 1 == 1);
         let word = pager.word(page);
         match word.visit(is_written, effort) {
             Visit::Taken => true,

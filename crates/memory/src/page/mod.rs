@@ -60,7 +60,7 @@ pub struct Seen(u32);
 pub enum Folded {
     /// It is folded; its frame is free.
     Yes,
-    /// It was brought back meanwhile; its frame is free as soon as [`PageWord::await_frame`] says so.
+    /// Somebody is bringing it back, or has: [`PageWord::begin_fold`] tells when its frame is free.
     Returned,
 }
 
@@ -176,14 +176,15 @@ impl PageWord {
     pub fn finish_return(&self) {
         self.must(|word| {
             let heat = (word.heat() + 1).min(HEAT_MAX);
-            let word = word.with_state(State::Resident).with_payload(0);
+            let word = word.with_state(State::Resident).with_payload(0).with(Word::NEW);
             word.with_heat(heat).with_chances((1 << heat) - 1)
         });
     }
 
     /// Transition: returning to resident, by who moved it out and could not fold it. It is left alone for a while.
     pub fn finish_refusal(&self) {
-        self.must(|word| word.with_state(State::Resident).with_payload(0).with_chances(Word::CHANCES_MAX));
+        let settled = |word: Word| word.with_state(State::Resident).with_payload(0).with(Word::NEW);
+        self.must(|word| settled(word).with_chances(Word::CHANCES_MAX));
     }
 
     /// Transition: returning back to staged, because it could not be brought in.
@@ -204,9 +205,9 @@ impl PageWord {
     /// Looks at a resident page as the clock's hand does. Transition: resident to taken, if it is cold (or any
     /// will do) and free to be taken; else one of its chances is used up.
     ///
-    /// `is_written` says that it was written since the hand was here last. That is a chance of its own, and does
-    /// not count for a page that the hand has not seen before, which was written when it came.
-    pub fn visit(&self, is_written: bool, effort: Effort) -> Visit {
+    /// `is_written` says whether it was written since the hand was here last, if that is known. It is a chance of its
+    /// own. A page that arrived since counts as written then, whatever became of it, and is passed over once.
+    pub fn visit(&self, is_written: Option<bool>, effort: Effort) -> Visit {
         let old = self.change(|word| {
             if !word.is_free_to_take() {
                 return None;
@@ -214,21 +215,21 @@ impl PageWord {
             if effort == Effort::Any {
                 return Some(word.with_state(State::Taken));
             }
-            Some(if word.has(Word::NEW) {
-                word.without(Word::NEW)
-            } else if is_written {
-                word.with_chances(word.chances().max(1))
-            } else if word.chances() > 0 {
-                word.with_chances(word.chances() - 1)
-            } else {
-                word.with_state(State::Taken)
+            Some(match (word.has(Word::NEW), is_written) {
+                // It arrived after the hand looked for writes.
+                (true, Some(false)) => word,
+                (true, _) => word.without(Word::NEW),
+                (false, Some(true)) => word.with_chances(word.chances().max(1)),
+                (false, _) if word.chances() > 0 => word.with_chances(word.chances() - 1),
+                (false, _) => word.with_state(State::Taken),
             })
         });
         let Ok(old) = old else { return Visit::NotFree };
-        let is_cold = !old.has(Word::NEW) && !is_written && old.chances() == 0;
+        let is_rewritten = !old.has(Word::NEW) && is_written == Some(true);
+        let is_cold = !old.has(Word::NEW) && !is_rewritten && old.chances() == 0;
         match is_cold || effort == Effort::Any {
             true => Visit::Taken,
-            false => Visit::Kept { is_rewritten: is_written && !old.has(Word::NEW) },
+            false => Visit::Kept { is_rewritten },
         }
     }
 
@@ -257,9 +258,16 @@ impl PageWord {
         self.must(|word| word.with_state(State::Staged).with_frame(frame));
     }
 
-    /// A staged page in this frame is to be written to the store, by the caller alone. False if it is not there.
+    /// A staged page in this frame is to be written to the store, by the caller alone. False if it is not there any
+    /// more; then nobody reads the frame. Waits for who is bringing it back from there, who may not succeed.
     pub fn begin_fold(&self, frame: Frame) -> bool {
-        self.change(|word| word.is_staged_in(frame).then(|| word.with(Word::FOLDING))).is_ok()
+        loop {
+            match self.change(|word| word.is_staged_in(frame).then(|| word.with(Word::FOLDING))) {
+                Ok(_) => return true,
+                Err(word) if word.is_returning_from(frame) => self.wait(Seen(word.0)),
+                Err(_) => return false,
+            }
+        }
     }
 
     /// Transition: staged and folding to folded, the store having the page; or folding ends, the page having been
@@ -283,17 +291,6 @@ impl PageWord {
             if word.is_staged_in(frame) { word.with_state(State::Returning) } else { word }
         });
         if old.is_staged_in(frame) { Refused::BringBack } else { Refused::Returned }
-    }
-
-    /// Waits until nobody brings the page back from this frame.
-    pub fn await_frame(&self, frame: Frame) {
-        loop {
-            let word = self.load();
-            if word.state() != State::Returning || word.frame() != frame {
-                return;
-            }
-            self.wait(Seen(word.0));
-        }
     }
 
     /// Transition: any settled state to taken, for dropping. Says what it was.
@@ -366,7 +363,7 @@ pub enum Visit {
 pub enum Refused {
     /// The page is returning, by the caller.
     BringBack,
-    /// Somebody brought it back.
+    /// Somebody is bringing it back, or has: [`PageWord::begin_fold`] tells when its frame is free.
     Returned,
 }
 

@@ -137,6 +137,10 @@ impl Word {
         self.state() == State::Staged && self.frame() == frame
     }
 
+    pub(super) fn is_returning_from(self, frame: Frame) -> bool {
+        self.state() == State::Returning && self.frame() == frame
+    }
+
     /// Resident, and nobody has a hand on it.
     pub(super) fn is_free_to_take(self) -> bool {
         self.state() == State::Resident && self.pins() == 0 && !self.has(Self::FOLDING)

@@ -139,6 +139,7 @@ impl Pager {
     ) -> Served {
         let pages = &claims.pages[..claims.len];
         let mut kinds = [Kind::Zero; WINDOW_MAX];
+        let mut zeroes_paid = 0;
         for (at, (page, touch)) in pages.iter().enumerate() {
             let Scratch { loader, pages } = &mut **scratch;
             let to: &mut Page = match &memory {
@@ -158,9 +159,19 @@ impl Pager {
                 }
                 _ => Kind::Zero,
             };
+            // A page of zeroes counts like any other: the program may write to it unseen.
+            if kinds[at] == Kind::Zero && matches!(memory, Memory::Frames { .. }) {
+                match self.left.take(1) {
+                    0 => {
+                        to.fill(0);
+                        kinds[at] = Kind::Bytes;
+                    }
+                    _ => zeroes_paid += 1,
+                }
+            }
         }
-        let done = self.put_runs(pages, &kinds, &memory, scratch);
-        self.settle(memory, done);
+        let used = self.put_runs(pages, &kinds, &memory, scratch);
+        self.settle(memory, zeroes_paid, used);
         self.ahead.count_brought(claims.len as u64 - 1);
         if kinds[claims.touched] == Kind::Failed { Served::Failed } else { Served::Again }
     }
@@ -198,8 +209,8 @@ impl Pager {
         kind
     }
 
-    /// Puts the pages into the range, run by run, and ends their loading. Returns how many pages of memory were
-    /// used, and which frames.
+    /// Puts the pages into the range, run by run, and ends their loading. Returns how many pages of memory that was
+    /// paid for were used.
     fn put_runs(
         &self,
         pages: &[(PageIndex, Touch)],
@@ -262,22 +273,19 @@ impl Pager {
         self.word(page).finish_load();
     }
 
-    /// Gives back what memory was not used, or takes what was used beyond it (zero pages beside frames).
-    fn settle(&self, memory: Memory, used: u32) {
-        match memory {
-            Memory::New(taken) => match (taken as u32).checked_sub(used) {
-                Some(0) => {}
-                Some(rest) => {
-                    self.left.give(rest);
-                    if self.left.is_waited_for() {
-                        self.left.tell();
-                    }
-                }
-                None => self.left.overdraw(used - taken as u32),
-            },
+    /// Gives back what memory was not used.
+    fn settle(&self, memory: Memory, zeroes_paid: u32, used: u32) {
+        let paid = match memory {
+            Memory::New(pages) => pages as u32,
             Memory::Frames { tray, .. } => {
-                self.left.overdraw(used);
                 self.give_tray(tray);
+                zeroes_paid
+            }
+        };
+        if paid > used {
+            self.left.give(paid - used);
+            if self.left.is_waited_for() {
+                self.left.tell();
             }
         }
     }

@@ -43,8 +43,14 @@ impl Pager {
             }
             Touch::Return { frame, is_folding } => {
                 self.counters.add(Counter::FaultsStaged, 1);
-                self.bring_back(page, frame, is_folding);
-                word.finish_return();
+                let ticket = self.left.ticket();
+                if self.bring_back(page, frame, is_folding) {
+                    word.finish_return();
+                } else {
+                    word.abandon_return();
+                    self.left.await_more(ticket);
+                    self.wake(page);
+                }
                 Served::Again
             }
             Touch::Zero => self.bring_in(page, Touch::Zero, is_write),
@@ -65,19 +71,35 @@ impl Pager {
         Served::Again
     }
 
-    /// Brings a returning page back from its frame.
-    pub(crate) fn bring_back(&self, page: PageIndex, frame: Frame, is_read: bool) {
-        if self.moves() && !is_read && self.move_in(page, frame, 1) == Put::Done {
-            self.staging.note_moved(frame);
-            return;
+    /// Brings a returning page back from its frame. False if that takes memory and there is none.
+    pub(crate) fn bring_back(&self, page: PageIndex, frame: Frame, is_read: bool) -> bool {
+        if self.moves() && !is_read {
+            match self.move_in(page, frame, 1) {
+                Put::Done => {
+                    self.staging.note_moved(frame);
+                    return true;
+                }
+                // Not there but by madvise and another access; what that brought is to be kept.
+                Put::Present(_) => return true,
+                Put::Refused(..) => {}
+            }
         }
-        // Beyond the limit, if need be, by a page: the frame's memory is free as soon as its tray is looked at.
-        self.left.overdraw(1);
-        match self.copy_back(page, frame) {
-            Put::Done => {}
-            // It was there before: by madvise and another fault, or because the kernel moved it after all.
-            Put::Present(_) | Put::Refused(..) => self.left.give(1),
+        if self.left.take(1) == 0 && !self.overdraws() {
+            return false;
         }
+        if self.copy_back(page, frame) != Put::Done {
+            self.left.give(1);
+        }
+        true
+    }
+
+    /// Takes a page beyond the limit, if that cannot be held anyway.
+    fn overdraws(&self) -> bool {
+        let is_stuck = self.left.is_stuck();
+        if is_stuck {
+            self.left.overdraw(1);
+        }
+        is_stuck
     }
 
     /// Waits until there is memory for a page, and takes it. False if the region is going.
@@ -92,8 +114,7 @@ impl Pager {
             if self.left.is_closing() {
                 break false;
             }
-            if self.left.is_stuck() {
-                self.left.overdraw(1);
+            if self.overdraws() {
                 break true;
             }
             self.left.await_more(ticket);
