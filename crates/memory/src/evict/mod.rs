@@ -16,11 +16,10 @@ mod sweep;
 
 use crate::page::Effort;
 use crate::pager::Pager;
-use crate::staging::{TRAY_FRAMES, Tray};
+use crate::staging::TRAY_FRAMES;
 use out::Mover;
 use pagefold_page::PageIndex;
 use pagefold_sys::SysError;
-use pagefold_sys::cpu::Affinity;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
@@ -47,23 +46,22 @@ pub(crate) struct Evictor {
     pager: Arc<Pager>,
     sweep: Sweep,
     mover: Mover,
-    place: Place,
 }
 
 impl Evictor {
     /// Its working memory; the thread is started by the region.
     pub(crate) fn new(pager: Arc<Pager>, hand: Arc<Hand>) -> Result<Self, SysError> {
         let sweep = Sweep::new(hand, pager.tells_writes)?;
-        Ok(Evictor { pager, sweep, mover: Mover::new(), place: Place::default() })
+        Ok(Evictor { pager, sweep, mover: Mover::new() })
     }
 
     /// Moves pages out whenever memory is short, until the region goes.
     pub(crate) fn run(mut self) {
         let pager = self.pager.clone();
-        self.place.affinity = Some(Affinity::current());
         let is_short = || pager.left.is_short(pager.ready_frames());
         while !pager.left.is_closing() {
             if !is_short() {
+                self.sweep.let_go(&pager);
                 pager.left.await_work(is_short);
                 continue;
             }
@@ -78,14 +76,10 @@ impl Evictor {
 
     /// Moves some pages out and folds some. False if there was nothing to do either for.
     fn step(&mut self) -> bool {
-        let pager = self.pager.clone();
-        let mut progress = false;
-        if let Some(tray) = pager.take_tray_to_fill() {
-            progress |= self.fill(tray) > 0;
-        }
-        let is_behind = pager.staging.queued() > pager.trays_waiting();
+        let mut progress = self.pager.staging.has_trays() && self.fill() > 0;
+        let is_behind = self.pager.staging.queued() > self.pager.trays_waiting();
         if (is_behind || !progress)
-            && let Some(tray) = pager.staging.dequeue()
+            && let Some(tray) = self.pager.staging.dequeue()
         {
             progress |= self.fold_tray(tray);
         }
@@ -93,49 +87,25 @@ impl Evictor {
     }
 
     /// Fills a tray with cold pages and puts it in the queue. Returns how many.
-    fn fill(&mut self, tray: Tray) -> usize {
+    fn fill(&mut self) -> usize {
+        let pager = &*self.pager;
         let mut pages = [PageIndex(0); TRAY_FRAMES];
-        let wanted = self.pager.tray_pages();
-        let mut found = self.sweep.take(&self.pager, &mut pages[..wanted], Effort::Cold);
+        let wanted = pager.tray_pages();
+        let mut found = self.sweep.take(pager, &mut pages[..wanted], Effort::Cold);
         if found == 0 {
-            found = self.sweep.take(&self.pager, &mut pages[..wanted], Effort::Any);
+            found = self.sweep.take(pager, &mut pages[..wanted], Effort::Any);
         }
-        if self.pager.moves() {
-            self.place.choose(self.pager.left.caller(), Mover::is_scattered(&pages[..found]));
-        }
-        let moved = self.mover.take_out(&self.pager, &tray, &pages[..found]);
+        let how = Mover::choose(pager, &pages[..found]);
+        let Some(tray) = pager.take_tray(how) else {
+            pages[..found].iter().for_each(|page| pager.word(*page).put_back());
+            return 0;
+        };
+        let moved = self.mover.take_out(pager, how, &tray, &pages[..found]);
         match moved {
-            0 => self.pager.give_tray(tray),
-            _ => self.pager.staging.enqueue(tray),
+            0 => pager.give_tray(tray),
+            _ => pager.staging.enqueue(tray),
         }
         moved
-    }
-}
-
-/// Where a thread that moves pages out runs.
-///
-/// Each move interrupts every other CPU that runs the program, so that it forgets where the page was; for pages
-/// that lie behind each other that is once for many, but for scattered ones once for each, and costs more than all
-/// the rest of folding. If one CPU makes all the faults, it is better to take turns with it there.
-#[derive(Default)]
-struct Place {
-    affinity: Option<Affinity>,
-    caller: usize,
-    /// Trays of scattered pages in a row, filled for faults of one CPU.
-    alike: u32,
-}
-
-/// Trays after which a thread changes its place.
-const ALIKE_MIN: u32 = 4;
-
-impl Place {
-    fn choose(&mut self, caller: usize, is_scattered: bool) {
-        let is_alike = is_scattered && caller == self.caller;
-        self.alike = if is_alike { (self.alike + 1).min(ALIKE_MIN) } else { 0 };
-        self.caller = caller;
-        if let Some(affinity) = &mut self.affinity {
-            affinity.bind((self.alike == ALIKE_MIN).then_some(caller));
-        }
     }
 }
 

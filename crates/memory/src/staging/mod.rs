@@ -103,6 +103,11 @@ impl Staging {
         &self.held[usize::from(tray.0)]
     }
 
+    /// Whether there is a tray that can be filled, at this moment.
+    pub(crate) fn has_trays(&self) -> bool {
+        !self.empty.is_empty() || !self.stocked.is_empty()
+    }
+
     /// An empty tray, if there is one.
     pub(crate) fn take_empty(&self) -> Option<Tray> {
         self.empty.take().map(Tray)
