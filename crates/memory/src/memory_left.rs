@@ -7,8 +7,8 @@
 //! Threads that find none left sleep here until there is more. Nothing in this module takes a lock or allocates,
 //! because the thread that touched a page comes here from inside a signal handler.
 
-use pagefold_sys::futex;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering::*};
+use pagefold_sys::{cpu, futex};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
 
 /// The count of pages of memory left, with its waiters.
 pub(crate) struct MemoryLeft {
@@ -25,6 +25,10 @@ pub(crate) struct MemoryLeft {
     wanted: AtomicU32,
     sleeping: AtomicU32,
     is_closing: AtomicBool,
+    /// The CPU of the last fault.
+    caller: AtomicUsize,
+    /// Memory of copies that the store keeps of resident pages, in pages: it counts as if it were in use.
+    copies: AtomicI64,
 }
 
 /// Most pages between the limit and the high mark.
@@ -43,6 +47,8 @@ impl MemoryLeft {
             wanted: AtomicU32::new(0),
             sleeping: AtomicU32::new(0),
             is_closing: AtomicBool::new(false),
+            caller: AtomicUsize::new(0),
+            copies: AtomicI64::new(0),
         };
         left.set_limit(limit_pages);
         left
@@ -85,7 +91,7 @@ impl MemoryLeft {
     pub(crate) fn take(&self, wanted: u32) -> u32 {
         let mut left = self.left.load(Relaxed);
         loop {
-            let got = left.clamp(0, i64::from(wanted));
+            let got = (left - self.copies.load(Relaxed)).clamp(0, i64::from(wanted));
             if got == 0 {
                 return 0;
             }
@@ -109,7 +115,11 @@ impl MemoryLeft {
     /// Whether memory is so short that pages are to be moved out: those who do it are woken.
     #[inline]
     pub(crate) fn check(&self, ready: u32) {
-        if self.left.load(Relaxed) + i64::from(ready) < self.low.load(Relaxed)
+        let cpu = cpu::current();
+        if self.caller.load(Relaxed) != cpu {
+            self.caller.store(cpu, Relaxed);
+        }
+        if self.free(ready) < self.low.load(Relaxed)
             && self.sleeping.load(Relaxed) > 0
         {
             self.call();
@@ -125,7 +135,27 @@ impl MemoryLeft {
 
     /// Whether more pages are to be moved out, `ready` pages of memory lying in frames.
     pub(crate) fn is_short(&self, ready: u32) -> bool {
-        self.left.load(Relaxed) + i64::from(ready) < self.high.load(Relaxed) || self.is_waited_for()
+        self.free(ready) < self.high.load(Relaxed) || self.is_waited_for()
+    }
+
+    /// Memory that faults can have, the frames that are ready included.
+    fn free(&self, ready: u32) -> i64 {
+        self.left.load(Relaxed) + i64::from(ready) - self.copies.load(Relaxed)
+    }
+
+    /// Sets what copies of resident pages take.
+    pub(crate) fn set_copies(&self, pages: u64) {
+        self.copies.store(pages as i64, Relaxed);
+    }
+
+    /// What copies of resident pages take, in pages.
+    pub(crate) fn copies(&self) -> u64 {
+        u64::try_from(self.copies.load(Relaxed)).unwrap_or(0)
+    }
+
+    /// The CPU that the last fault was served on.
+    pub(crate) fn caller(&self) -> usize {
+        self.caller.load(Relaxed)
     }
 
     /// Whether threads wait for memory.

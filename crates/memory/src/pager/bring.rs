@@ -26,6 +26,8 @@ struct Claims {
     len: usize,
     /// The place of the page that was touched.
     touched: usize,
+    /// Some were given up for want of memory.
+    was_cut: bool,
 }
 
 /// Memory for pages that come in.
@@ -55,15 +57,24 @@ impl Pager {
             self.word(page).abandon_load();
             return Served::Again;
         };
+        self.tell_how_far(page, window, &claims);
         let mut scratch = self.scratches.take(cpu::current());
         let served = self.fill_and_put(&claims, memory, &mut scratch, is_write);
         self.note_resident();
         served
     }
 
+    /// Tells where a window ended that there was no memory for.
+    fn tell_how_far(&self, page: PageIndex, window: Window, claims: &Claims) {
+        let last = if window.stride > 0 { claims.pages[claims.len - 1].0 } else { claims.pages[0].0 };
+        if window.pages > 1 && claims.was_cut {
+            self.ahead.cut(page, window, last);
+        }
+    }
+
     /// Claims the neighbours that are to be had.
     fn claim(&self, page: PageIndex, touch: Touch, window: Window) -> Claims {
-        let mut claims = Claims { pages: [(page, touch); WINDOW_MAX], len: 1, touched: 0 };
+        let mut claims = Claims { pages: [(page, touch); WINDOW_MAX], len: 1, touched: 0, was_cut: false };
         for step in 1..window.pages as i64 {
             let neighbour = u64::try_from(page.0 as i64 + step * window.stride);
             let Ok(neighbour) = neighbour.map(PageIndex) else { break };
@@ -93,6 +104,9 @@ impl Pager {
             self.shrink(claims, frames.len());
             return Some(frames);
         }
+        if self.moves() && wanted >= MOVED_MIN {
+            self.staging.want(wanted as u32);
+        }
         let mut got = self.left.take(wanted as u32) as usize;
         if got == 0
             && self.moves()
@@ -120,6 +134,7 @@ impl Pager {
     fn shrink(&self, claims: &mut Claims, len: usize) {
         while claims.len > len.max(1) {
             claims.len -= 1;
+            claims.was_cut = true;
             // The touched page stands at one end: give up at the other.
             let at = if claims.touched == 0 { claims.len } else { 0 };
             self.word(claims.pages[at].0).abandon_load();
@@ -269,6 +284,7 @@ impl Pager {
         self.table.add_live(page);
         if touch == Touch::Load {
             self.table.add_folded(-1);
+            self.table.add_copies(1);
         }
         self.word(page).finish_load();
     }
