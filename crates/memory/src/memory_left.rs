@@ -119,9 +119,7 @@ impl MemoryLeft {
         if self.caller.load(Relaxed) != cpu {
             self.caller.store(cpu, Relaxed);
         }
-        if self.free(ready) < self.low.load(Relaxed)
-            && self.sleeping.load(Relaxed) > 0
-        {
+        if self.free(ready) < self.low.load(Relaxed) && self.sleeping.load(Relaxed) > 0 {
             self.call();
         }
     }
