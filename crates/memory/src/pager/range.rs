@@ -2,6 +2,7 @@
 
 use super::Pager;
 use super::serve::Served;
+use crate::config::Service;
 use crate::error::RangeError;
 use crate::page::{Drop as ToDrop, PageWord, State};
 use pagefold_page::{PAGE_SIZE, PageIndex};
@@ -113,9 +114,11 @@ impl Pager {
     /// # Safety
     /// As for [`Pager::discard`]; the page is taken by the caller.
     unsafe fn drop_taken(&self, page: PageIndex, word: &PageWord, was: State, has_copy: bool) {
-        if was == State::Resident {
+        // A folded page may have been poisoned: the mark goes as memory does.
+        if was == State::Resident || (was == State::Folded && self.service == Service::HandlerThreads) {
             // SAFETY: the contents are to be lost. It cannot fail for memory that is mapped and not locked.
-            if unsafe { self.range.discard(page.0 as usize * PAGE_SIZE, PAGE_SIZE) }.is_ok() {
+            let dropped = unsafe { self.range.discard(page.0 as usize * PAGE_SIZE, PAGE_SIZE) };
+            if dropped.is_ok() && was == State::Resident {
                 self.left.give(1);
             }
         }
