@@ -109,7 +109,7 @@ impl MemoryLeft {
 
     /// Adds pages that were given back.
     pub(crate) fn give(&self, pages: u32) {
-        self.left.fetch_add(i64::from(pages), AcqRel);
+        self.left.fetch_add(i64::from(pages), SeqCst);
     }
 
     /// Whether memory is so short that pages are to be moved out: those who do it are woken.
@@ -158,7 +158,12 @@ impl MemoryLeft {
 
     /// Whether threads wait for memory.
     pub(crate) fn is_waited_for(&self) -> bool {
-        self.waiting.load(Relaxed) > 0
+        self.waiting.load(SeqCst) > 0
+    }
+
+    /// Whether there is none to be taken.
+    pub(crate) fn is_used_up(&self) -> bool {
+        self.left.load(SeqCst) <= self.copies.load(SeqCst)
     }
 
     /// Sleeps until pages are to be moved out.
@@ -182,7 +187,10 @@ impl MemoryLeft {
         if self.sleeping.load(SeqCst) > 0 {
             self.call();
         }
-        futex::wait(&self.more, ticket);
+        // Who gives memory tells only if somebody waits: what was given before that was known is seen here.
+        if self.is_used_up() {
+            futex::wait(&self.more, ticket);
+        }
         self.waiting.fetch_sub(1, SeqCst);
     }
 
@@ -191,6 +199,13 @@ impl MemoryLeft {
         self.more.fetch_add(1, SeqCst);
         if self.waiting.load(SeqCst) > 0 {
             futex::wake(&self.more, futex::ALL);
+        }
+    }
+
+    /// Tells those who wait if there is memory.
+    pub(crate) fn tell_if_any(&self) {
+        if self.is_waited_for() && !self.is_used_up() {
+            self.tell();
         }
     }
 

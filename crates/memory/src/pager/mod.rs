@@ -167,6 +167,11 @@ impl Pager {
         PageIndex(self.copies.fetch_add(1, Relaxed) % self.table.page_count().0)
     }
 
+    /// Whether pages are coming in: they can be moved out soon.
+    pub(crate) fn is_loading(&self) -> bool {
+        self.scratches.are_used()
+    }
+
     /// Notes how much memory is in use.
     pub(crate) fn note_resident(&self) {
         self.resident_max.fetch_max(self.left.in_use(), Relaxed);
