@@ -125,7 +125,7 @@ fn regions_come_and_go_beside_each_other() {
         for thread in 0..4_u64 {
             scope.spawn(move || {
                 for i in 0..40_u64 {
-                    let (service, eviction) = WAYS[(i + thread) as usize % 4];
+                    let (service, eviction) = WAYS[(i + thread) as usize % WAYS.len()];
                     let region = Region::new(RegionConfig { eviction, ..small(service) }).unwrap();
                     use_once(&region, thread << 8 | i);
                 }

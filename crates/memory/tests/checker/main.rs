@@ -61,7 +61,7 @@ fn number_of(name: &str) -> Option<u64> {
 fn duration() -> Duration {
     let long = std::env::var_os("PAGEFOLD_LONG").is_some();
     number_of("PAGEFOLD_CHECK_S")
-        .map_or(Duration::from_millis(if long { 120_000 } else { 1_100 }), Duration::from_secs)
+        .map_or(Duration::from_millis(if long { 120_000 } else { 1_000 }), Duration::from_secs)
 }
 
 /// Runs all codecs, with and without a backing. One after the other: the kernel is asked what has memory in the process.
@@ -247,5 +247,19 @@ fn handler_threads_move() {
 fn handler_threads_protect() {
     if !is_missing("handler_threads_protect", Service::HandlerThreads, Eviction::Protect) {
         run_all(Service::HandlerThreads, Eviction::Protect);
+    }
+}
+
+#[test]
+fn faulting_thread_mixed() {
+    if !is_missing("faulting_thread_mixed", Service::FaultingThread, Eviction::Mixed) {
+        run_all(Service::FaultingThread, Eviction::Mixed);
+    }
+}
+
+#[test]
+fn handler_threads_mixed() {
+    if !is_missing("handler_threads_mixed", Service::HandlerThreads, Eviction::Mixed) {
+        run_all(Service::HandlerThreads, Eviction::Mixed);
     }
 }

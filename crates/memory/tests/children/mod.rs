@@ -11,7 +11,9 @@ use std::time::{Duration, Instant};
 const PART: &str = "PAGEFOLD_TEST_PART";
 
 /// All ways to serve faults and to move pages out.
-pub const WAYS: [(Service, Eviction); 4] = [
+pub const WAYS: [(Service, Eviction); 6] = [
+    (Service::FaultingThread, Eviction::Mixed),
+    (Service::HandlerThreads, Eviction::Mixed),
     (Service::FaultingThread, Eviction::Move),
     (Service::FaultingThread, Eviction::Protect),
     (Service::HandlerThreads, Eviction::Move),
