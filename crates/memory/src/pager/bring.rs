@@ -93,33 +93,35 @@ impl Pager {
         claims
     }
 
-    /// Memory for the claims, or for as many of them as there is some for; the others are given up. `None` if the
-    /// region is going.
+    /// Memory for the claims, or for as many of them as there is some for; the others are given up. Waits if there is
+    /// none at all. `None` if the region is going.
     fn memory_for(&self, claims: &mut Claims) -> Option<Memory> {
-        let wanted = claims.len;
-        if self.moves()
-            && wanted >= MOVED_MIN
-            && let Some(frames) = self.frames(wanted)
-        {
-            self.shrink(claims, frames.len());
-            return Some(frames);
-        }
-        if self.moves() && wanted >= MOVED_MIN {
+        let found = self.try_memory(claims.len);
+        let memory = match found {
+            Some(memory) => memory,
+            None => {
+                self.shrink(claims, 1);
+                self.await_memory(|| self.try_memory(1), || Memory::New(1))?
+            }
+        };
+        self.shrink(claims, memory.len());
+        Some(memory)
+    }
+
+    /// Memory for so many pages, or fewer, without waiting: for many rather frames of the stock, for few rather new.
+    fn try_memory(&self, wanted: usize) -> Option<Memory> {
+        let is_many = self.moves() && wanted >= MOVED_MIN;
+        if is_many {
+            if let Some(frames) = self.frames(wanted) {
+                return Some(frames);
+            }
             self.staging.want(wanted as u32);
         }
-        let mut got = self.left.take(wanted as u32) as usize;
-        if got == 0
-            && self.moves()
-            && let Some(frames) = self.frames(wanted)
-        {
-            self.shrink(claims, frames.len());
-            return Some(frames);
+        match self.left.take(wanted as u32) {
+            0 if self.moves() => self.frames(wanted),
+            0 => None,
+            pages => Some(Memory::New(pages as usize)),
         }
-        self.shrink(claims, got.max(1));
-        if got == 0 {
-            got = usize::from(self.await_memory());
-        }
-        (got > 0).then_some(Memory::New(got))
     }
 
     fn frames(&self, wanted: usize) -> Option<Memory> {

@@ -112,20 +112,25 @@ impl Pager {
         is_stuck
     }
 
-    /// Waits until there is memory for a page, and takes it. False if the region is going.
-    pub(super) fn await_memory(&self) -> bool {
+    /// Waits until `take` gets memory; or, if the limit cannot be held anyway, overdraws by a page. `None` if the region
+    /// is going.
+    pub(super) fn await_memory<T>(
+        &self,
+        mut take: impl FnMut() -> Option<T>,
+        overdrawn: impl FnOnce() -> T,
+    ) -> Option<T> {
         let began = Instant::now();
         self.counters.add(Counter::MemoryWaits, 1);
         let got = loop {
             let ticket = self.left.ticket();
-            if self.left.take(1) == 1 {
-                break true;
+            if let Some(memory) = take() {
+                break Some(memory);
             }
             if self.left.is_closing() {
-                break false;
+                break None;
             }
             if self.overdraws() {
-                break true;
+                break Some(overdrawn());
             }
             self.left.await_more(ticket);
         };
