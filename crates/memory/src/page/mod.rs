@@ -326,10 +326,10 @@ impl PageWord {
         self.change(pin).is_ok()
     }
 
-    /// Pins of a resident page.
+    /// Pins of a resident page, also while it is looked at again.
     pub fn pins(&self) -> u32 {
         let word = self.load();
-        if word.state() == State::Resident { word.pins() } else { 0 }
+        if matches!(word.state(), State::Resident | State::Loading) { word.pins() } else { 0 }
     }
 
     /// Undoes one [`PageWord::pin`].

@@ -39,7 +39,7 @@ use pagefold_sys::mem::Reservation;
 use pagefold_sys::uffd::{self, Feature, Open, Uffd};
 use scratch::Scratches;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 /// What all threads of a region share.
 pub(crate) struct Pager {
@@ -66,6 +66,8 @@ pub(crate) struct Pager {
     scratches: Scratches,
     neighbours: bool,
     resident_max: AtomicU64,
+    /// Threads that protect pages at this moment.
+    protecting: AtomicU32,
 }
 
 impl Pager {
@@ -116,6 +118,7 @@ impl Pager {
             store,
             neighbours: config.neighbours,
             resident_max: AtomicU64::new(0),
+            protecting: AtomicU32::new(0),
         })
     }
 

@@ -7,6 +7,7 @@ use crate::error::RangeError;
 use crate::page::{Drop as ToDrop, PageWord, State};
 use pagefold_page::{PAGE_SIZE, PageIndex};
 use std::ops::Range;
+use std::sync::atomic::{Ordering::SeqCst, fence};
 
 /// Pages that stay resident. Unpinned when dropped.
 pub(crate) struct Pinned<'a> {
@@ -17,6 +18,15 @@ pub(crate) struct Pinned<'a> {
 impl Drop for Pinned<'_> {
     fn drop(&mut self) {
         self.pages.clone().for_each(|page| self.pager.word(PageIndex(page)).unpin());
+    }
+}
+
+/// What [`Pager::begin_protecting`] began.
+pub(crate) struct Protecting<'a>(&'a Pager);
+
+impl Drop for Protecting<'_> {
+    fn drop(&mut self) {
+        self.0.protecting.fetch_sub(1, SeqCst);
     }
 }
 
@@ -44,7 +54,23 @@ impl Pager {
             self.pin_page(PageIndex(page))?;
             pinned.pages.end = page + 1;
         }
+        self.await_unprotected();
         Ok(pinned)
+    }
+
+    /// A thread protects pages, perhaps with others between them, until this is dropped. It looks for pins after.
+    pub(crate) fn begin_protecting(&self) -> Protecting<'_> {
+        self.protecting.fetch_add(1, SeqCst);
+        fence(SeqCst);
+        Protecting(self)
+    }
+
+    /// Waits for who may not have seen a pin that is there by now, and protects its page for a moment.
+    fn await_unprotected(&self) {
+        fence(SeqCst);
+        while self.protecting.load(SeqCst) > 0 {
+            std::thread::yield_now();
+        }
     }
 
     fn pin_page(&self, page: PageIndex) -> Result<(), RangeError> {
