@@ -202,9 +202,9 @@ impl MemoryLeft {
         }
     }
 
-    /// Tells those who wait if there is memory.
-    pub(crate) fn tell_if_any(&self) {
-        if self.is_waited_for() && !self.is_used_up() {
+    /// Tells those who wait if there is memory, `ready` pages of it lying in frames.
+    pub(crate) fn tell_if_any(&self, ready: u32) {
+        if self.is_waited_for() && (ready > 0 || !self.is_used_up()) {
             self.tell();
         }
     }

@@ -126,7 +126,7 @@ impl Evictor {
                     self.pause(!self.hand.is_busy() && !pager.is_loading());
                 }
             }
-            pager.left.tell_if_any();
+            pager.left.tell_if_any(pager.ready_frames());
         }
     }
 

@@ -15,6 +15,7 @@ use crate::staging::{Tray, longest_run};
 use pagefold_page::{PAGE_SIZE, Page, PageIndex};
 use pagefold_store::{LoadError, Loaded};
 use pagefold_sys::cpu;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
 /// A stock tray is taken for so many pages or more; fewer are copied to new memory, if there is any.
@@ -52,14 +53,17 @@ impl Pager {
         let counter = if touch == Touch::Zero { Counter::FaultsZero } else { Counter::FaultsFolded };
         self.counters.add(counter, 1);
         let window = if self.neighbours { self.ahead.note(page) } else { Window::ALONE };
+        self.bringing.fetch_add(1, Relaxed);
         let mut claims = self.claim(page, touch, window);
         let Some(memory) = self.memory_for(&mut claims) else {
+            self.bringing.fetch_sub(1, Relaxed);
             self.word(page).abandon_load();
             return Served::Again;
         };
         self.tell_how_far(page, window, &claims);
         let mut scratch = self.scratches.take(cpu::current());
         let served = self.fill_and_put(&claims, memory, &mut scratch, is_write);
+        self.bringing.fetch_sub(1, Relaxed);
         self.note_resident();
         served
     }

@@ -68,6 +68,8 @@ pub(crate) struct Pager {
     resident_max: AtomicU64,
     /// Threads that protect pages at this moment.
     protecting: AtomicU32,
+    /// Threads that bring pages in and do not wait for memory.
+    bringing: AtomicU32,
 }
 
 impl Pager {
@@ -119,6 +121,7 @@ impl Pager {
             neighbours: config.neighbours,
             resident_max: AtomicU64::new(0),
             protecting: AtomicU32::new(0),
+            bringing: AtomicU32::new(0),
         })
     }
 
@@ -172,7 +175,7 @@ impl Pager {
 
     /// Whether pages are coming in: they can be moved out soon.
     pub(crate) fn is_loading(&self) -> bool {
-        self.scratches.are_used()
+        self.bringing.load(Relaxed) > 0
     }
 
     /// Notes how much memory is in use.

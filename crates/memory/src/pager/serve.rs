@@ -5,6 +5,7 @@ use super::install::Put;
 use crate::counters::Counter;
 use crate::page::{Frame, Touch};
 use pagefold_page::{PAGE_SIZE, PageIndex};
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
 /// What became of a fault.
@@ -132,7 +133,9 @@ impl Pager {
             if self.overdraws() {
                 break Some(overdrawn());
             }
+            self.bringing.fetch_sub(1, Relaxed);
             self.left.await_more(ticket);
+            self.bringing.fetch_add(1, Relaxed);
         };
         self.counters.add(Counter::WaitNs, began.elapsed().as_nanos() as u64);
         got

@@ -61,7 +61,7 @@ fn number_of(name: &str) -> Option<u64> {
 fn duration() -> Duration {
     let long = std::env::var_os("PAGEFOLD_LONG").is_some();
     number_of("PAGEFOLD_CHECK_S")
-        .map_or(Duration::from_millis(if long { 120_000 } else { 1_000 }), Duration::from_secs)
+        .map_or(Duration::from_millis(if long { 120_000 } else { 800 }), Duration::from_secs)
 }
 
 /// Runs all codecs, with and without a backing. One after the other: the kernel is asked what has memory in the process.
