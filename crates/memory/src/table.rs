@@ -3,7 +3,7 @@
 //! All of it lies in memory that is reserved and not touched, so a region of any size costs nothing until it is
 //! used: then 4 bytes a page for the word, and 16 for the hash of a page that was folded.
 
-use crate::page::PageWord;
+use crate::page::{FoldTime, PageWord, SOON};
 use pagefold_page::{PageCount, PageIndex};
 use pagefold_sys::SysError;
 use pagefold_sys::mem::Reservation;
@@ -31,6 +31,8 @@ pub(crate) struct Table {
     folded: AtomicU64,
     /// Pages in the store that are not folded: copies.
     copies: AtomicU64,
+    /// Pages that were ever folded.
+    folds: AtomicU64,
 }
 
 impl Table {
@@ -43,6 +45,7 @@ impl Table {
             page_count,
             folded: AtomicU64::new(0),
             copies: AtomicU64::new(0),
+            folds: AtomicU64::new(0),
         })
     }
 
@@ -117,6 +120,16 @@ impl Table {
     /// Counts pages that came to be folded, or are no more.
     pub(crate) fn add_folded(&self, pages: i64) {
         self.folded.fetch_add(pages as u64, Relaxed);
+    }
+
+    /// The time by pages folded, `limit_pages` of which may be resident.
+    pub(crate) fn fold_time(&self, limit_pages: u64) -> FoldTime {
+        FoldTime((self.folds.load(Relaxed) / (limit_pages / u64::from(SOON)).max(1)) as u16)
+    }
+
+    /// Counts a page that was folded.
+    pub(crate) fn count_fold(&self) {
+        self.folds.fetch_add(1, Relaxed);
     }
 
     /// Counts copies that came to be, or are no more.

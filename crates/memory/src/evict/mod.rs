@@ -101,9 +101,12 @@ impl Evictor {
             return 0;
         };
         let moved = self.mover.take_out(pager, how, &tray, &pages[..found]);
-        match moved {
+        match pager.staging.filled(&tray) {
             0 => pager.give_tray(tray),
             _ => pager.staging.enqueue(tray),
+        }
+        if moved > 0 && pager.left.is_waited_for() {
+            pager.left.tell();
         }
         moved
     }
