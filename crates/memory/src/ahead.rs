@@ -221,7 +221,11 @@ mod tests {
         let ahead = Ahead::new();
         let pages = (0..4_000_u64).flat_map(|i| {
             let noise = (i.wrapping_mul(0x9e37_79b9_7f4a_7c15)) >> 30;
-            [i, (1 << 40) + i, (1 << 41) + i * 2, noise | 1 << 45].into_iter().take(if i % 8 == 0 { 4 } else { 3 })
+            [i, (1 << 40) + i, (1 << 41) + i * 2, noise | 1 << 45].into_iter().take(if i % 8 == 0 {
+                4
+            } else {
+                3
+            })
         });
         let (faults, _) = run(&ahead, pages);
         assert!(faults < 500 + 3 * 4_000 / 20, "{faults}");

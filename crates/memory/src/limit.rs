@@ -3,7 +3,7 @@
 //! When the most is reached, pages are refused until no more than the accept threshold is in use; between the two
 //! it depends on which was passed last. A refused page stays resident.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicU8, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::Relaxed};
 
 /// The two marks, and on which side of them the pool is.
 pub(crate) struct PoolLimit {

@@ -26,6 +26,7 @@ const COMMANDS: [&str; 20] = [
     "bench",
     "bench store",
     "bench park",
+    "bench memory",
     "completions",
 ];
 

@@ -1,4 +1,4 @@
-//! Swap areas: which there are, and whether one can be given up.
+//! Swap areas: which there are, using one, and whether one can be given up.
 //!
 //! Taking a swap area away brings every page on it back into memory. If memory cannot take them the
 //! call fails late, after pushing everything else out; [`room_without`] tells beforehand.
@@ -101,6 +101,18 @@ pub fn memory_available_bytes() -> Result<u64, SysError> {
     let kib = line.and_then(|l| l.trim().strip_suffix("kB")?.trim().parse::<u64>().ok());
     kib.map(|k| k << 10)
         .ok_or_else(|| SysError::new(format!("finding MemAvailable in {PATH}"), libc::ENODATA))
+}
+
+/// Starts swapping to `path`, which holds a swap header, with the priority that the kernel chooses.
+pub fn swapon(path: &Path) -> Result<(), SysError> {
+    let what = || format!("swapon {}", path.display());
+    let c_path =
+        CString::new(path.as_os_str().as_bytes()).map_err(|_| SysError::new(what(), libc::EINVAL))?;
+    // SAFETY: the first argument is a terminated string that outlives the call.
+    match unsafe { libc::swapon(c_path.as_ptr(), 0) } {
+        0 => Ok(()),
+        _ => Err(SysError::last(what())),
+    }
 }
 
 /// Stops swapping to `path`, bringing its contents back. May take long; may fail with ENOMEM.

@@ -93,7 +93,8 @@ impl Sweep {
             let Ok(scan) = pagemap.written(base + at, len_bytes - at, true, &mut self.runs) else { return };
             for run in &self.runs[..scan.runs] {
                 let first = (run.start() - base) / PAGE_SIZE;
-                (first..first + run.len_bytes() / PAGE_SIZE).for_each(|i| self.written[i / 64] |= 1 << (i % 64));
+                (first..first + run.len_bytes() / PAGE_SIZE)
+                    .for_each(|i| self.written[i / 64] |= 1 << (i % 64));
             }
             let walked = scan.end.saturating_sub(base);
             if walked <= at {

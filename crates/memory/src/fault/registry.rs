@@ -44,9 +44,8 @@ pub(crate) enum RegisterError {
 pub(crate) fn register(pager: Arc<Pager>) -> Result<Registered, RegisterError> {
     sigbus::install(serve).map_err(RegisterError::Handler)?;
     let address = Arc::as_ptr(&pager).cast_mut();
-    let is_free = |entry: &&Entry| {
-        entry.pager.compare_exchange(ptr::null_mut(), address, SeqCst, SeqCst).is_ok()
-    };
+    let is_free =
+        |entry: &&Entry| entry.pager.compare_exchange(ptr::null_mut(), address, SeqCst, SeqCst).is_ok();
     let entry = ENTRIES.iter().find(is_free).ok_or(RegisterError::Full)?;
     Ok(Registered { entry, _pager: pager })
 }

@@ -276,9 +276,7 @@ impl PageWord {
         let old = self.must(|word| {
             let word = word.without(Word::FOLDING).with(Word::COPY);
             match word.is_staged_in(frame) {
-                true => {
-                    word.with_state(State::Folded).with_payload(0).with_heat(0).with_chances(0)
-                }
+                true => word.with_state(State::Folded).with_payload(0).with_heat(0).with_chances(0),
                 false => word,
             }
         });

@@ -4,10 +4,10 @@
 //! without waiting: frames of the stock, into which they are decompressed and which are then moved to the range many at
 //! a time; or new memory, to which the kernel copies them. Only the page that was touched is waited for.
 
+use super::Pager;
 use super::install::Put;
 use super::scratch::{Scratch, ScratchGuard};
 use super::serve::Served;
-use super::Pager;
 use crate::ahead::{WINDOW_MAX, Window};
 use crate::counters::Counter;
 use crate::page::{Frame, Touch};
@@ -86,12 +86,18 @@ impl Pager {
     /// region is going.
     fn memory_for(&self, claims: &mut Claims) -> Option<Memory> {
         let wanted = claims.len;
-        if self.moves() && wanted >= MOVED_MIN && let Some(frames) = self.frames(wanted) {
+        if self.moves()
+            && wanted >= MOVED_MIN
+            && let Some(frames) = self.frames(wanted)
+        {
             self.shrink(claims, frames.len());
             return Some(frames);
         }
         let mut got = self.left.take(wanted as u32) as usize;
-        if got == 0 && self.moves() && let Some(frames) = self.frames(wanted) {
+        if got == 0
+            && self.moves()
+            && let Some(frames) = self.frames(wanted)
+        {
             self.shrink(claims, frames.len());
             return Some(frames);
         }
@@ -233,7 +239,9 @@ impl Pager {
                 Put::Refused(done, _) => (done, done),
             };
             for (i, (page, touch)) in pages.iter().enumerate().skip(at).take(done) {
-                if kind == Kind::Bytes && let Memory::Frames { tray, first, .. } = memory {
+                if kind == Kind::Bytes
+                    && let Memory::Frames { tray, first, .. } = memory
+                {
                     self.staging.note_moved(self.staging.frame(tray, first + i));
                 }
                 self.finish(*page, *touch);

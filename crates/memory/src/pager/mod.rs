@@ -86,7 +86,12 @@ impl Pager {
         let protects = tells_writes || !is_move;
         uffd.register(range.base().as_ptr().addr(), range.len_bytes(), true, protects)?;
         if is_move {
-            uffd.register(staging.memory().base().as_ptr().addr(), staging.memory().len_bytes(), true, false)?;
+            uffd.register(
+                staging.memory().base().as_ptr().addr(),
+                staging.memory().len_bytes(),
+                true,
+                false,
+            )?;
         }
         let store = open_store(&mut config, page_count)?;
         let scratch_count = (2 * pagefold_sys::cpu::count()).max(config.handler_threads).max(4);

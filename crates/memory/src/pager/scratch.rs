@@ -50,7 +50,10 @@ impl Scratches {
             // Not zeroes, which might be memory that was never touched.
             let pages = Box::new(Pages([[1; PAGE_SIZE]; WINDOW_MAX]));
             let scratch = Scratch { loader: store.loader()?, pages };
-            Ok(CachePadded::new(Place { is_taken: AtomicBool::new(false), scratch: UnsafeCell::new(scratch) }))
+            Ok(CachePadded::new(Place {
+                is_taken: AtomicBool::new(false),
+                scratch: UnsafeCell::new(scratch),
+            }))
         };
         let places = (0..count.max(1)).map(place).collect::<Result<_, StoreError>>()?;
         Ok(Scratches { places, put_back: AtomicU32::new(0), waiting: AtomicU32::new(0) })
@@ -81,7 +84,8 @@ impl Scratches {
         let free = |i: usize| {
             let place: &Place = &self.places[(cpu + i) % count];
             let is_free = !place.is_taken.load(Relaxed) && !place.is_taken.swap(true, SeqCst);
-            is_free.then_some(ScratchGuard { owner: self, place })
+            // Made only if it is free: dropping a guard puts the scratch back.
+            is_free.then(|| ScratchGuard { owner: self, place })
         };
         (0..count).find_map(free)
     }

@@ -12,6 +12,8 @@
 //! | `subject`, `engine`, `zram` | what is measured: one trait, pagefold and the kernel |
 //! | `compare`, `same_filled`, `threads`, `density` | the measurements |
 //! | `park` | the measurements of parking, a folder of their own |
+//! | `memory` | compressed memory beside the kernel's swap to zram, a folder of their own |
+//! | `zipf` | which page comes next, where few are used often |
 //! | `stats`, `report`, `table` | medians and spread; tables and JSON |
 //!
 //! Doors are not measured here but by `bench/doors.py`, which needs clients from outside.
@@ -19,6 +21,7 @@
 mod compare;
 mod density;
 mod engine;
+mod memory;
 mod pages;
 mod park;
 mod plan;
@@ -29,6 +32,7 @@ mod store;
 mod subject;
 mod table;
 mod threads;
+mod zipf;
 mod zram;
 
 use clap::{Args, Subcommand, ValueEnum, ValueHint};
@@ -49,6 +53,13 @@ pub enum BenchCommand {
     /// I/O, which needs up to a few GiB of room and is gone when the command ends, whatever ends it. All
     /// pages are read back and compared afterwards. A missed target is printed and is no failure.
     Park(park::ParkArgs),
+    /// Measure compressed memory against the kernel's way: a memory cgroup that swaps to zram
+    ///
+    /// The same program does the same work in a process of its own, once in compressed memory and once in
+    /// plain memory with the same limit, swapping to /dev/zram0 (needs root; the device is taken only if nobody
+    /// uses it and is put back as it was). Says what is missing and measures the rest. All contents are
+    /// checked. A missed target is printed and is no failure.
+    Memory(memory::MemoryArgs),
 }
 
 /// `bench store`.
@@ -86,5 +97,6 @@ pub fn run(command: &BenchCommand) -> anyhow::Result<()> {
     match command {
         BenchCommand::Store(args) => store::run(args),
         BenchCommand::Park(args) => park::run(args),
+        BenchCommand::Memory(args) => memory::run(args),
     }
 }

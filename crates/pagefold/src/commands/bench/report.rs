@@ -22,6 +22,9 @@ pub struct Report {
     pub tables: Vec<Table>,
     /// Figures with a target.
     pub rows: Vec<Row>,
+    /// Every round's figures, where they are not in `sets`.
+    #[serde(skip_serializing_if = "serde_json::Value::is_null")]
+    pub rounds: serde_json::Value,
 }
 
 /// One page set.
@@ -124,7 +127,15 @@ impl Report {
     /// An empty report of a run with this plan. A quick run's figures are never comparable.
     pub fn new(plan: impl Serialize, quick: bool, notes: Vec<String>) -> Self {
         let plan = serde_json::to_value(plan).unwrap_or_default();
-        Report { plan, quick, notes, sets: Vec::new(), tables: Vec::new(), rows: Vec::new() }
+        Report {
+            plan,
+            quick,
+            notes,
+            sets: Vec::new(),
+            tables: Vec::new(),
+            rows: Vec::new(),
+            rounds: serde_json::Value::Null,
+        }
     }
 
     /// Adds a note, once.

@@ -10,7 +10,8 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-const DEVICE: &str = "/dev/zram0";
+/// The device.
+pub const DEVICE: &str = "/dev/zram0";
 const ATTRIBUTES: &str = "/sys/block/zram0";
 /// Bytes of a slot in the kernel's table.
 const SLOT_LEN: u64 = 16;
@@ -24,13 +25,23 @@ pub struct Zram {
 }
 
 /// A device whose attributes were changed; puts them back when dropped.
-struct Configured {
+pub struct Configured {
     algorithm: String,
 }
 
 impl Zram {
-    /// Configures the device for `len_bytes` bytes; says why if it cannot be had.
+    /// Configures the device for `len_bytes` bytes and opens it; says why if it cannot be had.
     pub fn open(len_bytes: u64) -> anyhow::Result<Self> {
+        let configured = Configured::take(len_bytes)?;
+        let file = pagefold_sys::direct::open_exclusive(Path::new(DEVICE))
+            .with_context(|| format!("opening {DEVICE} for direct I/O"))?;
+        Ok(Zram { file, len_bytes, _configured: configured })
+    }
+}
+
+impl Configured {
+    /// Configures the device for `len_bytes` bytes; says why if it cannot be had.
+    pub fn take(len_bytes: u64) -> anyhow::Result<Self> {
         anyhow::ensure!(Path::new(ATTRIBUTES).exists(), "this kernel has no {DEVICE} (modprobe zram)");
         let in_use = read("initstate")?.trim() != "0";
         anyhow::ensure!(!in_use, "{DEVICE} is in use; if it is not needed: echo 1 > {ATTRIBUTES}/reset");
@@ -41,9 +52,7 @@ impl Zram {
         // From here on, dropping puts the device back.
         let configured = Configured { algorithm };
         write("disksize", &len_bytes.to_string())?;
-        let file = pagefold_sys::direct::open_exclusive(Path::new(DEVICE))
-            .with_context(|| format!("opening {DEVICE} for direct I/O"))?;
-        Ok(Zram { file, len_bytes, _configured: configured })
+        Ok(configured)
     }
 }
 
@@ -70,13 +79,18 @@ impl Subject for Zram {
     }
 
     fn memory(&self) -> anyhow::Result<Memory> {
-        let text = read("mm_stat")?;
-        let mut columns = text.split_whitespace().map(|n| n.parse::<u64>().unwrap_or(0));
-        let mut next = || columns.next().unwrap_or(0);
-        let (original, stored, used) = (next(), next(), next());
-        let slots = self.len_bytes / pagefold_page::PAGE_SIZE as u64 * SLOT_LEN;
-        Ok(Memory { original, stored, used, with_slots: used + slots })
+        memory(self.len_bytes)
     }
+}
+
+/// What the device takes for its pages now, with slots for `len_bytes` bytes.
+pub fn memory(len_bytes: u64) -> anyhow::Result<Memory> {
+    let text = read("mm_stat")?;
+    let mut columns = text.split_whitespace().map(|n| n.parse::<u64>().unwrap_or(0));
+    let mut next = || columns.next().unwrap_or(0);
+    let (original, stored, used) = (next(), next(), next());
+    let slots = len_bytes / pagefold_page::PAGE_SIZE as u64 * SLOT_LEN;
+    Ok(Memory { original, stored, used, with_slots: used + slots })
 }
 
 fn path(attribute: &str) -> PathBuf {

@@ -6,9 +6,9 @@
 
 use super::content::Content;
 use super::plan::READ_PERCENT;
-use super::zipf::Zipf;
 use crate::commands::bench::plan::SEED;
 use crate::commands::bench::stats::Random;
+use crate::commands::bench::zipf::Zipf;
 use anyhow::Context;
 use pagefold_page::{PAGE_SIZE, Page};
 use pagefold_store::{Store, StoreError};

@@ -14,7 +14,7 @@
 //! | `history`, `steady` | the log after a history, and when nearly full |
 //! | `bytes` | bytes written per page |
 //! | `reads` | reads from memory while pages are parked |
-//! | `zipf`, `automatic`, `clients` | a working set larger than memory |
+//! | `automatic`, `clients` | a working set larger than memory |
 
 mod automatic;
 mod batch;
@@ -27,7 +27,6 @@ mod medium;
 mod plan;
 mod reads;
 mod steady;
-mod zipf;
 
 use super::pages::{self, PageSet};
 use super::report::Report;

@@ -4,7 +4,7 @@
 //! databases", 1994, which YCSB uses too. Ranks are spread over the pages by a shuffle, so
 //! that pages often used do not lie side by side.
 
-use crate::commands::bench::stats::Random;
+use super::stats::Random;
 
 /// A Zipf distribution over `0..n`, shuffled.
 pub struct Zipf {
