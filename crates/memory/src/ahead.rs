@@ -130,6 +130,23 @@ impl Ahead {
         Window { pages: WINDOWS[next.level], stride: next.stride }
     }
 
+    /// A window went no further than `last`: its stream goes on from there.
+    pub(crate) fn cut(&self, page: PageIndex, window: Window, last: PageIndex) {
+        let expected = page.0 as i64 + window.stride * window.pages as i64;
+        let next = last.0 as i64 + window.stride;
+        let (Ok(expected), Ok(next)) = (u64::try_from(expected), u64::try_from(next)) else { return };
+        for slot in self.streams.iter() {
+            let bits = slot.load(Relaxed);
+            if let Some(stream) = Stream::decode(bits)
+                && stream.next == expected
+                && stream.stride == window.stride
+            {
+                let _ = slot.compare_exchange(bits, Stream { next, ..stream }.encode(), Relaxed, Relaxed);
+                return;
+            }
+        }
+    }
+
     /// A stream that has had one fault is given its distance by a second one nearby.
     fn aim(slot: &AtomicU64, bits: u64, page: u64, stride: i64) {
         if let Ok(next) = u64::try_from(page as i64 + stride) {

@@ -20,10 +20,14 @@ pub enum Service {
 /// How a page is taken from the program without a moment in which a write could be lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Eviction {
-    /// [`Eviction::Move`] where the kernel has it (Linux 6.8), else [`Eviction::Protect`].
+    /// [`Eviction::Mixed`] where the kernel can move pages (Linux 6.8), else [`Eviction::Protect`].
     #[default]
     Auto,
-    /// Its memory is moved to the staging area, in one step.
+    /// [`Eviction::Move`] for pages that lie behind each other, many at once, and [`Eviction::Protect`] for scattered
+    /// ones: each move interrupts all CPUs that run the program, protecting and dropping do so once for many pages.
+    Mixed,
+    /// Its memory is moved to the staging area, in one step. Which pages were written is told by asynchronous
+    /// write-protection, where the kernel has it (Linux 6.7): writes count as touches, at little cost.
     Move,
     /// It is write-protected, copied to the staging area, and dropped.
     Protect,

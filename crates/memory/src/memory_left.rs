@@ -8,6 +8,9 @@
 //! because the thread that touched a page comes here from inside a signal handler.
 
 use crate::sync::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering::*, WAKE_ALL, fence, wait, wake};
+use pagefold_sys::cpu;
+// A hint, which orders nothing and is not modelled.
+use std::sync::atomic::AtomicUsize;
 
 /// The count of pages of memory left, with its waiters.
 pub struct MemoryLeft {
@@ -24,6 +27,10 @@ pub struct MemoryLeft {
     wanted: AtomicU32,
     sleeping: AtomicU32,
     is_closing: AtomicBool,
+    /// The CPU of the last fault.
+    caller: AtomicUsize,
+    /// Memory of copies that the store keeps of resident pages, in pages: it counts as if it were in use.
+    copies: AtomicI64,
 }
 
 /// Most pages between the limit and the high mark.
@@ -43,6 +50,8 @@ impl MemoryLeft {
             wanted: AtomicU32::new(0),
             sleeping: AtomicU32::new(0),
             is_closing: AtomicBool::new(false),
+            caller: AtomicUsize::new(0),
+            copies: AtomicI64::new(0),
         };
         left.set_limit(limit_pages);
         left
@@ -77,7 +86,7 @@ impl MemoryLeft {
     pub fn take(&self, wanted: u32) -> u32 {
         let mut left = self.left.load(Relaxed);
         loop {
-            let got = left.clamp(0, i64::from(wanted));
+            let got = (left - self.copies.load(Relaxed)).clamp(0, i64::from(wanted));
             if got == 0 {
                 return 0;
             }
@@ -96,6 +105,10 @@ impl MemoryLeft {
     /// Adds pages that were given back, and tells those who wait.
     pub fn give(&self, pages: u32) {
         self.left.fetch_add(i64::from(pages), AcqRel);
+        self.tell_of_memory();
+    }
+
+    fn tell_of_memory(&self) {
         // Either it is seen here that somebody waits, or there that there is more.
         fence(SeqCst);
         if self.is_waited_for() {
@@ -106,9 +119,11 @@ impl MemoryLeft {
     /// Whether memory is so short that pages are to be moved out: those who do it are woken.
     #[inline]
     pub fn check(&self, ready: u32) {
-        if self.left.load(Relaxed) + i64::from(ready) < self.low.load(Relaxed)
-            && self.sleeping.load(Relaxed) > 0
-        {
+        let cpu = cpu::current();
+        if self.caller.load(Relaxed) != cpu {
+            self.caller.store(cpu, Relaxed);
+        }
+        if self.free(ready) < self.low.load(Relaxed) && self.sleeping.load(Relaxed) > 0 {
             self.call();
         }
     }
@@ -122,7 +137,34 @@ impl MemoryLeft {
 
     /// Whether more pages are to be moved out, `ready` pages of memory lying in frames.
     pub fn is_short(&self, ready: u32) -> bool {
-        self.left.load(Relaxed) + i64::from(ready) < self.high.load(Relaxed) || self.is_waited_for()
+        self.free(ready) < self.high.load(Relaxed) || self.is_waited_for()
+    }
+
+    /// Memory that faults can have, the frames that are ready included.
+    fn free(&self, ready: u32) -> i64 {
+        self.left.load(Relaxed) + i64::from(ready) - self.copies.load(Relaxed)
+    }
+
+    /// Whether there is none to be had: [`MemoryLeft::take`] would find nothing.
+    pub fn is_empty(&self) -> bool {
+        self.free(0) <= 0
+    }
+
+    /// Sets what copies of resident pages take, and tells those who wait if that is less than before.
+    pub fn set_copies(&self, pages: u64) {
+        if self.copies.swap(pages as i64, AcqRel) > pages as i64 {
+            self.tell_of_memory();
+        }
+    }
+
+    /// What copies of resident pages take, in pages.
+    pub fn copies(&self) -> u64 {
+        u64::try_from(self.copies.load(Relaxed)).unwrap_or(0)
+    }
+
+    /// The CPU that the last fault was served on.
+    pub fn caller(&self) -> usize {
+        self.caller.load(Relaxed)
     }
 
     /// Whether threads wait for memory.
@@ -155,7 +197,7 @@ impl MemoryLeft {
             self.call();
         }
         // Who gave some before it was known that somebody waits has told nobody.
-        if self.left() <= 0 {
+        if self.is_empty() {
             wait(&self.more, ticket);
         }
         self.waiting.fetch_sub(1, AcqRel);

@@ -7,10 +7,14 @@ use crate::page::PageWord;
 use pagefold_page::{PageCount, PageIndex};
 use pagefold_sys::SysError;
 use pagefold_sys::mem::Reservation;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicU32, AtomicU64};
 
 /// Pages that the clock's hand looks at together.
 pub(crate) const STRETCH_PAGES: u64 = 1024;
+
+/// The bit of a stretch's count that says that somebody sweeps it.
+const HELD: u32 = 1 << 31;
 
 /// What tells whether a page is still what was folded: 128 bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,6 +29,8 @@ pub(crate) struct Table {
     page_count: PageCount,
     /// Pages in the store and nowhere else.
     folded: AtomicU64,
+    /// Pages in the store that are not folded: copies.
+    copies: AtomicU64,
 }
 
 impl Table {
@@ -36,6 +42,7 @@ impl Table {
             live: Reservation::new(page_count.0.div_ceil(STRETCH_PAGES) as usize * 4)?,
             page_count,
             folded: AtomicU64::new(0),
+            copies: AtomicU64::new(0),
         })
     }
 
@@ -84,7 +91,17 @@ impl Table {
 
     /// Whether a stretch may have resident pages.
     pub(crate) fn has_live(&self, stretch: u64) -> bool {
-        self.live(stretch).load(Relaxed) > 0
+        self.live(stretch).load(Relaxed) & !HELD > 0
+    }
+
+    /// Makes the caller the only one who sweeps a stretch. False if somebody else does.
+    pub(crate) fn try_hold(&self, stretch: u64) -> bool {
+        self.live(stretch).fetch_or(HELD, Acquire) & HELD == 0
+    }
+
+    /// Undoes [`Table::try_hold`].
+    pub(crate) fn let_go(&self, stretch: u64) {
+        self.live(stretch).fetch_and(!HELD, Release);
     }
 
     /// Counts a page that came to be resident.
@@ -100,6 +117,16 @@ impl Table {
     /// Counts pages that came to be folded, or are no more.
     pub(crate) fn add_folded(&self, pages: i64) {
         self.folded.fetch_add(pages as u64, Relaxed);
+    }
+
+    /// Counts copies that came to be, or are no more.
+    pub(crate) fn add_copies(&self, pages: i64) {
+        self.copies.fetch_add(pages as u64, Relaxed);
+    }
+
+    /// Pages that are not folded, of which the store has a copy.
+    pub(crate) fn copies(&self) -> u64 {
+        u64::try_from(self.copies.load(Relaxed) as i64).unwrap_or(0)
     }
 
     /// Pages that are folded.

@@ -53,8 +53,8 @@ fn a_quick_run_measures_every_row() {
     }
     let s = Sandbox::new();
     let was_free = is_zram_free();
-    let child = s.command("bench memory --quick --json").stdout(Stdio::piped()).stderr(Stdio::piped());
-    let child = child.spawn().unwrap();
+    let mut command = s.command("bench memory --quick --json");
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let pid = child.id();
     let told = json(&Ran::new("bench memory --quick --json", child.wait_with_output().unwrap()));
     let rows = told["rows"].as_array().unwrap();

@@ -39,8 +39,11 @@ fn fold_frame(pager: &Pager, page: PageIndex, frame: Frame) -> bool {
     let word = pager.word(page);
     // Again, if somebody brings it back: that may fail, and leave the page here.
     while word.begin_fold(frame) {
+        let had_copy = word.has_copy();
         if store_page(pager, page, frame) {
-            if word.finish_fold(frame) == Folded::Yes {
+            let is_folded = word.finish_fold(frame) == Folded::Yes;
+            pager.table.add_copies(i64::from(!is_folded) - i64::from(had_copy));
+            if is_folded {
                 pager.table.remove_live(page);
                 pager.table.add_folded(1);
                 break;
@@ -128,6 +131,18 @@ impl Pager {
     /// are taken for each other cannot be prepared.
     fn hash(&self, page: &Page) -> PageHash {
         PageHash(twox_hash::XxHash3_128::oneshot_with_seed(self.seed, page))
+    }
+
+    /// Counts the memory of copies as if it were in use: so many pages.
+    pub(super) fn count_copies(&self) {
+        let (copies, folded) = (self.table.copies(), self.table.folded());
+        let page_bytes = self.store.held_bytes() / (copies + folded).max(1);
+        self.left.set_copies(copies * page_bytes / PAGE_SIZE as u64);
+    }
+
+    /// Whether copies take more than a quarter of the limit.
+    pub(super) fn has_too_many_copies(&self) -> bool {
+        self.left.copies() > self.left.limit() / 4
     }
 
     /// Drops copies of resident pages among the next few pages of the range.

@@ -16,7 +16,7 @@ mod sweep;
 
 use crate::page::Effort;
 use crate::pager::Pager;
-use crate::staging::{TRAY_FRAMES, Tray};
+use crate::staging::TRAY_FRAMES;
 use out::Mover;
 use pagefold_page::PageIndex;
 use pagefold_sys::SysError;
@@ -61,9 +61,11 @@ impl Evictor {
         let is_short = || pager.left.is_short(pager.ready_frames());
         while !pager.left.is_closing() {
             if !is_short() {
+                self.sweep.let_go(&pager);
                 pager.left.await_work(is_short);
                 continue;
             }
+            pager.count_copies();
             let progress = self.step();
             pager.left.set_stuck(!progress && pager.left.left() <= 0);
             if !progress {
@@ -74,14 +76,10 @@ impl Evictor {
 
     /// Moves some pages out and folds some. False if there was nothing to do either for.
     fn step(&mut self) -> bool {
-        let pager = self.pager.clone();
-        let mut progress = false;
-        if let Some(tray) = pager.take_tray_to_fill() {
-            progress |= self.fill(tray) > 0;
-        }
-        let is_behind = pager.staging.queued() > pager.trays_waiting();
+        let mut progress = self.pager.staging.has_trays() && self.fill() > 0;
+        let is_behind = self.pager.staging.queued() > self.pager.trays_waiting();
         if (is_behind || !progress)
-            && let Some(tray) = pager.staging.dequeue()
+            && let Some(tray) = self.pager.staging.dequeue()
         {
             progress |= self.fold_tray(tray);
         }
@@ -89,17 +87,23 @@ impl Evictor {
     }
 
     /// Fills a tray with cold pages and puts it in the queue. Returns how many.
-    fn fill(&mut self, tray: Tray) -> usize {
+    fn fill(&mut self) -> usize {
+        let pager = &*self.pager;
         let mut pages = [PageIndex(0); TRAY_FRAMES];
-        let wanted = self.pager.tray_pages();
-        let mut found = self.sweep.take(&self.pager, &mut pages[..wanted], Effort::Cold);
+        let wanted = pager.tray_pages();
+        let mut found = self.sweep.take(pager, &mut pages[..wanted], Effort::Cold);
         if found == 0 {
-            found = self.sweep.take(&self.pager, &mut pages[..wanted], Effort::Any);
+            found = self.sweep.take(pager, &mut pages[..wanted], Effort::Any);
         }
-        let moved = self.mover.take_out(&self.pager, &tray, &pages[..found]);
+        let how = Mover::choose(pager, &pages[..found]);
+        let Some(tray) = pager.take_tray(how) else {
+            pages[..found].iter().for_each(|page| pager.word(*page).put_back());
+            return 0;
+        };
+        let moved = self.mover.take_out(pager, how, &tray, &pages[..found]);
         match moved {
-            0 => self.pager.give_tray(tray),
-            _ => self.pager.staging.enqueue(tray),
+            0 => pager.give_tray(tray),
+            _ => pager.staging.enqueue(tray),
         }
         moved
     }

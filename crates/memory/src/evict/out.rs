@@ -15,6 +15,24 @@ use pagefold_sys::mem::Parts;
 /// Attempts at a page whose page tables somebody else is at.
 const ATTEMPTS: u32 = 64;
 
+/// How pages are taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum How {
+    /// To a tray without memory.
+    Move,
+    /// To any tray.
+    Copy,
+}
+
+/// Runs of pages shorter than this, on average, are scattered: a move is then dearer than copies.
+const RUN_MOVED_MIN: usize = 8;
+
+/// Whether pages, which are sorted, lie scattered.
+fn is_scattered(pages: &[PageIndex]) -> bool {
+    let ends = |pair: &&[PageIndex]| pair[0].0 + 1 != pair[1].0;
+    (pages.windows(2).filter(ends).count() + 1) * RUN_MOVED_MIN > pages.len()
+}
+
 /// One thread's working memory.
 pub(super) struct Mover {
     parts: Parts,
@@ -31,70 +49,79 @@ impl Mover {
         Mover { parts: Parts::new(TRAY_FRAMES) }
     }
 
+    /// How to take these pages, which are sorted.
+    pub(super) fn choose(pager: &Pager, pages: &[PageIndex]) -> How {
+        match (pager.moves(), pager.protects()) {
+            (true, false) => How::Move,
+            (false, _) => How::Copy,
+            (true, true) if is_scattered(pages) => How::Copy,
+            (true, true) => How::Move,
+        }
+    }
+
     /// Takes pages out to a tray's frames, from the first on. Returns how many; the others are put back.
-    pub(super) fn take_out(&mut self, pager: &Pager, tray: &Tray, pages: &[PageIndex]) -> usize {
-        let moved = match pager.moves() {
-            true => move_out(pager, tray, pages),
-            false => self.copy_out(pager, tray, pages),
+    pub(super) fn take_out(&mut self, pager: &Pager, how: How, tray: &Tray, pages: &[PageIndex]) -> usize {
+        let moved = match how {
+            How::Move => move_out(pager, tray, pages),
+            How::Copy => self.copy_out(pager, tray, pages),
         };
         pager.counters.add(Counter::StagedPages, moved as u64);
         moved
     }
 
+    /// The pages lie in one stretch, which nobody else sweeps.
     fn copy_out(&mut self, pager: &Pager, tray: &Tray, pages: &[PageIndex]) -> usize {
-        let protected = self.protect(pager, pages);
-        for (i, page) in pages[..protected].iter().enumerate() {
-            copy_to_frame(pager, *page, pager.staging.frame(tray, i));
+        let (Some(first), Some(last)) = (pages.first(), pages.last()) else { return 0 };
+        let span = (last.0 - first.0 + 1) as usize;
+        // All at once, with what lies between: each call interrupts all CPUs that run the program.
+        // SAFETY: the range is ours; protecting changes no contents.
+        let done = unsafe { pager.uffd.write_protect(pager.address(*first), span * PAGE_SIZE, true, false) };
+        let copied = if done.is_ok() { copy_to_frames(pager, tray, pages) } else { 0 };
+        self.parts.clear();
+        for page in &pages[..copied] {
+            self.parts.push(&pager.range, page.0 as usize * PAGE_SIZE, PAGE_SIZE);
         }
         let backed_before = pager.staging.backed(tray).count_ones();
         // SAFETY: the pages were copied, and nobody can have written since: they are protected, and taken by this
         // thread, so that a write to them faults and waits.
         let dropped = unsafe { pager.range.discard_parts(&self.parts) } / PAGE_SIZE;
-        for (i, page) in pages.iter().enumerate() {
-            if i < dropped {
-                pager.staging.put(tray, *page);
-                pager.word(*page).stage(pager.staging.frame(tray, i));
-            } else {
-                unprotect_and_put_back(pager, *page);
-            }
+        for (i, page) in pages[..dropped].iter().enumerate() {
+            pager.staging.put(tray, *page);
+            pager.word(*page).stage(pager.staging.frame(tray, i));
+        }
+        pager.unprotect(*first, span);
+        for page in &pages[dropped..] {
+            pager.counters.add(Counter::Unmovable, 1);
+            pager.word(*page).put_back_busy();
+            pager.wake(*page);
         }
         // Where a frame had memory already, the page's own is free now.
         let newly_backed = pager.staging.backed(tray).count_ones() - backed_before;
         pager.left.give((dropped as u32).saturating_sub(newly_backed));
         dropped
     }
+}
 
-    /// Write-protects pages, and notes them as parts to drop. Returns how many, from the first on.
-    fn protect(&mut self, pager: &Pager, pages: &[PageIndex]) -> usize {
-        self.parts.clear();
-        let mut at = 0;
-        while at < pages.len() {
-            let len = run_at(pages, at) * PAGE_SIZE;
-            // SAFETY: the range is ours; protecting changes no contents.
-            if unsafe { pager.uffd.write_protect(pager.address(pages[at]), len, true, false) }.is_err() {
-                break;
-            }
-            self.parts.push(&pager.range, pages[at].0 as usize * PAGE_SIZE, len);
-            at += len / PAGE_SIZE;
+/// Copies pages that are taken and write-protected to the first frames of a tray. Returns how many.
+fn copy_to_frames(pager: &Pager, tray: &Tray, pages: &[PageIndex]) -> usize {
+    let backed = pager.staging.backed(tray);
+    for (i, page) in pages.iter().enumerate() {
+        let from = pager.range.base().as_ptr().wrapping_add(page.0 as usize * PAGE_SIZE);
+        let frame = pager.staging.frame(tray, i);
+        if backed >> i & 1 == 1 || !pager.moves() {
+            // SAFETY: both are whole pages of mapped memory; the frame is this thread's, and the page cannot be
+            // written while it is protected.
+            unsafe { std::ptr::copy_nonoverlapping(from, pager.staging.address(frame), PAGE_SIZE) };
+            continue;
         }
-        at
+        // A frame without memory would fault, as the staging area is served too.
+        // SAFETY: the frame is this thread's; the page is mapped.
+        let done = unsafe { pager.uffd.copy(pager.frame_address(frame), from, PAGE_SIZE, false) };
+        if done.errno != 0 {
+            return i;
+        }
     }
-}
-
-/// Copies a page that is taken and write-protected.
-fn copy_to_frame(pager: &Pager, page: PageIndex, frame: Frame) {
-    let from = pager.range.base().as_ptr().wrapping_add(page.0 as usize * PAGE_SIZE);
-    let to = pager.staging.address(frame);
-    // SAFETY: both are whole pages of mapped memory; the frame is this thread's, and the page cannot be written
-    // while it is protected.
-    unsafe { std::ptr::copy_nonoverlapping(from, to, PAGE_SIZE) };
-}
-
-fn unprotect_and_put_back(pager: &Pager, page: PageIndex) {
-    // SAFETY: the range is ours; lifting protection changes no contents.
-    let _ = unsafe { pager.uffd.write_protect(pager.address(page), PAGE_SIZE, false, true) };
-    pager.word(page).put_back_busy();
-    pager.wake(page);
+    pages.len()
 }
 
 fn move_out(pager: &Pager, tray: &Tray, pages: &[PageIndex]) -> usize {
@@ -136,6 +163,7 @@ fn lose(pager: &Pager, page: PageIndex) {
     let word = pager.word(page);
     if word.has_copy() {
         pager.drop_copy(page);
+        pager.table.add_copies(-1);
     }
     pager.table.remove_live(page);
     pager.left.give(1);

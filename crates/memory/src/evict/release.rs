@@ -1,6 +1,7 @@
 //! What becomes of a tray when nothing waits in it any more: its memory is stocked, for faults that bring many
 //! pages in at once, or given back to the kernel.
 
+use super::out::How;
 use crate::pager::Pager;
 use crate::staging::{TRAY_FRAMES, Tray, longest_run};
 use pagefold_page::PAGE_SIZE;
@@ -11,11 +12,11 @@ const RUN_MIN: usize = 16;
 const STOCK_TRAYS_MAX: u64 = 16;
 
 impl Pager {
-    /// A tray to fill: where pages are moved, without memory; where they are copied, rather with.
-    pub(super) fn take_tray_to_fill(&self) -> Option<Tray> {
-        match self.moves() {
-            true => self.staging.take_empty(),
-            false => self.staging.take_stock().or_else(|| self.staging.take_empty()),
+    /// A tray to fill: without memory for pages that are moved, rather with for those that are copied.
+    pub(super) fn take_tray(&self, how: How) -> Option<Tray> {
+        match how {
+            How::Move => self.staging.take_empty(),
+            How::Copy => self.staging.take_stock().or_else(|| self.staging.take_empty()),
         }
     }
 
@@ -24,7 +25,8 @@ impl Pager {
         self.staging.reset(&tray);
         let backed = self.staging.backed(&tray);
         let stock_max = (self.left.limit() / 32).min(STOCK_TRAYS_MAX * TRAY_FRAMES as u64);
-        let is_wanted = u64::from(self.staging.stock()) < stock_max && longest_run(backed).1 >= RUN_MIN;
+        let is_wanted = longest_run(backed).1 >= RUN_MIN
+            && (u64::from(self.staging.stock()) < stock_max || self.staging.is_wanted(backed.count_ones()));
         match is_wanted || backed == 0 {
             true => self.give_tray(tray),
             false => self.unback(tray, backed),

@@ -27,6 +27,8 @@ const ROUNDS_COLD: u64 = 2;
 pub(super) struct Sweep {
     hand: Arc<Hand>,
     pagemap: Option<Pagemap>,
+    /// The stretch that this thread alone sweeps.
+    held: Option<u64>,
     /// The next page, and the end of the stretch.
     next: u64,
     end: u64,
@@ -38,7 +40,7 @@ impl Sweep {
     pub(super) fn new(hand: Arc<Hand>, tells_writes: bool) -> Result<Self, SysError> {
         let pagemap = if tells_writes { Some(Pagemap::open()?) } else { None };
         let runs = vec![Run::default(); RUNS].into();
-        Ok(Sweep { hand, pagemap, next: 0, end: 0, written: [0; BITMAP_WORDS], runs })
+        Ok(Sweep { hand, pagemap, held: None, next: 0, end: 0, written: [0; BITMAP_WORDS], runs })
     }
 
     /// Takes pages, up to as many as `pages` has room for. Returns how many, sorted.
@@ -48,8 +50,8 @@ impl Sweep {
         let (mut looked_at, mut found) = (0, 0);
         while found < pages.len() {
             if self.next == self.end {
-                // What was found so far goes first: somebody may be waiting for it.
-                if looked_at > looks || found > pages.len() / 2 {
+                // What was found goes first: somebody may be waiting for it, and only this stretch is held.
+                if looked_at > looks || found > 0 {
                     break;
                 }
                 looked_at += self.next_stretch(pager);
@@ -69,9 +71,11 @@ impl Sweep {
     /// Goes on to the next stretch that has pages, at most one round. Returns how many were looked at.
     fn next_stretch(&mut self, pager: &Pager) -> u64 {
         let stretches = pager.table.stretch_count();
+        self.let_go(pager);
         for looked_at in 1..=stretches {
             let stretch = self.hand.advance() % stretches;
-            if pager.table.has_live(stretch) {
+            if pager.table.has_live(stretch) && pager.table.try_hold(stretch) {
+                self.held = Some(stretch);
                 self.next = stretch * STRETCH_PAGES;
                 self.end = (self.next + STRETCH_PAGES).min(pager.table.page_count().0);
                 self.look_for_writes(pager);
@@ -79,6 +83,14 @@ impl Sweep {
             }
         }
         stretches
+    }
+
+    /// Lets others sweep the stretch.
+    pub(super) fn let_go(&mut self, pager: &Pager) {
+        if let Some(stretch) = self.held.take() {
+            pager.table.let_go(stretch);
+        }
+        self.next = self.end;
     }
 
     /// Notes which pages of the stretch were written since they were last looked at, and protects them anew.
@@ -111,7 +123,7 @@ impl Sweep {
         match word.visit(is_written, effort) {
             Visit::Taken => true,
             Visit::Kept { is_rewritten } => {
-                if is_rewritten && word.has_copy() {
+                if word.has_copy() && (is_rewritten || pager.has_too_many_copies()) {
                     drop_old_copy(pager, page);
                 }
                 false
@@ -129,6 +141,7 @@ pub(super) fn drop_old_copy(pager: &Pager, page: PageIndex) {
     }
     if word.has_copy() {
         pager.drop_copy(page);
+        pager.table.add_copies(-1);
         pager.counters.add(Counter::CopiesDropped, 1);
     }
     word.put_back_dirty();

@@ -26,6 +26,8 @@ struct Claims {
     len: usize,
     /// The place of the page that was touched.
     touched: usize,
+    /// Some were given up for want of memory.
+    was_cut: bool,
 }
 
 /// Memory for pages that come in.
@@ -55,15 +57,24 @@ impl Pager {
             self.word(page).abandon_load();
             return Served::Again;
         };
+        self.tell_how_far(page, window, &claims);
         let mut scratch = self.scratches.take(cpu::current());
         let served = self.fill_and_put(&claims, memory, &mut scratch, is_write);
         self.note_resident();
         served
     }
 
+    /// Tells where a window ended that there was no memory for.
+    fn tell_how_far(&self, page: PageIndex, window: Window, claims: &Claims) {
+        let last = if window.stride > 0 { claims.pages[claims.len - 1].0 } else { claims.pages[0].0 };
+        if window.pages > 1 && claims.was_cut {
+            self.ahead.cut(page, window, last);
+        }
+    }
+
     /// Claims the neighbours that are to be had.
     fn claim(&self, page: PageIndex, touch: Touch, window: Window) -> Claims {
-        let mut claims = Claims { pages: [(page, touch); WINDOW_MAX], len: 1, touched: 0 };
+        let mut claims = Claims { pages: [(page, touch); WINDOW_MAX], len: 1, touched: 0, was_cut: false };
         for step in 1..window.pages as i64 {
             let neighbour = u64::try_from(page.0 as i64 + step * window.stride);
             let Ok(neighbour) = neighbour.map(PageIndex) else { break };
@@ -82,30 +93,35 @@ impl Pager {
         claims
     }
 
-    /// Memory for the claims, or for as many of them as there is some for; the others are given up. `None` if the
-    /// region is going.
+    /// Memory for the claims, or for as many of them as there is some for; the others are given up. Waits if there is
+    /// none at all. `None` if the region is going.
     fn memory_for(&self, claims: &mut Claims) -> Option<Memory> {
-        let wanted = claims.len;
-        if self.moves()
-            && wanted >= MOVED_MIN
-            && let Some(frames) = self.frames(wanted)
-        {
-            self.shrink(claims, frames.len());
-            return Some(frames);
+        let found = self.try_memory(claims.len);
+        let memory = match found {
+            Some(memory) => memory,
+            None => {
+                self.shrink(claims, 1);
+                self.await_memory(|| self.try_memory(1), || Memory::New(1))?
+            }
+        };
+        self.shrink(claims, memory.len());
+        Some(memory)
+    }
+
+    /// Memory for so many pages, or fewer, without waiting: for many rather frames of the stock, for few rather new.
+    fn try_memory(&self, wanted: usize) -> Option<Memory> {
+        let is_many = self.moves() && wanted >= MOVED_MIN;
+        if is_many {
+            if let Some(frames) = self.frames(wanted) {
+                return Some(frames);
+            }
+            self.staging.want(wanted as u32);
         }
-        let mut got = self.left.take(wanted as u32) as usize;
-        if got == 0
-            && self.moves()
-            && let Some(frames) = self.frames(wanted)
-        {
-            self.shrink(claims, frames.len());
-            return Some(frames);
+        match self.left.take(wanted as u32) {
+            0 if self.moves() => self.frames(wanted),
+            0 => None,
+            pages => Some(Memory::New(pages as usize)),
         }
-        self.shrink(claims, got.max(1));
-        if got == 0 {
-            got = usize::from(self.await_memory());
-        }
-        (got > 0).then_some(Memory::New(got))
     }
 
     fn frames(&self, wanted: usize) -> Option<Memory> {
@@ -120,6 +136,7 @@ impl Pager {
     fn shrink(&self, claims: &mut Claims, len: usize) {
         while claims.len > len.max(1) {
             claims.len -= 1;
+            claims.was_cut = true;
             // The touched page stands at one end: give up at the other.
             let at = if claims.touched == 0 { claims.len } else { 0 };
             self.word(claims.pages[at].0).abandon_load();
@@ -269,6 +286,7 @@ impl Pager {
         self.table.add_live(page);
         if touch == Touch::Load {
             self.table.add_folded(-1);
+            self.table.add_copies(1);
         }
         self.word(page).finish_load();
     }

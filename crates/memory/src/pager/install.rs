@@ -74,6 +74,13 @@ impl Pager {
         })
     }
 
+    /// Lifts the protection of pages, and wakes who waits there.
+    pub(crate) fn unprotect(&self, first: PageIndex, pages: usize) {
+        // SAFETY: the range is ours; lifting protection changes no contents. It fails only while the address space
+        // is being changed, and then the access faults once more.
+        let _ = unsafe { self.uffd.write_protect(self.address(first), pages * PAGE_SIZE, false, true) };
+    }
+
     /// Makes an access to a page whose contents are lost fail, where the kernel holds the thread that made it. A
     /// kernel that cannot leaves no way but to end the process: other contents must not be made up.
     pub(crate) fn poison(&self, page: PageIndex) {

@@ -75,17 +75,18 @@ impl Pager {
         let limit_pages = config.limit_bytes / PAGE_SIZE as u64;
         let features = uffd::kernel_features()?;
         let eviction = choose(config.eviction, features)?;
-        let is_move = eviction == Eviction::Move;
-        let tells_writes = is_move && features.has(Feature::WpAsync);
+        let moves = eviction != Eviction::Protect;
+        // Where writes are told, they are not held up: no page can be protected for copying.
+        let tells_writes = eviction == Eviction::Move && features.has(Feature::WpAsync);
         let is_signal = config.service == Service::FaultingThread;
         let open = Open { sigbus: is_signal, async_wp: tells_writes, kernel_faults: !is_signal };
         let uffd = Uffd::open(&open)?;
         let range = Reservation::new(page_count.0 as usize * PAGE_SIZE)?;
         range.keep_from_children()?;
         let staging = Staging::new(tray_count(limit_pages, config.fold_threads))?;
-        let protects = tells_writes || !is_move;
+        let protects = tells_writes || eviction != Eviction::Move;
         uffd.register(range.base().as_ptr().addr(), range.len_bytes(), true, protects)?;
-        if is_move {
+        if moves {
             uffd.register(
                 staging.memory().base().as_ptr().addr(),
                 staging.memory().len_bytes(),
@@ -118,9 +119,14 @@ impl Pager {
         })
     }
 
-    /// Whether pages are moved, rather than copied.
+    /// Whether pages can be moved.
     pub(crate) fn moves(&self) -> bool {
-        self.eviction == Eviction::Move
+        self.eviction != Eviction::Protect
+    }
+
+    /// Whether pages can be held from being written for as long as they are copied.
+    pub(crate) fn protects(&self) -> bool {
+        self.eviction != Eviction::Move
     }
 
     /// Where a page of the range is.
@@ -175,9 +181,9 @@ impl Pager {
 fn choose(asked: Eviction, features: uffd::Features) -> Result<Eviction, RegionError> {
     let can_move = features.has(Feature::Move);
     match asked {
-        Eviction::Auto if can_move => Ok(Eviction::Move),
+        Eviction::Auto if can_move => Ok(Eviction::Mixed),
         Eviction::Auto => Ok(Eviction::Protect),
-        Eviction::Move if !can_move => Err(RegionError::NoFeature(Feature::Move)),
+        Eviction::Move | Eviction::Mixed if !can_move => Err(RegionError::NoFeature(Feature::Move)),
         chosen => Ok(chosen),
     }
 }

@@ -122,6 +122,7 @@ impl Pager {
         // A staged page's frame is free as soon as its tray is looked at.
         if has_copy {
             self.drop_copy(page);
+            self.table.add_copies(if was == State::Folded { 0 } else { -1 });
         }
         match was {
             State::Folded => self.table.add_folded(-1),

@@ -58,13 +58,16 @@ impl Pager {
         }
     }
 
-    /// A fault on a page that is resident: it was brought in since, or dropped behind our back (by madvise), in which case it
-    /// is zero.
+    /// A fault on a page that is resident: it was brought in since; or is protected beside others; or was dropped
+    /// behind our back (by madvise), in which case it is zero.
     fn recheck(&self, page: PageIndex) -> Served {
         let word = self.word(page);
         if word.begin_recheck() {
             self.counters.add(Counter::FaultsThere, 1);
-            self.zero_in(page, 1);
+            if self.zero_in(page, 1) != Put::Done && self.protects() {
+                // It was protected with its neighbours while they were copied.
+                self.unprotect(page, 1);
+            }
             word.end_recheck();
             self.wake(page);
         }
@@ -73,6 +76,13 @@ impl Pager {
 
     /// Brings a returning page back from its frame. False if that takes memory and there is none.
     pub(crate) fn bring_back(&self, page: PageIndex, frame: Frame, is_read: bool) -> bool {
+        // A copy interrupts no other CPU, a move does; but it takes memory.
+        if self.protects() && self.left.take(1) == 1 {
+            if self.copy_back(page, frame) != Put::Done {
+                self.left.give(1);
+            }
+            return true;
+        }
         if self.moves() && !is_read {
             match self.move_in(page, frame, 1) {
                 Put::Done => {
@@ -102,20 +112,25 @@ impl Pager {
         is_stuck
     }
 
-    /// Waits until there is memory for a page, and takes it. False if the region is going.
-    pub(super) fn await_memory(&self) -> bool {
+    /// Waits until `take` gets memory; or, if the limit cannot be held anyway, overdraws by a page. `None` if the region
+    /// is going.
+    pub(super) fn await_memory<T>(
+        &self,
+        mut take: impl FnMut() -> Option<T>,
+        overdrawn: impl FnOnce() -> T,
+    ) -> Option<T> {
         let began = Instant::now();
         self.counters.add(Counter::MemoryWaits, 1);
         let got = loop {
             let ticket = self.left.ticket();
-            if self.left.take(1) == 1 {
-                break true;
+            if let Some(memory) = take() {
+                break Some(memory);
             }
             if self.left.is_closing() {
-                break false;
+                break None;
             }
             if self.overdraws() {
-                break true;
+                break Some(overdrawn());
             }
             self.left.await_more(ticket);
         };

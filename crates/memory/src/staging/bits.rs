@@ -17,6 +17,11 @@ impl Bits {
         bits
     }
 
+    /// Whether the set has no numbers, at this moment.
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.iter().all(|word| word.load(Relaxed) == 0)
+    }
+
     /// Takes the lowest number of the set that is still there when taken.
     pub(super) fn take(&self) -> Option<u16> {
         for (i, word) in self.0.iter().enumerate() {

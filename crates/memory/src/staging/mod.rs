@@ -26,6 +26,8 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 pub(crate) const TRAY_FRAMES: usize = 64;
 /// Most trays: a frame's number has 16 bits.
 const TRAYS_MAX: usize = 1023;
+/// Frames wanted that are remembered.
+const WANTED_MAX: u32 = 4096;
 
 /// A tray by number. Who has the value has the tray.
 #[derive(Debug, PartialEq, Eq)]
@@ -51,6 +53,8 @@ pub(crate) struct Staging {
     stock: AtomicU32,
     queue: Mutex<VecDeque<Tray>>,
     queued: AtomicU32,
+    /// Frames that faults would have used, had there been any in the stock.
+    wanted: AtomicU32,
 }
 
 impl Staging {
@@ -72,6 +76,7 @@ impl Staging {
             stock: AtomicU32::new(0),
             queue: Mutex::new(VecDeque::with_capacity(trays)),
             queued: AtomicU32::new(0),
+            wanted: AtomicU32::new(0),
         })
     }
 
@@ -96,6 +101,11 @@ impl Staging {
 
     fn held(&self, tray: &Tray) -> &Held {
         &self.held[usize::from(tray.0)]
+    }
+
+    /// Whether there is a tray that can be filled, at this moment.
+    pub(crate) fn has_trays(&self) -> bool {
+        !self.empty.is_empty() || !self.stocked.is_empty()
     }
 
     /// An empty tray, if there is one.
@@ -178,6 +188,19 @@ impl Staging {
         let tray = Tray(self.stocked.take()?);
         self.stock.fetch_sub(self.backed(&tray).count_ones(), AcqRel);
         Some(tray)
+    }
+
+    /// Notes that so many frames of the stock would have been of use.
+    pub(crate) fn want(&self, frames: u32) {
+        if self.wanted.load(Relaxed) < WANTED_MAX {
+            self.wanted.fetch_add(frames, Relaxed);
+        }
+    }
+
+    /// Whether more frames are wanted than were stocked since. `frames` are stocked now if so.
+    pub(crate) fn is_wanted(&self, frames: u32) -> bool {
+        let take = |wanted: u32| (wanted > 0).then(|| wanted.saturating_sub(frames));
+        self.wanted.fetch_update(Relaxed, Relaxed, take).is_ok()
     }
 
     /// Frames with memory in the stock.

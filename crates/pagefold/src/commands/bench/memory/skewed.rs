@@ -132,7 +132,7 @@ impl<'a> Worker<'a> {
         let words = &self.pages[page][first..first + count];
         let sum = words.iter().fold(0u64, |sum, word| sum.wrapping_add(word.load(Relaxed)));
         black_box(sum);
-        if drawn % CHECKED_ONE_IN == 0 {
+        if drawn.is_multiple_of(CHECKED_ONE_IN) {
             for (i, word) in words.iter().enumerate() {
                 let found = word.load(Relaxed);
                 let original = u64::from_le_bytes(self.source.page(page).as_chunks().0[first + i]);
