@@ -96,6 +96,19 @@ fn who_waits_gets_what_a_larger_limit_allows() {
 }
 
 #[test]
+fn who_waits_gets_what_copies_gave_up() {
+    check(3, || {
+        let left = with_left(1);
+        left.set_copies(1);
+        assert!(left.is_empty());
+        let waiter = spawn(&left, await_memory);
+        left.set_copies(0);
+        assert!(waiter.join().unwrap());
+        assert_eq!(left.left(), 0);
+    });
+}
+
+#[test]
 fn who_waits_in_vain_goes_beyond_the_limit() {
     check(3, || {
         let left = with_left(0);

@@ -39,7 +39,8 @@ fn check(bound: usize, model: fn(Arc<World>)) {
 fn settle(world: &World, expected: &[u64]) {
     let value = world.read(0);
     assert!(expected.contains(&value), "{value} instead of {expected:?}");
-    world.evict(0, 2, Accepts);
+    assert!(world.take_out(0, 2), "nobody has a hand on it any more");
+    world.fold_frame(0, 2, Accepts);
     assert_eq!(world.read(0), value);
 }
 
@@ -157,6 +158,8 @@ fn a_page_dropped_beside_folding_is_zero() {
                 prepare(&world);
                 let evictor = spawn(&world, |w| w.evict(0, 0, Accepts));
                 assert!(world.discard(0));
+                // Without memory first: then it must not be taken for folded.
+                world.serve(0, false);
                 assert_eq!(world.read(0), ZERO);
                 world.write(0, 12);
                 join([evictor]);
