@@ -78,6 +78,7 @@ impl MemoryLeft {
     }
 
     /// Pages of memory left; negative above the limit.
+    #[cfg(loom)]
     pub fn left(&self) -> i64 {
         self.left.load(Relaxed)
     }
