@@ -67,7 +67,7 @@ impl Evictor {
             }
             pager.count_copies();
             let progress = self.step();
-            pager.left.set_stuck(!progress && pager.left.left() <= 0);
+            pager.left.set_stuck(!progress && pager.left.is_empty());
             if !progress {
                 std::thread::sleep(STUCK_PAUSE);
             }
