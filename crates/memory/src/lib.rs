@@ -42,6 +42,10 @@ mod sync;
 
 pub mod page;
 
+// What loom checks of waiting for memory stands alone.
+#[cfg(loom)]
+pub mod memory_left;
+
 #[cfg(not(loom))]
 mod ahead;
 #[cfg(not(loom))]

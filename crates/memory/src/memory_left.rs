@@ -7,11 +7,13 @@
 //! Threads that find none left sleep here until there is more. Nothing in this module takes a lock or allocates,
 //! because the thread that touched a page comes here from inside a signal handler.
 
-use pagefold_sys::{cpu, futex};
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
+use crate::sync::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering::*, WAKE_ALL, fence, wait, wake};
+use pagefold_sys::cpu;
+// A hint, which orders nothing and is not modelled.
+use std::sync::atomic::AtomicUsize;
 
 /// The count of pages of memory left, with its waiters.
-pub(crate) struct MemoryLeft {
+pub struct MemoryLeft {
     left: AtomicI64,
     limit: AtomicU64,
     low: AtomicI64,
@@ -35,7 +37,8 @@ pub(crate) struct MemoryLeft {
 const HIGH_MAX: u64 = 4096;
 
 impl MemoryLeft {
-    pub(crate) fn new(limit_pages: u64) -> Self {
+    /// A count with all of the limit left.
+    pub fn new(limit_pages: u64) -> Self {
         let left = MemoryLeft {
             left: AtomicI64::new(0),
             limit: AtomicU64::new(0),
@@ -55,12 +58,12 @@ impl MemoryLeft {
     }
 
     /// The limit in pages.
-    pub(crate) fn limit(&self) -> u64 {
+    pub fn limit(&self) -> u64 {
         self.limit.load(Acquire)
     }
 
     /// Changes the limit. What is over a smaller one is moved out from now on.
-    pub(crate) fn set_limit(&self, pages: u64) {
+    pub fn set_limit(&self, pages: u64) {
         let old = self.limit.swap(pages, AcqRel);
         self.left.fetch_add(pages as i64 - old as i64, AcqRel);
         let high = (pages / 16).clamp(4, HIGH_MAX) as i64;
@@ -70,7 +73,7 @@ impl MemoryLeft {
     }
 
     /// Pages of memory in use.
-    pub(crate) fn in_use(&self) -> u64 {
+    pub fn in_use(&self) -> u64 {
         loop {
             let limit = self.limit();
             let left = self.left.load(Acquire);
@@ -83,12 +86,13 @@ impl MemoryLeft {
     }
 
     /// Pages of memory left; negative above the limit.
-    pub(crate) fn left(&self) -> i64 {
+    #[cfg(loom)]
+    pub fn left(&self) -> i64 {
         self.left.load(Relaxed)
     }
 
     /// Takes up to `wanted` pages. Returns how many there were.
-    pub(crate) fn take(&self, wanted: u32) -> u32 {
+    pub fn take(&self, wanted: u32) -> u32 {
         let mut left = self.left.load(Relaxed);
         loop {
             let got = (left - self.copies.load(Relaxed)).clamp(0, i64::from(wanted));
@@ -103,18 +107,27 @@ impl MemoryLeft {
     }
 
     /// Takes `pages` even if there are none left.
-    pub(crate) fn overdraw(&self, pages: u32) {
+    pub fn overdraw(&self, pages: u32) {
         self.left.fetch_sub(i64::from(pages), AcqRel);
     }
 
-    /// Adds pages that were given back.
-    pub(crate) fn give(&self, pages: u32) {
-        self.left.fetch_add(i64::from(pages), SeqCst);
+    /// Adds pages that were given back, and tells those who wait.
+    pub fn give(&self, pages: u32) {
+        self.left.fetch_add(i64::from(pages), AcqRel);
+        self.tell_of_memory();
+    }
+
+    fn tell_of_memory(&self) {
+        // Either it is seen here that somebody waits, or there that there is more.
+        fence(SeqCst);
+        if self.is_waited_for() {
+            self.tell();
+        }
     }
 
     /// Whether memory is so short that pages are to be moved out: those who do it are woken.
     #[inline]
-    pub(crate) fn check(&self, ready: u32) {
+    pub fn check(&self, ready: u32) {
         let cpu = cpu::current();
         if self.caller.load(Relaxed) != cpu {
             self.caller.store(cpu, Relaxed);
@@ -126,13 +139,13 @@ impl MemoryLeft {
 
     /// Wakes those who move pages out.
     #[cold]
-    pub(crate) fn call(&self) {
+    pub fn call(&self) {
         self.wanted.fetch_add(1, AcqRel);
-        futex::wake(&self.wanted, futex::ALL);
+        wake(&self.wanted, WAKE_ALL);
     }
 
     /// Whether more pages are to be moved out, `ready` pages of memory lying in frames.
-    pub(crate) fn is_short(&self, ready: u32) -> bool {
+    pub fn is_short(&self, ready: u32) -> bool {
         self.free(ready) < self.high.load(Relaxed) || self.is_waited_for()
     }
 
@@ -141,94 +154,101 @@ impl MemoryLeft {
         self.left.load(Relaxed) + i64::from(ready) - self.copies.load(Relaxed)
     }
 
-    /// Sets what copies of resident pages take.
-    pub(crate) fn set_copies(&self, pages: u64) {
-        self.copies.store(pages as i64, Relaxed);
+    /// Whether there is none to be had: [`MemoryLeft::take`] would find nothing.
+    pub fn is_empty(&self) -> bool {
+        self.free(0) <= 0
+    }
+
+    /// Sets what copies of resident pages take, and tells those who wait if that is less than before.
+    pub fn set_copies(&self, pages: u64) {
+        if self.copies.swap(pages as i64, AcqRel) > pages as i64 {
+            self.tell_of_memory();
+        }
     }
 
     /// What copies of resident pages take, in pages.
-    pub(crate) fn copies(&self) -> u64 {
+    pub fn copies(&self) -> u64 {
         u64::try_from(self.copies.load(Relaxed)).unwrap_or(0)
     }
 
     /// The CPU that the last fault was served on.
-    pub(crate) fn caller(&self) -> usize {
+    pub fn caller(&self) -> usize {
         self.caller.load(Relaxed)
     }
 
     /// Whether threads wait for memory.
-    pub(crate) fn is_waited_for(&self) -> bool {
-        self.waiting.load(SeqCst) > 0
-    }
-
-    /// Whether there is none to be taken.
-    pub(crate) fn is_used_up(&self) -> bool {
-        self.left.load(SeqCst) <= self.copies.load(SeqCst)
+    pub fn is_waited_for(&self) -> bool {
+        self.waiting.load(Relaxed) > 0
     }
 
     /// Sleeps until pages are to be moved out.
-    pub(crate) fn await_work(&self, is_needed: impl Fn() -> bool) {
+    pub fn await_work(&self, is_needed: impl Fn() -> bool) {
         let seen = self.wanted.load(Acquire);
-        self.sleeping.fetch_add(1, SeqCst);
+        self.sleeping.fetch_add(1, AcqRel);
+        // Either it is seen here that somebody waits, or there that somebody is to be called.
+        fence(SeqCst);
         if !is_needed() && !self.is_closing() {
-            futex::wait(&self.wanted, seen);
+            wait(&self.wanted, seen);
         }
-        self.sleeping.fetch_sub(1, SeqCst);
+        self.sleeping.fetch_sub(1, AcqRel);
     }
 
     /// What to give to [`MemoryLeft::await_more`]: taken before looking for memory.
-    pub(crate) fn ticket(&self) -> u32 {
+    pub fn ticket(&self) -> u32 {
         self.more.load(Acquire)
     }
 
     /// Sleeps until there is more memory than when the ticket was taken. May return early.
-    pub(crate) fn await_more(&self, ticket: u32) {
-        self.waiting.fetch_add(1, SeqCst);
-        if self.sleeping.load(SeqCst) > 0 {
+    pub fn await_more(&self, ticket: u32) {
+        self.waiting.fetch_add(1, AcqRel);
+        fence(SeqCst);
+        if self.sleeping.load(Relaxed) > 0 {
             self.call();
         }
-        // Who gives memory tells only if somebody waits: what was given before that was known is seen here.
-        if self.is_used_up() {
-            futex::wait(&self.more, ticket);
+        // Who gave some before it was known that somebody waits has told nobody.
+        if self.is_empty() {
+            wait(&self.more, ticket);
         }
-        self.waiting.fetch_sub(1, SeqCst);
+        self.waiting.fetch_sub(1, AcqRel);
     }
 
     /// Tells those who wait that there is more memory, or that waiting is in vain.
-    pub(crate) fn tell(&self) {
-        self.more.fetch_add(1, SeqCst);
-        if self.waiting.load(SeqCst) > 0 {
-            futex::wake(&self.more, futex::ALL);
+    pub fn tell(&self) {
+        self.more.fetch_add(1, AcqRel);
+        fence(SeqCst);
+        if self.is_waited_for() {
+            wake(&self.more, WAKE_ALL);
         }
     }
 
-    /// Tells those who wait if there is memory, `ready` pages of it lying in frames.
-    pub(crate) fn tell_if_any(&self, ready: u32) {
-        if self.is_waited_for() && (ready > 0 || !self.is_used_up()) {
+    /// Tells those who wait if `ready` pages of memory lie in frames.
+    pub fn tell_if_ready(&self, ready: u32) {
+        if ready > 0 && self.is_waited_for() {
             self.tell();
         }
     }
 
     /// Notes whether anything can be moved out at all.
-    pub(crate) fn set_stuck(&self, is_stuck: bool) {
+    pub fn set_stuck(&self, is_stuck: bool) {
         if self.is_stuck.swap(is_stuck, AcqRel) != is_stuck || is_stuck {
             self.tell();
         }
     }
 
     /// Whether the limit cannot be held at this time.
-    pub(crate) fn is_stuck(&self) -> bool {
+    pub fn is_stuck(&self) -> bool {
         self.is_stuck.load(Relaxed)
     }
 
     /// The region is going: nobody waits any more.
-    pub(crate) fn close(&self) {
-        self.is_closing.store(true, SeqCst);
+    pub fn close(&self) {
+        self.is_closing.store(true, Release);
         self.call();
         self.tell();
     }
 
-    pub(crate) fn is_closing(&self) -> bool {
+    /// Whether the region is going.
+    pub fn is_closing(&self) -> bool {
         self.is_closing.load(Relaxed)
     }
 }

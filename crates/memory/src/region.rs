@@ -8,8 +8,8 @@ use crate::fault::handlers::Handlers;
 use crate::fault::registry::{REGIONS_MAX, RegisterError, Registered, register};
 use crate::pager::{Pager, Pinned};
 use pagefold_page::PAGE_SIZE;
-use pagefold_store::Store;
 use pagefold_store::parking::Parker;
+use pagefold_store::{MemLimit, Store};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
@@ -68,13 +68,14 @@ fn check(config: &RegionConfig) -> Result<(), RegionError> {
         return Err(RegionError::BadLength(config.len_bytes));
     }
     check_limit(config.limit_bytes)?;
-    let shares = [
-        ("max_pool_percent", config.max_pool_percent),
-        ("accept_threshold_percent", config.accept_threshold_percent),
-    ];
-    match shares.into_iter().find(|(_, percent)| !(1..=100).contains(percent)) {
-        Some((name, percent)) => Err(RegionError::BadPercent { name, percent }),
-        None => Ok(()),
+    check_percent("max_pool_percent", config.max_pool_percent)?;
+    check_percent("accept_threshold_percent", config.accept_threshold_percent)
+}
+
+fn check_percent(name: &'static str, percent: u8) -> Result<(), RegionError> {
+    match percent {
+        1..=100 => Ok(()),
+        _ => Err(RegionError::BadPercent { name, percent }),
     }
 }
 
@@ -188,6 +189,15 @@ impl Region {
         let left = &self.pager().left;
         left.set_limit(limit_bytes / PAGE_SIZE as u64);
         left.call();
+        Ok(())
+    }
+
+    /// Changes the limit of the pool, and the threshold in percent of it below which pages are accepted again once it was
+    /// reached. What is over a smaller limit stays.
+    pub fn set_pool_limit(&self, max_bytes: u64, accept_percent: u8) -> Result<(), RegionError> {
+        check_percent("accept_threshold_percent", accept_percent)?;
+        self.pager().limit.set(max_bytes, accept_percent);
+        self.pager().store.set_mem_limit(MemLimit::Bytes(max_bytes));
         Ok(())
     }
 

@@ -3,7 +3,7 @@
 //! All of it lies in memory that is reserved and not touched, so a region of any size costs nothing until it is
 //! used: then 4 bytes a page for the word, and 16 for the hash of a page that was folded.
 
-use crate::page::PageWord;
+use crate::page::{FoldTime, PageWord, SOON};
 use pagefold_page::{PageCount, PageIndex};
 use pagefold_sys::SysError;
 use pagefold_sys::mem::Reservation;
@@ -31,6 +31,8 @@ pub(crate) struct Table {
     folded: AtomicU64,
     /// Pages in the store that are not folded: copies.
     copies: AtomicU64,
+    /// Pages that were ever folded.
+    folds: AtomicU64,
 }
 
 impl Table {
@@ -43,6 +45,7 @@ impl Table {
             page_count,
             folded: AtomicU64::new(0),
             copies: AtomicU64::new(0),
+            folds: AtomicU64::new(0),
         })
     }
 
@@ -119,6 +122,16 @@ impl Table {
         self.folded.fetch_add(pages as u64, Relaxed);
     }
 
+    /// The time by pages folded, `limit_pages` of which may be resident.
+    pub(crate) fn fold_time(&self, limit_pages: u64) -> FoldTime {
+        FoldTime((self.folds.load(Relaxed) / (limit_pages / u64::from(SOON)).max(1)) as u16)
+    }
+
+    /// Counts a page that was folded.
+    pub(crate) fn count_fold(&self) {
+        self.folds.fetch_add(1, Relaxed);
+    }
+
     /// Counts copies that came to be, or are no more.
     pub(crate) fn add_copies(&self, pages: i64) {
         self.copies.fetch_add(pages as u64, Relaxed);
@@ -131,11 +144,109 @@ impl Table {
 
     /// Pages that are folded.
     pub(crate) fn folded(&self) -> u64 {
-        self.folded.load(Relaxed)
+        // A page can be brought in before it was counted.
+        u64::try_from(self.folded.load(Relaxed) as i64).unwrap_or(0)
     }
 
     /// Bytes of memory that the table takes if all of it is touched.
     pub(crate) fn len_bytes_max(&self) -> u64 {
         (self.words.len_bytes() + self.hashes.len_bytes() + self.live.len_bytes()) as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+    use super::*;
+    use crate::page::{State, Touch};
+    use proptest::prelude::*;
+    use std::collections::BTreeMap;
+
+    /// Not a multiple of a stretch.
+    const PAGES: u64 = 2 * STRETCH_PAGES + 100;
+
+    #[derive(Debug, Clone, Copy)]
+    enum Step {
+        SetHash(u64, u128),
+        AddLive(u64),
+        RemoveLive(u64),
+        AddFolded(u8),
+        RemoveFolded(u8),
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        // Neighbours at both ends of a stretch, and of the table.
+        let at = prop_oneof![Just(STRETCH_PAGES), Just(2 * STRETCH_PAGES), Just(PAGES)];
+        let page = (at, 0..3_u64).prop_map(|(at, step)| (at + step).saturating_sub(2).min(PAGES - 1));
+        prop_oneof![
+            (page.clone(), any::<u128>()).prop_map(|(page, hash)| Step::SetHash(page, hash)),
+            page.clone().prop_map(Step::AddLive),
+            page.prop_map(Step::RemoveLive),
+            any::<u8>().prop_map(Step::AddFolded),
+            any::<u8>().prop_map(Step::RemoveFolded),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn the_table_agrees_with_a_map(steps in prop::collection::vec(step(), 0..100)) {
+            let table = Table::new(PageCount(PAGES)).unwrap();
+            let (mut hashes, mut live, mut folded) = (BTreeMap::new(), BTreeMap::<u64, u32>::new(), 0_u64);
+            for step in steps {
+                match step {
+                    Step::SetHash(page, hash) => {
+                        table.set_hash(PageIndex(page), PageHash(hash));
+                        hashes.insert(page, hash);
+                    }
+                    Step::AddLive(page) => {
+                        table.add_live(PageIndex(page));
+                        *live.entry(page).or_default() += 1;
+                    }
+                    Step::RemoveLive(page) if live.get(&page).is_some_and(|count| *count > 0) => {
+                        table.remove_live(PageIndex(page));
+                        *live.entry(page).or_default() -= 1;
+                    }
+                    Step::AddFolded(pages) => {
+                        table.add_folded(pages.into());
+                        folded += u64::from(pages);
+                    }
+                    Step::RemoveFolded(pages) if u64::from(pages) <= folded => {
+                        table.add_folded(-i64::from(pages));
+                        folded -= u64::from(pages);
+                    }
+                    Step::RemoveLive(_) | Step::RemoveFolded(_) => {}
+                }
+                prop_assert_eq!(table.folded(), folded);
+                for stretch in 0..table.stretch_count() {
+                    let is_live = live.iter().any(|(page, count)| page / STRETCH_PAGES == stretch && *count > 0);
+                    prop_assert_eq!(table.has_live(stretch), is_live);
+                }
+            }
+            for page in 0..PAGES {
+                let hash = hashes.get(&page).copied().unwrap_or(0);
+                prop_assert_eq!(table.hash(PageIndex(page)), PageHash(hash));
+            }
+        }
+    }
+
+    #[test]
+    fn every_page_has_a_word_of_its_own_and_begins_untouched() {
+        let table = Table::new(PageCount(PAGES)).unwrap();
+        assert_eq!((table.page_count(), table.stretch_count()), (PageCount(PAGES), 3));
+        for page in 0..PAGES {
+            assert_eq!(table.word(PageIndex(page)).state(), State::Untouched);
+            assert_eq!(table.word(PageIndex(page)).touch(), Touch::Zero);
+        }
+        // 20 bytes a page and 4 a stretch, each up to a whole page of memory.
+        let least = PAGES * 20 + 3 * 4;
+        assert!((least..least + 3 * 4096).contains(&table.len_bytes_max()));
+    }
+
+    #[test]
+    #[should_panic(expected = "assertion failed")]
+    fn a_page_beyond_the_range_has_no_word() {
+        let table = Table::new(PageCount(PAGES)).unwrap();
+        table.word(PageIndex(PAGES));
     }
 }

@@ -223,5 +223,6 @@ fn use_again(way: usize) {
     for _ in 0..3 {
         check(&region, (0..PAGES).filter(|other| *other != page));
     }
-    assert!(!system_reads(&region, page), "what is lost is not made up");
+    // A neighbour's fault may have brought it in after all; but nothing is made up.
+    assert!(!system_reads(&region, page) || read(&region, page) == noise(page));
 }

@@ -1,6 +1,5 @@
 //! Which CPU runs this thread, how many there are, and the time a thread has had on them.
 
-use rustix::thread::CpuSet;
 use rustix::time::{ClockId, clock_gettime};
 use std::time::Duration;
 
@@ -22,37 +21,6 @@ pub fn count() -> usize {
     usize::try_from(n).unwrap_or(1).max(1)
 }
 
-/// The CPUs that the calling thread may run on; to be kept to one of them for a time, and then not.
-pub struct Affinity {
-    all: CpuSet,
-    bound: Option<usize>,
-}
-
-impl Affinity {
-    /// Of the calling thread, as it is now. If the kernel does not say, the thread is never bound.
-    pub fn current() -> Self {
-        let all = rustix::thread::sched_getaffinity(None).unwrap_or_else(|_| CpuSet::new());
-        Affinity { all, bound: None }
-    }
-
-    /// Keeps the calling thread, which is that of [`Affinity::current`], on a CPU, if it may run there; or on none
-    /// any more. Costs a system call if it changes something.
-    pub fn bind(&mut self, cpu: Option<usize>) {
-        let cpu = cpu.filter(|cpu| *cpu < CpuSet::MAX_CPU && self.all.is_set(*cpu));
-        if cpu == self.bound {
-            return;
-        }
-        let set = cpu.map_or(self.all, |cpu| {
-            let mut one = CpuSet::new();
-            one.set(cpu);
-            one
-        });
-        if rustix::thread::sched_setaffinity(None, &set).is_ok() {
-            self.bound = cpu;
-        }
-    }
-}
-
 /// The time that the calling thread has run on any CPU, in user space and in the kernel.
 pub fn thread_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
@@ -69,21 +37,6 @@ mod tests {
             x = std::hint::black_box(x.wrapping_mul(3));
         }
         assert!(super::thread_time() > before);
-    }
-
-    #[test]
-    fn a_thread_stays_where_it_is_bound_and_is_let_go() {
-        let run = || {
-            let mut affinity = super::Affinity::current();
-            let before = rustix::thread::sched_getaffinity(None).unwrap();
-            let cpu = super::current();
-            affinity.bind(Some(cpu));
-            assert_eq!(rustix::thread::sched_getaffinity(None).unwrap().count(), 1);
-            assert_eq!(super::current(), cpu);
-            affinity.bind(Some(usize::MAX));
-            assert_eq!(rustix::thread::sched_getaffinity(None).unwrap(), before);
-        };
-        std::thread::spawn(run).join().unwrap();
     }
 
     #[test]

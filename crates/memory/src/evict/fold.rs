@@ -41,11 +41,10 @@ fn fold_frame(pager: &Pager, page: PageIndex, frame: Frame) -> bool {
     while word.begin_fold(frame) {
         let had_copy = word.has_copy();
         if store_page(pager, page, frame) {
-            let is_folded = word.finish_fold(frame) == Folded::Yes;
+            let is_folded = word.finish_fold(frame, pager.fold_time()) == Folded::Yes;
             pager.table.add_copies(i64::from(!is_folded) - i64::from(had_copy));
             if is_folded {
-                pager.table.remove_live(page);
-                pager.table.add_folded(1);
+                pager.note_folded(page);
                 break;
             }
         } else if word.refuse_fold(frame) == Refused::BringBack {
@@ -65,7 +64,7 @@ fn store_page(pager: &Pager, page: PageIndex, frame: Frame) -> bool {
     // so that who touches it copies from the frame.
     let bytes = unsafe { &*pager.staging.address(frame).cast::<Page>() };
     let hash = pager.hash(bytes);
-    if pager.word(page).has_copy() && pager.table.hash(page) == hash {
+    if pager.equals_copy(page, hash) {
         pager.counters.add(Counter::CleanPages, 1);
         return true;
     }
@@ -129,8 +128,13 @@ impl Pager {
 
     /// What tells whether a page is what was folded: XXH3, with a seed of the region's own, so that pages which
     /// are taken for each other cannot be prepared.
-    fn hash(&self, page: &Page) -> PageHash {
+    pub(super) fn hash(&self, page: &Page) -> PageHash {
         PageHash(twox_hash::XxHash3_128::oneshot_with_seed(self.seed, page))
+    }
+
+    /// Whether a page with this hash is what the store has of it. The page is the caller's: being folded, or taken.
+    pub(super) fn equals_copy(&self, page: PageIndex, hash: PageHash) -> bool {
+        self.word(page).has_copy() && self.table.hash(page) == hash
     }
 
     /// Counts the memory of copies as if it were in use: so many pages.

@@ -126,14 +126,14 @@ impl Evictor {
                     self.pause(!self.hand.is_busy() && !pager.is_loading());
                 }
             }
-            pager.left.tell_if_any(pager.ready_frames());
+            pager.left.tell_if_ready(pager.ready_frames());
         }
     }
 
     /// Lets some time pass. If nothing can be moved out for the second time in turn, threads do not wait for it.
     fn pause(&mut self, is_stuck: bool) {
         let left = &self.pager.left;
-        left.set_stuck(is_stuck && self.was_stuck && left.is_used_up());
+        left.set_stuck(is_stuck && self.was_stuck && left.is_empty());
         self.was_stuck = is_stuck;
         std::thread::sleep(STUCK_PAUSE);
     }
@@ -171,9 +171,12 @@ impl Evictor {
             return 0;
         };
         let moved = self.mover.take_out(pager, how, &tray, &pages[..found]);
-        match moved {
+        match pager.staging.filled(&tray) {
             0 => pager.give_tray(tray),
             _ => pager.staging.enqueue(tray),
+        }
+        if moved > 0 && pager.left.is_waited_for() {
+            pager.left.tell();
         }
         moved
     }

@@ -9,7 +9,7 @@ use crate::counters::Counter;
 use crate::page::Frame;
 use crate::pager::Pager;
 use crate::staging::{TRAY_FRAMES, Tray};
-use pagefold_page::{PAGE_SIZE, PageIndex};
+use pagefold_page::{PAGE_SIZE, Page, PageIndex};
 use pagefold_sys::mem::Parts;
 
 /// Attempts at a page whose page tables somebody else is at.
@@ -36,6 +36,7 @@ fn is_scattered(pages: &[PageIndex]) -> bool {
 /// One thread's working memory.
 pub(super) struct Mover {
     parts: Parts,
+    is_clean: [bool; TRAY_FRAMES],
 }
 
 /// The length of the run of pages behind each other that begins at a place of the list.
@@ -46,7 +47,7 @@ fn run_at(pages: &[PageIndex], at: usize) -> usize {
 
 impl Mover {
     pub(super) fn new() -> Self {
-        Mover { parts: Parts::new(TRAY_FRAMES) }
+        Mover { parts: Parts::new(TRAY_FRAMES), is_clean: [false; TRAY_FRAMES] }
     }
 
     /// How to take these pages, which are sorted.
@@ -74,18 +75,20 @@ impl Mover {
         let (Some(first), Some(last)) = (pages.first(), pages.last()) else { return 0 };
         let span = (last.0 - first.0 + 1) as usize;
         let protecting = pager.begin_protecting();
-        let copied = if protect(pager, pages, span) { copy_to_frames(pager, tray, pages) } else { 0 };
+        let ready = if protect(pager, pages, span) { self.copy_or_compare(pager, tray, pages) } else { 0 };
         self.parts.clear();
-        for page in &pages[..copied] {
+        for page in &pages[..ready] {
             self.parts.push(&pager.range, page.0 as usize * PAGE_SIZE, PAGE_SIZE);
         }
         let backed_before = pager.staging.backed(tray);
-        // SAFETY: the pages were copied, and nobody can have written since: they are protected, and taken by this
-        // thread, so that a write to them faults and waits.
+        // SAFETY: the pages were copied, or the store has them, and nobody can have written since: they are protected,
+        // and taken by this thread, so that a write to them faults and waits.
         let dropped = unsafe { pager.range.discard_parts(&self.parts) } / PAGE_SIZE;
-        for (i, page) in pages[..dropped].iter().enumerate() {
-            pager.staging.put(tray, *page);
-            pager.word(*page).stage(pager.staging.frame(tray, i));
+        for (page, is_clean) in pages[..dropped].iter().zip(self.is_clean) {
+            match is_clean {
+                true => fold_clean(pager, *page),
+                false => stage_next(pager, tray, *page),
+            }
         }
         pager.unprotect(*first, span);
         drop(protecting);
@@ -94,10 +97,33 @@ impl Mover {
             pager.word(*page).put_back_busy();
             pager.wake(*page);
         }
-        // Where a frame had memory already, the page's own is free now.
-        let used_again = (0..dropped).filter(|i| backed_before >> i & 1 == 1).count();
-        pager.left.give(used_again as u32);
+        // Where a frame had memory already, or none was needed, the page's own is free now.
+        let staged = self.is_clean[..dropped].iter().filter(|is_clean| !**is_clean).count();
+        let newly_backed = (0..staged).filter(|at| backed_before >> at & 1 == 0).count();
+        pager.left.give((dropped - newly_backed) as u32);
         dropped
+    }
+
+    /// Sees which pages, taken and write-protected, still equal their copy in the store; and copies the others to the
+    /// first frames of a tray. Returns how many were done, from the first on.
+    fn copy_or_compare(&mut self, pager: &Pager, tray: &Tray, pages: &[PageIndex]) -> usize {
+        let backed = pager.staging.backed(tray);
+        let mut copied = 0;
+        for (i, page) in pages.iter().enumerate() {
+            let from = pager.range.base().as_ptr().wrapping_add(page.0 as usize * PAGE_SIZE);
+            // SAFETY: a whole page of mapped memory, which cannot be written while it is protected.
+            let bytes = unsafe { &*from.cast::<Page>() };
+            self.is_clean[i] = pager.word(*page).has_copy() && pager.equals_copy(*page, pager.hash(bytes));
+            if self.is_clean[i] {
+                continue;
+            }
+            let frame = pager.staging.frame(tray, copied);
+            if !copy_to_frame(pager, bytes, frame, backed >> copied & 1 == 1) {
+                return i;
+            }
+            copied += 1;
+        }
+        pages.len()
     }
 }
 
@@ -123,26 +149,32 @@ fn protect(pager: &Pager, pages: &[PageIndex], span: usize) -> bool {
     true
 }
 
-/// Copies pages that are taken and write-protected to the first frames of a tray. Returns how many.
-fn copy_to_frames(pager: &Pager, tray: &Tray, pages: &[PageIndex]) -> usize {
-    let backed = pager.staging.backed(tray);
-    for (i, page) in pages.iter().enumerate() {
-        let from = pager.range.base().as_ptr().wrapping_add(page.0 as usize * PAGE_SIZE);
-        let frame = pager.staging.frame(tray, i);
-        if backed >> i & 1 == 1 || !pager.moves() {
-            // SAFETY: both are whole pages of mapped memory; the frame is this thread's, and the page cannot be
-            // written while it is protected.
-            unsafe { std::ptr::copy_nonoverlapping(from, pager.staging.address(frame), PAGE_SIZE) };
-            continue;
-        }
-        // A frame without memory would fault, as the staging area is served too.
-        // SAFETY: the frame is this thread's; the page is mapped.
-        let done = unsafe { pager.uffd.copy(pager.frame_address(frame), from, PAGE_SIZE, false) };
-        if done.errno != 0 {
-            return i;
-        }
+/// Copies a page to a frame. False if there is no memory.
+fn copy_to_frame(pager: &Pager, page: &Page, frame: Frame, is_backed: bool) -> bool {
+    if is_backed || !pager.moves() {
+        // SAFETY: a whole page of mapped memory that is this thread's alone.
+        unsafe { pager.staging.address(frame).cast::<Page>().copy_from_nonoverlapping(page, 1) };
+        return true;
     }
-    pages.len()
+    // A frame without memory would fault, as the staging area is served too.
+    // SAFETY: the frame is this thread's.
+    let done = unsafe { pager.uffd.copy(pager.frame_address(frame), page.as_ptr(), PAGE_SIZE, false) };
+    done.errno == 0
+}
+
+/// A page that was taken, and dropped as it equals its copy.
+fn fold_clean(pager: &Pager, page: PageIndex) {
+    pager.counters.add(Counter::CleanPages, 1);
+    pager.table.add_copies(-1);
+    pager.note_folded(page);
+    pager.word(page).fold_clean(pager.fold_time());
+}
+
+/// A page that was taken, and is now in the next frame of a tray.
+fn stage_next(pager: &Pager, tray: &Tray, page: PageIndex) {
+    let frame = pager.staging.frame(tray, pager.staging.filled(tray));
+    pager.staging.put(tray, page);
+    pager.word(page).stage(frame);
 }
 
 fn move_out(pager: &Pager, tray: &Tray, pages: &[PageIndex]) -> usize {
@@ -155,9 +187,7 @@ fn move_out(pager: &Pager, tray: &Tray, pages: &[PageIndex]) -> usize {
         let done = unsafe { pager.uffd.move_pages(to, pager.address(pages[at]), len, false, false) };
         let moved = done.len_bytes / PAGE_SIZE;
         for page in &pages[at..at + moved] {
-            let frame = pager.staging.frame(tray, filled);
-            pager.staging.put(tray, *page);
-            pager.word(*page).stage(frame);
+            stage_next(pager, tray, *page);
             filled += 1;
         }
         at += moved;

@@ -73,6 +73,14 @@ pub enum Effort {
     Any,
 }
 
+/// When a page was folded: a number of the region's own that advances [`SOON`] times while as many pages are folded as
+/// may be resident.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FoldTime(pub u16);
+
+/// A page that comes back within this time was folded too early.
+pub const SOON: u16 = 64;
+
 /// Heat beyond which a page that is touched in staging gets no hotter.
 const HEAT_MAX: u32 = 3;
 
@@ -160,9 +168,15 @@ impl PageWord {
         Some(if old.state() == State::Untouched { Touch::Zero } else { Touch::Load })
     }
 
-    /// Transition: loading to resident. Clean if it came from the store.
-    pub fn finish_load(&self) {
-        self.must(|word| word.with_state(State::Resident).with(Word::NEW).with_payload(0));
+    /// Transition: loading to resident. Clean if it came from the store. A page that was folded a short while ago is
+    /// hotter than before, one that was longer ago is cold.
+    pub fn finish_load(&self, now: FoldTime) {
+        self.must(|word| {
+            let is_soon = word.has(Word::COPY) && now.0.wrapping_sub(word.fold_time().0) < SOON;
+            let heat = if is_soon { (word.heat() + 1).min(HEAT_MAX) } else { 0 };
+            let word = word.with_state(State::Resident).with(Word::NEW).with_payload(0);
+            word.with_heat(heat).with_chances((1 << heat) - 1)
+        });
     }
 
     /// Transition: loading back to what it was, because nothing could be brought in.
@@ -253,6 +267,11 @@ impl PageWord {
         self.must(|word| word.with_state(State::Resident).without(Word::COPY));
     }
 
+    /// Transition: taken to folded, as it still equals the store's copy. The region has it no more.
+    pub fn fold_clean(&self, now: FoldTime) {
+        self.must(|word| word.with_state(State::Folded).with_fold_time(now));
+    }
+
     /// Transition: taken to staged. Its bytes are in the frame, and the region has them no more.
     pub fn stage(&self, frame: Frame) {
         self.must(|word| word.with_state(State::Staged).with_frame(frame));
@@ -272,11 +291,11 @@ impl PageWord {
 
     /// Transition: staged and folding to folded, the store having the page; or folding ends, the page having been
     /// brought back meanwhile, and it is clean.
-    pub fn finish_fold(&self, frame: Frame) -> Folded {
+    pub fn finish_fold(&self, frame: Frame, now: FoldTime) -> Folded {
         let old = self.must(|word| {
             let word = word.without(Word::FOLDING).with(Word::COPY);
             match word.is_staged_in(frame) {
-                true => word.with_state(State::Folded).with_payload(0).with_heat(0).with_chances(0),
+                true => word.with_state(State::Folded).with_fold_time(now),
                 false => word,
             }
         });

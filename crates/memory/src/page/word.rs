@@ -1,5 +1,7 @@
 //! The bits of a page's word.
 
+use super::FoldTime;
+
 /// What a page is; see the table in `page`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
@@ -28,8 +30,8 @@ pub struct Frame(pub u16);
 pub const PINS_MAX: u32 = 0xffff;
 
 /// The bits: state 0-2, waited 3, folding 4, copy 5, new 7, heat 8-9, chances 10-12, payload 16-31. The
-/// payload is the frame of a staged or returning page, and the pins of a resident one (also while it is looked at
-/// again, which is a kind of loading).
+/// payload is the frame of a staged or returning page, the time at which a folded one was folded, and the pins of a
+/// resident one (also while it is looked at again, which is a kind of loading).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Word(pub(super) u32);
 
@@ -111,6 +113,14 @@ impl Word {
 
     pub(super) fn with_chances(self, chances: u32) -> Self {
         Word(self.0 & !CHANCES_MASK | chances << CHANCES_SHIFT & CHANCES_MASK)
+    }
+
+    pub(super) fn fold_time(self) -> FoldTime {
+        FoldTime(self.payload() as u16)
+    }
+
+    pub(super) fn with_fold_time(self, time: FoldTime) -> Self {
+        self.with_payload(time.0.into())
     }
 
     fn payload(self) -> u32 {

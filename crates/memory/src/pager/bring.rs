@@ -292,7 +292,7 @@ impl Pager {
             self.table.add_folded(-1);
             self.table.add_copies(1);
         }
-        self.word(page).finish_load();
+        self.word(page).finish_load(self.fold_time());
     }
 
     /// Gives back what memory was not used.

@@ -29,7 +29,7 @@ use crate::counters::Counters;
 use crate::error::RegionError;
 use crate::limit::PoolLimit;
 use crate::memory_left::MemoryLeft;
-use crate::page::{Frame, PageWord};
+use crate::page::{FoldTime, Frame, PageWord};
 use crate::staging::{Staging, TRAY_FRAMES};
 use crate::table::Table;
 use pagefold_page::{PAGE_SIZE, PageCount, PageIndex};
@@ -156,6 +156,18 @@ impl Pager {
     #[inline]
     pub(crate) fn word(&self, page: PageIndex) -> &PageWord {
         self.table.word(page)
+    }
+
+    /// The time, by pages folded.
+    pub(crate) fn fold_time(&self) -> FoldTime {
+        self.table.fold_time(self.left.limit())
+    }
+
+    /// A page is folded now: the store has it, and nothing else.
+    pub(crate) fn note_folded(&self, page: PageIndex) {
+        self.table.remove_live(page);
+        self.table.add_folded(1);
+        self.table.count_fold();
     }
 
     /// Where a frame is.

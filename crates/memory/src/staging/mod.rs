@@ -228,28 +228,4 @@ pub(crate) fn longest_run(bits: u64) -> (usize, usize) {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    /// Bit by bit.
-    fn longest_run_slow(bits: u64) -> usize {
-        let (mut best, mut len) = (0, 0);
-        for at in 0..64 {
-            len = if bits >> at & 1 == 1 { len + 1 } else { 0 };
-            best = best.max(len);
-        }
-        best
-    }
-
-    proptest! {
-        #[test]
-        fn longest_run_agrees_with_its_twin(a: u64, b: u64) {
-            for bits in [a, a & b, a | b, 0, u64::MAX, 1, 1 << 63] {
-                let (at, len) = longest_run(bits);
-                prop_assert_eq!(len, longest_run_slow(bits));
-                prop_assert!((at..at + len).all(|i| bits >> i & 1 == 1));
-            }
-        }
-    }
-}
+mod tests;
