@@ -8,9 +8,7 @@
 //! because the thread that touched a page comes here from inside a signal handler.
 
 use crate::sync::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering::*, WAKE_ALL, fence, wait, wake};
-use pagefold_sys::cpu;
 // A hint, which orders nothing and is not modelled.
-use std::sync::atomic::AtomicUsize;
 
 /// The count of pages of memory left, with its waiters.
 pub struct MemoryLeft {
@@ -27,8 +25,6 @@ pub struct MemoryLeft {
     wanted: AtomicU32,
     sleeping: AtomicU32,
     is_closing: AtomicBool,
-    /// The CPU of the last fault.
-    caller: AtomicUsize,
     /// Memory of copies that the store keeps of resident pages, in pages: it counts as if it were in use.
     copies: AtomicI64,
 }
@@ -50,7 +46,6 @@ impl MemoryLeft {
             wanted: AtomicU32::new(0),
             sleeping: AtomicU32::new(0),
             is_closing: AtomicBool::new(false),
-            caller: AtomicUsize::new(0),
             copies: AtomicI64::new(0),
         };
         left.set_limit(limit_pages);
@@ -74,7 +69,15 @@ impl MemoryLeft {
 
     /// Pages of memory in use.
     pub fn in_use(&self) -> u64 {
-        u64::try_from(self.limit() as i64 - self.left.load(Relaxed)).unwrap_or(0)
+        loop {
+            let limit = self.limit();
+            let left = self.left.load(Acquire);
+            // A limit from before a change and what is left after it do not go together. The other way round, less
+            // is in use than the larger of the limits.
+            if self.limit() == limit {
+                return u64::try_from(limit as i64 - left).unwrap_or(0);
+            }
+        }
     }
 
     /// Pages of memory left; negative above the limit.
@@ -109,7 +112,8 @@ impl MemoryLeft {
         self.tell_of_memory();
     }
 
-    fn tell_of_memory(&self) {
+    /// Tells those who wait, after memory was given in another way.
+    pub fn tell_of_memory(&self) {
         // Either it is seen here that somebody waits, or there that there is more.
         fence(SeqCst);
         if self.is_waited_for() {
@@ -120,10 +124,6 @@ impl MemoryLeft {
     /// Whether memory is so short that pages are to be moved out: those who do it are woken.
     #[inline]
     pub fn check(&self, ready: u32) {
-        let cpu = cpu::current();
-        if self.caller.load(Relaxed) != cpu {
-            self.caller.store(cpu, Relaxed);
-        }
         if self.free(ready) < self.low.load(Relaxed) && self.sleeping.load(Relaxed) > 0 {
             self.call();
         }
@@ -161,11 +161,6 @@ impl MemoryLeft {
     /// What copies of resident pages take, in pages.
     pub fn copies(&self) -> u64 {
         u64::try_from(self.copies.load(Relaxed)).unwrap_or(0)
-    }
-
-    /// The CPU that the last fault was served on.
-    pub fn caller(&self) -> usize {
-        self.caller.load(Relaxed)
     }
 
     /// Whether threads wait for memory.
@@ -210,6 +205,13 @@ impl MemoryLeft {
         fence(SeqCst);
         if self.is_waited_for() {
             wake(&self.more, WAKE_ALL);
+        }
+    }
+
+    /// Tells those who wait if there is memory, `ready` pages of it in frames.
+    pub fn tell_if_any(&self, ready: u32) {
+        if self.is_waited_for() && (ready > 0 || !self.is_empty()) {
+            self.tell();
         }
     }
 

@@ -8,8 +8,8 @@ use crate::fault::handlers::Handlers;
 use crate::fault::registry::{REGIONS_MAX, RegisterError, Registered, register};
 use crate::pager::{Pager, Pinned};
 use pagefold_page::PAGE_SIZE;
-use pagefold_store::{MemLimit, Store};
 use pagefold_store::parking::Parker;
+use pagefold_store::{MemLimit, Store};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 

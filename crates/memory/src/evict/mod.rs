@@ -21,38 +21,85 @@ use out::Mover;
 use pagefold_page::PageIndex;
 use pagefold_sys::SysError;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 use sweep::Sweep;
 
 /// How long to wait before trying again when nothing can be moved out.
 const STUCK_PAUSE: Duration = Duration::from_millis(5);
 
-/// The clock's hand, shared by the threads: stretches looked at so far.
-pub(crate) struct Hand(AtomicU64);
+/// The clock's hand, shared by the threads.
+pub(crate) struct Hand {
+    /// Stretches looked at so far.
+    at: AtomicU64,
+    /// Trays and stretches that threads have in hand at this moment.
+    busy: AtomicU32,
+}
+
+/// A thread moves pages out or folds them, until this is dropped.
+struct Busy<'a>(&'a Hand);
 
 impl Hand {
     pub(crate) fn new() -> Self {
-        Hand(AtomicU64::new(0))
+        Hand { at: AtomicU64::new(0), busy: AtomicU32::new(0) }
     }
 
     fn advance(&self) -> u64 {
-        self.0.fetch_add(1, Relaxed)
+        self.at.fetch_add(1, Relaxed)
     }
+
+    fn busy(&self) -> Busy<'_> {
+        self.begin();
+        Busy(self)
+    }
+
+    /// A thread is moving pages out, or keeps others from it.
+    fn begin(&self) {
+        self.busy.fetch_add(1, Relaxed);
+    }
+
+    fn end(&self) {
+        self.busy.fetch_sub(1, Relaxed);
+    }
+
+    fn is_busy(&self) -> bool {
+        self.busy.load(Relaxed) > 0
+    }
+}
+
+impl Drop for Busy<'_> {
+    fn drop(&mut self) {
+        self.0.end();
+    }
+}
+
+/// What a thread got done.
+enum Step {
+    /// Pages were moved out, and wait.
+    Staged,
+    /// Pages were folded.
+    Folded,
+    /// The store refused all that it was given.
+    Refused,
+    /// There was nothing to do either for.
+    Nothing,
 }
 
 /// One thread that moves pages out.
 pub(crate) struct Evictor {
     pager: Arc<Pager>,
+    hand: Arc<Hand>,
     sweep: Sweep,
     mover: Mover,
+    /// Nothing could be moved out the last time.
+    was_stuck: bool,
 }
 
 impl Evictor {
     /// Its working memory; the thread is started by the region.
     pub(crate) fn new(pager: Arc<Pager>, hand: Arc<Hand>) -> Result<Self, SysError> {
-        let sweep = Sweep::new(hand, pager.tells_writes)?;
-        Ok(Evictor { pager, sweep, mover: Mover::new() })
+        let sweep = Sweep::new(hand.clone(), pager.tells_writes)?;
+        Ok(Evictor { pager, hand, sweep, mover: Mover::new(), was_stuck: false })
     }
 
     /// Moves pages out whenever memory is short, until the region goes.
@@ -66,24 +113,43 @@ impl Evictor {
                 continue;
             }
             pager.count_copies();
-            let progress = self.step();
-            pager.left.set_stuck(!progress && pager.left.is_empty());
-            if !progress {
-                std::thread::sleep(STUCK_PAUSE);
+            match self.step() {
+                Step::Staged => {}
+                Step::Folded => {
+                    self.was_stuck = false;
+                    pager.left.set_stuck(false);
+                }
+                Step::Refused => self.pause(true),
+                // What other threads have in hand will make room.
+                Step::Nothing => {
+                    self.sweep.let_go(&pager);
+                    self.pause(!self.hand.is_busy() && !pager.is_loading());
+                }
             }
+            pager.left.tell_if_any(pager.ready_frames());
         }
     }
 
-    /// Moves some pages out and folds some. False if there was nothing to do either for.
-    fn step(&mut self) -> bool {
-        let mut progress = self.pager.staging.has_trays() && self.fill() > 0;
+    /// Lets some time pass. If nothing can be moved out for the second time in turn, threads do not wait for it.
+    fn pause(&mut self, is_stuck: bool) {
+        let left = &self.pager.left;
+        left.set_stuck(is_stuck && self.was_stuck && left.is_empty());
+        self.was_stuck = is_stuck;
+        std::thread::sleep(STUCK_PAUSE);
+    }
+
+    /// Moves some pages out and folds some.
+    fn step(&mut self) -> Step {
+        let is_filled = self.pager.staging.has_trays() && self.fill() > 0;
         let is_behind = self.pager.staging.queued() > self.pager.trays_waiting();
-        if (is_behind || !progress)
+        if (is_behind || !is_filled)
             && let Some(tray) = self.pager.staging.dequeue()
         {
-            progress |= self.fold_tray(tray);
+            let hand = self.hand.clone();
+            let _busy = hand.busy();
+            return if self.fold_tray(tray) { Step::Folded } else { Step::Refused };
         }
-        progress
+        if is_filled { Step::Staged } else { Step::Nothing }
     }
 
     /// Fills a tray with cold pages and puts it in the queue. Returns how many.
@@ -95,6 +161,10 @@ impl Evictor {
         if found == 0 {
             found = self.sweep.take(pager, &mut pages[..wanted], Effort::Any);
         }
+        if found == 0 {
+            return 0;
+        }
+        let _busy = self.hand.busy();
         let how = Mover::choose(pager, &pages[..found]);
         let Some(tray) = pager.take_tray(how) else {
             pages[..found].iter().for_each(|page| pager.word(*page).put_back());
@@ -104,9 +174,6 @@ impl Evictor {
         match pager.staging.filled(&tray) {
             0 => pager.give_tray(tray),
             _ => pager.staging.enqueue(tray),
-        }
-        if moved > 0 && pager.left.is_waited_for() {
-            pager.left.tell();
         }
         moved
     }

@@ -74,15 +74,13 @@ impl Mover {
     fn copy_out(&mut self, pager: &Pager, tray: &Tray, pages: &[PageIndex]) -> usize {
         let (Some(first), Some(last)) = (pages.first(), pages.last()) else { return 0 };
         let span = (last.0 - first.0 + 1) as usize;
-        // All at once, with what lies between: each call interrupts all CPUs that run the program.
-        // SAFETY: the range is ours; protecting changes no contents.
-        let done = unsafe { pager.uffd.write_protect(pager.address(*first), span * PAGE_SIZE, true, false) };
-        let ready = if done.is_ok() { self.copy_or_compare(pager, tray, pages) } else { 0 };
+        let protecting = pager.begin_protecting();
+        let ready = if protect(pager, pages, span) { self.copy_or_compare(pager, tray, pages) } else { 0 };
         self.parts.clear();
         for page in &pages[..ready] {
             self.parts.push(&pager.range, page.0 as usize * PAGE_SIZE, PAGE_SIZE);
         }
-        let backed_before = pager.staging.backed(tray).count_ones();
+        let backed_before = pager.staging.backed(tray);
         // SAFETY: the pages were copied, or the store has them, and nobody can have written since: they are protected,
         // and taken by this thread, so that a write to them faults and waits.
         let dropped = unsafe { pager.range.discard_parts(&self.parts) } / PAGE_SIZE;
@@ -93,14 +91,16 @@ impl Mover {
             }
         }
         pager.unprotect(*first, span);
+        drop(protecting);
         for page in &pages[dropped..] {
             pager.counters.add(Counter::Unmovable, 1);
             pager.word(*page).put_back_busy();
             pager.wake(*page);
         }
         // Where a frame had memory already, or none was needed, the page's own is free now.
-        let newly_backed = pager.staging.backed(tray).count_ones() - backed_before;
-        pager.left.give((dropped as u32).saturating_sub(newly_backed));
+        let staged = pager.staging.filled(tray);
+        let used_again = (0..staged).filter(|i| backed_before >> i & 1 == 1).count();
+        pager.left.give((dropped - staged + used_again) as u32);
         dropped
     }
 
@@ -125,6 +125,28 @@ impl Mover {
         }
         pages.len()
     }
+}
+
+/// Protects pages of a span, all at once with what lies between, as each call interrupts all CPUs that run the
+/// program; but no pinned pages, which system calls could not write to. False if the kernel refused.
+fn protect(pager: &Pager, pages: &[PageIndex], span: usize) -> bool {
+    let first = pages[0].0;
+    // SAFETY: the range is ours; protecting changes no contents.
+    let protect = |first: PageIndex, pages: usize| unsafe {
+        pager.uffd.write_protect(pager.address(first), pages * PAGE_SIZE, true, false).is_ok()
+    };
+    if !(first..first + span as u64).any(|page| pager.word(PageIndex(page)).pins() > 0) {
+        return protect(pages[0], span);
+    }
+    let mut at = 0;
+    while at < pages.len() {
+        let len = run_at(pages, at);
+        if !protect(pages[at], len) {
+            return false;
+        }
+        at += len;
+    }
+    true
 }
 
 /// Copies a page to a frame. False if there is no memory.

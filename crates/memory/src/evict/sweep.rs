@@ -76,6 +76,7 @@ impl Sweep {
             let stretch = self.hand.advance() % stretches;
             if pager.table.has_live(stretch) && pager.table.try_hold(stretch) {
                 self.held = Some(stretch);
+                self.hand.begin();
                 self.next = stretch * STRETCH_PAGES;
                 self.end = (self.next + STRETCH_PAGES).min(pager.table.page_count().0);
                 self.look_for_writes(pager);
@@ -89,6 +90,7 @@ impl Sweep {
     pub(super) fn let_go(&mut self, pager: &Pager) {
         if let Some(stretch) = self.held.take() {
             pager.table.let_go(stretch);
+            self.hand.end();
         }
         self.next = self.end;
     }

@@ -39,7 +39,7 @@ use pagefold_sys::mem::Reservation;
 use pagefold_sys::uffd::{self, Feature, Open, Uffd};
 use scratch::Scratches;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 /// What all threads of a region share.
 pub(crate) struct Pager {
@@ -66,6 +66,8 @@ pub(crate) struct Pager {
     scratches: Scratches,
     neighbours: bool,
     resident_max: AtomicU64,
+    /// Threads that protect pages at this moment.
+    protecting: AtomicU32,
 }
 
 impl Pager {
@@ -116,6 +118,7 @@ impl Pager {
             store,
             neighbours: config.neighbours,
             resident_max: AtomicU64::new(0),
+            protecting: AtomicU32::new(0),
         })
     }
 
@@ -137,7 +140,7 @@ impl Pager {
     /// The page at an address, if it is in the range.
     pub(crate) fn page_at(&self, address: usize) -> Option<PageIndex> {
         let offset = address.checked_sub(self.range.base().as_ptr().addr())?;
-        (offset < self.range.len_bytes()).then(|| PageIndex((offset / PAGE_SIZE) as u64))
+        (offset < self.range.len_bytes()).then_some(PageIndex((offset / PAGE_SIZE) as u64))
     }
 
     /// Whether an address is in the staging area.
@@ -177,6 +180,11 @@ impl Pager {
     /// The next page, round the range, at which to look for a copy that can go.
     pub(crate) fn next_copy(&self) -> PageIndex {
         PageIndex(self.copies.fetch_add(1, Relaxed) % self.table.page_count().0)
+    }
+
+    /// Whether pages are coming in: they can be moved out soon.
+    pub(crate) fn is_loading(&self) -> bool {
+        self.scratches.are_used()
     }
 
     /// Notes how much memory is in use.

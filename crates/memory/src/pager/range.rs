@@ -2,10 +2,12 @@
 
 use super::Pager;
 use super::serve::Served;
+use crate::config::Service;
 use crate::error::RangeError;
 use crate::page::{Drop as ToDrop, PageWord, State};
 use pagefold_page::{PAGE_SIZE, PageIndex};
 use std::ops::Range;
+use std::sync::atomic::{Ordering::SeqCst, fence};
 
 /// Pages that stay resident. Unpinned when dropped.
 pub(crate) struct Pinned<'a> {
@@ -16,6 +18,15 @@ pub(crate) struct Pinned<'a> {
 impl Drop for Pinned<'_> {
     fn drop(&mut self) {
         self.pages.clone().for_each(|page| self.pager.word(PageIndex(page)).unpin());
+    }
+}
+
+/// What [`Pager::begin_protecting`] began.
+pub(crate) struct Protecting<'a>(&'a Pager);
+
+impl Drop for Protecting<'_> {
+    fn drop(&mut self) {
+        self.0.protecting.fetch_sub(1, SeqCst);
     }
 }
 
@@ -43,7 +54,23 @@ impl Pager {
             self.pin_page(PageIndex(page))?;
             pinned.pages.end = page + 1;
         }
+        self.await_unprotected();
         Ok(pinned)
+    }
+
+    /// A thread protects pages, perhaps with others between them, until this is dropped. It looks for pins after.
+    pub(crate) fn begin_protecting(&self) -> Protecting<'_> {
+        self.protecting.fetch_add(1, SeqCst);
+        fence(SeqCst);
+        Protecting(self)
+    }
+
+    /// Waits for who may not have seen a pin that is there by now, and protects its page for a moment.
+    fn await_unprotected(&self) {
+        fence(SeqCst);
+        while self.protecting.load(SeqCst) > 0 {
+            std::thread::yield_now();
+        }
     }
 
     fn pin_page(&self, page: PageIndex) -> Result<(), RangeError> {
@@ -113,9 +140,11 @@ impl Pager {
     /// # Safety
     /// As for [`Pager::discard`]; the page is taken by the caller.
     unsafe fn drop_taken(&self, page: PageIndex, word: &PageWord, was: State, has_copy: bool) {
-        if was == State::Resident {
+        // A folded page may have been poisoned: the mark goes as memory does.
+        if was == State::Resident || (was == State::Folded && self.service == Service::HandlerThreads) {
             // SAFETY: the contents are to be lost. It cannot fail for memory that is mapped and not locked.
-            if unsafe { self.range.discard(page.0 as usize * PAGE_SIZE, PAGE_SIZE) }.is_ok() {
+            let dropped = unsafe { self.range.discard(page.0 as usize * PAGE_SIZE, PAGE_SIZE) };
+            if dropped.is_ok() && was == State::Resident {
                 self.left.give(1);
             }
         }
@@ -130,9 +159,6 @@ impl Pager {
         }
         word.finish_drop();
         self.wake(page);
-        if self.left.is_waited_for() {
-            self.left.tell();
-        }
     }
 
     /// Drops the store's copy of a page that is taken by the caller.

@@ -79,6 +79,11 @@ impl Scratches {
         }
     }
 
+    /// Whether any is in use, that is, pages are coming in.
+    pub(crate) fn are_used(&self) -> bool {
+        self.places.iter().any(|place| place.is_taken.load(Relaxed))
+    }
+
     fn try_take(&self, cpu: usize) -> Option<ScratchGuard<'_>> {
         let count = self.places.len();
         let free = |i: usize| {

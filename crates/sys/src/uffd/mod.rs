@@ -22,7 +22,7 @@ mod tests;
 pub use crate::Errno;
 pub use open::{DEVICE, Feature, Features, Open, OpenError, kernel_features};
 
-use crate::SysError;
+use crate::{SysError, mem};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 /// A userfaultfd context. Its ranges are unregistered when it is dropped.
@@ -150,9 +150,13 @@ impl Uffd {
     /// direct I/O, io_uring and such) or shared with a forked child, EAGAIN if the address space is being
     /// changed.
     ///
+    /// Linux 6.18 moves pages and then claims EEXIST, as if it had not, when it had to begin anew in between
+    /// (another thread was at the page: its `move_pages` keeps the earlier EAGAIN and goes over the same pages
+    /// again). So EEXIST at a page that is missing at `src` means that it was moved, and is not returned.
+    ///
     /// # Safety
     /// `dst` and the bytes after it lie in memory whose contents the caller may decide, and so do `src` and
-    /// the bytes after it.
+    /// the bytes after it. None of it is moved by another thread meanwhile.
     pub unsafe fn move_pages(
         &self,
         dst: usize,
@@ -163,7 +167,19 @@ impl Uffd {
     ) -> Done {
         let mode =
             if wake { 0 } else { abi::DONT_WAKE } | if allow_holes { abi::MOVE_ALLOW_SRC_HOLES } else { 0 };
-        self.transfer(abi::UFFDIO_MOVE, [dst, src], len_bytes, mode)
+        let mut done = self.transfer(abi::UFFDIO_MOVE, [dst, src], len_bytes, mode);
+        let page_bytes = mem::page_size();
+        while done.errno == libc::EEXIST && !is_there(src + done.len_bytes, page_bytes) {
+            // It was moved by this very call, or one before: see above.
+            if wake {
+                // It fails only for ranges that are not registered.
+                let _ = self.wake(dst + done.len_bytes, page_bytes);
+            }
+            let at = done.len_bytes + page_bytes;
+            done = self.transfer(abi::UFFDIO_MOVE, [dst + at, src + at], len_bytes - at, mode);
+            done.len_bytes += at;
+        }
+        done
     }
 
     /// Write-protects pages of a range that is registered for it, or lifts the protection; if `wake`, the
@@ -274,6 +290,15 @@ impl From<&abi::Message> for Fault {
             is_write_protected: message.flags & abi::PAGEFAULT_WP != 0,
         }
     }
+}
+
+/// Whether a page of mapped memory is there. True if the kernel does not say.
+fn is_there(address: usize, page_bytes: usize) -> bool {
+    let mut resident = 1_u8;
+    let page = std::ptr::without_provenance_mut(address / page_bytes * page_bytes);
+    // SAFETY: looks only at page tables; the kernel writes one byte for one page.
+    let rc = unsafe { libc::mincore(page, page_bytes, &mut resident) };
+    rc != 0 || resident & 1 == 1
 }
 
 fn range(start: usize, len_bytes: usize) -> abi::Range {

@@ -1,0 +1,113 @@
+//! Tests in processes of their own: for what ends a process, or needs one whose signal handlers are known.
+//!
+//! A test runs its own binary again with the name of a part; the test named `child` of that binary runs the part.
+#![allow(dead_code, reason = "no test file uses all of it")]
+
+use pagefold_memory::{Eviction, Region, RegionConfig, RegionError, Service};
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+const PART: &str = "PAGEFOLD_TEST_PART";
+
+/// All ways to serve faults and to move pages out.
+pub const WAYS: [(Service, Eviction); 6] = [
+    (Service::FaultingThread, Eviction::Mixed),
+    (Service::HandlerThreads, Eviction::Mixed),
+    (Service::FaultingThread, Eviction::Move),
+    (Service::FaultingThread, Eviction::Protect),
+    (Service::HandlerThreads, Eviction::Move),
+    (Service::HandlerThreads, Eviction::Protect),
+];
+
+/// The part that this process is to run, if it is a child.
+pub fn part() -> Option<String> {
+    std::env::var(PART).ok()
+}
+
+/// Runs a part in a child. It must end by itself within `limit`, or it hangs.
+pub fn run(part: &str, limit: Duration) -> ExitStatus {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", "child", "--nocapture", "--test-threads=1"]).env(PART, part);
+    let mut child = command.stdout(Stdio::null()).stderr(Stdio::inherit()).spawn().unwrap();
+    let began = Instant::now();
+    loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            return status;
+        }
+        if began.elapsed() > limit {
+            child.kill().unwrap();
+            child.wait().unwrap();
+            panic!("{part} did not end within {limit:?}");
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// Runs a part in a child that must end well.
+pub fn run_well(part: &str) {
+    let status = run(part, Duration::from_secs(30));
+    assert!(status.success(), "{part}: {status}");
+}
+
+/// Runs a part in a child that must die by SIGBUS.
+pub fn run_to_sigbus(part: &str) {
+    let status = run(part, Duration::from_secs(30));
+    assert_eq!(status.signal(), Some(libc::SIGBUS), "{part}: {status}");
+}
+
+/// Whether the kernel can do both; says so if not.
+pub fn can(test: &str, service: Service, eviction: Eviction) -> bool {
+    let config = RegionConfig { service, eviction, ..RegionConfig::new(1 << 20, 1 << 20) };
+    match Region::new(config) {
+        Ok(_) => true,
+        Err(error @ (RegionError::Userfaultfd(_) | RegionError::NoFeature(_))) => {
+            pagefold_testkit::skipped!("{test}: {error}");
+            false
+        }
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// A page that compresses badly, told by its number.
+pub fn noise(page: u64) -> [u64; 512] {
+    let mut x = page.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    std::array::from_fn(|place| {
+        x = x.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut y = x;
+        y = (y ^ y >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        y = (y ^ y >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        if place == 0 { page } else { y ^ y >> 31 }
+    })
+}
+
+/// A page that compresses well.
+pub fn text(page: u64) -> [u64; 512] {
+    std::array::from_fn(|place| page << 32 | place as u64)
+}
+
+/// Writes a page of a region.
+pub fn write(region: &Region, page: u64, words: &[u64; 512]) {
+    assert!(page < region.len_bytes() as u64 / 4096);
+    // SAFETY: in the range; tests use a page in one thread at a time.
+    unsafe { region.as_ptr().add(page as usize * 4096).cast::<[u64; 512]>().write(*words) };
+}
+
+/// Reads a page of a region.
+pub fn read(region: &Region, page: u64) -> [u64; 512] {
+    assert!(page < region.len_bytes() as u64 / 4096);
+    // SAFETY: as for `write`.
+    unsafe { region.as_ptr().add(page as usize * 4096).cast::<[u64; 512]>().read() }
+}
+
+/// Waits until something holds; false if it does not within ten seconds.
+pub fn comes_true(mut holds: impl FnMut() -> bool) -> bool {
+    let until = Instant::now() + Duration::from_secs(10);
+    while !holds() {
+        if Instant::now() > until {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    true
+}

@@ -1,0 +1,199 @@
+//! What a forked child has of a region: nothing, and the parent keeps all of it.
+//!
+//! Children make system calls and touch memory only, as the parent has other threads.
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+mod children;
+
+use children::{WAYS, can, read, text, write};
+use pagefold_memory::{Region, RegionConfig};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+const PAGES: u64 = 512;
+
+fn filled(way: usize) -> Region {
+    let (service, eviction) = WAYS[way];
+    let region =
+        Region::new(RegionConfig { service, eviction, ..RegionConfig::new(PAGES * 4096, 256 << 10) })
+            .unwrap();
+    (0..PAGES).for_each(|page| write(&region, page, &text(page)));
+    region
+}
+
+fn check(region: &Region) {
+    (0..PAGES).for_each(|page| assert!(read(region, page) == text(page), "page {page}"));
+}
+
+/// Forks. The child runs `run` and exits with what that says; returns how the child ended, as wait(2) says it.
+fn fork(run: impl FnOnce() -> i32) -> i32 {
+    // SAFETY: the child runs what makes system calls only, and exits.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let code = run();
+        // SAFETY: ends the child.
+        unsafe { libc::_exit(code) };
+    }
+    assert!(child > 0);
+    let until = Instant::now() + Duration::from_secs(20);
+    loop {
+        let mut status = 0;
+        // SAFETY: waits for the child above.
+        if unsafe { libc::waitpid(child, &mut status, libc::WNOHANG) } == child {
+            return status;
+        }
+        if Instant::now() > until {
+            // SAFETY: ends the child above.
+            unsafe { libc::kill(child, libc::SIGKILL) };
+            panic!("the child hangs");
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+fn signal_of(status: i32) -> Option<i32> {
+    libc::WIFSIGNALED(status).then(|| libc::WTERMSIG(status))
+}
+
+fn touch(address: usize) -> u64 {
+    // SAFETY: none: the child may die of it, which is what is tested.
+    unsafe { std::ptr::with_exposed_provenance::<u64>(address).read_volatile() }
+}
+
+/// Runs a test for each way that the kernel has.
+fn each(test: &str, run: impl Fn(usize)) {
+    for (way, (service, eviction)) in WAYS.into_iter().enumerate() {
+        if can(test, service, eviction) {
+            run(way);
+        }
+    }
+}
+
+/// The mappings of this process that children do not get: ranges and staging areas.
+fn kept_from_children() -> Vec<usize> {
+    let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+    let (mut found, mut start) = (Vec::new(), 0);
+    for line in smaps.lines() {
+        if let Some(flags) = line.strip_prefix("VmFlags:") {
+            if flags.split_whitespace().any(|flag| flag == "dc") {
+                found.push(start);
+            }
+        } else if let Some((first, _)) = line.split_once('-') {
+            start = usize::from_str_radix(first, 16).unwrap_or(start);
+        }
+    }
+    found
+}
+
+#[test]
+fn a_child_has_neither_range_nor_staging() {
+    each("a_child_has_neither_range_nor_staging", |way| {
+        let region = filled(way);
+        let base = region.as_ptr().expose_provenance();
+        let last = base + (PAGES as usize - 1) * 4096;
+        let mut addresses = kept_from_children();
+        assert!(addresses.len() >= 2, "{addresses:x?}");
+        addresses.extend([base, base + 4096, last]);
+        for address in addresses {
+            let status = fork(|| touch(address) as i32);
+            assert_eq!(signal_of(status), Some(libc::SIGSEGV), "{address:#x}: {status:#x}");
+        }
+        check(&region);
+    });
+}
+
+/// Maps something at the place of the region in a child.
+fn map_there(base: usize, file: i32) -> bool {
+    let flags =
+        libc::MAP_FIXED | if file < 0 { libc::MAP_PRIVATE | libc::MAP_ANONYMOUS } else { libc::MAP_SHARED };
+    let place = std::ptr::with_exposed_provenance_mut(base);
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    // SAFETY: the child has nothing there.
+    unsafe { libc::mmap(place, PAGES as usize * 4096, protection, flags, file, 0) == place }
+}
+
+#[test]
+fn what_a_child_maps_there_is_its_own() {
+    each("what_a_child_maps_there_is_its_own", |way| {
+        let region = filled(way);
+        let base = region.as_ptr().expose_provenance();
+        let status = fork(|| {
+            let is_mapped = map_there(base, -1);
+            let all = || (0..PAGES as usize).map(|page| base + page * 4096);
+            let is_zero = all().all(|address| touch(address) == 0);
+            // SAFETY: mapped above, in the child.
+            all().for_each(|address| unsafe {
+                std::ptr::with_exposed_provenance_mut::<u64>(address).write(9)
+            });
+            i32::from(!(is_mapped && is_zero && all().all(|address| touch(address) == 9)))
+        });
+        assert_eq!(status, 0, "{way}");
+        check(&region);
+    });
+}
+
+#[test]
+fn sigbus_of_a_child_is_not_served() {
+    each("sigbus_of_a_child_is_not_served", |way| {
+        let region = filled(way);
+        let base = region.as_ptr().expose_provenance();
+        // SAFETY: makes an empty file.
+        let file = unsafe { libc::memfd_create(c"nothing".as_ptr(), 0) };
+        for page in [0, 1, PAGES as usize - 1] {
+            let status = fork(|| i32::from(map_there(base, file)) + touch(base + page * 4096) as i32);
+            assert_eq!(signal_of(status), Some(libc::SIGBUS), "{way}: {status:#x}");
+        }
+        // SAFETY: ours.
+        unsafe { libc::close(file) };
+        check(&region);
+    });
+}
+
+#[test]
+fn dropping_the_region_in_a_child_harms_nothing() {
+    each("dropping_the_region_in_a_child_harms_nothing", |way| {
+        let region = filled(way);
+        let copy = std::mem::ManuallyDrop::new(region);
+        let status = fork(|| {
+            // SAFETY: the child's copy, dropped once.
+            drop(unsafe { std::ptr::read(&*copy) });
+            0
+        });
+        assert_eq!(status, 0, "{way}");
+        let region = std::mem::ManuallyDrop::into_inner(copy);
+        check(&region);
+        (0..PAGES).for_each(|page| write(&region, page, &text(page + 1)));
+        (0..PAGES).for_each(|page| assert!(read(&region, page) == text(page + 1), "{page}"));
+    });
+}
+
+#[test]
+fn the_parent_goes_on_while_it_forks() {
+    each("the_parent_goes_on_while_it_forks", |way| {
+        let region = filled(way);
+        let (is_over, rounds) = (AtomicBool::new(false), AtomicU64::new(0));
+        std::thread::scope(|scope| {
+            for thread in 0..3 {
+                let (region, is_over, rounds) = (&region, &is_over, &rounds);
+                scope.spawn(move || {
+                    let own = || (0..PAGES).filter(move |page| page % 3 == thread);
+                    let mut version = 0;
+                    while !is_over.load(Relaxed) {
+                        own().for_each(|page| assert!(read(region, page) == text(page + version), "{page}"));
+                        version += PAGES;
+                        own().for_each(|page| write(region, page, &text(page + version)));
+                        rounds.fetch_add(1, Relaxed);
+                    }
+                    own().for_each(|page| assert!(read(region, page) == text(page + version), "{page}"));
+                });
+            }
+            (0..40).for_each(|_| assert_eq!(fork(|| 0), 0));
+            let seen = rounds.load(Relaxed);
+            let goes_on = children::comes_true(|| rounds.load(Relaxed) > seen + 6);
+            is_over.store(true, Relaxed);
+            assert!(goes_on, "threads do not go on after forks");
+        });
+        let stats = region.stats();
+        assert!(stats.memory.resident_max <= stats.memory.limit, "{stats:?}");
+    });
+}
