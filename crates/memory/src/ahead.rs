@@ -58,7 +58,7 @@ impl Stream {
     fn decode(bits: u64) -> Option<Self> {
         let stride = i64::from((bits >> 48) as u8 as i8);
         let in_use = bits >> 63 == 1 && stride != 0;
-        in_use.then(|| Stream { next: bits & ((1 << 48) - 1), stride, level: (bits >> 56 & 3) as usize })
+        in_use.then_some(Stream { next: bits & ((1 << 48) - 1), stride, level: (bits >> 56 & 3) as usize })
     }
 
     fn encode(self) -> u64 {

@@ -8,9 +8,7 @@
 //! because the thread that touched a page comes here from inside a signal handler.
 
 use crate::sync::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering::*, WAKE_ALL, fence, wait, wake};
-use pagefold_sys::cpu;
 // A hint, which orders nothing and is not modelled.
-use std::sync::atomic::AtomicUsize;
 
 /// The count of pages of memory left, with its waiters.
 pub struct MemoryLeft {
@@ -27,8 +25,6 @@ pub struct MemoryLeft {
     wanted: AtomicU32,
     sleeping: AtomicU32,
     is_closing: AtomicBool,
-    /// The CPU of the last fault.
-    caller: AtomicUsize,
     /// Memory of copies that the store keeps of resident pages, in pages: it counts as if it were in use.
     copies: AtomicI64,
 }
@@ -50,7 +46,6 @@ impl MemoryLeft {
             wanted: AtomicU32::new(0),
             sleeping: AtomicU32::new(0),
             is_closing: AtomicBool::new(false),
-            caller: AtomicUsize::new(0),
             copies: AtomicI64::new(0),
         };
         left.set_limit(limit_pages);
@@ -117,7 +112,8 @@ impl MemoryLeft {
         self.tell_of_memory();
     }
 
-    fn tell_of_memory(&self) {
+    /// Tells those who wait, after memory was given in another way.
+    pub fn tell_of_memory(&self) {
         // Either it is seen here that somebody waits, or there that there is more.
         fence(SeqCst);
         if self.is_waited_for() {
@@ -128,10 +124,6 @@ impl MemoryLeft {
     /// Whether memory is so short that pages are to be moved out: those who do it are woken.
     #[inline]
     pub fn check(&self, ready: u32) {
-        let cpu = cpu::current();
-        if self.caller.load(Relaxed) != cpu {
-            self.caller.store(cpu, Relaxed);
-        }
         if self.free(ready) < self.low.load(Relaxed) && self.sleeping.load(Relaxed) > 0 {
             self.call();
         }
@@ -169,11 +161,6 @@ impl MemoryLeft {
     /// What copies of resident pages take, in pages.
     pub fn copies(&self) -> u64 {
         u64::try_from(self.copies.load(Relaxed)).unwrap_or(0)
-    }
-
-    /// The CPU that the last fault was served on.
-    pub fn caller(&self) -> usize {
-        self.caller.load(Relaxed)
     }
 
     /// Whether threads wait for memory.
@@ -221,9 +208,9 @@ impl MemoryLeft {
         }
     }
 
-    /// Tells those who wait if `ready` pages of memory lie in frames.
-    pub fn tell_if_ready(&self, ready: u32) {
-        if ready > 0 && self.is_waited_for() {
+    /// Tells those who wait if there is memory, `ready` pages of it in frames.
+    pub fn tell_if_any(&self, ready: u32) {
+        if self.is_waited_for() && (ready > 0 || !self.is_empty()) {
             self.tell();
         }
     }

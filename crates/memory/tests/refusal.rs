@@ -31,7 +31,7 @@ fn config(way: usize) -> RegionConfig {
 fn backed(way: usize) -> (Region, Arc<ErrorControl>) {
     let medium = ErrorLayer::new(MemoryBacking::new(32 << 20));
     let control = medium.control();
-    let layout = if way % 2 == 0 { LayoutKind::Log } else { LayoutKind::Blocks };
+    let layout = if way.is_multiple_of(2) { LayoutKind::Log } else { LayoutKind::Blocks };
     let backing = Some(ParkConfig { backing: Arc::new(medium), layout });
     (Region::new(RegionConfig { backing, ..config(way) }).unwrap(), control)
 }
@@ -69,7 +69,7 @@ fn what_does_not_fit_the_pool_stays_resident() {
         // 4 MiB into a pool of 1 MiB, with a limit of 512 KiB.
         fill(&region, 0..1024);
         let stats = region.stats();
-        assert!(stats.memory.resident > LIMIT && stats.memory.resident >= 2 << 20, "{stats:#?}");
+        assert!(stats.memory.resident >= 2 << 20, "{stats:#?}");
         assert!(stats.memory.resident <= 1024 * 4096 + LIMIT, "{stats:#?}");
         assert!(stats.pool.pool_limit_hit >= 1 && refused(&stats) > 0, "{stats:#?}");
         check(&region, 0..1024);

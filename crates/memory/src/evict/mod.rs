@@ -126,7 +126,7 @@ impl Evictor {
                     self.pause(!self.hand.is_busy() && !pager.is_loading());
                 }
             }
-            pager.left.tell_if_ready(pager.ready_frames());
+            pager.left.tell_if_any(pager.ready_frames());
         }
     }
 
@@ -174,9 +174,6 @@ impl Evictor {
         match pager.staging.filled(&tray) {
             0 => pager.give_tray(tray),
             _ => pager.staging.enqueue(tray),
-        }
-        if moved > 0 && pager.left.is_waited_for() {
-            pager.left.tell();
         }
         moved
     }

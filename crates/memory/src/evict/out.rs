@@ -98,9 +98,9 @@ impl Mover {
             pager.wake(*page);
         }
         // Where a frame had memory already, or none was needed, the page's own is free now.
-        let staged = self.is_clean[..dropped].iter().filter(|is_clean| !**is_clean).count();
-        let newly_backed = (0..staged).filter(|at| backed_before >> at & 1 == 0).count();
-        pager.left.give((dropped - newly_backed) as u32);
+        let staged = pager.staging.filled(tray);
+        let used_again = (0..staged).filter(|i| backed_before >> i & 1 == 1).count();
+        pager.left.give((dropped - staged + used_again) as u32);
         dropped
     }
 

@@ -31,9 +31,6 @@ impl Pager {
             true => self.give_tray(tray),
             false => self.unback(tray, backed),
         }
-        if self.left.is_waited_for() {
-            self.left.tell();
-        }
     }
 
     /// Gives a tray's memory back to the kernel.

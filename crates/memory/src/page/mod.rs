@@ -208,12 +208,13 @@ impl PageWord {
 
     /// Transition: resident to loading, to look whether it really is there. False if it is not resident.
     pub fn begin_recheck(&self) -> bool {
-        self.change(|word| (word.state() == State::Resident).then(|| word.with_state(State::Loading))).is_ok()
+        let begin = |word: Word| word.with_state(State::Loading).with(Word::RECHECK);
+        self.change(|word| (word.state() == State::Resident).then(|| begin(word))).is_ok()
     }
 
     /// Transition: loading, by [`PageWord::begin_recheck`], back to resident.
     pub fn end_recheck(&self) {
-        self.must(|word| word.with_state(State::Resident));
+        self.must(|word| word.with_state(State::Resident).without(Word::RECHECK));
     }
 
     /// Looks at a resident page as the clock's hand does. Transition: resident to taken, if it is cold (or any
@@ -347,8 +348,7 @@ impl PageWord {
 
     /// Pins of a resident page, also while it is looked at again.
     pub fn pins(&self) -> u32 {
-        let word = self.load();
-        if matches!(word.state(), State::Resident | State::Loading) { word.pins() } else { 0 }
+        self.load().pins()
     }
 
     /// Undoes one [`PageWord::pin`].

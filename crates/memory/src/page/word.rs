@@ -29,7 +29,7 @@ pub struct Frame(pub u16);
 /// The most pins a page can have at once.
 pub const PINS_MAX: u32 = 0xffff;
 
-/// The bits: state 0-2, waited 3, folding 4, copy 5, new 7, heat 8-9, chances 10-12, payload 16-31. The
+/// The bits: state 0-2, waited 3, folding 4, copy 5, recheck 6, new 7, heat 8-9, chances 10-12, payload 16-31. The
 /// payload is the frame of a staged or returning page, the time at which a folded one was folded, and the pins of a
 /// resident one (also while it is looked at again, which is a kind of loading).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,6 +49,8 @@ impl Word {
     pub(super) const FOLDING: u32 = 1 << 4;
     /// The store has a copy.
     pub(super) const COPY: u32 = 1 << 5;
+    /// Loading only to look whether it is there: the payload is its pins.
+    pub(super) const RECHECK: u32 = 1 << 6;
     /// The clock's hand has not seen it yet.
     pub(super) const NEW: u32 = 1 << 7;
     /// The most chances a page has.
@@ -131,8 +133,10 @@ impl Word {
         Word(self.0 & !PAYLOAD_MASK | payload << PAYLOAD_SHIFT)
     }
 
+    /// Of a resident page.
     pub(super) fn pins(self) -> u32 {
-        self.payload()
+        let is_resident = self.state() == State::Resident || self.has(Self::RECHECK);
+        if is_resident { self.payload() } else { 0 }
     }
 
     pub(super) fn frame(self) -> Frame {

@@ -306,9 +306,6 @@ impl Pager {
         };
         if paid > used {
             self.left.give(paid - used);
-            if self.left.is_waited_for() {
-                self.left.tell();
-            }
         }
     }
 
@@ -316,7 +313,10 @@ impl Pager {
     pub(crate) fn give_tray(&self, tray: Tray) {
         match self.staging.backed(&tray) {
             0 => self.staging.give_empty(tray),
-            _ => self.staging.give_stock(tray),
+            _ => {
+                self.staging.give_stock(tray);
+                self.left.tell_of_memory();
+            }
         }
     }
 }

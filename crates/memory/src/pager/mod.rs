@@ -143,7 +143,7 @@ impl Pager {
     /// The page at an address, if it is in the range.
     pub(crate) fn page_at(&self, address: usize) -> Option<PageIndex> {
         let offset = address.checked_sub(self.range.base().as_ptr().addr())?;
-        (offset < self.range.len_bytes()).then(|| PageIndex((offset / PAGE_SIZE) as u64))
+        (offset < self.range.len_bytes()).then_some(PageIndex((offset / PAGE_SIZE) as u64))
     }
 
     /// Whether an address is in the staging area.

@@ -159,9 +159,6 @@ impl Pager {
         }
         word.finish_drop();
         self.wake(page);
-        if self.left.is_waited_for() {
-            self.left.tell();
-        }
     }
 
     /// Drops the store's copy of a page that is taken by the caller.

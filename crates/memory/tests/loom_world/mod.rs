@@ -9,7 +9,9 @@
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use pagefold_memory::page::{Drop as ToDrop, Effort, Folded, Frame, PageWord, Refused, State, Touch, Visit};
+use pagefold_memory::page::{
+    Drop as ToDrop, Effort, FoldTime, Folded, Frame, PageWord, Refused, State, Touch, Visit,
+};
 
 /// No page, no memory, no copy.
 pub const NONE: u64 = 0;
@@ -212,7 +214,7 @@ impl World {
         assert_ne!(value, NONE, "folded, but not in the store");
         let was_absent = page.put(value);
         assert!(self.is_dropped_behind || was_absent, "loading, but in the range");
-        page.word.finish_load();
+        page.word.finish_load(FoldTime(0));
     }
 
     /// A neighbour of a page that is brought in: `claim`, and `shrink` if there is no memory for it.
@@ -284,7 +286,7 @@ impl World {
         let memory = &self.frames[usize::from(frame)];
         while page.word.begin_fold(Frame(frame)) {
             if self.store_page(page, memory, store) {
-                if page.word.finish_fold(Frame(frame)) == Folded::Yes {
+                if page.word.finish_fold(Frame(frame), FoldTime(0)) == Folded::Yes {
                     break;
                 }
             } else if page.word.refuse_fold(Frame(frame)) == Refused::BringBack {
