@@ -45,24 +45,35 @@ impl Window {
     pub(crate) const ALONE: Window = Window { pages: 1, stride: 1 };
 }
 
-/// A stream: the page whose fault continues it, the distance, the level, and the window that it had.
+/// A stream: the page whose fault continues it, the distance, and the level.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Stream {
     next: u64,
     stride: i64,
     level: usize,
+    /// Neighbours that its last window brought.
+    brought: u64,
 }
 
 impl Stream {
-    /// Bits: next 0-47, stride 48-55 (signed), level 56-57, in use 63.
+    /// Bits: next 0-47, stride 48-55 (signed), level 56-57, brought 58-62, in use 63.
     fn decode(bits: u64) -> Option<Self> {
         let stride = i64::from((bits >> 48) as u8 as i8);
         let in_use = bits >> 63 == 1 && stride != 0;
-        in_use.then_some(Stream { next: bits & ((1 << 48) - 1), stride, level: (bits >> 56 & 3) as usize })
+        in_use.then_some(Stream {
+            next: bits & ((1 << 48) - 1),
+            stride,
+            level: (bits >> 56 & 3) as usize,
+            brought: bits >> 58 & 31,
+        })
     }
 
     fn encode(self) -> u64 {
-        1 << 63 | (self.level as u64) << 56 | u64::from(self.stride as i8 as u8) << 48 | self.next
+        1 << 63
+            | self.brought.min(31) << 58
+            | (self.level as u64) << 56
+            | u64::from(self.stride as i8 as u8) << 48
+            | self.next
     }
 
     /// Where the window that it brought last began.
@@ -80,7 +91,12 @@ impl Stream {
     fn continued(self, page: u64) -> Option<Self> {
         let level = (self.level + 1).min(WINDOWS.len() - 1);
         let next = page as i64 + self.stride * WINDOWS[level] as i64;
-        Some(Stream { next: u64::try_from(next).ok()?, stride: self.stride, level })
+        Some(Stream {
+            next: u64::try_from(next).ok()?,
+            stride: self.stride,
+            level,
+            brought: WINDOWS[level] - 1,
+        })
     }
 }
 
@@ -105,7 +121,7 @@ impl Ahead {
                 return self.go_on(slot, bits, stream, page);
             }
             if stream.covers(page) {
-                let smaller = Stream { level: stream.level - 1, ..stream };
+                let smaller = Stream { level: stream.level - 1, brought: 0, ..stream };
                 let _ = slot.compare_exchange(bits, smaller.encode(), Relaxed, Relaxed);
                 return Window::ALONE;
             }
@@ -126,12 +142,12 @@ impl Ahead {
         if slot.compare_exchange(bits, next.encode(), Relaxed, Relaxed).is_err() {
             return Window::ALONE;
         }
-        self.used.fetch_add(WINDOWS[stream.level] - 1, Relaxed);
+        self.used.fetch_add(stream.brought, Relaxed);
         Window { pages: WINDOWS[next.level], stride: next.stride }
     }
 
-    /// A window went no further than `last`: its stream goes on from there.
-    pub(crate) fn cut(&self, page: PageIndex, window: Window, last: PageIndex) {
+    /// A window has brought only so many neighbours, and went no further than `last`: its stream goes on from there.
+    pub(crate) fn cut(&self, page: PageIndex, window: Window, last: PageIndex, brought: u64) {
         let expected = page.0 as i64 + window.stride * window.pages as i64;
         let next = last.0 as i64 + window.stride;
         let (Ok(expected), Ok(next)) = (u64::try_from(expected), u64::try_from(next)) else { return };
@@ -141,7 +157,8 @@ impl Ahead {
                 && stream.next == expected
                 && stream.stride == window.stride
             {
-                let _ = slot.compare_exchange(bits, Stream { next, ..stream }.encode(), Relaxed, Relaxed);
+                let cut = Stream { next, brought, ..stream };
+                let _ = slot.compare_exchange(bits, cut.encode(), Relaxed, Relaxed);
                 return;
             }
         }
@@ -150,7 +167,12 @@ impl Ahead {
     /// A stream that has had one fault is given its distance by a second one nearby.
     fn aim(slot: &AtomicU64, bits: u64, page: u64, stride: i64) {
         if let Ok(next) = u64::try_from(page as i64 + stride) {
-            let _ = slot.compare_exchange(bits, Stream { next, stride, level: 0 }.encode(), Relaxed, Relaxed);
+            let _ = slot.compare_exchange(
+                bits,
+                Stream { next, stride, level: 0, brought: 0 }.encode(),
+                Relaxed,
+                Relaxed,
+            );
         }
     }
 
@@ -162,11 +184,11 @@ impl Ahead {
             match Stream::decode(bits) {
                 // Not yet: it has gone on before, and may again.
                 Some(stream) if stream.level > 0 => {
-                    let next = Stream { level: stream.level - 1, ..stream };
+                    let next = Stream { level: stream.level - 1, brought: 0, ..stream };
                     let _ = slot.compare_exchange(bits, next.encode(), Relaxed, Relaxed);
                 }
                 _ => {
-                    let first = Stream { next: page + 1, stride: 1, level: 0 };
+                    let first = Stream { next: page + 1, stride: 1, level: 0, brought: 0 };
                     let _ = slot.compare_exchange(bits, first.encode(), Relaxed, Relaxed);
                     return;
                 }
@@ -261,6 +283,7 @@ mod tests {
         let ahead = Ahead::new();
         run(&ahead, (0..5).rev());
         run(&ahead, (1_u64 << 36)..(1 << 36) + 5);
-        assert_eq!(Stream::decode(Stream { next: 9, stride: -64, level: 3 }.encode()).unwrap().stride, -64);
+        let far = Stream { next: (1 << 48) - 1, stride: -64, level: 3, brought: 31 };
+        assert_eq!(Stream::decode(far.encode()), Some(far));
     }
 }

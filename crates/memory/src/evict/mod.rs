@@ -27,6 +27,8 @@ use sweep::Sweep;
 
 /// How long to wait before trying again when nothing can be moved out.
 const STUCK_PAUSE: Duration = Duration::from_millis(5);
+/// How long to wait for what other threads have in hand.
+const SHORT_PAUSE: Duration = Duration::from_micros(50);
 
 /// The clock's hand, shared by the threads.
 pub(crate) struct Hand {
@@ -135,7 +137,7 @@ impl Evictor {
         let left = &self.pager.left;
         left.set_stuck(is_stuck && self.was_stuck && left.is_empty());
         self.was_stuck = is_stuck;
-        std::thread::sleep(STUCK_PAUSE);
+        std::thread::sleep(if is_stuck { STUCK_PAUSE } else { SHORT_PAUSE });
     }
 
     /// Moves some pages out and folds some.

@@ -27,8 +27,6 @@ struct Claims {
     len: usize,
     /// The place of the page that was touched.
     touched: usize,
-    /// Some were given up for want of memory.
-    was_cut: bool,
 }
 
 /// Memory for pages that come in.
@@ -68,17 +66,17 @@ impl Pager {
         served
     }
 
-    /// Tells where a window ended that there was no memory for.
+    /// Tells where a window ended that there was no memory for, or in which pages were there already.
     fn tell_how_far(&self, page: PageIndex, window: Window, claims: &Claims) {
         let last = if window.stride > 0 { claims.pages[claims.len - 1].0 } else { claims.pages[0].0 };
-        if window.pages > 1 && claims.was_cut {
-            self.ahead.cut(page, window, last);
+        if (claims.len as u64) < window.pages {
+            self.ahead.cut(page, window, last, claims.len as u64 - 1);
         }
     }
 
     /// Claims the neighbours that are to be had.
     fn claim(&self, page: PageIndex, touch: Touch, window: Window) -> Claims {
-        let mut claims = Claims { pages: [(page, touch); WINDOW_MAX], len: 1, touched: 0, was_cut: false };
+        let mut claims = Claims { pages: [(page, touch); WINDOW_MAX], len: 1, touched: 0 };
         for step in 1..window.pages as i64 {
             let neighbour = u64::try_from(page.0 as i64 + step * window.stride);
             let Ok(neighbour) = neighbour.map(PageIndex) else { break };
@@ -140,7 +138,6 @@ impl Pager {
     fn shrink(&self, claims: &mut Claims, len: usize) {
         while claims.len > len.max(1) {
             claims.len -= 1;
-            claims.was_cut = true;
             // The touched page stands at one end: give up at the other.
             let at = if claims.touched == 0 { claims.len } else { 0 };
             self.word(claims.pages[at].0).abandon_load();
