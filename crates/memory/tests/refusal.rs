@@ -108,13 +108,14 @@ fn a_full_pool_accepts_pages_at_the_threshold_only() {
         let before = stats();
         assert!(before.memory.resident > LIMIT, "{before:#?}");
         std::thread::sleep(Duration::from_millis(100));
-        assert_eq!(stats().eviction.folded, before.eviction.folded, "{:#?}", stats());
+        // But for what each of the two threads was about to fold when the pool was full.
+        assert!(stats().eviction.folded <= before.eviction.folded + 2, "{:#?}", stats());
         // Below the threshold it goes on.
         while stats().pool.pool_total_size > POOL / 2 - 65536 {
             discard(&region, page, 1);
             page += 1;
         }
-        assert!(comes_true(|| stats().eviction.folded > before.eviction.folded), "{:#?}", stats());
+        assert!(comes_true(|| stats().eviction.folded > before.eviction.folded + 2), "{:#?}", stats());
         check(&region, page..600);
     });
 }
