@@ -61,7 +61,7 @@ impl MemoryLeft {
     pub fn set_limit(&self, pages: u64) {
         let old = self.limit.swap(pages, AcqRel);
         self.left.fetch_add(pages as i64 - old as i64, AcqRel);
-        let high = (pages / 16).clamp(4, HIGH_MAX) as i64;
+        let high = (pages / 32).clamp(4, HIGH_MAX) as i64;
         self.high.store(high, Relaxed);
         self.low.store(high / 2, Relaxed);
         self.tell();

@@ -12,10 +12,13 @@ use crate::page::{Folded, Frame, Refused};
 use crate::pager::Pager;
 use crate::staging::Tray;
 use crate::table::PageHash;
+use pagefold_codec::same_filled;
 use pagefold_page::{PAGE_SIZE, Page, PageIndex};
 use pagefold_store::StoreError;
 use std::time::Instant;
 
+/// Memory of the tables for a page that was folded, bytes: word, hash, slot.
+const TABLE_BYTES: u64 = 4 + 16 + 16;
 /// Pages looked at for copies to drop, when the pool is full.
 const COPIES_LOOKED_FOR: u64 = 4096;
 
@@ -75,7 +78,7 @@ fn store_page(pager: &Pager, page: PageIndex, frame: Frame) -> bool {
     pager.counters.add(Counter::FoldedPages, 1);
     if let Some(began) = began {
         let ns = began.elapsed().as_nanos() as u64;
-        let is_same_filled = pagefold_codec::same_filled(bytes).is_some();
+        let is_same_filled = same_filled(bytes).is_some();
         let counter = if is_same_filled { Counter::SameFilledStoreNs } else { Counter::StoreNs };
         pager.counters.add(counter, ns);
         pager.counters.add(Counter::SameFilledStored, is_same_filled.into());
@@ -128,7 +131,13 @@ impl Pager {
 
     /// What tells whether a page is what was folded: XXH3, with a seed of the region's own, so that pages which
     /// are taken for each other cannot be prepared.
+    /// A page that repeats one word needs no more than that.
     pub(super) fn hash(&self, page: &Page) -> PageHash {
+        if self.knows_same_filled
+            && let Some(word) = same_filled(page)
+        {
+            return PageHash(u128::from(word) << 64 | u128::from(self.seed));
+        }
         PageHash(twox_hash::XxHash3_128::oneshot_with_seed(self.seed, page))
     }
 
@@ -137,16 +146,18 @@ impl Pager {
         self.word(page).has_copy() && self.table.hash(page) == hash
     }
 
-    /// Counts the memory of copies as if it were in use: so many pages.
+    /// Counts the memory of copies, and of the tables, as if it were in use: so many pages.
     pub(super) fn count_copies(&self) {
         let (copies, folded) = (self.table.copies(), self.table.folded());
         let page_bytes = self.store.held_bytes() / (copies + folded).max(1);
-        self.left.set_copies(copies * page_bytes / PAGE_SIZE as u64);
+        // Words and hashes, and the store's slots, of the pages that ever were folded; half of the limit at most.
+        let tables = ((copies + folded) * TABLE_BYTES / PAGE_SIZE as u64).min(self.left.limit() / 2);
+        self.left.set_copies(copies * page_bytes / PAGE_SIZE as u64 + tables);
     }
 
-    /// Whether copies take more than a quarter of the limit.
+    /// Whether copies and tables take more than three eighths of the limit.
     pub(super) fn has_too_many_copies(&self) -> bool {
-        self.left.copies() > self.left.limit() / 4
+        self.left.copies() > self.left.limit() * 3 / 8
     }
 
     /// Drops copies of resident pages among the next few pages of the range.

@@ -169,7 +169,10 @@ impl Evictor {
         let _busy = self.hand.busy();
         let how = Mover::choose(pager, &pages[..found]);
         let Some(tray) = pager.take_tray(how) else {
-            pages[..found].iter().for_each(|page| pager.word(*page).put_back());
+            for page in &pages[..found] {
+                pager.word(*page).put_back();
+                pager.wake(*page);
+            }
             return 0;
         };
         let moved = self.mover.take_out(pager, how, &tray, &pages[..found]);

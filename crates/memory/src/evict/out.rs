@@ -37,6 +37,8 @@ fn is_scattered(pages: &[PageIndex]) -> bool {
 pub(super) struct Mover {
     parts: Parts,
     is_clean: [bool; TRAY_FRAMES],
+    /// Frames that were copied to.
+    copied: usize,
 }
 
 /// The length of the run of pages behind each other that begins at a place of the list.
@@ -47,7 +49,7 @@ fn run_at(pages: &[PageIndex], at: usize) -> usize {
 
 impl Mover {
     pub(super) fn new() -> Self {
-        Mover { parts: Parts::new(TRAY_FRAMES), is_clean: [false; TRAY_FRAMES] }
+        Mover { parts: Parts::new(TRAY_FRAMES), is_clean: [false; TRAY_FRAMES], copied: 0 }
     }
 
     /// How to take these pages, which are sorted.
@@ -90,6 +92,9 @@ impl Mover {
                 false => stage_next(pager, tray, *page),
             }
         }
+        // Frames whose pages were not dropped after all have memory now.
+        let staged = pager.staging.filled(tray);
+        pager.left.overdraw(pager.staging.note_backed(tray, staged..self.copied));
         pager.unprotect(*first, span);
         drop(protecting);
         for page in &pages[dropped..] {
@@ -98,7 +103,6 @@ impl Mover {
             pager.wake(*page);
         }
         // Where a frame had memory already, or none was needed, the page's own is free now.
-        let staged = pager.staging.filled(tray);
         let used_again = (0..staged).filter(|i| backed_before >> i & 1 == 1).count();
         pager.left.give((dropped - staged + used_again) as u32);
         dropped
@@ -108,7 +112,7 @@ impl Mover {
     /// first frames of a tray. Returns how many were done, from the first on.
     fn copy_or_compare(&mut self, pager: &Pager, tray: &Tray, pages: &[PageIndex]) -> usize {
         let backed = pager.staging.backed(tray);
-        let mut copied = 0;
+        self.copied = 0;
         for (i, page) in pages.iter().enumerate() {
             let from = pager.range.base().as_ptr().wrapping_add(page.0 as usize * PAGE_SIZE);
             // SAFETY: a whole page of mapped memory, which cannot be written while it is protected.
@@ -117,11 +121,11 @@ impl Mover {
             if self.is_clean[i] {
                 continue;
             }
-            let frame = pager.staging.frame(tray, copied);
-            if !copy_to_frame(pager, bytes, frame, backed >> copied & 1 == 1) {
+            let frame = pager.staging.frame(tray, self.copied);
+            if !copy_to_frame(pager, bytes, frame, backed >> self.copied & 1 == 1) {
                 return i;
             }
-            copied += 1;
+            self.copied += 1;
         }
         pages.len()
     }

@@ -29,6 +29,8 @@ pub(super) struct Sweep {
     pagemap: Option<Pagemap>,
     /// The stretch that this thread alone sweeps.
     held: Option<u64>,
+    /// Rounds that the hand has made.
+    round: u64,
     /// The next page, and the end of the stretch.
     next: u64,
     end: u64,
@@ -40,7 +42,7 @@ impl Sweep {
     pub(super) fn new(hand: Arc<Hand>, tells_writes: bool) -> Result<Self, SysError> {
         let pagemap = if tells_writes { Some(Pagemap::open()?) } else { None };
         let runs = vec![Run::default(); RUNS].into();
-        Ok(Sweep { hand, pagemap, held: None, next: 0, end: 0, written: [0; BITMAP_WORDS], runs })
+        Ok(Sweep { hand, pagemap, held: None, round: 0, next: 0, end: 0, written: [0; BITMAP_WORDS], runs })
     }
 
     /// Takes pages, up to as many as `pages` has room for. Returns how many, sorted.
@@ -73,7 +75,9 @@ impl Sweep {
         let stretches = pager.table.stretch_count();
         self.let_go(pager);
         for looked_at in 1..=stretches {
-            let stretch = self.hand.advance() % stretches;
+            let at = self.hand.advance();
+            let stretch = at % stretches;
+            self.round = at / stretches;
             if pager.table.has_live(stretch) && pager.table.try_hold(stretch) {
                 self.held = Some(stretch);
                 self.hand.begin();
@@ -122,10 +126,10 @@ impl Sweep {
         let i = (page.0 % STRETCH_PAGES) as usize;
         let is_written = self.pagemap.as_ref().map(|_| self.written[i / 64] >> (i % 64) & 1 == 1);
         let word = pager.word(page);
-        match word.visit(is_written, effort) {
+        match word.visit(is_written, effort, self.round) {
             Visit::Taken => true,
             Visit::Kept { is_rewritten } => {
-                if word.has_copy() && (is_rewritten || pager.has_too_many_copies()) {
+                if word.has_copy() && (is_rewritten || word.is_hot() || pager.has_too_many_copies()) {
                     drop_old_copy(pager, page);
                 }
                 false

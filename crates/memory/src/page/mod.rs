@@ -84,6 +84,24 @@ pub const SOON: u16 = 64;
 /// Heat beyond which a page that is touched in staging gets no hotter.
 const HEAT_MAX: u32 = 3;
 
+/// Rounds of the clock's hand in which the hottest pages lose one chance.
+pub const HOT_ROUNDS: u64 = 4;
+
+/// What becomes of a resident page that the clock's hand passes.
+fn seen_by_hand(word: Word, is_written: Option<bool>, effort: Effort, round: u64) -> Word {
+    let is_spared = word.heat() == HEAT_MAX && !round.is_multiple_of(HOT_ROUNDS);
+    match (word.has(Word::NEW), is_written) {
+        _ if effort == Effort::Any => word.with_state(State::Taken),
+        // It arrived after the hand looked for writes.
+        (true, Some(false)) => word,
+        (true, Some(true)) => word.without(Word::NEW),
+        (false, Some(true)) => word.with_chances(word.chances().max(1)),
+        _ if word.chances() > 0 && is_spared => word,
+        _ if word.chances() > 0 => word.with_chances(word.chances() - 1),
+        _ => word.with_state(State::Taken),
+    }
+}
+
 impl PageWord {
     /// An untouched page.
     pub fn new() -> Self {
@@ -128,6 +146,11 @@ impl PageWord {
     /// Whether the store has a copy of the page, perhaps of an older version.
     pub fn has_copy(&self) -> bool {
         self.load().has(Word::COPY)
+    }
+
+    /// Whether the page is among the hottest: its copy would be of use only after a long time.
+    pub fn is_hot(&self) -> bool {
+        self.load().heat() == HEAT_MAX
     }
 
     /// Sleeps until the word is not what was seen. May return early.
@@ -221,30 +244,15 @@ impl PageWord {
     /// will do) and free to be taken; else one of its chances is used up.
     ///
     /// `is_written` says whether it was written since the hand was here last, if that is known. It is a chance of its
-    /// own. A page that arrived since counts as written then, whatever became of it, and is passed over once.
-    pub fn visit(&self, is_written: Option<bool>, effort: Effort) -> Visit {
-        let old = self.change(|word| {
-            if !word.is_free_to_take() {
-                return None;
-            }
-            if effort == Effort::Any {
-                return Some(word.with_state(State::Taken));
-            }
-            Some(match (word.has(Word::NEW), is_written) {
-                // It arrived after the hand looked for writes.
-                (true, Some(false)) => word,
-                (true, _) => word.without(Word::NEW),
-                (false, Some(true)) => word.with_chances(word.chances().max(1)),
-                (false, _) if word.chances() > 0 => word.with_chances(word.chances() - 1),
-                (false, _) => word.with_state(State::Taken),
-            })
-        });
+    /// own. A page that arrived since counts as written then, whatever became of it, and is passed over once. The
+    /// hottest pages lose a chance in one round of [`HOT_ROUNDS`] only.
+    pub fn visit(&self, is_written: Option<bool>, effort: Effort, round: u64) -> Visit {
+        let old =
+            self.change(|word| word.is_free_to_take().then(|| seen_by_hand(word, is_written, effort, round)));
         let Ok(old) = old else { return Visit::NotFree };
-        let is_rewritten = !old.has(Word::NEW) && is_written == Some(true);
-        let is_cold = !old.has(Word::NEW) && !is_rewritten && old.chances() == 0;
-        match is_cold || effort == Effort::Any {
-            true => Visit::Taken,
-            false => Visit::Kept { is_rewritten },
+        match seen_by_hand(old, is_written, effort, round).state() {
+            State::Taken => Visit::Taken,
+            _ => Visit::Kept { is_rewritten: !old.has(Word::NEW) && is_written == Some(true) },
         }
     }
 

@@ -125,13 +125,15 @@ impl Twin {
         if !self.is_free() {
             return Visit::NotFree;
         }
-        let is_cold = !self.is_new && is_written != Some(true) && self.chances == 0;
+        // Where writes are not told, an arrival is nothing special.
+        let is_new = self.is_new && is_written.is_some();
+        let is_cold = !is_new && is_written != Some(true) && self.chances == 0;
         if effort == Effort::Any || is_cold {
             self.is = Is::Taken { was: State::Resident };
             return Visit::Taken;
         }
-        if self.is_new {
-            // It is passed over until the hand has seen its arrival, as a write where writes are told.
+        if is_new {
+            // It is passed over until the hand has seen its arrival, as a write.
             self.is_new = is_written == Some(false);
             return Visit::Kept { is_rewritten: false };
         }
@@ -191,7 +193,7 @@ impl Twin {
                 self.is = Is::Resident { pins };
             }
             (Step::Visit(is_written, effort), _) => {
-                assert_eq!(word.visit(is_written, effort), self.visit(is_written, effort));
+                assert_eq!(word.visit(is_written, effort, 0), self.visit(is_written, effort));
             }
             (Step::Take, _) => {
                 assert_eq!(word.take(), self.is_free());
@@ -346,13 +348,13 @@ fn resident() -> PageWord {
     let word = PageWord::new();
     assert_eq!(word.touch(), Touch::Zero);
     word.finish_load(LATER);
-    assert_eq!(word.visit(None, Effort::Cold), Visit::Kept { is_rewritten: false });
+    assert_eq!(word.visit(Some(true), Effort::Cold, 0), Visit::Kept { is_rewritten: false });
     word
 }
 
 /// Visits that pass over a page before it is taken.
 fn visits_left(word: &PageWord, is_written: Option<bool>) -> u32 {
-    (0..100).take_while(|_| word.visit(is_written, Effort::Cold) != Visit::Taken).count() as u32
+    (0..100).take_while(|_| word.visit(is_written, Effort::Cold, 0) != Visit::Taken).count() as u32
 }
 
 #[test]
@@ -363,11 +365,24 @@ fn zeroed_memory_is_an_untouched_page() {
 }
 
 #[test]
-fn a_page_that_came_in_is_passed_over_once() {
-    let word = PageWord::new();
-    word.touch();
-    word.finish_load(LATER);
-    assert_eq!(visits_left(&word, None), 1);
+fn a_page_that_came_in_cold_has_no_chance_but_where_its_arrival_counts_as_a_write() {
+    for (is_written, visits) in [(None, 0), (Some(true), 100)] {
+        let word = PageWord::new();
+        word.touch();
+        word.finish_load(LATER);
+        assert_eq!(visits_left(&word, is_written), visits);
+    }
+}
+
+#[test]
+fn the_hottest_pages_lose_a_chance_in_few_rounds_only() {
+    let word =
+        PageWord(AtomicU32::new(Word(0).with_state(State::Resident).with_heat(HEAT_MAX).with_chances(2).0));
+    let visit = |round| word.visit(None, Effort::Cold, round);
+    let kept = Visit::Kept { is_rewritten: false };
+    assert!((1..HOT_ROUNDS).all(|round| visit(round) == kept && word.load().chances() == 2));
+    assert_eq!((visit(HOT_ROUNDS), word.load().chances()), (kept, 1));
+    assert_eq!((visit(0), visit(1), visit(0)), (kept, Visit::Taken, Visit::NotFree));
 }
 
 #[test]
@@ -377,18 +392,18 @@ fn an_arrival_counts_as_a_write_that_the_hand_will_see() {
     word.finish_load(LATER);
     // The hand looked for writes before it came: it is not known to be cold.
     for _ in 0..5 {
-        assert_eq!(word.visit(Some(false), Effort::Cold), Visit::Kept { is_rewritten: false });
+        assert_eq!(word.visit(Some(false), Effort::Cold, 0), Visit::Kept { is_rewritten: false });
     }
     // Now its arrival is seen, which does not make its copy useless.
-    assert_eq!(word.visit(Some(true), Effort::Cold), Visit::Kept { is_rewritten: false });
-    assert_eq!(word.visit(Some(false), Effort::Cold), Visit::Taken);
+    assert_eq!(word.visit(Some(true), Effort::Cold, 0), Visit::Kept { is_rewritten: false });
+    assert_eq!(word.visit(Some(false), Effort::Cold, 0), Visit::Taken);
 }
 
 #[test]
 fn a_written_page_is_passed_over_until_it_is_written_no_more() {
     let word = resident();
     for _ in 0..5 {
-        assert_eq!(word.visit(Some(true), Effort::Cold), Visit::Kept { is_rewritten: true });
+        assert_eq!(word.visit(Some(true), Effort::Cold, 0), Visit::Kept { is_rewritten: true });
     }
     assert_eq!(visits_left(&word, Some(false)), 1);
 }
@@ -401,8 +416,7 @@ fn each_return_makes_hotter_up_to_a_bound_and_folding_makes_cold() {
         word.stage(Frame(5));
         assert_eq!(word.touch(), Touch::Return { frame: Frame(5), is_folding: false });
         word.finish_return();
-        // One visit more, for its arrival.
-        assert_eq!(visits_left(&word, None), chances + 1);
+        assert_eq!(visits_left(&word, None), chances);
         word.put_back();
     }
     assert!(word.take());
@@ -411,7 +425,7 @@ fn each_return_makes_hotter_up_to_a_bound_and_folding_makes_cold() {
     assert_eq!(word.finish_fold(Frame(6), THEN), Folded::Yes);
     assert_eq!(word.touch(), Touch::Load);
     word.finish_load(LATER);
-    assert_eq!(visits_left(&word, None), 1);
+    assert_eq!(visits_left(&word, None), 0);
 }
 
 #[test]
@@ -424,7 +438,7 @@ fn a_page_that_comes_back_soon_is_hotter_and_one_that_does_not_is_cold() {
         assert_eq!(word.finish_fold(Frame(5), THEN), Folded::Yes);
         assert_eq!(word.touch(), Touch::Load);
         word.finish_load(FoldTime(THEN.0.wrapping_add(after)));
-        assert_eq!(visits_left(&word, None), chances + 1, "{after}");
+        assert_eq!(visits_left(&word, None), chances, "{after}");
         word.put_back();
     }
     assert!(word.take());
@@ -438,7 +452,7 @@ fn who_needs_any_page_does_not_ask_whether_it_is_cold() {
     let word = PageWord::new();
     word.touch();
     word.finish_load(LATER);
-    assert_eq!(word.visit(Some(true), Effort::Any), Visit::Taken);
+    assert_eq!(word.visit(Some(true), Effort::Any, 0), Visit::Taken);
 }
 
 #[test]
@@ -450,7 +464,7 @@ fn pins_are_counted_to_their_bound() {
     }
     assert!(!word.pin());
     assert_eq!((word.pins(), word.state()), (PINS_MAX, State::Resident));
-    assert_eq!(word.visit(None, Effort::Any), Visit::NotFree);
+    assert_eq!(word.visit(None, Effort::Any, 0), Visit::NotFree);
     assert_eq!(word.take_to_drop(), Drop::Pinned);
     // The full count spares the bits beside it.
     assert_eq!((word.load().chances(), word.load().heat(), word.has_copy()), (0, 0, false));

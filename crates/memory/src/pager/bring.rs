@@ -204,7 +204,12 @@ impl Pager {
                 is_same_filled = false;
                 Kind::Bytes
             }
-            Ok(Loaded::Empty | Loaded::SameFilled(0)) => Kind::Zero,
+            Ok(Loaded::SameFilled(0)) => Kind::Zero,
+            Ok(Loaded::Empty) => {
+                // The store has it, or the page would not be folded.
+                self.counters.add(Counter::DecompressFail, 1);
+                return Kind::Failed;
+            }
             Ok(Loaded::SameFilled(word)) => {
                 pagefold_store::fill(to, word);
                 Kind::Bytes
@@ -250,11 +255,10 @@ impl Pager {
                     self.move_in(first, self.staging.frame(tray, frame + at), len)
                 }
             };
-            let (done, taken) = match put {
-                Put::Done => (len, len),
-                // The page was there: madvise and an access brought a zero page.
-                Put::Present(done) => (done, done + 1),
-                Put::Refused(done, _) => (done, done),
+            let done = match put {
+                Put::Done => len,
+                // Something is there that was not brought by us: the mark of a page that was lost. It stays folded.
+                Put::Present(done) | Put::Refused(done, _) => done,
             };
             for (i, (page, touch)) in pages.iter().enumerate().skip(at).take(done) {
                 if kind == Kind::Bytes
@@ -269,11 +273,7 @@ impl Pager {
                 _ => done as u32,
             };
             at += done;
-            if taken > done {
-                self.finish(pages[at].0, pages[at].1);
-                used += 1;
-                at += 1;
-            } else if put != Put::Done {
+            if put != Put::Done {
                 self.word(pages[at].0).abandon_load();
                 self.wake(pages[at].0);
                 at += 1;

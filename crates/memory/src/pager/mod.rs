@@ -61,6 +61,8 @@ pub(crate) struct Pager {
     pub(crate) measures: bool,
     /// Of the hashes.
     pub(crate) seed: u64,
+    /// Pages that repeat one word are kept as that word.
+    pub(crate) knows_same_filled: bool,
     /// Where copies are looked for that can go.
     copies: AtomicU64,
     scratches: Scratches,
@@ -114,6 +116,7 @@ impl Pager {
             service: config.service,
             tells_writes,
             measures: config.measure_pages,
+            knows_same_filled: config.same_filled,
             seed: pagefold_sys::entropy::random_u64()?,
             copies: AtomicU64::new(0),
             scratches: Scratches::new(&store, scratch_count)?,

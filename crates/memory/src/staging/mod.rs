@@ -20,6 +20,7 @@ use pagefold_sys::SysError;
 use pagefold_sys::mem::Reservation;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 
 /// Frames of a tray.
@@ -141,6 +142,13 @@ impl Staging {
     /// The frames of a tray that have memory, a bit each.
     pub(crate) fn backed(&self, tray: &Tray) -> u64 {
         self.held(tray).backed.load(Acquire)
+    }
+
+    /// Frames of a tray have memory, though nothing waits there. Returns how many had none before.
+    pub(crate) fn note_backed(&self, tray: &Tray, frames: Range<usize>) -> u32 {
+        let bits = frames.fold(0, |bits, at| bits | 1 << at);
+        let before = self.held(tray).backed.fetch_or(bits, AcqRel);
+        (bits & !before).count_ones()
     }
 
     /// A frame's memory was moved to the region.

@@ -235,7 +235,7 @@ impl World {
     /// `Sweep::visit` and `Mover::take_out`. Says whether the page is staged.
     pub fn take_out(&self, page: usize, frame: u16) -> bool {
         let page = &self.pages[page];
-        if page.word.visit(None, Effort::Any) != Visit::Taken {
+        if page.word.visit(None, Effort::Any, 0) != Visit::Taken {
             return false;
         }
         let value = match self.method {
@@ -270,7 +270,7 @@ impl World {
     /// What becomes of a page that cannot be moved: `unprotect_and_put_back`, or `put_back_busy` alone.
     pub fn fail_to_take_out(&self, page: usize) {
         let page = &self.pages[page];
-        if page.word.visit(None, Effort::Any) != Visit::Taken {
+        if page.word.visit(None, Effort::Any, 0) != Visit::Taken {
             return;
         }
         if self.method == Method::Protect {
