@@ -17,8 +17,11 @@ use pagefold_page::{PAGE_SIZE, Page, PageIndex};
 use pagefold_store::StoreError;
 use std::time::Instant;
 
-/// Memory of the tables for a page that was folded, bytes: word, hash, slot.
-const TABLE_BYTES: u64 = 4 + 16 + 16;
+/// Memory of the tables for a page that was folded, bytes: word, hash, slot; its entry in the page table, and what its
+/// object adds to the pool's lists and page tables.
+const TABLE_BYTES: u64 = 4 + 16 + 16 + 8 + 4;
+/// Working memory of the region, pages: frames that the pool keeps ready, scratches, trays.
+const WORKING_PAGES: u64 = 1536;
 /// Pages looked at for copies to drop, when the pool is full.
 const COPIES_LOOKED_FOR: u64 = 4096;
 
@@ -146,13 +149,14 @@ impl Pager {
         self.word(page).has_copy() && self.table.hash(page) == hash
     }
 
-    /// Counts the memory of copies, and of the tables, as if it were in use: so many pages.
+    /// Counts the memory of copies, of the tables, and to work with, as if it were in use: so many pages.
     pub(super) fn count_copies(&self) {
         let (copies, folded) = (self.table.copies(), self.table.folded());
         let page_bytes = self.store.held_bytes() / (copies + folded).max(1);
         // Words and hashes, and the store's slots, of the pages that ever were folded; half of the limit at most.
         let tables = ((copies + folded) * TABLE_BYTES / PAGE_SIZE as u64).min(self.left.limit() / 2);
-        self.left.set_copies(copies * page_bytes / PAGE_SIZE as u64 + tables);
+        let working = WORKING_PAGES.min(self.left.limit() / 32);
+        self.left.set_copies(copies * page_bytes / PAGE_SIZE as u64 + tables + working);
     }
 
     /// Whether copies and tables take more than three eighths of the limit.
