@@ -37,8 +37,9 @@ pub enum Eviction {
 pub struct RegionConfig {
     /// The size of the range in bytes; rounded up to whole pages.
     pub len_bytes: u64,
-    /// The most memory that pages of the range may take before they are folded, bytes. At least
-    /// [`RegionConfig::LIMIT_MIN_BYTES`].
+    /// The most memory that the region may take beside that of folded pages, bytes: resident pages, the staging area,
+    /// copies of resident pages that the store keeps, tables. At least [`RegionConfig::LIMIT_MIN_BYTES`]. It is
+    /// exceeded only if no page can be folded: all are pinned, or the pool refuses them.
     pub limit_bytes: u64,
     /// Who serves faults.
     pub service: Service,

@@ -2,9 +2,12 @@
 //!
 //! A few threads do it whenever memory is short: a clock's hand goes round the range and takes pages that are
 //! cold (`sweep`); they are moved out to a tray of the staging area (`out`), where they wait; what is not touched
-//! there in time is folded (`fold`), and the memory of its frame is used again or given back (`release`). So a
-//! page gets its last chance in the staging area: a touch there costs a move, not a decompression, and is what
-//! tells hot pages from cold ones where the kernel does not tell what was read.
+//! there in time is folded (`fold`), and the memory of its frame is used again or given back (`release`).
+//!
+//! The kernel does not tell a program which of its pages were read. So hot pages are told from cold ones by being
+//! missed: a page that is touched in the staging area, or comes back from the store before as many pages were folded
+//! as may be resident, gets chances, and is passed over for as many rounds of the hand. Where the kernel tells which pages
+//! were written ([`Eviction::Move`](crate::Eviction::Move)), that counts too.
 //!
 //! The threads meet at the hand's number, the queue of trays, and the words of pages. None of them touches the
 //! range itself while it holds anything, so that a fault never waits for one that waits for a fault.

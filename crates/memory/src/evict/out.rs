@@ -1,5 +1,8 @@
 //! Taking pages out of the range, so that no write to them is lost.
 //!
+//! A page that still equals its copy in the store, as its hash tells while it cannot be written, is not copied but only
+//! dropped.
+//!
 //! *Move*: the kernel moves the page's memory to a frame; from one moment to the next the page is not in the
 //! range, and its bytes are in the frame. *Protect*: the page is write-protected, copied to a frame, and dropped; a
 //! thread that writes meanwhile faults and waits for the page's word. Either way the pages were taken by the

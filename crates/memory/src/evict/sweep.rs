@@ -1,10 +1,10 @@
 //! The clock's hand: which resident pages are cold.
 //!
 //! The range is looked at stretch by stretch, in order of address, so that pages that were brought in together
-//! go together, many with one system call. A page is passed over while it has chances left; it loses one at each
-//! visit, and gains some by being touched in the staging area (see `page`). Where the kernel tells which pages
-//! were written since the last visit (asynchronous write-protection), that is a chance too, and a page's old copy
-//! in the store is dropped then, because it is of no more use.
+//! go together, many with one system call. A page is passed over while it has chances left, and loses one at each
+//! visit (see `page`). Where writes are told (asynchronous write-protection), a write since the last visit is a chance of
+//! its own. A copy in the store that is of no more use goes then: the page was written, or is so hot that it will
+//! not be folded soon, or copies take too much.
 
 use super::Hand;
 use crate::counters::Counter;
