@@ -15,13 +15,15 @@ use crate::table::PageHash;
 use pagefold_codec::same_filled;
 use pagefold_page::{PAGE_SIZE, Page, PageIndex};
 use pagefold_store::StoreError;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Memory of the tables for a page that was folded, bytes: word, hash, slot; its entry in the page table, and what its
 /// object adds to the pool's lists and page tables.
 const TABLE_BYTES: u64 = 4 + 16 + 16 + 8 + 4;
 /// Working memory of the region, pages: frames that the pool keeps ready, scratches, trays.
 const WORKING_PAGES: u64 = 1536;
+/// How long to wait for memory of the kernel's for a page that has no other place.
+const REFUSED_PAUSE: Duration = Duration::from_millis(1);
 /// Pages looked at for copies to drop, when the pool is full.
 const COPIES_LOOKED_FOR: u64 = 4096;
 
@@ -124,11 +126,15 @@ fn has_room(pager: &Pager) -> bool {
 }
 
 impl Pager {
-    /// Brings back a page that the store refused: it must have a place, within the limit or beyond.
+    /// Brings back a page that the store refused: it must have a place, within the limit or beyond. Tries for as long as the
+    /// kernel has no memory for it; nothing else can become of the page.
     fn bring_back_refused(&self, page: PageIndex, frame: Frame) {
-        if !self.bring_back(page, frame, false) {
+        while !self.bring_back(page, frame, false) {
             self.left.overdraw(1);
-            self.copy_back(page, frame);
+            if self.copy_back_paid(page, frame) {
+                return;
+            }
+            std::thread::sleep(REFUSED_PAUSE);
         }
     }
 

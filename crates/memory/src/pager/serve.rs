@@ -75,13 +75,11 @@ impl Pager {
         Served::Again
     }
 
-    /// Brings a returning page back from its frame. False if that takes memory and there is none.
+    /// Brings a returning page back from its frame. False if that takes memory and there is none: the page is where it
+    /// was.
     pub(crate) fn bring_back(&self, page: PageIndex, frame: Frame, is_read: bool) -> bool {
         // A copy interrupts no other CPU, a move does; but it takes memory.
-        if self.protects() && self.left.take(1) == 1 {
-            if self.copy_back(page, frame) != Put::Done {
-                self.left.give(1);
-            }
+        if self.protects() && self.left.take(1) == 1 && self.copy_back_paid(page, frame) {
             return true;
         }
         if self.moves() && !is_read {
@@ -95,13 +93,17 @@ impl Pager {
                 Put::Refused(..) => {}
             }
         }
-        if self.left.take(1) == 0 && !self.overdraws() {
-            return false;
-        }
-        if self.copy_back(page, frame) != Put::Done {
+        (self.left.take(1) == 1 || self.overdraws()) && self.copy_back_paid(page, frame)
+    }
+
+    /// Copies a returning page back to memory that was taken for it, or gives that up. False if the kernel has none: a
+    /// page must not count as resident that is not there, as it would be taken for one of zeroes.
+    pub(crate) fn copy_back_paid(&self, page: PageIndex, frame: Frame) -> bool {
+        let put = self.copy_back(page, frame);
+        if put != Put::Done {
             self.left.give(1);
         }
-        true
+        !matches!(put, Put::Refused(..))
     }
 
     /// Takes a page beyond the limit, if that cannot be held anyway.
