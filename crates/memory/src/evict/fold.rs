@@ -22,6 +22,9 @@ use std::time::{Duration, Instant};
 const TABLE_BYTES: u64 = 4 + 16 + 16 + 8 + 4;
 /// Working memory of the region, pages: frames that the pool keeps ready, scratches, trays.
 const WORKING_PAGES: u64 = 1536;
+/// How long to wait for parking to make room, and between looking for it.
+const PARKING_PATIENCE: Duration = Duration::from_secs(2);
+const PARKING_PAUSE: Duration = Duration::from_millis(5);
 /// How long to wait for memory of the kernel's for a page that has no other place.
 const REFUSED_PAUSE: Duration = Duration::from_millis(1);
 /// Pages looked at for copies to drop, when the pool is full.
@@ -97,18 +100,31 @@ fn write(pager: &Pager, page: PageIndex, bytes: &Page) -> bool {
         pager.counters.add(Counter::RejectReclaimFail, 1);
         return false;
     }
-    let counter = match pager.store.write(page.0 * PAGE_SIZE as u64, bytes) {
-        Ok(()) => return true,
-        Err(StoreError::NoMemory { .. }) => {
-            if pager.limit.reach() {
-                pager.counters.add(Counter::PoolLimitHit, 1);
+    let began = Instant::now();
+    let counter = loop {
+        match pager.store.write(page.0 * PAGE_SIZE as u64, bytes) {
+            Ok(()) => return true,
+            Err(StoreError::NoMemory { .. }) if parking_may_make_room(pager, began) => {
+                std::thread::sleep(PARKING_PAUSE);
             }
-            Counter::RejectAllocFail
+            Err(StoreError::NoMemory { .. }) => {
+                if pager.limit.reach() {
+                    pager.counters.add(Counter::PoolLimitHit, 1);
+                }
+                break Counter::RejectAllocFail;
+            }
+            Err(_) => break Counter::RejectCompressFail,
         }
-        Err(_) => Counter::RejectCompressFail,
     };
     pager.counters.add(counter, 1);
     false
+}
+
+/// Whether a page that found no memory should be tried again: parking rests for a second when it finds nothing to park,
+/// and lets nobody wait meanwhile; but who folds has time.
+fn parking_may_make_room(pager: &Pager, since: Instant) -> bool {
+    let is_hopeful = pager.store.parking().is_some_and(|parking| parking.condition().is_hopeful());
+    is_hopeful && since.elapsed() < PARKING_PATIENCE && !pager.left.is_closing()
 }
 
 /// Whether the pool accepts pages. At its limit, copies of resident pages go first; with a backing, the store

@@ -29,7 +29,7 @@ pub enum Condition {
 
 impl Condition {
     /// Whether memory can be expected to become free in this condition.
-    pub(crate) fn is_hopeful(&self) -> bool {
+    pub fn is_hopeful(&self) -> bool {
         matches!(self, Condition::Idle | Condition::Parking | Condition::Busy)
     }
 }
