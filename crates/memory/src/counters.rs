@@ -77,6 +77,8 @@ pub struct FaultStats {
     pub there: u64,
     /// Faults that could not be served: the page's contents are lost or cannot be read back.
     pub failed: u64,
+    /// Loads of parked pages that failed because the medium did; neighbours' too.
+    pub unreadable: u64,
     /// Faults that found no memory left and waited for some.
     pub memory_waits: u64,
     /// Time that threads spent in serving faults.

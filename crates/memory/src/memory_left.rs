@@ -8,7 +8,6 @@
 //! because the thread that touched a page comes here from inside a signal handler.
 
 use crate::sync::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering::*, WAKE_ALL, fence, wait, wake};
-// A hint, which orders nothing and is not modelled.
 
 /// The count of pages of memory left, with its waiters.
 pub struct MemoryLeft {

@@ -242,6 +242,7 @@ fn stats(pager: &Pager) -> RegionStats {
             waited: count(Counter::FaultsWaited),
             there: count(Counter::FaultsThere),
             failed: count(Counter::FaultsFailed),
+            unreadable: count(Counter::ReadBackFail),
             memory_waits: count(Counter::MemoryWaits),
             time: time(Counter::FaultNs),
             wait_time: time(Counter::WaitNs),

@@ -167,6 +167,7 @@ fn a_page_that_cannot_be_read_back_is_told_and_kept() {
         let pinned = region.pin(page as usize * 4096, 4096).err();
         assert_eq!(pinned, Some(RangeError::Lost { page }));
         assert!(region.stats().faults.failed > failed);
+        assert!(region.stats().faults.unreadable > 0);
         control.clear();
         check(&region, 0..PAGES);
     });

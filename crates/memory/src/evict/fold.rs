@@ -155,8 +155,7 @@ impl Pager {
     }
 
     /// What tells whether a page is what was folded: XXH3, with a seed of the region's own, so that pages which
-    /// are taken for each other cannot be prepared.
-    /// A page that repeats one word needs no more than that.
+    /// are taken for each other cannot be prepared. For a page that repeats one word, that word.
     pub(super) fn hash(&self, page: &Page) -> PageHash {
         if self.knows_same_filled
             && let Some(word) = same_filled(page)

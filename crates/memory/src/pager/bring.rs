@@ -10,9 +10,9 @@ use super::scratch::{Scratch, ScratchGuard};
 use super::serve::Served;
 use crate::ahead::{WINDOW_MAX, Window};
 use crate::counters::Counter;
-use crate::page::{Frame, Touch};
+use crate::page::Touch;
 use crate::staging::{Tray, longest_run};
-use pagefold_page::{PAGE_SIZE, Page, PageIndex};
+use pagefold_page::{Page, PageIndex};
 use pagefold_store::{LoadError, Loaded};
 use pagefold_sys::cpu;
 use std::sync::atomic::Ordering::Relaxed;
@@ -325,6 +325,3 @@ impl Memory {
         }
     }
 }
-
-/// Where frames are is told apart from which they are.
-const _: () = assert!(size_of::<Frame>() == 2 && PAGE_SIZE == 4096);
