@@ -19,8 +19,8 @@ mod sweep;
 
 use crate::page::Effort;
 use crate::pager::Pager;
-use crate::staging::TRAY_FRAMES;
-use out::Mover;
+use crate::staging::{TRAY_FRAMES, Tray};
+use out::{BATCH_PAGES, How, Mover};
 use pagefold_page::PageIndex;
 use pagefold_sys::SysError;
 use std::sync::Arc;
@@ -146,23 +146,27 @@ impl Evictor {
     /// Moves some pages out and folds some.
     fn step(&mut self) -> Step {
         let is_filled = self.pager.staging.has_trays() && self.fill() > 0;
-        let is_behind = self.pager.staging.queued() > self.pager.trays_waiting();
-        if (is_behind || !is_filled)
-            && let Some(tray) = self.pager.staging.dequeue()
-        {
+        let mut step = if is_filled { Step::Staged } else { Step::Nothing };
+        for _ in 0..BATCH_PAGES / self.pager.tray_pages().max(TRAY_FRAMES) {
+            let is_behind = self.pager.staging.queued() > self.pager.trays_waiting();
+            if !is_behind && !matches!(step, Step::Nothing) {
+                break;
+            }
+            let Some(tray) = self.pager.staging.dequeue() else { break };
             let hand = self.hand.clone();
             let _busy = hand.busy();
-            return if self.fold_tray(tray) { Step::Folded } else { Step::Refused };
+            step = if self.fold_tray(tray) { Step::Folded } else { Step::Refused };
         }
-        if is_filled { Step::Staged } else { Step::Nothing }
+        step
     }
 
-    /// Fills a tray with cold pages and puts it in the queue. Returns how many.
+    /// Fills trays with cold pages and puts them in the queue. Returns how many pages.
     fn fill(&mut self) -> usize {
         let pager = &*self.pager;
-        let mut pages = [PageIndex(0); TRAY_FRAMES];
+        let mut pages = [PageIndex(0); BATCH_PAGES];
         let wanted = pager.tray_pages();
-        let mut found = self.sweep.take(pager, &mut pages[..wanted], Effort::Cold);
+        let effort = Effort::Cold;
+        let mut found = self.sweep.take(pager, &mut pages[..wanted], effort);
         if found == 0 {
             found = self.sweep.take(pager, &mut pages[..wanted], Effort::Any);
         }
@@ -171,19 +175,11 @@ impl Evictor {
         }
         let _busy = self.hand.busy();
         let how = Mover::choose(pager, &pages[..found]);
-        let Some(tray) = pager.take_tray(how) else {
-            for page in &pages[..found] {
-                pager.word(*page).put_back();
-                pager.wake(*page);
-            }
-            return 0;
-        };
-        let moved = self.mover.take_out(pager, how, &tray, &pages[..found]);
-        match pager.staging.filled(&tray) {
-            0 => pager.give_tray(tray),
-            _ => pager.staging.enqueue(tray),
+        // The more pages are copied at once, the fewer interruptions.
+        if how == How::Copy && found == TRAY_FRAMES && !pager.left.is_waited_for() {
+            found += self.sweep.take_more(pager, &mut pages[found..], effort);
         }
-        moved
+        self.mover.take_out(pager, how, &pages[..found])
     }
 }
 
@@ -191,6 +187,14 @@ impl Pager {
     /// Pages that a tray is filled with: fewer where the limit is small.
     fn tray_pages(&self) -> usize {
         (self.left.limit() / 32).clamp(1, TRAY_FRAMES as u64) as usize
+    }
+
+    /// A tray that was to be filled goes to the queue, if there is a page in it.
+    fn pass_on(&self, tray: Tray) {
+        match self.staging.filled(&tray) {
+            0 => self.give_tray(tray),
+            _ => self.staging.enqueue(tray),
+        }
     }
 
     /// Trays that wait to be touched again: an eighth of the limit.

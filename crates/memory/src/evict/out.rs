@@ -11,7 +11,7 @@
 use crate::counters::Counter;
 use crate::page::Frame;
 use crate::pager::Pager;
-use crate::staging::{TRAY_FRAMES, Tray};
+use crate::staging::Tray;
 use pagefold_page::{PAGE_SIZE, Page, PageIndex};
 use pagefold_sys::mem::Parts;
 
@@ -21,11 +21,14 @@ const ATTEMPTS: u32 = 64;
 /// How pages are taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum How {
-    /// To a tray without memory.
+    /// To trays without memory.
     Move,
-    /// To any tray.
+    /// To any trays.
     Copy,
 }
+
+/// Most pages taken at once.
+pub(super) const BATCH_PAGES: usize = 256;
 
 /// Runs of pages shorter than this, on average, are scattered: a move is then dearer than copies.
 const RUN_MOVED_MIN: usize = 8;
@@ -39,9 +42,18 @@ fn is_scattered(pages: &[PageIndex]) -> bool {
 /// One thread's working memory.
 pub(super) struct Mover {
     parts: Parts,
-    is_clean: [bool; TRAY_FRAMES],
+    is_clean: [bool; BATCH_PAGES],
+    copies: Copies,
+}
+
+/// Pages copied to the first frames of some trays, one tray after the other.
+struct Copies {
+    trays: Vec<Tray>,
+    tray_pages: usize,
     /// Frames that were copied to.
-    copied: usize,
+    len: usize,
+    /// Whether each had memory before.
+    was_backed: [bool; BATCH_PAGES],
 }
 
 /// The length of the run of pages behind each other that begins at a place of the list.
@@ -50,9 +62,49 @@ fn run_at(pages: &[PageIndex], at: usize) -> usize {
     (at + 1..pages.len()).take_while(|i| pages[*i].0 == first + (i - at) as u64).count() + 1
 }
 
+impl Copies {
+    /// The tray of a frame, and its place there.
+    fn at(&self, frame: usize) -> (&Tray, usize) {
+        (&self.trays[frame / self.tray_pages], frame % self.tray_pages)
+    }
+
+    /// Copies a page to the next frame. False if there is no frame, or no memory.
+    fn push(&mut self, pager: &Pager, page: &Page) -> bool {
+        if self.len == self.trays.len() * self.tray_pages {
+            let Some(tray) = pager.take_tray(How::Copy) else { return false };
+            self.trays.push(tray);
+        }
+        let (tray, at) = self.at(self.len);
+        let is_backed = pager.staging.backed(tray) >> at & 1 == 1;
+        if !copy_to_frame(pager, page, pager.staging.frame(tray, at), is_backed) {
+            return false;
+        }
+        self.was_backed[self.len] = is_backed;
+        self.len += 1;
+        true
+    }
+
+    /// Hands the trays on, pages waiting in the first `staged` frames.
+    fn hand_on(&mut self, pager: &Pager, staged: usize) {
+        // Frames whose pages were not dropped after all have memory now.
+        for frame in staged..self.len {
+            let (tray, at) = self.at(frame);
+            pager.left.overdraw(pager.staging.note_backed(tray, at..at + 1));
+        }
+        self.len = 0;
+        self.trays.drain(..).for_each(|tray| pager.pass_on(tray));
+    }
+}
+
 impl Mover {
     pub(super) fn new() -> Self {
-        Mover { parts: Parts::new(TRAY_FRAMES), is_clean: [false; TRAY_FRAMES], copied: 0 }
+        let copies = Copies {
+            trays: Vec::with_capacity(BATCH_PAGES),
+            tray_pages: 1,
+            len: 0,
+            was_backed: [false; BATCH_PAGES],
+        };
+        Mover { parts: Parts::new(BATCH_PAGES), is_clean: [false; BATCH_PAGES], copies }
     }
 
     /// How to take these pages, which are sorted.
@@ -65,72 +117,72 @@ impl Mover {
         }
     }
 
-    /// Takes pages out to a tray's frames, from the first on. Returns how many; the others are put back.
-    pub(super) fn take_out(&mut self, pager: &Pager, how: How, tray: &Tray, pages: &[PageIndex]) -> usize {
-        let moved = match how {
-            How::Move => move_out(pager, tray, pages),
-            How::Copy => self.copy_out(pager, tray, pages),
+    /// Takes pages out, a tray's worth or, if they are copied, up to [`BATCH_PAGES`]. Returns how many; the others are
+    /// put back.
+    pub(super) fn take_out(&mut self, pager: &Pager, how: How, pages: &[PageIndex]) -> usize {
+        let taken = match how {
+            How::Move => move_out(pager, pages),
+            How::Copy => self.copy_out(pager, pages),
         };
-        pager.counters.add(Counter::StagedPages, moved as u64);
-        moved
+        pager.counters.add(Counter::StagedPages, taken as u64);
+        taken
     }
 
     /// The pages lie in one stretch, which nobody else sweeps.
-    fn copy_out(&mut self, pager: &Pager, tray: &Tray, pages: &[PageIndex]) -> usize {
+    fn copy_out(&mut self, pager: &Pager, pages: &[PageIndex]) -> usize {
         let (Some(first), Some(last)) = (pages.first(), pages.last()) else { return 0 };
         let span = (last.0 - first.0 + 1) as usize;
         let protecting = pager.begin_protecting();
-        let ready = if protect(pager, pages, span) { self.copy_or_compare(pager, tray, pages) } else { 0 };
+        let ready = if protect(pager, pages, span) { self.copy_or_compare(pager, pages) } else { 0 };
         self.parts.clear();
         for page in &pages[..ready] {
             self.parts.push(&pager.range, page.0 as usize * PAGE_SIZE, PAGE_SIZE);
         }
-        let backed_before = pager.staging.backed(tray);
         // SAFETY: the pages were copied, or the store has them, and nobody can have written since: they are protected,
         // and taken by this thread, so that a write to them faults and waits.
         let dropped = unsafe { pager.range.discard_parts(&self.parts) } / PAGE_SIZE;
+        let mut staged = 0;
         for (page, is_clean) in pages[..dropped].iter().zip(self.is_clean) {
-            match is_clean {
-                true => fold_clean(pager, *page),
-                false => stage_next(pager, tray, *page),
+            if is_clean {
+                fold_clean(pager, *page);
+            } else {
+                stage_next(pager, self.copies.at(staged).0, *page);
+                staged += 1;
             }
         }
-        // Frames whose pages were not dropped after all have memory now.
-        let staged = pager.staging.filled(tray);
-        pager.left.overdraw(pager.staging.note_backed(tray, staged..self.copied));
+        // Where a frame had memory already, or none was needed, the page's own is free now.
+        let used_again = self.copies.was_backed[..staged].iter().filter(|was_backed| **was_backed).count();
+        self.copies.hand_on(pager, staged);
         pager.unprotect(*first, span);
         drop(protecting);
-        for page in &pages[dropped..] {
-            pager.counters.add(Counter::Unmovable, 1);
-            pager.word(*page).put_back_busy();
-            pager.wake(*page);
-        }
-        // Where a frame had memory already, or none was needed, the page's own is free now.
-        let used_again = (0..staged).filter(|i| backed_before >> i & 1 == 1).count();
+        put_back(pager, &pages[dropped..]);
         pager.left.give((dropped - staged + used_again) as u32);
         dropped
     }
 
-    /// Sees which pages, taken and write-protected, still equal their copy in the store; and copies the others to the
-    /// first frames of a tray. Returns how many were done, from the first on.
-    fn copy_or_compare(&mut self, pager: &Pager, tray: &Tray, pages: &[PageIndex]) -> usize {
-        let backed = pager.staging.backed(tray);
-        self.copied = 0;
+    /// Sees which pages, taken and write-protected, still equal their copy in the store; and copies the others to
+    /// frames. Returns how many were done, from the first on.
+    fn copy_or_compare(&mut self, pager: &Pager, pages: &[PageIndex]) -> usize {
+        self.copies.tray_pages = pager.tray_pages();
         for (i, page) in pages.iter().enumerate() {
             let from = pager.range.base().as_ptr().wrapping_add(page.0 as usize * PAGE_SIZE);
             // SAFETY: a whole page of mapped memory, which cannot be written while it is protected.
             let bytes = unsafe { &*from.cast::<Page>() };
             self.is_clean[i] = pager.word(*page).has_copy() && pager.equals_copy(*page, pager.hash(bytes));
-            if self.is_clean[i] {
-                continue;
-            }
-            let frame = pager.staging.frame(tray, self.copied);
-            if !copy_to_frame(pager, bytes, frame, backed >> self.copied & 1 == 1) {
+            if !self.is_clean[i] && !self.copies.push(pager, bytes) {
                 return i;
             }
-            self.copied += 1;
         }
         pages.len()
+    }
+}
+
+/// Puts pages back that could not be taken out.
+fn put_back(pager: &Pager, pages: &[PageIndex]) {
+    for page in pages {
+        pager.counters.add(Counter::Unmovable, 1);
+        pager.word(*page).put_back_busy();
+        pager.wake(*page);
     }
 }
 
@@ -184,7 +236,20 @@ fn stage_next(pager: &Pager, tray: &Tray, page: PageIndex) {
     pager.word(page).stage(frame);
 }
 
-fn move_out(pager: &Pager, tray: &Tray, pages: &[PageIndex]) -> usize {
+fn move_out(pager: &Pager, pages: &[PageIndex]) -> usize {
+    let Some(tray) = pager.take_tray(How::Move) else {
+        for page in pages {
+            pager.word(*page).put_back();
+            pager.wake(*page);
+        }
+        return 0;
+    };
+    let moved = move_to_tray(pager, &tray, pages);
+    pager.pass_on(tray);
+    moved
+}
+
+fn move_to_tray(pager: &Pager, tray: &Tray, pages: &[PageIndex]) -> usize {
     let (mut at, mut filled, mut attempts) = (0, 0, 0);
     while at < pages.len() {
         let len = run_at(pages, at) * PAGE_SIZE;
@@ -204,11 +269,7 @@ fn move_out(pager: &Pager, tray: &Tray, pages: &[PageIndex]) -> usize {
         }
         match done.errno {
             libc::ENOENT => lose(pager, pages[at]),
-            _ => {
-                pager.counters.add(Counter::Unmovable, 1);
-                pager.word(pages[at]).put_back_busy();
-                pager.wake(pages[at]);
-            }
+            _ => put_back(pager, &pages[at..=at]),
         }
         attempts = 0;
         at += 1;

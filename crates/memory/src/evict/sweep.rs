@@ -59,6 +59,15 @@ impl Sweep {
                 looked_at += self.next_stretch(pager);
                 continue;
             }
+            found += self.take_more(pager, &mut pages[found..], effort);
+        }
+        found
+    }
+
+    /// Takes pages of the rest of the stretch only.
+    pub(super) fn take_more(&mut self, pager: &Pager, pages: &mut [PageIndex], effort: Effort) -> usize {
+        let mut found = 0;
+        while found < pages.len() && self.next < self.end {
             let page = PageIndex(self.next);
             self.next += 1;
             if self.visit(pager, page, effort) {
@@ -66,7 +75,6 @@ impl Sweep {
                 found += 1;
             }
         }
-        pages[..found].sort_unstable();
         found
     }
 
