@@ -5,12 +5,17 @@
 //! known to have been used, and makes the next one larger. A fault inside a window, or a stream that does not go
 //! on, makes it smaller. A page that belongs to no stream comes alone and begins one.
 //!
+//! A window that its stream has gone on from is *behind* it. Its pages came from the store to be read once, in order, and
+//! if memory is short they are the first to go ([`Ahead::next_behind`]): else a program that reads through more than is
+//! resident would evict everything for pages of no more use, and find nothing when it begins again.
+//!
 //! There is no finer knowledge of use: the kernel does not tell a program which of its pages were read. All state
 //! is a few words that are changed without locks; when two threads meet at one, one of the changes is lost, which
 //! costs a guess.
 
 use crossbeam_utils::CachePadded;
 use pagefold_page::PageIndex;
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 /// Streams remembered.
@@ -24,10 +29,14 @@ const STRIDE_MAX: i64 = 64;
 /// Streams looked at for one to replace.
 const VICTIMS: usize = 4;
 
+/// Windows remembered that streams have gone on from.
+const BEHIND: u64 = 1024;
+
 /// The streams of a region.
 pub(crate) struct Ahead {
     streams: CachePadded<[AtomicU64; STREAMS]>,
     next_victim: AtomicUsize,
+    behind: Behind,
     brought: CachePadded<AtomicU64>,
     used: AtomicU64,
 }
@@ -105,6 +114,7 @@ impl Ahead {
         Ahead {
             streams: CachePadded::new([const { AtomicU64::new(0) }; STREAMS]),
             next_victim: AtomicUsize::new(0),
+            behind: Behind::new(),
             brought: CachePadded::new(AtomicU64::new(0)),
             used: AtomicU64::new(0),
         }
@@ -143,6 +153,11 @@ impl Ahead {
             return Window::ALONE;
         }
         self.used.fetch_add(stream.brought, Relaxed);
+        if stream.level > 0 && stream.stride.abs() == 1 {
+            let last = stream.next as i64 - stream.stride;
+            let first = u64::try_from(stream.began().min(last)).unwrap_or(0);
+            self.behind.push(first..first + WINDOWS[stream.level]);
+        }
         Window { pages: WINDOWS[next.level], stride: next.stride }
     }
 
@@ -196,6 +211,16 @@ impl Ahead {
         }
     }
 
+    /// The window that has been behind its stream for longest, as a range of pages; each is told once.
+    pub(crate) fn next_behind(&self) -> Option<Range<u64>> {
+        self.behind.pop()
+    }
+
+    /// How many windows were ever behind their stream.
+    pub(crate) fn gone_on(&self) -> u64 {
+        self.behind.pushed.load(Relaxed)
+    }
+
     /// Neighbours were brought in.
     pub(crate) fn count_brought(&self, pages: u64) {
         self.brought.fetch_add(pages, Relaxed);
@@ -208,9 +233,89 @@ impl Ahead {
     }
 }
 
+/// A queue that forgets its oldest when it is full. Threads that meet may lose an entry, which costs a guess.
+struct Behind {
+    /// Bits: first page 0-47, pages 48-55; 0 if there is none.
+    ranges: Box<[AtomicU64]>,
+    pushed: CachePadded<AtomicU64>,
+    popped: CachePadded<AtomicU64>,
+}
+
+impl Behind {
+    fn new() -> Self {
+        Behind {
+            ranges: (0..BEHIND).map(|_| AtomicU64::new(0)).collect(),
+            pushed: CachePadded::new(AtomicU64::new(0)),
+            popped: CachePadded::new(AtomicU64::new(0)),
+        }
+    }
+
+    fn slot(&self, at: u64) -> &AtomicU64 {
+        &self.ranges[(at % BEHIND) as usize]
+    }
+
+    fn push(&self, pages: Range<u64>) {
+        let bits = (pages.end - pages.start) << 48 | pages.start;
+        self.slot(self.pushed.fetch_add(1, Relaxed)).store(bits, Relaxed);
+    }
+
+    fn pop(&self) -> Option<Range<u64>> {
+        loop {
+            let (pushed, popped) = (self.pushed.load(Relaxed), self.popped.load(Relaxed));
+            if popped >= pushed {
+                return None;
+            }
+            // What was pushed over is forgotten.
+            let at = popped.max(pushed.saturating_sub(BEHIND));
+            if self.popped.compare_exchange(popped, at + 1, Relaxed, Relaxed).is_err() {
+                continue;
+            }
+            let bits = self.slot(at).swap(0, Relaxed);
+            // Else who pushes has not got there yet, or another has been faster.
+            if bits != 0 {
+                let first = bits & ((1 << 48) - 1);
+                return Some(first..first + (bits >> 48));
+            }
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn windows_are_behind_once_their_stream_has_gone_on() {
+        for step in [1_i64, -1] {
+            let ahead = Ahead::new();
+            run(&ahead, (0..1_000).map(|i| ((1 << 20) + i * step) as u64));
+            let behind: Vec<_> = std::iter::from_fn(|| ahead.next_behind()).collect();
+            let pages: std::collections::BTreeSet<u64> = behind.iter().cloned().flatten().collect();
+            assert_eq!(pages.len(), behind.iter().map(|range| range.clone().count()).sum::<usize>());
+            let (far, near) = ((1 << 20) + 900 * step, (1 << 20) + 10 * step);
+            assert!(pages.contains(&(near as u64)) && pages.contains(&(far as u64)), "{step}: {behind:?}");
+            // The last window is not.
+            assert!(!pages.contains(&(((1 << 20) + 999 * step) as u64)));
+            assert!(pages.iter().all(|page| page.abs_diff(1 << 20) < 1_000));
+        }
+    }
+
+    #[test]
+    fn random_pages_are_not_behind() {
+        let ahead = Ahead::new();
+        run(&ahead, (0..1000_u64).map(|i| i.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 30));
+        assert_eq!(ahead.next_behind(), None);
+    }
+
+    #[test]
+    fn the_oldest_windows_are_forgotten_first() {
+        let behind = Behind::new();
+        (0..BEHIND + 10).for_each(|i| behind.push(i * 32..i * 32 + 32));
+        assert_eq!(behind.pop(), Some(320..352));
+        assert_eq!(std::iter::from_fn(|| behind.pop()).count() as u64, BEHIND - 1);
+        behind.push(5..9);
+        assert_eq!((behind.pop(), behind.pop()), (Some(5..9), None));
+    }
 
     /// Touches pages in order, as a program does that faults only on what was not brought in.
     fn run(ahead: &Ahead, pages: impl Iterator<Item = u64>) -> (usize, usize) {

@@ -140,6 +140,11 @@ impl MemoryLeft {
         self.free(ready) < self.high.load(Relaxed) || self.is_waited_for()
     }
 
+    /// Whether there is so little that it does not matter which pages are moved out.
+    pub fn is_pressed(&self, ready: u32) -> bool {
+        self.free(ready) < self.low.load(Relaxed) / 2 || self.is_waited_for()
+    }
+
     /// Memory that faults can have, the frames that are ready included.
     fn free(&self, ready: u32) -> i64 {
         self.left.load(Relaxed) + i64::from(ready) - self.copies.load(Relaxed)

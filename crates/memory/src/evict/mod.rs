@@ -165,6 +165,17 @@ impl Evictor {
         let pager = &*self.pager;
         let mut pages = [PageIndex(0); BATCH_PAGES];
         let wanted = pager.tray_pages();
+        // Copying takes a stretch that nobody else sweeps.
+        if pager.moves() {
+            let behind = self.sweep.take_behind(pager, &mut pages[..wanted]);
+            if behind > 0 {
+                let _busy = self.hand.busy();
+                return self.mover.take_out(pager, How::Move, &pages[..behind]);
+            }
+            if self.sweep.has_streams(pager) && !pager.left.is_pressed(pager.ready_frames()) {
+                return 0;
+            }
+        }
         let effort = Effort::Cold;
         let mut found = self.sweep.take(pager, &mut pages[..wanted], effort);
         if found == 0 {

@@ -14,6 +14,7 @@ use crate::table::STRETCH_PAGES;
 use pagefold_page::{PAGE_SIZE, PageIndex};
 use pagefold_sys::SysError;
 use pagefold_sys::pagemap::{Pagemap, Run};
+use std::ops::Range;
 use std::sync::Arc;
 
 /// A bit for each page of a stretch.
@@ -36,13 +37,28 @@ pub(super) struct Sweep {
     end: u64,
     written: [u64; BITMAP_WORDS],
     runs: Box<[Run]>,
+    /// Pages that a stream has left behind, the next to take.
+    behind: Range<u64>,
+    /// Windows that streams had gone on from when that was asked last.
+    gone_on: u64,
 }
 
 impl Sweep {
     pub(super) fn new(hand: Arc<Hand>, tells_writes: bool) -> Result<Self, SysError> {
         let pagemap = if tells_writes { Some(Pagemap::open()?) } else { None };
         let runs = vec![Run::default(); RUNS].into();
-        Ok(Sweep { hand, pagemap, held: None, round: 0, next: 0, end: 0, written: [0; BITMAP_WORDS], runs })
+        Ok(Sweep {
+            hand,
+            pagemap,
+            held: None,
+            round: 0,
+            next: 0,
+            end: 0,
+            written: [0; BITMAP_WORDS],
+            runs,
+            behind: 0..0,
+            gone_on: 0,
+        })
     }
 
     /// Takes pages, up to as many as `pages` has room for. Returns how many, sorted.
@@ -62,6 +78,30 @@ impl Sweep {
             found += self.take_more(pager, &mut pages[found..], effort);
         }
         found
+    }
+
+    /// Takes pages that streams have left behind. Returns how many, sorted.
+    pub(super) fn take_behind(&mut self, pager: &Pager, pages: &mut [PageIndex]) -> usize {
+        let mut found = 0;
+        while found < pages.len() {
+            let Some(page) = self.behind.next() else {
+                let Some(behind) = pager.ahead.next_behind() else { break };
+                self.behind = behind.start..behind.end.min(pager.table.page_count().0);
+                continue;
+            };
+            if pager.word(PageIndex(page)).take_behind() {
+                pages[found] = PageIndex(page);
+                found += 1;
+            }
+        }
+        pages[..found].sort_unstable();
+        found
+    }
+
+    /// Whether streams have gone on since this was asked last: there will be pages behind them soon.
+    pub(super) fn has_streams(&mut self, pager: &Pager) -> bool {
+        let gone_on = pager.ahead.gone_on();
+        std::mem::replace(&mut self.gone_on, gone_on) != gone_on
     }
 
     /// Takes pages of the rest of the stretch only.

@@ -261,6 +261,13 @@ impl PageWord {
         self.change(|word| word.is_free_to_take().then(|| word.with_state(State::Taken))).is_ok()
     }
 
+    /// [`PageWord::take`], but only a page that came from the store and was not wanted again soon after it was folded.
+    pub fn take_behind(&self) -> bool {
+        let is_of_no_more_use =
+            |word: Word| word.is_free_to_take() && word.has(Word::COPY) && word.heat() == 0;
+        self.change(|word| is_of_no_more_use(word).then(|| word.with_state(State::Taken))).is_ok()
+    }
+
     /// Transition: taken back to resident, untouched meanwhile.
     pub fn put_back(&self) {
         self.must(|word| word.with_state(State::Resident));
