@@ -33,6 +33,9 @@ const STUCK_PAUSE: Duration = Duration::from_millis(5);
 /// How long to wait for what other threads have in hand.
 const SHORT_PAUSE: Duration = Duration::from_micros(50);
 
+/// Least trays that wait to be touched again.
+const TRAYS_WAITING_MIN: usize = 4;
+
 /// The clock's hand, shared by the threads.
 pub(crate) struct Hand {
     /// Stretches looked at so far.
@@ -208,9 +211,10 @@ impl Pager {
         }
     }
 
-    /// Trays that wait to be touched again: an eighth of the limit.
+    /// Trays that wait to be touched again: few, because what a page may wait there others cannot be resident, and a touch
+    /// there is a fault all the same. So one is seldom worth it.
     fn trays_waiting(&self) -> usize {
-        let pages = self.left.limit() / 8;
-        (pages as usize / self.tray_pages()).min(self.staging.tray_count() / 2)
+        let pages = (self.left.limit() / 64) as usize;
+        (pages / self.tray_pages()).max(TRAYS_WAITING_MIN).min(self.staging.tray_count() / 2)
     }
 }
