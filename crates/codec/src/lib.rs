@@ -6,7 +6,8 @@
 //! owned by one executor at a time; a call has a source and a destination. The
 //! algorithms stand in one static table ([`table`]) and are looked up by name
 //! once. [`Streams`] keeps one stream per CPU. Same-filled detection
-//! ([`same_filled`]) lives here too, because it is what runs before any codec.
+//! ([`same_filled`]) lives here too, because it is what runs before any codec, and what
+//! undoes it ([`fill`]).
 //!
 //! A new codec is one module with an `Algorithm` and a `Stream`, and one line in
 //! the table.
@@ -22,6 +23,7 @@ pub mod cluster;
 mod codec;
 mod deflate;
 mod error;
+mod fill;
 mod liblz4;
 mod lz4;
 mod lz4hc;
@@ -33,6 +35,7 @@ mod zstd;
 
 pub use codec::{COMPRESS_BUF_LEN, Codec, CodecSpec, Stream};
 pub use error::CodecError;
+pub use fill::fill;
 pub use same_filled::same_filled;
 pub use streams::{Executor, StreamGuard, StreamWaits, Streams};
 pub use table::{Backend, Levels, backend, names, table};

@@ -129,7 +129,8 @@ pub struct PoolStats {
     pub decompress_fail: u64,
 }
 
-/// Time spent on pages, by what they are: what zswap's patch measured as store and load.
+/// Time spent on pages, by how the store keeps them: what zswap's patch measured as store and load. What reading the
+/// clock takes is taken off. Same-filled pages are those that are kept as a word: none, with the check for them off.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PageTimes {
     /// Same-filled pages stored.

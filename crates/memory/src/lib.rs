@@ -16,6 +16,7 @@
 //! | `fault` | who serves faults |
 //! | `evict` | what is cold, and how it goes out |
 //! | `limit` | how full the pool may be |
+//! | `meter` | how long storing and loading one page takes |
 //! | `region` | the set-up, and what the owner of a region can do |
 //!
 //! It is cut so that what runs in the thread that touched a page (`pager`, and what it stands on) is apart from what runs
@@ -62,6 +63,8 @@ mod fault;
 mod limit;
 #[cfg(not(loom))]
 mod memory_left;
+#[cfg(not(loom))]
+mod meter;
 #[cfg(not(loom))]
 mod pager;
 #[cfg(not(loom))]

@@ -70,23 +70,24 @@ fn fold_frame(pager: &Pager, page: PageIndex, frame: Frame) -> bool {
 
 /// Has the store keep the page that is in a frame. False if it refuses.
 fn store_page(pager: &Pager, page: PageIndex, frame: Frame) -> bool {
-    let began = pager.measures.then(Instant::now);
+    let began = pager.meter.start();
     // SAFETY: the frame has memory and keeps it, and nobody writes to it: the page is being folded by this thread,
     // so that who touches it copies from the frame.
     let bytes = unsafe { &*pager.staging.address(frame).cast::<Page>() };
-    let hash = pager.hash(bytes);
+    let fill_word = pager.fill_word(bytes);
+    let hash = pager.hash_of(bytes, fill_word);
     if pager.equals_copy(page, hash) {
         pager.counters.add(Counter::CleanPages, 1);
         return true;
     }
-    if !write(pager, page, bytes) {
+    if !write(pager, page, bytes, fill_word) {
         return false;
     }
     pager.table.set_hash(page, hash);
     pager.counters.add(Counter::FoldedPages, 1);
     if let Some(began) = began {
-        let ns = began.elapsed().as_nanos() as u64;
-        let is_same_filled = same_filled(bytes).is_some();
+        let ns = pager.meter.ns_since(began);
+        let is_same_filled = fill_word.is_some();
         let counter = if is_same_filled { Counter::SameFilledStoreNs } else { Counter::StoreNs };
         pager.counters.add(counter, ns);
         pager.counters.add(Counter::SameFilledStored, is_same_filled.into());
@@ -94,17 +95,24 @@ fn store_page(pager: &Pager, page: PageIndex, frame: Frame) -> bool {
     true
 }
 
-/// Writes to the store, within the pool's limit.
-fn write(pager: &Pager, page: PageIndex, bytes: &Page) -> bool {
+/// Writes to the store, within the pool's limit: bytes, which repeat the word if there is one.
+fn write(pager: &Pager, page: PageIndex, bytes: &Page, fill_word: Option<u64>) -> bool {
     if !has_room(pager) {
         pager.counters.add(Counter::RejectReclaimFail, 1);
         return false;
     }
-    let began = Instant::now();
+    // Since the first refusal: that nearly all pages are spared the clock.
+    let mut refused = None;
     let counter = loop {
-        match pager.store.write(page.0 * PAGE_SIZE as u64, bytes) {
+        let written = match fill_word {
+            Some(word) => pager.store.write_same_filled(page, word),
+            None => pager.store.write(page.0 * PAGE_SIZE as u64, bytes),
+        };
+        match written {
             Ok(()) => return true,
-            Err(StoreError::NoMemory { .. }) if parking_may_make_room(pager, began) => {
+            Err(StoreError::NoMemory { .. })
+                if parking_may_make_room(pager, *refused.get_or_insert_with(Instant::now)) =>
+            {
                 std::thread::sleep(PARKING_PAUSE);
             }
             Err(StoreError::NoMemory { .. }) => {
@@ -157,12 +165,20 @@ impl Pager {
     /// What tells whether a page is what was folded: XXH3, with a seed of the region's own, so that pages which
     /// are taken for each other cannot be prepared. For a page that repeats one word, that word.
     pub(super) fn hash(&self, page: &Page) -> PageHash {
-        if self.knows_same_filled
-            && let Some(word) = same_filled(page)
-        {
-            return PageHash(u128::from(word) << 64 | u128::from(self.seed));
-        }
-        PageHash(twox_hash::XxHash3_128::oneshot_with_seed(self.seed, page))
+        self.hash_of(page, self.fill_word(page))
+    }
+
+    /// [`Pager::hash`] of a page whose word is known.
+    fn hash_of(&self, page: &Page, fill_word: Option<u64>) -> PageHash {
+        PageHash(match fill_word {
+            Some(word) => u128::from(word) << 64 | u128::from(self.seed),
+            None => twox_hash::XxHash3_128::oneshot_with_seed(self.seed, page),
+        })
+    }
+
+    /// The word that a page repeats, if it does and that is of interest.
+    fn fill_word(&self, page: &Page) -> Option<u64> {
+        if self.knows_same_filled { same_filled(page) } else { None }
     }
 
     /// Whether a page with this hash is what the store has of it. The page is the caller's: being folded, or taken.

@@ -16,7 +16,6 @@ use pagefold_page::{Page, PageIndex};
 use pagefold_store::{LoadError, Loaded};
 use pagefold_sys::cpu;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Instant;
 
 /// A stock tray is taken for so many pages or more; fewer are copied to new memory, if there is any.
 const MOVED_MIN: usize = 4;
@@ -196,7 +195,7 @@ impl Pager {
 
     /// The page's bytes from the store.
     fn load(&self, page: PageIndex, loader: &mut pagefold_store::Loader, to: &mut Page) -> Kind {
-        let began = self.measures.then(Instant::now);
+        let began = self.meter.start();
         let loaded = self.store.load(page, loader, to);
         let mut is_same_filled = true;
         let kind = match loaded {
@@ -224,7 +223,7 @@ impl Pager {
             }
         };
         if let Some(began) = began {
-            let ns = began.elapsed().as_nanos() as u64;
+            let ns = self.meter.ns_since(began);
             let counter = if is_same_filled { Counter::SameFilledLoadNs } else { Counter::LoadNs };
             self.counters.add(counter, ns);
             self.counters.add(Counter::SameFilledLoaded, is_same_filled.into());

@@ -29,6 +29,7 @@ use crate::counters::Counters;
 use crate::error::RegionError;
 use crate::limit::PoolLimit;
 use crate::memory_left::MemoryLeft;
+use crate::meter::Meter;
 use crate::page::{FoldTime, Frame, PageWord};
 use crate::staging::{Staging, TRAY_FRAMES};
 use crate::table::Table;
@@ -58,7 +59,7 @@ pub(crate) struct Pager {
     pub(crate) service: Service,
     /// Writes can be told by asynchronous write-protection.
     pub(crate) tells_writes: bool,
-    pub(crate) measures: bool,
+    pub(crate) meter: Meter,
     /// Of the hashes.
     pub(crate) seed: u64,
     /// Pages that repeat one word are kept as that word.
@@ -115,7 +116,7 @@ impl Pager {
             eviction,
             service: config.service,
             tells_writes,
-            measures: config.measure_pages,
+            meter: Meter::new(config.measure_pages),
             knows_same_filled: config.same_filled,
             seed: pagefold_sys::entropy::random_u64()?,
             copies: AtomicU64::new(0),

@@ -5,7 +5,7 @@ use crate::engine::error::StoreError;
 use crate::engine::store::Store;
 use crate::parking::{Reader, Wanted};
 use crate::slot::{Content, Generation, Slot, SlotGuard};
-use pagefold_codec::{CodecError, same_filled};
+use pagefold_codec::{CodecError, fill, same_filled};
 use pagefold_page::{PAGE_SIZE, Page, PageIndex};
 use pagefold_pool::{FRAME_LEN, Handle, Owner, OwnerKind, PutError, SourceError};
 use std::mem::MaybeUninit;
@@ -252,14 +252,4 @@ pub(crate) fn uninit(bytes: &mut [u8]) -> &mut [MaybeUninit<u8>] {
     // SAFETY: MaybeUninit<u8> has u8's layout, and `copy_out`, for which this is, only ever writes
     // initialised bytes.
     unsafe { &mut *(std::ptr::from_mut(bytes) as *mut [MaybeUninit<u8>]) }
-}
-
-/// Fills a page with a word in memory order.
-pub fn fill(page: &mut Page, fill_word: u64) {
-    if fill_word == 0 {
-        page.fill(0);
-        return;
-    }
-    // Compiles to the widest stores there are.
-    page.as_chunks_mut::<8>().0.fill(fill_word.to_ne_bytes());
 }

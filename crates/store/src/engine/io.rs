@@ -9,6 +9,7 @@ use crate::engine::error::StoreError;
 use crate::engine::store::Store;
 use crate::parking::Reader;
 use crate::slot::Content;
+use pagefold_codec::fill;
 use pagefold_page::{PAGE_SIZE, Page, PageIndex, Span, spans};
 use pagefold_sys::cpu;
 
@@ -49,6 +50,24 @@ impl Store {
             }
             .inspect_err(|_| self.counters.add(cpu::current(), Counter::FailedWrites, 1))?;
         }
+        Ok(())
+    }
+
+    /// Stores a page of which the caller knows that it repeats `fill_word`, in memory order.
+    ///
+    /// What it becomes and what is counted is what [`Store::write`] of the whole page makes of it; only the page
+    /// is not looked at again.
+    pub fn write_same_filled(&self, index: PageIndex, fill_word: u64) -> Result<(), StoreError> {
+        let offset = index.0.saturating_mul(PAGE_SIZE as u64);
+        if !self.same_filled_enabled() {
+            let mut page = [0; PAGE_SIZE];
+            fill(&mut page, fill_word);
+            return self.write(offset, &page);
+        }
+        self.check_range(offset, PAGE_SIZE as u64)?;
+        let cpu = cpu::current();
+        let slot = self.slot(index).inspect_err(|_| self.counters.add(cpu, Counter::FailedWrites, 1))?;
+        self.publish(cpu, slot, Content::SameFilled(fill_word));
         Ok(())
     }
 

@@ -14,11 +14,10 @@ mod table;
 pub(crate) use clock::Clock;
 pub use config::{MemLimit, StoreConfig};
 pub use error::StoreError;
-pub use fold::fill;
 pub(crate) use fold::uninit;
 pub use load::{LoadError, Loaded, Loader};
 pub use stats::{IoStat, MemoryStats, MmStat, Stats};
 pub use store::Store;
 
-pub use pagefold_codec::{CodecError, CodecSpec, StreamWaits};
+pub use pagefold_codec::{CodecError, CodecSpec, StreamWaits, fill};
 pub use pagefold_pool::{ClassStats, PageSource, SourceError};

@@ -1,7 +1,7 @@
 //! Two threads on pages of which few are used often and many seldom.
 //!
 //! A page is drawn from a Zipf distribution that is scattered over the memory; 70 % of the operations read
-//! 8 to 64 bytes of it, the others write as many. Each thread writes only its half of the pages, every
+//! 8 to 64 bytes of it, the others write as many. All is drawn before anything is measured. Each thread writes only its half of the pages, every
 //! second one, and what a write writes follows from the page and how often it was written; so
 //! what every page must hold in the end follows from these counts, and is compared byte by byte. All reads
 //! are summed, and one in sixteen is checked while it happens: each word is the source's, or one that
@@ -26,11 +26,39 @@ const OP_WORDS_MAX: u64 = 8;
 /// One read in so many is checked while it happens.
 const CHECKED_ONE_IN: u64 = 16;
 
+/// One operation as it was drawn: a page in the upper half; whether it reads; 31 random bits for its place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Op(u64);
+
+impl Op {
+    const READS: u64 = 1 << 31;
+
+    fn draw(zipf: &Zipf, random: &mut Random) -> Self {
+        let page = zipf.draw(random);
+        let drawn = random.next();
+        let reads = if drawn % 100 < READ_PERCENT { Op::READS } else { 0 };
+        Op(u64::from(page) << 32 | reads | drawn >> 33)
+    }
+
+    fn page(self) -> usize {
+        (self.0 >> 32) as usize
+    }
+
+    fn reads(self) -> bool {
+        self.0 & Op::READS != 0
+    }
+
+    fn drawn(self) -> u64 {
+        self.0 & (Op::READS - 1)
+    }
+}
+
 /// What is done, made before anything is measured.
 pub struct Plan {
-    zipf: Zipf,
-    warm_up_ops: u64,
-    ops: u64,
+    /// Of each thread, in order.
+    ops: Vec<Vec<Op>>,
+    /// So many of each thread's come before those that are measured.
+    warm_up_len: usize,
 }
 
 impl Plan {
@@ -38,7 +66,17 @@ impl Plan {
     pub fn new(plan: &MemoryPlan) -> anyhow::Result<Self> {
         let pages = u32::try_from(plan.zipf_size_bytes() / PAGE_SIZE as u64).context("too many pages")?;
         let zipf = Zipf::new(pages, THETA, SEED);
-        Ok(Plan { zipf, warm_up_ops: plan.zipf_warm_up_ops, ops: plan.zipf_ops })
+        let ops_of = |number: usize| {
+            let mut random = Random(SEED ^ (number as u64 + 1));
+            (0..plan.zipf_warm_up_ops + plan.zipf_ops).map(|_| Op::draw(&zipf, &mut random)).collect()
+        };
+        let warm_up_len = usize::try_from(plan.zipf_warm_up_ops)?;
+        Ok(Plan { ops: (0..ZIPF_THREADS).map(ops_of).collect(), warm_up_len })
+    }
+
+    /// A thread's operations: those that warm up, and those that are measured.
+    fn ops(&self, number: usize) -> (&[Op], &[Op]) {
+        self.ops[number].split_at(self.warm_up_len)
     }
 }
 
@@ -49,18 +87,18 @@ pub fn run(plan: &Plan, memory: &mut [u8], source: &Source, told: &mut Told) -> 
     super::passes::fill(memory, source, told);
     let pages = shared(memory);
     let barrier = Barrier::new(ZIPF_THREADS);
-    let mut workers: Vec<_> =
-        (0..ZIPF_THREADS).map(|number| Worker::new(number, pages, source, plan)).collect();
+    let mut workers: Vec<_> = (0..ZIPF_THREADS).map(|number| Worker::new(number, pages, source)).collect();
     let wrong = std::thread::scope(|scope| {
         let threads: Vec<_> = workers
             .iter_mut()
             .map(|worker| {
                 let barrier = &barrier;
                 scope.spawn(move || {
-                    worker.work(plan.warm_up_ops);
+                    let (warm_up, ops) = plan.ops(worker.number);
+                    worker.work(warm_up);
                     barrier.wait();
                     let clock = Clock::start();
-                    worker.work(plan.ops);
+                    worker.work(ops);
                     // The slower thread's time counts.
                     barrier.wait();
                     let mut told = Told::default();
@@ -81,8 +119,8 @@ pub fn run(plan: &Plan, memory: &mut [u8], source: &Source, told: &mut Told) -> 
         anyhow::bail!("word {word} of page {page} was read as {found:#x}, which was never written");
     }
     let seconds = told.figures.get("zipf_s").copied().unwrap_or(f64::NAN);
-    let ops = (plan.ops * ZIPF_THREADS as u64) as f64;
-    told.figures.insert("zipf_ops_per_s".into(), ops / seconds);
+    let ops: usize = (0..ZIPF_THREADS).map(|number| plan.ops(number).1.len()).sum();
+    told.figures.insert("zipf_ops_per_s".into(), ops as f64 / seconds);
     for worker in &workers {
         told.checksum = told.checksum.wrapping_add(worker.compare()?);
     }
@@ -104,8 +142,6 @@ struct Worker<'a> {
     number: usize,
     pages: &'a [PageWords],
     source: &'a Source,
-    zipf: &'a Zipf,
-    random: Random,
     /// How often each of its pages was written: pages `number`, `number + ZIPF_THREADS`, ...
     versions: Vec<u32>,
     /// A word that was read and never written: page, word, what was found.
@@ -113,17 +149,14 @@ struct Worker<'a> {
 }
 
 impl<'a> Worker<'a> {
-    fn new(number: usize, pages: &'a [PageWords], source: &'a Source, plan: &'a Plan) -> Self {
+    fn new(number: usize, pages: &'a [PageWords], source: &'a Source) -> Self {
         let versions = vec![0; pages.len().div_ceil(ZIPF_THREADS)];
-        let random = Random(SEED ^ (number as u64 + 1));
-        Worker { number, pages, source, zipf: &plan.zipf, random, versions, wrong: None }
+        Worker { number, pages, source, versions, wrong: None }
     }
 
-    fn work(&mut self, ops: u64) {
-        for _ in 0..ops {
-            let page = self.zipf.draw(&mut self.random) as usize;
-            let drawn = self.random.next();
-            if drawn % 100 < READ_PERCENT { self.read(page, drawn >> 32) } else { self.write(page) }
+    fn work(&mut self, ops: &[Op]) {
+        for op in ops {
+            if op.reads() { self.read(op.page(), op.drawn()) } else { self.write(op.page()) }
         }
     }
 
@@ -219,6 +252,31 @@ mod tests {
     }
 
     #[test]
+    fn operations_are_what_would_be_drawn_while_measuring() {
+        let plan = MemoryPlan { limit_bytes: 1 << 20, ..MemoryPlan::QUICK };
+        let pages = (plan.zipf_size_bytes() / PAGE_SIZE as u64) as u32;
+        let zipf = Zipf::new(pages, THETA, SEED);
+        let made = Plan::new(&plan).unwrap();
+        for number in 0..ZIPF_THREADS {
+            let (warm_up, ops) = made.ops(number);
+            let lens = (warm_up.len() as u64, ops.len() as u64);
+            assert_eq!(lens, (plan.zipf_warm_up_ops, plan.zipf_ops));
+            let mut random = Random(SEED ^ (number as u64 + 1));
+            for op in warm_up.iter().chain(ops) {
+                let page = zipf.draw(&mut random) as usize;
+                let drawn = random.next();
+                let wanted = (page, drawn % 100 < READ_PERCENT, drawn >> 33);
+                assert_eq!((op.page(), op.reads(), op.drawn()), wanted);
+            }
+            let read = ops.iter().filter(|op| op.reads()).count();
+            assert!((0.69..0.71).contains(&(read as f64 / ops.len() as f64)));
+            let checked = ops.iter().filter(|op| op.drawn().is_multiple_of(CHECKED_ONE_IN)).count();
+            assert!((0.055..0.07).contains(&(checked as f64 / ops.len() as f64)));
+        }
+        assert_ne!(made.ops(0), made.ops(1));
+    }
+
+    #[test]
     fn the_comparison_notices_one_bit() {
         let plan = MemoryPlan { limit_bytes: 1 << 20, zipf_ops: 20_000, ..MemoryPlan::QUICK };
         let source = Source::of((0..8 * PAGE_SIZE).map(|i| (i / 64) as u8).collect());
@@ -232,7 +290,7 @@ mod tests {
         assert!(told.figures["zipf_ops_per_s"] > 0.0);
         let pages = shared(memory);
         let plan = Plan::new(&plan).unwrap();
-        let mut worker = Worker::new(1, pages, &source, &plan);
+        let mut worker = Worker::new(1, pages, &source);
         // A worker that has not written finds the other's writes wrong.
         assert!(worker.compare().is_err());
         for (i, page) in pages.iter().enumerate() {
@@ -240,7 +298,8 @@ mod tests {
                 word.store(u64::from_le_bytes(*bytes), Relaxed);
             }
         }
-        worker.work(1000);
+        worker.work(&plan.ops(1).1[..1000]);
+        assert_eq!(worker.wrong, None);
         worker.compare().unwrap();
         pages[3][511].fetch_xor(1, Relaxed);
         assert!(worker.compare().is_err());
