@@ -189,15 +189,16 @@ impl MemoryLeft {
         self.more.load(Acquire)
     }
 
-    /// Sleeps until there is more memory than when the ticket was taken. May return early.
+    /// Sleeps until there is more memory than when the ticket was taken, or the region is going. May return early.
     pub fn await_more(&self, ticket: u32) {
         self.waiting.fetch_add(1, AcqRel);
         fence(SeqCst);
         if self.sleeping.load(Relaxed) > 0 {
             self.call();
         }
-        // Who gave some before it was known that somebody waits has told nobody.
-        if self.is_empty() {
+        // Who gave some before it was known that somebody waits has told nobody. Who closes has told those with an older
+        // ticket; with a newer one it is seen here.
+        if self.is_empty() && !self.is_closing() {
             wait(&self.more, ticket);
         }
         self.waiting.fetch_sub(1, AcqRel);

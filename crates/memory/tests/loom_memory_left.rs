@@ -129,6 +129,22 @@ fn nobody_waits_for_a_region_that_goes() {
     });
 }
 
+/// A page that cannot return for want of memory waits once, and looks at its word again; it does not ask whether the
+/// region is going.
+#[test]
+fn no_returning_page_waits_for_a_region_that_goes() {
+    check(2, || {
+        let left = with_left(0);
+        let waiter = spawn(&left, |left| {
+            let ticket = left.ticket();
+            assert_eq!(left.take(1), 0);
+            left.await_more(ticket);
+        });
+        left.close();
+        waiter.join().unwrap();
+    });
+}
+
 #[test]
 fn who_moves_out_does_not_sleep_through_a_call() {
     check(2, || {
