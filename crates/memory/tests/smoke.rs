@@ -59,7 +59,7 @@ fn reading_through_leaves_pages_resident() {
     for (i, page) in region.bytes_mut().chunks_mut(4096).enumerate() {
         page[..8].copy_from_slice(&(i as u64 * 7).to_le_bytes());
     }
-    let mut read_through = || {
+    let read_through = || {
         let came_in = |region: &Region| region.stats().faults.folded + region.stats().neighbours_brought;
         let before = came_in(&region);
         let sum = region.bytes().chunks(4096).fold(0, |sum, page| sum + u64::from(page[0]));
