@@ -1,8 +1,9 @@
 //! Moving pages out, in the background.
 //!
-//! A few threads do it whenever memory is short: a clock's hand goes round the range and takes pages that are
-//! cold (`sweep`); they are moved out to a tray of the staging area (`out`), where they wait; what is not touched
-//! there in time is folded (`fold`), and the memory of its frame is used again or given back (`release`).
+//! A few threads do it whenever memory is short: they take what a sequential read has left behind it, or else a clock's
+//! hand goes round the range and takes pages that are cold (`sweep`); they are moved out to a tray of the staging area
+//! (`out`), where they wait; what is not touched there in time is folded (`fold`), and the memory of its frame is used again
+//! or given back (`release`).
 //!
 //! The kernel does not tell a program which of its pages were read. So hot pages are told from cold ones by being
 //! missed: a page that is touched in the staging area, or comes back from the store before as many pages were folded
@@ -89,6 +90,8 @@ enum Step {
     Folded,
     /// The store refused all that it was given.
     Refused,
+    /// Nothing yet: streams go on, and leave pages behind.
+    Awaited,
     /// There was nothing to do either for.
     Nothing,
 }
@@ -128,6 +131,10 @@ impl Evictor {
                     pager.left.set_stuck(false);
                 }
                 Step::Refused => self.pause(true),
+                Step::Awaited => {
+                    self.sweep.let_go(&pager);
+                    std::thread::sleep(SHORT_PAUSE);
+                }
                 // What other threads have in hand will make room.
                 Step::Nothing => {
                     self.sweep.let_go(&pager);
@@ -148,11 +155,10 @@ impl Evictor {
 
     /// Moves some pages out and folds some.
     fn step(&mut self) -> Step {
-        let is_filled = self.pager.staging.has_trays() && self.fill() > 0;
-        let mut step = if is_filled { Step::Staged } else { Step::Nothing };
-        for _ in 0..BATCH_PAGES / self.pager.tray_pages().max(TRAY_FRAMES) {
+        let mut step = if self.pager.staging.has_trays() { self.fill() } else { Step::Nothing };
+        for _ in 0..BATCH_PAGES / TRAY_FRAMES {
             let is_behind = self.pager.staging.queued() > self.pager.trays_waiting();
-            if !is_behind && !matches!(step, Step::Nothing) {
+            if !is_behind && matches!(step, Step::Staged | Step::Folded | Step::Refused) {
                 break;
             }
             let Some(tray) = self.pager.staging.dequeue() else { break };
@@ -163,38 +169,49 @@ impl Evictor {
         step
     }
 
-    /// Fills trays with cold pages and puts them in the queue. Returns how many pages.
-    fn fill(&mut self) -> usize {
+    /// Fills trays and puts them in the queue: with what streams have left behind, or else with cold pages.
+    fn fill(&mut self) -> Step {
+        // Copying takes a stretch that nobody else sweeps.
+        if self.pager.moves()
+            && let Some(step) = self.fill_from_behind()
+        {
+            return step;
+        }
         let pager = &*self.pager;
         let mut pages = [PageIndex(0); BATCH_PAGES];
         let wanted = pager.tray_pages();
-        // Copying takes a stretch that nobody else sweeps.
-        if pager.moves() {
-            let behind = self.sweep.take_behind(pager, &mut pages[..wanted]);
-            if behind > 0 {
-                let _busy = self.hand.busy();
-                return self.mover.take_out(pager, How::Move, &pages[..behind]);
-            }
-            if self.sweep.has_streams(pager) && !pager.left.is_pressed(pager.ready_frames()) {
-                return 0;
-            }
-        }
-        let effort = Effort::Cold;
-        let mut found = self.sweep.take(pager, &mut pages[..wanted], effort);
+        let mut found = self.sweep.take(pager, &mut pages[..wanted], Effort::Cold);
         if found == 0 {
             found = self.sweep.take(pager, &mut pages[..wanted], Effort::Any);
         }
         if found == 0 {
-            return 0;
+            return Step::Nothing;
         }
         let _busy = self.hand.busy();
         let how = Mover::choose(pager, &pages[..found]);
         // The more pages are copied at once, the fewer interruptions.
         if how == How::Copy && found == TRAY_FRAMES && !pager.left.is_waited_for() {
-            found += self.sweep.take_more(pager, &mut pages[found..], effort);
+            found += self.sweep.take_more(pager, &mut pages[found..], Effort::Cold);
         }
-        self.mover.take_out(pager, how, &pages[..found])
+        staged(self.mover.take_out(pager, how, &pages[..found]))
     }
+
+    /// Fills a tray with what streams have left behind, or has them waited for. `None` if that is of no use now.
+    fn fill_from_behind(&mut self) -> Option<Step> {
+        let pager = &*self.pager;
+        let mut pages = [PageIndex(0); TRAY_FRAMES];
+        let found = self.sweep.take_behind(pager, &mut pages[..pager.tray_pages()]);
+        if found > 0 {
+            let _busy = self.hand.busy();
+            return Some(staged(self.mover.take_out(pager, How::Move, &pages[..found])));
+        }
+        let can_wait = self.sweep.has_streams(pager) && !pager.left.is_pressed(pager.ready_frames());
+        can_wait.then_some(Step::Awaited)
+    }
+}
+
+fn staged(pages: usize) -> Step {
+    if pages > 0 { Step::Staged } else { Step::Nothing }
 }
 
 impl Pager {

@@ -1,9 +1,10 @@
 //! Two threads on pages of which few are used often and many seldom.
 //!
 //! A page is drawn from a Zipf distribution that is scattered over the memory; 70 % of the operations read
-//! 8 to 64 bytes of it, the others write as many. All is drawn before anything is measured. Each thread writes only its half of the pages, every
-//! second one, and what a write writes follows from the page and how often it was written; so
-//! what every page must hold in the end follows from these counts, and is compared byte by byte. All reads
+//! 8 to 64 bytes of it, the others write as many. All is drawn before anything is measured. Each thread
+//! writes only its half of the pages, every second one, and what a write writes follows from the page and how
+//! often it was written; so what every page must hold in the end follows from these counts, and is compared
+//! byte by byte. All reads
 //! are summed, and one in sixteen is checked while it happens: each word is the source's, or one that
 //! was written.
 //! Both sides do the same operations.
