@@ -155,7 +155,8 @@ impl Mover {
         self.copies.hand_on(pager, staged);
         pager.unprotect(*first, span);
         drop(protecting);
-        put_back(pager, &pages[dropped..]);
+        put_back_busy(pager, &pages[dropped..ready]);
+        put_back(pager, &pages[ready..]);
         pager.left.give((dropped - staged + used_again) as u32);
         dropped
     }
@@ -177,8 +178,16 @@ impl Mover {
     }
 }
 
-/// Puts pages back that could not be taken out.
+/// Puts pages back for which there was no room.
 fn put_back(pager: &Pager, pages: &[PageIndex]) {
+    for page in pages {
+        pager.word(*page).put_back();
+        pager.wake(*page);
+    }
+}
+
+/// Puts pages back that the kernel would not give.
+fn put_back_busy(pager: &Pager, pages: &[PageIndex]) {
     for page in pages {
         pager.counters.add(Counter::Unmovable, 1);
         pager.word(*page).put_back_busy();
@@ -238,10 +247,7 @@ fn stage_next(pager: &Pager, tray: &Tray, page: PageIndex) {
 
 fn move_out(pager: &Pager, pages: &[PageIndex]) -> usize {
     let Some(tray) = pager.take_tray(How::Move) else {
-        for page in pages {
-            pager.word(*page).put_back();
-            pager.wake(*page);
-        }
+        put_back(pager, pages);
         return 0;
     };
     let moved = move_to_tray(pager, &tray, pages);
@@ -269,7 +275,7 @@ fn move_to_tray(pager: &Pager, tray: &Tray, pages: &[PageIndex]) -> usize {
         }
         match done.errno {
             libc::ENOENT => lose(pager, pages[at]),
-            _ => put_back(pager, &pages[at..=at]),
+            _ => put_back_busy(pager, &pages[at..=at]),
         }
         attempts = 0;
         at += 1;
