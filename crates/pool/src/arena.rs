@@ -192,6 +192,17 @@ impl Arena {
         unsafe { self.frames.base().as_ptr().add(frame.0 as usize * FRAME_LEN) }
     }
 
+    /// How many frames there is room for.
+    #[cfg(test)]
+    pub(crate) fn capacity(&self) -> u32 {
+        self.capacity
+    }
+
+    /// Whether there is room for a frame of this number, which may be any number.
+    pub(crate) fn contains(&self, frame: FrameId) -> bool {
+        frame.0 < self.capacity
+    }
+
     fn link(&self, frame: FrameId, which: usize) -> &AtomicU32 {
         debug_assert!(frame.0 < self.capacity);
         let offset = frame.0 as usize * LINK_LEN + which * 4;

@@ -263,6 +263,24 @@ pub(crate) fn pieces(arena: &Arena, pos: Pos, skip: usize, len: usize) -> [(*mut
     [(first, here), (second, len - here)]
 }
 
+/// [`pieces`], if an object is there; if not, any addresses, and if there is no such frame, none. For hints, which are
+/// given without the lock that would tell. `skip` and `len` are those of an object.
+#[inline]
+pub(crate) fn likely_pieces(arena: &Arena, pos: Pos, skip: usize, len: usize) -> [(*const u8, usize); 2] {
+    const NOTHING: (*const u8, usize) = (std::ptr::null(), 0);
+    let frame_at = |frame| arena.contains(frame).then(|| arena.frame_ptr(frame).cast_const());
+    let Some(first) = frame_at(pos.frame()) else { return [NOTHING; 2] };
+    let (start, end) = (pos.offset() + skip, pos.offset() + skip + len);
+    let here = (first.wrapping_add(start), end.min(FRAME_LEN).saturating_sub(start));
+    if end <= FRAME_LEN {
+        return [here, NOTHING];
+    }
+    let first_there = start.saturating_sub(FRAME_LEN);
+    let there = frame_at(arena.next(pos.frame()))
+        .map_or(NOTHING, |next| (next.wrapping_add(first_there), end - FRAME_LEN - first_there));
+    [here, there]
+}
+
 /// Copies a whole object, owner word included.
 fn copy_object(arena: &Arena, from: Pos, to: Pos, stride: usize) {
     let mut bytes = [0u8; crate::OBJECT_LEN_MAX + crate::size_class::OWNER_LEN];
@@ -284,5 +302,52 @@ fn copy_object(arena: &Arena, from: Pos, to: Pos, stride: usize) {
             unsafe { std::ptr::copy_nonoverlapping(bytes[at..at + len].as_ptr(), piece, len) };
         }
         at += len;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::size_class::{OBJECT_LEN_MAX, OWNER_LEN};
+    use proptest::prelude::*;
+
+    /// The pieces that have bytes.
+    fn filled<P: Copy + Into<*const u8>>(pieces: [(P, usize); 2]) -> Vec<(*const u8, usize)> {
+        pieces.iter().filter(|(_, len)| *len > 0).map(|(at, len)| ((*at).into(), *len)).collect()
+    }
+
+    #[test]
+    fn likely_pieces_of_objects_are_their_pieces() {
+        let arena = Arena::new(1 << 20).unwrap();
+        let (frame, next) = (FrameId(7), FrameId(3));
+        arena.set_next(frame, next);
+        for offset in (0..FRAME_LEN).step_by(8) {
+            for len in [1, 7, 8, 64, 1000, FRAME_LEN - 8, OBJECT_LEN_MAX] {
+                let pos = Pos::new(frame, offset);
+                let is = pieces(&arena, pos, OWNER_LEN, len).map(|(at, len)| (at.cast_const(), len));
+                assert_eq!(filled(likely_pieces(&arena, pos, OWNER_LEN, len)), filled(is), "{pos:?} {len}");
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn likely_pieces_of_no_object_lie_in_the_arena(
+            bits: u64,
+            frame in 0..300u32,
+            next in prop_oneof![Just(u32::MAX), 0..300u32],
+            len in 1..=OBJECT_LEN_MAX,
+        ) {
+            let arena = Arena::new(1 << 20).unwrap();
+            let (first, capacity) = (arena.frame_ptr(FrameId(0)).addr(), arena.capacity() as usize);
+            if arena.contains(FrameId(frame)) {
+                arena.set_next(FrameId(frame), FrameId(next));
+            }
+            for pos in [Pos::from_bits(bits), Pos::from_bits(u64::from(frame) << 9 | bits & 511)] {
+                for (at, len) in filled(likely_pieces(&arena, pos, OWNER_LEN, len)) {
+                    prop_assert!(at.addr() >= first && at.addr() + len <= first + capacity * FRAME_LEN);
+                }
+            }
+        }
     }
 }

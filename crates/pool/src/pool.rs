@@ -1,9 +1,10 @@
 //! The pool: its classes, and the operations owners call.
 
-use crate::class::{Class, GrowError, Moved, pieces, word};
+use crate::class::{Class, GrowError, Moved, likely_pieces, pieces, word};
 use crate::frame::{Handle, Pos};
 use crate::size_class::{CLASS_COUNT, OBJECT_LEN_MAX, OWNER_LEN, class_index, stride};
 use crate::source::{PageSource, SourceError};
+use pagefold_sys::prefetch;
 use parking_lot::Mutex;
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -169,6 +170,17 @@ impl Pool {
         }
         // SAFETY: the two pieces add up to `len_bytes`, so every byte of `dst` is now initialised.
         unsafe { std::slice::from_raw_parts_mut(dst.as_mut_ptr().cast(), len_bytes) }
+    }
+
+    /// Asks the processor for the object's first `len_bytes` bytes, at most [`OBJECT_LEN_MAX`], which somebody is
+    /// about to copy out.
+    ///
+    /// A hint: the object may have been freed or moved, and the handle may be any number.
+    #[inline]
+    pub fn prefetch(&self, handle: Handle, len_bytes: usize) {
+        for (piece, len) in likely_pieces(self.source.arena(), handle.pos(), OWNER_LEN, len_bytes) {
+            prefetch::lines(piece, len);
+        }
     }
 
     /// Frees an object, and keeps its class dense by moving others, whose owners are asked.

@@ -24,6 +24,7 @@ const BACKING_LEN: usize = segments(12);
 /// The page as a load tells it; only [`Loaded::Page`] may have written it.
 fn load(store: &Store, loader: &mut Loader, index: u64) -> Result<Page, LoadError> {
     let mut page = [0xee; 4096];
+    prefetch(store, index);
     let loaded = store.load(PageIndex(index), loader, &mut page)?;
     assert!(loaded == Loaded::Page || page == [0xee; 4096], "{loaded:?} wrote the page");
     match loaded {
@@ -32,6 +33,29 @@ fn load(store: &Store, loader: &mut Loader, index: u64) -> Result<Page, LoadErro
         Loaded::SameFilled(word) => fill(&mut page, word),
     }
     Ok(page)
+}
+
+/// Both hints, which are given before loads and change nothing.
+fn prefetch(store: &Store, index: u64) {
+    store.prefetch_slot(PageIndex(index));
+    store.prefetch_object(PageIndex(index));
+}
+
+#[test]
+fn hints_of_any_page_change_nothing() {
+    let store = store_on(Arc::new(MemoryBacking::new(BACKING_LEN)), LAYOUTS[0], PAGES);
+    (0..PAGES).for_each(|i| prefetch(&store, i));
+    assert_eq!(store.stats().memory.slots, 0);
+    fill_store(&store, 5);
+    park(&store, 0, PAGES / 2);
+    let seen = || (0..PAGES).map(|i| read(&store, i).unwrap()).collect::<Vec<_>>();
+    let (before, memory) = (seen(), store.stats().memory);
+    let reads = stats(&store).bd.bd_reads;
+    for index in (0..PAGES).chain([PAGES, PAGES + 1, 1 << 38, u64::MAX]) {
+        prefetch(&store, index);
+    }
+    assert_eq!((stats(&store).bd.bd_reads, store.stats().memory), (reads, memory));
+    assert!(seen() == before);
 }
 
 fn config(codec: &str) -> StoreConfig {

@@ -108,7 +108,11 @@ const PAGES: u64 = 64;
 
 fn load(store: &Store, loader: &mut Loader, index: u64) -> Result<Page, LoadError> {
     let mut page = [0xee; 4096];
-    let (loaded, asked) = counted(|| store.load(PageIndex(index), loader, &mut page));
+    let (loaded, asked) = counted(|| {
+        store.prefetch_slot(PageIndex(index));
+        store.prefetch_object(PageIndex(index));
+        store.load(PageIndex(index), loader, &mut page)
+    });
     assert_eq!(asked, (0, 0), "page {index} of {:?}, {loaded:?}", store.codec());
     match loaded? {
         Loaded::Page => {}

@@ -93,6 +93,8 @@ fn load_pages(store: &Store, seed: u64, writers_left: &AtomicU64) {
     while writers_left.load(SeqCst) > 0 {
         let index = random.below(PAGES);
         let mut page = [0xee; 4096];
+        store.prefetch_slot(PageIndex(index));
+        store.prefetch_object(PageIndex(index));
         let loaded = store.load(PageIndex(index), &mut loader, &mut page).unwrap();
         let now = version(index, loaded, &page);
         let before = &mut seen[index as usize];

@@ -26,6 +26,7 @@ pub mod mounts;
 pub mod pagemap;
 pub mod peer;
 pub mod pidfd;
+pub mod prefetch;
 pub mod pressure;
 pub mod privileges;
 pub mod ready;

@@ -7,6 +7,7 @@ mod error;
 mod fold;
 mod io;
 mod load;
+mod prefetch;
 mod stats;
 mod store;
 mod table;

@@ -127,6 +127,14 @@ impl Slot {
         Peek::new(Word(self.word.load(Ordering::Relaxed)), self.generation.load(Ordering::Relaxed))
     }
 
+    /// The object that the slot seems to hold, as the pool's handle and its length in bytes; for hints. Without the
+    /// lock the handle may be old, or no handle at all but what was in its place a moment before or after.
+    #[inline]
+    pub fn peek_object(&self) -> Option<(u64, usize)> {
+        let len_bytes = self.peek().object_len_bytes();
+        (len_bytes > 0).then(|| (self.payload.load(Ordering::Relaxed), len_bytes))
+    }
+
     /// Whether the slot is empty at this moment; needs no lock, because an empty slot has no payload.
     #[inline]
     pub fn is_empty(&self) -> bool {
