@@ -48,6 +48,8 @@ enum Kind {
 impl Pager {
     /// Brings in a page that is loading by the caller, with neighbours.
     pub(super) fn bring_in(&self, page: PageIndex, touch: Touch, is_write: bool) -> Served {
+        // What is done until it is read takes about as long as its way from memory.
+        self.store.prefetch_object(page);
         let counter = if touch == Touch::Zero { Counter::FaultsZero } else { Counter::FaultsFolded };
         self.counters.add(counter, 1);
         let window = if self.neighbours { self.ahead.note(page) } else { Window::ALONE };
@@ -84,6 +86,7 @@ impl Pager {
                 break;
             }
             if let Some(touch) = self.word(neighbour).touch_ahead() {
+                self.store.prefetch_slot(neighbour);
                 claims.pages[claims.len] = (neighbour, touch);
                 claims.len += 1;
             }
@@ -159,6 +162,9 @@ impl Pager {
         let mut kinds = [Kind::Zero; WINDOW_MAX];
         let mut zeroes_paid = 0;
         for (at, (page, touch)) in pages.iter().enumerate() {
+            if let Some((next, _)) = pages.get(at + 1) {
+                self.store.prefetch_object(*next);
+            }
             let Scratch { loader, pages } = &mut **scratch;
             let to: &mut Page = match &memory {
                 Memory::New(_) => &mut pages.0[at],

@@ -33,6 +33,8 @@ impl Pager {
     }
 
     fn serve_touch(&self, page: PageIndex, is_write: bool) -> Served {
+        // It comes in while the page's word, which is as far away, is waited for.
+        self.store.prefetch_slot(page);
         let word = self.word(page);
         match word.touch() {
             Touch::There => self.recheck(page),
