@@ -47,6 +47,7 @@ enum Kind {
 impl Pager {
     /// Brings in a page that is loading by the caller, with neighbours.
     pub(super) fn bring_in(&self, page: PageIndex, touch: Touch, is_write: bool) -> Served {
+        // What is done until it is read takes about as long as its way from memory.
         self.store.prefetch_object(page);
         let counter = if touch == Touch::Zero { Counter::FaultsZero } else { Counter::FaultsFolded };
         self.counters.add(counter, 1);

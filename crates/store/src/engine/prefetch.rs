@@ -5,7 +5,8 @@
 //! it will load after it; the two steps are hinted at separately, with other work between.
 //!
 //! Hints only: they take no lock, change nothing, and may be given of any page at any time. What they see of a slot
-//! may be old, and the worst of that is a line that nobody wanted.
+//! may be old, and the worst of that is that something is read that nobody wanted: a line, or a link of a frame that was
+//! never used, for which the kernel maps its page of zeroes.
 
 use crate::engine::store::Store;
 use pagefold_page::PageIndex;
