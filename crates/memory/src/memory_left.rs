@@ -18,8 +18,8 @@ pub struct MemoryLeft {
     /// Advances whenever there may be more; slept on by who waits for memory.
     more: AtomicU32,
     waiting: AtomicU32,
-    /// Nothing can be moved out: the limit is a wish until something can.
-    is_stuck: AtomicBool,
+    /// Pages that may be taken beyond the limit, because nothing can be moved out; 0 otherwise.
+    beyond: AtomicU32,
     /// Advances when pages are to be moved out; slept on by those who do it.
     wanted: AtomicU32,
     sleeping: AtomicU32,
@@ -28,6 +28,8 @@ pub struct MemoryLeft {
     copies: AtomicI64,
 }
 
+/// Most pages beyond the limit each time that nothing can be moved out.
+const BEYOND_MAX: u64 = 4096;
 /// Most pages between the limit and the high mark.
 const HIGH_MAX: u64 = 4096;
 
@@ -41,7 +43,7 @@ impl MemoryLeft {
             high: AtomicI64::new(0),
             more: AtomicU32::new(0),
             waiting: AtomicU32::new(0),
-            is_stuck: AtomicBool::new(false),
+            beyond: AtomicU32::new(0),
             wanted: AtomicU32::new(0),
             sleeping: AtomicU32::new(0),
             is_closing: AtomicBool::new(false),
@@ -220,16 +222,23 @@ impl MemoryLeft {
         }
     }
 
-    /// Notes whether anything can be moved out at all.
+    /// Notes whether anything can be moved out at all. If not, some pages may be taken beyond the limit, and more only
+    /// when this is noted again: that may be long ago, or over, when the next is wanted.
     pub fn set_stuck(&self, is_stuck: bool) {
-        if self.is_stuck.swap(is_stuck, AcqRel) != is_stuck || is_stuck {
+        let some = (self.limit() / 16).clamp(1, BEYOND_MAX) as u32;
+        let before = self.beyond.swap(if is_stuck { some } else { 0 }, AcqRel);
+        if before > 0 || is_stuck {
             self.tell();
         }
     }
 
-    /// Whether the limit cannot be held at this time.
-    pub fn is_stuck(&self) -> bool {
-        self.is_stuck.load(Relaxed)
+    /// Takes a page beyond the limit, if that cannot be held and as long as there are some for it.
+    pub fn go_beyond(&self) -> bool {
+        let may = self.beyond.fetch_update(AcqRel, Relaxed, |pages| pages.checked_sub(1)).is_ok();
+        if may {
+            self.overdraw(1);
+        }
+        may
     }
 
     /// The region is going: nobody waits any more.

@@ -41,8 +41,7 @@ fn await_memory(left: &MemoryLeft) -> bool {
         if left.is_closing() {
             return false;
         }
-        if left.is_stuck() {
-            left.overdraw(1);
+        if left.go_beyond() {
             return true;
         }
         left.await_more(ticket);

@@ -26,11 +26,13 @@ use pagefold_page::PageIndex;
 use pagefold_sys::SysError;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use sweep::Sweep;
 
 /// How long to wait before trying again when nothing can be moved out.
 const STUCK_PAUSE: Duration = Duration::from_millis(5);
+/// How long nothing can be moved out before threads go beyond the limit.
+const STUCK_AFTER: Duration = Duration::from_millis(20);
 /// How long to wait for what other threads have in hand.
 const SHORT_PAUSE: Duration = Duration::from_micros(50);
 
@@ -102,15 +104,15 @@ pub(crate) struct Evictor {
     hand: Arc<Hand>,
     sweep: Sweep,
     mover: Mover,
-    /// Nothing could be moved out the last time.
-    was_stuck: bool,
+    /// Since when nothing could be moved out, whenever it was tried.
+    stuck_since: Option<Instant>,
 }
 
 impl Evictor {
     /// Its working memory; the thread is started by the region.
     pub(crate) fn new(pager: Arc<Pager>, hand: Arc<Hand>) -> Result<Self, SysError> {
         let sweep = Sweep::new(hand.clone(), pager.tells_writes)?;
-        Ok(Evictor { pager, hand, sweep, mover: Mover::new(), was_stuck: false })
+        Ok(Evictor { pager, hand, sweep, mover: Mover::new(), stuck_since: None })
     }
 
     /// Moves pages out whenever memory is short, until the region goes.
@@ -127,7 +129,7 @@ impl Evictor {
             match self.step() {
                 Step::Staged => {}
                 Step::Folded => {
-                    self.was_stuck = false;
+                    self.stuck_since = None;
                     pager.left.set_stuck(false);
                 }
                 Step::Refused => self.pause(true),
@@ -145,11 +147,12 @@ impl Evictor {
         }
     }
 
-    /// Lets some time pass. If nothing can be moved out for the second time in turn, threads do not wait for it.
+    /// Lets some time pass. If nothing can be moved out for a while, threads do not wait for it.
     fn pause(&mut self, is_stuck: bool) {
         let left = &self.pager.left;
-        left.set_stuck(is_stuck && self.was_stuck && left.is_empty());
-        self.was_stuck = is_stuck;
+        let since = self.stuck_since.filter(|_| is_stuck);
+        left.set_stuck(since.is_some_and(|since| since.elapsed() >= STUCK_AFTER) && left.is_empty());
+        self.stuck_since = if is_stuck { since.or_else(|| Some(Instant::now())) } else { None };
         std::thread::sleep(if is_stuck { STUCK_PAUSE } else { SHORT_PAUSE });
     }
 

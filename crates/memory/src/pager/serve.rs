@@ -95,7 +95,7 @@ impl Pager {
                 Put::Refused(..) => {}
             }
         }
-        (self.left.take(1) == 1 || self.overdraws()) && self.copy_back_paid(page, frame)
+        (self.left.take(1) == 1 || self.left.go_beyond()) && self.copy_back_paid(page, frame)
     }
 
     /// Copies a returning page back to memory that was taken for it, or gives that up. False if the kernel has none: a
@@ -106,15 +106,6 @@ impl Pager {
             self.left.give(1);
         }
         !matches!(put, Put::Refused(..))
-    }
-
-    /// Takes a page beyond the limit, if that cannot be held anyway.
-    fn overdraws(&self) -> bool {
-        let is_stuck = self.left.is_stuck();
-        if is_stuck {
-            self.left.overdraw(1);
-        }
-        is_stuck
     }
 
     /// Waits until `take` gets memory; or, if the limit cannot be held anyway, overdraws by a page. `None` if the region
@@ -134,7 +125,7 @@ impl Pager {
             if self.left.is_closing() {
                 break None;
             }
-            if self.overdraws() {
+            if self.left.go_beyond() {
                 break Some(overdrawn());
             }
             self.bringing.fetch_sub(1, Relaxed);
