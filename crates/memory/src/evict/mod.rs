@@ -121,6 +121,9 @@ impl Evictor {
         let is_short = || pager.left.is_short(pager.ready_frames());
         while !pager.left.is_closing() {
             if !is_short() {
+                // What could not be moved out before says nothing of the next time.
+                self.stuck_since = None;
+                pager.left.set_stuck(false);
                 self.sweep.let_go(&pager);
                 pager.left.await_work(is_short);
                 continue;
@@ -133,6 +136,7 @@ impl Evictor {
                     pager.left.set_stuck(false);
                 }
                 Step::Refused => self.pause(true),
+                // Not told by those who read: each of their faults would be a system call longer.
                 Step::Awaited => {
                     self.sweep.let_go(&pager);
                     std::thread::sleep(SHORT_PAUSE);
