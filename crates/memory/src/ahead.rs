@@ -13,6 +13,9 @@
 //! is a few words that are changed without locks; when two threads meet at one, one of the changes is lost, which
 //! costs a guess.
 
+mod behind;
+
+use behind::Behind;
 use crossbeam_utils::CachePadded;
 use pagefold_page::PageIndex;
 use std::ops::Range;
@@ -28,9 +31,6 @@ pub(crate) const WINDOW_MAX: usize = 32;
 const STRIDE_MAX: i64 = 64;
 /// Streams looked at for one to replace.
 const VICTIMS: usize = 4;
-
-/// Windows remembered that streams have gone on from.
-const BEHIND: u64 = 1024;
 
 /// The streams of a region.
 pub(crate) struct Ahead {
@@ -218,7 +218,7 @@ impl Ahead {
 
     /// How many windows were ever behind their stream.
     pub(crate) fn gone_on(&self) -> u64 {
-        self.behind.pushed.load(Relaxed)
+        self.behind.pushed()
     }
 
     /// Neighbours were brought in.
@@ -230,53 +230,6 @@ impl Ahead {
     pub(crate) fn counts(&self) -> (u64, u64) {
         let brought = self.brought.load(Relaxed);
         (brought, self.used.load(Relaxed).min(brought))
-    }
-}
-
-/// A queue that forgets its oldest when it is full. Threads that meet may lose an entry, which costs a guess.
-struct Behind {
-    /// Bits: first page 0-47, pages 48-55; 0 if there is none.
-    ranges: Box<[AtomicU64]>,
-    pushed: CachePadded<AtomicU64>,
-    popped: CachePadded<AtomicU64>,
-}
-
-impl Behind {
-    fn new() -> Self {
-        Behind {
-            ranges: (0..BEHIND).map(|_| AtomicU64::new(0)).collect(),
-            pushed: CachePadded::new(AtomicU64::new(0)),
-            popped: CachePadded::new(AtomicU64::new(0)),
-        }
-    }
-
-    fn slot(&self, at: u64) -> &AtomicU64 {
-        &self.ranges[(at % BEHIND) as usize]
-    }
-
-    fn push(&self, pages: Range<u64>) {
-        let bits = (pages.end - pages.start) << 48 | pages.start;
-        self.slot(self.pushed.fetch_add(1, Relaxed)).store(bits, Relaxed);
-    }
-
-    fn pop(&self) -> Option<Range<u64>> {
-        loop {
-            let (pushed, popped) = (self.pushed.load(Relaxed), self.popped.load(Relaxed));
-            if popped >= pushed {
-                return None;
-            }
-            // What was pushed over is forgotten.
-            let at = popped.max(pushed.saturating_sub(BEHIND));
-            if self.popped.compare_exchange(popped, at + 1, Relaxed, Relaxed).is_err() {
-                continue;
-            }
-            let bits = self.slot(at).swap(0, Relaxed);
-            // Else who pushes has not got there yet, or another has been faster.
-            if bits != 0 {
-                let first = bits & ((1 << 48) - 1);
-                return Some(first..first + (bits >> 48));
-            }
-        }
     }
 }
 
@@ -305,16 +258,6 @@ mod tests {
         let ahead = Ahead::new();
         run(&ahead, (0..1000_u64).map(|i| i.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 30));
         assert_eq!(ahead.next_behind(), None);
-    }
-
-    #[test]
-    fn the_oldest_windows_are_forgotten_first() {
-        let behind = Behind::new();
-        (0..BEHIND + 10).for_each(|i| behind.push(i * 32..i * 32 + 32));
-        assert_eq!(behind.pop(), Some(320..352));
-        assert_eq!(std::iter::from_fn(|| behind.pop()).count() as u64, BEHIND - 1);
-        behind.push(5..9);
-        assert_eq!((behind.pop(), behind.pop()), (Some(5..9), None));
     }
 
     /// Touches pages in order, as a program does that faults only on what was not brought in.
