@@ -20,9 +20,13 @@
 //!
 //! A word with all bits zero is an untouched page, so zeroed memory is a table of untouched pages.
 
+mod clock;
+mod found;
 mod word;
 
 use crate::sync::{AtomicU32, Ordering, WAKE_ALL, wait, wake};
+pub use clock::{Effort, FoldTime, HOT_ROUNDS, SOON, Visit};
+pub use found::{Drop, Folded, Refused, Seen, Touch};
 use word::Word;
 pub use word::{Frame, PINS_MAX, State};
 
@@ -30,77 +34,6 @@ pub use word::{Frame, PINS_MAX, State};
 #[derive(Debug)]
 #[repr(transparent)]
 pub struct PageWord(AtomicU32);
-
-/// What a thread that touched a page is to do about it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Touch {
-    /// Nothing that the word knows of: the page is resident.
-    There,
-    /// The page is now loading, by the caller: give it zeroes.
-    Zero,
-    /// The page is now loading, by the caller: bring it from the store.
-    Load,
-    /// The page is now returning, by the caller: bring it from this frame.
-    Return {
-        /// Where the page's bytes are.
-        frame: Frame,
-        /// Another thread is reading the frame, which must keep its memory.
-        is_folding: bool,
-    },
-    /// Another thread is at it: wait, then look again.
-    Busy(Seen),
-}
-
-/// What a word was, to be waited for to change.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Seen(u32);
-
-/// What became of a page that was being folded.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Folded {
-    /// It is folded; its frame is free.
-    Yes,
-    /// Somebody is bringing it back, or has: [`PageWord::begin_fold`] tells when its frame is free.
-    Returned,
-}
-
-/// What is looked for by who moves pages out.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Effort {
-    /// Pages that have used up their chances.
-    Cold,
-    /// Any page that nobody pins.
-    Any,
-}
-
-/// When a page was folded: a number of the region's own that advances [`SOON`] times while as many pages are folded as
-/// may be resident.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct FoldTime(pub u16);
-
-/// A page that comes back within this time was folded too early.
-pub const SOON: u16 = 64;
-
-/// Heat beyond which a page that is touched in staging gets no hotter.
-const HEAT_MAX: u32 = 3;
-
-/// Rounds of the clock's hand in which the hottest pages lose one chance.
-pub const HOT_ROUNDS: u64 = 4;
-
-/// What becomes of a resident page that the clock's hand passes.
-fn seen_by_hand(word: Word, is_written: Option<bool>, effort: Effort, round: u64) -> Word {
-    let is_spared = word.heat() == HEAT_MAX && !round.is_multiple_of(HOT_ROUNDS);
-    match (word.has(Word::NEW), is_written) {
-        _ if effort == Effort::Any => word.with_state(State::Taken),
-        // It arrived after the hand looked for writes.
-        (true, Some(false)) => word,
-        (true, Some(true)) => word.without(Word::NEW),
-        (false, Some(true)) => word.with_chances(word.chances().max(1)),
-        _ if word.chances() > 0 && is_spared => word,
-        _ if word.chances() > 0 => word.with_chances(word.chances() - 1),
-        _ => word.with_state(State::Taken),
-    }
-}
 
 impl PageWord {
     /// An untouched page.
@@ -150,7 +83,7 @@ impl PageWord {
 
     /// Whether the page is among the hottest: its copy would be of use only after a long time.
     pub fn is_hot(&self) -> bool {
-        self.load().heat() == HEAT_MAX
+        clock::is_hot(self.load())
     }
 
     /// Sleeps until the word is not what was seen. May return early.
@@ -195,10 +128,8 @@ impl PageWord {
     /// hotter than before, one that was longer ago is cold.
     pub fn finish_load(&self, now: FoldTime) {
         self.must(|word| {
-            let is_soon = word.has(Word::COPY) && now.0.wrapping_sub(word.fold_time().0) < SOON;
-            let heat = if is_soon { (word.heat() + 1).min(HEAT_MAX) } else { 0 };
-            let word = word.with_state(State::Resident).with(Word::NEW).with_payload(0);
-            word.with_heat(heat).with_chances((1 << heat) - 1)
+            let word = if clock::is_soon(word, now) { clock::hotter(word) } else { clock::cold(word) };
+            word.with_state(State::Resident).with(Word::NEW).with_payload(0)
         });
     }
 
@@ -211,11 +142,7 @@ impl PageWord {
 
     /// Transition: returning to resident. The page was wanted again soon, so it is hotter than before.
     pub fn finish_return(&self) {
-        self.must(|word| {
-            let heat = (word.heat() + 1).min(HEAT_MAX);
-            let word = word.with_state(State::Resident).with_payload(0).with(Word::NEW);
-            word.with_heat(heat).with_chances((1 << heat) - 1)
-        });
+        self.must(|word| clock::hotter(word).with_state(State::Resident).with_payload(0).with(Word::NEW));
     }
 
     /// Transition: returning to resident, by who moved it out and could not fold it. It is left alone for a while.
@@ -247,10 +174,11 @@ impl PageWord {
     /// own. A page that arrived since counts as written then, whatever became of it, and is passed over once. The
     /// hottest pages lose a chance in one round of [`HOT_ROUNDS`] only.
     pub fn visit(&self, is_written: Option<bool>, effort: Effort, round: u64) -> Visit {
-        let old =
-            self.change(|word| word.is_free_to_take().then(|| seen_by_hand(word, is_written, effort, round)));
+        let old = self.change(|word| {
+            word.is_free_to_take().then(|| clock::seen_by_hand(word, is_written, effort, round))
+        });
         let Ok(old) = old else { return Visit::NotFree };
-        match seen_by_hand(old, is_written, effort, round).state() {
+        match clock::seen_by_hand(old, is_written, effort, round).state() {
             State::Taken => Visit::Taken,
             _ => Visit::Kept { is_rewritten: !old.has(Word::NEW) && is_written == Some(true) },
         }
@@ -376,47 +304,6 @@ impl Default for PageWord {
     fn default() -> Self {
         PageWord::new()
     }
-}
-
-/// What the clock's hand did with a page.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Visit {
-    /// It is the caller's now.
-    Taken,
-    /// It stays for this time.
-    Kept {
-        /// It was written since the hand was here last, and a copy of it is of no use.
-        is_rewritten: bool,
-    },
-    /// It is not resident, or is pinned or being folded.
-    NotFree,
-}
-
-/// What [`PageWord::refuse_fold`] found.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Refused {
-    /// The page is returning, by the caller.
-    BringBack,
-    /// Somebody is bringing it back, or has: [`PageWord::begin_fold`] tells when its frame is free.
-    Returned,
-}
-
-/// What [`PageWord::take_to_drop`] found.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Drop {
-    /// The page is taken, by the caller.
-    Taken {
-        /// What it was.
-        was: State,
-        /// The store has a copy.
-        has_copy: bool,
-    },
-    /// It is untouched: there is nothing to drop.
-    Nothing,
-    /// It is pinned.
-    Pinned,
-    /// Another thread is at it: wait, then try again.
-    Busy(Seen),
 }
 
 #[cfg(all(test, not(loom)))]

@@ -1,6 +1,7 @@
 //! Tests of the transitions: any sequence of them against a slow and obvious twin, and what the hand's rule and
 //! the bounds come to.
 
+use super::clock::HEAT_MAX;
 use super::*;
 use proptest::prelude::*;
 use std::collections::HashSet;
