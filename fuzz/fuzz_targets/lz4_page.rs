@@ -1,0 +1,43 @@
+//! Invariant: a page compresses into any destination that is long enough, comes back the same from liblz4 and
+//! from the slow decoder, which checks the rules for the end of a block, and nothing is written behind
+//! the destination. The input is the destination's length and what fills the page.
+
+#![no_main]
+
+#[allow(dead_code)]
+#[path = "../../crates/codec/tests/cluster_kit/lz4_slow.rs"]
+mod lz4_slow;
+
+use libfuzzer_sys::fuzz_target;
+use lz4_slow::{Extent, decode};
+use pagefold_codec::{Codec, CodecSpec};
+
+const PAGE_SIZE: usize = 4096;
+
+fuzz_target!(|data: &[u8]| {
+    let Some((capacity, fill)) = data.split_first_chunk::<2>() else { return };
+    if fill.is_empty() {
+        return;
+    }
+    let mut page: Vec<u8> = fill.iter().take(PAGE_SIZE).copied().collect();
+    // Short inputs repeat, each time with one byte changed, for the sake of many sequences.
+    while page.len() < PAGE_SIZE {
+        let at = page.len();
+        page.extend(fill.iter().take(PAGE_SIZE - at));
+        page[at] ^= at as u8;
+    }
+    let mut stream = Codec::new(&CodecSpec::named("lz4")).unwrap().stream().unwrap();
+    for capacity in [usize::from(u16::from_le_bytes(*capacity)) % (2 * PAGE_SIZE + 1), 2 * PAGE_SIZE] {
+        let mut dst = vec![0xee; capacity + 32];
+        let result = stream.compress(&page, &mut dst[..capacity]);
+        assert!(dst[capacity..].iter().all(|byte| *byte == 0xee));
+        let Ok(len) = result else {
+            assert!(capacity < PAGE_SIZE + PAGE_SIZE / 255 + 16, "{capacity} bytes are enough");
+            continue;
+        };
+        let mut unfolded = vec![0; PAGE_SIZE];
+        assert_eq!(stream.decompress(&dst[..len], &mut unfolded), Ok(PAGE_SIZE));
+        assert!(unfolded == page);
+        assert!(decode(&dst[..len], PAGE_SIZE, PAGE_SIZE, Extent::All).as_deref() == Some(&page[..]));
+    }
+});
