@@ -1,8 +1,8 @@
 //! An LZ4 block compressor for one page, in place of liblz4's for any length.
 //!
 //! Greedy, as liblz4's is: of the places with the same hash only the last is looked at. What differs comes
-//! from pages of programs, where a sequence stands for 15 bytes on average, three of four matches begin 0 to 2
-//! bytes behind the one before, and more than half are 6 to 8 bytes long; so mispredicted branches are dear:
+//! from pages of programs, where a sequence stands for 15 bytes on average, three of four matches begin 0 to
+//! 2 bytes behind the one before, and more than half are 6 to 8 bytes long; mispredicted branches are dear:
 //!
 //! - The hash is of 6 bytes, not 4: fewer and better matches, and smaller output in spite of it.
 //! - The first probes behind a match are written out one by one, which lets branch prediction tell them
