@@ -9,7 +9,7 @@ use pagefold_backing::layer::{ErrorControl, ErrorLayer, When};
 use pagefold_memory::{RangeError, Region, RegionConfig, RegionStats, Service};
 use pagefold_store::parking::{LayoutKind, ParkConfig};
 use std::os::fd::AsRawFd;
-use std::sync::Arc;
+use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
 const PAGES: u64 = 2048;
@@ -184,6 +184,11 @@ fn a_page_that_was_given_up_can_be_used_again() {
 }
 
 #[test]
+fn a_page_that_several_threads_lost_is_marked_while_it_is_lost_only() {
+    each("a_page_that_several_threads_lost", |way| run_well(&format!("together {way}")));
+}
+
+#[test]
 fn child() {
     let Some(part) = part() else { return };
     match part.split_once(' ') {
@@ -192,6 +197,7 @@ fn child() {
             read(&region, page);
         }
         Some(("again", way)) => use_again(way.parse().unwrap()),
+        Some(("together", way)) => lose_together(way.parse().unwrap()),
         _ => panic!("there is no part {part}"),
     }
     std::process::exit(0);
@@ -203,6 +209,37 @@ fn system_reads(region: &Region, page: u64) -> bool {
     let bytes = region.as_ptr().wrapping_add(page as usize * 4096).cast();
     // SAFETY: a page of the range.
     unsafe { libc::write(write_end.as_raw_fd(), bytes, 4096) == 4096 }
+}
+
+/// Threads touch a lost page at once, and each has it looked for; who is told first drops it and goes on. The others, who are
+/// told later, must not make it fail then.
+fn lose_together(way: usize) {
+    let (region, control) = backed(way);
+    fill(&region, 0..PAGES);
+    let barrier = Barrier::new(3);
+    for round in 0..40 {
+        control.fail_reads(When::Always, libc::EIO);
+        let page = (0..PAGES).find(|page| region.pin(*page as usize * 4096, 4096).is_err()).unwrap();
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    barrier.wait();
+                    system_reads(&region, page);
+                });
+            }
+            barrier.wait();
+            system_reads(&region, page);
+            discard(&region, page, 1);
+            control.clear();
+            assert!(read(&region, page) == [0; 512]);
+            // It goes out and comes in while the others' faults are still served.
+            fill(&region, 0..page);
+            fill(&region, page + 1..PAGES);
+            assert!(read(&region, page) == [0; 512], "round {round}");
+            write(&region, page, &noise(page));
+        });
+    }
+    check(&region, 0..PAGES);
 }
 
 /// A page that was lost for who touched it is zero once it was dropped, and its neighbours are what they were.

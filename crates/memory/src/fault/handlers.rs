@@ -3,7 +3,7 @@
 //! Each waits for messages on the context's descriptor, takes a few at once, and serves them. The kernel holds the
 //! thread that made a fault until its page is put into the range, or it is woken to try again.
 
-use crate::pager::{Pager, Served};
+use crate::pager::{OnLoss, Pager};
 use pagefold_page::PAGE_SIZE;
 use pagefold_sys::uffd::Fault;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
@@ -70,9 +70,8 @@ fn run(pager: &Pager, stop: &OwnedFd) {
 fn serve(pager: &Pager, fault: &Fault) {
     match pager.page_at(fault.address) {
         Some(page) => {
-            if pager.serve(page, fault.is_write) == Served::Failed {
-                pager.poison(page);
-            }
+            // Who made the access is held by the kernel: only a mark makes it fail.
+            pager.serve(page, fault.is_write, OnLoss::Poison);
         }
         None => {
             pager.serve_staging(fault.address);

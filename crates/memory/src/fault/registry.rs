@@ -8,7 +8,7 @@
 //! A forked child has the handler, the table and the descriptor, but not the memory: its entries are passed over, or
 //! the child would fill its parent's memory.
 
-use crate::pager::{Pager, Served};
+use crate::pager::{OnLoss, Pager, Served};
 use pagefold_sys::{SysError, sigbus};
 use std::ptr;
 use std::sync::Arc;
@@ -88,7 +88,7 @@ fn serve_region(pager: &Pager, address: usize, is_write: bool) -> bool {
         return false;
     }
     match page {
-        Some(page) => pager.serve(page, is_write) == Served::Again,
+        Some(page) => pager.serve(page, is_write, OnLoss::Tell) == Served::Again,
         None => {
             pager.serve_staging(address);
             true

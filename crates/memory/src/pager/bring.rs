@@ -45,7 +45,7 @@ enum Kind {
 }
 
 impl Pager {
-    /// Brings in a page that is loading by the caller, with neighbours.
+    /// Brings in a page that is loading by the caller, with neighbours. If that fails, the page is still loading.
     pub(super) fn bring_in(&self, page: PageIndex, touch: Touch, is_write: bool) -> Served {
         // What is done until it is read takes about as long as its way from memory.
         self.store.prefetch_object(page);
@@ -193,7 +193,7 @@ impl Pager {
                 }
             }
         }
-        let used = self.put_runs(pages, &kinds, &memory, scratch);
+        let used = self.put_runs(claims, &kinds, &memory, scratch);
         self.settle(memory, zeroes_paid, used);
         self.ahead.count_brought(claims.len as u64 - 1);
         if kinds[claims.touched] == Kind::Failed { Served::Failed } else { Served::Again }
@@ -237,15 +237,16 @@ impl Pager {
         kind
     }
 
-    /// Puts the pages into the range, run by run, and ends their loading. Returns how many pages of memory that was
-    /// paid for were used.
+    /// Puts the pages into the range, run by run, and ends their loading; but not that of the touched page if it cannot be
+    /// loaded. Returns how many pages of memory that was paid for were used.
     fn put_runs(
         &self,
-        pages: &[(PageIndex, Touch)],
+        claims: &Claims,
         kinds: &[Kind; WINDOW_MAX],
         memory: &Memory,
         scratch: &Scratch,
     ) -> u32 {
+        let pages = &claims.pages[..claims.len];
         let mut used = 0;
         let mut at = 0;
         while at < pages.len() {
@@ -279,8 +280,10 @@ impl Pager {
             };
             at += done;
             if put != Put::Done {
-                self.word(pages[at].0).abandon_load();
-                self.wake(pages[at].0);
+                if at != claims.touched || kind != Kind::Failed {
+                    self.word(pages[at].0).abandon_load();
+                    self.wake(pages[at].0);
+                }
                 at += 1;
             }
         }

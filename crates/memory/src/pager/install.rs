@@ -82,9 +82,10 @@ impl Pager {
     }
 
     /// Makes an access to a page whose contents are lost fail, where the kernel holds the thread that made it. A
-    /// kernel that cannot leaves no way but to end the process: other contents must not be made up.
+    /// kernel that cannot leaves no way but to end the process: other contents must not be made up. The page is loading, by
+    /// the caller.
     pub(crate) fn poison(&self, page: PageIndex) {
-        // SAFETY: the page is folded, so it is not there; it has no contents any more.
+        // SAFETY: the page is loading, by the caller, so it is not there; it has no contents any more.
         let done = unsafe { self.uffd.poison(self.address(page), PAGE_SIZE, true) };
         match done.errno {
             // Another thread has been here, or has brought it in after all.

@@ -21,7 +21,7 @@ mod scratch;
 mod serve;
 
 pub(crate) use range::Pinned;
-pub(crate) use serve::Served;
+pub(crate) use serve::{OnLoss, Served};
 
 use crate::ahead::Ahead;
 use crate::config::{Eviction, RegionConfig, Service};

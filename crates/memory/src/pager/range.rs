@@ -1,7 +1,7 @@
 //! Pinning parts of the range for the time of a system call, and dropping them.
 
 use super::Pager;
-use super::serve::Served;
+use super::serve::{OnLoss, Served};
 use crate::config::Service;
 use crate::error::RangeError;
 use crate::page::{Drop as ToDrop, PageWord, State};
@@ -79,7 +79,7 @@ impl Pager {
             if word.pins() >= crate::page::PINS_MAX {
                 return Err(RangeError::TooManyPins { page: page.0 });
             }
-            if self.serve(page, true) == Served::Failed {
+            if self.serve(page, true, OnLoss::Tell) == Served::Failed {
                 return Err(RangeError::Lost { page: page.0 });
             }
         }

@@ -17,21 +17,42 @@ pub(crate) enum Served {
     Failed,
 }
 
+/// What else is done about a page that cannot be brought in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum OnLoss {
+    /// Nothing: the caller makes the access fail.
+    Tell,
+    /// It is marked, so that the access fails wherever it is made.
+    Poison,
+}
+
 impl Pager {
     /// Serves a fault in the range. `is_write` may be false if it is not known.
     ///
     /// Afterwards the page may or may not be there: the access faults again if not.
-    pub(crate) fn serve(&self, page: PageIndex, is_write: bool) -> Served {
+    pub(crate) fn serve(&self, page: PageIndex, is_write: bool, on_loss: OnLoss) -> Served {
         let began = Instant::now();
         let served = self.serve_touch(page, is_write);
         if served == Served::Failed {
             self.counters.add(Counter::FaultsFailed, 1);
+            self.give_up(page, on_loss);
         }
         self.left.check(self.ready_frames());
         self.counters.add(Counter::FaultNs, began.elapsed().as_nanos() as u64);
         served
     }
 
+    /// Ends the loading of a page that cannot be brought in. It is marked while it is still the caller's, and before who waits
+    /// there tries again: a mark that came later could hit a page that was dropped, or could be read, meanwhile.
+    fn give_up(&self, page: PageIndex, on_loss: OnLoss) {
+        if on_loss == OnLoss::Poison {
+            self.poison(page);
+        }
+        self.word(page).abandon_load();
+        self.wake(page);
+    }
+
+    /// If it failed, the page is still loading, by the caller.
     fn serve_touch(&self, page: PageIndex, is_write: bool) -> Served {
         // It comes in while the page's word, which is as far away, is waited for.
         self.store.prefetch_slot(page);
