@@ -4,7 +4,7 @@
 
 #![no_main]
 
-#[allow(dead_code)]
+#[allow(dead_code, reason = "tests use the rest")]
 #[path = "../../crates/codec/tests/cluster_kit/lz4_slow.rs"]
 mod lz4_slow;
 
