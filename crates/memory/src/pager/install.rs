@@ -86,11 +86,10 @@ impl Pager {
     /// the caller.
     pub(crate) fn poison(&self, page: PageIndex) {
         // SAFETY: the page is loading, by the caller, so it is not there; it has no contents any more.
-        let done = unsafe { self.uffd.poison(self.address(page), PAGE_SIZE, true) };
-        match done.errno {
-            // Another thread has been here, or has brought it in after all.
-            0 | libc::EEXIST => {}
-            _ => std::process::abort(),
+        let put = repeat(1, |_| unsafe { self.uffd.poison(self.address(page), PAGE_SIZE, true) });
+        // It has the mark if it was lost before.
+        if matches!(put, Put::Refused(..)) {
+            std::process::abort();
         }
     }
 
