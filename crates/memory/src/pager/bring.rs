@@ -280,6 +280,7 @@ impl Pager {
             };
             at += done;
             if put != Put::Done {
+                // A touched page that is lost is given up by who serves the fault.
                 if at != claims.touched || kind != Kind::Failed {
                     self.word(pages[at].0).abandon_load();
                     self.wake(pages[at].0);
