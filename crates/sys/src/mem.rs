@@ -234,8 +234,44 @@ pub fn total_bytes() -> u64 {
     rustix::system::sysinfo().totalram as u64 * u64::from(rustix::system::sysinfo().mem_unit.max(1))
 }
 
+/// The machine's available memory: what is free, and what reclaim could take from the page cache without writing.
+///
+/// The file is opened once and read in place: a thread that must not ask the kernel for memory can ask how much there is,
+/// because the kernel keeps the buffer of an open file in `/proc` after the first read.
+#[derive(Debug)]
+pub struct Available {
+    meminfo: Option<std::fs::File>,
+}
+
+impl Available {
+    /// Opens the kernel's count and reads it once.
+    pub fn open() -> Self {
+        let available = Available { meminfo: std::fs::File::open("/proc/meminfo").ok() };
+        available.bytes();
+        available
+    }
+
+    /// How many bytes are available; where the kernel does not say, those that hold nothing at all.
+    pub fn bytes(&self) -> u64 {
+        use std::os::unix::fs::FileExt;
+        let mut text = [0; 512];
+        let read = self.meminfo.as_ref().and_then(|file| file.read_at(&mut text, 0).ok());
+        let field = read.and_then(|len_bytes| available_kib(&text[..len_bytes]));
+        field.map_or_else(free_bytes, |kib| kib.saturating_mul(1024))
+    }
+}
+
+/// The number in the line `MemAvailable:     1234 kB`, which is among the first.
+fn available_kib(meminfo: &[u8]) -> Option<u64> {
+    const NAME: &[u8] = b"MemAvailable:";
+    let at = meminfo.windows(NAME.len()).position(|window| window == NAME)? + NAME.len();
+    let digits = meminfo[at..].trim_ascii_start();
+    let end = digits.iter().position(|byte| !byte.is_ascii_digit())?;
+    std::str::from_utf8(&digits[..end]).ok()?.parse().ok()
+}
+
 /// Memory of this machine that holds nothing at all, not even a cache, bytes.
-pub fn free_bytes() -> u64 {
+fn free_bytes() -> u64 {
     let info = rustix::system::sysinfo();
     info.freeram as u64 * u64::from(info.mem_unit.max(1))
 }
@@ -243,6 +279,20 @@ pub fn free_bytes() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn available_memory_counts_what_the_page_cache_could_give_up() {
+        let text = b"MemTotal:  100 kB\nMemFree:  3 kB\nMemAvailable:      77 kB\nBuffers: 1 kB\n";
+        assert_eq!(available_kib(text), Some(77));
+        assert_eq!(available_kib(b"MemTotal: 100 kB\nMemAvailable: 7"), None);
+        let available = Available::open();
+        assert!(available.meminfo.is_some());
+        let bytes = available.bytes();
+        assert!(0 < bytes && bytes < total_bytes(), "{bytes}");
+        // Where the file cannot be had, memory that is free.
+        let free = Available { meminfo: None }.bytes();
+        assert!(0 < free && free < total_bytes(), "{free}");
+    }
 
     #[test]
     fn discard_makes_populated_memory_zero_again() {

@@ -104,6 +104,9 @@ pub enum AttachError {
         /// What can be used.
         max_bytes: u64,
     },
+    /// The store has a backing, on which pages may lie.
+    #[error("the store has a backing already; make a new store for another")]
+    HasOne,
     /// It cannot be written.
     #[error("preparing the backing: {0}")]
     Io(#[from] BackingError),
