@@ -82,10 +82,12 @@ pub(super) struct Turns {
     /// nothing between asking for reclaim and waiting is missed.
     wakes: u64,
     reclaim: Option<Weak<dyn Reclaim>>,
+    #[cfg(feature = "testing")]
     refusal: Option<Arc<RefusalTest>>,
 }
 
 /// Decides from the running number of a request whether it is refused.
+#[cfg(feature = "testing")]
 type RefusalTest = dyn Fn(u64, Demand) -> bool + Send + Sync;
 
 impl Turns {
@@ -133,6 +135,7 @@ impl Budget {
 
     /// Makes the budget refuse grants as `test` says, given the running number of the request: for tests that let
     /// every one fail in turn. A required grant is then refused as if it were too large.
+    #[cfg(feature = "testing")]
     pub fn refuse_when(&self, test: impl Fn(u64, Demand) -> bool + Send + Sync + 'static) {
         self.0.books().turns.refusal = Some(Arc::new(test));
     }
@@ -165,6 +168,12 @@ impl Budget {
         }
     }
 
+    #[cfg(not(feature = "testing"))]
+    fn refused_by_test(&self, _: u64, _: Demand) -> Result<(), Refused> {
+        Ok(())
+    }
+
+    #[cfg(feature = "testing")]
     fn refused_by_test(&self, needed_bytes: u64, demand: Demand) -> Result<(), Refused> {
         let mut books = self.0.books();
         let Some(test) = books.turns.refusal.clone() else { return Ok(()) };
