@@ -14,7 +14,7 @@ use crate::read::zmap::{IndexForm, ZContext, ZMap};
 use crate::read::{Bytes, Cluster, Cursor, Extent, FileKind, Place, chunk, flat};
 use crate::source::Source;
 use crate::{Address, ImageError, Space};
-use pagefold_backing::{Buffers, Demand};
+use pagefold_backing::{Budget, Demand};
 use std::sync::Arc;
 
 /// Metadata is read and kept in pieces of this many bytes.
@@ -308,7 +308,7 @@ impl Core {
             }
             Space::Device(_) => None,
         };
-        let grant = self.clusters.budget.grant(Buffers::footprint(len), Demand::BestEffort);
+        let grant = self.clusters.budget.grant(Budget::footprint(len), Demand::BestEffort);
         let buffer = grant.ok().and_then(|mut grant| grant.buffer(len));
         match (buffer, beforehand) {
             (None, None) => return self.read_uncached(at, dst),

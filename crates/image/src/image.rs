@@ -8,7 +8,7 @@ use crate::read::superblock::Superblock;
 use crate::source::{Source, Window};
 use crate::streams::Streams;
 use crate::{ImageError, Nid};
-use pagefold_backing::{Backing, BufferStats, Buffers, Demand, FileBacking};
+use pagefold_backing::{Backing, Budget, BufferStats, Demand, FileBacking};
 use pagefold_sys::SysError;
 use std::fmt;
 use std::fs::File;
@@ -120,7 +120,7 @@ impl Image {
         }
         let too_much = |e| ImageError::Budget { len_bytes: options.memory_bytes, source: Arc::new(e) };
         let limit = usize::try_from(options.memory_bytes).unwrap_or(usize::MAX);
-        let budget = Buffers::granting(limit, reserve_bytes as usize).map_err(too_much)?;
+        let budget = Budget::new(limit, reserve_bytes as usize).map_err(too_much)?;
         let windows = windows(&superblock);
         let source = Arc::new(source.with_devices(options.devices, windows));
         let clusters = Clusters::new(budget, formats, options.keep_asked);
@@ -185,8 +185,8 @@ impl Image {
     /// The budget, for memory of the caller's own that is to be counted in it.
     ///
     /// Whoever holds a grant must not read from the image meanwhile, as that may wait for memory that he holds. What is
-    /// [set aside](Buffers::set_aside) for good is another matter: it only makes the budget smaller.
-    pub fn budget(&self) -> &Buffers {
+    /// [set aside](Budget::set_aside) for good is another matter: it only makes the budget smaller.
+    pub fn budget(&self) -> &Budget {
         &self.0.core.clusters.budget
     }
 }

@@ -16,7 +16,8 @@ pub struct Reservation {
 // SAFETY: the value only names a range of the address space; it holds no thread-bound state, and
 // every access to the memory itself goes through raw pointers whose users state their own proof.
 unsafe impl Send for Reservation {}
-// SAFETY: as above; the methods taking `&self` are system calls that the kernel serialises.
+// SAFETY: a shared value gives out its address and length, which never change; the other methods taking `&self` are system
+// calls on the range, which the kernel serialises.
 unsafe impl Sync for Reservation {}
 
 impl Reservation {
@@ -78,10 +79,12 @@ impl Reservation {
 
     /// Leaves the range out of children that are forked from now on: they have nothing mapped there.
     ///
-    /// A child must not drop its copy of this value, as the address may be something else's there: see
-    /// [`Reservation::forget`].
-    pub fn keep_from_children(&self) -> Result<(), SysError> {
-        // SAFETY: the range is this mapping; the advice changes nothing in this process.
+    /// # Safety
+    /// A child neither touches what was in the range nor drops its copy of this value, as the address may be something
+    /// else's there: see [`Reservation::forget`].
+    pub unsafe fn keep_from_children(&self) -> Result<(), SysError> {
+        // SAFETY: the range is this mapping; the advice changes nothing in this process, and children leave it alone
+        // (the caller's duty).
         match unsafe { libc::madvise(self.base.as_ptr().cast(), self.len_bytes, libc::MADV_DONTFORK) } {
             0 => Ok(()),
             _ => Err(SysError::last(format!("keeping {} bytes of memory from children", self.len_bytes))),
@@ -90,8 +93,12 @@ impl Reservation {
 
     /// Has the range read as zeroes in children that are forked from now on. False if the kernel cannot
     /// (before 4.14).
-    pub fn wipe_in_children(&self) -> bool {
-        // SAFETY: as above.
+    ///
+    /// # Safety
+    /// What the range holds is valid as zeroes, for those who look at it in a child.
+    pub unsafe fn wipe_in_children(&self) -> bool {
+        // SAFETY: the range is this mapping; the advice changes nothing in this process, and children see what the
+        // caller allows for.
         unsafe { libc::madvise(self.base.as_ptr().cast(), self.len_bytes, libc::MADV_WIPEONFORK) == 0 }
     }
 
@@ -340,7 +347,8 @@ mod tests {
     #[test]
     fn children_have_nothing_where_a_range_is_kept_from_them() {
         let (kept, shared) = (Reservation::new(1 << 20).unwrap(), Reservation::new(1 << 20).unwrap());
-        kept.keep_from_children().unwrap();
+        // SAFETY: the child only asks what is mapped there, and exits without dropping anything.
+        unsafe { kept.keep_from_children() }.unwrap();
         let [kept_at, shared_at] = [&kept, &shared].map(|range| range.base().as_ptr().cast());
         // SAFETY: the child makes two system calls and exits.
         let child = unsafe { libc::fork() };

@@ -9,7 +9,7 @@
 
 use crate::Address;
 use crate::read::{Algorithm, Cluster};
-use pagefold_backing::{Buffer, Buffers, Reclaim};
+use pagefold_backing::{Budget, Buffer, Reclaim};
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -44,7 +44,7 @@ impl Piece {
     }
 
     fn footprint(&self) -> u64 {
-        Buffers::footprint(self.buffer.len())
+        Budget::footprint(self.buffer.len())
     }
 }
 

@@ -24,7 +24,7 @@ use crate::ImageError;
 use crate::read::{Bytes, Cluster};
 use decoders::Decoders;
 use flight::{Entered, Flights, Outcome, Pilot};
-use pagefold_backing::{Buffers, Demand, Reclaim};
+use pagefold_backing::{Budget, Demand, Reclaim};
 use std::sync::Arc;
 
 /// A cluster, and how much of what it decodes to belongs to the file that is read.
@@ -47,7 +47,7 @@ pub(crate) struct Part {
 
 /// All that reading clusters of one image takes.
 pub(crate) struct Clusters {
-    pub(crate) budget: Buffers,
+    pub(crate) budget: Budget,
     pub(crate) cache: Cache,
     pub(crate) counters: Counters,
     pub(crate) latency: Histogram,
@@ -60,7 +60,7 @@ pub(crate) struct Clusters {
 
 impl Clusters {
     /// Reading within `budget`, from which it takes back its cache when there is need.
-    pub(crate) fn new(budget: Buffers, formats: Formats, keep_asked: bool) -> Arc<Self> {
+    pub(crate) fn new(budget: Budget, formats: Formats, keep_asked: bool) -> Arc<Self> {
         let clusters = Arc::new(Clusters {
             budget,
             cache: Cache::default(),
@@ -187,7 +187,7 @@ impl Clusters {
 
     /// A copy for those who have joined, if there is room.
     fn publish(&self, unit: &Unit, output: &[u8]) -> Option<Arc<Piece>> {
-        let mut grant = self.budget.grant(Buffers::footprint(output.len()), Demand::BestEffort).ok()?;
+        let mut grant = self.budget.grant(Budget::footprint(output.len()), Demand::BestEffort).ok()?;
         let mut buffer = grant.buffer(output.len())?;
         buffer.copy_from_slice(output);
         Some(self.keep(unit, Piece { buffer, len_bytes: output.len() }))
