@@ -13,6 +13,7 @@ use crate::read::FileKind;
 use crate::read::xattr::Xattr;
 use pagefold_sys::SysError;
 use pagefold_sys::beneath::{self, Folder};
+use pagefold_sys::pathhandle::PathHandle;
 use std::fs::File;
 use std::sync::atomic::Ordering;
 
@@ -36,7 +37,7 @@ impl Failures {
     }
 }
 
-/// Something with a descriptor, or a name: what is set on it is the same.
+/// An open file, or one that is only held: what is set on it is the same. Nothing is set by name.
 trait Dressed {
     fn owner(&self, uid: u32, gid: u32) -> Result<(), SysError>;
     fn mode(&self, mode: u16) -> Result<(), SysError>;
@@ -59,25 +60,24 @@ impl<T: std::os::fd::AsFd> Dressed for T {
     }
 }
 
-/// What is not opened: a symbolic link or a special file.
-struct Named<'a> {
-    folder: &'a Folder,
-    name: &'a [u8],
+/// A symbolic link or a special file, which is not opened.
+struct Unopened<'a> {
+    handle: &'a PathHandle,
     is_link: bool,
 }
 
-impl Dressed for Named<'_> {
+impl Dressed for Unopened<'_> {
     fn owner(&self, uid: u32, gid: u32) -> Result<(), SysError> {
-        self.folder.set_owner_of(self.name, uid, gid)
+        self.handle.set_owner(uid, gid)
     }
     fn mode(&self, mode: u16) -> Result<(), SysError> {
-        if self.is_link { Ok(()) } else { self.folder.set_mode_of(self.name, mode) }
+        if self.is_link { Ok(()) } else { self.handle.set_mode(mode) }
     }
     fn time(&self, seconds: i64, nanoseconds: u32) -> Result<(), SysError> {
-        self.folder.set_time_of(self.name, seconds, nanoseconds)
+        self.handle.set_time(seconds, nanoseconds)
     }
     fn xattr(&self, name: &[u8], value: &[u8]) -> Result<(), SysError> {
-        self.folder.set_xattr_of(self.name, name, value)
+        self.handle.set_xattr(name, value)
     }
 }
 
@@ -102,9 +102,9 @@ pub(super) fn folder(folder: &Folder, node: &Node, shared: &Shared<'_>) -> Resul
 }
 
 /// A symbolic link or a special file.
-pub(super) fn named(folder: &Folder, name: &[u8], node: &Node, shared: &Shared<'_>) -> Result<(), String> {
+pub(super) fn unopened(handle: &PathHandle, node: &Node, shared: &Shared<'_>) -> Result<(), String> {
     let is_link = node.kind() == FileKind::Symlink;
-    dress(&Named { folder, name, is_link }, node, shared, true)
+    dress(&Unopened { handle, is_link }, node, shared, true)
 }
 
 fn dress(target: &impl Dressed, node: &Node, shared: &Shared<'_>, set_mode: bool) -> Result<(), String> {

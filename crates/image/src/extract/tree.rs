@@ -179,15 +179,16 @@ impl<'a> Tree<'a> {
             return Ok(());
         }
         self.clear(&place.folder, visit.name).map_err(|e| e.to_string())?;
-        match special {
-            Some(special) => place.folder.make_special(visit.name, special).map_err(|e| e.to_string())?,
+        let made = match special {
+            Some(special) => place.folder.make_special(visit.name, special),
             None => {
                 let target = node.read_link().map_err(|e| with_causes(&e))?;
-                place.folder.make_symlink(visit.name, &target).map_err(|e| e.to_string())?;
+                place.folder.make_symlink(visit.name, &target)
             }
-        }
+        };
+        let handle = made.map_err(|e| e.to_string())?;
         self.shared.files.fetch_add(1, Ordering::Relaxed);
-        dress::named(&place.folder, visit.name, node, self.shared)
+        dress::unopened(&handle, node, self.shared)
     }
 }
 
