@@ -1,0 +1,171 @@
+//! Images that ask for more than they hold: sizes, holes, attributes and paths beyond what is usual or possible.
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+mod tools_kit;
+
+use pagefold_backing::{Backing, MemoryBacking};
+use pagefold_image::check::{CheckOptions, Report, check};
+use pagefold_image::extract::{ExtractOptions, ExtractReport, extract};
+use pagefold_image::{Findings, Image, ImageError, Options, ReadAhead, tar};
+use pagefold_sys::beneath::Folder;
+use pagefold_testkit::skipped;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+use tools_kit::*;
+
+fn medium(bytes: &[u8]) -> Arc<MemoryBacking> {
+    let medium = MemoryBacking::new(bytes.len());
+    medium.write_at(0, bytes).unwrap();
+    Arc::new(medium)
+}
+
+fn options() -> Options {
+    Options { read_ahead: ReadAhead::Off, keep_asked: false, ..Options::default() }
+}
+
+fn open(bytes: &[u8]) -> Image {
+    Image::open(medium(bytes), options()).unwrap()
+}
+
+fn checked(image: &Image) -> Report {
+    check(image, &CheckOptions::default(), &|_| ()).unwrap()
+}
+
+/// What is wrong with files; these images have no checksum, which is told of no file.
+fn of_files(report: &Report) -> Vec<String> {
+    report.findings.kept().iter().filter(|f| !f.path.is_empty()).map(|f| f.to_string()).collect()
+}
+
+/// Extracts all of it, and gives up after a minute.
+fn extracted(image: &Image, target: &Path) -> ExtractReport {
+    let (began, cancelled) = (Instant::now(), AtomicBool::new(false));
+    let folder = Folder::open(target).unwrap();
+    let options = ExtractOptions { privileged: true, ..ExtractOptions::default() };
+    let report = extract(image, &folder, &[], &options, &cancelled, &|_| {
+        cancelled.store(began.elapsed() > Duration::from_secs(60), Ordering::Relaxed);
+    });
+    let report = report.unwrap();
+    assert!(!report.interrupted, "it did not end: {report:?}");
+    report
+}
+
+fn says(findings: &Findings, path: &str, what: &str) -> bool {
+    findings.kept().iter().any(|f| f.path == path.as_bytes() && f.what.contains(what))
+}
+
+/// A folder on a file system that takes a file of `len` bytes without room for it.
+fn folder_for_files_of(len: u64, test: &str) -> Option<tempfile::TempDir> {
+    let folder = tempfile::tempdir_in("/dev/shm").ok()?;
+    let probe = std::fs::File::create(folder.path().join("probe")).unwrap();
+    match probe.set_len(len) {
+        Ok(()) => {
+            std::fs::remove_file(folder.path().join("probe")).unwrap();
+            Some(folder)
+        }
+        Err(e) => {
+            skipped!("{test}: /dev/shm has no files of {len} bytes: {e}");
+            None
+        }
+    }
+}
+
+/// An image with these files in its root, and unused inodes behind each for 64 bytes.
+fn image_of(entries: &[(&str, u8)], files: Vec<File>) -> Vec<u8> {
+    let mut named = vec![(".", 0, DIRECTORY), ("..", 0, DIRECTORY)];
+    named.extend(entries.iter().enumerate().map(|(n, (name, kind))| (*name, 1 + 2 * n, *kind)));
+    let mut all = vec![File::directory(2, &named)];
+    for file in files {
+        all.extend([file, unused()]);
+    }
+    image(&all)
+}
+
+const HUGE: u64 = 1 << 62;
+
+#[test]
+fn a_hole_at_the_end_is_a_length_and_nothing_else() {
+    let test = "a_hole_at_the_end_is_a_length_and_nothing_else";
+    let Some(target) = folder_for_files_of(HUGE, test) else { return };
+    let bytes = image(&[
+        File::directory(
+            2,
+            &[
+                (".", 0, DIRECTORY),
+                ("..", 0, DIRECTORY),
+                ("a", 1, REGULAR),
+                ("b", 2, REGULAR),
+                ("c", 2, REGULAR),
+            ],
+        ),
+        File::hole(0o100_644, HUGE),
+        File { nlink: 2, ..File::hole(0o100_644, 5000) },
+    ]);
+    assert_eq!(of_files(&checked(&open(&bytes))), [""; 0]);
+    let report = extracted(&open(&bytes), target.path());
+    assert_eq!((report.findings.kept(), report.bytes, report.links), (&[][..], 0, 1));
+    let len = |name: &str| target.path().join(name).metadata().unwrap().len();
+    assert_eq!([len("a"), len("b"), len("c")], [HUGE, 5000, 5000]);
+}
+
+#[test]
+fn a_hole_in_the_packed_file_is_a_hole() {
+    let test = "a_hole_in_the_packed_file_is_a_hole";
+    let Some(target) = folder_for_files_of(HUGE, test) else { return };
+    let mut bytes =
+        image_of(&[("f", REGULAR)], vec![File::hole(0o100_644, HUGE - 4096), File::hole(0o100_644, HUGE)]);
+    set_packed(&mut bytes, 3);
+    make_fragment(&mut bytes, 1, 4096);
+    let report = checked(&open(&bytes));
+    assert_eq!((of_files(&report).join("\n"), report.bytes), (String::new(), 0));
+    let report = extracted(&open(&bytes), target.path());
+    assert_eq!((report.findings.kept(), report.bytes), (&[][..], 0));
+    assert_eq!(target.path().join("f").metadata().unwrap().len(), HUGE - 4096);
+}
+
+fn access_list(entries: &[(u16, u16, u32)]) -> Vec<u8> {
+    let mut value = 2u32.to_le_bytes().to_vec();
+    for (tag, may, id) in entries {
+        value.extend([tag.to_le_bytes(), may.to_le_bytes()].concat());
+        value.extend(id.to_le_bytes());
+    }
+    value
+}
+
+/// What check says of a file with this attribute, in one text.
+fn check_with_attribute(file: File, kind: u8, entry: Vec<u8>) -> String {
+    let area = xattr_area(&[], &[entry]);
+    let mut files = vec![
+        File::directory(
+            2 + u32::from(kind == DIRECTORY),
+            &[(".", 0, DIRECTORY), ("..", 0, DIRECTORY), ("f", 1, kind)],
+        ),
+        file,
+    ];
+    files.extend((0..unused_behind(area.len())).map(|_| unused()));
+    let mut bytes = image(&files);
+    put_xattrs(&mut bytes, 1, &area);
+    let report = checked(&open(&bytes));
+    of_files(&report).join("\n")
+}
+
+/// A root of good names with a bad one between them.
+fn with_a_bad_name(bad: &str) -> Vec<u8> {
+    image(&[
+        File::directory(
+            2,
+            &[
+                (".", 0, DIRECTORY),
+                ("..", 0, DIRECTORY),
+                ("a", 1, REGULAR),
+                ("b", 1, REGULAR),
+                (bad, 1, REGULAR),
+                ("d", 1, REGULAR),
+                ("e", 1, REGULAR),
+            ],
+        ),
+        File { nlink: 4, ..File::regular(b"contents") },
+    ])
+}
