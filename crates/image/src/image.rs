@@ -184,6 +184,11 @@ impl Image {
 
     /// The budget, for memory of the caller's own that is to be counted in it.
     ///
+    /// Bytes of the image and its further devices, as they are stored.
+    pub fn media_bytes(&self) -> u64 {
+        self.0.core.source.media_bytes()
+    }
+
     /// Whoever holds a grant must not read from the image meanwhile, as that may wait for memory that he holds. What is
     /// [set aside](Buffers::set_aside) for good is another matter: it only makes the budget smaller.
     pub fn budget(&self) -> &Buffers {

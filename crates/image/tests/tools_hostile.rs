@@ -110,7 +110,7 @@ fn names_cannot_lead_out() {
             assert_eq!((names(top.path()), names(outside.path())), (vec!["target".into()], vec![]));
         }
         let mut archive = Vec::new();
-        tar::write(&image, &[], &mut archive).unwrap();
+        tar::write(&image, &[], &tar::TarOptions::default(), &mut archive).unwrap();
         assert!(!archive.windows(5).any(|w| w == b"pwned"));
     }
 }
@@ -312,7 +312,7 @@ fn a_bad_cluster_is_one_finding_and_one_file() {
     let report = extracted(&open(&bytes), target.path(), false);
     assert!(says(&report.findings, "/text1m.txt", "") && report.findings.errors() == 1);
     assert!(!target.path().join("text1m.txt").exists() && target.path().join("zeros.bin").exists());
-    let report = tar::write(&open(&bytes), &[], std::io::sink()).unwrap();
+    let report = tar::write(&open(&bytes), &[], &tar::TarOptions::default(), std::io::sink()).unwrap();
     assert_eq!((report.findings.errors(), report.members), (1, 1023));
 }
 

@@ -123,6 +123,25 @@ fn a_hole_in_the_packed_file_is_a_hole() {
     let report = extracted(&open(&bytes), target.path());
     assert_eq!((report.findings.kept(), report.bytes), (&[][..], 0));
     assert_eq!(target.path().join("f").metadata().unwrap().len(), HUGE - 4096);
+    let mut archive = Vec::new();
+    tar::write(&open(&bytes), &[], &tar::TarOptions::default(), &mut archive).unwrap();
+    assert!(archive.len() < 16 << 10, "{} bytes", archive.len());
+}
+
+#[test]
+fn a_fragment_beyond_the_image_is_told_once() {
+    let mut packed = File::regular(b"short");
+    packed.size = HUGE;
+    let mut bytes = image_of(&[("f", REGULAR)], vec![File::hole(0o100_644, HUGE - 4096), packed]);
+    set_packed(&mut bytes, 3);
+    make_fragment(&mut bytes, 1, 4096);
+    let report = checked(&open(&bytes));
+    assert!(says(&report.findings, "/f", "are there"), "{:?}", report.findings.kept());
+    assert!(report.findings.errors() < 10 && report.bytes < 8192, "{report:?}");
+    let mut archive = Vec::new();
+    let report = tar::write(&open(&bytes), &[], &tar::TarOptions::default(), &mut archive).unwrap();
+    assert!(says(&report.findings, "/f", "are there"), "{:?}", report.findings.kept());
+    assert!(archive.len() < 16 << 10, "{} bytes", archive.len());
 }
 
 fn access_list(entries: &[(u16, u16, u32)]) -> Vec<u8> {

@@ -152,9 +152,7 @@ impl Folder {
 
     /// What its file system has room for.
     pub fn room(&self) -> Result<Room, SysError> {
-        let stat = fs::fstatvfs(&self.0).map_err(failed("asking how much room there is"))?;
-        let free_files = (stat.f_files > 0).then_some(stat.f_favail);
-        Ok(Room { free_bytes: stat.f_bavail.saturating_mul(stat.f_frsize), free_files })
+        room(self)
     }
 }
 
@@ -200,6 +198,13 @@ pub fn set_xattr(file: impl AsFd, name: &[u8], value: &[u8]) -> Result<(), SysEr
 
 /// The mask that new files' modes are reduced by; all bits if it cannot be known. Read without changing it.
 pub fn umask() -> u16 {
+/// Tells what the file system of an open file has room for.
+pub fn room(file: impl AsFd) -> Result<Room, SysError> {
+    let stat = fs::fstatvfs(file).map_err(failed("asking how much room there is"))?;
+    let free_files = (stat.f_files > 0).then_some(stat.f_favail);
+    Ok(Room { free_bytes: stat.f_bavail.saturating_mul(stat.f_frsize), free_files })
+}
+
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("Umask:"));
     line.and_then(|digits| u16::from_str_radix(digits.trim(), 8).ok()).unwrap_or(0o777)

@@ -30,8 +30,7 @@ pub struct ExtractArgs {
     #[arg(value_name = "PATH")]
     pub paths: Vec<PathBuf>,
     /// Write a POSIX tar archive to standard output instead
-    #[arg(long, conflicts_with_all = ["privileged", "no_owner", "no_xattrs", "no_times", "overwrite", "json", "jobs",
-        "max_bytes", "max_inodes"])]
+    #[arg(long, conflicts_with_all = ["privileged", "no_owner", "no_xattrs", "no_times", "overwrite", "json", "jobs"])]
     pub tar: bool,
     /// Threads [default: the machine's]
     #[arg(long, short = 'j', value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
@@ -49,7 +48,8 @@ pub struct ExtractArgs {
     /// Do not set times
     #[arg(long)]
     pub no_times: bool,
-    /// Most bytes to write [default: nine tenths of what is free]
+    /// Most bytes to write [default: nine tenths of what is free; with --tar into a pipe, 3072 times the image, and
+    /// 1 GiB at least]
     #[arg(long, value_name = "SIZE")]
     pub max_bytes: Option<String>,
     /// Most files to make
