@@ -188,3 +188,25 @@ fn with_a_bad_name(bad: &str) -> Vec<u8> {
         File { nlink: 4, ..File::regular(b"contents") },
     ])
 }
+
+#[test]
+fn long_runs_of_zeroes_become_holes() {
+    let mut contents = vec![0; 12 << 20];
+    for at in [1 << 20, (5 << 20) + 77, (9 << 20) - 1] {
+        contents[at] = 1;
+    }
+    let ends_with_zeroes = [b"x".repeat(5000), vec![0; 300_000]].concat();
+    let only_zeroes = vec![0; 1 << 20];
+    let all = [("a", contents), ("b", ends_with_zeroes), ("c", only_zeroes), ("d", vec![0; 100])];
+    let files = all.iter().map(|(_, contents)| File::regular(contents)).collect();
+    let names: Vec<_> = all.iter().map(|(name, _)| (*name, REGULAR)).collect();
+    let target = tempfile::tempdir().unwrap();
+    let report = extracted(&open(&image_of(&names, files)), target.path());
+    assert_eq!(report.findings.kept(), []);
+    assert!(report.bytes < 1 << 20, "{} bytes were written", report.bytes);
+    for (name, contents) in &all {
+        assert!(std::fs::read(target.path().join(name)).unwrap() == *contents, "{name}");
+    }
+    let blocks: u64 = all.iter().map(|(name, _)| target.path().join(name).metadata().unwrap().blocks()).sum();
+    assert!(blocks * 512 < 1 << 20, "{blocks} blocks");
+}
