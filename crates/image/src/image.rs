@@ -9,9 +9,7 @@ use crate::source::{Source, Window};
 use crate::streams::Streams;
 use crate::{ImageError, Nid};
 use pagefold_backing::{Backing, BufferStats, Buffers, Demand, FileBacking};
-use pagefold_sys::SysError;
 use std::fmt;
-use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -140,7 +138,7 @@ impl Image {
     /// Opens the image in a file or on a block device.
     pub fn open_file(path: &Path, options: Options) -> Result<Self, ImageError> {
         let failed = |source| ImageError::Medium { path: path.to_path_buf(), source: Arc::new(source) };
-        let file = File::open(path).map_err(|e| failed(SysError::io("opening it", &e).into()))?;
+        let file = pagefold_backing::open_for_reading(path).map_err(|e| failed(e.into()))?;
         Self::open(Arc::new(FileBacking::for_reading(file).map_err(failed)?), options)
     }
 

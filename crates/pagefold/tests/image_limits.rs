@@ -63,6 +63,30 @@ fn image_of(entries: &[(&str, u8)], files: Vec<File>) -> Vec<u8> {
 const HUGE: u64 = 1 << 62;
 
 #[test]
+fn a_named_pipe_is_no_image_and_nobody_waits_for_it() {
+    let s = Sandbox::new();
+    let pipe = s.path("pipe");
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let good = written(&s, "good", &image_of(&[], vec![]));
+    std::fs::create_dir(s.path("at")).unwrap();
+    let (pipe, good, at) = (pipe.display(), good.display(), s.path("at"));
+    let at = at.display();
+    for words in [
+        format!("image check {pipe}"),
+        format!("image list {pipe}"),
+        format!("image list --device {pipe} {good}"),
+        format!("image mount {pipe} {at}"),
+        format!("image mount --device {pipe} {good} {at}"),
+        format!("image mount --kernel {pipe} {at}"),
+    ] {
+        let ran = run(&s, &words);
+        assert!(ran.code != 0 && ran.err.contains("pagefold: error: "), "{ran:?}");
+        let no_root = words.contains("--kernel") && !common::is_root();
+        assert!(no_root || ran.err.contains("neither a file nor a block device"), "{ran:?}");
+    }
+}
+
+#[test]
 fn what_is_printed_has_a_limit() {
     let s = Sandbox::new();
     let contents: Vec<u8> = (0..3_000_000u32).map(|n| (n.wrapping_mul(n) >> 7) as u8).collect();
