@@ -99,6 +99,16 @@ pub enum ImageError {
         /// How many there are.
         given: usize,
     },
+    /// More devices were given than the image's table has: it may be another image that they belong to.
+    #[error(
+        "the image has {needed} further devices, and {given} were given; leave the others out of --device"
+    )]
+    SurplusDevices {
+        /// How many it lists.
+        needed: usize,
+        /// How many were given.
+        given: usize,
+    },
     /// The medium failed.
     #[error("reading {len_bytes} bytes at {at}")]
     Read {

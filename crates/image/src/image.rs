@@ -98,13 +98,15 @@ impl Image {
     /// Opens the image that lies on `backing`.
     ///
     /// Reads its super block and the inodes of its own files. Refused: what is no image, what uses unknown features, an
-    /// image whose devices are not given, and a budget in which its largest need has no room.
+    /// image for which more or fewer devices are given than it has, and a budget in which its largest need has no room.
     pub fn open(backing: Arc<dyn Backing>, options: Options) -> Result<Self, ImageError> {
         let source = Source::new(backing);
         let superblock = Superblock::read(&source)?;
         let needed = superblock.devices.len();
-        if options.devices.len() < needed {
-            return Err(ImageError::MissingDevices { needed, given: options.devices.len() });
+        match options.devices.len() {
+            given if given < needed => return Err(ImageError::MissingDevices { needed, given }),
+            given if given > needed => return Err(ImageError::SurplusDevices { needed, given }),
+            _ => {}
         }
         let formats = Formats {
             lz4_window_bytes: superblock.algorithms.lz4_window_bytes.min(65_535),

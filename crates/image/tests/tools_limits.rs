@@ -190,6 +190,14 @@ fn with_a_bad_name(bad: &str) -> Vec<u8> {
 }
 
 #[test]
+fn a_device_too_many_is_refused() {
+    let bytes = image(&[File::directory(2, &[(".", 0, DIRECTORY), ("..", 0, DIRECTORY)])]);
+    let options = Options { devices: vec![medium(&[0; 4096])], ..options() };
+    let error = Image::open(medium(&bytes), options).unwrap_err();
+    assert!(error.to_string().contains("--device"), "{error}");
+}
+
+#[test]
 fn long_runs_of_zeroes_become_holes() {
     let mut contents = vec![0; 12 << 20];
     for at in [1 << 20, (5 << 20) + 77, (9 << 20) - 1] {

@@ -87,6 +87,15 @@ fn a_named_pipe_is_no_image_and_nobody_waits_for_it() {
 }
 
 #[test]
+fn a_device_too_many_is_a_mistake_in_the_command() {
+    let s = Sandbox::new();
+    let good = written(&s, "good", &image_of(&[], vec![]));
+    let device = written(&s, "device", &[0; 4096]);
+    let ran = run(&s, &format!("image list --device {} {}", device.display(), good.display()));
+    ran.fails(2, "--device");
+}
+
+#[test]
 fn what_is_printed_has_a_limit() {
     let s = Sandbox::new();
     let contents: Vec<u8> = (0..3_000_000u32).map(|n| (n.wrapping_mul(n) >> 7) as u8).collect();

@@ -118,7 +118,9 @@ fn mount(config: &MountConfig, image: Image) -> Outcome<Mount> {
 /// A failure of the image at `path`, with what caused it.
 pub fn image_failure(path: &Path, error: &ImageError) -> Failure {
     let exit = match error {
-        ImageError::MissingDevices { .. } | ImageError::TooLittleMemory { .. } => Exit::Usage,
+        ImageError::MissingDevices { .. }
+        | ImageError::SurplusDevices { .. }
+        | ImageError::TooLittleMemory { .. } => Exit::Usage,
         _ => Exit::Failed,
     };
     Failure::new(exit, format!("'{}': {}", path.display(), with_causes(error)))
