@@ -3,8 +3,8 @@
 use crate::clusters::{Ahead, BUCKETS, Clusters, Formats, ReadStats, least_bytes};
 use crate::core::Core;
 use crate::node::Node;
-use crate::read::Algorithm;
 use crate::read::superblock::Superblock;
+use crate::read::{Algorithm, FileKind};
 use crate::source::{Source, Window};
 use crate::streams::Streams;
 use crate::{ImageError, Nid};
@@ -149,9 +149,16 @@ impl Image {
         &self.0.core.superblock
     }
 
-    /// The root directory.
+    /// The root directory. A root that is anything else is corrupt.
     pub fn root(&self) -> Result<Node, ImageError> {
-        self.node(self.superblock().root_nid)
+        let root = self.node(self.superblock().root_nid)?;
+        match root.kind() {
+            FileKind::Directory => Ok(root),
+            kind => {
+                let what = format!("the root is {}, and should be a directory", kind.name());
+                Err(ImageError::corrupt(root.inode().address, what))
+            }
+        }
     }
 
     /// The inode of this number, as directories give it.
@@ -177,6 +184,11 @@ impl Image {
         }
     }
 
+    /// Bytes of the image and its further devices, as they are stored.
+    pub fn media_bytes(&self) -> u64 {
+        self.0.core.source.media_bytes()
+    }
+
     /// The part of the budget that one read needs at most: what a caller takes of it for good must leave so much.
     pub fn reserve_bytes(&self) -> u64 {
         self.0.reserve_bytes
@@ -184,11 +196,6 @@ impl Image {
 
     /// The budget, for memory of the caller's own that is to be counted in it.
     ///
-    /// Bytes of the image and its further devices, as they are stored.
-    pub fn media_bytes(&self) -> u64 {
-        self.0.core.source.media_bytes()
-    }
-
     /// Whoever holds a grant must not read from the image meanwhile, as that may wait for memory that he holds. What is
     /// [set aside](Buffers::set_aside) for good is another matter: it only makes the budget smaller.
     pub fn budget(&self) -> &Buffers {

@@ -144,6 +144,29 @@ fn a_fragment_beyond_the_image_is_told_once() {
     assert!(archive.len() < 16 << 10, "{} bytes", archive.len());
 }
 
+#[test]
+fn a_root_that_is_no_directory_is_refused() {
+    for root in [File::regular(b"contents"), File::symlink("x"), File::fifo()] {
+        let bytes = image(&[root]);
+        let error = check(&open(&bytes), &CheckOptions::default(), &|_| ()).unwrap_err();
+        assert!(error.to_string().contains("root"), "{error}");
+        assert!(tar::write(&open(&bytes), &[], &tar::TarOptions::default(), std::io::sink()).is_err());
+        let target = tempfile::tempdir().unwrap();
+        std::fs::set_permissions(target.path(), std::fs::Permissions::from_mode(0o750)).unwrap();
+        let folder = Folder::open(target.path()).unwrap();
+        let extracted = extract(
+            &open(&bytes),
+            &folder,
+            &[],
+            &ExtractOptions::default(),
+            &AtomicBool::new(false),
+            &|_| (),
+        );
+        assert!(extracted.is_err(), "{extracted:?}");
+        assert_eq!(target.path().metadata().unwrap().mode() & 0o7777, 0o750);
+    }
+}
+
 fn access_list(entries: &[(u16, u16, u32)]) -> Vec<u8> {
     let mut value = 2u32.to_le_bytes().to_vec();
     for (tag, may, id) in entries {

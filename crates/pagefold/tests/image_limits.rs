@@ -96,6 +96,20 @@ fn a_device_too_many_is_a_mistake_in_the_command() {
 }
 
 #[test]
+fn a_path_that_is_not_there_makes_no_directory() {
+    let s = Sandbox::new();
+    let good = written(&s, "good", &image_of(&[("f", REGULAR)], vec![File::regular(b"contents")]));
+    let no_root = written(&s, "no-root", &image(&[File::regular(b"contents")]));
+    let out = s.path("out");
+    run(&s, &format!("image extract {} {} /f /nope", good.display(), out.display())).fails(3, "/nope");
+    assert!(!out.exists());
+    run(&s, &format!("image extract {} {}", no_root.display(), out.display())).fails(1, "root");
+    assert!(!out.exists());
+    assert_eq!(run(&s, &format!("image extract {} {} /f", good.display(), out.display())).code, 0);
+    assert_eq!(std::fs::read(out.join("f")).unwrap(), b"contents");
+}
+
+#[test]
 fn what_is_printed_has_a_limit() {
     let s = Sandbox::new();
     let contents: Vec<u8> = (0..3_000_000u32).map(|n| (n.wrapping_mul(n) >> 7) as u8).collect();

@@ -81,12 +81,15 @@ pub fn run(args: &ExtractArgs) -> Outcome<()> {
         overwrite: args.overwrite,
     };
     let image = args.image.open(ReadAhead::Off)?;
+    let paths: Vec<Vec<u8>> = args.paths.iter().map(|path| path_bytes(path).to_vec()).collect();
+    // Before the directory is made, so that a mistake in a path leaves nothing behind.
+    let all_there = image.root().and_then(|_| paths.iter().try_for_each(|path| image.locate(path).map(drop)));
+    all_there.map_err(|e| failed(args, dir, e.into()))?;
     let target = target(dir)?;
     beneath::lift_open_files();
     let signals = Termination::listen()?;
     let cancelled = AtomicBool::new(false);
     let bar = RefCell::new(FilesBar::new(!args.json));
-    let paths: Vec<Vec<u8>> = args.paths.iter().map(|path| path_bytes(path).to_vec()).collect();
     let extracted = extract(&image, &target, &paths, &options, &cancelled, &|p| {
         if signals.take().is_some() {
             cancelled.store(true, Ordering::Relaxed);
