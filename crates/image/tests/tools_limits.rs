@@ -167,6 +167,31 @@ fn a_root_that_is_no_directory_is_refused() {
     }
 }
 
+#[test]
+fn a_hard_link_is_made_to_a_name_deeper_than_paths_are_long() {
+    let name = "d".repeat(250);
+    let levels = 20;
+    let mut files: Vec<File> = (0..levels)
+        .map(|n: usize| {
+            let above = n.saturating_sub(1);
+            let (dot, last) = ((".", n, DIRECTORY), n + 1 == levels);
+            match (n, last) {
+                (_, true) => File::directory(2, &[dot, ("..", above, DIRECTORY), ("f", levels, REGULAR)]),
+                (0, _) => File::directory(
+                    3,
+                    &[dot, ("..", above, DIRECTORY), (&name, n + 1, DIRECTORY), ("z", levels, REGULAR)],
+                ),
+                _ => File::directory(3, &[dot, ("..", above, DIRECTORY), (&name, n + 1, DIRECTORY)]),
+            }
+        })
+        .collect();
+    files.push(File { nlink: 2, ..File::regular(b"contents") });
+    let target = tempfile::tempdir().unwrap();
+    let report = extracted(&open(&image(&files)), target.path());
+    assert_eq!((report.findings.kept(), report.links), (&[][..], 1));
+    assert_eq!(target.path().join("z").metadata().unwrap().nlink(), 2);
+}
+
 fn access_list(entries: &[(u16, u16, u32)]) -> Vec<u8> {
     let mut value = 2u32.to_le_bytes().to_vec();
     for (tag, may, id) in entries {

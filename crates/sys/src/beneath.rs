@@ -50,6 +50,19 @@ pub(crate) fn failed(what: &'static str) -> impl Fn(Errno) -> SysError {
     move |e| SysError::new(what, e.raw_os_error())
 }
 
+/// As many names of a path as the kernel takes at once, and the rest of it.
+fn split_path(path: &[u8]) -> (&[u8], &[u8]) {
+    // With the NUL behind it a path has PATH_MAX bytes at most.
+    let Some(first) = path.get(..libc::PATH_MAX as usize).map(|longest| &longest[..longest.len() - 1]) else {
+        return (path, &[]);
+    };
+    match first.iter().rposition(|&byte| byte == b'/') {
+        Some(slash) => (&path[..slash], &path[slash + 1..]),
+        // One name that is too long: the kernel will say so.
+        None => (path, &[]),
+    }
+}
+
 /// One name: not empty, not `.` or `..`, without `/` and NUL.
 fn one_name(name: &[u8]) -> Result<&[u8], SysError> {
     let bad = matches!(name, b"" | b"." | b"..") || name.iter().any(|b| matches!(b, 0 | b'/'));
@@ -63,8 +76,18 @@ impl Folder {
         fs::open(path, flags, Mode::empty()).map(Folder).map_err(failed("opening the directory"))
     }
 
-    /// Opens a directory in this one, by a path of names.
+    /// Opens a directory in this one, by a path of names, which may be longer than the kernel takes at once.
     pub fn open_folder(&self, path: &[u8]) -> Result<Self, SysError> {
+        let (mut part, mut rest) = split_path(path);
+        let mut folder = self.open_part(part)?;
+        while !rest.is_empty() {
+            (part, rest) = split_path(rest);
+            folder = folder.open_part(part)?;
+        }
+        Ok(folder)
+    }
+
+    fn open_part(&self, path: &[u8]) -> Result<Self, SysError> {
         let opened = fs::openat2(&self.0, path, OPEN_DIRECTORY, Mode::empty(), RESOLVE);
         opened.map(Folder).map_err(failed("opening the directory"))
     }
@@ -175,6 +198,13 @@ pub(crate) fn timestamps(seconds: i64, nanoseconds: u32) -> Timestamps {
     Timestamps { last_access: time, last_modification: time }
 }
 
+/// Tells what the file system of an open file has room for.
+pub fn room(file: impl AsFd) -> Result<Room, SysError> {
+    let stat = fs::fstatvfs(file).map_err(failed("asking how much room there is"))?;
+    let free_files = (stat.f_files > 0).then_some(stat.f_favail);
+    Ok(Room { free_bytes: stat.f_bavail.saturating_mul(stat.f_frsize), free_files })
+}
+
 /// Sets the owner of an open file.
 pub fn set_owner(file: impl AsFd, uid: u32, gid: u32) -> Result<(), SysError> {
     fs::fchown(file, owner(uid), group(gid)).map_err(failed("setting the owner"))
@@ -198,13 +228,6 @@ pub fn set_xattr(file: impl AsFd, name: &[u8], value: &[u8]) -> Result<(), SysEr
 
 /// The mask that new files' modes are reduced by; all bits if it cannot be known. Read without changing it.
 pub fn umask() -> u16 {
-/// Tells what the file system of an open file has room for.
-pub fn room(file: impl AsFd) -> Result<Room, SysError> {
-    let stat = fs::fstatvfs(file).map_err(failed("asking how much room there is"))?;
-    let free_files = (stat.f_files > 0).then_some(stat.f_favail);
-    Ok(Room { free_bytes: stat.f_bavail.saturating_mul(stat.f_frsize), free_files })
-}
-
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("Umask:"));
     line.and_then(|digits| u16::from_str_radix(digits.trim(), 8).ok()).unwrap_or(0o777)
