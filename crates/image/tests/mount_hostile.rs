@@ -29,6 +29,37 @@ fn mounted(bytes: &[u8], at: &Path) -> Result<Mount, MountError> {
 }
 
 #[test]
+fn a_bad_name_hides_no_other() {
+    if !can_mount("a_bad_name_hides_no_other") {
+        return;
+    }
+    let bytes = image(&[
+        File::directory(
+            2,
+            &[
+                (".", 0, DIRECTORY),
+                ("..", 0, DIRECTORY),
+                ("a", 1, REGULAR),
+                ("b/b", 1, REGULAR),
+                ("c", 1, REGULAR),
+                ("d", 1, REGULAR),
+            ],
+        ),
+        File { nlink: 3, ..File::regular(b"contents") },
+    ]);
+    let at = tempfile::tempdir().unwrap();
+    let mut mount = mounted(&bytes, at.path()).unwrap();
+    let mut names: Vec<_> =
+        fs::read_dir(at.path()).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    assert_eq!(names, ["a", "c", "d"]);
+    for name in names {
+        assert_eq!(fs::read(at.path().join(name)).unwrap(), b"contents");
+    }
+    mount.stop().unwrap();
+}
+
+#[test]
 fn a_root_that_is_no_directory_is_not_mounted() {
     if !can_mount("a_root_that_is_no_directory_is_not_mounted") {
         return;

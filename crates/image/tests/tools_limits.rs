@@ -238,6 +238,26 @@ fn with_a_bad_name(bad: &str) -> Vec<u8> {
 }
 
 #[test]
+fn a_bad_name_hides_no_other() {
+    for bad in ["c/c", "c\0c", ""] {
+        let image = open(&with_a_bad_name(bad));
+        let root = image.root().unwrap();
+        let (mut names, mut errors) = (Vec::new(), 0);
+        for entry in root.entries().unwrap() {
+            match entry {
+                Ok(entry) => names.push(String::from_utf8(entry.name).unwrap()),
+                Err(error) => errors += usize::from(matches!(error, ImageError::Corrupt { .. })),
+            }
+        }
+        assert_eq!((names.join(" "), errors), ("a b d e".to_string(), 1), "{bad:?}");
+        for name in ["a", "b", "d", "e"] {
+            assert_eq!(root.lookup(name.as_bytes()).unwrap().len_bytes(), 8, "{bad:?} {name}");
+        }
+        assert!(matches!(root.lookup(b"c"), Err(ImageError::NotFound { .. })), "{bad:?}");
+    }
+}
+
+#[test]
 fn a_device_too_many_is_refused() {
     let bytes = image(&[File::directory(2, &[(".", 0, DIRECTORY), ("..", 0, DIRECTORY)])]);
     let options = Options { devices: vec![medium(&[0; 4096])], ..options() };
