@@ -218,6 +218,55 @@ fn check_with_attribute(file: File, kind: u8, entry: Vec<u8>) -> String {
     of_files(&report).join("\n")
 }
 
+#[test]
+fn check_tells_attributes_that_cannot_be_set() {
+    const NONE: u32 = u32::MAX;
+    const ACCESS: u8 = 2;
+    const DEFAULT: u8 = 3;
+    let file = || File::regular(b"x");
+    let dir = || File::directory(2, &[(".", 1, DIRECTORY), ("..", 0, DIRECTORY)]);
+    let least = [(1, 6, NONE), (4, 4, NONE), (0x20, 4, NONE)];
+    let full =
+        [(1, 7, NONE), (2, 5, 1000), (2, 5, 1001), (4, 5, NONE), (8, 1, 7), (0x10, 7, NONE), (0x20, 0, NONE)];
+    for good in [&least[..], &full, &[]] {
+        let found = check_with_attribute(file(), REGULAR, xattr(ACCESS, b"", &access_list(good)));
+        assert_eq!(found, "", "{good:?}");
+        let found = check_with_attribute(dir(), DIRECTORY, xattr(DEFAULT, b"", &access_list(good)));
+        assert_eq!(found, "", "{good:?}");
+    }
+    let wrong =
+        |found: String, what: &str| assert!(found.contains("error") && found.contains(what), "{found:?}");
+    let cut = access_list(&least)[..19].to_vec();
+    let old = [&1u32.to_le_bytes()[..], &access_list(&least)[4..]].concat();
+    for (bad, what) in [
+        (cut, "bytes"),
+        (vec![2, 0], "bytes"),
+        (old, "version 1"),
+        (access_list(&[(1, 6, NONE), (4, 4, NONE)]), "others"),
+        (access_list(&[(4, 4, NONE), (1, 6, NONE), (0x20, 4, NONE)]), "order"),
+        (access_list(&[(1, 6, NONE), (2, 6, 5), (4, 4, NONE), (0x20, 4, NONE)]), "mask"),
+        (access_list(&[(1, 9, NONE), (4, 4, NONE), (0x20, 4, NONE)]), "permissions"),
+        (access_list(&[(1, 6, NONE), (3, 4, NONE), (0x20, 4, NONE)]), "kind"),
+        (
+            access_list(&[(1, 6, NONE), (2, 6, NONE), (4, 4, NONE), (0x10, 7, NONE), (0x20, 4, NONE)]),
+            "nobody",
+        ),
+    ] {
+        wrong(check_with_attribute(file(), REGULAR, xattr(ACCESS, b"", &bad)), what);
+    }
+    wrong(check_with_attribute(file(), REGULAR, xattr(DEFAULT, b"", &access_list(&least))), "director");
+    wrong(
+        check_with_attribute(File::symlink("t"), SYMLINK, xattr(ACCESS, b"", &access_list(&least))),
+        "symbolic link",
+    );
+    wrong(check_with_attribute(file(), REGULAR, xattr(ACCESS, b"more", b"1")), "system.posix_acl_accessmore");
+    wrong(check_with_attribute(file(), REGULAR, xattr(1, b"", b"1")), "'user.'");
+    wrong(check_with_attribute(file(), REGULAR, xattr(1, &[b'n'; 251], b"1")), "256 bytes");
+    assert_eq!(check_with_attribute(file(), REGULAR, xattr(1, &[b'n'; 250], b"1")), "");
+    let found = check_with_attribute(File::fifo(), FIFO, xattr(1, b"a", b"1"));
+    assert!(found.contains("warning") && found.contains("'user.a'"), "{found:?}");
+}
+
 /// A root of good names with a bad one between them.
 fn with_a_bad_name(bad: &str) -> Vec<u8> {
     image(&[

@@ -250,7 +250,25 @@ pub fn visit(
     Ok(())
 }
 
-/// All attributes of an inode; more than [`LIST_BYTES_MAX`] is an error, and then [`visit`] is the way.
+/// As [`visit`], and says of each attribute whether the inode's filter rules its name out, so that [`get`] does not find it.
+pub(crate) fn visit_filtered(
+    bytes: &dyn Bytes,
+    sb: &Superblock,
+    prefixes: &Prefixes,
+    inode: &Inode,
+    mut visit: impl FnMut(Xattr, bool),
+) -> Result<(), ImageError> {
+    let Some(area) = Area::open(bytes, sb, prefixes, inode)? else { return Ok(()) };
+    area.any(|entry| {
+        let xattr = Xattr { name: entry.name.clone(), value: entry.value(bytes)? };
+        visit(xattr, area.rules_out(&entry.name));
+        Ok(false)
+    })?;
+    Ok(())
+}
+
+/// All attributes of an inode. The format allows 255 shared ones of 64 KiB and 256 KiB of others, whose names long prefixes
+/// can make 64 times as long; whoever is to take little memory uses [`visit`].
 pub fn list(
     bytes: &dyn Bytes,
     sb: &Superblock,
