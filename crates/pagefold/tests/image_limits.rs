@@ -155,3 +155,42 @@ fn sums_of_impossible_sizes_are_shown() {
         assert_eq!(ran.code, 0, "{ran:?}");
     }
 }
+
+#[test]
+fn no_command_ends_in_a_panic_where_nothing_can_be_written() {
+    let s = Sandbox::new();
+    // One file is fine, and one lies beyond the image: there is something to be told.
+    let bad = File { size: HUGE, ..File::regular(b"short") };
+    let bytes = image_of(&[("bad", REGULAR), ("f", REGULAR)], vec![bad, File::regular(b"contents")]);
+    let image = written(&s, "image", &bytes);
+    let image = image.display();
+    let out = s.path("out");
+    let sinks: [(&str, fn() -> Stdio); 2] = [("full", full), ("closed", closed_pipe)];
+    let commands = [
+        format!("image extract {image} {}", out.display()),
+        format!("image extract --json {image} {}", out.display()),
+        format!("image extract --tar {image}"),
+        format!("image list -lR {image}"),
+        format!("image list -R --json {image}"),
+        format!("image cat {image} /f"),
+        format!("image cat {image} /bad /nope"),
+        format!("image show {image}"),
+        format!("image show --json {image} /f"),
+        format!("image check {image}"),
+        format!("image check --json {image}"),
+    ];
+    for words in &commands {
+        for (name, sink) in sinks {
+            for (stdout, stderr) in [(sink(), Stdio::piped()), (Stdio::null(), sink()), (sink(), sink())] {
+                let ran = run_into(&s, words, stdout, stderr);
+                // 101 is a panic, -1 a signal.
+                assert!((0..=5).contains(&ran.code), "{name}: {ran:?}");
+                assert!(!ran.err.contains("panicked"), "{name}: {ran:?}");
+                if words.contains("image extract") && !words.contains("--tar") {
+                    assert_eq!(std::fs::read(out.join("f")).unwrap(), b"contents", "{words}");
+                    std::fs::remove_dir_all(&out).unwrap();
+                }
+            }
+        }
+    }
+}

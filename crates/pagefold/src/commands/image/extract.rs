@@ -156,9 +156,7 @@ fn tell(report: &ExtractReport, privileged: bool) -> Outcome<()> {
             output::note(&format!("{} left out; --privileged keeps such", chart::counted(n, one, many)));
         }
     }
-    if report.findings.errors() + report.findings.warnings() > 0 {
-        eprint!("{}", findings::text(&report.findings, false));
-    }
+    findings::tell(&report.findings);
     Ok(())
 }
 

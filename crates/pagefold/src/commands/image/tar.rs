@@ -30,7 +30,7 @@ pub fn run(args: &ExtractArgs) -> Outcome<()> {
             return Err(failure(&names::escaped(path_bytes(&args.image.image)), &e));
         }
     };
-    eprint!("{}", findings::text(&report.findings, false));
+    findings::tell(&report.findings);
     match report.findings.errors() {
         0 => Ok(()),
         n => {
