@@ -175,6 +175,16 @@ pub enum ImageError {
         /// The inode.
         nid: Nid,
     },
+    /// The names of an inode's attributes are more than Linux lists.
+    #[error(
+        "the names of the attributes of inode {nid} take more than {limit_bytes} bytes, which Linux does not list"
+    )]
+    TooManyNames {
+        /// The inode.
+        nid: Nid,
+        /// What Linux lists.
+        limit_bytes: usize,
+    },
     /// Contents were asked of something that has none.
     #[error("inode {nid} has no contents: it is {kind}")]
     NoContents {

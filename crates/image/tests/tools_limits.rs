@@ -335,3 +335,32 @@ fn long_runs_of_zeroes_become_holes() {
     let blocks: u64 = all.iter().map(|(name, _)| target.path().join(name).metadata().unwrap().blocks()).sum();
     assert!(blocks * 512 < 1 << 20, "{blocks} blocks");
 }
+
+#[test]
+fn attributes_of_more_than_a_mebibyte_are_read() {
+    let all: Vec<_> = (0..40u8).map(|n| (format!("large{n:02}"), vec![n; 60_000])).collect();
+    let entries: Vec<_> = all.iter().map(|(name, value)| xattr(1, name.as_bytes(), value)).collect();
+    let area_len = xattr_area(&[0; 40], &[]).len();
+    let mut files = vec![
+        File::directory(2, &[(".", 0, DIRECTORY), ("..", 0, DIRECTORY), ("f", 1, REGULAR)]),
+        File::regular(b"contents"),
+    ];
+    files.extend((0..unused_behind(area_len)).map(|_| unused()));
+    let mut bytes = image(&files);
+    let ids = put_shared(&mut bytes, &entries);
+    put_xattrs(&mut bytes, 1, &xattr_area(&ids, &[]));
+    let image = open(&bytes);
+    assert_eq!(of_files(&checked(&image)), [""; 0]);
+    let found = image.find(b"/f").unwrap().xattrs().unwrap();
+    let wanted = all.iter().map(|(name, value)| (format!("user.{name}").into_bytes(), value.clone()));
+    assert!(found.into_iter().map(|x| (x.name, x.value)).eq(wanted));
+    let mut archive = Vec::new();
+    let report = tar::write(&image, &[], &tar::TarOptions::default(), &mut archive).unwrap();
+    assert_eq!(report.findings.kept(), []);
+    assert!(archive.len() > 40 * 60_000);
+    // What the target cannot hold is told by the name of the attribute; the file is there.
+    let target = tempfile::tempdir().unwrap();
+    let report = extracted(&image, target.path());
+    assert!(!says(&report.findings, "/f", "corrupt"), "{:?}", report.findings.kept());
+    assert_eq!(std::fs::read(target.path().join("f")).unwrap(), b"contents");
+}

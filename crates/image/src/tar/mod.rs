@@ -142,9 +142,9 @@ impl<W: Write> Tar<'_, W> {
         let name = header::member_name(visit.path, node.kind() == FileKind::Directory);
         let mut header = Header::of(node, &name, target.as_deref(), first.is_some());
         if first.is_none() {
-            match node.xattrs() {
-                Ok(all) => all.iter().for_each(|xattr| header.xattr(xattr)),
-                Err(error) => self.wrong(visit.path, with_causes(&error)),
+            let visited = node.visit_xattrs(|xattr, _| header.xattr(&xattr));
+            if let Err(error) = visited {
+                self.wrong(visit.path, with_causes(&error));
             }
         }
         if node.kind() != FileKind::Regular || first.is_some() {
