@@ -36,7 +36,7 @@ pub struct TarReport {
     pub findings: Findings,
 }
 
-/// How much is written at most. The default is no limit but those of the format.
+/// How much is written at most. By default as many members as a walk goes over, of any length.
 #[derive(Debug, Clone, Copy)]
 pub struct TarOptions {
     /// Bytes of the archive.
@@ -47,7 +47,7 @@ pub struct TarOptions {
 
 impl Default for TarOptions {
     fn default() -> Self {
-        TarOptions { max_bytes: u64::MAX, max_members: u64::MAX }
+        TarOptions { max_bytes: u64::MAX, max_members: Limits::default().inodes }
     }
 }
 
@@ -88,7 +88,9 @@ pub fn write(
     let left_bytes = options.max_bytes.saturating_sub(END.len() as u64);
     let buffer = vec![0; BUFFER_BYTES];
     let mut tar = Tar { out, options, left_bytes, paths: &paths, buffer, report, failed: None };
-    walk::walk(image, &Limits::default(), &mut tar)?;
+    // One more than may be written: the limit of members is to say what is exceeded.
+    let limits = Limits { inodes: options.max_members.saturating_add(1), ..Limits::default() };
+    walk::walk(image, &limits, &mut tar)?;
     if let Some(error) = tar.failed {
         // What was written is of use, and the caller will end.
         let _ = tar.out.flush();

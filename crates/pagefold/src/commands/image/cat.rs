@@ -80,7 +80,7 @@ fn copy(node: &Node, out: &mut impl Write, shown: &str, limit: &mut Limit) -> Ou
             Err(e) => return Err(Failure::io("writing to standard output", &e)),
             Ok(()) if allowed < n => {
                 let max = Human(limit.max_bytes);
-                let what = format!("{shown}: more than {max}, the limit; raise it with --max-bytes");
+                let what = format!("{shown}: the output ends at {max}, the limit; raise it with --max-bytes");
                 return Err(Failure::failed(what));
             }
             Ok(()) if n < buf.len() || n == 0 => return Ok(true),
