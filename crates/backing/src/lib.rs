@@ -23,7 +23,7 @@ pub use buffer::{
 pub use error::BackingError;
 pub use file::{Direct, FileBacking, FileOptions, Uring};
 pub use memory::MemoryBacking;
-pub use open::{OpenError, OpenOptions, Opened, PROBE_BYTES, open_backing};
+pub use open::{OpenError, OpenOptions, Opened, PROBE_BYTES, open_backing, open_for_reading};
 pub use queue::{Completion, Operation, Queue, Request, SyncQueue};
 
 use std::sync::Arc;

@@ -174,6 +174,20 @@ pub fn open_backing(path: &Path, options: &OpenOptions) -> Result<Opened, OpenEr
     }
 }
 
+/// Opens a regular file or a block device for reading alone. Anything else is refused without being opened: to open a named
+/// pipe is to wait for its other end, and to open other devices can have effects.
+pub fn open_for_reading(path: &Path) -> Result<File, SysError> {
+    let failed = |e| SysError::io("opening it", &e);
+    let kind = path.metadata().map_err(failed)?.file_type();
+    // Something else may have taken its place since: then nobody waits for it either, and who uses the file looks again.
+    let flags = match (kind.is_file(), kind.is_block_device()) {
+        (true, _) => libc::O_NONBLOCK | libc::O_NOCTTY,
+        (_, true) => libc::O_NOCTTY,
+        _ => return Err(SysError::new("using neither a file nor a block device", libc::ENOTBLK)),
+    };
+    std::fs::OpenOptions::new().read(true).custom_flags(flags).open(path).map_err(failed)
+}
+
 /// The block device that a link names, as those in /dev/disk do. Whoever may make a link in a folder that
 /// others use must not choose the device: so only links of root and of this user count. What stands at
 /// the resulting path is looked at again when it is opened.

@@ -182,6 +182,26 @@ impl Core {
         Ok(())
     }
 
+    /// The extent of the packed file that its byte `offset` is in, on behalf of `inode`, whose fragment it is.
+    pub(crate) fn packed_extent_at(&self, inode: &Inode, offset: u64) -> Result<Extent, ImageError> {
+        let Some(packed) = self.packed.as_ref().filter(|packed| packed.inode.nid != inode.nid) else {
+            return Err(ImageError::corrupt(inode.address, "a fragment, and no packed file to hold it"));
+        };
+        match offset < packed.inode.size {
+            true => self.extent_at(packed, offset),
+            false => Err(ImageError::corrupt(inode.address, "a fragment past the end of the packed file")),
+        }
+    }
+
+    /// Whether the packed file may have holes; a compressed one without 48-bit addresses has none.
+    pub(crate) fn packed_may_have_holes(&self) -> bool {
+        self.packed.as_ref().is_some_and(|packed| match packed.inode.layout {
+            Layout::Plain { start } | Layout::Inline { start, .. } => start.is_none(),
+            Layout::Chunks { .. } => true,
+            Layout::CompressedFull | Layout::CompressedCompact => self.superblock.wide_addresses,
+        })
+    }
+
     fn read_extent(
         &self,
         contents: &Contents,

@@ -3,15 +3,13 @@
 use crate::clusters::{Ahead, BUCKETS, Clusters, Formats, ReadStats, least_bytes};
 use crate::core::Core;
 use crate::node::Node;
-use crate::read::Algorithm;
 use crate::read::superblock::Superblock;
+use crate::read::{Algorithm, FileKind};
 use crate::source::{Source, Window};
 use crate::streams::Streams;
 use crate::{ImageError, Nid};
 use pagefold_backing::{Backing, Budget, BufferStats, Demand, FileBacking};
-use pagefold_sys::SysError;
 use std::fmt;
-use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -100,13 +98,15 @@ impl Image {
     /// Opens the image that lies on `backing`.
     ///
     /// Reads its super block and the inodes of its own files. Refused: what is no image, what uses unknown features, an
-    /// image whose devices are not given, and a budget in which its largest need has no room.
+    /// image for which more or fewer devices are given than it has, and a budget in which its largest need has no room.
     pub fn open(backing: Arc<dyn Backing>, options: Options) -> Result<Self, ImageError> {
         let source = Source::new(backing);
         let superblock = Superblock::read(&source)?;
         let needed = superblock.devices.len();
-        if options.devices.len() < needed {
-            return Err(ImageError::MissingDevices { needed, given: options.devices.len() });
+        match options.devices.len() {
+            given if given < needed => return Err(ImageError::MissingDevices { needed, given }),
+            given if given > needed => return Err(ImageError::SurplusDevices { needed, given }),
+            _ => {}
         }
         let formats = Formats {
             lz4_window_bytes: superblock.algorithms.lz4_window_bytes.min(65_535),
@@ -140,7 +140,7 @@ impl Image {
     /// Opens the image in a file or on a block device.
     pub fn open_file(path: &Path, options: Options) -> Result<Self, ImageError> {
         let failed = |source| ImageError::Medium { path: path.to_path_buf(), source: Arc::new(source) };
-        let file = File::open(path).map_err(|e| failed(SysError::io("opening it", &e).into()))?;
+        let file = pagefold_backing::open_for_reading(path).map_err(|e| failed(e.into()))?;
         Self::open(Arc::new(FileBacking::for_reading(file).map_err(failed)?), options)
     }
 
@@ -149,9 +149,16 @@ impl Image {
         &self.0.core.superblock
     }
 
-    /// The root directory.
+    /// The root directory. A root that is anything else is corrupt.
     pub fn root(&self) -> Result<Node, ImageError> {
-        self.node(self.superblock().root_nid)
+        let root = self.node(self.superblock().root_nid)?;
+        match root.kind() {
+            FileKind::Directory => Ok(root),
+            kind => {
+                let what = format!("the root is {}, and should be a directory", kind.name());
+                Err(ImageError::corrupt(root.inode().address, what))
+            }
+        }
     }
 
     /// The inode of this number, as directories give it.
@@ -175,6 +182,11 @@ impl Image {
             read_bytes: core.source.read_bytes(),
             latency: core.clusters.latency.snapshot(),
         }
+    }
+
+    /// Bytes of the image and its further devices, as they are stored.
+    pub fn media_bytes(&self) -> u64 {
+        self.0.core.source.media_bytes()
     }
 
     /// The part of the budget that one read needs at most: what a caller takes of it for good must leave so much.

@@ -25,6 +25,7 @@ mod pieces;
 mod queue;
 pub mod read;
 mod resolve;
+mod runs;
 mod source;
 mod streams;
 pub mod survey;

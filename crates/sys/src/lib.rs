@@ -24,6 +24,7 @@ pub mod loopdev;
 pub mod mem;
 pub mod mounts;
 pub mod pagemap;
+pub mod pathhandle;
 pub mod peer;
 pub mod pidfd;
 pub mod prefetch;

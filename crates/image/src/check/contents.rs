@@ -7,8 +7,7 @@
 
 use super::said;
 use crate::queue::{CloseOnDrop, Queue};
-use crate::read::Place;
-use crate::{Finding, Findings, Node, pieces};
+use crate::{Finding, Findings, Node, pieces, runs};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -70,22 +69,21 @@ impl Contents {
             if let Some(task) = left.take() {
                 self.run_here(task);
             }
-            let extent = match node.extent_at(at) {
-                Ok(Some(extent)) => extent,
+            let run = match runs::at(node, at) {
+                Ok(Some(run)) => run,
                 Ok(None) => break,
                 Err(error) => {
                     self.tell(path, at..len, &error);
                     break;
                 }
             };
-            if let Some(what) = self.outside(node, &extent.place, extent.len_bytes) {
-                let shown = format!("bytes {}: {}", text(&(at..extent.end())), what.1);
-                self.finding(Finding::error(path, what.0, shown).starting_at(at));
-                at = extent.end();
-                continue;
+            let beyond = run.beyond(node);
+            if let Some(beyond) = &beyond {
+                let shown = format!("bytes {}: {}", text(&(at..run.end)), beyond.what);
+                self.finding(Finding::error(path, Some(beyond.at), shown).starting_at(at));
             }
-            if extent.place == Place::Hole {
-                at = extent.end();
+            if run.is_hole() || beyond.is_some() {
+                at = run.end;
                 continue;
             }
             let range = at..at.saturating_add(RANGE_BYTES).min(len);
@@ -93,13 +91,6 @@ impl Contents {
             left = self.queue.push(Task { node: node.clone(), path: path.into(), range });
         }
         left
-    }
-
-    /// What is stored as it is can be as long as it likes to say; it must be where there is something.
-    fn outside(&self, node: &Node, place: &Place, len: u64) -> Option<(Option<crate::Address>, String)> {
-        let Place::Plain(at) = place else { return None };
-        let room = node.image().0.core.room_at(*at).ok()?;
-        (len > room).then(|| (Some(*at), format!("{len} bytes at {at}, and {room} are there")))
     }
 
     /// What a worker does.

@@ -121,6 +121,8 @@ impl Mount {
         then: impl FnOnce() -> Result<(), SysError>,
     ) -> Result<Self, MountError> {
         let path = free_directory(mount_point)?;
+        // What has no root directory could be mounted, and then not be listed.
+        image.root()?;
         let threads = if options.threads == 0 { default_threads() } else { options.threads };
         let memory = ReplyMemory::take(&image, threads)?;
         let (threads, read_bytes) = (memory.threads, memory.read_bytes);

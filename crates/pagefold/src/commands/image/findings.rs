@@ -3,6 +3,7 @@
 use super::names;
 use pagefold_image::{Finding, Findings, Severity, Space};
 use serde_json::{Map, Value, json};
+use std::io::Write;
 
 /// Findings that are printed for people; JSON has all that were kept.
 const MAX_LINES: usize = 200;
@@ -25,6 +26,12 @@ pub fn text(findings: &Findings, colours: bool) -> String {
         text.push_str(&format!("... and {} more\n", all - shown));
     }
     text
+}
+
+/// Prints them for people on standard error, beside what is on standard output. If nothing can be printed there, the exit code
+/// still says that something is wrong.
+pub fn tell(findings: &Findings) {
+    let _ = std::io::stderr().lock().write_all(text(findings, false).as_bytes());
 }
 
 /// An object for each.

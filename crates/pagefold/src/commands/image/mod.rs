@@ -10,6 +10,7 @@
 //! | `mount`, `unmount`, `kernel` | mounting, by a server of ours or the kernel |
 //! | `live` | what the server of a mounted image says of itself |
 //! | `overview` | what `show` says of an image and of a file, as JSON and as text |
+//! | `limit` | how much of an image's contents is printed at most |
 //! | `findings` | what is wrong, for people and in JSON |
 //! | `tar` | `extract --tar` |
 
@@ -18,6 +19,7 @@ mod check;
 mod extract;
 mod findings;
 mod kernel;
+mod limit;
 mod list;
 mod live;
 mod mount;

@@ -60,8 +60,13 @@ impl Overview<'_> {
 
     /// Bytes of contents before compression by bytes of what is stored for them.
     fn ratio(&self) -> Option<f64> {
-        let stored = self.survey.clusters.bytes + self.survey.plain_bytes;
+        let stored = self.stored_bytes();
         (stored > 0).then(|| self.content_bytes() as f64 / stored as f64)
+    }
+
+    /// Files may say that they have any length, so sums have no end of their own.
+    fn stored_bytes(&self) -> u64 {
+        self.survey.clusters.bytes.saturating_add(self.survey.plain_bytes)
     }
 
     fn content_bytes(&self) -> u64 {
@@ -148,7 +153,7 @@ impl Overview<'_> {
         page.amount("clusters", &s.clusters);
         page.amount("shared", &s.shared);
         let ratio = self.ratio().map_or("-".to_string(), |x| format!("{x:.2}"));
-        let (all, stored) = (Human(self.content_bytes()), Human(s.clusters.bytes + s.plain_bytes));
+        let (all, stored) = (Human(self.content_bytes()), Human(self.stored_bytes()));
         page.row("ratio", &format!("{ratio} ({all} of contents in {stored})"));
     }
 }

@@ -21,7 +21,6 @@ use pagefold_image::{Image, ImageError, Options};
 use pagefold_sys::privileges::{self, CapabilitySet};
 use pagefold_sys::signal::Termination;
 use pagefold_sys::{SysError, pidfd, ready, rundir};
-use std::fs::File;
 use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::Arc;
@@ -80,7 +79,8 @@ fn aside<T: Send>(make: impl FnOnce() -> Outcome<T> + Send) -> Outcome<T> {
 
 /// The medium in a file or on a block device, to be read. `what` is said of a failure.
 pub fn open_medium(path: &Path, what: &str) -> Outcome<Arc<dyn Backing>> {
-    let file = File::open(path).map_err(|e| Failure::io(what, &e))?;
+    let opened = pagefold_backing::open_for_reading(path);
+    let file = opened.map_err(|e| Failure::from(SysError::new(format!("{what}: {}", e.what), e.errno)))?;
     let backing = FileBacking::for_reading(file);
     Ok(Arc::new(backing.map_err(|e| Failure::failed(format!("{what}: {}", with_causes(&e))))?))
 }
@@ -118,7 +118,9 @@ fn mount(config: &MountConfig, image: Image) -> Outcome<Mount> {
 /// A failure of the image at `path`, with what caused it.
 pub fn image_failure(path: &Path, error: &ImageError) -> Failure {
     let exit = match error {
-        ImageError::MissingDevices { .. } | ImageError::TooLittleMemory { .. } => Exit::Usage,
+        ImageError::MissingDevices { .. }
+        | ImageError::SurplusDevices { .. }
+        | ImageError::TooLittleMemory { .. } => Exit::Usage,
         _ => Exit::Failed,
     };
     Failure::new(exit, format!("'{}': {}", path.display(), with_causes(error)))
