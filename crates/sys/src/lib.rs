@@ -8,6 +8,9 @@
 //!
 //! It holds no policy: it does not decide what to lock, drop or signal.
 
+// Printing panics when it cannot write. Only the binary prints, in one file.
+#![deny(clippy::print_stdout, clippy::print_stderr)]
+
 pub mod beneath;
 pub mod blockdev;
 pub mod blockuse;

@@ -120,6 +120,22 @@ impl DiskDir {
         serde_json::from_slice(&text).ok()
     }
 
+    /// Marks that the server gave the device up in order, so that what is left is only to be cleared. An empty
+    /// file takes no room, which there may be none of.
+    pub fn mark_ended(&self) -> Outcome<()> {
+        let path = self.ended_path();
+        File::create(&path).map(|_| ()).map_err(|e| Failure::io(format!("making '{}'", path.display()), &e))
+    }
+
+    /// Whether [`DiskDir::mark_ended`] was called.
+    pub fn has_ended(&self) -> bool {
+        self.ended_path().exists()
+    }
+
+    fn ended_path(&self) -> PathBuf {
+        self.path.join("ended")
+    }
+
     /// Opens the log to append to it.
     pub fn open_log(&self) -> Outcome<File> {
         let path = self.log_path();
@@ -143,8 +159,9 @@ impl DiskDir {
     /// Removes everything that a disk has in its folder but the lock. What is gone already is no
     /// failure; what is not ours stays, and then the folder does too.
     pub fn empty(&self) -> Outcome<()> {
-        let files = [self.control_path(), self.nbd_path(), self.state_path(), self.path.join("state.new")];
-        for path in files.into_iter().chain([self.log_path()]) {
+        let sockets = [self.control_path(), self.nbd_path()];
+        let files = [self.state_path(), self.path.join("state.new"), self.log_path(), self.ended_path()];
+        for path in sockets.into_iter().chain(files) {
             tolerate_missing(std::fs::remove_file(&path), &path)?;
         }
         tolerate_missing(std::fs::remove_dir(self.mount_path()), &self.mount_path())

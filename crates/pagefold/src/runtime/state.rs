@@ -29,9 +29,6 @@ pub struct State {
     /// The backing file that was made for this disk, and is removed with it.
     #[serde(default)]
     pub backing: Option<BackingFile>,
-    /// Whether the server ended in order, and what is left is only to be cleared.
-    #[serde(default)]
-    pub ended: bool,
 }
 
 /// The server process.

@@ -15,7 +15,7 @@ pub struct Cleared {
 
 /// Clears what a dead disk left, and says what became of it.
 pub fn clear(dir: &DiskDir) -> Cleared {
-    let ended = dir.read_state().is_some_and(|s| s.ended);
+    let ended = dir.has_ended();
     let what = if ended { "has ended" } else { "has died and its contents are lost" };
     let outcome = try_clear(dir);
     let note = match &outcome {

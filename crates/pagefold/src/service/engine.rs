@@ -3,6 +3,7 @@
 use super::codecs;
 use super::config::{DoorChoice, ServeConfig};
 use super::disk::Medium;
+use super::log;
 use crate::failure::{Exit, Failure, Outcome};
 use pagefold_store::parking::{AttachError, ParkConfig};
 use pagefold_store::{MemLimit, Store, StoreConfig, StoreError};
@@ -42,8 +43,8 @@ pub fn store(config: &ServeConfig, medium: Option<&Medium>) -> Outcome<Arc<Store
 /// again does not fill the log.
 fn log_failure(e: &StoreError, before: u32) {
     match before {
-        0..FAILURES_TOLD => eprintln!("error: {e}"),
-        FAILURES_TOLD => eprintln!("error: further pages that cannot be read back are only counted"),
+        0..FAILURES_TOLD => log::error(format_args!("{e}")),
+        FAILURES_TOLD => log::error(format_args!("further pages that cannot be read back are only counted")),
         _ => {}
     }
 }

@@ -11,6 +11,7 @@ pub mod disk;
 pub mod door;
 mod engine;
 pub mod images;
+mod log;
 pub mod parked;
 mod pass;
 pub mod protocol;

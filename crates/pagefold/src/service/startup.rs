@@ -9,7 +9,7 @@
 //! the command does.
 
 use super::config::Serving;
-use super::{images, protocol, server};
+use super::{images, log, protocol, server};
 use crate::failure::{Failure, Outcome};
 use crate::runtime::DiskDir;
 use pagefold_sys::signal::Termination;
@@ -101,6 +101,7 @@ pub fn serve_from_stdin() -> Outcome<()> {
         // Before the device was ready, the command hears it; afterwards only the log does.
         let _ = protocol::line(&Said::Failed(failure.clone())).map(|line| (&report).write_all(&line));
     }
+    log::finish();
     drop(lock);
     served
 }
@@ -245,6 +246,13 @@ fn quoted_log(dir: &DiskDir) -> String {
 }
 
 impl Started {
+    /// Makes the server end instead of staying, and waits until it has. What it leaves is the caller's to clear.
+    pub fn end(self) {
+        let Started { stream, mut child, .. } = self;
+        drop(stream);
+        end(&mut child, false);
+    }
+
     /// Lets the server stay. From now on it does not depend on this command.
     pub fn release(mut self) -> Outcome<Ready> {
         self.take_over()?;

@@ -154,7 +154,7 @@ fn tell(report: &ExtractReport, privileged: bool) -> Outcome<()> {
         }
     }
     if report.findings.errors() + report.findings.warnings() > 0 {
-        eprint!("{}", findings::text(&report.findings, false));
+        output::diagnostics(&findings::text(&report.findings, false));
     }
     Ok(())
 }

@@ -3,7 +3,7 @@
 use super::extract::ExtractArgs;
 use super::open::{failure, path_bytes};
 use super::{findings, names};
-use crate::cli::chart;
+use crate::cli::{chart, output};
 use crate::failure::{Failure, Outcome};
 use pagefold_image::ReadAhead;
 use pagefold_image::tar::{TarError, write};
@@ -27,7 +27,7 @@ pub fn run(args: &ExtractArgs) -> Outcome<()> {
             return Err(failure(&names::escaped(path_bytes(&args.image.image)), &e));
         }
     };
-    eprint!("{}", findings::text(&report.findings, false));
+    output::diagnostics(&findings::text(&report.findings, false));
     match report.findings.errors() {
         0 => Ok(()),
         n => {

@@ -5,6 +5,7 @@ use crate::failure::{Exit, Failure, Outcome};
 use crate::runtime::DiskDir;
 use crate::runtime::state::{Backing, DoorState};
 use crate::service::disk::Disk;
+use crate::service::log;
 use pagefold_block::loopdoor::{self, DoorError, LoopDoor, LoopOptions};
 use pagefold_page::size::Human;
 use pagefold_sys::blockuse::{self, BlockUse};
@@ -104,7 +105,7 @@ pub fn prepare_for_swap() -> CapabilitySet {
     let report = harden::for_swap();
     let refused: Vec<_> = report.refused().iter().map(|e| e.to_string()).collect();
     if !refused.is_empty() {
-        eprintln!("warning: swapping to this disk is not safe here: {}", refused.join("; "));
+        log::warning(format_args!("swapping to this disk is not safe here: {}", refused.join("; ")));
     }
     // New mappings are locked too. Where the limit of locked memory stands, only this capability lets
     // a server have more.
