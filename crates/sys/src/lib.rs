@@ -25,6 +25,7 @@ pub mod handover;
 pub mod harden;
 pub mod loopdev;
 pub mod mem;
+pub mod memcg;
 pub mod mounts;
 pub mod pagemap;
 pub mod peer;

@@ -155,7 +155,7 @@ fn attend(runtime: &Runtime, dir: &DiskDir, started: Started, signals: &Terminat
                 return ended;
             }
             None => {
-                if let Err(failure) = remove::ask_and_swapoff(dir, true, false) {
+                if let Err(failure) = remove::ask(dir, true) {
                     output::error(&format!("{failure}; not ending"));
                 }
             }

@@ -11,7 +11,7 @@ use pagefold_page::size::Human;
 use pagefold_sys::blockuse::{self, BlockUse};
 use pagefold_sys::loopdev::{self, LoopIdentity};
 use pagefold_sys::privileges::CapabilitySet;
-use pagefold_sys::{fusedev, harden, rundir, swap};
+use pagefold_sys::{fusedev, harden, memcg, rundir, swap};
 use std::fs::DirBuilder;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
@@ -150,7 +150,43 @@ pub fn stop_swapping(device: &Path) -> Outcome<()> {
             ),
         ));
     }
-    Ok(swap::swapoff(device)?)
+    let short = memcg::short_groups(room.used_bytes, room.other_swap_bytes)?;
+    if let Some(group) = short.first() {
+        return Err(Failure::new(
+            Exit::Busy,
+            format!(
+                "swapoff {} is refused: the kernel would end a process of the memory control group '{}', which \
+                 has swapped out {} and whose limit of {} is too low by {}; raise its limit, end some of its \
+                 processes, or add other swap first",
+                device.display(),
+                group.path.display(),
+                Human(group.swapped_bytes),
+                Human(group.limit_bytes),
+                Human(group.short_bytes)
+            ),
+        ));
+    }
+    swapoff(device)
+}
+
+/// Tries again while less and less is left on the area: the kernel gives up when it has no memory for a
+/// moment, and when it ended the process whose pages it was bringing back.
+fn swapoff(device: &Path) -> Outcome<()> {
+    let number = blockuse::device_number(device)?;
+    let mut left = u64::MAX;
+    loop {
+        let failed = match swap::swapoff(device) {
+            Ok(()) => return Ok(()),
+            Err(e) => e,
+        };
+        match swap::area_on(number)? {
+            None => return Ok(()),
+            Some(area) if failed.errno == libc::ENOMEM && area.used_bytes < left => left = area.used_bytes,
+            Some(area) => {
+                return Err(Failure::failed(format!("{failed}; {} of it are taken", Human(area.used_bytes))));
+            }
+        }
+    }
 }
 
 /// Takes away what the loop door of a server that is gone left: its loop device, if it is still that
