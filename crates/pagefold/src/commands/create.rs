@@ -135,6 +135,7 @@ fn announce(request: &CreateRequest, started: &Started) {
         output::note(&format!(
             "contents are volatile: they are in the memory of a server process, and gone when it ends.{hint}"
         ));
+        started.ready.warnings.iter().for_each(|warning| output::note(warning));
         if let Some(backing) = &request.config.backing {
             let fate = match backing.created {
                 Some(_) => "the file is removed with the disk",

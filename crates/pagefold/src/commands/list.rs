@@ -49,7 +49,7 @@ fn print(args: &ListArgs, disks: &[(&DiskDir, Outcome<Report>)]) -> Outcome<()> 
         output::note("no disks; 'pagefold disk create --size 1G' makes one");
         return Ok(());
     }
-    let mut table = Table::new(&["NAME", "SIZE", "STORED", "MEMORY", "RATIO", "CODEC", "DEVICE"]);
+    let mut table = Table::new(&["NAME", "SIZE", "STORED", "MEMORY", "RATIO", "CODEC", "DEVICE", "STATE"]);
     for (dir, report) in disks {
         match report {
             Ok(r) => table.row([
@@ -59,7 +59,8 @@ fn print(args: &ListArgs, disks: &[(&DiskDir, Outcome<Report>)]) -> Outcome<()> 
                 Human(r.memory.pool_bytes + r.memory.slot_table_bytes).to_string(),
                 r.ratio.map_or("-".to_string(), |ratio| format!("{ratio:.2}")),
                 r.codec.name.clone(),
-                r.device.clone(),
+                if r.device.is_empty() { "-".to_string() } else { r.device.clone() },
+                r.state_in_words().to_string(),
             ]),
             Err(e) => {
                 output::note(&e.message);

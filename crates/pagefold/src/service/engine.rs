@@ -5,6 +5,7 @@ use super::config::{DoorChoice, ServeConfig};
 use super::disk::Medium;
 use super::log;
 use crate::failure::{Exit, Failure, Outcome};
+use pagefold_page::size::Human;
 use pagefold_store::parking::{AttachError, ParkConfig};
 use pagefold_store::{MemLimit, Store, StoreConfig, StoreError};
 use std::sync::Arc;
@@ -57,6 +58,18 @@ fn failed(e: StoreError) -> Failure {
         _ => Exit::Failed,
     };
     Failure::new(exit, format!("setting up the store: {e}"))
+}
+
+/// Refuses a limit, as people write it, with which not even one page can be stored.
+pub fn check_limit(bytes: u64) -> Result<(), String> {
+    match bytes {
+        1..MemLimit::LEAST_BYTES => Err(format!(
+            "with {bytes} bytes of memory not every page can be stored; the least is {} ({} bytes), and 0 is no limit",
+            Human(MemLimit::LEAST_BYTES),
+            MemLimit::LEAST_BYTES
+        )),
+        _ => Ok(()),
+    }
 }
 
 /// A limit as people write it: 0 is none.

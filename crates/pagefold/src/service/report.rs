@@ -5,6 +5,7 @@
 use super::attributes;
 use super::disk::Disk;
 use super::parked::ParkingReport;
+use super::refused::WriteState;
 use pagefold_block::metered::{Latency, OPERATIONS, bucket_end_ns};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -16,8 +17,12 @@ pub struct Report {
     pub name: String,
     /// `loop` or `nbd`.
     pub door: String,
-    /// Device path or NBD URI.
+    /// Device path or NBD URI; empty if somebody detached the loop device.
     pub device: String,
+    /// Whether it takes writes.
+    pub state: WriteState,
+    /// What the administrator should know about it, for people.
+    pub warnings: Vec<String>,
     /// Size of the device.
     pub size_bytes: u64,
     /// Always true: contents end with the server, parked ones included.
@@ -147,6 +152,8 @@ pub struct EventsReport {
     pub failed_reads: u64,
     /// Writes that failed, as a rule at the memory limit.
     pub failed_writes: u64,
+    /// When a write was last refused for want of memory, seconds since 1970; absent if none was.
+    pub last_refused_write_unix_s: Option<u64>,
     /// Requests outside the device.
     pub invalid_requests: u64,
     /// Pages that discard freed.
@@ -171,9 +178,29 @@ impl LatencyReport {
     }
 }
 
+/// How a disk is reached now.
+pub struct Exported {
+    /// `loop` or `nbd`.
+    pub door: &'static str,
+    /// Device path or NBD URI; empty if there is none any more.
+    pub device: String,
+    /// Who uses it, in words.
+    pub used_by: Vec<String>,
+    /// What the administrator should know about it.
+    pub warnings: Vec<String>,
+}
+
 impl Report {
+    /// Whether the disk takes writes and can be reached, in a few words.
+    pub fn state_in_words(&self) -> &'static str {
+        match self.state {
+            WriteState::Ok if self.device.is_empty() => "detached",
+            state => state.in_words(),
+        }
+    }
+
     /// The figures of `disk` now. Waits for nothing.
-    pub fn of(disk: &Disk, door: &str, device: String, used_by: Vec<String>) -> Self {
+    pub fn of(disk: &Disk, exported: Exported) -> Self {
         let stats = disk.store().stats();
         let (mm, memory) = (stats.mm, stats.memory);
         let (codec, level) = disk.store().codec();
@@ -191,8 +218,10 @@ impl Report {
         let shown = |a: &attributes::Attribute| Some((a.name.to_string(), a.show(disk).ok()?));
         Report {
             name: disk.name().to_string(),
-            door: door.to_string(),
-            device,
+            door: exported.door.to_string(),
+            device: exported.device,
+            state: disk.write_state(),
+            warnings: exported.warnings,
             size_bytes: disk.size_bytes(),
             volatile: true,
             created_unix_s: disk.created_unix_s(),
@@ -222,13 +251,14 @@ impl Report {
             events: EventsReport {
                 failed_reads: stats.io.failed_reads,
                 failed_writes: stats.io.failed_writes,
+                last_refused_write_unix_s: disk.last_refused_write_unix_s(),
                 invalid_requests: stats.io.invalid_io,
                 discarded_pages: stats.io.notify_free,
                 streams_borrowed: stats.streams.borrowed,
                 stream_waits: stats.streams.waited,
                 slow_writes: stats.slow_writes,
             },
-            used_by,
+            used_by: exported.used_by,
             attributes: attributes::all().filter_map(shown).collect(),
         }
     }

@@ -13,11 +13,11 @@ use super::attributes::Host;
 use super::config::{DoorChoice, ServeConfig};
 use super::control::{Answer, Control};
 use super::disk::Disk;
-use super::door::{self, Door};
+use super::door::{self, Door, PreparedForSwap};
 use super::parked::{PassProgress, PassReport};
 use super::pass::Passes;
 use super::protocol::{Request, Response};
-use super::report::Report;
+use super::report::{Exported, Report};
 use super::startup::Line;
 use super::{Ready, attributes, backing, log, parked};
 use crate::failure::{Failure, Outcome};
@@ -38,6 +38,8 @@ struct Server {
     dir: DiskDir,
     disk: Disk,
     door: Box<dyn Door>,
+    /// What the administrator should know about it.
+    warnings: Vec<String>,
     /// The backing file that is removed with the disk.
     created: Option<BackingFile>,
     /// Set when the device has been given up by request.
@@ -57,7 +59,11 @@ pub fn run(config: &ServeConfig, dir: &DiskDir, line: Line, backing: Option<File
     let signals = Termination::listen()?;
     let (server, wakened) = set_up(config, dir, backing)?;
     let state = server.state();
-    line.ready(&Ready { device: state.device(), door: server.door.kind().to_string() })?;
+    line.ready(&Ready {
+        device: state.device(),
+        door: server.door.kind().to_string(),
+        warnings: server.warnings.clone(),
+    })?;
     log::info(format_args!("serving {} as {}", dir.name(), state.device()));
     let waited = wait_for_the_end(&server, &signals, &wakened, line);
     server.passes.end();
@@ -70,9 +76,9 @@ fn set_up(config: &ServeConfig, dir: &DiskDir, backing: Option<File>) -> Outcome
     let failed = |e| Failure::io("making a pair of sockets", &e);
     let (wake, wakened) = UnixStream::pair().map_err(failed)?;
     privileges::drop_capabilities_except(privileges::SET_UP)?;
-    let keep = match config.door {
+    let PreparedForSwap { keep, warning } = match config.door {
         DoorChoice::Loop => door::prepare_for_swap(),
-        _ => CapabilitySet::empty(),
+        _ => PreparedForSwap { keep: CapabilitySet::empty(), warning: None },
     };
     let make = || {
         log::start()?;
@@ -83,7 +89,9 @@ fn set_up(config: &ServeConfig, dir: &DiskDir, backing: Option<File>) -> Outcome
     dir.write_state(&state(&disk, door::planned(config, dir), created.clone()))?;
     let door = door::open(config, &disk, dir, keep)?;
     let (passes, removed) = (Passes::default(), AtomicBool::new(false));
-    let server = Arc::new(Server { dir: dir.clone(), disk, door, created, removed, passes, wake });
+    let (dir_of_server, warnings) = (dir.clone(), Vec::from_iter(warning));
+    let server =
+        Arc::new(Server { dir: dir_of_server, disk, door, warnings, created, removed, passes, wake });
     server.passes.start_parker(server.disk.store())?;
     dir.write_state(&server.state())?;
     Control::bind(&dir.control_path())?.serve(server.clone())?;
@@ -218,9 +226,13 @@ impl Answer for Server {
         let mut asked = Asked { server: self, tell };
         let answer = match request {
             Request::Show {} => {
-                let device = self.state().device();
-                let report = Report::of(&self.disk, self.door.kind(), device, self.door.users());
-                Ok(Response::Report(Box::new(report)))
+                let exported = Exported {
+                    door: self.door.kind(),
+                    device: self.state().device(),
+                    used_by: self.door.users(),
+                    warnings: self.warnings.clone(),
+                };
+                Ok(Response::Report(Box::new(Report::of(&self.disk, exported))))
             }
             Request::Get { attribute } => {
                 attributes::find(&attribute).and_then(|a| a.show(&self.disk)).map(Response::Value)

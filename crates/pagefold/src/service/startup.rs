@@ -54,6 +54,8 @@ pub struct Ready {
     pub device: String,
     /// `nbd` or `loop`.
     pub door: String,
+    /// What the user should know about it.
+    pub warnings: Vec<String>,
 }
 
 /// The server's end of the socket.

@@ -99,20 +99,33 @@ fn in_use(device: &Path, uses: &[BlockUse]) -> Failure {
     Failure::new(Exit::Busy, format!("{} is in use: {who}{advice}", device.display()))
 }
 
+/// What came of preparing a process for a disk that may be swapped to.
+pub struct PreparedForSwap {
+    /// The capabilities to keep.
+    pub keep: CapabilitySet,
+    /// Why swapping to the disk is not safe, if it is not.
+    pub warning: Option<String>,
+}
+
 /// Prepares the process for a disk that may be swapped to; before the first other thread is
-/// started. What was refused goes to the log. Returns the capabilities to keep.
-pub fn prepare_for_swap() -> CapabilitySet {
+/// started. What was refused goes to the log too.
+pub fn prepare_for_swap() -> PreparedForSwap {
     let report = harden::for_swap();
     let refused: Vec<_> = report.refused().iter().map(|e| e.to_string()).collect();
-    if !refused.is_empty() {
-        log::warning(format_args!("swapping to this disk is not safe here: {}", refused.join("; ")));
+    let warning = match refused.as_slice() {
+        [] => None,
+        refused => Some(format!("swapping to this disk is not safe here: {}", refused.join("; "))),
+    };
+    if let Some(warning) = &warning {
+        log::warning(format_args!("{warning}"));
     }
     // New mappings are locked too. Where the limit of locked memory stands, only this capability lets
     // a server have more.
-    match (&report.lock_limit, &report.memory_locked) {
+    let keep = match (&report.lock_limit, &report.memory_locked) {
         (Err(_), Ok(())) => CapabilitySet::IPC_LOCK,
         _ => CapabilitySet::empty(),
-    }
+    };
+    PreparedForSwap { keep, warning }
 }
 
 /// Why there can be no loop device here, as far as one can tell without trying; `None` if there can.
