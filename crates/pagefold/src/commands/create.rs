@@ -155,6 +155,8 @@ fn attend(runtime: &Runtime, dir: &DiskDir, started: Started, signals: &Terminat
                 clear(runtime, dir);
                 return ended;
             }
+            // Somebody removed the folder: the control socket has gone, the server has not.
+            None if !dir.control_path().exists() => attached.terminate()?,
             None => {
                 if let Err(failure) = remove::ask(dir, true) {
                     output::error(&format!("{failure}; not ending"));
@@ -166,6 +168,9 @@ fn attend(runtime: &Runtime, dir: &DiskDir, started: Started, signals: &Terminat
 
 /// Clears what a server that is gone left. It may also be gone altogether, or be another by now.
 fn clear(runtime: &Runtime, dir: &DiskDir) {
+    if !dir.exists() {
+        return;
+    }
     match runtime.lock() {
         Ok(locked) if dir.exists() && !dir.is_alive() => {
             let cleared = locked.clear(dir);

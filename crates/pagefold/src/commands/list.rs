@@ -3,7 +3,7 @@
 use crate::cli::args::ListArgs;
 use crate::cli::output::{self, Table};
 use crate::failure::Outcome;
-use crate::runtime::{DiskDir, Runtime};
+use crate::runtime::{DiskDir, Fate, Runtime};
 use crate::service::client::Client;
 use crate::service::report::Report;
 use pagefold_page::size::Human;
@@ -23,7 +23,11 @@ pub fn run(args: &ListArgs) -> Outcome<()> {
     let mut disks = Vec::new();
     for dir in &dirs {
         match ask(dir) {
-            Err(e) if let Some(cleared) = super::settle(&runtime, dir, &e) => output::note(&cleared.note),
+            Err(e) if let Some(cleared) = super::settle(&runtime, dir, &e) => {
+                if cleared.fate != Fate::Removed {
+                    output::note(&cleared.note);
+                }
+            }
             answer => disks.push((dir, answer)),
         }
     }

@@ -14,7 +14,7 @@ use crate::cli::args::{self, Cli, Command, DiskCommand};
 use crate::cli::output;
 use crate::cli::request::DiskName;
 use crate::failure::{Exit, Failure, Outcome};
-use crate::runtime::{Cleared, DiskDir, Runtime};
+use crate::runtime::{Cleared, DiskDir, Fate, Runtime};
 use crate::service::{self, client::Client};
 use clap::FromArgMatches;
 use std::process::ExitCode;
@@ -104,17 +104,20 @@ fn find(text: &str) -> Outcome<Found> {
 
 /// Talks to the server of a disk that is to be there.
 fn talk<T>(text: &str, what: impl FnOnce(&mut Client) -> Outcome<T>) -> Outcome<T> {
-    let died = || Failure::new(Exit::NotFound, format!("disk '{text}' is gone: its server has died"));
+    let gone = |why: &str| Failure::new(Exit::NotFound, format!("disk '{text}' is gone{why}"));
     match find(text)? {
-        Found::Cleared => Err(died()),
+        // A note has said how.
+        Found::Cleared => Err(gone("")),
         Found::Running(runtime, dir) => Client::connect(&dir)
             .and_then(|mut client| what(&mut client))
             .map_err(|e| match settle(&runtime, &dir, &e) {
-                Some(Cleared { outcome: Ok(()), note }) => {
-                    output::note(&note);
-                    died()
+                Some(Cleared { outcome: Ok(()), fate, note }) => {
+                    if fate != Fate::Removed {
+                        output::note(&note);
+                    }
+                    gone(&format!(": {}", fate.in_words()))
                 }
-                Some(Cleared { outcome: Err(left), note }) => Failure::new(left.exit, note),
+                Some(Cleared { outcome: Err(left), note, .. }) => Failure::new(left.exit, note),
                 None => e,
             }),
     }

@@ -112,7 +112,7 @@ fn clear(runtime: &Runtime, dir: &DiskDir) -> Outcome<Option<String>> {
     if !dir.exists() || dir.is_alive() {
         return Ok(None);
     }
-    let Cleared { outcome, note } = locked.clear(dir);
+    let Cleared { outcome, note, .. } = locked.clear(dir);
     match outcome {
         Ok(()) => Ok(Some(note)),
         Err(e) => Err(Failure::new(e.exit, note)),

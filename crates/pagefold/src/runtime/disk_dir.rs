@@ -1,15 +1,23 @@
 //! The folder of one disk: the names of its files, and whether it is alive.
 
-use super::state::{self, State};
+use super::state::{self, Server, State};
 use crate::cli::request::DiskName;
 use crate::failure::{Failure, Outcome};
-use std::fs::{DirBuilder, File, OpenOptions};
+use pagefold_sys::pidfd::{Identity, Process};
+use serde::Deserialize;
+use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// Most of a log that is quoted, bytes.
 const LOG_TAIL_BYTES: u64 = 2000;
+
+/// What the states of disks and of mounts have in common.
+#[derive(Deserialize)]
+struct ServerOf {
+    server: Option<Server>,
+}
 
 /// The folder of one disk, inside the verified runtime folder. It may not exist.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -84,11 +92,30 @@ impl DiskDir {
     }
 
     /// Whether somebody holds the lock. Ask only while holding the lock of the whole folder.
+    ///
+    /// Where the lock cannot be asked, because somebody removed the file for one, the process of the server
+    /// decides: to clear up after a server that lives would take the device from its users.
     pub fn is_alive(&self) -> bool {
-        match File::open(self.lock_path()) {
-            Ok(file) => matches!(file.try_lock(), Err(std::fs::TryLockError::WouldBlock)),
-            Err(_) => false,
+        match File::open(self.lock_path()).map(|file| file.try_lock()) {
+            Ok(Ok(())) => false,
+            Ok(Err(TryLockError::WouldBlock)) => true,
+            Ok(Err(TryLockError::Error(_))) | Err(_) => self.server_runs(),
         }
+    }
+
+    /// Whether the process that is written down as the server runs.
+    fn server_runs(&self) -> bool {
+        let server = self.recorded_server();
+        server.is_some_and(|server| matches!(Process::open(&Identity::from(&server)), Ok(Some(_))))
+    }
+
+    fn recorded_server(&self) -> Option<Server> {
+        self.read_state_as::<ServerOf>()?.server
+    }
+
+    /// The process id of the server, as it wrote it down.
+    pub fn server_pid(&self) -> Option<i32> {
+        Some(self.recorded_server()?.pid)
     }
 
     /// Whether there is such a folder.

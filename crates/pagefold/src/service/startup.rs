@@ -13,7 +13,7 @@ use super::{images, log, protocol, server};
 use crate::failure::{Failure, Outcome};
 use crate::runtime::DiskDir;
 use pagefold_sys::signal::Termination;
-use pagefold_sys::{detach, handover, ready};
+use pagefold_sys::{detach, handover, pidfd, ready};
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io::{BufReader, Write};
@@ -222,8 +222,8 @@ fn converse(
 
 /// Waits for a server that was told to leave by closing its socket; one that does not is killed.
 fn end(child: &mut Child, is_dead: bool) -> String {
-    let identity = pagefold_sys::pidfd::Identity::of(child.id() as i32);
-    let process = identity.and_then(|i| pagefold_sys::pidfd::Process::open(&i).ok().flatten());
+    let identity = pidfd::Identity::of(child.id() as i32);
+    let process = identity.and_then(|i| pidfd::Process::open(&i).ok().flatten());
     let patience = Duration::from_secs(if is_dead { 1 } else { 5 });
     if !process.is_some_and(|p| p.wait(patience).unwrap_or(false)) {
         // Our own child, not yet waited for: its id is still its own.
@@ -286,6 +286,16 @@ impl Attached {
         let Attached { stream, mut child, .. } = self;
         drop(stream);
         end(&mut child, false);
+    }
+
+    /// Asks the server to end as a signal does: it stays while its device is in use.
+    pub fn terminate(&self) -> Outcome<()> {
+        let identity = pidfd::Identity::of(self.child.id() as i32);
+        match identity.map(|identity| pidfd::Process::open(&identity)).transpose()?.flatten() {
+            Some(process) => Ok(process.terminate()?),
+            // It has ended, which the next wait reports.
+            None => Ok(()),
+        }
     }
 
     /// Waits until the server has ended (`Some`: how) or a signal has come (`None`).

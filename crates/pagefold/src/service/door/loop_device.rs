@@ -50,13 +50,16 @@ impl Door for Loop {
     fn state(&self) -> DoorState {
         let LoopIdentity { lo_device, lo_inode } = self.door.identity();
         DoorState::Loop {
-            device: Some(self.door.device_path().to_path_buf()),
+            device: self.door.is_attached().then(|| self.door.device_path().to_path_buf()),
             backing: Some(Backing { device: lo_device, inode: lo_inode }),
             mount_point: self.mount_point.clone(),
         }
     }
 
     fn users(&self) -> Vec<String> {
+        if !self.door.is_attached() {
+            return Vec::new();
+        }
         let claims = blockuse::claims(self.door.device_path()).unwrap_or_default();
         claims.iter().map(in_words).collect()
     }
