@@ -50,6 +50,26 @@ fn a_server_in_the_foreground_does_not_need_its_standard_error() {
     }
 }
 
+/// As when a terminal is stopped: what is written waits for ever.
+#[test]
+fn a_standard_error_that_takes_nothing_does_not_keep_a_server_from_ending() {
+    let s = Sandbox::new();
+    let (reader, writer) = std::io::pipe().unwrap();
+    // It is full when a thread that writes to it stands still.
+    let mut filler = writer.try_clone().unwrap();
+    std::thread::spawn(move || while std::io::Write::write_all(&mut filler, &[b'x'; 4096]).is_ok() {});
+    wait_until("the pipe is full", || rustix::io::ioctl_fionread(&reader).unwrap() >= 65536);
+    let mut command = s.command("disk create -q --size 8M --name x --door nbd -f");
+    let mut child = command.stdout(Stdio::null()).stderr(writer).spawn().unwrap();
+    wait_until("the disk is there", || s.run("disk show x").code == 0);
+    let pid = s.server_pid("x");
+    kill(pid, "TERM");
+    wait_until("the server has ended", || !is_running(pid));
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+    assert_eq!(s.left(), Vec::<String>::new());
+    drop(reader);
+}
+
 /// A runtime folder with hardly any room, which is unmounted in the end.
 struct SmallFolder(PathBuf);
 

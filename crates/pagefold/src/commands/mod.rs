@@ -27,7 +27,8 @@ const DYING: Duration = Duration::from_secs(10);
 pub fn run() -> ExitCode {
     // Not one of the commands: what `disk create` starts, which help and completions keep quiet about.
     if std::env::args_os().nth(1).is_some_and(|word| word == service::SERVE) {
-        return finish(service::serve_from_stdin());
+        return service::serve_from_stdin()
+            .map_or_else(|e| finish(Err(e)), |exit| ExitCode::from(exit as u8));
     }
     let parsed = args::command().try_get_matches().and_then(|m| Cli::from_arg_matches(&m));
     match parsed {

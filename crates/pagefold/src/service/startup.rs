@@ -10,7 +10,7 @@
 
 use super::config::Serving;
 use super::{images, log, protocol, server};
-use crate::failure::{Failure, Outcome};
+use crate::failure::{Exit, Failure, Outcome};
 use crate::runtime::DiskDir;
 use pagefold_sys::signal::Termination;
 use pagefold_sys::{detach, handover, pidfd, ready};
@@ -82,7 +82,10 @@ impl Line {
 }
 
 /// The hidden command `serve`.
-pub fn serve_from_stdin() -> Outcome<()> {
+///
+/// Returns how the server ended, which the log has told. It alone tells it: a standard error that takes nothing
+/// must not keep the process from ending.
+pub fn serve_from_stdin() -> Outcome<Exit> {
     let not_ours = || Failure::usage("'serve' is started by 'disk create' and 'image mount', not by hand");
     let stream = UnixStream::from(detach::take_stdin()?);
     pagefold_sys::peer::credentials(stream.as_fd()).map_err(|_| not_ours())?;
@@ -102,10 +105,11 @@ pub fn serve_from_stdin() -> Outcome<()> {
     if let Err(failure) = &served {
         // Before the device was ready, the command hears it; afterwards only the log does.
         let _ = protocol::line(&Said::Failed(failure.clone())).map(|line| (&report).write_all(&line));
+        log::error(format_args!("{failure}"));
     }
     log::finish();
     drop(lock);
-    served
+    Ok(served.map_or_else(|failure| failure.exit, |()| Exit::Ok))
 }
 
 /// A server that is ready, as its command sees it.
