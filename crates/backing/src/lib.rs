@@ -9,6 +9,9 @@
 //! It does not know what is in the bytes, keeps no index and no free list, and starts
 //! no threads.
 
+// Printing panics when it cannot write. Only the binary prints, in one file.
+#![deny(clippy::print_stdout, clippy::print_stderr)]
+
 mod buffer;
 mod error;
 mod file;

@@ -11,6 +11,9 @@
 //!
 //! It does not write images, and it keeps no globals: many images may be open in one process.
 
+// Printing panics when it cannot write. Only the binary prints, in one file.
+#![deny(clippy::print_stdout, clippy::print_stderr)]
+
 pub mod check;
 mod clusters;
 mod core;

@@ -8,6 +8,9 @@
 //!
 //! It compresses nothing and speaks no block protocol: those are the crates below.
 
+// Printing panics when it cannot write: `cli::output` does it.
+#![deny(clippy::print_stdout, clippy::print_stderr)]
+
 mod cli;
 mod commands;
 mod failure;

@@ -93,7 +93,7 @@ fn wrong_words_change_nothing_and_say_what_is_right() {
         ("disk create --size 1M --door sea", 2, "loop"),
         ("disk show nosuch", 3, "no disk 'nosuch'"),
         ("disk show nosuch --json", 3, "disk list"),
-        ("disk set nosuch mem_limit=1", 3, "no disk"),
+        ("disk set nosuch mem_limit=1M", 3, "no disk"),
         ("disk set nosuch mem_limit", 2, "ATTRIBUTE=VALUE"),
         ("disk set nosuch colour=1", 2, "mem_limit"),
         ("disk set nosuch size=1", 2, "cannot be set"),

@@ -16,6 +16,9 @@
 //! one: readers and the owner's exchange are ordered by a lock that the owner has
 //! (the slot's), and the functions that rely on it are `unsafe` and say so.
 
+// Printing panics when it cannot write. Only the binary prints, in one file.
+#![deny(clippy::print_stdout, clippy::print_stderr)]
+
 mod arena;
 mod class;
 mod frame;

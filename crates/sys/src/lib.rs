@@ -8,6 +8,9 @@
 //!
 //! It holds no policy: it does not decide what to lock, drop or signal.
 
+// Printing panics when it cannot write. Only the binary prints, in one file.
+#![deny(clippy::print_stdout, clippy::print_stderr)]
+
 pub mod beneath;
 pub mod blockdev;
 pub mod blockuse;
@@ -22,6 +25,7 @@ pub mod handover;
 pub mod harden;
 pub mod loopdev;
 pub mod mem;
+pub mod memcg;
 pub mod mounts;
 pub mod pagemap;
 pub mod pathhandle;

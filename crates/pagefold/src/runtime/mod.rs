@@ -8,12 +8,13 @@
 //! they never decide who is alive.
 
 mod disk_dir;
+mod kept_log;
 pub mod location;
 pub mod state;
 mod sweep;
 
 pub use disk_dir::DiskDir;
-pub use sweep::Cleared;
+pub use sweep::{Cleared, Fate};
 
 use crate::cli::request::DiskName;
 use crate::failure::{Exit, Failure, Outcome};

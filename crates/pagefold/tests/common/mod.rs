@@ -81,10 +81,11 @@ impl Sandbox {
         self.show(name)["server"]["pid"].as_i64().unwrap() as i32
     }
 
-    /// What is in the runtime folder, but for the lock.
+    /// What is in the runtime folder, but for the lock and the logs of servers that died.
     pub fn left(&self) -> Vec<String> {
         let entries = std::fs::read_dir(self.runtime()).into_iter().flatten().flatten();
-        entries.map(|e| e.file_name().into_string().unwrap()).filter(|n| n != ".lock").collect()
+        let names = entries.map(|e| e.file_name().into_string().unwrap());
+        names.filter(|n| n != ".lock" && n != ".logs").collect()
     }
 }
 

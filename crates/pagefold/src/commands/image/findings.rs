@@ -1,9 +1,9 @@
 //! What is wrong with an image: lines for people, objects in JSON.
 
 use super::names;
+use crate::cli::output;
 use pagefold_image::{Finding, Findings, Severity, Space};
 use serde_json::{Map, Value, json};
-use std::io::Write;
 
 /// Findings that are printed for people; JSON has all that were kept.
 const MAX_LINES: usize = 200;
@@ -13,7 +13,7 @@ pub fn text(findings: &Findings, colours: bool) -> String {
     let mut text = String::new();
     for finding in findings.kept().iter().take(MAX_LINES) {
         let colour = if finding.severity == Severity::Error { "1;31" } else { "1;33" };
-        let severity = crate::cli::output::paint(colours, colour, finding.severity.name());
+        let severity = output::paint(colours, colour, finding.severity.name());
         let path = match finding.path.is_empty() {
             true => String::new(),
             false => format!("{}: ", names::escaped(&finding.path)),
@@ -31,7 +31,7 @@ pub fn text(findings: &Findings, colours: bool) -> String {
 /// Prints them for people on standard error, beside what is on standard output. If nothing can be printed there, the exit code
 /// still says that something is wrong.
 pub fn tell(findings: &Findings) {
-    let _ = std::io::stderr().lock().write_all(text(findings, false).as_bytes());
+    output::diagnostics(&text(findings, false));
 }
 
 /// An object for each.

@@ -1,7 +1,8 @@
 //! What `image show` says: the image, the tree in numbers, one file with its extents; as JSON and as text made from the same.
 
-use super::list::{inode_fields, time_text};
+use super::list::inode_fields;
 use super::names::{self, escaped, hex};
+use crate::cli::date::time_text;
 use crate::cli::{chart, output};
 use pagefold_image::format::features::{self, FIRST_KERNEL, KernelVersion};
 use pagefold_image::read::{Algorithm, Extent, Place};

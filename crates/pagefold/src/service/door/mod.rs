@@ -6,7 +6,9 @@
 mod loop_device;
 mod nbd;
 
-pub use loop_device::{clear, prepare_for_swap, refuse_if_claimed, stop_swapping, unavailable};
+pub use loop_device::{
+    PreparedForSwap, clear, prepare_for_swap, refuse_if_claimed, stop_swapping, unavailable,
+};
 
 use super::config::{DoorChoice, ServeConfig};
 use super::disk::Disk;

@@ -63,7 +63,11 @@ pub fn run(config: &MountConfig, dir: &DiskDir, line: Line) -> Outcome<()> {
         privileges::drop_capabilities()?;
         Control::bind(&dir.control_path())?.serve(Arc::new(teller))
     })?;
-    line.ready(&Ready { device: config.mount_point.display().to_string(), door: "fuse".into() })?;
+    line.ready(&Ready {
+        device: config.mount_point.display().to_string(),
+        door: "fuse".into(),
+        warnings: Vec::new(),
+    })?;
     wait_for_the_end(&mount, &signals, line)?;
     mount.stop().map_err(|e| failure(&e))?;
     let runtime = Runtime::around(dir)?;
