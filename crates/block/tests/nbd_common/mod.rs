@@ -34,9 +34,12 @@ impl Served {
     }
 
     pub fn with(export: Export, limits: Limits) -> Self {
+        Self::of(Server::new(export, limits))
+    }
+
+    pub fn of(server: Server) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("nbd.sock");
-        let server = Server::new(export, limits);
         server.serve_unix(UnixSocket::bind(&path).unwrap()).unwrap();
         Served { server, path, _dir: dir }
     }

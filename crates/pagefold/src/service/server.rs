@@ -203,7 +203,8 @@ impl Answer for Server {
         let answer = match request {
             Request::Show {} => {
                 let device = self.state().device();
-                let report = Report::of(&self.disk, self.door.kind(), device, self.door.users());
+                let mut report = Report::of(&self.disk, self.door.kind(), device, self.door.users());
+                report.clients = self.door.clients();
                 Ok(Response::Report(Box::new(report)))
             }
             Request::Get { attribute } => {
