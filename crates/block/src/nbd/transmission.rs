@@ -189,6 +189,9 @@ impl<'e> Session<'e> {
             cmd::WRITE_ZEROES => (flag::NO_HOLE | flag::FAST_ZERO, true),
             cmd::FLUSH => (0, false),
             cmd::BLOCK_STATUS if self.agreed.allocation => (flag::REQ_ONE, false),
+            cmd::BLOCK_STATUS => {
+                return invalid("block status needs base:allocation, selected in the handshake");
+            }
             cmd::DISC => return Ok(()),
             _ => return invalid("unknown command"),
         };
