@@ -136,8 +136,8 @@ impl Surroundings {
         Failure::new(
             Exit::Unavailable,
             format!(
-                "there is no private folder for sockets and locks: {}, '{}' does not exist, and {}; log in through a \
-                 session that makes one (ssh, 'su -', or 'loginctl enable-linger' as root), or set HOME, \
+                "there is no private folder for sockets and locks: {}, '{}' is not there, and {}; log in where a session \
+                 is made (ssh, a console, 'machinectl shell'), have root run 'loginctl enable-linger', or set HOME, \
                  XDG_RUNTIME_DIR or {OVERRIDE} to a folder that belongs to user {} and that nobody else can enter \
                  (mode 0700)",
                 not_mine("XDG_RUNTIME_DIR", &self.xdg),
