@@ -10,6 +10,7 @@
 //! It does not know the format of what is kept (the caller names its magic), and it
 //! writes nothing: clearing what was there is the store's work.
 
+use pagefold_page::size::Human;
 use pagefold_sys::SysError;
 use pagefold_sys::blockdev;
 use pagefold_sys::blockuse::{self, BlockUse};
@@ -74,7 +75,7 @@ pub enum OpenError {
         folder: PathBuf,
     },
     /// There is no use for one of this size.
-    #[error("{} has {len_bytes} bytes; a backing needs at least {min_bytes}", path.display())]
+    #[error("a backing of {} at {} is too small; at least {} are needed", Human(*len_bytes), path.display(), Human(*min_bytes))]
     TooSmall {
         /// What was named.
         path: PathBuf,
@@ -84,7 +85,7 @@ pub enum OpenError {
         min_bytes: u64,
     },
     /// The file system cannot have such a file.
-    #[error("{} cannot be made with {size_bytes} bytes: the file system has no files that large; ask for less", path.display())]
+    #[error("{} cannot be made with {}: the file system has no files that large; ask for less", path.display(), Human(*size_bytes))]
     TooLarge {
         /// What was named.
         path: PathBuf,

@@ -6,7 +6,7 @@ use crate::failure::Outcome;
 use crate::service::client::Client;
 use crate::service::parked::ParkingReport;
 use crate::service::refused::WriteState;
-use crate::service::report::{IoReport, Report};
+use crate::service::report::{ClientsReport, IoReport, Report};
 use pagefold_page::size::Human;
 use std::fmt::Write;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -41,6 +41,9 @@ fn render(r: &Report, colours: bool) -> String {
     page.row("contents", contents);
     page.row("server", &format!("process {}, {} door, up {}", r.server.pid, r.door, uptime(r)));
     page.row("used by", &if r.used_by.is_empty() { "nobody".to_string() } else { r.used_by.join(", ") });
+    if let Some(clients) = &r.clients {
+        page.row("clients", &clients_row(clients));
+    }
     page.row("codec", &codec(r));
     page.heading("Stored");
     stored(&mut page, r);
@@ -117,6 +120,23 @@ fn age(unix_s: u64) -> String {
         3600..86400 => format!("{} h {} min", s / 3600, s % 3600 / 60),
         _ => format!("{} d {} h", s / 86400, s % 86400 / 3600),
     }
+}
+
+fn clients_row(c: &ClientsReport) -> String {
+    let mut text = format!("{} of at most {}", c.open, c.most_open);
+    for (n, what) in [
+        (c.in_handshake as u64, "in the handshake"),
+        (c.refused_full, "turned away: too many"),
+        (c.unused, "gave way without having sent a request"),
+        (c.slow_handshakes, "hung up on in the handshake: too slow"),
+        (c.refused_peer, "turned away: another user's"),
+        (c.failed, "failed"),
+    ] {
+        if n > 0 {
+            text.push_str(&format!("; {} {what}", chart::count(n)));
+        }
+    }
+    text
 }
 
 fn codec(r: &Report) -> String {

@@ -52,8 +52,34 @@ pub struct Report {
     pub events: EventsReport,
     /// Who uses it now, in words.
     pub used_by: Vec<String>,
+    /// What became of NBD clients; absent with another door.
+    #[serde(default)]
+    pub clients: Option<ClientsReport>,
     /// Every attribute that can be shown, as text.
     pub attributes: BTreeMap<String, String>,
+}
+
+/// NBD clients now, and what happened to them since the server began.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ClientsReport {
+    /// Clients that have the export open.
+    pub open: usize,
+    /// How many may have it open.
+    pub most_open: usize,
+    /// Clients in their handshake.
+    pub in_handshake: usize,
+    /// Clients that were served a handshake.
+    pub accepted: u64,
+    /// Clients turned away because too many had the export open.
+    pub refused_full: u64,
+    /// Clients hung up on because they were another user's.
+    pub refused_peer: u64,
+    /// Clients hung up on because they had not opened the export in time.
+    pub slow_handshakes: u64,
+    /// Clients hung up on because they had sent no request and another needed their place.
+    pub unused: u64,
+    /// Connections that failed or broke the protocol.
+    pub failed: u64,
 }
 
 /// The codec in use.
@@ -188,6 +214,8 @@ pub struct Exported {
     pub used_by: Vec<String>,
     /// What the administrator should know about it.
     pub warnings: Vec<String>,
+    /// What became of its clients, if the export counts them.
+    pub clients: Option<ClientsReport>,
 }
 
 /// Bytes of the pages in memory, before compression, by the memory that they take: the pool, and the part of the
@@ -273,6 +301,7 @@ impl Report {
                 slow_writes: stats.slow_writes,
             },
             used_by: exported.used_by,
+            clients: exported.clients,
             attributes: attributes::all().filter_map(shown).collect(),
         }
     }

@@ -231,6 +231,7 @@ impl Answer for Server {
                     device: self.state().device(),
                     used_by: self.door.users(),
                     warnings: self.warnings.clone(),
+                    clients: self.door.clients(),
                 };
                 Ok(Response::Report(Box::new(Report::of(&self.disk, exported))))
             }
