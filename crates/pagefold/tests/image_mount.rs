@@ -393,3 +393,86 @@ fn the_kernel_mounts_what_was_checked() {
     let (code, said) = place.run(&place.words("mount", "--kernel"));
     assert!(code == 1 && said.contains("wrong with the image") && !place.is_mounted(), "{code}, {said}");
 }
+
+/// Makes `image` of a folder with one file, which says `word` and is long enough for a check to take a while.
+fn make_long_image(place: &Place, image: &Path, word: &str) {
+    let tree = place.sandbox.path(&format!("tree of {word}"));
+    fs::create_dir(&tree).unwrap();
+    fs::write(tree.join("word"), word).unwrap();
+    let lines = (0..8_000_000u32).flat_map(|n| [b'a' + (n % 23) as u8, b'0' + (n % 7) as u8, b' ', b'\n']);
+    fs::write(tree.join("long"), lines.collect::<Vec<_>>()).unwrap();
+    let made = Command::new("mkfs.erofs").args(["--quiet", "-zlz4"]).arg(image).arg(&tree).status();
+    assert!(made.unwrap().success());
+}
+
+/// Whether a process has this file open.
+fn has_open(pid: u32, path: &Path) -> bool {
+    let descriptors = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+    descriptors.into_iter().any(|fd| fs::read_link(fd.path()).is_ok_and(|target| target == path))
+}
+
+#[test]
+fn the_kernel_mounts_the_file_that_was_checked_though_its_path_leads_elsewhere() {
+    const TEST: &str = "the_kernel_mounts_the_file_that_was_checked_though_its_path_leads_elsewhere";
+    let Some(place) = Place::new(TEST) else { return };
+    make_long_image(&place, &place.image, "checked");
+    let other = place.sandbox.path("other");
+    make_long_image(&place, &other, "exchanged");
+    let mut command = place.sandbox.command(&place.words("mount", "--kernel"));
+    let child = command.stderr(std::process::Stdio::piped()).spawn().unwrap();
+    // Exchanged as soon as the command has the image open; the check takes much longer.
+    wait_until(|| has_open(child.id(), &place.image));
+    fs::rename(&other, &place.image).unwrap();
+    let output = child.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    if said.contains("no EROFS") || said.contains("mounts no files") {
+        return skipped!("{TEST}: {said}");
+    }
+    assert!(output.status.success(), "{said}");
+    assert_eq!(fs::read_to_string(place.at.join("word")).unwrap(), "checked");
+    place.ok(&place.words("unmount", ""));
+}
+
+#[test]
+fn the_kernel_is_given_nothing_that_others_can_change() {
+    const TEST: &str = "the_kernel_is_given_nothing_that_others_can_change";
+    let Some(place) = Place::new(TEST) else { return };
+    let refused = |what: &str| {
+        let (code, said) = place.run(&place.words("mount", "--kernel"));
+        if code == 0 {
+            place.ok(&place.words("unmount", ""));
+        }
+        assert!(code == 1 && said.contains(what), "{what}: {code}, {said}");
+    };
+    let mode = |mode| fs::set_permissions(&place.image, fs::Permissions::from_mode(mode)).unwrap();
+    mode(0o646);
+    refused("everybody may write");
+    mode(0o664);
+    refused("group 0");
+    mode(0o644);
+    // Opened while that was allowed, and still open.
+    let writer = fs::File::options().write(true).open(&place.image).unwrap();
+    refused("has it open for writing");
+    drop(writer);
+    std::os::unix::fs::chown(&place.image, Some(1000), None).unwrap();
+    refused("user 1000 owns it");
+    // A loop device is root's, and the file that it stands on is not.
+    let attached =
+        Command::new("losetup").args(["--find", "--show", "--read-only"]).arg(&place.image).output();
+    if let Ok(attached) = attached.map(|output| String::from_utf8(output.stdout).unwrap())
+        && attached.starts_with("/dev/")
+    {
+        let device = attached.trim();
+        let (code, said) = place.run(&format!("image mount {device} {} --kernel", place.at.display()));
+        let on_loop = format!("is a loop device on '{}', and user 1000 owns it", place.image.display());
+        let detached = Command::new("losetup").args(["--detach", device]).status().unwrap();
+        assert!(detached.success() && code == 1 && said.contains(&on_loop), "{code}, {said}");
+    }
+    let (code, said) = place.run(&place.words("mount", "--kernel --trusted"));
+    if said.contains("no EROFS") {
+        return skipped!("{TEST}: {said}");
+    }
+    assert_eq!(code, 0, "{said}");
+    read_all(&place.at);
+    place.ok(&place.words("unmount", ""));
+}

@@ -20,6 +20,7 @@ pub mod fusedev;
 pub mod futex;
 pub mod handover;
 pub mod harden;
+pub mod lease;
 pub mod loopdev;
 pub mod mem;
 pub mod mounts;

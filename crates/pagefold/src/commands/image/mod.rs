@@ -25,6 +25,7 @@ mod names;
 mod open;
 mod overview;
 mod show;
+mod tamper;
 mod tar;
 mod unmount;
 
