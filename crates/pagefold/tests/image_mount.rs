@@ -18,6 +18,9 @@ const USAGE: i32 = 2;
 const NOT_FOUND: i32 = 3;
 const BUSY: i32 = 4;
 
+/// A user who is not root.
+const USER: u32 = 1000;
+
 /// A sandbox with an image in it, and a folder to mount it on. What is mounted there is taken away in the end.
 struct Place {
     sandbox: Sandbox,
@@ -36,7 +39,29 @@ impl Place {
             skipped!("{test}: mkfs.erofs is not installed");
             return None;
         }
-        let sandbox = Sandbox::new();
+        Some(Place::within(Sandbox::new()))
+    }
+
+    /// The same for a user who is not root, for whom `fusermount3` mounts.
+    fn for_user(test: &str) -> Option<Self> {
+        Place::new(test)?;
+        if Command::new("fusermount3").arg("-V").output().is_err() {
+            skipped!("{test}: fusermount3 is not installed");
+            return None;
+        }
+        let place = Place::within(Sandbox::for_user(USER));
+        std::os::unix::fs::chown(&place.at, Some(USER), Some(USER)).unwrap();
+        let (code, said) = place.run(&place.words("mount", ""));
+        if code != 0 && (said.contains("/dev/fuse") || said.contains("Operation not permitted")) {
+            skipped!("{test}: users cannot mount here: {said}");
+            return None;
+        }
+        assert_eq!(code, 0, "{said}");
+        place.ok(&place.words("unmount", ""));
+        Some(place)
+    }
+
+    fn within(sandbox: Sandbox) -> Self {
         let (tree, image, at) = (sandbox.path("tree"), sandbox.path("image"), sandbox.path("at"));
         fs::create_dir(&at).unwrap();
         fs::create_dir_all(tree.join("folder")).unwrap();
@@ -44,7 +69,7 @@ impl Place {
         fs::write(tree.join("folder/short"), "short\n").unwrap();
         let made = Command::new("mkfs.erofs").args(["-zlz4hc", "-C65536"]).arg(&image).arg(&tree).output();
         assert!(made.unwrap().status.success());
-        Some(Place { sandbox, image, at })
+        Place { sandbox, image, at }
     }
 
     fn words(&self, verb: &str, more: &str) -> String {
@@ -200,12 +225,19 @@ fn one_in_use_is_unmounted_by_force_alone() {
     drop(open);
 }
 
-/// Kills the server of the one mount.
-fn kill(place: &Place) {
+/// The server of the one mount.
+fn server(place: &Place) -> rustix::process::Pid {
     let pid = i32::try_from(place.live()["pid"].as_i64().unwrap()).unwrap();
-    let pid = rustix::process::Pid::from_raw(pid).unwrap();
+    rustix::process::Pid::from_raw(pid).unwrap()
+}
+
+/// Kills the server of the one mount, and waits until the kernel has noticed.
+fn kill(place: &Place) {
+    let pid = server(place);
     rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
-    wait_until(|| fs::read_dir(&place.at).is_err());
+    // Root is told only of its own mounts whether they are served; a zombie has closed all that it had.
+    let stat = format!("/proc/{}/stat", pid.as_raw_nonzero());
+    wait_until(|| fs::read_to_string(&stat).map_or(true, |stat| stat.contains(") Z ")));
 }
 
 #[test]
@@ -475,4 +507,49 @@ fn the_kernel_is_given_nothing_that_others_can_change() {
     assert_eq!(code, 0, "{said}");
     read_all(&place.at);
     place.ok(&place.words("unmount", ""));
+}
+
+#[test]
+fn a_user_is_told_why_there_is_no_mount_and_that_one_is_in_use() {
+    const TEST: &str = "a_user_is_told_why_there_is_no_mount_and_that_one_is_in_use";
+    let Some(place) = Place::for_user(TEST) else { return };
+    std::os::unix::fs::chown(&place.at, Some(0), Some(0)).unwrap();
+    let (code, said) = place.run(&place.words("mount", ""));
+    assert!(code == 5 && said.contains("no write access to mountpoint"), "{code}, {said}");
+    assert!(!said.contains("install"), "{said}");
+    place.assert_nothing_left();
+    std::os::unix::fs::chown(&place.at, Some(USER), Some(USER)).unwrap();
+    place.ok(&place.words("mount", ""));
+    let mut user = as_user(&place);
+    let (code, said) = place.run(&place.words("unmount", ""));
+    assert!(code == BUSY && said.contains("fuser -vm") && said.contains("--force"), "{code}, {said}");
+    place.ok(&place.words("unmount", "--force"));
+    user.kill().unwrap();
+    user.wait().unwrap();
+    place.assert_nothing_left();
+}
+
+/// A process of the user's that holds a file of the mount open; nobody else gets in.
+fn as_user(place: &Place) -> std::process::Child {
+    use std::os::unix::process::CommandExt;
+    let mut command = Command::new("sh");
+    command.args(["-c", "exec 3<\"$0\"; echo; exec sleep 60"]).arg(place.at.join("long"));
+    command.uid(USER).gid(USER).current_dir("/").stdout(std::process::Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let mut line = [0; 1];
+    std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut line).unwrap();
+    child
+}
+
+/// A server that is told to end does, although files are open: nobody else could end its threads.
+#[test]
+fn a_users_server_ends_though_its_mount_is_in_use() {
+    let Some(place) = Place::for_user("a_users_server_ends_though_its_mount_is_in_use") else { return };
+    place.ok(&place.words("mount", ""));
+    let mut user = as_user(&place);
+    let pid = server(&place);
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    place.assert_nothing_left();
+    user.kill().unwrap();
+    user.wait().unwrap();
 }

@@ -17,6 +17,7 @@ pub mod direct;
 pub mod entropy;
 pub mod forkmark;
 pub mod fusedev;
+pub mod fusermount;
 pub mod futex;
 pub mod handover;
 pub mod harden;

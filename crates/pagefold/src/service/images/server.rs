@@ -127,7 +127,7 @@ pub fn image_failure(path: &Path, error: &ImageError) -> Failure {
 fn failure(error: &MountError) -> Failure {
     let exit = match error {
         MountError::Taken { .. } => Exit::Busy,
-        MountError::NoFuse(_) | MountError::NotPermitted(_) => Exit::Unavailable,
+        MountError::NoFuse(_) | MountError::NotPermitted(_) | MountError::Helper { .. } => Exit::Unavailable,
         _ => Exit::Failed,
     };
     Failure::new(exit, with_causes(error))
