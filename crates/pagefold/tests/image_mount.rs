@@ -509,6 +509,46 @@ fn the_kernel_is_given_nothing_that_others_can_change() {
     place.ok(&place.words("unmount", ""));
 }
 
+/// Of a directory that was listed the kernel keeps the names, and goes on answering from them.
+#[test]
+fn a_dead_mount_is_recognised_though_the_kernel_still_answers() {
+    let Some(place) = Place::new("a_dead_mount_is_recognised_though_the_kernel_still_answers") else {
+        return;
+    };
+    place.ok(&place.words("mount", ""));
+    let list = || fs::read_dir(&place.at).map(|entries| entries.count());
+    assert_eq!(list().unwrap(), 2);
+    kill(&place);
+    let said = place.ok(&place.words("mount", ""));
+    assert!(said.contains("has died; cleaned up"), "{said}, and listing it says {:?}", list());
+    read_all(&place.at);
+    list().unwrap();
+    kill(&place);
+    place.ok(&place.words("unmount", ""));
+    place.assert_nothing_left();
+}
+
+#[test]
+fn what_a_killed_server_leaves_does_not_keep_a_user_from_mounting() {
+    const TEST: &str = "what_a_killed_server_leaves_does_not_keep_a_user_from_mounting";
+    let Some(place) = Place::for_user(TEST) else { return };
+    place.ok(&place.words("mount", ""));
+    kill(&place);
+    let other = place.sandbox.path("other");
+    fs::create_dir(&other).unwrap();
+    std::os::unix::fs::chown(&other, Some(USER), Some(USER)).unwrap();
+    let (image, at) = (place.image.display(), other.display());
+    let said = place.ok(&format!("image mount {image} {at}"));
+    assert!(said.contains("has died; cleaned up") && !place.is_mounted(), "{said}");
+    place.ok(&format!("image unmount {at}"));
+    place.ok(&place.words("mount", ""));
+    kill(&place);
+    place.ok(&place.words("mount", ""));
+    kill(&place);
+    place.ok(&place.words("unmount", ""));
+    place.assert_nothing_left();
+}
+
 #[test]
 fn a_user_is_told_why_there_is_no_mount_and_that_one_is_in_use() {
     const TEST: &str = "a_user_is_told_why_there_is_no_mount_and_that_one_is_in_use";
