@@ -593,3 +593,15 @@ fn a_users_server_ends_though_its_mount_is_in_use() {
     user.kill().unwrap();
     user.wait().unwrap();
 }
+
+#[test]
+fn the_least_memory_that_is_named_is_enough() {
+    let Some(place) = Place::new("the_least_memory_that_is_named_is_enough") else { return };
+    let (code, said) = place.run(&place.words("mount", "--memory 4K"));
+    let before = said.split(" bytes of memory are needed").next().unwrap();
+    let least = before.rsplit(' ').next().and_then(|word| word.parse::<u64>().ok());
+    let Some(least) = least.filter(|_| code == USAGE) else { panic!("{code}, {said}") };
+    place.ok(&place.words("mount", &format!("--memory {least}")));
+    read_all(&place.at);
+    place.ok(&place.words("unmount", ""));
+}

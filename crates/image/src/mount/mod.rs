@@ -14,6 +14,7 @@ mod fs;
 mod nodes;
 
 use crate::{Image, ImageError};
+pub use buffer::LEAST_REPLY_BYTES;
 use buffer::ReplyMemory;
 use fs::ImageFs;
 use fuser::{BackgroundSession, Session, SessionACL};
