@@ -11,6 +11,7 @@
 //!
 //! It does not write images, and it keeps no globals: many images may be open in one process.
 
+mod account;
 pub mod check;
 mod clusters;
 mod core;
@@ -35,5 +36,5 @@ pub use clusters::{BUCKETS, ReadStats};
 pub use error::{Address, ImageError, Nid, Space};
 pub use finding::{Finding, Findings, Severity, with_causes};
 pub use image::{Image, ImageStats, Options, ReadAhead};
-pub use node::{DirEntry, Entries, MAX_LINK_BYTES, Node};
+pub use node::{DirEntry, Entries, Extents, MAX_LINK_BYTES, Node};
 pub use resolve::{Located, MAX_LINKS};

@@ -16,6 +16,7 @@
 mod cat;
 mod check;
 mod extract;
+mod file;
 mod findings;
 mod kernel;
 mod list;
