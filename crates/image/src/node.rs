@@ -209,6 +209,13 @@ impl Node {
         xattr::list(core, &core.superblock, &core.prefixes, &self.contents.inode)
     }
 
+    /// Hands the extended attributes to `visit`, one at a time, each with whether the inode's filter says that there is none of
+    /// that name: then a search by name does not find it.
+    pub(crate) fn visit_xattrs(&self, visit: impl FnMut(Xattr, bool)) -> Result<(), ImageError> {
+        let core = &self.image.0.core;
+        xattr::visit_filtered(core, &core.superblock, &core.prefixes, &self.contents.inode, visit)
+    }
+
     /// The names of all extended attributes, in the order of [`Node::xattrs`].
     pub fn xattr_names(&self) -> Result<Vec<Vec<u8>>, ImageError> {
         let core = &self.image.0.core;

@@ -188,3 +188,45 @@ fn paths_of_files_that_wait_to_be_decoded_are_counted() {
     assert_eq!(report.findings.errors(), 0);
     assert!(peak < 5 * MIB, "{peak}");
 }
+
+/// An inode of 64 bytes with `count` attributes `user.000000` and so on, without values, as the only file of a root.
+fn with_attributes(count: usize) -> Vec<u8> {
+    let mut bytes = image(&[
+        directory(2, dots(0, 0).chain(std::iter::once(("f".to_string(), 64, REGULAR)))),
+        File::hole(0o100_644, 0),
+    ]);
+    // Behind everything: the inode's number is its place in slots of 32 bytes from block 1 on.
+    let place = bytes.len().next_multiple_of(4096);
+    bytes.resize(place, 0);
+    let mut inode = bytes[4096 + 64..][..64].to_vec();
+    let mut area = vec![0; 12];
+    for n in 0..count {
+        // Name length, prefix 1 (`user.`), value length.
+        area.extend([6, 1, 0, 0]);
+        area.extend(format!("{n:06}").bytes());
+        area.resize(area.len().next_multiple_of(4), 0);
+    }
+    let slots = (area.len() - 12) / 4 + 1;
+    inode[2..4].copy_from_slice(&(u16::try_from(slots).unwrap()).to_le_bytes());
+    bytes.extend(inode);
+    bytes.extend(area);
+    bytes.resize(bytes.len().next_multiple_of(4096), 0);
+    let nid = ((place - 4096) / 32) as u64;
+    // The entry of `f` says 2 * 64.
+    let entry = bytes.windows(8).rposition(|w| w == 128u64.to_le_bytes()).unwrap();
+    bytes[entry..entry + 8].copy_from_slice(&nid.to_le_bytes());
+    let blocks = (bytes.len() / 4096) as u32;
+    bytes[1024 + 0x24..][..4].copy_from_slice(&blocks.to_le_bytes());
+    bytes
+}
+
+#[test]
+fn the_work_for_attributes_grows_with_their_number_and_not_its_square() {
+    let _alone = alone();
+    let count = 20_000;
+    let image = open(&with_attributes(count), 64 << 20);
+    assert_eq!(image.find(b"/f").unwrap().xattrs().unwrap().len(), count);
+    let (findings, _, calls) = counted(|| checked(&image));
+    assert_eq!(findings.errors(), 0, "{findings:?}");
+    assert!(calls < 20 * count, "{calls} allocations");
+}

@@ -250,6 +250,23 @@ pub fn visit(
     Ok(())
 }
 
+/// As [`visit`], and says of each attribute whether the inode's filter rules its name out, so that [`get`] does not find it.
+pub(crate) fn visit_filtered(
+    bytes: &dyn Bytes,
+    sb: &Superblock,
+    prefixes: &Prefixes,
+    inode: &Inode,
+    mut visit: impl FnMut(Xattr, bool),
+) -> Result<(), ImageError> {
+    let Some(area) = Area::open(bytes, sb, prefixes, inode)? else { return Ok(()) };
+    area.any(|entry| {
+        let xattr = Xattr { name: entry.name.clone(), value: entry.value(bytes)? };
+        visit(xattr, area.rules_out(&entry.name));
+        Ok(false)
+    })?;
+    Ok(())
+}
+
 /// All attributes of an inode; more than [`LIST_BYTES_MAX`] is an error, and then [`visit`] is the way.
 pub fn list(
     bytes: &dyn Bytes,
