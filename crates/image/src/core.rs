@@ -309,7 +309,7 @@ impl Core {
     fn read_unit(&self, unit: Address, within: usize, dst: &mut [u8]) -> Result<(), ImageError> {
         let end = within + dst.len();
         let key = Key::Meta(unit);
-        if let Some(piece) = self.clusters.cache.get(&key, end) {
+        if let Some(piece) = self.clusters.cache.get(&key, within..end) {
             dst.copy_from_slice(&piece.bytes()[within..end]);
             return Ok(());
         }

@@ -40,6 +40,9 @@ pub struct Options {
     /// Whether the cache keeps decompressed data that has been given to a reader. Off for those whose readers have a cache of
     /// their own, as the kernel has above a mount.
     pub keep_asked: bool,
+    /// What the caller will [set aside](Budget::set_aside) of the budget for good, at least: a budget that is too small for
+    /// reading and this is refused at once, with the sum. A [mount](crate::mount::LEAST_REPLY_BYTES) needs some.
+    pub caller_bytes: u64,
     /// The further devices of the image, in the order of its table.
     pub devices: Vec<Arc<dyn Backing>>,
 }
@@ -51,6 +54,7 @@ impl Default for Options {
             read_ahead: ReadAhead::BestEffort,
             read_ahead_threads: 2,
             keep_asked: true,
+            caller_bytes: 0,
             devices: Vec::new(),
         }
     }
@@ -114,8 +118,9 @@ impl Image {
             zstd_window_bytes: superblock.algorithms.zstd_window_log.map_or(1 << 20, |log| 1 << log),
         };
         let reserve_bytes = reserve_bytes(&superblock, &formats);
-        if options.memory_bytes < reserve_bytes {
-            let (needed_bytes, limit_bytes) = (reserve_bytes, options.memory_bytes);
+        let needed_bytes = reserve_bytes.saturating_add(options.caller_bytes);
+        if options.memory_bytes < needed_bytes {
+            let limit_bytes = options.memory_bytes;
             return Err(ImageError::TooLittleMemory { needed_bytes, limit_bytes });
         }
         let too_much = |e| ImageError::Budget { len_bytes: options.memory_bytes, source: Arc::new(e) };

@@ -121,6 +121,15 @@ impl Node {
         }
     }
 
+    /// The extents of a file, from its beginning to its end; none if it has no contents. Ends after an error.
+    ///
+    /// One after the other costs less than asking for each with [`Node::extent_at`]: some indexes have to be summed up
+    /// from their beginning.
+    pub fn extents(&self) -> Extents<'_> {
+        let end = if self.kind().has_contents() { self.len_bytes() } else { 0 };
+        Extents { node: self, at: 0, end, cursor: Cursor::default() }
+    }
+
     /// The target of a symbolic link.
     pub fn read_link(&self) -> Result<Vec<u8>, ImageError> {
         if self.kind() != FileKind::Symlink {
@@ -230,6 +239,28 @@ pub struct DirEntry {
     pub nid: Nid,
     /// What the entry says that it is; the inode decides.
     pub kind: Option<FileKind>,
+}
+
+/// The extents of a file; see [`Node::extents`].
+pub struct Extents<'a> {
+    node: &'a Node,
+    at: u64,
+    end: u64,
+    cursor: Cursor,
+}
+
+impl Iterator for Extents<'_> {
+    type Item = Result<Extent, ImageError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.at >= self.end {
+            return None;
+        }
+        let core = &self.node.image.0.core;
+        let found = core.extent_near(&self.node.contents, self.at, &mut self.cursor);
+        self.at = found.as_ref().map_or(self.end, Extent::end);
+        Some(found)
+    }
 }
 
 /// The entries of a directory; see [`Node::entries`]. One that is broken is an error among the others; a block that is broken

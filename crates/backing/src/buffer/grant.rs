@@ -148,8 +148,16 @@ impl Budget {
         self.refused_by_test(len_bytes, demand)?;
         match demand {
             Demand::Required => self.wait_for(len_bytes),
-            Demand::BestEffort => self.try_for(len_bytes),
+            Demand::BestEffort => self.try_for(len_bytes, true),
         }
+    }
+
+    /// Accounts for `len_bytes` of memory from elsewhere, such as tables that grow, if the budget has room for it now. As best
+    /// effort it leaves the reserve alone, so that whoever waits for a grant gets it all the same, and for that reason it
+    /// does not stand back for those who wait.
+    pub fn try_charge(&self, len_bytes: u64) -> Option<Charge> {
+        self.refused_by_test(len_bytes, Demand::BestEffort).ok()?;
+        self.try_for(len_bytes, false).ok().map(Charge)
     }
 
     /// Takes `len_bytes` out of the budget for memory that is held for good, such as a thread's buffers. Grants that could only
@@ -188,12 +196,12 @@ impl Budget {
         }
     }
 
-    fn try_for(&self, needed_bytes: u64) -> Result<Grant, Refused> {
+    fn try_for(&self, needed_bytes: u64, stands_back: bool) -> Result<Grant, Refused> {
         for may_reclaim in [true, false] {
             let mut books = self.0.books();
             let limit_bytes = books.stats.limit_bytes.saturating_sub(books.reserve_bytes);
             let wanted_bytes = books.stats.in_use_bytes.saturating_add(needed_bytes);
-            let possible = needed_bytes <= limit_bytes && !books.turns.anyone();
+            let possible = needed_bytes <= limit_bytes && !(stands_back && books.turns.anyone());
             if possible && wanted_bytes <= limit_bytes {
                 return Ok(self.give(&mut books, needed_bytes));
             }

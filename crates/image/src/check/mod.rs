@@ -70,7 +70,7 @@ pub fn check(
     options: &CheckOptions,
     progress: &dyn Fn(Progress),
 ) -> Result<Report, ImageError> {
-    let contents = Contents::new(options.jobs);
+    let contents = Contents::new(image, options.jobs);
     let walked = std::thread::scope(|scope| {
         // Workers end when this is dropped, however the walk ends.
         let open = contents.open();

@@ -52,6 +52,26 @@ pub fn json(value: &impl Serialize) -> Outcome<()> {
     line(&text.map_err(|e| Failure::failed(format!("making JSON: {e}")))?)
 }
 
+/// Prints what is too long to be put together first: `write` writes it, part by part. What `write` fails with is a failure of
+/// writing.
+pub fn in_parts(write: impl FnOnce(&mut dyn Write) -> std::io::Result<()>) -> Outcome<()> {
+    let mut out = std::io::BufWriter::with_capacity(64 << 10, std::io::stdout().lock());
+    match write(&mut out).and_then(|()| out.flush()) {
+        Err(e) if e.kind() != std::io::ErrorKind::BrokenPipe => {
+            Err(Failure::io("writing to standard output", &e))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// As [`json`], part by part.
+pub fn json_in_parts(value: &impl Serialize) -> Outcome<()> {
+    in_parts(|out| {
+        serde_json::to_writer_pretty(&mut *out, value).map_err(std::io::Error::from)?;
+        out.write_all(b"\n")
+    })
+}
+
 /// Tells the user something beside the result.
 pub fn note(note: &str) {
     labelled("note", "1", note);
@@ -114,12 +134,17 @@ impl<const N: usize> Table<N> {
         let widths: [usize; N] = std::array::from_fn(width);
         let mut text = String::new();
         for row in &self.rows {
-            let cells: Vec<_> = row.iter().zip(widths).map(|(cell, w)| format!("{cell:<w$}")).collect();
-            text.push_str(cells.join("  ").trim_end());
+            text.push_str(&columns(row, &widths));
             text.push('\n');
         }
         text
     }
+}
+
+/// A line of cells, each as wide as its column.
+pub fn columns<const N: usize>(cells: &[String; N], widths: &[usize; N]) -> String {
+    let cells: Vec<_> = cells.iter().zip(widths).map(|(cell, &w)| format!("{cell:<w$}")).collect();
+    cells.join("  ").trim_end().to_string()
 }
 
 #[cfg(test)]

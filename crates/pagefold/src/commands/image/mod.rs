@@ -17,6 +17,7 @@
 mod cat;
 mod check;
 mod extract;
+mod file;
 mod findings;
 mod kernel;
 mod limit;
@@ -27,6 +28,7 @@ mod names;
 mod open;
 mod overview;
 mod show;
+mod tamper;
 mod tar;
 mod unmount;
 

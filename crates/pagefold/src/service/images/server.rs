@@ -15,7 +15,7 @@ use crate::service::parked::PassProgress;
 use crate::service::protocol::{Request, Response};
 use crate::service::startup::Line;
 use pagefold_backing::{Backing, FileBacking};
-use pagefold_image::mount::{Mount, MountError, MountOptions};
+use pagefold_image::mount::{LEAST_REPLY_BYTES, Mount, MountError, MountOptions};
 use pagefold_image::with_causes;
 use pagefold_image::{Image, ImageError, Options};
 use pagefold_sys::privileges::{self, CapabilitySet};
@@ -97,6 +97,7 @@ fn open_image(config: &MountConfig, media: Vec<Arc<dyn Backing>>) -> Outcome<Ima
         read_ahead: config.read_ahead.into(),
         // The kernel keeps what it was given.
         keep_asked: false,
+        caller_bytes: LEAST_REPLY_BYTES,
         devices: media.collect(),
         ..Options::default()
     };
@@ -133,7 +134,7 @@ pub fn image_failure(path: &Path, error: &ImageError) -> Failure {
 fn failure(error: &MountError) -> Failure {
     let exit = match error {
         MountError::Taken { .. } => Exit::Busy,
-        MountError::NoFuse(_) | MountError::NotPermitted(_) => Exit::Unavailable,
+        MountError::NoFuse(_) | MountError::NotPermitted(_) | MountError::Helper { .. } => Exit::Unavailable,
         _ => Exit::Failed,
     };
     Failure::new(exit, with_causes(error))
