@@ -65,8 +65,17 @@ pub struct SeenBacking {
 pub enum Verdict {
     /// For this reason.
     Right(&'static str),
-    /// There was room, and here is where.
-    Wrong(String),
+    /// There was room.
+    Wrong(Room, String),
+}
+
+/// Where there was room.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Room {
+    /// In memory: the limit was not reached.
+    Memory,
+    /// On the backing: pages could have left memory.
+    Backing,
 }
 
 /// Whether a write may be refused with so many requests under way at once.
@@ -75,17 +84,15 @@ pub fn judge(seen: &Seen, requests: u64) -> Verdict {
         return Verdict::Right("the machine has no memory");
     }
     let Some(limit) = seen.limit_bytes else {
-        return Verdict::Wrong(format!(
-            "there is no limit, and {} MiB of memory are free",
-            seen.machine_bytes >> 20
-        ));
+        let free = seen.machine_bytes >> 20;
+        return Verdict::Wrong(Room::Memory, format!("there is no limit, and {free} MiB of memory are free"));
     };
     let in_hand = OBJECT_FRAMES * FRAME * requests.max(1);
     if seen.in_use_bytes + in_hand <= limit / FRAME * FRAME {
         let used = seen.in_use_bytes;
-        return Verdict::Wrong(format!(
-            "{used} of {limit} bytes of memory are in use, and {requests} writes need {in_hand}"
-        ));
+        let message =
+            format!("{used} of {limit} bytes of memory are in use, and {requests} writes need {in_hand}");
+        return Verdict::Wrong(Room::Memory, message);
     }
     let Some(backing) = &seen.backing else {
         return Verdict::Right("memory is at its limit, and there is no backing");
@@ -100,11 +107,39 @@ pub fn judge(seen: &Seen, requests: u64) -> Verdict {
     let live = live_bytes(backing);
     match live >= room {
         true => Verdict::Right("memory is at its limit, and the backing is nearly full"),
-        false => Verdict::Wrong(format!(
-            "memory is at its limit of {limit} bytes, but live pages take {live} of {} bytes of the backing, which is \
-             nearly full from {room} on",
-            backing.capacity_bytes
-        )),
+        false => {
+            let capacity = backing.capacity_bytes;
+            let message = format!(
+                "memory is at its limit of {limit} bytes, but live pages take {live} of {capacity} bytes of the \
+                 backing, which may refuse from {room} on"
+            );
+            Verdict::Wrong(Room::Backing, message)
+        }
+    }
+}
+
+impl Seen {
+    /// What favours a refusal most of two looks.
+    pub fn merge(self, other: Seen) -> Seen {
+        let limit_bytes = match (self.limit_bytes, other.limit_bytes) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        };
+        let backing = match (self.backing, other.backing) {
+            (Some(a), Some(b)) => Some(SeenBacking {
+                pages: a.pages.max(b.pages),
+                bytes: a.bytes.max(b.bytes),
+                closed: a.closed.or(b.closed),
+                ..b
+            }),
+            (a, b) => a.or(b),
+        };
+        Seen {
+            in_use_bytes: self.in_use_bytes.max(other.in_use_bytes),
+            limit_bytes,
+            machine_bytes: self.machine_bytes.min(other.machine_bytes),
+            backing,
+        }
     }
 }
 

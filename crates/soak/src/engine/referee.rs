@@ -1,7 +1,7 @@
 //! What the model is asked with: the state of a store in this process around a refusal.
 
 use crate::load::mixed::Referee;
-use crate::model::{self, Seen, SeenBacking, Verdict};
+use crate::model::{self, Room, Seen, SeenBacking, Verdict};
 use pagefold_store::Store;
 use pagefold_store::parking::{Condition, LayoutKind};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -27,7 +27,7 @@ impl<'a> StoreReferee<'a> {
         Seen {
             in_use_bytes,
             limit_bytes: (limit != u64::MAX).then_some(limit),
-            machine_bytes: pagefold_sys::mem::free_bytes(),
+            machine_bytes: crate::process::available_bytes(),
             backing: self.backing(),
         }
     }
@@ -63,9 +63,7 @@ impl Referee for StoreReferee<'_> {
         let reached = self.store.stats().mm.mem_used_max;
         let ever = self.peak_bytes.fetch_max(reached, Relaxed).max(reached);
         // Memory that was never at its limit excuses no refusal, whatever other threads free.
-        if let Verdict::Wrong(room) = model::judge(&self.seen(ever), self.threads)
-            && !room.contains("at its limit")
-        {
+        if let Verdict::Wrong(Room::Memory, room) = model::judge(&self.seen(ever), self.threads) {
             return Err(room);
         }
         Ok(model::judge(&self.seen(reached), self.threads))
