@@ -113,6 +113,8 @@ impl<'a> Server<'a> {
     pub fn seen(&self, shown: &Value) -> Seen {
         let number = |pointer: &str| shown.pointer(pointer).and_then(Value::as_u64);
         let layout_is_log = shown.pointer("/parking/layout").and_then(Value::as_str) == Some("log");
+        let condition = shown.pointer("/parking/condition").and_then(Value::as_str).unwrap_or_default();
+        let is_small = self.config.backing.as_ref().is_some_and(|b| matches!(b.medium, Medium::Full { .. }));
         let backing = shown.get("parking").filter(|p| p.is_object()).map(|_| {
             let capacity_bytes = number("/parking/capacity_bytes").unwrap_or(0);
             let segment = log_geometry(capacity_bytes + (1 << 20)).1;
@@ -121,7 +123,8 @@ impl<'a> Server<'a> {
                 segment_bytes: layout_is_log.then_some(segment),
                 pages: number("/parking/pages").unwrap_or(0),
                 bytes: number("/parking/bytes").unwrap_or(0),
-                closed: self.closed(shown),
+                is_closed: is_small || condition.contains("fails"),
+                condition: condition.to_string(),
             }
         });
         Seen {
@@ -130,13 +133,6 @@ impl<'a> Server<'a> {
             machine_bytes: process::available_bytes(),
             backing,
         }
-    }
-
-    /// Why the backing may take nothing, if so: its file system is full, or it says that it fails.
-    fn closed(&self, shown: &Value) -> Option<String> {
-        let condition = shown.pointer("/parking/condition").and_then(Value::as_str).unwrap_or_default();
-        let is_small = self.config.backing.as_ref().is_some_and(|b| matches!(b.medium, Medium::Full { .. }));
-        (is_small || condition.contains("fails")).then(|| condition.to_string())
     }
 }
 

@@ -38,7 +38,7 @@ impl<'a> StoreReferee<'a> {
         let is_log = parking.layout() == LayoutKind::Log;
         // A capacity of 64 MiB or more is in segments of 1 MiB; see the model.
         let segment = model::log_geometry(stats.capacity_bytes + (1 << 20)).1;
-        let closed = match parking.condition() {
+        let is_closed = match parking.condition() {
             Condition::Off | Condition::LimitSpent | Condition::DailySpent | Condition::Failing(_) => true,
             _ => self.may_fail,
         };
@@ -47,7 +47,8 @@ impl<'a> StoreReferee<'a> {
             segment_bytes: is_log.then_some(segment),
             pages: stats.bd.bd_count,
             bytes: stats.parked_bytes,
-            closed: closed.then(|| parking.condition().to_string()),
+            is_closed,
+            condition: parking.condition().to_string(),
         })
     }
 }

@@ -8,6 +8,10 @@ use std::time::Duration;
 /// How long a run may take: the data is bounded, but the machine may be shared.
 const LIMIT: Duration = Duration::from_secs(180);
 
+const PAGE: u64 = 4096;
+const KIB: u64 = 1 << 10;
+const MIB: u64 = 1 << 20;
+
 /// The load.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fio {
@@ -32,29 +36,31 @@ pub struct Fio {
 impl Fio {
     /// Draws a load of so many bytes at most.
     pub fn draw(random: &mut Random, room: u64) -> Self {
-        let jobs = random.pick(&[1, 2, 4, 4, 8]);
-        let share = random.pick(&[30, 60, 90, 99]);
+        let bytes = (room / 100 * random.pick(&[30, 60, 90, 99])).max(MIB);
+        // Jobs that shared bytes could not verify them.
+        let jobs = random.pick(&[1, 2, 4, 4, 4, 8]).min(bytes / MIB);
         Fio {
             seed: random.next() >> 33,
             jobs,
-            bytes: room / 100 * share,
-            depth: random.pick(&[1, 4, 32, 32]),
+            bytes,
+            depth: random.pick(&[1, 4, 32, 32, 32]),
             block_bytes: random.pick(&[
-                (4096, 4096),
-                (4096, 65_536),
-                (65_536, 65_536),
-                (4096, 1 << 20),
-                (4096, 1 << 20),
+                (PAGE, PAGE),
+                (PAGE, 64 * KIB),
+                (64 * KIB, 64 * KIB),
+                (PAGE, MIB),
+                (PAGE, MIB),
+                (PAGE, MIB),
             ]),
             reads: random.pick(&[0, 30, 50, 70]),
-            compress: random.pick(&[0, 0, 0, 40, 80]),
+            compress: random.pick(&[0, 0, 0, 0, 40, 80]),
             is_sequential: random.percent(15),
         }
     }
 
     /// Runs it on a block device, or on an NBD export. What fio reports as failed is a fault.
     pub fn run(&self, context: &Context, device: &str, round: u64) -> Result<String, Fault> {
-        let per_job = (self.bytes / self.jobs) >> 20 << 20;
+        let per_job = self.bytes / self.jobs / MIB * MIB;
         let longest = self.block_bytes.1.min(per_job);
         let kind = if self.is_sequential { "rw" } else { "randrw" };
         let mut args = vec![
@@ -62,7 +68,6 @@ impl Fio {
             format!("--rw={kind}"),
             format!("--rwmixread={}", self.reads),
             format!("--bsrange={}-{longest}", self.block_bytes.0),
-            "--blockalign=4096".to_string(),
             format!("--iodepth={}", self.depth),
             format!("--numjobs={}", self.jobs),
             format!("--size={per_job}"),
@@ -89,7 +94,7 @@ impl Fio {
         let args: Vec<_> = args.iter().map(String::as_str).collect();
         let ran = process::run(context, "fio", &args, LIMIT)?;
         match ran.code {
-            0 => Ok(format!("fio of {} MiB", (per_job * self.jobs) >> 20)),
+            0 => Ok(format!("fio of {} MiB", per_job * self.jobs / MIB)),
             code => Err(Fault::failed("fio", format!("exit code {code}: {}", tail(&ran.err, 800)))),
         }
     }
