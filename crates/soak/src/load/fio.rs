@@ -8,6 +8,8 @@ use std::time::Duration;
 /// How long a run may take: the data is bounded, but the machine may be shared.
 const LIMIT: Duration = Duration::from_secs(180);
 
+/// Data that is written or read at most, bytes: cases are to take seconds.
+const DATA_MAX: u64 = 5 << 30;
 const PAGE: u64 = 4096;
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
@@ -29,6 +31,8 @@ pub struct Fio {
     pub reads: u64,
     /// How far data compresses, percent.
     pub compress: u64,
+    /// Times that all is written and verified: what is written again leaves holes on a backing.
+    pub loops: u64,
     /// Front to back, or anywhere.
     pub is_sequential: bool,
 }
@@ -54,6 +58,7 @@ impl Fio {
             ]),
             reads: random.pick(&[0, 30, 50, 70]),
             compress: random.pick(&[0, 0, 0, 0, 40, 80]),
+            loops: random.pick(&[1, 2, 8]).min(DATA_MAX / bytes).max(1),
             is_sequential: random.percent(15),
         }
     }
@@ -74,6 +79,7 @@ impl Fio {
             format!("--offset_increment={per_job}"),
             format!("--randseed={}", self.seed + round),
             format!("--buffer_compress_percentage={}", self.compress),
+            format!("--loops={}", self.loops),
             "--refill_buffers=1".to_string(),
             "--verify=crc32c".to_string(),
             "--verify_fatal=1".to_string(),
@@ -94,7 +100,7 @@ impl Fio {
         let args: Vec<_> = args.iter().map(String::as_str).collect();
         let ran = process::run(context, "fio", &args, LIMIT)?;
         match ran.code {
-            0 => Ok(format!("fio of {} MiB", per_job * self.jobs / MIB)),
+            0 => Ok(format!("fio of {} MiB, {} times", per_job * self.jobs / MIB, self.loops)),
             code => Err(Fault::failed("fio", format!("exit code {code}: {}", tail(&ran.err, 800)))),
         }
     }
