@@ -1,6 +1,6 @@
 //! What is checked when the load is over: rest, memory, and that nothing is left, however the disk ends.
 
-use super::config::{Config, Ending, Export};
+use super::config::{Config, Ending, Export, Medium};
 use super::sampler::Sampler;
 use super::server::Server;
 use crate::leftovers::{self, Leftover};
@@ -125,11 +125,15 @@ fn has_ended(server: &Server) -> Result<(), Fault> {
 }
 
 /// Nothing of the disk is left: no process, mount, loop device, file in the runtime folder, or backing.
-pub fn is_gone(context: &Context, server: &Server) -> Result<(), Fault> {
+pub fn is_gone(config: &Config, context: &Context, server: &Server) -> Result<(), Fault> {
     has_ended(server)?;
     let left: Vec<Leftover> = leftovers::find(&context.dir);
     let runtime = std::fs::read_dir(context.runtime().1).into_iter().flatten().flatten();
-    let files: Vec<_> = runtime.map(|e| e.file_name()).filter(|name| name != ".lock").collect();
+    let mut files: Vec<_> = runtime.map(|e| e.file_name()).filter(|name| name != ".lock").collect();
+    let is_made_by_disk = config.backing.as_ref().is_some_and(|b| b.medium == Medium::File);
+    if is_made_by_disk && context.path("backing").exists() {
+        files.push("backing".into());
+    }
     if left.is_empty() && files.is_empty() {
         return Ok(());
     }

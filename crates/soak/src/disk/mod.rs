@@ -87,7 +87,7 @@ impl Case for Config {
         ending::is_within_memory(self, &server, &sampler)?;
         ending::end(self, context, &server, &sampler)?;
         server::take_medium_away(context, self)?;
-        ending::is_gone(context, &server)?;
+        ending::is_gone(self, context, &server)?;
         Ok(Done::Ran(done.join("; ")))
     }
 }
