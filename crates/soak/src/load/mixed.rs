@@ -46,7 +46,7 @@ pub struct Mixed {
     pub mix: Mix,
     /// The longest request, pages.
     pub run_pages: u64,
-    /// Whether all pages are written first, front to back.
+    /// Whether all pages are written first, front to back, for half of the time at most.
     pub fills: bool,
     /// Shares of requests, percent; the rest is writes of whole pages.
     pub reads: u64,
@@ -154,17 +154,17 @@ type Change = (usize, Held);
 
 impl Worker<'_> {
     fn run(&mut self, is_over: &AtomicBool) -> Result<(), Fault> {
-        let deadline = Instant::now() + self.load.time;
+        let began = Instant::now();
         let pages = self.pages();
-        let goes_on = || Instant::now() < deadline && !is_over.load(Relaxed);
+        let goes_on = |time| began.elapsed() < time && !is_over.load(Relaxed);
         let mut at = 0;
-        while self.load.fills && at < pages && goes_on() {
+        while self.load.fills && at < pages && goes_on(self.load.time / 2) {
             let count = (self.load.run_pages as usize).min(pages - at);
             self.write_pages(at, count)?;
             at += count;
         }
         for _ in 0..self.load.requests {
-            if pages == 0 || !goes_on() {
+            if pages == 0 || !goes_on(self.load.time) {
                 break;
             }
             self.request()?;
