@@ -124,13 +124,13 @@ impl Config {
         let mut random = Random::new(derive(seed, 1));
         let random = &mut random;
         let export = if random.percent(65) { Export::Loop } else { Export::Nbd };
-        let is_large = random.percent(35);
+        let is_large = random.percent(25);
         let size_bytes = match is_large {
             true => random.between(1024, 3072) * MIB,
             false => random.doubling(4096, 180_000) * FRAME,
         };
         let memory = memory(random, size_bytes, is_large);
-        let backing_share = if matches!(memory, Memory::Bytes(_)) { 65 } else { 10 };
+        let backing_share = if matches!(memory, Memory::Bytes(_)) { 75 } else { 10 };
         let backing = random.percent(backing_share).then(|| Backing::draw(random, size_bytes));
         let mut config = Config {
             export,
@@ -162,6 +162,8 @@ impl Config {
         let is_loop = self.export == Export::Loop;
         match random.below(10) {
             0..=3 if room >= 8 * MIB => Load::Fio(Fio::draw(random, room)),
+            // What is written again and again is what a backing has to be cleaned of.
+            4..=5 if room >= 8 * MIB && self.backing.is_some() => Load::Fio(Fio::draw(random, room)),
             4..=7 if is_loop && room >= 64 * MIB => {
                 let system = FileSystem::draw(random, self.size_bytes);
                 // Metadata, and what is deleted and not trimmed yet.

@@ -40,7 +40,7 @@ pub struct Fio {
 impl Fio {
     /// Draws a load of so many bytes at most.
     pub fn draw(random: &mut Random, room: u64) -> Self {
-        let bytes = (room / 100 * random.pick(&[30, 60, 90, 99])).max(MIB);
+        let bytes = (room / 100 * random.pick(&[30, 60, 80, 90, 99])).max(MIB);
         // Jobs that shared bytes could not verify them.
         let jobs = random.pick(&[1, 2, 4, 4, 4, 8]).min(bytes / MIB);
         Fio {
@@ -58,8 +58,8 @@ impl Fio {
             ]),
             reads: random.pick(&[0, 30, 50, 70]),
             compress: random.pick(&[0, 0, 0, 0, 40, 80]),
-            loops: random.pick(&[1, 2, 8]).min(DATA_MAX / bytes).max(1),
-            is_sequential: random.percent(15),
+            loops: random.pick(&[1, 4, 8, 8]).min(DATA_MAX / bytes).max(1),
+            is_sequential: random.percent(8),
         }
     }
 
