@@ -18,6 +18,7 @@
 //! | `limit` | how full the pool may be |
 //! | `meter` | how long storing and loading one page takes |
 //! | `region` | the set-up, and what the owner of a region can do |
+//! | `store_view` | what the owner can do with the store of folded pages |
 //!
 //! It is cut so that what runs in the thread that touched a page (`pager`, and what it stands on) is apart from what runs
 //! in the background (`evict`): the former may interrupt a program anywhere and so takes no locks and no memory. They
@@ -72,6 +73,8 @@ mod region;
 #[cfg(not(loom))]
 mod staging;
 #[cfg(not(loom))]
+mod store_view;
+#[cfg(not(loom))]
 mod table;
 
 #[cfg(not(loom))]
@@ -82,3 +85,5 @@ pub use counters::{EvictionStats, FaultStats, MemoryStats, PageTimes, PoolStats,
 pub use error::{RangeError, RegionError};
 #[cfg(not(loom))]
 pub use region::{Pin, Region};
+#[cfg(not(loom))]
+pub use store_view::{StoreView, WritebackView};

@@ -7,9 +7,10 @@ use crate::evict::{Evictor, Hand};
 use crate::fault::handlers::Handlers;
 use crate::fault::registry::{REGIONS_MAX, RegisterError, Registered, register};
 use crate::pager::{Pager, Pinned};
+use crate::store_view::StoreView;
 use pagefold_page::PAGE_SIZE;
+use pagefold_store::MemLimit;
 use pagefold_store::parking::Parker;
-use pagefold_store::{MemLimit, Store};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
@@ -206,9 +207,10 @@ impl Region {
         self.pager().eviction
     }
 
-    /// The store of folded pages, for its own statistics and settings. Its contents are not to be touched.
-    pub fn store(&self) -> &Store {
-        &self.pager().store
+    /// The store of folded pages: its statistics, its upkeep, and writing back. Not its contents, which are the region's
+    /// memory.
+    pub fn store(&self) -> StoreView<'_> {
+        StoreView::new(&self.pager().store)
     }
 
     /// The counters, without waiting for anything.
