@@ -11,6 +11,7 @@ use crate::store_view::StoreView;
 use pagefold_page::PAGE_SIZE;
 use pagefold_store::MemLimit;
 use pagefold_store::parking::Parker;
+use pagefold_sys::signal;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
@@ -121,12 +122,8 @@ impl Region {
         for _ in 0..fold_threads.max(1) {
             let evictor = Evictor::new(pager.clone(), hand.clone())?;
             let thread = std::thread::Builder::new().name("pagefold-fold".into());
-            let run = move || {
-                // Signals are for the program's own threads.
-                let _masked = pagefold_sys::signal::mask_all();
-                evictor.run();
-            };
-            region.evictors.push(thread.spawn(run).map_err(RegionError::Thread)?);
+            let thread = signal::spawn_masked(thread, || evictor.run());
+            region.evictors.push(thread.map_err(RegionError::Thread)?);
         }
         Ok(region)
     }
@@ -163,7 +160,7 @@ impl Region {
     /// call. At most half of the limit, all pins together being the caller's care.
     pub fn pin(&self, offset: usize, len_bytes: usize) -> Result<Pin<'_>, RangeError> {
         // A handler of another signal that touches the range must not find this thread inside the engine.
-        let _masked = pagefold_sys::signal::mask_all();
+        let _masked = signal::mask_all();
         let pinned = self.pager().pin(offset, len_bytes)?;
         Ok(Pin { _pinned: pinned, start: self.as_ptr().wrapping_add(offset), len_bytes })
     }
@@ -179,7 +176,7 @@ impl Region {
     /// # Safety
     /// There is no reference into the part, and nobody relies on its bytes.
     pub unsafe fn discard_shared(&self, offset: usize, len_bytes: usize) -> Result<(), RangeError> {
-        let _masked = pagefold_sys::signal::mask_all();
+        let _masked = signal::mask_all();
         // SAFETY: the caller's duty.
         unsafe { self.pager().discard(offset, len_bytes) }
     }
@@ -213,8 +210,10 @@ impl Region {
         StoreView::new(&self.pager().store)
     }
 
-    /// The counters, without waiting for anything.
+    /// The counters. Waits for no page and no medium.
     pub fn stats(&self) -> RegionStats {
+        // The store's locks are taken, which a thread that makes room for a fault may need.
+        let _masked = signal::mask_all();
         stats(self.pager())
     }
 }
