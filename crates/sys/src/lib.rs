@@ -23,6 +23,7 @@ pub mod harden;
 pub mod loopdev;
 pub mod mem;
 pub mod mounts;
+pub mod ownmem;
 pub mod pagemap;
 pub mod peer;
 pub mod pidfd;
