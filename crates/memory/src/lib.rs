@@ -24,7 +24,8 @@
 //! in the background (`evict`): the former may interrupt a program anywhere and so takes no locks and no memory. They
 //! meet in the page's word, the one place that says to whom a page belongs at a moment.
 //!
-//! It makes no system call of its own, knows no codec, and does not run other people's programs.
+//! It knows no codec, and does not run other people's programs. The system calls that take `unsafe` are those of `sys`; it
+//! makes safe ones itself, to wait for faults and to stop waiting.
 //!
 //! ```
 //! use pagefold_memory::{Region, RegionConfig};

@@ -39,9 +39,9 @@ pub struct Pin<'a> {
     len_bytes: usize,
 }
 
-// SAFETY: the address is only handed out, and pages are unpinned by atomic changes of their words.
+// SAFETY: the address is only handed out, and pages are unpinned by atomic changes of their words, in any thread.
 unsafe impl Send for Pin<'_> {}
-// SAFETY: as above.
+// SAFETY: a shared pin only hands out the address and the length; whoever uses the address answers for it.
 unsafe impl Sync for Pin<'_> {}
 
 impl Pin<'_> {
@@ -152,7 +152,8 @@ impl Region {
 
     /// The range's bytes, to be changed.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as for `bytes`, borrowed exclusively.
+        // SAFETY: mapped for as long as `self`, which is borrowed exclusively, so that no other reference lives; users of
+        // the raw address answer for what they do beside it. Pages that come and go keep their contents.
         unsafe { std::slice::from_raw_parts_mut(self.as_ptr(), self.len_bytes()) }
     }
 
