@@ -1,0 +1,170 @@
+//! What a case has left behind - mounts, loop devices, processes - and how it is cleared away whatever state it is in.
+//!
+//! All of it is found by the path of the case's folder, which no other case and no other program has: mount points and
+//! the files behind loop devices lie in it, and processes have it in their environment. So nothing that belongs to
+//! somebody else is ever touched.
+//!
+//! The order matters. A program that waits for a FUSE file system whose server hangs cannot be killed, and looking at
+//! such a mount hangs too. So the FUSE connections are aborted first, by their number in `/sys`, without touching
+//! the mount; then everything can end.
+
+use crate::part::RUNTIME_VARIABLE;
+use crate::process;
+use rustix::process::Signal;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// How long clearing may take.
+const CLEARING: Duration = Duration::from_secs(20);
+
+/// Something that a case left behind.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Leftover {
+    /// A mount: its mount point, its type, and the minor number of its device.
+    Mount { point: PathBuf, kind: String, minor: u64 },
+    /// A loop device on a file in the folder.
+    Loop { device: PathBuf, file: PathBuf },
+    /// A process with the folder in its environment.
+    Process { id: u32, name: String },
+}
+
+/// All that is left of the case with this folder. Touches no mount.
+pub fn find(dir: &Path) -> Vec<Leftover> {
+    let mut found = processes(dir);
+    found.extend(mounts(dir));
+    found.extend(loops(dir));
+    found
+}
+
+fn mounts(dir: &Path) -> Vec<Leftover> {
+    let text = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let mut found: Vec<_> = text.lines().filter_map(mount).filter(|m| is_inside(m, dir)).collect();
+    // The newest mount first: it may lie on an older one.
+    found.reverse();
+    found
+}
+
+/// A line of mountinfo. Paths of cases have no character that is escaped there.
+fn mount(line: &str) -> Option<Leftover> {
+    let mut fields = line.split(' ');
+    let minor = fields.nth(2)?.split_once(':')?.1.parse().ok()?;
+    let point = PathBuf::from(fields.nth(1)?);
+    let kind = line.split_once(" - ")?.1.split(' ').next()?.to_string();
+    Some(Leftover::Mount { point, kind, minor })
+}
+
+fn is_inside(leftover: &Leftover, dir: &Path) -> bool {
+    match leftover {
+        Leftover::Mount { point, .. } => point.starts_with(dir),
+        Leftover::Loop { file, .. } => file.starts_with(dir),
+        Leftover::Process { .. } => true,
+    }
+}
+
+fn loops(dir: &Path) -> Vec<Leftover> {
+    let devices = std::fs::read_dir("/sys/block").into_iter().flatten().flatten();
+    let found = devices.filter_map(|device| {
+        let file = std::fs::read_to_string(device.path().join("loop/backing_file")).ok()?;
+        // The kernel names a file by its path; of a file on an unmounted file system it knows less.
+        let file = PathBuf::from(file.trim_end());
+        Some(Leftover::Loop { device: Path::new("/dev").join(device.file_name()), file })
+    });
+    found.filter(|l| is_inside(l, dir)).collect()
+}
+
+fn processes(dir: &Path) -> Vec<Leftover> {
+    let own = std::process::id();
+    let runtime = crate::part::runtime_dir(dir);
+    let mut mark = format!("{RUNTIME_VARIABLE}=").into_bytes();
+    mark.extend(runtime.as_os_str().as_bytes());
+    let all = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let ids = all.filter_map(|e| e.file_name().to_str()?.parse::<u32>().ok());
+    let is_ours = |id: &u32| {
+        let environment = std::fs::read(format!("/proc/{id}/environ")).unwrap_or_default();
+        *id != own && environment.split(|b| *b == 0).any(|v| v == mark) && process::is_running(*id)
+    };
+    let name =
+        |id| std::fs::read_to_string(format!("/proc/{id}/comm")).unwrap_or_default().trim_end().to_string();
+    ids.filter(is_ours).map(|id| Leftover::Process { id, name: name(id) }).collect()
+}
+
+/// Ends and removes all that is left, whatever hangs. Returns what could not be removed.
+pub fn clear(dir: &Path) -> Vec<Leftover> {
+    let deadline = Instant::now() + CLEARING;
+    loop {
+        let left = find(dir);
+        if left.is_empty() || Instant::now() >= deadline {
+            return left;
+        }
+        // Those that wait for a FUSE server can end only when its connection is gone; so that is first.
+        left.iter().for_each(abort);
+        left.iter().for_each(end);
+        std::thread::sleep(Duration::from_millis(50));
+        find(dir).iter().for_each(remove);
+    }
+}
+
+/// Ends the processes of a case and aborts its FUSE connections, so that nothing waits for them any more.
+pub fn abort_all(dir: &Path) {
+    let left = find(dir);
+    left.iter().for_each(abort);
+    left.iter().for_each(end);
+}
+
+fn abort(leftover: &Leftover) {
+    if let Leftover::Mount { kind, minor, .. } = leftover
+        && kind.starts_with("fuse")
+    {
+        // Gone already if the server has ended.
+        let _ = std::fs::write(format!("/sys/fs/fuse/connections/{minor}/abort"), "1");
+    }
+}
+
+fn end(leftover: &Leftover) {
+    if let Leftover::Process { id, .. } = leftover {
+        process::signal(*id, Signal::CONT);
+        process::signal(*id, Signal::KILL);
+    }
+}
+
+fn remove(leftover: &Leftover) {
+    let (program, argument, what) = match leftover {
+        Leftover::Mount { point, .. } => ("umount", "-l", point),
+        Leftover::Loop { device, .. } => ("losetup", "-d", device),
+        Leftover::Process { .. } => return,
+    };
+    let mut command = Command::new(program);
+    command.arg(argument).arg(what).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    command.env("PATH", "/usr/sbin:/sbin:/usr/bin:/bin");
+    if let Ok(mut child) = command.spawn() {
+        // One that hangs is left alone; the deadline of `clear` ends the waiting.
+        let _ = process::wait(&mut child, Duration::from_secs(5));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mounts_are_found_by_their_place() {
+        let line = "541 29 0:77 / /tmp/soak/1/run/x/mnt rw,nosuid - fuse.pagefold pagefold rw,user_id=0";
+        let found = mount(line).unwrap();
+        let point = PathBuf::from("/tmp/soak/1/run/x/mnt");
+        assert_eq!(found, Leftover::Mount { point, kind: "fuse.pagefold".into(), minor: 77 });
+        assert!(is_inside(&found, Path::new("/tmp/soak/1")) && !is_inside(&found, Path::new("/tmp/soak/12")));
+    }
+
+    #[test]
+    fn a_process_is_found_by_its_environment_and_ended() {
+        let dir = tempfile::tempdir().unwrap();
+        let runtime = crate::part::runtime_dir(dir.path());
+        let mut child = Command::new("sleep").arg("100").env(RUNTIME_VARIABLE, runtime).spawn().unwrap();
+        let found = find(dir.path());
+        assert_eq!(found, [Leftover::Process { id: child.id(), name: "sleep".into() }]);
+        assert_eq!(clear(dir.path()), []);
+        assert!(!child.wait().unwrap().success());
+    }
+}

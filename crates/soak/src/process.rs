@@ -1,0 +1,189 @@
+//! Running other programs with a time limit, and saying where a process stands that does not end.
+//!
+//! Every program that a case runs gets a process group of its own and the case's runtime folder in its environment, by
+//! which `leftovers` finds it. Nothing here waits for a process without a limit: a process that waits for a block
+//! device whose server hangs cannot be killed.
+
+use crate::part::{Context, Fault, FaultKind};
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+use std::fmt::Write;
+use std::fs::File;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+/// How often a process is looked at.
+const LOOK: Duration = Duration::from_millis(5);
+
+/// How a program ended.
+#[derive(Debug)]
+pub struct Ran {
+    /// The command line.
+    pub line: String,
+    /// Its exit code; -1 after a signal.
+    pub code: i32,
+    /// Standard output.
+    pub out: String,
+    /// Standard error.
+    pub err: String,
+}
+
+impl Ran {
+    /// The output, if it succeeded.
+    pub fn ok(self) -> Result<String, Fault> {
+        match self.code {
+            0 => Ok(self.out),
+            code => Err(Fault::failed(
+                &self.line,
+                format!("exit code {code}: {}{}", self.err, tail(&self.out, 2000)),
+            )),
+        }
+    }
+}
+
+/// The end of a long text.
+pub fn tail(text: &str, len: usize) -> &str {
+    let from = (text.len().saturating_sub(len)..text.len()).find(|&i| text.is_char_boundary(i));
+    from.map_or("", |from| &text[from..])
+}
+
+/// A program of a case, not started yet, with the case's environment.
+pub fn command(context: &Context, program: impl AsRef<Path>) -> Command {
+    let mut command = Command::new(program.as_ref());
+    let (variable, dir) = context.runtime();
+    let path = std::env::var("PATH").unwrap_or_default();
+    command.env(variable, dir).env("PATH", format!("{path}:/usr/sbin:/sbin")).env("LC_ALL", "C");
+    command.stdin(Stdio::null()).process_group(0);
+    command
+}
+
+/// Runs a program to its end, with a line in the case's log. It is a fault if it does not end within the limit.
+pub fn run(
+    context: &Context,
+    program: impl AsRef<Path>,
+    args: &[&str],
+    limit: Duration,
+) -> Result<Ran, Fault> {
+    let line = format!("{} {}", program.as_ref().display(), args.join(" "));
+    let began = Instant::now();
+    let ran = run_quietly(context, program, args, limit);
+    match &ran {
+        Ok(ran) => println!("+ {line}: {} in {:?} {}", ran.code, began.elapsed(), ran.err.trim_end()),
+        Err(fault) => println!("+ {line}: {fault}"),
+    }
+    ran
+}
+
+/// The same without a line in the log.
+pub fn run_quietly(
+    context: &Context,
+    program: impl AsRef<Path>,
+    args: &[&str],
+    limit: Duration,
+) -> Result<Ran, Fault> {
+    static NUMBER: AtomicU64 = AtomicU64::new(0);
+    let number = NUMBER.fetch_add(1, Relaxed);
+    let line = format!("{} {}", program.as_ref().display(), args.join(" "));
+    // Files and not pipes: nobody has to read them while the program runs, and what it wrote is there if it hangs.
+    let (out, err) = (context.path(&format!("{number}.out")), context.path(&format!("{number}.err")));
+    let failed = |e| Fault::failed(&line, e);
+    let mut command = command(context, program);
+    command
+        .args(args)
+        .stdout(File::create(&out).map_err(failed)?)
+        .stderr(File::create(&err).map_err(failed)?);
+    let mut child = command.spawn().map_err(failed)?;
+    let ended = wait(&mut child, limit).map_err(failed)?;
+    let text = |path| String::from_utf8_lossy(&std::fs::read(path).unwrap_or_default()).into_owned();
+    let (out_text, err_text) = (text(&out), text(&err));
+    let Some(status) = ended else {
+        let stacks = stacks(child.id());
+        end_group(child.id());
+        let written = tail(&err_text, 500);
+        return Err(Fault::new(
+            FaultKind::Hang,
+            format!("no end after {limit:?}: {line}\n{written}{stacks}"),
+        ));
+    };
+    let _ = (std::fs::remove_file(out), std::fs::remove_file(err));
+    Ok(Ran { line, code: status.code().unwrap_or(-1), out: out_text, err: err_text })
+}
+
+/// Waits for the end of a child; `None` if it does not come within the limit.
+pub fn wait(child: &mut Child, limit: Duration) -> std::io::Result<Option<ExitStatus>> {
+    let deadline = Instant::now() + limit;
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(Some(status));
+        }
+        if Instant::now() >= deadline {
+            return Ok(None);
+        }
+        std::thread::sleep(LOOK);
+    }
+}
+
+fn pid(id: u32) -> Option<Pid> {
+    Pid::from_raw(id as i32)
+}
+
+/// Sends a signal to one process. One that is gone is ignored.
+pub fn signal(id: u32, signal: Signal) {
+    if let Some(pid) = pid(id) {
+        let _ = kill_process(pid, signal);
+    }
+}
+
+/// Kills a process group. One that is gone is ignored.
+pub fn end_group(id: u32) {
+    if let Some(pid) = pid(id) {
+        let _ = kill_process_group(pid, Signal::KILL);
+    }
+}
+
+/// Whether a process exists and has not ended.
+pub fn is_running(id: u32) -> bool {
+    std::fs::read_to_string(format!("/proc/{id}/stat")).is_ok_and(|stat| !stat.contains(") Z "))
+}
+
+/// CPU time that a process has used, in the kernel and outside; `None` if it is gone.
+pub fn cpu_time(id: u32) -> Option<Duration> {
+    let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
+    let mut fields = stat.rsplit_once(") ")?.1.split(' ').skip(11);
+    let user: u64 = fields.next()?.parse().ok()?;
+    let system: u64 = fields.next()?.parse().ok()?;
+    let per_second = rustix::param::clock_ticks_per_second().max(1);
+    Some(Duration::from_millis((user + system) * 1000 / per_second))
+}
+
+/// Bytes of a process that are in RAM; `None` if it is gone.
+pub fn rss_bytes(id: u32) -> Option<u64> {
+    let status = std::fs::read_to_string(format!("/proc/{id}/status")).ok()?;
+    let line = status.lines().find(|line| line.starts_with("VmRSS:"))?;
+    Some(line.split_whitespace().nth(1)?.parse::<u64>().ok()? << 10)
+}
+
+/// Where the threads of a process stand: state, CPU time, and what the kernel shows of their stacks.
+pub fn stacks(id: u32) -> String {
+    let mut text = format!("threads of process {id} ({}):\n", name(id));
+    let tasks = std::fs::read_dir(format!("/proc/{id}/task")).into_iter().flatten().flatten();
+    for task in tasks.take(40) {
+        let read = |file: &str| std::fs::read_to_string(task.path().join(file)).unwrap_or_default();
+        let stat = read("stat");
+        let fields: Vec<&str> = stat.rsplit_once(") ").map_or("", |(_, rest)| rest).split(' ').collect();
+        let field = |i: usize| fields.get(i).copied().unwrap_or("?");
+        let (state, user, system) = (field(0), field(11), field(12));
+        let kernel: Vec<_> = read("stack").lines().take(4).map(|l| l.replace("[<0>] ", "")).collect();
+        let comm = read("comm");
+        // Writing to a string does not fail.
+        let _ = writeln!(text, "  {state} {} cpu {user}+{system}: {}", comm.trim_end(), kernel.join(" < "));
+    }
+    text
+}
+
+fn name(id: u32) -> String {
+    let line = std::fs::read_to_string(format!("/proc/{id}/cmdline")).unwrap_or_default();
+    line.replace('\0', " ").chars().take(160).collect()
+}
