@@ -20,9 +20,9 @@ const LEN_MAX_BYTES: u64 = 16 << 40;
 
 /// A range of memory that is resident up to a limit, the rest of it folded.
 ///
-/// It is memory like any other: threads read and write it by address, and pages come and go behind their backs. What
-/// to know of system calls: [`Service`]. `madvise`, `mremap`, `mprotect` and `mlock` are not for it; a forked child
-/// does not have it.
+/// It is memory like any other: threads and signal handlers read and write it by address, and pages come and go behind
+/// their backs. What to know of system calls: [`Service`]. `madvise`, `mremap`, `mprotect` and `mlock` are not for it; a
+/// forked child does not have it.
 pub struct Region {
     // In this order: threads end before what they use goes.
     evictors: Vec<JoinHandle<()>>,

@@ -77,11 +77,9 @@ enum Read {
 }
 
 impl Reader {
-    fn new(service: Service) -> Result<Self, SysError> {
-        let memory = match service {
-            Service::HandlerThreads => Some(OwnMemory::open()?),
-            Service::FaultingThread => None,
-        };
+    fn new(pager: &Pager) -> Result<Self, SysError> {
+        let may_wait = pager.service == Service::HandlerThreads && pager.protects();
+        let memory = if may_wait { Some(OwnMemory::open()?) } else { None };
         Ok(Reader { memory, page: Box::new([0; PAGE_SIZE]) })
     }
 
@@ -166,7 +164,7 @@ impl Mover {
             len: 0,
             was_backed: [false; BATCH_PAGES],
         };
-        let (parts, reader) = (Parts::new(BATCH_PAGES), Reader::new(pager.service)?);
+        let (parts, reader) = (Parts::new(BATCH_PAGES), Reader::new(pager)?);
         Ok(Mover { parts, is_clean: [false; BATCH_PAGES], copies, reader })
     }
 
