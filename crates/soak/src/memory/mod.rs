@@ -19,6 +19,7 @@ use crate::verdict;
 use account::Held;
 use config::{Config, PAGE};
 use pagefold_memory::{Region, RegionError};
+use pagefold_sys::signal;
 use signals::Signals;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -74,7 +75,7 @@ impl Case for Config {
     fn run(&self, context: &Context) -> Result<Done, Fault> {
         // The last slot is for what the owner of the region does.
         let watch = Arc::new(Watch::new(self.load.threads + 1));
-        guard(watch.clone(), context.dir.clone());
+        guard(watch.clone(), context.dir.clone())?;
         let held = Held::now();
         let region = match Region::new(self.region(context)?) {
             Ok(region) => region,
@@ -156,8 +157,9 @@ fn drop_under_load(config: &Config, region: Region, dir: &Path, done: &Done) -> 
 }
 
 /// Ends this process with a verdict when an access is not served: the thread that makes it cannot be stopped.
-fn guard(watch: Arc<Watch>, dir: PathBuf) {
-    std::thread::spawn(move || {
+fn guard(watch: Arc<Watch>, dir: PathBuf) -> Result<(), Fault> {
+    // Signals would have it touch the region, too.
+    let started = signal::spawn_masked(std::thread::Builder::new(), move || {
         loop {
             std::thread::sleep(LOOK);
             if let Some(overdue) = watch.overdue() {
@@ -170,4 +172,5 @@ fn guard(watch: Arc<Watch>, dir: PathBuf) {
             }
         }
     });
+    started.map(drop).map_err(|e| Fault::failed("starting a thread", e))
 }
