@@ -18,12 +18,14 @@
 //! | `limit` | how full the pool may be |
 //! | `meter` | how long storing and loading one page takes |
 //! | `region` | the set-up, and what the owner of a region can do |
+//! | `store_view` | what the owner can do with the store of folded pages |
 //!
 //! It is cut so that what runs in the thread that touched a page (`pager`, and what it stands on) is apart from what runs
 //! in the background (`evict`): the former may interrupt a program anywhere and so takes no locks and no memory. They
 //! meet in the page's word, the one place that says to whom a page belongs at a moment.
 //!
-//! It makes no system call of its own, knows no codec, and does not run other people's programs.
+//! It knows no codec, and does not run other people's programs. The system calls that take `unsafe` are those of `sys`; it
+//! makes safe ones itself, to wait for faults and to stop waiting.
 //!
 //! ```
 //! use pagefold_memory::{Region, RegionConfig};
@@ -75,6 +77,8 @@ mod region;
 #[cfg(not(loom))]
 mod staging;
 #[cfg(not(loom))]
+mod store_view;
+#[cfg(not(loom))]
 mod table;
 
 #[cfg(not(loom))]
@@ -85,3 +89,5 @@ pub use counters::{EvictionStats, FaultStats, MemoryStats, PageTimes, PoolStats,
 pub use error::{RangeError, RegionError};
 #[cfg(not(loom))]
 pub use region::{Pin, Region};
+#[cfg(not(loom))]
+pub use store_view::{StoreView, WritebackView};

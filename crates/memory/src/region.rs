@@ -7,9 +7,11 @@ use crate::evict::{Evictor, Hand};
 use crate::fault::handlers::Handlers;
 use crate::fault::registry::{REGIONS_MAX, RegisterError, Registered, register};
 use crate::pager::{Pager, Pinned};
+use crate::store_view::StoreView;
 use pagefold_page::PAGE_SIZE;
+use pagefold_store::MemLimit;
 use pagefold_store::parking::Parker;
-use pagefold_store::{MemLimit, Store};
+use pagefold_sys::signal;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
@@ -18,9 +20,9 @@ const LEN_MAX_BYTES: u64 = 16 << 40;
 
 /// A range of memory that is resident up to a limit, the rest of it folded.
 ///
-/// It is memory like any other: threads read and write it by address, and pages come and go behind their backs. What
-/// to know of system calls: [`Service`]. `madvise`, `mremap`, `mprotect` and `mlock` are not for it; a forked child
-/// does not have it.
+/// It is memory like any other: threads and signal handlers read and write it by address, and pages come and go behind
+/// their backs. What to know of system calls: [`Service`]. `madvise`, `mremap`, `mprotect` and `mlock` are not for it; a
+/// forked child does not have it.
 pub struct Region {
     // In this order: threads end before what they use goes.
     evictors: Vec<JoinHandle<()>>,
@@ -37,9 +39,9 @@ pub struct Pin<'a> {
     len_bytes: usize,
 }
 
-// SAFETY: the address is only handed out, and pages are unpinned by atomic changes of their words.
+// SAFETY: the address is only handed out, and pages are unpinned by atomic changes of their words, in any thread.
 unsafe impl Send for Pin<'_> {}
-// SAFETY: as above.
+// SAFETY: a shared pin only hands out the address and the length; whoever uses the address answers for it.
 unsafe impl Sync for Pin<'_> {}
 
 impl Pin<'_> {
@@ -120,12 +122,8 @@ impl Region {
         for _ in 0..fold_threads.max(1) {
             let evictor = Evictor::new(pager.clone(), hand.clone())?;
             let thread = std::thread::Builder::new().name("pagefold-fold".into());
-            let run = move || {
-                // Signals are for the program's own threads.
-                let _masked = pagefold_sys::signal::mask_all();
-                evictor.run();
-            };
-            region.evictors.push(thread.spawn(run).map_err(RegionError::Thread)?);
+            let thread = signal::spawn_masked(thread, || evictor.run());
+            region.evictors.push(thread.map_err(RegionError::Thread)?);
         }
         Ok(region)
     }
@@ -154,7 +152,8 @@ impl Region {
 
     /// The range's bytes, to be changed.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as for `bytes`, borrowed exclusively.
+        // SAFETY: mapped for as long as `self`, which is borrowed exclusively, so that no other reference lives; users of
+        // the raw address answer for what they do beside it. Pages that come and go keep their contents.
         unsafe { std::slice::from_raw_parts_mut(self.as_ptr(), self.len_bytes()) }
     }
 
@@ -162,7 +161,7 @@ impl Region {
     /// call. At most half of the limit, all pins together being the caller's care.
     pub fn pin(&self, offset: usize, len_bytes: usize) -> Result<Pin<'_>, RangeError> {
         // A handler of another signal that touches the range must not find this thread inside the engine.
-        let _masked = pagefold_sys::signal::mask_all();
+        let _masked = signal::mask_all();
         let pinned = self.pager().pin(offset, len_bytes)?;
         Ok(Pin { _pinned: pinned, start: self.as_ptr().wrapping_add(offset), len_bytes })
     }
@@ -178,7 +177,7 @@ impl Region {
     /// # Safety
     /// There is no reference into the part, and nobody relies on its bytes.
     pub unsafe fn discard_shared(&self, offset: usize, len_bytes: usize) -> Result<(), RangeError> {
-        let _masked = pagefold_sys::signal::mask_all();
+        let _masked = signal::mask_all();
         // SAFETY: the caller's duty.
         unsafe { self.pager().discard(offset, len_bytes) }
     }
@@ -206,13 +205,16 @@ impl Region {
         self.pager().eviction
     }
 
-    /// The store of folded pages, for its own statistics and settings. Its contents are not to be touched.
-    pub fn store(&self) -> &Store {
-        &self.pager().store
+    /// The store of folded pages: its statistics, its upkeep, and writing back. Not its contents, which are the region's
+    /// memory.
+    pub fn store(&self) -> StoreView<'_> {
+        StoreView::new(&self.pager().store)
     }
 
-    /// The counters, without waiting for anything.
+    /// The counters. Waits for no page and no medium.
     pub fn stats(&self) -> RegionStats {
+        // The store's locks are taken, which a thread that makes room for a fault may need.
+        let _masked = signal::mask_all();
         stats(self.pager())
     }
 }

@@ -69,7 +69,9 @@ impl Table {
 
     fn hash_words(&self, page: PageIndex) -> &[AtomicU64; 2] {
         assert!(page.0 < self.page_count.0);
-        // SAFETY: as for words, with 16 bytes a page; zeroes are two atomics.
+        // SAFETY: the index is below the count that the reservation was made for (asserted), with 16 bytes a page and a
+        // base that is aligned to a page; its memory begins as zeroes, which are two atomics, is only accessed through
+        // this, as atomics, and lives as long as `self`.
         unsafe { &*self.hashes.base().as_ptr().cast::<[AtomicU64; 2]>().add(page.0 as usize) }
     }
 
@@ -88,7 +90,9 @@ impl Table {
 
     fn live(&self, stretch: u64) -> &AtomicU32 {
         assert!(stretch < self.stretch_count());
-        // SAFETY: as for words, with four bytes a stretch.
+        // SAFETY: the index is below the count that the reservation was made for (asserted), with four bytes a stretch
+        // and a base that is aligned to a page; its memory begins as zeroes, which are an atomic, is only accessed through
+        // this, as atomics, and lives as long as `self`.
         unsafe { &*self.live.base().as_ptr().cast::<AtomicU32>().add(stretch as usize) }
     }
 

@@ -1,4 +1,5 @@
 //! Serving a fault in the thread that made it asks the allocator for nothing: the thread may have been interrupted in it.
+//! Nor do the threads of the region that the fault may wait for, unless pages are written back.
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 use pagefold_backing::MemoryBacking;
@@ -8,6 +9,7 @@ use pagefold_store::parking::{LayoutKind, ParkConfig};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 /// The system's allocator, counting the requests of threads that ask for it.
 struct Counting;
@@ -17,8 +19,18 @@ thread_local! {
     static REQUESTS: Cell<Option<u64>> = const { Cell::new(None) };
 }
 
+/// Whether requests of the region's threads are counted, and how many there were.
+static WATCHES_REGION: AtomicBool = AtomicBool::new(false);
+static REQUESTS_OF_REGION: AtomicU64 = AtomicU64::new(0);
+
 fn count() {
     REQUESTS.with(|requests| requests.set(requests.get().map(|n| n + 1)));
+    if WATCHES_REGION.load(Relaxed) {
+        let mut name = [0_u8; 16];
+        // SAFETY: a thread's name has 16 bytes at most.
+        unsafe { libc::prctl(libc::PR_GET_NAME, name.as_mut_ptr()) };
+        REQUESTS_OF_REGION.fetch_add(name.starts_with(b"pagefold-").into(), Relaxed);
+    }
 }
 
 // SAFETY: every call goes to the system's allocator as it is; counting allocates nothing.
@@ -61,6 +73,7 @@ fn requests_of_faults(config: RegionConfig) -> u64 {
     let bytes = region.bytes_mut();
     let (mut x, mut sum) = (1_usize, 0_u64);
     REQUESTS.with(|requests| requests.set(Some(0)));
+    WATCHES_REGION.store(true, Relaxed);
     for round in 0..4 {
         for at in 0..pages {
             x = x.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
@@ -71,6 +84,7 @@ fn requests_of_faults(config: RegionConfig) -> u64 {
             }
         }
     }
+    WATCHES_REGION.store(false, Relaxed);
     let requests = REQUESTS.with(|requests| requests.take().unwrap());
     std::hint::black_box(sum);
     let stats = region.stats();
@@ -99,6 +113,8 @@ fn faults_ask_the_allocator_for_nothing() {
                     ..RegionConfig::new(12 << 20, 1 << 20)
                 };
                 assert_eq!(requests_of_faults(config), 0, "{eviction:?} {codec} parks {parks}");
+                let of_region = REQUESTS_OF_REGION.swap(0, Relaxed);
+                assert!(of_region == 0 || parks, "{of_region} of the region's threads: {eviction:?} {codec}");
             }
         }
     }

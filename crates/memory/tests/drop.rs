@@ -179,7 +179,7 @@ fn reach_earlier_handler(way: usize) {
         let page = map_nothing();
         // SAFETY: mapped; the handler gives it memory.
         unsafe { page.write_volatile(7) };
-        // SAFETY: as above.
+        // SAFETY: mapped, and the handler gave it memory.
         assert_eq!((unsafe { page.read_volatile() }, FOREIGN.load(SeqCst)), (7, round));
         use_once(&region, 4);
     }

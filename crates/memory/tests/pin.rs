@@ -34,7 +34,7 @@ fn transfer(region: &Region, from: u64, to: u64, pipe: &(OwnedFd, OwnedFd)) -> R
     if wrote != 4096 {
         return Err(errno());
     }
-    // SAFETY: as above.
+    // SAFETY: a page of the range that only this test uses.
     match unsafe { libc::read(pipe.0.as_raw_fd(), address(to).cast(), 4096) } {
         4096 => Ok(()),
         _ => Err(errno()),
@@ -83,7 +83,7 @@ fn a_pinned_page_is_not_dropped_nor_folded() {
         let pipe = rustix::pipe::pipe().unwrap();
         assert_eq!(transfer(&region, 5, 5, &pipe), Ok(()));
         drop(pin);
-        // SAFETY: as above.
+        // SAFETY: no references into the region.
         unsafe { region.discard_shared(5 * 4096, 4096) }.unwrap();
         assert!(read(&region, 5) == [0; 512]);
         let too_many = region.pin(0, 65 * 4096).err();

@@ -1,9 +1,15 @@
 //! The first things that must hold.
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
+mod children;
+
+use children::can;
 use pagefold_memory::{Eviction, Region, RegionConfig, Service};
 
-fn fill_and_read(config: RegionConfig) {
+fn fill_and_read(test: &str, config: RegionConfig) {
+    if !can(test, config.service, config.eviction) {
+        return;
+    }
     let mut region = Region::new(config).unwrap();
     let pages = region.len_bytes() / 4096;
     for (i, page) in region.bytes_mut().chunks_mut(4096).enumerate() {
@@ -30,30 +36,36 @@ fn fill_and_read(config: RegionConfig) {
 
 #[test]
 fn signal_move() {
-    fill_and_read(RegionConfig::new(64 << 20, 8 << 20));
+    fill_and_read("signal_move", RegionConfig::new(64 << 20, 8 << 20));
 }
 
 #[test]
 fn signal_protect() {
-    fill_and_read(RegionConfig { eviction: Eviction::Protect, ..RegionConfig::new(64 << 20, 8 << 20) });
+    let config = RegionConfig { eviction: Eviction::Protect, ..RegionConfig::new(64 << 20, 8 << 20) };
+    fill_and_read("signal_protect", config);
 }
 
 #[test]
 fn handlers_move() {
-    fill_and_read(RegionConfig { service: Service::HandlerThreads, ..RegionConfig::new(16 << 20, 2 << 20) });
+    let config = RegionConfig { service: Service::HandlerThreads, ..RegionConfig::new(16 << 20, 2 << 20) };
+    fill_and_read("handlers_move", config);
 }
 
 #[test]
 fn handlers_protect() {
-    fill_and_read(RegionConfig {
+    let config = RegionConfig {
         service: Service::HandlerThreads,
         eviction: Eviction::Protect,
         ..RegionConfig::new(16 << 20, 2 << 20)
-    });
+    };
+    fill_and_read("handlers_protect", config);
 }
 
 #[test]
 fn reading_through_leaves_pages_resident() {
+    if !can("reading_through_leaves_pages_resident", Service::FaultingThread, Eviction::Auto) {
+        return;
+    }
     let mut region = Region::new(RegionConfig::new(256 << 20, 64 << 20)).unwrap();
     let pages = region.len_bytes() / 4096;
     for (i, page) in region.bytes_mut().chunks_mut(4096).enumerate() {

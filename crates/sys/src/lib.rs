@@ -29,6 +29,7 @@ pub mod loopdev;
 pub mod mem;
 pub mod memcg;
 pub mod mounts;
+pub mod ownmem;
 pub mod pagemap;
 pub mod pathhandle;
 pub mod peer;

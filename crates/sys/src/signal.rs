@@ -5,8 +5,10 @@
 //! blocked before the first thread starts, so that every thread inherits it.
 
 use crate::SysError;
+use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::thread::{Builder, JoinHandle};
 
 const TERMINATION: [i32; 3] = [libc::SIGTERM, libc::SIGINT, libc::SIGHUP];
 
@@ -73,6 +75,41 @@ pub struct Masked {
 pub fn mask_all() -> Result<Masked, SysError> {
     let old = change_mask(libc::SIG_BLOCK, &all_but_synchronous())?;
     Ok(Masked { old, not_send: std::marker::PhantomData })
+}
+
+/// Starts a thread that runs no signal handler but for what its own instructions raise: the signals that [`mask_all`]
+/// blocks are blocked in it from its first instruction on, and the others are not, whatever the caller's mask is.
+///
+/// For a thread that other threads rely on to go on, in their signal handlers too: a handler that ran in it could wait
+/// for the thread that it interrupted.
+pub fn spawn_masked<T: Send + 'static>(
+    builder: Builder,
+    run: impl FnOnce() -> T + Send + 'static,
+) -> io::Result<JoinHandle<T>> {
+    // A new thread has the mask of the one that starts it.
+    let _masked = mask_all();
+    builder.spawn(move || {
+        // A caller that blocks SIGBUS must not pass that on: a fault of the thread would end the process.
+        // Setting a mask that is valid cannot fail.
+        let _ = change_mask(libc::SIG_SETMASK, &all_but_synchronous());
+        run()
+    })
+}
+
+impl Masked {
+    /// Runs `run` with the signal mask that the thread had before; what came meanwhile is delivered then.
+    pub fn unmasked_while<R>(&self, run: impl FnOnce() -> R) -> R {
+        struct MaskAgain(Option<libc::sigset_t>);
+        impl Drop for MaskAgain {
+            fn drop(&mut self) {
+                // Restoring a mask that the kernel gave cannot fail.
+                let _ = self.0.map(|mask| change_mask(libc::SIG_SETMASK, &mask));
+            }
+        }
+        // Dropped after `run`, and if `run` panics.
+        let _again = MaskAgain(change_mask(libc::SIG_SETMASK, &self.old).ok());
+        run()
+    }
 }
 
 const SYNCHRONOUS: [i32; 6] =
@@ -161,6 +198,33 @@ mod tests {
     }
 
     #[test]
+    fn a_masked_thread_blocks_all_but_synchronous_signals_whatever_its_parent_does() {
+        let blocked = || (1..32).filter(|signal| is_blocked(*signal)).collect::<Vec<_>>();
+        let expected: Vec<i32> = (1..32)
+            .filter(|signal| {
+                !SYNCHRONOUS.contains(signal) && ![libc::SIGKILL, libc::SIGSTOP].contains(signal)
+            })
+            .collect();
+        std::thread::spawn(move || {
+            for parent_blocks_all in [false, true] {
+                let mut all = MaybeUninit::uninit();
+                // SAFETY: fills the set it is given.
+                unsafe { libc::sigfillset(all.as_mut_ptr()) };
+                // SAFETY: initialised by sigfillset.
+                let all = unsafe { all.assume_init() };
+                let how = if parent_blocks_all { libc::SIG_BLOCK } else { libc::SIG_UNBLOCK };
+                change_mask(how, &all).unwrap();
+                let before = blocked();
+                let thread = spawn_masked(Builder::new(), blocked).unwrap();
+                assert_eq!(thread.join().unwrap(), expected);
+                assert_eq!(blocked(), before, "the caller has its mask back");
+            }
+        })
+        .join()
+        .unwrap();
+    }
+
+    #[test]
     fn masked_signals_wait_for_the_drop_and_synchronous_ones_do_not() {
         static CAME: std::sync::atomic::AtomicBool = std::sync::atomic::AtomicBool::new(false);
         extern "C" fn note(_: i32) {
@@ -179,9 +243,22 @@ mod tests {
                 assert!(SYNCHRONOUS.iter().all(|signal| !is_blocked(*signal)));
                 drop(mask_all().unwrap());
                 assert!(!came(), "the outer one still holds");
+                let inner = mask_all().unwrap();
+                inner.unmasked_while(|| assert!(!came(), "the outer one still holds"));
             }
             assert!(came());
             assert_eq!(is_blocked(libc::SIGTERM), before);
+            CAME.store(false, std::sync::atomic::Ordering::Relaxed);
+            let masked = mask_all().unwrap();
+            // SAFETY: this thread blocks the signal, so it waits.
+            unsafe { libc::raise(libc::SIGUSR2) };
+            assert!(!came());
+            masked.unmasked_while(|| assert!(came()));
+            assert!(is_blocked(libc::SIGUSR2));
+            let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+                masked.unmasked_while(|| panic!("on purpose"));
+            }));
+            assert!(panicked.is_err() && is_blocked(libc::SIGUSR2));
         })
         .join()
         .unwrap();

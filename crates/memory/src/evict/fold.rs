@@ -37,21 +37,23 @@ impl Evictor {
         let filled = pager.staging.filled(&tray);
         let mut refused = 0;
         for at in 0..filled {
-            let (frame, page) = (pager.staging.frame(&tray, at), pager.staging.page(&tray, at));
-            refused += usize::from(!fold_frame(pager, page, frame));
+            refused += usize::from(!fold_frame(pager, &tray, at));
         }
         pager.release(tray);
         refused == 0 || refused < filled
     }
 }
 
-/// Folds the page that waits in a frame, if it still does. False if it was refused. Afterwards nobody uses the frame.
-fn fold_frame(pager: &Pager, page: PageIndex, frame: Frame) -> bool {
+/// Folds the page that waits in a frame of a tray, if it still does. False if it was refused. Afterwards nobody uses the
+/// frame.
+fn fold_frame(pager: &Pager, tray: &Tray, at: usize) -> bool {
+    let (frame, page) = (pager.staging.frame(tray, at), pager.staging.page(tray, at));
     let word = pager.word(page);
     // Again, if somebody brings it back: that may fail, and leave the page here.
     while word.begin_fold(frame) {
         let had_copy = word.has_copy();
-        if store_page(pager, page, frame) {
+        // SAFETY: this thread has the tray, and has just begun to fold the page from its frame.
+        if unsafe { store_page(pager, page, frame) } {
             let is_folded = word.finish_fold(frame, pager.fold_time()) == Folded::Yes;
             pager.table.add_copies(i64::from(!is_folded) - i64::from(had_copy));
             if is_folded {
@@ -59,7 +61,8 @@ fn fold_frame(pager: &Pager, page: PageIndex, frame: Frame) -> bool {
                 break;
             }
         } else if word.refuse_fold(frame) == Refused::BringBack {
-            pager.bring_back_refused(page, frame);
+            // SAFETY: the refusal has made the page returning from this frame, by this thread, which alone read the frame.
+            unsafe { pager.bring_back_refused(page, frame) };
             word.finish_refusal();
             pager.wake(page);
             return false;
@@ -69,7 +72,10 @@ fn fold_frame(pager: &Pager, page: PageIndex, frame: Frame) -> bool {
 }
 
 /// Has the store keep the page that is in a frame. False if it refuses.
-fn store_page(pager: &Pager, page: PageIndex, frame: Frame) -> bool {
+///
+/// # Safety
+/// The page is being folded from the frame, by the caller.
+unsafe fn store_page(pager: &Pager, page: PageIndex, frame: Frame) -> bool {
     let began = pager.meter.start();
     // SAFETY: the frame has memory and keeps it, and nobody writes to it: the page is being folded by this thread,
     // so that who touches it copies from the frame.
@@ -152,10 +158,15 @@ fn has_room(pager: &Pager) -> bool {
 impl Pager {
     /// Brings back a page that the store refused: it must have a place, within the limit or beyond. Tries for as long as the
     /// kernel has no memory for it; nothing else can become of the page.
-    fn bring_back_refused(&self, page: PageIndex, frame: Frame) {
-        while !self.bring_back(page, frame, false) {
+    ///
+    /// # Safety
+    /// The page is returning from the frame, by the caller, and nobody reads the frame.
+    unsafe fn bring_back_refused(&self, page: PageIndex, frame: Frame) {
+        // SAFETY: the caller's duty.
+        while !unsafe { self.bring_back(page, frame, false) } {
             self.left.overdraw(1);
-            if self.copy_back_paid(page, frame) {
+            // SAFETY: the caller's duty: it is still returning.
+            if unsafe { self.copy_back_paid(page, frame) } {
                 return;
             }
             std::thread::sleep(REFUSED_PAUSE);

@@ -112,7 +112,8 @@ impl Evictor {
     /// Its working memory; the thread is started by the region.
     pub(crate) fn new(pager: Arc<Pager>, hand: Arc<Hand>) -> Result<Self, SysError> {
         let sweep = Sweep::new(hand.clone(), pager.tells_writes)?;
-        Ok(Evictor { pager, hand, sweep, mover: Mover::new(), stuck_since: None })
+        let mover = Mover::new(&pager)?;
+        Ok(Evictor { pager, hand, sweep, mover, stuck_since: None })
     }
 
     /// Moves pages out whenever memory is short, until the region goes.
@@ -200,7 +201,8 @@ impl Evictor {
         if how == How::Copy && found == TRAY_FRAMES && !pager.left.is_waited_for() {
             found += self.sweep.take_more(pager, &mut pages[found..], Effort::Cold);
         }
-        staged(self.mover.take_out(pager, how, &pages[..found]))
+        // SAFETY: the sweep has taken the pages, which it gives in order, of the one stretch that this thread holds.
+        staged(unsafe { self.mover.take_out(pager, how, &mut pages[..found]) })
     }
 
     /// Fills a tray with what streams have left behind, or has them waited for. `None` if that is of no use now.
@@ -210,7 +212,8 @@ impl Evictor {
         let found = self.sweep.take_behind(pager, &mut pages[..pager.tray_pages()]);
         if found > 0 {
             let _busy = self.hand.busy();
-            return Some(staged(self.mover.take_out(pager, How::Move, &pages[..found])));
+            // SAFETY: the sweep has taken the pages, and gives them in order; moving takes no stretch.
+            return Some(staged(unsafe { self.mover.take_out(pager, How::Move, &mut pages[..found]) }));
         }
         let can_wait = self.sweep.has_streams(pager) && !pager.left.is_pressed(pager.ready_frames());
         can_wait.then_some(Step::Awaited)

@@ -7,13 +7,21 @@
 //! range, and its bytes are in the frame. *Protect*: the page is write-protected, copied to a frame, and dropped; a
 //! thread that writes meanwhile faults and waits for the page's word. Either way the pages were taken by the
 //! caller, and are staged afterwards, or put back.
+//!
+//! A page may be missing that was resident: the program dropped it by madvise, and it is zero. A move says so. A read
+//! of it would fault, and must not wait for a thread that may wait for this one. So where the faulting thread is served
+//! itself, the page is open to whoever touches it for as long as it is read, this thread included; and where threads of
+//! the region serve, the page is read in a way that fails instead of faulting.
 
+use crate::config::Service;
 use crate::counters::Counter;
 use crate::page::Frame;
 use crate::pager::Pager;
 use crate::staging::Tray;
 use pagefold_page::{PAGE_SIZE, Page, PageIndex};
 use pagefold_sys::mem::Parts;
+use pagefold_sys::ownmem::{OwnMemory, copy_shared};
+use pagefold_sys::{Errno, SysError};
 
 /// Attempts at a page whose page tables somebody else is at.
 const ATTEMPTS: u32 = 64;
@@ -44,6 +52,57 @@ pub(super) struct Mover {
     parts: Parts,
     is_clean: [bool; BATCH_PAGES],
     copies: Copies,
+    reader: Reader,
+}
+
+/// Reads pages of the range that were taken.
+struct Reader {
+    /// Where threads of the region serve faults: a fault of this thread could find all of them waiting for it.
+    memory: Option<OwnMemory>,
+    /// The page that was read last.
+    page: Box<Page>,
+}
+
+/// What became of a taken page that was to be read.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Read {
+    /// Its bytes are at hand.
+    Bytes,
+    /// It is missing, so it is zero.
+    Missing,
+    /// It was touched, and belongs to who touched it.
+    TakenBack,
+    /// The kernel had no memory for it.
+    Refused,
+}
+
+impl Reader {
+    fn new(pager: &Pager) -> Result<Self, SysError> {
+        let may_wait = pager.service == Service::HandlerThreads && pager.protects();
+        let memory = if may_wait { Some(OwnMemory::open()?) } else { None };
+        Ok(Reader { memory, page: Box::new([0; PAGE_SIZE]) })
+    }
+
+    /// Reads a page.
+    ///
+    /// # Safety
+    /// The page is write-protected, and taken by the caller, who holds its stretch.
+    unsafe fn read(&mut self, pager: &Pager, page: PageIndex) -> Read {
+        if let Some(memory) = &self.memory {
+            return match memory.read(pager.address(page), &mut self.page[..]) {
+                Ok(()) => Read::Bytes,
+                Err(Errno(libc::EIO)) => Read::Missing,
+                Err(_) => Read::Refused,
+            };
+        }
+        let from = pager.range.base().as_ptr().wrapping_add(page.0 as usize * PAGE_SIZE);
+        let word = pager.word(page);
+        word.begin_read();
+        // SAFETY: a whole page of the range, which is mapped as long as the pager is. If it is missing, the access is
+        // served in this thread. Whoever has it back may be writing to it: then what is copied is not used.
+        unsafe { copy_shared(from.cast(), &mut self.page[..]) };
+        if word.end_read() { Read::Bytes } else { Read::TakenBack }
+    }
 }
 
 /// Pages copied to the first frames of some trays, one tray after the other.
@@ -76,7 +135,8 @@ impl Copies {
         }
         let (tray, at) = self.at(self.len);
         let is_backed = pager.staging.backed(tray) >> at & 1 == 1;
-        if !copy_to_frame(pager, page, pager.staging.frame(tray, at), is_backed) {
+        // SAFETY: this thread has the tray, and nothing waits yet in frames that are not filled.
+        if !unsafe { copy_to_frame(pager, page, pager.staging.frame(tray, at), is_backed) } {
             return false;
         }
         self.was_backed[self.len] = is_backed;
@@ -97,14 +157,15 @@ impl Copies {
 }
 
 impl Mover {
-    pub(super) fn new() -> Self {
+    pub(super) fn new(pager: &Pager) -> Result<Self, SysError> {
         let copies = Copies {
             trays: Vec::with_capacity(BATCH_PAGES),
             tray_pages: 1,
             len: 0,
             was_backed: [false; BATCH_PAGES],
         };
-        Mover { parts: Parts::new(BATCH_PAGES), is_clean: [false; BATCH_PAGES], copies }
+        let (parts, reader) = (Parts::new(BATCH_PAGES), Reader::new(pager)?);
+        Ok(Mover { parts, is_clean: [false; BATCH_PAGES], copies, reader })
     }
 
     /// How to take these pages, which are sorted.
@@ -118,22 +179,31 @@ impl Mover {
     }
 
     /// Takes pages out, a tray's worth or, if they are copied, up to [`BATCH_PAGES`]. Returns how many; the others are
-    /// put back.
-    pub(super) fn take_out(&mut self, pager: &Pager, how: How, pages: &[PageIndex]) -> usize {
+    /// put back. The list is used up.
+    ///
+    /// # Safety
+    /// The pages are taken, by the caller, and sorted. If they are copied, they lie in one stretch, which the caller
+    /// holds.
+    pub(super) unsafe fn take_out(&mut self, pager: &Pager, how: How, pages: &mut [PageIndex]) -> usize {
         let taken = match how {
-            How::Move => move_out(pager, pages),
-            How::Copy => self.copy_out(pager, pages),
+            // SAFETY: the pages are taken, by the caller.
+            How::Move => unsafe { move_out(pager, pages) },
+            // SAFETY: the pages are taken, by the caller, who holds their stretch.
+            How::Copy => unsafe { self.copy_out(pager, pages) },
         };
         pager.counters.add(Counter::StagedPages, taken as u64);
         taken
     }
 
-    /// The pages lie in one stretch, which nobody else sweeps.
-    fn copy_out(&mut self, pager: &Pager, pages: &[PageIndex]) -> usize {
-        let (Some(first), Some(last)) = (pages.first(), pages.last()) else { return 0 };
+    /// # Safety
+    /// The pages are taken, by the caller, sorted, and lie in one stretch, which the caller holds.
+    unsafe fn copy_out(&mut self, pager: &Pager, pages: &mut [PageIndex]) -> usize {
+        let (Some(&first), Some(last)) = (pages.first(), pages.last()) else { return 0 };
         let span = (last.0 - first.0 + 1) as usize;
         let protecting = pager.begin_protecting();
-        let ready = if protect(pager, pages, span) { self.copy_or_compare(pager, pages) } else { 0 };
+        let is_protected = protect(pager, pages, span);
+        // SAFETY: the pages are protected, and taken by the caller, who holds their stretch.
+        let (ready, seen) = if is_protected { unsafe { self.copy_or_compare(pager, pages) } } else { (0, 0) };
         self.parts.clear();
         for page in &pages[..ready] {
             self.parts.push(&pager.range, page.0 as usize * PAGE_SIZE, PAGE_SIZE);
@@ -153,28 +223,46 @@ impl Mover {
         // Where a frame had memory already, or none was needed, the page's own is free now.
         let used_again = self.copies.was_backed[..staged].iter().filter(|was_backed| **was_backed).count();
         self.copies.hand_on(pager, staged);
-        pager.unprotect(*first, span);
+        // SAFETY: the span lies in the stretch that the caller holds, so that nobody else copies pages of it out.
+        unsafe { pager.unprotect(first, span) };
         drop(protecting);
         put_back_busy(pager, &pages[dropped..ready]);
-        put_back(pager, &pages[ready..]);
+        put_back(pager, &pages[seen..]);
         pager.left.give((dropped - staged + used_again) as u32);
         dropped
     }
 
     /// Sees which pages, taken and write-protected, still equal their copy in the store; and copies the others to
-    /// frames. Returns how many were done, from the first on.
-    fn copy_or_compare(&mut self, pager: &Pager, pages: &[PageIndex]) -> usize {
+    /// frames. Returns how many were done, which come first in the list now, and how many were looked at: those that
+    /// were not done are this thread's no more.
+    ///
+    /// # Safety
+    /// The pages are write-protected, and taken by the caller, who holds their stretch.
+    unsafe fn copy_or_compare(&mut self, pager: &Pager, pages: &mut [PageIndex]) -> (usize, usize) {
         self.copies.tray_pages = pager.tray_pages();
-        for (i, page) in pages.iter().enumerate() {
-            let from = pager.range.base().as_ptr().wrapping_add(page.0 as usize * PAGE_SIZE);
-            // SAFETY: a whole page of mapped memory, which cannot be written while it is protected.
-            let bytes = unsafe { &*from.cast::<Page>() };
-            self.is_clean[i] = pager.word(*page).has_copy() && pager.equals_copy(*page, pager.hash(bytes));
-            if !self.is_clean[i] && !self.copies.push(pager, bytes) {
-                return i;
+        let mut done = 0;
+        for at in 0..pages.len() {
+            let page = pages[at];
+            // SAFETY: the page is protected, and taken by the caller, who holds its stretch.
+            match unsafe { self.reader.read(pager, page) } {
+                Read::Bytes => {}
+                Read::TakenBack => continue,
+                Read::Missing => {
+                    // SAFETY: the page is taken, by the caller, and not there.
+                    unsafe { lose(pager, page) };
+                    continue;
+                }
+                Read::Refused => return (done, at),
             }
+            let bytes = &*self.reader.page;
+            self.is_clean[done] = pager.word(page).has_copy() && pager.equals_copy(page, pager.hash(bytes));
+            if !self.is_clean[done] && !self.copies.push(pager, bytes) {
+                return (done, at);
+            }
+            pages[done] = page;
+            done += 1;
         }
-        pages.len()
+        (done, pages.len())
     }
 }
 
@@ -218,14 +306,17 @@ fn protect(pager: &Pager, pages: &[PageIndex], span: usize) -> bool {
 }
 
 /// Copies a page to a frame. False if there is no memory.
-fn copy_to_frame(pager: &Pager, page: &Page, frame: Frame, is_backed: bool) -> bool {
+///
+/// # Safety
+/// The frame is the caller's, and has memory if `is_backed` says so, or if frames are not served.
+unsafe fn copy_to_frame(pager: &Pager, page: &Page, frame: Frame, is_backed: bool) -> bool {
     if is_backed || !pager.moves() {
-        // SAFETY: a whole page of mapped memory that is this thread's alone.
+        // SAFETY: a whole page of mapped memory that is the caller's alone, so it does not overlap the other.
         unsafe { pager.staging.address(frame).cast::<Page>().copy_from_nonoverlapping(page, 1) };
         return true;
     }
     // A frame without memory would fault, as the staging area is served too.
-    // SAFETY: the frame is this thread's.
+    // SAFETY: the frame is the caller's, who so decides its contents; the page can be read.
     let done = unsafe { pager.uffd.copy(pager.frame_address(frame), page.as_ptr(), PAGE_SIZE, false) };
     done.errno == 0
 }
@@ -245,22 +336,27 @@ fn stage_next(pager: &Pager, tray: &Tray, page: PageIndex) {
     pager.word(page).stage(frame);
 }
 
-fn move_out(pager: &Pager, pages: &[PageIndex]) -> usize {
+/// # Safety
+/// The pages are taken, by the caller.
+unsafe fn move_out(pager: &Pager, pages: &[PageIndex]) -> usize {
     let Some(tray) = pager.take_tray(How::Move) else {
         put_back(pager, pages);
         return 0;
     };
-    let moved = move_to_tray(pager, &tray, pages);
+    // SAFETY: the pages are taken, by the caller, and the tray was empty.
+    let moved = unsafe { move_to_tray(pager, &tray, pages) };
     pager.pass_on(tray);
     moved
 }
 
-fn move_to_tray(pager: &Pager, tray: &Tray, pages: &[PageIndex]) -> usize {
+/// # Safety
+/// The pages are taken, by the caller; the tray's frames have no memory.
+unsafe fn move_to_tray(pager: &Pager, tray: &Tray, pages: &[PageIndex]) -> usize {
     let (mut at, mut filled, mut attempts) = (0, 0, 0);
     while at < pages.len() {
         let len = run_at(pages, at) * PAGE_SIZE;
         let to = pager.frame_address(pager.staging.frame(tray, filled));
-        // SAFETY: the frames are this thread's and hold nothing; the pages are taken by it, and what moves is
+        // SAFETY: this thread has the tray, whose frames hold nothing; the pages are taken by the caller, and what moves is
         // whatever they hold at that moment.
         let done = unsafe { pager.uffd.move_pages(to, pager.address(pages[at]), len, false, false) };
         let moved = done.len_bytes / PAGE_SIZE;
@@ -274,7 +370,8 @@ fn move_to_tray(pager: &Pager, tray: &Tray, pages: &[PageIndex]) -> usize {
             continue;
         }
         match done.errno {
-            libc::ENOENT => lose(pager, pages[at]),
+            // SAFETY: the page is taken, by the caller, and not there.
+            libc::ENOENT => unsafe { lose(pager, pages[at]) },
             _ => put_back_busy(pager, &pages[at..=at]),
         }
         attempts = 0;
@@ -284,10 +381,14 @@ fn move_to_tray(pager: &Pager, tray: &Tray, pages: &[PageIndex]) -> usize {
 }
 
 /// A taken page that is not there: it was dropped behind our back (by madvise), and is zero.
-fn lose(pager: &Pager, page: PageIndex) {
+///
+/// # Safety
+/// The page is taken, by the caller, and not in the range.
+unsafe fn lose(pager: &Pager, page: PageIndex) {
     let word = pager.word(page);
     if word.has_copy() {
-        pager.drop_copy(page);
+        // SAFETY: the page is taken, by the caller, and what it was is lost already.
+        unsafe { pager.drop_copy(page) };
         pager.table.add_copies(-1);
     }
     pager.table.remove_live(page);

@@ -194,7 +194,8 @@ pub(super) fn drop_old_copy(pager: &Pager, page: PageIndex) {
         return;
     }
     if word.has_copy() {
-        pager.drop_copy(page);
+        // SAFETY: this thread has taken the page, whose bytes are in the range.
+        unsafe { pager.drop_copy(page) };
         pager.table.add_copies(-1);
         pager.counters.add(Counter::CopiesDropped, 1);
     }

@@ -5,6 +5,7 @@
 
 use crate::pager::{OnLoss, Pager};
 use pagefold_page::PAGE_SIZE;
+use pagefold_sys::signal;
 use pagefold_sys::uffd::Fault;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use std::io;
@@ -29,7 +30,7 @@ impl Handlers {
         for _ in 0..count.max(1) {
             let (pager, stop) = (pager.clone(), handlers.stop.clone());
             let thread = std::thread::Builder::new().name("pagefold-fault".into());
-            handlers.threads.push(thread.spawn(move || run(&pager, &stop))?);
+            handlers.threads.push(signal::spawn_masked(thread, move || run(&pager, &stop))?);
         }
         Ok(handlers)
     }
@@ -47,8 +48,6 @@ impl Drop for Handlers {
 }
 
 fn run(pager: &Pager, stop: &OwnedFd) {
-    // Signals are for the program's own threads.
-    let _masked = pagefold_sys::signal::mask_all();
     let mut faults = [Fault::default(); BATCH];
     loop {
         let descriptor = pager.uffd.as_fd();

@@ -20,7 +20,7 @@ use std::sync::atomic::Ordering::Relaxed;
 /// A stock tray is taken for so many pages or more; fewer are copied to new memory, if there is any.
 const MOVED_MIN: usize = 4;
 
-/// Pages that are loading by this thread, in order of address.
+/// Pages that are loading by this thread, in order of address: [`Pager::put_runs`] relies on that.
 struct Claims {
     pages: [(PageIndex, Touch); WINDOW_MAX],
     len: usize,
@@ -45,15 +45,19 @@ enum Kind {
 }
 
 impl Pager {
-    /// Brings in a page that is loading by the caller, with neighbours. If that fails, the page is still loading.
-    pub(super) fn bring_in(&self, page: PageIndex, touch: Touch, is_write: bool) -> Served {
+    /// Brings a page in, with neighbours. If that fails, the page is still loading.
+    ///
+    /// # Safety
+    /// The page is loading, by the caller; `touch` is what made it so.
+    pub(super) unsafe fn bring_in(&self, page: PageIndex, touch: Touch, is_write: bool) -> Served {
         // What is done until it is read takes about as long as its way from memory.
         self.store.prefetch_object(page);
         let counter = if touch == Touch::Zero { Counter::FaultsZero } else { Counter::FaultsFolded };
         self.counters.add(counter, 1);
         let window = if self.neighbours { self.ahead.note(page) } else { Window::ALONE };
         self.bringing.fetch_add(1, Relaxed);
-        let mut claims = self.claim(page, touch, window);
+        // SAFETY: the page is loading, by the caller.
+        let mut claims = unsafe { self.claim(page, touch, window) };
         let Some(memory) = self.memory_for(&mut claims) else {
             self.bringing.fetch_sub(1, Relaxed);
             self.word(page).abandon_load();
@@ -76,7 +80,10 @@ impl Pager {
     }
 
     /// Claims the neighbours that are to be had.
-    fn claim(&self, page: PageIndex, touch: Touch, window: Window) -> Claims {
+    ///
+    /// # Safety
+    /// The page is loading, by the caller.
+    unsafe fn claim(&self, page: PageIndex, touch: Touch, window: Window) -> Claims {
         let mut claims = Claims { pages: [(page, touch); WINDOW_MAX], len: 1, touched: 0 };
         for step in 1..window.pages as i64 {
             let neighbour = u64::try_from(page.0 as i64 + step * window.stride);
@@ -255,10 +262,17 @@ impl Pager {
             let len = (at + 1..pages.len()).take_while(|i| follows(*i)).count() + 1;
             let put = match (kind, memory) {
                 (Kind::Failed, _) => Put::Refused(0, 0),
-                (Kind::Zero, _) => self.zero_in(first, len),
-                (Kind::Bytes, Memory::New(_)) => self.copy_in(first, &scratch.pages.0[at..at + len]),
+                // SAFETY: the claims are loading, by this thread.
+                (Kind::Zero, _) => unsafe { self.zero_in(first, len) },
+                (Kind::Bytes, Memory::New(_)) => {
+                    // SAFETY: the claims are loading, by this thread.
+                    unsafe { self.copy_in(first, &scratch.pages.0[at..at + len]) }
+                }
                 (Kind::Bytes, Memory::Frames { tray, first: frame, .. }) => {
-                    self.move_in(first, self.staging.frame(tray, frame + at), len)
+                    let frame = self.staging.frame(tray, frame + at);
+                    // SAFETY: the claims are loading, by this thread, which has the tray, and holds no reference into its
+                    // frames any more.
+                    unsafe { self.move_in(first, frame, len) }
                 }
             };
             let done = match put {

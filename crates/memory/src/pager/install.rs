@@ -35,56 +35,74 @@ fn repeat(pages: usize, mut step: impl FnMut(usize) -> Done) -> Put {
 }
 
 impl Pager {
-    /// Copies pages to the range. They are loading, by the caller.
-    pub(crate) fn copy_in(&self, first: PageIndex, bytes: &[[u8; PAGE_SIZE]]) -> Put {
+    /// Copies pages to the range.
+    ///
+    /// # Safety
+    /// The pages are loading, by the caller.
+    pub(crate) unsafe fn copy_in(&self, first: PageIndex, bytes: &[[u8; PAGE_SIZE]]) -> Put {
         repeat(bytes.len(), |at| {
             let to = self.address(PageIndex(first.0 + at as u64));
             let from = &bytes[at..];
-            // SAFETY: the pages belong to the caller, who decides their contents; the source is a live slice.
+            // SAFETY: the pages are loading, by the caller, who so decides their contents; the source is a live slice.
             unsafe { self.uffd.copy(to, from.as_ptr().cast(), size_of_val(from), true) }
         })
     }
 
-    /// Copies a frame to the range. The page is returning, by the caller.
-    pub(crate) fn copy_back(&self, page: PageIndex, frame: Frame) -> Put {
+    /// Copies a frame to the range.
+    ///
+    /// # Safety
+    /// The page is returning from the frame, by the caller.
+    pub(crate) unsafe fn copy_back(&self, page: PageIndex, frame: Frame) -> Put {
         repeat(1, |_| {
             let from = self.staging.address(frame);
-            // SAFETY: the page belongs to the caller; the frame keeps its memory until nobody returns from it.
+            // SAFETY: the page is returning, by the caller, who so decides its contents; the frame keeps its memory until
+            // nobody returns from it, and nobody writes to it.
             unsafe { self.uffd.copy(self.address(page), from, PAGE_SIZE, true) }
         })
     }
 
-    /// Maps zero pages in the range. They are loading, by the caller.
-    pub(crate) fn zero_in(&self, first: PageIndex, pages: usize) -> Put {
+    /// Maps zero pages in the range.
+    ///
+    /// # Safety
+    /// The pages are loading, by the caller.
+    pub(crate) unsafe fn zero_in(&self, first: PageIndex, pages: usize) -> Put {
         repeat(pages, |at| {
             let to = self.address(PageIndex(first.0 + at as u64));
-            // SAFETY: the pages belong to the caller, who decides their contents.
+            // SAFETY: the pages are loading, by the caller, who so decides their contents.
             unsafe { self.uffd.zero(to, (pages - at) * PAGE_SIZE, true) }
         })
     }
 
-    /// Moves the memory of frames that lie behind each other to the range. The caller has both.
-    pub(crate) fn move_in(&self, first: PageIndex, frame: Frame, pages: usize) -> Put {
+    /// Moves the memory of frames that lie behind each other to the range.
+    ///
+    /// # Safety
+    /// The pages are loading or returning, by the caller, who alone refers to the frames.
+    pub(crate) unsafe fn move_in(&self, first: PageIndex, frame: Frame, pages: usize) -> Put {
         repeat(pages, |at| {
             let to = self.address(PageIndex(first.0 + at as u64));
             let from = self.frame_address(frame) + at * PAGE_SIZE;
-            // SAFETY: the pages belong to the caller, who decides their contents, and so do the frames: nobody
-            // else has a reference into them.
+            // SAFETY: the pages are loading or returning, by the caller, who so decides their contents; nobody else has a
+            // reference into the frames.
             unsafe { self.uffd.move_pages(to, from, (pages - at) * PAGE_SIZE, true, false) }
         })
     }
 
     /// Lifts the protection of pages, and wakes who waits there.
-    pub(crate) fn unprotect(&self, first: PageIndex, pages: usize) {
+    ///
+    /// # Safety
+    /// No thread but the caller is copying any of the pages out: a write could be lost.
+    pub(crate) unsafe fn unprotect(&self, first: PageIndex, pages: usize) {
         // SAFETY: the range is ours; lifting protection changes no contents. It fails only while the address space
         // is being changed, and then the access faults once more.
         let _ = unsafe { self.uffd.write_protect(self.address(first), pages * PAGE_SIZE, false, true) };
     }
 
     /// Makes an access to a page whose contents are lost fail, where the kernel holds the thread that made it. A
-    /// kernel that cannot leaves no way but to end the process: other contents must not be made up. The page is loading, by
-    /// the caller.
-    pub(crate) fn poison(&self, page: PageIndex) {
+    /// kernel that cannot leaves no way but to end the process: other contents must not be made up.
+    ///
+    /// # Safety
+    /// The page is loading, by the caller.
+    pub(crate) unsafe fn poison(&self, page: PageIndex) {
         // SAFETY: the page is loading, by the caller, so it is not there; it has no contents any more.
         let put = repeat(1, |_| unsafe { self.uffd.poison(self.address(page), PAGE_SIZE, true) });
         // It has the mark if it was lost before.

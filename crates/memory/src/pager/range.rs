@@ -150,7 +150,8 @@ impl Pager {
         }
         // A staged page's frame is free as soon as its tray is looked at.
         if has_copy {
-            self.drop_copy(page);
+            // SAFETY: the page is taken by the caller, and its contents are to be lost.
+            unsafe { self.drop_copy(page) };
             self.table.add_copies(if was == State::Folded { 0 } else { -1 });
         }
         match was {
@@ -161,8 +162,11 @@ impl Pager {
         self.wake(page);
     }
 
-    /// Drops the store's copy of a page that is taken by the caller.
-    pub(crate) fn drop_copy(&self, page: PageIndex) {
+    /// Drops the store's copy of a page.
+    ///
+    /// # Safety
+    /// The page is taken, by the caller, and its bytes are elsewhere or nobody relies on them.
+    pub(crate) unsafe fn drop_copy(&self, page: PageIndex) {
         // It fails only for pages outside the store.
         let _ = self.store.discard(page.0 * PAGE_SIZE as u64, PAGE_SIZE as u64);
     }

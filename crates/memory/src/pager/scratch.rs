@@ -112,7 +112,7 @@ impl Deref for ScratchGuard<'_> {
 
 impl DerefMut for ScratchGuard<'_> {
     fn deref_mut(&mut self) -> &mut Scratch {
-        // SAFETY: as for `deref`, borrowed exclusively.
+        // SAFETY: the guard is the only one of this place (see `Place`), and borrowed exclusively for as long.
         unsafe { &mut *self.place.scratch.get() }
     }
 }

@@ -35,7 +35,8 @@ impl Pager {
         let served = self.serve_touch(page, is_write);
         if served == Served::Failed {
             self.counters.add(Counter::FaultsFailed, 1);
-            self.give_up(page, on_loss);
+            // SAFETY: after a failure the page is still loading, by this thread.
+            unsafe { self.give_up(page, on_loss) };
         }
         self.left.check(self.ready_frames());
         self.counters.add(Counter::FaultNs, began.elapsed().as_nanos() as u64);
@@ -44,9 +45,13 @@ impl Pager {
 
     /// Ends the loading of a page that cannot be brought in. It is marked while it is still the caller's, and before who waits
     /// there tries again: a mark that came later could hit a page that was dropped, or could be read, meanwhile.
-    fn give_up(&self, page: PageIndex, on_loss: OnLoss) {
+    ///
+    /// # Safety
+    /// The page is loading, by the caller.
+    unsafe fn give_up(&self, page: PageIndex, on_loss: OnLoss) {
         if on_loss == OnLoss::Poison {
-            self.poison(page);
+            // SAFETY: the page is loading, by the caller.
+            unsafe { self.poison(page) };
         }
         self.word(page).abandon_load();
         self.wake(page);
@@ -58,7 +63,11 @@ impl Pager {
         self.store.prefetch_slot(page);
         let word = self.word(page);
         match word.touch() {
-            Touch::There => self.recheck(page),
+            // SAFETY: this thread has just made the page loading, to look at it.
+            Touch::There if word.begin_recheck() => unsafe { self.recheck(page) },
+            Touch::There => Served::Again,
+            // SAFETY: the touch has made the page loading, by this thread, to look at it.
+            Touch::TakenBack => unsafe { self.recheck(page) },
             Touch::Busy(seen) => {
                 self.counters.add(Counter::FaultsWaited, 1);
                 word.wait(seen);
@@ -68,7 +77,8 @@ impl Pager {
             Touch::Return { frame, is_folding } => {
                 self.counters.add(Counter::FaultsStaged, 1);
                 let ticket = self.left.ticket();
-                if self.bring_back(page, frame, is_folding) {
+                // SAFETY: the touch has made the page returning from this frame, by this thread.
+                if unsafe { self.bring_back(page, frame, is_folding) } {
                     word.finish_return();
                 } else {
                     word.abandon_return();
@@ -77,36 +87,45 @@ impl Pager {
                 }
                 Served::Again
             }
-            Touch::Zero => self.bring_in(page, Touch::Zero, is_write),
-            Touch::Load => self.bring_in(page, Touch::Load, is_write),
+            // SAFETY: the touch has made the page loading, by this thread.
+            touch @ (Touch::Zero | Touch::Load) => unsafe { self.bring_in(page, touch, is_write) },
         }
     }
 
-    /// A fault on a page that is resident: it was brought in since; or is protected beside others; or was dropped
-    /// behind our back (by madvise), in which case it is zero.
-    fn recheck(&self, page: PageIndex) -> Served {
-        let word = self.word(page);
-        if word.begin_recheck() {
-            self.counters.add(Counter::FaultsThere, 1);
-            if self.zero_in(page, 1) != Put::Done && self.protects() {
-                // It was protected with its neighbours while they were copied.
-                self.unprotect(page, 1);
-            }
-            word.end_recheck();
-            self.wake(page);
+    /// A fault on a page that was resident, and that is looked at by the caller: it was brought in since; or is protected,
+    /// beside others or itself; or was dropped behind our back (by madvise), in which case it is zero.
+    ///
+    /// # Safety
+    /// The page is loading, by the caller, after [`PageWord::begin_recheck`](crate::page::PageWord::begin_recheck) or
+    /// [`Touch::TakenBack`].
+    unsafe fn recheck(&self, page: PageIndex) -> Served {
+        self.counters.add(Counter::FaultsThere, 1);
+        // SAFETY: the page is loading, by the caller.
+        if unsafe { self.zero_in(page, 1) } != Put::Done && self.protects() {
+            // It was protected with its neighbours while they were copied.
+            // SAFETY: the page is loading, by the caller, so that nobody copies it out: who began to has lost it.
+            unsafe { self.unprotect(page, 1) };
         }
+        self.word(page).end_recheck();
+        self.wake(page);
         Served::Again
     }
 
     /// Brings a returning page back from its frame. False if that takes memory and there is none: the page is where it
     /// was.
-    pub(crate) fn bring_back(&self, page: PageIndex, frame: Frame, is_read: bool) -> bool {
+    ///
+    /// # Safety
+    /// The page is returning from the frame, by the caller. With `is_read`, another thread may be reading the frame, else
+    /// nobody is.
+    pub(crate) unsafe fn bring_back(&self, page: PageIndex, frame: Frame, is_read: bool) -> bool {
         // A copy interrupts no other CPU, a move does; but it takes memory.
-        if self.protects() && self.left.take(1) == 1 && self.copy_back_paid(page, frame) {
+        // SAFETY: the page is returning from the frame, by the caller.
+        if self.protects() && self.left.take(1) == 1 && unsafe { self.copy_back_paid(page, frame) } {
             return true;
         }
         if self.moves() && !is_read {
-            match self.move_in(page, frame, 1) {
+            // SAFETY: the page is returning, by the caller; nobody reads the frame, and nobody else returns from it.
+            match unsafe { self.move_in(page, frame, 1) } {
                 Put::Done => {
                     self.staging.note_moved(frame);
                     return true;
@@ -116,13 +135,18 @@ impl Pager {
                 Put::Refused(..) => {}
             }
         }
-        (self.left.take(1) == 1 || self.left.go_beyond()) && self.copy_back_paid(page, frame)
+        // SAFETY: the page is returning from the frame, by the caller.
+        (self.left.take(1) == 1 || self.left.go_beyond()) && unsafe { self.copy_back_paid(page, frame) }
     }
 
     /// Copies a returning page back to memory that was taken for it, or gives that up. False if the kernel has none: a
     /// page must not count as resident that is not there, as it would be taken for one of zeroes.
-    pub(crate) fn copy_back_paid(&self, page: PageIndex, frame: Frame) -> bool {
-        let put = self.copy_back(page, frame);
+    ///
+    /// # Safety
+    /// The page is returning from the frame, by the caller.
+    pub(crate) unsafe fn copy_back_paid(&self, page: PageIndex, frame: Frame) -> bool {
+        // SAFETY: the caller's duty.
+        let put = unsafe { self.copy_back(page, frame) };
         if put != Put::Done {
             self.left.give(1);
         }
@@ -161,7 +185,7 @@ impl Pager {
     /// what was read there will not be used.
     pub(crate) fn serve_staging(&self, address: usize) {
         let page = address / PAGE_SIZE * PAGE_SIZE;
-        // SAFETY: the frame has no memory and so no contents.
+        // SAFETY: it fills a frame only if that has no memory, and so no contents that could be lost.
         unsafe { self.uffd.zero(page, PAGE_SIZE, true) };
     }
 }

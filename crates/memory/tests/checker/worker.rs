@@ -35,7 +35,7 @@ impl Arena<'_> {
 
     /// One word of a page.
     fn read_word(&self, page: u64, place: usize) -> u64 {
-        // SAFETY: as above; pages that all threads read are not written.
+        // SAFETY: in the range; only its owner uses the page, or all threads read it and nobody writes to it.
         unsafe { self.address(page).cast::<u64>().add(place).read_volatile() }
     }
 

@@ -96,7 +96,7 @@ pub fn write(region: &Region, page: u64, words: &[u64; 512]) {
 /// Reads a page of a region.
 pub fn read(region: &Region, page: u64) -> [u64; 512] {
     assert!(page < region.len_bytes() as u64 / 4096);
-    // SAFETY: as for `write`.
+    // SAFETY: in the range; tests use a page in one thread at a time.
     unsafe { region.as_ptr().add(page as usize * 4096).cast::<[u64; 512]>().read() }
 }
 

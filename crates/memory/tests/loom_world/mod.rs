@@ -68,6 +68,11 @@ impl Page {
         self.store.set(NONE);
     }
 
+    /// Write-protects the page, if there is one.
+    fn protect(&self) {
+        let _ = self.range.fetch_update(Relaxed, Relaxed, |page| (page != NONE).then_some(page | PROTECTED));
+    }
+
     /// `copy_in`, `zero_in`, `move_in`: a page that is there is left as it is. Says whether it was put there.
     fn put(&self, value: u64) -> bool {
         self.range.compare_exchange(NONE, value, Relaxed, Relaxed).is_ok()
@@ -78,7 +83,10 @@ impl Page {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Method {
     Move,
+    /// Copied by accesses that may fault.
     Protect,
+    /// Copied by reads that fail instead.
+    ProtectNoFault,
 }
 
 /// What the store says to a page.
@@ -161,9 +169,15 @@ impl World {
 
     /// `Pager::serve_touch`.
     pub fn serve(&self, page: usize, has_memory: bool) {
-        let (page, word) = (&self.pages[page], &self.pages[page].word);
+        self.serve_page(&self.pages[page], has_memory);
+    }
+
+    fn serve_page(&self, page: &Page, has_memory: bool) {
+        let word = &page.word;
         match word.touch() {
-            Touch::There => self.recheck(page),
+            Touch::There if word.begin_recheck() => self.recheck(page),
+            Touch::There => {}
+            Touch::TakenBack => self.recheck(page),
             Touch::Busy(seen) => word.wait(seen),
             Touch::Return { frame, is_folding } => {
                 match self.bring_back(page, frame, is_folding, has_memory) {
@@ -177,11 +191,13 @@ impl World {
 
     /// `Pager::recheck`.
     fn recheck(&self, page: &Page) {
-        if page.word.begin_recheck() {
-            let was_lost = page.put(ZERO);
-            assert!(self.is_dropped_behind || !was_lost, "resident, but not in the range");
-            page.word.end_recheck();
+        let was_lost = page.put(ZERO);
+        assert!(self.is_dropped_behind || !was_lost, "resident, but not in the range");
+        if !was_lost {
+            // Nothing, if there is no page.
+            page.range.fetch_and(!PROTECTED, Relaxed);
         }
+        page.word.end_recheck();
     }
 
     /// `Pager::bring_back`.
@@ -241,12 +257,9 @@ impl World {
         let value = match self.method {
             // `move_out`.
             Method::Move => page.range.swap(NONE, Relaxed),
-            // `copy_out`: protect, copy, drop.
-            Method::Protect => {
-                let copied = page.range.fetch_or(PROTECTED, Relaxed);
-                let dropped = page.range.swap(NONE, Relaxed);
-                assert_eq!(dropped, copied | PROTECTED, "a write is lost");
-                copied
+            Method::Protect | Method::ProtectNoFault => {
+                let Some(value) = self.copy_out(page) else { return false };
+                value
             }
         };
         if value == NONE {
@@ -257,6 +270,34 @@ impl World {
         self.frames[usize::from(frame)].set(value);
         page.word.stage(Frame(frame));
         true
+    }
+
+    /// `copy_out`: protect, copy, drop. `None` if somebody has the page back; `NONE` if there is no page.
+    fn copy_out(&self, page: &Page) -> Option<u64> {
+        page.protect();
+        let copied = match self.method {
+            Method::Protect => {
+                page.word.begin_read();
+                let mut copied = page.mapped();
+                while copied == NONE {
+                    // This thread's own fault.
+                    self.serve_page(page, true);
+                    copied = page.mapped();
+                }
+                if !page.word.end_read() {
+                    return None;
+                }
+                copied
+            }
+            _ => page.mapped(),
+        };
+        if copied == NONE {
+            return Some(NONE);
+        }
+        let dropped = page.range.swap(NONE, Relaxed);
+        assert!(copied & PROTECTED != 0, "copied while it could be written");
+        assert!(dropped == copied || self.is_dropped_behind && dropped == NONE, "a write is lost");
+        Some(copied & !PROTECTED)
     }
 
     /// `lose`.
@@ -273,8 +314,8 @@ impl World {
         if page.word.visit(None, Effort::Any, 0) != Visit::Taken {
             return;
         }
-        if self.method == Method::Protect {
-            page.range.fetch_or(PROTECTED, Relaxed);
+        if self.method != Method::Move {
+            page.protect();
             page.range.fetch_and(!PROTECTED, Relaxed);
         }
         page.word.put_back_busy();

@@ -82,6 +82,14 @@ pub struct Medium {
     pub control: Option<Arc<ErrorControl>>,
 }
 
+impl Medium {
+    /// What a store is given to park on.
+    pub fn park_config(self) -> ParkConfig {
+        let layout = if self.blocks { LayoutKind::Blocks } else { LayoutKind::Log };
+        ParkConfig { backing: self.backing, layout }
+    }
+}
+
 impl Config {
     /// Draws the store of a seed.
     pub fn draw(seed: u64) -> Self {
@@ -128,9 +136,8 @@ impl Config {
         };
         let failed = |e| Fault::failed("making the store", e);
         let mut store = Store::new(config).map_err(failed)?;
-        if let Some(Medium { backing, blocks, .. }) = medium {
-            let layout = if blocks { LayoutKind::Blocks } else { LayoutKind::Log };
-            store.attach(ParkConfig { backing, layout }).map_err(failed)?;
+        if let Some(medium) = medium {
+            store.attach(medium.park_config()).map_err(failed)?;
         }
         Ok(store)
     }
@@ -147,7 +154,8 @@ fn limit(random: &mut Random) -> Option<u64> {
 }
 
 impl BackingConfig {
-    fn draw(random: &mut Random) -> Self {
+    /// Draws one.
+    pub fn draw(random: &mut Random) -> Self {
         let failing = [Failing::SomeWrites, Failing::AllWrites, Failing::Full, Failing::Some];
         BackingConfig {
             len_bytes: random.doubling(BACKING_MIN, BACKING_MAX),
@@ -158,7 +166,8 @@ impl BackingConfig {
         }
     }
 
-    fn open(&self, context: &Context, seed: u64) -> Result<Medium, Fault> {
+    /// Opens it, in the case's folder if it is a file.
+    pub fn open(&self, context: &Context, seed: u64) -> Result<Medium, Fault> {
         let (blocks, control) = (self.blocks, None);
         let medium = |backing| Ok(Medium { backing, blocks, control });
         match (self.is_file, self.failing) {

@@ -4,7 +4,7 @@
 //! the store - exports, commands, the kernel - is the business of `disk`.
 
 mod beside;
-mod config;
+pub mod config;
 mod referee;
 
 use crate::load::mixed;

@@ -1,7 +1,8 @@
-//! What a load writes to and reads from: a store in this process, a block device, an NBD export.
+//! What a load writes to and reads from: a store or a region in this process, a block device, an NBD export.
 
 pub mod device;
 pub mod nbd;
+pub mod region;
 pub mod store;
 
 /// Something with bytes, shared by the threads of a load.

@@ -2,6 +2,7 @@
 
 use super::throttle::Throttle;
 use pagefold_backing::BackingError;
+use pagefold_sys::signal;
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
 
@@ -71,8 +72,10 @@ impl PolicyState {
         PolicyState { throttle, ..PolicyState::default() }
     }
 
-    /// How it is. The lock is only ever held to copy.
+    /// How it is. The lock is only ever held to copy, and never by a thread that a signal handler interrupted: the parker
+    /// takes it, and the handler may wait for what the parker does.
     pub(crate) fn condition(&self) -> Condition {
+        let _masked = signal::mask_all();
         self.condition.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 

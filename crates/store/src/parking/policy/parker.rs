@@ -8,6 +8,7 @@ use super::settings::Policy;
 use super::store::StoreEngine;
 use crate::engine::Store;
 use pagefold_sys::pressure::{self, Resource};
+use pagefold_sys::signal;
 use std::io;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -31,7 +32,10 @@ impl Parker {
             return Err(io::Error::new(io::ErrorKind::AlreadyExists, why));
         }
         let engine = StoreEngine::new(store.clone());
-        let thread = std::thread::Builder::new().name("pagefold-park".into()).spawn(move || {
+        // Who waits for room may be in a signal handler: a handler that ran in the parker, and waited for room, would
+        // wait for ever.
+        let builder = std::thread::Builder::new().name("pagefold-park".into());
+        let thread = signal::spawn_masked(builder, move || {
             if let Some(parking) = engine.parking() {
                 run(&engine, parking.policy(), &mut load);
             }

@@ -1,0 +1,197 @@
+//! Signal handlers may touch a region, whatever thread they interrupt, and wherever.
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+mod children;
+
+use children::{WAYS, can, noise, part, read, run_well, text, write};
+use pagefold_backing::MemoryBacking;
+use pagefold_memory::{Region, RegionConfig};
+use pagefold_store::parking::{LayoutKind, ParkConfig, Selection, Which};
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+const PAGES: u64 = 1024;
+/// What the handler reads and nobody writes.
+const READ_ONLY: u64 = 512;
+
+/// A region whose pages wait for room: with a small limit, a small pool, and a backing.
+fn region(way: usize) -> Region {
+    let (service, eviction) = WAYS[way];
+    let backing = ParkConfig { backing: Arc::new(MemoryBacking::new(32 << 20)), layout: LayoutKind::Log };
+    let config = RegionConfig {
+        service,
+        eviction,
+        max_pool_bytes: Some(1 << 20),
+        backing: Some(backing),
+        fold_threads: 1,
+        ..RegionConfig::new(PAGES * 4096, RegionConfig::LIMIT_MIN_BYTES)
+    };
+    Region::new(config).unwrap()
+}
+
+/// Threads of the region, with the signals that each blocks, a bit each.
+fn own_threads() -> Vec<(String, u64)> {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+    let read = |task: std::io::Result<std::fs::DirEntry>| {
+        // A thread may end meanwhile.
+        let status = std::fs::read_to_string(task.ok()?.path().join("status")).ok()?;
+        let field = |name: &str| {
+            status.lines().find_map(|line| line.strip_prefix(name)).map(|value| value.trim().to_string())
+        };
+        let name = field("Name:").filter(|name| name.starts_with("pagefold"))?;
+        Some((name, u64::from_str_radix(&field("SigBlk:")?, 16).unwrap()))
+    };
+    tasks.filter_map(read).collect()
+}
+
+fn each(test: &str, run: impl Fn(usize)) {
+    for (way, (service, eviction)) in WAYS.into_iter().enumerate() {
+        if can(test, service, eviction) {
+            run(way);
+        }
+    }
+}
+
+#[test]
+fn child() {
+    let Some(part) = part() else { return };
+    match part.split_once(' ') {
+        Some(("masks", way)) => check_masks(way.parse().unwrap()),
+        Some(("storm", way)) => storm(way.parse().unwrap()),
+        _ => panic!("there is no part {part}"),
+    }
+    std::process::exit(0);
+}
+
+/// A thread of the region takes none of the program's signals, and all that its own instructions raise.
+fn check_masks(way: usize) {
+    let bit = |signal: i32| 1_u64 << (signal - 1);
+    let synchronous =
+        [libc::SIGBUS, libc::SIGSEGV, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS].map(bit);
+    let synchronous = synchronous.into_iter().sum::<u64>();
+    // What the kernel does not let block, and what the C library keeps for itself.
+    let never = [libc::SIGKILL, libc::SIGSTOP, 32, 33].map(bit).into_iter().sum::<u64>();
+    for parent_blocks_all in [false, true] {
+        let mut all = std::mem::MaybeUninit::uninit();
+        let how = if parent_blocks_all { libc::SIG_BLOCK } else { libc::SIG_UNBLOCK };
+        // SAFETY: the set is filled before it is used.
+        unsafe {
+            libc::sigfillset(all.as_mut_ptr());
+            libc::pthread_sigmask(how, all.as_ptr(), std::ptr::null_mut());
+        }
+        let region = region(way);
+        // Threads name themselves after they have begun.
+        let is_parker = |(name, _): &(String, u64)| name == "pagefold-park";
+        assert!(children::comes_true(|| own_threads().iter().any(is_parker)), "{:?}", own_threads());
+        let is_right = |(_, blocked): &(String, u64)| {
+            blocked & synchronous == 0 && blocked | synchronous | never == u64::MAX
+        };
+        assert!(children::comes_true(|| own_threads().iter().all(is_right)), "{:x?}", own_threads());
+        drop(region);
+    }
+}
+
+#[test]
+fn threads_of_a_region_take_no_signals_but_faults() {
+    each("threads_of_a_region_take_no_signals", |way| run_well(&format!("masks {way}")));
+}
+
+static BASE: AtomicUsize = AtomicUsize::new(0);
+static HANDLED: AtomicU64 = AtomicU64::new(0);
+static WRONG: AtomicU64 = AtomicU64::new(0);
+
+/// The program's handler: reads pages of the region that only it uses.
+extern "C" fn on_signal(_: libc::c_int) {
+    let count = HANDLED.fetch_add(1, Relaxed);
+    for i in 0..8 {
+        let page = (count * 8 + i).wrapping_mul(0x9e37_79b9) % READ_ONLY;
+        let word = std::ptr::with_exposed_provenance::<u64>(BASE.load(Relaxed) + page as usize * 4096);
+        // SAFETY: in the range, which lives as long as signals are sent; nobody writes there.
+        if unsafe { word.read_volatile() } != noise(page)[0] {
+            WRONG.fetch_add(1, Relaxed);
+        }
+    }
+}
+
+/// Sends signals to every thread, of the region too, until told to stop.
+fn send_signals(is_over: &AtomicBool) {
+    let (own_process, own_thread) = (std::process::id(), rustix::thread::gettid().as_raw_nonzero().get());
+    while !is_over.load(Relaxed) {
+        for task in std::fs::read_dir("/proc/self/task").unwrap() {
+            let thread: i32 = task.unwrap().file_name().to_str().unwrap().parse().unwrap();
+            if thread != own_thread {
+                // SAFETY: a signal that has a handler.
+                unsafe { libc::syscall(libc::SYS_tgkill, own_process, thread, libc::SIGUSR1) };
+            }
+        }
+        std::thread::sleep(Duration::from_micros(200));
+    }
+}
+
+/// What the owner of a region can ask, again and again.
+fn ask(region: &Region, is_over: &AtomicBool) {
+    let mut round = 0_u64;
+    while !is_over.load(Relaxed) {
+        round += 1;
+        region.stats();
+        region.store().stats();
+        region.store().class_stats();
+        region.store().compact();
+        let writeback = region.store().writeback().unwrap();
+        writeback.stats();
+        writeback.policy().condition();
+        writeback.mark_idle(1);
+        if round.is_multiple_of(16) {
+            let some = Selection::of(Which::All);
+            let _ = writeback.write_back(&some, &mut |_| ControlFlow::Continue(()));
+        }
+        let own = READ_ONLY + 256 + round % 64;
+        write(region, own, &text(round));
+        assert!(read(region, own) == text(round), "{own}");
+        drop(region.pin(own as usize * 4096, 4096).unwrap());
+        // SAFETY: this thread alone uses the page.
+        unsafe { region.discard_shared(own as usize * 4096, 4096) }.unwrap();
+    }
+}
+
+/// Signals hit every thread while the pool is full and pages are written back.
+fn storm(way: usize) {
+    let region = region(way);
+    (0..READ_ONLY).for_each(|page| write(&region, page, &noise(page)));
+    BASE.store(region.as_ptr().expose_provenance(), Relaxed);
+    // SAFETY: zeroes are valid, and the handler touches memory and atomics only.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = on_signal as *const () as libc::sighandler_t;
+        action.sa_flags = libc::SA_RESTART;
+        assert_eq!(libc::sigaction(libc::SIGUSR1, &action, std::ptr::null_mut()), 0);
+    }
+    let is_over = AtomicBool::new(false);
+    let until = Instant::now() + Duration::from_secs(2);
+    std::thread::scope(|scope| {
+        scope.spawn(|| ask(&region, &is_over));
+        let writer = scope.spawn(|| {
+            let mut round = 0;
+            while Instant::now() < until {
+                round += PAGES;
+                let pages = || READ_ONLY..READ_ONLY + 256;
+                pages().for_each(|page| write(&region, page, &noise(page + round)));
+                pages().for_each(|page| assert!(read(&region, page) == noise(page + round), "{page}"));
+            }
+        });
+        let sender = scope.spawn(|| send_signals(&is_over));
+        let is_well = writer.join().is_ok();
+        is_over.store(true, Relaxed);
+        sender.join().unwrap();
+        assert!(is_well);
+    });
+    assert!(HANDLED.load(Relaxed) > 100 && WRONG.load(Relaxed) == 0, "{HANDLED:?} {WRONG:?}");
+    (0..READ_ONLY).for_each(|page| assert!(read(&region, page) == noise(page), "{page}"));
+}
+
+#[test]
+fn handlers_touch_a_region_in_any_thread_at_any_time() {
+    each("handlers_touch_a_region_in_any_thread", |way| run_well(&format!("storm {way}")));
+}
