@@ -8,7 +8,6 @@
 use super::said;
 use crate::account::Account;
 use crate::queue::{CloseOnDrop, Queue};
-use crate::read::Place;
 use crate::{Finding, Findings, Image, Node, pieces, runs};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
