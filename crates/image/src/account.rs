@@ -77,7 +77,7 @@ impl TableRoom {
     pub(crate) fn for_one_more(&mut self, len: usize, capacity: usize) -> bool {
         // A table that is at most half full of entries, the rest being traces of removed ones, is cleaned and does not grow.
         let full = self.buckets / 8 * 7;
-        if len < capacity || (self.buckets > 0 && len as u64 + 1 <= full / 2) {
+        if len < capacity || (self.buckets > 0 && (len as u64) < full / 2) {
             return true;
         }
         let buckets = (self.buckets * 2).max(16);

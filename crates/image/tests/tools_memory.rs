@@ -7,11 +7,13 @@ mod tools_kit;
 
 use pagefold_backing::{Backing, MemoryBacking};
 use pagefold_image::check::{CheckOptions, check};
+use pagefold_image::extract::{ExtractOptions, extract};
 use pagefold_image::survey::Survey;
 use pagefold_image::walk::Limits;
 use pagefold_image::{Findings, Image, Options, ReadAhead};
+use pagefold_sys::beneath::Folder;
 use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tools_kit::{DIRECTORY, File, REGULAR, image};
 
@@ -187,6 +189,50 @@ fn paths_of_files_that_wait_to_be_decoded_are_counted() {
     let (report, peak, _) = counted(|| check(&image, &options, &|_| ()).unwrap());
     assert_eq!(report.findings.errors(), 0);
     assert!(peak < 5 * MIB, "{peak}");
+}
+
+/// How many files this process may have open.
+fn set_open_files(count: u64) -> u64 {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let now = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: Some(count), maximum: now.maximum }).unwrap();
+    now.current.unwrap_or(1024)
+}
+
+#[test]
+fn deep_directories_take_neither_a_descriptor_nor_a_path_each() {
+    let _alone = alone();
+    let levels = 400;
+    let mut files = Vec::new();
+    for level in 0..levels {
+        // Something is made before and behind the directory, in each.
+        let names = [("a".to_string(), levels + 1, REGULAR), ("d".repeat(255), level + 1, DIRECTORY)];
+        let last = std::iter::once(("z".to_string(), levels + 2, REGULAR));
+        files.push(directory(3, dots(level, level.saturating_sub(1)).chain(names).chain(last)));
+    }
+    files.push(directory(2, dots(levels, levels - 1)));
+    files.extend([File::regular(b"before"), File::regular(b"behind")]);
+    let image = open(&image(&files), 64 << 20);
+    let target = tempfile::tempdir().unwrap();
+    let folder = Folder::open(target.path()).unwrap();
+    let options = ExtractOptions { jobs: 1, ..ExtractOptions::default() };
+    let before = set_open_files(128);
+    let (report, peak, _) =
+        counted(|| extract(&image, &folder, &[], &options, &AtomicBool::new(false), &|_| ()).unwrap());
+    set_open_files(before.max(1024));
+    // The two files say that they have one name, and have many.
+    assert!(report.findings.kept().iter().all(|f| f.what.contains("names")), "{:?}", report.findings.kept());
+    assert_eq!(report.files, (levels + 2 * levels) as u64);
+    assert!(peak < 8 * MIB, "{peak}");
+    // As deep as a path can say it; all of them have what their inode says.
+    let mut path = target.path().to_path_buf();
+    for _ in 0..12 {
+        assert_eq!(std::fs::read(path.join("a")).unwrap(), b"before");
+        assert_eq!(std::fs::read(path.join("z")).unwrap(), b"behind");
+        path.push("d".repeat(255));
+        let mode = std::os::unix::fs::PermissionsExt::mode(&path.metadata().unwrap().permissions());
+        assert_eq!(mode & 0o7777, 0o755);
+    }
 }
 
 /// An inode of 64 bytes with `count` attributes `user.000000` and so on, without values, as the only file of a root.

@@ -97,6 +97,12 @@ impl Folder {
         self.open_folder(b".")
     }
 
+    /// Which directory it is: device and inode, the same for every descriptor of it.
+    pub fn identity(&self) -> Result<(u64, u64), SysError> {
+        let stat = fs::fstat(&self.0).map_err(failed("looking at the directory"))?;
+        Ok((stat.st_dev, stat.st_ino))
+    }
+
     /// Whether what is made here gets the directory's group, not the process's.
     pub fn gives_group(&self) -> Result<bool, SysError> {
         let stat = fs::fstat(&self.0).map_err(failed("looking at the directory"))?;

@@ -151,13 +151,13 @@ impl Clusters {
             if self.direct(raw, unit, dst)? {
                 return Ok(if pilot.joined() { self.publish(unit, &dst[..part.len_bytes]) } else { None });
             }
-        } else if let Some(len_bytes) = self.len_to_keep(unit, part) {
-            if let Some(piece) = self.kept(raw, unit, len_bytes, Demand::BestEffort)? {
-                self.counters.temporary_pages.add((len_bytes - part.len_bytes as u64).div_ceil(4096));
-                let piece = self.keep(unit, piece);
-                copy_out(&piece, part, dst);
-                return Ok(Some(piece));
-            }
+        } else if let Some(len_bytes) = self.len_to_keep(unit, part)
+            && let Some(piece) = self.kept(raw, unit, len_bytes, Demand::BestEffort)?
+        {
+            self.counters.temporary_pages.add((len_bytes - part.len_bytes as u64).div_ceil(4096));
+            let piece = self.keep(unit, piece);
+            copy_out(&piece, part, dst);
+            return Ok(Some(piece));
         }
         self.windowed(raw, unit, part.from, &mut dst[..part.len_bytes])?;
         Ok(None)

@@ -25,7 +25,7 @@ const QUEUED: usize = 128;
 /// Something to do.
 pub(super) enum Task {
     /// All of a file.
-    Whole { place: Arc<Place>, name: Box<[u8]>, path: Box<[u8]>, node: Box<Node> },
+    Whole { place: Arc<Place>, name: Box<[u8]>, node: Box<Node> },
     /// A range of one that was made.
     Part { file: Arc<Open>, start: u64, end: u64 },
 }
@@ -36,7 +36,6 @@ pub(super) struct Open {
     pub(super) node: Node,
     pub(super) place: Arc<Place>,
     pub(super) name: Box<[u8]>,
-    pub(super) path: Box<[u8]>,
     pub(super) failed: AtomicBool,
 }
 
@@ -46,9 +45,9 @@ impl Open {
         let Some(open) = Arc::into_inner(self) else { return };
         if open.failed.into_inner() {
             // Other names of it stay, and the finding says so.
-            let _ = open.place.folder.remove(&open.name);
+            let _ = open.place.folder().and_then(|folder| folder.remove(&open.name));
         } else if let Err(what) = dress::file(&open.file, &open.node, shared) {
-            shared.finding(Finding::error(&open.path, None, what));
+            shared.finding(Finding::error(&open.place.path_of(&open.name), None, what));
         }
         open.place.release(shared);
     }
@@ -75,11 +74,11 @@ pub(super) fn buffer() -> Vec<u8> {
 /// Does a task. If everything is to end, it lets go of what it holds.
 pub(super) fn run(task: Task, buffer: &mut [u8], shared: &Shared<'_>) {
     match task {
-        Task::Whole { place, name, path, node } => {
+        Task::Whole { place, name, node } => {
             if !shared.stopped()
                 && let Err(what) = whole(&place, &name, &node, buffer, shared)
             {
-                shared.finding(Finding::error(&path, None, what));
+                shared.finding(Finding::error(&place.path_of(&name), None, what));
             }
             place.release(shared);
         }
@@ -88,7 +87,7 @@ pub(super) fn run(task: Task, buffer: &mut [u8], shared: &Shared<'_>) {
                 && !file.failed.swap(true, Ordering::Relaxed)
                 && !shared.stopped()
             {
-                shared.finding(Finding::error(&file.path, None, what));
+                shared.finding(Finding::error(&file.place.path_of(&file.name), None, what));
             }
             file.release(shared);
         }
@@ -102,13 +101,14 @@ fn whole(
     buffer: &mut [u8],
     shared: &Shared<'_>,
 ) -> Result<(), String> {
-    let made = place.folder.make_file(name, dress::creation_mode(node)).map_err(|e| e.to_string())?;
+    let folder = place.folder().map_err(|e| e.to_string())?;
+    let made = folder.make_file(name, dress::creation_mode(node)).map_err(|e| e.to_string())?;
     shared.files.fetch_add(1, Ordering::Relaxed);
     let filled = write(&made, node, 0..node.len_bytes(), buffer, shared);
     if let Err(what) = filled {
         shared.files.fetch_sub(1, Ordering::Relaxed);
         // What it would leave is no file of the image.
-        let _ = place.folder.remove(name);
+        let _ = folder.remove(name);
         return if shared.stopped() { Ok(()) } else { Err(what) };
     }
     dress::file(&made, node, shared)

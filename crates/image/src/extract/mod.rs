@@ -221,7 +221,7 @@ fn run(
         }
         let whole = paths.is_empty() || paths.iter().any(|path| path == b"/");
         let node = if whole { Some(image.root()?) } else { None };
-        let root = place::Place::root(target.open_again()?, node);
+        let root = place::Place::root(target.open_again()?, node)?;
         let mut tree = tree::Tree::new(image, root, paths, shared, &queue, progress);
         // One more than may be made: the root is there already, and the budget is to say what is exceeded.
         let inodes = shared.options.max_inodes.saturating_add(2);

@@ -18,6 +18,9 @@ use std::time::{Duration, Instant};
 /// Time between two reports of progress.
 const TELL_EVERY: Duration = Duration::from_millis(50);
 
+/// Directories on the way down that are kept open: each takes a descriptor, and an image can nest a thousand.
+const OPEN_LEVELS: usize = 32;
+
 /// What only the walking thread counts.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Counted {
@@ -105,20 +108,21 @@ impl<'a> Tree<'a> {
     }
 
     fn regular(&mut self, place: &Arc<Place>, visit: &Visit<'_>) -> Result<(), String> {
-        self.clear(&place.folder, visit.name).map_err(|e| e.to_string())?;
-        let (name, path) = (visit.name.into(), visit.path.into());
+        let folder = place.folder().map_err(|e| e.to_string())?;
+        self.clear(&folder, visit.name).map_err(|e| e.to_string())?;
+        let name = visit.name.into();
         let (node, len) = (visit.node.clone(), visit.node.len_bytes());
         if len <= PART_BYTES && node.inode().nlink == 1 {
-            self.give(Task::Whole { place: place.clone(), name, path, node: Box::new(node) });
+            self.give(Task::Whole { place: place.clone(), name, node: Box::new(node) });
             return Ok(());
         }
         let mode = dress::creation_mode(&node);
-        let file = place.folder.make_file(visit.name, mode).map_err(|e| e.to_string())?;
+        let file = folder.make_file(visit.name, mode).map_err(|e| e.to_string())?;
         self.shared.files.fetch_add(1, Ordering::Relaxed);
         // From the beginning, so that a hole at the end needs nothing further, however long it is.
         let set = file.set_len(len);
         let failed = AtomicBool::new(set.is_err());
-        let open = Arc::new(Open { file, node, place: place.clone(), name, path, failed });
+        let open = Arc::new(Open { file, node, place: place.clone(), name, failed });
         let mut start = 0;
         // Holes are passed over here: one of 2^62 bytes would be more parts than anybody can wait for.
         while start < len && !open.failed.load(Ordering::Relaxed) && !self.shared.stopped() {
@@ -143,15 +147,16 @@ impl<'a> Tree<'a> {
     fn link(&mut self, place: &Place, visit: &Visit<'_>, first: &[u8]) -> Result<(), String> {
         let split = first.iter().rposition(|&b| b == b'/').unwrap_or_default();
         let (above, old) = (&first[..split], &first[split + 1..]);
-        self.clear(&place.folder, visit.name).map_err(|e| e.to_string())?;
+        let folder = place.folder().map_err(|e| e.to_string())?;
+        self.clear(&folder, visit.name).map_err(|e| e.to_string())?;
         let here = visit.path.len().checked_sub(visit.name.len() + 1).map(|end| &visit.path[..end]);
         let made = match (self.stack.first(), above) {
-            _ if Some(above) == here => place.folder.make_link(visit.name, &place.folder, old),
+            _ if Some(above) == here => folder.make_link(visit.name, &folder, old),
             (Some(root), [b'/', above @ ..]) => {
-                let folder = root.folder.open_folder(above);
-                folder.and_then(|from| place.folder.make_link(visit.name, &from, old))
+                let from = root.folder().and_then(|root| root.open_folder(above));
+                from.and_then(|from| folder.make_link(visit.name, &from, old))
             }
-            (Some(root), _) => place.folder.make_link(visit.name, &root.folder, old),
+            (Some(root), _) => root.folder().and_then(|root| folder.make_link(visit.name, &root, old)),
             (None, _) => return Ok(()),
         };
         let shown = first.escape_ascii();
@@ -177,12 +182,13 @@ impl<'a> Tree<'a> {
             self.counted.skipped_devices += 1;
             return Ok(());
         }
-        self.clear(&place.folder, visit.name).map_err(|e| e.to_string())?;
+        let folder = place.folder().map_err(|e| e.to_string())?;
+        self.clear(&folder, visit.name).map_err(|e| e.to_string())?;
         let made = match special {
-            Some(special) => place.folder.make_special(visit.name, special),
+            Some(special) => folder.make_special(visit.name, special),
             None => {
                 let target = node.read_link().map_err(|e| with_causes(&e))?;
-                place.folder.make_symlink(visit.name, &target)
+                folder.make_symlink(visit.name, &target)
             }
         };
         let handle = made.map_err(|e| e.to_string())?;
@@ -210,10 +216,14 @@ impl Visitor for Tree<'_> {
         if !self.shared.budget.take_file() {
             return ControlFlow::Break(());
         }
-        match self.make_folder(&above.folder, visit.name) {
-            Ok(folder) => {
+        let made = above.folder().and_then(|folder| self.make_folder(&folder, visit.name));
+        match made.and_then(|folder| Place::within(&above, folder, visit.node, visit.name)) {
+            Ok(place) => {
                 self.shared.files.fetch_add(1, Ordering::Relaxed);
-                self.stack.push(Place::within(&above, folder, visit.node, visit.path));
+                if let Some(far) = self.stack.len().checked_sub(OPEN_LEVELS) {
+                    self.stack[far].close();
+                }
+                self.stack.push(place);
             }
             Err(error) => self.failed(visit.path, error),
         }
@@ -226,7 +236,10 @@ impl Visitor for Tree<'_> {
         if visit.depth > 0
             && let Some(place) = self.stack.pop()
         {
+            place.close_if_many();
             place.release(self.shared);
+            // What is made in the one above must not open it each time. What fails here fails there too, and is told.
+            let _ = self.stack.last().map(|above| above.hold());
         }
         ControlFlow::Continue(())
     }

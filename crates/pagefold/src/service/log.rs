@@ -165,11 +165,17 @@ mod tests {
             log.add(format!("{name}\n"));
         }
         let mut written = String::new();
-        log.write_one(&mut |text| Ok(written.push_str(text)));
+        log.write_one(&mut |text| {
+            written.push_str(text);
+            Ok(())
+        });
         for _ in 0..2 {
             log.write_one(&mut |_| Err(io::ErrorKind::StorageFull.into()));
         }
-        log.write_one(&mut |text| Ok(written.push_str(text)));
+        log.write_one(&mut |text| {
+            written.push_str(text);
+            Ok(())
+        });
         assert_eq!(written, "a\n\n(2 lines could not be written)\nd\n");
         assert_eq!(log.lock().lost, 0);
     }
@@ -199,7 +205,10 @@ mod tests {
         thread.join().unwrap();
         // The lines that were lost meanwhile are still to be reported.
         let mut written = String::new();
-        log.write_one(&mut |text| Ok(written.push_str(text)));
+        log.write_one(&mut |text| {
+            written.push_str(text);
+            Ok(())
+        });
         assert_eq!(written, "\n(7 lines could not be written)\nx\n");
     }
 }
