@@ -6,10 +6,12 @@ use crate::part::{Context, Fault};
 use crate::process::{self, Ran};
 use serde_json::Value;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How long a command may take. Nothing that is asked here has to wait for a medium.
 const COMMAND: Duration = Duration::from_secs(60);
+/// How long a file may be held by the rings of a process that has ended.
+const RINGS: Duration = Duration::from_secs(5);
 /// The disk's name.
 const NAME: &str = "x";
 
@@ -175,7 +177,15 @@ pub fn take_medium_away(context: &Context, config: &Config) -> Result<(), Fault>
         }
         Some(Medium::Full { .. }) => {
             let dir = context.path("small").display().to_string();
-            process::run(context, "umount", &[&dir], limit)?.ok().map(drop)
+            // Rings keep a file open for a moment after the process that had them has ended.
+            let deadline = Instant::now() + RINGS;
+            loop {
+                let ran = process::run(context, "umount", &[&dir], limit)?;
+                if ran.code == 0 || Instant::now() >= deadline {
+                    return ran.ok().map(drop);
+                }
+                std::thread::sleep(Duration::from_millis(50));
+            }
         }
         Some(Medium::File) | None => Ok(()),
     }
