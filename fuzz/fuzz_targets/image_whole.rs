@@ -45,9 +45,18 @@ fn memory(bytes: &[u8]) -> Arc<dyn Backing> {
     Arc::new(medium)
 }
 
+/// Opens an image, with the further device if it has one.
+fn open(medium: Arc<dyn Backing>, options: &Options) -> Result<Image, ImageError> {
+    match Image::open(medium.clone(), options.clone()) {
+        Err(ImageError::MissingDevices { .. }) => {
+            Image::open(medium, Options { devices: vec![memory(BLOB)], ..options.clone() })
+        }
+        opened => opened,
+    }
+}
+
 fn places(seed: &[u8]) -> Places {
-    let options = Options { devices: vec![memory(BLOB)], ..Options::default() };
-    let image = Image::open(memory(seed), options).expect("a seed");
+    let image = open(memory(seed), &Options::default()).expect("a seed");
     let sb = image.superblock();
     let mut places = Places::default();
     places[0] = vec![1024, 1024 + 64, 1024 + 128, 1024 + 192];
@@ -218,16 +227,16 @@ fuzz_target!(|input: &[u8]| {
         read_ahead: if choice[1] & 7 == 7 { ReadAhead::BestEffort } else { ReadAhead::Off },
         read_ahead_threads: 1,
         keep_asked: choice[1] & 8 != 0,
-        devices: vec![memory(BLOB)],
+        devices: Vec::new(),
     };
     // The least that it can be opened with, and as much more as the input says.
-    match Image::open(medium.clone(), options.clone()) {
+    match open(medium.clone(), &options) {
         Err(ImageError::TooLittleMemory { needed_bytes, .. }) if needed_bytes <= MEMORY_BYTES_MAX => {
             options.memory_bytes = needed_bytes + (u64::from(choice[1] >> 4) << 16);
         }
         _ => return,
     }
-    if let Ok(image) = Image::open(medium, options) {
+    if let Ok(image) = open(medium, &options) {
         let _ = explore(&image);
         let budget = image.stats().budget;
         assert!(budget.peak_bytes <= budget.limit_bytes, "{budget:?}");

@@ -3,11 +3,14 @@
 //! A [`Backing`] is a range of bytes that can be read, written, flushed and
 //! discarded, one request at a time or many ([`Queue`]: submit many, complete many).
 //! A request owns its buffer and comes back with it, whatever became of it, so that
-//! whoever parks pages can try again or put the page back. Buffers come from a budget
-//! ([`Buffers`]), whose region a medium may register once with the kernel.
+//! whoever parks pages can try again or put the page back. Buffers come from
+//! [`Buffers`], whose region a medium may register once with the kernel, or from a [`Budget`] that grants them.
 //!
 //! It does not know what is in the bytes, keeps no index and no free list, and starts
 //! no threads.
+
+// Printing panics when it cannot write. Only the binary prints, in one file.
+#![deny(clippy::print_stdout, clippy::print_stderr)]
 
 mod buffer;
 mod error;
@@ -18,12 +21,12 @@ mod open;
 mod queue;
 
 pub use buffer::{
-    Aside, BUFFER_ALIGN_BYTES, Buffer, BufferStats, Buffers, Charge, Demand, Grant, Reclaim, Refused,
+    Aside, BUFFER_ALIGN_BYTES, Budget, Buffer, BufferStats, Buffers, Charge, Demand, Grant, Reclaim, Refused,
 };
 pub use error::BackingError;
 pub use file::{Direct, FileBacking, FileOptions, Uring};
 pub use memory::MemoryBacking;
-pub use open::{OpenError, OpenOptions, Opened, PROBE_BYTES, open_backing};
+pub use open::{OpenError, OpenOptions, Opened, PROBE_BYTES, open_backing, open_for_reading};
 pub use queue::{Completion, Operation, Queue, Request, SyncQueue};
 
 use std::sync::Arc;

@@ -10,6 +10,7 @@
 //! It does not know the format of what is kept (the caller names its magic), and it
 //! writes nothing: clearing what was there is the store's work.
 
+use pagefold_page::size::Human;
 use pagefold_sys::SysError;
 use pagefold_sys::blockdev;
 use pagefold_sys::blockuse::{self, BlockUse};
@@ -74,7 +75,7 @@ pub enum OpenError {
         folder: PathBuf,
     },
     /// There is no use for one of this size.
-    #[error("{} has {len_bytes} bytes; a backing needs at least {min_bytes}", path.display())]
+    #[error("a backing of {} at {} is too small; at least {} are needed", Human(*len_bytes), path.display(), Human(*min_bytes))]
     TooSmall {
         /// What was named.
         path: PathBuf,
@@ -84,7 +85,7 @@ pub enum OpenError {
         min_bytes: u64,
     },
     /// The file system cannot have such a file.
-    #[error("{} cannot be made with {size_bytes} bytes: the file system has no files that large; ask for less", path.display())]
+    #[error("{} cannot be made with {}: the file system has no files that large; ask for less", path.display(), Human(*size_bytes))]
     TooLarge {
         /// What was named.
         path: PathBuf,
@@ -172,6 +173,20 @@ pub fn open_backing(path: &Path, options: &OpenOptions) -> Result<Opened, OpenEr
     } else {
         Err(wrong_type(path, kind))
     }
+}
+
+/// Opens a regular file or a block device for reading alone. Anything else is refused without being opened: to open a named
+/// pipe is to wait for its other end, and to open other devices can have effects.
+pub fn open_for_reading(path: &Path) -> Result<File, SysError> {
+    let failed = |e| SysError::io("opening it", &e);
+    let kind = path.metadata().map_err(failed)?.file_type();
+    // Something else may have taken its place since: then nobody waits for it either, and who uses the file looks again.
+    let flags = match (kind.is_file(), kind.is_block_device()) {
+        (true, _) => libc::O_NONBLOCK | libc::O_NOCTTY,
+        (_, true) => libc::O_NOCTTY,
+        _ => return Err(SysError::new("using neither a file nor a block device", libc::ENOTBLK)),
+    };
+    std::fs::OpenOptions::new().read(true).custom_flags(flags).open(path).map_err(failed)
 }
 
 /// The block device that a link names, as those in /dev/disk do. Whoever may make a link in a folder that

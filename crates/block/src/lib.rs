@@ -7,6 +7,9 @@
 //!
 //! It does not parse command lines, keep runtime folders, or know what a codec is.
 
+// Printing panics when it cannot write. Only the binary prints, in one file.
+#![deny(clippy::print_stdout, clippy::print_stderr)]
+
 mod device;
 mod error;
 pub mod fuse;

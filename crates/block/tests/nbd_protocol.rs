@@ -139,6 +139,9 @@ fn meta_contexts_are_listed_and_bound_to_a_name() {
     assert_eq!(c.outcome(opt::GO, &info_data("", &[])), rep::ACK);
     c.structured = true;
     assert_eq!(c.call(0, cmd::BLOCK_STATUS, 0, 4096, b""), err::EINVAL);
+    assert!(c.message.contains("base:allocation"), "{}", c.message);
+    assert_eq!(c.call(0, 77, 0, 4096, b""), err::EINVAL);
+    assert_eq!(c.message, "unknown command");
 }
 
 #[test]

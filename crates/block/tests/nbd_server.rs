@@ -5,14 +5,15 @@
 mod nbd_common;
 
 use nbd_common::*;
-use pagefold_block::nbd::proto::cmd;
+use pagefold_block::nbd::proto::{cmd, opt, rep};
 use pagefold_block::nbd::{Export, Limits, NbdError, Server, UnixSocket, uri};
 use pagefold_block::{BlockDevice, RamDevice};
 use rustix::fs::Mode;
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 fn export() -> Export {
     Export::new(NAME, "", Arc::new(RamDevice::new(1 << 20))).unwrap()
@@ -111,13 +112,32 @@ fn tcp_is_served_on_loopback_and_refused_beyond_without_tls() {
 }
 
 #[test]
-fn one_client_too_many_is_hung_up_on_and_a_place_is_given_back() {
+fn one_client_too_many_is_told_so_and_a_place_is_given_back() {
+    let log = Arc::new(Mutex::new(Vec::new()));
+    let lines = log.clone();
     let limits = Limits { max_connections: 3, ..Limits::default() };
-    let served = Served::with(export(), limits);
+    let server = Server::with_log(export(), limits, move |line| lines.lock().unwrap().push(line.to_string()));
+    let served = Served::of(server);
     let mut clients: Vec<_> = (0..3).map(|_| served.open(true)).collect();
     assert_eq!(served.server.connections(), 3);
-    assert!(served.silent_client().is_hung_up());
-    assert_eq!(served.server.counters().refused_full, 1);
+    // It hears why, and may ask again.
+    let mut turned_away = served.client();
+    for _ in 0..2 {
+        turned_away.send_option(opt::GO, &info_data(NAME, &[3]));
+        let (kind, why) = turned_away.option_reply(opt::GO);
+        assert_eq!(
+            (kind, String::from_utf8(why).unwrap().contains("too many clients")),
+            (rep::ERR_POLICY, true)
+        );
+    }
+    // The oldest way in has no answer for that.
+    let mut old_way = served.client();
+    old_way.send_option(opt::EXPORT_NAME, NAME.as_bytes());
+    assert!(old_way.is_hung_up());
+    assert_eq!(served.server.counters().refused_full, 3);
+    let said = log.lock().unwrap().clone();
+    assert_eq!(said.len(), 1, "{said:?}");
+    assert!(said[0].contains("3 have the disk open"), "{said:?}");
     let mut first = clients.remove(0);
     first.send(0, cmd::DISC, 0, 0, b"");
     assert!(first.is_hung_up());
@@ -128,6 +148,83 @@ fn one_client_too_many_is_hung_up_on_and_a_place_is_given_back() {
     assert_eq!(served.open(false).read(0, 1), [0]);
     for mut c in clients {
         assert_eq!(c.read(0, 1), [0]);
+    }
+}
+
+#[test]
+fn silent_clients_take_no_place_from_those_that_speak() {
+    let limits = Limits {
+        max_connections: 3,
+        max_handshakes: 4,
+        handshake_time: Duration::from_secs(3600),
+        handshake_grace: Duration::from_millis(50),
+        ..Limits::default()
+    };
+    let served = Served::with(export(), limits);
+    let mut busy = served.open(true);
+    // More than there are places of any kind, some of them in the listener's queue.
+    let silent: Vec<_> = (0..20).map(|_| served.silent_client()).collect();
+    let mut late = served.open(true);
+    assert_eq!((late.read(0, 1), busy.read(0, 1)), (vec![0], vec![0]));
+    assert!(served.server.handshakes() <= 4);
+    assert!(served.server.counters().slow_handshakes >= 16, "{:?}", served.server.counters());
+    assert_eq!((served.server.counters().failed, served.server.counters().refused_full), (0, 0));
+    // A server that is full of them can be stopped while others wait to be let in.
+    let more: Vec<_> = (0..8).map(|_| served.silent_client()).collect();
+    served.server.stop();
+    drop((silent, more));
+}
+
+#[test]
+fn clients_that_never_ask_for_anything_give_way_and_idle_ones_do_not() {
+    let limits = Limits { max_connections: 2, unused_grace: Duration::ZERO, ..Limits::default() };
+    let served = Served::with(export(), limits);
+    let mut idle = served.open(true);
+    assert_eq!(idle.read(0, 1), [0]);
+    for round in 1..=3 {
+        let mut unused = served.open(true);
+        let mut in_its_place = served.open(round % 2 == 0);
+        assert!(unused.is_hung_up());
+        assert_eq!(in_its_place.read(0, 1), [0]);
+        assert_eq!(served.server.counters().unused, round);
+        in_its_place.send(0, cmd::DISC, 0, 0, b"");
+        assert!(in_its_place.is_hung_up());
+        while served.server.connections() > 1 {
+            std::thread::yield_now();
+        }
+    }
+    assert_eq!(idle.read(0, 1), [0]);
+    assert_eq!(served.server.counters().failed, 0);
+}
+
+/// The timer that the kernel runs for an established connection from `port`, by its number in `/proc/net/tcp`.
+fn tcp_timer(port: u16) -> Option<String> {
+    let table = std::fs::read_to_string("/proc/net/tcp").ok()?;
+    let rows = table.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+    let mut established =
+        rows.filter(|row| row.len() > 5 && row[1].ends_with(&format!(":{port:04X}")) && row[3] == "01");
+    established.next().and_then(|row| row[5].split(':').next().map(str::to_string))
+}
+
+#[test]
+fn a_tcp_client_that_vanishes_is_noticed() {
+    let server = Server::new(export(), Limits::default());
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let addr = listener.local_addr().unwrap();
+    server.serve_tcp(listener, None).unwrap();
+    let mut c = Client::new(TcpStream::connect(addr).unwrap());
+    c.greet(3);
+    c.open(true);
+    assert_eq!(c.read(0, 1), [0]);
+    // 01 is retransmission, until the last reply is acknowledged; 02 is keep-alive, and 00 none.
+    loop {
+        match tcp_timer(addr.port()).as_deref() {
+            Some("01") => std::thread::yield_now(),
+            Some(timer) => break assert_eq!(timer, "02"),
+            None => {
+                break pagefold_testkit::skipped!("a_tcp_client_that_vanishes_is_noticed: no /proc/net/tcp");
+            }
+        }
     }
 }
 

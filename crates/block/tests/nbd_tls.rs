@@ -201,7 +201,17 @@ fn files_that_do_not_serve_are_named() {
         assert!(matches!(&error, NbdError::TlsFile { path, .. } if *path == none), "{error}");
     }
     assert!(matches!(refused(&key, &cert, &key), NbdError::TlsFile { path, .. } if path == key));
-    assert!(matches!(refused(&ca, &cert, &pki.file("client-key.pem")), NbdError::Tls(_)));
+    // A key of another certificate, and one that no library here can use, in a form that it knows.
+    let other = pki.file("client-key.pem");
+    let error = refused(&ca, &cert, &other);
+    assert!(matches!(&error, NbdError::TlsFile { path, .. } if *path == other), "{error}");
+    assert!(error.to_string().contains("server-cert.pem"), "{error}");
+    let unusable = pki.file("rsa-key.pem");
+    std::fs::write(&unusable, "-----BEGIN RSA PRIVATE KEY-----\nMAMCAQA=\n-----END RSA PRIVATE KEY-----\n")
+        .unwrap();
+    let error = refused(&ca, &cert, &unusable);
+    assert!(matches!(&error, NbdError::TlsFile { path, .. } if *path == unusable), "{error}");
+    assert!(error.to_string().contains("2048"), "{error}");
 }
 
 #[test]

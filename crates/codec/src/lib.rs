@@ -19,6 +19,9 @@
 //! how long: that is the store's policy. It does not frame its output: who stores
 //! a compressed page also stores its length and which codec made it.
 
+// Printing panics when it cannot write. Only the binary prints, in one file.
+#![deny(clippy::print_stdout, clippy::print_stderr)]
+
 pub mod cluster;
 mod codec;
 mod deflate;

@@ -133,7 +133,9 @@ pub(crate) fn decompress_block(
         // SAFETY: the pointers and lengths are those of live slices; the safe decoder stays inside them
         // whatever the bytes are.
         None => unsafe { LZ4_decompress_safe(from, to, src_len, dst_len) },
-        // SAFETY: as above, for three slices; the dictionary is at most 64 KiB.
+        // SAFETY: the pointers and lengths are those of three live slices (the dictionary's, at most 64 KiB, is kept by
+        // the reference); the safe decoder reads inside the first and the third and writes inside the second
+        // whatever the bytes are.
         Some(d) => unsafe {
             LZ4_decompress_safe_usingDict(from, to, src_len, dst_len, d.as_ptr().cast(), c_len(d.len()))
         },

@@ -133,7 +133,8 @@ impl Stream for Lz4Stream {
                 unsafe { LZ4_resetStream_fast(state) };
                 // SAFETY: the dictionary outlives the state: this value holds an Arc of it.
                 unsafe { LZ4_attach_dictionary(state, dictionary.table.as_ptr()) };
-                // SAFETY: as for the call without dictionary.
+                // SAFETY: the state is live, initialised and, with the dictionary attached, prepared for one call (just
+                // reset); the slices are live and their lengths are passed, and the dictionary is only read.
                 unsafe { LZ4_compress_fast_continue(state, from, to, src_len, dst_len, self.acceleration) }
             }
         };

@@ -94,7 +94,8 @@ impl Stream for Lz4HcStream {
                 unsafe { LZ4_resetStreamHC_fast(state, self.level) };
                 // SAFETY: the dictionary outlives the state: this value holds an Arc of it.
                 unsafe { LZ4_attach_HC_dictionary(state, dictionary.table.as_ptr()) };
-                // SAFETY: as for the call without dictionary.
+                // SAFETY: the state is live, initialised and, with the dictionary attached, prepared for one call (just
+                // reset); the slices are live and their lengths are passed, and the dictionary is only read.
                 unsafe { LZ4_compress_HC_continue(state, from, to, src_len, dst_len) }
             }
         };

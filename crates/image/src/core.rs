@@ -14,7 +14,7 @@ use crate::read::zmap::{IndexForm, ZContext, ZMap};
 use crate::read::{Bytes, Cluster, Cursor, Extent, FileKind, Place, chunk, flat};
 use crate::source::Source;
 use crate::{Address, ImageError, Space};
-use pagefold_backing::{Buffers, Demand};
+use pagefold_backing::{Budget, Demand};
 use std::sync::Arc;
 
 /// Metadata is read and kept in pieces of this many bytes.
@@ -182,6 +182,26 @@ impl Core {
         Ok(())
     }
 
+    /// The extent of the packed file that its byte `offset` is in, on behalf of `inode`, whose fragment it is.
+    pub(crate) fn packed_extent_at(&self, inode: &Inode, offset: u64) -> Result<Extent, ImageError> {
+        let Some(packed) = self.packed.as_ref().filter(|packed| packed.inode.nid != inode.nid) else {
+            return Err(ImageError::corrupt(inode.address, "a fragment, and no packed file to hold it"));
+        };
+        match offset < packed.inode.size {
+            true => self.extent_at(packed, offset),
+            false => Err(ImageError::corrupt(inode.address, "a fragment past the end of the packed file")),
+        }
+    }
+
+    /// Whether the packed file may have holes; a compressed one without 48-bit addresses has none.
+    pub(crate) fn packed_may_have_holes(&self) -> bool {
+        self.packed.as_ref().is_some_and(|packed| match packed.inode.layout {
+            Layout::Plain { start } | Layout::Inline { start, .. } => start.is_none(),
+            Layout::Chunks { .. } => true,
+            Layout::CompressedFull | Layout::CompressedCompact => self.superblock.wide_addresses,
+        })
+    }
+
     fn read_extent(
         &self,
         contents: &Contents,
@@ -289,7 +309,7 @@ impl Core {
     fn read_unit(&self, unit: Address, within: usize, dst: &mut [u8]) -> Result<(), ImageError> {
         let end = within + dst.len();
         let key = Key::Meta(unit);
-        if let Some(piece) = self.clusters.cache.get(&key, end) {
+        if let Some(piece) = self.clusters.cache.get(&key, within..end) {
             dst.copy_from_slice(&piece.bytes()[within..end]);
             return Ok(());
         }
@@ -308,7 +328,7 @@ impl Core {
             }
             Space::Device(_) => None,
         };
-        let grant = self.clusters.budget.grant(Buffers::footprint(len), Demand::BestEffort);
+        let grant = self.clusters.budget.grant(Budget::footprint(len), Demand::BestEffort);
         let buffer = grant.ok().and_then(|mut grant| grant.buffer(len));
         match (buffer, beforehand) {
             (None, None) => return self.read_uncached(at, dst),

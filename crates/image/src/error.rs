@@ -99,6 +99,16 @@ pub enum ImageError {
         /// How many there are.
         given: usize,
     },
+    /// More devices were given than the image's table has: it may be another image that they belong to.
+    #[error(
+        "the image has {needed} further devices, and {given} were given; leave the others out of --device"
+    )]
+    SurplusDevices {
+        /// How many it lists.
+        needed: usize,
+        /// How many were given.
+        given: usize,
+    },
     /// The medium failed.
     #[error("reading {len_bytes} bytes at {at}")]
     Read {
@@ -164,6 +174,16 @@ pub enum ImageError {
     NotADirectory {
         /// The inode.
         nid: Nid,
+    },
+    /// The names of an inode's attributes are more than Linux lists.
+    #[error(
+        "the names of the attributes of inode {nid} take more than {limit_bytes} bytes, which Linux does not list"
+    )]
+    TooManyNames {
+        /// The inode.
+        nid: Nid,
+        /// What Linux lists.
+        limit_bytes: usize,
     },
     /// Contents were asked of something that has none.
     #[error("inode {nid} has no contents: it is {kind}")]

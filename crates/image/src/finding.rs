@@ -77,10 +77,11 @@ pub fn with_causes(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// Findings up to a number, and how many there were.
+/// Findings up to a number and a weight, and how many there were.
 #[derive(Debug, Clone, Default)]
 pub struct Findings {
     kept: Vec<Finding>,
+    kept_bytes: usize,
     errors: u64,
     warnings: u64,
 }
@@ -88,6 +89,9 @@ pub struct Findings {
 impl Findings {
     /// Findings that are kept; more are only counted.
     pub const MAX_KEPT: usize = 10_000;
+    /// Bytes of all that are kept, paths and words included; what does not fit is only counted. A path may have a quarter
+    /// of a MiB, and every finding has one.
+    pub const MAX_KEPT_BYTES: usize = 2 << 20;
 
     /// Adds one.
     pub fn push(&mut self, finding: Finding) {
@@ -95,7 +99,9 @@ impl Findings {
             Severity::Error => self.errors += 1,
             Severity::Warning => self.warnings += 1,
         }
-        if self.kept.len() < Self::MAX_KEPT {
+        let bytes = size_of::<Finding>() + finding.path.len() + finding.what.len();
+        if self.kept.len() < Self::MAX_KEPT && self.kept_bytes + bytes <= Self::MAX_KEPT_BYTES {
+            self.kept_bytes += bytes;
             self.kept.push(finding);
         }
     }
@@ -128,6 +134,22 @@ impl Findings {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn findings_are_weighed_and_counted() {
+        let mut findings = Findings::default();
+        let long = vec![b'x'; 200 << 10];
+        for _ in 0..100 {
+            findings.push(Finding::error(&long, None, "it is wrong"));
+            findings.push(Finding::warning(b"/short", None, "it is odd"));
+        }
+        let bytes: usize =
+            findings.kept().iter().map(|finding| finding.path.len() + finding.what.len()).sum();
+        assert!(bytes <= Findings::MAX_KEPT_BYTES, "{bytes}");
+        assert_eq!((findings.errors(), findings.warnings()), (100, 100));
+        // A long one does not keep short ones out.
+        assert!(findings.kept().iter().filter(|finding| finding.path == b"/short").count() > 90);
+    }
 
     #[test]
     fn places_are_sorted_as_numbers() {

@@ -3,15 +3,13 @@
 use crate::clusters::{Ahead, BUCKETS, Clusters, Formats, ReadStats, least_bytes};
 use crate::core::Core;
 use crate::node::Node;
-use crate::read::Algorithm;
 use crate::read::superblock::Superblock;
+use crate::read::{Algorithm, FileKind};
 use crate::source::{Source, Window};
 use crate::streams::Streams;
 use crate::{ImageError, Nid};
-use pagefold_backing::{Backing, BufferStats, Buffers, Demand, FileBacking};
-use pagefold_sys::SysError;
+use pagefold_backing::{Backing, Budget, BufferStats, Demand, FileBacking};
 use std::fmt;
-use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -42,6 +40,9 @@ pub struct Options {
     /// Whether the cache keeps decompressed data that has been given to a reader. Off for those whose readers have a cache of
     /// their own, as the kernel has above a mount.
     pub keep_asked: bool,
+    /// What the caller will [set aside](Budget::set_aside) of the budget for good, at least: a budget that is too small for
+    /// reading and this is refused at once, with the sum. A [mount](crate::mount::LEAST_REPLY_BYTES) needs some.
+    pub caller_bytes: u64,
     /// The further devices of the image, in the order of its table.
     pub devices: Vec<Arc<dyn Backing>>,
 }
@@ -53,6 +54,7 @@ impl Default for Options {
             read_ahead: ReadAhead::BestEffort,
             read_ahead_threads: 2,
             keep_asked: true,
+            caller_bytes: 0,
             devices: Vec::new(),
         }
     }
@@ -100,13 +102,15 @@ impl Image {
     /// Opens the image that lies on `backing`.
     ///
     /// Reads its super block and the inodes of its own files. Refused: what is no image, what uses unknown features, an
-    /// image whose devices are not given, and a budget in which its largest need has no room.
+    /// image for which more or fewer devices are given than it has, and a budget in which its largest need has no room.
     pub fn open(backing: Arc<dyn Backing>, options: Options) -> Result<Self, ImageError> {
         let source = Source::new(backing);
         let superblock = Superblock::read(&source)?;
         let needed = superblock.devices.len();
-        if options.devices.len() < needed {
-            return Err(ImageError::MissingDevices { needed, given: options.devices.len() });
+        match options.devices.len() {
+            given if given < needed => return Err(ImageError::MissingDevices { needed, given }),
+            given if given > needed => return Err(ImageError::SurplusDevices { needed, given }),
+            _ => {}
         }
         let formats = Formats {
             lz4_window_bytes: superblock.algorithms.lz4_window_bytes.min(65_535),
@@ -114,13 +118,14 @@ impl Image {
             zstd_window_bytes: superblock.algorithms.zstd_window_log.map_or(1 << 20, |log| 1 << log),
         };
         let reserve_bytes = reserve_bytes(&superblock, &formats);
-        if options.memory_bytes < reserve_bytes {
-            let (needed_bytes, limit_bytes) = (reserve_bytes, options.memory_bytes);
+        let needed_bytes = reserve_bytes.saturating_add(options.caller_bytes);
+        if options.memory_bytes < needed_bytes {
+            let limit_bytes = options.memory_bytes;
             return Err(ImageError::TooLittleMemory { needed_bytes, limit_bytes });
         }
         let too_much = |e| ImageError::Budget { len_bytes: options.memory_bytes, source: Arc::new(e) };
         let limit = usize::try_from(options.memory_bytes).unwrap_or(usize::MAX);
-        let budget = Buffers::granting(limit, reserve_bytes as usize).map_err(too_much)?;
+        let budget = Budget::new(limit, reserve_bytes as usize).map_err(too_much)?;
         let windows = windows(&superblock);
         let source = Arc::new(source.with_devices(options.devices, windows));
         let clusters = Clusters::new(budget, formats, options.keep_asked);
@@ -140,7 +145,7 @@ impl Image {
     /// Opens the image in a file or on a block device.
     pub fn open_file(path: &Path, options: Options) -> Result<Self, ImageError> {
         let failed = |source| ImageError::Medium { path: path.to_path_buf(), source: Arc::new(source) };
-        let file = File::open(path).map_err(|e| failed(SysError::io("opening it", &e).into()))?;
+        let file = pagefold_backing::open_for_reading(path).map_err(|e| failed(e.into()))?;
         Self::open(Arc::new(FileBacking::for_reading(file).map_err(failed)?), options)
     }
 
@@ -149,9 +154,16 @@ impl Image {
         &self.0.core.superblock
     }
 
-    /// The root directory.
+    /// The root directory. A root that is anything else is corrupt.
     pub fn root(&self) -> Result<Node, ImageError> {
-        self.node(self.superblock().root_nid)
+        let root = self.node(self.superblock().root_nid)?;
+        match root.kind() {
+            FileKind::Directory => Ok(root),
+            kind => {
+                let what = format!("the root is {}, and should be a directory", kind.name());
+                Err(ImageError::corrupt(root.inode().address, what))
+            }
+        }
     }
 
     /// The inode of this number, as directories give it.
@@ -177,6 +189,11 @@ impl Image {
         }
     }
 
+    /// Bytes of the image and its further devices, as they are stored.
+    pub fn media_bytes(&self) -> u64 {
+        self.0.core.source.media_bytes()
+    }
+
     /// The part of the budget that one read needs at most: what a caller takes of it for good must leave so much.
     pub fn reserve_bytes(&self) -> u64 {
         self.0.reserve_bytes
@@ -185,8 +202,8 @@ impl Image {
     /// The budget, for memory of the caller's own that is to be counted in it.
     ///
     /// Whoever holds a grant must not read from the image meanwhile, as that may wait for memory that he holds. What is
-    /// [set aside](Buffers::set_aside) for good is another matter: it only makes the budget smaller.
-    pub fn budget(&self) -> &Buffers {
+    /// [set aside](Budget::set_aside) for good is another matter: it only makes the budget smaller.
+    pub fn budget(&self) -> &Budget {
         &self.0.core.clusters.budget
     }
 }

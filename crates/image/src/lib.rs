@@ -11,6 +11,10 @@
 //!
 //! It does not write images, and it keeps no globals: many images may be open in one process.
 
+// Printing panics when it cannot write. Only the binary prints, in one file.
+#![deny(clippy::print_stdout, clippy::print_stderr)]
+
+mod account;
 pub mod check;
 mod clusters;
 mod core;
@@ -25,6 +29,7 @@ mod pieces;
 mod queue;
 pub mod read;
 mod resolve;
+mod runs;
 mod source;
 mod streams;
 pub mod survey;
@@ -35,5 +40,5 @@ pub use clusters::{BUCKETS, ReadStats};
 pub use error::{Address, ImageError, Nid, Space};
 pub use finding::{Finding, Findings, Severity, with_causes};
 pub use image::{Image, ImageStats, Options, ReadAhead};
-pub use node::{DirEntry, Entries, MAX_LINK_BYTES, Node};
+pub use node::{DirEntry, Entries, Extents, MAX_LINK_BYTES, Node};
 pub use resolve::{Located, MAX_LINKS};

@@ -121,6 +121,15 @@ impl Node {
         }
     }
 
+    /// The extents of a file, from its beginning to its end; none if it has no contents. Ends after an error.
+    ///
+    /// One after the other costs less than asking for each with [`Node::extent_at`]: some indexes have to be summed up
+    /// from their beginning.
+    pub fn extents(&self) -> Extents<'_> {
+        let end = if self.kind().has_contents() { self.len_bytes() } else { 0 };
+        Extents { node: self, at: 0, end, cursor: Cursor::default() }
+    }
+
     /// The target of a symbolic link.
     pub fn read_link(&self) -> Result<Vec<u8>, ImageError> {
         if self.kind() != FileKind::Symlink {
@@ -154,11 +163,12 @@ impl Node {
     /// Hands the entries of a directory from `position` on (0: all) to `visit`, as they lie there, `.` and `..` among
     /// them, until it breaks. With each comes the position behind it.
     ///
-    /// A block that is broken ends the walk with an error; what was before it has been handed over.
+    /// An entry that is broken comes as an error, and the others follow. A block that is broken ends the walk with an error;
+    /// what was before it has been handed over.
     pub fn visit_entries(
         &self,
         position: u64,
-        mut visit: impl FnMut(u64, Entry<'_>) -> ControlFlow<()>,
+        mut visit: impl FnMut(u64, Result<Entry<'_>, ImageError>) -> ControlFlow<()>,
     ) -> Result<(), ImageError> {
         let directory = Directory::of(self.image.superblock(), self.inode())?;
         let (first_block, mut index) = (position >> INDEX_BITS, (position & INDEX_MASK) as usize);
@@ -172,7 +182,7 @@ impl Node {
                 } else {
                     (number + 1) << INDEX_BITS
                 };
-                if visit(next, block.entry(index)?).is_break() {
+                if visit(next, block.entry(index)).is_break() {
                     return Ok(());
                 }
                 index += 1;
@@ -200,6 +210,13 @@ impl Node {
         xattr::list(core, &core.superblock, &core.prefixes, &self.contents.inode)
     }
 
+    /// Hands the extended attributes to `visit`, one at a time, each with whether the inode's filter says that there is none of
+    /// that name: then a search by name does not find it.
+    pub(crate) fn visit_xattrs(&self, visit: impl FnMut(Xattr, bool)) -> Result<(), ImageError> {
+        let core = &self.image.0.core;
+        xattr::visit_filtered(core, &core.superblock, &core.prefixes, &self.contents.inode, visit)
+    }
+
     /// The names of all extended attributes, in the order of [`Node::xattrs`].
     pub fn xattr_names(&self) -> Result<Vec<Vec<u8>>, ImageError> {
         let core = &self.image.0.core;
@@ -224,11 +241,34 @@ pub struct DirEntry {
     pub kind: Option<FileKind>,
 }
 
-/// The entries of a directory; see [`Node::entries`]. Ends after an error.
+/// The extents of a file; see [`Node::extents`].
+pub struct Extents<'a> {
+    node: &'a Node,
+    at: u64,
+    end: u64,
+    cursor: Cursor,
+}
+
+impl Iterator for Extents<'_> {
+    type Item = Result<Extent, ImageError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.at >= self.end {
+            return None;
+        }
+        let core = &self.node.image.0.core;
+        let found = core.extent_near(&self.node.contents, self.at, &mut self.cursor);
+        self.at = found.as_ref().map_or(self.end, Extent::end);
+        Some(found)
+    }
+}
+
+/// The entries of a directory; see [`Node::entries`]. One that is broken is an error among the others; a block that is broken
+/// is an error after which nothing follows.
 pub struct Entries<'a> {
     node: &'a Node,
     position: Option<u64>,
-    ready: VecDeque<DirEntry>,
+    ready: VecDeque<Result<DirEntry, ImageError>>,
 }
 
 impl Entries<'_> {
@@ -237,8 +277,12 @@ impl Entries<'_> {
         self.position = None;
         let (ready, next_position) = (&mut self.ready, &mut self.position);
         self.node.visit_entries(position, |next, entry| {
-            if entry.name != b"." && entry.name != b".." {
-                ready.push_back(DirEntry { name: entry.name.to_vec(), nid: entry.nid, kind: entry.kind });
+            if !entry.as_ref().is_ok_and(|entry| entry.name == b"." || entry.name == b"..") {
+                ready.push_back(entry.map(|entry| DirEntry {
+                    name: entry.name.to_vec(),
+                    nid: entry.nid,
+                    kind: entry.kind,
+                }));
             }
             if next >> INDEX_BITS == block {
                 return ControlFlow::Continue(());
@@ -255,7 +299,7 @@ impl Iterator for Entries<'_> {
     fn next(&mut self) -> Option<Self::Item> {
         loop {
             if let Some(entry) = self.ready.pop_front() {
-                return Some(Ok(entry));
+                return Some(entry);
             }
             if let Err(error) = self.read_block(self.position?) {
                 self.position = None;

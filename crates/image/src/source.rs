@@ -65,6 +65,11 @@ impl Source {
         Ok(self.medium(at, usize::from(device))?.len_bytes())
     }
 
+    /// The size of all devices, bytes.
+    pub(crate) fn media_bytes(&self) -> u64 {
+        self.media.iter().fold(0, |sum, medium| sum.saturating_add(medium.len_bytes()))
+    }
+
     /// Whether an address is the device's own byte of that number, and not one of a window.
     pub(crate) fn is_own(&self, at: Address) -> bool {
         at.space != Space::Device(0) || !self.windows.iter().any(|window| window.contains(at.offset))

@@ -1,18 +1,19 @@
 //! What a tree holds, in numbers: kinds, layouts, bytes, clusters and who shares them.
 //!
 //! It reads metadata and the indexes of files, and no contents. Clusters that several extents use are told by their address;
-//! the set of those that were seen has a limit, and beyond it sharing is counted low.
+//! the set of those that were seen has a limit and is counted in the image's budget, and beyond that sharing is counted low.
 
+use crate::account::{Account, TableRoom};
 use crate::read::{Algorithm, Extent, FileKind, Layout, Place};
 use crate::walk::{self, Limits, Link, Visit, Visitor};
 use crate::{Address, Finding, Findings, Image, ImageError, Node};
 use std::collections::HashSet;
 use std::ops::ControlFlow;
 
-/// Clusters that are remembered, to tell which are shared: 16 bytes each, and what the table needs.
+/// Clusters that are remembered at most, to tell which are shared: 16 bytes each, and what the table needs.
 const MAX_REMEMBERED: usize = 4 << 20;
 /// Extents of one file that are looked at.
-const MAX_EXTENTS: u64 = 1 << 24;
+const MAX_EXTENTS: usize = 1 << 24;
 
 /// A number of things and their bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -53,7 +54,14 @@ pub struct Survey {
     pub with_xattrs: u64,
     /// What is wrong.
     pub findings: Findings,
+}
+
+/// A survey in the making.
+struct Surveyor {
+    survey: Survey,
+    /// Clusters that were counted.
     seen: HashSet<Address>,
+    room: TableRoom,
 }
 
 /// Names of the kinds.
@@ -116,26 +124,30 @@ pub fn algorithm_name(algorithm: Algorithm) -> &'static str {
 impl Survey {
     /// Looks at all of an image, or at `node`, whose path is `path`, and what is below.
     pub fn of(node: &Node, path: &[u8], limits: &Limits) -> Result<Self, ImageError> {
-        let mut survey = Survey::default();
-        let walked = walk::walk_from(node, path, limits, &mut survey)?;
-        survey.names = walked.names;
+        let account = Account::new(node.image().budget());
+        let (seen, room) = (HashSet::new(), TableRoom::of::<Address>(&account));
+        let mut surveyor = Surveyor { survey: Survey::default(), seen, room };
+        let walked = walk::walk_from(node, path, limits, &mut surveyor)?;
+        surveyor.survey.names = walked.names;
         if path == b"/"
             && let Some(nid) = node.image().superblock().packed_nid
         {
             match node.image().node(nid) {
-                Ok(packed) => survey.extents(&packed, b"(packed file)"),
-                Err(error) => survey.findings.push(Finding::of(b"(packed file)", &error)),
+                Ok(packed) => surveyor.extents(&packed, b"(packed file)"),
+                Err(error) => surveyor.finding(Finding::of(b"(packed file)", &error)),
             }
         }
-        survey.findings.sort();
-        Ok(survey)
+        surveyor.survey.findings.sort();
+        Ok(surveyor.survey)
     }
 
     /// The same for all of an image.
     pub fn of_image(image: &Image, limits: &Limits) -> Result<Self, ImageError> {
         Self::of(&image.root()?, b"/", limits)
     }
+}
 
+impl Surveyor {
     fn inode(&mut self, visit: &Visit<'_>) {
         if visit.link != Link::First {
             return;
@@ -143,50 +155,59 @@ impl Survey {
         let (node, inode) = (visit.node, visit.node.inode());
         let kind = KINDS.iter().position(|(kind, _)| *kind == node.kind()).unwrap_or_default();
         let len = if node.kind().has_contents() { node.len_bytes() } else { 0 };
-        self.kinds[kind].add(len);
-        self.with_xattrs += u64::from(inode.xattr_bytes > 0);
+        self.survey.kinds[kind].add(len);
+        self.survey.with_xattrs += u64::from(inode.xattr_bytes > 0);
         if node.kind().has_contents() {
-            self.layouts[layout_index(&inode.layout)].add(len);
+            self.survey.layouts[layout_index(&inode.layout)].add(len);
             self.extents(node, visit.path);
         }
     }
 
     fn extents(&mut self, node: &Node, path: &[u8]) {
-        let mut at = 0;
-        for _ in 0..MAX_EXTENTS {
-            match node.extent_at(at) {
-                Ok(Some(extent)) => {
-                    self.extent(&extent);
-                    at = extent.end();
-                }
-                Ok(None) => return,
-                Err(error) => return self.findings.push(Finding::of(path, &error)),
+        let mut extents = node.extents();
+        for extent in extents.by_ref().take(MAX_EXTENTS) {
+            match extent {
+                Ok(extent) => self.extent(&extent),
+                Err(error) => self.finding(Finding::of(path, &error)),
             }
         }
-        let what = format!("more than {MAX_EXTENTS} extents; the rest was not looked at");
-        self.findings.push(Finding::warning(path, Some(node.inode().address), what));
+        if extents.next().is_some() {
+            let what = format!("more than {MAX_EXTENTS} extents; the rest was not looked at");
+            self.finding(Finding::warning(path, Some(node.inode().address), what));
+        }
     }
 
     fn extent(&mut self, extent: &Extent) {
-        self.places[place_index(&extent.place)].add(extent.len_bytes);
+        self.survey.places[place_index(&extent.place)].add(extent.len_bytes);
         match extent.place {
             Place::Plain(_) | Place::Interlaced { .. } => {
-                self.plain_bytes = self.plain_bytes.saturating_add(extent.len_bytes);
+                self.survey.plain_bytes = self.survey.plain_bytes.saturating_add(extent.len_bytes);
             }
             Place::Compressed(cluster) => {
-                self.algorithms[cluster.algorithm as usize].add(extent.len_bytes);
-                let full = self.seen.len() >= MAX_REMEMBERED;
-                match (!full && self.seen.insert(cluster.at)) || (full && !self.seen.contains(&cluster.at)) {
-                    true => self.clusters.add(u64::from(cluster.len_bytes)),
-                    false => self.shared.add(extent.len_bytes),
+                self.survey.algorithms[cluster.algorithm as usize].add(extent.len_bytes);
+                match self.is_new(cluster.at) {
+                    true => self.survey.clusters.add(u64::from(cluster.len_bytes)),
+                    false => self.survey.shared.add(extent.len_bytes),
                 }
             }
             Place::Hole | Place::Fragment { .. } => {}
         }
     }
+
+    /// Whether the cluster there was not counted before, as far as is remembered.
+    fn is_new(&mut self, cluster: Address) -> bool {
+        if self.seen.contains(&cluster) {
+            return false;
+        }
+        let (len, capacity) = (self.seen.len(), self.seen.capacity());
+        if len < MAX_REMEMBERED && self.room.for_one_more(len, capacity) {
+            self.seen.insert(cluster);
+        }
+        true
+    }
 }
 
-impl Visitor for Survey {
+impl Visitor for Surveyor {
     fn enter(&mut self, visit: &Visit<'_>) -> ControlFlow<(), bool> {
         self.inode(visit);
         ControlFlow::Continue(true)
@@ -202,6 +223,6 @@ impl Visitor for Survey {
     }
 
     fn finding(&mut self, finding: Finding) {
-        self.findings.push(finding);
+        self.survey.findings.push(finding);
     }
 }

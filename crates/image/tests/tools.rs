@@ -167,7 +167,8 @@ fn gnu_tar_extracts_what_the_manifest_says() {
             .stdin(Stdio::piped())
             .spawn()
             .unwrap();
-        let report = tar::write(&open(&path), &[], child.stdin.take().unwrap()).unwrap();
+        let report =
+            tar::write(&open(&path), &[], &tar::TarOptions::default(), child.stdin.take().unwrap()).unwrap();
         assert!(child.wait().unwrap().success());
         assert!(report.findings.kept().is_empty() && report.members == 1023, "{report:?}");
         compare(target.path(), &manifest, &path.display().to_string());
@@ -259,7 +260,7 @@ fn gnu_tar_restores_access_control_lists() {
         .stdin(Stdio::piped())
         .spawn()
         .unwrap();
-    tar::write(&open(&file), &[], child.stdin.take().unwrap()).unwrap();
+    tar::write(&open(&file), &[], &tar::TarOptions::default(), child.stdin.take().unwrap()).unwrap();
     assert!(child.wait().unwrap().success());
     for name in ["file", "folder"] {
         let of = |tree: &Path| run(&format!("getfacl -nc -- {}", tree.join(name).display())).unwrap();

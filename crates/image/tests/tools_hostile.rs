@@ -12,10 +12,13 @@ use pagefold_image::survey::Survey;
 use pagefold_image::walk::Limits;
 use pagefold_image::{Findings, Image, Options, ReadAhead, tar};
 use pagefold_sys::beneath::Folder;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
-use tools_kit::{DIRECTORY, File, REGULAR, SYMLINK, image};
+use std::sync::atomic::{AtomicBool, Ordering};
+use tools_kit::{
+    DIRECTORY, FIFO, File, REGULAR, SYMLINK, image, put_xattrs, unused, unused_behind, xattr, xattr_area,
+};
 
 fn open(bytes: &[u8]) -> Image {
     let medium = MemoryBacking::new(bytes.len());
@@ -29,7 +32,10 @@ fn checked(image: &Image) -> Report {
 }
 
 fn extracted(image: &Image, target: &Path, overwrite: bool) -> ExtractReport {
-    let options = ExtractOptions { privileged: true, overwrite, ..ExtractOptions::default() };
+    extracted_with(image, target, ExtractOptions { privileged: true, overwrite, ..ExtractOptions::default() })
+}
+
+fn extracted_with(image: &Image, target: &Path, options: ExtractOptions) -> ExtractReport {
     let folder = Folder::open(target).unwrap();
     extract(image, &folder, &[], &options, &AtomicBool::new(false), &|_| ()).unwrap()
 }
@@ -107,7 +113,7 @@ fn names_cannot_lead_out() {
             assert_eq!((names(top.path()), names(outside.path())), (vec!["target".into()], vec![]));
         }
         let mut archive = Vec::new();
-        tar::write(&image, &[], &mut archive).unwrap();
+        tar::write(&image, &[], &tar::TarOptions::default(), &mut archive).unwrap();
         assert!(!archive.windows(5).any(|w| w == b"pwned"));
     }
 }
@@ -131,6 +137,48 @@ fn a_link_that_is_there_before_is_not_followed() {
     assert_eq!(std::fs::read(outside.path().join("f")).unwrap(), b"mine");
     assert_eq!(std::fs::read(target.path().join("f")).unwrap(), b"contents");
     assert_eq!(names(outside.path()), ["f"]);
+}
+
+/// Somebody else who may write to the target puts links to a file in the places of named pipes as soon as those are made.
+#[test]
+fn what_a_link_in_the_place_of_a_new_file_leads_to_is_left_alone() {
+    let names: Vec<String> = (0..200).map(|n| format!("p{n:03}")).collect();
+    // Attributes take time to set: between the making and the mode.
+    let area = xattr_area(&[], &vec![xattr(4, b"a", b"1"); 24]);
+    let stride = 1 + unused_behind(area.len());
+    let mut entries = vec![(".", 0, DIRECTORY), ("..", 0, DIRECTORY)];
+    entries.extend(names.iter().enumerate().map(|(n, name)| (name.as_str(), 1 + n * stride, FIFO)));
+    let mut files = vec![File::directory(2, &entries)];
+    for _ in &names {
+        files.push(File::fifo());
+        files.extend((1..stride).map(|_| unused()));
+    }
+    let mut bytes = image(&files);
+    for n in 0..names.len() {
+        put_xattrs(&mut bytes, 1 + n * stride, &area);
+    }
+    for round in 0..10 {
+        let top = tempfile::tempdir().unwrap();
+        let (victim, target) = (top.path().join("victim"), top.path().join("target"));
+        std::fs::write(&victim, "secret").unwrap();
+        std::fs::set_permissions(&victim, std::fs::Permissions::from_mode(0o600)).unwrap();
+        std::fs::create_dir(&target).unwrap();
+        let ended = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for name in &names {
+                    let (link, place) = (top.path().join(name), target.join(name));
+                    std::os::unix::fs::symlink(&victim, &link).unwrap();
+                    while place.symlink_metadata().is_err() && !ended.load(Ordering::Relaxed) {}
+                    std::fs::rename(&link, &place).unwrap();
+                }
+            });
+            extracted(&open(&bytes), &target, false);
+            ended.store(true, Ordering::Relaxed);
+        });
+        let mode = victim.metadata().unwrap().permissions().mode() & 0o777;
+        assert_eq!(mode, 0o600, "round {round}");
+    }
 }
 
 #[test]
@@ -264,10 +312,13 @@ fn a_bad_cluster_is_one_finding_and_one_file() {
     let range = format!("bytes {} to {}", extent.start, extent.end());
     assert!(finding.what.starts_with(&range), "{finding}");
     let target = tempfile::tempdir().unwrap();
-    let report = extracted(&open(&bytes), target.path(), false);
+    // The image has devices, which only root can make.
+    let privileged = rustix::process::geteuid().is_root();
+    let options = ExtractOptions { privileged, ..ExtractOptions::default() };
+    let report = extracted_with(&open(&bytes), target.path(), options);
     assert!(says(&report.findings, "/text1m.txt", "") && report.findings.errors() == 1);
     assert!(!target.path().join("text1m.txt").exists() && target.path().join("zeros.bin").exists());
-    let report = tar::write(&open(&bytes), &[], std::io::sink()).unwrap();
+    let report = tar::write(&open(&bytes), &[], &tar::TarOptions::default(), std::io::sink()).unwrap();
     assert_eq!((report.findings.errors(), report.members), (1, 1023));
 }
 

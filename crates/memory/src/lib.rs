@@ -41,6 +41,9 @@
 //! # Ok::<(), pagefold_memory::RegionError>(())
 //! ```
 
+// Printing panics when it cannot write. Only the binary prints, in one file.
+#![deny(clippy::print_stdout, clippy::print_stderr)]
+
 mod sync;
 
 pub mod page;

@@ -8,6 +8,9 @@
 //!
 //! It does not know about slots, codecs or devices, and makes no system call.
 
+// Printing panics when it cannot write. Only the binary prints, in one file.
+#![deny(clippy::print_stdout, clippy::print_stderr)]
+
 pub mod duration;
 mod index;
 pub mod size;

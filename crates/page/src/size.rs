@@ -9,7 +9,9 @@ use std::fmt;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SizeError {
     /// No number, or an unknown suffix.
-    #[error("'{0}' is not a size: write a number with an optional suffix K, M, G or T, such as 4G or 512M")]
+    #[error(
+        "'{0}' is not a size: write a number with an optional suffix K, M, G, T, P or E, such as 4G or 512M"
+    )]
     Malformed(String),
     /// More than 2^64 - 1 bytes.
     #[error("'{0}' is more than 64 bits can count")]
@@ -29,6 +31,7 @@ pub fn parse(text: &str) -> Result<u64, SizeError> {
         "g" | "gb" | "gib" => 30,
         "t" | "tb" | "tib" => 40,
         "p" | "pb" | "pib" => 50,
+        "e" | "eb" | "eib" => 60,
         _ => return Err(malformed()),
     };
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
@@ -81,7 +84,11 @@ mod tests {
             ("1.5G", 3 << 29),
             ("512 MiB", 512 << 20),
             ("1T", 1 << 40),
+            ("1P", 1 << 50),
+            ("8E", 8 << 60),
+            ("1.5 EiB", 3 << 59),
             ("16384P", u64::MAX),
+            ("16E", u64::MAX),
         ] {
             let want = if bytes == u64::MAX { Err(SizeError::TooLarge(text.into())) } else { Ok(bytes) };
             assert_eq!(parse(text), want, "{text}");

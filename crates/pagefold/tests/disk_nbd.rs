@@ -58,6 +58,25 @@ fn a_disk_is_created_used_shown_changed_and_removed() {
 }
 
 #[test]
+fn a_server_that_is_full_says_so_in_its_log_and_to_those_who_look() {
+    let s = Sandbox::new();
+    create(&s, "--size 1M --name x");
+    let socket = s.runtime().join("x/nbd.sock");
+    let most = s.show("x")["clients"]["most_open"].as_u64().unwrap();
+    let mut clients: Vec<_> = (0..most).map(|_| Nbd::connect(&socket)).collect();
+    clients.iter_mut().for_each(|c| c.read(0, &mut [0]));
+    assert!(!Nbd::is_served(&socket));
+    let shown = s.show("x")["clients"].clone();
+    assert_eq!((&shown["open"], &shown["refused_full"]), (&most.into(), &1.into()), "{shown}");
+    let text = s.ok("disk show x");
+    assert!(text.contains(&format!("{most} of at most {most}; 1 turned away: too many")), "{text}");
+    let log = std::fs::read_to_string(s.runtime().join("x/log")).unwrap();
+    assert!(log.contains("turned an NBD client away"), "{log}");
+    drop(clients);
+    common::wait_until("a client is served again", || Nbd::is_served(&socket));
+}
+
+#[test]
 fn names_are_given_and_not_given_twice() {
     let s = Sandbox::new();
     for n in 0..2 {
@@ -93,7 +112,7 @@ fn wrong_words_change_nothing_and_say_what_is_right() {
         ("disk create --size 1M --door sea", 2, "loop"),
         ("disk show nosuch", 3, "no disk 'nosuch'"),
         ("disk show nosuch --json", 3, "disk list"),
-        ("disk set nosuch mem_limit=1", 3, "no disk"),
+        ("disk set nosuch mem_limit=1M", 3, "no disk"),
         ("disk set nosuch mem_limit", 2, "ATTRIBUTE=VALUE"),
         ("disk set nosuch colour=1", 2, "mem_limit"),
         ("disk set nosuch size=1", 2, "cannot be set"),

@@ -57,13 +57,67 @@ fn a_shared_folder_above_is_refused() {
     refused(&s, "writable by other users");
 }
 
+/// A sandbox of a user who is not root, as root always has /run/pagefold.
+fn ordinary_user() -> Sandbox {
+    if is_root() { Sandbox::for_user(65534) } else { Sandbox::new() }
+}
+
+/// A command of a user without a login session, as with `su`, in a container or from cron.
+fn without_session(s: &Sandbox, words: &str, home: &Path) -> common::Ran {
+    let mut command = s.command(words);
+    command.env_remove("PAGEFOLD_RUNTIME_DIR").env_remove("XDG_RUNTIME_DIR").env("HOME", home);
+    common::Ran::new(words, command.output().unwrap())
+}
+
+/// Whether this user's session is there even if no variable says so.
+fn has_session(test: &str) -> bool {
+    let session = Path::new("/run/user").join(effective_uid().to_string());
+    let has = session.exists() && !is_root();
+    if has {
+        pagefold_testkit::skipped!("{test}: needs a user without a login session; {session:?} exists");
+    }
+    has
+}
+
+fn effective_uid() -> u32 {
+    std::os::unix::fs::MetadataExt::uid(&std::fs::metadata("/proc/self").unwrap())
+}
+
 #[test]
 fn without_a_place_for_it_there_is_a_clear_error() {
-    // Root always has /run/pagefold.
-    let s = if is_root() { Sandbox::for_user(65534) } else { Sandbox::new() };
-    let mut command = s.command("disk list");
-    command.env_remove("PAGEFOLD_RUNTIME_DIR").env_remove("XDG_RUNTIME_DIR");
-    common::Ran::new("disk list", command.output().unwrap()).fails(5, "XDG_RUNTIME_DIR");
+    if has_session("without_a_place_for_it_there_is_a_clear_error") {
+        return;
+    }
+    let s = ordinary_user();
+    for words in ["disk list", "disk create --size 1M", "image mount /etc/passwd /tmp"] {
+        let ran = without_session(&s, words, Path::new("/nonexistent"));
+        for says in ["XDG_RUNTIME_DIR", "PAGEFOLD_RUNTIME_DIR", "HOME", "private folder"] {
+            ran.fails(5, says);
+        }
+    }
+}
+
+#[test]
+fn without_a_login_session_the_home_folder_serves() {
+    if has_session("without_a_login_session_the_home_folder_serves") {
+        return;
+    }
+    let s = ordinary_user();
+    let home = s.path("home");
+    folder(&home, 0o755);
+    if is_root() {
+        std::os::unix::fs::chown(&home, Some(65534), Some(65534)).unwrap();
+    }
+    without_session(&s, "disk list", &home);
+    let before = std::fs::read_dir(&home).unwrap().count();
+    let ran = ["disk create --size 1M --name x", "disk list", "disk remove x", "disk list"]
+        .map(|words| without_session(&s, words, &home));
+    assert!(ran.iter().all(|ran| ran.code == 0), "{ran:?}");
+    assert_eq!(before, 0, "a command that only looks makes nothing");
+    let kept = home.join(".local/state/pagefold");
+    assert!(ran[0].out.contains(kept.to_str().unwrap()), "{:?}", ran[0]);
+    assert!(ran[1].out.contains('x') && !ran[3].out.contains('x'), "{ran:?}");
+    assert_eq!(std::fs::metadata(kept).unwrap().permissions().mode() & 0o777, 0o700);
 }
 
 #[test]

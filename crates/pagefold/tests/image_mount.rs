@@ -18,6 +18,9 @@ const USAGE: i32 = 2;
 const NOT_FOUND: i32 = 3;
 const BUSY: i32 = 4;
 
+/// A user who is not root.
+const USER: u32 = 1000;
+
 /// A sandbox with an image in it, and a folder to mount it on. What is mounted there is taken away in the end.
 struct Place {
     sandbox: Sandbox,
@@ -36,7 +39,29 @@ impl Place {
             skipped!("{test}: mkfs.erofs is not installed");
             return None;
         }
-        let sandbox = Sandbox::new();
+        Some(Place::within(Sandbox::new()))
+    }
+
+    /// The same for a user who is not root, for whom `fusermount3` mounts.
+    fn for_user(test: &str) -> Option<Self> {
+        Place::new(test)?;
+        if Command::new("fusermount3").arg("-V").output().is_err() {
+            skipped!("{test}: fusermount3 is not installed");
+            return None;
+        }
+        let place = Place::within(Sandbox::for_user(USER));
+        std::os::unix::fs::chown(&place.at, Some(USER), Some(USER)).unwrap();
+        let (code, said) = place.run(&place.words("mount", ""));
+        if code != 0 && (said.contains("/dev/fuse") || said.contains("Operation not permitted")) {
+            skipped!("{test}: users cannot mount here: {said}");
+            return None;
+        }
+        assert_eq!(code, 0, "{said}");
+        place.ok(&place.words("unmount", ""));
+        Some(place)
+    }
+
+    fn within(sandbox: Sandbox) -> Self {
         let (tree, image, at) = (sandbox.path("tree"), sandbox.path("image"), sandbox.path("at"));
         fs::create_dir(&at).unwrap();
         fs::create_dir_all(tree.join("folder")).unwrap();
@@ -44,7 +69,7 @@ impl Place {
         fs::write(tree.join("folder/short"), "short\n").unwrap();
         let made = Command::new("mkfs.erofs").args(["-zlz4hc", "-C65536"]).arg(&image).arg(&tree).output();
         assert!(made.unwrap().status.success());
-        Some(Place { sandbox, image, at })
+        Place { sandbox, image, at }
     }
 
     fn words(&self, verb: &str, more: &str) -> String {
@@ -200,12 +225,19 @@ fn one_in_use_is_unmounted_by_force_alone() {
     drop(open);
 }
 
-/// Kills the server of the one mount.
-fn kill(place: &Place) {
+/// The server of the one mount.
+fn server(place: &Place) -> rustix::process::Pid {
     let pid = i32::try_from(place.live()["pid"].as_i64().unwrap()).unwrap();
-    let pid = rustix::process::Pid::from_raw(pid).unwrap();
+    rustix::process::Pid::from_raw(pid).unwrap()
+}
+
+/// Kills the server of the one mount, and waits until the kernel has noticed.
+fn kill(place: &Place) {
+    let pid = server(place);
     rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
-    wait_until(|| fs::read_dir(&place.at).is_err());
+    // Root is told only of its own mounts whether they are served; a zombie has closed all that it had.
+    let stat = format!("/proc/{}/stat", pid.as_raw_nonzero());
+    wait_until(|| fs::read_to_string(&stat).map_or(true, |stat| stat.contains(") Z ")));
 }
 
 #[test]
@@ -392,4 +424,184 @@ fn the_kernel_mounts_what_was_checked() {
     fs::write(&place.image, bytes).unwrap();
     let (code, said) = place.run(&place.words("mount", "--kernel"));
     assert!(code == 1 && said.contains("wrong with the image") && !place.is_mounted(), "{code}, {said}");
+}
+
+/// Makes `image` of a folder with one file, which says `word` and is long enough for a check to take a while.
+fn make_long_image(place: &Place, image: &Path, word: &str) {
+    let tree = place.sandbox.path(&format!("tree of {word}"));
+    fs::create_dir(&tree).unwrap();
+    fs::write(tree.join("word"), word).unwrap();
+    let lines = (0..8_000_000u32).flat_map(|n| [b'a' + (n % 23) as u8, b'0' + (n % 7) as u8, b' ', b'\n']);
+    fs::write(tree.join("long"), lines.collect::<Vec<_>>()).unwrap();
+    let made = Command::new("mkfs.erofs").args(["--quiet", "-zlz4"]).arg(image).arg(&tree).status();
+    assert!(made.unwrap().success());
+}
+
+/// Whether a process has this file open.
+fn has_open(pid: u32, path: &Path) -> bool {
+    let descriptors = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+    descriptors.into_iter().any(|fd| fs::read_link(fd.path()).is_ok_and(|target| target == path))
+}
+
+#[test]
+fn the_kernel_mounts_the_file_that_was_checked_though_its_path_leads_elsewhere() {
+    const TEST: &str = "the_kernel_mounts_the_file_that_was_checked_though_its_path_leads_elsewhere";
+    let Some(place) = Place::new(TEST) else { return };
+    make_long_image(&place, &place.image, "checked");
+    let other = place.sandbox.path("other");
+    make_long_image(&place, &other, "exchanged");
+    let mut command = place.sandbox.command(&place.words("mount", "--kernel"));
+    let child = command.stderr(std::process::Stdio::piped()).spawn().unwrap();
+    // Exchanged as soon as the command has the image open; the check takes much longer.
+    wait_until(|| has_open(child.id(), &place.image));
+    fs::rename(&other, &place.image).unwrap();
+    let output = child.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    if said.contains("no EROFS") || said.contains("mounts no files") {
+        return skipped!("{TEST}: {said}");
+    }
+    assert!(output.status.success(), "{said}");
+    assert_eq!(fs::read_to_string(place.at.join("word")).unwrap(), "checked");
+    place.ok(&place.words("unmount", ""));
+}
+
+#[test]
+fn the_kernel_is_given_nothing_that_others_can_change() {
+    const TEST: &str = "the_kernel_is_given_nothing_that_others_can_change";
+    let Some(place) = Place::new(TEST) else { return };
+    let refused = |what: &str| {
+        let (code, said) = place.run(&place.words("mount", "--kernel"));
+        if code == 0 {
+            place.ok(&place.words("unmount", ""));
+        }
+        assert!(code == 1 && said.contains(what), "{what}: {code}, {said}");
+    };
+    let mode = |mode| fs::set_permissions(&place.image, fs::Permissions::from_mode(mode)).unwrap();
+    mode(0o646);
+    refused("everybody may write");
+    mode(0o664);
+    refused("group 0");
+    mode(0o644);
+    // Opened while that was allowed, and still open.
+    let writer = fs::File::options().write(true).open(&place.image).unwrap();
+    refused("has it open for writing");
+    drop(writer);
+    std::os::unix::fs::chown(&place.image, Some(1000), None).unwrap();
+    refused("user 1000 owns it");
+    // A loop device is root's, and the file that it stands on is not.
+    let attached =
+        Command::new("losetup").args(["--find", "--show", "--read-only"]).arg(&place.image).output();
+    if let Ok(attached) = attached.map(|output| String::from_utf8(output.stdout).unwrap())
+        && attached.starts_with("/dev/")
+    {
+        let device = attached.trim();
+        let (code, said) = place.run(&format!("image mount {device} {} --kernel", place.at.display()));
+        let on_loop = format!("is a loop device on '{}', and user 1000 owns it", place.image.display());
+        let detached = Command::new("losetup").args(["--detach", device]).status().unwrap();
+        assert!(detached.success() && code == 1 && said.contains(&on_loop), "{code}, {said}");
+    }
+    let (code, said) = place.run(&place.words("mount", "--kernel --trusted"));
+    if said.contains("no EROFS") {
+        return skipped!("{TEST}: {said}");
+    }
+    assert_eq!(code, 0, "{said}");
+    read_all(&place.at);
+    place.ok(&place.words("unmount", ""));
+}
+
+/// Of a directory that was listed the kernel keeps the names, and goes on answering from them.
+#[test]
+fn a_dead_mount_is_recognised_though_the_kernel_still_answers() {
+    let Some(place) = Place::new("a_dead_mount_is_recognised_though_the_kernel_still_answers") else {
+        return;
+    };
+    place.ok(&place.words("mount", ""));
+    let list = || fs::read_dir(&place.at).map(|entries| entries.count());
+    assert_eq!(list().unwrap(), 2);
+    kill(&place);
+    let said = place.ok(&place.words("mount", ""));
+    assert!(said.contains("has died; cleaned up"), "{said}, and listing it says {:?}", list());
+    read_all(&place.at);
+    list().unwrap();
+    kill(&place);
+    place.ok(&place.words("unmount", ""));
+    place.assert_nothing_left();
+}
+
+#[test]
+fn what_a_killed_server_leaves_does_not_keep_a_user_from_mounting() {
+    const TEST: &str = "what_a_killed_server_leaves_does_not_keep_a_user_from_mounting";
+    let Some(place) = Place::for_user(TEST) else { return };
+    place.ok(&place.words("mount", ""));
+    kill(&place);
+    let other = place.sandbox.path("other");
+    fs::create_dir(&other).unwrap();
+    std::os::unix::fs::chown(&other, Some(USER), Some(USER)).unwrap();
+    let (image, at) = (place.image.display(), other.display());
+    let said = place.ok(&format!("image mount {image} {at}"));
+    assert!(said.contains("has died; cleaned up") && !place.is_mounted(), "{said}");
+    place.ok(&format!("image unmount {at}"));
+    place.ok(&place.words("mount", ""));
+    kill(&place);
+    place.ok(&place.words("mount", ""));
+    kill(&place);
+    place.ok(&place.words("unmount", ""));
+    place.assert_nothing_left();
+}
+
+#[test]
+fn a_user_is_told_why_there_is_no_mount_and_that_one_is_in_use() {
+    const TEST: &str = "a_user_is_told_why_there_is_no_mount_and_that_one_is_in_use";
+    let Some(place) = Place::for_user(TEST) else { return };
+    std::os::unix::fs::chown(&place.at, Some(0), Some(0)).unwrap();
+    let (code, said) = place.run(&place.words("mount", ""));
+    assert!(code == 5 && said.contains("no write access to mountpoint"), "{code}, {said}");
+    assert!(!said.contains("install"), "{said}");
+    place.assert_nothing_left();
+    std::os::unix::fs::chown(&place.at, Some(USER), Some(USER)).unwrap();
+    place.ok(&place.words("mount", ""));
+    let mut user = as_user(&place);
+    let (code, said) = place.run(&place.words("unmount", ""));
+    assert!(code == BUSY && said.contains("fuser -vm") && said.contains("--force"), "{code}, {said}");
+    place.ok(&place.words("unmount", "--force"));
+    user.kill().unwrap();
+    user.wait().unwrap();
+    place.assert_nothing_left();
+}
+
+/// A process of the user's that holds a file of the mount open; nobody else gets in.
+fn as_user(place: &Place) -> std::process::Child {
+    use std::os::unix::process::CommandExt;
+    let mut command = Command::new("sh");
+    command.args(["-c", "exec 3<\"$0\"; echo; exec sleep 60"]).arg(place.at.join("long"));
+    command.uid(USER).gid(USER).current_dir("/").stdout(std::process::Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let mut line = [0; 1];
+    std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut line).unwrap();
+    child
+}
+
+/// A server that is told to end does, although files are open: nobody else could end its threads.
+#[test]
+fn a_users_server_ends_though_its_mount_is_in_use() {
+    let Some(place) = Place::for_user("a_users_server_ends_though_its_mount_is_in_use") else { return };
+    place.ok(&place.words("mount", ""));
+    let mut user = as_user(&place);
+    let pid = server(&place);
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    place.assert_nothing_left();
+    user.kill().unwrap();
+    user.wait().unwrap();
+}
+
+#[test]
+fn the_least_memory_that_is_named_is_enough() {
+    let Some(place) = Place::new("the_least_memory_that_is_named_is_enough") else { return };
+    let (code, said) = place.run(&place.words("mount", "--memory 4K"));
+    let before = said.split(" bytes of memory are needed").next().unwrap();
+    let least = before.rsplit(' ').next().and_then(|word| word.parse::<u64>().ok());
+    let Some(least) = least.filter(|_| code == USAGE) else { panic!("{code}, {said}") };
+    place.ok(&place.words("mount", &format!("--memory {least}")));
+    read_all(&place.at);
+    place.ok(&place.words("unmount", ""));
 }

@@ -15,11 +15,11 @@
 //! where that matters.
 
 use crate::frame::{FRAME_LEN, FrameId};
-use crate::source::{PageSource, Purpose, SourceError, Take};
+use crate::source::{Frames, PageSource, Purpose, SourceError, Take};
 use pagefold_sys::mem::{Parts, Reservation};
-use parking_lot::{Condvar, Mutex, MutexGuard};
+use parking_lot::{Condvar, FairMutex, Mutex, MutexGuard};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Frames made ready at once: enough to hide the cost of the system call, little enough to waste.
 const BATCH: u32 = 32;
@@ -35,8 +35,8 @@ const _: () = assert!(READY_MAX > BATCH && READY_MAX as usize > RETURN_BATCH);
 const LINK_LEN: usize = 8;
 /// Frames of a limit that is none.
 const NO_LIMIT: u64 = u64::MAX / FRAME_LEN as u64;
-/// How long a write waits for an empty reserve before it fails.
-const RESERVE_WAIT: Duration = Duration::from_millis(500);
+/// How long a write waits for an empty reserve to which no frame is added before it fails.
+const RESERVE_WAIT: Duration = Duration::from_secs(1);
 
 /// Address space for frames, and the free ones.
 pub struct Arena {
@@ -46,6 +46,9 @@ pub struct Arena {
     free: Mutex<Free>,
     /// Locked before `free`, by who returns frames.
     returning: Mutex<Returning>,
+    /// The turn of writers that wait for the reserve. Fair, so that each gets its frames in the order in which they
+    /// came; locked before `free`.
+    turn: FairMutex<()>,
     in_use: AtomicU64,
     slots_in_use: AtomicU64,
     in_use_max: AtomicU64,
@@ -81,6 +84,16 @@ pub(crate) struct Free {
     fresh: u32,
     /// Ready frames that a reserve keeps; 0 without one, and then refilling is the taker's work.
     pub(crate) reserve_target: u32,
+    /// Writers that wait for the reserve. While there are any, ready frames are theirs.
+    waiting: u32,
+    /// Counts the additions to the ready list.
+    additions: u64,
+}
+
+impl Free {
+    fn are_ready(&self, count: usize) -> bool {
+        self.ready_len as usize >= count
+    }
 }
 
 /// What an arena holds, in bytes.
@@ -107,9 +120,10 @@ fn bytes(frames: u64) -> u64 {
 impl Arena {
     /// An arena for up to `len_bytes` bytes of frames, of which none is backed by memory yet.
     pub fn new(len_bytes: u64) -> Result<Self, SourceError> {
-        let capacity = (len_bytes / FRAME_LEN as u64 + 1).min(u64::from(u32::MAX) - 1) as u32;
-        // The links are populated in steps of a batch of frames; round up so that a step fits.
-        let capacity = capacity.next_multiple_of(FRAME_LEN as u32 / LINK_LEN as u32);
+        // The links are populated a page at a time: whole pages of them, and no frame with the number of NIL.
+        let step = (FRAME_LEN / LINK_LEN) as u64;
+        let capacity = (len_bytes / FRAME_LEN as u64 + 1).next_multiple_of(step);
+        let capacity = capacity.min(u64::from(u32::MAX) / step * step) as u32;
         Ok(Arena {
             frames: Reservation::new(capacity as usize * FRAME_LEN)?,
             links: Reservation::new(capacity as usize * LINK_LEN)?,
@@ -120,8 +134,11 @@ impl Arena {
                 returned: FrameId::NIL,
                 fresh: 0,
                 reserve_target: 0,
+                waiting: 0,
+                additions: 0,
             }),
             returning: Mutex::new(Returning::new()),
+            turn: FairMutex::new(()),
             in_use: AtomicU64::new(0),
             slots_in_use: AtomicU64::new(0),
             in_use_max: AtomicU64::new(0),
@@ -231,31 +248,83 @@ impl Arena {
         self.link(frame, 1).store(prev.0, Relaxed);
     }
 
-    fn refund(&self, purpose: Purpose) {
-        match purpose {
-            Purpose::Objects => self.in_use.fetch_sub(1, Relaxed),
-            Purpose::Slots => self.slots_in_use.fetch_sub(1, Relaxed),
-        };
-    }
-
     pub(crate) fn free(&self) -> MutexGuard<'_, Free> {
         self.free.lock()
     }
 
-    /// Counts one more frame in use, or says that the limit is reached.
-    fn charge(&self, purpose: Purpose) -> Result<(), SourceError> {
-        if purpose == Purpose::Slots {
-            self.slots_in_use.fetch_add(1, Relaxed);
-            return Ok(());
+    /// Takes `count` frames off the ready list, which has as many.
+    fn take_off(&self, free: &mut Free, count: usize) -> Frames {
+        let mut frames = Frames::none();
+        for _ in 0..count {
+            frames.push(free.ready);
+            free.ready = self.next(free.ready);
         }
-        let limit = self.limit.load(Relaxed);
-        let before = self.in_use.fetch_add(1, Relaxed);
-        if before >= limit {
-            self.in_use.fetch_sub(1, Relaxed);
-            return Err(SourceError::Limit { limit_bytes: limit.saturating_mul(FRAME_LEN as u64) });
+        free.ready_len -= count as u32;
+        frames
+    }
+
+    fn put_on(&self, free: &mut Free, frame: FrameId) {
+        self.set_next(frame, free.ready);
+        free.ready = frame;
+        free.ready_len += 1;
+        free.additions += 1;
+    }
+
+    /// Frames from the ready list, or from the kernel, one way or the other for this caller: of what it gets ready
+    /// itself, others get only what it does not need.
+    fn obtain_now(&self, count: usize) -> Result<Frames, SourceError> {
+        let mut obtained = Frames::none();
+        let mut free = self.free.lock();
+        loop {
+            let some = (free.ready_len as usize).min(count - obtained.len());
+            let mut taken = self.take_off(&mut free, some);
+            while let Some(frame) = taken.pop() {
+                obtained.push(frame);
+            }
+            if obtained.len() == count {
+                return Ok(obtained);
+            }
+            drop(free);
+            free = match self.make_ready() {
+                Ok(free) => free,
+                Err(error) => {
+                    let mut free = self.free.lock();
+                    while let Some(frame) = obtained.pop() {
+                        self.put_on(&mut free, frame);
+                    }
+                    return Err(error);
+                }
+            };
         }
-        self.in_use_max.fetch_max(before + 1, Relaxed);
-        Ok(())
+    }
+
+    /// Frames of a reserve, whose own thread refills it: a write of this thread may be what frees memory, so it must
+    /// not ask the kernel for any. Waits for its turn, and then as long as frames are being added.
+    fn obtain_reserved(&self, count: usize) -> Result<Frames, SourceError> {
+        let (mut additions, mut since) = {
+            let mut free = self.free.lock();
+            free.waiting += 1;
+            self.ready_changed.notify_all();
+            (free.additions, Instant::now())
+        };
+        let turn = self.turn.lock();
+        let mut free = self.free.lock();
+        let obtained = loop {
+            if free.are_ready(count) {
+                break Ok(self.take_off(&mut free, count));
+            }
+            if free.additions != additions {
+                (additions, since) = (free.additions, Instant::now());
+            }
+            let waited = since.elapsed();
+            if waited >= RESERVE_WAIT || free.reserve_target == 0 {
+                break Err(SourceError::ReserveEmpty);
+            }
+            self.ready_changed.wait_for(&mut free, RESERVE_WAIT - waited);
+        };
+        free.waiting -= 1;
+        drop((free, turn));
+        obtained
     }
 
     /// Returns ready frames to the kernel until `keep` are left. Asks the kernel for nothing.
@@ -305,8 +374,9 @@ impl Arena {
         returned == frames.len()
     }
 
-    /// Backs up to a batch of free frames with memory and makes them ready. Returns how many.
-    pub(crate) fn make_ready(&self) -> Result<u32, SourceError> {
+    /// Backs up to a batch of free frames with memory and makes them ready. Returns the free frames, locked since
+    /// these were added.
+    pub(crate) fn make_ready(&self) -> Result<MutexGuard<'_, Free>, SourceError> {
         let first = {
             let mut free = self.free.lock();
             if !free.returned.is_nil() {
@@ -329,7 +399,7 @@ impl Arena {
 
     /// Populates `count` frames from `first` and puts them on the ready list, or on the returned list
     /// if the kernel has no memory.
-    fn populate(&self, first: FrameId, count: u32) -> Result<u32, SourceError> {
+    fn populate(&self, first: FrameId, count: u32) -> Result<MutexGuard<'_, Free>, SourceError> {
         let links_from = first.0 as usize * LINK_LEN;
         let links = match links_from.is_multiple_of(FRAME_LEN) {
             true => self.links.populate(links_from, FRAME_LEN),
@@ -339,57 +409,75 @@ impl Arena {
         let result = links.and_then(|()| self.frames.populate(frames_from, count as usize * FRAME_LEN));
         let mut free = self.free.lock();
         for frame in (first.0..first.0 + count).rev().map(FrameId) {
-            let list = if result.is_ok() { &mut free.ready } else { &mut free.returned };
-            self.set_next(frame, *list);
-            *list = frame;
+            if result.is_ok() {
+                self.put_on(&mut free, frame);
+            } else {
+                self.set_next(frame, free.returned);
+                free.returned = frame;
+            }
         }
         result?;
-        free.ready_len += count;
         self.ready_changed.notify_all();
-        Ok(count)
+        Ok(free)
     }
 }
 
-impl PageSource for Arena {
-    fn try_take(&self, purpose: Purpose) -> Take {
-        if let Err(limit) = self.charge(purpose) {
+// SAFETY: frames are numbers below the capacity of this arena, which `arena` returns. They are on the ready list only
+// once they have been populated, or were in use; a frame leaves the list under its lock and comes back to it by `give`.
+unsafe impl PageSource for Arena {
+    fn try_take(&self, purpose: Purpose, count: usize) -> Take {
+        let mut free = self.free.lock();
+        if !free.are_ready(count) || free.waiting > 0 {
+            return Take::NotReady;
+        }
+        // Under the lock and after that look: a charge that is taken back at once would be in another writer's way.
+        if let Err(limit) = self.charge(purpose, count) {
             return Take::Refused(limit);
         }
-        let mut free = self.free.lock();
-        let frame = free.ready;
-        if frame.is_nil() {
-            self.refund(purpose);
-            return Take::Dry;
-        }
-        free.ready = self.next(frame);
-        free.ready_len -= 1;
+        let frames = self.take_off(&mut free, count);
         if free.reserve_target > 0 && free.ready_len * 2 < free.reserve_target {
             self.ready_changed.notify_all();
         }
-        Take::Frame(frame)
+        Take::Frames(frames)
     }
 
-    fn refill(&self) -> Result<(), SourceError> {
-        {
-            let mut free = self.free.lock();
-            if free.reserve_target > 0 {
-                // Refilling is the reserve's work: a write of this thread may be what frees memory, so
-                // it must not ask the kernel for any, and waits only so long.
-                self.ready_changed.notify_all();
-                let empty = |free: &mut Free| free.ready.is_nil();
-                self.ready_changed.wait_while_for(&mut free, empty, RESERVE_WAIT);
-                return if free.ready.is_nil() { Err(SourceError::ReserveEmpty) } else { Ok(()) };
-            }
+    fn charge(&self, purpose: Purpose, count: usize) -> Result<(), SourceError> {
+        let count = count as u64;
+        if purpose == Purpose::Slots {
+            self.slots_in_use.fetch_add(count, Relaxed);
+            return Ok(());
         }
-        self.make_ready().map(|_| ())
+        let limit = self.limit.load(Relaxed);
+        // Nothing is never too much, also where the limit was lowered below what is in use.
+        let more = |in_use: u64| Some(in_use + count).filter(|n| *n <= limit || count == 0);
+        match self.in_use.fetch_update(Relaxed, Relaxed, more) {
+            Ok(before) => {
+                self.in_use_max.fetch_max(before + count, Relaxed);
+                Ok(())
+            }
+            Err(_) => Err(SourceError::Limit { limit_bytes: bytes(limit) }),
+        }
+    }
+
+    fn refund(&self, purpose: Purpose, count: usize) {
+        match purpose {
+            Purpose::Objects => self.in_use.fetch_sub(count as u64, Relaxed),
+            Purpose::Slots => self.slots_in_use.fetch_sub(count as u64, Relaxed),
+        };
+    }
+
+    fn obtain(&self, count: usize) -> Result<Frames, SourceError> {
+        let has_reserve = self.free.lock().reserve_target > 0;
+        if has_reserve { self.obtain_reserved(count) } else { self.obtain_now(count) }
     }
 
     fn give(&self, frame: FrameId, purpose: Purpose) {
         let mut free = self.free.lock();
-        self.set_next(frame, free.ready);
-        free.ready = frame;
-        free.ready_len += 1;
-        self.refund(purpose);
+        self.put_on(&mut free, frame);
+        self.refund(purpose, 1);
+        if free.waiting > 0 {
+            self.ready_changed.notify_all();
+        }
     }
 
     fn relieve(&self) {

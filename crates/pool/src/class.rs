@@ -11,7 +11,7 @@
 use crate::arena::Arena;
 use crate::frame::{FRAME_LEN, FrameId, Pos};
 use crate::pool::{Owner, OwnerKind};
-use crate::source::{PageSource, Purpose, SourceError, Take};
+use crate::source::{Frames, PageSource, Purpose, SourceError, Take};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The chain and the hole list of a class; guarded by the class's lock.
@@ -27,10 +27,11 @@ pub(crate) struct Class {
     first_hole: Pos,
 }
 
-/// Why a class could not grow.
-pub(crate) enum GrowError {
-    Dry,
-    Refused(SourceError),
+/// Why a class could not grow by the `frames` frames that it needs.
+pub(crate) struct GrowError {
+    pub(crate) frames: usize,
+    /// Why there are none; nothing if too few are ready.
+    pub(crate) refused: Option<SourceError>,
 }
 
 /// What became of an attempt to move the last object into a hole.
@@ -60,11 +61,11 @@ impl Class {
         self.frames
     }
 
-    /// A place for a new object, marked busy.
-    pub(crate) fn allocate(&mut self, source: &dyn PageSource) -> Result<Pos, GrowError> {
+    /// A place for a new object, marked busy. Frames come from `stock` first, then from `source`.
+    pub(crate) fn allocate(&mut self, source: &dyn PageSource, stock: &mut Frames) -> Result<Pos, GrowError> {
         let arena = source.arena();
         let pos = if self.first_hole.is_nil() {
-            self.grow(source)?
+            self.grow(source, stock)?
         } else {
             let pos = self.first_hole;
             self.unlink_hole(arena, pos);
@@ -127,27 +128,24 @@ impl Class {
     }
 
     /// The place behind the last object, taking the frames it needs first.
-    fn grow(&mut self, source: &dyn PageSource) -> Result<Pos, GrowError> {
+    fn grow(&mut self, source: &dyn PageSource, stock: &mut Frames) -> Result<Pos, GrowError> {
         let fresh_start = self.tail.is_nil() || self.tail_end == FRAME_LEN;
         let start = if fresh_start { 0 } else { self.tail_end };
         let end = start + self.stride;
         let need = end.div_ceil(FRAME_LEN) - usize::from(!fresh_start);
-        let mut taken = [FrameId::NIL; 2];
-        for i in 0..need {
-            let refused = match source.try_take(Purpose::Objects) {
-                Take::Frame(frame) => {
-                    taken[i] = frame;
-                    continue;
-                }
-                Take::Dry => GrowError::Dry,
-                Take::Refused(e) => GrowError::Refused(e),
-            };
-            taken[..i].iter().for_each(|f| source.give(*f, Purpose::Objects));
-            return Err(refused);
-        }
-        let first = if fresh_start { taken[0] } else { self.tail };
-        for &frame in &taken[..need] {
+        let mut fresh = if need <= stock.len() {
+            Frames::none()
+        } else {
+            match source.try_take(Purpose::Objects, need - stock.len()) {
+                Take::Frames(fresh) => fresh,
+                Take::NotReady => return Err(GrowError { frames: need, refused: None }),
+                Take::Refused(e) => return Err(GrowError { frames: need, refused: Some(e) }),
+            }
+        };
+        let mut first = if fresh_start { FrameId::NIL } else { self.tail };
+        for frame in std::iter::from_fn(|| stock.pop().or_else(|| fresh.pop())).take(need) {
             self.append(source.arena(), frame);
+            first = if first.is_nil() { frame } else { first };
         }
         self.tail_end = (end - 1) % FRAME_LEN + 1;
         Ok(Pos::new(first, start))

@@ -1,6 +1,6 @@
 //! A source that refuses a chosen request: the fault layer of the pool's memory.
 
-use crate::{Arena, FrameId, PageSource, Purpose, SourceError, Take};
+use crate::{Arena, FrameId, Frames, PageSource, Purpose, SourceError, Take};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Passes everything on but the `n`-th request for a frame, counted from 0, and those after it until
@@ -10,42 +10,62 @@ pub struct RefuseNth<S> {
     left: AtomicU64,
 }
 
+/// More requests than are ever made, with room to add those that were answered "not ready".
+const NEVER: u64 = u64::MAX / 2;
+
 impl<S: PageSource> RefuseNth<S> {
     /// Refuses from the `n`-th request on.
     pub fn new(inner: S, n: u64) -> Self {
-        RefuseNth { inner, left: AtomicU64::new(n) }
+        RefuseNth { inner, left: AtomicU64::new(n.min(NEVER)) }
     }
 
     /// Refuses from the `n`-th request from now on.
     pub fn refuse_after(&self, n: u64) {
-        self.left.store(n, Relaxed);
+        self.left.store(n.min(NEVER), Relaxed);
     }
 
     /// Refuses nothing from now on.
     pub fn allow(&self) {
-        self.refuse_after(u64::MAX);
+        self.refuse_after(NEVER);
+    }
+
+    /// Counts a request for `count` frames; false if it is to be refused, as all that follow are.
+    fn allows(&self, count: usize) -> bool {
+        let count = count as u64;
+        let left = |left: u64| Some(left.saturating_sub(count));
+        self.left.fetch_update(Relaxed, Relaxed, left).is_ok_and(|before| before >= count)
     }
 }
 
-impl<S: PageSource> PageSource for RefuseNth<S> {
-    fn try_take(&self, purpose: Purpose) -> Take {
-        let before = self.left.fetch_update(Relaxed, Relaxed, |n| Some(n.saturating_sub(1)));
-        match before {
-            Ok(0) => Take::Refused(SourceError::Refused),
-            Ok(n) => match self.inner.try_take(purpose) {
-                Take::Dry => {
-                    // A dry answer is no frame: it does not count.
-                    self.left.store(n, Relaxed);
-                    Take::Dry
-                }
-                answer => answer,
-            },
-            Err(_) => self.inner.try_take(purpose),
+// SAFETY: all frames are the inner source's, handed on as it hands them out.
+unsafe impl<S: PageSource> PageSource for RefuseNth<S> {
+    fn try_take(&self, purpose: Purpose, count: usize) -> Take {
+        if !self.allows(count) {
+            return Take::Refused(SourceError::Refused);
+        }
+        match self.inner.try_take(purpose, count) {
+            Take::NotReady => {
+                // No frame was handed out: the request is counted when it is made again.
+                self.left.fetch_add(count as u64, Relaxed);
+                Take::NotReady
+            }
+            answer => answer,
         }
     }
 
-    fn refill(&self) -> Result<(), SourceError> {
-        self.inner.refill()
+    fn charge(&self, purpose: Purpose, count: usize) -> Result<(), SourceError> {
+        match self.allows(count) {
+            true => self.inner.charge(purpose, count),
+            false => Err(SourceError::Refused),
+        }
+    }
+
+    fn refund(&self, purpose: Purpose, count: usize) {
+        self.inner.refund(purpose, count);
+    }
+
+    fn obtain(&self, count: usize) -> Result<Frames, SourceError> {
+        self.inner.obtain(count)
     }
 
     fn give(&self, frame: FrameId, purpose: Purpose) {
@@ -58,27 +78,5 @@ impl<S: PageSource> PageSource for RefuseNth<S> {
 
     fn arena(&self) -> &Arena {
         self.inner.arena()
-    }
-}
-
-impl<S: PageSource + ?Sized> PageSource for std::sync::Arc<S> {
-    fn try_take(&self, purpose: Purpose) -> Take {
-        (**self).try_take(purpose)
-    }
-
-    fn refill(&self) -> Result<(), SourceError> {
-        (**self).refill()
-    }
-
-    fn give(&self, frame: FrameId, purpose: Purpose) {
-        (**self).give(frame, purpose);
-    }
-
-    fn relieve(&self) {
-        (**self).relieve();
-    }
-
-    fn arena(&self) -> &Arena {
-        (**self).arena()
     }
 }

@@ -10,25 +10,32 @@
 //! one [`Owner`] word, and a move asks the owner ([`Relocate`]) to exchange the old
 //! handle for the new one. Frames come from a [`PageSource`], so that limits,
 //! reserves and faults are decided elsewhere: [`Arena`] is the real one,
-//! [`RefuseNth`] a layer for fault tests.
+//! `RefuseNth` a layer for fault tests, behind the feature `testing`.
 //!
 //! The pool does not know what is in an object, which are old, or who may read
 //! one: readers and the owner's exchange are ordered by a lock that the owner has
 //! (the slot's), and the functions that rely on it are `unsafe` and say so.
 
+// Printing panics when it cannot write. Only the binary prints, in one file.
+#![deny(clippy::print_stdout, clippy::print_stderr)]
+
 mod arena;
 mod class;
 mod frame;
+#[cfg(feature = "testing")]
 mod layer;
 mod pool;
 mod reserve;
 mod size_class;
 mod source;
+mod stock;
 
 pub use arena::{Arena, ArenaStats};
 pub use frame::{FRAME_LEN, FrameId, Handle};
+#[cfg(feature = "testing")]
 pub use layer::RefuseNth;
 pub use pool::{ClassStats, Owner, OwnerKind, Pool, PutError, Relocate};
 pub use reserve::Reserve;
 pub use size_class::OBJECT_LEN_MAX;
-pub use source::{PageSource, Purpose, SourceError, Take};
+pub use source::{FRAMES_MAX, Frames, PageSource, Purpose, SourceError, Take};
+pub use stock::FrameStock;

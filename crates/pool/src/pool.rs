@@ -1,9 +1,9 @@
 //! The pool: its classes, and the operations owners call.
 
-use crate::class::{Class, GrowError, Moved, likely_pieces, pieces, word};
+use crate::class::{Class, Moved, likely_pieces, pieces, word};
 use crate::frame::{Handle, Pos};
 use crate::size_class::{CLASS_COUNT, OBJECT_LEN_MAX, OWNER_LEN, class_index, stride};
-use crate::source::{PageSource, SourceError};
+use crate::source::{Frames, PageSource, SourceError};
 use pagefold_sys::prefetch;
 use parking_lot::Mutex;
 use std::mem::MaybeUninit;
@@ -62,7 +62,11 @@ impl Owner {
 }
 
 /// The owners of a pool's objects, asked when an object moves.
-pub trait Relocate {
+///
+/// # Safety
+/// The pool frees the old place of an object whose move was agreed to. An implementation answers true only if `owner`
+/// held `old`, nobody is reading through it, and whoever asks the owner from now on gets `new`.
+pub unsafe trait Relocate {
     /// If `owner` still holds `old`, makes it hold `new` and returns true; the bytes are already there.
     ///
     /// Called with a class's lock held: it must not call into the pool, and must not wait for anything
@@ -73,12 +77,21 @@ pub trait Relocate {
 /// Why an object was not stored.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PutError {
-    /// No frame is ready. Put down what is held, call [`Pool::refill`] and try again.
-    #[error("no frame is ready")]
-    Dry,
-    /// There is no memory to be had.
-    #[error(transparent)]
-    Refused(#[from] SourceError),
+    /// The object needs `frames` frames, and too few are ready. Release all locks and streams, take the frames
+    /// with a [`FrameStock`](crate::FrameStock) and try again.
+    #[error("{frames} frames of memory are needed, and too few are ready")]
+    NotReady {
+        /// How many.
+        frames: usize,
+    },
+    /// The object needs `frames` frames, and there is no memory to be had.
+    #[error("{source}")]
+    Refused {
+        /// How many.
+        frames: usize,
+        /// Why not.
+        source: SourceError,
+    },
 }
 
 /// One class, counted.
@@ -124,13 +137,20 @@ impl Pool {
     }
 
     /// Stores `bytes`, 1 to [`OBJECT_LEN_MAX`] of them, for `owner`. Does not sleep for memory.
+    #[inline]
     pub fn try_put(&self, bytes: &[u8], owner: Owner) -> Result<Handle, PutError> {
+        self.try_put_from(&mut Frames::none(), bytes, owner)
+    }
+
+    /// [`Pool::try_put`] with frames that the caller has taken; those that the object needs are taken out of
+    /// `stock`. Does not fail if `stock` has as many as an earlier error named.
+    pub fn try_put_from(&self, stock: &mut Frames, bytes: &[u8], owner: Owner) -> Result<Handle, PutError> {
         debug_assert!((1..=OBJECT_LEN_MAX).contains(&bytes.len()) && owner.kind() != OwnerKind::Busy);
         let index = class_index(bytes.len());
-        let grown = self.classes[index].lock().allocate(&*self.source);
-        let pos = grown.map_err(|e| match e {
-            GrowError::Dry => PutError::Dry,
-            GrowError::Refused(e) => PutError::Refused(e),
+        let grown = self.classes[index].lock().allocate(&*self.source, stock);
+        let pos = grown.map_err(|e| match e.refused {
+            None => PutError::NotReady { frames: e.frames },
+            Some(source) => PutError::Refused { frames: e.frames, source },
         })?;
         let arena = self.source.arena();
         let mut at = 0;
@@ -147,29 +167,46 @@ impl Pool {
         Ok(Handle::new(index, pos))
     }
 
-    /// Makes memory ready after [`PutError::Dry`]; may sleep for a bounded time. Hold nothing.
-    pub fn refill(&self) -> Result<(), SourceError> {
-        self.source.refill()
-    }
-
     /// Copies the object's first `dst.len()` bytes out and returns them.
     ///
     /// # Safety
     /// - `handle` came from this pool, is live, and its object has at least `dst.len()` bytes;
     /// - until the call returns nobody frees it, and [`Relocate::relocate`] does not agree to move it.
     pub unsafe fn copy_out<'a>(&self, handle: Handle, dst: &'a mut [MaybeUninit<u8>]) -> &'a mut [u8] {
-        let mut at = 0;
         let len_bytes = dst.len();
+        // SAFETY: `dst` is writable for its length, and not in a frame, which no reference leads to; the rest is the
+        // caller's duty.
+        unsafe { self.copy_to(handle, dst.as_mut_ptr().cast(), len_bytes) };
+        // SAFETY: `copy_to` has initialised every byte of `dst`.
+        unsafe { std::slice::from_raw_parts_mut(dst.as_mut_ptr().cast(), len_bytes) }
+    }
+
+    /// Copies the object's first `dst.len()` bytes over what `dst` holds.
+    ///
+    /// # Safety
+    /// As for [`Pool::copy_out`].
+    pub unsafe fn copy_over(&self, handle: Handle, dst: &mut [u8]) {
+        // SAFETY: `dst` is writable for its length, and not in a frame, which no reference leads to; the rest is the
+        // caller's duty.
+        unsafe { self.copy_to(handle, dst.as_mut_ptr(), dst.len()) };
+    }
+
+    /// Copies the object's first `len_bytes` bytes to `dst`.
+    ///
+    /// # Safety
+    /// As for [`Pool::copy_out`], and `dst` is writable for `len_bytes` bytes that lie in no frame.
+    #[inline]
+    unsafe fn copy_to(&self, handle: Handle, dst: *mut u8, len_bytes: usize) {
+        let mut at = 0;
         for (piece, len) in pieces(self.source.arena(), handle.pos(), OWNER_LEN, len_bytes) {
             if len > 0 {
                 // SAFETY: the object is live and stays in place (the caller's duty), so its bytes are
-                // initialised and unchanging; the piece is `len` bytes inside a frame.
-                unsafe { std::ptr::copy_nonoverlapping(piece, dst[at..at + len].as_mut_ptr().cast(), len) };
+                // initialised and unchanging; the piece is `len` bytes inside a frame, and the lengths of the pieces
+                // add up to `len_bytes`, for which `dst` is writable.
+                unsafe { std::ptr::copy_nonoverlapping(piece, dst.add(at), len) };
             }
             at += len;
         }
-        // SAFETY: the two pieces add up to `len_bytes`, so every byte of `dst` is now initialised.
-        unsafe { std::slice::from_raw_parts_mut(dst.as_mut_ptr().cast(), len_bytes) }
     }
 
     /// Asks the processor for the object's first `len_bytes` bytes, at most [`OBJECT_LEN_MAX`], which somebody is
@@ -186,8 +223,8 @@ impl Pool {
     /// Frees an object, and keeps its class dense by moving others, whose owners are asked.
     ///
     /// # Safety
-    /// `handle` came from this pool, is live, nobody reads or frees it any more, and `owners` no longer
-    /// gives it to anybody.
+    /// `handle` came from this pool, is live, nobody reads or frees it any more, and `owners`, the owners of this
+    /// pool's objects, no longer give it to anybody.
     pub unsafe fn free(&self, handle: Handle, owners: &dyn Relocate) {
         let arena = self.source.arena();
         let emptied = {
@@ -211,7 +248,10 @@ impl Pool {
     /// Closes all holes that can be closed now. Returns the frames that this freed.
     ///
     /// Runs beside all other operations and holds a class's lock only for a few moves at a time.
-    pub fn compact(&self, owners: &dyn Relocate) -> u64 {
+    ///
+    /// # Safety
+    /// `owners` are the owners of this pool's objects, not of another's.
+    pub unsafe fn compact(&self, owners: &dyn Relocate) -> u64 {
         let mut emptied = 0;
         for index in 0..self.classes.len() {
             while self.compact_some(index, owners, &mut emptied) {

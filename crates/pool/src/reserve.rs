@@ -13,12 +13,14 @@
 //! ever again. So a second thread looks on: when no request has come for a while and
 //! the system is short of memory, it gives some of the reserve back to the kernel.
 //! That thread asks for nothing, so it cannot be caught in what it is there to end.
+//! Memory that the page cache could give up is not short: reclaim takes it without
+//! writing to a device. When memory is there again, the reserve is filled again.
 //!
 //! Locking is the process's affair (`mlockall` with `MCL_ONFAULT`): what is touched
 //! here is then locked too.
 
 use crate::arena::Arena;
-use crate::source::SourceError;
+use crate::source::{FRAMES_MAX, SourceError};
 use pagefold_sys::mem;
 use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
@@ -37,7 +39,7 @@ const CALM: Duration = Duration::from_secs(1);
 const STEP: u32 = 256;
 /// One part in this many of the reserve is never given back.
 const FLOOR_ONE_IN: u32 = 4;
-/// A system is short of memory when less than one part in this many is free.
+/// A system is short of memory when less than one part in this many is available.
 const SHORT_ONE_IN: u64 = 16;
 
 /// The threads that fill an arena's reserve and give it back; they stop and join when dropped.
@@ -60,9 +62,10 @@ impl Reserve {
     ///
     /// Returns when the reserve is full. Fails if the kernel cannot give that much now.
     pub fn start(arena: Arc<Arena>, len_bytes: u64) -> Result<Self, SourceError> {
-        let target = (len_bytes / crate::FRAME_LEN as u64).clamp(1, u64::from(u32::MAX) / 2) as u32;
+        let target =
+            (len_bytes / crate::FRAME_LEN as u64).clamp(FRAMES_MAX as u64, u64::from(u32::MAX) / 2) as u32;
         while arena.free().ready_len < target {
-            arena.make_ready()?;
+            drop(arena.make_ready()?);
         }
         arena.free().reserve_target = target;
         let shared = Arc::new(Shared {
@@ -88,6 +91,11 @@ impl Reserve {
     }
 }
 
+/// Frames that a reserve of `target` frames never gives back: enough for a write at least.
+fn floor(target: u32) -> u32 {
+    (target / FLOOR_ONE_IN).max(FRAMES_MAX as u32)
+}
+
 impl Shared {
     fn keep_filled(&self, target: u32) {
         let arena = &self.arena;
@@ -96,11 +104,12 @@ impl Shared {
             if free.reserve_target == 0 {
                 return;
             }
-            let want = if self.truce.load(Relaxed) { target / FLOOR_ONE_IN } else { target };
+            let want = if self.truce.load(Relaxed) { floor(target) } else { target };
             if free.ready_len >= target {
                 arena.ready_changed.wait(&mut free);
                 continue;
             }
+            // Below the target by what was given back, or by less than taking signals: looked at again in any case.
             if free.ready_len >= want {
                 arena.ready_changed.wait_for(&mut free, RETRY);
                 continue;
@@ -115,7 +124,8 @@ impl Shared {
 
     fn keep_moving(&self, target: u32) {
         touch_stack();
-        let floor = target / FLOOR_ONE_IN;
+        let memory = mem::Available::open();
+        let floor = floor(target);
         let mut pause = CALM;
         let mut stop = self.stop.lock();
         loop {
@@ -123,10 +133,13 @@ impl Shared {
             if *stop {
                 return;
             }
-            let is_short = mem::free_bytes() < mem::total_bytes() / SHORT_ONE_IN;
+            let is_short = memory.bytes() < mem::total_bytes() / SHORT_ONE_IN;
             pause = if is_short { QUIET } else { CALM };
             let is_still = is_short && !self.arena.take_used();
-            self.truce.store(is_still, Relaxed);
+            if self.truce.swap(is_still, Relaxed) && !is_still {
+                // What was given back is asked for again.
+                self.arena.ready_changed.notify_all();
+            }
             if is_still {
                 let ready = self.arena.free().ready_len;
                 self.arena.return_ready(ready.saturating_sub(STEP).max(floor));

@@ -3,8 +3,8 @@
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 use pagefold_pool::{
-    Arena, FRAME_LEN, Handle, OBJECT_LEN_MAX, Owner, OwnerKind, PageSource, Pool, PutError, RefuseNth,
-    Relocate, Reserve, SourceError,
+    Arena, FRAME_LEN, FrameStock, Handle, OBJECT_LEN_MAX, Owner, OwnerKind, PageSource, Pool, Purpose,
+    PutError, RefuseNth, Relocate, Reserve, SourceError,
 };
 use proptest::prelude::*;
 use std::collections::HashMap;
@@ -15,7 +15,8 @@ use std::sync::{Arc, Mutex};
 #[derive(Default)]
 struct Owners(Mutex<HashMap<u64, Handle>>);
 
-impl Relocate for Owners {
+// SAFETY: the map is locked while a handle is exchanged, and while a reader copies through it.
+unsafe impl Relocate for Owners {
     fn relocate(&self, owner: Owner, old: Handle, new: Handle) -> bool {
         let Ok(mut map) = self.0.try_lock() else { return false };
         match map.get_mut(&owner.value()) {
@@ -45,6 +46,20 @@ fn bytes(seed: u64, len: usize) -> Vec<u8> {
         .collect()
 }
 
+/// Stores an object as a writer does: takes the frames that are missing, and tries again.
+fn put(pool: &Pool, data: &[u8], key: u64) -> Result<Handle, SourceError> {
+    let mut stock = FrameStock::new(pool.source(), Purpose::Objects);
+    loop {
+        let frames = match pool.try_put_from(stock.frames(), data, Owner::new(OwnerKind::Slot, key)) {
+            Ok(handle) => return Ok(handle),
+            Err(PutError::Refused { source, .. }) => return Err(source),
+            Err(PutError::NotReady { frames }) => frames,
+        };
+        stock.charge(frames)?;
+        stock.fill()?;
+    }
+}
+
 impl Pair {
     fn new(source: Box<dyn PageSource>) -> Self {
         Pair { pool: Pool::new(source), owners: Owners::default(), twin: HashMap::new() }
@@ -52,13 +67,7 @@ impl Pair {
 
     fn put(&mut self, key: u64, len: usize, seed: u64) -> Result<(), SourceError> {
         let data = bytes(seed, len);
-        let handle = loop {
-            match self.pool.try_put(&data, Owner::new(OwnerKind::Slot, key)) {
-                Ok(handle) => break handle,
-                Err(PutError::Dry) => self.pool.refill()?,
-                Err(PutError::Refused(e)) => return Err(e),
-            }
-        };
+        let handle = put(&self.pool, &data, key)?;
         let old = self.owners.0.lock().unwrap().insert(key, handle);
         self.twin.insert(key, data);
         if let Some(old) = old {
@@ -72,7 +81,7 @@ impl Pair {
         let old = self.owners.0.lock().unwrap().remove(&key);
         self.twin.remove(&key);
         if let Some(old) = old {
-            // SAFETY: as in `put`.
+            // SAFETY: the map just stopped giving `old` to anybody; this thread is the only one.
             unsafe { self.pool.free(old, &self.owners) };
         }
     }
@@ -138,7 +147,8 @@ fn compact_closes_all_holes() {
     // Every third object of each class: few enough that freeing alone leaves some holes.
     (0..40_000).step_by(700).for_each(|key| pair.remove(key));
     assert!(pair.pool.class_stats().iter().any(|c| c.holes > 0));
-    pair.pool.compact(&pair.owners);
+    // SAFETY: all objects were put for these owners.
+    unsafe { pair.pool.compact(&pair.owners) };
     assert!(pair.pool.class_stats().iter().all(|c| c.holes == 0));
     pair.check();
 }
@@ -216,13 +226,7 @@ fn threads_on_one_pool_keep_their_objects() {
                 for round in 0..4000u64 {
                     let key = thread * 1000 + round % 100;
                     let data = bytes(key, 1 + (key as usize * 131 + round as usize) % OBJECT_LEN_MAX);
-                    let handle = loop {
-                        match pool.try_put(&data, Owner::new(OwnerKind::Slot, key)) {
-                            Ok(handle) => break handle,
-                            Err(PutError::Dry) => pool.refill().unwrap(),
-                            Err(e) => panic!("{e}"),
-                        }
-                    };
+                    let handle = put(pool, &data, key).unwrap();
                     let old = owners.0.lock().unwrap().insert(key, handle);
                     if let Some(old) = old {
                         // SAFETY: the map no longer gives `old` out, and only this thread has its keys.
@@ -238,10 +242,65 @@ fn threads_on_one_pool_keep_their_objects() {
         }
         s.spawn(|| {
             (0..50).for_each(|_| {
-                pool.compact(&owners);
+                // SAFETY: all objects were put for these owners.
+                unsafe { pool.compact(&owners) };
             })
         });
     });
+}
+
+/// At the border of a frame a page that does not compress needs two frames. Beside the reserve's own thread, writers and
+/// their frees keep just one ready most of the time.
+#[test]
+fn no_put_fails_while_a_reserve_is_being_refilled() {
+    let arena = Arc::new(Arena::new(1 << 30).unwrap());
+    let reserve = Reserve::start(arena.clone(), 1).unwrap();
+    let pool = Pool::new(Box::new(arena));
+    let owners = Owners::default();
+    std::thread::scope(|s| {
+        for thread in 0..4u64 {
+            let (pool, owners) = (&pool, &owners);
+            s.spawn(move || {
+                let data = bytes(thread, OBJECT_LEN_MAX);
+                for round in 0..20u64 {
+                    for key in thread * 1000..thread * 1000 + 700 {
+                        let handle = put(pool, &data, key).unwrap_or_else(|e| panic!("round {round}: {e}"));
+                        owners.0.lock().unwrap().insert(key, handle);
+                    }
+                    for key in thread * 1000..thread * 1000 + 700 {
+                        let handle = owners.0.lock().unwrap().remove(&key).unwrap();
+                        // SAFETY: the map no longer gives the handle out, and only this thread has its keys.
+                        unsafe { pool.free(handle, owners) };
+                    }
+                }
+            });
+        }
+    });
+    assert_eq!(pool.source().arena().stats().in_use_bytes, 0);
+    drop(reserve);
+}
+
+/// Raw objects take 4104 bytes, end to end: so many fit exactly, whatever the number of frames.
+#[test]
+fn a_put_is_refused_only_if_its_frames_exceed_the_limit() {
+    for limit in (1..40).chain([512, 513, 514, 515, 1026, 1027]) {
+        let mut pair = Pair::new(arena());
+        pair.pool.source().arena().set_limit(limit * FRAME_LEN as u64);
+        let stored = (0..).take_while(|key| pair.put(*key, OBJECT_LEN_MAX, *key).is_ok()).count();
+        assert_eq!(stored as u64, limit * FRAME_LEN as u64 / (OBJECT_LEN_MAX as u64 + 8), "{limit} frames");
+        pair.check();
+    }
+}
+
+#[test]
+fn an_arena_can_be_as_long_as_frames_have_numbers() {
+    for len_bytes in [1, 4096, (16 << 40) - 4096, 16 << 40, (16 << 40) + 1, u64::MAX] {
+        // A machine may not have so much address space to give; asking for it must not wrap around.
+        if let Ok(arena) = Arena::new(len_bytes) {
+            let pool = Pool::new(Box::new(arena));
+            put(&pool, &[1; 100], 1).unwrap();
+        }
+    }
 }
 
 proptest! {
@@ -254,7 +313,10 @@ proptest! {
         for (key, len, seed) in steps {
             match len {
                 0 => pair.remove(key),
-                _ if seed % 50 == 0 => { pair.pool.compact(&pair.owners); }
+                _ if seed % 50 == 0 => {
+                    // SAFETY: all objects were put for these owners.
+                    unsafe { pair.pool.compact(&pair.owners) };
+                }
                 // Few classes, so that holes and moves meet.
                 _ if seed % 2 == 0 => pair.put(key, 1 + len % 20 * 200, seed).unwrap(),
                 _ => pair.put(key, len, seed).unwrap(),

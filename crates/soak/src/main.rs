@@ -30,6 +30,7 @@ mod verdict;
 use anyhow::{Context as _, bail};
 use clap::Parser;
 use cli::{Cli, One};
+use pagefold_sys::signal::Termination;
 use part::{Context, Part, Settings};
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
@@ -81,6 +82,7 @@ fn soak(cli: Cli) -> anyhow::Result<ExitCode> {
         }
     }
     let dir = folder(&cli)?;
+    stop_at_signals()?;
     let is_good = match (cli.case, usable.first()) {
         (_, None) => bail!("no part can run here"),
         (Some(seed), Some(part)) => replay(&**part, seed, cli.repeat, &dir, &settings),
@@ -97,6 +99,20 @@ fn soak(cli: Cli) -> anyhow::Result<ExitCode> {
     // Not empty if a case failed; then it holds what was kept.
     let _ = std::fs::remove_dir(&dir);
     Ok(if is_good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Ctrl-C and SIGTERM end the run, and clear away what its cases have made.
+fn stop_at_signals() -> anyhow::Result<()> {
+    // Before any thread is started, so that all have the signals blocked; programs that are started do not.
+    let signals = Termination::listen()?;
+    std::thread::spawn(move || {
+        while signals.take().is_none() {
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        println!("stopped by a signal");
+        runner::stop();
+    });
+    Ok(())
 }
 
 /// Runs one case, again and again if asked to, until a fault.

@@ -13,7 +13,9 @@
 //!   are left; the eighth allows for the ends of writes, which are padded to 4096 bytes.
 //! - Blocks are nearly full when fewer are free than writes can be in flight.
 //! - A backing that fails, or whose budget is spent, takes no pages: then the limit of memory is the limit.
-//! - Pages that writers hold cannot leave memory. A limit of a few frames per writer can be all theirs.
+//! - Pages that requests hold cannot leave memory: a write has an object that belongs to no page yet, and so has the
+//!   read of a page that is to come back from the backing, of which a write to a part of a page is one as well. With
+//!   the old objects that these replace, a limit of eight frames for each request can be all theirs.
 //! - Writers wait two seconds for a backing that takes nothing. A machine that is too busy, or a medium that is too
 //!   slow, to write one page in two seconds is not modelled: no case delays a medium by more than a tenth of that.
 
@@ -21,6 +23,8 @@
 pub const FRAME: u64 = 4096;
 /// Frames that one object may need at once.
 const OBJECT_FRAMES: u64 = 2;
+/// Frames that one request may keep from leaving memory.
+const HELD_FRAMES: u64 = 8;
 /// Segments that the log keeps for the cleaner, and those that it has open.
 const SEGMENTS_KEPT: u64 = 2 + 2;
 /// Segments that read-ahead may hold, apart from those of readers at work.
@@ -56,8 +60,10 @@ pub struct SeenBacking {
     pub pages: u64,
     /// Their bytes, without headers.
     pub bytes: u64,
-    /// Why it takes no pages now, if so: it fails, or a budget is spent.
-    pub closed: Option<String>,
+    /// Whether it takes no pages now: it fails, or a budget is spent.
+    pub is_closed: bool,
+    /// What it says of itself, for the reader of a fault.
+    pub condition: String,
 }
 
 /// Whether a refusal was right.
@@ -65,8 +71,17 @@ pub struct SeenBacking {
 pub enum Verdict {
     /// For this reason.
     Right(&'static str),
-    /// There was room, and here is where.
-    Wrong(String),
+    /// There was room.
+    Wrong(Room, String),
+}
+
+/// Where there was room.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Room {
+    /// In memory: the limit was not reached.
+    Memory,
+    /// On the backing: pages could have left memory.
+    Backing,
 }
 
 /// Whether a write may be refused with so many requests under way at once.
@@ -75,36 +90,63 @@ pub fn judge(seen: &Seen, requests: u64) -> Verdict {
         return Verdict::Right("the machine has no memory");
     }
     let Some(limit) = seen.limit_bytes else {
-        return Verdict::Wrong(format!(
-            "there is no limit, and {} MiB of memory are free",
-            seen.machine_bytes >> 20
-        ));
+        let free = seen.machine_bytes >> 20;
+        return Verdict::Wrong(Room::Memory, format!("there is no limit, and {free} MiB of memory are free"));
     };
     let in_hand = OBJECT_FRAMES * FRAME * requests.max(1);
     if seen.in_use_bytes + in_hand <= limit / FRAME * FRAME {
         let used = seen.in_use_bytes;
-        return Verdict::Wrong(format!(
-            "{used} of {limit} bytes of memory are in use, and {requests} writes need {in_hand}"
-        ));
+        let message =
+            format!("{used} of {limit} bytes of memory are in use, and {requests} writes need {in_hand}");
+        return Verdict::Wrong(Room::Memory, message);
     }
     let Some(backing) = &seen.backing else {
         return Verdict::Right("memory is at its limit, and there is no backing");
     };
-    if limit < 2 * in_hand + OBJECT_FRAMES * FRAME {
-        return Verdict::Right("writers may hold all of so little memory");
+    if limit < HELD_FRAMES * FRAME * requests.max(1) + OBJECT_FRAMES * FRAME {
+        return Verdict::Right("requests may hold all of so little memory");
     }
-    if backing.closed.is_some() {
+    if backing.is_closed {
         return Verdict::Right("memory is at its limit, and the backing takes nothing");
     }
     let room = room_bytes(backing, requests);
     let live = live_bytes(backing);
     match live >= room {
         true => Verdict::Right("memory is at its limit, and the backing is nearly full"),
-        false => Verdict::Wrong(format!(
-            "memory is at its limit of {limit} bytes, but live pages take {live} of {} bytes of the backing, which is \
-             nearly full from {room} on",
-            backing.capacity_bytes
-        )),
+        false => {
+            let capacity = backing.capacity_bytes;
+            let message = format!(
+                "memory is at its limit of {limit} bytes, but live pages take {live} of {capacity} bytes of the \
+                 backing, which may refuse from {room} on ({})",
+                backing.condition
+            );
+            Verdict::Wrong(Room::Backing, message)
+        }
+    }
+}
+
+impl Seen {
+    /// What favours a refusal most of two looks.
+    pub fn merge(self, other: Seen) -> Seen {
+        let limit_bytes = match (self.limit_bytes, other.limit_bytes) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        };
+        let backing = match (self.backing, other.backing) {
+            (Some(a), Some(b)) => Some(SeenBacking {
+                pages: a.pages.max(b.pages),
+                bytes: a.bytes.max(b.bytes),
+                is_closed: a.is_closed || b.is_closed,
+                ..b
+            }),
+            (a, b) => a.or(b),
+        };
+        Seen {
+            in_use_bytes: self.in_use_bytes.max(other.in_use_bytes),
+            limit_bytes,
+            machine_bytes: self.machine_bytes.min(other.machine_bytes),
+            backing,
+        }
     }
 }
 
@@ -187,12 +229,13 @@ mod tests {
             segment_bytes: Some(segment),
             pages: live / 4128,
             bytes: live / 4128 * 4096,
-            closed: None,
+            is_closed: false,
+            condition: String::new(),
         };
         let at_limit = |backing| Seen { backing: Some(backing), ..seen(128 * MIB, Some(128 * MIB)) };
         assert!(!is_right(&at_limit(backing(380 * MIB)), 16));
         assert!(is_right(&at_limit(backing(640 * MIB)), 16));
-        let failing = SeenBacking { closed: Some("it fails".into()), ..backing(MIB) };
+        let failing = SeenBacking { is_closed: true, ..backing(MIB) };
         assert!(is_right(&at_limit(failing.clone()), 16));
         let below = Seen { in_use_bytes: 64 * MIB, ..at_limit(failing) };
         assert!(!is_right(&below, 16));
@@ -207,8 +250,8 @@ mod tests {
             backing: Some(backing.clone()),
             ..seen(frames * FRAME, Some(frames * FRAME))
         };
-        assert!(is_right(&few(5), 1) && !is_right(&few(6), 1));
-        assert!(is_right(&few(33), 8) && !is_right(&few(34), 8));
+        assert!(is_right(&few(9), 1) && !is_right(&few(10), 1));
+        assert!(is_right(&few(65), 8) && !is_right(&few(66), 8));
     }
 
     #[test]

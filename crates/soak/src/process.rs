@@ -165,6 +165,13 @@ pub fn rss_bytes(id: u32) -> Option<u64> {
     Some(line.split_whitespace().nth(1)?.parse::<u64>().ok()? << 10)
 }
 
+/// Memory that the machine can give, bytes.
+pub fn available_bytes() -> u64 {
+    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let line = text.lines().find(|l| l.starts_with("MemAvailable:"));
+    line.and_then(|l| l.split_whitespace().nth(1)?.parse::<u64>().ok()).map_or(u64::MAX, |kib| kib << 10)
+}
+
 /// Where the threads of a process stand: state, CPU time, and what the kernel shows of their stacks.
 pub fn stacks(id: u32) -> String {
     let mut text = format!("threads of process {id} ({}):\n", name(id));

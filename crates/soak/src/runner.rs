@@ -11,6 +11,7 @@ use std::fs::File;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -20,6 +21,14 @@ const ENDING: Duration = Duration::from_secs(5);
 const REPORT: Duration = Duration::from_secs(15);
 /// Files of a failed case up to this length are kept; a backing is not.
 const KEPT_LEN: u64 = 4 << 20;
+
+/// Set by a signal that ends the run.
+static IS_STOPPED: AtomicBool = AtomicBool::new(false);
+
+/// Ends the run: no further case begins, and those that run are ended and cleared away.
+pub fn stop() {
+    IS_STOPPED.store(true, Relaxed);
+}
 
 /// What is to be run.
 pub struct Plan {
@@ -99,7 +108,10 @@ fn lock(progress: &Mutex<Progress>) -> MutexGuard<'_, Progress> {
 /// The next case: of the part that has had the least of its share.
 fn next(plan: &Plan, progress: &Mutex<Progress>) -> Option<(usize, u64)> {
     let mut progress = lock(progress);
-    if progress.began.elapsed() >= plan.time || progress.summary.faults.len() >= plan.max_faults {
+    if IS_STOPPED.load(Relaxed)
+        || progress.began.elapsed() >= plan.time
+        || progress.summary.faults.len() >= plan.max_faults
+    {
         return None;
     }
     let due = |i: &usize| progress.charged[*i] / plan.parts[*i].share().max(1);
@@ -183,6 +195,7 @@ pub fn run_case(part: &dyn Part, seed: u64, dir: &Path, settings: &Settings) -> 
     let left = leftovers::find(&dir);
     let stuck = if left.is_empty() { Vec::new() } else { leftovers::clear(&dir) };
     let verdict = match verdict {
+        _ if IS_STOPPED.load(Relaxed) => Ok(Done::Skipped("the run was stopped".into())),
         Ok(_) if !left.is_empty() => Err(Fault::new(FaultKind::Leftover, format!("{left:?}"))),
         Ok(done) => Ok(done),
         Err(fault) if stuck.is_empty() => Err(fault),
@@ -219,7 +232,9 @@ fn watch(child: &mut Child, dir: &Path, limit: Duration) -> Result<Done, Fault> 
         if decided.is_none() && verdict::read(dir).is_some() {
             decided = Some(Instant::now());
         }
-        let is_over = began.elapsed() >= limit || decided.is_some_and(|at| at.elapsed() >= ENDING);
+        let is_over = IS_STOPPED.load(Relaxed)
+            || began.elapsed() >= limit
+            || decided.is_some_and(|at| at.elapsed() >= ENDING);
         if is_over {
             let stacks = hanging(child.id(), dir);
             leftovers::abort_all(dir);

@@ -24,6 +24,9 @@
 //! # Ok::<(), pagefold_store::StoreError>(())
 //! ```
 
+// Printing panics when it cannot write. Only the binary prints, in one file.
+#![deny(clippy::print_stdout, clippy::print_stderr)]
+
 pub mod slot;
 mod sync;
 

@@ -16,7 +16,7 @@ use pagefold_backing::layer::{DelayLayer, DelayOptions, ErrorLayer, StatsLayer, 
 use pagefold_backing::{Backing, Direct, FileBacking, FileOptions, MemoryBacking, Uring};
 use pagefold_codec::{CodecSpec, table};
 use pagefold_page::{Page, PageIndex};
-use pagefold_pool::{Arena, FRAME_LEN, PageSource, Purpose, SourceError, Take};
+use pagefold_pool::{Arena, FRAME_LEN, Frames, PageSource, Purpose, SourceError, Take};
 use pagefold_store::parking::{LayoutKind, ParkConfig};
 use pagefold_store::{LoadError, Loaded, Loader, MemLimit, Store, StoreConfig};
 use pagefold_testkit::skipped;
@@ -262,18 +262,44 @@ fn of_a_parked_page_that_cannot_be_read() {
 struct Noted {
     arena: Arc<Arena>,
     frames: Arc<Mutex<Vec<usize>>>,
+    /// What was charged last: the one thread that writes obtains frames for that.
+    charged: Mutex<Option<Purpose>>,
 }
 
-impl PageSource for Noted {
-    fn try_take(&self, purpose: Purpose) -> Take {
-        let take = self.arena.try_take(purpose);
-        if let (Take::Frame(frame), Purpose::Objects) = (&take, purpose) {
-            self.frames.lock().unwrap().push(self.arena.frame_ptr(*frame).expose_provenance());
+impl Noted {
+    fn note(&self, frames: Frames) {
+        let all = std::iter::repeat_with({
+            let mut frames = frames;
+            move || frames.pop()
+        });
+        for frame in all.map_while(|frame| frame) {
+            self.frames.lock().unwrap().push(self.arena.frame_ptr(frame).expose_provenance());
+        }
+    }
+}
+
+// SAFETY: all frames are the arena's, handed on as it hands them out.
+unsafe impl PageSource for Noted {
+    fn try_take(&self, purpose: Purpose, count: usize) -> Take {
+        let take = self.arena.try_take(purpose, count);
+        if let (Take::Frames(frames), Purpose::Objects) = (&take, purpose) {
+            self.note(*frames);
         }
         take
     }
-    fn refill(&self) -> Result<(), SourceError> {
-        self.arena.refill()
+    fn charge(&self, purpose: Purpose, count: usize) -> Result<(), SourceError> {
+        *self.charged.lock().unwrap() = Some(purpose);
+        self.arena.charge(purpose, count)
+    }
+    fn refund(&self, purpose: Purpose, count: usize) {
+        self.arena.refund(purpose, count);
+    }
+    fn obtain(&self, count: usize) -> Result<Frames, SourceError> {
+        let obtained = self.arena.obtain(count)?;
+        if *self.charged.lock().unwrap() == Some(Purpose::Objects) {
+            self.note(obtained);
+        }
+        Ok(obtained)
     }
     fn give(&self, frame: pagefold_pool::FrameId, purpose: Purpose) {
         self.arena.give(frame, purpose);
@@ -289,7 +315,7 @@ fn of_a_page_that_does_not_decode() {
     for codec in codecs() {
         let config = config(&codec);
         let (arena, frames) = (Arc::new(Arena::new(1 << 24).unwrap()), Arc::default());
-        let source = Noted { arena, frames: Arc::clone(&frames) };
+        let source = Noted { arena, frames: Arc::clone(&frames), charged: Mutex::default() };
         let store = Store::with_source(config, Box::new(source)).unwrap();
         write_pages(&store);
         let mut loader = store.loader().unwrap();

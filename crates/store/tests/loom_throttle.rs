@@ -34,7 +34,7 @@ impl World {
     }
 
     fn wait(&self) -> bool {
-        self.throttle.wait_for_room(&|| self.room.load(Relaxed) > 0)
+        self.throttle.wait_for_room(4096, &mut || self.room.load(Relaxed) > 0)
     }
 }
 

@@ -2,15 +2,17 @@
 //!
 //! A [`Folder`] is a directory held open. Everything is made in it by one name, which is checked to be one; what is
 //! opened is opened by `openat2` with `RESOLVE_BENEATH`, `RESOLVE_NO_SYMLINKS` and `RESOLVE_NO_MAGICLINKS`, so that a link, however it
-//! came there, is refused and not followed. New files are made exclusively: one that is there is refused.
+//! came there, is refused and not followed. New files are made exclusively: one that is there is refused. What was made is
+//! then changed by its descriptor and never by its name, which others who may write to the directory can give to another file.
 //!
 //! It does not decide what may be made.
 
 use crate::SysError;
+use crate::pathhandle::PathHandle;
 use rustix::fs::{self, AtFlags, FileType, Mode, OFlags, ResolveFlags, Timespec, Timestamps, XattrFlags};
 use rustix::io::Errno;
 use std::fs::File;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 const RESOLVE: ResolveFlags =
@@ -44,8 +46,21 @@ pub struct Room {
     pub free_files: Option<u64>,
 }
 
-fn failed(what: &'static str) -> impl Fn(Errno) -> SysError {
+pub(crate) fn failed(what: &'static str) -> impl Fn(Errno) -> SysError {
     move |e| SysError::new(what, e.raw_os_error())
+}
+
+/// As many names of a path as the kernel takes at once, and the rest of it.
+fn split_path(path: &[u8]) -> (&[u8], &[u8]) {
+    // With the NUL behind it a path has PATH_MAX bytes at most.
+    let Some(first) = path.get(..libc::PATH_MAX as usize).map(|longest| &longest[..longest.len() - 1]) else {
+        return (path, &[]);
+    };
+    match first.iter().rposition(|&byte| byte == b'/') {
+        Some(slash) => (&path[..slash], &path[slash + 1..]),
+        // One name that is too long: the kernel will say so.
+        None => (path, &[]),
+    }
 }
 
 /// One name: not empty, not `.` or `..`, without `/` and NUL.
@@ -61,8 +76,18 @@ impl Folder {
         fs::open(path, flags, Mode::empty()).map(Folder).map_err(failed("opening the directory"))
     }
 
-    /// Opens a directory in this one, by a path of names.
+    /// Opens a directory in this one, by a path of names, which may be longer than the kernel takes at once.
     pub fn open_folder(&self, path: &[u8]) -> Result<Self, SysError> {
+        let (mut part, mut rest) = split_path(path);
+        let mut folder = self.open_part(part)?;
+        while !rest.is_empty() {
+            (part, rest) = split_path(rest);
+            folder = folder.open_part(part)?;
+        }
+        Ok(folder)
+    }
+
+    fn open_part(&self, path: &[u8]) -> Result<Self, SysError> {
         let opened = fs::openat2(&self.0, path, OPEN_DIRECTORY, Mode::empty(), RESOLVE);
         opened.map(Folder).map_err(failed("opening the directory"))
     }
@@ -78,11 +103,19 @@ impl Folder {
         Ok(stat.st_mode & 0o2000 != 0)
     }
 
-    /// Makes a directory that only its owner may use, and opens it.
+    /// Makes a directory that only its owner may use, and opens it. Fails if another one, with something in it, has taken
+    /// its place meanwhile.
     pub fn make_folder(&self, name: &[u8]) -> Result<Self, SysError> {
         let name = one_name(name)?;
         fs::mkdirat(&self.0, name, Mode::RWXU).map_err(failed("making the directory"))?;
-        self.open_folder(name)
+        let made = self.open_folder(name)?;
+        match made.is_empty()? {
+            true => Ok(made),
+            false => {
+                let what = "another directory took the place of the one that was just made";
+                Err(SysError::new(what, libc::ENOTEMPTY))
+            }
+        }
     }
 
     /// Makes a file, with `mode` less the process's mask, and opens it for writing.
@@ -94,12 +127,15 @@ impl Folder {
     }
 
     /// Makes a symbolic link.
-    pub fn make_symlink(&self, name: &[u8], target: &[u8]) -> Result<(), SysError> {
-        fs::symlinkat(target, &self.0, one_name(name)?).map_err(failed("making the symbolic link"))
+    pub fn make_symlink(&self, name: &[u8], target: &[u8]) -> Result<PathHandle, SysError> {
+        let name = one_name(name)?;
+        fs::symlinkat(target, &self.0, name).map_err(failed("making the symbolic link"))?;
+        PathHandle::of_new(self.as_fd(), name, FileType::Symlink, 0)
     }
 
     /// Makes a special file that only its owner may use.
-    pub fn make_special(&self, name: &[u8], special: Special) -> Result<(), SysError> {
+    pub fn make_special(&self, name: &[u8], special: Special) -> Result<PathHandle, SysError> {
+        let name = one_name(name)?;
         let (kind, device) = match special {
             Special::Fifo => (FileType::Fifo, 0),
             Special::Socket => (FileType::Socket, 0),
@@ -107,7 +143,8 @@ impl Folder {
             Special::BlockDevice(major, minor) => (FileType::BlockDevice, fs::makedev(major, minor)),
         };
         let mode = Mode::RUSR | Mode::WUSR;
-        fs::mknodat(&self.0, one_name(name)?, kind, mode, device).map_err(failed("making the special file"))
+        fs::mknodat(&self.0, name, kind, mode, device).map_err(failed("making the special file"))?;
+        PathHandle::of_new(self.as_fd(), name, kind, device)
     }
 
     /// Gives the file `old` in `from` another name, in this directory. A symbolic link is linked itself.
@@ -138,35 +175,7 @@ impl Folder {
 
     /// What its file system has room for.
     pub fn room(&self) -> Result<Room, SysError> {
-        let stat = fs::fstatvfs(&self.0).map_err(failed("asking how much room there is"))?;
-        let free_files = (stat.f_files > 0).then_some(stat.f_favail);
-        Ok(Room { free_bytes: stat.f_bavail.saturating_mul(stat.f_frsize), free_files })
-    }
-
-    /// Sets the owner of what has this name, and not of what a link points to.
-    pub fn set_owner_of(&self, name: &[u8], uid: u32, gid: u32) -> Result<(), SysError> {
-        let set = fs::chownat(&self.0, one_name(name)?, owner(uid), group(gid), AtFlags::SYMLINK_NOFOLLOW);
-        set.map_err(failed("setting the owner"))
-    }
-
-    /// Sets the permissions of a special file that was made here. Follows links: only for what is known to be none.
-    pub fn set_mode_of(&self, name: &[u8], mode: u16) -> Result<(), SysError> {
-        let mode = Mode::from_raw_mode(u32::from(mode) & 0o7777);
-        fs::chmodat(&self.0, one_name(name)?, mode, AtFlags::empty()).map_err(failed("setting the mode"))
-    }
-
-    /// Sets when what has this name, and not what a link points to, was changed.
-    pub fn set_time_of(&self, name: &[u8], seconds: i64, nanoseconds: u32) -> Result<(), SysError> {
-        let times = timestamps(seconds, nanoseconds);
-        let set = fs::utimensat(&self.0, one_name(name)?, &times, AtFlags::SYMLINK_NOFOLLOW);
-        set.map_err(failed("setting the time"))
-    }
-
-    /// Sets an extended attribute of what has this name, and not of what a link points to.
-    pub fn set_xattr_of(&self, name: &[u8], xattr: &[u8], value: &[u8]) -> Result<(), SysError> {
-        let mut path = format!("/proc/self/fd/{}/", self.0.as_raw_fd()).into_bytes();
-        path.extend_from_slice(one_name(name)?);
-        fs::lsetxattr(path, xattr, value, XattrFlags::empty()).map_err(failed("setting an attribute"))
+        room(self)
     }
 }
 
@@ -176,17 +185,24 @@ impl AsFd for Folder {
     }
 }
 
-fn owner(uid: u32) -> Option<fs::Uid> {
+pub(crate) fn owner(uid: u32) -> Option<fs::Uid> {
     (uid != u32::MAX).then(|| fs::Uid::from_raw(uid))
 }
 
-fn group(gid: u32) -> Option<fs::Gid> {
+pub(crate) fn group(gid: u32) -> Option<fs::Gid> {
     (gid != u32::MAX).then(|| fs::Gid::from_raw(gid))
 }
 
-fn timestamps(seconds: i64, nanoseconds: u32) -> Timestamps {
+pub(crate) fn timestamps(seconds: i64, nanoseconds: u32) -> Timestamps {
     let time = Timespec { tv_sec: seconds, tv_nsec: i64::from(nanoseconds) };
     Timestamps { last_access: time, last_modification: time }
+}
+
+/// Tells what the file system of an open file has room for.
+pub fn room(file: impl AsFd) -> Result<Room, SysError> {
+    let stat = fs::fstatvfs(file).map_err(failed("asking how much room there is"))?;
+    let free_files = (stat.f_files > 0).then_some(stat.f_favail);
+    Ok(Room { free_bytes: stat.f_bavail.saturating_mul(stat.f_frsize), free_files })
 }
 
 /// Sets the owner of an open file.

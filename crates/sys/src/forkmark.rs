@@ -25,7 +25,9 @@ impl ForkMark {
     /// Marks this process.
     pub fn new() -> Result<ForkMark, SysError> {
         let page = Reservation::new(page_size())?;
-        let pid = (!page.wipe_in_children()).then(std::process::id);
+        // SAFETY: the page holds an integer.
+        let can_wipe = unsafe { page.wipe_in_children() };
+        let pid = (!can_wipe).then(std::process::id);
         let mark = ForkMark { page, pid };
         mark.word().store(1, Ordering::Relaxed);
         Ok(mark)

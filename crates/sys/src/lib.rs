@@ -8,6 +8,9 @@
 //!
 //! It holds no policy: it does not decide what to lock, drop or signal.
 
+// Printing panics when it cannot write. Only the binary prints, in one file.
+#![deny(clippy::print_stdout, clippy::print_stderr)]
+
 pub mod beneath;
 pub mod blockdev;
 pub mod blockuse;
@@ -17,14 +20,18 @@ pub mod direct;
 pub mod entropy;
 pub mod forkmark;
 pub mod fusedev;
+pub mod fusermount;
 pub mod futex;
 pub mod handover;
 pub mod harden;
+pub mod lease;
 pub mod loopdev;
 pub mod mem;
+pub mod memcg;
 pub mod mounts;
 pub mod ownmem;
 pub mod pagemap;
+pub mod pathhandle;
 pub mod peer;
 pub mod pidfd;
 pub mod prefetch;

@@ -21,6 +21,8 @@ const LOOP_CLR_FD: libc::c_ulong = 0x4C01;
 const LOOP_GET_STATUS64: libc::c_ulong = 0x4C05;
 const LOOP_CONFIGURE: libc::c_ulong = 0x4C0A;
 const LOOP_CTL_GET_FREE: libc::c_ulong = 0x4C82;
+const LO_FLAGS_READ_ONLY: u32 = 1;
+const LO_FLAGS_AUTOCLEAR: u32 = 4;
 const LO_FLAGS_DIRECT_IO: u32 = 16;
 
 /// Tries of "get a free one, configure it", which another process may win.
@@ -146,6 +148,19 @@ pub fn open_control() -> Result<File, SysError> {
 /// The device is not auto-cleared: it stays until [`detach_if`], whoever opens and closes it. If
 /// `file` is served by this very process, another thread must be serving it during the call.
 pub fn attach(file: &File, sector_bytes: u32) -> Result<AttachedLoop, AttachError> {
+    let (device, path) = configure_a_free_one(file, sector_bytes, LO_FLAGS_DIRECT_IO)?;
+    verified(device, path)
+}
+
+/// Makes `file` a block device to be mounted read-only: the open device, and its node.
+///
+/// The device is auto-cleared: the driver frees it when its last user closes it, so the caller keeps the file until
+/// the device is mounted, and then drops it.
+pub fn attach_for_mount(file: &File) -> Result<(File, PathBuf), AttachError> {
+    configure_a_free_one(file, 0, LO_FLAGS_READ_ONLY | LO_FLAGS_AUTOCLEAR)
+}
+
+fn configure_a_free_one(file: &File, sector_bytes: u32, flags: u32) -> Result<(File, PathBuf), AttachError> {
     let control = open_control().map_err(AttachError::Unavailable)?;
     for _ in 0..ATTACH_TRIES {
         // SAFETY: this request takes no argument and returns a number.
@@ -155,8 +170,8 @@ pub fn attach(file: &File, sector_bytes: u32) -> Result<AttachedLoop, AttachErro
         }
         let path = PathBuf::from(format!("/dev/loop{number}"));
         let device = open(&path, 0).map_err(AttachError::Unavailable)?;
-        match configure(&device, file, sector_bytes) {
-            Ok(()) => return verified(device, path),
+        match configure(&device, file, sector_bytes, flags) {
+            Ok(()) => return Ok((device, path)),
             Err(e) if e.errno == libc::EBUSY => continue,
             Err(e) if matches!(e.errno, libc::ENOTTY | libc::EPERM | libc::EACCES) => {
                 return Err(AttachError::Unavailable(e));
@@ -167,8 +182,8 @@ pub fn attach(file: &File, sector_bytes: u32) -> Result<AttachedLoop, AttachErro
     Err(AttachError::Unavailable(SysError::new("winning a free loop device", libc::EBUSY)))
 }
 
-fn configure(device: &File, file: &File, sector_bytes: u32) -> Result<(), SysError> {
-    let info = LoopInfo64 { lo_flags: LO_FLAGS_DIRECT_IO, ..NO_INFO };
+fn configure(device: &File, file: &File, sector_bytes: u32, flags: u32) -> Result<(), SysError> {
+    let info = LoopInfo64 { lo_flags: flags, ..NO_INFO };
     let fd = file.as_raw_fd().unsigned_abs();
     let config = LoopConfig { fd, block_size: sector_bytes, info, reserved: [0; 8] };
     // SAFETY: the argument points to a whole `loop_config`, which the kernel only reads.
@@ -230,6 +245,20 @@ pub fn identity(path: &Path) -> Result<Option<LoopIdentity>, SysError> {
         Err(e) if matches!(e.errno, libc::ENOENT | libc::ENXIO) => Ok(None),
         Err(e) => Err(e),
     }
+}
+
+/// The file that an open block device stands on, with its path as sysfs has it, if the device is a loop device or a
+/// partition of one. The path is the one at the time of attaching: compare what is there now with the identity.
+pub fn backing_of(device: &File) -> Result<Option<(LoopIdentity, PathBuf)>, SysError> {
+    use std::os::unix::fs::MetadataExt;
+    let metadata = device.metadata().map_err(|e| SysError::io("looking at a block device", &e))?;
+    let number = DeviceNumber::from_dev_t(metadata.rdev());
+    let here = format!("/sys/dev/block/{number}");
+    let name = ["loop", "../loop"].map(|dir| format!("{here}/{dir}/backing_file"));
+    let Some(mut path) = name.iter().find_map(|name| std::fs::read(name).ok()) else { return Ok(None) };
+    path.truncate(path.trim_ascii_end().len());
+    let identity = status(device)?.map(|i| LoopIdentity { lo_device: i.lo_device, lo_inode: i.lo_inode });
+    Ok(identity.map(|identity| (identity, OsString::from_vec(path).into())))
 }
 
 /// Detaches the loop device `path` if it stands on the file `identity`.

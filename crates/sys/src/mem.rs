@@ -16,7 +16,8 @@ pub struct Reservation {
 // SAFETY: the value only names a range of the address space; it holds no thread-bound state, and
 // every access to the memory itself goes through raw pointers whose users state their own proof.
 unsafe impl Send for Reservation {}
-// SAFETY: as above; the methods taking `&self` are system calls that the kernel serialises.
+// SAFETY: a shared value gives out its address and length, which never change; the other methods taking `&self` are system
+// calls on the range, which the kernel serialises.
 unsafe impl Sync for Reservation {}
 
 impl Reservation {
@@ -78,10 +79,12 @@ impl Reservation {
 
     /// Leaves the range out of children that are forked from now on: they have nothing mapped there.
     ///
-    /// A child must not drop its copy of this value, as the address may be something else's there: see
-    /// [`Reservation::forget`].
-    pub fn keep_from_children(&self) -> Result<(), SysError> {
-        // SAFETY: the range is this mapping; the advice changes nothing in this process.
+    /// # Safety
+    /// A child neither touches what was in the range nor drops its copy of this value, as the address may be something
+    /// else's there: see [`Reservation::forget`].
+    pub unsafe fn keep_from_children(&self) -> Result<(), SysError> {
+        // SAFETY: the range is this mapping; the advice changes nothing in this process, and children leave it alone
+        // (the caller's duty).
         match unsafe { libc::madvise(self.base.as_ptr().cast(), self.len_bytes, libc::MADV_DONTFORK) } {
             0 => Ok(()),
             _ => Err(SysError::last(format!("keeping {} bytes of memory from children", self.len_bytes))),
@@ -90,8 +93,12 @@ impl Reservation {
 
     /// Has the range read as zeroes in children that are forked from now on. False if the kernel cannot
     /// (before 4.14).
-    pub fn wipe_in_children(&self) -> bool {
-        // SAFETY: as above.
+    ///
+    /// # Safety
+    /// What the range holds is valid as zeroes, for those who look at it in a child.
+    pub unsafe fn wipe_in_children(&self) -> bool {
+        // SAFETY: the range is this mapping; the advice changes nothing in this process, and children see what the
+        // caller allows for.
         unsafe { libc::madvise(self.base.as_ptr().cast(), self.len_bytes, libc::MADV_WIPEONFORK) == 0 }
     }
 
@@ -234,8 +241,44 @@ pub fn total_bytes() -> u64 {
     rustix::system::sysinfo().totalram as u64 * u64::from(rustix::system::sysinfo().mem_unit.max(1))
 }
 
+/// The machine's available memory: what is free, and what reclaim could take from the page cache without writing.
+///
+/// The file is opened once and read in place: a thread that must not ask the kernel for memory can ask how much there is,
+/// because the kernel keeps the buffer of an open file in `/proc` after the first read.
+#[derive(Debug)]
+pub struct Available {
+    meminfo: Option<std::fs::File>,
+}
+
+impl Available {
+    /// Opens the kernel's count and reads it once.
+    pub fn open() -> Self {
+        let available = Available { meminfo: std::fs::File::open("/proc/meminfo").ok() };
+        available.bytes();
+        available
+    }
+
+    /// How many bytes are available; where the kernel does not say, those that hold nothing at all.
+    pub fn bytes(&self) -> u64 {
+        use std::os::unix::fs::FileExt;
+        let mut text = [0; 512];
+        let read = self.meminfo.as_ref().and_then(|file| file.read_at(&mut text, 0).ok());
+        let field = read.and_then(|len_bytes| available_kib(&text[..len_bytes]));
+        field.map_or_else(free_bytes, |kib| kib.saturating_mul(1024))
+    }
+}
+
+/// The number in the line `MemAvailable:     1234 kB`, which is among the first.
+fn available_kib(meminfo: &[u8]) -> Option<u64> {
+    const NAME: &[u8] = b"MemAvailable:";
+    let at = meminfo.windows(NAME.len()).position(|window| window == NAME)? + NAME.len();
+    let digits = meminfo[at..].trim_ascii_start();
+    let end = digits.iter().position(|byte| !byte.is_ascii_digit())?;
+    std::str::from_utf8(&digits[..end]).ok()?.parse().ok()
+}
+
 /// Memory of this machine that holds nothing at all, not even a cache, bytes.
-pub fn free_bytes() -> u64 {
+fn free_bytes() -> u64 {
     let info = rustix::system::sysinfo();
     info.freeram as u64 * u64::from(info.mem_unit.max(1))
 }
@@ -243,6 +286,20 @@ pub fn free_bytes() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn available_memory_counts_what_the_page_cache_could_give_up() {
+        let text = b"MemTotal:  100 kB\nMemFree:  3 kB\nMemAvailable:      77 kB\nBuffers: 1 kB\n";
+        assert_eq!(available_kib(text), Some(77));
+        assert_eq!(available_kib(b"MemTotal: 100 kB\nMemAvailable: 7"), None);
+        let available = Available::open();
+        assert!(available.meminfo.is_some());
+        let bytes = available.bytes();
+        assert!(0 < bytes && bytes < total_bytes(), "{bytes}");
+        // Where the file cannot be had, memory that is free.
+        let free = Available { meminfo: None }.bytes();
+        assert!(0 < free && free < total_bytes(), "{free}");
+    }
 
     #[test]
     fn discard_makes_populated_memory_zero_again() {
@@ -290,7 +347,8 @@ mod tests {
     #[test]
     fn children_have_nothing_where_a_range_is_kept_from_them() {
         let (kept, shared) = (Reservation::new(1 << 20).unwrap(), Reservation::new(1 << 20).unwrap());
-        kept.keep_from_children().unwrap();
+        // SAFETY: the child only asks what is mapped there, and exits without dropping anything.
+        unsafe { kept.keep_from_children() }.unwrap();
         let [kept_at, shared_at] = [&kept, &shared].map(|range| range.base().as_ptr().cast());
         // SAFETY: the child makes two system calls and exits.
         let child = unsafe { libc::fork() };

@@ -72,23 +72,27 @@ pub fn effective_uid() -> u32 {
 
 const STICKY: u32 = 0o1000;
 const OTHERS_WRITE: u32 = 0o022;
+/// Folders are looked at and passed through, not read: those that lead to a home folder are often not readable.
+const FOLDER: OFlags = OFlags::DIRECTORY.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC).union(OFlags::PATH);
 
 impl RunDir {
     /// Opens and verifies `path`; [`RunDirError::Missing`] if it does not exist.
     pub fn open(path: &Path) -> Result<Self, RunDirError> {
-        let (parent, name) = open_parent(path)?;
+        let (parent, name) = open_parent(path, None)?;
         Self::open_last(&parent, path, &name)
     }
 
     /// Opens and verifies `path`, made with mode 0700 if it does not exist. Its parent must exist.
     pub fn open_or_create(path: &Path) -> Result<Self, RunDirError> {
-        let (parent, name) = open_parent(path)?;
-        match fs::mkdirat(&parent, &name, Mode::RWXU) {
-            Ok(()) | Err(rustix::io::Errno::EXIST) => {}
-            Err(e) => {
-                return Err(SysError::new(format!("making '{}'", path.display()), e.raw_os_error()).into());
-            }
-        }
+        let (parent, name) = open_parent(path, None)?;
+        make_component(parent.as_fd(), &name, path)?;
+        Self::open_last(&parent, path, &name)
+    }
+
+    /// Opens and verifies `path`; whatever of it is missing below `base` is made with mode 0700.
+    pub fn open_or_create_below(base: &Path, path: &Path) -> Result<Self, RunDirError> {
+        let (parent, name) = open_parent(path, Some(base))?;
+        make_component(parent.as_fd(), &name, path)?;
         Self::open_last(&parent, path, &name)
     }
 
@@ -124,8 +128,9 @@ impl RunDir {
     }
 }
 
-/// Opens the parent of `path` after verifying every component down to it.
-fn open_parent(path: &Path) -> Result<(OwnedFd, PathBuf), RunDirError> {
+/// Opens the parent of `path` after verifying every component down to it. Makes components that are missing below
+/// `make_below`, if that is given.
+fn open_parent(path: &Path, make_below: Option<&Path>) -> Result<(OwnedFd, PathBuf), RunDirError> {
     let not_absolute = || RunDirError::NotAbsolute(path.into());
     let mut parts = path.components();
     if parts.next() != Some(Component::RootDir) {
@@ -140,12 +145,14 @@ fn open_parent(path: &Path) -> Result<(OwnedFd, PathBuf), RunDirError> {
     }
     let last = names.pop().ok_or_else(not_absolute)?;
     let mut at = PathBuf::from("/");
-    let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::RDONLY;
     let mut fd =
-        fs::open("/", flags, Mode::empty()).map_err(|e| SysError::new("opening '/'", e.raw_os_error()))?;
+        fs::open("/", FOLDER, Mode::empty()).map_err(|e| SysError::new("opening '/'", e.raw_os_error()))?;
     check_parent(&fd, &at, names.is_empty())?;
     for (i, name) in names.iter().enumerate() {
         at.push(name);
+        if make_below.is_some_and(|base| at.starts_with(base) && at != base) {
+            make_component(fd.as_fd(), Path::new(name), &at)?;
+        }
         fd = open_component(fd.as_fd(), Path::new(name), &at)?;
         check_parent(&fd, &at, i + 1 == names.len())?;
     }
@@ -168,9 +175,16 @@ fn check_parent(fd: &OwnedFd, at: &Path, is_last: bool) -> Result<(), RunDirErro
     Ok(())
 }
 
+/// Makes a directory for this user alone, unless its name is taken.
+fn make_component(dir: BorrowedFd<'_>, name: &Path, whole: &Path) -> Result<(), RunDirError> {
+    match fs::mkdirat(dir, name, Mode::RWXU) {
+        Ok(()) | Err(rustix::io::Errno::EXIST) => Ok(()),
+        Err(e) => Err(SysError::new(format!("making '{}'", whole.display()), e.raw_os_error()).into()),
+    }
+}
+
 fn open_component(dir: BorrowedFd<'_>, name: &Path, whole: &Path) -> Result<OwnedFd, RunDirError> {
-    let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::RDONLY;
-    fs::openat(dir, name, flags, Mode::empty()).map_err(|e| match e {
+    fs::openat(dir, name, FOLDER, Mode::empty()).map_err(|e| match e {
         rustix::io::Errno::NOENT => RunDirError::Missing(whole.into()),
         rustix::io::Errno::LOOP | rustix::io::Errno::NOTDIR => RunDirError::NotADirectory(whole.into()),
         e => SysError::new(format!("opening '{}'", whole.display()), e.raw_os_error()).into(),
@@ -203,6 +217,26 @@ mod tests {
         RunDir::open(&path).unwrap();
         std::fs::remove_dir(&path).unwrap();
         assert!(!made.is_still_there());
+    }
+
+    #[test]
+    fn missing_folders_are_made_below_the_base_only() {
+        let top = private();
+        let base = top.path().canonicalize().unwrap();
+        let path = base.join("a/b/run");
+        assert_eq!(RunDir::open_or_create(&path).unwrap_err(), RunDirError::Missing(base.join("a")));
+        RunDir::open_or_create_below(&base, &path).unwrap();
+        for made in ["a", "a/b", "a/b/run"] {
+            assert_eq!(std::fs::metadata(base.join(made)).unwrap().permissions().mode() & 0o7777, 0o700);
+        }
+        RunDir::open_or_create_below(&base, &path).unwrap();
+        let missing = base.join("missing");
+        let refused = RunDir::open_or_create_below(&missing, &missing.join("run"));
+        assert_eq!(refused.unwrap_err(), RunDirError::Missing(missing));
+        // A folder on the way that others can write to is refused, not mended.
+        std::fs::set_permissions(base.join("a"), std::fs::Permissions::from_mode(0o770)).unwrap();
+        let refused = RunDir::open_or_create_below(&base, &path);
+        assert!(matches!(refused, Err(RunDirError::SharedParent { mode: 0o770, .. })));
     }
 
     #[test]

@@ -51,7 +51,10 @@ const KERNEL_SET_BYTES: usize = size_of::<u64>();
 ///
 /// Again with the same `serve` is fine; EBUSY with another. Handlers that are installed later and do not pass
 /// on what is not theirs cut it off.
-pub fn install(serve: Serve) -> Result<(), SysError> {
+///
+/// # Safety
+/// `serve` keeps the rules of [`Serve`]: it interrupts any code of the process at a faulting access.
+pub unsafe fn install(serve: Serve) -> Result<(), SysError> {
     const WHAT: &str = "installing the SIGBUS handler";
     static INSTALLING: Mutex<()> = Mutex::new(());
     let _installing = INSTALLING.lock().unwrap_or_else(PoisonError::into_inner);
@@ -88,7 +91,7 @@ fn ours(earlier: &libc::sigaction) -> libc::sigaction {
 
 /// Sets the action of SIGBUS if there is one to set; returns the one before.
 fn exchange(action: Option<&libc::sigaction>) -> Result<libc::sigaction, Errno> {
-    // SAFETY: as in `ours`.
+    // SAFETY: integers and an optional function pointer, for all of which zeroes are valid.
     let mut before: libc::sigaction = unsafe { std::mem::zeroed() };
     let action = action.map_or(std::ptr::null(), std::ptr::from_ref);
     // SAFETY: the action is null or whole, and names a handler that lives as long as the program does.
@@ -106,18 +109,18 @@ fn remember(earlier: &libc::sigaction) {
 }
 
 extern "C" fn on_sigbus(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
-    // SAFETY: the calling thread's own `errno`.
+    // SAFETY: returns where the calling thread's own `errno` is.
     let errno_place = unsafe { libc::__errno_location() };
-    // SAFETY: as above.
+    // SAFETY: the calling thread's own `errno`, an integer that nobody else writes.
     let errno = unsafe { *errno_place };
     // SAFETY: called by the kernel, with what belongs to the signal.
     let is_served = unsafe { serve(info, context.cast()) };
-    // SAFETY: as above.
+    // SAFETY: the calling thread's own `errno`, to which nothing holds a reference.
     unsafe { *errno_place = errno };
     if !is_served {
-        // SAFETY: as above.
+        // SAFETY: called by the kernel, with what belongs to the signal.
         unsafe { forward(signal, info, context) };
-        // SAFETY: as above.
+        // SAFETY: the calling thread's own `errno`, to which nothing holds a reference.
         unsafe { *errno_place = errno };
     }
 }

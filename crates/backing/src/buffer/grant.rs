@@ -9,10 +9,44 @@
 //! up. A worker must not ask for a second grant while it holds one, nor wait for somebody who does: that is
 //! what makes waiting safe.
 
-use super::{Buffer, Buffers, Demand, Shared};
+use super::{Buffer, BufferStats, Demand, Shared, footprint};
+use crate::BackingError;
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::{Arc, PoisonError, Weak};
+
+/// Address space of a budget, as a multiple of its limit: pieces come and go in all sizes, and room that is in pieces
+/// is no room for a long buffer. Memory is bounded by the limit all the same: see `Shared::touch`.
+const SPREAD: usize = 4;
+
+/// A limit on memory, and a region from which the buffers of its grants are cut. Clones share it.
+///
+/// The region gives memory back to the kernel, so no queue registers it; queues take [`Buffers`](super::Buffers):
+///
+/// ```compile_fail,E0308
+/// # use pagefold_backing::{Backing, BackingError, Budget, MemoryBacking};
+/// let (medium, budget) = (MemoryBacking::new(8192), Budget::new(8192, 0)?);
+/// let queue = medium.queue(1, &budget)?;
+/// # drop(queue);
+/// # Ok::<(), BackingError>(())
+/// ```
+///
+/// A buffer of a grant can be given to a queue all the same, as any buffer from elsewhere:
+///
+/// ```
+/// # use pagefold_backing::{Backing, Buffers, Budget, Demand, MemoryBacking, Operation, Request};
+/// let (medium, budget) = (MemoryBacking::new(8192), Budget::new(8192, 0)?);
+/// let buffers = Buffers::new(0)?;
+/// let mut queue = medium.queue(1, &buffers)?;
+/// let buf = budget.grant(Budget::footprint(8192), Demand::Required)?.buffer(8192).ok_or("too little")?;
+/// let request = Request { id: 1, operation: Operation::Read, offset: 0, len_bytes: buf.len(), buf };
+/// assert!(queue.submit(request).is_ok());
+/// assert_eq!(queue.complete(1, &mut Vec::new()), 1);
+/// # drop(queue);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone)]
+pub struct Budget(pub(super) Arc<Shared>);
 
 /// A holder of caches, who can give memory back.
 pub trait Reclaim: Send + Sync {
@@ -44,14 +78,16 @@ pub enum Refused {
 pub(super) struct Turns {
     waiting: VecDeque<u64>,
     next_ticket: u64,
-    /// Counts what may have changed the answer while somebody waits (memory that came back, [`Buffers::wake`]), so that
+    /// Counts what may have changed the answer while somebody waits (memory that came back, [`Budget::wake`]), so that
     /// nothing between asking for reclaim and waiting is missed.
     wakes: u64,
     reclaim: Option<Weak<dyn Reclaim>>,
+    #[cfg(feature = "testing")]
     refusal: Option<Arc<RefusalTest>>,
 }
 
 /// Decides from the running number of a request whether it is refused.
+#[cfg(feature = "testing")]
 type RefusalTest = dyn Fn(u64, Demand) -> bool + Send + Sync;
 
 impl Turns {
@@ -75,7 +111,23 @@ impl Turns {
     }
 }
 
-impl Buffers {
+impl Budget {
+    /// A budget of `limit_bytes`, rounded up to whole buffers, of which best-effort requests leave `reserve_bytes` alone. It
+    /// takes memory as it is touched.
+    pub fn new(limit_bytes: usize, reserve_bytes: usize) -> Result<Self, BackingError> {
+        Ok(Budget(Arc::new(Shared::new(limit_bytes, reserve_bytes, SPREAD)?)))
+    }
+
+    /// What a buffer of `len_bytes` takes of a budget: whole units.
+    pub fn footprint(len_bytes: usize) -> u64 {
+        footprint(len_bytes)
+    }
+
+    /// What is granted now, and what was not.
+    pub fn stats(&self) -> BufferStats {
+        self.0.books().stats
+    }
+
     /// Asks `reclaim` for memory from now on when a grant does not fit.
     pub fn reclaim_with(&self, reclaim: Weak<dyn Reclaim>) {
         self.0.books().turns.reclaim = Some(reclaim);
@@ -83,11 +135,12 @@ impl Buffers {
 
     /// Makes the budget refuse grants as `test` says, given the running number of the request: for tests that let
     /// every one fail in turn. A required grant is then refused as if it were too large.
+    #[cfg(feature = "testing")]
     pub fn refuse_when(&self, test: impl Fn(u64, Demand) -> bool + Send + Sync + 'static) {
         self.0.books().turns.refusal = Some(Arc::new(test));
     }
 
-    /// `len_bytes` (a sum of [`Buffers::footprint`]s and charges) for one piece of work.
+    /// `len_bytes` (a sum of [`Budget::footprint`]s and charges) for one piece of work.
     ///
     /// [`Demand::Required`] waits until its turn has come and there is room; it is refused only if it is more than the
     /// whole budget. [`Demand::BestEffort`] never waits, and leaves the reserve alone.
@@ -95,8 +148,16 @@ impl Buffers {
         self.refused_by_test(len_bytes, demand)?;
         match demand {
             Demand::Required => self.wait_for(len_bytes),
-            Demand::BestEffort => self.try_for(len_bytes),
+            Demand::BestEffort => self.try_for(len_bytes, true),
         }
+    }
+
+    /// Accounts for `len_bytes` of memory from elsewhere, such as tables that grow, if the budget has room for it now. As best
+    /// effort it leaves the reserve alone, so that whoever waits for a grant gets it all the same, and for that reason it
+    /// does not stand back for those who wait.
+    pub fn try_charge(&self, len_bytes: u64) -> Option<Charge> {
+        self.refused_by_test(len_bytes, Demand::BestEffort).ok()?;
+        self.try_for(len_bytes, false).ok().map(Charge)
     }
 
     /// Takes `len_bytes` out of the budget for memory that is held for good, such as a thread's buffers. Grants that could only
@@ -115,6 +176,12 @@ impl Buffers {
         }
     }
 
+    #[cfg(not(feature = "testing"))]
+    fn refused_by_test(&self, _: u64, _: Demand) -> Result<(), Refused> {
+        Ok(())
+    }
+
+    #[cfg(feature = "testing")]
     fn refused_by_test(&self, needed_bytes: u64, demand: Demand) -> Result<(), Refused> {
         let mut books = self.0.books();
         let Some(test) = books.turns.refusal.clone() else { return Ok(()) };
@@ -129,12 +196,12 @@ impl Buffers {
         }
     }
 
-    fn try_for(&self, needed_bytes: u64) -> Result<Grant, Refused> {
+    fn try_for(&self, needed_bytes: u64, stands_back: bool) -> Result<Grant, Refused> {
         for may_reclaim in [true, false] {
             let mut books = self.0.books();
             let limit_bytes = books.stats.limit_bytes.saturating_sub(books.reserve_bytes);
             let wanted_bytes = books.stats.in_use_bytes.saturating_add(needed_bytes);
-            let possible = needed_bytes <= limit_bytes && !books.turns.anyone();
+            let possible = needed_bytes <= limit_bytes && !(stands_back && books.turns.anyone());
             if possible && wanted_bytes <= limit_bytes {
                 return Ok(self.give(&mut books, needed_bytes));
             }
@@ -207,6 +274,12 @@ impl Buffers {
     }
 }
 
+impl fmt::Debug for Budget {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Budget").field(&self.stats()).finish()
+    }
+}
+
 /// Bytes of a budget for one piece of work.
 pub struct Grant {
     shared: Arc<Shared>,
@@ -220,9 +293,9 @@ impl Grant {
     }
 
     /// A buffer of `len_bytes`, paid from this grant; `None` if it has too little left. Its contents are undefined, as
-    /// those of [`Buffers::get`].
+    /// those of [`Buffers::get`](super::Buffers::get).
     pub fn buffer(&mut self, len_bytes: usize) -> Option<Buffer> {
-        self.left_bytes = self.left_bytes.checked_sub(Buffers::footprint(len_bytes))?;
+        self.left_bytes = self.left_bytes.checked_sub(footprint(len_bytes))?;
         let taken = self.shared.take(&mut self.shared.books(), len_bytes);
         // No run of free addresses is long enough, although the room is there: rare, and bounded all the same.
         Some(taken.unwrap_or_else(|| Buffer::on_heap(len_bytes, Some(self.shared.clone()))))

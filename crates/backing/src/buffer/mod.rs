@@ -6,10 +6,14 @@
 //! ([`Buffer`]). Who must make progress asks with [`Demand::Required`]; who only reads
 //! ahead asks with [`Demand::BestEffort`] and gives up when there is no room.
 //!
-//! There are two ways to ask. [`Buffers::get`] never waits: what is required and does not fit
-//! comes from the heap, for those who free memory by making progress. [`Buffers::grant`] keeps to
+//! There are two ways to ask, and a type for each. [`Buffers::get`] never waits: what is required and does not fit
+//! comes from the heap, for those who free memory by making progress. [`Budget::grant`] keeps to
 //! the limit: it gives all that one piece of work needs at once or makes it wait its turn, so that two
-//! workers never hold halves of what both need. It does not clear what it hands out.
+//! workers never hold halves of what both need. Neither clears what it hands out.
+//!
+//! Only the region of [`Buffers`] is registered with rings, and it keeps its memory for life. A [`Budget`] gives memory
+//! back to the kernel; a ring that had registered it would go on with the pages that it had then, which the
+//! region no longer shows. So the two are different types, and a queue takes no [`Budget`].
 
 mod grant;
 mod owned;
@@ -17,7 +21,7 @@ mod units;
 
 use crate::BackingError;
 use grant::Turns;
-pub use grant::{Aside, Charge, Grant, Reclaim, Refused};
+pub use grant::{Aside, Budget, Charge, Grant, Reclaim, Refused};
 pub use owned::Buffer;
 use owned::Home;
 use pagefold_sys::mem::Reservation;
@@ -29,14 +33,10 @@ use units::UnitMap;
 /// What every buffer is aligned to, and the unit in which the region is handed out, bytes.
 pub const BUFFER_ALIGN_BYTES: usize = 4096;
 
-/// Address space of a budget that grants, as a multiple of its limit: pieces come and go in all sizes, and room
-/// that is in pieces is no room for a long buffer. Memory is bounded by the limit all the same: see `make_room`.
-const SPREAD: usize = 4;
-
 /// How much a buffer is needed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Demand {
-    /// Somebody waits for it: taken from the heap ([`Buffers::get`]) or waited for ([`Buffers::grant`]).
+    /// Somebody waits for it: taken from the heap ([`Buffers::get`]) or waited for ([`Budget::grant`]).
     Required,
     /// It would be nice: nothing when there is no room.
     BestEffort,
@@ -60,7 +60,7 @@ pub struct BufferStats {
     pub waits: u64,
 }
 
-/// The buffer budget: one region of memory, cut into buffers. Clones share it.
+/// Request buffers: one region of memory, cut into buffers, which queues register. Clones share it.
 #[derive(Clone)]
 pub struct Buffers(Arc<Shared>);
 
@@ -72,9 +72,8 @@ struct Shared {
 
 struct Books {
     units: UnitMap,
-    /// Units whose memory the kernel has given, free ones included.
-    touched: UnitMap,
-    touched_count: usize,
+    /// What of the region holds memory, for a [`Budget`]. `None` for [`Buffers`], whose region never gives memory back.
+    touched: Option<Touched>,
     /// Bytes that best-effort requests may not take.
     reserve_bytes: u64,
     /// Bytes that were set aside: in use for as long as the budget is, so that no grant can ever have them.
@@ -83,7 +82,15 @@ struct Books {
     stats: BufferStats,
 }
 
+/// Units whose memory the kernel has given, free ones included.
+struct Touched {
+    map: UnitMap,
+    count: usize,
+}
+
 impl Shared {
+    /// A region for `limit_bytes`, `spread` times as long. One that is longer than the limit gives memory back, so that it
+    /// holds no more than that.
     fn new(limit_bytes: usize, reserve_bytes: usize, spread: usize) -> Result<Self, BackingError> {
         let limit_units = limit_bytes.div_ceil(BUFFER_ALIGN_BYTES);
         let limit_bytes = limit_units.saturating_mul(BUFFER_ALIGN_BYTES);
@@ -91,8 +98,7 @@ impl Shared {
         let region = Reservation::new(unit_count.saturating_mul(BUFFER_ALIGN_BYTES))?;
         let books = Books {
             units: UnitMap::new(unit_count),
-            touched: UnitMap::new(unit_count),
-            touched_count: 0,
+            touched: (spread > 1).then(|| Touched { map: UnitMap::new(unit_count), count: 0 }),
             reserve_bytes: reserve_bytes as u64,
             aside_bytes: 0,
             turns: Turns::default(),
@@ -109,29 +115,36 @@ impl Shared {
     fn take(self: &Arc<Self>, books: &mut Books, len_bytes: usize) -> Option<Buffer> {
         let unit_count = unit_count(len_bytes);
         let first_unit = books.units.take(unit_count)?;
-        books.touched_count += books.touched.mark_all(first_unit, unit_count);
-        self.make_room(books);
+        self.touch(books, first_unit, unit_count);
         // SAFETY: `take` returns units of the map, which has as many as the region.
         let bytes = unsafe { self.region.base().add(first_unit * BUFFER_ALIGN_BYTES) };
         Some(Buffer { bytes, len_bytes, home: Home::Region { shared: self.clone(), first_unit, unit_count } })
     }
 
-    /// Gives memory of free units back to the kernel while the region holds more than the limit.
-    fn make_room(&self, books: &mut Books) {
+    /// Accounts for the memory of units that are about to be used, and gives memory of free ones back to the kernel while the
+    /// region holds more than the limit.
+    fn touch(&self, books: &mut Books, first_unit: usize, unit_count: usize) {
         let limit_units = books.stats.limit_bytes as usize / BUFFER_ALIGN_BYTES;
-        while books.touched_count > limit_units {
-            let Some((first, count)) = books.touched.last_run_outside(&books.units) else { return };
+        let Books { units, touched: Some(touched), .. } = books else { return };
+        touched.count += touched.map.mark_all(first_unit, unit_count);
+        while touched.count > limit_units {
+            let Some((first, count)) = touched.map.last_run_outside(units) else { return };
             let (offset, len) = (first * BUFFER_ALIGN_BYTES, count * BUFFER_ALIGN_BYTES);
-            // SAFETY: the units are free, and stay so while the books are locked: no buffer refers to them.
+            // SAFETY: the units are free, and stay so while the books are locked: no buffer refers to them. Nor does a
+            // ring: queues register the regions of `Buffers` only, which have no `touched` and do not come here.
             if unsafe { self.region.discard(offset, len) }.is_err() {
                 return;
             }
-            books.touched.give_back(first, count);
-            books.touched_count -= count;
+            touched.map.give_back(first, count);
+            touched.count -= count;
         }
     }
 
-    fn give_back(&self, first_unit: usize, unit_count: usize) {
+    /// Takes units back, and what was counted for them.
+    ///
+    /// # Safety
+    /// They are those of one buffer, which is not used any more: they may become another's at once.
+    unsafe fn give_back(&self, first_unit: usize, unit_count: usize) {
         let mut books = self.books();
         books.units.give_back(first_unit, unit_count);
         self.release_in(books, (unit_count * BUFFER_ALIGN_BYTES) as u64);
@@ -164,24 +177,18 @@ fn unit_count(len_bytes: usize) -> usize {
     len_bytes.div_ceil(BUFFER_ALIGN_BYTES).max(1)
 }
 
+/// Bytes that a buffer of this length takes: whole units.
+fn footprint(len_bytes: usize) -> u64 {
+    (unit_count(len_bytes) as u64).saturating_mul(BUFFER_ALIGN_BYTES as u64)
+}
+
 impl Buffers {
     /// Reserves a region of `limit_bytes`, rounded up to whole units. It takes memory as it is touched.
     pub fn new(limit_bytes: usize) -> Result<Self, BackingError> {
         Ok(Buffers(Arc::new(Shared::new(limit_bytes, 0, 1)?)))
     }
 
-    /// A budget to be used by [`Buffers::grant`]: best-effort requests leave `reserve_bytes` of it alone.
-    pub fn granting(limit_bytes: usize, reserve_bytes: usize) -> Result<Self, BackingError> {
-        Ok(Buffers(Arc::new(Shared::new(limit_bytes, reserve_bytes, SPREAD)?)))
-    }
-
-    /// What a buffer of `len_bytes` takes of a budget: whole units.
-    pub fn footprint(len_bytes: usize) -> u64 {
-        (unit_count(len_bytes) as u64).saturating_mul(BUFFER_ALIGN_BYTES as u64)
-    }
-
-    /// A buffer of `len_bytes`; `None` only for [`Demand::BestEffort`]. Not for budgets that grant: it does not keep
-    /// to their limit.
+    /// A buffer of `len_bytes`; `None` only for [`Demand::BestEffort`].
     ///
     /// **Its contents are whatever was there before**, as a rule another page's data. Whoever writes only
     /// part of it must clear the rest before the buffer goes to a medium: stale bytes on disk are a leak.
@@ -201,7 +208,7 @@ impl Buffers {
         self.take(len_bytes).unwrap_or_else(|| {
             let mut books = self.0.books();
             books.stats.overflows += 1;
-            books.count(Self::footprint(len_bytes));
+            books.count(footprint(len_bytes));
             drop(books);
             Buffer::on_heap(len_bytes, Some(self.0.clone()))
         })
@@ -211,7 +218,7 @@ impl Buffers {
     fn take(&self, len_bytes: usize) -> Option<Buffer> {
         let mut books = self.0.books();
         let buffer = self.0.take(&mut books, len_bytes)?;
-        books.count(Self::footprint(len_bytes));
+        books.count(footprint(len_bytes));
         Some(buffer)
     }
 
@@ -220,7 +227,8 @@ impl Buffers {
         self.0.books().stats
     }
 
-    /// The region, to be registered with the kernel: first byte and length in bytes.
+    /// The region, to be registered with the kernel: first byte and length in bytes. Its memory stays where it is until the
+    /// last clone and the last buffer are gone.
     pub(crate) fn region(&self) -> (NonNull<u8>, usize) {
         (self.0.region.base(), self.0.books().stats.limit_bytes as usize)
     }

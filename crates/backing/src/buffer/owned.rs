@@ -71,7 +71,9 @@ impl Deref for Buffer {
 
 impl DerefMut for Buffer {
     fn deref_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as for `deref`; `self` is borrowed exclusively, so nothing else refers to the bytes.
+        // SAFETY: `len_bytes` bytes from `bytes` are this buffer's own and initialised (zeroed heap, or an anonymous
+        // mapping, which reads as zeroes until written). `self` is borrowed exclusively for as long as the slice
+        // lives, so nothing else refers to them.
         unsafe { std::slice::from_raw_parts_mut(self.bytes.as_ptr(), self.len_bytes) }
     }
 }
@@ -88,7 +90,8 @@ impl Drop for Buffer {
                 }
             }
             Home::Region { shared, first_unit, unit_count } => {
-                shared.give_back(*first_unit, *unit_count);
+                // SAFETY: the units are this buffer's, which ends here.
+                unsafe { shared.give_back(*first_unit, *unit_count) };
             }
         }
     }

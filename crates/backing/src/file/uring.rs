@@ -101,7 +101,10 @@ impl<'a> UringQueue<'a> {
     }
 
     /// Puts the rest of a flight into the submission ring.
-    fn push(&mut self, index: usize) {
+    ///
+    /// # Safety
+    /// The kernel does not have it: it is new, or its completion was reported.
+    unsafe fn push(&mut self, index: usize) {
         let Some(Some(flight)) = self.flights.get_mut(index) else { return };
         let entry = entry(flight, self.registered).user_data(index as u64);
         // SAFETY: the entry's memory is the rest of a buffer that `flights` owns from here until the
@@ -110,12 +113,16 @@ impl<'a> UringQueue<'a> {
         match pushed {
             Ok(()) => self.unsent.push_back(index),
             // The ring has as many places as there are flights, so this does not happen.
-            Err(_) => self.set_aside(index),
+            // SAFETY: the ring did not take the entry, and the kernel has no earlier one (the caller's duty).
+            Err(_) => unsafe { self.set_aside(index) },
         }
     }
 
-    /// Takes a flight that the kernel has not got, and will not get, out of the ring's hands.
-    fn set_aside(&mut self, index: usize) {
+    /// Takes a flight out of the ring's hands.
+    ///
+    /// # Safety
+    /// The kernel has not got it, and will not get it: its buffer is free to be used and dropped afterwards.
+    unsafe fn set_aside(&mut self, index: usize) {
         if let Some(flight) = self.flights.get_mut(index).and_then(Option::take) {
             self.free.push(index);
             self.aside.push_back(flight.request);
@@ -145,7 +152,8 @@ impl<'a> UringQueue<'a> {
         // The kernel takes entries only when it is entered, which `is_broken` rules out: these flights'
         // entries are dead.
         while let Some(index) = self.unsent.pop_front() {
-            self.set_aside(index);
+            // SAFETY: the kernel has not taken the entry and takes no more (see above).
+            unsafe { self.set_aside(index) };
         }
     }
 
@@ -157,8 +165,10 @@ impl<'a> UringQueue<'a> {
             let Some(slot) = self.flights.get_mut(index) else { continue };
             let Some(flight) = slot.as_mut() else { continue };
             match note(flight, completed.result(), self.backing.block_bytes) {
-                None if self.is_broken => self.set_aside(index),
-                None => self.push(index),
+                // SAFETY: the kernel has reported this flight's completion, and is given nothing more of it.
+                None if self.is_broken => unsafe { self.set_aside(index) },
+                // SAFETY: the kernel has reported this flight's completion.
+                None => unsafe { self.push(index) },
                 Some(result) => {
                     if let Some(flight) = slot.take() {
                         self.free.push(index);
@@ -184,7 +194,8 @@ fn register(ring: &IoUring, buffers: &Buffers) -> Option<(usize, usize)> {
     let len_bytes = len_bytes.min(MAX_REGISTERED_BYTES);
     let region = libc::iovec { iov_base: base.as_ptr().cast(), iov_len: len_bytes };
     // SAFETY: the region is mapped now, and the kernel keeps its pages itself until the ring is gone.
-    // Only requests name addresses in it, each of a buffer that its flight owns.
+    // Only requests name addresses in it, each of a buffer that its flight owns. The pages that the kernel keeps are
+    // those that the region shows for as long: `Buffers` never gives memory back.
     let registered = unsafe { ring.submitter().register_buffers(&[region]) };
     let first = base.as_ptr().addr();
     registered.ok().map(|()| (first, first + len_bytes))
@@ -242,7 +253,8 @@ impl Queue for UringQueue<'_> {
         match index {
             Some(index) => {
                 self.flights[index] = Some(Flight { request, done_bytes: 0 });
-                self.push(index);
+                // SAFETY: the flight is new.
+                unsafe { self.push(index) };
             }
             None => self.aside.push_back(request),
         }

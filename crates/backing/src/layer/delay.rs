@@ -6,7 +6,6 @@
 //! delay (memory, as a rule): it does the request first, and the rest of the time is
 //! waited.
 
-use super::rate::transfer_time;
 use super::{Clock, mix};
 use crate::{Backing, BackingError, Buffers, Completion, Queue, Request};
 use std::collections::HashMap;
@@ -49,6 +48,12 @@ struct Device {
     channels: Vec<Duration>,
     bus: Duration,
     request_count: u64,
+}
+
+/// How long `len_bytes` take at this rate.
+pub(super) fn transfer_time(len_bytes: u64, bytes_per_s: u64) -> Duration {
+    let ns = u128::from(len_bytes) * 1_000_000_000 / u128::from(bytes_per_s.max(1));
+    Duration::from_nanos(u64::try_from(ns).unwrap_or(u64::MAX))
 }
 
 impl<B: Backing> DelayLayer<B> {

@@ -1,7 +1,6 @@
-//! Clocks for layers that take time: the machine's, and one that tests move.
+//! Clocks for layers that take time. Tests have one more, which they move (`testing/clock.rs`).
 
 use std::num::NonZeroU64;
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// A clock to read and to wait on.
@@ -51,28 +50,5 @@ impl Clock for SystemClock {
         while self.now() < time {
             std::hint::spin_loop();
         }
-    }
-}
-
-/// A clock that stands still until someone waits on it or moves it: for tests.
-#[derive(Debug, Default)]
-pub struct ManualClock(Mutex<Duration>);
-
-impl ManualClock {
-    /// Moves it on.
-    pub fn advance(&self, by: Duration) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) += by;
-    }
-}
-
-impl Clock for ManualClock {
-    fn now(&self) -> Duration {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Moves the clock to that time, if it is not there yet.
-    fn wait_until(&self, time: Duration) {
-        let mut now = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        *now = time.max(*now);
     }
 }

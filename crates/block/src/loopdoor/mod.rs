@@ -89,6 +89,13 @@ impl LoopDoor {
         self.attached.0.identity
     }
 
+    /// Whether the loop device still stands on this door's file. Anybody with the right to may detach it, and
+    /// its number may then belong to another.
+    pub fn is_attached(&self) -> bool {
+        // If it cannot be asked, nothing says that it has changed.
+        loopdev::identity(self.device_path()).map_or(true, |found| found == Some(self.identity()))
+    }
+
     /// How many threads serve, and how many of them the kernel knows as I/O flushers.
     pub fn threads(&self) -> ThreadReport {
         self.disk.threads()

@@ -40,6 +40,15 @@ pub enum ConnectionError {
     Io(#[from] io::Error),
 }
 
+/// Hears how far a client has come.
+pub trait Stages {
+    /// Asks whether a client may open the export. If so, it counts as one that has it open before it knows that.
+    fn open(&self) -> bool;
+
+    /// The client has sent its first request.
+    fn used(&self);
+}
+
 /// How a negotiation ended.
 enum Outcome {
     /// What was agreed on, and the last words of the server, still to be sent: they must not reach
@@ -52,13 +61,13 @@ enum Outcome {
 /// Serves one client until it leaves.
 ///
 /// The handshake, TLS included, ends within `handshake_time`; requests may be as far apart as the
-/// client likes. `on_transmission` is called when the client has opened the export.
+/// client likes.
 pub fn serve<T: Transport>(
     mut transport: T,
     export: &Export,
     tls: Option<&TlsConfig>,
     handshake_time: Duration,
-    on_transmission: impl FnOnce(),
+    stages: &impl Stages,
 ) -> Result<(), ConnectionError> {
     let deadline = Instant::now() + handshake_time;
     let mut input = Buffer::new(INPUT_LEN);
@@ -66,20 +75,18 @@ pub fn serve<T: Transport>(
     let mut machine = Handshake::new(export, policy);
     let mut hello = Vec::new();
     machine.greet(&mut hello);
-    match (negotiate(&mut transport, &mut machine, &mut input, hello, deadline)?, tls) {
+    match (negotiate(&mut transport, &mut machine, &mut input, hello, deadline, stages)?, tls) {
         (Outcome::Agreed(agreed, welcome), _) => {
-            on_transmission();
-            transmit(transport, Session::new(export, agreed), input, &welcome)
+            transmit(transport, Session::new(export, agreed), input, &welcome, stages)
         }
         (Outcome::StartTls, Some(config)) => {
             if !input.is_empty() {
                 return Err(ProtocolError::DataBeforeTls.into());
             }
             let mut tls = TlsTransport::accept(transport, config, deadline)?;
-            match negotiate(&mut tls, &mut machine, &mut input, Vec::new(), deadline)? {
+            match negotiate(&mut tls, &mut machine, &mut input, Vec::new(), deadline, stages)? {
                 Outcome::Agreed(agreed, welcome) => {
-                    on_transmission();
-                    transmit(tls, Session::new(export, agreed), input, &welcome)
+                    transmit(tls, Session::new(export, agreed), input, &welcome, stages)
                 }
                 _ => {
                     tls.finish(deadline);
@@ -101,6 +108,7 @@ fn negotiate<T: Transport>(
     input: &mut Buffer,
     mut out: Vec<u8>,
     deadline: Instant,
+    stages: &impl Stages,
 ) -> Result<Outcome, ConnectionError> {
     loop {
         send_all(transport, &out, deadline)?;
@@ -121,7 +129,9 @@ fn negotiate<T: Transport>(
                 continue;
             }
             Step::StartTls => Outcome::StartTls,
-            Step::Transmission(agreed) => return Ok(Outcome::Agreed(agreed, out)),
+            Step::Transmission(agreed) if stages.open() => return Ok(Outcome::Agreed(agreed, out)),
+            Step::Transmission(_) if machine.turn_away(&mut out) => continue,
+            Step::Transmission(_) => Outcome::Closed,
             Step::Close => Outcome::Closed,
         };
         send_all(transport, &out, deadline)?;
@@ -148,11 +158,18 @@ fn transmit<T: Transport>(
     mut session: Session<'_>,
     mut input: Buffer,
     welcome: &[u8],
+    stages: &impl Stages,
 ) -> Result<(), ConnectionError> {
     let mut output = Buffer::new(transmission::OUTPUT_LEN);
     output.put(welcome);
+    let mut is_used = false;
     loop {
-        let status = match session.run(&mut input, &mut output) {
+        let ran = session.run(&mut input, &mut output);
+        if !is_used && session.has_begun() {
+            is_used = true;
+            stages.used();
+        }
+        let status = match ran {
             Ok(Status::Closed) => {
                 leave(transport, &output);
                 return Ok(());

@@ -63,12 +63,15 @@ pub struct Handshake<'e> {
     allocation_for: Option<Vec<u8>>,
     /// Bytes of a refused option that are still to come.
     skip: u32,
+    /// The option that led to [`Step::Transmission`].
+    opened_by: u32,
 }
 
 impl<'e> Handshake<'e> {
     /// A machine at the start, for one client of `export`.
     pub fn new(export: &'e Export, tls: TlsPolicy) -> Self {
-        Handshake { export, tls, client_flags: None, structured: false, allocation_for: None, skip: 0 }
+        let (client_flags, allocation_for) = (None, None);
+        Handshake { export, tls, client_flags, structured: false, allocation_for, skip: 0, opened_by: 0 }
     }
 
     /// Appends what the server says before it has heard anything.
@@ -113,8 +116,21 @@ impl<'e> Handshake<'e> {
             };
         }
         let Some(data) = at.bytes(len as usize) else { return Ok((0, Step::NeedInput)) };
+        self.opened_by = option;
         let step = self.option(option, data, out)?;
         Ok((OPTION_HEADER + data.len(), step))
+    }
+
+    /// Takes [`Step::Transmission`] back, with what it has put in `out`, because too many clients have the export open.
+    ///
+    /// Returns whether the negotiation goes on: the oldest way in knows no refusal, so there the connection is closed.
+    pub fn turn_away(&mut self, out: &mut Vec<u8>) -> bool {
+        out.clear();
+        if self.opened_by == opt::EXPORT_NAME {
+            return false;
+        }
+        reply_error(out, self.opened_by, rep::ERR_POLICY, "too many clients have this export open");
+        true
     }
 
     fn option(&mut self, option: u32, data: &[u8], out: &mut Vec<u8>) -> Result<Step, ProtocolError> {

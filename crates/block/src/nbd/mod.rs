@@ -7,7 +7,8 @@
 //! - [`proto`]: numbers and encodings;
 //! - [`handshake`], [`transmission`]: what to answer, as machines over bytes without I/O;
 //! - `transport`, `tls`, `connection`: moving the bytes of one client;
-//! - `listen`, `server`: sockets, who may connect, threads, and the end of it all.
+//! - `listen`, `server`, `places`: sockets, who may connect, threads, who gives way, and the end of it all;
+//! - `report`: what of that is for a log.
 //!
 //! It knows nothing of what the device does, keeps no files but a socket's, and does
 //! not decide where to listen.
@@ -19,7 +20,9 @@ mod export;
 pub mod handshake;
 mod listen;
 mod meta;
+mod places;
 pub mod proto;
+mod report;
 mod server;
 mod tls;
 pub mod transmission;

@@ -8,10 +8,12 @@
 
 use super::NbdError;
 use super::transport::Transport;
+use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
-use rustls::{RootCertStore, ServerConfig, ServerConnection};
+use rustls::sign::{CertifiedKey, SingleCertAndKey};
+use rustls::{InconsistentKeys, RootCertStore, ServerConfig, ServerConnection};
 use std::io::{self, Read, Write};
 use std::path::Path;
 use std::sync::Arc;
@@ -34,20 +36,37 @@ impl TlsConfig {
         for certificate in read_certificates(ca)? {
             roots.add(certificate).map_err(|e| file_error(ca, &e))?;
         }
-        let chain = read_certificates(cert)?;
-        let key = PrivateKeyDer::from_pem_file(key).map_err(|e| file_error(key, &e))?;
         let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let own = read_key_pair(&provider, cert, key)?;
         let failed = |e: &dyn std::fmt::Display| NbdError::Tls(e.to_string());
         let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider.clone())
             .build()
-            .map_err(|e| failed(&e))?;
+            .map_err(|e| file_error(ca, &e))?;
         let config = ServerConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
             .map_err(|e| failed(&e))?
             .with_client_cert_verifier(verifier)
-            .with_single_cert(chain, key)
-            .map_err(|e| failed(&e))?;
+            .with_cert_resolver(Arc::new(SingleCertAndKey::from(own)));
         Ok(TlsConfig { config: Arc::new(config) })
+    }
+}
+
+/// The server's certificates and its key, which fit each other.
+fn read_key_pair(provider: &CryptoProvider, cert: &Path, key: &Path) -> Result<CertifiedKey, NbdError> {
+    let chain = read_certificates(cert)?;
+    let secret = PrivateKeyDer::from_pem_file(key).map_err(|e| file_error(key, &e))?;
+    let secret = provider.key_provider.load_private_key(secret).map_err(|e| {
+        let usable = "use a key of RSA with 2048 to 4096 bits, ECDSA (P-256, P-384) or Ed25519";
+        file_error(key, &format!("{e}; {usable}"))
+    })?;
+    let own = CertifiedKey::new(chain, secret);
+    match own.keys_match() {
+        // A key that does not tell its public half cannot be compared.
+        Ok(()) | Err(rustls::Error::InconsistentKeys(InconsistentKeys::Unknown)) => Ok(own),
+        Err(rustls::Error::InconsistentKeys(_)) => {
+            Err(file_error(key, &format!("it is not the key of the certificate in {}", cert.display())))
+        }
+        Err(e) => Err(file_error(cert, &e)),
     }
 }
 

@@ -54,6 +54,7 @@ pub struct Session<'e> {
     device: &'e dyn BlockDevice,
     agreed: Agreed,
     state: State,
+    has_begun: bool,
 }
 
 /// What the next byte of input or output belongs to.
@@ -105,7 +106,12 @@ impl From<BlockError> for Refusal {
 impl<'e> Session<'e> {
     /// A session after a handshake that ended in `agreed`.
     pub fn new(export: &'e Export, agreed: Agreed) -> Self {
-        Session { export, device: export.device().as_ref(), agreed, state: State::Idle }
+        Session { export, device: export.device().as_ref(), agreed, state: State::Idle, has_begun: false }
+    }
+
+    /// Whether a request has come.
+    pub fn has_begun(&self) -> bool {
+        self.has_begun
     }
 
     /// Executes what is in `input` until it or the room for replies runs out.
@@ -148,6 +154,7 @@ impl<'e> Session<'e> {
 
     /// Starts a request, and finishes it at once where it has no data to wait for.
     fn begin(&mut self, request: Request, output: &mut Buffer) {
+        self.has_begun = true;
         let checked = self.check(&request);
         match request.command {
             cmd::READ => match checked {
@@ -182,6 +189,9 @@ impl<'e> Session<'e> {
             cmd::WRITE_ZEROES => (flag::NO_HOLE | flag::FAST_ZERO, true),
             cmd::FLUSH => (0, false),
             cmd::BLOCK_STATUS if self.agreed.allocation => (flag::REQ_ONE, false),
+            cmd::BLOCK_STATUS => {
+                return invalid("block status needs base:allocation, selected in the handshake");
+            }
             cmd::DISC => return Ok(()),
             _ => return invalid("unknown command"),
         };

@@ -15,6 +15,13 @@ use std::time::{Duration, Instant};
 /// How much the system may hold of our replies, bytes: a batch of them in one call.
 const SOCKET_BUFFER: usize = 2 << 20;
 
+/// How long a TCP client is silent until the system asks whether it is still there.
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
+/// How long the system waits until it asks again.
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
+/// How often it asks before it gives the connection up.
+const KEEPALIVE_PROBES: u32 = 6;
+
 /// Two directions of bytes.
 pub trait Transport {
     /// Takes what has arrived, at most all of `buf`; 0 is the end of the stream.
@@ -49,8 +56,19 @@ impl Socket {
         }
         // TCP adapts its receive buffer unless one is set; a unix socket has none that counts.
         let _ = sockopt::set_tcp_nodelay(&*fd, true);
+        keep_alive(&fd);
         Socket { fd }
     }
+}
+
+/// Has the system find out when the other end has vanished: a client may be silent for as long as it likes, so nothing
+/// else would tell that its machine is off. On a unix socket this is refused, where the system always knows.
+fn keep_alive(fd: &OwnedFd) {
+    use rustix::net::sockopt;
+    let _ = sockopt::set_socket_keepalive(fd, true);
+    let _ = sockopt::set_tcp_keepidle(fd, KEEPALIVE_IDLE);
+    let _ = sockopt::set_tcp_keepintvl(fd, KEEPALIVE_INTERVAL);
+    let _ = sockopt::set_tcp_keepcnt(fd, KEEPALIVE_PROBES);
 }
 
 impl Transport for Socket {

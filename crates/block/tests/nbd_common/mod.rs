@@ -34,9 +34,12 @@ impl Served {
     }
 
     pub fn with(export: Export, limits: Limits) -> Self {
+        Self::of(Server::new(export, limits))
+    }
+
+    pub fn of(server: Server) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("nbd.sock");
-        let server = Server::new(export, limits);
         server.serve_unix(UnixSocket::bind(&path).unwrap()).unwrap();
         Served { server, path, _dir: dir }
     }
@@ -71,6 +74,8 @@ pub struct Client<S> {
     pub stream: S,
     pub structured: bool,
     pub cookie: u64,
+    /// What the latest error chunk said.
+    pub message: String,
 }
 
 #[derive(Debug, PartialEq, Eq, Clone)]
@@ -83,7 +88,7 @@ pub enum Chunk {
 
 impl<S: Read + Write> Client<S> {
     pub fn new(stream: S) -> Self {
-        Client { stream, structured: false, cookie: 100 }
+        Client { stream, structured: false, cookie: 100, message: String::new() }
     }
 
     pub fn take(&mut self, n: usize) -> Vec<u8> {
@@ -221,7 +226,7 @@ impl<S: Read + Write> Client<S> {
                 }
                 0x8001 | 0x8002 => {
                     let message = u16::from_be_bytes([body[4], body[5]]) as usize;
-                    assert!(std::str::from_utf8(&body[6..6 + message]).is_ok());
+                    self.message = String::from_utf8(body[6..6 + message].to_vec()).unwrap();
                     let offset = (kind == 0x8002).then(|| be64(6 + message));
                     assert_eq!(len, 6 + message + if offset.is_some() { 8 } else { 0 });
                     Chunk::Error(be32(0), offset)

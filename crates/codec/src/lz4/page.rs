@@ -52,14 +52,20 @@ pub(super) fn compress(page: &Page, dst: &mut [u8; DST_LEN]) -> Option<usize> {
     out.finish()
 }
 
-/// Positions by the hash of the 6 bytes there. None is behind [`MATCH_START_MAX`].
+/// Positions by the hash of the 6 bytes there. None is behind [`MATCH_START_MAX`]. They are put in going forward, so those
+/// that are found are before the one that is looked up. A written out pair puts its second position in before the first is
+/// found to match, but a match is longer than that, so the next look-up is behind both.
 #[repr(align(64))]
 struct Table([u16; 1 << HASH_BITS]);
 
 impl Table {
-    /// Puts a position in and returns the one that it replaces.
+    /// Puts a position in and returns the one that it replaces, which is at most [`MATCH_START_MAX`] too.
+    ///
+    /// # Safety
+    /// `at` is at most [`MATCH_START_MAX`].
     #[inline(always)]
-    fn replace(&mut self, word: u64, at: usize) -> usize {
+    unsafe fn replace(&mut self, word: u64, at: usize) -> usize {
+        debug_assert!(at <= MATCH_START_MAX);
         // The lower 6 bytes, multiplied by an odd number; the upper bits of the product depend on all of
         // them.
         let hash = word.wrapping_mul(0x9fb2_1c65_1e98_df25 << 16) >> (u64::BITS - HASH_BITS);
@@ -67,14 +73,17 @@ impl Table {
     }
 
     /// Looks for 4 equal bytes at a place before `at`, which takes that place's entry.
+    ///
+    /// # Safety
+    /// `at` is at most [`MATCH_START_MAX`].
     #[inline(always)]
-    fn probe(&mut self, page: &Page, at: usize) -> Option<usize> {
-        debug_assert!(at <= MATCH_START_MAX);
-        // SAFETY: `at` is at most MATCH_START_MAX, 12 bytes before the end.
+    unsafe fn probe(&mut self, page: &Page, at: usize) -> Option<usize> {
+        // SAFETY: `at` is at most MATCH_START_MAX (the caller's duty), 12 bytes before the end.
         let word = unsafe { load_u64(page, at) };
-        let from = self.replace(word, at);
-        // SAFETY: entries are positions that were given to `probe` or `replace`, at most MATCH_START_MAX, or
-        // 0.
+        // SAFETY: the caller's duty.
+        let from = unsafe { self.replace(word, at) };
+        // SAFETY: entries are 0 or positions that were given to `replace`, at most MATCH_START_MAX, which is 12 bytes
+        // before the end.
         (unsafe { load_u32(page, from) } == word as u32).then_some(from)
     }
 }
@@ -95,7 +104,8 @@ fn compress_front(page: &Page, table: &mut Table, out: &mut Output) -> Option<us
             if at > FREE_START_MAX {
                 return Some(at);
             }
-            if let Some(from) = table.probe(page, at) {
+            // SAFETY: `at` is at most FREE_START_MAX, which is before MATCH_START_MAX.
+            if let Some(from) = unsafe { table.probe(page, at) } {
                 break Found { at, from };
             }
             at += probes >> SKIP_TRIGGER;
@@ -103,11 +113,13 @@ fn compress_front(page: &Page, table: &mut Table, out: &mut Output) -> Option<us
         };
         // Sequences close to each other.
         loop {
-            let end = match_end(page, &found);
+            // SAFETY: found by the loop above at FREE_START_MAX at most, or by `quick`, which promises the same; entries of the
+            // table are before the position that is looked up.
+            let end = unsafe { match_end(page, &found) };
             out.sequence(widen(page, found.from, found.at, out.anchor()), found.at - found.from, end)?;
             if end <= QUICK_START_MAX {
-                // SAFETY: the position is before QUICK_START_MAX.
-                table.replace(unsafe { load_u64(page, end - 2) }, end - 2);
+                // SAFETY: `end - 2` is before QUICK_START_MAX, which is before MATCH_START_MAX, 12 bytes before the end.
+                unsafe { table.replace(load_u64(page, end - 2), end - 2) };
             }
             match quick(page, table, out)? {
                 Quick::Found(next) => found = next,
@@ -126,7 +138,7 @@ fn compress_front(page: &Page, table: &mut Table, out: &mut Output) -> Option<us
 
 /// What the written out probes came to.
 enum Quick {
-    /// A match behind literals.
+    /// A match behind literals, which begins before [`FREE_START_MAX`].
     Found(Found),
     /// No match.
     None,
@@ -145,19 +157,25 @@ fn quick(page: &Page, table: &mut Table, out: &mut Output) -> Option<Quick> {
         // Both entries are read and written before either is looked at.
         macro_rules! pair {
             ($first:literal) => {{
-                // SAFETY: both are less than QUICK_PROBES behind QUICK_START_MAX, so before FREE_START_MAX.
+                // SAFETY: both are less than QUICK_PROBES behind QUICK_START_MAX, so before FREE_START_MAX, which is more than
+                // 8 bytes before the end.
                 let words = unsafe { (load_u64(page, at + $first), load_u64(page, at + $first + 1)) };
-                let from = table.replace(words.0, at + $first);
-                let next_from = table.replace(words.1, at + $first + 1);
-                // SAFETY: as in `Table::probe`.
+                // SAFETY: both are before FREE_START_MAX (see above), which is before MATCH_START_MAX.
+                let (from, next_from) = unsafe {
+                    (table.replace(words.0, at + $first), table.replace(words.1, at + $first + 1))
+                };
+                // SAFETY: `replace` returns positions of MATCH_START_MAX at most, 12 bytes before the end.
                 if unsafe { load_u32(page, from) } == words.0 as u32 {
                     if $first == 0 {
-                        out.match_only(at - from, match_end(page, &Found { at, from }))?;
+                        // SAFETY: `at` is at most QUICK_START_MAX, which is before FREE_START_MAX; entries of the table are
+                        // before the position that is looked up.
+                        let end = unsafe { match_end(page, &Found { at, from }) };
+                        out.match_only(at - from, end)?;
                         continue;
                     }
                     return Some(Quick::Found(Found { at: at + $first, from }));
                 }
-                // SAFETY: as in `Table::probe`.
+                // SAFETY: `replace` returns positions of MATCH_START_MAX at most, 12 bytes before the end.
                 if unsafe { load_u32(page, next_from) } == words.1 as u32 {
                     return Some(Quick::Found(Found { at: at + $first + 1, from: next_from }));
                 }
@@ -171,30 +189,37 @@ fn quick(page: &Page, table: &mut Table, out: &mut Output) -> Option<Quick> {
     }
 }
 
-/// Where a match that begins at [`FREE_START_MAX`] or before ends.
+/// Where a match ends.
+///
+/// # Safety
+/// It begins at [`FREE_START_MAX`] or before, and was found at a place before that.
 #[inline(always)]
-fn match_end(page: &Page, found: &Found) -> usize {
+unsafe fn match_end(page: &Page, found: &Found) -> usize {
     let (at, from) = (found.at + MATCH_LEN_MIN, found.from + MATCH_LEN_MIN);
     debug_assert!(from < at && found.at <= FREE_START_MAX);
-    // SAFETY: `at` is at least 16 bytes before MATCH_END_MAX. `from` is before `at`: entries are of positions
-    // before the one that is looked up. A pair puts its second position in before the first is found to
-    // match, but a match is longer than that, so the next look-up is behind both; all else goes forward.
+    // SAFETY: `at` is at least 16 bytes before MATCH_END_MAX, as the match begins MATCH_LEN_MIN before it and at
+    // FREE_START_MAX at most; `from` is before `at` (both the caller's duty).
     let (low, high) = unsafe {
         (load_u64(page, at) ^ load_u64(page, from), load_u64(page, at + 8) ^ load_u64(page, from + 8))
     };
     if low | high == 0 {
-        return match_end_slow(page, at + 16, from + 16);
+        // SAFETY: `from` is before `at`, so it is as far behind both.
+        return unsafe { match_end_slow(page, at + 16, from + 16) };
     }
     let equal_bits = select_unpredictable(low == 0, 64 + high.trailing_zeros(), low.trailing_zeros());
     at + equal_bits as usize / 8
 }
 
 /// The first position behind `at` that differs from its counterpart behind `from`, or [`MATCH_END_MAX`].
+///
+/// # Safety
+/// `from` is before `at`.
 #[inline(always)]
-fn match_end_slow(page: &Page, mut at: usize, mut from: usize) -> usize {
+unsafe fn match_end_slow(page: &Page, mut at: usize, mut from: usize) -> usize {
     debug_assert!(from < at);
     while at + 8 <= MATCH_END_MAX {
-        // SAFETY: 8 bytes at `at` are before MATCH_END_MAX, and `from` is before `at`.
+        // SAFETY: 8 bytes at `at` are before MATCH_END_MAX (just checked), and `from` is before `at`: the caller's duty, and
+        // both move together.
         let differ = unsafe { load_u64(page, at) ^ load_u64(page, from) };
         if differ != 0 {
             return at + differ.trailing_zeros() as usize / 8;
@@ -228,11 +253,13 @@ fn widen(page: &Page, from: usize, at: usize, anchor: usize) -> usize {
 #[inline(always)]
 fn compress_tail(page: &Page, table: &mut Table, out: &mut Output, mut at: usize) -> Option<()> {
     while at <= MATCH_START_MAX {
-        let Some(from) = table.probe(page, at) else {
+        // SAFETY: `at` is at most MATCH_START_MAX.
+        let Some(from) = (unsafe { table.probe(page, at) }) else {
             at += 1;
             continue;
         };
-        let end = match_end_slow(page, at + MATCH_LEN_MIN, from + MATCH_LEN_MIN);
+        // SAFETY: entries of the table are before the position that is looked up.
+        let end = unsafe { match_end_slow(page, at + MATCH_LEN_MIN, from + MATCH_LEN_MIN) };
         out.sequence_near_end(widen(page, from, at, out.anchor()), at - from, end)?;
         at = end;
     }

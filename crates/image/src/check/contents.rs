@@ -6,12 +6,13 @@
 //! 2^62 bytes.
 
 use super::said;
+use crate::account::Account;
 use crate::queue::{CloseOnDrop, Queue};
 use crate::read::Place;
-use crate::{Finding, Findings, Node, pieces};
+use crate::{Finding, Findings, Image, Node, pieces, runs};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// Bytes read at a time.
 const BUFFER_BYTES: usize = 1 << 20;
@@ -25,20 +26,36 @@ const MAX_TROUBLE: u32 = 16;
 /// A range of a file.
 pub(super) struct Task {
     node: Node,
-    path: Box<[u8]>,
+    path: Arc<Path>,
     range: Range<u64>,
+}
+
+/// The path of a file that is in the queue. An image can make paths long, so those in the queue are counted.
+struct Path {
+    bytes: Box<[u8]>,
+    account: Option<Account>,
+}
+
+impl Drop for Path {
+    fn drop(&mut self) {
+        if let Some(account) = &self.account {
+            account.give_back(self.bytes.len() as u64);
+        }
+    }
 }
 
 /// What is to be decoded, and what came of it.
 pub(super) struct Contents {
     queue: Queue<Task>,
+    account: Account,
     findings: Mutex<Findings>,
     bytes: AtomicU64,
 }
 
 impl Contents {
-    pub(super) fn new(jobs: usize) -> Self {
+    pub(super) fn new(image: &Image, jobs: usize) -> Self {
         Contents {
+            account: Account::new(image.budget()),
             queue: Queue::new(jobs.max(1) * QUEUED),
             findings: Mutex::default(),
             bytes: AtomicU64::new(0),
@@ -65,41 +82,38 @@ impl Contents {
     /// Queues a file's contents. A range for which there is no room is decoded at once; the last one, if so, is given back.
     pub(super) fn give(&self, node: &Node, path: &[u8]) -> Option<Task> {
         let (mut at, len) = (0, node.len_bytes());
+        let account = self.account.take(path.len() as u64).then(|| self.account.clone());
+        let is_counted = account.is_some();
+        let shared_path = Arc::new(Path { bytes: path.into(), account });
         let mut left = None;
         while at < len {
             if let Some(task) = left.take() {
                 self.run_here(task);
             }
-            let extent = match node.extent_at(at) {
-                Ok(Some(extent)) => extent,
+            let run = match runs::at(node, at) {
+                Ok(Some(run)) => run,
                 Ok(None) => break,
                 Err(error) => {
                     self.tell(path, at..len, &error);
                     break;
                 }
             };
-            if let Some(what) = self.outside(node, &extent.place, extent.len_bytes) {
-                let shown = format!("bytes {}: {}", text(&(at..extent.end())), what.1);
-                self.finding(Finding::error(path, what.0, shown).starting_at(at));
-                at = extent.end();
-                continue;
+            let beyond = run.beyond(node);
+            if let Some(beyond) = &beyond {
+                let shown = format!("bytes {}: {}", text(&(at..run.end)), beyond.what);
+                self.finding(Finding::error(path, Some(beyond.at), shown).starting_at(at));
             }
-            if extent.place == Place::Hole {
-                at = extent.end();
+            if run.is_hole() || beyond.is_some() {
+                at = run.end;
                 continue;
             }
             let range = at..at.saturating_add(RANGE_BYTES).min(len);
             at = range.end;
-            left = self.queue.push(Task { node: node.clone(), path: path.into(), range });
+            let task = Task { node: node.clone(), path: shared_path.clone(), range };
+            // Without room for its path in the queue, it is done at once.
+            left = if is_counted { self.queue.push(task) } else { Some(task) };
         }
         left
-    }
-
-    /// What is stored as it is can be as long as it likes to say; it must be where there is something.
-    fn outside(&self, node: &Node, place: &Place, len: u64) -> Option<(Option<crate::Address>, String)> {
-        let Place::Plain(at) = place else { return None };
-        let room = node.image().0.core.room_at(*at).ok()?;
-        (len > room).then(|| (Some(*at), format!("{len} bytes at {at}, and {room} are there")))
     }
 
     /// What a worker does.
@@ -203,7 +217,7 @@ impl Trouble<'_> {
     fn end(&mut self) {
         if let Some((range, error)) = self.last.take() {
             self.told += 1;
-            self.contents.tell(&self.task.path, range, &error);
+            self.contents.tell(&self.task.path.bytes, range, &error);
         }
     }
 }

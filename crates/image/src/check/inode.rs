@@ -1,8 +1,10 @@
 //! An inode, its attributes, and where a symbolic link leads.
 
+use super::attribute;
 use crate::read::FileKind;
 use crate::{Finding, Node};
 use std::collections::HashSet;
+use std::hash::{BuildHasher, RandomState};
 
 /// Tells what is wrong.
 pub(super) fn judge(node: &Node, path: &[u8], tell: &mut dyn FnMut(Finding)) {
@@ -33,30 +35,28 @@ fn judge_link(node: &Node, path: &[u8], tell: &mut dyn FnMut(Finding)) {
     tell(Finding::error(path, Some(node.inode().address), what));
 }
 
-/// Every attribute can be read, is there once, and is found by its name: a filter that rules it out would hide it.
+/// Every attribute can be read, is there once, and is not ruled out by the filter, which would hide it. One at a time is in
+/// memory, and of the others a hash of the name.
 fn judge_xattrs(node: &Node, path: &[u8], tell: &mut dyn FnMut(Finding)) {
     if node.inode().xattr_bytes == 0 {
         return;
     }
     let at = node.inode().xattr_address();
-    let all = match node.xattrs() {
-        Ok(all) => all,
-        Err(error) => return tell(Finding::of(path, &error)),
-    };
-    let mut names = HashSet::new();
-    for xattr in &all {
+    let (mut seen, key) = (HashSet::new(), RandomState::new());
+    let visited = node.visit_xattrs(|xattr, is_ruled_out| {
         let name = xattr.name.escape_ascii();
-        if !names.insert(&xattr.name) {
+        if let Some((severity, what)) = attribute::judge(&xattr, node.kind()) {
+            let what = format!("attribute '{name}': {what}");
+            tell(Finding { severity, ..Finding::error(path, at, what) });
+        }
+        if !seen.insert(key.hash_one(&xattr.name)) {
             tell(Finding::error(path, at, format!("attribute '{name}' is there twice")));
-            continue;
+        } else if is_ruled_out {
+            let what = format!("attribute '{name}' is there, and the filter says that it is not");
+            tell(Finding::error(path, at, what));
         }
-        match node.xattr(&xattr.name) {
-            Ok(Some(value)) if value == xattr.value => {}
-            Ok(_) => {
-                let what = format!("attribute '{name}' is there, and the filter says that it is not");
-                tell(Finding::error(path, at, what));
-            }
-            Err(error) => tell(Finding::of(path, &error)),
-        }
+    });
+    if let Err(error) = visited {
+        tell(Finding::of(path, &error));
     }
 }

@@ -1,11 +1,12 @@
 //! Checking an image: everything that can be reached is read, decoded and compared.
 //!
 //! Opening the image has judged its super block. The calling thread walks the tree and judges inodes, directories, attributes and
-//! links (`inode`); workers decode the contents of files (`contents`). What is wrong is a [`Finding`], and it goes on.
+//! links (`inode`, `attribute`); workers decode the contents of files (`contents`). What is wrong is a [`Finding`], and it goes on.
 //! Memory: the walk's, a MiB for each worker, and the image's budget.
 //!
 //! The format has no checksums of contents: what decodes without a contradiction is taken to be right.
 
+mod attribute;
 mod contents;
 mod inode;
 
@@ -69,7 +70,7 @@ pub fn check(
     options: &CheckOptions,
     progress: &dyn Fn(Progress),
 ) -> Result<Report, ImageError> {
-    let contents = Contents::new(options.jobs);
+    let contents = Contents::new(image, options.jobs);
     let walked = std::thread::scope(|scope| {
         // Workers end when this is dropped, however the walk ends.
         let open = contents.open();

@@ -9,8 +9,9 @@
 
 use crate::Address;
 use crate::read::{Algorithm, Cluster};
-use pagefold_backing::{Buffer, Buffers, Reclaim};
-use std::collections::{HashMap, HashSet, VecDeque};
+use pagefold_backing::{Budget, Buffer, Reclaim};
+use std::collections::{HashMap, VecDeque};
+use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// What a piece holds.
@@ -44,7 +45,7 @@ impl Piece {
     }
 
     fn footprint(&self) -> u64 {
-        Buffers::footprint(self.buffer.len())
+        Budget::footprint(self.buffer.len())
     }
 }
 
@@ -52,7 +53,9 @@ impl Piece {
 const SMALL_TENTHS: u64 = 1;
 /// Hits are counted up to this many.
 const MAX_HITS: u8 = 3;
-/// Keys remembered after eviction, whatever the number of pieces.
+/// Keys remembered after eviction, if there are as many; otherwise as many as there are pieces.
+const MIN_GHOSTS: usize = 64;
+/// Keys remembered after eviction at most.
 const MAX_GHOSTS: usize = 16_384;
 
 #[derive(Default)]
@@ -66,7 +69,8 @@ struct Books {
     small: VecDeque<Key>,
     main: VecDeque<Key>,
     ghosts: VecDeque<Key>,
-    ghost_set: HashSet<Key>,
+    /// Of each ghost, whether keeping it had been worth its memory.
+    ghost_set: HashMap<Key, Worth>,
     small_bytes: u64,
     main_bytes: u64,
 }
@@ -75,6 +79,28 @@ struct Entry {
     piece: Arc<Piece>,
     hits: u8,
     in_main: bool,
+    /// Bytes that readers have had of it.
+    served_bytes: u64,
+}
+
+impl Entry {
+    /// Whether it has served half of what was decoded for it. The window needs no memory, and decodes half of a cluster on
+    /// average to serve one read.
+    fn worth(&self) -> Worth {
+        match self.served_bytes >= self.piece.len_bytes as u64 / 2 {
+            true => Worth::Kept,
+            false => Worth::Wasted,
+        }
+    }
+}
+
+/// What is known of a piece.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Worth {
+    /// It is there, or was evicted after it had served.
+    Kept,
+    /// It was evicted before it had served for what it took: there was too little memory to keep it.
+    Wasted,
 }
 
 impl Cache {
@@ -82,21 +108,25 @@ impl Cache {
         self.books.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The piece, if it reaches at least `len_bytes`.
-    pub(crate) fn get(&self, key: &Key, len_bytes: usize) -> Option<Arc<Piece>> {
+    /// The piece, if it reaches at least to the end of `range`, which is what the caller reads of it.
+    pub(crate) fn get(&self, key: &Key, range: Range<usize>) -> Option<Arc<Piece>> {
         let mut books = self.books();
         let entry = books.pieces.get_mut(key)?;
-        if entry.piece.len_bytes < len_bytes {
+        if entry.piece.len_bytes < range.end {
             return None;
         }
+        entry.served_bytes += range.len() as u64;
         entry.hits = (entry.hits + 1).min(MAX_HITS);
         Some(entry.piece.clone())
     }
 
-    /// Whether there is such a piece, however short. Does not count as a use.
-    pub(crate) fn knows(&self, key: &Key) -> bool {
+    /// What is known of such a piece, however short; `None` if nothing is. Does not count as a use.
+    pub(crate) fn knows(&self, key: &Key) -> Option<Worth> {
         let books = self.books();
-        books.pieces.contains_key(key) || books.ghost_set.contains(key)
+        match books.pieces.contains_key(key) {
+            true => Some(Worth::Kept),
+            false => books.ghost_set.get(key).copied(),
+        }
     }
 
     /// Whether there is a piece that reaches at least `len_bytes`. Does not count as a use.
@@ -119,14 +149,14 @@ impl Cache {
             drop(old);
             return;
         }
-        let in_main = books.ghost_set.remove(&key);
+        let in_main = books.ghost_set.remove(&key).is_some();
         *books.queue_bytes(in_main) += piece.footprint();
         if in_main {
             books.main.push_back(key)
         } else {
             books.small.push_back(key)
         }
-        books.pieces.insert(key, Entry { piece, hits: 0, in_main });
+        books.pieces.insert(key, Entry { piece, hits: 0, in_main, served_bytes: 0 });
     }
 
     /// Bytes held.
@@ -164,7 +194,8 @@ impl Books {
             self.main.push_back(key);
             return None;
         }
-        self.remember(key);
+        let worth = entry.worth();
+        self.remember(key, worth);
         self.pieces.remove(&key).map(|entry| entry.piece)
     }
 
@@ -176,14 +207,17 @@ impl Books {
             return None;
         }
         self.main_bytes -= entry.piece.footprint();
+        if entry.worth() == Worth::Wasted {
+            self.remember(key, Worth::Wasted);
+        }
         self.pieces.remove(&key).map(|entry| entry.piece)
     }
 
-    fn remember(&mut self, key: Key) {
-        if self.ghost_set.insert(key) {
+    fn remember(&mut self, key: Key, worth: Worth) {
+        if self.ghost_set.insert(key, worth).is_none() {
             self.ghosts.push_back(key);
         }
-        let room = self.pieces.len().min(MAX_GHOSTS);
+        let room = self.pieces.len().clamp(MIN_GHOSTS, MAX_GHOSTS);
         while self.ghosts.len() > room {
             let Some(oldest) = self.ghosts.pop_front() else { break };
             self.ghost_set.remove(&oldest);
@@ -226,8 +260,8 @@ mod tests {
         let cache = Cache::default();
         for n in 0..10 {
             cache.insert(key(n), piece(1));
-            cache.get(&key(n), 1).unwrap();
-            cache.get(&key(n), 1).unwrap();
+            cache.get(&key(n), 0..1).unwrap();
+            cache.get(&key(n), 0..1).unwrap();
         }
         for n in 100..1100 {
             cache.insert(key(n), piece(1));
@@ -235,7 +269,7 @@ mod tests {
                 cache.reclaim(4096);
             }
         }
-        assert!((0..10).all(|n| cache.get(&key(n), 4096).is_some()));
+        assert!((0..10).all(|n| cache.get(&key(n), 0..4096).is_some()));
         assert!(cache.held_bytes() <= 21 * 4096);
     }
 
@@ -246,7 +280,7 @@ mod tests {
             cache.insert(key(n), piece(1));
         }
         cache.reclaim(4096);
-        assert!(!cache.holds(&key(0), 1) && cache.knows(&key(0)));
+        assert!(!cache.holds(&key(0), 1) && cache.knows(&key(0)) == Some(Worth::Wasted));
         cache.insert(key(0), piece(1));
         assert!(cache.books().pieces[&key(0)].in_main);
     }
@@ -255,10 +289,27 @@ mod tests {
     fn a_longer_piece_takes_the_place_of_a_shorter_one() {
         let cache = Cache::default();
         cache.insert(key(1), piece(1));
-        assert!(cache.get(&key(1), 4097).is_none());
+        assert!(cache.get(&key(1), 0..4097).is_none());
         cache.insert(key(1), piece(3));
         cache.insert(key(1), piece(2));
-        assert_eq!((cache.get(&key(1), 1).unwrap().len_bytes, cache.held_bytes()), (3 * 4096, 3 * 4096));
+        assert_eq!((cache.get(&key(1), 0..1).unwrap().len_bytes, cache.held_bytes()), (3 * 4096, 3 * 4096));
         assert_eq!((cache.reclaim(u64::MAX), cache.held_bytes()), (3 * 4096, 0));
+    }
+
+    #[test]
+    fn a_piece_that_served_half_of_itself_was_worth_keeping() {
+        let cache = Cache::default();
+        for (n, reads) in [(1, 1), (2, 2)] {
+            cache.insert(key(n), piece(4));
+            (0..reads).for_each(|_| assert!(cache.get(&key(n), 4096..8192).is_some()));
+        }
+        // The second one moves to the main queue, and is evicted from there.
+        cache.reclaim(u64::MAX);
+        assert_eq!(cache.held_bytes(), 0);
+        assert_eq!((cache.knows(&key(1)), cache.knows(&key(2))), (Some(Worth::Wasted), None));
+        cache.insert(key(3), piece(4));
+        assert!(cache.get(&key(3), 0..8192).is_some());
+        cache.reclaim(u64::MAX);
+        assert_eq!(cache.knows(&key(3)), Some(Worth::Kept));
     }
 }

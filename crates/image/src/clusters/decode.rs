@@ -13,7 +13,7 @@ use super::decoders::state_bytes;
 use super::{Clusters, Unit};
 use crate::read::{Algorithm, Bytes, Cluster};
 use crate::{Address, ImageError};
-use pagefold_backing::{Buffer, Buffers, Demand, Grant, Refused};
+use pagefold_backing::{Budget, Buffer, Demand, Grant, Refused};
 use pagefold_codec::CodecError;
 use pagefold_codec::cluster::{self, Format, Input, RangeError, Want};
 
@@ -22,7 +22,7 @@ const PIECE_BYTES: usize = 16 << 10;
 
 /// What the windowed way needs at most for clusters of this format, bytes: the least that a budget must have.
 pub(crate) fn least_bytes(format: Format) -> u64 {
-    Buffers::footprint(PIECE_BYTES) + Buffers::footprint(cluster::ring_bytes(format)) + state_bytes(format)
+    Budget::footprint(PIECE_BYTES) + Budget::footprint(cluster::ring_bytes(format)) + state_bytes(format)
 }
 
 impl Cluster {
@@ -71,7 +71,7 @@ impl Clusters {
             }
         }
         let format = self.formats.of(cluster.algorithm);
-        let need_bytes = Buffers::footprint(cluster.len()) + state_bytes(format);
+        let need_bytes = Budget::footprint(cluster.len()) + state_bytes(format);
         let Some(mut grant) = self.grant(need_bytes, Demand::BestEffort)? else { return Ok(false) };
         self.beside(raw, cluster, &mut grant, &mut dst[..out_len], want)?;
         Ok(true)
@@ -91,9 +91,9 @@ impl Clusters {
         let buffer_len = if in_place { in_place_len(cluster, len) } else { len };
         let beside_bytes = match in_place {
             true => 0,
-            false => Buffers::footprint(cluster.len()) + state_bytes(self.formats.of(cluster.algorithm)),
+            false => Budget::footprint(cluster.len()) + state_bytes(self.formats.of(cluster.algorithm)),
         };
-        let Some(mut grant) = self.grant(Buffers::footprint(buffer_len) + beside_bytes, demand)? else {
+        let Some(mut grant) = self.grant(Budget::footprint(buffer_len) + beside_bytes, demand)? else {
             return Ok(None);
         };
         let mut buffer = buffer(&mut grant, buffer_len)?;
@@ -190,7 +190,7 @@ impl Clusters {
 /// A buffer that the grant was asked for with.
 fn buffer(grant: &mut Grant, len: usize) -> Result<Buffer, ImageError> {
     let left_bytes = grant.left_bytes();
-    grant.buffer(len).ok_or_else(|| too_little(Buffers::footprint(len), left_bytes))
+    grant.buffer(len).ok_or_else(|| too_little(Budget::footprint(len), left_bytes))
 }
 
 fn too_little(needed_bytes: u64, limit_bytes: u64) -> ImageError {

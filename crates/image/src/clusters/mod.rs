@@ -14,6 +14,7 @@ mod flight;
 mod stats;
 
 pub(crate) use ahead::Ahead;
+use cache::Worth;
 pub(crate) use cache::{Cache, Key, Piece};
 pub(crate) use decode::least_bytes;
 pub(crate) use decoders::Formats;
@@ -24,7 +25,7 @@ use crate::ImageError;
 use crate::read::{Bytes, Cluster};
 use decoders::Decoders;
 use flight::{Entered, Flights, Outcome, Pilot};
-use pagefold_backing::{Buffers, Demand, Reclaim};
+use pagefold_backing::{Budget, Demand, Reclaim};
 use std::sync::Arc;
 
 /// A cluster, and how much of what it decodes to belongs to the file that is read.
@@ -47,7 +48,7 @@ pub(crate) struct Part {
 
 /// All that reading clusters of one image takes.
 pub(crate) struct Clusters {
-    pub(crate) budget: Buffers,
+    pub(crate) budget: Budget,
     pub(crate) cache: Cache,
     pub(crate) counters: Counters,
     pub(crate) latency: Histogram,
@@ -60,7 +61,7 @@ pub(crate) struct Clusters {
 
 impl Clusters {
     /// Reading within `budget`, from which it takes back its cache when there is need.
-    pub(crate) fn new(budget: Buffers, formats: Formats, keep_asked: bool) -> Arc<Self> {
+    pub(crate) fn new(budget: Budget, formats: Formats, keep_asked: bool) -> Arc<Self> {
         let clusters = Arc::new(Clusters {
             budget,
             cache: Cache::default(),
@@ -88,9 +89,9 @@ impl Clusters {
         dst: &mut [u8],
     ) -> Result<(), ImageError> {
         let key = Key::from(&unit.cluster);
-        let end = part.from as usize + part.len_bytes;
+        let (from, end) = (part.from as usize, part.from as usize + part.len_bytes);
         loop {
-            if let Some(piece) = self.cache.get(&key, end) {
+            if let Some(piece) = self.cache.get(&key, from..end) {
                 self.counters.hit_bytes.add(part.len_bytes as u64);
                 copy_out(&piece, part, dst);
                 return Ok(());
@@ -117,7 +118,8 @@ impl Clusters {
         pilot: Pilot<'_>,
     ) -> Result<(), ImageError> {
         // Somebody may have landed between our look into the cache and our taking off.
-        let result = match self.cache.get(&pilot.key(), part.from as usize + part.len_bytes) {
+        let from = part.from as usize;
+        let result = match self.cache.get(&pilot.key(), from..from + part.len_bytes) {
             Some(piece) => {
                 copy_out(&piece, part, dst);
                 Ok(Some(piece))
@@ -149,8 +151,7 @@ impl Clusters {
             if self.direct(raw, unit, dst)? {
                 return Ok(if pilot.joined() { self.publish(unit, &dst[..part.len_bytes]) } else { None });
             }
-        } else {
-            let len_bytes = self.len_to_keep(unit, part);
+        } else if let Some(len_bytes) = self.len_to_keep(unit, part) {
             if let Some(piece) = self.kept(raw, unit, len_bytes, Demand::BestEffort)? {
                 self.counters.temporary_pages.add((len_bytes - part.len_bytes as u64).div_ceil(4096));
                 let piece = self.keep(unit, piece);
@@ -163,12 +164,14 @@ impl Clusters {
     }
 
     /// Random readers pay for what they asked: the beginning of the output up to that. Who comes a second time, or in order,
-    /// is given all of it.
-    fn len_to_keep(&self, unit: &Unit, part: Part) -> u64 {
+    /// is given all of it. `None`: nothing is to be kept, because what was kept of this cluster was evicted before
+    /// it had served, and would push out again what others use.
+    fn len_to_keep(&self, unit: &Unit, part: Part) -> Option<u64> {
         let asked_end = (part.from + part.len_bytes as u64).next_multiple_of(4096).min(unit.decoded_bytes);
-        match part.more_follows || self.cache.knows(&Key::from(&unit.cluster)) {
-            true => unit.decoded_bytes,
-            false => asked_end,
+        match (part.more_follows, self.cache.knows(&Key::from(&unit.cluster))) {
+            (false, Some(Worth::Wasted)) => None,
+            (true, _) | (_, Some(Worth::Kept)) => Some(unit.decoded_bytes),
+            (false, None) => Some(asked_end),
         }
     }
 
@@ -187,7 +190,7 @@ impl Clusters {
 
     /// A copy for those who have joined, if there is room.
     fn publish(&self, unit: &Unit, output: &[u8]) -> Option<Arc<Piece>> {
-        let mut grant = self.budget.grant(Buffers::footprint(output.len()), Demand::BestEffort).ok()?;
+        let mut grant = self.budget.grant(Budget::footprint(output.len()), Demand::BestEffort).ok()?;
         let mut buffer = grant.buffer(output.len())?;
         buffer.copy_from_slice(output);
         Some(self.keep(unit, Piece { buffer, len_bytes: output.len() }))

@@ -13,30 +13,47 @@ use crate::read::FileKind;
 use crate::read::xattr::Xattr;
 use pagefold_sys::SysError;
 use pagefold_sys::beneath::{self, Folder};
+use pagefold_sys::pathhandle::PathHandle;
 use std::fs::File;
 use std::sync::atomic::Ordering;
 
 /// Bits of a mode that let others act as the owner.
 const SET_ID: u16 = 0o6000;
 
+/// Failures of one file that are told; the others are counted.
+const MAX_TOLD: usize = 8;
+
 /// What could not be set on one file.
 #[derive(Default)]
-struct Failures(Vec<String>);
+struct Failures {
+    told: Vec<String>,
+    more: u64,
+}
 
 impl Failures {
+    fn add(&mut self, what: String) {
+        if self.told.len() < MAX_TOLD { self.told.push(what) } else { self.more += 1 }
+    }
+
     /// Notes a failure; returns whether it went well.
     fn note(&mut self, done: Result<(), SysError>) -> bool {
-        self.0.extend(done.as_ref().err().map(ToString::to_string));
-        done.is_ok()
+        let is_done = done.is_ok();
+        done.unwrap_or_else(|e| self.add(e.to_string()));
+        is_done
     }
 
     /// All in one.
-    fn into_result(self) -> Result<(), String> {
-        if self.0.is_empty() { Ok(()) } else { Err(self.0.join("; ")) }
+    fn into_result(mut self) -> Result<(), String> {
+        match (self.told.is_empty(), self.more) {
+            (true, _) => return Ok(()),
+            (false, 0) => {}
+            (false, more) => self.told.push(format!("and {more} more")),
+        }
+        Err(self.told.join("; "))
     }
 }
 
-/// Something with a descriptor, or a name: what is set on it is the same.
+/// An open file, or one that is only held: what is set on it is the same. Nothing is set by name.
 trait Dressed {
     fn owner(&self, uid: u32, gid: u32) -> Result<(), SysError>;
     fn mode(&self, mode: u16) -> Result<(), SysError>;
@@ -59,25 +76,24 @@ impl<T: std::os::fd::AsFd> Dressed for T {
     }
 }
 
-/// What is not opened: a symbolic link or a special file.
-struct Named<'a> {
-    folder: &'a Folder,
-    name: &'a [u8],
+/// A symbolic link or a special file, which is not opened.
+struct Unopened<'a> {
+    handle: &'a PathHandle,
     is_link: bool,
 }
 
-impl Dressed for Named<'_> {
+impl Dressed for Unopened<'_> {
     fn owner(&self, uid: u32, gid: u32) -> Result<(), SysError> {
-        self.folder.set_owner_of(self.name, uid, gid)
+        self.handle.set_owner(uid, gid)
     }
     fn mode(&self, mode: u16) -> Result<(), SysError> {
-        if self.is_link { Ok(()) } else { self.folder.set_mode_of(self.name, mode) }
+        if self.is_link { Ok(()) } else { self.handle.set_mode(mode) }
     }
     fn time(&self, seconds: i64, nanoseconds: u32) -> Result<(), SysError> {
-        self.folder.set_time_of(self.name, seconds, nanoseconds)
+        self.handle.set_time(seconds, nanoseconds)
     }
     fn xattr(&self, name: &[u8], value: &[u8]) -> Result<(), SysError> {
-        self.folder.set_xattr_of(self.name, name, value)
+        self.handle.set_xattr(name, value)
     }
 }
 
@@ -102,9 +118,9 @@ pub(super) fn folder(folder: &Folder, node: &Node, shared: &Shared<'_>) -> Resul
 }
 
 /// A symbolic link or a special file.
-pub(super) fn named(folder: &Folder, name: &[u8], node: &Node, shared: &Shared<'_>) -> Result<(), String> {
+pub(super) fn unopened(handle: &PathHandle, node: &Node, shared: &Shared<'_>) -> Result<(), String> {
     let is_link = node.kind() == FileKind::Symlink;
-    dress(&Named { folder, name, is_link }, node, shared, true)
+    dress(&Unopened { handle, is_link }, node, shared, true)
 }
 
 fn dress(target: &impl Dressed, node: &Node, shared: &Shared<'_>, set_mode: bool) -> Result<(), String> {
@@ -112,32 +128,68 @@ fn dress(target: &impl Dressed, node: &Node, shared: &Shared<'_>, set_mode: bool
     let mut failures = Failures::default();
     let gives_away = options.owners && shared.root && Some((inode.uid, inode.gid)) != shared.made_as;
     let owned = !gives_away || failures.note(target.owner(inode.uid, inode.gid));
-    let (lists, plain) = xattrs(node, shared).unwrap_or_else(|what| {
-        failures.0.push(what);
-        Default::default()
-    });
-    set_xattrs(target, &plain, shared, &mut failures);
+    let has_lists = set_xattrs(target, node, shared, Which::AllButLists, &mut failures);
     if set_mode && node.kind() != FileKind::Symlink {
         let mode = mode(node, shared);
         // Set-id bits give the rights of the owner that the image names, not of another.
         failures.note(target.mode(if owned { mode } else { mode & !SET_ID }));
     }
-    set_xattrs(target, &lists, shared, &mut failures);
+    if has_lists {
+        set_xattrs(target, node, shared, Which::Lists, &mut failures);
+    }
     if options.times {
         failures.note(target.time(inode.mtime.seconds, inode.mtime.nanoseconds));
     }
     failures.into_result()
 }
 
-fn set_xattrs(target: &impl Dressed, xattrs: &[Xattr], shared: &Shared<'_>, failures: &mut Failures) {
-    for xattr in xattrs {
-        match target.xattr(&xattr.name, &xattr.value) {
-            Err(e) if e.errno == rustix::io::Errno::OPNOTSUPP.raw_os_error() => {
-                shared.unsupported_xattrs.fetch_add(1, Ordering::Relaxed);
-            }
-            Err(e) => failures.0.push(format!("attribute '{}': {e}", xattr.name.escape_ascii())),
-            Ok(()) => {}
+/// Which attributes are set in one go.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Which {
+    /// Access control lists.
+    Lists,
+    AllButLists,
+}
+
+/// Sets attributes, one at a time: an inode may have 16 MiB of them. Returns whether there are any that were not asked for.
+fn set_xattrs(
+    target: &impl Dressed,
+    node: &Node,
+    shared: &Shared<'_>,
+    which: Which,
+    failures: &mut Failures,
+) -> bool {
+    if !shared.options.xattrs || node.inode().xattr_bytes == 0 {
+        return false;
+    }
+    let mut others = false;
+    let visited = node.visit_xattrs(|xattr, _| {
+        let kind = if xattr.name.starts_with(b"system.") { Which::Lists } else { Which::AllButLists };
+        if kind == which {
+            set_xattr(target, &xattr, shared, failures);
+        } else {
+            others = true;
         }
+    });
+    if let Err(error) = visited {
+        failures.add(with_causes(&error));
+        return false;
+    }
+    others
+}
+
+fn set_xattr(target: &impl Dressed, xattr: &Xattr, shared: &Shared<'_>, failures: &mut Failures) {
+    let is_of_system = xattr.name.starts_with(b"security.") || xattr.name.starts_with(b"trusted.");
+    if is_of_system && !shared.options.privileged {
+        shared.skipped_xattrs.fetch_add(1, Ordering::Relaxed);
+        return;
+    }
+    match target.xattr(&xattr.name, &xattr.value) {
+        Err(e) if e.errno == rustix::io::Errno::OPNOTSUPP.raw_os_error() => {
+            shared.unsupported_xattrs.fetch_add(1, Ordering::Relaxed);
+        }
+        Err(e) => failures.add(format!("attribute '{}': {e}", xattr.name.escape_ascii())),
+        Ok(()) => {}
     }
 }
 
@@ -149,18 +201,4 @@ fn mode(node: &Node, shared: &Shared<'_>) -> u16 {
     }
     shared.skipped_set_id.fetch_add(1, Ordering::Relaxed);
     mode & !SET_ID
-}
-
-/// The attributes that are set: access control lists, and others.
-fn xattrs(node: &Node, shared: &Shared<'_>) -> Result<(Vec<Xattr>, Vec<Xattr>), String> {
-    if !shared.options.xattrs || node.inode().xattr_bytes == 0 {
-        return Ok((Vec::new(), Vec::new()));
-    }
-    let all = node.xattrs().map_err(|e| with_causes(&e))?;
-    let (allowed, left): (Vec<_>, Vec<_>) = all.into_iter().partition(|xattr| {
-        let system = xattr.name.starts_with(b"security.") || xattr.name.starts_with(b"trusted.");
-        !system || shared.options.privileged
-    });
-    shared.skipped_xattrs.fetch_add(left.len() as u64, Ordering::Relaxed);
-    Ok(allowed.into_iter().partition(|xattr| xattr.name.starts_with(b"system.")))
 }

@@ -6,7 +6,7 @@
 //! is removed: what is there is right.
 
 use super::place::Place;
-use super::{Shared, dress};
+use super::{Shared, dress, zeroes};
 use crate::finding::with_causes;
 use crate::queue::Queue;
 use crate::{Finding, Node, pieces};
@@ -114,7 +114,8 @@ fn whole(
     dress::file(&made, node, shared)
 }
 
-/// Writes a range of a file's contents, holes left out. A hole at the end of the file gives it its length.
+/// Writes a range of a file's contents; holes and long runs of zeroes are left out. If that leaves out the end of the file, it
+/// gets its length.
 fn write(
     file: &File,
     node: &Node,
@@ -122,24 +123,36 @@ fn write(
     buffer: &mut [u8],
     shared: &Shared<'_>,
 ) -> Result<(), String> {
-    let mut at = range.start;
+    let (mut at, mut written_to) = (range.start, 0);
     while at < range.end {
         if shared.stopped() {
             return Err("interrupted".to_string());
         }
         let piece = pieces::next(node, at, range.end, buffer.len() as u64).map_err(|e| with_causes(&e))?;
-        if piece.hole && piece.end == node.len_bytes() {
-            file.set_len(piece.end).map_err(|e| format!("setting its length: {e}"))?;
-        } else if !piece.hole {
+        if !piece.hole {
             let bytes = &mut buffer[..(piece.end - at) as usize];
-            if !shared.budget.take_bytes(bytes.len() as u64) {
-                return Err("more than the limit".to_string());
-            }
             let n = node.read_at(at, bytes).map_err(|e| with_causes(&e))?;
-            file.write_all_at(&bytes[..n], at).map_err(|e| format!("writing {n} bytes: {e}"))?;
-            shared.bytes.fetch_add(n as u64, Ordering::Relaxed);
+            let bytes = &bytes[..n];
+            for data in zeroes::data(at, bytes) {
+                written_to = at + data.end as u64;
+                write_data(file, &bytes[data.clone()], at + data.start as u64, shared)?;
+            }
         }
         at = piece.end;
     }
+    let len = node.len_bytes();
+    if range.end == len && written_to < len {
+        file.set_len(len).map_err(|e| format!("setting its length: {e}"))?;
+    }
+    Ok(())
+}
+
+fn write_data(file: &File, data: &[u8], at: u64, shared: &Shared<'_>) -> Result<(), String> {
+    let n = data.len() as u64;
+    if !shared.budget.take_bytes(n) {
+        return Err("more than the limit".to_string());
+    }
+    file.write_all_at(data, at).map_err(|e| format!("writing {n} bytes: {e}"))?;
+    shared.bytes.fetch_add(n, Ordering::Relaxed);
     Ok(())
 }

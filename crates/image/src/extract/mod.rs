@@ -12,6 +12,7 @@ mod files;
 mod limits;
 mod place;
 mod tree;
+mod zeroes;
 
 use crate::walk::{self, Limits};
 use crate::{Findings, Image, ImageError};
@@ -75,7 +76,7 @@ pub struct ExtractReport {
     pub files: u64,
     /// Hard links made.
     pub links: u64,
-    /// Bytes of contents written; holes are not.
+    /// Bytes of contents written; holes and long runs of zeroes are not.
     pub bytes: u64,
     /// Devices that were left out for want of privilege.
     pub skipped_devices: u64,

@@ -7,7 +7,7 @@ use crate::finding::with_causes;
 use crate::queue::Queue;
 use crate::read::FileKind;
 use crate::walk::{self, Link, Visit, Visitor};
-use crate::{Finding, Image};
+use crate::{Finding, Image, runs};
 use pagefold_sys::SysError;
 use pagefold_sys::beneath::{Folder, Special};
 use std::ops::ControlFlow;
@@ -115,16 +115,15 @@ impl<'a> Tree<'a> {
         let mode = dress::creation_mode(&node);
         let file = place.folder.make_file(visit.name, mode).map_err(|e| e.to_string())?;
         self.shared.files.fetch_add(1, Ordering::Relaxed);
-        let set = if len > PART_BYTES { file.set_len(len) } else { Ok(()) };
+        // From the beginning, so that a hole at the end needs nothing further, however long it is.
+        let set = file.set_len(len);
         let failed = AtomicBool::new(set.is_err());
         let open = Arc::new(Open { file, node, place: place.clone(), name, path, failed });
         let mut start = 0;
-        // Holes are passed over here, so that a file of nothing else is not cut into a million parts.
+        // Holes are passed over here: one of 2^62 bytes would be more parts than anybody can wait for.
         while start < len && !open.failed.load(Ordering::Relaxed) && !self.shared.stopped() {
-            match open.node.extent_at(start) {
-                Ok(Some(extent)) if extent.place == crate::read::Place::Hole && extent.end() < len => {
-                    start = extent.end();
-                }
+            match runs::at(&open.node, start) {
+                Ok(Some(run)) if run.is_hole() => start = run.end,
                 Ok(_) => {
                     let end = start.saturating_add(PART_BYTES).min(len);
                     self.give(Task::Part { file: open.clone(), start, end });
@@ -179,15 +178,16 @@ impl<'a> Tree<'a> {
             return Ok(());
         }
         self.clear(&place.folder, visit.name).map_err(|e| e.to_string())?;
-        match special {
-            Some(special) => place.folder.make_special(visit.name, special).map_err(|e| e.to_string())?,
+        let made = match special {
+            Some(special) => place.folder.make_special(visit.name, special),
             None => {
                 let target = node.read_link().map_err(|e| with_causes(&e))?;
-                place.folder.make_symlink(visit.name, &target).map_err(|e| e.to_string())?;
+                place.folder.make_symlink(visit.name, &target)
             }
-        }
+        };
+        let handle = made.map_err(|e| e.to_string())?;
         self.shared.files.fetch_add(1, Ordering::Relaxed);
-        dress::named(&place.folder, visit.name, node, self.shared)
+        dress::unopened(&handle, node, self.shared)
     }
 }
 

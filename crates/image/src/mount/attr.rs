@@ -105,6 +105,8 @@ pub(super) fn errno(error: &ImageError) -> Errno {
         ImageError::NotFound { .. } => Errno::ENOENT,
         ImageError::NotADirectory { .. } => Errno::ENOTDIR,
         ImageError::NoContents { .. } => Errno::EINVAL,
+        // What listxattr(2) says of a list that is too long.
+        ImageError::TooManyNames { .. } => Errno::E2BIG,
         ImageError::TooLittleMemory { .. } | ImageError::Budget { .. } | ImageError::Threads { .. } => {
             Errno::ENOMEM
         }

@@ -14,6 +14,9 @@ const READ_BYTES_MIN: u64 = 4096;
 /// place, which is a 256th of the cluster (of 1 MiB at most) and 32 bytes.
 pub(super) const DECODING_ROOM_BYTES: usize = 8 << 10;
 
+/// What a mount sets aside of the budget at least: one buffer of the shortest kind.
+pub const LEAST_REPLY_BYTES: u64 = READ_BYTES_MIN + DECODING_ROOM_BYTES as u64;
+
 /// How long reads may be, and the memory that stands for.
 #[derive(Debug)]
 pub(super) struct ReplyMemory {
@@ -45,7 +48,7 @@ impl ReplyMemory {
 
 /// What one read needs at most, and one buffer of the shortest kind.
 pub(super) fn least_bytes(image: &Image) -> u64 {
-    image.reserve_bytes().saturating_add(READ_BYTES_MIN + DECODING_ROOM_BYTES as u64)
+    image.reserve_bytes().saturating_add(LEAST_REPLY_BYTES)
 }
 
 /// Threads, and bytes of each one's buffer; `None` if not even one page is left.

@@ -129,6 +129,12 @@ impl ImageFs {
     ) -> Result<(), ImageError> {
         let mut any = false;
         let visited = self.node(directory)?.visit_entries(position, |next, entry| {
+            // A file whose entry is broken cannot be had by any name. The others can, and programs that meet an error would
+            // give up all of the directory; so it is only counted.
+            let Ok(entry) = entry else {
+                self.nodes.image().0.core.clusters.counters.errors.add(1);
+                return ControlFlow::Continue(());
+            };
             match add(next, entry.nid, entry.kind, OsStr::from_bytes(entry.name)) {
                 true => ControlFlow::Break(()),
                 false => {

@@ -14,10 +14,12 @@ mod fs;
 mod nodes;
 
 use crate::{Image, ImageError};
+pub use buffer::LEAST_REPLY_BYTES;
 use buffer::ReplyMemory;
 use fs::ImageFs;
-use fuser::{BackgroundSession, MountOption, Session, SessionACL};
+use fuser::{BackgroundSession, Session, SessionACL};
 use pagefold_sys::fusedev::{self, Mounted};
+use pagefold_sys::fusermount::{HelperError, HelperMount};
 use pagefold_sys::mounts::{self, MountPoint};
 use pagefold_sys::{SysError, cpu};
 use std::ffi::OsString;
@@ -80,8 +82,16 @@ pub enum MountError {
     #[error("FUSE cannot be used: {0}; load the module 'fuse', and let this user open /dev/fuse")]
     NoFuse(SysError),
     /// A privilege is missing.
-    #[error("{0}; run as root, or install fusermount3 (package fuse3), which mounts for other users")]
+    #[error("{0}; the right to mount (CAP_SYS_ADMIN) is missing")]
     NotPermitted(SysError),
+    /// The program that mounts for users who are not root did not.
+    #[error("mounting or unmounting at {}", .path.display())]
+    Helper {
+        /// The mount point.
+        path: PathBuf,
+        /// Its reason.
+        source: HelperError,
+    },
     /// The system refused.
     #[error(transparent)]
     System(#[from] SysError),
@@ -94,14 +104,22 @@ pub enum MountError {
 #[derive(Debug)]
 pub struct Mount {
     session: Option<BackgroundSession>,
-    /// `None` if `fusermount3` mounted, and has to unmount.
-    mounted: Option<Mounted>,
+    mounted: MountedBy,
     /// At its end when nothing is served any more.
     ended: UnixStream,
     _memory: ReplyMemory,
     threads: usize,
     read_bytes: usize,
     requests: Arc<AtomicU64>,
+}
+
+/// Who mounted, and has to unmount.
+#[derive(Debug)]
+enum MountedBy {
+    /// This process.
+    Itself(Mounted),
+    /// `fusermount3`, for a user who is not root.
+    Helper(HelperMount),
 }
 
 impl Mount {
@@ -121,6 +139,8 @@ impl Mount {
         then: impl FnOnce() -> Result<(), SysError>,
     ) -> Result<Self, MountError> {
         let path = free_directory(mount_point)?;
+        // What has no root directory could be mounted, and then not be listed.
+        image.root()?;
         let threads = if options.threads == 0 { default_threads() } else { options.threads };
         let memory = ReplyMemory::take(&image, threads)?;
         let (threads, read_bytes) = (memory.threads, memory.read_bytes);
@@ -132,10 +152,12 @@ impl Mount {
         config.clone_fd = true;
         let (session, mounted) = match pagefold_sys::rundir::effective_uid() {
             0 => mount_directly(fs, path, options, read_bytes, config, then)?,
-            _ => (mount_by_helper(fs, &path, options, read_bytes, config)?, None),
+            _ => mount_by_helper(fs, path, options, read_bytes, config)?,
         };
         let session = session.spawn().map_err(|e| SysError::io("starting the FUSE threads", &e))?;
-        if let Some(mounted) = mounted.as_ref().filter(|_| options.kernel_read_ahead_kib > 0) {
+        if let MountedBy::Itself(mounted) = &mounted
+            && options.kernel_read_ahead_kib > 0
+        {
             // Only speed depends on it.
             let _ = fusedev::set_read_ahead(mounted.device(), options.kernel_read_ahead_kib);
         }
@@ -175,17 +197,19 @@ impl Mount {
 
     /// Aborts what is being read, unmounts, and waits for the threads to end. Can be repeated.
     pub fn stop(&mut self) -> Result<(), MountError> {
-        if let Some(mounted) = &mut self.mounted {
-            mounted.unmount()?;
+        match &mut self.mounted {
+            MountedBy::Itself(mounted) => mounted.unmount()?,
+            MountedBy::Helper(mounted) => mounted.unmount().map_err(|source| {
+                let path = mounted.path().to_path_buf();
+                MountError::Helper { path, source }
+            })?,
         }
         let Some(session) = self.session.take() else { return Ok(()) };
-        if self.mounted.is_none() {
-            return outcome(Ok(session.umount_and_join()));
-        }
         let deadline = Instant::now() + JOIN_PATIENCE;
         while !session.guard.is_finished() {
             if Instant::now() > deadline {
-                // Another mount name space holds a copy of the mount, or someone moved it away.
+                // Another mount name space holds a copy of the mount, or someone moved it away, or nothing could break the
+                // connection and files are open.
                 return Err(MountError::Session("its threads still serve after unmounting".into()));
             }
             std::thread::sleep(Duration::from_millis(1));
@@ -230,7 +254,7 @@ fn mount_directly(
     read_bytes: usize,
     mut config: fuser::Config,
     then: impl FnOnce() -> Result<(), SysError>,
-) -> Result<(Session<ImageFs>, Option<Mounted>), MountError> {
+) -> Result<(Session<ImageFs>, MountedBy), MountError> {
     config.acl = acl(options);
     let channel = fusedev::open().map_err(MountError::NoFuse)?;
     let request = fusedev::Request {
@@ -250,7 +274,7 @@ fn mount_directly(
     })?;
     then()?;
     let session = Session::from_fd(fs, channel.into(), config.acl, config).map_err(|e| handshake(&e))?;
-    Ok((session, Some(mounted)))
+    Ok((session, MountedBy::Itself(mounted)))
 }
 
 /// Whose requests are answered.
@@ -261,26 +285,27 @@ fn acl(options: &MountOptions) -> SessionACL {
 /// For users without the privilege to mount: `fusermount3` has it, and hands the channel over.
 fn mount_by_helper(
     fs: ImageFs,
-    path: &Path,
+    path: PathBuf,
     options: &MountOptions,
     read_bytes: usize,
     mut config: fuser::Config,
-) -> Result<Session<ImageFs>, MountError> {
+) -> Result<(Session<ImageFs>, MountedBy), MountError> {
     fusedev::open().map_err(MountError::NoFuse)?;
     config.acl = acl(options);
-    config.mount_options = vec![
-        MountOption::RO,
-        MountOption::NoSuid,
-        MountOption::NoDev,
-        MountOption::DefaultPermissions,
-        MountOption::FSName(options.source.to_string_lossy().replace(',', "_")),
-        MountOption::Subtype(MOUNT_NAME.into()),
-        MountOption::CUSTOM(format!("max_read={read_bytes}")),
-    ];
-    Session::new(fs, path, &config).map_err(|e| {
-        let what = format!("mounting at {} through fusermount3", path.display());
-        MountError::NotPermitted(SysError::io(what, &e))
-    })
+    let others = if options.allow_other { ",allow_other" } else { "" };
+    let source = escaped(&options.source.to_string_lossy());
+    let words = format!(
+        "ro,nosuid,nodev,default_permissions,fsname={source},subtype={MOUNT_NAME},max_read={read_bytes}{others}"
+    );
+    let mounted = HelperMount::new(path.clone(), &words);
+    let (channel, mounted) = mounted.map_err(|source| MountError::Helper { path, source })?;
+    let session = Session::from_fd(fs, channel.into(), config.acl, config).map_err(|e| handshake(&e))?;
+    Ok((session, MountedBy::Helper(mounted)))
+}
+
+/// A value among mount options, in which a comma would end it.
+fn escaped(value: &str) -> String {
+    value.replace('\\', "\\\\").replace(',', "\\,")
 }
 
 fn handshake(error: &std::io::Error) -> MountError {

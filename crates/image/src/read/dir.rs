@@ -2,7 +2,7 @@
 //!
 //! Nothing here reads: the caller brings blocks of a directory's contents, which may be compressed. Nor is it
 //! judged whether a directory is in order; in one that is not, a search ends all the same and may find
-//! nothing.
+//! nothing. A broken entry keeps no other one from being found; a broken block does.
 
 use super::{FileKind, Inode, Superblock};
 use crate::format::dirent::{NAME_LEN_MAX, RawDirent};
@@ -93,19 +93,27 @@ impl<'a> DirBlock<'a> {
         (0..self.count).map(move |index| self.entry(index))
     }
 
-    /// The entry of that name, by halving.
-    pub fn find(&self, name: &[u8]) -> Result<Option<Entry<'a>>, ImageError> {
+    /// The entry of that name, by halving; in a block with a broken entry on the way, by looking at all.
+    pub fn find(&self, name: &[u8]) -> Option<Entry<'a>> {
         let (mut low, mut high) = (0, self.count);
         while low < high {
             let middle = low + (high - low) / 2;
-            let entry = self.entry(middle)?;
+            let Ok(entry) = self.entry(middle) else {
+                return self.entries().flatten().find(|entry| entry.name == name);
+            };
             match entry.name.cmp(name) {
                 Ordering::Less => low = middle + 1,
-                Ordering::Equal => return Ok(Some(entry)),
+                Ordering::Equal => return Some(entry),
                 Ordering::Greater => high = middle,
             }
         }
-        Ok(None)
+        None
+    }
+
+    /// The first entry that is not broken; what is wrong with the first one if all are.
+    fn first(&self) -> Result<Entry<'a>, ImageError> {
+        let first = self.entry(0);
+        if first.is_ok() { first } else { self.entries().flatten().next().map_or(first, Ok) }
     }
 
     fn raw(&self, index: usize) -> Option<RawDirent> {
@@ -185,13 +193,14 @@ impl Directory {
         while low < high {
             let middle = low + (high - low) / 2;
             let entries = self.read_block(middle, block, read)?;
-            match entries.entry(0)?.name.cmp(name) {
-                Ordering::Equal => return Ok(Some(entries.entry(0)?.into())),
+            let first = entries.first()?;
+            match first.name.cmp(name) {
+                Ordering::Equal => return Ok(Some(first.into())),
                 Ordering::Greater => high = middle,
                 Ordering::Less => {
                     // Most directories have one block, which is already here.
                     if high - middle == 1 {
-                        return Ok(entries.find(name)?.map(Found::from));
+                        return Ok(entries.find(name).map(Found::from));
                     }
                     low = middle + 1;
                 }
@@ -199,7 +208,7 @@ impl Directory {
         }
         match low.checked_sub(1) {
             None => Ok(None),
-            Some(last) => Ok(self.read_block(last, block, read)?.find(name)?.map(Found::from)),
+            Some(last) => Ok(self.read_block(last, block, read)?.find(name).map(Found::from)),
         }
     }
 

@@ -1,5 +1,6 @@
 //! Finding things in an image: total on any input, and without memory of its own beyond what it returns.
 
+pub mod acl;
 pub mod bytes;
 pub mod chunk;
 pub mod dir;

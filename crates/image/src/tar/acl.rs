@@ -1,15 +1,9 @@
 //! Access control lists as text, the form that tar programs restore with their option `--acls`.
 //!
-//! Linux keeps a list as an extended attribute: a version, and entries of a tag, permissions and the number of a user or
-//! group (`include/uapi/linux/posix_acl_xattr.h`). The text has an entry a line, as acl(5) describes; numbers stay numbers,
-//! because names are those of the machine that the image was made on.
+//! The text has an entry a line, as acl(5) describes; numbers stay numbers, because names are those of the machine that
+//! the image was made on.
 
-/// The only version of the attribute.
-const VERSION: u32 = 2;
-/// Bytes of the version.
-const HEADER_BYTES: usize = 4;
-/// Bytes of an entry: tag, permissions, number.
-const ENTRY_BYTES: usize = 8;
+use crate::read::acl::{self, Entry, Tag};
 
 /// The key of the record for the attribute of this name, and its text; `None` if it is no list.
 pub(super) fn record(name: &[u8], value: &[u8]) -> Option<(&'static str, String)> {
@@ -23,30 +17,20 @@ pub(super) fn record(name: &[u8], value: &[u8]) -> Option<(&'static str, String)
 
 /// The entries, a line for each; `None` if it is not in the form that Linux takes.
 fn text(value: &[u8]) -> Option<String> {
-    let (version, entries) = value.split_first_chunk::<HEADER_BYTES>()?;
-    let (entries, []) = entries.as_chunks::<ENTRY_BYTES>() else { return None };
-    if u32::from_le_bytes(*version) != VERSION {
-        return None;
-    }
-    entries.iter().map(line).collect()
+    acl::parse(value).ok().map(|entries| entries.iter().map(line).collect())
 }
 
-fn line(&[tag, tag_high, may, may_high, a, b, c, d]: &[u8; ENTRY_BYTES]) -> Option<String> {
-    let (may, id) = (u16::from_le_bytes([may, may_high]), u32::from_le_bytes([a, b, c, d]));
-    let who = match u16::from_le_bytes([tag, tag_high]) {
-        0x01 => "user:".to_string(),
-        0x02 => format!("user:{id}"),
-        0x04 => "group:".to_string(),
-        0x08 => format!("group:{id}"),
-        0x10 => "mask:".to_string(),
-        0x20 => "other:".to_string(),
-        _ => return None,
+fn line(entry: &Entry) -> String {
+    let who = match entry.tag {
+        Tag::Owner => "user:".to_string(),
+        Tag::User => format!("user:{}", entry.id),
+        Tag::OwningGroup => "group:".to_string(),
+        Tag::Group => format!("group:{}", entry.id),
+        Tag::Mask => "mask:".to_string(),
+        Tag::Others => "other:".to_string(),
     };
-    if may > 7 {
-        return None;
-    }
-    let letter = |bit: u16, letter: char| if may & bit != 0 { letter } else { '-' };
-    Some(format!("{who}:{}{}{}\n", letter(4, 'r'), letter(2, 'w'), letter(1, 'x')))
+    let letter = |bit: u16, letter: char| if entry.may & bit != 0 { letter } else { '-' };
+    format!("{who}:{}{}{}\n", letter(4, 'r'), letter(2, 'w'), letter(1, 'x'))
 }
 
 #[cfg(test)]

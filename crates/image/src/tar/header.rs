@@ -4,7 +4,6 @@ use super::acl;
 use crate::Node;
 use crate::read::FileKind;
 use crate::read::xattr::Xattr;
-use std::io::{self, Write};
 
 /// Headers and data come in blocks of this many bytes.
 pub(super) const BLOCK_BYTES: usize = 512;
@@ -140,8 +139,9 @@ impl Header {
         self.records.push(b'\n');
     }
 
-    /// Writes it, for `len_bytes` of data.
-    pub(super) fn write(mut self, out: &mut impl Write, len_bytes: u64) -> io::Result<()> {
+    /// Its bytes, for `len_bytes` of data: whole blocks.
+    pub(super) fn into_bytes(mut self, len_bytes: u64) -> Vec<u8> {
+        let mut bytes = Vec::new();
         if len_bytes > MAX_OCTAL_11 {
             self.octal(124..136, 0);
             self.record(b"size", len_bytes.to_string().as_bytes());
@@ -157,11 +157,12 @@ impl Header {
             pax.octal(124..136, self.records.len() as u64);
             pax.block[156] = b'x';
             pax.block[257..265].copy_from_slice(b"ustar\x0000");
-            out.write_all(&pax.sealed())?;
-            self.records.resize(self.records.len().next_multiple_of(BLOCK_BYTES), 0);
-            out.write_all(&self.records)?;
+            bytes.extend(pax.sealed());
+            bytes.append(&mut self.records);
+            bytes.resize(bytes.len().next_multiple_of(BLOCK_BYTES), 0);
         }
-        out.write_all(&self.sealed())
+        bytes.extend(self.sealed());
+        bytes
     }
 
     /// The block with its sum, which is taken with spaces in its place.

@@ -3,12 +3,18 @@
 //! One block is in memory. A name that is no name, or that was there before, is passed over; a block that is no block
 //! too, and after [`MAX_TROUBLE`] of those the rest of the directory: one that says it has a million broken blocks is
 //! told in a few lines. What `.` and `..` stand for is compared, and they are never handed on.
+//!
+//! In a directory in order the last name is all that is remembered. In one in disorder it is a hash of every name: 64 bits,
+//! with a key that nobody knows, so that names that differ are as good as never taken for one. These are counted in the
+//! tool's account; when that has no room, the rest of the directory is passed over.
 
 use super::Visitor;
+use crate::account::{Account, TableRoom};
 use crate::read::FileKind;
 use crate::read::dir::{DirBlock, Directory};
 use crate::{Finding, ImageError, Nid, Node};
 use std::collections::HashSet;
+use std::hash::{BuildHasher, RandomState};
 
 /// Broken names and blocks of one directory, after which the rest of it is passed over.
 const MAX_TROUBLE: u32 = 64;
@@ -47,6 +53,7 @@ pub(super) struct Frame {
     at: (u64, usize),
     loaded: bool,
     order: Order,
+    account: Account,
     trouble: u32,
     dots: [bool; 2],
 }
@@ -56,11 +63,50 @@ enum Order {
     /// All up to this one, which is the greatest.
     Sorted(Vec<u8>),
     /// These, in no order.
-    Disordered(HashSet<Vec<u8>>),
+    Disordered(Names),
+}
+
+/// What became of adding a name to those that were there.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Added {
+    New,
+    Known,
+    /// There is no room to remember it.
+    NoRoom,
+}
+
+/// Names in no order, by their hashes.
+struct Names {
+    hashes: HashSet<u64>,
+    room: TableRoom,
+    key: RandomState,
+}
+
+impl Names {
+    fn new(account: &Account) -> Self {
+        Names { hashes: HashSet::new(), room: TableRoom::of::<u64>(account), key: RandomState::new() }
+    }
+
+    fn add(&mut self, name: &[u8]) -> Added {
+        let hash = self.key.hash_one(name);
+        if self.hashes.contains(&hash) {
+            return Added::Known;
+        }
+        if !self.room.for_one_more(self.hashes.len(), self.hashes.capacity()) {
+            return Added::NoRoom;
+        }
+        self.hashes.insert(hash);
+        Added::New
+    }
 }
 
 impl Frame {
-    pub(super) fn open(node: Node, parent: Option<Nid>, parent_path_len: usize) -> Result<Self, ImageError> {
+    pub(super) fn open(
+        node: Node,
+        parent: Option<Nid>,
+        parent_path_len: usize,
+        account: &Account,
+    ) -> Result<Self, ImageError> {
         let directory = Directory::of(node.image().superblock(), node.inode())?;
         let dots = [node.inode().dot_omitted, false];
         Ok(Frame {
@@ -73,6 +119,7 @@ impl Frame {
             at: (0, 0),
             loaded: false,
             order: Order::Sorted(Vec::new()),
+            account: account.clone(),
             trouble: 0,
             dots,
         })
@@ -84,7 +131,7 @@ impl Frame {
             if self.trouble >= MAX_TROUBLE {
                 let what = "too much is wrong with this directory; the rest of it was not looked at";
                 visitor.finding(Finding::error(path, Some(self.node.inode().address), what));
-                self.at.0 = self.directory.blocks();
+                self.end();
                 return None;
             }
             match self.next_of_block(path, visitor) {
@@ -102,6 +149,19 @@ impl Frame {
         }
         self.judge_dots(path, visitor);
         None
+    }
+
+    /// Gives up the block's memory until its next name is wanted.
+    pub(super) fn forget_block(&mut self) {
+        self.block = Vec::new();
+        self.loaded = false;
+    }
+
+    /// Passes over the names that are left.
+    fn end(&mut self) {
+        self.at.0 = self.directory.blocks();
+        self.dots = [true; 2];
+        self.forget_block();
     }
 
     fn end_block(&mut self) {
@@ -143,40 +203,58 @@ impl Frame {
 
     /// Whether the name comes for the first time. Out of order is told once.
     fn is_new(&mut self, name: &[u8], path: &[u8], visitor: &mut dyn Visitor) -> bool {
-        let is_new = match &mut self.order {
+        let at = Some(self.node.inode().address);
+        let added = match &mut self.order {
             Order::Sorted(last) if name > last.as_slice() => {
-                *last = name.to_vec();
-                true
+                last.clear();
+                last.extend_from_slice(name);
+                Added::New
             }
-            Order::Sorted(last) if name == last.as_slice() => false,
+            Order::Sorted(last) if name == last.as_slice() => Added::Known,
             Order::Sorted(_) => {
                 let what = format!("names are not in order, from '{}' on", name.escape_ascii());
-                visitor.finding(Finding::error(path, Some(self.node.inode().address), what));
-                let mut seen = self.names_before();
-                let is_new = seen.insert(name.to_vec());
-                self.order = Order::Disordered(seen);
-                is_new
+                visitor.finding(Finding::error(path, at, what));
+                let mut names = Names::new(&self.account);
+                let added = match self.add_names_before(&mut names) {
+                    Added::NoRoom => Added::NoRoom,
+                    _ => names.add(name),
+                };
+                self.order = Order::Disordered(names);
+                added
             }
-            Order::Disordered(seen) => seen.insert(name.to_vec()),
+            Order::Disordered(names) => names.add(name),
         };
-        if !is_new {
-            let what = format!("the name '{}' is there twice", name.escape_ascii());
-            visitor.finding(Finding::error(path, Some(self.node.inode().address), what));
-            self.trouble += 1;
+        match added {
+            Added::New => true,
+            Added::Known => {
+                let what = format!("the name '{}' is there twice", name.escape_ascii());
+                visitor.finding(Finding::error(path, at, what));
+                self.trouble += 1;
+                false
+            }
+            Added::NoRoom => {
+                let what = "there is too little memory to tell which names of this directory are there twice; the rest of it \
+                            was not looked at: --memory raises it";
+                visitor.finding(Finding::error(path, at, what));
+                self.end();
+                false
+            }
         }
-        is_new
     }
 
-    /// The names before this one, read once more. What could not be read then cannot be now, and had no name.
-    fn names_before(&self) -> HashSet<Vec<u8>> {
-        let (mut seen, mut bytes) = (HashSet::new(), Vec::new());
+    /// Adds the names before this one, read once more. What could not be read then cannot be now, and had no name.
+    fn add_names_before(&self, names: &mut Names) -> Added {
+        let mut bytes = Vec::new();
         let mut read = |number, block: &mut [u8]| self.node.read_block(number, block);
         for number in 0..=self.at.0 {
             let Ok(block) = self.directory.read_block(number, &mut bytes, &mut read) else { continue };
             let before = if number == self.at.0 { self.at.1 - 1 } else { block.count() };
-            seen.extend(block.entries().take(before).flatten().map(|entry| entry.name.to_vec()));
+            let mut entries = block.entries().take(before).flatten();
+            if entries.any(|entry| names.add(entry.name) == Added::NoRoom) {
+                return Added::NoRoom;
+            }
         }
-        seen
+        Added::New
     }
 
     /// Whether it is `.` or `..`, which are compared with what they are to be.

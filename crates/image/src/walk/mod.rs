@@ -2,18 +2,23 @@
 //!
 //! It goes on whatever it meets: what cannot be read, named or entered is a [`Finding`]. It ends whatever the image says: it
 //! keeps a stack instead of recursing, enters each directory once, and counts names, inodes and levels against limits.
-//! Memory: a block and a name for each level, 24 bytes or so for each inode, and the names of files that have several.
+//! Memory: a name for each level, a block for the [`BLOCKS_KEPT`] deepest, a bit for each inode and what the table of them takes,
+//! and files that have several names. The tables are counted in the image's budget.
 //!
 //! What is done with what it meets is the [`Visitor`]'s affair; check, extract, tar and statistics are visitors.
 
 mod directory;
 mod links;
 
+use crate::account::Account;
 use crate::read::FileKind;
 use crate::{Finding, Image, ImageError, Nid, Node};
 use directory::{Frame, Name};
 use links::Links;
 use std::ops::ControlFlow;
+
+/// Directories of the deepest levels that keep the block that their names are read from. Others read it again.
+const BLOCKS_KEPT: usize = 8;
 
 /// How far a walk goes at most.
 #[derive(Debug, Clone, Copy)]
@@ -108,16 +113,19 @@ pub fn walk_from(
     limits: &Limits,
     visitor: &mut dyn Visitor,
 ) -> Result<Walked, ImageError> {
+    let account = Account::new(node.image().budget());
     let mut walk = Walk {
         limits: *limits,
         visitor,
         stack: Vec::new(),
         path: path.strip_suffix(b"/").unwrap_or(path).to_vec(),
-        links: Links::new(limits.link_bytes),
+        links: Links::new(limits.link_bytes, &account),
+        account,
         walked: Walked::default(),
         whole: path == b"/",
     };
-    walk.links.meet(node, path);
+    // Of a table's first entry there is always room: the tool's own memory.
+    let _ = walk.links.meet(node, path);
     walk.walked.inodes = 1;
     walk.walked.ended_early = walk.run(node, path).is_break();
     walk.links.report(walk.whole && !walk.walked.ended_early, walk.visitor);
@@ -131,6 +139,7 @@ struct Walk<'a> {
     /// The path of the directory on top of the stack, without a slash at its end.
     path: Vec<u8>,
     links: Links,
+    account: Account,
     walked: Walked,
     /// Whether all names of the image are met.
     whole: bool,
@@ -154,8 +163,14 @@ impl Walk<'_> {
     }
 
     fn push(&mut self, node: Node, parent: Option<Nid>, parent_path_len: usize) {
-        match Frame::open(node, parent, parent_path_len) {
-            Ok(frame) => self.stack.push(frame),
+        match Frame::open(node, parent, parent_path_len, &self.account) {
+            Ok(frame) => {
+                let shallow = self.stack.len().checked_sub(BLOCKS_KEPT);
+                if let Some(frame) = shallow.and_then(|level| self.stack.get_mut(level)) {
+                    frame.forget_block();
+                }
+                self.stack.push(frame);
+            }
             Err(error) => self.visitor.finding(Finding::of(&self.path, &error)),
         }
     }
@@ -212,7 +227,14 @@ impl Walk<'_> {
         }
         let is_directory = node.kind() == FileKind::Directory;
         frame.directories += u64::from(is_directory);
-        let link = self.links.meet(&node, &self.path);
+        let Some(link) = self.links.meet(&node, &self.path) else {
+            let what = format!(
+                "there is too little memory to remember more than {} inodes; the rest was not looked at: --memory raises it",
+                self.walked.inodes
+            );
+            self.visitor.finding(Finding::error(&self.path, None, what));
+            return ControlFlow::Break(());
+        };
         if link == Link::First {
             self.walked.inodes += 1;
             if self.walked.inodes > self.limits.inodes {

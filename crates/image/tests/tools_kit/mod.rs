@@ -1,4 +1,5 @@
 //! Small images made by hand, so that they can say what no builder would.
+#![allow(dead_code, reason = "several test files compile this, and none uses all of it")]
 
 /// Bytes of a block.
 const BLOCK: usize = 4096;
@@ -6,6 +7,7 @@ const BLOCK: usize = 4096;
 /// Types that directory entries name.
 pub const REGULAR: u8 = 1;
 pub const DIRECTORY: u8 = 2;
+pub const FIFO: u8 = 5;
 pub const SYMLINK: u8 = 7;
 
 /// An inode of 64 bytes, stored flat.
@@ -24,6 +26,10 @@ impl File {
 
     pub fn symlink(target: &str) -> Self {
         File::of(0o120_777, 1, target.into())
+    }
+
+    pub fn fifo() -> Self {
+        File::of(0o010_666, 1, Vec::new())
     }
 
     /// A directory of one block with these entries as they are: name, number of the file, type.
@@ -81,4 +87,84 @@ pub fn image(files: &[File]) -> Vec<u8> {
     superblock[0x24..0x28].copy_from_slice(&blocks.to_le_bytes());
     superblock[0x28..0x2c].copy_from_slice(&1u32.to_le_bytes());
     bytes
+}
+
+/// An inode that nothing names: its bytes are room for what stands behind the inode before it.
+pub fn unused() -> File {
+    File::hole(0o100_644, 0)
+}
+
+/// Inodes that [`unused`] files must follow a file with so many bytes behind it.
+pub fn unused_behind(len: usize) -> usize {
+    len.div_ceil(64)
+}
+
+fn inode_at(file: usize) -> usize {
+    BLOCK + file * 64
+}
+
+/// Puts bytes behind an inode, over the unused ones that follow it.
+pub fn put_behind(bytes: &mut [u8], file: usize, behind: &[u8]) {
+    bytes[inode_at(file) + 64..][..behind.len()].copy_from_slice(behind);
+}
+
+/// Attributes of one inode: numbers of shared ones, and its own, which [`xattr`] makes.
+pub fn xattr_area(shared: &[u32], own: &[Vec<u8>]) -> Vec<u8> {
+    let mut area = vec![0; 12];
+    area[4] = shared.len() as u8;
+    area.extend(shared.iter().flat_map(|id| id.to_le_bytes()));
+    area.extend(own.iter().flatten());
+    area
+}
+
+/// An attribute as it is stored, with the number of its prefix.
+pub fn xattr(prefix: u8, name: &[u8], value: &[u8]) -> Vec<u8> {
+    let mut entry = vec![name.len() as u8, prefix];
+    entry.extend((value.len() as u16).to_le_bytes());
+    entry.extend([name, value].concat());
+    entry.resize(entry.len().next_multiple_of(4), 0);
+    entry
+}
+
+/// Gives a file an area of attributes.
+pub fn put_xattrs(bytes: &mut [u8], file: usize, area: &[u8]) {
+    let count = (area.len() - 12) / 4 + 1;
+    bytes[inode_at(file) + 2..][..2].copy_from_slice(&(count as u16).to_le_bytes());
+    put_behind(bytes, file, area);
+}
+
+/// Puts shared attributes behind everything, and returns their numbers.
+pub fn put_shared(bytes: &mut Vec<u8>, all: &[Vec<u8>]) -> Vec<u32> {
+    let start = bytes.len();
+    bytes[1024 + 0x2c..][..4].copy_from_slice(&((start / BLOCK) as u32).to_le_bytes());
+    let mut ids = Vec::new();
+    for entry in all {
+        ids.push(((bytes.len() - start) / 4) as u32);
+        bytes.extend(entry);
+    }
+    bytes.resize(bytes.len().next_multiple_of(BLOCK), 0);
+    let blocks = (bytes.len() / BLOCK) as u32;
+    bytes[1024 + 0x24..][..4].copy_from_slice(&blocks.to_le_bytes());
+    ids
+}
+
+/// Makes `packed` the packed file of the image.
+pub fn set_packed(bytes: &mut [u8], packed: usize) {
+    bytes[1024 + 0x50..][..4].copy_from_slice(&0x20u32.to_le_bytes());
+    bytes[1024 + 0x60..][..8].copy_from_slice(&nid(packed).to_le_bytes());
+}
+
+/// Says that all of a file is in the packed file, from `offset` on. An unused inode must follow it.
+pub fn make_fragment(bytes: &mut [u8], file: usize, offset: u64) {
+    bytes[inode_at(file)] = 1 | 1 << 1;
+    put_behind(bytes, file, &(1 << 63 | offset).to_le_bytes());
+}
+
+/// Says that all of a file is one cluster of LZ4 in block `block`. An unused inode must follow it.
+pub fn make_compressed(bytes: &mut [u8], file: usize, block: u32) {
+    bytes[inode_at(file)] = 1 | 1 << 1;
+    let mut index = [0; 24];
+    index[16] = 1;
+    index[20..].copy_from_slice(&block.to_le_bytes());
+    put_behind(bytes, file, &index);
 }

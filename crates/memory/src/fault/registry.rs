@@ -42,7 +42,9 @@ pub(crate) enum RegisterError {
 
 /// Serves the faults of a region's range from now on.
 pub(crate) fn register(pager: Arc<Pager>) -> Result<Registered, RegisterError> {
-    sigbus::install(serve).map_err(RegisterError::Handler)?;
+    // SAFETY: `serve` and all that it calls are written for a signal handler: no allocation, no lock but a slot's (which
+    // code that touches a region does not hold), no panic, and none but served pages of a region that it knows.
+    unsafe { sigbus::install(serve) }.map_err(RegisterError::Handler)?;
     let address = Arc::as_ptr(&pager).cast_mut();
     let is_free =
         |entry: &&Entry| entry.pager.compare_exchange(ptr::null_mut(), address, SeqCst, SeqCst).is_ok();

@@ -89,7 +89,8 @@ impl Pager {
         let open = Open { sigbus: is_signal, async_wp: tells_writes, kernel_faults: !is_signal };
         let uffd = Uffd::open(&open)?;
         let range = Reservation::new(page_count.0 as usize * PAGE_SIZE)?;
-        range.keep_from_children()?;
+        // SAFETY: a child that touches the region dies of it; `Region`'s drop forgets the pager in a child.
+        unsafe { range.keep_from_children() }?;
         let staging = Staging::new(tray_count(limit_pages, config.fold_threads))?;
         let protects = tells_writes || eviction != Eviction::Move;
         uffd.register(range.base().as_ptr().addr(), range.len_bytes(), true, protects)?;

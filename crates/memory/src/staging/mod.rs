@@ -63,7 +63,8 @@ impl Staging {
     pub(crate) fn new(trays: usize) -> Result<Self, SysError> {
         let trays = trays.clamp(2, TRAYS_MAX);
         let memory = Reservation::new(trays * TRAY_FRAMES * PAGE_SIZE)?;
-        memory.keep_from_children()?;
+        // SAFETY: only the pager touches it, which does nothing in a child (`Pager::mark`) and is not dropped there.
+        unsafe { memory.keep_from_children() }?;
         let held = || Held {
             pages: [const { AtomicU64::new(0) }; TRAY_FRAMES],
             backed: AtomicU64::new(0),

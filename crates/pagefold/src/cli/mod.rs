@@ -3,6 +3,7 @@
 
 pub mod args;
 pub mod chart;
+pub mod date;
 pub mod output;
 pub mod progress;
 pub mod request;

@@ -8,6 +8,7 @@ use crate::failure::{Failure, Outcome};
 use crate::service::backing::BackingRequest;
 use crate::service::codecs;
 use crate::service::config::{CodecConfig, DoorChoice, Listen, ServeConfig, Tls};
+use crate::service::engine;
 use pagefold_page::{PageCount, size};
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -108,7 +109,7 @@ impl CreateRequest {
         let config = ServeConfig {
             size_bytes: size_bytes(&args.size)?,
             codec: codec(args)?,
-            mem_limit_bytes: args.memory.as_deref().map(|m| bytes("--memory", m)).transpose()?,
+            mem_limit_bytes: args.memory.as_deref().map(memory).transpose()?,
             door,
             uncompressed: args.uncompressed,
             listen,
@@ -122,6 +123,12 @@ impl CreateRequest {
 
 fn bytes(option: &str, text: &str) -> Outcome<u64> {
     size::parse(text).map_err(|e| Failure::usage(format!("{option}: {e}")))
+}
+
+fn memory(text: &str) -> Outcome<u64> {
+    let limit = bytes("--memory", text)?;
+    engine::check_limit(limit).map_err(|why| Failure::usage(format!("--memory: {why}")))?;
+    Ok(limit)
 }
 
 fn size_bytes(text: &str) -> Outcome<u64> {
@@ -243,6 +250,19 @@ mod tests {
         assert_eq!(request("--size 4G").unwrap().config.size_bytes, 4 << 30);
         for bad in ["0", "65T", "4X", "-1", "16384P"] {
             assert_eq!(request(&format!("--size={bad}")).unwrap_err().exit, Exit::Usage, "{bad}");
+        }
+    }
+
+    #[test]
+    fn memory_that_holds_no_page_is_refused_with_the_least_that_does() {
+        for bad in ["1", "8191"] {
+            let failure = request(&format!("--size 1G --memory {bad}")).unwrap_err();
+            assert_eq!(failure.exit, Exit::Usage);
+            assert!(failure.message.contains("8 KiB (8192 bytes)"), "{failure}");
+        }
+        for (good, bytes) in [("0", 0), ("8K", 8192)] {
+            let request = request(&format!("--size 1G --memory {good}")).unwrap();
+            assert_eq!(request.config.mem_limit_bytes, Some(bytes));
         }
     }
 

@@ -4,7 +4,7 @@ use crate::cli::args::CreateArgs;
 use crate::cli::output;
 use crate::cli::request::CreateRequest;
 use crate::commands::remove;
-use crate::failure::{Exit, Outcome};
+use crate::failure::{Exit, Failure, Outcome};
 use crate::runtime::state::State;
 use crate::runtime::{DiskDir, NewDisk, Runtime};
 use crate::service::backing::{self, OpenBacking};
@@ -36,12 +36,17 @@ pub fn run(args: &CreateArgs) -> Outcome<()> {
     };
     // The server holds a duplicate of the lock.
     drop(new);
-    announce(&request, &started)?;
+    announce(&request, &started);
+    // Printed before the server stays: a disk that nobody knows the device of is not left behind.
+    if let Err(failure) = output::deliver_line(&started.ready.device) {
+        started.end();
+        // It did not die, and if this cannot be written down it is only called dead.
+        let _ = dir.mark_ended();
+        clear(&runtime, &dir);
+        return Err(Failure::new(failure.exit, format!("{failure}; no disk was made")));
+    }
     match request.foreground {
-        false => {
-            let ready = started.release().inspect_err(|_| clear(&runtime, &dir))?;
-            output::line(&ready.device)
-        }
+        false => started.release().map(|_| ()).inspect_err(|_| clear(&runtime, &dir)),
         true => attend(&runtime, &dir, started, &signals),
     }
 }
@@ -86,7 +91,6 @@ fn record(new: &NewDisk, config: &ServeConfig) -> Outcome<()> {
         created_unix_s: 0,
         door: None,
         backing: backing::to_remove(config),
-        ended: false,
     })
 }
 
@@ -122,7 +126,7 @@ fn start(
     try_door(DoorChoice::Nbd)
 }
 
-fn announce(request: &CreateRequest, started: &Started) -> Outcome<()> {
+fn announce(request: &CreateRequest, started: &Started) {
     if !request.quiet {
         let hint = match started.ready.door.as_str() {
             "nbd" => " Connect with an NBD client, such as qemu-img, nbdcopy or nbd-client.",
@@ -131,6 +135,7 @@ fn announce(request: &CreateRequest, started: &Started) -> Outcome<()> {
         output::note(&format!(
             "contents are volatile: they are in the memory of a server process, and gone when it ends.{hint}"
         ));
+        started.ready.warnings.iter().for_each(|warning| output::note(warning));
         if let Some(backing) = &request.config.backing {
             let fate = match backing.created {
                 Some(_) => "the file is removed with the disk",
@@ -139,22 +144,21 @@ fn announce(request: &CreateRequest, started: &Started) -> Outcome<()> {
             output::note(&format!("parked pages are plain text in '{}'; {fate}", backing.path.display()));
         }
     }
-    Ok(())
 }
 
 /// Stays with a server in the foreground until it ends; a signal removes the disk.
 fn attend(runtime: &Runtime, dir: &DiskDir, started: Started, signals: &Termination) -> Outcome<()> {
-    let device = started.ready.device.clone();
     let mut attached = started.attach().inspect_err(|_| clear(runtime, dir))?;
-    output::line(&device)?;
     loop {
         match attached.wait(signals)? {
             Some(ended) => {
                 clear(runtime, dir);
                 return ended;
             }
+            // Somebody removed the folder: the control socket has gone, the server has not.
+            None if !dir.control_path().exists() => attached.terminate()?,
             None => {
-                if let Err(failure) = remove::ask_and_swapoff(dir, true, false) {
+                if let Err(failure) = remove::ask(dir, true) {
                     output::error(&format!("{failure}; not ending"));
                 }
             }
@@ -164,6 +168,9 @@ fn attend(runtime: &Runtime, dir: &DiskDir, started: Started, signals: &Terminat
 
 /// Clears what a server that is gone left. It may also be gone altogether, or be another by now.
 fn clear(runtime: &Runtime, dir: &DiskDir) {
+    if !dir.exists() {
+        return;
+    }
     match runtime.lock() {
         Ok(locked) if dir.exists() && !dir.is_alive() => {
             let cleared = locked.clear(dir);

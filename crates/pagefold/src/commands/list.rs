@@ -3,7 +3,7 @@
 use crate::cli::args::ListArgs;
 use crate::cli::output::{self, Table};
 use crate::failure::Outcome;
-use crate::runtime::{DiskDir, Runtime};
+use crate::runtime::{DiskDir, Fate, Runtime};
 use crate::service::client::Client;
 use crate::service::report::Report;
 use pagefold_page::size::Human;
@@ -23,7 +23,11 @@ pub fn run(args: &ListArgs) -> Outcome<()> {
     let mut disks = Vec::new();
     for dir in &dirs {
         match ask(dir) {
-            Err(e) if let Some(cleared) = super::settle(&runtime, dir, &e) => output::note(&cleared.note),
+            Err(e) if let Some(cleared) = super::settle(&runtime, dir, &e) => {
+                if cleared.fate != Fate::Removed {
+                    output::note(&cleared.note);
+                }
+            }
             answer => disks.push((dir, answer)),
         }
     }
@@ -49,7 +53,7 @@ fn print(args: &ListArgs, disks: &[(&DiskDir, Outcome<Report>)]) -> Outcome<()> 
         output::note("no disks; 'pagefold disk create --size 1G' makes one");
         return Ok(());
     }
-    let mut table = Table::new(&["NAME", "SIZE", "STORED", "MEMORY", "RATIO", "CODEC", "DEVICE"]);
+    let mut table = Table::new(&["NAME", "SIZE", "STORED", "MEMORY", "RATIO", "CODEC", "DEVICE", "STATE"]);
     for (dir, report) in disks {
         match report {
             Ok(r) => table.row([
@@ -59,7 +63,8 @@ fn print(args: &ListArgs, disks: &[(&DiskDir, Outcome<Report>)]) -> Outcome<()> 
                 Human(r.memory.pool_bytes + r.memory.slot_table_bytes).to_string(),
                 r.ratio.map_or("-".to_string(), |ratio| format!("{ratio:.2}")),
                 r.codec.name.clone(),
-                r.device.clone(),
+                if r.device.is_empty() { "-".to_string() } else { r.device.clone() },
+                r.state_in_words().to_string(),
             ]),
             Err(e) => {
                 output::note(&e.message);

@@ -14,7 +14,7 @@ use crate::cli::args::{self, Cli, Command, DiskCommand};
 use crate::cli::output;
 use crate::cli::request::DiskName;
 use crate::failure::{Exit, Failure, Outcome};
-use crate::runtime::{Cleared, DiskDir, Runtime};
+use crate::runtime::{Cleared, DiskDir, Fate, Runtime};
 use crate::service::{self, client::Client};
 use clap::FromArgMatches;
 use std::process::ExitCode;
@@ -27,7 +27,8 @@ const DYING: Duration = Duration::from_secs(10);
 pub fn run() -> ExitCode {
     // Not one of the commands: what `disk create` starts, which help and completions keep quiet about.
     if std::env::args_os().nth(1).is_some_and(|word| word == service::SERVE) {
-        return finish(service::serve_from_stdin());
+        return service::serve_from_stdin()
+            .map_or_else(|e| finish(Err(e)), |exit| ExitCode::from(exit as u8));
     }
     let parsed = args::command().try_get_matches().and_then(|m| Cli::from_arg_matches(&m));
     match parsed {
@@ -104,17 +105,20 @@ fn find(text: &str) -> Outcome<Found> {
 
 /// Talks to the server of a disk that is to be there.
 fn talk<T>(text: &str, what: impl FnOnce(&mut Client) -> Outcome<T>) -> Outcome<T> {
-    let died = || Failure::new(Exit::NotFound, format!("disk '{text}' is gone: its server has died"));
+    let gone = |why: &str| Failure::new(Exit::NotFound, format!("disk '{text}' is gone{why}"));
     match find(text)? {
-        Found::Cleared => Err(died()),
+        // A note has said how.
+        Found::Cleared => Err(gone("")),
         Found::Running(runtime, dir) => Client::connect(&dir)
             .and_then(|mut client| what(&mut client))
             .map_err(|e| match settle(&runtime, &dir, &e) {
-                Some(Cleared { outcome: Ok(()), note }) => {
-                    output::note(&note);
-                    died()
+                Some(Cleared { outcome: Ok(()), fate, note }) => {
+                    if fate != Fate::Removed {
+                        output::note(&note);
+                    }
+                    gone(&format!(": {}", fate.in_words()))
                 }
-                Some(Cleared { outcome: Err(left), note }) => Failure::new(left.exit, note),
+                Some(Cleared { outcome: Err(left), note, .. }) => Failure::new(left.exit, note),
                 None => e,
             }),
     }

@@ -29,12 +29,16 @@ pub fn run(args: &RemoveArgs) -> Outcome<()> {
     };
     let process = server_of(&dir)?;
     let mut died = false;
-    match ask_and_swapoff(&dir, args.force, args.force) {
+    let kept = |e: Failure| Failure::new(e.exit, format!("disk '{}' was not removed: {e}", dir.name()));
+    if args.force {
+        stop_swapping(&dir).map_err(kept)?;
+    }
+    match ask(&dir, args.force) {
         Ok(()) => {}
         // It died meanwhile: clear what it left.
         Err(e) if e.exit == Exit::NotFound => died = true,
         Err(e) if e.exit == Exit::Failed && args.force => end_by_force(&dir, process.as_ref(), &e)?,
-        Err(e) => return Err(Failure::new(e.exit, format!("disk '{}' was not removed: {e}", dir.name()))),
+        Err(e) => return Err(kept(e)),
     }
     if let Some(process) = &process {
         wait_for_the_end(&dir, process, args.force)?;
@@ -46,11 +50,16 @@ pub fn run(args: &RemoveArgs) -> Outcome<()> {
     Ok(())
 }
 
-/// Asks the server to give the device up; with `swapoff`, stops swapping to it first.
-pub fn ask_and_swapoff(dir: &DiskDir, force: bool, swapoff: bool) -> Outcome<()> {
-    if let (true, Some(device)) = (swapoff, dir.read_state().and_then(|s| s.loop_device())) {
-        door::stop_swapping(&device)?;
+/// Stops swapping to the disk, if the kernel does.
+fn stop_swapping(dir: &DiskDir) -> Outcome<()> {
+    match dir.read_state().and_then(|s| s.loop_device()) {
+        Some(device) => door::stop_swapping(&device),
+        None => Ok(()),
     }
+}
+
+/// Asks the server to give the device up.
+pub fn ask(dir: &DiskDir, force: bool) -> Outcome<()> {
     Client::connect(dir)?.remove(force)
 }
 
@@ -103,7 +112,7 @@ fn clear(runtime: &Runtime, dir: &DiskDir) -> Outcome<Option<String>> {
     if !dir.exists() || dir.is_alive() {
         return Ok(None);
     }
-    let Cleared { outcome, note } = locked.clear(dir);
+    let Cleared { outcome, note, .. } = locked.clear(dir);
     match outcome {
         Ok(()) => Ok(Some(note)),
         Err(e) => Err(Failure::new(e.exit, note)),

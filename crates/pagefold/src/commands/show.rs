@@ -5,7 +5,8 @@ use crate::cli::{chart, output};
 use crate::failure::Outcome;
 use crate::service::client::Client;
 use crate::service::parked::ParkingReport;
-use crate::service::report::{IoReport, Report};
+use crate::service::refused::WriteState;
+use crate::service::report::{ClientsReport, IoReport, Report};
 use pagefold_page::size::Human;
 use std::fmt::Write;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -30,10 +31,19 @@ fn render(r: &Report, colours: bool) -> String {
         None => "volatile: lost when the disk is removed or its server ends",
         Some(_) => "volatile: lost when the disk is removed or its server ends, parked pages too",
     };
-    page.heading(&format!("{}  {size}  {}", r.name, r.device));
+    let device = if r.device.is_empty() { "no device" } else { &r.device };
+    page.heading(&format!("{}  {size}  {device}", r.name));
+    page.row("state", &state(&page, r));
+    for warning in &r.warnings {
+        let warning = output::paint(page.colours, "1;33", warning);
+        page.row("warning", &warning);
+    }
     page.row("contents", contents);
     page.row("server", &format!("process {}, {} door, up {}", r.server.pid, r.door, uptime(r)));
     page.row("used by", &if r.used_by.is_empty() { "nobody".to_string() } else { r.used_by.join(", ") });
+    if let Some(clients) = &r.clients {
+        page.row("clients", &clients_row(clients));
+    }
     page.row("codec", &codec(r));
     page.heading("Stored");
     stored(&mut page, r);
@@ -79,15 +89,54 @@ impl Page {
     }
 }
 
+/// Whether the disk takes writes and can be reached, and what to do if not.
+fn state(page: &Page, r: &Report) -> String {
+    let text = match r.state {
+        WriteState::Ok if r.device.is_empty() => {
+            "detached: somebody took the loop device away; 'disk remove' ends the server".to_string()
+        }
+        WriteState::Ok => return r.state_in_words().to_string(),
+        WriteState::LimitReached => {
+            format!("{}; discard data, or raise it: disk set {} mem_limit=SIZE", r.state_in_words(), r.name)
+        }
+        WriteState::NoMemory => {
+            format!("{}; discard data, or end other programs", r.state_in_words())
+        }
+    };
+    output::paint(page.colours, "1;31", &text)
+}
+
 fn uptime(r: &Report) -> String {
+    age(r.created_unix_s)
+}
+
+/// How long ago a time was.
+fn age(unix_s: u64) -> String {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
-    let s = now.saturating_sub(r.created_unix_s);
+    let s = now.saturating_sub(unix_s);
     match s {
         0..60 => format!("{s} s"),
         60..3600 => format!("{} min", s / 60),
         3600..86400 => format!("{} h {} min", s / 3600, s % 3600 / 60),
         _ => format!("{} d {} h", s / 86400, s % 86400 / 3600),
     }
+}
+
+fn clients_row(c: &ClientsReport) -> String {
+    let mut text = format!("{} of at most {}", c.open, c.most_open);
+    for (n, what) in [
+        (c.in_handshake as u64, "in the handshake"),
+        (c.refused_full, "turned away: too many"),
+        (c.unused, "gave way without having sent a request"),
+        (c.slow_handshakes, "hung up on in the handshake: too slow"),
+        (c.refused_peer, "turned away: another user's"),
+        (c.failed, "failed"),
+    ] {
+        if n > 0 {
+            text.push_str(&format!("; {} {what}", chart::count(n)));
+        }
+    }
+    text
 }
 
 fn codec(r: &Report) -> String {
@@ -211,7 +260,11 @@ fn events(page: &mut Page, r: &Report) {
         ("stream waits", e.stream_waits),
     ] {
         if n > 0 {
-            page.row(name, &format!("{:>12}", chart::count(n)));
+            let last = match (name, e.last_refused_write_unix_s) {
+                ("failed writes", Some(at)) => format!(", the last {} ago", age(at)),
+                _ => String::new(),
+            };
+            page.row(name, &format!("{:>12}{last}", chart::count(n)));
         }
     }
 }

@@ -1,15 +1,23 @@
 //! The folder of one disk: the names of its files, and whether it is alive.
 
-use super::state::{self, State};
+use super::state::{self, Server, State};
 use crate::cli::request::DiskName;
 use crate::failure::{Failure, Outcome};
-use std::fs::{DirBuilder, File, OpenOptions};
+use pagefold_sys::pidfd::{Identity, Process};
+use serde::Deserialize;
+use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// Most of a log that is quoted, bytes.
 const LOG_TAIL_BYTES: u64 = 2000;
+
+/// What the states of disks and of mounts have in common.
+#[derive(Deserialize)]
+struct ServerOf {
+    server: Option<Server>,
+}
 
 /// The folder of one disk, inside the verified runtime folder. It may not exist.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -84,11 +92,30 @@ impl DiskDir {
     }
 
     /// Whether somebody holds the lock. Ask only while holding the lock of the whole folder.
+    ///
+    /// Where the lock cannot be asked, because somebody removed the file for one, the process of the server
+    /// decides: to clear up after a server that lives would take the device from its users.
     pub fn is_alive(&self) -> bool {
-        match File::open(self.lock_path()) {
-            Ok(file) => matches!(file.try_lock(), Err(std::fs::TryLockError::WouldBlock)),
-            Err(_) => false,
+        match File::open(self.lock_path()).map(|file| file.try_lock()) {
+            Ok(Ok(())) => false,
+            Ok(Err(TryLockError::WouldBlock)) => true,
+            Ok(Err(TryLockError::Error(_))) | Err(_) => self.server_runs(),
         }
+    }
+
+    /// Whether the process that is written down as the server runs.
+    fn server_runs(&self) -> bool {
+        let server = self.recorded_server();
+        server.is_some_and(|server| matches!(Process::open(&Identity::from(&server)), Ok(Some(_))))
+    }
+
+    fn recorded_server(&self) -> Option<Server> {
+        self.read_state_as::<ServerOf>()?.server
+    }
+
+    /// The process id of the server, as it wrote it down.
+    pub fn server_pid(&self) -> Option<i32> {
+        Some(self.recorded_server()?.pid)
     }
 
     /// Whether there is such a folder.
@@ -120,6 +147,22 @@ impl DiskDir {
         serde_json::from_slice(&text).ok()
     }
 
+    /// Marks that the server gave the device up in order, so that what is left is only to be cleared. An empty
+    /// file takes no room, which there may be none of.
+    pub fn mark_ended(&self) -> Outcome<()> {
+        let path = self.ended_path();
+        File::create(&path).map(|_| ()).map_err(|e| Failure::io(format!("making '{}'", path.display()), &e))
+    }
+
+    /// Whether [`DiskDir::mark_ended`] was called.
+    pub fn has_ended(&self) -> bool {
+        self.ended_path().exists()
+    }
+
+    fn ended_path(&self) -> PathBuf {
+        self.path.join("ended")
+    }
+
     /// Opens the log to append to it.
     pub fn open_log(&self) -> Outcome<File> {
         let path = self.log_path();
@@ -143,8 +186,9 @@ impl DiskDir {
     /// Removes everything that a disk has in its folder but the lock. What is gone already is no
     /// failure; what is not ours stays, and then the folder does too.
     pub fn empty(&self) -> Outcome<()> {
-        let files = [self.control_path(), self.nbd_path(), self.state_path(), self.path.join("state.new")];
-        for path in files.into_iter().chain([self.log_path()]) {
+        let sockets = [self.control_path(), self.nbd_path()];
+        let files = [self.state_path(), self.path.join("state.new"), self.log_path(), self.ended_path()];
+        for path in sockets.into_iter().chain(files) {
             tolerate_missing(std::fs::remove_file(&path), &path)?;
         }
         tolerate_missing(std::fs::remove_dir(self.mount_path()), &self.mount_path())

@@ -8,15 +8,17 @@
 //! they never decide who is alive.
 
 mod disk_dir;
+mod kept_log;
 pub mod location;
 pub mod state;
 mod sweep;
 
 pub use disk_dir::DiskDir;
-pub use sweep::Cleared;
+pub use sweep::{Cleared, Fate};
 
 use crate::cli::request::DiskName;
 use crate::failure::{Exit, Failure, Outcome};
+use location::Location;
 use pagefold_sys::rundir::{RunDir, RunDirError};
 use std::fs::{File, OpenOptions, TryLockError};
 use std::os::unix::fs::OpenOptionsExt;
@@ -55,17 +57,16 @@ pub struct NewDisk {
 impl Runtime {
     /// Opens the folder, and makes it if it is missing.
     pub fn open_or_create() -> Outcome<Self> {
-        let path = location::path()?;
-        RunDir::open_or_create(&path).map(|dir| Runtime { dir }).map_err(|e| location::refused(&path, &e))
+        Location::find()?.open_or_create().map(|dir| Runtime { dir })
     }
 
     /// Opens the folder; `None` if it is missing, and so no disk runs.
     pub fn open() -> Outcome<Option<Self>> {
-        let path = location::path()?;
-        match RunDir::open(&path) {
+        let location = Location::find()?;
+        match RunDir::open(location.path()) {
             Ok(dir) => Ok(Some(Runtime { dir })),
-            Err(RunDirError::Missing(missing)) if missing == path => Ok(None),
-            Err(e) => Err(location::refused(&path, &e)),
+            Err(RunDirError::Missing(missing)) if location.makes(&missing) => Ok(None),
+            Err(e) => Err(location::refused(location.path(), &e)),
         }
     }
 
@@ -183,6 +184,7 @@ impl Locked<'_> {
                 Exit::Busy,
                 format!("there is a disk '{name}' already; choose another name, or remove it first"),
             ),
+            None if is_images => Failure::new(Exit::Busy, "all names mount0 to mount9999 are taken"),
             None => Failure::new(Exit::Busy, "all names disk0 to disk9999 are taken; choose one with --name"),
         })
     }

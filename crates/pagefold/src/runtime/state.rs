@@ -2,6 +2,7 @@
 
 use crate::cli::request::DiskName;
 use crate::failure::{Failure, Outcome};
+use pagefold_sys::loopdev::{self, LoopIdentity};
 use pagefold_sys::pidfd;
 use serde::{Deserialize, Serialize};
 use std::fs::{Metadata, OpenOptions};
@@ -29,9 +30,6 @@ pub struct State {
     /// The backing file that was made for this disk, and is removed with it.
     #[serde(default)]
     pub backing: Option<BackingFile>,
-    /// Whether the server ended in order, and what is left is only to be cleared.
-    #[serde(default)]
-    pub ended: bool,
 }
 
 /// The server process.
@@ -157,10 +155,14 @@ impl State {
         }
     }
 
-    /// The loop device, if the door has one.
+    /// The loop device, if the door has one that still stands on this disk. Somebody may have detached it,
+    /// and then its number may be another device by now.
     pub fn loop_device(&self) -> Option<PathBuf> {
         match &self.door {
-            Some(DoorState::Loop { device, .. }) => device.clone(),
+            Some(DoorState::Loop { device: Some(device), backing: Some(backing), .. }) => {
+                let ours = LoopIdentity { lo_device: backing.device, lo_inode: backing.inode };
+                loopdev::identity(device).is_ok_and(|found| found == Some(ours)).then(|| device.clone())
+            }
             _ => None,
         }
     }

@@ -37,10 +37,7 @@ impl Client {
         let title = dir.title();
         let path = dir.control_path();
         let stream = UnixStream::connect(&path).map_err(|e| match e.kind() {
-            std::io::ErrorKind::NotFound => Failure::new(
-                Exit::Busy,
-                format!("the server of {title} is starting or ending; try again in a moment"),
-            ),
+            std::io::ErrorKind::NotFound => unreachable(dir),
             // Killed, and not yet quite dead: the caller waits for that.
             std::io::ErrorKind::ConnectionRefused => {
                 Failure::new(Exit::NotFound, format!("the server of {title} does not listen any more"))
@@ -200,6 +197,28 @@ impl Client {
             "asking the server of {} (process {}): {why}; see its log, or end it with '{}'",
             self.title, self.pid, self.remedy
         ))
+    }
+}
+
+/// Why there is no control socket.
+fn unreachable(dir: &DiskDir) -> Failure {
+    let title = dir.title();
+    match () {
+        _ if !dir.exists() => Failure::new(Exit::NotFound, format!("{title} has been removed")),
+        // The lock is made first and removed last.
+        _ if !dir.lock_path().exists() => Failure::new(
+            Exit::Busy,
+            format!(
+                "{title} is served, but somebody removed the files of its folder '{}', so its server cannot be \
+                 asked anything; SIGTERM ends it: see process {}",
+                dir.path().display(),
+                dir.server_pid().map_or("'pagefold serve'".to_string(), |pid| pid.to_string())
+            ),
+        ),
+        _ => Failure::new(
+            Exit::Busy,
+            format!("the server of {title} is starting or ending; try again in a moment"),
+        ),
     }
 }
 

@@ -2,10 +2,11 @@
 
 use super::config::ServeConfig;
 use super::engine;
+use super::refused::{RefusedWrites, WriteState};
 use crate::cli::request::DiskName;
 use crate::failure::{Failure, Outcome};
 use pagefold_backing::Backing;
-use pagefold_block::{BlockDevice, Metered, RamDevice, StoreDevice};
+use pagefold_block::{BlockDevice, Metered, RamDevice};
 use pagefold_store::Store;
 use pagefold_store::parking::LayoutKind;
 use std::path::PathBuf;
@@ -35,6 +36,7 @@ pub struct Disk {
     dictionary_bytes: u64,
     medium: Option<Medium>,
     store: Arc<Store>,
+    writes: Arc<RefusedWrites>,
     device: Arc<Metered<Arc<dyn BlockDevice>>>,
 }
 
@@ -44,12 +46,13 @@ impl Disk {
         let dictionary_bytes = config.codec.dictionary.as_ref().map_or(0, |d| d.len() as u64);
         let created_unix_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
         let store = engine::store(config, medium.as_ref())?;
+        let writes = Arc::new(RefusedWrites::new(store.clone()));
         let served: Arc<dyn BlockDevice> = match config.uncompressed {
             true => Arc::new(RamDevice::new(config.size_bytes)),
-            false => Arc::new(StoreDevice::new(store.clone())),
+            false => writes.clone(),
         };
         let device = Arc::new(Metered::new(served));
-        Ok(Disk { name, created_unix_s, dictionary_bytes, medium, store, device })
+        Ok(Disk { name, created_unix_s, dictionary_bytes, medium, store, writes, device })
     }
 
     /// Its name.
@@ -85,6 +88,16 @@ impl Disk {
     /// The engine.
     pub fn store(&self) -> &Arc<Store> {
         &self.store
+    }
+
+    /// Whether it refuses writes now, and why.
+    pub fn write_state(&self) -> WriteState {
+        self.writes.state()
+    }
+
+    /// When it last refused a write, seconds since 1970.
+    pub fn last_refused_write_unix_s(&self) -> Option<u64> {
+        self.writes.last_unix_s()
     }
 
     /// What it parks pages on.

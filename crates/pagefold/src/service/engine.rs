@@ -3,7 +3,9 @@
 use super::codecs;
 use super::config::{DoorChoice, ServeConfig};
 use super::disk::Medium;
+use super::log;
 use crate::failure::{Exit, Failure, Outcome};
+use pagefold_page::size::Human;
 use pagefold_store::parking::{AttachError, ParkConfig};
 use pagefold_store::{MemLimit, Store, StoreConfig, StoreError};
 use std::sync::Arc;
@@ -42,8 +44,8 @@ pub fn store(config: &ServeConfig, medium: Option<&Medium>) -> Outcome<Arc<Store
 /// again does not fill the log.
 fn log_failure(e: &StoreError, before: u32) {
     match before {
-        0..FAILURES_TOLD => eprintln!("error: {e}"),
-        FAILURES_TOLD => eprintln!("error: further pages that cannot be read back are only counted"),
+        0..FAILURES_TOLD => log::error(format_args!("{e}")),
+        FAILURES_TOLD => log::error(format_args!("further pages that cannot be read back are only counted")),
         _ => {}
     }
 }
@@ -56,6 +58,18 @@ fn failed(e: StoreError) -> Failure {
         _ => Exit::Failed,
     };
     Failure::new(exit, format!("setting up the store: {e}"))
+}
+
+/// Refuses a limit, as people write it, with which not even one page can be stored.
+pub fn check_limit(bytes: u64) -> Result<(), String> {
+    match bytes {
+        1..MemLimit::LEAST_BYTES => Err(format!(
+            "with {bytes} bytes of memory not every page can be stored; the least is {} ({} bytes), and 0 is no limit",
+            Human(MemLimit::LEAST_BYTES),
+            MemLimit::LEAST_BYTES
+        )),
+        _ => Ok(()),
+    }
 }
 
 /// A limit as people write it: 0 is none.

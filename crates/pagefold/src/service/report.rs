@@ -5,6 +5,7 @@
 use super::attributes;
 use super::disk::Disk;
 use super::parked::ParkingReport;
+use super::refused::WriteState;
 use pagefold_block::metered::{Latency, OPERATIONS, bucket_end_ns};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -16,8 +17,12 @@ pub struct Report {
     pub name: String,
     /// `loop` or `nbd`.
     pub door: String,
-    /// Device path or NBD URI.
+    /// Device path or NBD URI; empty if somebody detached the loop device.
     pub device: String,
+    /// Whether it takes writes.
+    pub state: WriteState,
+    /// What the administrator should know about it, for people.
+    pub warnings: Vec<String>,
     /// Size of the device.
     pub size_bytes: u64,
     /// Always true: contents end with the server, parked ones included.
@@ -30,8 +35,8 @@ pub struct Report {
     pub original_bytes: u64,
     /// Bytes of stored pages after it.
     pub compressed_bytes: u64,
-    /// Bytes of the pages in memory, before compression, by memory used (pool and slot table); absent while
-    /// there are none.
+    /// Bytes of the pages in memory, before compression, by the memory that these take (pool, and their part of
+    /// the slot table); absent while there are none.
     pub ratio: Option<f64>,
     /// Pages by state.
     pub pages: PagesReport,
@@ -47,8 +52,34 @@ pub struct Report {
     pub events: EventsReport,
     /// Who uses it now, in words.
     pub used_by: Vec<String>,
+    /// What became of NBD clients; absent with another door.
+    #[serde(default)]
+    pub clients: Option<ClientsReport>,
     /// Every attribute that can be shown, as text.
     pub attributes: BTreeMap<String, String>,
+}
+
+/// NBD clients now, and what happened to them since the server began.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ClientsReport {
+    /// Clients that have the export open.
+    pub open: usize,
+    /// How many may have it open.
+    pub most_open: usize,
+    /// Clients in their handshake.
+    pub in_handshake: usize,
+    /// Clients that were served a handshake.
+    pub accepted: u64,
+    /// Clients turned away because too many had the export open.
+    pub refused_full: u64,
+    /// Clients hung up on because they were another user's.
+    pub refused_peer: u64,
+    /// Clients hung up on because they had not opened the export in time.
+    pub slow_handshakes: u64,
+    /// Clients hung up on because they had sent no request and another needed their place.
+    pub unused: u64,
+    /// Connections that failed or broke the protocol.
+    pub failed: u64,
 }
 
 /// The codec in use.
@@ -147,6 +178,8 @@ pub struct EventsReport {
     pub failed_reads: u64,
     /// Writes that failed, as a rule at the memory limit.
     pub failed_writes: u64,
+    /// When a write was last refused for want of memory, seconds since 1970; absent if none was.
+    pub last_refused_write_unix_s: Option<u64>,
     /// Requests outside the device.
     pub invalid_requests: u64,
     /// Pages that discard freed.
@@ -171,35 +204,73 @@ impl LatencyReport {
     }
 }
 
+/// How a disk is reached now.
+pub struct Exported {
+    /// `loop` or `nbd`.
+    pub door: &'static str,
+    /// Device path or NBD URI; empty if there is none any more.
+    pub device: String,
+    /// Who uses it, in words.
+    pub used_by: Vec<String>,
+    /// What the administrator should know about it.
+    pub warnings: Vec<String>,
+    /// What became of its clients, if the export counts them.
+    pub clients: Option<ClientsReport>,
+}
+
+/// Bytes of the pages in memory, before compression, by the memory that they take: the pool, and the part of the
+/// slot table that is theirs. Pages on the backing have slots too.
+fn ratio(stored_pages: u64, in_memory_pages: u64, pool_bytes: u64, table_bytes: u64) -> Option<f64> {
+    if in_memory_pages == 0 {
+        return None;
+    }
+    let share = in_memory_pages as f64 / stored_pages.max(in_memory_pages) as f64;
+    let cost = pool_bytes as f64 + table_bytes as f64 * share;
+    (cost > 0.0).then(|| (in_memory_pages * pagefold_page::PAGE_SIZE as u64) as f64 / cost)
+}
+
 impl Report {
+    /// Whether the disk takes writes and can be reached, in a few words.
+    pub fn state_in_words(&self) -> &'static str {
+        match self.state {
+            WriteState::Ok if self.device.is_empty() => "detached",
+            state => state.in_words(),
+        }
+    }
+
     /// The figures of `disk` now. Waits for nothing.
-    pub fn of(disk: &Disk, door: &str, device: String, used_by: Vec<String>) -> Self {
+    pub fn of(disk: &Disk, exported: Exported) -> Self {
         let stats = disk.store().stats();
         let (mm, memory) = (stats.mm, stats.memory);
         let (codec, level) = disk.store().codec();
         let stored = mm.orig_data_size / pagefold_page::PAGE_SIZE as u64;
         let parking = ParkingReport::of(disk);
         let parked = parking.as_ref().map_or(0, |p| p.pages);
-        let cost = mm.mem_used_total + memory.slots + memory.links;
         let io = OPERATIONS.iter().map(|&o| {
             let t = disk.meter().traffic(o);
             let latency = LatencyReport::new(&t.latency);
             let report = IoReport { requests: t.requests, bytes: t.bytes, errors: t.errors, latency };
             (o.name().to_string(), report)
         });
-        let in_memory = stored.saturating_sub(parked) * pagefold_page::PAGE_SIZE as u64;
         let shown = |a: &attributes::Attribute| Some((a.name.to_string(), a.show(disk).ok()?));
         Report {
             name: disk.name().to_string(),
-            door: door.to_string(),
-            device,
+            door: exported.door.to_string(),
+            device: exported.device,
+            state: disk.write_state(),
+            warnings: exported.warnings,
             size_bytes: disk.size_bytes(),
             volatile: true,
             created_unix_s: disk.created_unix_s(),
             codec: CodecReport { name: codec.to_string(), level, dictionary_bytes: disk.dictionary_bytes() },
             original_bytes: mm.orig_data_size,
             compressed_bytes: mm.compr_data_size,
-            ratio: (in_memory > 0 && cost > 0).then(|| in_memory as f64 / cost as f64),
+            ratio: ratio(
+                stored,
+                stored.saturating_sub(parked),
+                mm.mem_used_total,
+                memory.slots + memory.links,
+            ),
             pages: PagesReport {
                 stored,
                 folded: stored.saturating_sub(mm.same_pages + mm.huge_pages + parked),
@@ -222,14 +293,32 @@ impl Report {
             events: EventsReport {
                 failed_reads: stats.io.failed_reads,
                 failed_writes: stats.io.failed_writes,
+                last_refused_write_unix_s: disk.last_refused_write_unix_s(),
                 invalid_requests: stats.io.invalid_io,
                 discarded_pages: stats.io.notify_free,
                 streams_borrowed: stats.streams.borrowed,
                 stream_waits: stats.streams.waited,
                 slow_writes: stats.slow_writes,
             },
-            used_by,
+            used_by: exported.used_by,
+            clients: exported.clients,
             attributes: attributes::all().filter_map(shown).collect(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_ratio_is_that_of_the_pages_in_memory() {
+        assert_eq!(ratio(0, 0, 0, 4096), None);
+        // 100 pages in half of their size, and 16 bytes of slot each.
+        let alone = ratio(100, 100, 204_800, 1600).unwrap();
+        assert!((1.9..2.0).contains(&alone), "{alone}");
+        // The same beside a million pages on the backing, whose slots are not theirs.
+        let beside = ratio(1_000_100, 100, 204_800, 16_001_600).unwrap();
+        assert!((beside - alone).abs() < 0.001, "{beside}");
     }
 }

@@ -13,13 +13,13 @@ use super::attributes::Host;
 use super::config::{DoorChoice, ServeConfig};
 use super::control::{Answer, Control};
 use super::disk::Disk;
-use super::door::{self, Door};
+use super::door::{self, Door, PreparedForSwap};
 use super::parked::{PassProgress, PassReport};
 use super::pass::Passes;
 use super::protocol::{Request, Response};
-use super::report::Report;
+use super::report::{Exported, Report};
 use super::startup::Line;
-use super::{Ready, attributes, backing, parked};
+use super::{Ready, attributes, backing, log, parked};
 use crate::failure::{Failure, Outcome};
 use crate::runtime::state::{BackingFile, DoorState, State};
 use crate::runtime::{DiskDir, Runtime};
@@ -35,8 +35,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// What answers commands: the disk and its door.
 struct Server {
+    dir: DiskDir,
     disk: Disk,
     door: Box<dyn Door>,
+    /// What the administrator should know about it.
+    warnings: Vec<String>,
     /// The backing file that is removed with the disk.
     created: Option<BackingFile>,
     /// Set when the device has been given up by request.
@@ -56,12 +59,16 @@ pub fn run(config: &ServeConfig, dir: &DiskDir, line: Line, backing: Option<File
     let signals = Termination::listen()?;
     let (server, wakened) = set_up(config, dir, backing)?;
     let state = server.state();
-    line.ready(&Ready { device: state.device(), door: server.door.kind().to_string() })?;
-    eprintln!("serving {} as {}", dir.name(), state.device());
+    line.ready(&Ready {
+        device: state.device(),
+        door: server.door.kind().to_string(),
+        warnings: server.warnings.clone(),
+    })?;
+    log::info(format_args!("serving {} as {}", dir.name(), state.device()));
     let waited = wait_for_the_end(&server, &signals, &wakened, line);
     server.passes.end();
     waited?;
-    eprintln!("ending");
+    log::info(format_args!("ending"));
     leave(&server, dir)
 }
 
@@ -69,17 +76,22 @@ fn set_up(config: &ServeConfig, dir: &DiskDir, backing: Option<File>) -> Outcome
     let failed = |e| Failure::io("making a pair of sockets", &e);
     let (wake, wakened) = UnixStream::pair().map_err(failed)?;
     privileges::drop_capabilities_except(privileges::SET_UP)?;
-    let keep = match config.door {
+    let PreparedForSwap { keep, warning } = match config.door {
         DoorChoice::Loop => door::prepare_for_swap(),
-        _ => CapabilitySet::empty(),
+        _ => PreparedForSwap { keep: CapabilitySet::empty(), warning: None },
     };
-    let make = || Disk::new(dir.name().clone(), config, backing::medium(config.backing.as_ref(), backing)?);
+    let make = || {
+        log::start()?;
+        Disk::new(dir.name().clone(), config, backing::medium(config.backing.as_ref(), backing)?)
+    };
     let disk = without_capabilities(keep, make)?;
     let created = backing::to_remove(config);
     dir.write_state(&state(&disk, door::planned(config, dir), created.clone()))?;
     let door = door::open(config, &disk, dir, keep)?;
     let (passes, removed) = (Passes::default(), AtomicBool::new(false));
-    let server = Arc::new(Server { disk, door, created, removed, passes, wake });
+    let (dir_of_server, warnings) = (dir.clone(), Vec::from_iter(warning));
+    let server =
+        Arc::new(Server { dir: dir_of_server, disk, door, warnings, created, removed, passes, wake });
     server.passes.start_parker(server.disk.store())?;
     dir.write_state(&server.state())?;
     Control::bind(&dir.control_path())?.serve(server.clone())?;
@@ -96,8 +108,11 @@ fn without_capabilities<T: Send>(
         privileges::drop_capabilities_except(keep)?;
         make()
     };
-    std::thread::scope(|s| s.spawn(reduced).join())
-        .unwrap_or_else(|_| Err(Failure::failed("setting up the disk: a thread panicked")))
+    std::thread::scope(|s| {
+        let thread = std::thread::Builder::new().name("set-up".into()).spawn_scoped(s, reduced);
+        let thread = thread.map_err(|e| Failure::io("starting a thread to set up the disk", &e))?;
+        thread.join().unwrap_or_else(|_| Err(Failure::failed("setting up the disk: a thread panicked")))
+    })
 }
 
 /// Returns when the device is no longer served.
@@ -115,9 +130,9 @@ fn wait_for_the_end(server: &Server, signals: &Termination, wakened: &UnixStream
             _ if cut && lifeline.take().is_some() => "the command in the foreground has gone".to_string(),
             _ => continue,
         };
-        match server.door.close(true) {
+        match server.give_up(true) {
             Ok(()) => return Ok(()),
-            Err(e) => eprintln!("{why}, but: {e}; serving on"),
+            Err(e) => log::warning(format_args!("{why}, but: {e}; serving on")),
         }
     }
 }
@@ -125,17 +140,13 @@ fn wait_for_the_end(server: &Server, signals: &Termination, wakened: &UnixStream
 /// Removes the folder where that is all there is to remove. Otherwise, and if it fails, the command
 /// that removes the disk, or the next one, does.
 fn leave(server: &Server, dir: &DiskDir) -> Outcome<()> {
-    let mut state = server.state();
-    state.ended = true;
-    dir.write_state(&state)?;
-    match (state.door, state.backing) {
-        (Some(DoorState::Nbd { .. }), None) => {
-            let runtime = Runtime::around(dir)?;
-            let _lock = runtime.lock()?;
-            dir.remove()
-        }
-        _ => Ok(()),
+    let is_nbd = matches!(server.door.state(), DoorState::Nbd { .. });
+    if !is_nbd || server.created.is_some() || !dir.exists() {
+        return Ok(());
     }
+    let runtime = Runtime::around(dir)?;
+    let _lock = runtime.lock()?;
+    dir.remove()
 }
 
 fn state(disk: &Disk, door: Option<DoorState>, backing: Option<BackingFile>) -> State {
@@ -146,7 +157,6 @@ fn state(disk: &Disk, door: Option<DoorState>, backing: Option<BackingFile>) -> 
         created_unix_s: disk.created_unix_s(),
         door,
         backing,
-        ended: false,
     }
 }
 
@@ -155,8 +165,22 @@ impl Server {
         state(&self.disk, Some(self.door.state()), self.created.clone())
     }
 
-    fn remove(&self, force: bool) -> Outcome<()> {
+    /// Gives the device up, unless it is in use. From then on the server has ended in order, whatever
+    /// becomes of the process.
+    fn give_up(&self, force: bool) -> Outcome<()> {
         self.door.close(force)?;
+        match self.dir.mark_ended() {
+            Err(e) if self.dir.exists() => {
+                log::warning(format_args!("{e}; the next command takes this server for one that died"));
+            }
+            // Without its folder there is no next command.
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn remove(&self, force: bool) -> Outcome<()> {
+        self.give_up(force)?;
         self.removed.store(true, Ordering::Release);
         Ok(())
     }
@@ -202,9 +226,14 @@ impl Answer for Server {
         let mut asked = Asked { server: self, tell };
         let answer = match request {
             Request::Show {} => {
-                let device = self.state().device();
-                let report = Report::of(&self.disk, self.door.kind(), device, self.door.users());
-                Ok(Response::Report(Box::new(report)))
+                let exported = Exported {
+                    door: self.door.kind(),
+                    device: self.state().device(),
+                    used_by: self.door.users(),
+                    warnings: self.warnings.clone(),
+                    clients: self.door.clients(),
+                };
+                Ok(Response::Report(Box::new(Report::of(&self.disk, exported))))
             }
             Request::Get { attribute } => {
                 attributes::find(&attribute).and_then(|a| a.show(&self.disk)).map(Response::Value)

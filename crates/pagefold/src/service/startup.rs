@@ -9,11 +9,11 @@
 //! the command does.
 
 use super::config::Serving;
-use super::{images, protocol, server};
-use crate::failure::{Failure, Outcome};
+use super::{images, log, protocol, server};
+use crate::failure::{Exit, Failure, Outcome};
 use crate::runtime::DiskDir;
 use pagefold_sys::signal::Termination;
-use pagefold_sys::{detach, handover, ready};
+use pagefold_sys::{detach, handover, pidfd, ready};
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io::{BufReader, Write};
@@ -54,6 +54,8 @@ pub struct Ready {
     pub device: String,
     /// `nbd` or `loop`.
     pub door: String,
+    /// What the user should know about it.
+    pub warnings: Vec<String>,
 }
 
 /// The server's end of the socket.
@@ -80,7 +82,10 @@ impl Line {
 }
 
 /// The hidden command `serve`.
-pub fn serve_from_stdin() -> Outcome<()> {
+///
+/// Returns how the server ended, which the log has told. It alone tells it: a standard error that takes nothing
+/// must not keep the process from ending.
+pub fn serve_from_stdin() -> Outcome<Exit> {
     let not_ours = || Failure::usage("'serve' is started by 'disk create' and 'image mount', not by hand");
     let stream = UnixStream::from(detach::take_stdin()?);
     pagefold_sys::peer::credentials(stream.as_fd()).map_err(|_| not_ours())?;
@@ -100,9 +105,11 @@ pub fn serve_from_stdin() -> Outcome<()> {
     if let Err(failure) = &served {
         // Before the device was ready, the command hears it; afterwards only the log does.
         let _ = protocol::line(&Said::Failed(failure.clone())).map(|line| (&report).write_all(&line));
+        log::error(format_args!("{failure}"));
     }
+    log::finish();
     drop(lock);
-    served
+    Ok(served.map_or_else(|failure| failure.exit, |()| Exit::Ok))
 }
 
 /// A server that is ready, as its command sees it.
@@ -219,8 +226,8 @@ fn converse(
 
 /// Waits for a server that was told to leave by closing its socket; one that does not is killed.
 fn end(child: &mut Child, is_dead: bool) -> String {
-    let identity = pagefold_sys::pidfd::Identity::of(child.id() as i32);
-    let process = identity.and_then(|i| pagefold_sys::pidfd::Process::open(&i).ok().flatten());
+    let identity = pidfd::Identity::of(child.id() as i32);
+    let process = identity.and_then(|i| pidfd::Process::open(&i).ok().flatten());
     let patience = Duration::from_secs(if is_dead { 1 } else { 5 });
     if !process.is_some_and(|p| p.wait(patience).unwrap_or(false)) {
         // Our own child, not yet waited for: its id is still its own.
@@ -245,6 +252,13 @@ fn quoted_log(dir: &DiskDir) -> String {
 }
 
 impl Started {
+    /// Makes the server end instead of staying, and waits until it has. What it leaves is the caller's to clear.
+    pub fn end(self) {
+        let Started { stream, mut child, .. } = self;
+        drop(stream);
+        end(&mut child, false);
+    }
+
     /// Lets the server stay. From now on it does not depend on this command.
     pub fn release(mut self) -> Outcome<Ready> {
         self.take_over()?;
@@ -276,6 +290,16 @@ impl Attached {
         let Attached { stream, mut child, .. } = self;
         drop(stream);
         end(&mut child, false);
+    }
+
+    /// Asks the server to end as a signal does: it stays while its device is in use.
+    pub fn terminate(&self) -> Outcome<()> {
+        let identity = pidfd::Identity::of(self.child.id() as i32);
+        match identity.map(|identity| pidfd::Process::open(&identity)).transpose()?.flatten() {
+            Some(process) => Ok(process.terminate()?),
+            // It has ended, which the next wait reports.
+            None => Ok(()),
+        }
     }
 
     /// Waits until the server has ended (`Some`: how) or a signal has come (`None`).

@@ -81,10 +81,11 @@ impl Sandbox {
         self.show(name)["server"]["pid"].as_i64().unwrap() as i32
     }
 
-    /// What is in the runtime folder, but for the lock.
+    /// What is in the runtime folder, but for the lock and the logs of servers that died.
     pub fn left(&self) -> Vec<String> {
         let entries = std::fs::read_dir(self.runtime()).into_iter().flatten().flatten();
-        entries.map(|e| e.file_name().into_string().unwrap()).filter(|n| n != ".lock").collect()
+        let names = entries.map(|e| e.file_name().into_string().unwrap());
+        names.filter(|n| n != ".lock" && n != ".logs").collect()
     }
 }
 
@@ -177,17 +178,26 @@ pub struct Nbd(std::os::unix::net::UnixStream);
 
 impl Nbd {
     pub fn connect(socket: &Path) -> Self {
+        Self::try_connect(socket).unwrap()
+    }
+
+    /// Whether a client can open the export.
+    pub fn is_served(socket: &Path) -> bool {
+        Self::try_connect(socket).is_ok()
+    }
+
+    fn try_connect(socket: &Path) -> std::io::Result<Self> {
         use std::io::{Read, Write};
-        let mut s = std::os::unix::net::UnixStream::connect(socket).unwrap();
+        let mut s = std::os::unix::net::UnixStream::connect(socket)?;
         let mut hello = [0; 18];
-        s.read_exact(&mut hello).unwrap();
+        s.read_exact(&mut hello)?;
         assert_eq!(&hello[..16], b"NBDMAGICIHAVEOPT");
         // Fixed newstyle, no padding; then the default export by NBD_OPT_EXPORT_NAME.
-        s.write_all(&3u32.to_be_bytes()).unwrap();
-        s.write_all(b"IHAVEOPT\0\0\0\x01\0\0\0\0").unwrap();
+        s.write_all(&3u32.to_be_bytes())?;
+        s.write_all(b"IHAVEOPT\0\0\0\x01\0\0\0\0")?;
         let mut export = [0; 10];
-        s.read_exact(&mut export).unwrap();
-        Nbd(s)
+        s.read_exact(&mut export)?;
+        Ok(Nbd(s))
     }
 
     /// Sends a request and returns the error number of its answer.

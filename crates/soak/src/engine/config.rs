@@ -20,6 +20,9 @@ const BACKING_MAX: u64 = 96 << 20;
 /// Frames after which a chain of raw objects of 4104 bytes ends at a frame's end.
 const RAW_PERIOD: u64 = 513;
 
+/// The smallest reserve, frames: writes of eight threads can take two each from it at once.
+const RESERVE_MIN: u64 = 16;
+
 /// A drawn store with its load.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
@@ -102,7 +105,7 @@ impl Config {
         Config {
             codec: random.pick(&["lz4", "lz4", "lz4", "lz4hc", "zstd", "deflate", "lzo", "lzo-rle"]),
             limit_frames,
-            reserve_frames: random.percent(40).then(|| random.doubling(1, 4096)),
+            reserve_frames: random.percent(40).then(|| random.doubling(RESERVE_MIN, 4096)),
             same_filled: random.percent(80),
             backing,
             is_parking: random.percent(90),

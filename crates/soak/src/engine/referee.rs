@@ -1,7 +1,7 @@
 //! What the model is asked with: the state of a store in this process around a refusal.
 
 use crate::load::mixed::Referee;
-use crate::model::{self, Seen, SeenBacking, Verdict};
+use crate::model::{self, Room, Seen, SeenBacking, Verdict};
 use pagefold_store::Store;
 use pagefold_store::parking::{Condition, LayoutKind};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -27,7 +27,7 @@ impl<'a> StoreReferee<'a> {
         Seen {
             in_use_bytes,
             limit_bytes: (limit != u64::MAX).then_some(limit),
-            machine_bytes: pagefold_sys::mem::free_bytes(),
+            machine_bytes: crate::process::available_bytes(),
             backing: self.backing(),
         }
     }
@@ -38,7 +38,7 @@ impl<'a> StoreReferee<'a> {
         let is_log = parking.layout() == LayoutKind::Log;
         // A capacity of 64 MiB or more is in segments of 1 MiB; see the model.
         let segment = model::log_geometry(stats.capacity_bytes + (1 << 20)).1;
-        let closed = match parking.condition() {
+        let is_closed = match parking.condition() {
             Condition::Off | Condition::LimitSpent | Condition::DailySpent | Condition::Failing(_) => true,
             _ => self.may_fail,
         };
@@ -47,7 +47,8 @@ impl<'a> StoreReferee<'a> {
             segment_bytes: is_log.then_some(segment),
             pages: stats.bd.bd_count,
             bytes: stats.parked_bytes,
-            closed: closed.then(|| parking.condition().to_string()),
+            is_closed,
+            condition: parking.condition().to_string(),
         })
     }
 }
@@ -63,9 +64,7 @@ impl Referee for StoreReferee<'_> {
         let reached = self.store.stats().mm.mem_used_max;
         let ever = self.peak_bytes.fetch_max(reached, Relaxed).max(reached);
         // Memory that was never at its limit excuses no refusal, whatever other threads free.
-        if let Verdict::Wrong(room) = model::judge(&self.seen(ever), self.threads)
-            && !room.contains("at its limit")
-        {
+        if let Verdict::Wrong(Room::Memory, room) = model::judge(&self.seen(ever), self.threads) {
             return Err(room);
         }
         Ok(model::judge(&self.seen(reached), self.threads))

@@ -23,7 +23,7 @@ const COMPARE_PAGES: usize = 64;
 /// Says whether a refusal is right.
 pub trait Referee: Sync {
     /// A request is about to be made.
-    fn look(&self);
+    fn look(&self) {}
 
     /// A request was refused. An error is a refusal that no retry can excuse.
     fn judge(&self) -> Result<Verdict, String>;
@@ -46,7 +46,7 @@ pub struct Mixed {
     pub mix: Mix,
     /// The longest request, pages.
     pub run_pages: u64,
-    /// Whether all pages are written first, front to back.
+    /// Whether all pages are written first, front to back, for half of the time at most.
     pub fills: bool,
     /// Shares of requests, percent; the rest is writes of whole pages.
     pub reads: u64,
@@ -67,8 +67,8 @@ impl Mixed {
             seed: random.next(),
             threads,
             pages,
-            requests: random.doubling(50, 20_000),
-            time: Duration::from_secs(2),
+            requests: random.doubling(30, 4000),
+            time: Duration::from_secs(1),
             mix: Mix::draw(random),
             run_pages: random.pick(&[1, 1, 4, 32, 256]),
             fills: random.percent(50),
@@ -95,15 +95,15 @@ impl std::fmt::Display for Counts {
     }
 }
 
-impl Counts {
-    /// Refused writes.
-    pub fn refused(&self) -> u64 {
-        self.refused.load(Relaxed)
-    }
-}
-
 /// Makes the requests, then reads all pages back. The first fault ends it.
 pub fn run(load: &Mixed, target: &dyn Target, referee: &dyn Referee, watch: &Watch) -> Result<Counts, Fault> {
+    if (load.pages * PAGE) as u64 > target.len_bytes() {
+        let (pages, len) = (load.pages, target.len_bytes());
+        return Err(Fault::new(
+            FaultKind::Failed,
+            format!("{pages} pages are asked of a target of {len} bytes"),
+        ));
+    }
     let (counts, is_over) = (Counts::default(), AtomicBool::new(false));
     let per_thread = load.pages / load.threads.max(1);
     let outcomes = std::thread::scope(|scope| {
@@ -154,17 +154,17 @@ type Change = (usize, Held);
 
 impl Worker<'_> {
     fn run(&mut self, is_over: &AtomicBool) -> Result<(), Fault> {
-        let deadline = Instant::now() + self.load.time;
+        let began = Instant::now();
         let pages = self.pages();
-        let goes_on = || Instant::now() < deadline && !is_over.load(Relaxed);
+        let goes_on = |time| began.elapsed() < time && !is_over.load(Relaxed);
         let mut at = 0;
-        while self.load.fills && at < pages && goes_on() {
+        while self.load.fills && at < pages && goes_on(self.load.time / 2) {
             let count = (self.load.run_pages as usize).min(pages - at);
             self.write_pages(at, count)?;
             at += count;
         }
         for _ in 0..self.load.requests {
-            if pages == 0 || !goes_on() {
+            if pages == 0 || !goes_on(self.load.time) {
                 break;
             }
             self.request()?;
@@ -307,8 +307,8 @@ impl Worker<'_> {
             self.counts.refused.fetch_add(1, Relaxed);
             match self.referee.judge() {
                 Ok(Verdict::Right(_)) => return self.keep_candidates(changes),
-                Ok(Verdict::Wrong(_)) if left > 0 => left -= 1,
-                Ok(Verdict::Wrong(room)) | Err(room) => {
+                Ok(Verdict::Wrong(..)) if left > 0 => left -= 1,
+                Ok(Verdict::Wrong(_, room)) | Err(room) => {
                     return Err(Fault::new(FaultKind::Refused, format!("{why}; but {room}")));
                 }
             }

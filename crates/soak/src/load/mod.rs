@@ -10,6 +10,8 @@
 //! | `tree` | a file system with trees that are written, compared and deleted |
 
 pub mod content;
+pub mod fio;
 pub mod mixed;
 pub mod shadow;
+pub mod tree;
 pub mod watch;

@@ -2,6 +2,7 @@
 
 use pagefold_codec::CodecSpec;
 use pagefold_page::PageCount;
+use pagefold_pool::FRAME_LEN;
 
 /// The most memory that a store's objects may take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -15,6 +16,9 @@ pub enum MemLimit {
 }
 
 impl MemLimit {
+    /// The least limit with which a store takes any page: one that does not compress may need two frames.
+    pub const LEAST_BYTES: u64 = 2 * FRAME_LEN as u64;
+
     /// The limit in bytes; `u64::MAX` where there is none.
     pub fn bytes(self) -> u64 {
         match self {

@@ -7,7 +7,7 @@ use crate::parking::{Reader, Wanted};
 use crate::slot::{Content, Generation, Slot, SlotGuard};
 use pagefold_codec::{CodecError, fill, same_filled};
 use pagefold_page::{PAGE_SIZE, Page, PageIndex};
-use pagefold_pool::{FRAME_LEN, Handle, Owner, OwnerKind, PutError, SourceError};
+use pagefold_pool::{FRAME_LEN, FrameStock, Frames, Handle, Owner, OwnerKind, Purpose, PutError};
 use std::mem::MaybeUninit;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -15,20 +15,23 @@ use std::sync::atomic::Ordering::Relaxed;
 /// decompression at every read. Not a cliff: a raw object costs its 4096 bytes and no more.
 const RAW_LEN_MIN: usize = PAGE_SIZE - PAGE_SIZE / 32;
 
-/// Times that a write gets memory ready, sees other threads take it, and tries again.
-const DRY_MAX: u32 = 64;
-
-/// How often a write has done so.
-struct Tries(u32);
-
 impl Store {
     /// The slot of a page, allocated if need be.
     pub(crate) fn slot(&self, index: PageIndex) -> Result<&Slot, StoreError> {
-        let mut tries = Tries(0);
+        match self.table.get(index) {
+            Some(slot) => Ok(slot),
+            None => self.new_slot(index),
+        }
+    }
+
+    #[cold]
+    fn new_slot(&self, index: PageIndex) -> Result<&Slot, StoreError> {
+        let source = self.pool.source();
+        let mut stock = FrameStock::new(source, Purpose::Slots);
         loop {
-            match self.table.ensure(index, self.pool.source()) {
+            match self.table.ensure(index, source, stock.frames()) {
                 Ok(slot) => return Ok(slot),
-                Err(e) => self.get_ready(index, e, &mut tries)?,
+                Err(error) => self.take_frames(index, &mut stock, error)?,
             }
         }
     }
@@ -40,14 +43,31 @@ impl Store {
         {
             return Ok(Content::SameFilled(fill_word));
         }
-        let mut tries = Tries(0);
+        match self.try_fold(cpu, index, page, &mut Frames::none())? {
+            Ok(content) => Ok(content),
+            Err(error) => self.fold_slowly(cpu, index, page, error),
+        }
+    }
+
+    /// Compresses and stores a page for which no memory was ready: takes the frames it needs first.
+    #[cold]
+    fn fold_slowly(
+        &self,
+        cpu: usize,
+        index: PageIndex,
+        page: &Page,
+        mut error: PutError,
+    ) -> Result<Content, StoreError> {
+        let mut stock = FrameStock::new(self.pool.source(), Purpose::Objects);
         loop {
-            match self.try_fold(cpu, index, page)? {
-                Ok(content) => return Ok(content),
-                // The stream is back by now: others compress while this thread waits for memory.
-                Err(e) => self.get_ready(index, e, &mut tries)?,
-            }
+            // The stream is back by now: others compress while this thread waits for memory.
+            self.take_frames(index, &mut stock, error)?;
             self.counters.add(cpu, Counter::SlowWrites, 1);
+            match self.try_fold(cpu, index, page, stock.frames())? {
+                Ok(content) => return Ok(content),
+                // Another writer has filled the class's last frame meanwhile, so that two are needed and not one.
+                Err(e) => error = e,
+            }
         }
     }
 
@@ -57,6 +77,7 @@ impl Store {
         cpu: usize,
         index: PageIndex,
         page: &Page,
+        stock: &mut Frames,
     ) -> Result<Result<Content, PutError>, StoreError> {
         let owner = Owner::new(OwnerKind::Slot, index.0);
         let mut executor = self.streams.get(cpu);
@@ -66,36 +87,46 @@ impl Store {
             .compress(page, &mut executor.buf[..])
             .map_err(|source| StoreError::Compress { index, source })?;
         if len >= RAW_LEN_MIN {
-            let put = self.pool.try_put(page, owner);
+            let put = self.pool.try_put_from(stock, page, owner);
             return Ok(put.map(|handle| Content::Raw { handle: handle.to_bits() }));
         }
-        let put = self.pool.try_put(&executor.buf[..len], owner);
+        let put = self.pool.try_put_from(stock, &executor.buf[..len], owner);
         Ok(put.map(|handle| Content::Folded { handle: handle.to_bits(), len_bytes: len as u16, priority: 0 }))
     }
 
-    /// After an attempt that found no memory: gets some, or says why there is none.
-    fn get_ready(&self, index: PageIndex, error: PutError, tries: &mut Tries) -> Result<(), StoreError> {
-        let ready = match error {
-            PutError::Dry if tries.0 >= DRY_MAX => Err(SourceError::ReserveEmpty),
-            PutError::Dry => {
-                tries.0 += 1;
-                self.pool.refill()
-            }
-            // Not counted: many writers may wait for one frame, and parking itself says when it is in vain.
-            PutError::Refused(SourceError::Limit { .. }) if self.wait_for_parking() => Ok(()),
-            PutError::Refused(source) => Err(source),
+    /// After an attempt that found too little memory: takes the frames that it needed into `stock`, or says why there
+    /// are none.
+    fn take_frames(
+        &self,
+        index: PageIndex,
+        stock: &mut FrameStock,
+        error: PutError,
+    ) -> Result<(), StoreError> {
+        let (frames, refused) = match error {
+            PutError::NotReady { frames } => (frames, None),
+            PutError::Refused { frames, source } => (frames, Some(source)),
         };
-        ready.map_err(|source| StoreError::NoMemory { index, source })
+        let charged = match refused {
+            Some(source) if !source.is_limit() => Err(source),
+            _ => stock.charge(frames).or_else(|refused| {
+                match refused.is_limit() && self.make_room(stock, frames) {
+                    true => Ok(()),
+                    false => Err(refused),
+                }
+            }),
+        };
+        charged.and_then(|()| stock.fill()).map_err(|source| StoreError::NoMemory { index, source })
     }
 
-    /// At the memory limit: waits until automatic parking has made room. False if it does not run or cannot.
-    fn wait_for_parking(&self) -> bool {
-        let arena = self.pool.source().arena();
-        let is_room = || {
-            let stats = arena.stats();
-            stats.in_use_bytes + FRAME_LEN as u64 <= stats.limit_bytes
-        };
-        self.parking.as_ref().is_some_and(|p| p.policy().state().throttle().wait_for_room(&is_room))
+    /// At the memory limit: charges the frames as soon as automatic writeback has made room, or by closing the holes
+    /// between objects if there is no writeback or no hope in it. False if there is no room to be had.
+    fn make_room(&self, stock: &mut FrameStock, frames: usize) -> bool {
+        let mut charge = || stock.charge(frames).is_ok();
+        let is_written_back = self.parking.as_ref().is_some_and(|parking| {
+            let needed_bytes = (frames * FRAME_LEN) as u64;
+            parking.policy().state().throttle().wait_for_room(needed_bytes, &mut charge)
+        });
+        is_written_back || (self.compact() > 0 && charge())
     }
 
     /// Puts contents in a slot and frees what they replace.
@@ -201,7 +232,7 @@ impl Store {
             Content::Raw { handle } => {
                 // SAFETY: the slot is locked and holds the handle: nobody frees it, and `relocate`
                 // refuses to move it. A raw object has PAGE_SIZE bytes.
-                unsafe { self.pool.copy_out(Handle::from_bits(handle), uninit(page)) };
+                unsafe { self.pool.copy_over(Handle::from_bits(handle), page) };
                 Held::Raw
             }
             Content::Folded { handle, len_bytes, .. } => {
@@ -245,11 +276,4 @@ pub(crate) enum Held<'a> {
     Raw,
     /// Compressed bytes, to be expanded.
     Folded(&'a [u8]),
-}
-
-/// Initialised bytes as a destination that need not be.
-pub(crate) fn uninit(bytes: &mut [u8]) -> &mut [MaybeUninit<u8>] {
-    // SAFETY: MaybeUninit<u8> has u8's layout, and `copy_out`, for which this is, only ever writes
-    // initialised bytes.
-    unsafe { &mut *(std::ptr::from_mut(bytes) as *mut [MaybeUninit<u8>]) }
 }

@@ -104,9 +104,12 @@ impl Store {
     /// How many bytes from `offset` on, at most `len_bytes`, are all empty (true) or all held (false).
     ///
     /// A hint for those who copy: pages may change as soon as it is given. Looks at no more than
-    /// 65 536 slots that exist, so a long answer may be cut short.
+    /// 65 536 slots that exist, so a long answer may be cut short. Of no bytes, none are empty.
     pub fn extent(&self, offset: u64, len_bytes: u64) -> Result<(u64, bool), StoreError> {
         self.check_range(offset, len_bytes)?;
+        if len_bytes == 0 {
+            return Ok((0, true));
+        }
         let first = PageIndex::containing(offset);
         let is_empty = |index| self.table.get(index).is_none_or(|slot| slot.is_empty());
         let empty = is_empty(first);

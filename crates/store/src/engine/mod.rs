@@ -15,7 +15,6 @@ mod table;
 pub(crate) use clock::Clock;
 pub use config::{MemLimit, StoreConfig};
 pub use error::StoreError;
-pub(crate) use fold::uninit;
 pub use load::{LoadError, Loaded, Loader};
 pub use stats::{IoStat, MemoryStats, MmStat, Stats};
 pub use store::Store;

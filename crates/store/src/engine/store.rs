@@ -5,7 +5,7 @@ use crate::engine::counters::{Counter, Counters};
 use crate::engine::error::StoreError;
 use crate::engine::stats::{IoStat, MemoryStats, MmStat, Stats};
 use crate::engine::table::SlotTable;
-use crate::parking::{ParkConfig, Parking};
+use crate::parking::{AttachError, ParkConfig, Parking};
 use crate::slot::Content;
 use pagefold_codec::{Codec, Streams};
 use pagefold_page::{PAGE_SIZE, PageIndex};
@@ -71,8 +71,12 @@ impl Store {
         Ok(store)
     }
 
-    /// Takes a backing into use. What it held is lost. Done once, before the store is shared.
+    /// Takes a backing into use. What it held is lost. Done once, before the store is shared: a second backing is
+    /// refused, because pages may have been written to the first.
     pub fn attach(&mut self, config: ParkConfig) -> Result<(), StoreError> {
+        if self.parking.is_some() {
+            return Err(StoreError::Attach(AttachError::HasOne));
+        }
         self.parking = Some(Parking::attach(config, self.table.page_count()).map_err(StoreError::Attach)?);
         Ok(())
     }
@@ -120,7 +124,8 @@ impl Store {
 
     /// Closes the holes between objects. Returns the bytes this freed.
     pub fn compact(&self) -> u64 {
-        self.pool.compact(self) * PAGE_SIZE as u64
+        // SAFETY: all objects of this pool were put for slots of this store.
+        unsafe { self.pool.compact(self) * PAGE_SIZE as u64 }
     }
 
     /// Starts `mem_used_max` anew from what is used now.
@@ -216,7 +221,9 @@ impl Shares {
     }
 }
 
-impl Relocate for Store {
+// SAFETY: `SlotGuard::relocate` exchanges the handle under the slot's lock, and only if the slot holds `old`. Readers
+// copy under that lock and ask the slot again for the next copy, so none is left with `old`.
+unsafe impl Relocate for Store {
     /// Lets an object move if its slot holds it and nobody is at the slot now.
     fn relocate(&self, owner: Owner, old: Handle, new: Handle) -> bool {
         if owner.kind() != OwnerKind::Slot {

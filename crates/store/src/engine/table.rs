@@ -7,7 +7,7 @@
 
 use crate::slot::Slot;
 use pagefold_page::{PageCount, PageIndex};
-use pagefold_pool::{FRAME_LEN, FrameId, PageSource, Purpose, PutError, SourceError, Take};
+use pagefold_pool::{FRAME_LEN, FrameId, Frames, PageSource, Purpose, PutError, SourceError, Take};
 use pagefold_sys::mem::Reservation;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
@@ -55,22 +55,26 @@ impl SlotTable {
         Some(unsafe { &*chunk.add((index.0 % CHUNK_LEN) as usize) })
     }
 
-    /// The slot of a page, its chunk taken from `source` if need be.
-    #[inline]
-    pub(crate) fn ensure(&self, index: PageIndex, source: &dyn PageSource) -> Result<&Slot, PutError> {
-        match self.get(index) {
-            Some(slot) => Ok(slot),
-            None => self.allocate(index, source),
+    /// The slot of a page. A chunk that does not exist is made of a frame from `stock`, or else from `source`.
+    pub(crate) fn ensure(
+        &self,
+        index: PageIndex,
+        source: &dyn PageSource,
+        stock: &mut Frames,
+    ) -> Result<&Slot, PutError> {
+        if let Some(slot) = self.get(index) {
+            return Ok(slot);
         }
-    }
-
-    #[cold]
-    fn allocate(&self, index: PageIndex, source: &dyn PageSource) -> Result<&Slot, PutError> {
-        let frame = match source.try_take(Purpose::Slots) {
-            Take::Frame(frame) => frame,
-            Take::Dry => return Err(PutError::Dry),
-            Take::Refused(e) => return Err(PutError::Refused(e)),
+        let not_ready = PutError::NotReady { frames: 1 };
+        let taken = match stock.pop() {
+            Some(frame) => Some(frame),
+            None => match source.try_take(Purpose::Slots, 1) {
+                Take::Frames(mut frames) => frames.pop(),
+                Take::NotReady => None,
+                Take::Refused(source) => return Err(PutError::Refused { frames: 1, source }),
+            },
         };
+        let frame = taken.ok_or(not_ready.clone())?;
         let fresh = Self::empty_chunk(frame, source);
         let entry = &self.chunks()[(index.0 / CHUNK_LEN) as usize];
         let null = std::ptr::null_mut();
@@ -78,7 +82,7 @@ impl SlotTable {
         if entry.compare_exchange(null, fresh, Ordering::AcqRel, Ordering::Acquire).is_err() {
             source.give(frame, Purpose::Slots);
         }
-        self.get(index).ok_or(PutError::Dry)
+        self.get(index).ok_or(not_ready)
     }
 
     /// A frame made a chunk of empty slots.

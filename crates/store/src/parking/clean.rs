@@ -1,7 +1,8 @@
 //! The cleaner: empties sparse segments, so that there are free ones to write to.
 //!
-//! It runs inside a pass, when a head needs a segment and few are free, and in upkeep;
-//! never by more than [`VICTIMS_MAX`] segments for one that is needed. A segment is
+//! It runs inside a pass, when a head needs a segment and few are free, and in upkeep. A
+//! pass that needs a segment is refused only when no segment is worth cleaning and no
+//! reader is about to leave an empty one. A segment is
 //! read whole, its live records are copied to the cleaner's own head, apart from what
 //! is being parked, because what has survived once will survive again; and each slot
 //! is told, unless its page has gone meanwhile. Readers are not disturbed: they have
@@ -14,9 +15,23 @@ use crate::parking::request::Source;
 use crate::parking::stats::add;
 use crate::slot::{Content, Parked, SlotGuard};
 use pagefold_page::PageIndex;
+use std::time::{Duration, Instant};
 
-/// Segments cleaned for one that is needed.
-const VICTIMS_MAX: usize = 16;
+/// How long a pass waits for readers to leave segments in which nothing is live: longer than a medium takes to answer.
+const READERS_WAIT: Duration = Duration::from_secs(10);
+/// How often it looks whether they have left. They may be threads that cannot notify anybody.
+const READERS_LOOK: Duration = Duration::from_millis(1);
+
+/// What became of an attempt to clean a segment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Cleaned {
+    /// It was cleaned, or put aside as one that cannot be cleaned now: another may be.
+    Yes,
+    /// No segment is worth it.
+    NoVictim,
+    /// There is no room for what is live in it, or the medium is full.
+    Failed,
+}
 
 impl<'a> Pass<'a> {
     /// Cleans until there is a segment to write to. False if that cannot be.
@@ -28,24 +43,45 @@ impl<'a> Pass<'a> {
             self.complete(1);
         }
         let has_room = || log.segments.free_count() > CLEANER_SPARE;
-        for _ in 0..VICTIMS_MAX {
-            if has_room() || !self.clean_one(log) {
-                break;
+        // Each segment once: every cleaning leaves less to gain, but writers beside it may make up for that.
+        for _ in 0..log.segments.count() {
+            if has_room() {
+                return true;
+            }
+            match self.clean_one(log, log::live_max_bytes(&log.segments)) {
+                Cleaned::Yes => {}
+                Cleaned::NoVictim if self.wait_for_readers(log) => {}
+                Cleaned::NoVictim | Cleaned::Failed => break,
             }
         }
         has_room()
     }
 
-    /// Cleans the segment that is most worth it. False if none is, or it could not be cleaned.
-    pub(crate) fn clean_one(&mut self, log: &'a Log) -> bool {
-        let Some(victim) = log::choose(&log.segments) else { return false };
+    /// Waits until a reader leaves a segment in which nothing is live. False if there is no such segment.
+    fn wait_for_readers(&self, log: &Log) -> bool {
+        let began = Instant::now();
+        let free_before = log.segments.free_count();
+        while log.segments.are_readers_in_the_way() && began.elapsed() < READERS_WAIT {
+            // A request that ends leaves what it read last for the next one.
+            self.parking.forget_read_ahead();
+            if log.segments.free_count() > free_before {
+                return true;
+            }
+            std::thread::sleep(READERS_LOOK);
+        }
+        log.segments.free_count() > free_before
+    }
+
+    /// Cleans the segment that is most worth it of those with at most so many live bytes.
+    pub(crate) fn clean_one(&mut self, log: &'a Log, live_max_bytes: u32) -> Cleaned {
+        let Some(victim) = log::choose(&log.segments, live_max_bytes) else { return Cleaned::NoVictim };
         if !log.segments.try_pin(victim) {
             // It has just become free by itself.
-            return true;
+            return Cleaned::Yes;
         }
         let is_clean = self.empty(log, victim);
         log.segments.unpin(victim);
-        is_clean
+        if is_clean { Cleaned::Yes } else { Cleaned::Failed }
     }
 
     /// Moves all live records out of a segment that is pinned.

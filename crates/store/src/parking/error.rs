@@ -1,6 +1,7 @@
 //! What can go wrong with parking.
 
 use pagefold_backing::BackingError;
+use pagefold_page::size::Human;
 
 /// Words that select no pages.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -89,7 +90,7 @@ impl ParkError {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AttachError {
     /// It is too small for its layout.
-    #[error("the backing has {len_bytes} bytes; it needs at least {min_bytes}")]
+    #[error("the backing has {}; it needs at least {}", Human(*len_bytes), Human(*min_bytes))]
     TooSmall {
         /// What it has.
         len_bytes: u64,
@@ -97,13 +98,16 @@ pub enum AttachError {
         min_bytes: u64,
     },
     /// It is larger than locations can name.
-    #[error("the backing has {len_bytes} bytes; at most {max_bytes} can be used in this layout")]
+    #[error("the backing has {}; at most {} can be used in this layout", Human(*len_bytes), Human(*max_bytes))]
     TooLarge {
         /// What it has.
         len_bytes: u64,
         /// What can be used.
         max_bytes: u64,
     },
+    /// The store has a backing, on which pages may lie.
+    #[error("the store has a backing already; make a new store for another")]
+    HasOne,
     /// It cannot be written.
     #[error("preparing the backing: {0}")]
     Io(#[from] BackingError),

@@ -212,6 +212,17 @@ impl Parking {
         self.counters.snapshot(u64::from(count) * unit, u64::from(free) * unit)
     }
 
+    /// Bytes of the backing that are free, or would be after cleaning. Looks at every segment.
+    fn room_bytes(&self) -> u64 {
+        match &self.layout {
+            Layout::Log(log) => {
+                let free = u64::from(log.segments.free_count()) * u64::from(log.segments.segment_len());
+                free + log::gain_bytes(&log.segments)
+            }
+            Layout::Blocks(blocks) => PAGE_SIZE as u64 * u64::from(blocks.free_count()),
+        }
+    }
+
     fn log(&self) -> Option<&Log> {
         match &self.layout {
             Layout::Log(log) => Some(log),
@@ -304,7 +315,8 @@ impl Store {
     /// Parks the pages of a selection; returns when all that was submitted is complete.
     ///
     /// One pass runs at a time; another waits for it. `progress` is called now and then, and ends the pass
-    /// if it says so; it may read, write and discard, but not park, which would wait for this pass for ever.
+    /// if it says so; it may read, write and discard, but not park, which would wait for this pass for ever. If it
+    /// panics, the pass ends, and the panic goes on when all that was submitted is complete.
     /// An error is returned if the pass could not begin; one that ended it early, or the most recent one of a
     /// request, is in the report. No page is lost by any of them.
     pub fn park(

@@ -5,7 +5,7 @@
 //! they come. Whatever ends the pass, what was submitted is completed, and every mark,
 //! charge and place that did not lead to a parked page is given back.
 
-use crate::engine::{Store, uninit};
+use crate::engine::Store;
 use crate::parking::control::Control;
 use crate::parking::log::Head;
 use crate::parking::packer::{NoRoom, Packed, Packer, Room};
@@ -16,8 +16,10 @@ use crate::slot::{Content, Generation, Peek, Slot};
 use pagefold_page::{PAGE_SIZE, PageIndex};
 use pagefold_pool::Handle;
 use pagefold_sys::cpu;
+use std::any::Any;
 use std::mem::MaybeUninit;
 use std::ops::{ControlFlow, RangeInclusive};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 /// Slots looked at between two reports of progress.
 const SLOTS_PER_REPORT: u64 = 512;
@@ -40,6 +42,8 @@ pub(crate) struct Pass<'a> {
     pub(crate) is_full: bool,
     /// Writes of the cleaner that failed.
     pub(crate) cleaner_failures: u64,
+    /// What the caller's function panicked with. Kept until what is in flight is complete and no slot is marked.
+    panic: Option<Box<dyn Any + Send>>,
 }
 
 /// What became of one page.
@@ -61,7 +65,17 @@ impl<'a> Pass<'a> {
         clean_head: &'a mut Option<Head>,
     ) -> Self {
         let (report, progress) = Default::default();
-        Pass { store, parking, control, clean_head, report, progress, is_full: false, cleaner_failures: 0 }
+        Pass {
+            store,
+            parking,
+            control,
+            clean_head,
+            report,
+            progress,
+            is_full: false,
+            cleaner_failures: 0,
+            panic: None,
+        }
     }
 
     /// Walks the runs, parks what is wanted, and completes all of it.
@@ -79,8 +93,13 @@ impl<'a> Pass<'a> {
             None => self.progress.total_pages,
             Some(_) => self.progress.seen_pages,
         };
-        // The pass is over, whatever is answered.
-        let _ = self.tell(on_progress);
+        if self.panic.is_none() {
+            // The pass is over, whatever is answered.
+            let _ = self.tell(on_progress);
+        }
+        if let Some(panic) = self.panic {
+            resume_unwind(panic);
+        }
         if end.is_some() {
             self.report.error = end;
         }
@@ -117,9 +136,14 @@ impl<'a> Pass<'a> {
     fn tell(&mut self, on_progress: &mut OnProgress) -> Result<(), ParkError> {
         self.progress.parked_pages = self.report.parked_pages;
         self.progress.written_bytes = self.report.written_bytes;
-        match on_progress(&self.progress) {
-            ControlFlow::Continue(()) => Ok(()),
-            ControlFlow::Break(()) => Err(ParkError::Stopped),
+        // Whatever the caller's function leaves half done is the caller's: it goes on unwinding there.
+        match catch_unwind(AssertUnwindSafe(|| on_progress(&self.progress))) {
+            Ok(ControlFlow::Continue(())) => Ok(()),
+            Ok(ControlFlow::Break(())) => Err(ParkError::Stopped),
+            Err(panic) => {
+                self.panic = Some(panic);
+                Err(ParkError::Stopped)
+            }
         }
     }
 
@@ -211,10 +235,11 @@ impl<'a> Pass<'a> {
         if !unfolds {
             // SAFETY: the slot is locked and holds the handle: nobody frees it, and `relocate` refuses to move
             // it; its object has `len` bytes.
-            unsafe { self.store.pool.copy_out(object, uninit(&mut place[..len])) };
+            unsafe { self.store.pool.copy_over(object, &mut place[..len]) };
             drop(guard);
         } else {
-            // SAFETY: as above.
+            // SAFETY: the slot is locked and holds the handle: nobody frees it, and `relocate` refuses to move
+            // it; its object has `len` bytes.
             let bytes = unsafe { self.store.pool.copy_out(object, &mut compressed[..len]) };
             drop(guard);
             let page = place.first_chunk_mut::<PAGE_SIZE>();

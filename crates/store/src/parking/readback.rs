@@ -11,7 +11,7 @@ use crate::parking::stats::add;
 use crate::parking::{LayoutKind, Parking};
 use crate::slot::{Content, Generation, Parked, Slot, SlotGuard, Stamp};
 use pagefold_page::{PAGE_SIZE, Page, PageIndex};
-use pagefold_pool::{Owner, OwnerKind};
+use pagefold_pool::{Frames, Owner, OwnerKind};
 use pagefold_sys::cpu;
 
 impl Store {
@@ -149,7 +149,7 @@ impl Store {
         page: &Page,
     ) -> Option<Content> {
         if parking.layout() == LayoutKind::Blocks {
-            return self.try_fold(cpu, wanted.index, page).ok()?.ok();
+            return self.try_fold(cpu, wanted.index, page, &mut Frames::none()).ok()?.ok();
         }
         self.object_of_record(wanted.index, wanted.parked, bytes)
     }

@@ -84,9 +84,11 @@ impl Store {
         }
         let Some(mut heads) = parking.heads.try_lock() else { return };
         let half = log.segments.segment_len() / 2;
-        let is_sparse = log::choose(&log.segments).is_some_and(|s| log.segments.live_bytes(s) <= half);
-        if let (true, Ok(control)) = (is_sparse, parking.new_control()) {
-            Pass::new(self, parking, control, &mut heads.clean).clean_one(log);
+        // Looked for among the sparse ones: an older one that is fuller may be worth more, but not now.
+        if log::choose(&log.segments, half).is_some()
+            && let Ok(control) = parking.new_control()
+        {
+            Pass::new(self, parking, control, &mut heads.clean).clean_one(log, half);
         }
     }
 }

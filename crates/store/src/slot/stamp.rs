@@ -2,7 +2,7 @@
 //!
 //! Time is counted in ticks of a quarter of a second and wraps after four and a half
 //! hours. An age is the distance from a stamp to now, so one older than that looks
-//! younger than it is; a walk every two hours moves stamps that are about to wrap
+//! younger than it is; a walk every half an hour moves stamps that are about to wrap
 //! (`parking::upkeep`), which keeps old pages old.
 
 use std::time::Duration;

@@ -48,7 +48,8 @@ impl Watched {
     }
 
     fn fill(&self, page: usize) {
-        // SAFETY: as above, and the source is a page.
+        // SAFETY: the kernel writes to ranges that are registered only, which is the reservation that only this test uses; the
+        // source is a page.
         let done = unsafe { self.uffd.copy(self.at(page), [1u8; PAGE].as_ptr(), PAGE, true) };
         assert_eq!(done.errno, 0);
     }

@@ -96,7 +96,7 @@ impl Hollow {
     }
 
     fn write(&self, page: usize) {
-        // SAFETY: as above.
+        // SAFETY: inside the mapping (`at` checks); either the file is extended by then or the process dies.
         unsafe { self.at(page).write_volatile(1) }
     }
 
@@ -113,7 +113,7 @@ impl Hollow {
 // SAFETY: an address and a descriptor; what is there is only read and written in single bytes, by the tests'
 // threads.
 unsafe impl Sync for Hollow {}
-// SAFETY: as above.
+// SAFETY: an address and a descriptor, neither of which is bound to a thread.
 unsafe impl Send for Hollow {}
 
 static SERVED: OnceLock<Hollow> = OnceLock::new();
@@ -144,6 +144,13 @@ const fn bit(signal: c_int) -> u64 {
     1 << (signal - 1)
 }
 
+/// Installs one of the functions of these tests.
+fn install(serve: Serve) -> Result<(), SysError> {
+    // SAFETY: they store numbers and make system calls; what they serve is a file that they extend or a reservation that they
+    // fill.
+    unsafe { super::install(serve) }
+}
+
 fn serve_hollow(address: usize, is_write: bool) -> bool {
     MASK.store(mask(), Ordering::Relaxed);
     WRITES.fetch_add(is_write.into(), Ordering::Relaxed);
@@ -163,7 +170,7 @@ fn set_errno(errno: c_int) {
 }
 
 fn errno() -> c_int {
-    // SAFETY: as above.
+    // SAFETY: the calling thread's own, an integer.
     unsafe { *errno_place() }
 }
 
@@ -328,7 +335,7 @@ fn sent() {
 fn sent_after(action: libc::sighandler_t) {
     act(action, 0, &[]);
     install(serve_all).unwrap();
-    // SAFETY: as above.
+    // SAFETY: the installed handler runs, and then what `action` says: dying, or nothing.
     assert_eq!(unsafe { libc::raise(libc::SIGBUS) }, 0);
 }
 

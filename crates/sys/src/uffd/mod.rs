@@ -70,6 +70,9 @@ impl Uffd {
     /// writes to pages that are write-protected (`write_protect`), one of them at least.
     ///
     /// At a page, whole pages. Pages that are there stay. Registering again changes what is served.
+    ///
+    /// Not `unsafe`, as it changes no contents: it holds up those who look. What does is [`Uffd::copy`] and the like, and
+    /// discarding pages ([`crate::mem::Reservation::discard`]): from then on they are zeroes, served otherwise or not.
     pub fn register(
         &self,
         start: usize,

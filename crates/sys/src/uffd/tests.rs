@@ -10,7 +10,8 @@ const PAGE: usize = 4096;
 /// So many pages. Other tests fork, and pages that a child has too cannot be moved: they are kept from it.
 fn reserve(pages: usize) -> Reservation {
     let range = Reservation::new(pages * PAGE).unwrap();
-    range.keep_from_children().unwrap();
+    // SAFETY: children that a test forks exit without touching or dropping it.
+    unsafe { range.keep_from_children() }.unwrap();
     range
 }
 
@@ -43,7 +44,7 @@ fn load(range: &Reservation, page: usize) -> u8 {
 
 fn store(range: &Reservation, page: usize, value: u8) {
     assert!(page * PAGE < range.len_bytes());
-    // SAFETY: as in `load`.
+    // SAFETY: inside the reservation (just checked), and every access to it is atomic.
     let byte = unsafe { &*range.base().as_ptr().add(page * PAGE).cast::<std::sync::atomic::AtomicU8>() };
     byte.store(value, std::sync::atomic::Ordering::Relaxed);
 }
@@ -357,7 +358,7 @@ fn writes_to_protected_pages_wait_to_be_served() {
         let writer = scope.spawn(|| store(&range, 0, 9));
         let served = serve(&uffd, 1, |fault| {
             assert_eq!(load(&range, 0), 1);
-            // SAFETY: as above.
+            // SAFETY: lifts the protection, at a page of the reservation that is only this test's.
             unsafe { uffd.write_protect(fault.address, PAGE, false, true) }.unwrap();
         });
         writer.join().unwrap();

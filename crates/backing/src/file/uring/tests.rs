@@ -63,6 +63,36 @@ fn a_ring_that_is_forbidden_meanwhile_loses_nothing() {
     }
 }
 
+/// Buffers of all sizes come and go, so that the same addresses are taken again and again: had their memory been given back
+/// to the kernel in between, the ring would read into the pages that it registered, which the region no longer shows.
+#[test]
+fn a_registered_region_shows_what_was_read_whatever_came_and_went() {
+    let test = "a_registered_region_shows_what_was_read_whatever_came_and_went";
+    let Some((backing, _)) = setup(test) else { return };
+    let buffers = Buffers::new(16 * 4096).unwrap();
+    let mut queue = UringQueue::new(&backing, 4, &buffers).unwrap();
+    if queue.registered.is_none() {
+        skipped!("{test}: the kernel registers no memory");
+        return;
+    }
+    let take = |pages: usize| buffers.get(pages * 4096, Demand::Required).unwrap();
+    let mut done = Vec::new();
+    for (first_pages, long_pages) in [(10, 11), (3, 14), (12, 16)] {
+        let mut first = take(first_pages);
+        first.fill(1);
+        let short = take(4);
+        drop(first);
+        take(long_pages).fill(2);
+        queue.submit(request(Operation::Read, 7, take(5))).unwrap();
+        assert_eq!(queue.complete(1, &mut done), 1);
+        for (page, bytes) in done[0].request.buf.chunks(4096).enumerate() {
+            assert!(bytes.iter().all(|&b| b == page as u8 + 8), "page {page}");
+        }
+        done.clear();
+        drop(short);
+    }
+}
+
 /// Buffers that came back are overwritten at once: a late write of the kernel would show.
 #[test]
 fn a_dropped_ring_has_let_go_of_its_buffers() {

@@ -157,11 +157,11 @@ fn a_shared_attribute_past_the_end_is_cut_off() {
 }
 
 #[test]
-fn one_large_attribute_many_times_is_too_much_to_list() {
+fn one_large_attribute_many_times_is_read_one_at_a_time() {
     let mut forge = forge(&header(0, &[0; 255]));
     forge.put(16 * 4096, &entry(1, b"large", &[7; 60_000]));
     let open = open(&forge);
-    assert!(message(open.list()).contains("more than"));
+    assert_eq!(open.list().unwrap().len(), 255);
     let mut count = 0;
     visit(&SliceBytes(&open.image), &open.sb, &open.prefixes, &open.inode, |xattr| {
         count += usize::from(xattr.value.len() == 60_000);

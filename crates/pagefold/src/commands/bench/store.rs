@@ -3,7 +3,8 @@
 use super::plan::Plan;
 use super::report::Report;
 use super::{Measurement, StoreArgs, compare, density, pages, same_filled, threads};
-use std::io::Write;
+use crate::cli::output;
+use std::io::IsTerminal;
 
 /// Measures what was asked for and prints it.
 pub fn run(args: &StoreArgs) -> anyhow::Result<()> {
@@ -32,14 +33,12 @@ pub fn run(args: &StoreArgs) -> anyhow::Result<()> {
         density::measure(&sets, &plan, &mut report)?;
     }
     let text = if args.json { report.json()? } else { report.text() };
-    std::io::stdout().lock().write_all(text.as_bytes())?;
-    Ok(())
+    Ok(output::text(&text)?)
 }
 
 /// Says on a terminal what is being done; a full run takes minutes.
 fn progress(args: &StoreArgs, what: &str) {
-    use std::io::IsTerminal;
     if !args.quick && std::io::stderr().is_terminal() {
-        eprintln!("measuring {what} ...");
+        output::diagnostics(&format!("measuring {what} ...\n"));
     }
 }

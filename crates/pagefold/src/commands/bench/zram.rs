@@ -5,6 +5,7 @@
 
 use super::engine::CODEC;
 use super::subject::{Memory, Subject};
+use crate::cli::output;
 use anyhow::Context;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -60,7 +61,7 @@ impl Drop for Configured {
     fn drop(&mut self) {
         let restored = write("reset", "1").and_then(|()| write("comp_algorithm", &self.algorithm));
         if let Err(e) = restored {
-            eprintln!("pagefold: {DEVICE} could not be put back as it was: {e:#}");
+            output::error(&format!("{DEVICE} could not be put back as it was: {e:#}"));
         }
     }
 }

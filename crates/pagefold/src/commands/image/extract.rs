@@ -30,8 +30,7 @@ pub struct ExtractArgs {
     #[arg(value_name = "PATH")]
     pub paths: Vec<PathBuf>,
     /// Write a POSIX tar archive to standard output instead
-    #[arg(long, conflicts_with_all = ["privileged", "no_owner", "no_xattrs", "no_times", "overwrite", "json", "jobs",
-        "max_bytes", "max_inodes"])]
+    #[arg(long, conflicts_with_all = ["privileged", "no_owner", "no_xattrs", "no_times", "overwrite", "json", "jobs"])]
     pub tar: bool,
     /// Threads [default: the machine's]
     #[arg(long, short = 'j', value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
@@ -49,7 +48,8 @@ pub struct ExtractArgs {
     /// Do not set times
     #[arg(long)]
     pub no_times: bool,
-    /// Most bytes to write [default: nine tenths of what is free]
+    /// Most bytes to write [default: nine tenths of what is free; with --tar into a pipe, 3072 times the image, and
+    /// 1 GiB at least]
     #[arg(long, value_name = "SIZE")]
     pub max_bytes: Option<String>,
     /// Most files to make
@@ -81,12 +81,15 @@ pub fn run(args: &ExtractArgs) -> Outcome<()> {
         overwrite: args.overwrite,
     };
     let image = args.image.open(ReadAhead::Off)?;
+    let paths: Vec<Vec<u8>> = args.paths.iter().map(|path| path_bytes(path).to_vec()).collect();
+    // Before the directory is made, so that a mistake in a path leaves nothing behind.
+    let all_there = image.root().and_then(|_| paths.iter().try_for_each(|path| image.locate(path).map(drop)));
+    all_there.map_err(|e| failed(args, dir, e.into()))?;
     let target = target(dir)?;
     beneath::lift_open_files();
     let signals = Termination::listen()?;
     let cancelled = AtomicBool::new(false);
     let bar = RefCell::new(FilesBar::new(!args.json));
-    let paths: Vec<Vec<u8>> = args.paths.iter().map(|path| path_bytes(path).to_vec()).collect();
     let extracted = extract(&image, &target, &paths, &options, &cancelled, &|p| {
         if signals.take().is_some() {
             cancelled.store(true, Ordering::Relaxed);
@@ -153,9 +156,7 @@ fn tell(report: &ExtractReport, privileged: bool) -> Outcome<()> {
             output::note(&format!("{} left out; --privileged keeps such", chart::counted(n, one, many)));
         }
     }
-    if report.findings.errors() + report.findings.warnings() > 0 {
-        eprint!("{}", findings::text(&report.findings, false));
-    }
+    findings::tell(&report.findings);
     Ok(())
 }
 

@@ -1,6 +1,7 @@
 //! What is wrong with an image: lines for people, objects in JSON.
 
 use super::names;
+use crate::cli::output;
 use pagefold_image::{Finding, Findings, Severity, Space};
 use serde_json::{Map, Value, json};
 
@@ -12,7 +13,7 @@ pub fn text(findings: &Findings, colours: bool) -> String {
     let mut text = String::new();
     for finding in findings.kept().iter().take(MAX_LINES) {
         let colour = if finding.severity == Severity::Error { "1;31" } else { "1;33" };
-        let severity = crate::cli::output::paint(colours, colour, finding.severity.name());
+        let severity = output::paint(colours, colour, finding.severity.name());
         let path = match finding.path.is_empty() {
             true => String::new(),
             false => format!("{}: ", names::escaped(&finding.path)),
@@ -25,6 +26,12 @@ pub fn text(findings: &Findings, colours: bool) -> String {
         text.push_str(&format!("... and {} more\n", all - shown));
     }
     text
+}
+
+/// Prints them for people on standard error, beside what is on standard output. If nothing can be printed there, the exit code
+/// still says that something is wrong.
+pub fn tell(findings: &Findings) {
+    output::diagnostics(&text(findings, false));
 }
 
 /// An object for each.

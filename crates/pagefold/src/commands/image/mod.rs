@@ -10,14 +10,17 @@
 //! | `mount`, `unmount`, `kernel` | mounting, by a server of ours or the kernel |
 //! | `live` | what the server of a mounted image says of itself |
 //! | `overview` | what `show` says of an image and of a file, as JSON and as text |
+//! | `limit` | how much of an image's contents is printed at most |
 //! | `findings` | what is wrong, for people and in JSON |
 //! | `tar` | `extract --tar` |
 
 mod cat;
 mod check;
 mod extract;
+mod file;
 mod findings;
 mod kernel;
+mod limit;
 mod list;
 mod live;
 mod mount;
@@ -25,6 +28,7 @@ mod names;
 mod open;
 mod overview;
 mod show;
+mod tamper;
 mod tar;
 mod unmount;
 

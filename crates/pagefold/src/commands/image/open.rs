@@ -46,7 +46,9 @@ pub fn jobs(asked: Option<u16>) -> usize {
 pub fn failure(what: &str, error: &ImageError) -> Failure {
     let exit = match error {
         ImageError::NotFound { .. } => Exit::NotFound,
-        ImageError::MissingDevices { .. } | ImageError::TooLittleMemory { .. } => Exit::Usage,
+        ImageError::MissingDevices { .. }
+        | ImageError::SurplusDevices { .. }
+        | ImageError::TooLittleMemory { .. } => Exit::Usage,
         ImageError::Medium { source, .. } => match denied(source.as_ref()) {
             true => Exit::Unavailable,
             false => Exit::Failed,

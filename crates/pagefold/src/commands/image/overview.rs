@@ -1,12 +1,12 @@
-//! What `image show` says: the image, the tree in numbers, one file with its extents; as JSON and as text made from the same.
+//! What `image show` says of an image: its features, and the tree in numbers; as JSON and as text made from the same.
 
-use super::list::{inode_fields, time_text};
 use super::names::{self, escaped, hex};
+use crate::cli::date::time_text;
 use crate::cli::{chart, output};
+use pagefold_image::Image;
 use pagefold_image::format::features::{self, FIRST_KERNEL, KernelVersion};
-use pagefold_image::read::{Algorithm, Extent, Place};
+use pagefold_image::read::Algorithm;
 use pagefold_image::survey::{self, Amount, Survey};
-use pagefold_image::{Address, Image, ImageError, Node, Space};
 use pagefold_page::size::Human;
 use serde_json::{Map, Value, json};
 use std::path::Path;
@@ -60,8 +60,13 @@ impl Overview<'_> {
 
     /// Bytes of contents before compression by bytes of what is stored for them.
     fn ratio(&self) -> Option<f64> {
-        let stored = self.survey.clusters.bytes + self.survey.plain_bytes;
+        let stored = self.stored_bytes();
         (stored > 0).then(|| self.content_bytes() as f64 / stored as f64)
+    }
+
+    /// Files may say that they have any length, so sums have no end of their own.
+    fn stored_bytes(&self) -> u64 {
+        self.survey.clusters.bytes.saturating_add(self.survey.plain_bytes)
     }
 
     fn content_bytes(&self) -> u64 {
@@ -148,7 +153,7 @@ impl Overview<'_> {
         page.amount("clusters", &s.clusters);
         page.amount("shared", &s.shared);
         let ratio = self.ratio().map_or("-".to_string(), |x| format!("{x:.2}"));
-        let (all, stored) = (Human(self.content_bytes()), Human(s.clusters.bytes + s.plain_bytes));
+        let (all, stored) = (Human(self.content_bytes()), Human(self.stored_bytes()));
         page.row("ratio", &format!("{ratio} ({all} of contents in {stored})"));
     }
 }
@@ -193,137 +198,19 @@ fn or_dash(text: String) -> String {
     if text.is_empty() { "-".to_string() } else { text }
 }
 
-/// One file with its extents, exactly.
-pub fn file_json(node: &Node, path: &[u8]) -> Result<Value, ImageError> {
-    let mut object = Map::new();
-    names::put(&mut object, "path", path);
-    inode_fields(&mut object, node);
-    let inode = node.inode();
-    object.insert("inode_form".into(), json!(if inode.extended { "extended" } else { "compact" }));
-    object.insert("at".into(), address_json(inode.address));
-    if node.kind().has_contents() {
-        object.insert("layout".into(), json!(survey::layout_name(&inode.layout)));
-    }
-    let xattrs = node.xattrs()?.into_iter().map(|xattr| {
-        let mut one = Map::new();
-        names::put(&mut one, "name", &xattr.name);
-        names::put(&mut one, "value", &xattr.value);
-        Value::Object(one)
-    });
-    object.insert("xattrs".into(), xattrs.collect());
-    let extents = Extents { node, at: 0 }.map(|extent| extent.map(|e| extent_json(&e)));
-    object.insert("extents".into(), Value::Array(extents.collect::<Result<_, _>>()?));
-    Ok(Value::Object(object))
-}
-
-/// The same for people.
-pub fn file_text(node: &Node, path: &[u8], colours: bool) -> Result<String, ImageError> {
-    let mut page = Page { text: String::new(), colours };
-    let inode = node.inode();
-    page.heading(&escaped(path));
-    page.row("what", node.kind().name());
-    page.row("mode", &format!("{:06o}, owner {}, group {}", inode.mode, inode.uid, inode.gid));
-    page.row("links", &inode.nlink.to_string());
-    let time = time_text(inode.mtime.seconds);
-    page.row("changed", &format!("{time}.{:09} UTC", inode.mtime.nanoseconds));
-    if let Some(device) = inode.device {
-        page.row("device", &format!("{}, {}", device.major, device.minor));
-    }
-    let form = if inode.extended { "64" } else { "32" };
-    page.row("inode", &format!("{}, {form} bytes at {}", node.nid(), inode.address));
-    if node.kind().has_contents() {
-        let layout = survey::layout_name(&inode.layout).replace('_', " ");
-        page.row("contents", &format!("{} bytes, {layout}", inode.size));
-    }
-    if node.kind() == pagefold_image::read::FileKind::Symlink {
-        page.row("target", &escaped(&node.read_link()?));
-    }
-    for xattr in node.xattrs()? {
-        page.row("xattr", &format!("{} = {}", escaped(&xattr.name), escaped(&xattr.value)));
-    }
-    let mut table = output::Table::new(&["START", "LENGTH", "WHERE", "STORED", "HOW"]);
-    for extent in (Extents { node, at: 0 }) {
-        table.row(extent_row(&extent?));
-    }
-    if node.kind().has_contents() && node.len_bytes() > 0 {
-        page.heading("Extents");
-        table.render().lines().for_each(|line| page.text.push_str(&format!("  {line}\n")));
-    }
-    Ok(page.text)
-}
-
-/// The extents of a file; ends after an error.
-struct Extents<'a> {
-    node: &'a Node,
-    at: u64,
-}
-
-impl Iterator for Extents<'_> {
-    type Item = Result<Extent, ImageError>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        let found = self.node.extent_at(self.at).transpose()?;
-        self.at = found.as_ref().map_or(u64::MAX, Extent::end);
-        Some(found)
-    }
-}
-
-fn address_json(at: Address) -> Value {
-    match at.space {
-        Space::Device(device) => json!({"device": device, "offset_bytes": at.offset}),
-        Space::Metabox => json!({"metabox": true, "offset_bytes": at.offset}),
-    }
-}
-
-fn extent_json(extent: &Extent) -> Value {
-    let place = survey::place_name(&extent.place);
-    let mut object = json!({"start": extent.start, "len_bytes": extent.len_bytes, "place": place});
-    match extent.place {
-        Place::Hole => {}
-        Place::Plain(at) => object["at"] = address_json(at),
-        Place::Interlaced { at, len_bytes } => {
-            object["at"] = address_json(at);
-            object["stored_bytes"] = json!(len_bytes);
-        }
-        Place::Compressed(cluster) => {
-            object["at"] = address_json(cluster.at);
-            object["stored_bytes"] = json!(cluster.len_bytes);
-            object["algorithm"] = json!(survey::algorithm_name(cluster.algorithm));
-            object["prefix_only"] = json!(cluster.prefix_only);
-        }
-        Place::Fragment { offset } => object["packed_offset"] = json!(offset),
-    }
-    object
-}
-
-fn extent_row(extent: &Extent) -> [String; 5] {
-    let (at, stored, how) = match extent.place {
-        Place::Hole => ("-".into(), 0, "hole"),
-        Place::Plain(at) => (at.to_string(), extent.len_bytes, "plain"),
-        Place::Interlaced { at, len_bytes } => (at.to_string(), u64::from(len_bytes), "interlaced"),
-        Place::Compressed(cluster) => {
-            let how = survey::algorithm_name(cluster.algorithm);
-            (cluster.at.to_string(), u64::from(cluster.len_bytes), how)
-        }
-        Place::Fragment { offset } => {
-            (format!("byte {offset} of the packed file"), extent.len_bytes, "fragment")
-        }
-    };
-    [extent.start.to_string(), extent.len_bytes.to_string(), at, stored.to_string(), how.to_string()]
-}
-
-struct Page {
-    text: String,
-    colours: bool,
+/// Text for people: headings, and names with values.
+pub struct Page {
+    pub text: String,
+    pub colours: bool,
 }
 
 impl Page {
-    fn heading(&mut self, text: &str) {
+    pub fn heading(&mut self, text: &str) {
         let gap = if self.text.is_empty() { "" } else { "\n" };
         self.text.push_str(&format!("{gap}{}\n", output::paint(self.colours, "1", text)));
     }
 
-    fn row(&mut self, name: &str, value: &str) {
+    pub fn row(&mut self, name: &str, value: &str) {
         self.text.push_str(&format!("  {name:<18} {value}\n"));
     }
 

@@ -1,7 +1,8 @@
 //! `image show`.
 
+use super::file;
 use super::open::{ImageArgs, failure, path_bytes};
-use super::overview::{self, Overview};
+use super::overview::Overview;
 use crate::cli::{chart, output};
 use crate::failure::{Failure, Outcome};
 use clap::Args;
@@ -36,8 +37,8 @@ pub fn run(args: &ShowArgs) -> Outcome<()> {
         let of = |e| failure(&super::names::escaped(path_bytes(path)), &e);
         let Located { path, node } = image.locate(path_bytes(path)).map_err(of)?;
         return match args.json {
-            true => output::json(&overview::file_json(&node, &path).map_err(of)?),
-            false => output::text(&overview::file_text(&node, &path, output::stdout_colours()).map_err(of)?),
+            true => file::print_json(&node, &path, of),
+            false => file::print_text(&node, &path, of),
         };
     }
     let survey = Survey::of_image(&image, &Limits::default());

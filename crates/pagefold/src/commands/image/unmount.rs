@@ -8,10 +8,10 @@ use crate::runtime::state::Server;
 use crate::service::images;
 use clap::{Args, ValueHint};
 use pagefold_image::mount::MOUNT_NAME;
+use pagefold_sys::fusermount::{self, HelperError};
 use pagefold_sys::pidfd::{Identity, Process};
 use pagefold_sys::{SysError, fusedev, mounts};
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// How long the server may take to end after unmounting.
@@ -67,16 +67,20 @@ fn umount(path: &Path, force: bool) -> Result<(), SysError> {
 
 fn failed(path: &Path, e: &SysError) -> Failure {
     match e.errno {
-        libc::EBUSY => Failure::new(
-            Exit::Busy,
-            format!(
-                "'{0}' is in use; 'fuser -vm {0}' shows by whom, --force unmounts it all the same",
-                path.display()
-            ),
-        ),
+        libc::EBUSY => in_use(path),
         libc::EPERM => Failure::new(Exit::Unavailable, format!("{e}; run as root")),
         _ => Failure::failed(e.to_string()),
     }
+}
+
+fn in_use(path: &Path) -> Failure {
+    Failure::new(
+        Exit::Busy,
+        format!(
+            "'{0}' is in use; 'fuser -vm {0}' shows by whom, --force unmounts it all the same",
+            path.display()
+        ),
+    )
 }
 
 fn kill(path: &Path, server: &Server) -> Outcome<()> {
@@ -92,17 +96,15 @@ fn kill(path: &Path, server: &Server) -> Outcome<()> {
 }
 
 /// For users without the right to unmount: the program that mounted for them.
-fn by_helper(path: &Path, lazily: bool) -> Outcome<()> {
-    let mut command = Command::new("fusermount3");
-    command.arg("-u").args(lazily.then_some("-z")).arg("--").arg(path);
-    let output = command.output().map_err(|e| {
-        let what = format!("unmounting '{}' needs root, or fusermount3 (package fuse3)", path.display());
-        Failure::new(Exit::Unavailable, format!("{what}: {e}"))
-    })?;
-    match output.status.success() {
-        true => Ok(()),
-        false => Err(Failure::failed(String::from_utf8_lossy(&output.stderr).trim().to_string())),
-    }
+fn by_helper(path: &Path, aborts: bool) -> Outcome<()> {
+    let outcome = if aborts { fusermount::abort_and_unmount(path) } else { fusermount::unmount(path, false) };
+    outcome.map_err(|e| match e {
+        e if e.is_busy() => in_use(path),
+        HelperError::Missing(_) => {
+            Failure::new(Exit::Unavailable, format!("unmounting '{}' needs root: {e}", path.display()))
+        }
+        e => Failure::failed(format!("unmounting '{}': {e}", path.display())),
+    })
 }
 
 /// Waits until the server has gone, and clears what one that died left. By force it is ended if it does not by itself: it

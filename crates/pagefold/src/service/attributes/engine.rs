@@ -1,11 +1,18 @@
 //! Attributes of the store and its device.
 
-use super::values;
+use super::values::{self, Value};
 use super::{Attribute, Show};
 use crate::service::engine;
 
 const fn shown(name: &'static str, unit: &'static str, meaning: &'static str, show: Show) -> Attribute {
     Attribute { name, unit, meaning, show: Some(show), change: None }
+}
+
+/// A size that is a limit of memory.
+fn limit(text: &str) -> Result<Value, String> {
+    let value = values::bytes(text)?;
+    engine::check_limit(value.number())?;
+    Ok(value)
 }
 
 pub(super) static TABLE: &[Attribute] = &[
@@ -25,7 +32,7 @@ pub(super) static TABLE: &[Attribute] = &[
         meaning: "most memory the stored pages may take; a write beyond it fails and changes nothing. Takes \
                   a size such as 2G; 0 for no limit",
         show: Some(|d| Ok(d.store().stats().mm.mem_limit.to_string())),
-        change: Some((values::bytes, |h, v| {
+        change: Some((limit, |h, v| {
             h.disk().store().set_mem_limit(engine::limit(v.number()));
             Ok(())
         })),

@@ -137,7 +137,7 @@ fn both_marks_are_set_in_either_order_and_never_cross() {
         set(&mut host, &changes).unwrap();
         are(&host, high, low);
     }
-    for bad in [&["park_high=59"][..], &["park_low=71"], &["mem_limit=5", "park_high=3", "park_low=4"]] {
+    for bad in [&["park_high=59"][..], &["park_low=71"], &["mem_limit=5M", "park_high=3", "park_low=4"]] {
         assert_eq!(set(&mut host, bad).unwrap_err().exit, Exit::Usage);
         are(&host, "70", "60");
         assert_eq!(shown(&host, "mem_limit"), "1048576");

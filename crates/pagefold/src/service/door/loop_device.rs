@@ -5,12 +5,13 @@ use crate::failure::{Exit, Failure, Outcome};
 use crate::runtime::DiskDir;
 use crate::runtime::state::{Backing, DoorState};
 use crate::service::disk::Disk;
+use crate::service::log;
 use pagefold_block::loopdoor::{self, DoorError, LoopDoor, LoopOptions};
 use pagefold_page::size::Human;
 use pagefold_sys::blockuse::{self, BlockUse};
 use pagefold_sys::loopdev::{self, LoopIdentity};
 use pagefold_sys::privileges::CapabilitySet;
-use pagefold_sys::{fusedev, harden, rundir, swap};
+use pagefold_sys::{fusedev, harden, memcg, rundir, swap};
 use std::fs::DirBuilder;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
@@ -49,13 +50,16 @@ impl Door for Loop {
     fn state(&self) -> DoorState {
         let LoopIdentity { lo_device, lo_inode } = self.door.identity();
         DoorState::Loop {
-            device: Some(self.door.device_path().to_path_buf()),
+            device: self.door.is_attached().then(|| self.door.device_path().to_path_buf()),
             backing: Some(Backing { device: lo_device, inode: lo_inode }),
             mount_point: self.mount_point.clone(),
         }
     }
 
     fn users(&self) -> Vec<String> {
+        if !self.door.is_attached() {
+            return Vec::new();
+        }
         let claims = blockuse::claims(self.door.device_path()).unwrap_or_default();
         claims.iter().map(in_words).collect()
     }
@@ -98,20 +102,33 @@ fn in_use(device: &Path, uses: &[BlockUse]) -> Failure {
     Failure::new(Exit::Busy, format!("{} is in use: {who}{advice}", device.display()))
 }
 
+/// What came of preparing a process for a disk that may be swapped to.
+pub struct PreparedForSwap {
+    /// The capabilities to keep.
+    pub keep: CapabilitySet,
+    /// Why swapping to the disk is not safe, if it is not.
+    pub warning: Option<String>,
+}
+
 /// Prepares the process for a disk that may be swapped to; before the first other thread is
-/// started. What was refused goes to the log. Returns the capabilities to keep.
-pub fn prepare_for_swap() -> CapabilitySet {
+/// started. What was refused goes to the log too.
+pub fn prepare_for_swap() -> PreparedForSwap {
     let report = harden::for_swap();
     let refused: Vec<_> = report.refused().iter().map(|e| e.to_string()).collect();
-    if !refused.is_empty() {
-        eprintln!("warning: swapping to this disk is not safe here: {}", refused.join("; "));
+    let warning = match refused.as_slice() {
+        [] => None,
+        refused => Some(format!("swapping to this disk is not safe here: {}", refused.join("; "))),
+    };
+    if let Some(warning) = &warning {
+        log::warning(format_args!("{warning}"));
     }
     // New mappings are locked too. Where the limit of locked memory stands, only this capability lets
     // a server have more.
-    match (&report.lock_limit, &report.memory_locked) {
+    let keep = match (&report.lock_limit, &report.memory_locked) {
         (Err(_), Ok(())) => CapabilitySet::IPC_LOCK,
         _ => CapabilitySet::empty(),
-    }
+    };
+    PreparedForSwap { keep, warning }
 }
 
 /// Why there can be no loop device here, as far as one can tell without trying; `None` if there can.
@@ -149,7 +166,43 @@ pub fn stop_swapping(device: &Path) -> Outcome<()> {
             ),
         ));
     }
-    Ok(swap::swapoff(device)?)
+    let short = memcg::short_groups(room.used_bytes, room.other_swap_bytes)?;
+    if let Some(group) = short.first() {
+        return Err(Failure::new(
+            Exit::Busy,
+            format!(
+                "swapoff {} is refused: the kernel would end a process of the memory control group '{}', which \
+                 has swapped out {} and whose limit of {} is too low by {}; raise its limit, end some of its \
+                 processes, or add other swap first",
+                device.display(),
+                group.path.display(),
+                Human(group.swapped_bytes),
+                Human(group.limit_bytes),
+                Human(group.short_bytes)
+            ),
+        ));
+    }
+    swapoff(device)
+}
+
+/// Tries again while less and less is left on the area: the kernel gives up when it has no memory for a
+/// moment, and when it ended the process whose pages it was bringing back.
+fn swapoff(device: &Path) -> Outcome<()> {
+    let number = blockuse::device_number(device)?;
+    let mut left = u64::MAX;
+    loop {
+        let failed = match swap::swapoff(device) {
+            Ok(()) => return Ok(()),
+            Err(e) => e,
+        };
+        match swap::area_on(number)? {
+            None => return Ok(()),
+            Some(area) if failed.errno == libc::ENOMEM && area.used_bytes < left => left = area.used_bytes,
+            Some(area) => {
+                return Err(Failure::failed(format!("{failed}; {} of it are taken", Human(area.used_bytes))));
+            }
+        }
+    }
 }
 
 /// Takes away what the loop door of a server that is gone left: its loop device, if it is still that

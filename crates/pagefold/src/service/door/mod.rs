@@ -6,10 +6,13 @@
 mod loop_device;
 mod nbd;
 
-pub use loop_device::{clear, prepare_for_swap, refuse_if_claimed, stop_swapping, unavailable};
+pub use loop_device::{
+    PreparedForSwap, clear, prepare_for_swap, refuse_if_claimed, stop_swapping, unavailable,
+};
 
 use super::config::{DoorChoice, ServeConfig};
 use super::disk::Disk;
+use super::report::ClientsReport;
 use crate::failure::Outcome;
 use crate::runtime::DiskDir;
 use crate::runtime::state::DoorState;
@@ -25,6 +28,11 @@ pub trait Door: Send + Sync {
 
     /// Who uses it now, in words.
     fn users(&self) -> Vec<String>;
+
+    /// What became of its clients, if it counts them.
+    fn clients(&self) -> Option<ClientsReport> {
+        None
+    }
 
     /// Stops serving. Refused as busy while somebody uses it: for NBD unless `force`, for
     /// a loop device always. Can be repeated.

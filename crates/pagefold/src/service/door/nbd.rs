@@ -6,8 +6,10 @@ use crate::runtime::DiskDir;
 use crate::runtime::state::DoorState;
 use crate::service::config::{Listen, ServeConfig};
 use crate::service::disk::Disk;
+use crate::service::report::ClientsReport;
 use pagefold_block::nbd::{Export, Limits, NbdError, Server, TlsConfig, UnixSocket, uri};
 use pagefold_sys::privileges;
+use std::io::Write;
 use std::net::TcpListener;
 
 /// The server and the URI its clients use.
@@ -21,7 +23,7 @@ impl Nbd {
     pub fn open(config: &ServeConfig, disk: &Disk, dir: &DiskDir) -> Outcome<Self> {
         let name = disk.name().as_str();
         let export = Export::new(name, "pagefold: volatile compressed memory", disk.device())?;
-        let server = Server::new(export, Limits::default());
+        let server = Server::with_log(export, Limits::default(), log);
         let uri = match &config.listen {
             None => {
                 let socket = UnixSocket::bind(&dir.nbd_path())?;
@@ -33,6 +35,11 @@ impl Nbd {
         };
         Ok(Nbd { server, uri })
     }
+}
+
+/// Writes a line to the disk's log. If that cannot be written there is nobody to tell.
+fn log(sentence: &str) {
+    let _ = writeln!(std::io::stderr(), "warning: {sentence}");
 }
 
 fn serve_tcp(server: &Server, listen: &Listen, name: &str) -> Outcome<String> {
@@ -64,6 +71,21 @@ impl Door for Nbd {
             1 => vec!["1 NBD client".to_string()],
             n => vec![format!("{n} NBD clients")],
         }
+    }
+
+    fn clients(&self) -> Option<ClientsReport> {
+        let counted = self.server.counters();
+        Some(ClientsReport {
+            open: self.server.connections(),
+            most_open: self.server.limits().max_connections,
+            in_handshake: self.server.handshakes(),
+            accepted: counted.accepted,
+            refused_full: counted.refused_full,
+            refused_peer: counted.refused_peer,
+            slow_handshakes: counted.slow_handshakes,
+            unused: counted.unused,
+            failed: counted.failed,
+        })
     }
 
     fn close(&self, force: bool) -> Outcome<()> {

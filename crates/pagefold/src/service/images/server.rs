@@ -15,13 +15,12 @@ use crate::service::parked::PassProgress;
 use crate::service::protocol::{Request, Response};
 use crate::service::startup::Line;
 use pagefold_backing::{Backing, FileBacking};
-use pagefold_image::mount::{Mount, MountError, MountOptions};
+use pagefold_image::mount::{LEAST_REPLY_BYTES, Mount, MountError, MountOptions};
 use pagefold_image::with_causes;
 use pagefold_image::{Image, ImageError, Options};
 use pagefold_sys::privileges::{self, CapabilitySet};
 use pagefold_sys::signal::Termination;
 use pagefold_sys::{SysError, pidfd, ready, rundir};
-use std::fs::File;
 use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::Arc;
@@ -64,7 +63,11 @@ pub fn run(config: &MountConfig, dir: &DiskDir, line: Line) -> Outcome<()> {
         privileges::drop_capabilities()?;
         Control::bind(&dir.control_path())?.serve(Arc::new(teller))
     })?;
-    line.ready(&Ready { device: config.mount_point.display().to_string(), door: "fuse".into() })?;
+    line.ready(&Ready {
+        device: config.mount_point.display().to_string(),
+        door: "fuse".into(),
+        warnings: Vec::new(),
+    })?;
     wait_for_the_end(&mount, &signals, line)?;
     mount.stop().map_err(|e| failure(&e))?;
     let runtime = Runtime::around(dir)?;
@@ -80,7 +83,8 @@ fn aside<T: Send>(make: impl FnOnce() -> Outcome<T> + Send) -> Outcome<T> {
 
 /// The medium in a file or on a block device, to be read. `what` is said of a failure.
 pub fn open_medium(path: &Path, what: &str) -> Outcome<Arc<dyn Backing>> {
-    let file = File::open(path).map_err(|e| Failure::io(what, &e))?;
+    let opened = pagefold_backing::open_for_reading(path);
+    let file = opened.map_err(|e| Failure::from(SysError::new(format!("{what}: {}", e.what), e.errno)))?;
     let backing = FileBacking::for_reading(file);
     Ok(Arc::new(backing.map_err(|e| Failure::failed(format!("{what}: {}", with_causes(&e))))?))
 }
@@ -93,6 +97,7 @@ fn open_image(config: &MountConfig, media: Vec<Arc<dyn Backing>>) -> Outcome<Ima
         read_ahead: config.read_ahead.into(),
         // The kernel keeps what it was given.
         keep_asked: false,
+        caller_bytes: LEAST_REPLY_BYTES,
         devices: media.collect(),
         ..Options::default()
     };
@@ -118,7 +123,9 @@ fn mount(config: &MountConfig, image: Image) -> Outcome<Mount> {
 /// A failure of the image at `path`, with what caused it.
 pub fn image_failure(path: &Path, error: &ImageError) -> Failure {
     let exit = match error {
-        ImageError::MissingDevices { .. } | ImageError::TooLittleMemory { .. } => Exit::Usage,
+        ImageError::MissingDevices { .. }
+        | ImageError::SurplusDevices { .. }
+        | ImageError::TooLittleMemory { .. } => Exit::Usage,
         _ => Exit::Failed,
     };
     Failure::new(exit, format!("'{}': {}", path.display(), with_causes(error)))
@@ -127,7 +134,7 @@ pub fn image_failure(path: &Path, error: &ImageError) -> Failure {
 fn failure(error: &MountError) -> Failure {
     let exit = match error {
         MountError::Taken { .. } => Exit::Busy,
-        MountError::NoFuse(_) | MountError::NotPermitted(_) => Exit::Unavailable,
+        MountError::NoFuse(_) | MountError::NotPermitted(_) | MountError::Helper { .. } => Exit::Unavailable,
         _ => Exit::Failed,
     };
     Failure::new(exit, with_causes(error))

@@ -5,6 +5,7 @@ use crate::failure::{Failure, Outcome};
 use crate::runtime::state::Server;
 use crate::runtime::{DiskDir, Locked, Runtime};
 use pagefold_image::mount::MOUNT_NAME;
+use pagefold_sys::fusermount::{self, HelperError};
 use pagefold_sys::{fusedev, mounts};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
@@ -43,7 +44,7 @@ fn find_locked(
 
 /// Clears up after mounts whose server died, and says so.
 pub fn sweep(locked: &Locked<'_>) -> Outcome<()> {
-    clear_dead(locked, |at| output::note(&format!("the server of {at} has died; cleaned up")))
+    clear_dead(locked, output::note)
 }
 
 /// The same without a word: after an attempt that failed, and said so.
@@ -54,18 +55,30 @@ pub fn sweep_quietly(locked: &Locked<'_>) -> Outcome<()> {
 fn clear_dead(locked: &Locked<'_>, tell: impl Fn(&str)) -> Outcome<()> {
     for dir in locked.disks()?.into_iter().filter(|dir| !dir.is_alive()) {
         let state = dir.read_state_as::<MountState>();
+        let title = state.as_ref().map_or(dir.title(), |state| {
+            format!("'{}' on '{}'", state.image.display(), state.mount_point.display())
+        });
         if let Some(state) = &state
             && find_locked(locked, |living| living.mount_point == state.mount_point)?.is_empty()
             && is_unserved(&state.mount_point)?
+            && let Err(reason) = unmount_dead(&state.mount_point)
         {
-            fusedev::abort_and_unmount(&state.mount_point)?;
+            // Other mounts do not depend on it; the folder stays, so that the next command tries again.
+            tell(&format!("the server of {title} has died, and its mount stays: {reason}"));
+            continue;
         }
         dir.remove()?;
-        tell(&state.map_or(dir.title(), |state| {
-            format!("'{}' on '{}'", state.image.display(), state.mount_point.display())
-        }));
+        tell(&format!("the server of {title} has died; cleaned up"));
     }
     Ok(())
+}
+
+/// Takes a mount away that nobody serves.
+fn unmount_dead(path: &Path) -> Result<(), HelperError> {
+    match fusedev::abort_and_unmount(path) {
+        Err(e) if e.errno == libc::EPERM => fusermount::abort_and_unmount(path),
+        outcome => outcome.map_err(HelperError::from),
+    }
 }
 
 /// Whether there is a mount of ours at `path` that nobody serves. One with a living server is not asked.
@@ -81,8 +94,9 @@ fn is_unserved(path: &Path) -> Outcome<bool> {
     }
     let (tell, heard) = mpsc::channel();
     let path = path.to_path_buf();
-    // Asks the kernel for what only a server would know, so that what is kept does not answer.
-    let ask = move || tell.send(std::fs::read_dir(path).err().and_then(|e| e.raw_os_error()));
+    // The kernel keeps names and attributes, and answers with them when the server is gone. Of the statistics of a file system
+    // it keeps none.
+    let ask = move || tell.send(rustix::fs::statfs(path).err().map(|e| e.raw_os_error()));
     let started = std::thread::Builder::new().spawn(ask);
     started.map_err(|e| Failure::io("starting a thread", &e))?;
     Ok(matches!(heard.recv_timeout(PATIENCE), Ok(Some(libc::ENOTCONN | libc::ECONNABORTED))))

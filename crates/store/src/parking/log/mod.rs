@@ -27,7 +27,7 @@ pub(crate) use format::{
 pub(crate) use packer::{Head, LogPacker, WRITE_LEN_MAX};
 pub(crate) use scan::{Found, scan};
 pub(crate) use segments::{SegmentIndex, Segments};
-pub(crate) use victim::choose;
+pub(crate) use victim::{choose, gain_bytes, live_max_bytes};
 
 use crate::slot::Parked;
 

@@ -236,6 +236,15 @@ impl Segments {
         Sequence(self.next_sequence.load(Ordering::Relaxed))
     }
 
+    /// Whether segments without a live record are kept from being free by readers only.
+    pub(crate) fn are_readers_in_the_way(&self) -> bool {
+        self.table.iter().any(|segment| {
+            segment.flags.load(Ordering::Relaxed) & OPEN == 0
+                && segment.live_bytes.load(Ordering::Relaxed) == 0
+                && segment.holds.load(Ordering::Relaxed) > 0
+        })
+    }
+
     /// The segments that the cleaner may empty.
     pub(crate) fn occupied(&self) -> impl Iterator<Item = Occupancy> + '_ {
         self.table.iter().enumerate().filter_map(|(i, segment)| {

@@ -14,7 +14,7 @@
 
 use super::ages::{Ages, Plan};
 use super::condition::Condition;
-use super::engine::{Engine, Sweep, Swept};
+use super::engine::{Engine, Memory, Sweep, Swept};
 use super::marks::Marks;
 use super::meter::{Meter, Whose};
 use super::quiet::{Load, Quiet};
@@ -38,6 +38,11 @@ const GENTLE_BURST: Duration = Duration::from_millis(100);
 const PLAN_LIFE: Duration = Duration::from_secs(10);
 /// Pause after nothing was found that could be parked.
 const REST: Duration = Duration::from_secs(1);
+/// The same while a writer waits. What there is may be in the hands of other writers, who are about to put it where
+/// it can be parked.
+const REST_AWAITED: Duration = Duration::from_millis(10);
+/// How long that is tried again and again before the writer is refused.
+const HOPE: Duration = Duration::from_millis(250);
 /// Ticks of age per second, and one of them.
 const TICKS_PER_S: u64 = 4;
 const AGE_TICK: Duration = Duration::from_millis(1000 / TICKS_PER_S);
@@ -45,13 +50,17 @@ const AGE_TICK: Duration = Duration::from_millis(1000 / TICKS_PER_S);
 /// What is to be done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Want {
-    /// Bring memory down.
-    Room { used_bytes: u64, target_bytes: u64, urgent: bool },
+    /// Bring memory down; `awaited` says that a write found no room.
+    Room { used_bytes: u64, target_bytes: u64, urgent: bool, awaited: bool },
     /// Park what is at least this old.
     Old { age_ticks_min: u16 },
 }
 
 impl Want {
+    fn is_awaited(self) -> bool {
+        matches!(self, Want::Room { awaited: true, .. })
+    }
+
     fn is_urgent(self) -> bool {
         matches!(self, Want::Room { urgent: true, .. })
     }
@@ -95,8 +104,10 @@ pub(crate) struct Driver<'a> {
     walks: Walks,
     /// Turns in a row that parked nothing.
     idle_turns: u32,
-    /// No plan is made for the memory mark before this.
-    rest_until: Duration,
+    /// When a turn last parked nothing; no plan is made for the memory mark for a while.
+    rested_at: Duration,
+    /// Since when turns have parked nothing with a writer waiting.
+    in_vain_since: Option<Duration>,
     /// Nothing reaches this age before that time.
     old_due: (u16, Duration),
     tend_due: Duration,
@@ -123,7 +134,8 @@ impl<'a> Driver<'a> {
             trouble: Trouble::default(),
             walks: Walks::default(),
             idle_turns: 0,
-            rest_until: Duration::ZERO,
+            rested_at: Duration::ZERO,
+            in_vain_since: None,
             old_due: (0, Duration::ZERO),
             tend_due: Duration::ZERO,
         }
@@ -137,12 +149,13 @@ impl<'a> Driver<'a> {
         let (condition, wait) = match self.want() {
             Some(want) => self.serve(now, want),
             None => {
-                (self.course, self.idle_turns) = (None, 0);
+                (self.course, self.idle_turns, self.in_vain_since) = (None, 0, None);
                 (Condition::Idle, TICK)
             }
         };
-        let is_resting = self.idle_turns > 1 && self.engine.now() < self.rest_until;
-        self.policy.state().throttle().set_open(condition.is_hopeful() && !is_resting);
+        let now = self.engine.now();
+        let is_in_vain = self.in_vain_since.is_some_and(|since| now.saturating_sub(since) >= HOPE);
+        self.policy.state().throttle().set_open(condition.is_hopeful() && !is_in_vain);
         self.policy.state().set_condition(condition);
         wait.min(TICK)
     }
@@ -161,19 +174,33 @@ impl<'a> Driver<'a> {
     fn want(&mut self) -> Option<Want> {
         let memory = self.engine.memory();
         let used_bytes = memory.used_bytes;
+        let awaited = self.is_room_awaited(memory);
         match Marks::of(memory, self.policy.marks_percent()) {
-            Some(marks) if used_bytes > marks.low_bytes => {
-                let is_awaited = self.policy.state().throttle().is_awaited();
-                self.descending |= used_bytes >= marks.high_bytes || is_awaited;
+            Some(marks) if awaited || used_bytes > marks.low_bytes => {
+                self.descending |= used_bytes >= marks.high_bytes || awaited;
                 if self.descending {
-                    let urgent = used_bytes >= marks.urgent_bytes || is_awaited;
-                    return Some(Want::Room { used_bytes, target_bytes: marks.low_bytes, urgent });
+                    let urgent = used_bytes >= marks.urgent_bytes || awaited;
+                    // At a limit of a few frames what a write needs may be more than is above the low mark.
+                    let needed_bytes = self.policy.state().throttle().needed_bytes();
+                    let target_bytes = marks.low_bytes.min(memory.limit_bytes.saturating_sub(needed_bytes));
+                    return Some(Want::Room { used_bytes, target_bytes, urgent, awaited });
                 }
             }
             _ => self.descending = false,
         }
         let ticks = self.policy.age_s().saturating_mul(TICKS_PER_S).min(u64::from(Stamp::AGE_MAX));
         (ticks > 0).then_some(Want::Old { age_ticks_min: ticks as u16 })
+    }
+
+    /// Whether a write found no room and there is none for it now.
+    fn is_room_awaited(&self, memory: Memory) -> bool {
+        let throttle = self.policy.state().throttle();
+        let needed_bytes = throttle.needed_bytes();
+        let is_room = memory.used_bytes.saturating_add(needed_bytes) <= memory.limit_bytes;
+        if needed_bytes > 0 && is_room {
+            throttle.end_need();
+        }
+        needed_bytes > 0 && !is_room && memory.used_bytes > 0
     }
 
     fn serve(&mut self, now: Duration, want: Want) -> Outcome {
@@ -192,14 +219,17 @@ impl<'a> Driver<'a> {
     /// Until when it is known that there is nothing to do.
     fn nothing_before(&self, want: Want) -> Option<Duration> {
         match want {
-            Want::Room { .. } => Some(self.rest_until),
+            Want::Room { .. } if self.idle_turns < 2 => None,
+            Want::Room { awaited: true, .. } => Some(self.rested_at + REST_AWAITED),
+            Want::Room { .. } => Some(self.rested_at + REST),
             Want::Old { age_ticks_min } => (self.old_due.0 == age_ticks_min).then_some(self.old_due.1),
         }
     }
 
     /// What keeps from parking now.
     fn hindrance(&mut self, now: Duration, want: Want) -> Option<Outcome> {
-        if let Some(outcome) = self.trouble.hinders(now, self.engine.backing_free_bytes()) {
+        let engine = self.engine;
+        if let Some(outcome) = self.trouble.hinders(now, &|| engine.backing_room_bytes()) {
             return Some(outcome);
         }
         if self.engine.limit_left() == Some(0) {
@@ -233,14 +263,14 @@ impl<'a> Driver<'a> {
         let ended = self.engine.now();
         self.walks.note(now, ended);
         let plan = match want {
-            Want::Room { used_bytes, target_bytes, urgent } => {
+            Want::Room { used_bytes, target_bytes, urgent, .. } => {
                 ages.plan(used_bytes - target_bytes, urgent || self.idle_turns > 0)
             }
             Want::Old { age_ticks_min } => self.plan_for_old(ended, &ages, age_ticks_min),
         };
         let Some(plan) = plan else {
             if !gentle {
-                self.rest(ended, 2);
+                self.rest(ended, want, 2);
             }
             return Err((Condition::Idle, TICK));
         };
@@ -259,11 +289,12 @@ impl<'a> Driver<'a> {
     }
 
     /// Nothing could be parked, so many turns in a row: tries again after a while.
-    fn rest(&mut self, now: Duration, idle_turns: u32) {
-        self.idle_turns = idle_turns;
-        if idle_turns > 1 {
-            self.rest_until = now + REST;
-        }
+    fn rest(&mut self, now: Duration, want: Want, idle_turns: u32) {
+        (self.idle_turns, self.rested_at) = (idle_turns, now);
+        self.in_vain_since = match want.is_awaited() && idle_turns > 1 {
+            true => self.in_vain_since.or(Some(now)),
+            false => None,
+        };
     }
 
     /// Moves the hand as far as one burst goes.
@@ -290,7 +321,7 @@ impl<'a> Driver<'a> {
         } else if hindrance.is_none() {
             self.trouble.end();
         }
-        self.advance(now, course, seen, report.parked_pages, hindrance.is_some());
+        self.advance(now, want, course, seen, report.parked_pages, hindrance.is_some());
         hindrance.unwrap_or_else(|| match want {
             _ if seen.0 == 0 => (Condition::Parking, TICK),
             Want::Room { .. } => (Condition::Parking, Duration::ZERO),
@@ -340,22 +371,31 @@ impl<'a> Driver<'a> {
             // Most pages went: a bad spot, which the report counts.
             ParkError::Io(_) if !mostly_failed => return None,
             ParkError::Io(error) => self.trouble.failing(now, error, parked),
-            ParkError::Full => self.trouble.full(now, self.engine.backing_free_bytes(), parked),
+            ParkError::Full => self.trouble.full(now, self.engine.backing_room_bytes(), parked),
             ParkError::Budget => return Some((Condition::LimitSpent, TICK)),
             ParkError::NoBacking | ParkError::Selection(_) => return Some((Condition::Off, TICK)),
         }
-        self.trouble.hinders(now, self.engine.backing_free_bytes())
+        let engine = self.engine;
+        self.trouble.hinders(now, &|| engine.backing_room_bytes())
     }
 
     /// Notes how far the hand came, and what of the course is left.
-    fn advance(&mut self, now: Duration, course: Course, seen: PageCount, parked_pages: u64, failed: bool) {
+    fn advance(
+        &mut self,
+        now: Duration,
+        want: Want,
+        course: Course,
+        seen: PageCount,
+        parked_pages: u64,
+        failed: bool,
+    ) {
         let page_count = self.engine.page_count().0.max(1);
         self.hand = PageIndex((self.hand.0 + seen.0 % page_count) % page_count);
         let left = PageCount(course.left.0.saturating_sub(seen.0));
         let mut course = Course { left, parked_pages: course.parked_pages + parked_pages, ..course };
         self.course = None;
         if parked_pages > 0 {
-            self.rest(now, 0);
+            self.rest(now, want, 0);
         }
         if left.0 > 0 {
             self.course = Some(course);
@@ -365,7 +405,7 @@ impl<'a> Driver<'a> {
             // Pages that lost their mark in this turn are not to go in the same second.
             self.old_due = (course.plan.age_ticks_min, now + REST);
         } else if course.parked_pages == 0 && !failed {
-            self.rest(now, self.idle_turns.saturating_add(1));
+            self.rest(now, want, self.idle_turns.saturating_add(1));
         }
     }
 }

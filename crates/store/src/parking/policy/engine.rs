@@ -74,8 +74,9 @@ pub(crate) trait Engine {
     /// Bytes written by passes, asked for or not, and by the cleaner, since the beginning.
     fn bytes_written(&self) -> u64;
 
-    /// Bytes of the backing that are free now. Growth is taken for a reason to try a full backing again.
-    fn backing_free_bytes(&self) -> u64;
+    /// Bytes of the backing that are free now or would be after cleaning. Growth is taken for a reason to try a full
+    /// backing again. Looks at every segment.
+    fn backing_room_bytes(&self) -> u64;
 
     /// Pages that `writeback_limit` leaves, if it is enabled.
     fn limit_left(&self) -> Option<u64>;

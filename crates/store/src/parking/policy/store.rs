@@ -101,8 +101,8 @@ impl Engine for StoreEngine {
         stats.written_bytes + stats.cleaned_bytes
     }
 
-    fn backing_free_bytes(&self) -> u64 {
-        self.stats().free_bytes
+    fn backing_room_bytes(&self) -> u64 {
+        self.parking().map_or(0, Parking::room_bytes)
     }
 
     fn limit_left(&self) -> Option<u64> {

@@ -2,13 +2,20 @@
 //!
 //! One lock and two queues. All that is waited for changes under the lock (or, for
 //! memory, before the lock is taken to tell of it), and is looked at under the lock
-//! before sleeping, so no wake-up is lost. A writer waits only as long as there is hope:
-//! not when parking is stopped or hindered, and not for more than two seconds in which
-//! nothing was parked. Once one writer has given up that way, others do not even begin
-//! to wait until something is parked again, so that a medium that hangs costs one wait
-//! and not one per write.
+//! before sleeping, so no wake-up is lost. A writer that finds room takes it in the same
+//! look, so that no other can take it in between, and returns with it or without hope.
 //!
-//! Room also appears when others discard pages, which nobody tells here; writers look
+//! A writer is refused only by a verdict that is newer than its call: the parker has
+//! looked again since, and something hinders it (the backing is full or fails, a budget
+//! is used up, nothing can be parked). Verdicts are cheap, and an old one may have been
+//! overtaken by a discard. The exception is a medium that hangs: after half a minute in
+//! which nothing was parked a writer gives up, and others do not even begin to wait
+//! until something is parked again, so that this costs one wait and not one per write.
+//!
+//! What a writer needs is remembered until there was room for it: the parker works for
+//! it even where memory is below the marks, which happens at limits of a few frames.
+//!
+//! Room also appears when others discard pages, which nobody reports here; writers look
 //! for it themselves now and then.
 
 #[cfg(loom)]
@@ -19,8 +26,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-/// How long a writer waits while nothing is parked.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// How long a writer waits while nothing is parked: as long as the kernel gives a disk to answer a request.
+const PATIENCE: Duration = Duration::from_secs(30);
 /// How long until a writer looks for room unasked.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
@@ -54,15 +61,21 @@ struct Door {
     /// A parker exists.
     running: bool,
     stopping: bool,
-    /// There is hope.
+    /// There is hope, says the last verdict.
     open: bool,
     /// A writer gave up waiting, and nothing was parked since.
     stalled: bool,
     /// The parker has been called and has not answered yet.
     called: bool,
     waiting: u32,
+    /// The most that a writer needs which found no room; 0 when there was room for it since.
+    needed_bytes: u64,
     /// Counts news of memory freed.
     news: u64,
+    /// Counts the looks of the parker at what there is to do.
+    look: u64,
+    /// The last look that ended with a verdict.
+    verdict: u64,
 }
 
 impl Default for Throttle {
@@ -91,31 +104,36 @@ impl Throttle {
         self.door.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// For writers: waits until there is room. False if that is not to be expected; then the write fails as it
-    /// would without a backing.
+    /// For writers: waits until `take_room` returns true, and returns that. False if there is no hope of it; then the
+    /// write fails as it would without a backing.
     ///
-    /// `is_there_room` is asked several times, with a lock held: it must be cheap and take none. The caller
-    /// holds no lock and no stream that parking could need.
-    pub fn wait_for_room(&self, is_there_room: &dyn Fn() -> bool) -> bool {
+    /// `take_room` takes the room that the writer needs, `needed_bytes`, if it is there. It is called several times,
+    /// with a lock held: it must be cheap and take no lock. The caller holds no lock and no stream that parking could
+    /// need.
+    pub fn wait_for_room(&self, needed_bytes: u64, take_room: &mut dyn FnMut() -> bool) -> bool {
         let mut door = self.door();
-        if is_there_room() {
+        if take_room() {
             return true;
         }
-        if !door.open || door.stalled {
+        if !door.running || door.stopping {
             return false;
         }
-        let began = Instant::now();
+        if door.stalled {
+            self.call(&mut door, needed_bytes);
+            return false;
+        }
+        let (began, look) = (Instant::now(), door.look);
         door.waiting += 1;
         let (mut since, mut news) = (began, door.news);
         let found = loop {
             // Again in each round: the parker may have answered the call before there was anything to free.
-            door.called = true;
-            self.work.notify_one();
+            self.call(&mut door, needed_bytes);
             door = self.sleep(&self.room, door, self.look_again);
-            if is_there_room() {
+            if take_room() {
                 break true;
             }
-            if !door.open || door.stalled {
+            let is_refused = !door.open && door.verdict > look;
+            if is_refused || door.stalled || !door.running || door.stopping {
                 break false;
             }
             if door.news != news {
@@ -130,6 +148,12 @@ impl Throttle {
         self.writes.fetch_add(1, Relaxed);
         self.time_us.fetch_add(began.elapsed().as_micros() as u64, Relaxed);
         found
+    }
+
+    fn call(&self, door: &mut Door, needed_bytes: u64) {
+        door.needed_bytes = door.needed_bytes.max(needed_bytes);
+        door.called = true;
+        self.work.notify_one();
     }
 
     fn sleep<'a>(
@@ -181,27 +205,48 @@ impl Throttle {
         self.room.notify_all();
     }
 
-    /// For the parker: whether there is hope. Without it writers that wait give up, and others do not begin to.
+    /// For the parker: whether there is hope, as far as its last look goes. Without it writers give up that have
+    /// waited since before that look.
     pub fn set_open(&self, open: bool) {
         let mut door = self.door();
         door.open = open && door.running && !door.stopping;
+        door.verdict = door.look;
         if !door.open {
+            if door.waiting == 0 {
+                door.needed_bytes = 0;
+            }
             self.room.notify_all();
         }
     }
 
-    /// For the parker: whether writers wait.
+    /// Whether writers wait.
+    #[cfg(test)]
     pub fn is_awaited(&self) -> bool {
         self.door().waiting > 0
     }
 
-    /// For the parker: sleeps for a time, or until a writer calls or it is to stop. May return for no reason.
+    /// For the parker: what the writer needs that needs the most of those that found no room; 0 if none did.
+    pub fn needed_bytes(&self) -> u64 {
+        self.door().needed_bytes
+    }
+
+    /// For the parker: there is room for what writers need. Those that wait look for it, and call again if another
+    /// has taken it.
+    pub fn end_need(&self) {
+        let mut door = self.door();
+        (door.needed_bytes, door.stalled) = (0, false);
+        self.room.notify_all();
+    }
+
+    /// For the parker: sleeps for a time, or until a writer calls or it is to stop. May return for no reason. A new
+    /// look begins when it returns.
     pub fn wait_for_work(&self, time: Duration) {
         let mut door = self.door();
         if !door.called && !door.stopping && !time.is_zero() {
             door = self.sleep(&self.work, door, time);
         }
         door.called = false;
+        door.look += 1;
     }
 
     /// What was counted.

@@ -5,6 +5,7 @@
 //! its memory controller is mounted, else version 2. Groups are made at the root of the hierarchy,
 //! because with version 2 a group that has processes cannot have groups with limits below it.
 
+use crate::cli::output;
 use anyhow::Context;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -170,7 +171,7 @@ impl Drop for Group {
                 break;
             }
             if Instant::now() >= deadline {
-                eprintln!("pagefold: the cgroup {} could not be removed: {e}", self.path.display());
+                output::error(&format!("the cgroup {} could not be removed: {e}", self.path.display()));
                 break;
             }
             std::thread::sleep(Duration::from_millis(10));

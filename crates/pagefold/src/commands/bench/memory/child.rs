@@ -7,6 +7,7 @@ use super::cgroup::GroupAt;
 use super::plan::MemoryPlan;
 use super::space::{self, Side};
 use super::{job, passes, same_filled, skewed};
+use crate::cli::output;
 use crate::commands::bench::zram;
 use anyhow::Context;
 use pagefold_page::{PAGE_SIZE, Page};
@@ -108,8 +109,7 @@ pub fn run(spec: &ChildSpec) -> anyhow::Result<()> {
 }
 
 fn tell(told: &Told) -> anyhow::Result<()> {
-    println!("{}", serde_json::to_string(told)?);
-    Ok(())
+    Ok(output::deliver_line(&serde_json::to_string(told)?)?)
 }
 
 impl ChildSpec {

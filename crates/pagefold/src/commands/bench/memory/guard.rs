@@ -7,9 +7,10 @@
 use super::Role;
 use super::cgroup::Controller;
 use super::swap::SwapArea;
+use crate::cli::output;
 use anyhow::Context;
 use serde::{Deserialize, Serialize};
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, ChildStdout, Command, Stdio};
 
 /// What a guard is to do.
@@ -35,7 +36,7 @@ pub fn run(spec: &GuardSpec) -> anyhow::Result<()> {
     };
     let answer: Answer = area.as_ref().map(|_| ()).map_err(|e| format!("{e:#}"));
     // If nobody listens any more, standard input has ended, too.
-    let _ = writeln!(std::io::stdout(), "{}", serde_json::to_string(&answer)?);
+    let _ = output::line(&serde_json::to_string(&answer)?);
     let mut rest = Vec::new();
     let _ = std::io::stdin().read_to_end(&mut rest);
     // What still swaps goes first.
@@ -93,7 +94,7 @@ impl Drop for Guard {
     fn drop(&mut self) {
         drop(self.process.stdin.take());
         if let Err(e) = self.process.wait() {
-            eprintln!("pagefold: waiting for the process that clears up: {e}");
+            output::error(&format!("waiting for the process that clears up: {e}"));
         }
     }
 }

@@ -35,13 +35,13 @@ mod job;
 
 use super::pages;
 use super::report::Report;
+use crate::cli::output;
 use anyhow::Context;
 use clap::{Args, ValueEnum, ValueHint};
 use pagefold_page::{PAGE_SIZE, size};
 use plan::MemoryPlan;
 use serde::{Deserialize, Serialize};
 use space::ServiceChoice;
-use std::io::Write;
 use std::path::PathBuf;
 
 /// `bench memory`.
@@ -124,8 +124,7 @@ pub fn run(args: &MemoryArgs) -> anyhow::Result<()> {
     }
     rows::measure(&set, &plan, args, &mut report)?;
     let text = if args.json { report.json()? } else { report.text() };
-    std::io::stdout().lock().write_all(text.as_bytes())?;
-    Ok(())
+    Ok(output::text(&text)?)
 }
 
 /// The plan, with what was asked for.

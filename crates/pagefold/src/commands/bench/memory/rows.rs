@@ -5,6 +5,7 @@ use super::plan::{self, MemoryPlan};
 use super::run::Bench;
 use super::space::Side;
 use super::{MemoryArgs, Part};
+use crate::cli::output;
 use crate::commands::bench::pages::PageSet;
 use crate::commands::bench::plan::Target;
 use crate::commands::bench::report::{Report, Row};
@@ -119,7 +120,8 @@ fn rounds_of(bench: &Bench, task: Task, rounds: usize, args: &MemoryArgs) -> any
         let mut told = Vec::new();
         for (side, task, is_ours) in sides {
             if !args.quick && std::io::stderr().is_terminal() {
-                eprintln!("measuring {}, round {} of {rounds}, {side:?} ...", name(task), round + 1);
+                let (name, round) = (name(task), round + 1);
+                output::diagnostics(&format!("measuring {name}, round {round} of {rounds}, {side:?} ...\n"));
             }
             let one = figures.try_to_measure(bench, side, task)?;
             told.extend(one.map(|one| (one, is_ours)));

@@ -1,5 +1,6 @@
 //! The kernel's side: a swap area on zram, ours until dropped.
 
+use crate::cli::output;
 use crate::commands::bench::zram;
 use anyhow::Context;
 use pagefold_page::{PAGE_SIZE, Page};
@@ -39,7 +40,7 @@ impl SwapArea {
 impl Drop for SwapArea {
     fn drop(&mut self) {
         if let Err(e) = pagefold_sys::swap::swapoff(Path::new(zram::DEVICE)) {
-            eprintln!("pagefold: {e}; the device stays as it is");
+            output::error(&format!("{e}; the device stays as it is"));
             // It must not be reset while the kernel swaps to it.
             std::mem::forget(self.configured.take());
         }

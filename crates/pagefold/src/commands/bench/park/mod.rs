@@ -30,10 +30,11 @@ mod steady;
 
 use super::pages::{self, PageSet};
 use super::report::Report;
+use crate::cli::output;
 use clap::{Args, ValueEnum, ValueHint};
 use medium::FileAt;
 use plan::ParkPlan;
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 use std::path::PathBuf;
 
 /// `bench park`.
@@ -113,8 +114,7 @@ pub fn run(args: &ParkArgs) -> anyhow::Result<()> {
         }
     }
     let text = if args.json { report.json()? } else { report.text() };
-    std::io::stdout().lock().write_all(text.as_bytes())?;
-    Ok(())
+    Ok(output::text(&text)?)
 }
 
 fn measure(part: Part, bench: &Bench, report: &mut Report) -> anyhow::Result<()> {
@@ -133,6 +133,6 @@ fn measure(part: Part, bench: &Bench, report: &mut Report) -> anyhow::Result<()>
 fn progress(args: &ParkArgs, part: Part) {
     if !args.quick && std::io::stderr().is_terminal() {
         let name = part.to_possible_value().map(|v| v.get_name().to_string()).unwrap_or_default();
-        eprintln!("measuring {name} ...");
+        output::diagnostics(&format!("measuring {name} ...\n"));
     }
 }

@@ -133,6 +133,7 @@ impl World {
         while self.now.get() < until {
             event();
             let before = self.now.get();
+            self.policy.state().throttle().wait_for_work(Duration::ZERO);
             let wait = driver.step();
             assert!(self.now.get() - before < Duration::from_secs(1), "a step is short");
             self.pass(wait.max(Duration::from_micros(10)));
@@ -276,7 +277,7 @@ impl Engine for World {
         self.written_bytes.get()
     }
 
-    fn backing_free_bytes(&self) -> u64 {
+    fn backing_room_bytes(&self) -> u64 {
         self.room_bytes.get()
     }
 

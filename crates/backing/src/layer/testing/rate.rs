@@ -1,6 +1,6 @@
 //! A bound on bytes per second.
 
-use super::{Access, Action, Clock, Hook, Layered};
+use super::{Access, Action, Clock, Hook, Layered, transfer_time};
 use crate::{Backing, BackingError};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -42,12 +42,6 @@ impl RateControl {
         bucket.paid_until = go + transfer_time(len_bytes, bucket.bytes_per_s);
         Some(go)
     }
-}
-
-/// How long `len_bytes` take at this rate.
-pub(super) fn transfer_time(len_bytes: u64, bytes_per_s: u64) -> Duration {
-    let ns = u128::from(len_bytes) * 1_000_000_000 / u128::from(bytes_per_s.max(1));
-    Duration::from_nanos(u64::try_from(ns).unwrap_or(u64::MAX))
 }
 
 impl<B: Backing> RateLayer<B> {

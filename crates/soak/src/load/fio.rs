@@ -1,0 +1,107 @@
+//! fio with verification: random reads and writes of many lengths from several jobs.
+
+use crate::part::{Context, Fault};
+use crate::process::{self, tail};
+use crate::random::Random;
+use std::time::Duration;
+
+/// How long a run may take: the data is bounded, but the machine may be shared.
+const LIMIT: Duration = Duration::from_secs(180);
+
+/// Data that is written or read at most, bytes: cases are to take seconds.
+const DATA_MAX: u64 = 5 << 30;
+const PAGE: u64 = 4096;
+const KIB: u64 = 1 << 10;
+const MIB: u64 = 1 << 20;
+
+/// The load.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Fio {
+    /// Draws offsets and data.
+    pub seed: u64,
+    /// Jobs, each with a part of the bytes.
+    pub jobs: u64,
+    /// Bytes of all jobs.
+    pub bytes: u64,
+    /// Requests in flight of each job.
+    pub depth: u64,
+    /// Shortest and longest request.
+    pub block_bytes: (u64, u64),
+    /// Share of reads, percent.
+    pub reads: u64,
+    /// How far data compresses, percent.
+    pub compress: u64,
+    /// Times that all is written and verified: what is written again leaves holes on a backing.
+    pub loops: u64,
+    /// Front to back, or anywhere.
+    pub is_sequential: bool,
+}
+
+impl Fio {
+    /// Draws a load of so many bytes at most.
+    pub fn draw(random: &mut Random, room: u64) -> Self {
+        let bytes = (room / 100 * random.pick(&[30, 60, 80, 90, 99])).max(MIB);
+        // Jobs that shared bytes could not verify them.
+        let jobs = random.pick(&[1, 2, 4, 4, 4, 8]).min(bytes / MIB);
+        Fio {
+            seed: random.next() >> 33,
+            jobs,
+            bytes,
+            depth: random.pick(&[1, 4, 32, 32, 32]),
+            block_bytes: random.pick(&[
+                (PAGE, PAGE),
+                (PAGE, 64 * KIB),
+                (64 * KIB, 64 * KIB),
+                (PAGE, MIB),
+                (PAGE, MIB),
+                (PAGE, MIB),
+            ]),
+            reads: random.pick(&[0, 30, 50, 70]),
+            compress: random.pick(&[0, 0, 0, 0, 40, 80]),
+            loops: random.pick(&[1, 4, 8, 8]).min(DATA_MAX / bytes).max(1),
+            is_sequential: random.percent(8),
+        }
+    }
+
+    /// Runs it on a block device, or on an NBD export. What fio reports as failed is a fault.
+    pub fn run(&self, context: &Context, device: &str, round: u64) -> Result<String, Fault> {
+        let per_job = self.bytes / self.jobs / MIB * MIB;
+        let longest = self.block_bytes.1.min(per_job);
+        let kind = if self.is_sequential { "rw" } else { "randrw" };
+        let mut args = vec![
+            "--name=soak".to_string(),
+            format!("--rw={kind}"),
+            format!("--rwmixread={}", self.reads),
+            format!("--bsrange={}-{longest}", self.block_bytes.0),
+            format!("--iodepth={}", self.depth),
+            format!("--numjobs={}", self.jobs),
+            format!("--size={per_job}"),
+            format!("--offset_increment={per_job}"),
+            format!("--randseed={}", self.seed + round),
+            format!("--buffer_compress_percentage={}", self.compress),
+            format!("--loops={}", self.loops),
+            "--refill_buffers=1".to_string(),
+            "--verify=crc32c".to_string(),
+            "--verify_fatal=1".to_string(),
+            "--verify_backlog=1024".to_string(),
+            "--group_reporting".to_string(),
+            "--allow_file_create=0".to_string(),
+            "--output-format=terse".to_string(),
+        ];
+        match device.starts_with("nbd") {
+            true => args.extend(["--ioengine=nbd".to_string(), format!("--uri={device}")]),
+            false => args.extend(
+                ["--ioengine=libaio", "--direct=1"]
+                    .map(String::from)
+                    .into_iter()
+                    .chain([format!("--filename={device}")]),
+            ),
+        }
+        let args: Vec<_> = args.iter().map(String::as_str).collect();
+        let ran = process::run(context, "fio", &args, LIMIT)?;
+        match ran.code {
+            0 => Ok(format!("fio of {} MiB, {} times", per_job * self.jobs / MIB, self.loops)),
+            code => Err(Fault::failed("fio", format!("exit code {code}: {}", tail(&ran.err, 800)))),
+        }
+    }
+}
