@@ -104,6 +104,13 @@ fn drop_beside_eviction(way: usize) {
                         write(region, page, &text(page + version));
                     }
                     own().for_each(|page| assert!(read(region, page) == text(page + version), "{page}"));
+                    if (x >> 40).is_multiple_of(2) {
+                        // A page that is being moved out may be dropped in this way, too, and touched anew.
+                        // SAFETY: pages of this thread, without references to them.
+                        let dropped = unsafe { region.discard_shared(first as usize * 4096, 8 * 4096) };
+                        dropped.unwrap();
+                        own().for_each(|page| assert!(is_zero(&read(region, page)), "{page}"));
+                    }
                 }
             });
         }

@@ -8,10 +8,9 @@
 //! thread that writes meanwhile faults and waits for the page's word. Either way the pages were taken by the
 //! caller, and are staged afterwards, or put back.
 //!
-//! A page may be missing that was resident: the program dropped it by madvise, and it is zero. A move says so. A read
-//! of it would fault, and must not wait for a thread that may wait for this one. So where the faulting thread is served
-//! itself, the page is open to whoever touches it for as long as it is read, this thread included; and where threads of
-//! the region serve, the page is read in a way that fails instead of faulting.
+//! A page may be missing that was resident: the program dropped it by madvise, and it is zero. A move says so. A plain
+//! read of it would fault, and a thread that makes room for faults must not wait for one. So pages are read in a way
+//! that fails instead of faulting.
 
 use crate::config::Service;
 use crate::counters::Counter;
@@ -20,7 +19,7 @@ use crate::pager::Pager;
 use crate::staging::Tray;
 use pagefold_page::{PAGE_SIZE, Page, PageIndex};
 use pagefold_sys::mem::Parts;
-use pagefold_sys::ownmem::{OwnMemory, copy_shared};
+use pagefold_sys::ownmem::OwnMemory;
 use pagefold_sys::{Errno, SysError};
 
 /// Attempts at a page whose page tables somebody else is at.
@@ -57,7 +56,7 @@ pub(super) struct Mover {
 
 /// Reads pages of the range that were taken.
 struct Reader {
-    /// Where threads of the region serve faults: a fault of this thread could find all of them waiting for it.
+    /// `None` where pages are not copied.
     memory: Option<OwnMemory>,
     /// The page that was read last.
     page: Box<Page>,
@@ -70,38 +69,24 @@ enum Read {
     Bytes,
     /// It is missing, so it is zero.
     Missing,
-    /// It was touched, and belongs to who touched it.
-    TakenBack,
-    /// The kernel had no memory for it.
+    /// The kernel refused.
     Refused,
 }
 
 impl Reader {
     fn new(pager: &Pager) -> Result<Self, SysError> {
-        let may_wait = pager.service == Service::HandlerThreads && pager.protects();
-        let memory = if may_wait { Some(OwnMemory::open()?) } else { None };
+        let is_sigbus = pager.service == Service::FaultingThread;
+        let memory = if pager.protects() { Some(OwnMemory::open(is_sigbus)?) } else { None };
         Ok(Reader { memory, page: Box::new([0; PAGE_SIZE]) })
     }
 
-    /// Reads a page.
-    ///
-    /// # Safety
-    /// The page is write-protected, and taken by the caller, who holds its stretch.
-    unsafe fn read(&mut self, pager: &Pager, page: PageIndex) -> Read {
-        if let Some(memory) = &self.memory {
-            return match memory.read(pager.address(page), &mut self.page[..]) {
-                Ok(()) => Read::Bytes,
-                Err(Errno(libc::EIO)) => Read::Missing,
-                Err(_) => Read::Refused,
-            };
+    fn read(&mut self, pager: &Pager, page: PageIndex) -> Read {
+        let Some(memory) = &self.memory else { return Read::Refused };
+        match memory.read(pager.address(page), &mut self.page[..]) {
+            Ok(()) => Read::Bytes,
+            Err(Errno(libc::EFAULT)) => Read::Missing,
+            Err(_) => Read::Refused,
         }
-        let from = pager.range.base().as_ptr().wrapping_add(page.0 as usize * PAGE_SIZE);
-        let word = pager.word(page);
-        word.begin_read();
-        // SAFETY: a whole page of the range, which is mapped as long as the pager is. If it is missing, the access is
-        // served in this thread. Whoever has it back may be writing to it: then what is copied is not used.
-        unsafe { copy_shared(from.cast(), &mut self.page[..]) };
-        if word.end_read() { Read::Bytes } else { Read::TakenBack }
     }
 }
 
@@ -243,10 +228,8 @@ impl Mover {
         let mut done = 0;
         for at in 0..pages.len() {
             let page = pages[at];
-            // SAFETY: the page is protected, and taken by the caller, who holds its stretch.
-            match unsafe { self.reader.read(pager, page) } {
+            match self.reader.read(pager, page) {
                 Read::Bytes => {}
-                Read::TakenBack => continue,
                 Read::Missing => {
                     // SAFETY: the page is taken, by the caller, and not there.
                     unsafe { lose(pager, page) };

@@ -9,9 +9,6 @@ use super::{Frame, State};
 pub enum Touch {
     /// Nothing that the word knows of: the page is resident.
     There,
-    /// The page was being moved out, and is now loading, by the caller, as by [`PageWord::begin_recheck`]: look whether
-    /// it is there.
-    TakenBack,
     /// The page is now loading, by the caller: give it zeroes.
     Zero,
     /// The page is now loading, by the caller: bring it from the store.

@@ -13,8 +13,7 @@
 //! Beside the state, *folding* says that a thread is writing the page to the store from its frame: the page may be
 //! brought back meanwhile, but not moved out again nor dropped, so that an old version never overtakes a new
 //! one. Taken, returning and loading pages belong to the thread that made them so; everybody else waits on the
-//! word. But a taken page that is *being read* in the range belongs to whoever touches it: the page may have been dropped
-//! behind our back (by madvise), so that the thread that reads it faults itself, and cannot wait for itself. A state changes only through the functions of [`PageWord`], each named for its transition.
+//! word. A state changes only through the functions of [`PageWord`], each named for its transition.
 //!
 //! *Clean* is a claim about the store, not about the page: whether the page still equals its copy is known only
 //! once it has been moved out, by its hash (see `evict`).
@@ -97,20 +96,17 @@ impl PageWord {
         }
     }
 
-    /// Transition: untouched or folded to loading, staged to returning, taken and being read to loading; by who touched the
-    /// page.
+    /// Transition: untouched or folded to loading, staged to returning; by who touched the page.
     pub fn touch(&self) -> Touch {
         let taken = self.change(|word| match word.state() {
             State::Untouched | State::Folded => Some(word.with_state(State::Loading)),
             State::Staged => Some(word.with_state(State::Returning)),
-            State::Taken if word.is_being_read() => Some(word.rechecked()),
             _ => None,
         });
         match taken {
             Ok(old) => match old.state() {
                 State::Untouched => Touch::Zero,
                 State::Folded => Touch::Load,
-                State::Taken => Touch::TakenBack,
                 _ => Touch::Return { frame: old.frame(), is_folding: old.has(Word::FOLDING) },
             },
             Err(word) if word.state() == State::Resident => Touch::There,
@@ -162,10 +158,11 @@ impl PageWord {
 
     /// Transition: resident to loading, to look whether it really is there. False if it is not resident.
     pub fn begin_recheck(&self) -> bool {
-        self.change(|word| (word.state() == State::Resident).then(|| word.rechecked())).is_ok()
+        let begin = |word: Word| word.with_state(State::Loading).with(Word::RECHECK);
+        self.change(|word| (word.state() == State::Resident).then(|| begin(word))).is_ok()
     }
 
-    /// Transition: loading, by [`PageWord::begin_recheck`] or [`Touch::TakenBack`], back to resident.
+    /// Transition: loading, by [`PageWord::begin_recheck`], back to resident.
     pub fn end_recheck(&self) {
         self.must(|word| word.with_state(State::Resident).without(Word::RECHECK));
     }
@@ -197,20 +194,6 @@ impl PageWord {
         let is_of_no_more_use =
             |word: Word| word.is_free_to_take() && word.has(Word::COPY) && word.heat() == 0;
         self.change(|word| is_of_no_more_use(word).then(|| word.with_state(State::Taken))).is_ok()
-    }
-
-    /// The caller, who has taken the page, is about to read it in the range. Ends with [`PageWord::end_read`].
-    pub fn begin_read(&self) {
-        self.must(|word| word.with(Word::READING));
-    }
-
-    /// The caller has read the page. False if somebody touched it meanwhile, perhaps the caller itself: the page is
-    /// not the caller's any more, and what was read is nothing.
-    ///
-    /// Nobody else may take the page between the two, or theirs would be taken for the caller's: the caller holds
-    /// the page's stretch.
-    pub fn end_read(&self) -> bool {
-        self.change(|word| word.is_being_read().then(|| word.without(Word::READING))).is_ok()
     }
 
     /// Transition: taken back to resident, untouched meanwhile.

@@ -12,7 +12,6 @@ enum Is {
     Untouched,
     Resident { pins: u32 },
     Taken { was: State },
-    BeingRead,
     Staged { frame: u16 },
     Returning { frame: u16 },
     Loading,
@@ -49,8 +48,6 @@ enum Step {
     PutBackBusy,
     PutBackDirty,
     Stage(u16),
-    BeginRead,
-    EndRead,
     BeginFold(u16),
     FinishFold,
     RefuseFold,
@@ -93,8 +90,6 @@ fn step() -> impl Strategy<Value = Step> {
         6 => (proptest::option::of(any::<bool>()), effort()).prop_map(|(w, e)| Step::Visit(w, e)),
         3 => out,
         3 => frame().prop_map(Step::Stage),
-        2 => Just(Step::BeginRead),
-        2 => Just(Step::EndRead),
         3 => frame().prop_map(Step::BeginFold),
         2 => Just(Step::FinishFold),
         1 => Just(Step::RefuseFold),
@@ -109,7 +104,7 @@ impl Twin {
         match self.is {
             Is::Untouched => State::Untouched,
             Is::Resident { .. } => State::Resident,
-            Is::Taken { .. } | Is::BeingRead => State::Taken,
+            Is::Taken { .. } => State::Taken,
             Is::Staged { .. } => State::Staged,
             Is::Returning { .. } => State::Returning,
             Is::Loading | Is::Rechecking { .. } => State::Loading,
@@ -227,7 +222,6 @@ impl Twin {
             Is::Untouched => Touch::Zero,
             Is::Folded => Touch::Load,
             Is::Resident { .. } => Touch::There,
-            Is::BeingRead => Touch::TakenBack,
             Is::Staged { frame } => Touch::Return { frame: Frame(frame), is_folding: self.folding.is_some() },
             _ => Touch::Busy(Seen(word.load().0)),
         };
@@ -235,7 +229,6 @@ impl Twin {
         self.is = match is {
             Is::Untouched | Is::Folded => Is::Loading,
             Is::Staged { frame } => Is::Returning { frame },
-            Is::BeingRead => Is::Rechecking { pins: 0 },
             is => is,
         };
     }
@@ -260,16 +253,6 @@ impl Twin {
             (Step::Stage(frame), Is::Taken { was: State::Resident }) => {
                 word.stage(Frame(frame));
                 self.is = Is::Staged { frame };
-            }
-            (Step::BeginRead, Is::Taken { was: State::Resident }) => {
-                word.begin_read();
-                self.is = Is::BeingRead;
-            }
-            (Step::EndRead, is) => {
-                assert_eq!(word.end_read(), is == Is::BeingRead);
-                if is == Is::BeingRead {
-                    self.is = Is::Taken { was: State::Resident };
-                }
             }
             // This waits, or is another thread's.
             (Step::BeginFold(frame), Is::Returning { frame: of }) if frame == of => {}
@@ -505,28 +488,6 @@ fn a_frame_that_a_page_left_is_not_folded_from() {
     assert_eq!(word.finish_fold(Frame(1), THEN), Folded::Returned);
     assert!(word.has_copy());
     assert!(!word.begin_fold(Frame(1)));
-}
-
-#[test]
-fn a_page_that_is_touched_while_it_is_read_is_its_readers_no_more() {
-    let word = resident();
-    assert!(word.take());
-    assert!(matches!(word.touch(), Touch::Busy(_)));
-    word.begin_read();
-    assert_eq!(word.touch_ahead(), None);
-    assert!(matches!(word.take_to_drop(), Drop::Busy(_)) && !word.pin());
-    assert_eq!(word.touch(), Touch::TakenBack);
-    assert!(matches!(word.touch(), Touch::Busy(_)), "one has it");
-    assert!(!word.end_read());
-    word.end_recheck();
-    assert!(!word.end_read());
-    assert_eq!((word.touch(), word.pins()), (Touch::There, 0));
-    // Untouched, it stays the reader's.
-    assert!(word.take());
-    word.begin_read();
-    assert!(word.end_read());
-    assert!(matches!(word.touch(), Touch::Busy(_)));
-    word.put_back();
 }
 
 #[test]

@@ -29,7 +29,7 @@ pub struct Frame(pub u16);
 /// The most pins a page can have at once.
 pub const PINS_MAX: u32 = 0xffff;
 
-/// The bits: state 0-2, waited 3, folding 4, copy 5, recheck 6, new 7, heat 8-9, chances 10-12, reading 13, payload 16-31. The
+/// The bits: state 0-2, waited 3, folding 4, copy 5, recheck 6, new 7, heat 8-9, chances 10-12, payload 16-31. The
 /// payload is the frame of a staged or returning page, the time at which a folded one was folded, and the pins of a
 /// resident one (also while it is looked at again, which is a kind of loading).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,8 +53,6 @@ impl Word {
     pub(super) const RECHECK: u32 = 1 << 6;
     /// The clock's hand has not seen it yet.
     pub(super) const NEW: u32 = 1 << 7;
-    /// Taken, and being read where it is: who touches it may have it back.
-    pub(super) const READING: u32 = 1 << 13;
     /// The most chances a page has.
     pub(super) const CHANCES_MAX: u32 = 7;
 
@@ -155,16 +153,6 @@ impl Word {
 
     pub(super) fn is_returning_from(self, frame: Frame) -> bool {
         self.state() == State::Returning && self.frame() == frame
-    }
-
-    /// Loading, only to look whether it is there.
-    pub(super) fn rechecked(self) -> Self {
-        self.with_state(State::Loading).without(Self::READING).with(Self::RECHECK)
-    }
-
-    /// Taken, and being read in the range.
-    pub(super) fn is_being_read(self) -> bool {
-        self.state() == State::Taken && self.has(Self::READING)
     }
 
     /// Resident, and nobody has a hand on it.

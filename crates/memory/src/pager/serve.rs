@@ -66,8 +66,6 @@ impl Pager {
             // SAFETY: this thread has just made the page loading, to look at it.
             Touch::There if word.begin_recheck() => unsafe { self.recheck(page) },
             Touch::There => Served::Again,
-            // SAFETY: the touch has made the page loading, by this thread, to look at it.
-            Touch::TakenBack => unsafe { self.recheck(page) },
             Touch::Busy(seen) => {
                 self.counters.add(Counter::FaultsWaited, 1);
                 word.wait(seen);
@@ -92,18 +90,17 @@ impl Pager {
         }
     }
 
-    /// A fault on a page that was resident, and that is looked at by the caller: it was brought in since; or is protected,
-    /// beside others or itself; or was dropped behind our back (by madvise), in which case it is zero.
+    /// A fault on a page that was resident, and that is looked at by the caller: it was brought in since; or is protected
+    /// beside others; or was dropped behind our back (by madvise), in which case it is zero.
     ///
     /// # Safety
-    /// The page is loading, by the caller, after [`PageWord::begin_recheck`](crate::page::PageWord::begin_recheck) or
-    /// [`Touch::TakenBack`].
+    /// The page is loading, by the caller, after [`PageWord::begin_recheck`](crate::page::PageWord::begin_recheck).
     unsafe fn recheck(&self, page: PageIndex) -> Served {
         self.counters.add(Counter::FaultsThere, 1);
         // SAFETY: the page is loading, by the caller.
         if unsafe { self.zero_in(page, 1) } != Put::Done && self.protects() {
             // It was protected with its neighbours while they were copied.
-            // SAFETY: the page is loading, by the caller, so that nobody copies it out: who began to has lost it.
+            // SAFETY: the page is loading, by the caller, so that nobody copies it out.
             unsafe { self.unprotect(page, 1) };
         }
         self.word(page).end_recheck();

@@ -83,10 +83,7 @@ impl Page {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Method {
     Move,
-    /// Copied by accesses that may fault.
     Protect,
-    /// Copied by reads that fail instead.
-    ProtectNoFault,
 }
 
 /// What the store says to a page.
@@ -169,15 +166,9 @@ impl World {
 
     /// `Pager::serve_touch`.
     pub fn serve(&self, page: usize, has_memory: bool) {
-        self.serve_page(&self.pages[page], has_memory);
-    }
-
-    fn serve_page(&self, page: &Page, has_memory: bool) {
-        let word = &page.word;
+        let (page, word) = (&self.pages[page], &self.pages[page].word);
         match word.touch() {
-            Touch::There if word.begin_recheck() => self.recheck(page),
-            Touch::There => {}
-            Touch::TakenBack => self.recheck(page),
+            Touch::There => self.recheck(page),
             Touch::Busy(seen) => word.wait(seen),
             Touch::Return { frame, is_folding } => {
                 match self.bring_back(page, frame, is_folding, has_memory) {
@@ -191,13 +182,11 @@ impl World {
 
     /// `Pager::recheck`.
     fn recheck(&self, page: &Page) {
-        let was_lost = page.put(ZERO);
-        assert!(self.is_dropped_behind || !was_lost, "resident, but not in the range");
-        if !was_lost {
-            // Nothing, if there is no page.
-            page.range.fetch_and(!PROTECTED, Relaxed);
+        if page.word.begin_recheck() {
+            let was_lost = page.put(ZERO);
+            assert!(self.is_dropped_behind || !was_lost, "resident, but not in the range");
+            page.word.end_recheck();
         }
-        page.word.end_recheck();
     }
 
     /// `Pager::bring_back`.
@@ -257,9 +246,20 @@ impl World {
         let value = match self.method {
             // `move_out`.
             Method::Move => page.range.swap(NONE, Relaxed),
-            Method::Protect | Method::ProtectNoFault => {
-                let Some(value) = self.copy_out(page) else { return false };
-                value
+            // `copy_out`: protect, copy, drop.
+            Method::Protect => {
+                page.protect();
+                // Read in a way that says if nothing is there.
+                let copied = page.mapped();
+                if copied != NONE {
+                    assert!(copied & PROTECTED != 0, "copied while it could be written");
+                    let dropped = page.range.swap(NONE, Relaxed);
+                    assert!(
+                        dropped == copied || self.is_dropped_behind && dropped == NONE,
+                        "a write is lost"
+                    );
+                }
+                copied & !PROTECTED
             }
         };
         if value == NONE {
@@ -270,34 +270,6 @@ impl World {
         self.frames[usize::from(frame)].set(value);
         page.word.stage(Frame(frame));
         true
-    }
-
-    /// `copy_out`: protect, copy, drop. `None` if somebody has the page back; `NONE` if there is no page.
-    fn copy_out(&self, page: &Page) -> Option<u64> {
-        page.protect();
-        let copied = match self.method {
-            Method::Protect => {
-                page.word.begin_read();
-                let mut copied = page.mapped();
-                while copied == NONE {
-                    // This thread's own fault.
-                    self.serve_page(page, true);
-                    copied = page.mapped();
-                }
-                if !page.word.end_read() {
-                    return None;
-                }
-                copied
-            }
-            _ => page.mapped(),
-        };
-        if copied == NONE {
-            return Some(NONE);
-        }
-        let dropped = page.range.swap(NONE, Relaxed);
-        assert!(copied & PROTECTED != 0, "copied while it could be written");
-        assert!(dropped == copied || self.is_dropped_behind && dropped == NONE, "a write is lost");
-        Some(copied & !PROTECTED)
     }
 
     /// `lose`.
@@ -314,7 +286,7 @@ impl World {
         if page.word.visit(None, Effort::Any, 0) != Visit::Taken {
             return;
         }
-        if self.method != Method::Move {
+        if self.method == Method::Protect {
             page.protect();
             page.range.fetch_and(!PROTECTED, Relaxed);
         }
