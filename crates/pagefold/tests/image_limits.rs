@@ -165,7 +165,7 @@ fn no_command_ends_in_a_panic_where_nothing_can_be_written() {
     let image = written(&s, "image", &bytes);
     let image = image.display();
     let out = s.path("out");
-    let sinks: [(&str, fn() -> Stdio); 2] = [("full", full), ("closed", closed_pipe)];
+    let sinks = [("full", full as fn() -> Stdio), ("closed", closed_pipe)];
     let commands = [
         format!("image extract {image} {}", out.display()),
         format!("image extract --json {image} {}", out.display()),
