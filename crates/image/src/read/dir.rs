@@ -8,6 +8,10 @@ use super::{FileKind, Inode, Superblock};
 use crate::format::dirent::{NAME_LEN_MAX, RawDirent};
 use crate::{Address, ImageError, Nid};
 use std::cmp::Ordering;
+use std::ops::Range;
+
+/// Blocks in a row without any name that a search passes over; more are an error, so that a search ends soon.
+const MAX_NAMELESS: u64 = 16;
 
 /// An entry of a directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -192,23 +196,46 @@ impl Directory {
         let (mut low, mut high) = (0, self.blocks());
         while low < high {
             let middle = low + (high - low) / 2;
-            let entries = self.read_block(middle, block, read)?;
+            let Some(number) = self.find_named(middle..high, block, read)? else {
+                high = middle;
+                continue;
+            };
+            let entries = DirBlock::parse(block, self.at)?;
             let first = entries.first()?;
             match first.name.cmp(name) {
                 Ordering::Equal => return Ok(Some(first.into())),
                 Ordering::Greater => high = middle,
                 Ordering::Less => {
                     // Most directories have one block, which is already here.
-                    if high - middle == 1 {
+                    if high - number == 1 {
                         return Ok(entries.find(name).map(Found::from));
                     }
-                    low = middle + 1;
+                    low = number + 1;
                 }
             }
         }
         match low.checked_sub(1) {
             None => Ok(None),
             Some(last) => Ok(self.read_block(last, block, read)?.find(name).map(Found::from)),
+        }
+    }
+
+    /// Reads the first of these blocks in which any entry is not broken, and returns its number; `None` if there is none.
+    fn find_named(
+        &self,
+        numbers: Range<u64>,
+        block: &mut Vec<u8>,
+        read: &mut ReadBlock<'_>,
+    ) -> Result<Option<u64>, ImageError> {
+        let end = numbers.end.min(numbers.start.saturating_add(MAX_NAMELESS));
+        for number in numbers.start..end {
+            if self.read_block(number, block, read)?.first().is_ok() {
+                return Ok(Some(number));
+            }
+        }
+        match end < numbers.end {
+            true => Err(ImageError::corrupt(self.at, "a directory of blocks without any name")),
+            false => Ok(None),
         }
     }
 

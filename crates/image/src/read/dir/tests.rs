@@ -152,6 +152,26 @@ proptest! {
     }
 
     #[test]
+    fn broken_names_hide_no_others(
+        list in prop::collection::btree_set("[a-e]{1,120}", 1..60),
+        broken in prop::collection::vec(any::<prop::sample::Index>(), 1..30),
+    ) {
+        let list: Vec<Vec<u8>> = list.into_iter().map(String::into_bytes).collect();
+        // The last byte, so that the place of the names does not change.
+        let mut stored = list.clone();
+        for index in broken {
+            if let Some(byte) = stored[index.index(list.len())].last_mut() {
+                *byte = b'/';
+            }
+        }
+        let (directory, data) = directory(&pack(&stored));
+        for (name, stored) in list.iter().zip(&stored) {
+            let [found, _] = search(&directory, &data, name);
+            prop_assert_eq!(found.unwrap().is_some(), name == stored);
+        }
+    }
+
+    #[test]
     fn a_search_in_disorder_ends(
         list in prop::collection::vec("[a-e]{1,40}", 1..200),
         flips in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..8),
