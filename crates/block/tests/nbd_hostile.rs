@@ -12,14 +12,18 @@ use proptest::prelude::*;
 use std::io::{ErrorKind, Read, Write};
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
-use std::sync::{Arc, LazyLock};
+use std::sync::{Arc, LazyLock, PoisonError, RwLock};
 use std::time::Duration;
 
 /// One server for all cases: it must survive them all.
 static SERVED: LazyLock<Served> = LazyLock::new(Served::ram);
 
+/// Held by sessions that may write anywhere, and alone by whoever expects to read what it wrote.
+static WRITERS: RwLock<()> = RwLock::new(());
+
 /// Sends all of `bytes` as far as the server takes them, hangs up, and waits for its end.
 fn throw_at_server(mut stream: UnixStream, bytes: &[u8]) {
+    let _writes = WRITERS.read().unwrap_or_else(PoisonError::into_inner);
     let mut reader = stream.try_clone().unwrap();
     let reading = std::thread::spawn(move || std::io::copy(&mut reader, &mut std::io::sink()));
     if let Err(e) = stream.write_all(bytes) {
@@ -33,6 +37,7 @@ fn throw_at_server(mut stream: UnixStream, bytes: &[u8]) {
 }
 
 fn assert_serves() {
+    let _alone = WRITERS.write().unwrap_or_else(PoisonError::into_inner);
     let mut c = SERVED.open(true);
     c.write(4096, b"still here");
     assert_eq!(c.read(4096, 10), b"still here");

@@ -126,9 +126,18 @@ impl Ran {
     }
 }
 
+/// Sends a signal, without the help of a program: a minimal system has no `kill`.
 pub fn kill(pid: i32, signal: &str) {
-    let status = Command::new("kill").arg(format!("-{signal}")).arg(pid.to_string()).status().unwrap();
-    assert!(status.success());
+    use rustix::process::Signal;
+    let signal = match signal {
+        "KILL" => Signal::KILL,
+        "TERM" => Signal::TERM,
+        "INT" => Signal::INT,
+        "STOP" => Signal::STOP,
+        "CONT" => Signal::CONT,
+        other => panic!("no signal {other} here"),
+    };
+    rustix::process::kill_process(rustix::process::Pid::from_raw(pid).unwrap(), signal).unwrap();
 }
 
 pub fn is_running(pid: i32) -> bool {
