@@ -153,7 +153,26 @@ impl Config {
             ]),
         };
         config.load = config.draw_load(random);
+        if random.percent(15) {
+            config.write_over(random);
+        }
         config
+    }
+
+    /// Makes it a disk with a backing of its own size and a quarter of that in memory, all of which is written over
+    /// and over at random: a log that has to be cleaned while it is read and written, with room all the time.
+    fn write_over(&mut self, random: &mut Random) {
+        self.size_bytes = random.between(64, 700) * MIB;
+        self.memory = Memory::Bytes(self.size_bytes / random.between(4, 6));
+        self.backing = Some(Backing {
+            medium: Medium::File,
+            len_bytes: Backing::default_bytes(self.size_bytes),
+            is_given: false,
+            compressed: true,
+            delay_us: 0,
+        });
+        let room = self.surely_fits().min(self.size_bytes);
+        self.load = Load::Fio(Fio::over_and_over(random, room));
     }
 
     /// A load that suits the disk: fio and file systems need all that they write to be stored.
@@ -264,7 +283,7 @@ fn attributes(random: &mut Random, has_backing: bool) -> Vec<String> {
 
 impl Backing {
     fn draw(random: &mut Random, size_bytes: u64) -> Self {
-        let default_bytes = (size_bytes + size_bytes / 8 + 16 * MIB).next_multiple_of(MIB);
+        let default_bytes = Backing::default_bytes(size_bytes);
         let is_given = random.percent(60);
         let len_bytes = match (is_given, random.below(3)) {
             (false, _) => default_bytes,
@@ -283,6 +302,11 @@ impl Backing {
             compressed: random.percent(88),
             delay_us: random.pick(&[0, 0, 0, 0, 100, 2000]),
         }
+    }
+
+    /// The length that `disk create` gives a backing: the size, an eighth and 16 MiB.
+    fn default_bytes(size_bytes: u64) -> u64 {
+        (size_bytes + size_bytes / 8 + 16 * MIB).next_multiple_of(MIB)
     }
 
     /// What would be seen of it without a page on it.

@@ -63,6 +63,23 @@ impl Fio {
         }
     }
 
+    /// Draws a load that writes nearly all of so many bytes over and over, in requests of all lengths.
+    pub fn over_and_over(random: &mut Random, room: u64) -> Self {
+        let bytes = room / 100 * random.between(85, 99);
+        let (jobs, depth, block_bytes) = (4, 32, (PAGE, MIB));
+        let loops = (DATA_MAX / bytes.max(1)).clamp(1, 8);
+        Fio {
+            jobs,
+            bytes,
+            depth,
+            block_bytes,
+            compress: 0,
+            loops,
+            is_sequential: false,
+            ..Fio::draw(random, room)
+        }
+    }
+
     /// Runs it on a block device, or on an NBD export. What fio reports as failed is a fault.
     pub fn run(&self, context: &Context, device: &str, round: u64) -> Result<String, Fault> {
         let per_job = self.bytes / self.jobs / MIB * MIB;
