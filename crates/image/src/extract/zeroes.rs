@@ -55,6 +55,7 @@ fn is_zero(chunk: &[u8]) -> bool {
 }
 
 #[cfg(test)]
+#[allow(clippy::single_range_in_vec_init, reason = "a list of one range is what is meant")]
 mod tests {
     use super::*;
     use proptest::prelude::*;
