@@ -4,9 +4,9 @@
 //! read and how wide their columns are, then to print them.
 
 use super::list::inode_fields;
-use crate::cli::date::time_text;
 use super::names::{self, escaped};
 use super::overview::Page;
+use crate::cli::date::time_text;
 use crate::cli::output;
 use crate::failure::Outcome;
 use pagefold_image::read::{Extent, Place};
