@@ -3,7 +3,6 @@
 //! The allocator counts. Media are allocated before, and buffers of the budget are no part of the heap.
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
-#[allow(dead_code, reason = "several tests share it, and none uses all of it")]
 mod tools_kit;
 
 use pagefold_backing::{Backing, MemoryBacking};
