@@ -15,16 +15,13 @@ use crate::table::PageHash;
 use pagefold_codec::same_filled;
 use pagefold_page::{PAGE_SIZE, Page, PageIndex};
 use pagefold_store::StoreError;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Memory of the tables for a page that was folded, bytes: word, hash, slot; its entry in the page table, and what its
 /// object adds to the pool's lists and page tables.
 const TABLE_BYTES: u64 = 4 + 16 + 16 + 8 + 4;
 /// Working memory of the region, pages: frames that the pool keeps ready, scratches, trays.
 const WORKING_PAGES: u64 = 1536;
-/// How long to wait for parking to make room, and between looking for it.
-const PARKING_PATIENCE: Duration = Duration::from_secs(2);
-const PARKING_PAUSE: Duration = Duration::from_millis(5);
 /// How long to wait for memory of the kernel's for a page that has no other place.
 const REFUSED_PAUSE: Duration = Duration::from_millis(1);
 /// Pages looked at for copies to drop, when the pool is full.
@@ -107,38 +104,23 @@ fn write(pager: &Pager, page: PageIndex, bytes: &Page, fill_word: Option<u64>) -
         pager.counters.add(Counter::RejectReclaimFail, 1);
         return false;
     }
-    // Since the first refusal: that nearly all pages are spared the clock.
-    let mut refused = None;
-    let counter = loop {
-        let written = match fill_word {
-            Some(word) => pager.store.write_same_filled(page, word),
-            None => pager.store.write(page.0 * PAGE_SIZE as u64, bytes),
-        };
-        match written {
-            Ok(()) => return true,
-            Err(StoreError::NoMemory { .. })
-                if parking_may_make_room(pager, *refused.get_or_insert_with(Instant::now)) =>
-            {
-                std::thread::sleep(PARKING_PAUSE);
+    // With a backing the store waits for room by itself, as long as there is hope of any.
+    let written = match fill_word {
+        Some(word) => pager.store.write_same_filled(page, word),
+        None => pager.store.write(page.0 * PAGE_SIZE as u64, bytes),
+    };
+    let counter = match written {
+        Ok(()) => return true,
+        Err(StoreError::NoMemory { .. }) => {
+            if pager.limit.reach() {
+                pager.counters.add(Counter::PoolLimitHit, 1);
             }
-            Err(StoreError::NoMemory { .. }) => {
-                if pager.limit.reach() {
-                    pager.counters.add(Counter::PoolLimitHit, 1);
-                }
-                break Counter::RejectAllocFail;
-            }
-            Err(_) => break Counter::RejectCompressFail,
+            Counter::RejectAllocFail
         }
+        Err(_) => Counter::RejectCompressFail,
     };
     pager.counters.add(counter, 1);
     false
-}
-
-/// Whether a page that found no memory should be tried again: parking rests for a second when it finds nothing to park,
-/// and lets nobody wait meanwhile; but who folds has time.
-fn parking_may_make_room(pager: &Pager, since: Instant) -> bool {
-    let is_hopeful = pager.store.parking().is_some_and(|parking| parking.condition().is_hopeful());
-    is_hopeful && since.elapsed() < PARKING_PATIENCE && !pager.left.is_closing()
 }
 
 /// Whether the pool accepts pages. At its limit, copies of resident pages go first; with a backing, the store

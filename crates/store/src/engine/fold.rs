@@ -121,9 +121,13 @@ impl Store {
     /// At the memory limit: charges the frames as soon as automatic writeback has made room, or by closing the holes
     /// between objects if there is no writeback or no hope in it. False if there is no room to be had.
     fn make_room(&self, stock: &mut FrameStock, frames: usize) -> bool {
+        let needed_bytes = (frames * FRAME_LEN) as u64;
+        if needed_bytes > self.mem_limit_bytes() {
+            // However much were written back.
+            return false;
+        }
         let mut charge = || stock.charge(frames).is_ok();
         let is_written_back = self.parking.as_ref().is_some_and(|parking| {
-            let needed_bytes = (frames * FRAME_LEN) as u64;
             parking.policy().state().throttle().wait_for_room(needed_bytes, &mut charge)
         });
         is_written_back || (self.compact() > 0 && charge())

@@ -155,7 +155,10 @@ impl<'a> Driver<'a> {
         };
         let now = self.engine.now();
         let is_in_vain = self.in_vain_since.is_some_and(|since| now.saturating_sub(since) >= HOPE);
-        self.policy.state().throttle().set_open(condition.is_hopeful() && !is_in_vain);
+        // The limit may have been lowered below what a writer that waits already needs.
+        let throttle = self.policy.state().throttle();
+        let fits = throttle.needed_bytes() <= self.engine.memory().limit_bytes;
+        throttle.set_open(condition.is_hopeful() && !is_in_vain && fits);
         self.policy.state().set_condition(condition);
         wait.min(TICK)
     }
