@@ -25,7 +25,11 @@ impl Sandbox {
     pub fn for_user(uid: u32) -> Self {
         let mut sandbox = Sandbox::new();
         std::os::unix::fs::chown(sandbox.top.path(), Some(uid), Some(uid)).unwrap();
-        std::fs::copy(env!("CARGO_BIN_EXE_pagefold"), sandbox.path("pagefold")).unwrap();
+        // By another process: a child that another test forks while this one has the copy open for writing would keep the
+        // copy from being run ("text file busy").
+        let copied =
+            Command::new("cp").arg(env!("CARGO_BIN_EXE_pagefold")).arg(sandbox.path("pagefold")).status();
+        assert!(copied.unwrap().success());
         sandbox.uid = Some(uid);
         sandbox
     }
