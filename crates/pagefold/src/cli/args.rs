@@ -94,7 +94,8 @@ pub struct CreateArgs {
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub dictionary: Option<PathBuf>,
     /// Most memory the stored pages may take; then writes fail, and nothing stored is lost. 0 for no
-    /// limit [default: half of the machine's memory]
+    /// limit [default: half of the machine's memory]. The server takes up to 96M more for itself, 16M of
+    /// reserve with a loop device, and 6M of tables for each 1G that is written
     #[arg(long, short = 'm', value_name = "SIZE")]
     pub memory: Option<String>,
     /// File or block device to park cold pages on, so that memory is not the limit: a path whose parent

@@ -10,7 +10,8 @@ use crate::runtime::{DiskDir, NewDisk, Runtime};
 use crate::service::backing::{self, OpenBacking};
 use crate::service::client::Client;
 use crate::service::config::{DoorChoice, ServeConfig, Serving};
-use crate::service::{self, Handed, Started, door};
+use crate::service::{self, Handed, Started, door, engine};
+use pagefold_page::size::Human;
 use pagefold_sys::signal::Termination;
 use std::fs::File;
 
@@ -135,6 +136,7 @@ fn announce(request: &CreateRequest, started: &Started) {
         output::note(&format!(
             "contents are volatile: they are in the memory of a server process, and gone when it ends.{hint}"
         ));
+        output::note(&memory_on_top(started.ready.door.as_str()));
         started.ready.warnings.iter().for_each(|warning| output::note(warning));
         if let Some(backing) = &request.config.backing {
             let fate = match backing.created {
@@ -144,6 +146,19 @@ fn announce(request: &CreateRequest, started: &Started) {
             output::note(&format!("parked pages are plain text in '{}'; {fate}", backing.path.display()));
         }
     }
+}
+
+/// What the server takes beside the memory that the user has set for pages.
+fn memory_on_top(door: &str) -> String {
+    let own = Human(engine::OWN_BYTES);
+    let reserve = match door {
+        "loop" => format!(", {} of reserve", Human(engine::RESERVE_BYTES)),
+        _ => String::new(),
+    };
+    let tables = Human(engine::TABLE_BYTES_PER_GIB);
+    format!(
+        "beside the memory for pages, the server takes up to {own}{reserve}, and {tables} for each GiB written"
+    )
 }
 
 /// Stays with a server in the foreground until it ends; a signal removes the disk.

@@ -7,6 +7,7 @@ use crate::leftovers::{self, Leftover};
 use crate::part::{Context, Fault, FaultKind};
 use crate::process;
 use rustix::process::Signal;
+use std::ffi::OsString;
 use std::time::{Duration, Instant};
 
 /// Time in which a server comes to rest: it writes pages back to its low mark, discards and cleans.
@@ -129,7 +130,9 @@ pub fn is_gone(config: &Config, context: &Context, server: &Server) -> Result<()
     has_ended(server)?;
     let left: Vec<Leftover> = leftovers::find(&context.dir);
     let runtime = std::fs::read_dir(context.runtime().1).into_iter().flatten().flatten();
-    let mut files: Vec<_> = runtime.map(|e| e.file_name()).filter(|name| name != ".lock").collect();
+    // The log of a server that died is kept: it says why.
+    let is_kept = |name: &OsString| name == ".lock" || (name == ".logs" && config.ending == Ending::Kill);
+    let mut files: Vec<_> = runtime.map(|e| e.file_name()).filter(|name| !is_kept(name)).collect();
     let is_made_by_disk = config.backing.as_ref().is_some_and(|b| b.medium == Medium::File);
     if is_made_by_disk && context.path("backing").exists() {
         files.push("backing".into());
