@@ -352,7 +352,11 @@ fn beside_writers_passes_and_the_cleaner() {
             let loaders = [1, 2].map(|seed| {
                 s.spawn(move || {
                     let (mut random, mut loader) = (Random(seed), store.loader().unwrap());
-                    for _ in 0..30_000 {
+                    // And on, until enough pages were parked under it: the writer may get its turn late.
+                    for turn in 0..3_000_000 {
+                        if turn > 30_000 && turn % 256 == 0 && stats(store).bd.bd_reads > 1000 {
+                            break;
+                        }
                         // Few pages, so that threads meet at them.
                         let mut page = [0; 4096];
                         let index = PageIndex(random.below(PAGES));
