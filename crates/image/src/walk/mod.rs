@@ -2,7 +2,7 @@
 //!
 //! It goes on whatever it meets: what cannot be read, named or entered is a [`Finding`]. It ends whatever the image says: it
 //! keeps a stack instead of recursing, enters each directory once, and counts names, inodes and levels against limits.
-//! Memory: a name for each level, a block for the [`BLOCKS_KEPT`] deepest, a bit for each inode and what the table of them takes,
+//! Memory: a name for each level, a block for the `BLOCKS_KEPT` deepest, a bit for each inode and what the table of them takes,
 //! and files that have several names. The tables are counted in the image's budget.
 //!
 //! What is done with what it meets is the [`Visitor`]'s affair; check, extract, tar and statistics are visitors.
