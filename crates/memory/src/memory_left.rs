@@ -139,7 +139,15 @@ impl MemoryLeft {
 
     /// Whether more pages are to be moved out, `ready` pages of memory lying in frames.
     pub fn is_short(&self, ready: u32) -> bool {
-        self.free(ready) < self.high.load(Relaxed) || self.is_waited_for()
+        self.free(ready) < self.high.load(Relaxed)
+            || self.is_waited_for()
+            || (ready > 0 && self.is_exceeded())
+    }
+
+    /// Whether more is in use than the limit, which was lowered or could not be held. Then frames that are ready are too
+    /// many.
+    pub fn is_exceeded(&self) -> bool {
+        self.left.load(Relaxed) < 0
     }
 
     /// Whether there is so little that it does not matter which pages are moved out.

@@ -88,7 +88,7 @@ impl Drop for Busy<'_> {
 enum Step {
     /// Pages were moved out, and wait.
     Staged,
-    /// Pages were folded.
+    /// Pages were folded, or memory that lay ready was given back.
     Folded,
     /// The store refused all that it was given.
     Refused,
@@ -161,8 +161,11 @@ impl Evictor {
         std::thread::sleep(if is_stuck { STUCK_PAUSE } else { SHORT_PAUSE });
     }
 
-    /// Moves some pages out and folds some.
+    /// Moves some pages out and folds some. Above the limit, memory that lies ready goes first.
     fn step(&mut self) -> Step {
+        if self.pager.left.is_exceeded() && self.pager.shrink_stock() {
+            return Step::Folded;
+        }
         let mut step = if self.pager.staging.has_trays() { self.fill() } else { Step::Nothing };
         for _ in 0..BATCH_PAGES / TRAY_FRAMES {
             let is_behind = self.pager.staging.queued() > self.pager.trays_waiting();
@@ -193,7 +196,9 @@ impl Evictor {
             found = self.sweep.take(pager, &mut pages[..wanted], Effort::Any);
         }
         if found == 0 {
-            return Step::Nothing;
+            // Faults use the stock only where its frames can be moved: else this memory helps nobody who waits.
+            let gave_stock = !pager.moves() && pager.shrink_stock();
+            return if gave_stock { Step::Folded } else { Step::Nothing };
         }
         let _busy = self.hand.busy();
         let how = Mover::choose(pager, &pages[..found]);
