@@ -228,6 +228,7 @@ fuzz_target!(|input: &[u8]| {
         read_ahead_threads: 1,
         keep_asked: choice[1] & 8 != 0,
         devices: Vec::new(),
+        caller_bytes: 0,
     };
     // The least that it can be opened with, and as much more as the input says.
     match open(medium.clone(), &options) {
