@@ -16,8 +16,8 @@
 //! - Pages that requests hold cannot leave memory: a write has an object that belongs to no page yet, and so has the
 //!   read of a page that is to come back from the backing, of which a write to a part of a page is one as well. With
 //!   the old objects that these replace, a limit of eight frames for each request can be all theirs.
-//! - Writers wait two seconds for a backing that takes nothing. A machine that is too busy, or a medium that is too
-//!   slow, to write one page in two seconds is not modelled: no case delays a medium by more than a tenth of that.
+//! - Writers wait half a minute for a backing that takes nothing. A machine that is too busy, or a medium that is too
+//!   slow, to write one page in that time is not modelled: no case delays a medium by more than a tenth of that.
 
 /// Bytes of a frame of memory, and of a page.
 pub const FRAME: u64 = 4096;
