@@ -109,7 +109,7 @@ impl Shared {
                 arena.ready_changed.wait(&mut free);
                 continue;
             }
-            // Below the target by what was given back, or by less than taking signals: looked at again in any case.
+            // The refill is paused: look again soon whether it still is.
             if free.ready_len >= want {
                 arena.ready_changed.wait_for(&mut free, RETRY);
                 continue;
