@@ -18,7 +18,7 @@
 //! | `limit` | how full the pool may be |
 //! | `meter` | how long storing and loading one page takes |
 //! | `region` | the set-up, and what the owner of a region can do |
-//! | `store_view` | what the owner can do with the store of folded pages |
+//! | `store_view`, `writeback_view` | what the owner can do with the store of folded pages, and with its backing |
 //!
 //! It is cut so that what runs in the thread that touched a page (`pager`, and what it stands on) is apart from what runs
 //! in the background (`evict`): the former may interrupt a program anywhere and so takes no locks and no memory. They
@@ -80,6 +80,8 @@ mod staging;
 mod store_view;
 #[cfg(not(loom))]
 mod table;
+#[cfg(not(loom))]
+mod writeback_view;
 
 #[cfg(not(loom))]
 pub use config::{Eviction, RegionConfig, Service};
@@ -90,4 +92,6 @@ pub use error::{RangeError, RegionError};
 #[cfg(not(loom))]
 pub use region::{Pin, Region};
 #[cfg(not(loom))]
-pub use store_view::{StoreView, WritebackView};
+pub use store_view::StoreView;
+#[cfg(not(loom))]
+pub use writeback_view::WritebackView;

@@ -2,18 +2,15 @@
 //!
 //! The pages in the store are the region's memory: whoever wrote or discarded one there would change bytes that the
 //! program has references to. So the store itself is not handed out, but views of it that cannot touch contents:
-//! statistics, upkeep, and writing pages back.
+//! statistics and upkeep here, and writing pages back in `writeback_view`.
 //!
 //! The store's locks are needed by the threads that make room for faults. A signal handler may touch the region; if it
 //! interrupted its thread under one of these locks, it would wait for a thread that waits for the lock. So every
 //! call here that takes a lock masks signals meanwhile.
 
-use pagefold_store::parking::{
-    LayoutKind, ParkError, ParkReport, ParkStats, Parking, Policy, Progress, Selection, Settings,
-};
+use crate::writeback_view::WritebackView;
 use pagefold_store::{ClassStats, Stats, Store};
 use pagefold_sys::signal;
-use std::ops::ControlFlow;
 
 /// The store of a region's folded pages, without their contents.
 ///
@@ -27,13 +24,6 @@ use std::ops::ControlFlow;
 #[derive(Clone, Copy)]
 pub struct StoreView<'a> {
     store: &'a Store,
-}
-
-/// Writing a region's folded pages back to its backing.
-#[derive(Clone, Copy)]
-pub struct WritebackView<'a> {
-    store: &'a Store,
-    parking: &'a Parking,
 }
 
 impl<'a> StoreView<'a> {
@@ -72,58 +62,6 @@ impl<'a> StoreView<'a> {
     /// Returns the view of write-back, if the region has a backing.
     pub fn writeback(&self) -> Option<WritebackView<'a>> {
         let parking = self.store.parking()?;
-        Some(WritebackView { store: self.store, parking })
-    }
-}
-
-impl<'a> WritebackView<'a> {
-    /// Returns the settings of writing back and reading back.
-    pub fn settings(&self) -> &'a Settings {
-        self.parking.settings()
-    }
-
-    /// Returns the settings and the state of automatic write-back.
-    pub fn policy(&self) -> &'a Policy {
-        self.parking.policy()
-    }
-
-    /// Describes the medium in a few words.
-    pub fn describe(&self) -> String {
-        self.parking.describe()
-    }
-
-    /// Returns how pages lie on the backing.
-    pub fn layout(&self) -> LayoutKind {
-        self.parking.layout()
-    }
-
-    /// Returns the counters of write-back.
-    pub fn stats(&self) -> ParkStats {
-        let _masked = signal::mask_all();
-        self.parking.stats()
-    }
-
-    /// Marks pages as idle that were last stored or loaded at least `age_s` seconds ago, and takes the mark from younger
-    /// ones; with 0, marks all.
-    pub fn mark_idle(&self, age_s: u64) {
-        let _masked = signal::mask_all();
-        self.store.mark_idle(age_s);
-    }
-
-    /// Writes the pages of a selection back; returns when all that was submitted is complete. See
-    /// [`Store::park`](pagefold_store::Store::park).
-    ///
-    /// Signals of the calling thread wait until the end, or until `progress` is called next.
-    pub fn write_back(
-        &self,
-        selection: &Selection,
-        progress: &mut dyn FnMut(&Progress) -> ControlFlow<()>,
-    ) -> Result<ParkReport, ParkError> {
-        let masked = signal::mask_all();
-        let mut unmasked = |now: &Progress| match &masked {
-            Ok(masked) => masked.unmasked_while(|| progress(now)),
-            Err(_) => progress(now),
-        };
-        self.store.park(selection, &mut unmasked)
+        Some(WritebackView::new(self.store, parking))
     }
 }

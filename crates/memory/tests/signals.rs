@@ -1,10 +1,12 @@
-//! Signal handlers may touch a region, whatever thread they interrupt, and wherever.
+//! Signal handlers may touch a region, whatever thread they interrupt, and wherever; and so may the function that is told
+//! how far writing back is.
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 mod children;
 
 use children::{WAYS, can, noise, part, read, run_well, text, write};
-use pagefold_backing::MemoryBacking;
+use pagefold_backing::layer::{DelayLayer, DelayOptions, SystemClock};
+use pagefold_backing::{Backing, MemoryBacking};
 use pagefold_memory::{Region, RegionConfig};
 use pagefold_store::parking::{LayoutKind, ParkConfig, Selection, Which};
 use std::ops::ControlFlow;
@@ -18,8 +20,12 @@ const READ_ONLY: u64 = 512;
 
 /// A region whose pages wait for room: with a small limit, a small pool, and a backing.
 fn region(way: usize) -> Region {
+    region_on(way, Arc::new(MemoryBacking::new(32 << 20)))
+}
+
+fn region_on(way: usize, backing: Arc<dyn Backing>) -> Region {
     let (service, eviction) = WAYS[way];
-    let backing = ParkConfig { backing: Arc::new(MemoryBacking::new(32 << 20)), layout: LayoutKind::Log };
+    let backing = ParkConfig { backing, layout: LayoutKind::Log };
     let config = RegionConfig {
         service,
         eviction,
@@ -60,6 +66,8 @@ fn child() {
     match part.split_once(' ') {
         Some(("masks", way)) => check_masks(way.parse().unwrap()),
         Some(("storm", way)) => storm(way.parse().unwrap()),
+        Some(("panic", way)) => panic_in_progress(way.parse().unwrap()),
+        Some(("progress", way)) => touch_in_progress(way.parse().unwrap()),
         _ => panic!("there is no part {part}"),
     }
     std::process::exit(0);
@@ -194,4 +202,49 @@ fn storm(way: usize) {
 #[test]
 fn handlers_touch_a_region_in_any_thread_at_any_time() {
     each("handlers_touch_a_region_in_any_thread", |way| run_well(&format!("storm {way}")));
+}
+
+/// The function that is told of a pass writes to more of the region than memory and pool have room for: its pages come in
+/// only if others are written back meanwhile. The medium is so slow that it is told before the end, too.
+fn touch_in_progress(way: usize) {
+    let slow = DelayOptions { bytes_per_s: Some(10 << 20), ..DelayOptions::default() };
+    let medium = DelayLayer::new(MemoryBacking::new(32 << 20), slow, Arc::new(SystemClock::default()));
+    let region = region_on(way, Arc::new(medium));
+    (0..PAGES).for_each(|page| write(&region, page, &noise(page)));
+    let writeback = region.store().writeback().unwrap();
+    let mut calls = 0;
+    let report = writeback.write_back(&Selection::of(Which::All), &mut |_| {
+        calls += 1;
+        (0..PAGES).for_each(|page| write(&region, page, &noise(page + calls * PAGES)));
+        // Another pass in the middle of this one.
+        let some = Selection::of(Which::Idle);
+        assert_eq!(writeback.write_back(&some, &mut |_| ControlFlow::Continue(())).unwrap().error, None);
+        if calls < 3 { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+    });
+    assert!(report.is_ok() && calls > 0, "{report:?}");
+    (0..PAGES).for_each(|page| assert!(read(&region, page) == noise(page + calls * PAGES), "{page}"));
+}
+
+#[test]
+fn a_function_told_of_progress_touches_the_region() {
+    each("a_function_told_of_progress_touches_the_region", |way| run_well(&format!("progress {way}")));
+}
+
+#[test]
+fn a_panic_of_a_function_told_of_progress_ends_the_pass() {
+    each("a_panic_of_a_function_told_of_progress_ends_the_pass", |way| run_well(&format!("panic {way}")));
+}
+
+fn panic_in_progress(way: usize) {
+    let region = region(way);
+    (0..PAGES).for_each(|page| write(&region, page, &noise(page)));
+    let writeback = region.store().writeback().unwrap();
+    let all = Selection::of(Which::All);
+    let told = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        writeback.write_back(&all, &mut |_| panic!("as the test wants"))
+    }));
+    assert!(told.is_err());
+    // The next pass can begin, and nothing is lost.
+    assert_eq!(writeback.write_back(&all, &mut |_| ControlFlow::Continue(())).unwrap().error, None);
+    (0..PAGES).for_each(|page| assert!(read(&region, page) == noise(page), "{page}"));
 }

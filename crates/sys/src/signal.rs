@@ -8,7 +8,7 @@ use crate::SysError;
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
-use std::thread::{Builder, JoinHandle};
+use std::thread::{Builder, JoinHandle, Scope, ScopedJoinHandle};
 
 const TERMINATION: [i32; 3] = [libc::SIGTERM, libc::SIGINT, libc::SIGHUP];
 
@@ -88,12 +88,24 @@ pub fn spawn_masked<T: Send + 'static>(
 ) -> io::Result<JoinHandle<T>> {
     // A new thread has the mask of the one that starts it.
     let _masked = mask_all();
-    builder.spawn(move || {
-        // A caller that blocks SIGBUS must not pass that on: a fault of the thread would end the process.
-        // Setting a mask that is valid cannot fail.
-        let _ = change_mask(libc::SIG_SETMASK, &all_but_synchronous());
-        run()
-    })
+    builder.spawn(move || run_masked(run))
+}
+
+/// [`spawn_masked`] for a thread of a scope.
+pub fn spawn_masked_scoped<'scope, T: Send + 'scope>(
+    builder: Builder,
+    scope: &'scope Scope<'scope, '_>,
+    run: impl FnOnce() -> T + Send + 'scope,
+) -> io::Result<ScopedJoinHandle<'scope, T>> {
+    let _masked = mask_all();
+    builder.spawn_scoped(scope, move || run_masked(run))
+}
+
+fn run_masked<T>(run: impl FnOnce() -> T) -> T {
+    // A caller that blocks SIGBUS must not pass that on: a fault of the thread would end the process.
+    // Setting a mask that is valid cannot fail.
+    let _ = change_mask(libc::SIG_SETMASK, &all_but_synchronous());
+    run()
 }
 
 impl Masked {

@@ -314,9 +314,10 @@ fn new_id() -> Result<log::StoreId, AttachError> {
 impl Store {
     /// Parks the pages of a selection; returns when all that was submitted is complete.
     ///
-    /// One pass runs at a time; another waits for it. `progress` is called now and then, and ends the pass
-    /// if it says so; it may read, write and discard, but not park, which would wait for this pass for ever. If it
-    /// panics, the pass ends, and the panic goes on when all that was submitted is complete.
+    /// One pass runs at a time; another waits for it, that of automatic parking too. `progress` is called now and then, in
+    /// the middle of the pass, and ends it if it says so. It may read, write and discard, but must not wait for anything
+    /// that needs another pass: parking would wait for ever, and a write that finds no room below the limit waits in
+    /// vain. If it panics, the pass ends, and the panic goes on when all that was submitted is complete.
     /// An error is returned if the pass could not begin; one that ended it early, or the most recent one of a
     /// request, is in the report. No page is lost by any of them.
     pub fn park(
