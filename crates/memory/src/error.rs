@@ -1,5 +1,6 @@
 //! What can go wrong with a region.
 
+use pagefold_page::size::Human;
 use pagefold_store::StoreError;
 use pagefold_sys::SysError;
 use pagefold_sys::uffd::{Feature, OpenError};
@@ -14,10 +15,10 @@ pub enum RegionError {
         bytes: usize,
     },
     /// The range is empty or too large.
-    #[error("a region cannot have {0} bytes: at least 1 and at most 16 TiB")]
+    #[error("a region cannot have {}: at least 1 B and at most 16 TiB", Human(*.0))]
     BadLength(u64),
     /// The limit is too small to work with.
-    #[error("a limit of {limit_bytes} bytes is too small: at least {min_bytes}")]
+    #[error("a limit of {} is too small: at least {}", Human(*limit_bytes), Human(*min_bytes))]
     LimitTooSmall {
         /// What was asked for.
         limit_bytes: u64,

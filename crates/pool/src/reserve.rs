@@ -22,6 +22,7 @@
 use crate::arena::Arena;
 use crate::source::{FRAMES_MAX, SourceError};
 use pagefold_sys::mem;
+use pagefold_sys::signal::spawn_masked;
 use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -82,7 +83,9 @@ impl Reserve {
 
     fn spawn(&mut self, name: &str, work: impl FnOnce(&Shared) + Send + 'static) -> Result<(), SourceError> {
         let shared = self.shared.clone();
-        let thread = std::thread::Builder::new().name(name.into()).spawn(move || work(&shared));
+        let builder = std::thread::Builder::new().name(name.into());
+        // Writers wait for these threads, in a signal handler too.
+        let thread = spawn_masked(builder, move || work(&shared));
         self.threads.push(thread.map_err(|e| {
             let errno = e.raw_os_error().unwrap_or(0);
             pagefold_sys::SysError::new(format!("starting the reserve's thread {name}"), errno)

@@ -1,12 +1,13 @@
 //! The seam through which the pool takes memory.
 
 use crate::{Arena, FrameId};
+use pagefold_page::size::Human;
 
 /// Why there is no frame.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SourceError {
     /// The limit on frames in use is reached.
-    #[error("the memory limit of {limit_bytes} bytes is reached")]
+    #[error("the memory limit of {} is reached", Human(*limit_bytes))]
     Limit {
         /// The limit.
         limit_bytes: u64,
