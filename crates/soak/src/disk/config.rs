@@ -108,6 +108,8 @@ pub struct Config {
     pub is_disturbed: bool,
     /// Whether the server is stopped and continued beside the load.
     pub is_stopped: bool,
+    /// Whether the limit is lowered and raised beside the load.
+    pub moves_limit: bool,
     /// Draws what comes beside the load.
     pub beside_seed: u64,
     /// The load.
@@ -141,6 +143,7 @@ impl Config {
             backing,
             is_disturbed: random.percent(40),
             is_stopped: random.percent(15),
+            moves_limit: false,
             beside_seed: random.next(),
             load: Load::Mixed(Mixed::draw(random, 1)),
             rounds: random.between(1, 3),
@@ -156,6 +159,7 @@ impl Config {
         if random.percent(15) {
             config.write_over(random);
         }
+        config.draw_refusals(random);
         config
     }
 
@@ -173,6 +177,21 @@ impl Config {
         });
         let room = self.surely_fits().min(self.size_bytes);
         self.load = Load::Fio(Fio::over_and_over(random, room));
+    }
+
+    /// Other limits and budgets, for loads that may meet refusals.
+    fn draw_refusals(&mut self, random: &mut Random) {
+        if !matches!(self.load, Load::Mixed(_)) {
+            return;
+        }
+        self.moves_limit = matches!(self.memory, Memory::Bytes(_)) && random.percent(20);
+        if self.backing.is_some() && random.percent(25) {
+            self.attributes.push(match random.below(3) {
+                0 => format!("writeback_limit={} writeback_limit_enable=1", random.doubling(1, 20_000)),
+                1 => format!("park_daily={}M", random.doubling(1, 256)),
+                _ => format!("park_rate={}M/s", random.between(10, 200)),
+            });
+        }
     }
 
     /// A load that suits the disk: fio and file systems need all that they write to be stored.

@@ -125,7 +125,7 @@ impl<'a> Server<'a> {
                 segment_bytes: layout_is_log.then_some(segment),
                 pages: number("/parking/pages").unwrap_or(0),
                 bytes: number("/parking/bytes").unwrap_or(0),
-                is_closed: is_small || condition.contains("fails"),
+                is_closed: is_small || ["fails", "used up"].iter().any(|word| condition.contains(word)),
                 condition: condition.to_string(),
             }
         });
