@@ -31,6 +31,7 @@ fn child() {
     let Some(part) = part() else { return };
     match part.split_once(' ') {
         Some(("dropped", way)) => drop_then_evict(way.parse().unwrap()),
+        Some(("within", way)) => stay_within_the_limit(way.parse().unwrap()),
         Some(("beside", way)) => drop_beside_eviction(way.parse().unwrap()),
         _ => panic!("there is no part {part}"),
     }
@@ -124,4 +125,32 @@ fn drop_beside_eviction(way: usize) {
 #[test]
 fn pages_dropped_beside_the_eviction_keep_what_is_written_next() {
     each("pages_dropped_beside_the_eviction", "beside");
+}
+
+/// Under the least limit a few pages are taken at once; if all of them were dropped, that is room all the same, and no
+/// reason to go beyond the limit.
+fn stay_within_the_limit(way: usize) {
+    let (service, eviction) = WAYS[way];
+    let limit = RegionConfig::LIMIT_MIN_BYTES;
+    let config =
+        RegionConfig { service, eviction, fold_threads: 1, ..RegionConfig::new(PAGES * 4096, limit) };
+    let region = Region::new(config).unwrap();
+    for round in 0..20 {
+        // Nothing that came in before is left.
+        (0..PAGES / 4).for_each(|page| write(&region, page, &noise(page + round)));
+        let resident = region.stats().memory.resident / 4096;
+        drop_behind(&region, 0, PAGES / 4);
+        (PAGES / 4..PAGES / 2).for_each(|page| write(&region, page, &noise(page + round)));
+        let stats = region.stats();
+        assert!(
+            stats.memory.resident_max <= limit,
+            "round {round}, {resident} pages were dropped: {stats:?}"
+        );
+        drop_behind(&region, PAGES / 4, PAGES / 4);
+    }
+}
+
+#[test]
+fn dropped_pages_are_no_reason_to_exceed_the_limit() {
+    each("dropped_pages_are_no_reason", "within");
 }

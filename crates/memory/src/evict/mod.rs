@@ -21,7 +21,7 @@ mod sweep;
 use crate::page::Effort;
 use crate::pager::Pager;
 use crate::staging::{TRAY_FRAMES, Tray};
-use out::{BATCH_PAGES, How, Mover};
+use out::{BATCH_PAGES, How, Mover, TakenOut};
 use pagefold_page::PageIndex;
 use pagefold_sys::SysError;
 use std::sync::Arc;
@@ -88,7 +88,7 @@ impl Drop for Busy<'_> {
 enum Step {
     /// Pages were moved out, and wait.
     Staged,
-    /// Pages were folded, or memory that lay ready was given back.
+    /// Pages were folded, or memory was given back in another way.
     Folded,
     /// The store refused all that it was given.
     Refused,
@@ -207,7 +207,7 @@ impl Evictor {
             found += self.sweep.take_more(pager, &mut pages[found..], Effort::Cold);
         }
         // SAFETY: the sweep has taken the pages, which it gives in order, of the one stretch that this thread holds.
-        staged(unsafe { self.mover.take_out(pager, how, &mut pages[..found]) })
+        step_of(unsafe { self.mover.take_out(pager, how, &mut pages[..found]) })
     }
 
     /// Fills a tray with what streams have left behind, or has them waited for. `None` if that is of no use now.
@@ -218,15 +218,19 @@ impl Evictor {
         if found > 0 {
             let _busy = self.hand.busy();
             // SAFETY: the sweep has taken the pages, and gives them in order; moving takes no stretch.
-            return Some(staged(unsafe { self.mover.take_out(pager, How::Move, &mut pages[..found]) }));
+            return Some(step_of(unsafe { self.mover.take_out(pager, How::Move, &mut pages[..found]) }));
         }
         let can_wait = self.sweep.has_streams(pager) && !pager.left.is_pressed(pager.ready_frames());
         can_wait.then_some(Step::Awaited)
     }
 }
 
-fn staged(pages: usize) -> Step {
-    if pages > 0 { Step::Staged } else { Step::Nothing }
+fn step_of(taken: TakenOut) -> Step {
+    match taken {
+        TakenOut { staged: 0, clean: 0, lost: 0 } => Step::Nothing,
+        TakenOut { clean: 0, lost: 0, .. } => Step::Staged,
+        _ => Step::Folded,
+    }
 }
 
 impl Pager {

@@ -34,6 +34,17 @@ pub(super) enum How {
     Copy,
 }
 
+/// What became of pages that were to be taken out; the others were put back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct TakenOut {
+    /// Pages that wait in frames.
+    pub(super) staged: usize,
+    /// Pages whose memory was given back at once, as the store has them already.
+    pub(super) clean: usize,
+    /// Pages that were not there, as the program had dropped them: their memory is counted as given back.
+    pub(super) lost: usize,
+}
+
 /// Most pages taken at once.
 pub(super) const BATCH_PAGES: usize = 256;
 
@@ -163,30 +174,30 @@ impl Mover {
         }
     }
 
-    /// Takes pages out, a tray's worth or, if they are copied, up to [`BATCH_PAGES`]. Returns how many; the others are
-    /// put back. The list is used up.
+    /// Takes pages out, a tray's worth or, if they are copied, up to [`BATCH_PAGES`]. The list is used up.
     ///
     /// # Safety
     /// The pages are taken, by the caller, and sorted. If they are copied, they lie in one stretch, which the caller
     /// holds.
-    pub(super) unsafe fn take_out(&mut self, pager: &Pager, how: How, pages: &mut [PageIndex]) -> usize {
+    pub(super) unsafe fn take_out(&mut self, pager: &Pager, how: How, pages: &mut [PageIndex]) -> TakenOut {
         let taken = match how {
             // SAFETY: the pages are taken, by the caller.
             How::Move => unsafe { move_out(pager, pages) },
             // SAFETY: the pages are taken, by the caller, who holds their stretch.
             How::Copy => unsafe { self.copy_out(pager, pages) },
         };
-        pager.counters.add(Counter::StagedPages, taken as u64);
+        pager.counters.add(Counter::StagedPages, (taken.staged + taken.clean) as u64);
         taken
     }
 
     /// # Safety
     /// The pages are taken, by the caller, sorted, and lie in one stretch, which the caller holds.
-    unsafe fn copy_out(&mut self, pager: &Pager, pages: &mut [PageIndex]) -> usize {
-        let (Some(&first), Some(last)) = (pages.first(), pages.last()) else { return 0 };
+    unsafe fn copy_out(&mut self, pager: &Pager, pages: &mut [PageIndex]) -> TakenOut {
+        let (Some(&first), Some(last)) = (pages.first(), pages.last()) else { return TakenOut::default() };
         let span = (last.0 - first.0 + 1) as usize;
         let protecting = pager.begin_protecting();
         let is_protected = protect(pager, pages, span);
+        // Pages that were looked at and are not ready are lost.
         // SAFETY: the pages are protected, and taken by the caller, who holds their stretch.
         let (ready, seen) = if is_protected { unsafe { self.copy_or_compare(pager, pages) } } else { (0, 0) };
         self.parts.clear();
@@ -214,7 +225,7 @@ impl Mover {
         put_back_busy(pager, &pages[dropped..ready]);
         put_back(pager, &pages[seen..]);
         pager.left.give((dropped - staged + used_again) as u32);
-        dropped
+        TakenOut { staged, clean: dropped - staged, lost: seen - ready }
     }
 
     /// Sees which pages, taken and write-protected, still equal their copy in the store; and copies the others to
@@ -321,10 +332,10 @@ fn stage_next(pager: &Pager, tray: &Tray, page: PageIndex) {
 
 /// # Safety
 /// The pages are taken, by the caller.
-unsafe fn move_out(pager: &Pager, pages: &[PageIndex]) -> usize {
+unsafe fn move_out(pager: &Pager, pages: &[PageIndex]) -> TakenOut {
     let Some(tray) = pager.take_tray(How::Move) else {
         put_back(pager, pages);
-        return 0;
+        return TakenOut::default();
     };
     // SAFETY: the pages are taken, by the caller, and the tray was empty.
     let moved = unsafe { move_to_tray(pager, &tray, pages) };
@@ -334,8 +345,8 @@ unsafe fn move_out(pager: &Pager, pages: &[PageIndex]) -> usize {
 
 /// # Safety
 /// The pages are taken, by the caller; the tray's frames have no memory.
-unsafe fn move_to_tray(pager: &Pager, tray: &Tray, pages: &[PageIndex]) -> usize {
-    let (mut at, mut filled, mut attempts) = (0, 0, 0);
+unsafe fn move_to_tray(pager: &Pager, tray: &Tray, pages: &[PageIndex]) -> TakenOut {
+    let (mut at, mut filled, mut lost, mut attempts) = (0, 0, 0, 0);
     while at < pages.len() {
         let len = run_at(pages, at) * PAGE_SIZE;
         let to = pager.frame_address(pager.staging.frame(tray, filled));
@@ -353,14 +364,17 @@ unsafe fn move_to_tray(pager: &Pager, tray: &Tray, pages: &[PageIndex]) -> usize
             continue;
         }
         match done.errno {
-            // SAFETY: the page is taken, by the caller, and not there.
-            libc::ENOENT => unsafe { lose(pager, pages[at]) },
+            libc::ENOENT => {
+                // SAFETY: the page is taken, by the caller, and not there.
+                unsafe { lose(pager, pages[at]) };
+                lost += 1;
+            }
             _ => put_back_busy(pager, &pages[at..=at]),
         }
         attempts = 0;
         at += 1;
     }
-    filled
+    TakenOut { staged: filled, clean: 0, lost }
 }
 
 /// A taken page that is not there: it was dropped behind our back (by madvise), and is zero.
