@@ -10,7 +10,7 @@
 
 #![no_main]
 
-#[path = "../../crates/codec/tests/cluster_kit/lz4_slow.rs"]
+#[path = "../../crates/codec/tests/support/cluster/lz4_slow.rs"]
 mod lz4_slow;
 
 use libfuzzer_sys::fuzz_target;

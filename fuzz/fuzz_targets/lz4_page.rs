@@ -5,7 +5,7 @@
 #![no_main]
 
 #[allow(dead_code, reason = "tests use the rest")]
-#[path = "../../crates/codec/tests/cluster_kit/lz4_slow.rs"]
+#[path = "../../crates/codec/tests/support/cluster/lz4_slow.rs"]
 mod lz4_slow;
 
 use libfuzzer_sys::fuzz_target;

@@ -5,7 +5,7 @@
 
 #![no_main]
 
-#[path = "../../crates/codec/tests/lzo_reference/mod.rs"]
+#[path = "../../crates/codec/tests/support/lzo_reference.rs"]
 mod lzo_reference;
 
 use libfuzzer_sys::fuzz_target;

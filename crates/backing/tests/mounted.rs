@@ -3,9 +3,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
-mod media;
+mod support;
 
-use media::LoopDevice;
+use crate::support::LoopDevice;
 use pagefold_backing::{
     Backing, Buffers, Demand, FileBacking, FileOptions, OpenError, OpenOptions, Operation, Request, Uring,
     open_backing,
@@ -32,7 +32,7 @@ impl Drop for Mounted<'_> {
 fn a_mounted_block_device_is_refused_with_the_place() {
     const NAME: &str = "a_mounted_block_device_is_refused_with_the_place";
     let folder = tempfile::tempdir().unwrap();
-    let Some(device) = LoopDevice::attach(NAME, &media::sparse_file(32 << 20)) else { return };
+    let Some(device) = LoopDevice::attach(NAME, &crate::support::sparse_file(32 << 20)) else { return };
     let (path, place) = (device.0.path.to_str().unwrap(), folder.path().to_str().unwrap());
     if !run("mkfs.ext4", &["-q", path]) || !run("mount", &[path, place]) {
         return skipped!("{NAME}: no ext4 can be made and mounted here");

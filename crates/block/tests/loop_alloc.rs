@@ -6,9 +6,9 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failed unwrap is a failed test")]
 
-mod loop_support;
+mod support;
 
-use loop_support::{Aligned, open, open_direct};
+use crate::support::loop_device::{Aligned, open, open_direct};
 use pagefold_block::{BlockDevice, BlockError, RamDevice};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;

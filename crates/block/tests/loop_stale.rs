@@ -5,9 +5,9 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failed unwrap is a failed test")]
 
-mod loop_support;
+mod support;
 
-use loop_support::{Aligned, Mounted, have, is_clean, open, open_direct, run, skip};
+use crate::support::loop_device::{Aligned, Mounted, have, is_clean, open, open_direct, run, skip};
 use pagefold_block::loopdoor::{CleanUp, DoorError, LoopDoor, LoopOptions, clean_up};
 use pagefold_block::{BlockDevice, BlockError, RamDevice};
 use pagefold_sys::blockuse::{self, BlockUse};

@@ -6,7 +6,7 @@
 #![allow(clippy::unwrap_used, reason = "a measurement that fails has no result")]
 #![allow(clippy::undocumented_unsafe_blocks, reason = "calls of encoders with live buffers")]
 
-#[path = "../tests/cluster_kit/mod.rs"]
+#[path = "../tests/support/cluster/mod.rs"]
 mod cluster_kit;
 
 use cluster_kit::{PieceInput, Sample};

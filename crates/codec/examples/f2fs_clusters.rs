@@ -13,7 +13,7 @@ use pagefold_codec::lzo::decompress;
 use std::collections::HashMap;
 use std::path::Path;
 
-#[path = "../tests/lzo_kernel_content/mod.rs"]
+#[path = "../tests/support/lzo_kernel_content.rs"]
 mod lzo_kernel_content;
 
 const BLOCK: usize = 4096;

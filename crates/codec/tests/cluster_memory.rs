@@ -5,9 +5,9 @@
 #![allow(clippy::undocumented_unsafe_blocks, reason = "calls of encoders with live buffers")]
 #![cfg(all(target_os = "linux", target_env = "gnu"))]
 
-mod cluster_kit;
+mod support;
 
-use cluster_kit::{PieceInput, compressible, samples};
+use crate::support::cluster::{PieceInput, compressible, samples};
 use pagefold_codec::cluster::{Decoder, Want, ring_bytes};
 
 /// `struct mallinfo2` of glibc's malloc.h.

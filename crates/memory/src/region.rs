@@ -314,8 +314,8 @@ mod tests {
     #[test]
     fn bad_settings_are_refused_with_what_would_do() {
         let error = |config| Region::new(config).err().map(|e| e.to_string()).unwrap_or_default();
-        assert!(error(RegionConfig::new(0, 1 << 20)).contains("0 bytes"));
-        assert!(error(RegionConfig::new(1 << 20, 4096)).contains("262144"));
+        assert!(error(RegionConfig::new(0, 1 << 20)).contains("0 B"));
+        assert!(error(RegionConfig::new(1 << 20, 4096)).contains("256 KiB"));
         let config = RegionConfig { accept_threshold_percent: 0, ..RegionConfig::new(1 << 20, 1 << 20) };
         assert!(error(config).contains("accept_threshold_percent"));
     }

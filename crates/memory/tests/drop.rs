@@ -1,9 +1,9 @@
 //! Regions come and go: while threads fault in them, many in turn, many at once, beside another handler of SIGBUS.
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
-mod children;
+mod support;
 
-use children::{WAYS, can, part, read, run, run_well, text, write};
+use crate::support::{WAYS, can, part, read, run, run_well, text, write};
 use pagefold_memory::{Eviction, Region, RegionConfig, RegionError, Service};
 use std::os::unix::process::ExitStatusExt;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering::SeqCst};

@@ -3,9 +3,9 @@
 //! Children make system calls and touch memory only, as the parent has other threads.
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
-mod children;
+mod support;
 
-use children::{WAYS, can, read, text, write};
+use crate::support::{WAYS, can, read, text, write};
 use pagefold_memory::{Region, RegionConfig};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
@@ -189,7 +189,7 @@ fn the_parent_goes_on_while_it_forks() {
             }
             (0..40).for_each(|_| assert_eq!(fork(|| 0), 0));
             let seen = rounds.load(Relaxed);
-            let goes_on = children::comes_true(|| rounds.load(Relaxed) > seen + 6);
+            let goes_on = crate::support::comes_true(|| rounds.load(Relaxed) > seen + 6);
             is_over.store(true, Relaxed);
             assert!(goes_on, "threads do not go on after forks");
         });

@@ -8,10 +8,10 @@
 #![cfg(all(target_env = "gnu", not(loom)))]
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
-mod common;
+mod support;
 
-use common::rig::*;
-use common::{Random, page};
+use crate::support::rig::*;
+use crate::support::{Random, page};
 use pagefold_backing::layer::{DelayLayer, DelayOptions, ErrorLayer, StatsLayer, SystemClock, When};
 use pagefold_backing::{Backing, Direct, FileBacking, FileOptions, MemoryBacking, Uring};
 use pagefold_codec::{CodecSpec, table};

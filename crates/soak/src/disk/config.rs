@@ -13,6 +13,9 @@ const MIB: u64 = 1 << 20;
 const RAW_PERIOD: u64 = 513;
 /// Threads of the loop export that may work on requests at the same time, those that wait for a medium included.
 const LOOP_REQUESTS: u64 = 18;
+/// A medium with this delay reads so slowly that a large tree takes minutes.
+const SLOW_US: u64 = 1000;
+const SLOW_TREE_MAX: u64 = 96 << 20;
 /// Data that one load writes at most: cases are to take seconds.
 const LOAD_MAX: u64 = 640 << 20;
 
@@ -204,6 +207,8 @@ impl Config {
             4..=5 if room >= 8 * MIB && self.backing.is_some() => Load::Fio(Fio::draw(random, room)),
             4..=7 if is_loop && room >= 64 * MIB => {
                 let system = FileSystem::draw(random, self.size_bytes);
+                let is_slow = self.backing.as_ref().is_some_and(|b| b.delay_us >= SLOW_US);
+                let room = if is_slow { room.min(SLOW_TREE_MAX) } else { room };
                 // Metadata, and what is deleted and not trimmed yet.
                 Load::Tree(Tree {
                     system,

@@ -1,0 +1,295 @@
+//! Listeners, who may connect, limits, and the end of a server.
+
+use crate::support::nbd::*;
+use pagefold_block::nbd::proto::{cmd, opt, rep};
+use pagefold_block::nbd::{Export, Limits, NbdError, Server, UnixSocket, uri};
+use pagefold_block::{BlockDevice, RamDevice};
+use rustix::fs::Mode;
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+fn export() -> Export {
+    Export::new(NAME, "", Arc::new(RamDevice::new(1 << 20))).unwrap()
+}
+
+fn set_mode(path: &std::path::Path, mode: u32) {
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+}
+
+#[test]
+fn a_socket_file_is_private_whatever_the_umask_and_goes_with_the_server() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("s");
+    for mask in [0o000, 0o077, 0o777] {
+        let before = rustix::process::umask(Mode::from_raw_mode(mask));
+        let socket = UnixSocket::bind(&path);
+        rustix::process::umask(before);
+        let server = Server::new(export(), Limits::default());
+        server.serve_unix(socket.unwrap()).unwrap();
+        assert_eq!(std::fs::symlink_metadata(&path).unwrap().mode() & 0o7777, 0o600, "{mask:o}");
+        assert!(UnixSocket::bind(&path).is_err());
+        assert!(path.exists(), "a failed bind leaves the file of another");
+        server.stop();
+        assert!(!path.exists());
+        assert!(matches!(server.serve_unix(UnixSocket::bind(&path).unwrap()), Err(NbdError::Stopped)));
+        assert!(!path.exists());
+    }
+}
+
+#[test]
+fn a_file_put_in_the_place_of_the_socket_is_left_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("s");
+    let server = Server::new(export(), Limits::default());
+    server.serve_unix(UnixSocket::bind(&path).unwrap()).unwrap();
+    // Kept under another name, so that its inode number is not used again.
+    std::fs::rename(&path, dir.path().join("old")).unwrap();
+    std::fs::write(&path, "mine").unwrap();
+    drop(server);
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), "mine");
+}
+
+#[test]
+fn unsafe_folders_and_long_paths_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    for mode in [0o770, 0o707, 0o1777] {
+        set_mode(dir.path(), mode);
+        let refused = UnixSocket::bind(&dir.path().join("s")).err().unwrap();
+        assert!(matches!(refused, NbdError::UnsafeFolder { .. }), "{refused}");
+    }
+    set_mode(dir.path(), 0o755);
+    assert!(UnixSocket::bind(&dir.path().join("s")).is_ok());
+    let long = dir.path().join("x".repeat(110));
+    assert!(matches!(UnixSocket::bind(&long), Err(NbdError::PathTooLong { .. })));
+    assert!(matches!(UnixSocket::bind(&dir.path().join("none/s")), Err(NbdError::Sys(_))));
+}
+
+#[test]
+fn names_a_client_could_not_send_are_refused() {
+    let device: Arc<dyn BlockDevice> = Arc::new(RamDevice::new(1));
+    for name in ["", "a\0b", &"x".repeat(4097)] {
+        assert!(Export::new(name, "", device.clone()).is_err());
+    }
+    let long = Export::new("n", "é".repeat(4000), device).unwrap();
+    assert_eq!(long.description().len(), 4096);
+}
+
+#[test]
+fn a_listener_of_the_caller_is_served_and_its_file_left() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("s");
+    let server = Server::new(export(), Limits::default());
+    server.serve_unix(UnixListener::bind(&path).unwrap()).unwrap();
+    let mut c = Client::new(UnixStream::connect(&path).unwrap());
+    c.greet(3);
+    c.open(true);
+    assert_eq!(c.read(0, 1), [0]);
+    drop(server);
+    assert!(path.exists());
+}
+
+#[test]
+fn tcp_is_served_on_loopback_and_refused_beyond_without_tls() {
+    let server = Server::new(export(), Limits::default());
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let addr = listener.local_addr().unwrap();
+    server.serve_tcp(listener, None).unwrap();
+    let mut c = Client::new(TcpStream::connect(addr).unwrap());
+    c.greet(3);
+    c.open(false);
+    c.write(0, &noise(1, 500_000));
+    assert_eq!(c.read(0, 500_000), noise(1, 500_000));
+    let refused = server.serve_tcp(TcpListener::bind("0.0.0.0:0").unwrap(), None);
+    assert!(matches!(refused, Err(NbdError::NeedsTls { .. })));
+    assert_eq!(uri::tcp(NAME, addr, false), format!("nbd://{addr}/disk"));
+}
+
+#[test]
+fn one_client_too_many_is_told_so_and_a_place_is_given_back() {
+    let log = Arc::new(Mutex::new(Vec::new()));
+    let lines = log.clone();
+    let limits = Limits { max_connections: 3, ..Limits::default() };
+    let server = Server::with_log(export(), limits, move |line| lines.lock().unwrap().push(line.to_string()));
+    let served = Served::of(server);
+    let mut clients: Vec<_> = (0..3).map(|_| served.open(true)).collect();
+    assert_eq!(served.server.connections(), 3);
+    // It hears why, and may ask again.
+    let mut turned_away = served.client();
+    for _ in 0..2 {
+        turned_away.send_option(opt::GO, &info_data(NAME, &[3]));
+        let (kind, why) = turned_away.option_reply(opt::GO);
+        assert_eq!(
+            (kind, String::from_utf8(why).unwrap().contains("too many clients")),
+            (rep::ERR_POLICY, true)
+        );
+    }
+    // The oldest way in has no answer for that.
+    let mut old_way = served.client();
+    old_way.send_option(opt::EXPORT_NAME, NAME.as_bytes());
+    assert!(old_way.is_hung_up());
+    assert_eq!(served.server.counters().refused_full, 3);
+    let said = log.lock().unwrap().clone();
+    assert_eq!(said.len(), 1, "{said:?}");
+    assert!(said[0].contains("3 have the disk open"), "{said:?}");
+    let mut first = clients.remove(0);
+    first.send(0, cmd::DISC, 0, 0, b"");
+    assert!(first.is_hung_up());
+    // The socket closes just before the place is given back.
+    while served.server.connections() > 2 {
+        std::thread::yield_now();
+    }
+    assert_eq!(served.open(false).read(0, 1), [0]);
+    for mut c in clients {
+        assert_eq!(c.read(0, 1), [0]);
+    }
+}
+
+#[test]
+fn silent_clients_take_no_place_from_those_that_speak() {
+    let limits = Limits {
+        max_connections: 3,
+        max_handshakes: 4,
+        handshake_time: Duration::from_secs(3600),
+        handshake_grace: Duration::from_millis(50),
+        ..Limits::default()
+    };
+    let served = Served::with(export(), limits);
+    let mut busy = served.open(true);
+    // More than there are places of any kind, some of them in the listener's queue.
+    let silent: Vec<_> = (0..20).map(|_| served.silent_client()).collect();
+    let mut late = served.open(true);
+    assert_eq!((late.read(0, 1), busy.read(0, 1)), (vec![0], vec![0]));
+    assert!(served.server.handshakes() <= 4);
+    assert!(served.server.counters().slow_handshakes >= 16, "{:?}", served.server.counters());
+    assert_eq!((served.server.counters().failed, served.server.counters().refused_full), (0, 0));
+    // A server that is full of them can be stopped while others wait to be let in.
+    let more: Vec<_> = (0..8).map(|_| served.silent_client()).collect();
+    served.server.stop();
+    drop((silent, more));
+}
+
+#[test]
+fn clients_that_never_ask_for_anything_give_way_and_idle_ones_do_not() {
+    let limits = Limits { max_connections: 2, unused_grace: Duration::ZERO, ..Limits::default() };
+    let served = Served::with(export(), limits);
+    let mut idle = served.open(true);
+    assert_eq!(idle.read(0, 1), [0]);
+    for round in 1..=3 {
+        let mut unused = served.open(true);
+        let mut in_its_place = served.open(round % 2 == 0);
+        assert!(unused.is_hung_up());
+        assert_eq!(in_its_place.read(0, 1), [0]);
+        assert_eq!(served.server.counters().unused, round);
+        in_its_place.send(0, cmd::DISC, 0, 0, b"");
+        assert!(in_its_place.is_hung_up());
+        while served.server.connections() > 1 {
+            std::thread::yield_now();
+        }
+    }
+    assert_eq!(idle.read(0, 1), [0]);
+    assert_eq!(served.server.counters().failed, 0);
+}
+
+/// The timer that the kernel runs for an established connection from `port`, by its number in `/proc/net/tcp`.
+fn tcp_timer(port: u16) -> Option<String> {
+    let table = std::fs::read_to_string("/proc/net/tcp").ok()?;
+    let rows = table.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+    let mut established =
+        rows.filter(|row| row.len() > 5 && row[1].ends_with(&format!(":{port:04X}")) && row[3] == "01");
+    established.next().and_then(|row| row[5].split(':').next().map(str::to_string))
+}
+
+#[test]
+fn a_tcp_client_that_vanishes_is_noticed() {
+    let server = Server::new(export(), Limits::default());
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let addr = listener.local_addr().unwrap();
+    server.serve_tcp(listener, None).unwrap();
+    let mut c = Client::new(TcpStream::connect(addr).unwrap());
+    c.greet(3);
+    c.open(true);
+    assert_eq!(c.read(0, 1), [0]);
+    // 01 is retransmission, until the last reply is acknowledged; 02 is keep-alive, and 00 none.
+    loop {
+        match tcp_timer(addr.port()).as_deref() {
+            Some("01") => std::thread::yield_now(),
+            Some(timer) => break assert_eq!(timer, "02"),
+            None => {
+                break pagefold_testkit::skipped!("a_tcp_client_that_vanishes_is_noticed: no /proc/net/tcp");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_client_in_its_handshake_does_not_count_as_using_the_export() {
+    let served = Served::ram();
+    let _handshaking = served.client();
+    let open = served.open(false);
+    assert_eq!(served.server.connections(), 1);
+    drop(open);
+    while served.server.connections() > 0 {
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn stop_ends_busy_clients_and_lets_go_of_the_device() {
+    let device = Arc::new(RamDevice::new(32 << 20));
+    let served = Served::new(device.clone());
+    let _idle = served.open(true);
+    let _silent = served.silent_client();
+    let mut stuck = served.open(true);
+    for _ in 0..100 {
+        stuck.send(0, cmd::READ, 0, 32 << 20, b"");
+    }
+    let busy: Vec<_> = (0..3)
+        .map(|i| {
+            let mut stream = served.open(false).stream;
+            let mut reader = stream.try_clone().unwrap();
+            std::thread::spawn(move || std::io::copy(&mut reader, &mut std::io::sink()));
+            std::thread::spawn(move || {
+                let mut bytes = request_bytes(0, cmd::WRITE, 1, i * 4096, 4096);
+                bytes.extend_from_slice(&[7; 4096]);
+                while std::io::Write::write_all(&mut stream, &bytes).is_ok() {}
+            })
+        })
+        .collect();
+    let mut probe = [0];
+    while probe != [7] {
+        device.read_at(2 * 4096, &mut probe).unwrap();
+    }
+    served.server.stop();
+    busy.into_iter().for_each(|b| b.join().unwrap());
+    assert_eq!(served.server.connections(), 0);
+    let path = served.path.clone();
+    assert!(UnixStream::connect(&path).is_err());
+    drop(served);
+    assert_eq!(Arc::strong_count(&device), 1);
+}
+
+#[test]
+fn another_user_is_refused_by_credentials() {
+    let name = "another_user_is_refused_by_credentials";
+    if !rustix::process::geteuid().is_root() {
+        return pagefold_testkit::skipped!("{name}: needs root to become another user");
+    }
+    if !have("setpriv", name) || !have("nbdinfo", name) {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    set_mode(dir.path(), 0o755);
+    let path = dir.path().join("s");
+    let server = Server::new(export(), Limits::default());
+    let listener = UnixListener::bind(&path).unwrap();
+    set_mode(&path, 0o777);
+    server.serve_unix(listener).unwrap();
+    let uri = uri::unix(NAME, &path);
+    run("nbdinfo", &[&uri]);
+    let other = output("setpriv", &["--reuid=65534", "--regid=65534", "--clear-groups", "nbdinfo", &uri]);
+    assert!(!other.status.success());
+    assert_eq!(server.counters().refused_peer, 1);
+}

@@ -1,0 +1,5 @@
+//! What the tests share.
+#![allow(dead_code, reason = "each test program uses its part")]
+
+pub mod loop_device;
+pub mod nbd;

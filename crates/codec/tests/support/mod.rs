@@ -1,0 +1,6 @@
+//! What the tests share: slow decoders that share no code with the crate, encoders, contents.
+#![allow(dead_code, reason = "each test program uses its part")]
+
+pub mod cluster;
+pub mod lzo_kernel_content;
+pub mod lzo_reference;

@@ -1,0 +1,21 @@
+//! All tests of the crate that can share a process. Those that count what a process has, fork, or replace its allocator have
+//! programs of their own.
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+mod limit;
+mod madvise;
+mod pin;
+mod refusal;
+mod signals;
+mod smoke;
+#[path = "../support/mod.rs"]
+mod support;
+
+/// What a test runs in a process of its own (see `support`).
+#[test]
+fn child() {
+    let Some(part) = support::part() else { return };
+    let run = [madvise::run_part, refusal::run_part, signals::run_part];
+    assert!(run.iter().any(|run| run(&part)), "there is no part {part}");
+    std::process::exit(0);
+}

@@ -1,0 +1,157 @@
+//! No write is refused that there is room for: raw pages at tiny and odd limits, several writers, small reserves and
+//! backings, readers that hold segments.
+//!
+//! A raw object takes 4104 bytes and so two frames at some borders; compressible pages hide what happens there.
+
+use crate::support::gate::Gated;
+use crate::support::rig::{park, park_all, raw_page, read, segments, stats, store_on, write};
+use pagefold_backing::MemoryBacking;
+use pagefold_page::PAGE_SIZE;
+use pagefold_store::parking::{LayoutKind, ParkConfig, Parker};
+use pagefold_store::{MemLimit, SourceError, Store, StoreConfig, StoreError};
+use std::sync::Arc;
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+/// Far longer than any of these tests needs; a write that never ends must not hang the suite.
+const HANG: Duration = Duration::from_secs(120);
+
+/// Runs `work` in a thread; fails if it does not end.
+fn within_time(work: impl FnOnce() + Send + 'static) {
+    let (done, ended) = mpsc::channel();
+    let worker = thread::spawn(move || {
+        work();
+        let _ = done.send(());
+    });
+    match ended.recv_timeout(HANG) {
+        Ok(()) | Err(mpsc::RecvTimeoutError::Disconnected) => worker.join().unwrap(),
+        Err(mpsc::RecvTimeoutError::Timeout) => panic!("a write has not been answered for {HANG:?}"),
+    }
+}
+
+fn config(pages: u64, limit_bytes: u64) -> StoreConfig {
+    let mem_limit = MemLimit::Bytes(limit_bytes);
+    StoreConfig { mem_limit, ..StoreConfig::new(pages * PAGE_SIZE as u64) }
+}
+
+/// Writers beside each other, each with pages of its own that do not compress, and every page read back.
+fn write_from_threads(store: &Arc<Store>, threads: u64, pages: u64, rounds: u64) {
+    thread::scope(|scope| {
+        for thread in 0..threads {
+            scope.spawn(move || {
+                for round in 0..rounds {
+                    for index in (thread..pages).step_by(threads as usize) {
+                        let result = store.write(index * PAGE_SIZE as u64, &raw_page(index, round));
+                        result.unwrap_or_else(|e| panic!("round {round}, page {index}: {e}"));
+                    }
+                    for index in (thread..pages).step_by(threads as usize) {
+                        assert!(read(store, index).unwrap() == raw_page(index, round), "page {index}");
+                    }
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn a_small_reserve_refuses_no_write_below_the_limit() {
+    let config = StoreConfig { reserve_bytes: Some(64 << 10), ..config(4000, 64 << 20) };
+    let store = Arc::new(Store::new(config).unwrap());
+    for _ in 0..5 {
+        write_from_threads(&store, 4, 4000, 1);
+        store.discard(0, store.len_bytes()).unwrap();
+    }
+}
+
+#[test]
+fn a_limit_holds_as_many_raw_pages_as_fit_and_refuses_the_next() {
+    for frames in [1, 2, 3, 7, 64, 513, 514, 515, 1027] {
+        let limit_bytes = frames * PAGE_SIZE as u64;
+        let store = Store::new(config(2000, limit_bytes)).unwrap();
+        let fits = limit_bytes / (PAGE_SIZE as u64 + 8);
+        (0..fits).for_each(|index| write(&store, index, &raw_page(index, 0)));
+        let refused = store.write(fits * PAGE_SIZE as u64, &raw_page(fits, 0)).unwrap_err();
+        let StoreError::NoMemory { source: SourceError::Limit { .. }, .. } = refused else {
+            panic!("{refused}")
+        };
+        (0..fits).for_each(|index| assert!(read(&store, index).unwrap() == raw_page(index, 0)));
+    }
+}
+
+/// What holes and partly filled frames take is given back before a write is refused.
+#[test]
+fn holes_are_closed_before_a_write_is_refused() {
+    let store = Store::new(config(4000, 1000 * PAGE_SIZE as u64)).unwrap();
+    let fits = 1000 * PAGE_SIZE as u64 / (PAGE_SIZE as u64 + 8);
+    (0..fits).for_each(|index| write(&store, index, &raw_page(index, 0)));
+    // Few enough that freeing alone leaves them: a class may have some holes.
+    store.discard(10 * PAGE_SIZE as u64, 2 * PAGE_SIZE as u64).unwrap();
+    assert_eq!(store.class_stats().iter().map(|class| class.holes).sum::<u64>(), 2);
+    // A compressible page belongs to another class, and needs a frame of it.
+    let mut soft = raw_page(3000, 0);
+    soft[1000..].fill(0);
+    write(&store, 3000, &soft);
+    assert!(read(&store, 3000).unwrap() == soft);
+}
+
+/// At a multiple of 513 frames the last one is full to its last byte, and the next raw page needs two.
+#[test]
+fn writers_at_any_limit_are_served_by_writing_back() {
+    for frames in [2, 3, 4, 5, 9, 16, 100, 513, 514, 515] {
+        within_time(move || {
+            let pages = (2 * frames).max(64);
+            let mut store = Store::new(config(pages, frames * PAGE_SIZE as u64)).unwrap();
+            let backing = Arc::new(MemoryBacking::new(segments(16 + pages / 16)));
+            store.attach(ParkConfig { backing, layout: LayoutKind::Log }).unwrap();
+            let store = Arc::new(store);
+            let parker = Parker::start(store.clone()).unwrap();
+            for threads in [1, 3] {
+                write_from_threads(&store, threads, pages, 2);
+            }
+            drop(parker);
+        });
+    }
+}
+
+/// A reader keeps a segment in which nothing is live any more. It is the oldest and the emptiest, but not to be had; others
+/// are, by cleaning.
+#[test]
+fn the_cleaner_passes_over_a_segment_that_only_a_reader_holds() {
+    const SEGMENTS: u64 = 12;
+    // Records of raw pages in a segment of 256 KiB.
+    const PER_SEGMENT: u64 = 63;
+    let medium = Gated::new(segments(SEGMENTS));
+    let _opens = medium.opens_on_failure();
+    let pages = PER_SEGMENT * SEGMENTS;
+    let store = Arc::new(store_on(medium.clone(), LayoutKind::Log, pages));
+    // All segments but the cleaner's two and its head.
+    let mut parked = 0;
+    while stats(&store).free_bytes > 3 * (256 << 10) {
+        write(&store, parked, &raw_page(parked, 0));
+        park(&store, parked, parked);
+        parked += 1;
+    }
+    medium.reads.close_for_one();
+    thread::scope(|scope| {
+        let reader = scope.spawn(|| read(&store, 5));
+        medium.reads.wait_for_arrival();
+        // The first segment is empty but for the reader; the others are sparse.
+        store.discard(0, 70 * PAGE_SIZE as u64).unwrap();
+        (70..parked).filter(|index| index % 4 > 0).for_each(|index| {
+            store.discard(index * PAGE_SIZE as u64, PAGE_SIZE as u64).unwrap();
+        });
+        let more = parked / 3;
+        (0..more).for_each(|index| write(&store, index, &raw_page(index, 1)));
+        let report = park_all(&store);
+        assert_eq!((report.error, report.parked_pages), (None, more));
+        medium.reads.open(0);
+        // It was discarded while it was read.
+        let got = reader.join().unwrap().unwrap();
+        assert!(got == raw_page(5, 1) || got == [0; PAGE_SIZE]);
+    });
+    for index in (0..pages).filter(|i| *i < parked / 3 || (*i >= 70 && *i < parked && i % 4 == 0)) {
+        let version = u64::from(index < parked / 3);
+        assert!(read(&store, index).unwrap() == raw_page(index, version), "page {index}");
+    }
+}
