@@ -3,8 +3,9 @@
 //! The allocator counts. Media are allocated before, and buffers of the budget are no part of the heap.
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
-mod tools_kit;
+mod support;
 
+use crate::support::handmade::{DIRECTORY, File, REGULAR, image};
 use pagefold_backing::{Backing, MemoryBacking};
 use pagefold_image::check::{CheckOptions, check};
 use pagefold_image::extract::{ExtractOptions, extract};
@@ -15,7 +16,6 @@ use pagefold_sys::beneath::Folder;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use tools_kit::{DIRECTORY, File, REGULAR, image};
 
 struct Counting;
 

@@ -14,9 +14,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
-mod guest_support;
+mod support;
 
-use guest_support::{Guest, Missing};
+use crate::support::guest::{Guest, Missing};
 use std::process::Command;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -67,7 +67,7 @@ fn guest_swap_refused() {
 /// What the proofs above rest on: the hog sees a single wrong bit.
 #[test]
 fn hog_notices_a_wrong_byte() {
-    let hog = match guest_support::hog() {
+    let hog = match crate::support::guest::hog() {
         Ok(hog) => hog,
         Err(Missing(why)) => return pagefold_testkit::skipped!("hog_notices_a_wrong_byte: {why}"),
     };

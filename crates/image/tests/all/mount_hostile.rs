@@ -1,0 +1,68 @@
+//! Mounts of images in which something is wrong.
+
+use crate::support::handmade::{DIRECTORY, File, REGULAR, image};
+use pagefold_backing::{Backing, MemoryBacking};
+use pagefold_image::mount::{Mount, MountError, MountOptions};
+use pagefold_image::{Image, Options};
+use pagefold_testkit::skipped;
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+
+/// Whether this machine lets the test mount.
+fn can_mount(test: &str) -> bool {
+    if pagefold_sys::rundir::effective_uid() == 0 && pagefold_sys::fusedev::open().is_ok() {
+        return true;
+    }
+    skipped!("{test}: needs root and /dev/fuse");
+    false
+}
+
+fn mounted(bytes: &[u8], at: &Path) -> Result<Mount, MountError> {
+    let medium = MemoryBacking::new(bytes.len());
+    medium.write_at(0, bytes).unwrap();
+    let image = Image::open(Arc::new(medium), Options { keep_asked: false, ..Options::default() }).unwrap();
+    Mount::new(image, at, &MountOptions::default())
+}
+
+#[test]
+fn a_bad_name_hides_no_other() {
+    if !can_mount("a_bad_name_hides_no_other") {
+        return;
+    }
+    let bytes = image(&[
+        File::directory(
+            2,
+            &[
+                (".", 0, DIRECTORY),
+                ("..", 0, DIRECTORY),
+                ("a", 1, REGULAR),
+                ("b/b", 1, REGULAR),
+                ("c", 1, REGULAR),
+                ("d", 1, REGULAR),
+            ],
+        ),
+        File { nlink: 3, ..File::regular(b"contents") },
+    ]);
+    let at = tempfile::tempdir().unwrap();
+    let mut mount = mounted(&bytes, at.path()).unwrap();
+    let mut names: Vec<_> =
+        fs::read_dir(at.path()).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    assert_eq!(names, ["a", "c", "d"]);
+    for name in names {
+        assert_eq!(fs::read(at.path().join(name)).unwrap(), b"contents");
+    }
+    mount.stop().unwrap();
+}
+
+#[test]
+fn a_root_that_is_no_directory_is_not_mounted() {
+    if !can_mount("a_root_that_is_no_directory_is_not_mounted") {
+        return;
+    }
+    let at = tempfile::tempdir().unwrap();
+    let refused = mounted(&image(&[File::regular(b"contents")]), at.path());
+    assert!(matches!(refused, Err(MountError::Image(_))), "{refused:?}");
+    assert_eq!(fs::read_dir(at.path()).unwrap().count(), 0);
+}

@@ -1,0 +1,173 @@
+//! Disks that reach a limit: of their memory, and of a group of processes that swaps to them.
+
+use crate::support::parking::{connect, pages};
+use crate::support::{Sandbox, have, is_running, no_loop, sh, wait_until};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+
+fn log(s: &Sandbox) -> String {
+    std::fs::read_to_string(s.runtime().join("x/log")).unwrap()
+}
+
+#[test]
+fn a_disk_at_its_limit_says_that_writes_fail() {
+    let s = Sandbox::new();
+    s.ok("disk create -q --door nbd --name x --size 8M --memory 256K");
+    assert_eq!(s.show("x")["state"], "ok");
+    assert!(s.ok("disk list").trim_end().ends_with("ok"));
+    let mut client = connect(&s);
+    // The first quarter does not compress.
+    let data = pages(1024, 1);
+    let mut refused = data[..1 << 20].chunks(4096).enumerate().map(|(i, page)| {
+        let at = i as u64 * 4096;
+        client.try_write(at, page)
+    });
+    assert!(refused.any(|stored| !stored), "no write was refused");
+    let report = s.show("x");
+    assert_eq!(report["state"], "limit_reached", "{report}");
+    assert!(report["events"]["last_refused_write_unix_s"].as_u64().unwrap() > 1_700_000_000);
+    let shown = s.ok("disk show x");
+    for says in ["limit reached: writes fail", "disk set x mem_limit=", ", the last "] {
+        assert!(shown.contains(says), "{shown}");
+    }
+    let listed = s.ok("disk list");
+    assert!(listed.trim_end().ends_with("limit reached: writes fail"), "{listed}");
+    wait_until("the log says it", || log(&s).contains("error: limit reached: writes fail: page "));
+    s.ok("disk set x mem_limit=8M");
+    assert_eq!(s.show("x")["state"], "ok");
+    std::thread::sleep(std::time::Duration::from_millis(200));
+    client.write(0, &data[..1 << 20]);
+    wait_until("the log says it", || log(&s).contains("writes succeed again; "));
+    assert!(s.show("x")["events"]["failed_writes"].as_u64().unwrap() > 0);
+}
+
+#[test]
+fn memory_that_holds_no_page_is_refused_with_the_least_that_does() {
+    let s = Sandbox::new();
+    s.run("disk create --door nbd --name x --size 8M --memory 1").fails(2, "the least is 8 KiB");
+    assert_eq!(s.left(), Vec::<String>::new());
+    s.ok("disk create -q --door nbd --name x --size 8M --memory 8K");
+    connect(&s).write(0, &pages(4, 1)[..4096]);
+    s.run("disk set x mem_limit=8191").fails(2, "the least is 8 KiB");
+    assert_eq!(s.ok("disk show x -a mem_limit").trim(), "8192");
+    s.ok("disk set x mem_limit=0");
+}
+
+/// A root without the right to protect processes, as in most containers.
+#[test]
+fn that_swapping_is_not_safe_is_said_by_create_and_show() {
+    let test = "that_swapping_is_not_safe_is_said_by_create_and_show";
+    let missing = (!have("setpriv")).then(|| "needs setpriv".to_string());
+    if let Some(why) = no_loop().map(str::to_string).or(missing) {
+        pagefold_testkit::skipped!("{test}: {why}");
+        return;
+    }
+    let s = Sandbox::new();
+    let create = s.command("disk create --door loop --name x --size 8M");
+    let mut reduced = Command::new("setpriv");
+    reduced.args(["--bounding-set", "-sys_resource", "--"]).arg(create.get_program()).args(create.get_args());
+    let output = reduced.env("PAGEFOLD_RUNTIME_DIR", s.runtime()).stdin(Stdio::null()).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    let warning = "swapping to this disk is not safe here: ";
+    assert!(said.contains(&format!("pagefold: note: {warning}")), "{said}");
+    assert!(s.ok("disk show x").contains(warning));
+    assert!(s.show("x")["warnings"][0].as_str().unwrap().starts_with(warning));
+    s.ok("disk remove x");
+}
+
+/// A memory control group with a process that has more memory than the group may have; removed when dropped.
+struct Group {
+    path: PathBuf,
+    limit: &'static str,
+    hog: Option<Child>,
+}
+
+impl Group {
+    /// `None` where groups cannot be made.
+    fn new(limit_bytes: u64) -> Option<Self> {
+        let name = format!("pagefold-test-{}", std::process::id());
+        let roots = [
+            ("/sys/fs/cgroup/memory", "memory.limit_in_bytes"),
+            ("/sys/fs/cgroup", "memory.max"),
+            ("/sys/fs/cgroup/unified", "memory.max"),
+        ];
+        roots.into_iter().find_map(|(root, limit)| {
+            let path = PathBuf::from(root).join(&name);
+            std::fs::create_dir(&path).ok()?;
+            let group = Group { path, limit, hog: None };
+            group.set_limit(limit_bytes).then_some(group)
+        })
+    }
+
+    fn set_limit(&self, limit_bytes: u64) -> bool {
+        std::fs::write(self.path.join(self.limit), limit_bytes.to_string()).is_ok()
+    }
+
+    /// Starts a process in the group that fills 96 MiB and then waits for a reader that does not come.
+    fn start_hog(&mut self) {
+        let script = "echo $$ > \"$0/cgroup.procs\" && { dd if=/dev/zero bs=96M count=1 2>&- | sleep 600; }";
+        let mut command = Command::new("sh");
+        self.hog = Some(command.args(["-c", script]).arg(&self.path).stdin(Stdio::null()).spawn().unwrap());
+    }
+
+    /// Its processes.
+    fn pids(&self) -> Vec<i32> {
+        let text = std::fs::read_to_string(self.path.join("cgroup.procs")).unwrap_or_default();
+        text.lines().filter_map(|line| line.parse().ok()).collect()
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        for pid in self.pids() {
+            let _ = Command::new("kill").args(["-KILL", &pid.to_string()]).status();
+        }
+        if let Some(mut hog) = self.hog.take() {
+            let _ = hog.wait();
+        }
+        let is_gone = || std::fs::remove_dir(&self.path).is_ok();
+        let _ = (0..1000).any(|_| {
+            is_gone() || {
+                std::thread::sleep(std::time::Duration::from_millis(10));
+                false
+            }
+        });
+    }
+}
+
+#[test]
+fn force_does_not_end_processes_that_have_swapped_out_more_than_they_may_have() {
+    let test = "force_does_not_end_processes_that_have_swapped_out_more_than_they_may_have";
+    let missing = ["mkswap", "swapon"].iter().find(|t| !have(t)).map(|t| format!("needs {t}"));
+    if let Some(why) = no_loop().map(str::to_string).or(missing) {
+        pagefold_testkit::skipped!("{test}: {why}");
+        return;
+    }
+    let Some(mut group) = Group::new(32 << 20) else {
+        pagefold_testkit::skipped!("{test}: needs the memory controller of control groups");
+        return;
+    };
+    let s = Sandbox::new();
+    let device = s.ok("disk create -q --size 256M --name x --door loop");
+    sh("mkswap", &["-q", device.trim_end()]);
+    sh("swapon", &["-p", "32000", device.trim_end()]);
+    let swapped = || {
+        let swaps = std::fs::read_to_string("/proc/swaps").unwrap();
+        let line = swaps.lines().find(|l| l.split_whitespace().next() == Some(device.trim_end()));
+        line.and_then(|l| l.split_whitespace().nth(3)?.parse::<u64>().ok())
+    };
+    group.start_hog();
+    wait_until("the group has swapped", || swapped().is_some_and(|kib| kib > 48 << 10));
+    let pids = group.pids();
+    let ran = s.run("disk remove x --force");
+    assert!(pids.iter().all(|&pid| is_running(pid)), "a process of the group was ended: {ran:?}");
+    ran.fails(4, "whose limit of 32 MiB is too low by");
+    assert!(swapped().is_some_and(|kib| kib > 48 << 10));
+    s.ok("disk show x");
+    assert!(group.set_limit(512 << 20));
+    s.ok("disk remove x --force");
+    assert_eq!(swapped(), None);
+    assert!(pids.iter().all(|&pid| is_running(pid)));
+    assert_eq!(s.left(), Vec::<String>::new());
+}

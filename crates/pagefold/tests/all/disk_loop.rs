@@ -1,0 +1,190 @@
+//! Disks behind the loop door: root, FUSE and loop devices.
+
+use crate::support::{Sandbox, have, is_running, kill, no_loop, sh, wait_until};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+/// The sandbox and a loop disk `x`, or the reason why not.
+fn disk(test: &str, tools: &[&str]) -> Option<(Sandbox, PathBuf)> {
+    let missing = tools.iter().find(|t| !have(t)).map(|t| format!("needs {t}"));
+    if let Some(why) = no_loop().map(str::to_string).or(missing) {
+        pagefold_testkit::skipped!("{test}: {why}");
+        return None;
+    }
+    let s = Sandbox::new();
+    let out = s.ok("disk create --size 128M --name x --door loop");
+    Some((s, out.trim_end().into()))
+}
+
+/// Whether the loop device stands on a file of this sandbox.
+fn stands(s: &Sandbox, device: &Path) -> bool {
+    let name = device.file_name().unwrap().to_str().unwrap();
+    let backing = std::fs::read_to_string(format!("/sys/block/{name}/loop/backing_file"));
+    backing.is_ok_and(|b| b.contains(s.runtime().to_str().unwrap()))
+}
+
+fn nothing_is_left(s: &Sandbox, device: &Path) {
+    assert!(!stands(s, device), "{} is still attached", device.display());
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+    assert!(!mounts.contains(s.runtime().to_str().unwrap()), "{mounts}");
+    assert_eq!(s.left(), Vec::<String>::new());
+}
+
+#[test]
+fn auto_takes_the_loop_door_where_it_can() {
+    if let Some(why) = no_loop() {
+        pagefold_testkit::skipped!("auto_takes_the_loop_door_where_it_can: {why}");
+        return;
+    }
+    let s = Sandbox::new();
+    let device: PathBuf = s.ok("disk create --size 8M --name x").trim_end().into();
+    assert!(device.starts_with("/dev") && stands(&s, &device));
+    s.ok("disk remove x");
+    nothing_is_left(&s, &device);
+}
+
+#[test]
+fn a_file_system_comes_and_goes() {
+    let Some((s, device)) = disk("a_file_system_comes_and_goes", &["mkfs.ext4", "mount"]) else { return };
+    let (device_text, mount) = (device.to_str().unwrap(), s.path("mnt"));
+    std::fs::create_dir(&mount).unwrap();
+    sh("mkfs.ext4", &["-q", device_text]);
+    sh("mount", &[device_text, mount.to_str().unwrap()]);
+    let text = "some text that folds well\n".repeat(10_000);
+    std::fs::write(mount.join("file"), &text).unwrap();
+    let pid = s.server_pid("x");
+    let users = s.show("x")["used_by"][0].as_str().unwrap().to_string();
+    assert!(users.contains(mount.to_str().unwrap()), "{users}");
+    for words in ["disk remove x", "disk remove x --force"] {
+        s.run(words).fails(4, mount.to_str().unwrap());
+    }
+    // Told to end, it stays for as long as it is needed.
+    kill(pid, "TERM");
+    sh("umount", &[mount.to_str().unwrap()]);
+    sh("mount", &[device_text, mount.to_str().unwrap()]);
+    assert!(std::fs::read_to_string(mount.join("file")).unwrap() == text);
+    sh("umount", &[mount.to_str().unwrap()]);
+    s.ok("disk remove x");
+    assert!(!is_running(pid));
+    nothing_is_left(&s, &device);
+}
+
+/// The main job: a file system full of real files on a disk, checked, and read back equal. A tree that
+/// every machine with a C compiler has, and the engine in two codecs.
+#[test]
+fn real_trees_come_back_equal_on_ext4_and_xfs() {
+    let test = "real_trees_come_back_equal_on_ext4_and_xfs";
+    let tree = "/usr/include";
+    let jobs: [(&str, &str, &[&str]); 2] =
+        [("mkfs.ext4", "lz4", &["e2fsck", "-fn"]), ("mkfs.xfs", "zstd", &["xfs_repair", "-n"])];
+    for (mkfs, codec, check) in jobs {
+        let Some((s, _small)) = disk(test, &[mkfs, check[0], "mount", "cp", "diff"]) else { return };
+        let device: PathBuf =
+            s.ok(&format!("disk create --size 1G --name tree --door loop --codec {codec}")).trim_end().into();
+        let (device_text, mount) = (device.to_str().unwrap(), s.path("mnt"));
+        std::fs::create_dir(&mount).unwrap();
+        let copy = mount.join("tree");
+        sh(mkfs, &["-q", device_text]);
+        sh("mount", &[device_text, mount.to_str().unwrap()]);
+        sh("cp", &["-a", tree, copy.to_str().unwrap()]);
+        sh("umount", &[mount.to_str().unwrap()]);
+        sh(check[0], &[check[1], device_text]);
+        // Mounted anew, every byte comes from the engine and not from the page cache.
+        sh("mount", &["-o", "ro", device_text, mount.to_str().unwrap()]);
+        sh("diff", &["-r", "--no-dereference", tree, copy.to_str().unwrap()]);
+        sh("umount", &[mount.to_str().unwrap()]);
+        let stored = s.show("tree")["original_bytes"].as_u64().unwrap();
+        assert!(stored > 8 << 20, "only {stored} bytes reached the engine");
+        s.ok("disk remove tree");
+        s.ok("disk remove x");
+        nothing_is_left(&s, &device);
+    }
+}
+
+#[test]
+fn swap_is_refused_and_taken_back_by_force() {
+    let Some((s, device)) = disk("swap_is_refused_and_taken_back_by_force", &["mkswap", "swapon"]) else {
+        return;
+    };
+    sh("mkswap", &["-q", device.to_str().unwrap()]);
+    sh("swapon", &[device.to_str().unwrap()]);
+    s.run("disk remove x").fails(4, "swap");
+    s.ok("disk remove x --force");
+    let swaps = std::fs::read_to_string("/proc/swaps").unwrap();
+    assert!(!swaps.contains(&format!("{} ", device.display())), "{swaps}");
+    nothing_is_left(&s, &device);
+}
+
+#[test]
+fn after_kill_9_the_next_command_cleans_up() {
+    let Some((s, device)) = disk("after_kill_9_the_next_command_cleans_up", &[]) else { return };
+    let file = std::fs::OpenOptions::new().write(true).open(&device).unwrap();
+    // Dirty pages in the device's cache, which nobody will ever take.
+    file.write_all_at(&[7; 1 << 20], 0).unwrap();
+    drop(file);
+    kill(s.server_pid("x"), "KILL");
+    let ran = s.run("disk list");
+    assert!(ran.code == 0 && ran.err.contains("cleaned up"), "{ran:?}");
+    nothing_is_left(&s, &device);
+}
+
+#[test]
+fn after_kill_9_a_mounted_disk_waits_for_its_umount() {
+    let tools = ["mkfs.ext4", "mount"];
+    let Some((s, device)) = disk("after_kill_9_a_mounted_disk_waits_for_its_umount", &tools) else { return };
+    let mount = s.path("mnt");
+    std::fs::create_dir(&mount).unwrap();
+    sh("mkfs.ext4", &["-q", device.to_str().unwrap()]);
+    sh("mount", &[device.to_str().unwrap(), mount.to_str().unwrap()]);
+    let pid = s.server_pid("x");
+    kill(pid, "KILL");
+    wait_until("the server is gone", || !is_running(pid));
+    for words in ["disk remove x", "disk remove x --force", "disk show x"] {
+        s.run(words).fails(4, &format!("umount '{}'", mount.display()));
+    }
+    sh("umount", &[mount.to_str().unwrap()]);
+    s.ok("disk list");
+    nothing_is_left(&s, &device);
+}
+
+#[test]
+fn a_signal_detaches_and_the_next_command_clears_the_rest() {
+    let Some((s, device)) = disk("a_signal_detaches_and_the_next_command_clears_the_rest", &[]) else {
+        return;
+    };
+    let pid = s.server_pid("x");
+    kill(pid, "TERM");
+    wait_until("the server has ended", || !is_running(pid));
+    assert!(!stands(&s, &device));
+    let ran = s.run("disk list");
+    assert!(ran.code == 0 && ran.err.contains("has ended; cleaned up"), "{ran:?}");
+    nothing_is_left(&s, &device);
+}
+
+#[test]
+fn a_disk_in_the_foreground_clears_everything_itself() {
+    if let Some(why) = no_loop() {
+        pagefold_testkit::skipped!("a_disk_in_the_foreground_clears_everything_itself: {why}");
+        return;
+    }
+    let s = Sandbox::new();
+    let mut child = s.quietly("disk create --size 8M --name x --door loop -f").spawn().unwrap();
+    wait_until("the disk is there", || s.run("disk show x").code == 0);
+    let device: PathBuf = s.show("x")["device"].as_str().unwrap().into();
+    kill(child.id() as i32, "INT");
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+    nothing_is_left(&s, &device);
+}
+
+#[test]
+fn no_thread_of_the_server_can_mount() {
+    let Some((s, _)) = disk("no_thread_of_the_server_can_mount", &[]) else { return };
+    // Where the limit of locked memory cannot be lifted, CAP_IPC_LOCK (bit 14) stays.
+    let allowed = 1u64 << 14;
+    let pid = s.server_pid("x");
+    for task in std::fs::read_dir(format!("/proc/{pid}/task")).unwrap().flatten() {
+        let status = std::fs::read_to_string(task.path().join("status")).unwrap();
+        let line = status.lines().find_map(|l| l.strip_prefix("CapPrm:\t")).unwrap();
+        assert_eq!(u64::from_str_radix(line, 16).unwrap() & !allowed, 0, "{status}");
+    }
+}

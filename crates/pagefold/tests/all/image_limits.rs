@@ -1,0 +1,191 @@
+//! Images that ask for more than they hold, and places where nothing can be written: every command ends, with words and an
+//! exit code.
+
+use crate::images::handmade::*;
+use crate::support::{Ran, Sandbox};
+use std::fs::File as FsFile;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Runs a command that must end by itself within a minute.
+fn run(s: &Sandbox, words: &str) -> Ran {
+    run_into(s, words, Stdio::piped(), Stdio::piped())
+}
+
+fn run_into(s: &Sandbox, words: &str, stdout: Stdio, stderr: Stdio) -> Ran {
+    let mut child = s.command(words).stdout(stdout).stderr(stderr).spawn().unwrap();
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while child.try_wait().unwrap().is_none() {
+        if Instant::now() > deadline {
+            child.kill().unwrap();
+            panic!("{words}: it did not end: {:?}", child.wait_with_output().unwrap().status);
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    Ran::new(words, child.wait_with_output().unwrap())
+}
+
+fn full() -> Stdio {
+    FsFile::options().write(true).open("/dev/full").unwrap().into()
+}
+
+/// The writing end of a pipe that nobody reads.
+fn closed_pipe() -> Stdio {
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    OwnedFd::from(writer).into()
+}
+
+fn written(s: &Sandbox, name: &str, bytes: &[u8]) -> PathBuf {
+    let path = s.path(name);
+    std::fs::write(&path, bytes).unwrap();
+    path
+}
+
+/// An image with these files in its root, and an unused inode behind each.
+fn image_of(entries: &[(&str, u8)], files: Vec<File>) -> Vec<u8> {
+    let mut named = vec![(".", 0, DIRECTORY), ("..", 0, DIRECTORY)];
+    named.extend(entries.iter().enumerate().map(|(n, (name, kind))| (*name, 1 + 2 * n, *kind)));
+    let mut all = vec![File::directory(2, &named)];
+    for file in files {
+        all.extend([file, unused()]);
+    }
+    image(&all)
+}
+
+const HUGE: u64 = 1 << 62;
+
+#[test]
+fn a_named_pipe_is_no_image_and_nobody_waits_for_it() {
+    let s = Sandbox::new();
+    let pipe = s.path("pipe");
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let good = written(&s, "good", &image_of(&[], vec![]));
+    std::fs::create_dir(s.path("at")).unwrap();
+    let (pipe, good, at) = (pipe.display(), good.display(), s.path("at"));
+    let at = at.display();
+    for words in [
+        format!("image check {pipe}"),
+        format!("image list {pipe}"),
+        format!("image list --device {pipe} {good}"),
+        format!("image mount {pipe} {at}"),
+        format!("image mount --device {pipe} {good} {at}"),
+        format!("image mount --kernel {pipe} {at}"),
+    ] {
+        let ran = run(&s, &words);
+        assert!(ran.code != 0 && ran.err.contains("pagefold: error: "), "{ran:?}");
+        let no_root = words.contains("--kernel") && !crate::support::is_root();
+        assert!(no_root || ran.err.contains("neither a file nor a block device"), "{ran:?}");
+    }
+}
+
+#[test]
+fn a_device_too_many_is_a_mistake_in_the_command() {
+    let s = Sandbox::new();
+    let good = written(&s, "good", &image_of(&[], vec![]));
+    let device = written(&s, "device", &[0; 4096]);
+    let ran = run(&s, &format!("image list --device {} {}", device.display(), good.display()));
+    ran.fails(2, "--device");
+}
+
+#[test]
+fn a_path_that_is_not_there_makes_no_directory() {
+    let s = Sandbox::new();
+    let good = written(&s, "good", &image_of(&[("f", REGULAR)], vec![File::regular(b"contents")]));
+    let no_root = written(&s, "no-root", &image(&[File::regular(b"contents")]));
+    let out = s.path("out");
+    run(&s, &format!("image extract {} {} /f /nope", good.display(), out.display())).fails(3, "/nope");
+    assert!(!out.exists());
+    run(&s, &format!("image extract {} {}", no_root.display(), out.display())).fails(1, "root");
+    assert!(!out.exists());
+    assert_eq!(run(&s, &format!("image extract {} {} /f", good.display(), out.display())).code, 0);
+    assert_eq!(std::fs::read(out.join("f")).unwrap(), b"contents");
+}
+
+#[test]
+fn what_is_printed_has_a_limit() {
+    let s = Sandbox::new();
+    let contents: Vec<u8> = (0..3_000_000u32).map(|n| (n.wrapping_mul(n) >> 7) as u8).collect();
+    let bytes = image_of(
+        &[("a", REGULAR), ("b", REGULAR), ("hole", REGULAR)],
+        vec![File::regular(b"contents"), File::regular(&contents), File::hole(0o100_644, HUGE)],
+    );
+    let image = written(&s, "image", &bytes);
+    let image = image.display();
+    let ran = s.command(&format!("image cat {image} /b")).output().unwrap();
+    assert!(ran.status.success() && ran.stdout == contents);
+    let ran = s.command(&format!("image cat --max-bytes 1M {image} /b")).output().unwrap();
+    assert_eq!((ran.status.code(), ran.stdout.len()), (Some(1), 1 << 20));
+    assert!(String::from_utf8(ran.stderr).unwrap().contains("--max-bytes"));
+    let ran = s.command(&format!("image cat --max-bytes 3000000 {image} /b")).output().unwrap();
+    assert!(ran.status.success() && ran.stdout == contents);
+    // Without a number there is a limit too; here it is small because the image is.
+    let out = || Stdio::from(FsFile::create("/dev/null").unwrap());
+    run_into(&s, &format!("image cat {image} /hole"), out(), Stdio::piped()).fails(1, "--max-bytes");
+    // A hole is as good as nothing in an archive.
+    let archive = s.command(&format!("image extract --tar {image}")).output().unwrap();
+    assert!(archive.status.success() && archive.stdout.len() < 4_000_000, "{}", archive.stdout.len());
+    let ran = s.command(&format!("image extract --tar --max-bytes 1M {image}")).output().unwrap();
+    assert_eq!(ran.status.code(), Some(1));
+    assert!(ran.stdout.len() <= 1 << 20, "{} bytes", ran.stdout.len());
+    let said = String::from_utf8(ran.stderr).unwrap();
+    assert!(said.contains("--max-bytes") && said.contains("/b"), "{said}");
+    let ran = s.command(&format!("image extract --tar --max-inodes 2 {image}")).output().unwrap();
+    assert_eq!(ran.status.code(), Some(1));
+    assert!(String::from_utf8(ran.stderr).unwrap().contains("--max-inodes"));
+}
+
+#[test]
+fn sums_of_impossible_sizes_are_shown() {
+    let s = Sandbox::new();
+    let large = || File { size: i64::MAX as u64, ..File::regular(b"short") };
+    let names = [("a", REGULAR), ("b", REGULAR), ("c", REGULAR), ("d", REGULAR)];
+    let mut bytes = image_of(&names, vec![large(), large(), large(), File::regular(&[0; 4096])]);
+    make_compressed(&mut bytes, 7, 1);
+    let image = written(&s, "image", &bytes);
+    for json in ["", "--json"] {
+        let ran = run(&s, &format!("image show {json} {}", image.display()));
+        assert_eq!(ran.code, 0, "{ran:?}");
+    }
+}
+
+#[test]
+fn no_command_ends_in_a_panic_where_nothing_can_be_written() {
+    let s = Sandbox::new();
+    // One file is fine, and one lies beyond the image: there is something to be told.
+    let bad = File { size: HUGE, ..File::regular(b"short") };
+    let bytes = image_of(&[("bad", REGULAR), ("f", REGULAR)], vec![bad, File::regular(b"contents")]);
+    let image = written(&s, "image", &bytes);
+    let image = image.display();
+    let out = s.path("out");
+    let sinks = [("full", full as fn() -> Stdio), ("closed", closed_pipe)];
+    let commands = [
+        format!("image extract {image} {}", out.display()),
+        format!("image extract --json {image} {}", out.display()),
+        format!("image extract --tar {image}"),
+        format!("image list -lR {image}"),
+        format!("image list -R --json {image}"),
+        format!("image cat {image} /f"),
+        format!("image cat {image} /bad /nope"),
+        format!("image show {image}"),
+        format!("image show --json {image} /f"),
+        format!("image check {image}"),
+        format!("image check --json {image}"),
+    ];
+    for words in &commands {
+        for (name, sink) in sinks {
+            for (stdout, stderr) in [(sink(), Stdio::piped()), (Stdio::null(), sink()), (sink(), sink())] {
+                let ran = run_into(&s, words, stdout, stderr);
+                // 101 is a panic, -1 a signal.
+                assert!((0..=5).contains(&ran.code), "{name}: {ran:?}");
+                assert!(!ran.err.contains("panicked"), "{name}: {ran:?}");
+                if words.contains("image extract") && !words.contains("--tar") {
+                    assert_eq!(std::fs::read(out.join("f")).unwrap(), b"contents", "{words}");
+                    std::fs::remove_dir_all(&out).unwrap();
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,247 @@
+//! What the end-to-end tests share: the program in a runtime folder of its own.
+#![allow(dead_code, clippy::unwrap_used, clippy::expect_used)]
+
+pub mod guest;
+pub mod parking;
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+/// A private folder that holds a runtime folder; what still runs in it is removed in the end.
+pub struct Sandbox {
+    top: tempfile::TempDir,
+    uid: Option<u32>,
+}
+
+impl Sandbox {
+    pub fn new() -> Self {
+        let top = tempfile::tempdir().unwrap();
+        std::fs::set_permissions(top.path(), std::fs::Permissions::from_mode(0o700)).unwrap();
+        Sandbox { top, uid: None }
+    }
+
+    /// The same for another user; needs root.
+    pub fn for_user(uid: u32) -> Self {
+        let mut sandbox = Sandbox::new();
+        std::os::unix::fs::chown(sandbox.top.path(), Some(uid), Some(uid)).unwrap();
+        // By another process: a child that another test forks while this one has the copy open for writing would keep the
+        // copy from being run ("text file busy").
+        let copied =
+            Command::new("cp").arg(env!("CARGO_BIN_EXE_pagefold")).arg(sandbox.path("pagefold")).status();
+        assert!(copied.unwrap().success());
+        sandbox.uid = Some(uid);
+        sandbox
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.top.path().canonicalize().unwrap().join(name)
+    }
+
+    pub fn runtime(&self) -> PathBuf {
+        self.path("run")
+    }
+
+    pub fn command(&self, words: &str) -> Command {
+        let program = match self.uid {
+            Some(_) => self.path("pagefold"),
+            None => env!("CARGO_BIN_EXE_pagefold").into(),
+        };
+        let mut command = Command::new(program);
+        command.args(words.split_whitespace()).env("PAGEFOLD_RUNTIME_DIR", self.runtime());
+        command.stdin(Stdio::null());
+        if let Some(uid) = self.uid {
+            use std::os::unix::process::CommandExt;
+            command.uid(uid).gid(uid);
+        }
+        command
+    }
+
+    /// The same for a command that nobody listens to.
+    pub fn quietly(&self, words: &str) -> Command {
+        let mut command = self.command(words);
+        command.stdout(Stdio::null()).stderr(Stdio::null());
+        command
+    }
+
+    /// Runs the program to its end.
+    pub fn run(&self, words: &str) -> Ran {
+        Ran::new(words, self.command(words).output().unwrap())
+    }
+
+    /// Runs it and expects success; returns what it printed.
+    pub fn ok(&self, words: &str) -> String {
+        let ran = self.run(words);
+        assert_eq!(ran.code, 0, "{ran:?}");
+        ran.out
+    }
+
+    /// `disk show --json`.
+    pub fn show(&self, name: &str) -> serde_json::Value {
+        serde_json::from_str(&self.ok(&format!("disk show {name} --json"))).unwrap()
+    }
+
+    pub fn server_pid(&self, name: &str) -> i32 {
+        self.show(name)["server"]["pid"].as_i64().unwrap() as i32
+    }
+
+    /// What is in the runtime folder, but for the lock and the logs of servers that died.
+    pub fn left(&self) -> Vec<String> {
+        let entries = std::fs::read_dir(self.runtime()).into_iter().flatten().flatten();
+        let names = entries.map(|e| e.file_name().into_string().unwrap());
+        names.filter(|n| n != ".lock" && n != ".logs").collect()
+    }
+}
+
+impl Drop for Sandbox {
+    fn drop(&mut self) {
+        // A test that failed may have left something mounted on its disk.
+        let _ = Command::new("umount").arg(self.path("mnt")).stderr(Stdio::null()).status();
+        for name in self.left() {
+            let _ = self.command(&format!("disk remove {name} --force")).output();
+        }
+    }
+}
+
+/// How a command ended.
+#[derive(Debug)]
+pub struct Ran {
+    pub words: String,
+    pub code: i32,
+    pub out: String,
+    pub err: String,
+}
+
+impl Ran {
+    pub fn new(words: &str, output: Output) -> Self {
+        Ran {
+            words: words.to_string(),
+            code: output.status.code().unwrap_or(-1),
+            out: String::from_utf8(output.stdout).unwrap(),
+            err: String::from_utf8(output.stderr).unwrap(),
+        }
+    }
+
+    /// Expects a failure with this code that says this.
+    pub fn fails(&self, code: i32, says: &str) {
+        assert_eq!(self.code, code, "{self:?}");
+        assert!(self.err.contains(says), "{self:?} does not say {says:?}");
+        assert!(self.err.contains("pagefold: error: ") || code == 2, "{self:?}");
+    }
+}
+
+/// Sends a signal, without the help of a program: a minimal system has no `kill`.
+pub fn kill(pid: i32, signal: &str) {
+    use rustix::process::Signal;
+    let signal = match signal {
+        "KILL" => Signal::KILL,
+        "TERM" => Signal::TERM,
+        "INT" => Signal::INT,
+        "STOP" => Signal::STOP,
+        "CONT" => Signal::CONT,
+        other => panic!("no signal {other} here"),
+    };
+    rustix::process::kill_process(rustix::process::Pid::from_raw(pid).unwrap(), signal).unwrap();
+}
+
+pub fn is_running(pid: i32) -> bool {
+    // A dead process that nobody has waited for yet does not run.
+    std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|s| !s.contains(") Z "))
+}
+
+/// Waits for a condition, for a minute at most.
+pub fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !is_so() {
+        assert!(Instant::now() < deadline, "waited in vain until {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+pub fn is_root() -> bool {
+    use std::os::unix::fs::MetadataExt;
+    std::fs::metadata("/proc/self").unwrap().uid() == 0
+}
+
+/// Why the loop door cannot be tested here.
+pub fn no_loop() -> Option<&'static str> {
+    let opens = |p: &str| std::fs::OpenOptions::new().read(true).write(true).open(p).is_ok();
+    match () {
+        _ if !is_root() => Some("needs root"),
+        _ if !opens("/dev/fuse") => Some("needs /dev/fuse"),
+        _ if !opens("/dev/loop-control") => Some("needs /dev/loop-control"),
+        _ => None,
+    }
+}
+
+pub fn have(program: &str) -> bool {
+    let found = |dir: PathBuf| dir.join(program).is_file();
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).chain(["/sbin".into(), "/usr/sbin".into()]).any(found)
+}
+
+pub fn sh(program: &str, args: &[&str]) {
+    let path = format!("{}:/sbin:/usr/sbin", std::env::var("PATH").unwrap_or_default());
+    let output = Command::new(program).args(args).env("PATH", path).output().unwrap();
+    assert!(output.status.success(), "{program} {args:?}: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// A minimal NBD client on a unix socket.
+pub struct Nbd(std::os::unix::net::UnixStream);
+
+impl Nbd {
+    pub fn connect(socket: &Path) -> Self {
+        Self::try_connect(socket).unwrap()
+    }
+
+    /// Whether a client can open the export.
+    pub fn is_served(socket: &Path) -> bool {
+        Self::try_connect(socket).is_ok()
+    }
+
+    fn try_connect(socket: &Path) -> std::io::Result<Self> {
+        use std::io::{Read, Write};
+        let mut s = std::os::unix::net::UnixStream::connect(socket)?;
+        let mut hello = [0; 18];
+        s.read_exact(&mut hello)?;
+        assert_eq!(&hello[..16], b"NBDMAGICIHAVEOPT");
+        // Fixed newstyle, no padding; then the default export by NBD_OPT_EXPORT_NAME.
+        s.write_all(&3u32.to_be_bytes())?;
+        s.write_all(b"IHAVEOPT\0\0\0\x01\0\0\0\0")?;
+        let mut export = [0; 10];
+        s.read_exact(&mut export)?;
+        Ok(Nbd(s))
+    }
+
+    /// Sends a request and returns the error number of its answer.
+    fn request(&mut self, command: u16, offset: u64, len: u32, data: &[u8]) -> u32 {
+        use std::io::{Read, Write};
+        let mut r = 0x25609513u32.to_be_bytes().to_vec();
+        r.extend([0, 0]);
+        r.extend(command.to_be_bytes());
+        r.extend([7; 8]);
+        r.extend(offset.to_be_bytes());
+        r.extend(len.to_be_bytes());
+        r.extend(data);
+        self.0.write_all(&r).unwrap();
+        let mut reply = [0; 16];
+        self.0.read_exact(&mut reply).unwrap();
+        u32::from_be_bytes(reply[4..8].try_into().unwrap())
+    }
+
+    /// Writes, if the server can.
+    pub fn try_write(&mut self, offset: u64, data: &[u8]) -> bool {
+        self.request(1, offset, data.len() as u32, data) == 0
+    }
+
+    pub fn write(&mut self, offset: u64, data: &[u8]) {
+        assert!(self.try_write(offset, data), "the server reports an error");
+    }
+
+    pub fn read(&mut self, offset: u64, buf: &mut [u8]) {
+        use std::io::Read;
+        assert_eq!(self.request(0, offset, buf.len() as u32, &[]), 0, "the server reports an error");
+        self.0.read_exact(buf).unwrap();
+    }
+}
