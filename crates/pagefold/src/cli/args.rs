@@ -3,7 +3,6 @@
 //! Help, manual pages and shell completions are made from it. The fields hold
 //! what was typed, as text; [`super::request`] turns that into what is meant.
 
-use crate::commands::bench::BenchCommand;
 use crate::commands::image::ImageCommand;
 use crate::{failure, runtime, service::attributes, service::codecs};
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum, ValueHint};
@@ -28,9 +27,6 @@ pub enum Command {
     /// Compressed read-only file systems: EROFS images
     #[command(subcommand)]
     Image(ImageCommand),
-    /// Reference measurements, beside what the kernel has
-    #[command(subcommand)]
-    Bench(BenchCommand),
     /// Print a completion script for a shell
     Completions(CompletionsArgs),
     /// Print or write the manual pages

@@ -1,6 +1,5 @@
 //! The commands, one file each, and what all of them share.
 
-pub mod bench;
 mod create;
 mod docs;
 pub mod image;
@@ -65,7 +64,6 @@ fn dispatch(command: Command) -> Outcome<()> {
             DiskCommand::Remove(args) => remove::run(&args),
         },
         Command::Image(command) => image::run(&command),
-        Command::Bench(command) => bench::run(&command).map_err(|e| Failure::failed(format!("{e:#}"))),
         Command::Completions(args) => docs::completions(&args),
         Command::Man(args) => docs::man(&args),
     }

@@ -3,7 +3,7 @@
 use crate::support::Sandbox;
 use std::collections::BTreeSet;
 
-const COMMANDS: [&str; 21] = [
+const COMMANDS: [&str; 17] = [
     "",
     "disk",
     "disk create",
@@ -20,10 +20,6 @@ const COMMANDS: [&str; 21] = [
     "image show",
     "image extract",
     "image check",
-    "bench",
-    "bench store",
-    "bench park",
-    "bench memory",
     "completions",
 ];
 

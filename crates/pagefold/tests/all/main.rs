@@ -1,7 +1,6 @@
 //! All tests of the program but those that boot a machine, in one program, which takes less time to build than many.
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
-mod bench_memory;
 mod disk_backing;
 mod disk_gone;
 mod disk_limits;

@@ -1,0 +1,109 @@
+//! The kernel's zram as a subject: `/dev/zram0` by direct I/O.
+//!
+//! The device is taken only if nobody uses it, configured through sysfs, opened
+//! exclusively, and afterwards reset and given its algorithm back.
+
+use super::engine::CODEC;
+use super::subject::{Memory, Subject};
+use crate::output;
+use anyhow::Context;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+/// The device.
+pub const DEVICE: &str = "/dev/zram0";
+const ATTRIBUTES: &str = "/sys/block/zram0";
+/// Bytes of a slot in the kernel's table.
+const SLOT_LEN: u64 = 16;
+
+/// The device, ours until dropped.
+pub struct Zram {
+    // Before the configuration, so that the device is closed when it is reset.
+    file: File,
+    len_bytes: u64,
+    _configured: Configured,
+}
+
+/// A device whose attributes were changed; puts them back when dropped.
+pub struct Configured {
+    algorithm: String,
+}
+
+impl Zram {
+    /// Configures the device for `len_bytes` bytes and opens it; says why if it cannot be had.
+    pub fn open(len_bytes: u64) -> anyhow::Result<Self> {
+        let configured = Configured::take(len_bytes)?;
+        let file = pagefold_sys::direct::open_exclusive(Path::new(DEVICE))
+            .with_context(|| format!("opening {DEVICE} for direct I/O"))?;
+        Ok(Zram { file, len_bytes, _configured: configured })
+    }
+}
+
+impl Configured {
+    /// Configures the device for `len_bytes` bytes; says why if it cannot be had.
+    pub fn take(len_bytes: u64) -> anyhow::Result<Self> {
+        anyhow::ensure!(Path::new(ATTRIBUTES).exists(), "this kernel has no {DEVICE} (modprobe zram)");
+        let in_use = read("initstate")?.trim() != "0";
+        anyhow::ensure!(!in_use, "{DEVICE} is in use; if it is not needed: echo 1 > {ATTRIBUTES}/reset");
+        let algorithms = read("comp_algorithm")?;
+        let algorithm = algorithms.split(['[', ']']).nth(1).unwrap_or_default().to_string();
+        write("comp_algorithm", CODEC)
+            .with_context(|| format!("giving {DEVICE} the codec {CODEC}, as root"))?;
+        // From here on, dropping puts the device back.
+        let configured = Configured { algorithm };
+        write("disksize", &len_bytes.to_string())?;
+        Ok(configured)
+    }
+}
+
+impl Drop for Configured {
+    fn drop(&mut self) {
+        let restored = write("reset", "1").and_then(|()| write("comp_algorithm", &self.algorithm));
+        if let Err(e) = restored {
+            output::error(&format!("{DEVICE} could not be put back as it was: {e:#}"));
+        }
+    }
+}
+
+impl Subject for Zram {
+    fn name(&self) -> &'static str {
+        "kernel zram"
+    }
+
+    fn store(&mut self, at: u64, bytes: &[u8]) -> anyhow::Result<()> {
+        self.file.write_all_at(bytes, at).with_context(|| format!("writing to {DEVICE}"))
+    }
+
+    fn load(&mut self, at: u64, bytes: &mut [u8]) -> anyhow::Result<()> {
+        self.file.read_exact_at(bytes, at).with_context(|| format!("reading from {DEVICE}"))
+    }
+
+    fn memory(&self) -> anyhow::Result<Memory> {
+        memory(self.len_bytes)
+    }
+}
+
+/// What the device takes for its pages now, with slots for `len_bytes` bytes.
+pub fn memory(len_bytes: u64) -> anyhow::Result<Memory> {
+    let text = read("mm_stat")?;
+    let mut columns = text.split_whitespace().map(|n| n.parse::<u64>().unwrap_or(0));
+    let mut next = || columns.next().unwrap_or(0);
+    let (original, stored, used) = (next(), next(), next());
+    let slots = len_bytes / pagefold_page::PAGE_SIZE as u64 * SLOT_LEN;
+    Ok(Memory { original, stored, used, with_slots: used + slots })
+}
+
+fn path(attribute: &str) -> PathBuf {
+    Path::new(ATTRIBUTES).join(attribute)
+}
+
+fn read(attribute: &str) -> anyhow::Result<String> {
+    let path = path(attribute);
+    std::fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))
+}
+
+fn write(attribute: &str, value: &str) -> anyhow::Result<()> {
+    let path = path(attribute);
+    std::fs::write(&path, value).with_context(|| format!("writing '{value}' to {}", path.display()))
+}

@@ -1,0 +1,187 @@
+//! `pagefold-bench memory`: that it runs, says what is missing, and gives back what it took.
+
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+use pagefold_testkit::skipped;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Output, Stdio};
+use std::sync::{Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+const ZRAM: &str = "/sys/block/zram0/initstate";
+/// Another user than the one that runs the tests, if that is root.
+const NOBODY: u32 = 65534;
+
+/// The program with these words.
+fn bench(words: &str) -> Command {
+    command(env!("CARGO_BIN_EXE_pagefold-bench"), words)
+}
+
+fn command(program: &str, words: &str) -> Command {
+    let mut command = Command::new(program);
+    command.args(words.split_whitespace()).stdin(Stdio::null());
+    command
+}
+
+fn is_root() -> bool {
+    std::fs::metadata("/proc/self").unwrap().uid() == 0
+}
+
+/// Waits for a condition, for a minute at most.
+fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !is_so() {
+        assert!(Instant::now() < deadline, "waited in vain until {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// There is one zram device for all tests here.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(|e| e.into_inner())
+}
+
+/// Whether the machine has what our side needs; says so if not.
+fn has_userfaultfd(test: &str) -> bool {
+    let features = pagefold_sys::uffd::kernel_features();
+    if let Err(e) = &features {
+        skipped!("{test}: {e}");
+    }
+    features.is_ok()
+}
+
+fn is_zram_free() -> bool {
+    std::fs::read_to_string(ZRAM).is_ok_and(|state| state.trim() == "0")
+}
+
+/// Control groups that a process with this number has made.
+fn groups_of(pid: u32) -> Vec<String> {
+    let prefix = format!("pagefold-bench-{pid}-");
+    let roots = ["/sys/fs/cgroup/memory", "/sys/fs/cgroup"];
+    let entries = roots.into_iter().flat_map(|root| std::fs::read_dir(root).into_iter().flatten().flatten());
+    let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+    names.filter(|name| name.starts_with(&prefix)).collect()
+}
+
+/// Why no memory control group can be made here, if so.
+fn no_groups() -> Option<String> {
+    let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap();
+    let mounts: Vec<Vec<_>> = mounts.lines().map(|line| line.split(' ').collect()).collect();
+    let one = mounts.iter().find(|m| m[2] == "cgroup" && m[3].split(',').any(|option| option == "memory"));
+    let two = mounts.iter().find(|m| m[2] == "cgroup2");
+    let root = match (one, two) {
+        (Some(one), _) => one[1],
+        (None, Some(two)) => {
+            let enabled = std::fs::read_to_string(format!("{}/cgroup.subtree_control", two[1]));
+            if !enabled.is_ok_and(|on| on.split_whitespace().any(|name| name == "memory")) {
+                return Some("the memory controller is off".into());
+            }
+            two[1]
+        }
+        (None, None) => return Some("no memory cgroup is mounted".into()),
+    };
+    let group = format!("{root}/pagefold-test-{}", std::process::id());
+    match std::fs::create_dir(&group).and_then(|()| std::fs::remove_dir(&group)) {
+        Ok(()) => None,
+        Err(e) => Some(format!("no group can be made in {root}: {e}")),
+    }
+}
+
+fn json(ran: &Output) -> serde_json::Value {
+    assert!(ran.status.success(), "{ran:?}");
+    serde_json::from_slice(&ran.stdout).unwrap()
+}
+
+#[test]
+fn a_quick_run_measures_every_row() {
+    let _alone = alone();
+    if !has_userfaultfd("a_quick_run_measures_every_row") {
+        return;
+    }
+    let was_free = is_zram_free();
+    let mut command = bench("memory --quick --json");
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let pid = child.id();
+    let told = json(&child.wait_with_output().unwrap());
+    let rows = told["rows"].as_array().unwrap();
+    let what: Vec<_> = rows.iter().map(|row| row["what"].as_str().unwrap()).collect();
+    for wanted in
+        ["fill", "sequential read", "random read", "sort and group-by", "two threads", "page of zeroes"]
+    {
+        assert!(what.iter().any(|what| what.starts_with(wanted)), "{wanted} is not in {what:?}");
+    }
+    for row in rows {
+        assert!(row["ours"].as_f64().is_some_and(|ours| ours > 0.0), "{row}");
+        assert_eq!(row["verdict"], "not_comparable", "a quick run has no verdict");
+    }
+    assert!(told["rounds"]["pass"]["pagefold"]["fill_ns"][0].is_number(), "{told}");
+    assert_eq!(groups_of(pid), Vec::<String>::new());
+    assert_eq!(is_zram_free(), was_free);
+}
+
+#[test]
+fn without_rights_it_says_what_is_missing_and_measures_ours() {
+    let test = "without_rights_it_says_what_is_missing_and_measures_ours";
+    if !has_userfaultfd(test) {
+        return;
+    }
+    if !is_root() {
+        skipped!("{test}: only root can run it as somebody else");
+        return;
+    }
+    // A copy, where that user can reach it. Made by another process: a child that another test forks while this one has
+    // the copy open for writing would keep it from being run ("text file busy").
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+    let program = dir.path().join("pagefold-bench");
+    assert!(
+        Command::new("cp")
+            .arg(env!("CARGO_BIN_EXE_pagefold-bench"))
+            .arg(&program)
+            .status()
+            .unwrap()
+            .success()
+    );
+    let mut as_nobody = command(program.to_str().unwrap(), "memory --quick --only fill --json");
+    let told = json(&as_nobody.uid(NOBODY).gid(NOBODY).current_dir("/").output().unwrap());
+    let notes = told["notes"].to_string();
+    assert!(
+        notes.contains("no meter of memory") && notes.contains("not compared with the kernel"),
+        "{notes}"
+    );
+    let row = &told["rows"][0];
+    assert!(row["ours"].as_f64().is_some_and(|ours| ours > 0.0) && row["peer"].is_null(), "{row}");
+}
+
+#[test]
+fn everything_is_given_back_when_it_is_killed() {
+    let _alone = alone();
+    let test = "everything_is_given_back_when_it_is_killed";
+    if !is_root() || !is_zram_free() {
+        skipped!("{test}: it needs root and a zram device that nobody uses");
+        return;
+    }
+    if let Some(why) = no_groups() {
+        skipped!("{test}: {why}");
+        return;
+    }
+    let mut command = bench("memory --quick --size 256M --rounds 100 --only fill");
+    let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let swaps = || std::fs::read_to_string("/proc/swaps").unwrap().contains("zram0");
+    wait_until("it swaps and measures", || swaps() && !groups_of(child.id()).is_empty());
+    child.kill().unwrap();
+    child.wait().unwrap();
+    wait_until("all is given back", || !swaps() && is_zram_free() && groups_of(child.id()).is_empty());
+}
+
+#[test]
+fn sizes_that_make_no_sense_are_refused() {
+    for words in ["--size 12", "--limit 4K", "--size lots"] {
+        let ran = bench(&format!("memory --quick {words}")).output().unwrap();
+        let said = String::from_utf8(ran.stderr).unwrap();
+        assert!(!ran.status.success(), "{said}");
+        assert!(said.contains("too little") || said.contains("not a size"), "{said}");
+    }
+}
