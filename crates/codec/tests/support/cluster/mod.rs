@@ -1,5 +1,6 @@
 //! Streams for the tests of cluster decoders: data, the encoders of each format, and a slow LZ4 decoder.
 
+#![allow(clippy::undocumented_unsafe_blocks, reason = "calls of encoders with live buffers")]
 #![allow(dead_code, reason = "each test uses a part")]
 
 pub mod lz4_blocks;
