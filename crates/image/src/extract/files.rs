@@ -12,8 +12,8 @@ use crate::queue::Queue;
 use crate::{Finding, Node, pieces};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 /// Bytes read and written at a time.
 const BUFFER_BYTES: usize = 1 << 20;
@@ -37,6 +37,37 @@ pub(super) struct Open {
     pub(super) place: Arc<Place>,
     pub(super) name: Box<[u8]>,
     pub(super) failed: AtomicBool,
+    pub(super) finished: Arc<Finished>,
+}
+
+/// Whether a file is finished: filled and with all that its inode says, or removed because it could not be filled.
+#[derive(Default)]
+pub(super) struct Finished {
+    is: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl Finished {
+    fn lock(&self) -> MutexGuard<'_, bool> {
+        self.is.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn set(&self) {
+        *self.lock() = true;
+        self.changed.notify_all();
+    }
+
+    pub(super) fn is(&self) -> bool {
+        *self.lock()
+    }
+
+    /// Waits until it is. All tasks of the file must be with workers, or done.
+    pub(super) fn wait(&self) {
+        let mut is = self.lock();
+        while !*is {
+            is = self.changed.wait(is).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
 }
 
 impl Open {
@@ -44,11 +75,12 @@ impl Open {
     pub(super) fn release(self: Arc<Self>, shared: &Shared<'_>) {
         let Some(open) = Arc::into_inner(self) else { return };
         if open.failed.into_inner() {
-            // Other names of it stay, and the finding says so.
+            // It has no other name yet: names wait until it is finished.
             let _ = open.place.folder().and_then(|folder| folder.remove(&open.name));
         } else if let Err(what) = dress::file(&open.file, &open.node, shared) {
             shared.finding(Finding::error(&open.place.path_of(&open.name), None, what));
         }
+        open.finished.set();
         open.place.release(shared);
     }
 }

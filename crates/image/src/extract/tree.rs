@@ -1,15 +1,16 @@
 //! The tree: directories, links and special files, made on the walk; files are handed to the workers.
 
-use super::files::{self, Open, PART_BYTES, Task};
+use super::files::{self, Finished, Open, PART_BYTES, Task};
 use super::place::Place;
 use super::{Progress, Shared, dress};
 use crate::finding::with_causes;
 use crate::queue::Queue;
 use crate::read::FileKind;
 use crate::walk::{self, Link, Visit, Visitor};
-use crate::{Finding, Image, runs};
+use crate::{Finding, Image, Nid, Node, runs};
 use pagefold_sys::SysError;
 use pagefold_sys::beneath::{Folder, Special};
+use std::collections::HashMap;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,6 +21,13 @@ const TELL_EVERY: Duration = Duration::from_millis(50);
 
 /// Directories on the way down that are kept open: each takes a descriptor, and an image can nest a thousand.
 const OPEN_LEVELS: usize = 32;
+
+/// Files with several names that are noted before those are forgotten that are finished.
+const MAX_NOTED: usize = 1024;
+/// Directories that get their modes at the end: each takes some memory until then.
+const MAX_LATE: usize = 1 << 14;
+/// What the owner of a directory needs to give a file in it another name elsewhere.
+const OPEN_AND_SEARCH: u16 = 0o500;
 
 /// What only the walking thread counts.
 #[derive(Debug, Clone, Copy, Default)]
@@ -37,6 +45,10 @@ pub(super) struct Tree<'a> {
     of_files: u64,
     /// The directories from the target to the one that is being filled.
     stack: Vec<Arc<Place>>,
+    /// Directories that were left and get their modes at the end, because their owner may not use them afterwards.
+    late: Vec<Arc<Place>>,
+    /// Files with several names that may not be finished.
+    unfinished: HashMap<Nid, Arc<Finished>>,
     counted: Counted,
     told: Instant,
     buffer: Vec<u8>,
@@ -53,12 +65,13 @@ impl<'a> Tree<'a> {
     ) -> Self {
         let of_files = image.superblock().inos;
         let (counted, told, buffer) = (Counted::default(), Instant::now(), files::buffer());
-        Tree { shared, queue, paths, progress, of_files, stack: vec![root], counted, told, buffer }
+        let (stack, late, unfinished) = (vec![root], Vec::new(), HashMap::new());
+        Tree { shared, queue, paths, progress, of_files, stack, late, unfinished, counted, told, buffer }
     }
 
     /// Helps the workers with what is left, and lets go of the directories.
     pub(super) fn end(mut self) -> Counted {
-        while let Some(place) = self.stack.pop() {
+        while let Some(place) = self.stack.pop().or_else(|| self.late.pop()) {
             place.release(self.shared);
         }
         while let Some(task) = self.queue.try_next() {
@@ -95,6 +108,43 @@ impl<'a> Tree<'a> {
         }
     }
 
+    /// Notes a file with several names, so that [`finish`](Self::finish) finds it.
+    fn note_unfinished(&mut self, nid: Nid) -> Arc<Finished> {
+        if self.unfinished.len() >= MAX_NOTED {
+            // What is left is bounded by the queue.
+            self.unfinished.retain(|_, finished| !finished.is());
+        }
+        let finished = Arc::new(Finished::default());
+        self.unfinished.insert(nid, finished.clone());
+        finished
+    }
+
+    /// Helps until this file is finished. Only then it gets further names: a file that cannot be read is removed, and a name
+    /// that it got before would stay, with contents that are not the image's.
+    fn finish(&mut self, nid: Nid) {
+        let Some(finished) = self.unfinished.remove(&nid) else { return };
+        while !finished.is() {
+            match self.queue.try_next() {
+                Some(task) => files::run(task, &mut self.buffer, self.shared),
+                None => finished.wait(),
+            }
+            self.tell();
+        }
+    }
+
+    /// Lets go of a directory that was left. One that its owner may not open and search keeps its first mode until the end, if
+    /// modes hold for this user: a file in it may get names elsewhere.
+    fn release_left(&mut self, place: Arc<Place>, node: &Node) {
+        let is_closed = node.inode().mode & OPEN_AND_SEARCH != OPEN_AND_SEARCH;
+        if is_closed && !self.shared.root && self.late.len() < MAX_LATE {
+            place.close();
+            self.late.push(place);
+        } else {
+            place.close_if_many();
+            place.release(self.shared);
+        }
+    }
+
     /// Makes room for what has this name.
     fn clear(&self, folder: &Folder, name: &[u8]) -> Result<(), SysError> {
         if self.shared.options.overwrite { folder.remove(name) } else { Ok(()) }
@@ -122,7 +172,9 @@ impl<'a> Tree<'a> {
         // From the beginning, so that a hole at the end needs nothing further, however long it is.
         let set = file.set_len(len);
         let failed = AtomicBool::new(set.is_err());
-        let open = Arc::new(Open { file, node, place: place.clone(), name, failed });
+        let finished =
+            if node.inode().nlink == 1 { Arc::default() } else { self.note_unfinished(node.nid()) };
+        let open = Arc::new(Open { file, node, place: place.clone(), name, failed, finished });
         let mut start = 0;
         // Holes are passed over here: one of 2^62 bytes would be more parts than anybody can wait for.
         while start < len && !open.failed.load(Ordering::Relaxed) && !self.shared.stopped() {
@@ -147,6 +199,10 @@ impl<'a> Tree<'a> {
     fn link(&mut self, place: &Place, visit: &Visit<'_>, first: &[u8]) -> Result<(), String> {
         let split = first.iter().rposition(|&b| b == b'/').unwrap_or_default();
         let (above, old) = (&first[..split], &first[split + 1..]);
+        self.finish(visit.node.nid());
+        if self.shared.stopped() {
+            return Ok(());
+        }
         let folder = place.folder().map_err(|e| e.to_string())?;
         self.clear(&folder, visit.name).map_err(|e| e.to_string())?;
         let here = visit.path.len().checked_sub(visit.name.len() + 1).map(|end| &visit.path[..end]);
@@ -236,8 +292,7 @@ impl Visitor for Tree<'_> {
         if visit.depth > 0
             && let Some(place) = self.stack.pop()
         {
-            place.close_if_many();
-            place.release(self.shared);
+            self.release_left(place, visit.node);
             // What is made in the one above must not open it each time. What fails here fails there too, and is told.
             let _ = self.stack.last().map(|above| above.hold());
         }

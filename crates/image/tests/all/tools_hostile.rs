@@ -319,6 +319,23 @@ fn a_bad_cluster_is_one_finding_and_one_file() {
 }
 
 #[test]
+fn no_name_of_a_file_that_cannot_be_read_is_left() {
+    // It says that it has more bytes than the image; its second name comes while its contents wait to be written.
+    let file = File { nlink: 2, size: 1 << 20, ..File::regular(b"short") };
+    let names_of_it = [(".", 0, DIRECTORY), ("..", 0, DIRECTORY), ("a", 1, REGULAR), ("b", 1, REGULAR)];
+    let image = open(&image(&[File::directory(2, &names_of_it), file]));
+    for jobs in [1, 2, 8] {
+        let target = tempfile::tempdir().unwrap();
+        let report =
+            extracted_with(&image, target.path(), ExtractOptions { jobs, ..ExtractOptions::default() });
+        assert_eq!(names(target.path()), [""; 0], "{jobs} threads");
+        assert!(says(&report.findings, "/a", ""), "{:?}", report.findings.kept());
+        assert!(says(&report.findings, "/b", "another name of '/a'"), "{:?}", report.findings.kept());
+        assert_eq!(report.links, 0);
+    }
+}
+
+#[test]
 fn a_truncated_image_is_told() {
     let bytes = reference();
     let report = checked(&open(&bytes[..bytes.len() / 2]));
