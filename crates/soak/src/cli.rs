@@ -9,7 +9,7 @@ use std::path::PathBuf;
 #[derive(Debug, Parser)]
 #[command(name = "pagefold-soak", version)]
 pub struct Cli {
-    /// The part to run: engine, disk or memory [default: all, in turn]
+    /// The part to run: engine, disk, image or memory [default: all, in turn]
     pub part: Option<String>,
     /// Seed of the run; the same seed draws the same cases [default: from the clock]
     #[arg(long, value_name = "N")]

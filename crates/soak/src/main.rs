@@ -3,7 +3,7 @@
 //! | module | what |
 //! |---|---|
 //! | `part` | what a part of the soak implements, and what a case reports |
-//! | `engine`, `disk`, `memory` | the parts: stores in this process; disks as users make them; regions of memory |
+//! | `engine`, `disk`, `image`, `memory` | the parts: stores in this process; disks as users make them; images; regions of memory |
 //! | `load`, `target` | what is written and read, and through what |
 //! | `model` | when a refusal is right |
 //! | `runner`, `verdict` | cases one after the other, each in a process of its own |
@@ -16,6 +16,7 @@
 mod cli;
 mod disk;
 mod engine;
+mod image;
 mod leftovers;
 mod load;
 mod memory;

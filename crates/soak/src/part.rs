@@ -6,14 +6,14 @@
 //!
 //! A new part is a module with these two traits and a line in [`all`].
 
-use crate::{disk, engine, memory};
+use crate::{disk, engine, image, memory};
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// The parts, in the order in which they take turns.
 pub fn all() -> Vec<Box<dyn Part>> {
-    vec![Box::new(engine::Engine), Box::new(disk::Disk), Box::new(memory::Memory)]
+    vec![Box::new(engine::Engine), Box::new(disk::Disk), Box::new(image::Image), Box::new(memory::Memory)]
 }
 
 /// A source of cases.

@@ -160,9 +160,25 @@ pub fn cpu_time(id: u32) -> Option<Duration> {
 
 /// Bytes of a process that are in RAM; `None` if it is gone.
 pub fn rss_bytes(id: u32) -> Option<u64> {
+    memory_bytes(id, "VmRSS:")
+}
+
+/// The most bytes of a process that were in RAM at a time; `None` if it is gone.
+pub fn peak_rss_bytes(id: u32) -> Option<u64> {
+    memory_bytes(id, "VmHWM:")
+}
+
+fn memory_bytes(id: u32, field: &str) -> Option<u64> {
     let status = std::fs::read_to_string(format!("/proc/{id}/status")).ok()?;
-    let line = status.lines().find(|line| line.starts_with("VmRSS:"))?;
+    let line = status.lines().find(|line| line.starts_with(field))?;
     Some(line.split_whitespace().nth(1)?.parse::<u64>().ok()? << 10)
+}
+
+/// The first of these programs that cannot be found.
+pub fn missing<'a>(programs: &[&'a str]) -> Option<&'a str> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let dirs: Vec<_> = std::env::split_paths(&path).chain(["/sbin".into(), "/usr/sbin".into()]).collect();
+    programs.iter().copied().find(|program| !dirs.iter().any(|dir| dir.join(program).is_file()))
 }
 
 /// Memory that the machine can give, bytes.

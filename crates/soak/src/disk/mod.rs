@@ -47,10 +47,7 @@ impl Part for Disk {
         if !rustix::process::geteuid().is_root() || !opens("/dev/fuse") || !opens("/dev/loop-control") {
             return Some("needs root, /dev/fuse and /dev/loop-control".into());
         }
-        let path = std::env::var_os("PATH").unwrap_or_default();
-        let dirs: Vec<_> = std::env::split_paths(&path).chain(["/sbin".into(), "/usr/sbin".into()]).collect();
-        let is_missing = |program: &&&str| !dirs.iter().any(|dir| dir.join(program).is_file());
-        PROGRAMS.iter().find(is_missing).map(|program| format!("needs the program {program}"))
+        process::missing(&PROGRAMS).map(|program| format!("needs the program {program}"))
     }
 
     fn draw(&self, seed: u64) -> Box<dyn Case> {
