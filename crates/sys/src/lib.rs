@@ -26,6 +26,7 @@ pub mod handover;
 pub mod harden;
 pub mod lease;
 pub mod loopdev;
+pub mod malloc;
 pub mod mem;
 pub mod memcg;
 pub mod mounts;

@@ -13,7 +13,7 @@ use super::{images, log, protocol, server};
 use crate::failure::{Exit, Failure, Outcome};
 use crate::runtime::DiskDir;
 use pagefold_sys::signal::Termination;
-use pagefold_sys::{detach, handover, pidfd, ready};
+use pagefold_sys::{detach, handover, malloc, pidfd, ready};
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io::{BufReader, Write};
@@ -91,6 +91,8 @@ pub fn serve_from_stdin() -> Outcome<Exit> {
     pagefold_sys::peer::credentials(stream.as_fd()).map_err(|_| not_ours())?;
     detach::new_session();
     detach::set_name(c"pagefold");
+    // Buffers of writing back, of some MiB, would stay in the heaps of all threads that ever used some.
+    malloc::give_large_blocks_back();
     let lock: OwnedFd = handover::recv_fd(&stream).ok().flatten().ok_or_else(not_ours)?;
     let backing = handover::recv_fd(&stream).ok().flatten().map(File::from);
     let text = protocol::read_line(&mut BufReader::new(&stream), MAX_LINE).ok().flatten();
