@@ -1,8 +1,8 @@
 //! The server's side of the control socket.
 //!
-//! Only the same user and root are heard. Lines are short, and a connection does not outlast its time, so a
-//! peer that is slow, silent or hostile takes a thread for ten seconds and nothing else. A few clients are served
-//! at once; more wait until one of these has its answer. One thing may take longer, and one
+//! Only the same user and root are heard. Lines are short, and a connection does not
+//! outlast its time, so a peer that is slow, silent or hostile takes a thread for ten
+//! seconds and nothing else. One thing may take longer, and one
 //! client at a time may ask for it: a pass that parks pages. Meanwhile it is told how far
 //! that is, and if it no longer listens the pass ends.
 
@@ -15,13 +15,13 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// Clients served at once.
-const MAX_CLIENTS: usize = 8;
-/// How long one more waits for its turn, less than clients wait for an answer. Then it is told why and hung up on.
-const TURN_PATIENCE: Duration = Duration::from_secs(4);
+/// Clients served at once; one more is told so and hung up on. More than a script that starts commands side by side has, so
+/// that no command of it, such as the one that removes the disk, is refused.
+const MAX_CLIENTS: usize = 64;
 
 /// What answers requests.
 pub trait Answer: Send + Sync + 'static {
@@ -49,7 +49,7 @@ impl Control {
 
     /// Serves clients from a thread of its own, for as long as the process lives.
     pub fn serve(self, answer: Arc<impl Answer>) -> Outcome<()> {
-        let clients = Arc::new(Clients::default());
+        let clients = Arc::new(AtomicUsize::new(0));
         let accept = move || {
             loop {
                 match self.listener.accept() {
@@ -64,51 +64,27 @@ impl Control {
     }
 }
 
-/// The count of clients that are served.
-#[derive(Default)]
-struct Clients {
-    served: Mutex<usize>,
-    fewer: Condvar,
-}
-
-impl Clients {
-    fn served(&self) -> MutexGuard<'_, usize> {
-        self.served.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// A place among the clients, as soon as there is one; `None` if it takes too long.
-    fn place(self: &Arc<Self>) -> Option<Place> {
-        let is_full = |served: &mut usize| *served >= MAX_CLIENTS;
-        let waited = self.fewer.wait_timeout_while(self.served(), TURN_PATIENCE, is_full);
-        let (mut served, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
-        if timeout.timed_out() {
-            return None;
-        }
-        *served += 1;
-        Some(Place(self.clone()))
-    }
-}
-
 /// A place among the clients, given back when dropped.
-struct Place(Arc<Clients>);
+struct Place(Arc<AtomicUsize>);
 
 impl Drop for Place {
     fn drop(&mut self) {
-        *self.0.served() -= 1;
-        self.0.fewer.notify_one();
+        self.0.fetch_sub(1, Ordering::Release);
     }
 }
 
-fn admit(stream: UnixStream, clients: &Arc<Clients>, answer: &Arc<impl Answer>) {
+fn admit(stream: UnixStream, clients: &Arc<AtomicUsize>, answer: &Arc<impl Answer>) {
     match pagefold_sys::peer::credentials(stream.as_fd()) {
         Ok(peer) if super::is_trusted(peer.uid) => {}
         _ => return,
     }
-    let Some(place) = clients.place() else {
+    let before = clients.fetch_add(1, Ordering::Acquire);
+    let place = Place(clients.clone());
+    if before >= MAX_CLIENTS {
         let full = Failure::new(Exit::Busy, "the server is talking to too many commands; try again");
         let _ = send(&stream, &Response::Refused(full), Instant::now() + Duration::from_millis(10));
         return;
-    };
+    }
     let answer = answer.clone();
     let serve = move || {
         let _place = place;

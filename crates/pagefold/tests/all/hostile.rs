@@ -198,8 +198,8 @@ fn silent_clients_do_not_shut_others_out_for_good() {
     let s = Sandbox::new();
     s.ok("disk create --door nbd --size 1M --name x");
     let socket = s.runtime().join("x/control.sock");
-    let silent: Vec<_> = (0..20).map(|_| UnixStream::connect(&socket).unwrap()).collect();
-    // Eight are heard and say nothing, the rest is turned away; commands are told so.
+    let silent: Vec<_> = (0..80).map(|_| UnixStream::connect(&socket).unwrap()).collect();
+    // 64 are heard and say nothing, the rest is turned away; commands are told so.
     s.run("disk show x").fails(4, "too many");
     drop(silent);
     crate::support::wait_until("a command is heard again", || s.run("disk show x").code == 0);

@@ -1,8 +1,10 @@
 //! The commands on images, as a user meets them.
 
+use crate::images::handmade::{DIRECTORY, File, REGULAR, image};
 use crate::images::reference_image;
-use crate::support::Sandbox;
+use crate::support::{Sandbox, is_root};
 use sha2::{Digest, Sha256};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::process::Stdio;
 
 #[test]
@@ -143,4 +145,24 @@ fn links_in_the_middle_of_a_path_are_followed() {
         ran.fails(1, "not a directory: /real/deep/file");
         s.run(&format!("image {verb} {image} link/none/more")).fails(3, "link/none/more");
     }
+}
+
+/// A directory that its owner may not search gets its mode when all names in it are made, further ones of its files
+/// included.
+#[test]
+fn a_user_gets_further_names_of_files_in_closed_directories() {
+    let s = if is_root() { Sandbox::for_user(65534) } else { Sandbox::new() };
+    let of = |own: usize| [(".", own, DIRECTORY), ("..", 0, DIRECTORY)];
+    let root = File::directory(3, &[&of(0)[..], &[("d", 1, DIRECTORY), ("z", 2, REGULAR)]].concat());
+    let closed = File { mode: 0o040_000, ..File::directory(2, &[&of(1)[..], &[("a", 2, REGULAR)]].concat()) };
+    let file = File { nlink: 2, ..File::regular(b"text") };
+    let path = s.path("links.img");
+    std::fs::write(&path, image(&[root, closed, file])).unwrap();
+    let out = s.path("out");
+    s.ok(&format!("image extract {} {}", path.display(), out.display()));
+    assert_eq!(std::fs::read(out.join("z")).unwrap(), b"text");
+    assert_eq!(std::fs::metadata(out.join("z")).unwrap().nlink(), 2);
+    assert_eq!(std::fs::metadata(out.join("d")).unwrap().mode() & 0o7777, 0);
+    // For whoever removes the sandbox.
+    std::fs::set_permissions(out.join("d"), std::fs::Permissions::from_mode(0o700)).unwrap();
 }
