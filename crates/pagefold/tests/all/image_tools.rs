@@ -153,11 +153,17 @@ fn links_in_the_middle_of_a_path_are_followed() {
 fn a_user_gets_further_names_of_files_in_closed_directories() {
     let s = if is_root() { Sandbox::for_user(65534) } else { Sandbox::new() };
     let of = |own: usize| [(".", own, DIRECTORY), ("..", 0, DIRECTORY)];
-    let root = File::directory(3, &[&of(0)[..], &[("d", 1, DIRECTORY), ("z", 2, REGULAR)]].concat());
+    // The directory is finished while these are made.
+    let between: Vec<_> = (0..99).map(|i| format!("e{i:02}")).collect();
+    let between = between.iter().zip(3..).map(|(name, file)| (&**name, file, REGULAR));
+    let entries = [("d", 1, DIRECTORY)].into_iter().chain(between).chain([("z", 2, REGULAR)]);
+    let root = File::directory(3, &of(0).into_iter().chain(entries).collect::<Vec<_>>());
     let closed = File { mode: 0o040_000, ..File::directory(2, &[&of(1)[..], &[("a", 2, REGULAR)]].concat()) };
     let file = File { nlink: 2, ..File::regular(b"text") };
     let path = s.path("links.img");
-    std::fs::write(&path, image(&[root, closed, file])).unwrap();
+    let others = (0..99).map(|_| File::regular(&[b'x'; 4096]));
+    let files: Vec<_> = [root, closed, file].into_iter().chain(others).collect();
+    std::fs::write(&path, image(&files)).unwrap();
     let out = s.path("out");
     s.ok(&format!("image extract {} {}", path.display(), out.display()));
     assert_eq!(std::fs::read(out.join("z")).unwrap(), b"text");
