@@ -1,8 +1,8 @@
 //! The cleaner: empties sparse segments, so that there are free ones to write to.
 //!
 //! It runs inside a pass, when a head needs a segment and few are free, and in upkeep. A
-//! pass that needs a segment is refused only when no segment is worth cleaning and no
-//! reader is about to leave an empty one. A segment is
+//! pass that needs a segment is refused only when no segment is worth cleaning, or there is
+//! no room for what is live in it, and no reader is about to leave an empty one. A segment is
 //! read whole, its live records are copied to the cleaner's own head, apart from what
 //! is being parked, because what has survived once will survive again; and each slot
 //! is told, unless its page has gone meanwhile. Readers are not disturbed: they have
@@ -50,7 +50,8 @@ impl<'a> Pass<'a> {
             }
             match self.clean_one(log, log::live_max_bytes(&log.segments)) {
                 Cleaned::Yes => {}
-                Cleaned::NoVictim if self.wait_for_readers(log) => {}
+                // What the readers leave is room for what did not fit, too.
+                Cleaned::NoVictim | Cleaned::Failed if !self.is_full && self.wait_for_readers(log) => {}
                 Cleaned::NoVictim | Cleaned::Failed => break,
             }
         }

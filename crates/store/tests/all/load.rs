@@ -281,7 +281,7 @@ fn a_segment_is_not_written_anew_while_a_load_reads_in_it() {
         bytes
     };
     let before = first_segment();
-    medium.reads.close_for_one();
+    medium.reads.close_for(1);
     std::thread::scope(|s| {
         let _opens = medium.opens_on_failure();
         let loaded = s.spawn(|| load(&store, &mut loader, 7).unwrap());

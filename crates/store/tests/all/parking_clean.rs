@@ -162,7 +162,7 @@ fn a_segment_is_not_written_anew_while_it_is_read() {
         bytes
     };
     let before = segment_of_7();
-    medium.reads.close_for_one();
+    medium.reads.close_for(1);
     std::thread::scope(|s| {
         let _open = medium.opens_on_failure();
         let reader = s.spawn(|| read(&store, 7).unwrap());

@@ -132,7 +132,7 @@ fn the_cleaner_passes_over_a_segment_that_only_a_reader_holds() {
         park(&store, parked, parked);
         parked += 1;
     }
-    medium.reads.close_for_one();
+    medium.reads.close_for(1);
     thread::scope(|scope| {
         let reader = scope.spawn(|| read(&store, 5));
         medium.reads.wait_for_arrival();
@@ -153,5 +153,60 @@ fn the_cleaner_passes_over_a_segment_that_only_a_reader_holds() {
     for index in (0..pages).filter(|i| *i < parked / 3 || (*i >= 70 && *i < parked && i % 4 == 0)) {
         let version = u64::from(index < parked / 3);
         assert!(read(&store, index).unwrap() == raw_page(index, version), "page {index}");
+    }
+}
+
+/// Readers keep the segments that are worth most to the cleaner: emptied, they are not free, and what was live in them takes
+/// all that is kept for the cleaner. There is room as soon as the readers have left.
+#[test]
+fn the_cleaner_waits_for_readers_of_segments_that_it_has_emptied() {
+    const SEGMENTS: u64 = 14;
+    // Records of raw pages that were written back one by one, each padded to 8 KiB, in a segment of 256 KiB.
+    const PER_SEGMENT: u64 = 31;
+    const READERS: u64 = 10;
+    // One in each segment, of those that stay.
+    let read_page = |i: u64| (i * PER_SEGMENT).next_multiple_of(4);
+    let medium = Gated::new(segments(SEGMENTS));
+    let _opens = medium.opens_on_failure();
+    let pages = 32 * SEGMENTS;
+    let store = Arc::new(store_on(medium.clone(), LayoutKind::Log, pages));
+    let mut parked = 0;
+    while stats(&store).free_bytes > 3 * (256 << 10) {
+        write(&store, parked, &raw_page(parked, 0));
+        park(&store, parked, parked);
+        parked += 1;
+    }
+    medium.reads.close_for(READERS as usize);
+    thread::scope(|scope| {
+        let readers: Vec<_> = (0..READERS)
+            .map(|i| {
+                scope.spawn({
+                    let store = &store;
+                    move || read(store, read_page(i))
+                })
+            })
+            .collect();
+        medium.reads.wait_for_arrivals(READERS as usize);
+        // A quarter of each segment.
+        (0..parked).filter(|index| index % 4 == 3).for_each(|index| {
+            store.discard(index * PAGE_SIZE as u64, PAGE_SIZE as u64).unwrap();
+        });
+        // More than the one segment that is free.
+        let more = pages - parked;
+        (0..more).for_each(|i| write(&store, parked + i, &raw_page(parked + i, 1)));
+        // And none in memory, for what is live in a segment that does not fit elsewhere.
+        store.set_mem_limit(MemLimit::Bytes(4096));
+        scope.spawn(|| {
+            thread::sleep(Duration::from_millis(500));
+            medium.reads.open(0);
+        });
+        let report = park_all(&store);
+        assert_eq!((report.error, report.parked_pages), (None, more));
+        readers.into_iter().enumerate().for_each(|(i, reader)| {
+            assert!(reader.join().unwrap().unwrap() == raw_page(read_page(i as u64), 0));
+        });
+    });
+    for index in (0..pages).filter(|i| i % 4 < 3 || *i >= parked) {
+        assert!(read(&store, index).unwrap() == raw_page(index, u64::from(index >= parked)), "page {index}");
     }
 }

@@ -15,8 +15,8 @@ pub struct Gate {
 #[derive(Default)]
 struct State {
     is_closed: bool,
-    /// Only the first that comes is held.
-    holds_one: bool,
+    /// Only so many are held at once, if there is a number.
+    holds: Option<usize>,
     waiting: usize,
 }
 
@@ -25,10 +25,10 @@ impl Gate {
         self.state.lock().unwrap().is_closed = true;
     }
 
-    /// Holds the first that comes and lets others through.
-    pub fn close_for_one(&self) {
+    /// Holds the first that come, so many, and lets others through.
+    pub fn close_for(&self, count: usize) {
         let mut state = self.state.lock().unwrap();
-        (state.is_closed, state.holds_one) = (true, true);
+        (state.is_closed, state.holds) = (true, Some(count));
     }
 
     /// Lets everything through; it fails with this number, or not if it is 0.
@@ -40,15 +40,20 @@ impl Gate {
 
     /// Waits until somebody waits at the gate.
     pub fn wait_for_arrival(&self) {
+        self.wait_for_arrivals(1);
+    }
+
+    /// Waits until so many wait at the gate.
+    pub fn wait_for_arrivals(&self, count: usize) {
         let mut state = self.state.lock().unwrap();
-        while state.waiting == 0 {
+        while state.waiting < count {
             state = self.changed.wait(state).unwrap();
         }
     }
 
     fn pass(&self, offset: u64) -> Result<(), BackingError> {
         let mut state = self.state.lock().unwrap();
-        if state.holds_one && state.waiting > 0 {
+        if state.holds.is_some_and(|count| state.waiting >= count) {
             return Ok(());
         }
         state.waiting += 1;
