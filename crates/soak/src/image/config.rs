@@ -159,7 +159,9 @@ fn draw_made(random: &mut Random) -> Source {
             extended.extend(maybe(random, 40, "ztailpacking"));
         }
     }
-    extended.extend(maybe(random, 15, "noinline_data"));
+    // mkfs.erofs 1.5 puts wrong bytes into files that it leaves uncompressed when it has both.
+    let is_packing = extended.contains(&"ztailpacking");
+    extended.extend(maybe(random, 15, "noinline_data").filter(|_| !is_packing));
     match random.below(6) {
         0 => extended.push("force-inode-compact"),
         1 => extended.push("force-inode-extended"),
@@ -207,6 +209,7 @@ mod tests {
         {
             assert!(share(&|c| has(c, word)) >= 10, "{word}");
         }
+        assert_eq!(share(&|c| has(c, "ztailpacking") && has(c, "noinline_data")), 0);
         assert!(share(&|c| matches!(c.source, Source::Feature(_))) > 100);
         assert!(share(&|c| matches!(c.source, Source::Made { has_device: true, .. })) > 10);
         assert!(share(&|c| c.ending == Ending::Kill) > 50);
