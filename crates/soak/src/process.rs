@@ -8,6 +8,7 @@ use crate::part::{Context, Fault, FaultKind};
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use std::fmt::Write;
 use std::fs::File;
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -163,9 +164,14 @@ pub fn rss_bytes(id: u32) -> Option<u64> {
     memory_bytes(id, "VmRSS:")
 }
 
-/// The most bytes of a process that were in RAM at a time; `None` if it is gone.
+/// The most bytes of a program that were in RAM at a time; `None` if its process is gone, or does not run it yet.
+///
+/// A child has its parent's memory until the kernel has replaced it by the program's, which may be a moment after the parent
+/// goes on. Once the child has another file than the parent, its memory is its own.
 pub fn peak_rss_bytes(id: u32) -> Option<u64> {
-    memory_bytes(id, "VmHWM:")
+    let file = |id: &str| std::fs::metadata(format!("/proc/{id}/exe")).map(|meta| (meta.dev(), meta.ino()));
+    let is_replaced = file(&id.to_string()).ok()? != file("self").ok()?;
+    is_replaced.then(|| memory_bytes(id, "VmHWM:"))?
 }
 
 fn memory_bytes(id: u32, field: &str) -> Option<u64> {
@@ -209,4 +215,25 @@ pub fn stacks(id: u32) -> String {
 fn name(id: u32) -> String {
     let line = std::fs::read_to_string(format!("/proc/{id}/cmdline")).unwrap_or_default();
     line.replace('\0', " ").chars().take(160).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_of_a_parent_is_not_that_of_its_child() {
+        let own = std::hint::black_box(vec![1_u8; 64 << 20]);
+        let mut looks = 0;
+        for _ in 0..300 {
+            let mut child = Command::new("sleep").arg("0.002").spawn().unwrap();
+            while child.try_wait().unwrap().is_none() {
+                if let Some(peak) = peak_rss_bytes(child.id()) {
+                    assert!(peak < 32 << 20, "{peak} bytes");
+                    looks += 1;
+                }
+            }
+        }
+        assert!(looks > 0 && own.len() == 64 << 20);
+    }
 }
