@@ -42,6 +42,8 @@ pub struct Reading<'a> {
 /// An extraction.
 struct Extracted {
     ended: Ended,
+    budget: u64,
+    jobs: Option<u64>,
     dir: PathBuf,
     scan: Scan,
 }
@@ -58,9 +60,8 @@ impl Reading<'_> {
         let first = self.extract("first", &limits, privileged)?;
         let second = self.extract("second", &limits, privileged)?;
         self.agree(&first, &second)?;
-        if is_clean && first.ended.code != 0 && !first.ended.is_limited() && !is_about_target(&first.ended) {
-            let text = first.ended.text();
-            return Err(Fault::failed("check finds nothing, but extract does", text));
+        if is_clean {
+            self.is_told(&first)?;
         }
         good::clear(&second.dir)?;
         for _ in 0..2 {
@@ -82,6 +83,22 @@ impl Reading<'_> {
         match others.into_iter().find(|name| !is_ours(name)) {
             Some(name) => Err(Fault::new(FaultKind::Leftover, format!("{name:?} is beside the target"))),
             None => Ok(is_clean),
+        }
+    }
+
+    /// What keeps a file from being extracted is found by a check with the same memory, too, unless it is the target's limit.
+    ///
+    /// With other memory LZ4 is decoded by another decoder, and the two are not equally strict: liblz4 takes matches
+    /// at a distance of 0 or beyond the window, and the windowed decoder does not.
+    fn is_told(&mut self, extracted: &Extracted) -> Result<(), Fault> {
+        let ended = &extracted.ended;
+        if ended.code == 0 || ended.is_limited() || is_about_target(ended) {
+            return Ok(());
+        }
+        let call = Call { budget: extracted.budget, jobs: extracted.jobs, ..self.call("check", &["--json"]) };
+        match self.bench.run(&call)?.code {
+            0 => Err(Fault::failed("check finds nothing, but extract does", ended.text())),
+            _ => Ok(()),
         }
     }
 
@@ -125,7 +142,7 @@ impl Reading<'_> {
             let message = format!("{} made {files} files with {taken} bytes", ended.line);
             return Err(Fault::new(FaultKind::Contents, message));
         }
-        Ok(Extracted { ended, dir, scan })
+        Ok(Extracted { ended, budget: call.budget, jobs, dir, scan })
     }
 
     /// Two budgets, and two numbers of threads, give the same.
@@ -257,8 +274,10 @@ impl Reading<'_> {
             return Ok(false);
         }
         // An access control list has permissions too, and those that are set last hold.
+        // A symbolic link has the permissions that the kernel gives it; nobody can set others.
+        let is_link = entry.mode & 0o170_000 == 0o120_000;
         let has_list = entry.xattrs.as_ref().is_ok_and(|x| x.contains_key(&b"system.posix_acl_access"[..]));
-        let kept = if has_list { 0o170_000 } else { 0o170_777 };
+        let kept = if has_list || is_link { 0o170_000 } else { 0o170_777 };
         // Names that could not be made, and attributes that could not be set, were told.
         let found = scan::Entry {
             nlink: entry.nlink,
@@ -303,8 +322,9 @@ fn is_documented(ended: &Ended, codes: &[i32]) -> Result<(), Fault> {
     }
 }
 
-/// Whether what failed is what the file system of the target does not take: owners and attributes that it has no room for.
+/// Whether what failed is what the file system of the target does not take: owners and attributes that it has no room for, and
+/// files longer than it can have.
 fn is_about_target(ended: &Ended) -> bool {
     let said = ended.text();
-    ["attribute", "owner"].iter().any(|word| said.contains(word))
+    ["attribute", "owner", "File too large"].iter().any(|word| said.contains(word))
 }
