@@ -105,6 +105,39 @@ fn a_path_that_is_not_there_makes_no_directory() {
 }
 
 #[test]
+fn many_findings_in_json_take_little_memory() {
+    const DIRECTORIES: usize = 60;
+    let s = Sandbox::new();
+    let names: Vec<_> = (0..200).map(|n| format!("n{n:03}")).collect();
+    // Inodes behind the end of the image.
+    let missing: Vec<_> =
+        names.iter().enumerate().map(|(n, name)| (&name[..], 1_000_000 + n, REGULAR)).collect();
+    let directory = |number| {
+        let own = [(".", number, DIRECTORY), ("..", 0, DIRECTORY)];
+        File::directory(2, &[&own[..], &missing].concat())
+    };
+    let of_root: Vec<_> = (0..DIRECTORIES).map(|n| (format!("d{n:02}"), DIRECTORY)).collect();
+    let of_root: Vec<_> = of_root.iter().map(|(name, kind)| (&name[..], *kind)).collect();
+    let bytes = image_of(&of_root, (0..DIRECTORIES).map(|n| directory(1 + 2 * n)).collect());
+    let image = written(&s, "image", &bytes);
+    let out = s.path("out");
+    for words in [
+        format!("image check -m 256K -j 1 --json {}", image.display()),
+        format!("image extract -m 256K -j 1 --json {} {}", image.display(), out.display()),
+    ] {
+        let plain = s.command(&words);
+        let mut limited = Command::new("sh");
+        limited.args(["-c", "ulimit -d 20000 && exec \"$@\"", "sh"]);
+        let ran = limited.arg(plain.get_program()).args(plain.get_args()).output().unwrap();
+        let said = String::from_utf8_lossy(&ran.stderr);
+        assert_eq!(ran.status.code(), Some(1), "{words}: {said}");
+        let report: serde_json::Value = serde_json::from_slice(&ran.stdout).unwrap();
+        let kept = report["findings"].as_array().unwrap().len();
+        assert!(kept > 5_000 && report["errors"].as_u64().unwrap() >= 12_000, "{words}: {kept}, {said}");
+    }
+}
+
+#[test]
 fn what_is_printed_has_a_limit() {
     let s = Sandbox::new();
     let contents: Vec<u8> = (0..3_000_000u32).map(|n| (n.wrapping_mul(n) >> 7) as u8).collect();

@@ -35,15 +35,14 @@ pub fn run(args: &CheckArgs) -> Outcome<()> {
     let report = checked.map_err(|e| failure(&args.image.image.display().to_string(), &e))?;
     let (errors, warnings) = (report.findings.errors(), report.findings.warnings());
     if args.json {
-        output::json(&json!({
-            "inodes": report.inodes,
-            "names": report.names,
-            "decoded_bytes": report.bytes,
-            "complete": report.complete,
-            "errors": errors,
-            "warnings": warnings,
-            "findings": findings::json(&report.findings),
-        }))?;
+        let fields = [
+            ("inodes", json!(report.inodes)),
+            ("names", json!(report.names)),
+            ("decoded_bytes", json!(report.bytes)),
+            ("complete", json!(report.complete)),
+        ];
+        let head = fields.map(|(name, value)| (name.to_string(), value)).into_iter().collect();
+        findings::print_json(head, &report.findings)?;
     } else {
         output::text(&findings::text(&report.findings, output::stdout_colours()))?;
         let inodes = chart::counted(report.inodes, "inode", "inodes");

@@ -12,7 +12,7 @@ use pagefold_page::size::{self, Human};
 use pagefold_sys::SysError;
 use pagefold_sys::beneath::{self, Folder};
 use pagefold_sys::signal::Termination;
-use serde_json::json;
+use serde_json::{Map, Value, json};
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -99,7 +99,7 @@ pub fn run(args: &ExtractArgs) -> Outcome<()> {
     bar.borrow().end();
     let report = extracted.map_err(|e| failed(args, dir, e))?;
     if args.json {
-        output::json(&as_json(&report))?;
+        findings::print_json(head_json(&report), &report.findings)?;
     } else {
         tell(&report, args.privileged)?;
     }
@@ -160,18 +160,16 @@ fn tell(report: &ExtractReport, privileged: bool) -> Outcome<()> {
     Ok(())
 }
 
-fn as_json(report: &ExtractReport) -> serde_json::Value {
-    json!({
-        "files": report.files,
-        "links": report.links,
-        "written_bytes": report.bytes,
-        "skipped_devices": report.skipped_devices,
-        "skipped_set_id": report.skipped_set_id,
-        "skipped_xattrs": report.skipped_xattrs,
-        "unsupported_xattrs": report.unsupported_xattrs,
-        "interrupted": report.interrupted,
-        "errors": report.findings.errors(),
-        "warnings": report.findings.warnings(),
-        "findings": findings::json(&report.findings),
-    })
+fn head_json(report: &ExtractReport) -> Map<String, Value> {
+    let fields = [
+        ("files", json!(report.files)),
+        ("links", json!(report.links)),
+        ("written_bytes", json!(report.bytes)),
+        ("skipped_devices", json!(report.skipped_devices)),
+        ("skipped_set_id", json!(report.skipped_set_id)),
+        ("skipped_xattrs", json!(report.skipped_xattrs)),
+        ("unsupported_xattrs", json!(report.unsupported_xattrs)),
+        ("interrupted", json!(report.interrupted)),
+    ];
+    fields.map(|(name, value)| (name.to_string(), value)).into_iter().collect()
 }

@@ -2,7 +2,10 @@
 
 use super::names;
 use crate::cli::output;
+use crate::failure::Outcome;
 use pagefold_image::{Finding, Findings, Severity, Space};
+use serde::ser::SerializeMap;
+use serde::{Serialize, Serializer};
 use serde_json::{Map, Value, json};
 
 /// Findings that are printed for people; JSON has all that were kept.
@@ -34,9 +37,37 @@ pub fn tell(findings: &Findings) {
     output::diagnostics(&text(findings, false));
 }
 
-/// An object for each.
-pub fn json(findings: &Findings) -> Value {
-    findings.kept().iter().map(one).collect()
+/// Prints a report as JSON: the fields of `head`, how many findings there are, and an object for each that was kept.
+///
+/// Objects take many times the memory of their findings, so only one of them is made at a time.
+pub fn print_json(head: Map<String, Value>, findings: &Findings) -> Outcome<()> {
+    output::json_in_parts(&Report { head, findings })
+}
+
+struct Report<'a> {
+    head: Map<String, Value>,
+    findings: &'a Findings,
+}
+
+impl Serialize for Report<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(None)?;
+        for (name, value) in &self.head {
+            map.serialize_entry(name, value)?;
+        }
+        map.serialize_entry("errors", &self.findings.errors())?;
+        map.serialize_entry("warnings", &self.findings.warnings())?;
+        map.serialize_entry("findings", &Kept(self.findings))?;
+        map.end()
+    }
+}
+
+struct Kept<'a>(&'a Findings);
+
+impl Serialize for Kept<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(self.0.kept().iter().map(one))
+    }
 }
 
 fn one(finding: &Finding) -> Value {
