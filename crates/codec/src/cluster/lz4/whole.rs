@@ -25,7 +25,11 @@ pub(crate) fn decode_all(src: &[u8], dst: &mut [u8]) -> Result<(), CodecError> {
 }
 
 /// Decodes the beginning of `src` to all of `dst`.
+///
+/// The result depends on `src` alone: liblz4 takes a match at a distance of 0, and one that reaches the end of a prefix it copies
+/// onto itself, which would show the reader what the buffer held before, up to all of it.
 pub(crate) fn decode_prefix(src: &[u8], dst: &mut [u8]) -> Result<(), CodecError> {
+    dst.fill(0);
     let (from, to) = (src.as_ptr().cast(), dst.as_mut_ptr().cast());
     let (src_len, dst_len) = (c_len(src.len()), c_len(dst.len()));
     // SAFETY: the pointers and lengths are those of live slices; the safe decoder stays inside them whatever
@@ -65,5 +69,22 @@ pub fn decode_lz4_in_place(work: &mut [u8], src_len: usize, out_len: usize) -> R
     match usize::try_from(len) == Ok(out_len) {
         true => Ok(()),
         false => Err(CodecError::Corrupt { codec: NAME, src_len_bytes: src_len }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_prefix_shows_nothing_of_what_the_buffer_held() {
+        // A literal; a match of 4 + 15 + 255 + 255 + 100 bytes at a distance of 0; literals.
+        let block = [0x1f, b'x', 0, 0, 255, 255, 100, 0x50, b'a', b'b', b'c', b'd', b'e'];
+        for len in [2, 9, 100, 600] {
+            let mut dst = vec![0xaa; len];
+            if decode_prefix(&block, &mut dst).is_ok() {
+                assert!(dst[0] == b'x' && !dst.contains(&0xaa), "{len} bytes: {dst:x?}");
+            }
+        }
     }
 }
