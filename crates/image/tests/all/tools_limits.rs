@@ -69,19 +69,6 @@ fn folder_for_files_of(len: u64, test: &str) -> Option<tempfile::TempDir> {
     }
 }
 
-/// An image with these files in its root, and unused inodes behind each for 64 bytes.
-fn image_of(entries: &[(&str, u8)], files: Vec<File>) -> Vec<u8> {
-    let mut named = vec![(".", 0, DIRECTORY), ("..", 0, DIRECTORY)];
-    named.extend(entries.iter().enumerate().map(|(n, (name, kind))| (*name, 1 + 2 * n, *kind)));
-    let mut all = vec![File::directory(2, &named)];
-    for file in files {
-        all.extend([file, unused()]);
-    }
-    image(&all)
-}
-
-const HUGE: u64 = 1 << 62;
-
 #[test]
 fn a_hole_at_the_end_is_a_length_and_nothing_else() {
     let test = "a_hole_at_the_end_is_a_length_and_nothing_else";

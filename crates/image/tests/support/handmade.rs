@@ -89,6 +89,20 @@ pub fn image(files: &[File]) -> Vec<u8> {
     bytes
 }
 
+/// A length that no file system has room for.
+pub const HUGE: u64 = 1 << 62;
+
+/// An image with these files in its root, and an unused inode behind each. That is room for 64 bytes.
+pub fn image_of(entries: &[(&str, u8)], files: Vec<File>) -> Vec<u8> {
+    let mut named = vec![(".", 0, DIRECTORY), ("..", 0, DIRECTORY)];
+    named.extend(entries.iter().enumerate().map(|(n, (name, kind))| (*name, 1 + 2 * n, *kind)));
+    let mut all = vec![File::directory(2, &named)];
+    for file in files {
+        all.extend([file, unused()]);
+    }
+    image(&all)
+}
+
 /// An inode that nothing names: its bytes are room for what stands behind the inode before it.
 pub fn unused() -> File {
     File::hole(0o100_644, 0)

@@ -44,19 +44,6 @@ fn written(s: &Sandbox, name: &str, bytes: &[u8]) -> PathBuf {
     path
 }
 
-/// An image with these files in its root, and an unused inode behind each.
-fn image_of(entries: &[(&str, u8)], files: Vec<File>) -> Vec<u8> {
-    let mut named = vec![(".", 0, DIRECTORY), ("..", 0, DIRECTORY)];
-    named.extend(entries.iter().enumerate().map(|(n, (name, kind))| (*name, 1 + 2 * n, *kind)));
-    let mut all = vec![File::directory(2, &named)];
-    for file in files {
-        all.extend([file, unused()]);
-    }
-    image(&all)
-}
-
-const HUGE: u64 = 1 << 62;
-
 #[test]
 fn a_named_pipe_is_no_image_and_nobody_waits_for_it() {
     let s = Sandbox::new();
