@@ -2,19 +2,13 @@
 //! there is some, when waiting is in vain, and when the region goes; and who moves pages out does not sleep through a
 //! call. A wake-up that is lost is a deadlock, which loom reports.
 
+use crate::world::check_bound;
 use loom::sync::Arc;
 use loom::thread::{self, JoinHandle};
 use pagefold_memory::memory_left::MemoryLeft;
 
 /// Pages: enough that the high mark, 4, is below.
 const LIMIT: u32 = 8;
-
-/// As for the words of pages.
-fn check(bound: usize, model: impl Fn() + Sync + Send + 'static) {
-    let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = Some(builder.preemption_bound.unwrap_or(bound));
-    builder.check(model);
-}
 
 /// All of the limit but so many pages is taken.
 fn with_left(pages: u32) -> Arc<MemoryLeft> {
@@ -58,7 +52,7 @@ fn move_out(left: &MemoryLeft, pages: u32) {
 
 #[test]
 fn who_waits_gets_what_is_given() {
-    check(3, || {
+    check_bound(3, || {
         let left = with_left(0);
         let waiter = spawn(&left, await_memory);
         left.give(1);
@@ -69,7 +63,7 @@ fn who_waits_gets_what_is_given() {
 
 #[test]
 fn two_who_wait_get_what_two_give() {
-    check(2, || {
+    check_bound(2, || {
         let left = with_left(0);
         let waiter = spawn(&left, await_memory);
         let giver = spawn(&left, |left| left.give(1));
@@ -82,7 +76,7 @@ fn two_who_wait_get_what_two_give() {
 
 #[test]
 fn who_waits_gets_what_a_larger_limit_allows() {
-    check(3, || {
+    check_bound(3, || {
         let left = with_left(0);
         let waiter = spawn(&left, await_memory);
         left.set_limit(u64::from(LIMIT) + 1);
@@ -93,7 +87,7 @@ fn who_waits_gets_what_a_larger_limit_allows() {
 
 #[test]
 fn who_waits_gets_what_copies_gave_up() {
-    check(3, || {
+    check_bound(3, || {
         let left = with_left(1);
         left.set_copies(1);
         assert!(left.is_empty());
@@ -106,7 +100,7 @@ fn who_waits_gets_what_copies_gave_up() {
 
 #[test]
 fn who_waits_in_vain_goes_beyond_the_limit() {
-    check(3, || {
+    check_bound(3, || {
         let left = with_left(0);
         let waiter = spawn(&left, await_memory);
         left.set_stuck(true);
@@ -117,7 +111,7 @@ fn who_waits_in_vain_goes_beyond_the_limit() {
 
 #[test]
 fn nobody_waits_for_a_region_that_goes() {
-    check(2, || {
+    check_bound(2, || {
         let left = with_left(0);
         let waiters = [spawn(&left, await_memory), spawn(&left, await_memory)];
         left.close();
@@ -129,7 +123,7 @@ fn nobody_waits_for_a_region_that_goes() {
 /// region is going.
 #[test]
 fn no_returning_page_waits_for_a_region_that_goes() {
-    check(2, || {
+    check_bound(2, || {
         let left = with_left(0);
         let waiter = spawn(&left, |left| {
             let ticket = left.ticket();
@@ -143,7 +137,7 @@ fn no_returning_page_waits_for_a_region_that_goes() {
 
 #[test]
 fn who_moves_out_does_not_sleep_through_a_call() {
-    check(2, || {
+    check_bound(2, || {
         // Exactly the high mark: nothing to do.
         let left = with_left(4);
         let evictor = spawn(&left, |left| move_out(left, 4));
@@ -158,7 +152,7 @@ fn who_moves_out_does_not_sleep_through_a_call() {
 
 #[test]
 fn who_moves_out_ends_with_the_region() {
-    check(3, || {
+    check_bound(3, || {
         let left = with_left(4);
         let evictors = [spawn(&left, |left| move_out(left, 0)), spawn(&left, |left| move_out(left, 0))];
         left.close();

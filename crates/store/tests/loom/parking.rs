@@ -1,17 +1,11 @@
 //! Model check of the production slot on its way to the medium and back (run with `RUSTFLAGS="--cfg loom"`): a pass,
 //! a writer, a reader and the cleaner share one page.
 
+use crate::check;
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::thread;
 use pagefold_store::slot::{Content, Parked, Slot};
-
-/// All schedules with up to three forced switches, as for the slot.
-fn check(model: impl Fn() + Sync + Send + 'static) {
-    let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = Some(builder.preemption_bound.unwrap_or(3));
-    builder.check(model);
-}
 
 /// Objects in memory and records on the medium; loom reports any access to one that races with a write.
 struct World {

@@ -1,18 +1,11 @@
 //! Model check of the production slot (run with `RUSTFLAGS="--cfg loom"`): its lock, and the protocol by
 //! which a writer, a reader and the pool's compaction share one object.
 
+use crate::check;
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::thread;
 use pagefold_store::slot::{Content, Slot};
-
-/// All schedules with up to three forced switches: more take hours and have never shown a bug that
-/// fewer do not (Musuvathi and Qadeer, "Iterative Context Bounding", 2007).
-fn check(model: impl Fn() + Sync + Send + 'static) {
-    let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = Some(builder.preemption_bound.unwrap_or(3));
-    builder.check(model);
-}
 
 /// Three places for objects; loom reports any access to one that races with a write.
 struct World {

@@ -2,6 +2,7 @@
 //! however the parker, the writers and the end of parking meet. In loom, waiting has no time-out, so a wake-up
 //! that is lost is a deadlock, which loom reports.
 
+use crate::check;
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use loom::thread;
@@ -10,13 +11,6 @@ use std::time::Duration;
 
 /// Never over while a model runs.
 const FOREVER: Duration = Duration::from_secs(3600);
-
-/// As for the slot: all schedules with up to three forced switches.
-fn check(model: impl Fn() + Sync + Send + 'static) {
-    let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = Some(builder.preemption_bound.unwrap_or(3));
-    builder.check(model);
-}
 
 struct World {
     throttle: Throttle,
