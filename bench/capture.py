@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
 """Captures memory pages of live processes, for the benchmarks.
 
-Starts each workload of sets.json that can run here, lets it reach its steady state, stops it, and
-copies its private anonymous writable memory that is resident: as it is, zero and repeated pages too. A
-fixed number of pages is taken, evenly spaced over all of them, and written as raw 4096-byte pages to
-bench/out/NAME.pages. What cannot run is skipped with the reason.
+Starts each workload of sets.json that can run here, waits until it reaches its steady state, stops it, and
+copies its resident private anonymous writable memory, including zero and repeated pages. The capture
+takes a fixed number of pages, evenly spaced over all of them, and writes them as raw 4096-byte pages to
+bench/out/NAME.pages. A workload that cannot run is skipped with the reason.
 
     bench/capture.py [--out FOLDER] [--pages N] [NAME...]
 
 Needs Linux, Python 3.8 and nothing else; no privileges, because the processes are its children. The
-dumps hold memory of these workloads only, but also their environment: they are not for publishing.
+dumps contain memory of these workloads only, but also their environment: do not publish them.
 """
 
 import argparse
@@ -26,16 +26,16 @@ import time
 BENCH = os.path.dirname(os.path.abspath(__file__))
 PAGE_LEN = 4096
 READY_TIMEOUT_S = 300
-# A compiler has no steady state: it is stopped when this much more than the set needs is resident.
+# A compiler has no steady state: it is stopped when its resident pages are this many times the needed ones.
 RESIDENT_FACTOR = 1.25
 
 
 class Skip(Exception):
-    """Why a set is not captured here."""
+    """The reason why a set cannot be captured here."""
 
 
 def anonymous_ranges(pid):
-    """Private, writable, not of a file, not special: what swapping would move."""
+    """Yields ranges that are private, writable, and neither of a file nor special: those that can be swapped."""
     with open(f"/proc/{pid}/maps") as maps:
         for line in maps:
             fields = line.split(maxsplit=5)
@@ -47,7 +47,7 @@ def anonymous_ranges(pid):
 
 
 def resident_addresses(pid):
-    """Addresses of the resident pages of those ranges."""
+    """Returns the addresses of the resident pages in anonymous_ranges."""
     if os.sysconf("SC_PAGE_SIZE") != PAGE_LEN:
         raise Skip("the machine's pages are not 4096 bytes")
     found = []
@@ -68,7 +68,7 @@ def resident_addresses(pid):
 
 
 def read_pages(pid, addresses, out):
-    """Copies these pages. Returns how many could be read."""
+    """Copies these pages. Returns the number of pages that could be read."""
     written = 0
     with open(f"/proc/{pid}/mem", "rb", buffering=0) as memory:
         for address in addresses:
@@ -82,8 +82,8 @@ def read_pages(pid, addresses, out):
     return written
 
 
-def family(session):
-    """Processes of this session."""
+def session_processes(session):
+    """Yields the processes of this session."""
     for entry in os.listdir("/proc"):
         if entry.isdigit():
             try:
@@ -103,8 +103,8 @@ def anonymous_resident_pages(pid):
         return 0
 
 
-def largest(session):
-    return max(family(session), key=anonymous_resident_pages, default=None)
+def largest_process(session):
+    return max(session_processes(session), key=anonymous_resident_pages, default=None)
 
 
 def wait_until_ready(process, how, page_count):
@@ -117,7 +117,7 @@ def wait_until_ready(process, how, page_count):
         return process.pid, None
     folder = first.split()[1]
     while time.monotonic() < deadline:
-        pid = largest(process.pid)
+        pid = largest_process(process.pid)
         if process.poll() is not None or pid is None:
             raise Skip("the workload ended before it held enough memory")
         if anonymous_resident_pages(pid) >= page_count * RESIDENT_FACTOR:
@@ -133,7 +133,7 @@ def check_needs(needs):
 
 
 def end(process, folder):
-    for pid in list(family(process.pid)):
+    for pid in list(session_processes(process.pid)):
         try:
             os.kill(pid, signal.SIGKILL)
         except ProcessLookupError:
@@ -147,11 +147,11 @@ def capture(entry, page_count, out_path):
     """Captures one set. Returns (pages written, pages resident)."""
     check_needs(entry["needs"])
     command = [part.replace("{bench}", BENCH) for part in entry["command"]]
-    # A plain environment: what it holds lies in the captured memory, and must be the same everywhere.
-    kept = {k: os.environ[k] for k in ("PATH", "HOME", "RUSTUP_HOME", "CARGO_HOME", "RUSTUP_TOOLCHAIN") if k in os.environ}
+    # A minimal environment, because it is part of the captured memory and must be the same on all machines.
+    inherited = {k: os.environ[k] for k in ("PATH", "HOME", "RUSTUP_HOME", "CARGO_HOME", "RUSTUP_TOOLCHAIN") if k in os.environ}
     process = subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-        env={**kept, "LANG": "C.UTF-8", **entry["environment"]}, start_new_session=True,
+        env={**inherited, "LANG": "C.UTF-8", **entry["environment"]}, start_new_session=True,
     )
     folder = None
     try:
@@ -172,7 +172,7 @@ def capture(entry, page_count, out_path):
 
 
 def describe(path):
-    """The shares of zero, otherwise same-filled and other pages."""
+    """Returns a text with the shares of zero pages and of other same-filled pages."""
     zero = same = total = 0
     with open(path, "rb") as pages:
         while page := pages.read(PAGE_LEN):

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Instructions per codec call, directly and through the table of back ends, counted by callgrind.
-# Two counts of rounds per way, so that start-up cancels out: (count(B) - count(A)) / (B - A) / 2 calls.
+# Counts the instructions per codec call with callgrind: called directly, and through the table of back ends.
+# Each way runs with two numbers of rounds, A and B, so that the start-up cancels out. A round has two calls:
+# (count(B) - count(A)) / (B - A) / 2.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 command -v valgrind >/dev/null || { echo "SKIPPED dispatch: valgrind is not installed"; exit 0; }

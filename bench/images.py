@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Measures images: pagefold's mount and extraction beside the kernel's EROFS and erofs-utils, in one table.
+"""Measures images: pagefold's mount and extraction against the kernel's EROFS and erofs-utils, in one table.
 
     bench/images.py [--pagefold BINARY] [--tree DIR] [--mkfs MKFS.EROFS] [--fsck FSCK.EROFS] [--fuse EROFSFUSE]
                     [--image NAME=FILE]... [--rounds N] [--memory 64M] [--files 100000] [--short] [--only WORD]
 
-Images are made of the tree with mkfs.erofs (LZ4 and, where it can, zstd, clusters of 64 KiB), unless --image gives one for
-"lz4" or "zstd". Both sides of a row read the same image file and are measured in turn, A, B, A, B, with caches dropped before
-each. A row gives the medians, the median of the rounds' ratios (above 1: pagefold is faster), and whether the target is met. A row
-whose tools are missing is skipped and says why; a missed target is printed and is no failure. Needs root.
+mkfs.erofs makes images of the tree (LZ4 and, if it supports it, zstd, clusters of 64 KiB), unless --image names one for
+"lz4" or "zstd". Both sides of a row read the same image file and are measured alternately, A, B, A, B, with caches dropped before
+each. A row contains the medians, the median of the rounds' ratios (above 1: pagefold is faster), and whether the target is met. A
+row whose tools are missing is skipped with the reason; a missed target is printed and is no failure. Needs root.
 """
 
 import argparse
@@ -24,7 +24,7 @@ import threading
 import time
 
 BENCH = os.path.dirname(os.path.abspath(__file__))
-# Programs that are started from an image, with what makes each do a little real work.
+# Programs that are started from an image, with arguments that make each do a little real work.
 PROGRAMS = [
     ["python3", "-c", "import json, email, http.client"], ["perl", "-MPOSIX", "-e", "1"], ["bash", "-c", "true"],
     ["git", "--version"], ["openssl", "version"], ["curl", "--version"], ["gcc", "--version"], ["ld", "--version"],
@@ -37,7 +37,7 @@ PROGRAM_COUNT = 16
 
 
 class Skip(Exception):
-    """Why a row is not measured here."""
+    """The reason why a row cannot be measured here."""
 
 
 def call(*command, **how):
@@ -54,13 +54,13 @@ def drop_caches():
 
 
 def timed(action):
-    begun = time.monotonic()
+    began = time.monotonic()
     action()
-    return time.monotonic() - begun
+    return time.monotonic() - began
 
 
 class Bench:
-    """What all rows share: options, images and a place for mounts."""
+    """The state that all rows share: options, images and a folder for mount points."""
 
     def __init__(self, args, folder):
         self.args, self.folder = args, folder
@@ -69,7 +69,7 @@ class Bench:
         self.rows, self.count = [], 0
 
     def image(self, name):
-        """The image of that name, made when first asked for."""
+        """Returns the path of the image with this name, and makes the image on the first call."""
         if name not in self.images:
             options = {"lz4": ["-zlz4"], "zstd": ["-zzstd,3"]}[name]
             path = os.path.join(self.folder, f"{name}.erofs")
@@ -80,7 +80,7 @@ class Bench:
         return self.images[name]
 
     @contextlib.contextmanager
-    def place(self):
+    def mount_point(self):
         self.count += 1
         path = os.path.join(self.folder, f"mnt{self.count}")
         os.mkdir(path)
@@ -93,7 +93,7 @@ class Bench:
 
     @contextlib.contextmanager
     def ours(self, image, *options, memory=None):
-        with self.place() as path:
+        with self.mount_point() as path:
             call(self.args.pagefold, "image", "mount", image, path, "--memory", memory or self.args.memory, *options)
             try:
                 yield path
@@ -102,7 +102,7 @@ class Bench:
 
     @contextlib.contextmanager
     def kernel(self, image):
-        with self.place() as path:
+        with self.mount_point() as path:
             call("mount", "-t", "erofs", "-o", "ro", image, path)
             try:
                 yield path
@@ -113,7 +113,7 @@ class Bench:
     def erofsfuse(self, image):
         if not self.args.fuse:
             raise Skip("erofsfuse is not installed")
-        with self.place() as path:
+        with self.mount_point() as path:
             call(self.args.fuse, image, path)
             try:
                 yield path
@@ -121,13 +121,13 @@ class Bench:
                 call("umount", path)
 
     def live(self, mount_point):
-        """What the server of a mount says of itself."""
-        return json.loads(call(self.args.pagefold, "image", "show", "--live", mount_point, "--json"))
+        """Returns the statistics of a mount's server."""
+        return json.loads(call(self.args.pagefold, "image", "stats", mount_point, "--json"))
 
     # The rows.
 
     def compare(self, title, unit, ours, theirs, peer, target, note=""):
-        """Runs both in turn; each gives a time in seconds. The ratio is theirs / ours."""
+        """Runs both sides alternately; each returns a time in seconds. The ratio is theirs / ours."""
         times = []
         for _ in range(self.rounds):
             times.append((ours(), theirs()))
@@ -146,13 +146,13 @@ class Bench:
 
 
 def file_list(root):
-    """All regular files of a tree, as lists of names relative to it, NUL-terminated."""
+    """Returns the names of all regular files of a tree, relative to it and NUL-terminated."""
     found = subprocess.run(["find", ".", "-type", "f", "-print0"], cwd=root, capture_output=True, check=True)
     return found.stdout
 
 
 def read_all(root, names, readers=1):
-    """Reads every file to its end; several readers take turns by batches of files."""
+    """Reads every file to its end; several readers share the files in batches."""
     command = ["xargs", "-0", "-n", "256", "-P", str(readers), "cat", "--"]
     subprocess.run(command, input=names, cwd=root, stdout=subprocess.DEVNULL, check=True)
 
@@ -187,14 +187,14 @@ def read_row(bench, name, peer_mount, peer, readers, target):
 
 
 def describe(live):
-    """The figures that are wanted beside a row."""
+    """Returns a text with figures of the server for the row."""
     reads = live["reads"]
     amplification = reads["compressed_bytes"] / max(1, reads["asked_bytes"])
     lz4 = reads["in_place"] + reads["bounced"]
-    in_place = f"{reads['in_place'] / lz4:.1%} in place" if lz4 else "no LZ4 beside or in place"
+    in_place = f"{reads['in_place'] / lz4:.1%} in place" if lz4 else "no LZ4"
     pages = reads["temporary_pages"] / max(1, reads["clusters"])
-    over = live["server_peak_rss_bytes"] - live["budget"]["limit_bytes"]
-    return (f"[{amplification:.3f} compressed bytes per byte asked, {pages:.2f} temporary pages a cluster, {in_place}, "
+    over = live["server"]["peak_rss_bytes"] - live["budget"]["limit_bytes"]
+    return (f"[{amplification:.3f} compressed bytes per requested byte, {pages:.2f} temporary pages a cluster, {in_place}, "
             f"peak memory budget {over / 2**20:+.1f} MiB]")
 
 
@@ -218,7 +218,7 @@ def rows_of_extraction(bench):
                     return took
 
                 bench.compare(f"{title}, {name}", "s",
-                              lambda: extract(bench.args.pagefold, "image", "extract", "--jobs", "2", "--privileged", image),
+                              lambda: extract(bench.args.pagefold, "image", "extract", "--threads", "2", "--privileged", image),
                               lambda: extract(bench.args.fsck, image), "fsck.erofs", 1.5)
             finally:
                 call("umount", target)
@@ -269,7 +269,7 @@ def rows_of_metadata(bench):
 
 
 def make_many(tree, count):
-    """A tree of small files, about 100 to a directory."""
+    """Makes a tree of small files, 100 in each directory."""
     for n in range(count):
         folder = os.path.join(tree, f"{n // 10000}", f"{n // 100 % 100}")
         if n % 100 == 0:
@@ -305,7 +305,7 @@ def rows_of_launching(bench):
 
 
 def program_image(bench):
-    """An image of programs of this machine, with all that they load, and of big files for the background to read."""
+    """Makes an image of programs of this machine, with all files that they load, and of big files for the background readers."""
     tree = os.path.join(bench.folder, "root")
     chosen = [words for words in PROGRAMS if shutil.which(words[0])][:PROGRAM_COUNT]
     if len(chosen) < PROGRAM_COUNT:
@@ -334,7 +334,7 @@ def program_image(bench):
 
 
 def copy_in(tree, path):
-    """Copies a file to its place in the tree, with the links on its way resolved as this machine has them."""
+    """Copies a file to the same path in the tree, and resolves symbolic links as on this machine."""
     if not os.path.isfile(path) or path.startswith(("/proc", "/sys", "/dev")):
         return
     target = tree + path
@@ -344,7 +344,7 @@ def copy_in(tree, path):
 
 
 def launch_all(bench, image, programs, options):
-    """The mean time to start and end each program, cold, while the background reads."""
+    """Returns the mean time of a cold start and end of the programs, while background threads read, and the mount's statistics."""
     with bench.ours(image, *options, memory=bench.args.tight) as path:
         stop = threading.Event()
         readers = [threading.Thread(target=read_background, args=(os.path.join(path, "background"), stop, n)) for n in range(2)]
@@ -364,7 +364,7 @@ def launch_all(bench, image, programs, options):
 
 
 def read_background(folder, stop, first):
-    """Reads big files in order, again and again, and lets the page cache forget them."""
+    """Reads big files sequentially, repeatedly, and drops them from the page cache."""
     names = sorted(os.listdir(folder))
     while not stop.is_set():
         for name in names[first::2]:
@@ -387,7 +387,7 @@ def main():
     parser.add_argument("--image", action="append", default=[], metavar="NAME=FILE")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--memory", default="64M")
-    parser.add_argument("--tight", default="1M", help="the budget of the launches under pressure")
+    parser.add_argument("--tight", default="1M", help="budget of the mount for launches under pressure")
     parser.add_argument("--files", type=int, default=100_000)
     parser.add_argument("--short", action="store_true", help="one round: shows that it works")
     parser.add_argument("--only", choices=sorted(ROWS), action="append")

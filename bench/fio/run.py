@@ -3,9 +3,9 @@
 
     bench/fio/run.py TARGET [--job static|compbuf] [--numjobs N] [--loops N] [--size SIZE] [--short]
 
-TARGET is a block device (its contents are destroyed) or an NBD URI, which is reached with fio's nbd
+TARGET is a block device (its contents are destroyed) or an NBD URI, for which the test uses fio's nbd
 engine. The test writes and reads the whole device in every job, six jobs in order, for numjobs 1 to 10.
-Cells are MB/s, the mixed jobs as read/write. LOOPS and MAX_ITER in the environment do as --loops and
+Cells are MB/s, those of mixed jobs read/write. LOOPS and MAX_ITER in the environment replace --loops and
 --numjobs. Needs fio.
 """
 
@@ -23,7 +23,7 @@ SHORT_NUMJOBS = 2
 
 
 def target_arguments(target):
-    """How fio reaches the target, and its size in bytes if that can be told."""
+    """Returns fio's arguments for the target, and its size in bytes, or None if the size is unknown."""
     if target.startswith("nbd"):
         return ["--ioengine=nbd", f"--uri={target}"], nbd_size(target)
     if not stat.S_ISBLK(os.stat(target).st_mode):
@@ -35,14 +35,14 @@ def target_arguments(target):
 def nbd_size(uri):
     if not shutil.which("nbdinfo"):
         return None
-    asked = subprocess.run(["nbdinfo", "--size", uri], capture_output=True, text=True, check=False)
-    return int(asked.stdout) if asked.returncode == 0 else None
+    done = subprocess.run(["nbdinfo", "--size", uri], capture_output=True, text=True, check=False)
+    return int(done.stdout) if done.returncode == 0 else None
 
 
 def run(job, arguments, size, numjobs, loops):
-    """One fio run. Returns job name -> (read, write) in MB/s."""
+    """Runs fio once. Returns job name -> (read, write) in MB/s."""
     environment = {**os.environ, "SIZE": str(size), "NUMJOBS": str(numjobs), "LOOPS": str(loops)}
-    # Options of the command line come before the file's, whose global section does not set them.
+    # Options of the command line precede the file; its global section does not set them.
     command = ["fio", "--output-format=json", *arguments, os.path.join(FOLDER, job + ".fio")]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if done.returncode != 0:
@@ -70,7 +70,7 @@ def main():
     arguments, device_size = target_arguments(args.target)
     size = args.size or (SHORT_SIZE if args.short else device_size)
     if not size:
-        sys.exit("the size of the target cannot be told: give --size")
+        sys.exit("the size of the target is unknown: use --size")
     last = min(args.numjobs, SHORT_NUMJOBS) if args.short else args.numjobs
     for job in args.job or ("static", "compbuf"):
         print(f"{job}, MB/s, {args.target}, {size} bytes per job, {args.loops} loop(s)")

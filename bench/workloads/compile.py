@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Compiles a generated source file of fixed contents: with rustc where installed, else with cc.
+"""Compiles a generated source file with fixed contents: with rustc if it is installed, else with cc.
 
-The source is large enough that the compiler still works on it when `capture.py` stops it.
+The source is so large that the compiler is still working on it when `capture.py` stops it.
 """
 
 import os
@@ -12,7 +12,7 @@ import tempfile
 
 
 def rust(rng):
-    """Structures, traits, closures and matches: what a front end and an optimiser hold trees of."""
+    """Yields structures, traits, closures and matches, which compilers represent as trees in memory."""
     yield "#![allow(dead_code)]\nuse std::collections::*;\npub trait Step { fn step(&self, x: u64) -> u64; }\n"
     for n in range(2500):
         fields = ", ".join("f%d: %s" % (i, rng.choice(("u8", "u32", "u64", "String", "Vec<u32>", "Option<u64>"))) for i in range(rng.randrange(2, 8)))
@@ -25,7 +25,7 @@ def rust(rng):
 
 
 def c(rng):
-    """The same idea in C."""
+    """Yields similar source code in C."""
     yield "#include <stdint.h>\n"
     for n in range(60000):
         fields = " ".join("uint%d_t f%d;" % (rng.choice((8, 16, 32, 64)), i) for i in range(rng.randrange(2, 8)))
@@ -41,7 +41,7 @@ def main():
     source = os.path.join(folder, "input.rs" if with_rust else "input.c")
     with open(source, "w") as out:
         out.writelines(rust(rng) if with_rust else c(rng))
-    # The folder is named on standard output so that the capturer can remove it: this process is replaced.
+    # Prints the folder, so that `capture.py` can remove it: `exec` replaces this process.
     print("folder", folder, flush=True)
     output = os.path.join(folder, "output")
     if with_rust:

@@ -1,14 +1,14 @@
-//! Invariant: for any bytes, every cluster decoder returns, both ways; it writes in its buffers only; both
-//! ways agree where both succeed; and what failed leaves nothing behind.
+//! Invariant: for any bytes, every cluster decoder returns, in one call and by ranges; it writes only to its
+//! buffers; both ways agree if both succeed; and a failure does not change the results of later calls.
 //!
-//! The first six bytes choose the format, the length, what is skipped, the pieces, and how much is wanted.
+//! The first six bytes choose the format, the length, the skipped part, the length of pieces, and how much is wanted.
 
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
 use pagefold_codec::cluster::{Decoder, Format, Input, RangeError, Want, decode_lz4_in_place, ring_bytes};
 
-/// Fails instead of giving piece `fail_at`.
+/// Input in pieces. Returns an error instead of piece number `fail_at`.
 struct Pieces<'a> {
     rest: &'a [u8],
     fail_at: usize,
@@ -55,7 +55,7 @@ fuzz_target!(|input: &[u8]| {
     };
     let first = range(&mut decoder, usize::MAX);
     if let (Ok(()), Ok(part)) = (&whole, &first) {
-        // An offset of 0 is output to liblz4 only, and then the range has failed.
+        // Only liblz4 accepts an offset of 0; the decoder of ranges has failed then.
         assert_eq!(part[..], plain[skip..len]);
     }
     let failed = range(&mut decoder, usize::from(choice[5] >> 1));

@@ -1,12 +1,13 @@
-//! Invariant: for any bytes, our LZ4 decoder of ranges says what the slow one says, output or error, however
-//! input is cut and output is skipped; and what liblz4 says, with three differences:
+//! Invariant: for any bytes, pagefold's LZ4 decoder of ranges has the same result (output or error) as the slow
+//! reference decoder, for any length of input pieces and any skipped output; and the same as liblz4, with three
+//! differences:
 //!
-//! - an offset of 0, which the format forbids, is output to liblz4 and an error to us;
-//! - a match beyond the declared window is output to liblz4, which knows no window but the format's;
-//! - a prefix of a block that breaks off right behind the sequence that completes it is good to us; liblz4
-//!   wants to see some more bytes of input.
+//! - liblz4 accepts an offset of 0, which the format forbids; pagefold returns an error.
+//! - liblz4 accepts a match beyond the declared window, because it knows only the format's window.
+//! - pagefold accepts a prefix of a block that ends right after the sequence that completes the output; liblz4
+//!   needs some more bytes of input.
 //!
-//! The first seven bytes choose the window, the length, what is skipped, the pieces, and how much is wanted.
+//! The first seven bytes choose the window, the length, the skipped part, the length of pieces, and how much is wanted.
 
 #![no_main]
 
@@ -59,10 +60,13 @@ fuzz_target!(|input: &[u8]| {
     assert_eq!(plain[len..], [0x5a; 64]);
     match (slow, library) {
         (Some(slow), true) => assert_eq!(slow, plain[..len]),
-        (Some(_), false) => assert_eq!(want, Want::Prefix, "liblz4 refuses a whole block"),
-        // It has no window but its own, and no rule for an offset of 0.
+        (Some(_), false) => assert_eq!(want, Want::Prefix, "liblz4 refuses a complete block"),
+        // The second and the first difference.
         (None, true) => {
-            assert!(lz4_slow::decode_with(stream, len, 65535, extent, true).is_some(), "liblz4 takes more");
+            assert!(
+                lz4_slow::decode_with(stream, len, 65535, extent, true).is_some(),
+                "liblz4 accepts more than the reference"
+            );
         }
         (None, false) => {}
     }

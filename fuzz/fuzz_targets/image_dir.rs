@@ -1,5 +1,5 @@
-//! Invariant: any bytes are a directory's blocks, or errors. Where all of a directory is readable and in order, searching by
-//! halves and looking at everything find the same; elsewhere, what is found is there.
+//! Invariant: any bytes parse as a directory's blocks, or are errors. If a whole directory is readable and sorted,
+//! binary and linear search find the same; otherwise, a name that is found exists.
 //!
 //! The first byte chooses the block size; the rest are the contents.
 
@@ -59,9 +59,9 @@ fuzz_target!(|input: &[u8]| {
     for name in names.iter().take(16).map(Vec::as_slice).chain(wanted) {
         let found = directory.lookup(name, &mut buf, &mut read);
         if in_order {
-            let slow = directory.lookup_linear(name, &mut buf, &mut read).expect("all of it is readable");
-            // With the entry left out, `.` is the directory itself, whatever is there.
-            assert!(found.expect("all of it is readable") == slow || name == b".");
+            let slow = directory.lookup_linear(name, &mut buf, &mut read).expect("the directory is readable");
+            // If `.` is omitted, it is the directory itself, even if there is an entry with this name.
+            assert!(found.expect("the directory is readable") == slow || name == b".");
         } else if let Ok(Some(_)) = found {
             assert!(names.iter().any(|known| known == name) || name == b".");
         }

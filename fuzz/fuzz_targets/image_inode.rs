@@ -1,7 +1,8 @@
-//! Invariant: any bytes are an inode, or an error; and each byte of a flat or chunked file is in one extent, which lies
-//! inside the file and is found again from its first and its last byte.
+//! Invariant: any bytes parse as an inode, or are an error; and each byte of a flat or chunked file is in one extent,
+//! which lies inside the file and is found from its first byte too.
 //!
-//! The first four bytes choose the block size, the features, and where the inode is; the rest is an image of inodes.
+//! The first four bytes choose the block size, the features, and the position of the inode; the rest is an image of
+//! inodes.
 
 #![no_main]
 
@@ -11,7 +12,7 @@ use pagefold_image::read::dir::Directory;
 use pagefold_image::read::{FileKind, Inode, Layout, SliceBytes, Superblock, chunk, flat};
 use std::sync::LazyLock;
 
-/// The superblock of a small image, which inputs change.
+/// The superblock of a small image; inputs change fields of a copy.
 static PLAIN: LazyLock<Superblock> = LazyLock::new(|| {
     let image = include_bytes!("../seeds/blob.erofs");
     Superblock::read(&SliceBytes(image)).expect("a seed")
@@ -45,7 +46,7 @@ fuzz_target!(|input: &[u8]| {
                 "{extent:?}"
             );
             let again = find(extent.start).expect("the same extent again");
-            assert!(again.start == extent.start && again.place == extent.place, "{again:?} {extent:?}");
+            assert!(again.start == extent.start && again.mapping == extent.mapping, "{again:?} {extent:?}");
         }
     }
 });

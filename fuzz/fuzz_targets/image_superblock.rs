@@ -1,6 +1,6 @@
-//! Invariant: any bytes from 1024 on are a superblock that is read, with all that it leads to, or an error.
+//! Invariant: any bytes from 1024 on parse as a superblock, with all structures that it refers to, or are an error.
 //!
-//! The first byte says whether the magic number and the checksum are made right.
+//! The first byte chooses whether the magic number and the checksum are corrected.
 
 #![no_main]
 
@@ -16,7 +16,7 @@ fuzz_target!(|input: &[u8]| {
     if choice & 1 != 0 && image.len() >= 1024 + 128 {
         image[1024..1028].copy_from_slice(&0xE0F5_E1E2_u32.to_le_bytes());
         image[1024 + 12] = 9 + (image[1024 + 12] & 7);
-        // Unknown features are refused at once.
+        // Images with unknown features are refused at once, so these bits are cleared.
         image[1024 + 0x51] &= 1;
         image[1024 + 0x52..1024 + 0x54].fill(0);
         let block_bytes = 1_usize << image[1024 + 12];

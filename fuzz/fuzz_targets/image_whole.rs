@@ -1,14 +1,14 @@
-//! Invariant: whatever an image says, opening it, walking its tree and reading its files ends soon, without a panic, within
-//! the budget of memory, and no read returns more than was asked for.
+//! Invariant: for any image, opening it, walking its tree and reading its files ends soon, without a panic and within
+//! the memory budget, and no read returns more bytes than requested.
 //!
-//! The input is a seed (`fuzz/seeds`), options, and changes to fields of the seed; the superblock's checksum is then made right.
-//! Random bytes would hardly ever get behind the superblock.
+//! The input is a seed (`fuzz/seeds`), options, and changes to fields of the seed; then the superblock's checksum is
+//! corrected. Random bytes would almost always be refused because of the superblock.
 
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
 use pagefold_backing::{Backing, MemoryBacking};
-use pagefold_image::read::{FileKind, Place};
+use pagefold_image::read::{FileKind, Mapping};
 use pagefold_image::{Address, Image, ImageError, Node, Options, ReadAhead, Space};
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
@@ -17,27 +17,28 @@ macro_rules! seeds {
     ($($name:literal)*) => { [$(include_bytes!(concat!("../seeds/", $name, ".erofs")).as_slice()),*] };
 }
 
-/// In the order of their numbers in inputs.
+/// Inputs refer to the seeds by their index.
 const SEEDS: [&[u8]; 15] = seeds!(
     "plain" "chunks" "blob" "lz4" "lz4k" "zstd" "deflate" "lzma" "fragments" "allfragments" "records4" "records8"
     "records16" "metabox" "metaplain"
 );
 const BLOB: &[u8] = include_bytes!("../seeds/blob.erofs.device");
 
-/// No more memory than this is tried: hostile images may ask for any.
+/// Largest budget that is tried; a hostile image may need any budget.
 const MEMORY_BYTES_MAX: u64 = 24 << 20;
 const NODES_MAX: usize = 120;
 const ENTRIES_MAX: usize = 400;
-/// Bytes of contents that are read of one file, and of all.
+/// Bytes that are read from one file, and from all.
 const FILE_BYTES_MAX: u64 = 96 << 10;
 const ALL_BYTES_MAX: u64 = 1 << 20;
-/// What an input may take. It is much, because of sanitizers and busy machines; a loop without end takes longer.
+/// Time limit of one input. It is generous because of sanitizers and busy machines; an endless loop takes longer.
 const TIME_MAX: Duration = Duration::from_secs(20);
 
-/// Where the structures of a seed lie: superblock, inodes, attributes, tails, directory blocks, beginnings and ends of clusters.
-type Places = [Vec<u64>; 7];
+/// Offsets of a seed's structures: superblock, inodes, attributes, tails, directory blocks, beginnings and ends of
+/// clusters.
+type Offsets = [Vec<u64>; 7];
 
-static PLACES: LazyLock<Vec<Places>> = LazyLock::new(|| SEEDS.iter().map(|seed| places(seed)).collect());
+static OFFSETS: LazyLock<Vec<Offsets>> = LazyLock::new(|| SEEDS.iter().map(|seed| offsets(seed)).collect());
 
 fn memory(bytes: &[u8]) -> Arc<dyn Backing> {
     let medium = MemoryBacking::new(bytes.len());
@@ -45,7 +46,7 @@ fn memory(bytes: &[u8]) -> Arc<dyn Backing> {
     Arc::new(medium)
 }
 
-/// Opens an image, with the further device if it has one.
+/// Opens an image, with the further device if the image needs it.
 fn open(medium: Arc<dyn Backing>, options: &Options) -> Result<Image, ImageError> {
     match Image::open(medium.clone(), options.clone()) {
         Err(ImageError::MissingDevices { .. }) => {
@@ -55,21 +56,22 @@ fn open(medium: Arc<dyn Backing>, options: &Options) -> Result<Image, ImageError
     }
 }
 
-fn places(seed: &[u8]) -> Places {
+fn offsets(seed: &[u8]) -> Offsets {
     let image = open(memory(seed), &Options::default()).expect("a seed");
     let sb = image.superblock();
-    let mut places = Places::default();
-    places[0] = vec![1024, 1024 + 64, 1024 + 128, 1024 + 192];
-    let own = [sb.metabox_nid, sb.packed_nid].into_iter().flatten();
-    let mut stack: Vec<Node> = own.map(|nid| image.node(nid).expect("a file of the image's own")).collect();
+    let mut offsets = Offsets::default();
+    offsets[0] = vec![1024, 1024 + 64, 1024 + 128, 1024 + 192];
+    let internal = [sb.metabox_nid, sb.packed_nid].into_iter().flatten();
+    let mut stack: Vec<Node> =
+        internal.map(|nid| image.node(nid).expect("an internal file of the image")).collect();
     let metabox = sb.metabox_nid.and_then(|_| match stack[0].extent_at(0) {
-        Ok(Some(extent)) => match extent.place {
-            Place::Plain(at) => Some(at.offset),
+        Ok(Some(extent)) => match extent.mapping {
+            Mapping::Plain(at) => Some(at.offset),
             _ => None,
         },
         _ => None,
     });
-    let place = |at: Address| match at.space {
+    let offset_of = |at: Address| match at.space {
         Space::Device(0) => Some(at.offset),
         Space::Device(_) => None,
         Space::Metabox => Some(metabox? + at.offset),
@@ -77,17 +79,17 @@ fn places(seed: &[u8]) -> Places {
     stack.push(image.root().expect("a root"));
     while let Some(node) = stack.pop() {
         let inode = node.inode();
-        places[1].extend(place(inode.address));
-        places[2].extend(inode.xattr_address().and_then(place));
-        places[3].extend(place(inode.tail));
+        offsets[1].extend(offset_of(inode.address));
+        offsets[2].extend(inode.xattr_address().and_then(offset_of));
+        offsets[3].extend(offset_of(inode.tail));
         let mut offset = 0;
         while let Some(extent) = node.extent_at(offset).expect("an extent of a seed") {
             offset = extent.end();
-            match extent.place {
-                Place::Plain(at) if inode.kind == FileKind::Directory => places[4].extend(place(at)),
-                Place::Compressed(cluster) => {
-                    places[5].extend(place(cluster.at));
-                    places[6].extend(place(cluster.at).map(|at| at + u64::from(cluster.len_bytes) - 64));
+            match extent.mapping {
+                Mapping::Plain(at) if inode.kind == FileKind::Directory => offsets[4].extend(offset_of(at)),
+                Mapping::Compressed(cluster) => {
+                    offsets[5].extend(offset_of(cluster.at));
+                    offsets[6].extend(offset_of(cluster.at).map(|at| at + u64::from(cluster.len_bytes) - 64));
                 }
                 _ => {}
             }
@@ -97,10 +99,10 @@ fn places(seed: &[u8]) -> Places {
             stack.extend(entries.map(|entry| image.node(entry.expect("an entry").nid).expect("a node")));
         }
     }
-    places
+    offsets
 }
 
-/// Values that decide things.
+/// Values at limits of fields.
 const SPECIAL: [u64; 16] = [
     0,
     1,
@@ -120,10 +122,11 @@ const SPECIAL: [u64; 16] = [
     u64::MAX,
 ];
 
-/// A change: 0 is kind of place, operation and width; 1 and 2 which place; 3 the offset from it; 4 to 6 the value.
-fn change(image: &mut [u8], places: &Places, change: &[u8; 7]) {
+/// Changes a field. Byte 0 is the kind of structure, the operation and the width; 1 and 2 the index of the structure;
+/// 3 the offset from its beginning; 4 to 6 the value.
+fn change(image: &mut [u8], offsets: &Offsets, change: &[u8; 7]) {
     let which = usize::from(u16::from_le_bytes([change[1], change[2]]));
-    let start = match places.get(usize::from(change[0] & 7)) {
+    let start = match offsets.get(usize::from(change[0] & 7)) {
         Some(of_kind) if !of_kind.is_empty() => of_kind[which % of_kind.len()] as usize,
         _ => which * 16,
     };
@@ -153,7 +156,7 @@ fn repair_checksum(image: &mut [u8]) {
     covered[4..8].copy_from_slice(&sum.to_le_bytes());
 }
 
-/// Everything that there is to see, within bounds.
+/// Walks the tree and reads files and attributes, within bounds.
 fn explore(image: &Image) -> Result<(), ImageError> {
     let mut stack = vec![image.root()?];
     let (mut nodes, mut left_bytes) = (0, ALL_BYTES_MAX);
@@ -186,13 +189,13 @@ fn explore(image: &Image) -> Result<(), ImageError> {
     Ok(())
 }
 
-/// Reads a file, in order as far as is allowed, and here and there.
+/// Reads a file: sequentially up to a limit, and at some other offsets. Returns an amount to subtract from the limit.
 fn read(node: &Node, allowed_bytes: u64) -> u64 {
     let mut buf = vec![0x5a; 20_000];
     let (size, step) = (node.len_bytes(), 16_384);
     let mut at = 0;
     while at < size.min(FILE_BYTES_MAX).min(allowed_bytes) {
-        // What lies behind the part that is asked for belongs to somebody else.
+        // The read must not write to the buffer after the requested part.
         let read = node.read_at(at, &mut buf[..step]);
         assert!(buf[step..].iter().all(|byte| *byte == 0x5a));
         match read {
@@ -214,11 +217,11 @@ fn read(node: &Node, allowed_bytes: u64) -> u64 {
 
 fuzz_target!(|input: &[u8]| {
     let Some((choice, changes)) = input.split_first_chunk::<2>() else { return };
-    let begun = Instant::now();
+    let began = Instant::now();
     let seed = usize::from(choice[0]) % SEEDS.len();
     let mut bytes = SEEDS[seed].to_vec();
     for one in changes.as_chunks().0.iter().take(32) {
-        change(&mut bytes, &PLACES[seed], one);
+        change(&mut bytes, &OFFSETS[seed], one);
     }
     repair_checksum(&mut bytes);
     let medium = memory(&bytes);
@@ -226,11 +229,11 @@ fuzz_target!(|input: &[u8]| {
         memory_bytes: 0,
         read_ahead: if choice[1] & 7 == 7 { ReadAhead::BestEffort } else { ReadAhead::Off },
         read_ahead_threads: 1,
-        keep_asked: choice[1] & 8 != 0,
+        cache_full_reads: choice[1] & 8 != 0,
         devices: Vec::new(),
         caller_bytes: 0,
     };
-    // The least that it can be opened with, and as much more as the input says.
+    // The smallest budget with which the image opens, plus an amount that the input chooses.
     match open(medium.clone(), &options) {
         Err(ImageError::TooLittleMemory { needed_bytes, .. }) if needed_bytes <= MEMORY_BYTES_MAX => {
             options.memory_bytes = needed_bytes + (u64::from(choice[1] >> 4) << 16);
@@ -242,5 +245,5 @@ fuzz_target!(|input: &[u8]| {
         let budget = image.stats().budget;
         assert!(budget.peak_bytes <= budget.limit_bytes, "{budget:?}");
     }
-    assert!(begun.elapsed() < TIME_MAX, "it took {:?}", begun.elapsed());
+    assert!(began.elapsed() < TIME_MAX, "it took {:?}", began.elapsed());
 });

@@ -1,8 +1,8 @@
-//! Invariant: any bytes are the attributes of an inode, or errors, of bounded length; what the list has is found by its name
-//! (unless a filter says otherwise), and the lists of names and of values agree.
+//! Invariant: any bytes parse as the attributes of an inode, of bounded length, or are errors; every listed attribute
+//! is found by its name (unless the filter excludes it), and the lists of names and of values agree.
 //!
-//! The first four bytes choose features and the number of attributes; the rest is an image: the inode's attributes from byte 32
-//! on, shared ones and long prefixes anywhere.
+//! The first four bytes choose features and the number of attributes; the rest is an image: the inode's attributes
+//! from byte 32 on, shared attributes and long prefixes anywhere.
 
 #![no_main]
 

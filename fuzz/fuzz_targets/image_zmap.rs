@@ -1,13 +1,14 @@
-//! Invariant: any bytes are an index of a compressed file, in each of its forms, or errors; every byte is in one extent, which
-//! lies inside the file and keeps to the limits; and with a cursor the same is found.
+//! Invariant: any bytes parse as an index of a compressed file, in each of its forms, or are errors; every byte is in
+//! one extent, which lies inside the file and respects the limits; and a search with a cursor finds the same extent.
 //!
-//! The first byte chooses the form: full, compact with packs of 2 or of 16, with big clusters or not, records of 4, 8, 16 or 32
-//! bytes. Then the block size and features, four bytes of the file's length, and the index from its header on.
+//! The first byte chooses the form: full, compact with packs of 2 or of 16, with or without big clusters, records of
+//! 4, 8, 16 or 32 bytes. Then follow the block size and features, four bytes of the file's length, and the index from
+//! its header on.
 
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use pagefold_image::read::{Cursor, IndexForm, Place, SliceBytes, ZContext, ZMap};
+use pagefold_image::read::{Cursor, IndexForm, Mapping, SliceBytes, ZContext, ZMap};
 use pagefold_image::{Address, Nid};
 
 fuzz_target!(|input: &[u8]| {
@@ -17,7 +18,7 @@ fuzz_target!(|input: &[u8]| {
         return;
     }
     let big = if form & 8 != 0 { 0x06 } else { 0 };
-    // Bits of the advice: packs of 16 or records, big clusters or size of a record; others stay as they are.
+    // Bits of the advice: packs of 16 or records; big clusters or size of a record. The other bits do not change.
     let (kind, advice) = match form & 7 {
         0 => (IndexForm::Full, big),
         1 => (IndexForm::Compact, big),
@@ -53,21 +54,21 @@ fuzz_target!(|input: &[u8]| {
         };
         assert_eq!(near.expect("the same with a cursor"), extent);
         assert!(extent.start <= offset && offset < extent.end() && extent.end() <= size, "{extent:?}");
-        match extent.place {
-            Place::Compressed(cluster) => {
+        match extent.mapping {
+            Mapping::Compressed(cluster) => {
                 assert!(extent.len_bytes <= 12 << 20 && (1..=1 << 20).contains(&cluster.len_bytes));
                 assert!(context.algorithms & (1 << cluster.algorithm as u8) != 0);
                 assert!(cluster.at.checked_add(cluster.len_bytes.into()).is_some());
             }
-            Place::Plain(at) => assert!(at.checked_add(extent.len_bytes).is_some()),
-            Place::Interlaced { at, len_bytes } => {
+            Mapping::Plain(at) => assert!(at.checked_add(extent.len_bytes).is_some()),
+            Mapping::Interlaced { at, len_bytes } => {
                 assert!(len_bytes == 1 << context.block_bits && extent.len_bytes <= len_bytes.into());
                 assert!(at.offset.is_multiple_of(len_bytes.into()));
             }
-            Place::Fragment { offset } => {
+            Mapping::Fragment { offset } => {
                 assert!(context.fragments && offset.checked_add(extent.len_bytes).is_some())
             }
-            Place::Hole => {}
+            Mapping::Hole => {}
         }
         offset = extent.end();
     }

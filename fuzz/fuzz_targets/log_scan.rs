@@ -1,12 +1,12 @@
-//! Any bytes as a segment of the log, and valid segments that were damaged: what is found lies inside, is in order,
-//! and is what was written; what was not damaged is found.
+//! Invariant: a scan of any bytes as a log segment finds records inside the segment and in order; in a damaged
+//! segment it finds every intact record, and only records that were written.
 //!
-//! The first byte chooses: bytes as they are, or a recipe. A recipe says how many writes of how many records there
-//! are, then where to put which bytes over them.
+//! The first byte chooses between raw bytes and a recipe. A recipe contains the numbers of writes and of their
+//! records, then the offsets and values of bytes that overwrite them.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use pagefold_store::parking::scan_segment;
+use pagefold_store::writeback::scan_segment;
 use std::ops::Range;
 
 const ID: [u8; 16] = *b"0123456789abcdef";
@@ -31,9 +31,12 @@ fuzz_target!(|data: &[u8]| {
             assert!(is_found, "an intact record was not found");
         }
     }
-    // Nothing that was never written; a checksum of 32 bits is not guessed.
+    // A record that was never written would need a right checksum of 32 bits by chance.
     for f in &found {
-        assert!(records.iter().any(|r| (r.at.start, r.slot) == (f.0, f.1)), "a record out of nothing");
+        assert!(
+            records.iter().any(|r| (r.at.start, r.slot) == (f.0, f.1)),
+            "the scan found a record that was never written"
+        );
     }
 });
 
@@ -48,13 +51,13 @@ fn check(segment: &[u8], found: &[(usize, u64, &[u8])]) {
 }
 
 struct Written {
-    /// Of the write it is in.
+    /// The header of the write that contains the record.
     header: Range<usize>,
     at: Range<usize>,
     slot: u64,
 }
 
-/// A segment by the format's document.
+/// Builds a segment as docs/formats/log.md describes it.
 fn build(recipe: &mut impl Iterator<Item = u8>) -> (Vec<u8>, Vec<Written>) {
     let (mut segment, mut records) = (Vec::new(), Vec::new());
     let seed = crc32c::crc32c_append(crc32c::crc32c(&ID), &SEQUENCE.to_le_bytes());
@@ -96,7 +99,7 @@ fn build(recipe: &mut impl Iterator<Item = u8>) -> (Vec<u8>, Vec<Written>) {
     (segment, records)
 }
 
-/// Puts bytes over the segment, cuts its end off; returns which bytes may be others now.
+/// Overwrites bytes of the segment and truncates it. Returns the ranges that may have changed.
 fn damage(segment: &mut Vec<u8>, recipe: &mut impl Iterator<Item = u8>) -> Vec<Range<usize>> {
     let mut damaged = Vec::new();
     while let (Some(high), Some(low), Some(byte)) = (recipe.next(), recipe.next(), recipe.next()) {

@@ -1,6 +1,6 @@
-//! Invariant: a page compresses into any destination that is long enough, comes back the same from liblz4 and
-//! from the slow decoder, which checks the rules for the end of a block, and nothing is written behind
-//! the destination. The input is the destination's length and what fills the page.
+//! Invariant: a page compresses into any destination that is long enough; liblz4 and the slow decoder, which checks the
+//! rules for the end of a block, decompress it to the same page; and the compressor writes nothing after the
+//! destination. The input is the destination's length and the bytes that fill the page.
 
 #![no_main]
 
@@ -20,7 +20,7 @@ fuzz_target!(|data: &[u8]| {
         return;
     }
     let mut page: Vec<u8> = fill.iter().take(PAGE_SIZE).copied().collect();
-    // Short inputs repeat, each time with one byte changed, for the sake of many sequences.
+    // Short inputs repeat, each time with one byte changed, so that there are many sequences.
     while page.len() < PAGE_SIZE {
         let at = page.len();
         page.extend(fill.iter().take(PAGE_SIZE - at));
@@ -35,9 +35,9 @@ fuzz_target!(|data: &[u8]| {
             assert!(capacity < PAGE_SIZE + PAGE_SIZE / 255 + 16, "{capacity} bytes are enough");
             continue;
         };
-        let mut unfolded = vec![0; PAGE_SIZE];
-        assert_eq!(stream.decompress(&dst[..len], &mut unfolded), Ok(PAGE_SIZE));
-        assert!(unfolded == page);
+        let mut decompressed = vec![0; PAGE_SIZE];
+        assert_eq!(stream.decompress(&dst[..len], &mut decompressed), Ok(PAGE_SIZE));
+        assert!(decompressed == page);
         assert!(decode(&dst[..len], PAGE_SIZE, PAGE_SIZE, Extent::All).as_deref() == Some(&page[..]));
     }
 });

@@ -1,7 +1,7 @@
-//! Invariant: for any bytes and any room, the LZO decoder returns, writes only
-//! in its destination, and its result (output or error) is the plain decoder's.
+//! Invariant: for any bytes and any length of the destination, the LZO decoder returns, writes only
+//! to its destination, and has the same result (output or error) as the reference decoder.
 //!
-//! The first two bytes of the input choose the room, the rest is the stream.
+//! The first two bytes of the input choose the length of the destination; the rest is the stream.
 
 #![no_main]
 

@@ -1,6 +1,6 @@
-//! Invariant: whatever is compressed, in either variant, fits its bound and
-//! comes back the same from both decoders; and with less room than it takes it
-//! is refused, not cut short.
+//! Invariant: any data, compressed in either variant, fits the bound, and both
+//! decoders return the same data; a destination that is too short is an error
+//! and never truncates the stream.
 
 #![no_main]
 

@@ -1,6 +1,7 @@
-//! Any bytes into the handshake: it ends or waits, says no more than it may, and always advances.
+//! Invariant: with any bytes as input, the NBD handshake ends or waits for more, its output is bounded, and it always
+//! advances.
 //!
-//! The first byte chooses the TLS policy and how the rest is cut into pieces.
+//! The first byte chooses the TLS policy and the length of the pieces into which the rest is split.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -16,22 +17,24 @@ static EXPORT: LazyLock<Export> =
 fuzz_target!(|data: &[u8]| {
     let Some((&choice, data)) = data.split_first() else { return };
     let policy = [TlsPolicy::Absent, TlsPolicy::Required, TlsPolicy::Active][usize::from(choice % 3)];
-    let mut machine = Handshake::new(&EXPORT, policy);
+    let mut handshake = Handshake::new(&EXPORT, policy);
     let mut input = Buffer::new(2 * MAX_MESSAGE);
     for piece in data.chunks(1 + usize::from(choice / 3)) {
         input.make_room(piece.len());
-        // The machine takes everything but an unfinished message, which is shorter than the buffer.
+        // The handshake consumes everything except an unfinished message, which is shorter than the buffer.
         input.put(piece);
         loop {
             let mut out = Vec::new();
-            let Ok((eaten, step)) = machine.step(input.filled(), &mut out) else { return };
-            assert!(out.len() <= MAX_MESSAGE && eaten <= input.len());
-            input.consume(eaten);
+            let Ok((consumed, step)) = handshake.step(input.filled(), &mut out) else { return };
+            assert!(out.len() <= MAX_MESSAGE && consumed <= input.len());
+            input.consume(consumed);
             match step {
-                Step::Continue => assert!(eaten > 0),
+                Step::Continue => assert!(consumed > 0),
                 Step::NeedInput => break,
                 Step::StartTls => assert_eq!(policy, TlsPolicy::Required),
-                Step::Transmission(agreed) => return assert!(agreed.structured || !agreed.allocation),
+                Step::Transmission(negotiated) => {
+                    return assert!(negotiated.structured || !negotiated.allocation);
+                }
                 Step::Close => return,
             }
         }

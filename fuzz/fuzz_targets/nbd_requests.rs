@@ -1,14 +1,14 @@
-//! Any bytes as requests, cut and drained in any way: replies are well formed and accounted for.
+//! Invariant: with any bytes as requests, in pieces of any length and with any pace of output, replies are well formed.
 //!
-//! The first byte chooses what the handshake agreed on, how the rest is cut, and how
-//! much of the output is sent at a time. What comes out is parsed as replies.
+//! The first byte chooses the negotiated features, the length of input pieces, and the number of output bytes that are
+//! sent at a time. The target parses the output as replies.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
 use pagefold_block::RamDevice;
 use pagefold_block::nbd::Export;
 use pagefold_block::nbd::buffer::Buffer;
-use pagefold_block::nbd::handshake::Agreed;
+use pagefold_block::nbd::handshake::Negotiated;
 use pagefold_block::nbd::transmission::{MIN_INPUT_LEN, OUTPUT_LEN, Session, Status};
 use std::sync::{Arc, LazyLock};
 
@@ -19,23 +19,24 @@ static EXPORT: LazyLock<Export> = LazyLock::new(|| {
 fuzz_target!(|data: &[u8]| {
     let Some((&choice, mut data)) = data.split_first() else { return };
     let structured = choice & 1 != 0;
-    let mut session = Session::new(&EXPORT, Agreed { structured, allocation: structured && choice & 2 != 0 });
+    let mut session =
+        Session::new(&EXPORT, Negotiated { structured, allocation: structured && choice & 2 != 0 });
     let mut input = Buffer::new(MIN_INPUT_LEN);
     let mut output = Buffer::new(OUTPUT_LEN);
     let step = 1 + usize::from(choice >> 4) * 700;
     let drain = if choice & 4 != 0 { 100_000 } else { usize::MAX };
     let mut replies = Replies::default();
-    let mut owed = 0usize;
+    let mut sent_in_all = 0usize;
     loop {
         let status = session.run(&mut input, &mut output);
         let sent = output.len().min(drain);
-        // A simple reply's data looks like anything, so only structured replies are parsed.
+        // A simple reply does not contain the length of its data, so only structured replies are parsed.
         if structured {
             replies.take(&output.filled()[..sent]);
         }
         output.consume(sent);
-        owed = owed.saturating_add(sent);
-        // What one input can make the server say is bounded by the device, a request at a time.
+        sent_in_all = sent_in_all.saturating_add(sent);
+        // The device bounds the output of each request; the sum over one input is cut off below.
         match status {
             Err(_) | Ok(Status::Closed) if output.is_empty() => break,
             Err(_) | Ok(Status::Closed) => continue,
@@ -49,7 +50,7 @@ fuzz_target!(|data: &[u8]| {
                 data = rest;
             }
         }
-        if owed > 256 << 20 {
+        if sent_in_all > 256 << 20 {
             break;
         }
     }
@@ -75,7 +76,7 @@ impl Replies {
             bytes = &bytes[1..];
             let h = &self.header;
             if h.len() == 16 && h[..4] == [0x67, 0x44, 0x66, 0x98] {
-                assert_eq!(h[4..8], [0; 4], "simple replies only tell success here");
+                assert_eq!(h[4..8], [0; 4], "simple replies report success only");
                 self.header.clear();
             } else if h.len() == 20 {
                 assert_eq!(h[..4], [0x66, 0x8e, 0x33, 0xef]);

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Makes the images that fuzz_targets/image_whole.rs changes: one tiny tree, many features. Needs root, Python, and
-# mkfs.erofs 1.9 or later, as $MKFS.
+# Makes the images that fuzz_targets/image_whole.rs changes: one tiny tree with many different features. Needs root,
+# Python, and mkfs.erofs 1.9 or later, whose path is $MKFS.
 set -euo pipefail
 cd "$(dirname "$0")"
 mkfs=${MKFS:-mkfs.erofs}

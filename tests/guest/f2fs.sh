@@ -1,14 +1,14 @@
 #!/bin/sh
-# Has a Debian kernel compress known content with its lzo-rle, and decodes the result with our decoder.
+# Compresses known content with the lzo-rle of a Debian kernel, and decodes the result with pagefold's decoder.
 #
-# The kernel offers its compressor to no program, but f2fs stores what it makes: a guest copies the
-# content to an f2fs with compress_algorithm=lzo-rle, and the streams are found in the image afterwards.
-# Nothing is mounted here, and nothing but the cache is written.
+# Programs cannot call the kernel's compressor, but f2fs stores its output: a guest copies the content to
+# an f2fs with compress_algorithm=lzo-rle, and afterwards f2fs_clusters finds the streams in the image.
+# The script mounts nothing on this machine, and writes to the cache only.
 #
-# usage: f2fs.sh [FIXTURES]    with FIXTURES, some of the streams are kept in that folder
+# usage: f2fs.sh [FIXTURES]    with FIXTURES, saves some of the streams to that folder
 #
 # Needs f2fs-tools, QEMU, busybox-static, cpio, xz, cargo, and once the network. Exit status 2 when
-# something is missing, 1 when a stream was not decoded to what the kernel was given.
+# a tool is missing, 1 when a decoded stream differs from the original content.
 set -eu
 
 here=$(cd "$(dirname "$0")" && pwd)
@@ -28,14 +28,14 @@ root=$cache/root
 rm -rf "$root"
 mkdir -p "$root/bin" "$root/proc" "$root/dev" "$root/mnt" "$root/modules"
 cp "$(command -v busybox)" "$root/bin/busybox"
-# In the order in which they need each other.
+# In the order of their dependencies.
 number=0
 for module in crc32_generic lz4_compress lz4hc_compress f2fs virtio_blk; do
     number=$((number + 1))
     xz -dc "$(find "$cache/kernel/modules" -name $module.ko.xz)" >"$root/modules/$number-$module.ko"
 done
 
-# Clusters of 16 KiB, and of 64 KiB, in which matches can be as far as the bitstream allows.
+# Clusters of 16 KiB, and of 64 KiB, in which matches can have any distance that the bitstream allows.
 clusters content 16 384 "$root/content2"
 clusters content 64 96 "$root/content4"
 for log in 2 4; do
@@ -53,7 +53,7 @@ mount -t devtmpfs dev /dev
 for module in /modules/*.ko; do
     insmod "$module" || echo "no $module"
 done
-# Copies the content for clusters of 2^$2 pages to device $1, and reads it back without the cache.
+# Copies the content for clusters of 2^$2 pages to device $1, and compares it after a remount.
 store() {
     mount -t f2fs -o "compress_algorithm=lzo-rle,compress_log_size=$2,compress_extension=*" "$1" /mnt &&
         cp "/content$2" /mnt/content && sync && umount /mnt &&

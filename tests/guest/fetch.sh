@@ -1,14 +1,14 @@
 #!/bin/sh
-# Gets the guest's kernel: downloads a Debian cloud kernel and unpacks it into a cache folder.
+# Downloads a Debian cloud kernel for the guest and unpacks it into a cache folder.
 #
-# Nothing is installed and no setting of the system is changed: apt runs with its own source list,
-# lists and archive inside the cache. With a kernel in the cache it does nothing and needs no network.
-# PAGEFOLD_GUEST_KERNEL names another flavour than cloud-amd64; it wants a cache of its own.
+# The script installs nothing and changes no setting of the system: apt runs with a separate source list,
+# lists and archive inside the cache. If the cache contains a kernel, the script needs no network.
+# PAGEFOLD_GUEST_KERNEL names another flavour than cloud-amd64, which needs a separate cache.
 #
 # usage: fetch.sh [CACHE]      prints two lines: the kernel image's path, the modules' folder
 #
 # Leaves CACHE/kernel/vmlinuz and CACHE/kernel/modules (lib/modules/VERSION). Exit status 0 when they
-# are there, 2 when they cannot be got (no apt, no network, not x86-64), with the reason on stderr.
+# exist, 2 when they cannot be downloaded (no apt, no network, not x86-64), with the reason on stderr.
 set -eu
 
 here=$(cd "$(dirname "$0")" && pwd)
@@ -41,7 +41,7 @@ mkdir -p "$apt/lists/partial" "$apt/archives/partial" "$apt/empty"
 apt=$(cd "$apt" && pwd)
 mirror=${PAGEFOLD_GUEST_MIRROR:-http://deb.debian.org/debian}
 
-# Runs an apt tool on a source list of its own. $1 is the tool, the rest its arguments.
+# Runs an apt tool with the source list in the cache. $1 is the tool, the rest are its arguments.
 private() {
     tool=$1
     shift
@@ -53,7 +53,7 @@ private() {
         -o APT::Sandbox::User=root -o Acquire::Retries=2 -o Acquire::http::Timeout=30 "$@"
 }
 
-# The package that the newest kernel of suite $1 is in, or nothing.
+# Prints the package of the newest kernel of suite $1, or nothing.
 kernel_package() {
     echo "deb [signed-by=$keyring] $mirror $1 main" >"$apt/sources.list"
     private apt-get update >"$apt/log" 2>&1 || return 0
@@ -80,6 +80,6 @@ modules=$kernel.new/tree/lib/modules
 [ -d "$modules" ] || modules=$kernel.new/tree/usr/lib/modules
 mv "$modules"/* "$kernel.new/modules"
 rm -rf "$kernel.new/tree" "$apt"
-# Last, so that an interrupted run is not taken for a finished one.
+# This comes last, so that an interrupted run leaves no incomplete kernel in the cache.
 mv "$kernel.new" "$kernel"
 done_with

@@ -4,8 +4,8 @@
 #
 # usage: mkinitramfs.sh MODULES OUTPUT PROGRAM...
 #
-# MODULES is the folder that fetch.sh printed, OUTPUT the archive to write. Each PROGRAM lands in /bin
-# under its own name, without debugging symbols. Exit status 2 when a tool is missing.
+# MODULES is the folder that fetch.sh printed, OUTPUT the archive to write. Each PROGRAM is copied to /bin
+# with the same name, without debugging symbols. Exit status 2 when a tool is missing.
 set -eu
 
 here=$(cd "$(dirname "$0")" && pwd)
@@ -28,7 +28,7 @@ mkdir -p "$root/bin" "$root/proc" "$root/sys" "$root/dev" "$root/run" "$root/mod
 cp "$busybox" "$root/bin/busybox"
 install -m 755 "$here/init" "$root/init"
 
-# Copies a program or library to $2 in the new root, stripped where that is possible.
+# Copies a program or library to $2 in the new root, stripped if possible.
 put() {
     mkdir -p "$root/$(dirname "$2")"
     strip -o "$root/$2" "$1" 2>/dev/null || cp -L "$1" "$root/$2"
@@ -44,13 +44,13 @@ for program in "$@"; do
         done
 done
 
-# What Debian's cloud kernel does not have built in; FUSE and ext4 it has.
+# Modules that some kernels do not have built in.
 for module in loop fuse; do
     found=$(find "$modules" -name "$module.ko*" | head -n 1)
     case $found in
     *.xz) xz -dc "$found" >"$root/modules/$module.ko" ;;
     *.ko) cp "$found" "$root/modules/$module.ko" ;;
-    *) echo "mkinitramfs.sh: no module $module in $modules, taken for built in" >&2 ;;
+    *) echo "mkinitramfs.sh: no module $module in $modules, assuming that it is built in" >&2 ;;
     esac
 done
 

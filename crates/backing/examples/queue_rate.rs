@@ -1,8 +1,8 @@
-//! How fast a file takes writes through a queue: `queue_rate FILE [REQUESTS [fresh]]`.
+//! Measures the write throughput of a file through a queue: `queue_rate FILE [REQUESTS [fresh]]`.
 //!
-//! Makes FILE (or uses what is there), and writes it front to back with direct I/O, at
-//! several depths and sizes, through the ring and through positioned writes, alternating.
-//! With `fresh`, into holes: the file is emptied before each run.
+//! Makes FILE (or overwrites it), and writes it from front to back with direct I/O, at several depths and sizes,
+//! alternating between the ring and positioned writes. With `fresh`, the file is emptied before each run, so that the
+//! writes go to holes.
 
 use pagefold_backing::{
     Backing, BackingError, Buffers, Completion, Demand, Direct, FileBacking, FileOptions, Operation, Request,
@@ -48,7 +48,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// Writes `count` pieces one after the other, `depth` at once; the time without the queue's setting up.
+/// Writes `count` pieces in order, `depth` in flight. Returns the time without the queue's setup.
 fn write_all(
     backing: &FileBacking,
     size_bytes: usize,

@@ -1,16 +1,17 @@
-//! What can go wrong with a medium.
+//! Errors of a backing: failed requests, and failed setup.
 
 use pagefold_sys::SysError;
 
-/// A failed request. Comparable and cheap to copy, so that whoever waits for several can keep it.
+/// Why a request or the setup of a medium failed. It can be cloned and compared, so that a caller with many requests in
+/// flight can keep the first error.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BackingError {
     /// The range does not lie inside the medium. Nothing was done.
     #[error("bytes {offset}+{len_bytes} lie outside the medium of {medium_len_bytes} bytes")]
     OutOfRange {
-        /// First byte asked for.
+        /// First byte of the request.
         offset: u64,
-        /// Bytes asked for.
+        /// Bytes of the request.
         len_bytes: u64,
         /// Bytes the medium has.
         medium_len_bytes: u64,
@@ -18,7 +19,7 @@ pub enum BackingError {
     /// A request names more bytes than its buffer has. Nothing was done.
     #[error("a request of {len_bytes} bytes came with a buffer of {buf_len_bytes}")]
     ShortBuffer {
-        /// Bytes asked for.
+        /// Bytes of the request.
         len_bytes: usize,
         /// Bytes the buffer has.
         buf_len_bytes: usize,
@@ -26,34 +27,34 @@ pub enum BackingError {
     /// The medium failed.
     #[error("{operation} of {len_bytes} bytes at {offset}: {}", std::io::Error::from_raw_os_error(*errno))]
     Io {
-        /// What was tried.
+        /// The operation that failed: "read", "write", "flush" or "discard".
         operation: &'static str,
-        /// Where.
+        /// First byte of the request.
         offset: u64,
-        /// How much.
+        /// Bytes of the request.
         len_bytes: u64,
-        /// The system's answer.
+        /// The kernel's error number.
         errno: i32,
     },
-    /// More requests were submitted than the queue was made for; the request was not taken.
+    /// The queue has as many requests in flight as it was made for; this one was not accepted.
     #[error("the queue is full: {depth} requests are in flight")]
     QueueFull {
         /// The queue's depth.
         depth: usize,
     },
-    /// Setting up, rather than a request, failed.
+    /// The setup of a medium or a queue failed, rather than a request.
     #[error(transparent)]
     System(#[from] SysError),
 }
 
 impl BackingError {
-    /// A failed request, from an error of the standard library; EIO if it carries no number.
+    /// Makes [`BackingError::Io`] from an error of the standard library; EIO if that carries no error number.
     pub fn io(operation: &'static str, offset: u64, len_bytes: u64, error: &std::io::Error) -> Self {
         BackingError::Io { operation, offset, len_bytes, errno: error.raw_os_error().unwrap_or(libc::EIO) }
     }
 
-    /// The kernel's number for it: ENOSPC where the medium is full, EINVAL for a request that makes no
-    /// sense, EAGAIN for a full queue.
+    /// The error number for this error: the kernel's own (ENOSPC where the medium is full), EINVAL for a request that
+    /// is out of range or longer than its buffer, EAGAIN for a full queue.
     pub fn errno(&self) -> i32 {
         match self {
             BackingError::OutOfRange { .. } | BackingError::ShortBuffer { .. } => libc::EINVAL,

@@ -1,13 +1,70 @@
-//! Where parked pages live: one narrow seam, its media, and layers of faults and delays.
+//! Reads and writes the media of written-back pages and of images: files, block devices, memory, and layers over them.
 //!
-//! A [`Backing`] is a range of bytes that can be read, written, flushed and
-//! discarded, one request at a time or many ([`Queue`]: submit many, complete many).
-//! A request owns its buffer and comes back with it, whatever became of it, so that
-//! whoever parks pages can try again or put the page back. Buffers come from
-//! [`Buffers`], whose region a medium may register once with the kernel, or from a [`Budget`] that grants them.
+//! A [`Backing`] is a range of bytes that can be read, written, flushed and discarded:
 //!
-//! It does not know what is in the bytes, keeps no index and no free list, and starts
-//! no threads.
+//! ```
+//! use pagefold_backing::{Backing, FileBacking, FileOptions};
+//!
+//! # let folder = tempfile::tempdir()?;
+//! # let path = folder.path().join("medium");
+//! let file = std::fs::File::options().read(true).write(true).create(true).truncate(true).open(&path)?;
+//! file.set_len(1 << 20)?;
+//! let medium = FileBacking::new(file, FileOptions::default())?; // direct I/O and io_uring where they work
+//! medium.write_at(4096, b"some bytes")?;
+//! medium.flush()?;
+//! let mut bytes = [0; 10];
+//! medium.read_at(4096, &mut bytes)?;
+//! assert_eq!(&bytes, b"some bytes");
+//! println!("{}", medium.describe());
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! A [`Queue`] has many requests in flight. A [`Request`] owns its buffer, and its [`Completion`] returns the buffer,
+//! failed or not:
+//!
+//! ```
+//! use pagefold_backing::{Backing, Buffer, Buffers, MemoryBacking, Operation, Request};
+//!
+//! let medium = MemoryBacking::new(1 << 20);
+//! let buffers = Buffers::new(1 << 20)?; // registered with the kernel, if the queue is a ring
+//! let mut queue = medium.queue(32, &buffers)?;
+//! for id in 0..8 {
+//!     let buf = Buffer::new(4096);
+//!     let request = Request { id, operation: Operation::Read, offset: id * 4096, buf, len_bytes: 4096 };
+//!     queue.submit(request).map_err(|_| "the queue is full")?;
+//! }
+//! queue.start();
+//! let mut done = Vec::new();
+//! while done.len() < 8 {
+//!     queue.complete(1, &mut done);
+//! }
+//! assert!(done.iter().all(|completion| completion.result.is_ok()));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # What it is for
+//!
+//! Writeback keeps compressed pages on a backing and needs every buffer back, to retry the request or put the page back
+//! into the store. Images are read through a backing in the memory of a [`Budget`]. The crate does not interpret the
+//! bytes, and keeps no index and no free list of what is stored.
+//!
+//! # Limits
+//!
+//! [`Buffers::get`] falls back to the heap for required buffers; [`Budget::grant`] waits for required memory;
+//! both refuse best-effort requests that do not fit; a full queue returns the request. A failed write or discard
+//! leaves its own range undefined, a write also the rest of the blocks at its edges; all else stays as it was.
+//!
+//! # How it works
+//!
+//! A request runs through these files: a buffer comes from [`Buffers`] or a [`Budget`] (`buffer/`); a layer, if there
+//! is one, delays or fails the request (`layer/`); the medium serves it: plain memory (`memory.rs`), or a file or block
+//! device (`file/`) by positioned reads and writes (`file/positioned.rs`) or by an io_uring ring (`file/uring.rs`).
+//! `open.rs` opens a backing by its path, in the client.
+//!
+//! The crate starts no threads: a request runs in the thread that calls, or in the kernel. The locks are leaves, held
+//! for a few instructions, for one copy or for one `madvise`, never two at once: the state of a [`Buffers`] or
+//! [`Budget`], the bytes of a [`MemoryBacking`], and the state of each layer. A [`Budget`] calls its [`Reclaim`]
+//! without its lock.
 
 // Printing panics when it cannot write. Only the binary prints, in one file.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
@@ -18,33 +75,36 @@ mod file;
 pub mod layer;
 mod memory;
 mod open;
+mod owned_queue;
 mod queue;
 
 pub use buffer::{
-    Aside, BUFFER_ALIGN_BYTES, Budget, Buffer, BufferStats, Buffers, Charge, Demand, Grant, Reclaim, Refused,
+    BUFFER_ALIGN_BYTES, Budget, BudgetReservation, Buffer, BufferStats, Buffers, Charge, Demand, Grant,
+    GrantError, Reclaim,
 };
 pub use error::BackingError;
 pub use file::{Direct, FileBacking, FileOptions, Uring};
 pub use memory::MemoryBacking;
 pub use open::{OpenError, OpenOptions, Opened, PROBE_BYTES, open_backing, open_for_reading};
+pub use owned_queue::OwnedQueue;
 pub use queue::{Completion, Operation, Queue, Request, SyncQueue};
 
 use std::sync::Arc;
 
 /// A medium of a fixed number of bytes, shared by any number of threads.
 ///
-/// A range that does not lie inside it is refused with [`BackingError::OutOfRange`] and nothing is done.
-/// What was never written reads as zeroes. A failed write leaves its range undefined, and everything else
-/// as it was, apart from the rest of the blocks ([`Backing::block_bytes`]) at its edges.
+/// A request whose range does not lie inside the medium fails with [`BackingError::OutOfRange`] and has no effect.
+/// Bytes that were never written read as zeroes. A failed write leaves its range undefined, and the rest of the blocks
+/// ([`Backing::block_bytes`]) at its edges; everything else stays as it was.
 pub trait Backing: Send + Sync {
     /// The size in bytes.
     fn len_bytes(&self) -> u64;
 
-    /// Alignment (a power of two, 1 for memory) of offset, length and memory of requests that are served
-    /// without a copy.
+    /// The alignment that a request needs to be served without a copy, for its offset, length and memory. A power of
+    /// two; 1 for memory.
     ///
-    /// Others are served too, by way of a copy. A misaligned write reads, changes and writes the whole
-    /// blocks at its edges, and that is **not atomic**: two at once that share a block can lose one's bytes.
+    /// Misaligned requests are served through a bounce buffer. A misaligned write reads, modifies and writes the whole
+    /// blocks at its edges, which is **not atomic**: of two concurrent writes to one block, one can be lost.
     fn block_bytes(&self) -> usize {
         1
     }
@@ -52,32 +112,32 @@ pub trait Backing: Send + Sync {
     /// Fills `buf` from byte `offset`.
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), BackingError>;
 
-    /// Fills `buf` from byte `offset`, in the calling thread and without allocating, not even for an error,
-    /// which is the kernel's number: for a thread that may have been interrupted inside the allocator.
+    /// Fills `buf` from byte `offset` without allocating memory, so that a signal handler can call it: the thread that
+    /// it interrupted may have been inside the allocator. The error is the kernel's error number.
     ///
-    /// Offset, length and memory are aligned to [`Backing::block_bytes`]; else EINVAL may be the answer,
-    /// since there is no memory for a copy. Goes through [`Backing::read_at`] where a medium has nothing
-    /// better, and then keeps the promise if that does.
-    fn read_now(&self, offset: u64, buf: &mut [u8]) -> Result<(), i32> {
+    /// Offset, length and memory must be aligned to [`Backing::block_bytes`]; otherwise the call may fail with EINVAL,
+    /// as it cannot allocate a bounce buffer. The default calls [`Backing::read_at`]: a medium whose `read_at`
+    /// allocates must implement this method itself.
+    fn read_signal_safe(&self, offset: u64, buf: &mut [u8]) -> Result<(), i32> {
         self.read_at(offset, buf).map_err(|e| e.errno())
     }
 
-    /// Stores `data` at byte `offset`; durable after the next [`Backing::flush`].
+    /// Stores `data` at byte `offset`. It is durable after the next [`Backing::flush`].
     fn write_at(&self, offset: u64, data: &[u8]) -> Result<(), BackingError>;
 
-    /// Makes every write that has completed durable, as far as the medium can.
+    /// Makes all completed writes durable, as far as the medium can.
     fn flush(&self) -> Result<(), BackingError>;
 
-    /// Says that a range is no longer needed; it may read as anything afterwards.
+    /// Tells the medium that a range is no longer needed; it may read as anything afterwards.
     fn discard(&self, offset: u64, len_bytes: u64) -> Result<(), BackingError>;
 
-    /// A queue for up to `depth` requests in flight.
+    /// Makes a queue for up to `depth` requests in flight.
     ///
-    /// Registers the region of `buffers` with the medium where that helps. Buffers from elsewhere are
-    /// served as well, at a higher price.
+    /// Registers the region of `buffers` with the kernel if the queue is a ring. Requests with other buffers are served
+    /// too, more slowly: the kernel then maps the pages of each request.
     fn queue<'a>(&'a self, depth: usize, buffers: &'a Buffers) -> Result<Box<dyn Queue + 'a>, BackingError>;
 
-    /// What it is, in a few words for people: "file, direct I/O, io_uring".
+    /// Describes the medium in a few words for people: "file, direct I/O, io_uring".
     fn describe(&self) -> String;
 
     /// Checks that a range lies inside the medium.
@@ -89,7 +149,7 @@ pub trait Backing: Send + Sync {
     }
 }
 
-/// What a smart pointer points to, so that media and layers can be put together at run time.
+/// Implements [`Backing`] for a smart pointer to a medium, so that media and layers can be combined at run time.
 macro_rules! through_pointer {
     ($($pointer:ident),*) => { $(
         impl<B: Backing + ?Sized> Backing for $pointer<B> {
@@ -105,8 +165,8 @@ macro_rules! through_pointer {
                 (**self).read_at(offset, buf)
             }
 
-            fn read_now(&self, offset: u64, buf: &mut [u8]) -> Result<(), i32> {
-                (**self).read_now(offset, buf)
+            fn read_signal_safe(&self, offset: u64, buf: &mut [u8]) -> Result<(), i32> {
+                (**self).read_signal_safe(offset, buf)
             }
 
             fn write_at(&self, offset: u64, data: &[u8]) -> Result<(), BackingError> {

@@ -1,13 +1,13 @@
-//! A medium of plain memory, for tests and as the twin of the others.
+//! A medium of plain memory, for tests.
 
 use crate::{Backing, BackingError, Buffers, Queue, SyncQueue};
 use std::sync::{PoisonError, RwLock};
 
-/// Bytes in memory, all allocated at creation.
+/// A medium whose bytes are in memory, all allocated at creation. A lock serialises writes with everything else.
 pub struct MemoryBacking(RwLock<Box<[u8]>>);
 
 impl MemoryBacking {
-    /// A medium of `len_bytes` zero bytes.
+    /// Makes a medium of `len_bytes` zero bytes.
     pub fn new(len_bytes: usize) -> Self {
         MemoryBacking(RwLock::new(vec![0; len_bytes].into()))
     }
@@ -25,8 +25,8 @@ impl Backing for MemoryBacking {
         Ok(())
     }
 
-    fn read_now(&self, offset: u64, buf: &mut [u8]) -> Result<(), i32> {
-        // The lock is held by others for a copy only, and sleeping on it takes no memory.
+    fn read_signal_safe(&self, offset: u64, buf: &mut [u8]) -> Result<(), i32> {
+        // Other threads hold the lock only while they copy, and waiting for it allocates nothing.
         self.read_at(offset, buf).map_err(|e| e.errno())
     }
 

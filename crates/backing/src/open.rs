@@ -1,14 +1,15 @@
-//! Opening a backing by its path, on behalf of the person who named it.
+//! Opening a backing by its path, in the client.
 //!
-//! This is the client's part: it runs with the rights of whoever typed the path, and
-//! what it opens is passed on as a descriptor, so that a server with more rights is
-//! nobody's deputy. Nothing is overwritten by accident: links are not followed (but for
-//! the names of devices, such as those in /dev/disk), new files must be new, devices are
-//! taken exclusively, and something that holds other data is refused unless the caller
-//! insists. So is a file of another user, who could read and change what is kept there.
+//! The client runs with the rights of the user who typed the path, and passes the open descriptor to the server. So a
+//! server with more rights is no confused deputy: it opens no path for a user.
 //!
-//! It does not know the format of what is kept (the caller names its magic), and it
-//! writes nothing: clearing what was there is the store's work.
+//! Nothing is overwritten by accident. Symbolic links are not followed, except names of block devices such as those in
+//! /dev/disk. A new file is made exclusively, a block device is opened exclusively (O_EXCL), a file is locked (flock).
+//! A backing that holds other data, or a file of another user (who could read and change the pages), is refused unless
+//! the caller forces it.
+//!
+//! This module does not know the format of a backing (the caller passes its magic), and writes nothing: the store
+//! clears the old contents.
 
 use pagefold_page::size::Human;
 use pagefold_sys::SysError;
@@ -21,39 +22,40 @@ use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// How much of a backing is looked at to see whether it holds something, bytes.
+/// Bytes at the beginning of a backing that are read to see whether it holds other data.
 pub const PROBE_BYTES: usize = 1 << 20;
 
-/// How long somebody else's lock is waited for, and how often it is tried. A server that has just ended
-/// may hold its backing a moment longer: the kernel takes its rings apart afterwards.
-const PATIENCE: Duration = Duration::from_millis(500);
-const TRY_EVERY: Duration = Duration::from_millis(10);
+/// How long to wait for a lock or an exclusive open. A server that has just ended may hold its backing a moment longer,
+/// because the kernel tears down its io_uring rings after the process has ended.
+const LOCK_TIMEOUT: Duration = Duration::from_millis(500);
+/// Pause between two attempts.
+const LOCK_RETRY: Duration = Duration::from_millis(10);
 
 /// How to open a backing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OpenOptions {
-    /// The size of a file that does not exist yet; existing ones keep theirs.
+    /// The size of a file that does not exist yet. An existing file keeps its size.
     pub size_bytes: Option<u64>,
-    /// Smaller ones are refused.
+    /// The least size; a smaller backing is refused.
     pub min_bytes: u64,
-    /// What a backing that is ours begins with.
+    /// The first bytes of a backing that this program wrote.
     pub magic: [u8; 8],
-    /// Take one that holds something else. Does not help against one that is in use.
+    /// Accept a backing that holds other data or belongs to another user. One that is in use is refused all the same.
     pub force: bool,
 }
 
-/// An open backing. Locks and claims live as long as the descriptor or a duplicate of it.
+/// An open backing. Its lock or exclusive claim lasts as long as the descriptor or a duplicate of it.
 #[derive(Debug)]
 pub struct Opened {
     /// Open for reading and writing.
     pub file: File,
-    /// What was opened: the path given, or the device that a link there names.
+    /// The path that was passed, or the device to which the link at that path points.
     pub path: PathBuf,
-    /// Whether it is a file made just now.
+    /// Whether this call made the file.
     pub created: bool,
     /// Its size.
     pub len_bytes: u64,
-    /// A device, or else a regular file.
+    /// Whether it is a block device; otherwise it is a regular file.
     pub is_block_device: bool,
 }
 
@@ -63,88 +65,88 @@ pub enum OpenError {
     /// A new file needs a size.
     #[error("{} does not exist; say how large it shall be, to have it made", path.display())]
     NoSize {
-        /// What was named.
+        /// The path that the user named.
         path: PathBuf,
     },
-    /// A file is made, but not the folder it is to be in.
+    /// The file does not exist, and neither does the folder for it; folders are not made.
     #[error("{} cannot be made: there is no folder {}; make it first, or name another", path.display(), folder.display())]
     NoFolder {
-        /// What was named.
+        /// The path that the user named.
         path: PathBuf,
-        /// What is missing.
+        /// The missing folder.
         folder: PathBuf,
     },
-    /// There is no use for one of this size.
+    /// It is smaller than the least size.
     #[error("a backing of {} at {} is too small; at least {} are needed", Human(*len_bytes), path.display(), Human(*min_bytes))]
     TooSmall {
-        /// What was named.
+        /// The path that the user named.
         path: PathBuf,
-        /// Its size, or the size asked for.
+        /// Its size, or the requested size of a new file.
         len_bytes: u64,
-        /// The least.
+        /// The least size.
         min_bytes: u64,
     },
-    /// The file system cannot have such a file.
+    /// The file system does not support files of this size.
     #[error("{} cannot be made with {}: the file system has no files that large; ask for less", path.display(), Human(*size_bytes))]
     TooLarge {
-        /// What was named.
+        /// The path that the user named.
         path: PathBuf,
-        /// The size asked for.
+        /// The requested size.
         size_bytes: u64,
     },
-    /// A link is followed only to a block device, and only if root or this user made it.
+    /// It is a symbolic link. Links are followed only to a block device, and only if root or this user made the link.
     #[error("{} is a symbolic link; name what it points to instead: {}", path.display(), target.display())]
     SymbolicLink {
-        /// What was named.
+        /// The path that the user named.
         path: PathBuf,
-        /// Where it points.
+        /// Its target.
         target: PathBuf,
     },
-    /// Neither a regular file nor a block device.
+    /// It is neither a regular file nor a block device.
     #[error("{} is {what}; a backing is a regular file or a block device", path.display())]
     WrongType {
-        /// What was named.
+        /// The path that the user named.
         path: PathBuf,
-        /// What it is.
+        /// Its type: "a folder", "a pipe" and so on.
         what: &'static str,
     },
-    /// It may not be read and written.
+    /// This user may not read and write it.
     #[error("{} cannot be opened for reading and writing: {}; change its permissions, or name another", path.display(), std::io::Error::from_raw_os_error(*errno))]
     NotWritable {
-        /// What was named.
+        /// The path that the user named.
         path: PathBuf,
-        /// The kernel's answer.
+        /// The kernel's error number.
         errno: i32,
     },
-    /// Its lock is held.
+    /// Another process holds its lock.
     #[error("{} is in use by another pagefold disk; remove that disk first, or name another file", path.display())]
     InUse {
-        /// What was named.
+        /// The path that the user named.
         path: PathBuf,
     },
-    /// The block device is claimed.
+    /// The block device is in use: mounted, swapped to, or open exclusively.
     #[error("{} is in use: {}; free it first, or name another device", path.display(), list(uses))]
     Claimed {
-        /// What was named.
+        /// The path that the user named.
         path: PathBuf,
-        /// By whom.
+        /// Its uses, as far as this process can see them.
         uses: Vec<BlockUse>,
     },
-    /// It holds data that are not ours.
+    /// It holds data that this program did not write.
     #[error("{} holds something else, which would be overwritten; name another, or force it", path.display())]
     HoldsSomething {
-        /// What was named.
+        /// The path that the user named.
         path: PathBuf,
     },
     /// The file belongs to another user.
-    #[error("{} belongs to user {owner}, who could read and change what is kept there; name another, or force it", path.display())]
+    #[error("{} belongs to user {owner}, who could read and change its contents; name another, or force it", path.display())]
     NotYours {
-        /// What was named.
+        /// The path that the user named.
         path: PathBuf,
         /// The user id of its owner.
         owner: u32,
     },
-    /// Anything else.
+    /// A system call failed for another reason.
     #[error(transparent)]
     Failed(#[from] SysError),
 }
@@ -156,7 +158,7 @@ fn list(uses: &[BlockUse]) -> String {
     }
 }
 
-/// Opens `path` as a backing, or makes a new file of it, sparse and of exactly the size asked for.
+/// Opens `path` as a backing. If it does not exist, makes a sparse file of exactly the requested size.
 pub fn open_backing(path: &Path, options: &OpenOptions) -> Result<Opened, OpenError> {
     let kind = match path.symlink_metadata() {
         Ok(meta) => match device_named_by(path, &meta) {
@@ -175,12 +177,13 @@ pub fn open_backing(path: &Path, options: &OpenOptions) -> Result<Opened, OpenEr
     }
 }
 
-/// Opens a regular file or a block device for reading alone. Anything else is refused without being opened: to open a named
-/// pipe is to wait for its other end, and to open other devices can have effects.
+/// Opens a regular file or a block device for reading alone. Files of other types are refused without being opened:
+/// opening a named pipe would wait for its other end, and opening other devices can have side effects.
 pub fn open_for_reading(path: &Path) -> Result<File, SysError> {
     let failed = |e| SysError::io("opening it", &e);
     let kind = path.metadata().map_err(failed)?.file_type();
-    // Something else may have taken its place since: then nobody waits for it either, and who uses the file looks again.
+    // Another file may have replaced it since. O_NONBLOCK keeps the open from waiting then, and the caller checks the
+    // type of the open file again.
     let flags = match (kind.is_file(), kind.is_block_device()) {
         (true, _) => libc::O_NONBLOCK | libc::O_NOCTTY,
         (_, true) => libc::O_NOCTTY,
@@ -189,16 +192,17 @@ pub fn open_for_reading(path: &Path) -> Result<File, SysError> {
     std::fs::OpenOptions::new().read(true).custom_flags(flags).open(path).map_err(failed)
 }
 
-/// The block device that a link names, as those in /dev/disk do. Whoever may make a link in a folder that
-/// others use must not choose the device: so only links of root and of this user count. What stands at
-/// the resulting path is looked at again when it is opened.
+/// The block device to which the symbolic link `path` points, as the links in /dev/disk do; `None` for anything else.
+///
+/// Only links of root and of this user are followed: another user with access to a shared folder must not choose the
+/// device. The type of the file at the resulting path is checked again after it is opened.
 fn device_named_by(path: &Path, meta: &Metadata) -> Option<PathBuf> {
     let is_trusted = meta.uid() == 0 || meta.uid() == effective_uid();
     let target = std::fs::canonicalize(path).ok().filter(|_| meta.is_symlink() && is_trusted)?;
     target.symlink_metadata().is_ok_and(|m| m.file_type().is_block_device()).then_some(target)
 }
 
-/// Whether what was opened can be used.
+/// Refuses an open backing that is too small or holds other data.
 fn check(opened: Opened, options: &OpenOptions) -> Result<Opened, OpenError> {
     let path = opened.path.as_path();
     if opened.len_bytes < options.min_bytes {
@@ -227,8 +231,8 @@ fn wrong_type(path: &Path, kind: std::fs::FileType) -> OpenError {
     OpenError::WrongType { path, what }
 }
 
-/// Opens for reading and writing. What was looked at before may have been replaced since: so links are
-/// not followed, a pipe does not make it wait, and the caller looks again at what it got.
+/// Opens for reading and writing. Another file may have replaced the one whose type was checked: so this call follows
+/// no links and does not wait for a pipe, and the caller checks the type of the open file again.
 fn open(path: &Path, flags: i32) -> Result<File, std::io::Error> {
     let flags = flags | libc::O_NOFOLLOW | libc::O_CLOEXEC | libc::O_NONBLOCK | libc::O_NOCTTY;
     std::fs::OpenOptions::new().read(true).write(true).custom_flags(flags).open(path)
@@ -253,14 +257,14 @@ fn open_file(path: &Path, force: bool) -> Result<Opened, OpenError> {
         return Err(OpenError::NotYours { path: path.into(), owner: meta.uid() });
     }
     lock(path, &file)?;
-    // The size under the lock, not before.
+    // Read the size again, now under the lock.
     let meta = file.metadata().map_err(|e| SysError::io(format!("looking at {}", path.display()), &e))?;
     Ok(Opened { file, path: path.into(), created: false, len_bytes: meta.len(), is_block_device: false })
 }
 
-/// Locks the open file (flock(2)), which a passed descriptor keeps locked.
+/// Locks the open file (flock(2)). A descriptor that is passed to another process keeps the lock.
 fn lock(path: &Path, file: &File) -> Result<(), OpenError> {
-    patiently(|| match file.try_lock() {
+    retry_until_timeout(|| match file.try_lock() {
         Err(TryLockError::WouldBlock) => None,
         Err(TryLockError::Error(e)) => {
             Some(Err(SysError::io(format!("locking {}", path.display()), &e).into()))
@@ -270,26 +274,27 @@ fn lock(path: &Path, file: &File) -> Result<(), OpenError> {
     .unwrap_or_else(|| Err(OpenError::InUse { path: path.into() }))
 }
 
-/// Tries until there is an answer, or patience runs out.
-fn patiently<T>(mut attempt: impl FnMut() -> Option<T>) -> Option<T> {
-    for _ in 0..PATIENCE.as_millis() / TRY_EVERY.as_millis() {
-        if let Some(answer) = attempt() {
-            return Some(answer);
+/// Calls `attempt` until it returns a result, or [`LOCK_TIMEOUT`] has passed.
+fn retry_until_timeout<T>(mut attempt: impl FnMut() -> Option<T>) -> Option<T> {
+    for _ in 0..LOCK_TIMEOUT.as_millis() / LOCK_RETRY.as_millis() {
+        if let Some(result) = attempt() {
+            return Some(result);
         }
-        std::thread::sleep(TRY_EVERY);
+        std::thread::sleep(LOCK_RETRY);
     }
     attempt()
 }
 
-/// An exclusive open fails for everything that is mounted, swapped to, or part of another device, and
-/// keeps all of these away while it lasts.
+/// Opens a block device exclusively. The open fails if the device is mounted, swapped to, or part of another device,
+/// and prevents all of these while the descriptor is open.
 fn open_device(path: &Path) -> Result<Opened, OpenError> {
     let is_busy = |e: &std::io::Error| e.raw_os_error() == Some(libc::EBUSY);
     let claims = || blockuse::claims(path).unwrap_or_default();
-    let is_fleeting = || claims().iter().all(|u| *u == BlockUse::Claimed);
-    let opened = patiently(|| match open(path, libc::O_EXCL) {
-        Err(e) if is_busy(&e) && is_fleeting() => None,
-        answer => Some(answer),
+    // A mount or a swap area stays; an exclusive open of a server that is ending passes.
+    let may_end_soon = || claims().iter().all(|u| *u == BlockUse::Claimed);
+    let opened = retry_until_timeout(|| match open(path, libc::O_EXCL) {
+        Err(e) if is_busy(&e) && may_end_soon() => None,
+        result => Some(result),
     });
     let file = match opened {
         Some(Ok(file)) => file,
@@ -304,7 +309,7 @@ fn open_device(path: &Path) -> Result<Opened, OpenError> {
     Ok(Opened { file, path: path.into(), created: false, len_bytes, is_block_device: true })
 }
 
-/// Whether there is any byte in the beginning that is neither zero nor announced by our magic.
+/// Whether the backing holds other data: its first [`PROBE_BYTES`] are neither all zero nor begin with our magic.
 fn holds_something(path: &Path, opened: &Opened, magic: [u8; 8]) -> Result<bool, OpenError> {
     let mut beginning = vec![0; PROBE_BYTES.min(opened.len_bytes as usize)];
     let read = opened.file.read_exact_at(&mut beginning, 0);
@@ -334,7 +339,7 @@ fn create(path: &Path, options: &OpenOptions) -> Result<Opened, OpenError> {
         }
         _ => SysError::io(format!("making the file {}", path.display()), &e).into(),
     })?;
-    // Whoever opened it in the meantime found it empty and refused it.
+    // A process that opens and locks the new file before this one finds it empty, and so too small.
     match lock(path, &file).and_then(|()| resize(path, &file, size_bytes)) {
         Ok(()) => Ok(Opened {
             file,
@@ -344,7 +349,7 @@ fn create(path: &Path, options: &OpenOptions) -> Result<Opened, OpenError> {
             is_block_device: false,
         }),
         Err(e) => {
-            // What is left if this fails is an empty file: the error that is returned says more.
+            // If this fails too, an empty file is left behind; the first error says more than this one.
             let _ = std::fs::remove_file(path);
             Err(e)
         }
@@ -353,7 +358,7 @@ fn create(path: &Path, options: &OpenOptions) -> Result<Opened, OpenError> {
 
 fn resize(path: &Path, file: &File, size_bytes: u64) -> Result<(), OpenError> {
     file.set_len(size_bytes).map_err(|e| match e.raw_os_error() {
-        // The standard library refuses what the kernel's signed size cannot hold, without a number.
+        // The standard library refuses sizes beyond the kernel's signed 64 bits itself, without an error number.
         Some(libc::EFBIG | libc::EINVAL) | None => OpenError::TooLarge { path: path.into(), size_bytes },
         _ => SysError::io(format!("giving {} its size", path.display()), &e).into(),
     })

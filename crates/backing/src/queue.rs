@@ -1,9 +1,12 @@
-//! Many requests at once.
+//! Queues: many requests in flight at once, of one submitter.
+//!
+//! [`Queue`] is the trait; [`SyncQueue`] is the simple implementation, for media without asynchronous I/O. The other
+//! one is an io_uring ring (`file/uring.rs`).
 
 use crate::{Backing, BackingError, Buffer};
 use std::collections::VecDeque;
 
-/// What a request does.
+/// The operation of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Operation {
     /// Fill the buffer.
@@ -12,23 +15,23 @@ pub enum Operation {
     Write,
 }
 
-/// One request, owner of its buffer.
+/// One read or write. It owns its buffer.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Request {
-    /// The submitter's own number for it.
+    /// A number that the submitter chooses; the queue does not use it.
     pub id: u64,
-    /// What to do.
+    /// Read or write.
     pub operation: Operation,
-    /// Where, bytes.
+    /// First byte on the medium.
     pub offset: u64,
-    /// With what.
+    /// The buffer that is filled or stored.
     pub buf: Buffer,
-    /// How many bytes of the buffer, from its start, take part; at most its length.
+    /// Bytes to transfer, from the buffer's start; at most the buffer's length.
     pub len_bytes: usize,
 }
 
 impl Request {
-    /// Does this one request and waits for it.
+    /// Runs this request alone and waits for it.
     pub fn run(&mut self, backing: &dyn Backing) -> Result<(), BackingError> {
         let (len_bytes, buf_len_bytes) = (self.len_bytes, self.buf.len());
         let bytes = self.buf.get_mut(..len_bytes);
@@ -40,45 +43,59 @@ impl Request {
     }
 }
 
-/// A request that has come back, done or not.
+/// A request that the queue returns, with its result.
 #[derive(Debug)]
 pub struct Completion {
-    /// The request, buffer included.
+    /// The request with its buffer.
     pub request: Request,
-    /// What became of it.
+    /// Whether it succeeded.
     pub result: Result<(), BackingError>,
 }
 
-/// Requests in flight of one submitter. Dropping it waits for them.
+/// The requests in flight of one submitter. Dropping the queue waits for them.
 ///
-/// Requests in flight together are not ordered among each other, even where they overlap.
+/// Requests that are in flight together may run in any order, even if their ranges overlap.
 pub trait Queue: Send {
-    /// Takes a request; a full queue gives it back. It may start no sooner than [`Queue::start`] or
-    /// [`Queue::complete`], so that many can start with one system call.
+    /// Adds a request. A full queue returns it with [`BackingError::QueueFull`]. The request may wait for
+    /// [`Queue::start`] or [`Queue::complete`], so that many requests start with one system call.
     fn submit(&mut self, request: Request) -> Result<(), Completion>;
 
-    /// Starts what was submitted, for those who have something else to do before they wait.
+    /// Starts the submitted requests without waiting, for a caller that has other work before it waits.
     fn start(&mut self) {}
 
-    /// Waits until `min` requests (or all in flight, if fewer) have completed and appends these and any
-    /// others that have to `done`, in any order. Returns how many.
+    /// Waits until `min` requests (or all in flight, if fewer) have completed. Appends all completed requests to
+    /// `done`, in any order, and returns their number.
     fn complete(&mut self, min: usize, done: &mut Vec<Completion>) -> usize;
 
     /// Requests submitted and not yet returned by [`Queue::complete`].
     fn in_flight(&self) -> usize;
+
+    /// Whether the queue works, but a new one might be faster: the kernel refused a ring, or refuses requests on this one. The
+    /// owner of a long-lived queue checks this while no request is in flight.
+    fn is_degraded(&self) -> bool {
+        false
+    }
 }
 
-/// A queue for media that answer at once: each request is done when it is completed.
+/// A queue without asynchronous I/O: `complete` runs the requests one after the other in the calling thread.
 pub struct SyncQueue<'a> {
     backing: &'a dyn Backing,
     depth: usize,
+    is_stopgap: bool,
     waiting: VecDeque<Request>,
 }
 
 impl<'a> SyncQueue<'a> {
-    /// A queue of `depth` (at least 1) on `backing`.
+    /// Makes a queue of `depth` (at least 1) on `backing`.
     pub fn new(backing: &'a dyn Backing, depth: usize) -> Self {
-        SyncQueue { backing, depth: depth.max(1), waiting: VecDeque::new() }
+        SyncQueue { backing, depth: depth.max(1), is_stopgap: false, waiting: VecDeque::new() }
+    }
+
+    /// The same, in place of a better queue that cannot be had at the moment.
+    pub(crate) fn stopgap(backing: &'a dyn Backing, depth: usize) -> Self {
+        let mut queue = SyncQueue::new(backing, depth);
+        queue.is_stopgap = true;
+        queue
     }
 }
 
@@ -102,6 +119,10 @@ impl Queue for SyncQueue<'_> {
 
     fn in_flight(&self) -> usize {
         self.waiting.len()
+    }
+
+    fn is_degraded(&self) -> bool {
+        self.is_stopgap
     }
 }
 

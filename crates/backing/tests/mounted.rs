@@ -1,5 +1,5 @@
-//! What needs a mount: a mounted device is nobody's backing; a full file system says so. In a process of its
-//! own, because children between fork and exec hold the locks that other tests look at.
+//! Tests that mount: a mounted device is refused as a backing, and a full file system fails with ENOSPC. They are in a
+//! separate process, because children between fork and exec hold the locks that other tests check.
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
@@ -19,7 +19,7 @@ fn run(program: &str, arguments: &[&str]) -> bool {
     std::process::Command::new(program).args(arguments).output().is_ok_and(|o| o.status.success())
 }
 
-/// Something mounted, until it is dropped.
+/// A mount, unmounted on drop.
 struct Mounted<'a>(&'a str);
 
 impl Drop for Mounted<'_> {
@@ -29,8 +29,8 @@ impl Drop for Mounted<'_> {
 }
 
 #[test]
-fn a_mounted_block_device_is_refused_with_the_place() {
-    const NAME: &str = "a_mounted_block_device_is_refused_with_the_place";
+fn a_mounted_block_device_is_refused_with_its_mount_point() {
+    const NAME: &str = "a_mounted_block_device_is_refused_with_its_mount_point";
     let folder = tempfile::tempdir().unwrap();
     let Some(device) = LoopDevice::attach(NAME, &crate::support::sparse_file(32 << 20)) else { return };
     let (path, place) = (device.0.path.to_str().unwrap(), folder.path().to_str().unwrap());
@@ -44,10 +44,10 @@ fn a_mounted_block_device_is_refused_with_the_place() {
     assert!(error.to_string().contains(&format!("mounted at {place}")), "{error}");
 }
 
-/// A sparse file can be larger than its file system: that is found out when it is written.
+/// A sparse file can be larger than its file system: a write then fails when the file system is full.
 #[test]
-fn a_full_file_system_is_told_by_its_number() {
-    const NAME: &str = "a_full_file_system_is_told_by_its_number";
+fn writes_to_a_full_file_system_fail_with_enospc() {
+    const NAME: &str = "writes_to_a_full_file_system_fail_with_enospc";
     let folder = tempfile::tempdir().unwrap();
     let place = folder.path().to_str().unwrap();
     if !run("mount", &["-t", "tmpfs", "-o", "size=1m", "tmpfs", place]) {

@@ -1,18 +1,18 @@
-//! Store, load, ratio and memory of one page set: pagefold beside the kernel.
+//! Store, load, ratio and memory of one page set: pagefold against the kernel's zram.
 
 use super::engine::Engine;
-use super::pages::{Aligned, PageSet};
+use super::pages::PageSet;
 use super::plan::{self, LARGE_LEN, Plan, SHIFT_PAGES};
 use super::report::{Report, Row, SetReport, SubjectReport};
 use super::stats::Rounds;
 use super::subject::{self, Subject};
 use super::zram::Zram;
-use pagefold_page::PAGE_SIZE;
+use pagefold_page::{AlignedBytes, PAGE_SIZE};
 
-/// Time passed / CPU time, above which the run is said to be disturbed.
+/// Wall time / CPU time above which the report notes that the machine was busy.
 const BUSY: f64 = 1.05;
 
-/// Measures one set and adds its report and rows.
+/// Measures one set and adds its report and rows. Without zram, adds a note and measures pagefold alone.
 pub fn measure(set: &PageSet, plan: &Plan, report: &mut Report) -> anyhow::Result<()> {
     let len_bytes = set.bytes().len() as u64;
     let mut subjects: Vec<Box<dyn Subject>> = vec![Box::new(Engine::new(len_bytes)?)];
@@ -21,25 +21,25 @@ pub fn measure(set: &PageSet, plan: &Plan, report: &mut Report) -> anyhow::Resul
         Err(e) => report.note(format!("not compared with the kernel: {e:#}")),
     }
     let mut figures: Vec<_> = subjects.iter().map(|s| SubjectReport::new(s.name())).collect();
-    let mut bufs = [Aligned::new(PAGE_SIZE), Aligned::new(LARGE_LEN)];
+    let mut bufs = [AlignedBytes::new(PAGE_SIZE, 0), AlignedBytes::new(LARGE_LEN, 0)];
     let mut shift = 0;
     let mut stretch = Rounds::default();
     for round in 0..plan.warm_up_rounds + plan.rounds {
         let counts = round >= plan.warm_up_rounds;
-        // Who goes first alternates, so that neither always finds the caches as the other left them.
+        // The first subject alternates, so that neither always finds the caches as the other left them.
         let mut order: Vec<usize> = (0..subjects.len()).collect();
         order.rotate_left(round % subjects.len());
         for (size, buf) in bufs.iter_mut().enumerate() {
             shift = (shift + SHIFT_PAGES) % set.len();
             for &i in &order {
-                let store = subject::store_all(&mut *subjects[i], set, buf.bytes().len(), shift)?;
+                let store = subject::store_all(&mut *subjects[i], set, buf.len(), shift)?;
                 if counts {
                     figures[i].store[size].push(store.cpu_ns);
                     stretch.push(store.wall_ns / store.cpu_ns);
                 }
             }
             for &i in &order {
-                let load = subject::load_all(&mut *subjects[i], set, buf.bytes_mut())?;
+                let load = subject::load_all(&mut *subjects[i], set, buf)?;
                 if counts {
                     figures[i].load[size].push(load.cpu_ns);
                     stretch.push(load.wall_ns / load.cpu_ns);
@@ -48,7 +48,7 @@ pub fn measure(set: &PageSet, plan: &Plan, report: &mut Report) -> anyhow::Resul
         }
     }
     for (subject, figure) in subjects.iter_mut().zip(&mut figures) {
-        subject::verify(&mut **subject, set, shift, bufs[1].bytes_mut())?;
+        subject::verify(&mut **subject, set, shift, &mut bufs[1])?;
         figure.memory = subject.memory()?;
     }
     if stretch.median() > BUSY {

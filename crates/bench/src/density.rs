@@ -1,4 +1,4 @@
-//! Memory per byte stored, after many random overwrites with pages of all sets.
+//! Memory used per byte stored, after many random overwrites with pages of all sets: the cost of fragmentation.
 
 use super::engine::{memory, new_store};
 use super::pages::PageSet;
@@ -7,7 +7,7 @@ use super::report::{Report, Row};
 use super::stats::Random;
 use pagefold_page::{PAGE_SIZE, Page};
 
-/// Measures with all sets together and adds the row.
+/// Measures all sets together and adds the row.
 pub fn measure(sets: &[PageSet], plan: &Plan, report: &mut Report) -> anyhow::Result<()> {
     let pages: Vec<&Page> = sets.iter().flat_map(|set| set.pages()).collect();
     let store = new_store(plan.density_pages * PAGE_SIZE as u64)?;
@@ -19,14 +19,14 @@ pub fn measure(sets: &[PageSet], plan: &Plan, report: &mut Report) -> anyhow::Re
     for index in 0..plan.density_pages {
         put(index)?;
     }
-    let mut places = Random(SEED.rotate_left(32));
+    let mut indexes = Random(SEED.rotate_left(32));
     for _ in 0..plan.density_overwrites {
-        put(places.below(plan.density_pages))?;
+        put(indexes.below(plan.density_pages))?;
     }
 
     let stats = store.stats();
     let (stored, used) = (stats.mm.compr_data_size as f64, memory(&store));
-    // Bytes stored are objects; slots are not theirs, everything else is.
+    // The target is about the memory of the compressed objects, so slots are not counted.
     let total = (stats.memory.total() - stats.memory.slots) as f64;
     report.note(format!(
         "density: {} overwrites of {} pages; stored {} bytes, used {} ({:.4}), with lists and ready frames \
@@ -50,12 +50,12 @@ pub fn measure(sets: &[PageSet], plan: &Plan, report: &mut Report) -> anyhow::Re
         "fresh kernel zram",
         plan::DENSITY,
     );
-    // The target is of the figure itself; the kernel's, without any overwrites, stands beside it.
+    // The target is about our figure itself. The peer is only for comparison: it has no overwrites.
     report.rows.push(Row { ours: total / stored, peer, ratio: Some(total / stored), ..row });
     Ok(())
 }
 
-/// Memory used / bytes stored of the kernel over the sets measured before, if they were.
+/// Memory used / bytes stored by the kernel for all sets together, if `compare` measured it in this run.
 fn kernel_density(report: &Report) -> Option<f64> {
     let kernel: Vec<_> = report.sets.iter().filter_map(|set| set.subjects.get(1)).map(|s| s.memory).collect();
     let (used, stored) = kernel.iter().fold((0, 0), |(u, s), m| (u + m.used, s + m.stored));

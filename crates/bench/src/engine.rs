@@ -1,12 +1,12 @@
-//! Our engine as a subject: in this process, on this thread, no door between.
+//! Pagefold's engine as a [`Subject`]: called directly in the measuring thread, without an export.
 
 use super::subject::{Memory, Subject};
 use pagefold_store::{CodecSpec, MemLimit, Store, StoreConfig};
 
-/// The codec of all measurements; the kernel's peer uses the same.
+/// The codec of all measurements, also of the kernel's zram.
 pub const CODEC: &str = "lz4";
 
-/// A store for `len_bytes` bytes, without a limit.
+/// Makes an empty store of `len_bytes` bytes without a memory limit.
 pub fn new_store(len_bytes: u64) -> anyhow::Result<Store> {
     let mut config = StoreConfig::new(len_bytes);
     config.codec = CodecSpec::named(CODEC);
@@ -18,13 +18,13 @@ pub fn new_store(len_bytes: u64) -> anyhow::Result<Store> {
 pub struct Engine(Store);
 
 impl Engine {
-    /// An empty one for `len_bytes` bytes.
+    /// Makes an empty store of `len_bytes` bytes.
     pub fn new(len_bytes: u64) -> anyhow::Result<Self> {
         Ok(Engine(new_store(len_bytes)?))
     }
 }
 
-/// What a store takes now.
+/// The memory that a store uses now.
 pub fn memory(store: &Store) -> Memory {
     let stats = store.stats();
     Memory {

@@ -1,25 +1,29 @@
 //! `pagefold-bench`: the reference measurements.
 //!
-//! Each compares pagefold with something that exists, on the same pages, in one run of
-//! one process, alternating, and quotes a ratio: absolute times move with the
-//! machine, ratios hardly do. A target that is missed is printed as missed and is
-//! no failure. What the rows mean and what makes them meaningless: `docs/benchmarks.md`.
+//! Each measurement compares pagefold with another implementation, on the same pages and in alternating rounds of one
+//! run, and reports a ratio: absolute times depend on the machine, ratios hardly do. A missed target is printed as
+//! missed and is no failure. `docs/benchmarks.md` explains the rows and the conditions that make them meaningless.
 //!
-//! | module | what |
+//! | module | contents |
 //! |---|---|
 //! | `plan` | the fixed numbers: rounds, counts, targets |
 //! | `pages` | page sets: captured files, or a stand-in |
-//! | `subject`, `engine`, `zram` | what is measured: one trait, pagefold and the kernel |
-//! | `compare`, `same_filled`, `threads`, `density` | the measurements |
-//! | `park` | the measurements of parking, a folder of their own |
-//! | `memory` | compressed memory beside the kernel's swap to zram, a folder of their own |
-//! | `zipf` | which page comes next, where few are used often |
+//! | `subject`, `engine`, `zram` | the trait of a measured store, and its implementations: pagefold and the kernel |
+//! | `store` | runs `compare`, `same_filled`, `threads`, `recompress`, `density`: the measurements of the engine |
+//! | `writeback` | the measurements of writeback |
+//! | `memory` | compressed memory against the kernel's swap to zram |
+//! | `zipf` | random page numbers, a few of which occur often |
 //! | `stats`, `report`, `table`, `output` | medians and spread; tables and JSON; printing |
 //!
-//! It is a program of its own, so that the `pagefold` program has nothing that its users do not need. Doors are not
-//! measured here but by `bench/doors.py`, which needs clients from outside.
+//! A command runs from its module (`store`, `writeback::run`, `memory::run`) through the measurements, which push rows
+//! and tables, to [`report::Report`], which is printed once at the end. Measurements run one after the other; those
+//! that need several threads or processes start them for one round and join them. Only one test or command at a time
+//! can use `/dev/zram0`; a command that does not get it reports the reason and measures pagefold alone.
+//!
+//! This is a separate program, so that the `pagefold` program contains nothing that its users do not need. The exports
+//! are measured by `bench/exports.py` instead, which needs external clients.
 
-// Printing panics when it cannot write: `output` does it.
+// `println!` panics if it cannot write; `output` returns the error.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
 mod compare;
@@ -28,8 +32,8 @@ mod engine;
 mod memory;
 mod output;
 mod pages;
-mod park;
 mod plan;
+mod recompress;
 mod report;
 mod same_filled;
 mod stats;
@@ -37,6 +41,7 @@ mod store;
 mod subject;
 mod table;
 mod threads;
+mod writeback;
 mod zipf;
 mod zram;
 
@@ -44,12 +49,12 @@ use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// Measure pagefold beside what the kernel has.
+/// Measure pagefold against the kernel's zram and swap
 #[derive(Debug, Parser)]
 #[command(name = "pagefold-bench", version, about, propagate_version = true, max_term_width = 100)]
 #[command(subcommand_required = true, arg_required_else_help = true)]
 struct Cli {
-    /// What to measure
+    /// The measurements to run
     #[command(subcommand)]
     command: BenchCommand,
 }
@@ -69,22 +74,22 @@ fn main() -> ExitCode {
 enum BenchCommand {
     /// Measure the engine against the kernel's zram, on the same pages
     ///
-    /// Takes pages that bench/capture.py has captured, and the kernel's /dev/zram0 as the peer where
-    /// it exists and is not in use (needs root; the device is put back as it was). Says what is
-    /// missing and measures the rest. A missed target is printed and is no failure.
+    /// Uses the pages that bench/capture.py captured, and the kernel's /dev/zram0 as the peer if it exists
+    /// and is not in use (needs root; the device is restored afterwards). Reports missing requirements and
+    /// measures the rest. A missed target is printed and is no failure.
     Store(StoreArgs),
-    /// Measure parking: batches, the log after a history, bytes, reads beside it, and automatic parking
+    /// Measure writeback: batches, the aged log, bytes written, reads meanwhile, and automatic writeback
     ///
-    /// Measures on a modelled medium (so long a request, so many at once) and on a real file with direct
-    /// I/O, which needs up to a few GiB of room and is gone when the command ends, whatever ends it. All
-    /// pages are read back and compared afterwards. A missed target is printed and is no failure.
-    Park(park::ParkArgs),
-    /// Measure compressed memory against the kernel's way: a memory cgroup that swaps to zram
+    /// Measures on a modelled medium (with a latency and a queue depth) and on a real file with direct I/O.
+    /// The file needs up to a few GiB and has no name, so it disappears however the command ends. All pages
+    /// are read back and compared afterwards. A missed target is printed and is no failure.
+    Writeback(writeback::WritebackArgs),
+    /// Measure compressed memory against a memory cgroup that swaps to the kernel's zram
     ///
-    /// The same program does the same work in a process of its own, once in compressed memory and once in
-    /// plain memory with the same limit, swapping to /dev/zram0 (needs root; the device is taken only if nobody
-    /// uses it and is put back as it was). Says what is missing and measures the rest. All contents are
-    /// checked. A missed target is printed and is no failure.
+    /// Separate processes of the same program do the same work, one in compressed memory and one in plain
+    /// memory with the same limit, swapping to /dev/zram0 (needs root; the device must not be in use and is
+    /// restored afterwards). Reports missing requirements and measures the rest. All contents are checked.
+    /// A missed target is printed and is no failure.
     Memory(memory::MemoryArgs),
 }
 
@@ -94,7 +99,7 @@ pub struct StoreArgs {
     /// Files of raw 4096-byte pages [default: bench/out/*.pages]
     #[arg(long, value_name = "FILE", num_args = 1.., value_hint = ValueHint::FilePath)]
     pub pages: Vec<PathBuf>,
-    /// Run everything once with small counts: shows that it works, measures nothing
+    /// Run everything once with small counts: a test of the program, without meaningful figures
     #[arg(long)]
     pub quick: bool,
     /// Run only these measurements
@@ -108,21 +113,23 @@ pub struct StoreArgs {
 /// The parts of `pagefold-bench store`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Measurement {
-    /// Store, load, ratio and memory of each page set, beside the kernel's
+    /// Store, load, ratio and memory of each page set, against the kernel's
     Pages,
     /// Same-filled pages and the check for them
     SameFilled,
-    /// Two threads on one store, beside two that share nothing
+    /// Two threads on one store, against two threads with a store each
     Threads,
+    /// Recompression with zstd: its speed and the memory that it saves; the cost of codecs that are not used
+    Recompress,
     /// Memory per byte stored after many random overwrites
     Density,
 }
 
-/// Runs the measurement.
+/// Runs the command.
 fn run(command: &BenchCommand) -> anyhow::Result<()> {
     match command {
         BenchCommand::Store(args) => store::run(args),
-        BenchCommand::Park(args) => park::run(args),
+        BenchCommand::Writeback(args) => writeback::run(args),
         BenchCommand::Memory(args) => memory::run(args),
     }
 }

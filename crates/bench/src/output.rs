@@ -1,11 +1,11 @@
-//! Printing: results on standard output, the rest on standard error.
+//! Printing: results on standard output, everything else on standard error.
 //!
-//! Everything that this program prints goes through this file, because the macros of the standard library panic when
-//! they cannot write, and a panic would leave a device or a control group as a measurement needs it.
+//! All output of this program goes through this file, because the print macros of the standard library panic if they
+//! cannot write, and a panic could leave a device or a control group configured for a measurement.
 
 use std::io::Write;
 
-/// Prints text that ends its lines itself. A reader that has closed its end counts as done.
+/// Prints text, which must contain its newlines. A closed pipe is no error.
 pub fn text(text: &str) -> std::io::Result<()> {
     match write_stdout(text) {
         Err(e) if e.kind() != std::io::ErrorKind::BrokenPipe => Err(e),
@@ -13,12 +13,12 @@ pub fn text(text: &str) -> std::io::Result<()> {
     }
 }
 
-/// Prints one line.
+/// Prints one line. A closed pipe is no error.
 pub fn line(line: &str) -> std::io::Result<()> {
     text(&format!("{line}\n"))
 }
 
-/// Prints one line that somebody has to receive: a reader that has closed its end is an error too.
+/// Prints one line that another process must receive: a closed pipe is an error.
 pub fn deliver_line(line: &str) -> std::io::Result<()> {
     write_stdout(&format!("{line}\n"))
 }
@@ -29,13 +29,13 @@ fn write_stdout(text: &str) -> std::io::Result<()> {
     out.flush()
 }
 
-/// Tells the user why something failed.
+/// Prints an error message on standard error.
 pub fn error(message: &str) {
     diagnostics(&format!("pagefold-bench: error: {message}\n"));
 }
 
-/// Prints text that ends its lines itself on standard error.
+/// Prints text, which must contain its newlines, on standard error.
 pub fn diagnostics(text: &str) {
-    // Nobody is left to tell if this cannot be printed.
+    // If standard error fails, no other channel is left to report that.
     let _ = std::io::stderr().lock().write_all(text.as_bytes());
 }

@@ -1,64 +1,38 @@
-//! Page sets: files that `bench/capture.py` wrote, or a stand-in where there are none.
+//! Page sets: files that `bench/capture.py` wrote, or a stand-in if there are none.
 
 use super::plan::{LARGE_PAGES, SEED};
 use super::stats::Random;
 use anyhow::Context;
 use pagefold_codec::same_filled;
-use pagefold_page::{PAGE_SIZE, Page};
+use pagefold_page::{AlignedBytes, PAGE_SIZE, Page};
 use std::fs::File;
 use std::io::Read;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-/// Where captured pages are looked for.
+/// Default folder of captured pages.
 const CAPTURED: &str = "bench/out";
-/// Pages of the stand-in: as many as in a captured set.
+/// Pages of the stand-in, about as many as in a captured set.
 const STAND_IN_PAGES: usize = 26_000;
-/// Pages that the stand-in takes from this process at most; the rest is generated.
+/// Maximum number of the stand-in's pages that are copied from this process; the rest is generated.
 const OWN_PAGES_MAX: usize = 8_192;
-
-/// Bytes aligned to a page, as direct I/O wants them.
-pub struct Aligned {
-    raw: Vec<u8>,
-    start: usize,
-    len: usize,
-}
-
-impl Aligned {
-    /// Zeroed bytes.
-    pub fn new(len: usize) -> Self {
-        let raw = vec![0; len + PAGE_SIZE];
-        let start = raw.as_ptr().align_offset(PAGE_SIZE);
-        Aligned { raw, start, len }
-    }
-
-    /// The bytes.
-    pub fn bytes(&self) -> &[u8] {
-        &self.raw[self.start..self.start + self.len]
-    }
-
-    /// The bytes, to be changed.
-    pub fn bytes_mut(&mut self) -> &mut [u8] {
-        &mut self.raw[self.start..self.start + self.len]
-    }
-}
 
 /// A named sequence of pages.
 pub struct PageSet {
-    /// Short name.
+    /// Short name, printed in the report.
     pub name: String,
-    /// Captured, and so comparable with other runs.
+    /// Whether the pages were captured, so that figures are comparable with other runs.
     pub comparable: bool,
-    data: Aligned,
+    data: AlignedBytes,
 }
 
 impl PageSet {
-    /// Copies pages, up to `pages_max`, and up to a multiple of a large request.
+    /// Copies at most `pages_max` pages, a multiple of [`LARGE_PAGES`]. Fails if there are fewer than that.
     fn new(name: String, comparable: bool, bytes: &[u8], pages_max: usize) -> anyhow::Result<Self> {
         let pages = (bytes.len() / PAGE_SIZE).min(pages_max) / LARGE_PAGES * LARGE_PAGES;
         anyhow::ensure!(pages > 0, "page set '{name}' has fewer than {LARGE_PAGES} pages");
-        let mut data = Aligned::new(pages * PAGE_SIZE);
-        data.bytes_mut().copy_from_slice(&bytes[..pages * PAGE_SIZE]);
+        let mut data = AlignedBytes::new(pages * PAGE_SIZE, 0);
+        data.copy_from_slice(&bytes[..pages * PAGE_SIZE]);
         Ok(PageSet { name, comparable, data })
     }
 
@@ -74,12 +48,12 @@ impl PageSet {
 
     /// All bytes.
     pub fn bytes(&self) -> &[u8] {
-        self.data.bytes()
+        &self.data
     }
 
-    /// `len` bytes that belong at byte `at` of a device in a round whose shift is `shift_pages`.
+    /// The `len` bytes to store at byte `at` of a subject in a round whose shift is `shift_pages`.
     ///
-    /// All three are multiples of a page, and together never cross the set's end.
+    /// `at` and `len` are multiples of a page, and the range must not cross the end of the set after the shift.
     pub fn shifted(&self, at: usize, len: usize, shift_pages: usize) -> &[u8] {
         let from = (at + shift_pages * PAGE_SIZE) % self.bytes().len();
         &self.bytes()[from..from + len]
@@ -91,13 +65,13 @@ impl PageSet {
     }
 }
 
-/// The sets to measure, and notes about what is missing.
+/// Reads the page sets to measure, by default all captured ones; without any, makes the stand-in and returns a note.
 pub fn load(files: &[PathBuf], pages_max: usize) -> anyhow::Result<(Vec<PageSet>, Vec<String>)> {
     let files = if files.is_empty() { captured() } else { files.to_vec() };
     if files.is_empty() {
         let note = format!(
-            "no captured pages in {CAPTURED}: run bench/capture.py; measured on this process's own pages \
-             and generated ones, which is not comparable with anything"
+            "no captured pages in {CAPTURED}: run bench/capture.py; measured with pages of this process and \
+             generated pages; the figures are not comparable with other runs"
         );
         let set = PageSet::new("stand-in".into(), false, &stand_in(), pages_max)?;
         return Ok((vec![set], vec![note]));
@@ -106,7 +80,7 @@ pub fn load(files: &[PathBuf], pages_max: usize) -> anyhow::Result<(Vec<PageSet>
     Ok((sets, Vec::new()))
 }
 
-/// Captured files, in order of their names.
+/// The captured files, sorted by name.
 fn captured() -> Vec<PathBuf> {
     let Ok(folder) = std::fs::read_dir(CAPTURED) else { return Vec::new() };
     let mut files: Vec<_> = folder.flatten().map(|entry| entry.path()).collect();
@@ -125,7 +99,7 @@ fn read(path: &Path, pages_max: usize) -> anyhow::Result<PageSet> {
     PageSet::new(name, true, &bytes, pages_max)
 }
 
-/// Pages of this process as far as they go, then generated ones.
+/// Makes the bytes of the stand-in: pages of this process, then generated pages.
 fn stand_in() -> Vec<u8> {
     let mut bytes = own_pages().unwrap_or_default();
     let mut random = Random(SEED);
@@ -135,7 +109,7 @@ fn stand_in() -> Vec<u8> {
     bytes
 }
 
-/// The private anonymous memory of this process.
+/// Copies private anonymous memory of this process, at most [`OWN_PAGES_MAX`] pages.
 fn own_pages() -> std::io::Result<Vec<u8>> {
     let maps = std::fs::read_to_string("/proc/self/maps")?;
     let memory = File::open("/proc/self/mem")?;
@@ -159,7 +133,7 @@ fn own_pages() -> std::io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// A page of records with pointers, small numbers and text, some shorter than others.
+/// Generates a page that looks like a heap: pointers, small numbers and text, often with zeroes at the end.
 fn generated(random: &mut Random) -> Page {
     const WORDS: [&[u8]; 8] =
         [b"name", b"value ", b"request", b"index", b"customer ", b"total", b"\0\0\0\0", b"status "];
@@ -187,7 +161,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn shifted_gives_every_page_once_and_wraps() {
+    fn shifted_returns_the_right_pages_and_wraps_at_the_end() {
         let bytes: Vec<u8> = (0..3 * LARGE_PAGES).flat_map(|n| [n as u8; PAGE_SIZE]).collect();
         let set = PageSet::new("x".into(), true, &bytes, usize::MAX).unwrap();
         let last = (set.len() - 1) * PAGE_SIZE;
@@ -198,10 +172,10 @@ mod tests {
     }
 
     #[test]
-    fn the_stand_in_has_pages_of_many_kinds() {
+    fn the_stand_in_has_distinct_pages() {
         let (sets, notes) = load(&[], 4096).unwrap();
         assert!(sets[0].len() >= LARGE_PAGES);
-        // Where captured pages exist there is nothing to note.
+        // There is a note only if there are no captured pages.
         assert_eq!(notes.is_empty(), sets[0].comparable);
         let distinct: std::collections::BTreeSet<_> = generated_pages().into_iter().collect();
         assert!(distinct.len() > 90);

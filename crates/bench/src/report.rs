@@ -1,4 +1,5 @@
-//! What was measured, as tables and as JSON.
+//! The report of a run, as tables and as JSON: figures with a target ([`Row`]), figures without ([`Table`],
+//! [`SetReport`]), and notes.
 
 use super::pages::PageSet;
 use super::plan::Target;
@@ -7,22 +8,22 @@ use super::subject::Memory;
 use super::table::{self, Table, number};
 use serde::Serialize;
 
-/// Everything measured in one run.
+/// The results of one run.
 #[derive(Debug, Serialize)]
 pub struct Report {
     /// The fixed numbers.
     plan: serde_json::Value,
     quick: bool,
-    /// What was missing, and what is worth knowing.
+    /// Missing requirements and other remarks.
     notes: Vec<String>,
     /// The page sets.
     pub sets: Vec<SetReport>,
-    /// Figures without a target, beside those with one.
+    /// Figures without a target.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub tables: Vec<Table>,
     /// Figures with a target.
     pub rows: Vec<Row>,
-    /// Every round's figures, where they are not in `sets`.
+    /// Every round's figures, except those in `sets`.
     #[serde(skip_serializing_if = "serde_json::Value::is_null")]
     pub rounds: serde_json::Value,
 }
@@ -30,19 +31,19 @@ pub struct Report {
 /// One page set.
 #[derive(Debug, Serialize)]
 pub struct SetReport {
-    /// Its name.
+    /// Name of the set.
     pub name: String,
     /// Pages measured.
     pub pages: usize,
-    /// Captured, and so comparable with other runs.
+    /// Whether the pages were captured, so that figures are comparable with other runs.
     pub comparable: bool,
-    /// The share of same-filled pages.
+    /// Share of same-filled pages, 0 to 1.
     pub same_filled: f64,
-    /// Pagefold, then the kernel if it was there.
+    /// Pagefold, then the kernel if it was measured.
     pub subjects: Vec<SubjectReport>,
 }
 
-/// One subject on one page set. Arrays: 4 KiB requests, then 1 MiB.
+/// One subject on one page set. The elements of arrays are for requests of 4 KiB and of 1 MiB.
 #[derive(Debug, Serialize)]
 pub struct SubjectReport {
     name: &'static str,
@@ -55,13 +56,13 @@ pub struct SubjectReport {
 }
 
 impl SubjectReport {
-    /// Without figures yet.
+    /// A report without figures.
     pub fn new(name: &'static str) -> Self {
         SubjectReport { name, store: Default::default(), load: Default::default(), memory: Memory::default() }
     }
 }
 
-/// How a row came out.
+/// The result of a row against its target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 enum Verdict {
@@ -80,16 +81,16 @@ pub struct Row {
     pub(super) against: &'static str,
     pub(super) target: Target,
     pub(super) comparable: bool,
-    /// Our median.
+    /// Pagefold's median.
     pub ours: f64,
-    /// The peer's median, if it was there.
+    /// The peer's median, if the peer was measured.
     pub peer: Option<f64>,
-    /// What the target is about: the median of the rounds' ratios.
+    /// The median of the rounds' ratios, which the target is compared with.
     pub ratio: Option<f64>,
 }
 
 impl Row {
-    /// A row of one page set, without figures yet.
+    /// A row about one page set, without figures.
     pub fn new(
         what: &'static str,
         set: &PageSet,
@@ -101,7 +102,7 @@ impl Row {
         Row { set: set.name.clone(), ..row }
     }
 
-    /// A row of all page sets together.
+    /// A row about all page sets together, without figures.
     pub fn of_all(
         what: &'static str,
         comparable: bool,
@@ -124,7 +125,7 @@ impl Row {
 }
 
 impl Report {
-    /// An empty report of a run with this plan. A quick run's figures are never comparable.
+    /// An empty report on a run with this plan. The figures of a quick run are never comparable.
     pub fn new(plan: impl Serialize, quick: bool, notes: Vec<String>) -> Self {
         let plan = serde_json::to_value(plan).unwrap_or_default();
         Report {
@@ -138,7 +139,7 @@ impl Report {
         }
     }
 
-    /// Adds a note, once.
+    /// Adds a note, unless it is already there.
     pub fn note(&mut self, note: String) {
         if !self.notes.contains(&note) {
             self.notes.push(note);
@@ -149,7 +150,7 @@ impl Report {
         if self.quick { Verdict::NotComparable } else { row.verdict() }
     }
 
-    /// Everything, each round's figures included.
+    /// Formats everything as JSON, each round's figures included.
     pub fn json(&self) -> anyhow::Result<String> {
         let mut value = serde_json::to_value(self)?;
         let verdicts = self.rows.iter().map(|row| serde_json::to_value(self.verdict(row)));
@@ -161,7 +162,7 @@ impl Report {
         Ok(serde_json::to_string_pretty(&value)? + "\n")
     }
 
-    /// Tables for people.
+    /// Formats tables and notes as text.
     pub fn text(&self) -> String {
         let mut text = String::new();
         for set in &self.sets {
@@ -178,7 +179,7 @@ impl Report {
             text += &format!("note: {note}\n");
         }
         if self.quick {
-            text += "note: a quick run shows that everything works; its figures mean nothing\n";
+            text += "note: this was a quick run, which only tests the program; its figures mean nothing\n";
         }
         text
     }

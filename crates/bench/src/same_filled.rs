@@ -1,8 +1,7 @@
-//! Same-filled pages, and what the check for them costs the others.
+//! Same-filled pages: how much faster they are than compressed pages, and what the check for them costs other pages.
 //!
-//! All sources here are blocks that stay in the CPU's caches: the check is a few
-//! nanoseconds, and a cache miss on its first word would be paid by the codec
-//! without it.
+//! All source pages fit in the CPU's caches: the check takes a few nanoseconds, and a cache miss on the first word is
+//! not a cost of the check, because without the check the codec would have it.
 
 use super::engine::new_store;
 use super::pages::PageSet;
@@ -16,18 +15,18 @@ use pagefold_sys::cpu;
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-/// Measures with one set and adds the rows.
+/// Measures one set and adds the rows.
 pub fn measure(set: &PageSet, plan: &Plan, report: &mut Report) -> anyhow::Result<()> {
-    let folded = set.not_same_filled();
-    if folded.len() < HOT_PAGES {
+    let compressed = set.not_same_filled();
+    if compressed.len() < HOT_PAGES {
         report.note(format!("page set '{}': too few pages that are not same-filled", set.name));
         return Ok(());
     }
     let store = new_store((HOT_PAGES * PAGE_SIZE) as u64)?;
     let mut times = Times::default();
-    // The first round touches memory and is forgotten.
+    // The first round touches memory and does not count.
     for round in 0..=plan.rounds {
-        let one = round_of(&store, &folded, plan)?;
+        let one = measure_round(&store, &compressed, plan)?;
         if round > 0 {
             times.add(&one);
         }
@@ -38,28 +37,32 @@ pub fn measure(set: &PageSet, plan: &Plan, report: &mut Report) -> anyhow::Resul
 
 /// Nanoseconds per page in one round.
 struct Round {
+    /// Store and load of a same-filled page.
     same: [f64; 2],
-    folded: [f64; 2],
+    /// Store and load of the median compressed page.
+    compressed: [f64; 2],
+    /// The check alone: the last word differs, a word in the middle differs, real pages.
     check: [f64; 3],
+    /// The whole store of the same pages.
     whole: [f64; 3],
 }
 
-fn round_of(store: &Store, folded: &[&Page], plan: &Plan) -> anyhow::Result<Round> {
+fn measure_round(store: &Store, compressed: &[&Page], plan: &Plan) -> anyhow::Result<Round> {
     let mut random = Random(SEED);
     let zero: Vec<Page> = vec![[0; PAGE_SIZE]; HOT_PAGES];
     let words: Vec<Page> = (0..HOT_PAGES).map(|_| repeated(random.next())).collect();
     let same: Vec<Page> = zero.iter().zip(&words).flat_map(|(z, w)| [*z, *w]).take(HOT_PAGES).collect();
-    let last = differing(&words, PAGE_SIZE - 8);
-    let middle = differing(&words, PAGE_SIZE / 2);
-    let real = sample(folded);
+    let last = with_bit_inverted(&words, PAGE_SIZE - 8);
+    let middle = with_bit_inverted(&words, PAGE_SIZE / 2);
+    let real = sample(compressed);
 
-    // In the same state as the folded pages find: slots that hold a page of the same kind.
+    // As for compressed pages, each slot already contains a page of the same kind.
     let same = [time_store(store, &same, plan)?, time_load(store, plan)?];
-    let folded = median_folded(store, folded, plan)?;
+    let compressed = median_compressed(store, compressed, plan)?;
     let check = [time_check(&last, plan), time_check(&middle, plan), time_check(&real, plan)];
     let whole =
         [time_store(store, &last, plan)?, time_store(store, &middle, plan)?, time_store(store, &real, plan)?];
-    Ok(Round { same, folded, check, whole })
+    Ok(Round { same, compressed, check, whole })
 }
 
 fn repeated(word: u64) -> Page {
@@ -68,14 +71,14 @@ fn repeated(word: u64) -> Page {
     page
 }
 
-/// These pages with one bit of the byte at `at` changed.
-fn differing(pages: &[Page], at: usize) -> Vec<Page> {
+/// Copies pages and inverts one bit of the byte at `at`.
+fn with_bit_inverted(pages: &[Page], at: usize) -> Vec<Page> {
     let mut pages = pages.to_vec();
     pages.iter_mut().for_each(|page| page[at] ^= 1);
     pages
 }
 
-/// A hot block of pages, evenly from all.
+/// Picks [`HOT_PAGES`] pages, evenly distributed over all.
 fn sample(pages: &[&Page]) -> Vec<Page> {
     (0..HOT_PAGES).map(|i| *pages[i * pages.len() / HOT_PAGES]).collect()
 }
@@ -115,12 +118,12 @@ fn time_check(pages: &[Page], plan: &Plan) -> f64 {
     ns_per_page(started, plan.hot_repeats * pages.len())
 }
 
-/// Store and load of the folded page that takes the median time, each page by itself.
+/// Returns the medians of the times to store and to load a compressed page.
 ///
-/// Every page's own time is the median of a few, less what reading the clock takes.
-fn median_folded(store: &Store, folded: &[&Page], plan: &Plan) -> anyhow::Result<[f64; 2]> {
+/// Each page is timed separately: the median of a few repetitions, minus the time to read the clock.
+fn median_compressed(store: &Store, compressed: &[&Page], plan: &Plan) -> anyhow::Result<[f64; 2]> {
     let clock = (0..1000).map(|_| elapsed(|| Ok(()))).collect::<anyhow::Result<Rounds>>()?.median();
-    let pages = sample(folded);
+    let pages = sample(compressed);
     let mut loaded = [0; PAGE_SIZE];
     let (mut stores, mut loads) = (Rounds::default(), Rounds::default());
     let repeats = plan.hot_repeats.min(9);
@@ -145,11 +148,11 @@ fn elapsed(mut work: impl FnMut() -> anyhow::Result<()>) -> anyhow::Result<f64> 
     Ok(started.elapsed().as_nanos() as f64)
 }
 
-/// All rounds.
+/// The rounds of each field of [`Round`].
 #[derive(Default)]
 struct Times {
     same: [Rounds; 2],
-    folded: [Rounds; 2],
+    compressed: [Rounds; 2],
     check: [Rounds; 3],
     whole: [Rounds; 3],
 }
@@ -158,7 +161,7 @@ impl Times {
     fn add(&mut self, one: &Round) {
         let add = |to: &mut [Rounds], from: &[f64]| to.iter_mut().zip(from).for_each(|(t, f)| t.push(*f));
         add(&mut self.same, &one.same);
-        add(&mut self.folded, &one.folded);
+        add(&mut self.compressed, &one.compressed);
         add(&mut self.check, &one.check);
         add(&mut self.whole, &one.whole);
     }
@@ -171,8 +174,8 @@ impl Times {
             ..row
         };
         let faster = |i: usize, what, target| {
-            let row = Row::new(what, set, "ns", "median folded page", target);
-            quotient(&self.same[i], &self.folded[i], self.folded[i].over(&self.same[i]), row)
+            let row = Row::new(what, set, "ns", "median compressed page", target);
+            quotient(&self.same[i], &self.compressed[i], self.compressed[i].over(&self.same[i]), row)
         };
         let share = |i: usize, what, target| {
             let row = Row::new(what, set, "ns", "whole store", target);

@@ -1,18 +1,18 @@
-//! Medians and spread of a few rounds.
+//! Medians and spread of the rounds of a figure, and a generator of random numbers.
 
 use serde::Serialize;
 
-/// The rounds of one figure.
+/// The values of one figure, one per round.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct Rounds(Vec<f64>);
 
 impl Rounds {
-    /// Adds a round.
+    /// Adds the value of a round.
     pub fn push(&mut self, value: f64) {
         self.0.push(value);
     }
 
-    /// The middle value; the mean of the two middle ones of an even number; not a number without any.
+    /// The median; of an even number of rounds the mean of the two middle values; NaN if there are no rounds.
     pub fn median(&self) -> f64 {
         let mut sorted = self.0.clone();
         sorted.sort_by(f64::total_cmp);
@@ -33,7 +33,7 @@ impl Rounds {
         self.0.iter().copied().fold(f64::NAN, f64::max)
     }
 
-    /// Round by round, this divided by `peer`: both halves of a quotient saw the same machine.
+    /// Divides by `peer` round by round: both values of a round were measured under the same conditions.
     pub fn over(&self, peer: &Rounds) -> Rounds {
         Rounds(self.0.iter().zip(&peer.0).map(|(a, b)| a / b).collect())
     }
@@ -45,7 +45,7 @@ impl FromIterator<f64> for Rounds {
     }
 }
 
-/// A small generator of random numbers, the same everywhere (splitmix64, after Vigna; public domain).
+/// A deterministic generator of random numbers (splitmix64, after Vigna; public domain).
 #[derive(Debug, Clone)]
 pub struct Random(pub u64);
 
@@ -58,7 +58,7 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// A number below `n`, which is not 0.
+    /// A random number below `n`; `n` must not be 0.
     pub fn below(&mut self, n: u64) -> u64 {
         ((u128::from(self.next()) * u128::from(n)) >> 64) as u64
     }
@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn median_of_odd_and_even_numbers() {
+    fn the_median_is_right_for_odd_even_and_no_rounds() {
         assert_eq!(Rounds::from_iter([3.0, 1.0, 2.0]).median(), 2.0);
         assert_eq!(Rounds::from_iter([4.0, 1.0, 2.0, 3.0]).median(), 2.5);
         assert!(Rounds::default().median().is_nan());
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn random_numbers_stay_below_and_differ() {
+    fn random_numbers_stay_below_the_bound_and_differ() {
         let mut random = Random(1);
         let drawn: std::collections::BTreeSet<_> = (0..1000).map(|_| random.below(100)).collect();
         assert!(drawn.len() > 90 && drawn.iter().all(|n| *n < 100));

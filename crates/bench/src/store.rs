@@ -1,12 +1,12 @@
-//! `pagefold bench store`.
+//! `pagefold-bench store`: runs the chosen measurements of the engine on all page sets.
 
 use super::plan::Plan;
 use super::report::Report;
-use super::{Measurement, StoreArgs, compare, density, pages, same_filled, threads};
+use super::{Measurement, StoreArgs, compare, density, pages, recompress, same_filled, threads};
 use crate::output;
 use std::io::IsTerminal;
 
-/// Measures what was asked for and prints it.
+/// Runs the chosen measurements and prints the report.
 pub fn run(args: &StoreArgs) -> anyhow::Result<()> {
     let plan = if args.quick { Plan::QUICK } else { Plan::FULL };
     let wanted = |m| args.only.is_empty() || args.only.contains(&m);
@@ -27,6 +27,10 @@ pub fn run(args: &StoreArgs) -> anyhow::Result<()> {
             progress(args, &format!("two threads on set '{}'", set.name));
             threads::measure(set, &plan, &mut report)?;
         }
+        if wanted(Measurement::Recompress) {
+            progress(args, &format!("recompression of set '{}'", set.name));
+            recompress::measure(set, &plan, &mut report)?;
+        }
     }
     if wanted(Measurement::Density) {
         progress(args, "density");
@@ -36,7 +40,7 @@ pub fn run(args: &StoreArgs) -> anyhow::Result<()> {
     Ok(output::text(&text)?)
 }
 
-/// Says on a terminal what is being done; a full run takes minutes.
+/// Prints the current step on a terminal; a full run takes minutes.
 fn progress(args: &StoreArgs, what: &str) {
     if !args.quick && std::io::stderr().is_terminal() {
         output::diagnostics(&format!("measuring {what} ...\n"));

@@ -1,4 +1,4 @@
-//! What is measured: something that stores and loads pages and says what memory that takes.
+//! The measured stores: the trait [`Subject`], and the loops that store, load and verify a page set.
 
 use super::pages::PageSet;
 use pagefold_page::PAGE_SIZE;
@@ -6,17 +6,17 @@ use pagefold_sys::cpu;
 use serde::Serialize;
 use std::time::{Duration, Instant};
 
-/// Memory for the pages held.
+/// Memory that a subject uses for its pages.
 #[derive(Debug, Clone, Copy, Default, Serialize)]
 pub struct Memory {
-    /// Bytes of the pages, as they were.
+    /// Bytes of the pages before compression.
     pub original: u64,
     /// Bytes of the compressed objects.
     pub stored: u64,
-    /// Memory used for them, by the definition of `mem_used_total`: slots not counted.
+    /// Memory used for these objects as zram's `mem_used_total` defines it: without slots.
     pub used: u64,
-    /// The same with everything else that grows with the pages: slots, lists, frames kept ready.
-    /// The kernel's are 16 bytes for every page of the device.
+    /// `used` and everything else that grows with the number of pages: slots, lists, free frames kept ready.
+    /// The kernel's slots take 16 bytes for each page of the device.
     pub with_slots: u64,
 }
 
@@ -27,16 +27,17 @@ impl Memory {
     }
 }
 
-/// Time for one page, in nanoseconds.
+/// Average time per page, in nanoseconds.
 #[derive(Debug, Clone, Copy)]
 pub struct Took {
-    /// On the CPU, in user space and in the kernel. All subjects work in the calling thread, so on an
-    /// idle machine this is the time that passes; on a busy one it leaves out what others take.
+    /// CPU time of the calling thread, in user space and in the kernel. All subjects work in this thread, so on an
+    /// idle machine this equals the wall time; on a busy machine it excludes other processes.
     pub cpu_ns: f64,
-    /// As time passes.
+    /// Wall time.
     pub wall_ns: f64,
 }
 
+/// A running measurement of [`Took`].
 struct Clock {
     cpu: Duration,
     wall: Instant,
@@ -53,9 +54,9 @@ impl Clock {
     }
 }
 
-/// A store of pages, ours or another's.
+/// A store of pages to measure: pagefold's or the kernel's.
 pub trait Subject {
-    /// Its name in the tables.
+    /// The name in the tables.
     fn name(&self) -> &'static str;
 
     /// Stores bytes at a byte offset, both multiples of a page.
@@ -64,11 +65,11 @@ pub trait Subject {
     /// Loads bytes from a byte offset. `bytes` is aligned to a page.
     fn load(&mut self, at: u64, bytes: &mut [u8]) -> anyhow::Result<()>;
 
-    /// The memory it takes now.
+    /// The memory used now.
     fn memory(&self) -> anyhow::Result<Memory>;
 }
 
-/// Stores a whole set in requests of `request_len` bytes. Returns the time it took.
+/// Stores a whole set in requests of `request_len` bytes. Returns the time per page.
 pub fn store_all(
     subject: &mut dyn Subject,
     set: &PageSet,
@@ -82,7 +83,7 @@ pub fn store_all(
     Ok(clock.stop(set.len()))
 }
 
-/// Loads a whole set into one buffer, again and again. Returns the time it took.
+/// Loads a whole set in requests of the length of `buf`, each into `buf`. Returns the time per page.
 pub fn load_all(subject: &mut dyn Subject, set: &PageSet, buf: &mut [u8]) -> anyhow::Result<Took> {
     let clock = Clock::start();
     for at in (0..set.bytes().len()).step_by(buf.len()) {
@@ -91,7 +92,7 @@ pub fn load_all(subject: &mut dyn Subject, set: &PageSet, buf: &mut [u8]) -> any
     Ok(clock.stop(set.len()))
 }
 
-/// Checks that a set reads back as it was stored with this shift.
+/// Checks that the subject returns the set as it was stored with this shift.
 pub fn verify(
     subject: &mut dyn Subject,
     set: &PageSet,
@@ -102,7 +103,7 @@ pub fn verify(
         subject.load(at as u64, buf)?;
         let equal = *buf == *set.shifted(at, buf.len(), shift_pages);
         let page = at / PAGE_SIZE;
-        anyhow::ensure!(equal, "{} gave other bytes than were stored, near page {page}", subject.name());
+        anyhow::ensure!(equal, "{} returned other bytes than were stored, near page {page}", subject.name());
     }
     Ok(())
 }

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-/// Figures that stand beside those with a target.
+/// A table of figures without a target.
 #[derive(Debug, Serialize)]
 pub struct Table {
     title: String,
@@ -17,20 +17,20 @@ impl Table {
         Table { title: title.into(), columns, rows: Vec::new() }
     }
 
-    /// Adds a row, of as many cells as there are columns.
+    /// Adds a row. The number of cells must equal the number of columns.
     pub fn push<const N: usize>(&mut self, cells: [String; N]) {
         debug_assert_eq!(N, self.columns.len());
         self.rows.push(cells.into());
     }
 
-    /// Title, heading and rows.
+    /// Formats the title, the heading and the rows.
     pub fn text(&self) -> String {
         let cells: Vec<_> = std::iter::once(&self.columns).chain(&self.rows).cloned().collect();
         format!("{}\n{}", self.title, aligned(&cells))
     }
 }
 
-/// Three or so significant digits.
+/// Formats a number with about three significant digits.
 pub fn number(value: f64) -> String {
     match value.abs() {
         v if v >= 100.0 => format!("{value:.0}"),
@@ -39,7 +39,7 @@ pub fn number(value: f64) -> String {
     }
 }
 
-/// Columns as wide as their widest cell.
+/// Formats rows of cells; each column is as wide as its widest cell.
 pub fn aligned(rows: &[Vec<String>]) -> String {
     let columns = rows.first().map_or(0, Vec::len);
     let width = |c: usize| rows.iter().map(|row| row[c].chars().count()).max().unwrap_or(0);

@@ -1,8 +1,7 @@
-//! Two threads on one store, beside two threads that share nothing.
+//! Two threads on one store, against two threads with a store each.
 //!
-//! Two CPUs may be one core's siblings and share caches and execution units, so that two
-//! threads never reach twice the throughput of one. What a shared store costs is
-//! therefore measured against two threads with a store each.
+//! Two CPUs may be siblings of one core and share caches and execution units; two threads then never reach twice the
+//! throughput of one. The peer that shows the cost of sharing is therefore two threads that share no store.
 
 use super::engine::new_store;
 use super::pages::PageSet;
@@ -16,7 +15,7 @@ use std::time::Instant;
 
 const THREADS: usize = 2;
 
-/// Measures with one set and adds the row.
+/// Measures one set and adds the row. With a single CPU, adds a note instead.
 pub fn measure(set: &PageSet, plan: &Plan, report: &mut Report) -> anyhow::Result<()> {
     if pagefold_sys::cpu::count() < THREADS {
         report.note("two threads were not measured: this machine has one CPU".into());
@@ -24,8 +23,8 @@ pub fn measure(set: &PageSet, plan: &Plan, report: &mut Report) -> anyhow::Resul
     }
     let len_bytes = set.bytes().len() as u64;
     let shared = new_store(len_bytes)?;
-    let own = [new_store(len_bytes)?, new_store(len_bytes)?];
-    let (one, two) = ([&shared, &shared], [&own[0], &own[1]]);
+    let separate = [new_store(len_bytes)?, new_store(len_bytes)?];
+    let (one, two) = ([&shared, &shared], [&separate[0], &separate[1]]);
     let (mut together, mut apart) = (Rounds::default(), Rounds::default());
     for round in 0..plan.warm_up_rounds + plan.rounds {
         let counts = round >= plan.warm_up_rounds;
@@ -47,7 +46,8 @@ pub fn measure(set: &PageSet, plan: &Plan, report: &mut Report) -> anyhow::Resul
     Ok(())
 }
 
-/// Pages stored and loaded per second by threads that each work on their half of the set.
+/// Returns the pages stored and loaded per second. Each thread works on its half of the set, with the store of its
+/// index.
 fn throughput(stores: [&Store; THREADS], set: &PageSet) -> anyhow::Result<f64> {
     let barrier = Barrier::new(THREADS);
     let pages = set.len() / THREADS;
@@ -67,11 +67,11 @@ fn throughput(stores: [&Store; THREADS], set: &PageSet) -> anyhow::Result<f64> {
         };
         threads.into_iter().map(join).collect::<anyhow::Result<Vec<f64>>>()
     })?;
-    // Each thread's own throughput, added: the last one to end does not count for both.
+    // The sum of the threads' throughputs, so that the slower thread's time does not count for both.
     Ok(seconds.iter().map(|s| 2.0 * pages as f64 / s).sum())
 }
 
-/// Stores the pages of a part of the set, then loads them.
+/// Stores `pages` pages of the set from `first` on, then loads them.
 fn store_and_load(store: &Store, set: &PageSet, first: usize, pages: usize) -> anyhow::Result<()> {
     for (i, page) in set.pages()[first..first + pages].iter().enumerate() {
         store.write(((first + i) * PAGE_SIZE) as u64, page)?;

@@ -1,8 +1,7 @@
-//! Numbers of which few are drawn often and many seldom.
+//! Random numbers with a Zipf distribution: a few are drawn often, most seldom.
 //!
-//! The method of Gray and others, "Quickly generating billion-record synthetic
-//! databases", 1994, which YCSB uses too. Ranks are spread over the pages by a shuffle, so
-//! that pages often used do not lie side by side.
+//! The method is that of Gray and others, "Quickly generating billion-record synthetic databases", 1994, which YCSB
+//! uses too. A shuffle maps ranks to numbers, so that frequent pages are not neighbours.
 
 use super::stats::Random;
 
@@ -12,31 +11,32 @@ pub struct Zipf {
     alpha: f64,
     zeta_n: f64,
     eta: f64,
-    places: Vec<u32>,
+    numbers: Vec<u32>,
 }
 
 impl Zipf {
-    /// `n` numbers, at least 3; rank k is drawn in proportion to 1 / k^theta, with 0 < theta < 1.
+    /// A distribution over `n` numbers, at least 3: rank k is drawn with a probability proportional to 1 / k^theta,
+    /// where 0 < theta < 1. The seed chooses the shuffle.
     pub fn new(n: u32, theta: f64, seed: u64) -> Self {
         let zeta = |n: u32| (1..=n).map(|k| f64::from(k).powf(-theta)).sum::<f64>();
         let zeta_n = zeta(n);
         let eta = (1.0 - (2.0 / f64::from(n)).powf(1.0 - theta)) / (1.0 - zeta(2) / zeta_n);
-        let mut places: Vec<u32> = (0..n).collect();
+        let mut numbers: Vec<u32> = (0..n).collect();
         let mut random = Random(seed);
-        for i in (1..places.len()).rev() {
-            places.swap(i, random.below(i as u64 + 1) as usize);
+        for i in (1..numbers.len()).rev() {
+            numbers.swap(i, random.below(i as u64 + 1) as usize);
         }
-        Zipf { theta, alpha: 1.0 / (1.0 - theta), zeta_n, eta, places }
+        Zipf { theta, alpha: 1.0 / (1.0 - theta), zeta_n, eta, numbers }
     }
 
-    /// How many numbers there are.
+    /// Number of the numbers that can be drawn.
     pub fn len(&self) -> usize {
-        self.places.len()
+        self.numbers.len()
     }
 
-    /// The next number.
+    /// Draws a number.
     pub fn draw(&self, random: &mut Random) -> u32 {
-        self.places[self.rank(random)]
+        self.numbers[self.rank(random)]
     }
 
     fn rank(&self, random: &mut Random) -> usize {
@@ -48,7 +48,7 @@ impl Zipf {
         if uz < 1.0 + 0.5f64.powf(self.theta) {
             return 1;
         }
-        let n = self.places.len();
+        let n = self.numbers.len();
         let rank = (n as f64 * (self.eta * u - self.eta + 1.0).powf(self.alpha)) as usize;
         rank.min(n - 1)
     }
@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranks_come_in_proportion() {
+    fn frequencies_of_ranks_follow_the_distribution() {
         let zipf = Zipf::new(1000, 0.99, 1);
         let mut random = Random(2);
         let mut counts = [0u32; 1000];
@@ -73,10 +73,10 @@ mod tests {
     }
 
     #[test]
-    fn every_number_has_one_place() {
-        let mut places = Zipf::new(500, 0.99, 3).places;
-        assert_ne!(places[..10], [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]);
-        places.sort_unstable();
-        assert!(places.iter().enumerate().all(|(i, place)| i == *place as usize));
+    fn the_shuffle_contains_every_number_once() {
+        let mut numbers = Zipf::new(500, 0.99, 3).numbers;
+        assert_ne!(numbers[..10], [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]);
+        numbers.sort_unstable();
+        assert!(numbers.iter().enumerate().all(|(i, number)| i == *number as usize));
     }
 }

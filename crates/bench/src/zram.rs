@@ -1,47 +1,54 @@
-//! The kernel's zram as a subject: `/dev/zram0` by direct I/O.
+//! The kernel's zram as a [`Subject`]: `/dev/zram0` with direct I/O.
 //!
-//! The device is taken only if nobody uses it, configured through sysfs, opened
-//! exclusively, and afterwards reset and given its algorithm back.
+//! The device is used only if it is not initialised. It is configured through sysfs and opened exclusively; dropping
+//! [`Configured`] resets it and restores its algorithm.
 
 use super::engine::CODEC;
 use super::subject::{Memory, Subject};
 use crate::output;
 use anyhow::Context;
 use std::fs::File;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// The device.
+/// Path of the device.
 pub const DEVICE: &str = "/dev/zram0";
 const ATTRIBUTES: &str = "/sys/block/zram0";
 /// Bytes of a slot in the kernel's table.
 const SLOT_LEN: u64 = 16;
 
-/// The device, ours until dropped.
+/// The configured and opened device; restored when dropped.
 pub struct Zram {
-    // Before the configuration, so that the device is closed when it is reset.
+    // Declared before `_configured`, so that the device is closed before it is reset.
     file: File,
     len_bytes: u64,
     _configured: Configured,
 }
 
-/// A device whose attributes were changed; puts them back when dropped.
+/// The device after its attributes were changed; resets it and restores its algorithm when dropped.
 pub struct Configured {
     algorithm: String,
 }
 
 impl Zram {
-    /// Configures the device for `len_bytes` bytes and opens it; says why if it cannot be had.
+    /// Configures the device for `len_bytes` bytes and opens it. Fails if the device does not exist or is in use, or
+    /// without root.
     pub fn open(len_bytes: u64) -> anyhow::Result<Self> {
         let configured = Configured::take(len_bytes)?;
-        let file = pagefold_sys::direct::open_exclusive(Path::new(DEVICE))
+        // Exclusively: fails if the device is mounted, or another process has it open in the same way.
+        let direct = libc::O_DIRECT | libc::O_EXCL;
+        let file = File::options()
+            .read(true)
+            .write(true)
+            .custom_flags(direct)
+            .open(DEVICE)
             .with_context(|| format!("opening {DEVICE} for direct I/O"))?;
         Ok(Zram { file, len_bytes, _configured: configured })
     }
 }
 
 impl Configured {
-    /// Configures the device for `len_bytes` bytes; says why if it cannot be had.
+    /// Configures the device for `len_bytes` bytes. Fails if the device does not exist or is in use, or without root.
     pub fn take(len_bytes: u64) -> anyhow::Result<Self> {
         anyhow::ensure!(Path::new(ATTRIBUTES).exists(), "this kernel has no {DEVICE} (modprobe zram)");
         let in_use = read("initstate")?.trim() != "0";
@@ -49,8 +56,8 @@ impl Configured {
         let algorithms = read("comp_algorithm")?;
         let algorithm = algorithms.split(['[', ']']).nth(1).unwrap_or_default().to_string();
         write("comp_algorithm", CODEC)
-            .with_context(|| format!("giving {DEVICE} the codec {CODEC}, as root"))?;
-        // From here on, dropping puts the device back.
+            .with_context(|| format!("setting the codec of {DEVICE} to {CODEC} (needs root)"))?;
+        // From here on, an error drops `configured`, which restores the device.
         let configured = Configured { algorithm };
         write("disksize", &len_bytes.to_string())?;
         Ok(configured)
@@ -61,7 +68,7 @@ impl Drop for Configured {
     fn drop(&mut self) {
         let restored = write("reset", "1").and_then(|()| write("comp_algorithm", &self.algorithm));
         if let Err(e) = restored {
-            output::error(&format!("{DEVICE} could not be put back as it was: {e:#}"));
+            output::error(&format!("{DEVICE} could not be restored: {e:#}"));
         }
     }
 }
@@ -84,7 +91,7 @@ impl Subject for Zram {
     }
 }
 
-/// What the device takes for its pages now, with slots for `len_bytes` bytes.
+/// The memory that the device uses for its pages now, with slots for `len_bytes` bytes.
 pub fn memory(len_bytes: u64) -> anyhow::Result<Memory> {
     let text = read("mm_stat")?;
     let mut columns = text.split_whitespace().map(|n| n.parse::<u64>().unwrap_or(0));

@@ -1,4 +1,4 @@
-//! `pagefold-bench memory`: that it runs, says what is missing, and gives back what it took.
+//! `pagefold-bench memory` runs, reports what is missing, and releases the swap area and the cgroups.
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
@@ -10,10 +10,10 @@ use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 const ZRAM: &str = "/sys/block/zram0/initstate";
-/// Another user than the one that runs the tests, if that is root.
+/// An unprivileged user.
 const NOBODY: u32 = 65534;
 
-/// The program with these words.
+/// The program with these arguments.
 fn bench(words: &str) -> Command {
     command(env!("CARGO_BIN_EXE_pagefold-bench"), words)
 }
@@ -28,7 +28,7 @@ fn is_root() -> bool {
     std::fs::metadata("/proc/self").unwrap().uid() == 0
 }
 
-/// Waits for a condition, for a minute at most.
+/// Waits until a condition is true; fails after a minute.
 fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(60);
     while !is_so() {
@@ -37,13 +37,13 @@ fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// There is one zram device for all tests here.
-fn alone() -> MutexGuard<'static, ()> {
-    static ALONE: Mutex<()> = Mutex::new(());
-    ALONE.lock().unwrap_or_else(|e| e.into_inner())
+/// Prevents other tests of this file from using the only zram device.
+fn lock_zram() -> MutexGuard<'static, ()> {
+    static LOCK: Mutex<()> = Mutex::new(());
+    LOCK.lock().unwrap_or_else(|e| e.into_inner())
 }
 
-/// Whether the machine has what our side needs; says so if not.
+/// Whether the machine has userfaultfd, which pagefold's side needs; if not, prints that the test is skipped.
 fn has_userfaultfd(test: &str) -> bool {
     let features = pagefold_sys::uffd::kernel_features();
     if let Err(e) = &features {
@@ -56,7 +56,7 @@ fn is_zram_free() -> bool {
     std::fs::read_to_string(ZRAM).is_ok_and(|state| state.trim() == "0")
 }
 
-/// Control groups that a process with this number has made.
+/// Control groups that the process with this id has made.
 fn groups_of(pid: u32) -> Vec<String> {
     let prefix = format!("pagefold-bench-{pid}-");
     let roots = ["/sys/fs/cgroup/memory", "/sys/fs/cgroup"];
@@ -65,7 +65,7 @@ fn groups_of(pid: u32) -> Vec<String> {
     names.filter(|name| name.starts_with(&prefix)).collect()
 }
 
-/// Why no memory control group can be made here, if so.
+/// The reason why no memory control group can be made; `None` if one can.
 fn no_groups() -> Option<String> {
     let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap();
     let mounts: Vec<Vec<_>> = mounts.lines().map(|line| line.split(' ').collect()).collect();
@@ -96,7 +96,7 @@ fn json(ran: &Output) -> serde_json::Value {
 
 #[test]
 fn a_quick_run_measures_every_row() {
-    let _alone = alone();
+    let _lock = lock_zram();
     if !has_userfaultfd("a_quick_run_measures_every_row") {
         return;
     }
@@ -104,8 +104,8 @@ fn a_quick_run_measures_every_row() {
     let mut command = bench("memory --quick --json");
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let pid = child.id();
-    let told = json(&child.wait_with_output().unwrap());
-    let rows = told["rows"].as_array().unwrap();
+    let report = json(&child.wait_with_output().unwrap());
+    let rows = report["rows"].as_array().unwrap();
     let what: Vec<_> = rows.iter().map(|row| row["what"].as_str().unwrap()).collect();
     for wanted in
         ["fill", "sequential read", "random read", "sort and group-by", "two threads", "page of zeroes"]
@@ -116,23 +116,23 @@ fn a_quick_run_measures_every_row() {
         assert!(row["ours"].as_f64().is_some_and(|ours| ours > 0.0), "{row}");
         assert_eq!(row["verdict"], "not_comparable", "a quick run has no verdict");
     }
-    assert!(told["rounds"]["pass"]["pagefold"]["fill_ns"][0].is_number(), "{told}");
+    assert!(report["rounds"]["pass"]["pagefold"]["fill_ns"][0].is_number(), "{report}");
     assert_eq!(groups_of(pid), Vec::<String>::new());
     assert_eq!(is_zram_free(), was_free);
 }
 
 #[test]
-fn without_rights_it_says_what_is_missing_and_measures_ours() {
-    let test = "without_rights_it_says_what_is_missing_and_measures_ours";
+fn without_root_it_reports_what_is_missing_and_measures_pagefold() {
+    let test = "without_root_it_reports_what_is_missing_and_measures_pagefold";
     if !has_userfaultfd(test) {
         return;
     }
     if !is_root() {
-        skipped!("{test}: only root can run it as somebody else");
+        skipped!("{test}: only root can run it as another user");
         return;
     }
-    // A copy, where that user can reach it. Made by another process: a child that another test forks while this one has
-    // the copy open for writing would keep it from being run ("text file busy").
+    // A copy that the user can execute. `cp` makes it, because a child that another test forks while this process has
+    // the copy open for writing would make the execution fail (ETXTBSY).
     let dir = tempfile::tempdir().unwrap();
     std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
     let program = dir.path().join("pagefold-bench");
@@ -145,22 +145,22 @@ fn without_rights_it_says_what_is_missing_and_measures_ours() {
             .success()
     );
     let mut as_nobody = command(program.to_str().unwrap(), "memory --quick --only fill --json");
-    let told = json(&as_nobody.uid(NOBODY).gid(NOBODY).current_dir("/").output().unwrap());
-    let notes = told["notes"].to_string();
+    let report = json(&as_nobody.uid(NOBODY).gid(NOBODY).current_dir("/").output().unwrap());
+    let notes = report["notes"].to_string();
     assert!(
         notes.contains("no meter of memory") && notes.contains("not compared with the kernel"),
         "{notes}"
     );
-    let row = &told["rows"][0];
+    let row = &report["rows"][0];
     assert!(row["ours"].as_f64().is_some_and(|ours| ours > 0.0) && row["peer"].is_null(), "{row}");
 }
 
 #[test]
-fn everything_is_given_back_when_it_is_killed() {
-    let _alone = alone();
-    let test = "everything_is_given_back_when_it_is_killed";
+fn the_swap_area_and_cgroups_are_removed_when_it_is_killed() {
+    let _lock = lock_zram();
+    let test = "the_swap_area_and_cgroups_are_removed_when_it_is_killed";
     if !is_root() || !is_zram_free() {
-        skipped!("{test}: it needs root and a zram device that nobody uses");
+        skipped!("{test}: it needs root and a zram device that is not in use");
         return;
     }
     if let Some(why) = no_groups() {
@@ -173,15 +173,15 @@ fn everything_is_given_back_when_it_is_killed() {
     wait_until("it swaps and measures", || swaps() && !groups_of(child.id()).is_empty());
     child.kill().unwrap();
     child.wait().unwrap();
-    wait_until("all is given back", || !swaps() && is_zram_free() && groups_of(child.id()).is_empty());
+    wait_until("everything is removed", || !swaps() && is_zram_free() && groups_of(child.id()).is_empty());
 }
 
 #[test]
-fn sizes_that_make_no_sense_are_refused() {
+fn invalid_sizes_are_refused() {
     for words in ["--size 12", "--limit 4K", "--size lots"] {
         let ran = bench(&format!("memory --quick {words}")).output().unwrap();
-        let said = String::from_utf8(ran.stderr).unwrap();
-        assert!(!ran.status.success(), "{said}");
-        assert!(said.contains("too little") || said.contains("not a size"), "{said}");
+        let stderr = String::from_utf8(ran.stderr).unwrap();
+        assert!(!ran.status.success(), "{stderr}");
+        assert!(stderr.contains("too little") || stderr.contains("not a size"), "{stderr}");
     }
 }

@@ -1,5 +1,4 @@
-//! Serves plain memory over NBD until killed: the upper bound that a compressed device is
-//! compared with.
+//! Serves plain memory over NBD until it is killed. Benchmarks compare a compressed device with it as an upper bound.
 //!
 //!     cargo run --release -p pagefold-block --example nbd_ram -- 1G /run/user/1000/ram.sock
 //!     nbdinfo "nbd+unix:///ram?socket=/run/user/1000/ram.sock"

@@ -1,17 +1,17 @@
 //! Serves plain memory as a loop device until standard input ends.
 //!
-//! The upper bound that a benchmark of the loop door compares with, and the least that a server has to
-//! do: prepare for swap, start, stop. Run as root: `ram_loop SIZE MOUNT_POINT [THREADS]`.
+//! Benchmarks compare the loop export of a compressed device with it as an upper bound. It also shows the steps of a
+//! minimal server: prepare for swap, start, stop. Run as root: `ram_loop SIZE MOUNT_POINT [THREADS]`.
 
 use pagefold_block::RamDevice;
-use pagefold_block::loopdoor::{LoopDoor, LoopOptions};
+use pagefold_block::loop_export::{LoopExport, LoopOptions};
 use std::error::Error;
 use std::io::Read;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 fn main() -> Result<(), Box<dyn Error>> {
-    // First of all, before any thread is started.
+    // Harden before any thread is started: threads inherit the settings.
     for refused in pagefold_sys::harden::for_swap().refused() {
         eprintln!("not safe to swap to: {refused}");
     }
@@ -21,9 +21,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mount_point = PathBuf::from(args.next().ok_or(usage)?);
     let threads = args.next().map_or(Ok(2), |t| t.parse())?;
     let options = LoopOptions { threads, ..LoopOptions::default() };
-    let mut door = LoopDoor::start(Arc::new(RamDevice::new(len_bytes)), &mount_point, options)?;
-    println!("{}", door.device_path().display());
-    eprintln!("{:?}", door.threads());
+    let mut export = LoopExport::start(Arc::new(RamDevice::new(len_bytes)), &mount_point, options)?;
+    println!("{}", export.device_path().display());
+    eprintln!("{:?}", export.threads());
     std::io::stdin().read_to_end(&mut Vec::new())?;
-    Ok(door.stop()?)
+    Ok(export.stop()?)
 }

@@ -1,39 +1,39 @@
-//! The trait that doors serve and layers wrap.
+//! [`BlockDevice`], the trait that exports serve and layers wrap.
 
 use crate::BlockError;
 use std::sync::Arc;
 
 /// A device of a fixed number of bytes, shared by any number of threads.
 ///
-/// Ranges are in bytes, of any alignment and length; a range that does not lie inside the device is
-/// refused with [`BlockError::OutOfRange`] and changes nothing. A failed write leaves every page it
-/// did not replace as it was; pages before the failing one may have been replaced, as on any disk.
-/// Reads and writes of one page are atomic with respect to each other; larger ones page by page.
+/// Ranges are in bytes, of any alignment and length. Every method refuses a range that does not lie inside the
+/// device with [`BlockError::OutOfRange`] and changes nothing. A failed write may have replaced the pages before the
+/// failing one, as on any disk; all other pages keep their contents. Reads and writes of one page are atomic with
+/// respect to each other; a longer request is atomic for each page, not as a whole.
 pub trait BlockDevice: Send + Sync {
-    /// The size in bytes; does not change.
+    /// The size in bytes, which never changes.
     fn len_bytes(&self) -> u64;
 
-    /// Fills `buf` from byte `offset`.
+    /// Reads `buf.len()` bytes from byte `offset` on.
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), BlockError>;
 
     /// Stores `data` at byte `offset`.
     fn write_at(&self, offset: u64, data: &[u8]) -> Result<(), BlockError>;
 
-    /// Says that `len` bytes at `offset` are no longer needed: they may read as anything written
-    /// before or as zeroes. Parts of pages may be kept.
+    /// Discards `len` bytes at `offset`: afterwards they read as zeroes or as any data written there before. A device
+    /// may ignore the parts of the range that do not cover a whole page.
     fn discard(&self, offset: u64, len: u64) -> Result<(), BlockError>;
 
     /// Makes `len` bytes at `offset` read as zeroes, exactly.
     fn write_zeroes(&self, offset: u64, len: u64) -> Result<(), BlockError>;
 
-    /// Makes finished writes as durable as this device can; a device of memory has nothing to do.
+    /// Makes finished writes as durable as this device can. A device in memory does nothing.
     fn flush(&self) -> Result<(), BlockError>;
 
-    /// What is known about the bytes from `offset` on: a first run of at most `len` bytes that is
-    /// all of one kind. The range lies inside the device and `len` is not 0.
+    /// Returns the first run of bytes of one kind from `offset` on, at most `len` bytes long. The caller passes a
+    /// range inside the device and a `len` other than 0.
     ///
-    /// For clients that skip what need not be copied, so a hint that errs only towards
-    /// [`ExtentKind::Data`], which is what a device that does not know says of everything.
+    /// Clients use the answer to skip bytes that they need not copy, so a device that does not know returns
+    /// [`ExtentKind::Data`], as this default does.
     fn extent(&self, offset: u64, len: u64) -> Extent {
         let _ = offset;
         Extent { len_bytes: len, kind: ExtentKind::Data }
@@ -48,7 +48,7 @@ pub trait BlockDevice: Send + Sync {
     }
 }
 
-/// A device chosen at run time, under layers.
+/// Lets a layer wrap a device that is chosen at run time.
 impl BlockDevice for Arc<dyn BlockDevice> {
     fn len_bytes(&self) -> u64 {
         (**self).len_bytes()
@@ -82,19 +82,19 @@ impl BlockDevice for Arc<dyn BlockDevice> {
 /// A run of bytes of one kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Extent {
-    /// How long the run is, bytes, at least 1.
+    /// Length of the run in bytes, at least 1.
     pub len_bytes: u64,
-    /// What is there.
+    /// The kind of all of its bytes.
     pub kind: ExtentKind,
 }
 
-/// What a run of bytes holds.
+/// The kind of data in a run of bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ExtentKind {
-    /// Anything.
+    /// Data, which may be zeroes too.
     Data,
     /// Zeroes that were written.
     Zeroes,
-    /// Nothing; reads as zeroes.
+    /// Nothing is stored; reads as zeroes.
     Hole,
 }

@@ -1,18 +1,18 @@
-//! What can go wrong with a block request, and the errno a door reports for it.
+//! [`BlockError`], the error of a block request, and the errno that an export returns for it.
 
 use pagefold_page::PageIndex;
 
 /// A failed block request.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BlockError {
-    /// The range does not lie inside the device. Nothing was done.
+    /// The range does not lie inside the device. Nothing was read or written.
     #[error("bytes {offset}+{len} lie outside the device of {device_len} bytes")]
     OutOfRange {
-        /// First byte asked for.
+        /// First byte of the request.
         offset: u64,
-        /// Bytes asked for.
+        /// Length of the request, bytes.
         len: u64,
-        /// Bytes the device has.
+        /// Size of the device, bytes.
         device_len: u64,
     },
     /// The memory limit is reached; the page keeps its old contents.
@@ -21,20 +21,26 @@ pub enum BlockError {
         /// The page that could not be stored.
         index: PageIndex,
     },
-    /// The system or the reserve had no memory; the page keeps its old contents.
+    /// Neither the system nor the pool's reserve had memory; the page keeps its old contents.
     #[error("page {index}: no memory to store it")]
     NoMemory {
         /// The page that could not be stored.
         index: PageIndex,
     },
-    /// A stored page does not decode; its contents are lost and are not made up.
+    /// The codec failed to compress the page; the page keeps its old contents.
+    #[error("page {index}: compressing it failed, so it was not stored")]
+    Compress {
+        /// The page that could not be stored.
+        index: PageIndex,
+    },
+    /// The stored data of a page does not decompress. Its contents are lost; reads fail and return no data.
     #[error("page {index}: stored data is corrupt")]
     Corrupt {
         /// The page.
         index: PageIndex,
     },
-    /// A page that was moved to the backing cannot be read back; it stays there.
-    #[error("page {index}: the backing does not give it back")]
+    /// A page that was written back cannot be read from the backing. It stays there, and a later read tries again.
+    #[error("page {index}: reading it from the backing failed")]
     Unreadable {
         /// The page.
         index: PageIndex,
@@ -45,13 +51,15 @@ pub enum BlockError {
 }
 
 impl BlockError {
-    /// The error number that a kernel or network client is told.
+    /// The error number that exports return to the kernel or to a network client.
     pub fn errno(&self) -> i32 {
         match self {
             BlockError::OutOfRange { .. } => libc::EINVAL,
             BlockError::NoSpace { .. } => libc::ENOSPC,
             BlockError::NoMemory { .. } => libc::ENOMEM,
-            BlockError::Corrupt { .. } | BlockError::Unreadable { .. } => libc::EIO,
+            BlockError::Compress { .. } | BlockError::Corrupt { .. } | BlockError::Unreadable { .. } => {
+                libc::EIO
+            }
             BlockError::ReadOnly => libc::EPERM,
         }
     }

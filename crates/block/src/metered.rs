@@ -1,34 +1,30 @@
-//! A layer that counts requests and how long they took.
+//! [`Metered`], a layer that counts requests, bytes and errors, and measures latency.
 //!
-//! Every request adds one to a bucket of a histogram whose bounds are powers of
-//! two of nanoseconds, so memory is fixed and nothing is sampled away. Counters
-//! are spread over shards by CPU, each on cache lines of its own, and are only
-//! added to: a request takes two clock readings and four uncontended additions.
-//! Reading sums the shards without stopping anybody, so figures of one report
-//! may be a few requests apart; none is ever lost.
+//! A request adds 1 to a bucket of a latency histogram ([`pagefold_page::latency`]). The counters are sharded by CPU
+//! and each shard has separate cache lines, so a request costs two clock readings and four uncontended additions. A
+//! shard is more than [`pagefold_page::ShardedCounters`], because the longest latency is a maximum and not a sum. A
+//! reader sums the shards without a lock: the figures of one report may be a few requests apart, but no request is
+//! lost.
 
 use crate::{BlockDevice, BlockError, Extent};
+use pagefold_page::latency::{Latency, LatencyCounters};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::time::Instant;
-
-/// Buckets of a latency histogram. Bucket `b` counts requests of `2^b` to `2^(b+1) - 1` ns; the
-/// first also those below, the last also those above (half an hour and more).
-pub const BUCKETS: usize = 41;
+use std::time::{Duration, Instant};
 
 const SHARDS: usize = 16;
 
-/// What a request asks for.
+/// The kind of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
     /// Reading bytes.
     Read,
     /// Storing bytes.
     Write,
-    /// Saying that bytes are not needed.
+    /// Discarding bytes that are no longer needed.
     Discard,
     /// Making bytes zero.
     WriteZeroes,
-    /// Waiting for durability.
+    /// Making finished writes durable.
     Flush,
 }
 
@@ -49,65 +45,20 @@ impl Operation {
     }
 }
 
-/// What one operation did since the device was made; latencies since they were last reset.
+/// Counts of one operation since the device was made; its latency is counted since the last reset.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Traffic {
-    /// Requests that came.
+    /// All requests, failed ones included.
     pub requests: u64,
     /// Bytes of the requests that succeeded.
     pub bytes: u64,
     /// Requests that failed.
     pub errors: u64,
-    /// How long they took, failed ones included.
+    /// The time that each request took, failed ones included.
     pub latency: Latency,
 }
 
-/// A latency histogram.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Latency {
-    /// Requests per bucket; see [`BUCKETS`].
-    pub buckets: [u64; BUCKETS],
-    /// The longest request, ns.
-    pub max_ns: u64,
-}
-
-impl Latency {
-    /// Requests counted.
-    pub fn count(&self) -> u64 {
-        self.buckets.iter().sum()
-    }
-
-    /// A time that at least `per_mille` thousandths of the requests did not exceed, ns.
-    ///
-    /// It is the upper bound of the bucket that holds the wanted request (at most the longest
-    /// request), so it is never too low and less than twice too high. `None` without requests.
-    pub fn quantile_ns(&self, per_mille: u32) -> Option<u64> {
-        let count = self.count();
-        if count == 0 {
-            return None;
-        }
-        let wanted = (u128::from(count) * u128::from(per_mille.min(1000))).div_ceil(1000).max(1) as u64;
-        let mut seen = 0;
-        for (b, n) in self.buckets.iter().enumerate() {
-            seen += n;
-            if seen >= wanted {
-                return Some(bucket_end_ns(b).saturating_sub(1).min(self.max_ns));
-            }
-        }
-        Some(self.max_ns)
-    }
-}
-
-/// The first nanosecond that belongs to the bucket after `bucket`.
-pub fn bucket_end_ns(bucket: usize) -> u64 {
-    if bucket + 1 >= BUCKETS { u64::MAX } else { 1 << (bucket + 1) }
-}
-
-fn bucket_of(ns: u64) -> usize {
-    (ns.max(1).ilog2() as usize).min(BUCKETS - 1)
-}
-
-/// A device that counts what goes through it to the device inside.
+/// A device that passes every request to the device inside and counts it.
 pub struct Metered<D> {
     inner: D,
     shards: Box<[Shard]>,
@@ -118,44 +69,29 @@ struct Shard {
     operations: [Counters; OPERATIONS.len()],
 }
 
+#[derive(Default)]
 struct Counters {
     requests: AtomicU64,
     bytes: AtomicU64,
     errors: AtomicU64,
-    max_ns: AtomicU64,
-    buckets: [AtomicU64; BUCKETS],
+    latency: LatencyCounters,
 }
 
 impl Counters {
-    fn new() -> Self {
-        let zero = || AtomicU64::new(0);
-        Counters {
-            requests: zero(),
-            bytes: zero(),
-            errors: zero(),
-            max_ns: zero(),
-            buckets: std::array::from_fn(|_| zero()),
-        }
-    }
-
-    fn add(&self, bytes: u64, ok: bool, ns: u64) {
+    fn add(&self, bytes: u64, ok: bool, elapsed: Duration) {
         self.requests.fetch_add(1, Relaxed);
         match ok {
             true => self.bytes.fetch_add(bytes, Relaxed),
             false => self.errors.fetch_add(1, Relaxed),
         };
-        self.buckets[bucket_of(ns)].fetch_add(1, Relaxed);
-        // A load first: a new maximum is rare, and an exclusive cache line is not free.
-        if ns > self.max_ns.load(Relaxed) {
-            self.max_ns.fetch_max(ns, Relaxed);
-        }
+        self.latency.record(elapsed);
     }
 }
 
 impl<D: BlockDevice> Metered<D> {
-    /// Counts what goes to `inner`, from zero.
+    /// Wraps `inner`, with all counters at zero.
     pub fn new(inner: D) -> Self {
-        let shard = |_| Shard { operations: std::array::from_fn(|_| Counters::new()) };
+        let shard = |_| Shard { operations: Default::default() };
         Metered { inner, shards: (0..SHARDS).map(shard).collect() }
     }
 
@@ -164,32 +100,23 @@ impl<D: BlockDevice> Metered<D> {
         &self.inner
     }
 
-    /// What `operation` did so far.
+    /// The counts of `operation` so far.
     pub fn traffic(&self, operation: Operation) -> Traffic {
-        let mut sum = Traffic {
-            requests: 0,
-            bytes: 0,
-            errors: 0,
-            latency: Latency { buckets: [0; BUCKETS], max_ns: 0 },
-        };
+        let mut sum = Traffic { requests: 0, bytes: 0, errors: 0, latency: Latency::default() };
         for shard in &self.shards {
-            let c = &shard.operations[operation as usize];
-            sum.requests += c.requests.load(Relaxed);
-            sum.bytes += c.bytes.load(Relaxed);
-            sum.errors += c.errors.load(Relaxed);
-            sum.latency.max_ns = sum.latency.max_ns.max(c.max_ns.load(Relaxed));
-            for (total, n) in sum.latency.buckets.iter_mut().zip(&c.buckets) {
-                *total += n.load(Relaxed);
-            }
+            let counters = &shard.operations[operation as usize];
+            sum.requests += counters.requests.load(Relaxed);
+            sum.bytes += counters.bytes.load(Relaxed);
+            sum.errors += counters.errors.load(Relaxed);
+            counters.latency.add_to(&mut sum.latency);
         }
         sum
     }
 
-    /// Empties the latency histograms. Requests, bytes and errors go on.
+    /// Resets the latency histograms. The counts of requests, bytes and errors stay.
     pub fn reset_latency(&self) {
-        for c in self.shards.iter().flat_map(|s| &s.operations) {
-            c.max_ns.store(0, Relaxed);
-            c.buckets.iter().for_each(|n| n.store(0, Relaxed));
+        for counters in self.shards.iter().flat_map(|s| &s.operations) {
+            counters.latency.reset();
         }
     }
 
@@ -201,9 +128,9 @@ impl<D: BlockDevice> Metered<D> {
     ) -> Result<(), BlockError> {
         let start = Instant::now();
         let result = request(&self.inner);
-        let ns = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        let elapsed = start.elapsed();
         let shard = &self.shards[pagefold_sys::cpu::current() % SHARDS];
-        shard.operations[operation as usize].add(bytes, result.is_ok(), ns);
+        shard.operations[operation as usize].add(bytes, result.is_ok(), elapsed);
         result
     }
 }
@@ -279,48 +206,5 @@ mod tests {
         assert_eq!(buf, [0, 7]);
         assert_eq!(OPERATIONS.map(|o| device.traffic(o).requests), [1, 1, 1, 1, 1]);
         assert_eq!(device.len_bytes(), device.inner().len_bytes());
-    }
-
-    /// The slow twin: sort all times and pick.
-    fn exact_quantile(times: &[u64], per_mille: u32) -> u64 {
-        let mut sorted = times.to_vec();
-        sorted.sort_unstable();
-        let wanted = (sorted.len() * per_mille as usize).div_ceil(1000).max(1);
-        sorted[wanted - 1]
-    }
-
-    #[test]
-    fn quantiles_are_never_low_and_less_than_double() {
-        let mut x = 1u64;
-        let times: Vec<u64> = (0..5000)
-            .map(|_| {
-                x = x.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-                (x >> 33) % (1 << ((x >> 59) + 3)) + 1
-            })
-            .collect();
-        let counters = Counters::new();
-        times.iter().for_each(|&ns| counters.add(1, true, ns));
-        let latency = Latency {
-            buckets: std::array::from_fn(|b| counters.buckets[b].load(Relaxed)),
-            max_ns: counters.max_ns.load(Relaxed),
-        };
-        for per_mille in [1, 500, 990, 999, 1000] {
-            let exact = exact_quantile(&times, per_mille);
-            let got = latency.quantile_ns(per_mille).unwrap();
-            assert!(got >= exact && got < exact * 2, "{per_mille}: {got} for {exact}");
-        }
-        assert_eq!(latency.max_ns, *times.iter().max().unwrap());
-    }
-
-    #[test]
-    fn buckets_meet_without_gap() {
-        for b in 0..BUCKETS - 1 {
-            assert_eq!(bucket_of(bucket_end_ns(b) - 1), b);
-            assert_eq!(bucket_of(bucket_end_ns(b)), b + 1);
-        }
-        assert_eq!(bucket_of(0), 0);
-        assert_eq!(bucket_of(u64::MAX), BUCKETS - 1);
-        let none = Latency { buckets: [0; BUCKETS], max_ns: 0 };
-        assert_eq!(none.quantile_ns(500), None);
     }
 }

@@ -1,20 +1,20 @@
-//! A device that only copies: uncompressed memory.
+//! [`RamDevice`], a block device of uncompressed memory.
 //!
-//! The obvious twin of the engine in tests of doors, and the upper bound that
-//! benchmarks of doors are compared with. Not a product: it saves nothing.
+//! Tests of exports use it instead of a store, and benchmarks of exports as an upper bound: a disk that is created
+//! uncompressed is served from it.
 
 use crate::{BlockDevice, BlockError};
 use pagefold_page::{PAGE_SIZE, Page, PageCount, spans};
 use std::sync::{PoisonError, RwLock};
 
-/// Plain memory, one lock per page, allocated at creation.
+/// A block device in plain memory, with one lock per page.
 pub struct RamDevice {
     len_bytes: u64,
     pages: Box<[RwLock<Box<Page>>]>,
 }
 
 impl RamDevice {
-    /// A device of `len_bytes` zero bytes. All of its memory is touched here.
+    /// Makes a device of `len_bytes` zero bytes and allocates all of its memory.
     pub fn new(len_bytes: u64) -> Self {
         let pages = (0..PageCount::covering(len_bytes).0).map(|_| RwLock::new(Box::new([0; PAGE_SIZE])));
         RamDevice { len_bytes, pages: pages.collect() }

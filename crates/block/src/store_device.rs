@@ -1,15 +1,15 @@
-//! The engine as a block device.
+//! [`StoreDevice`], the block device of a store.
 
 use crate::{BlockDevice, BlockError, Extent, ExtentKind};
 use pagefold_store::{SourceError, Store, StoreError};
 use std::sync::Arc;
 
-/// A store served as a device; the store stays reachable for its statistics and attributes.
+/// A block device that holds a reference to a store. Other holders of the store read its statistics and attributes.
 #[derive(Clone)]
 pub struct StoreDevice(Arc<Store>);
 
 impl StoreDevice {
-    /// A device on this store.
+    /// Makes a device on this store.
     pub fn new(store: Arc<Store>) -> Self {
         StoreDevice(store)
     }
@@ -25,12 +25,12 @@ impl From<StoreError> for BlockError {
                 BlockError::NoSpace { index }
             }
             StoreError::NoMemory { index, .. } => BlockError::NoMemory { index },
-            StoreError::Corrupt { index, .. } | StoreError::Compress { index, .. } => {
+            StoreError::Compress { index, .. } => BlockError::Compress { index },
+            StoreError::Corrupt { index, .. } | StoreError::CorruptRecord { index, .. } => {
                 BlockError::Corrupt { index }
             }
             StoreError::ReadBack { index, .. } => BlockError::Unreadable { index },
-            StoreError::CorruptRecord { index, .. } => BlockError::Corrupt { index },
-            // Errors of set-up do not come from requests; if one did, the request is what was wrong.
+            // Reads and writes never return errors of set-up. If one did, report an invalid request.
             StoreError::BadLength(_)
             | StoreError::Codec(_)
             | StoreError::SetUp(_)

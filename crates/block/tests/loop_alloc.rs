@@ -1,15 +1,15 @@
-//! Serving a request allocates nothing.
+//! Tests that the session threads of a loop export allocate nothing while they serve requests.
 //!
-//! When the kernel swaps to the device, an allocation on the way may wait for the very page that is
-//! being served. This test counts every allocation made by the threads that serve, `fuser`'s own code
-//! included, over all kinds of requests.
+//! When the kernel swaps to the device, an allocation by a session thread may wait for the page that the thread is
+//! about to write: a deadlock. This test counts every allocation of the session threads, those of `fuser` included.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failed unwrap is a failed test")]
 
 mod support;
 
-use crate::support::loop_device::{Aligned, open, open_direct};
+use crate::support::loop_device::{open, open_direct};
 use pagefold_block::{BlockDevice, BlockError, RamDevice};
+use pagefold_page::AlignedBytes;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::os::fd::AsRawFd;
@@ -22,7 +22,7 @@ static COUNTING: AtomicBool = AtomicBool::new(false);
 static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
 
 thread_local! {
-    /// Whether this thread has served a request. Needs no destructor, so no allocation to set up.
+    /// Whether this thread has served a request. A `Cell` has no destructor, so its first use allocates nothing.
     static SERVES: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -50,10 +50,10 @@ unsafe impl GlobalAlloc for Counted {
 #[global_allocator]
 static ALLOCATOR: Counted = Counted;
 
-/// Marks the threads that come by.
-struct Marking(RamDevice);
+/// Marks the threads that call it as session threads.
+struct ThreadMarker(RamDevice);
 
-impl BlockDevice for Marking {
+impl BlockDevice for ThreadMarker {
     fn len_bytes(&self) -> u64 {
         self.0.len_bytes()
     }
@@ -70,7 +70,7 @@ impl BlockDevice for Marking {
     }
     fn write_zeroes(&self, offset: u64, len: u64) -> Result<(), BlockError> {
         SERVES.set(true);
-        // Proof that the counter counts: one allocation for each of these.
+        // Allocate once, which the test uses to check that the counter works.
         std::hint::black_box(Box::new(0u64));
         self.0.write_zeroes(offset, len)
     }
@@ -81,12 +81,13 @@ impl BlockDevice for Marking {
 }
 
 #[test]
-fn serving_allocates_nothing() {
-    let Some(rig) = open("serving_allocates_nothing", Arc::new(Marking(RamDevice::new(8 * MIB)))) else {
+fn session_threads_allocate_nothing() {
+    let Some(rig) = open("session_threads_allocate_nothing", Arc::new(ThreadMarker(RamDevice::new(8 * MIB))))
+    else {
         return;
     };
     let file = open_direct(rig.path());
-    let mut bytes = Aligned::new(8 * MIB as usize, 1);
+    let mut bytes = AlignedBytes::new(8 * MIB as usize, 1);
     COUNTING.store(true, Ordering::SeqCst);
     for _ in 0..8 {
         file.write_all_at(&bytes, 0).unwrap();

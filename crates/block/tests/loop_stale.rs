@@ -1,15 +1,16 @@
-//! What a killed server leaves is cleaned up, and a door that fails half-way leaves nothing.
+//! Tests that `clean_up` removes the loop device and mount of a killed server, and that a failed start leaves nothing.
 //!
-//! These need processes of their own: to be killed, or to have their descriptors limited. The test
-//! binary starts itself again with [`ROLE`] set, which makes one test play the server's part.
+//! The servers run in separate processes, which the tests kill or limit in descriptors. The test binary starts itself
+//! again with [`ROLE`] set; the test [`child_process`] then acts as the server.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failed unwrap is a failed test")]
 
 mod support;
 
-use crate::support::loop_device::{Aligned, Mounted, have, is_clean, open, open_direct, run, skip};
-use pagefold_block::loopdoor::{CleanUp, DoorError, LoopDoor, LoopOptions, clean_up};
+use crate::support::loop_device::{Mounted, have, is_clean, open, open_direct, run, skip};
+use pagefold_block::loop_export::{CleanUp, ExportError, LoopExport, LoopOptions, clean_up};
 use pagefold_block::{BlockDevice, BlockError, RamDevice};
+use pagefold_page::AlignedBytes;
 use pagefold_sys::blockuse::{self, BlockUse};
 use pagefold_sys::loopdev::{self, LoopIdentity};
 use std::fs::File;
@@ -19,50 +20,50 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 
-/// The environment variable that makes [`plays_its_role`] a server: what to do, and a directory.
+/// The environment variable that makes [`child_process`] act: `ROLE:DIRECTORY`.
 const ROLE: &str = "PAGEFOLD_TEST_ROLE";
-/// What a server's one line of output begins with, among the test harness's own.
+/// Prefix of the line that a child process prints, which distinguishes it from the output of the test harness.
 const READY: &str = "ready:";
 const MIB: u64 = 1 << 20;
 
-/// The other process's part. Without a role there is nothing to play.
+/// The code of the child processes. In the test process, which has no [`ROLE`], it does nothing.
 #[test]
-fn plays_its_role() {
+fn child_process() {
     let Ok(role) = std::env::var(ROLE) else { return };
-    let (what, dir) = role.split_once(':').unwrap();
-    match what {
+    let (role, dir) = role.split_once(':').unwrap();
+    match role {
         "serve" => serve(Path::new(dir)),
-        "hang" => hang_in_itself(Path::new(dir)),
-        "starve" => starve_of_descriptors(Path::new(dir)),
+        "hang" => hang_in_own_disk(Path::new(dir)),
+        "starve" => start_with_few_descriptors(Path::new(dir)),
         "harden" => println!("\n{READY}{}", harden()),
-        _ => panic!("no role {what}"),
+        _ => panic!("unknown role {role}"),
     }
 }
 
-fn as_role(role: &str, dir: &Path) -> Command {
+fn child_command(role: &str, dir: &Path) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", "plays_its_role", "--nocapture", "--test-threads=1"]);
+    command.args(["--exact", "child_process", "--nocapture", "--test-threads=1"]);
     command.env(ROLE, format!("{role}:{}", dir.display())).stdin(Stdio::piped()).stdout(Stdio::piped());
     command
 }
 
 fn serve(dir: &Path) {
-    let _door = serve_device(dir, Arc::new(RamDevice::new(32 * MIB)));
+    let _export = serve_device(dir, Arc::new(RamDevice::new(32 * MIB)));
     std::io::stdin().read_to_end(&mut Vec::new()).unwrap();
 }
 
-fn serve_device(dir: &Path, device: Arc<dyn BlockDevice>) -> LoopDoor {
-    let door = LoopDoor::start(device, dir, LoopOptions::default()).unwrap();
-    let identity = door.identity();
-    println!("\n{READY}{} {} {}", door.device_path().display(), identity.lo_device, identity.lo_inode);
+fn serve_device(dir: &Path, device: Arc<dyn BlockDevice>) -> LoopExport {
+    let export = LoopExport::start(device, dir, LoopOptions::default()).unwrap();
+    let identity = export.identity();
+    println!("\n{READY}{} {} {}", export.device_path().display(), identity.lo_device, identity.lo_inode);
     std::io::stdout().flush().unwrap();
-    door
+    export
 }
 
-/// A device whose writes never end.
-struct Endless(RamDevice);
+/// A device whose writes never return.
+struct StuckWrites(RamDevice);
 
-impl BlockDevice for Endless {
+impl BlockDevice for StuckWrites {
     fn len_bytes(&self) -> u64 {
         self.0.len_bytes()
     }
@@ -85,10 +86,10 @@ impl BlockDevice for Endless {
     }
 }
 
-/// Waits, where no signal is heard, for pages that only this process could take.
-fn hang_in_itself(dir: &Path) {
-    let door = serve_device(dir, Arc::new(Endless(RamDevice::new(MIB))));
-    let mut file = File::options().write(true).open(door.device_path()).unwrap();
+/// Syncs pages to the process's own disk, which never takes them: an uninterruptible sleep.
+fn hang_in_own_disk(dir: &Path) {
+    let export = serve_device(dir, Arc::new(StuckWrites(RamDevice::new(MIB))));
+    let mut file = File::options().write(true).open(export.device_path()).unwrap();
     file.write_all(&[1; 4096]).unwrap();
     let _ = file.sync_all();
 }
@@ -102,7 +103,7 @@ struct Server {
 }
 
 impl Server {
-    /// `None`, said on standard error, where there is no loop door.
+    /// Starts a server. Prints that `test` is skipped and returns `None` where the loop export is unavailable.
     fn start(test: &str) -> Option<Self> {
         Server::start_as(test, "serve")
     }
@@ -110,7 +111,7 @@ impl Server {
     fn start_as(test: &str, role: &str) -> Option<Self> {
         open(test, Arc::new(RamDevice::new(MIB)))?;
         let dir = tempfile::tempdir().unwrap();
-        let mut child = as_role(role, dir.path()).spawn().unwrap();
+        let mut child = child_command(role, dir.path()).spawn().unwrap();
         let lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let line = lines.map(Result::unwrap).find_map(|l| l.strip_prefix(READY).map(str::to_string)).unwrap();
         let fields: Vec<_> = line.split(' ').collect();
@@ -127,7 +128,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // Not waited for before: it may be one that only the clean-up lets go.
+        // Do not wait for the server before the first clean-up: it may hang until its connection is aborted.
         let _ = self.child.kill();
         let _ = clean_up(self.dir.path(), Some(self.identity));
         let _ = self.child.wait();
@@ -136,36 +137,38 @@ impl Drop for Server {
 }
 
 #[test]
-fn killed_server_is_cleaned_up_with_its_record_and_without() {
-    for with_record in [true, false] {
-        let Some(mut server) = Server::start("killed_server_is_cleaned_up_with_its_record_and_without")
+fn clean_up_after_a_killed_server_works_with_and_without_its_identity() {
+    for with_identity in [true, false] {
+        let Some(mut server) =
+            Server::start("clean_up_after_a_killed_server_works_with_and_without_its_identity")
         else {
             return;
         };
-        let bytes = Aligned::new(MIB as usize, 5);
+        let bytes = AlignedBytes::new(MIB as usize, 5);
         open_direct(&server.device).write_all_at(&bytes, 0).unwrap();
         server.kill();
-        // The dead device answers, with an error, and still tells what it stood on.
-        let mut page = Aligned::new(4096, 0);
+        // The loop device still fails requests with an error and reports the file that it was attached to.
+        let mut page = AlignedBytes::new(4096, 0);
         let error = open_direct(&server.device).read_exact_at(&mut page, 0).unwrap_err();
         assert_eq!(error.raw_os_error(), Some(libc::EIO));
         assert_eq!(loopdev::identity(&server.device), Ok(Some(server.identity)));
-        let done = clean_up(server.dir.path(), with_record.then_some(server.identity)).unwrap();
+        let done = clean_up(server.dir.path(), with_identity.then_some(server.identity)).unwrap();
         let want = CleanUp { detached: vec![server.device.clone()], open: vec![], unmounted: true };
         assert_eq!(done, want);
         assert!(is_clean(server.dir.path()));
         assert_eq!(clean_up(server.dir.path(), Some(server.identity)), Ok(CleanUp::default()));
-        // The place can be used again at once.
-        let again = LoopDoor::start(Arc::new(RamDevice::new(MIB)), server.dir.path(), LoopOptions::default());
+        // The mount point can be used again at once.
+        let again =
+            LoopExport::start(Arc::new(RamDevice::new(MIB)), server.dir.path(), LoopOptions::default());
         again.unwrap().stop().unwrap();
     }
 }
 
 #[test]
-fn killed_server_with_cached_writes_and_a_lost_mount_point_is_cleaned_up() {
-    const TEST: &str = "killed_server_with_cached_writes_and_a_lost_mount_point_is_cleaned_up";
+fn clean_up_detaches_a_device_with_dirty_pages_whose_mount_is_gone() {
+    const TEST: &str = "clean_up_detaches_a_device_with_dirty_pages_whose_mount_is_gone";
     let Some(mut server) = Server::start(TEST) else { return };
-    // Dirty pages in the device's cache, which nobody will ever take.
+    // Dirty pages in the device's cache, which no server will ever write.
     let mut cached = File::options().write(true).open(&server.device).unwrap();
     cached.write_all(&vec![9; 8 * MIB as usize]).unwrap();
     server.kill();
@@ -177,8 +180,8 @@ fn killed_server_with_cached_writes_and_a_lost_mount_point_is_cleaned_up() {
     assert!(is_clean(server.dir.path()));
 }
 
-/// Whether some thread of the process is in a sleep that no signal ends.
-fn sleeps_for_good(pid: u32) -> bool {
+/// Whether some thread of the process is in an uninterruptible sleep.
+fn sleeps_uninterruptibly(pid: u32) -> bool {
     let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     tasks.map(|t| t.path().join("stat")).any(|stat| {
         let text = std::fs::read_to_string(stat).unwrap_or_default();
@@ -187,11 +190,13 @@ fn sleeps_for_good(pid: u32) -> bool {
 }
 
 #[test]
-fn killed_server_that_hangs_in_itself_is_let_go() {
-    let Some(mut server) = Server::start_as("killed_server_that_hangs_in_itself_is_let_go", "hang") else {
+fn clean_up_ends_a_killed_server_that_hangs_in_its_own_disk() {
+    let Some(mut server) =
+        Server::start_as("clean_up_ends_a_killed_server_that_hangs_in_its_own_disk", "hang")
+    else {
         return;
     };
-    while !sleeps_for_good(server.child.id()) {
+    while !sleeps_uninterruptibly(server.child.id()) {
         std::thread::yield_now();
     }
     server.child.kill().unwrap();
@@ -204,8 +209,8 @@ fn killed_server_that_hangs_in_itself_is_let_go() {
 }
 
 #[test]
-fn killed_server_under_a_mounted_file_system_waits_for_its_users() {
-    const TEST: &str = "killed_server_under_a_mounted_file_system_waits_for_its_users";
+fn clean_up_refuses_while_the_device_of_a_killed_server_is_mounted() {
+    const TEST: &str = "clean_up_refuses_while_the_device_of_a_killed_server_is_mounted";
     if !have(TEST, &["mkfs.ext4", "mount", "umount"]) {
         return;
     }
@@ -216,7 +221,7 @@ fn killed_server_under_a_mounted_file_system_waits_for_its_users() {
     std::fs::write(at.path().join("unsynced"), vec![3; MIB as usize]).unwrap();
     server.kill();
     for _ in 0..2 {
-        let Err(DoorError::InUse { device, uses }) = clean_up(server.dir.path(), Some(server.identity))
+        let Err(ExportError::InUse { device, uses }) = clean_up(server.dir.path(), Some(server.identity))
         else {
             panic!("cleaned up under a mount");
         };
@@ -225,7 +230,7 @@ fn killed_server_under_a_mounted_file_system_waits_for_its_users() {
         assert_eq!(uses, [BlockUse::Mounted { mount_point }]);
     }
     drop(mounted);
-    // A lazy unmount may let go a moment later; the claim then is the kernel's.
+    // After a lazy unmount the kernel may claim the device a moment longer.
     while !blockuse::claims(&server.device).unwrap().is_empty() {
         std::thread::yield_now();
     }
@@ -234,9 +239,9 @@ fn killed_server_under_a_mounted_file_system_waits_for_its_users() {
 }
 
 #[test]
-fn clean_up_of_a_place_that_never_was_finds_nothing() {
+fn clean_up_of_an_unused_or_missing_mount_point_succeeds() {
     if !rustix::process::geteuid().is_root() {
-        skip::<()>("clean_up_of_a_place_that_never_was_finds_nothing", "it needs root");
+        skip::<()>("clean_up_of_an_unused_or_missing_mount_point_succeeds", "it needs root");
         return;
     }
     let dir = tempfile::tempdir().unwrap();
@@ -245,19 +250,21 @@ fn clean_up_of_a_place_that_never_was_finds_nothing() {
 }
 
 #[test]
-fn start_refused_any_descriptor_leaves_nothing() {
-    if open("start_refused_any_descriptor_leaves_nothing", Arc::new(RamDevice::new(MIB))).is_none() {
+fn start_that_fails_for_lack_of_descriptors_leaves_nothing() {
+    if open("start_that_fails_for_lack_of_descriptors_leaves_nothing", Arc::new(RamDevice::new(MIB)))
+        .is_none()
+    {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
-    let out = as_role("starve", dir.path()).output().unwrap();
+    let out = child_command("starve", dir.path()).output().unwrap();
     let text = String::from_utf8_lossy(&out.stdout);
     assert!(out.status.success(), "{text}\n{}", String::from_utf8_lossy(&out.stderr));
     assert!(is_clean(dir.path()));
 }
 
-/// Starts a door with room for no more descriptors, then one, then two, until it opens.
-fn starve_of_descriptors(dir: &Path) {
+/// Starts an export with a limit of no more descriptors, then one more, then two more, until it opens.
+fn start_with_few_descriptors(dir: &Path) {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let whole = getrlimit(Resource::Nofile);
     let threads = || std::fs::read_dir("/proc/self/task").unwrap().count();
@@ -266,11 +273,11 @@ fn starve_of_descriptors(dir: &Path) {
     let mut refused = 0;
     loop {
         setrlimit(Resource::Nofile, Rlimit { current: Some(lowest_free + refused), ..whole }).unwrap();
-        let outcome = LoopDoor::start(Arc::new(RamDevice::new(MIB)), dir, LoopOptions::default());
+        let started = LoopExport::start(Arc::new(RamDevice::new(MIB)), dir, LoopOptions::default());
         setrlimit(Resource::Nofile, whole).unwrap();
-        match outcome {
-            Ok(mut door) => {
-                door.stop().unwrap();
+        match started {
+            Ok(mut export) => {
+                export.stop().unwrap();
                 break;
             }
             Err(e) => println!("{refused} more descriptors: {e}"),
@@ -278,7 +285,7 @@ fn starve_of_descriptors(dir: &Path) {
         assert!(is_clean(dir), "left behind with {refused} more descriptors");
         refused += 1;
     }
-    // Each step of the way was refused once: the channel, its clone, the file, the loop device.
+    // At least these steps each failed once: the channel, its clone, the file, the loop device.
     assert!(refused >= 4, "refused only {refused} times");
     while threads() > threads_before {
         std::thread::yield_now();
@@ -291,32 +298,32 @@ fn hardened_server_has_hardened_threads() {
     if open(TEST, Arc::new(RamDevice::new(MIB))).is_none() {
         return;
     }
-    let out = as_role("harden", Path::new("/")).output().unwrap();
+    let out = child_command("harden", Path::new("/")).output().unwrap();
     let text = String::from_utf8_lossy(&out.stdout);
     assert!(out.status.success(), "{text}\n{}", String::from_utf8_lossy(&out.stderr));
     match text.lines().find_map(|l| l.strip_prefix(READY)).unwrap() {
         "" => {}
         refused => {
-            skip::<()>(TEST, &format!("not all of it is allowed here: {refused}"));
+            skip::<()>(TEST, &format!("some hardening is not allowed here: {refused}"));
         }
     }
 }
 
-/// Checks what was made, and names what was not allowed.
+/// Hardens this process, checks the effects on an export, and returns the steps that were not allowed.
 fn harden() -> String {
-    // The harness runs this in a thread; what counts is that the door's threads start after it.
+    // The harness runs this in a thread. The export's threads start afterwards and inherit the settings.
     let report = pagefold_sys::harden::for_swap();
     let dir = tempfile::tempdir().unwrap();
-    let mut door =
-        LoopDoor::start(Arc::new(RamDevice::new(MIB)), dir.path(), LoopOptions::default()).unwrap();
-    let threads = door.threads();
+    let mut export =
+        LoopExport::start(Arc::new(RamDevice::new(MIB)), dir.path(), LoopOptions::default()).unwrap();
+    let threads = export.threads();
     assert_eq!(threads.threads, LoopOptions::default().threads);
-    assert_eq!(threads.all_io_flushers(), report.io_flusher.is_ok());
+    assert_eq!(threads.threads == threads.io_flushers, report.io_flusher.is_ok());
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let locked = status.lines().find_map(|l| l.strip_prefix("VmLck:")).unwrap().trim();
     assert_eq!(locked != "0 kB", report.memory_locked.is_ok());
     let score = std::fs::read_to_string("/proc/self/oom_score_adj").unwrap();
     assert_eq!(score.trim() == "-1000", report.oom_protected.is_ok());
-    door.stop().unwrap();
+    export.stop().unwrap();
     report.refused().iter().map(|e| e.to_string()).collect::<Vec<_>>().join("; ")
 }

@@ -1,7 +1,7 @@
-//! How fast cluster decoders are: MB/s of output over pieces of the given files.
+//! Measures the speed of cluster decoders, in MB/s of output, on pieces of the given files.
 //!
-//! `cluster_speed FILE...` cuts the files into pieces of 128 KiB, which compress to clusters of about 64 KiB,
-//! and decodes them whole, in place, and in a range that skips half or all but a page.
+//! `cluster_speed FILE...` cuts the files into pieces of 128 KiB, which compress to clusters of about 64 KiB. It
+//! decodes them whole, in place, and in a range that skips nothing, half, or all but a page.
 
 #![allow(clippy::unwrap_used, reason = "a measurement that fails has no result")]
 #![allow(clippy::undocumented_unsafe_blocks, reason = "calls of encoders with live buffers")]
@@ -14,7 +14,7 @@ use pagefold_codec::cluster::{Decoder, Format, Want, decode_lz4_in_place, in_pla
 use std::time::{Duration, Instant};
 
 const PIECE: usize = 128 << 10;
-const LEAST: Duration = Duration::from_millis(700);
+const MEASURE_MIN: Duration = Duration::from_millis(700);
 
 fn main() {
     let data: Vec<u8> = std::env::args().skip(1).flat_map(|file| std::fs::read(file).unwrap()).collect();
@@ -68,19 +68,19 @@ fn main() {
 }
 
 fn in_place(samples: &[Sample]) -> f64 {
-    let most = samples.iter().map(|s| PIECE + in_place_margin(s.stream.len())).max().unwrap();
-    let mut work = vec![0; most];
+    let work_len = samples.iter().map(|s| PIECE + in_place_margin(s.stream.len())).max().unwrap();
+    let mut work = vec![0; work_len];
     speed(samples, |s| {
-        let at = most - s.stream.len();
+        let at = work_len - s.stream.len();
         work[at..].copy_from_slice(&s.stream);
         decode_lz4_in_place(&mut work, s.stream.len(), PIECE).unwrap();
     })
 }
 
-/// MB/s of the best of several rounds over all samples.
+/// Returns the MB/s of the fastest of several rounds over all samples.
 fn speed(samples: &[Sample], mut decode: impl FnMut(&Sample)) -> f64 {
     let (begin, mut best) = (Instant::now(), Duration::MAX);
-    while begin.elapsed() < LEAST {
+    while begin.elapsed() < MEASURE_MIN {
         let round = Instant::now();
         samples.iter().for_each(&mut decode);
         best = best.min(round.elapsed());

@@ -1,10 +1,10 @@
-//! The same calls directly and through the table of back ends, for counting instructions.
+//! Calls a codec directly or through the table of back ends, for counting instructions.
 //!
-//! `bench/dispatch.sh` runs this under callgrind: `dispatch direct N` and
-//! `dispatch table N` do the same work but for how the codec is reached, so the
-//! difference of their counts, divided by the calls, is what dispatch costs.
+//! `bench/dispatch.sh` runs this under callgrind. `dispatch direct N` and `dispatch table N` do the same work and
+//! differ only in the calls of the codec, so the difference of their instruction counts, divided by the number of
+//! calls, is the cost of dispatch.
 
-use pagefold_codec::bench::{Lz4, Lz4Stream};
+use pagefold_codec::testing::{Lz4, Lz4Stream};
 use pagefold_codec::{COMPRESS_BUF_LEN, Codec, CodecError, CodecSpec, Stream};
 use pagefold_page::{PAGE_SIZE, Page};
 use std::hint::black_box;
@@ -14,7 +14,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let usage = "usage: dispatch direct|table ROUNDS";
     let [_, how, rounds] = &args[..] else { return Err(usage.into()) };
     let rounds: u32 = rounds.parse()?;
-    // Both are made in both cases, so that set-up costs the same.
+    // Both runs make both streams, so that both have the same set-up cost.
     let mut direct = Lz4::new(1, None)?.open()?;
     let mut table = Codec::new(&CodecSpec::named("lz4"))?.stream()?;
     let sum = match how.as_str() {
@@ -26,7 +26,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// The type is known to the compiler.
+/// Runs the codec through its concrete type, as the compiler could inline it.
 fn run_direct(stream: &mut Lz4Stream, rounds: u32) -> Result<usize, CodecError> {
     let (mut page, mut buf, mut sum) = (page(), [0; COMPRESS_BUF_LEN], 0);
     for _ in 0..rounds {
@@ -36,7 +36,7 @@ fn run_direct(stream: &mut Lz4Stream, rounds: u32) -> Result<usize, CodecError> 
     Ok(sum)
 }
 
-/// The type is known at run time only, as in a store.
+/// Runs the codec through `dyn Stream`, as a store does.
 fn run_table(stream: &mut dyn Stream, rounds: u32) -> Result<usize, CodecError> {
     let stream = black_box(stream);
     let (mut page, mut buf, mut sum) = (page(), [0; COMPRESS_BUF_LEN], 0);
@@ -47,7 +47,7 @@ fn run_table(stream: &mut dyn Stream, rounds: u32) -> Result<usize, CodecError> 
     Ok(sum)
 }
 
-/// A page with matches and literals.
+/// Makes a page with matches and literals.
 fn page() -> Page {
     let mut page = [0; PAGE_SIZE];
     for (i, byte) in page.iter_mut().enumerate() {

@@ -1,9 +1,8 @@
-//! Ratio and time per page of the LZO codecs beside lz4 and lzokay.
+//! Measures compression ratio and time per page of the LZO codecs, and of lz4 and lzokay for comparison.
 //!
-//! `cargo run --release -p pagefold-codec --example lzo_pages -- FILE [ROUNDS]`
-//! takes FILE as 4 KiB pages. Codecs take turns within a round. Pages are timed
-//! in batches; of every batch the fastest round counts, which a busy machine
-//! disturbs least. Ratios count a page that does not shrink as 4096.
+//! `cargo run --release -p pagefold-codec --example lzo_pages -- FILE [ROUNDS]` reads FILE as 4 KiB pages. Each round
+//! runs all codecs. Pages are timed in batches, and the fastest round of each batch counts, because other load on the
+//! machine disturbs it least. In ratios a page that does not shrink counts as 4096 bytes.
 
 use pagefold_codec::lzo::{self, Variant, Workspace};
 use std::hint::black_box;
@@ -11,30 +10,30 @@ use std::time::Instant;
 
 const PAGE: usize = 4096;
 
-/// Pages timed at once: a fraction of a scheduler's time slice.
+/// Pages that are timed together; they take a fraction of a scheduler's time slice.
 const BATCH: usize = 64;
 
 type Compress<'a> = Box<dyn FnMut(&[u8], &mut [u8]) -> usize + 'a>;
 type Decompress = fn(&[u8], &mut [u8]) -> usize;
 
-struct Contender<'a> {
+struct Candidate<'a> {
     name: &'static str,
     compress: Compress<'a>,
     decompress: Decompress,
-    /// Only every so many pages, for the slow ones.
+    /// Measures every `every`th page only; more than 1 for slow codecs.
     every: usize,
     compressed: Vec<Vec<u8>>,
     compress_ns: Vec<f64>,
     decompress_ns: Vec<f64>,
 }
 
-fn contender<'a>(
+fn candidate<'a>(
     name: &'static str,
     every: usize,
     compress: Compress<'a>,
     decompress: Decompress,
-) -> Contender<'a> {
-    Contender {
+) -> Candidate<'a> {
+    Candidate {
         name,
         compress,
         decompress,
@@ -45,11 +44,11 @@ fn contender<'a>(
     }
 }
 
-fn lzo_contender<'a>(name: &'static str, variant: Variant) -> Contender<'a> {
+fn lzo_candidate<'a>(name: &'static str, variant: Variant) -> Candidate<'a> {
     let mut work = Workspace::new();
     let compress =
         move |page: &[u8], out: &mut [u8]| lzo::compress(variant, &mut work, page, out).unwrap_or(0);
-    contender(name, 1, Box::new(compress), |src, out| lzo::decompress(src, out).unwrap_or(0))
+    candidate(name, 1, Box::new(compress), |src, out| lzo::decompress(src, out).unwrap_or(0))
 }
 
 fn lz4_compress(page: &[u8], out: &mut [u8]) -> usize {
@@ -78,32 +77,32 @@ fn lz4_decompress(src: &[u8], out: &mut [u8]) -> usize {
     usize::try_from(len).unwrap_or(0)
 }
 
-fn round(contender: &mut Contender<'_>, pages: &[&[u8]], fill: bool) {
+fn round(candidate: &mut Candidate<'_>, pages: &[&[u8]], fill: bool) {
     let mut out = vec![0; 2 * PAGE];
-    let picked: Vec<_> = pages.iter().step_by(contender.every).collect();
+    let picked: Vec<_> = pages.iter().step_by(candidate.every).collect();
     if fill {
         for page in &picked {
-            let len = (contender.compress)(page, &mut out);
-            contender.compressed.push(out[..len].to_vec());
+            let len = (candidate.compress)(page, &mut out);
+            candidate.compressed.push(out[..len].to_vec());
         }
     }
     for (index, batch) in picked.chunks(BATCH).enumerate() {
         let start = Instant::now();
         for page in batch {
-            black_box((contender.compress)(page, &mut out));
+            black_box((candidate.compress)(page, &mut out));
         }
-        keep_fastest(&mut contender.compress_ns, index, start);
+        keep_fastest(&mut candidate.compress_ns, index, start);
     }
-    for (index, batch) in contender.compressed.chunks(BATCH).enumerate() {
+    for (index, batch) in candidate.compressed.chunks(BATCH).enumerate() {
         let start = Instant::now();
         for compressed in batch {
-            black_box((contender.decompress)(compressed, &mut out[..PAGE]));
+            black_box((candidate.decompress)(compressed, &mut out[..PAGE]));
         }
-        keep_fastest(&mut contender.decompress_ns, index, start);
+        keep_fastest(&mut candidate.decompress_ns, index, start);
     }
-    for (page, compressed) in picked.iter().zip(&contender.compressed).step_by(97) {
-        assert_eq!((contender.decompress)(compressed, &mut out[..PAGE]), PAGE, "{}", contender.name);
-        assert_eq!(&out[..PAGE], **page, "{}", contender.name);
+    for (page, compressed) in picked.iter().zip(&candidate.compressed).step_by(97) {
+        assert_eq!((candidate.decompress)(compressed, &mut out[..PAGE]), PAGE, "{}", candidate.name);
+        assert_eq!(&out[..PAGE], **page, "{}", candidate.name);
     }
 }
 
@@ -132,21 +131,21 @@ fn main() {
         out[..made.len()].copy_from_slice(&made);
         made.len()
     };
-    let mut contenders = [
-        lzo_contender("lzo", Variant::Lzo),
-        lzo_contender("lzo-rle", Variant::LzoRle),
-        contender("lz4", 1, Box::new(lz4_compress), lz4_decompress),
-        contender("lzokay", 40, Box::new(lzokay), |src, out| {
+    let mut candidates = [
+        lzo_candidate("lzo", Variant::Lzo),
+        lzo_candidate("lzo-rle", Variant::LzoRle),
+        candidate("lz4", 1, Box::new(lz4_compress), lz4_decompress),
+        candidate("lzokay", 40, Box::new(lzokay), |src, out| {
             lzokay::decompress::decompress(src, out).unwrap_or(0)
         }),
     ];
     for index in 0..rounds {
-        for contender in &mut contenders {
-            round(contender, &pages, index == 0);
+        for candidate in &mut candidates {
+            round(candidate, &pages, index == 0);
         }
     }
     println!("{:8} {:>6} {:>12} {:>14}", "codec", "ratio", "compress ns", "decompress ns");
-    for c in &contenders {
+    for c in &candidates {
         let total: usize = c.compressed.iter().map(|page| page.len().min(PAGE)).sum();
         let ratio = (c.compressed.len() * PAGE) as f64 / total as f64;
         let per_page = |times: &[f64]| times.iter().sum::<f64>() / c.compressed.len() as f64;

@@ -1,12 +1,10 @@
 //! Raw DEFLATE (RFC 1951) by libdeflate (vendored by `libdeflate-sys`).
 //!
-//! libdeflate because it is the fastest well-kept encoder and decoder for whole
-//! buffers, which pages are. It has no dictionaries and no window bits; a window
-//! larger than a page would not help a page anyway.
+//! libdeflate is the fastest maintained encoder and decoder for whole buffers, and a page is one. It has neither
+//! dictionaries nor a choice of window; a window longer than a page would be of no use.
 
-use crate::CodecError;
-use crate::codec::{Algorithm, Stream};
-use crate::table::{Backend, Levels};
+use crate::backend::{Algorithm, Backend, Levels, Stream};
+use crate::error::CodecError;
 use libdeflater::{CompressionLvl, Compressor, Decompressor};
 
 const NAME: &str = "deflate";

@@ -1,4 +1,4 @@
-//! What can go wrong in a codec.
+//! The error type of codecs and cluster decoders.
 
 /// A codec that cannot be set up, or a call that failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -6,17 +6,17 @@ pub enum CodecError {
     /// No back end has this name.
     #[error("unknown codec '{name}'; known are {known}")]
     Unknown {
-        /// The name asked for.
+        /// The requested name.
         name: String,
-        /// The names there are, separated by commas.
+        /// All known names, separated by commas.
         known: String,
     },
-    /// The level is outside what the algorithm offers.
+    /// The level is outside the algorithm's range.
     #[error("codec {codec} has no level {level}; its levels are {min} to {max}")]
     Level {
         /// The codec.
         codec: &'static str,
-        /// The level asked for.
+        /// The requested level.
         level: i32,
         /// Its lowest level.
         min: i32,
@@ -35,7 +35,7 @@ pub enum CodecError {
         /// The codec.
         codec: &'static str,
     },
-    /// The dictionary was refused by the algorithm.
+    /// The algorithm refused the dictionary.
     #[error("codec {codec} cannot use this dictionary of {len_bytes} bytes")]
     BadDictionary {
         /// The codec.
@@ -65,12 +65,13 @@ pub enum CodecError {
         /// The source's length.
         src_len_bytes: usize,
     },
-    /// A format's window is outside what decoders take.
+    /// A [`cluster::Format`](crate::cluster::Format) was declared with a window that decoders do not support. (A zstd
+    /// frame with a longer window than its format allows is [`CodecError::Corrupt`].)
     #[error("{codec} has no window of {window_bytes} bytes; its windows are {min} to {max}")]
     Window {
         /// The codec.
         codec: &'static str,
-        /// The window asked for.
+        /// The requested window.
         window_bytes: u32,
         /// Its shortest window.
         min: u32,
@@ -82,7 +83,7 @@ pub enum CodecError {
     Room {
         /// The codec.
         codec: &'static str,
-        /// What the buffer is for.
+        /// The buffer's purpose.
         what: &'static str,
         /// Its length.
         len_bytes: usize,

@@ -1,12 +1,12 @@
-//! A page made of one 8-byte word: what undoes [`same_filled`](crate::same_filled()).
+//! Fills a page with one 8-byte word: the reverse of [`same_filled`](crate::same_filled()).
 //!
-//! It runs before the access to a page goes on, and is bound by how much one store writes; so it has variants by
-//! instruction set, chosen at run time, of one loop that the compiler makes the widest stores of. The obvious loop
-//! is their twin in the tests.
+//! The reader of the page waits for it, and its time depends on how many bytes one store instruction writes. So there
+//! is one loop, compiled for several instruction sets, of which the widest that the CPU has is chosen at run time. The
+//! tests compare all of them with a plain loop.
 
 use pagefold_page::Page;
 
-/// Fills a page with a word in memory order.
+/// Fills a page with a word, a native-endian number in memory order.
 #[inline]
 pub fn fill(page: &mut Page, fill_word: u64) {
     if fill_word == 0 {
@@ -39,7 +39,8 @@ fn fill_avx2(page: &mut Page, fill_word: u64) {
     fill_portable(page, fill_word);
 }
 
-/// Blocks of 64 bytes, each in one store or more by the instructions of the function that this becomes part of.
+/// Writes blocks of 64 bytes. Inlined into each caller, the loop uses the store instructions that the caller's
+/// `target_feature` allows.
 #[inline(always)]
 fn fill_portable(page: &mut Page, fill_word: u64) {
     let mut block = [0; 64];
@@ -53,8 +54,8 @@ mod tests {
     use pagefold_page::PAGE_SIZE;
     use proptest::prelude::*;
 
-    /// The slow, obvious twin.
-    fn twin(word: u64) -> Page {
+    /// A plain loop, for comparison.
+    fn reference(word: u64) -> Page {
         let mut page = [0; PAGE_SIZE];
         page.iter_mut().zip(word.to_ne_bytes().into_iter().cycle()).for_each(|(to, byte)| *to = byte);
         page
@@ -77,20 +78,20 @@ mod tests {
         for (name, fill) in fills {
             let mut page = [0xa5; PAGE_SIZE];
             fill(&mut page, word);
-            assert!(page == twin(word), "{name}, {word:#x}");
+            assert!(page == reference(word), "{name}, {word:#x}");
             assert_eq!(crate::same_filled(&page), Some(word), "{name}");
         }
     }
 
     #[test]
-    fn fill_writes_all_of_zero_and_of_one_bit() {
+    fn fill_writes_zero_and_every_single_bit_to_the_whole_page() {
         check(0);
         (0..64).for_each(|bit| check(1 << bit));
     }
 
     proptest! {
         #[test]
-        fn fill_agrees_with_twin(word: u64) {
+        fn fill_agrees_with_the_reference(word: u64) {
             check(word);
         }
     }

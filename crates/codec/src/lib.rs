@@ -1,27 +1,65 @@
-//! Page codecs behind one contract.
+//! Compresses pages of 4 KiB with a codec that is chosen by name, and decodes the compressed clusters of EROFS images.
 //!
-//! Cut by lifetime, so that threading and dictionaries fall out of the types:
-//! a [`Codec`] is an algorithm with its parameters and prepared dictionary,
-//! immutable and shared; a [`Stream`] is the working memory of one operation,
-//! owned by one executor at a time; a call has a source and a destination. The
-//! algorithms stand in one static table ([`table`]) and are looked up by name
-//! once. [`Streams`] keeps one stream per CPU. Same-filled detection
-//! ([`same_filled`]) lives here too, because it is what runs before any codec, and what
-//! undoes it ([`fill`]).
+//! ```
+//! use pagefold_codec::{COMPRESS_BUF_LEN, Codec, CodecSpec, same_filled};
 //!
-//! A new codec is one module with an `Algorithm` and a `Stream`, and one line in
-//! the table.
+//! let codec = Codec::new(&CodecSpec::named("zstd"))?; // immutable, shared by all threads
+//! let mut stream = codec.stream()?; // the working memory of one operation
 //!
-//! Beside the pages stand clusters ([`cluster`]): the streams of compressed images, which are longer, come in
-//! formats of their own, and are only read.
+//! let mut page = [0; 4096];
+//! page[1000..1018].copy_from_slice(b"text in some place");
+//! assert_eq!(same_filled(&page), None); // of a page that repeats one word, only the word need be kept
 //!
-//! This crate does not decide what to store raw, where to store anything, or
-//! how long: that is the store's policy. It does not frame its output: who stores
-//! a compressed page also stores its length and which codec made it.
+//! let mut compressed = [0; COMPRESS_BUF_LEN];
+//! let len = stream.compress(&page, &mut compressed)?;
+//! let mut again = [0; 4096];
+//! assert_eq!(stream.decompress(&compressed[..len], &mut again)?, 4096);
+//! assert_eq!(again, page);
+//!
+//! for backend in pagefold_codec::table() {
+//!     println!("{}: {}", backend.name, backend.summary);
+//! }
+//! # Ok::<(), pagefold_codec::CodecError>(())
+//! ```
+//!
+//! [`Streams`] holds one stream for each CPU, for callers with many threads. [`cluster`] decodes the compressed streams
+//! of images. They are longer than pages, have other formats, and are only read.
+//!
+//! # What it is for
+//!
+//! The store compresses its pages by this crate, and images are read by it. A decoder takes any bytes: corrupt input is
+//! an error or arbitrary bytes in the destination, and nothing else.
+//!
+//! # Limits
+//!
+//! A source has at most 64 KiB. Compressed output has no frame around it: the caller records its length and the codec
+//! that made it. The caller decides which pages to keep raw, where to keep them and how long.
+//!
+//! # How it works
+//!
+//! [`same_filled`](same_filled()) runs before any codec and recognises a page that repeats one 8-byte word;
+//! [`fill`](fill()) writes such a page again. All other pages go through a codec. Three types have three lifetimes:
+//!
+//! - [`Codec`] is an algorithm with its level and prepared dictionary. It is immutable and shared by all threads.
+//! - [`Stream`] is the working memory of one operation. One thread at a time uses it, through `&mut`.
+//! - A call of [`Stream::compress`] or [`Stream::decompress`] borrows a source and a destination.
+//!
+//! The path of a page: [`Codec::new`] (`codec.rs`) looks the algorithm up by name, once, in the static table
+//! (`table.rs`) of [`Backend`]s (`backend.rs`): `lz4.rs`, `lz4hc.rs`, `zstd.rs`, `deflate.rs`, `lzo/`. [`Streams`]
+//! (`streams.rs`) holds one stream per CPU; a caller takes the stream of its CPU, compresses or decompresses, and drops
+//! the guard.
+//!
+//! The crate starts no threads. Its only locks are the mutexes of [`Streams`], one for each CPU; a caller holds one at
+//! a time, and only for a codec call and a copy. A stream allocates its memory when it is made and in the warm-up
+//! that [`PerCpuStream::new`] runs; later calls allocate nothing. A call that fails returns a [`CodecError`] and leaves
+//! the stream usable.
+//!
+//! A new codec is one module with a `BACKEND` constant, an `Algorithm` and a `Stream`, and one line in the table.
 
-// Printing panics when it cannot write. Only the binary prints, in one file.
+// The printing macros panic when the write fails. Only the binary prints, in one file.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
+mod backend;
 pub mod cluster;
 mod codec;
 mod deflate;
@@ -30,22 +68,25 @@ mod fill;
 mod liblz4;
 mod lz4;
 mod lz4hc;
+#[cfg(feature = "testing")]
 pub mod lzo;
+#[cfg(not(feature = "testing"))]
+mod lzo;
 mod same_filled;
 mod streams;
 mod table;
 mod zstd;
 
-pub use codec::{COMPRESS_BUF_LEN, Codec, CodecSpec, Stream};
+pub use backend::{Backend, COMPRESS_BUF_LEN, Levels, Stream};
+pub use codec::{Codec, CodecSpec};
 pub use error::CodecError;
 pub use fill::fill;
 pub use same_filled::same_filled;
-pub use streams::{Executor, StreamGuard, StreamWaits, Streams};
-pub use table::{Backend, Levels, backend, names, table};
+pub use streams::{PerCpuStream, StreamGuard, StreamWaits, Streams};
+pub use table::{backend, names, table};
 
-#[doc(hidden)]
-pub mod bench {
-    //! What the dispatch benchmark needs to call a back end without the table. Not an interface.
+/// The types with which the dispatch benchmark calls a back end without the table.
+#[cfg(feature = "testing")]
+pub mod testing {
     pub use crate::lz4::{Lz4, Lz4Stream};
-    pub use crate::same_filled::variants as same_filled_variants;
 }

@@ -1,10 +1,10 @@
-//! What the two LZ4 back ends share of liblz4: owned stream objects, dictionaries, the decoder.
+//! The parts of liblz4 that both LZ4 back ends use: owned stream objects, dictionaries, the decoder.
 //!
-//! Functions are declared by hand, here and in the back ends: lz4-sys binds neither the state-keeping nor
-//! the dictionary functions. Signatures are those of `lz4.h` and `lz4hc.h` of LZ4 1.10, which lz4-sys 1.11
-//! vendors.
+//! The functions are declared by hand, here and in the back ends, because lz4-sys binds neither those that keep
+//! state nor those for dictionaries. The signatures are those of `lz4.h` and `lz4hc.h` of LZ4 1.10, which lz4-sys
+//! 1.11 vendors.
 
-use crate::CodecError;
+use crate::error::CodecError;
 use std::ffi::{c_char, c_int, c_void};
 use std::ptr::NonNull;
 
@@ -28,17 +28,17 @@ unsafe extern "C" {
     ) -> c_int;
 }
 
-/// liblz4 looks back 64 KiB at most, so only the end of a longer dictionary is of use.
+/// Bytes of a dictionary that are used, its last: liblz4's matches reach back 64 KiB at most.
 const DICTIONARY_LEN_MAX: usize = 64 << 10;
 
-/// A function of liblz4 that makes a stream object, null where there is no memory.
+/// A function of liblz4 that allocates a stream object; it returns null where there is no memory.
 pub(crate) type Create = unsafe extern "C" fn() -> *mut c_void;
-/// The function that frees what a [`Create`] made.
+/// The function that frees the objects of a [`Create`].
 pub(crate) type Free = unsafe extern "C" fn(*mut c_void) -> c_int;
-/// A function that makes a dictionary's table in a stream; the table points into the bytes.
+/// A function that builds a dictionary's table in a stream object; the table points into the dictionary's bytes.
 pub(crate) type Load = unsafe extern "C" fn(*mut c_void, *const c_char, c_int) -> c_int;
 
-/// A stream object of liblz4, owned.
+/// A stream object of liblz4, freed on drop.
 pub(crate) struct RawStream {
     object: NonNull<c_void>,
     free: Free,
@@ -50,12 +50,13 @@ unsafe impl Send for RawStream {}
 unsafe impl Sync for RawStream {}
 
 impl RawStream {
-    /// A stream object of the kind that `create` makes and `free` frees.
+    /// Allocates a stream object with `create`; dropping it calls `free`.
     ///
     /// # Safety
-    /// The two belong together: `free` frees what `create` makes.
+    /// `create` returns null or an initialised object, and `free` frees the objects of `create`.
     pub(crate) unsafe fn new(codec: &'static str, create: Create, free: Free) -> Result<Self, CodecError> {
-        // SAFETY: no arguments; returns null or an initialised object that the caller frees.
+        // SAFETY: `create` takes no arguments and returns null or an initialised object (the caller's duty), which the
+        // value made below frees.
         let object = unsafe { create() };
         let object = NonNull::new(object).ok_or(CodecError::NoMemory { codec })?;
         Ok(RawStream { object, free })
@@ -69,20 +70,20 @@ impl RawStream {
 
 impl Drop for RawStream {
     fn drop(&mut self) {
-        // SAFETY: made by the function that belongs to `free` (see `new`), freed once.
+        // SAFETY: the object comes from the `create` that `free` belongs to (see `new`), and is freed once.
         unsafe { (self.free)(self.object.as_ptr()) };
     }
 }
 
-/// A dictionary and the table liblz4 made of it.
+/// A dictionary and the table that liblz4 built from it.
 pub(crate) struct Dictionary {
-    // First, so that it is dropped before the bytes it points into.
+    // The first field, so that it is dropped before the bytes that it points into.
     pub(crate) table: RawStream,
     pub(crate) bytes: Box<[u8]>,
 }
 
 impl Dictionary {
-    /// Makes the table in `stream`.
+    /// Builds the table in `stream` with `load`.
     ///
     /// # Safety
     /// `load` is for streams of this kind, and the stream is ready for it.
@@ -103,12 +104,12 @@ impl Dictionary {
     }
 }
 
-/// A length as C takes it; longer buffers are offered in part, which liblz4 treats as a short buffer.
+/// Converts a length to a C `int`. A longer buffer is passed with the greatest `int`, and so in part.
 pub(crate) fn c_len(len: usize) -> c_int {
     c_int::try_from(len).unwrap_or(c_int::MAX)
 }
 
-/// liblz4's convention: the compressed length, or 0 where the destination was too short.
+/// Converts the return value of a liblz4 compressor: the compressed length, or 0 where the destination was too short.
 pub(crate) fn compressed_len(
     codec: &'static str,
     len: c_int,
@@ -120,7 +121,7 @@ pub(crate) fn compressed_len(
     }
 }
 
-/// Decompresses an LZ4 block, with the dictionary it was made with.
+/// Decompresses an LZ4 block with the dictionary that it was compressed with, and returns the length.
 pub(crate) fn decompress_block(
     codec: &'static str,
     src: &[u8],

@@ -1,19 +1,18 @@
-//! LZ4 block format: pages by a compressor of our own, everything else by liblz4 (vendored by `lz4-sys`).
+//! LZ4 block format: this crate's encoder for whole pages, and liblz4 (vendored by `lz4-sys`) for everything else.
 //!
-//! Folding pages is the dearest thing that the program does, so the usual case, a whole page at level 1
-//! without dictionary, has [`page`], which takes a sixth less time than liblz4 for output that is no longer.
-//! Other lengths, dictionaries, short destinations and decompression are liblz4's, and so are other levels,
-//! which are its acceleration. A stream keeps liblz4's state between calls, so that nothing but its 16 KiB
-//! hash table is set up each time. Format: `lz4_Block_format.md` of the LZ4 project.
+//! Compressing pages costs the program more time than anything else. So [`page`] handles the usual case, a whole page
+//! at level 1 without dictionary: it takes a sixth less time than liblz4, and its output is no longer. liblz4 handles
+//! other lengths, dictionaries, short destinations, all decompression, and other levels, which are liblz4's
+//! acceleration factor. A stream keeps liblz4's state between calls, so that each call initialises only its hash
+//! table, 16 KiB. Format: `lz4_Block_format.md` of the LZ4 project.
 
 mod load;
 mod output;
 mod page;
 
-use crate::CodecError;
-use crate::codec::{Algorithm, Stream};
+use crate::backend::{Algorithm, Backend, Levels, Stream};
+use crate::error::CodecError;
 use crate::liblz4::{Dictionary, RawStream, c_len, compressed_len, decompress_block};
-use crate::table::{Backend, Levels};
 use pagefold_page::Page;
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::Arc;
@@ -53,18 +52,18 @@ unsafe extern "C" {
 }
 
 fn raw_stream() -> Result<RawStream, CodecError> {
-    // SAFETY: the two functions belong together.
+    // SAFETY: `LZ4_freeStream` frees the objects that `LZ4_createStream` makes.
     unsafe { RawStream::new(NAME, LZ4_createStream, LZ4_freeStream) }
 }
 
-/// LZ4 with its acceleration and dictionary.
+/// LZ4 with its acceleration factor and dictionary.
 pub struct Lz4 {
     acceleration: c_int,
     dictionary: Option<Arc<Dictionary>>,
 }
 
 impl Lz4 {
-    /// Prepares the dictionary.
+    /// Prepares the dictionary, if there is one.
     pub fn new(acceleration: i32, dictionary: Option<&[u8]>) -> Result<Self, CodecError> {
         let prepare = |bytes| {
             // SAFETY: the function is for streams of this kind, and a new one is ready for it.
@@ -74,7 +73,7 @@ impl Lz4 {
         Ok(Lz4 { acceleration, dictionary })
     }
 
-    /// A working state, by its own type.
+    /// Allocates a working state, as a concrete type.
     pub fn open(&self) -> Result<Lz4Stream, CodecError> {
         Ok(Lz4Stream {
             state: raw_stream()?,
@@ -98,7 +97,7 @@ pub struct Lz4Stream {
 }
 
 impl Lz4Stream {
-    /// The page compressor's arguments, if the case is its own.
+    /// Converts the buffers to those of the page compressor; `None` if liblz4 must handle the call.
     #[inline]
     fn as_page<'s, 'd>(
         &self,

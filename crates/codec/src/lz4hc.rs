@@ -1,9 +1,8 @@
-//! LZ4 block format by liblz4's high-compression encoder: slower to write, as fast to read as lz4.
+//! LZ4 block format by liblz4's high-compression encoder: slower to compress than lz4, as fast to decompress.
 
-use crate::CodecError;
-use crate::codec::{Algorithm, Stream};
+use crate::backend::{Algorithm, Backend, Levels, Stream};
+use crate::error::CodecError;
 use crate::liblz4::{Dictionary, RawStream, c_len, compressed_len, decompress_block};
-use crate::table::{Backend, Levels};
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::Arc;
 
@@ -41,7 +40,7 @@ unsafe extern "C" {
 }
 
 fn raw_stream() -> Result<RawStream, CodecError> {
-    // SAFETY: the two functions belong together.
+    // SAFETY: `LZ4_freeStreamHC` frees the objects that `LZ4_createStreamHC` makes.
     unsafe { RawStream::new(NAME, LZ4_createStreamHC, LZ4_freeStreamHC) }
 }
 

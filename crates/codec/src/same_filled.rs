@@ -1,21 +1,21 @@
-//! Whether a page repeats one 8-byte word.
+//! Finds out whether a page repeats one 8-byte word.
 //!
-//! Looks at the last word first, because pages that are equal to their very end
-//! but for it are what a forward scan is slowest on; then scans in blocks, most
-//! real pages leaving at the first. Variants by instruction set, chosen at run
-//! time; the obvious loop is their twin in the tests.
+//! The check compares the last word first, because a forward scan is slowest on a page that differs only at its end.
+//! Then it scans in blocks and stops at the first that differs, which on most pages is the first block. There are
+//! variants for several instruction sets, of which the best that the CPU has is chosen at run time. The tests
+//! compare all of them with a plain loop.
 
 use pagefold_page::{PAGE_SIZE, Page};
 
-/// Bytes compared between two looks at the result.
+/// Bytes compared between two tests of the result.
 const BLOCK_LEN: usize = 256;
 const _: () = assert!(PAGE_SIZE.is_multiple_of(BLOCK_LEN));
 
-/// The word that fills the page, in memory order as a native-endian number, if one does.
+/// Returns the word that fills the page, as a native-endian number in memory order, or `None` if no word does.
 #[inline]
 pub fn same_filled(page: &Page) -> Option<u64> {
     let word = word_at(page, 0);
-    // Most pages leave here: two loads and a compare.
+    // Most pages return here, after three loads and two compares.
     if word_at(page, PAGE_SIZE - 8) != word || word_at(page, 8) != word {
         return None;
     }
@@ -47,7 +47,7 @@ fn repeats(page: &Page, word: u64) -> bool {
     repeats_portable(page, word)
 }
 
-/// Blocks of words folded with XOR and OR: compilers vectorise it with what the target has.
+/// Combines each block's words with XOR and OR, a loop that the compiler vectorises for the target.
 #[cfg_attr(target_arch = "x86_64", allow(dead_code, reason = "used where there is no vector variant"))]
 fn repeats_portable(page: &Page, word: u64) -> bool {
     page.chunks_exact(BLOCK_LEN).all(|block| {
@@ -114,11 +114,13 @@ mod x86 {
     }
 }
 
-/// A named test of whether a page repeats a word.
-pub type Variant = (&'static str, fn(&Page, u64) -> bool);
+/// A variant of the check: its name, and the function that says whether a page repeats a word.
+#[cfg(test)]
+type Variant = (&'static str, fn(&Page, u64) -> bool);
 
-/// Every variant this CPU can run, by name, for tests and benchmarks.
-pub fn variants() -> Vec<Variant> {
+/// Lists the variants that this CPU can run.
+#[cfg(test)]
+fn variants() -> Vec<Variant> {
     let mut list: Vec<Variant> = vec![("portable", repeats_portable)];
     #[cfg(target_arch = "x86_64")]
     {
@@ -144,8 +146,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// The slow, obvious twin.
-    fn twin(page: &Page) -> Option<u64> {
+    /// A plain loop, for comparison.
+    fn reference(page: &Page) -> Option<u64> {
         let words: Vec<u64> = page.chunks(8).map(|b| u64::from_ne_bytes(b.try_into().unwrap())).collect();
         words.iter().all(|w| *w == words[0]).then_some(words[0])
     }
@@ -157,14 +159,14 @@ mod tests {
     }
 
     fn check(page: &Page) {
-        assert_eq!(same_filled(page), twin(page));
+        assert_eq!(same_filled(page), reference(page));
         for (name, repeats) in variants() {
-            assert_eq!(repeats(page, word_at(page, 0)), twin(page).is_some(), "{name}");
+            assert_eq!(repeats(page, word_at(page, 0)), reference(page).is_some(), "{name}");
         }
     }
 
     #[test]
-    fn same_filled_every_single_bit_flip_is_seen() {
+    fn same_filled_detects_every_single_bit_flip() {
         for word in [0, u64::MAX, 0x0123_4567_89ab_cdef] {
             let mut page = filled(word);
             check(&page);
@@ -180,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn same_filled_shorter_periods_count_and_longer_do_not() {
+    fn same_filled_accepts_shorter_periods_and_rejects_longer_ones() {
         check(&filled(0x5555_5555_5555_5555));
         let mut two_words = [0u8; PAGE_SIZE];
         two_words.chunks_mut(16).for_each(|c| c[0] = 1);
@@ -190,7 +192,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn same_filled_agrees_with_twin(word: u64, edits in prop::collection::vec((0..PAGE_SIZE, any::<u8>()), 0..4)) {
+        fn same_filled_agrees_with_the_reference(
+            word: u64,
+            edits in prop::collection::vec((0..PAGE_SIZE, any::<u8>()), 0..4),
+        ) {
             let mut page = filled(word);
             edits.into_iter().for_each(|(at, byte)| page[at] = byte);
             check(&page);

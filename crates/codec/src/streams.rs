@@ -1,55 +1,57 @@
-//! One stream per CPU, taken for one operation and put back.
+//! One stream per CPU, each behind a mutex: a caller takes a stream for one operation and puts it back.
 //!
-//! A caller tries the stream of the CPU it runs on, then any other that is free,
-//! and only then sleeps until its own CPU's is put back; both detours are
-//! counted. There is nothing to size and no list to wait on. A stream is never
-//! held across anything but a codec call and a copy.
+//! [`Streams::get`] tries the stream of the caller's CPU, then every other stream, and sleeps only when all are in
+//! use, until the stream of its CPU is free. [`StreamWaits`] counts the second and the third case. There is
+//! nothing to size and no wait queue. A caller holds a stream only for a codec call and a copy, and takes no other
+//! stream meanwhile.
 
-use crate::{COMPRESS_BUF_LEN, Codec, CodecError, Stream};
+use crate::backend::{COMPRESS_BUF_LEN, Stream};
+use crate::codec::Codec;
+use crate::error::CodecError;
 use crossbeam_utils::CachePadded;
 use pagefold_page::PAGE_SIZE;
 use parking_lot::{Mutex, MutexGuard};
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// A stream with the output buffer of its operation.
-pub struct Executor {
+/// A stream and the buffer that its output goes to.
+pub struct PerCpuStream {
     /// The working state.
     pub stream: Box<dyn Stream>,
-    /// Where compressed bytes go; two pages.
+    /// Buffer for compressed bytes; two pages.
     pub buf: Box<[u8; COMPRESS_BUF_LEN]>,
 }
 
 /// The streams of one codec.
 pub struct Streams {
-    per_cpu: Box<[CachePadded<Mutex<Executor>>]>,
+    per_cpu: Box<[CachePadded<Mutex<PerCpuStream>>]>,
     borrowed: AtomicU64,
     waited: AtomicU64,
 }
 
-/// How often the calling CPU's own stream was not free.
+/// How often the stream of the calling CPU was not free.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct StreamWaits {
-    /// Another CPU's free stream served.
+    /// Calls that took the free stream of another CPU.
     pub borrowed: u64,
-    /// All were taken; the caller slept.
+    /// Calls that found all streams in use and slept.
     pub waited: u64,
 }
 
-/// A stream and its output buffer in use; put back when dropped.
-pub struct StreamGuard<'a>(MutexGuard<'a, Executor>);
+/// A stream and its output buffer, held by one caller; dropping the guard puts both back.
+pub struct StreamGuard<'a>(MutexGuard<'a, PerCpuStream>);
 
 impl Streams {
-    /// One stream for each of `cpu_count` CPUs (at least one), each used once so that it has the memory
+    /// Makes one stream for each of `cpu_count` CPUs (at least one), and uses each once so that it has the memory
     /// it needs before the first page arrives.
     pub fn new(codec: &Codec, cpu_count: usize) -> Result<Self, CodecError> {
         let per_cpu = (0..cpu_count.max(1))
-            .map(|_| Ok(CachePadded::new(Mutex::new(Executor::new(codec)?))))
+            .map(|_| Ok(CachePadded::new(Mutex::new(PerCpuStream::new(codec)?))))
             .collect::<Result<_, CodecError>>()?;
         Ok(Streams { per_cpu, borrowed: AtomicU64::new(0), waited: AtomicU64::new(0) })
     }
 
-    /// Takes a stream, preferring that of CPU `cpu`.
+    /// Takes a stream, if possible that of CPU `cpu`; sleeps where all are in use.
     #[inline]
     pub fn get(&self, cpu: usize) -> StreamGuard<'_> {
         let own = cpu % self.per_cpu.len();
@@ -70,25 +72,26 @@ impl Streams {
         StreamGuard(self.per_cpu[own].lock())
     }
 
-    /// The detours taken so far.
+    /// The counts so far of calls that did not get the stream of their CPU.
     pub fn waits(&self) -> StreamWaits {
         StreamWaits { borrowed: self.borrowed.load(Relaxed), waited: self.waited.load(Relaxed) }
     }
 }
 
-impl Executor {
-    /// A stream of `codec` that was used once, so that it has all the memory it will ever need.
+impl PerCpuStream {
+    /// Makes a stream of `codec` and uses it once, so that it has all the memory it will ever need.
     pub fn new(codec: &Codec) -> Result<Self, CodecError> {
-        let mut executor = Executor { stream: codec.stream()?, buf: Box::new([0; COMPRESS_BUF_LEN]) };
-        executor.warm_up()?;
-        Ok(executor)
+        let mut per_cpu_stream =
+            PerCpuStream { stream: codec.stream()?, buf: Box::new([0; COMPRESS_BUF_LEN]) };
+        per_cpu_stream.warm_up()?;
+        Ok(per_cpu_stream)
     }
 
-    /// Runs one page through both directions; codecs allocate lazily and a store under memory pressure
-    /// must find everything in place.
+    /// Compresses and decompresses one page: codecs allocate at first use, which must not happen under memory
+    /// pressure.
     fn warm_up(&mut self) -> Result<(), CodecError> {
         let mut page = [0u8; PAGE_SIZE];
-        // Any text with matches and literals will do; a multiplicative sequence has both.
+        // Any content with matches and literals will do; a multiplicative sequence has both.
         for (i, byte) in page.iter_mut().enumerate() {
             *byte = ((i / 3).wrapping_mul(2_654_435_761) >> 24) as u8;
         }
@@ -99,15 +102,15 @@ impl Executor {
 }
 
 impl Deref for StreamGuard<'_> {
-    type Target = Executor;
+    type Target = PerCpuStream;
 
-    fn deref(&self) -> &Executor {
+    fn deref(&self) -> &PerCpuStream {
         &self.0
     }
 }
 
 impl DerefMut for StreamGuard<'_> {
-    fn deref_mut(&mut self) -> &mut Executor {
+    fn deref_mut(&mut self) -> &mut PerCpuStream {
         &mut self.0
     }
 }
@@ -115,14 +118,14 @@ impl DerefMut for StreamGuard<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::CodecSpec;
+    use crate::codec::CodecSpec;
 
     fn streams(count: usize) -> Streams {
         Streams::new(&Codec::new(&CodecSpec::named("lz4")).unwrap(), count).unwrap()
     }
 
     #[test]
-    fn get_own_stream_busy_borrows_another_and_counts() {
+    fn get_borrows_a_free_stream_when_its_own_is_busy() {
         let streams = streams(2);
         let own = streams.get(0);
         assert_eq!(streams.waits(), StreamWaits::default());
@@ -132,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn get_all_busy_waits_for_own_and_counts() {
+    fn get_waits_for_its_own_stream_when_all_are_busy() {
         let streams = streams(1);
         let held = streams.get(0);
         std::thread::scope(|s| {

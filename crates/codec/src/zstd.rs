@@ -1,12 +1,11 @@
 //! Zstandard by libzstd (vendored by `zstd-sys`, reached through `zstd-safe`).
 //!
-//! Frames are written without magic number, content size, checksum and
-//! dictionary id: the slot already knows all of these, and they cost 7 bytes and
-//! more of every page. Format: RFC 8878, "magicless".
+//! Frames are written without magic number, content size, checksum and dictionary id: they would take 7 bytes or more
+//! of every page, the store knows the codec, the size and the dictionary, and a page in memory needs no checksum.
+//! Format: RFC 8878, "magicless".
 
-use crate::CodecError;
-use crate::codec::{Algorithm, Stream};
-use crate::table::{Backend, Levels};
+use crate::backend::{Algorithm, Backend, Levels, Stream};
+use crate::error::CodecError;
 use std::sync::Arc;
 use zstd_safe::{CCtx, CDict, CParameter, DCtx, DDict, DParameter, FrameFormat};
 
@@ -15,7 +14,7 @@ const NAME: &str = "zstd";
 pub(crate) const BACKEND: Backend = Backend {
     name: NAME,
     summary: "dense; about twice the cost of lz4 at level 1",
-    // The library accepts -131072; below -50 it only gets worse.
+    // libzstd accepts levels down to -131072; those below -50 are only worse.
     levels: Some(Levels { min: -50, max: 22, default: 3 }),
     dictionary: true,
     open: |level, dictionary| Ok(Box::new(Zstd::new(level, dictionary)?)),

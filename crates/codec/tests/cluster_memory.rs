@@ -1,5 +1,6 @@
-//! What cluster decoders allocate is within what they promise. A file of its own, because one process's
-//! heap is measured: no other test may run beside it.
+//! Cluster decoders allocate no more than `contiguous_bytes` and `windowed_bytes` promise.
+//!
+//! This test is a separate program, because it measures the heap of its process: no other test may run in it.
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 #![allow(clippy::undocumented_unsafe_blocks, reason = "calls of encoders with live buffers")]
@@ -29,17 +30,17 @@ unsafe extern "C" {
     fn mallinfo2() -> MallInfo;
 }
 
-/// Bytes of the heap in use, by Rust and C alike.
+/// Returns the bytes of the heap that are in use, by Rust and C.
 fn heap_bytes() -> usize {
     let info = unsafe { mallinfo2() };
     info.uordblks + info.hblkhd
 }
 
 #[test]
-fn decoders_keep_within_their_bounds() {
+fn decoders_allocate_no_more_than_their_bounds() {
     const LEN: usize = 2 << 20;
-    // What the allocator adds: a few words for each block, a page for each large one.
-    const ALLOCATOR: usize = 16 << 10;
+    // The allocator's overhead: a few words for each block, a page for each large one.
+    const OVERHEAD_MAX: usize = 16 << 10;
     for sample in samples(&compressible(21, LEN)) {
         let mut out = vec![0; LEN];
         let (mut piece, mut ring) = (vec![0; 4096], vec![0; ring_bytes(sample.format)]);
@@ -48,7 +49,7 @@ fn decoders_keep_within_their_bounds() {
         decoder.decode(&sample.stream, &mut out, Want::All).unwrap();
         let contiguous = heap_bytes() - before;
         let bound = Decoder::contiguous_bytes(sample.format);
-        assert!(contiguous <= bound + ALLOCATOR, "{}: {contiguous} of {bound}", sample.label);
+        assert!(contiguous <= bound + OVERHEAD_MAX, "{}: {contiguous} of {bound}", sample.label);
 
         decoder.decode(&sample.stream, &mut out[..LEN / 2], Want::Prefix).unwrap();
         let mut input = PieceInput::new(&sample.stream, &[4096]);
@@ -57,13 +58,13 @@ fn decoders_keep_within_their_bounds() {
         assert!(*dst == sample.plain[LEN / 2..]);
         let windowed = heap_bytes() - before;
         let bound = Decoder::windowed_bytes(sample.format);
-        assert!(windowed <= bound + ALLOCATOR, "{}: {windowed} of {bound}", sample.label);
-        // And the bounds are near what is used, else they would waste a budget. One frame asks for a window
-        // far below its format's.
-        let near = bound <= windowed * 2 + ALLOCATOR * 2;
+        assert!(windowed <= bound + OVERHEAD_MAX, "{}: {windowed} of {bound}", sample.label);
+        // The bounds are also near the use, as callers charge them to a budget. One frame needs a window far
+        // below its format's.
+        let near = bound <= windowed * 2 + OVERHEAD_MAX * 2;
         assert!(near || sample.label.starts_with("zstd 1 "), "{}: {windowed} of {bound}", sample.label);
         println!("{}: {contiguous} whole, {windowed} in a range, of {bound}", sample.label);
         drop(decoder);
-        assert!(heap_bytes() <= before + ALLOCATOR, "{}", sample.label);
+        assert!(heap_bytes() <= before + OVERHEAD_MAX, "{}", sample.label);
     }
 }

@@ -1,11 +1,11 @@
-//! What can go wrong with an image, and where.
+//! Errors of reading an image, and the addresses that they name.
 
 use pagefold_backing::BackingError;
 use std::borrow::Cow;
 use std::fmt;
 
-/// The number of an inode as directories give it: its place in the metadata, in 32-byte steps, and in the
-/// top bit whether that is in the metabox.
+/// The number of an inode, as directory entries have it: its position in 32-byte steps from the start of the metadata
+/// (`meta_blkaddr`); if the top bit is set, from the start of the metabox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Nid(pub u64);
 
@@ -18,31 +18,31 @@ impl fmt::Display for Nid {
     }
 }
 
-/// What an address counts in.
+/// An address space of an image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Space {
-    /// A device: 0 is the image itself, others are those of the device table.
+    /// A device: 0 is the image itself, the others are those of the device table, numbered from 1.
     Device(u16),
-    /// The metabox, a file of compressed metadata, by its decoded bytes.
+    /// The decoded bytes of the metabox, a file of compressed metadata.
     Metabox,
 }
 
-/// A byte of an image.
+/// The address of a byte of an image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Address {
-    /// Where it counts.
+    /// The address space.
     pub space: Space,
     /// Bytes from the beginning of the space.
     pub offset: u64,
 }
 
 impl Address {
-    /// A byte of the image itself.
+    /// Makes the address of a byte of the image itself.
     pub fn image(offset: u64) -> Self {
         Address { space: Space::Device(0), offset }
     }
 
-    /// This address `len_bytes` further on; `None` past the end of all numbers.
+    /// Returns the address `len_bytes` further on; `None` on overflow.
     pub fn checked_add(self, len_bytes: u64) -> Option<Self> {
         Some(Address { offset: self.offset.checked_add(len_bytes)?, ..self })
     }
@@ -58,150 +58,161 @@ impl fmt::Display for Address {
     }
 }
 
-/// Why an image, or a part of it, cannot be read.
+/// An error of opening or reading an image.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum ImageError {
-    /// It is not what it says it is.
+    /// The medium holds no EROFS image.
     #[error("not an EROFS image: {what}")]
     NotAnImage {
-        /// What gave it away.
+        /// The mismatch that shows it.
         what: Cow<'static, str>,
     },
-    /// It needs what this version does not have.
+    /// The image uses features that this version does not know.
     #[error("the image uses {features}, which this version cannot read")]
     Unsupported {
-        /// By name, or by number where it has none.
+        /// The features, by name or number.
         features: String,
     },
-    /// Its contents contradict the format.
+    /// The image's contents contradict the format.
     #[error("corrupt image: {what}, at {at}")]
     Corrupt {
-        /// Which structure or byte.
+        /// The address of the structure or byte.
         at: Address,
-        /// What is wrong with it.
+        /// The contradiction.
         what: Cow<'static, str>,
     },
-    /// It ends before something that it refers to.
+    /// The image refers to bytes behind the end of a device or of the metabox.
     #[error("the image is cut off: {len_bytes} bytes wanted at {at}, which ends at {end}")]
     Truncated {
-        /// Where from.
+        /// The first byte of the request.
         at: Address,
-        /// How many.
+        /// Bytes of the request.
         len_bytes: u64,
-        /// Where that space ends.
+        /// The end of that address space.
         end: u64,
     },
-    /// A device of the image's table was not given.
+    /// Fewer devices were passed than the image's table lists.
     #[error("the image needs {needed} further devices, and {given} were given; name them with --device")]
     MissingDevices {
-        /// How many it lists.
+        /// Devices in the table.
         needed: usize,
-        /// How many there are.
+        /// Devices passed.
         given: usize,
     },
-    /// More devices were given than the image's table has: it may be another image that they belong to.
+    /// More devices were passed than the image's table lists: they may belong to another image.
     #[error(
         "the image has {needed} further devices, and {given} were given; leave the others out of --device"
     )]
     SurplusDevices {
-        /// How many it lists.
+        /// Devices in the table.
         needed: usize,
-        /// How many were given.
+        /// Devices passed.
         given: usize,
     },
-    /// The medium failed.
+    /// A read of the medium failed.
     #[error("reading {len_bytes} bytes at {at}")]
     Read {
-        /// Where from.
+        /// The first byte of the request.
         at: Address,
-        /// How many.
+        /// Bytes of the request.
         len_bytes: u64,
-        /// Why.
+        /// The medium's error.
         source: std::sync::Arc<BackingError>,
     },
     /// A file cannot be used as a medium.
     #[error("using {} as a medium", .path.display())]
     Medium {
-        /// Which.
+        /// The file.
         path: std::path::PathBuf,
-        /// Why not.
+        /// The reason.
         source: std::sync::Arc<BackingError>,
     },
-    /// The budget is too small.
+    /// The budget is too small for a single request.
     #[error(
         "{needed_bytes} bytes of memory are needed at once, and the budget is {limit_bytes}; raise it with --memory"
     )]
     TooLittleMemory {
-        /// What one request needs.
+        /// Bytes that one request needs.
         needed_bytes: u64,
-        /// What there is.
+        /// Bytes of the budget.
         limit_bytes: u64,
     },
-    /// Memory for the budget cannot be had.
+    /// The memory of the budget cannot be reserved.
     #[error("reserving {len_bytes} bytes of memory for reading")]
     Budget {
-        /// How much was asked for.
+        /// Bytes of the budget.
         len_bytes: u64,
-        /// Why not.
+        /// The reason.
         source: std::sync::Arc<BackingError>,
     },
-    /// Threads for read-ahead cannot be started.
+    /// The threads for read-ahead cannot be started.
     #[error("starting threads for read-ahead (error {})", .errno.unwrap_or(0))]
     Threads {
-        /// What the system says.
+        /// The system's error number.
         errno: Option<i32>,
     },
-    /// No such name.
+    /// The name or path does not exist.
     #[error("no such file or directory: {}", String::from_utf8_lossy(.name))]
     NotFound {
-        /// The name or path, as asked for.
+        /// The name or path, as the caller passed it.
         name: Vec<u8>,
     },
     /// A path leads through too many symbolic links, or through one that leads to itself.
     #[error("too many symbolic links: {}", String::from_utf8_lossy(.path))]
     TooManyLinks {
-        /// The path, as asked for.
+        /// The path, as the caller passed it.
         path: Vec<u8>,
     },
-    /// What is in the middle of a path is not a directory.
+    /// A name in the middle of a path is not a directory.
     #[error("not a directory: {}", String::from_utf8_lossy(.path))]
-    NoWay {
-        /// Up to what is none, from the root and without links.
+    ParentNotDirectory {
+        /// The path of the file that is not a directory, from the root and without links.
         path: Vec<u8>,
     },
-    /// A name in the middle of a path, or an inode whose entries were asked for, is not a directory.
+    /// An operation on directories was called on an inode that is not one.
     #[error("not a directory: inode {nid}")]
     NotADirectory {
         /// The inode.
         nid: Nid,
     },
-    /// The names of an inode's attributes are more than Linux lists.
+    /// The names of an inode's attributes are longer together than Linux lists.
     #[error(
         "the names of the attributes of inode {nid} take more than {limit_bytes} bytes, which Linux does not list"
     )]
     TooManyNames {
         /// The inode.
         nid: Nid,
-        /// What Linux lists.
+        /// The limit of Linux, bytes.
         limit_bytes: usize,
     },
-    /// Contents were asked of something that has none.
+    /// The contents of a file without contents were read.
     #[error("inode {nid} has no contents: it is {kind}")]
     NoContents {
         /// The inode.
         nid: Nid,
-        /// What it is.
+        /// The type of file, in words.
         kind: &'static str,
     },
 }
 
 impl ImageError {
-    /// A contradiction at `at`.
+    /// Makes an [`ImageError::Corrupt`].
     pub fn corrupt(at: Address, what: impl Into<Cow<'static, str>>) -> Self {
         ImageError::Corrupt { at, what: what.into() }
     }
 
-    /// The byte of the image that it is about, if there is one.
+    /// Whether the image is at fault: it contradicts the format or does not decode, or it is none.
+    pub fn is_damage(&self) -> bool {
+        matches!(
+            self,
+            ImageError::NotAnImage { .. }
+                | ImageError::Corrupt { .. }
+                | ImageError::Truncated { .. }
+                | ImageError::TooManyNames { .. }
+        )
+    }
+
+    /// Returns the byte of the image that the error names, if there is one.
     pub fn address(&self) -> Option<Address> {
         match self {
             ImageError::Corrupt { at, .. }

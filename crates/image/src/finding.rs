@@ -1,19 +1,24 @@
-//! What is wrong with an image, told so that one can go on: a list instead of a first error.
+//! Findings: the faults of an image that a tool reports while it goes on, instead of stopping at the first error.
+//!
+//! [`Findings`] records at most [`MAX_RECORDED`](Findings::MAX_RECORDED) of them, in at most
+//! [`MAX_RECORDED_BYTES`](Findings::MAX_RECORDED_BYTES), and counts the rest, because an image can provoke any number
+//! of them. It has no lock: tools with several threads put it into a mutex.
 
 use crate::{Address, ImageError};
+use pagefold_sys::SysError;
 use std::fmt;
 
-/// How bad it is.
+/// The severity of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Severity {
-    /// Odd, and nothing is lost by it.
+    /// Unusual, but no data is lost.
     Warning,
-    /// Something cannot be read, or is not what it should be.
+    /// Something cannot be read, or contradicts the format.
     Error,
 }
 
 impl Severity {
-    /// In one word.
+    /// Its name in output: `warning` or `error`.
     pub fn name(self) -> &'static str {
         match self {
             Severity::Warning => "warning",
@@ -22,40 +27,59 @@ impl Severity {
     }
 }
 
-/// One thing that is wrong.
+/// One fault of an image.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
-    /// How bad it is.
+    /// Its severity.
     pub severity: Severity,
-    /// The path from the root, `/` first; empty if it is about the image as a whole.
+    /// The path from the root, `/` first; empty if the finding concerns the image as a whole.
     pub path: Vec<u8>,
-    /// The byte of the file where it begins, if it is about a part of its contents.
+    /// The byte of the file where the fault begins, if it concerns a part of the contents.
     pub offset: Option<u64>,
-    /// The byte of the image where it is, if there is one.
+    /// The address of the fault in the image, if it has one.
     pub at: Option<Address>,
-    /// In words.
+    /// The description, for people.
     pub what: String,
+    /// Whether the image is at fault. If not, a limit, the memory, the medium or the target of an extraction was.
+    pub is_damage: bool,
 }
 
 impl Finding {
-    /// Something that is lost or wrong.
+    /// A finding of severity [`Severity::Error`] for which the image is at fault.
     pub fn error(path: &[u8], at: Option<Address>, what: impl Into<String>) -> Self {
-        Finding { severity: Severity::Error, path: path.to_vec(), offset: None, at, what: what.into() }
+        let severity = Severity::Error;
+        Finding { severity, path: path.to_vec(), offset: None, at, what: what.into(), is_damage: true }
     }
 
-    /// Something odd.
+    /// A finding of severity [`Severity::Error`] for which the image is not at fault.
+    pub fn failure(path: &[u8], what: impl Into<String>) -> Self {
+        Finding { is_damage: false, ..Finding::error(path, None, what) }
+    }
+
+    /// A finding of severity [`Severity::Warning`].
     pub fn warning(path: &[u8], at: Option<Address>, what: impl Into<String>) -> Self {
-        Finding { severity: Severity::Warning, path: path.to_vec(), offset: None, at, what: what.into() }
+        Finding { severity: Severity::Warning, ..Finding::error(path, at, what) }
     }
 
-    /// The same, about the contents of the file from this byte on.
+    /// The same finding, for the file's contents from byte `offset` on.
     pub(crate) fn starting_at(self, offset: u64) -> Self {
         Finding { offset: Some(offset), ..self }
     }
 
-    /// An error of reading, with its place.
+    /// A finding for an error of this crate, with the error's address and causes.
     pub fn of(path: &[u8], error: &ImageError) -> Self {
-        Finding::error(path, error.address(), with_causes(error))
+        let is_damage = error.is_damage();
+        Finding { is_damage, ..Finding::error(path, error.address(), with_causes(error)) }
+    }
+
+    /// The same finding, with a description made from the present one.
+    pub(crate) fn described(self, describe: impl FnOnce(&str) -> String) -> Self {
+        Finding { what: describe(&self.what), ..self }
+    }
+
+    /// A finding for a file that could not be processed completely.
+    pub(crate) fn of_file_error(path: &[u8], error: FileError) -> Self {
+        Finding { is_damage: error.is_damage, ..Finding::failure(path, error.what) }
     }
 }
 
@@ -66,7 +90,41 @@ impl fmt::Display for Finding {
     }
 }
 
-/// An error with what caused it, in one line.
+/// Why a file could not be processed completely.
+#[derive(Debug)]
+pub(crate) struct FileError {
+    /// The description, for people.
+    pub(crate) what: String,
+    /// Whether the image is at fault.
+    pub(crate) is_damage: bool,
+}
+
+impl FileError {
+    /// An error for which the image is not at fault.
+    pub(crate) fn outside(what: impl Into<String>) -> Self {
+        FileError { what: what.into(), is_damage: false }
+    }
+}
+
+impl From<&ImageError> for FileError {
+    fn from(error: &ImageError) -> Self {
+        FileError { what: with_causes(error), is_damage: error.is_damage() }
+    }
+}
+
+impl From<ImageError> for FileError {
+    fn from(error: ImageError) -> Self {
+        FileError::from(&error)
+    }
+}
+
+impl From<SysError> for FileError {
+    fn from(error: SysError) -> Self {
+        FileError::outside(error.to_string())
+    }
+}
+
+/// Formats an error and its chain of causes in one line.
 pub fn with_causes(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
@@ -77,55 +135,65 @@ pub fn with_causes(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// Findings up to a number and a weight, and how many there were.
+/// A bounded list of findings, with counts of all that were added.
 #[derive(Debug, Clone, Default)]
 pub struct Findings {
-    kept: Vec<Finding>,
-    kept_bytes: usize,
+    recorded: Vec<Finding>,
+    recorded_bytes: usize,
     errors: u64,
+    damage: u64,
     warnings: u64,
 }
 
 impl Findings {
-    /// Findings that are kept; more are only counted.
-    pub const MAX_KEPT: usize = 10_000;
-    /// Bytes of all that are kept, paths and words included; what does not fit is only counted. A path may have a quarter
-    /// of a MiB, and every finding has one.
-    pub const MAX_KEPT_BYTES: usize = 2 << 20;
+    /// The most findings that are recorded; more are only counted.
+    pub const MAX_RECORDED: usize = 10_000;
+    /// The most bytes of recorded findings, paths and descriptions included. A finding that does not fit is only
+    /// counted. The path of each finding may have 256 KiB.
+    pub const MAX_RECORDED_BYTES: usize = 2 << 20;
 
-    /// Adds one.
+    /// Counts a finding, and records it if there is room.
     pub fn push(&mut self, finding: Finding) {
         match finding.severity {
-            Severity::Error => self.errors += 1,
+            Severity::Error => {
+                self.errors += 1;
+                self.damage += u64::from(finding.is_damage);
+            }
             Severity::Warning => self.warnings += 1,
         }
         let bytes = size_of::<Finding>() + finding.path.len() + finding.what.len();
-        if self.kept.len() < Self::MAX_KEPT && self.kept_bytes + bytes <= Self::MAX_KEPT_BYTES {
-            self.kept_bytes += bytes;
-            self.kept.push(finding);
+        if self.recorded.len() < Self::MAX_RECORDED && self.recorded_bytes + bytes <= Self::MAX_RECORDED_BYTES
+        {
+            self.recorded_bytes += bytes;
+            self.recorded.push(finding);
         }
     }
 
-    /// Brings them into an order that does not depend on which thread was first: by path, then by the place in the file, then
-    /// by that in the image.
+    /// Sorts the recorded findings by path, then by offset in the file, then by address in the image. This makes the
+    /// order independent of the timing of threads.
     pub fn sort(&mut self) {
         fn key(f: &Finding) -> impl Ord {
             (&f.path, f.offset, f.at, &f.what)
         }
-        self.kept.sort_by(|a, b| key(a).cmp(&key(b)));
+        self.recorded.sort_by(|a, b| key(a).cmp(&key(b)));
     }
 
-    /// Those that were kept.
-    pub fn kept(&self) -> &[Finding] {
-        &self.kept
+    /// The recorded findings.
+    pub fn recorded(&self) -> &[Finding] {
+        &self.recorded
     }
 
-    /// How many are errors, kept or not.
+    /// Number of errors, recorded or not.
     pub fn errors(&self) -> u64 {
         self.errors
     }
 
-    /// How many are warnings, kept or not.
+    /// Number of errors for which the image is at fault, recorded or not.
+    pub fn damage(&self) -> u64 {
+        self.damage
+    }
+
+    /// Number of warnings, recorded or not.
     pub fn warnings(&self) -> u64 {
         self.warnings
     }
@@ -136,7 +204,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn findings_are_weighed_and_counted() {
+    fn findings_beyond_the_byte_limit_are_counted_and_not_recorded() {
         let mut findings = Findings::default();
         let long = vec![b'x'; 200 << 10];
         for _ in 0..100 {
@@ -144,20 +212,20 @@ mod tests {
             findings.push(Finding::warning(b"/short", None, "it is odd"));
         }
         let bytes: usize =
-            findings.kept().iter().map(|finding| finding.path.len() + finding.what.len()).sum();
-        assert!(bytes <= Findings::MAX_KEPT_BYTES, "{bytes}");
+            findings.recorded().iter().map(|finding| finding.path.len() + finding.what.len()).sum();
+        assert!(bytes <= Findings::MAX_RECORDED_BYTES, "{bytes}");
         assert_eq!((findings.errors(), findings.warnings()), (100, 100));
-        // A long one does not keep short ones out.
-        assert!(findings.kept().iter().filter(|finding| finding.path == b"/short").count() > 90);
+        // After a finding that is too long, shorter ones are still recorded.
+        assert!(findings.recorded().iter().filter(|finding| finding.path == b"/short").count() > 90);
     }
 
     #[test]
-    fn places_are_sorted_as_numbers() {
+    fn findings_are_sorted_by_path_then_offset_then_address_as_numbers() {
         let at = |path: &str, offset: u64, at: u64| {
             let what = format!("bytes {offset} to {}", offset + 1);
             Finding::error(path.as_bytes(), Some(Address::image(at)), what).starting_at(offset)
         };
-        // The parts of a file do not lie in an image in the order in which they are in the file.
+        // The addresses of a file's parts need not ascend with their offsets.
         let wanted = [
             Finding::error(b"/a", None, "owner"),
             at("/a", 2, 900),
@@ -169,6 +237,6 @@ mod tests {
         let mut findings = Findings::default();
         wanted.iter().rev().for_each(|finding| findings.push(finding.clone()));
         findings.sort();
-        assert_eq!(findings.kept(), wanted);
+        assert_eq!(findings.recorded(), wanted);
     }
 }

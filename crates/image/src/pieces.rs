@@ -1,4 +1,7 @@
-//! The contents of a file in pieces that are good to read: whole clusters, and holes by themselves.
+//! Cuts the contents of a file into pieces for sequential reading, at the borders of clusters and holes.
+//!
+//! For tools that read whole files: a cluster that two pieces share would be decoded twice, and a hole need not be
+//! read.
 
 use crate::read::Layout;
 use crate::{ImageError, Node, runs};
@@ -6,16 +9,16 @@ use crate::{ImageError, Node, runs};
 /// A run of a file's bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Piece {
-    /// From this byte on.
+    /// First byte.
     pub(crate) start: u64,
     /// The first byte behind it.
     pub(crate) end: u64,
-    /// Whether there is nothing but zeroes, stored nowhere.
+    /// Whether the piece is a hole: zeroes for which nothing is stored.
     pub(crate) hole: bool,
 }
 
-/// Whether a file may have holes in the middle of its data; compressed ones without 48-bit addresses have none, unless they
-/// have a fragment in a hole of the packed file.
+/// Whether a file may have holes between its data. Compressed files without 48-bit addresses have none, except for a
+/// fragment in a hole of the packed file.
 fn may_have_holes(node: &Node) -> bool {
     let image = node.image();
     matches!(node.inode().layout, Layout::Chunks { .. })
@@ -23,11 +26,12 @@ fn may_have_holes(node: &Node) -> bool {
         || image.0.core.packed_may_have_holes()
 }
 
-/// The piece that begins at `start`, which is before `end`: at most `most` bytes, ending where an extent does if one ends there.
-/// Holes may be longer. Errors are of the index at `start`; what it says further on may still fail.
+/// Returns the piece that begins at `start`, which is before `end`: at most `most` bytes, and shorter if it would end
+/// inside an extent that began in it. A hole may be longer. Fails if the index at `start` is corrupt; errors further
+/// on end the piece.
 pub(crate) fn next(node: &Node, start: u64, end: u64, most: u64) -> Result<Piece, ImageError> {
     let Some(first) = runs::at(node, start)? else {
-        let what = format!("byte {start} wanted of {}", node.len_bytes());
+        let what = format!("byte {start} requested of {}", node.len_bytes());
         return Err(ImageError::corrupt(node.inode().address, what));
     };
     let mut piece = Piece { start, end: first.end.min(end), hole: first.is_hole() };

@@ -1,83 +1,84 @@
-//! Work for several threads: a queue of bounded length that workers wait at.
+//! A bounded queue of tasks for worker threads.
 //!
-//! What does not fit is given back to who brought it, to be done there or not at all. Once closed, the queue hands out what it
-//! still has, and then nothing, so that workers end. It starts no threads.
+//! A full queue returns the task to the caller, which runs it or drops it. Workers sleep while the queue is empty.
+//! After [`Queue::close`] workers drain the queue and then end. The queue starts no threads; its one mutex is held for
+//! one operation.
 
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-/// Tasks that wait for a worker.
+/// Tasks that wait for a worker thread.
 pub(crate) struct Queue<T> {
-    waiting: Mutex<Waiting<T>>,
+    state: Mutex<State<T>>,
     changed: Condvar,
     capacity: usize,
 }
 
-struct Waiting<T> {
+struct State<T> {
     tasks: VecDeque<T>,
     closed: bool,
 }
 
 impl<T> Queue<T> {
-    /// A queue of at most `capacity` tasks.
+    /// Makes a queue of at most `capacity` tasks.
     pub(crate) fn new(capacity: usize) -> Self {
-        let waiting = Waiting { tasks: VecDeque::new(), closed: false };
-        Queue { waiting: Mutex::new(waiting), changed: Condvar::new(), capacity }
+        let state = State { tasks: VecDeque::new(), closed: false };
+        Queue { state: Mutex::new(state), changed: Condvar::new(), capacity }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Waiting<T>> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, State<T>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a task, or gives it back if there is no room.
+    /// Adds a task, or returns it if the queue is full.
     pub(crate) fn push(&self, task: T) -> Option<T> {
-        let mut waiting = self.lock();
-        if waiting.tasks.len() >= self.capacity {
+        let mut state = self.lock();
+        if state.tasks.len() >= self.capacity {
             return Some(task);
         }
-        waiting.tasks.push_back(task);
-        drop(waiting);
+        state.tasks.push_back(task);
+        drop(state);
         self.changed.notify_one();
         None
     }
 
-    /// A task, if there is one.
+    /// Takes a task, if there is one.
     pub(crate) fn try_next(&self) -> Option<T> {
         self.lock().tasks.pop_front()
     }
 
-    /// A task, waited for; `None` when the queue is closed and empty.
+    /// Takes a task, and waits for one if the queue is empty; `None` if it is closed and empty.
     pub(crate) fn next(&self) -> Option<T> {
-        let mut waiting = self.lock();
+        let mut state = self.lock();
         loop {
-            if let Some(task) = waiting.tasks.pop_front() {
+            if let Some(task) = state.tasks.pop_front() {
                 return Some(task);
             }
-            if waiting.closed {
+            if state.closed {
                 return None;
             }
-            waiting = self.changed.wait(waiting).unwrap_or_else(PoisonError::into_inner);
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
     }
 
-    /// Forgets the tasks that wait, and returns how many those were.
+    /// Drops the queued tasks, and returns their number.
     pub(crate) fn clear(&self) -> usize {
         self.lock().tasks.drain(..).len()
     }
 
-    /// Lets the workers end when they have done what is queued.
+    /// Makes the workers end after the tasks in the queue.
     pub(crate) fn close(&self) {
         self.lock().closed = true;
         self.changed.notify_all();
     }
 
-    /// Closes the queue when the guard is dropped, however that comes about.
+    /// Returns a guard that closes the queue when it is dropped, after an error or a panic too.
     pub(crate) fn close_on_drop(&self) -> CloseOnDrop<'_, T> {
         CloseOnDrop(self)
     }
 }
 
-/// While it lives, workers wait for more.
+/// Closes the queue on drop.
 pub(crate) struct CloseOnDrop<'a, T>(&'a Queue<T>);
 
 impl<T> Drop for CloseOnDrop<'_, T> {
@@ -91,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_fits_is_handed_out_once_and_in_order_and_then_workers_end() {
+    fn tasks_come_out_once_and_in_order_and_workers_end_after_close() {
         let queue = Queue::new(3);
         assert_eq!([1, 2, 3, 4].map(|task| queue.push(task)), [None, None, None, Some(4)]);
         assert_eq!(queue.try_next(), Some(1));

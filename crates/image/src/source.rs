@@ -1,22 +1,22 @@
-//! The media that an image lies on, and which of them holds an address.
+//! The media of an image, and the translation of addresses to them.
 //!
-//! An address of device 0 may be in the unified space, in which the devices of the table follow the image at
-//! places that the table names; then it belongs to the device there. Reads that would cross the end of a device are refused,
-//! not split: nothing that a file holds crosses it.
+//! The address space of device 0 is unified: the table of devices maps other devices into ranges of it. An address in
+//! such a range belongs to the device mapped there. Reads across the end of a device fail; they are not split, because
+//! no extent crosses it. [`Source`] has no locks: each read is one request to one medium, in the caller's thread.
 
 use crate::{Address, ImageError, Space};
 use pagefold_backing::Backing;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Where a device of the table lies in the unified space, bytes; nowhere if the length is 0.
+/// The range of the unified space that a device of the table occupies, bytes. A length of 0: the device is not mapped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Window {
+pub(crate) struct UnifiedRange {
     pub(crate) start: u64,
     pub(crate) len_bytes: u64,
 }
 
-impl Window {
+impl UnifiedRange {
     fn contains(&self, offset: u64) -> bool {
         offset.checked_sub(self.start).is_some_and(|within| within < self.len_bytes)
     }
@@ -25,20 +25,24 @@ impl Window {
 /// The image and its further devices.
 pub(crate) struct Source {
     media: Vec<Arc<dyn Backing>>,
-    windows: Vec<Window>,
+    unified_ranges: Vec<UnifiedRange>,
     read_bytes: AtomicU64,
 }
 
 impl Source {
-    /// Only the image, for reading its super block.
+    /// Makes a source of the image alone, for reading its superblock.
     pub(crate) fn new(image: Arc<dyn Backing>) -> Self {
-        Source { media: vec![image], windows: Vec::new(), read_bytes: AtomicU64::new(0) }
+        Source { media: vec![image], unified_ranges: Vec::new(), read_bytes: AtomicU64::new(0) }
     }
 
-    /// Adds the devices of the table, with their windows in the table's order.
-    pub(crate) fn with_devices(mut self, devices: Vec<Arc<dyn Backing>>, windows: Vec<Window>) -> Self {
+    /// Adds the devices of the table, with their ranges of the unified space in the table's order.
+    pub(crate) fn with_devices(
+        mut self,
+        devices: Vec<Arc<dyn Backing>>,
+        unified_ranges: Vec<UnifiedRange>,
+    ) -> Self {
         self.media.extend(devices);
-        self.windows = windows;
+        self.unified_ranges = unified_ranges;
         self
     }
 
@@ -47,13 +51,14 @@ impl Source {
         self.read_bytes.load(Ordering::Relaxed)
     }
 
-    /// Fills `buf` from a device. The metabox is not on one: [`ImageError::Corrupt`].
+    /// Fills `buf` from the device that holds `at`. An address in the metabox is [`ImageError::Corrupt`].
     pub(crate) fn read_at(&self, at: Address, buf: &mut [u8]) -> Result<(), ImageError> {
         let (medium, offset) = self.resolve(at)?;
         self.read_medium(medium, offset, at, buf)
     }
 
-    /// Fills `buf` from a device's own bytes, whatever the unified space has at that place: metadata is read so.
+    /// Fills `buf` from a device itself, without regard to devices mapped into its address space. Metadata is read
+    /// this way.
     pub(crate) fn read_own(&self, device: u16, offset: u64, buf: &mut [u8]) -> Result<(), ImageError> {
         let at = Address { space: Space::Device(device), offset };
         self.read_medium(self.medium(at, usize::from(device))?, offset, at, buf)
@@ -70,12 +75,12 @@ impl Source {
         self.media.iter().fold(0, |sum, medium| sum.saturating_add(medium.len_bytes()))
     }
 
-    /// Whether an address is the device's own byte of that number, and not one of a window.
+    /// Whether an address belongs to the device that it names, and not to a device mapped into its address space.
     pub(crate) fn is_own(&self, at: Address) -> bool {
-        at.space != Space::Device(0) || !self.windows.iter().any(|window| window.contains(at.offset))
+        at.space != Space::Device(0) || !self.unified_ranges.iter().any(|range| range.contains(at.offset))
     }
 
-    /// How many bytes there are from `at` to the end of its device.
+    /// Returns the number of bytes from `at` to the end of its device.
     pub(crate) fn room_at(&self, at: Address) -> Result<u64, ImageError> {
         let (medium, offset) = self.resolve(at)?;
         Ok(medium.len_bytes().saturating_sub(offset))
@@ -103,7 +108,7 @@ impl Source {
             Some(medium) => Ok(medium),
             None => Err(ImageError::corrupt(
                 at,
-                format!("device {index}, and there are {}", self.media.len() - 1),
+                format!("device {index}, but the image has {} further devices", self.media.len() - 1),
             )),
         }
     }
@@ -112,12 +117,16 @@ impl Source {
         let device = match at.space {
             Space::Device(n) => usize::from(n),
             Space::Metabox => {
-                return Err(ImageError::corrupt(at, "an address in the metabox, which this image has not"));
+                return Err(ImageError::corrupt(
+                    at,
+                    "an address in the metabox, but the image has no metabox",
+                ));
             }
         };
-        if let (0, Some(index)) = (device, self.windows.iter().position(|window| window.contains(at.offset)))
+        if let (0, Some(index)) =
+            (device, self.unified_ranges.iter().position(|range| range.contains(at.offset)))
         {
-            return Ok((self.medium(at, index + 1)?, at.offset - self.windows[index].start));
+            return Ok((self.medium(at, index + 1)?, at.offset - self.unified_ranges[index].start));
         }
         Ok((self.medium(at, device)?, at.offset))
     }
@@ -135,9 +144,10 @@ mod tests {
     }
 
     #[test]
-    fn addresses_find_their_device() {
-        let windows = vec![Window { start: 0, len_bytes: 0 }, Window { start: 1 << 20, len_bytes: 8192 }];
-        let source = Source::new(medium(0)).with_devices(vec![medium(1), medium(2)], windows);
+    fn an_address_is_read_from_the_device_that_holds_it() {
+        let unified_ranges =
+            vec![UnifiedRange { start: 0, len_bytes: 0 }, UnifiedRange { start: 1 << 20, len_bytes: 8192 }];
+        let source = Source::new(medium(0)).with_devices(vec![medium(1), medium(2)], unified_ranges);
         let read = |space, offset| {
             let mut buf = [9; 16];
             source.read_at(Address { space, offset }, &mut buf).map(|()| buf[0])

@@ -1,24 +1,25 @@
-//! Who reads in order, and how far ahead to go.
+//! Detection of sequential reads, and the distance of read-ahead.
 //!
-//! Per file: where the last read ended, and up to where clusters have been queued for decoding. A read that begins near that
-//! end continues the stream (a kernel's own read-ahead comes in parts, and not always in order); any other begins anew. The
-//! distance doubles with each read that continues, from [`FIRST_BYTES`] on, as long as the stream holds.
+//! For each file, the table has the end of the last read and the end of the range that has been queued for decoding. A
+//! read that begins near the end of the last one continues the stream (the kernel's read-ahead comes in parts, and not
+//! always in order); any other read begins a new stream. The distance starts at [`FIRST_BYTES`] and doubles with each
+//! read that continues the stream. One mutex guards the table, held for one lookup per read.
 
 use crate::Nid;
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
-/// Read-ahead of a stream that has just shown itself, bytes.
+/// Distance of read-ahead at the first read that continues a stream, bytes.
 const FIRST_BYTES: u64 = 128 << 10;
-/// Read-ahead of any stream, at most, bytes.
+/// Largest distance of read-ahead, bytes.
 const MAX_BYTES: u64 = 2 << 20;
-/// How far from the last end a read may begin and still continue the stream, bytes.
+/// How far from the end of the last read another may begin and still continue the stream, bytes.
 const SLACK_BYTES: u64 = 256 << 10;
-/// Files watched at a time; when there are more, all are forgotten, and have to show themselves again.
+/// Files in the table at most. When it is full, it is emptied, and streams are detected anew.
 const MAX_FILES: usize = 1024;
 
-/// The streams of an image.
+/// The sequential streams of an image.
 pub(crate) struct Streams {
     max_bytes: u64,
     files: Mutex<HashMap<Nid, Stream>>,
@@ -31,23 +32,23 @@ struct Stream {
     distance_bytes: u64,
 }
 
-/// What a read means.
+/// The result of classifying a read.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Seen {
-    /// It continues a stream, or may begin one.
+pub(crate) struct AccessHint {
+    /// Whether the read continues a stream or may begin one.
     pub(crate) more_follows: bool,
-    /// What to decode ahead; empty if nothing.
+    /// The range to decode ahead; may be empty.
     pub(crate) ahead: Range<u64>,
 }
 
 impl Streams {
-    /// Read-ahead of no more than `max_bytes`.
+    /// Creates an empty table, with a largest distance of `max_bytes`.
     pub(crate) fn new(max_bytes: u64) -> Self {
         Streams { max_bytes: max_bytes.min(MAX_BYTES), files: Mutex::default() }
     }
 
-    /// Takes note of a read, and says what follows from it.
-    pub(crate) fn see(&self, nid: Nid, read: Range<u64>, size: u64) -> Seen {
+    /// Records a read of a file of `size` bytes, and returns whether it is sequential and the range to decode ahead.
+    pub(crate) fn record_read(&self, nid: Nid, read: Range<u64>, size: u64) -> AccessHint {
         let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
         let known = files.get(&nid).copied();
         let continues = known.is_some_and(|s| read.start.abs_diff(s.end) <= SLACK_BYTES && read.end > s.end);
@@ -68,7 +69,10 @@ impl Streams {
         } else {
             files.insert(nid, Stream { queued_to: stream.queued_to.max(to), ..stream });
         }
-        Seen { more_follows: continues || read.start == 0, ahead: ahead.start..ahead.end.max(ahead.start) }
+        AccessHint {
+            more_follows: continues || read.start == 0,
+            ahead: ahead.start..ahead.end.max(ahead.start),
+        }
     }
 }
 
@@ -79,41 +83,41 @@ mod tests {
     const KIB: u64 = 1 << 10;
 
     #[test]
-    fn a_reader_in_order_is_read_ahead_and_further_each_time() {
+    fn the_distance_doubles_with_each_sequential_read() {
         let streams = Streams::new(u64::MAX);
         let size = 100 << 20;
         assert_eq!(
-            streams.see(Nid(1), 0..64 * KIB, size),
-            Seen { more_follows: true, ahead: 64 * KIB..64 * KIB }
+            streams.record_read(Nid(1), 0..64 * KIB, size),
+            AccessHint { more_follows: true, ahead: 64 * KIB..64 * KIB }
         );
-        let second = streams.see(Nid(1), 64 * KIB..128 * KIB, size);
-        assert_eq!(second, Seen { more_follows: true, ahead: 128 * KIB..256 * KIB });
-        let third = streams.see(Nid(1), 128 * KIB..192 * KIB, size);
+        let second = streams.record_read(Nid(1), 64 * KIB..128 * KIB, size);
+        assert_eq!(second, AccessHint { more_follows: true, ahead: 128 * KIB..256 * KIB });
+        let third = streams.record_read(Nid(1), 128 * KIB..192 * KIB, size);
         assert_eq!(third.ahead, 256 * KIB..(192 + 256) * KIB);
     }
 
     #[test]
-    fn nothing_is_queued_twice_or_past_the_end() {
+    fn no_range_is_queued_twice_or_past_the_end_of_the_file() {
         let streams = Streams::new(256 * KIB);
         let (size, mut queued_to) = (3 << 20, 64 * KIB);
         for n in 0..47 {
-            let seen = streams.see(Nid(1), n * 64 * KIB..(n + 1) * 64 * KIB, size);
-            if !seen.ahead.is_empty() {
-                assert!(seen.ahead.start >= queued_to && seen.ahead.end <= size, "{n}: {seen:?}");
-                assert!(seen.ahead.end <= (n + 1) * 64 * KIB + 256 * KIB);
-                queued_to = seen.ahead.end;
+            let hint = streams.record_read(Nid(1), n * 64 * KIB..(n + 1) * 64 * KIB, size);
+            if !hint.ahead.is_empty() {
+                assert!(hint.ahead.start >= queued_to && hint.ahead.end <= size, "{n}: {hint:?}");
+                assert!(hint.ahead.end <= (n + 1) * 64 * KIB + 256 * KIB);
+                queued_to = hint.ahead.end;
             }
         }
         assert_eq!(queued_to, size);
     }
 
     #[test]
-    fn a_random_reader_is_not_read_ahead() {
+    fn random_reads_cause_no_read_ahead() {
         let streams = Streams::new(u64::MAX);
         for n in 1..50_u64 {
             let start = n * 7919 % 90 * (1 << 20) + 4096;
-            let seen = streams.see(Nid(1), start..start + 4096, 100 << 20);
-            assert!(seen.ahead.is_empty() && !seen.more_follows, "{n}: {seen:?}");
+            let hint = streams.record_read(Nid(1), start..start + 4096, 100 << 20);
+            assert!(hint.ahead.is_empty() && !hint.more_follows, "{n}: {hint:?}");
         }
     }
 }

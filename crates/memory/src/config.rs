@@ -1,69 +1,71 @@
-//! What a region is made with.
+//! The settings of a region.
 
 use pagefold_codec::CodecSpec;
 use pagefold_page::PAGE_SIZE;
-use pagefold_store::parking::ParkConfig;
+use pagefold_store::writeback::WritebackConfig;
 
-/// Who serves a fault.
+/// The thread that serves a fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Service {
-    /// The thread that touched the page, in a signal handler. The fastest. A system call that is given memory
-    /// of the region fails with EFAULT if a page of it is not resident: pin what system calls are given, see
-    /// [`Region::pin`](crate::Region::pin). Needs no privilege.
+    /// The thread that touched the page, in a signal handler. This is the fastest way and needs no privilege. A system
+    /// call whose buffer has a page that is not resident fails with EFAULT: pin the buffer, see
+    /// [`Region::pin`](crate::Region::pin).
     #[default]
     FaultingThread,
-    /// Threads of the region. Serves any fault, system calls' too; slower, more so if the thread that serves runs
-    /// on another CPU. Needs the right to handle faults of the kernel.
+    /// Threads of the region. They serve every fault, those of system calls too. This is slower, more so if the
+    /// serving thread runs on another CPU, and needs the right to handle kernel faults.
     HandlerThreads,
 }
 
-/// How a page is taken from the program without a moment in which a write could be lost.
+/// How a page leaves the range without a moment in which a write could be lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Eviction {
     /// [`Eviction::Mixed`] where the kernel can move pages (Linux 6.8), else [`Eviction::Protect`].
     #[default]
     Auto,
-    /// [`Eviction::Move`] for pages that lie behind each other, many at once, and [`Eviction::Protect`] for scattered
-    /// ones: each move interrupts all CPUs that run the program, protecting and dropping do so once for many pages.
+    /// [`Eviction::Move`] for runs of adjacent pages, and [`Eviction::Protect`] for scattered pages: each move
+    /// interrupts all CPUs that run the program, while one protection and one drop serve many pages.
     Mixed,
-    /// Its memory is moved to the staging area, in one step. Which pages were written is told by asynchronous
-    /// write-protection, where the kernel has it (Linux 6.7): writes count as touches, at little cost.
+    /// The kernel moves the page's memory to the staging area, in one step. Where the kernel has asynchronous
+    /// write-protection (Linux 6.7), it reports which pages were written, and a write counts as an access, at little
+    /// cost.
     Move,
-    /// It is write-protected, copied to the staging area, and dropped.
+    /// The page is write-protected, copied to the staging area, and dropped.
     Protect,
 }
 
-/// What a region is made with.
+/// The settings of a region.
 pub struct RegionConfig {
-    /// The size of the range in bytes; rounded up to whole pages.
+    /// The size of the range in bytes, rounded up to whole pages.
     pub len_bytes: u64,
-    /// The most memory that the region may take beside that of folded pages, bytes: resident pages, the staging area,
-    /// copies of resident pages that the store keeps, tables. At least [`RegionConfig::LIMIT_MIN_BYTES`]. It is
-    /// exceeded only if no page can be folded: all are pinned, or the pool refuses them.
+    /// The most memory that the region may take besides that of folded pages, bytes: resident pages, the staging area,
+    /// copies of resident pages that the store keeps, tables. At least [`RegionConfig::LIMIT_MIN_BYTES`]. The region
+    /// exceeds it only if no page can be folded: all are pinned, or the pool refuses them.
     pub limit_bytes: u64,
-    /// Who serves faults.
+    /// The thread that serves faults.
     pub service: Service,
-    /// How pages are taken from the program.
+    /// How pages leave the range.
     pub eviction: Eviction,
     /// The codec of folded pages.
     pub codec: CodecSpec,
     /// Whether pages that repeat one word are kept as that word.
     pub same_filled: bool,
-    /// The most memory that folded pages may take, percent of the machine's (zswap's name and default).
+    /// The most memory that folded pages may take, in percent of the machine's memory (zswap's name and default).
     pub max_pool_percent: u8,
-    /// After that was reached, pages are refused until so many percent of it are in use (zswap's name and default).
+    /// After the pool reached that limit, the pool refuses pages until its use falls to this percentage of it (zswap's
+    /// name and default).
     pub accept_threshold_percent: u8,
     /// A limit in bytes that replaces the percentage.
     pub max_pool_bytes: Option<u64>,
-    /// Where folded pages are parked when the pool fills, if anywhere.
-    pub backing: Option<ParkConfig>,
-    /// Threads that move pages out and fold them; one per CPU unless set, four at most.
+    /// The backing to which folded pages are written back when the pool fills.
+    pub backing: Option<WritebackConfig>,
+    /// Number of threads that move pages out and fold them. The default is one per CPU, four at most.
     pub fold_threads: usize,
-    /// Threads that serve faults, with [`Service::HandlerThreads`].
+    /// Number of threads that serve faults with [`Service::HandlerThreads`].
     pub handler_threads: usize,
-    /// Whether neighbours of a touched page are brought in with it when access is sequential or strided.
+    /// Whether neighbours of a touched page are brought in with it when accesses are sequential or strided.
     pub neighbours: bool,
-    /// Whether the time of storing and loading each page is measured, which itself takes time.
+    /// Whether the time to store and load each page is measured. Measuring takes time itself.
     pub measure_pages: bool,
 }
 

@@ -1,18 +1,17 @@
-//! What a region counts, and what it tells.
+//! The counters of a region, and the statistics made of them.
 
-use crossbeam_utils::CachePadded;
+use pagefold_page::ShardedCounters;
 use pagefold_sys::cpu;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-/// What is counted.
+/// The index of a counter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Counter {
     FaultsZero,
     FaultsFolded,
     FaultsStaged,
     FaultsWaited,
-    FaultsThere,
+    FaultsResident,
     FaultsFailed,
     MemoryWaits,
     FaultNs,
@@ -39,22 +38,21 @@ pub(crate) enum Counter {
 const COUNTERS: usize = Counter::ReadBackFail as usize + 1;
 const SHARDS: usize = 8;
 
-/// Counters that threads add to without meeting.
-pub(crate) struct Counters(Box<[CachePadded<[AtomicU64; COUNTERS]>]>);
+/// Counters in shards by CPU, so that threads rarely share a cache line.
+pub(crate) struct Counters(ShardedCounters<COUNTERS>);
 
 impl Counters {
     pub(crate) fn new() -> Self {
-        let shard = || CachePadded::new([const { AtomicU64::new(0) }; COUNTERS]);
-        Counters((0..SHARDS).map(|_| shard()).collect())
+        Counters(ShardedCounters::new(SHARDS))
     }
 
     #[inline]
     pub(crate) fn add(&self, counter: Counter, n: u64) {
-        self.0[cpu::current() % SHARDS][counter as usize].fetch_add(n, Relaxed);
+        self.0.add(cpu::current(), counter as usize, n as i64);
     }
 
     pub(crate) fn get(&self, counter: Counter) -> u64 {
-        self.0.iter().map(|shard| shard[counter as usize].load(Relaxed)).sum()
+        self.0.get(counter as usize)
     }
 
     pub(crate) fn time(&self, counter: Counter) -> Duration {
@@ -62,7 +60,7 @@ impl Counters {
     }
 }
 
-/// What became of accesses that found no memory.
+/// Counts of accesses to pages that were not mapped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct FaultStats {
     /// Pages touched for the first time.
@@ -71,34 +69,34 @@ pub struct FaultStats {
     pub folded: u64,
     /// Pages brought back from the staging area, before they were folded.
     pub staged: u64,
-    /// Faults that waited for another thread that was at the page.
+    /// Faults that waited for another thread that owned the page.
     pub waited: u64,
-    /// Faults on pages that were there by then.
-    pub there: u64,
-    /// Faults that could not be served: the page's contents are lost or cannot be read back.
+    /// Faults on pages that were resident by the time the fault was served.
+    pub already_resident: u64,
+    /// Faults that failed: the page's contents are lost or cannot be read back.
     pub failed: u64,
-    /// Loads of parked pages that failed because the medium did; neighbours' too.
+    /// Loads of written-back pages, neighbours included, that failed because the medium failed.
     pub unreadable: u64,
-    /// Faults that found no memory left and waited for some.
+    /// Faults that waited because the limit was reached.
     pub memory_waits: u64,
-    /// Time that threads spent in serving faults.
+    /// Time that threads spent serving faults.
     pub time: Duration,
-    /// Of that, the time in which they waited for memory.
+    /// The part of that time in which they waited for memory.
     pub wait_time: Duration,
 }
 
-/// What became of pages on their way out.
+/// Counts of pages that left the range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct EvictionStats {
     /// Pages moved to the staging area.
     pub staged: u64,
     /// Of those, pages that were compressed (or kept as a word).
     pub folded: u64,
-    /// Of those, pages that still equalled their copy, and were dropped.
+    /// Of those, pages that still equalled their copy in the store and were dropped.
     pub clean: u64,
     /// Copies of resident pages dropped, because the page was written or memory was short.
     pub copies_dropped: u64,
-    /// Pages that could not be moved, because the kernel or a device uses them.
+    /// Pages that could not be moved because the kernel or a device uses them.
     pub unmovable: u64,
 }
 
@@ -107,30 +105,31 @@ pub struct EvictionStats {
 pub struct PoolStats {
     /// Memory of folded pages, bytes.
     pub pool_total_size: u64,
-    /// Pages that the store has, copies of resident pages included.
+    /// Pages in the store, copies of resident pages included.
     pub stored_pages: u64,
     /// Of those, pages kept as a word.
     pub same_filled_pages: u64,
-    /// Of those, pages kept as they are.
+    /// Of those, pages kept uncompressed.
     pub stored_incompressible_pages: u64,
-    /// Times that the limit was reached.
+    /// Times that the pool reached its limit.
     pub pool_limit_hit: u64,
-    /// Pages parked on the backing so far.
+    /// Pages written back to the backing so far.
     pub written_back_pages: u64,
-    /// Pages refused for want of memory.
+    /// Pages refused because the pool had no memory.
     pub reject_alloc_fail: u64,
     /// Pages refused because the codec failed.
     pub reject_compress_fail: u64,
-    /// Pages refused because they compress poorly: always 0, they are kept as they are.
+    /// Pages refused because they compress poorly: always 0, the store keeps them uncompressed.
     pub reject_compress_poor: u64,
-    /// Pages refused because the pool was full and parking made no room.
+    /// Pages refused because the pool was full and writeback made no room.
     pub reject_reclaim_fail: u64,
-    /// Folded pages that did not decode.
+    /// Folded pages that failed to decompress.
     pub decompress_fail: u64,
 }
 
-/// Time spent on pages, by how the store keeps them: what zswap's patch measured as store and load. What reading the
-/// clock takes is taken off. Same-filled pages are those that are kept as a word: none, with the check for them off.
+/// Time spent on single pages, by how the store keeps them: what zswap's developers measured as store and load. The
+/// time to read the clock is subtracted. Same-filled pages are those that are kept as a word; there are none if the
+/// check for them is off.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PageTimes {
     /// Same-filled pages stored.
@@ -152,13 +151,13 @@ pub struct PageTimes {
 pub struct MemoryStats {
     /// Pages of the range and frames of the staging area that have memory.
     pub resident: u64,
-    /// The highest that was.
+    /// The highest value of `resident` so far.
     pub resident_max: u64,
-    /// The limit on it.
+    /// The limit on `resident`.
     pub limit: u64,
-    /// Objects of the pool.
+    /// Memory of the pool.
     pub pool: u64,
-    /// Words, hashes and slots, if all of them are in use.
+    /// Page words, hashes and slots, if all of them are in use.
     pub metadata_max: u64,
 }
 
@@ -171,24 +170,24 @@ pub struct RegionStats {
     pub folded_bytes: u64,
     /// Bytes of all pages in the store, uncompressed, copies of resident pages included.
     pub stored_bytes: u64,
-    /// Bytes they take there, compressed.
+    /// Compressed size of those pages.
     pub compressed_bytes: u64,
-    /// Accesses that found no memory.
+    /// Accesses to pages that were not mapped.
     pub faults: FaultStats,
-    /// Neighbours brought in.
+    /// Neighbours brought in by readahead.
     pub neighbours_brought: u64,
     /// Neighbours that are known to have been used.
     pub neighbours_used: u64,
-    /// Pages on their way out.
+    /// Pages that left the range.
     pub eviction: EvictionStats,
     /// zswap's counters.
     pub pool: PoolStats,
-    /// Times by kind of page; only where [`measured`](crate::RegionConfig::measure_pages).
+    /// Times by kind of page; zero unless [`RegionConfig::measure_pages`](crate::RegionConfig::measure_pages) is set.
     pub times: PageTimes,
 }
 
 impl RegionStats {
-    /// Uncompressed bytes by compressed bytes of all pages in the store; 0 if there are none.
+    /// Returns the uncompressed size of all pages in the store divided by their compressed size; 0 if there are none.
     pub fn ratio(&self) -> f64 {
         match self.compressed_bytes {
             0 => 0.0,

@@ -1,14 +1,14 @@
-//! What can go wrong with a region.
+//! The errors of a region.
 
 use pagefold_page::size::Human;
 use pagefold_store::StoreError;
 use pagefold_sys::SysError;
 use pagefold_sys::uffd::{Feature, OpenError};
 
-/// Why there is no region.
+/// Why a region was not created or changed.
 #[derive(Debug, thiserror::Error)]
 pub enum RegionError {
-    /// The machine's pages are of another size.
+    /// The machine's page size is not 4096 bytes.
     #[error("this machine's pages have {bytes} bytes: compressed memory works with pages of 4096 bytes only")]
     PageSize {
         /// Bytes of a page.
@@ -17,32 +17,32 @@ pub enum RegionError {
     /// The range is empty or too large.
     #[error("a region cannot have {}: at least 1 B and at most 16 TiB", Human(*.0))]
     BadLength(u64),
-    /// The limit is too small to work with.
+    /// The limit is too small.
     #[error("a limit of {} is too small: at least {}", Human(*limit_bytes), Human(*min_bytes))]
     LimitTooSmall {
-        /// What was asked for.
+        /// The limit in the call.
         limit_bytes: u64,
-        /// The least.
+        /// The least limit.
         min_bytes: u64,
     },
-    /// A share in percent is out of range.
+    /// A percentage is out of range.
     #[error("{name} must be 1 to 100, not {percent}")]
     BadPercent {
         /// The setting.
         name: &'static str,
-        /// What was asked for.
+        /// The percentage in the call.
         percent: u8,
     },
-    /// Faults of the range cannot be had.
+    /// The kernel refuses userfaultfd.
     #[error(transparent)]
     Userfaultfd(#[from] OpenError),
-    /// The kernel lacks what was asked for by name.
-    #[error("this kernel's userfaultfd lacks {0:?}: leave the eviction method to be chosen")]
+    /// The kernel lacks the feature that the configured eviction method needs.
+    #[error("this kernel's userfaultfd lacks {0:?}: choose Eviction::Auto")]
     NoFeature(Feature),
-    /// As many regions exist as can.
+    /// The process has as many regions as the table of the signal handler can hold.
     #[error("a process can have {0} regions at once")]
     TooMany(usize),
-    /// The store cannot be set up.
+    /// The store could not be set up.
     #[error(transparent)]
     Store(#[from] StoreError),
     /// A system call failed.
@@ -53,28 +53,28 @@ pub enum RegionError {
     Thread(std::io::Error),
 }
 
-/// Why a range of a region was not pinned or dropped. Nothing of it was.
+/// Why a range of a region was not pinned or dropped. After such an error, none of its pages is pinned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum RangeError {
-    /// It does not lie in the region.
+    /// The range does not lie in the region.
     #[error("bytes {offset}+{len_bytes} lie outside the region of {region_len_bytes} bytes")]
     OutOfRange {
-        /// First byte asked for.
+        /// First byte of the range.
         offset: usize,
-        /// Bytes asked for.
+        /// Bytes of the range.
         len_bytes: usize,
-        /// Bytes the region has.
+        /// Bytes of the region.
         region_len_bytes: usize,
     },
-    /// It is more than may be resident.
+    /// The range is larger than the part that may be pinned.
     #[error("{pages} pages cannot be pinned within a limit of {limit_pages} pages")]
     OverLimit {
-        /// Pages asked for.
+        /// Pages of the range.
         pages: u64,
-        /// Pages that may be resident.
+        /// Pages that may be pinned.
         limit_pages: u64,
     },
-    /// A page has as many pins as it can.
+    /// A page has the largest number of pins already.
     #[error("page {page} is pinned too often at once")]
     TooManyPins {
         /// The page.

@@ -1,59 +1,160 @@
-//! Compressed memory: a range larger than the memory it uses.
+//! Gives a program memory that is larger than the RAM it takes: the pages that are not in use are kept compressed.
 //!
-//! A [`Region`] is a range of a program's memory that is resident up to a limit. Cold pages of it are *folded*: moved out
-//! in the background, compressed, and kept in a [`Store`](pagefold_store::Store), which may park them on a backing. A
-//! page that is touched comes back before the access goes on. This is what the kernel's zswap promises, without a kernel
-//! setting, for one range instead of the whole machine.
-//!
-//! | module | what |
-//! |---|---|
-//! | `page` | the states of a page and their transitions |
-//! | `table` | the pages of a region |
-//! | `memory_left` | the limit, and who waits for memory |
-//! | `staging` | frames between the range and the store |
-//! | `pager` | how a page that was touched comes in |
-//! | `ahead` | which neighbours come with it |
-//! | `fault` | who serves faults |
-//! | `evict` | what is cold, and how it goes out |
-//! | `limit` | how full the pool may be |
-//! | `meter` | how long storing and loading one page takes |
-//! | `region` | the set-up, and what the owner of a region can do |
-//! | `store_view`, `writeback_view` | what the owner can do with the store of folded pages, and with its backing |
-//!
-//! It is cut so that what runs in the thread that touched a page (`pager`, and what it stands on) is apart from what runs
-//! in the background (`evict`): the former may interrupt a program anywhere and so takes no locks and no memory. They
-//! meet in the page's word, the one place that says to whom a page belongs at a moment.
-//!
-//! It knows no codec, and does not run other people's programs. The system calls that take `unsafe` are those of `sys`; it
-//! makes safe ones itself, to wait for faults and to stop waiting.
+//! A [`Region`] is a range of ordinary memory with a limit on its resident pages. The program reads and writes it as
+//! any other memory. Threads in the background compress cold pages beyond the limit; an access to such a page waits
+//! until the page is back.
 //!
 //! ```
 //! use pagefold_memory::{Region, RegionConfig};
 //!
-//! // 64 MiB of memory, of which 8 MiB are resident.
+//! // 64 MiB of memory, of which at most 8 MiB are resident.
 //! # if pagefold_sys::uffd::kernel_features().is_err() { return Ok(()); }
 //! let mut region = Region::new(RegionConfig::new(64 << 20, 8 << 20))?;
 //! for (i, page) in region.bytes_mut().chunks_mut(4096).enumerate() {
 //!     page[..8].copy_from_slice(&i.to_le_bytes());
 //! }
-//! assert!(region.stats().memory.resident_max <= 8 << 20);
 //! assert_eq!(&region.bytes()[4096 * 1000..][..8], &1000_u64.to_le_bytes());
+//!
+//! let stats = region.stats();
+//! assert!(stats.memory.resident_max <= 8 << 20);
+//! println!("{} bytes compressed, ratio {:.1}", stats.folded_bytes, stats.ratio());
 //! # Ok::<(), pagefold_memory::RegionError>(())
 //! ```
+//!
+//! **System calls** need a pin. With the default [`Service`], a system call on memory of a region fails with EFAULT if
+//! a page of its buffer is not resident. [`Region::pin_mut`] makes a part resident and lends its bytes until the pin is
+//! dropped; [`Region::pin`] is for parts that several threads use. This reads a file into a region:
+//!
+//! ```
+//! # use pagefold_memory::{Region, RegionConfig};
+//! use std::fs::File;
+//! use std::io::Read;
+//!
+//! # if pagefold_sys::uffd::kernel_features().is_err() { return Ok(()); }
+//! let mut region = Region::new(RegionConfig::new(64 << 20, 8 << 20))?;
+//! let mut file = File::open("/proc/self/exe")?;
+//! let mut len = 0;
+//! loop {
+//!     // A pin may cover at most half of the limit.
+//!     let mut buffer = region.pin_mut(len, 1 << 20)?;
+//!     match file.read(&mut buffer)? {
+//!         0 => break,
+//!         n => len += n,
+//!     }
+//! }
+//! assert_eq!(&region.bytes()[1..4], b"ELF");
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! **Threads** share a region as they share a slice. The thread that touches a page brings it back itself, so threads
+//! do not wait for one another:
+//!
+//! ```
+//! # use pagefold_memory::{Region, RegionConfig};
+//! # if pagefold_sys::uffd::kernel_features().is_err() { return Ok(()); }
+//! let mut region = Region::new(RegionConfig::new(64 << 20, 8 << 20))?;
+//! std::thread::scope(|scope| {
+//!     for part in region.bytes_mut().chunks_mut(16 << 20) {
+//!         scope.spawn(|| part.fill(1));
+//!     }
+//! });
+//! assert!(region.bytes().iter().step_by(4096).all(|byte| *byte == 1));
+//! # Ok::<(), pagefold_memory::RegionError>(())
+//! ```
+//!
+//! **A file** can take compressed pages when the memory for these is used up:
+//!
+//! ```
+//! # use pagefold_memory::{Region, RegionConfig};
+//! use pagefold_memory::store::backing::{FileBacking, FileOptions};
+//! use pagefold_memory::store::writeback::{LayoutKind, WritebackConfig};
+//! use std::sync::Arc;
+//!
+//! # if pagefold_sys::uffd::kernel_features().is_err() { return Ok(()); }
+//! # let path = std::env::temp_dir().join(format!("pagefold-doc-{}", std::process::id()));
+//! let file = std::fs::File::options().read(true).write(true).create_new(true).open(&path)?;
+//! # std::fs::remove_file(&path)?;
+//! file.set_len(64 << 20)?;
+//! let backing = Arc::new(FileBacking::new(file, FileOptions::default())?);
+//! let region = Region::new(RegionConfig {
+//!     max_pool_bytes: Some(16 << 20),
+//!     backing: Some(WritebackConfig { backing, layout: LayoutKind::Log }),
+//!     ..RegionConfig::new(64 << 20, 8 << 20)
+//! })?;
+//! # assert!(region.store().writeback().is_some());
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # When to use it
+//!
+//! It does for one part of one program what the kernel's zswap does for a whole machine, without root and without
+//! system settings: for a job whose data is larger than the memory that it may use. Sequential and strided access is
+//! fast, because neighbours are brought in together; random access costs a page fault for each page that is not
+//! resident.
+//!
+//! # Limits
+//!
+//! - Linux on x86-64 with userfaultfd (which Docker's default seccomp profile forbids).
+//! - `madvise`, `mprotect`, `mremap` and `mlock` must not be used on a region, nor its memory as a stack. A forked
+//!   child does not have the region.
+//! - The limit counts resident pages, the staging area and tables, not the compressed pages. These have a separate
+//!   limit (`max_pool_bytes` of [`RegionConfig`]). A page that the store refuses stays resident, beyond the limit if
+//!   necessary.
+//! - A fault that finds no memory left waits until evictors free some. If five attempts in a row free none, the waiting
+//!   threads may exceed the limit by a page each, or by a bounded number if the store refuses pages.
+//! - If a page cannot be brought back, because a backing fails, the program ends with SIGBUS.
+//!
+//! # How it works
+//!
+//! | module | what is in it |
+//! |---|---|
+//! | `page` | the state word of a page and its transitions |
+//! | `table` | the words and hashes of all pages of a region |
+//! | `resident_budget` | the limit on resident memory, and threads that wait for memory |
+//! | `staging` | frames between the range and the store |
+//! | `pager` | how a page becomes resident after a fault |
+//! | `readahead` | the neighbouring pages that are brought in with it |
+//! | `fault` | the threads that serve faults |
+//! | `evict` | how cold pages are found and leave the range |
+//! | `limit` | the limit on the pool |
+//! | `meter` | the time to store or load one page |
+//! | `region` | set-up, and the owner's calls |
+//! | `store_view`, `writeback_view` | the owner's access to the store of folded pages, and to its backing |
+//!
+//! Evictors *fold* a page: they move it out of the range, compress it, and keep it in a
+//! [`Store`](pagefold_store::Store).
+//!
+//! *Paths.* A fault: `fault` -> `pager::serve` -> `pager::page_in` (or the staging area) -> `pager::install`. An
+//! eviction: `evict` -> `evict::sweep` -> `evict::page_out` -> the queue of `staging` -> `evict::fold` ->
+//! `evict::release`.
+//!
+//! *Threads.* Faults are served by the thread that made the access, in a signal handler, or by the region's
+//! `pagefold-fault` threads. `pagefold-fold` threads evict. With a backing, the store's `pagefold-wb` thread writes
+//! back by itself, and a `pagefold-pass` thread runs each pass that the owner starts.
+//!
+//! *Locks.* The page's word is the lock of a page: a thread that changes it to *taken*, *returning* or *loading* owns
+//! the page, and other threads wait on the word (futex). A signal handler may interrupt a program anywhere, so the
+//! fault path takes no lock but that of the page's slot in the store, and allocates nothing. Evictors lock a chunk of
+//! the table (they only try), then take page words, then call the store, whose locks are ordered inside it; the lock
+//! of the staging queue is held for one queue operation.
+//!
+//! The crate contains no codec. Its system calls that need `unsafe` are functions of `sys`; it makes safe ones
+//! (`poll`, `eventfd`) itself.
 
 // Printing panics when it cannot write. Only the binary prints, in one file.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
 mod sync;
 
-pub mod page;
-
-// What loom checks of waiting for memory stands alone.
+// The model check in `tests/loom` uses the words of pages and the budget by themselves.
 #[cfg(loom)]
-pub mod memory_left;
-
+pub mod page;
 #[cfg(not(loom))]
-mod ahead;
+mod page;
+
+#[cfg(loom)]
+pub mod resident_budget;
+
 #[cfg(not(loom))]
 mod config;
 #[cfg(not(loom))]
@@ -67,13 +168,15 @@ mod fault;
 #[cfg(not(loom))]
 mod limit;
 #[cfg(not(loom))]
-mod memory_left;
-#[cfg(not(loom))]
 mod meter;
 #[cfg(not(loom))]
 mod pager;
 #[cfg(not(loom))]
+mod readahead;
+#[cfg(not(loom))]
 mod region;
+#[cfg(not(loom))]
+mod resident_budget;
 #[cfg(not(loom))]
 mod staging;
 #[cfg(not(loom))]
@@ -83,6 +186,12 @@ mod table;
 #[cfg(not(loom))]
 mod writeback_view;
 
+// The crates whose types the settings and statistics have.
+#[cfg(not(loom))]
+pub use pagefold_codec::CodecSpec;
+#[cfg(not(loom))]
+pub use pagefold_store as store;
+
 #[cfg(not(loom))]
 pub use config::{Eviction, RegionConfig, Service};
 #[cfg(not(loom))]
@@ -90,7 +199,7 @@ pub use counters::{EvictionStats, FaultStats, MemoryStats, PageTimes, PoolStats,
 #[cfg(not(loom))]
 pub use error::{RangeError, RegionError};
 #[cfg(not(loom))]
-pub use region::{Pin, Region};
+pub use region::{Pin, PinMut, Region};
 #[cfg(not(loom))]
 pub use store_view::StoreView;
 #[cfg(not(loom))]

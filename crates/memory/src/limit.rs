@@ -1,11 +1,11 @@
-//! How full the pool may be: zswap's two marks.
+//! The limit on the pool, with hysteresis as in zswap.
 //!
-//! When the most is reached, pages are refused until no more than the accept threshold is in use; between the two
-//! it depends on which was passed last. A refused page stays resident.
+//! A pool that reaches its limit refuses pages until its use falls to the accept threshold. A refused page stays
+//! resident.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::Relaxed};
 
-/// The two marks, and on which side of them the pool is.
+/// The limit, the accept threshold, and whether the pool is refusing pages.
 pub(crate) struct PoolLimit {
     max_bytes: AtomicU64,
     accept_percent: AtomicU8,
@@ -30,7 +30,7 @@ impl PoolLimit {
         self.accept_percent.store(accept_percent.clamp(1, 100), Relaxed);
     }
 
-    /// Whether a page may be stored now, so many bytes being in use.
+    /// Returns whether a page may be stored while `used_bytes` are in use.
     pub(crate) fn accepts(&self, used_bytes: u64) -> bool {
         let max = u128::from(self.max_bytes());
         if u128::from(used_bytes) >= max {
@@ -47,8 +47,8 @@ impl PoolLimit {
         accepts
     }
 
-    /// The most was reached. True if it was not before.
-    pub(crate) fn reach(&self) -> bool {
+    /// Notes that the pool reached its limit. Returns whether it was accepting pages before.
+    pub(crate) fn set_full(&self) -> bool {
         !self.is_full.swap(true, Relaxed)
     }
 }
@@ -58,21 +58,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pages_are_refused_from_the_most_to_the_threshold() {
+    fn a_full_pool_refuses_pages_until_the_threshold() {
         let limit = PoolLimit::new(1000, 90);
         assert!(limit.accepts(999));
         assert!(!limit.accepts(1000));
-        assert!(limit.reach() && !limit.reach());
+        assert!(limit.set_full() && !limit.set_full());
         assert!(!limit.accepts(950));
         assert!(limit.accepts(900));
         assert!(limit.accepts(950));
     }
 
     #[test]
-    fn a_threshold_of_100_has_no_memory() {
+    fn a_threshold_of_100_percent_has_no_hysteresis() {
         let limit = PoolLimit::new(1000, 100);
         assert!(!limit.accepts(1000));
-        limit.reach();
+        limit.set_full();
         assert!(limit.accepts(999));
     }
 }

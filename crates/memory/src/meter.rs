@@ -1,52 +1,52 @@
-//! The meter of single pages: how long storing or loading one takes, without what measuring it takes.
+//! The meter of single pages: measures how long storing or loading a page takes, without the cost of measuring.
 //!
-//! Between the two readings of the clock that enclose some work lies the work and the time of one reading: the end
-//! of the first and the beginning of the second. Where storing a page takes as long as a few readings, that is much
-//! of what would be told. So the meter learns, when it is made, how far two readings with nothing between them are
-//! apart, and takes that off each time. What the work costs beside (the memory that it waits for, an interrupt, a
-//! turn of another thread) is the work's, and stays.
+//! The difference of two clock readings contains the work and the time of one reading (the end of the first and the
+//! beginning of the second). Where storing a page takes as long as a few readings, that is a large part of the result.
+//! So the meter measures once, when it is made, the difference of two consecutive readings, and subtracts it each
+//! time. The time for memory accesses, interrupts and preemption during the work belongs to the work and is not
+//! subtracted.
 //!
-//! It keeps no sums: these are the region's counters.
+//! The sums are in the region's counters.
 
 use std::time::{Duration, Instant};
 
-/// Pairs of readings to learn from. Their median: whatever came between a few of them does not count.
-const PAIRS: usize = 1001;
+/// Pairs of readings for the calibration. Its result is their median, so that interrupts between some do not count.
+const SAMPLES: usize = 1001;
 
-/// Measures pages, or does not.
+/// Measures single pages, unless it is off.
 pub(crate) struct Meter {
-    /// How far two readings in a row are apart; `None` if nothing is measured.
-    reading: Option<Duration>,
+    /// The difference of two consecutive readings; `None` if the meter is off.
+    overhead: Option<Duration>,
 }
 
 impl Meter {
-    /// Learns what a reading takes, if it is to measure.
+    /// Makes a meter, and calibrates it if it is on.
     pub(crate) fn new(measures: bool) -> Self {
-        Meter { reading: measures.then(learn) }
+        Meter { overhead: measures.then(calibrate) }
     }
 
-    /// The beginning of some work, where it is measured.
+    /// Returns the time at which some work begins; `None` if the meter is off.
     #[inline]
     pub(crate) fn start(&self) -> Option<Instant> {
-        self.reading.map(|_| Instant::now())
+        self.overhead.map(|_| Instant::now())
     }
 
-    /// The work's time since then, without a reading's, ns.
+    /// Returns the time since `began` without the overhead, ns.
     #[inline]
     pub(crate) fn ns_since(&self, began: Instant) -> u64 {
-        self.without_reading(began.elapsed()).as_nanos() as u64
+        self.without_overhead(began.elapsed()).as_nanos() as u64
     }
 
-    fn without_reading(&self, between: Duration) -> Duration {
-        between.saturating_sub(self.reading.unwrap_or_default())
+    fn without_overhead(&self, between: Duration) -> Duration {
+        between.saturating_sub(self.overhead.unwrap_or_default())
     }
 }
 
-/// The median distance of two readings with nothing between them.
-fn learn() -> Duration {
-    let mut pairs = [Duration::ZERO; PAIRS];
-    pairs.fill_with(|| Instant::now().elapsed());
-    *pairs.select_nth_unstable(PAIRS / 2).1
+/// Returns the median difference of two consecutive readings.
+fn calibrate() -> Duration {
+    let mut samples = [Duration::ZERO; SAMPLES];
+    samples.fill_with(|| Instant::now().elapsed());
+    *samples.select_nth_unstable(SAMPLES / 2).1
 }
 
 #[cfg(test)]
@@ -66,9 +66,9 @@ mod tests {
     }
 
     #[test]
-    fn one_reading_is_taken_off_and_never_more_than_there_is() {
-        let meter = Meter { reading: Some(Duration::from_nanos(30)) };
-        let ns = |ns| meter.without_reading(Duration::from_nanos(ns)).as_nanos();
+    fn one_clock_reading_is_subtracted_and_never_more_than_the_time() {
+        let meter = Meter { overhead: Some(Duration::from_nanos(30)) };
+        let ns = |ns| meter.without_overhead(Duration::from_nanos(ns)).as_nanos();
         assert_eq!([ns(0), ns(29), ns(30), ns(31), ns(1030)], [0, 0, 0, 1, 1000]);
     }
 
@@ -79,15 +79,15 @@ mod tests {
     }
 
     #[test]
-    fn no_work_takes_next_to_nothing() {
-        let (meter, raw) = (Meter::new(true), Meter { reading: Some(Duration::ZERO) });
+    fn an_empty_interval_measures_nearly_zero() {
+        let (meter, raw) = (Meter::new(true), Meter { overhead: Some(Duration::ZERO) });
         let (nothing_ns, raw_ns) = (median_ns(&meter, || ()), median_ns(&raw, || ()));
         assert!(raw_ns > 0, "the clock is too coarse to measure pages");
         assert!(nothing_ns <= raw_ns / 2, "{nothing_ns} ns of {raw_ns} ns are left");
     }
 
     #[test]
-    fn work_takes_its_time() {
+    fn the_time_of_work_is_not_subtracted() {
         const WORK: Duration = Duration::from_micros(20);
         let meter = Meter::new(true);
         let work = || {
@@ -95,7 +95,7 @@ mod tests {
             while began.elapsed() < WORK {}
         };
         let ns = median_ns(&meter, work);
-        // The work reads the clock itself, at least as often as is taken off.
+        // The work reads the clock itself, at least as often as is subtracted.
         assert!(u128::from(ns) >= WORK.as_nanos() * 9 / 10, "{ns} ns");
     }
 }

@@ -1,62 +1,83 @@
-//! A region: its threads, its limits, and what its owner can do with it.
+//! A region: its threads, its limits, and the calls of its owner.
 
 use crate::config::{Eviction, RegionConfig, Service};
 use crate::counters::{Counter, EvictionStats, FaultStats, MemoryStats, PageTimes, PoolStats, RegionStats};
 use crate::error::{RangeError, RegionError};
-use crate::evict::{Evictor, Hand};
+use crate::evict::{ClockHand, Evictor};
 use crate::fault::handlers::Handlers;
 use crate::fault::registry::{REGIONS_MAX, RegisterError, Registered, register};
 use crate::pager::{Pager, Pinned};
 use crate::store_view::StoreView;
 use pagefold_page::PAGE_SIZE;
-use pagefold_store::MemLimit;
-use pagefold_store::parking::Parker;
+use pagefold_store::{MemLimit, WritebackThread};
 use pagefold_sys::signal;
+use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
 /// The largest range, bytes.
 const LEN_MAX_BYTES: u64 = 16 << 40;
 
-/// A range of memory that is resident up to a limit, the rest of it folded.
+/// A range of memory that is resident up to a limit; the rest of it is folded.
 ///
-/// It is memory like any other: threads and signal handlers read and write it by address, and pages come and go behind
-/// their backs. What to know of system calls: [`Service`]. `madvise`, `mremap`, `mprotect` and `mlock` are not for it; a
-/// forked child does not have it.
+/// Threads and signal handlers read and write the range by address, as any other memory. The documentation of
+/// [`Service`] says how system calls can use it. `madvise`, `mremap`, `mprotect` and `mlock` must not be used on it. A
+/// forked child does not have the range.
 pub struct Region {
-    // In this order: threads end before what they use goes.
+    // Fields are dropped in this order: threads end before the objects that they use.
     evictors: Vec<JoinHandle<()>>,
     handlers: Option<Handlers>,
     registered: Option<Registered>,
-    parker: Option<Parker>,
+    writeback_thread: Option<WritebackThread>,
     pager: Option<Arc<Pager>>,
 }
 
-/// A part of a region that stays resident, and may be given to system calls, until this is dropped.
+/// A part of a region that stays resident, and may be a buffer of system calls, until this is dropped.
 pub struct Pin<'a> {
     _pinned: Pinned<'a>,
     start: *mut u8,
     len_bytes: usize,
 }
 
-// SAFETY: the address is only handed out, and pages are unpinned by atomic changes of their words, in any thread.
+// SAFETY: it only returns the address, and pages are unpinned by atomic changes of their words, in any thread.
 unsafe impl Send for Pin<'_> {}
-// SAFETY: a shared pin only hands out the address and the length; whoever uses the address answers for it.
+// SAFETY: a shared pin only returns the address and the length; code that uses the address is itself responsible for
+// it.
 unsafe impl Sync for Pin<'_> {}
 
 impl Pin<'_> {
-    /// The first byte pinned.
+    /// Returns the address of the first pinned byte.
     pub fn as_ptr(&self) -> *mut u8 {
         self.start
     }
 
-    /// Bytes pinned.
+    /// Returns the number of pinned bytes.
     pub fn len_bytes(&self) -> usize {
         self.len_bytes
     }
 }
 
-/// That a machine's pages are the ones this was made for.
+/// A pinned part of a region with exclusive access to its bytes: a buffer that system calls can read and write.
+pub struct PinMut<'a>(Pin<'a>);
+
+impl Deref for PinMut<'_> {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: mapped for as long as the region, which this borrows exclusively, so that no other reference into it
+        // lives; users of the raw address are responsible for their own accesses. Memory of a region is initialised.
+        unsafe { std::slice::from_raw_parts(self.0.start, self.0.len_bytes) }
+    }
+}
+
+impl DerefMut for PinMut<'_> {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as for `deref`; `self` is borrowed exclusively.
+        unsafe { std::slice::from_raw_parts_mut(self.0.start, self.0.len_bytes) }
+    }
+}
+
+/// Refuses machines whose page size is not 4096 bytes.
 fn check_page_size(bytes: usize) -> Result<(), RegionError> {
     match bytes {
         PAGE_SIZE => Ok(()),
@@ -89,7 +110,8 @@ fn check_limit(limit_bytes: u64) -> Result<(), RegionError> {
 }
 
 impl Region {
-    /// A range of zeroes. Takes memory only as it is touched, but for the threads' working memory.
+    /// Makes a range of zeroes and starts its threads. Pages take memory only when they are touched; the working
+    /// memory of the threads is allocated now.
     pub fn new(config: RegionConfig) -> Result<Self, RegionError> {
         check(&config)?;
         let (service, fold_threads, handler_threads) =
@@ -99,11 +121,12 @@ impl Region {
             evictors: Vec::new(),
             handlers: None,
             registered: None,
-            parker: None,
+            writeback_thread: None,
             pager: Some(pager.clone()),
         };
-        if pager.store.parking().is_some() {
-            region.parker = Some(Parker::start(pager.store.clone()).map_err(RegionError::Thread)?);
+        if pager.store.writeback().is_some() {
+            region.writeback_thread =
+                Some(WritebackThread::start(pager.store.clone()).map_err(RegionError::Thread)?);
         }
         match service {
             Service::HandlerThreads => {
@@ -118,7 +141,7 @@ impl Region {
                 region.registered = Some(registered);
             }
         }
-        let hand = Arc::new(Hand::new());
+        let hand = Arc::new(ClockHand::new());
         for _ in 0..fold_threads.max(1) {
             let evictor = Evictor::new(pager.clone(), hand.clone())?;
             let thread = std::thread::Builder::new().name("pagefold-fold".into());
@@ -133,66 +156,84 @@ impl Region {
         self.pager.as_deref().expect("a region has its pager until it is dropped")
     }
 
-    /// The first byte, at a page.
+    /// Returns the address of the first byte, which is aligned to a page.
     pub fn as_ptr(&self) -> *mut u8 {
         self.pager().range.base().as_ptr()
     }
 
-    /// Bytes of the range: whole pages.
+    /// Returns the bytes of the range, a multiple of the page size.
     pub fn len_bytes(&self) -> usize {
         self.pager().range.len_bytes() / PAGE_SIZE * PAGE_SIZE
     }
 
-    /// The range's bytes.
+    /// Returns the range's bytes.
     pub fn bytes(&self) -> &[u8] {
         // SAFETY: mapped for as long as `self`, begins as zeroes, and is changed through `self` exclusively or through
-        // the raw address, whose users answer for it. Pages that come and go keep their contents.
+        // the raw address, whose users are responsible for it. Eviction and faults keep the contents of pages.
         unsafe { std::slice::from_raw_parts(self.as_ptr(), self.len_bytes()) }
     }
 
-    /// The range's bytes, to be changed.
+    /// Returns the range's bytes, to be changed.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
-        // SAFETY: mapped for as long as `self`, which is borrowed exclusively, so that no other reference lives; users of
-        // the raw address answer for what they do beside it. Pages that come and go keep their contents.
+        // SAFETY: mapped for as long as `self`, which is borrowed exclusively, so that no other reference lives; users
+        // of the raw address are responsible for their own accesses. Eviction and faults keep the contents of pages.
         unsafe { std::slice::from_raw_parts_mut(self.as_ptr(), self.len_bytes()) }
     }
 
-    /// Brings a part of the range in and keeps it in until the pin is dropped, so that it can be given to a system
-    /// call. At most half of the limit, all pins together being the caller's care.
+    /// Makes a part of the range resident and keeps it so until the pin is dropped, so that it can be a buffer of a
+    /// system call. A pin may cover at most half of the limit. The caller takes care that all pins together leave room
+    /// to work.
     pub fn pin(&self, offset: usize, len_bytes: usize) -> Result<Pin<'_>, RangeError> {
-        // A handler of another signal that touches the range must not find this thread inside the engine.
-        let _masked = signal::mask_all();
+        // A handler of another signal that touches the range must not interrupt this thread inside the engine.
+        let _masked = signal::mask_asynchronous();
         let pinned = self.pager().pin(offset, len_bytes)?;
         Ok(Pin { _pinned: pinned, start: self.as_ptr().wrapping_add(offset), len_bytes })
     }
 
-    /// Makes a part of the range zero, and gives up what whole pages of it took. After an error some of it may be.
+    /// Like [`Region::pin`], with exclusive access: returns the part as bytes that can be a buffer of system calls.
+    ///
+    /// ```
+    /// # use pagefold_memory::{Region, RegionConfig};
+    /// use std::io::Read;
+    ///
+    /// # if pagefold_sys::uffd::kernel_features().is_err() { return Ok(()); }
+    /// let mut region = Region::new(RegionConfig::new(64 << 20, 8 << 20))?;
+    /// std::fs::File::open("/dev/urandom")?.read_exact(&mut region.pin_mut(40 << 20, 1 << 20)?)?;
+    /// assert!(region.bytes()[40 << 20..41 << 20].iter().any(|byte| *byte != 0));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn pin_mut(&mut self, offset: usize, len_bytes: usize) -> Result<PinMut<'_>, RangeError> {
+        self.pin(offset, len_bytes).map(PinMut)
+    }
+
+    /// Makes a part of the range zero, and releases the memory of its whole pages. After an error part of it may be
+    /// zero.
     pub fn discard(&mut self, offset: usize, len_bytes: usize) -> Result<(), RangeError> {
         // SAFETY: borrowed exclusively, so there is no reference into the range.
         unsafe { self.discard_shared(offset, len_bytes) }
     }
 
-    /// [`Region::discard`] beside other threads.
+    /// Like [`Region::discard`], while other threads use the rest of the range.
     ///
     /// # Safety
     /// There is no reference into the part, and nobody relies on its bytes.
     pub unsafe fn discard_shared(&self, offset: usize, len_bytes: usize) -> Result<(), RangeError> {
-        let _masked = signal::mask_all();
+        let _masked = signal::mask_asynchronous();
         // SAFETY: the caller's duty.
         unsafe { self.pager().discard(offset, len_bytes) }
     }
 
-    /// Changes the limit. What is over a smaller one is folded from now on, in the background.
+    /// Changes the limit. If more is resident, the excess is folded from now on, in the background.
     pub fn set_limit(&self, limit_bytes: u64) -> Result<(), RegionError> {
         check_limit(limit_bytes)?;
-        let left = &self.pager().left;
-        left.set_limit(limit_bytes / PAGE_SIZE as u64);
-        left.call();
+        let budget = &self.pager().budget;
+        budget.set_limit(limit_bytes / PAGE_SIZE as u64);
+        budget.wake_evictors();
         Ok(())
     }
 
-    /// Changes the limit of the pool, and the threshold in percent of it below which pages are accepted again once it was
-    /// reached. What is over a smaller limit stays.
+    /// Changes the limit of the pool, and the threshold, in percent of the limit, below which a pool that was full
+    /// accepts pages again. Pages above a lower limit stay in the pool.
     pub fn set_pool_limit(&self, max_bytes: u64, accept_percent: u8) -> Result<(), RegionError> {
         check_percent("accept_threshold_percent", accept_percent)?;
         self.pager().limit.set(max_bytes, accept_percent);
@@ -200,21 +241,21 @@ impl Region {
         Ok(())
     }
 
-    /// How pages are taken from the program: never [`Eviction::Auto`].
+    /// Returns how pages leave the range: never [`Eviction::Auto`].
     pub fn eviction(&self) -> Eviction {
         self.pager().eviction
     }
 
-    /// The store of folded pages: its statistics, its upkeep, and writing back. Not its contents, which are the region's
-    /// memory.
+    /// Returns a view of the store of folded pages: its statistics, its upkeep, and writeback. The view gives no
+    /// access to contents, which are the region's memory.
     pub fn store(&self) -> StoreView<'_> {
         StoreView::new(&self.pager().store)
     }
 
-    /// The counters. Waits for no page and no medium.
+    /// Returns the counters. Never waits for a page or a medium.
     pub fn stats(&self) -> RegionStats {
-        // The store's locks are taken, which a thread that makes room for a fault may need.
-        let _masked = signal::mask_all();
+        // The store's locks are taken below; a thread that makes room for a fault may need them.
+        let _masked = signal::mask_asynchronous();
         stats(self.pager())
     }
 }
@@ -224,13 +265,13 @@ fn stats(pager: &Pager) -> RegionStats {
     let count = |counter| pager.counters.get(counter);
     let time = |counter| pager.counters.time(counter);
     let store = pager.store.stats();
-    let (neighbours_brought, neighbours_used) = pager.ahead.counts();
-    let written_back = pager.store.parking().map_or(0, |parking| parking.stats().bd.bd_writes);
+    let (neighbours_brought, neighbours_used) = pager.readahead.counts();
+    let written_back = pager.store.writeback().map_or(0, |writeback| writeback.stats().bd.bd_writes);
     RegionStats {
         memory: MemoryStats {
-            resident: bytes(pager.left.in_use()),
+            resident: bytes(pager.budget.in_use()),
             resident_max: bytes(pager.resident_max()),
-            limit: bytes(pager.left.limit()),
+            limit: bytes(pager.budget.limit()),
             pool: store.mm.mem_used_total,
             metadata_max: pager.table.len_bytes_max() + store.memory.slots + store.memory.links,
         },
@@ -242,7 +283,7 @@ fn stats(pager: &Pager) -> RegionStats {
             folded: count(Counter::FaultsFolded),
             staged: count(Counter::FaultsStaged),
             waited: count(Counter::FaultsWaited),
-            there: count(Counter::FaultsThere),
+            already_resident: count(Counter::FaultsResident),
             failed: count(Counter::FaultsFailed),
             unreadable: count(Counter::ReadBackFail),
             memory_waits: count(Counter::MemoryWaits),
@@ -285,18 +326,23 @@ fn stats(pager: &Pager) -> RegionStats {
 impl Drop for Region {
     fn drop(&mut self) {
         let Some(pager) = self.pager.take() else { return };
-        if !pager.mark.is_same_process() {
-            // A forked child has neither the range nor the threads; what it has is the parent's, or nobody's.
+        if !pager.fork_mark.is_same_process() {
+            // A forked child has neither the range nor the threads: it forgets its copies of their handles.
             self.evictors.drain(..).for_each(std::mem::forget);
-            std::mem::forget((self.handlers.take(), self.registered.take(), self.parker.take(), pager));
+            std::mem::forget((
+                self.handlers.take(),
+                self.registered.take(),
+                self.writeback_thread.take(),
+                pager,
+            ));
             return;
         }
-        pager.left.close();
+        pager.budget.close();
         // A panic in a thread has been reported by the panic hook.
         self.evictors.drain(..).for_each(|thread| drop(thread.join()));
         self.handlers.take();
         self.registered.take();
-        self.parker.take();
+        self.writeback_thread.take();
     }
 }
 
@@ -312,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_settings_are_refused_with_what_would_do() {
+    fn bad_settings_are_refused_with_the_valid_values() {
         let error = |config| Region::new(config).err().map(|e| e.to_string()).unwrap_or_default();
         assert!(error(RegionConfig::new(0, 1 << 20)).contains("0 B"));
         assert!(error(RegionConfig::new(1 << 20, 4096)).contains("256 KiB"));

@@ -1,12 +1,12 @@
-//! What the owner of a region can do with the store of its folded pages.
+//! The owner's view of the store of a region's folded pages.
 //!
-//! The pages in the store are the region's memory: whoever wrote or discarded one there would change bytes that the
-//! program has references to. So the store itself is not handed out, but views of it that cannot touch contents:
-//! statistics and upkeep here, and writing pages back in `writeback_view`.
+//! The pages in the store are the region's memory. A write or discard in the store would change bytes to which the
+//! program has references. So the region returns views that cannot touch contents instead of the store: statistics and
+//! upkeep here, and writeback in `writeback_view`.
 //!
-//! The store's locks are needed by the threads that make room for faults. A signal handler may touch the region; if it
-//! interrupted its thread under one of these locks, it would wait for a thread that waits for the lock. So every
-//! call here that takes a lock masks signals meanwhile.
+//! Threads that make room for faults need the store's locks. A signal handler may touch the region; if it interrupted
+//! its thread under one of these locks, it would wait for a thread that waits for the lock. So every call here that
+//! takes a lock blocks signals meanwhile.
 
 use crate::writeback_view::WritebackView;
 use pagefold_store::{ClassStats, Stats, Store};
@@ -38,30 +38,30 @@ impl<'a> StoreView<'a> {
 
     /// Returns the store's counters.
     pub fn stats(&self) -> Stats {
-        let _masked = signal::mask_all();
+        let _masked = signal::mask_asynchronous();
         self.store.stats()
     }
 
     /// Returns the counts of each size class in use.
     pub fn class_stats(&self) -> Vec<ClassStats> {
-        let _masked = signal::mask_all();
+        let _masked = signal::mask_asynchronous();
         self.store.class_stats()
     }
 
-    /// Starts `mem_used_max` anew from what is used now.
+    /// Sets `mem_used_max` to the present use.
     pub fn reset_mem_used_max(&self) {
         self.store.reset_mem_used_max();
     }
 
     /// Closes the holes between objects. Returns the bytes that this freed.
     pub fn compact(&self) -> u64 {
-        let _masked = signal::mask_all();
+        let _masked = signal::mask_asynchronous();
         self.store.compact()
     }
 
-    /// Returns the view of write-back, if the region has a backing.
+    /// Returns the view of writeback, if the region has a backing.
     pub fn writeback(&self) -> Option<WritebackView<'a>> {
-        let parking = self.store.parking()?;
-        Some(WritebackView::new(self.store, parking))
+        let writeback = self.store.writeback()?;
+        Some(WritebackView::new(self.store, writeback))
     }
 }

@@ -1,5 +1,5 @@
-//! The atomics and the sleeping that the page words and the count of memory are made of, so that a model checker
-//! can stand in for them (`--cfg loom`) without a copy of the transitions.
+//! The atomics and futex calls of the page words and of the resident budget. With `--cfg loom` they are loom's, so
+//! that the model checker runs the production code.
 
 #[cfg(loom)]
 pub(crate) use loom::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering, fence};

@@ -1,37 +1,38 @@
-//! The pages of a region: their words, the hashes of their copies, and how many of a stretch are resident.
+//! The table of a region's pages: their words, the hashes of their copies in the store, and the count of resident
+//! pages of each chunk.
 //!
-//! All of it lies in memory that is reserved and not touched, so a region of any size costs nothing until it is
-//! used: then 4 bytes a page for the word, and 16 for the hash of a page that was folded.
+//! The table lies in reserved memory that takes no space until it is touched: 4 bytes per page for the word, and 16
+//! for the hash of a page that was folded.
 
-use crate::page::{FoldTime, PageWord, SOON};
+use crate::page::{EARLY_REFAULT_TICKS, FoldTime, PageWord};
 use pagefold_page::{PageCount, PageIndex};
 use pagefold_sys::SysError;
 use pagefold_sys::mem::Reservation;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
-/// Pages that the clock's hand looks at together.
-pub(crate) const STRETCH_PAGES: u64 = 1024;
+/// Pages of a chunk. The clock hand examines one chunk at a time.
+pub(crate) const CHUNK_PAGES: u64 = 1024;
 
-/// The bit of a stretch's count that says that somebody sweeps it.
-const HELD: u32 = 1 << 31;
+/// Bit of a chunk's count: a thread sweeps the chunk.
+const LOCKED: u32 = 1 << 31;
 
-/// What tells whether a page is still what was folded: 128 bits.
+/// A hash of 128 bits that tells whether a page still equals its copy in the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct PageHash(pub(crate) u128);
 
-/// The pages of a region.
+/// The table of a region's pages.
 pub(crate) struct Table {
     words: Reservation,
     hashes: Reservation,
-    /// Resident, taken and staged pages of each stretch.
+    /// Resident, taken and staged pages of each chunk.
     live: Reservation,
     page_count: PageCount,
-    /// Pages in the store and nowhere else.
+    /// Folded pages.
     folded: AtomicU64,
-    /// Pages in the store that are not folded: copies.
+    /// Copies: pages in the store that are not folded.
     copies: AtomicU64,
-    /// Pages that were ever folded.
+    /// Pages folded so far.
     folds: AtomicU64,
 }
 
@@ -41,7 +42,7 @@ impl Table {
         Ok(Table {
             words: Reservation::new(count * size_of::<PageWord>())?,
             hashes: Reservation::new(count * 16)?,
-            live: Reservation::new(page_count.0.div_ceil(STRETCH_PAGES) as usize * 4)?,
+            live: Reservation::new(page_count.0.div_ceil(CHUNK_PAGES) as usize * 4)?,
             page_count,
             folded: AtomicU64::new(0),
             copies: AtomicU64::new(0),
@@ -53,11 +54,11 @@ impl Table {
         self.page_count
     }
 
-    pub(crate) fn stretch_count(&self) -> u64 {
-        self.page_count.0.div_ceil(STRETCH_PAGES)
+    pub(crate) fn chunk_count(&self) -> u64 {
+        self.page_count.0.div_ceil(CHUNK_PAGES)
     }
 
-    /// The word of a page below `page_count`.
+    /// Returns the word of a page below `page_count`.
     #[inline]
     pub(crate) fn word(&self, page: PageIndex) -> &PageWord {
         assert!(page.0 < self.page_count.0);
@@ -75,60 +76,60 @@ impl Table {
         unsafe { &*self.hashes.base().as_ptr().cast::<[AtomicU64; 2]>().add(page.0 as usize) }
     }
 
-    /// The hash of the store's copy of a page. The caller is folding the page, so nobody else sets it.
+    /// Returns the hash of the store's copy of a page. The caller owns the page, so no other thread changes the hash.
     pub(crate) fn hash(&self, page: PageIndex) -> PageHash {
         let [low, high] = self.hash_words(page);
         PageHash(u128::from(low.load(Relaxed)) | u128::from(high.load(Relaxed)) << 64)
     }
 
-    /// Notes the hash of the store's copy. As for [`Table::hash`].
+    /// Sets the hash of the store's copy of a page, which the caller is folding.
     pub(crate) fn set_hash(&self, page: PageIndex, hash: PageHash) {
         let [low, high] = self.hash_words(page);
         low.store(hash.0 as u64, Relaxed);
         high.store((hash.0 >> 64) as u64, Relaxed);
     }
 
-    fn live(&self, stretch: u64) -> &AtomicU32 {
-        assert!(stretch < self.stretch_count());
-        // SAFETY: the index is below the count that the reservation was made for (asserted), with four bytes a stretch
+    fn live(&self, chunk: u64) -> &AtomicU32 {
+        assert!(chunk < self.chunk_count());
+        // SAFETY: the index is below the count that the reservation was made for (asserted), with four bytes a chunk
         // and a base that is aligned to a page; its memory begins as zeroes, which are an atomic, is only accessed through
         // this, as atomics, and lives as long as `self`.
-        unsafe { &*self.live.base().as_ptr().cast::<AtomicU32>().add(stretch as usize) }
+        unsafe { &*self.live.base().as_ptr().cast::<AtomicU32>().add(chunk as usize) }
     }
 
-    /// Whether a stretch may have resident pages.
-    pub(crate) fn has_live(&self, stretch: u64) -> bool {
-        self.live(stretch).load(Relaxed) & !HELD > 0
+    /// Returns whether a chunk may have resident pages.
+    pub(crate) fn has_live(&self, chunk: u64) -> bool {
+        self.live(chunk).load(Relaxed) & !LOCKED > 0
     }
 
-    /// Makes the caller the only one who sweeps a stretch. False if somebody else does.
-    pub(crate) fn try_hold(&self, stretch: u64) -> bool {
-        self.live(stretch).fetch_or(HELD, Acquire) & HELD == 0
+    /// Locks a chunk for sweeping. Returns false if another thread has it.
+    pub(crate) fn try_lock_chunk(&self, chunk: u64) -> bool {
+        self.live(chunk).fetch_or(LOCKED, Acquire) & LOCKED == 0
     }
 
-    /// Undoes [`Table::try_hold`].
-    pub(crate) fn let_go(&self, stretch: u64) {
-        self.live(stretch).fetch_and(!HELD, Release);
+    /// Unlocks a chunk that [`Table::try_lock_chunk`] locked.
+    pub(crate) fn unlock_chunk(&self, chunk: u64) {
+        self.live(chunk).fetch_and(!LOCKED, Release);
     }
 
-    /// Counts a page that came to be resident.
+    /// Counts a page that became resident.
     pub(crate) fn add_live(&self, page: PageIndex) {
-        self.live(page.0 / STRETCH_PAGES).fetch_add(1, Relaxed);
+        self.live(page.0 / CHUNK_PAGES).fetch_add(1, Relaxed);
     }
 
     /// Counts a page that is neither resident nor staged any more.
     pub(crate) fn remove_live(&self, page: PageIndex) {
-        self.live(page.0 / STRETCH_PAGES).fetch_sub(1, Relaxed);
+        self.live(page.0 / CHUNK_PAGES).fetch_sub(1, Relaxed);
     }
 
-    /// Counts pages that came to be folded, or are no more.
+    /// Adds to the count of folded pages; a negative number subtracts.
     pub(crate) fn add_folded(&self, pages: i64) {
         self.folded.fetch_add(pages as u64, Relaxed);
     }
 
-    /// The time by pages folded, `limit_pages` of which may be resident.
+    /// Returns the present time in units of [`FoldTime`], given that `limit_pages` may be resident.
     pub(crate) fn fold_time(&self, limit_pages: u64) -> FoldTime {
-        FoldTime((self.folds.load(Relaxed) / (limit_pages / u64::from(SOON)).max(1)) as u16)
+        FoldTime((self.folds.load(Relaxed) / (limit_pages / u64::from(EARLY_REFAULT_TICKS)).max(1)) as u16)
     }
 
     /// Counts a page that was folded.
@@ -136,23 +137,23 @@ impl Table {
         self.folds.fetch_add(1, Relaxed);
     }
 
-    /// Counts copies that came to be, or are no more.
+    /// Adds to the count of copies; a negative number subtracts.
     pub(crate) fn add_copies(&self, pages: i64) {
         self.copies.fetch_add(pages as u64, Relaxed);
     }
 
-    /// Pages that are not folded, of which the store has a copy.
+    /// Returns the number of pages that are not folded and of which the store has a copy.
     pub(crate) fn copies(&self) -> u64 {
         u64::try_from(self.copies.load(Relaxed) as i64).unwrap_or(0)
     }
 
-    /// Pages that are folded.
+    /// Returns the number of folded pages.
     pub(crate) fn folded(&self) -> u64 {
-        // A page can be brought in before it was counted.
+        // A fault may bring a page in before the evictor has counted it as folded.
         u64::try_from(self.folded.load(Relaxed) as i64).unwrap_or(0)
     }
 
-    /// Bytes of memory that the table takes if all of it is touched.
+    /// Returns the bytes of memory that the table takes if all of it is touched.
     pub(crate) fn len_bytes_max(&self) -> u64 {
         (self.words.len_bytes() + self.hashes.len_bytes() + self.live.len_bytes()) as u64
     }
@@ -163,12 +164,12 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
     use super::*;
-    use crate::page::{State, Touch};
+    use crate::page::{FaultClaim, State};
     use proptest::prelude::*;
     use std::collections::BTreeMap;
 
-    /// Not a multiple of a stretch.
-    const PAGES: u64 = 2 * STRETCH_PAGES + 100;
+    /// Not a multiple of a chunk.
+    const PAGES: u64 = 2 * CHUNK_PAGES + 100;
 
     #[derive(Debug, Clone, Copy)]
     enum Step {
@@ -180,8 +181,8 @@ mod tests {
     }
 
     fn step() -> impl Strategy<Value = Step> {
-        // Neighbours at both ends of a stretch, and of the table.
-        let at = prop_oneof![Just(STRETCH_PAGES), Just(2 * STRETCH_PAGES), Just(PAGES)];
+        // Neighbours at both ends of a chunk, and of the table.
+        let at = prop_oneof![Just(CHUNK_PAGES), Just(2 * CHUNK_PAGES), Just(PAGES)];
         let page = (at, 0..3_u64).prop_map(|(at, step)| (at + step).saturating_sub(2).min(PAGES - 1));
         prop_oneof![
             (page.clone(), any::<u128>()).prop_map(|(page, hash)| Step::SetHash(page, hash)),
@@ -222,9 +223,9 @@ mod tests {
                     Step::RemoveLive(_) | Step::RemoveFolded(_) => {}
                 }
                 prop_assert_eq!(table.folded(), folded);
-                for stretch in 0..table.stretch_count() {
-                    let is_live = live.iter().any(|(page, count)| page / STRETCH_PAGES == stretch && *count > 0);
-                    prop_assert_eq!(table.has_live(stretch), is_live);
+                for chunk in 0..table.chunk_count() {
+                    let is_live = live.iter().any(|(page, count)| page / CHUNK_PAGES == chunk && *count > 0);
+                    prop_assert_eq!(table.has_live(chunk), is_live);
                 }
             }
             for page in 0..PAGES {
@@ -235,21 +236,21 @@ mod tests {
     }
 
     #[test]
-    fn every_page_has_a_word_of_its_own_and_begins_untouched() {
+    fn every_page_has_a_word_and_begins_untouched() {
         let table = Table::new(PageCount(PAGES)).unwrap();
-        assert_eq!((table.page_count(), table.stretch_count()), (PageCount(PAGES), 3));
+        assert_eq!((table.page_count(), table.chunk_count()), (PageCount(PAGES), 3));
         for page in 0..PAGES {
             assert_eq!(table.word(PageIndex(page)).state(), State::Untouched);
-            assert_eq!(table.word(PageIndex(page)).touch(), Touch::Zero);
+            assert_eq!(table.word(PageIndex(page)).claim_fault(), FaultClaim::Zero);
         }
-        // 20 bytes a page and 4 a stretch, each up to a whole page of memory.
+        // 20 bytes a page and 4 a chunk, each up to a whole page of memory.
         let least = PAGES * 20 + 3 * 4;
         assert!((least..least + 3 * 4096).contains(&table.len_bytes_max()));
     }
 
     #[test]
     #[should_panic(expected = "assertion failed")]
-    fn a_page_beyond_the_range_has_no_word() {
+    fn the_word_of_a_page_beyond_the_range_panics() {
         let table = Table::new(PageCount(PAGES)).unwrap();
         table.word(PageIndex(PAGES));
     }

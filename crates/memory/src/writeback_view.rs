@@ -1,13 +1,14 @@
-//! What the owner of a region can do with the backing of its folded pages.
+//! The owner's view of the backing of a region's folded pages.
 //!
-//! A pass holds a lock that the region's own threads need to make room for faults. So no code of the program runs under
-//! it, neither a signal handler nor the function that is told how far the pass is: either may touch the region, and would
-//! wait for a thread that waits for the lock. The pass runs in a thread of its own, which runs no handlers; the caller's
-//! thread looks now and then how far it is, and tells.
+//! A pass holds a lock that the region's threads need to make room for faults. No code of the program may run under
+//! this lock, neither a signal handler nor the progress callback: either may touch the region, and would wait for a
+//! thread that waits for the lock. So the pass runs in a separate thread in which all signals are blocked; the
+//! caller's thread polls the progress and calls the callback.
 
 use pagefold_store::Store;
-use pagefold_store::parking::{
-    LayoutKind, ParkError, ParkReport, ParkStats, Parking, Policy, Progress, Selection, Settings,
+use pagefold_store::writeback::{
+    LayoutKind, Policy, Progress, Selection, Settings, Writeback, WritebackError, WritebackReport,
+    WritebackStats,
 };
 use pagefold_sys::signal;
 use std::ops::ControlFlow;
@@ -15,99 +16,99 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::Builder;
 use std::time::Duration;
 
-/// How often it is told how far a pass is.
-const BEAT: Duration = Duration::from_millis(50);
+/// How often the progress callback is called.
+const REPORT_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Writing a region's folded pages back to its backing.
+/// A view of the backing that can start passes.
 #[derive(Clone, Copy)]
 pub struct WritebackView<'a> {
     store: &'a Store,
-    parking: &'a Parking,
+    writeback: &'a Writeback,
 }
 
 impl<'a> WritebackView<'a> {
-    pub(crate) fn new(store: &'a Store, parking: &'a Parking) -> Self {
-        WritebackView { store, parking }
+    pub(crate) fn new(store: &'a Store, writeback: &'a Writeback) -> Self {
+        WritebackView { store, writeback }
     }
 
-    /// Returns the settings of writing back and reading back.
+    /// Returns the settings of writeback and of reading back.
     pub fn settings(&self) -> &'a Settings {
-        self.parking.settings()
+        self.writeback.settings()
     }
 
-    /// Returns the settings and the state of automatic write-back.
+    /// Returns the settings and the state of automatic writeback.
     pub fn policy(&self) -> &'a Policy {
-        self.parking.policy()
+        self.writeback.policy()
     }
 
     /// Describes the medium in a few words.
     pub fn describe(&self) -> String {
-        self.parking.describe()
+        self.writeback.describe()
     }
 
-    /// Returns how pages lie on the backing.
+    /// Returns the layout of pages on the backing.
     pub fn layout(&self) -> LayoutKind {
-        self.parking.layout()
+        self.writeback.layout()
     }
 
-    /// Returns the counters of write-back.
-    pub fn stats(&self) -> ParkStats {
-        let _masked = signal::mask_all();
-        self.parking.stats()
+    /// Returns the counters of writeback.
+    pub fn stats(&self) -> WritebackStats {
+        let _masked = signal::mask_asynchronous();
+        self.writeback.stats()
     }
 
-    /// Marks pages as idle that were last stored or loaded at least `age_s` seconds ago, and takes the mark from younger
-    /// ones; with 0, marks all.
+    /// Marks pages as idle that were last stored or loaded at least `age_s` seconds ago, and removes the mark from
+    /// younger pages. With 0, marks all pages.
     pub fn mark_idle(&self, age_s: u64) {
-        let _masked = signal::mask_all();
+        let _masked = signal::mask_asynchronous();
         self.store.mark_idle(age_s);
     }
 
-    /// Writes the pages of a selection back; returns when all that was submitted is complete. See
-    /// [`Store::park`](pagefold_store::Store::park).
+    /// Writes the pages of a selection back. Returns when all submitted writes are complete. See
+    /// [`Store::write_back`](pagefold_store::Store::write_back).
     ///
-    /// `progress` is called in the caller's thread, 20 times a second and at the end, and ends the pass if it says so. It
-    /// may do anything, with the region too. If it panics, the pass ends, and the panic goes on then. Signals of the
-    /// calling thread wait until `progress` is called next, for a twentieth of a second at most.
+    /// `progress` is called in the caller's thread, 20 times a second and at the end; if it returns `Break`, the pass
+    /// ends. It may do anything, with the region too. If it panics, the pass ends, and then the panic goes on. Signals
+    /// of the calling thread are delivered only while `progress` runs, so they wait up to 50 ms.
     ///
-    /// The pass runs in a thread that is started for it. If none can be started, it runs in the caller's, and `progress`
-    /// is called at the end only.
+    /// The pass runs in a thread that is started for it. If no thread can be started, the pass runs in the caller's
+    /// thread, and `progress` is called at the end only.
     pub fn write_back(
         &self,
         selection: &Selection,
         progress: &mut dyn FnMut(&Progress) -> ControlFlow<()>,
-    ) -> Result<ParkReport, ParkError> {
-        let watch = Watch::default();
-        let masked = signal::mask_all();
-        let mut tell = |now: &Progress| match &masked {
+    ) -> Result<WritebackReport, WritebackError> {
+        let shared = PassProgress::default();
+        let masked = signal::mask_asynchronous();
+        let mut report_progress = |now: &Progress| match &masked {
             Ok(masked) => masked.unmasked_while(|| progress(now)),
             Err(_) => progress(now),
         };
         let run = || {
-            let _ends = EndsAtDrop(&watch);
-            self.store.park(selection, &mut |now| watch.note(now))
+            let _end = EndOnDrop(&shared);
+            self.store.write_back(selection, &mut |now| shared.note(now))
         };
         let report = std::thread::scope(|scope| {
             let builder = Builder::new().name("pagefold-pass".into());
             let Ok(pass) = signal::spawn_masked_scoped(builder, scope, run) else { return run() };
-            let _stops = StopsAtDrop(&watch);
-            while let Some(now) = watch.await_beat() {
-                if tell(&now).is_break() {
-                    watch.stop();
+            let _stop = StopOnDrop(&shared);
+            while let Some(now) = shared.wait_for_report() {
+                if report_progress(&now).is_break() {
+                    shared.stop();
                 }
             }
             pass.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
         })?;
-        let now = watch.lock().now;
-        // The pass is over, whatever is answered.
-        let _ = tell(&now);
+        let now = shared.lock().now;
+        // The pass is over, so the answer does not matter.
+        let _ = report_progress(&now);
         Ok(report)
     }
 }
 
-/// How far a pass is, for the thread that tells, and whether it is to end, for the thread that runs it.
+/// The state that the pass shares with the caller's thread: its progress, and whether it has to stop.
 #[derive(Default)]
-struct Watch {
+struct PassProgress {
     state: Mutex<State>,
     ended: Condvar,
 }
@@ -119,7 +120,7 @@ struct State {
     has_ended: bool,
 }
 
-impl Watch {
+impl PassProgress {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -134,28 +135,28 @@ impl Watch {
         self.lock().is_stopped = true;
     }
 
-    /// Waits until it is time to tell, and returns what; `None` when the pass has ended.
-    fn await_beat(&self) -> Option<Progress> {
-        let waited = self.ended.wait_timeout_while(self.lock(), BEAT, |state| !state.has_ended);
+    /// Waits until the next report is due, and returns the progress; `None` when the pass has ended.
+    fn wait_for_report(&self) -> Option<Progress> {
+        let waited = self.ended.wait_timeout_while(self.lock(), REPORT_INTERVAL, |state| !state.has_ended);
         let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
         (!state.has_ended).then_some(state.now)
     }
 }
 
-/// Notes the end of a pass, however it came.
-struct EndsAtDrop<'a>(&'a Watch);
+/// Notes the end of a pass when it returns or panics.
+struct EndOnDrop<'a>(&'a PassProgress);
 
-impl Drop for EndsAtDrop<'_> {
+impl Drop for EndOnDrop<'_> {
     fn drop(&mut self) {
         self.0.lock().has_ended = true;
         self.0.ended.notify_all();
     }
 }
 
-/// Ends a pass of which nobody wants to know any more.
-struct StopsAtDrop<'a>(&'a Watch);
+/// Stops the pass when the caller's thread leaves, by a panic too.
+struct StopOnDrop<'a>(&'a PassProgress);
 
-impl Drop for StopsAtDrop<'_> {
+impl Drop for StopOnDrop<'_> {
     fn drop(&mut self) {
         self.0.stop();
     }

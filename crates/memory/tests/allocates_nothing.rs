@@ -1,49 +1,49 @@
-//! Serving a fault in the thread that made it asks the allocator for nothing: the thread may have been interrupted in it.
-//! Nor do the threads of the region that the fault may wait for, unless pages are written back.
+//! Serving a fault in the thread that made it does not call the allocator, because the thread may have been
+//! interrupted in it. The evictors, for which the fault may wait, do not call it either. Only the writeback thread does.
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 use pagefold_backing::MemoryBacking;
 use pagefold_codec::CodecSpec;
 use pagefold_memory::{Eviction, Region, RegionConfig};
-use pagefold_store::parking::{LayoutKind, ParkConfig};
+use pagefold_store::writeback::{LayoutKind, WritebackConfig};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
-/// The system's allocator, counting the requests of threads that ask for it.
+/// The system's allocator, with a count of calls.
 struct Counting;
 
 thread_local! {
-    /// Requests of this thread since it asked; `None` while it does not.
+    /// Calls of this thread since it began to count; `None` while it does not count.
     static REQUESTS: Cell<Option<u64>> = const { Cell::new(None) };
 }
 
-/// Whether requests of the region's threads are counted, and how many there were.
-static WATCHES_REGION: AtomicBool = AtomicBool::new(false);
-static REQUESTS_OF_REGION: AtomicU64 = AtomicU64::new(0);
+/// Whether calls of evictors are counted, and their number.
+static WATCHES_EVICTORS: AtomicBool = AtomicBool::new(false);
+static REQUESTS_OF_EVICTORS: AtomicU64 = AtomicU64::new(0);
 
 fn count() {
     REQUESTS.with(|requests| requests.set(requests.get().map(|n| n + 1)));
-    if WATCHES_REGION.load(Relaxed) {
+    if WATCHES_EVICTORS.load(Relaxed) {
         let mut name = [0_u8; 16];
         // SAFETY: a thread's name has 16 bytes at most.
         unsafe { libc::prctl(libc::PR_GET_NAME, name.as_mut_ptr()) };
-        REQUESTS_OF_REGION.fetch_add(name.starts_with(b"pagefold-").into(), Relaxed);
+        REQUESTS_OF_EVICTORS.fetch_add(name.starts_with(b"pagefold-fold").into(), Relaxed);
     }
 }
 
-// SAFETY: every call goes to the system's allocator as it is; counting allocates nothing.
+// SAFETY: every call is passed to the system's allocator unchanged; counting allocates nothing.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count();
-        // SAFETY: the caller's duty.
+        // SAFETY: the caller guarantees it.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
         count();
-        // SAFETY: the caller's duty.
+        // SAFETY: the caller guarantees it.
         unsafe { System.dealloc(pointer, layout) }
     }
 }
@@ -73,7 +73,7 @@ fn requests_of_faults(config: RegionConfig) -> u64 {
     let bytes = region.bytes_mut();
     let (mut x, mut sum) = (1_usize, 0_u64);
     REQUESTS.with(|requests| requests.set(Some(0)));
-    WATCHES_REGION.store(true, Relaxed);
+    WATCHES_EVICTORS.store(true, Relaxed);
     for round in 0..4 {
         for at in 0..pages {
             x = x.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
@@ -84,7 +84,7 @@ fn requests_of_faults(config: RegionConfig) -> u64 {
             }
         }
     }
-    WATCHES_REGION.store(false, Relaxed);
+    WATCHES_EVICTORS.store(false, Relaxed);
     let requests = REQUESTS.with(|requests| requests.take().unwrap());
     std::hint::black_box(sum);
     let stats = region.stats();
@@ -93,29 +93,32 @@ fn requests_of_faults(config: RegionConfig) -> u64 {
 }
 
 #[test]
-fn faults_ask_the_allocator_for_nothing() {
+fn faults_do_not_call_the_allocator() {
     if let Err(e) = pagefold_sys::uffd::kernel_features() {
-        pagefold_testkit::skipped!("faults_ask_the_allocator_for_nothing: {e}");
+        pagefold_testkit::skipped!("faults_do_not_call_the_allocator: {e}");
         return;
     }
     for eviction in [Eviction::Auto, Eviction::Move, Eviction::Protect] {
         for codec in ["lz4", "zstd", "lzo-rle"] {
-            for parks in [false, true] {
+            for writes_back in [false, true] {
                 let backing = || {
                     let backing = Arc::new(MemoryBacking::new(64 << 20));
-                    ParkConfig { backing, layout: LayoutKind::Log }
+                    WritebackConfig { backing, layout: LayoutKind::Log }
                 };
                 let config = RegionConfig {
                     eviction,
                     codec: CodecSpec::named(codec),
-                    max_pool_bytes: parks.then_some(2 << 20),
-                    backing: parks.then(backing),
+                    max_pool_bytes: writes_back.then_some(2 << 20),
+                    backing: writes_back.then(backing),
                     ..RegionConfig::new(12 << 20, 1 << 20)
                 };
-                assert_eq!(requests_of_faults(config), 0, "{eviction:?} {codec} parks {parks}");
-                let of_region = REQUESTS_OF_REGION.swap(0, Relaxed);
-                // More than a thousand pages were folded. A thread that begins only then asks for a little.
-                assert!(of_region < 50 || parks, "{of_region} of the region's threads: {eviction:?} {codec}");
+                assert_eq!(requests_of_faults(config), 0, "{eviction:?} {codec} writes back {writes_back}");
+                let of_evictors = REQUESTS_OF_EVICTORS.swap(0, Relaxed);
+                // More than a thousand pages were folded. A thread that starts only then allocates a little.
+                assert!(
+                    of_evictors < 50,
+                    "{of_evictors} of the evictors: {eviction:?} {codec} writes back {writes_back}"
+                );
             }
         }
     }

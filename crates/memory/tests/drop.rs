@@ -1,16 +1,17 @@
-//! Regions come and go: while threads fault in them, many in turn, many at once, beside another handler of SIGBUS.
+//! Regions are made and dropped: while threads fault in them, many one after the other, many at once, and with another
+//! handler of SIGBUS in the program.
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 mod support;
 
-use crate::support::{WAYS, can, part, read, run, run_well, text, write};
+use crate::support::{MODES, can, part, read, run, run_well, text, write};
 use pagefold_memory::{Eviction, Region, RegionConfig, RegionError, Service};
 use std::os::unix::process::ExitStatusExt;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering::SeqCst};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Regions of a process are counted, so tests that make many run alone.
+/// Tests that make many regions run alone, because the regions of a process are counted.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
@@ -20,16 +21,16 @@ fn alone() -> MutexGuard<'static, ()> {
 fn child() {
     let Some(part) = part() else { return };
     match part.split_once(' ') {
-        Some(("in_flight", way)) => drop_in_flight(way.parse().unwrap()),
-        Some(("chained", way)) => reach_earlier_handler(way.parse().unwrap()),
+        Some(("in_flight", mode)) => drop_in_flight(mode.parse().unwrap()),
+        Some(("chained", mode)) => reach_earlier_handler(mode.parse().unwrap()),
         _ => panic!("there is no part {part}"),
     }
     std::process::exit(0);
 }
 
 /// Drops a region that four threads read and write.
-fn drop_in_flight(way: usize) {
-    let (service, eviction) = WAYS[way];
+fn drop_in_flight(mode: usize) {
+    let (service, eviction) = MODES[mode];
     let config = RegionConfig { service, eviction, ..RegionConfig::new(4 << 20, 256 << 10) };
     let region = Region::new(config).unwrap();
     let base = region.as_ptr().expose_provenance();
@@ -40,7 +41,7 @@ fn drop_in_flight(way: usize) {
                 x = x.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
                 let page = (x >> 33) % 1024;
                 let word = std::ptr::with_exposed_provenance_mut::<usize>(base + page * 4096);
-                // Once the region is gone, this kills the process: that is what is tested.
+                // After the region is dropped, this kills the process: the test checks that.
                 // SAFETY: in the range, as long as there is one.
                 unsafe { word.write_volatile(word.read_volatile() + 1) };
             }
@@ -54,12 +55,12 @@ fn drop_in_flight(way: usize) {
 #[test]
 fn dropping_a_region_under_threads_ends_them_and_never_hangs() {
     let _alone = alone();
-    for (way, (service, eviction)) in WAYS.into_iter().enumerate() {
+    for (mode, (service, eviction)) in MODES.into_iter().enumerate() {
         if !can("dropping_a_region_under_threads", service, eviction) {
             continue;
         }
         for _ in 0..8 {
-            let status = run(&format!("in_flight {way}"), Duration::from_secs(10));
+            let status = run(&format!("in_flight {mode}"), Duration::from_secs(10));
             let is_fault = matches!(status.signal(), Some(libc::SIGSEGV | libc::SIGBUS));
             assert!(is_fault || status.success(), "{service:?} {eviction:?}: {status}");
         }
@@ -79,7 +80,7 @@ fn use_once(region: &Region, salt: u64) {
 }
 
 #[test]
-fn many_regions_in_turn_leave_no_trace() {
+fn many_regions_in_turn_leak_nothing() {
     let _alone = alone();
     for service in [Service::FaultingThread, Service::HandlerThreads] {
         if !can("many_regions_in_turn", service, Eviction::Auto) {
@@ -96,36 +97,36 @@ fn many_regions_in_turn_leave_no_trace() {
         }
         let after = (descriptors(), mappings());
         assert_eq!(after.0, before.0, "descriptors");
-        // The allocator and stacks of threads may keep a few.
+        // The allocator and thread stacks may keep a few.
         assert!(after.1 < before.1 + 50, "{before:?} {after:?} mappings");
     }
 }
 
 #[test]
-fn as_many_regions_as_can_be_and_no_more() {
+fn the_largest_number_of_regions_is_served_and_one_more_is_refused() {
     let _alone = alone();
-    if !can("as_many_regions_as_can_be", Service::FaultingThread, Eviction::Auto) {
+    if !can("the_largest_number_of_regions", Service::FaultingThread, Eviction::Auto) {
         return;
     }
     let regions: Vec<_> = (0..256).map(|_| Region::new(small(Service::FaultingThread)).unwrap()).collect();
     assert!(matches!(Region::new(small(Service::FaultingThread)).err(), Some(RegionError::TooMany(256))));
-    // The last entry of the table is served as well, and others leave it alone.
+    // The last entry of the table is served too, and serving it does not disturb others.
     [0, 128, 255].into_iter().for_each(|i| use_once(&regions[i], i as u64));
     drop(regions);
     use_once(&Region::new(small(Service::FaultingThread)).unwrap(), 1);
 }
 
 #[test]
-fn regions_come_and_go_beside_each_other() {
+fn regions_are_made_and_dropped_concurrently() {
     let _alone = alone();
-    if !can("regions_come_and_go", Service::HandlerThreads, Eviction::Move) {
+    if !can("regions_are_made_and_dropped", Service::HandlerThreads, Eviction::Move) {
         return;
     }
     std::thread::scope(|scope| {
         for thread in 0..4_u64 {
             scope.spawn(move || {
                 for i in 0..40_u64 {
-                    let (service, eviction) = WAYS[(i + thread) as usize % WAYS.len()];
+                    let (service, eviction) = MODES[(i + thread) as usize % MODES.len()];
                     let region = Region::new(RegionConfig { eviction, ..small(service) }).unwrap();
                     use_once(&region, thread << 8 | i);
                 }
@@ -137,10 +138,10 @@ fn regions_come_and_go_beside_each_other() {
 static FOREIGN: AtomicU32 = AtomicU32::new(0);
 static FOREIGN_PAGE: AtomicPtr<libc::c_void> = AtomicPtr::new(std::ptr::null_mut());
 
-/// The program's own handler: gives the page memory.
+/// The program's handler: maps memory at the page.
 extern "C" fn on_sigbus(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
     let page = FOREIGN_PAGE.load(SeqCst);
-    // SAFETY: the kernel gives what belongs to the signal.
+    // SAFETY: the kernel passes the information of the signal.
     if unsafe { (*info).si_addr() } != page {
         std::process::abort();
     }
@@ -164,7 +165,7 @@ fn map_nothing() -> *mut u64 {
     }
 }
 
-fn reach_earlier_handler(way: usize) {
+fn reach_earlier_handler(mode: usize) {
     // SAFETY: zeroes are valid, and the handler only makes system calls.
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
@@ -172,25 +173,25 @@ fn reach_earlier_handler(way: usize) {
         action.sa_flags = libc::SA_SIGINFO;
         assert_eq!(libc::sigaction(libc::SIGBUS, &action, std::ptr::null_mut()), 0);
     }
-    let (service, eviction) = WAYS[way];
+    let (service, eviction) = MODES[mode];
     for round in 1..=20 {
         let region = Region::new(RegionConfig { eviction, ..small(service) }).unwrap();
         use_once(&region, 3);
         let page = map_nothing();
-        // SAFETY: mapped; the handler gives it memory.
+        // SAFETY: mapped; the handler maps memory there.
         unsafe { page.write_volatile(7) };
-        // SAFETY: mapped, and the handler gave it memory.
+        // SAFETY: mapped, and the handler has mapped memory there.
         assert_eq!((unsafe { page.read_volatile() }, FOREIGN.load(SeqCst)), (7, round));
         use_once(&region, 4);
     }
 }
 
 #[test]
-fn sigbus_that_is_not_ours_reaches_the_earlier_handler() {
+fn sigbus_outside_regions_reaches_the_earlier_handler() {
     let _alone = alone();
-    for (way, (service, eviction)) in WAYS.into_iter().enumerate() {
-        if can("sigbus_that_is_not_ours", service, eviction) {
-            run_well(&format!("chained {way}"));
+    for (mode, (service, eviction)) in MODES.into_iter().enumerate() {
+        if can("sigbus_outside_regions", service, eviction) {
+            run_well(&format!("chained {mode}"));
         }
     }
 }

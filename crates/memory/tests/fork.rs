@@ -1,19 +1,19 @@
-//! What a forked child has of a region: nothing, and the parent keeps all of it.
+//! A forked child has no part of a region, and the parent keeps all of it.
 //!
-//! Children make system calls and touch memory only, as the parent has other threads.
+//! Children only make system calls and touch memory, as the parent has other threads.
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 mod support;
 
-use crate::support::{WAYS, can, read, text, write};
+use crate::support::{MODES, can, read, text, write};
 use pagefold_memory::{Region, RegionConfig};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 const PAGES: u64 = 512;
 
-fn filled(way: usize) -> Region {
-    let (service, eviction) = WAYS[way];
+fn filled(mode: usize) -> Region {
+    let (service, eviction) = MODES[mode];
     let region =
         Region::new(RegionConfig { service, eviction, ..RegionConfig::new(PAGES * 4096, 256 << 10) })
             .unwrap();
@@ -25,9 +25,9 @@ fn check(region: &Region) {
     (0..PAGES).for_each(|page| assert!(read(region, page) == text(page), "page {page}"));
 }
 
-/// Forks. The child runs `run` and exits with what that says; returns how the child ended, as wait(2) says it.
+/// Forks. The child runs `run` and exits with its result. Returns the child's status, as wait(2) does.
 fn fork(run: impl FnOnce() -> i32) -> i32 {
-    // SAFETY: the child runs what makes system calls only, and exits.
+    // SAFETY: the child only makes system calls, and exits.
     let child = unsafe { libc::fork() };
     if child == 0 {
         let code = run();
@@ -56,20 +56,20 @@ fn signal_of(status: i32) -> Option<i32> {
 }
 
 fn touch(address: usize) -> u64 {
-    // SAFETY: none: the child may die of it, which is what is tested.
+    // SAFETY: none: the child may die of it; the tests check that.
     unsafe { std::ptr::with_exposed_provenance::<u64>(address).read_volatile() }
 }
 
-/// Runs a test for each way that the kernel has.
+/// Runs a test for each combination that the kernel supports.
 fn each(test: &str, run: impl Fn(usize)) {
-    for (way, (service, eviction)) in WAYS.into_iter().enumerate() {
+    for (mode, (service, eviction)) in MODES.into_iter().enumerate() {
         if can(test, service, eviction) {
-            run(way);
+            run(mode);
         }
     }
 }
 
-/// The mappings of this process that children do not get: ranges and staging areas.
+/// Returns the mappings of this process that children do not get: ranges and staging areas.
 fn kept_from_children() -> Vec<usize> {
     let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
     let (mut found, mut start) = (Vec::new(), 0);
@@ -87,8 +87,8 @@ fn kept_from_children() -> Vec<usize> {
 
 #[test]
 fn a_child_has_neither_range_nor_staging() {
-    each("a_child_has_neither_range_nor_staging", |way| {
-        let region = filled(way);
+    each("a_child_has_neither_range_nor_staging", |mode| {
+        let region = filled(mode);
         let base = region.as_ptr().expose_provenance();
         let last = base + (PAGES as usize - 1) * 4096;
         let mut addresses = kept_from_children();
@@ -102,7 +102,7 @@ fn a_child_has_neither_range_nor_staging() {
     });
 }
 
-/// Maps something at the place of the region in a child.
+/// Maps memory or a file at the region's address in a child.
 fn map_there(base: usize, file: i32) -> bool {
     let flags =
         libc::MAP_FIXED | if file < 0 { libc::MAP_PRIVATE | libc::MAP_ANONYMOUS } else { libc::MAP_SHARED };
@@ -113,9 +113,9 @@ fn map_there(base: usize, file: i32) -> bool {
 }
 
 #[test]
-fn what_a_child_maps_there_is_its_own() {
-    each("what_a_child_maps_there_is_its_own", |way| {
-        let region = filled(way);
+fn a_child_can_map_memory_at_the_address_of_the_region() {
+    each("a_child_can_map_memory_at_the_address_of_the_region", |mode| {
+        let region = filled(mode);
         let base = region.as_ptr().expose_provenance();
         let status = fork(|| {
             let is_mapped = map_there(base, -1);
@@ -127,21 +127,21 @@ fn what_a_child_maps_there_is_its_own() {
             });
             i32::from(!(is_mapped && is_zero && all().all(|address| touch(address) == 9)))
         });
-        assert_eq!(status, 0, "{way}");
+        assert_eq!(status, 0, "{mode}");
         check(&region);
     });
 }
 
 #[test]
-fn sigbus_of_a_child_is_not_served() {
-    each("sigbus_of_a_child_is_not_served", |way| {
-        let region = filled(way);
+fn sigbus_in_a_child_is_not_served() {
+    each("sigbus_in_a_child_is_not_served", |mode| {
+        let region = filled(mode);
         let base = region.as_ptr().expose_provenance();
         // SAFETY: makes an empty file.
         let file = unsafe { libc::memfd_create(c"nothing".as_ptr(), 0) };
         for page in [0, 1, PAGES as usize - 1] {
             let status = fork(|| i32::from(map_there(base, file)) + touch(base + page * 4096) as i32);
-            assert_eq!(signal_of(status), Some(libc::SIGBUS), "{way}: {status:#x}");
+            assert_eq!(signal_of(status), Some(libc::SIGBUS), "{mode}: {status:#x}");
         }
         // SAFETY: ours.
         unsafe { libc::close(file) };
@@ -151,15 +151,15 @@ fn sigbus_of_a_child_is_not_served() {
 
 #[test]
 fn dropping_the_region_in_a_child_harms_nothing() {
-    each("dropping_the_region_in_a_child_harms_nothing", |way| {
-        let region = filled(way);
+    each("dropping_the_region_in_a_child_harms_nothing", |mode| {
+        let region = filled(mode);
         let copy = std::mem::ManuallyDrop::new(region);
         let status = fork(|| {
             // SAFETY: the child's copy, dropped once.
             drop(unsafe { std::ptr::read(&*copy) });
             0
         });
-        assert_eq!(status, 0, "{way}");
+        assert_eq!(status, 0, "{mode}");
         let region = std::mem::ManuallyDrop::into_inner(copy);
         check(&region);
         (0..PAGES).for_each(|page| write(&region, page, &text(page + 1)));
@@ -168,9 +168,9 @@ fn dropping_the_region_in_a_child_harms_nothing() {
 }
 
 #[test]
-fn the_parent_goes_on_while_it_forks() {
-    each("the_parent_goes_on_while_it_forks", |way| {
-        let region = filled(way);
+fn threads_of_the_parent_continue_while_it_forks() {
+    each("threads_of_the_parent_continue_while_it_forks", |mode| {
+        let region = filled(mode);
         let (is_over, rounds) = (AtomicBool::new(false), AtomicU64::new(0));
         std::thread::scope(|scope| {
             for thread in 0..3 {

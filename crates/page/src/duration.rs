@@ -1,16 +1,16 @@
-//! Spans of time as people write them: `90`, `10m`, `1h30m`, `2d`.
+//! Parsing and formatting spans of time as people write them: `90`, `10m`, `1h30m`, `2d`.
 //!
-//! Whole seconds are as fine as ages of pages are kept, so seconds are the smallest unit,
-//! and the unit of a number without one. It is our own code because of that number: zram's attributes take plain
-//! seconds, and the libraries for spans of time insist on a unit.
+//! The age of a page is stored in whole seconds, so the second is the smallest unit; it is also the unit of a number
+//! without one. That number is the reason for our own parser: zram's attributes take plain seconds, and the libraries
+//! for spans of time require a unit.
 
-/// Why a span of time was not understood.
+/// Why a text is not a span of time.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DurationError {
     /// No number, an unknown unit, or units out of order.
     #[error(
         "'{0}' is not a span of time: write numbers with the units d, h, m and s, such as 10m or 1h30m; \
-         without a unit it is seconds"
+         a number without a unit is seconds"
     )]
     Malformed(String),
     /// More than 2^64 - 1 seconds.
@@ -35,7 +35,7 @@ pub fn parse_s(text: &str) -> Result<u64, DurationError> {
         let (digits, tail) = rest.split_at(digits_end);
         let unit = match tail.chars().next() {
             Some(unit) => unit,
-            // A number without a unit stands alone.
+            // Only a single number may have no unit.
             None if units.len() == UNITS.len() => 's',
             None => return Err(malformed()),
         };
@@ -52,9 +52,32 @@ pub fn parse_s(text: &str) -> Result<u64, DurationError> {
     Ok(sum_s)
 }
 
+/// Formats seconds in the units that [`parse_s`] reads: `10m`, `1h30m`.
+pub fn text(seconds: u64) -> String {
+    let mut left = seconds;
+    let mut text = String::new();
+    for (name, unit_s) in UNITS {
+        if left >= unit_s {
+            text.push_str(&format!("{}{name}", left / unit_s));
+            left %= unit_s;
+        }
+    }
+    if text.is_empty() { "0s".to_string() } else { text }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_formatted_is_parsed_again() {
+        for (seconds, written) in
+            [(0, "0s"), (59, "59s"), (600, "10m"), (5400, "1h30m"), (90_061, "1d1h1m1s")]
+        {
+            assert_eq!(text(seconds), written);
+            assert_eq!(parse_s(written), Ok(seconds));
+        }
+    }
 
     #[test]
     fn spans_add_up() {
@@ -73,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_span_is_refused() {
+    fn other_texts_are_refused() {
         for text in ["", " ", "m", "-1", "1.5h", "10 m", "10min", "1m1h", "1s1s", "1h30", "+1", "1é", "1w"] {
             assert_eq!(parse_s(text), Err(DurationError::Malformed(text.into())), "{text}");
         }

@@ -1,4 +1,4 @@
-//! Which page, and how many: two numbers that must not be mixed up.
+//! The index of a page and a number of pages, as two types that cannot be mixed up.
 
 use crate::PAGE_SHIFT;
 use std::fmt;
@@ -19,12 +19,12 @@ impl PageIndex {
 }
 
 impl PageCount {
-    /// The pages that `len_bytes` bytes need, the last one perhaps in part.
+    /// The number of pages that hold `len_bytes` bytes, the last page perhaps in part.
     pub const fn covering(len_bytes: u64) -> Self {
         PageCount((len_bytes >> PAGE_SHIFT) + ((len_bytes & ((1 << PAGE_SHIFT) - 1) != 0) as u64))
     }
 
-    /// The bytes in this many pages, or `None` if that exceeds 64 bits.
+    /// The number of bytes in this many pages; `None` if that exceeds 64 bits.
     pub const fn bytes(self) -> Option<u64> {
         self.0.checked_mul(1 << PAGE_SHIFT)
     }

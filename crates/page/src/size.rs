@@ -1,16 +1,17 @@
-//! Sizes as people write them: `4G`, `512MiB`, `1.5 GiB`.
+//! Parsing and printing sizes as people write them: `4G`, `512MiB`, `1.5 GiB`.
 //!
-//! Suffixes are binary whatever their spelling (K, KB and KiB are all 1024), as
-//! in the kernel's `memparse`, because memory is what is being sized.
+//! Suffixes are binary whatever their spelling (K, KB, Ki and KiB are all 1024), as in the kernel's `memparse`, because
+//! they are sizes of memory.
 
 use std::fmt;
 
-/// Why a size was not understood.
+/// Why a text is not a size.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SizeError {
     /// No number, or an unknown suffix.
     #[error(
-        "'{0}' is not a size: write a number with an optional suffix K, M, G, T, P or E, such as 4G or 512M"
+        "'{0}' is not a size: write a number with an optional suffix K, M, G, T, P or E, such as 4G or 512MiB; they are \
+         powers of 1024 in any spelling"
     )]
     Malformed(String),
     /// More than 2^64 - 1 bytes.
@@ -26,12 +27,12 @@ pub fn parse(text: &str) -> Result<u64, SizeError> {
     let (number, suffix) = trimmed.split_at(digits_end);
     let shift = match suffix.trim().to_ascii_lowercase().as_str() {
         "" | "b" => 0,
-        "k" | "kb" | "kib" => 10,
-        "m" | "mb" | "mib" => 20,
-        "g" | "gb" | "gib" => 30,
-        "t" | "tb" | "tib" => 40,
-        "p" | "pb" | "pib" => 50,
-        "e" | "eb" | "eib" => 60,
+        "k" | "ki" | "kb" | "kib" => 10,
+        "m" | "mi" | "mb" | "mib" => 20,
+        "g" | "gi" | "gb" | "gib" => 30,
+        "t" | "ti" | "tb" | "tib" => 40,
+        "p" | "pi" | "pb" | "pib" => 50,
+        "e" | "ei" | "eb" | "eib" => 60,
         _ => return Err(malformed()),
     };
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
@@ -76,13 +77,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parse_understands_what_people_type() {
+    fn parse_reads_all_spellings() {
         for (text, bytes) in [
             ("0", 0),
             ("4096", 4096),
             ("4k", 4096),
             ("1.5G", 3 << 29),
             ("512 MiB", 512 << 20),
+            ("4Gi", 4 << 30),
+            ("4gb", 4 << 30),
             ("1T", 1 << 40),
             ("1P", 1 << 50),
             ("8E", 8 << 60),
@@ -96,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn parse_refuses_what_is_no_size() {
+    fn parse_refuses_other_texts() {
         for text in
             ["", "G", "-1", "1X", ".5G", "1.G", "1.2.3", "1 2", "0x10", "1e3", "99999999999999999999999999"]
         {

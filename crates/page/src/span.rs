@@ -1,31 +1,30 @@
-//! A byte range cut at page borders.
+//! Cutting a byte range at page borders.
 //!
-//! I/O comes in byte ranges and the store works in pages; this is the one place
-//! that turns the first into the second.
+//! I/O requests are byte ranges, and the store works in pages; this is the one place that converts between them.
 
 use crate::{PAGE_SIZE, PageIndex};
 
-/// The part of one page that a byte range touches.
+/// The overlap of a byte range with one page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
     /// The page.
     pub index: PageIndex,
-    /// First byte touched, inside the page.
+    /// The first byte of the overlap, as an offset in the page.
     pub start: usize,
-    /// Bytes touched, 1 to 4096.
+    /// Bytes of the overlap, 1 to 4096.
     pub len: usize,
-    /// Where this part begins in the caller's buffer, bytes.
+    /// The first byte of the overlap, as an offset in the caller's buffer.
     pub at: usize,
 }
 
 impl Span {
-    /// Whether the whole page is touched.
+    /// Whether the byte range contains the whole page.
     pub const fn is_whole(&self) -> bool {
         self.len == PAGE_SIZE
     }
 }
 
-/// Iterator over the [`Span`]s of a byte range, made by [`spans`].
+/// The iterator that [`spans`] returns.
 #[derive(Clone, Debug)]
 pub struct Spans {
     offset: u64,
@@ -33,9 +32,9 @@ pub struct Spans {
     left: usize,
 }
 
-/// The page spans of `len` bytes at byte `offset`, in order.
+/// Iterates over the page spans of `len` bytes at byte `offset`, in ascending order.
 ///
-/// The caller has checked that `offset + len` does not overflow.
+/// The caller must ensure that `offset + len` does not overflow.
 pub fn spans(offset: u64, len: usize) -> Spans {
     debug_assert!(offset.checked_add(len as u64).is_some());
     Spans { offset, at: 0, left: len }

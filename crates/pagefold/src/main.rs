@@ -1,21 +1,24 @@
-//! The `pagefold` command.
+//! The `pagefold` command: reads the command line, runs a command, and prints.
 //!
-//! The binary is the top layer: it reads the command line, keeps the runtime
-//! folder, runs the server process of each disk and talks to it. It has four folders: [`commands`] (one file per
-//! command), [`cli`] (words in, text out), [`service`] (the server process and its control socket) and [`runtime`]
-//! (folder, locks, state, clean-up after dead servers). They are parts, not layers: `cli` turns words into the
-//! requests of `service` and prints its reports, and `runtime` asks `service` how to clear an export.
+//! | module | contents |
+//! |---|---|
+//! | [`commands`] | the command line, and the entry point of all commands |
+//! | [`disk`], [`image`] | the commands on disks and on images, one file each |
+//! | [`docs`], [`manual`] | shell completions and manual pages; their sections |
+//! | [`cli`] | printing: results, messages, progress bars, histograms |
 //!
-//! It compresses nothing and speaks no block protocol: those are the crates below.
+//! Each module uses only those below it in this table. The hidden command `serve` turns the process into a server
+//! (`pagefold-server`); other commands start servers and send them requests (`pagefold-control`).
 
-// Printing panics when it cannot write: `cli::output` does it.
+// The printing macros panic when they cannot write: all printing goes through `cli::output`.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
 mod cli;
 mod commands;
-mod failure;
-mod runtime;
-mod service;
+mod disk;
+mod docs;
+mod image;
+mod manual;
 
 fn main() -> std::process::ExitCode {
     commands::run()

@@ -1,92 +1,92 @@
 //! The real source of frames: one reserved range of address space.
 //!
-//! One range, so that a frame's address is a multiplication and a handle needs no
-//! table. Beside it runs an array of links, two 32-bit frame numbers per frame:
-//! they chain free frames here and a class's frames in the pool, so that neither
-//! ever allocates. A frame is in one of four conditions:
+//! With one range, the address of a frame is a multiplication, and a handle needs no table. A second range contains
+//! an array of links, two 32-bit frame numbers per frame. They chain free frames here, and the frames of a class in
+//! the pool, so neither allocates. A frame is in one of four states:
 //!
-//! - *fresh*: never touched; a counter marks where these begin;
-//! - *returned*: given back to the kernel; a list;
-//! - *ready*: backed by memory and free; a list;
-//! - *in use*: taken; counted by purpose, and the count of frames for objects is what the limit is
-//!   checked against.
+//! - *fresh*: never touched; a counter marks the first of these;
+//! - *returned*: returned to the kernel; in a list;
+//! - *ready*: free and backed by memory; in a list;
+//! - *in use*: taken; counted by purpose. The count for objects is compared with the limit.
 //!
-//! It does not decide how many frames stand ready: [`Reserve`](crate::Reserve) does
-//! where that matters.
+//! Locks: `free`, the mutex of the free lists, is held for a few instructions and never during a system call.
+//! `returning` guards the frames that are being returned to the kernel; `reserve_queue` is the fair mutex on which
+//! writers queue for an empty reserve. Lock order: `returning` or `reserve_queue` first, then `free`.
+//! [`Reserve`](crate::Reserve) decides how many frames are kept ready for a device used as swap.
 
 use crate::frame::{FRAME_LEN, FrameId};
 use crate::source::{Frames, PageSource, Purpose, SourceError, Take};
-use pagefold_sys::mem::{Parts, Reservation};
+use pagefold_sys::mem::{DiscardBatch, Reservation};
 use parking_lot::{Condvar, FairMutex, Mutex, MutexGuard};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// Frames made ready at once: enough to hide the cost of the system call, little enough to waste.
+/// Frames made ready at once: enough to amortise the system call, few enough to waste.
 const BATCH: u32 = 32;
-/// Ready frames kept besides a reserve; more are returned to the kernel. 4 MiB: what is stored swings by
-/// about that much when pages of one kind replace pages of another, and each frame returned too early
-/// costs two system calls.
+/// Ready frames kept in addition to a reserve; more are returned to the kernel. 4 MiB: the memory in use varies by
+/// about that much when pages of one kind replace pages of another, and each frame returned too early costs two
+/// system calls.
 const READY_MAX: u32 = 1024;
-/// Ready frames returned at once. Returning interrupts every CPU that runs a thread of this process, so it is
-/// done seldom and for many.
+/// Ready frames returned at once. Returning interrupts each CPU that runs a thread of this process, so it is done
+/// rarely and for many frames.
 const RETURN_BATCH: usize = 512;
 const _: () = assert!(READY_MAX > BATCH && READY_MAX as usize > RETURN_BATCH);
 /// Bytes of links per frame.
 const LINK_LEN: usize = 8;
-/// Frames of a limit that is none.
+/// The value of `limit` that means no limit.
 const NO_LIMIT: u64 = u64::MAX / FRAME_LEN as u64;
-/// How long a write waits for an empty reserve to which no frame is added before it fails.
+/// How long a write waits for an empty reserve to which no frame is added, before it fails.
 const RESERVE_WAIT: Duration = Duration::from_secs(1);
 
-/// Address space for frames, and the free ones.
+/// The address space of frames, and the lists of free ones.
 pub struct Arena {
     frames: Reservation,
     links: Reservation,
     capacity: u32,
     free: Mutex<Free>,
-    /// Locked before `free`, by who returns frames.
+    /// Locked before `free`, by a thread that returns frames.
     returning: Mutex<Returning>,
-    /// The turn of writers that wait for the reserve. Fair, so that each gets its frames in the order in which they
-    /// came; locked before `free`.
-    turn: FairMutex<()>,
+    /// The queue of writers that wait for the reserve. The mutex is fair, so writers get frames in the order of their
+    /// arrival; locked before `free`.
+    reserve_queue: FairMutex<()>,
     in_use: AtomicU64,
     slots_in_use: AtomicU64,
     in_use_max: AtomicU64,
     limit: AtomicU64,
-    /// A request has come since the reserve last looked.
+    /// A request has come since the reserve's last check.
     used: AtomicBool,
-    /// Signalled when the ready list of an arena with a reserve grows or falls below its target.
+    /// Signalled when the ready list of an arena with a reserve grows, or falls below its target.
     pub(crate) ready_changed: Condvar,
 }
 
-/// Frames on their way back to the kernel. Touched when made: threads that may not ask for memory fill it, and their
-/// stacks may not be touched as deep.
+/// Frames being returned to the kernel. The memory of the lists is touched at creation, because they are filled by
+/// threads that must not ask the kernel for memory, not even for more stack.
 struct Returning {
     frames: Box<[u32]>,
-    /// How many there are.
+    /// Number of frames.
     len: usize,
-    parts: Parts,
+    parts: DiscardBatch,
 }
 
 impl Returning {
     fn new() -> Self {
-        // Not zeroes, which might be memory that was never touched.
+        // Not zeroes: zeroed memory might be untouched.
         let frames = vec![u32::MAX; RETURN_BATCH].into();
-        Returning { frames, len: 0, parts: Parts::new(RETURN_BATCH) }
+        Returning { frames, len: 0, parts: DiscardBatch::new(RETURN_BATCH) }
     }
 }
 
-/// The frames not in use.
+/// The lists of frames not in use.
 pub(crate) struct Free {
     ready: FrameId,
     pub(crate) ready_len: u32,
     returned: FrameId,
     fresh: u32,
-    /// Ready frames that a reserve keeps; 0 without one, and then refilling is the taker's work.
+    /// The target length of a reserve; 0 without one, and then `obtain` makes frames ready itself.
     pub(crate) reserve_target: u32,
-    /// Writers that wait for the reserve. While there are any, ready frames are theirs.
+    /// Writers that wait for the reserve. While there are any, ready frames are reserved for them.
     waiting: u32,
-    /// Counts the additions to the ready list.
+    /// Number of additions to the ready list.
     additions: u64,
 }
 
@@ -96,16 +96,16 @@ impl Free {
     }
 }
 
-/// What an arena holds, in bytes.
+/// The memory of an arena, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ArenaStats {
     /// Frames in use for objects.
     pub in_use_bytes: u64,
     /// Frames in use for slots.
     pub slots_bytes: u64,
-    /// The most that was ever in use for objects since the last reset.
+    /// The highest use for objects since the last reset.
     pub in_use_max_bytes: u64,
-    /// Free frames kept backed by memory.
+    /// Free frames that are backed by memory.
     pub ready_bytes: u64,
     /// The limit on frames for objects; `u64::MAX` is none.
     pub limit_bytes: u64,
@@ -118,9 +118,10 @@ fn bytes(frames: u64) -> u64 {
 }
 
 impl Arena {
-    /// An arena for up to `len_bytes` bytes of frames, of which none is backed by memory yet.
+    /// Creates an arena for up to `len_bytes` bytes of frames, none of which is backed by memory yet.
     pub fn new(len_bytes: u64) -> Result<Self, SourceError> {
-        // The links are populated a page at a time: whole pages of them, and no frame with the number of NIL.
+        // Links are populated a page at a time, so their number is a multiple of a page; and no frame has the number
+        // NIL.
         let step = (FRAME_LEN / LINK_LEN) as u64;
         let capacity = (len_bytes / FRAME_LEN as u64 + 1).next_multiple_of(step);
         let capacity = capacity.min(u64::from(u32::MAX) / step * step) as u32;
@@ -138,7 +139,7 @@ impl Arena {
                 additions: 0,
             }),
             returning: Mutex::new(Returning::new()),
-            turn: FairMutex::new(()),
+            reserve_queue: FairMutex::new(()),
             in_use: AtomicU64::new(0),
             slots_in_use: AtomicU64::new(0),
             in_use_max: AtomicU64::new(0),
@@ -148,36 +149,41 @@ impl Arena {
         })
     }
 
-    /// Sets the most bytes of frames that may be in use. Frames in use beyond it stay.
+    /// Sets the limit on frames in use for objects, bytes. Frames in use beyond it stay.
     pub fn set_limit(&self, limit_bytes: u64) {
         self.limit.store(limit_bytes / FRAME_LEN as u64, Relaxed);
     }
 
-    /// Notes that the store is in use; see [`Reserve`](crate::Reserve).
+    /// Records that the store is in use; see [`Reserve`](crate::Reserve).
     #[inline]
     pub fn mark_used(&self) {
-        // Written only if need be: the line stays shared between the CPUs.
+        // Written only if necessary, so that the cache line stays shared between CPUs.
         if !self.used.load(Relaxed) {
             self.used.store(true, Relaxed);
         }
     }
 
-    /// Whether the store was used since the last time this was asked.
-    pub(crate) fn take_used(&self) -> bool {
+    /// Returns whether the store was used since the last call.
+    pub(crate) fn clear_used(&self) -> bool {
         self.used.swap(false, Relaxed)
     }
 
-    /// Starts the high-water mark anew from what is in use now.
+    /// Resets the high-water mark to the present use.
     pub fn reset_in_use_max(&self) {
         self.in_use_max.store(self.in_use.load(Relaxed), Relaxed);
     }
 
-    /// Bytes of frames in use for objects; locks nothing.
+    /// Bytes of frames in use for objects. Takes no lock.
     pub fn in_use_bytes(&self) -> u64 {
         bytes(self.in_use.load(Relaxed))
     }
 
-    /// The limit on frames for objects, bytes; `u64::MAX` is none. Locks nothing.
+    /// Whether writes take frames from a reserve, which a thread refills.
+    pub fn has_reserve(&self) -> bool {
+        self.free.lock().reserve_target > 0
+    }
+
+    /// The limit on frames for objects, bytes; `u64::MAX` is no limit. Takes no lock.
     pub fn limit_bytes(&self) -> u64 {
         match self.limit.load(Relaxed) {
             NO_LIMIT => u64::MAX,
@@ -185,7 +191,7 @@ impl Arena {
         }
     }
 
-    /// What the arena holds.
+    /// The memory of the arena.
     pub fn stats(&self) -> ArenaStats {
         let (ready_len, fresh) = {
             let free = self.free.lock();
@@ -205,17 +211,17 @@ impl Arena {
     #[inline]
     pub fn frame_ptr(&self, frame: FrameId) -> *mut u8 {
         debug_assert!(frame.0 < self.capacity);
-        // SAFETY: frame numbers are handed out below `capacity`, so the byte is inside the reservation.
+        // SAFETY: all frame numbers are below `capacity`, so the byte is inside the reservation.
         unsafe { self.frames.base().as_ptr().add(frame.0 as usize * FRAME_LEN) }
     }
 
-    /// How many frames there is room for.
+    /// The number of frames in the range.
     #[cfg(test)]
     pub(crate) fn capacity(&self) -> u32 {
         self.capacity
     }
 
-    /// Whether there is room for a frame of this number, which may be any number.
+    /// Whether the range contains a frame of this number, which may be any number.
     pub(crate) fn contains(&self, frame: FrameId) -> bool {
         frame.0 < self.capacity
     }
@@ -252,8 +258,8 @@ impl Arena {
         self.free.lock()
     }
 
-    /// Takes `count` frames off the ready list, which has as many.
-    fn take_off(&self, free: &mut Free, count: usize) -> Frames {
+    /// Takes `count` frames off the ready list, which contains at least as many.
+    fn pop_ready(&self, free: &mut Free, count: usize) -> Frames {
         let mut frames = Frames::none();
         for _ in 0..count {
             frames.push(free.ready);
@@ -263,21 +269,21 @@ impl Arena {
         frames
     }
 
-    fn put_on(&self, free: &mut Free, frame: FrameId) {
+    fn push_ready(&self, free: &mut Free, frame: FrameId) {
         self.set_next(frame, free.ready);
         free.ready = frame;
         free.ready_len += 1;
         free.additions += 1;
     }
 
-    /// Frames from the ready list, or from the kernel, one way or the other for this caller: of what it gets ready
-    /// itself, others get only what it does not need.
-    fn obtain_now(&self, count: usize) -> Result<Frames, SourceError> {
+    /// Takes frames from the ready list, and makes more ready if there are too few. The caller gets the frames that
+    /// it makes ready before other writers do.
+    fn obtain_unreserved(&self, count: usize) -> Result<Frames, SourceError> {
         let mut obtained = Frames::none();
         let mut free = self.free.lock();
         loop {
             let some = (free.ready_len as usize).min(count - obtained.len());
-            let mut taken = self.take_off(&mut free, some);
+            let mut taken = self.pop_ready(&mut free, some);
             while let Some(frame) = taken.pop() {
                 obtained.push(frame);
             }
@@ -290,7 +296,7 @@ impl Arena {
                 Err(error) => {
                     let mut free = self.free.lock();
                     while let Some(frame) = obtained.pop() {
-                        self.put_on(&mut free, frame);
+                        self.push_ready(&mut free, frame);
                     }
                     return Err(error);
                 }
@@ -298,8 +304,9 @@ impl Arena {
         }
     }
 
-    /// Frames of a reserve, whose own thread refills it: a write of this thread may be what frees memory, so it must
-    /// not ask the kernel for any. Waits for its turn, and then as long as frames are being added.
+    /// Takes frames of a reserve, which its thread refills: this thread must not ask the kernel for memory, because
+    /// its write may be needed to free memory. Queues behind earlier writers, and then waits as long as frames are
+    /// being added.
     fn obtain_reserved(&self, count: usize) -> Result<Frames, SourceError> {
         let (mut additions, mut since) = {
             let mut free = self.free.lock();
@@ -307,11 +314,11 @@ impl Arena {
             self.ready_changed.notify_all();
             (free.additions, Instant::now())
         };
-        let turn = self.turn.lock();
+        let place = self.reserve_queue.lock();
         let mut free = self.free.lock();
         let obtained = loop {
             if free.are_ready(count) {
-                break Ok(self.take_off(&mut free, count));
+                break Ok(self.pop_ready(&mut free, count));
             }
             if free.additions != additions {
                 (additions, since) = (free.additions, Instant::now());
@@ -323,13 +330,12 @@ impl Arena {
             self.ready_changed.wait_for(&mut free, RESERVE_WAIT - waited);
         };
         free.waiting -= 1;
-        drop((free, turn));
+        drop((free, place));
         obtained
     }
 
-    /// Returns ready frames to the kernel until `keep` are left. Asks the kernel for nothing.
-    ///
-    /// Many at a time, because each return interrupts the other CPUs.
+    /// Returns ready frames to the kernel until `keep` are left. Allocates nothing. Returns many frames per system
+    /// call, because each call interrupts other CPUs.
     pub(crate) fn return_ready(&self, keep: u32) {
         self.return_by(&mut self.returning.lock(), keep);
     }
@@ -338,7 +344,7 @@ impl Arena {
         while self.take_ready(keep, returning) && self.return_taken(returning) {}
     }
 
-    /// Takes frames off the ready list as long as more than `keep` are on it. False if there was none to take.
+    /// Takes frames off the ready list until `keep` are left. Returns false if it took none.
     fn take_ready(&self, keep: u32, returning: &mut Returning) -> bool {
         let mut free = self.free.lock();
         let count = (free.ready_len.saturating_sub(keep) as usize).min(RETURN_BATCH);
@@ -351,20 +357,20 @@ impl Arena {
         count > 0
     }
 
-    /// Returns the frames that were taken; false if the kernel refused any.
+    /// Returns the taken frames to the kernel. Returns false if the kernel refused any.
     fn return_taken(&self, returning: &mut Returning) -> bool {
         let Returning { frames, len, parts } = returning;
         let frames = &mut frames[..*len];
-        // In order, so that neighbours become one part.
+        // Sorted, so that neighbours become one part.
         frames.sort_unstable();
         parts.clear();
         for &frame in frames.iter() {
             parts.push(&self.frames, frame as usize * FRAME_LEN, FRAME_LEN);
         }
         // SAFETY: the frames were on the ready list and are now on none, so nothing lives in them.
-        let returned = unsafe { self.frames.discard_parts(parts) } / FRAME_LEN;
+        let returned = unsafe { self.frames.discard_batch(parts) } / FRAME_LEN;
         let mut free = self.free.lock();
-        // A kernel that refuses leaves a frame backed, which is what "ready" means.
+        // A refused frame stays backed by memory, so it is ready.
         for (i, &frame) in frames.iter().enumerate() {
             let list = if i < returned { &mut free.returned } else { &mut free.ready };
             self.set_next(FrameId(frame), *list);
@@ -374,19 +380,19 @@ impl Arena {
         returned == frames.len()
     }
 
-    /// Backs up to a batch of free frames with memory and makes them ready. Returns the free frames, locked since
-    /// these were added.
+    /// Makes up to a batch of free frames ready. Returns the lock of the free lists, held since the frames were
+    /// added.
     pub(crate) fn make_ready(&self) -> Result<MutexGuard<'_, Free>, SourceError> {
         let first = {
             let mut free = self.free.lock();
             if !free.returned.is_nil() {
-                // Returned frames are scattered: one at a time, touched by one small populate call.
+                // Returned frames are scattered: populate one at a time.
                 let frame = free.returned;
                 free.returned = self.next(frame);
                 drop(free);
                 return self.populate(frame, 1);
             }
-            // Batches start at multiples of BATCH, so each page of links begins with one.
+            // Batches start at multiples of BATCH, so each page of links starts with a batch.
             let first = free.fresh;
             if first >= self.capacity {
                 return Err(SourceError::Exhausted { frames: self.capacity });
@@ -397,8 +403,8 @@ impl Arena {
         self.populate(FrameId(first), BATCH.min(self.capacity - first))
     }
 
-    /// Populates `count` frames from `first` and puts them on the ready list, or on the returned list
-    /// if the kernel has no memory.
+    /// Populates `count` frames from `first` and puts them on the ready list, or on the returned list if the kernel
+    /// has no memory.
     fn populate(&self, first: FrameId, count: u32) -> Result<MutexGuard<'_, Free>, SourceError> {
         let links_from = first.0 as usize * LINK_LEN;
         let links = match links_from.is_multiple_of(FRAME_LEN) {
@@ -410,7 +416,7 @@ impl Arena {
         let mut free = self.free.lock();
         for frame in (first.0..first.0 + count).rev().map(FrameId) {
             if result.is_ok() {
-                self.put_on(&mut free, frame);
+                self.push_ready(&mut free, frame);
             } else {
                 self.set_next(frame, free.returned);
                 free.returned = frame;
@@ -422,19 +428,19 @@ impl Arena {
     }
 }
 
-// SAFETY: frames are numbers below the capacity of this arena, which `arena` returns. They are on the ready list only
-// once they have been populated, or were in use; a frame leaves the list under its lock and comes back to it by `give`.
+// SAFETY: frames are numbers below the capacity of this arena, which `arena` returns. Each frame on the ready list
+// has been populated or was in use; a frame leaves the list under its lock and comes back to it through `release`.
 unsafe impl PageSource for Arena {
     fn try_take(&self, purpose: Purpose, count: usize) -> Take {
         let mut free = self.free.lock();
         if !free.are_ready(count) || free.waiting > 0 {
             return Take::NotReady;
         }
-        // Under the lock and after that look: a charge that is taken back at once would be in another writer's way.
+        // Under the lock and after the check: a charge that is undone at once could make another writer fail.
         if let Err(limit) = self.charge(purpose, count) {
-            return Take::Refused(limit);
+            return Take::Failed(limit);
         }
-        let frames = self.take_off(&mut free, count);
+        let frames = self.pop_ready(&mut free, count);
         if free.reserve_target > 0 && free.ready_len * 2 < free.reserve_target {
             self.ready_changed.notify_all();
         }
@@ -448,8 +454,9 @@ unsafe impl PageSource for Arena {
             return Ok(());
         }
         let limit = self.limit.load(Relaxed);
-        // Nothing is never too much, also where the limit was lowered below what is in use.
-        let more = |in_use: u64| Some(in_use + count).filter(|n| *n <= limit || count == 0);
+        // A charge of 0 never fails, even if the limit was lowered below the present use.
+        let most = if let Purpose::Replacements { most_frames } = purpose { most_frames } else { limit };
+        let more = |in_use: u64| Some(in_use + count).filter(|n| *n <= most || count == 0);
         match self.in_use.fetch_update(Relaxed, Relaxed, more) {
             Ok(before) => {
                 self.in_use_max.fetch_max(before + count, Relaxed);
@@ -461,36 +468,35 @@ unsafe impl PageSource for Arena {
 
     fn refund(&self, purpose: Purpose, count: usize) {
         match purpose {
-            Purpose::Objects => self.in_use.fetch_sub(count as u64, Relaxed),
+            Purpose::Objects | Purpose::Replacements { .. } => self.in_use.fetch_sub(count as u64, Relaxed),
             Purpose::Slots => self.slots_in_use.fetch_sub(count as u64, Relaxed),
         };
     }
 
     fn obtain(&self, count: usize) -> Result<Frames, SourceError> {
-        let has_reserve = self.free.lock().reserve_target > 0;
-        if has_reserve { self.obtain_reserved(count) } else { self.obtain_now(count) }
+        if self.has_reserve() { self.obtain_reserved(count) } else { self.obtain_unreserved(count) }
     }
 
-    fn give(&self, frame: FrameId, purpose: Purpose) {
+    fn release(&self, frame: FrameId, purpose: Purpose) {
         let mut free = self.free.lock();
-        self.put_on(&mut free, frame);
+        self.push_ready(&mut free, frame);
         self.refund(purpose, 1);
         if free.waiting > 0 {
             self.ready_changed.notify_all();
         }
     }
 
-    fn relieve(&self) {
+    fn shrink(&self) {
         let keep = {
             let free = self.free.lock();
             let keep = free.reserve_target + READY_MAX;
             if free.ready_len <= keep {
                 return;
             }
-            // Down by a batch, so that the next freed frames do not come here again at once.
+            // Leave room for a batch, so that the next freed frames do not come here at once.
             keep - RETURN_BATCH as u32
         };
-        // Whoever is at it returns these too, or the next to come here.
+        // If another thread is returning frames, it or the next caller returns these.
         if let Some(mut returning) = self.returning.try_lock() {
             self.return_by(&mut returning, keep);
         }

@@ -1,12 +1,11 @@
 //! One size class: a chain of frames packed with objects of one stride.
 //!
-//! Objects fill the chain from its front without gaps and may straddle two
-//! neighbouring frames. What is freed in the middle becomes a hole, kept in a
-//! doubly linked list inside the holes themselves; what is freed at the end
-//! shortens the chain. [`Class::move_last`] closes a hole with the last object.
+//! Objects fill the chain from its front without gaps and may straddle two neighbouring frames. An object freed in
+//! the middle becomes a hole, in a doubly linked list whose links lie in the holes; an object freed at the end
+//! shortens the chain. [`Class::move_last`] moves the last object into a hole.
 //!
-//! The first word of every place tells what it holds: the owner word of an object
-//! (its kind is never 0), or a hole's link to the next hole shifted left over kind 0.
+//! The first word of each place is the owner word of an object (whose kind is never 0), or a hole's link to the next
+//! hole shifted left over kind 0.
 
 use crate::arena::Arena;
 use crate::frame::{FRAME_LEN, FrameId, Pos};
@@ -19,7 +18,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub(crate) struct Class {
     stride: usize,
     tail: FrameId,
-    /// Bytes used of the tail frame, 1 to [`FRAME_LEN`]; of no meaning without one.
+    /// Bytes used of the tail frame, 1 to [`FRAME_LEN`]; meaningless without a tail.
     tail_end: usize,
     frames: u64,
     live: u64,
@@ -27,21 +26,21 @@ pub(crate) struct Class {
     first_hole: Pos,
 }
 
-/// Why a class could not grow by the `frames` frames that it needs.
+/// A class could not grow by the `frames` frames that it needs.
 pub(crate) struct GrowError {
     pub(crate) frames: usize,
-    /// Why there are none; nothing if too few are ready.
-    pub(crate) refused: Option<SourceError>,
+    /// The reason; `None` if too few are ready.
+    pub(crate) source: Option<SourceError>,
 }
 
-/// What became of an attempt to move the last object into a hole.
-pub(crate) enum Moved {
-    /// One hole fewer.
-    Yes,
-    /// Nothing to move or no hole to move it into.
-    Done,
-    /// The last object cannot move now: it is being written, or its owner is busy.
-    NotNow,
+/// The result of moving the last object into a hole.
+pub(crate) enum MoveResult {
+    /// The object was moved: there is one hole fewer.
+    Moved,
+    /// There is no object, or no hole.
+    NothingToMove,
+    /// The last object cannot be moved now: it is being written, or its owner refused.
+    Busy,
 }
 
 impl Class {
@@ -61,11 +60,15 @@ impl Class {
         self.frames
     }
 
-    /// A place for a new object, marked busy. Frames come from `stock` first, then from `source`.
-    pub(crate) fn allocate(&mut self, source: &dyn PageSource, stock: &mut Frames) -> Result<Pos, GrowError> {
+    /// Allocates a place for a new object, marked busy. Frames come from `backed` first, then from `source`.
+    pub(crate) fn allocate(
+        &mut self,
+        source: &dyn PageSource,
+        backed: &mut Frames,
+    ) -> Result<Pos, GrowError> {
         let arena = source.arena();
         let pos = if self.first_hole.is_nil() {
-            self.grow(source, stock)?
+            self.grow(source, backed)?
         } else {
             let pos = self.first_hole;
             self.unlink_hole(arena, pos);
@@ -76,13 +79,13 @@ impl Class {
         Ok(pos)
     }
 
-    /// Gives an object's place up. Follow with [`Class::trim`].
+    /// Makes an object's place a hole. Call [`Class::trim`] afterwards.
     pub(crate) fn release(&mut self, arena: &Arena, pos: Pos) {
         self.live -= 1;
         self.link_hole(arena, pos);
     }
 
-    /// Cuts holes off the end of the chain and gives the frames that this empties back.
+    /// Removes holes from the end of the chain and releases the frames that become empty. Returns their number.
     pub(crate) fn trim(&mut self, source: &dyn PageSource) -> u64 {
         let arena = source.arena();
         let before = self.frames;
@@ -96,54 +99,54 @@ impl Class {
         before - self.frames
     }
 
-    /// Moves the last object into a hole, if its owner agrees. Follow with [`Class::trim`].
+    /// Moves the last object into a hole, if its owner permits. Call [`Class::trim`] afterwards.
     ///
     /// `exchange(owner, old, new)` is called with the bytes already copied.
     pub(crate) fn move_last(
         &mut self,
         arena: &Arena,
         exchange: &mut dyn FnMut(Owner, Pos, Pos) -> bool,
-    ) -> Moved {
-        let (Some(old), new) = (self.last(arena), self.first_hole) else { return Moved::Done };
+    ) -> MoveResult {
+        let (Some(old), new) = (self.last(arena), self.first_hole) else { return MoveResult::NothingToMove };
         if new.is_nil() {
-            return Moved::Done;
+            return MoveResult::NothingToMove;
         }
-        // Acquire pairs with the release in `Pool::try_put`: an owner word that is not "busy" means that
+        // Acquire pairs with the release in `Pool::try_put_from`: an owner word that is not "busy" means that
         // the object's bytes are written.
         let owner = Owner::from_bits(word(arena, old).load(Ordering::Acquire));
         if is_hole(owner.to_bits()) {
-            return Moved::Done;
+            return MoveResult::NothingToMove;
         }
         if owner.kind() == OwnerKind::Busy {
-            return Moved::NotNow;
+            return MoveResult::Busy;
         }
         self.unlink_hole(arena, new);
         copy_object(arena, old, new, self.stride);
         if !exchange(owner, old, new) {
             self.link_hole(arena, new);
-            return Moved::NotNow;
+            return MoveResult::Busy;
         }
         self.link_hole(arena, old);
-        Moved::Yes
+        MoveResult::Moved
     }
 
-    /// The place behind the last object, taking the frames it needs first.
-    fn grow(&mut self, source: &dyn PageSource, stock: &mut Frames) -> Result<Pos, GrowError> {
+    /// Allocates the place behind the last object, with the frames that it needs.
+    fn grow(&mut self, source: &dyn PageSource, backed: &mut Frames) -> Result<Pos, GrowError> {
         let fresh_start = self.tail.is_nil() || self.tail_end == FRAME_LEN;
         let start = if fresh_start { 0 } else { self.tail_end };
         let end = start + self.stride;
         let need = end.div_ceil(FRAME_LEN) - usize::from(!fresh_start);
-        let mut fresh = if need <= stock.len() {
+        let mut fresh = if need <= backed.len() {
             Frames::none()
         } else {
-            match source.try_take(Purpose::Objects, need - stock.len()) {
+            match source.try_take(Purpose::Objects, need - backed.len()) {
                 Take::Frames(fresh) => fresh,
-                Take::NotReady => return Err(GrowError { frames: need, refused: None }),
-                Take::Refused(e) => return Err(GrowError { frames: need, refused: Some(e) }),
+                Take::NotReady => return Err(GrowError { frames: need, source: None }),
+                Take::Failed(e) => return Err(GrowError { frames: need, source: Some(e) }),
             }
         };
         let mut first = if fresh_start { FrameId::NIL } else { self.tail };
-        for frame in std::iter::from_fn(|| stock.pop().or_else(|| fresh.pop())).take(need) {
+        for frame in std::iter::from_fn(|| backed.pop().or_else(|| fresh.pop())).take(need) {
             self.append(source.arena(), frame);
             first = if first.is_nil() { frame } else { first };
         }
@@ -188,7 +191,7 @@ impl Class {
         let frame = self.tail;
         self.tail = source.arena().prev(frame);
         self.frames -= 1;
-        source.give(frame, Purpose::Objects);
+        source.release(frame, Purpose::Objects);
     }
 
     fn link_hole(&mut self, arena: &Arena, pos: Pos) {
@@ -261,8 +264,8 @@ pub(crate) fn pieces(arena: &Arena, pos: Pos, skip: usize, len: usize) -> [(*mut
     [(first, here), (second, len - here)]
 }
 
-/// [`pieces`], if an object is there; if not, any addresses, and if there is no such frame, none. For hints, which are
-/// given without the lock that would tell. `skip` and `len` are those of an object.
+/// The same as [`pieces`] if there is an object; otherwise arbitrary addresses inside the arena, or none. For
+/// prefetch hints, which take no lock. `skip` and `len` are those of an object.
 #[inline]
 pub(crate) fn likely_pieces(arena: &Arena, pos: Pos, skip: usize, len: usize) -> [(*const u8, usize); 2] {
     const NOTHING: (*const u8, usize) = (std::ptr::null(), 0);
@@ -295,7 +298,7 @@ fn copy_object(arena: &Arena, from: Pos, to: Pos, stride: usize) {
     at = 0;
     for (piece, len) in pieces(arena, to, 0, stride) {
         if len > 0 {
-            // SAFETY: the destination is a hole taken off its list, known to nobody else; the piece is
+            // SAFETY: the destination is a hole taken off its list, which no other thread accesses; the piece is
             // `len` bytes inside a frame.
             unsafe { std::ptr::copy_nonoverlapping(bytes[at..at + len].as_ptr(), piece, len) };
         }

@@ -1,4 +1,4 @@
-//! Where things are: frames, positions in them, handles.
+//! Frame numbers, positions in frames, and handles of objects.
 
 use std::fmt;
 
@@ -18,17 +18,17 @@ impl FrameId {
     }
 }
 
-/// The place of an object's first byte: frame (32 bits), then offset / 8 (9 bits).
+/// The position of an object's first byte: frame (32 bits), then offset / 8 (9 bits).
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Pos(u64);
 
 impl Pos {
     const OFFSET_BITS: u32 = 9;
     pub(crate) const BITS: u32 = 32 + Self::OFFSET_BITS;
-    /// No place: the end of a list.
+    /// No position: the end of a list.
     pub(crate) const NIL: Pos = Pos((1 << Self::BITS) - 1);
 
-    /// The place `offset` bytes into `frame`; `offset` is a multiple of 8 below [`FRAME_LEN`].
+    /// The position `offset` bytes into `frame`; `offset` is a multiple of 8 below [`FRAME_LEN`].
     pub(crate) fn new(frame: FrameId, offset: usize) -> Self {
         debug_assert!(offset < FRAME_LEN && offset.is_multiple_of(8) && !frame.is_nil());
         Pos(u64::from(frame.0) << Self::OFFSET_BITS | (offset as u64 / 8))
@@ -64,7 +64,7 @@ impl fmt::Debug for Pos {
     }
 }
 
-/// An object in a pool: its size class and its place. 50 bits, so that owners can pack it.
+/// An object in a pool: its size class and its position. 50 bits, so that owners can pack it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Handle(u64);
 
@@ -89,7 +89,7 @@ impl Handle {
         self.0
     }
 
-    /// The handle that [`Handle::to_bits`] made this number of.
+    /// Converts the result of [`Handle::to_bits`] back to the handle.
     pub fn from_bits(bits: u64) -> Self {
         Handle(bits)
     }

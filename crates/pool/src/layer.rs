@@ -1,25 +1,25 @@
-//! A source that refuses a chosen request: the fault layer of the pool's memory.
+//! A frame source that refuses chosen requests, for fault tests.
 
 use crate::{Arena, FrameId, Frames, PageSource, Purpose, SourceError, Take};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Passes everything on but the `n`-th request for a frame, counted from 0, and those after it until
-/// [`RefuseNth::allow`].
+/// Passes requests to another source, but refuses the `n`-th request for a frame, counted from 0, and all later ones
+/// until [`RefuseNth::allow`].
 pub struct RefuseNth<S> {
     inner: S,
     left: AtomicU64,
 }
 
-/// More requests than are ever made, with room to add those that were answered "not ready".
+/// More requests than are ever made, small enough to add requests that were "not ready".
 const NEVER: u64 = u64::MAX / 2;
 
 impl<S: PageSource> RefuseNth<S> {
-    /// Refuses from the `n`-th request on.
+    /// Creates a source that refuses from the `n`-th request on.
     pub fn new(inner: S, n: u64) -> Self {
         RefuseNth { inner, left: AtomicU64::new(n.min(NEVER)) }
     }
 
-    /// Refuses from the `n`-th request from now on.
+    /// Refuses from the `n`-th request after this call on.
     pub fn refuse_after(&self, n: u64) {
         self.left.store(n.min(NEVER), Relaxed);
     }
@@ -29,7 +29,7 @@ impl<S: PageSource> RefuseNth<S> {
         self.refuse_after(NEVER);
     }
 
-    /// Counts a request for `count` frames; false if it is to be refused, as all that follow are.
+    /// Counts a request for `count` frames. Returns false if it is refused.
     fn allows(&self, count: usize) -> bool {
         let count = count as u64;
         let left = |left: u64| Some(left.saturating_sub(count));
@@ -37,15 +37,15 @@ impl<S: PageSource> RefuseNth<S> {
     }
 }
 
-// SAFETY: all frames are the inner source's, handed on as it hands them out.
+// SAFETY: all frames come from the inner source and are passed on unchanged.
 unsafe impl<S: PageSource> PageSource for RefuseNth<S> {
     fn try_take(&self, purpose: Purpose, count: usize) -> Take {
         if !self.allows(count) {
-            return Take::Refused(SourceError::Refused);
+            return Take::Failed(SourceError::RefusedByTest);
         }
         match self.inner.try_take(purpose, count) {
             Take::NotReady => {
-                // No frame was handed out: the request is counted when it is made again.
+                // No frame was taken: the request is counted when it is repeated.
                 self.left.fetch_add(count as u64, Relaxed);
                 Take::NotReady
             }
@@ -56,7 +56,7 @@ unsafe impl<S: PageSource> PageSource for RefuseNth<S> {
     fn charge(&self, purpose: Purpose, count: usize) -> Result<(), SourceError> {
         match self.allows(count) {
             true => self.inner.charge(purpose, count),
-            false => Err(SourceError::Refused),
+            false => Err(SourceError::RefusedByTest),
         }
     }
 
@@ -68,12 +68,12 @@ unsafe impl<S: PageSource> PageSource for RefuseNth<S> {
         self.inner.obtain(count)
     }
 
-    fn give(&self, frame: FrameId, purpose: Purpose) {
-        self.inner.give(frame, purpose);
+    fn release(&self, frame: FrameId, purpose: Purpose) {
+        self.inner.release(frame, purpose);
     }
 
-    fn relieve(&self) {
-        self.inner.relieve();
+    fn shrink(&self) {
+        self.inner.shrink();
     }
 
     fn arena(&self) -> &Arena {

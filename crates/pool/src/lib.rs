@@ -1,25 +1,85 @@
-//! A dense allocator of compressed objects of 1 to 4096 bytes.
+//! Allocates compressed objects of 1 to 4096 bytes densely: a store of a million of them wastes about one per cent.
 //!
-//! Objects of one size class stand shoulder to shoulder in a chain of 4 KiB
-//! frames and may straddle two of them, so no frame has a tail that fits nothing
-//! and an object of 3.7 kB costs 3.7 kB. A class stays dense because the hole that
-//! a freed object leaves is refilled by the next allocation, and when holes gather,
-//! objects from the end of the chain are moved into them and the end is cut off.
+//! Objects of one size class are packed without gaps in a chain of 4 KiB frames, and an object may straddle two frames.
+//! [`Pool`] needs an owner for each object, which it calls to move the object:
 //!
-//! There is no table of handles: a handle is an address. Each object begins with
-//! one [`Owner`] word, and a move asks the owner ([`Relocate`]) to exchange the old
-//! handle for the new one. Frames come from a [`PageSource`], so that limits,
-//! reserves and faults are decided elsewhere: [`Arena`] is the real one,
-//! `RefuseNth` a layer for fault tests, behind the feature `testing`.
+//! ```
+//! use pagefold_pool::{Arena, BackedFrames, Handle, Owner, OwnerKind, Pool, PutError, Purpose, Relocate};
+//! use std::mem::MaybeUninit;
+//! use std::sync::Arc;
 //!
-//! The pool does not know what is in an object, which are old, or who may read
-//! one: readers and the owner's exchange are ordered by a lock that the owner has
-//! (the slot's), and the functions that rely on it are `unsafe` and say so.
+//! /// An owner that keeps all objects where they are.
+//! struct Fixed;
+//!
+//! // SAFETY: it never returns true.
+//! unsafe impl Relocate for Fixed {
+//!     fn relocate(&self, _: Owner, _: Handle, _: Handle) -> bool {
+//!         false
+//!     }
+//! }
+//!
+//! let arena = Arc::new(Arena::new(64 << 20)?);
+//! let pool = Pool::new(Box::new(arena.clone()));
+//! let (bytes, owner) = (b"some compressed bytes", Owner::new(OwnerKind::Slot, 7));
+//! let handle = match pool.try_put(bytes, owner) {
+//!     Err(PutError::NotReady { frames }) => {
+//!         // Taking memory may sleep, so the caller does it when it holds no lock.
+//!         let mut ready = BackedFrames::new(pool.source(), Purpose::Objects);
+//!         ready.charge(frames)?;
+//!         ready.fill()?;
+//!         pool.try_put_from(ready.frames(), bytes, owner)?
+//!     }
+//!     put => put?,
+//! };
+//! let mut copy = [MaybeUninit::uninit(); 21];
+//! // SAFETY: the handle is live, the object has 21 bytes, and it is neither freed nor moved meanwhile.
+//! assert_eq!(unsafe { pool.copy_out(handle, &mut copy) }, bytes);
+//! // SAFETY: the handle is live, and is not used again.
+//! unsafe { pool.free(handle, &Fixed) };
+//! assert_eq!(arena.in_use_bytes(), 0);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # What it is for
+//!
+//! The store keeps compressed pages in it. An object of 3.7 kB uses 3.7 kB: no frame has an unusable tail. A freed
+//! object leaves a hole, which the next allocation of the class reuses. When there are too many holes, objects from the
+//! end of the chain are moved into them, and the chain is shortened (compaction).
+//!
+//! # Limits and failures
+//!
+//! A put that finds too few ready frames fails with [`PutError::NotReady`] and changes nothing. The caller takes the
+//! frames with [`BackedFrames`], which may sleep, and retries. The arena compares its limit with the frames in use
+//! for objects.
+//!
+//! The pool does not know what an object contains or who may read it. Readers and the owner's exchange are ordered by
+//! the owner's lock (the slot's); the functions that rely on it are `unsafe` and say so.
+//!
+//! # How it works
+//!
+//! There is no table of handles: a handle is a size class and a position in the arena. Each object begins with one
+//! [`Owner`] word. To move an object, the pool calls its owner ([`Relocate`]), which replaces the old handle by the new
+//! one or refuses.
+//!
+//! | module | contains |
+//! |---|---|
+//! | `pool`, `class`, `size_class` | the operations; one size class; the sizes of the classes |
+//! | `source`, `layer` | [`PageSource`], the interface to take frames; a source for fault tests (feature `testing`) |
+//! | `arena`, `frame` | [`Arena`], the real source: one range of address space; frame numbers, positions, handles |
+//! | `backed_frames` | frames that a writer takes before it stores an object |
+//! | `reserve` | the threads that keep locked frames ready for devices used as swap |
+//!
+//! *Threads and locks.* All operations run in the caller's thread; only a [`Reserve`] has threads. Each size class has
+//! a lock, held for list operations and for moving objects, not for compression. While it holds a class's lock, the
+//! pool may take the lock of the arena's free lists (to take or release frames). It also calls [`Relocate::relocate`]
+//! while it holds the class's lock; `relocate` must not wait for a thread that uses the pool. No lock of the pool is
+//! held while a thread waits for memory.
 
 // Printing panics when it cannot write. Only the binary prints, in one file.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
 mod arena;
+mod backed_frames;
 mod class;
 mod frame;
 #[cfg(feature = "testing")]
@@ -28,14 +88,13 @@ mod pool;
 mod reserve;
 mod size_class;
 mod source;
-mod stock;
 
 pub use arena::{Arena, ArenaStats};
+pub use backed_frames::BackedFrames;
 pub use frame::{FRAME_LEN, FrameId, Handle};
 #[cfg(feature = "testing")]
 pub use layer::RefuseNth;
 pub use pool::{ClassStats, Owner, OwnerKind, Pool, PutError, Relocate};
 pub use reserve::Reserve;
-pub use size_class::OBJECT_LEN_MAX;
-pub use source::{FRAMES_MAX, Frames, PageSource, Purpose, SourceError, Take};
-pub use stock::FrameStock;
+pub use size_class::{OBJECT_LEN_MAX, is_smaller_class};
+pub use source::{FRAMES_MAX, Frames, PageSource, Purpose, REPLACEMENT_FRAMES_MAX, SourceError, Take};

@@ -1,6 +1,6 @@
-//! The pool: its classes, and the operations owners call.
+//! The pool: its size classes and its operations.
 
-use crate::class::{Class, Moved, likely_pieces, pieces, word};
+use crate::class::{Class, MoveResult, likely_pieces, pieces, word};
 use crate::frame::{Handle, Pos};
 use crate::size_class::{CLASS_COUNT, OBJECT_LEN_MAX, OWNER_LEN, class_index, stride};
 use crate::source::{Frames, PageSource, SourceError};
@@ -9,18 +9,18 @@ use parking_lot::Mutex;
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Who owns an object: a kind and 61 bits that only the owner understands.
+/// The owner of an object: a kind, and 61 bits that only the owner interprets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Owner(u64);
 
-/// What kind of thing owns an object.
+/// The kind of an owner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OwnerKind {
-    /// Nobody yet: the object is being written.
+    /// No owner yet: the object is being written.
     Busy = 1,
     /// A slot of the store; the value is its page index.
     Slot = 2,
-    /// A record of several pages folded as one.
+    /// A record of several pages compressed as one.
     Cluster = 3,
     /// A record of equal pages.
     Shared = 4,
@@ -31,7 +31,7 @@ impl Owner {
     pub(crate) const KIND_BITS: u32 = 3;
     pub(crate) const BUSY: Owner = Owner(OwnerKind::Busy as u64);
 
-    /// The owner of this kind with this value, below 2^61.
+    /// Creates an owner of this kind with this value, below 2^61.
     pub fn new(kind: OwnerKind, value: u64) -> Self {
         debug_assert!(value < 1 << 61);
         Owner(value << Self::KIND_BITS | kind as u64)
@@ -61,57 +61,57 @@ impl Owner {
     }
 }
 
-/// The owners of a pool's objects, asked when an object moves.
+/// The owners of a pool's objects, which the pool calls to move an object.
 ///
 /// # Safety
-/// The pool frees the old place of an object whose move was agreed to. An implementation answers true only if `owner`
-/// held `old`, nobody is reading through it, and whoever asks the owner from now on gets `new`.
+/// The pool reuses the old place of an object after a successful call. An implementation returns true only if `owner`
+/// had `old`, no thread is reading through it, and all later readers get `new`.
 pub unsafe trait Relocate {
-    /// If `owner` still holds `old`, makes it hold `new` and returns true; the bytes are already there.
+    /// Replaces `old` by `new` and returns true, if `owner` still has `old`. The bytes are copied already.
     ///
-    /// Called with a class's lock held: it must not call into the pool, and must not wait for anything
-    /// that might. Answering false because the owner is busy is always right.
+    /// Called with a class's lock held: it must not call into the pool, and must not wait for anything that might. It
+    /// may always return false, for example because the owner is locked; then the object stays.
     fn relocate(&self, owner: Owner, old: Handle, new: Handle) -> bool;
 }
 
-/// Why an object was not stored.
+/// The reason why an object was not stored.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PutError {
-    /// The object needs `frames` frames, and too few are ready. Release all locks and streams, take the frames
-    /// with a [`FrameStock`](crate::FrameStock) and try again.
+    /// The object needs `frames` frames, and too few are ready. The caller releases all locks and streams, takes the
+    /// frames with a [`BackedFrames`](crate::BackedFrames), and retries.
     #[error("{frames} frames of memory are needed, and too few are ready")]
     NotReady {
-        /// How many.
+        /// Number of frames.
         frames: usize,
     },
-    /// The object needs `frames` frames, and there is no memory to be had.
+    /// The object needs `frames` frames, and they cannot be taken.
     #[error("{source}")]
-    Refused {
-        /// How many.
+    NoMemory {
+        /// Number of frames.
         frames: usize,
-        /// Why not.
+        /// The reason.
         source: SourceError,
     },
 }
 
-/// One class, counted.
+/// The counts of one size class.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ClassStats {
     /// Bytes per object, owner word included.
     pub stride_bytes: usize,
     /// Objects.
     pub live: u64,
-    /// Places free between objects.
+    /// Holes between objects.
     pub holes: u64,
     /// Frames.
     pub frames: u64,
 }
 
-/// Moves that one freed object may cause: with two, holes vanish faster than they come.
+/// The most moves per freed object: with two, holes are closed faster than they appear.
 const MOVES_PER_FREE: usize = 2;
-/// Objects moved by [`Pool::compact`] before it lets others at the class.
+/// The most moves of [`Pool::compact`] before it releases the class's lock.
 const MOVES_PER_LOCK: usize = 32;
-/// Holes that a class may have besides a share of its objects.
+/// Holes that a class may have in addition to a share of its objects.
 const HOLES_FREE: u64 = 2;
 /// The share: one hole for this many objects.
 const HOLES_SHARE: u64 = 128;
@@ -125,44 +125,44 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// An empty pool that takes its frames from `source`.
+    /// Creates an empty pool that takes its frames from `source`.
     pub fn new(source: Box<dyn PageSource>) -> Self {
         let classes = (0..CLASS_COUNT).map(|i| Mutex::new(Class::new(stride(i)))).collect();
         Pool { classes, source, moved: AtomicU64::new(0), frames_compacted: AtomicU64::new(0) }
     }
 
-    /// Where the frames come from.
+    /// The frame source.
     pub fn source(&self) -> &dyn PageSource {
         &*self.source
     }
 
-    /// Stores `bytes`, 1 to [`OBJECT_LEN_MAX`] of them, for `owner`. Does not sleep for memory.
+    /// Stores `bytes`, 1 to [`OBJECT_LEN_MAX`] of them, for `owner`. Never sleeps.
     #[inline]
     pub fn try_put(&self, bytes: &[u8], owner: Owner) -> Result<Handle, PutError> {
         self.try_put_from(&mut Frames::none(), bytes, owner)
     }
 
-    /// [`Pool::try_put`] with frames that the caller has taken; those that the object needs are taken out of
-    /// `stock`. Does not fail if `stock` has as many as an earlier error named.
-    pub fn try_put_from(&self, stock: &mut Frames, bytes: &[u8], owner: Owner) -> Result<Handle, PutError> {
+    /// Like [`Pool::try_put`], but takes the frames that the object needs out of `backed` first. Succeeds if `backed`
+    /// contains as many as an earlier error named.
+    pub fn try_put_from(&self, backed: &mut Frames, bytes: &[u8], owner: Owner) -> Result<Handle, PutError> {
         debug_assert!((1..=OBJECT_LEN_MAX).contains(&bytes.len()) && owner.kind() != OwnerKind::Busy);
         let index = class_index(bytes.len());
-        let grown = self.classes[index].lock().allocate(&*self.source, stock);
-        let pos = grown.map_err(|e| match e.refused {
+        let grown = self.classes[index].lock().allocate(&*self.source, backed);
+        let pos = grown.map_err(|e| match e.source {
             None => PutError::NotReady { frames: e.frames },
-            Some(source) => PutError::Refused { frames: e.frames, source },
+            Some(source) => PutError::NoMemory { frames: e.frames, source },
         })?;
         let arena = self.source.arena();
         let mut at = 0;
         for (piece, len) in pieces(arena, pos, OWNER_LEN, bytes.len()) {
             if len > 0 {
-                // SAFETY: the place was just allocated, is marked busy and so touched by nobody else;
+                // SAFETY: the place was just allocated and is marked busy, so no other thread accesses it;
                 // the piece is `len` bytes inside a frame, and the source slice has as many.
                 unsafe { std::ptr::copy_nonoverlapping(bytes[at..at + len].as_ptr(), piece, len) };
             }
             at += len;
         }
-        // Release: whoever sees the owner sees the bytes (`Class::move_last`).
+        // Release: a thread that reads the owner word sees the object's bytes (`Class::move_last`).
         word(arena, pos).store(owner.to_bits(), Ordering::Release);
         Ok(Handle::new(index, pos))
     }
@@ -171,7 +171,7 @@ impl Pool {
     ///
     /// # Safety
     /// - `handle` came from this pool, is live, and its object has at least `dst.len()` bytes;
-    /// - until the call returns nobody frees it, and [`Relocate::relocate`] does not agree to move it.
+    /// - until the call returns no thread frees it, and [`Relocate::relocate`] refuses to move it.
     pub unsafe fn copy_out<'a>(&self, handle: Handle, dst: &'a mut [MaybeUninit<u8>]) -> &'a mut [u8] {
         let len_bytes = dst.len();
         // SAFETY: `dst` is writable for its length, and not in a frame, which no reference leads to; the rest is the
@@ -181,7 +181,7 @@ impl Pool {
         unsafe { std::slice::from_raw_parts_mut(dst.as_mut_ptr().cast(), len_bytes) }
     }
 
-    /// Copies the object's first `dst.len()` bytes over what `dst` holds.
+    /// Copies the object's first `dst.len()` bytes over the contents of `dst`.
     ///
     /// # Safety
     /// As for [`Pool::copy_out`].
@@ -209,8 +209,7 @@ impl Pool {
         }
     }
 
-    /// Asks the processor for the object's first `len_bytes` bytes, at most [`OBJECT_LEN_MAX`], which somebody is
-    /// about to copy out.
+    /// Prefetches the object's first `len_bytes` bytes, at most [`OBJECT_LEN_MAX`], before they are copied out.
     ///
     /// A hint: the object may have been freed or moved, and the handle may be any number.
     #[inline]
@@ -220,11 +219,11 @@ impl Pool {
         }
     }
 
-    /// Frees an object, and keeps its class dense by moving others, whose owners are asked.
+    /// Frees an object, and compacts its class by moving other objects with their owners' consent.
     ///
     /// # Safety
-    /// `handle` came from this pool, is live, nobody reads or frees it any more, and `owners`, the owners of this
-    /// pool's objects, no longer give it to anybody.
+    /// `handle` came from this pool and is live; no other thread reads or frees it; and `owners`, the owners of this
+    /// pool's objects, no longer return it to any thread.
     pub unsafe fn free(&self, handle: Handle, owners: &dyn Relocate) {
         let arena = self.source.arena();
         let emptied = {
@@ -235,19 +234,21 @@ impl Pool {
                 if class.holes() <= HOLES_FREE + class.live() / HOLES_SHARE {
                     break;
                 }
-                let Moved::Yes = self.move_last(&mut class, handle.class_index(), owners) else { break };
+                let MoveResult::Moved = self.move_last(&mut class, handle.class_index(), owners) else {
+                    break;
+                };
                 emptied += class.trim(&*self.source);
             }
             emptied
         };
         if emptied > 0 {
-            self.source.relieve();
+            self.source.shrink();
         }
     }
 
-    /// Closes all holes that can be closed now. Returns the frames that this freed.
+    /// Compacts all classes: closes all holes that can be closed now. Returns the frames that this freed.
     ///
-    /// Runs beside all other operations and holds a class's lock only for a few moves at a time.
+    /// Runs concurrently with all other operations, and holds a class's lock for a few moves at a time.
     ///
     /// # Safety
     /// `owners` are the owners of this pool's objects, not of another's.
@@ -257,34 +258,34 @@ impl Pool {
             while self.compact_some(index, owners, &mut emptied) {
                 std::thread::yield_now();
             }
-            self.source.relieve();
+            self.source.shrink();
         }
         self.frames_compacted.fetch_add(emptied, Ordering::Relaxed);
         emptied
     }
 
-    /// A few moves in one class. Returns whether more may be possible.
+    /// Makes a few moves in one class. Returns whether more may be possible.
     fn compact_some(&self, index: usize, owners: &dyn Relocate, emptied: &mut u64) -> bool {
         let mut class = self.classes[index].lock();
         for _ in 0..MOVES_PER_LOCK {
-            let Moved::Yes = self.move_last(&mut class, index, owners) else { return false };
+            let MoveResult::Moved = self.move_last(&mut class, index, owners) else { return false };
             *emptied += class.trim(&*self.source);
         }
         true
     }
 
-    fn move_last(&self, class: &mut Class, index: usize, owners: &dyn Relocate) -> Moved {
+    fn move_last(&self, class: &mut Class, index: usize, owners: &dyn Relocate) -> MoveResult {
         let mut exchange = |owner: Owner, old: Pos, new: Pos| {
             owners.relocate(owner, Handle::new(index, old), Handle::new(index, new))
         };
         let moved = class.move_last(self.source.arena(), &mut exchange);
-        if matches!(moved, Moved::Yes) {
+        if matches!(moved, MoveResult::Moved) {
             self.moved.fetch_add(1, Ordering::Relaxed);
         }
         moved
     }
 
-    /// Every class that holds or held something, counted.
+    /// The counts of all classes that have frames.
     pub fn class_stats(&self) -> Vec<ClassStats> {
         let count = |(index, class): (usize, &Mutex<Class>)| {
             let class = class.lock();
@@ -294,12 +295,12 @@ impl Pool {
         self.classes.iter().enumerate().map(count).filter(|c| c.frames > 0).collect()
     }
 
-    /// Objects moved since the pool was made.
+    /// Objects moved since the pool was created.
     pub fn moved(&self) -> u64 {
         self.moved.load(Ordering::Relaxed)
     }
 
-    /// Frames freed by [`Pool::compact`] since the pool was made.
+    /// Frames freed by [`Pool::compact`] since the pool was created.
     pub fn frames_compacted(&self) -> u64 {
         self.frames_compacted.load(Ordering::Relaxed)
     }

@@ -1,8 +1,7 @@
-//! Which class an object of a given length belongs to, and what it costs there.
+//! The size classes: the class of an object of a given length, and the bytes that it uses there.
 //!
-//! Steps of 8 bytes up to 1 KiB and of 16 above: rounding up costs 4 and 8 bytes on
-//! average, under one per cent of an object of that size either way, and the number
-//! of classes, each with a last frame in part empty, stays small.
+//! The steps are 8 bytes up to 1 KiB and 16 above. Rounding up costs 4 and 8 bytes on average, below one per cent of
+//! such an object, and there are few classes, each of which has a partly empty last frame.
 
 use crate::frame::FRAME_LEN;
 
@@ -12,14 +11,14 @@ pub const OBJECT_LEN_MAX: usize = 4096;
 /// Bytes of the owner word in front of each object.
 pub(crate) const OWNER_LEN: usize = 8;
 
-/// A hole holds two list links in the object's place.
+/// The least stride: a hole contains two list links.
 const STRIDE_MIN: usize = 16;
 const FINE_STEP: usize = 8;
 const FINE_MAX: usize = 1024;
 const COARSE_STEP: usize = 16;
 const STRIDE_MAX: usize = OBJECT_LEN_MAX + OWNER_LEN;
 const FINE_COUNT: usize = (FINE_MAX - STRIDE_MIN) / FINE_STEP + 1;
-/// Between the fine classes and the last.
+/// Number of classes between the fine ones and the last.
 const COARSE_COUNT: usize = (STRIDE_MAX - 1 - FINE_MAX) / COARSE_STEP;
 
 /// The number of classes.
@@ -40,7 +39,12 @@ pub(crate) fn class_index(len_bytes: usize) -> usize {
     }
 }
 
-/// The bytes that each object of a class takes, owner word included.
+/// Whether an object of `new_len_bytes` uses less memory than one of `old_len_bytes`: whether its class is a smaller one.
+pub fn is_smaller_class(new_len_bytes: usize, old_len_bytes: usize) -> bool {
+    class_index(new_len_bytes) < class_index(old_len_bytes)
+}
+
+/// The bytes that each object of a class uses, including its owner word.
 pub(crate) fn stride(class_index: usize) -> usize {
     if class_index < FINE_COUNT {
         STRIDE_MIN + class_index * FINE_STEP

@@ -1,9 +1,9 @@
-//! The seam through which the pool takes memory.
+//! The interface through which the pool takes memory.
 
 use crate::{Arena, FrameId};
 use pagefold_page::size::Human;
 
-/// Why there is no frame.
+/// The reason why no frame was taken.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SourceError {
     /// The limit on frames in use is reached.
@@ -12,7 +12,7 @@ pub enum SourceError {
         /// The limit.
         limit_bytes: u64,
     },
-    /// The kernel has no memory to give.
+    /// The kernel has no memory.
     #[error("the system has no memory: {0}")]
     NoMemory(#[from] pagefold_sys::SysError),
     /// The reserve is empty and was not refilled in time.
@@ -24,34 +24,43 @@ pub enum SourceError {
         /// Frames in the range.
         frames: u32,
     },
-    /// A fault test's refusal.
+    /// A fault test refused the request.
     #[error("refused by a test")]
-    Refused,
+    RefusedByTest,
 }
 
 impl SourceError {
-    /// Whether the limit on frames for objects is the reason, so that freed objects would help.
+    /// Whether the reason is the limit on frames for objects, so that freeing objects would help.
     pub fn is_limit(&self) -> bool {
         matches!(self, SourceError::Limit { .. })
     }
 }
 
-/// What a frame is for: only objects count against the limit, as in the kernel's accounting.
+/// The use of a frame. Only frames for objects count against the limit, as in zram's accounting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Purpose {
     /// The pool's objects.
     Objects,
+    /// An object that replaces a longer one, which is freed next. Counted as `Objects`, but compared with another limit:
+    /// at the limit there would be no memory to free memory with.
+    Replacements {
+        /// Frames in use for objects up to which the charge succeeds.
+        most_frames: u64,
+    },
     /// The slots of a store, whose number is bounded by the device's size.
     Slots,
 }
 
-/// The most frames that one request may ask for: an object straddles two at most.
+/// Frames by which replacements are meant to exceed the limit, or the present use if that is higher.
+pub const REPLACEMENT_FRAMES_MAX: u64 = 16;
+
+/// The most frames per request: an object straddles at most two.
 pub const FRAMES_MAX: usize = 2;
 
-/// Up to [`FRAMES_MAX`] frames that the holder has taken.
+/// Up to [`FRAMES_MAX`] frames that the owner of the value has taken.
 ///
-/// A plain value: whoever drops it without using or giving back its frames leaks them. [`FrameStock`](crate::FrameStock)
-/// gives them back.
+/// A plain value without a destructor: dropping it leaks its frames. [`BackedFrames`](crate::BackedFrames) releases
+/// them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Frames {
     ids: [FrameId; FRAMES_MAX],
@@ -59,18 +68,18 @@ pub struct Frames {
 }
 
 impl Frames {
-    /// No frames.
+    /// An empty set.
     #[inline]
     pub const fn none() -> Self {
         Frames { ids: [FrameId::NIL; FRAMES_MAX], len: 0 }
     }
 
-    /// How many frames there are.
+    /// The number of frames.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there are none.
+    /// Whether the set is empty.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -87,32 +96,32 @@ impl Frames {
     }
 }
 
-/// The answer to a request for frames that may not sleep.
+/// The result of a request for frames that must not sleep.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Take {
-    /// All frames asked for, touched, with arbitrary contents; the taker's until given back.
+    /// All requested frames, backed by memory, with arbitrary contents; the caller owns them until it releases them.
     Frames(Frames),
-    /// Too few are ready. Nothing was charged: release all locks and streams, then take them by
-    /// [`PageSource::charge`] and [`PageSource::obtain`], which may sleep.
+    /// Too few frames are ready. Nothing was charged. The caller releases all locks and streams, and then takes
+    /// frames with [`PageSource::charge`] and [`PageSource::obtain`], which may sleep.
     NotReady,
-    /// There is none to be had.
-    Refused(SourceError),
+    /// No frame can be taken.
+    Failed(SourceError),
 }
 
-/// Where frames come from.
+/// A source of frames.
 ///
-/// A request names all the frames that its object needs, and gets all or none: writers that each held one
-/// frame and waited for a second would keep each other from both, and a frame charged for a moment would make
-/// another writer's request fail at a limit that was not reached.
+/// A request is for all the frames of an object, and gets all or none. If writers could take one frame and wait for
+/// the second, they could keep each other from both; and a frame that is charged for a moment could make another
+/// writer fail at a limit that was not reached.
 ///
-/// [`try_take`](PageSource::try_take) never sleeps, because it is called under locks. A writer for which nothing
-/// was ready takes its frames in two steps with no lock held: [`charge`](PageSource::charge) decides against the limit,
-/// and [`obtain`](PageSource::obtain) may sleep until the memory is there.
+/// [`try_take`](PageSource::try_take) never sleeps, because it is called under locks. A writer for which too few
+/// frames were ready takes them in two steps with no lock held: [`charge`](PageSource::charge) checks the limit, and
+/// [`obtain`](PageSource::obtain) may sleep until the memory is there.
 ///
 /// # Safety
-/// Frames are memory that the pool writes to without looking. An implementation hands out only frames of
+/// The pool writes to frames through raw pointers. An implementation returns only frames of
 /// [`arena`](PageSource::arena), which is the same for the life of the source; each is backed by memory, and has
-/// exactly one holder from the moment it is handed out until it is given back.
+/// exactly one owner from the moment it is taken until it is released.
 pub unsafe trait PageSource: Send + Sync {
     /// Takes `count` frames, at most [`FRAMES_MAX`], that are ready now, charged to `purpose`: all or none.
     fn try_take(&self, purpose: Purpose, count: usize) -> Take;
@@ -120,25 +129,25 @@ pub unsafe trait PageSource: Send + Sync {
     /// Charges `count` frames to `purpose`, all or none. Never sleeps.
     fn charge(&self, purpose: Purpose, count: usize) -> Result<(), SourceError>;
 
-    /// Takes back a charge for which no frame was obtained.
+    /// Undoes a charge for which no frame was obtained.
     fn refund(&self, purpose: Purpose, count: usize);
 
-    /// Returns `count` frames, at most [`FRAMES_MAX`], that the caller has charged: all or none. Sleeps as long as
-    /// frames are becoming ready for somebody, and for a bounded time when none are.
+    /// Returns `count` frames, at most [`FRAMES_MAX`], that the caller has charged: all or none. Sleeps while frames
+    /// are being made ready, and for a bounded time if none are.
     fn obtain(&self, count: usize) -> Result<Frames, SourceError>;
 
-    /// Takes a frame back from the purpose it was taken for. Never sleeps and never fails; its contents
-    /// are lost.
-    fn give(&self, frame: FrameId, purpose: Purpose);
+    /// Releases a frame that was taken for `purpose`; its contents are lost. Never sleeps and never fails.
+    fn release(&self, frame: FrameId, purpose: Purpose);
 
-    /// Returns surplus frames to the system. Called with no lock held.
-    fn relieve(&self);
+    /// Returns surplus ready frames to the kernel. Makes system calls that interrupt other CPUs, so the caller holds
+    /// no lock.
+    fn shrink(&self);
 
-    /// The memory that the frames are in.
+    /// The arena that contains the frames.
     fn arena(&self) -> &Arena;
 }
 
-// SAFETY: the one source behind the pointer, and its arena, are the same for every clone.
+// SAFETY: all clones of the pointer refer to one source, and so to one arena.
 unsafe impl<S: PageSource + ?Sized> PageSource for std::sync::Arc<S> {
     fn try_take(&self, purpose: Purpose, count: usize) -> Take {
         (**self).try_take(purpose, count)
@@ -156,12 +165,12 @@ unsafe impl<S: PageSource + ?Sized> PageSource for std::sync::Arc<S> {
         (**self).obtain(count)
     }
 
-    fn give(&self, frame: FrameId, purpose: Purpose) {
-        (**self).give(frame, purpose);
+    fn release(&self, frame: FrameId, purpose: Purpose) {
+        (**self).release(frame, purpose);
     }
 
-    fn relieve(&self) {
-        (**self).relieve();
+    fn shrink(&self) {
+        (**self).shrink();
     }
 
     fn arena(&self) -> &Arena {

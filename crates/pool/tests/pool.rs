@@ -1,9 +1,9 @@
-//! The pool against an obvious twin: a map from owner to bytes.
+//! The pool against a reference model: a map from owner to bytes.
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 use pagefold_pool::{
-    Arena, FRAME_LEN, FrameStock, Handle, OBJECT_LEN_MAX, Owner, OwnerKind, PageSource, Pool, Purpose,
+    Arena, BackedFrames, FRAME_LEN, Handle, OBJECT_LEN_MAX, Owner, OwnerKind, PageSource, Pool, Purpose,
     PutError, RefuseNth, Relocate, Reserve, SourceError,
 };
 use proptest::prelude::*;
@@ -29,11 +29,11 @@ unsafe impl Relocate for Owners {
     }
 }
 
-/// A pool with the twin beside it.
+/// A pool and its reference model.
 struct Pair {
     pool: Pool,
     owners: Owners,
-    twin: HashMap<u64, Vec<u8>>,
+    model: HashMap<u64, Vec<u8>>,
 }
 
 fn bytes(seed: u64, len: usize) -> Vec<u8> {
@@ -46,32 +46,32 @@ fn bytes(seed: u64, len: usize) -> Vec<u8> {
         .collect()
 }
 
-/// Stores an object as a writer does: takes the frames that are missing, and tries again.
+/// Stores an object as a writer does: takes the missing frames and retries.
 fn put(pool: &Pool, data: &[u8], key: u64) -> Result<Handle, SourceError> {
-    let mut stock = FrameStock::new(pool.source(), Purpose::Objects);
+    let mut backed = BackedFrames::new(pool.source(), Purpose::Objects);
     loop {
-        let frames = match pool.try_put_from(stock.frames(), data, Owner::new(OwnerKind::Slot, key)) {
+        let frames = match pool.try_put_from(backed.frames(), data, Owner::new(OwnerKind::Slot, key)) {
             Ok(handle) => return Ok(handle),
-            Err(PutError::Refused { source, .. }) => return Err(source),
+            Err(PutError::NoMemory { source, .. }) => return Err(source),
             Err(PutError::NotReady { frames }) => frames,
         };
-        stock.charge(frames)?;
-        stock.fill()?;
+        backed.charge(frames)?;
+        backed.fill()?;
     }
 }
 
 impl Pair {
     fn new(source: Box<dyn PageSource>) -> Self {
-        Pair { pool: Pool::new(source), owners: Owners::default(), twin: HashMap::new() }
+        Pair { pool: Pool::new(source), owners: Owners::default(), model: HashMap::new() }
     }
 
     fn put(&mut self, key: u64, len: usize, seed: u64) -> Result<(), SourceError> {
         let data = bytes(seed, len);
         let handle = put(&self.pool, &data, key)?;
         let old = self.owners.0.lock().unwrap().insert(key, handle);
-        self.twin.insert(key, data);
+        self.model.insert(key, data);
         if let Some(old) = old {
-            // SAFETY: the map just stopped giving `old` to anybody; this thread is the only one.
+            // SAFETY: the map no longer contains `old`, and this thread is the only one.
             unsafe { self.pool.free(old, &self.owners) };
         }
         Ok(())
@@ -79,16 +79,16 @@ impl Pair {
 
     fn remove(&mut self, key: u64) {
         let old = self.owners.0.lock().unwrap().remove(&key);
-        self.twin.remove(&key);
+        self.model.remove(&key);
         if let Some(old) = old {
-            // SAFETY: the map just stopped giving `old` to anybody; this thread is the only one.
+            // SAFETY: the map no longer contains `old`, and this thread is the only one.
             unsafe { self.pool.free(old, &self.owners) };
         }
     }
 
     fn check(&self) {
         let mut live = 0;
-        for (key, data) in &self.twin {
+        for (key, data) in &self.model {
             let handle = self.owners.0.lock().unwrap()[key];
             assert_eq!(Handle::from_bits(handle.to_bits()), handle);
             let mut out = vec![MaybeUninit::uninit(); data.len()];
@@ -125,7 +125,7 @@ fn put_every_length_reads_back_and_costs_its_length() {
 }
 
 #[test]
-fn free_everything_gives_every_frame_back() {
+fn freeing_all_objects_frees_all_frames() {
     let mut pair = Pair::new(arena());
     for key in 0..5000 {
         pair.put(key, 1 + (key as usize * 37) % OBJECT_LEN_MAX, key).unwrap();
@@ -144,7 +144,7 @@ fn free_everything_gives_every_frame_back() {
 fn compact_closes_all_holes() {
     let mut pair = Pair::new(arena());
     (0..40_000).for_each(|key| pair.put(key, 500 + (key as usize % 3) * 400, key).unwrap());
-    // Every third object of each class: few enough that freeing alone leaves some holes.
+    // Few objects of each class: so few that freeing alone leaves some holes.
     (0..40_000).step_by(700).for_each(|key| pair.remove(key));
     assert!(pair.pool.class_stats().iter().any(|c| c.holes > 0));
     // SAFETY: all objects were put for these owners.
@@ -178,12 +178,12 @@ fn limit_refuses_and_keeps_everything() {
     let refused = (0..).find_map(|key| pair.put(key, 3000, key).err()).unwrap();
     assert_eq!(refused, SourceError::Limit { limit_bytes: 64 * FRAME_LEN as u64 });
     assert!(pair.pool.source().arena().stats().in_use_bytes <= 64 * FRAME_LEN as u64);
-    assert!(pair.twin.len() * 3000 > 63 * FRAME_LEN * 9 / 10);
+    assert!(pair.model.len() * 3000 > 63 * FRAME_LEN * 9 / 10);
     pair.check();
 }
 
 #[test]
-fn refusal_of_every_nth_frame_leaves_what_was_there() {
+fn refusing_the_nth_frame_keeps_the_old_objects() {
     for n in 0..60 {
         let source = Arc::new(RefuseNth::new(*arena(), u64::MAX));
         let mut pair = Pair::new(Box::new(source.clone()));
@@ -205,10 +205,10 @@ fn reserve_serves_and_refills_and_an_empty_one_fails_the_put() {
     let reserve = Reserve::start(arena.clone(), 1 << 20).unwrap();
     assert!(arena.stats().ready_bytes >= 1 << 20);
     let mut pair = Pair::new(Box::new(arena.clone()));
-    // Many times the reserve: the background thread keeps up because an empty one waits a moment.
+    // Many times the reserve: a writer that finds it empty waits for the refill thread.
     (0..4000).for_each(|key| pair.put(key, 4000, key).unwrap());
     pair.check();
-    // The range ends: nothing can be refilled.
+    // The address range ends, so nothing can be refilled.
     let failed = (4000..100_000).find_map(|key| pair.put(key, 4000, key).err());
     assert_eq!(failed, Some(SourceError::ReserveEmpty));
     pair.check();
@@ -229,12 +229,12 @@ fn threads_on_one_pool_keep_their_objects() {
                     let handle = put(pool, &data, key).unwrap();
                     let old = owners.0.lock().unwrap().insert(key, handle);
                     if let Some(old) = old {
-                        // SAFETY: the map no longer gives `old` out, and only this thread has its keys.
+                        // SAFETY: the map no longer contains `old`, and only this thread uses its keys.
                         unsafe { pool.free(old, owners) };
                     }
                     let map = owners.0.lock().unwrap();
                     let mut out = vec![MaybeUninit::uninit(); data.len()];
-                    // SAFETY: the map is locked, so `relocate` refuses and nobody frees the handle.
+                    // SAFETY: the map is locked, so `relocate` refuses and no thread frees the handle.
                     let got = unsafe { pool.copy_out(map[&key], &mut out) };
                     assert!(got == &data[..]);
                 }
@@ -249,8 +249,8 @@ fn threads_on_one_pool_keep_their_objects() {
     });
 }
 
-/// At the border of a frame a page that does not compress needs two frames. Beside the reserve's own thread, writers and
-/// their frees keep just one ready most of the time.
+/// At the border of a frame an incompressible page needs two frames. With the refill thread, the writers and their
+/// frees, most of the time only one is ready.
 #[test]
 fn no_put_fails_while_a_reserve_is_being_refilled() {
     let arena = Arc::new(Arena::new(1 << 30).unwrap());
@@ -269,7 +269,7 @@ fn no_put_fails_while_a_reserve_is_being_refilled() {
                     }
                     for key in thread * 1000..thread * 1000 + 700 {
                         let handle = owners.0.lock().unwrap().remove(&key).unwrap();
-                        // SAFETY: the map no longer gives the handle out, and only this thread has its keys.
+                        // SAFETY: the map no longer contains the handle, and only this thread uses its keys.
                         unsafe { pool.free(handle, owners) };
                     }
                 }
@@ -280,7 +280,7 @@ fn no_put_fails_while_a_reserve_is_being_refilled() {
     drop(reserve);
 }
 
-/// Raw objects take 4104 bytes, end to end: so many fit exactly, whatever the number of frames.
+/// Raw objects use 4104 bytes without gaps, so as many fit as the bytes of all frames allow.
 #[test]
 fn a_put_is_refused_only_if_its_frames_exceed_the_limit() {
     for limit in (1..40).chain([512, 513, 514, 515, 1026, 1027]) {
@@ -295,7 +295,7 @@ fn a_put_is_refused_only_if_its_frames_exceed_the_limit() {
 #[test]
 fn an_arena_can_be_as_long_as_frames_have_numbers() {
     for len_bytes in [1, 4096, (16 << 40) - 4096, 16 << 40, (16 << 40) + 1, u64::MAX] {
-        // A machine may not have so much address space to give; asking for it must not wrap around.
+        // The machine may not have that much address space; the computation must not overflow.
         if let Ok(arena) = Arena::new(len_bytes) {
             let pool = Pool::new(Box::new(arena));
             put(&pool, &[1; 100], 1).unwrap();
@@ -306,7 +306,7 @@ fn an_arena_can_be_as_long_as_frames_have_numbers() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
     #[test]
-    fn any_history_agrees_with_the_twin(
+    fn any_history_agrees_with_the_model(
         steps in prop::collection::vec((0u64..60, 0usize..=OBJECT_LEN_MAX, any::<u64>()), 1..400)
     ) {
         let mut pair = Pair::new(arena());
@@ -317,7 +317,7 @@ proptest! {
                     // SAFETY: all objects were put for these owners.
                     unsafe { pair.pool.compact(&pair.owners) };
                 }
-                // Few classes, so that holes and moves meet.
+                // Few classes, so that holes and moves interact.
                 _ if seed % 2 == 0 => pair.put(key, 1 + len % 20 * 200, seed).unwrap(),
                 _ => pair.put(key, len, seed).unwrap(),
             }

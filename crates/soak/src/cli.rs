@@ -3,33 +3,33 @@
 use clap::Parser;
 use std::path::PathBuf;
 
-/// Draw configurations and loads of pagefold at random, run them, and check what was promised.
+/// Draw configurations and loads of pagefold at random, run them, and check all documented promises.
 ///
-/// Each case has a seed, which is printed; `pagefold-soak PART --case SEED` runs that case again.
+/// Each case has a seed, which is printed; `pagefold-soak SUITE --case SEED` runs that case again.
 #[derive(Debug, Parser)]
 #[command(name = "pagefold-soak", version)]
 pub struct Cli {
-    /// The part to run: engine, disk, image or memory [default: all, in turn]
-    pub part: Option<String>,
+    /// Suite to run: engine, disk, image or memory [default: all, alternating]
+    pub suite: Option<String>,
     /// Seed of the run; the same seed draws the same cases [default: from the clock]
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
-    /// How long to draw cases; the last ones take a little longer
+    /// Minutes during which cases begin; the last ones take a little longer
     #[arg(long, value_name = "M", default_value_t = 10.0)]
     pub minutes: f64,
-    /// Run the case of this seed and no other; needs a part
-    #[arg(long, value_name = "SEED", requires = "part", conflicts_with_all = ["seed", "minutes"])]
+    /// Run the case of this seed and no other; needs a suite
+    #[arg(long, value_name = "SEED", requires = "suite", conflicts_with_all = ["seed", "minutes"])]
     pub case: Option<u64>,
-    /// Times to run the case of --case, or until a fault: what threads do differs from time to time
+    /// Times to run the case of --case, or until a fault: the timing of threads differs from run to run
     #[arg(long, value_name = "COUNT", requires = "case", default_value_t = 1)]
     pub repeat: u64,
-    /// Cases that run side by side
+    /// Cases that run at the same time
     #[arg(long, value_name = "COUNT", default_value_t = 1)]
     pub jobs: usize,
     /// Begin no further case after so many faults
     #[arg(long, value_name = "COUNT", default_value_t = 10)]
     pub max_faults: usize,
-    /// Folder for what cases need; it must be empty or not exist [default: one in /var/tmp]
+    /// Folder for the files of cases; it must be empty or not exist [default: one in /var/tmp]
     #[arg(long, value_name = "DIR")]
     pub dir: Option<PathBuf>,
     /// The pagefold program [default: the one beside this program, built first if cargo runs this]
@@ -40,15 +40,15 @@ pub struct Cli {
     pub describe: bool,
 }
 
-/// How the program starts itself for one case.
+/// Arguments with which the runner starts this program for one case.
 #[derive(Debug, Parser)]
-pub struct One {
-    /// The part.
-    pub part: String,
-    /// The case.
+pub struct OneCase {
+    /// The suite.
+    pub suite: String,
+    /// The seed of the case.
     #[arg(long)]
     pub case: u64,
-    /// Its folder.
+    /// The folder of the case.
     #[arg(long)]
     pub dir: PathBuf,
     /// The pagefold program.
@@ -63,6 +63,6 @@ mod tests {
     #[test]
     fn the_definition_is_consistent() {
         super::Cli::command().debug_assert();
-        super::One::command().debug_assert();
+        super::OneCase::command().debug_assert();
     }
 }

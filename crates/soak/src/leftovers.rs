@@ -1,14 +1,14 @@
-//! What a case has left behind - mounts, loop devices, processes - and how it is cleared away whatever state it is in.
+//! Finds the mounts, loop devices and processes that a case has left behind, and removes them even if they hang.
 //!
-//! All of it is found by the path of the case's folder, which no other case and no other program has: mount points and
+//! The path of the case's folder identifies them, because no other case and no other program uses it: mount points and
 //! the files behind loop devices lie in it, and processes have it in their environment. So nothing that belongs to
-//! somebody else is ever touched.
+//! another program is ever touched.
 //!
-//! The order matters. A program that waits for a FUSE file system whose server hangs cannot be killed, and looking at
-//! such a mount hangs too. So the FUSE connections are aborted first, by their number in `/sys`, without touching
-//! the mount; then everything can end.
+//! The order matters. A program that waits for a FUSE file system whose server hangs cannot be killed, and a `stat` of
+//! such a mount hangs too. So [`clear`] aborts the FUSE connections first, by their number in `/sys`, without touching
+//! the mount; then all processes can end, and then mounts and loop devices can be removed.
 
-use crate::part::RUNTIME_VARIABLE;
+use crate::case::{self, RUNTIME_VARIABLE};
 use crate::process;
 use rustix::process::Signal;
 use std::os::unix::ffi::OsStrExt;
@@ -16,13 +16,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// How long clearing may take.
+/// Time after which [`clear`] gives up.
 const CLEARING: Duration = Duration::from_secs(20);
 
-/// Something that a case left behind.
+/// A mount, loop device or process that a case left behind.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Leftover {
-    /// A mount: its mount point, its type, and the minor number of its device.
+    /// A mount: mount point, file system type, and minor number of its device.
     Mount { point: PathBuf, kind: String, minor: u64 },
     /// A loop device on a file in the folder.
     Loop { device: PathBuf, file: PathBuf },
@@ -30,7 +30,7 @@ pub enum Leftover {
     Process { id: u32, name: String },
 }
 
-/// All that is left of the case with this folder. Touches no mount.
+/// Finds all leftovers of the case with this folder. Touches no mount.
 pub fn find(dir: &Path) -> Vec<Leftover> {
     let mut found = processes(dir);
     found.extend(mounts(dir));
@@ -41,12 +41,12 @@ pub fn find(dir: &Path) -> Vec<Leftover> {
 fn mounts(dir: &Path) -> Vec<Leftover> {
     let text = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     let mut found: Vec<_> = text.lines().filter_map(mount).filter(|m| is_inside(m, dir)).collect();
-    // The newest mount first: it may lie on an older one.
+    // The newest mount first, because it may lie on an older one.
     found.reverse();
     found
 }
 
-/// A line of mountinfo. Paths of cases have no character that is escaped there.
+/// Parses a line of mountinfo. Paths of cases have no character that is escaped there.
 fn mount(line: &str) -> Option<Leftover> {
     let mut fields = line.split(' ');
     let minor = fields.nth(2)?.split_once(':')?.1.parse().ok()?;
@@ -67,7 +67,7 @@ fn loops(dir: &Path) -> Vec<Leftover> {
     let devices = std::fs::read_dir("/sys/block").into_iter().flatten().flatten();
     let found = devices.filter_map(|device| {
         let file = std::fs::read_to_string(device.path().join("loop/backing_file")).ok()?;
-        // The kernel names a file by its path; of a file on an unmounted file system it knows less.
+        // The kernel shows a shorter path if the file system of the file was unmounted lazily.
         let file = PathBuf::from(file.trim_end());
         Some(Leftover::Loop { device: Path::new("/dev").join(device.file_name()), file })
     });
@@ -76,7 +76,7 @@ fn loops(dir: &Path) -> Vec<Leftover> {
 
 fn processes(dir: &Path) -> Vec<Leftover> {
     let own = std::process::id();
-    let runtime = crate::part::runtime_dir(dir);
+    let runtime = case::runtime_dir(dir);
     let mut mark = format!("{RUNTIME_VARIABLE}=").into_bytes();
     mark.extend(runtime.as_os_str().as_bytes());
     let all = std::fs::read_dir("/proc").into_iter().flatten().flatten();
@@ -90,7 +90,7 @@ fn processes(dir: &Path) -> Vec<Leftover> {
     ids.filter(is_ours).map(|id| Leftover::Process { id, name: name(id) }).collect()
 }
 
-/// Ends and removes all that is left, whatever hangs. Returns what could not be removed.
+/// Kills and removes all leftovers, even if they hang. Returns those that could not be removed.
 pub fn clear(dir: &Path) -> Vec<Leftover> {
     let deadline = Instant::now() + CLEARING;
     loop {
@@ -98,31 +98,40 @@ pub fn clear(dir: &Path) -> Vec<Leftover> {
         if left.is_empty() || Instant::now() >= deadline {
             return left;
         }
-        // Those that wait for a FUSE server can end only when its connection is gone; so that is first.
+        // A process that waits for a FUSE server can end only when the connection is aborted.
         left.iter().for_each(abort);
-        left.iter().for_each(end);
+        left.iter().for_each(kill);
         std::thread::sleep(Duration::from_millis(50));
         find(dir).iter().for_each(remove);
     }
 }
 
-/// Ends the processes of a case and aborts its FUSE connections, so that nothing waits for them any more.
-pub fn abort_all(dir: &Path) {
+/// Aborts the FUSE connections of a case and kills its processes, so that no program waits for them any more.
+pub fn abort_and_kill(dir: &Path) {
     let left = find(dir);
     left.iter().for_each(abort);
-    left.iter().for_each(end);
+    left.iter().for_each(kill);
+}
+
+/// [`process::stacks`] of all processes of a case, except this one.
+pub fn stacks(dir: &Path) -> String {
+    let stacks = |leftover: &Leftover| match leftover {
+        Leftover::Process { id, .. } => Some(process::stacks(*id)),
+        Leftover::Mount { .. } | Leftover::Loop { .. } => None,
+    };
+    find(dir).iter().filter_map(stacks).collect()
 }
 
 fn abort(leftover: &Leftover) {
     if let Leftover::Mount { kind, minor, .. } = leftover
         && kind.starts_with("fuse")
     {
-        // Gone already if the server has ended.
+        // The write fails if the server has ended; then the connection is gone.
         let _ = std::fs::write(format!("/sys/fs/fuse/connections/{minor}/abort"), "1");
     }
 }
 
-fn end(leftover: &Leftover) {
+fn kill(leftover: &Leftover) {
     if let Leftover::Process { id, .. } = leftover {
         process::signal(*id, Signal::CONT);
         process::signal(*id, Signal::KILL);
@@ -130,16 +139,16 @@ fn end(leftover: &Leftover) {
 }
 
 fn remove(leftover: &Leftover) {
-    let (program, argument, what) = match leftover {
+    let (program, argument, object) = match leftover {
         Leftover::Mount { point, .. } => ("umount", "-l", point),
         Leftover::Loop { device, .. } => ("losetup", "-d", device),
         Leftover::Process { .. } => return,
     };
     let mut command = Command::new(program);
-    command.arg(argument).arg(what).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    command.arg(argument).arg(object).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     command.env("PATH", "/usr/sbin:/sbin:/usr/bin:/bin");
     if let Ok(mut child) = command.spawn() {
-        // One that hangs is left alone; the deadline of `clear` ends the waiting.
+        // A command that hangs is abandoned; `clear` tries again until its deadline.
         let _ = process::wait(&mut child, Duration::from_secs(5));
     }
 }
@@ -149,7 +158,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn mounts_are_found_by_their_place() {
+    fn mounts_are_found_by_their_mount_point() {
         let line = "541 29 0:77 / /tmp/soak/1/run/x/mnt rw,nosuid - fuse.pagefold pagefold rw,user_id=0";
         let found = mount(line).unwrap();
         let point = PathBuf::from("/tmp/soak/1/run/x/mnt");
@@ -158,11 +167,11 @@ mod tests {
     }
 
     #[test]
-    fn a_process_is_found_by_its_environment_and_ended() {
+    fn a_process_is_found_by_its_environment_and_killed() {
         let dir = tempfile::tempdir().unwrap();
-        let runtime = crate::part::runtime_dir(dir.path());
+        let runtime = case::runtime_dir(dir.path());
         let mut child = Command::new("sleep").arg("100").env(RUNTIME_VARIABLE, runtime).spawn().unwrap();
-        // A program that has just been started shows no environment for a moment.
+        // Until `execve` has finished, `/proc` shows no environment.
         let found = (0..1000).find_map(|_| {
             std::thread::sleep(Duration::from_millis(10));
             Some(find(dir.path())).filter(|found| !found.is_empty())

@@ -1,18 +1,27 @@
-//! The soak: configurations and loads at random, from seeds, with checks of everything that is promised.
+//! The soak: draws configurations and loads at random from seeds, runs them, and checks all documented promises.
 //!
-//! | module | what |
+//! The modules, from the top layer to the bottom; each uses only those in rows below its row:
+//!
+//! | module | contents |
 //! |---|---|
-//! | `part` | what a part of the soak implements, and what a case reports |
-//! | `engine`, `disk`, `image`, `memory` | the parts: stores in this process; disks as users make them; images; regions of memory |
-//! | `load`, `target` | what is written and read, and through what |
-//! | `model` | when a refusal is right |
-//! | `runner`, `verdict` | cases one after the other, each in a process of its own |
-//! | `process`, `leftovers` | programs with time limits; what a case leaves behind |
-//! | `random` | the same draws from the same seed |
+//! | `cli`, `runner` | the command line; scheduling of cases, each in a separate process |
+//! | `suites` | the table of suites |
+//! | `engine`, `disk`, `image`, `memory` | the suites: stores in this process; disks as users make them; images; regions of memory |
+//! | `backing`, `recompression`, `load` | drawn backings of stores in this process, drawn codecs; reads and writes that check what they read |
+//! | `target`, `watchdog` | interfaces that a load writes to: a store, a region, a device, NBD; detection of requests that hang |
+//! | `leftovers` | mounts, loop devices and processes that a case leaves behind |
+//! | `process` | programs with time limits, and reading about processes |
+//! | `case` | the interface between a suite and the runner |
+//! | `model`, `random`, `verdict` | when a refusal is justified; draws that are the same for a seed; summary or fault of a case |
 //!
-//! It is a program and not a test, because it runs for minutes or hours and finds something else each time. What it
-//! finds gets a test of its own, beside the code.
+//! Path of a case: `main` -> `runner` -> this program again as `one`, in a child process -> `runner::run_here` -> the
+//! `run` of the suite's case -> a file with the verdict, which the parent reads.
+//!
+//! The soak is a program and not a test, because it runs for minutes or hours and draws other cases each time. A
+//! fault that it finds gets a regression test beside the code.
 
+mod backing;
+mod case;
 mod cli;
 mod disk;
 mod engine;
@@ -21,18 +30,20 @@ mod leftovers;
 mod load;
 mod memory;
 mod model;
-mod part;
 mod process;
 mod random;
+mod recompression;
 mod runner;
+mod suites;
 mod target;
 mod verdict;
+mod watchdog;
 
 use anyhow::{Context as _, bail};
+use case::{Context, Settings, Suite};
 use clap::Parser;
-use cli::{Cli, One};
+use cli::{Cli, OneCase};
 use pagefold_sys::signal::Termination;
-use part::{Context, Part, Settings};
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -40,7 +51,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 fn main() -> ExitCode {
     let mut args = std::env::args_os();
     let is_one = args.nth(1).is_some_and(|word| word == "one");
-    let outcome = if is_one { one(One::parse_from(std::env::args_os().skip(1))) } else { soak(Cli::parse()) };
+    let outcome =
+        if is_one { one(OneCase::parse_from(std::env::args_os().skip(1))) } else { soak(Cli::parse()) };
     match outcome {
         Ok(code) => code,
         Err(e) => {
@@ -50,61 +62,61 @@ fn main() -> ExitCode {
     }
 }
 
-/// One case, in this process.
-fn one(one: One) -> anyhow::Result<ExitCode> {
-    let part = find(&one.part)?;
+/// Runs one case in this process.
+fn one(one: OneCase) -> anyhow::Result<ExitCode> {
+    let suite = find(&one.suite)?;
     let settings = Settings { program: one.program };
     let context = Context { seed: one.case, dir: one.dir, settings };
-    runner::run_here(&*part, &context).context("writing the verdict")?;
+    runner::run_here(suite, &context).context("writing the verdict")?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn find(name: &str) -> anyhow::Result<Box<dyn Part>> {
-    let names: Vec<_> = part::all().iter().map(|p| p.name()).collect();
-    let found = part::all().into_iter().find(|p| p.name() == name);
-    found.with_context(|| format!("there is no part {name:?}; there are: {}", names.join(", ")))
+fn find(name: &str) -> anyhow::Result<&'static Suite> {
+    let names: Vec<_> = suites::ALL.iter().map(|s| s.name).collect();
+    let found = suites::ALL.iter().find(|s| s.name == name);
+    found.with_context(|| format!("there is no suite {name:?}; there are: {}", names.join(", ")))
 }
 
 fn soak(cli: Cli) -> anyhow::Result<ExitCode> {
-    let parts = match &cli.part {
+    let suites = match &cli.suite {
         Some(name) => vec![find(name)?],
-        None => part::all(),
+        None => suites::ALL.iter().collect(),
     };
-    if let (Some(seed), Some(part), true) = (cli.case, parts.first(), cli.describe) {
-        println!("{}", part.draw(seed).describe());
+    if let (Some(seed), Some(suite), true) = (cli.case, suites.first(), cli.describe) {
+        println!("{:?}", (suite.draw)(seed));
         return Ok(ExitCode::SUCCESS);
     }
     let settings = Settings { program: program(cli.program.clone())? };
     let mut usable = Vec::new();
-    for part in parts {
-        match part.obstacle(&settings) {
-            Some(why) => println!("SKIPPED soak {}: {why}", part.name()),
-            None => usable.push(part),
+    for suite in suites {
+        match (suite.obstacle)(&settings) {
+            Some(why) => println!("SKIPPED soak {}: {why}", suite.name),
+            None => usable.push(suite),
         }
     }
     let dir = folder(&cli)?;
     stop_at_signals()?;
     let is_good = match (cli.case, usable.first()) {
-        (_, None) => bail!("no part can run here"),
-        (Some(seed), Some(part)) => replay(&**part, seed, cli.repeat, &dir, &settings),
+        (_, None) => bail!("no suite can run here"),
+        (Some(seed), Some(suite)) => replay(suite, seed, cli.repeat, &dir, &settings),
         (None, _) => {
             let seed = cli.seed.unwrap_or_else(seed_from_clock);
             println!("seed {seed}, {} minutes, {}", cli.minutes, settings.program.display());
             let time = Duration::try_from_secs_f64(cli.minutes * 60.0).context("--minutes")?;
             let (jobs, max_faults) = (cli.jobs, cli.max_faults);
             let plan =
-                runner::Plan { seed, time, jobs, max_faults, parts: usable, dir: dir.clone(), settings };
+                runner::Plan { seed, time, jobs, max_faults, suites: usable, dir: dir.clone(), settings };
             runner::run(&plan).print()
         }
     };
-    // Not empty if a case failed; then it holds what was kept.
+    // This fails if the folder holds the files of a failed case.
     let _ = std::fs::remove_dir(&dir);
     Ok(if is_good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Ctrl-C and SIGTERM end the run, and clear away what its cases have made.
+/// Makes Ctrl-C and SIGTERM stop the run and clear away what its cases have made.
 fn stop_at_signals() -> anyhow::Result<()> {
-    // Before any thread is started, so that all have the signals blocked; programs that are started do not.
+    // Threads inherit the blocked signals, so this comes before any thread is started. Child processes unblock them.
     let signals = Termination::listen()?;
     std::thread::spawn(move || {
         while signals.take().is_none() {
@@ -116,16 +128,16 @@ fn stop_at_signals() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Runs one case, again and again if asked to, until a fault.
-fn replay(part: &dyn Part, seed: u64, repeat: u64, dir: &std::path::Path, settings: &Settings) -> bool {
-    println!("{}", part.draw(seed).describe());
+/// Runs one case `repeat` times, or until a fault.
+fn replay(suite: &Suite, seed: u64, repeat: u64, dir: &std::path::Path, settings: &Settings) -> bool {
+    println!("{:?}", (suite.draw)(seed));
     let began = Instant::now();
     for _ in 0..repeat.max(1) {
-        match runner::run_case(part, seed, dir, settings) {
+        match runner::run_case(suite, seed, dir, settings) {
             Ok(done) => println!("{:>5}s {done:?}", began.elapsed().as_secs()),
             Err(fault) => {
-                let kept = runner::case_dir(dir, part, seed);
-                runner::print_fault(part, seed, &fault, began.elapsed().as_secs(), &kept);
+                let case_dir = runner::case_dir(dir, suite, seed);
+                runner::print_fault(suite, seed, &fault, began.elapsed().as_secs(), &case_dir);
                 return false;
             }
         }
@@ -137,7 +149,7 @@ fn seed_from_clock() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs())
 }
 
-/// The program to test. Under cargo it is built first: a run must not test what was built some time ago.
+/// The program to test. Under `cargo run` it is built first, so that a run does not test an old build.
 fn program(given: Option<PathBuf>) -> anyhow::Result<PathBuf> {
     if let Some(path) = given {
         return path.canonicalize().with_context(|| format!("--program {}", path.display()));
@@ -157,7 +169,7 @@ fn program(given: Option<PathBuf>) -> anyhow::Result<PathBuf> {
     Ok(path)
 }
 
-/// The folder for cases: private, because a disk's runtime folder must be reached through private folders only.
+/// Makes the folder for cases. It is private, because a disk's runtime folder must lie in private folders only.
 fn folder(cli: &Cli) -> anyhow::Result<PathBuf> {
     use std::os::unix::fs::DirBuilderExt;
     let default = || PathBuf::from(format!("/var/tmp/pagefold-soak-{}", std::process::id()));

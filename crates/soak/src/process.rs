@@ -1,10 +1,11 @@
-//! Running other programs with a time limit, and saying where a process stands that does not end.
+//! Runs other programs with a time limit, and reads about processes in `/proc`: CPU time, memory, where threads wait.
 //!
-//! Every program that a case runs gets a process group of its own and the case's runtime folder in its environment, by
+//! Every program that a case runs gets a separate process group, and the case's runtime folder in its environment, by
 //! which `leftovers` finds it. Nothing here waits for a process without a limit: a process that waits for a block
 //! device whose server hangs cannot be killed.
 
-use crate::part::{Context, Fault, FaultKind};
+use crate::case::Context;
+use crate::verdict::{Fault, FaultKind};
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use std::fmt::Write;
 use std::fs::File;
@@ -15,15 +16,15 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// How often a process is looked at.
-const LOOK: Duration = Duration::from_millis(5);
+/// How often a waiting function polls.
+const POLL: Duration = Duration::from_millis(5);
 
-/// How a program ended.
+/// Exit code and output of a program.
 #[derive(Debug)]
-pub struct Ran {
+pub struct CommandOutput {
     /// The command line.
     pub line: String,
-    /// Its exit code; -1 after a signal.
+    /// The exit code; -1 after a signal.
     pub code: i32,
     /// Standard output.
     pub out: String,
@@ -31,8 +32,8 @@ pub struct Ran {
     pub err: String,
 }
 
-impl Ran {
-    /// The output, if it succeeded.
+impl CommandOutput {
+    /// Standard output; a fault unless the program succeeded.
     pub fn ok(self) -> Result<String, Fault> {
         match self.code {
             0 => Ok(self.out),
@@ -44,13 +45,13 @@ impl Ran {
     }
 }
 
-/// The end of a long text.
+/// The last `len` bytes of a text.
 pub fn tail(text: &str, len: usize) -> &str {
     let from = (text.len().saturating_sub(len)..text.len()).find(|&i| text.is_char_boundary(i));
     from.map_or("", |from| &text[from..])
 }
 
-/// A program of a case, not started yet, with the case's environment.
+/// A command that will run a program with the case's environment.
 pub fn command(context: &Context, program: impl AsRef<Path>) -> Command {
     let mut command = Command::new(program.as_ref());
     let (variable, dir) = context.runtime();
@@ -60,34 +61,35 @@ pub fn command(context: &Context, program: impl AsRef<Path>) -> Command {
     command
 }
 
-/// Runs a program to its end, with a line in the case's log. It is a fault if it does not end within the limit.
+/// Runs a program to its end and logs a line. A program that does not end within the limit is killed, and is a fault.
 pub fn run(
     context: &Context,
     program: impl AsRef<Path>,
     args: &[&str],
     limit: Duration,
-) -> Result<Ran, Fault> {
+) -> Result<CommandOutput, Fault> {
     let line = format!("{} {}", program.as_ref().display(), args.join(" "));
     let began = Instant::now();
-    let ran = run_quietly(context, program, args, limit);
-    match &ran {
+    let result = run_quietly(context, program, args, limit);
+    match &result {
         Ok(ran) => println!("+ {line}: {} in {:?} {}", ran.code, began.elapsed(), ran.err.trim_end()),
         Err(fault) => println!("+ {line}: {fault}"),
     }
-    ran
+    result
 }
 
-/// The same without a line in the log.
+/// [`run`] without a line in the log.
 pub fn run_quietly(
     context: &Context,
     program: impl AsRef<Path>,
     args: &[&str],
     limit: Duration,
-) -> Result<Ran, Fault> {
+) -> Result<CommandOutput, Fault> {
     static NUMBER: AtomicU64 = AtomicU64::new(0);
     let number = NUMBER.fetch_add(1, Relaxed);
     let line = format!("{} {}", program.as_ref().display(), args.join(" "));
-    // Files and not pipes: nobody has to read them while the program runs, and what it wrote is there if it hangs.
+    // Files and not pipes: no thread has to read them while the program runs, and if it hangs the output so far is
+    // there.
     let (out, err) = (context.path(&format!("{number}.out")), context.path(&format!("{number}.err")));
     let failed = |e| Fault::failed(&line, e);
     let mut command = command(context, program);
@@ -101,7 +103,7 @@ pub fn run_quietly(
     let (out_text, err_text) = (text(&out), text(&err));
     let Some(status) = ended else {
         let stacks = stacks(child.id());
-        end_group(child.id());
+        kill_group(child.id());
         let written = tail(&err_text, 500);
         return Err(Fault::new(
             FaultKind::Hang,
@@ -109,10 +111,10 @@ pub fn run_quietly(
         ));
     };
     let _ = (std::fs::remove_file(out), std::fs::remove_file(err));
-    Ok(Ran { line, code: status.code().unwrap_or(-1), out: out_text, err: err_text })
+    Ok(CommandOutput { line, code: status.code().unwrap_or(-1), out: out_text, err: err_text })
 }
 
-/// Waits for the end of a child; `None` if it does not come within the limit.
+/// Waits for the end of a child; `None` if it still runs after the limit.
 pub fn wait(child: &mut Child, limit: Duration) -> std::io::Result<Option<ExitStatus>> {
     let deadline = Instant::now() + limit;
     loop {
@@ -122,7 +124,7 @@ pub fn wait(child: &mut Child, limit: Duration) -> std::io::Result<Option<ExitSt
         if Instant::now() >= deadline {
             return Ok(None);
         }
-        std::thread::sleep(LOOK);
+        std::thread::sleep(POLL);
     }
 }
 
@@ -130,15 +132,15 @@ fn pid(id: u32) -> Option<Pid> {
     Pid::from_raw(id as i32)
 }
 
-/// Sends a signal to one process. One that is gone is ignored.
+/// Sends a signal to one process. Does nothing if the process is gone.
 pub fn signal(id: u32, signal: Signal) {
     if let Some(pid) = pid(id) {
         let _ = kill_process(pid, signal);
     }
 }
 
-/// Kills a process group. One that is gone is ignored.
-pub fn end_group(id: u32) {
+/// Kills a process group. Does nothing if the group is gone.
+pub fn kill_group(id: u32) {
     if let Some(pid) = pid(id) {
         let _ = kill_process_group(pid, Signal::KILL);
     }
@@ -149,7 +151,52 @@ pub fn is_running(id: u32) -> bool {
     std::fs::read_to_string(format!("/proc/{id}/stat")).is_ok_and(|stat| !stat.contains(") Z "))
 }
 
-/// CPU time that a process has used, in the kernel and outside; `None` if it is gone.
+/// Waits until a server process has ended. A process that still runs after the limit is a fault.
+pub fn wait_for_end(id: u32, limit: Duration) -> Result<(), Fault> {
+    let deadline = Instant::now() + limit;
+    while is_running(id) {
+        if Instant::now() >= deadline {
+            let stacks = stacks(id);
+            return Err(Fault::new(FaultKind::Hang, format!("the server does not end\n{stacks}")));
+        }
+        std::thread::sleep(POLL);
+    }
+    Ok(())
+}
+
+/// How a process without requests comes to rest.
+pub struct Rest {
+    /// Time until the process must be at rest.
+    pub settling: Duration,
+    /// Length of one measurement.
+    pub interval: Duration,
+    /// CPU time that a process at rest may use in one interval.
+    pub cpu_max: Duration,
+}
+
+impl Rest {
+    /// Waits until a process is at rest. If that takes too long, returns a message without its subject.
+    pub fn wait(&self, id: u32) -> Result<(), String> {
+        let Rest { settling, interval, cpu_max } = *self;
+        let used = || cpu_time(id).unwrap_or_default();
+        let began = Instant::now();
+        loop {
+            let before = used();
+            std::thread::sleep(interval);
+            let taken = used().saturating_sub(before);
+            if taken <= cpu_max {
+                return Ok(());
+            }
+            if began.elapsed() >= settling {
+                return Err(format!(
+                    "still uses {taken:?} of CPU time in {interval:?}, {settling:?} after the load"
+                ));
+            }
+        }
+    }
+}
+
+/// CPU time that a process has used, user and system; `None` if the process is gone.
 pub fn cpu_time(id: u32) -> Option<Duration> {
     let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
     let mut fields = stat.rsplit_once(") ")?.1.split(' ').skip(11);
@@ -159,19 +206,19 @@ pub fn cpu_time(id: u32) -> Option<Duration> {
     Some(Duration::from_millis((user + system) * 1000 / per_second))
 }
 
-/// Bytes of a process that are in RAM; `None` if it is gone.
+/// Resident bytes of a process; `None` if the process is gone.
 pub fn rss_bytes(id: u32) -> Option<u64> {
     memory_bytes(id, "VmRSS:")
 }
 
-/// The most bytes of a program that were in RAM at a time; `None` if its process is gone, or does not run it yet.
+/// Peak resident bytes of a child's program; `None` if the process is gone or has not executed the program yet.
 ///
-/// A child has its parent's memory until the kernel has replaced it by the program's, which may be a moment after the parent
-/// goes on. Once the child has another file than the parent, its memory is its own.
+/// Until `execve` a child has its parent's memory, and the parent may continue before that. Once `/proc/ID/exe` names
+/// another file than the parent's, the memory is that of the program.
 pub fn peak_rss_bytes(id: u32) -> Option<u64> {
     let file = |id: &str| std::fs::metadata(format!("/proc/{id}/exe")).map(|meta| (meta.dev(), meta.ino()));
-    let is_replaced = file(&id.to_string()).ok()? != file("self").ok()?;
-    is_replaced.then(|| memory_bytes(id, "VmHWM:"))?
+    let has_executed = file(&id.to_string()).ok()? != file("self").ok()?;
+    has_executed.then(|| memory_bytes(id, "VmHWM:"))?
 }
 
 fn memory_bytes(id: u32, field: &str) -> Option<u64> {
@@ -180,21 +227,30 @@ fn memory_bytes(id: u32, field: &str) -> Option<u64> {
     Some(line.split_whitespace().nth(1)?.parse::<u64>().ok()? << 10)
 }
 
-/// The first of these programs that cannot be found.
-pub fn missing<'a>(programs: &[&'a str]) -> Option<&'a str> {
+/// The first of these programs that is not installed.
+fn missing<'a>(programs: &[&'a str]) -> Option<&'a str> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let dirs: Vec<_> = std::env::split_paths(&path).chain(["/sbin".into(), "/usr/sbin".into()]).collect();
     programs.iter().copied().find(|program| !dirs.iter().any(|dir| dir.join(program).is_file()))
 }
 
-/// Memory that the machine can give, bytes.
+/// Returns the reason if this process is not root, cannot open one of the devices, or a program is not installed.
+pub fn missing_for_root(devices: &[&str], programs: &[&str]) -> Option<String> {
+    let opens = |path: &&str| File::options().read(true).write(true).open(path).is_ok();
+    if !rustix::process::geteuid().is_root() || !devices.iter().all(opens) {
+        return Some(format!("needs root, {}", devices.join(" and ")));
+    }
+    missing(programs).map(|program| format!("needs the program {program}"))
+}
+
+/// Available memory of the machine, bytes.
 pub fn available_bytes() -> u64 {
     let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let line = text.lines().find(|l| l.starts_with("MemAvailable:"));
     line.and_then(|l| l.split_whitespace().nth(1)?.parse::<u64>().ok()).map_or(u64::MAX, |kib| kib << 10)
 }
 
-/// Where the threads of a process stand: state, CPU time, and what the kernel shows of their stacks.
+/// The threads of a process, for the reader of a fault: state, CPU time and the top of the kernel stack of each.
 pub fn stacks(id: u32) -> String {
     let mut text = format!("threads of process {id} ({}):\n", name(id));
     let tasks = std::fs::read_dir(format!("/proc/{id}/task")).into_iter().flatten().flatten();
@@ -222,8 +278,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn memory_of_a_parent_is_not_that_of_its_child() {
-        // A child that does not run its program yet has the parent's file, as the parent itself.
+    fn peak_memory_of_a_child_excludes_its_parents() {
+        // Before `execve` a child has the parent's file; the parent itself stands for such a child.
         assert_eq!(peak_rss_bytes(std::process::id()), None);
         let mut child = Command::new("sleep").arg("60").spawn().unwrap();
         while peak_rss_bytes(child.id()).is_none() {}

@@ -1,53 +1,159 @@
-//! The pagefold engine: compressed pages by index, in memory.
+//! Stores pages of 4 KiB compressed in memory, and writes cold ones back to a file: the engine of pagefold.
 //!
-//! A [`Store`] is a table of slots, a codec with its streams, and a pool. It decides
-//! what each page becomes (empty, same-filled, folded or raw), keeps the limit and
-//! the counters, and answers reads and writes of any byte range. It is cut so that
-//! the states of a slot change in one module (`slot`), and nothing else knows how a
-//! slot is locked.
-//!
-//! It knows no device, protocol or file, and starts no threads of its own but the
-//! one that refills a reserve, when a reserve is asked for.
+//! A [`Store`] is an array of bytes that starts as zeroes, takes almost no memory for what was not written, and
+//! compresses what was. Threads share it.
 //!
 //! ```
 //! use pagefold_store::{Store, StoreConfig};
 //!
 //! let store = Store::new(StoreConfig::new(1 << 30))?; // 1 GiB, lz4; costs nothing yet
-//! store.write(8192, "fold me ".repeat(512).as_bytes())?; // one page, same-filled
+//! store.write(8192, "fold me ".repeat(512).as_bytes())?; // one page
 //! store.write(12288 + 100, b"some bytes inside a page")?;
 //! let mut text = [0; 24];
 //! store.read(12288 + 100, &mut text)?;
 //! assert_eq!(&text, b"some bytes inside a page");
-//! let stats = store.stats();
-//! println!("{} bytes in {}", stats.mm.orig_data_size, stats.mm.mem_used_total);
-//! assert_eq!(stats.mm.same_pages, 1);
+//! store.discard(8192, 4096)?; // reads as zeroes again
 //! # Ok::<(), pagefold_store::StoreError>(())
 //! ```
+//!
+//! **Settings** are fields of [`StoreConfig`]: the codec with its level, and the most memory for compressed pages. A
+//! write that finds no memory fails with [`StoreError::NoMemory`] and leaves the old contents. **Counters** have zram's
+//! names:
+//!
+//! ```
+//! use pagefold_store::{CodecSpec, MemLimit, Store, StoreConfig};
+//!
+//! let store = Store::new(StoreConfig {
+//!     codec: CodecSpec { level: Some(3), ..CodecSpec::named("zstd") },
+//!     mem_limit: MemLimit::Bytes(64 << 20),
+//!     ..StoreConfig::new(1 << 30)
+//! })?;
+//! for page in 0..1000 {
+//!     store.write(page * 4096, format!("page {page} ").repeat(600)[..4096].as_bytes())?;
+//! }
+//! let stats = store.stats();
+//! println!("{} bytes in {}", stats.mm.orig_data_size, stats.mm.mem_used_total);
+//! println!("{}", stats.mm); // in the format of zram's mm_stat
+//! assert!(stats.mm.orig_data_size > 10 * stats.mm.mem_used_total);
+//! # Ok::<(), pagefold_store::StoreError>(())
+//! ```
+//!
+//! **A backing**, a file or a block device, takes cold pages. A [`WritebackThread`] writes them back before the memory
+//! is used up; [`Store::write_back`] does so on request. Reading brings pages back:
+//!
+//! ```
+//! use pagefold_store::backing::{FileBacking, FileOptions};
+//! use pagefold_store::writeback::{LayoutKind, Selection, Which, WritebackConfig};
+//! use pagefold_store::{MemLimit, Store, StoreConfig, WritebackThread};
+//! use std::ops::ControlFlow;
+//! use std::sync::Arc;
+//!
+//! # let folder = tempfile::tempdir()?;
+//! # let path = folder.path().join("cold.backing");
+//! let file = std::fs::File::options().read(true).write(true).create(true).truncate(true).open(&path)?;
+//! file.set_len(256 << 20)?;
+//! let mut store = Store::new(StoreConfig { mem_limit: MemLimit::Bytes(16 << 20), ..StoreConfig::new(1 << 30) })?;
+//! store.attach(WritebackConfig {
+//!     backing: Arc::new(FileBacking::new(file, FileOptions::default())?),
+//!     layout: LayoutKind::Log, // compressed, packed, in sequential writes
+//! })?;
+//! let store = Arc::new(store);
+//! let _thread = WritebackThread::start(store.clone())?; // until it is dropped
+//!
+//! store.write(0, "a page ".repeat(600)[..4096].as_bytes())?;
+//! let report = store.write_back(&Selection::of(Which::All), &mut |_| ControlFlow::Continue(()))?;
+//! assert_eq!(report.written_back_pages, 1);
+//! let mut page = [0; 4096];
+//! store.read(0, &mut page)?;
+//! assert!(page.starts_with(b"a page a page"));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # What it is for
+//!
+//! Caches, block devices and memory whose contents compress and need not survive the process. Contents are volatile:
+//! those on the backing too. The crate knows no device, protocol or file; `pagefold-block` exports a store as a block
+//! device, and `pagefold-memory` makes it memory of a program.
+//!
+//! # Limits and failures
+//!
+//! A write that finds no memory below the limit waits until writeback has freed some. If writeback cannot free any, or
+//! no writeback thread runs, the pool is compacted; if that is not enough, the write fails with
+//! [`StoreError::NoMemory`]. A write that fails leaves the page's old contents. A page leaves memory only after its
+//! record has been written to the backing; if that write fails, the page stays in memory. Pages on the backing have
+//! checksums and are not encrypted.
+//!
+//! # How it works
+//!
+//! A store consists of a table of slots, a codec with one stream per CPU, a pool of compressed objects and, optionally,
+//! a backing. It stores each page as empty, same-filled, compressed ("folded"), raw or written back.
+//!
+//! | folder | contains |
+//! |---|---|
+//! | `slot` | the state of one page, and its lock |
+//! | `pages` | the slots and objects in memory |
+//! | `layout` | where written-back pages lie on the backing, and which places are free |
+//! | `policy` | when automatic writeback writes which pages; the throttle of writers at the limit |
+//! | `writeback` | passes, the cleaner of the log, reading back, the ring |
+//! | `engine` | the public `Store` |
+//!
+//! *Paths.* A write goes through `engine/io.rs` (cuts the range into pages), `engine/fold.rs` (compresses the page and
+//! publishes it in its slot) and `pages/mod.rs`; at the limit it waits in `policy/throttle.rs`. A read goes through
+//! `engine/io.rs`, `engine/read.rs` and, for a written-back page, `writeback/fetch.rs`.
+//!
+//! *Threads.* Reads and writes run in the threads of the callers. The crate starts threads only on request: the two
+//! threads of the pool's reserve, if one is configured, and the writeback thread, if the caller starts a
+//! [`WritebackThread`].
+//!
+//! *Locks.* A pass or the cleaner holds the lock of passes in `writeback`, so one runs at a time. The pool takes the
+//! lock of a size class. Under it, it tries a slot's lock and releases it again, or takes the lock of its frame source.
+//! The holder of a slot's lock takes no other lock, never waits for I/O and runs no codec. The remaining locks (the
+//! free lists of `layout`, the cache of read-ahead, the throttle) are held for a few instructions, and no other lock is
+//! taken under them.
 
 // Printing panics when it cannot write. Only the binary prints, in one file.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
+// The model checks in `tests/loom` use slots by themselves.
+#[cfg(loom)]
 pub mod slot;
+#[cfg(not(loom))]
+mod slot;
 mod sync;
 
-// What loom checks of automatic parking stands alone.
+// loom checks the throttle without the rest of automatic writeback.
 #[cfg(loom)]
-#[path = "parking/policy/throttle.rs"]
+#[path = "policy/throttle.rs"]
 pub mod throttle;
 
 #[cfg(not(loom))]
 mod engine;
 #[cfg(not(loom))]
-pub mod parking;
+mod error;
+#[cfg(not(loom))]
+mod layout;
+#[cfg(not(loom))]
+mod pages;
+#[cfg(not(loom))]
+mod policy;
+#[cfg(not(loom))]
+pub mod recompress;
+#[cfg(not(loom))]
+mod report;
+#[cfg(not(loom))]
+pub mod writeback;
 #[cfg(not(loom))]
 pub use engine::*;
+// The crates whose types the interface has.
+#[cfg(not(loom))]
+pub use pagefold_backing as backing;
+#[cfg(not(loom))]
+pub use pagefold_page as page;
 
-/// What of parking the model checker looks at: the segments' counts, by themselves.
+/// The segments' reference counts, which loom checks without the rest of the log.
 #[cfg(loom)]
-#[allow(dead_code, reason = "what is not modelled is not used")]
-mod parking {
-    pub(crate) mod log {
-        pub(crate) mod format;
-        pub(crate) mod segments;
-    }
+#[allow(dead_code, reason = "the models use only a part")]
+mod layout {
+    pub(crate) mod format;
+    pub(crate) mod segments;
 }

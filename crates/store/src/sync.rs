@@ -1,5 +1,5 @@
-//! The atomics and the sleeping that the slot lock and the segments' counts are made of, so that a model checker
-//! can stand in for them (`--cfg loom`) without a copy of either.
+//! The atomics, the mutex and the futex calls of the slot's lock and the segments' reference counts. With `--cfg
+//! loom` they are loom's, so that the model checker runs the production code.
 
 pub(crate) use pagefold_sys::futex::{wait, wake};
 #[cfg(not(loom))]
@@ -17,7 +17,7 @@ mod model {
     use loom::sync::{Mutex as LoomMutex, MutexGuard};
     use std::sync::PoisonError;
 
-    /// loom's mutex with the interface of the one it stands for.
+    /// loom's mutex with the interface of `parking_lot::Mutex`.
     #[derive(Debug)]
     pub(crate) struct Mutex<T>(LoomMutex<T>);
 

@@ -1,4 +1,4 @@
-//! What a store costs before anything is written. Alone in its process, because it reads its own RSS.
+//! The memory of an empty store. A separate process, because the test reads its own RSS.
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
@@ -14,7 +14,7 @@ fn rss_bytes() -> u64 {
 fn creating_100_gib_grows_rss_by_less_than_16_mib() {
     let before = rss_bytes();
     let store = Store::new(StoreConfig::new(100 << 30)).unwrap();
-    // Reads, discards and zeroes of what was never written cost nothing either.
+    // Reading, discarding and zeroing pages that were never written takes no memory either.
     let mut buf = vec![1; 1 << 20];
     for gib in 0..100u64 {
         store.read(gib << 30, &mut buf).unwrap();

@@ -1,9 +1,8 @@
-//! A load allocates nothing, whatever the page is, wherever it is, and whatever fails.
+//! A load allocates nothing, whatever the state and place of the page, and whatever fails.
 //!
-//! A handler of faults loads pages in a thread that may have been interrupted inside the allocator. Counted
-//! are the requests to Rust's allocator and those to C's `malloc`, which the C codecs use; the second by
-//! taking its place, which glibc allows (its manual, "Replacing malloc"). Each test shows first that the
-//! counters count.
+//! A fault handler loads pages in a thread that may have been interrupted inside the allocator. The tests count
+//! requests to Rust's allocator and to C's `malloc`, which the C codecs use, by replacing both; glibc permits the
+//! latter (its manual, "Replacing malloc"). Each test first shows that the counters work.
 
 #![cfg(all(target_env = "gnu", not(loom)))]
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
@@ -17,7 +16,7 @@ use pagefold_backing::{Backing, Direct, FileBacking, FileOptions, MemoryBacking,
 use pagefold_codec::{CodecSpec, table};
 use pagefold_page::{Page, PageIndex};
 use pagefold_pool::{Arena, FRAME_LEN, Frames, PageSource, Purpose, SourceError, Take};
-use pagefold_store::parking::{LayoutKind, ParkConfig};
+use pagefold_store::writeback::{LayoutKind, WritebackConfig};
 use pagefold_store::{LoadError, Loaded, Loader, MemLimit, Store, StoreConfig};
 use pagefold_testkit::skipped;
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -43,7 +42,7 @@ fn count(rust: u64, c: u64) {
 
 struct Counted;
 
-// SAFETY: every call goes to the system allocator unchanged.
+// SAFETY: each call is passed to the system allocator unchanged.
 unsafe impl GlobalAlloc for Counted {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(1, 0);
@@ -95,7 +94,7 @@ unsafe extern "C" fn free(at: *mut c_void) {
     unsafe { __libc_free(at) }
 }
 
-/// Runs `what`, and says how often this thread asked Rust's allocator and C's meanwhile.
+/// Runs `what`, and returns its result and the number of this thread's requests to Rust's allocator and to C's.
 fn counted<T>(what: impl FnOnce() -> T) -> (T, (u64, u64)) {
     COUNTS.set((0, 0));
     IS_COUNTING.set(true);
@@ -122,7 +121,7 @@ fn load(store: &Store, loader: &mut Loader, index: u64) -> Result<Page, LoadErro
     Ok(page)
 }
 
-/// Every codec of the table, and again with a dictionary where it takes one.
+/// All codecs of the table, and again with a dictionary if they accept one.
 fn codecs() -> Vec<CodecSpec> {
     let dictionary: Vec<u8> = (0..20_000u32).map(|i| (i / 7) as u8).collect();
     let plain = table().iter().map(|b| CodecSpec::named(b.name));
@@ -157,7 +156,7 @@ fn write_pages(store: &Store) {
     );
 }
 
-/// Loads every page, from a thread that never did before.
+/// Loads every page, from a thread that has not loaded before.
 fn load_all(store: &Store) {
     let expected: Vec<Page> = (0..PAGES).map(|i| read(store, i).unwrap()).collect();
     let (mut loader, asked) = counted(|| store.loader().unwrap());
@@ -177,7 +176,7 @@ fn of_a_page_in_memory() {
         let store = Store::new(config(&codec)).unwrap();
         write_pages(&store);
         load_all(&store);
-        // Rust's allocator is C's: what is beyond it, C codecs asked for.
+        // Rust's allocator calls C's: the difference are requests of C codecs.
         let asked = counted(|| drop(store.loader().unwrap())).1;
         let is_c = !codec.name.starts_with("lzo");
         assert!(
@@ -208,14 +207,14 @@ fn media() -> Vec<Arc<dyn Backing>> {
 }
 
 #[test]
-fn of_a_parked_page() {
+fn of_a_written_back_page() {
     for backing in media() {
         for layout in LAYOUTS {
             for codec in codecs() {
                 let mut store = Store::new(config(&codec)).unwrap();
-                store.attach(ParkConfig { backing: backing.clone(), layout }).unwrap();
+                store.attach(WritebackConfig { backing: backing.clone(), layout }).unwrap();
                 write_pages(&store);
-                assert!(park_all(&store).parked_pages > 30);
+                assert!(write_back_all(&store).written_back_pages > 30);
                 load_all(&store);
                 assert_eq!((stats(&store).corrupt_pages, stats(&store).unreadable_pages), (0, 0));
             }
@@ -225,48 +224,48 @@ fn of_a_parked_page() {
 
 type Failing = ErrorLayer<Box<dyn Backing>>;
 
-/// Parked pages on a medium that can be made to fail, and that medium.
-fn parked_store(layout: LayoutKind, file: bool) -> Option<(Store, Arc<Failing>)> {
+/// Creates a store of written-back pages on a medium that can be made to fail, and returns both.
+fn written_back_store(layout: LayoutKind, file: bool) -> Option<(Store, Arc<Failing>)> {
     let medium: Box<dyn Backing> =
         if file { Box::new(self::file(Direct::On)?) } else { Box::new(MemoryBacking::new(segments(12))) };
     let backing = Arc::new(ErrorLayer::new(medium));
     let store = store_on(backing.clone(), layout, PAGES);
     write_pages(&store);
-    park_all(&store);
+    write_back_all(&store);
     Some((store, backing))
 }
 
 #[test]
-fn of_a_parked_page_that_cannot_be_read() {
+fn of_a_written_back_page_that_cannot_be_read() {
     for (layout, is_file) in LAYOUTS.into_iter().flat_map(|l| [(l, false), (l, true)]) {
-        let Some((store, backing)) = parked_store(layout, is_file) else { continue };
+        let Some((store, backing)) = written_back_store(layout, is_file) else { continue };
         let medium = backing.control();
         let mut loader = store.loader().unwrap();
-        let is_parked = |i: u64| !i.is_multiple_of(5) && i % 8 > 1;
+        let is_written_back = |i: u64| !i.is_multiple_of(5) && i % 8 > 1;
         medium.fail_reads(When::Always, libc::EIO);
-        for index in (0..PAGES).filter(|i| is_parked(*i)) {
+        for index in (0..PAGES).filter(|i| is_written_back(*i)) {
             let error = load(&store, &mut loader, index).unwrap_err();
             assert!(matches!(error, LoadError::ReadBack { errno: libc::EIO, .. }), "{error}");
         }
         medium.clear();
         let len = 2 * SEGMENT_LEN as usize;
         backing.write_at(DATA_START, &vec![0x5a; len]).unwrap();
-        for index in (0..PAGES).filter(|i| is_parked(*i)) {
+        for index in (0..PAGES).filter(|i| is_written_back(*i)) {
             let error = load(&store, &mut loader, index).unwrap_err();
             assert!(matches!(error, LoadError::CorruptRecord { .. }), "{error}");
         }
     }
 }
 
-/// A source that notes where the frames for objects are.
-struct Noted {
+/// A frame source that records the addresses of the frames for objects.
+struct RecordingSource {
     arena: Arc<Arena>,
     frames: Arc<Mutex<Vec<usize>>>,
-    /// What was charged last: the one thread that writes obtains frames for that.
+    /// The purpose of the last charge: the only writing thread obtains frames for it.
     charged: Mutex<Option<Purpose>>,
 }
 
-impl Noted {
+impl RecordingSource {
     fn note(&self, frames: Frames) {
         let all = std::iter::repeat_with({
             let mut frames = frames;
@@ -278,8 +277,8 @@ impl Noted {
     }
 }
 
-// SAFETY: all frames are the arena's, handed on as it hands them out.
-unsafe impl PageSource for Noted {
+// SAFETY: all frames come from the arena and are passed on unchanged.
+unsafe impl PageSource for RecordingSource {
     fn try_take(&self, purpose: Purpose, count: usize) -> Take {
         let take = self.arena.try_take(purpose, count);
         if let (Take::Frames(frames), Purpose::Objects) = (&take, purpose) {
@@ -301,10 +300,10 @@ unsafe impl PageSource for Noted {
         }
         Ok(obtained)
     }
-    fn give(&self, frame: pagefold_pool::FrameId, purpose: Purpose) {
-        self.arena.give(frame, purpose);
+    fn release(&self, frame: pagefold_pool::FrameId, purpose: Purpose) {
+        self.arena.release(frame, purpose);
     }
-    fn relieve(&self) {}
+    fn shrink(&self) {}
     fn arena(&self) -> &Arena {
         &self.arena
     }
@@ -315,20 +314,20 @@ fn of_a_page_that_does_not_decode() {
     for codec in codecs() {
         let config = config(&codec);
         let (arena, frames) = (Arc::new(Arena::new(1 << 24).unwrap()), Arc::default());
-        let source = Noted { arena, frames: Arc::clone(&frames), charged: Mutex::default() };
+        let source = RecordingSource { arena, frames: Arc::clone(&frames), charged: Mutex::default() };
         let store = Store::with_source(config, Box::new(source)).unwrap();
         write_pages(&store);
         let mut loader = store.loader().unwrap();
         for frame in frames.lock().unwrap().iter() {
-            // SAFETY: a frame of the store's, which is still there; no other thread uses the store, and what
-            // is damaged are the objects and their owner words, which loads do not look at.
+            // SAFETY: a frame of the store, which still exists; no other thread uses the store, and only objects and
+            // their owner words are overwritten, which loads do not interpret.
             unsafe { std::ptr::with_exposed_provenance_mut::<u8>(*frame).write_bytes(0xff, FRAME_LEN) };
         }
         for index in (0..PAGES).filter(|i| i % 5 > 0 && is_soft(*i)) {
             let error = load(&store, &mut loader, index).err();
             assert_eq!(error, Some(LoadError::Corrupt { index: PageIndex(index) }), "{}", codec.name);
         }
-        // One that none compresses.
+        // A page that no codec compresses.
         assert!(load(&store, &mut loader, 2) == Ok([0xff; 4096]));
     }
 }
@@ -344,20 +343,20 @@ fn beside_writers_passes_and_the_cleaner() {
                 while !is_done.load(SeqCst) {
                     let first = random.below(PAGES);
                     write(store, first, &page(random.next()));
-                    park(store, first, (first + 8).min(PAGES - 1));
-                    store.tend(true);
+                    write_back(store, first, (first + 8).min(PAGES - 1));
+                    store.run_maintenance(true);
                     store.compact();
                 }
             });
             let loaders = [1, 2].map(|seed| {
                 s.spawn(move || {
                     let (mut random, mut loader) = (Random(seed), store.loader().unwrap());
-                    // And on, until enough pages were parked under it: the writer may get its turn late.
+                    // Continue until enough pages were written back during loads: the writer may be scheduled late.
                     for turn in 0..3_000_000 {
                         if turn > 30_000 && turn % 256 == 0 && stats(store).bd.bd_reads > 1000 {
                             break;
                         }
-                        // Few pages, so that threads meet at them.
+                        // Few pages, so that threads access the same ones.
                         let mut page = [0; 4096];
                         let index = PageIndex(random.below(PAGES));
                         let (loaded, asked) = counted(|| store.load(index, &mut loader, &mut page));

@@ -1,15 +1,16 @@
-//! Making files in a directory that strangers chose the names for: never through a link, never outside.
+//! Making files under untrusted names inside a directory: never through a symbolic link, never outside of it.
 //!
-//! A [`Folder`] is a directory held open. Everything is made in it by one name, which is checked to be one; what is
-//! opened is opened by `openat2` with `RESOLVE_BENEATH`, `RESOLVE_NO_SYMLINKS` and `RESOLVE_NO_MAGICLINKS`, so that a link, however it
-//! came there, is refused and not followed. New files are made exclusively: one that is there is refused. What was made is
-//! then changed by its descriptor and never by its name, which others who may write to the directory can give to another file.
+//! A [`Folder`] is an open directory. Each file in it is made by a single name, which is checked to have no `/`.
+//! Directories and files are opened by openat2(2) with `RESOLVE_BENEATH`, `RESOLVE_NO_SYMLINKS` and
+//! `RESOLVE_NO_MAGICLINKS`, so the kernel refuses links instead of following them. New files are made exclusively: an
+//! existing file is refused. Metadata of a new file is set through its descriptor and never by its name, because others
+//! who may write to the directory can move another file to that name.
 //!
-//! It does not decide what may be made.
+//! This module does not decide which files may be made.
 
 use crate::SysError;
-use crate::pathhandle::PathHandle;
-use rustix::fs::{self, AtFlags, FileType, Mode, OFlags, ResolveFlags, Timespec, Timestamps, XattrFlags};
+use crate::pathhandle::{PathHandle, failed, group, owner, timestamps};
+use rustix::fs::{self, AtFlags, FileType, Mode, OFlags, ResolveFlags, XattrFlags};
 use rustix::io::Errno;
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -20,11 +21,11 @@ const RESOLVE: ResolveFlags =
 const OPEN_DIRECTORY: OFlags =
     OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
-/// A directory held open.
+/// An open directory.
 #[derive(Debug)]
 pub struct Folder(OwnedFd);
 
-/// What a special file is.
+/// The type of a special file, with major and minor number for devices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Special {
     /// A named pipe.
@@ -37,46 +38,42 @@ pub enum Special {
     BlockDevice(u32, u32),
 }
 
-/// What a file system has room for.
+/// The free space of a file system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Room {
+pub struct FreeSpace {
     /// Bytes that this user may still write.
     pub free_bytes: u64,
-    /// Files that may still be made; `None` if the file system does not say.
+    /// Files that may still be made; `None` if the file system does not report it.
     pub free_files: Option<u64>,
 }
 
-pub(crate) fn failed(what: &'static str) -> impl Fn(Errno) -> SysError {
-    move |e| SysError::new(what, e.raw_os_error())
-}
-
-/// As many names of a path as the kernel takes at once, and the rest of it.
+/// Splits a path into a first part that the kernel accepts in one call, and the rest.
 fn split_path(path: &[u8]) -> (&[u8], &[u8]) {
-    // With the NUL behind it a path has PATH_MAX bytes at most.
+    // A path has at most PATH_MAX bytes, its terminating NUL included.
     let Some(first) = path.get(..libc::PATH_MAX as usize).map(|longest| &longest[..longest.len() - 1]) else {
         return (path, &[]);
     };
     match first.iter().rposition(|&byte| byte == b'/') {
         Some(slash) => (&path[..slash], &path[slash + 1..]),
-        // One name that is too long: the kernel will say so.
+        // A single name that is too long: the kernel will refuse it.
         None => (path, &[]),
     }
 }
 
-/// One name: not empty, not `.` or `..`, without `/` and NUL.
+/// Checks that `name` is a single file name: not empty, not `.` or `..`, without `/` and NUL.
 fn one_name(name: &[u8]) -> Result<&[u8], SysError> {
     let bad = matches!(name, b"" | b"." | b"..") || name.iter().any(|b| matches!(b, 0 | b'/'));
-    if bad { Err(SysError::new("making a file of a name that is none", libc::EINVAL)) } else { Ok(name) }
+    if bad { Err(SysError::new("making a file with an invalid name", libc::EINVAL)) } else { Ok(name) }
 }
 
 impl Folder {
-    /// Opens a directory that the user named; links in its path are his own and followed.
+    /// Opens a directory that the user named. Symbolic links in this path are followed.
     pub fn open(path: &Path) -> Result<Self, SysError> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         fs::open(path, flags, Mode::empty()).map(Folder).map_err(failed("opening the directory"))
     }
 
-    /// Opens a directory in this one, by a path of names, which may be longer than the kernel takes at once.
+    /// Opens a directory below this one. The path may be longer than PATH_MAX.
     pub fn open_folder(&self, path: &[u8]) -> Result<Self, SysError> {
         let (mut part, mut rest) = split_path(path);
         let mut folder = self.open_part(part)?;
@@ -92,25 +89,25 @@ impl Folder {
         opened.map(Folder).map_err(failed("opening the directory"))
     }
 
-    /// A descriptor of its own for the same directory.
+    /// Opens the same directory again, with a separate descriptor.
     pub fn open_again(&self) -> Result<Self, SysError> {
         self.open_folder(b".")
     }
 
-    /// Which directory it is: device and inode, the same for every descriptor of it.
+    /// Device and inode number of the directory, which identify it.
     pub fn identity(&self) -> Result<(u64, u64), SysError> {
         let stat = fs::fstat(&self.0).map_err(failed("looking at the directory"))?;
         Ok((stat.st_dev, stat.st_ino))
     }
 
-    /// Whether what is made here gets the directory's group, not the process's.
-    pub fn gives_group(&self) -> Result<bool, SysError> {
+    /// Whether the directory has the set-group-ID bit, so that new files in it get its group and not the process's.
+    pub fn is_set_group_id(&self) -> Result<bool, SysError> {
         let stat = fs::fstat(&self.0).map_err(failed("looking at the directory"))?;
         Ok(stat.st_mode & 0o2000 != 0)
     }
 
-    /// Makes a directory that only its owner may use, and opens it. Fails if another one, with something in it, has taken
-    /// its place meanwhile.
+    /// Makes a directory that only its owner may use, and opens it. Fails if another process replaced it meanwhile by a
+    /// directory that is not empty.
     pub fn make_folder(&self, name: &[u8]) -> Result<Self, SysError> {
         let name = one_name(name)?;
         fs::mkdirat(&self.0, name, Mode::RWXU).map_err(failed("making the directory"))?;
@@ -124,7 +121,7 @@ impl Folder {
         }
     }
 
-    /// Makes a file, with `mode` less the process's mask, and opens it for writing.
+    /// Makes a file, with `mode` reduced by the process's umask, and opens it for writing.
     pub fn make_file(&self, name: &[u8], mode: u16) -> Result<File, SysError> {
         let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let mode = Mode::from_raw_mode(u32::from(mode) & 0o777);
@@ -153,21 +150,22 @@ impl Folder {
         PathHandle::of_new(self.as_fd(), name, kind, device)
     }
 
-    /// Gives the file `old` in `from` another name, in this directory. A symbolic link is linked itself.
+    /// Makes a hard link in this directory to the file `old` in `from`. If that is a symbolic link, the link itself is
+    /// linked.
     pub fn make_link(&self, name: &[u8], from: &Folder, old: &[u8]) -> Result<(), SysError> {
         let made = fs::linkat(&from.0, one_name(old)?, &self.0, one_name(name)?, AtFlags::empty());
         made.map_err(failed("making the hard link"))
     }
 
-    /// Removes a file that is no directory; one that is not there is no error.
+    /// Removes a file that is not a directory. A missing file is no error.
     pub fn remove(&self, name: &[u8]) -> Result<(), SysError> {
         match fs::unlinkat(&self.0, one_name(name)?, AtFlags::empty()) {
             Ok(()) | Err(Errno::NOENT) => Ok(()),
-            Err(e) => Err(failed("removing what is there")(e)),
+            Err(e) => Err(failed("removing the existing file")(e)),
         }
     }
 
-    /// Whether nothing is in it.
+    /// Whether the directory has no entries.
     pub fn is_empty(&self) -> Result<bool, SysError> {
         let entries = fs::Dir::read_from(&self.0).map_err(failed("reading the directory"))?;
         for entry in entries {
@@ -179,9 +177,9 @@ impl Folder {
         Ok(true)
     }
 
-    /// What its file system has room for.
-    pub fn room(&self) -> Result<Room, SysError> {
-        room(self)
+    /// The free space of the directory's file system.
+    pub fn free_space(&self) -> Result<FreeSpace, SysError> {
+        free_space(self)
     }
 }
 
@@ -191,24 +189,11 @@ impl AsFd for Folder {
     }
 }
 
-pub(crate) fn owner(uid: u32) -> Option<fs::Uid> {
-    (uid != u32::MAX).then(|| fs::Uid::from_raw(uid))
-}
-
-pub(crate) fn group(gid: u32) -> Option<fs::Gid> {
-    (gid != u32::MAX).then(|| fs::Gid::from_raw(gid))
-}
-
-pub(crate) fn timestamps(seconds: i64, nanoseconds: u32) -> Timestamps {
-    let time = Timespec { tv_sec: seconds, tv_nsec: i64::from(nanoseconds) };
-    Timestamps { last_access: time, last_modification: time }
-}
-
-/// Tells what the file system of an open file has room for.
-pub fn room(file: impl AsFd) -> Result<Room, SysError> {
-    let stat = fs::fstatvfs(file).map_err(failed("asking how much room there is"))?;
+/// The free space of an open file's file system.
+pub fn free_space(file: impl AsFd) -> Result<FreeSpace, SysError> {
+    let stat = fs::fstatvfs(file).map_err(failed("reading the free space of the file system"))?;
     let free_files = (stat.f_files > 0).then_some(stat.f_favail);
-    Ok(Room { free_bytes: stat.f_bavail.saturating_mul(stat.f_frsize), free_files })
+    Ok(FreeSpace { free_bytes: stat.f_bavail.saturating_mul(stat.f_frsize), free_files })
 }
 
 /// Sets the owner of an open file.
@@ -222,7 +207,7 @@ pub fn set_mode(file: impl AsFd, mode: u16) -> Result<(), SysError> {
     fs::fchmod(file, mode).map_err(failed("setting the mode"))
 }
 
-/// Sets when an open file was changed, and accessed.
+/// Sets the times of last modification and last access of an open file.
 pub fn set_time(file: impl AsFd, seconds: i64, nanoseconds: u32) -> Result<(), SysError> {
     fs::futimens(file, &timestamps(seconds, nanoseconds)).map_err(failed("setting the time"))
 }
@@ -232,31 +217,32 @@ pub fn set_xattr(file: impl AsFd, name: &[u8], value: &[u8]) -> Result<(), SysEr
     fs::fsetxattr(file, name, value, XattrFlags::empty()).map_err(failed("setting an attribute"))
 }
 
-/// The mask that new files' modes are reduced by; all bits if it cannot be known. Read without changing it.
+/// The process's umask, read without changing it; all bits if it cannot be read.
 pub fn umask() -> u16 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("Umask:"));
     line.and_then(|digits| u16::from_str_radix(digits.trim(), 8).ok()).unwrap_or(0o777)
 }
 
-/// Lets this process hold as many files open as it may.
-pub fn lift_open_files() {
+/// Raises the soft limit of open files of this process to its hard limit.
+pub fn raise_open_file_limit() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);
-    // What it had is enough for most trees.
+    // If that fails, the old limit is enough for most trees.
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 
     #[test]
-    fn links_are_not_followed_and_names_are_names() {
+    fn links_are_not_followed_and_invalid_names_are_refused() {
         let top = tempfile::tempdir().unwrap();
         let folder = Folder::open(top.path()).unwrap();
         folder.make_symlink(b"out", b"/tmp").unwrap();
-        // At the end of a path it is not followed, and so no directory; within one it is refused.
+        // At the end of a path the link is not followed, and it is not a directory; inside a path it is refused.
         assert_eq!(folder.open_folder(b"out").unwrap_err().errno, libc::ENOTDIR);
         assert_eq!(folder.open_folder(b"out/.").unwrap_err().errno, libc::ELOOP);
         assert_eq!(folder.open_folder(b"..").unwrap_err().errno, libc::EXDEV);
@@ -267,5 +253,57 @@ mod tests {
         }
         assert!(!folder.is_empty().unwrap());
         assert!(folder.make_folder(b"in").unwrap().is_empty().unwrap());
+    }
+
+    /// A file with mode 0600 outside of the test's folder, which no call may change.
+    fn victim(top: &Path) -> std::path::PathBuf {
+        let victim = top.join("victim");
+        std::fs::write(&victim, "secret").unwrap();
+        std::fs::set_permissions(&victim, std::fs::Permissions::from_mode(0o600)).unwrap();
+        victim
+    }
+
+    #[test]
+    fn a_file_that_replaces_a_new_one_is_not_changed() {
+        let top = tempfile::tempdir().unwrap();
+        let victim = victim(top.path());
+        let before = victim.metadata().unwrap();
+        let target = top.path().join("target");
+        std::fs::create_dir(&target).unwrap();
+        let folder = Folder::open(&target).unwrap();
+        let handle = folder.make_special(b"pipe", Special::Fifo).unwrap();
+        std::fs::rename(target.join("pipe"), top.path().join("moved")).unwrap();
+        symlink(&victim, target.join("pipe")).unwrap();
+        handle.set_mode(0o666).unwrap();
+        handle.set_time(7, 8).unwrap();
+        let after = victim.metadata().unwrap();
+        assert_eq!((after.mode(), after.mtime()), (before.mode(), before.mtime()));
+        let moved = top.path().join("moved").symlink_metadata().unwrap();
+        assert_eq!((moved.mode() & 0o7777, moved.mtime(), moved.mtime_nsec()), (0o666, 7, 8));
+    }
+
+    #[test]
+    fn a_handle_of_a_symbolic_link_does_not_follow_it() {
+        let top = tempfile::tempdir().unwrap();
+        let victim = victim(top.path());
+        let before = victim.metadata().unwrap();
+        let folder = Folder::open(top.path()).unwrap();
+        let handle = folder.make_symlink(b"link", b"victim").unwrap();
+        handle.set_time(7, 8).unwrap();
+        // Only root may change the owner of a file.
+        if crate::rundir::effective_uid() == 0 {
+            handle.set_owner(1234, 5678).unwrap();
+            match handle.set_xattr(b"trusted.of-the-link", b"1") {
+                Ok(()) => {
+                    assert!(rustix::fs::getxattr(&victim, "trusted.of-the-link", &mut [0u8; 8]).is_err())
+                }
+                Err(e) => assert_eq!(e.errno, libc::EOPNOTSUPP),
+            }
+            let link = top.path().join("link").symlink_metadata().unwrap();
+            assert_eq!((link.uid(), link.gid()), (1234, 5678));
+        }
+        let (link, after) = (top.path().join("link").symlink_metadata().unwrap(), victim.metadata().unwrap());
+        assert_eq!((link.mtime(), link.mtime_nsec()), (7, 8));
+        assert_eq!((after.mtime(), after.uid(), after.mode()), (before.mtime(), before.uid(), before.mode()));
     }
 }

@@ -1,4 +1,5 @@
-//! Open block devices: size, block size, discard; and the same discard for files. Reference: `include/uapi/linux/fs.h`, blkdiscard(8).
+//! Open block devices: size, block size and discard; and punching holes in files. Reference: `include/uapi/linux/fs.h`,
+//! blkdiscard(8), fallocate(2).
 
 use crate::SysError;
 use rustix::fs::FallocateFlags;
@@ -20,14 +21,14 @@ pub fn len_bytes(device: &File) -> Result<u64, SysError> {
     }
 }
 
-/// The smallest piece the device reads or writes, bytes.
+/// The logical block size of a block device: the smallest unit that it reads or writes, bytes.
 pub fn logical_block_bytes(device: &File) -> Result<usize, SysError> {
     let size = rustix::fs::ioctl_blksszget(device);
     size.map(|bytes| bytes as usize)
         .map_err(|e| SysError::new("asking a block device for its block size", e.raw_os_error()))
 }
 
-/// Tells the device that a range, of whole blocks, is no longer needed.
+/// Discards a range of whole blocks of a block device (BLKDISCARD).
 pub fn discard(device: &File, offset: u64, len_bytes: u64) -> Result<(), SysError> {
     let range = [offset, len_bytes];
     // SAFETY: the argument points to two u64 (offset and length), which this request only reads.
@@ -37,7 +38,7 @@ pub fn discard(device: &File, offset: u64, len_bytes: u64) -> Result<(), SysErro
     }
 }
 
-/// Gives the space behind a range of a regular file back; it reads as zeroes, and the length stays.
+/// Frees the space of a range of a regular file. The range then reads as zeroes; the file keeps its length.
 pub fn punch_hole(file: &File, offset: u64, len_bytes: u64) -> Result<(), SysError> {
     let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
     rustix::fs::fallocate(file, how, offset, len_bytes).map_err(|e| {
@@ -51,7 +52,7 @@ mod tests {
     use std::os::unix::fs::{FileExt, MetadataExt};
 
     #[test]
-    fn files_are_no_devices() {
+    fn regular_files_are_refused() {
         let file = tempfile::tempfile().unwrap();
         assert_eq!(len_bytes(&file).unwrap_err().errno, libc::ENOTTY);
         assert_eq!(logical_block_bytes(&file).unwrap_err().errno, libc::ENOTTY);

@@ -1,9 +1,9 @@
-//! Who uses a block device.
+//! The users of a block device: mounts, swap, other block devices, processes.
 //!
-//! A device may only be taken away when nobody stands on it. The kernel has no one answer, so this
-//! module asks the mount table, the swap areas, the holders in sysfs, the open files of all
-//! processes, and at last the device itself: an exclusive open fails if anything in the kernel has
-//! claimed it, be it a mount in a name space that this process cannot see.
+//! A device may be removed only if nothing uses it. The kernel has no single interface for that, so this module reads
+//! the mount table, the swap areas, the holders in sysfs and the open files of all processes. At last it opens the
+//! device exclusively: that fails if anything in the kernel has claimed the device, also a mount in a mount namespace
+//! that this process cannot see.
 
 use crate::SysError;
 use crate::mounts::{self, DeviceNumber};
@@ -17,12 +17,12 @@ use std::path::{Path, PathBuf};
 pub enum BlockUse {
     /// A file system on it is mounted.
     Mounted {
-        /// Where.
+        /// The directory.
         mount_point: PathBuf,
     },
-    /// It is swapped to.
+    /// It is a swap area in use.
     Swap {
-        /// What it holds, bytes.
+        /// Bytes swapped out to it.
         used_bytes: u64,
     },
     /// Another block device is built on it, such as a RAID or a device-mapper volume.
@@ -30,21 +30,21 @@ pub enum BlockUse {
         /// The name of that device.
         name: String,
     },
-    /// Something in the kernel has claimed it, and none of the above explains it: as a rule a mount in
-    /// another mount name space.
+    /// The kernel refuses an exclusive open for none of the reasons above: usually a mount in another mount namespace,
+    /// or another exclusive open.
     Claimed,
     /// A process has it open.
     Open {
-        /// The process.
+        /// The process id.
         pid: u32,
-        /// Its name, as the kernel keeps it (15 bytes).
+        /// The process name as the kernel stores it (15 bytes).
         command: String,
     },
 }
 
 impl BlockUse {
-    /// Whether the use stands in the way of taking the device away. An open file does not: it reads
-    /// errors from then on.
+    /// Whether this use prevents the removal of the device. An open file does not: its reads and writes fail from then
+    /// on.
     pub fn is_claim(&self) -> bool {
         !matches!(self, BlockUse::Open { .. })
     }
@@ -54,18 +54,18 @@ impl std::fmt::Display for BlockUse {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             BlockUse::Mounted { mount_point } => write!(f, "mounted at {}", mount_point.display()),
-            BlockUse::Swap { used_bytes } => write!(f, "used as swap, {used_bytes} bytes of it taken"),
+            BlockUse::Swap { used_bytes } => write!(f, "used as swap, {used_bytes} bytes of it in use"),
             BlockUse::Holder { name } => write!(f, "held by the block device {name}"),
             BlockUse::Claimed => write!(
                 f,
-                "claimed, perhaps by a mount in another name space, or as the backing of another disk"
+                "claimed, perhaps by a mount in another mount namespace, or as the backing of another disk"
             ),
             BlockUse::Open { pid, command } => write!(f, "open in process {pid} ({command})"),
         }
     }
 }
 
-/// The number of the block device `path`.
+/// The device number of the block device `path`. ENOTBLK for any other file.
 pub fn device_number(path: &Path) -> Result<DeviceNumber, SysError> {
     let what = || format!("looking at the block device {}", path.display());
     let meta = std::fs::metadata(path).map_err(|e| SysError::io(what(), &e))?;
@@ -75,9 +75,7 @@ pub fn device_number(path: &Path) -> Result<DeviceNumber, SysError> {
     }
 }
 
-/// What claims the block device `path`: mounts, swap, holders.
-///
-/// Empty means that it could be taken away at this moment.
+/// The uses of the block device `path` that prevent its removal: mounts, swap, holders. Empty if it can be removed now.
 pub fn claims(path: &Path) -> Result<Vec<BlockUse>, SysError> {
     let device = device_number(path)?;
     let mut uses = mounted(device)?;
@@ -91,9 +89,9 @@ pub fn claims(path: &Path) -> Result<Vec<BlockUse>, SysError> {
     Ok(uses)
 }
 
-/// [`claims`], and the processes that have the device open.
+/// The [`claims`], and the processes that have the device open.
 ///
-/// Walks all of `/proc`; processes that this one may not look into are left out.
+/// Reads all of `/proc`; processes whose open files this one may not list are left out.
 pub fn uses(path: &Path) -> Result<Vec<BlockUse>, SysError> {
     let mut uses = claims(path)?;
     uses.extend(open_files(device_number(path)?));
@@ -101,7 +99,7 @@ pub fn uses(path: &Path) -> Result<Vec<BlockUse>, SysError> {
 }
 
 fn mounted(device: DeviceNumber) -> Result<Vec<BlockUse>, SysError> {
-    // Some file systems (btrfs) show a number of their own: then the source names the device.
+    // Some file systems (btrfs) show an anonymous device number: then the mount's source names the device.
     let is_on = |m: &mounts::Mount| {
         m.device == device
             || (m.source.as_encoded_bytes().starts_with(b"/dev/")
@@ -117,7 +115,8 @@ fn holders(device: DeviceNumber) -> Vec<BlockUse> {
     names.map(|e| BlockUse::Holder { name: e.file_name().to_string_lossy().into_owned() }).collect()
 }
 
-/// An exclusive open takes the claim for a moment; nobody else can then take it at that moment.
+/// Whether an exclusive open of the device fails. If it succeeds, this process holds the claim for a moment, in which
+/// an exclusive open by others fails.
 fn is_claimed(path: &Path) -> Result<bool, SysError> {
     match OpenOptions::new().read(true).custom_flags(libc::O_EXCL | libc::O_NONBLOCK).open(path) {
         Ok(_) => Ok(false),
@@ -142,7 +141,7 @@ fn open_files(device: DeviceNumber) -> Vec<BlockUse> {
 
 fn has_open(pid: u32, device: DeviceNumber) -> bool {
     let files = std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
-    // Only links into /dev are followed: looking at anything else could hang on a dead file system.
+    // Only links into /dev are followed: a stat of another file could hang on a dead file system.
     files.map(|e| e.path()).any(|link| {
         std::fs::read_link(&link).is_ok_and(|target| target.starts_with("/dev"))
             && device_number(&link) == Ok(device)

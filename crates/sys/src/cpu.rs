@@ -1,9 +1,9 @@
-//! Which CPU runs this thread, how many there are, and the time a thread has had on them.
+//! The CPU that runs this thread, the number of CPUs, and the CPU time of a thread.
 
 use rustix::time::{ClockId, clock_gettime};
 use std::time::Duration;
 
-/// The index of the CPU the calling thread is on now; a hint, stale at once.
+/// The index of the CPU that runs the calling thread. A hint: the thread may move at any moment.
 #[inline]
 pub fn current() -> usize {
     // SAFETY: sched_getcpu takes no arguments and touches no memory of ours.
@@ -11,17 +11,16 @@ pub fn current() -> usize {
     usize::try_from(cpu).unwrap_or(0)
 }
 
-/// CPUs that this machine has configured, at least 1.
+/// The number of configured CPUs of this machine, at least 1.
 ///
-/// Configured rather than online or allowed, so that [`current`] stays below it
-/// when CPUs come and go.
+/// Configured rather than online or allowed, so that [`current`] stays below it when CPUs go offline and online.
 pub fn count() -> usize {
     // SAFETY: sysconf takes a constant and touches no memory of ours.
     let n = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_CONF) };
     usize::try_from(n).unwrap_or(1).max(1)
 }
 
-/// The time that the calling thread has run on any CPU, in user space and in the kernel.
+/// The CPU time of the calling thread, in user space and in the kernel.
 pub fn thread_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), u32::try_from(time.tv_nsec).unwrap_or(0))

@@ -1,34 +1,34 @@
-//! Leaving the terminal: what a process does to become a service of its own.
+//! Becoming a daemon: session, working directory, process name, and inherited descriptors.
 
 use crate::SysError;
 use std::os::fd::{AsFd, OwnedFd};
 
-/// Keeps every descriptor above 2 out of programs this process starts from now on.
+/// Sets close-on-exec on all open descriptors above 2, so that programs that this process starts do not inherit them.
 ///
-/// Descriptors that a careless parent left open would otherwise live on in a
-/// service, and hold file systems busy. Ours are close-on-exec already.
+/// Descriptors that a parent process left open would otherwise stay open in a daemon, and keep file systems busy. The
+/// descriptors that this program opens are close-on-exec already.
 pub fn forbid_inheritance() {
-    // SAFETY: with CLOSE_RANGE_CLOEXEC nothing is closed, only a flag of descriptors is set; the
-    // call touches no memory. A kernel too old for it changes nothing, which is no worse.
+    // SAFETY: with CLOSE_RANGE_CLOEXEC the call closes no descriptor and sets only a flag of each; it accesses no
+    // memory. A kernel that does not know the call changes nothing.
     unsafe { libc::syscall(libc::SYS_close_range, 3u32, u32::MAX, libc::CLOSE_RANGE_CLOEXEC) };
 }
 
-/// Starts a session of its own, so that a terminal's signals and hang-up do not reach it, and lets
-/// go of the working directory. A process that already leads its group stays where it is.
+/// Starts a new session, so that signals and the hang-up of a terminal do not reach this process, and changes the
+/// working directory to `/`. A process that already leads its process group keeps its session.
 pub fn new_session() {
-    // The only failure is leading a process group already, and then nothing is lost.
+    // setsid fails only if this process leads its group already, which is harmless.
     let _ = rustix::process::setsid();
-    // "/" always exists; if it cannot be entered the old directory stays, which is harmless.
+    // "/" always exists; if this process may not enter it, it keeps the old directory, which is harmless.
     let _ = rustix::process::chdir("/");
 }
 
-/// Gives the calling thread, and the process if it is the first, a name in process listings.
+/// Sets the name of the calling thread in process listings; the main thread's name is also the process's.
 pub fn set_name(name: &std::ffi::CStr) {
-    // A name is a convenience.
+    // The name is only informative, so a failure is ignored.
     let _ = rustix::thread::set_name(name);
 }
 
-/// Takes what standard input refers to, and leaves `/dev/null` in its place.
+/// Returns a descriptor of the file that is standard input, and makes `/dev/null` standard input instead.
 pub fn take_stdin() -> Result<OwnedFd, SysError> {
     let failed = |e| SysError::new("taking over standard input", e);
     let taken = std::io::stdin().as_fd().try_clone_to_owned();

@@ -1,22 +1,12 @@
-//! Direct I/O: opening block devices for it, switching it, its alignment.
+//! Direct I/O (O_DIRECT): switching it on and off, and its alignment.
 
 use crate::SysError;
 use rustix::fs::{AtFlags, OFlags, StatxFlags};
-use std::fs::{File, OpenOptions};
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
-
-/// Opens a block device for reading and writing past the page cache, refusing one that is mounted or
-/// opened like this elsewhere.
-///
-/// Buffers, offsets and lengths must then be aligned to the device's blocks.
-pub fn open_exclusive(path: &Path) -> std::io::Result<File> {
-    OpenOptions::new().read(true).write(true).custom_flags(libc::O_DIRECT | libc::O_EXCL).open(path)
-}
+use std::fs::File;
 
 /// Switches direct I/O of an open file on or off.
 ///
-/// The flag belongs to the open file, so whoever shares it (a passed or duplicated descriptor) sees it too.
+/// The flag belongs to the open file description, so it changes for passed and duplicated descriptors too.
 pub fn set_direct(file: &File, on: bool) -> Result<(), SysError> {
     let what = || "switching direct I/O".to_string();
     let flags = rustix::fs::fcntl_getfl(file).map_err(|e| SysError::new(what(), e.raw_os_error()))?;
@@ -25,13 +15,13 @@ pub fn set_direct(file: &File, on: bool) -> Result<(), SysError> {
     rustix::fs::fcntl_setfl(file, wanted).map_err(|e| SysError::new(what(), e.raw_os_error()))
 }
 
-/// What direct I/O on this file must be aligned to (memory, offset and length alike), bytes.
+/// The alignment that direct I/O on this file needs, for memory, offset and length alike, bytes.
 ///
-/// 0 if the file does not do direct I/O; `None` if the kernel (before 6.1) or the file system does not say.
+/// 0 if the file does not support direct I/O; `None` if the kernel (before 6.1) or the file system does not report it.
 pub fn alignment_bytes(file: &File) -> Option<usize> {
     let stat = rustix::fs::statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN).ok()?;
-    let told = StatxFlags::from_bits_retain(stat.stx_mask).contains(StatxFlags::DIOALIGN);
-    told.then(|| match stat.stx_dio_offset_align {
+    let is_reported = StatxFlags::from_bits_retain(stat.stx_mask).contains(StatxFlags::DIOALIGN);
+    is_reported.then(|| match stat.stx_dio_offset_align {
         0 => 0,
         offset_align => offset_align.max(stat.stx_dio_mem_align) as usize,
     })
@@ -47,13 +37,13 @@ mod tests {
     }
 
     #[test]
-    fn direct_io_is_switched_where_the_file_has_it() {
+    fn direct_io_is_switched_if_the_file_supports_it() {
         let file = tempfile::tempfile().unwrap();
         assert!(!is_direct(&file));
         match alignment_bytes(&file) {
             Some(0) => assert!(set_direct(&file, true).is_err() || is_direct(&file)),
-            told => {
-                assert!(told.is_none_or(usize::is_power_of_two));
+            alignment => {
+                assert!(alignment.is_none_or(usize::is_power_of_two));
                 if set_direct(&file, true).is_ok() {
                     assert!(is_direct(&file));
                     set_direct(&file, false).unwrap();

@@ -1,15 +1,15 @@
-//! Numbers nobody can guess or repeat.
+//! Random numbers from the kernel, which cannot be predicted.
 
 use crate::SysError;
 
-/// 64 random bits from the kernel.
+/// Returns 64 random bits from the kernel.
 pub fn random_u64() -> Result<u64, SysError> {
     let mut bytes = [0; 8];
-    // Requests of up to 256 bytes are answered whole once the kernel's pool is ready.
+    // Once the kernel's pool is initialised, requests of up to 256 bytes are never short.
     match rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()) {
         Ok(n) if n == bytes.len() => Ok(u64::from_ne_bytes(bytes)),
-        Ok(_) => Err(SysError::new("asking for random bits", libc::EIO)),
-        Err(e) => Err(SysError::new("asking for random bits", e.raw_os_error())),
+        Ok(_) => Err(SysError::new("reading random bits", libc::EIO)),
+        Err(e) => Err(SysError::new("reading random bits", e.raw_os_error())),
     }
 }
 

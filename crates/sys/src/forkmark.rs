@@ -1,23 +1,22 @@
-//! Telling a forked child from its parent by one load.
+//! Detecting with one load whether this process is a forked child.
 //!
-//! A child made by fork has copies of its parent's memory and descriptors, but none of its threads, and not
-//! its address space: what serves memory by userfaultfd must do nothing there. Asking for the process's
-//! number each time is a system call; instead a page holds a mark which the kernel wipes in children
-//! (MADV_WIPEONFORK, Linux 4.14). Unlike
-//! `pthread_atfork`, that sees every way to fork. Reference: madvise(2).
+//! A forked child has copies of its parent's memory and descriptors, but not its threads and not its address space.
+//! Code that serves memory by userfaultfd must do nothing in the child. Comparing process ids would be a system call
+//! each time; instead a page holds a mark that the kernel clears in children (MADV_WIPEONFORK, Linux 4.14). Unlike
+//! `pthread_atfork`, that works for every way to fork. Reference: madvise(2).
 //!
-//! A child that shares its parent's memory (vfork, `CLONE_VM`) is the same process here: what it does to
-//! memory, it does to the parent's.
+//! A child that shares its parent's memory (vfork, `CLONE_VM`) counts as the same process: its changes to memory are
+//! changes to the parent's.
 
 use crate::SysError;
 use crate::mem::{Reservation, page_size};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// A mark that forked children do not have.
+/// A mark in memory that forked children do not have.
 #[derive(Debug)]
 pub struct ForkMark {
     page: Reservation,
-    /// The process's number, on kernels that cannot wipe.
+    /// The process id, on kernels without MADV_WIPEONFORK.
     pid: Option<u32>,
 }
 
@@ -25,7 +24,7 @@ impl ForkMark {
     /// Marks this process.
     pub fn new() -> Result<ForkMark, SysError> {
         let page = Reservation::new(page_size())?;
-        // SAFETY: the page holds an integer.
+        // SAFETY: the page holds an integer, for which zero is valid.
         let can_wipe = unsafe { page.wipe_in_children() };
         let pid = (!can_wipe).then(std::process::id);
         let mark = ForkMark { page, pid };
@@ -33,11 +32,11 @@ impl ForkMark {
         Ok(mark)
     }
 
-    /// Whether this is the process that made the mark, rather than a child with a copy of its memory. Can be
-    /// called in a signal handler.
+    /// Whether this is the process that made the mark, rather than a child with a copy of its memory. A signal handler
+    /// may call it.
     ///
-    /// On kernels before 4.14 it takes a system call, and a child that shares its parent's memory counts as
-    /// another process.
+    /// On kernels before 4.14 it makes a system call, and a child that shares its parent's memory counts as another
+    /// process.
     pub fn is_same_process(&self) -> bool {
         match self.pid {
             None => self.word().load(Ordering::Relaxed) != 0,
@@ -46,8 +45,8 @@ impl ForkMark {
     }
 
     fn word(&self) -> &AtomicU32 {
-        // SAFETY: the first bytes of a page that is mapped, readable and writable for as long as `self` is,
-        // and aligned; nothing else refers to them.
+        // SAFETY: the first bytes of a page, which is aligned, and mapped readable and writable as long as `self`
+        // lives; nothing else refers to them.
         unsafe { &*self.page.base().as_ptr().cast::<AtomicU32>() }
     }
 }
@@ -59,17 +58,17 @@ mod tests {
     use super::*;
     use std::ffi::{c_int, c_void};
 
-    /// Waits for a child; returns what it said.
+    /// Waits for a child; returns its exit code.
     fn exit_code(child: libc::pid_t) -> i32 {
         assert!(child > 0, "{}", std::io::Error::last_os_error());
         let mut status = 0;
-        // SAFETY: the status is written.
+        // SAFETY: the call writes only to `status`.
         assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
         assert!(libc::WIFEXITED(status), "{status:#x}");
         libc::WEXITSTATUS(status)
     }
 
-    /// What a child made by fork sees.
+    /// The result of `is_same_process` in a forked child.
     fn in_fork(mark: &ForkMark) -> bool {
         // SAFETY: the child makes a load or a system call, and exits.
         let child = unsafe {
@@ -83,19 +82,17 @@ mod tests {
     }
 
     #[test]
-    fn forked_child_is_another_process_by_either_way() {
+    fn forked_child_is_another_process_by_mark_and_by_pid() {
         let mark = ForkMark::new().unwrap();
         assert!(mark.is_same_process() && !in_fork(&mark) && mark.is_same_process());
-        let by_number =
-            ForkMark { page: Reservation::new(page_size()).unwrap(), pid: Some(std::process::id()) };
-        assert!(by_number.is_same_process() && !in_fork(&by_number) && by_number.is_same_process());
+        let by_pid = ForkMark { page: Reservation::new(page_size()).unwrap(), pid: Some(std::process::id()) };
+        assert!(by_pid.is_same_process() && !in_fork(&by_pid) && by_pid.is_same_process());
     }
 
     #[test]
     fn child_of_a_raw_clone_is_another_process() {
         let mark = ForkMark::new().unwrap();
-        // SAFETY: without memory in common this is a fork; the child makes a load or a system call, and
-        // exits.
+        // SAFETY: without shared memory this is a fork; the child makes a load or a system call, and exits.
         let child = unsafe {
             let child = libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) as libc::pid_t;
             if child == 0 {
@@ -109,7 +106,7 @@ mod tests {
     #[test]
     fn child_that_shares_memory_is_the_same_process() {
         extern "C" fn look(mark: *mut c_void) -> c_int {
-            // SAFETY: the parent waits, so the mark lives.
+            // SAFETY: the pointer is to the parent's mark, which lives, as the parent waits for this child.
             unsafe { &*mark.cast::<ForkMark>() }.is_same_process().into()
         }
         let mut mark = ForkMark::new().unwrap();
@@ -118,7 +115,7 @@ mod tests {
             return;
         }
         let mut stack = vec![0u128; 4096];
-        // SAFETY: the child has a stack of its own, and as for vfork the parent stops until it has exited.
+        // SAFETY: the child runs on a separate stack, and, as for vfork, the parent stops until the child has exited.
         let child = unsafe {
             let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
             libc::clone(look, stack.as_mut_ptr_range().end.cast(), flags, (&raw mut mark).cast())

@@ -1,9 +1,8 @@
-//! Mounting, aborting and unmounting a FUSE file system with the system calls themselves.
+//! Mounting, aborting and unmounting a FUSE file system by system calls, as root.
 //!
-//! Direct calls rather than the `fusermount` helper: the caller is root, learns the errno of each
-//! step, and can undo each of them. Unless a [`Request`] says otherwise, a mount is what a private file
-//! system needs: no devices, no set-user-id, no programs, and only the mounting user gets in.
-//! Reference: fuse(4) and the kernel's Documentation/filesystems/fuse.rst.
+//! Unlike with the program `fusermount3`, the caller learns the errno of each step and can undo each of them. The
+//! default of a [`Request`] is a private mount: no devices, no set-user-id, no execution, and access only for the
+//! mounting user. Reference: fuse(4) and the kernel's Documentation/filesystems/fuse.rst.
 
 use crate::SysError;
 use crate::mounts::{self, DeviceNumber, Mount};
@@ -22,31 +21,32 @@ pub fn open() -> Result<File, SysError> {
     opened.map_err(|e| SysError::io(format!("opening {DEVICE}"), &e))
 }
 
-/// How a file system is mounted, and for whom.
+/// The options of a FUSE mount.
 #[derive(Debug, Clone, Copy)]
 pub struct Request<'a> {
-    /// What the mount table shows after `fuse.` as the type.
+    /// The type in the mount table, after `fuse.`.
     pub name: &'a str,
-    /// What the mount table shows as the source.
+    /// The source in the mount table.
     pub source: &'a OsStr,
     /// The longest read request, bytes.
     pub max_read_bytes: usize,
-    /// Whether nothing can be written.
+    /// Mounts read-only.
     pub read_only: bool,
-    /// Whether users other than the mounting one get in. The kernel then checks modes, owners and lists.
+    /// Lets users other than the mounting one access the file system.
     pub allow_other: bool,
-    /// The kernel checks modes and owners. Otherwise it asks the server, and takes what that does not answer for allowed.
+    /// Makes the kernel check modes, owners and access control lists (`default_permissions`). Otherwise the kernel asks
+    /// the server, and allows the access if the server does not implement the check.
     pub checks_modes: bool,
-    /// Whether programs on it can be run.
+    /// Allows the execution of programs (no `noexec`).
     pub programs: bool,
-    /// Whether programs on it give the rights of their owner.
+    /// Honours set-user-id bits (no `nosuid`).
     pub suid: bool,
-    /// Whether its device nodes lead to devices.
+    /// Lets device nodes open devices (no `nodev`).
     pub devices: bool,
 }
 
 impl<'a> Request<'a> {
-    /// A private file system that can be written to, named `name` in both places.
+    /// A private writable mount, with `name` as type and source.
     pub fn private(name: &'a str, max_read_bytes: usize) -> Self {
         Request {
             name,
@@ -69,9 +69,9 @@ impl<'a> Request<'a> {
     }
 }
 
-/// Mounts the file system that `channel` will serve at the directory `mount_point`.
+/// Mounts a FUSE file system at the directory `mount_point`; its server reads requests from `channel`.
 ///
-/// The kernel's first request is then waiting in the channel.
+/// The kernel's first request waits in the channel when this returns.
 pub fn mount(channel: &File, mount_point: &Path, request: &Request<'_>) -> Result<(), SysError> {
     let others = if request.allow_other { ",allow_other" } else { "" };
     let checks = if request.checks_modes { ",default_permissions" } else { "" };
@@ -89,7 +89,7 @@ pub fn mount(channel: &File, mount_point: &Path, request: &Request<'_>) -> Resul
         .map_err(|e| SysError::new(what(), e.raw_os_error()))
 }
 
-/// A FUSE mount of this process, taken away on drop.
+/// A FUSE mount of this process. Dropping it aborts the connection and unmounts.
 #[derive(Debug)]
 pub struct Mounted {
     path: PathBuf,
@@ -97,7 +97,7 @@ pub struct Mounted {
 }
 
 impl Mounted {
-    /// Mounts as [`mount`]. `path` is absolute and free of links.
+    /// Mounts as [`mount`] does. `path` is absolute and free of symbolic links.
     pub fn new(channel: &File, path: PathBuf, request: &Request<'_>) -> Result<Self, SysError> {
         mount(channel, &path, request)?;
         match device_at(&path) {
@@ -109,22 +109,25 @@ impl Mounted {
         }
     }
 
-    /// Where it is mounted.
+    /// The mount point.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The device number of its files.
+    /// The device number of the file system.
     pub fn device(&self) -> DeviceNumber {
         self.device
     }
 
-    /// Whether it is still there; the path may carry someone else's mount by now, or none.
+    /// Whether it is still mounted; another file system, or none, may be mounted at the path by now.
     pub fn is_there(&self) -> bool {
         device_at(&self.path).is_ok_and(|device| device == self.device)
     }
 
-    /// Aborts and unmounts it, in use or not, and nothing that was not mounted here. Can be repeated.
+    /// Aborts the connection and unmounts, even if the mount is in use. It may be called again.
+    ///
+    /// Does nothing if another file system, or none, is mounted at the path by now (compared by device number); a mount
+    /// of ours below it then stays.
     pub fn unmount(&mut self) -> Result<(), SysError> {
         if self.is_there() { abort_and_unmount(&self.path) } else { Ok(()) }
     }
@@ -132,29 +135,30 @@ impl Mounted {
 
 impl Drop for Mounted {
     fn drop(&mut self) {
-        // Whoever wants to know calls `unmount` first; here there is nobody to tell.
+        // A caller that needs the error calls `unmount` itself.
         let _ = self.unmount();
     }
 }
 
-/// Lets the kernel read ahead so far in files of a FUSE mount, KiB, beyond what it does by itself. Needs root.
+/// Sets the read-ahead of the kernel for files of a FUSE mount, KiB. Needs root.
 pub fn set_read_ahead(device: DeviceNumber, kib: u64) -> Result<(), SysError> {
     let file = format!("/sys/class/bdi/{device}/read_ahead_kb");
     std::fs::write(&file, kib.to_string()).map_err(|e| SysError::io(format!("setting {file}"), &e))
 }
 
-/// The FUSE mount at `mount_point` if there is one and it was mounted as `name`.
+/// The FUSE mount at `mount_point`; `None` if there is none or its name is not `name`.
 ///
-/// The path is absolute and free of links; the file system is not touched, so it may be dead.
+/// The path is absolute and free of symbolic links. The call does not access the file system, so its server may be
+/// dead.
 pub fn mounted(mount_point: &Path, name: &str) -> Result<Option<Mount>, SysError> {
     let found = mounts::at(mount_point)?;
     Ok(found.filter(|m| m.fs_type == format!("fuse.{name}") && m.source == name))
 }
 
-/// The device number of the file system that `path` is the root of, or lies on.
+/// The device number of the file system of `path`; for a mount point, that of the mounted file system.
 ///
-/// Answered from what the kernel knows, without asking a FUSE server and without a descriptor: works
-/// when the server is dead, and when a process has run out of descriptors and must clean up.
+/// The kernel answers from its own state, without a request to a FUSE server and without a descriptor. So it works when
+/// the server is dead, and when this process has run out of descriptors and must clean up.
 pub fn device_at(path: &Path) -> Result<DeviceNumber, SysError> {
     use rustix::fs::{AtFlags, CWD, StatxFlags};
     let flags = AtFlags::STATX_DONT_SYNC | AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
@@ -166,13 +170,13 @@ pub fn device_at(path: &Path) -> Result<DeviceNumber, SysError> {
     }
 }
 
-/// Breaks the connection to the server: every waiting and later request fails.
+/// Aborts the connection to the server: all waiting and later requests fail.
 ///
-/// The mount stays. Harmless if the server is dead, fatal to its users if it is not. This is the
-/// way out for a process that waits for an answer that will not come, even one that is exiting.
+/// The mount stays. Users of a live server get errors from then on. Processes that wait for a reply that will never
+/// come continue, even those that are exiting.
 pub fn abort(mount_point: &Path) -> Result<(), SysError> {
     match rustix::mount::unmount(mount_point, UnmountFlags::FORCE | UnmountFlags::NOFOLLOW) {
-        // Busy: aborted, and still in use. Otherwise unmounted at once, which serves as well.
+        // EBUSY: the connection is aborted, and the mount is in use. Otherwise the mount is gone, which also aborts it.
         Ok(()) | Err(rustix::io::Errno::BUSY) => Ok(()),
         Err(e) => {
             Err(SysError::new(format!("aborting the FUSE mount {}", mount_point.display()), e.raw_os_error()))
@@ -180,9 +184,9 @@ pub fn abort(mount_point: &Path) -> Result<(), SysError> {
     }
 }
 
-/// Breaks the connection as [`abort`] and takes the mount out of the tree, in use or not.
+/// Aborts the connection as [`abort`] does and unmounts, even if the mount is in use (MNT_DETACH).
 ///
-/// Nothing mounted there is success, so that it can be repeated.
+/// Succeeds if nothing is mounted there, so that it can be repeated.
 pub fn abort_and_unmount(mount_point: &Path) -> Result<(), SysError> {
     use rustix::io::Errno;
     let flags = UnmountFlags::FORCE | UnmountFlags::DETACH | UnmountFlags::NOFOLLOW;
@@ -200,7 +204,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_asked_for_is_forbidden() {
+    fn a_private_mount_forbids_programs_suid_and_devices() {
         let private = Request::private("x", 4096);
         let forbidden = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
         assert_eq!(private.flags(), forbidden | MountFlags::NOATIME);

@@ -1,8 +1,8 @@
-//! `fusermount3`: the program that mounts FUSE file systems for users without the right to, and unmounts them.
+//! Mounting and unmounting FUSE file systems with the program `fusermount3`, for users who are not root.
 //!
-//! It is set-user-id root and belongs to libfuse (package fuse3). It opens `/dev/fuse`, mounts, and sends the channel over a
-//! socket whose number it finds in an environment variable; libfuse's own callers do the same. Its refusals are
-//! sentences on its standard error, and come back as such. With root's rights, `fusedev` is the way.
+//! `fusermount3` is set-user-id root and belongs to libfuse (package fuse3). It opens `/dev/fuse`, mounts, and sends
+//! the descriptor over a socket whose number is in an environment variable; libfuse uses it in the same way. It reports
+//! errors as text on its standard error, and this module returns that text. Root uses the module `fusedev` instead.
 
 use crate::mounts::{self, DeviceNumber};
 use crate::{SysError, fusedev, handover};
@@ -13,43 +13,43 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 const PROGRAM: &str = "fusermount3";
-/// Where it looks for the number of the socket.
+/// The environment variable from which `fusermount3` reads the number of the socket.
 const SOCKET_VARIABLE: &str = "_FUSE_COMMFD";
 
-/// Why it did not do what it was asked for.
+/// Why `fusermount3` did not mount or unmount.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum HelperError {
-    /// It cannot be started.
+    /// The program cannot be started.
     #[error("starting {PROGRAM} (package fuse3), which mounts for users who are not root: {0}")]
     Missing(SysError),
-    /// It said no.
+    /// The program failed.
     #[error("{reason}")]
     Refused {
-        /// Its own words, which begin with its name.
+        /// Its standard error, which begins with its name.
         reason: String,
     },
-    /// Something about talking to it.
+    /// A system call of this process failed.
     #[error(transparent)]
     System(#[from] SysError),
 }
 
 impl HelperError {
-    /// Whether it refused because the mount is in use.
+    /// Whether the program failed because the mount is in use.
     pub fn is_busy(&self) -> bool {
-        // In the C locale, in which it is run.
+        // The program runs in the C locale, so this text is not translated.
         matches!(self, HelperError::Refused { reason } if reason.contains("Device or resource busy"))
     }
 }
 
-/// Mounts at `mount_point` with the mount options `options`, and returns the channel that is to be served.
+/// Mounts at `mount_point` with the mount options `options`. Returns the channel from which the server reads requests.
 pub fn mount(mount_point: &Path, options: &str) -> Result<File, HelperError> {
     let pair = UnixStream::pair().map_err(|e| SysError::io("making a pair of sockets", &e))?;
     let (ours, theirs) = pair;
     let mut command = command();
-    // Its standard input is the socket: a descriptor that it inherits without ado.
+    // The socket is the program's standard input, a descriptor that a child always inherits.
     command.args(["-o", options, "--"]).arg(mount_point).env(SOCKET_VARIABLE, "0");
     let child = command.stdin(OwnedFd::from(theirs)).spawn().map_err(|e| missing(&e))?;
-    // Else the socket would not end with the program.
+    // Close this process's copy of the program's socket, so that `recv_fd` sees the end of the program.
     drop(command);
     let received = handover::recv_fd(&ours);
     let output = child.wait_with_output().map_err(|e| SysError::io(format!("waiting for {PROGRAM}"), &e))?;
@@ -59,7 +59,8 @@ pub fn mount(mount_point: &Path, options: &str) -> Result<File, HelperError> {
     }
 }
 
-/// Unmounts what the calling user has mounted at `mount_point`; `lazily` although it is in use, so that nobody new gets in.
+/// Unmounts the calling user's mount at `mount_point`. With `lazily`, a mount in use is detached, so that only
+/// processes that use it already can access it.
 pub fn unmount(mount_point: &Path, lazily: bool) -> Result<(), HelperError> {
     let mut command = command();
     command.arg("-u").args(lazily.then_some("-z")).arg("--").arg(mount_point).stdin(Stdio::null());
@@ -70,22 +71,23 @@ pub fn unmount(mount_point: &Path, lazily: bool) -> Result<(), HelperError> {
     }
 }
 
-/// Breaks the connection to the server and unmounts, in use or not. For a mount whose server is dead, or to be ignored.
+/// Aborts the connection to the server and unmounts, even if the mount is in use. For a mount whose server is dead or
+/// must be ignored.
 ///
-/// The connection is broken where the kernel shows it (a mounted fusectl); elsewhere, who has files of it open is served on.
+/// Aborting needs a mounted fusectl file system. Without one, the server goes on serving processes with open files.
 pub fn abort_and_unmount(mount_point: &Path) -> Result<(), HelperError> {
     let Some(mount) = mounts::at(mount_point)? else { return Ok(()) };
     abort(mount.device);
     match unmount(mount_point, true) {
-        // A server whose connection ends may have unmounted it meanwhile.
+        // The server may have unmounted it meanwhile, when its connection ended.
         Err(_) if mounts::at(mount_point)?.is_none_or(|now| now.device != mount.device) => Ok(()),
-        outcome => outcome,
+        result => result,
     }
 }
 
-/// Breaks the connection of a FUSE mount of the calling user's, as far as the kernel lets it.
+/// Aborts the connection of the calling user's FUSE mount, if fusectl is mounted.
 fn abort(device: DeviceNumber) {
-    // Connections are named by the minor number of their file system's device.
+    // The name of a connection is the minor number of the file system's device.
     let _ = std::fs::write(format!("/sys/fs/fuse/connections/{}/abort", device.minor), "1");
 }
 
@@ -100,12 +102,12 @@ fn missing(e: &std::io::Error) -> HelperError {
 }
 
 fn refused(stderr: &[u8]) -> HelperError {
-    let said = String::from_utf8_lossy(stderr).trim().replace('\n', "; ");
-    let reason = if said.is_empty() { format!("{PROGRAM} failed without a word") } else { said };
+    let message = String::from_utf8_lossy(stderr).trim().replace('\n', "; ");
+    let reason = if message.is_empty() { format!("{PROGRAM} failed without a message") } else { message };
     HelperError::Refused { reason }
 }
 
-/// A FUSE mount that the program made for this process, taken away on drop.
+/// A FUSE mount that `fusermount3` made for this process. Dropping it aborts the connection and unmounts.
 #[derive(Debug)]
 pub struct HelperMount {
     path: PathBuf,
@@ -113,7 +115,7 @@ pub struct HelperMount {
 }
 
 impl HelperMount {
-    /// Mounts as [`mount`]. `path` is absolute and free of links.
+    /// Mounts as [`mount`] does. `path` is absolute and free of symbolic links.
     pub fn new(path: PathBuf, options: &str) -> Result<(File, Self), HelperError> {
         let channel = mount(&path, options)?;
         match fusedev::device_at(&path) {
@@ -125,14 +127,15 @@ impl HelperMount {
         }
     }
 
-    /// Where it is mounted.
+    /// The mount point.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Aborts and unmounts it, in use or not, and nothing that was not mounted here. Can be repeated.
+    /// Aborts the connection and unmounts, even if the mount is in use. Leaves a mount by another process at the same
+    /// path alone. It may be called again.
     pub fn unmount(&mut self) -> Result<(), HelperError> {
-        // The path may carry another mount by now, or none.
+        // Another file system, or none, may be mounted at the path by now.
         match fusedev::device_at(&self.path) {
             Ok(device) if device == self.device => abort_and_unmount(&self.path),
             _ => Ok(()),
@@ -142,7 +145,7 @@ impl HelperMount {
 
 impl Drop for HelperMount {
     fn drop(&mut self) {
-        // Whoever wants to know calls `unmount` first; here there is nobody to tell.
+        // A caller that needs the error calls `unmount` itself.
         let _ = self.unmount();
     }
 }

@@ -1,9 +1,10 @@
 //! Sleeping on a 32-bit word until another thread of this process changes it.
 //!
-//! Under a model checker (`--cfg loom`) the words are loom's, and a queue stands in for the kernel, here for all crates.
+//! Under the model checker loom (`--cfg loom`) the words are loom's atomics, and a queue takes the place of the kernel,
+//! for all crates of the workspace.
 
-/// The count for [`wake`] that wakes every sleeper: the kernel takes the count as a signed number, and wakes one thread
-/// for a negative one.
+/// The count with which [`wake`] wakes every sleeper. The kernel reads the count as a signed number, and wakes one
+/// thread if it is negative.
 pub const ALL: u32 = i32::MAX as u32;
 
 #[cfg(not(loom))]
@@ -18,23 +19,22 @@ mod kernel {
 
     /// Sleeps while `word` holds `expected`, until [`wake`] is called on it.
     ///
-    /// Returns at once if it holds something else, and may return for no reason:
-    /// call it in a loop that looks at the word.
+    /// Returns at once if `word` has another value, and may wake spuriously: call it in a loop that checks the word.
     pub fn wait(word: &AtomicU32, expected: u32) {
-        // Every outcome (woken, value changed, interrupted) means "look again".
+        // After every result (woken, value changed, interrupted) the caller checks the word again.
         let _ = futex::wait(word, futex::Flags::PRIVATE, expected, None);
     }
 
     /// Wakes up to `count` threads that sleep on `word`.
     pub fn wake(word: &AtomicU32, count: u32) {
-        // Waking has no failure that a caller could act on.
+        // Waking has no failure that a caller could handle.
         let _ = futex::wake(word, futex::Flags::PRIVATE, count);
     }
 }
 
 #[cfg(loom)]
 mod model {
-    //! A futex for loom: one queue for all words, compare and sleep as one step.
+    //! A futex for loom: one queue for all words; comparing and sleeping are one atomic step.
 
     use loom::sync::atomic::{AtomicU32, Ordering};
     use loom::sync::{Condvar, Mutex};
@@ -51,7 +51,7 @@ mod model {
         }
     }
 
-    /// Wakes everybody: sleepers of other words look again, as after any spurious wake-up.
+    /// Wakes all sleepers. For sleepers on other words that is a spurious wake-up.
     pub fn wake(_word: &AtomicU32, _count: u32) {
         drop(QUEUE.0.lock());
         QUEUE.1.notify_all();

@@ -1,8 +1,7 @@
-//! Handing an open descriptor to another process over a unix socket.
+//! Passing an open descriptor to another process over a unix socket (SCM_RIGHTS).
 //!
-//! The receiver gets a duplicate: it shares the file position and, what this is
-//! for, the file lock, so that a lock passes from one process to the next without
-//! a moment in which nobody holds it.
+//! The receiver gets a duplicate, which shares the file position and the file lock (flock). So a lock passes from one
+//! process to the next without a moment in which no process holds it.
 
 use crate::SysError;
 use rustix::net::{
@@ -13,12 +12,12 @@ use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 
-/// Sends one byte with a descriptor attached. The receiver gets a duplicate that shares its locks.
+/// Sends one byte with a descriptor attached. The receiver's duplicate shares the file's locks.
 pub fn send_fd(socket: impl AsFd, fd: impl AsFd) -> Result<(), SysError> {
     send_optional_fd(socket, Some(fd))
 }
 
-/// The same for a receiver that knows that there may be none: [`recv_fd`] then says `None`.
+/// Sends one byte with a descriptor attached, or without one; [`recv_fd`] then returns `None`.
 pub fn send_optional_fd(socket: impl AsFd, fd: Option<impl AsFd>) -> Result<(), SysError> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = SendAncillaryBuffer::new(&mut space);
@@ -30,7 +29,8 @@ pub fn send_optional_fd(socket: impl AsFd, fd: Option<impl AsFd>) -> Result<(), 
     sent.map(|_| ()).map_err(|e| SysError::new("handing a descriptor over", e.raw_os_error()))
 }
 
-/// Receives the descriptor of one [`send_fd`], close-on-exec; `None` if the peer closed or sent none.
+/// Receives the descriptor of one [`send_fd`], and sets close-on-exec. `None` if the peer has closed the socket or sent
+/// no descriptor.
 pub fn recv_fd(socket: impl AsFd) -> Result<Option<OwnedFd>, SysError> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -51,7 +51,7 @@ mod tests {
     use std::os::unix::net::UnixStream;
 
     #[test]
-    fn a_handed_over_descriptor_shares_the_lock() {
+    fn a_received_descriptor_shares_the_lock() {
         let (a, b) = UnixStream::pair().unwrap();
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("lock");

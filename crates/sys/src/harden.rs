@@ -1,47 +1,48 @@
-//! What a process needs before the kernel may swap to it.
+//! Settings of a process that serves a swap device.
 //!
-//! A server that holds the system's swapped pages must never wait for memory that only swapping could
-//! free. Three settings of the process keep it from that, and one keeps it alive:
+//! A server that holds the system's swapped pages must never wait for memory that only swapping could free: that would
+//! be a deadlock. Three settings of the process prevent it, and one keeps the process alive:
 //!
-//! - locked memory: none of its own pages is ever swapped out or dropped, so serving a request never
-//!   reads one back;
-//! - I/O flusher: memory the kernel allocates on behalf of these threads does not start I/O to get it,
-//!   and their writes are not throttled behind the writers they serve;
-//! - out-of-memory protection: the kernel does not choose it as the process to kill.
+//! - lock limit: the limit of locked memory is removed, so that the kernel never refuses a mapping for exceeding it;
+//! - locked memory: none of the process's pages is ever swapped out or dropped, so serving a request never reads one
+//!   back;
+//! - I/O flusher: when the kernel allocates memory for these threads, it starts no I/O to free memory, and does not
+//!   throttle their writes behind the writers that they serve;
+//! - out-of-memory protection: the kernel does not choose this process as the one to kill.
 //!
-//! Each may be refused for its own reason (a container, a missing capability), so each is reported
-//! alone. See mlockall(2), PR_SET_IO_FLUSHER(2const), proc_pid_oom_score_adj(5).
+//! Each may be refused for a different reason (a container, a missing capability), so each is reported separately. See
+//! mlockall(2), PR_SET_IO_FLUSHER(2const), proc_pid_oom_score_adj(5).
 
 use crate::SysError;
 use rustix::mm::MlockAllFlags;
 use rustix::process::{Resource, Rlimit};
 
-/// Which settings were made. An error names what was refused.
+/// The result of each setting.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SwapReport {
-    /// The limit of locked memory is lifted. Without that, a process that gives up `CAP_IPC_LOCK` later
-    /// finds every new mapping refused, because new mappings are locked too.
+    /// The limit of locked memory (RLIMIT_MEMLOCK) is removed. New mappings are locked too, so with a limit the kernel
+    /// would refuse them once the process has dropped `CAP_IPC_LOCK`.
     pub lock_limit: Result<(), SysError>,
-    /// Memory is locked: what was mapped then at once, later mappings as they are touched.
+    /// Memory is locked: existing mappings at once, later mappings page by page when they are first used.
     pub memory_locked: Result<(), SysError>,
-    /// The calling thread, and threads it starts from now on, are I/O flushers.
+    /// The calling thread, and the threads that it starts from now on, are I/O flushers.
     pub io_flusher: Result<(), SysError>,
     /// The kernel does not kill this process when memory runs out.
     pub oom_protected: Result<(), SysError>,
 }
 
 impl SwapReport {
-    /// What was refused; empty if swapping to this process is safe as far as these settings go.
+    /// The settings that failed. If there are none, these settings make swapping to this process safe.
     pub fn refused(&self) -> Vec<&SysError> {
         let all = [&self.lock_limit, &self.memory_locked, &self.io_flusher, &self.oom_protected];
         all.into_iter().filter_map(|r| r.as_ref().err()).collect()
     }
 }
 
-/// Makes all the settings, as far as allowed.
+/// Applies all settings; the report says which of them failed.
 ///
-/// Call it before the first other thread is started: the I/O flusher setting belongs to a thread and
-/// is inherited by the threads it starts, not given to those that run already.
+/// Call it before the process starts other threads: the I/O flusher setting belongs to a thread, and only threads that
+/// this thread starts later inherit it.
 pub fn for_swap() -> SwapReport {
     SwapReport {
         lock_limit: lift_lock_limit(),
@@ -57,9 +58,9 @@ fn lift_lock_limit() -> Result<(), SysError> {
         .map_err(|e| SysError::new("lifting the limit of locked memory (RLIMIT_MEMLOCK)", e.raw_os_error()))
 }
 
-/// What is mapped now, at once: the program and its libraries, so that no line of code is first read
-/// from disk, or from swap, when a request needs it. What is mapped later, on fault: a store reserves
-/// far more address space than it will ever use.
+/// Locks existing mappings at once, so that the code of the program and its libraries is in memory before a request
+/// needs it. Later mappings are locked page by page on first use, because a store reserves far more address space than
+/// it uses.
 fn lock_memory() -> Result<(), SysError> {
     let on_fault = MlockAllFlags::CURRENT | MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT;
     for flags in [MlockAllFlags::CURRENT, on_fault] {
@@ -78,11 +79,12 @@ fn set_io_flusher() -> Result<(), SysError> {
 }
 
 fn protect_from_oom() -> Result<(), SysError> {
-    let what = "asking not to be killed when memory runs out (oom_score_adj -1000; needs CAP_SYS_RESOURCE)";
+    let what =
+        "protecting the process from the out-of-memory killer (oom_score_adj -1000; needs CAP_SYS_RESOURCE)";
     std::fs::write("/proc/self/oom_score_adj", "-1000").map_err(|e| SysError::io(what, &e))
 }
 
-/// Whether the calling thread is an I/O flusher. False where the kernel does not say.
+/// Whether the calling thread is an I/O flusher. False if the kernel does not report it.
 pub fn is_io_flusher() -> bool {
     rustix::process::is_io_flusher().unwrap_or(false)
 }
@@ -92,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn refused_lists_each_failure_alone() {
+    fn refused_lists_each_failure() {
         let error = SysError::new("x", libc::EPERM);
         let report = SwapReport {
             lock_limit: Ok(()),

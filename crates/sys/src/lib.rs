@@ -1,12 +1,28 @@
-//! The one crate that makes raw system calls.
+//! Makes the system calls of pagefold: one module for each kernel facility, safe functions and typed errors.
 //!
-//! What the other crates need of the kernel beyond the standard library is
-//! wrapped here as safe functions with typed errors, so that `unsafe` and kernel
-//! structures stay in one place that can be read against the manual pages. Where
-//! the `rustix` crate already has a safe call it is used; the rest goes through
-//! `libc`. One module per kernel facility.
+//! ```
+//! use pagefold_sys::{cpu, mem, mounts};
 //!
-//! It holds no policy: it does not decide what to lock, drop or signal.
+//! println!("{} CPUs, {} bytes of memory", cpu::count(), mem::total_bytes());
+//! if let Some(mount) = mounts::at("/proc".as_ref())? {
+//!     println!("/proc is a {}", mount.fs_type);
+//! }
+//! # Ok::<(), pagefold_sys::SysError>(())
+//! ```
+//!
+//! It wraps kernel facilities beyond the standard library, so that `unsafe` and kernel
+//! structures stay in one place that can be compared with the manual pages. Functions are safe where the kernel
+//! cannot break memory safety; the others state their conditions. Calls go through the `rustix` crate if that has a
+//! safe wrapper, and through `libc` otherwise.
+//!
+//! It holds no policy: it does not decide which memory to lock, which pages to drop, or which process to signal. A
+//! failure is returned with the operation that failed and the kernel's error number; limits are the kernel's.
+//!
+//! Few modules use others, and only in one direction: those for block devices, swap, FUSE mounts and control groups use
+//! `mounts`; `blockuse` uses `swap`; `fusermount` uses `fusedev` and `handover`; `beneath` uses `pathhandle`;
+//! `forkmark`, `pagemap` and `uffd` use `mem`. The crate itself starts no threads (`signal` starts masked threads for
+//! its callers). It has one lock, which serialises the installation of the SIGBUS handler. Functions that a signal
+//! handler may call say so; they allocate nothing and take no locks.
 
 // Printing panics when it cannot write. Only the binary prints, in one file.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
@@ -46,45 +62,45 @@ pub mod swap;
 pub mod timer;
 pub mod uffd;
 
-/// The kernel's answer alone, for where saying what was tried would cost too much: it allocates nothing.
+/// An error number of the kernel alone, for code that must not allocate the text of a [`SysError`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{}", std::io::Error::from_raw_os_error(*.0))]
 pub struct Errno(pub i32);
 
 impl Errno {
-    /// The number of the calling thread's last failed `libc` call.
+    /// The error number of the calling thread's last failed `libc` call.
     pub fn last() -> Self {
         Errno(std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO))
     }
 }
 
-/// A failed system call: what was tried, and the kernel's answer.
+/// A failed system call: the operation, and the kernel's error number.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{what}: {}", std::io::Error::from_raw_os_error(*errno))]
 pub struct SysError {
-    /// What was tried, with its object, as a person would say it.
+    /// The operation with its object, for messages: "opening /dev/loop0".
     pub what: String,
     /// The kernel's error number.
     pub errno: i32,
 }
 
 impl SysError {
-    /// An error from a number the kernel returned.
+    /// Makes an error from an error number.
     pub fn new(what: impl Into<String>, errno: i32) -> Self {
         SysError { what: what.into(), errno }
     }
 
-    /// An error of the standard library; EIO if it carries no number.
+    /// Makes an error from one of the standard library; EIO if that carries no error number.
     pub fn io(what: impl Into<String>, error: &std::io::Error) -> Self {
         SysError::new(what, error.raw_os_error().unwrap_or(libc::EIO))
     }
 
-    /// Whether something ran out (descriptors, memory), rather than being missing or forbidden.
+    /// Whether the process or the system has run out of descriptors or memory.
     pub fn is_exhaustion(&self) -> bool {
         matches!(self.errno, libc::EMFILE | libc::ENFILE | libc::ENOMEM)
     }
 
-    /// The error of the calling thread's last failed `libc` call.
+    /// Makes an error from the calling thread's last failed `libc` call.
     pub fn last(what: impl Into<String>) -> Self {
         let errno = std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO);
         SysError::new(what, errno)

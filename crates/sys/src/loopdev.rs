@@ -1,9 +1,8 @@
 //! Loop devices: a regular file as a block device.
 //!
-//! Three of the driver's calls (get a free one, configure, clear) and the identity that makes
-//! clearing safe: a loop device is only a number that anyone may have reused since, so it is detached
-//! only if its backing file is still the one it was attached to. Reference: loop(4) and the kernel's
-//! `include/uapi/linux/loop.h`.
+//! This module finds and configures a free loop device, and detaches it. The number of a loop device may be reused by
+//! another process, so [`detach_if`] detaches a device only if its backing file is still the one with the
+//! [`LoopIdentity`] that was recorded. Reference: loop(4) and the kernel's `include/uapi/linux/loop.h`.
 
 use crate::SysError;
 use crate::mounts::DeviceNumber;
@@ -14,7 +13,7 @@ use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-/// The device that hands out loop devices.
+/// The control device of the loop driver, which returns the numbers of free loop devices.
 pub const CONTROL: &str = "/dev/loop-control";
 
 const LOOP_CLR_FD: libc::c_ulong = 0x4C01;
@@ -25,7 +24,7 @@ const LO_FLAGS_READ_ONLY: u32 = 1;
 const LO_FLAGS_AUTOCLEAR: u32 = 4;
 const LO_FLAGS_DIRECT_IO: u32 = 16;
 
-/// Tries of "get a free one, configure it", which another process may win.
+/// Attempts to get and configure a free loop device: another process may configure the same one first.
 const ATTACH_TRIES: usize = 64;
 
 /// `struct loop_info64`. All fields are plain integers: any bytes are a valid value.
@@ -74,7 +73,7 @@ const NO_INFO: LoopInfo64 = LoopInfo64 {
     lo_init: [0; 2],
 };
 
-/// Which file a loop device stands on, in the loop driver's words.
+/// The backing file of a loop device, as the loop driver identifies it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct LoopIdentity {
     /// The device number of the backing file's file system, as `stat` encodes it.
@@ -84,7 +83,7 @@ pub struct LoopIdentity {
 }
 
 impl LoopIdentity {
-    /// The file system that the backing file is on.
+    /// The device number of the backing file's file system.
     pub fn file_system(&self) -> DeviceNumber {
         DeviceNumber::from_dev_t(self.lo_device)
     }
@@ -95,67 +94,67 @@ impl LoopIdentity {
 pub struct AttachedLoop {
     /// The device node, `/dev/loopN`.
     pub path: PathBuf,
-    /// The file it stands on.
+    /// Its backing file.
     pub identity: LoopIdentity,
-    /// That file's path when it was attached, as sysfs shows it. For people; paths can lie.
+    /// The path of that file when it was attached, as sysfs shows it. For messages only: the file may have moved since.
     pub backing_file: OsString,
 }
 
 /// Why no loop device could be attached.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AttachError {
-    /// No `/dev/loop-control`, no right to use it, or a kernel without this call (before 5.8).
-    #[error("no loop device can be had here: {0}")]
+    /// `/dev/loop-control` is missing or forbidden, or the kernel (before 5.8) has no LOOP_CONFIGURE.
+    #[error("no loop device is available here: {0}")]
     Unavailable(SysError),
     /// The driver attached the file without direct I/O, which would cache every page twice.
     #[error("the loop driver does not do direct I/O on this file")]
     NoDirectIo,
-    /// Anything else.
+    /// A system call failed for another reason.
     #[error("{0}")]
     Failed(SysError),
 }
 
-/// Whether others may be using the device that is to be detached.
+/// How [`detach_if`] treats a device in use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Detach {
-    /// Leave it if it is mounted, swapped to, or otherwise claimed.
+    /// Leaves it attached if it is mounted, swapped to, or otherwise claimed.
     IfUnclaimed,
-    /// Detach it as soon as its last user closes it, which may be now.
+    /// Detaches it when its last user closes it, which may be now.
     WhenLastUserCloses,
 }
 
-/// What became of a loop device that was to be detached.
+/// The result of [`detach_if`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Detached {
-    /// It is free.
+    /// The device is free.
     Now,
-    /// It was free or gone before, or stands on another file: nothing was done.
+    /// The device was free or gone before, or has another backing file: it was left alone.
     NotOurs,
-    /// It is mounted, swapped to, or otherwise claimed: nothing was done.
+    /// The device is mounted, swapped to, or otherwise claimed: it was left alone.
     Claimed,
-    /// Someone has it open; the driver frees it when the last of them closes it.
+    /// A process has the device open; the driver frees it when the last one closes it.
     WhenClosed,
 }
 
-/// Checks that this process may ask for loop devices.
+/// Opens the control device. Fails if this process may not use loop devices.
 pub fn open_control() -> Result<File, SysError> {
     let opened = OpenOptions::new().read(true).write(true).open(CONTROL);
     opened.map_err(|e| SysError::io(format!("opening {CONTROL}"), &e))
 }
 
-/// Makes `file` a block device with sectors of `sector_bytes` and direct I/O.
+/// Attaches `file` to a free loop device, with sectors of `sector_bytes` and direct I/O.
 ///
-/// The device is not auto-cleared: it stays until [`detach_if`], whoever opens and closes it. If
-/// `file` is served by this very process, another thread must be serving it during the call.
+/// The device is not auto-cleared: it stays attached until [`detach_if`], also when other processes open and close it.
+/// If this process serves `file` (FUSE), another thread must serve it during the call.
 pub fn attach(file: &File, sector_bytes: u32) -> Result<AttachedLoop, AttachError> {
     let (device, path) = configure_a_free_one(file, sector_bytes, LO_FLAGS_DIRECT_IO)?;
     verified(device, path)
 }
 
-/// Makes `file` a block device to be mounted read-only: the open device, and its node.
+/// Attaches `file` to a free loop device for a read-only mount. Returns the open device and the path of its node.
 ///
-/// The device is auto-cleared: the driver frees it when its last user closes it, so the caller keeps the file until
-/// the device is mounted, and then drops it.
+/// The device is auto-cleared: the driver frees it when its last user closes it. So the caller keeps the device open
+/// until it is mounted, and then drops it.
 pub fn attach_for_mount(file: &File) -> Result<(File, PathBuf), AttachError> {
     configure_a_free_one(file, 0, LO_FLAGS_READ_ONLY | LO_FLAGS_AUTOCLEAR)
 }
@@ -166,7 +165,7 @@ fn configure_a_free_one(file: &File, sector_bytes: u32, flags: u32) -> Result<(F
         // SAFETY: this request takes no argument and returns a number.
         let number = unsafe { libc::ioctl(control.as_raw_fd(), LOOP_CTL_GET_FREE) };
         if number < 0 {
-            return Err(AttachError::Unavailable(SysError::last("asking for a free loop device")));
+            return Err(AttachError::Unavailable(SysError::last("finding a free loop device")));
         }
         let path = PathBuf::from(format!("/dev/loop{number}"));
         let device = open(&path, 0).map_err(AttachError::Unavailable)?;
@@ -179,7 +178,10 @@ fn configure_a_free_one(file: &File, sector_bytes: u32, flags: u32) -> Result<(F
             Err(e) => return Err(AttachError::Failed(e)),
         }
     }
-    Err(AttachError::Unavailable(SysError::new("winning a free loop device", libc::EBUSY)))
+    Err(AttachError::Unavailable(SysError::new(
+        "configuring a free loop device before other processes do",
+        libc::EBUSY,
+    )))
 }
 
 fn configure(device: &File, file: &File, sector_bytes: u32, flags: u32) -> Result<(), SysError> {
@@ -193,9 +195,9 @@ fn configure(device: &File, file: &File, sector_bytes: u32, flags: u32) -> Resul
     }
 }
 
-/// Reads back what was attached, and takes it off again if it is not what was asked for.
+/// Reads the device's status, and detaches the file again if the driver does not use direct I/O.
 fn verified(device: File, path: PathBuf) -> Result<AttachedLoop, AttachError> {
-    let outcome = match status(&device) {
+    let error = match status(&device) {
         Ok(Some(info)) if info.lo_flags & LO_FLAGS_DIRECT_IO != 0 => {
             let identity = LoopIdentity { lo_device: info.lo_device, lo_inode: info.lo_inode };
             let backing_file = backing_file(&path).unwrap_or_default();
@@ -205,7 +207,7 @@ fn verified(device: File, path: PathBuf) -> Result<AttachedLoop, AttachError> {
         Err(e) => AttachError::Failed(e),
     };
     let _ = clear(&device);
-    Err(outcome)
+    Err(error)
 }
 
 fn open(path: &Path, flags: i32) -> Result<File, SysError> {
@@ -221,22 +223,22 @@ fn clear(device: &File) -> Result<(), SysError> {
     }
 }
 
-/// `None` if nothing is attached.
+/// The device's status; `None` if no file is attached.
 fn status(device: &File) -> Result<Option<LoopInfo64>, SysError> {
     let mut info = NO_INFO;
     // SAFETY: the argument points to a whole `loop_info64`, which the kernel only writes.
     match unsafe { libc::ioctl(device.as_raw_fd(), LOOP_GET_STATUS64, &raw mut info) } {
         0 => Ok(Some(info)),
-        _ => match SysError::last("asking what a loop device stands on") {
+        _ => match SysError::last("reading the status of a loop device") {
             e if e.errno == libc::ENXIO => Ok(None),
             e => Err(e),
         },
     }
 }
 
-/// The file that the loop device `path` stands on; `None` if it is free or does not exist.
+/// The backing file of the loop device `path`; `None` if the device is free or does not exist.
 pub fn identity(path: &Path) -> Result<Option<LoopIdentity>, SysError> {
-    // For reading: closing a device that was open for writing makes udev look at it again.
+    // Open for reading: closing a device that was open for writing makes udev probe it again.
     match File::open(path).map_err(|e| SysError::io(format!("opening {}", path.display()), &e)) {
         Ok(device) => {
             let info = status(&device)?;
@@ -247,8 +249,9 @@ pub fn identity(path: &Path) -> Result<Option<LoopIdentity>, SysError> {
     }
 }
 
-/// The file that an open block device stands on, with its path as sysfs has it, if the device is a loop device or a
-/// partition of one. The path is the one at the time of attaching: compare what is there now with the identity.
+/// The backing file of an open block device, with its path as sysfs shows it; `None` if the device is neither a loop
+/// device nor a partition of one. The path is that of the time of attaching: compare the file that is there now with
+/// the identity.
 pub fn backing_of(device: &File) -> Result<Option<(LoopIdentity, PathBuf)>, SysError> {
     use std::os::unix::fs::MetadataExt;
     let metadata = device.metadata().map_err(|e| SysError::io("looking at a block device", &e))?;
@@ -261,11 +264,11 @@ pub fn backing_of(device: &File) -> Result<Option<(LoopIdentity, PathBuf)>, SysE
     Ok(identity.map(|identity| (identity, OsString::from_vec(path).into())))
 }
 
-/// Detaches the loop device `path` if it stands on the file `identity`.
+/// Detaches the loop device `path` if its backing file is `expected`.
 ///
-/// Claiming and detaching go through one open descriptor, so nobody can mount the device in between
-/// ([`Detach::IfUnclaimed`]). The driver writes dirty cached pages first: the file must be served,
-/// or its FUSE connection aborted, for this to return.
+/// With [`Detach::IfUnclaimed`], one descriptor claims and detaches the device, so no process can mount it in between.
+/// The driver writes dirty cached pages first: if this process serves the backing file, another thread must serve it,
+/// or its FUSE connection must be aborted, for this call to return.
 pub fn detach_if(path: &Path, expected: LoopIdentity, how: Detach) -> Result<Detached, SysError> {
     let flags = if how == Detach::IfUnclaimed { libc::O_EXCL } else { 0 };
     let device = match open(path, flags) {
@@ -286,9 +289,9 @@ pub fn detach_if(path: &Path, expected: LoopIdentity, how: Detach) -> Result<Det
     Ok(if identity(path)? == Some(expected) { Detached::WhenClosed } else { Detached::Now })
 }
 
-/// Every loop device that stands on a file now.
+/// All loop devices with a backing file.
 ///
-/// Each is opened for a moment. Those whose status the driver does not tell are left out.
+/// Opens each of them for a moment. Devices whose status cannot be read are left out.
 pub fn attached() -> Result<Vec<AttachedLoop>, SysError> {
     const DIR: &str = "/sys/block";
     let entries = std::fs::read_dir(DIR).map_err(|e| SysError::io(format!("reading {DIR}"), &e))?;

@@ -1,22 +1,23 @@
-//! What the C library's allocator keeps of memory that was freed.
+//! Limiting the freed memory that the C library's allocator keeps.
 //!
-//! glibc gives a large block back to the kernel when it is freed, and raises its idea of large to the size of that block
-//! (mallopt(3), "M_MMAP_THRESHOLD"): the next one comes from the heap of an arena, of which there are eight for each CPU,
-//! and stays there. A process whose threads use buffers of some MiB now and then keeps tens of MiB for good.
+//! glibc returns a large block to the kernel when it is freed, but then raises its threshold of large to the size of
+//! that block (mallopt(3), "M_MMAP_THRESHOLD"). The next block of that size comes from the heap of an arena, and its
+//! memory stays there when it is freed. There are eight arenas per CPU, so a process whose threads sometimes use
+//! buffers of some MiB permanently keeps tens of MiB.
 
-/// Blocks of so many bytes or more are given back to the kernel when they are freed.
+/// Blocks of this size or more are returned to the kernel when they are freed.
 const LARGE_BYTES: i32 = 256 << 10;
 
-/// Has the allocator give all large blocks back when they are freed, now and later. For a server that lives long and
-/// promises how much memory it takes. Each such block costs its page faults anew when it is used: do not allocate in
-/// hot paths.
+/// Makes the allocator return large blocks to the kernel when they are freed, by a fixed threshold. For a long-lived
+/// server with a memory limit. Each such block causes page faults when it is used, so hot paths should not allocate
+/// any.
 ///
-/// Does nothing where the C library has no such setting.
-pub fn give_large_blocks_back() {
+/// Does nothing if the C library has no such setting.
+pub fn return_large_blocks() {
     #[cfg(target_env = "gnu")]
     for parameter in [libc::M_MMAP_THRESHOLD, libc::M_TRIM_THRESHOLD] {
-        // SAFETY: sets a parameter of the allocator to a valid value, under the allocator's own lock. A failure leaves it
-        // as it was.
+        // SAFETY: the call sets a parameter of the allocator to a valid value, under the allocator's own lock. A
+        // failure leaves the parameter as it was.
         unsafe { libc::mallopt(parameter, LARGE_BYTES) };
     }
 }
@@ -27,18 +28,18 @@ mod tests {
     use std::hint::black_box;
 
     const BLOCK_BYTES: usize = 4 << 20;
-    /// So many that those of other tests do not matter.
+    /// Many more blocks than other tests may use at the same time.
     const BLOCKS: usize = 64;
 
-    /// Large blocks that the kernel has given.
+    /// The number of blocks that are separate mappings.
     fn large_blocks() -> usize {
-        // SAFETY: reads the allocator's counters.
+        // SAFETY: the call only reads the allocator's counters.
         unsafe { libc::mallinfo2() }.hblks
     }
 
     #[test]
-    fn a_large_block_is_one_of_the_kernels_however_often_others_were_freed() {
-        give_large_blocks_back();
+    fn large_blocks_stay_separate_mappings_after_others_were_freed() {
+        return_large_blocks();
         for _ in 0..10 {
             let before = large_blocks();
             let blocks: Vec<_> =

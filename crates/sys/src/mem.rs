@@ -1,30 +1,31 @@
-//! Reserving, populating and returning anonymous memory; the machine's totals.
+//! Reserving, populating and discarding anonymous memory; the machine's total and available memory.
 
 use crate::SysError;
 use std::ptr::NonNull;
 
-/// A range of private anonymous memory, reserved but not yet backed.
+/// A range of private anonymous memory: reserved address space without memory at first.
 ///
-/// Pages are backed by the kernel when first touched and read as zeroes then.
-/// The range is unmapped when the value is dropped.
+/// The kernel backs a page with memory when it is first accessed; it reads as zeroes then. Dropping the value unmaps
+/// the range.
 #[derive(Debug)]
 pub struct Reservation {
     base: NonNull<u8>,
     len_bytes: usize,
 }
 
-// SAFETY: the value only names a range of the address space; it holds no thread-bound state, and
-// every access to the memory itself goes through raw pointers whose users state their own proof.
+// SAFETY: the value only holds the address and length of a mapping, which are not bound to a thread; every access to
+// the memory goes through raw pointers, whose users prove that it is sound.
 unsafe impl Send for Reservation {}
-// SAFETY: a shared value gives out its address and length, which never change; the other methods taking `&self` are system
-// calls on the range, which the kernel serialises.
+// SAFETY: a shared value returns its address and length, which never change; the other methods that take `&self` are
+// system calls on the range, which the kernel serialises.
 unsafe impl Sync for Reservation {}
 
 impl Reservation {
-    /// Reserves `len_bytes` bytes of address space without backing any of it.
+    /// Reserves `len_bytes` bytes of address space, without memory. Huge pages are off for the range, and core dumps
+    /// leave it out.
     pub fn new(len_bytes: usize) -> Result<Self, SysError> {
         let len_bytes = len_bytes.max(1);
-        // SAFETY: a fresh private anonymous mapping at an address the kernel picks overlaps nothing.
+        // SAFETY: a new private anonymous mapping at an address that the kernel chooses overlaps no other.
         let addr = unsafe {
             libc::mmap(
                 std::ptr::null_mut(),
@@ -56,16 +57,16 @@ impl Reservation {
         self.len_bytes
     }
 
-    /// Advice is optional by nature: a kernel without one of these works the same, less well.
+    /// Gives optional advice: on a kernel that refuses it, the range works the same, only less efficiently.
     fn advise(&self, offset: usize, len: usize, advice: i32) {
-        // SAFETY: called with ranges inside this mapping and advice that keeps its contents.
+        // SAFETY: the callers pass ranges inside this mapping, and advice that keeps its contents.
         unsafe { libc::madvise(self.base.as_ptr().add(offset).cast(), len, advice) };
     }
 
-    /// Backs `len` bytes at `offset` with memory now, so that touching them later cannot fail.
+    /// Backs `len` bytes at `offset` with memory now, so that a later access cannot fail.
     ///
-    /// Contents are kept. Both are multiples of the machine's page size. Fails with ENOMEM if the
-    /// kernel has no memory to give.
+    /// Keeps the contents. Offset and length are multiples of the machine's page size. Fails with ENOMEM if the kernel
+    /// has no memory left.
     pub fn populate(&self, offset: usize, len: usize) -> Result<(), SysError> {
         assert!(offset.checked_add(len).is_some_and(|end| end <= self.len_bytes));
         // SAFETY: the range is inside this mapping (asserted); populating keeps contents.
@@ -77,45 +78,45 @@ impl Reservation {
         }
     }
 
-    /// Leaves the range out of children that are forked from now on: they have nothing mapped there.
+    /// Excludes the range from children that are forked from now on (MADV_DONTFORK): there it is not mapped.
     ///
     /// # Safety
-    /// A child neither touches what was in the range nor drops its copy of this value, as the address may be something
-    /// else's there: see [`Reservation::forget`].
+    /// A child neither accesses the range nor drops its copy of this value, as another mapping may be at that address
+    /// there: see [`Reservation::forget`].
     pub unsafe fn keep_from_children(&self) -> Result<(), SysError> {
-        // SAFETY: the range is this mapping; the advice changes nothing in this process, and children leave it alone
-        // (the caller's duty).
+        // SAFETY: the range is this mapping; the advice changes nothing in this process, and children do not access the
+        // range (the caller's duty).
         match unsafe { libc::madvise(self.base.as_ptr().cast(), self.len_bytes, libc::MADV_DONTFORK) } {
             0 => Ok(()),
             _ => Err(SysError::last(format!("keeping {} bytes of memory from children", self.len_bytes))),
         }
     }
 
-    /// Has the range read as zeroes in children that are forked from now on. False if the kernel cannot
-    /// (before 4.14).
+    /// Makes the range read as zeroes in children that are forked from now on (MADV_WIPEONFORK). Returns false if the
+    /// kernel does not support that (before 4.14).
     ///
     /// # Safety
-    /// What the range holds is valid as zeroes, for those who look at it in a child.
+    /// All objects in the range that a child may access are valid if their bytes are zeroes.
     pub unsafe fn wipe_in_children(&self) -> bool {
-        // SAFETY: the range is this mapping; the advice changes nothing in this process, and children see what the
-        // caller allows for.
+        // SAFETY: the range is this mapping; the advice changes nothing in this process, and in children zeroes are
+        // valid there (the caller's duty).
         unsafe { libc::madvise(self.base.as_ptr().cast(), self.len_bytes, libc::MADV_WIPEONFORK) == 0 }
     }
 
-    /// Drops the value and leaves the mapping as it is: for a forked child that holds a copy of its parent's
-    /// value.
+    /// Drops the value without unmapping the range: for a forked child, which holds a copy of its parent's value.
     pub fn forget(self) {
         std::mem::forget(self);
     }
 
-    /// Gives the memory behind `len` bytes at `offset` back to the kernel; they read as zeroes next.
+    /// Returns the memory of `len` bytes at `offset` to the kernel; the bytes read as zeroes afterwards.
     ///
     /// # Safety
     /// No live object or reference lies in the range: its contents are lost.
     pub unsafe fn discard(&self, offset: usize, len: usize) -> Result<(), SysError> {
         assert!(offset.checked_add(len).is_some_and(|end| end <= self.len_bytes));
-        // SAFETY: the range is inside this mapping (asserted) and dead (the caller's duty).
-        // MADV_DONTNEED on locked memory is refused, so unlock that part first: harmless if not locked.
+        // The kernel refuses MADV_DONTNEED on locked memory; MADV_DONTNEED_LOCKED works for both, but only since Linux
+        // 5.18.
+        // SAFETY: the range is inside this mapping (asserted), and no live object lies in it (the caller's duty).
         let rc = unsafe {
             let at = self.base.as_ptr().add(offset).cast::<libc::c_void>();
             match libc::madvise(at, len, libc::MADV_DONTNEED_LOCKED) {
@@ -130,24 +131,25 @@ impl Reservation {
     }
 }
 
-/// Parts of one reservation that are to be given back together: the list that the kernel is handed.
+/// A list of parts of one reservation that are discarded together, in the form in which the kernel takes it.
 ///
-/// Its memory is taken and touched when it is made, so that filling it later asks the kernel for none.
-pub struct Parts {
+/// Its own memory is allocated and written at creation, so that filling the list later needs no memory from the kernel.
+pub struct DiscardBatch {
     vectors: Box<[libc::iovec]>,
     len: usize,
 }
 
-// SAFETY: the addresses only name parts of a mapping; nothing is accessed through them but by the kernel, in
-// `Reservation::discard_parts`, whose caller proves that the parts are dead.
-unsafe impl Send for Parts {}
+// SAFETY: only the kernel accesses memory through these addresses, in `Reservation::discard_batch`, whose caller proves
+// that no live object lies in the parts. The list itself is not bound to a thread.
+unsafe impl Send for DiscardBatch {}
 
-impl Parts {
-    /// An empty list with room for so many parts.
+impl DiscardBatch {
+    /// Makes an empty list with room for `capacity` parts.
     pub fn new(capacity: usize) -> Self {
-        // Not zeroes, which might be memory that was never touched.
-        let untouched = libc::iovec { iov_base: NonNull::dangling().as_ptr(), iov_len: usize::MAX };
-        Parts { vectors: vec![untouched; capacity].into(), len: 0 }
+        // Not zeroes, so that the memory is really written: the allocator might return zeroed memory that is not backed
+        // yet.
+        let filler = libc::iovec { iov_base: NonNull::dangling().as_ptr(), iov_len: usize::MAX };
+        DiscardBatch { vectors: vec![filler; capacity].into(), len: 0 }
     }
 
     /// Empties the list.
@@ -155,8 +157,8 @@ impl Parts {
         self.len = 0;
     }
 
-    /// Adds `len` bytes at `offset` of `range`; to the last part, where they follow on it. Panics if the list has no
-    /// room, or the bytes do not lie in the range.
+    /// Adds `len` bytes at `offset` of `range`. Extends the last part if the bytes directly follow it. Panics if the
+    /// list is full or the bytes do not lie in the range.
     pub fn push(&mut self, range: &Reservation, offset: usize, len: usize) {
         assert!(offset.checked_add(len).is_some_and(|end| end <= range.len_bytes));
         let start = range.base.as_ptr().wrapping_add(offset).cast::<libc::c_void>();
@@ -175,25 +177,25 @@ impl Parts {
 }
 
 impl Reservation {
-    /// [`Reservation::discard`] for many parts. Returns how many bytes, from the first part on, were given back;
-    /// fewer than all if the kernel refuses a part.
+    /// Discards many parts as [`Reservation::discard`] does. Returns how many bytes were discarded, from the first part
+    /// on; fewer than all if the kernel refuses a part.
     ///
-    /// Each call of `madvise` interrupts all CPUs that run threads of this process, so that they forget the
-    /// pages; kernels from 6.16 on do so once for all parts of a `process_madvise`. Older ones refuse that call,
-    /// and the parts are given back one by one.
+    /// Each `madvise` interrupts all CPUs that run threads of this process, to flush their TLBs; Linux 6.16 and later
+    /// does that once for all parts of a `process_madvise`. Older kernels refuse that call, and the parts are discarded
+    /// one by one.
     ///
     /// # Safety
     /// As for [`Reservation::discard`], for every part. All are of this reservation.
-    pub unsafe fn discard_parts(&self, parts: &Parts) -> usize {
+    pub unsafe fn discard_batch(&self, parts: &DiscardBatch) -> usize {
         let len_bytes = parts.filled().iter().map(|part| part.iov_len).sum();
-        // SAFETY: the caller's duty.
+        // SAFETY: the parts are of this mapping, and no live object lies in them (the caller's duty).
         if parts.len > 1 && unsafe { discard_at_once(parts.filled(), len_bytes) } {
             return len_bytes;
         }
         let mut done = 0;
         for part in parts.filled() {
             let offset = part.iov_base.addr() - self.base.addr().get();
-            // SAFETY: the caller's duty.
+            // SAFETY: no live object lies in the part (the caller's duty).
             if unsafe { self.discard(offset, part.iov_len) }.is_err() {
                 break;
             }
@@ -203,14 +205,16 @@ impl Reservation {
     }
 }
 
-/// One system call for all parts, `len_bytes` together. False if not all were given back; those that were may be again.
+/// Discards all parts, `len_bytes` in total, with one system call. Returns false if some were not discarded; the caller
+/// may then discard all of them again.
 ///
 /// # Safety
 /// As for [`Reservation::discard`], for every part.
 unsafe fn discard_at_once(parts: &[libc::iovec], len_bytes: usize) -> bool {
     /// This process, for calls that take a pidfd (Linux 6.14).
     const PIDFD_SELF_THREAD_GROUP: libc::c_int = -10001;
-    // SAFETY: the parts are mapped and dead (the caller's duty).
+    // SAFETY: the parts are mapped, and no live object lies in them (the caller's duty); the kernel only reads the
+    // list.
     let done = unsafe {
         libc::syscall(
             libc::SYS_process_madvise,
@@ -226,39 +230,40 @@ unsafe fn discard_at_once(parts: &[libc::iovec], len_bytes: usize) -> bool {
 
 impl Drop for Reservation {
     fn drop(&mut self) {
-        // SAFETY: the mapping is ours and whole, and with the value gone nothing refers to it.
+        // SAFETY: the mapping was made by `new` and is whole; the value is dropped, so nothing refers to the mapping.
         unsafe { libc::munmap(self.base.as_ptr().cast(), self.len_bytes) };
     }
 }
 
-/// The unit in which this machine maps memory, bytes.
+/// The page size of this machine, bytes.
 pub fn page_size() -> usize {
     rustix::param::page_size()
 }
 
-/// All memory of this machine, bytes. 0 if the kernel does not say.
+/// The total memory of this machine, bytes.
 pub fn total_bytes() -> u64 {
     rustix::system::sysinfo().totalram as u64 * u64::from(rustix::system::sysinfo().mem_unit.max(1))
 }
 
-/// The machine's available memory: what is free, and what reclaim could take from the page cache without writing.
+/// Reader of the machine's available memory (MemAvailable): free memory, and the page cache that can be reclaimed
+/// without writing.
 ///
-/// The file is opened once and read in place: a thread that must not ask the kernel for memory can ask how much there is,
-/// because the kernel keeps the buffer of an open file in `/proc` after the first read.
+/// The file is opened and read once at creation. The kernel keeps the buffer of an open file in `/proc` after the first
+/// read, so later reads need no memory from the kernel.
 #[derive(Debug)]
 pub struct Available {
     meminfo: Option<std::fs::File>,
 }
 
 impl Available {
-    /// Opens the kernel's count and reads it once.
+    /// Opens `/proc/meminfo` and reads it once.
     pub fn open() -> Self {
         let available = Available { meminfo: std::fs::File::open("/proc/meminfo").ok() };
         available.bytes();
         available
     }
 
-    /// How many bytes are available; where the kernel does not say, those that hold nothing at all.
+    /// The available memory, bytes; if the file cannot be read, the free memory.
     pub fn bytes(&self) -> u64 {
         use std::os::unix::fs::FileExt;
         let mut text = [0; 512];
@@ -268,7 +273,7 @@ impl Available {
     }
 }
 
-/// The number in the line `MemAvailable:     1234 kB`, which is among the first.
+/// Parses the line `MemAvailable:     1234 kB`, which is among the first lines.
 fn available_kib(meminfo: &[u8]) -> Option<u64> {
     const NAME: &[u8] = b"MemAvailable:";
     let at = meminfo.windows(NAME.len()).position(|window| window == NAME)? + NAME.len();
@@ -277,7 +282,7 @@ fn available_kib(meminfo: &[u8]) -> Option<u64> {
     std::str::from_utf8(&digits[..end]).ok()?.parse().ok()
 }
 
-/// Memory of this machine that holds nothing at all, not even a cache, bytes.
+/// The free memory of this machine, without caches, bytes.
 fn free_bytes() -> u64 {
     let info = rustix::system::sysinfo();
     info.freeram as u64 * u64::from(info.mem_unit.max(1))
@@ -288,7 +293,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn available_memory_counts_what_the_page_cache_could_give_up() {
+    fn available_memory_is_read_from_meminfo() {
         let text = b"MemTotal:  100 kB\nMemFree:  3 kB\nMemAvailable:      77 kB\nBuffers: 1 kB\n";
         assert_eq!(available_kib(text), Some(77));
         assert_eq!(available_kib(b"MemTotal: 100 kB\nMemAvailable: 7"), None);
@@ -296,7 +301,7 @@ mod tests {
         assert!(available.meminfo.is_some());
         let bytes = available.bytes();
         assert!(0 < bytes && bytes < total_bytes(), "{bytes}");
-        // Where the file cannot be had, memory that is free.
+        // Without the file, the free memory is returned.
         let free = Available { meminfo: None }.bytes();
         assert!(0 < free && free < total_bytes(), "{free}");
     }
@@ -314,23 +319,23 @@ mod tests {
     }
 
     #[test]
-    fn discard_parts_makes_all_parts_zero_and_nothing_else() {
+    fn discard_batch_clears_its_parts_and_no_other_pages() {
         let range = Reservation::new(1 << 22).unwrap();
         range.populate(0, 1 << 22).unwrap();
         let byte = |page: usize| {
-            // SAFETY: inside the reservation, which only this test uses.
+            // SAFETY: the byte is inside the reservation, which only this test uses.
             unsafe { &*range.base().as_ptr().add(page * 4096).cast::<std::sync::atomic::AtomicU8>() }
         };
         (0..1024).for_each(|page| byte(page).store(7, std::sync::atomic::Ordering::Relaxed));
-        // Every other page, the first two of each eight together as one part.
+        // Every even page, and the second page of each eight, so that the first three pages of each eight are one part.
         let is_part = |page: usize| page.is_multiple_of(2) || page % 8 == 1;
-        let mut parts = Parts::new(512);
+        let mut parts = DiscardBatch::new(512);
         parts.push(&range, 0, 4096);
         parts.clear();
         (0..1024).filter(|page| is_part(*page)).for_each(|page| parts.push(&range, page * 4096, 4096));
         assert_eq!(parts.len, 1024 / 8 * 3);
         // SAFETY: the only references into the range are to atomic bytes, valid for any contents.
-        assert_eq!(unsafe { range.discard_parts(&parts) }, 1024 / 8 * 5 * 4096);
+        assert_eq!(unsafe { range.discard_batch(&parts) }, 1024 / 8 * 5 * 4096);
         for page in 0..1024 {
             let expected = if is_part(page) { 0 } else { 7 };
             assert_eq!(byte(page).load(std::sync::atomic::Ordering::Relaxed), expected, "{page}");
@@ -340,29 +345,29 @@ mod tests {
     /// Whether something is mapped at the first byte of the range.
     fn is_mapped(range: *mut libc::c_void) -> bool {
         let mut resident = 0u8;
-        // SAFETY: one page, one byte of answer.
+        // SAFETY: the kernel only reads page tables, and writes one byte for one page to `resident`.
         unsafe { libc::mincore(range, page_size(), &mut resident) == 0 }
     }
 
     #[test]
-    fn children_have_nothing_where_a_range_is_kept_from_them() {
-        let (kept, shared) = (Reservation::new(1 << 20).unwrap(), Reservation::new(1 << 20).unwrap());
-        // SAFETY: the child only asks what is mapped there, and exits without dropping anything.
-        unsafe { kept.keep_from_children() }.unwrap();
-        let [kept_at, shared_at] = [&kept, &shared].map(|range| range.base().as_ptr().cast());
+    fn a_range_that_is_kept_from_children_is_not_mapped_there() {
+        let (excluded, shared) = (Reservation::new(1 << 20).unwrap(), Reservation::new(1 << 20).unwrap());
+        // SAFETY: the child only checks whether the ranges are mapped, and exits without dropping anything.
+        unsafe { excluded.keep_from_children() }.unwrap();
+        let [excluded_at, shared_at] = [&excluded, &shared].map(|range| range.base().as_ptr().cast());
         // SAFETY: the child makes two system calls and exits.
         let child = unsafe { libc::fork() };
         if child == 0 {
-            let seen = i32::from(is_mapped(kept_at)) * 2 + i32::from(is_mapped(shared_at));
-            // SAFETY: ends the child.
+            let seen = i32::from(is_mapped(excluded_at)) * 2 + i32::from(is_mapped(shared_at));
+            // SAFETY: the call ends the child process.
             unsafe { libc::_exit(seen) }
         }
         let mut status = 0;
-        // SAFETY: the status is written.
+        // SAFETY: the call writes only to `status`.
         assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
         assert!(libc::WIFEXITED(status));
         assert_eq!(libc::WEXITSTATUS(status), 1);
-        assert!(is_mapped(kept_at));
+        assert!(is_mapped(excluded_at));
     }
 
     #[test]

@@ -1,53 +1,53 @@
-//! Memory control groups: which of them have no room for what they have swapped out.
+//! Memory control groups whose swapped pages do not fit within their limits.
 //!
-//! When a swap area is given up, the kernel charges each page that comes back to the group that swapped it
-//! out. If the group is at its limit and nothing of it can be pushed out, the kernel kills a process of the
-//! group, however much memory the machine has. See Documentation/admin-guide/cgroup-v2.rst and
-//! cgroup-v1/memory.rst.
+//! When a swap area is removed (swapoff), the kernel charges each page that it reads back to the group that swapped it
+//! out. If the group is at its limit and its pages cannot be reclaimed, the kernel kills a process of the group, even
+//! if the machine has free memory. See Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/memory.rst.
 //!
-//! Both versions of the interface are read. Groups of other mount namespaces are not seen here.
+//! Both versions of the interface are read. Groups in other mount namespaces are not visible here.
 
 use crate::{SysError, mounts};
 use std::path::{Path, PathBuf};
 
-/// Memory that a group must have to spare: the kernel charges in batches on each CPU.
+/// Safety margin for each group: the kernel charges memory in batches on each CPU.
 const MARGIN_BYTES: u64 = 2 << 20;
 
 /// A group whose swapped pages do not fit within its limit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ShortGroup {
-    /// Its folder.
+    /// Its directory in the cgroup file system.
     pub path: PathBuf,
     /// Its limit, bytes.
     pub limit_bytes: u64,
-    /// What it has swapped out, bytes.
+    /// Bytes that it has swapped out.
     pub swapped_bytes: u64,
-    /// By how much the limit is too low, bytes.
+    /// Bytes by which the limit is too low.
     pub short_bytes: u64,
 }
 
-/// What a group says of itself, bytes.
+/// The counters of a group, bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Usage {
     limit: u64,
     used: u64,
     swapped: u64,
-    /// Page cache, which is dropped when memory is needed.
+    /// Page cache, which the kernel drops when the group needs memory.
     cache: u64,
 }
 
 impl Usage {
-    /// By how much the limit is too low for `coming` bytes.
+    /// Bytes by which the limit is too low if `coming` bytes are read back.
     fn short_by(&self, coming: u64) -> u64 {
         let held = self.used.saturating_sub(self.cache);
         held.saturating_add(coming).saturating_add(MARGIN_BYTES).saturating_sub(self.limit)
     }
 }
 
-/// The groups that have swapped out more than fits within their limits, if `area_bytes` come back of which
-/// other swap areas can take `other_swap_bytes`.
+/// The groups that have swapped out more than fits within their limits, if a swap area with `area_bytes` in use is
+/// removed and the other swap areas have room for `other_swap_bytes`.
 ///
-/// No group says on which area its pages are; each is taken to have all that it can on this one.
+/// The kernel does not report on which area a group's pages are, so each group is assumed to have as many of them as
+/// possible on this area.
 pub fn short_groups(area_bytes: u64, other_swap_bytes: u64) -> Result<Vec<ShortGroup>, SysError> {
     let mut short = Vec::new();
     for mount in mounts::all()? {
@@ -58,7 +58,7 @@ pub fn short_groups(area_bytes: u64, other_swap_bytes: u64) -> Result<Vec<ShortG
         };
         let mut folders = vec![mount.mount_point];
         while let Some(folder) = folders.pop() {
-            // A group may be removed while it is looked at.
+            // A group may be removed while it is read.
             let entries = std::fs::read_dir(&folder).into_iter().flatten().flatten();
             folders.extend(entries.filter(|e| e.file_type().is_ok_and(|t| t.is_dir())).map(|e| e.path()));
             let Some(usage) = read(&folder) else { continue };
@@ -74,7 +74,7 @@ pub fn short_groups(area_bytes: u64, other_swap_bytes: u64) -> Result<Vec<ShortG
     Ok(short)
 }
 
-/// `None` for a folder of another controller, or of a group without memory of its own.
+/// `None` for a directory of another controller, or of a group without a memory controller.
 fn version_1(folder: &Path) -> Option<Usage> {
     let stat = std::fs::read_to_string(folder.join("memory.stat")).ok()?;
     Some(Usage {
@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_group_is_short_by_what_does_not_fit() {
+    fn a_group_is_short_by_the_bytes_that_do_not_fit() {
         let usage = Usage { limit: 64 << 20, used: 60 << 20, swapped: 100 << 20, cache: 10 << 20 };
         assert_eq!(usage.short_by(12 << 20), 0);
         assert_eq!(usage.short_by(13 << 20), 1 << 20);

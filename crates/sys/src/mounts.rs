@@ -1,10 +1,9 @@
 //! The mount table of this process's mount namespace.
 //!
-//! Read from `/proc/self/mountinfo`, which answers without touching the file systems themselves: a
-//! dead FUSE mount is listed like any other, where `stat` on it would fail. The format is described
-//! in proc_pid_mountinfo(5).
+//! It is read from `/proc/self/mountinfo`, which does not access the file systems themselves: a dead FUSE mount is
+//! listed like any other, while `stat` on it would fail. proc_pid_mountinfo(5) describes the format.
 //!
-//! Mounts of other mount namespaces are not seen here.
+//! Mounts in other mount namespaces are not visible here.
 
 use crate::SysError;
 use std::ffi::OsString;
@@ -14,21 +13,16 @@ use std::path::{Path, PathBuf};
 /// A device number, as `major:minor`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct DeviceNumber {
-    /// The driver.
+    /// The major number: the driver.
     pub major: u32,
-    /// The unit of that driver.
+    /// The minor number: the device of that driver.
     pub minor: u32,
 }
 
 impl DeviceNumber {
-    /// The number inside a `dev_t` as user space and `stat` encode it.
+    /// Decodes a `dev_t` as user space and `stat` encode it.
     pub fn from_dev_t(dev: u64) -> Self {
         DeviceNumber { major: rustix::fs::major(dev), minor: rustix::fs::minor(dev) }
-    }
-
-    /// The number as user space and `stat` encode it.
-    pub fn to_dev_t(self) -> u64 {
-        rustix::fs::makedev(self.major, self.minor)
     }
 }
 
@@ -43,11 +37,11 @@ impl std::fmt::Display for DeviceNumber {
 pub struct Mount {
     /// The device number that `stat` reports for files on it.
     pub device: DeviceNumber,
-    /// Where it is mounted.
+    /// The directory on which it is mounted.
     pub mount_point: PathBuf,
-    /// The file system's name, such as `ext4` or `fuse`.
+    /// The file system type, such as `ext4` or `fuse`.
     pub fs_type: String,
-    /// What was mounted: a device path, or any word for file systems without one.
+    /// The mount's source: the path of a device, or any text for file systems without a device.
     pub source: OsString,
 }
 
@@ -55,25 +49,25 @@ pub struct Mount {
 pub fn all() -> Result<Vec<Mount>, SysError> {
     const PATH: &str = "/proc/self/mountinfo";
     let text = std::fs::read(PATH).map_err(|e| SysError::io(format!("reading {PATH}"), &e))?;
-    // Lines that do not parse are of no format known today; leaving them out is all one can do.
+    // Lines in an unknown format are left out.
     Ok(text.split(|&b| b == b'\n').filter_map(parse).collect())
 }
 
-/// The topmost mount at `mount_point`, an absolute path without links.
+/// The topmost mount at `mount_point`, an absolute path without symbolic links.
 pub fn at(mount_point: &Path) -> Result<Option<Mount>, SysError> {
     Ok(all()?.into_iter().rev().find(|m| m.mount_point == mount_point))
 }
 
-/// A directory to mount on, as an absolute path without links.
+/// A directory to mount on, as an absolute path without symbolic links.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MountPoint {
-    /// Nothing is mounted on it.
+    /// No file system is mounted on it.
     Free(PathBuf),
-    /// Something is.
+    /// A file system is mounted on it.
     Taken(PathBuf),
 }
 
-/// Looks at an existing directory that something is to be mounted on.
+/// Checks an existing directory on which a file system is to be mounted.
 pub fn mount_point(path: &Path) -> Result<MountPoint, SysError> {
     let what = || format!("looking at the mount point {}", path.display());
     let path = path.canonicalize().map_err(|e| SysError::io(what(), &e))?;
@@ -91,13 +85,13 @@ fn parse(line: &[u8]) -> Option<Mount> {
     let (major, minor) = std::str::from_utf8(fields.nth(2)?).ok()?.split_once(':')?;
     let device = DeviceNumber { major: major.parse().ok()?, minor: minor.parse().ok()? };
     let mount_point = unescape(fields.nth(1)?).into();
-    // Any number of optional fields ends with a lone hyphen.
+    // A hyphen ends the optional fields, of which there may be any number.
     fields.find(|f| *f == b"-")?;
     let fs_type = String::from_utf8_lossy(fields.next()?).into_owned();
     Some(Mount { device, mount_point, fs_type, source: unescape(fields.next()?) })
 }
 
-/// Undoes the kernel's `\040` for space, tab, newline and backslash.
+/// Decodes the kernel's octal escapes (`\040`) of space, tab, newline and backslash.
 pub(crate) fn unescape(field: &[u8]) -> OsString {
     let mut out = Vec::with_capacity(field.len());
     let mut rest = field;
@@ -133,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn unescape_leaves_what_is_no_escape() {
+    fn unescape_keeps_other_backslashes() {
         assert_eq!(unescape(b"\\04"), "\\04");
         assert_eq!(unescape(b"\\xyz\\"), "\\xyz\\");
         assert_eq!(unescape(b"\\011"), "\t");
@@ -148,7 +142,7 @@ mod tests {
     #[test]
     fn device_numbers_survive_encoding() {
         for number in [DeviceNumber { major: 7, minor: 300 }, DeviceNumber { major: 0, minor: 0xabcde }] {
-            assert_eq!(DeviceNumber::from_dev_t(number.to_dev_t()), number);
+            assert_eq!(DeviceNumber::from_dev_t(rustix::fs::makedev(number.major, number.minor)), number);
         }
     }
 }

@@ -1,53 +1,58 @@
 //! Reading this process's memory without faulting.
 //!
-//! A plain access to memory whose faults are served (see [`uffd`](crate::uffd)) waits until somebody fills the page.
-//! Some threads must not wait for that: those that the server itself waits for. Two ways of the kernel's answer with an
-//! error instead. process_vm_readv(2) does where faults become SIGBUS, as all system calls do; it is the faster one. A
-//! process's memory file does whatever the context was opened for: its reads never wait for a userfaultfd context.
+//! A plain access to a missing page in memory that is served by userfaultfd (see [`uffd`](crate::uffd)) waits until a
+//! thread fills the page. Threads on which that serving thread depends must not wait. Two kernel interfaces return an
+//! error instead. process_vm_readv(2) does so if the faults become SIGBUS, as all system calls do then; it is the
+//! faster one. Reads of the file `/proc/self/mem` never wait for a userfaultfd context, however it was opened.
 //!
-//! Reference: process_vm_readv(2), proc_pid_mem(5); in the kernel, `handle_userfault`, which refuses accesses that cannot
-//! be tried again.
+//! Reference: process_vm_readv(2), proc_pid_mem(5); in the kernel, `handle_userfault`, which refuses accesses that
+//! cannot be tried again.
 
 use crate::{Errno, SysError};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
-/// The memory of this process, read by address. Useless in a forked child: it may read the parent's.
+/// A reader of this process's memory by address. Do not use it in a forked child, where it may read the parent's
+/// memory.
 #[derive(Debug)]
-pub struct OwnMemory(Way);
+pub struct OwnMemory(Method);
 
 #[derive(Debug)]
-enum Way {
+enum Method {
+    /// process_vm_readv(2).
     Call,
+    /// `/proc/self/mem`.
     File(File),
 }
 
 impl OwnMemory {
-    /// Makes a reader that never waits for a page. `is_sigbus` says that all memory that it reads and that is served is
-    /// served by contexts whose faults become SIGBUS.
+    /// Makes a reader that never waits for a page. `is_sigbus` promises that the faults of all userfaultfd memory that
+    /// it reads become SIGBUS.
     ///
-    /// Otherwise, or where process_vm_readv(2) is not allowed, it takes a mounted `/proc`, and a process that is dumpable or
-    /// privileged.
+    /// Without that promise, or if process_vm_readv(2) is not allowed, the reader needs a mounted `/proc`, and a
+    /// process that is dumpable or privileged.
     pub fn open(is_sigbus: bool) -> Result<Self, SysError> {
         let (probed, mut read) = ([7_u8; 8], [0; 8]);
         if is_sigbus && read_by_call(probed.as_ptr().addr(), &mut read).is_ok() && read == probed {
-            return Ok(OwnMemory(Way::Call));
+            return Ok(OwnMemory(Method::Call));
         }
         const PATH: &str = "/proc/self/mem";
         let file = File::open(PATH).map_err(|e| SysError::io(format!("opening {PATH}"), &e))?;
-        Ok(OwnMemory(Way::File(file)))
+        Ok(OwnMemory(Method::File(file)))
     }
 
-    /// Fills `to` with the bytes at an address. EFAULT if there is nothing mapped, or a page is missing whose faults are
-    /// served.
+    /// Fills `to` with the bytes at an address. Fails with EFAULT if no memory is mapped there, or a page is missing
+    /// whose faults userfaultfd serves.
     pub fn read(&self, address: usize, to: &mut [u8]) -> Result<(), Errno> {
         match &self.0 {
-            Way::Call => read_by_call(address, to),
-            // A read that ends early, or with EIO, ended at a page that is not there.
-            Way::File(file) => file.read_exact_at(to, address as u64).map_err(|e| match e.raw_os_error() {
-                None | Some(libc::EIO) => Errno(libc::EFAULT),
-                Some(errno) => Errno(errno),
-            }),
+            Method::Call => read_by_call(address, to),
+            // A short read, or EIO, means that a page is missing.
+            Method::File(file) => {
+                file.read_exact_at(to, address as u64).map_err(|e| match e.raw_os_error() {
+                    None | Some(libc::EIO) => Errno(libc::EFAULT),
+                    Some(errno) => Errno(errno),
+                })
+            }
         }
     }
 }
@@ -55,11 +60,11 @@ impl OwnMemory {
 fn read_by_call(address: usize, to: &mut [u8]) -> Result<(), Errno> {
     let local = libc::iovec { iov_base: to.as_mut_ptr().cast(), iov_len: to.len() };
     let remote = libc::iovec { iov_base: std::ptr::without_provenance_mut(address), iov_len: to.len() };
-    // SAFETY: writes to `to` only, within its length; the kernel checks the other address.
+    // SAFETY: the kernel writes only to `to`, within its length, and checks the address that it reads from.
     let read = unsafe { libc::process_vm_readv(libc::getpid(), &local, 1, &remote, 1, 0) };
     match read {
         -1 => Err(Errno::last()),
-        // It ended early at a page that is not there.
+        // A short read means that a page is missing.
         read if (read as usize) < to.len() => Err(Errno(libc::EFAULT)),
         _ => Ok(()),
     }
@@ -69,10 +74,10 @@ fn read_by_call(address: usize, to: &mut [u8]) -> Result<(), Errno> {
 mod tests {
     use super::*;
     use crate::mem::{Reservation, page_size};
-    use crate::uffd::{Open, Uffd, kernel_features};
+    use crate::uffd::{Uffd, UffdOptions, kernel_features};
 
     #[test]
-    fn what_is_there_is_read_and_what_is_not_is_an_error() {
+    fn mapped_memory_is_read_and_unmapped_memory_is_an_error() {
         for is_sigbus in [false, true] {
             let memory = OwnMemory::open(is_sigbus).unwrap();
             let bytes: Vec<u8> = (0..100).collect();
@@ -84,19 +89,19 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_page_is_an_error_though_nobody_fills_it() {
+    fn a_missing_page_is_an_error_and_not_a_wait() {
         for is_sigbus in [false, true] {
-            let open = Open { sigbus: is_sigbus, async_wp: false, kernel_faults: !is_sigbus };
+            let open = UffdOptions { sigbus: is_sigbus, async_wp: false, kernel_faults: !is_sigbus };
             let uffd = match kernel_features().and_then(|_| Uffd::open(&open)) {
                 Ok(uffd) => uffd,
                 Err(e) => {
-                    pagefold_testkit::skipped!("a_missing_page_is_an_error_though_nobody_fills_it: {e}");
+                    pagefold_testkit::skipped!("a_missing_page_is_an_error_and_not_a_wait: {e}");
                     continue;
                 }
             };
             let page = page_size();
             let range = Reservation::new(2 * page).unwrap();
-            // SAFETY: the first byte of the range, which nobody serves yet.
+            // SAFETY: the first byte of the range, which only this test uses and which is not registered yet.
             unsafe { range.base().as_ptr().write(7) };
             let start = range.base().as_ptr().addr();
             uffd.register(start, 2 * page, true, true).unwrap();

@@ -1,13 +1,12 @@
-//! Which pages are there, and which were written: the kernel's PAGEMAP_SCAN (Linux 6.7).
+//! Finding present and written pages: the kernel's PAGEMAP_SCAN (Linux 6.7).
 //!
-//! One system call walks a range and gives runs of pages, instead of eight bytes for each; and in the same
-//! step, under the page table's lock, it protects the written pages again, so that no write between looking
-//! and protecting is lost. "Written" means: not write-protected by a [`crate::uffd`] context that was opened
-//! with `async_wp`.
+//! One system call walks a range and returns runs of pages, instead of eight bytes for each page. In the same step,
+//! under the page table lock, it can write-protect the written pages again, so that no write between reading and
+//! protecting is lost. A page counts as written if it is not write-protected by a [`crate::uffd`] context that was
+//! opened with `async_wp`.
 //!
-//! No memory is allocated but by [`Pagemap::open`]; the kernel writes the runs where the caller wants them. A
-//! forked child's scans show its parent's pages, as the descriptor belongs to the address space that opened
-//! it.
+//! Only [`Pagemap::open`] allocates memory; the kernel writes the runs into the caller's list. The descriptor belongs
+//! to the address space that opened it, so scans in a forked child show its parent's pages.
 //!
 //! Reference: PAGEMAP_SCAN(2const), the kernel's Documentation/admin-guide/mm/pagemap.rst and
 //! `include/uapi/linux/fs.h`.
@@ -34,7 +33,7 @@ struct ScanArg {
     return_mask: u64,
 }
 
-/// Pages next to each other, of one kind: `struct page_region`.
+/// Adjacent pages of one kind: `struct page_region`.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Run {
@@ -46,9 +45,9 @@ pub struct Run {
 const _: () = assert!(size_of::<ScanArg>() == 96 && size_of::<Run>() == 24);
 
 const PAGEMAP_SCAN: libc::Ioctl = libc::_IOWR::<ScanArg>(b'f' as u32, 16);
-/// Write-protects the pages that it names.
+/// Write-protects the pages that the scan returns.
 const PM_SCAN_WP_MATCHING: u64 = 1 << 0;
-/// Refuses memory that has no asynchronous write protection.
+/// Makes the scan fail on memory without asynchronous write protection.
 const PM_SCAN_CHECK_WPASYNC: u64 = 1 << 1;
 const PAGE_IS_WRITTEN: u64 = 1 << 1;
 const PAGE_IS_PRESENT: u64 = 1 << 3;
@@ -66,46 +65,45 @@ impl Run {
     }
 }
 
-/// What a scan found.
+/// The result of a scan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Scan {
-    /// How many runs were filled in.
+    /// The number of runs that were filled in.
     pub runs: usize,
-    /// The address that the scan got to: the range's end, or less if the runs are full. It goes on from
+    /// The address at which the scan ended: the range's end, or less if the list of runs is full. The next scan begins
     /// there.
     pub end: usize,
 }
 
-/// The page tables of this process, to be scanned.
+/// The page map of this process (`/proc/self/pagemap`).
 #[derive(Debug)]
 pub struct Pagemap {
     file: File,
 }
 
 impl Pagemap {
-    /// Opens the page map. That works on kernels that cannot scan it, too: see [`Pagemap::is_supported`].
+    /// Opens the page map. This succeeds on kernels without PAGEMAP_SCAN too: see [`Pagemap::is_supported`].
     pub fn open() -> Result<Pagemap, SysError> {
         const PATH: &str = "/proc/self/pagemap";
         let file = File::open(PATH).map_err(|e| SysError::io(format!("opening {PATH}"), &e))?;
         Ok(Pagemap { file })
     }
 
-    /// Whether the kernel can scan. Tries it on a page.
+    /// Whether the kernel has PAGEMAP_SCAN. Scans one page to find out.
     pub fn is_supported(&self) -> bool {
         let mut runs = [Run::default()];
         let page = crate::mem::page_size();
         self.present(std::ptr::from_ref(&runs).addr() & !(page - 1), page, &mut runs).is_ok()
     }
 
-    /// The pages of a range that were written since they were last protected, in ascending order, as runs;
-    /// with
-    /// `protect` they are protected again, each in the same step.
+    /// Finds the pages of a range that were written since they were last protected, in ascending order. With `protect`,
+    /// write-protects each of them again in the same step.
     ///
-    /// Pages that are not there are neither named nor protected. Pages that arrive (by a copy, a page of
-    /// zeroes, a move) arrive unprotected, which is: written.
+    /// Missing pages are neither returned nor protected. Pages that userfaultfd fills (by a copy, a page of zeroes, a
+    /// move) are unprotected at first, so they count as written.
     ///
-    /// EPERM if a part of the range is not registered with a context that was opened with `async_wp`; ENOTTY
-    /// if the kernel cannot scan.
+    /// Fails with EPERM if a part of the range is not registered with a context that was opened with `async_wp`, and
+    /// with ENOTTY if the kernel has no PAGEMAP_SCAN.
     pub fn written(
         &self,
         start: usize,
@@ -116,9 +114,8 @@ impl Pagemap {
         let wanted = ScanArg {
             flags: PM_SCAN_CHECK_WPASYNC | if protect { PM_SCAN_WP_MATCHING } else { 0 },
             category_mask: PAGE_IS_WRITTEN,
-            // Without this the kernel takes a short way that counts missing pages as written, and protects
-            // them by a mark in the page table, at which UFFDIO_ZEROPAGE and UFFDIO_MOVE then stop as at a
-            // page that is there.
+            // Without this mask the kernel takes a fast path that counts missing pages as written and protects them by
+            // a marker in the page table; UFFDIO_ZEROPAGE and UFFDIO_MOVE then fail there as at a present page.
             category_anyof_mask: PAGE_IS_PRESENT | PAGE_IS_SWAPPED,
             return_mask: PAGE_IS_WRITTEN,
             ..ScanArg::default()
@@ -126,7 +123,7 @@ impl Pagemap {
         self.scan(start, len_bytes, wanted, runs)
     }
 
-    /// The pages of a range that are in memory, in ascending order, as runs. Those in swap are not.
+    /// Finds the pages of a range that are in memory, in ascending order. Swapped pages are left out.
     pub fn present(&self, start: usize, len_bytes: usize, runs: &mut [Run]) -> Result<Scan, Errno> {
         let wanted =
             ScanArg { category_mask: PAGE_IS_PRESENT, return_mask: PAGE_IS_PRESENT, ..ScanArg::default() };
@@ -135,21 +132,21 @@ impl Pagemap {
 
     fn scan(&self, start: usize, len_bytes: usize, wanted: ScanArg, runs: &mut [Run]) -> Result<Scan, Errno> {
         if runs.is_empty() || len_bytes == 0 {
-            // The kernel takes no list to mean that nobody wants to know, and would protect all the same.
+            // Without a list the kernel would return no runs, but protect the pages all the same.
             return Ok(Scan { runs: 0, end: start });
         }
         let mut arg = ScanArg {
             size: size_of::<ScanArg>() as u64,
             start: start as u64,
             end: start.checked_add(len_bytes).ok_or(Errno(libc::EINVAL))? as u64,
-            // As a number; the kernel writes through it.
+            // The address as an integer; the kernel writes through it.
             vec: runs.as_mut_ptr().expose_provenance() as u64,
             vec_len: runs.len() as u64,
             ..wanted
         };
-        // SAFETY: the argument is a whole `pm_scan_arg`; the kernel writes `vec_len` runs at most to the list
-        // it names, which is borrowed for writing. Protection by a context that lifts it by itself changes no
-        // contents.
+        // SAFETY: the argument is a whole `pm_scan_arg`. The kernel writes at most `vec_len` runs to the list at `vec`,
+        // which is borrowed exclusively. The pages that it may protect belong to a context that lifts the protection at
+        // the next write, so no contents change and no thread blocks.
         let filled = unsafe { libc::ioctl(self.file.as_raw_fd(), PAGEMAP_SCAN, &raw mut arg) };
         match usize::try_from(filled) {
             Ok(runs) => Ok(Scan { runs, end: arg.walk_end as usize }),

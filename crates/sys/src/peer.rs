@@ -1,17 +1,17 @@
-//! Who is at the other end of a unix socket, as the kernel knows it.
+//! The credentials of the process at the other end of a unix socket (SO_PEERCRED).
 
 use crate::SysError;
 use std::os::fd::BorrowedFd;
 
-/// The process that connected, as it was when it did.
+/// The credentials of the process that connected, at the time of the connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PeerCredentials {
     /// Its effective user id.
     pub uid: u32,
     /// Its effective group id.
     pub gid: u32,
-    /// Its process id in this process's namespace; by now it may be another process's, so use it
-    /// for messages only.
+    /// Its process id in this process's namespace. Another process may have that id by now, so use it for messages
+    /// only.
     pub pid: i32,
 }
 
@@ -23,7 +23,7 @@ pub fn credentials(socket: BorrowedFd<'_>) -> Result<PeerCredentials, SysError> 
             gid: c.gid.as_raw(),
             pid: rustix::process::Pid::as_raw(Some(c.pid)),
         }),
-        Err(e) => Err(SysError::new("asking who is at the other end of a socket", e.raw_os_error())),
+        Err(e) => Err(SysError::new("reading the credentials of a socket's peer", e.raw_os_error())),
     }
 }
 
@@ -34,7 +34,7 @@ mod tests {
     use std::os::unix::net::UnixStream;
 
     #[test]
-    fn own_pair_is_own_process() {
+    fn the_peer_of_a_socket_pair_is_this_process() {
         let (a, _b) = UnixStream::pair().unwrap();
         let peer = credentials(a.as_fd()).unwrap();
         assert_eq!(peer.pid, std::process::id() as i32);

@@ -1,17 +1,16 @@
-//! Signalling a process that is certain to be the one meant.
+//! Signalling a process without the risk that its id has been reused; and the memory use of this process.
 //!
-//! A process id may be another process by the time it is used. A [`Process`] is
-//! a descriptor of one process; it is opened by id and then compared with the
-//! start time that was recorded when the process was known, so that id reuse is
-//! noticed before anything is sent.
+//! A process id may belong to another process by the time that it is used. A [`Process`] is a descriptor of one process
+//! (pidfd). It is opened by id, and then the process's start time is compared with the recorded one, so that a reused
+//! id is noticed before a signal is sent.
 
 use crate::SysError;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, PidfdFlags, Signal};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-/// When a process started: clock ticks since boot, and which boot.
+/// The identity of a process across reuse of its id: its start time and the boot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Identity {
     /// The process id.
@@ -23,7 +22,7 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// The identity of a running process; `None` if there is none with this id.
+    /// The identity of a running process; `None` if no process has this id.
     pub fn of(pid: i32) -> Option<Self> {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
         let boot_id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
@@ -36,20 +35,21 @@ impl Identity {
     }
 }
 
-/// The name in `stat` may hold spaces and parentheses, so fields are counted from the last `)`.
+/// Parses the start time. The name in `stat` may contain spaces and parentheses, so fields are counted from the last
+/// `)`.
 fn start_ticks(stat: &str) -> Option<u64> {
     let (_, rest) = stat.rsplit_once(')')?;
     rest.split_ascii_whitespace().nth(19)?.parse().ok()
 }
 
-/// One process, whatever happens to its id.
+/// A descriptor of one process, which stays that process's when its id is reused.
 #[derive(Debug)]
 pub struct Process {
     fd: OwnedFd,
 }
 
 impl Process {
-    /// The process with this identity; `None` if it has ended, even if its id is in use again.
+    /// Opens the process with this identity; `None` if it has ended, even if another process has its id.
     pub fn open(identity: &Identity) -> Result<Option<Self>, SysError> {
         let Some(pid) = Pid::from_raw(identity.pid).filter(|_| identity.pid > 0) else {
             return Ok(None);
@@ -61,17 +61,16 @@ impl Process {
                 return Err(SysError::new(format!("opening process {}", identity.pid), e.raw_os_error()));
             }
         };
-        // The descriptor is held now, so what /proc says about the id is about this process or,
-        // if it has ended, about none or a later one.
+        // The descriptor is open now, so /proc describes this process or, if it has ended, a later one with this id.
         Ok((Identity::of(identity.pid).as_ref() == Some(identity)).then_some(Process { fd }))
     }
 
-    /// Asks it to end (SIGTERM).
+    /// Sends SIGTERM. Succeeds if the process has ended.
     pub fn terminate(&self) -> Result<(), SysError> {
         self.send(Signal::TERM)
     }
 
-    /// Ends it at once (SIGKILL).
+    /// Sends SIGKILL. Succeeds if the process has ended.
     pub fn kill(&self) -> Result<(), SysError> {
         self.send(Signal::KILL)
     }
@@ -83,7 +82,7 @@ impl Process {
         }
     }
 
-    /// Waits until it has ended; `false` if it still runs after `limit`.
+    /// Waits until the process has ended; returns `false` if it still runs after `limit`.
     pub fn wait(&self, limit: Duration) -> Result<bool, SysError> {
         let deadline = Instant::now() + limit;
         loop {
@@ -99,14 +98,21 @@ impl Process {
     }
 }
 
-/// Memory of the calling process that is in RAM now, bytes; `None` if the kernel does not say.
+/// Readable when the process has ended.
+impl AsFd for Process {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// The resident memory (RSS) of the calling process, bytes; `None` if it cannot be read.
 pub fn own_rss_bytes() -> Option<u64> {
     let statm = std::fs::read_to_string("/proc/self/statm").ok()?;
     let pages: u64 = statm.split_ascii_whitespace().nth(1)?.parse().ok()?;
     pages.checked_mul(rustix::param::page_size() as u64)
 }
 
-/// The most memory of the calling process that was in RAM at a time, bytes; `None` if the kernel does not say.
+/// The peak resident memory of the calling process, bytes; `None` if it cannot be read.
 pub fn own_peak_rss_bytes() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
@@ -118,7 +124,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_peak_is_no_less_than_what_is_there_now() {
+    fn the_peak_is_not_far_below_the_resident_memory() {
         let (now, peak) = (own_rss_bytes().unwrap(), own_peak_rss_bytes().unwrap());
         assert!(now > 0 && peak >= now / 2, "{now} {peak}");
     }
@@ -144,14 +150,14 @@ mod tests {
     }
 
     #[test]
-    fn start_ticks_survives_a_hostile_name() {
+    fn start_ticks_are_parsed_after_a_name_with_parentheses() {
         let tail = (4..=52).map(|n| n.to_string()).collect::<Vec<_>>().join(" ");
         assert_eq!(start_ticks(&format!("7 (a) 1 (b) R {tail}")), Some(22));
         assert_eq!(start_ticks("7 (a"), None);
     }
 
     #[test]
-    fn this_test_uses_memory() {
+    fn this_process_has_resident_memory() {
         assert!(own_rss_bytes().unwrap() > 1 << 16);
     }
 }

@@ -1,17 +1,18 @@
-//! Asking the processor for memory that is about to be read.
+//! Prefetching memory into the processor's caches.
 //!
-//! A hint and nothing else: the bytes come into the caches while the thread goes on. Any address will do, mapped or
-//! not, because a hint reads nothing and never faults; so these are functions on bare addresses. Where the compiler
-//! has no stable way to give the hint they do nothing.
+//! A prefetch is only a hint: the processor loads the cache line while the thread goes on. It returns no data and never
+//! faults, so the functions take plain addresses, mapped or not. On architectures for which Rust has no stable prefetch
+//! instruction they do nothing.
 
-/// Bytes that come in at once.
+/// Bytes of a cache line.
 const LINE_LEN: usize = 64;
 
-/// Asks for the line of this address.
+/// Prefetches the cache line of this address.
 #[inline]
 pub fn line(at: *const u8) {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: the instruction is in every x86-64 processor, and it neither reads nor faults, whatever the address.
+    // SAFETY: every x86-64 processor has this instruction, and it neither returns data nor faults, whatever the
+    // address.
     unsafe {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
         _mm_prefetch(at.cast(), _MM_HINT_T0);
@@ -20,7 +21,7 @@ pub fn line(at: *const u8) {
     let _ = at;
 }
 
-/// Asks for the lines of `len_bytes` bytes from this address on.
+/// Prefetches the cache lines of `len_bytes` bytes from this address on.
 #[inline]
 pub fn lines(at: *const u8, len_bytes: usize) {
     for offset in line_offsets(at.addr() % LINE_LEN, len_bytes) {
@@ -28,7 +29,8 @@ pub fn lines(at: *const u8, len_bytes: usize) {
     }
 }
 
-/// How far behind its first byte to ask for each line of a range that begins `lead_bytes` bytes into one.
+/// For each cache line of a range that begins `lead_bytes` into a line: the offset from the range's start to prefetch
+/// at.
 #[inline]
 fn line_offsets(lead_bytes: usize, len_bytes: usize) -> impl Iterator<Item = usize> {
     let end = if len_bytes == 0 { 0 } else { lead_bytes + len_bytes };
@@ -40,19 +42,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_line_with_a_byte_of_the_range_is_asked_for_once() {
+    fn each_line_of_a_range_is_prefetched_once() {
         for start in 0..2 * LINE_LEN {
             for len in 0..4 * LINE_LEN {
-                let asked = line_offsets(start % LINE_LEN, len).map(|offset| (start + offset) / LINE_LEN);
+                let prefetched =
+                    line_offsets(start % LINE_LEN, len).map(|offset| (start + offset) / LINE_LEN);
                 let mut expected: Vec<_> = (start..start + len).map(|byte| byte / LINE_LEN).collect();
                 expected.dedup();
-                assert_eq!(asked.collect::<Vec<_>>(), expected, "{len} bytes from {start}");
+                assert_eq!(prefetched.collect::<Vec<_>>(), expected, "{len} bytes from {start}");
             }
         }
     }
 
     #[test]
-    fn addresses_of_nothing_do_no_harm() {
+    fn prefetching_unmapped_addresses_does_not_fault() {
         for at in [0, 1, 4095, usize::MAX / 2, usize::MAX - 3] {
             lines(std::ptr::without_provenance(at), 0);
             lines(std::ptr::without_provenance(at), 4096);

@@ -1,24 +1,23 @@
-//! Pressure-stall information: how much tasks of this machine wait for CPUs, memory and I/O.
+//! Pressure stall information (PSI): how much tasks of this machine wait for CPUs, memory and I/O.
 //!
-//! The kernel offers one small text file per resource (Documentation/accounting/psi.rst).
-//! Only the `some` line is read: the share of time in which at least one task waited. A
-//! kernel without the facility, one that has it switched off (the file is there and
-//! reading it fails), and text that is not understood are all the same to a caller:
-//! nothing is known. What follows from a pressure is decided elsewhere.
+//! The kernel has one small text file per resource (Documentation/accounting/psi.rst). Only its `some` line is read:
+//! the share of time in which at least one task waited. The result is `None` if the kernel has no PSI, if PSI is
+//! switched off (then the file exists and reading it fails), or if the text cannot be parsed. Callers decide what to do
+//! about a pressure.
 
 use std::io::Read;
 
-/// The files are two lines of about 70 bytes.
+/// Limit of the bytes that are read; the files have two lines of about 70 bytes.
 const TEXT_LEN_MAX: u64 = 4096;
 
-/// What tasks can wait for.
+/// A resource for which tasks wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Resource {
     /// A CPU to run on.
     Cpu,
     /// Input and output.
     Io,
-    /// Memory: reclaim, and pages being read back.
+    /// Memory: reclaim, and swapped pages that are read back.
     Memory,
 }
 
@@ -32,16 +31,16 @@ impl Resource {
     }
 }
 
-/// How much at least one task waited.
+/// The time in which at least one task waited for a resource.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Stall {
-    /// Share of about the last ten seconds, hundredths of a per cent: 0 to 10 000.
+    /// Its share of about the last ten seconds, in hundredths of a per cent: 0 to 10 000.
     pub avg10_centipercent: u32,
-    /// All such time since the machine began, microseconds.
+    /// Its total since boot, microseconds.
     pub total_us: u64,
 }
 
-/// The stall of a resource now; `None` if the kernel does not say.
+/// Reads the stall of a resource; `None` if it is not available.
 pub fn read(resource: Resource) -> Option<Stall> {
     let file = std::fs::File::open(resource.path()).ok()?;
     let mut text = Vec::with_capacity(256);
@@ -49,7 +48,7 @@ pub fn read(resource: Resource) -> Option<Stall> {
     parse(&text)
 }
 
-/// The `some` line of a pressure file. Unknown fields are passed over; `avg10` and `total` must be there.
+/// Parses the `some` line of a pressure file. Ignores unknown fields; `avg10` and `total` must be present.
 pub fn parse(text: &[u8]) -> Option<Stall> {
     let text = std::str::from_utf8(text).ok()?;
     let fields = text.lines().find_map(|line| line.strip_prefix("some "))?;
@@ -59,7 +58,7 @@ pub fn parse(text: &[u8]) -> Option<Stall> {
     Some(Stall { avg10_centipercent: centipercent(value("avg10")?)?, total_us: number(value("total")?)? })
 }
 
-/// `12.3` or `12.34`, at most 100.
+/// Parses `12.3` or `12.34`, at most 100.
 fn centipercent(text: &str) -> Option<u32> {
     let (whole, fraction) = text.split_once('.')?;
     let tenths = match fraction.len() {
@@ -72,7 +71,7 @@ fn centipercent(text: &str) -> Option<u32> {
     u32::try_from(sum).ok().filter(|share| *share <= 10_000)
 }
 
-/// Digits and nothing else: `parse` alone would take a plus sign.
+/// Parses digits only: `parse` alone would accept a plus sign.
 fn number(digits: &str) -> Option<u64> {
     let plain = digits.bytes().all(|b| b.is_ascii_digit());
     if plain { digits.parse().ok() } else { None }
@@ -86,10 +85,10 @@ mod tests {
                         full avg10=0.00 avg60=0.00 avg300=0.00 total=0\n";
 
     #[test]
-    fn parse_reads_the_some_line_wherever_it_is() {
+    fn parse_reads_the_some_line_at_any_position() {
         let want = Stall { avg10_centipercent: 230, total_us: 5_412_678_030 };
         assert_eq!(parse(REAL.as_bytes()), Some(want));
-        // Before Linux 5.13 cpu had no `full` line; nothing says that `some` stays the first one.
+        // Before Linux 5.13 cpu had no `full` line, and `some` need not stay the first line.
         assert_eq!(parse(REAL.lines().next().unwrap().as_bytes()), Some(want));
         let swapped: Vec<_> = REAL.lines().rev().collect();
         assert_eq!(parse(swapped.join("\n").as_bytes()), Some(want));
@@ -98,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_understood_is_nothing() {
+    fn malformed_text_is_none() {
         for bad in [
             "",
             "\n\n",
@@ -124,7 +123,7 @@ mod tests {
             assert_eq!(parse(bad.as_bytes()), None, "{bad}");
         }
         assert_eq!(parse(b"some avg10=\xff total=5"), None);
-        // Cut at any byte: what is left is either nothing or a number that a shorter file could hold.
+        // A text that is cut at any byte is either malformed, or has a shorter but valid number.
         for len in 0..REAL.len() {
             if let Some(stall) = parse(&REAL.as_bytes()[..len]) {
                 assert!(stall.avg10_centipercent == 230 && stall.total_us <= 5_412_678_030);
@@ -133,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn this_kernel_is_understood_or_has_none() {
+    fn the_files_of_this_kernel_are_parsed_if_they_can_be_read() {
         for resource in [Resource::Cpu, Resource::Io, Resource::Memory] {
             let has_text = std::fs::read(resource.path()).is_ok();
             assert_eq!(read(resource).is_some(), has_text, "{resource:?}");

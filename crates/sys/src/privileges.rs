@@ -1,15 +1,15 @@
-//! Giving up what a server no longer needs.
+//! Dropping privileges that a server no longer needs.
 //!
-//! Capabilities and no_new_privs belong to a thread and are inherited by threads
-//! it starts later, so both are called before there are others. Nothing here can
-//! be taken back.
+//! Capabilities and no_new_privs belong to a thread, and threads that it starts later inherit them; so the caller drops
+//! them before it starts other threads. Dropped privileges cannot be regained.
 
 use crate::SysError;
 use rustix::process::{DumpableBehavior, Resource, Rlimit};
 pub use rustix::thread::CapabilitySet;
 use rustix::thread::CapabilitySets;
 
-/// Keeps page data out of core dumps and away from debuggers of other processes of the same user.
+/// Turns off core dumps of this process, and keeps other processes of the same user from debugging it, so that page
+/// data stays private.
 pub fn forbid_dumps() -> Result<(), SysError> {
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)
         .map_err(|e| SysError::new("making the process not dumpable", e.raw_os_error()))?;
@@ -17,21 +17,20 @@ pub fn forbid_dumps() -> Result<(), SysError> {
         .map_err(|e| SysError::new("setting the core file limit to 0", e.raw_os_error()))
 }
 
-/// Makes sure that nothing this thread executes gains rights from a file (set-user-id programs).
-pub fn forbid_new() -> Result<(), SysError> {
+/// Sets no_new_privs: programs that this thread executes gain no rights from set-user-id bits or file capabilities.
+pub fn set_no_new_privs() -> Result<(), SysError> {
     rustix::thread::set_no_new_privs(true)
         .map_err(|e| SysError::new("setting no_new_privs", e.raw_os_error()))
 }
 
-/// The capabilities the loop door needs while it is being set up: mounting, then raising limits
-/// and priorities, then locking memory.
+/// The capabilities that the loop export needs during its setup, for mounting, raising limits and priorities, and
+/// locking memory.
 pub const SET_UP: CapabilitySet =
     CapabilitySet::SYS_ADMIN.union(CapabilitySet::SYS_RESOURCE).union(CapabilitySet::IPC_LOCK);
 
-/// Drops every capability of the calling thread except those in `keep` that it has.
+/// Drops the capabilities of the calling thread that are not in `keep`.
 ///
-/// The inheritable and ambient sets end empty. The bounding set is left alone: with no_new_privs
-/// set it gives nothing.
+/// Empties the inheritable and ambient sets. The bounding set stays: with no_new_privs it grants nothing.
 pub fn drop_capabilities_except(keep: CapabilitySet) -> Result<(), SysError> {
     let failed = |e: rustix::io::Errno| SysError::new("dropping capabilities", e.raw_os_error());
     let now = rustix::thread::capabilities(None).map_err(failed)?;
@@ -42,7 +41,7 @@ pub fn drop_capabilities_except(keep: CapabilitySet) -> Result<(), SysError> {
     };
     rustix::thread::set_capabilities(None, sets).map_err(failed)?;
     match rustix::thread::clear_ambient_capability_set() {
-        // A kernel without ambient capabilities has none to clear.
+        // EINVAL: the kernel has no ambient capabilities.
         Ok(()) | Err(rustix::io::Errno::INVAL) => Ok(()),
         Err(e) => Err(failed(e)),
     }
@@ -53,8 +52,8 @@ pub fn drop_capabilities() -> Result<(), SysError> {
     drop_capabilities_except(CapabilitySet::empty())
 }
 
-/// Files this process makes from now on are for its user alone.
-pub fn private_files() {
+/// Sets the umask so that only this process's user can access new files.
+pub fn set_private_umask() {
     rustix::process::umask(rustix::fs::Mode::RWXG | rustix::fs::Mode::RWXO);
 }
 
@@ -63,16 +62,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_thread_can_drop_all_it_has() {
-        // In a thread of its own: the other tests keep their rights.
+    fn a_thread_can_drop_all_its_capabilities() {
+        // In a separate thread, so that other tests keep their capabilities.
         std::thread::spawn(|| {
             drop_capabilities_except(SET_UP).unwrap();
-            let kept = rustix::thread::capabilities(None).unwrap();
-            assert!(SET_UP.contains(kept.permitted));
+            let remaining = rustix::thread::capabilities(None).unwrap();
+            assert!(SET_UP.contains(remaining.permitted));
             drop_capabilities().unwrap();
             let left = rustix::thread::capabilities(None).unwrap();
             assert_eq!(left.permitted | left.effective | left.inheritable, CapabilitySet::empty());
-            forbid_new().unwrap();
+            set_no_new_privs().unwrap();
             assert!(rustix::thread::no_new_privs().unwrap());
         })
         .join()

@@ -1,13 +1,14 @@
-//! Waiting until one of several descriptors has something to read.
+//! Waiting until one of several descriptors is readable (poll).
 
 use crate::SysError;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
-/// Waits until a descriptor is readable, at its end, or broken; says so for each, in order.
+/// Waits until one of the descriptors is readable, at end of file, or in an error state. Returns for each whether it
+/// is.
 ///
-/// All `false` means that `limit` passed; without a limit it waits for as long as it takes.
+/// All are `false` if `limit` has passed. Without a limit it waits until one is ready.
 pub fn wait<const N: usize>(
     fds: [BorrowedFd<'_>; N],
     limit: Option<Duration>,
@@ -25,14 +26,14 @@ pub fn wait<const N: usize>(
     }
 }
 
-/// Whether the peer of a stream socket has hung up, or closed the half that it writes to. What it wrote
-/// before may still be there. Does not wait.
+/// Whether the peer of a stream socket has closed it, or shut down the half to which it writes. Bytes that it wrote
+/// before may still be unread. Does not wait.
 pub fn is_at_end(stream: BorrowedFd<'_>) -> Result<bool, SysError> {
     let mut polled = [PollFd::from_borrowed_fd(stream, PollFlags::RDHUP)];
     match poll(&mut polled, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) {
         Ok(_) => Ok(!polled[0].revents().is_empty()),
         Err(rustix::io::Errno::INTR) => Ok(false),
-        Err(e) => Err(SysError::new("asking whether a socket is at its end", e.raw_os_error())),
+        Err(e) => Err(SysError::new("checking whether a socket's peer has hung up", e.raw_os_error())),
     }
 }
 
@@ -44,7 +45,7 @@ mod tests {
     use std::os::unix::net::UnixStream;
 
     #[test]
-    fn the_readable_one_is_named() {
+    fn wait_returns_which_descriptors_are_readable() {
         let (mut a, b) = UnixStream::pair().unwrap();
         let (c, d) = UnixStream::pair().unwrap();
         assert_eq!(wait([b.as_fd(), d.as_fd()], Some(Duration::ZERO)).unwrap(), [false, false]);

@@ -1,14 +1,12 @@
-//! A directory that only one user can reach, verified before it is trusted.
+//! A directory that only one user can access, verified before it is used.
 //!
-//! Sockets, locks and state live in a runtime folder. Whoever can write to that
-//! folder, or replace a part of the path that leads to it, can make the program
-//! connect, unlink or unmount what it should not. So the path is walked from the
-//! root, one component at a time and never through a symbolic link, and every
-//! component must belong to root or to this user and be writable by nobody else.
-//! After that check nobody but root and this user can change what the path means,
-//! and ordinary path calls below it are safe.
+//! Sockets, locks and state are in a runtime folder. An attacker who can write to that folder, or replace a component
+//! of its path, could make the program connect to, unlink or unmount the wrong object. So the path is walked from the
+//! root, one component at a time and never through a symbolic link; every component must belong to root or to this
+//! user, and no other user may write to it. After that check only root and this user can change where the path leads,
+//! so ordinary path calls below it are safe.
 //!
-//! It does not know what the folder is for or where it should be.
+//! This module does not know the purpose of the folder or where it should be.
 
 use crate::SysError;
 use rustix::fs::{self, Mode, OFlags};
@@ -21,23 +19,24 @@ pub enum RunDirError {
     /// The path does not start at the root, or contains `.` or `..`.
     #[error("'{0}' is not an absolute path without '.' and '..'")]
     NotAbsolute(PathBuf),
-    /// Nothing is there.
+    /// The path does not exist.
     #[error("'{0}' does not exist")]
     Missing(PathBuf),
-    /// A symbolic link or something that is no directory stands in the way.
+    /// A component is a symbolic link or not a directory.
     #[error("'{0}' is a symbolic link or not a directory")]
     NotADirectory(PathBuf),
-    /// Owned by neither root nor this user.
+    /// A component belongs to another user than root and this one, or the directory itself to another user than this
+    /// one.
     #[error("'{path}' belongs to user {owner}, not to user {wanted}")]
     WrongOwner {
-        /// The component that was looked at.
+        /// The path of the component.
         path: PathBuf,
         /// Its owner.
         owner: u32,
         /// The owner it must have.
         wanted: u32,
     },
-    /// Others may enter, read or write the directory itself.
+    /// Other users may enter, read or write the directory itself.
     #[error("'{path}' has mode {mode:04o}, not 0700")]
     WrongMode {
         /// The directory.
@@ -45,34 +44,34 @@ pub enum RunDirError {
         /// Its permission bits.
         mode: u32,
     },
-    /// Others may write to a directory above, as in a shared temporary folder.
+    /// Other users may write to a parent directory, such as a shared temporary folder.
     #[error("'{path}' (mode {mode:04o}) is writable by other users")]
     SharedParent {
-        /// The component that was looked at.
+        /// The path of the component.
         path: PathBuf,
         /// Its permission bits.
         mode: u32,
     },
-    /// The system refused.
+    /// A system call failed.
     #[error(transparent)]
     Sys(#[from] SysError),
 }
 
-/// A verified private directory, held open.
+/// A verified private directory, with an open descriptor.
 #[derive(Debug)]
 pub struct RunDir {
     fd: OwnedFd,
     path: PathBuf,
 }
 
-/// The user that this process acts as.
+/// The effective user id of this process.
 pub fn effective_uid() -> u32 {
     rustix::process::geteuid().as_raw()
 }
 
 const STICKY: u32 = 0o1000;
 const OTHERS_WRITE: u32 = 0o022;
-/// Folders are looked at and passed through, not read: those that lead to a home folder are often not readable.
+/// Flags for opening components. O_PATH, because directories on the way to a home folder are often not readable.
 const FOLDER: OFlags = OFlags::DIRECTORY.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC).union(OFlags::PATH);
 
 impl RunDir {
@@ -82,14 +81,14 @@ impl RunDir {
         Self::open_last(&parent, path, &name)
     }
 
-    /// Opens and verifies `path`, made with mode 0700 if it does not exist. Its parent must exist.
+    /// Opens and verifies `path`. Makes it with mode 0700 if it does not exist; its parent must exist.
     pub fn open_or_create(path: &Path) -> Result<Self, RunDirError> {
         let (parent, name) = open_parent(path, None)?;
         make_component(parent.as_fd(), &name, path)?;
         Self::open_last(&parent, path, &name)
     }
 
-    /// Opens and verifies `path`; whatever of it is missing below `base` is made with mode 0700.
+    /// Opens and verifies `path`. Makes missing components below `base` with mode 0700.
     pub fn open_or_create_below(base: &Path, path: &Path) -> Result<Self, RunDirError> {
         let (parent, name) = open_parent(path, Some(base))?;
         make_component(parent.as_fd(), &name, path)?;
@@ -109,17 +108,17 @@ impl RunDir {
         }
     }
 
-    /// Where it is.
+    /// The path of the directory.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The path of `name` inside.
+    /// The path of `name` in the directory.
     pub fn join(&self, name: &str) -> PathBuf {
         self.path.join(name)
     }
 
-    /// Whether the path still leads to this very directory.
+    /// Whether the path still leads to this directory.
     pub fn is_still_there(&self) -> bool {
         match (fs::fstat(&self.fd), fs::lstat(&self.path)) {
             (Ok(held), Ok(now)) => held.st_dev == now.st_dev && held.st_ino == now.st_ino,
@@ -128,8 +127,8 @@ impl RunDir {
     }
 }
 
-/// Opens the parent of `path` after verifying every component down to it. Makes components that are missing below
-/// `make_below`, if that is given.
+/// Opens the parent of `path` after verifying every component down to it. Makes missing components below `make_below`,
+/// if that is set. Returns the parent and the last component's name.
 fn open_parent(path: &Path, make_below: Option<&Path>) -> Result<(OwnedFd, PathBuf), RunDirError> {
     let not_absolute = || RunDirError::NotAbsolute(path.into());
     let mut parts = path.components();
@@ -159,8 +158,10 @@ fn open_parent(path: &Path, make_below: Option<&Path>) -> Result<(OwnedFd, PathB
     Ok((fd, last.into()))
 }
 
-/// Above the last parent a sticky directory will do: there only the owner can replace an entry, and
-/// the owner of the next component is checked. In the last one anybody could take the name first.
+/// Verifies the owner and mode of a parent directory.
+///
+/// Above the last parent, a sticky directory may be writable by others: only an entry's owner can replace it, and the
+/// owner of the next component is checked. The last parent must not be: there any user could make the directory first.
 fn check_parent(fd: &OwnedFd, at: &Path, is_last: bool) -> Result<(), RunDirError> {
     let st = stat(fd, at)?;
     let wanted = rustix::process::geteuid().as_raw();
@@ -175,7 +176,7 @@ fn check_parent(fd: &OwnedFd, at: &Path, is_last: bool) -> Result<(), RunDirErro
     Ok(())
 }
 
-/// Makes a directory for this user alone, unless its name is taken.
+/// Makes a directory with mode 0700, unless the name exists.
 fn make_component(dir: BorrowedFd<'_>, name: &Path, whole: &Path) -> Result<(), RunDirError> {
     match fs::mkdirat(dir, name, Mode::RWXU) {
         Ok(()) | Err(rustix::io::Errno::EXIST) => Ok(()),
@@ -233,7 +234,7 @@ mod tests {
         let missing = base.join("missing");
         let refused = RunDir::open_or_create_below(&missing, &missing.join("run"));
         assert_eq!(refused.unwrap_err(), RunDirError::Missing(missing));
-        // A folder on the way that others can write to is refused, not mended.
+        // A parent that others can write to is refused, and its mode is not changed.
         std::fs::set_permissions(base.join("a"), std::fs::Permissions::from_mode(0o770)).unwrap();
         let refused = RunDir::open_or_create_below(&base, &path);
         assert!(matches!(refused, Err(RunDirError::SharedParent { mode: 0o770, .. })));
@@ -266,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn only_plain_absolute_paths_are_taken() {
+    fn only_absolute_paths_without_dots_are_accepted() {
         for path in ["run", "", "/", "/run/../tmp/x", "./x"] {
             assert!(matches!(RunDir::open(Path::new(path)), Err(RunDirError::NotAbsolute(_))), "{path}");
         }

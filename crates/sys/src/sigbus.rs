@@ -1,19 +1,20 @@
-//! Serving faults in the thread that made them: the process's SIGBUS handler.
+//! Serving faults in the thread that faulted: the process's SIGBUS handler.
 //!
-//! A userfaultfd context that was opened with `sigbus` turns a fault into SIGBUS, and the handler fills the
-//! page: no other thread has to wake up for it. A signal has one handler in a process, so this module
-//! installs one and asks whether an address is served; for any other it does what the kernel would have done
-//! with the handler that was there before.
+//! A userfaultfd context that was opened with `sigbus` turns a fault into SIGBUS, and the handler fills the page, so
+//! that no other thread has to wake up. A process has one handler per signal, so this module installs a handler that
+//! calls the [`Serve`] function for each SIGBUS with code BUS_ADRERR, whatever the address. If that does not serve the
+//! address, the handler does what the kernel would have done with the earlier handler (`forward`).
 //!
-//! The handler runs on the stack of the thread, not on its alternate signal stack (no SA_ONSTACK): such a
-//! stack may have 8 KiB, and the signal's frame alone takes 3 KiB of it with AVX-512 state, while serving a
-//! fault may mean to decompress a page. So stacks must not lie in served memory and need room for that, and
-//! programs whose stacks are very small, as Go's are, cannot be served this way. An earlier handler that
-//! asked for its alternate stack is called on the thread's stack, too.
+//! The handler runs on the thread's stack, not on its alternate signal stack (no SA_ONSTACK): an alternate stack may
+//! have 8 KiB, of which the signal frame takes 3 KiB with AVX-512 state, and serving a fault may decompress a page. So
+//! stacks must not lie in served memory and must have room for that; programs with very small stacks, such as Go's,
+//! cannot be served this way. An earlier handler that requested its alternate stack runs on the thread's stack too.
 //!
-//! All signals are blocked while it runs: a handler of the program's own that ran in the middle could fault
-//! on served memory and wait for a lock that the interrupted one holds. By the same rule a fault inside of it
-//! is fatal.
+//! All signals are blocked while the handler runs: a handler of the program that interrupted it could fault on served
+//! memory and wait for a lock that the interrupted handler holds. For the same reason a fault inside of the handler is
+//! fatal.
+//!
+//! One mutex serialises installations; the handler itself reads two atomic pointers and takes no lock.
 //!
 //! Reference: sigaction(2), signal(7), the kernel's Documentation/admin-guide/mm/userfaultfd.rst.
 
@@ -22,35 +23,35 @@ use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// Fills the page of `address` if it is served memory and says so; the access is then tried again. False for
-/// any other.
+/// A function that fills the page of `address` and returns true if the address is in served memory; the thread then
+/// retries the access. It returns false for any other address.
 ///
-/// It is called in a signal handler: it must not allocate, take locks that the interrupted code may hold,
-/// touch served memory that is missing, or panic. `errno` is kept for it. `is_write` says whether the access
-/// was a write, on x86-64; elsewhere it is `false`, which means nothing.
+/// It runs in a signal handler: it must not allocate, take locks that the interrupted code may hold, access missing
+/// pages of served memory, or panic. The handler saves and restores `errno`. On x86-64, `is_write` is whether the
+/// access was a write; on other architectures it is always `false`.
 pub type Serve = fn(address: usize, is_write: bool) -> bool;
 
-/// Null until installed.
+/// The installed [`Serve`] function; null until installed.
 static SERVE: AtomicPtr<()> = AtomicPtr::new(std::ptr::null_mut());
-/// Whose signals the others are. Null until installed; what it points to is never freed, as a handler may be
-/// reading it.
+/// The earlier action, to which signals for other addresses are forwarded. Null until installed. It is never freed, as
+/// a handler may be reading it.
 static EARLIER: AtomicPtr<Action> = AtomicPtr::new(std::ptr::null_mut());
 static DEFAULT: Action = Action { handler: libc::SIG_DFL, flags: 0, mask: 0 };
 
-/// A signal's action, with the mask as the kernel has it: signal `n` is bit `n - 1`.
+/// A signal action, with the mask in the kernel's form: signal `n` is bit `n - 1`.
 struct Action {
     handler: libc::sighandler_t,
     flags: c_int,
     mask: u64,
 }
 
-/// The kernel's signal sets have 64 signals, whatever the C library's `sigset_t` has room for.
+/// Bytes of the kernel's signal set, which has 64 signals; the C library's `sigset_t` is larger.
 const KERNEL_SET_BYTES: usize = size_of::<u64>();
 
-/// Installs the handler, for good.
+/// Installs the handler permanently.
 ///
-/// Again with the same `serve` is fine; EBUSY with another. Handlers that are installed later and do not pass
-/// on what is not theirs cut it off.
+/// Does nothing if the same `serve` is installed already; fails with EBUSY if another one is. A handler that the
+/// program installs later must forward signals for other addresses to this one, or faults are no longer served.
 ///
 /// # Safety
 /// `serve` keeps the rules of [`Serve`]: it interrupts any code of the process at a faulting access.
@@ -68,7 +69,7 @@ pub unsafe fn install(serve: Serve) -> Result<(), SysError> {
     remember(&earlier);
     SERVE.store(serve, Ordering::Release);
     match exchange(Some(&ours(&earlier))) {
-        // Another thread may have changed it in between.
+        // Another thread may have changed the action in between.
         Ok(replaced) => remember(&replaced),
         Err(e) => {
             SERVE.store(std::ptr::null_mut(), Ordering::Release);
@@ -79,103 +80,111 @@ pub unsafe fn install(serve: Serve) -> Result<(), SysError> {
 }
 
 fn ours(earlier: &libc::sigaction) -> libc::sigaction {
-    // SAFETY: integers and an optional function pointer, for all of which zeroes are valid.
+    // SAFETY: the structure has integers and an optional function pointer, for all of which zeroes are valid.
     let mut ours: libc::sigaction = unsafe { std::mem::zeroed() };
     ours.sa_sigaction = on_sigbus as *const () as libc::sighandler_t;
-    // Whether a system call goes on after a signal that was sent is up to whom it is forwarded to.
+    // A SIGBUS that a process sends is forwarded to the earlier handler, so that handler's flag decides whether an
+    // interrupted system call is restarted.
     ours.sa_flags = libc::SA_SIGINFO | (earlier.sa_flags & libc::SA_RESTART);
-    // SAFETY: fills the set it is given.
+    // SAFETY: the call initialises the set that it is given.
     unsafe { libc::sigfillset(&mut ours.sa_mask) };
     ours
 }
 
-/// Sets the action of SIGBUS if there is one to set; returns the one before.
+/// Returns the action of SIGBUS, and sets a new one if `action` is set.
 fn exchange(action: Option<&libc::sigaction>) -> Result<libc::sigaction, Errno> {
-    // SAFETY: integers and an optional function pointer, for all of which zeroes are valid.
+    // SAFETY: the structure has integers and an optional function pointer, for all of which zeroes are valid.
     let mut before: libc::sigaction = unsafe { std::mem::zeroed() };
     let action = action.map_or(std::ptr::null(), std::ptr::from_ref);
-    // SAFETY: the action is null or whole, and names a handler that lives as long as the program does.
+    // SAFETY: the action is null or a whole structure, whose handler is a function of this program; the kernel writes
+    // the whole of `before`.
     match unsafe { libc::sigaction(libc::SIGBUS, action, &mut before) } {
         0 => Ok(before),
         _ => Err(Errno::last()),
     }
 }
 
+/// Stores an action as the earlier one, and leaks it.
 fn remember(earlier: &libc::sigaction) {
-    // SAFETY: a set is larger than the kernel's, which is at its beginning.
+    // SAFETY: the C library's set is larger than the kernel's, which is at its beginning, so the read is inside of it.
     let mask = unsafe { (&raw const earlier.sa_mask).cast::<u64>().read_unaligned() };
     let action = Action { handler: earlier.sa_sigaction, flags: earlier.sa_flags, mask };
     EARLIER.store(Box::into_raw(Box::new(action)), Ordering::Release);
 }
 
 extern "C" fn on_sigbus(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
-    // SAFETY: returns where the calling thread's own `errno` is.
-    let errno_place = unsafe { libc::__errno_location() };
-    // SAFETY: the calling thread's own `errno`, an integer that nobody else writes.
-    let errno = unsafe { *errno_place };
-    // SAFETY: called by the kernel, with what belongs to the signal.
+    // SAFETY: the call returns the address of the calling thread's `errno`, and has no conditions.
+    let errno_ptr = unsafe { libc::__errno_location() };
+    // SAFETY: the calling thread's `errno`, an integer that no other thread writes.
+    let errno = unsafe { *errno_ptr };
+    // SAFETY: the kernel called this handler, with the `info` and `context` of the signal.
     let is_served = unsafe { serve(info, context.cast()) };
-    // SAFETY: the calling thread's own `errno`, to which nothing holds a reference.
-    unsafe { *errno_place = errno };
+    // SAFETY: the calling thread's `errno`, to which no reference exists.
+    unsafe { *errno_ptr = errno };
     if !is_served {
-        // SAFETY: called by the kernel, with what belongs to the signal.
+        // SAFETY: the kernel called this handler, with the `info` and `context` of the signal.
         unsafe { forward(signal, info, context) };
-        // SAFETY: the calling thread's own `errno`, to which nothing holds a reference.
-        unsafe { *errno_place = errno };
+        // SAFETY: the calling thread's `errno`, to which no reference exists.
+        unsafe { *errno_ptr = errno };
     }
 }
 
+/// Calls the [`Serve`] function if the signal is a fault that userfaultfd may have raised.
+///
 /// # Safety
 /// `info` and `context` are those of a signal that is being handled.
 unsafe fn serve(info: *const libc::siginfo_t, context: *const libc::ucontext_t) -> bool {
     let serve = SERVE.load(Ordering::Acquire);
-    // Of what the kernel raises, only this comes from userfaultfd: memory errors (BUS_MCEERR_*) must not be
-    // hidden, and an access that is not aligned would be tried again forever. What a process sends has other
-    // codes, and no address. SAFETY: the caller's duty.
+    // Userfaultfd raises SIGBUS with this code only. Memory errors (BUS_MCEERR_*) must not be hidden, and a misaligned
+    // access would be retried forever. Signals that a process sends have other codes, and no address.
+    // SAFETY: `info` is that of a signal that is being handled (the caller's duty), so it can be read.
     if serve.is_null() || unsafe { (*info).si_code } != libc::BUS_ADRERR {
         return false;
     }
-    // SAFETY: only `install` stores here, and a `Serve`.
+    // SAFETY: the pointer is not null, and `install` stores only pointers of type `Serve` here.
     let serve = unsafe { std::mem::transmute::<*mut (), Serve>(serve) };
-    // SAFETY: the caller's duty; with this code there is an address.
+    // SAFETY: `info` and `context` are those of a signal that is being handled (the caller's duty); with this code,
+    // `info` has an address.
     unsafe { serve((*info).si_addr().addr(), is_write(context)) }
 }
 
-/// Bit 1 of the page fault's error code.
+/// Whether the faulting access was a write: bit 1 of the page fault's error code.
 ///
 /// # Safety
 /// `context` is that of a signal that is being handled.
 #[cfg(target_arch = "x86_64")]
 unsafe fn is_write(context: *const libc::ucontext_t) -> bool {
-    // No reference: the kernel's structure is shorter than the C library's.
-    // SAFETY: the registers are in both.
+    // The kernel's structure is shorter than the C library's, so a reference to the whole structure would be unsound.
+    // SAFETY: both structures have the registers, and only they are read, through a raw pointer.
     let error_code = unsafe { (&raw const (*context).uc_mcontext.gregs[libc::REG_ERR as usize]).read() };
     error_code & 2 != 0
 }
 
-/// Not known here.
+/// Always false: this architecture does not report whether the access was a write.
 ///
 /// # Safety
-/// None; as for its twin.
+/// No condition; it is unsafe only to match the x86-64 version.
 #[cfg(not(target_arch = "x86_64"))]
 unsafe fn is_write(_context: *const libc::ucontext_t) -> bool {
     false
 }
 
-/// Does what the kernel would have done with the action that was there before.
+/// Does what the kernel would have done with the earlier action.
 ///
 /// # Safety
 /// `info` and `context` are those of a signal that is being handled.
 unsafe fn forward(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
-    // SAFETY: the caller's duty.
+    // SAFETY: `info` is that of a signal that is being handled (the caller's duty), so it can be read.
     let code = unsafe { (*info).si_code };
-    // Raised by an instruction, which runs again when the handler returns. The kernel kills who ignores that.
+    // Whether an instruction raised the signal; it runs again when the handler returns. The kernel kills a process that
+    // ignores such a signal.
     let is_synchronous = (libc::BUS_ADRALN..=libc::BUS_MCEERR_AR).contains(&code);
     let action = take_action();
     match action.handler {
         libc::SIG_IGN if !is_synchronous => {}
         libc::SIG_DFL | libc::SIG_IGN => die(signal, is_synchronous),
-        // SAFETY: the caller's duty; the action was installed by someone as one for this signal.
+        // SAFETY: `info` and `context` are those of the signal (the caller's duty), and the program had installed the
+        // action for this signal, so its handler has the type that its flags say.
         handler => unsafe {
             set_mask(action, context.cast());
             call(handler, action.flags, signal, info, context);
@@ -183,11 +192,11 @@ unsafe fn forward(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_voi
     }
 }
 
-/// The action that was there before; a one-shot handler is given out once, as SA_RESETHAND says.
+/// The earlier action. A handler with SA_RESETHAND is returned once; then the default action takes its place.
 fn take_action() -> &'static Action {
     loop {
         let earlier = EARLIER.load(Ordering::Acquire);
-        // SAFETY: null, or `DEFAULT`, or made by `remember` and never freed.
+        // SAFETY: the pointer is null, or to `DEFAULT`, or to an action that `remember` has leaked.
         let action = unsafe { earlier.as_ref() }.unwrap_or(&DEFAULT);
         let default = std::ptr::from_ref(&DEFAULT).cast_mut();
         if action.flags & libc::SA_RESETHAND == 0
@@ -198,30 +207,32 @@ fn take_action() -> &'static Action {
     }
 }
 
-/// Has the process die of the signal when the handler returns.
+/// Restores the default action, so that the signal ends the process when the handler returns.
 fn die(signal: c_int, is_synchronous: bool) {
-    // SAFETY: the default action, with all else zero, is valid; both calls may be made in a signal handler.
+    // SAFETY: a structure of zeroes is the default action, which is valid; a signal handler may make both calls.
     unsafe {
         let default: libc::sigaction = std::mem::zeroed();
         libc::sigaction(signal, &default, std::ptr::null_mut());
         if !is_synchronous {
-            // No instruction does it again. Blocked now, so it waits until the handler has returned.
+            // No instruction raises the signal again, so raise it here. It is blocked until the handler has returned.
             libc::raise(signal);
         }
     }
 }
 
-/// The signal mask under which the kernel would have called the handler of `action`.
+/// Sets the signal mask with which the kernel would have called the handler of `action`.
 ///
 /// # Safety
 /// `context` is that of a signal that is being handled.
 unsafe fn set_mask(action: &Action, context: *const libc::ucontext_t) {
-    // SAFETY: the kernel's set is at the beginning of this field; it may be shorter than the C library's.
+    // SAFETY: the kernel's set is at the beginning of this field, and only its bytes are read.
     let interrupted = unsafe { (&raw const (*context).uc_sigmask).cast::<u64>().read_unaligned() };
     let own = if action.flags & libc::SA_NODEFER != 0 { 0 } else { 1 << (libc::SIGBUS - 1) };
     let mask: u64 = interrupted | action.mask | own;
-    // The C library's call wants its own, longer set. SAFETY: the kernel reads as many bytes as the last
-    // argument says. It restores the mask when the handler returns.
+    // A raw call, because the C library's function takes its own, larger set. The kernel restores the interrupted mask
+    // when the handler returns.
+    // SAFETY: the kernel reads as many bytes of `mask` as the last argument says, which is its size, and writes
+    // nothing.
     unsafe {
         let nothing = std::ptr::null_mut::<u64>();
         libc::syscall(
@@ -234,8 +245,11 @@ unsafe fn set_mask(action: &Action, context: *const libc::ucontext_t) {
     }
 }
 
+/// Calls a signal handler with one or three arguments, as `flags` say.
+///
 /// # Safety
-/// `handler` is a handler for `signal` of the kind that `flags` says; the rest is that signal's.
+/// `handler` is a handler for `signal` of the type that `flags` say (SA_SIGINFO); `info` and `context` are those of
+/// that signal.
 unsafe fn call(
     handler: libc::sighandler_t,
     flags: c_int,
@@ -247,11 +261,11 @@ unsafe fn call(
     type Plain = extern "C" fn(c_int);
     let handler = std::ptr::with_exposed_provenance::<()>(handler);
     if flags & libc::SA_SIGINFO != 0 {
-        // SAFETY: the caller's duty.
+        // SAFETY: with SA_SIGINFO the handler has this type (the caller's duty).
         let handler = unsafe { std::mem::transmute::<*const (), Full>(handler) };
         handler(signal, info, context);
     } else {
-        // SAFETY: the caller's duty.
+        // SAFETY: without SA_SIGINFO the handler has this type (the caller's duty).
         let handler = unsafe { std::mem::transmute::<*const (), Plain>(handler) };
         handler(signal);
     }

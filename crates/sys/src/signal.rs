@@ -1,13 +1,15 @@
-//! Holding signals back, and termination signals as a descriptor that can be polled.
+//! Blocking signals, and receiving termination signals through a descriptor that can be polled (signalfd).
 //!
-//! A handler for termination could do almost nothing safely; a blocked signal read from a
-//! descriptor is handled in the main loop like any other event. Signals are
-//! blocked before the first thread starts, so that every thread inherits it.
+//! A signal handler for termination could do almost nothing safely. So the signals are blocked, and the main loop reads
+//! them from a descriptor like any other event. The process blocks them before it starts other threads, which inherit
+//! the mask.
 
 use crate::SysError;
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
 use std::thread::{Builder, JoinHandle, Scope, ScopedJoinHandle};
 
 const TERMINATION: [i32; 3] = [libc::SIGTERM, libc::SIGINT, libc::SIGHUP];
@@ -17,16 +19,16 @@ fn termination_set() -> libc::sigset_t {
     // SAFETY: sigemptyset initialises the whole set it is given.
     unsafe { libc::sigemptyset(set.as_mut_ptr()) };
     for signal in TERMINATION {
-        // SAFETY: the set was initialised above and the numbers are valid signals.
+        // SAFETY: the set was initialised above, and the numbers are valid signals.
         unsafe { libc::sigaddset(set.as_mut_ptr(), signal) };
     }
-    // SAFETY: initialised by sigemptyset.
+    // SAFETY: sigemptyset has initialised the set.
     unsafe { set.assume_init() }
 }
 
 fn change_mask(how: i32, set: &libc::sigset_t) -> Result<libc::sigset_t, SysError> {
     let mut old = MaybeUninit::uninit();
-    // SAFETY: both pointers are to live sets; the kernel writes the whole of the old one.
+    // SAFETY: both pointers are to live sets; the call writes the whole old set.
     let rc = unsafe { libc::pthread_sigmask(how, set, old.as_mut_ptr()) };
     match rc {
         // SAFETY: the call succeeded, so the old mask was written.
@@ -35,15 +37,16 @@ fn change_mask(how: i32, set: &libc::sigset_t) -> Result<libc::sigset_t, SysErro
     }
 }
 
-/// While it lives, SIGTERM, SIGINT and SIGHUP of the calling thread wait.
+/// A guard that blocks SIGTERM, SIGINT and SIGHUP in the calling thread.
 ///
-/// Dropping it delivers what came meanwhile. It is for one thread and cannot be sent to another.
+/// Dropping it restores the old mask, which delivers signals that have arrived meanwhile. It stays on its thread (not
+/// `Send`).
 pub struct Held {
     old: libc::sigset_t,
     not_send: std::marker::PhantomData<*const ()>,
 }
 
-/// Holds termination signals back while something must not be left half done.
+/// Blocks termination signals in the calling thread, for an operation that must not be interrupted halfway.
 pub fn hold_termination() -> Result<Held, SysError> {
     let old = change_mask(libc::SIG_BLOCK, &termination_set())?;
     Ok(Held { old, not_send: std::marker::PhantomData })
@@ -51,43 +54,43 @@ pub fn hold_termination() -> Result<Held, SysError> {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        // Restoring a mask that the kernel gave cannot fail.
+        // Restoring a mask that the kernel returned cannot fail.
         let _ = change_mask(libc::SIG_SETMASK, &self.old);
     }
 }
 
-/// While it lives, signals of the calling thread wait, but for those that the thread's own instructions
-/// raise.
+/// A guard that blocks all signals in the calling thread except synchronous ones.
 ///
-/// Dropping it delivers what came meanwhile. It is for one thread and cannot be sent to another.
+/// Dropping it restores the old mask, which delivers signals that have arrived meanwhile. It stays on its thread (not
+/// `Send`).
 pub struct Masked {
     old: libc::sigset_t,
     not_send: std::marker::PhantomData<*const ()>,
 }
 
-/// Holds signals of the calling thread back, so that no handler runs in the middle of something, such as
-/// under a lock that a handler would wait for.
+/// Blocks signals in the calling thread, so that no handler interrupts it, for example while it holds a lock for which
+/// a handler would wait.
 ///
-/// SIGBUS, SIGSEGV, SIGFPE, SIGILL, SIGTRAP and SIGSYS are not held back: the kernel kills a process that
-/// raises one of them by an instruction while it is blocked, handler or not, and SIGBUS may be how memory is
-/// served. Who sends one of them to a thread still interrupts it. Can be called in a signal handler. Two
-/// system calls with the drop.
-pub fn mask_all() -> Result<Masked, SysError> {
+/// SIGBUS, SIGSEGV, SIGFPE, SIGILL, SIGTRAP and SIGSYS stay unblocked: if an instruction raises one of them while it is
+/// blocked, the kernel kills the process, handler or not, and SIGBUS may be the way in which memory is served. Another
+/// process that sends one of them still interrupts the thread. A signal handler may call this function. It makes one
+/// system call, and its drop another.
+pub fn mask_asynchronous() -> Result<Masked, SysError> {
     let old = change_mask(libc::SIG_BLOCK, &all_but_synchronous())?;
     Ok(Masked { old, not_send: std::marker::PhantomData })
 }
 
-/// Starts a thread that runs no signal handler but for what its own instructions raise: the signals that [`mask_all`]
-/// blocks are blocked in it from its first instruction on, and the others are not, whatever the caller's mask is.
+/// Starts a thread in which the signals that [`mask_asynchronous`] blocks are blocked from its first instruction on, and all
+/// others are unblocked, whatever the caller's mask is.
 ///
-/// For a thread that other threads rely on to go on, in their signal handlers too: a handler that ran in it could wait
-/// for the thread that it interrupted.
+/// It is for a thread on which other threads depend, also in their signal handlers: a handler that interrupted this
+/// thread could wait for the interrupted thread itself, which is a deadlock.
 pub fn spawn_masked<T: Send + 'static>(
     builder: Builder,
     run: impl FnOnce() -> T + Send + 'static,
 ) -> io::Result<JoinHandle<T>> {
-    // A new thread has the mask of the one that starts it.
-    let _masked = mask_all();
+    // A new thread inherits the mask of the thread that starts it.
+    let _masked = mask_asynchronous();
     builder.spawn(move || run_masked(run))
 }
 
@@ -97,28 +100,28 @@ pub fn spawn_masked_scoped<'scope, T: Send + 'scope>(
     scope: &'scope Scope<'scope, '_>,
     run: impl FnOnce() -> T + Send + 'scope,
 ) -> io::Result<ScopedJoinHandle<'scope, T>> {
-    let _masked = mask_all();
+    let _masked = mask_asynchronous();
     builder.spawn_scoped(scope, move || run_masked(run))
 }
 
 fn run_masked<T>(run: impl FnOnce() -> T) -> T {
-    // A caller that blocks SIGBUS must not pass that on: a fault of the thread would end the process.
-    // Setting a mask that is valid cannot fail.
+    // If the caller blocks SIGBUS, this thread must not: a fault would end the process. Setting a valid mask cannot
+    // fail.
     let _ = change_mask(libc::SIG_SETMASK, &all_but_synchronous());
     run()
 }
 
 impl Masked {
-    /// Runs `run` with the signal mask that the thread had before; what came meanwhile is delivered then.
+    /// Runs `run` with the signal mask that the thread had before, so that pending signals are delivered.
     pub fn unmasked_while<R>(&self, run: impl FnOnce() -> R) -> R {
         struct MaskAgain(Option<libc::sigset_t>);
         impl Drop for MaskAgain {
             fn drop(&mut self) {
-                // Restoring a mask that the kernel gave cannot fail.
+                // Restoring a mask that the kernel returned cannot fail.
                 let _ = self.0.map(|mask| change_mask(libc::SIG_SETMASK, &mask));
             }
         }
-        // Dropped after `run`, and if `run` panics.
+        // Dropped after `run`, also if `run` panics.
         let _again = MaskAgain(change_mask(libc::SIG_SETMASK, &self.old).ok());
         run()
     }
@@ -132,48 +135,65 @@ fn all_but_synchronous() -> libc::sigset_t {
     // SAFETY: sigfillset initialises the whole set it is given.
     unsafe { libc::sigfillset(set.as_mut_ptr()) };
     for signal in SYNCHRONOUS {
-        // SAFETY: the set was initialised above and the numbers are valid signals.
+        // SAFETY: the set was initialised above, and the numbers are valid signals.
         unsafe { libc::sigdelset(set.as_mut_ptr(), signal) };
     }
-    // SAFETY: initialised by sigfillset.
+    // SAFETY: sigfillset has initialised the set.
     unsafe { set.assume_init() }
 }
 
 impl Drop for Masked {
     fn drop(&mut self) {
-        // Restoring a mask that the kernel gave cannot fail.
+        // Restoring a mask that the kernel returned cannot fail.
         let _ = change_mask(libc::SIG_SETMASK, &self.old);
     }
 }
 
-/// Readable when SIGTERM, SIGINT or SIGHUP has come for this process.
+/// A descriptor that is readable when this process has received SIGTERM, SIGINT or SIGHUP.
 pub struct Termination {
     fd: OwnedFd,
 }
 
 impl Termination {
-    /// Blocks the signals for good in the calling thread, and in threads it starts from now on.
+    /// Opens the descriptor. Blocks the signals permanently in the calling thread, and so in threads that it starts
+    /// later.
     pub fn listen() -> Result<Self, SysError> {
         let set = termination_set();
         change_mask(libc::SIG_BLOCK, &set)?;
-        // SAFETY: the set is initialised; -1 asks for a new descriptor.
+        // SAFETY: the set is initialised; -1 requests a new descriptor.
         let fd = unsafe { libc::signalfd(-1, &set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) };
         if fd < 0 {
             return Err(SysError::last("listening for signals"));
         }
-        // SAFETY: the kernel just made this descriptor for us alone.
+        // SAFETY: the kernel has just made this descriptor, and nothing else owns it.
         Ok(Termination { fd: unsafe { OwnedFd::from_raw_fd(fd) } })
     }
 
-    /// The number of a signal that came, if one did. Does not wait.
+    /// Takes one received signal and returns its number; `None` if there is none. Does not wait.
     pub fn take(&self) -> Option<i32> {
         let mut info = MaybeUninit::<libc::signalfd_siginfo>::uninit();
         let size = std::mem::size_of::<libc::signalfd_siginfo>();
-        // SAFETY: the buffer is as long as the length says, and owned by this call.
+        // SAFETY: the buffer has `size` bytes, and this call owns it.
         let n = unsafe { libc::read(self.fd.as_raw_fd(), info.as_mut_ptr().cast(), size) };
-        // SAFETY: the kernel writes whole records or nothing, and wrote one.
+        // SAFETY: the kernel writes whole records only, and the length shows that it wrote one.
         (n == size as isize).then(|| unsafe { info.assume_init() }.ssi_signo as i32)
     }
+}
+
+/// Makes `command` start with SIGTERM, SIGINT and SIGHUP unblocked. Otherwise it inherits the mask of the thread that
+/// starts it, and a program that [`Termination::listen`]s would start programs that Ctrl-C does not reach.
+pub fn unblock_termination_in(command: &mut Command) -> &mut Command {
+    let set = termination_set();
+    let unblock = move || {
+        // SAFETY: the set is initialised, and with a null pointer the call writes no old mask.
+        match unsafe { libc::pthread_sigmask(libc::SIG_UNBLOCK, &set, std::ptr::null_mut()) } {
+            0 => Ok(()),
+            errno => Err(io::Error::from_raw_os_error(errno)),
+        }
+    };
+    // SAFETY: the closure runs between fork and exec, where only calls are sound that are safe in a signal handler. It
+    // makes one such call, and allocates nothing.
+    unsafe { command.pre_exec(unblock) }
 }
 
 impl AsFd for Termination {
@@ -187,7 +207,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_signal_to_this_thread_is_read_not_fatal() {
+    fn a_termination_signal_is_read_and_does_not_end_the_process() {
         std::thread::spawn(|| {
             let signals = Termination::listen().unwrap();
             assert_eq!(signals.take(), None);
@@ -195,6 +215,23 @@ mod tests {
             unsafe { libc::raise(libc::SIGTERM) };
             assert_eq!(signals.take(), Some(libc::SIGTERM));
             assert_eq!(signals.take(), None);
+        })
+        .join()
+        .unwrap();
+    }
+
+    #[test]
+    fn a_program_can_be_started_with_termination_signals_unblocked() {
+        std::thread::spawn(|| {
+            let _signals = Termination::listen().unwrap();
+            let kill_itself = || {
+                let mut command = Command::new("sh");
+                command.args(["-c", "kill -INT $$; exit 3"]);
+                command
+            };
+            assert_eq!(kill_itself().status().unwrap().code(), Some(3));
+            let status = unblock_termination_in(&mut kill_itself()).status().unwrap();
+            assert_eq!(std::os::unix::process::ExitStatusExt::signal(&status), Some(libc::SIGINT));
         })
         .join()
         .unwrap();
@@ -210,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn a_masked_thread_blocks_all_but_synchronous_signals_whatever_its_parent_does() {
+    fn a_masked_thread_blocks_all_but_synchronous_signals_whatever_the_parents_mask_is() {
         let blocked = || (1..32).filter(|signal| is_blocked(*signal)).collect::<Vec<_>>();
         let expected: Vec<i32> = (1..32)
             .filter(|signal| {
@@ -220,16 +257,16 @@ mod tests {
         std::thread::spawn(move || {
             for parent_blocks_all in [false, true] {
                 let mut all = MaybeUninit::uninit();
-                // SAFETY: fills the set it is given.
+                // SAFETY: sigfillset initialises the whole set it is given.
                 unsafe { libc::sigfillset(all.as_mut_ptr()) };
-                // SAFETY: initialised by sigfillset.
+                // SAFETY: sigfillset has initialised the set.
                 let all = unsafe { all.assume_init() };
                 let how = if parent_blocks_all { libc::SIG_BLOCK } else { libc::SIG_UNBLOCK };
                 change_mask(how, &all).unwrap();
                 let before = blocked();
                 let thread = spawn_masked(Builder::new(), blocked).unwrap();
                 assert_eq!(thread.join().unwrap(), expected);
-                assert_eq!(blocked(), before, "the caller has its mask back");
+                assert_eq!(blocked(), before, "the caller's mask is restored");
             }
         })
         .join()
@@ -248,20 +285,20 @@ mod tests {
             unsafe { libc::signal(libc::SIGUSR2, note as *const () as libc::sighandler_t) };
             let before = is_blocked(libc::SIGTERM);
             {
-                let _masked = mask_all().unwrap();
+                let _masked = mask_asynchronous().unwrap();
                 // SAFETY: this thread blocks the signal, so it waits.
                 unsafe { libc::raise(libc::SIGUSR2) };
                 assert!(!came() && is_blocked(libc::SIGTERM) && is_blocked(libc::SIGUSR1));
                 assert!(SYNCHRONOUS.iter().all(|signal| !is_blocked(*signal)));
-                drop(mask_all().unwrap());
+                drop(mask_asynchronous().unwrap());
                 assert!(!came(), "the outer one still holds");
-                let inner = mask_all().unwrap();
+                let inner = mask_asynchronous().unwrap();
                 inner.unmasked_while(|| assert!(!came(), "the outer one still holds"));
             }
             assert!(came());
             assert_eq!(is_blocked(libc::SIGTERM), before);
             CAME.store(false, std::sync::atomic::Ordering::Relaxed);
-            let masked = mask_all().unwrap();
+            let masked = mask_asynchronous().unwrap();
             // SAFETY: this thread blocks the signal, so it waits.
             unsafe { libc::raise(libc::SIGUSR2) };
             assert!(!came());

@@ -1,7 +1,7 @@
-//! Swap areas: which there are, using one, and whether one can be given up.
+//! Swap areas: listing them, swapon and swapoff, and checking whether the system can do without one.
 //!
-//! Taking a swap area away brings every page on it back into memory. If memory cannot take them the
-//! call fails late, after pushing everything else out; [`room_without`] tells beforehand.
+//! swapoff reads every page of the area back into memory. If there is too little memory, it fails late, after the
+//! kernel has reclaimed everything else; so callers check [`room_without`] first.
 
 use crate::SysError;
 use crate::mounts::{DeviceNumber, unescape};
@@ -10,35 +10,35 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-/// Memory that must stay available after everything was brought back.
+/// Memory that must stay available after all pages were read back.
 const MARGIN_BYTES: u64 = 64 << 20;
 
-/// One area in use.
+/// One swap area in use.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SwapArea {
     /// The device or file.
     pub path: PathBuf,
-    /// What it can hold, bytes.
+    /// Its capacity, bytes.
     pub len_bytes: u64,
-    /// What it holds now, bytes.
+    /// Bytes swapped out to it.
     pub used_bytes: u64,
-    /// Higher is used first.
+    /// Its priority; the kernel uses areas with a higher one first.
     pub priority: i32,
 }
 
-/// Whether the system can do without one swap area.
+/// The room that the system has for the contents of one swap area.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SwapRoom {
-    /// What has to come back from the area, bytes.
+    /// Bytes that must be read back from the area.
     pub used_bytes: u64,
-    /// What memory can take without pushing out anything in use, bytes.
+    /// Memory that is available without swapping, bytes.
     pub available_bytes: u64,
-    /// What the other swap areas can still take, bytes.
+    /// Free bytes of the other swap areas.
     pub other_swap_bytes: u64,
 }
 
 impl SwapRoom {
-    /// Whether the contents fit into memory and the other areas, with 64 MiB to spare.
+    /// Whether the contents fit into memory and the other areas, with a margin of 64 MiB.
     pub fn fits(&self) -> bool {
         let room = self.available_bytes.saturating_add(self.other_swap_bytes);
         self.used_bytes.saturating_add(MARGIN_BYTES) <= room
@@ -59,7 +59,7 @@ pub fn areas() -> Result<Vec<SwapArea>, SysError> {
 fn parse_area(line: &[u8]) -> Option<SwapArea> {
     let mut fields = line.split(|b| b.is_ascii_whitespace()).filter(|f| !f.is_empty());
     let path = unescape(fields.next()?).into();
-    // After the kind; a deleted file's path is followed by one more word, which fails to parse.
+    // Skip the type. A deleted file's path is followed by one more word, so that its line fails to parse.
     fields.next()?;
     let mut number = || std::str::from_utf8(fields.next()?).ok()?.parse::<i64>().ok();
     let (len_kib, used_kib, priority) = (number()?, number()?, number()?);
@@ -71,7 +71,7 @@ fn parse_area(line: &[u8]) -> Option<SwapArea> {
     })
 }
 
-/// The area on the block device `device`, if it is swapped to.
+/// The swap area on the block device `device`; `None` if it is not one in use.
 pub fn area_on(device: DeviceNumber) -> Result<Option<SwapArea>, SysError> {
     Ok(areas()?.into_iter().find(|a| is_device(&a.path, device)))
 }
@@ -81,7 +81,7 @@ fn is_device(path: &Path, device: DeviceNumber) -> bool {
         .is_ok_and(|m| m.file_type().is_block_device() && DeviceNumber::from_dev_t(m.rdev()) == device)
 }
 
-/// What giving up the area on `device` takes; `None` if it is not swapped to.
+/// The room for the contents of the swap area on `device`; `None` if that is not one in use.
 pub fn room_without(device: DeviceNumber) -> Result<Option<SwapRoom>, SysError> {
     let (mine, others): (Vec<_>, Vec<_>) = areas()?.into_iter().partition(|a| is_device(&a.path, device));
     let Some(mine) = mine.first() else { return Ok(None) };
@@ -93,7 +93,7 @@ pub fn room_without(device: DeviceNumber) -> Result<Option<SwapRoom>, SysError> 
     }))
 }
 
-/// The kernel's estimate of memory that can be had without swapping (`MemAvailable`), bytes.
+/// The kernel's estimate of the memory that is available without swapping (`MemAvailable`), bytes.
 pub fn memory_available_bytes() -> Result<u64, SysError> {
     const PATH: &str = "/proc/meminfo";
     let text = std::fs::read_to_string(PATH).map_err(|e| SysError::io(format!("reading {PATH}"), &e))?;
@@ -103,24 +103,24 @@ pub fn memory_available_bytes() -> Result<u64, SysError> {
         .ok_or_else(|| SysError::new(format!("finding MemAvailable in {PATH}"), libc::ENODATA))
 }
 
-/// Starts swapping to `path`, which holds a swap header, with the priority that the kernel chooses.
+/// Starts swapping to `path`, which must hold a swap header, with the priority that the kernel chooses.
 pub fn swapon(path: &Path) -> Result<(), SysError> {
     let what = || format!("swapon {}", path.display());
     let c_path =
         CString::new(path.as_os_str().as_bytes()).map_err(|_| SysError::new(what(), libc::EINVAL))?;
-    // SAFETY: the first argument is a terminated string that outlives the call.
+    // SAFETY: the first argument is a NUL-terminated string that outlives the call.
     match unsafe { libc::swapon(c_path.as_ptr(), 0) } {
         0 => Ok(()),
         _ => Err(SysError::last(what())),
     }
 }
 
-/// Stops swapping to `path`, bringing its contents back. May take long; may fail with ENOMEM.
+/// Stops swapping to `path` and reads its contents back. May take long, and may fail with ENOMEM.
 pub fn swapoff(path: &Path) -> Result<(), SysError> {
     let what = || format!("swapoff {}", path.display());
     let c_path =
         CString::new(path.as_os_str().as_bytes()).map_err(|_| SysError::new(what(), libc::EINVAL))?;
-    // SAFETY: the argument is a terminated string that outlives the call.
+    // SAFETY: the argument is a NUL-terminated string that outlives the call.
     match unsafe { libc::swapoff(c_path.as_ptr()) } {
         0 => Ok(()),
         _ => Err(SysError::last(what())),

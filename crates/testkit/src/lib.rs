@@ -1,21 +1,21 @@
-//! What the tests of several crates share: how a test says that it did not run.
+//! Reports skipped tests: the macro [`skipped!`] prints a line in the one format that `.ci/run` counts.
 //!
-//! A crate of its own, used as a development dependency only, so that there is one
-//! form for `.ci/run` to count. It holds no fixtures.
+//! This is a separate crate because the tests of all crates need it, as a development dependency. It contains no
+//! fixtures.
 
 use std::fmt::Arguments;
 use std::io::Write;
 
-/// Says that a test was skipped and why: `skipped!("{test}: {why}")`.
+/// Prints that a test was skipped, with the reason: `skipped!("{test}: {why}")`.
 #[macro_export]
 macro_rules! skipped {
     ($($message:tt)*) => {
-        $crate::say_skipped(format_args!($($message)*))
+        $crate::print_skipped(format_args!($($message)*))
     };
 }
 
-/// Prints past the test harness, which keeps what passing tests print to itself.
-pub fn say_skipped(message: Arguments<'_>) {
-    // A test that cannot say why it skips has nobody to say it to.
+/// Prints to standard error directly, because the test harness hides the output of tests that pass.
+pub fn print_skipped(message: Arguments<'_>) {
+    // If standard error is closed, there is no way to report the skip.
     let _ = writeln!(std::io::stderr(), "SKIPPED {message}");
 }

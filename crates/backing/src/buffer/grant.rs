@@ -1,27 +1,31 @@
-//! Memory for a piece of work, all at once and within the limit.
+//! A memory budget, and grants from it: all the memory that one piece of work needs, at once.
 //!
-//! A [`Grant`] is a number of bytes that belong to one piece of work: it takes its buffers from it, and accounts
-//! in it for memory that comes from elsewhere (the state of a decompressor). Required grants that do not fit
-//! wait in the order in which they came; while one waits, nothing is given to those behind it, so a large one
-//! is not starved by small ones. What is left of a grant goes back when it is dropped.
+//! A [`Grant`] is a number of bytes for one piece of work. The work takes its buffers from the grant, and charges to it
+//! memory that it allocates elsewhere (the state of a decompressor). Dropping the grant returns the unused bytes.
 //!
-//! Before a grant waits or is refused, whoever keeps caches in the budget's memory ([`Reclaim`]) is asked to give some
-//! up. A worker must not ask for a second grant while it holds one, nor wait for somebody who does: that is
-//! what makes waiting safe.
+//! Required grants that do not fit wait in a FIFO queue. While one waits, later grants wait too, so that small grants
+//! do not starve a large one. Best-effort grants never wait: they are refused while a required grant waits, or if
+//! they do not fit.
+//!
+//! Before a grant waits or is refused, the budget asks the owner of its caches ([`Reclaim`]) to drop buffers.
+//!
+//! Locking: one mutex per budget guards the counters and the queue; it is not held while `Reclaim` runs. A thread that
+//! holds a grant must not request a second one, and must not wait for a thread that holds one: the holder of a grant
+//! never blocks on the budget, so grants cannot deadlock.
 
-use super::{Buffer, BufferStats, Demand, Shared, footprint};
+use super::{AllocatorState, Buffer, BufferStats, Demand, Shared, footprint};
 use crate::BackingError;
 use std::collections::VecDeque;
 use std::fmt;
-use std::sync::{Arc, PoisonError, Weak};
+use std::sync::{Arc, MutexGuard, PoisonError, Weak};
 
-/// Address space of a budget, as a multiple of its limit: pieces come and go in all sizes, and room that is in pieces
-/// is no room for a long buffer. Memory is bounded by the limit all the same: see `Shared::touch`.
-const SPREAD: usize = 4;
+/// Address space of a budget, as a multiple of its limit: buffers of all sizes fragment the region, and a long buffer
+/// needs a contiguous run. The limit bounds the memory all the same: see `Shared::mark_resident`.
+const ADDRESS_SPACE_FACTOR: usize = 4;
 
-/// A limit on memory, and a region from which the buffers of its grants are cut. Clones share it.
+/// A limit on memory, and a region from which the buffers of its grants are allocated. Clones share both.
 ///
-/// The region gives memory back to the kernel, so no queue registers it; queues take [`Buffers`](super::Buffers):
+/// The region returns memory to the kernel, so no queue registers it; queues take [`Buffers`](super::Buffers):
 ///
 /// ```compile_fail,E0308
 /// # use pagefold_backing::{Backing, BackingError, Budget, MemoryBacking};
@@ -31,7 +35,7 @@ const SPREAD: usize = 4;
 /// # Ok::<(), BackingError>(())
 /// ```
 ///
-/// A buffer of a grant can be given to a queue all the same, as any buffer from elsewhere:
+/// A request of a queue may use a buffer of a grant all the same, as any buffer from elsewhere:
 ///
 /// ```
 /// # use pagefold_backing::{Backing, Buffers, Budget, Demand, MemoryBacking, Operation, Request};
@@ -48,61 +52,64 @@ const SPREAD: usize = 4;
 #[derive(Clone)]
 pub struct Budget(pub(super) Arc<Shared>);
 
-/// A holder of caches, who can give memory back.
+/// The owner of caches in a budget's memory, which can drop cached buffers.
 pub trait Reclaim: Send + Sync {
-    /// Drops buffers of about `len_bytes` together, and says how many bytes that were; 0 if there is nothing to drop.
+    /// Drops buffers of about `len_bytes` in total. Returns how many bytes it freed; 0 if there is nothing to drop.
     fn reclaim(&self, len_bytes: u64) -> u64;
 }
 
-/// Why there is no grant.
+/// Why a grant was refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum Refused {
-    /// Best effort, and there is no room.
-    #[error("no room in the budget for {needed_bytes} bytes of read-ahead")]
+pub enum GrantError {
+    /// A best-effort grant does not fit now.
+    #[error("no room in the budget for {needed_bytes} bytes now")]
     NoRoom {
-        /// What was asked for.
+        /// The requested bytes.
         needed_bytes: u64,
     },
-    /// More than the whole budget.
+    /// The grant exceeds the budget without its reservations, so that waiting would not help.
     #[error("{needed_bytes} bytes are needed at once, and the budget is {limit_bytes}")]
     TooLarge {
-        /// What was asked for.
+        /// The requested bytes.
         needed_bytes: u64,
-        /// What there is.
+        /// The budget without its reservations, bytes.
         limit_bytes: u64,
     },
 }
 
-/// Who waits, and what tells them to look again.
+/// The FIFO queue of required grants that wait. The budget's mutex guards it.
 #[derive(Default)]
-pub(super) struct Turns {
+pub(super) struct WaitQueue {
+    /// Tickets of the waiting grants; the first one is next.
     waiting: VecDeque<u64>,
     next_ticket: u64,
-    /// Counts what may have changed the answer while somebody waits (memory that came back, [`Budget::wake`]), so that
-    /// nothing between asking for reclaim and waiting is missed.
+    /// Event counter: releases and [`Budget::wake`] calls while a grant waits. The waiter compares it before it sleeps,
+    /// so that it misses no event that happened while `Reclaim` ran without the mutex.
     wakes: u64,
     reclaim: Option<Weak<dyn Reclaim>>,
     #[cfg(feature = "testing")]
     refusal: Option<Arc<RefusalTest>>,
 }
 
-/// Decides from the running number of a request whether it is refused.
+/// Decides whether to refuse a request, from the request's sequence number and demand.
 #[cfg(feature = "testing")]
 type RefusalTest = dyn Fn(u64, Demand) -> bool + Send + Sync;
 
-impl Turns {
-    pub(super) fn anyone(&self) -> bool {
+impl WaitQueue {
+    /// Whether a grant waits.
+    pub(super) fn has_waiters(&self) -> bool {
         !self.waiting.is_empty()
     }
 
-    /// Takes note that there is something new to look at; whether there is anyone to be told.
-    pub(super) fn note(&mut self) -> bool {
-        self.wakes += u64::from(self.anyone());
-        self.anyone()
+    /// Counts an event that may let a waiting grant go on. Returns whether a grant waits, so that the caller must
+    /// notify.
+    pub(super) fn record_wake(&mut self) -> bool {
+        self.wakes += u64::from(self.has_waiters());
+        self.has_waiters()
     }
 
     #[cfg(test)]
-    pub(super) fn waiting(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.waiting.len()
     }
 
@@ -111,105 +118,130 @@ impl Turns {
     }
 }
 
+/// Whether a required grant is a reservation. Its bytes are counted as reserved in the lock section that grants them:
+/// a grant that was checked in between would wait forever.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Lifetime {
+    /// Of one piece of work.
+    Temporary,
+    /// Of a [`BudgetReservation`].
+    Permanent,
+}
+
+impl AllocatorState {
+    /// Fails if a grant exceeds the budget without its reservations. Reserved bytes do not come back: the grant would
+    /// wait forever, and block the queue behind it.
+    fn check_reservations(&self, needed_bytes: u64) -> Result<(), GrantError> {
+        let limit_bytes = self.stats.limit_bytes.saturating_sub(self.reserved_bytes);
+        if needed_bytes <= limit_bytes {
+            return Ok(());
+        }
+        Err(GrantError::TooLarge { needed_bytes, limit_bytes })
+    }
+}
+
 impl Budget {
-    /// A budget of `limit_bytes`, rounded up to whole buffers, of which best-effort requests leave `reserve_bytes` alone. It
-    /// takes memory as it is touched.
-    pub fn new(limit_bytes: usize, reserve_bytes: usize) -> Result<Self, BackingError> {
-        Ok(Budget(Arc::new(Shared::new(limit_bytes, reserve_bytes, SPREAD)?)))
+    /// Makes a budget of `limit_bytes`, rounded up to whole units, of which the last `required_only_bytes` are kept for
+    /// required grants. The region takes memory only as it is used.
+    pub fn new(limit_bytes: usize, required_only_bytes: usize) -> Result<Self, BackingError> {
+        Ok(Budget(Arc::new(Shared::new(limit_bytes, required_only_bytes, ADDRESS_SPACE_FACTOR)?)))
     }
 
-    /// What a buffer of `len_bytes` takes of a budget: whole units.
+    /// The bytes that a buffer of `len_bytes` takes from a budget: whole units.
     pub fn footprint(len_bytes: usize) -> u64 {
         footprint(len_bytes)
     }
 
-    /// What is granted now, and what was not.
+    /// Bytes granted now, and counts of refusals and waits.
     pub fn stats(&self) -> BufferStats {
-        self.0.books().stats
+        self.0.state().stats
     }
 
-    /// Asks `reclaim` for memory from now on when a grant does not fit.
+    /// Sets the owner of caches that the budget calls when a grant does not fit.
     pub fn reclaim_with(&self, reclaim: Weak<dyn Reclaim>) {
-        self.0.books().turns.reclaim = Some(reclaim);
+        self.0.state().wait_queue.reclaim = Some(reclaim);
     }
 
-    /// Makes the budget refuse grants as `test` says, given the running number of the request: for tests that let
-    /// every one fail in turn. A required grant is then refused as if it were too large.
+    /// Makes the budget refuse each request for which `test` returns true, given the sequence number of the request:
+    /// for tests that make each request fail in turn. A required grant is then refused with [`GrantError::TooLarge`].
     #[cfg(feature = "testing")]
     pub fn refuse_when(&self, test: impl Fn(u64, Demand) -> bool + Send + Sync + 'static) {
-        self.0.books().turns.refusal = Some(Arc::new(test));
+        self.0.state().wait_queue.refusal = Some(Arc::new(test));
     }
 
-    /// `len_bytes` (a sum of [`Budget::footprint`]s and charges) for one piece of work.
+    /// Grants `len_bytes` (a sum of [`Budget::footprint`]s and charges) for one piece of work.
     ///
-    /// [`Demand::Required`] waits until its turn has come and there is room; it is refused only if it is more than the
-    /// whole budget. [`Demand::BestEffort`] never waits, and leaves the reserve alone.
-    pub fn grant(&self, len_bytes: u64, demand: Demand) -> Result<Grant, Refused> {
+    /// A [`Demand::Required`] grant waits until it is first in the queue and fits. It is refused only if it exceeds the
+    /// budget without its reservations: at once, or when a [`Budget::reserve`] that waited before it succeeds.
+    /// A [`Demand::BestEffort`] grant never waits, and leaves the bytes for required grants alone.
+    pub fn grant(&self, len_bytes: u64, demand: Demand) -> Result<Grant, GrantError> {
         self.refused_by_test(len_bytes, demand)?;
         match demand {
-            Demand::Required => self.wait_for(len_bytes),
+            Demand::Required => self.wait_for(len_bytes, Lifetime::Temporary),
             Demand::BestEffort => self.try_for(len_bytes, true),
         }
     }
 
-    /// Accounts for `len_bytes` of memory from elsewhere, such as tables that grow, if the budget has room for it now. As best
-    /// effort it leaves the reserve alone, so that whoever waits for a grant gets it all the same, and for that reason it
-    /// does not stand back for those who wait.
+    /// Charges `len_bytes` of memory that is allocated elsewhere, such as a table that grows, if the budget has room
+    /// for it now.
+    ///
+    /// It leaves the bytes for required grants alone, so it may succeed while a required grant waits.
     pub fn try_charge(&self, len_bytes: u64) -> Option<Charge> {
         self.refused_by_test(len_bytes, Demand::BestEffort).ok()?;
         self.try_for(len_bytes, false).ok().map(Charge)
     }
 
-    /// Takes `len_bytes` out of the budget for memory that is held for good, such as a thread's buffers. Grants that could only
-    /// be given with these bytes are refused from then on. Waits its turn as a required grant.
-    pub fn set_aside(&self, len_bytes: u64) -> Result<Aside, Refused> {
-        let grant = self.grant(len_bytes, Demand::Required)?;
-        self.0.books().aside_bytes += len_bytes;
-        Ok(Aside(grant))
+    /// Takes `len_bytes` out of the budget for memory that is held permanently, such as a thread's buffers. Waits as a
+    /// required grant does. From then on, grants that do not fit into the rest of the budget are refused, waiting ones
+    /// too.
+    pub fn reserve(&self, len_bytes: u64) -> Result<BudgetReservation, GrantError> {
+        self.refused_by_test(len_bytes, Demand::Required)?;
+        self.wait_for(len_bytes, Lifetime::Permanent).map(BudgetReservation)
     }
 
-    /// Tells those who wait that there may be something to reclaim now.
+    /// Wakes waiting grants, so that they call `Reclaim` again: a cached buffer has become idle.
     pub fn wake(&self) {
-        let anyone_waits = self.0.books().turns.note();
-        if anyone_waits {
+        let has_waiters = self.0.state().wait_queue.record_wake();
+        if has_waiters {
             self.0.room.notify_all();
         }
     }
 
     #[cfg(not(feature = "testing"))]
-    fn refused_by_test(&self, _: u64, _: Demand) -> Result<(), Refused> {
+    fn refused_by_test(&self, _: u64, _: Demand) -> Result<(), GrantError> {
         Ok(())
     }
 
     #[cfg(feature = "testing")]
-    fn refused_by_test(&self, needed_bytes: u64, demand: Demand) -> Result<(), Refused> {
-        let mut books = self.0.books();
-        let Some(test) = books.turns.refusal.clone() else { return Ok(()) };
-        let number = books.turns.next_ticket;
-        books.turns.next_ticket += 1;
-        let limit_bytes = books.stats.limit_bytes;
-        drop(books);
+    fn refused_by_test(&self, needed_bytes: u64, demand: Demand) -> Result<(), GrantError> {
+        let mut state = self.0.state();
+        let Some(test) = state.wait_queue.refusal.clone() else { return Ok(()) };
+        let number = state.wait_queue.next_ticket;
+        state.wait_queue.next_ticket += 1;
+        let limit_bytes = state.stats.limit_bytes;
+        drop(state);
         match (test(number, demand), demand) {
             (false, _) => Ok(()),
-            (true, Demand::BestEffort) => Err(Refused::NoRoom { needed_bytes }),
-            (true, Demand::Required) => Err(Refused::TooLarge { needed_bytes, limit_bytes }),
+            (true, Demand::BestEffort) => Err(GrantError::NoRoom { needed_bytes }),
+            (true, Demand::Required) => Err(GrantError::TooLarge { needed_bytes, limit_bytes }),
         }
     }
 
-    fn try_for(&self, needed_bytes: u64, stands_back: bool) -> Result<Grant, Refused> {
+    fn try_for(&self, needed_bytes: u64, yields_to_waiters: bool) -> Result<Grant, GrantError> {
         for may_reclaim in [true, false] {
-            let mut books = self.0.books();
-            let limit_bytes = books.stats.limit_bytes.saturating_sub(books.reserve_bytes);
-            let wanted_bytes = books.stats.in_use_bytes.saturating_add(needed_bytes);
-            let possible = needed_bytes <= limit_bytes && !(stands_back && books.turns.anyone());
+            let mut state = self.0.state();
+            let limit_bytes = state.stats.limit_bytes.saturating_sub(state.required_only_bytes);
+            let wanted_bytes = state.stats.in_use_bytes.saturating_add(needed_bytes);
+            let possible =
+                needed_bytes <= limit_bytes && !(yields_to_waiters && state.wait_queue.has_waiters());
             if possible && wanted_bytes <= limit_bytes {
-                return Ok(self.give(&mut books, needed_bytes));
+                return Ok(self.grant_now(&mut state, needed_bytes, Lifetime::Temporary));
             }
-            let reclaim = books.turns.reclaim.clone().filter(|_| possible && may_reclaim);
+            let reclaim = state.wait_queue.reclaim.clone().filter(|_| possible && may_reclaim);
             let freed = match reclaim.and_then(|r| r.upgrade()) {
                 None => 0,
                 Some(reclaim) => {
-                    drop(books);
+                    drop(state);
                     reclaim.reclaim(wanted_bytes - limit_bytes)
                 }
             };
@@ -217,59 +249,68 @@ impl Budget {
                 break;
             }
         }
-        self.0.books().stats.refused += 1;
-        Err(Refused::NoRoom { needed_bytes })
+        self.0.state().stats.refused += 1;
+        Err(GrantError::NoRoom { needed_bytes })
     }
 
-    fn wait_for(&self, needed_bytes: u64) -> Result<Grant, Refused> {
-        let mut books = self.0.books();
-        let limit_bytes = books.stats.limit_bytes;
-        // What is set aside does not come back: to wait for it would be to wait for ever, and all others with it.
-        if needed_bytes > limit_bytes.saturating_sub(books.aside_bytes) {
-            return Err(Refused::TooLarge {
-                needed_bytes,
-                limit_bytes: limit_bytes.saturating_sub(books.aside_bytes),
-            });
+    fn wait_for(&self, needed_bytes: u64, lifetime: Lifetime) -> Result<Grant, GrantError> {
+        let mut state = self.0.state();
+        let limit_bytes = state.stats.limit_bytes;
+        state.check_reservations(needed_bytes)?;
+        if !state.wait_queue.has_waiters() && state.stats.in_use_bytes + needed_bytes <= limit_bytes {
+            return Ok(self.grant_now(&mut state, needed_bytes, lifetime));
         }
-        if !books.turns.anyone() && books.stats.in_use_bytes + needed_bytes <= limit_bytes {
-            return Ok(self.give(&mut books, needed_bytes));
-        }
-        let ticket = books.turns.next_ticket;
-        books.turns.next_ticket += 1;
-        books.turns.waiting.push_back(ticket);
+        let ticket = state.wait_queue.next_ticket;
+        state.wait_queue.next_ticket += 1;
+        state.wait_queue.waiting.push_back(ticket);
         let mut waited = false;
         loop {
-            let wanted_bytes = books.stats.in_use_bytes + needed_bytes;
-            if books.turns.is_first(ticket) {
+            // A reservation that waited before this grant may have been made since the last check.
+            if let Err(error) = state.check_reservations(needed_bytes) {
+                state.wait_queue.waiting.retain(|waiting| *waiting != ticket);
+                state.stats.waits += u64::from(waited);
+                self.notify_next(state);
+                return Err(error);
+            }
+            let wanted_bytes = state.stats.in_use_bytes + needed_bytes;
+            if state.wait_queue.is_first(ticket) {
                 if wanted_bytes <= limit_bytes {
-                    books.turns.waiting.pop_front();
-                    books.stats.waits += u64::from(waited);
-                    let grant = self.give(&mut books, needed_bytes);
-                    let next_waits = books.turns.anyone();
-                    drop(books);
-                    if next_waits {
-                        self.0.room.notify_all();
-                    }
+                    state.wait_queue.waiting.pop_front();
+                    state.stats.waits += u64::from(waited);
+                    let grant = self.grant_now(&mut state, needed_bytes, lifetime);
+                    self.notify_next(state);
                     return Ok(grant);
                 }
-                let (wakes, reclaim) = (books.turns.wakes, books.turns.reclaim.clone());
+                let (wakes, reclaim) = (state.wait_queue.wakes, state.wait_queue.reclaim.clone());
                 if let Some(reclaim) = reclaim.and_then(|r| r.upgrade()) {
-                    drop(books);
+                    drop(state);
                     let freed = reclaim.reclaim(wanted_bytes - limit_bytes);
-                    books = self.0.books();
-                    let room = books.stats.in_use_bytes + needed_bytes <= limit_bytes;
-                    if freed > 0 || room || books.turns.wakes != wakes {
+                    state = self.0.state();
+                    let room = state.stats.in_use_bytes + needed_bytes <= limit_bytes;
+                    if freed > 0 || room || state.wait_queue.wakes != wakes {
                         continue;
                     }
                 }
             }
             waited = true;
-            books = self.0.room.wait(books).unwrap_or_else(PoisonError::into_inner);
+            state = self.0.room.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
     }
 
-    fn give(&self, books: &mut super::Books, len_bytes: u64) -> Grant {
-        books.count(len_bytes);
+    /// Notifies the waiting grants that the queue has changed.
+    fn notify_next(&self, state: MutexGuard<'_, AllocatorState>) {
+        let next_waits = state.wait_queue.has_waiters();
+        drop(state);
+        if next_waits {
+            self.0.room.notify_all();
+        }
+    }
+
+    fn grant_now(&self, state: &mut AllocatorState, len_bytes: u64, lifetime: Lifetime) -> Grant {
+        state.count(len_bytes);
+        if lifetime == Lifetime::Permanent {
+            state.reserved_bytes += len_bytes;
+        }
         Grant { shared: self.0.clone(), left_bytes: len_bytes }
     }
 }
@@ -280,28 +321,30 @@ impl fmt::Debug for Budget {
     }
 }
 
-/// Bytes of a budget for one piece of work.
+/// Bytes of a budget for one piece of work. Dropping it returns the bytes that were not taken.
 pub struct Grant {
     shared: Arc<Shared>,
     left_bytes: u64,
 }
 
 impl Grant {
-    /// What has not been taken yet, bytes.
+    /// Bytes that have not been taken yet.
     pub fn left_bytes(&self) -> u64 {
         self.left_bytes
     }
 
-    /// A buffer of `len_bytes`, paid from this grant; `None` if it has too little left. Its contents are undefined, as
+    /// Takes a buffer of `len_bytes` from this grant; `None` if too little is left. Its contents are undefined, as
     /// those of [`Buffers::get`](super::Buffers::get).
     pub fn buffer(&mut self, len_bytes: usize) -> Option<Buffer> {
         self.left_bytes = self.left_bytes.checked_sub(footprint(len_bytes))?;
-        let taken = self.shared.take(&mut self.shared.books(), len_bytes);
-        // No run of free addresses is long enough, although the room is there: rare, and bounded all the same.
+        let taken = self.shared.take(&mut self.shared.state(), len_bytes);
+        // If the region is so fragmented that no run of free units is long enough, the heap serves the buffer. That is
+        // rare, and the limit bounds it all the same.
         Some(taken.unwrap_or_else(|| Buffer::on_heap(len_bytes, Some(self.shared.clone()))))
     }
 
-    /// Accounts for `len_bytes` of memory from elsewhere as long as the charge lives; `None` if too little is left.
+    /// Charges `len_bytes` of memory that is allocated elsewhere, until the charge is dropped; `None` if too little is
+    /// left.
     pub fn charge(&mut self, len_bytes: u64) -> Option<Charge> {
         self.left_bytes = self.left_bytes.checked_sub(len_bytes)?;
         Some(Charge(Grant { shared: self.shared.clone(), left_bytes: len_bytes }))
@@ -322,16 +365,16 @@ impl fmt::Debug for Grant {
     }
 }
 
-/// Bytes that were set aside; part of the budget again when dropped.
+/// Bytes taken out of a budget by [`Budget::reserve`]. Dropping it returns them.
 #[derive(Debug)]
-pub struct Aside(Grant);
+pub struct BudgetReservation(Grant);
 
-impl Drop for Aside {
+impl Drop for BudgetReservation {
     fn drop(&mut self) {
-        self.0.shared.books().aside_bytes -= self.0.left_bytes;
+        self.0.shared.state().reserved_bytes -= self.0.left_bytes;
     }
 }
 
-/// Bytes of a budget that stand for memory from elsewhere; given back when dropped.
+/// Bytes of a budget that account for memory allocated elsewhere. Dropping it returns them.
 #[derive(Debug)]
 pub struct Charge(#[expect(dead_code, reason = "held for its drop")] Grant);

@@ -1,236 +1,258 @@
-//! Memory for requests: aligned buffers, and the budget they come from.
+//! Memory for requests: aligned buffers, and the regions and budgets from which they are allocated.
 //!
-//! Direct I/O wants aligned memory, io_uring wants memory that was registered before,
-//! and a service wants a bound on both. So there is one region, reserved once and cut
-//! into pieces ([`Buffers`]), and one owned type for a piece of it or of the heap
-//! ([`Buffer`]). Who must make progress asks with [`Demand::Required`]; who only reads
-//! ahead asks with [`Demand::BestEffort`] and gives up when there is no room.
+//! Direct I/O needs aligned memory, io_uring works best with registered memory, and a server needs a limit on both. So
+//! buffers are allocated from one region that is reserved once, in units of 4 KiB, first-fit
+//! (`pagefold_page::UnitMap`). A [`Buffer`] owns a run of units or a heap allocation (`owned.rs`); dropping it frees
+//! the memory. A caller that must make progress passes [`Demand::Required`]; read-ahead passes [`Demand::BestEffort`]
+//! and does without a buffer if there is no room.
 //!
-//! There are two ways to ask, and a type for each. [`Buffers::get`] never waits: what is required and does not fit
-//! comes from the heap, for those who free memory by making progress. [`Budget::grant`] keeps to
-//! the limit: it gives all that one piece of work needs at once or makes it wait its turn, so that two
-//! workers never hold halves of what both need. Neither clears what it hands out.
+//! There are two allocators:
+//! - [`Buffers`] never waits. A required buffer that does not fit comes from the heap: it is for writeback, which frees
+//!   memory by making progress.
+//! - [`Budget`] (`grant.rs`) never exceeds its limit. It grants one piece of work all the memory that it needs at
+//!   once, or makes it wait; so two threads never each hold half of the memory that both need.
 //!
-//! Only the region of [`Buffers`] is registered with rings, and it keeps its memory for life. A [`Budget`] gives memory
-//! back to the kernel; a ring that had registered it would go on with the pages that it had then, which the
-//! region no longer shows. So the two are different types, and a queue takes no [`Budget`].
+//! Neither clears a buffer.
+//!
+//! Only the region of [`Buffers`] is registered with rings; its memory stays until the region is gone. A [`Budget`]
+//! returns memory to the kernel; a ring that had registered its region would go on using the old pages, which the
+//! region no longer maps. So the two are different types, and a queue takes no [`Budget`].
+//!
+//! Each of them has one mutex ([`AllocatorState`]), a leaf lock that is held for a few instructions and for the
+//! `madvise` that returns memory; and one condition variable, on which required grants wait. Any thread may allocate
+//! and free.
 
 mod grant;
 mod owned;
-mod units;
 
 use crate::BackingError;
-use grant::Turns;
-pub use grant::{Aside, Budget, Charge, Grant, Reclaim, Refused};
+use grant::WaitQueue;
+pub use grant::{Budget, BudgetReservation, Charge, Grant, GrantError, Reclaim};
 pub use owned::Buffer;
-use owned::Home;
+use owned::Origin;
+use pagefold_page::UnitMap;
 use pagefold_sys::mem::Reservation;
 use std::fmt;
 use std::ptr::NonNull;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use units::UnitMap;
 
-/// What every buffer is aligned to, and the unit in which the region is handed out, bytes.
+/// The alignment of every buffer, and the allocation unit of a region, bytes.
 pub const BUFFER_ALIGN_BYTES: usize = 4096;
 
-/// How much a buffer is needed.
+/// Whether the caller can do without the memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Demand {
-    /// Somebody waits for it: taken from the heap ([`Buffers::get`]) or waited for ([`Budget::grant`]).
+    /// The caller needs it: [`Buffers::get`] falls back to the heap, [`Budget::grant`] waits.
     Required,
-    /// It would be nice: nothing when there is no room.
+    /// The caller can do without it: the request is refused if there is no room.
     BestEffort,
 }
 
-/// What a budget has handed out.
+/// Counters of a [`Buffers`] or a [`Budget`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct BufferStats {
-    /// Bytes in buffers, grants and charges now, those from the heap included; so with [`Buffers::get`] it can
-    /// exceed the limit.
+    /// Bytes in buffers, grants and charges now, heap buffers included. With [`Buffers::get`] it can exceed the limit.
     pub in_use_bytes: u64,
-    /// The highest that `in_use_bytes` has been.
+    /// The highest value that `in_use_bytes` has had.
     pub peak_bytes: u64,
-    /// Bytes of the budget.
+    /// The limit, bytes.
     pub limit_bytes: u64,
-    /// Required buffers that had to come from the heap, since the beginning.
+    /// Required buffers that came from the heap, since creation.
     pub overflows: u64,
-    /// Best-effort requests that got nothing, since the beginning.
+    /// Best-effort requests that were refused, since creation.
     pub refused: u64,
-    /// Required grants that had to wait, since the beginning.
+    /// Required grants that had to wait, since creation.
     pub waits: u64,
 }
 
-/// Request buffers: one region of memory, cut into buffers, which queues register. Clones share it.
+/// Request buffers: one region of memory, from which buffers are allocated and which queues register. Clones share it.
 #[derive(Clone)]
 pub struct Buffers(Arc<Shared>);
 
+/// A region with its allocator. Buffers and grants hold references; the last one unmaps the region.
 struct Shared {
     region: Reservation,
-    books: Mutex<Books>,
+    state: Mutex<AllocatorState>,
+    /// Required grants wait here until memory is released.
     room: Condvar,
 }
 
-struct Books {
+/// The state of a [`Buffers`] or a [`Budget`].
+struct AllocatorState {
+    /// The allocated units.
     units: UnitMap,
-    /// What of the region holds memory, for a [`Budget`]. `None` for [`Buffers`], whose region never gives memory back.
-    touched: Option<Touched>,
+    /// The units of the region that hold memory, for a [`Budget`]. `None` for [`Buffers`], whose region never returns
+    /// memory to the kernel.
+    resident: Option<ResidentUnits>,
     /// Bytes that best-effort requests may not take.
-    reserve_bytes: u64,
-    /// Bytes that were set aside: in use for as long as the budget is, so that no grant can ever have them.
-    aside_bytes: u64,
-    turns: Turns,
+    required_only_bytes: u64,
+    /// Bytes of [`BudgetReservation`]s: in use permanently, so that no grant can ever have them.
+    reserved_bytes: u64,
+    wait_queue: WaitQueue,
     stats: BufferStats,
 }
 
-/// Units whose memory the kernel has given, free ones included.
-struct Touched {
+/// The units that the kernel backs with memory, free units included.
+struct ResidentUnits {
     map: UnitMap,
     count: usize,
 }
 
 impl Shared {
-    /// A region for `limit_bytes`, `spread` times as long. One that is longer than the limit gives memory back, so that it
-    /// holds no more than that.
-    fn new(limit_bytes: usize, reserve_bytes: usize, spread: usize) -> Result<Self, BackingError> {
+    /// Reserves a region that is `address_space_factor` times as long as `limit_bytes`. A region that is longer than
+    /// the limit returns memory to the kernel, so that it holds no more than the limit.
+    fn new(
+        limit_bytes: usize,
+        required_only_bytes: usize,
+        address_space_factor: usize,
+    ) -> Result<Self, BackingError> {
         let limit_units = limit_bytes.div_ceil(BUFFER_ALIGN_BYTES);
         let limit_bytes = limit_units.saturating_mul(BUFFER_ALIGN_BYTES);
-        let unit_count = limit_units.saturating_mul(spread);
+        let unit_count = limit_units.saturating_mul(address_space_factor);
         let region = Reservation::new(unit_count.saturating_mul(BUFFER_ALIGN_BYTES))?;
-        let books = Books {
+        let state = AllocatorState {
             units: UnitMap::new(unit_count),
-            touched: (spread > 1).then(|| Touched { map: UnitMap::new(unit_count), count: 0 }),
-            reserve_bytes: reserve_bytes as u64,
-            aside_bytes: 0,
-            turns: Turns::default(),
+            resident: (address_space_factor > 1)
+                .then(|| ResidentUnits { map: UnitMap::new(unit_count), count: 0 }),
+            required_only_bytes: required_only_bytes as u64,
+            reserved_bytes: 0,
+            wait_queue: WaitQueue::default(),
             stats: BufferStats { limit_bytes: limit_bytes as u64, ..BufferStats::default() },
         };
-        Ok(Shared { region, books: Mutex::new(books), room: Condvar::new() })
+        Ok(Shared { region, state: Mutex::new(state), room: Condvar::new() })
     }
 
-    fn books(&self) -> MutexGuard<'_, Books> {
-        self.books.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, AllocatorState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes units of the region for a buffer that is counted already.
-    fn take(self: &Arc<Self>, books: &mut Books, len_bytes: usize) -> Option<Buffer> {
+    /// Allocates units of the region for a buffer whose bytes are counted already.
+    fn take(self: &Arc<Self>, state: &mut AllocatorState, len_bytes: usize) -> Option<Buffer> {
         let unit_count = unit_count(len_bytes);
-        let first_unit = books.units.take(unit_count)?;
-        self.touch(books, first_unit, unit_count);
-        // SAFETY: `take` returns units of the map, which has as many as the region.
+        let first_unit = state.units.take(unit_count)?;
+        self.mark_resident(state, first_unit, unit_count);
+        // SAFETY: `take` returns units of the map, and the region has as many units as the map: the address is inside
+        // it.
         let bytes = unsafe { self.region.base().add(first_unit * BUFFER_ALIGN_BYTES) };
-        Some(Buffer { bytes, len_bytes, home: Home::Region { shared: self.clone(), first_unit, unit_count } })
+        Some(Buffer {
+            bytes,
+            len_bytes,
+            origin: Origin::Region { shared: self.clone(), first_unit, unit_count },
+        })
     }
 
-    /// Accounts for the memory of units that are about to be used, and gives memory of free ones back to the kernel while the
+    /// Marks units that are about to be used as resident, and returns memory of free units to the kernel while the
     /// region holds more than the limit.
-    fn touch(&self, books: &mut Books, first_unit: usize, unit_count: usize) {
-        let limit_units = books.stats.limit_bytes as usize / BUFFER_ALIGN_BYTES;
-        let Books { units, touched: Some(touched), .. } = books else { return };
-        touched.count += touched.map.mark_all(first_unit, unit_count);
-        while touched.count > limit_units {
-            let Some((first, count)) = touched.map.last_run_outside(units) else { return };
+    fn mark_resident(&self, state: &mut AllocatorState, first_unit: usize, unit_count: usize) {
+        let limit_units = state.stats.limit_bytes as usize / BUFFER_ALIGN_BYTES;
+        let AllocatorState { units, resident: Some(resident), .. } = state else { return };
+        resident.count += resident.map.mark_all(first_unit, unit_count);
+        while resident.count > limit_units {
+            let Some((first, count)) = resident.map.last_run_outside(units) else { return };
             let (offset, len) = (first * BUFFER_ALIGN_BYTES, count * BUFFER_ALIGN_BYTES);
-            // SAFETY: the units are free, and stay so while the books are locked: no buffer refers to them. Nor does a
-            // ring: queues register the regions of `Buffers` only, which have no `touched` and do not come here.
+            // SAFETY: the units are free, and stay free while the state is locked: no buffer refers to them. No ring
+            // refers to them: queues register only the regions of `Buffers`, whose `resident` is `None`, so that they
+            // return above.
             if unsafe { self.region.discard(offset, len) }.is_err() {
                 return;
             }
-            touched.map.give_back(first, count);
-            touched.count -= count;
+            resident.map.release(first, count);
+            resident.count -= count;
         }
     }
 
-    /// Takes units back, and what was counted for them.
+    /// Frees the units of a buffer, and the bytes that were counted for them.
     ///
     /// # Safety
-    /// They are those of one buffer, which is not used any more: they may become another's at once.
-    unsafe fn give_back(&self, first_unit: usize, unit_count: usize) {
-        let mut books = self.books();
-        books.units.give_back(first_unit, unit_count);
-        self.release_in(books, (unit_count * BUFFER_ALIGN_BYTES) as u64);
+    /// The units are those of one buffer, which is not used any more: another buffer may get them at once.
+    unsafe fn release_units(&self, first_unit: usize, unit_count: usize) {
+        let mut state = self.state();
+        state.units.release(first_unit, unit_count);
+        self.release_in(state, (unit_count * BUFFER_ALIGN_BYTES) as u64);
     }
 
     fn release(&self, len_bytes: u64) {
-        self.release_in(self.books(), len_bytes);
+        self.release_in(self.state(), len_bytes);
     }
 
-    fn release_in(&self, mut books: MutexGuard<'_, Books>, len_bytes: u64) {
-        books.stats.in_use_bytes -= len_bytes;
-        // Even if this is not enough room: what was in use may be idle now, and there to be reclaimed.
-        let anyone_waits = books.turns.note();
-        drop(books);
-        if anyone_waits {
+    fn release_in(&self, mut state: MutexGuard<'_, AllocatorState>, len_bytes: u64) {
+        state.stats.in_use_bytes -= len_bytes;
+        // Notify even if this is not enough room for the first waiter: buffers may have become idle, so that `Reclaim`
+        // can free them.
+        let has_waiters = state.wait_queue.record_wake();
+        drop(state);
+        if has_waiters {
             self.room.notify_all();
         }
     }
 }
 
-impl Books {
+impl AllocatorState {
     fn count(&mut self, len_bytes: u64) {
         self.stats.in_use_bytes += len_bytes;
         self.stats.peak_bytes = self.stats.peak_bytes.max(self.stats.in_use_bytes);
     }
 }
 
-/// Units that a buffer of this length takes.
+/// The number of units of a buffer of this length.
 fn unit_count(len_bytes: usize) -> usize {
     len_bytes.div_ceil(BUFFER_ALIGN_BYTES).max(1)
 }
 
-/// Bytes that a buffer of this length takes: whole units.
+/// The bytes that a buffer of this length takes from a region or budget: whole units.
 fn footprint(len_bytes: usize) -> u64 {
     (unit_count(len_bytes) as u64).saturating_mul(BUFFER_ALIGN_BYTES as u64)
 }
 
 impl Buffers {
-    /// Reserves a region of `limit_bytes`, rounded up to whole units. It takes memory as it is touched.
+    /// Reserves a region of `limit_bytes`, rounded up to whole units. It takes memory only as it is used.
     pub fn new(limit_bytes: usize) -> Result<Self, BackingError> {
         Ok(Buffers(Arc::new(Shared::new(limit_bytes, 0, 1)?)))
     }
 
-    /// A buffer of `len_bytes`; `None` only for [`Demand::BestEffort`].
+    /// Allocates a buffer of `len_bytes`; `None` only for [`Demand::BestEffort`].
     ///
-    /// **Its contents are whatever was there before**, as a rule another page's data. Whoever writes only
-    /// part of it must clear the rest before the buffer goes to a medium: stale bytes on disk are a leak.
+    /// **The buffer keeps its old contents**, usually another page's data. A caller that fills only a part must clear
+    /// the rest before it writes the buffer to a medium: stale bytes on disk are a leak.
     pub fn get(&self, len_bytes: usize, demand: Demand) -> Option<Buffer> {
         if demand == Demand::Required {
             return Some(self.required(len_bytes));
         }
         let taken = self.take(len_bytes);
         if taken.is_none() {
-            self.0.books().stats.refused += 1;
+            self.0.state().stats.refused += 1;
         }
         taken
     }
 
-    /// As [`Buffers::get`] with [`Demand::Required`]: there is always one.
+    /// Allocates a buffer as [`Buffers::get`] with [`Demand::Required`] does, which never fails.
     pub fn required(&self, len_bytes: usize) -> Buffer {
         self.take(len_bytes).unwrap_or_else(|| {
-            let mut books = self.0.books();
-            books.stats.overflows += 1;
-            books.count(footprint(len_bytes));
-            drop(books);
+            let mut state = self.0.state();
+            state.stats.overflows += 1;
+            state.count(footprint(len_bytes));
+            drop(state);
             Buffer::on_heap(len_bytes, Some(self.0.clone()))
         })
     }
 
-    /// A buffer of the region, if that has room.
+    /// Allocates a buffer from the region, if that has room.
     fn take(&self, len_bytes: usize) -> Option<Buffer> {
-        let mut books = self.0.books();
-        let buffer = self.0.take(&mut books, len_bytes)?;
-        books.count(footprint(len_bytes));
+        let mut state = self.0.state();
+        let buffer = self.0.take(&mut state, len_bytes)?;
+        state.count(footprint(len_bytes));
         Some(buffer)
     }
 
-    /// What is handed out now, and what was not.
+    /// Bytes in use now, and counts of refusals and heap buffers.
     pub fn stats(&self) -> BufferStats {
-        self.0.books().stats
+        self.0.state().stats
     }
 
-    /// The region, to be registered with the kernel: first byte and length in bytes. Its memory stays where it is until the
-    /// last clone and the last buffer are gone.
+    /// The region that a queue registers with the kernel: first byte and length in bytes. Its memory stays in place
+    /// until the last clone and the last buffer are gone.
     pub(crate) fn region(&self) -> (NonNull<u8>, usize) {
-        (self.0.region.base(), self.0.books().stats.limit_bytes as usize)
+        (self.0.region.base(), self.0.state().stats.limit_bytes as usize)
     }
 }
 

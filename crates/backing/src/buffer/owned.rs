@@ -1,4 +1,4 @@
-//! One buffer: owned bytes, and where they go back to.
+//! One buffer: owned bytes, and the allocator to which dropping returns them.
 
 use super::{BUFFER_ALIGN_BYTES, Shared};
 use std::alloc::Layout;
@@ -7,34 +7,34 @@ use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// Owned bytes, aligned to [`BUFFER_ALIGN_BYTES`]; goes back to its budget, if any, when dropped.
+/// Owned bytes, aligned to [`BUFFER_ALIGN_BYTES`]. Dropping the buffer returns them to its region or the heap.
 ///
-/// It keeps the budget's region alive, so it may outlive the [`Buffers`](super::Buffers) it came from.
+/// It holds a reference to its region, so it may outlive the [`Buffers`](super::Buffers) that it came from.
 pub struct Buffer {
     pub(super) bytes: NonNull<u8>,
     pub(super) len_bytes: usize,
-    pub(super) home: Home,
+    pub(super) origin: Origin,
 }
 
-/// Where a buffer's memory goes when it is dropped.
-pub(super) enum Home {
+/// Where a buffer's memory came from, and goes when the buffer is dropped.
+pub(super) enum Origin {
     Heap { counted_by: Option<Arc<Shared>> },
     Region { shared: Arc<Shared>, first_unit: usize, unit_count: usize },
 }
 
-// SAFETY: a buffer is the only owner of its bytes (a heap allocation, or units that the map gives to
-// one buffer at a time), and nothing in it is bound to a thread.
+// SAFETY: a buffer is the only owner of its bytes (a heap allocation, or units that the map hands to one buffer at a
+// time), and nothing in it is bound to a thread.
 unsafe impl Send for Buffer {}
-// SAFETY: a shared buffer only gives out shared slices of its bytes.
+// SAFETY: a shared reference to a buffer only hands out shared slices of its bytes.
 unsafe impl Sync for Buffer {}
 
 impl Buffer {
-    /// A buffer of zeroes from the heap, of no budget.
+    /// Allocates a buffer of zeroes on the heap, which no budget counts.
     pub fn new(len_bytes: usize) -> Self {
         Buffer::on_heap(len_bytes, None)
     }
 
-    /// A buffer from the heap with this content, of no budget.
+    /// Allocates a buffer with these contents on the heap, which no budget counts.
     pub fn copy_of(data: &[u8]) -> Self {
         let mut buffer = Buffer::new(data.len());
         buffer.copy_from_slice(data);
@@ -46,11 +46,12 @@ impl Buffer {
         // SAFETY: the layout's size is not zero.
         let bytes = NonNull::new(unsafe { std::alloc::alloc_zeroed(layout) });
         let Some(bytes) = bytes else { std::alloc::handle_alloc_error(layout) };
-        Buffer { bytes, len_bytes, home: Home::Heap { counted_by } }
+        Buffer { bytes, len_bytes, origin: Origin::Heap { counted_by } }
     }
 }
 
-/// Whole units, at least one; an impossible size is reported as the allocator reports its own.
+/// The layout of a heap buffer: whole units, at least one. An impossible size ends the program as a failed allocation
+/// does.
 fn heap_layout(len_bytes: usize) -> Layout {
     let size = len_bytes.div_ceil(BUFFER_ALIGN_BYTES).max(1).saturating_mul(BUFFER_ALIGN_BYTES);
     match Layout::from_size_align(size, BUFFER_ALIGN_BYTES) {
@@ -81,17 +82,17 @@ impl DerefMut for Buffer {
 impl Drop for Buffer {
     fn drop(&mut self) {
         let layout = heap_layout(self.len_bytes);
-        match &self.home {
-            Home::Heap { counted_by } => {
+        match &self.origin {
+            Origin::Heap { counted_by } => {
                 // SAFETY: allocated in `on_heap` with the same layout, and not used after this.
                 unsafe { std::alloc::dealloc(self.bytes.as_ptr(), layout) };
                 if let Some(shared) = counted_by {
                     shared.release(layout.size() as u64);
                 }
             }
-            Home::Region { shared, first_unit, unit_count } => {
-                // SAFETY: the units are this buffer's, which ends here.
-                unsafe { shared.give_back(*first_unit, *unit_count) };
+            Origin::Region { shared, first_unit, unit_count } => {
+                // SAFETY: the units are this buffer's, and the buffer is not used after this.
+                unsafe { shared.release_units(*first_unit, *unit_count) };
             }
         }
     }

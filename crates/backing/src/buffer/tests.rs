@@ -2,7 +2,7 @@ use super::*;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 #[test]
-fn pieces_are_aligned_and_disjoint_and_come_back() {
+fn buffers_are_aligned_and_disjoint_and_dropping_frees_them() {
     let buffers = Buffers::new(64 * 4096).unwrap();
     let mut held: Vec<Buffer> = Vec::new();
     for (i, len_bytes) in [0, 1, 4096, 4097, 20_000, 131_072].into_iter().enumerate() {
@@ -43,7 +43,7 @@ fn required_overflows_to_the_heap_and_best_effort_is_refused() {
 }
 
 #[test]
-fn a_buffer_outlives_its_budget() {
+fn a_buffer_outlives_its_region() {
     let buffers = Buffers::new(4096).unwrap();
     let mut buffer = buffers.get(4096, Demand::BestEffort).unwrap();
     drop(buffers);
@@ -52,14 +52,14 @@ fn a_buffer_outlives_its_budget() {
 }
 
 #[test]
-fn an_empty_budget_serves_required_only() {
+fn an_empty_region_serves_required_buffers_only() {
     let buffers = Buffers::new(0).unwrap();
     assert!(buffers.get(0, Demand::BestEffort).is_none());
     assert!(buffers.get(0, Demand::Required).is_some());
 }
 
 #[test]
-fn threads_share_a_budget() {
+fn threads_share_a_region() {
     let buffers = Buffers::new(16 * 4096).unwrap();
     std::thread::scope(|scope| {
         for thread in 0..4_u8 {
@@ -76,11 +76,11 @@ fn threads_share_a_budget() {
     assert_eq!(buffers.stats().in_use_bytes, 0);
 }
 
-/// A cache of buffers that gives them up when asked.
+/// A cache whose buffers are all idle, so that `reclaim` may drop any of them.
 #[derive(Default)]
-struct Hoard(std::sync::Mutex<Vec<Buffer>>);
+struct IdleBuffers(std::sync::Mutex<Vec<Buffer>>);
 
-impl Reclaim for Hoard {
+impl Reclaim for IdleBuffers {
     fn reclaim(&self, len_bytes: u64) -> u64 {
         let mut freed = 0;
         while freed < len_bytes {
@@ -92,7 +92,7 @@ impl Reclaim for Hoard {
 }
 
 #[test]
-fn a_grant_is_paid_out_and_what_is_left_goes_back() {
+fn buffers_and_charges_use_up_a_grant_and_dropping_it_returns_the_rest() {
     let budget = Budget::new(10 * 4096, 0).unwrap();
     let mut grant = budget.grant(6 * 4096, Demand::Required).unwrap();
     let buffer = grant.buffer(4097).unwrap();
@@ -107,19 +107,19 @@ fn a_grant_is_paid_out_and_what_is_left_goes_back() {
 }
 
 #[test]
-fn best_effort_leaves_the_reserve_and_too_much_is_refused() {
+fn best_effort_leaves_bytes_for_required_grants_and_too_large_grants_are_refused() {
     let budget = Budget::new(10 * 4096, 4 * 4096).unwrap();
     let held = budget.grant(6 * 4096, Demand::BestEffort).unwrap();
-    assert_eq!(budget.grant(1, Demand::BestEffort).unwrap_err(), Refused::NoRoom { needed_bytes: 1 });
+    assert_eq!(budget.grant(1, Demand::BestEffort).unwrap_err(), GrantError::NoRoom { needed_bytes: 1 });
     let reserve = budget.grant(4 * 4096, Demand::Required).unwrap();
     let refused = budget.grant(10 * 4096 + 1, Demand::Required).unwrap_err();
-    assert_eq!(refused, Refused::TooLarge { needed_bytes: 40_961, limit_bytes: 40_960 });
+    assert_eq!(refused, GrantError::TooLarge { needed_bytes: 40_961, limit_bytes: 40_960 });
     drop((held, reserve));
     assert_eq!((budget.stats().refused, budget.stats().waits), (1, 0));
 }
 
 #[test]
-fn required_grants_are_served_in_the_order_they_came() {
+fn required_grants_are_served_in_the_order_of_arrival() {
     let budget = Budget::new(4 * 4096, 0).unwrap();
     let held = budget.grant(3 * 4096, Demand::Required).unwrap();
     let order = std::sync::Mutex::new(Vec::new());
@@ -131,11 +131,11 @@ fn required_grants_are_served_in_the_order_they_came() {
                 order.lock().unwrap().push(pages);
                 drop(grant);
             });
-            while budget.0.books().turns.waiting() != place + 1 {
+            while budget.0.state().wait_queue.len() != place + 1 {
                 std::thread::yield_now();
             }
         }
-        // One page is free, and the second in the queue would fit; it waits its turn.
+        // One page is free, and the second grant in the queue would fit; it waits behind the first one.
         assert!(budget.grant(4096, Demand::BestEffort).is_err());
         assert!(order.lock().unwrap().is_empty());
         drop(held);
@@ -145,40 +145,40 @@ fn required_grants_are_served_in_the_order_they_came() {
 }
 
 #[test]
-fn caches_give_way_to_grants_and_a_new_cache_wakes_who_waits() {
+fn a_grant_reclaims_idle_buffers_and_wake_makes_a_waiting_grant_reclaim_again() {
     let budget = Budget::new(4 * 4096, 0).unwrap();
-    let hoard = Arc::new(Hoard::default());
-    let weak: std::sync::Weak<dyn Reclaim> = Arc::<Hoard>::downgrade(&hoard);
+    let idle_buffers = Arc::new(IdleBuffers::default());
+    let weak: std::sync::Weak<dyn Reclaim> = Arc::<IdleBuffers>::downgrade(&idle_buffers);
     budget.reclaim_with(weak);
     let mut grant = budget.grant(4 * 4096, Demand::Required).unwrap();
     for _ in 0..4 {
-        hoard.0.lock().unwrap().push(grant.buffer(4096).unwrap());
+        idle_buffers.0.lock().unwrap().push(grant.buffer(4096).unwrap());
     }
     let mut grant = budget.grant(2 * 4096, Demand::BestEffort).unwrap();
-    let kept = [grant.buffer(4096).unwrap(), grant.buffer(4096).unwrap()];
+    let last_two = [grant.buffer(4096).unwrap(), grant.buffer(4096).unwrap()];
     std::thread::scope(|scope| {
         let waiter = scope.spawn(|| drop(budget.grant(4 * 4096, Demand::Required).unwrap()));
-        while budget.0.books().turns.waiting() == 0 {
+        while budget.0.state().wait_queue.len() == 0 {
             std::thread::yield_now();
         }
-        hoard.0.lock().unwrap().extend(kept);
+        idle_buffers.0.lock().unwrap().extend(last_two);
         budget.wake();
         waiter.join().unwrap();
     });
     assert_eq!(budget.stats().in_use_bytes, 0);
 }
 
-/// Has nothing to give up when it is first asked; by the time that it has said so, it has, and a buffer that is too
-/// small for who waits came back.
-struct Late {
-    asked: AtomicUsize,
+/// Its first call of `reclaim` returns 0, but before it returns, one buffer becomes idle and another is freed, which is
+/// too small for the waiting grant.
+struct LateReclaim {
+    calls: AtomicUsize,
     in_use: Mutex<Vec<Buffer>>,
     idle: Mutex<Vec<Buffer>>,
 }
 
-impl Reclaim for Late {
+impl Reclaim for LateReclaim {
     fn reclaim(&self, _: u64) -> u64 {
-        if self.asked.fetch_add(1, Ordering::Relaxed) == 0 {
+        if self.calls.fetch_add(1, Ordering::Relaxed) == 0 {
             let mut in_use = self.in_use.lock().unwrap();
             self.idle.lock().unwrap().extend(in_use.pop());
             in_use.clear();
@@ -189,11 +189,11 @@ impl Reclaim for Late {
 }
 
 #[test]
-fn what_becomes_idle_while_reclaim_is_asked_is_not_missed() {
+fn a_buffer_that_becomes_idle_during_reclaim_is_not_missed() {
     let budget = Budget::new(4 * 4096, 0).unwrap();
     let mut grant = budget.grant(4 * 4096, Demand::Required).unwrap();
     let in_use = [1, 3].map(|pages| grant.buffer(pages * 4096).unwrap()).into();
-    let late = Late { asked: AtomicUsize::new(0), in_use: Mutex::new(in_use), idle: Mutex::default() };
+    let late = LateReclaim { calls: AtomicUsize::new(0), in_use: Mutex::new(in_use), idle: Mutex::default() };
     let late: Arc<dyn Reclaim> = Arc::new(late);
     budget.reclaim_with(Arc::downgrade(&late));
     let (ended, end) = std::sync::mpsc::channel();
@@ -203,10 +203,10 @@ fn what_becomes_idle_while_reclaim_is_asked_is_not_missed() {
 }
 
 #[test]
-fn memory_of_a_spread_region_stays_within_the_limit() {
+fn resident_memory_of_a_budget_stays_within_its_limit() {
     let budget = Budget::new(16 * 4096, 0).unwrap();
     for round in 0..200_usize {
-        // A short buffer stays while a long one comes and goes, so that the long ones wander.
+        // A short buffer stays while a long one is freed, so that the next long one gets other addresses.
         let mut grant = budget.grant(16 * 4096, Demand::Required).unwrap();
         let mut long = grant.buffer((1 + round % 12) * 4096).unwrap();
         long.fill(round as u8);
@@ -216,22 +216,22 @@ fn memory_of_a_spread_region_stays_within_the_limit() {
         let mut other = grant.buffer((1 + round * 7 % 3) * 4096).unwrap();
         other.fill(2);
         assert!(short.iter().all(|&b| b == 1));
-        let touched_count = budget.0.books().touched.as_ref().map(|touched| touched.count);
-        assert!(touched_count.is_some_and(|count| count <= 16), "round {round}: {touched_count:?}");
+        let resident_count = budget.0.state().resident.as_ref().map(|resident| resident.count);
+        assert!(resident_count.is_some_and(|count| count <= 16), "round {round}: {resident_count:?}");
     }
 }
 
 #[test]
-fn every_grant_can_be_made_to_fail() {
+fn refuse_when_refuses_the_requests_that_its_test_selects() {
     let budget = Budget::new(4096, 0).unwrap();
     budget.refuse_when(|number, _| number == 1);
     assert!(budget.grant(1, Demand::Required).is_ok());
-    assert!(matches!(budget.grant(1, Demand::Required), Err(Refused::TooLarge { .. })));
+    assert!(matches!(budget.grant(1, Demand::Required), Err(GrantError::TooLarge { .. })));
     assert!(budget.grant(1, Demand::BestEffort).is_ok());
 }
 
 #[test]
-fn threads_that_grant_never_exceed_the_limit_and_never_stand_still() {
+fn concurrent_grants_never_exceed_the_limit_and_never_deadlock() {
     let budget = Budget::new(8 * 4096, 2 * 4096).unwrap();
     std::thread::scope(|scope| {
         for thread in 0..6_usize {
@@ -253,12 +253,43 @@ fn threads_that_grant_never_exceed_the_limit_and_never_stand_still() {
 }
 
 #[test]
-fn nobody_waits_for_what_was_set_aside() {
+fn a_grant_that_needs_reserved_bytes_is_refused_and_does_not_wait() {
     let budget = Budget::new(10 * 4096, 0).unwrap();
-    let aside = budget.set_aside(3 * 4096).unwrap();
+    let reservation = budget.reserve(3 * 4096).unwrap();
     let refused = budget.grant(8 * 4096, Demand::Required).unwrap_err();
-    assert_eq!(refused, Refused::TooLarge { needed_bytes: 8 * 4096, limit_bytes: 7 * 4096 });
+    assert_eq!(refused, GrantError::TooLarge { needed_bytes: 8 * 4096, limit_bytes: 7 * 4096 });
     assert!(budget.grant(7 * 4096, Demand::Required).is_ok());
-    drop(aside);
+    drop(reservation);
     assert!(budget.grant(10 * 4096, Demand::Required).is_ok());
+}
+
+#[test]
+fn a_grant_that_waits_behind_a_reservation_is_refused_if_it_needs_the_reserved_bytes() {
+    const TIME_LIMIT: std::time::Duration = std::time::Duration::from_secs(20);
+    let budget = Budget::new(10 * 4096, 0).unwrap();
+    let held = budget.grant(10 * 4096, Demand::Required).unwrap();
+    let wait_for_queue = |len| {
+        while budget.0.state().wait_queue.len() != len {
+            std::thread::yield_now();
+        }
+    };
+    let waiter = budget.clone();
+    let reserving = std::thread::spawn(move || waiter.reserve(3 * 4096));
+    wait_for_queue(1);
+    // The first one needs reserved bytes. The second one fits, and must not wait behind it.
+    let [large, small] = [(8, 2), (7, 3)].map(|(pages, queue_len)| {
+        let (sender, result) = std::sync::mpsc::channel();
+        let waiter = budget.clone();
+        std::thread::spawn(move || {
+            sender.send(waiter.grant(pages * 4096, Demand::Required).map(|grant| grant.left_bytes()))
+        });
+        wait_for_queue(queue_len);
+        result
+    });
+    drop(held);
+    let reservation = reserving.join().unwrap().unwrap();
+    let refused = GrantError::TooLarge { needed_bytes: 8 * 4096, limit_bytes: 7 * 4096 };
+    assert_eq!(large.recv_timeout(TIME_LIMIT), Ok(Err(refused)));
+    assert_eq!(small.recv_timeout(TIME_LIMIT), Ok(Ok(7 * 4096)));
+    drop(reservation);
 }

@@ -1,10 +1,12 @@
 //! A regular file or a block device as a medium.
 //!
-//! The caller opened it, perhaps in another process with other rights; nothing here
-//! opens a path. Direct I/O and io_uring are used where the medium and the kernel
-//! allow them, and given up quietly where not; [`Backing::describe`] says what became
-//! of it. Two files beside this one: positioned I/O with its bounce buffer
-//! (`positioned.rs`), and the ring (`uring.rs`).
+//! The caller passes an open file; nothing here opens a path. Direct I/O and io_uring are used where the medium and the
+//! kernel allow them; otherwise the page cache and positioned I/O are used, without an error. [`Backing::describe`]
+//! reports which.
+//!
+//! Single requests go to `positioned.rs`: pread and pwrite in the calling thread, misaligned ones through a bounce
+//! buffer. A queue is an io_uring ring (`uring.rs`); where no ring can be set up, it is a
+//! [`SyncQueue`](crate::SyncQueue) over the single requests. There are no locks and no threads here.
 
 mod positioned;
 mod uring;
@@ -15,13 +17,13 @@ use std::fs::File;
 use std::os::unix::fs::FileTypeExt;
 use uring::UringQueue;
 
-/// Whether to go past the page cache.
+/// Whether to bypass the page cache (O_DIRECT).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Direct {
-    /// Where the medium allows it.
+    /// If the medium allows it.
     #[default]
     Auto,
-    /// Or fail.
+    /// Always: fail if the medium does not allow it.
     On,
     /// Never.
     Off,
@@ -30,12 +32,12 @@ pub enum Direct {
 /// Whether queues are io_uring rings.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Uring {
-    /// Where the kernel allows it.
+    /// If the kernel allows them.
     #[default]
     Auto,
-    /// Or fail.
+    /// Always: fail if the kernel does not allow them.
     On,
-    /// Never: one positioned read or write after the other.
+    /// Never: a queue runs one positioned read or write after the other.
     Off,
 }
 
@@ -48,7 +50,7 @@ pub struct FileOptions {
     pub uring: Uring,
 }
 
-/// A regular file or block device.
+/// A medium on a regular file or block device.
 #[derive(Debug)]
 pub struct FileBacking {
     file: File,
@@ -60,9 +62,10 @@ pub struct FileBacking {
 }
 
 impl FileBacking {
-    /// A medium on `file`, open for reading and writing; its length is the file's or device's now.
+    /// Makes a medium on `file`, which is open for reading and writing. The medium keeps the length that the file or
+    /// device has now.
     ///
-    /// Switches direct I/O on or off for everybody who shares the open file.
+    /// Switches direct I/O on or off for all descriptors of the open file, duplicates in other processes included.
     pub fn new(file: File, options: FileOptions) -> Result<Self, BackingError> {
         let meta = file.metadata().map_err(|e| SysError::io("looking at the backing file", &e))?;
         let is_block_device = meta.file_type().is_block_device();
@@ -88,12 +91,12 @@ impl FileBacking {
         Ok(backing)
     }
 
-    /// A medium that is only read, through the page cache: `file` need not be open for writing.
+    /// Makes a medium that is only read, through the page cache. `file` need not be open for writing.
     pub fn for_reading(file: File) -> Result<Self, BackingError> {
         Self::new(file, FileOptions { direct: Direct::Off, uring: Uring::Off })
     }
 
-    /// Switches direct I/O on, reads a block to see that it works, and returns the alignment it needs.
+    /// Switches direct I/O on, reads a block to check that it works, and returns the alignment that it needs.
     fn try_direct(&self) -> Result<usize, BackingError> {
         let refuse =
             |why: &str| BackingError::System(SysError::new(format!("direct I/O: {why}"), libc::EINVAL));
@@ -139,7 +142,7 @@ impl Backing for FileBacking {
         }
     }
 
-    fn read_now(&self, offset: u64, buf: &mut [u8]) -> Result<(), i32> {
+    fn read_signal_safe(&self, offset: u64, buf: &mut [u8]) -> Result<(), i32> {
         self.check_range(offset, buf.len() as u64).map_err(|e| e.errno())?;
         match self.is_aligned(offset, buf.as_ptr().addr(), buf.len()) {
             true => {
@@ -168,10 +171,11 @@ impl Backing for FileBacking {
 
     fn queue<'a>(&'a self, depth: usize, buffers: &'a Buffers) -> Result<Box<dyn Queue + 'a>, BackingError> {
         if self.uses_uring {
-            // A ring that cannot be had just now (memory, descriptors) is no reason not to work.
-            if let Ok(queue) = UringQueue::new(self, depth, buffers) {
-                return Ok(Box::new(queue));
-            }
+            // A ring that cannot be set up now (no memory, no descriptors) is no error: positioned I/O works too.
+            return Ok(match UringQueue::new(self, depth, buffers) {
+                Ok(queue) => Box::new(queue),
+                Err(_) => Box::new(SyncQueue::stopgap(self, depth)),
+            });
         }
         Ok(Box::new(SyncQueue::new(self, depth)))
     }

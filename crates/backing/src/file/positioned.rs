@@ -1,7 +1,7 @@
-//! Positioned reads and writes, complete ones: the kernel may do less than was asked, or be interrupted.
+//! Positioned reads and writes (pread, pwrite) that repeat short and interrupted calls until all bytes are transferred.
 //!
-//! Direct I/O also wants alignment, which the bounced variants provide: whole blocks
-//! in an aligned buffer, a bounded piece at a time.
+//! Direct I/O needs aligned requests. The bounced variants serve misaligned ones: they transfer whole blocks through an
+//! aligned bounce buffer of at most 1 MiB, piece by piece.
 
 use crate::{BackingError, Buffer, Operation};
 use pagefold_sys::blockdev;
@@ -9,35 +9,41 @@ use std::fs::File;
 use std::io::ErrorKind;
 use std::os::unix::fs::FileExt;
 
-/// Bytes of one piece of a bounced request.
+/// The longest piece of a bounced request, bytes.
 const BOUNCE_BYTES: usize = 1 << 20;
 
-/// What the kernel did of a request that it did not refuse.
+/// How far the kernel got with a request that did not fail.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Progress {
-    /// All of it.
-    Done,
-    /// So many bytes, whole blocks; the rest is to be asked for again.
-    Part(usize),
-    /// A read met the end of the file: what it did not fill is zeroes.
+pub(super) enum Transfer {
+    /// All bytes were transferred.
+    Complete,
+    /// This many bytes were transferred, whole blocks; the caller repeats the call for the rest.
+    Partial(usize),
+    /// A read reached the end of the file: the caller fills the rest of the buffer with zeroes.
     EndOfFile,
-    /// A write of less than a block, and again would be the same again.
-    Stuck,
+    /// A write transferred less than a block. A retry would begin at the same block, so it is an error.
+    Stalled,
 }
 
-/// What it means that `moved` of `rest` bytes were read or written.
-pub(super) fn progress(operation: Operation, moved: usize, rest: usize, block_bytes: usize) -> Progress {
+/// Classifies a call that transferred `moved` of the `rest` bytes it was given.
+pub(super) fn classify_transfer(
+    operation: Operation,
+    moved: usize,
+    rest: usize,
+    block_bytes: usize,
+) -> Transfer {
     let whole_blocks = moved - moved % block_bytes;
     match operation {
-        _ if moved >= rest => Progress::Done,
-        // A direct read ends inside a block only where the file does.
-        Operation::Read if moved == 0 || whole_blocks != moved => Progress::EndOfFile,
-        Operation::Write if whole_blocks == 0 => Progress::Stuck,
-        _ => Progress::Part(whole_blocks),
+        _ if moved >= rest => Transfer::Complete,
+        // A direct read ends inside a block only at the end of the file.
+        Operation::Read if moved == 0 || whole_blocks != moved => Transfer::EndOfFile,
+        Operation::Write if whole_blocks == 0 => Transfer::Stalled,
+        _ => Transfer::Partial(whole_blocks),
     }
 }
 
-/// Fills `buf`; what lies behind the file's end reads as zeroes. All is aligned to `block_bytes`.
+/// Fills `buf`; bytes beyond the end of the file read as zeroes. Offset, length and memory are aligned to
+/// `block_bytes`.
 pub(super) fn read_aligned(
     file: &File,
     offset: u64,
@@ -49,10 +55,10 @@ pub(super) fn read_aligned(
     while done < buf.len() {
         let rest = &mut buf[done..];
         match file.read_at(rest, offset + done as u64) {
-            Ok(n) => match progress(Operation::Read, n, rest.len(), block_bytes) {
-                Progress::Part(bytes) => done += bytes,
-                Progress::Done | Progress::Stuck => break,
-                Progress::EndOfFile => {
+            Ok(n) => match classify_transfer(Operation::Read, n, rest.len(), block_bytes) {
+                Transfer::Partial(bytes) => done += bytes,
+                Transfer::Complete | Transfer::Stalled => break,
+                Transfer::EndOfFile => {
                     rest[n..].fill(0);
                     break;
                 }
@@ -64,7 +70,7 @@ pub(super) fn read_aligned(
     Ok(())
 }
 
-/// Stores `data`. All is aligned to `block_bytes`.
+/// Stores `data`. Offset, length and memory are aligned to `block_bytes`.
 pub(super) fn write_aligned(
     file: &File,
     offset: u64,
@@ -76,10 +82,10 @@ pub(super) fn write_aligned(
     while done < data.len() {
         let rest = &data[done..];
         match file.write_at(rest, offset + done as u64) {
-            Ok(n) => match progress(Operation::Write, n, rest.len(), block_bytes) {
-                Progress::Part(bytes) => done += bytes,
-                Progress::Done => break,
-                Progress::Stuck | Progress::EndOfFile => return Err(failed(libc::EIO)),
+            Ok(n) => match classify_transfer(Operation::Write, n, rest.len(), block_bytes) {
+                Transfer::Partial(bytes) => done += bytes,
+                Transfer::Complete => break,
+                Transfer::Stalled | Transfer::EndOfFile => return Err(failed(libc::EIO)),
             },
             Err(e) if e.kind() == ErrorKind::Interrupted => {}
             Err(e) => return Err(failed(e.raw_os_error().unwrap_or(libc::EIO))),
@@ -88,15 +94,19 @@ pub(super) fn write_aligned(
     Ok(())
 }
 
-/// One piece of a request: where its blocks begin, where its bytes lie in them, how many.
+/// One piece of a bounced request.
 struct Piece {
+    /// Where its first block begins in the file.
     block_offset: u64,
+    /// Bytes of the first block before the piece.
     skip_bytes: usize,
+    /// Bytes of the piece itself.
     len_bytes: usize,
+    /// Bytes of all its blocks.
     blocks_bytes: usize,
 }
 
-/// The piece that begins at `offset`, of at most `len_bytes`.
+/// The piece that begins at `offset` and has at most `len_bytes`.
 fn piece(offset: u64, len_bytes: usize, block_bytes: usize) -> Piece {
     let skip_bytes = offset as usize & (block_bytes - 1);
     let len_bytes = len_bytes.min(BOUNCE_BYTES - skip_bytes);
@@ -104,7 +114,7 @@ fn piece(offset: u64, len_bytes: usize, block_bytes: usize) -> Piece {
     Piece { block_offset: offset - skip_bytes as u64, skip_bytes, len_bytes, blocks_bytes }
 }
 
-/// Fills `buf`, aligned or not, by way of an aligned buffer.
+/// Fills `buf`, aligned or not, through an aligned bounce buffer.
 pub(super) fn read_bounced(
     file: &File,
     offset: u64,
@@ -122,7 +132,7 @@ pub(super) fn read_bounced(
     Ok(())
 }
 
-/// Stores `data`, aligned or not, by way of an aligned buffer; blocks at the edges are read first.
+/// Stores `data`, aligned or not, through an aligned bounce buffer. Partly written blocks at the edges are read first.
 pub(super) fn write_bounced(
     file: &File,
     offset: u64,
@@ -149,7 +159,8 @@ pub(super) fn write_bounced(
     Ok(())
 }
 
-/// Gives a range back to the medium, or does nothing where it cannot take it: a discard is a hint.
+/// Discards a range: BLKDISCARD on a block device, a punched hole in a file. A medium that does not support discards
+/// ignores the call, as a discard is only a hint.
 pub(super) fn discard(
     file: &File,
     is_block_device: bool,
@@ -167,7 +178,7 @@ pub(super) fn discard(
     }
 }
 
-/// The whole blocks inside the range; a device takes no others.
+/// Discards the whole blocks inside the range: a device refuses parts of blocks.
 fn discard_blocks(file: &File, offset: u64, len_bytes: u64) -> Result<(), i32> {
     let block_bytes = blockdev::logical_block_bytes(file).map_err(|e| e.errno)? as u64;
     let end = (offset + len_bytes) / block_bytes * block_bytes;

@@ -1,21 +1,21 @@
-//! A queue on an io_uring ring of its own.
+//! A queue on an io_uring ring. Each queue has its own ring.
 //!
-//! `submit` only fills the ring; `start` and `complete` enter the kernel, once for all
-//! that was submitted and all that is waited for. Requests that the ring cannot take
-//! as they are (misaligned, out of range, empty) are run one by one when it completes.
+//! `submit` only fills the submission ring; `start` and `complete` each make one system call, which hands over all
+//! submitted requests and waits for completions. Requests that the ring cannot serve (misaligned, out of range, empty)
+//! go to the `fallback` list; `complete` runs them one by one with positioned I/O. If the kernel refuses to enter the
+//! ring at all (a seccomp filter that was installed later), all requests go that way.
 //!
-//! The ring has no thread-bound flags (`SINGLE_ISSUER`, `COOP_TASKRUN`), so that a queue
-//! may move between threads.
+//! The ring has no thread-bound flags (`SINGLE_ISSUER`, `COOP_TASKRUN`), so that a queue may move between threads.
 //!
 //! # Why the kernel never touches memory that is not the request's
-//! A request in the kernel's hands is a [`Flight`] in `flights`, owner of its [`Buffer`](crate::Buffer), whose bytes do
-//! not move when the value does. A flight leaves `flights` only when the kernel has reported its
-//! completion, or in [`UringQueue::abandon`], when the kernel never got it and never will. Nobody can
-//! reach the buffer in between: `flights` is private, and no method hands out references into it.
-//! Dropping the queue waits until `flights` is empty; leaking the queue leaks the buffers with it.
+//! A request that the kernel works on is an [`InFlight`] in `slots`, which owns the request's
+//! [`Buffer`](crate::Buffer); the bytes of a buffer do not move when the value does. An `InFlight` leaves `slots` only
+//! after the kernel has reported its completion, or in [`UringQueue::abandon`], where the kernel has not taken its
+//! entry and never will. No other code can reach the buffer in between: `slots` is private, and no method returns
+//! references into it. Dropping the queue waits until `slots` is empty; leaking the queue leaks the buffers with it.
 
 use super::FileBacking;
-use super::positioned::{Progress, progress};
+use super::positioned::{Transfer, classify_transfer};
 use crate::{Backing, BackingError, Buffers, Completion, Operation, Queue, Request};
 use io_uring::{IoUring, Probe, opcode, squeue, types};
 use pagefold_sys::SysError;
@@ -23,20 +23,21 @@ use std::collections::VecDeque;
 use std::os::fd::AsRawFd;
 use std::time::Duration;
 
-/// More in flight brings nothing on any medium and costs kernel memory.
+/// The most requests in flight: more gain nothing on any medium and cost kernel memory.
 const MAX_DEPTH: usize = 4096;
 
-/// Registered memory stays in memory, so of a large budget only this much is. Budgets hand out their
-/// first free bytes first, so this is the part that is used most.
+/// The most bytes of a region that are registered. The kernel pins registered memory, so only the beginning of a large
+/// region is registered; buffers are allocated first-fit, so that part is used most.
 const MAX_REGISTERED_BYTES: usize = 64 << 20;
 
-/// The kernel does less than 2 GiB at once; the rest is continued, which the tests want to see.
+/// The longest single operation: the kernel transfers less than 2 GiB at once. Longer requests are continued; tests use
+/// a small limit to exercise that.
 const MAX_OPERATION_BYTES: usize = if cfg!(test) { 8192 } else { 1 << 30 };
 
-/// How often a ring that can no longer be entered is looked at.
+/// Pause between two looks at the completions of a ring that can no longer be entered.
 const BROKEN_RING_POLL: Duration = Duration::from_millis(1);
 
-/// Whether this process may have rings, and the kernel knows the operations used here (5.6).
+/// Checks that this process may set up rings, and that the kernel supports the operations used here (Linux 5.6).
 pub(super) fn probe() -> Result<(), BackingError> {
     let ring = IoUring::new(2).map_err(|e| SysError::io("setting up io_uring", &e))?;
     let mut probe = Probe::new();
@@ -48,27 +49,29 @@ pub(super) fn probe() -> Result<(), BackingError> {
     }
 }
 
-/// A request in the kernel's hands, or about to be.
-struct Flight {
+/// A request that the kernel works on, or that is in the submission ring.
+struct InFlight {
     request: Request,
-    /// How much of it is done.
+    /// Bytes transferred so far.
     done_bytes: usize,
 }
 
+/// The queue of a [`FileBacking`] with io_uring. One thread uses it at a time (`&mut self`), so it has no lock.
 pub(super) struct UringQueue<'a> {
     backing: &'a FileBacking,
     ring: IoUring,
     depth: usize,
-    /// By the number that the kernel returns with a completion.
-    flights: Vec<Option<Flight>>,
+    /// By index, which is the `user_data` of the ring's entries.
+    slots: Vec<Option<InFlight>>,
+    /// Indexes of empty slots.
     free: Vec<usize>,
-    /// In the order of the submission ring; trimmed to what the kernel has not taken yet.
+    /// Slots whose entries the kernel has not taken yet, in the order of the submission ring.
     unsent: VecDeque<usize>,
-    /// Requests that do not go through the ring.
-    aside: VecDeque<Request>,
-    /// First and last address of the registered region.
+    /// Requests that are run with positioned I/O.
+    fallback: VecDeque<Request>,
+    /// First address of the registered region, and the address after its end.
     registered: Option<(usize, usize)>,
-    /// The kernel refuses to be entered: everything goes aside.
+    /// The kernel refuses to enter the ring: all requests go to `fallback`.
     is_broken: bool,
 }
 
@@ -85,12 +88,12 @@ impl<'a> UringQueue<'a> {
             .register_files(&[fd])
             .map_err(|e| SysError::io("registering a file with io_uring", &e))?;
         let registered = register(&ring, buffers);
-        let flights = std::iter::repeat_with(|| None).take(depth).collect();
-        let (free, unsent, aside) = ((0..depth).rev().collect(), VecDeque::new(), VecDeque::new());
-        Ok(UringQueue { backing, ring, depth, flights, free, unsent, aside, registered, is_broken: false })
+        let slots = std::iter::repeat_with(|| None).take(depth).collect();
+        let (free, unsent, fallback) = ((0..depth).rev().collect(), VecDeque::new(), VecDeque::new());
+        Ok(UringQueue { backing, ring, depth, slots, free, unsent, fallback, registered, is_broken: false })
     }
 
-    /// Whether the ring can take a request as it is.
+    /// Whether the ring can serve a request as it is.
     fn fits_ring(&self, request: &Request) -> bool {
         let (offset, len_bytes) = (request.offset, request.len_bytes);
         !self.is_broken
@@ -100,36 +103,36 @@ impl<'a> UringQueue<'a> {
             && self.backing.is_aligned(offset, request.buf.as_ptr().addr(), len_bytes)
     }
 
-    /// Puts the rest of a flight into the submission ring.
+    /// Adds an entry for the rest of a request to the submission ring.
     ///
     /// # Safety
-    /// The kernel does not have it: it is new, or its completion was reported.
+    /// The kernel has no entry of this request: it is new, or the kernel has reported its completion.
     unsafe fn push(&mut self, index: usize) {
-        let Some(Some(flight)) = self.flights.get_mut(index) else { return };
-        let entry = entry(flight, self.registered).user_data(index as u64);
-        // SAFETY: the entry's memory is the rest of a buffer that `flights` owns from here until the
+        let Some(Some(inflight)) = self.slots.get_mut(index) else { return };
+        let entry = entry(inflight, self.registered).user_data(index as u64);
+        // SAFETY: the entry's memory is the rest of a buffer that `slots` owns from here until the
         // kernel has reported its completion (see the module's proof), and its file is registered.
         let pushed = unsafe { self.ring.submission().push(&entry) };
         match pushed {
             Ok(()) => self.unsent.push_back(index),
-            // The ring has as many places as there are flights, so this does not happen.
+            // The ring has as many entries as there are slots, so this does not happen.
             // SAFETY: the ring did not take the entry, and the kernel has no earlier one (the caller's duty).
-            Err(_) => unsafe { self.set_aside(index) },
+            Err(_) => unsafe { self.move_to_fallback(index) },
         }
     }
 
-    /// Takes a flight out of the ring's hands.
+    /// Moves a request from its slot to the fallback list.
     ///
     /// # Safety
-    /// The kernel has not got it, and will not get it: its buffer is free to be used and dropped afterwards.
-    unsafe fn set_aside(&mut self, index: usize) {
-        if let Some(flight) = self.flights.get_mut(index).and_then(Option::take) {
+    /// The kernel has no entry of this request and will get none: afterwards its buffer may be used and dropped.
+    unsafe fn move_to_fallback(&mut self, index: usize) {
+        if let Some(inflight) = self.slots.get_mut(index).and_then(Option::take) {
             self.free.push(index);
-            self.aside.push_back(flight.request);
+            self.fallback.push_back(inflight.request);
         }
     }
 
-    /// Enters the kernel: hands over what was submitted, waits for `min` completions.
+    /// Enters the kernel (io_uring_enter): hands over the submitted entries and waits for `min` completions.
     fn enter(&mut self, min: usize) {
         if self.is_broken {
             return std::thread::sleep(BROKEN_RING_POLL);
@@ -139,73 +142,74 @@ impl<'a> UringQueue<'a> {
         self.unsent.drain(..self.unsent.len().saturating_sub(unsent_count));
         match entered.map_err(|e| e.raw_os_error()) {
             Ok(_) | Err(Some(libc::EINTR)) => {}
-            // Short of memory, or too many completions not taken yet: both pass.
+            // The kernel lacks memory, or too many completions wait to be collected: retry.
             Err(Some(libc::EAGAIN | libc::EBUSY | libc::ENOMEM)) => std::thread::yield_now(),
             Err(_) => self.abandon(),
         }
     }
 
-    /// The kernel will not be entered again (forbidden since the ring was set up): what it has taken it
-    /// finishes, what it has not goes aside.
+    /// Stops submitting to the ring, because the kernel refuses to enter it (forbidden since the ring was set up). The
+    /// kernel finishes the entries that it has taken; the other requests go to the fallback list.
     fn abandon(&mut self) {
         self.is_broken = true;
-        // The kernel takes entries only when it is entered, which `is_broken` rules out: these flights'
-        // entries are dead.
+        // The kernel takes entries only when it is entered, which `is_broken` rules out: it will never read the entries
+        // of these slots.
         while let Some(index) = self.unsent.pop_front() {
-            // SAFETY: the kernel has not taken the entry and takes no more (see above).
-            unsafe { self.set_aside(index) };
+            // SAFETY: the kernel has not taken the entry and takes no more entries (see above).
+            unsafe { self.move_to_fallback(index) };
         }
     }
 
-    /// Collects completions that are there. Short ones go back into the ring for the rest.
+    /// Collects the completions that have arrived. Short transfers go back into the ring for the rest.
     fn reap(&mut self, done: &mut Vec<Completion>) {
         loop {
             let Some(completed) = self.ring.completion().next() else { return };
             let index = completed.user_data() as usize;
-            let Some(slot) = self.flights.get_mut(index) else { continue };
-            let Some(flight) = slot.as_mut() else { continue };
-            match note(flight, completed.result(), self.backing.block_bytes) {
-                // SAFETY: the kernel has reported this flight's completion, and is given nothing more of it.
-                None if self.is_broken => unsafe { self.set_aside(index) },
-                // SAFETY: the kernel has reported this flight's completion.
+            let Some(slot) = self.slots.get_mut(index) else { continue };
+            let Some(inflight) = slot.as_mut() else { continue };
+            match apply_result(inflight, completed.result(), self.backing.block_bytes) {
+                // SAFETY: the kernel has reported this request's completion, and gets no further entry of it.
+                None if self.is_broken => unsafe { self.move_to_fallback(index) },
+                // SAFETY: the kernel has reported this request's completion.
                 None => unsafe { self.push(index) },
                 Some(result) => {
-                    if let Some(flight) = slot.take() {
+                    if let Some(inflight) = slot.take() {
                         self.free.push(index);
-                        done.push(Completion { request: flight.request, result });
+                        done.push(Completion { request: inflight.request, result });
                     }
                 }
             }
         }
     }
 
-    /// Does the requests that do not go through the ring.
-    fn run_aside(&mut self, done: &mut Vec<Completion>) {
-        for mut request in self.aside.drain(..) {
+    /// Runs the requests of the fallback list, with positioned I/O.
+    fn run_fallback(&mut self, done: &mut Vec<Completion>) {
+        for mut request in self.fallback.drain(..) {
             let result = request.run(self.backing);
             done.push(Completion { request, result });
         }
     }
 }
 
-/// Registers the budget's region; `None` where the kernel refuses (a limit on locked memory, as a rule).
+/// Registers the region of `buffers` with the ring, and returns its addresses; `None` if the kernel refuses (usually by
+/// the limit on locked memory).
 fn register(ring: &IoUring, buffers: &Buffers) -> Option<(usize, usize)> {
     let (base, len_bytes) = buffers.region();
     let len_bytes = len_bytes.min(MAX_REGISTERED_BYTES);
     let region = libc::iovec { iov_base: base.as_ptr().cast(), iov_len: len_bytes };
-    // SAFETY: the region is mapped now, and the kernel keeps its pages itself until the ring is gone.
-    // Only requests name addresses in it, each of a buffer that its flight owns. The pages that the kernel keeps are
-    // those that the region shows for as long: `Buffers` never gives memory back.
+    // SAFETY: the region is mapped now, and the kernel holds references to its pages until the ring is gone. Only
+    // entries make the kernel access the region, each inside a buffer that its `InFlight` owns. The pages that the
+    // kernel holds stay the pages of the region: `Buffers` never returns memory to the kernel.
     let registered = unsafe { ring.submitter().register_buffers(&[region]) };
     let first = base.as_ptr().addr();
     registered.ok().map(|()| (first, first + len_bytes))
 }
 
-/// What of a flight is still to be done, as the kernel wants it.
-fn entry(flight: &mut Flight, registered: Option<(usize, usize)>) -> squeue::Entry {
-    let Request { operation, offset, ref mut buf, len_bytes, .. } = flight.request;
-    let rest = &mut buf[flight.done_bytes..len_bytes];
-    let offset = offset + flight.done_bytes as u64;
+/// The ring's entry for the rest of a request.
+fn entry(inflight: &mut InFlight, registered: Option<(usize, usize)>) -> squeue::Entry {
+    let Request { operation, offset, ref mut buf, len_bytes, .. } = inflight.request;
+    let rest = &mut buf[inflight.done_bytes..len_bytes];
+    let offset = offset + inflight.done_bytes as u64;
     let (start, end) = (rest.as_ptr().addr(), rest.as_ptr().addr() + rest.len());
     let is_registered = registered.is_some_and(|(first, last)| first <= start && end <= last);
     let len = rest.len().min(MAX_OPERATION_BYTES) as u32;
@@ -218,9 +222,14 @@ fn entry(flight: &mut Flight, registered: Option<(usize, usize)>) -> squeue::Ent
     }
 }
 
-/// Notes what the kernel did of a flight; `None` if something is left to do. Interruptions are tried again.
-fn note(flight: &mut Flight, kernel_result: i32, block_bytes: usize) -> Option<Result<(), BackingError>> {
-    let Request { operation, offset, ref mut buf, len_bytes, .. } = flight.request;
+/// Records the kernel's result for a request, and returns the request's result; `None` if bytes are left to transfer,
+/// or the operation was interrupted.
+fn apply_result(
+    inflight: &mut InFlight,
+    kernel_result: i32,
+    block_bytes: usize,
+) -> Option<Result<(), BackingError>> {
+    let Request { operation, offset, ref mut buf, len_bytes, .. } = inflight.request;
     let name = if operation == Operation::Read { "read" } else { "write" };
     let failed =
         |errno| Some(Err(BackingError::Io { operation: name, offset, len_bytes: len_bytes as u64, errno }));
@@ -229,16 +238,16 @@ fn note(flight: &mut Flight, kernel_result: i32, block_bytes: usize) -> Option<R
         n if -n == libc::EINTR => return None,
         n => return failed(-n),
     };
-    let rest = &mut buf[flight.done_bytes..len_bytes];
-    match progress(operation, moved, rest.len(), block_bytes) {
-        Progress::Done => Some(Ok(())),
-        Progress::Stuck => failed(libc::EIO),
-        Progress::EndOfFile => {
+    let rest = &mut buf[inflight.done_bytes..len_bytes];
+    match classify_transfer(operation, moved, rest.len(), block_bytes) {
+        Transfer::Complete => Some(Ok(())),
+        Transfer::Stalled => failed(libc::EIO),
+        Transfer::EndOfFile => {
             rest[moved..].fill(0);
             Some(Ok(()))
         }
-        Progress::Part(bytes) => {
-            flight.done_bytes += bytes;
+        Transfer::Partial(bytes) => {
+            inflight.done_bytes += bytes;
             None
         }
     }
@@ -252,11 +261,11 @@ impl Queue for UringQueue<'_> {
         let index = if self.fits_ring(&request) { self.free.pop() } else { None };
         match index {
             Some(index) => {
-                self.flights[index] = Some(Flight { request, done_bytes: 0 });
-                // SAFETY: the flight is new.
+                self.slots[index] = Some(InFlight { request, done_bytes: 0 });
+                // SAFETY: the request is new, so the kernel has no entry of it.
                 unsafe { self.push(index) };
             }
-            None => self.aside.push_back(request),
+            None => self.fallback.push_back(request),
         }
         Ok(())
     }
@@ -269,13 +278,13 @@ impl Queue for UringQueue<'_> {
 
     fn complete(&mut self, min: usize, done: &mut Vec<Completion>) -> usize {
         let (before, want) = (done.len(), min.min(self.in_flight()));
-        if !self.aside.is_empty() {
+        if !self.fallback.is_empty() {
             self.start();
-            self.run_aside(done);
+            self.run_fallback(done);
         }
         loop {
             self.reap(done);
-            self.run_aside(done);
+            self.run_fallback(done);
             let count = done.len() - before;
             if count >= want {
                 self.start();
@@ -286,16 +295,20 @@ impl Queue for UringQueue<'_> {
     }
 
     fn in_flight(&self) -> usize {
-        self.depth - self.free.len() + self.aside.len()
+        self.depth - self.free.len() + self.fallback.len()
+    }
+
+    fn is_degraded(&self) -> bool {
+        self.is_broken
     }
 }
 
 impl Drop for UringQueue<'_> {
-    /// Waits until the kernel has let go of every buffer, then of the file: a closed ring is taken apart
-    /// some time later, and until then the file would stay open, locked and claimed.
+    /// Waits until the kernel has completed every request, then unregisters the file. The kernel tears down a closed
+    /// ring some time later; until then a registered file would stay open, locked and claimed.
     fn drop(&mut self) {
         self.complete(usize::MAX, &mut Vec::new());
-        // Where this fails, as nothing should make it, the ring's end does the same, later.
+        // If this fails, which is not expected, the teardown of the ring does the same later.
         let _ = self.ring.submitter().unregister_files();
         if self.registered.is_some() {
             let _ = self.ring.submitter().unregister_buffers();

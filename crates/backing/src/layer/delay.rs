@@ -1,12 +1,11 @@
-//! A medium that takes its time, always the same: for repeatable measurements.
+//! A layer that models a slow device with constant latency, for repeatable measurements.
 //!
-//! The modelled device has `depth` channels. A request starts when a channel is free
-//! and takes `delay`; requests of all threads and queues share the channels. With a
-//! bandwidth, transfers also share one bus. What is below should be fast beside the
-//! delay (memory, as a rule): it does the request first, and the rest of the time is
-//! waited.
+//! The modelled device has `depth` channels. A request starts when a channel is free and takes `delay`; requests of all
+//! threads and queues share the channels. With a bandwidth, transfers also share one bus. The layer runs the request on
+//! the medium below at once, then waits for the rest of the modelled time; so that medium must be much faster than the
+//! delay (usually memory).
 
-use super::{Clock, mix};
+use super::{TimeSource, splitmix64};
 use crate::{Backing, BackingError, Buffers, Completion, Queue, Request};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,15 +14,15 @@ use std::time::Duration;
 /// The modelled device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DelayOptions {
-    /// What each request takes.
+    /// Latency of each request.
     pub delay: Duration,
-    /// Requests it works on at once, at least 1.
+    /// Requests that the device works on at once, at least 1.
     pub depth: usize,
-    /// Its bandwidth, if bounded.
+    /// Its bandwidth; `None` for no limit.
     pub bytes_per_s: Option<u64>,
-    /// Up to this much more for each request, decided by the seed: completions come out of order.
+    /// The most additional latency of a request, chosen by the seed: requests complete out of order.
     pub jitter: Duration,
-    /// The same seed gives the same jitter.
+    /// Seed of the jitter; the same seed produces the same jitter.
     pub seed: u64,
 }
 
@@ -35,42 +34,45 @@ impl Default for DelayOptions {
     }
 }
 
-/// A medium with delays.
+/// A medium whose requests take the time of the modelled device.
 pub struct DelayLayer<B> {
     inner: B,
     options: DelayOptions,
-    clock: Arc<dyn Clock>,
+    clock: Arc<dyn TimeSource>,
     device: Mutex<Device>,
 }
 
-/// When what is free.
+/// The state of the modelled device.
 struct Device {
+    /// For each channel, the time at which it becomes free.
     channels: Vec<Duration>,
+    /// The time at which the bus becomes free.
     bus: Duration,
     request_count: u64,
 }
 
-/// How long `len_bytes` take at this rate.
-pub(super) fn transfer_time(len_bytes: u64, bytes_per_s: u64) -> Duration {
+/// How long a transfer of `len_bytes` takes at this bandwidth.
+fn transfer_time(len_bytes: u64, bytes_per_s: u64) -> Duration {
     let ns = u128::from(len_bytes) * 1_000_000_000 / u128::from(bytes_per_s.max(1));
     Duration::from_nanos(u64::try_from(ns).unwrap_or(u64::MAX))
 }
 
 impl<B: Backing> DelayLayer<B> {
-    /// An idle device over `inner`.
-    pub fn new(inner: B, options: DelayOptions, clock: Arc<dyn Clock>) -> Self {
+    /// Makes an idle device over `inner`.
+    pub fn new(inner: B, options: DelayOptions, clock: Arc<dyn TimeSource>) -> Self {
         let channels = vec![Duration::ZERO; options.depth.max(1)];
         let device = Mutex::new(Device { channels, bus: Duration::ZERO, request_count: 0 });
         DelayLayer { inner, options, clock, device }
     }
 
-    /// Takes the channel that is free first, from `now` on or later; returns when the request is done.
+    /// Reserves the channel that becomes free first, from `now` on or later. Returns the time at which the request
+    /// ends.
     fn schedule(&self, now: Duration, len_bytes: u64) -> Duration {
         let mut device = self.device.lock().unwrap_or_else(PoisonError::into_inner);
         let device = &mut *device;
         device.request_count += 1;
         let jitter_ns = (self.options.jitter.as_nanos() as u64).saturating_add(1);
-        let jitter = Duration::from_nanos(mix(self.options.seed, device.request_count) % jitter_ns);
+        let jitter = Duration::from_nanos(splitmix64(self.options.seed, device.request_count) % jitter_ns);
         let Some(channel) = device.channels.iter_mut().min() else { return now };
         let start = now.max(*channel);
         let mut end = start + self.options.delay + jitter;
@@ -82,10 +84,10 @@ impl<B: Backing> DelayLayer<B> {
         end
     }
 
-    /// One request, waited for.
-    fn take_time<T>(&self, len_bytes: u64, ask: impl FnOnce(&B) -> T) -> T {
+    /// Runs one request on the medium below, and waits until the modelled device would have completed it.
+    fn run_delayed<T>(&self, len_bytes: u64, request: impl FnOnce(&B) -> T) -> T {
         let deadline = self.schedule(self.clock.now(), len_bytes);
-        let result = ask(&self.inner);
+        let result = request(&self.inner);
         self.clock.wait_until(deadline);
         result
     }
@@ -101,30 +103,30 @@ impl<B: Backing> Backing for DelayLayer<B> {
     }
 
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), BackingError> {
-        self.take_time(buf.len() as u64, |inner| inner.read_at(offset, buf))
+        self.run_delayed(buf.len() as u64, |inner| inner.read_at(offset, buf))
     }
 
-    fn read_now(&self, offset: u64, buf: &mut [u8]) -> Result<(), i32> {
-        self.take_time(buf.len() as u64, |inner| inner.read_now(offset, buf))
+    fn read_signal_safe(&self, offset: u64, buf: &mut [u8]) -> Result<(), i32> {
+        self.run_delayed(buf.len() as u64, |inner| inner.read_signal_safe(offset, buf))
     }
 
     fn write_at(&self, offset: u64, data: &[u8]) -> Result<(), BackingError> {
-        self.take_time(data.len() as u64, |inner| inner.write_at(offset, data))
+        self.run_delayed(data.len() as u64, |inner| inner.write_at(offset, data))
     }
 
     fn flush(&self) -> Result<(), BackingError> {
-        self.take_time(0, |inner| inner.flush())
+        self.run_delayed(0, |inner| inner.flush())
     }
 
-    /// At once: devices queue these and do them when they are idle.
+    /// Passes the discard on without delay: devices queue discards and run them when they are idle.
     fn discard(&self, offset: u64, len_bytes: u64) -> Result<(), BackingError> {
         self.inner.discard(offset, len_bytes)
     }
 
     fn queue<'a>(&'a self, depth: usize, buffers: &'a Buffers) -> Result<Box<dyn Queue + 'a>, BackingError> {
         let (depth, queue) = (depth.max(1), self.inner.queue(depth, buffers)?);
-        let (unsent, sent, landed) = (Vec::new(), HashMap::new(), Vec::new());
-        Ok(Box::new(DelayQueue { layer: self, queue, depth, unsent, sent, landed, next_id: 0 }))
+        let (unsent, sent, finished) = (Vec::new(), HashMap::new(), Vec::new());
+        Ok(Box::new(DelayQueue { layer: self, queue, depth, unsent, sent, finished, next_id: 0 }))
     }
 
     fn describe(&self) -> String {
@@ -139,25 +141,25 @@ struct DelayQueue<'a, B> {
     queue: Box<dyn Queue + 'a>,
     depth: usize,
     unsent: Vec<Request>,
-    /// What is below: when it will be done, and the submitter's number, by ours.
+    /// Requests in the queue below, by our id: the time at which each ends, and the submitter's id.
     sent: HashMap<u64, (Duration, u64)>,
-    /// Done below, and when they will be here.
-    landed: Vec<(Duration, Completion)>,
+    /// Requests that the queue below has completed, with the time at which each ends.
+    finished: Vec<(Duration, Completion)>,
     next_id: u64,
 }
 
 impl<B: Backing> DelayQueue<'_, B> {
-    /// Takes what is done below; all of it, since below is fast.
-    fn land(&mut self) {
+    /// Waits for all requests in the queue below, which is fast, and sorts them by the time at which they end.
+    fn collect_finished(&mut self) {
         let mut done = Vec::new();
         self.queue.complete(usize::MAX, &mut done);
         for mut completion in done {
             let known = self.sent.remove(&completion.request.id);
             let (deadline, id) = known.unwrap_or((Duration::ZERO, completion.request.id));
             completion.request.id = id;
-            self.landed.push((deadline, completion));
+            self.finished.push((deadline, completion));
         }
-        self.landed.sort_by_key(|(deadline, _)| *deadline);
+        self.finished.sort_by_key(|(deadline, _)| *deadline);
     }
 }
 
@@ -180,7 +182,7 @@ impl<B: Backing> Queue for DelayQueue<'_, B> {
             if let Err(mut refused) = self.queue.submit(request) {
                 self.sent.remove(&refused.request.id);
                 refused.request.id = id;
-                self.landed.push((deadline, refused));
+                self.finished.push((deadline, refused));
             }
         }
         self.queue.start();
@@ -188,24 +190,28 @@ impl<B: Backing> Queue for DelayQueue<'_, B> {
 
     fn complete(&mut self, min: usize, done: &mut Vec<Completion>) -> usize {
         self.start();
-        self.land();
-        let want = min.min(self.landed.len());
-        if let Some((deadline, _)) = want.checked_sub(1).and_then(|last| self.landed.get(last)) {
+        self.collect_finished();
+        let want = min.min(self.finished.len());
+        if let Some((deadline, _)) = want.checked_sub(1).and_then(|last| self.finished.get(last)) {
             self.layer.clock.wait_until(*deadline);
         }
         let now = self.layer.clock.now();
-        let count = self.landed.partition_point(|(deadline, _)| *deadline <= now);
-        done.extend(self.landed.drain(..count).map(|(_, completion)| completion));
+        let count = self.finished.partition_point(|(deadline, _)| *deadline <= now);
+        done.extend(self.finished.drain(..count).map(|(_, completion)| completion));
         count
     }
 
     fn in_flight(&self) -> usize {
-        self.unsent.len() + self.sent.len() + self.landed.len()
+        self.unsent.len() + self.sent.len() + self.finished.len()
+    }
+
+    fn is_degraded(&self) -> bool {
+        self.queue.is_degraded()
     }
 }
 
 impl<B> Drop for DelayQueue<'_, B> {
-    /// What was submitted is done, without waiting for times that nobody watches.
+    /// Runs the submitted requests, without waiting for their modelled end.
     fn drop(&mut self) {
         for request in self.unsent.drain(..) {
             if self.queue.submit(request).is_err() {

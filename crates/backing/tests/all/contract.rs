@@ -1,4 +1,4 @@
-//! What holds for every medium and every layer.
+//! The contract of [`Backing`], checked for every medium and every layer.
 
 use crate::support::{LEN_BYTES, Medium};
 use pagefold_backing::{Backing, BackingError, Buffer, Buffers, Completion, Demand, Operation, Request};
@@ -57,21 +57,21 @@ fn ranges_outside_are_refused_and_nothing_is_done() {
 }
 
 #[test]
-fn a_read_without_allocation_agrees_with_any_other() {
+fn a_signal_safe_read_agrees_with_any_other() {
     for_each(|Medium { backing, .. }| {
         let written: Vec<u8> = (0..LEN_BYTES).map(|i| (i / 5 + i / 4096) as u8).collect();
         backing.write_at(0, &written).unwrap();
         let mut buf = Buffer::new(3 * 4096);
         for (offset, len) in [(0, 4096), (4096, 3 * 4096), (LEN_BYTES - 4096, 4096), (8192, 0)] {
-            backing.read_now(offset as u64, &mut buf[..len]).unwrap();
+            backing.read_signal_safe(offset as u64, &mut buf[..len]).unwrap();
             assert!(buf[..len] == written[offset..offset + len], "{offset}+{len}");
         }
         let end = backing.len_bytes();
         for offset in [end, end - 4096, u64::MAX - 4095] {
-            assert_eq!(backing.read_now(offset, &mut buf[..8192]), Err(libc::EINVAL));
+            assert_eq!(backing.read_signal_safe(offset, &mut buf[..8192]), Err(libc::EINVAL));
         }
-        // There is no memory for the copy that a misaligned read would need.
-        let misaligned = backing.read_now(1, &mut buf[..10]);
+        // A misaligned read needs a bounce buffer, which this call does not allocate.
+        let misaligned = backing.read_signal_safe(1, &mut buf[..10]);
         match backing.block_bytes() {
             1 => assert!(misaligned.is_ok() && buf[..10] == written[1..11]),
             _ => assert!(matches!(misaligned, Ok(()) | Err(libc::EINVAL))),
@@ -88,7 +88,7 @@ fn discard_leaves_the_rest_alone() {
         let all = contents(&**backing);
         assert!(all[..5000].iter().all(|&b| b == 7));
         assert!(all[105_000..].iter().all(|&b| b == 7));
-        // What the discarded range reads as is anybody's guess; that it can be written is not.
+        // A discarded range may read as anything, but it must be writable.
         backing.write_at(5000, &vec![3; 100_000]).unwrap();
         assert!(contents(&**backing)[5000..105_000].iter().all(|&b| b == 3));
     });
@@ -128,18 +128,18 @@ fn a_queue_returns_every_request_with_its_buffer() {
 
 /// Buffers of the region and of the heap; whole pages, parts of buffers, and odd offsets.
 #[test]
-fn many_more_requests_than_the_queue_is_deep_all_arrive() {
+fn all_requests_arrive_when_there_are_many_more_than_the_queue_is_deep() {
     for_each(|Medium { backing, name, .. }| {
         let buffers = Buffers::new(6 * 4096).unwrap();
         let mut queue = backing.queue(5, &buffers).unwrap();
         let (mut done, mut returned) = (Vec::new(), 0);
-        // A page apart, and odd ones shorter than a page: no two requests share a block.
-        let place = |id: u64| id * 4096 + if id.is_multiple_of(7) { 3 } else { 0 };
+        // Each request has a page to itself, and misaligned ones are shorter than a page: no two share a block.
+        let offset = |id: u64| id * 4096 + if id.is_multiple_of(7) { 3 } else { 0 };
         for id in 0..100_u64 {
             let mut buf = buffers.get(8192, Demand::Required).unwrap();
             buf.fill(id as u8 + 1);
             let len_bytes = if id.is_multiple_of(7) { 1000 } else { 4096 };
-            let mut request = Request { len_bytes, ..write(id, place(id), buf) };
+            let mut request = Request { len_bytes, ..write(id, offset(id), buf) };
             while let Err(full) = queue.submit(request) {
                 assert_eq!(full.result, Err(BackingError::QueueFull { depth: 5 }));
                 returned += queue.complete(1, &mut done);
@@ -153,7 +153,7 @@ fn many_more_requests_than_the_queue_is_deep_all_arrive() {
         let all = contents(&**backing);
         for id in 0..100_u64 {
             let len_bytes = if id % 7 == 0 { 1000 } else { 4096 };
-            let at = place(id) as usize;
+            let at = offset(id) as usize;
             assert!(all[at..at + len_bytes].iter().all(|&b| b == id as u8 + 1), "{name}: {id}");
             if id % 7 == 0 {
                 assert_eq!((all[at - 1], all[at + len_bytes]), (0, 0), "{name}: {id}");
@@ -165,7 +165,7 @@ fn many_more_requests_than_the_queue_is_deep_all_arrive() {
 }
 
 #[test]
-fn a_dropped_queue_has_done_what_was_submitted() {
+fn dropping_a_queue_completes_its_requests() {
     for_each(|Medium { backing, name, .. }| {
         let buffers = Buffers::new(1 << 20).unwrap();
         for is_started in [false, true] {
@@ -244,7 +244,7 @@ enum Step {
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let len = prop_oneof![0_usize..20, 500_usize..530, 4090_usize..4100, 0_usize..70_000];
-    // Often at the beginning of a block.
+    // Half of the offsets are at the beginning of a block.
     let offset = prop_oneof![0..LEN_BYTES, (0..LEN_BYTES / 512).prop_map(|block| block * 512)];
     let step = prop_oneof![
         (offset.clone(), len.clone(), any::<u8>()).prop_map(|(offset, len_bytes, fill)| Step::Write {
@@ -260,7 +260,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..12)
 }
 
-/// Bytes that differ from place to place, so that a shifted piece shows.
+/// Bytes that differ by offset, so that a shifted transfer shows.
 fn pattern(fill: u8, offset: usize, len_bytes: usize) -> Vec<u8> {
     (offset..offset + len_bytes).map(|at| fill ^ (at / 7) as u8).collect()
 }
@@ -328,7 +328,7 @@ fn run(backing: &dyn Backing, steps: &[Step]) {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 12, failure_persistence: None, ..ProptestConfig::default() })]
     #[test]
-    fn every_medium_is_plain_bytes(steps in steps()) {
+    fn every_medium_behaves_as_an_array_of_bytes(steps in steps()) {
         for medium in crate::support::all() {
             run(&*medium.backing, &steps);
         }

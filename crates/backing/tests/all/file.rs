@@ -1,4 +1,4 @@
-//! What is true of files only.
+//! Behaviour of files that other media do not have.
 
 use crate::support::sparse_file;
 use pagefold_backing::{Backing, BackingError, Buffers, Direct, FileBacking, FileOptions, Uring};
@@ -32,7 +32,7 @@ fn direct_writes_do_not_make_the_file_longer() {
 }
 
 #[test]
-fn discard_gives_space_back() {
+fn discard_frees_space_of_the_file_system() {
     for direct in [Direct::Off, Direct::Auto] {
         let file = sparse_file(1 << 20);
         let watched = file.try_clone().unwrap();
@@ -48,7 +48,7 @@ fn discard_gives_space_back() {
 }
 
 #[test]
-fn descriptions_say_what_became_of_the_options() {
+fn descriptions_report_which_options_are_in_effect() {
     let backing = FileBacking::new(sparse_file(4096), options(Direct::Off, Uring::Off)).unwrap();
     assert_eq!(backing.describe(), "file, page cache, positioned I/O");
     if let Some(backing) = crate::support::file(Direct::On, Uring::On) {
@@ -58,7 +58,7 @@ fn descriptions_say_what_became_of_the_options() {
 }
 
 #[test]
-fn other_things_than_files_are_refused() {
+fn a_character_device_is_refused() {
     let null = File::options().read(true).write(true).open("/dev/null").unwrap();
     let error = FileBacking::new(null, FileOptions::default()).unwrap_err();
     assert_eq!(error.errno(), libc::ENOTBLK);
@@ -74,7 +74,7 @@ fn an_empty_file_is_an_empty_medium() {
 }
 
 #[test]
-fn a_file_open_for_reading_fails_writes_with_a_number() {
+fn a_write_to_a_file_open_for_reading_fails_with_ebadf() {
     let path = tempfile::NamedTempFile::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     path.as_file().set_len(1 << 16).unwrap();
     for uring in [Uring::Auto, Uring::Off] {

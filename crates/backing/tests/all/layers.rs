@@ -1,8 +1,8 @@
-//! What each layer adds.
+//! The behaviour that each layer adds to a medium.
 
 use pagefold_backing::layer::{
-    Access, Action, Clock, DelayLayer, DelayOptions, ErrorLayer, FaultRule, LogLayer, ManualClock, RateLayer,
-    StatsLayer, SystemClock, Tear, TornLayer, TornRule, When,
+    Access, Action, BandwidthLayer, DelayLayer, DelayOptions, ErrorLayer, FaultRule, ManualClock, StatsLayer,
+    SystemClock, Tear, TimeSource, TornLayer, TornRule, TraceLayer, When,
 };
 use pagefold_backing::{Backing, Buffer, Buffers, Completion, MemoryBacking, Operation, Queue, Request};
 use std::sync::Arc;
@@ -34,7 +34,7 @@ fn bytes(backing: &dyn Backing, offset: u64, len_bytes: usize) -> Vec<u8> {
 
 // Errors.
 
-/// Every request of a run fails in turn, singly and queued; nothing else is disturbed.
+/// Makes each request of a run fail in turn, single and queued, and checks that the others succeed.
 #[test]
 fn each_request_fails_in_turn_and_comes_back() {
     let buffers = Buffers::new(0).unwrap();
@@ -73,7 +73,7 @@ fn each_request_fails_in_turn_and_comes_back() {
 }
 
 #[test]
-fn error_rules_choose_by_kind_place_and_number() {
+fn fault_rules_select_by_kind_range_and_number() {
     let medium = ErrorLayer::new(memory());
     let control = medium.control();
     let write_ok = |page: u64| medium.write_at(page * 4096, &[1; 4096]).is_ok();
@@ -119,7 +119,7 @@ fn chance_is_the_same_for_the_same_seed() {
     assert!((150..350).contains(&failed), "{failed} of 1000");
 }
 
-// Delays, all on a clock that stands still until someone waits.
+// Delays, all on a clock that only waits advance.
 
 fn delayed(options: DelayOptions) -> (DelayLayer<MemoryBacking>, Arc<ManualClock>) {
     let clock = Arc::new(ManualClock::default());
@@ -165,7 +165,7 @@ fn single_requests_and_queues_share_the_device() {
 }
 
 #[test]
-fn requests_run_from_start_and_not_from_submit() {
+fn the_delay_of_a_request_begins_at_start_and_not_at_submit() {
     let (medium, clock) = delayed(DelayOptions::default());
     let buffers = Buffers::new(0).unwrap();
     let mut queue = medium.queue(8, &buffers).unwrap();
@@ -195,7 +195,7 @@ fn bandwidth_is_shared_by_the_channels() {
 }
 
 #[test]
-fn jitter_completes_out_of_order_and_mixes_nothing_up() {
+fn with_jitter_requests_complete_out_of_order_with_their_own_data() {
     let jittery = |seed| DelayOptions { jitter: US * 500, seed, ..Default::default() };
     let order = |seed| {
         let (medium, _) = delayed(jittery(seed));
@@ -226,7 +226,7 @@ fn jitter_completes_out_of_order_and_mixes_nothing_up() {
 }
 
 #[test]
-fn the_machines_clock_is_never_early() {
+fn the_system_clock_never_returns_early() {
     let clock = SystemClock::new();
     for us in [0, 5, 40, 300] {
         let until = clock.now() + US * us;
@@ -235,12 +235,12 @@ fn the_machines_clock_is_never_early() {
     }
 }
 
-// Rate.
+// Bandwidth.
 
 #[test]
-fn the_rate_holds_on_average_and_a_second_may_be_saved_up() {
+fn the_bandwidth_limit_holds_on_average_and_the_bucket_holds_one_second() {
     let clock = Arc::new(ManualClock::default());
-    let medium = RateLayer::new(memory(), 8192, clock.clone());
+    let medium = BandwidthLayer::new(memory(), 8192, clock.clone());
     let page = [1; 4096];
     let mut elapsed = Vec::new();
     for _ in 0..5 {
@@ -248,7 +248,7 @@ fn the_rate_holds_on_average_and_a_second_may_be_saved_up() {
         elapsed.push(clock.now().as_millis());
     }
     assert_eq!(elapsed, [0, 500, 1000, 1500, 2000]);
-    // After an hour without requests, one second's worth goes at once, and no more.
+    // After an hour without requests, the bytes of one second pass at once, and no more.
     clock.advance(Duration::from_secs(3600));
     let start = clock.now();
     for _ in 0..4 {
@@ -266,9 +266,9 @@ fn the_rate_holds_on_average_and_a_second_may_be_saved_up() {
 }
 
 #[test]
-fn the_rate_holds_for_queues() {
+fn the_bandwidth_limit_holds_for_queues() {
     let clock = Arc::new(ManualClock::default());
-    let medium = RateLayer::new(memory(), 4096, clock.clone());
+    let medium = BandwidthLayer::new(memory(), 4096, clock.clone());
     let buffers = Buffers::new(0).unwrap();
     let mut queue = medium.queue(16, &buffers).unwrap();
     for page in 0..11 {
@@ -278,28 +278,28 @@ fn the_rate_holds_for_queues() {
     assert_eq!(drain(&mut *queue).len(), 11);
 }
 
-// Log and counts.
+// Trace and counters.
 
 #[test]
-fn the_log_has_everything_that_ended() {
-    let medium = LogLayer::new(ErrorLayer::new(memory()), true);
+fn the_trace_has_every_request_that_ended() {
+    let medium = TraceLayer::new(ErrorLayer::new(memory()), true);
     medium.inner().control().fail_writes(When::Nth(2), libc::EIO);
     let buffers = Buffers::new(0).unwrap();
     let mut queue = medium.queue(8, &buffers).unwrap();
     for page in 0..3 {
         queue.submit(write(page, page as u8)).unwrap();
     }
-    // A dropped queue does its requests, and they are in the log.
+    // Dropping a queue completes its requests, and they are in the trace.
     drop(queue);
     medium.read_at(8192, &mut [0; 2]).unwrap();
     medium.flush().unwrap();
     medium.discard(5, 6).unwrap();
     medium.read_at(u64::MAX, &mut [0]).unwrap_err();
-    let mut log = medium.control().take();
+    let mut trace = medium.control().take();
     assert!(medium.control().take().is_empty());
-    log[..3].sort_by_key(|e| e.access.offset);
+    trace[..3].sort_by_key(|e| e.access.offset);
     let access = |action, offset, len_bytes| Access { action, offset, len_bytes };
-    let seen: Vec<_> = log.iter().map(|e| (e.access, e.result.is_ok(), e.data.as_deref())).collect();
+    let seen: Vec<_> = trace.iter().map(|e| (e.access, e.result.is_ok(), e.data.as_deref())).collect();
     let expected = [
         (access(Action::Write, 0, 4096), true, Some(&[0; 4096][..])),
         (access(Action::Write, 4096, 4096), false, Some(&[1; 4096][..])),
@@ -310,14 +310,14 @@ fn the_log_has_everything_that_ended() {
         (access(Action::Read, u64::MAX, 1), false, None),
     ];
     assert!(seen == expected);
-    let without_data = LogLayer::new(memory(), false);
+    let without_data = TraceLayer::new(memory(), false);
     without_data.write_at(0, &[1]).unwrap();
     without_data.control().for_each(|entry| assert_eq!(entry.data, None));
     assert_eq!(without_data.control().take().len(), 1);
 }
 
 #[test]
-fn counts_are_by_kind_and_errors_apart() {
+fn counters_are_by_kind_and_count_errors_separately() {
     let medium = StatsLayer::new(ErrorLayer::new(memory()));
     medium.inner().control().fail_writes(When::Nth(1), libc::EIO);
     let buffers = Buffers::new(0).unwrap();
@@ -363,7 +363,7 @@ fn torn(rule: TornRule, queued: bool) -> (Vec<bool>, Vec<u8>) {
 }
 
 #[test]
-fn torn_writes_are_replayed_by_their_seed() {
+fn the_same_seed_tears_the_same_writes() {
     let rule = |seed| TornRule { when: When::EveryNth(2), tear: None, errno: None, seed };
     let (results, contents) = torn(rule(1), false);
     assert!(results.iter().all(|&ok| ok), "a torn write was reported though it should not");
@@ -382,7 +382,7 @@ fn torn_writes_are_replayed_by_their_seed() {
 }
 
 #[test]
-fn each_tear_is_what_it_is_called() {
+fn each_tear_writes_the_sectors_of_its_name() {
     let sectors = |tear, seed| {
         let rule = TornRule { when: When::Nth(1), tear: Some(tear), errno: None, seed };
         let page = torn(rule, false).1[..4096].to_vec();

@@ -1,4 +1,4 @@
-//! All tests of the crate that need no process of their own, in one program, which takes less time to build than many.
+//! All tests of the crate that need no separate process, in one program, which builds faster than many programs.
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 mod contract;

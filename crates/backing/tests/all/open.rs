@@ -1,4 +1,4 @@
-//! What may become a backing, and what may not.
+//! `open_backing`: which files and devices it accepts, and how it refuses others.
 
 use crate::support::LoopDevice;
 use pagefold_backing::{
@@ -32,7 +32,7 @@ fn file_with(folder: &TempDir, len_bytes: u64, offset: u64, data: &[u8]) -> std:
 }
 
 #[test]
-fn a_new_file_is_sparse_private_and_of_the_size_asked_for() {
+fn a_new_file_is_sparse_private_and_of_the_requested_size() {
     let folder = folder();
     let path = folder.path().join("new");
     assert!(matches!(refused(&path, &OpenOptions { size_bytes: None, ..OPTIONS }), OpenError::NoSize { .. }));
@@ -45,13 +45,13 @@ fn a_new_file_is_sparse_private_and_of_the_size_asked_for() {
     let meta = file.metadata().unwrap();
     assert_eq!((meta.len(), meta.blocks(), meta.mode() & 0o777), (3 << 20, 0, 0o600));
     drop(file);
-    // Ours again: all zeroes. The size asked for is for new files only.
+    // A file of zeroes is accepted again. The requested size applies to new files only.
     let again = open_backing(&path, &OpenOptions { size_bytes: Some(9 << 20), ..OPTIONS }).unwrap();
     assert_eq!((again.created, again.len_bytes), (false, 3 << 20));
 }
 
 #[test]
-fn a_file_that_cannot_have_its_size_is_not_left_behind() {
+fn a_file_that_cannot_be_resized_is_removed() {
     let folder = folder();
     let path = folder.path().join("huge");
     for size_bytes in [u64::MAX, i64::MAX as u64] {
@@ -69,7 +69,7 @@ fn a_file_with_other_data_is_refused_unless_forced() {
         let path = file_with(&folder, 2 << 20, offset, b"x");
         assert!(matches!(refused(&path, &OPTIONS), OpenError::HoldsSomething { .. }), "{offset}");
         let opened = open_backing(&path, &force).unwrap();
-        // Forcing overwrites nothing yet.
+        // `force` alone overwrites nothing.
         let mut byte = [0];
         opened.file.read_exact_at(&mut byte, offset).unwrap();
         assert_eq!(byte, *b"x");
@@ -81,7 +81,7 @@ fn a_file_with_other_data_is_refused_unless_forced() {
 }
 
 #[test]
-fn a_lock_travels_with_the_descriptor() {
+fn a_duplicate_of_the_descriptor_keeps_the_lock() {
     let folder = folder();
     let path = folder.path().join("backing");
     let opened = open_backing(&path, &OPTIONS).unwrap();
@@ -95,9 +95,9 @@ fn a_lock_travels_with_the_descriptor() {
     assert!(open_backing(&path, &force).is_ok());
 }
 
-/// A ring holds the file too, and the kernel takes its time to end one.
+/// A ring holds a reference to the file, and the kernel tears a ring down only some time after it is closed.
 #[test]
-fn a_backing_whose_queues_are_gone_is_free_at_once() {
+fn a_backing_can_be_opened_again_as_soon_as_its_queues_are_dropped() {
     let folder = folder();
     let path = folder.path().join("backing");
     let buffers = Buffers::new(1 << 20).unwrap();
@@ -115,7 +115,7 @@ fn a_backing_whose_queues_are_gone_is_free_at_once() {
 }
 
 #[test]
-fn other_types_are_refused_by_name() {
+fn other_file_types_are_refused_and_the_error_names_the_type() {
     let folder = folder();
     let force = OpenOptions { force: true, ..OPTIONS };
     let target = file_with(&folder, 2 << 20, 0, b"");
@@ -124,12 +124,14 @@ fn other_types_are_refused_by_name() {
     symlink(&target, &link).unwrap();
     symlink(folder.path().join("nothing"), &dangling).unwrap();
     match refused(&link, &force) {
-        OpenError::SymbolicLink { target: told, .. } => assert_eq!(told, target.canonicalize().unwrap()),
+        OpenError::SymbolicLink { target: reported, .. } => {
+            assert_eq!(reported, target.canonicalize().unwrap())
+        }
         other => panic!("{other}"),
     }
     assert!(matches!(refused(&dangling, &force), OpenError::SymbolicLink { .. }));
     assert!(!folder.path().join("nothing").exists());
-    // Not by a program: a child between fork and exec would hold the other tests' locks.
+    // Not with the program mkfifo: a child between fork and exec would hold the locks of other tests.
     rustix::fs::mknodat(rustix::fs::CWD, &pipe, FileType::Fifo, Mode::RUSR, 0).unwrap();
     let socket = folder.path().join("socket");
     let _listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
@@ -147,11 +149,11 @@ fn other_types_are_refused_by_name() {
     }
 }
 
-/// Names such as those in /dev/disk.
+/// Links such as those in /dev/disk.
 #[test]
-fn a_link_that_names_a_block_device_stands_for_it() {
+fn a_link_to_a_block_device_is_followed() {
     let folder = folder();
-    const NAME: &str = "a_link_that_names_a_block_device_stands_for_it";
+    const NAME: &str = "a_link_to_a_block_device_is_followed";
     let Some(device) = LoopDevice::attach(NAME, &crate::support::sparse_file(2 << 20)) else { return };
     let (link, second) = (folder.path().join("by-id"), folder.path().join("by-label"));
     symlink(&device.0.path, &link).unwrap();
@@ -162,18 +164,18 @@ fn a_link_that_names_a_block_device_stands_for_it() {
         assert_eq!(opened.path, device.0.path);
         assert!(matches!(refused(name, &OPTIONS), OpenError::Claimed { .. }));
     }
-    // One that somebody else made, in a folder such as /tmp, does not choose a device.
+    // A link that another user made, in a folder such as /tmp, is not followed.
     const NOBODY: u32 = 65534;
     std::os::unix::fs::lchown(&link, Some(NOBODY), None).unwrap();
     assert!(matches!(refused(&link, &OPTIONS), OpenError::SymbolicLink { .. }));
 }
 
 #[test]
-fn a_file_of_another_user_is_taken_by_force_only() {
+fn a_file_of_another_user_is_accepted_only_with_force() {
     let folder = folder();
     let path = file_with(&folder, 2 << 20, 0, b"");
     if std::os::unix::fs::chown(&path, Some(65534), None).is_err() {
-        pagefold_testkit::skipped!("a_file_of_another_user_is_taken_by_force_only: needs root");
+        pagefold_testkit::skipped!("a_file_of_another_user_is_accepted_only_with_force: needs root");
         return;
     }
     match refused(&path, &OPTIONS) {
@@ -191,7 +193,7 @@ fn a_file_is_not_made_in_a_folder_that_is_missing() {
     assert!(error.to_string().contains(&folder.path().join("no").display().to_string()), "{error}");
 }
 
-/// In a thread that is nobody: root may write to anything.
+/// Opens the file in a thread with the user id of nobody, as root may write to any file.
 #[test]
 fn a_file_that_may_not_be_written_is_refused() {
     let folder = tempfile::tempdir().unwrap();
@@ -202,8 +204,8 @@ fn a_file_that_may_not_be_written_is_refused() {
         let opened = std::thread::scope(|scope| {
             let thread = scope.spawn(|| {
                 const NOBODY: libc::uid_t = 65534;
-                // SAFETY: the raw call takes three numbers and changes the identity of this thread only,
-                // which ends right after. Who is not root already cannot, and need not.
+                // SAFETY: the raw call takes three numbers and changes the identity of this thread only, which ends
+                // right after. It fails if the test does not run as root, and is not needed then.
                 unsafe { libc::syscall(libc::SYS_setresuid, NOBODY, NOBODY, NOBODY) };
                 open_backing(&path, &OPTIONS)
             });
@@ -225,8 +227,8 @@ fn is_root() -> bool {
 }
 
 #[test]
-fn a_block_device_is_taken_exclusively() {
-    const NAME: &str = "a_block_device_is_taken_exclusively";
+fn a_block_device_is_opened_exclusively() {
+    const NAME: &str = "a_block_device_is_opened_exclusively";
     let Some(device) = LoopDevice::attach(NAME, &crate::support::sparse_file(2 << 20)) else { return };
     let path = &device.0.path;
     let opened = open_backing(path, &OPTIONS).unwrap();

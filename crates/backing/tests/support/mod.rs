@@ -1,9 +1,9 @@
-//! Every medium and every layer, for tests that hold for all of them.
+//! Every medium and every layer, for tests that run on all of them.
 
-#![allow(dead_code, reason = "each test file uses its part")]
+#![allow(dead_code, reason = "each test file uses a part of this module")]
 
 use pagefold_backing::layer::{
-    DelayLayer, DelayOptions, ErrorLayer, LogLayer, ManualClock, RateLayer, StatsLayer, TornLayer,
+    BandwidthLayer, DelayLayer, DelayOptions, ErrorLayer, ManualClock, StatsLayer, TornLayer, TraceLayer,
 };
 use pagefold_backing::{Backing, Direct, FileBacking, FileOptions, MemoryBacking, Uring};
 use pagefold_sys::loopdev::{self, AttachedLoop, Detach};
@@ -15,21 +15,21 @@ use std::time::Duration;
 /// The media's size: not a power of two, a multiple of any block.
 pub const LEN_BYTES: usize = 3 * 64 * 4096;
 
-/// A medium, and what must live as long as it.
+/// A medium, with the loop device that it may be on.
 pub struct Medium {
     pub name: &'static str,
     pub backing: Box<dyn Backing>,
     _loop: Option<LoopDevice>,
 }
 
-/// A file of zeroes without a name, on a disk rather than in memory.
+/// An unnamed file of zeroes, on a disk rather than in memory.
 pub fn sparse_file(len_bytes: u64) -> File {
     let file = tempfile::tempfile_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     file.set_len(len_bytes).unwrap();
     file
 }
 
-/// A file as a medium; `None` if what the options insist on is not to be had here.
+/// A file as a medium; `None` if the options require direct I/O or io_uring and they are not available here.
 pub fn file(direct: Direct, uring: Uring) -> Option<FileBacking> {
     match FileBacking::new(sparse_file(LEN_BYTES as u64), FileOptions { direct, uring }) {
         Ok(backing) => Some(backing),
@@ -40,7 +40,7 @@ pub fn file(direct: Direct, uring: Uring) -> Option<FileBacking> {
     }
 }
 
-/// A loop device on a file, taken off when dropped.
+/// A loop device on a file, detached on drop.
 pub struct LoopDevice(pub AttachedLoop);
 
 impl LoopDevice {
@@ -76,14 +76,14 @@ fn layers() -> Vec<(&'static str, Box<dyn Backing>)> {
         ("error", Box::new(ErrorLayer::new(memory()))),
         ("delay", Box::new(DelayLayer::new(memory(), DelayOptions::default(), clock.clone()))),
         ("delay with jitter", Box::new(DelayLayer::new(memory(), jittery, clock.clone()))),
-        ("rate", Box::new(RateLayer::new(memory(), 1 << 20, clock))),
-        ("log", Box::new(LogLayer::new(memory(), true))),
+        ("bandwidth", Box::new(BandwidthLayer::new(memory(), 1 << 20, clock))),
+        ("trace", Box::new(TraceLayer::new(memory(), true))),
         ("stats", Box::new(StatsLayer::new(memory()))),
         ("torn", Box::new(TornLayer::new(memory()))),
     ]
 }
 
-/// All there are here, all zeroes.
+/// All media that are available here, filled with zeroes.
 pub fn all() -> Vec<Medium> {
     let mut media: Vec<(&'static str, Box<dyn Backing>)> =
         vec![("memory", Box::new(MemoryBacking::new(LEN_BYTES)))];
@@ -99,7 +99,7 @@ pub fn all() -> Vec<Medium> {
     media.extend(layers());
     if let Some(backing) = file(Direct::On, Uring::On) {
         let below: Arc<dyn Backing> = Arc::new(backing);
-        let stack = TornLayer::new(ErrorLayer::new(LogLayer::new(below, false)));
+        let stack = TornLayer::new(ErrorLayer::new(TraceLayer::new(below, false)));
         media.push(("layers on a ring", Box::new(StatsLayer::new(stack))));
     }
     let plain = media.into_iter().map(|(name, backing)| Medium { name, backing, _loop: None });

@@ -1,9 +1,9 @@
 //! Memory control groups: one for each measured process.
 //!
-//! A group limits the kernel's side, and is the meter of both: it counts what the kernel charges to
-//! a process, page tables and other kernel memory included. Version 1 of the hierarchy is used where
-//! its memory controller is mounted, else version 2. Groups are made at the root of the hierarchy,
-//! because with version 2 a group that has processes cannot have groups with limits below it.
+//! A group limits the kernel's side and measures both sides: it counts all memory that the kernel charges to a process,
+//! including page tables and other kernel memory. If the memory controller of version 1 is mounted, it is used, else
+//! version 2. Groups are made at the root of the hierarchy, because in version 2 a group with processes cannot have
+//! child groups with limits.
 
 use crate::output;
 use anyhow::Context;
@@ -12,19 +12,19 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// How long dying processes may take to leave a group.
-const LEAVING: Duration = Duration::from_secs(20);
+/// Time limit for killed processes to leave a group, and for the removal of the group.
+const REMOVAL_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Which of the kernel's two interfaces.
+/// The version of the kernel's interface.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum Version {
-    /// `memory.usage_in_bytes` and so on.
-    One,
-    /// `memory.current` and so on.
-    Two,
+    /// Files `memory.usage_in_bytes` and so on.
+    V1,
+    /// Files `memory.current` and so on.
+    V2,
 }
 
-/// Where the memory controller is mounted.
+/// The mounted memory controller.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Controller {
     root: PathBuf,
@@ -32,11 +32,11 @@ pub struct Controller {
 }
 
 impl Controller {
-    /// Finds it; says what is missing.
+    /// Finds the memory controller. Fails if none is mounted or, in version 2, if it is off.
     pub fn find() -> anyhow::Result<Self> {
         let mounts = std::fs::read("/proc/self/mounts").context("reading /proc/self/mounts")?;
         let found = Self::parse(&mounts).context("no memory cgroup is mounted")?;
-        if found.version == Version::Two {
+        if found.version == Version::V2 {
             let enabled = read(&found.root.join("cgroup.subtree_control"))?;
             let enabled = enabled.split_whitespace().any(|name| name == "memory");
             let root = found.root.display();
@@ -48,17 +48,17 @@ impl Controller {
         Ok(found)
     }
 
-    /// Finds it in the text of `/proc/self/mounts`. Version 1 goes first: where both are mounted, the
-    /// memory controller belongs to it.
+    /// Finds the memory controller in the text of `/proc/self/mounts`. Prefers version 1: if both versions are mounted
+    /// and version 1 has the option `memory`, the controller is not available in version 2.
     fn parse(mounts: &[u8]) -> Option<Self> {
         let lines = || mounts.split(|&b| b == b'\n').map(MountLine::parse);
         let one = lines().flatten().find(|m| m.kind == b"cgroup" && m.has_option(b"memory"));
         let two = || lines().flatten().find(|m| m.kind == b"cgroup2");
         let controller = |m: MountLine<'_>, version| Controller { root: m.path(), version };
-        one.map(|m| controller(m, Version::One)).or_else(|| two().map(|m| controller(m, Version::Two)))
+        one.map(|m| controller(m, Version::V1)).or_else(|| two().map(|m| controller(m, Version::V2)))
     }
 
-    /// Makes an empty group, limited if `limit_bytes` says so.
+    /// Makes an empty group, with a memory limit if `limit_bytes` is set.
     pub fn make(&self, name: &str, limit_bytes: Option<u64>) -> anyhow::Result<Group> {
         let path = self.root.join(name);
         std::fs::create_dir(&path).with_context(|| format!("making the cgroup {}", path.display()))?;
@@ -69,8 +69,8 @@ impl Controller {
         Ok(group)
     }
 
-    /// Removes all groups whose names begin with `prefix`, killing what is in them: what is left when
-    /// whoever made them has died.
+    /// Kills the processes in all groups whose names begin with `prefix`, and removes these groups. It cleans up after
+    /// a measuring process that has died.
     pub fn clear(&self, prefix: &str) {
         let entries = std::fs::read_dir(&self.root).into_iter().flatten().flatten();
         for entry in entries.filter(|e| e.file_name().as_bytes().starts_with(prefix.as_bytes())) {
@@ -101,28 +101,28 @@ impl<'a> MountLine<'a> {
     }
 }
 
-/// A group; removed when dropped.
+/// A group. Dropping it kills its processes and removes it.
 #[derive(Debug)]
 pub struct Group {
     path: PathBuf,
     version: Version,
 }
 
-/// What a process needs to know of the group it is to enter.
+/// The path and the version of a group, for the process that enters it.
 #[derive(Debug, Clone, serde::Serialize, serde::Deserialize)]
-pub struct GroupAt {
+pub struct GroupPath {
     path: PathBuf,
     version: Version,
 }
 
 impl Group {
-    /// For another process.
-    pub fn at(&self) -> GroupAt {
-        GroupAt { path: self.path.clone(), version: self.version }
+    /// The path of the group, to pass to another process.
+    pub fn to_path(&self) -> GroupPath {
+        GroupPath { path: self.path.clone(), version: self.version }
     }
 
-    fn write(&self, one: &str, two: &str, value: &str) -> anyhow::Result<()> {
-        let name = if self.version == Version::One { one } else { two };
+    fn write(&self, v1: &str, v2: &str, value: &str) -> anyhow::Result<()> {
+        let name = if self.version == Version::V1 { v1 } else { v2 };
         let path = self.path.join(name);
         std::fs::write(&path, value).with_context(|| format!("writing '{value}' to {}", path.display()))
     }
@@ -133,26 +133,26 @@ impl Group {
     }
 }
 
-impl GroupAt {
-    /// Moves the calling process into the group. What it holds already stays charged elsewhere.
+impl GroupPath {
+    /// Moves the calling process into the group. Memory that the process already uses stays charged to the old group.
     pub fn enter(&self) -> anyhow::Result<()> {
         let path = self.path.join("cgroup.procs");
         let pid = std::process::id().to_string();
         std::fs::write(&path, pid).with_context(|| format!("entering {}", path.display()))
     }
 
-    /// What is charged to it now, bytes.
+    /// Memory charged to the group now, bytes.
     pub fn usage_bytes(&self) -> anyhow::Result<u64> {
         self.number("memory.usage_in_bytes", "memory.current")
     }
 
-    /// The most that was ever charged to it, bytes. Version 2 has it from Linux 5.19 on.
+    /// Maximum of the memory that was charged to the group, bytes. In version 2, needs Linux 5.19.
     pub fn peak_bytes(&self) -> anyhow::Result<u64> {
         self.number("memory.max_usage_in_bytes", "memory.peak")
     }
 
-    fn number(&self, one: &str, two: &str) -> anyhow::Result<u64> {
-        let path = self.path.join(if self.version == Version::One { one } else { two });
+    fn number(&self, v1: &str, v2: &str) -> anyhow::Result<u64> {
+        let path = self.path.join(if self.version == Version::V1 { v1 } else { v2 });
         let text = read(&path)?;
         text.trim().parse().with_context(|| format!("'{}' in {}", text.trim(), path.display()))
     }
@@ -160,12 +160,12 @@ impl GroupAt {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        let deadline = Instant::now() + LEAVING;
+        let deadline = Instant::now() + REMOVAL_TIMEOUT;
         while self.has_processes() && Instant::now() < deadline {
             kill_all(&self.path);
             std::thread::sleep(Duration::from_millis(10));
         }
-        // A group that was just left may be busy for a moment.
+        // The kernel may report a group as busy for a short time after its last process has left.
         while let Err(e) = std::fs::remove_dir(&self.path) {
             if e.kind() == std::io::ErrorKind::NotFound {
                 break;
@@ -179,11 +179,11 @@ impl Drop for Group {
     }
 }
 
-/// Kills the processes of a group that this program made, so all of them are its own.
+/// Kills the processes of a group. This program made the group, so all of them are processes of this program.
 fn kill_all(group: &Path) {
     let list = std::fs::read_to_string(group.join("cgroup.procs")).unwrap_or_default();
     for pid in list.lines().filter_map(|line| rustix::process::Pid::from_raw(line.parse().ok()?)) {
-        // It may have died meanwhile.
+        // An error means that the process has died meanwhile.
         let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
     }
 }
@@ -206,17 +206,17 @@ mod tests {
                     cgroup /sys/fs/cgroup/cpu cgroup rw,relatime,cpu 0 0\n\
                     cgroup2 /sys/fs/cgroup/unified cgroup2 rw 0 0\n\
                     cgroup /sys/fs/cgroup/memory cgroup rw,relatime,memory 0 0\n";
-        assert_eq!(parse(text), Some(("/sys/fs/cgroup/memory".into(), Version::One)));
+        assert_eq!(parse(text), Some(("/sys/fs/cgroup/memory".into(), Version::V1)));
     }
 
     #[test]
     fn version_2_is_found_alone() {
         let text = "proc /proc proc rw 0 0\ncgroup2 /sys/fs/cgroup cgroup2 rw,nsdelegate 0 0\n";
-        assert_eq!(parse(text), Some(("/sys/fs/cgroup".into(), Version::Two)));
+        assert_eq!(parse(text), Some(("/sys/fs/cgroup".into(), Version::V2)));
     }
 
     #[test]
-    fn odd_lines_and_likenesses_are_not_taken() {
+    fn malformed_lines_and_similar_names_are_ignored() {
         for text in [
             "",
             "\n\n",

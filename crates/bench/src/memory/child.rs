@@ -1,9 +1,10 @@
 //! A measured process: the same program for both sides.
 //!
-//! It reads the pages and makes its tables first, enters its cgroup, and only then makes the memory that is
-//! measured; so what it held before is charged elsewhere. It dies with the process that started it.
+//! It reads the pages and prepares its work, enters its cgroup, and only then allocates the measured memory, so that
+//! the memory of the preparation is charged to another cgroup. It prints its report as JSON on standard output. The
+//! kernel kills it if the process that started it dies.
 
-use super::cgroup::GroupAt;
+use super::cgroup::GroupPath;
 use super::plan::MemoryPlan;
 use super::space::{self, Side};
 use super::{job, passes, same_filled, skewed};
@@ -16,100 +17,100 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// Bytes that the kernel keeps for each page of swapped data, beside what zram says that it uses: a slot in
-/// zram's table (16), the swap map (1), the owners of swapped pages (2).
+/// Bytes that the kernel uses for each page of swapped data in addition to the memory that zram reports: a slot in
+/// zram's table (16), the swap map (1), the cgroup of the swapped page (2).
 const KERNEL_TABLES_LEN: u64 = 16 + 1 + 2;
 
 /// The work of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Task {
-    /// Fill, then read in order; then the memory held.
+    /// Fill, then read in order; then measure the memory in use.
     Pass,
     /// Fill, then read at random.
     Random,
     /// Sort and group-by.
     Job,
-    /// Two threads, few pages used often.
+    /// Two threads on pages chosen with a Zipf distribution.
     Zipf,
-    /// Same-filled pages, with the check for them and without it; on our side only.
+    /// Same-filled pages, with or without the check for them; on pagefold's side only.
     SameFilled {
         /// Whether the check is on.
         check: bool,
     },
 }
 
-/// What a process is to do.
+/// The work of a process.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct ChildSpec {
-    /// Who keeps its memory within the limit.
+    /// The side: pagefold or the kernel.
     pub side: Side,
-    /// Its work.
+    /// The task.
     pub task: Task,
     /// Sizes and counts.
     pub plan: MemoryPlan,
-    /// Where the pages are.
+    /// Path of the file with the source pages.
     pub pages: PathBuf,
     /// The cgroup to enter.
-    pub group: Option<GroupAt>,
-    /// The process that started it.
+    pub group: Option<GroupPath>,
+    /// Id of the process that started it.
     pub parent: u32,
 }
 
-/// What it tells when it is done.
+/// The report of a process that has done its work.
 #[derive(Debug, Default, Serialize, Deserialize)]
-pub struct Told {
-    /// Figures by name, the unit last.
+pub struct ChildReport {
+    /// Figures by name; a name ends in the unit.
     pub figures: BTreeMap<String, f64>,
-    /// Of what was worked on, to compare the sides.
+    /// Checksum of the data, which must be the same on both sides.
     pub checksum: u64,
-    /// Charged to its cgroup and held by zram before it made its memory, bytes.
+    /// Memory charged to the cgroup and used by zram before the measured memory was allocated, bytes.
     pub before_bytes: u64,
-    /// What its memory has counted.
+    /// Counters of the region; null on the kernel's side.
     pub statistics: serde_json::Value,
 }
 
-/// The body of the process: works, and tells on standard output.
+/// The body of the process: does the work and prints the report on standard output.
 pub fn run(spec: &ChildSpec) -> anyhow::Result<()> {
-    die_with(spec.parent)?;
+    die_with_parent(spec.parent)?;
     let source = Source::read(&spec.pages)?;
     let skewed = match spec.task {
-        Task::Zipf => Some(skewed::Plan::new(&spec.plan)?),
+        Task::Zipf => Some(skewed::Operations::new(&spec.plan)?),
         _ => None,
     };
     if let Some(group) = &spec.group {
         group.enter()?;
     }
     let meter = Meter { group: spec.group.as_ref(), side: spec.side };
-    let mut told = Told { before_bytes: meter.bytes()?, ..Told::default() };
+    let mut report = ChildReport { before_bytes: meter.bytes()?, ..ChildReport::default() };
     if let Task::SameFilled { check } = spec.task {
-        same_filled::run(&spec.plan, check, &mut told)?;
-        return tell(&told);
+        same_filled::run(&spec.plan, check, &mut report)?;
+        return send(&report);
     }
     let mut space = space::make(spec.side, spec.len_bytes(), &spec.plan)?;
     match spec.task {
         Task::Pass => {
-            passes::fill_and_read(space.bytes_mut(), &source, &mut told)?;
+            passes::fill_and_read(space.bytes_mut(), &source, &mut report)?;
             if spec.group.is_some() {
-                let held = meter.bytes()?.saturating_sub(told.before_bytes);
-                told.figures.insert("held_bytes".into(), (held + spec.tables_bytes()) as f64);
+                let held = meter.bytes()?.saturating_sub(report.before_bytes);
+                report.figures.insert("held_bytes".into(), (held + spec.tables_bytes()) as f64);
             }
             passes::compare(space.bytes_mut(), &source)?;
         }
-        Task::Random => passes::fill_and_read_at_random(space.bytes_mut(), &source, &mut told)?,
-        Task::Job => run_job(space.bytes_mut(), &mut told)?,
+        Task::Random => passes::fill_and_read_at_random(space.bytes_mut(), &source, &mut report)?,
+        Task::Job => run_job(space.bytes_mut(), &mut report)?,
         Task::Zipf => {
-            let plan = skewed.context("no plan for the skewed work")?;
-            skewed::run(&plan, space.bytes_mut(), &source, &mut told)?;
+            let operations = skewed.context("no operations for the skewed work")?;
+            skewed::run(&operations, space.bytes_mut(), &source, &mut report)?;
         }
-        // Makes its own memory.
+        // Done above: it makes its regions itself.
         Task::SameFilled { .. } => {}
     }
-    told.statistics = space.statistics();
-    tell(&told)
+    report.statistics = space.statistics();
+    send(&report)
 }
 
-fn tell(told: &Told) -> anyhow::Result<()> {
-    Ok(output::deliver_line(&serde_json::to_string(told)?)?)
+fn send(report: &ChildReport) -> anyhow::Result<()> {
+    Ok(output::deliver_line(&serde_json::to_string(report)?)?)
 }
 
 impl ChildSpec {
@@ -121,7 +122,7 @@ impl ChildSpec {
         }
     }
 
-    /// What the kernel's tables take for the data, beside what zram says that it uses, bytes.
+    /// Bytes of the kernel's tables for the data, which zram does not report; 0 on pagefold's side.
     pub fn tables_bytes(&self) -> u64 {
         match self.side {
             Side::Pagefold => 0,
@@ -130,21 +131,21 @@ impl ChildSpec {
     }
 }
 
-/// Has the kernel kill this process when the one that started it dies.
-fn die_with(parent: u32) -> anyhow::Result<()> {
+/// Asks the kernel to kill this process when its parent dies. Fails if the parent has already died.
+fn die_with_parent(parent: u32) -> anyhow::Result<()> {
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))
-        .context("asking to die with the process that measures")?;
-    // It may have died before that.
+        .context("asking the kernel to kill this process when its parent dies")?;
+    // The parent may have died before the request.
     let now = rustix::process::getppid().map(|pid| pid.as_raw_nonzero().get().cast_unsigned());
     anyhow::ensure!(now == Some(parent), "the process that measures has died");
     Ok(())
 }
 
-/// What a process is charged for.
+/// Measures the memory that a process is charged for.
 pub struct Meter<'a> {
-    /// Its cgroup.
-    pub group: Option<&'a GroupAt>,
-    /// Whose memory it works in.
+    /// The cgroup of the process; without one the result is 0.
+    pub group: Option<&'a GroupPath>,
+    /// The side that it measures.
     pub side: Side,
 }
 
@@ -160,7 +161,7 @@ impl Meter<'_> {
     }
 }
 
-/// The pages that the data is made of, again and again.
+/// The source pages; the data consists of them, repeated.
 pub struct Source {
     bytes: Vec<u8>,
 }
@@ -172,7 +173,7 @@ impl Source {
         Ok(Source { bytes })
     }
 
-    /// Of these bytes.
+    /// A source with these bytes.
     #[cfg(test)]
     pub fn of(bytes: Vec<u8>) -> Self {
         Source { bytes }
@@ -183,36 +184,36 @@ impl Source {
         self.bytes.as_chunks().0
     }
 
-    /// The page that belongs at this place.
+    /// The page at this index of the data.
     pub fn page(&self, index: usize) -> &Page {
         let pages = self.pages();
         &pages[index % pages.len()]
     }
 }
 
-/// Time that passes, and the CPU time of all threads of this process.
+/// A running measurement of wall time and of the CPU time of all threads of this process.
 pub struct Clock {
     wall: Instant,
     cpu: Duration,
 }
 
 impl Clock {
-    /// From now on.
+    /// Starts the measurement.
     pub fn start() -> Self {
         Clock { wall: Instant::now(), cpu: process_time() }
     }
 
-    /// Tells nanoseconds for each of `count` things as `NAME_ns` and `NAME_cpu_ns`.
-    pub fn tell_ns(&self, name: &str, count: usize, told: &mut Told) {
+    /// Adds the nanoseconds for each of `count` items to the report, as `NAME_ns` and `NAME_cpu_ns`.
+    pub fn record_ns(&self, name: &str, count: usize, report: &mut ChildReport) {
         let per_one = |time: Duration| time.as_nanos() as f64 / count as f64;
-        told.figures.insert(format!("{name}_ns"), per_one(self.wall.elapsed()));
-        told.figures.insert(format!("{name}_cpu_ns"), per_one(process_time() - self.cpu));
+        report.figures.insert(format!("{name}_ns"), per_one(self.wall.elapsed()));
+        report.figures.insert(format!("{name}_cpu_ns"), per_one(process_time() - self.cpu));
     }
 
-    /// Tells seconds as `NAME_s` and `NAME_cpu_s`.
-    pub fn tell_s(&self, name: &str, told: &mut Told) {
-        told.figures.insert(format!("{name}_s"), self.wall.elapsed().as_secs_f64());
-        told.figures.insert(format!("{name}_cpu_s"), (process_time() - self.cpu).as_secs_f64());
+    /// Adds the seconds to the report, as `NAME_s` and `NAME_cpu_s`.
+    pub fn record_s(&self, name: &str, report: &mut ChildReport) {
+        report.figures.insert(format!("{name}_s"), self.wall.elapsed().as_secs_f64());
+        report.figures.insert(format!("{name}_cpu_s"), (process_time() - self.cpu).as_secs_f64());
     }
 }
 
@@ -221,20 +222,20 @@ fn process_time() -> Duration {
     Duration::try_from(time).unwrap_or_default()
 }
 
-fn run_job(memory: &mut [u8], told: &mut Told) -> anyhow::Result<()> {
+fn run_job(memory: &mut [u8], report: &mut ChildReport) -> anyhow::Result<()> {
     let mut phases: Vec<(job::Phase, Instant)> = Vec::new();
     let clock = Clock::start();
-    let outcome = job::run(memory, job::SEED, &mut |phase, _| {
+    let result = job::run(memory, job::SEED, &mut |phase, _| {
         if phases.last().is_none_or(|(last, _)| *last != phase) {
             phases.push((phase, Instant::now()));
         }
     })?;
-    clock.tell_s("job", told);
+    clock.record_s("job", report);
     let ends = phases.iter().skip(1).map(|(_, began)| *began).chain([Instant::now()]);
     for ((phase, began), end) in phases.iter().zip(ends) {
-        told.figures.insert(format!("job_{}_s", phase.name()), (end - *began).as_secs_f64());
+        report.figures.insert(format!("job_{}_s", phase.name()), (end - *began).as_secs_f64());
     }
-    told.checksum = outcome.checksum;
+    report.checksum = result.checksum;
     Ok(())
 }
 
@@ -243,7 +244,7 @@ mod tests {
     use super::job;
     use crate::engine;
 
-    /// Original bytes / compressed bytes of pages, lz4.
+    /// Original bytes / compressed bytes of memory, with lz4.
     fn ratio(memory: &[u8]) -> f64 {
         let store = engine::new_store(memory.len() as u64).unwrap();
         store.write(0, memory).unwrap();
@@ -252,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_of_the_job_compresses_as_tables_do() {
+    fn the_table_of_the_job_compresses_like_real_tables() {
         let mut memory = vec![0; 8 << 20];
         let mut made = None;
         job::run(&mut memory, job::SEED, &mut |_, _| ()).unwrap();

@@ -1,21 +1,25 @@
-//! `pagefold bench memory`: compressed memory beside the kernel's way.
+//! `pagefold-bench memory`: compressed memory against the kernel's swap to zram.
 //!
-//! The kernel's way is the same program in a memory cgroup with the same limit, swapping to zram with
-//! the same codec. Each side of each round is a process of its own: this program again, which makes its
-//! memory, works, checks everything it reads, and tells its figures. A cgroup meters both sides; it has a
-//! limit only on the kernel's.
+//! The kernel's side is the same program in a memory cgroup with the same limit, swapping to zram with the same codec.
+//! In each round, each side is a separate process: this program with `--role`. It allocates memory, works in it, checks
+//! everything that it reads, and prints its figures as JSON. A cgroup measures the memory of both sides; only the
+//! cgroup of the kernel's side has a limit.
 //!
-//! | module | what |
+//! | module | contents |
 //! |---|---|
 //! | `plan` | sizes, counts and targets |
 //! | `cgroup`, `swap` | memory control groups; the swap area on zram |
-//! | `guard` | the process that gives both back, whatever becomes of this one |
-//! | `run` | starts the measured processes, round by round |
-//! | `child` | a measured process, and what it tells |
-//! | `space` | where its data lies: the two sides |
-//! | `passes`, `skewed`, `job` | the work: over all pages; over few more than others; sort and group |
-//! | `same_filled` | same-filled pages of our side, with the check for them and without |
-//! | `rows` | figures with targets, and the table beside them |
+//! | `guard` | a process that releases both, even if the measuring process is killed |
+//! | `run` | starts the measured processes, one after the other |
+//! | `child` | a measured process and its report |
+//! | `space` | the memory that a side works in |
+//! | `passes`, `skewed`, `job` | the work: over all pages; with a Zipf distribution; sort and group |
+//! | `same_filled` | same-filled pages of pagefold's side, with and without the check for them |
+//! | `rows` | runs the rounds of all rows; figures with targets, and tables |
+//!
+//! The path of a measurement: `rows` -> `run` -> (a new process) `child` -> `space` and the work -> JSON on standard
+//! output -> `run` -> `rows`. If cgroups, swap or root are missing, a note names what is missing, and pagefold's side
+//! is measured alone.
 
 mod cgroup;
 mod child;
@@ -29,8 +33,8 @@ mod skewed;
 mod space;
 mod swap;
 
-/// The job is the one of the example `larger-than-memory`.
-#[path = "../../../../examples/larger-than-memory/job.rs"]
+/// The job of the example `larger-than-memory`: make, sort and group a table.
+#[path = "../../../memory/examples/larger-than-memory/job.rs"]
 mod job;
 
 use super::pages;
@@ -44,71 +48,71 @@ use serde::{Deserialize, Serialize};
 use space::ServiceChoice;
 use std::path::PathBuf;
 
-/// `bench memory`.
+/// `pagefold-bench memory`.
 #[derive(Debug, Args)]
 pub struct MemoryArgs {
-    /// Files of raw 4096-byte pages, of which one set is used: python, or else the first [default:
+    /// Files of raw 4096-byte pages; only one is used: the set 'python' if present, else the first [default:
     /// bench/out/*.pages]
     #[arg(long, value_name = "FILE", num_args = 1.., value_hint = ValueHint::FilePath)]
     pub pages: Vec<PathBuf>,
-    /// Run everything once with small counts: shows that it works, measures nothing
+    /// Run everything once with small counts: a test of the program, without meaningful figures
     #[arg(long)]
     pub quick: bool,
     /// Run only these rows
     #[arg(long, value_enum, value_name = "ROW", num_args = 1..)]
-    pub only: Vec<Part>,
+    pub only: Vec<RowKind>,
     /// Print JSON with every round's figures
     #[arg(long)]
     pub json: bool,
     /// Size of the data [default: 1G; 64M with --quick]
     #[arg(long, value_name = "SIZE")]
     pub size: Option<String>,
-    /// What of it may be resident [default: a quarter of the size]
+    /// Limit of the data's resident part [default: a quarter of the size]
     #[arg(long, value_name = "SIZE")]
     pub limit: Option<String>,
-    /// Who serves the faults of our side
-    #[arg(long, value_enum, value_name = "WHO", default_value = "faulting-thread")]
+    /// Threads that serve the faults of pagefold's side
+    #[arg(long, value_enum, value_name = "THREADS", default_value = "faulting-thread")]
     pub service: ServiceChoice,
-    /// Rounds, each of which is a process for each side [default: 3; 1 with --quick]
+    /// Number of rounds; each round runs one process for each side [default: 3; 1 with --quick]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1000))]
     pub rounds: Option<u16>,
-    /// Not for people: what this program is told when it starts itself.
+    /// Internal: the role of a process that this program has started.
     #[arg(long, hide = true, value_name = "JSON")]
     pub role: Option<String>,
 }
 
-/// The rows of `bench memory`.
+/// The rows of `pagefold-bench memory`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Part {
+pub enum RowKind {
     /// Writing all pages in order
     Fill,
     /// Reading them in order
     Sequential,
-    /// Reading eight bytes of random pages
+    /// Reading eight bytes from random pages
     Random,
     /// Sort and group-by of a table
     Job,
-    /// Two threads on pages of which few are used often
+    /// Two threads on pages chosen with a Zipf distribution
     Zipf,
-    /// Memory held in all
+    /// All memory in use
     Memory,
-    /// Same-filled pages, against the same with the check for them off
+    /// Same-filled pages, against the same pages without the check for them
     SameFilled,
 }
 
-/// What this program is when it has started itself.
+/// The role of a process that this program has started.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Role {
     /// A measured process.
     Child(child::ChildSpec),
-    /// The process that clears up.
+    /// The process that removes cgroups and the swap area at the end.
     Guard(guard::GuardSpec),
 }
 
-/// Measures what was asked for and prints it.
+/// Runs the chosen rows and prints the report; with `--role`, does the work of that role instead.
 pub fn run(args: &MemoryArgs) -> anyhow::Result<()> {
     if let Some(role) = &args.role {
-        return match serde_json::from_str(role).context("reading what role to play")? {
+        return match serde_json::from_str(role).context("parsing --role")? {
             Role::Child(spec) => child::run(&spec),
             Role::Guard(spec) => guard::run(&spec),
         };
@@ -127,14 +131,14 @@ pub fn run(args: &MemoryArgs) -> anyhow::Result<()> {
     Ok(output::text(&text)?)
 }
 
-/// The plan, with what was asked for.
+/// The plan, changed by the options.
 fn plan_of(args: &MemoryArgs) -> anyhow::Result<MemoryPlan> {
-    const LEAST: u64 = 1 << 20;
+    const MIN_BYTES: u64 = 1 << 20;
     let mut plan = if args.quick { MemoryPlan::QUICK } else { MemoryPlan::FULL };
     plan.service = args.service;
     let whole_pages = |text: &str| -> anyhow::Result<u64> {
         let bytes = size::parse(text)? / PAGE_SIZE as u64 * PAGE_SIZE as u64;
-        anyhow::ensure!(bytes >= LEAST, "'{text}' is too little: 1M is the least");
+        anyhow::ensure!(bytes >= MIN_BYTES, "'{text}' is too little: the minimum is 1M");
         Ok(bytes)
     };
     if let Some(text) = &args.size {

@@ -1,55 +1,59 @@
-//! Work over all pages: writing them in order, reading them in order and at random.
+//! Work over all pages: writes them in order, reads them in order or at random.
 //!
-//! What was read is summed up, and the sums are compared with those of the pages that were written.
+//! Reads compute a checksum, which is compared with the checksum of the pages that were written.
 
-use super::child::{Clock, Source, Told};
+use super::child::{ChildReport, Clock, Source};
 use crate::plan::SEED;
 use crate::stats::Random;
 use pagefold_page::{PAGE_SIZE, Page};
 
 /// Words of 8 bytes in a page.
 const PAGE_WORDS: usize = PAGE_SIZE / 8;
-/// Words in 64 bytes, of which one is read.
+/// Words in 64 bytes; the sequential read reads one of them.
 const LINE_WORDS: usize = 8;
 
-/// Fills the memory and reads one word of every 64 bytes of it in order.
-pub fn fill_and_read(memory: &mut [u8], source: &Source, told: &mut Told) -> anyhow::Result<()> {
+/// Fills the memory and reads one word of every 64 bytes in order.
+pub fn fill_and_read(memory: &mut [u8], source: &Source, report: &mut ChildReport) -> anyhow::Result<()> {
     let sums: Vec<u64> = source.pages().iter().map(sum).collect();
-    let pages = fill(memory, source, told);
+    let pages = fill(memory, source, report);
     let clock = Clock::start();
-    let read = pages.iter().map(sum).fold(0, joined);
-    clock.tell_ns("sequential", pages.len(), told);
-    let wanted = (0..pages.len()).map(|i| sums[i % sums.len()]).fold(0, joined);
+    let read = pages.iter().map(sum).fold(0, combine);
+    clock.record_ns("sequential", pages.len(), report);
+    let wanted = (0..pages.len()).map(|i| sums[i % sums.len()]).fold(0, combine);
     anyhow::ensure!(read == wanted, "the pages read in order are not those that were written");
-    told.checksum = read;
+    report.checksum = read;
     Ok(())
 }
 
-/// Fills the memory and reads as many random words as it has pages.
-pub fn fill_and_read_at_random(memory: &mut [u8], source: &Source, told: &mut Told) -> anyhow::Result<()> {
-    let pages = fill(memory, source, told);
+/// Fills the memory and reads random words, as many as there are pages.
+pub fn fill_and_read_at_random(
+    memory: &mut [u8],
+    source: &Source,
+    report: &mut ChildReport,
+) -> anyhow::Result<()> {
+    let pages = fill(memory, source, report);
     let clock = Clock::start();
-    let read = random_words(pages.len()).map(|(page, word)| word_at(&pages[page], word)).fold(0, joined);
-    clock.tell_ns("random", pages.len(), told);
+    let read = random_words(pages.len()).map(|(page, word)| word_at(&pages[page], word)).fold(0, combine);
+    clock.record_ns("random", pages.len(), report);
     let wanted =
-        random_words(pages.len()).map(|(page, word)| word_at(source.page(page), word)).fold(0, joined);
+        random_words(pages.len()).map(|(page, word)| word_at(source.page(page), word)).fold(0, combine);
     anyhow::ensure!(read == wanted, "the words read at random are not those that were written");
-    told.checksum = read;
+    report.checksum = read;
     Ok(())
 }
 
-/// Copies the source's pages over all of the memory.
-pub fn fill<'m>(memory: &'m mut [u8], source: &Source, told: &mut Told) -> &'m [Page] {
+/// Fills the memory with the source's pages, repeated.
+pub fn fill<'m>(memory: &'m mut [u8], source: &Source, report: &mut ChildReport) -> &'m [Page] {
     let pages: &mut [Page] = memory.as_chunks_mut().0;
     let clock = Clock::start();
     for (i, page) in pages.iter_mut().enumerate() {
         page.copy_from_slice(source.page(i));
     }
-    clock.tell_ns("fill", pages.len(), told);
+    clock.record_ns("fill", pages.len(), report);
     pages
 }
 
-/// Compares every byte with what was written.
+/// Compares every byte with the source.
 pub fn compare(memory: &[u8], source: &Source) -> anyhow::Result<()> {
     let pages: &[Page] = memory.as_chunks().0;
     let different = pages.iter().enumerate().position(|(i, page)| page != source.page(i));
@@ -61,18 +65,18 @@ fn word_at(page: &Page, word: usize) -> u64 {
     u64::from_le_bytes(page.as_chunks().0[word])
 }
 
-/// Every eighth word, added.
+/// Sum of every eighth word.
 fn sum(page: &Page) -> u64 {
     let words = page.as_chunks().0.iter().step_by(LINE_WORDS);
     words.fold(0, |sum, word| sum.wrapping_add(u64::from_le_bytes(*word)))
 }
 
-/// Sums in order: two that change places are noticed.
-fn joined(sums: u64, next: u64) -> u64 {
+/// Adds the next sum to a checksum that depends on the order of the sums.
+fn combine(sums: u64, next: u64) -> u64 {
     sums.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(next)
 }
 
-/// As many places as there are pages: a page and a word in it.
+/// A fixed sequence of random words, as many as there are pages: indexes of a page and of a word in it.
 fn random_words(pages: usize) -> impl Iterator<Item = (usize, usize)> {
     let mut random = Random(SEED);
     (0..pages).map(move |_| {
@@ -86,16 +90,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sums_notice_a_changed_word_and_changed_places() {
+    fn checksums_differ_after_a_changed_word_or_swapped_pages() {
         let (zero, mut one) = ([0; PAGE_SIZE], [0; PAGE_SIZE]);
         one[64] = 1;
         assert_ne!(sum(&zero), sum(&one));
-        let order = |pages: [&Page; 2]| pages.into_iter().map(sum).fold(0, joined);
+        let order = |pages: [&Page; 2]| pages.into_iter().map(sum).fold(0, combine);
         assert_ne!(order([&zero, &one]), order([&one, &zero]));
     }
 
     #[test]
-    fn random_words_repeat_and_reach_all_places() {
+    fn random_words_are_the_same_each_time_and_spread_over_all_pages() {
         let drawn: Vec<_> = random_words(500).collect();
         assert!(drawn.iter().copied().eq(random_words(500)));
         assert!(drawn.iter().all(|(page, word)| *page < 500 && *word < PAGE_WORDS));

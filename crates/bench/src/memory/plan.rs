@@ -6,19 +6,19 @@ use crate::plan::Target;
 /// Sizes and repetitions.
 #[derive(Debug, Clone, Copy, serde::Serialize, serde::Deserialize)]
 pub struct MemoryPlan {
-    /// Bytes of the data, of all rows but `zipf`.
+    /// Bytes of the data of all rows except `zipf`.
     pub size_bytes: u64,
-    /// What of it may be resident, or charged to the cgroup, bytes.
+    /// Limit of resident memory, or of the memory charged to the cgroup, bytes.
     pub limit_bytes: u64,
-    /// Who serves the faults of our side.
+    /// Threads that serve the faults of pagefold's side.
     pub service: ServiceChoice,
-    /// Memory beyond the largest data that is touched before each process, bytes; 0 for none at all.
+    /// Before each process, memory of the size of the largest data plus this is touched, bytes; 0: nothing is touched.
     pub touched_beside_bytes: u64,
-    /// Rounds, all of which count: each side of each round is a process of its own.
+    /// Number of rounds. All count, because each side of each round is a new process.
     pub rounds: usize,
-    /// Operations of each thread of `zipf` before its time counts.
+    /// Operations of each thread of `zipf` before the measurement.
     pub zipf_warm_up_ops: u64,
-    /// Operations of each thread that count.
+    /// Measured operations of each thread of `zipf`.
     pub zipf_ops: u64,
 }
 
@@ -33,7 +33,7 @@ impl MemoryPlan {
         zipf_warm_up_ops: 500_000,
         zipf_ops: 1_000_000,
     };
-    /// One round of everything, small.
+    /// The plan of `--quick`: one small round of everything.
     pub const QUICK: MemoryPlan = MemoryPlan {
         size_bytes: 64 << 20,
         limit_bytes: 16 << 20,
@@ -59,26 +59,26 @@ impl MemoryPlan {
 pub const ZIPF_TIMES_LIMIT: u64 = 3;
 /// Threads of `zipf`.
 pub const ZIPF_THREADS: usize = 2;
-/// Skew of the choice of pages.
+/// Exponent of the Zipf distribution of pages.
 pub const THETA: f64 = 0.99;
-/// Share of the operations that read, per cent.
+/// Share of reads among the operations, per cent.
 pub const READ_PERCENT: u64 = 70;
-/// The swap device / the largest data: it never runs full.
+/// Size of the swap device / size of the largest data, so that the device never becomes full.
 pub const SWAP_TIMES_DATA: u64 = 2;
 
-/// Fill, time per page, against the kernel's.
+/// Fill: time per page / the kernel's.
 pub const FILL: Target = Target::AtMost(0.4);
-/// Sequential read, time per page.
+/// Sequential read: time per page / the kernel's.
 pub const SEQUENTIAL: Target = Target::AtMost(0.15);
-/// Random read, time per access.
+/// Random read: time per access / the kernel's.
 pub const RANDOM: Target = Target::AtMost(0.5);
-/// Sort and group-by, wall time.
+/// Sort and group-by: wall time / the kernel's.
 pub const JOB: Target = Target::AtMost(0.5);
-/// Zipf, operations per second.
+/// Zipf: operations per second / the kernel's.
 pub const ZIPF: Target = Target::AtLeast(2.0);
-/// Memory held in all, bytes.
+/// All memory in use / the kernel's.
 pub const MEMORY: Target = Target::AtMost(1.0);
-/// Storing a same-filled page, against the same with the check off.
+/// Storing a same-filled page: time / the time without the check.
 pub const SAME_STORE: Target = Target::AtMost(0.2);
-/// Loading one, against the same.
+/// Loading a same-filled page: time / the time without the check.
 pub const SAME_LOAD: Target = Target::AtMost(0.3);

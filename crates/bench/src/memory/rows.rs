@@ -1,10 +1,10 @@
-//! The rows: rounds of both sides, ratios, and the table of what has no target.
+//! The rows of `memory`: runs the rounds of both sides, and makes the figures with targets and a table per task.
 
-use super::child::{Task, Told};
+use super::child::{ChildReport, Task};
 use super::plan::{self, MemoryPlan};
 use super::run::Bench;
 use super::space::Side;
-use super::{MemoryArgs, Part};
+use super::{MemoryArgs, RowKind};
 use crate::output;
 use crate::pages::PageSet;
 use crate::plan::Target;
@@ -15,9 +15,9 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::io::IsTerminal;
 
-/// A row with a target: the figure it is about.
-struct Wanted {
-    part: Part,
+/// A row with a target, and the figure that it compares.
+struct RowSpec {
+    kind: RowKind,
     task: Task,
     what: &'static str,
     figure: &'static str,
@@ -25,51 +25,51 @@ struct Wanted {
     target: Target,
 }
 
-/// How often a side is started until the kernel lets it live.
-const TRIES: usize = 3;
+/// How often a process is started at most if the kernel kills it because of a lack of memory.
+const ATTEMPTS: usize = 3;
 
-/// The row whose peer is our side, too, without the check.
+/// The task whose peer is pagefold, too, without the check for same-filled pages.
 const SAME_FILLED: Task = Task::SameFilled { check: true };
 
 const fn row(
-    part: Part,
+    kind: RowKind,
     task: Task,
     what: &'static str,
     figure: &'static str,
     unit: &'static str,
     target: Target,
-) -> Wanted {
-    Wanted { part, task, what, figure, unit, target }
+) -> RowSpec {
+    RowSpec { kind, task, what, figure, unit, target }
 }
 
 #[rustfmt::skip]
-const WANTED: [Wanted; 11] = [
-    row(Part::Fill, Task::Pass, "fill, per page", "fill_ns", "ns", plan::FILL),
-    row(Part::Sequential, Task::Pass, "sequential read, per page", "sequential_ns", "ns", plan::SEQUENTIAL),
-    row(Part::Random, Task::Random, "random read, per access", "random_ns", "ns", plan::RANDOM),
-    row(Part::Job, Task::Job, "sort and group-by", "job_s", "s", plan::JOB),
-    row(Part::Zipf, Task::Zipf, "two threads, Zipf 0.99", "zipf_ops_per_s", "/s", plan::ZIPF),
-    row(Part::Memory, Task::Pass, "memory held after both passes", "held_bytes", "B", plan::MEMORY),
-    row(Part::Memory, Task::Pass, "memory held at most", "peak_bytes", "B", plan::MEMORY),
-    row(Part::SameFilled, SAME_FILLED, "page of zeroes: store", "store_zero_ns", "ns", plan::SAME_STORE),
-    row(Part::SameFilled, SAME_FILLED, "page of zeroes: load", "load_zero_ns", "ns", plan::SAME_LOAD),
-    row(Part::SameFilled, SAME_FILLED, "page of one word: store", "store_word_ns", "ns", plan::SAME_STORE),
-    row(Part::SameFilled, SAME_FILLED, "page of one word: load", "load_word_ns", "ns", plan::SAME_LOAD),
+const ROW_SPECS: [RowSpec; 11] = [
+    row(RowKind::Fill, Task::Pass, "fill, per page", "fill_ns", "ns", plan::FILL),
+    row(RowKind::Sequential, Task::Pass, "sequential read, per page", "sequential_ns", "ns", plan::SEQUENTIAL),
+    row(RowKind::Random, Task::Random, "random read, per access", "random_ns", "ns", plan::RANDOM),
+    row(RowKind::Job, Task::Job, "sort and group-by", "job_s", "s", plan::JOB),
+    row(RowKind::Zipf, Task::Zipf, "two threads, Zipf 0.99", "zipf_ops_per_s", "/s", plan::ZIPF),
+    row(RowKind::Memory, Task::Pass, "memory held after both passes", "held_bytes", "B", plan::MEMORY),
+    row(RowKind::Memory, Task::Pass, "memory held at most", "peak_bytes", "B", plan::MEMORY),
+    row(RowKind::SameFilled, SAME_FILLED, "page of zeroes: store", "store_zero_ns", "ns", plan::SAME_STORE),
+    row(RowKind::SameFilled, SAME_FILLED, "page of zeroes: load", "load_zero_ns", "ns", plan::SAME_LOAD),
+    row(RowKind::SameFilled, SAME_FILLED, "page of one word: store", "store_word_ns", "ns", plan::SAME_STORE),
+    row(RowKind::SameFilled, SAME_FILLED, "page of one word: load", "load_word_ns", "ns", plan::SAME_LOAD),
 ];
 
-/// Measures what was asked for and adds rows and tables.
+/// Runs the chosen rows and adds rows, tables and notes to the report.
 pub fn measure(
     set: &PageSet,
     plan: &MemoryPlan,
     args: &MemoryArgs,
     report: &mut Report,
 ) -> anyhow::Result<()> {
-    let is_wanted = |w: &&Wanted| args.only.is_empty() || args.only.contains(&w.part);
+    let is_wanted = |w: &&RowSpec| args.only.is_empty() || args.only.contains(&w.kind);
     let (bench, notes) = Bench::new(set, plan)?;
     notes.into_iter().for_each(|note| report.note(note));
     let mut rounds = serde_json::Map::new();
     for task in [Task::Pass, Task::Random, Task::Job, Task::Zipf, SAME_FILLED] {
-        let wanted: Vec<_> = WANTED.iter().filter(is_wanted).filter(|w| w.task == task).collect();
+        let wanted: Vec<_> = ROW_SPECS.iter().filter(is_wanted).filter(|w| w.task == task).collect();
         if wanted.is_empty() {
             continue;
         }
@@ -94,13 +94,13 @@ pub fn measure(
 struct Figures {
     pagefold: BTreeMap<String, Rounds>,
     peer: BTreeMap<String, Rounds>,
-    /// How often the kernel killed its side.
+    /// How often the kernel killed a process of its side.
     killed: usize,
-    /// What our side counted in the last round.
+    /// The counters of pagefold's side in the last round.
     statistics: serde_json::Value,
 }
 
-/// The two sides of a task: each a side, what it does, and whether it is ours in the report.
+/// The processes of one round of a task: side, task, and whether the figures count as pagefold's in the report.
 fn sides(bench: &Bench, task: Task) -> Vec<(Side, Task, bool)> {
     match task {
         SAME_FILLED => {
@@ -117,18 +117,18 @@ fn rounds_of(bench: &Bench, task: Task, rounds: usize, args: &MemoryArgs) -> any
         let mut sides = sides(bench, task);
         let first = round % sides.len();
         sides.rotate_left(first);
-        let mut told = Vec::new();
+        let mut reports = Vec::new();
         for (side, task, is_ours) in sides {
             if !args.quick && std::io::stderr().is_terminal() {
                 let (name, round) = (name(task), round + 1);
                 output::diagnostics(&format!("measuring {name}, round {round} of {rounds}, {side:?} ...\n"));
             }
             let one = figures.try_to_measure(bench, side, task)?;
-            told.extend(one.map(|one| (one, is_ours)));
+            reports.extend(one.map(|one| (one, is_ours)));
         }
-        for (one, is_ours) in told {
+        for (one, is_ours) in reports {
             let wanted = *checksum.get_or_insert(one.checksum);
-            anyhow::ensure!(one.checksum == wanted, "{}: the sides came to different results", name(task));
+            anyhow::ensure!(one.checksum == wanted, "{}: the sides have different results", name(task));
             figures.add(one, is_ours);
         }
     }
@@ -146,29 +146,34 @@ fn name(task: Task) -> &'static str {
 }
 
 impl Figures {
-    /// Measures until the kernel lets its side live, three times at most.
-    fn try_to_measure(&mut self, bench: &Bench, side: Side, task: Task) -> anyhow::Result<Option<Told>> {
-        for _ in 0..TRIES {
-            if let Some(told) = bench.measure(side, task)? {
-                return Ok(Some(told));
+    /// Measures once; repeats if the kernel kills the process, up to [`ATTEMPTS`] times in all.
+    fn try_to_measure(
+        &mut self,
+        bench: &Bench,
+        side: Side,
+        task: Task,
+    ) -> anyhow::Result<Option<ChildReport>> {
+        for _ in 0..ATTEMPTS {
+            if let Some(report) = bench.measure(side, task)? {
+                return Ok(Some(report));
             }
             self.killed += 1;
         }
         Ok(None)
     }
 
-    fn add(&mut self, told: Told, is_ours: bool) {
+    fn add(&mut self, report: ChildReport, is_ours: bool) {
         let to = if is_ours { &mut self.pagefold } else { &mut self.peer };
-        for (name, value) in told.figures {
+        for (name, value) in report.figures {
             to.entry(name).or_default().push(value);
         }
         if is_ours {
-            self.statistics = told.statistics;
+            self.statistics = report.statistics;
         }
     }
 
-    /// `None` if nobody has the figure: without a meter nobody knows what memory is held.
-    fn row(&self, wanted: &Wanted, set: &PageSet) -> Option<Row> {
+    /// Makes the row. `None` if neither side reported the figure: without cgroups the memory in use is unknown.
+    fn row(&self, wanted: &RowSpec, set: &PageSet) -> Option<Row> {
         let (ours, peer) = (self.pagefold.get(wanted.figure), self.peer.get(wanted.figure));
         if ours.is_none() && peer.is_none() {
             return None;
@@ -198,7 +203,7 @@ impl Figures {
         };
         let content = match task {
             Task::Job => "a table",
-            Task::SameFilled { .. } => "zeroes, and of another word",
+            Task::SameFilled { .. } => "zeroes, then of another word",
             _ => &set.name,
         };
         let title = format!("{what}: {} of {content}, limit {}", human(size), human(plan.limit_bytes));

@@ -1,8 +1,8 @@
-//! Starting the measured processes, one after the other, and watching what they take.
+//! Starts the measured processes, one after the other, and samples their memory use.
 
 use super::Role;
 use super::cgroup::{Controller, Group};
-use super::child::{ChildSpec, Meter, Task, Told};
+use super::child::{ChildReport, ChildSpec, Meter, Task};
 use super::guard::{self, Guard};
 use super::plan::{MemoryPlan, SWAP_TIMES_DATA};
 use super::space::{self, Side};
@@ -17,22 +17,23 @@ use std::path::PathBuf;
 use std::process::{Child, Stdio};
 use std::time::Duration;
 
-/// How often the memory of a measured process is looked at.
-const SAMPLE_EVERY: Duration = Duration::from_millis(10);
+/// Interval between two samples of the memory of a measured process.
+const SAMPLE_INTERVAL: Duration = Duration::from_millis(10);
 
-/// What all processes are measured with.
+/// The setup that all measured processes share: pages, cgroup controller, swap area.
 pub struct Bench {
     plan: MemoryPlan,
     pages: File,
     controller: Option<Controller>,
     group_prefix: String,
     started: Cell<u32>,
-    // Last: the groups of processes are gone when it clears up.
+    // The last field, so that it is dropped last, after all cgroups of processes.
     guard: Guard,
 }
 
 impl Bench {
-    /// Takes what can be had. Returns notes on what is missing.
+    /// Sets up what is available: a cgroup controller and, by the guard process, the swap area. Returns notes on what
+    /// is missing.
     pub fn new(set: &PageSet, plan: &MemoryPlan) -> anyhow::Result<(Self, Vec<String>)> {
         let mut notes = Vec::new();
         let group_prefix = format!("pagefold-bench-{}-", std::process::id());
@@ -49,7 +50,7 @@ impl Bench {
         if let Some(missing) = &guard.missing {
             notes.push(format!("not compared with the kernel: {missing}"));
         }
-        let pages = in_memory(set.bytes()).context("putting the pages in memory")?;
+        let pages = in_memory(set.bytes()).context("copying the pages to a file in memory")?;
         Ok((Bench { plan: *plan, pages, controller, group_prefix, started: Cell::new(0), guard }, notes))
     }
 
@@ -59,9 +60,9 @@ impl Bench {
         [Side::Pagefold].into_iter().chain(kernel).collect()
     }
 
-    /// Measures one side once, in a process and a cgroup of its own. `None` if the kernel, on its side,
-    /// killed it for want of memory: reclaim within a cgroup sometimes gives up although there is swap left.
-    pub fn measure(&self, side: Side, task: Task) -> anyhow::Result<Option<Told>> {
+    /// Measures one side once, in a new process and a new cgroup. Returns `None` if the kernel killed the process of
+    /// the kernel's side because of a lack of memory: reclaim in a cgroup sometimes fails although there is free swap.
+    pub fn measure(&self, side: Side, task: Task) -> anyhow::Result<Option<ChildReport>> {
         space::touch(&self.plan)?;
         self.started.set(self.started.get() + 1);
         let name = format!("{}{}", self.group_prefix, self.started.get());
@@ -76,29 +77,29 @@ impl Bench {
             .spawn()
             .with_context(what)?;
         let spec = spec();
-        let most_bytes = watch(&mut process, &spec).with_context(what)?;
+        let peak_sample_bytes = watch(&mut process, &spec).with_context(what)?;
         let is_killed = process.wait()?.signal() == Some(rustix::process::Signal::KILL.as_raw());
         if is_killed && side == Side::Kernel {
             return Ok(None);
         }
-        let mut told = answer(process).with_context(what)?;
+        let mut report = read_report(process).with_context(what)?;
         if let Some(group) = &spec.group {
-            // The cgroup's own peak is exact, but does not know what zram holds.
-            let most = group.peak_bytes().unwrap_or(0).max(most_bytes);
-            let peak = most.saturating_sub(told.before_bytes) + spec.tables_bytes();
-            told.figures.insert("peak_bytes".into(), peak as f64);
+            // The peak that the cgroup reports is exact, but excludes the memory of zram.
+            let measured_bytes = group.peak_bytes().unwrap_or(0).max(peak_sample_bytes);
+            let peak = measured_bytes.saturating_sub(report.before_bytes) + spec.tables_bytes();
+            report.figures.insert("peak_bytes".into(), peak as f64);
         }
-        Ok(Some(told))
+        Ok(Some(report))
     }
 
     fn spec(&self, side: Side, task: Task, group: Option<&Group>) -> ChildSpec {
         let parent = std::process::id();
         let pages = PathBuf::from(format!("/proc/{parent}/fd/{}", self.pages.as_raw_fd()));
-        ChildSpec { side, task, plan: self.plan, pages, group: group.map(Group::at), parent }
+        ChildSpec { side, task, plan: self.plan, pages, group: group.map(Group::to_path), parent }
     }
 }
 
-/// A nameless file in memory, charged to this process.
+/// Copies bytes to an anonymous file in memory, charged to this process.
 fn in_memory(bytes: &[u8]) -> anyhow::Result<File> {
     let fd = rustix::fs::memfd_create("pagefold-bench-pages", rustix::fs::MemfdFlags::CLOEXEC)?;
     let mut file = File::from(fd);
@@ -106,24 +107,24 @@ fn in_memory(bytes: &[u8]) -> anyhow::Result<File> {
     Ok(file)
 }
 
-/// Waits for the process to end. Returns the most that it was charged with when looked at.
+/// Waits for the process to end. Returns the largest sample of its memory, bytes.
 fn watch(process: &mut Child, spec: &ChildSpec) -> anyhow::Result<u64> {
     let meter = Meter { group: spec.group.as_ref(), side: spec.side };
-    let mut most_bytes = 0;
-    // What it prints fits in a pipe.
+    let mut peak_bytes = 0;
+    // The output fits in the pipe, so the process never blocks on it.
     while process.try_wait()?.is_none() {
-        most_bytes = most_bytes.max(meter.bytes()?);
-        std::thread::sleep(SAMPLE_EVERY);
+        peak_bytes = peak_bytes.max(meter.bytes()?);
+        std::thread::sleep(SAMPLE_INTERVAL);
     }
-    Ok(most_bytes)
+    Ok(peak_bytes)
 }
 
-/// What an ended process told.
-fn answer(mut process: Child) -> anyhow::Result<Told> {
+/// Reads the report of a process that has ended.
+fn read_report(mut process: Child) -> anyhow::Result<ChildReport> {
     let status = process.wait()?;
     let (mut out, mut err) = (String::new(), String::new());
     process.stdout.take().context("no pipe")?.read_to_string(&mut out)?;
     process.stderr.take().context("no pipe")?.read_to_string(&mut err)?;
     anyhow::ensure!(status.success(), "{status}: {}", err.trim());
-    serde_json::from_str(&out).with_context(|| format!("it told '{out}'"))
+    serde_json::from_str(&out).with_context(|| format!("its output is '{out}'"))
 }

@@ -1,15 +1,12 @@
-//! Two threads on pages of which few are used often and many seldom.
+//! Two threads on pages chosen with a Zipf distribution: a few are used often, most seldom.
 //!
-//! A page is drawn from a Zipf distribution that is scattered over the memory; 70 % of the operations read
-//! 8 to 64 bytes of it, the others write as many. All is drawn before anything is measured. Each thread
-//! writes only its half of the pages, every second one, and what a write writes follows from the page and how
-//! often it was written; so what every page must hold in the end follows from these counts, and is compared
-//! byte by byte. All reads
-//! are summed, and one in sixteen is checked while it happens: each word is the source's, or one that
-//! was written.
-//! Both sides do the same operations.
+//! Each operation draws a page; 70 % of the operations read 8 to 64 bytes of it, the others write as many. All random
+//! choices are made before the measurement, and both sides do the same operations. Each thread writes only its half of
+//! the pages, every second one. The page and the number of its writes determine the content, so the expected content of
+//! every page is known at the end and is compared byte by byte. One read in sixteen is checked immediately: each word
+//! must come from the source or from a write.
 
-use super::child::{Clock, Source, Told};
+use super::child::{ChildReport, Clock, Source};
 use super::plan::{MemoryPlan, READ_PERCENT, THETA, ZIPF_THREADS};
 use crate::plan::SEED;
 use crate::stats::Random;
@@ -22,12 +19,13 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Words of 8 bytes in a page.
 const PAGE_WORDS: usize = PAGE_SIZE / 8;
-/// Words of an operation at most.
+/// Maximum number of words in an operation.
 const OP_WORDS_MAX: u64 = 8;
-/// One read in so many is checked while it happens.
-const CHECKED_ONE_IN: u64 = 16;
+/// One read in this many is checked immediately.
+const CHECK_INTERVAL: u64 = 16;
 
-/// One operation as it was drawn: a page in the upper half; whether it reads; 31 random bits for its place.
+/// A drawn operation: the page in the upper 32 bits, one bit that is set for a read, and 31 random bits that choose the
+/// words.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Op(u64);
 
@@ -54,16 +52,16 @@ impl Op {
     }
 }
 
-/// What is done, made before anything is measured.
-pub struct Plan {
-    /// Of each thread, in order.
+/// The operations of all threads, drawn before the measurement.
+pub struct Operations {
+    /// The operations of each thread, in order.
     ops: Vec<Vec<Op>>,
-    /// So many of each thread's come before those that are measured.
+    /// The first operations of each thread, which are not measured.
     warm_up_len: usize,
 }
 
-impl Plan {
-    /// For the memory of the plan.
+impl Operations {
+    /// Draws the operations of a plan.
     pub fn new(plan: &MemoryPlan) -> anyhow::Result<Self> {
         let pages = u32::try_from(plan.zipf_size_bytes() / PAGE_SIZE as u64).context("too many pages")?;
         let zipf = Zipf::new(pages, THETA, SEED);
@@ -72,10 +70,10 @@ impl Plan {
             (0..plan.zipf_warm_up_ops + plan.zipf_ops).map(|_| Op::draw(&zipf, &mut random)).collect()
         };
         let warm_up_len = usize::try_from(plan.zipf_warm_up_ops)?;
-        Ok(Plan { ops: (0..ZIPF_THREADS).map(ops_of).collect(), warm_up_len })
+        Ok(Operations { ops: (0..ZIPF_THREADS).map(ops_of).collect(), warm_up_len })
     }
 
-    /// A thread's operations: those that warm up, and those that are measured.
+    /// Returns a thread's warm-up operations and its measured operations.
     fn ops(&self, number: usize) -> (&[Op], &[Op]) {
         self.ops[number].split_at(self.warm_up_len)
     }
@@ -83,9 +81,14 @@ impl Plan {
 
 type PageWords = [AtomicU64; PAGE_WORDS];
 
-/// Fills the memory, works, tells operations per second, and compares.
-pub fn run(plan: &Plan, memory: &mut [u8], source: &Source, told: &mut Told) -> anyhow::Result<()> {
-    super::passes::fill(memory, source, told);
+/// Fills the memory, runs the threads, reports operations per second, and compares all pages.
+pub fn run(
+    operations: &Operations,
+    memory: &mut [u8],
+    source: &Source,
+    report: &mut ChildReport,
+) -> anyhow::Result<()> {
+    super::passes::fill(memory, source, report);
     let pages = shared(memory);
     let barrier = Barrier::new(ZIPF_THREADS);
     let mut workers: Vec<_> = (0..ZIPF_THREADS).map(|number| Worker::new(number, pages, source)).collect();
@@ -95,23 +98,24 @@ pub fn run(plan: &Plan, memory: &mut [u8], source: &Source, told: &mut Told) -> 
             .map(|worker| {
                 let barrier = &barrier;
                 scope.spawn(move || {
-                    let (warm_up, ops) = plan.ops(worker.number);
+                    let (warm_up, ops) = operations.ops(worker.number);
                     worker.work(warm_up);
                     barrier.wait();
                     let clock = Clock::start();
                     worker.work(ops);
-                    // The slower thread's time counts.
+                    // Both threads stop their clocks only when the slower one has ended.
                     barrier.wait();
-                    let mut told = Told::default();
-                    clock.tell_s("zipf", &mut told);
-                    (told, worker.wrong)
+                    let mut report = ChildReport::default();
+                    clock.record_s("zipf", &mut report);
+                    (report, worker.wrong)
                 })
             })
             .collect();
         let mut wrong = None;
         for thread in threads {
-            let (own, found) = thread.join().map_err(|_| anyhow::anyhow!("a measuring thread panicked"))?;
-            told.figures.extend(own.figures);
+            let (thread_report, found) =
+                thread.join().map_err(|_| anyhow::anyhow!("a measuring thread panicked"))?;
+            report.figures.extend(thread_report.figures);
             wrong = wrong.or(found);
         }
         anyhow::Ok(wrong)
@@ -119,33 +123,33 @@ pub fn run(plan: &Plan, memory: &mut [u8], source: &Source, told: &mut Told) -> 
     if let Some((page, word, found)) = wrong {
         anyhow::bail!("word {word} of page {page} was read as {found:#x}, which was never written");
     }
-    let seconds = told.figures.get("zipf_s").copied().unwrap_or(f64::NAN);
-    let ops: usize = (0..ZIPF_THREADS).map(|number| plan.ops(number).1.len()).sum();
-    told.figures.insert("zipf_ops_per_s".into(), ops as f64 / seconds);
+    let seconds = report.figures.get("zipf_s").copied().unwrap_or(f64::NAN);
+    let ops: usize = (0..ZIPF_THREADS).map(|number| operations.ops(number).1.len()).sum();
+    report.figures.insert("zipf_ops_per_s".into(), ops as f64 / seconds);
     for worker in &workers {
-        told.checksum = told.checksum.wrapping_add(worker.compare()?);
+        report.checksum = report.checksum.wrapping_add(worker.compare()?);
     }
     Ok(())
 }
 
-/// The memory as words that threads share.
+/// Casts the memory to atomic words that threads can share.
 fn shared(memory: &mut [u8]) -> &[PageWords] {
-    // SAFETY: `PageWords` is 8-byte integers and nothing else, so all bytes are valid for it; align_to takes
-    // only what is aligned. The borrow is exclusive and lasts as long as the result, so all access to these
-    // bytes is by atomic operations.
+    // SAFETY: `PageWords` consists of 8-byte integers, so all bytes are valid for it, and align_to_mut returns only
+    // aligned elements. The borrow is exclusive and lasts as long as the result, so all access to these bytes is
+    // atomic.
     let (before, pages, _) = unsafe { memory.align_to_mut::<PageWords>() };
-    debug_assert!(before.is_empty(), "memory begins at a page");
+    debug_assert!(before.is_empty(), "memory begins at a page boundary");
     pages
 }
 
-/// A thread's part.
+/// The state of a thread.
 struct Worker<'a> {
     number: usize,
     pages: &'a [PageWords],
     source: &'a Source,
-    /// How often each of its pages was written: pages `number`, `number + ZIPF_THREADS`, ...
+    /// The number of writes of each page that this thread writes: pages `number`, `number + ZIPF_THREADS`, ...
     versions: Vec<u32>,
-    /// A word that was read and never written: page, word, what was found.
+    /// The first word that was read but never written: page, index in the page, value.
     wrong: Option<(usize, usize, u64)>,
 }
 
@@ -162,15 +166,15 @@ impl<'a> Worker<'a> {
     }
 
     fn read(&mut self, page: usize, drawn: u64) {
-        let (first, count) = place(drawn);
+        let (first, count) = word_range(drawn);
         let words = &self.pages[page][first..first + count];
         let sum = words.iter().fold(0u64, |sum, word| sum.wrapping_add(word.load(Relaxed)));
         black_box(sum);
-        if drawn.is_multiple_of(CHECKED_ONE_IN) {
+        if drawn.is_multiple_of(CHECK_INTERVAL) {
             for (i, word) in words.iter().enumerate() {
                 let found = word.load(Relaxed);
                 let original = u64::from_le_bytes(self.source.page(page).as_chunks().0[first + i]);
-                let is_right = found == original || found >> 24 == written(page, first + i, 0) >> 24;
+                let is_right = found == original || found >> 24 == written_word(page, first + i, 0) >> 24;
                 if !is_right {
                     self.wrong.get_or_insert((page, first + i, found));
                 }
@@ -178,31 +182,31 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Writes to a page of its own beside the drawn one.
-    fn write(&mut self, page: usize) {
-        let own = page / ZIPF_THREADS * ZIPF_THREADS + self.number;
-        // An odd number of pages has no pair for the last.
-        if own >= self.pages.len() {
+    /// Writes to the page of this thread that is paired with the drawn page.
+    fn write(&mut self, drawn_page: usize) {
+        let page = drawn_page / ZIPF_THREADS * ZIPF_THREADS + self.number;
+        // If the number of pages is odd, the last page has no pair.
+        if page >= self.pages.len() {
             return;
         }
-        let version = &mut self.versions[own / ZIPF_THREADS];
+        let version = &mut self.versions[page / ZIPF_THREADS];
         *version += 1;
-        let (first, count) = place(of_write(own, *version));
-        for (i, word) in self.pages[own][first..first + count].iter().enumerate() {
-            word.store(written(own, first + i, *version), Relaxed);
+        let (first, count) = word_range(write_bits(page, *version));
+        for (i, word) in self.pages[page][first..first + count].iter().enumerate() {
+            word.store(written_word(page, first + i, *version), Relaxed);
         }
     }
 
-    /// Does all writes again to a copy of each page, and compares. Returns a checksum.
+    /// Repeats all writes in a copy of each page, and compares. Returns a checksum.
     fn compare(&self) -> anyhow::Result<u64> {
         let mut checksum = 0u64;
         for (page, &versions) in (self.number..self.pages.len()).step_by(ZIPF_THREADS).zip(&self.versions) {
             let source: &[[u8; 8]] = self.source.page(page).as_chunks().0;
             let mut wanted: Vec<u64> = source.iter().map(|word| u64::from_le_bytes(*word)).collect();
             for version in 1..=versions {
-                let (first, count) = place(of_write(page, version));
+                let (first, count) = word_range(write_bits(page, version));
                 for (i, word) in wanted[first..first + count].iter_mut().enumerate() {
-                    *word = written(page, first + i, version);
+                    *word = written_word(page, first + i, version);
                 }
             }
             let found = self.pages[page].iter().map(|w| w.load(Relaxed));
@@ -222,22 +226,22 @@ impl<'a> Worker<'a> {
     }
 }
 
-/// Which words an operation takes: the first and how many.
-fn place(drawn: u64) -> (usize, usize) {
+/// The words of an operation: the index of the first, and their number.
+fn word_range(drawn: u64) -> (usize, usize) {
     let count = 1 + drawn % OP_WORDS_MAX;
     let first = (drawn >> 8) % (PAGE_WORDS as u64 - count + 1);
     (first as usize, count as usize)
 }
 
-/// What decides the place of a page's write.
-fn of_write(page: usize, version: u32) -> u64 {
+/// The random bits that choose the words of a page's write.
+fn write_bits(page: usize, version: u32) -> u64 {
     Random((page as u64) << 32 | u64::from(version)).next()
 }
 
-/// What a write leaves in a word: something like a pointer, whose last three bytes tell the version.
-fn written(page: usize, word: usize, version: u32) -> u64 {
-    let place = Random((page * PAGE_WORDS + word) as u64).next() & 0xffff;
-    0x7f00 << 40 | place << 24 | u64::from(version & 0xff_ffff)
+/// The word that a write stores: similar to a pointer; its last three bytes are the version.
+fn written_word(page: usize, word: usize, version: u32) -> u64 {
+    let address = Random((page * PAGE_WORDS + word) as u64).next() & 0xffff;
+    0x7f00 << 40 | address << 24 | u64::from(version & 0xff_ffff)
 }
 
 #[cfg(test)]
@@ -245,21 +249,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn places_stay_in_the_page_and_reach_its_ends() {
-        let drawn: Vec<_> = (0..100_000).map(|n| place(Random(n).next())).collect();
+    fn word_ranges_stay_in_the_page_and_reach_its_ends() {
+        let drawn: Vec<_> = (0..100_000).map(|n| word_range(Random(n).next())).collect();
         assert!(drawn.iter().all(|(first, count)| (1..=8).contains(count) && first + count <= PAGE_WORDS));
         assert!(drawn.iter().any(|(first, _)| *first == 0));
         assert!(drawn.iter().any(|(first, count)| first + count == PAGE_WORDS));
     }
 
     #[test]
-    fn operations_are_what_would_be_drawn_while_measuring() {
+    fn drawn_operations_have_the_right_pages_and_shares() {
         let plan = MemoryPlan { limit_bytes: 1 << 20, ..MemoryPlan::QUICK };
         let pages = (plan.zipf_size_bytes() / PAGE_SIZE as u64) as u32;
         let zipf = Zipf::new(pages, THETA, SEED);
-        let made = Plan::new(&plan).unwrap();
+        let operations = Operations::new(&plan).unwrap();
         for number in 0..ZIPF_THREADS {
-            let (warm_up, ops) = made.ops(number);
+            let (warm_up, ops) = operations.ops(number);
             let lens = (warm_up.len() as u64, ops.len() as u64);
             assert_eq!(lens, (plan.zipf_warm_up_ops, plan.zipf_ops));
             let mut random = Random(SEED ^ (number as u64 + 1));
@@ -271,35 +275,35 @@ mod tests {
             }
             let read = ops.iter().filter(|op| op.reads()).count();
             assert!((0.69..0.71).contains(&(read as f64 / ops.len() as f64)));
-            let checked = ops.iter().filter(|op| op.drawn().is_multiple_of(CHECKED_ONE_IN)).count();
+            let checked = ops.iter().filter(|op| op.drawn().is_multiple_of(CHECK_INTERVAL)).count();
             assert!((0.055..0.07).contains(&(checked as f64 / ops.len() as f64)));
         }
-        assert_ne!(made.ops(0), made.ops(1));
+        assert_ne!(operations.ops(0), operations.ops(1));
     }
 
     #[test]
-    fn the_comparison_notices_one_bit() {
+    fn the_comparison_detects_one_changed_bit() {
         let plan = MemoryPlan { limit_bytes: 1 << 20, zipf_ops: 20_000, ..MemoryPlan::QUICK };
         let source = Source::of((0..8 * PAGE_SIZE).map(|i| (i / 64) as u8).collect());
         let mut words = vec![0u64; plan.zipf_size_bytes() as usize / 8 + PAGE_WORDS];
-        // SAFETY: any bytes are integers, and integers bytes.
+        // SAFETY: all bytes are valid for `u8`, which has no padding.
         let (_, memory, _) = unsafe { words.align_to_mut::<u8>() };
         let start = memory.as_ptr().align_offset(PAGE_SIZE);
         let memory = &mut memory[start..][..plan.zipf_size_bytes() as usize];
-        let mut told = Told::default();
-        run(&Plan::new(&plan).unwrap(), memory, &source, &mut told).unwrap();
-        assert!(told.figures["zipf_ops_per_s"] > 0.0);
+        let mut report = ChildReport::default();
+        run(&Operations::new(&plan).unwrap(), memory, &source, &mut report).unwrap();
+        assert!(report.figures["zipf_ops_per_s"] > 0.0);
         let pages = shared(memory);
-        let plan = Plan::new(&plan).unwrap();
+        let operations = Operations::new(&plan).unwrap();
         let mut worker = Worker::new(1, pages, &source);
-        // A worker that has not written finds the other's writes wrong.
+        // This worker has recorded no writes, so the pages that `run` wrote differ from its expectation.
         assert!(worker.compare().is_err());
         for (i, page) in pages.iter().enumerate() {
             for (word, bytes) in page.iter().zip(source.page(i).as_chunks().0) {
                 word.store(u64::from_le_bytes(*bytes), Relaxed);
             }
         }
-        worker.work(&plan.ops(1).1[..1000]);
+        worker.work(&operations.ops(1).1[..1000]);
         assert_eq!(worker.wrong, None);
         worker.compare().unwrap();
         pages[3][511].fetch_xor(1, Relaxed);

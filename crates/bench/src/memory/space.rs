@@ -1,4 +1,4 @@
-//! Where the measured work keeps its data: ours, or plain memory for the kernel to swap.
+//! The memory of the measured work: a region of compressed memory, or plain memory that the kernel swaps.
 
 use super::plan::MemoryPlan;
 use clap::ValueEnum;
@@ -6,7 +6,7 @@ use pagefold_memory::{Region, RegionConfig, Service};
 use pagefold_sys::mem::Reservation;
 use serde::{Deserialize, Serialize};
 
-/// Who keeps memory within the limit.
+/// The side that is measured: the mechanism that keeps memory within the limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Side {
@@ -16,7 +16,7 @@ pub enum Side {
     Kernel,
 }
 
-/// Who serves the faults of our side.
+/// The threads that serve the faults of pagefold's side.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ServiceChoice {
@@ -26,37 +26,37 @@ pub enum ServiceChoice {
     HandlerThreads,
 }
 
-/// Zeroed memory to work in.
+/// Zeroed memory for the work.
 pub trait Space {
-    /// All of it.
+    /// All bytes.
     fn bytes_mut(&mut self) -> &mut [u8];
 
-    /// What it has counted, for the report.
+    /// The counters of the region for the report; null for plain memory.
     fn statistics(&self) -> serde_json::Value;
 }
 
-/// Makes the memory of a side.
+/// Allocates the memory of a side.
 pub fn make(side: Side, len_bytes: u64, plan: &MemoryPlan) -> anyhow::Result<Box<dyn Space>> {
     match side {
-        Side::Pagefold => Ok(Box::new(Ours(Region::new(region_config(len_bytes, plan))?))),
-        Side::Kernel => Ok(Box::new(Plain(Reservation::new(usize::try_from(len_bytes)?)?))),
+        Side::Pagefold => Ok(Box::new(RegionSpace(Region::new(region_config(len_bytes, plan))?))),
+        Side::Kernel => Ok(Box::new(PlainSpace(Reservation::new(usize::try_from(len_bytes)?)?))),
     }
 }
 
-/// What our side is made with.
+/// The configuration of pagefold's region.
 pub fn region_config(len_bytes: u64, plan: &MemoryPlan) -> RegionConfig {
     let service = match plan.service {
         ServiceChoice::FaultingThread => Service::FaultingThread,
         ServiceChoice::HandlerThreads => Service::HandlerThreads,
     };
-    // The pool has no limit of its own here, as zram has none.
+    // The pool has no separate limit here, because zram has none.
     RegionConfig { service, max_pool_percent: 100, ..RegionConfig::new(len_bytes, plan.limit_bytes) }
 }
 
 /// A region of compressed memory.
-struct Ours(Region);
+struct RegionSpace(Region);
 
-impl Space for Ours {
+impl Space for RegionSpace {
     fn bytes_mut(&mut self) -> &mut [u8] {
         self.0.bytes_mut()
     }
@@ -75,7 +75,7 @@ impl Space for Ours {
                 "folded": s.faults.folded,
                 "staged": s.faults.staged,
                 "waited": s.faults.waited,
-                "there": s.faults.there,
+                "there": s.faults.already_resident,
                 "failed": s.faults.failed,
                 "memory_waits": s.faults.memory_waits,
                 "time_s": s.faults.time.as_secs_f64(),
@@ -92,13 +92,13 @@ impl Space for Ours {
     }
 }
 
-/// Plain private memory in pages of 4 KiB; its limit is the cgroup's.
-struct Plain(Reservation);
+/// Plain private memory in pages of 4 KiB; the cgroup limits it.
+struct PlainSpace(Reservation);
 
-impl Space for Plain {
+impl Space for PlainSpace {
     fn bytes_mut(&mut self) -> &mut [u8] {
-        // SAFETY: the reservation is mapped, readable, writable and zeroed for its whole length, lives
-        // as long as `self`, and is reached only through it, which is borrowed for as long as the result.
+        // SAFETY: the reservation is mapped, readable, writable and zeroed for its whole length and lives as long as
+        // `self`. Access is possible only through `self`, which is mutably borrowed as long as the result.
         unsafe { std::slice::from_raw_parts_mut(self.0.base().as_ptr(), self.0.len_bytes()) }
     }
 
@@ -107,8 +107,8 @@ impl Space for Plain {
     }
 }
 
-/// Touches as much memory as a row takes at most, and gives it back: on a virtual machine the first use of
-/// memory that was never used costs the host a fault. Leaves it where memory is short.
+/// Touches as much memory as the largest row needs, and frees it: in a virtual machine, the first use of a physical
+/// page costs a fault on the host. Touches at most half of the available memory.
 pub fn touch(plan: &MemoryPlan) -> anyhow::Result<()> {
     if plan.touched_beside_bytes == 0 {
         return Ok(());

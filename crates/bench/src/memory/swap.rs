@@ -1,4 +1,4 @@
-//! The kernel's side: a swap area on zram, ours until dropped.
+//! The swap area on zram that the kernel's side uses.
 
 use crate::output;
 use crate::zram;
@@ -8,20 +8,20 @@ use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-/// A swap area on the zram device.
+/// A swap area on the zram device. Dropping it ends swapping and restores the device.
 pub struct SwapArea {
-    // `None` while it is given up.
+    // `None` only after a failed `swapoff`: then the device must not be reset.
     configured: Option<zram::Configured>,
 }
 
 impl SwapArea {
-    /// Takes the device, if nobody uses it, and swaps to it; says why if that cannot be done.
+    /// Configures the zram device and makes the kernel swap to it. Fails if the device is in use, or without root.
     ///
-    /// Nothing else may be swapped to: the kernel would use both.
+    /// Fails also if there is another swap area, because the kernel would use both.
     pub fn new(len_bytes: u64) -> anyhow::Result<Self> {
         let others = pagefold_sys::swap::areas()?;
         if let Some(other) = others.first() {
-            anyhow::bail!("this machine swaps already, to {}", other.path.display());
+            anyhow::bail!("this machine already swaps to {}", other.path.display());
         }
         let configured = zram::Configured::take(len_bytes)?;
         let device = Path::new(zram::DEVICE);
@@ -41,14 +41,14 @@ impl Drop for SwapArea {
     fn drop(&mut self) {
         if let Err(e) = pagefold_sys::swap::swapoff(Path::new(zram::DEVICE)) {
             output::error(&format!("{e}; the device stays as it is"));
-            // It must not be reset while the kernel swaps to it.
+            // The device must not be reset while the kernel swaps to it.
             std::mem::forget(self.configured.take());
         }
     }
 }
 
-/// The first page of a swap area of version 1, as `mkswap` describes it: at byte 1024 the version, the last
-/// page's number and the number of bad pages, 32 bits each in the machine's order; a magic word at the end.
+/// Makes the first page of a swap area of version 1, as `mkswap` does: at byte 1024 the version, the number of the last
+/// page and the number of bad pages, each 32 bits in the machine's byte order; at the end of the page a magic word.
 fn header(len_pages: u64) -> anyhow::Result<Page> {
     const MAGIC: &[u8] = b"SWAPSPACE2";
     let last = len_pages.checked_sub(1).and_then(|last| u32::try_from(last).ok());
@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_header_has_its_words_where_the_kernel_looks() {
+    fn a_header_has_its_words_at_the_kernels_offsets() {
         let page = header(16).unwrap();
         assert_eq!(page[1024..1036], [1u32, 15, 0].map(u32::to_ne_bytes).concat());
         assert_eq!(&page[4086..], b"SWAPSPACE2");

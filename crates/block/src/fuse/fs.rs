@@ -1,55 +1,54 @@
-//! Answers to the kernel's requests for the one file.
+//! [`OneFile`], the FUSE file system that answers the kernel's requests for the one file.
 //!
-//! Reading, writing, discarding and flushing go straight to the device on the thread that received
-//! the request; nothing is queued and nothing is allocated on these paths. The rest is the little that
-//! `open`, `stat` and `ls` need. Requests not answered here fail as "not implemented", which the
-//! kernel remembers and does not ask again (extended attributes, which it would otherwise ask for on
-//! every write, are one of these).
+//! The session thread that received a read, write, discard or flush calls the device itself: these paths queue nothing,
+//! allocate nothing and take no lock. The other requests handled here are those that `open`, `stat` and `ls` send. All
+//! others fail with ENOSYS, which the kernel remembers: it does not repeat them. Reads of extended attributes are an
+//! example, which the kernel would otherwise send before every write.
+//!
+//! Only the file's contents change, so the kernel may cache names and attributes without a time limit. It also has
+//! to: the loop driver reads the inode's attributes when it reports a loop device's status, and this must work even
+//! after the server died.
 
-use super::muster::{Muster, with_reply_buffer};
+use super::warmup::ThreadWarmup;
 use super::{FILE_NAME, MAX_IO_BYTES};
 use crate::{BlockDevice, BlockError};
 use fuser::{Errno, FileAttr, FileHandle, FileType, FopenFlags, INodeNo, InitFlags, KernelConfig, Request};
+use pagefold_fuse::{FOREVER, limit_requests, unsupported, with_reply_buffer};
 use pagefold_page::PAGE_SIZE;
 use std::ffi::OsStr;
 use std::io;
 use std::sync::Arc;
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::UNIX_EPOCH;
 
-/// Nothing about the file changes but its contents, so the kernel may keep what it was told. It must
-/// not come back to ask: the loop driver looks at the inode when it is asked for its status, and has
-/// to get an answer even when the server is dead.
-const FOREVER: Duration = Duration::from_secs(u32::MAX as u64);
-
-/// Requests that the kernel may have in flight before it holds back the next: twice as many as a loop
-/// device has (its queue is 128 deep and may split each in two).
+/// Limit of background requests in flight, above which the kernel queues. It is twice the depth of a loop device's
+/// queue, 128, because the kernel may split each of its requests in two.
 const MAX_BACKGROUND: u16 = 256;
 
-/// The file system.
+/// A file system of one file, which holds the device's contents, and the files of the warm-up.
 pub(super) struct OneFile {
     device: Arc<dyn BlockDevice>,
     inode: u64,
-    muster: Arc<Muster>,
+    warmup: Arc<ThreadWarmup>,
 }
 
-/// What an inode number stands for.
+/// The file or directory that an inode number names.
 enum Node {
     Root,
     Disk,
-    Muster,
+    Warmup,
 }
 
 impl OneFile {
-    pub(super) fn new(device: Arc<dyn BlockDevice>, inode: u64, muster: Arc<Muster>) -> Self {
-        OneFile { device, inode, muster }
+    pub(super) fn new(device: Arc<dyn BlockDevice>, inode: u64, warmup: Arc<ThreadWarmup>) -> Self {
+        OneFile { device, inode, warmup }
     }
 
-    /// The muster's files have the numbers after the disk's.
+    /// Looks an inode number up. The warm-up files have the numbers after the disk's.
     fn node(&self, inode: INodeNo) -> Option<Node> {
         match inode.0 {
             _ if inode == INodeNo::ROOT => Some(Node::Root),
             n if n == self.inode => Some(Node::Disk),
-            n if n.checked_sub(self.inode + 1)? < self.muster.files() as u64 => Some(Node::Muster),
+            n if n.checked_sub(self.inode + 1)? < self.warmup.files() as u64 => Some(Node::Warmup),
             _ => None,
         }
     }
@@ -58,7 +57,7 @@ impl OneFile {
         if name == FILE_NAME {
             return Some(INodeNo(self.inode));
         }
-        let index = (0..self.muster.files()).find(|&i| name == OsStr::new(&Muster::file_name(i)))?;
+        let index = (0..self.warmup.files()).find(|&i| name == OsStr::new(&ThreadWarmup::file_name(i)))?;
         Some(INodeNo(self.inode + 1 + index as u64))
     }
 
@@ -66,7 +65,7 @@ impl OneFile {
         let (kind, perm, size) = match self.node(inode)? {
             Node::Root => (FileType::Directory, 0o700, 0),
             Node::Disk => (FileType::RegularFile, 0o600, self.device.len_bytes()),
-            Node::Muster => (FileType::RegularFile, 0o600, MAX_IO_BYTES as u64),
+            Node::Warmup => (FileType::RegularFile, 0o600, MAX_IO_BYTES as u64),
         };
         Some(FileAttr {
             ino: inode,
@@ -87,9 +86,11 @@ impl OneFile {
         })
     }
 
-    /// Loop sends write zeroes as "punch a hole" when the space may be given up, and as "zero a
-    /// range" when it should be kept; a discard looks exactly like the first. So a hole must read as
-    /// zeroes, and both are the device's write zeroes, which gives memory back by itself.
+    /// Zeroes a range, for both modes of `fallocate` that the loop driver uses.
+    ///
+    /// It sends "write zeroes" as FALLOC_FL_PUNCH_HOLE if the space may be freed and as FALLOC_FL_ZERO_RANGE if not,
+    /// and sends a discard as FALLOC_FL_PUNCH_HOLE too. A punched range must therefore read as zeroes, so both modes
+    /// call [`BlockDevice::write_zeroes`], which frees the memory of whole pages anyway.
     fn zero(&self, inode: INodeNo, offset: u64, len: u64, mode: i32) -> Result<(), Errno> {
         const ZEROING: i32 = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_ZERO_RANGE;
         if !matches!(self.node(inode), Some(Node::Disk)) {
@@ -107,7 +108,7 @@ impl OneFile {
         if !matches!(self.node(inode), Some(Node::Disk)) {
             return Err(Errno::EPERM);
         }
-        // Short at the end of the file, as reads of files are.
+        // Return fewer bytes at the end of the file, as `read` does.
         let left = self.device.len_bytes().saturating_sub(offset);
         let len = buffer.len().min(size as usize).min(usize::try_from(left).unwrap_or(usize::MAX));
         if len == 0 {
@@ -118,9 +119,10 @@ impl OneFile {
     }
 }
 
-/// The block layer knows few errors and maps the rest to "I/O error" itself, with two exceptions
-/// worth having: "no space", which file systems hand on to the writer as such, and "no memory",
-/// which it would take for a request to be retried by a driver that does not.
+/// The errno that the FUSE reply carries: ENOSPC, which file systems on the disk return to their writers, or EIO.
+///
+/// The block layer maps most errors to EIO itself. The block layer must not get ENOMEM: it takes ENOMEM for a request
+/// that the driver will retry, and the loop driver does not retry.
 fn block_errno(error: &BlockError) -> Errno {
     match error.errno() {
         libc::ENOSPC => Errno::ENOSPC,
@@ -130,16 +132,11 @@ fn block_errno(error: &BlockError) -> Errno {
 
 impl fuser::Filesystem for OneFile {
     fn init(&mut self, _: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        // Without this the kernel sends the requests of one asynchronous caller one after the other.
-        config.add_capabilities(InitFlags::FUSE_ASYNC_DIO).map_err(|_| {
-            io::Error::new(io::ErrorKind::Unsupported, "the kernel's FUSE has no asynchronous direct I/O")
-        })?;
-        let invalid = |_| io::Error::from(io::ErrorKind::InvalidInput);
-        config.set_max_write(MAX_IO_BYTES as u32).map_err(invalid)?;
+        // Without FUSE_ASYNC_DIO the kernel sends the requests of one asynchronous caller one after the other.
         config
-            .set_max_background(MAX_BACKGROUND)
-            .map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
-        Ok(())
+            .add_capabilities(InitFlags::FUSE_ASYNC_DIO)
+            .map_err(|_| unsupported("the kernel's FUSE has no asynchronous direct I/O"))?;
+        limit_requests(config, MAX_IO_BYTES, MAX_BACKGROUND)
     }
 
     fn lookup(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: fuser::ReplyEntry) {
@@ -158,7 +155,7 @@ impl fuser::Filesystem for OneFile {
     }
 
     fn open(&self, _: &Request, _: INodeNo, _: fuser::OpenFlags, reply: fuser::ReplyOpen) {
-        // Not FOPEN_DIRECT_IO: opens with O_DIRECT bypass the cache anyway, on a faster path.
+        // Do not set FOPEN_DIRECT_IO: an open with O_DIRECT bypasses the cache anyway, on a faster path.
         reply.opened(FileHandle(0), FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_NOFLUSH);
     }
 
@@ -173,7 +170,7 @@ impl fuser::Filesystem for OneFile {
         _: Option<fuser::LockOwner>,
         reply: fuser::ReplyData,
     ) {
-        with_reply_buffer(|buffer| match self.read_into(inode, offset, buffer, size) {
+        with_reply_buffer(MAX_IO_BYTES, |buffer| match self.read_into(inode, offset, buffer, size) {
             Ok(len) => reply.data(&buffer[..len]),
             Err(e) => reply.error(e),
         });
@@ -191,15 +188,15 @@ impl fuser::Filesystem for OneFile {
         _: Option<fuser::LockOwner>,
         reply: fuser::ReplyWrite,
     ) {
-        let outcome = match self.node(inode) {
+        let result = match self.node(inode) {
             Some(Node::Disk) => self.device.write_at(offset, data).map_err(|e| block_errno(&e)),
-            Some(Node::Muster) => {
-                self.muster.report();
+            Some(Node::Warmup) => {
+                self.warmup.arrive();
                 Ok(())
             }
             _ => Err(Errno::EPERM),
         };
-        match outcome {
+        match result {
             Ok(()) => reply.written(data.len() as u32),
             Err(e) => reply.error(e),
         }
@@ -254,7 +251,7 @@ impl fuser::Filesystem for OneFile {
     }
 
     fn statfs(&self, _: &Request, _: INodeNo, reply: fuser::ReplyStatfs) {
-        // Loop takes the block size for the granularity of discards.
+        // The loop driver uses the block size as the granularity of discards.
         let blocks = self.device.len_bytes() / PAGE_SIZE as u64;
         reply.statfs(blocks, 0, 0, 1, 0, PAGE_SIZE as u32, 255, PAGE_SIZE as u32);
     }
@@ -267,7 +264,7 @@ mod tests {
     use pagefold_page::PageIndex;
 
     fn file(len_bytes: u64) -> OneFile {
-        OneFile::new(Arc::new(RamDevice::new(len_bytes)), 1 << 40, Arc::new(Muster::new(2)))
+        OneFile::new(Arc::new(RamDevice::new(len_bytes)), 1 << 40, Arc::new(ThreadWarmup::new(2)))
     }
 
     #[test]
@@ -302,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_reach_the_block_layer_as_no_space_or_io_error() {
+    fn errors_become_enospc_or_eio() {
         let index = PageIndex(0);
         assert_eq!(block_errno(&BlockError::NoSpace { index }).code(), libc::ENOSPC);
         assert_eq!(block_errno(&BlockError::NoMemory { index }).code(), libc::EIO);
@@ -310,13 +307,13 @@ mod tests {
     }
 
     #[test]
-    fn names_and_numbers_agree() {
+    fn inode_numbers_match_file_names() {
         let fs = file(4096);
         let disk = fs.inode_named(OsStr::new(FILE_NAME)).unwrap();
         assert_eq!(fs.attr(disk).map(|a| (a.size, a.perm)), Some((4096, 0o600)));
-        let last = fs.inode_named(OsStr::new("muster-1")).unwrap();
-        assert!(matches!(fs.node(last), Some(Node::Muster)));
-        assert!(fs.inode_named(OsStr::new("muster-2")).is_none());
+        let last = fs.inode_named(OsStr::new("warmup-1")).unwrap();
+        assert!(matches!(fs.node(last), Some(Node::Warmup)));
+        assert!(fs.inode_named(OsStr::new("warmup-2")).is_none());
         assert!(fs.node(INodeNo(last.0 + 1)).is_none() && fs.node(INodeNo(2)).is_none());
     }
 }

@@ -1,12 +1,10 @@
-//! A fixed piece of memory that bytes enter at one end and leave at the other.
+//! [`Buffer`], a byte queue in a fixed allocation.
 //!
-//! Both directions of a connection go through one of these. Its size never
-//! changes, which is what bounds the memory of a connection; it is zeroed by the
-//! system once, not per use, so that a device can read straight into it; and it
-//! starts over at the front whenever it runs empty, so that a connection with
-//! little traffic touches few pages of it.
+//! A connection has two: one for its input, one for its output. The size of a buffer never changes, which bounds the
+//! memory of a connection. It is zeroed once, at allocation; a device reads straight into it, over stale bytes. An
+//! empty buffer is filled from its front again, so that a connection with little traffic touches few of its pages.
 
-/// Bytes `start..end` of a fixed allocation.
+/// A byte queue in a fixed allocation: bytes `start..end` are filled.
 pub struct Buffer {
     bytes: Box<[u8]>,
     start: usize,
@@ -14,35 +12,35 @@ pub struct Buffer {
 }
 
 impl Buffer {
-    /// An empty buffer of `capacity` bytes. The system backs them as they are touched.
+    /// Makes an empty buffer of `capacity` bytes. The system allocates its pages as they are touched.
     pub fn new(capacity: usize) -> Self {
         Buffer { bytes: vec![0; capacity].into_boxed_slice(), start: 0, end: 0 }
     }
 
-    /// The bytes held.
+    /// The filled bytes, in the order they were appended.
     #[inline]
     pub fn filled(&self) -> &[u8] {
         &self.bytes[self.start..self.end]
     }
 
-    /// How many bytes are held.
+    /// The number of filled bytes.
     #[inline]
     pub fn len(&self) -> usize {
         self.end - self.start
     }
 
-    /// Whether no bytes are held.
+    /// Whether no byte is filled.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.start == self.end
     }
 
-    /// Whether no byte more can be held.
+    /// Whether all bytes are filled.
     pub fn is_full(&self) -> bool {
         self.len() == self.bytes.len()
     }
 
-    /// Drops the first `n` bytes held; all of them if there are fewer.
+    /// Removes the first `n` filled bytes, or all if there are fewer.
     #[inline]
     pub fn consume(&mut self, n: usize) {
         self.start = (self.start + n).min(self.end);
@@ -52,7 +50,7 @@ impl Buffer {
         }
     }
 
-    /// Moves the bytes held to the front if fewer than `n` bytes are free behind them.
+    /// Moves the filled bytes to the front of the allocation if fewer than `n` bytes are free behind them.
     #[inline]
     pub fn make_room(&mut self, n: usize) {
         if self.bytes.len() - self.end < n && self.start > 0 {
@@ -62,19 +60,19 @@ impl Buffer {
         }
     }
 
-    /// The free bytes behind those held; after filling some, [`Buffer::advance`].
+    /// The free bytes behind the filled ones. A caller that wrote some of them calls [`Buffer::advance`].
     #[inline]
     pub fn space(&mut self) -> &mut [u8] {
         &mut self.bytes[self.end..]
     }
 
-    /// Counts the first `n` bytes of [`Buffer::space`] as held.
+    /// Appends the first `n` bytes of [`Buffer::space`].
     #[inline]
     pub fn advance(&mut self, n: usize) {
         self.end = (self.end + n).min(self.bytes.len());
     }
 
-    /// Drops all but the first `len` bytes held.
+    /// Keeps only the first `len` filled bytes.
     #[inline]
     pub fn truncate(&mut self, len: usize) {
         self.end = self.end.min(self.start + len);
@@ -86,7 +84,7 @@ impl Buffer {
         self.grow(data.len()).copy_from_slice(data);
     }
 
-    /// Appends `n` bytes of whatever the memory holds, to be overwritten. The caller has made room.
+    /// Appends `n` bytes with stale contents, and returns them for the caller to overwrite. The caller has made room.
     #[inline]
     pub fn grow(&mut self, n: usize) -> &mut [u8] {
         let at = self.end;
@@ -100,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_leave_in_the_order_they_came() {
+    fn bytes_are_consumed_in_the_order_of_appending() {
         let mut b = Buffer::new(8);
         b.put(b"abcdef");
         b.consume(4);
@@ -114,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn room_is_made_only_when_needed() {
+    fn make_room_moves_bytes_only_if_needed() {
         let mut b = Buffer::new(8);
         b.put(b"abcd");
         b.consume(2);

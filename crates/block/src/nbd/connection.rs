@@ -1,35 +1,34 @@
-//! One client from its first byte to its last: the driver of the two machines.
+//! [`serve`] drives one connection from its first byte to its last.
 //!
-//! The thread of a connection drains the socket into a buffer, lets the session
-//! execute every request in it, and sends all replies with one call.
+//! It runs on the connection's thread. It drives two state machines without I/O: first the [`Handshake`], then the
+//! [`Session`]. In transmission, the thread receives what the socket has into a buffer, the session executes every
+//! request in it, and the thread sends all replies with one call.
 //!
-//! It cannot deadlock with a client that writes requests without reading replies (as a
-//! client does whose own queue is full). Nothing here blocks in sending: when replies do not
-//! fit, the thread waits for either direction, and goes on receiving and executing while
-//! replies are queued, until both buffers are full. So a client that is itself waiting
-//! to send is always received from, unless it has left more than a quarter of a
-//! megabyte of replies unread and then sent an input buffer's worth of further requests; with
-//! bounded memory a server can do no more.
+//! The thread never blocks in sending. If replies do not fit the socket, it waits for either direction with `poll`,
+//! and goes on receiving and executing requests. At 256 KiB of unsent replies ([`transmission::OUTPUT_HIGH_WATER`]) it
+//! stops executing but still receives; when the input buffer is full too, it only waits to send, because a server with
+//! bounded memory has to stop receiving. Up to there it does not deadlock with a client that sends requests before it
+//! reads replies.
 
 use super::ProtocolError;
 use super::buffer::Buffer;
 use super::export::Export;
-use super::handshake::{self, Agreed, Handshake, Step, TlsPolicy};
+use super::handshake::{self, Handshake, Negotiated, Step, TlsPolicy};
 use super::tls::{TlsConfig, TlsTransport};
 use super::transmission::{self, Session, Status};
 use super::transport::Transport;
 use std::io;
 use std::time::{Duration, Instant};
 
-/// Bytes of the input buffer: what one call can take of a queue of requests.
+/// Bytes of the input buffer, the most that one call receives of a queue of requests.
 const INPUT_LEN: usize = 512 << 10;
-/// How long a client that said goodbye may take to fetch its last replies.
-const GOODBYE: Duration = Duration::from_secs(5);
+/// Time limit for sending the last replies when a session ends.
+const LAST_REPLIES_TIMEOUT: Duration = Duration::from_secs(5);
 
 const _: () = assert!(transmission::OUTPUT_LEN >= handshake::MAX_MESSAGE);
 const _: () = assert!(INPUT_LEN >= handshake::MAX_MESSAGE && INPUT_LEN >= transmission::MIN_INPUT_LEN);
 
-/// Why a connection ended, other than by the client's goodbye or hang-up.
+/// Why a connection failed. A client that disconnects or closes its socket is no failure.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectionError {
     /// The client broke the protocol.
@@ -40,53 +39,54 @@ pub enum ConnectionError {
     Io(#[from] io::Error),
 }
 
-/// Hears how far a client has come.
-pub trait Stages {
-    /// Asks whether a client may open the export. If so, it counts as one that has it open before it knows that.
-    fn open(&self) -> bool;
+/// Decides whether a client may open the export, and learns of its first request. The server implements it.
+pub trait ExportAccess {
+    /// Returns whether the client may open the export. If so, the client counts as one that has the export open from
+    /// then on, before the reply is sent.
+    fn try_open(&self) -> bool;
 
-    /// The client has sent its first request.
-    fn used(&self);
+    /// Notes that the client has sent its first request.
+    fn first_request(&self);
 }
 
-/// How a negotiation ended.
-enum Outcome {
-    /// What was agreed on, and the last words of the server, still to be sent: they must not reach
-    /// the client before the server counts it as a user of the export.
-    Agreed(Agreed, Vec<u8>),
+/// The result of [`negotiate`].
+enum Negotiation {
+    /// The client has opened the export. The bytes are the server's last reply, which the caller still has to send:
+    /// it must not reach the client before the server counts the client as one that has the export open.
+    Complete(Negotiated, Vec<u8>),
     StartTls,
     Closed,
 }
 
-/// Serves one client until it leaves.
+/// Serves one client until it disconnects.
 ///
-/// The handshake, TLS included, ends within `handshake_time`; requests may be as far apart as the
-/// client likes.
+/// Fails with `TimedOut` if the handshake, TLS included, takes longer than `handshake_time`. There is no time limit
+/// between requests.
 pub fn serve<T: Transport>(
     mut transport: T,
     export: &Export,
     tls: Option<&TlsConfig>,
     handshake_time: Duration,
-    stages: &impl Stages,
+    access: &impl ExportAccess,
 ) -> Result<(), ConnectionError> {
     let deadline = Instant::now() + handshake_time;
     let mut input = Buffer::new(INPUT_LEN);
     let policy = if tls.is_some() { TlsPolicy::Required } else { TlsPolicy::Absent };
     let mut machine = Handshake::new(export, policy);
-    let mut hello = Vec::new();
-    machine.greet(&mut hello);
-    match (negotiate(&mut transport, &mut machine, &mut input, hello, deadline, stages)?, tls) {
-        (Outcome::Agreed(agreed, welcome), _) => {
-            transmit(transport, Session::new(export, agreed), input, &welcome, stages)
+    let mut greeting = Vec::new();
+    machine.greet(&mut greeting);
+    match (negotiate(&mut transport, &mut machine, &mut input, greeting, deadline, access)?, tls) {
+        (Negotiation::Complete(negotiated, last_reply), _) => {
+            transmit(transport, Session::new(export, negotiated), input, &last_reply, access)
         }
-        (Outcome::StartTls, Some(config)) => {
+        (Negotiation::StartTls, Some(config)) => {
             if !input.is_empty() {
                 return Err(ProtocolError::DataBeforeTls.into());
             }
             let mut tls = TlsTransport::accept(transport, config, deadline)?;
-            match negotiate(&mut tls, &mut machine, &mut input, Vec::new(), deadline, stages)? {
-                Outcome::Agreed(agreed, welcome) => {
-                    transmit(tls, Session::new(export, agreed), input, &welcome, stages)
+            match negotiate(&mut tls, &mut machine, &mut input, Vec::new(), deadline, access)? {
+                Negotiation::Complete(negotiated, last_reply) => {
+                    transmit(tls, Session::new(export, negotiated), input, &last_reply, access)
                 }
                 _ => {
                     tls.finish(deadline);
@@ -101,41 +101,44 @@ pub fn serve<T: Transport>(
     }
 }
 
-/// Runs the handshake machine; one message and its replies at a time, so that neither piles up.
+/// Runs the handshake machine until it ends or TLS has to start. It handles one message at a time and sends its replies
+/// before the next, so that neither accumulates in memory.
 fn negotiate<T: Transport>(
     transport: &mut T,
     machine: &mut Handshake<'_>,
     input: &mut Buffer,
     mut out: Vec<u8>,
     deadline: Instant,
-    stages: &impl Stages,
-) -> Result<Outcome, ConnectionError> {
+    access: &impl ExportAccess,
+) -> Result<Negotiation, ConnectionError> {
     loop {
         send_all(transport, &out, deadline)?;
         out.clear();
-        let (eaten, step) = machine.step(input.filled(), &mut out)?;
-        input.consume(eaten);
-        let outcome = match step {
+        let (consumed, step) = machine.step(input.filled(), &mut out)?;
+        input.consume(consumed);
+        let negotiation = match step {
             Step::Continue => continue,
             Step::NeedInput => {
                 input.make_room(handshake::MAX_MESSAGE);
                 transport.wait(true, false, Some(deadline))?;
                 match transport.recv(input.space(), false) {
-                    Ok(0) => return Ok(Outcome::Closed),
+                    Ok(0) => return Ok(Negotiation::Closed),
                     Ok(n) => input.advance(n),
                     Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
                     Err(e) => return Err(e.into()),
                 }
                 continue;
             }
-            Step::StartTls => Outcome::StartTls,
-            Step::Transmission(agreed) if stages.open() => return Ok(Outcome::Agreed(agreed, out)),
-            Step::Transmission(_) if machine.turn_away(&mut out) => continue,
-            Step::Transmission(_) => Outcome::Closed,
-            Step::Close => Outcome::Closed,
+            Step::StartTls => Negotiation::StartTls,
+            Step::Transmission(negotiated) if access.try_open() => {
+                return Ok(Negotiation::Complete(negotiated, out));
+            }
+            Step::Transmission(_) if machine.refuse_open(&mut out) => continue,
+            Step::Transmission(_) => Negotiation::Closed,
+            Step::Close => Negotiation::Closed,
         };
         send_all(transport, &out, deadline)?;
-        return Ok(outcome);
+        return Ok(negotiation);
     }
 }
 
@@ -152,31 +155,31 @@ fn send_all<T: Transport>(transport: &mut T, mut data: &[u8], deadline: Instant)
     Ok(())
 }
 
-/// Executes and answers requests until the client leaves; sends `welcome` first.
+/// Executes and answers requests until the client disconnects. Sends `last_handshake_reply` first.
 fn transmit<T: Transport>(
     mut transport: T,
     mut session: Session<'_>,
     mut input: Buffer,
-    welcome: &[u8],
-    stages: &impl Stages,
+    last_handshake_reply: &[u8],
+    access: &impl ExportAccess,
 ) -> Result<(), ConnectionError> {
     let mut output = Buffer::new(transmission::OUTPUT_LEN);
-    output.put(welcome);
-    let mut is_used = false;
+    output.put(last_handshake_reply);
+    let mut has_begun = false;
     loop {
-        let ran = session.run(&mut input, &mut output);
-        if !is_used && session.has_begun() {
-            is_used = true;
-            stages.used();
+        let result = session.run(&mut input, &mut output);
+        if !has_begun && session.has_begun() {
+            has_begun = true;
+            access.first_request();
         }
-        let status = match ran {
+        let status = match result {
             Ok(Status::Closed) => {
-                leave(transport, &output);
+                send_last_and_close(transport, &output);
                 return Ok(());
             }
             Ok(status) => status,
             Err(e) => {
-                leave(transport, &output);
+                send_last_and_close(transport, &output);
                 return Err(e.into());
             }
         };
@@ -207,10 +210,10 @@ fn transmit<T: Transport>(
     }
 }
 
-/// Sends the last replies to a client that goes, and closes.
-fn leave<T: Transport>(mut transport: T, output: &Buffer) {
-    let deadline = Instant::now() + GOODBYE;
-    // A client that does not wait for them has no use for them.
+/// Sends the last replies and closes the connection.
+fn send_last_and_close<T: Transport>(mut transport: T, output: &Buffer) {
+    let deadline = Instant::now() + LAST_REPLIES_TIMEOUT;
+    // An error means that the client did not wait for its replies.
     let _ = send_all(&mut transport, output.filled(), deadline);
     transport.finish(deadline);
 }

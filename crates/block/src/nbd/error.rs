@@ -1,19 +1,19 @@
-//! What can go wrong in setting up the door, and on one connection.
+//! Errors of setting up the NBD export ([`NbdError`]), and of one connection ([`ProtocolError`]).
 
 use pagefold_sys::SysError;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-/// The door could not be opened.
+/// The export could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum NbdError {
-    /// The export name is not one a client could ask for.
+    /// No client could request this export name.
     #[error("'{name}' cannot name an NBD export: use 1 to 4096 bytes without NUL")]
     BadName {
         /// The name.
         name: String,
     },
-    /// An address other machines can reach, without client certificates.
+    /// Other machines can reach the address, and no TLS is configured to authenticate clients.
     #[error(
         "refusing to serve NBD on {addr} without TLS: anyone who reaches it could read and write the disk; \
          listen on 127.0.0.1 or [::1], or give a CA, a certificate and a key"
@@ -28,26 +28,26 @@ pub enum NbdError {
         /// The path.
         path: PathBuf,
     },
-    /// The socket's folder is open to others.
+    /// Other users can write to the socket's folder, or one of them owns it.
     #[error("{}: {why}; the folder of a socket must belong to this user and be writable by no one else", dir.display())]
     UnsafeFolder {
         /// The folder.
         dir: PathBuf,
-        /// What is wrong with it.
+        /// The reason.
         why: &'static str,
     },
-    /// A file of the TLS set-up does not serve.
+    /// A certificate or key file cannot be used.
     #[error("TLS: {}: {why}", path.display())]
     TlsFile {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The reason.
         why: String,
     },
-    /// The certificates and the key do not make a configuration.
+    /// The TLS library refused the configuration.
     #[error("TLS: {0}")]
     Tls(String),
-    /// The server was stopped and takes no more listeners.
+    /// The server is stopped and accepts no listeners.
     #[error("the NBD server is stopped")]
     Stopped,
     /// A system call failed.
@@ -56,38 +56,38 @@ pub enum NbdError {
 }
 
 impl NbdError {
-    /// An error of an I/O call: what was tried, and the answer.
-    pub(super) fn io(what: impl Into<String>, e: &std::io::Error) -> Self {
-        NbdError::Sys(SysError::new(what, e.raw_os_error().unwrap_or(libc::EIO)))
+    /// Makes the error of a failed I/O call. `action` says what was tried.
+    pub(super) fn io(action: impl Into<String>, e: &std::io::Error) -> Self {
+        NbdError::Sys(SysError::new(action, e.raw_os_error().unwrap_or(libc::EIO)))
     }
 }
 
-/// The client broke the protocol, or the reply it is owed can no longer be told in it: the
-/// connection is closed.
+/// The client broke the protocol, or the protocol has no way to report an error to it. The server closes the
+/// connection.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ProtocolError {
-    /// Handshake flags this server does not know.
+    /// The client sent handshake flags that this server does not know.
     #[error("unknown client flags {0:#x}")]
     ClientFlags(u32),
     /// An option does not begin with its magic number.
     #[error("option with bad magic {0:#x}")]
     OptionMagic(u64),
-    /// A client that did not ask for fixed newstyle sent something else than an export name.
+    /// A client that did not negotiate fixed newstyle sent another option than `EXPORT_NAME`.
     #[error("option {0} without fixed newstyle")]
     NotFixed(u32),
-    /// The export asked for is not here, in the one option that has no error reply.
+    /// The client requested an unknown export by `EXPORT_NAME`, the one option that has no error reply.
     #[error("no such export")]
     NoSuchExport,
-    /// An export was asked for by name before TLS, in the one option that has no error reply.
+    /// The client sent `EXPORT_NAME` before TLS, the one option that has no error reply.
     #[error("TLS is required")]
     TlsRequired,
-    /// Plain bytes followed the request for TLS; they could have been injected.
+    /// Plain bytes followed `STARTTLS`; an attacker could have injected them.
     #[error("plain data after STARTTLS")]
     DataBeforeTls,
     /// A request does not begin with its magic number.
     #[error("request with bad magic")]
     RequestMagic,
-    /// Reading failed after a simple reply had promised success.
+    /// A read failed after the header of a simple reply, which reports success, was sent.
     #[error("read error after the reply had begun")]
     ReadFailedLate,
 }

@@ -1,20 +1,20 @@
-//! What is offered: a device under a name.
+//! [`Export`], a device under a name.
 
 use super::NbdError;
 use super::proto::can;
 use crate::BlockDevice;
 use std::sync::Arc;
 
-/// The smallest and the preferred request, and the most data in one, bytes.
+/// The block sizes that clients see: smallest and preferred request, and most data in a request, bytes.
 pub const BLOCK_SIZES: [u32; 3] = [1, 4096, MAX_DATA];
 /// The most bytes one read or write request may carry.
 pub const MAX_DATA: u32 = 32 << 20;
-/// The most bytes of an export name or description, as the protocol has it.
+/// The protocol's limit for an export name or description, bytes.
 const MAX_STRING: usize = 4096;
 
-/// A device, the name clients ask for it by, and a line for people.
+/// A device with the name by which clients request it, and a description for people.
 ///
-/// The empty name, the protocol's default, means this export too, since a server has only one.
+/// A server has one export, so the empty name, the protocol's default export, means this one too.
 #[derive(Clone)]
 pub struct Export {
     name: String,
@@ -24,7 +24,7 @@ pub struct Export {
 }
 
 impl Export {
-    /// Offers `device` as `name`, writable. A description longer than 4096 bytes is cut.
+    /// Makes a writable export of `device`. A description longer than 4096 bytes is truncated.
     pub fn new(
         name: impl Into<String>,
         description: impl Into<String>,
@@ -42,7 +42,7 @@ impl Export {
         Ok(Export { name, description, device, read_only: false })
     }
 
-    /// The same export, refusing writes.
+    /// Makes the export read-only: it refuses writes.
     pub fn read_only(self) -> Self {
         Export { read_only: true, ..self }
     }
@@ -52,7 +52,7 @@ impl Export {
         &self.name
     }
 
-    /// The line for people.
+    /// The description for people.
     pub fn description(&self) -> &str {
         &self.description
     }
@@ -67,16 +67,16 @@ impl Export {
         self.read_only
     }
 
-    /// Whether a client that asks for `name` means this export.
-    pub(super) fn answers_to(&self, name: &[u8]) -> bool {
+    /// Whether `name` means this export.
+    pub(super) fn is_named(&self, name: &[u8]) -> bool {
         name.is_empty() || name == self.name.as_bytes()
     }
 
-    /// The transmission flags for a client that did or did not ask for structured replies.
+    /// The transmission flags for a client that has or has not negotiated structured replies.
     ///
-    /// Several connections are always allowed: they share one device, so a flush on one covers
-    /// finished writes on all. Zeroing is always fast in the protocol's sense, which compares it
-    /// with a write of as many bytes: it does the same to the device and carries no data.
+    /// MULTI_CONN is always set: all connections share one device, so a flush on one covers finished writes on all.
+    /// SEND_FAST_ZERO is set because zeroing is never slower than a write of as many bytes, which is the protocol's
+    /// definition of fast.
     pub(super) fn flags(&self, structured: bool) -> u16 {
         let mut flags = can::HAS_FLAGS | can::SEND_FLUSH | can::SEND_FUA | can::MULTI_CONN;
         if self.read_only {

@@ -1,59 +1,59 @@
-//! The negotiation before the first request: a machine over bytes, without I/O.
+//! [`Handshake`], the negotiation before the first request, as a state machine without I/O.
 //!
-//! Fixed newstyle only. The machine eats what the client sent, message by message,
-//! and appends what is to be sent back; the driver (`connection.rs`) moves
-//! the bytes, keeps the deadline, and switches to TLS when told to. Cut this way it can be
-//! fed any bytes from a test or a fuzzer. It holds no client data: a message is
-//! either whole in the caller's buffer, at most [`MAX_MESSAGE`] bytes, or is
-//! refused as too big and skipped as it streams by.
+//! It speaks fixed newstyle only. The machine consumes the client's bytes message by message and appends the replies
+//! to a buffer. The driver (`connection.rs`) moves the bytes, checks the deadline, and starts TLS at
+//! [`Step::StartTls`]. Without I/O, a test or a fuzzer can pass any bytes to the machine.
+//!
+//! The machine buffers no input: it handles a message once it is whole in the caller's buffer. It refuses a message
+//! longer than [`MAX_MESSAGE`] bytes, and skips its bytes as they arrive.
 
 use super::export::{BLOCK_SIZES, Export};
 use super::proto::{self, Cursor, info, opt, rep};
 use super::{ProtocolError, meta};
 
-/// The most bytes of one option that are looked at: two strings of the protocol's limit and some.
+/// The most data of one option, bytes; a longer option is refused. Two strings of the protocol's limit fit, and more.
 const MAX_OPTION_DATA: usize = 16 << 10;
 /// Bytes of an option's header.
 const OPTION_HEADER: usize = 16;
-/// The most bytes a caller must be able to hold for [`Handshake::step`].
+/// The longest message, bytes: the input buffer of [`Handshake::step`] has to hold as many.
 pub const MAX_MESSAGE: usize = OPTION_HEADER + MAX_OPTION_DATA;
 
-/// What the listener says about TLS.
+/// Whether a connection uses TLS.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TlsPolicy {
-    /// There is none; asking for it is refused and nothing else changes.
+    /// The listener has no TLS: `STARTTLS` is refused and the negotiation goes on.
     Absent,
-    /// Nothing is told or done before TLS.
+    /// Before TLS, every option but `STARTTLS` and `ABORT` is refused.
     Required,
-    /// The bytes come through TLS already.
+    /// TLS is active: the machine sees decrypted bytes.
     Active,
 }
 
-/// What both sides agreed on.
+/// The protocol features that both sides have negotiated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Agreed {
-    /// Reads are answered in chunks, errors with a message.
+pub struct Negotiated {
+    /// Structured replies: reads are answered in chunks, errors with a message.
     pub structured: bool,
-    /// The client may ask for `base:allocation`.
+    /// The client may request block status in the context `base:allocation`.
     pub allocation: bool,
 }
 
-/// What the driver does next.
+/// The driver's next action after a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
-    /// Call again with more input than now.
+    /// Call [`Handshake::step`] again with more input.
     NeedInput,
-    /// Send the output, then call again.
+    /// Send the output, then call [`Handshake::step`] again.
     Continue,
-    /// Send the output, then speak TLS; the machine already counts on it.
+    /// Send the output, then start TLS. All later input of the machine is decrypted.
     StartTls,
-    /// Send the output; requests follow.
-    Transmission(Agreed),
-    /// Send the output, then close: the client said goodbye.
+    /// The client opens the export: send the output; requests follow.
+    Transmission(Negotiated),
+    /// Send the output, then close: the client has aborted.
     Close,
 }
 
-/// One client's negotiation.
+/// The state of one client's negotiation.
 pub struct Handshake<'e> {
     export: &'e Export,
     tls: TlsPolicy,
@@ -61,27 +61,28 @@ pub struct Handshake<'e> {
     structured: bool,
     /// The export name for which `base:allocation` was selected.
     allocation_for: Option<Vec<u8>>,
-    /// Bytes of a refused option that are still to come.
+    /// Bytes of a refused option that have not arrived yet.
     skip: u32,
-    /// The option that led to [`Step::Transmission`].
-    opened_by: u32,
+    /// The latest option; at [`Step::Transmission`], the one that opens the export.
+    last_option: u32,
 }
 
 impl<'e> Handshake<'e> {
-    /// A machine at the start, for one client of `export`.
+    /// Makes the state machine for a new client of `export`.
     pub fn new(export: &'e Export, tls: TlsPolicy) -> Self {
         let (client_flags, allocation_for) = (None, None);
-        Handshake { export, tls, client_flags, structured: false, allocation_for, skip: 0, opened_by: 0 }
+        Handshake { export, tls, client_flags, structured: false, allocation_for, skip: 0, last_option: 0 }
     }
 
-    /// Appends what the server says before it has heard anything.
+    /// Appends the server's greeting, its first message.
     pub fn greet(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(&proto::MAGIC.to_be_bytes());
         out.extend_from_slice(&proto::OPTION_MAGIC.to_be_bytes());
         out.extend_from_slice(&(proto::FLAG_FIXED_NEWSTYLE | proto::FLAG_NO_ZEROES).to_be_bytes());
     }
 
-    /// Eats at most one message from the front of `input`; returns how many bytes, and what next.
+    /// Consumes at most one message from the front of `input`. Returns the number of bytes consumed and what the
+    /// driver has to do next.
     ///
     /// Appends at most [`MAX_MESSAGE`] bytes to `out`.
     pub fn step(&mut self, input: &[u8], out: &mut Vec<u8>) -> Result<(usize, Step), ProtocolError> {
@@ -116,23 +117,26 @@ impl<'e> Handshake<'e> {
             };
         }
         let Some(data) = at.bytes(len as usize) else { return Ok((0, Step::NeedInput)) };
-        self.opened_by = option;
+        self.last_option = option;
         let step = self.option(option, data, out)?;
         Ok((OPTION_HEADER + data.len(), step))
     }
 
-    /// Takes [`Step::Transmission`] back, with what it has put in `out`, because too many clients have the export open.
+    /// Refuses the client because too many have the export open: replaces the reply in `out` that led to
+    /// [`Step::Transmission`] by an error.
     ///
-    /// Returns whether the negotiation goes on: the oldest way in knows no refusal, so there the connection is closed.
-    pub fn turn_away(&mut self, out: &mut Vec<u8>) -> bool {
+    /// Returns whether the negotiation goes on. It cannot after `EXPORT_NAME`, which has no error reply; the driver
+    /// then closes the connection.
+    pub fn refuse_open(&mut self, out: &mut Vec<u8>) -> bool {
         out.clear();
-        if self.opened_by == opt::EXPORT_NAME {
+        if self.last_option == opt::EXPORT_NAME {
             return false;
         }
-        reply_error(out, self.opened_by, rep::ERR_POLICY, "too many clients have this export open");
+        reply_error(out, self.last_option, rep::ERR_POLICY, "too many clients have this export open");
         true
     }
 
+    /// Handles one whole option.
     fn option(&mut self, option: u32, data: &[u8], out: &mut Vec<u8>) -> Result<Step, ProtocolError> {
         if self.tls == TlsPolicy::Required && option != opt::STARTTLS && option != opt::ABORT {
             if option == opt::EXPORT_NAME {
@@ -161,9 +165,9 @@ impl<'e> Handshake<'e> {
         Ok(Step::Continue)
     }
 
-    /// The oldest way in: no error reply exists, so a wrong name closes the connection.
+    /// `EXPORT_NAME`: opens the export. The option has no error reply, so a wrong name closes the connection.
     fn export_name(&mut self, name: &[u8], out: &mut Vec<u8>) -> Result<Step, ProtocolError> {
-        if !self.export.answers_to(name) {
+        if !self.export.is_named(name) {
             return Err(ProtocolError::NoSuchExport);
         }
         out.extend_from_slice(&self.export.device().len_bytes().to_be_bytes());
@@ -171,10 +175,10 @@ impl<'e> Handshake<'e> {
         if self.client_flags.unwrap_or(0) & u32::from(proto::FLAG_NO_ZEROES) == 0 {
             out.extend_from_slice(&[0; 124]);
         }
-        Ok(Step::Transmission(self.agreed(name)))
+        Ok(Step::Transmission(self.negotiated(name)))
     }
 
-    /// What was agreed on by earlier options is forgotten: it was not protected.
+    /// `STARTTLS`: discards all that earlier options negotiated, because they were not protected.
     fn start_tls(&mut self, data: &[u8], out: &mut Vec<u8>) -> Step {
         let refused = match self.tls {
             _ if !data.is_empty() => Some((rep::ERR_INVALID, "option takes no data")),
@@ -193,6 +197,7 @@ impl<'e> Handshake<'e> {
         Step::StartTls
     }
 
+    /// `LIST`: replies with the one export.
     fn list(&self, data: &[u8], out: &mut Vec<u8>) {
         if !data.is_empty() {
             return reply_error(out, opt::LIST, rep::ERR_INVALID, "option takes no data");
@@ -204,12 +209,14 @@ impl<'e> Handshake<'e> {
         proto::put_option_reply(out, opt::LIST, rep::ACK, &[]);
     }
 
+    /// `INFO` and `GO`: replies with size, flags, block sizes and the strings that the client requests. `GO` opens the
+    /// export.
     fn info(&mut self, option: u32, data: &[u8], out: &mut Vec<u8>) -> Step {
         let Some((name, wanted)) = info_request(data) else {
             reply_error(out, option, rep::ERR_INVALID, "malformed option");
             return Step::Continue;
         };
-        if !self.export.answers_to(name) {
+        if !self.export.is_named(name) {
             reply_error(out, option, rep::ERR_UNKNOWN, "no such export");
             return Step::Continue;
         }
@@ -226,20 +233,21 @@ impl<'e> Handshake<'e> {
             }
         }
         proto::put_option_reply(out, option, rep::ACK, &[]);
-        if option == opt::GO { Step::Transmission(self.agreed(name)) } else { Step::Continue }
+        if option == opt::GO { Step::Transmission(self.negotiated(name)) } else { Step::Continue }
     }
 
+    /// `LIST_META_CONTEXT` and `SET_META_CONTEXT`: lists or selects `base:allocation`.
     fn meta(&mut self, option: u32, data: &[u8], out: &mut Vec<u8>) {
         if option == opt::SET_META_CONTEXT {
             self.allocation_for = None;
         }
         if !self.structured {
-            return reply_error(out, option, rep::ERR_INVALID, "structured replies come first");
+            return reply_error(out, option, rep::ERR_INVALID, "negotiate structured replies first");
         }
         let Some((name, queries)) = meta::parse(data) else {
             return reply_error(out, option, rep::ERR_INVALID, "malformed option");
         };
-        if !self.export.answers_to(name) {
+        if !self.export.is_named(name) {
             return reply_error(out, option, rep::ERR_UNKNOWN, "no such export");
         }
         let set = option == opt::SET_META_CONTEXT;
@@ -254,14 +262,14 @@ impl<'e> Handshake<'e> {
         proto::put_option_reply(out, option, rep::ACK, &[]);
     }
 
-    /// A metadata context holds only for the very name it was selected for.
-    fn agreed(&self, name: &[u8]) -> Agreed {
+    /// The features negotiated for `name`: a metadata context is valid only for the name that it was selected with.
+    fn negotiated(&self, name: &[u8]) -> Negotiated {
         let allocation = self.structured && self.allocation_for.as_deref() == Some(name);
-        Agreed { structured: self.structured, allocation }
+        Negotiated { structured: self.structured, allocation }
     }
 }
 
-/// The number and data length of the option in front, `None` if the header is not all there.
+/// Reads the number and the data length of the next option; `None` if its header is not complete.
 fn option_header(at: &mut Cursor<'_>) -> Result<Option<(u32, u32)>, ProtocolError> {
     let Some(magic) = at.u64() else { return Ok(None) };
     if magic != proto::OPTION_MAGIC {
@@ -270,7 +278,7 @@ fn option_header(at: &mut Cursor<'_>) -> Result<Option<(u32, u32)>, ProtocolErro
     Ok(at.u32().zip(at.u32()))
 }
 
-/// The export name and the 16-bit kinds asked for; `None` unless the message is exactly that.
+/// Parses the data of `INFO` and `GO`: the export name and the requested 16-bit kinds. `None` if it is malformed.
 fn info_request(data: &[u8]) -> Option<(&[u8], &[u8])> {
     let mut at = Cursor(data);
     let name = at.string()?;
@@ -279,6 +287,7 @@ fn info_request(data: &[u8]) -> Option<(&[u8], &[u8])> {
     at.0.is_empty().then_some((name, wanted))
 }
 
+/// Appends an error reply with a message for people.
 fn reply_error(out: &mut Vec<u8>, option: u32, kind: u32, why: &str) {
     proto::put_option_reply(out, option, kind, &[why.as_bytes()]);
 }

@@ -1,8 +1,12 @@
-//! Where clients knock: sockets, who may use them, and the thread that accepts.
+//! Listening sockets, the checks of who may connect, and the threads that accept clients.
 //!
-//! A unix socket's file is made with mode 0600 from its first moment, in a folder
-//! no one else can write to, and every peer is checked by the credentials the kernel holds of it, so
-//! that a mistake in one of the three does not open the disk.
+//! Three independent checks protect a unix socket, so that a mistake in one does not open the disk: its file is created
+//! with mode 0600, its folder is writable by no other user, and every peer's user id is read from the kernel
+//! (SO_PEERCRED).
+//!
+//! Each listener has a thread ([`Acceptor`]) that accepts clients and passes each to a callback. It ends when its
+//! eventfd is written. If the system has no descriptor or memory for a client, the thread waits a moment and tries
+//! again.
 
 use super::NbdError;
 use pagefold_sys::SysError;
@@ -19,22 +23,22 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-/// Clients that may wait to be accepted.
+/// Length of the kernel's queue of clients that wait to be accepted.
 const BACKLOG: i32 = 128;
-/// How long to wait, milliseconds, when the system has no descriptor or memory for a client.
+/// How long the acceptor waits if the system has no descriptor or memory for a client, milliseconds.
 const EXHAUSTED_MS: i64 = 100;
 
-/// A listening unix socket, and its file if this process made it.
+/// A listening unix socket, with its file if this process created it.
 pub struct UnixSocket {
     pub(super) listener: OwnedFd,
     pub(super) file: Option<SocketFile>,
 }
 
 impl UnixSocket {
-    /// Makes a socket file with mode 0600 and listens on it.
+    /// Creates a socket file with mode 0600 and listens on it.
     ///
-    /// Its folder belongs to this user or root and is writable by no one else. The file must not exist
-    /// yet: only the caller can know whether an old one is stale.
+    /// Fails unless its folder belongs to this user or root and no other user can write to it, or if the file exists:
+    /// only the caller can know whether an old socket file is stale.
     pub fn bind(path: &Path) -> Result<Self, NbdError> {
         check_folder(path)?;
         let addr =
@@ -46,7 +50,8 @@ impl UnixSocket {
         let fd =
             rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
                 .map_err(failed)?;
-        // Linux gives the file the socket's own mode, less the umask: set before, it is never wider.
+        // Linux creates the file with the mode of the socket, less the umask. So set the mode before `bind`: the file
+        // never has a wider one.
         rustix::fs::fchmod(&fd, Mode::RUSR | Mode::WUSR).map_err(failed)?;
         rustix::net::bind(&fd, &addr).map_err(failed)?;
         let file = SocketFile::of(path).map_err(failed)?;
@@ -56,15 +61,15 @@ impl UnixSocket {
     }
 }
 
-/// A socket that listens already, for instance one handed over by a service manager; its file, if
-/// it has one, is the giver's.
+/// Takes a socket that already listens, for instance one from a service manager. Its file, if it has one, is not
+/// removed by this process.
 impl From<UnixListener> for UnixSocket {
     fn from(listener: UnixListener) -> Self {
         UnixSocket { listener: listener.into(), file: None }
     }
 }
 
-/// A socket's file; removed when dropped, if it is still the one that was made.
+/// A socket file. Dropping removes it, unless another file has replaced it.
 pub(super) struct SocketFile {
     path: PathBuf,
     identity: (u64, u64),
@@ -79,7 +84,7 @@ impl SocketFile {
 impl Drop for SocketFile {
     fn drop(&mut self) {
         if rustix::fs::lstat(&self.path).is_ok_and(|stat| identity(&stat) == self.identity) {
-            // If it cannot be removed it is stale, which its next user must be able to tell anyway.
+            // If this fails, a stale socket file stays, which the next server at this path has to detect anyway.
             let _ = fs::remove_file(&self.path);
         }
     }
@@ -94,7 +99,8 @@ fn check_folder(path: &Path) -> Result<(), NbdError> {
         Some(dir) if !dir.as_os_str().is_empty() => dir,
         _ => Path::new("."),
     };
-    let meta = fs::metadata(dir).map_err(|e| NbdError::io(format!("looking at {}", dir.display()), &e))?;
+    let meta =
+        fs::metadata(dir).map_err(|e| NbdError::io(format!("checking the folder {}", dir.display()), &e))?;
     let unsafe_folder = |why| Err(NbdError::UnsafeFolder { dir: dir.to_path_buf(), why });
     if meta.uid() != rustix::process::geteuid().as_raw() && meta.uid() != 0 {
         return unsafe_folder("it belongs to another user");
@@ -116,7 +122,7 @@ pub(super) fn may_connect(peer: u32, own: u32) -> bool {
     peer == own || peer == 0
 }
 
-/// A thread that accepts, and how to end it.
+/// A thread that accepts the clients of one listener.
 pub(super) struct Acceptor {
     wake: Arc<OwnedFd>,
     thread: JoinHandle<()>,
@@ -124,33 +130,34 @@ pub(super) struct Acceptor {
 }
 
 impl Acceptor {
-    /// Starts a thread that hands every accepted socket to `on_client`.
+    /// Starts a thread that passes every accepted socket to `on_client`.
     pub(super) fn start(
         listener: OwnedFd,
         file: Option<SocketFile>,
         on_client: impl Fn(OwnedFd) + Send + 'static,
     ) -> Result<Self, NbdError> {
         let failed = |e: Errno| SysError::new("setting up the NBD listener", e.raw_os_error());
-        // A client may be gone between poll and accept, which then must not block.
+        // Accept must not block if the client disconnects between poll and accept.
         rustix::io::ioctl_fionbio(&listener, true).map_err(failed)?;
         let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC).map_err(failed)?);
-        let woken = wake.clone();
+        let thread_wake = wake.clone();
         let thread = std::thread::Builder::new()
             .name("nbd-accept".into())
-            .spawn(move || accept_until(&listener, &woken, on_client))
+            .spawn(move || accept_until(&listener, &thread_wake, on_client))
             .map_err(|e| NbdError::io("starting the NBD listener's thread", &e))?;
         Ok(Acceptor { wake, thread, _file: file })
     }
 
     /// Closes the listener, waits for the thread, and removes the socket's file.
     pub(super) fn stop(self) {
-        // Adding 1 to a fresh counter cannot fail.
+        // Adding 1 to an eventfd whose counter is 0 cannot fail.
         let _ = rustix::io::write(&*self.wake, &1u64.to_ne_bytes());
-        // A panic of the thread has been reported by the panic hook; there is nothing to add.
+        // The panic hook has already reported a panic of the thread.
         let _ = self.thread.join();
     }
 }
 
+/// Accepts clients until `wake` is readable or the listener fails.
 fn accept_until(listener: &OwnedFd, wake: &OwnedFd, on_client: impl Fn(OwnedFd)) {
     loop {
         let mut fds = [PollFd::new(listener, PollFlags::IN), PollFd::new(wake, PollFlags::IN)];
@@ -164,17 +171,17 @@ fn accept_until(listener: &OwnedFd, wake: &OwnedFd, on_client: impl Fn(OwnedFd))
             Ok(client) => on_client(client),
             Err(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => pause(wake.as_fd()),
             Err(Errno::BADF | Errno::INVAL | Errno::NOTSOCK | Errno::OPNOTSUPP) => return,
-            // The client left again, or the network had a problem that is the client's.
+            // The client disconnected before it was accepted, or its network failed.
             Err(_) => {}
         }
     }
 }
 
-/// Waits a moment for descriptors or memory, unless the listener is to end.
+/// Waits for descriptors or memory to become free, at most [`EXHAUSTED_MS`], and returns early if `wake` is readable.
 fn pause(wake: std::os::fd::BorrowedFd<'_>) {
-    let moment = rustix::event::Timespec { tv_sec: 0, tv_nsec: EXHAUSTED_MS * 1_000_000 };
-    // The caller looks at everything again whatever happened here.
-    let _ = poll(&mut [PollFd::from_borrowed_fd(wake, PollFlags::IN)], Some(&moment));
+    let timeout = rustix::event::Timespec { tv_sec: 0, tv_nsec: EXHAUSTED_MS * 1_000_000 };
+    // The caller polls again in any case.
+    let _ = poll(&mut [PollFd::from_borrowed_fd(wake, PollFlags::IN)], Some(&timeout));
 }
 
 #[cfg(test)]
@@ -188,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn loopback_is_recognised_in_all_its_forms() {
+    fn all_forms_of_loopback_addresses_are_recognised() {
         for (addr, loopback) in [
             ("127.0.0.1:1", true),
             ("127.9.9.9:1", true),

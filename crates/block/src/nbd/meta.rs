@@ -1,17 +1,17 @@
-//! Metadata contexts: the queries of a client, and block status from extents.
+//! Metadata contexts: parses a client's queries, and encodes the device's extents as block status.
 //!
-//! There is one context, `base:allocation`: which parts of the export hold data.
-//! A client that knows it copies a sparse disk without reading its holes.
+//! The server has one context, `base:allocation`, which says which parts of the export hold data. A client that uses it
+//! copies a sparse disk without reading its holes.
 
 use super::proto::{self, Cursor};
 use crate::{BlockDevice, ExtentKind};
 
-/// The most extents in one reply; a client asks again from where they end.
+/// The most extents in one reply. A client sends another request for the rest of its range.
 const MAX_EXTENTS: usize = 1024;
 /// The most bytes [`put_extents`] appends.
 pub const MAX_STATUS_LEN: usize = 4 + 8 * MAX_EXTENTS;
 
-/// The strings a client asks for, in order.
+/// The query strings of a client, in order.
 #[derive(Clone)]
 pub struct Queries<'a>(Cursor<'a>);
 
@@ -23,7 +23,7 @@ impl<'a> Iterator for Queries<'a> {
     }
 }
 
-/// The export name and the queries; `None` unless `data` is exactly that.
+/// Parses the export name and the queries in an option's data; `None` if it is malformed.
 pub fn parse(data: &[u8]) -> Option<(&[u8], Queries<'_>)> {
     let mut at = Cursor(data);
     let name = at.string()?;
@@ -35,19 +35,19 @@ pub fn parse(data: &[u8]) -> Option<(&[u8], Queries<'_>)> {
     at.0.is_empty().then_some((name, queries))
 }
 
-/// Whether a query names `base:allocation`; in a listing, `base:` does too.
+/// Whether a query means `base:allocation`. In a listing (`set` is false), `base:` means it too.
 pub fn names_allocation(query: &[u8], set: bool) -> bool {
     query == proto::BASE_ALLOCATION || (!set && query == b"base:")
 }
 
-/// Appends the context's number and the extents of a range inside the device; `len` is not 0.
+/// Appends the context's number and the extents of a range. The range lies inside the device and `len` is not 0.
 pub fn put_extents(device: &dyn BlockDevice, offset: u64, len: u32, only_one: bool, out: &mut Vec<u8>) {
     out.extend_from_slice(&proto::BASE_ALLOCATION_ID.to_be_bytes());
     let most = if only_one { 1 } else { MAX_EXTENTS };
     let (mut at, mut left) = (offset, len);
     for _ in 0..most {
         let extent = device.extent(at, u64::from(left));
-        // A device that answers nothing or too much must not make us loop or lie about the length.
+        // Clamp: a device that returns 0 or more than `left` must not cause an endless loop or a wrong length.
         let n = u32::try_from(extent.len_bytes).unwrap_or(left).clamp(1, left);
         let state = match extent.kind {
             ExtentKind::Data => 0,

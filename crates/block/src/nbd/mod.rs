@@ -1,26 +1,37 @@
-//! The NBD door: a block device served to network block device clients.
+//! The NBD export: serves a block device to clients of the network block device protocol.
 //!
-//! Speaks the fixed newstyle protocol to any number of clients at once, one thread
-//! each. What is spoken, with limits and errors, stands in
-//! `docs/protocols/nbd.md`. From the wire upwards:
+//! It speaks the fixed newstyle protocol; `docs/protocols/nbd.md` describes the supported messages, limits and errors.
+//! From the wire upwards:
 //!
 //! - [`proto`]: numbers and encodings;
-//! - [`handshake`], [`transmission`]: what to answer, as machines over bytes without I/O;
-//! - `transport`, `tls`, `connection`: moving the bytes of one client;
-//! - `listen`, `server`, `places`: sockets, who may connect, threads, who gives way, and the end of it all;
-//! - `report`: what of that is for a log.
+//! - [`handshake`], [`transmission`]: the protocol as state machines over bytes, without I/O; `meta`: block status;
+//! - [`buffer`], `transport`, `tls`, `connection`: the I/O of one client;
+//! - `listen`, `server`, `client_table`: sockets, threads, and the limits of clients;
+//! - `report`: rate-limited reports for a log.
 //!
-//! It knows nothing of what the device does, keeps no files but a socket's, and does
-//! not decide where to listen.
+//! One request: `connection` receives it on the client's thread -> `transmission` decodes it, calls the device and
+//! encodes the reply -> `connection` sends the reply.
+//!
+//! Each listener has a thread that accepts clients (`listen`), and each client a thread that serves it until it
+//! disconnects (`connection`). The server has one lock for the table of clients and one for the list of its
+//! listeners; the list's is taken first. Neither is held while a device is called or a socket is read or written.
+//! `report` has another lock, which may be taken under the table's.
+//!
+//! A limit on handshakes makes further clients wait in the listener's queue, and a limit on open exports refuses
+//! further clients; `client_table` says which client is disconnected to make room. A connection uses at most
+//! [`CONNECTION_MEMORY`] bytes of buffers. A protocol error or a socket error ends the
+//! connection that it occurs on and no other.
+//!
+//! This module does not know how the device works, creates no files but a socket, and does not choose where to listen.
 
 pub mod buffer;
+mod client_table;
 mod connection;
 mod error;
 mod export;
 pub mod handshake;
 mod listen;
 mod meta;
-mod places;
 pub mod proto;
 mod report;
 mod server;

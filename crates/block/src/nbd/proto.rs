@@ -1,27 +1,26 @@
-//! The words of the NBD wire: numbers, fixed headers, and their encoding.
+//! The wire format of NBD: numbers, fixed headers, and their encoding.
 //!
-//! Pure functions over bytes, no I/O and no state, so that the two machines
-//! ([`super::handshake`], [`super::transmission`]) speak of requests and replies and
-//! nowhere else counts bytes. Names follow the protocol description of the NBD
-//! project (`doc/proto.md` in the NetworkBlockDevice/nbd repository) without the
-//! `NBD_` prefix. Everything on the wire is big-endian.
+//! All functions are pure functions over bytes. Only this module knows the layout of messages; the two state machines
+//! ([`super::handshake`], [`super::transmission`]) work on requests and replies. Names follow the protocol
+//! description of the NBD project (`doc/proto.md` in the NetworkBlockDevice/nbd repository) without the `NBD_`
+//! prefix. All numbers on the wire are big-endian.
 
-/// `NBDMAGIC`, the first word of the server.
+/// `NBDMAGIC`, the first 8 bytes that the server sends.
 pub const MAGIC: u64 = 0x4e42_444d_4147_4943;
-/// `IHAVEOPT`, before every option.
+/// `IHAVEOPT`, the magic number of an option.
 pub const OPTION_MAGIC: u64 = 0x4948_4156_454f_5054;
-/// Before every reply to an option.
+/// Magic number of a reply to an option.
 pub const OPTION_REPLY_MAGIC: u64 = 0x0003_e889_0455_65a9;
-/// Before every request.
+/// Magic number of a request.
 pub const REQUEST_MAGIC: u32 = 0x2560_9513;
-/// Before a simple reply.
+/// Magic number of a simple reply.
 pub const SIMPLE_REPLY_MAGIC: u32 = 0x6744_6698;
-/// Before each chunk of a structured reply.
+/// Magic number of a chunk of a structured reply.
 pub const STRUCTURED_REPLY_MAGIC: u32 = 0x668e_33ef;
 
 /// Handshake flag of both sides: fixed newstyle.
 pub const FLAG_FIXED_NEWSTYLE: u16 = 1 << 0;
-/// Handshake flag of both sides: no 124 zero bytes after `OPT_EXPORT_NAME`.
+/// Handshake flag of both sides: no 124 zero bytes follow the reply to `OPT_EXPORT_NAME`.
 pub const FLAG_NO_ZEROES: u16 = 1 << 1;
 
 /// Options a client may send.
@@ -62,7 +61,7 @@ pub mod info {
     pub const BLOCK_SIZE: u16 = 3;
 }
 
-/// Transmission flags: what the export can do.
+/// Transmission flags: the features of the export.
 pub mod can {
     #![allow(missing_docs, reason = "the names are the protocol document's, which explains them")]
     pub const HAS_FLAGS: u16 = 1 << 0;
@@ -110,13 +109,13 @@ pub mod chunk {
 /// Flag of the last chunk of a reply.
 pub const CHUNK_DONE: u16 = 1;
 
-/// The one metadata context there is.
+/// The one metadata context of this server.
 pub const BASE_ALLOCATION: &[u8] = b"base:allocation";
-/// The number by which replies name [`BASE_ALLOCATION`].
+/// The number of [`BASE_ALLOCATION`] in replies.
 pub const BASE_ALLOCATION_ID: u32 = 1;
-/// In a block status: nothing is stored here.
+/// In a block status: the extent is not allocated.
 pub const STATE_HOLE: u32 = 1;
-/// In a block status: reads as zeroes.
+/// In a block status: the extent reads as zeroes.
 pub const STATE_ZERO: u32 = 2;
 
 /// Error numbers of the protocol; they equal Linux's.
@@ -129,7 +128,7 @@ pub mod err {
     pub const ENOSPC: u32 = 28;
 }
 
-/// The protocol's number for a system error number; what it has no number for is EIO.
+/// The protocol's number for a system error number, or EIO if the protocol has none for it.
 pub fn error_from_errno(errno: i32) -> u32 {
     match u32::try_from(errno) {
         Ok(n @ (err::EPERM | err::EIO | err::ENOMEM | err::EINVAL | err::ENOSPC)) => n,
@@ -144,23 +143,23 @@ pub const SIMPLE_REPLY_LEN: usize = 16;
 /// Bytes of a chunk's header.
 pub const CHUNK_LEN: usize = 20;
 
-/// A request as it stands on the wire, unchecked but for its magic.
+/// A request as a client sent it. Only its magic number has been checked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Request {
     /// [`flag`] bits.
     pub flags: u16,
-    /// One of [`cmd`], or anything else.
+    /// One of [`cmd`], or an unknown number.
     pub command: u16,
-    /// The client's name for this request, repeated in the reply.
+    /// The client's identifier of this request, repeated in the reply.
     pub cookie: u64,
     /// First byte.
     pub offset: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub len: u32,
 }
 
 impl Request {
-    /// The request in `bytes`; `None` if the magic is not a request's.
+    /// Decodes a request; `None` if it does not begin with the magic number of requests.
     pub fn decode(bytes: &[u8; REQUEST_LEN]) -> Option<Request> {
         let mut at = Cursor(bytes);
         if at.u32()? != REQUEST_MAGIC {
@@ -175,7 +174,7 @@ impl Request {
         })
     }
 
-    /// The bytes a client sends for this request; a write's data follows them.
+    /// Encodes the request as a client sends it; a write's data follows.
     pub fn encode(&self) -> [u8; REQUEST_LEN] {
         let mut out = [0; REQUEST_LEN];
         out[0..4].copy_from_slice(&REQUEST_MAGIC.to_be_bytes());
@@ -188,7 +187,7 @@ impl Request {
     }
 }
 
-/// The header of a simple reply.
+/// Encodes the header of a simple reply.
 pub fn simple_reply(cookie: u64, error: u32) -> [u8; SIMPLE_REPLY_LEN] {
     let mut out = [0; SIMPLE_REPLY_LEN];
     out[0..4].copy_from_slice(&SIMPLE_REPLY_MAGIC.to_be_bytes());
@@ -197,7 +196,7 @@ pub fn simple_reply(cookie: u64, error: u32) -> [u8; SIMPLE_REPLY_LEN] {
     out
 }
 
-/// The header of one chunk of a structured reply, with `len` bytes to follow.
+/// Encodes the header of one chunk of a structured reply, which `len` bytes follow.
 pub fn chunk_header(cookie: u64, kind: u16, flags: u16, len: u32) -> [u8; CHUNK_LEN] {
     let mut out = [0; CHUNK_LEN];
     out[0..4].copy_from_slice(&STRUCTURED_REPLY_MAGIC.to_be_bytes());
@@ -208,7 +207,7 @@ pub fn chunk_header(cookie: u64, kind: u16, flags: u16, len: u32) -> [u8; CHUNK_
     out
 }
 
-/// Appends a reply to `option` with `data`.
+/// Appends a reply to `option` with the parts of `data`.
 pub fn put_option_reply(out: &mut Vec<u8>, option: u32, kind: u32, data: &[&[u8]]) {
     let len: usize = data.iter().map(|part| part.len()).sum();
     out.extend_from_slice(&OPTION_REPLY_MAGIC.to_be_bytes());
@@ -220,7 +219,7 @@ pub fn put_option_reply(out: &mut Vec<u8>, option: u32, kind: u32, data: &[&[u8]
     }
 }
 
-/// Takes numbers and byte strings off the front of a message; `None` when it is too short.
+/// Reads numbers and byte strings from the front of a message. Each method returns `None` if the rest is too short.
 #[derive(Debug, Clone, Copy)]
 pub struct Cursor<'a>(pub &'a [u8]);
 
@@ -253,7 +252,7 @@ impl<'a> Cursor<'a> {
         self.array().map(u64::from_be_bytes)
     }
 
-    /// A byte string after its 32-bit length.
+    /// The next byte string, which follows its 32-bit length.
     pub fn string(&mut self) -> Option<&'a [u8]> {
         let len = self.u32()?;
         self.bytes(usize::try_from(len).ok()?)
@@ -265,7 +264,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn request_survives_encoding() {
+    fn decoding_an_encoded_request_returns_it() {
         let request =
             Request { flags: 5, command: cmd::TRIM, cookie: 0x0102_0304_0506_0708, offset: 1 << 40, len: 7 };
         assert_eq!(Request::decode(&request.encode()), Some(request));
@@ -275,13 +274,13 @@ mod tests {
     }
 
     #[test]
-    fn magics_spell_their_words() {
+    fn magic_numbers_spell_the_protocols_words() {
         assert_eq!(&MAGIC.to_be_bytes(), b"NBDMAGIC");
         assert_eq!(&OPTION_MAGIC.to_be_bytes(), b"IHAVEOPT");
     }
 
     #[test]
-    fn cursor_refuses_what_is_not_there() {
+    fn cursor_returns_none_past_the_end() {
         let mut at = Cursor(&[0, 0, 0, 5, 1, 2]);
         assert_eq!(at.string(), None);
         let mut at = Cursor(&[0xff; 6]);
@@ -291,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_without_a_number_are_io_errors() {
+    fn errors_unknown_to_the_protocol_become_eio() {
         assert_eq!(error_from_errno(libc::ENOSPC), err::ENOSPC);
         assert_eq!(error_from_errno(libc::EBADF), err::EIO);
         assert_eq!(error_from_errno(-1), err::EIO);

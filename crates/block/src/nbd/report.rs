@@ -1,70 +1,73 @@
-//! What a server says about its clients, to be written to a log.
+//! [`Reporter`], rate-limited reports of a server about its clients, for a log.
 //!
-//! Each kind of event is reported when it happens and then at most once a minute with the number of those in between,
-//! so that a client that tries again and again does not fill the disk that the log is on.
+//! It reports each kind of event at most once a minute, with the number of events since the previous report, so that
+//! a client that reconnects in a loop does not fill the log's disk. Any thread of the server may report; a lock
+//! protects the counts and is released before the log is called.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// The least time between two reports of one kind.
+/// The shortest time between two reports of one kind.
 const INTERVAL: Duration = Duration::from_secs(60);
 
-/// What happened to a client.
+/// An event of a client that is reported.
 #[derive(Clone, Copy)]
 pub(super) enum Event {
-    /// Turned away: the export is open to as many clients as may have it open.
+    /// A client was refused because too many have the export open.
     Full,
-    /// Hung up on in its handshake.
+    /// A client was disconnected because its handshake took too long.
     SlowHandshake,
-    /// Hung up on because it never sent a request and another needed its place.
+    /// A client was disconnected in favour of another because it had sent no request.
     Unused,
-    /// Hung up on because of its user id.
+    /// A client was disconnected because of its user id.
     WrongPeer,
-    /// The connection failed.
+    /// A connection failed.
     Failed,
 }
 
 const EVENTS: usize = Event::Failed as usize + 1;
 
-/// Receives reports, a sentence each.
-type Sink = Box<dyn Fn(&str) + Send + Sync>;
+/// Receives the reports, a sentence each.
+type Log = Box<dyn Fn(&str) + Send + Sync>;
 
-/// Passes reports on, but not too many.
+/// Passes reports to a log, at most one of each kind per [`INTERVAL`].
 pub(super) struct Reporter {
-    sink: Sink,
-    kinds: Mutex<[Kind; EVENTS]>,
+    log: Log,
+    states: Mutex<[EventState; EVENTS]>,
 }
 
 #[derive(Clone, Copy, Default)]
-struct Kind {
-    last: Option<Instant>,
+struct EventState {
+    last_report: Option<Instant>,
+    /// Events since the last report.
     unreported: u64,
 }
 
 impl Reporter {
-    pub(super) fn new(sink: Sink) -> Self {
-        Reporter { sink, kinds: Mutex::default() }
+    pub(super) fn new(log: Log) -> Self {
+        Reporter { log, states: Mutex::default() }
     }
 
+    /// Reports an event unless the last report of its kind is too recent; then the event is only counted.
     pub(super) fn report(&self, event: Event, sentence: impl FnOnce() -> String) {
         let Some(unreported) = self.due(event, Instant::now()) else { return };
-        let since = match unreported {
+        let suffix = match unreported {
             0 => String::new(),
-            n => format!(" (and {n} more since this was last said)"),
+            n => format!(" ({n} more since the last such message)"),
         };
-        (self.sink)(&format!("{}{since}", sentence()));
+        (self.log)(&format!("{}{suffix}", sentence()));
     }
 
-    /// Whether the event is to be reported; if so, how many before it were not.
+    /// Counts an event. If it is to be reported, returns the number of events before it that were not.
     fn due(&self, event: Event, now: Instant) -> Option<u64> {
-        let mut kinds = self.kinds.lock().unwrap_or_else(PoisonError::into_inner);
-        let kind = &mut kinds[event as usize];
-        if kind.last.is_some_and(|last| now.saturating_duration_since(last) < INTERVAL) {
-            kind.unreported += 1;
+        let mut states = self.states.lock().unwrap_or_else(PoisonError::into_inner);
+        let state = &mut states[event as usize];
+        if state.last_report.is_some_and(|last| now.saturating_duration_since(last) < INTERVAL) {
+            state.unreported += 1;
             return None;
         }
-        kind.last = Some(now);
-        Some(std::mem::take(&mut kind.unreported))
+        state.last_report = Some(now);
+        Some(std::mem::take(&mut state.unreported))
     }
 }
 
@@ -73,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn events_of_a_kind_are_counted_between_two_reports() {
+    fn events_between_two_reports_of_a_kind_are_counted() {
         let reporter = Reporter::new(Box::new(|_| ()));
         let start = Instant::now();
         let due = |event, at| reporter.due(event, start + Duration::from_secs(at));

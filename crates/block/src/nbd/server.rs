@@ -1,8 +1,16 @@
-//! The server: its listeners, its connections, and how all of it ends.
+//! [`Server`], the listeners and connections of an export, and how they end.
+//!
+//! An acceptor thread waits for a handshake slot, starts the thread of the connection, and adds it to the client
+//! table. The thread of the connection runs [`connection::serve`]. When it ends, its [`ConnectionGuard`] moves its
+//! join handle from the table to the list of ended threads, which the next accepted client or [`Server::stop`] joins.
+//!
+//! One lock protects the table and that list ([`Connections`]). Its condition variable wakes acceptors when a
+//! handshake has ended or the server is to stop. The log is called under this lock in some cases, so it must not call
+//! the server.
 
-use super::connection::{self, ConnectionError, Stages};
+use super::client_table::{ClientTable, HandshakeSlot, OpenResult};
+use super::connection::{self, ConnectionError, ExportAccess};
 use super::listen::{Acceptor, UnixSocket, is_loopback, may_connect};
-use super::places::{Opening, Places, Room};
 use super::report::{Event, Reporter};
 use super::tls::TlsConfig;
 use super::transport::Socket;
@@ -17,19 +25,20 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// What clients may take of the server. Each has a thread and at most [`CONNECTION_MEMORY`] bytes of buffers.
+/// Limits of a server's clients. Each client has a thread and at most [`CONNECTION_MEMORY`] bytes of buffers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// Clients that have the export open at once. One more is told that there are too many, unless one that has never
-    /// sent a request gives way.
+    /// Clients that have the export open at once. Another one is refused, unless a client that has never sent a request
+    /// can be disconnected instead.
     pub max_connections: usize,
-    /// Clients in their handshake at once. One more waits until one of them has ended it, or gives way.
+    /// Clients in their handshake at once. Another one waits until one of them has ended its handshake or is
+    /// disconnected.
     pub max_handshakes: usize,
-    /// How long a client may take until it has opened the export.
+    /// Time limit of a handshake, from the connection to the open export.
     pub handshake_time: Duration,
-    /// The same where others wait to begin theirs.
+    /// Age from which a handshake may be ended if another client waits to begin its own.
     pub handshake_grace: Duration,
-    /// How long a client that has sent no request may have the export open when another needs its place.
+    /// How long a client that has sent no request keeps the export open at the limit of connections.
     pub unused_grace: Duration,
 }
 
@@ -48,25 +57,26 @@ impl Default for Limits {
 /// The most bytes of buffers that one connection holds, TLS included.
 pub const CONNECTION_MEMORY: usize = 6 << 20;
 
-/// How often something happened since the server began.
+/// Counts of events since the server started.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Clients that were served a handshake.
+    /// Clients that began a handshake.
     pub accepted: u64,
     /// Clients refused for their user id.
     pub refused_peer: u64,
-    /// Clients that were told that too many have the export open.
+    /// Clients refused because too many have the export open.
     pub refused_full: u64,
-    /// Clients hung up on because they had not opened the export in time.
+    /// Clients disconnected because they had not opened the export in time.
     pub slow_handshakes: u64,
-    /// Clients hung up on because they had sent no request and another needed their place.
+    /// Clients disconnected in favour of another because they had sent no request.
     pub unused: u64,
-    /// Connections that ended by breaking the protocol or a failed socket, or for which no thread could be had.
+    /// Connections that ended because the client broke the protocol, the socket failed, or no thread could be started.
     pub failed: u64,
 }
 
+/// [`Counters`] as the threads of the server update them.
 #[derive(Default)]
-struct Counts {
+struct AtomicCounters {
     accepted: AtomicU64,
     refused_peer: AtomicU64,
     refused_full: AtomicU64,
@@ -89,15 +99,16 @@ struct Shared {
     connections: Mutex<Connections>,
     /// A handshake has ended, or the server is to stop.
     changed: Condvar,
-    counts: Counts,
+    counts: AtomicCounters,
     reporter: Reporter,
 }
 
 struct Connections {
     stopping: bool,
     next_id: u64,
-    places: Places<Connection>,
-    /// Threads that have left the table and are about to end, to be joined.
+    clients: ClientTable<Connection>,
+    /// Threads that have removed themselves from the table and are about to end; the next acceptor or `stop` joins
+    /// them.
     ended: Vec<JoinHandle<()>>,
 }
 
@@ -107,35 +118,36 @@ struct Connection {
 }
 
 impl Connection {
-    /// Wakes the thread from whatever it waits for; fails if the client is gone already.
-    fn hang_up(&self) {
+    /// Shuts the socket down, so that every wait of the connection's thread ends. An error means that it is
+    /// disconnected already.
+    fn disconnect(&self) {
         let _ = shutdown(&*self.socket, Shutdown::Both);
     }
 }
 
 impl Server {
-    /// A server without listeners yet, and without a log.
+    /// Makes a server without listeners and without a log.
     pub fn new(export: Export, limits: Limits) -> Self {
         Self::with_log(export, limits, |_| ())
     }
 
-    /// A server without listeners yet. It passes a sentence to `log` when something becomes of a client that its user
-    /// should know of: seldom, however often that happens.
+    /// Makes a server without listeners. It calls `log` with a sentence when it refuses or disconnects a client, at
+    /// most once a minute for each reason. `log` must not call the server.
     pub fn with_log(export: Export, limits: Limits, log: impl Fn(&str) + Send + Sync + 'static) -> Self {
-        let places = Places::new(limits);
-        let connections = Connections { stopping: false, next_id: 0, places, ended: Vec::new() };
+        let clients = ClientTable::new(limits);
+        let connections = Connections { stopping: false, next_id: 0, clients, ended: Vec::new() };
         let shared = Arc::new(Shared {
             export,
             limits,
             connections: Mutex::new(connections),
             changed: Condvar::new(),
-            counts: Counts::default(),
+            counts: AtomicCounters::default(),
             reporter: Reporter::new(Box::new(log)),
         });
         Server { shared, acceptors: Mutex::default() }
     }
 
-    /// Serves clients of a unix socket: those of this process's user, and root.
+    /// Serves clients of a unix socket, if they run as this process's user or root.
     pub fn serve_unix(&self, socket: impl Into<UnixSocket>) -> Result<(), NbdError> {
         let UnixSocket { listener, file } = socket.into();
         let shared = self.shared.clone();
@@ -144,20 +156,19 @@ impl Server {
                 let own = rustix::process::geteuid().as_raw();
                 match pagefold_sys::peer::credentials(client.as_fd()) {
                     Ok(peer) if may_connect(peer.uid, own) => shared.admit(client, None),
-                    _ => shared
-                        .happened(Event::WrongPeer, || "turned an NBD client of another user away".into()),
+                    _ => shared.count_and_report(Event::WrongPeer, || {
+                        "refused an NBD client of another user".into()
+                    }),
                 }
             })
         })
     }
 
-    /// Serves clients of a TCP socket; with `tls`, only through TLS and only with a certificate.
+    /// Serves clients of a TCP socket. With `tls`, clients must use TLS and have a certificate.
     ///
-    /// Without it the socket must be bound to a loopback address, and any user of this machine is
-    /// served.
+    /// Without `tls`, the socket must be bound to a loopback address, and every user of this machine is served.
     pub fn serve_tcp(&self, listener: TcpListener, tls: Option<TlsConfig>) -> Result<(), NbdError> {
-        let addr =
-            listener.local_addr().map_err(|e| NbdError::io("asking for the listener's address", &e))?;
+        let addr = listener.local_addr().map_err(|e| NbdError::io("reading the listener's address", &e))?;
         if tls.is_none() && !is_loopback(addr) {
             return Err(NbdError::NeedsTls { addr });
         }
@@ -165,39 +176,38 @@ impl Server {
         self.add(|| Acceptor::start(listener.into(), None, move |client| shared.admit(client, tls.clone())))
     }
 
-    /// How many clients have the export open. A client in its handshake does not count.
+    /// The number of clients that have the export open. A client in its handshake does not count.
     pub fn connections(&self) -> usize {
-        self.shared.lock().places.open()
+        self.shared.lock().clients.open()
     }
 
-    /// How many clients are in their handshake.
+    /// The number of clients in their handshake.
     pub fn handshakes(&self) -> usize {
-        self.shared.lock().places.handshakes()
+        self.shared.lock().clients.handshakes()
     }
 
-    /// What clients may take.
+    /// The limits of clients.
     pub fn limits(&self) -> &Limits {
         &self.shared.limits
     }
 
-    /// What has happened so far.
+    /// The counts so far.
     pub fn counters(&self) -> Counters {
-        let c = &self.shared.counts;
+        let counts = &self.shared.counts;
         let read = |n: &AtomicU64| n.load(Ordering::Relaxed);
         Counters {
-            accepted: read(&c.accepted),
-            refused_peer: read(&c.refused_peer),
-            refused_full: read(&c.refused_full),
-            slow_handshakes: read(&c.slow_handshakes),
-            unused: read(&c.unused),
-            failed: read(&c.failed),
+            accepted: read(&counts.accepted),
+            refused_peer: read(&counts.refused_peer),
+            refused_full: read(&counts.refused_full),
+            slow_handshakes: read(&counts.slow_handshakes),
+            unused: read(&counts.unused),
+            failed: read(&counts.failed),
         }
     }
 
-    /// Closes the listeners, hangs up on all clients, and waits until every thread has ended.
+    /// Closes the listeners, disconnects all clients, and waits until every thread has ended.
     ///
-    /// Requests in execution are finished; their replies may be lost. Afterwards nothing of the
-    /// server uses the device.
+    /// Requests in execution are finished; their replies may be lost. Afterwards the server does not use the device.
     pub fn stop(&self) {
         self.shared.lock().stopping = true;
         self.shared.changed.notify_all();
@@ -205,15 +215,16 @@ impl Server {
         acceptors.into_iter().for_each(Acceptor::stop);
         let (open, ended) = {
             let mut connections = self.shared.lock();
-            (connections.places.take_all(), std::mem::take(&mut connections.ended))
+            (connections.clients.take_all(), std::mem::take(&mut connections.ended))
         };
-        open.iter().for_each(Connection::hang_up);
+        open.iter().for_each(Connection::disconnect);
         for thread in ended.into_iter().chain(open.into_iter().map(|c| c.thread)) {
-            // A panic has been reported by the panic hook; the thread has ended either way.
+            // The panic hook has already reported a panic of the thread.
             let _ = thread.join();
         }
     }
 
+    /// Starts a listener unless the server is stopping.
     fn add(&self, start: impl FnOnce() -> Result<Acceptor, NbdError>) -> Result<(), NbdError> {
         let mut acceptors = self.lock_acceptors();
         if self.shared.lock().stopping {
@@ -240,7 +251,7 @@ impl Shared {
     }
 
     /// Counts an event and reports it.
-    fn happened(&self, event: Event, sentence: impl FnOnce() -> String) {
+    fn count_and_report(&self, event: Event, sentence: impl FnOnce() -> String) {
         let counter = match event {
             Event::Full => &self.counts.refused_full,
             Event::SlowHandshake => &self.counts.slow_handshakes,
@@ -252,10 +263,10 @@ impl Shared {
         self.reporter.report(event, sentence);
     }
 
-    /// Starts a thread for a client, as soon as there is a place for its handshake.
+    /// Starts the thread of a client as soon as the limit of handshakes allows. An acceptor calls this.
     fn admit(self: &Arc<Self>, client: OwnedFd, tls: Option<TlsConfig>) {
-        // Held until the thread is entered in the table, so that it cannot leave before that.
-        let Some(mut connections) = self.wait_for_room() else { return };
+        // Hold the lock until the thread is in the table: it cannot remove itself before that.
+        let Some(mut connections) = self.wait_for_handshake_slot() else { return };
         let socket = Arc::new(client);
         let id = connections.next_id;
         connections.next_id += 1;
@@ -267,53 +278,54 @@ impl Shared {
         match spawned {
             Ok(thread) => {
                 count(&self.counts.accepted);
-                connections.places.enter(id, Connection { socket, thread }, Instant::now());
+                connections.clients.insert(id, Connection { socket, thread }, Instant::now());
             }
             Err(e) => {
                 drop(connections);
-                self.happened(Event::Failed, || {
-                    format!("hung up on an NBD client: starting its thread: {e}")
+                self.count_and_report(Event::Failed, || {
+                    format!("disconnected an NBD client: starting its thread: {e}")
                 });
             }
         }
     }
 
-    /// Waits for a place for a handshake, at most until the oldest one gives way; `None` if the server is to stop.
+    /// Waits until the limit of handshakes allows another client, at most until the oldest handshake may be evicted.
+    /// Returns `None` if the server is to stop.
     ///
-    /// Meanwhile other clients wait in the listener's queue.
-    fn wait_for_room(&self) -> Option<MutexGuard<'_, Connections>> {
+    /// Meanwhile further clients wait in the listener's queue.
+    fn wait_for_handshake_slot(&self) -> Option<MutexGuard<'_, Connections>> {
         let mut connections = self.lock();
         loop {
             for thread in connections.ended.drain(..) {
-                // These threads have nothing left to do but end.
+                // These threads end without another step, so the join does not block.
                 let _ = thread.join();
             }
             if connections.stopping {
                 return None;
             }
-            match connections.places.room(Instant::now()) {
-                Room::Free => return Some(connections),
-                Room::InPlaceOf(oldest) => {
-                    oldest.hang_up();
-                    self.happened(Event::SlowHandshake, || {
+            match connections.clients.claim_handshake_slot(Instant::now()) {
+                HandshakeSlot::Free => return Some(connections),
+                HandshakeSlot::Evicts(oldest) => {
+                    oldest.disconnect();
+                    self.count_and_report(Event::SlowHandshake, || {
                         let n = self.limits.max_handshakes;
-                        format!("hung up on an NBD client that opened nothing, as {n} clients are in their handshake")
+                        format!("disconnected an NBD client that had not opened the export, as {n} are in their handshake")
                     });
                 }
-                Room::Later(time) => {
-                    let waited = self.changed.wait_timeout(connections, time);
-                    connections = waited.unwrap_or_else(PoisonError::into_inner).0;
+                HandshakeSlot::RetryAfter(time) => {
+                    let woken = self.changed.wait_timeout(connections, time);
+                    connections = woken.unwrap_or_else(PoisonError::into_inner).0;
                 }
             }
         }
     }
 }
 
-/// A connection's thread's hold on the table: gives its place back however the thread ends.
+/// Removes a connection from the table when its thread ends, also by a panic.
 struct ConnectionGuard {
     shared: Arc<Shared>,
     id: u64,
-    /// The handshake has ended well.
+    /// Whether the client has opened the export.
     opened: Cell<bool>,
 }
 
@@ -323,51 +335,53 @@ impl ConnectionGuard {
         match connection::serve(socket, export, tls.as_ref(), limits.handshake_time, self) {
             Ok(()) => {}
             Err(ConnectionError::Io(e)) if e.kind() == ErrorKind::TimedOut && !self.opened.get() => {
-                self.shared.happened(Event::SlowHandshake, || {
+                self.shared.count_and_report(Event::SlowHandshake, || {
                     let time = limits.handshake_time.as_secs();
-                    format!("hung up on an NBD client that had not opened the export after {time} s")
+                    format!("disconnected an NBD client that had not opened the export after {time} s")
                 });
             }
-            Err(e) => self.shared.happened(Event::Failed, || format!("hung up on an NBD client: {e}")),
+            Err(e) => {
+                self.shared.count_and_report(Event::Failed, || format!("disconnected an NBD client: {e}"))
+            }
         }
     }
 }
 
-impl Stages for ConnectionGuard {
-    fn open(&self) -> bool {
+impl ExportAccess for ConnectionGuard {
+    fn try_open(&self) -> bool {
         let mut connections = self.shared.lock();
-        let full = match connections.places.open_export(self.id, Instant::now()) {
-            Opening::Granted => false,
-            Opening::InPlaceOf(unused) => {
-                unused.hang_up();
-                self.shared.happened(Event::Unused, || {
-                    "hung up on an NBD client that had sent no request, as another needed its place".into()
+        let full = match connections.clients.open_export(self.id, Instant::now()) {
+            OpenResult::Granted => false,
+            OpenResult::Evicts(unused) => {
+                unused.disconnect();
+                self.shared.count_and_report(Event::Unused, || {
+                    "disconnected an NBD client that had sent no request, in favour of another client".into()
                 });
                 false
             }
-            Opening::Full => true,
+            OpenResult::Full => true,
         };
         drop(connections);
         self.shared.changed.notify_all();
         if full {
-            self.shared.happened(Event::Full, || {
+            self.shared.count_and_report(Event::Full, || {
                 let n = self.shared.limits.max_connections;
-                format!("turned an NBD client away: {n} have the disk open, and that is the most")
+                format!("refused an NBD client: {n} have the disk open, which is the limit")
             });
         }
         self.opened.set(!full);
         !full
     }
 
-    fn used(&self) {
-        self.shared.lock().places.use_export(self.id, Instant::now());
+    fn first_request(&self) {
+        self.shared.lock().clients.mark_used(self.id, Instant::now());
     }
 }
 
 impl Drop for ConnectionGuard {
     fn drop(&mut self) {
         let mut connections = self.shared.lock();
-        if let Some(connection) = connections.places.remove(self.id) {
+        if let Some(connection) = connections.clients.remove(self.id) {
             connections.ended.push(connection.thread);
         }
         drop(connections);

@@ -1,10 +1,10 @@
 //! TLS with client certificates, by the `rustls` library.
 //!
-//! There is one way to make a configuration, and it requires a certificate of every
-//! client, because an NBD export has no other notion of who may use it. Whoever
-//! holds a certificate of the given CA is admitted: the CA should be one made for this
-//! purpose. Nothing here chooses ciphers or versions; rustls's defaults
-//! are TLS 1.3 and 1.2 with forward secrecy.
+//! A [`TlsConfig`] always requires a certificate of every client, because an NBD export has no other authentication
+//! over TCP. Every client with a certificate of the given CA is admitted, so the CA should be one that was made for
+//! this purpose. The ciphers and versions are rustls's defaults: TLS 1.3 and 1.2 with forward secrecy.
+//!
+//! [`TlsTransport`] wraps another transport and runs on the thread of its connection.
 
 use super::NbdError;
 use super::transport::Transport;
@@ -19,8 +19,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// The most that rustls holds of our replies, in either form, bytes.
-const HELD_LEN: usize = 1 << 20;
+/// Limit of the replies that rustls buffers, once as plaintext and once encrypted, bytes.
+const SESSION_BUFFER_LEN: usize = 1 << 20;
 
 /// A server's certificate and key, and the CA whose clients are admitted.
 #[derive(Clone)]
@@ -29,8 +29,8 @@ pub struct TlsConfig {
 }
 
 impl TlsConfig {
-    /// Reads PEM files: `ca` with the certificates that sign clients', `cert` with the server's
-    /// chain, `key` with its private key.
+    /// Reads PEM files: `ca` has the certificates that sign clients' certificates, `cert` the server's certificate
+    /// chain, `key` its private key.
     pub fn from_pem_files(ca: &Path, cert: &Path, key: &Path) -> Result<Self, NbdError> {
         let mut roots = RootCertStore::empty();
         for certificate in read_certificates(ca)? {
@@ -51,7 +51,7 @@ impl TlsConfig {
     }
 }
 
-/// The server's certificates and its key, which fit each other.
+/// Reads the server's certificates and its private key, and checks that they match.
 fn read_key_pair(provider: &CryptoProvider, cert: &Path, key: &Path) -> Result<CertifiedKey, NbdError> {
     let chain = read_certificates(cert)?;
     let secret = PrivateKeyDer::from_pem_file(key).map_err(|e| file_error(key, &e))?;
@@ -61,7 +61,7 @@ fn read_key_pair(provider: &CryptoProvider, cert: &Path, key: &Path) -> Result<C
     })?;
     let own = CertifiedKey::new(chain, secret);
     match own.keys_match() {
-        // A key that does not tell its public half cannot be compared.
+        // A key whose public half the library cannot compute cannot be compared: accept it.
         Ok(()) | Err(rustls::Error::InconsistentKeys(InconsistentKeys::Unknown)) => Ok(own),
         Err(rustls::Error::InconsistentKeys(_)) => {
             Err(file_error(key, &format!("it is not the key of the certificate in {}", cert.display())))
@@ -74,7 +74,7 @@ fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, NbdErr
     let read = || CertificateDer::pem_file_iter(path)?.collect::<Result<Vec<_>, _>>();
     let found = read().map_err(|e| file_error(path, &e))?;
     if found.is_empty() {
-        return Err(file_error(path, &"no certificate in it"));
+        return Err(file_error(path, &"the file contains no certificate"));
     }
     Ok(found)
 }
@@ -83,29 +83,29 @@ fn file_error(path: &Path, why: &dyn std::fmt::Display) -> NbdError {
     NbdError::TlsFile { path: path.to_path_buf(), why: why.to_string() }
 }
 
-/// A transport inside another one.
+/// A TLS connection over another transport, as the server.
 pub struct TlsTransport<T> {
     inner: T,
     session: ServerConnection,
-    /// The client ended the stream below TLS.
+    /// The client has closed the stream below TLS.
     ended: bool,
 }
 
 impl<T: Transport> TlsTransport<T> {
-    /// Does the TLS handshake as the server; a client without a good certificate is refused here.
+    /// Does the TLS handshake. Refuses a client without a valid certificate. Fails with `TimedOut` at `deadline`.
     pub fn accept(inner: T, config: &TlsConfig, deadline: Instant) -> io::Result<Self> {
         let mut session = ServerConnection::new(config.config.clone()).map_err(io::Error::other)?;
-        session.set_buffer_limit(Some(HELD_LEN));
+        session.set_buffer_limit(Some(SESSION_BUFFER_LEN));
         let mut tls = TlsTransport { inner, session, ended: false };
         while tls.session.is_handshaking() || tls.session.wants_write() {
-            tls.push()?;
+            tls.send_encrypted()?;
             let (readable, writable) = (tls.session.wants_read(), tls.session.wants_write());
             if !tls.session.is_handshaking() && !writable {
                 break;
             }
             tls.inner.wait(readable, writable, Some(deadline))?;
             if tls.session.is_handshaking() {
-                unless_blocked(tls.pull(false))?;
+                ignore_would_block(tls.receive_encrypted(false))?;
                 if tls.ended {
                     return Err(io::ErrorKind::UnexpectedEof.into());
                 }
@@ -114,10 +114,10 @@ impl<T: Transport> TlsTransport<T> {
         Ok(tls)
     }
 
-    /// Gives the inner transport what it takes of the encrypted output.
-    fn push(&mut self) -> io::Result<()> {
+    /// Sends as much of the encrypted output as the inner transport takes without waiting.
+    fn send_encrypted(&mut self) -> io::Result<()> {
         while self.session.wants_write() {
-            let mut writer = Raw(&mut self.inner, false);
+            let mut writer = StdIo(&mut self.inner, false);
             match self.session.write_tls(&mut writer) {
                 Ok(_) => {}
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(()),
@@ -127,21 +127,21 @@ impl<T: Transport> TlsTransport<T> {
         Ok(())
     }
 
-    /// Takes encrypted input and decrypts it; an alert is sent for what is not TLS.
-    fn pull(&mut self, wait: bool) -> io::Result<()> {
-        let mut reader = Raw(&mut self.inner, wait);
+    /// Receives encrypted input and decrypts it. Sends an alert if it is invalid.
+    fn receive_encrypted(&mut self, wait: bool) -> io::Result<()> {
+        let mut reader = StdIo(&mut self.inner, wait);
         if self.session.read_tls(&mut reader)? == 0 {
             self.ended = true;
         }
         if let Err(e) = self.session.process_new_packets() {
-            let _ = self.push();
+            let _ = self.send_encrypted();
             return Err(io::Error::new(io::ErrorKind::InvalidData, e));
         }
         Ok(())
     }
 
-    /// Decrypted bytes that are there already; `None` if there are none yet.
-    fn take(&mut self, buf: &mut [u8]) -> io::Result<Option<usize>> {
+    /// Reads bytes that are already decrypted; `None` if there are none yet.
+    fn read_decrypted(&mut self, buf: &mut [u8]) -> io::Result<Option<usize>> {
         match self.session.reader().read(buf) {
             Ok(n) => Ok(Some(n)),
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => Ok(None),
@@ -153,26 +153,26 @@ impl<T: Transport> TlsTransport<T> {
 impl<T: Transport> Transport for TlsTransport<T> {
     fn recv(&mut self, buf: &mut [u8], wait: bool) -> io::Result<usize> {
         loop {
-            if let Some(n) = self.take(buf)? {
+            if let Some(n) = self.read_decrypted(buf)? {
                 return Ok(n);
             }
             if self.ended {
                 return Ok(0);
             }
-            self.push()?;
+            self.send_encrypted()?;
             if wait && self.session.wants_write() {
                 self.inner.wait(true, true, None)?;
-                unless_blocked(self.pull(false))?;
+                ignore_would_block(self.receive_encrypted(false))?;
             } else {
-                self.pull(wait)?;
+                self.receive_encrypted(wait)?;
             }
         }
     }
 
     fn send(&mut self, data: &[u8]) -> io::Result<usize> {
-        self.push()?;
+        self.send_encrypted()?;
         let n = self.session.writer().write(data)?;
-        self.push()?;
+        self.send_encrypted()?;
         if n == 0 && !data.is_empty() {
             return Err(io::ErrorKind::WouldBlock.into());
         }
@@ -181,18 +181,18 @@ impl<T: Transport> Transport for TlsTransport<T> {
 
     fn wait(&mut self, readable: bool, writable: bool, deadline: Option<Instant>) -> io::Result<()> {
         let pending = self.session.process_new_packets().map_err(io::Error::other)?;
-        let at_hand = readable && (self.ended || pending.plaintext_bytes_to_read() > 0);
-        // What rustls holds must have left before it takes more; if it holds nothing, it takes some.
-        let held = self.session.wants_write();
-        if at_hand || (writable && !held) {
+        let has_input = readable && (self.ended || pending.plaintext_bytes_to_read() > 0);
+        // Writable means that rustls has sent its encrypted output: before that it may refuse more plaintext.
+        let unsent = self.session.wants_write();
+        if has_input || (writable && !unsent) {
             return Ok(());
         }
-        self.inner.wait(readable, held, deadline)
+        self.inner.wait(readable, unsent, deadline)
     }
 
     fn finish(&mut self, deadline: Instant) {
         self.session.send_close_notify();
-        while self.push().is_ok() && self.session.wants_write() {
+        while self.send_encrypted().is_ok() && self.session.wants_write() {
             if self.inner.wait(false, true, Some(deadline)).is_err() {
                 break;
             }
@@ -201,23 +201,24 @@ impl<T: Transport> Transport for TlsTransport<T> {
     }
 }
 
-fn unless_blocked(outcome: io::Result<()>) -> io::Result<()> {
-    match outcome {
+/// Turns `WouldBlock` into success.
+fn ignore_would_block(result: io::Result<()>) -> io::Result<()> {
+    match result {
         Err(e) if e.kind() == io::ErrorKind::WouldBlock => Ok(()),
         other => other,
     }
 }
 
-/// A transport as the standard traits that rustls wants; whether to wait for input is said apart.
-struct Raw<'t, T>(&'t mut T, bool);
+/// Adapts a transport to the `Read` and `Write` that rustls needs. The flag says whether `read` waits for input.
+struct StdIo<'t, T>(&'t mut T, bool);
 
-impl<T: Transport> Read for Raw<'_, T> {
+impl<T: Transport> Read for StdIo<'_, T> {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         self.0.recv(buf, self.1)
     }
 }
 
-impl<T: Transport> Write for Raw<'_, T> {
+impl<T: Transport> Write for StdIo<'_, T> {
     fn write(&mut self, data: &[u8]) -> io::Result<usize> {
         self.0.send(data)
     }

@@ -1,36 +1,36 @@
-//! Requests and replies: a machine over two buffers, without I/O.
+//! [`Session`], the requests and replies after the handshake, as a state machine over two buffers, without I/O.
 //!
-//! [`Session::run`] executes every request that is whole in the input and appends
-//! the replies to the output, so that the driver can answer a queue of requests
-//! with one system call. Both buffers have a fixed size whatever a client asks for:
-//! a write is executed piece by piece as its data arrives, cut at page borders so that no page is
-//! written twice, and a long read is answered piece by piece as the output
-//! drains. Reads land in the output buffer itself; data is never copied between
+//! [`Session::run`] executes every request in the input buffer, on the caller's thread, and appends the replies to
+//! the output buffer, so that the driver (`connection.rs`) answers a queue of requests with one system call. Both
+//! buffers have a fixed size, however long a request is: a long write is executed in pieces as its data arrives, cut
+//! at page boundaries so that no page is written twice, and a long read is answered in pieces as the output buffer
+//! drains. The device reads into the output buffer and writes from the input buffer, so data is never copied between
 //! buffers.
 //!
-//! Requests of one connection are executed in the order they came. The machine
-//! stops at [`OUTPUT_HIGH_WATER`] bytes of unsent replies and goes on from there.
+//! The requests of one connection are executed in the order in which they arrive. The machine stops at
+//! [`OUTPUT_HIGH_WATER`] bytes of unsent replies, and goes on when the driver has sent some of them.
 
 use super::buffer::Buffer;
 use super::export::{Export, MAX_DATA};
-use super::handshake::Agreed;
+use super::handshake::Negotiated;
 use super::proto::{self, Request, chunk, cmd, err, flag};
 use super::{ProtocolError, meta};
 use crate::{BlockDevice, BlockError};
 use pagefold_page::PAGE_SIZE;
 
-/// Unsent bytes from which on no request is begun.
+/// While at least this many bytes are unsent, the session starts no request and no further piece of one.
 pub const OUTPUT_HIGH_WATER: usize = 256 << 10;
-/// The most data in one chunk of a structured reply without "don't fragment".
-const PIECE: usize = 256 << 10;
-/// The most data of a simple reply that is read before the reply begins. An error found
-/// later can only be told by hanging up, so this covers the largest request Linux sends by default.
-const WHOLE_SIMPLE: usize = 1280 << 10;
-/// The most that one step appends to the output beyond data.
+/// The most data in one chunk of a structured reply without "don't fragment", bytes.
+const MAX_CHUNK_DATA: usize = 256 << 10;
+/// A simple reply to a read up to this length, bytes, is put out only once all data was read, so an error can still be
+/// reported. For a longer read the header goes first, and an error closes the connection. The largest request that
+/// Linux sends by default is not longer.
+const MAX_CHECKED_SIMPLE: usize = 1280 << 10;
+/// The most bytes that one step appends to the output besides data.
 const REPLY_SLACK: usize = 16 << 10;
-/// Bytes the output buffer of a session must be able to hold.
-pub const OUTPUT_LEN: usize = OUTPUT_HIGH_WATER + WHOLE_SIMPLE + REPLY_SLACK;
-/// The least bytes the input buffer of a session must be able to hold: a header, or a page.
+/// The capacity that the output buffer of a session needs, bytes.
+pub const OUTPUT_LEN: usize = OUTPUT_HIGH_WATER + MAX_CHECKED_SIMPLE + REPLY_SLACK;
+/// The least capacity that the input buffer of a session needs, bytes: a header, or a page that is not aligned.
 pub const MIN_INPUT_LEN: usize = 2 * PAGE_SIZE;
 /// The longest message in an error reply, bytes.
 const MAX_MESSAGE: usize = 512;
@@ -40,29 +40,29 @@ const _: () = assert!(meta::MAX_STATUS_LEN + 64 < REPLY_SLACK && MAX_MESSAGE + 6
 /// Why [`Session::run`] returned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Status {
-    /// Nothing more can be done without more input.
+    /// The session needs more input.
     NeedInput,
-    /// Nothing more should be done before output is sent.
+    /// The driver has to send output first.
     OutputFull,
-    /// The client said goodbye; send the output and close.
+    /// The client has disconnected; send the output and close.
     Closed,
 }
 
-/// One client's requests after the handshake.
+/// The state of one client's requests after the handshake.
 pub struct Session<'e> {
     export: &'e Export,
     device: &'e dyn BlockDevice,
-    agreed: Agreed,
+    negotiated: Negotiated,
     state: State,
     has_begun: bool,
 }
 
-/// What the next byte of input or output belongs to.
+/// The request in progress, if there is one.
 enum State {
     Idle,
-    /// Data of a write follows in the input.
+    /// The input continues with the data of this write.
     Writing(Writing),
-    /// Data of a read follows in the output.
+    /// The output continues with the data of this read.
     Reading(Reading),
     Closed,
 }
@@ -71,7 +71,7 @@ struct Writing {
     request: Request,
     offset: u64,
     left: u32,
-    /// What the reply will say; once set, the rest of the data is only skipped.
+    /// The error of the reply. Once it is set, the rest of the data is skipped.
     failed: Option<Refusal>,
 }
 
@@ -79,13 +79,14 @@ struct Reading {
     request: Request,
     offset: u64,
     left: u32,
-    /// The header that announces all data was sent: a simple reply, or "don't fragment".
+    /// Whether the one header for all of the data was appended: that of a simple reply, or of the only chunk under
+    /// "don't fragment".
     announced: bool,
-    /// Set when reading failed under an announced header: the rest is sent as zeroes.
+    /// The error and offset of a read that failed after such a header; the rest is sent as zeroes.
     failed: Option<(BlockError, u64)>,
 }
 
-/// An error reply in the making.
+/// The error that a reply will report.
 struct Refusal {
     error: u32,
     message: String,
@@ -104,20 +105,20 @@ impl From<BlockError> for Refusal {
 }
 
 impl<'e> Session<'e> {
-    /// A session after a handshake that ended in `agreed`.
-    pub fn new(export: &'e Export, agreed: Agreed) -> Self {
-        Session { export, device: export.device().as_ref(), agreed, state: State::Idle, has_begun: false }
+    /// Makes the session of a client whose handshake ended in `negotiated`.
+    pub fn new(export: &'e Export, negotiated: Negotiated) -> Self {
+        Session { export, device: export.device().as_ref(), negotiated, state: State::Idle, has_begun: false }
     }
 
-    /// Whether a request has come.
+    /// Whether the client has sent a request.
     pub fn has_begun(&self) -> bool {
         self.has_begun
     }
 
-    /// Executes what is in `input` until it or the room for replies runs out.
+    /// Executes the requests in `input` until it has no whole one or `output` has no room for replies.
     ///
-    /// `input` holds at least [`MIN_INPUT_LEN`] and `output` at least [`OUTPUT_LEN`] bytes of
-    /// capacity. After an error the connection is to be closed; replies in `output` are still good.
+    /// The capacity of `input` is at least [`MIN_INPUT_LEN`], that of `output` at least [`OUTPUT_LEN`]. After an
+    /// error, the caller sends the replies in `output`, which are valid, and closes the connection.
     pub fn run(&mut self, input: &mut Buffer, output: &mut Buffer) -> Result<Status, ProtocolError> {
         loop {
             if output.len() >= OUTPUT_HIGH_WATER {
@@ -128,12 +129,12 @@ impl<'e> Session<'e> {
                     let Some(header) = input.filled().first_chunk() else { return Ok(Status::NeedInput) };
                     let request = Request::decode(header).ok_or(ProtocolError::RequestMagic)?;
                     input.consume(proto::REQUEST_LEN);
-                    output.make_room(WHOLE_SIMPLE + REPLY_SLACK);
+                    output.make_room(MAX_CHECKED_SIMPLE + REPLY_SLACK);
                     self.begin(request, output);
                 }
                 State::Writing(_) if input.is_empty() => return Ok(Status::NeedInput),
                 State::Writing(w) => {
-                    let n = w.piece(self.device, input.filled());
+                    let n = w.write_piece(self.device, input.filled());
                     input.consume(n);
                     if w.left == 0 {
                         self.finish_write(output);
@@ -142,8 +143,8 @@ impl<'e> Session<'e> {
                     }
                 }
                 State::Reading(r) => {
-                    output.make_room(PIECE + REPLY_SLACK);
-                    if r.piece(self.device, self.agreed.structured, output)? {
+                    output.make_room(MAX_CHUNK_DATA + REPLY_SLACK);
+                    if r.append_piece(self.device, self.negotiated.structured, output)? {
                         self.state = State::Idle;
                     }
                 }
@@ -152,7 +153,7 @@ impl<'e> Session<'e> {
         }
     }
 
-    /// Starts a request, and finishes it at once where it has no data to wait for.
+    /// Starts a request, and finishes it if it does not have to wait for data.
     fn begin(&mut self, request: Request, output: &mut Buffer) {
         self.has_begun = true;
         let checked = self.check(&request);
@@ -161,7 +162,7 @@ impl<'e> Session<'e> {
                 Ok(()) => self.begin_read(request, output),
                 Err(refusal) => self.reply(&request, Err(refusal), output),
             },
-            // The data of a refused write is on its way and is skipped like written data.
+            // The client sends the data of a refused write too; skip it as it arrives.
             cmd::WRITE => {
                 let Request { offset, len, .. } = request;
                 let writing = Writing { request, offset, left: len, failed: checked.err() };
@@ -173,29 +174,29 @@ impl<'e> Session<'e> {
             cmd::DISC => self.state = State::Closed,
             cmd::BLOCK_STATUS if checked.is_ok() => self.block_status(&request, output),
             _ => {
-                let outcome = checked.and_then(|()| self.execute(&request));
-                self.reply(&request, outcome, output);
+                let result = checked.and_then(|()| self.execute(&request));
+                self.reply(&request, result, output);
             }
         }
     }
 
-    /// Whether a request may be executed at all: flags, rights, range.
+    /// Checks the command, flags, permission and range of a request.
     fn check(&self, r: &Request) -> Result<(), Refusal> {
         let invalid = |why: &str| Err(Refusal::new(err::EINVAL, why));
-        let structured = self.agreed.structured;
+        let structured = self.negotiated.structured;
         let (flags, writes) = match r.command {
             cmd::READ => (if structured { flag::DF } else { 0 }, false),
             cmd::WRITE | cmd::TRIM => (0, true),
             cmd::WRITE_ZEROES => (flag::NO_HOLE | flag::FAST_ZERO, true),
             cmd::FLUSH => (0, false),
-            cmd::BLOCK_STATUS if self.agreed.allocation => (flag::REQ_ONE, false),
+            cmd::BLOCK_STATUS if self.negotiated.allocation => (flag::REQ_ONE, false),
             cmd::BLOCK_STATUS => {
                 return invalid("block status needs base:allocation, selected in the handshake");
             }
             cmd::DISC => return Ok(()),
             _ => return invalid("unknown command"),
         };
-        // FUA means nothing to a command that does not write, and is allowed with all.
+        // The protocol allows FUA with every command; it has no effect on one that does not write.
         if r.flags & !(flags | flag::FUA) != 0 {
             return invalid("unknown flags for this command");
         }
@@ -218,7 +219,7 @@ impl<'e> Session<'e> {
         })
     }
 
-    /// Commands without data, in or out.
+    /// Executes a command without data in its request or reply.
     fn execute(&self, r: &Request) -> Result<(), Refusal> {
         let len = u64::from(r.len);
         match r.command {
@@ -233,18 +234,18 @@ impl<'e> Session<'e> {
         Ok(())
     }
 
-    /// Answers a short read in one piece, which is the path that matters; begins a long one.
+    /// Answers a short read in one piece, which is the hot path, and starts a long one.
     fn begin_read(&mut self, request: Request, output: &mut Buffer) {
         let Request { cookie, offset, len, .. } = request;
         let n = len as usize;
-        let whole = if self.agreed.structured { PIECE } else { WHOLE_SIMPLE };
-        if n > whole {
+        let max_whole = if self.negotiated.structured { MAX_CHUNK_DATA } else { MAX_CHECKED_SIMPLE };
+        if n > max_whole {
             let (announced, failed) = (false, None);
             self.state = State::Reading(Reading { request, offset, left: len, announced, failed });
             return;
         }
         let before = output.len();
-        if !self.agreed.structured {
+        if !self.negotiated.structured {
             output.put(&proto::simple_reply(cookie, 0));
         } else if n == 0 {
             output.put(&proto::chunk_header(cookie, chunk::NONE, proto::CHUNK_DONE, 0));
@@ -259,14 +260,15 @@ impl<'e> Session<'e> {
         }
     }
 
+    /// Replies to a write whose data has all arrived.
     fn finish_write(&mut self, output: &mut Buffer) {
         if let State::Writing(w) = std::mem::replace(&mut self.state, State::Idle) {
-            let mut outcome = w.failed.map_or(Ok(()), Err);
-            if outcome.is_ok() && w.request.flags & flag::FUA != 0 {
-                outcome = self.device.flush().map_err(Refusal::from);
+            let mut result = w.failed.map_or(Ok(()), Err);
+            if result.is_ok() && w.request.flags & flag::FUA != 0 {
+                result = self.device.flush().map_err(Refusal::from);
             }
             output.make_room(REPLY_SLACK);
-            self.reply(&w.request, outcome, output);
+            self.reply(&w.request, result, output);
         }
     }
 
@@ -278,22 +280,22 @@ impl<'e> Session<'e> {
         output.put(&data);
     }
 
-    /// A reply without data. Success is told by a simple reply even to clients with structured
-    /// replies: the protocol allows it for all commands that return no data, and it is shorter.
-    fn reply(&self, r: &Request, outcome: Result<(), Refusal>, output: &mut Buffer) {
-        match outcome {
+    /// Appends a reply without data. Success is a simple reply even with structured replies: the protocol allows that
+    /// for every command but a read, and it is shorter.
+    fn reply(&self, r: &Request, result: Result<(), Refusal>, output: &mut Buffer) {
+        match result {
             Ok(()) => output.put(&proto::simple_reply(r.cookie, 0)),
-            Err(refusal) if self.agreed.structured => put_error(output, r.cookie, &refusal, None),
+            Err(refusal) if self.negotiated.structured => put_error(output, r.cookie, &refusal, None),
             Err(refusal) => output.put(&proto::simple_reply(r.cookie, refusal.error)),
         }
     }
 }
 
 impl Writing {
-    /// Takes what it can of `data`, the front of the input; returns how much that was.
+    /// Writes as much of `data`, the filled input, as possible, and returns the number of bytes consumed.
     ///
-    /// Short of the whole request it takes up to a page border, so that every page is written once.
-    fn piece(&mut self, device: &dyn BlockDevice, data: &[u8]) -> usize {
+    /// If the rest of the request has not arrived, it writes up to a page boundary, so that every page is written once.
+    fn write_piece(&mut self, device: &dyn BlockDevice, data: &[u8]) -> usize {
         let left = self.left as usize;
         let mut n = data.len().min(left);
         if self.failed.is_none() {
@@ -307,7 +309,7 @@ impl Writing {
                 self.failed = Some(e.into());
             }
         }
-        // The offset of a refused write may be anything, and is of no more use.
+        // After a refusal the offset may be any number, so adding to it could overflow.
         if self.failed.is_none() {
             self.offset += n as u64;
         }
@@ -317,14 +319,14 @@ impl Writing {
 }
 
 impl Reading {
-    /// Appends the next piece of the reply; whether that was the last one.
-    fn piece(
+    /// Appends the next piece of the reply. Returns whether it was the last one.
+    fn append_piece(
         &mut self,
         device: &dyn BlockDevice,
         structured: bool,
         output: &mut Buffer,
     ) -> Result<bool, ProtocolError> {
-        let n = (self.left as usize).min(PIECE);
+        let n = (self.left as usize).min(MAX_CHUNK_DATA);
         let last = n == self.left as usize;
         let before = output.len();
         let fragment = structured && self.request.flags & flag::DF == 0;
@@ -362,8 +364,8 @@ impl Reading {
         Ok(last)
     }
 
-    /// The last word after a single announced chunk, which could not carry "done" before its data
-    /// was known to be good.
+    /// Appends the last chunk of a "don't fragment" reply. The data chunk before it could not carry "done": its data
+    /// was not known to be valid when its header was sent.
     fn end_unfragmented(&mut self, output: &mut Buffer) {
         match self.failed.take() {
             Some((e, offset)) => put_error(output, self.request.cookie, &e.into(), Some(offset)),
@@ -375,13 +377,13 @@ impl Reading {
     }
 }
 
-/// The header of a chunk with `len` bytes of data from `offset`.
+/// Appends the header of a chunk with `len` bytes of data from `offset`.
 fn put_data_header(output: &mut Buffer, r: &Request, offset: u64, len: u32, flags: u16) {
     output.put(&proto::chunk_header(r.cookie, chunk::OFFSET_DATA, flags, len + 8));
     output.put(&offset.to_be_bytes());
 }
 
-/// A last chunk that tells an error, in words too, and where it is known, at which byte.
+/// Appends a last chunk with an error: its number, its message, and its offset if that is known.
 fn put_error(output: &mut Buffer, cookie: u64, refusal: &Refusal, offset: Option<u64>) {
     let mut end = refusal.message.len().min(MAX_MESSAGE);
     while !refusal.message.is_char_boundary(end) {

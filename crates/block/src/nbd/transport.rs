@@ -1,9 +1,8 @@
-//! How bytes reach a client: a socket, plain or through TLS.
+//! [`Transport`], the byte stream to a client, and [`Socket`], the plain one; [`super::tls`] has the encrypted one.
 //!
-//! The driver must never be stuck sending while the client is stuck sending too,
-//! so a transport sends only what fits at once and waits in one place, for both
-//! directions. Receiving may wait in the call itself, which saves a system
-//! call per batch of requests and is used only when nothing is left to send.
+//! To avoid a deadlock of two sides that both block in sending, a transport sends only as much as fits without
+//! waiting, and waits for both directions in a separate call. A receive may wait itself, which saves a system call
+//! for each batch of requests; the driver uses that only if it has nothing left to send.
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{RecvFlags, SendFlags, Shutdown, recv, send, shutdown};
@@ -12,58 +11,59 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How much the system may hold of our replies, bytes: a batch of them in one call.
+/// Size of the socket's send buffer, bytes, so that one call can send a batch of replies.
 const SOCKET_BUFFER: usize = 2 << 20;
 
-/// How long a TCP client is silent until the system asks whether it is still there.
+/// Idle time of a TCP connection after which the system sends keep-alive probes.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
-/// How long the system waits until it asks again.
+/// Time between two keep-alive probes.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
-/// How often it asks before it gives the connection up.
+/// Unanswered keep-alive probes after which the system closes the connection.
 const KEEPALIVE_PROBES: u32 = 6;
 
-/// Two directions of bytes.
+/// A byte stream in both directions.
 pub trait Transport {
-    /// Takes what has arrived, at most all of `buf`; 0 is the end of the stream.
+    /// Receives the bytes that have arrived, at most as many as `buf` has room for. Returns 0 at the end of the stream.
     ///
-    /// Without data it waits if `wait`, and fails with `WouldBlock` if not.
+    /// If no bytes have arrived, waits for some if `wait` is set, and fails with `WouldBlock` if not.
     fn recv(&mut self, buf: &mut [u8], wait: bool) -> io::Result<usize>;
 
-    /// Sends as much of `data` as fits now; `WouldBlock` if nothing does.
+    /// Sends as much of `data` as fits without waiting, and returns how much. Fails with `WouldBlock` if nothing fits.
     fn send(&mut self, data: &[u8]) -> io::Result<usize>;
 
-    /// Sleeps until one of the directions asked for is worth trying, with no promise that it is.
+    /// Waits until a receive (`readable`) or a send (`writable`) is likely to succeed. It may return too early.
     ///
-    /// Fails with `TimedOut` at the deadline.
+    /// Fails with `TimedOut` at `deadline`.
     fn wait(&mut self, readable: bool, writable: bool, deadline: Option<Instant>) -> io::Result<()>;
 
-    /// Says goodbye and passes on what is still held, as far as that goes before the deadline.
+    /// Sends buffered bytes and the end of the stream, as far as possible before `deadline`, and closes the stream.
     fn finish(&mut self, deadline: Instant);
 }
 
-/// A connected stream socket, shared with whoever may have to shut it down.
+/// A connected stream socket. The server holds a reference to it too, to shut it down.
 pub struct Socket {
     fd: Arc<OwnedFd>,
 }
 
 impl Socket {
-    /// Prepares a connected socket: large buffers, and no delay of small replies on TCP.
+    /// Prepares a connected socket: a large send buffer and, on TCP, no delay of small replies and keep-alive probes.
     pub fn new(fd: Arc<OwnedFd>) -> Self {
         use rustix::net::sockopt;
-        // Beyond the system's limit only with privilege; a smaller buffer costs calls, nothing else.
+        // Only a privileged process may exceed the system's limit. A smaller buffer only costs more calls.
         if sockopt::set_socket_send_buffer_size_force(&*fd, SOCKET_BUFFER).is_err() {
             let _ = sockopt::set_socket_send_buffer_size(&*fd, SOCKET_BUFFER);
         }
-        // TCP adapts its receive buffer unless one is set; a unix socket has none that counts.
+        // Do not set the receive buffer: TCP adapts it only if it was never set, and on a unix socket the sender's
+        // counts.
         let _ = sockopt::set_tcp_nodelay(&*fd, true);
-        keep_alive(&fd);
+        enable_keepalive(&fd);
         Socket { fd }
     }
 }
 
-/// Has the system find out when the other end has vanished: a client may be silent for as long as it likes, so nothing
-/// else would tell that its machine is off. On a unix socket this is refused, where the system always knows.
-fn keep_alive(fd: &OwnedFd) {
+/// Enables TCP keep-alive: a client may be idle for any time, so nothing else would detect that its machine is off. A
+/// unix socket refuses the options and does not need them.
+fn enable_keepalive(fd: &OwnedFd) {
     use rustix::net::sockopt;
     let _ = sockopt::set_socket_keepalive(fd, true);
     let _ = sockopt::set_tcp_keepidle(fd, KEEPALIVE_IDLE);
@@ -111,7 +111,7 @@ impl Transport for Socket {
     }
 
     fn finish(&mut self, _deadline: Instant) {
-        // Fails if the peer is gone, which is the same to us.
+        // An error means that the client has disconnected already.
         let _ = shutdown(&*self.fd, Shutdown::Both);
     }
 }

@@ -1,6 +1,6 @@
-//! The address of an export as clients type it.
+//! NBD URIs, the addresses that users pass to clients.
 //!
-//! The scheme is the NBD project's (`doc/uri.md`): `nbd+unix:///NAME?socket=PATH`,
+//! The NBD project specifies the schemes (`doc/uri.md`): `nbd+unix:///NAME?socket=PATH`,
 //! `nbd://HOST:PORT/NAME`, `nbds://` with TLS.
 
 use std::fmt::Write;
@@ -37,7 +37,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn uris_are_encoded() {
+    fn names_and_paths_are_percent_encoded() {
         assert_eq!(
             unix("a b/ü?", Path::new("/run/p&f/x.sock")),
             "nbd+unix:///a%20b/%C3%BC%3F?socket=/run/p%26f/x.sock"

@@ -1,7 +1,7 @@
-//! All tests of the crate that need no process of their own, in one program, which takes less time to build than many.
+//! All tests of the crate that need no separate process, in one program, which builds faster than many programs.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failed unwrap is a failed test")]
 
-mod loop_door;
+mod loop_export;
 mod nbd_clients;
 mod nbd_hostile;
 mod nbd_protocol;

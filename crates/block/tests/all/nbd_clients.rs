@@ -1,6 +1,6 @@
-//! The NBD clients people have: libnbd's, QEMU's, and fio.
+//! Tests of the NBD server with other projects' clients: libnbd, QEMU and fio.
 //!
-//! `PAGEFOLD_LONG=1` copies a hundred times instead of ten.
+//! With `PAGEFOLD_LONG=1`, nbdcopy copies a hundred times instead of ten.
 
 use crate::support::nbd::*;
 use pagefold_block::RamDevice;
@@ -17,7 +17,7 @@ fn repetitions() -> u64 {
     if std::env::var_os("PAGEFOLD_LONG").is_some_and(|v| v == "1") { 100 } else { 10 }
 }
 
-/// A third noise, a third text, a third zeroes, in pieces, different for each seed.
+/// Data in pieces of three kinds: pseudo-random bytes, one repeated byte, and zeroes. It differs for each seed.
 fn image(seed: u64) -> Vec<u8> {
     let mut data = vec![0; LEN];
     for (i, piece) in data.chunks_mut(160 << 10).enumerate() {
@@ -35,8 +35,8 @@ fn files(dir: &tempfile::TempDir) -> [PathBuf; 2] {
 }
 
 #[test]
-fn nbdinfo_sees_what_is_offered() {
-    let name = "nbdinfo_sees_what_is_offered";
+fn nbdinfo_reports_name_size_and_features() {
+    let name = "nbdinfo_reports_name_size_and_features";
     if !have("nbdinfo", name) {
         return;
     }
@@ -86,8 +86,8 @@ fn nbdcopy_with_four_connections_copies_exactly_every_time() {
 }
 
 #[test]
-fn nbdcopy_between_two_servers_of_this_kind_copies_exactly() {
-    if !have("nbdcopy", "nbdcopy_between_two_servers_of_this_kind_copies_exactly") {
+fn nbdcopy_between_two_pagefold_servers_copies_exactly() {
+    if !have("nbdcopy", "nbdcopy_between_two_pagefold_servers_copies_exactly") {
         return;
     }
     let (a, b) = (served(), served());
@@ -116,7 +116,7 @@ fn qemu_img_converts_both_ways() {
     run("qemu-img", &["compare", "-f", "raw", "-F", "raw", text(&source), &uri]);
     run("qemu-img", &["convert", "-f", "raw", "-O", "raw", &uri, text(&copy)]);
     assert!(std::fs::read(&source).unwrap() == std::fs::read(&copy).unwrap());
-    // A format with its own metadata, written and read back through the door.
+    // Write and check a format with metadata through the export.
     run("qemu-img", &["create", "-f", "qcow2", &uri, "32M"]);
     assert!(run("qemu-img", &["check", "-f", "qcow2", &uri]).contains("No errors"));
     assert_eq!(served.server.counters().failed, 0);
@@ -150,8 +150,8 @@ fn qemu_io_patterns_read_back() {
     commands.iter().for_each(|c| args.extend_from_slice(&["-c", c]));
     let uri = served.uri();
     args.push(&uri);
-    let said = run("qemu-io", &args);
-    assert!(!said.contains("verification failed") && !said.contains("error"), "{said}");
+    let out = run("qemu-io", &args);
+    assert!(!out.contains("verification failed") && !out.contains("error"), "{out}");
     assert_eq!(served.server.counters().failed, 0);
 }
 

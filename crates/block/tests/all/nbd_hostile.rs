@@ -1,4 +1,4 @@
-//! Clients that send anything, nothing, or too much; and many at once.
+//! Tests of the NBD server with hostile clients: random bytes, silence, giant lengths; and with many clients at once.
 
 use crate::support::nbd::*;
 use pagefold_block::RamDevice;
@@ -11,14 +11,15 @@ use std::os::unix::net::UnixStream;
 use std::sync::{Arc, LazyLock, PoisonError, RwLock};
 use std::time::Duration;
 
-/// One server for all cases: it must survive them all.
+/// The one server of all cases: it must keep serving after each.
 static SERVED: LazyLock<Served> = LazyLock::new(Served::ram);
 
-/// Held by sessions that may write anywhere, and alone by whoever expects to read what it wrote.
+/// Sessions that may write anywhere share this lock; a test that reads its own writes back holds it exclusively.
 static WRITERS: RwLock<()> = RwLock::new(());
 
-/// Sends all of `bytes` as far as the server takes them, hangs up, and waits for its end.
-fn throw_at_server(mut stream: UnixStream, bytes: &[u8]) {
+/// Sends as much of `bytes` as the server accepts, closes the stream for writing, and waits until the server
+/// disconnects.
+fn send_bytes(mut stream: UnixStream, bytes: &[u8]) {
     let _writes = WRITERS.read().unwrap_or_else(PoisonError::into_inner);
     let mut reader = stream.try_clone().unwrap();
     let reading = std::thread::spawn(move || std::io::copy(&mut reader, &mut std::io::sink()));
@@ -39,7 +40,7 @@ fn assert_serves() {
     assert_eq!(c.read(4096, 10), b"still here");
 }
 
-/// A session with one of everything.
+/// The bytes of a valid session with every kind of message.
 fn valid_session() -> Vec<u8> {
     let mut bytes = 3u32.to_be_bytes().to_vec();
     for (option, data) in [
@@ -75,47 +76,47 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn random_bytes_at_any_stage_harm_no_one(bytes in prop::collection::vec(any::<u8>(), 0..2000), stage in 0..4) {
+    fn the_server_survives_random_bytes_at_any_stage(bytes in prop::collection::vec(any::<u8>(), 0..2000), stage in 0..4) {
         match stage {
-            0 => throw_at_server(SERVED.silent_client().stream, &bytes),
-            1 => throw_at_server(SERVED.client().stream, &bytes),
-            2 => throw_at_server(SERVED.open(false).stream, &bytes),
-            _ => throw_at_server(SERVED.open(true).stream, &bytes),
+            0 => send_bytes(SERVED.silent_client().stream, &bytes),
+            1 => send_bytes(SERVED.client().stream, &bytes),
+            2 => send_bytes(SERVED.open(false).stream, &bytes),
+            _ => send_bytes(SERVED.open(true).stream, &bytes),
         }
         assert_serves();
     }
 
     #[test]
-    fn a_session_with_damaged_bytes_harms_no_one(damage in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6)) {
+    fn the_server_survives_a_session_with_damaged_bytes(damage in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6)) {
         let mut bytes = valid_session();
         for (at, value) in damage {
             let at = at.index(bytes.len());
             bytes[at] = value;
         }
-        throw_at_server(SERVED.silent_client().stream, &bytes);
+        send_bytes(SERVED.silent_client().stream, &bytes);
         assert_serves();
     }
 }
 
 #[test]
-fn a_session_cut_anywhere_harms_no_one() {
+fn the_server_survives_a_session_cut_at_any_byte() {
     let bytes = valid_session();
     for end in 0..bytes.len() {
-        throw_at_server(SERVED.silent_client().stream, &bytes[..end]);
+        send_bytes(SERVED.silent_client().stream, &bytes[..end]);
     }
     assert_serves();
 }
 
 #[test]
-fn giant_lengths_take_no_memory() {
-    let mut held = Vec::new();
+fn giant_lengths_do_not_exceed_the_memory_limit() {
+    let mut clients = Vec::new();
     let before = resident_bytes();
     let n = 40;
     let served =
         Served::with(Export::new(NAME, "", Arc::new(RamDevice::new(64 << 20))).unwrap(), Limits::default());
     for i in 0..n {
         let mut c = match i % 3 {
-            // An option of 4 GiB, a part of it sent.
+            // Part of an option of 4 GiB.
             0 => {
                 let mut c = served.client();
                 let mut bytes = option_bytes(77, b"");
@@ -125,13 +126,13 @@ fn giant_lengths_take_no_memory() {
                 c.stream.write_all(&vec![1; 1 << 20]).unwrap();
                 c
             }
-            // The largest write, a part of it sent.
+            // Part of the largest write.
             1 => {
                 let mut c = served.open(true);
                 c.send(0, cmd::WRITE, 0, 32 << 20, &vec![2; 8 << 20]);
                 c
             }
-            // Many of the largest reads, the replies left unread.
+            // Many of the largest reads, whose replies the client does not read.
             _ => {
                 let mut c = served.open(i % 2 == 0);
                 for _ in 0..1000 {
@@ -141,9 +142,9 @@ fn giant_lengths_take_no_memory() {
             }
         };
         c.stream.flush().unwrap();
-        held.push(c);
+        clients.push(c);
     }
-    // Every connection has its request in work once another client is answered after it.
+    // Once a later client is answered, every connection before it has received its requests.
     served.open(true).read(0, 4096);
     let grown = resident_bytes().saturating_sub(before) as usize;
     assert!(grown < (64 << 20) + (n + 8) * CONNECTION_MEMORY, "{grown}");
@@ -156,17 +157,17 @@ fn resident_bytes() -> u64 {
 }
 
 #[test]
-fn a_handshake_must_end_in_time_but_an_open_export_may_idle() {
+fn a_handshake_has_a_time_limit_and_an_idle_client_has_none() {
     let limits = Limits { handshake_time: Duration::from_millis(300), ..Limits::default() };
     let device = Arc::new(RamDevice::new(8192));
     let served = Served::with(Export::new(NAME, "", device).unwrap(), limits);
     let mut idle = served.open(true);
-    // Says nothing.
+    // A client that sends nothing.
     let mut silent = served.silent_client();
     let mut greeting = Vec::new();
     silent.stream.read_to_end(&mut greeting).unwrap();
     assert_eq!(greeting.len(), 18);
-    // Never stops saying something.
+    // A client that never stops sending options.
     let mut busy = served.client();
     while busy.stream.write_all(&option_bytes(opt::LIST, b"")).is_ok() {
         let mut reply = [0; 4096];
@@ -174,7 +175,7 @@ fn a_handshake_must_end_in_time_but_an_open_export_may_idle() {
             break;
         }
     }
-    // Says a byte at a time, into an option that never ends.
+    // A client that sends an endless option byte by byte.
     let mut slow = served.client();
     let mut endless = option_bytes(77, b"");
     endless[12..16].copy_from_slice(&u32::MAX.to_be_bytes());
@@ -188,8 +189,8 @@ fn a_handshake_must_end_in_time_but_an_open_export_may_idle() {
     assert_eq!(idle.read(0, 1), b"x");
 }
 
-/// The case that hangs a server which sends with a blocking call: its replies do not fit the
-/// socket while the client, too, is in the middle of sending.
+/// A server that sends with a blocking call would hang here: its replies do not fit the socket while the client is
+/// still sending.
 #[test]
 fn a_client_that_sends_before_it_reads_does_not_deadlock() {
     for structured in [false, true] {
@@ -202,18 +203,18 @@ fn a_client_that_sends_before_it_reads_does_not_deadlock() {
         let data = noise(9, 300 << 10);
         bytes.extend_from_slice(&request_bytes(0, cmd::WRITE, 4000, 0, data.len() as u32));
         bytes.extend_from_slice(&data);
-        // 16 MB of replies are owed before the client reads the first of them.
+        // The server owes 16 MB of replies before the client reads the first one.
         c.stream.set_write_timeout(Some(Duration::from_secs(30))).unwrap();
         c.stream.write_all(&bytes).unwrap();
         for cookie in 0..4000u64 {
             assert_eq!(c.read_reply(cookie, 0, cookie * 4096, 4096), Ok(vec![0; 4096]));
         }
-        assert_eq!(c.outcome_of(4000), 0);
+        assert_eq!(c.reply_error(4000), 0);
     }
 }
 
 #[test]
-fn clients_at_once_do_not_disturb_each_other() {
+fn concurrent_clients_read_their_own_writes() {
     let served = Served::new(Arc::new(RamDevice::new(16 << 20)));
     std::thread::scope(|scope| {
         for i in 0..8u64 {

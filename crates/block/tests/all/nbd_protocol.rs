@@ -1,4 +1,4 @@
-//! Every message of the protocol, as a client that may say anything sees it.
+//! Tests of every message of the NBD protocol, valid and invalid, through a client that can send any bytes.
 
 use crate::support::nbd::*;
 use pagefold_block::nbd::proto::{cmd, err, flag, opt, rep};
@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 const FLAGS: u16 = 0b1001_0110_1101; // all but read-only, rotational, DF, resize, cache
 
 #[test]
-fn go_tells_size_flags_and_block_sizes() {
+fn info_and_go_return_size_flags_and_block_sizes() {
     let served = Served::ram();
     let mut c = served.client();
     let replies = c.option(opt::INFO, &info_data(NAME, &[1, 2, 3, 99]));
@@ -32,9 +32,9 @@ fn go_tells_size_flags_and_block_sizes() {
 fn the_empty_name_is_the_export_and_others_are_unknown() {
     let served = Served::ram();
     let mut c = served.client();
-    assert_eq!(c.outcome(opt::GO, &info_data("other", &[])), rep::ERR_UNKNOWN);
-    assert_eq!(c.outcome(opt::INFO, &info_data("dis", &[])), rep::ERR_UNKNOWN);
-    assert_eq!(c.outcome(opt::GO, &info_data("", &[])), rep::ACK);
+    assert_eq!(c.final_reply(opt::GO, &info_data("other", &[])), rep::ERR_UNKNOWN);
+    assert_eq!(c.final_reply(opt::INFO, &info_data("dis", &[])), rep::ERR_UNKNOWN);
+    assert_eq!(c.final_reply(opt::GO, &info_data("", &[])), rep::ACK);
     assert_eq!(c.read(0, 2), [0, 0]);
 }
 
@@ -51,7 +51,7 @@ fn export_name_opens_with_and_without_zeroes() {
     }
     let mut c = served.client();
     c.send_option(opt::EXPORT_NAME, b"other");
-    assert!(c.is_hung_up());
+    assert!(c.is_disconnected());
 }
 
 #[test]
@@ -60,17 +60,17 @@ fn a_client_without_fixed_newstyle_may_only_name_an_export() {
     let mut c = served.silent_client();
     c.greet(0);
     c.send_option(opt::LIST, b"");
-    assert!(c.is_hung_up());
+    assert!(c.is_disconnected());
 }
 
 #[test]
-fn list_abort_and_options_that_are_not_there() {
+fn list_abort_malformed_and_unknown_options_are_answered() {
     let served = Served::ram();
     let mut c = served.client();
     let replies = c.option(opt::LIST, b"");
     assert_eq!(replies[0], (rep::SERVER, b"\0\0\0\x04diska test disk".to_vec()));
     assert_eq!(replies[1], (rep::ACK, vec![]));
-    for (option, data, outcome) in [
+    for (option, data, reply) in [
         (opt::LIST, &b"x"[..], rep::ERR_INVALID),
         (opt::STRUCTURED_REPLY, b"x", rep::ERR_INVALID),
         (opt::STARTTLS, b"", rep::ERR_UNSUP),
@@ -91,9 +91,9 @@ fn list_abort_and_options_that_are_not_there() {
         (opt::SET_META_CONTEXT, b"\0\0\0\x03dis\0\0\0\0", rep::ERR_UNKNOWN),
         (opt::ABORT, b"", rep::ACK),
     ] {
-        assert_eq!(c.outcome(option, data), outcome, "{option} {data:?}");
+        assert_eq!(c.final_reply(option, data), reply, "{option} {data:?}");
     }
-    assert!(c.is_hung_up());
+    assert!(c.is_disconnected());
     assert_eq!(served.server.counters().failed, 0);
 }
 
@@ -101,19 +101,19 @@ fn list_abort_and_options_that_are_not_there() {
 fn an_overlong_option_is_refused_and_skipped() {
     let served = Served::ram();
     let mut c = served.client();
-    assert_eq!(c.outcome(opt::GO, &vec![0; 16 << 10]), rep::ERR_INVALID);
-    assert_eq!(c.outcome(opt::GO, &vec![0; (16 << 10) + 1]), rep::ERR_TOO_BIG);
-    assert_eq!(c.outcome(77, &vec![7; 3 << 20]), rep::ERR_TOO_BIG);
-    assert_eq!(c.outcome(opt::LIST, b""), rep::ACK);
+    assert_eq!(c.final_reply(opt::GO, &vec![0; 16 << 10]), rep::ERR_INVALID);
+    assert_eq!(c.final_reply(opt::GO, &vec![0; (16 << 10) + 1]), rep::ERR_TOO_BIG);
+    assert_eq!(c.final_reply(77, &vec![7; 3 << 20]), rep::ERR_TOO_BIG);
+    assert_eq!(c.final_reply(opt::LIST, b""), rep::ACK);
     c.send_option(opt::EXPORT_NAME, &vec![b'x'; 20 << 10]);
-    assert!(c.is_hung_up());
+    assert!(c.is_disconnected());
 }
 
 #[test]
 fn meta_contexts_are_listed_and_bound_to_a_name() {
     let served = Served::ram();
     let mut c = served.client();
-    assert_eq!(c.outcome(opt::STRUCTURED_REPLY, b""), rep::ACK);
+    assert_eq!(c.final_reply(opt::STRUCTURED_REPLY, b""), rep::ACK);
     for (queries, found) in [
         (&[][..], true),
         (&["base:"], true),
@@ -131,8 +131,8 @@ fn meta_contexts_are_listed_and_bound_to_a_name() {
             assert_eq!(replies[0].1, b"\0\0\0\x01base:allocation");
         }
     }
-    // Selected for "disk", opened as "": not the same name, so not selected.
-    assert_eq!(c.outcome(opt::GO, &info_data("", &[])), rep::ACK);
+    // The context was selected for the name "disk", so it is not selected for the name "".
+    assert_eq!(c.final_reply(opt::GO, &info_data("", &[])), rep::ACK);
     c.structured = true;
     assert_eq!(c.call(0, cmd::BLOCK_STATUS, 0, 4096, b""), err::EINVAL);
     assert!(c.message.contains("base:allocation"), "{}", c.message);
@@ -141,19 +141,19 @@ fn meta_contexts_are_listed_and_bound_to_a_name() {
 }
 
 #[test]
-fn a_failed_selection_undoes_the_one_before() {
+fn a_failed_context_selection_discards_the_previous_one() {
     let served = Served::ram();
     let mut c = served.client();
-    assert_eq!(c.outcome(opt::STRUCTURED_REPLY, b""), rep::ACK);
-    assert_eq!(c.outcome(opt::SET_META_CONTEXT, &meta_data(NAME, &["base:allocation"])), rep::ACK);
-    assert_eq!(c.outcome(opt::SET_META_CONTEXT, &meta_data("x", &["base:allocation"])), rep::ERR_UNKNOWN);
-    assert_eq!(c.outcome(opt::GO, &info_data(NAME, &[])), rep::ACK);
+    assert_eq!(c.final_reply(opt::STRUCTURED_REPLY, b""), rep::ACK);
+    assert_eq!(c.final_reply(opt::SET_META_CONTEXT, &meta_data(NAME, &["base:allocation"])), rep::ACK);
+    assert_eq!(c.final_reply(opt::SET_META_CONTEXT, &meta_data("x", &["base:allocation"])), rep::ERR_UNKNOWN);
+    assert_eq!(c.final_reply(opt::GO, &info_data(NAME, &[])), rep::ACK);
     c.structured = true;
     assert_eq!(c.call(0, cmd::BLOCK_STATUS, 0, 4096, b""), err::EINVAL);
 }
 
 #[test]
-fn every_command_does_its_work() {
+fn every_command_has_its_effect() {
     for structured in [false, true] {
         let served = Served::ram();
         let mut c = served.open(structured);
@@ -172,24 +172,24 @@ fn every_command_does_its_work() {
         assert_eq!(c.call(0, cmd::FLUSH, 0, 0, b""), 0);
         assert_eq!(c.call(flag::FUA, cmd::TRIM, 8192, 4096, b""), 0);
         assert_eq!(c.read(8192, 4096), vec![0; 4096]);
-        // The last page is not whole.
+        // The last page of the device is shorter than 4096 bytes.
         c.write(DEVICE_LEN - 10, b"0123456789");
         assert_eq!(c.read(DEVICE_LEN - 11, 11), b"\x000123456789");
         c.send(0, cmd::DISC, 0, 0, b"");
-        assert!(c.is_hung_up());
+        assert!(c.is_disconnected());
         assert_eq!(served.server.counters().failed, 0);
     }
 }
 
 #[test]
-fn requests_that_cannot_be_are_refused_and_the_next_is_served() {
+fn invalid_requests_are_refused_and_the_next_is_served() {
     let end = DEVICE_LEN;
     for structured in [false, true] {
         let served = Served::ram();
         let mut c = served.open(structured);
         for (flags, command, offset, len, error) in [
-            (0, 5, 0, 0, err::EINVAL),      // cache, not offered
-            (0, 8, 0, 0, err::EINVAL),      // resize, not offered
+            (0, 5, 0, 0, err::EINVAL),      // cache, not supported
+            (0, 8, 0, 0, err::EINVAL),      // resize, not supported
             (0, 0xffff, 0, 9, err::EINVAL), // no such command
             (0, cmd::READ, end, 1, err::EINVAL),
             (0, cmd::READ, u64::MAX, 1, err::EINVAL),
@@ -209,7 +209,7 @@ fn requests_that_cannot_be_are_refused_and_the_next_is_served() {
         ] {
             assert_eq!(c.call(flags, command, offset, len, b""), error, "{command} {offset} {len}");
         }
-        // The data of a refused write is skipped, not taken for requests.
+        // The server skips the data of a refused write and does not parse it as requests.
         let data = noise(2, 300_000);
         assert_eq!(c.call(0, cmd::WRITE, end - 299_999, 300_000, &data), err::ENOSPC);
         assert_eq!(c.call(0, cmd::WRITE, u64::MAX - 10, 300_000, &data), err::ENOSPC);
@@ -240,7 +240,7 @@ fn requests_of_no_length_do_nothing() {
 }
 
 #[test]
-fn dont_fragment_is_kept_at_every_length() {
+fn dont_fragment_reads_have_one_data_chunk_at_every_length() {
     let served = Served::new(Arc::new(RamDevice::new(40 << 20)));
     let mut c = served.open(true);
     let data = noise(3, 4 << 20);
@@ -267,14 +267,14 @@ fn the_largest_write_arrives_whole() {
 }
 
 #[test]
-fn a_bad_request_magic_ends_the_connection_after_the_replies_before_it() {
+fn a_bad_request_magic_ends_the_connection_after_earlier_replies() {
     let served = Served::ram();
     let mut c = served.open(false);
     let mut bytes = request_bytes(0, cmd::FLUSH, 7, 0, 0);
     bytes.extend_from_slice(&[0; 28]);
     c.stream.write_all(&bytes).unwrap();
     assert_eq!(c.simple(), (0, 7));
-    assert!(c.is_hung_up());
+    assert!(c.is_disconnected());
 }
 
 #[test]
@@ -293,7 +293,7 @@ fn requests_sent_with_the_handshake_are_served() {
 }
 
 #[test]
-fn a_read_only_export_says_so_and_refuses_writes() {
+fn a_read_only_export_sets_its_flag_and_refuses_writes() {
     let device = Arc::new(RamDevice::new(8192));
     let export = Export::new(NAME, "", device).unwrap().read_only();
     let served = Served::with(export, Limits::default());
@@ -307,7 +307,7 @@ fn a_read_only_export_says_so_and_refuses_writes() {
     assert_eq!(c.read(0, 1), [0]);
 }
 
-/// A device whose page 1000 cannot be read or written, and that knows where its data is.
+/// A device whose page 1000 fails every request, with extents of all kinds.
 struct Faulty {
     ram: RamDevice,
     flushes: AtomicU64,
@@ -349,7 +349,7 @@ impl BlockDevice for Faulty {
         Ok(())
     }
     fn extent(&self, offset: u64, _len: u64) -> Extent {
-        // Runs of 64 KiB: data, zeroes, hole, and again; the length overshoots on purpose.
+        // Runs of 64 KiB: data, zeroes, hole, and again. The length ignores `_len`, so it may exceed it.
         let run = 64 << 10;
         let kind = [ExtentKind::Data, ExtentKind::Zeroes, ExtentKind::Hole][(offset / run % 3) as usize];
         Extent { len_bytes: run - offset % run, kind }
@@ -362,7 +362,7 @@ fn faulty() -> (Arc<Faulty>, Served) {
 }
 
 #[test]
-fn errors_of_the_device_are_told_by_number() {
+fn errors_of_the_device_are_returned_by_number() {
     let (_, served) = faulty();
     for structured in [false, true] {
         let mut c = served.open(structured);
@@ -377,21 +377,22 @@ fn errors_of_the_device_are_told_by_number() {
 }
 
 #[test]
-fn a_read_error_in_a_long_reply_is_told_where_the_protocol_can() {
+fn a_read_error_in_a_long_reply_is_reported_where_possible() {
     let (_, served) = faulty();
     let mut c = served.open(true);
     for flags in [0, flag::DF] {
         let cookie = c.send(flags, cmd::READ, 0, 8 << 20, b"");
         let chunks = c.chunks(cookie);
         assert!(matches!(chunks.last(), Some(Chunk::Error(err::EIO, Some(at))) if *at <= BAD));
-        let told: usize = chunks.iter().map(|c| if let Chunk::Data(_, d) = c { d.len() } else { 0 }).sum();
-        assert_eq!(told == 8 << 20, flags == flag::DF);
+        let received: usize =
+            chunks.iter().map(|c| if let Chunk::Data(_, d) = c { d.len() } else { 0 }).sum();
+        assert_eq!(received == 8 << 20, flags == flag::DF);
     }
-    // A simple reply can tell it up to the length that is read before it begins, ...
+    // A simple reply reports an error up to the length that the server reads before it sends the header.
     let mut c = served.open(false);
     let cookie = c.send(0, cmd::READ, BAD - (1 << 20), 1280 << 10, b"");
     assert_eq!(c.read_reply(cookie, 0, 0, 1), Err(err::EIO));
-    // ... and beyond it there is only hanging up.
+    // In a longer reply, the server can only disconnect.
     c.send(0, cmd::READ, 0, 8 << 20, b"");
     assert_eq!(c.simple().0, 0);
     let mut rest = Vec::new();
@@ -417,7 +418,7 @@ fn fua_and_flush_reach_the_device() {
 }
 
 #[test]
-fn block_status_tells_extents() {
+fn block_status_returns_extents() {
     let (_, served) = faulty();
     let mut c = served.open(true);
     let run = 64 << 10;
@@ -456,7 +457,7 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
-    /// All requests are sent before any reply is read, by a second thread, so that batches form.
+    /// A second thread sends all requests without waiting for replies, so that the server receives batches.
     #[test]
     fn a_queue_of_requests_acts_like_an_array(ops in ops(), structured: bool) {
         let served = Served::ram();
@@ -493,7 +494,7 @@ proptest! {
                     let got = c.read_reply(cookie as u64, flags, at, data.len() as u32);
                     prop_assert!(got == Ok(data), "read {cookie}");
                 }
-                None => prop_assert_eq!(c.outcome_of(cookie as u64), 0),
+                None => prop_assert_eq!(c.reply_error(cookie as u64), 0),
             }
         }
         sending.join().unwrap();

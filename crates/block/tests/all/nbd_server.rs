@@ -1,4 +1,4 @@
-//! Listeners, who may connect, limits, and the end of a server.
+//! Tests of the NBD server: its listeners, who may connect, its limits, and its stop.
 
 use crate::support::nbd::*;
 use pagefold_block::nbd::proto::{cmd, opt, rep};
@@ -20,7 +20,7 @@ fn set_mode(path: &std::path::Path, mode: u32) {
 }
 
 #[test]
-fn a_socket_file_is_private_whatever_the_umask_and_goes_with_the_server() {
+fn a_socket_file_is_private_with_any_umask_and_removed_with_the_server() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("s");
     for mask in [0o000, 0o077, 0o777] {
@@ -40,12 +40,12 @@ fn a_socket_file_is_private_whatever_the_umask_and_goes_with_the_server() {
 }
 
 #[test]
-fn a_file_put_in_the_place_of_the_socket_is_left_alone() {
+fn a_file_that_replaced_the_socket_is_not_removed() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("s");
     let server = Server::new(export(), Limits::default());
     server.serve_unix(UnixSocket::bind(&path).unwrap()).unwrap();
-    // Kept under another name, so that its inode number is not used again.
+    // Rename the socket instead of removing it, so that its inode number is not reused.
     std::fs::rename(&path, dir.path().join("old")).unwrap();
     std::fs::write(&path, "mine").unwrap();
     drop(server);
@@ -68,7 +68,7 @@ fn unsafe_folders_and_long_paths_are_refused() {
 }
 
 #[test]
-fn names_a_client_could_not_send_are_refused() {
+fn export_names_that_no_client_could_send_are_refused() {
     let device: Arc<dyn BlockDevice> = Arc::new(RamDevice::new(1));
     for name in ["", "a\0b", &"x".repeat(4097)] {
         assert!(Export::new(name, "", device.clone()).is_err());
@@ -78,7 +78,7 @@ fn names_a_client_could_not_send_are_refused() {
 }
 
 #[test]
-fn a_listener_of_the_caller_is_served_and_its_file_left() {
+fn a_listener_of_the_caller_is_served_and_its_file_stays() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("s");
     let server = Server::new(export(), Limits::default());
@@ -92,7 +92,7 @@ fn a_listener_of_the_caller_is_served_and_its_file_left() {
 }
 
 #[test]
-fn tcp_is_served_on_loopback_and_refused_beyond_without_tls() {
+fn tcp_without_tls_is_served_on_loopback_only() {
     let server = Server::new(export(), Limits::default());
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let addr = listener.local_addr().unwrap();
@@ -108,7 +108,7 @@ fn tcp_is_served_on_loopback_and_refused_beyond_without_tls() {
 }
 
 #[test]
-fn one_client_too_many_is_told_so_and_a_place_is_given_back() {
+fn a_client_above_the_limit_is_refused_and_a_disconnect_makes_room() {
     let log = Arc::new(Mutex::new(Vec::new()));
     let lines = log.clone();
     let limits = Limits { max_connections: 3, ..Limits::default() };
@@ -116,28 +116,28 @@ fn one_client_too_many_is_told_so_and_a_place_is_given_back() {
     let served = Served::of(server);
     let mut clients: Vec<_> = (0..3).map(|_| served.open(true)).collect();
     assert_eq!(served.server.connections(), 3);
-    // It hears why, and may ask again.
-    let mut turned_away = served.client();
+    // The client gets the reason and may retry.
+    let mut refused = served.client();
     for _ in 0..2 {
-        turned_away.send_option(opt::GO, &info_data(NAME, &[3]));
-        let (kind, why) = turned_away.option_reply(opt::GO);
+        refused.send_option(opt::GO, &info_data(NAME, &[3]));
+        let (kind, why) = refused.option_reply(opt::GO);
         assert_eq!(
             (kind, String::from_utf8(why).unwrap().contains("too many clients")),
             (rep::ERR_POLICY, true)
         );
     }
-    // The oldest way in has no answer for that.
-    let mut old_way = served.client();
-    old_way.send_option(opt::EXPORT_NAME, NAME.as_bytes());
-    assert!(old_way.is_hung_up());
+    // EXPORT_NAME has no error reply, so the server disconnects.
+    let mut by_export_name = served.client();
+    by_export_name.send_option(opt::EXPORT_NAME, NAME.as_bytes());
+    assert!(by_export_name.is_disconnected());
     assert_eq!(served.server.counters().refused_full, 3);
-    let said = log.lock().unwrap().clone();
-    assert_eq!(said.len(), 1, "{said:?}");
-    assert!(said[0].contains("3 have the disk open"), "{said:?}");
+    let reports = log.lock().unwrap().clone();
+    assert_eq!(reports.len(), 1, "{reports:?}");
+    assert!(reports[0].contains("3 have the disk open"), "{reports:?}");
     let mut first = clients.remove(0);
     first.send(0, cmd::DISC, 0, 0, b"");
-    assert!(first.is_hung_up());
-    // The socket closes just before the place is given back.
+    assert!(first.is_disconnected());
+    // The socket closes just before the client is removed from the table.
     while served.server.connections() > 2 {
         std::thread::yield_now();
     }
@@ -148,7 +148,7 @@ fn one_client_too_many_is_told_so_and_a_place_is_given_back() {
 }
 
 #[test]
-fn silent_clients_take_no_place_from_those_that_speak() {
+fn silent_clients_do_not_keep_others_from_opening_the_export() {
     let limits = Limits {
         max_connections: 3,
         max_handshakes: 4,
@@ -158,33 +158,33 @@ fn silent_clients_take_no_place_from_those_that_speak() {
     };
     let served = Served::with(export(), limits);
     let mut busy = served.open(true);
-    // More than there are places of any kind, some of them in the listener's queue.
+    // More clients than both limits allow; some of them wait in the listener's queue.
     let silent: Vec<_> = (0..20).map(|_| served.silent_client()).collect();
     let mut late = served.open(true);
     assert_eq!((late.read(0, 1), busy.read(0, 1)), (vec![0], vec![0]));
     assert!(served.server.handshakes() <= 4);
     assert!(served.server.counters().slow_handshakes >= 16, "{:?}", served.server.counters());
     assert_eq!((served.server.counters().failed, served.server.counters().refused_full), (0, 0));
-    // A server that is full of them can be stopped while others wait to be let in.
+    // A server at its limit of handshakes can be stopped while others wait to be accepted.
     let more: Vec<_> = (0..8).map(|_| served.silent_client()).collect();
     served.server.stop();
     drop((silent, more));
 }
 
 #[test]
-fn clients_that_never_ask_for_anything_give_way_and_idle_ones_do_not() {
+fn at_the_limit_unused_clients_are_disconnected_and_idle_ones_are_not() {
     let limits = Limits { max_connections: 2, unused_grace: Duration::ZERO, ..Limits::default() };
     let served = Served::with(export(), limits);
     let mut idle = served.open(true);
     assert_eq!(idle.read(0, 1), [0]);
     for round in 1..=3 {
         let mut unused = served.open(true);
-        let mut in_its_place = served.open(round % 2 == 0);
-        assert!(unused.is_hung_up());
-        assert_eq!(in_its_place.read(0, 1), [0]);
+        let mut newcomer = served.open(round % 2 == 0);
+        assert!(unused.is_disconnected());
+        assert_eq!(newcomer.read(0, 1), [0]);
         assert_eq!(served.server.counters().unused, round);
-        in_its_place.send(0, cmd::DISC, 0, 0, b"");
-        assert!(in_its_place.is_hung_up());
+        newcomer.send(0, cmd::DISC, 0, 0, b"");
+        assert!(newcomer.is_disconnected());
         while served.server.connections() > 1 {
             std::thread::yield_now();
         }
@@ -203,7 +203,7 @@ fn tcp_timer(port: u16) -> Option<String> {
 }
 
 #[test]
-fn a_tcp_client_that_vanishes_is_noticed() {
+fn tcp_connections_have_keepalive() {
     let server = Server::new(export(), Limits::default());
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let addr = listener.local_addr().unwrap();
@@ -212,13 +212,13 @@ fn a_tcp_client_that_vanishes_is_noticed() {
     c.greet(3);
     c.open(true);
     assert_eq!(c.read(0, 1), [0]);
-    // 01 is retransmission, until the last reply is acknowledged; 02 is keep-alive, and 00 none.
+    // Timer 01 is retransmission, until the last reply is acknowledged; 02 is keep-alive; 00 is none.
     loop {
         match tcp_timer(addr.port()).as_deref() {
             Some("01") => std::thread::yield_now(),
             Some(timer) => break assert_eq!(timer, "02"),
             None => {
-                break pagefold_testkit::skipped!("a_tcp_client_that_vanishes_is_noticed: no /proc/net/tcp");
+                break pagefold_testkit::skipped!("tcp_connections_have_keepalive: no /proc/net/tcp");
             }
         }
     }
@@ -237,7 +237,7 @@ fn a_client_in_its_handshake_does_not_count_as_using_the_export() {
 }
 
 #[test]
-fn stop_ends_busy_clients_and_lets_go_of_the_device() {
+fn stop_ends_busy_clients_and_drops_the_device() {
     let device = Arc::new(RamDevice::new(32 << 20));
     let served = Served::new(device.clone());
     let _idle = served.open(true);
@@ -272,8 +272,8 @@ fn stop_ends_busy_clients_and_lets_go_of_the_device() {
 }
 
 #[test]
-fn another_user_is_refused_by_credentials() {
-    let name = "another_user_is_refused_by_credentials";
+fn a_client_of_another_user_is_refused() {
+    let name = "a_client_of_another_user_is_refused";
     if !rustix::process::geteuid().is_root() {
         return pagefold_testkit::skipped!("{name}: needs root to become another user");
     }

@@ -1,4 +1,4 @@
-//! TLS: who gets in, what is told before it, and that the same bytes come through.
+//! Tests of NBD over TLS: which clients are admitted, which options are refused before TLS, and that data is unchanged.
 
 use crate::support::nbd::*;
 use pagefold_block::RamDevice;
@@ -27,14 +27,14 @@ impl Pki {
         params.distinguished_name.push(rcgen::DnType::CommonName, "test CA");
         let ca = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
         std::fs::write(dir.path().join("ca-cert.pem"), ca.pem()).unwrap();
-        for who in ["server", "client"] {
+        for side in ["server", "client"] {
             let key = KeyPair::generate().unwrap();
             let names = vec!["localhost".to_string(), "127.0.0.1".to_string()];
             let mut params = CertificateParams::new(names).unwrap();
-            params.distinguished_name.push(rcgen::DnType::CommonName, who);
+            params.distinguished_name.push(rcgen::DnType::CommonName, side);
             let certificate = params.signed_by(&key, &ca).unwrap();
-            std::fs::write(dir.path().join(format!("{who}-cert.pem")), certificate.pem()).unwrap();
-            std::fs::write(dir.path().join(format!("{who}-key.pem")), key.serialize_pem()).unwrap();
+            std::fs::write(dir.path().join(format!("{side}-cert.pem")), certificate.pem()).unwrap();
+            std::fs::write(dir.path().join(format!("{side}-key.pem")), key.serialize_pem()).unwrap();
         }
         Pki { dir }
     }
@@ -48,7 +48,7 @@ impl Pki {
         TlsConfig::from_pem_files(&ca, &cert, &key).unwrap()
     }
 
-    /// A client's configuration; with the certificate of `identity` if there is one.
+    /// A client's configuration, with the client certificate of `identity` if that is not `None`.
     fn client_config(&self, identity: Option<&Pki>) -> Arc<ClientConfig> {
         let mut roots = RootCertStore::empty();
         roots.add(CertificateDer::from_pem_file(self.file("ca-cert.pem")).unwrap()).unwrap();
@@ -71,7 +71,7 @@ impl Pki {
 fn serve(pki: &Pki) -> (Server, SocketAddr) {
     let limits = Limits { handshake_time: Duration::from_secs(10), ..Limits::default() };
     let server = Server::new(Export::new(NAME, "", Arc::new(RamDevice::new(64 << 20))).unwrap(), limits);
-    // Any address will do with TLS.
+    // With TLS, the server may listen on any address.
     let listener = TcpListener::bind("0.0.0.0:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     server.serve_tcp(listener, Some(pki.server_config())).unwrap();
@@ -91,7 +91,7 @@ type TlsClient = Client<StreamOwned<ClientConnection, TcpStream>>;
 
 fn tls(addr: SocketAddr, config: Arc<ClientConfig>) -> TlsClient {
     let mut client = plain(addr);
-    assert_eq!(client.outcome(opt::STARTTLS, b""), rep::ACK);
+    assert_eq!(client.final_reply(opt::STARTTLS, b""), rep::ACK);
     let name = ServerName::try_from("localhost").unwrap();
     Client::new(StreamOwned::new(ClientConnection::new(config, name).unwrap(), client.stream))
 }
@@ -102,7 +102,7 @@ fn a_client_with_a_certificate_is_served() {
     let (server, addr) = serve(&pki);
     for structured in [false, true] {
         let mut c = tls(addr, pki.client_config(Some(&pki)));
-        assert_eq!(c.outcome(opt::STARTTLS, b""), rep::ERR_INVALID);
+        assert_eq!(c.final_reply(opt::STARTTLS, b""), rep::ERR_INVALID);
         c.open(structured);
         let data = noise(1, 5 << 20);
         c.write(100, &data);
@@ -111,18 +111,18 @@ fn a_client_with_a_certificate_is_served() {
         assert_eq!(c.call(0, cmd::WRITE_ZEROES, 0, 32 << 20, b""), 0);
         assert_eq!(c.call(0, 99, 0, 0, b""), 22);
         c.send(0, cmd::DISC, 0, 0, b"");
-        assert!(c.is_hung_up(), "the server says goodbye in TLS too");
+        assert!(c.is_disconnected(), "the server ends the TLS stream properly");
     }
     assert_eq!(server.counters().failed, 0);
 }
 
 #[test]
-fn a_client_without_a_good_certificate_is_not() {
+fn a_client_without_a_valid_certificate_is_refused() {
     let pki = Pki::new();
     let (server, addr) = serve(&pki);
     for identity in [None, Some(&Pki::new())] {
         let mut c = tls(addr, pki.client_config(identity));
-        // With TLS 1.3 the client learns of it only from what it reads after its own handshake.
+        // With TLS 1.3 the client learns of the refusal only when it reads after its handshake.
         let _ = c.stream.write_all(&option_bytes(opt::LIST, b""));
         let mut answer = Vec::new();
         assert!(c.stream.read_to_end(&mut answer).is_err());
@@ -134,7 +134,7 @@ fn a_client_without_a_good_certificate_is_not() {
 }
 
 #[test]
-fn nothing_is_told_before_tls() {
+fn options_before_tls_are_refused() {
     let pki = Pki::new();
     let (_server, addr) = serve(&pki);
     let mut c = plain(addr);
@@ -142,16 +142,16 @@ fn nothing_is_told_before_tls() {
         let replies = c.option(option, &info_data(NAME, &[]));
         assert_eq!((replies.len(), replies[0].0), (1, rep::ERR_TLS_REQD));
     }
-    assert_eq!(c.outcome(opt::STARTTLS, b"x"), rep::ERR_INVALID);
-    assert_eq!(c.outcome(opt::ABORT, b""), rep::ACK);
-    assert!(c.is_hung_up());
+    assert_eq!(c.final_reply(opt::STARTTLS, b"x"), rep::ERR_INVALID);
+    assert_eq!(c.final_reply(opt::ABORT, b""), rep::ACK);
+    assert!(c.is_disconnected());
     let mut c = plain(addr);
     c.send_option(opt::EXPORT_NAME, NAME.as_bytes());
-    assert!(c.is_hung_up());
+    assert!(c.is_disconnected());
 }
 
 #[test]
-fn plain_bytes_behind_starttls_are_not_taken_for_the_clients() {
+fn plain_bytes_after_starttls_end_the_connection() {
     let pki = Pki::new();
     let (server, addr) = serve(&pki);
     let mut c = plain(addr);
@@ -159,9 +159,9 @@ fn plain_bytes_behind_starttls_are_not_taken_for_the_clients() {
     bytes.extend_from_slice(&option_bytes(opt::GO, &info_data(NAME, &[])));
     c.stream.write_all(&bytes).unwrap();
     assert_eq!(c.option_reply(opt::STARTTLS).0, rep::ACK);
-    assert!(c.is_hung_up());
+    assert!(c.is_disconnected());
     let mut c = plain(addr);
-    assert_eq!(c.outcome(opt::STARTTLS, b""), rep::ACK);
+    assert_eq!(c.final_reply(opt::STARTTLS, b""), rep::ACK);
     c.stream.write_all(&noise(1, 5000)).unwrap();
     let _ = c.stream.read_to_end(&mut Vec::new());
     server.stop();
@@ -183,11 +183,11 @@ fn a_client_that_sends_before_it_reads_does_not_deadlock_in_tls() {
     for cookie in 0..8000u64 {
         assert_eq!(c.read_reply(cookie, 0, cookie * 4096, 4096), Ok(vec![0; 4096]));
     }
-    assert_eq!(c.outcome_of(write), 0);
+    assert_eq!(c.reply_error(write), 0);
 }
 
 #[test]
-fn files_that_do_not_serve_are_named() {
+fn errors_name_the_certificate_or_key_file_that_cannot_be_used() {
     let pki = Pki::new();
     let [ca, cert, key] = ["ca-cert.pem", "server-cert.pem", "server-key.pem"].map(|f| pki.file(f));
     let refused =
@@ -197,7 +197,7 @@ fn files_that_do_not_serve_are_named() {
         assert!(matches!(&error, NbdError::TlsFile { path, .. } if *path == none), "{error}");
     }
     assert!(matches!(refused(&key, &cert, &key), NbdError::TlsFile { path, .. } if path == key));
-    // A key of another certificate, and one that no library here can use, in a form that it knows.
+    // A key of another certificate, and a well-formed key that the library cannot use.
     let other = pki.file("client-key.pem");
     let error = refused(&ca, &cert, &other);
     assert!(matches!(&error, NbdError::TlsFile { path, .. } if *path == other), "{error}");
@@ -230,7 +230,7 @@ fn libnbd_clients_work_over_tls() {
     run("nbdcopy", &["--connections=4", text(&source), &uri]);
     run("nbdcopy", &["--connections=4", &uri, text(&copy)]);
     assert!(std::fs::read(&source).unwrap() == std::fs::read(&copy).unwrap());
-    // Without certificates, and without TLS.
+    // Clients without a certificate, and without TLS, fail.
     let none = tempfile::tempdir().unwrap();
     assert!(
         !output("nbdinfo", &[&format!("{base}?tls-certificates={}", text(none.path()))]).status.success()

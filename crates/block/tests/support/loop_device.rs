@@ -1,9 +1,9 @@
-//! What the tests of the loop door share: doors that clean up after themselves, and tools.
+//! Helpers of the loop export's tests: exports that are removed on drop, and external tools.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failed unwrap is a failed test")]
 #![allow(dead_code, missing_docs, reason = "shared by tests that each use a part")]
 
-use pagefold_block::loopdoor::{DoorError, LoopDoor, LoopOptions};
+use pagefold_block::loop_export::{ExportError, LoopExport, LoopOptions};
 use pagefold_block::{BlockDevice, BlockError, RamDevice};
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt;
@@ -12,24 +12,24 @@ use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// A door in a directory of its own. Dropping it, in a panic too, closes the one and removes the other.
-pub struct Rig {
-    pub door: LoopDoor,
+/// An export in a temporary directory. Dropping it, also in a panic, closes the export and removes the directory.
+pub struct TestExport {
+    pub export: LoopExport,
     pub dir: tempfile::TempDir,
 }
 
-impl Rig {
+impl TestExport {
     pub fn path(&self) -> &Path {
-        self.door.device_path()
+        self.export.device_path()
     }
 }
 
-/// Opens a door on `device`, or says that `test` is skipped and why.
-pub fn open(test: &str, device: Arc<dyn BlockDevice>) -> Option<Rig> {
+/// Opens an export on `device`, or prints that `test` is skipped and returns `None`.
+pub fn open(test: &str, device: Arc<dyn BlockDevice>) -> Option<TestExport> {
     let dir = tempfile::tempdir().unwrap();
-    match LoopDoor::start(device, dir.path(), LoopOptions::default()) {
-        Ok(door) => Some(Rig { door, dir }),
-        Err(DoorError::Unavailable(why)) => skip(test, &why.to_string()),
+    match LoopExport::start(device, dir.path(), LoopOptions::default()) {
+        Ok(export) => Some(TestExport { export, dir }),
+        Err(ExportError::Unavailable(why)) => skip(test, &why.to_string()),
         Err(e) => panic!("{e}"),
     }
 }
@@ -39,14 +39,14 @@ pub fn skip<T>(test: &str, why: &str) -> Option<T> {
     None
 }
 
-/// Whether all of `tools` are installed.
+/// Returns whether all of `tools` are installed; prints that `test` is skipped if not.
 pub fn have(test: &str, tools: &[&str]) -> bool {
     let dirs = ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"];
     let missing = tools.iter().find(|t| !dirs.iter().any(|d| Path::new(d).join(t).exists()));
     missing.is_none_or(|t| skip::<()>(test, &format!("{t} is not installed")).is_some())
 }
 
-/// Runs a command that must succeed and gives back what it printed.
+/// Runs a command that must succeed, and returns its output.
 pub fn run(program: &str, args: &[&str]) -> String {
     let mut command = Command::new(program);
     command.args(args).env("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin");
@@ -56,7 +56,7 @@ pub fn run(program: &str, args: &[&str]) -> String {
     text
 }
 
-/// A mount that goes away on drop.
+/// A mount that is unmounted on drop.
 pub struct Mounted(pub PathBuf);
 
 impl Mounted {
@@ -82,33 +82,9 @@ pub fn open_direct(path: &Path) -> File {
     OpenOptions::new().read(true).write(true).custom_flags(libc::O_DIRECT).open(path).unwrap()
 }
 
-/// `len` bytes at an address that direct I/O takes.
-pub struct Aligned(Vec<u8>, usize, usize);
-
-impl Aligned {
-    pub fn new(len: usize, fill: u8) -> Self {
-        let bytes = vec![fill; len + 4096];
-        let start = bytes.as_ptr().align_offset(4096);
-        Aligned(bytes, start, len)
-    }
-}
-
-impl std::ops::Deref for Aligned {
-    type Target = [u8];
-    fn deref(&self) -> &[u8] {
-        &self.0[self.1..self.1 + self.2]
-    }
-}
-
-impl std::ops::DerefMut for Aligned {
-    fn deref_mut(&mut self) -> &mut [u8] {
-        &mut self.0[self.1..self.1 + self.2]
-    }
-}
-
-/// Whether nothing is mounted at `dir` and no loop device stands on a file below it.
+/// Whether nothing is mounted at `dir` and no loop device is attached to a file below it.
 ///
-/// Asks sysfs, which does not open the devices of other tests.
+/// Reads sysfs, to avoid opening the devices of other tests.
 pub fn is_clean(dir: &Path) -> bool {
     let dir = dir.parent().unwrap().canonicalize().unwrap().join(dir.file_name().unwrap());
     let below = format!("{}/", dir.display());
@@ -118,7 +94,7 @@ pub fn is_clean(dir: &Path) -> bool {
     pagefold_sys::mounts::at(&dir).unwrap().is_none() && backing.all(|b| !b.starts_with(&below))
 }
 
-/// A layer that notes what reaches the device.
+/// A layer that records the requests that reach the device.
 pub struct Recorder {
     pub inner: RamDevice,
     pub reads: Mutex<Vec<(u64, u64)>>,

@@ -1,7 +1,6 @@
-//! A small NBD client that says exactly what a test wants said, and servers to say it to.
+//! A small NBD client that sends exactly the bytes that a test chooses, and test servers.
 //!
-//! It shares the numbers of the protocol with the server, not the code that builds or parses
-//! messages.
+//! The client shares the protocol's numbers with the server, but not the code that encodes and parses messages.
 #![allow(dead_code)]
 
 use pagefold_block::nbd::proto::{self, flag, opt, rep};
@@ -17,7 +16,7 @@ use std::time::Duration;
 pub const NAME: &str = "disk";
 pub const DEVICE_LEN: u64 = 3 * 1024 * 1024 + 1000;
 
-/// A server on a unix socket in a folder of its own.
+/// A server on a unix socket in a temporary folder.
 pub struct Served {
     pub server: Server,
     pub path: PathBuf,
@@ -48,14 +47,14 @@ impl Served {
         uri::unix(NAME, &self.path)
     }
 
-    /// A client after the greeting of both sides.
+    /// A connected client that has exchanged greetings with the server.
     pub fn client(&self) -> Client<UnixStream> {
         let mut client = self.silent_client();
         client.greet(3);
         client
     }
 
-    /// A client that has said nothing.
+    /// A connected client that has sent nothing.
     pub fn silent_client(&self) -> Client<UnixStream> {
         let stream = UnixStream::connect(&self.path).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
@@ -74,7 +73,7 @@ pub struct Client<S> {
     pub stream: S,
     pub structured: bool,
     pub cookie: u64,
-    /// What the latest error chunk said.
+    /// The message of the latest error chunk.
     pub message: String,
 }
 
@@ -109,8 +108,8 @@ impl<S: Read + Write> Client<S> {
         u64::from_be_bytes(self.take(8).try_into().unwrap())
     }
 
-    /// Whether the server hangs up without another byte.
-    pub fn is_hung_up(&mut self) -> bool {
+    /// Waits for the end of the stream; returns whether the server disconnected without sending another byte.
+    pub fn is_disconnected(&mut self) -> bool {
         let mut rest = Vec::new();
         match self.stream.read_to_end(&mut rest) {
             Ok(_) => rest.is_empty(),
@@ -137,7 +136,7 @@ impl<S: Read + Write> Client<S> {
         (kind, self.take(len as usize))
     }
 
-    /// All replies to an option, up to the one that ends them.
+    /// Sends an option and returns all replies to it, up to and including the final one.
     pub fn option(&mut self, option: u32, data: &[u8]) -> Vec<(u32, Vec<u8>)> {
         self.send_option(option, data);
         let mut replies = Vec::new();
@@ -151,16 +150,19 @@ impl<S: Read + Write> Client<S> {
         }
     }
 
-    /// The kind of the last reply to an option.
-    pub fn outcome(&mut self, option: u32, data: &[u8]) -> u32 {
+    /// Sends an option and returns the kind of the final reply to it.
+    pub fn final_reply(&mut self, option: u32, data: &[u8]) -> u32 {
         self.option(option, data).pop().unwrap().0
     }
 
     /// Opens the export; returns size and transmission flags.
     pub fn open(&mut self, structured: bool) -> (u64, u16) {
         if structured {
-            assert_eq!(self.outcome(opt::STRUCTURED_REPLY, b""), rep::ACK);
-            assert_eq!(self.outcome(opt::SET_META_CONTEXT, &meta_data(NAME, &["base:allocation"])), rep::ACK);
+            assert_eq!(self.final_reply(opt::STRUCTURED_REPLY, b""), rep::ACK);
+            assert_eq!(
+                self.final_reply(opt::SET_META_CONTEXT, &meta_data(NAME, &["base:allocation"])),
+                rep::ACK
+            );
             self.structured = true;
         }
         let replies = self.option(opt::GO, &info_data(NAME, &[3]));
@@ -178,14 +180,14 @@ impl<S: Read + Write> Client<S> {
         self.cookie
     }
 
-    /// A simple reply without data: its error and cookie.
+    /// Reads a simple reply without data; returns its error and cookie.
     pub fn simple(&mut self) -> (u32, u64) {
         assert_eq!(self.u32(), proto::SIMPLE_REPLY_MAGIC);
         (self.u32(), self.u64())
     }
 
-    /// A reply to a request other than a read, of whichever kind; its error.
-    pub fn outcome_of(&mut self, cookie: u64) -> u32 {
+    /// Reads the simple or structured reply to a request other than a read; returns its error.
+    pub fn reply_error(&mut self, cookie: u64) -> u32 {
         match self.u32() {
             proto::SIMPLE_REPLY_MAGIC => {
                 let error = self.u32();
@@ -243,7 +245,7 @@ impl<S: Read + Write> Client<S> {
     /// Sends a request other than a read and returns the error in its reply.
     pub fn call(&mut self, flags: u16, command: u16, offset: u64, len: u32, data: &[u8]) -> u32 {
         let cookie = self.send(flags, command, offset, len, data);
-        self.outcome_of(cookie)
+        self.reply_error(cookie)
     }
 
     pub fn write(&mut self, offset: u64, data: &[u8]) {
@@ -255,11 +257,11 @@ impl<S: Read + Write> Client<S> {
         self.read_reply(cookie, 0, offset, len).unwrap()
     }
 
-    /// The data of a read's reply, put together from its chunks; or its error.
+    /// Reads the reply to a read; returns the data of all of its chunks, or its error.
     pub fn read_reply(&mut self, cookie: u64, flags: u16, offset: u64, len: u32) -> Result<Vec<u8>, u32> {
         if !self.structured {
-            let (error, name) = self.simple();
-            assert_eq!(name, cookie);
+            let (error, reply_cookie) = self.simple();
+            assert_eq!(reply_cookie, cookie);
             return if error == 0 { Ok(self.take(len as usize)) } else { Err(error) };
         }
         let chunks = self.chunks(cookie);
@@ -322,7 +324,7 @@ pub fn meta_data(name: &str, queries: &[&str]) -> Vec<u8> {
     bytes
 }
 
-/// Bytes that look random and are the same every time.
+/// Pseudo-random bytes, the same for the same seed.
 pub fn noise(seed: u64, len: usize) -> Vec<u8> {
     let mut x = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut next = move || {
@@ -334,7 +336,7 @@ pub fn noise(seed: u64, len: usize) -> Vec<u8> {
     (0..len).map(|_| next()).collect()
 }
 
-/// Whether `tool` can be run; says that `test` is skipped if not.
+/// Returns whether `tool` is installed; prints that `test` is skipped if not.
 pub fn have(tool: &str, test: &str) -> bool {
     let found = std::env::var_os("PATH")
         .is_some_and(|path| std::env::split_paths(&path).any(|dir| dir.join(tool).is_file()));
@@ -344,7 +346,7 @@ pub fn have(tool: &str, test: &str) -> bool {
     found
 }
 
-/// Runs a command that must succeed within two minutes; its standard output.
+/// Runs a command that must succeed within two minutes, and returns its standard output.
 pub fn run(program: &str, args: &[&str]) -> String {
     let out = output(program, args);
     let (stdout, stderr) = (String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
@@ -352,7 +354,7 @@ pub fn run(program: &str, args: &[&str]) -> String {
     stdout.into_owned()
 }
 
-/// Runs a command, killed after two minutes: a hang is a failure, not a stuck test.
+/// Runs a command and kills it after two minutes, so that a hang fails the test.
 pub fn output(program: &str, args: &[&str]) -> Output {
     Command::new("timeout").args(["-k", "5", "120", program]).args(args).output().unwrap()
 }

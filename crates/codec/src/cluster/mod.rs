@@ -1,80 +1,87 @@
-//! Decoders of image clusters: one compressed stream in, a whole or a part of what it decodes to out.
+//! Decoders of image clusters: each decodes one compressed stream, wholly or a part of it.
 //!
-//! A cluster of a compressed image is one stream of at most 1 MiB that decodes to at most 12 MiB. There are
-//! two ways to decode it, because there are two kinds of reader. *Contiguous*: the stream is in memory, and
-//! all of its output is wanted in one buffer; the fastest library does it. *In a range*: the stream comes in
-//! pieces, output in front of the range is produced (later bytes refer to it) but thrown away, and working
-//! memory is bounded by the window of the format, not by the cluster. LZ4 has no library for the second way;
-//! the module `lz4` holds our own decoder. The others keep their window inside their library and throw the
-//! unwanted output into one page.
+//! A cluster of a compressed image is one stream of at most 1 MiB that decodes to at most 12 MiB. A [`Decoder`] has
+//! two methods:
 //!
-//! Cut by format below this file, and by way within a format; `drive` is the second way of every library.
+//! - [`Decoder::decode`] is for a stream that is in memory, and writes all of its output, or the beginning, to one
+//!   buffer. It uses the fastest library of the format.
+//! - [`Decoder::decode_range`] is for a stream that an [`Input`] delivers in pieces. It also decodes the output before
+//!   the range, because later bytes refer to it, and discards it. So its working memory is bounded by the format's
+//!   window and not by the cluster. No library decodes a range of an LZ4 block; the module `lz4` has a decoder for
+//!   that. The other libraries keep the window themselves, and the output to discard goes to a buffer of one page.
 //!
-//! This module does not find clusters, skip their padding, or know whether the output is what the image's
-//! author meant: an image without checksums can hold a stream that decodes to anything.
+//! [`decode_lz4_in_place`] decodes an LZ4 block within the buffer that holds it.
+//!
+//! There is one file or folder for each format. `source` hides whether a stream is in memory or comes in pieces;
+//! `streaming` is the loop that decodes a range with a library; `zstd_header` checks the window of a zstd frame.
+//!
+//! A decoder belongs to one thread at a time and takes no locks. It allocates memory when it is made and at the first
+//! use of a method that needs more, at most [`Decoder::windowed_bytes`], and frees it when it is dropped. For a stream
+//! that does not decode it returns [`CodecError::Corrupt`]. After any error, one of its input too, it stays usable.
+//!
+//! The caller finds clusters and skips their padding. Successful decoding does not prove that the output is right:
+//! an image without checksums can hold a stream that decodes to anything.
 
 mod deflate;
-mod drive;
 mod lz4;
 mod microlzma;
 mod source;
+mod streaming;
 mod zstd;
 mod zstd_header;
 
-use crate::CodecError;
+use crate::error::CodecError;
+use pagefold_page::PAGE_SIZE;
 use source::{Pieces, Whole};
 use std::convert::Infallible;
 
 pub use lz4::{decode_lz4_in_place, in_place_margin};
 pub use source::Input;
 
-/// Bytes of a page: rings are counted in these.
-const PAGE_BYTES: usize = 4096;
-
-/// How a cluster is compressed, with the limits that its image declares.
+/// The compression format of a cluster, with the limits that its image declares.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Format {
     /// An LZ4 block.
     Lz4 {
-        /// How far matches reach back at most, 1 to 65535.
+        /// The greatest distance of a match, 1 to 65535.
         window_bytes: u32,
     },
-    /// LZMA1 whose first byte is the complement of its properties, without end mark.
+    /// LZMA1 without end mark, its first byte replaced by the complement of its properties.
     MicroLzma {
-        /// The dictionary, 4 KiB to 8 MiB.
+        /// The dictionary's length, 4 KiB to 8 MiB.
         dict_bytes: u32,
     },
     /// Raw deflate, RFC 1951.
     Deflate,
     /// One zstd frame, RFC 8878, without dictionary.
     Zstd {
-        /// The longest window that a frame may ask for, 1 KiB to 1 MiB.
+        /// The longest window that a frame may need, 1 KiB to 1 MiB.
         max_window_bytes: u32,
     },
 }
 
-/// How much of a stream's output is wanted.
+/// Selects how much of a stream's output a decode produces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Want {
-    /// All: the stream decodes to exactly the bytes asked for, and its last byte is the input's last.
+    /// All of it: the stream must decode to exactly the requested bytes, and its last byte must be the input's last.
     All,
-    /// The first bytes. Whatever follows in stream and input, it is not looked at.
+    /// The first bytes. The rest of stream and input is not examined.
     Prefix,
 }
 
-/// A decode in a range that failed: the stream's fault or its source's.
+/// The error of [`Decoder::decode_range`]: the stream's or its input's.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RangeError<E> {
     /// The stream does not decode, or the call lacks room or memory.
     #[error(transparent)]
     Codec(#[from] CodecError),
-    /// The input failed; its error, unchanged.
+    /// The input failed; this is its error, unchanged.
     #[error("the input of a decoder failed")]
     Input(#[source] E),
 }
 
 impl RangeError<Infallible> {
-    /// The error of a decode whose input cannot fail.
+    /// Converts the error of a decode whose input cannot fail.
     fn codec(self) -> CodecError {
         match self {
             RangeError::Codec(error) => error,
@@ -85,7 +92,7 @@ impl RangeError<Infallible> {
 
 /// The working state of one decode at a time.
 ///
-/// Nothing is carried from one decode to the next, whether it succeeded or failed.
+/// A decode does not depend on those before it, whether they succeeded or failed.
 pub struct Decoder {
     format: Format,
     state: State,
@@ -99,7 +106,7 @@ enum State {
 }
 
 impl Decoder {
-    /// A decoder of this format. Memory for windows is allocated with the first use that needs it.
+    /// Makes a decoder of this format. The first decode that needs a window allocates it.
     pub fn new(format: Format) -> Result<Decoder, CodecError> {
         format.check()?;
         let state = match format {
@@ -111,13 +118,13 @@ impl Decoder {
         Ok(Decoder { format, state })
     }
 
-    /// The format that it was made for.
+    /// Returns the format that the decoder was made for.
     pub fn format(&self) -> Format {
         self.format
     }
 
-    /// Upper bound of the heap memory, in bytes, of a decoder that only ever runs [`decode`](Self::decode)
-    /// with [`Want::All`].
+    /// Returns an upper bound, in bytes, of the heap memory of a decoder that only runs [`decode`](Self::decode) with
+    /// [`Want::All`].
     pub fn contiguous_bytes(format: Format) -> usize {
         match format {
             Format::Lz4 { .. } => 0,
@@ -127,8 +134,8 @@ impl Decoder {
         }
     }
 
-    /// Upper bound of the heap memory, in bytes, of a decoder whatever it runs: a prefix is taken the way
-    /// a range is. The ring and the piece are the caller's and not counted.
+    /// Returns an upper bound, in bytes, of the heap memory of a decoder that runs any method: most formats decode a
+    /// prefix as they decode a range. The ring and the piece buffer belong to the caller and are not counted.
     pub fn windowed_bytes(format: Format) -> usize {
         match format {
             Format::Lz4 { .. } => 0,
@@ -146,26 +153,26 @@ impl Decoder {
             (State::Lz4 { .. }, Want::All) => lz4::decode_all(src, dst),
             (State::Lz4 { .. }, Want::Prefix) => lz4::decode_prefix(src, dst),
             (State::MicroLzma(state), want) => {
-                state.range(&mut Whole(src), &mut [], 0, dst, want).map_err(RangeError::codec)
+                state.decode_range(&mut Whole(src), &mut [], 0, dst, want).map_err(RangeError::codec)
             }
-            (State::Deflate(state), Want::All) => state.all(src, dst),
+            (State::Deflate(state), Want::All) => state.decode_whole(src, dst),
             (State::Deflate(state), want) => {
-                state.range(&mut Whole(src), &mut [], 0, dst, want).map_err(RangeError::codec)
+                state.decode_range(&mut Whole(src), &mut [], 0, dst, want).map_err(RangeError::codec)
             }
-            (State::Zstd(state), Want::All) => state.all(src, dst),
+            (State::Zstd(state), Want::All) => state.decode_whole(src, dst),
             (State::Zstd(state), want) => {
-                state.range(&mut Whole(src), &mut [], 0, dst, want).map_err(RangeError::codec)
+                state.decode_range(&mut Whole(src), &mut [], 0, dst, want).map_err(RangeError::codec)
             }
         }
     }
 
-    /// Decodes the stream that `input` gives, throws its first `skip` bytes of output away, and fills `dst`
-    /// with those that follow.
+    /// Decodes the stream that `input` delivers, discards its first `skip` bytes of output, and fills `dst` with those
+    /// that follow.
     ///
     /// `piece` is the buffer that the input reads into, of any length but 0. `ring` is working memory of
     /// [`ring_bytes`] or more. With [`Want::All`] the stream decodes to exactly `skip + dst.len()` bytes. The
-    /// input is asked for no more pieces than the result needs. After an error `dst` holds arbitrary bytes;
-    /// `piece` and `ring` do so in any case.
+    /// decoder reads no more pieces from the input than the result needs. After an error `dst` holds arbitrary bytes;
+    /// `piece` and `ring` do in any case.
     pub fn decode_range<I: Input + ?Sized>(
         &mut self,
         input: &mut I,
@@ -185,27 +192,29 @@ impl Decoder {
         }
         let mut source = Pieces::new(input, piece);
         match &mut self.state {
-            State::Lz4 { window_bytes } => lz4::range(*window_bytes, &mut source, ring, skip, dst, want),
-            State::MicroLzma(state) => state.range(&mut source, ring, skip, dst, want),
-            State::Deflate(state) => state.range(&mut source, ring, skip, dst, want),
-            State::Zstd(state) => state.range(&mut source, ring, skip, dst, want),
+            State::Lz4 { window_bytes } => {
+                lz4::decode_range(*window_bytes, &mut source, ring, skip, dst, want)
+            }
+            State::MicroLzma(state) => state.decode_range(&mut source, ring, skip, dst, want),
+            State::Deflate(state) => state.decode_range(&mut source, ring, skip, dst, want),
+            State::Zstd(state) => state.decode_range(&mut source, ring, skip, dst, want),
         }
     }
 }
 
-/// Bytes of the ring that [`Decoder::decode_range`] takes.
+/// Returns the length in bytes of the ring that [`Decoder::decode_range`] needs.
 ///
-/// For LZ4 the pages of a window and one more: the page that is being written may be reused only when its old
-/// bytes are a full window behind. The other formats keep their window themselves and take one page.
+/// For LZ4 the ring has the pages of a window and one more: a page may be overwritten only when its old bytes are a
+/// full window behind. The libraries of the other formats keep the window themselves; these formats need one page.
 pub fn ring_bytes(format: Format) -> usize {
     match format {
-        Format::Lz4 { window_bytes } => ((window_bytes as usize).div_ceil(PAGE_BYTES) + 1) * PAGE_BYTES,
-        _ => PAGE_BYTES,
+        Format::Lz4 { window_bytes } => ((window_bytes as usize).div_ceil(PAGE_SIZE) + 1) * PAGE_SIZE,
+        _ => PAGE_SIZE,
     }
 }
 
 impl Format {
-    /// Its name in errors.
+    /// Returns the format's name for errors.
     fn name(self) -> &'static str {
         match self {
             Format::Lz4 { .. } => lz4::NAME,
@@ -215,7 +224,7 @@ impl Format {
         }
     }
 
-    /// Whether its limits are within what decoders take.
+    /// Checks that the limits are within those of the decoders.
     fn check(self) -> Result<(), CodecError> {
         let (value, min, max) = match self {
             Format::Lz4 { window_bytes } => (window_bytes, 1, 65535),

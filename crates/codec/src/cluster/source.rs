@@ -1,31 +1,34 @@
-//! Where a decoder's bytes come from: memory, or pieces that an input gives.
+//! The source of a decoder's compressed bytes: a slice in memory ([`Whole`]), or an [`Input`] that delivers pieces
+//! ([`Pieces`]).
 
 use super::RangeError;
 use std::convert::Infallible;
 use std::ops::Range;
 
-/// Gives a compressed stream piece by piece.
+/// Delivers a compressed stream piece by piece.
 pub trait Input {
-    /// Why it can fail.
+    /// The error of a failed read.
     type Error;
 
-    /// Writes the next bytes of the stream to the front of `buf`, as many as it likes but at least one, and
-    /// returns their number; 0 at the stream's end, and again if asked again. `buf` is not empty.
+    /// Reads the next bytes of the stream into the front of `buf` and returns their number.
+    ///
+    /// `buf` is not empty. A read may return fewer bytes than fit, but at least one, unless the stream is at its end:
+    /// then this and every later call returns 0.
     fn read(&mut self, buf: &mut [u8]) -> Result<usize, Self::Error>;
 }
 
-/// What decoders read from: a run of bytes at a time, of which they take as many as they can use.
+/// A stream that decoders read: they get a run of bytes and consume as many of them as they can use.
 pub(super) trait Source {
     type Error;
 
-    /// The bytes that are next and not yet taken; empty only at the end of the stream.
+    /// Returns the next bytes that are not consumed; empty only at the end of the stream.
     fn chunk(&mut self) -> Result<&[u8], RangeError<Self::Error>>;
 
-    /// Takes the first `len` bytes of the last chunk.
-    fn take(&mut self, len: usize);
+    /// Consumes the first `len` bytes of the last chunk.
+    fn consume(&mut self, len: usize);
 }
 
-/// A stream that is in memory.
+/// A stream that is wholly in memory.
 pub(super) struct Whole<'a>(pub(super) &'a [u8]);
 
 impl Source for Whole<'_> {
@@ -35,16 +38,16 @@ impl Source for Whole<'_> {
         Ok(self.0)
     }
 
-    fn take(&mut self, len: usize) {
+    fn consume(&mut self, len: usize) {
         self.0 = self.0.get(len..).unwrap_or_default();
     }
 }
 
-/// A stream that comes in pieces through a buffer.
+/// A stream that an input delivers in pieces through a buffer.
 pub(super) struct Pieces<'a, I: ?Sized> {
     input: &'a mut I,
     piece: &'a mut [u8],
-    /// What of `piece` is read and not taken.
+    /// The part of `piece` that is read and not consumed.
     rest: Range<usize>,
 }
 
@@ -60,13 +63,13 @@ impl<I: Input + ?Sized> Source for Pieces<'_, I> {
     fn chunk(&mut self) -> Result<&[u8], RangeError<I::Error>> {
         if self.rest.is_empty() {
             let len = self.input.read(self.piece).map_err(RangeError::Input)?;
-            // An input that claims more than it was given room for is taken at the room's length.
+            // An input that returns more than the buffer's length is taken to have filled the buffer.
             self.rest = 0..len.min(self.piece.len());
         }
         Ok(&self.piece[self.rest.clone()])
     }
 
-    fn take(&mut self, len: usize) {
+    fn consume(&mut self, len: usize) {
         self.rest.start = (self.rest.start + len).min(self.rest.end);
     }
 }

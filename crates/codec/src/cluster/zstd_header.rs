@@ -1,26 +1,28 @@
-//! The window that a zstd frame asks for, read from its header before any library sees the frame.
+//! Reads the length of a zstd frame's window from its header, before libzstd decodes the frame.
 //!
-//! A library that decodes from buffer to buffer needs no window and so does not look at its length, while
-//! one that decodes in pieces allocates it. Both ways must accept the same frames, and memory is to be
-//! known beforehand; so the header is judged here. Format: RFC 8878, 3.1.1.
+//! libzstd's buffer-to-buffer call needs no window and does not check its length; its streaming calls allocate the
+//! window. Both must accept the same frames, within a memory bound that is known beforehand, so [`Decoder`] checks the
+//! window itself. A frame with a longer window than the format allows is refused as corrupt. Format: RFC 8878, 3.1.1.
+//!
+//! [`Decoder`]: super::Decoder
 
-/// The longest header: magic, descriptor, window, dictionary id, content size.
+/// Length of the longest header: magic, descriptor, window, dictionary id, content size.
 pub(super) const HEADER_MAX_BYTES: usize = 4 + 1 + 1 + 4 + 8;
 
 const MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 
-/// What the first bytes of a stream say.
+/// The meaning of the first bytes of a stream.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Header {
-    /// A frame that needs this window, bytes.
+    /// A frame with a window of this length in bytes.
     Frame { window_bytes: u64 },
-    /// More bytes are needed to tell.
+    /// The header is longer than the bytes.
     Short,
-    /// Not a frame, or one that needs a dictionary.
+    /// Not a frame, or a frame that needs a dictionary.
     Bad,
 }
 
-/// Reads the header at the front of `bytes`.
+/// Reads the frame header at the front of `bytes`.
 pub(super) fn header(bytes: &[u8]) -> Header {
     if !MAGIC.starts_with(bytes) && !bytes.starts_with(&MAGIC) {
         return Header::Bad;
@@ -50,13 +52,13 @@ fn fields_of(descriptor: u8, fields: &[u8]) -> Header {
             let base = 1u64 << (10 + (byte >> 3));
             base + (base >> 3) * u64::from(byte & 7)
         }
-        // A single segment is its own window. Sizes of two bytes begin at 256.
+        // The window of a single segment is the content. Sizes of two bytes count from 256.
         None => number(size) + if size_len == 2 { 256 } else { 0 },
     };
     Header::Frame { window_bytes }
 }
 
-/// A little-endian number of at most 8 bytes. One of 8 bytes near the top is still far above any limit.
+/// Reads a little-endian number of at most 8 bytes.
 fn number(bytes: &[u8]) -> u64 {
     bytes.iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte))
 }
@@ -66,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn windows_are_those_of_the_format() {
+    fn window_lengths_follow_the_format() {
         let window = |tail: &[u8]| header(&[&MAGIC, tail].concat());
         assert_eq!(window(&[0, 0]), Header::Frame { window_bytes: 1024 });
         assert_eq!(window(&[0, 10 << 3]), Header::Frame { window_bytes: 1 << 20 });
@@ -84,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn every_header_is_short_until_it_is_whole() {
+    fn incomplete_headers_are_short_and_complete_ones_are_frames() {
         for descriptor in 0..=255 {
             let bytes = [&MAGIC[..], &[descriptor], &[0; 13]].concat();
             let whole = (0..=HEADER_MAX_BYTES).find(|len| header(&bytes[..*len]) != Header::Short).unwrap();

@@ -1,28 +1,28 @@
-//! Sequences as the LZ4 block format has them.
+//! Writes sequences (literals and a match) in the LZ4 block format.
 //!
-//! Copies are of 16 bytes and write behind what they are for, which the destination has room for. Safe Rust:
-//! each sequence checks once that it fits, and it always does.
+//! Literals are copied 16 bytes at a time, so a copy may write past its literals; the destination has room for that.
+//! This module is safe Rust: each sequence checks once that it fits, and it always does.
 
 use pagefold_page::{PAGE_SIZE, Page};
 
-/// Bytes of a destination: the longest output, and what the last wide copy writes behind it.
+/// Bytes of a destination: the longest output, and the bytes that the last wide copy writes past it.
 ///
-/// A sequence is longer than the bytes that it stands for by less than a byte, and one more for each 255 of
-/// its literals (its match of at least 4 bytes takes 3 and pays for what the lengths need else). So the
-/// output is at most `PAGE_SIZE + PAGE_SIZE / 255 + 2` bytes, the last sequence's token and length counted.
+/// A sequence is longer than the bytes that it encodes by less than a byte, and one more for each 255 of its literals:
+/// its match of at least 4 bytes takes 3, which makes up for the other bytes of the lengths. So the output is at
+/// most `PAGE_SIZE + PAGE_SIZE / 255 + 2` bytes, the last sequence's token and length included.
 pub(super) const DST_LEN: usize = PAGE_SIZE + PAGE_SIZE / 255 + 2 + WIDE * 2;
 
 /// Bytes of a wide copy.
 const WIDE: usize = 16;
-/// Lengths from here on continue behind the token.
+/// The greatest length field of a token; it says that more bytes of the length follow.
 const LEN_IN_TOKEN_MAX: usize = 15;
-/// A match is this much longer than what is written.
+/// A match is this much longer than its length field.
 const MATCH_LEN_BIAS: usize = 4;
 
-/// A block in the making.
+/// A block that is being written.
 pub(super) struct Output<'a> {
     page: &'a Page,
-    /// Bytes of the page that sequences stand for already.
+    /// Bytes of the page that the sequences so far encode.
     anchor: usize,
     dst: &'a mut [u8; DST_LEN],
     len: usize,
@@ -33,13 +33,13 @@ impl<'a> Output<'a> {
         Output { page, anchor: 0, dst, len: 0 }
     }
 
-    /// The end of the last match.
+    /// Returns the end of the last match.
     #[inline(always)]
     pub(super) fn anchor(&self) -> usize {
         self.anchor
     }
 
-    /// The literals up to `at` and the match from there to `end`. The anchor is at least 16 bytes before the
+    /// Appends the literals up to `at` and the match from there to `end`. The anchor is at least 16 bytes before the
     /// page's end.
     #[inline(always)]
     pub(super) fn sequence(&mut self, at: usize, offset: usize, end: usize) -> Option<()> {
@@ -57,7 +57,7 @@ impl<'a> Output<'a> {
         Some(())
     }
 
-    /// A match without literals.
+    /// Appends a match without literals.
     #[inline(always)]
     pub(super) fn match_only(&mut self, offset: usize, end: usize) -> Option<()> {
         let code = end - self.anchor - MATCH_LEN_BIAS;
@@ -71,13 +71,13 @@ impl<'a> Output<'a> {
         Some(())
     }
 
-    /// As [`sequence`](Self::sequence), where the page may end within a wide copy.
+    /// Does the same as [`sequence`](Self::sequence) where the page may end within a wide copy.
     #[inline(always)]
     pub(super) fn sequence_near_end(&mut self, at: usize, offset: usize, end: usize) -> Option<()> {
         self.long_sequence(at - self.anchor, offset, end - at - MATCH_LEN_BIAS, end)
     }
 
-    /// A sequence with any lengths.
+    /// Appends a sequence with literals and match of any length.
     #[inline(always)]
     fn long_sequence(&mut self, literals: usize, offset: usize, code: usize, end: usize) -> Option<()> {
         self.push((literals.min(LEN_IN_TOKEN_MAX) << 4 | code.min(LEN_IN_TOKEN_MAX)) as u8)?;
@@ -91,7 +91,7 @@ impl<'a> Output<'a> {
         Some(())
     }
 
-    /// The last literals. Returns the block's length.
+    /// Appends the last literals and returns the block's length.
     #[inline(always)]
     pub(super) fn finish(mut self) -> Option<usize> {
         let last = self.page.get(self.anchor..)?;
@@ -108,7 +108,7 @@ impl<'a> Output<'a> {
         Some(())
     }
 
-    /// What of a length is not in the token.
+    /// Appends the bytes of a length that do not fit the token.
     #[inline(always)]
     fn push_rest(&mut self, len: usize) -> Option<()> {
         let Some(mut rest) = len.checked_sub(LEN_IN_TOKEN_MAX) else { return Some(()) };
@@ -119,7 +119,8 @@ impl<'a> Output<'a> {
         self.push(rest as u8)
     }
 
-    /// Literals from the anchor on, wide where the page has so many bytes.
+    /// Appends literals from the anchor on, with wide copies unless they would read past the page or write past the
+    /// destination.
     #[inline(always)]
     fn push_literals(&mut self, len: usize) -> Option<()> {
         let wide_len = len.next_multiple_of(WIDE);

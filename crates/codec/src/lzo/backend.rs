@@ -1,9 +1,8 @@
 //! LZO as back ends of the table: `lzo` and `lzo-rle`.
 
 use super::{Variant, Workspace, compress, decompress};
-use crate::CodecError;
-use crate::codec::{Algorithm, Stream};
-use crate::table::Backend;
+use crate::backend::{Algorithm, Backend, Stream};
+use crate::error::CodecError;
 
 const LZO: &str = "lzo";
 const LZO_RLE: &str = "lzo-rle";

@@ -1,24 +1,23 @@
-//! Whole-word loads and the length of a common prefix, in safe Rust.
+//! Loads and comparisons of whole words, in safe Rust.
 //!
-//! The loads are total: past the end they return zero instead of panicking.
-//! Callers keep inside the slice for the sake of the result; that they do so is
-//! not what memory safety rests on. Compiled, each is a compare and a load.
+//! A load past the end of the slice returns zero instead of panicking. Callers stay inside the slice because the result
+//! would be wrong otherwise; memory safety does not depend on it. Each load compiles to a compare and a load.
 
-/// The 4 bytes at `at`, little endian; 0 when they are not all inside.
+/// Loads the 4 bytes at `at` as a little-endian number; 0 when they are not all inside `bytes`.
 #[inline(always)]
 pub(super) fn load_u32(bytes: &[u8], at: usize) -> u32 {
     bytes.get(at..).and_then(|tail| tail.first_chunk()).map_or(0, |word| u32::from_le_bytes(*word))
 }
 
-/// The 8 bytes at `at`, little endian; 0 when they are not all inside.
+/// Loads the 8 bytes at `at` as a little-endian number; 0 when they are not all inside `bytes`.
 #[inline(always)]
 pub(super) fn load_u64(bytes: &[u8], at: usize) -> u64 {
     bytes.get(at..).and_then(|tail| tail.first_chunk()).map_or(0, |word| u64::from_le_bytes(*word))
 }
 
-/// How many bytes at `later` repeat those at `earlier`, `bytes` ending the comparison.
+/// Counts the bytes from `later` on that equal those from `earlier` on, up to the end of `bytes`.
 ///
-/// The two ranges may overlap. `earlier` must be the smaller.
+/// The two ranges may overlap. `earlier` must be less than `later`.
 #[inline(always)]
 pub(super) fn common_prefix(bytes: &[u8], earlier: usize, later: usize) -> usize {
     let Some(tail) = bytes.get(later..) else { return 0 };
@@ -35,8 +34,8 @@ pub(super) fn common_prefix(bytes: &[u8], earlier: usize, later: usize) -> usize
     tail_words.len() * 16 + rest
 }
 
-/// How many of the up to 8 bytes before `later` repeat those before `earlier`.
-/// Never more than there are before `earlier`.
+/// Counts the bytes before `later` that equal those before `earlier`: at most 8, and at most those that `bytes` has
+/// before `earlier`.
 #[inline(always)]
 pub(super) fn common_suffix(bytes: &[u8], earlier: usize, later: usize) -> usize {
     if earlier >= 8 {
@@ -46,7 +45,7 @@ pub(super) fn common_suffix(bytes: &[u8], earlier: usize, later: usize) -> usize
     (1..=earlier).take_while(|back| bytes.get(earlier - back) == bytes.get(later - back)).count()
 }
 
-/// How many zero bytes `bytes` begins with.
+/// Counts the zero bytes at the beginning of `bytes`.
 #[inline(always)]
 pub(super) fn leading_zeros(bytes: &[u8]) -> usize {
     let (words, rest) = bytes.as_chunks::<8>();
@@ -74,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn prefixes_match_the_obvious_count() {
+    fn prefix_lengths_equal_those_of_a_plain_loop() {
         for len in 0..40 {
             for wrong in 0..=len {
                 let mut bytes = vec![0; 3 + len];

@@ -1,12 +1,11 @@
-//! Finding matches: greedy, one hash table of positions, sized for pages.
+//! Finds matches with a greedy search over one hash table of positions, which is sized for pages.
 //!
-//! The table holds 16-bit positions and is cleared for every block: at 8 KiB
-//! that is one part in a hundred of the time of a page. Entries that say by
-//! themselves whether they are stale would save the clearing, but then every
-//! lookup has a branch that nothing predicts, and that costs far more.
+//! The table holds 16-bit positions and is cleared for every block. Clearing its 8 KiB takes a hundredth of the time of
+//! a page. Entries with a generation number would not need clearing, but each lookup would have a branch that the CPU
+//! cannot predict, which costs far more.
 //!
-//! Inputs longer than [`BLOCK`] are searched in blocks, and matches stay inside
-//! their block; the instructions run on, so a decoder sees one stream.
+//! Inputs longer than [`BLOCK`] are searched in blocks, and matches stay inside their block. All blocks are written as
+//! one stream.
 
 use super::LzoError;
 use super::bytes::{common_prefix, common_suffix, leading_zeros, load_u32};
@@ -19,14 +18,14 @@ const TABLE_BITS: u32 = 12;
 /// Entries of the hash table.
 const TABLE_LEN: usize = 1 << TABLE_BITS;
 
-/// Bytes searched with one set of positions. No distance inside exceeds
-/// [`FAR_MAX_DISTANCE`] - 1, which version 1 needs: the greatest means a zero run there.
+/// Bytes searched with one set of positions. No distance inside a block exceeds [`FAR_MAX_DISTANCE`] - 1: in version 1
+/// the distance [`FAR_MAX_DISTANCE`] would mean a zero run.
 const BLOCK: usize = FAR_MAX_DISTANCE;
 
-/// After this many literals (as a power of two) the search begins to skip positions.
+/// log2 of the number of literals after which the search begins to skip positions.
 const SKIP_SHIFT: u32 = 5;
 
-/// Shortest zero run written as one: below, a match at distance 1 takes no more bytes.
+/// Shortest zero run that is written as such: for a shorter one, a match at distance 1 takes no more bytes.
 const ZERO_RUN_WORTH: usize = 34;
 
 /// The hash table of one compression at a time.
@@ -35,7 +34,7 @@ pub struct Workspace {
 }
 
 impl Workspace {
-    /// A fresh workspace, 8 KiB.
+    /// Allocates a workspace, 8 KiB.
     pub fn new() -> Self {
         Workspace { table: Box::new([0; TABLE_LEN]) }
     }
@@ -53,7 +52,7 @@ impl std::fmt::Debug for Workspace {
     }
 }
 
-/// Compresses `src` into `dst`; `RLE` chooses version 1 of the bitstream.
+/// Compresses `src` into `dst` and returns the length; `RLE` selects version 1 of the bitstream.
 pub(super) fn compress<const RLE: bool>(
     work: &mut Workspace,
     src: &[u8],
@@ -73,9 +72,10 @@ pub(super) fn compress<const RLE: bool>(
     out.end()
 }
 
-/// Writes the matches of the block that begins at `start` and ends with `src`,
-/// and the literals before each. Literals from `anchor` on are still to be
-/// written, before and after; returns the new one.
+/// Writes the matches of the block that begins at `start` and ends with `src`, and the literals before each.
+///
+/// `anchor` is the end of the last match before the block, and literals are not yet written from there on. Returns the
+/// anchor after the block.
 fn compress_block<const RLE: bool>(
     table: &mut [u16; TABLE_LEN],
     src: &[u8],
@@ -84,9 +84,9 @@ fn compress_block<const RLE: bool>(
     out: &mut Emitter<'_>,
 ) -> Result<usize, LzoError> {
     let block = &src[start..];
-    // What is before here in the block is written.
+    // The block is written up to here.
     let mut done = 0;
-    // The first position stands in every empty entry, so it is never searched.
+    // Empty entries hold position 0, so the search begins at 1.
     let mut at = 1;
     while let Some(word) = block.get(at..).and_then(|tail| tail.first_chunk()) {
         let word = u64::from_le_bytes(*word);
@@ -98,7 +98,7 @@ fn compress_block<const RLE: bool>(
             continue;
         }
         let len = 4 + common_prefix(block, candidate + 4, at + 4);
-        // A long run of zeros is first found as the match with itself that it also is.
+        // The search finds a long run of zeros as a match that overlaps itself.
         if RLE && len >= ZERO_RUN_WORTH && word == 0 {
             let zeros = leading_zeros(&block[at..]);
             if zeros >= ZERO_RUN_WORTH {
@@ -107,10 +107,10 @@ fn compress_block<const RLE: bool>(
                 continue;
             }
         }
-        // Bytes before may match too: those between searched positions.
+        // The search skips positions, so bytes before this one may match too.
         let back = common_suffix(block, candidate, at).min(at - done);
         let (distance, from) = (at - candidate, at - back);
-        let len = if RLE && distance > FAR_HIGH { unambiguous(distance, len + back) } else { len + back };
+        let len = if RLE && distance > FAR_HIGH { unambiguous_len(distance, len + back) } else { len + back };
         out.sequence(src, anchor, start + from, distance, len)?;
         at = from + len;
         done = at;
@@ -119,9 +119,10 @@ fn compress_block<const RLE: bool>(
     Ok(anchor)
 }
 
-/// Writes `len` zeros at `at` and those directly before, and the literals before
-/// them, at least one at the very start; returns where the zeros end.
-/// What is left of a long run and too short to be one is left to the search.
+/// Writes the literals before a run of zeros, and the run: `len` zeros from `at` on and the zeros directly before `at`.
+///
+/// At the start of the stream at least one byte is written as a literal. Returns the end of the zeros that are written.
+/// The search handles a remainder that is too short for a zero run.
 #[inline(never)]
 fn zero_runs(
     src: &[u8],
@@ -142,23 +143,23 @@ fn zero_runs(
     Ok(at)
 }
 
-/// A far match at more than this has the high bit of its distance set.
+/// A far match has the high bit of its distance set where the distance is greater than this.
 const FAR_HIGH: usize = 2 * FAR_BASE - 1;
 
-/// The length to write for a match in version 1, at most `len`.
+/// Shortens a match of version 1 that a decoder would read as a zero run; returns the length to write.
 ///
-/// With the far match's high bit set, a decoder looks for the mark of a zero
-/// run in the two bytes after the opcode. Where a length has one extra byte,
-/// those are that byte and the low byte of the distance, and could look alike.
+/// In a far match with the high bit set, a decoder looks for the mark of a zero run in the two bytes after the opcode.
+/// Where the length has one extra byte, these two are the extra byte and the low byte of the distance, and may equal
+/// the mark.
 #[cold]
-fn unambiguous(distance: usize, len: usize) -> usize {
+fn unambiguous_len(distance: usize, len: usize) -> usize {
     if distance & 0x803f == 0x803f && (261..=264).contains(&len) { 260 } else { len }
 }
 
-/// The table slot for the bytes of `word`, of which the first `HASHED` count.
+/// Returns the table index for the first `HASHED` bytes of `word`.
 ///
-/// Four, as many as a match needs. With five the search takes a sixth less time
-/// on file pages, and folds them to 1 / 1.70 instead of 1 / 1.78.
+/// A match needs four bytes, so four are hashed. With five the search takes a sixth less time on file pages, but
+/// the compression ratio falls from 1.78 to 1.70.
 #[inline(always)]
 fn hash(word: u64) -> usize {
     const HASHED: u32 = 4;

@@ -1,24 +1,22 @@
-//! Reading LZO1X instructions, versions 0 and 1, from untrusted input.
+//! Reads LZO1X instructions, versions 0 and 1, from untrusted input.
 //!
-//! Every access is checked: the input by [`Input`], the output by [`Output`].
-//! Both try a fixed-size copy first where there is room beyond what is asked
-//! for, and fall back to the exact one near the ends of the slices; which of the
-//! two ran cannot be told from the result. Checks come in the order of the
-//! stream: the instruction's own bytes, then where a match begins, then the room
-//! for it, then its literals.
+//! [`Input`] checks every access to the compressed bytes, [`Output`] every access to the decompressed ones. Copies have
+//! a fixed size where both slices have room for it, and the exact size near the ends of the slices; both have the same
+//! result. The checks are in the order of the stream: the bytes of the instruction, the start of its match, the
+//! room for the match, the literals.
 
 use super::LzoError;
 use super::bytes::{load_u32, load_u64};
 use super::format::*;
 use std::hint::select_unpredictable;
 
-/// Blind copy of literals: longer runs take the exact copy.
+/// Length of a wide copy of literals; longer runs are copied with their exact length.
 const WIDE: usize = 32;
 
-/// Room for a short match written in words, 33 + 7, and for 4 blind literals.
+/// Room for a short match written in words, 33 + 7, and for a copy of 4 literals.
 const SHORT_ROOM: usize = 48;
 
-/// Decompresses `src` into the front of `dst`; returns the length written.
+/// Decompresses `src` into the front of `dst` and returns the length written.
 pub(super) fn decompress(src: &[u8], dst: &mut [u8]) -> Result<usize, LzoError> {
     let mut input = Input { bytes: src, at: 0 };
     let mut output = Output { bytes: dst, at: 0 };
@@ -42,15 +40,17 @@ pub(super) fn decompress(src: &[u8], dst: &mut [u8]) -> Result<usize, LzoError> 
             distance = usize::from(word >> 2) + 1;
             state = usize::from(word & 3);
         } else if opcode >= FAR_OPCODE {
-            match far(&mut input, opcode, version)? {
-                Far::End => return input.at_end().map(|()| output.at),
-                Far::Zeros { len, literals } => {
-                    output.zeros(len)?;
+            match far_instruction(&mut input, opcode, version)? {
+                FarInstruction::End => return input.at_end().map(|()| output.at),
+                FarInstruction::Zeros { len, literals } => {
+                    output.write_zeros(len)?;
                     output.literals(&mut input, literals)?;
                     state = literals;
                     continue;
                 }
-                Far::Match { distance: d, len: l, literals } => (distance, len, state) = (d, l, literals),
+                FarInstruction::Match { distance: d, len: l, literals } => {
+                    (distance, len, state) = (d, l, literals)
+                }
             }
         } else if state == 0 {
             let run = 3 + input.length(opcode, LITERALS_INLINE_MAX - 3)?;
@@ -67,16 +67,15 @@ pub(super) fn decompress(src: &[u8], dst: &mut [u8]) -> Result<usize, LzoError> 
             };
             state = usize::from(opcode & 3);
         }
-        output.matched(distance, len)?;
+        output.copy_match(distance, len)?;
         output.literals(&mut input, state)?;
     }
 }
 
-/// Near or middle match without extra bytes, and its literals, done without
-/// branching on which, where both slices have room for blind copies.
+/// Executes a near or middle match without extra bytes, and its literals, without a branch on which of the two it is.
 ///
-/// Returns its number of literals, or `None` when the next instruction is to be
-/// read the general way.
+/// Returns the number of literals, or `None` for another instruction and where the slices lack room for wide copies;
+/// the caller then takes the general path.
 #[inline(always)]
 fn short_match(input: &mut Input<'_>, output: &mut Output<'_>) -> Result<Option<usize>, LzoError> {
     let Some(&[opcode, second, third, ..]) =
@@ -104,7 +103,7 @@ fn short_match(input: &mut Input<'_>, output: &mut Output<'_>) -> Result<Option<
     Ok(Some(literals))
 }
 
-/// The literals that the first byte may announce, above 17; returns the state after.
+/// Copies the literals that a first byte above 17 announces, and returns the state after them.
 fn first_literals(input: &mut Input<'_>, output: &mut Output<'_>) -> Result<usize, LzoError> {
     match input.bytes.get(input.at) {
         Some(&first) if first > FIRST_LITERALS_BASE => {
@@ -117,17 +116,17 @@ fn first_literals(input: &mut Input<'_>, output: &mut Output<'_>) -> Result<usiz
     }
 }
 
-/// What opcodes 16 to 31 mean.
-enum Far {
+/// An instruction with opcode 16 to 31.
+enum FarInstruction {
     Match { distance: usize, len: usize, literals: usize },
     Zeros { len: usize, literals: usize },
     End,
 }
 
-/// The rest of the instruction that begins with `opcode`, 16 to 31.
+/// Reads the rest of the instruction that begins with `opcode`, 16 to 31.
 #[inline]
-fn far(input: &mut Input<'_>, opcode: u8, version: u8) -> Result<Far, LzoError> {
-    // The mark is looked for before the length is read, whatever the length.
+fn far_instruction(input: &mut Input<'_>, opcode: u8, version: u8) -> Result<FarInstruction, LzoError> {
+    // The format has the decoder look for the mark before it reads the length, whatever the length is.
     if version == VERSION_RLE
         && opcode >= ZERO_RUN_OPCODE
         && let Some(mark) = input.bytes.get(input.at..).and_then(|tail| tail.first_chunk())
@@ -137,20 +136,20 @@ fn far(input: &mut Input<'_>, opcode: u8, version: u8) -> Result<Far, LzoError> 
         input.at += 2;
         let more = input.byte()?;
         let len = (usize::from(more) << 3 | usize::from(opcode & 7)) + ZERO_RUN_MIN;
-        return Ok(Far::Zeros { len, literals });
+        return Ok(FarInstruction::Zeros { len, literals });
     }
     let len = 2 + input.length(opcode & 7, FAR_INLINE_MAX - 2)?;
     let word = input.le16()?;
     let distance = FAR_BASE + (usize::from(opcode & 8) << 11) + usize::from(word >> 2);
     match (distance, len) {
-        (FAR_BASE, 3) => Ok(Far::End),
+        (FAR_BASE, 3) => Ok(FarInstruction::End),
         (FAR_BASE, _) => Err(LzoError::BadEndMarker),
-        _ => Ok(Far::Match { distance, len, literals: usize::from(word & 3) }),
+        _ => Ok(FarInstruction::Match { distance, len, literals: usize::from(word & 3) }),
     }
 }
 
-/// A word that repeats the fewer than 8 bytes of `source`, and how many of its
-/// bytes are whole repetitions.
+/// Returns a word that repeats the bytes of `source`, which are fewer than 8, and the number of its bytes that are
+/// whole repetitions.
 #[inline(always)]
 fn pattern(source: &[u8]) -> (u64, usize) {
     let len = source.len();
@@ -161,7 +160,7 @@ fn pattern(source: &[u8]) -> (u64, usize) {
     (word.wrapping_mul(REPEAT[len & 7]), WHOLE[len & 7])
 }
 
-/// Multiplied by REPEAT\[n\], a word of n bytes repeats over all 8.
+/// A word of n bytes, multiplied by REPEAT\[n\], is repeated over all 8 bytes.
 const REPEAT: [u64; 8] = {
     let mut repeat = [0; 8];
     let mut len = 1;
@@ -179,7 +178,7 @@ const REPEAT: [u64; 8] = {
 /// The greatest multiple of n that is at most 8.
 const WHOLE: [usize; 8] = [8, 8, 8, 6, 8, 5, 6, 7];
 
-/// The compressed bytes, and how far they are read.
+/// The compressed bytes and the position of the next to read.
 struct Input<'a> {
     bytes: &'a [u8],
     at: usize,
@@ -201,13 +200,13 @@ impl Input<'_> {
         Ok(word)
     }
 
-    /// A length: `field` itself, or when that is 0, `base` and the extra bytes.
+    /// Returns a length: `field`, or if `field` is 0, `base` plus the extra bytes.
     #[inline(always)]
     fn length(&mut self, field: u8, base: usize) -> Result<usize, LzoError> {
         if field != 0 { Ok(usize::from(field)) } else { self.long_length(base) }
     }
 
-    /// 255 for each zero byte, and the first other byte, added to `base`.
+    /// Reads the extra bytes of a length: adds to `base` 255 for each zero byte, and the first other byte.
     #[inline]
     fn long_length(&mut self, base: usize) -> Result<usize, LzoError> {
         let mut len = base;
@@ -221,7 +220,7 @@ impl Input<'_> {
         }
     }
 
-    /// The version, and past the prefix if there is one.
+    /// Reads the version prefix if there is one, and returns the version.
     fn version(&mut self) -> Result<u8, LzoError> {
         match *self.bytes {
             [END_OPCODE, version, ..] if self.bytes.len() >= MIN_VERSIONED_LEN => {
@@ -237,14 +236,14 @@ impl Input<'_> {
     }
 }
 
-/// The decompressed bytes, and how far they are written.
+/// The decompressed bytes and the position of the next to write.
 struct Output<'a> {
     bytes: &'a mut [u8],
     at: usize,
 }
 
 impl Output<'_> {
-    /// The next `len` literals of `input`.
+    /// Copies the next `len` literals of `input`.
     #[inline(always)]
     fn literals(&mut self, input: &mut Input<'_>, len: usize) -> Result<(), LzoError> {
         let source = input.bytes.get(input.at..).unwrap_or_default();
@@ -264,16 +263,16 @@ impl Output<'_> {
     }
 
     #[cold]
-    fn zeros(&mut self, len: usize) -> Result<(), LzoError> {
+    fn write_zeros(&mut self, len: usize) -> Result<(), LzoError> {
         let room = self.bytes.get_mut(self.at..).and_then(|tail| tail.get_mut(..len));
         room.ok_or(LzoError::OutputOverrun)?.fill(0);
         self.at += len;
         Ok(())
     }
 
-    /// `len` bytes that repeat those `distance` back; may overlap themselves.
+    /// Copies `len` bytes from `distance` back; source and destination may overlap.
     #[inline(always)]
-    fn matched(&mut self, distance: usize, len: usize) -> Result<(), LzoError> {
+    fn copy_match(&mut self, distance: usize, len: usize) -> Result<(), LzoError> {
         let from = self.at.checked_sub(distance).ok_or(LzoError::LookbehindOverrun)?;
         if distance >= 8
             && let Some(window) = self.bytes.get_mut(from..)
@@ -292,10 +291,10 @@ impl Output<'_> {
             self.at += len;
             return Ok(());
         }
-        self.matched_exactly(from, distance, len)
+        self.copy_match_exactly(from, distance, len)
     }
 
-    /// A match of at most 33 bytes where at least [`SHORT_ROOM`] are left.
+    /// Copies a match of at most 33 bytes where there is room for at least [`SHORT_ROOM`].
     #[inline(always)]
     fn short_match(&mut self, distance: usize, len: usize) -> Result<(), LzoError> {
         let from = self.at.checked_sub(distance).ok_or(LzoError::LookbehindOverrun)?;
@@ -322,7 +321,7 @@ impl Output<'_> {
         Ok(())
     }
 
-    /// Copies `len` bytes in words from `from` to `distance` beyond, 8 or more.
+    /// Copies `len` bytes in words from `from` to `from + distance`; `distance` is at least 8.
     #[inline(always)]
     fn rest_of_short(&mut self, from: usize, distance: usize, len: usize) {
         let Some(window) = self.bytes.get_mut(from..from + distance + len + 7) else { return };
@@ -334,7 +333,7 @@ impl Output<'_> {
         }
     }
 
-    fn matched_exactly(&mut self, from: usize, distance: usize, len: usize) -> Result<(), LzoError> {
+    fn copy_match_exactly(&mut self, from: usize, distance: usize, len: usize) -> Result<(), LzoError> {
         let room = self.bytes.len() - self.at;
         if room < len {
             return Err(LzoError::OutputOverrun);
@@ -344,7 +343,7 @@ impl Output<'_> {
             let byte = window[0];
             window.fill(byte);
         } else {
-            // Each round doubles what is known to repeat.
+            // Each round doubles the length that can be copied at once.
             let mut done = 0;
             while done < len {
                 let step = (distance + done).min(len - done);

@@ -1,26 +1,25 @@
-//! Writing LZO1X instructions.
+//! Writes LZO1X instructions.
 //!
-//! The one awkward thing of the format is that a run of one to three literals
-//! is announced by the instruction *before* it, in two bits that were already
-//! written; [`Emitter`] remembers where they are. It knows the encodings and the
-//! output's bounds, not how matches are found.
+//! The format announces a run of one to three literals in two bits of the instruction *before* it, which is already
+//! written; [`Emitter`] remembers the position of these bits. It knows the encodings and the output's bounds; matches
+//! are found in `compress`.
 
 use super::LzoError;
 use super::format::*;
 use std::hint::select_unpredictable;
 
-/// Widest blind copy of literals: runs up to here are one fixed-size copy where there is room.
+/// Length of a wide copy: shorter runs of literals are copied with this fixed size where both slices have room.
 const WIDE: usize = 32;
 
-/// Room that [`Emitter::sequence`] writes in: bits, a length, blind literals, a match.
+/// Bytes that [`Emitter::sequence`] may write: literal-count bits, a length, a wide copy of literals, a match.
 const SEQUENCE: usize = 48;
 
-/// An output stream under construction.
+/// A stream that is being written.
 pub(super) struct Emitter<'a> {
     out: &'a mut [u8],
     at: usize,
-    /// Where the byte with the two literal-count bits of the last instruction
-    /// is; `None` before the first instruction.
+    /// Position of the byte with the two literal-count bits of the last instruction; `None` before the first
+    /// instruction.
     state_at: Option<usize>,
 }
 
@@ -29,7 +28,7 @@ impl<'a> Emitter<'a> {
         Emitter { out, at: 0, state_at: None }
     }
 
-    /// The prefix of a versioned stream.
+    /// Writes the prefix of a versioned stream.
     pub(super) fn version(&mut self, version: u8) -> Result<(), LzoError> {
         self.put([END_OPCODE, version])
     }
@@ -48,7 +47,7 @@ impl<'a> Emitter<'a> {
         Ok(())
     }
 
-    /// The extra bytes of a length: a zero for each 255, then what is left, 1 to 255.
+    /// Writes the extra bytes of a length: a zero for each 255, then the remainder, 1 to 255.
     fn put_excess(&mut self, mut excess: usize) -> Result<(), LzoError> {
         while excess > 255 {
             self.put([0])?;
@@ -57,7 +56,7 @@ impl<'a> Emitter<'a> {
         self.put([excess as u8])
     }
 
-    /// Literals `src[from..to]`; at most one run may stand between two matches.
+    /// Writes the literals `src[from..to]`; there may be only one run between two matches.
     pub(super) fn literals(&mut self, src: &[u8], from: usize, to: usize) -> Result<(), LzoError> {
         let len = to - from;
         match self.state_at {
@@ -80,10 +79,10 @@ impl<'a> Emitter<'a> {
         self.copy(src, from, len)
     }
 
-    /// Literals `src[from..to]`, then a match.
+    /// Writes the literals `src[from..to]`, then a match.
     ///
-    /// Most sequences are short, and which of the short forms each takes is
-    /// close to random; so those are written without branching on it.
+    /// Most sequences are short, and which of the short forms a sequence takes is close to random. So the short forms
+    /// are written without a branch on the form.
     #[inline(always)]
     pub(super) fn sequence(
         &mut self,
@@ -102,7 +101,7 @@ impl<'a> Emitter<'a> {
             && let Some(room) =
                 self.out.get_mut(state_at..).and_then(|tail| tail.first_chunk_mut::<SEQUENCE>())
         {
-            // The window begins at the byte with the literal-count bits.
+            // `room` begins at the byte with the literal-count bits.
             let head = self.at - state_at;
             let long = run > STATE_LITERALS_MAX;
             room[0] |= select_unpredictable(long, 0, run as u8);
@@ -123,13 +122,13 @@ impl<'a> Emitter<'a> {
             self.state_at = Some(self.at - 2);
             return Ok(());
         }
-        self.any_sequence(src, from, to, distance, len)
+        self.general_sequence(src, from, to, distance, len)
     }
 
-    /// The general case of [`Emitter::sequence`]. Apart, because what is
-    /// expanded into the search costs it registers.
+    /// The general case of [`Emitter::sequence`]. It is not inlined, because it would take registers from the search
+    /// loop.
     #[inline(never)]
-    fn any_sequence(
+    fn general_sequence(
         &mut self,
         src: &[u8],
         from: usize,
@@ -138,7 +137,7 @@ impl<'a> Emitter<'a> {
         len: usize,
     ) -> Result<(), LzoError> {
         self.literals(src, from, to)?;
-        self.matched(distance, len)
+        self.copy_match(distance, len)
     }
 
     #[inline(always)]
@@ -158,9 +157,9 @@ impl<'a> Emitter<'a> {
         Ok(())
     }
 
-    /// A match of `len >= 3` bytes, `1..=FAR_MAX_DISTANCE` back; beyond
-    /// `NEAR_MAX_DISTANCE` it should be 4 or more to be worth its bytes.
-    fn matched(&mut self, distance: usize, len: usize) -> Result<(), LzoError> {
+    /// Writes a match of `len >= 3` bytes at a distance of `1..=FAR_MAX_DISTANCE`. Beyond `NEAR_MAX_DISTANCE` a match
+    /// of 3 bytes saves nothing.
+    fn copy_match(&mut self, distance: usize, len: usize) -> Result<(), LzoError> {
         if distance <= NEAR_MAX_DISTANCE && len <= NEAR_MAX_LEN {
             let d = distance - 1;
             self.put([((len - 1) << 5 | (d & 7) << 2) as u8, (d >> 3) as u8])?;
@@ -174,13 +173,13 @@ impl<'a> Emitter<'a> {
                 self.put([low, high])?;
             }
         } else {
-            self.far(distance, len)?;
+            self.far_match(distance, len)?;
         }
         self.state_at = Some(self.at - 2);
         Ok(())
     }
 
-    fn far(&mut self, distance: usize, len: usize) -> Result<(), LzoError> {
+    fn far_match(&mut self, distance: usize, len: usize) -> Result<(), LzoError> {
         let d = distance - FAR_BASE;
         let opcode = FAR_OPCODE | (d >> 14 << 3) as u8;
         let [low, high] = ((d << 2) as u16).to_le_bytes();
@@ -192,8 +191,8 @@ impl<'a> Emitter<'a> {
         self.put([low, high])
     }
 
-    /// A run of `ZERO_RUN_MIN..=ZERO_RUN_MAX` zeros. Never the first
-    /// instruction: there, its opcode would mean literals.
+    /// Writes a run of `ZERO_RUN_MIN..=ZERO_RUN_MAX` zeros. It must not be the first instruction: a decoder would read
+    /// its opcode as literals there.
     pub(super) fn zero_run(&mut self, len: usize) -> Result<(), LzoError> {
         let len = len - ZERO_RUN_MIN;
         let [low, high] = ZERO_RUN_MARK.to_le_bytes();

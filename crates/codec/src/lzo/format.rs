@@ -1,12 +1,10 @@
-//! The numbers of the LZO1X instruction encodings, in one place.
+//! The constants of the LZO1X instruction encodings, which compressor and decompressor share.
 //!
-//! Compressor and decompressor both speak of the same few ranges; here they
-//! have names. The encodings themselves are described in `docs/formats/lzo.md`.
-//! Source of the facts: the kernel's *LZO stream format* document and the
-//! behaviour of the tools that the tests use as oracles.
+//! `docs/formats/lzo.md` describes the encodings. The facts come from the kernel's *LZO stream format* document and
+//! from the behaviour of the tools that the tests compare with.
 
-/// The opcode that ends a stream, and that begins a versioned one: a far match
-/// of length 3. As an end marker it is followed by two zero bytes.
+/// The opcode that ends a stream and begins a versioned one: a far match of length 3. In the end marker two zero bytes
+/// follow.
 pub(super) const END_OPCODE: u8 = 17;
 
 /// The whole end marker: a far match of length 3 at the impossible distance 16384 + 0.
@@ -15,20 +13,20 @@ pub(super) const END_MARKER: [u8; 3] = [END_OPCODE, 0, 0];
 /// Version of the bitstream with zero runs, the byte after the leading 17.
 pub(super) const VERSION_RLE: u8 = 1;
 
-/// The shortest versioned stream: two bytes of prefix and an end marker. A
-/// shorter stream that begins with 17 is the empty unversioned stream.
+/// Length of the shortest versioned stream: two bytes of prefix and an end marker. A shorter stream that begins with 17
+/// is the empty unversioned stream.
 pub(super) const MIN_VERSIONED_LEN: usize = 5;
 
-/// First byte of a stream, when above [`END_OPCODE`]: that many literals more than 17.
+/// A first byte above this announces literals: their number is the byte minus this.
 pub(super) const FIRST_LITERALS_BASE: u8 = 17;
 
 /// Longest literal run that the first byte can announce.
 pub(super) const FIRST_LITERALS_MAX: usize = 255 - FIRST_LITERALS_BASE as usize;
 
-/// Literals that the low two bits of the instruction before can announce.
+/// Longest literal run that the low two bits of the preceding instruction can announce.
 pub(super) const STATE_LITERALS_MAX: usize = 3;
 
-/// State after a run of four or more literals, however long it was.
+/// The decoder's state after a run of four or more literals. After shorter runs the state is their length.
 pub(super) const STATE_LONG_LITERALS: usize = 4;
 
 /// Longest literal run with its length in the opcode: 3 + 15.

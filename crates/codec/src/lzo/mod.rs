@@ -1,20 +1,17 @@
 //! LZO1X and its variant with zero runs, the kernel's `lzo` and `lzo-rle`.
 //!
-//! Written from the description of the byte stream (`docs/formats/lzo.md`),
-//! because every fast implementation is under the GPL. [`compress`] makes
-//! streams that any LZO1X decoder reads ([`Variant::Lzo`]) or that any decoder
-//! of version-1 bitstreams reads ([`Variant::LzoRle`]); [`decompress`] reads
-//! both, tells them apart by the first byte, and is total: whatever the input,
-//! it returns, and touches nothing outside the two slices.
+//! This implementation is written from the description of the byte stream (`docs/formats/lzo.md`), because every fast
+//! implementation is under the GPL. [`compress`] writes streams that any LZO1X decoder reads ([`Variant::Lzo`]) or
+//! that any decoder of version-1 bitstreams reads ([`Variant::LzoRle`]). [`decompress`] reads both and distinguishes
+//! them by the first byte. It returns for any input, and accesses nothing outside the two slices.
 //!
-//! Cut by direction: `format` holds the numbers, `compress` finds matches,
-//! `emit` writes instructions, `decompress` reads them, `bytes` has the loads
-//! and comparisons of whole words. No `unsafe` anywhere: the checks that remain
-//! are one per instruction, and measure as noise.
+//! `format` holds the constants, `compress` finds matches, `emit` writes instructions, `decompress` reads them, `bytes`
+//! loads and compares whole words, and `backend` puts both variants into the codec table. There is no `unsafe`: the
+//! bounds checks that remain are one per instruction, too few to measure.
 //!
-//! It does not frame blocks, keep checksums or know page sizes, though its hash
-//! table is sized with 4 KiB inputs in mind. It has one level: what other LZO
-//! tools do at higher levels is decoded, not produced.
+//! The module does not frame blocks, keep checksums or know page sizes, though its hash table is sized for 4 KiB
+//! inputs. It has one level: it decodes the streams that other LZO tools write at higher levels, but does not write
+//! such streams.
 
 pub(crate) mod backend;
 mod bytes;
@@ -34,7 +31,7 @@ pub enum Variant {
     LzoRle,
 }
 
-/// Why a block could not be compressed or decompressed.
+/// The reason why a block could not be compressed or decompressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LzoError {
@@ -58,27 +55,25 @@ pub enum LzoError {
     UnknownVersion(u8),
 }
 
-/// The most bytes that [`compress`] makes of `len_bytes` bytes, for both variants.
+/// Returns the greatest number of bytes that [`compress`] writes for `len_bytes` bytes, in both variants.
 ///
-/// Why it holds: a match replaces at least four bytes and takes three, or more
-/// bytes only where it replaces more than nine. The literals before it cost one
-/// byte beyond themselves up to 18, two up to 273, and one more for each 255.
-/// So a match with the literals before it grows only where those are 19 or
-/// more, by less than one byte in 23. The last literals, prefix and end marker
-/// add at most 2 + 2 + 3. The sixteenth and the constant given here are what
-/// other LZO implementations reserve, so that buffers sized for them fit.
+/// Proof: a match replaces at least four bytes and takes three, or more bytes only where it replaces more than nine. Up
+/// to 18 literals before it cost one byte in addition, up to 273 cost two, and each further 255 cost one more. So a
+/// match with the literals before it grows only where there are 19 literals or more, by less than one byte in 23. The
+/// last literals, prefix and end marker add at most 2 + 2 + 3. The sixteenth and the constant of this function are
+/// those that other LZO implementations reserve, so that buffers sized for them fit.
+#[cfg(any(test, feature = "testing"))]
 pub const fn compress_bound(len_bytes: usize) -> usize {
     len_bytes.saturating_add(len_bytes / 16).saturating_add(64 + 3 + 2)
 }
 
 /// Compresses `src` into the front of `dst` and returns the length written.
 ///
-/// The result depends on `variant` and `src` alone, not on what `work` was used
-/// for before. Bytes of `dst` past the result are unspecified.
+/// The result depends on `variant` and `src` alone, not on earlier uses of `work`. Bytes of `dst` past the result are
+/// unspecified.
 ///
 /// # Errors
-/// [`LzoError::OutputOverrun`] when the result does not fit in `dst`; it always
-/// fits in [`compress_bound`] bytes.
+/// [`LzoError::OutputOverrun`] when the result does not fit in `dst`; it always fits in [`compress_bound`] bytes.
 pub fn compress(
     variant: Variant,
     work: &mut Workspace,
@@ -93,8 +88,7 @@ pub fn compress(
 
 /// Decompresses the whole of `src` into the front of `dst` and returns the length written.
 ///
-/// Reads both variants. Bytes of `dst` past the result are unspecified, and all
-/// of `dst` is after an error.
+/// It reads both variants. Bytes of `dst` past the result are unspecified; after an error all of `dst` is.
 ///
 /// # Errors
 /// Every variant of [`LzoError`]: `src` is not trusted.

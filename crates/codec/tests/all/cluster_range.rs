@@ -1,5 +1,5 @@
-//! Cluster decoders in a range: whatever is skipped and wanted, and however the input is cut, the bytes are
-//! those of the whole, and a decode that fails leaves nothing behind.
+//! Decoding a range has the same result as decoding the whole stream, for any skipped length and any pieces of input;
+//! and a decode that fails does not affect the next.
 
 use crate::support::cluster::lz4_slow::Extent;
 use crate::support::cluster::{
@@ -9,7 +9,7 @@ use pagefold_codec::CodecError;
 use pagefold_codec::cluster::{Decoder, Format, RangeError, Want, ring_bytes};
 use proptest::prelude::*;
 
-/// Piece lengths: tiny, of any kind, and everything at once.
+/// Piece lengths: tiny, mixed, and longer than the stream.
 fn piece_lens() -> impl Strategy<Value = Vec<usize>> {
     prop_oneof![
         Just(vec![1]),
@@ -24,7 +24,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
 
     #[test]
-    fn any_range_is_that_of_the_data(
+    fn any_range_equals_that_range_of_the_data(
         seed in any::<u64>(),
         len in prop_oneof![1..300usize, 1..9000usize, 1..200_000usize],
         cuts in (0.0..=1.0f64, 0.0..=1.0f64),
@@ -46,7 +46,7 @@ proptest! {
     }
 
     #[test]
-    fn random_lz4_sequences_are_those_of_the_slow_decoder(
+    fn random_lz4_sequences_decode_as_in_the_slow_decoder(
         seed in any::<u64>(),
         len in prop_oneof![1..300usize, 1..20_000usize, 100_000..200_000usize],
         window in prop_oneof![1..20usize, 1..5000usize, Just(4096usize), Just(16384), Just(65535)],
@@ -54,7 +54,7 @@ proptest! {
         lens in piece_lens(),
     ) {
         let stream = lz4_blocks::random_block(seed, len, window);
-        // As long as liblz4 finds it to be.
+        // liblz4 returns the length of the output.
         let mut room = vec![0; len + 10_000];
         let len = lz4_len(&stream, &mut room);
         let plain = crate::support::cluster::lz4_slow::decode(&stream, len, window, Extent::All).unwrap();
@@ -69,7 +69,7 @@ proptest! {
     }
 
     #[test]
-    fn damaged_lz4_blocks_are_judged_as_by_the_slow_decoder(
+    fn damaged_lz4_blocks_are_rejected_exactly_where_the_slow_decoder_rejects_them(
         seed in any::<u64>(),
         len in prop_oneof![1..300usize, 1..9000usize],
         window in prop_oneof![1..20usize, 1..5000usize, Just(65535usize)],
@@ -122,7 +122,7 @@ proptest! {
                 if let (Ok(parts), Some(contiguous)) = (&parts, &contiguous) {
                     prop_assert!(*parts == contiguous[skip..], "{} {want:?}", sample.label);
                 }
-                // Nothing is left of what failed.
+                // The failed decode does not affect the next.
                 let mut input = PieceInput::new(&sample.stream, &lens);
                 let good = range(&mut decoder, &mut input, skip, len - skip, Want::All);
                 prop_assert!(good.as_deref() == Ok(&sample.plain[skip..]), "{}", sample.label);
@@ -131,7 +131,7 @@ proptest! {
     }
 }
 
-/// The length that liblz4 finds a block to have.
+/// Returns the length of a block's output according to liblz4.
 fn lz4_len(stream: &[u8], room: &mut [u8]) -> usize {
     let (stream_len, room_len) = (stream.len() as i32, room.len() as i32);
     let (from, to) = (stream.as_ptr().cast(), room.as_mut_ptr().cast());
@@ -139,7 +139,7 @@ fn lz4_len(stream: &[u8], room: &mut [u8]) -> usize {
 }
 
 #[test]
-fn an_input_that_fails_leaves_the_decoder_reusable() {
+fn a_failing_input_leaves_the_decoder_usable() {
     for sample in samples(&compressible(11, 30_000)) {
         let lens = [sample.stream.len() / 40 + 1];
         let mut decoder = Decoder::new(sample.format).unwrap();
@@ -164,22 +164,27 @@ fn an_input_that_fails_leaves_the_decoder_reusable() {
 }
 
 #[test]
-fn a_prefix_takes_no_more_input_than_it_needs() {
+fn a_prefix_reads_no_more_input_than_it_needs() {
     for sample in samples(&compressible(12, 200_000)) {
         let lens = [64];
         let mut decoder = Decoder::new(sample.format).unwrap();
         let mut input = PieceInput::new(&sample.stream, &lens);
         range(&mut decoder, &mut input, 0, 100, Want::Prefix).unwrap();
-        // Blocks of zstd and the tables of deflate come first, whatever is wanted of them.
-        assert!(input.given * 64 < sample.stream.len() * 9 / 10 + 200, "{}: {}", sample.label, input.given);
+        // A decoder needs whole blocks of zstd, and the tables of deflate, for any prefix.
+        assert!(
+            input.delivered * 64 < sample.stream.len() * 9 / 10 + 200,
+            "{}: {}",
+            sample.label,
+            input.delivered
+        );
         let mut input = PieceInput::new(&sample.stream, &lens);
         range(&mut decoder, &mut input, 0, 0, Want::Prefix).unwrap();
-        assert_eq!(input.given, 0);
+        assert_eq!(input.delivered, 0);
     }
 }
 
 #[test]
-fn ends_that_are_not_the_streams_are_refused() {
+fn truncated_and_extended_streams_and_wrong_lengths_are_refused() {
     for len in [1, 13, 5000, 100_000] {
         for sample in samples(&compressible(len as u64, len)) {
             let mut decoder = Decoder::new(sample.format).unwrap();
@@ -226,10 +231,10 @@ fn buffers_that_are_too_short_are_refused() {
 }
 
 #[test]
-fn offsets_and_ends_are_judged_as_by_the_slow_decoder() {
+fn offsets_and_block_ends_are_accepted_exactly_as_by_the_slow_decoder() {
     let noise: Vec<u8> = (0..200u8).collect();
     let mut decoder = Decoder::new(Format::Lz4 { window_bytes: 5000 }).unwrap();
-    let mut judge = |stream: &[u8], len: usize| {
+    let mut accepts = |stream: &[u8], len: usize| {
         for (want, extent) in [(Want::All, Extent::All), (Want::Prefix, Extent::Prefix)] {
             let slow = crate::support::cluster::lz4_slow::decode(stream, len, 5000, extent);
             for skip in [0, len / 2, len] {
@@ -247,8 +252,8 @@ fn offsets_and_ends_are_judged_as_by_the_slow_decoder() {
                     let mut stream = Vec::new();
                     lz4_blocks::sequence(&mut stream, &noise[..first], Some((offset, matched)));
                     lz4_blocks::sequence(&mut stream, &noise[..last], None);
-                    let verdict = judge(&stream, first + matched + last);
-                    if verdict { good += 1 } else { bad += 1 }
+                    let accepted = accepts(&stream, first + matched + last);
+                    if accepted { good += 1 } else { bad += 1 }
                 }
             }
         }
@@ -258,7 +263,7 @@ fn offsets_and_ends_are_judged_as_by_the_slow_decoder() {
 
 #[test]
 fn offsets_beyond_the_output_are_refused_at_any_distance() {
-    // Far into the output, so that the ring has been filled or not, and the match is nearly all of it away.
+    // Far into the output, with the ring filled or not, and matches that reach back over nearly all of it.
     let noise = compressible(31, 20_000);
     let mut decoder = Decoder::new(Format::Lz4 { window_bytes: 5000 }).unwrap();
     for first in [100, 4000, 4999, 5000, 5001, 8191, 8192, 12_287, 12_288, 12_289, 20_000] {

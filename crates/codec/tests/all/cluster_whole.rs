@@ -1,4 +1,4 @@
-//! Cluster decoders from buffer to buffer: every format gives back what its encoders were given, exactly.
+//! Decoding clusters from buffer to buffer: streams of every format decode to exactly the data that was encoded.
 
 use crate::support::cluster::{compressible, samples, whole};
 use pagefold_codec::CodecError;
@@ -20,7 +20,7 @@ fn whole_streams_decode_to_their_data() {
 }
 
 #[test]
-fn lengths_that_are_not_the_streams_are_refused() {
+fn wrong_lengths_of_stream_and_output_are_refused() {
     for len in LENS {
         for sample in samples(&compressible(len as u64, len)) {
             let mut decoder = Decoder::new(sample.format).unwrap();
@@ -39,7 +39,7 @@ fn lengths_that_are_not_the_streams_are_refused() {
 }
 
 #[test]
-fn a_prefix_is_the_beginning_whatever_follows() {
+fn a_prefix_is_the_beginning_of_the_data_whatever_bytes_follow_the_stream() {
     for len in LENS {
         for sample in samples(&compressible(len as u64, len)) {
             let mut decoder = Decoder::new(sample.format).unwrap();
@@ -66,7 +66,7 @@ fn windows_beyond_the_limits_are_refused() {
 }
 
 #[test]
-fn zstd_frames_with_longer_windows_are_refused() {
+fn zstd_frames_with_longer_windows_and_second_frames_are_refused() {
     let plain = compressible(3, 100_000);
     let stream = crate::support::cluster::zstd(&plain, 3, 15, false, false);
     for want in [Want::All, Want::Prefix] {
@@ -75,7 +75,7 @@ fn zstd_frames_with_longer_windows_are_refused() {
         let mut decoder = Decoder::new(Format::Zstd { max_window_bytes: 1 << 14 }).unwrap();
         assert_eq!(whole(&mut decoder, &stream, plain.len(), want), None);
     }
-    // Two frames are not one.
+    // The input must be one frame, not two.
     let mut decoder = Decoder::new(Format::Zstd { max_window_bytes: 1 << 15 }).unwrap();
     let two = stream.repeat(2);
     assert_eq!(whole(&mut decoder, &two, 2 * plain.len(), Want::All), None);

@@ -1,10 +1,10 @@
-//! Every codec of the table keeps the contract of `Stream`, whatever the page.
+//! Every codec of the table obeys the contract of `Stream`, for any page.
 
 use pagefold_codec::{COMPRESS_BUF_LEN, Codec, CodecError, CodecSpec, Stream, table};
 use pagefold_page::PAGE_SIZE;
 use proptest::prelude::*;
 
-/// All codecs at their lowest, default and highest level, with and without dictionary.
+/// Lists all codecs at their lowest, default and highest level, with and without dictionary.
 fn all_specs() -> Vec<CodecSpec> {
     let dictionary: Vec<u8> = (0..20_000u32).flat_map(|i| (i / 7).to_le_bytes()).collect();
     let mut specs = Vec::new();
@@ -26,14 +26,14 @@ fn label(spec: &CodecSpec) -> String {
 }
 
 fn round_trip(stream: &mut dyn Stream, page: &[u8], label: &str) -> Vec<u8> {
-    let mut folded = vec![0; COMPRESS_BUF_LEN];
-    let len = stream.compress(page, &mut folded).unwrap_or_else(|e| panic!("{label}: {e}"));
-    folded.truncate(len);
-    let mut unfolded = vec![0xa5; PAGE_SIZE];
-    let got = stream.decompress(&folded, &mut unfolded).unwrap_or_else(|e| panic!("{label}: {e}"));
+    let mut compressed = vec![0; COMPRESS_BUF_LEN];
+    let len = stream.compress(page, &mut compressed).unwrap_or_else(|e| panic!("{label}: {e}"));
+    compressed.truncate(len);
+    let mut decompressed = vec![0xa5; PAGE_SIZE];
+    let got = stream.decompress(&compressed, &mut decompressed).unwrap_or_else(|e| panic!("{label}: {e}"));
     assert_eq!(got, page.len(), "{label}");
-    assert!(unfolded[..got] == *page, "{label}: contents differ");
-    folded
+    assert!(decompressed[..got] == *page, "{label}: contents differ");
+    compressed
 }
 
 fn sample_pages() -> Vec<Vec<u8>> {
@@ -53,7 +53,7 @@ fn sample_pages() -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn compress_any_page_round_trips_in_every_codec() {
+fn every_codec_round_trips_every_kind_of_page() {
     for spec in all_specs() {
         let mut stream = Codec::new(&spec).unwrap().stream().unwrap();
         for page in sample_pages() {
@@ -63,7 +63,7 @@ fn compress_any_page_round_trips_in_every_codec() {
 }
 
 #[test]
-fn compress_result_does_not_depend_on_what_ran_before() {
+fn compressed_bytes_do_not_depend_on_earlier_calls() {
     for spec in all_specs() {
         let codec = Codec::new(&spec).unwrap();
         let mut used = codec.stream().unwrap();
@@ -77,39 +77,39 @@ fn compress_result_does_not_depend_on_what_ran_before() {
 }
 
 #[test]
-fn decompress_hostile_bytes_is_an_error_or_stays_inside() {
+fn decompressing_hostile_bytes_fails_or_stays_inside_the_destination() {
     for spec in all_specs() {
         let mut stream = Codec::new(&spec).unwrap().stream().unwrap();
         for page in sample_pages() {
-            let folded = round_trip(&mut *stream, &page, &label(&spec));
+            let compressed = round_trip(&mut *stream, &page, &label(&spec));
             let mut out = vec![0; PAGE_SIZE];
-            for cut in 0..folded.len().min(200) {
-                let _ = stream.decompress(&folded[..cut], &mut out);
+            for cut in 0..compressed.len().min(200) {
+                let _ = stream.decompress(&compressed[..cut], &mut out);
             }
-            for at in 0..folded.len().min(300) {
-                let mut bad = folded.clone();
+            for at in 0..compressed.len().min(300) {
+                let mut bad = compressed.clone();
                 bad[at] ^= 0x81;
                 let _ = stream.decompress(&bad, &mut out);
             }
-            // After all that, a good page still decodes.
+            // The stream still round-trips a page afterwards.
             round_trip(&mut *stream, &page, &label(&spec));
         }
     }
 }
 
 #[test]
-fn decompress_into_too_short_a_destination_is_an_error() {
+fn decompressing_into_too_short_a_destination_is_an_error() {
     for spec in all_specs() {
         let mut stream = Codec::new(&spec).unwrap().stream().unwrap();
-        let folded = round_trip(&mut *stream, &sample_pages()[2], &label(&spec));
-        let result = stream.decompress(&folded, &mut vec![0; PAGE_SIZE - 1]);
+        let compressed = round_trip(&mut *stream, &sample_pages()[2], &label(&spec));
+        let result = stream.decompress(&compressed, &mut vec![0; PAGE_SIZE - 1]);
         assert!(matches!(result, Err(CodecError::Corrupt { .. })), "{}: {result:?}", label(&spec));
     }
 }
 
 #[test]
-fn dictionary_makes_pages_like_it_smaller() {
-    // Noise: without the dictionary there is nothing to find in it.
+fn a_dictionary_makes_similar_pages_smaller() {
+    // Noise compresses with this dictionary only.
     let shared = sample_pages()[1].clone();
     for b in table().iter().filter(|b| b.dictionary) {
         let plain = Codec::new(&CodecSpec::named(b.name)).unwrap();
@@ -122,7 +122,7 @@ fn dictionary_makes_pages_like_it_smaller() {
 }
 
 #[test]
-fn new_wrong_parameters_are_refused_by_name() {
+fn wrong_parameters_are_refused_with_the_codecs_name() {
     let spec = |name: &str, level, dictionary| CodecSpec { name: name.into(), level, dictionary };
     let error = |s| Codec::new(&s).err().unwrap();
     assert!(error(spec("lz5", None, None)).to_string().contains("lz4, lz4hc, zstd, deflate"));
@@ -135,7 +135,7 @@ fn new_wrong_parameters_are_refused_by_name() {
 }
 
 #[test]
-fn table_names_are_unique() {
+fn names_in_the_table_are_unique() {
     let mut names: Vec<_> = pagefold_codec::names().collect();
     names.sort_unstable();
     names.dedup();
@@ -145,7 +145,7 @@ fn table_names_are_unique() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
     #[test]
-    fn compress_structured_pages_round_trip(
+    fn structured_pages_round_trip_in_every_codec(
         runs in prop::collection::vec((any::<u8>(), 1usize..300, any::<bool>()), 1..60)
     ) {
         let mut page: Vec<u8> = Vec::new();

@@ -1,8 +1,8 @@
-//! The LZ4 compressor of pages: its blocks keep the format's rules and decode in every decoder, into a
-//! destination of any length nothing is written behind, and it folds about as well as liblz4.
+//! The LZ4 page compressor: its blocks obey the format's rules and decode in both decoders, it writes nothing past its
+//! destination, and its compression ratio is about liblz4's.
 //!
-//! A destination shorter than the compressor's is left to liblz4, which is how tests here get liblz4's
-//! output.
+//! The codec uses liblz4 for a destination shorter than the page compressor needs; the tests get liblz4's output that
+//! way.
 
 #[allow(dead_code, reason = "other tests use the rest")]
 use crate::support::cluster::lz4_slow::{Extent, decode};
@@ -10,33 +10,36 @@ use pagefold_codec::{COMPRESS_BUF_LEN, Codec, CodecError, CodecSpec, Stream};
 use pagefold_page::PAGE_SIZE;
 use proptest::prelude::*;
 
-/// The longest destination for which liblz4 compresses.
+/// Length of a destination that is too short for the page compressor, so that liblz4 compresses.
 const SHORT_DST_LEN: usize = PAGE_SIZE + PAGE_SIZE / 255 + 16;
 
 fn stream() -> Box<dyn Stream> {
     Codec::new(&CodecSpec::named("lz4")).unwrap().stream().unwrap()
 }
 
-/// Compresses, compares what both decoders make of it, and returns the block.
-fn fold(stream: &mut dyn Stream, page: &[u8]) -> Vec<u8> {
+/// Compresses a page, checks that both decoders restore it, and returns the block.
+fn compress_checked(stream: &mut dyn Stream, page: &[u8]) -> Vec<u8> {
     let mut block = vec![0xee; COMPRESS_BUF_LEN];
     let len = stream.compress(page, &mut block).unwrap();
-    assert!(block[SHORT_DST_LEN + 64..].iter().all(|byte| *byte == 0xee), "writes behind its room");
+    assert!(
+        block[SHORT_DST_LEN + 64..].iter().all(|byte| *byte == 0xee),
+        "writes past the compressor's destination"
+    );
     block.truncate(len);
-    let mut unfolded = vec![0xa5; PAGE_SIZE];
-    assert_eq!(stream.decompress(&block, &mut unfolded), Ok(PAGE_SIZE), "liblz4 refuses it");
-    assert!(unfolded == page, "liblz4 decodes something else");
+    let mut decompressed = vec![0xa5; PAGE_SIZE];
+    assert_eq!(stream.decompress(&block, &mut decompressed), Ok(PAGE_SIZE), "liblz4 rejects the block");
+    assert!(decompressed == page, "liblz4 decodes the block to other bytes");
     let slow = decode(&block, PAGE_SIZE, PAGE_SIZE, Extent::All);
-    assert!(slow.as_deref() == Some(page), "the slow decoder decodes something else, or nothing");
+    assert!(slow.as_deref() == Some(page), "the slow decoder rejects the block or decodes it to other bytes");
     block
 }
 
-/// liblz4's block.
+/// Returns the length of liblz4's block.
 fn liblz4_len(stream: &mut dyn Stream, page: &[u8]) -> usize {
     stream.compress(page, &mut [0; SHORT_DST_LEN]).unwrap()
 }
 
-/// Bytes without matches to speak of.
+/// Generates bytes with hardly any matches.
 fn noise(seed: u64) -> impl Iterator<Item = u8> {
     let mut state = seed.wrapping_mul(2).wrapping_add(0x9e37_79b9_7f4a_7c15);
     std::iter::repeat_with(move || {
@@ -51,7 +54,7 @@ fn noise_page(seed: u64) -> Vec<u8> {
     noise(seed).take(PAGE_SIZE).collect()
 }
 
-/// Pages like those of programs: words with much in common.
+/// Makes a page like those of programs: words with many bytes in common.
 fn word_page(seed: u64) -> Vec<u8> {
     let mut random = noise(seed);
     let mut next = || random.next().unwrap();
@@ -70,19 +73,19 @@ fn word_page(seed: u64) -> Vec<u8> {
 }
 
 #[test]
-fn compress_every_period_and_phase_round_trips() {
+fn pages_of_every_period_round_trip() {
     let mut stream = stream();
     for period in (1..200).chain([255, 256, 257, 511, 1000, 2047, 2048, 4000, 4083, 4084, 4085, 4091, 4095]) {
         let pattern: Vec<u8> = noise(period as u64).take(period).collect();
         let page: Vec<u8> = pattern.iter().cycle().take(PAGE_SIZE).copied().collect();
-        let block = fold(&mut *stream, &page);
+        let block = compress_checked(&mut *stream, &page);
         assert!(period > 200 || block.len() < period + 64, "period {period}: {} bytes", block.len());
     }
 }
 
-/// One match in noise, of every length around where the written length grows, at both ends and between.
+/// One match in noise, of every length around those where the length field grows, after every such run of literals.
 #[test]
-fn compress_matches_and_literals_of_every_length_round_trips() {
+fn matches_and_literals_of_every_length_round_trip() {
     let mut stream = stream();
     let lens = (4..40).chain(268..280).chain(520..532).chain([1000, 2000, 4000]);
     for len in lens {
@@ -92,14 +95,14 @@ fn compress_matches_and_literals_of_every_length_round_trips() {
             (0..len).for_each(|i| page.push(page[from + i]));
             page.extend(noise(literals as u64).take(PAGE_SIZE.saturating_sub(page.len())));
             page.truncate(PAGE_SIZE);
-            fold(&mut *stream, &page);
+            compress_checked(&mut *stream, &page);
         }
     }
 }
 
-/// A repeated piece that begins and ends at each of the last positions.
+/// A repeated piece begins and ends at each of the last positions.
 #[test]
-fn compress_matches_at_the_end_keep_the_rules_for_it() {
+fn matches_at_the_end_obey_the_formats_end_rules() {
     let mut stream = stream();
     let mut shortest = usize::MAX;
     for start in PAGE_SIZE - 80..PAGE_SIZE {
@@ -107,7 +110,7 @@ fn compress_matches_at_the_end_keep_the_rules_for_it() {
             for from in [0, 5, start - 10] {
                 let mut page = noise_page(3);
                 (0..len).for_each(|i| page[start + i] = page[from + i]);
-                shortest = shortest.min(fold(&mut *stream, &page).len());
+                shortest = shortest.min(compress_checked(&mut *stream, &page).len());
             }
         }
     }
@@ -115,39 +118,39 @@ fn compress_matches_at_the_end_keep_the_rules_for_it() {
 }
 
 #[test]
-fn compress_into_any_length_fits_or_is_an_error() {
+fn compressing_into_any_length_fits_or_is_an_error() {
     let mut stream = stream();
     for page in [vec![7; PAGE_SIZE], word_page(1), word_page(2), noise_page(1)] {
-        let block = fold(&mut *stream, &page);
+        let block = compress_checked(&mut *stream, &page);
         let needed = liblz4_len(&mut *stream, &page);
         for capacity in (0..=SHORT_DST_LEN + 64).chain([COMPRESS_BUF_LEN - 1]) {
             let mut dst = vec![0xee; capacity + 64];
             match stream.compress(&page, &mut dst[..capacity]) {
                 Ok(len) => {
                     assert!(len <= capacity);
-                    let mut unfolded = vec![0; PAGE_SIZE];
-                    assert_eq!(stream.decompress(&dst[..len], &mut unfolded), Ok(PAGE_SIZE));
-                    assert!(unfolded == page);
+                    let mut decompressed = vec![0; PAGE_SIZE];
+                    assert_eq!(stream.decompress(&dst[..len], &mut decompressed), Ok(PAGE_SIZE));
+                    assert!(decompressed == page);
                 }
                 Err(e) => {
                     assert_eq!(e, CodecError::Compress { codec: "lz4", dst_len_bytes: capacity });
                     assert!(capacity < needed + 8, "{capacity} bytes are enough for {needed}");
                 }
             }
-            assert!(dst[capacity..].iter().all(|byte| *byte == 0xee), "writes behind {capacity}");
+            assert!(dst[capacity..].iter().all(|byte| *byte == 0xee), "writes past {capacity}");
         }
         assert!(block.len() <= SHORT_DST_LEN);
     }
 }
 
 #[test]
-fn compress_folds_about_as_well_as_liblz4() {
+fn the_compression_ratio_is_about_that_of_liblz4() {
     let mut stream = stream();
     let pages: Vec<_> = (0..200).map(word_page).collect();
-    let ours: usize = pages.iter().map(|page| fold(&mut *stream, page).len()).sum();
+    let ours: usize = pages.iter().map(|page| compress_checked(&mut *stream, page).len()).sum();
     let liblz4: usize = pages.iter().map(|page| liblz4_len(&mut *stream, page)).sum();
     assert!(ours * 100 < liblz4 * 102, "{ours} bytes, liblz4 {liblz4}");
-    assert_ne!(ours, liblz4, "both are by liblz4");
+    assert_ne!(ours, liblz4, "liblz4 compressed both");
 }
 
 /// A piece of a page.
@@ -155,7 +158,7 @@ fn compress_folds_about_as_well_as_liblz4() {
 enum Piece {
     Run(u8, usize),
     Alphabet(u64, u8, usize),
-    /// Bytes from so far back.
+    /// Bytes from a distance back; distance and length.
     Copy(usize, usize),
     Noise(u64, usize),
 }
@@ -194,7 +197,7 @@ fn build(pieces: &[Piece]) -> Vec<u8> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(1500))]
     #[test]
-    fn compress_structured_pages_round_trips(pieces in prop::collection::vec(piece(), 1..120)) {
-        fold(&mut *stream(), &build(&pieces));
+    fn structured_pages_round_trip(pieces in prop::collection::vec(piece(), 1..120)) {
+        compress_checked(&mut *stream(), &build(&pieces));
     }
 }

@@ -1,11 +1,9 @@
-//! Streams that nobody should trust: the fast decoder and the plain one agree on every byte and every error.
-
-// Helpers of tests fail like tests.
+//! On hostile streams the fast LZO decoder and the reference decoder agree on every byte and every error.
 
 use pagefold_codec::lzo::{Variant, Workspace, compress, compress_bound, decompress};
 use proptest::prelude::*;
 
-/// Both decoders give the same result, and the fast one leaves what is past its slice alone.
+/// Checks that both decoders return the same result, and that the fast one writes nothing past its slice.
 fn agree(stream: &[u8], room: usize) {
     let mut out = vec![0x5a; room + 64];
     let fast = decompress(stream, &mut out[..room]).map(|len| out[..len].to_vec());
@@ -13,7 +11,7 @@ fn agree(stream: &[u8], room: usize) {
     assert_eq!(out[room..], [0x5a; 64]);
 }
 
-/// One instruction: most of the time one that can be executed.
+/// An instruction, in most cases a valid one.
 #[derive(Clone, Debug)]
 struct Instruction {
     kind: u8,
@@ -109,7 +107,7 @@ fn assembled() -> impl Strategy<Value = Vec<u8>> {
     )
 }
 
-/// A stream of ours, of data with matches of all kinds.
+/// Compresses data with all kinds of matches.
 fn compressed(rle: bool, picks: &[(u16, u16)]) -> Vec<u8> {
     let mut data = vec![1, 2, 3, 4, 5, 6, 7, 8];
     for (from, len) in picks {
@@ -131,14 +129,14 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
     #[test]
-    fn random_bytes(stream in proptest::collection::vec(any::<u8>(), 0..300), room in 0..6000usize) {
+    fn decoders_agree_on_random_bytes(stream in proptest::collection::vec(any::<u8>(), 0..300), room in 0..6000usize) {
         agree(&stream, room);
         agree(&[&[17, 1], &stream[..]].concat(), room);
         agree(&[&[17, 1, 60][..], &[7; 43], &stream[..]].concat(), room);
     }
 
     #[test]
-    fn assembled_streams(stream in assembled(), room in 0..5000usize) {
+    fn decoders_agree_on_assembled_streams(stream in assembled(), room in 0..5000usize) {
         agree(&stream, room);
         agree(&stream, 100_000);
         if let Ok(data) = crate::support::lzo_reference::decode(&stream, 100_000) {
@@ -148,7 +146,7 @@ proptest! {
     }
 
     #[test]
-    fn mutated_streams(
+    fn decoders_agree_on_mutated_streams(
         rle: bool,
         picks in proptest::collection::vec(any::<(u16, u16)>(), 1..60),
         changes in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..4),
@@ -170,7 +168,7 @@ proptest! {
 }
 
 #[test]
-fn every_truncation_and_every_room_of_one_stream() {
+fn decoders_agree_on_every_truncation_and_every_destination_length() {
     for rle in [false, true] {
         let picks: Vec<(u16, u16)> = (0..40u16).map(|n| (n.wrapping_mul(7919), n * 31 + 3)).collect();
         let stream = compressed(rle, &picks);
@@ -186,7 +184,7 @@ fn every_truncation_and_every_room_of_one_stream() {
 
 /// All streams of up to three bytes after a little output, in both versions.
 #[test]
-fn every_short_stream() {
+fn decoders_agree_on_every_short_stream() {
     for prefix in [&[20, 1, 2, 3][..], &[17, 1, 20, 1, 2, 3], &[21, 1, 2, 3, 4], &[]] {
         for value in 0..1u32 << 16 {
             let [a, b, ..] = value.to_le_bytes();

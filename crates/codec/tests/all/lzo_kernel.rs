@@ -1,21 +1,20 @@
-//! Streams that the Linux kernel's lzo-rle compressor made, through f2fs, as an oracle.
+//! Both decoders read streams that the Linux kernel's lzo-rle compressor wrote, through f2fs.
 //!
-//! The fixtures are compressed bytes only; what they were made from is made again. How they came
-//! about is told in `fixtures/lzo_rle_kernel/README.md`.
-
-// Helpers of tests fail like tests.
+//! The fixtures are compressed bytes only; the tests generate the content again and compare.
+//! `fixtures/lzo_rle_kernel/README.md` describes how the fixtures were made.
 
 use pagefold_codec::lzo::decompress;
 use std::path::Path;
 
-/// A stream of the kernel's and what it was made from.
+/// A stream that the kernel wrote, and its content.
 struct Fixture {
     name: String,
     stream: Vec<u8>,
     expect: Vec<u8>,
 }
 
-/// All fixtures, by name; the name says the cluster: `16k-0007.lzo` is the eighth of those of 16 KiB.
+/// Reads all fixtures, sorted by name. The name identifies the cluster: `16k-0007.lzo` is the eighth of those of
+/// 16 KiB.
 fn fixtures() -> Vec<Fixture> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/lzo_rle_kernel");
     let mut fixtures = Vec::new();
@@ -37,7 +36,7 @@ fn fixtures() -> Vec<Fixture> {
 }
 
 #[test]
-fn both_decoders_read_what_the_kernel_wrote() {
+fn both_decoders_read_the_kernels_streams() {
     let fixtures = fixtures();
     assert!(fixtures.len() >= 20, "only {} fixtures", fixtures.len());
     for Fixture { name, stream, expect } in fixtures {
@@ -52,9 +51,9 @@ fn both_decoders_read_what_the_kernel_wrote() {
     }
 }
 
-/// The fixtures are worth something: zero runs are in many, which shows when one is read as version 0.
+/// Checks that many fixtures have zero runs: such a stream decodes differently when read as version 0.
 #[test]
-fn the_fixtures_have_zero_runs() {
+fn many_fixtures_have_zero_runs() {
     let with_runs = fixtures().into_iter().filter(|fixture| {
         let mut plain = fixture.stream.clone();
         plain[1] = 0;

@@ -1,9 +1,7 @@
-//! Debian's lzop as an oracle: it reads our blocks, and we read its.
+//! Debian's lzop reads this crate's blocks, and this crate reads lzop's.
 //!
-//! The `.lzo` container is put together and taken apart by hand here; it is no
-//! part of the codec. Where lzop is not installed the tests say so and pass.
-
-// Helpers of tests fail like tests.
+//! The tests write and read the `.lzo` container themselves; it is no part of the codec. Where lzop is not installed
+//! the tests are skipped with a message.
 
 use pagefold_codec::lzo::{Variant, Workspace, compress, compress_bound, decompress};
 use std::io::Write;
@@ -12,9 +10,9 @@ use std::process::{Command, Stdio};
 const MAGIC: [u8; 9] = [0x89, b'L', b'Z', b'O', 0, 0x0d, 0x0a, 0x1a, 0x0a];
 /// Adler-32 of the uncompressed block follows its lengths.
 const F_ADLER32_D: u32 = 1;
-/// Adler-32 of the compressed block too, where it is compressed.
+/// Adler-32 of the compressed block follows too, unless the block is stored.
 const F_ADLER32_C: u32 = 2;
-/// A block of the size lzop uses.
+/// The block size that lzop uses.
 const BLOCK: usize = 256 << 10;
 
 fn adler32(bytes: &[u8]) -> u32 {
@@ -25,7 +23,8 @@ fn adler32(bytes: &[u8]) -> u32 {
     b << 16 | a
 }
 
-/// Runs lzop with `input` on its standard input; `None`, said aloud, when it is not there.
+/// Runs lzop with `input` on its standard input and returns its output; skips the test and returns `None` when lzop
+/// cannot be run.
 fn lzop(test: &str, args: &[&str], input: &[u8]) -> Option<Vec<u8>> {
     let spawned = Command::new("lzop")
         .args(args)
@@ -42,7 +41,7 @@ fn lzop(test: &str, args: &[&str], input: &[u8]) -> Option<Vec<u8>> {
     };
     let mut stdin = child.stdin.take().unwrap();
     let output = std::thread::scope(|scope| {
-        // A refusal shows in the exit status, so a broken pipe here is no news.
+        // If lzop refuses the input, its exit status says so; a broken pipe here is ignored.
         scope.spawn(move || stdin.write_all(input).ok());
         child.wait_with_output().unwrap()
     });
@@ -50,7 +49,7 @@ fn lzop(test: &str, args: &[&str], input: &[u8]) -> Option<Vec<u8>> {
     Some(output.stdout)
 }
 
-/// Data with something of everything: text-like, zeros, noise, repeats near and far.
+/// Makes data of all kinds: text-like, zeros, noise, repeats near and far.
 fn sample(len: usize) -> Vec<u8> {
     let mut x = 1u32;
     let mut noise = std::iter::repeat_with(move || {
@@ -75,7 +74,7 @@ fn sample(len: usize) -> Vec<u8> {
     data
 }
 
-/// The header of a `.lzo` file of method LZO1X-1, checksummed, without a name.
+/// Makes the header of a `.lzo` file of method LZO1X-1, with checksums and without a name.
 fn header() -> Vec<u8> {
     let mut fields = Vec::new();
     fields.extend(0x1030u16.to_be_bytes()); // version of lzop that wrote it
@@ -90,14 +89,14 @@ fn header() -> Vec<u8> {
     [&MAGIC[..], &fields, &sum.to_be_bytes()].concat()
 }
 
-/// `data` in a `.lzo` file, in blocks of `block_len` compressed by us.
+/// Makes a `.lzo` file of `data`, in blocks of `block_len` that this crate compresses.
 fn contained(data: &[u8], block_len: usize) -> Vec<u8> {
     let mut file = header();
     let mut work = Workspace::new();
     for block in data.chunks(block_len) {
         let mut out = vec![0; compress_bound(block.len())];
         let len = compress(Variant::Lzo, &mut work, block, &mut out).unwrap();
-        // Like lzop: what does not shrink is stored, which the equal lengths say.
+        // As lzop does, store a block that does not shrink; equal lengths mark it.
         let stored = len >= block.len();
         let body = if stored { block } else { &out[..len] };
         file.extend((block.len() as u32).to_be_bytes());
@@ -127,7 +126,7 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// What is in the `.lzo` file `file`, decompressed by us; and how many blocks were not stored.
+/// Decompresses the `.lzo` file `file` with this crate; returns the data and the number of blocks that were not stored.
 fn extracted(file: &[u8]) -> (Vec<u8>, usize) {
     let mut fields = Fields(file);
     assert_eq!(fields.take(9), MAGIC);
@@ -136,7 +135,7 @@ fn extracted(file: &[u8]) -> (Vec<u8>, usize) {
     assert_eq!(
         flags & 0x0c00 & !(F_ADLER32_D | F_ADLER32_C),
         0,
-        "parts and filters are not read here: {flags:x}"
+        "this reader does not support multipart files and filters: {flags:x}"
     );
     fields.take(4 + 8);
     let name_len = usize::from(fields.take(1)[0]);
@@ -166,27 +165,29 @@ fn extracted(file: &[u8]) -> (Vec<u8>, usize) {
 }
 
 #[test]
-fn lzop_reads_our_blocks() {
+fn lzop_reads_this_crates_blocks() {
     let data = sample(1 << 20);
     for block_len in [100, 4096, 65_536, BLOCK] {
         let data = &data[..data.len().min(block_len * 400)];
-        let Some(read) = lzop("lzop_reads_our_blocks", &["-dc"], &contained(data, block_len)) else { return };
+        let Some(read) = lzop("lzop_reads_this_crates_blocks", &["-dc"], &contained(data, block_len)) else {
+            return;
+        };
         assert!(read == data, "blocks of {block_len}");
     }
 }
 
 #[test]
-fn we_read_lzops_blocks() {
+fn this_crate_reads_lzops_blocks() {
     let data = sample(3 << 20);
     for level in ["-1", "-3", "-9"] {
-        let Some(file) = lzop("we_read_lzops_blocks", &[level, "-c"], &data) else { return };
+        let Some(file) = lzop("this_crate_reads_lzops_blocks", &[level, "-c"], &data) else { return };
         let (read, compressed_blocks) = extracted(&file);
         assert!(read == data, "level {level}");
         assert!(compressed_blocks > 0);
     }
 }
 
-/// The container code itself, which must work where lzop is not there to prove it.
+/// Checks the container code without lzop.
 #[test]
 fn the_container_round_trips() {
     let data = sample(100_000);

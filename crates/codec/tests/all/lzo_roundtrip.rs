@@ -1,6 +1,4 @@
-//! What is compressed comes back, in both variants, by both decoders, and fits its bound.
-
-// Helpers of tests fail like tests.
+//! Compressed data decompresses to itself, in both variants and with all decoders, and fits `compress_bound`.
 
 use pagefold_codec::lzo::{LzoError, Variant, Workspace, compress, compress_bound, decompress};
 use proptest::prelude::*;
@@ -17,7 +15,11 @@ fn packed(variant: Variant, work: &mut Workspace, data: &[u8]) -> Vec<u8> {
 /// Compresses `data` and checks everything that must hold of the result.
 fn check(variant: Variant, work: &mut Workspace, data: &[u8]) {
     let stream = packed(variant, work, data);
-    assert_eq!(stream, packed(variant, &mut Workspace::new(), data), "depends on the workspace's past");
+    assert_eq!(
+        stream,
+        packed(variant, &mut Workspace::new(), data),
+        "depends on earlier uses of the workspace"
+    );
     for slack in [0, 1, 7, 100] {
         let mut out = vec![0x55; data.len() + slack];
         assert_eq!(decompress(&stream, &mut out), Ok(data.len()));
@@ -40,7 +42,7 @@ fn check_both(data: &[u8]) {
     }
 }
 
-/// A generator whose only merit is that it needs no crate: xorshift.
+/// A xorshift generator, which needs no crate.
 fn noise(seed: u64) -> impl Iterator<Item = u8> {
     let mut x = seed | 1;
     std::iter::repeat_with(move || {
@@ -51,7 +53,7 @@ fn noise(seed: u64) -> impl Iterator<Item = u8> {
     })
 }
 
-/// Pieces of the kinds that pages are made of: noise, runs, copies from before, counters.
+/// Data of the kinds of pieces that pages consist of: noise, runs, copies of earlier bytes, counters.
 fn structured() -> impl Strategy<Value = Vec<u8>> {
     let piece = prop_oneof![
         (any::<u64>(), 1..40usize).prop_map(|(seed, len)| (0, seed, len)),
@@ -82,22 +84,22 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
     #[test]
-    fn random_bytes(data in proptest::collection::vec(any::<u8>(), 0..5000)) {
+    fn random_bytes_round_trip(data in proptest::collection::vec(any::<u8>(), 0..5000)) {
         check_both(&data);
     }
 
     #[test]
-    fn few_symbols(data in proptest::collection::vec(0..3u8, 0..5000)) {
+    fn data_of_three_symbols_round_trips(data in proptest::collection::vec(0..3u8, 0..5000)) {
         check_both(&data);
     }
 
     #[test]
-    fn pieces(data in structured()) {
+    fn structured_data_round_trips(data in structured()) {
         check_both(&data);
     }
 
     #[test]
-    fn pages_share_a_workspace(all in proptest::collection::vec(structured(), 1..40)) {
+    fn inputs_that_share_a_workspace_round_trip(all in proptest::collection::vec(structured(), 1..40)) {
         let mut work = Workspace::new();
         for (index, data) in all.iter().enumerate() {
             check(VARIANTS[index % 2], &mut work, data);
@@ -123,7 +125,7 @@ proptest! {
 }
 
 #[test]
-fn every_short_length() {
+fn inputs_of_every_short_length_round_trip() {
     for len in 0..300 {
         check_both(&vec![0; len]);
         check_both(&vec![0xaa; len]);
@@ -135,7 +137,7 @@ fn every_short_length() {
 
 /// Literal runs of every length around the changes of their encoding, first and between matches.
 #[test]
-fn every_literal_run() {
+fn literal_runs_of_every_encoding_round_trip() {
     for len in (0..300).chain(520..540) {
         let mut data: Vec<u8> = noise(3).take(len).collect();
         data.extend([7; 40]);
@@ -148,7 +150,7 @@ fn every_literal_run() {
 
 /// Matches at distances around the changes of their encoding, of lengths around the changes of theirs.
 #[test]
-fn every_match_encoding() {
+fn matches_of_every_encoding_round_trip() {
     for distance in [1, 2, 7, 8, 9, 2047, 2048, 2049, 16383, 16384, 16385, 32767, 32768, 32831, 49150, 49151]
     {
         for len in [4, 8, 9, 10, 33, 34, 260, 261, 262, 264, 265, 288, 289, 544, 3000] {
@@ -183,7 +185,7 @@ fn far_matches_never_look_like_zero_runs() {
 
 /// Zero runs of every length near the bounds, after every number of literals.
 #[test]
-fn every_zero_run() {
+fn zero_runs_of_every_encoding_round_trip() {
     for len in (1..50).chain(280..300).chain(2040..2100).chain(4096..4110) {
         for literals in 0..6 {
             let mut data: Vec<u8> = noise(11).take(100).chain([5; 30]).collect();
@@ -196,7 +198,7 @@ fn every_zero_run() {
 }
 
 #[test]
-fn inputs_of_several_blocks() {
+fn inputs_of_several_blocks_round_trip() {
     for len in [49150, 49151, 49152, 65535, 65536, 65537, 98302, 98303, 200_000, 1 << 20] {
         check_both(&noise(1).take(len).collect::<Vec<_>>());
         check_both(&vec![0; len]);
@@ -204,9 +206,9 @@ fn inputs_of_several_blocks() {
     }
 }
 
-/// The hardest input for the bound: short matches whose literals need a length of their own.
+/// The worst input for the bound: short matches whose literals need a separate length.
 #[test]
-fn the_bound_holds_where_matches_hardly_pay() {
+fn the_bound_holds_where_matches_hardly_save_bytes() {
     for (literals, distance) in [(4, 2100), (4, 20_000), (18, 2100), (19, 20_000), (1, 20_000), (0, 20_000)] {
         let base: Vec<u8> = noise(21).take(distance).collect();
         let mut fresh = noise(99);
@@ -229,7 +231,7 @@ fn long_zeros_take_one_instruction_per_2051() {
 }
 
 #[test]
-fn streams_of_lzokay_are_read() {
+fn streams_of_lzokay_decode() {
     let mut work = noise(31);
     // Not the empty input: for that, lzokay writes a stream that only lzokay reads.
     for len in [1, 4, 100, 4096, 70_000] {

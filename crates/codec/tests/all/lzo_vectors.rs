@@ -1,13 +1,11 @@
 //! Streams assembled by hand from the format's description, byte by byte.
 //!
-//! Each is read by both decoders. They reach what our compressor never writes:
-//! the matches of opcodes 0 to 15, the shortest zero runs, streams that end wrongly.
-
-// Helpers of tests fail like tests.
+//! Both decoders read each. The streams include instructions that this crate's compressor never writes: the matches
+//! of opcodes 0 to 15, the shortest zero runs, streams that end wrongly.
 
 use pagefold_codec::lzo::{LzoError, decompress};
 
-/// Both decoders read `stream` as `expect`, into exactly enough room and into more.
+/// Checks that both decoders decode `stream` to `expect`, into exactly enough room and into more.
 fn reads(stream: &[u8], expect: &[u8]) {
     for slack in [0, 1, 64] {
         let mut out = vec![0x55; expect.len() + slack];
@@ -23,13 +21,13 @@ fn reads(stream: &[u8], expect: &[u8]) {
     }
 }
 
-/// Both decoders refuse `stream` with `error`, given `room` bytes of output.
+/// Checks that both decoders reject `stream` with `error`, given `room` bytes of output.
 fn fails(stream: &[u8], room: usize, error: LzoError) {
     assert_eq!(decompress(stream, &mut vec![0; room]), Err(error), "{stream:02x?}");
     assert_eq!(crate::support::lzo_reference::decode(stream, room), Err(error), "{stream:02x?}");
 }
 
-/// `parts` one after another.
+/// Concatenates `parts`.
 fn joined(parts: &[&[u8]]) -> Vec<u8> {
     parts.concat()
 }
@@ -37,18 +35,18 @@ fn joined(parts: &[&[u8]]) -> Vec<u8> {
 const END: &[u8] = &[0x11, 0x00, 0x00];
 
 #[test]
-fn the_empty_stream() {
+fn empty_streams_decode_to_nothing() {
     // Three bytes: too short for a version, so 17 is the end marker's opcode.
     reads(END, b"");
     // Version prefix 17, 1; end marker: the shortest versioned stream, five bytes.
     reads(&joined(&[&[17, 1], END]), b"");
-    // The same with version 0 said explicitly.
+    // The same with an explicit version 0.
     reads(&joined(&[&[17, 0], END]), b"");
 }
 
 /// The worked examples of `docs/formats/lzo.md`.
 #[test]
-fn the_examples_of_the_documentation() {
+fn examples_of_the_documentation_decode() {
     reads(&[0x14, 0x61, 0x62, 0x63, 0x27, 0x09, 0x00, 0x5a, 0x11, 0x00, 0x00], b"abcabcabcabcZ");
     reads(
         &[0x11, 0x01, 0x12, 0x61, 0x1f, 0xfe, 0xff, 0xff, 0x62, 0x63, 0x11, 0x00, 0x00],
@@ -59,7 +57,7 @@ fn the_examples_of_the_documentation() {
 }
 
 #[test]
-fn first_byte_literals() {
+fn literals_of_the_first_byte_decode() {
     // 17 + n announces n literals.
     for len in [1, 2, 3, 4, 5, 100, 237, 238] {
         let literals: Vec<u8> = (0..len).collect();
@@ -69,7 +67,7 @@ fn first_byte_literals() {
 }
 
 #[test]
-fn long_literals() {
+fn long_literals_decode() {
     // State 0 at the start: opcode 0..15 is a run of 3 + 1..15 literals.
     for len in [4usize, 5, 17, 18] {
         let literals: Vec<u8> = (0..len as u8).collect();
@@ -83,7 +81,7 @@ fn long_literals() {
 }
 
 #[test]
-fn near_matches() {
+fn near_matches_decode() {
     // "abcdefgh" (8 literals: 17 + 8 = 25), then 0x40..: 01 L DDD SS + H.
     // L = 0 (3 bytes), D = 7, S = 0, H = 0: distance 8: "abc".
     reads(&joined(&[&[25], b"abcdefgh", &[0b0101_1100, 0], END]), b"abcdefghabc");
@@ -96,7 +94,7 @@ fn near_matches() {
 }
 
 #[test]
-fn middle_matches() {
+fn middle_matches_decode() {
     // 001LLLLL: L = 31 (33 bytes), D = 0 (distance 1), S = 1.
     reads(&joined(&[&[18], b"a", &[0x3f, 0x01, 0x00], b"z", END]), &joined(&[&[b'a'; 34], b"z"]));
     // L = 0: 2 + 31 + 1 = 34 bytes; D = 1 (distance 2) is 0x0004.
@@ -109,7 +107,7 @@ fn middle_matches() {
 fn short_opcodes_depend_on_the_state() {
     // 22 = 17 + 5 literals, state 4: opcode 0000DDSS is 3 bytes at 2049 + D + 4 H.
     let literals: Vec<u8> = (0..2060u32).map(|n| (n * 7 % 251) as u8).collect();
-    // 0, then seven zero bytes and 257: 3 + 15 + 7 * 255 + 257 is more than one byte can say:
+    // 0, then seven zero bytes and 257: 3 + 15 + 7 * 255 + 257 does not fit one byte:
     // 2060 = 18 + 8 * 255 + 2.
     let head = joined(&[&[0, 0, 0, 0, 0, 0, 0, 0, 0, 2], &literals]);
     // D = 1, H = 2: distance 2049 + 1 + 8 = 2058, that is from index 2. S = 1: literal "!".
@@ -127,13 +125,13 @@ fn short_opcodes_depend_on_the_state() {
 }
 
 #[test]
-fn far_matches() {
+fn far_matches_decode() {
     // 40000 literals: 18 + 156 * 255 + 202.
     let literals: Vec<u8> = (0..40_000u32).map(|n| (n * n % 253) as u8).collect();
     let head = joined(&[&[0], &[0; 156], &[202], &literals]);
     // 0001HLLL, H = 0, L = 3 (5 bytes), D = 100: distance 16484; word 100 << 2 | 0 = 0x0190.
     reads(&joined(&[&head, &[0x13, 0x90, 0x01], END]), &joined(&[&literals, &literals[23_516..23_521]]));
-    // H = 1, D = 0: distance 32768, which ends nothing. L = 1 (3 bytes), S = 3.
+    // H = 1, D = 0: distance 32768, which is no end marker. L = 1 (3 bytes), S = 3.
     reads(
         &joined(&[&head, &[0x19, 0x03, 0x00], b"abc", END]),
         &joined(&[&literals, &literals[7_232..7_235], b"abc"]),
@@ -152,7 +150,7 @@ fn far_matches() {
 }
 
 #[test]
-fn zero_runs_shortest_and_longest() {
+fn the_shortest_and_longest_zero_runs_decode() {
     for (opcode, more, len) in [(0x18, 0, 4), (0x1f, 0, 11), (0x18, 1, 12), (0x1b, 2, 23), (0x1f, 255, 2051)]
     {
         let stream = [
@@ -168,7 +166,7 @@ fn zero_runs_shortest_and_longest() {
 }
 
 #[test]
-fn zero_runs_after_every_state_and_before_every_literal_count() {
+fn zero_runs_after_every_state_and_before_every_literal_count_decode() {
     for before in 1..=5u8 {
         for after in 0..=3u8 {
             let stream = joined(&[
@@ -199,7 +197,7 @@ fn zero_runs_after_every_state_and_before_every_literal_count() {
 
 #[test]
 fn a_zero_run_cannot_come_first() {
-    // After the prefix the first byte's own rule holds: 24 is 24 - 17 = 7 literals.
+    // After the prefix the rule of the first byte applies: 24 is 24 - 17 = 7 literals.
     let stream = joined(&[&[17, 1, 0x18], &[0xfc, 0xff, 0, 1, 2, 3, 4], END]);
     reads(&stream, &[0xfc, 0xff, 0, 1, 2, 3, 4]);
 }
@@ -213,7 +211,7 @@ fn zero_runs_need_version_1() {
 }
 
 #[test]
-fn streams_that_end_wrongly() {
+fn streams_that_end_wrongly_are_refused() {
     fails(&[], 9, LzoError::InputOverrun);
     fails(&[17], 9, LzoError::InputOverrun);
     fails(&[17, 0], 9, LzoError::InputOverrun);
@@ -236,7 +234,7 @@ fn streams_that_end_wrongly() {
 }
 
 #[test]
-fn lengths_that_would_not_fit_anywhere() {
+fn lengths_beyond_any_destination_are_refused() {
     let stream = joined(&[&[18], b"a", &[0x20], &[0; 100_000], &[1, 0, 0], END]);
     fails(&stream, 4096, LzoError::OutputOverrun);
     let stream = joined(&[&[0], &[0; 100_000], &[1], b"abc"]);

@@ -1,4 +1,4 @@
-//! All tests of the crate that need no process of their own, in one program, which takes less time to build than many.
+//! The tests of the crate that can share a process, in one program, which takes less time to build than many.
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 #[allow(clippy::undocumented_unsafe_blocks, reason = "calls of encoders with live buffers")]

@@ -1,13 +1,13 @@
-//! The content that the kernel was given to compress, made again from an index.
+//! Generates the content that the kernel compressed for the fixtures, from a cluster's index.
 //!
-//! A cluster is what f2fs compresses at a time. What is in cluster `index` depends on that and its
-//! length alone, so that the repository keeps compressed bytes only. `examples/f2fs_clusters.rs`
-//! writes the file from which they were made. A change here makes the fixtures useless.
+//! A cluster is the unit that f2fs compresses. The content of a cluster depends on its index and length alone, so that
+//! the repository holds compressed bytes only. `examples/f2fs_clusters.rs` writes the file from which the fixtures
+//! were made. A change here makes the fixtures useless.
 
-/// How many kinds of content there are; cluster `index` is of kind `index % KINDS`.
+/// The number of kinds of content; cluster `index` is of kind `index % KINDS`.
 pub const KINDS: usize = 8;
 
-/// A generator of noise; its state is what it returned last, before the shift.
+/// A linear congruential generator; each number is its state, shifted.
 struct Noise(u64);
 
 impl Noise {
@@ -16,17 +16,17 @@ impl Noise {
         (self.0 >> 40) as usize
     }
 
-    /// A number in `low..=high`.
+    /// Returns a number in `low..=high`.
     fn within(&mut self, low: usize, high: usize) -> usize {
         low + self.next() % (high - low + 1)
     }
 }
 
-/// The `len_bytes` bytes of cluster `index`.
+/// Returns the `len_bytes` bytes of cluster `index`.
 pub fn cluster(index: usize, len_bytes: usize) -> Vec<u8> {
     let mut noise = Noise((index as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ len_bytes as u64);
     let mut data = Vec::with_capacity(len_bytes + 4096);
-    // Seven kinds of one thing each, and one of everything.
+    // Seven kinds have one type of piece each, and the eighth has all types.
     let fixed = Some(index % KINDS).filter(|&kind| kind < KINDS - 1);
     while data.len() < len_bytes {
         let kind = fixed.unwrap_or_else(|| noise.next() % (KINDS - 1));

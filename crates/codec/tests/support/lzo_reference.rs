@@ -1,19 +1,18 @@
-//! The slow, obvious LZO1X decoder: one byte at a time, one rule per line.
+//! A slow, plain LZO1X decoder: one byte at a time, one rule per line.
 //!
-//! Written from `docs/formats/lzo.md` and nothing else, as the twin that the
-//! fast decoder is compared with. It shares no code with it, and only the error
-//! type with the crate. It is also what the fuzz targets compare with.
+//! It is written from `docs/formats/lzo.md` and nothing else. Tests and fuzz targets compare the fast decoder with it.
+//! It shares no code with the fast decoder, and with the crate only the error type.
 
 use pagefold_codec::lzo::LzoError;
 
-/// What [`decode`] is in the middle of.
+/// The state of one [`decode`].
 struct Decoder<'a> {
     input: std::slice::Iter<'a, u8>,
     output: Vec<u8>,
     room: usize,
 }
 
-/// Decodes all of `src` into at most `room` bytes.
+/// Decodes all of `src` into at most `room` bytes and returns them.
 pub fn decode(src: &[u8], room: usize) -> Result<Vec<u8>, LzoError> {
     let mut decoder = Decoder { input: src.iter(), output: Vec::new(), room };
     let mut version = 0;
@@ -89,7 +88,7 @@ impl Decoder<'_> {
         Ok(Some(literals))
     }
 
-    /// Whether the next two bytes have their upper 14 bits set.
+    /// Returns whether the next two bytes, as a little-endian word, have the upper 14 bits set.
     fn zero_run_follows(&self) -> bool {
         matches!(self.input.as_slice(), [low, 0xff, ..] if *low >= 0xfc)
     }

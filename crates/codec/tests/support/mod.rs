@@ -1,4 +1,4 @@
-//! What the tests share: slow decoders that share no code with the crate, encoders, contents.
+//! Helpers of the tests: reference decoders that share no code with the crate, encoders, contents.
 #![allow(dead_code, reason = "each test program uses its part")]
 
 pub mod cluster;

@@ -1,11 +1,12 @@
-//! Decoding the contents of files, by several threads.
+//! Decodes the contents of files, in several threads.
 //!
-//! Files are cut into ranges, holes left out. A range is read in pieces of whole clusters; where that fails, extent by extent, so that what
-//! can be read is, and neighbours that cannot are one finding. Where the index itself fails the rest of the range is
-//! given up, and of a file whose ranges' beginnings cannot be found, the rest of the file: a file may say that it has
-//! 2^62 bytes.
+//! The walking thread cuts each file into ranges of [`RANGE_BYTES`], without holes, and puts them into a bounded queue.
+//! A worker reads a range in pieces of whole clusters. If a piece fails, the worker reads it extent by extent, and
+//! adjacent extents that fail become one finding.
+//!
+//! A fault in the index of a file ends the work on the range, or on the whole file if the next range cannot be found.
+//! Skipping ahead instead could take for ever: a file may claim 2^62 bytes.
 
-use super::said;
 use crate::account::Account;
 use crate::queue::{CloseOnDrop, Queue};
 use crate::{Finding, Findings, Image, Node, pieces, runs};
@@ -15,21 +16,22 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// Bytes read at a time.
 const BUFFER_BYTES: usize = 1 << 20;
-/// Bytes of one task.
+/// Most bytes of one task.
 const RANGE_BYTES: u64 = 16 << 20;
-/// Tasks that wait, for each worker.
-const QUEUED: usize = 64;
-/// Findings of one range; the rest of it is given up then.
-const MAX_TROUBLE: u32 = 16;
+/// Capacity of the queue, tasks for each worker.
+const QUEUED_PER_WORKER: usize = 64;
+/// Findings of one range after which the rest of the range is skipped.
+const MAX_RANGE_ERRORS: u32 = 16;
 
-/// A range of a file.
+/// A range of a file to decode.
 pub(super) struct Task {
     node: Node,
     path: Arc<Path>,
     range: Range<u64>,
 }
 
-/// The path of a file that is in the queue. An image can make paths long, so those in the queue are counted.
+/// The path of a file with ranges in the queue, shared by these. Paths in the queue are charged to the budget, because
+/// an image can make them long.
 struct Path {
     bytes: Box<[u8]>,
     account: Option<Account>,
@@ -38,12 +40,12 @@ struct Path {
 impl Drop for Path {
     fn drop(&mut self) {
         if let Some(account) = &self.account {
-            account.give_back(self.bytes.len() as u64);
+            account.uncharge(self.bytes.len() as u64);
         }
     }
 }
 
-/// What is to be decoded, and what came of it.
+/// The ranges to decode, and the results.
 pub(super) struct Contents {
     queue: Queue<Task>,
     account: Account,
@@ -52,16 +54,16 @@ pub(super) struct Contents {
 }
 
 impl Contents {
-    pub(super) fn new(image: &Image, jobs: usize) -> Self {
+    pub(super) fn new(image: &Image, threads: usize) -> Self {
         Contents {
             account: Account::new(image.budget()),
-            queue: Queue::new(jobs.max(1) * QUEUED),
+            queue: Queue::new(threads.max(1) * QUEUED_PER_WORKER),
             findings: Mutex::default(),
             bytes: AtomicU64::new(0),
         }
     }
 
-    /// While the guard lives, workers wait for more.
+    /// Returns a guard: workers wait for tasks until it is dropped.
     pub(super) fn open(&self) -> CloseOnDrop<'_, Task> {
         self.queue.close_on_drop()
     }
@@ -78,28 +80,29 @@ impl Contents {
         (self.findings.into_inner().unwrap_or_else(PoisonError::into_inner), self.bytes.into_inner())
     }
 
-    /// Queues a file's contents. A range for which there is no room is decoded at once; the last one, if so, is given back.
-    pub(super) fn give(&self, node: &Node, path: &[u8]) -> Option<Task> {
+    /// Enqueues the ranges of a file. If the queue is full, decodes a range in the calling thread instead; the last
+    /// such range is returned for the caller to decode.
+    pub(super) fn enqueue(&self, node: &Node, path: &[u8]) -> Option<Task> {
         let (mut at, len) = (0, node.len_bytes());
-        let account = self.account.take(path.len() as u64).then(|| self.account.clone());
+        let account = self.account.try_charge(path.len() as u64).then(|| self.account.clone());
         let is_counted = account.is_some();
         let shared_path = Arc::new(Path { bytes: path.into(), account });
         let mut left = None;
         while at < len {
             if let Some(task) = left.take() {
-                self.run_here(task);
+                self.decode_here(task);
             }
             let run = match runs::at(node, at) {
                 Ok(Some(run)) => run,
                 Ok(None) => break,
                 Err(error) => {
-                    self.tell(path, at..len, &error);
+                    self.report_error(path, at..len, &error);
                     break;
                 }
             };
             let beyond = run.beyond(node);
             if let Some(beyond) = &beyond {
-                let shown = format!("bytes {}: {}", text(&(at..run.end)), beyond.what);
+                let shown = format!("bytes {}: {}", range_text(&(at..run.end)), beyond.what);
                 self.finding(Finding::error(path, Some(beyond.at), shown).starting_at(at));
             }
             if run.is_hole() || beyond.is_some() {
@@ -109,43 +112,43 @@ impl Contents {
             let range = at..at.saturating_add(RANGE_BYTES).min(len);
             at = range.end;
             let task = Task { node: node.clone(), path: shared_path.clone(), range };
-            // Without room for its path in the queue, it is done at once.
+            // If the path could not be charged, the range must not wait in the queue.
             left = if is_counted { self.queue.push(task) } else { Some(task) };
         }
         left
     }
 
-    /// What a worker does.
-    pub(super) fn work(&self) {
+    /// Decodes tasks until the queue is closed and empty. A worker thread runs this.
+    pub(super) fn run_worker(&self) {
         let mut buffer = vec![0; BUFFER_BYTES];
         while let Some(task) = self.queue.next() {
-            self.run(&task, &mut buffer);
+            self.decode(&task, &mut buffer);
         }
     }
 
-    /// Decodes what is left beside the workers.
-    pub(super) fn help_to_end(&self, mut tell: impl FnMut()) {
+    /// Decodes tasks in the calling thread until the queue is empty. Calls `report_progress` after each.
+    pub(super) fn drain(&self, mut report_progress: impl FnMut()) {
         let mut buffer = vec![0; BUFFER_BYTES];
         while let Some(task) = self.queue.try_next() {
-            self.run(&task, &mut buffer);
-            tell();
+            self.decode(&task, &mut buffer);
+            report_progress();
         }
     }
 
     /// Decodes a range in the calling thread.
-    pub(super) fn run_here(&self, task: Task) {
+    pub(super) fn decode_here(&self, task: Task) {
         let len = (task.range.end - task.range.start).min(BUFFER_BYTES as u64) as usize;
-        self.run(&task, &mut vec![0; len]);
+        self.decode(&task, &mut vec![0; len]);
     }
 
-    fn run(&self, task: &Task, buffer: &mut [u8]) {
+    fn decode(&self, task: &Task, buffer: &mut [u8]) {
         let (mut at, end) = (task.range.start, task.range.end);
-        let mut trouble = Trouble { contents: self, task, last: None, told: 0 };
-        while at < end && trouble.told < MAX_TROUBLE {
+        let mut errors = ErrorRun { contents: self, task, last: None, reported: 0 };
+        while at < end && errors.reported < MAX_RANGE_ERRORS {
             let piece = match pieces::next(&task.node, at, end, buffer.len() as u64) {
                 Ok(piece) => piece,
                 Err(error) => {
-                    trouble.add(at..end, &error);
+                    errors.add(at..end, &error);
                     break;
                 }
             };
@@ -155,68 +158,68 @@ impl Contents {
                     Ok(n) => {
                         self.bytes.fetch_add(n as u64, Ordering::Relaxed);
                     }
-                    Err(_) => self.one_by_one(at..piece.end, buffer, &mut trouble),
+                    Err(_) => self.read_by_extent(at..piece.end, buffer, &mut errors),
                 }
             }
             at = piece.end;
         }
-        trouble.end();
+        errors.flush();
     }
 
-    /// The extents of a range by themselves.
-    fn one_by_one(&self, range: Range<u64>, buffer: &mut [u8], trouble: &mut Trouble<'_>) {
+    /// Reads a range extent by extent, so that one fault does not hide the rest.
+    fn read_by_extent(&self, range: Range<u64>, buffer: &mut [u8], errors: &mut ErrorRun<'_>) {
         let mut at = range.start;
-        while at < range.end && trouble.told < MAX_TROUBLE {
-            let node = &trouble.task.node;
+        while at < range.end && errors.reported < MAX_RANGE_ERRORS {
+            let node = &errors.task.node;
             let end = match node.extent_at(at) {
                 Ok(Some(extent)) => extent.end().min(range.end),
                 Ok(None) => return,
-                Err(error) => return trouble.add(at..range.end, &error),
+                Err(error) => return errors.add(at..range.end, &error),
             };
             let wanted = &mut buffer[..(end - at) as usize];
             match node.read_at(at, wanted) {
                 Ok(n) => {
                     self.bytes.fetch_add(n as u64, Ordering::Relaxed);
                 }
-                Err(error) => trouble.add(at..end, &error),
+                Err(error) => errors.add(at..end, &error),
             }
             at = end;
         }
     }
 
-    fn tell(&self, path: &[u8], range: Range<u64>, error: &crate::ImageError) {
-        let what = format!("bytes {}: {}", text(&range), said(error));
-        self.finding(Finding::error(path, error.address(), what).starting_at(range.start));
+    fn report_error(&self, path: &[u8], range: Range<u64>, error: &crate::ImageError) {
+        let describe = |what: &str| format!("bytes {}: {what}", range_text(&range));
+        self.finding(Finding::of(path, error).described(describe).starting_at(range.start));
     }
 }
 
-fn text(range: &Range<u64>) -> String {
+fn range_text(range: &Range<u64>) -> String {
     format!("{} to {}", range.start, range.end)
 }
 
-/// Ranges that cannot be read; neighbours become one.
-struct Trouble<'a> {
+/// The errors of one task. Joins adjacent ranges that cannot be read into one finding, with the first one's error.
+struct ErrorRun<'a> {
     contents: &'a Contents,
     task: &'a Task,
     last: Option<(Range<u64>, crate::ImageError)>,
-    told: u32,
+    reported: u32,
 }
 
-impl Trouble<'_> {
+impl ErrorRun<'_> {
     fn add(&mut self, range: Range<u64>, error: &crate::ImageError) {
         match &mut self.last {
             Some((last, _)) if last.end == range.start => last.end = range.end,
             _ => {
-                self.end();
+                self.flush();
                 self.last = Some((range, error.clone()));
             }
         }
     }
 
-    fn end(&mut self) {
+    fn flush(&mut self) {
         if let Some((range, error)) = self.last.take() {
-            self.told += 1;
-            self.contents.tell(&self.task.path.bytes, range, &error);
+            self.reported += 1;
+            self.contents.report_error(&self.task.path.bytes, range, &error);
         }
     }
 }

@@ -1,11 +1,14 @@
-//! Decompressed bytes and pages of metadata, shared by all readers.
+//! The cache of decoded clusters and of metadata, shared by all readers of an image.
 //!
-//! The order of eviction is S3-FIFO (Yang et al., "FIFO queues are all you need for cache eviction", SOSP 2023): what is
-//! new enters a small queue and leaves it soon unless it is asked for again, so that one pass over a big file does
-//! not push out what others use; what was pushed out a moment ago and comes back enters the main queue.
+//! Eviction is S3-FIFO (Yang et al., "FIFO queues are all you need for cache eviction", SOSP 2023): a new piece enters
+//! a small queue and soon leaves the cache unless it is read again, so one pass over a big file does not evict the
+//! pieces that other readers use. A piece that returns shortly after its eviction enters the main queue.
 //!
-//! It has no size of its own: it holds what the budget has no other use for, and gives it back when the
-//! budget asks ([`Reclaim`]).
+//! The cache has no size limit: it fills all memory of the budget that no request needs, and evicts pieces when the
+//! budget calls [`Reclaim::reclaim`]. A reader's `Arc` keeps an evicted piece alive; the last one returns its buffer
+//! to the budget.
+//!
+//! One mutex guards all of it, held for a few queue operations. Pieces are dropped after the mutex is released.
 
 use crate::Address;
 use crate::read::{Algorithm, Cluster};
@@ -14,13 +17,13 @@ use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// What a piece holds.
+/// The identity of a piece.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Key {
-    /// Bytes of metadata as they are in their space, from this address on.
+    /// Stored bytes of metadata from this address on.
     Meta(Address),
-    /// What a cluster decodes to, from its first byte on: all that says how is part of the key, so that an image that names
-    /// the same bytes as two kinds of stream gets two pieces.
+    /// The output of a cluster from its first byte on. The key contains all parameters of the decoding, so an image
+    /// that describes the same stored bytes as two kinds of stream gets two pieces.
     Cluster { at: Address, len_bytes: u32, algorithm: Algorithm, zero_padded: bool },
 }
 
@@ -31,15 +34,15 @@ impl From<&Cluster> for Key {
     }
 }
 
-/// The beginning of something, perhaps all of it.
+/// Cached bytes: the beginning of a cluster's output, perhaps all of it, or a block of metadata.
 pub(crate) struct Piece {
     pub(crate) buffer: Buffer,
-    /// How much of the buffer is contents.
+    /// Bytes of contents at the beginning of the buffer.
     pub(crate) len_bytes: usize,
 }
 
 impl Piece {
-    /// Its bytes.
+    /// Returns the contents.
     pub(crate) fn bytes(&self) -> &[u8] {
         self.buffer.get(..self.len_bytes).unwrap_or(&self.buffer)
     }
@@ -49,28 +52,29 @@ impl Piece {
     }
 }
 
-/// A share of the small queue, in tenths of all bytes.
+/// Share of the small queue, in tenths of all bytes.
 const SMALL_TENTHS: u64 = 1;
 /// Hits are counted up to this many.
 const MAX_HITS: u8 = 3;
-/// Keys remembered after eviction, if there are as many; otherwise as many as there are pieces.
+/// Ghosts (keys of evicted pieces) are limited to the number of pieces, but this many are always allowed.
 const MIN_GHOSTS: usize = 64;
-/// Keys remembered after eviction at most.
+/// Ghosts at most.
 const MAX_GHOSTS: usize = 16_384;
 
+/// The cache of one image.
 #[derive(Default)]
 pub(crate) struct Cache {
-    books: Mutex<Books>,
+    state: Mutex<CacheState>,
 }
 
 #[derive(Default)]
-struct Books {
+struct CacheState {
     pieces: HashMap<Key, Entry>,
     small: VecDeque<Key>,
     main: VecDeque<Key>,
     ghosts: VecDeque<Key>,
-    /// Of each ghost, whether keeping it had been worth its memory.
-    ghost_set: HashMap<Key, Worth>,
+    /// For each ghost, whether caching it was worth the memory.
+    ghost_worth: HashMap<Key, Worth>,
     small_bytes: u64,
     main_bytes: u64,
 }
@@ -79,39 +83,40 @@ struct Entry {
     piece: Arc<Piece>,
     hits: u8,
     in_main: bool,
-    /// Bytes that readers have had of it.
+    /// Bytes that readers have copied from the piece.
     served_bytes: u64,
 }
 
 impl Entry {
-    /// Whether it has served half of what was decoded for it. The window needs no memory, and decodes half of a cluster on
-    /// average to serve one read.
+    /// Judges whether the piece has served at least half as many bytes as it holds. The alternative, decoding through a
+    /// window, needs no cache memory and decodes half of a cluster per read on average.
     fn worth(&self) -> Worth {
         match self.served_bytes >= self.piece.len_bytes as u64 / 2 {
-            true => Worth::Kept,
+            true => Worth::Useful,
             false => Worth::Wasted,
         }
     }
 }
 
-/// What is known of a piece.
+/// Whether caching a piece is or was worth its memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Worth {
-    /// It is there, or was evicted after it had served.
-    Kept,
-    /// It was evicted before it had served for what it took: there was too little memory to keep it.
+    /// The piece is cached, or was evicted after it had served enough reads.
+    Useful,
+    /// The piece was evicted before it had served enough reads: there was too little memory to keep it.
     Wasted,
 }
 
 impl Cache {
-    fn books(&self) -> MutexGuard<'_, Books> {
-        self.books.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, CacheState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The piece, if it reaches at least to the end of `range`, which is what the caller reads of it.
+    /// Returns the piece if it reaches at least to the end of `range`, the bytes that the caller will copy. Counts as
+    /// a use.
     pub(crate) fn get(&self, key: &Key, range: Range<usize>) -> Option<Arc<Piece>> {
-        let mut books = self.books();
-        let entry = books.pieces.get_mut(key)?;
+        let mut state = self.state();
+        let entry = state.pieces.get_mut(key)?;
         if entry.piece.len_bytes < range.end {
             return None;
         }
@@ -120,71 +125,73 @@ impl Cache {
         Some(entry.piece.clone())
     }
 
-    /// What is known of such a piece, however short; `None` if nothing is. Does not count as a use.
-    pub(crate) fn knows(&self, key: &Key) -> Option<Worth> {
-        let books = self.books();
-        match books.pieces.contains_key(key) {
-            true => Some(Worth::Kept),
-            false => books.ghost_set.get(key).copied(),
+    /// Returns the worth of a cached piece of any length or of a ghost; `None` for an unknown key. Does not count as a
+    /// use.
+    pub(crate) fn worth(&self, key: &Key) -> Option<Worth> {
+        let state = self.state();
+        match state.pieces.contains_key(key) {
+            true => Some(Worth::Useful),
+            false => state.ghost_worth.get(key).copied(),
         }
     }
 
-    /// Whether there is a piece that reaches at least `len_bytes`. Does not count as a use.
-    pub(crate) fn holds(&self, key: &Key, len_bytes: usize) -> bool {
-        self.books().pieces.get(key).is_some_and(|entry| entry.piece.len_bytes >= len_bytes)
+    /// Whether a piece of at least `len_bytes` is cached. Does not count as a use.
+    pub(crate) fn contains(&self, key: &Key, len_bytes: usize) -> bool {
+        self.state().pieces.get(key).is_some_and(|entry| entry.piece.len_bytes >= len_bytes)
     }
 
-    /// Keeps `piece`, in place of a shorter one.
+    /// Adds `piece`, unless one at least as long is cached; replaces a shorter one.
     pub(crate) fn insert(&self, key: Key, piece: Arc<Piece>) {
-        let mut books = self.books();
-        if let Some(entry) = books.pieces.get_mut(&key) {
+        let mut state = self.state();
+        if let Some(entry) = state.pieces.get_mut(&key) {
             if entry.piece.len_bytes >= piece.len_bytes {
                 return;
             }
             let (new_bytes, in_main) = (piece.footprint(), entry.in_main);
             let old = std::mem::replace(&mut entry.piece, piece);
-            let queue_bytes = books.queue_bytes(in_main);
+            let queue_bytes = state.queue_bytes(in_main);
             *queue_bytes = *queue_bytes + new_bytes - old.footprint();
-            drop(books);
+            drop(state);
             drop(old);
             return;
         }
-        let in_main = books.ghost_set.remove(&key).is_some();
-        *books.queue_bytes(in_main) += piece.footprint();
+        let in_main = state.ghost_worth.remove(&key).is_some();
+        *state.queue_bytes(in_main) += piece.footprint();
         if in_main {
-            books.main.push_back(key)
+            state.main.push_back(key)
         } else {
-            books.small.push_back(key)
+            state.small.push_back(key)
         }
-        books.pieces.insert(key, Entry { piece, hits: 0, in_main, served_bytes: 0 });
+        state.pieces.insert(key, Entry { piece, hits: 0, in_main, served_bytes: 0 });
     }
 
-    /// Bytes held.
+    /// Bytes of all cached buffers.
     pub(crate) fn held_bytes(&self) -> u64 {
-        let books = self.books();
-        books.small_bytes + books.main_bytes
+        let state = self.state();
+        state.small_bytes + state.main_bytes
     }
 }
 
-impl Books {
+impl CacheState {
     fn queue_bytes(&mut self, in_main: bool) -> &mut u64 {
         if in_main { &mut self.main_bytes } else { &mut self.small_bytes }
     }
 
-    /// Takes one step of the eviction order: a piece that is evicted, or one that moves.
-    fn step(&mut self) -> Option<Option<Arc<Piece>>> {
+    /// Takes the next piece from a queue and evicts it or moves it. Returns `None` if the cache is empty, `Some(None)`
+    /// if the piece stays.
+    fn evict_step(&mut self) -> Option<Option<Arc<Piece>>> {
         let all_bytes = self.small_bytes + self.main_bytes;
         let from_small = self.main.is_empty() || self.small_bytes * 10 > all_bytes * SMALL_TENTHS;
         match if from_small { self.small.pop_front() } else { None } {
-            Some(key) => Some(self.leave_small(key)),
+            Some(key) => Some(self.pop_small(key)),
             None => {
                 let key = self.main.pop_front()?;
-                Some(self.leave_main(key))
+                Some(self.pop_main(key))
             }
         }
     }
 
-    fn leave_small(&mut self, key: Key) -> Option<Arc<Piece>> {
+    fn pop_small(&mut self, key: Key) -> Option<Arc<Piece>> {
         let entry = self.pieces.get_mut(&key)?;
         let bytes = entry.piece.footprint();
         self.small_bytes -= bytes;
@@ -195,11 +202,11 @@ impl Books {
             return None;
         }
         let worth = entry.worth();
-        self.remember(key, worth);
+        self.add_ghost(key, worth);
         self.pieces.remove(&key).map(|entry| entry.piece)
     }
 
-    fn leave_main(&mut self, key: Key) -> Option<Arc<Piece>> {
+    fn pop_main(&mut self, key: Key) -> Option<Arc<Piece>> {
         let entry = self.pieces.get_mut(&key)?;
         if entry.hits > 0 {
             entry.hits -= 1;
@@ -208,36 +215,37 @@ impl Books {
         }
         self.main_bytes -= entry.piece.footprint();
         if entry.worth() == Worth::Wasted {
-            self.remember(key, Worth::Wasted);
+            self.add_ghost(key, Worth::Wasted);
         }
         self.pieces.remove(&key).map(|entry| entry.piece)
     }
 
-    fn remember(&mut self, key: Key, worth: Worth) {
-        if self.ghost_set.insert(key, worth).is_none() {
+    fn add_ghost(&mut self, key: Key, worth: Worth) {
+        if self.ghost_worth.insert(key, worth).is_none() {
             self.ghosts.push_back(key);
         }
         let room = self.pieces.len().clamp(MIN_GHOSTS, MAX_GHOSTS);
         while self.ghosts.len() > room {
             let Some(oldest) = self.ghosts.pop_front() else { break };
-            self.ghost_set.remove(&oldest);
+            self.ghost_worth.remove(&oldest);
         }
     }
 }
 
 impl Reclaim for Cache {
+    /// Counts evicted pieces; a buffer that a reader still holds returns to the budget later.
     fn reclaim(&self, len_bytes: u64) -> u64 {
         let (mut evicted, mut freed) = (Vec::new(), 0);
-        let mut books = self.books();
-        // Bounded: a step evicts, or uses up a hit, of which each piece has three at most.
+        let mut state = self.state();
+        // Bounded: each step evicts a piece or takes away one of its hits, of which it has three at most.
         while freed < len_bytes {
-            let Some(step) = books.step() else { break };
+            let Some(step) = state.evict_step() else { break };
             if let Some(piece) = step {
                 freed += piece.footprint();
                 evicted.push(piece);
             }
         }
-        drop(books);
+        drop(state);
         drop(evicted);
         freed
     }
@@ -256,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn a_scan_does_not_push_out_what_is_used() {
+    fn a_scan_does_not_evict_pieces_in_use() {
         let cache = Cache::default();
         for n in 0..10 {
             cache.insert(key(n), piece(1));
@@ -274,19 +282,19 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_back_after_eviction_enters_the_main_queue() {
+    fn a_piece_that_returns_after_eviction_enters_the_main_queue() {
         let cache = Cache::default();
         for n in 0..20 {
             cache.insert(key(n), piece(1));
         }
         cache.reclaim(4096);
-        assert!(!cache.holds(&key(0), 1) && cache.knows(&key(0)) == Some(Worth::Wasted));
+        assert!(!cache.contains(&key(0), 1) && cache.worth(&key(0)) == Some(Worth::Wasted));
         cache.insert(key(0), piece(1));
-        assert!(cache.books().pieces[&key(0)].in_main);
+        assert!(cache.state().pieces[&key(0)].in_main);
     }
 
     #[test]
-    fn a_longer_piece_takes_the_place_of_a_shorter_one() {
+    fn a_longer_piece_replaces_a_shorter_one() {
         let cache = Cache::default();
         cache.insert(key(1), piece(1));
         assert!(cache.get(&key(1), 0..4097).is_none());
@@ -297,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn a_piece_that_served_half_of_itself_was_worth_keeping() {
+    fn a_piece_that_served_half_of_its_length_was_useful() {
         let cache = Cache::default();
         for (n, reads) in [(1, 1), (2, 2)] {
             cache.insert(key(n), piece(4));
@@ -306,10 +314,10 @@ mod tests {
         // The second one moves to the main queue, and is evicted from there.
         cache.reclaim(u64::MAX);
         assert_eq!(cache.held_bytes(), 0);
-        assert_eq!((cache.knows(&key(1)), cache.knows(&key(2))), (Some(Worth::Wasted), None));
+        assert_eq!((cache.worth(&key(1)), cache.worth(&key(2))), (Some(Worth::Wasted), None));
         cache.insert(key(3), piece(4));
         assert!(cache.get(&key(3), 0..8192).is_some());
         cache.reclaim(u64::MAX);
-        assert_eq!(cache.knows(&key(3)), Some(Worth::Kept));
+        assert_eq!(cache.worth(&key(3)), Some(Worth::Useful));
     }
 }

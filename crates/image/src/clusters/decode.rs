@@ -1,26 +1,31 @@
-//! The three ways to decode a cluster, by how much memory each takes.
+//! Three ways to decode a cluster, which differ in the memory that each takes.
 //!
-//! *Direct*: all of the output is wanted, and goes where it is wanted. *Kept*: output that nobody has asked for yet is produced
-//! in a buffer of the budget, which becomes cache. *Windowed*: only what is asked for leaves the window of the
-//! decompressor; the compressed bytes come in pieces, and nothing is kept. The first two are tried without
-//! waiting; the third takes so little that the reserve has it, and waits its turn.
+//! - *Direct*: the reader wants all of the output, which goes straight into the reader's buffer.
+//! - *To cache*: the output goes into a buffer of the budget, which becomes a piece of the cache.
+//! - *Windowed*: the compressed bytes are read in pieces, the output passes through the decompressor's window, only
+//!   the bytes that the reader wants are copied out, and nothing is cached.
 //!
-//! LZ4 is decoded in place where that is safe: compressed bytes at the end of the buffer that receives the output, a margin
-//! behind the output's end (`docs/formats/erofs.md`).
+//! One of the first two is tried, without waiting: direct if the reader wants everything and nothing is to be cached,
+//! otherwise to cache. If there is no room for it, or if caching the cluster is not worth it, the third follows, which
+//! waits for its grant. That is so small that the budget's reserve always covers it.
+//!
+//! In the first two ways LZ4 is decoded in place where that is safe: the compressed bytes lie at the end of the buffer
+//! that receives the output, a margin behind the output's end (`docs/formats/erofs.md`). Otherwise decoding is
+//! bounced: a buffer of the grant takes the compressed bytes.
 
 use super::cache::Piece;
 use super::decoders::state_bytes;
-use super::{Clusters, Unit};
+use super::{ClusterExtent, Clusters};
 use crate::read::{Algorithm, Bytes, Cluster};
 use crate::{Address, ImageError};
-use pagefold_backing::{Budget, Buffer, Demand, Grant, Refused};
+use pagefold_backing::{Budget, Buffer, Demand, Grant, GrantError};
 use pagefold_codec::CodecError;
 use pagefold_codec::cluster::{self, Format, Input, RangeError, Want};
 
-/// Compressed bytes that the windowed way reads at once.
+/// Compressed bytes that the windowed way reads per request.
 const PIECE_BYTES: usize = 16 << 10;
 
-/// What the windowed way needs at most for clusters of this format, bytes: the least that a budget must have.
+/// Bytes that the windowed way needs at most for clusters of this format: the smallest budget that can read them.
 pub(crate) fn least_bytes(format: Format) -> u64 {
     Budget::footprint(PIECE_BYTES) + Budget::footprint(cluster::ring_bytes(format)) + state_bytes(format)
 }
@@ -37,7 +42,7 @@ impl Cluster {
         )
     }
 
-    /// The stream within the bytes of the cluster.
+    /// Returns the compressed stream within the cluster's stored bytes, without the padding before it.
     fn stream<'a>(&self, stored: &'a [u8]) -> Result<&'a [u8], ImageError> {
         let padding = if self.zero_padded { stored.iter().take_while(|&&b| b == 0).count() } else { 0 };
         match stored.get(padding..) {
@@ -47,7 +52,7 @@ impl Cluster {
     }
 }
 
-impl Unit {
+impl ClusterExtent {
     fn want(&self, len_bytes: u64) -> Want {
         match self.cluster.prefix_only || len_bytes < self.decoded_bytes {
             true => Want::Prefix,
@@ -57,62 +62,67 @@ impl Unit {
 }
 
 impl Clusters {
-    /// The direct way: `dst` gets all of the output at its beginning; what is behind that is scratch. False if there is no room
-    /// for it in the budget.
-    pub(super) fn direct(&self, raw: &dyn Bytes, unit: &Unit, dst: &mut [u8]) -> Result<bool, ImageError> {
-        let cluster = &unit.cluster;
-        let out_len = unit.decoded_bytes as usize;
-        let want = unit.want(unit.decoded_bytes);
+    /// Decodes all of the output into the beginning of `dst`; the rest of `dst` is scratch. Returns false if the
+    /// budget has no room.
+    pub(super) fn decode_direct(
+        &self,
+        stored: &dyn Bytes,
+        extent: &ClusterExtent,
+        dst: &mut [u8],
+    ) -> Result<bool, ImageError> {
+        let cluster = &extent.cluster;
+        let out_len = extent.decoded_bytes as usize;
+        let want = extent.want(extent.decoded_bytes);
         if cluster.algorithm == Algorithm::Lz4 && want == Want::All {
             let work_len = in_place_len(cluster, out_len);
             if let Some(work) = dst.get_mut(..work_len) {
-                self.in_place(raw, cluster, work, out_len)?;
+                self.decode_in_place(stored, cluster, work, out_len)?;
                 return Ok(true);
             }
         }
         let format = self.formats.of(cluster.algorithm);
         let need_bytes = Budget::footprint(cluster.len()) + state_bytes(format);
         let Some(mut grant) = self.grant(need_bytes, Demand::BestEffort)? else { return Ok(false) };
-        self.beside(raw, cluster, &mut grant, &mut dst[..out_len], want)?;
+        self.decode_bounced(stored, cluster, &mut grant, &mut dst[..out_len], want)?;
         Ok(true)
     }
 
-    /// The kept way: the first `len_bytes` of the output. `None` if there is no room for it.
-    pub(super) fn kept(
+    /// Decodes the first `len_bytes` of the output into a new piece. Returns `None` if the budget has no room.
+    pub(super) fn decode_to_cache(
         &self,
-        raw: &dyn Bytes,
-        unit: &Unit,
+        stored: &dyn Bytes,
+        extent: &ClusterExtent,
         len_bytes: u64,
         demand: Demand,
     ) -> Result<Option<Piece>, ImageError> {
-        let cluster = &unit.cluster;
-        let (want, len) = (unit.want(len_bytes), len_bytes as usize);
+        let cluster = &extent.cluster;
+        let (want, len) = (extent.want(len_bytes), len_bytes as usize);
         let in_place = cluster.algorithm == Algorithm::Lz4 && want == Want::All;
         let buffer_len = if in_place { in_place_len(cluster, len) } else { len };
-        let beside_bytes = match in_place {
+        let bounce_bytes = match in_place {
             true => 0,
             false => Budget::footprint(cluster.len()) + state_bytes(self.formats.of(cluster.algorithm)),
         };
-        let Some(mut grant) = self.grant(Budget::footprint(buffer_len) + beside_bytes, demand)? else {
+        let Some(mut grant) = self.grant(Budget::footprint(buffer_len) + bounce_bytes, demand)? else {
             return Ok(None);
         };
         let mut buffer = buffer(&mut grant, buffer_len)?;
         match in_place {
-            true => self.in_place(raw, cluster, &mut buffer, len)?,
-            false => self.beside(raw, cluster, &mut grant, &mut buffer[..len], want)?,
+            true => self.decode_in_place(stored, cluster, &mut buffer, len)?,
+            false => self.decode_bounced(stored, cluster, &mut grant, &mut buffer[..len], want)?,
         }
         Ok(Some(Piece { buffer, len_bytes: len }))
     }
 
-    /// The windowed way: output from `from` on, as much as `dst` takes.
-    pub(super) fn windowed(
+    /// Fills `dst` with output from byte `from` on, through a window. Waits for room in the budget.
+    pub(super) fn decode_windowed(
         &self,
-        raw: &dyn Bytes,
-        unit: &Unit,
+        stored: &dyn Bytes,
+        extent: &ClusterExtent,
         from: u64,
         dst: &mut [u8],
     ) -> Result<(), ImageError> {
-        let cluster = &unit.cluster;
+        let cluster = &extent.cluster;
         let format = self.formats.of(cluster.algorithm);
         let ring_len = cluster::ring_bytes(format);
         let need_bytes = least_bytes(format);
@@ -122,8 +132,8 @@ impl Clusters {
         let mut piece = buffer(&mut grant, PIECE_BYTES)?;
         let mut ring = buffer(&mut grant, ring_len)?;
         let mut decoder = self.decoders.take(format, cluster, &mut grant)?;
-        let mut input = ClusterInput { raw, cluster, done_bytes: 0, skipping: cluster.zero_padded };
-        let want = unit.want(from + dst.len() as u64);
+        let mut input = ClusterInput { stored, cluster, done_bytes: 0, skipping: cluster.zero_padded };
+        let want = extent.want(from + dst.len() as u64);
         self.counters.clusters.add(1);
         self.counters.windowed.add(1);
         let done = decoder.decode_range(&mut input, &mut piece, &mut ring, from, dst, want);
@@ -135,10 +145,10 @@ impl Clusters {
         })
     }
 
-    /// LZ4 within `work`, whose first `out_len` bytes get the output. All of the rest is scratch.
-    fn in_place(
+    /// Decodes LZ4 within `work`: its first `out_len` bytes receive the output, the rest is scratch.
+    fn decode_in_place(
         &self,
-        raw: &dyn Bytes,
+        stored: &dyn Bytes,
         cluster: &Cluster,
         work: &mut [u8],
         out_len: usize,
@@ -149,7 +159,7 @@ impl Clusters {
                 "a cluster longer than what it decodes to and its margin",
             ));
         };
-        raw.read_at(cluster.at, &mut work[stored_at..])?;
+        stored.read_at(cluster.at, &mut work[stored_at..])?;
         self.counters.compressed_bytes.add(u64::from(cluster.len_bytes));
         let src_len = cluster.stream(&work[stored_at..])?.len();
         self.counters.clusters.add(1);
@@ -157,37 +167,38 @@ impl Clusters {
         cluster::decode_lz4_in_place(work, src_len, out_len).map_err(|e| cluster.failed(&e))
     }
 
-    /// With the compressed bytes, and the decoder's state, in memory of the grant.
-    fn beside(
+    /// Decodes into `dst`, with the compressed bytes in a buffer of the grant and the decoder's state charged to it.
+    fn decode_bounced(
         &self,
-        raw: &dyn Bytes,
+        stored: &dyn Bytes,
         cluster: &Cluster,
         grant: &mut Grant,
         dst: &mut [u8],
         want: Want,
     ) -> Result<(), ImageError> {
-        let mut stored = buffer(grant, cluster.len())?;
-        raw.read_at(cluster.at, &mut stored)?;
+        let mut bounce = buffer(grant, cluster.len())?;
+        stored.read_at(cluster.at, &mut bounce)?;
         self.counters.compressed_bytes.add(u64::from(cluster.len_bytes));
-        let stream = cluster.stream(&stored)?;
+        let stream = cluster.stream(&bounce)?;
         let mut decoder = self.decoders.take(self.formats.of(cluster.algorithm), cluster, grant)?;
         self.counters.clusters.add(1);
         self.counters.bounced.add(u64::from(cluster.algorithm == Algorithm::Lz4));
         decoder.decode(stream, dst, want).map_err(|e| cluster.failed(&e))
     }
 
+    /// Takes a grant from the budget; `None` if there is no room and `demand` is best effort.
     fn grant(&self, need_bytes: u64, demand: Demand) -> Result<Option<Grant>, ImageError> {
         match self.budget.grant(need_bytes, demand) {
             Ok(grant) => Ok(Some(grant)),
-            Err(Refused::NoRoom { .. }) => Ok(None),
-            Err(Refused::TooLarge { needed_bytes, limit_bytes }) => {
+            Err(GrantError::NoRoom { .. }) => Ok(None),
+            Err(GrantError::TooLarge { needed_bytes, limit_bytes }) => {
                 Err(too_little(needed_bytes, limit_bytes))
             }
         }
     }
 }
 
-/// A buffer that the grant was asked for with.
+/// Takes a buffer from a grant whose size includes it.
 fn buffer(grant: &mut Grant, len: usize) -> Result<Buffer, ImageError> {
     let left_bytes = grant.left_bytes();
     grant.buffer(len).ok_or_else(|| too_little(Budget::footprint(len), left_bytes))
@@ -197,17 +208,17 @@ fn too_little(needed_bytes: u64, limit_bytes: u64) -> ImageError {
     ImageError::TooLittleMemory { needed_bytes, limit_bytes }
 }
 
-/// What a buffer must have to take an LZ4 cluster and its output of `out_len` bytes.
+/// Length of a buffer in which an LZ4 cluster can be decoded in place to `out_len` bytes.
 fn in_place_len(cluster: &Cluster, out_len: usize) -> usize {
     (out_len + cluster::in_place_margin(cluster.len())).max(cluster.len())
 }
 
-/// A cluster's stream, read piece by piece.
+/// Reads a cluster's stream piece by piece, without the padding before it.
 struct ClusterInput<'a> {
-    raw: &'a dyn Bytes,
+    stored: &'a dyn Bytes,
     cluster: &'a Cluster,
     done_bytes: u64,
-    /// No byte of the stream itself has been seen yet.
+    /// Only zeroes have been read so far, which are padding.
     skipping: bool,
 }
 
@@ -222,7 +233,7 @@ impl Input for ClusterInput<'_> {
             if piece.is_empty() {
                 return Ok(0);
             }
-            self.raw.read_at(at, piece)?;
+            self.stored.read_at(at, piece)?;
             self.done_bytes += len as u64;
             if !self.skipping {
                 return Ok(len);

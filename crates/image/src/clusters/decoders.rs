@@ -1,7 +1,8 @@
-//! Working states of decompressors, kept between clusters.
+//! A pool of decompressor states, which are reused from cluster to cluster.
 //!
-//! A state is paid for from the grant of the cluster that first needed it, and stays charged while it is idle; idle
-//! ones are given up when the budget needs the memory.
+//! A new state is charged to the grant of the cluster that needs it, and stays charged while it is idle. Idle states
+//! are freed when the budget needs the memory. One mutex guards the list of idle states; a state in use belongs to one
+//! thread.
 
 use crate::ImageError;
 use crate::read::{Algorithm, Cluster};
@@ -10,10 +11,10 @@ use pagefold_codec::cluster::{Decoder, Format};
 use std::ops::{Deref, DerefMut};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Idle states kept at most.
+/// Idle states in the pool at most; further ones are freed after use.
 const MAX_IDLE: usize = 8;
 
-/// What the image says about its compression.
+/// Parameters of the image's compression, from its superblock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Formats {
     pub(crate) lz4_window_bytes: u32,
@@ -32,13 +33,14 @@ impl Formats {
     }
 }
 
-/// What a state of this format may take, however it is used, bytes.
+/// Bytes that a state of this format takes at most, in whichever way it decodes.
 pub(crate) fn state_bytes(format: Format) -> u64 {
     Decoder::contiguous_bytes(format).max(Decoder::windowed_bytes(format)) as u64
 }
 
+/// The idle states of one image.
 #[derive(Default)]
-pub(crate) struct Decoders {
+pub(crate) struct DecoderPool {
     idle: Mutex<Vec<Idle>>,
 }
 
@@ -49,68 +51,69 @@ struct Idle {
     charge: Charge,
 }
 
-impl Decoders {
+impl DecoderPool {
     fn idle(&self) -> MutexGuard<'_, Vec<Idle>> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A state for `cluster`. `grant` has [`state_bytes`] for it, which it keeps if an idle one is found.
+    /// Takes an idle state of `format`, or makes one and charges it to `grant`, whose size includes [`state_bytes`]
+    /// for it. `cluster` is named in errors.
     pub(crate) fn take(
         &self,
         format: Format,
         cluster: &Cluster,
         grant: &mut Grant,
-    ) -> Result<Held<'_>, ImageError> {
+    ) -> Result<DecoderGuard<'_>, ImageError> {
         let mut idle = self.idle();
         let found = idle.iter().position(|i| i.format == format).map(|at| idle.swap_remove(at));
         drop(idle);
         if let Some(found) = found {
-            return Ok(Held { home: self, state: Some(found) });
+            return Ok(DecoderGuard { pool: self, state: Some(found) });
         }
         let (needed_bytes, limit_bytes) = (state_bytes(format), grant.left_bytes());
         let Some(charge) = grant.charge(needed_bytes) else {
             return Err(ImageError::TooLittleMemory { needed_bytes, limit_bytes });
         };
         let decoder = Decoder::new(format).map_err(|e| ImageError::corrupt(cluster.at, e.to_string()))?;
-        Ok(Held { home: self, state: Some(Idle { format, decoder, charge }) })
+        Ok(DecoderGuard { pool: self, state: Some(Idle { format, decoder, charge }) })
     }
 
-    /// Gives up all idle states, and returns their bytes.
-    pub(crate) fn give_up(&self) -> u64 {
+    /// Frees all idle states, and returns their bytes.
+    pub(crate) fn free_idle(&self) -> u64 {
         let idle = std::mem::take(&mut *self.idle());
         idle.iter().map(|i| state_bytes(i.format)).sum()
     }
 }
 
-/// A state in use; idle again when dropped.
-pub(crate) struct Held<'a> {
-    home: &'a Decoders,
+/// A state in use; dropping the guard returns the state to the pool.
+pub(crate) struct DecoderGuard<'a> {
+    pool: &'a DecoderPool,
     state: Option<Idle>,
 }
 
-impl Deref for Held<'_> {
+impl Deref for DecoderGuard<'_> {
     type Target = Decoder;
 
     fn deref(&self) -> &Decoder {
         match &self.state {
             Some(state) => &state.decoder,
-            None => unreachable!("held until dropped"),
+            None => unreachable!("the state is taken only on drop"),
         }
     }
 }
 
-impl DerefMut for Held<'_> {
+impl DerefMut for DecoderGuard<'_> {
     fn deref_mut(&mut self) -> &mut Decoder {
         match &mut self.state {
             Some(state) => &mut state.decoder,
-            None => unreachable!("held until dropped"),
+            None => unreachable!("the state is taken only on drop"),
         }
     }
 }
 
-impl Drop for Held<'_> {
+impl Drop for DecoderGuard<'_> {
     fn drop(&mut self) {
-        let mut idle = self.home.idle();
+        let mut idle = self.pool.idle();
         if idle.len() < MAX_IDLE {
             idle.extend(self.state.take());
         }

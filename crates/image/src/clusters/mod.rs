@@ -1,218 +1,237 @@
-//! Reading clusters: the cache, one decoding for all who want it, the budget, and read-ahead.
+//! Reading compressed clusters: a cache, single-flight decoding, the memory budget, and read-ahead.
 //!
-//! A reader asks for a range of what a cluster decodes to. If the cache has it, that is all. Otherwise one reader decodes and
-//! others who want the same cluster wait for it ([`flight`]). How it is decoded ([`decode`]) depends on how much was
-//! asked for and on what the budget gives.
+//! [`Clusters::read`] looks into the [`Cache`]. On a miss, one thread decodes the cluster ([`single_flight`]) and the
+//! other readers of it wait for its result. [`decode`] has three ways to decode; which one is taken depends on how
+//! much the reader wants and on the room in the budget. `decoders` keeps idle decompressor states, and `prefetch` runs
+//! the read-ahead threads.
 //!
-//! It knows nothing of files: a cluster is known by where it lies, so files that share one share its pages.
+//! Threads: readers decode in their own threads; [`Prefetcher`] has threads that decode into the cache, best effort.
+//!
+//! Locks: the cache, the table of flights, each flight, the idle decoders and the read-ahead queue have a mutex each,
+//! held for a few list operations and never together. No mutex is held while a thread decodes, does I/O or waits for
+//! the budget.
+//!
+//! At the limit: the budget calls [`Reclaim::reclaim`], which evicts pieces from the cache, and idle decoders if the
+//! cache is empty. Read-ahead and decoding into the cache are given up when there is no room even so; the windowed way
+//! waits for its grant. The holder of a grant waits for no other grant, so grants cannot deadlock.
+//!
+//! Nothing here knows files: a cluster is identified by its address, so files that share a cluster share its decoded
+//! bytes.
 
-mod ahead;
 mod cache;
 mod decode;
 mod decoders;
-mod flight;
+mod prefetch;
+mod single_flight;
 mod stats;
 
-pub(crate) use ahead::Ahead;
 use cache::Worth;
 pub(crate) use cache::{Cache, Key, Piece};
 pub(crate) use decode::least_bytes;
 pub(crate) use decoders::Formats;
-pub use stats::{BUCKETS, ReadStats};
-pub(crate) use stats::{Counters, Histogram};
+pub(crate) use prefetch::Prefetcher;
+pub(crate) use stats::Counters;
+pub use stats::ReadStats;
 
 use crate::ImageError;
 use crate::read::{Bytes, Cluster};
-use decoders::Decoders;
-use flight::{Entered, Flights, Outcome, Pilot};
+use decoders::DecoderPool;
 use pagefold_backing::{Budget, Demand, Reclaim};
+use pagefold_page::latency::LatencyCounters;
+use single_flight::{Completion, Leader, Role, SingleFlight};
 use std::sync::Arc;
 
-/// A cluster, and how much of what it decodes to belongs to the file that is read.
+/// A cluster, and the length of the extent that begins its output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Unit {
+pub(crate) struct ClusterExtent {
     pub(crate) cluster: Cluster,
     pub(crate) decoded_bytes: u64,
 }
 
-/// What is wanted of a unit.
+/// The bytes of an extent or file that one read wants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Part {
-    /// From this byte of the output on.
+pub(crate) struct ReadRange {
+    /// The first byte, counted from the start of the extent or file.
     pub(crate) from: u64,
-    /// So many bytes; not past the unit's end.
+    /// Length in bytes; the range ends inside the extent or file.
     pub(crate) len_bytes: usize,
-    /// Whether the rest is likely to be asked for soon.
+    /// Whether the reader will probably read on from the end of the range.
     pub(crate) more_follows: bool,
 }
 
-/// All that reading clusters of one image takes.
+/// The state shared by all readers of one image's clusters.
 pub(crate) struct Clusters {
     pub(crate) budget: Budget,
     pub(crate) cache: Cache,
     pub(crate) counters: Counters,
-    pub(crate) latency: Histogram,
-    flights: Flights,
-    decoders: Decoders,
+    pub(crate) latency: LatencyCounters,
+    single_flight: SingleFlight,
+    decoders: DecoderPool,
     formats: Formats,
-    /// Whether output that was asked for is kept too: for those whose readers have no cache of their own.
-    keep_asked: bool,
+    /// Whether output that a reader wants in full is cached too: for readers that have no cache above this one.
+    cache_full_reads: bool,
 }
 
 impl Clusters {
-    /// Reading within `budget`, from which it takes back its cache when there is need.
-    pub(crate) fn new(budget: Budget, formats: Formats, keep_asked: bool) -> Arc<Self> {
+    /// Creates the shared state. All memory is charged to `budget`, which reclaims it from the cache when it needs
+    /// room.
+    pub(crate) fn new(budget: Budget, formats: Formats, cache_full_reads: bool) -> Arc<Self> {
         let clusters = Arc::new(Clusters {
             budget,
             cache: Cache::default(),
             counters: Counters::default(),
-            latency: Histogram::default(),
-            flights: Flights::default(),
-            decoders: Decoders::default(),
+            latency: LatencyCounters::default(),
+            single_flight: SingleFlight::default(),
+            decoders: DecoderPool::default(),
             formats,
-            keep_asked,
+            cache_full_reads,
         });
         let holder: Arc<dyn Reclaim> = clusters.clone();
         clusters.budget.reclaim_with(Arc::downgrade(&holder));
         clusters
     }
 
-    /// Fills the first `part.len_bytes` of `dst` with that part of what the cluster decodes to. What `dst` has behind them is
+    /// Fills the first `range.len_bytes` of `dst` with that range of the cluster's output. The rest of `dst` is
     /// scratch, and may be overwritten.
     ///
-    /// `raw` reads what is stored, as it is.
+    /// `stored` reads the stored bytes, without decoding.
     pub(crate) fn read(
         &self,
-        raw: &dyn Bytes,
-        unit: &Unit,
-        part: Part,
+        stored: &dyn Bytes,
+        extent: &ClusterExtent,
+        range: ReadRange,
         dst: &mut [u8],
     ) -> Result<(), ImageError> {
-        let key = Key::from(&unit.cluster);
-        let (from, end) = (part.from as usize, part.from as usize + part.len_bytes);
+        let key = Key::from(&extent.cluster);
+        let (from, end) = (range.from as usize, range.from as usize + range.len_bytes);
         loop {
             if let Some(piece) = self.cache.get(&key, from..end) {
-                self.counters.hit_bytes.add(part.len_bytes as u64);
-                copy_out(&piece, part, dst);
+                self.counters.hit_bytes.add(range.len_bytes as u64);
+                copy_out(&piece, range, dst);
                 return Ok(());
             }
-            match self.flights.enter(key, Demand::Required) {
-                Entered::Mine(pilot) => return self.decode(raw, unit, part, dst, pilot),
-                Entered::Theirs(Outcome::Piece(piece)) if piece.len_bytes >= end => {
+            match self.single_flight.enter(key, Demand::Required) {
+                Role::Leader(leader) => return self.decode_as_leader(stored, extent, range, dst, leader),
+                Role::Follower(Completion::Piece(piece)) if piece.len_bytes >= end => {
                     self.counters.joined.add(1);
-                    copy_out(&piece, part, dst);
+                    copy_out(&piece, range, dst);
                     return Ok(());
                 }
-                // With nothing to share, or with an error in a part that is perhaps not wanted here.
-                Entered::Theirs(_) | Entered::Busy => {}
+                // The leader shared too little, or failed: perhaps at bytes that this reader does not want. Try again.
+                Role::Follower(_) | Role::Busy => {}
             }
         }
     }
 
-    fn decode(
+    fn decode_as_leader(
         &self,
-        raw: &dyn Bytes,
-        unit: &Unit,
-        part: Part,
+        stored: &dyn Bytes,
+        extent: &ClusterExtent,
+        range: ReadRange,
         dst: &mut [u8],
-        pilot: Pilot<'_>,
+        leader: Leader<'_>,
     ) -> Result<(), ImageError> {
-        // Somebody may have landed between our look into the cache and our taking off.
-        let from = part.from as usize;
-        let result = match self.cache.get(&pilot.key(), from..from + part.len_bytes) {
+        // An earlier leader may have filled the cache after our lookup and before `enter`: look again.
+        let from = range.from as usize;
+        let result = match self.cache.get(&leader.key(), from..from + range.len_bytes) {
             Some(piece) => {
-                copy_out(&piece, part, dst);
+                copy_out(&piece, range, dst);
                 Ok(Some(piece))
             }
-            None => self.decode_somehow(raw, unit, part, dst, &pilot),
+            None => self.choose_and_decode(stored, extent, range, dst, &leader),
         };
         match result {
-            Ok(Some(piece)) => pilot.land(Outcome::Piece(piece)),
-            Ok(None) => pilot.land(Outcome::Nothing),
+            Ok(Some(piece)) => leader.complete(Completion::Piece(piece)),
+            Ok(None) => leader.complete(Completion::Nothing),
             Err(error) => {
-                pilot.land(Outcome::Nothing);
+                leader.complete(Completion::Nothing);
                 return Err(error);
             }
         }
         Ok(())
     }
 
-    /// Direct, kept or windowed, and what of it there is to share.
-    fn decode_somehow(
+    /// Decodes in one of the three ways of [`decode`], and returns the piece that followers can share, if there is one.
+    fn choose_and_decode(
         &self,
-        raw: &dyn Bytes,
-        unit: &Unit,
-        part: Part,
+        stored: &dyn Bytes,
+        extent: &ClusterExtent,
+        range: ReadRange,
         dst: &mut [u8],
-        pilot: &Pilot<'_>,
+        leader: &Leader<'_>,
     ) -> Result<Option<Arc<Piece>>, ImageError> {
-        let all_asked = part.from == 0 && part.len_bytes as u64 == unit.decoded_bytes;
-        if all_asked && !self.keep_asked {
-            if self.direct(raw, unit, dst)? {
-                return Ok(if pilot.joined() { self.publish(unit, &dst[..part.len_bytes]) } else { None });
+        let wants_all = range.from == 0 && range.len_bytes as u64 == extent.decoded_bytes;
+        if wants_all && !self.cache_full_reads {
+            if self.decode_direct(stored, extent, dst)? {
+                let shared =
+                    leader.has_followers().then(|| self.copy_to_cache(extent, &dst[..range.len_bytes]));
+                return Ok(shared.flatten());
             }
-        } else if let Some(len_bytes) = self.len_to_keep(unit, part)
-            && let Some(piece) = self.kept(raw, unit, len_bytes, Demand::BestEffort)?
+        } else if let Some(len_bytes) = self.len_to_cache(extent, range)
+            && let Some(piece) = self.decode_to_cache(stored, extent, len_bytes, Demand::BestEffort)?
         {
-            self.counters.temporary_pages.add((len_bytes - part.len_bytes as u64).div_ceil(4096));
-            let piece = self.keep(unit, piece);
-            copy_out(&piece, part, dst);
+            self.counters.temporary_pages.add((len_bytes - range.len_bytes as u64).div_ceil(4096));
+            let piece = self.insert_cluster(extent, piece);
+            copy_out(&piece, range, dst);
             return Ok(Some(piece));
         }
-        self.windowed(raw, unit, part.from, &mut dst[..part.len_bytes])?;
+        self.decode_windowed(stored, extent, range.from, &mut dst[..range.len_bytes])?;
         Ok(None)
     }
 
-    /// Random readers pay for what they asked: the beginning of the output up to that. Who comes a second time, or in order,
-    /// is given all of it. `None`: nothing is to be kept, because what was kept of this cluster was evicted before
-    /// it had served, and would push out again what others use.
-    fn len_to_keep(&self, unit: &Unit, part: Part) -> Option<u64> {
-        let asked_end = (part.from + part.len_bytes as u64).next_multiple_of(4096).min(unit.decoded_bytes);
-        match (part.more_follows, self.cache.knows(&Key::from(&unit.cluster))) {
+    /// How much of the output to decode into the cache, from its first byte on.
+    ///
+    /// The first random read of a cluster decodes up to its own end only; a second read, or a sequential one, decodes
+    /// the whole extent. `None`: nothing is to be cached, because this cluster's piece was evicted before it had
+    /// served enough reads, and would evict more useful pieces again.
+    fn len_to_cache(&self, extent: &ClusterExtent, range: ReadRange) -> Option<u64> {
+        let range_end =
+            (range.from + range.len_bytes as u64).next_multiple_of(4096).min(extent.decoded_bytes);
+        match (range.more_follows, self.cache.worth(&Key::from(&extent.cluster))) {
             (false, Some(Worth::Wasted)) => None,
-            (true, _) | (_, Some(Worth::Kept)) => Some(unit.decoded_bytes),
-            (false, None) => Some(asked_end),
+            (true, _) | (_, Some(Worth::Useful)) => Some(extent.decoded_bytes),
+            (false, None) => Some(range_end),
         }
     }
 
-    /// Puts a piece into the cache.
-    pub(crate) fn keep(&self, unit: &Unit, piece: Piece) -> Arc<Piece> {
-        self.keep_as(Key::from(&unit.cluster), piece)
+    /// Puts a piece of a cluster's output into the cache.
+    pub(crate) fn insert_cluster(&self, extent: &ClusterExtent, piece: Piece) -> Arc<Piece> {
+        self.insert(Key::from(&extent.cluster), piece)
     }
 
-    /// Puts a piece into the cache, and tells those who wait for memory.
-    pub(crate) fn keep_as(&self, key: Key, piece: Piece) -> Arc<Piece> {
+    /// Puts a piece into the cache, and wakes threads that wait for memory: they can reclaim it.
+    pub(crate) fn insert(&self, key: Key, piece: Piece) -> Arc<Piece> {
         let piece = Arc::new(piece);
         self.cache.insert(key, piece.clone());
         self.budget.wake();
         piece
     }
 
-    /// A copy for those who have joined, if there is room.
-    fn publish(&self, unit: &Unit, output: &[u8]) -> Option<Arc<Piece>> {
+    /// Copies output into the cache for followers; `None` if the budget has no room.
+    fn copy_to_cache(&self, extent: &ClusterExtent, output: &[u8]) -> Option<Arc<Piece>> {
         let mut grant = self.budget.grant(Budget::footprint(output.len()), Demand::BestEffort).ok()?;
         let mut buffer = grant.buffer(output.len())?;
         buffer.copy_from_slice(output);
-        Some(self.keep(unit, Piece { buffer, len_bytes: output.len() }))
+        Some(self.insert_cluster(extent, Piece { buffer, len_bytes: output.len() }))
     }
 
-    /// Decodes a cluster that nobody has asked for into the cache. False if it was given up for want of room.
+    /// Decodes a cluster into the cache before a reader wants it. Returns false if the budget had no room.
     ///
-    /// With [`Demand::Required`] it waits for room instead: for measuring what that costs.
-    pub(crate) fn prefetch(&self, raw: &dyn Bytes, unit: &Unit, demand: Demand) -> bool {
-        let key = Key::from(&unit.cluster);
-        if self.cache.holds(&key, unit.decoded_bytes as usize) {
+    /// With [`Demand::Required`] it waits for room: for measuring what that costs.
+    pub(crate) fn prefetch(&self, stored: &dyn Bytes, extent: &ClusterExtent, demand: Demand) -> bool {
+        let key = Key::from(&extent.cluster);
+        if self.cache.contains(&key, extent.decoded_bytes as usize) {
             return true;
         }
-        let Entered::Mine(pilot) = self.flights.enter(key, Demand::BestEffort) else { return true };
+        let Role::Leader(leader) = self.single_flight.enter(key, Demand::BestEffort) else { return true };
         self.counters.readahead_issued.add(1);
-        match self.kept(raw, unit, unit.decoded_bytes, demand) {
+        match self.decode_to_cache(stored, extent, extent.decoded_bytes, demand) {
             Ok(Some(piece)) => {
-                pilot.land(Outcome::Piece(self.keep(unit, piece)));
+                leader.complete(Completion::Piece(self.insert_cluster(extent, piece)));
                 true
             }
             Ok(None) | Err(ImageError::TooLittleMemory { .. }) => false,
-            // Whoever reads it will be told.
+            // The next reader of this cluster decodes it again and returns the error.
             Err(_) => true,
         }
     }
@@ -221,14 +240,17 @@ impl Clusters {
 impl Reclaim for Clusters {
     fn reclaim(&self, len_bytes: u64) -> u64 {
         match self.cache.reclaim(len_bytes) {
-            0 => self.decoders.give_up(),
+            0 => self.decoders.free_idle(),
             freed => freed,
         }
     }
 }
 
-/// The piece reaches to the part's end: it was asked for so.
-fn copy_out(piece: &Piece, part: Part, dst: &mut [u8]) {
-    let from = part.from as usize;
-    dst[..part.len_bytes].copy_from_slice(&piece.bytes()[from..from + part.len_bytes]);
+/// Copies `range` to the beginning of `dst`. The caller has checked that the piece reaches to the end of the range.
+fn copy_out(piece: &Piece, range: ReadRange, dst: &mut [u8]) {
+    let from = range.from as usize;
+    dst[..range.len_bytes].copy_from_slice(&piece.bytes()[from..from + range.len_bytes]);
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,11 +1,11 @@
-//! What reading has cost, counted without locks.
+//! Counters of reads and of their cost, updated without locks.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
-        /// Counters of one image since it was opened. Each is right by itself; together they may be a request apart.
+        /// Counters of one image since it was opened. A snapshot is not atomic: its counters may differ by a request
+        /// under way.
         #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
         pub struct ReadStats { $($(#[$doc])* pub $name: u64),* }
 
@@ -21,39 +21,39 @@ macro_rules! counters {
 }
 
 counters! {
-    /// Reads of file contents that were asked for.
+    /// Requests to read file contents.
     reads,
-    /// Bytes of file contents that were asked for and given.
+    /// Bytes of file contents that successful requests returned.
     asked_bytes,
     /// Bytes of compressed clusters read from the media.
     compressed_bytes,
-    /// Bytes of contents that are stored as they are, read from the media.
+    /// Bytes of uncompressed contents read from the media.
     plain_bytes,
     /// Bytes of metadata read from the media.
     metadata_bytes,
-    /// Asked bytes that the cache had.
+    /// Requested bytes that the cache had.
     hit_bytes,
     /// Clusters decoded.
     clusters,
-    /// Of these, LZ4 clusters whose compressed bytes lay in the output's own buffer.
+    /// Of these, LZ4 clusters decoded in place, with compressed bytes and output in one buffer.
     in_place,
-    /// Of these, LZ4 clusters that took a buffer for the compressed bytes.
+    /// Of these, LZ4 clusters whose compressed bytes needed a separate buffer.
     bounced,
-    /// Of these, clusters whose unwanted output went through a window, for want of room.
+    /// Of these, clusters decoded through a window because the budget had no room for their output.
     windowed,
-    /// Reads that waited for another's decoding of the same cluster.
+    /// Reads that took the result of another thread's decoding of the same cluster.
     joined,
-    /// Pages of output that nobody had asked for, of all clusters decoded for a reader.
+    /// Pages of output that the reader for whom a cluster was decoded did not want.
     temporary_pages,
     /// Clusters that read-ahead began.
     readahead_issued,
-    /// Clusters that read-ahead gave up, because the budget or its queue had no room.
+    /// Clusters that read-ahead skipped because the budget or its queue had no room.
     readahead_dropped,
     /// Reads of contents that failed.
     errors,
 }
 
-/// A number that only grows.
+/// A counter that only grows.
 #[derive(Default)]
 pub(crate) struct Counter(AtomicU64);
 
@@ -64,43 +64,5 @@ impl Counter {
 
     fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
-    }
-}
-
-/// Buckets of [`ImageStats::latency`](crate::ImageStats::latency).
-pub const BUCKETS: usize = 32;
-
-/// How long things took: bucket `n` counts those of at least 2^n and less than 2^(n+1) nanoseconds, the last one
-/// everything longer.
-#[derive(Default)]
-pub(crate) struct Histogram([Counter; BUCKETS]);
-
-impl Histogram {
-    pub(crate) fn record(&self, took: Duration) {
-        let nanos = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX).max(1);
-        self.0[(nanos.ilog2() as usize).min(BUCKETS - 1)].add(1);
-    }
-
-    pub(crate) fn snapshot(&self) -> [u64; BUCKETS] {
-        std::array::from_fn(|n| self.0[n].get())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn durations_fall_into_their_bucket() {
-        let histogram = Histogram::default();
-        for nanos in [0, 1, 2, 3, 4, 1023, 1024] {
-            histogram.record(Duration::from_nanos(nanos));
-        }
-        histogram.record(Duration::from_secs(1000));
-        let buckets = histogram.snapshot();
-        assert_eq!(
-            (buckets[0], buckets[1], buckets[2], buckets[9], buckets[10], buckets[31]),
-            (2, 2, 1, 1, 1, 1)
-        );
     }
 }

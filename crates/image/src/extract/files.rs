@@ -1,13 +1,15 @@
-//! Files: what workers do, and the queue that they take it from.
+//! Writes the contents of regular files: the tasks of the workers, and their bounded queue.
 //!
-//! The queue is bounded; when it is full the walking thread does a task itself, so it counts as one of the threads. A small file is
-//! one task, and five system calls at most: make, write, mode if the mask took something away, time, close. A large one is
-//! made by the walking thread and written in parts; whoever lets go of it last finishes it. A file whose contents cannot be had
-//! is removed: what is there is right.
+//! When the queue is full, the walking thread runs a task itself. A small file is one task of at most five system calls
+//! for a file without attributes: create, write, `fchmod` if the umask took bits away, set the times, close. A large
+//! file, or one with several names, is created by the walking thread and written in ranges of [`PART_BYTES`]. Each
+//! range holds a reference to the [`OpenFile`], and the thread that releases the last one applies the metadata.
+//!
+//! A file whose contents cannot be read or written is removed, so that every file that exists is complete.
 
-use super::place::Place;
-use super::{Shared, dress, zeroes};
-use crate::finding::with_causes;
+use super::pending_dir::PendingDir;
+use super::{Shared, metadata, zeroes};
+use crate::finding::FileError;
 use crate::queue::Queue;
 use crate::{Finding, Node, pieces};
 use std::fs::File;
@@ -15,155 +17,156 @@ use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-/// Bytes read and written at a time.
+/// The most bytes read and written at a time.
 const BUFFER_BYTES: usize = 1 << 20;
 /// Files longer than this are written in parts of this many bytes, by all workers.
 pub(super) const PART_BYTES: u64 = 8 << 20;
-/// Tasks in the queue, for each worker.
-const QUEUED: usize = 128;
+/// Capacity of the queue, tasks for each worker.
+const QUEUED_PER_WORKER: usize = 128;
 
-/// Something to do.
+/// A task of a worker.
 pub(super) enum Task {
-    /// All of a file.
-    Whole { place: Arc<Place>, name: Box<[u8]>, node: Box<Node> },
-    /// A range of one that was made.
-    Part { file: Arc<Open>, start: u64, end: u64 },
+    /// Create and write a small file.
+    Whole { dir: Arc<PendingDir>, name: Box<[u8]>, node: Box<Node> },
+    /// Write a range of a file that was created before.
+    Range { file: Arc<OpenFile>, start: u64, end: u64 },
 }
 
-/// A file that was made and is being filled.
-pub(super) struct Open {
+/// A file that was created and is being written in ranges.
+pub(super) struct OpenFile {
     pub(super) file: File,
     pub(super) node: Node,
-    pub(super) place: Arc<Place>,
+    pub(super) dir: Arc<PendingDir>,
     pub(super) name: Box<[u8]>,
     pub(super) failed: AtomicBool,
-    pub(super) finished: Arc<Finished>,
+    pub(super) completion: Arc<Completion>,
 }
 
-/// Whether a file is finished: filled and with all that its inode says, or removed because it could not be filled.
+/// Signals that a file is complete: written with its metadata applied, or removed because it could not be written.
 #[derive(Default)]
-pub(super) struct Finished {
-    is: Mutex<bool>,
+pub(super) struct Completion {
+    done: Mutex<bool>,
     changed: Condvar,
 }
 
-impl Finished {
+impl Completion {
     fn lock(&self) -> MutexGuard<'_, bool> {
-        self.is.lock().unwrap_or_else(PoisonError::into_inner)
+        self.done.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn set(&self) {
+    fn set_done(&self) {
         *self.lock() = true;
         self.changed.notify_all();
     }
 
-    pub(super) fn is(&self) -> bool {
+    pub(super) fn is_done(&self) -> bool {
         *self.lock()
     }
 
-    /// Waits until it is. All tasks of the file must be with workers, or done.
+    /// Waits until the file is complete. All tasks of the file must have been taken from the queue, or this may wait
+    /// for ever.
     pub(super) fn wait(&self) {
-        let mut is = self.lock();
-        while !*is {
-            is = self.changed.wait(is).unwrap_or_else(PoisonError::into_inner);
+        let mut done = self.lock();
+        while !*done {
+            done = self.changed.wait(done).unwrap_or_else(PoisonError::into_inner);
         }
     }
 }
 
-impl Open {
-    /// Lets go of it; whoever is last finishes it.
+impl OpenFile {
+    /// Releases a reference. The last one applies the metadata, or removes a file that failed, and signals completion.
     pub(super) fn release(self: Arc<Self>, shared: &Shared<'_>) {
         let Some(open) = Arc::into_inner(self) else { return };
         if open.failed.into_inner() {
-            // It has no other name yet: names wait until it is finished.
-            let _ = open.place.folder().and_then(|folder| folder.remove(&open.name));
-        } else if let Err(what) = dress::file(&open.file, &open.node, shared) {
-            shared.finding(Finding::error(&open.place.path_of(&open.name), None, what));
+            // The file has no other name yet: hard links to it are created after completion.
+            let _ = open.dir.folder().and_then(|folder| folder.remove(&open.name));
+        } else if let Err(what) = metadata::apply_to_file(&open.file, &open.node, shared) {
+            shared.finding(Finding::of_file_error(&open.dir.path_of(&open.name), what));
         }
-        open.finished.set();
-        open.place.release(shared);
+        open.completion.set_done();
+        open.dir.release(shared);
     }
 }
 
-/// The queue for so many workers.
-pub(super) fn queue(jobs: usize) -> Queue<Task> {
-    Queue::new(jobs.max(1) * QUEUED)
+/// A queue for `threads` workers.
+pub(super) fn queue(threads: usize) -> Queue<Task> {
+    Queue::new(threads.max(1) * QUEUED_PER_WORKER)
 }
 
-/// What a worker does.
-pub(super) fn work(queue: &Queue<Task>, shared: &Shared<'_>) {
+/// Runs tasks until the queue is closed and empty. A worker thread runs this.
+pub(super) fn run_worker(queue: &Queue<Task>, shared: &Shared<'_>) {
     let mut buffer = buffer();
     while let Some(task) = queue.next() {
-        run(task, &mut buffer, shared);
+        run_task(task, &mut buffer, shared);
     }
 }
 
-/// Working memory of one worker.
+/// The buffer of one worker.
 pub(super) fn buffer() -> Vec<u8> {
     vec![0; BUFFER_BYTES]
 }
 
-/// Does a task. If everything is to end, it lets go of what it holds.
-pub(super) fn run(task: Task, buffer: &mut [u8], shared: &Shared<'_>) {
+/// Runs a task. After a stop, only releases the task's references.
+pub(super) fn run_task(task: Task, buffer: &mut [u8], shared: &Shared<'_>) {
     match task {
-        Task::Whole { place, name, node } => {
+        Task::Whole { dir, name, node } => {
             if !shared.stopped()
-                && let Err(what) = whole(&place, &name, &node, buffer, shared)
+                && let Err(what) = write_whole(&dir, &name, &node, buffer, shared)
             {
-                shared.finding(Finding::error(&place.path_of(&name), None, what));
+                shared.finding(Finding::of_file_error(&dir.path_of(&name), what));
             }
-            place.release(shared);
+            dir.release(shared);
         }
-        Task::Part { file, start, end } => {
-            if let Err(what) = write(&file.file, &file.node, start..end, buffer, shared)
+        Task::Range { file, start, end } => {
+            if let Err(what) = write_range(&file.file, &file.node, start..end, buffer, shared)
                 && !file.failed.swap(true, Ordering::Relaxed)
                 && !shared.stopped()
             {
-                shared.finding(Finding::error(&file.place.path_of(&file.name), None, what));
+                shared.finding(Finding::of_file_error(&file.dir.path_of(&file.name), what));
             }
             file.release(shared);
         }
     }
 }
 
-fn whole(
-    place: &Place,
+fn write_whole(
+    dir: &PendingDir,
     name: &[u8],
     node: &Node,
     buffer: &mut [u8],
     shared: &Shared<'_>,
-) -> Result<(), String> {
-    let folder = place.folder().map_err(|e| e.to_string())?;
-    let made = folder.make_file(name, dress::creation_mode(node)).map_err(|e| e.to_string())?;
+) -> Result<(), FileError> {
+    let folder = dir.folder()?;
+    let made = folder.make_file(name, metadata::creation_mode(node))?;
     shared.files.fetch_add(1, Ordering::Relaxed);
-    let filled = write(&made, node, 0..node.len_bytes(), buffer, shared);
+    let filled = write_range(&made, node, 0..node.len_bytes(), buffer, shared);
     if let Err(what) = filled {
         shared.files.fetch_sub(1, Ordering::Relaxed);
-        // What it would leave is no file of the image.
+        // An incomplete file must not remain.
         let _ = folder.remove(name);
         return if shared.stopped() { Ok(()) } else { Err(what) };
     }
-    dress::file(&made, node, shared)
+    metadata::apply_to_file(&made, node, shared)
 }
 
-/// Writes a range of a file's contents; holes and long runs of zeroes are left out. If that leaves out the end of the file, it
-/// gets its length.
-fn write(
+/// Writes a range of a file's contents, but skips holes and long runs of zeroes. If the end of the file is skipped,
+/// sets the file's length.
+fn write_range(
     file: &File,
     node: &Node,
     range: std::ops::Range<u64>,
     buffer: &mut [u8],
     shared: &Shared<'_>,
-) -> Result<(), String> {
+) -> Result<(), FileError> {
     let (mut at, mut written_to) = (range.start, 0);
     while at < range.end {
         if shared.stopped() {
-            return Err("interrupted".to_string());
+            return Err(FileError::outside("interrupted"));
         }
-        let piece = pieces::next(node, at, range.end, buffer.len() as u64).map_err(|e| with_causes(&e))?;
+        let piece = pieces::next(node, at, range.end, buffer.len() as u64)?;
         if !piece.hole {
             let bytes = &mut buffer[..(piece.end - at) as usize];
-            let n = node.read_at(at, bytes).map_err(|e| with_causes(&e))?;
+            let n = node.read_at(at, bytes)?;
             let bytes = &bytes[..n];
             for data in zeroes::data(at, bytes) {
                 written_to = at + data.end as u64;
@@ -174,17 +177,17 @@ fn write(
     }
     let len = node.len_bytes();
     if range.end == len && written_to < len {
-        file.set_len(len).map_err(|e| format!("setting its length: {e}"))?;
+        file.set_len(len).map_err(|e| FileError::outside(format!("setting its length: {e}")))?;
     }
     Ok(())
 }
 
-fn write_data(file: &File, data: &[u8], at: u64, shared: &Shared<'_>) -> Result<(), String> {
+fn write_data(file: &File, data: &[u8], at: u64, shared: &Shared<'_>) -> Result<(), FileError> {
     let n = data.len() as u64;
-    if !shared.budget.take_bytes(n) {
-        return Err("more than the limit".to_string());
+    if !shared.limits.take_bytes(n) {
+        return Err(FileError::outside("the limit of bytes is exceeded"));
     }
-    file.write_all_at(data, at).map_err(|e| format!("writing {n} bytes: {e}"))?;
+    file.write_all_at(data, at).map_err(|e| FileError::outside(format!("writing {n} bytes: {e}")))?;
     shared.bytes.fetch_add(n, Ordering::Relaxed);
     Ok(())
 }

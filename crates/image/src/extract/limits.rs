@@ -1,12 +1,15 @@
-//! How much may be made, so that a small image cannot fill a disk.
+//! Limits of bytes written and files created by an extraction, so that a small image cannot fill a disk.
+//!
+//! All threads charge the same atomic counters. When one is exhausted, the extraction stops, and fails with the limit's
+//! name.
 
 use super::ExtractOptions;
 use pagefold_page::size::Human;
-use pagefold_sys::beneath::Room;
+use pagefold_sys::beneath::FreeSpace;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// What is left.
-pub(super) struct Budget {
+/// The remaining bytes and files, and whether a request exceeded them.
+pub(super) struct ExtractLimits {
     bytes: AtomicU64,
     files: AtomicU64,
     max_bytes: u64,
@@ -15,11 +18,11 @@ pub(super) struct Budget {
     out_of_files: AtomicBool,
 }
 
-impl Budget {
-    pub(super) fn new(options: &ExtractOptions, room: Room) -> Self {
+impl ExtractLimits {
+    pub(super) fn new(options: &ExtractOptions, room: FreeSpace) -> Self {
         let max_bytes = options.max_bytes.unwrap_or(room.free_bytes / 10 * 9);
         let max_files = room.free_files.map_or(options.max_inodes, |free| free.min(options.max_inodes));
-        Budget {
+        ExtractLimits {
             bytes: AtomicU64::new(max_bytes),
             files: AtomicU64::new(max_files),
             max_bytes,
@@ -29,17 +32,17 @@ impl Budget {
         }
     }
 
-    /// Takes room for so many bytes; false if there is none.
+    /// Charges `n` bytes; false, with nothing charged, if fewer are left.
     pub(super) fn take_bytes(&self, n: u64) -> bool {
         take(&self.bytes, n, &self.out_of_bytes)
     }
 
-    /// Takes room for a file; false if there is none.
+    /// Charges a file; false if none is left.
     pub(super) fn take_file(&self) -> bool {
         take(&self.files, 1, &self.out_of_files)
     }
 
-    /// What was exceeded, if anything was.
+    /// The message for the limit that was exceeded, if any.
     pub(super) fn exceeded(&self) -> Option<String> {
         if self.out_of_bytes.load(Ordering::Relaxed) {
             let max = Human(self.max_bytes);

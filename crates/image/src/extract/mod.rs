@@ -1,33 +1,45 @@
-//! Writing the tree of an image into a directory, by several threads, with everything that belongs to it.
+//! Extracts an image into a directory, with several threads: contents, links, special files, owners, attributes, modes,
+//! times.
 //!
-//! The calling thread walks the tree and makes directories, links and special files; workers make files, large ones in pieces.
-//! A directory gets its owner, mode and time when the last thing in it is done: it is counted by those who still need it
-//! (`place`). Nothing is made but by one name in a directory that is held open, so there is no path that a link could bend.
+//! The calling thread walks the tree and creates directories, links and special files (`tree`). It puts regular files
+//! into a bounded queue, large ones in ranges. [`ExtractOptions::threads`] threads, the calling one among them, write them
+//! (`files`, `zeroes`) and apply their metadata (`metadata`). A directory gets its metadata when the last reference to
+//! it is released (or at the end of the walk, see `tree`), because changes inside it would need permissions that its
+//! mode may deny, and would change its times (`pending_dir`).
 //!
-//! What fails is a [`Finding`](crate::Finding), and the rest goes on. What one must be privileged to make is left out unless asked for,
-//! and counted. An image can say that it holds more than there is room for: bytes written and files made have limits.
+//! Every file is created by a single name in a directory that is open, so that no symbolic link, in the image or made
+//! by another user, can redirect a path to a place outside the target.
+//!
+//! Locks: the queue's, one for each directory's descriptor, one for each unfinished file with several names, and the
+//! findings'; no thread holds two of them. A thread never waits for another one while tasks are queued, except on the
+//! queue itself.
+//!
+//! A file that fails becomes a [`Finding`](crate::Finding), and the extraction goes on. Devices, set-id bits and system
+//! attributes are skipped and counted, unless [`ExtractOptions::privileged`] is set. The bytes written and the files
+//! created are limited (`limits`), because an image can claim to hold more than the disk. On a limit or a cancellation,
+//! the walk ends, workers drop the tasks that are queued, and incomplete files are removed.
 
-mod dress;
 mod files;
 mod limits;
-mod place;
+mod metadata;
+mod pending_dir;
 mod tree;
 mod zeroes;
 
 use crate::walk::{self, Limits};
 use crate::{Findings, Image, ImageError};
-use limits::Budget;
+use limits::ExtractLimits;
 use pagefold_sys::SysError;
 use pagefold_sys::beneath::{self, Folder};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// What is extracted, and how.
+/// Options of an extraction.
 #[derive(Debug, Clone)]
 pub struct ExtractOptions {
-    /// Threads that write files.
-    pub jobs: usize,
-    /// Make devices, set-id bits and attributes of the system (`security.`, `trusted.`).
+    /// Threads that write files, the calling one included.
+    pub threads: usize,
+    /// Create devices, set-id bits and system attributes (`security.`, `trusted.`).
     pub privileged: bool,
     /// Set owners and groups.
     pub owners: bool,
@@ -35,18 +47,18 @@ pub struct ExtractOptions {
     pub xattrs: bool,
     /// Set times.
     pub times: bool,
-    /// Bytes of contents written at most; `None`: nine tenths of what is free.
+    /// Limit of bytes of contents written; `None`: nine tenths of the free space of the target's file system.
     pub max_bytes: Option<u64>,
-    /// Files made at most, of all kinds; also by what is free.
+    /// Limit of files of all kinds. The free inodes of the target's file system are a limit too.
     pub max_inodes: u64,
-    /// Take a directory that is not empty, and replace files in it.
+    /// Accept a directory that is not empty, and replace files in it.
     pub overwrite: bool,
 }
 
 impl Default for ExtractOptions {
     fn default() -> Self {
         ExtractOptions {
-            jobs: 2,
+            threads: 2,
             privileged: false,
             owners: true,
             xattrs: true,
@@ -58,41 +70,41 @@ impl Default for ExtractOptions {
     }
 }
 
-/// How far it is.
+/// Progress of an extraction.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Progress {
-    /// Files of all kinds that were made.
+    /// Files of all kinds created.
     pub files: u64,
     /// Bytes of contents written.
     pub bytes: u64,
-    /// Files that there are, as the image says; 0 if it does not.
+    /// Files of the image, as its super block says; 0 if it does not say.
     pub of_files: u64,
 }
 
-/// What was done.
+/// Result of an extraction.
 #[derive(Debug, Clone, Default)]
 pub struct ExtractReport {
-    /// Files of all kinds that were made, hard links not counted.
+    /// Files of all kinds created, hard links not included.
     pub files: u64,
-    /// Hard links made.
+    /// Hard links created.
     pub links: u64,
-    /// Bytes of contents written; holes and long runs of zeroes are not.
+    /// Bytes of contents written, without holes and long runs of zeroes.
     pub bytes: u64,
-    /// Devices that were left out for want of privilege.
+    /// Devices skipped because [`ExtractOptions::privileged`] was not set.
     pub skipped_devices: u64,
-    /// Files whose set-id bits were left out.
+    /// Files whose set-id bits were skipped for the same reason.
     pub skipped_set_id: u64,
-    /// Attributes that were left out.
+    /// Attributes skipped for the same reason.
     pub skipped_xattrs: u64,
-    /// Attributes that were not set because the file system of the target has none such: one warning tells it.
+    /// Attributes that the target's file system does not support; one warning reports them.
     pub unsupported_xattrs: u64,
-    /// It was interrupted; what there is is right but not all.
+    /// Whether the extraction was cancelled; the files that exist are complete, but others are missing.
     pub interrupted: bool,
-    /// What went wrong.
+    /// Faults of the image, and files that could not be written.
     pub findings: Findings,
 }
 
-/// Why nothing was extracted, or not all.
+/// Why an extraction failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ExtractError {
     /// The image cannot be read.
@@ -104,30 +116,30 @@ pub enum ExtractError {
     /// The directory has something in it.
     #[error("the directory is not empty; choose another, or replace what is there with --overwrite")]
     NotEmpty,
-    /// More than the limit.
+    /// The image holds more than a limit allows. The files extracted so far remain.
     #[error("{what}")]
     Limit {
-        /// Which limit, and what to do.
+        /// The limit, and the option that raises it.
         what: String,
     },
 }
 
-/// What all threads share.
+/// State that all threads of an extraction share.
 struct Shared<'a> {
     options: &'a ExtractOptions,
-    budget: Budget,
+    limits: ExtractLimits,
     cancelled: &'a AtomicBool,
     umask: u16,
-    /// Whether the user is root, who may give files away.
+    /// Whether the user is root, who may change owners.
     root: bool,
-    /// Owner and group of what is made; `None` if a group is inherited.
+    /// Owner and group of created files; `None` if the target's set-group-id bit makes them inherit a group.
     made_as: Option<(u32, u32)>,
     findings: Mutex<Findings>,
     files: AtomicU64,
     bytes: AtomicU64,
     skipped_set_id: AtomicU64,
     skipped_xattrs: AtomicU64,
-    /// Attributes that the file system of the target does not have.
+    /// Attributes that the target's file system does not support.
     unsupported_xattrs: AtomicU64,
 }
 
@@ -136,16 +148,17 @@ impl Shared<'_> {
         self.findings.lock().unwrap_or_else(PoisonError::into_inner).push(finding);
     }
 
-    /// Whether nothing further is to be begun.
+    /// Whether the extraction was cancelled or exceeded a limit: no thread begins further work.
     fn stopped(&self) -> bool {
-        self.cancelled.load(Ordering::Relaxed) || self.budget.exceeded().is_some()
+        self.cancelled.load(Ordering::Relaxed) || self.limits.exceeded().is_some()
     }
 }
 
-/// Extracts `paths` (all of the image if there are none) into `target`, an empty directory. Links on the way to them are
-/// followed, and what is found gets the place that it has without them.
+/// Extracts `paths` (the whole image if there are none) into `target`, an empty directory. Symbolic links in the paths
+/// are followed; a file is extracted at its real path.
 ///
-/// `progress` is called now and then by the calling thread. Setting `cancelled` ends it after what is being written.
+/// The calling thread calls `progress` about every 50 ms. Setting `cancelled` makes all threads stop after their
+/// current write.
 pub fn extract(
     image: &Image,
     target: &Folder,
@@ -160,11 +173,11 @@ pub fn extract(
     }
     let shared = Shared {
         options,
-        budget: Budget::new(options, target.room()?),
+        limits: ExtractLimits::new(options, target.free_space()?),
         cancelled,
         umask: beneath::umask(),
         root: rustix::process::geteuid().is_root(),
-        made_as: (!target.gives_group()?)
+        made_as: (!target.is_set_group_id()?)
             .then(|| (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw())),
         findings: Mutex::default(),
         files: AtomicU64::new(0),
@@ -173,8 +186,8 @@ pub fn extract(
         skipped_xattrs: AtomicU64::new(0),
         unsupported_xattrs: AtomicU64::new(0),
     };
-    let counted = run(image, target, &paths, &shared, progress)?;
-    if let Some(what) = shared.budget.exceeded() {
+    let counts = run(image, target, &paths, &shared, progress)?;
+    if let Some(what) = shared.limits.exceeded() {
         return Err(ExtractError::Limit { what });
     }
     let mut findings = shared.findings.into_inner().unwrap_or_else(PoisonError::into_inner);
@@ -185,9 +198,9 @@ pub fn extract(
     }
     Ok(ExtractReport {
         files: shared.files.into_inner(),
-        links: counted.links,
+        links: counts.links,
         bytes: shared.bytes.into_inner(),
-        skipped_devices: counted.skipped_devices,
+        skipped_devices: counts.skipped_devices,
         skipped_set_id: shared.skipped_set_id.into_inner(),
         skipped_xattrs: shared.skipped_xattrs.into_inner(),
         unsupported_xattrs,
@@ -196,39 +209,39 @@ pub fn extract(
     })
 }
 
-/// What is told of attributes that the file system of the target does not have.
+/// The warning for `n` attributes that the target's file system does not support.
 fn unsupported(n: u64) -> String {
     let attributes = if n == 1 { "1 attribute was".into() } else { format!("{n} attributes were") };
-    format!("{attributes} left out: the file system of the directory does not support such")
+    format!("{attributes} left out: the file system of the directory does not support them")
 }
 
-/// Walks, with workers beside it, until all is done.
+/// Starts the workers, walks the tree, and waits until all tasks are done.
 fn run(
     image: &Image,
     target: &Folder,
     paths: &[Vec<u8>],
     shared: &Shared<'_>,
     progress: &dyn Fn(Progress),
-) -> Result<tree::Counted, ExtractError> {
-    let queue = files::queue(shared.options.jobs);
+) -> Result<tree::WalkCounts, ExtractError> {
+    let queue = files::queue(shared.options.threads);
     std::thread::scope(|scope| {
         let closed = queue.close_on_drop();
-        // The walking thread helps, so it is one of them.
-        for _ in 1..shared.options.jobs {
-            let work = || files::work(&queue, shared);
+        // The calling thread is one of the `threads`.
+        for _ in 1..shared.options.threads {
+            let work = || files::run_worker(&queue, shared);
             let started = std::thread::Builder::new().spawn_scoped(scope, work);
             started.map_err(|e| ImageError::Threads { errno: e.raw_os_error() })?;
         }
         let whole = paths.is_empty() || paths.iter().any(|path| path == b"/");
         let node = if whole { Some(image.root()?) } else { None };
-        let root = place::Place::root(target.open_again()?, node)?;
-        let mut tree = tree::Tree::new(image, root, paths, shared, &queue, progress);
-        // One more than may be made: the root is there already, and the budget is to say what is exceeded.
+        let root = pending_dir::PendingDir::root(target.open_again()?, node)?;
+        let mut tree = tree::TreeWriter::new(image, root, paths, shared, &queue, progress);
+        // The root exists already, and one inode more lets `ExtractLimits` report the limit instead of the walk.
         let inodes = shared.options.max_inodes.saturating_add(2);
         let limits = Limits { inodes, ..Limits::default() };
         walk::walk(image, &limits, &mut tree)?;
-        let counted = tree.end();
+        let counts = tree.end();
         drop(closed);
-        Ok(counted)
+        Ok(counts)
     })
 }

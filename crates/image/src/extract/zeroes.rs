@@ -1,20 +1,21 @@
-//! Runs of zeroes that need not be written: a file that was just made reads as zeroes wherever nothing was written.
+//! Finds long runs of zeroes, which extraction skips: a new file reads as zeroes wherever nothing was written.
 //!
-//! Image makers store the holes of a file as compressed zeroes, so an image of a few megabytes can hold a disk of many
-//! gigabytes that takes a few megabytes again when it is extracted.
+//! Image builders store the holes of a file as compressed zeroes. Without this, an image of a few megabytes that holds
+//! a sparse disk of many gigabytes would take all of these gigabytes after extraction.
 
 use pagefold_codec::same_filled;
 use pagefold_page::{PAGE_SIZE, Page};
 use std::ops::Range;
 
-/// Shorter runs are written: a hole costs the target's file system an extent, and a later write into it another.
+/// Shorter runs are written, because each hole costs the target's file system an extent, and a later write into it
+/// another.
 const MIN_HOLE_BYTES: usize = 64 << 10;
 
-/// The ranges of `bytes` that are to be written, ascending; `bytes` are at position `at` of the file. What is left out are runs
-/// of at least [`MIN_HOLE_BYTES`] zeroes, in whole pages of the file but for the ends of `bytes`.
+/// Returns the ranges of `bytes` to write, ascending; `at` is the position of `bytes` in the file. Skipped ranges are
+/// runs of at least [`MIN_HOLE_BYTES`] zeroes, aligned to pages of the file except at the ends of `bytes`.
 pub(super) fn data(at: u64, bytes: &[u8]) -> Vec<Range<usize>> {
     let mut data: Vec<Range<usize>> = Vec::new();
-    // Zeroes since this byte, all of the way to the one that is looked at.
+    // All bytes from this one to the current chunk are zeroes.
     let mut zeroes_from = 0;
     for chunk in chunks(at, bytes) {
         if is_zero(&bytes[chunk.clone()]) {
@@ -35,7 +36,7 @@ pub(super) fn data(at: u64, bytes: &[u8]) -> Vec<Range<usize>> {
     data
 }
 
-/// The bytes cut where pages of the file begin.
+/// Cuts the bytes at the page boundaries of the file.
 fn chunks(at: u64, bytes: &[u8]) -> impl Iterator<Item = Range<usize>> {
     let first = PAGE_SIZE - (at % PAGE_SIZE as u64) as usize;
     let mut start = 0;
@@ -61,7 +62,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn long_runs_are_left_out_and_short_ones_written() {
+    fn long_runs_of_zeroes_are_skipped_and_short_ones_written() {
         let mut bytes = vec![0; 1 << 20];
         assert_eq!(data(0, &bytes), []);
         assert_eq!(data(0, &bytes[..100]), [0..100]);
@@ -70,7 +71,7 @@ mod tests {
         assert_eq!(data(0, &bytes), [299_008..303_104]);
         bytes[303_200 + MIN_HOLE_BYTES - 8192] = 1;
         assert_eq!(data(0, &bytes), [299_008..303_104 + MIN_HOLE_BYTES - 4096]);
-        // Pages are those of the file.
+        // Chunks are aligned to the pages of the file, not of the buffer.
         assert_eq!(data(4095, &bytes)[0].start, 300_000 - (300_000 + 4095) % 4096);
         bytes[..4096].fill(1);
         assert_eq!(data(0, &bytes)[0], 0..4096);
@@ -78,7 +79,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_left_out_is_zero_and_long(
+        fn skipped_ranges_are_zero_and_long(
             at in 0u64..10_000,
             spots in prop::collection::vec((0usize..400_000, 1usize..3000), 0..6),
         ) {
@@ -88,15 +89,15 @@ mod tests {
                 bytes[start..end].fill(7);
             }
             let data = data(at, &bytes);
-            let mut behind = 0;
+            let mut data_end = 0;
             for range in &data {
                 prop_assert!(range.start < range.end && range.end <= bytes.len());
-                prop_assert!(bytes[behind..range.start].iter().all(|&byte| byte == 0));
-                prop_assert!(range.start == behind && behind == 0 || range.start - behind >= MIN_HOLE_BYTES);
-                behind = range.end;
+                prop_assert!(bytes[data_end..range.start].iter().all(|&byte| byte == 0));
+                prop_assert!(range.start == data_end && data_end == 0 || range.start - data_end >= MIN_HOLE_BYTES);
+                data_end = range.end;
             }
-            prop_assert!(bytes[behind..].iter().all(|&byte| byte == 0));
-            prop_assert!(bytes.len() == behind || bytes.len() - behind >= MIN_HOLE_BYTES);
+            prop_assert!(bytes[data_end..].iter().all(|&byte| byte == 0));
+            prop_assert!(bytes.len() == data_end || bytes.len() - data_end >= MIN_HOLE_BYTES);
         }
     }
 }

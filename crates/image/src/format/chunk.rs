@@ -11,9 +11,9 @@ pub const FORMAT_WIDE: u16 = 0x40;
 /// Bits of the chunk format that are zero.
 pub const FORMAT_RESERVED: u16 = !0x7f;
 
-/// The block of a chunk that is a hole; also of 4-byte entries, which are nothing but the block.
+/// Block number that marks a hole, in entries of 4 bytes (which hold only the block) and of 8 bytes.
 pub const HOLE: u32 = u32::MAX;
-/// The same with 48 bits.
+/// Block number of 48 bits that marks a hole.
 pub const HOLE_WIDE: u64 = (1 << 48) - 1;
 /// Bytes of an entry without a device.
 pub const BLOCK_ENTRY_LEN: usize = 4;
@@ -23,7 +23,7 @@ on_disk! {
     pub struct RawChunkIndex: 8 {
         /// Bits 32 to 47 of the block.
         pub startblk_hi: Le16,
-        /// Device: 0 the image, else the slot's number from 1.
+        /// Device: 0 is the image, others are slots of the device table, from 1.
         pub device_id: Le16,
         /// Bits 0 to 31 of the block.
         pub startblk_lo: Le32,

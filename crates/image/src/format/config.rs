@@ -1,8 +1,23 @@
-//! Configuration records of algorithms: behind the superblock and its extension slots, one for each algorithm
-//! that is available, in the order of their numbers. Each is its length, a `u16`, and that many bytes; the
-//! lengths begin at multiples of 4.
+//! Configuration records of compression algorithms.
+//!
+//! They follow the superblock and its extension slots: one for each algorithm of the image, in the order of their
+//! numbers. A record is its length, a `u16` at a multiple of 4, and that many bytes.
 
 use super::le::{Le16, Le32, on_disk};
+
+/// A compression algorithm, with its number on disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Algorithm {
+    /// LZ4 block.
+    Lz4 = 0,
+    /// LZMA1 with its properties in the first byte and no end mark.
+    MicroLzma = 1,
+    /// Raw deflate, RFC 1951.
+    Deflate = 2,
+    /// One zstd frame.
+    Zstd = 3,
+}
 
 /// Records' lengths begin at multiples of this.
 pub const RECORD_ALIGN: u64 = 4;
@@ -53,13 +68,13 @@ on_disk! {
     }
 }
 
-/// Dictionaries that LZMA may have, bytes.
+/// Valid sizes of LZMA's dictionary, bytes.
 pub const LZMA_DICT_BYTES: std::ops::RangeInclusive<u32> = 4 << 10..=8 << 20;
 /// Largest window of deflate, as a power of two.
 pub const DEFLATE_WINDOW_BITS_MAX: u8 = 15;
-/// What is added to a `windowlog`.
+/// Number that, added to `windowlog`, is log2 of the window.
 pub const ZSTD_WINDOW_LOG_BASE: u8 = 10;
 /// Largest `windowlog`.
 pub const ZSTD_WINDOW_LOG_MAX: u8 = 10;
-/// The window of LZ4 where none is given, bytes.
+/// The window of LZ4 if the image has none, bytes.
 pub const LZ4_WINDOW_BYTES_DEFAULT: u32 = 65535;

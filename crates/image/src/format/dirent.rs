@@ -1,25 +1,25 @@
-//! Directory entries: an array of these at the beginning of a directory block, names behind it.
+//! Directory entries: a directory block begins with an array of entries, and their names follow.
 
 use super::le::{Le16, Le64, on_disk};
 
-/// The longest name, bytes.
+/// Longest name, bytes.
 pub const NAME_LEN_MAX: usize = 255;
 
 on_disk! {
     /// An entry without its name.
     pub struct RawDirent: 12 {
-        /// Inode.
+        /// Number of the inode.
         pub nid: Le64,
-        /// Where the name begins, bytes from the beginning of the block.
+        /// Offset of the name in the block, bytes.
         pub nameoff: Le16,
-        /// One of the numbers below.
+        /// Type of file: one of the constants `TYPE_*`.
         pub file_type: u8,
         /// Zero.
         pub reserved: u8,
     }
 }
 
-/// Not said.
+/// Unknown type of file.
 pub const TYPE_UNKNOWN: u8 = 0;
 /// Regular file.
 pub const TYPE_REGULAR: u8 = 1;

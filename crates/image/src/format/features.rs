@@ -1,8 +1,8 @@
-//! Features: what an image may use, by bit and name, and the first kernel that reads it.
+//! Feature bits of an image: their names, and the first kernel that reads each.
 //!
-//! Two names share a bit where one kernel brought both.
+//! Two features that came with the same kernel may share a bit; its name has both.
 
-use crate::read::Algorithm;
+use super::config::Algorithm;
 use std::fmt;
 
 /// A version of Linux.
@@ -34,9 +34,9 @@ pub const FIRST_KERNEL: KernelVersion = KernelVersion::new(5, 4);
 pub struct Feature {
     /// The bit, as a mask.
     pub bit: u32,
-    /// What it is called.
+    /// The name, as erofs-utils and the kernel have it.
     pub name: &'static str,
-    /// The first kernel that reads images with it; for bits that a reader may ignore, [`FIRST_KERNEL`].
+    /// The first kernel that reads images with the feature; for bits that a reader may ignore, [`FIRST_KERNEL`].
     pub kernel: KernelVersion,
 }
 
@@ -73,7 +73,7 @@ pub mod incompat {
     /// Compressed metadata in a file.
     pub const METABOX: u32 = 0x100;
 
-    /// All that are known, in order of their bits.
+    /// All known features, in order of their bits.
     pub const ALL: [Feature; 9] = [
         feature(ZERO_PADDING, "lz4_0padding", 5, 4),
         feature(COMPR_CFGS, "compr_cfgs/big_pcluster", 5, 13),
@@ -93,20 +93,20 @@ pub mod compat {
 
     /// The superblock has a checksum.
     pub const SB_CHKSUM: u32 = 0x01;
-    /// Times are times of last change of contents.
+    /// Times are modification times.
     pub const MTIME: u32 = 0x02;
     /// Filters of attribute names.
     pub const XATTR_FILTER: u32 = 0x04;
     /// Shared attributes lie in the metabox.
     pub const SHARED_EA_IN_METABOX: u32 = 0x08;
-    /// Long prefixes of attribute names lie in the image as they are.
+    /// Long prefixes of attribute names lie in the image, uncompressed.
     pub const PLAIN_XATTR_PFX: u32 = 0x10;
-    /// An attribute tells which files are the same.
+    /// Files with an equal value of a certain attribute have equal contents.
     pub const ISHARE_XATTRS: u32 = 0x20;
     /// Made by nydus.
     pub const RAFS_V6: u32 = 0x4000_0000;
 
-    /// All that are known, in order of their bits.
+    /// All known features, in order of their bits.
     pub const ALL: [Feature; 7] = [
         feature(SB_CHKSUM, "sb_chksum", 5, 4),
         feature(MTIME, "mtime", 5, 4),
@@ -118,7 +118,7 @@ pub mod compat {
     ];
 }
 
-/// The features of `table` whose bits are set in `bits`, and the bits that are in no row.
+/// Splits `bits` into the features of `table` whose bits are set, and the unknown rest.
 pub fn split(bits: u32, table: &[Feature]) -> (Vec<Feature>, u32) {
     let known: Vec<Feature> = table.iter().copied().filter(|f| bits & f.bit != 0).collect();
     let unknown = known.iter().fold(bits, |left, f| left & !f.bit);
@@ -140,7 +140,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_row_is_one_bit_and_no_bit_is_twice() {
+    fn each_feature_has_one_bit_of_its_own() {
         for table in [incompat::ALL.as_slice(), compat::ALL.as_slice()] {
             let mut seen = 0u32;
             for row in table {
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_bits_are_left_over() {
+    fn unknown_bits_are_returned() {
         let (known, unknown) = split(0x8000_0021, &incompat::ALL);
         assert_eq!(known.iter().map(|f| f.name).collect::<Vec<_>>(), ["lz4_0padding", "fragments/dedupe"]);
         assert_eq!(unknown, 0x8000_0000);

@@ -1,4 +1,4 @@
-//! Inodes: 32 bytes, or 64 where the numbers do not fit.
+//! Inodes: the compact form has 32 bytes, the extended form 64.
 
 use super::le::{Le16, Le32, Le64, on_disk};
 
@@ -7,11 +7,11 @@ pub const SLOT_LEN: u64 = 32;
 /// Bit of a [`Nid`](crate::Nid): the inode is in the metabox.
 pub const NID_METABOX: u64 = 1 << 63;
 
-/// Bit of `i_format`: 64 bytes.
+/// Bit of `i_format`: the extended form.
 pub const FORMAT_EXTENDED: u16 = 1;
-/// Where the data layout begins in `i_format`.
+/// Position of the data layout in `i_format`, bits.
 pub const FORMAT_LAYOUT_SHIFT: u16 = 1;
-/// The data layout's bits, once shifted.
+/// Mask of the data layout, after the shift.
 pub const FORMAT_LAYOUT_MASK: u16 = 7;
 /// Bit of `i_format`: in a compact inode that is no directory, there is one link and `i_nb` holds the upper
 /// bits of an address; in a directory, the entry `.` was left out.
@@ -19,11 +19,11 @@ pub const FORMAT_NLINK_1_OR_DOT_OMITTED: u16 = 1 << 4;
 /// Bits of `i_format` that are zero.
 pub const FORMAT_RESERVED: u16 = !0x1f;
 
-/// Data layout: blocks one behind the other.
+/// Data layout: consecutive blocks.
 pub const LAYOUT_FLAT_PLAIN: u16 = 0;
-/// Data layout: compressed, with an index of 8 bytes each.
+/// Data layout: compressed, with index entries of 8 bytes.
 pub const LAYOUT_COMPRESSED_FULL: u16 = 1;
-/// Data layout: blocks, and the rest behind the inode.
+/// Data layout: consecutive blocks, and the rest behind the inode.
 pub const LAYOUT_FLAT_INLINE: u16 = 2;
 /// Data layout: compressed, with a packed index.
 pub const LAYOUT_COMPRESSED_COMPACT: u16 = 3;
@@ -34,11 +34,11 @@ pub const LAYOUT_CHUNK_BASED: u16 = 4;
 pub const MODE_TYPE_MASK: u16 = 0o170_000;
 
 on_disk! {
-    /// The short form.
+    /// The compact form.
     pub struct RawCompactInode: 32 {
         /// Form, layout and a flag.
         pub i_format: Le16,
-        /// Length of the attributes, in a way of its own.
+        /// Length of the attributes, encoded: see [`xattr_area_len`].
         pub i_xattr_icount: Le16,
         /// File type and permissions.
         pub i_mode: Le16,
@@ -62,11 +62,11 @@ on_disk! {
 }
 
 on_disk! {
-    /// The long form.
+    /// The extended form.
     pub struct RawExtendedInode: 64 {
         /// Form, layout and a flag.
         pub i_format: Le16,
-        /// Length of the attributes, in a way of its own.
+        /// Length of the attributes, encoded: see [`xattr_area_len`].
         pub i_xattr_icount: Le16,
         /// File type and permissions.
         pub i_mode: Le16,
@@ -93,7 +93,7 @@ on_disk! {
     }
 }
 
-/// Bytes of attributes behind an inode whose `i_xattr_icount` is `icount`.
+/// Returns the bytes of attributes behind an inode whose `i_xattr_icount` is `icount`.
 pub const fn xattr_area_len(icount: u16) -> u32 {
     match icount {
         0 => 0,
@@ -101,7 +101,7 @@ pub const fn xattr_area_len(icount: u16) -> u32 {
     }
 }
 
-/// Major and minor number of a device, from its 32 bits.
+/// Splits the 32 bits of a device number into major and minor number.
 pub const fn decode_rdev(rdev: u32) -> (u32, u32) {
     ((rdev >> 8) & 0xfff, (rdev & 0xff) | ((rdev >> 12) & 0xf_ff00))
 }
@@ -113,7 +113,7 @@ mod tests {
     #[test]
     fn device_numbers_are_split_as_linux_packs_them() {
         assert_eq!(decode_rdev(0x0103), (1, 3));
-        // 259:1000: 1000 is 0x3e8; its upper bits stand above the major number.
+        // 259:1000: 1000 is 0x3e8; its upper bits lie above the major number.
         assert_eq!(decode_rdev(0xe8 | (259 << 8) | (0x300 << 12)), (259, 1000));
         assert_eq!(decode_rdev(u32::MAX), (0xfff, 0xf_ffff));
     }

@@ -1,7 +1,7 @@
-//! The layout on disk and nothing else: little-endian structures, their sizes, and their bits.
+//! The structures on disk: little-endian fields, sizes and bits.
 //!
-//! `docs/formats/erofs.md` describes the same fields. Each structure parses from bytes that the caller
-//! has bounds-checked, and judges nothing: whether a value makes sense is for [`crate::read`] to say.
+//! `docs/formats/erofs.md` describes the same fields. Each structure is parsed from an array of its length, and
+//! accepts any bytes; [`crate::read`] checks the values.
 
 pub mod chunk;
 pub mod config;

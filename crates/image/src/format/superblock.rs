@@ -2,13 +2,13 @@
 
 use super::le::{Le16, Le32, Le64, on_disk};
 
-/// Where the superblock begins, bytes. What is before it belongs to boot loaders.
+/// Offset of the superblock, bytes. The bytes before it are free for boot loaders.
 pub const OFFSET: u64 = 1024;
-/// First four bytes of it, as a number.
+/// First four bytes of the superblock, as a number.
 pub const MAGIC: u32 = 0xe0f5_e1e2;
 /// Bytes of an extension slot.
 pub const EXTSLOT_LEN: u64 = 16;
-/// Where the checksum lies in it, bytes.
+/// Offset of the checksum in the superblock, bytes.
 pub const CHECKSUM_OFFSET: usize = 4;
 /// Smallest and largest block, as powers of two.
 pub const BLOCK_BITS: std::ops::RangeInclusive<u8> = 9..=16;
@@ -30,7 +30,7 @@ on_disk! {
         pub rootnid_2b: Le16,
         /// Number of inodes; may be zero.
         pub inos: Le64,
-        /// Seconds that the times of compact inodes count from; signed.
+        /// Base of the times of compact inodes, seconds since 1970; signed.
         pub epoch: Le64,
         /// Nanoseconds of the times of compact inodes.
         pub fixed_nsec: Le32,
@@ -50,23 +50,24 @@ on_disk! {
         pub u1: Le16,
         /// Slots in the device table.
         pub extra_devices: Le16,
-        /// Where the device table begins, in slots.
+        /// Offset of the device table, in slots.
         pub devt_slotoff: Le16,
         /// log2 of blocks in a directory block: 0.
         pub dirblkbits: u8,
-        /// Long prefixes of attribute names.
+        /// Number of long prefixes of attribute names.
         pub xattr_prefix_count: u8,
-        /// Where the long prefixes begin, in 4-byte steps.
+        /// Offset of the long prefixes, in steps of 4 bytes.
         pub xattr_prefix_start: Le32,
         /// Inode of the packed file; zero if there is none.
         pub packed_nid: Le64,
-        /// Not zero: filters of attribute names mean nothing.
+        /// If not zero, filters of attribute names are to be ignored.
         pub xattr_filter_reserved: u8,
-        /// Which long prefix names the attribute that tells which files are the same.
+        /// Number of the long prefix that is the name of the attribute of
+        /// [`ISHARE_XATTRS`](super::features::compat::ISHARE_XATTRS).
         pub ishare_xattr_prefix_id: u8,
         /// Zero.
         pub reserved1: Le16,
-        /// When the image was made, seconds after the epoch.
+        /// Time of the image's creation, seconds after `epoch`.
         pub build_time: Le32,
         /// Root inode, with 48-bit addresses.
         pub rootnid_8b: Le64,

@@ -1,11 +1,13 @@
-//! The index of a compressed inode: its header, and the three forms of what follows it.
+//! The index of a compressed inode: the header, and the three forms of entries.
 //!
-//! One header of 8 bytes, then one of: an entry of 8 bytes per logical cluster (full), packs of 2 or 16
-//! entries (compact), or a record per extent. Section "Compressed indexes" of `docs/formats/erofs.md`.
+//! A header of 8 bytes is followed by one of: an entry of 8 bytes per logical cluster (full), packs of 2 or 16 entries
+//! (compact), or a record per extent. See "Compressed indexes" in `docs/formats/erofs.md`.
+
+use super::le::{Le16, Le32, on_disk};
 
 /// Bytes of the header; it begins at a multiple of this.
 pub const HEADER_BYTES: u64 = 8;
-/// Where entries of the full form begin, bytes behind the header's first.
+/// Offset of the first entry of the full form from the header, bytes.
 pub const FULL_ENTRIES_OFFSET: u64 = 16;
 /// Bytes of an entry of the full form.
 pub const FULL_ENTRY_BYTES: u64 = 8;
@@ -35,7 +37,7 @@ pub struct MapHeader {
 }
 
 impl MapHeader {
-    /// Takes the header from its bytes.
+    /// Parses the header.
     pub fn parse(bytes: [u8; 8]) -> Self {
         MapHeader { raw: u64::from_le_bytes(bytes) }
     }
@@ -75,7 +77,7 @@ impl MapHeader {
         (self.raw >> 56) as u8 & 0xf
     }
 
-    /// Position of the whole file in the packed file, if that is where it is.
+    /// Position of the whole file in the packed file, if it is a fragment.
     pub fn whole_fragment(&self) -> Option<u64> {
         (self.raw >> 63 == 1).then_some(self.raw & (u64::MAX >> 1))
     }
@@ -91,10 +93,10 @@ impl MapHeader {
     }
 }
 
-/// What a logical cluster holds, by the two bits that all entries have.
+/// The type of a logical cluster, from two bits of its entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EntryType {
-    /// An extent begins in it that is not compressed.
+    /// An uncompressed extent begins in it.
     Plain,
     /// An extent begins in it, compressed with the first algorithm.
     Head1,
@@ -105,7 +107,7 @@ pub enum EntryType {
 }
 
 impl EntryType {
-    /// By the low two bits of `bits`.
+    /// Decodes the low two bits of `bits`.
     pub fn from_bits(bits: u16) -> Self {
         match bits & 3 {
             0 => EntryType::Plain,
@@ -116,39 +118,52 @@ impl EntryType {
     }
 }
 
-/// In a distance back to the head: this is the cluster's number of blocks instead, in [`BLOCKS_MASK`].
+/// Bit of a distance back to the head: the bits of [`BLOCKS_MASK`] are the cluster's number of blocks instead.
 pub const IS_BLOCKS: u16 = 0x800;
 /// The bits of a number of blocks.
 pub const BLOCKS_MASK: u16 = 0x7ff;
 
+on_disk! {
+    /// An entry of the full form, as it is stored.
+    pub struct RawFullEntry: 8 {
+        /// The entry's type, and in bit 15 whether the extent is only a prefix of the cluster's output.
+        pub advise: Le16,
+        /// Heads: offset of the extent in its logical cluster, bytes.
+        pub lcluster_offset: Le16,
+        /// Heads: the first block. Others: two distances, the one back to the head in the lower half.
+        pub block: Le32,
+    }
+}
+
 /// An entry of the full form.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FullEntry {
-    /// What it is.
+    /// The entry's type.
     pub kind: EntryType,
-    /// Of heads: only a prefix of what the cluster decodes to is meant.
+    /// Heads: whether the extent is only a prefix of the cluster's output.
     pub partial: bool,
-    /// Of heads: where in the logical cluster the extent begins, bytes.
+    /// Heads: offset of the extent in its logical cluster, bytes.
     pub lcluster_offset: u16,
-    /// Of heads: the first block.
+    /// Heads: the first block.
     pub block: u32,
-    /// Of others: the distance back to the head, or a number of blocks with [`IS_BLOCKS`].
+    /// Others: the distance back to the head, or a number of blocks with [`IS_BLOCKS`].
     pub back: u16,
-    /// Of others: the distance on to the next head.
+    /// Others: the distance forward to the next head.
     pub forward: u16,
 }
 
 impl FullEntry {
-    /// Takes an entry from its bytes.
-    pub fn parse(b: [u8; 8]) -> Self {
-        let advise = u16::from_le_bytes([b[0], b[1]]);
+    /// Parses an entry.
+    pub fn parse(bytes: [u8; 8]) -> Self {
+        let raw = RawFullEntry::parse(&bytes);
+        let (advise, block) = (raw.advise.get(), raw.block.get());
         FullEntry {
             kind: EntryType::from_bits(advise),
             partial: advise & 0x8000 != 0,
-            lcluster_offset: u16::from_le_bytes([b[2], b[3]]),
-            block: u32::from_le_bytes([b[4], b[5], b[6], b[7]]),
-            back: u16::from_le_bytes([b[4], b[5]]),
-            forward: u16::from_le_bytes([b[6], b[7]]),
+            lcluster_offset: raw.lcluster_offset.get(),
+            block,
+            back: block as u16,
+            forward: (block >> 16) as u16,
         }
     }
 }
@@ -158,14 +173,14 @@ impl FullEntry {
 pub struct Pack {
     bytes: [u8; 32],
     entry_bits: u32,
-    /// How many entries it has: 2 or 16.
+    /// Number of entries: 2 or 16.
     pub entries: u32,
-    /// The block address that heads of the pack count from.
+    /// The block address to which the entries of the pack are relative.
     pub base: u32,
 }
 
 impl Pack {
-    /// Two entries of 16 bits.
+    /// Parses a pack of two entries of 16 bits.
     pub fn two(b: [u8; 8]) -> Self {
         let mut bytes = [0; 32];
         bytes[..8].copy_from_slice(&b);
@@ -173,13 +188,13 @@ impl Pack {
         Pack { bytes, entry_bits: 16, entries: 2, base }
     }
 
-    /// Sixteen entries of 14 bits.
+    /// Parses a pack of sixteen entries of 14 bits.
     pub fn sixteen(bytes: [u8; 32]) -> Self {
         let base = u32::from_le_bytes([bytes[28], bytes[29], bytes[30], bytes[31]]);
         Pack { bytes, entry_bits: 14, entries: 16, base }
     }
 
-    /// The bits of entry `i`, which is less than [`Self::entries`].
+    /// Returns the bits of entry `i`, which is less than [`Self::entries`].
     pub fn entry(&self, i: u32) -> u16 {
         let bit = i.min(self.entries - 1) * self.entry_bits;
         // At most bit 210, so bytes 26 to 28; an entry and what precedes it in its first byte are 20 bits.
@@ -199,37 +214,53 @@ impl StoredLength {
         self.0 & 0x1f_ffff
     }
 
-    /// Only a prefix of what the cluster decodes to is meant.
+    /// Whether the extent is only a prefix of the cluster's output.
     pub fn partial(self) -> bool {
         self.0 & (1 << 27) != 0
     }
 
-    /// 0 for what is not compressed, else the algorithm's number and one.
+    /// 0 for uncompressed extents, else the algorithm's number plus one.
     pub fn format(self) -> u8 {
         (self.0 >> 28) as u8
+    }
+}
+
+on_disk! {
+    /// The fields of an extent record, as they are stored; records of 32 bytes have padding behind them.
+    pub struct RawExtentRecord: 20 {
+        /// The length word; see [`StoredLength`].
+        pub plen: Le32,
+        /// Stored position, bytes: bits 0 to 31.
+        pub pstart_lo: Le32,
+        /// Stored position: bits 32 to 63.
+        pub pstart_hi: Le32,
+        /// Position in the file, bytes: bits 0 to 31.
+        pub lstart_lo: Le32,
+        /// Position in the file: bits 32 to 63.
+        pub lstart_hi: Le32,
     }
 }
 
 /// An extent record of 8, 16 or 32 bytes; shorter ones leave the rest zero.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ExtentRecord {
-    /// How long it is as stored, and how.
+    /// Stored length, and the kind of storage.
     pub stored: StoredLength,
-    /// Where it is stored, bytes.
+    /// Stored position, bytes.
     pub physical: u64,
-    /// Where it begins in the file, bytes; not in records of 8 bytes.
+    /// Position in the file, bytes; not in records of 8 bytes.
     pub logical: u64,
 }
 
 impl ExtentRecord {
-    /// Takes a record from its bytes, with zeroes for those that its size does not have.
-    pub fn parse(b: [u8; 20]) -> Self {
-        let word = |i: usize| u32::from_le_bytes([b[i], b[i + 1], b[i + 2], b[i + 3]]);
-        let long = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
+    /// Parses a record; a shorter one is padded with zeroes.
+    pub fn parse(bytes: [u8; 20]) -> Self {
+        let raw = RawExtentRecord::parse(&bytes);
+        let long = |low: Le32, high: Le32| u64::from(low.get()) | u64::from(high.get()) << 32;
         ExtentRecord {
-            stored: StoredLength(word(0)),
-            physical: long(word(4), word(8)),
-            logical: long(word(12), word(16)),
+            stored: StoredLength(raw.plen.get()),
+            physical: long(raw.pstart_lo, raw.pstart_hi),
+            logical: long(raw.lstart_lo, raw.lstart_hi),
         }
     }
 }

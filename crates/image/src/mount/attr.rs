@@ -1,4 +1,4 @@
-//! Numbers, attributes and errors in the kernel's words.
+//! Conversion of inode numbers, attributes and errors to those of FUSE.
 
 use crate::read::inode::{Inode, Timestamp};
 use crate::read::{FileKind, Layout, Superblock};
@@ -6,11 +6,11 @@ use crate::{ImageError, Nid};
 use fuser::{Errno, FileAttr, FileType, INodeNo};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// `st_blocks` counts in these.
+/// Unit of `st_blocks`, bytes.
 const SECTOR_BYTES: u64 = 512;
 
-/// The number that the kernel knows an inode by, and that `stat` shows: 1 for the root, and for others the
-/// inode's own with the bit of the metabox moved to the lowest place, plus 2, so that 0 and 1 are never used.
+/// Returns the inode number that FUSE and `stat` use: 1 for the root; for other inodes the image's number, rotated so
+/// that the metabox bit is the lowest, plus 2. So 0 and 1 are not used twice.
 pub(super) fn number(nid: Nid, root: Nid) -> INodeNo {
     if nid == root {
         return INodeNo::ROOT;
@@ -26,7 +26,7 @@ pub(super) fn nid(number: INodeNo, root: Nid) -> Nid {
     Nid(number.0.wrapping_sub(2).rotate_right(1))
 }
 
-/// What `stat` shows.
+/// Converts an inode to the attributes that `stat` shows.
 pub(super) fn attr(inode: &Inode, superblock: &Superblock) -> FileAttr {
     let block_bytes = u64::from(superblock.block_bytes());
     let blocks = match inode.layout {
@@ -37,7 +37,7 @@ pub(super) fn attr(inode: &Inode, superblock: &Superblock) -> FileAttr {
     FileAttr {
         ino: number(inode.nid, superblock.root_nid),
         size: inode.size,
-        // A file in the packed file alone has no block of its own; but programs take one without blocks for a hole.
+        // A file that is a fragment has no blocks itself, but programs take a file without blocks for a hole.
         blocks: (blocks.saturating_mul(block_bytes) / SECTOR_BYTES).max(u64::from(inode.size > 0)),
         atime: time,
         mtime: time,
@@ -55,7 +55,7 @@ pub(super) fn attr(inode: &Inode, superblock: &Superblock) -> FileAttr {
     }
 }
 
-/// Of an entry whose inode cannot be read: enough for `readdir`, and nothing that may be kept.
+/// Returns placeholder attributes for an entry whose inode cannot be read: enough for `readdir`, but not to be cached.
 pub(super) fn unknown(nid: Nid, kind: FileKind, superblock: &Superblock) -> FileAttr {
     FileAttr {
         ino: number(nid, superblock.root_nid),
@@ -88,7 +88,7 @@ pub(super) fn file_type(kind: FileKind) -> FileType {
     }
 }
 
-/// The system's form of a time; the epoch if it has none for this.
+/// Converts a time; the epoch if the system cannot represent it.
 fn time(at: Timestamp) -> SystemTime {
     let whole = Duration::from_secs(at.seconds.unsigned_abs());
     let seconds = match at.seconds {
@@ -99,13 +99,13 @@ fn time(at: Timestamp) -> SystemTime {
     seconds.and_then(|time| time.checked_add(nanoseconds)).unwrap_or(UNIX_EPOCH)
 }
 
-/// What a program is told of an error.
+/// Returns the errno for an error.
 pub(super) fn errno(error: &ImageError) -> Errno {
     match error {
         ImageError::NotFound { .. } => Errno::ENOENT,
         ImageError::NotADirectory { .. } => Errno::ENOTDIR,
         ImageError::NoContents { .. } => Errno::EINVAL,
-        // What listxattr(2) says of a list that is too long.
+        // As listxattr(2) fails for a list that is too long.
         ImageError::TooManyNames { .. } => Errno::E2BIG,
         ImageError::TooLittleMemory { .. } | ImageError::Budget { .. } | ImageError::Threads { .. } => {
             Errno::ENOMEM
@@ -120,7 +120,7 @@ mod tests {
     use crate::Address;
 
     #[test]
-    fn numbers_have_an_inverse_and_leave_0_and_1_alone() {
+    fn inode_numbers_have_an_inverse_and_never_are_0_or_1() {
         let root = Nid(36);
         assert_eq!(number(root, root), INodeNo::ROOT);
         for n in [0, 1, 2, 35, 37, 1 << 58, 1 << 63, 1 << 63 | 5] {
@@ -135,12 +135,12 @@ mod tests {
         let at = |seconds, nanoseconds| time(Timestamp { seconds, nanoseconds });
         assert_eq!(at(3, 7), UNIX_EPOCH + Duration::new(3, 7));
         assert_eq!(at(-3, 7), UNIX_EPOCH - Duration::new(3, 0) + Duration::from_nanos(7));
-        // No panic, whatever an image says.
+        // The largest and smallest times of an image cause no panic.
         let _ = (at(i64::MIN, 999_999_999), at(i64::MAX, 999_999_999));
     }
 
     #[test]
-    fn errors_keep_their_meaning() {
+    fn errors_map_to_matching_errnos() {
         let code = |error| errno(&error).code();
         assert_eq!(code(ImageError::corrupt(Address::image(0), "x")), libc::EIO);
         let at = Address::image(0);

@@ -1,77 +1,66 @@
-//! Where answers to reads are made: one buffer a thread, paid from the image's budget.
+//! The memory of reply buffers: one per thread, set aside from the image's budget for the life of the mount.
+//!
+//! The buffers themselves are `pagefold_fuse`'s thread-local ones; this only reserves the budget for them.
 
 use super::MountError;
 use crate::{Image, ImageError};
-use pagefold_backing::Aside;
-use std::cell::RefCell;
+use pagefold_backing::BudgetReservation;
 
-/// The longest read request, bytes.
+/// Longest read request, bytes.
 const READ_BYTES_MAX: u64 = 1 << 20;
-/// The shortest that the kernel can be held to: a page.
+/// Smallest limit for read requests that the kernel accepts, bytes: a page.
 const READ_BYTES_MIN: u64 = 4096;
 
-/// What a buffer has behind the longest answer, bytes: the margin that the last cluster of an answer needs to be decoded in
-/// place, which is a 256th of the cluster (of 1 MiB at most) and 32 bytes.
-pub(super) const DECODING_ROOM_BYTES: usize = 8 << 10;
+/// Scratch at the end of each buffer, bytes: the margin that decoding the last cluster of a reply in place needs,
+/// which is a 256th of the cluster (of 1 MiB at most) and 32 bytes.
+pub(super) const DECODING_SCRATCH_BYTES: usize = 8 << 10;
 
-/// What a mount sets aside of the budget at least: one buffer of the shortest kind.
-pub const LEAST_REPLY_BYTES: u64 = READ_BYTES_MIN + DECODING_ROOM_BYTES as u64;
+/// Bytes that a mount sets aside from the budget at least: one buffer for the smallest request limit.
+pub const LEAST_REPLY_BYTES: u64 = READ_BYTES_MIN + DECODING_SCRATCH_BYTES as u64;
 
-/// How long reads may be, and the memory that stands for.
+/// The number and size of reply buffers, and the reservation that pays for them.
 #[derive(Debug)]
 pub(super) struct ReplyMemory {
-    /// Threads that answer.
+    /// Threads that serve requests.
     pub(super) threads: usize,
-    /// Bytes of each one's buffer.
+    /// Longest read request, bytes; each buffer has scratch besides.
     pub(super) read_bytes: usize,
-    /// Held for as long as the threads are there.
+    /// Returned to the budget when the mount is dropped.
     #[expect(dead_code, reason = "held for its drop")]
-    aside: Aside,
+    reservation: BudgetReservation,
 }
 
 impl ReplyMemory {
-    /// Takes a part of the budget for good, and leaves what a read needs. A small budget has small reads and
-    /// perhaps fewer threads.
+    /// Sets memory for `threads` buffers aside from the budget, and leaves the most that one read needs. With a small
+    /// budget, the request limit is smaller and there may be fewer threads.
     pub(super) fn take(image: &Image, threads: usize) -> Result<Self, MountError> {
         let (limit, reserve) = (image.budget().stats().limit_bytes, image.reserve_bytes());
-        let Some((threads, read_bytes)) = share(limit, reserve, threads.max(1) as u64) else {
+        let Some((threads, read_bytes)) = divide(limit, reserve, threads.max(1) as u64) else {
             let needed_bytes = least_bytes(image);
             return Err(ImageError::TooLittleMemory { needed_bytes, limit_bytes: limit }.into());
         };
-        let total = (read_bytes + DECODING_ROOM_BYTES as u64) * threads;
-        let aside = image.budget().set_aside(total);
-        let aside =
-            aside.map_err(|_| ImageError::TooLittleMemory { needed_bytes: total, limit_bytes: limit })?;
-        Ok(ReplyMemory { threads: threads as usize, read_bytes: read_bytes as usize, aside })
+        let total = (read_bytes + DECODING_SCRATCH_BYTES as u64) * threads;
+        let reservation = image.budget().reserve(total);
+        let reservation = reservation
+            .map_err(|_| ImageError::TooLittleMemory { needed_bytes: total, limit_bytes: limit })?;
+        Ok(ReplyMemory { threads: threads as usize, read_bytes: read_bytes as usize, reservation })
     }
 }
 
-/// What one read needs at most, and one buffer of the shortest kind.
+/// Bytes of the smallest budget for a mount: the most that one read needs, and one buffer for the smallest request
+/// limit.
 pub(super) fn least_bytes(image: &Image) -> u64 {
     image.reserve_bytes().saturating_add(LEAST_REPLY_BYTES)
 }
 
-/// Threads, and bytes of each one's buffer; `None` if not even one page is left.
-fn share(limit: u64, reserve: u64, threads: u64) -> Option<(u64, u64)> {
-    let room = DECODING_ROOM_BYTES as u64;
-    let spare = limit.checked_sub(reserve).filter(|spare| *spare >= READ_BYTES_MIN + room)?;
-    let threads = threads.min(spare / (READ_BYTES_MIN + room)).max(1);
-    let wanted = (limit / 16).clamp(READ_BYTES_MIN, READ_BYTES_MAX).min(spare / threads - room);
+/// Divides the budget: returns the number of threads and the request limit in bytes, or `None` if there is not even a
+/// page.
+fn divide(limit: u64, reserve: u64, threads: u64) -> Option<(u64, u64)> {
+    let scratch = DECODING_SCRATCH_BYTES as u64;
+    let spare = limit.checked_sub(reserve).filter(|spare| *spare >= READ_BYTES_MIN + scratch)?;
+    let threads = threads.min(spare / (READ_BYTES_MIN + scratch)).max(1);
+    let wanted = (limit / 16).clamp(READ_BYTES_MIN, READ_BYTES_MAX).min(spare / threads - scratch);
     Some((threads, wanted / READ_BYTES_MIN * READ_BYTES_MIN))
-}
-
-thread_local! {
-    static REPLY: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
-}
-
-/// Runs `f` on this thread's buffer of `len_bytes`, which are the same for all calls on a thread.
-pub(super) fn with_reply_buffer<T>(len_bytes: usize, f: impl FnOnce(&mut [u8]) -> T) -> T {
-    REPLY.with_borrow_mut(|buffer| {
-        if buffer.len() < len_bytes {
-            buffer.resize(len_bytes, 0);
-        }
-        f(buffer.get_mut(..len_bytes).unwrap_or(&mut []))
-    })
 }
 
 #[cfg(test)]
@@ -79,25 +68,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn buffers_leave_the_reserve_and_shrink_with_the_budget() {
-        assert_eq!(share(64 << 20, 256 << 10, 3), Some((3, 1 << 20)));
-        assert_eq!(share(4 << 20, 256 << 10, 3), Some((3, 256 << 10)));
-        assert_eq!(share(304 << 10, 256 << 10, 4), Some((4, 4096)));
-        assert_eq!(share(280 << 10, 256 << 10, 4), Some((2, 4096)));
-        assert_eq!(share(256 << 10, 256 << 10, 4), None);
+    fn buffers_shrink_with_the_budget_and_leave_the_reserve() {
+        assert_eq!(divide(64 << 20, 256 << 10, 3), Some((3, 1 << 20)));
+        assert_eq!(divide(4 << 20, 256 << 10, 3), Some((3, 256 << 10)));
+        assert_eq!(divide(304 << 10, 256 << 10, 4), Some((4, 4096)));
+        assert_eq!(divide(280 << 10, 256 << 10, 4), Some((2, 4096)));
+        assert_eq!(divide(256 << 10, 256 << 10, 4), None);
         for limit in (268..2000).map(|kib| kib << 10) {
-            let (threads, bytes) = share(limit, 256 << 10, 4).unwrap();
+            let (threads, bytes) = divide(limit, 256 << 10, 4).unwrap();
             assert!(
                 threads * (bytes + (8 << 10)) + (256 << 10) <= limit && bytes % 4096 == 0 && bytes > 0,
                 "{limit}"
             );
         }
-    }
-
-    #[test]
-    fn a_thread_keeps_its_buffer() {
-        let first = with_reply_buffer(8192, |b| (b.as_ptr() as usize, b.len()));
-        assert_eq!(first.1, 8192);
-        assert_eq!(with_reply_buffer(8192, |b| b.as_ptr() as usize), first.0);
     }
 }

@@ -1,19 +1,19 @@
-//! Answers to the kernel's requests for a mounted image.
+//! The FUSE operations of a mounted image.
 //!
-//! Nothing in an image ever changes, so every answer may be kept for ever, files and directories need not be
-//! opened (the kernel then keeps their pages across opens by itself), and `forget` forgets nothing: a number
-//! leads to its inode without a table. What the kernel keeps it does not ask again; what is asked is read
-//! through the image, on the thread that received the request, in memory of the image's budget.
+//! An image never changes, so the kernel may cache all replies without a time limit, files and directories need no
+//! `open` (the kernel then keeps their pages across opens), and `forget` does nothing: an inode number leads to its
+//! inode without a table. Each request is served on the thread that received it, with memory of the image's budget.
 //!
-//! Modes, owners and access lists are checked by the kernel, for which it asks for the lists as attributes.
+//! The kernel checks modes, owners and access control lists; it reads the lists as extended attributes.
 
 use super::attr::{self, errno};
-use super::buffer::{DECODING_ROOM_BYTES, with_reply_buffer};
-use super::nodes::Nodes;
+use super::buffer::DECODING_SCRATCH_BYTES;
+use super::nodes::NodeCache;
 use crate::read::inode::Inode;
 use crate::read::{FileKind, Superblock};
 use crate::{Image, ImageError, Nid, Node};
 use fuser::{Errno, FileAttr, FileHandle, FopenFlags, Generation, INodeNo, InitFlags, KernelConfig, Request};
+use pagefold_fuse::{FOREVER, limit_requests, unsupported, with_reply_buffer};
 use std::ffi::OsStr;
 use std::io;
 use std::ops::ControlFlow;
@@ -23,18 +23,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-const FOREVER: Duration = Duration::from_secs(u32::MAX as u64);
-/// For what must be asked again.
+/// Time to live of attributes that the kernel must not cache.
 const NEVER: Duration = Duration::ZERO;
 
-/// The longest name, bytes.
+/// Longest name, bytes.
 const NAME_BYTES_MAX: usize = 255;
 
-/// Requests that the kernel may have in flight on its own behalf, such as those that read ahead.
+/// Background requests, such as read-ahead, that the kernel may have in flight.
 const MAX_BACKGROUND: u16 = 64;
 
-/// What is used if the kernel has it. With `DO_READDIRPLUS` and without `AUTO`, directories always come with
-/// the attributes of their entries.
+/// Features to use if the kernel has them. With `DO_READDIRPLUS` and without `AUTO`, the kernel always requests
+/// entries together with their attributes.
 const WANTED: [InitFlags; 8] = [
     InitFlags::FUSE_ASYNC_READ,
     InitFlags::FUSE_PARALLEL_DIROPS,
@@ -46,25 +45,26 @@ const WANTED: [InitFlags; 8] = [
     InitFlags::FUSE_EXPORT_SUPPORT,
 ];
 
-/// The file system.
+/// The file system of one mount.
 pub(super) struct ImageFs {
-    nodes: Nodes,
+    nodes: NodeCache,
     read_bytes: usize,
-    enforces: bool,
+    enforces_acls: bool,
     open_unneeded: bool,
     opendir_unneeded: bool,
     requests: Arc<AtomicU64>,
-    /// Its peer is at its end when this file system has been dropped.
+    /// Closed when the file system is dropped, which ends the stream of the peer,
+    /// [`Mount::ended`](super::Mount::ended).
     _alive: UnixStream,
 }
 
 impl ImageFs {
-    /// `enforces`: the kernel is to ask for access lists and to go by them, not by modes alone. That is for others than the
-    /// user who mounts; without, every look at a file costs less.
-    pub(super) fn new(image: Image, read_bytes: usize, enforces: bool, alive: UnixStream) -> Self {
+    /// Makes the file system. `enforces_acls`: the kernel checks access control lists too, not modes alone. That is
+    /// needed if users other than the mounting one have access; without it, each access check costs less.
+    pub(super) fn new(image: Image, read_bytes: usize, enforces_acls: bool, alive: UnixStream) -> Self {
         ImageFs {
-            enforces,
-            nodes: Nodes::new(image),
+            enforces_acls,
+            nodes: NodeCache::new(image),
             read_bytes,
             open_unneeded: false,
             opendir_unneeded: false,
@@ -73,7 +73,7 @@ impl ImageFs {
         }
     }
 
-    /// Counts the kernel's requests, round trips of programs that use the mount.
+    /// Returns the counter of the kernel's requests.
     pub(super) fn requests(&self) -> Arc<AtomicU64> {
         self.requests.clone()
     }
@@ -94,14 +94,14 @@ impl ImageFs {
         self.nodes.get(self.nid(number))
     }
 
-    /// Attributes by the inode alone: what the index of a compressed file says matters when it is read.
+    /// Reads attributes from the inode alone, without the index of a compressed file.
     fn attr(&self, nid: Nid) -> Result<FileAttr, ImageError> {
         let core = &self.nodes.image().0.core;
         Ok(attr::attr(&Inode::read(core, self.superblock(), nid)?, self.superblock()))
     }
 
     fn find(&self, parent: INodeNo, name: &OsStr) -> Result<Option<FileAttr>, ImageError> {
-        // The kernel looks `.` up, also in files, to find what a network client has a handle of.
+        // The kernel looks up `.`, in files too, to resolve the file handles of network clients (NFS export).
         let found = match name.as_bytes() {
             b"." => Some(self.nid(parent)),
             name => self.node(parent)?.lookup_nid(name)?,
@@ -109,7 +109,7 @@ impl ImageFs {
         found.map(|nid| self.attr(nid)).transpose()
     }
 
-    /// All of `len` bytes, as far as the file has them.
+    /// Reads `len` bytes, or fewer at the end of the file; the rest of `buffer` is scratch.
     fn read_into(
         &self,
         number: INodeNo,
@@ -117,10 +117,10 @@ impl ImageFs {
         len: usize,
         buffer: &mut [u8],
     ) -> Result<usize, ImageError> {
-        self.node(number)?.read_with_room(offset, len, buffer)
+        self.node(number)?.read_with_scratch(offset, len, buffer)
     }
 
-    /// Hands entries from `position` on to `add` until it says that there is no more room.
+    /// Calls `add` for each entry from `position` on, until it returns true because the reply is full.
     fn entries(
         &self,
         directory: INodeNo,
@@ -129,8 +129,8 @@ impl ImageFs {
     ) -> Result<(), ImageError> {
         let mut any = false;
         let visited = self.node(directory)?.visit_entries(position, |next, entry| {
-            // A file whose entry is broken cannot be had by any name. The others can, and programs that meet an error would
-            // give up all of the directory; so it is only counted.
+            // A file with a corrupt entry cannot be reached by a name, but the other files can. An error here would
+            // make programs stop listing the directory, so the entry is only counted.
             let Ok(entry) = entry else {
                 self.nodes.image().0.core.clusters.counters.errors.add(1);
                 return ControlFlow::Continue(());
@@ -143,20 +143,21 @@ impl ImageFs {
                 }
             }
         });
-        // What was found before an error is handed over; whoever goes on behind it meets the error first.
+        // The reply has the entries before an error; the next request begins at the error and returns it.
         if any { Ok(()) } else { visited }
     }
 
-    /// What the kernel gets of an entry together with its name.
+    /// Returns the attributes of an entry for `readdirplus`, and how long the kernel may cache them.
     fn entry_attr(&self, nid: Nid, kind: Option<FileKind>) -> (Duration, FileAttr) {
         match self.attr(nid) {
             Ok(attr) => (FOREVER, attr),
-            // Whoever wants this file is told when he asks for it; the others are there.
+            // An error would hide the other entries too. A later `getattr` of this file returns it.
             Err(_) => (NEVER, attr::unknown(nid, kind.unwrap_or(FileKind::Regular), self.superblock())),
         }
     }
 
-    /// Names of attributes, each with a NUL. Those that only the administrator may read are listed for him alone.
+    /// Returns the names of extended attributes, each with a NUL. `trusted.` names, which only root may read, are
+    /// listed for root only.
     fn names(&self, number: INodeNo, is_root: bool) -> Result<Vec<u8>, ImageError> {
         let mut names = self.node(number)?.xattr_names()?;
         names.retain(|name| is_root || !name.starts_with(b"trusted."));
@@ -168,7 +169,7 @@ impl ImageFs {
     }
 }
 
-/// An attribute, or list of them, to one who has room for `size` bytes, or asks for its length with 0.
+/// Replies with an attribute or a list of names if it fits into `size` bytes, and with its length if `size` is 0.
 fn reply_sized(found: &[u8], size: u32, reply: fuser::ReplyXattr) {
     match u32::try_from(found.len()) {
         Ok(len) if size == 0 => reply.size(len),
@@ -180,23 +181,19 @@ fn reply_sized(found: &[u8], size: u32, reply: fuser::ReplyXattr) {
 impl fuser::Filesystem for ImageFs {
     fn init(&mut self, _: &Request, config: &mut KernelConfig) -> io::Result<()> {
         for flag in WANTED {
-            // What an older kernel lacks costs time, not truth.
+            // Without a feature of newer kernels requests are slower, but correct.
             let _ = config.add_capabilities(flag);
         }
-        if self.enforces {
-            let no_lists =
-                |_| io::Error::new(io::ErrorKind::Unsupported, "the kernel's FUSE has no access lists");
+        if self.enforces_acls {
+            let no_lists = |_| unsupported("the kernel's FUSE has no access lists");
             config.add_capabilities(InitFlags::FUSE_POSIX_ACL).map_err(no_lists)?;
         }
         let capabilities = config.capabilities();
         self.open_unneeded = capabilities.contains(InitFlags::FUSE_NO_OPEN_SUPPORT);
         self.opendir_unneeded = capabilities.contains(InitFlags::FUSE_NO_OPENDIR_SUPPORT);
-        let invalid = || io::Error::from(io::ErrorKind::InvalidInput);
-        // It also says how many pages a read may have.
-        config.set_max_write(self.read_bytes as u32).map_err(|_| invalid())?;
-        config.set_max_background(MAX_BACKGROUND).map_err(|_| invalid())?;
+        limit_requests(config, self.read_bytes, MAX_BACKGROUND)?;
         if let Err(most) = config.set_max_readahead(self.read_bytes as u32) {
-            config.set_max_readahead(most).map_err(|_| invalid())?;
+            config.set_max_readahead(most).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
         }
         Ok(())
     }
@@ -208,7 +205,7 @@ impl fuser::Filesystem for ImageFs {
         }
         match self.find(parent, name) {
             Ok(Some(attr)) => reply.entry(&FOREVER, &attr, Generation(0)),
-            // Number 0: there is none, and the kernel may keep that.
+            // Inode number 0: a negative entry, which the kernel may cache.
             Ok(None) => {
                 let attr = attr::unknown(Nid(0), FileKind::Regular, self.superblock());
                 reply.entry(&FOREVER, &FileAttr { ino: INodeNo(0), ..attr }, Generation(0));
@@ -262,11 +259,11 @@ impl fuser::Filesystem for ImageFs {
     ) {
         self.count();
         if size as usize > self.read_bytes {
-            // Longer than was agreed on: a short answer would be taken for the end of the file.
+            // Longer than the negotiated limit. A short reply would mean the end of the file.
             return reply.error(Errno::EINVAL);
         }
         let len = size as usize;
-        with_reply_buffer(len + DECODING_ROOM_BYTES, |buffer| {
+        with_reply_buffer(len + DECODING_SCRATCH_BYTES, |buffer| {
             match self.read_into(number, offset, len, buffer) {
                 Ok(len) => reply.data(buffer.get(..len).unwrap_or(&[])),
                 Err(e) => reply.error(errno(&e)),

@@ -1,28 +1,28 @@
-//! Access control lists as Linux keeps them in attributes: a version, and entries of a tag, permissions and the number of a
-//! user or group (`include/uapi/linux/posix_acl_xattr.h`).
+//! POSIX access control lists in the form of Linux's attributes: a version, then entries with a tag, permissions and
+//! the number of a user or group (`include/uapi/linux/posix_acl_xattr.h`).
 //!
-//! [`parse`] takes the entries as they stand; [`judge`] says whether a kernel would take the list. It does not say what a list
-//! allows: that is decided by the kernel.
+//! [`parse`] decodes the entries; [`validate`] checks whether the kernel would accept the list. Checking access is
+//! left to the kernel.
 
 /// The only version of the attribute.
 const VERSION: u32 = 2;
 /// Bytes of an entry: tag, permissions, number.
 const ENTRY_BYTES: usize = 8;
-/// The number of nobody.
+/// The invalid user or group number.
 const NO_ID: u32 = u32::MAX;
 
-/// Whom an entry is for, in the order in which entries stand in a list.
+/// The subject of an entry; lists are sorted in this order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Tag {
     /// The owner.
     Owner,
-    /// The user of a number.
+    /// The user with the entry's number.
     User,
     /// The file's group.
     OwningGroup,
-    /// The group of a number.
+    /// The group with the entry's number.
     Group,
-    /// The most that users and groups of a number, and the file's group, get.
+    /// The upper limit of the permissions of numbered users, of numbered groups and of the file's group.
     Mask,
     /// All others.
     Others,
@@ -31,15 +31,15 @@ pub enum Tag {
 /// An entry of a list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Entry {
-    /// Whom it is for.
+    /// The subject.
     pub tag: Tag,
-    /// Read 4, write 2, execute 1.
-    pub may: u16,
-    /// The number of the user or group; of no meaning for others.
+    /// Permission bits: read 4, write 2, execute 1.
+    pub permissions: u16,
+    /// The number of the user or group; unused for other tags.
     pub id: u32,
 }
 
-/// The entries of a list; an error says what is wrong with its form.
+/// Decodes the entries of a list. An error describes the fault of its form.
 pub fn parse(value: &[u8]) -> Result<Vec<Entry>, String> {
     let of_len = || format!("an access control list of {} bytes", value.len());
     let (version, entries) = value.split_first_chunk::<4>().ok_or_else(of_len)?;
@@ -50,7 +50,9 @@ pub fn parse(value: &[u8]) -> Result<Vec<Entry>, String> {
     }
 }
 
-fn entry(&[tag, tag_high, may, may_high, a, b, c, d]: &[u8; ENTRY_BYTES]) -> Result<Entry, String> {
+fn entry(
+    &[tag, tag_high, permissions, permissions_high, a, b, c, d]: &[u8; ENTRY_BYTES],
+) -> Result<Entry, String> {
     let tag = match u16::from_le_bytes([tag, tag_high]) {
         0x01 => Tag::Owner,
         0x02 => Tag::User,
@@ -60,22 +62,22 @@ fn entry(&[tag, tag_high, may, may_high, a, b, c, d]: &[u8; ENTRY_BYTES]) -> Res
         0x20 => Tag::Others,
         tag => return Err(format!("an access control list with an entry of unknown kind, {tag:#x}")),
     };
-    let may = u16::from_le_bytes([may, may_high]);
-    match may {
-        0..=7 => Ok(Entry { tag, may, id: u32::from_le_bytes([a, b, c, d]) }),
-        _ => Err(format!("an access control list with unknown permissions, {may:#x}")),
+    let permissions = u16::from_le_bytes([permissions, permissions_high]);
+    match permissions {
+        0..=7 => Ok(Entry { tag, permissions, id: u32::from_le_bytes([a, b, c, d]) }),
+        _ => Err(format!("an access control list with unknown permissions, {permissions:#x}")),
     }
 }
 
-/// Says why Linux would not take the list. One without entries is taken, and means that there is none.
-pub fn judge(entries: &[Entry]) -> Result<(), &'static str> {
+/// Checks whether Linux accepts the list; the error is the reason if not. An empty list is valid, and means no list.
+pub fn validate(entries: &[Entry]) -> Result<(), &'static str> {
     if entries.is_empty() {
         return Ok(());
     }
     let is_one_of_several = |tag| matches!(tag, Tag::User | Tag::Group);
     let in_order = |a: &Entry, b: &Entry| a.tag < b.tag || (a.tag == b.tag && is_one_of_several(a.tag));
     if !entries.is_sorted_by(in_order) {
-        return Err("an access control list whose entries are not in order, or there twice");
+        return Err("an access control list whose entries are out of order or duplicate");
     }
     let has = |tag| entries.iter().any(|entry| entry.tag == tag);
     match () {
@@ -104,21 +106,21 @@ mod tests {
 
     fn list(entries: impl IntoIterator<Item = (u16, u16, u32)>) -> Vec<u8> {
         let mut value = VERSION.to_le_bytes().to_vec();
-        for (tag, may, id) in entries {
-            value.extend([tag.to_le_bytes(), may.to_le_bytes()].concat());
+        for (tag, permissions, id) in entries {
+            value.extend([tag.to_le_bytes(), permissions.to_le_bytes()].concat());
             value.extend(id.to_le_bytes());
         }
         value
     }
 
-    fn is_taken(value: &[u8]) -> bool {
-        parse(value).is_ok_and(|entries| judge(&entries).is_ok())
+    fn is_valid(value: &[u8]) -> bool {
+        parse(value).is_ok_and(|entries| validate(&entries).is_ok())
     }
 
-    /// All lists of up to five entries, and some of a wrong form: the kernel is the judge.
+    /// Compares the verdict with the kernel's, for all lists of up to five entries and for some of a wrong form.
     #[test]
-    fn lists_are_taken_or_refused_as_by_the_kernel() {
-        let test = "lists_are_taken_or_refused_as_by_the_kernel";
+    fn lists_are_accepted_and_refused_as_by_the_kernel() {
+        let test = "lists_are_accepted_and_refused_as_by_the_kernel";
         let file = tempfile::NamedTempFile::new().unwrap();
         let by_kernel = |value: &[u8]| setxattr(file.path(), NAME, value, XattrFlags::empty());
         if let Err(e) = by_kernel(&list([(1, 6, 0), (4, 4, 0), (0x20, 4, 0)])) {
@@ -135,10 +137,10 @@ mod tests {
         let mut taken = 0;
         for tags in all {
             let value = list(tags.iter().map(|&tag| (TAGS[usize::from(tag)], 5, 7)));
-            assert_eq!(is_taken(&value), by_kernel(&value).is_ok(), "{tags:?}");
-            taken += u32::from(is_taken(&value));
+            assert_eq!(is_valid(&value), by_kernel(&value).is_ok(), "{tags:?}");
+            taken += u32::from(is_valid(&value));
         }
-        // None, the three entries, those with a mask, and with a user or a group besides.
+        // The empty list, the three required entries, these with a mask, and these with a mask and a user or a group.
         assert_eq!(taken, 5);
         let good = [(1, 6, 0), (2, 6, 5), (4, 4, 0), (0x10, 7, 0), (0x20, 4, 0)];
         let with =
@@ -155,7 +157,7 @@ mod tests {
         ];
         for value in forms {
             let answer = by_kernel(&value);
-            assert_eq!(is_taken(&value), answer.is_ok(), "{value:?}: {answer:?}");
+            assert_eq!(is_valid(&value), answer.is_ok(), "{value:?}: {answer:?}");
             assert!(matches!(answer, Ok(()) | Err(Errno::INVAL | Errno::OPNOTSUPP)), "{answer:?}");
         }
     }

@@ -1,8 +1,8 @@
 //! Directories: blocks of entries, sorted by name within and across blocks.
 //!
-//! Nothing here reads: the caller brings blocks of a directory's contents, which may be compressed. Nor is it
-//! judged whether a directory is in order; in one that is not, a search ends all the same and may find
-//! nothing. A broken entry keeps no other one from being found; a broken block does.
+//! The caller supplies the blocks of a directory through a closure, because its contents may be compressed. The order
+//! of the entries is not checked: in an unsorted directory a search terminates, but may miss entries. A corrupt entry
+//! does not hide others; a corrupt block makes a search fail.
 
 use super::{FileKind, Inode, Superblock};
 use crate::format::dirent::{NAME_LEN_MAX, RawDirent};
@@ -10,28 +10,28 @@ use crate::{Address, ImageError, Nid};
 use std::cmp::Ordering;
 use std::ops::Range;
 
-/// Blocks in a row without any name that a search passes over; more are an error, so that a search ends soon.
-const MAX_NAMELESS: u64 = 16;
+/// Consecutive blocks without a valid entry that a search skips; more are an error, which bounds the search.
+const MAX_INVALID_BLOCKS: u64 = 16;
 
 /// An entry of a directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Entry<'a> {
-    /// The inode.
+    /// The inode's number.
     pub nid: Nid,
-    /// What the entry says that it is; `None` if it does not say. The inode decides.
+    /// The type of file according to the entry, if it has one. The inode's own type is authoritative.
     pub kind: Option<FileKind>,
-    /// The number that `kind` was made of.
+    /// The stored number of `kind`.
     pub file_type: u8,
-    /// The name: 1 to 255 bytes, without `/` and NUL. `.` and `..` are entries like others.
+    /// The name: 1 to 255 bytes, without `/` and NUL. `.` and `..` are ordinary entries.
     pub name: &'a [u8],
 }
 
-/// What a search found.
+/// The result of a search.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Found {
-    /// The inode.
+    /// The inode's number.
     pub nid: Nid,
-    /// What the entry says that it is.
+    /// The type of file according to the entry.
     pub kind: Option<FileKind>,
 }
 
@@ -50,8 +50,8 @@ pub struct DirBlock<'a> {
 }
 
 impl<'a> DirBlock<'a> {
-    /// Finds the entries in the bytes of a block, which are fewer than a block's in the last one. `at` is
-    /// what errors name: where the block lies, or the directory's inode.
+    /// Parses the header of a block; the last block of a directory may be shorter. `at` is the address for errors:
+    /// that of the block or of the directory's inode.
     pub fn parse(bytes: &'a [u8], at: Address) -> Result<Self, ImageError> {
         let corrupt = |what: String| Err(ImageError::corrupt(at, format!("a directory block {what}")));
         let Some(first) = bytes.first_chunk().map(RawDirent::parse) else {
@@ -64,12 +64,12 @@ impl<'a> DirBlock<'a> {
         Ok(DirBlock { bytes, at, count: names / RawDirent::LEN })
     }
 
-    /// How many entries there are; never 0.
+    /// Number of entries; never 0.
     pub fn count(&self) -> usize {
         self.count
     }
 
-    /// Entry `index`, from 0; past the last one is corrupt.
+    /// Returns entry `index`, counted from 0. An index behind the last entry is an error.
     pub fn entry(&self, index: usize) -> Result<Entry<'a>, ImageError> {
         let corrupt = |what: &str| {
             ImageError::corrupt(self.at, format!("entry {index} of a directory block has {what}"))
@@ -92,12 +92,12 @@ impl<'a> DirBlock<'a> {
         Ok(Entry { nid: Nid(raw.nid.get()), kind, file_type: raw.file_type, name })
     }
 
-    /// All entries as they stand; each is judged by itself, and one that is broken does not end the rest.
+    /// Iterates over the entries. A corrupt entry is an error, and the iteration goes on.
     pub fn entries(self) -> impl ExactSizeIterator<Item = Result<Entry<'a>, ImageError>> {
         (0..self.count).map(move |index| self.entry(index))
     }
 
-    /// The entry of that name, by halving; in a block with a broken entry on the way, by looking at all.
+    /// Finds the entry of that name by binary search. If the search meets a corrupt entry, it becomes linear.
     pub fn find(&self, name: &[u8]) -> Option<Entry<'a>> {
         let (mut low, mut high) = (0, self.count);
         while low < high {
@@ -114,7 +114,7 @@ impl<'a> DirBlock<'a> {
         None
     }
 
-    /// The first entry that is not broken; what is wrong with the first one if all are.
+    /// Returns the first valid entry, or the error of the first one if all are corrupt.
     fn first(&self) -> Result<Entry<'a>, ImageError> {
         let first = self.entry(0);
         if first.is_ok() { first } else { self.entries().flatten().next().map_or(first, Ok) }
@@ -129,7 +129,7 @@ impl<'a> DirBlock<'a> {
     }
 }
 
-/// Fills a buffer with a block of a directory's contents: its number from 0, and a buffer of just its length.
+/// Reads a block of a directory: gets its number from 0 and a buffer of its length.
 pub type ReadBlock<'a> = dyn FnMut(u64, &mut [u8]) -> Result<(), ImageError> + 'a;
 
 /// The blocks of a directory.
@@ -143,7 +143,7 @@ pub struct Directory {
 }
 
 impl Directory {
-    /// The blocks of `inode`, if it is a directory.
+    /// Makes the directory of `inode`. Fails if it is another type of file.
     pub fn of(sb: &Superblock, inode: &Inode) -> Result<Self, ImageError> {
         if inode.kind != FileKind::Directory {
             return Err(ImageError::NotADirectory { nid: inode.nid });
@@ -157,19 +157,19 @@ impl Directory {
         })
     }
 
-    /// How many blocks there are.
+    /// Number of blocks.
     pub fn blocks(&self) -> u64 {
         self.size.div_ceil(1 << self.block_bits)
     }
 
-    /// Bytes of block `number`: a block, or fewer for the last one; 0 past that.
+    /// Length of block `number`, bytes: shorter for the last one, 0 behind it.
     pub fn block_len(&self, number: u64) -> usize {
         let block_bytes = 1u64 << self.block_bits;
         let start = number.saturating_mul(block_bytes);
         self.size.saturating_sub(start).min(block_bytes) as usize
     }
 
-    /// Reads block `number` into `block`, which is made as long as it.
+    /// Reads block `number` into `block`, which is resized to its length.
     pub fn read_block<'b>(
         &self,
         number: u64,
@@ -181,22 +181,22 @@ impl Directory {
         DirBlock::parse(block, self.at)
     }
 
-    /// The entry of that name, by halving: first among the blocks by their first names, then in one.
-    /// `block` is working memory.
+    /// Finds the entry of that name by binary search: among the blocks by their first names, then within one. `block`
+    /// is scratch.
     pub fn lookup(
         &self,
         name: &[u8],
         block: &mut Vec<u8>,
         read: &mut ReadBlock<'_>,
     ) -> Result<Option<Found>, ImageError> {
-        if let Some(found) = self.itself(name) {
+        if let Some(found) = self.omitted_dot(name) {
             return Ok(Some(found));
         }
-        // Blocks below `low` begin with names that are smaller, those from `high` on with greater ones.
+        // Blocks below `low` begin with a smaller name, blocks from `high` on with a greater one.
         let (mut low, mut high) = (0, self.blocks());
         while low < high {
             let middle = low + (high - low) / 2;
-            let Some(number) = self.find_named(middle..high, block, read)? else {
+            let Some(number) = self.next_valid_block(middle..high, block, read)? else {
                 high = middle;
                 continue;
             };
@@ -206,7 +206,7 @@ impl Directory {
                 Ordering::Equal => return Ok(Some(first.into())),
                 Ordering::Greater => high = middle,
                 Ordering::Less => {
-                    // Most directories have one block, which is already here.
+                    // Most directories have a single block, which has been read already.
                     if high - number == 1 {
                         return Ok(entries.find(name).map(Found::from));
                     }
@@ -220,14 +220,14 @@ impl Directory {
         }
     }
 
-    /// Reads the first of these blocks in which any entry is not broken, and returns its number; `None` if there is none.
-    fn find_named(
+    /// Reads the first of these blocks that has a valid entry, and returns its number; `None` if there is none.
+    fn next_valid_block(
         &self,
         numbers: Range<u64>,
         block: &mut Vec<u8>,
         read: &mut ReadBlock<'_>,
     ) -> Result<Option<u64>, ImageError> {
-        let end = numbers.end.min(numbers.start.saturating_add(MAX_NAMELESS));
+        let end = numbers.end.min(numbers.start.saturating_add(MAX_INVALID_BLOCKS));
         for number in numbers.start..end {
             if self.read_block(number, block, read)?.first().is_ok() {
                 return Ok(Some(number));
@@ -239,7 +239,8 @@ impl Directory {
         }
     }
 
-    /// The entry of that name, by looking at all of them: what [`lookup`](Self::lookup) is compared with.
+    /// Finds the entry of that name by linear search: the reference with which tests compare [`lookup`](Self::lookup).
+    #[cfg(any(test, feature = "testing"))]
     pub fn lookup_linear(
         &self,
         name: &[u8],
@@ -254,11 +255,11 @@ impl Directory {
                 }
             }
         }
-        Ok(self.itself(name))
+        Ok(self.omitted_dot(name))
     }
 
-    /// What `.` is where its entry was left out.
-    fn itself(&self, name: &[u8]) -> Option<Found> {
+    /// Returns the directory itself for `.` if its entry was omitted.
+    fn omitted_dot(&self, name: &[u8]) -> Option<Found> {
         let omitted = self.dot_omitted && name == b".";
         omitted.then_some(Found { nid: self.nid, kind: Some(FileKind::Directory) })
     }

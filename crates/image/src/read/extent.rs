@@ -1,57 +1,44 @@
-//! Where a piece of a file lies.
+//! Extents: runs of a file's bytes, and their mapping to stored bytes.
 
 use crate::Address;
+use crate::format::config::Algorithm;
 
-/// How a cluster is compressed; the numbers are the format's.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[repr(u8)]
-pub enum Algorithm {
-    /// LZ4 block.
-    Lz4 = 0,
-    /// LZMA1 with its properties in the first byte and no end mark.
-    MicroLzma = 1,
-    /// Raw deflate, RFC 1951.
-    Deflate = 2,
-    /// One zstd frame.
-    Zstd = 3,
-}
-
-/// A run of bytes of a file, all stored in one way.
+/// A run of bytes of a file that are stored in one way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Extent {
-    /// Where it begins in the file, bytes.
+    /// Position in the file, bytes.
     pub start: u64,
-    /// How long it is, bytes; never 0. Never reaches past the end of the file.
+    /// Length, bytes; never 0. An extent ends inside the file.
     pub len_bytes: u64,
-    /// Where it lies.
-    pub place: Place,
+    /// The stored bytes.
+    pub mapping: Mapping,
 }
 
 impl Extent {
-    /// The first byte behind it.
+    /// Position of the first byte behind the extent.
     pub fn end(&self) -> u64 {
         self.start + self.len_bytes
     }
 }
 
-/// Where an extent's bytes are.
+/// The storage of an extent's bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Place {
-    /// Nowhere: zeroes.
+pub enum Mapping {
+    /// Nothing is stored: the bytes are zeroes.
     Hole,
-    /// As they are, from this address on.
+    /// Stored unchanged, from this address on.
     Plain(Address),
-    /// As they are, in `len_bytes` (whole blocks) at `at`, but rotated: the byte at position `p` of the file
-    /// is at `p` modulo `len_bytes`.
+    /// Stored uncompressed in `len_bytes` (whole blocks) at `at`, but rotated: the byte at position `p` of the file is
+    /// at `p` modulo `len_bytes`.
     Interlaced {
-        /// The first block's first byte.
+        /// First byte of the first block.
         at: Address,
         /// Bytes of the blocks; a power of two.
         len_bytes: u32,
     },
-    /// Compressed. The extent begins at byte 0 of what the cluster decodes to.
+    /// Compressed. The extent is the beginning of the cluster's output.
     Compressed(Cluster),
-    /// In the packed file (the file system's own file of tails) from this byte on.
+    /// A fragment: a range of the packed file, the internal file that holds the ends of files.
     Fragment {
         /// Position in the packed file, bytes.
         offset: u64,
@@ -61,21 +48,21 @@ pub enum Place {
 /// A physical cluster: one compressed stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Cluster {
-    /// Its first byte.
+    /// First byte.
     pub at: Address,
-    /// Its length as stored, padding included; at most 1 MiB, never 0.
+    /// Stored length with padding, bytes; at most 1 MiB, never 0.
     pub len_bytes: u32,
-    /// What decodes it.
+    /// The compression algorithm.
     pub algorithm: Algorithm,
-    /// Whether the stream may hold more than this extent wants, or where it ends is not known (images
-    /// without zero padding): only a prefix of the output is taken, and trailing input means nothing.
+    /// Whether the stream may decode to more than this extent, or its end is unknown (images without zero padding).
+    /// Then only a prefix of the output is used, and trailing input is ignored.
     pub prefix_only: bool,
-    /// Whether the stream is at the end of the cluster, behind less than a block of zeroes to skip;
-    /// otherwise it begins at the first byte.
+    /// Whether the stream is at the end of the cluster, behind less than a block of zeroes. Otherwise it begins at the
+    /// first byte.
     pub zero_padded: bool,
 }
 
-/// The longest cluster as stored, bytes.
+/// Longest stored cluster, bytes.
 pub const MAX_CLUSTER_BYTES: u32 = 1 << 20;
-/// The longest extent that a cluster may decode to, bytes.
+/// Longest compressed extent, decoded bytes.
 pub const MAX_DECODED_BYTES: u64 = 12 << 20;

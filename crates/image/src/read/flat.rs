@@ -1,15 +1,15 @@
-//! Where the bytes of a flat file lie: in blocks one behind the other, and perhaps the rest with the inode.
+//! The mapping of flat files: consecutive blocks, and perhaps an inline tail behind the inode.
 
 use super::bytes::advance;
-use super::extent::{Extent, Place};
+use super::extent::{Extent, Mapping};
 use super::inode::Layout;
 use super::{Bytes, Inode, Superblock};
 use crate::{Address, ImageError};
 
-/// The extent that byte `offset` of a flat file is in; `offset` is inside the file.
+/// Finds the extent that contains byte `offset` of a flat file.
 ///
-/// It is all of the full blocks or all of the rest. Nothing is read, so nothing says whether the blocks exist;
-/// the bytes are a parameter because every layout takes them.
+/// The extent is either all full blocks or all of the tail. Nothing is read, so the blocks may lie behind the end of
+/// the image; `_bytes` is there because the lookups of all layouts have the same parameters.
 pub fn extent_at(
     _bytes: &dyn Bytes,
     sb: &Superblock,
@@ -17,7 +17,7 @@ pub fn extent_at(
     offset: u64,
 ) -> Result<Extent, ImageError> {
     if offset >= inode.size {
-        return Err(ImageError::corrupt(inode.address, format!("byte {offset} wanted of {}", inode.size)));
+        return Err(ImageError::corrupt(inode.address, format!("byte {offset} requested of {}", inode.size)));
     }
     match inode.layout {
         Layout::Plain { start } => blocks(start, inode.size),
@@ -26,8 +26,8 @@ pub fn extent_at(
             if offset < tail_start {
                 return blocks(start, tail_start);
             }
-            let place = Place::Plain(inode.tail);
-            Ok(Extent { start: tail_start, len_bytes: u64::from(tail_bytes), place })
+            let mapping = Mapping::Plain(inode.tail);
+            Ok(Extent { start: tail_start, len_bytes: u64::from(tail_bytes), mapping })
         }
         _ => {
             let what = format!("inode {} is not flat (blocks of {} bytes)", inode.nid, sb.block_bytes());
@@ -36,14 +36,14 @@ pub fn extent_at(
     }
 }
 
-/// The blocks from `start` on, which hold the first `len_bytes` of a file.
+/// Makes the extent of the blocks from `start` on, which hold the first `len_bytes` of a file.
 fn blocks(start: Option<Address>, len_bytes: u64) -> Result<Extent, ImageError> {
-    let place = match start {
-        None => Place::Hole,
+    let mapping = match start {
+        None => Mapping::Hole,
         Some(at) => {
             advance(at, len_bytes)?;
-            Place::Plain(at)
+            Mapping::Plain(at)
         }
     };
-    Ok(Extent { start: 0, len_bytes, place })
+    Ok(Extent { start: 0, len_bytes, mapping })
 }

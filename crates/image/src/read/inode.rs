@@ -1,4 +1,4 @@
-//! An inode: what a file is, and where its data and attributes begin.
+//! Inodes: the type and attributes of a file, and the addresses of its data and extended attributes.
 
 use super::bytes::{advance, array_at};
 use super::{Bytes, FileKind, Superblock};
@@ -11,59 +11,59 @@ use crate::{Address, ImageError, Nid};
 pub struct Timestamp {
     /// Seconds since 1970, without leap seconds; negative before.
     pub seconds: i64,
-    /// Nanoseconds, below 10^9, that are added.
+    /// Nanoseconds to add, below 10^9.
     pub nanoseconds: u32,
 }
 
 /// The number of a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DeviceNumber {
-    /// Which driver, 12 bits.
+    /// Number of the driver, 12 bits.
     pub major: u32,
-    /// Which of its devices, 20 bits.
+    /// Number of the driver's device, 20 bits.
     pub minor: u32,
 }
 
-/// How the contents of a file are laid out.
+/// The layout of a file's contents.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Layout {
-    /// In blocks one behind the other.
+    /// Consecutive blocks.
     Plain {
-        /// The first one's first byte. `None`: all of the file is a hole.
+        /// First byte of the first block. `None`: the whole file is a hole.
         start: Option<Address>,
     },
-    /// The same for the full blocks; the rest is at the inode's `tail`.
+    /// Consecutive full blocks, and the rest at the inode's `tail`.
     Inline {
-        /// The first full block's first byte. `None`: all full blocks, if any, are a hole.
+        /// First byte of the first full block. `None`: all full blocks, if any, are a hole.
         start: Option<Address>,
-        /// Bytes of the rest, less than a block.
+        /// Length of the rest, bytes; less than a block.
         tail_bytes: u32,
     },
-    /// Compressed; the index has 8 bytes for each logical cluster, or extents.
+    /// Compressed; the index has 8 bytes per logical cluster, or extent records.
     CompressedFull,
     /// Compressed; the index is packed.
     CompressedCompact,
-    /// In chunks.
+    /// Chunks, each with its own address.
     Chunks {
         /// log2 of a chunk's bytes; below 63.
         chunk_bits: u8,
-        /// Whether entries have 8 bytes and name devices; otherwise 4.
+        /// Whether entries have 8 bytes and a device; otherwise they have 4.
         indexed: bool,
-        /// Whether blocks have 48 bits; only in 8-byte entries.
+        /// Whether block numbers have 48 bits; only in entries of 8 bytes.
         wide: bool,
     },
 }
 
-/// An inode as a reader wants it: checked in itself, as far as it can be without looking elsewhere.
+/// A decoded inode. All checks that need no other part of the image have passed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Inode {
-    /// Its number.
+    /// The inode's number.
     pub nid: Nid,
-    /// Where it lies.
+    /// Address of the inode.
     pub address: Address,
-    /// Whether it has 64 bytes, and not 32.
+    /// Whether the inode has the extended form of 64 bytes instead of 32.
     pub extended: bool,
-    /// What it is.
+    /// The type of file.
     pub kind: FileKind,
     /// `st_mode`: type and permissions.
     pub mode: u16,
@@ -71,35 +71,35 @@ pub struct Inode {
     pub uid: u32,
     /// Group.
     pub gid: u32,
-    /// Links.
+    /// Number of hard links.
     pub nlink: u32,
-    /// The number that `stat` shows; nothing is found by it, and two inodes may have the same.
+    /// The inode number for `stat`. Not unique, and not used for lookups.
     pub ino: u32,
-    /// Bytes of contents; at most `i64::MAX`.
+    /// Length of the contents, bytes; at most `i64::MAX`.
     pub size: u64,
-    /// When the contents were last changed.
+    /// Time of the last change of the contents.
     pub mtime: Timestamp,
-    /// Of devices, and only of those, their number.
+    /// Device number; only of device nodes.
     pub device: Option<DeviceNumber>,
-    /// Of a directory, whether the entry `.` was left out.
+    /// Whether this is a directory without an entry `.`.
     pub dot_omitted: bool,
-    /// Bytes of the attributes, which begin behind the inode; 0 if it has none.
+    /// Length of the extended attributes behind the inode, bytes; 0 if there are none.
     pub xattr_bytes: u32,
-    /// What is behind the attributes: the rest of an inline file, an index, or chunks.
+    /// Address behind the extended attributes, where an inline tail, an index or an array of chunks begins.
     pub tail: Address,
-    /// How the contents are laid out. Of what has no contents, `Plain` without a start.
+    /// The layout of the contents. Files without contents have `Plain` without a start.
     pub layout: Layout,
-    /// How many blocks a compressed file takes, as the inode says; not checked, and 0 for other layouts.
+    /// Number of blocks of a compressed file according to the inode, unchecked; 0 for other layouts.
     pub compressed_blocks: u64,
 }
 
-/// The fields of both forms, in one.
+/// The fields of an inode of either form.
 struct Fields {
     extended: bool,
     format: u16,
     xattr_icount: u16,
     mode: u16,
-    /// The upper bits of addresses, where this inode has them.
+    /// Upper bits of addresses, if this inode has them.
     address_hi: Option<u16>,
     size: u64,
     mtime: Timestamp,
@@ -155,7 +155,7 @@ impl Inode {
         })
     }
 
-    /// Where the attributes begin, if it has any.
+    /// Returns the address of the extended attributes, if there are any.
     pub fn xattr_address(&self) -> Option<Address> {
         let offset = self.tail.offset.checked_sub(u64::from(self.xattr_bytes))?;
         (self.xattr_bytes != 0).then_some(Address { offset, ..self.tail })
@@ -200,7 +200,7 @@ impl Fields {
             format: raw.i_format.get(),
             xattr_icount: raw.i_xattr_icount.get(),
             mode: raw.i_mode.get(),
-            // Before 48-bit addresses the field was reserved, and a start of all ones in 32 bits meant none.
+            // Without 48-bit addresses the field is reserved, and a start of 32 ones means a hole.
             address_hi: sb.wide_addresses.then(|| raw.i_nb.get()),
             size: raw.i_size.get(),
             mtime: Timestamp {
@@ -215,12 +215,12 @@ impl Fields {
         }
     }
 
-    /// Bytes of the inode itself.
+    /// Length of the inode itself, bytes.
     fn len_bytes(&self) -> u64 {
         if self.extended { RawExtendedInode::LEN as u64 } else { RawCompactInode::LEN as u64 }
     }
 
-    /// The flag that means one thing in directories and another elsewhere.
+    /// The flag bit, whose meaning depends on the type of file.
     fn flag(&self) -> bool {
         self.format & disk::FORMAT_NLINK_1_OR_DOT_OMITTED != 0
     }
@@ -230,7 +230,7 @@ impl Fields {
         u64::from(self.address_hi.unwrap_or(0)) << 32 | u64::from(self.u)
     }
 
-    /// The first block's first byte; `None` where all bits of the address are ones.
+    /// First byte of the first block; `None` if all bits of the address are ones, which means a hole.
     fn start(&self, sb: &Superblock) -> Result<Option<Address>, String> {
         let none = if self.address_hi.is_some() { chunk::HOLE_WIDE } else { u64::from(chunk::HOLE) };
         match self.wide_u() {
@@ -242,7 +242,7 @@ impl Fields {
         }
     }
 
-    /// The layout; an error is what the inode has that cannot be.
+    /// Decodes the layout. An error completes the sentence "the inode has ...".
     fn layout(&self, sb: &Superblock, kind: FileKind, tail: Address) -> Result<Layout, String> {
         let layout = self.format >> disk::FORMAT_LAYOUT_SHIFT & disk::FORMAT_LAYOUT_MASK;
         if layout > disk::LAYOUT_CHUNK_BASED {
@@ -270,7 +270,7 @@ impl Fields {
     }
 
     fn chunks(&self, sb: &Superblock) -> Result<Layout, String> {
-        // The format is the lower half of the word; the upper is zero.
+        // The lower half of the word is the format; the upper half must be zero.
         let format = (self.u & 0xffff) as u16;
         if format & chunk::FORMAT_RESERVED != 0 || self.u >> 16 != 0 {
             return Err(format!("an unknown chunk format, {:#x}", self.u));

@@ -1,4 +1,4 @@
-//! What a file is: as its mode says, and as directories repeat it.
+//! The type of a file, from the mode of its inode or from a directory entry.
 
 use crate::format::{dirent, inode};
 
@@ -22,7 +22,7 @@ pub enum FileKind {
 }
 
 impl FileKind {
-    /// From `st_mode`; `None` for what is no type.
+    /// Decodes the type from `st_mode`; `None` for an invalid one.
     pub fn from_mode(mode: u16) -> Option<Self> {
         match mode & inode::MODE_TYPE_MASK {
             0o100_000 => Some(FileKind::Regular),
@@ -36,7 +36,7 @@ impl FileKind {
         }
     }
 
-    /// From a directory entry; `None` for 0, which says nothing, and for what is no type.
+    /// Decodes the type from a directory entry; `None` for 0, which means unknown, and for an invalid one.
     pub fn from_dirent(file_type: u8) -> Option<Self> {
         match file_type {
             dirent::TYPE_REGULAR => Some(FileKind::Regular),
@@ -50,12 +50,12 @@ impl FileKind {
         }
     }
 
-    /// Whether it has contents: a regular file, a directory, or a symbolic link.
+    /// Whether files of this type have contents: regular files, directories and symbolic links.
     pub fn has_contents(self) -> bool {
         matches!(self, FileKind::Regular | FileKind::Directory | FileKind::Symlink)
     }
 
-    /// In words, with an article.
+    /// Returns the type in words, with an article.
     pub fn name(self) -> &'static str {
         match self {
             FileKind::Regular => "a regular file",

@@ -1,4 +1,11 @@
-//! Finding things in an image: total on any input, and without memory of its own beyond what it returns.
+//! Parsing an image: inodes, directories, attributes, and the mapping of a file's bytes to stored ones.
+//!
+//! All functions are safe on any input: they return an error for corrupt bytes, and each loop has a bound. They read
+//! through the trait [`Bytes`], keep no state between calls, take no locks, and allocate only the values that they
+//! return.
+//!
+//! A file's bytes are mapped by its layout: `flat` (blocks in a row), `chunk` (an array of chunk addresses) or `zmap`
+//! (the index of a compressed file). Each lookup returns an [`Extent`].
 
 pub mod acl;
 pub mod bytes;
@@ -6,28 +13,32 @@ pub mod chunk;
 pub mod dir;
 pub mod extent;
 pub mod flat;
-#[cfg(test)]
-pub(crate) mod forge;
 pub mod inode;
 mod kind;
+#[cfg(any(test, feature = "testing"))]
+mod slice_bytes;
 pub mod superblock;
+#[cfg(test)]
+pub(crate) mod test_image;
 pub mod xattr;
 pub mod zmap;
 
-pub use bytes::SliceBytes;
-pub use extent::{Algorithm, Cluster, Extent, Place};
+pub use extent::{Cluster, Extent, Mapping};
 pub use inode::{Inode, Layout};
 pub use kind::FileKind;
+#[cfg(any(test, feature = "testing"))]
+pub use slice_bytes::SliceBytes;
 pub use superblock::Superblock;
 pub use xattr::Xattr;
 pub use zmap::{Cursor, IndexForm, ZContext, ZMap};
 
+pub use crate::format::config::Algorithm;
 use crate::{Address, ImageError};
 
-/// Bytes of an image by address: the devices themselves, or a file that holds metadata.
+/// Access to bytes of an image by address: those of its devices, or of a file that holds metadata.
 ///
-/// The production implementation keeps pages of metadata in the cache; tests and fuzz targets use a slice.
+/// The production implementation caches metadata; tests and fuzz targets use a slice.
 pub trait Bytes {
-    /// Fills `buf` from `at`; past the end is [`ImageError::Truncated`].
+    /// Fills `buf` from `at`. A range behind the end is [`ImageError::Truncated`].
     fn read_at(&self, at: Address, buf: &mut [u8]) -> Result<(), ImageError>;
 }

@@ -1,40 +1,39 @@
 //! Extended attributes: those behind an inode, and those that several inodes share.
 //!
-//! Attributes are read one at a time: a name and a value have at most 64 KiB each, whatever an image says.
-//! Attributes whose prefix nobody shows (hidden, or of a kind that Linux has no name for) are passed over.
+//! Attributes are read one at a time, so memory is bounded: a name and a value have at most 64 KiB each. Attributes
+//! whose prefix Linux does not list (hidden or unknown ones) are skipped.
 
 use super::bytes::{advance, array_at};
 use super::superblock::{PrefixPlace, PrefixTable};
 use super::{Bytes, Inode, Superblock};
-use crate::format::le::{Field, Le16, Le32};
 use crate::format::xattr::{self as disk, RawXattrEntry, RawXattrHeader};
 use crate::{Address, ImageError, Space};
 
-/// Bytes of all names of an inode, with a NUL each: what Linux lists at most.
+/// Length of all names of an inode, with a NUL each, that Linux lists at most, bytes.
 pub const NAMES_BYTES_MAX: usize = 64 << 10;
 
 /// An attribute.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Xattr {
-    /// All of its name.
+    /// The whole name, with its prefix.
     pub name: Vec<u8>,
-    /// Its value.
+    /// The value.
     pub value: Vec<u8>,
 }
 
-/// A long prefix.
+/// A long prefix: a short prefix and more of the name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Prefix {
     base_index: u8,
     infix: Vec<u8>,
 }
 
-/// The long prefixes of an image, which stay in memory: at most 128 of them, 255 bytes each.
+/// The long prefixes of an image, kept in memory: at most 128, of 255 bytes each.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Prefixes(Vec<Prefix>);
 
 impl Prefixes {
-    /// Reads the table with `read`, which fills a buffer from an offset in what `table.place` says.
+    /// Reads the table with `read`, which fills a buffer from an offset in the file or space of `table.place`.
     pub fn read(
         table: &PrefixTable,
         mut read: impl FnMut(u64, &mut [u8]) -> Result<(), ImageError>,
@@ -43,34 +42,34 @@ impl Prefixes {
         let mut offset = table.offset;
         for number in 0..table.count {
             offset = offset.next_multiple_of(disk::ALIGN);
-            let mut len = [0; Le16::LEN];
+            let mut len = [0; disk::LONG_PREFIX_HEADER_LEN];
             read(offset, &mut len)?;
-            let len = Le16::take(&len, 0).get();
-            // A base index, and an infix that leaves room for no more than a name has.
+            let len = u16::from_le_bytes(len);
+            // A base index of one byte, and an infix of at most 255.
             if !(1..=256).contains(&len) {
                 let what = format!("long prefix {number} of attribute names has {len} bytes");
                 return Err(ImageError::corrupt(table.address(offset), what));
             }
             let mut record = vec![0; usize::from(len)];
-            read(offset + Le16::LEN as u64, &mut record)?;
+            read(offset + disk::LONG_PREFIX_HEADER_LEN as u64, &mut record)?;
             prefixes.push(Prefix { base_index: record.remove(0), infix: record });
-            offset += Le16::LEN as u64 + u64::from(len);
+            offset += disk::LONG_PREFIX_HEADER_LEN as u64 + u64::from(len);
         }
         Ok(Prefixes(prefixes))
     }
 
-    /// Reads the table of an image in which it does not lie in the packed file.
+    /// Reads a table that does not lie in the packed file.
     pub fn read_from(bytes: &dyn Bytes, table: &PrefixTable) -> Result<Self, ImageError> {
         Prefixes::read(table, |offset, buf| bytes.read_at(table.address(offset), buf))
     }
 
-    /// How many there are.
+    /// Number of long prefixes.
     pub fn count(&self) -> usize {
         self.0.len()
     }
 
-    /// The infix of a long prefix, and the short prefix before it if it has one: the name of the attribute
-    /// that tells which files are the same is such a whole prefix.
+    /// Returns a long prefix in full, with its short prefix. For the attribute that marks files of equal contents,
+    /// whose name is such a prefix.
     pub fn name(&self, number: u8) -> Option<Vec<u8>> {
         let prefix = self.0.get(usize::from(number))?;
         let mut name = disk::short_prefix(prefix.base_index).unwrap_or("").as_bytes().to_vec();
@@ -78,7 +77,7 @@ impl Prefixes {
         Some(name)
     }
 
-    /// The base index and the infix that a name index stands for; `None` if it is a long one that is not there.
+    /// Decodes a name index into its base index and infix; `None` if it is an unknown long prefix.
     fn resolve(&self, name_index: u8) -> Option<(u8, &[u8])> {
         if name_index & disk::INDEX_LONG_PREFIX == 0 {
             return Some((name_index, &[]));
@@ -89,7 +88,7 @@ impl Prefixes {
 }
 
 impl PrefixTable {
-    /// A byte of the table, for reading and for errors; for those only if it lies in the packed file.
+    /// Address of a byte of the table. If the table lies in the packed file, the address is for errors only.
     fn address(&self, offset: u64) -> Address {
         let space = match self.place {
             PrefixPlace::Space(space) => space,
@@ -99,7 +98,7 @@ impl PrefixTable {
     }
 }
 
-/// An attribute before its value was read.
+/// An attribute whose value has not been read yet.
 struct Entry {
     name: Vec<u8>,
     value_at: Address,
@@ -120,16 +119,16 @@ struct Area<'a> {
     sb: &'a Superblock,
     prefixes: &'a Prefixes,
     header: RawXattrHeader,
-    /// Where the numbers of shared attributes begin.
+    /// Address of the numbers of shared attributes.
     shared: Address,
-    /// Where the attributes begin.
+    /// Address of the first attribute.
     inline: Address,
-    /// Where they end.
+    /// Offset of the end of the attributes.
     end: u64,
 }
 
 impl<'a> Area<'a> {
-    /// `None` if the inode has no attributes.
+    /// Reads the header; `None` if the inode has no attributes.
     fn open(
         bytes: &'a dyn Bytes,
         sb: &'a Superblock,
@@ -152,10 +151,10 @@ impl<'a> Area<'a> {
         Ok(Some(Area { bytes, sb, prefixes, header, shared, inline, end }))
     }
 
-    /// Calls `visit` for every attribute that is shown until it returns true; whether it did.
+    /// Calls `visit` for each listed attribute until it returns true, and returns whether it did.
     fn any(&self, mut visit: impl FnMut(&Entry) -> Result<bool, ImageError>) -> Result<bool, ImageError> {
         let mut at = self.inline;
-        // Every entry has at least its 4 bytes, so this ends.
+        // Bounded: each entry has at least 4 bytes.
         while at.offset < self.end {
             let (entry, next) = self.entry(at, self.end)?;
             if let Some(entry) = entry
@@ -167,7 +166,7 @@ impl<'a> Area<'a> {
         }
         for number in 0..self.header.shared_count {
             let at = advance(self.shared, u64::from(number) * disk::ALIGN)?;
-            let id = Le32::take(&array_at::<4>(self.bytes, at)?, 0).get();
+            let id = u32::from_le_bytes(array_at(self.bytes, at)?);
             if let (Some(entry), _) = self.entry(self.shared_address(id), u64::MAX)?
                 && visit(&entry)?
             {
@@ -183,8 +182,8 @@ impl<'a> Area<'a> {
         Address { space, offset: start + u64::from(id) * disk::ALIGN }
     }
 
-    /// The attribute at `at`, which lies before `end`, and where the next one begins. Of one that is not
-    /// shown only the latter.
+    /// Reads the attribute at `at`, which lies before `end`. Returns it, unless its prefix is not listed, and the
+    /// address of the next one.
     fn entry(&self, at: Address, end: u64) -> Result<(Option<Entry>, Address), ImageError> {
         let raw = RawXattrEntry::parse(&array_at(self.bytes, at)?);
         let name_at = advance(at, RawXattrEntry::LEN as u64)?;
@@ -192,11 +191,13 @@ impl<'a> Area<'a> {
         let behind = advance(value_at, u64::from(raw.value_size.get()))?;
         let next = behind.offset.checked_next_multiple_of(disk::ALIGN);
         let next = next.filter(|next| *next <= end);
-        let next = next.ok_or_else(|| ImageError::corrupt(at, "an attribute that leaves its inode's"))?;
+        let next = next.ok_or_else(|| {
+            ImageError::corrupt(at, "an attribute that extends behind the inode's attributes")
+        })?;
         let next = Address { offset: next, ..at };
         let Some((base, infix)) = self.prefixes.resolve(raw.name_index) else {
             let number = raw.name_index & !disk::INDEX_LONG_PREFIX;
-            let what = format!("an attribute with long prefix {number}, which there is not");
+            let what = format!("an attribute with long prefix {number}, which the image does not have");
             return Err(ImageError::corrupt(at, what));
         };
         let Some(short) = disk::short_prefix(base) else { return Ok((None, next)) };
@@ -214,7 +215,7 @@ impl<'a> Area<'a> {
         Ok((Some(Entry { name, value_at, value_len: raw.value_size.get() }), next))
     }
 
-    /// Whether the inode's filter proves that it has no attribute `name`.
+    /// Whether the inode's filter excludes an attribute `name`.
     fn rules_out(&self, name: &[u8]) -> bool {
         let proven = |(base, rest): (u8, &[u8])| {
             self.sb.xattr_filter && self.header.name_filter.get() & disk::filter_bit(base, rest) != 0
@@ -223,7 +224,7 @@ impl<'a> Area<'a> {
     }
 }
 
-/// The index of the short prefix that a name begins with, and the rest of the name.
+/// Splits a name into the index of its short prefix and the rest.
 fn split_name(name: &[u8]) -> Option<(u8, &[u8])> {
     disk::SHORT_PREFIX_INDEXES.iter().find_map(|index| {
         let prefix = disk::short_prefix(*index)?;
@@ -231,8 +232,8 @@ fn split_name(name: &[u8]) -> Option<(u8, &[u8])> {
     })
 }
 
-/// Hands every attribute of an inode to `visit`, one at a time, first those of its own, then shared ones.
-/// Memory: one name and one value.
+/// Calls `visit` for each attribute of an inode: first the inline ones, then the shared ones. Memory: one name and one
+/// value.
 pub fn visit(
     bytes: &dyn Bytes,
     sb: &Superblock,
@@ -248,7 +249,7 @@ pub fn visit(
     Ok(())
 }
 
-/// As [`visit`], and says of each attribute whether the inode's filter rules its name out, so that [`get`] does not find it.
+/// As [`visit`], and passes whether the inode's filter excludes the attribute's name, so that [`get`] does not find it.
 pub(crate) fn visit_filtered(
     bytes: &dyn Bytes,
     sb: &Superblock,
@@ -265,8 +266,8 @@ pub(crate) fn visit_filtered(
     Ok(())
 }
 
-/// All attributes of an inode. The format allows 255 shared ones of 64 KiB and 256 KiB of others, whose names long prefixes
-/// can make 64 times as long; whoever is to take little memory uses [`visit`].
+/// Reads all attributes of an inode. The format allows 255 shared ones of 64 KiB and 256 KiB of inline ones, whose
+/// names long prefixes can make 64 times as long: [`visit`] takes less memory.
 pub fn list(
     bytes: &dyn Bytes,
     sb: &Superblock,
@@ -281,7 +282,7 @@ pub fn list(
     Ok(found)
 }
 
-/// The names of an inode's attributes; more than [`NAMES_BYTES_MAX`] is an error.
+/// Reads the names of an inode's attributes; more than [`NAMES_BYTES_MAX`] is an error.
 pub fn names(
     bytes: &dyn Bytes,
     sb: &Superblock,
@@ -302,8 +303,8 @@ pub fn names(
     Ok(found)
 }
 
-/// The value of an inode's attribute, if it has it. An image with filters usually says without looking that
-/// it has not.
+/// Reads the value of one attribute; `None` if the inode does not have it. The filter of the inode often proves that
+/// without a search.
 pub fn get(
     bytes: &dyn Bytes,
     sb: &Superblock,

@@ -1,11 +1,12 @@
-//! Access control lists as text, the form that tar programs restore with their option `--acls`.
+//! Formats access control lists as text, which tar programs restore with their option `--acls`.
 //!
-//! The text has an entry a line, as acl(5) describes; numbers stay numbers, because names are those of the machine that
-//! the image was made on.
+//! The text has one entry in each line, as acl(5) describes. It contains user and group numbers, because the names of
+//! the machine that built the image are not known.
 
 use crate::read::acl::{self, Entry, Tag};
 
-/// The key of the record for the attribute of this name, and its text; `None` if it is no list.
+/// Returns the key and text of the pax record for an attribute; `None` if the attribute is not a valid access control
+/// list.
 pub(super) fn record(name: &[u8], value: &[u8]) -> Option<(&'static str, String)> {
     let key = match name {
         b"system.posix_acl_access" => "SCHILY.acl.access",
@@ -15,13 +16,13 @@ pub(super) fn record(name: &[u8], value: &[u8]) -> Option<(&'static str, String)
     Some((key, text(value)?))
 }
 
-/// The entries, a line for each; `None` if it is not in the form that Linux takes.
+/// Formats the entries, one in each line; `None` if Linux would refuse the list.
 fn text(value: &[u8]) -> Option<String> {
     acl::parse(value).ok().map(|entries| entries.iter().map(line).collect())
 }
 
 fn line(entry: &Entry) -> String {
-    let who = match entry.tag {
+    let qualifier = match entry.tag {
         Tag::Owner => "user:".to_string(),
         Tag::User => format!("user:{}", entry.id),
         Tag::OwningGroup => "group:".to_string(),
@@ -29,8 +30,8 @@ fn line(entry: &Entry) -> String {
         Tag::Mask => "mask:".to_string(),
         Tag::Others => "other:".to_string(),
     };
-    let letter = |bit: u16, letter: char| if entry.may & bit != 0 { letter } else { '-' };
-    format!("{who}:{}{}{}\n", letter(4, 'r'), letter(2, 'w'), letter(1, 'x'))
+    let letter = |bit: u16, letter: char| if entry.permissions & bit != 0 { letter } else { '-' };
+    format!("{qualifier}:{}{}{}\n", letter(4, 'r'), letter(2, 'w'), letter(1, 'x'))
 }
 
 #[cfg(test)]
@@ -42,7 +43,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_become_lines() {
+    fn valid_lists_become_lines_and_invalid_ones_are_refused() {
         let none = u32::MAX;
         let entries =
             [(1, 7, none), (2, 6, 1234), (4, 5, none), (8, 4, 55), (0x10, 1, none), (0x20, 0, none)];

@@ -1,4 +1,4 @@
-//! A member's header: a ustar block, and before it, where that has no room or no exact form, pax records.
+//! Headers of members: a ustar block, preceded by pax records for values that do not fit the block exactly.
 
 use super::acl;
 use crate::Node;
@@ -12,7 +12,7 @@ const MAX_OCTAL_11: u64 = 0o777_7777_7777;
 /// The largest number of seven octal digits.
 const MAX_OCTAL_7: u64 = 0o777_7777;
 
-/// A path of the image as the name of a member: relative, a slash behind directories, `./` for the root.
+/// Returns the member name for a path of the image: relative, with a slash after a directory's name, `./` for the root.
 pub(super) fn member_name(path: &[u8], is_directory: bool) -> Vec<u8> {
     let path = path.strip_prefix(b"/").unwrap_or(path);
     let mut name = if path.is_empty() { b".".to_vec() } else { path.to_vec() };
@@ -22,14 +22,14 @@ pub(super) fn member_name(path: &[u8], is_directory: bool) -> Vec<u8> {
     name
 }
 
-/// A header that is being made.
+/// A header under construction.
 pub(super) struct Header {
     block: [u8; BLOCK_BYTES],
     records: Vec<u8>,
 }
 
 impl Header {
-    /// What the inode says. `is_hard_link`: a further name of `target`.
+    /// The header for an inode. `is_hard_link`: `name` is a further name of the member `target`.
     pub(super) fn of(node: &Node, name: &[u8], target: Option<&[u8]>, is_hard_link: bool) -> Self {
         let inode = node.inode();
         let mut header = Header { block: [0; BLOCK_BYTES], records: Vec::new() };
@@ -62,7 +62,7 @@ impl Header {
         self.text(0..100, "path", name);
     }
 
-    /// A field, and a record if it does not fit.
+    /// Writes a text field, and a pax record if the text does not fit.
     fn text(&mut self, field: std::ops::Range<usize>, key: &str, value: &[u8]) {
         let len = value.len().min(field.len());
         self.block[field.start..field.start + len].copy_from_slice(&value[..len]);
@@ -79,7 +79,7 @@ impl Header {
         }
     }
 
-    /// A number of seven digits, or a record.
+    /// Writes a number of at most seven octal digits, or a pax record.
     fn number(&mut self, field: std::ops::Range<usize>, key: &str, value: u64) {
         match value {
             0..=MAX_OCTAL_7 => self.octal(field, value),
@@ -90,14 +90,14 @@ impl Header {
         }
     }
 
-    /// The time; a record if it is not a number of whole seconds since 1970.
+    /// Writes the modification time, and a pax record if it is not a whole number of seconds since 1970.
     fn time(&mut self, seconds: i64, nanoseconds: u32) {
         let whole = u64::try_from(seconds).unwrap_or(0).min(MAX_OCTAL_11);
         self.octal(136..148, whole);
         if nanoseconds == 0 && i64::try_from(whole) == Ok(seconds) {
             return;
         }
-        // Before 1970 the fraction counts back from the next second: -1 s and 250 ms are -0.75.
+        // Before 1970 the nanoseconds add to a negative number of seconds: -1 s and 250 ms are -0.75 s.
         let text = match (seconds < 0, nanoseconds) {
             (_, 0) => seconds.to_string(),
             (false, _) => format!("{seconds}.{nanoseconds:09}"),
@@ -108,7 +108,7 @@ impl Header {
         self.record(b"mtime", text.as_bytes());
     }
 
-    /// An extended attribute, as GNU tar and others write them; an access control list as text too.
+    /// Adds an extended attribute, in the form of GNU tar and others. An access control list is added as text too.
     pub(super) fn xattr(&mut self, xattr: &Xattr) {
         if let Some((key, text)) = acl::record(&xattr.name, &xattr.value) {
             self.record(key.as_bytes(), text.as_bytes());
@@ -116,7 +116,7 @@ impl Header {
         self.record(&[b"SCHILY.xattr.", xattr.name.as_slice()].concat(), &xattr.value);
     }
 
-    /// Marks it as a sparse file of GNU's format 1.0.
+    /// Marks the member as a sparse file of GNU's format 1.0.
     pub(super) fn sparse(&mut self, name: &[u8], real_bytes: u64) {
         self.record(b"GNU.sparse.major", b"1");
         self.record(b"GNU.sparse.minor", b"0");
@@ -124,7 +124,7 @@ impl Header {
         self.record(b"GNU.sparse.realsize", real_bytes.to_string().as_bytes());
     }
 
-    /// A pax record: its own length in decimal digits, a space, key, `=`, value, newline.
+    /// Adds a pax record: the record's length in decimal digits, a space, key, `=`, value, newline.
     fn record(&mut self, key: &[u8], value: &[u8]) {
         let rest = key.len() + value.len() + 3;
         let mut digits = 1;
@@ -139,7 +139,7 @@ impl Header {
         self.records.push(b'\n');
     }
 
-    /// Its bytes, for `len_bytes` of data: whole blocks.
+    /// Returns the whole blocks of the header for a member with `len_bytes` of data.
     pub(super) fn into_bytes(mut self, len_bytes: u64) -> Vec<u8> {
         let mut bytes = Vec::new();
         if len_bytes > MAX_OCTAL_11 {
@@ -157,16 +157,16 @@ impl Header {
             pax.octal(124..136, self.records.len() as u64);
             pax.block[156] = b'x';
             pax.block[257..265].copy_from_slice(b"ustar\x0000");
-            bytes.extend(pax.sealed());
+            bytes.extend(pax.with_checksum());
             bytes.append(&mut self.records);
             bytes.resize(bytes.len().next_multiple_of(BLOCK_BYTES), 0);
         }
-        bytes.extend(self.sealed());
+        bytes.extend(self.with_checksum());
         bytes
     }
 
-    /// The block with its sum, which is taken with spaces in its place.
-    fn sealed(&mut self) -> [u8; BLOCK_BYTES] {
+    /// Returns the block with its checksum, which is computed with spaces in the checksum field.
+    fn with_checksum(&mut self) -> [u8; BLOCK_BYTES] {
         self.block[148..156].fill(b' ');
         let sum: u64 = self.block.iter().map(|&byte| u64::from(byte)).sum();
         self.octal(148..155, sum);

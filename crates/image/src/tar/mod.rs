@@ -1,19 +1,19 @@
-//! An image as a POSIX tar archive (pax interchange format, POSIX.1-2001), written as it is walked.
+//! Writes an image as a POSIX tar archive (pax interchange format, POSIX.1-2001) while walking over it.
 //!
-//! Everything goes in: devices, set-id bits, all attributes. What becomes of it is for whoever extracts the archive to decide. Files with
-//! holes are written in GNU's sparse format 1.0, which is pax records and a map before the data. A file that cannot be read
-//! has zeroes where it cannot, and a finding: its length is written before its contents.
+//! The archive contains devices, set-id bits and all attributes; the program that extracts it decides what to do with
+//! them. Files with holes are written in GNU's sparse format 1.0: pax records, and a map before the data. Where a file
+//! cannot be read, the archive has zeroes, and there is a finding: a member's length precedes its contents, so the
+//! member cannot be shortened.
 //!
-//! An image can say that it holds more than anybody has room for, so an archive has a limit. A member that would exceed it is
-//! not begun, and the archive ends there without an end mark, as an error.
+//! [`TarOptions`] limits the archive, because an image can claim to hold more than any disk. A member that would exceed
+//! a limit is not begun. The archive then ends without an end mark, and [`write()`] fails.
 //!
-//! Reading ahead is the image's; writing is one thread's.
+//! The calling thread walks, reads and writes; it takes no locks. The image may read ahead in its threads.
 
 mod acl;
 mod header;
 mod sparse;
 
-use crate::finding::with_causes;
 use crate::read::FileKind;
 use crate::walk::{self, Limits, Link, Visit, Visitor};
 use crate::{Finding, Findings, Image, ImageError, Node, pieces};
@@ -22,21 +22,21 @@ use pagefold_page::size::Human;
 use std::io::{self, Write};
 use std::ops::ControlFlow;
 
-/// Bytes read and written at a time.
+/// The most bytes read and written at a time.
 const BUFFER_BYTES: usize = 1 << 20;
-/// Zeroes at the end of an archive.
-const END: [u8; 2 * BLOCK_BYTES] = [0; 2 * BLOCK_BYTES];
+/// The end mark of an archive: two blocks of zeroes. It also serves as padding.
+const END_MARK: [u8; 2 * BLOCK_BYTES] = [0; 2 * BLOCK_BYTES];
 
-/// What was written.
+/// Result of writing an archive.
 #[derive(Debug, Clone, Default)]
 pub struct TarReport {
-    /// Members.
+    /// Members written.
     pub members: u64,
-    /// What is wrong.
+    /// Faults of the image.
     pub findings: Findings,
 }
 
-/// How much is written at most. By default as many members as a walk goes over, of any length.
+/// Limits of an archive. The default is the walk's limit of members, and no limit of bytes.
 #[derive(Debug, Clone, Copy)]
 pub struct TarOptions {
     /// Bytes of the archive.
@@ -51,19 +51,19 @@ impl Default for TarOptions {
     }
 }
 
-/// Why there is no archive, or not all of it.
+/// Why an archive could not be written completely.
 #[derive(Debug, thiserror::Error)]
 pub enum TarError {
     /// The image cannot be read.
     #[error(transparent)]
     Image(#[from] ImageError),
-    /// It cannot be written.
+    /// The output cannot be written.
     #[error("writing the archive")]
     Write(#[source] io::Error),
-    /// More than the limit.
+    /// The image holds more than a limit allows.
     #[error("{what}; the archive is not complete")]
     Limit {
-        /// Which limit, and what to do.
+        /// The limit, and the option that raises it.
         what: String,
     },
 }
@@ -74,8 +74,8 @@ impl From<io::Error> for TarError {
     }
 }
 
-/// Writes `paths` (all of the image if there are none) to `out`. Links on the way to them are followed, and what is found
-/// gets the name that it has without them.
+/// Writes `paths` (the whole image if there are none) to `out`. Symbolic links in the paths are followed; a member's
+/// name is the file's real path.
 pub fn write(
     image: &Image,
     paths: &[Vec<u8>],
@@ -84,36 +84,36 @@ pub fn write(
 ) -> Result<TarReport, TarError> {
     let paths = image.locate_all(paths)?;
     let report = TarReport::default();
-    // The end mark belongs to the archive.
-    let left_bytes = options.max_bytes.saturating_sub(END.len() as u64);
+    // The limit includes the end mark.
+    let bytes_left = options.max_bytes.saturating_sub(END_MARK.len() as u64);
     let buffer = vec![0; BUFFER_BYTES];
-    let mut tar = Tar { out, options, left_bytes, paths: &paths, buffer, report, failed: None };
-    // One more than may be written: the limit of members is to say what is exceeded.
+    let mut tar = Writer { out, options, bytes_left, paths: &paths, buffer, report, failed: None };
+    // One inode more lets this module report the limit of members, instead of the walk.
     let limits = Limits { inodes: options.max_members.saturating_add(1), ..Limits::default() };
     walk::walk(image, &limits, &mut tar)?;
     if let Some(error) = tar.failed {
-        // What was written is of use, and the caller will end.
+        // The part that was written may be of use, and `error` is more important than a second one.
         let _ = tar.out.flush();
         return Err(error);
     }
-    tar.out.write_all(&END)?;
+    tar.out.write_all(&END_MARK)?;
     tar.out.flush()?;
     tar.report.findings.sort();
     Ok(tar.report)
 }
 
-struct Tar<'a, W> {
+struct Writer<'a, W> {
     out: W,
     options: &'a TarOptions,
-    /// Bytes that may still be written.
-    left_bytes: u64,
+    /// Bytes left of the limit.
+    bytes_left: u64,
     paths: &'a [Vec<u8>],
     buffer: Vec<u8>,
     report: TarReport,
     failed: Option<TarError>,
 }
 
-impl<W: Write> Tar<'_, W> {
+impl<W: Write> Writer<'_, W> {
     fn member(&mut self, visit: &Visit<'_>) -> ControlFlow<()> {
         match self.write_member(visit) {
             Ok(()) => ControlFlow::Continue(()),
@@ -135,7 +135,7 @@ impl<W: Write> Tar<'_, W> {
             (None, FileKind::Symlink) => match node.read_link() {
                 Ok(target) => Some(target),
                 Err(error) => {
-                    self.wrong(visit.path, with_causes(&error));
+                    self.report_error(visit.path, &error);
                     return Ok(());
                 }
             },
@@ -146,30 +146,30 @@ impl<W: Write> Tar<'_, W> {
         if first.is_none() {
             let visited = node.visit_xattrs(|xattr, _| header.xattr(&xattr));
             if let Err(error) = visited {
-                self.wrong(visit.path, with_causes(&error));
+                self.report_error(visit.path, &error);
             }
         }
         if node.kind() != FileKind::Regular || first.is_some() {
-            return self.begin(visit, header, 0);
+            return self.write_header(visit, header, 0);
         }
         let findings = &mut self.report.findings;
         match sparse::map(node, visit.path, &mut |finding| findings.push(finding)) {
-            Some(map) => self.sparse(visit, header, &name, &map),
+            Some(map) => self.write_sparse(visit, header, &name, &map),
             None => {
                 let len = node.len_bytes();
-                self.begin(visit, header, len)?;
-                self.data(node, visit.path, 0..len)?;
-                Ok(self.pad(len)?)
+                self.write_header(visit, header, len)?;
+                self.write_data(node, visit.path, 0..len)?;
+                Ok(self.write_padding(len)?)
             }
         }
     }
 
-    /// Writes the header of a member with so many bytes of data, if there is room for both.
-    fn begin(&mut self, visit: &Visit<'_>, header: Header, len: u64) -> Result<(), TarError> {
+    /// Writes the header of a member with `len` bytes of data, if both fit the limits.
+    fn write_header(&mut self, visit: &Visit<'_>, header: Header, len: u64) -> Result<(), TarError> {
         let header = header.into_bytes(len);
         let needed = len.saturating_add(BLOCK_BYTES as u64 - 1).saturating_add(header.len() as u64);
         let path = visit.path.escape_ascii();
-        let Some(left) = self.left_bytes.checked_sub(needed) else {
+        let Some(left) = self.bytes_left.checked_sub(needed) else {
             let max = Human(self.options.max_bytes);
             let what = format!("with '{path}' it is larger than {max}, the limit; raise it with --max-bytes");
             return Err(TarError::Limit { what });
@@ -179,12 +179,12 @@ impl<W: Write> Tar<'_, W> {
             let what = format!("'{path}' is more than {max} files, the limit; raise it with --max-inodes");
             return Err(TarError::Limit { what });
         }
-        self.left_bytes = left;
+        self.bytes_left = left;
         self.report.members += 1;
         Ok(self.out.write_all(&header)?)
     }
 
-    fn sparse(
+    fn write_sparse(
         &mut self,
         visit: &Visit<'_>,
         mut header: Header,
@@ -194,17 +194,18 @@ impl<W: Write> Tar<'_, W> {
         let text = sparse::text(map);
         let len = text.len() as u64 + map.iter().map(|range| range.end - range.start).sum::<u64>();
         header.sparse(name, visit.node.len_bytes());
-        self.begin(visit, header, len)?;
+        self.write_header(visit, header, len)?;
         self.out.write_all(&text)?;
         for range in map {
-            self.data(visit.node, visit.path, range.clone())?;
+            self.write_data(visit.node, visit.path, range.clone())?;
         }
-        Ok(self.pad(len)?)
+        Ok(self.write_padding(len)?)
     }
 
-    /// Contents; zeroes where they cannot be read.
-    fn data(&mut self, node: &Node, path: &[u8], range: std::ops::Range<u64>) -> io::Result<()> {
-        let (mut at, mut told) = (range.start, false);
+    /// Writes a range of a file's contents, with zeroes for the extents that cannot be read. Reports the first of these.
+    fn write_data(&mut self, node: &Node, path: &[u8], range: std::ops::Range<u64>) -> io::Result<()> {
+        let mut at = range.start;
+        let mut unreadable: Option<(std::ops::Range<u64>, ImageError)> = None;
         while at < range.end {
             let most = self.buffer.len() as u64;
             let end = match pieces::next(node, at, range.end, most) {
@@ -212,31 +213,37 @@ impl<W: Write> Tar<'_, W> {
                 Err(_) => range.end.min(at + most),
             };
             let buffer = &mut self.buffer[..(end - at) as usize];
-            if let Err(error) = node.read_at(at, buffer) {
-                buffer.fill(0);
-                if !std::mem::replace(&mut told, true) {
-                    let what = format!("bytes {at} to {end}, zeroes instead: {}", with_causes(&error));
-                    self.report.findings.push(Finding::error(path, error.address(), what).starting_at(at));
-                }
-            }
+            let read = node.read_readable(at, buffer, &mut |bytes, error| match &mut unreadable {
+                Some((known, _)) if known.end == bytes.start => known.end = bytes.end,
+                Some(_) => {}
+                none => *none = Some((bytes, error.clone())),
+            });
+            // A file that ends early has been reported by then.
+            buffer[read..].fill(0);
             self.out.write_all(&self.buffer[..(end - at) as usize])?;
             at = end;
+        }
+        if let Some((bytes, error)) = unreadable {
+            let describe =
+                |what: &str| format!("bytes {} to {}, zeroes instead: {what}", bytes.start, bytes.end);
+            let finding = Finding::of(path, &error).described(describe);
+            self.report.findings.push(finding.starting_at(bytes.start));
         }
         Ok(())
     }
 
-    fn pad(&mut self, len: u64) -> io::Result<()> {
-        let behind = len % BLOCK_BYTES as u64;
-        let missing = if behind == 0 { 0 } else { BLOCK_BYTES - behind as usize };
-        self.out.write_all(&END[..missing])
+    fn write_padding(&mut self, len: u64) -> io::Result<()> {
+        let used = len % BLOCK_BYTES as u64;
+        let missing = if used == 0 { 0 } else { BLOCK_BYTES - used as usize };
+        self.out.write_all(&END_MARK[..missing])
     }
 
-    fn wrong(&mut self, path: &[u8], what: String) {
-        self.report.findings.push(Finding::error(path, None, what));
+    fn report_error(&mut self, path: &[u8], error: &ImageError) {
+        self.report.findings.push(Finding::of(path, error));
     }
 }
 
-impl<W: Write> Visitor for Tar<'_, W> {
+impl<W: Write> Visitor for Writer<'_, W> {
     fn wants(&mut self, path: &[u8]) -> bool {
         walk::is_among(path, self.paths)
     }
@@ -253,9 +260,13 @@ impl<W: Write> Visitor for Tar<'_, W> {
     }
 
     fn file(&mut self, visit: &Visit<'_>) -> ControlFlow<()> {
-        // Tar has no form for sockets.
+        // The format has no type for sockets.
         if visit.node.kind() == FileKind::Socket {
-            self.report.findings.push(Finding::warning(visit.path, None, "a socket, which tar cannot hold"));
+            self.report.findings.push(Finding::warning(
+                visit.path,
+                None,
+                "a socket, which a tar archive cannot contain",
+            ));
             return ControlFlow::Continue(());
         }
         self.member(visit)

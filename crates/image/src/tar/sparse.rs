@@ -1,21 +1,20 @@
-//! Files with holes, in GNU's sparse format 1.0: a map in decimal digits before the data.
+//! Maps of files with holes, for GNU's sparse format 1.0: a map in decimal digits precedes the data.
 //!
-//! Bytes that cannot be had, by what the index of the file or the size of the image says, are holes too, and each such range
-//! is reported: there may be 2^62 of them.
+//! A range that the file's index or the image's size shows to be unreadable becomes a hole too, and a finding. Writing
+//! zeroes instead would not end: an image can claim 2^62 bytes.
 
 use super::header::BLOCK_BYTES;
-use crate::finding::with_causes;
 use crate::{Finding, Node, runs};
 use std::ops::Range;
 
-/// Runs of data of one file; what is behind that many is written in full.
-const MAX_RUNS: usize = 1 << 16;
-/// Runs of one file that are looked at for holes; what is behind them is written in full.
-const MAX_LOOKED_AT: u64 = 1 << 22;
-/// Findings of one file; then the rest of it is a hole.
+/// Limit of data runs in one map. The rest of the file is written in full.
+const MAX_DATA_RUNS: usize = 1 << 16;
+/// Limit of runs that are searched for holes. The rest of the file is written in full.
+const MAX_SCANNED_RUNS: u64 = 1 << 22;
+/// Findings of one file after which the rest of it becomes a hole.
 const MAX_FINDINGS: u32 = 64;
 
-/// Where a file's data is.
+/// The map of a file, while it is built.
 #[derive(Default)]
 struct Map {
     data: Vec<Range<u64>>,
@@ -31,38 +30,39 @@ impl Map {
         }
     }
 
-    /// Makes a range a hole because it cannot be read.
-    fn give_up(&mut self, finding: Finding, report: &mut dyn FnMut(Finding)) {
+    /// Records an unreadable range as a hole, and reports it.
+    fn report_hole(&mut self, finding: Finding, report: &mut dyn FnMut(Finding)) {
         self.holes = true;
         self.findings += 1;
         report(finding);
     }
 }
 
-/// Where a file's data is, if it has holes. `None`: it is written in full. What cannot be had is reported.
+/// Returns the data ranges of a file with holes; `None` if the file is to be written in full. Reports unreadable
+/// ranges.
 pub(super) fn map(node: &Node, path: &[u8], report: &mut dyn FnMut(Finding)) -> Option<Vec<Range<u64>>> {
     let (mut map, mut at, len) = (Map::default(), 0, node.len_bytes());
-    let shown = |range: Range<u64>, what: &str| {
+    let describe = |range: Range<u64>, what: &str| {
         format!("bytes {} to {}, a hole instead: {what}", range.start, range.end)
     };
-    for _ in 0..MAX_LOOKED_AT {
-        if map.data.len() >= MAX_RUNS || map.findings >= MAX_FINDINGS {
+    for _ in 0..MAX_SCANNED_RUNS {
+        if map.data.len() >= MAX_DATA_RUNS || map.findings >= MAX_FINDINGS {
             break;
         }
         let run = match runs::at(node, at) {
             Ok(Some(run)) => run,
             Ok(None) => break,
             Err(error) => {
-                let what = shown(at..len, &with_causes(&error));
-                map.give_up(Finding::error(path, error.address(), what).starting_at(at), report);
+                let finding = Finding::of(path, &error).described(|what| describe(at..len, what));
+                map.report_hole(finding.starting_at(at), report);
                 at = len;
                 break;
             }
         };
         match run.beyond(node) {
             Some(beyond) => {
-                let what = shown(at..run.end, &beyond.what);
-                map.give_up(Finding::error(path, Some(beyond.at), what).starting_at(at), report);
+                let what = describe(at..run.end, &beyond.what);
+                map.report_hole(Finding::error(path, Some(beyond.at), what).starting_at(at), report);
             }
             None if run.is_hole() => map.holes = true,
             None => map.add(at..run.end),
@@ -70,22 +70,22 @@ pub(super) fn map(node: &Node, path: &[u8], report: &mut dyn FnMut(Finding)) -> 
         at = run.end;
     }
     if at < len && map.findings >= MAX_FINDINGS {
-        let what = shown(at..len, "too much is wrong with this file");
-        map.give_up(Finding::error(path, None, what).starting_at(at), report);
+        let what = describe(at..len, "too many faults in this file");
+        map.report_hole(Finding::error(path, None, what).starting_at(at), report);
     } else if at < len {
         map.add(at..len);
     }
     if !map.holes {
         return None;
     }
-    // A file that ends with a hole has an empty run there.
+    // The format marks a hole at the end of the file by an empty run.
     if map.data.last().is_none_or(|last| last.end < len) {
         map.data.push(len..len);
     }
     Some(map.data)
 }
 
-/// The map as it stands before the data, zeroes up to a whole block behind it.
+/// Formats the map as it precedes the data, padded with zeroes to a whole block.
 pub(super) fn text(map: &[Range<u64>]) -> Vec<u8> {
     let mut text = format!("{}\n", map.len());
     for run in map {

@@ -1,25 +1,25 @@
-//! A directory on the way: its names one after the other, and what is wrong with them.
+//! Reads the names of one directory in order, and reports its faults.
 //!
-//! One block is in memory. A name that is no name, or that was there before, is passed over; a block that is no block
-//! too, and after [`MAX_TROUBLE`] of those the rest of the directory: one that says it has a million broken blocks is
-//! told in a few lines. What `.` and `..` stand for is compared, and they are never handed on.
+//! A cursor holds one block in memory. It reports and skips invalid names, duplicate names and unreadable blocks. After
+//! [`MAX_DIRECTORY_ERRORS`] faults it skips the rest of the directory, so that a directory with a million broken blocks
+//! yields a few findings. It compares `.` and `..` with the inodes that they should name, and never returns them.
 //!
-//! In a directory in order the last name is all that is remembered. In one in disorder it is a hash of every name: 64 bits,
-//! with a key that nobody knows, so that names that differ are as good as never taken for one. These are counted in the
-//! tool's account; when that has no room, the rest of the directory is passed over.
+//! In a sorted directory, duplicates are adjacent, so the cursor remembers only the last name. In an unsorted one it
+//! remembers a 64-bit hash of each name. The hash has a random key, so that an image cannot provoke collisions. These
+//! tables are charged to the tool's account; at its limit the cursor reports that and skips the rest of the directory.
 
 use super::Visitor;
-use crate::account::{Account, TableRoom};
+use crate::account::{Account, TableAccount};
 use crate::read::FileKind;
 use crate::read::dir::{DirBlock, Directory};
 use crate::{Finding, ImageError, Nid, Node};
 use std::collections::HashSet;
 use std::hash::{BuildHasher, RandomState};
 
-/// Broken names and blocks of one directory, after which the rest of it is passed over.
-const MAX_TROUBLE: u32 = 64;
+/// Invalid names and blocks of one directory after which the rest of it is skipped.
+const MAX_DIRECTORY_ERRORS: u32 = 64;
 
-/// A name that may be followed.
+/// A valid name of a directory.
 pub(super) struct Name {
     pub(super) name: Vec<u8>,
     pub(super) nid: Nid,
@@ -28,79 +28,83 @@ pub(super) struct Name {
 }
 
 impl Name {
-    /// What the entry says that its inode does not.
-    pub(super) fn disagrees(&self, node: &Node) -> Option<String> {
+    /// Describes how the file type in the entry differs from that of its inode; `None` if they agree.
+    pub(super) fn type_mismatch(&self, node: &Node) -> Option<String> {
         if self.kind == Some(node.kind()) || self.file_type == 0 {
             return None;
         }
-        let said = self.kind.map_or_else(|| format!("type {}", self.file_type), |k| k.name().to_string());
-        Some(format!("its entry says that it is {said}, and it is {}", node.kind().name()))
+        let claimed = self.kind.map_or_else(|| format!("type {}", self.file_type), |k| k.name().to_string());
+        Some(format!("its entry says that it is {claimed}, and it is {}", node.kind().name()))
     }
 }
 
-/// A directory whose names are being visited.
-pub(super) struct Frame {
+/// A position in a directory whose names are being visited.
+pub(super) struct DirCursor {
     pub(super) node: Node,
-    /// Directories in it so far.
+    /// Directories among the names so far.
     pub(super) directories: u64,
-    /// How long the path of the directory above is.
+    /// Length of the parent directory's path, bytes.
     pub(super) parent_path_len: usize,
-    /// What `..` is to be; `None`: not known.
+    /// The inode that `..` should name; `None` if it is not known.
     parent: Option<Nid>,
     directory: Directory,
     block: Vec<u8>,
-    /// The block, and the entry of it that is next.
+    /// The number of the current block, and the index of its next entry.
     at: (u64, usize),
     loaded: bool,
     order: Order,
     account: Account,
-    trouble: u32,
+    errors: u32,
     dots: [bool; 2],
 }
 
-/// Which names were there.
+/// The names so far, for finding duplicates.
 enum Order {
-    /// All up to this one, which is the greatest.
+    /// The names were in ascending order; this is the last one.
     Sorted(Vec<u8>),
-    /// These, in no order.
-    Disordered(Names),
+    /// The names were not in order.
+    Unsorted(NameHashes),
 }
 
-/// What became of adding a name to those that were there.
+/// Result of adding a name to the names so far.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Added {
+enum Insertion {
     New,
     Known,
-    /// There is no room to remember it.
-    NoRoom,
+    /// The budget has no room for remembering it.
+    OverBudget,
 }
 
-/// Names in no order, by their hashes.
-struct Names {
+/// Hashes of the names of an unsorted directory.
+struct NameHashes {
     hashes: HashSet<u64>,
-    room: TableRoom,
+    table: TableAccount,
     key: RandomState,
 }
 
-impl Names {
+impl NameHashes {
     fn new(account: &Account) -> Self {
-        Names { hashes: HashSet::new(), room: TableRoom::of::<u64>(account), key: RandomState::new() }
+        NameHashes {
+            hashes: HashSet::new(),
+            table: TableAccount::new::<u64>(account),
+            key: RandomState::new(),
+        }
     }
 
-    fn add(&mut self, name: &[u8]) -> Added {
+    fn add(&mut self, name: &[u8]) -> Insertion {
         let hash = self.key.hash_one(name);
         if self.hashes.contains(&hash) {
-            return Added::Known;
+            return Insertion::Known;
         }
-        if !self.room.for_one_more(self.hashes.len(), self.hashes.capacity()) {
-            return Added::NoRoom;
+        if !self.table.reserve_one(self.hashes.len(), self.hashes.capacity()) {
+            return Insertion::OverBudget;
         }
         self.hashes.insert(hash);
-        Added::New
+        Insertion::New
     }
 }
 
-impl Frame {
+impl DirCursor {
     pub(super) fn open(
         node: Node,
         parent: Option<Nid>,
@@ -109,7 +113,7 @@ impl Frame {
     ) -> Result<Self, ImageError> {
         let directory = Directory::of(node.image().superblock(), node.inode())?;
         let dots = [node.inode().dot_omitted, false];
-        Ok(Frame {
+        Ok(DirCursor {
             node,
             directories: 0,
             parent_path_len,
@@ -120,57 +124,59 @@ impl Frame {
             loaded: false,
             order: Order::Sorted(Vec::new()),
             account: account.clone(),
-            trouble: 0,
+            errors: 0,
             dots,
         })
     }
 
-    /// The next name; `None` behind the last.
+    /// Returns the next name; `None` after the last. `path` is the directory's, for findings.
     pub(super) fn next(&mut self, path: &[u8], visitor: &mut dyn Visitor) -> Option<Name> {
         while self.at.0 < self.directory.blocks() {
-            if self.trouble >= MAX_TROUBLE {
-                let what = "too much is wrong with this directory; the rest of it was not looked at";
+            if self.errors >= MAX_DIRECTORY_ERRORS {
+                let what = "too many faults in this directory; the rest of it was not checked";
                 visitor.finding(Finding::error(path, Some(self.node.inode().address), what));
-                self.end();
+                self.skip_rest();
                 return None;
             }
-            match self.next_of_block(path, visitor) {
+            match self.next_in_block(path, visitor) {
                 Ok(Some(name)) => return Some(name),
                 Ok(None) => {}
                 Err(error) => {
                     let number = self.at.0;
-                    let mut finding = Finding::of(path, &error);
-                    finding.what = format!("block {number} of the directory: {}", finding.what);
-                    visitor.finding(finding);
-                    self.trouble += 1;
-                    self.end_block();
+                    let finding = Finding::of(path, &error);
+                    visitor.finding(
+                        finding.described(|what| format!("block {number} of the directory: {what}")),
+                    );
+                    self.errors += 1;
+                    self.skip_block();
                 }
             }
         }
-        self.judge_dots(path, visitor);
+        self.check_dots(path, visitor);
         None
     }
 
-    /// Gives up the block's memory until its next name is wanted.
-    pub(super) fn forget_block(&mut self) {
+    /// Frees the block's memory. [`next`](Self::next) reads the block again.
+    pub(super) fn drop_block(&mut self) {
         self.block = Vec::new();
         self.loaded = false;
     }
 
-    /// Passes over the names that are left.
-    fn end(&mut self) {
+    /// Skips the remaining names.
+    fn skip_rest(&mut self) {
         self.at.0 = self.directory.blocks();
         self.dots = [true; 2];
-        self.forget_block();
+        self.drop_block();
     }
 
-    fn end_block(&mut self) {
+    fn skip_block(&mut self) {
         self.at = (self.at.0 + 1, 0);
         self.loaded = false;
     }
 
-    /// One step in the block: a name, or nothing. Errors are of the whole block.
-    fn next_of_block(&mut self, path: &[u8], visitor: &mut dyn Visitor) -> Result<Option<Name>, ImageError> {
+    /// Takes the next entry of the block; `None` if it is not a name to visit, or the block has ended. An error
+    /// concerns the whole block.
+    fn next_in_block(&mut self, path: &[u8], visitor: &mut dyn Visitor) -> Result<Option<Name>, ImageError> {
         let address = self.node.inode().address;
         if !self.loaded {
             let node = &self.node;
@@ -180,7 +186,7 @@ impl Frame {
         }
         let block = DirBlock::parse(&self.block, address)?;
         if self.at.1 >= block.count() {
-            self.end_block();
+            self.skip_block();
             return Ok(None);
         }
         let index = self.at.1;
@@ -189,76 +195,77 @@ impl Frame {
             Ok(entry) => entry,
             Err(error) => {
                 visitor.finding(Finding::of(path, &error));
-                self.trouble += 1;
+                self.errors += 1;
                 return Ok(None);
             }
         };
         let (name, nid) = (entry.name.to_vec(), entry.nid);
         let (kind, file_type) = (entry.kind, entry.file_type);
-        if !self.is_new(&name, path, visitor) || self.is_dot(&name, nid, path, visitor) {
+        if !self.is_new(&name, path, visitor) || self.check_if_dot(&name, nid, path, visitor) {
             return Ok(None);
         }
         Ok(Some(Name { name, nid, kind, file_type }))
     }
 
-    /// Whether the name comes for the first time. Out of order is told once.
+    /// Whether this is the first entry with this name. Reports the first name that is out of order, and each duplicate.
     fn is_new(&mut self, name: &[u8], path: &[u8], visitor: &mut dyn Visitor) -> bool {
         let at = Some(self.node.inode().address);
-        let added = match &mut self.order {
+        let insertion = match &mut self.order {
             Order::Sorted(last) if name > last.as_slice() => {
                 last.clear();
                 last.extend_from_slice(name);
-                Added::New
+                Insertion::New
             }
-            Order::Sorted(last) if name == last.as_slice() => Added::Known,
+            Order::Sorted(last) if name == last.as_slice() => Insertion::Known,
             Order::Sorted(_) => {
                 let what = format!("names are not in order, from '{}' on", name.escape_ascii());
                 visitor.finding(Finding::error(path, at, what));
-                let mut names = Names::new(&self.account);
-                let added = match self.add_names_before(&mut names) {
-                    Added::NoRoom => Added::NoRoom,
+                let mut names = NameHashes::new(&self.account);
+                let insertion = match self.add_earlier_names(&mut names) {
+                    Insertion::OverBudget => Insertion::OverBudget,
                     _ => names.add(name),
                 };
-                self.order = Order::Disordered(names);
-                added
+                self.order = Order::Unsorted(names);
+                insertion
             }
-            Order::Disordered(names) => names.add(name),
+            Order::Unsorted(names) => names.add(name),
         };
-        match added {
-            Added::New => true,
-            Added::Known => {
-                let what = format!("the name '{}' is there twice", name.escape_ascii());
+        match insertion {
+            Insertion::New => true,
+            Insertion::Known => {
+                let what = format!("the name '{}' occurs twice", name.escape_ascii());
                 visitor.finding(Finding::error(path, at, what));
-                self.trouble += 1;
+                self.errors += 1;
                 false
             }
-            Added::NoRoom => {
-                let what = "there is too little memory to tell which names of this directory are there twice; the rest of it \
-                            was not looked at: --memory raises it";
-                visitor.finding(Finding::error(path, at, what));
-                self.end();
+            Insertion::OverBudget => {
+                let what = "too little memory to find duplicate names in this directory; the rest of it was not \
+                            checked: raise it with --memory";
+                visitor.finding(Finding { at, ..Finding::failure(path, what) });
+                self.skip_rest();
                 false
             }
         }
     }
 
-    /// Adds the names before this one, read once more. What could not be read then cannot be now, and had no name.
-    fn add_names_before(&self, names: &mut Names) -> Added {
+    /// Reads the directory again and adds the names before the current one. Blocks that cannot be read are skipped:
+    /// they had no names the first time either.
+    fn add_earlier_names(&self, names: &mut NameHashes) -> Insertion {
         let mut bytes = Vec::new();
         let mut read = |number, block: &mut [u8]| self.node.read_block(number, block);
         for number in 0..=self.at.0 {
             let Ok(block) = self.directory.read_block(number, &mut bytes, &mut read) else { continue };
             let before = if number == self.at.0 { self.at.1 - 1 } else { block.count() };
             let mut entries = block.entries().take(before).flatten();
-            if entries.any(|entry| names.add(entry.name) == Added::NoRoom) {
-                return Added::NoRoom;
+            if entries.any(|entry| names.add(entry.name) == Insertion::OverBudget) {
+                return Insertion::OverBudget;
             }
         }
-        Added::New
+        Insertion::New
     }
 
-    /// Whether it is `.` or `..`, which are compared with what they are to be.
-    fn is_dot(&mut self, name: &[u8], nid: Nid, path: &[u8], visitor: &mut dyn Visitor) -> bool {
+    /// Whether the name is `.` or `..`. If so, reports an inode that it should not name.
+    fn check_if_dot(&mut self, name: &[u8], nid: Nid, path: &[u8], visitor: &mut dyn Visitor) -> bool {
         let (which, wanted) = match name {
             b"." => (0, Some(self.node.nid())),
             b".." => (1, self.parent),
@@ -273,7 +280,7 @@ impl Frame {
         true
     }
 
-    fn judge_dots(&mut self, path: &[u8], visitor: &mut dyn Visitor) {
+    fn check_dots(&mut self, path: &[u8], visitor: &mut dyn Visitor) {
         for (there, name) in self.dots.into_iter().zip([".", ".."]) {
             if !there {
                 let what = format!("'{name}' is missing");

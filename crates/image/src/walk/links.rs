@@ -1,131 +1,135 @@
-//! Which inodes were met, how often, and where files with several names were first.
+//! Tracks the inodes that a walk has visited, and counts the names of files with several names.
 //!
-//! That an inode was met is a bit: builders put inodes close together, so 64 neighbours share an entry of a table. Files with
-//! several names are remembered until all of the names that they say they have were met. Both are counted in the tool's
-//! account. Without room for the first the walk ends; without room for the second it goes on, and says that it did not
-//! count all names.
+//! A visited inode takes one bit. Image builders place inodes close together, so 64 neighbours share an entry of a hash
+//! table. A file with several names (`nlink` above 1) has an entry of a second table until the walk has met `nlink`
+//! names of it. Both tables are charged to the tool's account. If the first cannot grow, the walk ends. If the second
+//! cannot grow, the walk goes on and reports that it did not count all names.
 
 use super::{Link, Visitor};
-use crate::account::{Account, TableRoom};
+use crate::account::{Account, TableAccount};
 use crate::read::FileKind;
 use crate::{Finding, Nid, Node};
 use std::collections::HashMap;
 
-/// Bytes that an allocation takes beside its own.
+/// Overhead of a heap allocation, bytes.
 const ALLOCATION_BYTES: u64 = 16;
 
-/// A file that says that it has several names, or has.
-struct Several {
-    /// Its first name, if there was room for it.
+/// A file that has several names, or whose inode says so.
+struct MultiLinkFile {
+    /// The path of its first name, if there was room for it.
     path: Option<Box<[u8]>>,
     nlink: u32,
     names: u32,
 }
 
-/// The inodes of a walk.
-pub(super) struct Links {
+/// The visited inodes of a walk.
+pub(super) struct LinkTracker {
     account: Account,
-    /// A bit for each inode that was met, by its number: 64 to an entry.
-    met: HashMap<u64, u64>,
-    met_room: TableRoom,
-    /// Files whose names were not all met, or more than all.
-    several: HashMap<Nid, Several>,
-    several_room: TableRoom,
-    /// The first name of the file of which the last name was just met.
-    last_path: Option<Box<[u8]>>,
-    left_bytes: usize,
-    /// There was no room to count the names of all files.
+    /// Bitmap of visited inodes: the key is the inode number divided by 64.
+    visited: HashMap<u64, u64>,
+    visited_account: TableAccount,
+    /// Files whose number of names so far differs from their `nlink`.
+    multi_link: HashMap<Nid, MultiLinkFile>,
+    multi_link_account: TableAccount,
+    /// The first path of the file whose last name was just recorded; [`record`](Self::record) returns a reference to
+    /// it.
+    completed_path: Option<Box<[u8]>>,
+    path_bytes_left: usize,
+    /// Whether the names of some file were not counted for want of memory.
     uncounted: bool,
 }
 
-impl Links {
-    /// Remembers `max_bytes` of paths.
+impl LinkTracker {
+    /// A tracker without inodes, which remembers at most `max_bytes` of paths.
     pub(super) fn new(max_bytes: usize, account: &Account) -> Self {
-        Links {
+        LinkTracker {
             account: account.clone(),
-            met: HashMap::new(),
-            met_room: TableRoom::of::<(u64, u64)>(account),
-            several: HashMap::new(),
-            several_room: TableRoom::of::<(Nid, Several)>(account),
-            last_path: None,
-            left_bytes: max_bytes,
+            visited: HashMap::new(),
+            visited_account: TableAccount::new::<(u64, u64)>(account),
+            multi_link: HashMap::new(),
+            multi_link_account: TableAccount::new::<(Nid, MultiLinkFile)>(account),
+            completed_path: None,
+            path_bytes_left: max_bytes,
             uncounted: false,
         }
     }
 
-    /// Takes note of a name; `None` if there is no room for that.
-    pub(super) fn meet(&mut self, node: &Node, path: &[u8]) -> Option<Link<'_>> {
+    /// Records a name of `node`, and returns whether it is the first one. `None` if the budget has no room for it.
+    pub(super) fn record(&mut self, node: &Node, path: &[u8]) -> Option<Link<'_>> {
         let (nid, nlink) = (node.nid(), node.inode().nlink);
-        let is_first = self.mark(nid)?;
+        let is_first = self.mark_visited(nid)?;
         if node.kind() == FileKind::Directory {
             return Some(if is_first { Link::First } else { Link::Again(None) });
         }
         if is_first {
             if nlink != 1 {
-                self.remember(nid, Some(path), Several { path: None, nlink, names: 1 });
+                self.track(nid, Some(path), MultiLinkFile { path: None, nlink, names: 1 });
             }
             return Some(Link::First);
         }
-        let Some(several) = self.several.get_mut(&nid) else {
-            // It has had all of its names, so this is one more; or there was no room for it.
+        let Some(file) = self.multi_link.get_mut(&nid) else {
+            // Either the walk has met all `nlink` names already, and this is one too many; or there was no room to
+            // track the file.
             if !self.uncounted || nlink == 1 {
-                self.remember(nid, None, Several { path: None, nlink, names: nlink.saturating_add(1) });
+                self.track(nid, None, MultiLinkFile { path: None, nlink, names: nlink.saturating_add(1) });
             }
             return Some(Link::Again(None));
         };
-        several.names = several.names.saturating_add(1);
-        if several.names != nlink {
-            return Some(Link::Again(self.several.get(&nid).and_then(|several| several.path.as_deref())));
+        file.names = file.names.saturating_add(1);
+        if file.names != nlink {
+            return Some(Link::Again(self.multi_link.get(&nid).and_then(|file| file.path.as_deref())));
         }
-        self.last_path = self.several.remove(&nid).and_then(|several| several.path);
-        if let Some(path) = &self.last_path {
-            self.left_bytes += path.len();
-            self.account.give_back(path.len() as u64 + ALLOCATION_BYTES);
+        self.completed_path = self.multi_link.remove(&nid).and_then(|file| file.path);
+        if let Some(path) = &self.completed_path {
+            self.path_bytes_left += path.len();
+            self.account.uncharge(path.len() as u64 + ALLOCATION_BYTES);
         }
-        Some(Link::Again(self.last_path.as_deref()))
+        Some(Link::Again(self.completed_path.as_deref()))
     }
 
-    /// Marks an inode; whether it was not marked before. `None` if there is no room.
-    fn mark(&mut self, nid: Nid) -> Option<bool> {
+    /// Marks an inode as visited, and returns whether this is its first visit. `None` if the budget has no room for it.
+    fn mark_visited(&mut self, nid: Nid) -> Option<bool> {
         let (key, bit) = (nid.0 / 64, 1 << (nid.0 % 64));
-        if !self.met.contains_key(&key) && !self.met_room.for_one_more(self.met.len(), self.met.capacity()) {
+        if !self.visited.contains_key(&key)
+            && !self.visited_account.reserve_one(self.visited.len(), self.visited.capacity())
+        {
             return None;
         }
-        let bits = self.met.entry(key).or_default();
+        let bits = self.visited.entry(key).or_default();
         let is_first = *bits & bit == 0;
         *bits |= bit;
         Some(is_first)
     }
 
-    fn remember(&mut self, nid: Nid, path: Option<&[u8]>, mut several: Several) {
-        if !self.several_room.for_one_more(self.several.len(), self.several.capacity()) {
+    /// Starts to count the names of a file, if the budget has room for its entry.
+    fn track(&mut self, nid: Nid, path: Option<&[u8]>, mut file: MultiLinkFile) {
+        if !self.multi_link_account.reserve_one(self.multi_link.len(), self.multi_link.capacity()) {
             self.uncounted = true;
             return;
         }
         let fits = |path: &&[u8]| {
-            path.len() <= self.left_bytes && self.account.take(path.len() as u64 + ALLOCATION_BYTES)
+            path.len() <= self.path_bytes_left
+                && self.account.try_charge(path.len() as u64 + ALLOCATION_BYTES)
         };
-        several.path = path.filter(fits).map(Into::into);
-        self.left_bytes -= several.path.as_deref().map_or(0, <[u8]>::len);
-        self.several.insert(nid, several);
+        file.path = path.filter(fits).map(Into::into);
+        self.path_bytes_left -= file.path.as_deref().map_or(0, <[u8]>::len);
+        self.multi_link.insert(nid, file);
     }
 
-    /// Tells of files that have more or fewer names than they say. Of a part of a tree, only of those with more.
-    pub(super) fn report(&self, whole: bool, visitor: &mut dyn Visitor) {
-        // First: of the others there may be more than are kept.
+    /// Reports files whose number of names differs from their `nlink`. If the walk did not cover the whole image, names
+    /// may be elsewhere, so only files with too many names are reported.
+    pub(super) fn report(&self, covers_image: bool, visitor: &mut dyn Visitor) {
+        // This comes first, because the list of findings may not have room for all that follow.
         if self.uncounted {
-            let what = "there was too little memory to count the names of all files with several names; --memory \
-                        raises it";
+            let what = "too little memory to count the names of all files with several names; raise it with --memory";
             visitor.finding(Finding::warning(b"", None, what));
         }
-        for (nid, several) in &self.several {
-            let too_few = whole && several.names < several.nlink;
-            if too_few || several.names > several.nlink {
-                let path = several.path.as_deref().unwrap_or_default();
-                let what = format!(
-                    "inode {nid} says that it has {} names, and has {}",
-                    several.nlink, several.names
-                );
+        for (nid, file) in &self.multi_link {
+            let too_few = covers_image && file.names < file.nlink;
+            if too_few || file.names > file.nlink {
+                let path = file.path.as_deref().unwrap_or_default();
+                let what =
+                    format!("inode {nid} says that it has {} names, and has {}", file.nlink, file.names);
                 visitor.finding(Finding::error(path, None, what));
             }
         }

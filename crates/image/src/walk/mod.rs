@@ -1,11 +1,19 @@
-//! A walk over a tree that nobody vouches for.
+//! Depth-first walk over the tree of an untrusted image.
 //!
-//! It goes on whatever it meets: what cannot be read, named or entered is a [`Finding`]. It ends whatever the image says: it
-//! keeps a stack instead of recursing, enters each directory once, and counts names, inodes and levels against limits.
-//! Memory: a name for each level, a block for the `BLOCKS_KEPT` deepest, a bit for each inode and what the table of them takes,
-//! and files that have several names. The tables are counted in the image's budget.
+//! The walk calls a [`Visitor`] for each name; check, extract, tar and the tree statistics are visitors. It runs in the
+//! calling thread and takes no locks but that of the memory account.
 //!
-//! What is done with what it meets is the [`Visitor`]'s affair; check, extract, tar and statistics are visitors.
+//! A fault of the image does not stop the walk: an entry that cannot be read, named or entered is reported as a
+//! [`Finding`] and skipped. The walk always ends: it uses a stack instead of recursion, enters each directory once, and
+//! counts names, inodes and levels against [`Limits`].
+//!
+//! Path of a walk: [`walk_from`] -> `directory` (the next valid name of the directory on top of the stack) -> `links`
+//! (whether its inode was visited before) -> the visitor.
+//!
+//! Memory: a name for each level, a directory block for each of the `MAX_LOADED_BLOCKS` deepest levels, a bit for each
+//! visited inode, and an entry for each file with several names. The tables are charged to the image's budget. Without
+//! room for the table of visited inodes the walk ends with a finding; `links` and `directory` say what the other tables
+//! do.
 
 mod directory;
 mod links;
@@ -13,23 +21,24 @@ mod links;
 use crate::account::Account;
 use crate::read::FileKind;
 use crate::{Finding, Image, ImageError, Nid, Node};
-use directory::{Frame, Name};
-use links::Links;
+use directory::{DirCursor, Name};
+use links::LinkTracker;
 use std::ops::ControlFlow;
 
-/// Directories of the deepest levels that keep the block that their names are read from. Others read it again.
-const BLOCKS_KEPT: usize = 8;
+/// The deepest levels, which hold the directory block that they are read from. Levels above read their block again.
+const MAX_LOADED_BLOCKS: usize = 8;
 
-/// How far a walk goes at most.
+/// Limits of a walk.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
-    /// Levels of directories below the one that it begins with.
+    /// Levels of directories below the first one. Deeper directories are reported and not entered.
     pub depth: usize,
-    /// Inodes.
+    /// Inodes. One more is reported and ends the walk.
     pub inodes: u64,
-    /// Names, of which an inode may have several.
+    /// Names, of which an inode may have several. One more is reported and ends the walk.
     pub names: u64,
-    /// Bytes of the paths of files with several names that are remembered; beyond, their further names come without the first.
+    /// Bytes of remembered paths of files with several names. Beyond that, further names of a file come without its
+    /// first one.
     pub link_bytes: usize,
 }
 
@@ -39,110 +48,113 @@ impl Default for Limits {
     }
 }
 
-/// Which name of an inode this is.
+/// Whether a name is the first one of its inode that the walk meets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Link<'a> {
-    /// The first.
+    /// The first name.
     First,
-    /// A further one, and the path of the first if it is remembered.
+    /// A further name, with the path of the first one if the walk has room to remember it.
     Again(Option<&'a [u8]>),
 }
 
-/// A name, and what it stands for.
+/// A name of the tree and its inode.
 #[derive(Debug, Clone, Copy)]
 pub struct Visit<'a> {
     /// The path from the root of the image, `/` first.
     pub path: &'a [u8],
-    /// Its last part; empty for the root. Never `.` or `..`, and without `/` and NUL.
+    /// The last part of the path; empty for the root. Never `.` or `..`, and without `/` and NUL.
     pub name: &'a [u8],
-    /// Levels below where the walk began.
+    /// Levels below the start of the walk.
     pub depth: usize,
     /// The inode.
     pub node: &'a Node,
-    /// Which name of it this is.
+    /// Whether this is the first name of the inode.
     pub link: Link<'a>,
 }
 
-/// What is done on a walk. Breaking ends all of it.
+/// Receives the entries of a walk. Returning [`ControlFlow::Break`] ends the whole walk.
 pub trait Visitor {
-    /// Whether the name is to be visited at all; asked before its inode is read.
+    /// Returns whether to visit this path; called before its inode is read.
     fn wants(&mut self, path: &[u8]) -> bool {
         let _ = path;
         true
     }
 
-    /// A directory, before what is in it. False: do not go into it, and do not [`leave`](Self::leave) it.
+    /// Visits a directory before its entries. If it returns false, the walk skips the entries and
+    /// [`leave`](Self::leave).
     fn enter(&mut self, visit: &Visit<'_>) -> ControlFlow<(), bool>;
 
-    /// The same directory, after what is in it, and how many directories that was.
+    /// Visits the same directory after its entries; `directories` is the number of directories among them.
     fn leave(&mut self, visit: &Visit<'_>, directories: u64) -> ControlFlow<()>;
 
-    /// Anything else.
+    /// Visits anything that is not a directory.
     fn file(&mut self, visit: &Visit<'_>) -> ControlFlow<()>;
 
-    /// Something is wrong.
+    /// Records a fault of the image.
     fn finding(&mut self, finding: Finding);
 }
 
-/// What a walk met.
+/// Counts of a finished walk.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Walked {
+pub struct WalkSummary {
     /// Inodes.
     pub inodes: u64,
     /// Names, without `.` and `..`.
     pub names: u64,
-    /// It ended because the visitor or a limit said so.
+    /// Whether the visitor or a limit ended the walk.
     pub ended_early: bool,
 }
 
-/// Whether `path` is one of `wanted`, below one, or on the way to one; all are if there are none. Paths begin with `/`.
+/// Whether `path` is one of `wanted`, below one of them, or on the way to one. An empty `wanted` matches every path.
+/// Paths begin with `/`.
 pub fn is_among(path: &[u8], wanted: &[Vec<u8>]) -> bool {
     let below = |a: &[u8], b: &[u8]| a.strip_prefix(b).is_some_and(|rest| matches!(rest, [] | [b'/', ..]));
     wanted.is_empty() || wanted.iter().any(|w| w == b"/" || below(path, w) || below(w, path))
 }
 
-/// Walks from the root.
-pub fn walk(image: &Image, limits: &Limits, visitor: &mut dyn Visitor) -> Result<Walked, ImageError> {
+/// Walks over the whole image, from its root.
+pub fn walk(image: &Image, limits: &Limits, visitor: &mut dyn Visitor) -> Result<WalkSummary, ImageError> {
     walk_from(&image.root()?, b"/", limits, visitor)
 }
 
-/// Walks from `node`, whose path is `path`. Errors are only of the beginning: that `node` is what the visitor is first shown.
+/// Walks from `node`, whose path is `path`. The visitor's first entry is `node` itself. Later faults are findings, not
+/// errors.
 pub fn walk_from(
     node: &Node,
     path: &[u8],
     limits: &Limits,
     visitor: &mut dyn Visitor,
-) -> Result<Walked, ImageError> {
+) -> Result<WalkSummary, ImageError> {
     let account = Account::new(node.image().budget());
     let mut walk = Walk {
         limits: *limits,
         visitor,
         stack: Vec::new(),
         path: path.strip_suffix(b"/").unwrap_or(path).to_vec(),
-        links: Links::new(limits.link_bytes, &account),
+        links: LinkTracker::new(limits.link_bytes, &account),
         account,
-        walked: Walked::default(),
-        whole: path == b"/",
+        summary: WalkSummary::default(),
+        covers_image: path == b"/",
     };
-    // Of a table's first entry there is always room: the tool's own memory.
-    let _ = walk.links.meet(node, path);
-    walk.walked.inodes = 1;
-    walk.walked.ended_early = walk.run(node, path).is_break();
-    walk.links.report(walk.whole && !walk.walked.ended_early, walk.visitor);
-    Ok(walk.walked)
+    // The first entry of a table always fits into the account's uncharged bytes.
+    let _ = walk.links.record(node, path);
+    walk.summary.inodes = 1;
+    walk.summary.ended_early = walk.run(node, path).is_break();
+    walk.links.report(walk.covers_image && !walk.summary.ended_early, walk.visitor);
+    Ok(walk.summary)
 }
 
 struct Walk<'a> {
     limits: Limits,
     visitor: &'a mut dyn Visitor,
-    stack: Vec<Frame>,
+    stack: Vec<DirCursor>,
     /// The path of the directory on top of the stack, without a slash at its end.
     path: Vec<u8>,
-    links: Links,
+    links: LinkTracker,
     account: Account,
-    walked: Walked,
-    /// Whether all names of the image are met.
-    whole: bool,
+    summary: WalkSummary,
+    /// Whether the walk visits all names of the image.
+    covers_image: bool,
 }
 
 impl Walk<'_> {
@@ -163,27 +175,27 @@ impl Walk<'_> {
     }
 
     fn push(&mut self, node: Node, parent: Option<Nid>, parent_path_len: usize) {
-        match Frame::open(node, parent, parent_path_len, &self.account) {
-            Ok(frame) => {
-                let shallow = self.stack.len().checked_sub(BLOCKS_KEPT);
-                if let Some(frame) = shallow.and_then(|level| self.stack.get_mut(level)) {
-                    frame.forget_block();
+        match DirCursor::open(node, parent, parent_path_len, &self.account) {
+            Ok(cursor) => {
+                let shallow = self.stack.len().checked_sub(MAX_LOADED_BLOCKS);
+                if let Some(cursor) = shallow.and_then(|level| self.stack.get_mut(level)) {
+                    cursor.drop_block();
                 }
-                self.stack.push(frame);
+                self.stack.push(cursor);
             }
             Err(error) => self.visitor.finding(Finding::of(&self.path, &error)),
         }
     }
 
-    /// The next name of the directory on top, or the end of it.
+    /// Visits the next name of the directory on top of the stack, or pops the directory after its last name.
     fn step(&mut self) -> ControlFlow<()> {
         let shown: &[u8] = if self.path.is_empty() { b"/" } else { &self.path };
-        let Some(frame) = self.stack.last_mut() else { return ControlFlow::Continue(()) };
-        let Some(name) = frame.next(shown, self.visitor) else { return self.pop() };
-        self.walked.names += 1;
-        if self.walked.names > self.limits.names {
-            let what = format!("more than {} names; the rest was not looked at", self.limits.names);
-            self.visitor.finding(Finding::error(shown, None, what));
+        let Some(cursor) = self.stack.last_mut() else { return ControlFlow::Continue(()) };
+        let Some(name) = cursor.next(shown, self.visitor) else { return self.pop() };
+        self.summary.names += 1;
+        if self.summary.names > self.limits.names {
+            let what = format!("more than {} names; the rest was not checked", self.limits.names);
+            self.visitor.finding(Finding::failure(shown, what));
             return ControlFlow::Break(());
         }
         let parent_path_len = self.path.len();
@@ -197,24 +209,24 @@ impl Walk<'_> {
     }
 
     fn pop(&mut self) -> ControlFlow<()> {
-        let Some(frame) = self.stack.pop() else { return ControlFlow::Continue(()) };
+        let Some(cursor) = self.stack.pop() else { return ControlFlow::Continue(()) };
         let path: &[u8] = if self.path.is_empty() { b"/" } else { &self.path };
         let name = path.rsplit(|&b| b == b'/').next().unwrap_or(&[]);
         let depth = self.stack.len();
-        let visit = Visit { path, name, depth, node: &frame.node, link: Link::First };
-        let left = self.visitor.leave(&visit, frame.directories);
-        self.path.truncate(frame.parent_path_len);
+        let visit = Visit { path, name, depth, node: &cursor.node, link: Link::First };
+        let left = self.visitor.leave(&visit, cursor.directories);
+        self.path.truncate(cursor.parent_path_len);
         left
     }
 
-    /// Shows a name; true if it is a directory that was entered.
+    /// Visits a name; returns whether it is a directory that was entered.
     fn visit(&mut self, name: &Name, parent_path_len: usize) -> ControlFlow<(), bool> {
         if !self.visitor.wants(&self.path) {
-            self.whole = false;
+            self.covers_image = false;
             return ControlFlow::Continue(false);
         }
-        let Some(frame) = self.stack.last_mut() else { return ControlFlow::Continue(false) };
-        let (image, parent) = (frame.node.image().clone(), frame.node.nid());
+        let Some(cursor) = self.stack.last_mut() else { return ControlFlow::Continue(false) };
+        let (image, parent) = (cursor.node.image().clone(), cursor.node.nid());
         let node = match image.node(name.nid) {
             Ok(node) => node,
             Err(error) => {
@@ -222,24 +234,24 @@ impl Walk<'_> {
                 return ControlFlow::Continue(false);
             }
         };
-        if let Some(what) = name.disagrees(&node) {
+        if let Some(what) = name.type_mismatch(&node) {
             self.visitor.finding(Finding::error(&self.path, Some(node.inode().address), what));
         }
         let is_directory = node.kind() == FileKind::Directory;
-        frame.directories += u64::from(is_directory);
-        let Some(link) = self.links.meet(&node, &self.path) else {
+        cursor.directories += u64::from(is_directory);
+        let Some(link) = self.links.record(&node, &self.path) else {
             let what = format!(
-                "there is too little memory to remember more than {} inodes; the rest was not looked at: --memory raises it",
-                self.walked.inodes
+                "too little memory to remember more than {} inodes; the rest was not checked: raise it with --memory",
+                self.summary.inodes
             );
-            self.visitor.finding(Finding::error(&self.path, None, what));
+            self.visitor.finding(Finding::failure(&self.path, what));
             return ControlFlow::Break(());
         };
         if link == Link::First {
-            self.walked.inodes += 1;
-            if self.walked.inodes > self.limits.inodes {
-                let what = format!("more than {} inodes; the rest was not looked at", self.limits.inodes);
-                self.visitor.finding(Finding::error(&self.path, None, what));
+            self.summary.inodes += 1;
+            if self.summary.inodes > self.limits.inodes {
+                let what = format!("more than {} inodes; the rest was not checked", self.limits.inodes);
+                self.visitor.finding(Finding::failure(&self.path, what));
                 return ControlFlow::Break(());
             }
         }
@@ -248,13 +260,13 @@ impl Walk<'_> {
         match (is_directory, link) {
             (false, _) => self.visitor.file(&visit).map_continue(|()| false),
             (true, Link::Again(_)) => {
-                let what = format!("directory {} has this name beside another", node.nid());
+                let what = format!("directory {} has this name and another one", node.nid());
                 self.visitor.finding(Finding::error(&self.path, Some(node.inode().address), what));
                 ControlFlow::Continue(false)
             }
             (true, Link::First) if depth > self.limits.depth => {
                 let what = format!("more than {} levels of directories; not entered", self.limits.depth);
-                self.visitor.finding(Finding::error(&self.path, None, what));
+                self.visitor.finding(Finding::failure(&self.path, what));
                 ControlFlow::Continue(false)
             }
             (true, Link::First) => {

@@ -1,5 +1,5 @@
-//! Media that fail, are slow, or end early, under one reader and under many: errors are told as what they are, nothing
-//! that was read wrongly is kept, nothing hangs, and what was refused once is read the next time.
+//! Media that fail, are slow, or end early, under one reader and under many: errors have the right type, wrong data is
+//! not cached, nothing hangs, and a read that failed once succeeds the next time.
 
 use crate::support::features::{Feature, feature, features, memory, tree};
 use crate::support::walk::{assert_same, contents, sha256, walk};
@@ -13,11 +13,11 @@ use std::time::Duration;
 
 /// `EIO`.
 const ERRNO: i32 = 5;
-/// Images that between them take every way of reading.
+/// Images that together use every path of reading.
 const NAMES: [&str; 8] =
     ["lz4big", "tails", "zstd", "fragments", "records8", "recordfragments", "metaboxall", "blob"];
 
-/// The least budget that an image can be opened with.
+/// The smallest budget that an image can be opened with.
 fn least_bytes(feature: &Feature) -> u64 {
     match Image::open(feature.medium(), feature.options(Options { memory_bytes: 0, ..Options::default() })) {
         Err(ImageError::TooLittleMemory { needed_bytes, .. }) => needed_bytes,
@@ -25,7 +25,7 @@ fn least_bytes(feature: &Feature) -> u64 {
     }
 }
 
-/// The image and its devices on a medium that fails by rule, each on one of its own.
+/// Puts the image and each of its devices on separate media that fail by the rule `when`.
 fn failing(
     feature: &Feature,
     options: Options,
@@ -56,20 +56,20 @@ fn every_read_may_fail_once() {
             let options = Options {
                 memory_bytes: if nth.is_multiple_of(3) { least } else { least + (1 << 20) },
                 read_ahead: if nth.is_multiple_of(4) { ReadAhead::BestEffort } else { ReadAhead::Off },
-                keep_asked: nth.is_multiple_of(2),
+                cache_full_reads: nth.is_multiple_of(2),
                 ..Options::default()
             };
             let (medium, options, controls) = failing(feature, options, When::Nth(nth));
-            let told = |error: ImageError| assert!(is_injected(&error), "{name}, read {nth}: {error}");
+            let check_error = |error: ImageError| assert!(is_injected(&error), "{name}, read {nth}: {error}");
             let image = Image::open(medium.clone(), options.clone()).or_else(|error| {
-                told(error);
+                check_error(error);
                 Image::open(medium, options)
             });
             let image = image.unwrap();
-            // Each medium fails once, so a walk fails as often as there are media at most.
+            // Each medium fails once, so at most as many walks fail as there are media.
             let mut failed = 0;
             while let Err(error) = walk(&image, 20_000).map(|found| assert_same(name, &found, &wanted)) {
-                told(error);
+                check_error(error);
                 failed += 1;
                 assert!(failed <= controls.len(), "{name}, read {nth}");
             }
@@ -84,7 +84,7 @@ fn every_read_may_fail_once() {
 }
 
 #[test]
-fn a_medium_that_goes_away_and_comes_back() {
+fn an_image_is_readable_again_after_its_medium_recovers() {
     let wanted = tree();
     for feature in features() {
         for nth in [1, 2, 3, 5, 8, 13, 21, 34, 55] {
@@ -106,7 +106,7 @@ fn a_medium_that_goes_away_and_comes_back() {
 }
 
 #[test]
-fn media_that_end_early_are_told_so() {
+fn truncated_media_are_reported_as_truncated() {
     let wanted = tree();
     for feature in features() {
         for part in 0..97 {
@@ -114,7 +114,7 @@ fn media_that_end_early_are_told_so() {
             let options = feature.options(Options::default());
             let found = Image::open(memory(&feature.bytes[..len]), options).and_then(|i| walk(&i, 1 << 20));
             match found {
-                // Behind the last thing that is used there may be something else.
+                // The end of the medium may be unused.
                 Ok(found) => assert_same(&feature.name, &found, &wanted),
                 Err(ImageError::Truncated { at, len_bytes, end }) => {
                     assert!(end <= len as u64, "{} cut at {len}: {len_bytes} at {at}, {end}", feature.name);
@@ -126,19 +126,19 @@ fn media_that_end_early_are_told_so() {
     }
 }
 
-/// A number that looks random.
+/// The next number of a linear congruential generator.
 fn next(random: &mut u64) -> u64 {
     *random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
     *random >> 33
 }
 
-/// Eight readers of one image, whose reads fail now and then and take their time, in little memory.
+/// Runs eight readers of one image with little memory, on a slow medium whose reads sometimes fail.
 fn stress(name: &'static str, read_ahead: ReadAhead, more_bytes: u64, per_million: u32) {
     let feature = feature(name);
     let options = Options {
         memory_bytes: least_bytes(feature) + more_bytes,
         read_ahead,
-        keep_asked: more_bytes.is_multiple_of(2),
+        cache_full_reads: more_bytes.is_multiple_of(2),
         ..feature.options(Options::default())
     };
     let delay = Duration::from_micros(20);
@@ -169,12 +169,12 @@ fn stress(name: &'static str, read_ahead: ReadAhead, more_bytes: u64, per_millio
     assert!(budget.peak_bytes <= budget.limit_bytes, "{budget:?}");
     control.clear();
     assert_same(name, &walk(&image, 9_999).unwrap(), &tree());
-    // With all that is idle given up, nothing is left in use: no piece of work kept anything.
+    // If the whole budget can be granted, no operation leaked a part of it.
     let limit_bytes = image.stats().budget.limit_bytes;
     drop(image.budget().grant(limit_bytes, Demand::Required).unwrap());
 }
 
-/// Runs `work` in a thread of its own, and fails if it does not end: whoever hangs cannot fail by himself.
+/// Runs `work` in a separate thread, and fails if it does not end in time: a thread that hangs cannot fail itself.
 fn within(limit: Duration, work: impl FnOnce() + Send + 'static) {
     let (ended, end) = channel();
     let thread = std::thread::spawn(move || {
@@ -182,13 +182,13 @@ fn within(limit: Duration, work: impl FnOnce() + Send + 'static) {
         ended.send(())
     });
     if let Err(std::sync::mpsc::RecvTimeoutError::Timeout) = end.recv_timeout(limit) {
-        panic!("still at work after {limit:?}");
+        panic!("still running after {limit:?}");
     }
     thread.join().unwrap().unwrap();
 }
 
 #[test]
-fn many_readers_in_little_memory_on_a_failing_medium_all_end() {
+fn readers_with_little_memory_on_a_failing_medium_do_not_hang() {
     for (name, read_ahead) in [
         ("lz4big", ReadAhead::BestEffort),
         ("zstd", ReadAhead::Waiting),
@@ -204,10 +204,10 @@ fn many_readers_in_little_memory_on_a_failing_medium_all_end() {
     }
 }
 
-/// Who waits for memory holds none: or two of them could wait for each other.
+/// A reader that waits for memory must hold none, or two readers could wait for each other.
 #[test]
-fn nobody_waits_for_memory_with_memory_in_hand() {
-    // LZ4 has no decoder's state, so what is in use and not in the cache is in somebody's hand.
+fn no_reader_holds_memory_while_it_waits_for_memory() {
+    // LZ4 has no decoder state, so readers hold all memory that is in use and not in the cache.
     let feature = feature("metabox");
     let options = Options { read_ahead: ReadAhead::Off, ..feature.options(Options::default()) };
     let image = Image::open(feature.medium(), options).unwrap();
@@ -216,10 +216,10 @@ fn nobody_waits_for_memory_with_memory_in_hand() {
         let stats = held.stats();
         let in_use_bytes = stats.budget.in_use_bytes - stats.cached_bytes;
         if demand == Demand::Required {
-            assert_eq!(in_use_bytes, 0, "in use by who now waits");
+            assert_eq!(in_use_bytes, 0, "held by a reader that waits");
             counter.fetch_add(1, Ordering::Relaxed);
         }
-        // The first one in, metadata's own, is let through; what it leads to is not.
+        // Refuse requests while memory is held, and all requests while the number of required ones is odd.
         in_use_bytes > 0 || !counter.load(Ordering::Relaxed).is_multiple_of(2)
     });
     assert_same("metabox", &walk(&image, 1 << 20).unwrap(), &tree());

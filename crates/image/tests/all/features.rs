@@ -1,9 +1,9 @@
-//! Every feature of the format, in images of one tree: the library shows that tree.
+//! Images of one tree that together use every feature of the format: the library reads the same tree from each.
 
 use crate::support::features::{Feature, features, tree};
 use crate::support::walk::{assert_same, walk};
 use pagefold_image::format::features::{Feature as Feat, compat, incompat, split};
-use pagefold_image::read::{Cluster, FileKind, Layout, Place};
+use pagefold_image::read::{Cluster, FileKind, Layout, Mapping};
 use pagefold_image::{Address, Image, Node, Options, Space};
 use std::collections::BTreeSet;
 
@@ -11,8 +11,8 @@ use std::collections::BTreeSet;
 fn every_feature_image_holds_the_tree() {
     let wanted = tree();
     for feature in features() {
-        for (keep_asked, step) in [(false, 1 << 20), (true, 5000)] {
-            let options = feature.options(Options { keep_asked, ..Options::default() });
+        for (cache_full_reads, step) in [(false, 1 << 20), (true, 5000)] {
+            let options = feature.options(Options { cache_full_reads, ..Options::default() });
             let image =
                 Image::open(feature.medium(), options).unwrap_or_else(|e| panic!("{}: {e}", feature.name));
             let found = walk(&image, step).unwrap_or_else(|e| panic!("{}: {e}", feature.name));
@@ -23,7 +23,7 @@ fn every_feature_image_holds_the_tree() {
     }
 }
 
-/// What an image uses, in words.
+/// Adds the names of the features that an image uses to `found`.
 fn uses(feature: &Feature, image: &Image, found: &mut BTreeSet<String>) {
     let sb = image.superblock();
     let words = |bits, table: &[Feat]| split(bits, table).0.into_iter().map(|f| f.name.to_owned());
@@ -81,12 +81,12 @@ fn node_uses(feature: &Feature, node: &Node, found: &mut BTreeSet<String>) {
     let mut offset = 0;
     while let Some(extent) = node.extent_at(offset).unwrap() {
         offset = extent.end();
-        let place = match extent.place {
-            Place::Hole => "hole".to_owned(),
-            Place::Plain(at) => format!("bytes on {:?}", at.space),
-            Place::Interlaced { .. } => "interlaced".to_owned(),
-            Place::Fragment { .. } => format!("fragment, directory {is_directory}"),
-            Place::Compressed(cluster) => {
+        let mapping = match extent.mapping {
+            Mapping::Hole => "hole".to_owned(),
+            Mapping::Plain(at) => format!("bytes on {:?}", at.space),
+            Mapping::Interlaced { .. } => "interlaced".to_owned(),
+            Mapping::Fragment { .. } => format!("fragment, directory {is_directory}"),
+            Mapping::Compressed(cluster) => {
                 let Cluster { algorithm, prefix_only, zero_padded, .. } = cluster;
                 if zero_padded {
                     found.insert(format!("cluster in {:?}", cluster.at.space));
@@ -99,7 +99,7 @@ fn node_uses(feature: &Feature, node: &Node, found: &mut BTreeSet<String>) {
                 format!("{algorithm:?}, prefix {prefix_only}, directory {is_directory}")
             }
         };
-        found.insert(place);
+        found.insert(mapping);
     }
 }
 
@@ -107,7 +107,8 @@ fn image_has_records(node: &Node) -> bool {
     node.image().superblock().wide_addresses
 }
 
-/// What the images show together, beside the features of their superblocks. Interlaced blocks are in the reference images.
+/// Structures that the images must use together, besides the features of their super blocks. Interlaced blocks are in
+/// the reference images.
 const WANTED: [&str; 37] = [
     "Device(0) inode, extended false",
     "Device(0) inode, extended true",
@@ -158,7 +159,7 @@ fn the_images_use_every_feature() {
         found.append(&mut of_this);
     }
     let features = incompat::ALL.iter().chain(&compat::ALL).map(|feature| feature.name);
-    // The first is written by no tool, the second by another one, which makes layouts that are here too.
+    // No tool writes the first. Another tool writes the second, with layouts that these images have too.
     let features = features.filter(|name| !["shared_ea_in_metabox", "rafs_v6"].contains(name));
     let all = features.chain(WANTED);
     let missing: Vec<_> = all.filter(|name| !found.contains(*name)).collect();

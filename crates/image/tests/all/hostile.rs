@@ -1,23 +1,24 @@
-//! Metadata with bytes changed: everything may be refused, nothing may panic, loop or run out of bounds.
+//! Metadata with changed bytes: everything may be refused, but nothing may panic, loop, or read out of bounds.
 
 use crate::support::reference_image;
 use pagefold_image::read::dir::Directory;
 use pagefold_image::read::xattr::{self, Prefixes};
-use pagefold_image::read::{Bytes, Extent, FileKind, Inode, Layout, Place, Superblock, chunk, flat};
+use pagefold_image::read::{Bytes, Extent, FileKind, Inode, Layout, Mapping, Superblock, chunk, flat};
 use pagefold_image::{Address, ImageError, Nid, Space};
 use proptest::prelude::*;
 use std::cell::Cell;
 use std::fs;
 use std::sync::LazyLock;
 
-/// An image, whose inodes are all over it; without a checksum, so that changes are not seen.
+/// An image whose inodes are spread over all of it. Its checksum is turned off, so that changes are not refused at
+/// once.
 static IMAGE: LazyLock<Vec<u8>> = LazyLock::new(|| {
     let mut image = fs::read(reference_image("xflt")).unwrap();
     image[1024 + 8] &= !1;
     image
 });
 
-/// The numbers of its inodes: those of the root's entries, and of theirs.
+/// The numbers of all inodes in the tree of [`IMAGE`].
 static NIDS: LazyLock<Vec<Nid>> = LazyLock::new(|| {
     let bytes = Patched { patches: Vec::new(), reads: Cell::new(0) };
     let sb = Superblock::read(&bytes).unwrap();
@@ -42,7 +43,7 @@ static NIDS: LazyLock<Vec<Nid>> = LazyLock::new(|| {
     nids
 });
 
-/// Reads a block of a directory that is flat.
+/// Reads a block of an uncompressed directory.
 fn read_block(
     bytes: &Patched,
     sb: &Superblock,
@@ -52,8 +53,8 @@ fn read_block(
 ) -> Result<(), ImageError> {
     let offset = number << sb.block_bits;
     let extent = extent_at(bytes, sb, inode, offset)?;
-    match extent.place {
-        Place::Plain(at) => bytes.read_at(at.checked_add(offset - extent.start).unwrap(), buf),
+    match extent.mapping {
+        Mapping::Plain(at) => bytes.read_at(at.checked_add(offset - extent.start).unwrap(), buf),
         _ => {
             buf.fill(0);
             Ok(())
@@ -61,8 +62,7 @@ fn read_block(
     }
 }
 
-/// The image with some bytes changed. Counts what is asked of it, because a loop without a bound would read
-/// for ever.
+/// The image with some bytes changed. Limits the number of reads, so that an endless loop fails.
 struct Patched {
     patches: Vec<(u64, Vec<u8>)>,
     reads: Cell<u64>,
@@ -71,7 +71,7 @@ struct Patched {
 impl Bytes for Patched {
     fn read_at(&self, at: Address, buf: &mut [u8]) -> Result<(), ImageError> {
         self.reads.set(self.reads.get() + 1);
-        assert!(self.reads.get() < 1_000_000, "reads without end");
+        assert!(self.reads.get() < 1_000_000, "endless reads");
         // Other devices and the metabox hold the same bytes.
         let end = IMAGE.len() as u64;
         let start = usize::try_from(at.offset).ok().filter(|_| at.space != Space::Device(9));
@@ -80,9 +80,9 @@ impl Bytes for Patched {
             return Err(ImageError::Truncated { at, len_bytes: buf.len() as u64, end });
         };
         buf.copy_from_slice(found);
-        for (place, bytes) in &self.patches {
+        for (offset, bytes) in &self.patches {
             for (i, byte) in bytes.iter().enumerate() {
-                let inside = (place + i as u64).checked_sub(at.offset).and_then(|i| usize::try_from(i).ok());
+                let inside = (offset + i as u64).checked_sub(at.offset).and_then(|i| usize::try_from(i).ok());
                 if let Some(to) = inside.and_then(|i| buf.get_mut(i)) {
                     *to = *byte;
                 }
@@ -99,7 +99,7 @@ fn extent_at(bytes: &Patched, sb: &Superblock, inode: &Inode, offset: u64) -> Re
     }
 }
 
-/// Looks at everything there is to see of an inode.
+/// Reads everything that an inode has: attributes, extents, and entries if it is a directory.
 fn explore(bytes: &Patched, sb: &Superblock, prefixes: &Prefixes, nid: Nid) -> Result<(), ImageError> {
     let inode = Inode::read(bytes, sb, nid)?;
     _ = xattr::names(bytes, sb, prefixes, &inode);
@@ -123,8 +123,8 @@ fn explore(bytes: &Patched, sb: &Superblock, prefixes: &Prefixes, nid: Nid) -> R
     Ok(())
 }
 
-/// Where the fields are that decide most: the superblock, and inodes with what stands behind them.
-fn place() -> impl Strategy<Value = u64> {
+/// An offset to change: in most cases in the super block, or in an inode and the data after it.
+fn offset() -> impl Strategy<Value = u64> {
     let inode = (any::<prop::sample::Index>(), 0..200u64);
     prop_oneof![
         2 => 1028..1200u64,
@@ -145,7 +145,7 @@ fn change() -> impl Strategy<Value = Vec<u8>> {
     ]
 }
 
-/// An inode's layout, or one of its other fields, changed to something that is likely to mean something.
+/// A change of an inode's layout, or of another of its fields, to a plausible value.
 fn field() -> impl Strategy<Value = (u64, Vec<u8>)> {
     let inode = any::<prop::sample::Index>().prop_map(|index| index.get(&NIDS).0 * 32);
     let layout = (0..2u8, 0..5u8).prop_map(|(extended, layout)| (0, vec![extended | layout << 1, 0]));
@@ -164,12 +164,12 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(6000))]
 
     #[test]
-    fn changed_metadata_never_panic(
-        patches in prop::collection::vec(prop_oneof![(place(), change()), field(), field()], 1..6),
+    fn changed_metadata_never_panics(
+        patches in prop::collection::vec(prop_oneof![(offset(), change()), field(), field()], 1..6),
         nids in prop::collection::vec(any::<u64>(), 2),
     ) {
-        // Inodes near the changes are those to look at.
-        let is_near = |nid: &&Nid| patches.iter().any(|(place, _)| (nid.0..nid.0 + 7).contains(&(place / 32)));
+        // Explore the inodes near the changes.
+        let is_near = |nid: &&Nid| patches.iter().any(|(offset, _)| (nid.0..nid.0 + 7).contains(&(offset / 32)));
         let near: Vec<Nid> = NIDS.iter().filter(is_near).copied().collect();
         let bytes = Patched { patches, reads: Cell::new(0) };
         if let Ok(sb) = Superblock::read(&bytes) {
@@ -182,9 +182,9 @@ proptest! {
     }
 }
 
-/// The changes above must leave something to explore, or they would show nothing.
+/// Without changes everything can be explored, so the test above reaches all of it.
 #[test]
-fn unchanged_metadata_are_explored() {
+fn unchanged_metadata_is_explored_without_errors() {
     assert_eq!(NIDS.len(), 1023);
     let bytes = Patched { patches: Vec::new(), reads: Cell::new(0) };
     let sb = Superblock::read(&bytes).unwrap();

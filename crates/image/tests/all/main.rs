@@ -1,11 +1,11 @@
-//! All tests of the crate that need no process of their own, in one program, which takes less time to build than many.
+//! All tests of the crate that need no separate process, in one program, because one program builds faster than many.
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 mod faults;
 mod features;
 mod hostile;
-mod made;
 mod metadata;
+mod mkfs_images;
 mod mount;
 mod mount_hostile;
 mod oracles;

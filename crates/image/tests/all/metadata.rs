@@ -1,11 +1,11 @@
-//! Trees of the reference images, against the list of what they hold.
+//! Metadata of the reference images, compared with the manifest of their tree.
 
 use crate::support::tree::{Image, block_of};
 use crate::support::{manifest, reference_image, reference_names};
 use pagefold_image::read::{Algorithm, FileKind, xattr};
 
 #[test]
-fn reference_images_hold_what_the_manifest_lists() {
+fn reference_images_equal_the_manifest() {
     let manifest = manifest();
     assert_eq!(manifest.len(), 1023);
     for name in reference_names() {
@@ -36,7 +36,7 @@ fn reference_images_hold_what_the_manifest_lists() {
 }
 
 #[test]
-fn reference_images_say_what_they_need() {
+fn reference_images_report_their_features_and_kernel() {
     let mut lines = Vec::new();
     for name in reference_names() {
         let sb = Image::open(&reference_image(name), &[]).sb;
@@ -70,7 +70,7 @@ fn reference_images_say_what_they_need() {
 }
 
 #[test]
-fn every_name_is_found_by_halving_and_by_looking_at_all() {
+fn binary_and_linear_lookups_find_the_same_names() {
     let image = Image::open(&reference_image("lz4hc64"), &[]);
     let (directory, data) = image.directory(image.sb.root_nid);
     let mut block = Vec::new();
@@ -98,7 +98,7 @@ fn every_name_is_found_by_halving_and_by_looking_at_all() {
 }
 
 #[test]
-fn attributes_are_found_by_name_and_absent_ones_are_ruled_out() {
+fn existing_attributes_are_found_by_name_and_absent_ones_are_not() {
     for name in reference_names() {
         let image = Image::open(&reference_image(name), &[]);
         for node in image.walk().values().filter(|node| !node.xattrs.is_empty()) {

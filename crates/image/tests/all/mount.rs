@@ -1,4 +1,4 @@
-//! Images mounted here, compared with what went into them, and with the kernel's own mount of them.
+//! Mounted images, compared with the manifest of their tree, and with the kernel driver's mount of the same image.
 
 use crate::support::{Entry, manifest, reference_image, reference_names};
 use pagefold_image::mount::{Mount, MountError, MountOptions};
@@ -29,7 +29,7 @@ fn mounted(image: &Path, at: &Path, options: Options) -> Mount {
 }
 
 fn options(memory_bytes: u64) -> Options {
-    Options { memory_bytes, keep_asked: false, ..Options::default() }
+    Options { memory_bytes, cache_full_reads: false, ..Options::default() }
 }
 
 fn sha256(path: &Path) -> String {
@@ -55,8 +55,8 @@ fn xattrs(path: &Path) -> BTreeMap<Vec<u8>, Vec<u8>> {
     found.map(|name| (name.to_vec(), value(name))).collect()
 }
 
-/// Everything that `stat` and its kin say of a path, in words, and its contents as a hash.
-fn described(path: &Path) -> String {
+/// All metadata of a path, and a hash of its contents, as one line of text.
+fn describe(path: &Path) -> String {
     let meta = path.symlink_metadata().unwrap();
     let kind = meta.file_type();
     let contents = match () {
@@ -66,13 +66,13 @@ fn described(path: &Path) -> String {
         () => String::new(),
     };
     let times = [(meta.mtime(), meta.mtime_nsec()), (meta.atime(), meta.atime_nsec())];
-    // Files that are in the packed file alone have no blocks for the kernel, and one for us.
+    // For a file whose contents are all in the packed file, the kernel reports no blocks, and our mount reports one.
     let blocks = meta.blocks().max(u64::from(meta.len() > 0));
     let (mode, uid, gid, nlink) = (meta.mode(), meta.uid(), meta.gid(), meta.nlink());
     format!("{mode:o} {uid}:{gid} x{nlink} {blocks}*512 {times:?} {contents} {:?}", xattrs(path))
 }
 
-/// The paths of a tree, its top among them.
+/// The paths of a tree, including its top directory.
 fn paths(top: &Path) -> Vec<PathBuf> {
     let mut found = vec![top.to_path_buf()];
     let mut next = 0;
@@ -86,7 +86,7 @@ fn paths(top: &Path) -> Vec<PathBuf> {
 }
 
 fn tree(top: &Path) -> BTreeMap<PathBuf, String> {
-    let inside = |path: PathBuf| (path.strip_prefix(top).unwrap().to_path_buf(), described(&path));
+    let inside = |path: PathBuf| (path.strip_prefix(top).unwrap().to_path_buf(), describe(&path));
     paths(top).into_iter().map(inside).collect()
 }
 
@@ -116,8 +116,8 @@ fn check_entry(path: &Path, want: &Entry) {
 }
 
 #[test]
-fn every_reference_image_shows_what_went_into_it() {
-    if !can_mount("every_reference_image_shows_what_went_into_it") {
+fn mounted_reference_images_equal_the_manifest() {
+    if !can_mount("mounted_reference_images_equal_the_manifest") {
         return;
     }
     for name in reference_names() {
@@ -130,7 +130,7 @@ fn every_reference_image_shows_what_went_into_it() {
     }
 }
 
-/// A mount by the kernel's own driver, taken away on drop.
+/// A mount by the kernel's driver, unmounted on drop.
 struct KernelMount(tempfile::TempDir);
 
 impl KernelMount {
@@ -153,7 +153,7 @@ impl Drop for KernelMount {
     }
 }
 
-/// Compares the two mounts of an image; how many paths there were.
+/// Compares the two mounts of an image; returns the number of paths, or `None` if the kernel cannot mount it.
 fn compare_with_kernel(image: &Path, options: Options) -> Option<usize> {
     let kernel = KernelMount::of(image)?;
     let at = tempfile::tempdir().unwrap();
@@ -167,8 +167,8 @@ fn compare_with_kernel(image: &Path, options: Options) -> Option<usize> {
 }
 
 #[test]
-fn every_reference_image_is_as_the_kernel_shows_it() {
-    if !can_mount("every_reference_image_is_as_the_kernel_shows_it") {
+fn mounted_reference_images_equal_the_kernels_mounts() {
+    if !can_mount("mounted_reference_images_equal_the_kernels_mounts") {
         return;
     }
     for image in reference_names().map(reference_image) {
@@ -178,7 +178,7 @@ fn every_reference_image_is_as_the_kernel_shows_it() {
     }
 }
 
-/// The least that `image` can be mounted in, bytes.
+/// The smallest budget that `image` can be mounted with, bytes.
 fn least_bytes(image: &Path) -> u64 {
     Mount::least_bytes(&Image::open_file(image, options(64 << 20)).unwrap())
 }
@@ -208,8 +208,8 @@ fn the_least_memory_is_enough_for_four_readers() {
 }
 
 #[test]
-fn a_cut_off_image_fails_reads_and_hangs_nobody() {
-    if !can_mount("a_cut_off_image_fails_reads_and_hangs_nobody") {
+fn reads_of_a_truncated_image_fail_and_do_not_hang() {
+    if !can_mount("reads_of_a_truncated_image_fail_and_do_not_hang") {
         return;
     }
     let image = reference_image("lz4hc64");
@@ -218,7 +218,7 @@ fn a_cut_off_image_fails_reads_and_hangs_nobody() {
     fs::create_dir(&at).unwrap();
     fs::copy(&image, &cut).unwrap();
     let mount = mounted(&cut, &at, options(8 << 20));
-    // What has been looked at stays known; contents are gone.
+    // The kernel caches the metadata that was read; contents can no longer be read.
     let is_long =
         |path: &PathBuf| path.symlink_metadata().unwrap().is_file() && path.metadata().unwrap().len() > 0;
     let files: Vec<_> = paths(&at).into_iter().filter(is_long).collect();
@@ -230,8 +230,8 @@ fn a_cut_off_image_fails_reads_and_hangs_nobody() {
 }
 
 #[test]
-fn it_is_unmounted_while_files_are_open() {
-    if !can_mount("it_is_unmounted_while_files_are_open") {
+fn a_mount_is_removed_while_files_are_open() {
+    if !can_mount("a_mount_is_removed_while_files_are_open") {
         return;
     }
     let image = reference_image("lz4hc64");
@@ -242,15 +242,15 @@ fn it_is_unmounted_while_files_are_open() {
     let mut open: Vec<_> = files.iter().map(|path| File::open(path).unwrap()).collect();
     mount.stop().unwrap();
     mount.stop().unwrap();
-    let outcomes: Vec<_> = open.iter_mut().map(|file| file.read(&mut [0; 10])).collect();
-    assert!(outcomes.iter().any(|outcome| outcome.is_err()), "{outcomes:?}");
-    // Another can be mounted at the same place.
+    let results: Vec<_> = open.iter_mut().map(|file| file.read(&mut [0; 10])).collect();
+    assert!(results.iter().any(|result| result.is_err()), "{results:?}");
+    // Another image can be mounted on the same directory.
     drop(mounted(&image, at.path(), options(8 << 20)));
 }
 
 #[test]
-fn it_ends_when_somebody_else_unmounts_and_a_place_is_taken_once() {
-    if !can_mount("it_ends_when_somebody_else_unmounts_and_a_place_is_taken_once") {
+fn a_mount_ends_when_it_is_unmounted_and_excludes_a_second_one() {
+    if !can_mount("a_mount_ends_when_it_is_unmounted_and_excludes_a_second_one") {
         return;
     }
     let image = reference_image("lz4hc64");
@@ -264,8 +264,8 @@ fn it_ends_when_somebody_else_unmounts_and_a_place_is_taken_once() {
 }
 
 #[test]
-fn nothing_can_be_written() {
-    if !can_mount("nothing_can_be_written") {
+fn a_mount_is_read_only() {
+    if !can_mount("a_mount_is_read_only") {
         return;
     }
     let image = reference_image("lz4hc64");
@@ -275,7 +275,7 @@ fn nothing_can_be_written() {
     assert_eq!(error.raw_os_error(), Some(libc::EROFS));
 }
 
-/// A tree with what the options of mkfs.erofs differ in: sizes around blocks and clusters, repeats, holes.
+/// Creates a tree whose image depends on the options of mkfs.erofs: sizes around blocks and clusters, repeats, holes.
 fn make_tree(top: &Path) {
     let line = |n: u32| format!("{} line {}\n", n % 977, n / 13).into_bytes();
     let text: Vec<u8> = (0..100_000).flat_map(line).collect();
@@ -315,8 +315,8 @@ const OPTION_SETS: [&[&str]; 9] = [
 ];
 
 #[test]
-fn images_of_many_options_are_as_the_kernel_shows_them() {
-    const TEST: &str = "images_of_many_options_are_as_the_kernel_shows_them";
+fn mounted_images_of_many_options_equal_the_kernels_mounts() {
+    const TEST: &str = "mounted_images_of_many_options_equal_the_kernels_mounts";
     if !can_mount(TEST) {
         return;
     }

@@ -1,4 +1,4 @@
-//! Mounts of images in which something is wrong.
+//! Mounts of faulty images.
 
 use crate::support::handmade::{DIRECTORY, File, REGULAR, image};
 use pagefold_backing::{Backing, MemoryBacking};
@@ -21,13 +21,14 @@ fn can_mount(test: &str) -> bool {
 fn mounted(bytes: &[u8], at: &Path) -> Result<Mount, MountError> {
     let medium = MemoryBacking::new(bytes.len());
     medium.write_at(0, bytes).unwrap();
-    let image = Image::open(Arc::new(medium), Options { keep_asked: false, ..Options::default() }).unwrap();
+    let image =
+        Image::open(Arc::new(medium), Options { cache_full_reads: false, ..Options::default() }).unwrap();
     Mount::new(image, at, &MountOptions::default())
 }
 
 #[test]
-fn a_bad_name_hides_no_other() {
-    if !can_mount("a_bad_name_hides_no_other") {
+fn a_bad_name_does_not_hide_others() {
+    if !can_mount("a_bad_name_does_not_hide_others") {
         return;
     }
     let bytes = image(&[
@@ -57,8 +58,8 @@ fn a_bad_name_hides_no_other() {
 }
 
 #[test]
-fn a_root_that_is_no_directory_is_not_mounted() {
-    if !can_mount("a_root_that_is_no_directory_is_not_mounted") {
+fn an_image_whose_root_is_not_a_directory_is_not_mounted() {
+    if !can_mount("an_image_whose_root_is_not_a_directory_is_not_mounted") {
         return;
     }
     let at = tempfile::tempdir().unwrap();

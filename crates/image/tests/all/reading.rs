@@ -1,5 +1,5 @@
-//! Contents through the library: equal to the list for every image, in any budget, by any number of readers, and
-//! whatever request for memory is refused.
+//! File contents through the library: equal to the manifest for every image, in any budget, for any number of readers,
+//! and whichever request for memory is refused.
 
 use crate::support::{manifest, reference_image, reference_names};
 use pagefold_backing::Demand;
@@ -8,14 +8,14 @@ use sha2::{Digest, Sha256};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// The least that every reference image can be opened with is at most this.
+/// Every reference image can be opened with this budget.
 const SMALL_BYTES: u64 = 1 << 20;
 
 fn open(name: &str, options: Options) -> Image {
     Image::open_file(&reference_image(name), options).unwrap()
 }
 
-/// The least budget that the image can be opened with.
+/// The smallest budget that the image can be opened with.
 fn least_bytes(name: &str) -> u64 {
     let options = Options { memory_bytes: 0, ..Options::default() };
     match Image::open_file(&reference_image(name), options) {
@@ -28,7 +28,7 @@ fn sha256(bytes: &[u8]) -> String {
     Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// All contents, by reads of `step` bytes.
+/// The whole contents, in reads of `step` bytes.
 fn contents(node: &Node, step: usize) -> Result<Vec<u8>, ImageError> {
     let (mut all, mut buf) = (Vec::new(), vec![0; step]);
     loop {
@@ -47,7 +47,7 @@ fn extent_count(node: &Node) -> u64 {
     count
 }
 
-/// Reads every regular file and compares it with the list.
+/// Reads every regular file and compares it with the manifest.
 fn compare_all(image: &Image, step: usize) {
     for entry in manifest().iter().filter(|entry| entry.sha256.is_some()) {
         let node = image.find(entry.path.as_bytes()).unwrap();
@@ -63,10 +63,10 @@ fn check_peak(image: &Image) {
 }
 
 #[test]
-fn every_image_reads_as_the_list_says() {
+fn contents_of_every_image_equal_the_manifest() {
     for name in reference_names() {
-        for keep_asked in [false, true] {
-            let image = open(name, Options { keep_asked, ..Options::default() });
+        for cache_full_reads in [false, true] {
+            let image = open(name, Options { cache_full_reads, ..Options::default() });
             compare_all(&image, 1 << 20);
             check_peak(&image);
         }
@@ -74,7 +74,7 @@ fn every_image_reads_as_the_list_says() {
 }
 
 #[test]
-fn the_least_budget_is_enough_and_is_kept_to() {
+fn the_least_budget_is_enough_and_is_not_exceeded() {
     for name in reference_names() {
         let memory_bytes = least_bytes(name);
         assert!(memory_bytes <= SMALL_BYTES, "{name}: {memory_bytes}");
@@ -94,7 +94,7 @@ fn the_least_budget_is_enough_and_is_kept_to() {
 }
 
 #[test]
-fn readers_in_any_order_with_little_memory_see_the_same() {
+fn random_readers_with_little_memory_read_the_same_bytes() {
     for name in ["lz4hc64", "dedfrag", "fragzt", "zstd"] {
         let image = open(name, Options { memory_bytes: least_bytes(name) + 200_000, ..Options::default() });
         let wanted = open(name, Options::default());
@@ -148,7 +148,7 @@ fn readers_of_one_cluster_decode_it_once() {
 }
 
 #[test]
-fn a_random_reader_pays_for_what_it_asks() {
+fn a_small_read_decodes_one_cluster_and_takes_one_page() {
     let image = open("zstd", Options { read_ahead: ReadAhead::Off, ..Options::default() });
     let biggest = manifest().into_iter().max_by_key(|entry| entry.size.unwrap_or(0)).unwrap();
     let node = image.find(biggest.path.as_bytes()).unwrap();
@@ -156,15 +156,15 @@ fn a_random_reader_pays_for_what_it_asks() {
     node.read_at(extent.start + 1000, &mut [0; 100]).unwrap();
     let after_one = image.stats();
     assert_eq!(after_one.reads.clusters, 1);
-    // A page of output, and what it takes of metadata.
+    // One page for output, besides metadata.
     assert!(after_one.reads.temporary_pages <= 1, "{after_one:?}");
     node.read_at(extent.start + 3000, &mut [0; 100]).unwrap();
     assert_eq!(image.stats().reads.clusters, 1, "the page is in the cache");
 }
 
 #[test]
-fn read_ahead_brings_what_comes_next_and_gives_up_without_room() {
-    let image = open("lz4hc64", Options { keep_asked: false, ..Options::default() });
+fn read_ahead_caches_the_next_clusters_and_is_dropped_without_memory() {
+    let image = open("lz4hc64", Options { cache_full_reads: false, ..Options::default() });
     let many = manifest().into_iter().filter(|entry| entry.size.is_some_and(|size| size > 400_000));
     let many = many.max_by_key(|entry| extent_count(&image.find(entry.path.as_bytes()).unwrap())).unwrap();
     let node = image.find(many.path.as_bytes()).unwrap();
@@ -172,7 +172,7 @@ fn read_ahead_brings_what_comes_next_and_gives_up_without_room() {
     let mut buf = vec![0; 32 << 10];
     node.read_at(0, &mut buf).unwrap();
     node.read_at(32 << 10, &mut buf).unwrap();
-    // The second read in order has said what comes next; the threads need a moment.
+    // The second sequential read has started read-ahead, which other threads perform.
     let deadline = Instant::now() + Duration::from_secs(30);
     while image.stats().reads.readahead_issued == 0 && Instant::now() < deadline {
         std::thread::yield_now();
@@ -190,8 +190,8 @@ fn read_ahead_brings_what_comes_next_and_gives_up_without_room() {
     assert!(stats.reads.readahead_dropped > 0, "{stats:?}");
 }
 
-/// Each request for memory is refused in turn: read-ahead and caching do without, and a read that cannot be served says so,
-/// is not cached, and succeeds the next time.
+/// Refuses each request for memory in turn. Read-ahead and caching continue without memory; a read that needs memory
+/// fails with an error, caches nothing, and succeeds when it is repeated.
 #[test]
 fn every_request_for_memory_may_be_refused() {
     for name in ["lz4hc64", "fragzt", "dedfrag", "zstd", "deflate", "lzma"] {
@@ -203,8 +203,8 @@ fn every_request_for_memory_may_be_refused() {
             for nth in 0..64 {
                 let image = open(name, options.clone());
                 let node = image.find(file.path.as_bytes()).unwrap();
-                let asked = std::sync::Arc::new(AtomicU64::new(0));
-                let counter = asked.clone();
+                let requests = std::sync::Arc::new(AtomicU64::new(0));
+                let counter = requests.clone();
                 image.budget().refuse_when(move |_, _| counter.fetch_add(1, Ordering::Relaxed) == nth);
                 match contents(&node, 48 << 10) {
                     Ok(found) => assert_eq!(Some(sha256(&found)), file.sha256, "{name}: {}", file.path),
@@ -215,7 +215,7 @@ fn every_request_for_memory_may_be_refused() {
                     Err(other) => panic!("{name}: {}: {other}", file.path),
                 }
                 check_peak(&image);
-                if asked.load(Ordering::Relaxed) <= nth {
+                if requests.load(Ordering::Relaxed) <= nth {
                     break;
                 }
             }
@@ -224,10 +224,10 @@ fn every_request_for_memory_may_be_refused() {
 }
 
 #[test]
-fn only_read_ahead_is_best_effort_to_the_end() {
+fn reads_do_not_depend_on_best_effort_requests() {
     let image = open("zstd", Options { read_ahead: ReadAhead::Off, ..Options::default() });
     let biggest = manifest().into_iter().max_by_key(|entry| entry.size.unwrap_or(0)).unwrap();
-    // Whatever is asked for as best effort is refused: every read is served all the same.
+    // Every read succeeds although all best-effort requests are refused.
     image.budget().refuse_when(|_, demand| demand == Demand::BestEffort);
     let found = contents(&image.find(biggest.path.as_bytes()).unwrap(), 50_000).unwrap();
     assert_eq!(Some(sha256(&found)), biggest.sha256);

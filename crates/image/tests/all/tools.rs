@@ -1,4 +1,4 @@
-//! Check, extract and tar over all reference images, compared with the manifest of the tree that they hold.
+//! Check, extract and tar over all reference images, compared with the manifest of their tree.
 
 use crate::support::{manifest_text, reference_image, reference_names};
 use pagefold_image::check::{CheckOptions, check};
@@ -16,7 +16,7 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::AtomicBool;
 
 fn open(path: &Path) -> Image {
-    let options = Options { read_ahead: ReadAhead::Off, keep_asked: false, ..Options::default() };
+    let options = Options { read_ahead: ReadAhead::Off, cache_full_reads: false, ..Options::default() };
     Image::open_file(path, options).unwrap()
 }
 
@@ -30,7 +30,7 @@ fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// Compares a tree of files with the manifest, entry by entry and both ways.
+/// Compares a tree of files with the manifest, entry by entry, and their numbers of entries.
 fn compare(tree: &Path, manifest: &BTreeMap<String, Value>, what: &str) {
     let mut seen = 0;
     let mut todo = vec![tree.to_path_buf()];
@@ -79,54 +79,59 @@ fn compare_one(path: &Path, wanted: &Value, what: &str) {
         let mut buffer = vec![0; 65536];
         let n = rustix::fs::lgetxattr(path, name.as_str(), &mut buffer)
             .unwrap_or_else(|e| panic!("{what}: {name}: {e}"));
-        // The manifest has bytes as latin-1 characters.
+        // The manifest stores bytes as Latin-1 characters.
         let value: Vec<u8> = value.as_str().unwrap().chars().map(|c| c as u8).collect();
         assert_eq!(&buffer[..n], value, "{what}: {name}");
     }
 }
 
 #[test]
-fn reference_images_are_clean() {
+fn reference_images_have_no_findings() {
     for path in reference_names().map(reference_image) {
-        for jobs in [1, 2, 5] {
+        for threads in [1, 2, 5] {
             let report =
-                check(&open(&path), &CheckOptions { jobs, ..CheckOptions::default() }, &|_| ()).unwrap();
-            assert!(report.findings.kept().is_empty(), "{}: {:?}", path.display(), report.findings.kept());
+                check(&open(&path), &CheckOptions { threads, ..CheckOptions::default() }, &|_| ()).unwrap();
+            assert!(
+                report.findings.recorded().is_empty(),
+                "{}: {:?}",
+                path.display(),
+                report.findings.recorded()
+            );
             assert!(report.complete && report.bytes >= 11_000_000, "{report:?}");
-            // A hard link is the one name more.
+            // The names do not include the root; the hard link is an additional one.
             assert_eq!((report.inodes, report.names), (1022, 1022));
         }
     }
 }
 
 #[test]
-fn what_is_extracted_is_what_the_manifest_says() {
-    let test = "what_is_extracted_is_what_the_manifest_says";
+fn the_extracted_tree_equals_the_manifest() {
+    let test = "the_extracted_tree_equals_the_manifest";
     if !is_root() {
         return pagefold_testkit::skipped!("{test}: making devices needs root");
     }
     let manifest = manifest();
-    for (path, jobs) in reference_names().map(reference_image).zip([1, 2, 3].into_iter().cycle()) {
+    for (path, threads) in reference_names().map(reference_image).zip([1, 2, 3].into_iter().cycle()) {
         let target = tempfile::tempdir().unwrap();
         let folder = Folder::open(target.path()).unwrap();
-        let options = ExtractOptions { privileged: true, jobs, ..ExtractOptions::default() };
+        let options = ExtractOptions { privileged: true, threads, ..ExtractOptions::default() };
         let run = |options: &ExtractOptions| {
             extract(&open(&path), &folder, &[], options, &AtomicBool::new(false), &|_| ())
         };
         let report = run(&options).unwrap();
-        assert!(report.findings.kept().is_empty(), "{:?}", report.findings.kept());
+        assert!(report.findings.recorded().is_empty(), "{:?}", report.findings.recorded());
         assert_eq!((report.files, report.links), (1021, 1));
         compare(target.path(), &manifest, &path.display().to_string());
         assert!(matches!(run(&options), Err(ExtractError::NotEmpty)));
-        // Over itself: the same again.
+        // Extracting over the tree yields the same tree.
         let report = run(&ExtractOptions { overwrite: true, ..options }).unwrap();
-        assert!(report.findings.kept().is_empty(), "{:?}", report.findings.kept());
+        assert!(report.findings.recorded().is_empty(), "{:?}", report.findings.recorded());
         compare(target.path(), &manifest, &path.display().to_string());
     }
 }
 
 #[test]
-fn a_part_is_extracted_with_what_leads_to_it_and_privileged_things_are_left_out() {
+fn paths_are_extracted_with_their_parents_and_without_privileged_files() {
     let image = open(&reference_image("lz4hc64"));
     let target = tempfile::tempdir().unwrap();
     let folder = Folder::open(target.path()).unwrap();
@@ -136,12 +141,12 @@ fn a_part_is_extracted_with_what_leads_to_it_and_privileged_things_are_left_out(
     };
     let report = run(&[b"/bigdir/file_0000_.txt", b"/null"], &ExtractOptions::default()).unwrap();
     assert_eq!((report.files, report.skipped_devices), (2, 1), "{report:?}");
-    assert!(report.skipped_xattrs >= 1 && report.findings.kept().is_empty(), "{report:?}");
+    assert!(report.skipped_xattrs >= 1 && report.findings.recorded().is_empty(), "{report:?}");
     assert_eq!(std::fs::read(target.path().join("bigdir/file_0000_.txt")).unwrap().len(), 3476);
     assert!(!target.path().join("null").exists() && !target.path().join("fifo").exists());
     let options = ExtractOptions { overwrite: true, ..ExtractOptions::default() };
     assert!(matches!(run(&[b"/nosuch"], &options), Err(ExtractError::Image(_))));
-    // Limits, and being cancelled before the first file.
+    // Limits, and a cancellation before the first file.
     let few = ExtractOptions { max_bytes: Some(100_000), overwrite: true, ..ExtractOptions::default() };
     assert!(matches!(run(&[], &few), Err(ExtractError::Limit { what }) if what.contains("--max-bytes")));
     let few = ExtractOptions { max_inodes: 20, overwrite: true, ..ExtractOptions::default() };
@@ -151,8 +156,8 @@ fn a_part_is_extracted_with_what_leads_to_it_and_privileged_things_are_left_out(
 }
 
 #[test]
-fn gnu_tar_extracts_what_the_manifest_says() {
-    let test = "gnu_tar_extracts_what_the_manifest_says";
+fn the_tree_that_gnu_tar_extracts_equals_the_manifest() {
+    let test = "the_tree_that_gnu_tar_extracts_equals_the_manifest";
     if !is_root() {
         return pagefold_testkit::skipped!("{test}: making devices needs root");
     }
@@ -168,22 +173,22 @@ fn gnu_tar_extracts_what_the_manifest_says() {
         let report =
             tar::write(&open(&path), &[], &tar::TarOptions::default(), child.stdin.take().unwrap()).unwrap();
         assert!(child.wait().unwrap().success());
-        assert!(report.findings.kept().is_empty() && report.members == 1023, "{report:?}");
+        assert!(report.findings.recorded().is_empty() && report.members == 1023, "{report:?}");
         compare(target.path(), &manifest, &path.display().to_string());
     }
 }
 
 #[test]
-fn an_attribute_that_cannot_be_set_does_not_keep_the_rest_back() {
-    let test = "an_attribute_that_cannot_be_set_does_not_keep_the_rest_back";
+fn metadata_is_applied_although_an_attribute_cannot_be_set() {
+    let test = "metadata_is_applied_although_an_attribute_cannot_be_set";
     if !is_root() {
-        return pagefold_testkit::skipped!("{test}: only root has rights that can be given up");
+        return pagefold_testkit::skipped!("{test}: only root has capabilities to drop");
     }
     let target = tempfile::tempdir().unwrap();
     let folder = Folder::open(target.path()).unwrap();
     let options = ExtractOptions { privileged: true, ..ExtractOptions::default() };
     let image = open(&reference_image("lz4hc64"));
-    // In a thread of its own, which may do all but set trusted attributes; those that it starts inherit that.
+    // In a separate thread without the capability for trusted attributes; the workers that it starts inherit that.
     let report = std::thread::scope(|scope| {
         let run = || {
             let keep = CapabilitySet::all() - CapabilitySet::SYS_ADMIN;
@@ -192,10 +197,13 @@ fn an_attribute_that_cannot_be_set_does_not_keep_the_rest_back() {
         };
         scope.spawn(run).join().unwrap().unwrap()
     });
-    // One for each file, though one of them has two names.
-    let paths: Vec<&[u8]> = report.findings.kept().iter().map(|f| f.path.as_slice()).collect();
+    // One finding for each file, although one of them has two names.
+    let paths: Vec<&[u8]> = report.findings.recorded().iter().map(|f| f.path.as_slice()).collect();
     assert_eq!(paths, [&b"/bigdir/file_0000_.txt"[..], b"/exact4k", b"/hard", b"/text1m.txt"]);
-    assert!(report.findings.kept().iter().all(|f| f.what.contains("'trusted.overlay.opaque'")), "{report:?}");
+    assert!(
+        report.findings.recorded().iter().all(|f| f.what.contains("'trusted.overlay.opaque'")),
+        "{report:?}"
+    );
     let mut manifest = manifest();
     for wanted in manifest.values_mut() {
         wanted["xattrs"].as_object_mut().map(|all| all.remove("trusted.overlay.opaque"));
@@ -213,7 +221,7 @@ fn a_target_without_attributes_is_one_warning() {
     }
     let folder = Folder::open(target.path()).unwrap();
     let image = open(&reference_image("lz4hc64"));
-    // A file system of memory does not say how much room it has.
+    // ramfs does not report its free space.
     let options = ExtractOptions { max_bytes: Some(64 << 20), privileged: true, ..ExtractOptions::default() };
     let extracted = extract(&image, &folder, &[], &options, &AtomicBool::new(false), &|_| ());
     let mut manifest = manifest();
@@ -226,7 +234,7 @@ fn a_target_without_attributes_is_one_warning() {
     let report = extracted.unwrap();
     compared.unwrap();
     assert!(report.unsupported_xattrs > 20, "{report:?}");
-    let [warning] = report.findings.kept() else { panic!("{report:?}") };
+    let [warning] = report.findings.recorded() else { panic!("{report:?}") };
     assert_eq!((warning.severity, report.findings.errors()), (pagefold_image::Severity::Warning, 0));
     assert!(
         warning.what.starts_with(&format!("{} attributes were", report.unsupported_xattrs)),

@@ -1,13 +1,13 @@
-//! Images of people who mean ill: nothing is made outside the target, everything ends, and what is wrong is told.
+//! Malicious images: nothing is created outside the target, every tool ends, and faults are reported.
 
 use crate::support::handmade::{
-    DIRECTORY, FIFO, File, REGULAR, SYMLINK, image, put_xattrs, unused, unused_behind, xattr, xattr_area,
+    DIRECTORY, FIFO, File, REGULAR, SYMLINK, image, put_xattrs, unused, unused_after, xattr, xattr_area,
 };
 use pagefold_backing::{Backing, MemoryBacking};
 use pagefold_image::check::{CheckOptions, Report, check};
 use pagefold_image::extract::{ExtractOptions, ExtractReport, extract};
-use pagefold_image::read::{FileKind, Place};
-use pagefold_image::survey::Survey;
+use pagefold_image::read::{FileKind, Mapping};
+use pagefold_image::tree_stats::TreeStats;
 use pagefold_image::walk::Limits;
 use pagefold_image::{Findings, Image, Options, ReadAhead, tar};
 use pagefold_sys::beneath::Folder;
@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 fn open(bytes: &[u8]) -> Image {
     let medium = MemoryBacking::new(bytes.len());
     medium.write_at(0, bytes).unwrap();
-    let options = Options { read_ahead: ReadAhead::Off, keep_asked: false, ..Options::default() };
+    let options = Options { read_ahead: ReadAhead::Off, cache_full_reads: false, ..Options::default() };
     Image::open(Arc::new(medium), options).unwrap()
 }
 
@@ -36,9 +36,9 @@ fn extracted_with(image: &Image, target: &Path, options: ExtractOptions) -> Extr
     extract(image, &folder, &[], &options, &AtomicBool::new(false), &|_| ()).unwrap()
 }
 
-/// Whether one of the findings says this of this path.
-fn says(findings: &Findings, path: &str, what: &str) -> bool {
-    findings.kept().iter().any(|f| f.path == path.as_bytes() && f.what.contains(what))
+/// Whether one of the findings has this path, and contains this text.
+fn has_finding(findings: &Findings, path: &str, what: &str) -> bool {
+    findings.recorded().iter().any(|f| f.path == path.as_bytes() && f.what.contains(what))
 }
 
 fn names(dir: &Path) -> Vec<String> {
@@ -49,7 +49,7 @@ fn names(dir: &Path) -> Vec<String> {
 }
 
 #[test]
-fn a_plain_tree_is_clean() {
+fn a_valid_tree_has_no_findings() {
     let bytes = image(&[
         File::directory(
             3,
@@ -59,14 +59,14 @@ fn a_plain_tree_is_clean() {
         File::regular(b"contents"),
     ]);
     let report = checked(&open(&bytes));
-    assert_eq!(report.findings.errors(), 0, "{:?}", report.findings.kept());
+    assert_eq!(report.findings.errors(), 0, "{:?}", report.findings.recorded());
     let target = tempfile::tempdir().unwrap();
-    assert_eq!(extracted(&open(&bytes), target.path(), false).findings.kept(), []);
+    assert_eq!(extracted(&open(&bytes), target.path(), false).findings.recorded(), []);
     assert_eq!(names(target.path()), ["d", "f"]);
 }
 
 #[test]
-fn names_cannot_lead_out() {
+fn no_name_leads_outside_the_target() {
     let outside = tempfile::tempdir().unwrap();
     let outside_path = outside.path().to_str().unwrap();
     for order in [["a", "x", "x", "y"], ["x", "y", "x", "z"]] {
@@ -96,15 +96,15 @@ fn names_cannot_lead_out() {
         ]);
         let image = open(&bytes);
         let report = checked(&image);
-        assert!(says(&report.findings, "/", "slash"), "{:?}", report.findings.kept());
-        assert!(says(&report.findings, "/", "'x' is there twice"), "{:?}", report.findings.kept());
-        assert!(says(&report.findings, "/", "'..' is there twice"), "{:?}", report.findings.kept());
+        assert!(has_finding(&report.findings, "/", "slash"), "{:?}", report.findings.recorded());
+        assert!(has_finding(&report.findings, "/", "'x' occurs twice"), "{:?}", report.findings.recorded());
+        assert!(has_finding(&report.findings, "/", "'..' occurs twice"), "{:?}", report.findings.recorded());
         let top = tempfile::tempdir().unwrap();
         let target = top.path().join("target");
         std::fs::create_dir(&target).unwrap();
         for overwrite in [false, true] {
             let report = extracted(&image, &target, overwrite);
-            assert!(report.findings.errors() >= 4, "{:?}", report.findings.kept());
+            assert!(report.findings.errors() >= 4, "{:?}", report.findings.recorded());
             assert!(target.join("x").symlink_metadata().unwrap().is_symlink());
             assert_eq!((names(top.path()), names(outside.path())), (vec!["target".into()], vec![]));
         }
@@ -115,7 +115,7 @@ fn names_cannot_lead_out() {
 }
 
 #[test]
-fn a_link_that_is_there_before_is_not_followed() {
+fn symbolic_links_in_the_target_are_not_followed() {
     let bytes = image(&[
         File::directory(
             3,
@@ -129,19 +129,20 @@ fn a_link_that_is_there_before_is_not_followed() {
     std::os::unix::fs::symlink(outside.path(), target.path().join("d")).unwrap();
     std::os::unix::fs::symlink(outside.path().join("f"), target.path().join("f")).unwrap();
     let report = extracted(&open(&bytes), target.path(), true);
-    assert!(says(&report.findings, "/d", "opening the directory"), "{:?}", report.findings.kept());
+    assert!(has_finding(&report.findings, "/d", "opening the directory"), "{:?}", report.findings.recorded());
     assert_eq!(std::fs::read(outside.path().join("f")).unwrap(), b"mine");
     assert_eq!(std::fs::read(target.path().join("f")).unwrap(), b"contents");
     assert_eq!(names(outside.path()), ["f"]);
 }
 
-/// Somebody else who may write to the target puts links to a file in the places of named pipes as soon as those are made.
+/// Another user who may write to the target replaces named pipes with links to a file, as soon as the pipes are
+/// created.
 #[test]
-fn what_a_link_in_the_place_of_a_new_file_leads_to_is_left_alone() {
+fn metadata_is_not_applied_through_a_link_that_replaces_a_new_file() {
     let names: Vec<String> = (0..200).map(|n| format!("p{n:03}")).collect();
-    // Attributes take time to set: between the making and the mode.
+    // Setting the attributes takes time between creating a pipe and setting its mode.
     let area = xattr_area(&[], &vec![xattr(4, b"a", b"1"); 24]);
-    let stride = 1 + unused_behind(area.len());
+    let stride = 1 + unused_after(area.len());
     let mut entries = vec![(".", 0, DIRECTORY), ("..", 0, DIRECTORY)];
     entries.extend(names.iter().enumerate().map(|(n, name)| (name.as_str(), 1 + n * stride, FIFO)));
     let mut files = vec![File::directory(2, &entries)];
@@ -163,10 +164,10 @@ fn what_a_link_in_the_place_of_a_new_file_leads_to_is_left_alone() {
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 for name in &names {
-                    let (link, place) = (top.path().join(name), target.join(name));
+                    let (link, pipe) = (top.path().join(name), target.join(name));
                     std::os::unix::fs::symlink(&victim, &link).unwrap();
-                    while place.symlink_metadata().is_err() && !ended.load(Ordering::Relaxed) {}
-                    std::fs::rename(&link, &place).unwrap();
+                    while pipe.symlink_metadata().is_err() && !ended.load(Ordering::Relaxed) {}
+                    std::fs::rename(&link, &pipe).unwrap();
                 }
             });
             extracted(&open(&bytes), &target, false);
@@ -178,7 +179,7 @@ fn what_a_link_in_the_place_of_a_new_file_leads_to_is_left_alone() {
 }
 
 #[test]
-fn directories_in_themselves_are_entered_once() {
+fn directories_that_contain_themselves_are_entered_once() {
     let bytes = image(&[
         File::directory(
             3,
@@ -193,12 +194,12 @@ fn directories_in_themselves_are_entered_once() {
     for (path, what) in [
         ("/", "'..' is inode 2, and should be 0"),
         ("/a", "'.' is inode 0, and should be 2"),
-        ("/a/loop", "beside another"),
-        ("/a/self", "beside another"),
+        ("/a/loop", "another one"),
+        ("/a/self", "another one"),
         ("/a/self", "its entry says that it is a regular file"),
-        ("/b", "beside another"),
+        ("/b", "another one"),
     ] {
-        assert!(says(&report.findings, path, what), "{path} {what}: {:?}", report.findings.kept());
+        assert!(has_finding(&report.findings, path, what), "{path} {what}: {:?}", report.findings.recorded());
     }
     let target = tempfile::tempdir().unwrap();
     extracted(&open(&bytes), target.path(), false);
@@ -206,7 +207,7 @@ fn directories_in_themselves_are_entered_once() {
 }
 
 #[test]
-fn depth_has_a_limit() {
+fn the_depth_of_a_walk_is_limited() {
     let count = 1500;
     let level = |n: usize| {
         let above = n.saturating_sub(1);
@@ -219,12 +220,12 @@ fn depth_has_a_limit() {
     };
     let bytes = image(&(0..count).map(level).collect::<Vec<_>>());
     let report = checked(&open(&bytes));
-    assert!(report.findings.kept().iter().any(|f| f.what.contains("levels")), "{report:?}");
+    assert!(report.findings.recorded().iter().any(|f| f.what.contains("levels")), "{report:?}");
     assert!(report.inodes < 1100);
 }
 
 #[test]
-fn sizes_that_cannot_be_end_soon() {
+fn impossible_sizes_do_not_take_long() {
     let bytes = image(&[
         File::directory(
             3,
@@ -241,17 +242,17 @@ fn sizes_that_cannot_be_end_soon() {
         File { size: 1 << 50, ..File::regular(b"short") },
     ]);
     let report = checked(&open(&bytes));
-    assert!(says(&report.findings, "/beyond", "are there"), "{:?}", report.findings.kept());
-    assert!(says(&report.findings, "/dir", "too much is wrong"), "{:?}", report.findings.kept());
+    assert!(has_finding(&report.findings, "/beyond", "are there"), "{:?}", report.findings.recorded());
+    assert!(has_finding(&report.findings, "/dir", "too many faults"), "{:?}", report.findings.recorded());
     assert!(report.findings.errors() < 100 && report.bytes == 0);
     let target = tempfile::tempdir().unwrap();
     let report = extracted(&open(&bytes), target.path(), false);
-    assert!(says(&report.findings, "/beyond", ""), "{:?}", report.findings.kept());
+    assert!(has_finding(&report.findings, "/beyond", ""), "{:?}", report.findings.recorded());
     assert!(!target.path().join("beyond").exists());
 }
 
 #[test]
-fn names_and_links_are_counted() {
+fn wrong_link_counts_are_reported() {
     let bytes = image(&[
         File::directory(
             5,
@@ -265,23 +266,23 @@ fn names_and_links_are_counted() {
                 ("n", 900, REGULAR),
             ],
         ),
-        File::regular(b"one name, it says"),
-        File { nlink: 3, ..File::regular(b"three names, it says") },
+        File::regular(b"link count 1"),
+        File { nlink: 3, ..File::regular(b"link count 3") },
         File::symlink(""),
     ]);
     let report = checked(&open(&bytes));
     for (path, what) in [
-        ("/", "it has 0 directories in it, and 5 links"),
+        ("/", "it contains 0 directories, and its link count is 5"),
         ("", "inode 2 says that it has 1 names, and has 2"),
         ("/c", "inode 4 says that it has 3 names, and has 1"),
         ("/l", "to nothing"),
         ("/n", ""),
     ] {
-        assert!(says(&report.findings, path, what), "{path} {what}: {:?}", report.findings.kept());
+        assert!(has_finding(&report.findings, path, what), "{path} {what}: {:?}", report.findings.recorded());
     }
 }
 
-/// Makes the super block's checksum right again: CRC-32C of its block without the final inversion.
+/// Corrects the super block's checksum: CRC-32C of its block without the final inversion.
 fn reseal(bytes: &mut [u8]) {
     bytes[1028..1032].fill(0);
     let sum = !crc32c::crc32c(&bytes[1024..4096]);
@@ -293,69 +294,73 @@ fn reference() -> Vec<u8> {
 }
 
 #[test]
-fn a_bad_cluster_is_one_finding_and_one_file() {
+fn a_bad_cluster_is_one_finding_and_loses_one_file() {
     let mut bytes = reference();
     let node = open(&bytes).find(b"/text1m.txt").unwrap();
     assert_eq!(node.kind(), FileKind::Regular);
     let extent = node.extent_at(300_000).unwrap().unwrap();
-    let Place::Compressed(cluster) = extent.place else { panic!("{extent:?}") };
+    let Mapping::Compressed(cluster) = extent.mapping else { panic!("{extent:?}") };
     let start = cluster.at.offset as usize;
     bytes[start..start + cluster.len_bytes as usize].fill(0xff);
     let report = checked(&open(&bytes));
-    let [finding] = report.findings.kept() else { panic!("{:?}", report.findings.kept()) };
+    let [finding] = report.findings.recorded() else { panic!("{:?}", report.findings.recorded()) };
     assert_eq!(finding.path, b"/text1m.txt");
     assert_eq!(finding.at, Some(cluster.at));
     let range = format!("bytes {} to {}", extent.start, extent.end());
     assert!(finding.what.starts_with(&range), "{finding}");
     let target = tempfile::tempdir().unwrap();
-    // The image has devices, which only root can make.
+    // The image has devices, which only root can create.
     let privileged = rustix::process::geteuid().is_root();
     let options = ExtractOptions { privileged, ..ExtractOptions::default() };
     let report = extracted_with(&open(&bytes), target.path(), options);
-    assert!(says(&report.findings, "/text1m.txt", "") && report.findings.errors() == 1);
+    assert!(has_finding(&report.findings, "/text1m.txt", "") && report.findings.errors() == 1);
     assert!(!target.path().join("text1m.txt").exists() && target.path().join("zeros.bin").exists());
     let report = tar::write(&open(&bytes), &[], &tar::TarOptions::default(), std::io::sink()).unwrap();
     assert_eq!((report.findings.errors(), report.members), (1, 1023));
 }
 
 #[test]
-fn no_name_of_a_file_that_cannot_be_read_is_left() {
-    // It says that it has more bytes than the image; its second name comes while its contents wait to be written.
+fn no_name_of_an_unreadable_file_remains() {
+    // It claims more bytes than the image has. The walk meets its second name while its contents wait in the queue.
     let file = File { nlink: 2, size: 1 << 20, ..File::regular(b"short") };
-    let names_of_it = [(".", 0, DIRECTORY), ("..", 0, DIRECTORY), ("a", 1, REGULAR), ("b", 1, REGULAR)];
-    let image = open(&image(&[File::directory(2, &names_of_it), file]));
-    for jobs in [1, 2, 8] {
+    let entries = [(".", 0, DIRECTORY), ("..", 0, DIRECTORY), ("a", 1, REGULAR), ("b", 1, REGULAR)];
+    let image = open(&image(&[File::directory(2, &entries), file]));
+    for threads in [1, 2, 8] {
         let target = tempfile::tempdir().unwrap();
         let report =
-            extracted_with(&image, target.path(), ExtractOptions { jobs, ..ExtractOptions::default() });
-        assert_eq!(names(target.path()), [""; 0], "{jobs} threads");
-        assert!(says(&report.findings, "/a", ""), "{:?}", report.findings.kept());
-        assert!(says(&report.findings, "/b", "another name of '/a'"), "{:?}", report.findings.kept());
+            extracted_with(&image, target.path(), ExtractOptions { threads, ..ExtractOptions::default() });
+        assert_eq!(names(target.path()), [""; 0], "{threads} threads");
+        assert!(has_finding(&report.findings, "/a", ""), "{:?}", report.findings.recorded());
+        assert!(
+            has_finding(&report.findings, "/b", "another name of '/a'"),
+            "{:?}",
+            report.findings.recorded()
+        );
         assert_eq!(report.links, 0);
     }
 }
 
 #[test]
-fn a_truncated_image_is_told() {
+fn a_truncated_image_is_reported() {
     let bytes = reference();
     let report = checked(&open(&bytes[..bytes.len() / 2]));
-    assert!(says(&report.findings, "", "cut off"), "{:?}", report.findings.kept());
+    assert!(has_finding(&report.findings, "", "cut off"), "{:?}", report.findings.recorded());
     assert!(report.findings.errors() > 1);
 }
 
-/// Every tool ends without a panic, whatever single bytes say.
+/// Every tool ends without a panic, whatever the value of a single byte.
 #[test]
-fn flipped_bytes_end_in_findings() {
+fn flipped_bytes_do_not_make_a_tool_panic() {
     let bytes = reference();
     let image = open(&bytes);
-    let mut places: Vec<u64> = Vec::new();
+    let mut offsets: Vec<u64> = Vec::new();
     for name in ["/", "/bigdir", "/text1m.txt", "/lnk", "/sparse", "/bigdir/file_0000_.txt"] {
         let inode = image.find(name.as_bytes()).unwrap().inode().clone();
-        places.extend((0..96).step_by(7).map(|n| inode.address.offset + n));
+        offsets.extend((0..96).step_by(7).map(|n| inode.address.offset + n));
     }
-    for (n, place) in places.into_iter().enumerate() {
+    for (n, offset) in offsets.into_iter().enumerate() {
         let mut bytes = bytes.clone();
-        bytes[place as usize] ^= 1 << (n % 8) | 0x10;
+        bytes[offset as usize] ^= 1 << (n % 8) | 0x10;
         reseal(&mut bytes);
         let image = open(&bytes);
         let Ok(root) = image.root() else { continue };
@@ -363,7 +368,7 @@ fn flipped_bytes_end_in_findings() {
             continue;
         }
         let _ = check(&image, &CheckOptions::default(), &|_| ());
-        let _ = Survey::of_image(&image, &Limits::default());
+        let _ = TreeStats::of_image(&image, &Limits::default());
         if n % 8 == 0 {
             let target = tempfile::tempdir().unwrap();
             let options = ExtractOptions { max_bytes: Some(1 << 28), ..ExtractOptions::default() };

@@ -1,4 +1,4 @@
-//! Images that ask for more than they hold: sizes, holes, attributes and paths beyond what is usual or possible.
+//! Images with sizes, holes, attributes and paths beyond the usual or the possible.
 
 use crate::support::handmade::*;
 use pagefold_backing::{Backing, MemoryBacking};
@@ -20,7 +20,7 @@ fn medium(bytes: &[u8]) -> Arc<MemoryBacking> {
 }
 
 fn options() -> Options {
-    Options { read_ahead: ReadAhead::Off, keep_asked: false, ..Options::default() }
+    Options { read_ahead: ReadAhead::Off, cache_full_reads: false, ..Options::default() }
 }
 
 fn open(bytes: &[u8]) -> Image {
@@ -31,12 +31,12 @@ fn checked(image: &Image) -> Report {
     check(image, &CheckOptions::default(), &|_| ()).unwrap()
 }
 
-/// What is wrong with files; these images have no checksum, which is told of no file.
-fn of_files(report: &Report) -> Vec<String> {
-    report.findings.kept().iter().filter(|f| !f.path.is_empty()).map(|f| f.to_string()).collect()
+/// The findings that concern a path. These images have no checksum, which is a finding without a path.
+fn file_findings(report: &Report) -> Vec<String> {
+    report.findings.recorded().iter().filter(|f| !f.path.is_empty()).map(|f| f.to_string()).collect()
 }
 
-/// Extracts all of it, and gives up after a minute.
+/// Extracts the whole image; fails if that takes more than a minute.
 fn extracted(image: &Image, target: &Path) -> ExtractReport {
     let (began, cancelled) = (Instant::now(), AtomicBool::new(false));
     let folder = Folder::open(target).unwrap();
@@ -45,16 +45,16 @@ fn extracted(image: &Image, target: &Path) -> ExtractReport {
         cancelled.store(began.elapsed() > Duration::from_secs(60), Ordering::Relaxed);
     });
     let report = report.unwrap();
-    assert!(!report.interrupted, "it did not end: {report:?}");
+    assert!(!report.interrupted, "it took too long: {report:?}");
     report
 }
 
-fn says(findings: &Findings, path: &str, what: &str) -> bool {
-    findings.kept().iter().any(|f| f.path == path.as_bytes() && f.what.contains(what))
+fn has_finding(findings: &Findings, path: &str, what: &str) -> bool {
+    findings.recorded().iter().any(|f| f.path == path.as_bytes() && f.what.contains(what))
 }
 
-/// A folder on a file system that takes a file of `len` bytes without room for it.
-fn folder_for_files_of(len: u64, test: &str) -> Option<tempfile::TempDir> {
+/// A directory on a file system that allows a sparse file of `len` bytes.
+fn folder_for_sparse_files(len: u64, test: &str) -> Option<tempfile::TempDir> {
     let folder = tempfile::tempdir_in("/dev/shm").ok()?;
     let probe = std::fs::File::create(folder.path().join("probe")).unwrap();
     match probe.set_len(len) {
@@ -63,16 +63,16 @@ fn folder_for_files_of(len: u64, test: &str) -> Option<tempfile::TempDir> {
             Some(folder)
         }
         Err(e) => {
-            skipped!("{test}: /dev/shm has no files of {len} bytes: {e}");
+            skipped!("{test}: /dev/shm does not allow files of {len} bytes: {e}");
             None
         }
     }
 }
 
 #[test]
-fn a_hole_at_the_end_is_a_length_and_nothing_else() {
-    let test = "a_hole_at_the_end_is_a_length_and_nothing_else";
-    let Some(target) = folder_for_files_of(HUGE, test) else { return };
+fn a_hole_at_the_end_of_a_file_is_not_written() {
+    let test = "a_hole_at_the_end_of_a_file_is_not_written";
+    let Some(target) = folder_for_sparse_files(HUGE, test) else { return };
     let bytes = image(&[
         File::directory(
             2,
@@ -87,9 +87,9 @@ fn a_hole_at_the_end_is_a_length_and_nothing_else() {
         File::hole(0o100_644, HUGE),
         File { nlink: 2, ..File::hole(0o100_644, 5000) },
     ]);
-    assert_eq!(of_files(&checked(&open(&bytes))), [""; 0]);
+    assert_eq!(file_findings(&checked(&open(&bytes))), [""; 0]);
     let report = extracted(&open(&bytes), target.path());
-    assert_eq!((report.findings.kept(), report.bytes, report.links), (&[][..], 0, 1));
+    assert_eq!((report.findings.recorded(), report.bytes, report.links), (&[][..], 0, 1));
     let len = |name: &str| target.path().join(name).metadata().unwrap().len();
     assert_eq!([len("a"), len("b"), len("c")], [HUGE, 5000, 5000]);
 }
@@ -97,15 +97,15 @@ fn a_hole_at_the_end_is_a_length_and_nothing_else() {
 #[test]
 fn a_hole_in_the_packed_file_is_a_hole() {
     let test = "a_hole_in_the_packed_file_is_a_hole";
-    let Some(target) = folder_for_files_of(HUGE, test) else { return };
+    let Some(target) = folder_for_sparse_files(HUGE, test) else { return };
     let mut bytes =
         image_of(&[("f", REGULAR)], vec![File::hole(0o100_644, HUGE - 4096), File::hole(0o100_644, HUGE)]);
     set_packed(&mut bytes, 3);
     make_fragment(&mut bytes, 1, 4096);
     let report = checked(&open(&bytes));
-    assert_eq!((of_files(&report).join("\n"), report.bytes), (String::new(), 0));
+    assert_eq!((file_findings(&report).join("\n"), report.bytes), (String::new(), 0));
     let report = extracted(&open(&bytes), target.path());
-    assert_eq!((report.findings.kept(), report.bytes), (&[][..], 0));
+    assert_eq!((report.findings.recorded(), report.bytes), (&[][..], 0));
     assert_eq!(target.path().join("f").metadata().unwrap().len(), HUGE - 4096);
     let mut archive = Vec::new();
     tar::write(&open(&bytes), &[], &tar::TarOptions::default(), &mut archive).unwrap();
@@ -113,23 +113,23 @@ fn a_hole_in_the_packed_file_is_a_hole() {
 }
 
 #[test]
-fn a_fragment_beyond_the_image_is_told_once() {
+fn a_fragment_beyond_the_image_is_reported_in_few_findings() {
     let mut packed = File::regular(b"short");
     packed.size = HUGE;
     let mut bytes = image_of(&[("f", REGULAR)], vec![File::hole(0o100_644, HUGE - 4096), packed]);
     set_packed(&mut bytes, 3);
     make_fragment(&mut bytes, 1, 4096);
     let report = checked(&open(&bytes));
-    assert!(says(&report.findings, "/f", "are there"), "{:?}", report.findings.kept());
+    assert!(has_finding(&report.findings, "/f", "are there"), "{:?}", report.findings.recorded());
     assert!(report.findings.errors() < 10 && report.bytes < 8192, "{report:?}");
     let mut archive = Vec::new();
     let report = tar::write(&open(&bytes), &[], &tar::TarOptions::default(), &mut archive).unwrap();
-    assert!(says(&report.findings, "/f", "are there"), "{:?}", report.findings.kept());
+    assert!(has_finding(&report.findings, "/f", "are there"), "{:?}", report.findings.recorded());
     assert!(archive.len() < 16 << 10, "{} bytes", archive.len());
 }
 
 #[test]
-fn a_root_that_is_no_directory_is_refused() {
+fn a_root_that_is_not_a_directory_is_refused() {
     for root in [File::regular(b"contents"), File::symlink("x"), File::fifo()] {
         let bytes = image(&[root]);
         let error = check(&open(&bytes), &CheckOptions::default(), &|_| ()).unwrap_err();
@@ -152,7 +152,7 @@ fn a_root_that_is_no_directory_is_refused() {
 }
 
 #[test]
-fn a_hard_link_is_made_to_a_name_deeper_than_paths_are_long() {
+fn a_hard_link_to_a_path_longer_than_path_max_is_created() {
     let name = "d".repeat(250);
     let levels = 20;
     let mut files: Vec<File> = (0..levels)
@@ -172,7 +172,7 @@ fn a_hard_link_is_made_to_a_name_deeper_than_paths_are_long() {
     files.push(File { nlink: 2, ..File::regular(b"contents") });
     let target = tempfile::tempdir().unwrap();
     let report = extracted(&open(&image(&files)), target.path());
-    assert_eq!((report.findings.kept(), report.links), (&[][..], 1));
+    assert_eq!((report.findings.recorded(), report.links), (&[][..], 1));
     assert_eq!(target.path().join("z").metadata().unwrap().nlink(), 2);
 }
 
@@ -185,7 +185,7 @@ fn access_list(entries: &[(u16, u16, u32)]) -> Vec<u8> {
     value
 }
 
-/// What check says of a file with this attribute, in one text.
+/// The findings of a check for a file with this attribute, in one text.
 fn check_with_attribute(file: File, kind: u8, entry: Vec<u8>) -> String {
     let area = xattr_area(&[], &[entry]);
     let mut files = vec![
@@ -195,15 +195,15 @@ fn check_with_attribute(file: File, kind: u8, entry: Vec<u8>) -> String {
         ),
         file,
     ];
-    files.extend((0..unused_behind(area.len())).map(|_| unused()));
+    files.extend((0..unused_after(area.len())).map(|_| unused()));
     let mut bytes = image(&files);
     put_xattrs(&mut bytes, 1, &area);
     let report = checked(&open(&bytes));
-    of_files(&report).join("\n")
+    file_findings(&report).join("\n")
 }
 
 #[test]
-fn check_tells_attributes_that_cannot_be_set() {
+fn check_reports_attributes_that_cannot_be_set() {
     const NONE: u32 = u32::MAX;
     const ACCESS: u8 = 2;
     const DEFAULT: u8 = 3;
@@ -251,7 +251,7 @@ fn check_tells_attributes_that_cannot_be_set() {
     assert!(found.contains("warning") && found.contains("'user.a'"), "{found:?}");
 }
 
-/// A root of good names with a bad one between them.
+/// A root directory with an invalid name between valid ones.
 fn with_a_bad_name(bad: &str) -> Vec<u8> {
     image(&[
         File::directory(
@@ -271,7 +271,7 @@ fn with_a_bad_name(bad: &str) -> Vec<u8> {
 }
 
 #[test]
-fn a_bad_name_hides_no_other() {
+fn a_bad_name_does_not_hide_others() {
     for bad in ["c/c", "c\0c", ""] {
         let image = open(&with_a_bad_name(bad));
         let root = image.root().unwrap();
@@ -291,7 +291,7 @@ fn a_bad_name_hides_no_other() {
 }
 
 #[test]
-fn a_device_too_many_is_refused() {
+fn a_device_that_the_image_does_not_list_is_refused() {
     let bytes = image(&[File::directory(2, &[(".", 0, DIRECTORY), ("..", 0, DIRECTORY)])]);
     let options = Options { devices: vec![medium(&[0; 4096])], ..options() };
     let error = Image::open(medium(&bytes), options).unwrap_err();
@@ -311,7 +311,7 @@ fn long_runs_of_zeroes_become_holes() {
     let names: Vec<_> = all.iter().map(|(name, _)| (*name, REGULAR)).collect();
     let target = tempfile::tempdir().unwrap();
     let report = extracted(&open(&image_of(&names, files)), target.path());
-    assert_eq!(report.findings.kept(), []);
+    assert_eq!(report.findings.recorded(), []);
     assert!(report.bytes < 1 << 20, "{} bytes were written", report.bytes);
     for (name, contents) in &all {
         assert!(std::fs::read(target.path().join(name)).unwrap() == *contents, "{name}");
@@ -329,22 +329,22 @@ fn attributes_of_more_than_a_mebibyte_are_read() {
         File::directory(2, &[(".", 0, DIRECTORY), ("..", 0, DIRECTORY), ("f", 1, REGULAR)]),
         File::regular(b"contents"),
     ];
-    files.extend((0..unused_behind(area_len)).map(|_| unused()));
+    files.extend((0..unused_after(area_len)).map(|_| unused()));
     let mut bytes = image(&files);
     let ids = put_shared(&mut bytes, &entries);
     put_xattrs(&mut bytes, 1, &xattr_area(&ids, &[]));
     let image = open(&bytes);
-    assert_eq!(of_files(&checked(&image)), [""; 0]);
+    assert_eq!(file_findings(&checked(&image)), [""; 0]);
     let found = image.find(b"/f").unwrap().xattrs().unwrap();
     let wanted = all.iter().map(|(name, value)| (format!("user.{name}").into_bytes(), value.clone()));
     assert!(found.into_iter().map(|x| (x.name, x.value)).eq(wanted));
     let mut archive = Vec::new();
     let report = tar::write(&image, &[], &tar::TarOptions::default(), &mut archive).unwrap();
-    assert_eq!(report.findings.kept(), []);
+    assert_eq!(report.findings.recorded(), []);
     assert!(archive.len() > 40 * 60_000);
-    // What the target cannot hold is told by the name of the attribute; the file is there.
+    // The target may refuse attributes, but not the file.
     let target = tempfile::tempdir().unwrap();
     let report = extracted(&image, target.path());
-    assert!(!says(&report.findings, "/f", "corrupt"), "{:?}", report.findings.kept());
+    assert!(!has_finding(&report.findings, "/f", "corrupt"), "{:?}", report.findings.recorded());
     assert_eq!(std::fs::read(target.path().join("f")).unwrap(), b"contents");
 }

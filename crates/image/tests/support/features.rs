@@ -1,4 +1,4 @@
-//! The feature images: small, of one tree, and together of every feature (`tests/fixtures/README.md`).
+//! The feature images: small images of one tree that together use every feature (`tests/fixtures/README.md`).
 
 use super::{Entry, fixtures, list};
 use pagefold_backing::{Backing, MemoryBacking};
@@ -8,11 +8,11 @@ use std::sync::{Arc, OnceLock};
 
 /// An image and its further devices.
 pub struct Feature {
-    /// What it is called; the options that it was made with are in `features.tsv`.
+    /// Its name; `features.tsv` lists the options that it was built with.
     pub name: String,
-    /// Its bytes.
+    /// The bytes of the image.
     pub bytes: Vec<u8>,
-    /// Those of its devices.
+    /// The bytes of each further device.
     pub devices: Vec<Vec<u8>>,
 }
 
@@ -35,18 +35,18 @@ pub fn memory(bytes: &[u8]) -> Arc<dyn Backing> {
     Arc::new(medium)
 }
 
-/// All of them.
+/// All feature images.
 pub fn features() -> &'static [Feature] {
     static ALL: OnceLock<Vec<Feature>> = OnceLock::new();
     ALL.get_or_init(unpack)
 }
 
-/// The one of that name.
+/// The feature image of that name.
 pub fn feature(name: &str) -> &'static Feature {
     features().iter().find(|feature| feature.name == name).unwrap()
 }
 
-/// The tree that all of them hold.
+/// The tree that all feature images hold.
 pub fn tree() -> Vec<Entry> {
     list("features.jsonl")
 }
@@ -65,8 +65,8 @@ fn unpack() -> Vec<Feature> {
     let mut features: Vec<Feature> = Vec::new();
     let mut rest = all.as_slice();
     for (name, len) in rows {
-        let (bytes, behind) = rest.split_at(len);
-        rest = behind;
+        let (bytes, remaining) = rest.split_at(len);
+        rest = remaining;
         match name.contains('.') {
             true => features.last_mut().unwrap().devices.push(bytes.to_vec()),
             false => {

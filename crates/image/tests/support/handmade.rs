@@ -1,16 +1,16 @@
-//! Small images made by hand, so that they can say what no builder would.
+//! Builds small images byte by byte, with contents that no image builder would write.
 #![allow(dead_code, reason = "several test files compile this, and none uses all of it")]
 
 /// Bytes of a block.
 const BLOCK: usize = 4096;
 
-/// Types that directory entries name.
+/// File types in directory entries.
 pub const REGULAR: u8 = 1;
 pub const DIRECTORY: u8 = 2;
 pub const FIFO: u8 = 5;
 pub const SYMLINK: u8 = 7;
 
-/// An inode of 64 bytes, stored flat.
+/// An inode of 64 bytes, with uncompressed contents.
 pub struct File {
     pub mode: u16,
     pub nlink: u32,
@@ -32,7 +32,7 @@ impl File {
         File::of(0o010_666, 1, Vec::new())
     }
 
-    /// A directory of one block with these entries as they are: name, number of the file, type.
+    /// A directory of one block with these entries, unchecked: name, number of the file, type.
     pub fn directory(nlink: u32, entries: &[(&str, usize, u8)]) -> Self {
         let (mut heads, mut names) = (Vec::new(), Vec::new());
         for (name, file, kind) in entries {
@@ -44,7 +44,7 @@ impl File {
         File::of(0o040_755, nlink, [heads, names].concat())
     }
 
-    /// A file that says it has `size` bytes, in a hole.
+    /// A file whose `size` bytes are a hole.
     pub fn hole(mode: u16, size: u64) -> Self {
         File { mode, nlink: if mode & 0o040_000 != 0 { 2 } else { 1 }, size, contents: None }
     }
@@ -54,7 +54,7 @@ impl File {
     }
 }
 
-/// Inodes are two slots each.
+/// The inode number of a file: each inode takes two slots.
 fn nid(file: usize) -> u64 {
     2 * file as u64
 }
@@ -89,10 +89,10 @@ pub fn image(files: &[File]) -> Vec<u8> {
     bytes
 }
 
-/// A length that no file system has room for.
+/// A length that no file system can store.
 pub const HUGE: u64 = 1 << 62;
 
-/// An image with these files in its root, and an unused inode behind each. That is room for 64 bytes.
+/// An image with these files in its root, and an unused inode after each, as room for 64 bytes.
 pub fn image_of(entries: &[(&str, u8)], files: Vec<File>) -> Vec<u8> {
     let mut named = vec![(".", 0, DIRECTORY), ("..", 0, DIRECTORY)];
     named.extend(entries.iter().enumerate().map(|(n, (name, kind))| (*name, 1 + 2 * n, *kind)));
@@ -103,13 +103,13 @@ pub fn image_of(entries: &[(&str, u8)], files: Vec<File>) -> Vec<u8> {
     image(&all)
 }
 
-/// An inode that nothing names: its bytes are room for what stands behind the inode before it.
+/// An inode without a name. Its bytes are room for data that belongs after the previous inode.
 pub fn unused() -> File {
     File::hole(0o100_644, 0)
 }
 
-/// Inodes that [`unused`] files must follow a file with so many bytes behind it.
-pub fn unused_behind(len: usize) -> usize {
+/// Number of [`unused`] inodes that a file needs for `len` bytes after its inode.
+pub fn unused_after(len: usize) -> usize {
     len.div_ceil(64)
 }
 
@@ -117,12 +117,12 @@ fn inode_at(file: usize) -> usize {
     BLOCK + file * 64
 }
 
-/// Puts bytes behind an inode, over the unused ones that follow it.
-pub fn put_behind(bytes: &mut [u8], file: usize, behind: &[u8]) {
-    bytes[inode_at(file) + 64..][..behind.len()].copy_from_slice(behind);
+/// Writes bytes after an inode, over the unused inodes that follow it.
+pub fn put_after(bytes: &mut [u8], file: usize, data: &[u8]) {
+    bytes[inode_at(file) + 64..][..data.len()].copy_from_slice(data);
 }
 
-/// Attributes of one inode: numbers of shared ones, and its own, which [`xattr`] makes.
+/// The attribute area of one inode: numbers of shared attributes, and inline ones, made by [`xattr`].
 pub fn xattr_area(shared: &[u32], own: &[Vec<u8>]) -> Vec<u8> {
     let mut area = vec![0; 12];
     area[4] = shared.len() as u8;
@@ -131,7 +131,7 @@ pub fn xattr_area(shared: &[u32], own: &[Vec<u8>]) -> Vec<u8> {
     area
 }
 
-/// An attribute as it is stored, with the number of its prefix.
+/// An attribute in its stored form, with the number of its prefix.
 pub fn xattr(prefix: u8, name: &[u8], value: &[u8]) -> Vec<u8> {
     let mut entry = vec![name.len() as u8, prefix];
     entry.extend((value.len() as u16).to_le_bytes());
@@ -140,14 +140,14 @@ pub fn xattr(prefix: u8, name: &[u8], value: &[u8]) -> Vec<u8> {
     entry
 }
 
-/// Gives a file an area of attributes.
+/// Writes the attribute area of a file.
 pub fn put_xattrs(bytes: &mut [u8], file: usize, area: &[u8]) {
     let count = (area.len() - 12) / 4 + 1;
     bytes[inode_at(file) + 2..][..2].copy_from_slice(&(count as u16).to_le_bytes());
-    put_behind(bytes, file, area);
+    put_after(bytes, file, area);
 }
 
-/// Puts shared attributes behind everything, and returns their numbers.
+/// Appends shared attributes to the image, and returns their numbers.
 pub fn put_shared(bytes: &mut Vec<u8>, all: &[Vec<u8>]) -> Vec<u32> {
     let start = bytes.len();
     bytes[1024 + 0x2c..][..4].copy_from_slice(&((start / BLOCK) as u32).to_le_bytes());
@@ -168,17 +168,17 @@ pub fn set_packed(bytes: &mut [u8], packed: usize) {
     bytes[1024 + 0x60..][..8].copy_from_slice(&nid(packed).to_le_bytes());
 }
 
-/// Says that all of a file is in the packed file, from `offset` on. An unused inode must follow it.
+/// Makes a file a fragment: all its contents are in the packed file, from `offset` on. An unused inode must follow it.
 pub fn make_fragment(bytes: &mut [u8], file: usize, offset: u64) {
     bytes[inode_at(file)] = 1 | 1 << 1;
-    put_behind(bytes, file, &(1 << 63 | offset).to_le_bytes());
+    put_after(bytes, file, &(1 << 63 | offset).to_le_bytes());
 }
 
-/// Says that all of a file is one cluster of LZ4 in block `block`. An unused inode must follow it.
+/// Makes a file one LZ4 cluster in block `block`. An unused inode must follow it.
 pub fn make_compressed(bytes: &mut [u8], file: usize, block: u32) {
     bytes[inode_at(file)] = 1 | 1 << 1;
     let mut index = [0; 24];
     index[16] = 1;
     index[20..].copy_from_slice(&block.to_le_bytes());
-    put_behind(bytes, file, &index);
+    put_after(bytes, file, &index);
 }

@@ -1,7 +1,7 @@
-//! The reference images and the list of what they hold, for the crate's tests.
+//! The reference images and the manifest of their tree, for the crate's tests.
 //!
-//! The images are stored as one compressed stream (`tests/fixtures/README.md`); the first test that wants one
-//! takes it apart into the build's directory of temporary files, where it stays for later runs.
+//! The images are stored as one compressed stream (`tests/fixtures/README.md`). The first test that needs one unpacks
+//! the stream into the build's directory of temporary files, where the images stay for later runs.
 
 #![allow(dead_code, reason = "every test file compiles this, and none uses all of it")]
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
@@ -16,7 +16,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-/// The reference images, in the order and of the lengths in which the fixture holds them.
+/// The names and lengths of the reference images, in the order of the fixture.
 const IMAGES: [(&str, usize); 8] = [
     ("lz4hc64", 6_168_576),
     ("legacy", 6_905_856),
@@ -33,19 +33,19 @@ pub fn reference_names() -> impl Iterator<Item = &'static str> {
     IMAGES.iter().map(|(name, _)| *name)
 }
 
-/// The list of what all reference images hold, a JSON object a line.
+/// The manifest of all reference images, one JSON object in each line.
 pub fn manifest_text() -> String {
     fs::read_to_string(fixtures().join("manifest.jsonl")).unwrap()
 }
 
-/// The file of a reference image, by its name without an extension. Not to be written to.
+/// The path of a reference image, by its name without an extension. Tests must not write to it.
 pub fn reference_image(name: &str) -> PathBuf {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     assert!(reference_names().any(|known| known == name), "no reference image {name}");
     FOLDER.get_or_init(unpack).join(format!("{name}.erofs"))
 }
 
-/// Takes the fixture apart, unless an earlier run has.
+/// Unpacks the fixture, unless an earlier run has.
 fn unpack() -> PathBuf {
     let packed = fs::read(fixtures().join("reference.zst")).unwrap();
     let parent = Path::new(env!("CARGO_TARGET_TMPDIR"));
@@ -60,11 +60,11 @@ fn unpack() -> PathBuf {
     let ours = tempfile::tempdir_in(parent).unwrap();
     let mut rest = images.as_slice();
     for (name, len) in IMAGES {
-        let (image, behind) = rest.split_at(len);
+        let (image, remaining) = rest.split_at(len);
         fs::write(ours.path().join(format!("{name}.erofs")), image).unwrap();
-        rest = behind;
+        rest = remaining;
     }
-    // Whole or not at all; whoever comes second finds the folder there and drops its own.
+    // The rename publishes the folder atomically. A process that comes second finds the folder and drops its copy.
     match fs::rename(ours.path(), &folder) {
         Ok(()) => _ = ours.keep(),
         Err(error) => assert!(folder.exists(), "{error}"),
@@ -72,7 +72,7 @@ fn unpack() -> PathBuf {
     folder
 }
 
-/// The same for all crates whose tests use this file.
+/// The folder of the fixtures, for all crates whose tests use this file.
 fn fixtures() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../image/tests/fixtures")
 }
@@ -80,7 +80,7 @@ fn fixtures() -> PathBuf {
 /// An entry of a tree.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
-    /// From the root on, with a slash before it; the root itself is `/`.
+    /// The path from the root, `/` first.
     pub path: String,
     /// `st_mode`.
     pub mode: u16,
@@ -88,23 +88,23 @@ pub struct Entry {
     pub uid: u32,
     /// Group.
     pub gid: u32,
-    /// Links.
+    /// Link count.
     pub nlink: u32,
-    /// Of a regular file, its bytes.
+    /// The length of a regular file, bytes.
     pub size: Option<u64>,
-    /// Of a regular file, the SHA-256 of its contents, in hexadecimal.
+    /// The SHA-256 of a regular file's contents, in hexadecimal.
     pub sha256: Option<String>,
-    /// Of a symbolic link, where it points.
+    /// The target of a symbolic link.
     pub target: Option<String>,
-    /// Of a device, its major and minor number.
+    /// The major and minor number of a device.
     pub rdev: Option<(u32, u32)>,
-    /// Its attributes.
+    /// The extended attributes.
     pub xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
 }
 
-/// A line of the list, as it stands.
+/// A line of a manifest, before conversion.
 #[derive(serde::Deserialize)]
-struct Line {
+struct ManifestLine {
     path: String,
     mode: String,
     uid: u32,
@@ -123,12 +123,12 @@ pub fn manifest() -> Vec<Entry> {
     list("manifest.jsonl")
 }
 
-/// The entries of a list among the fixtures.
+/// The entries of a manifest among the fixtures.
 fn list(name: &str) -> Vec<Entry> {
     let text = fs::read_to_string(fixtures().join(name)).unwrap();
     let latin1 = |text: String| text.chars().map(|c| u8::try_from(u32::from(c)).unwrap()).collect();
     text.lines()
-        .map(|line| serde_json::from_str::<Line>(line).unwrap())
+        .map(|line| serde_json::from_str::<ManifestLine>(line).unwrap())
         .map(|line| Entry {
             path: line.path,
             mode: u16::from_str_radix(line.mode.trim_start_matches("0o"), 8).unwrap(),

@@ -1,9 +1,9 @@
-//! An image in memory and a walk over its tree, as far as flat and chunked data allow: by the obvious way,
-//! reading every block of every directory.
+//! A simple reader of an image in memory, without compressed contents: walks the tree by reading every block of every
+//! directory.
 
 use pagefold_image::read::dir::Directory;
 use pagefold_image::read::xattr::{self, Prefixes};
-use pagefold_image::read::{Bytes, Extent, FileKind, Inode, Layout, Place, Superblock, chunk, flat};
+use pagefold_image::read::{Bytes, Extent, FileKind, Inode, Layout, Mapping, Superblock, chunk, flat};
 use pagefold_image::{Address, ImageError, Nid, Space};
 use std::collections::BTreeMap;
 use std::fs;
@@ -37,7 +37,7 @@ pub struct Image {
     pub prefixes: Prefixes,
 }
 
-/// What an image says of a file.
+/// A file of an image.
 pub struct Node {
     pub inode: Inode,
     /// Contents, unless they are compressed.
@@ -78,9 +78,9 @@ impl Image {
             let extent = self.extent_at(inode, offset)?;
             assert!(extent.len_bytes > 0 && extent.start <= offset && extent.end() > offset, "{extent:?}");
             assert!(extent.end() <= inode.size, "{extent:?}");
-            match extent.place {
-                Place::Hole => {}
-                Place::Plain(at) => {
+            match extent.mapping {
+                Mapping::Hole => {}
+                Mapping::Plain(at) => {
                     let range = extent.start as usize..extent.end() as usize;
                     self.bytes.read_at(at, &mut data[range]).unwrap();
                 }
@@ -91,7 +91,7 @@ impl Image {
         Some(data)
     }
 
-    /// Calls `with` with a closure that reads blocks of directory `nid`.
+    /// Opens directory `nid`, and reads its contents.
     pub fn directory(&self, nid: Nid) -> (Directory, Vec<u8>) {
         let inode = self.inode(nid);
         (Directory::of(&self.sb, &inode).unwrap(), self.data(&inode).unwrap())
@@ -135,7 +135,7 @@ impl Image {
     }
 }
 
-/// Reads blocks of a directory whose contents are `data`.
+/// Returns a closure that reads blocks of a directory with the contents `data`.
 pub fn block_of(data: &[u8], block_bits: u8) -> impl FnMut(u64, &mut [u8]) -> Result<(), ImageError> {
     move |number, buf| {
         let start = (number << block_bits) as usize;

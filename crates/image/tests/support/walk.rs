@@ -1,4 +1,4 @@
-//! A whole tree through the library, as a list has it.
+//! Reads a whole tree through the library, in the form of a manifest.
 
 use super::Entry;
 use pagefold_image::read::FileKind;
@@ -10,7 +10,7 @@ pub fn sha256(bytes: &[u8]) -> String {
     Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// All contents, by reads of `step` bytes.
+/// The whole contents, in reads of `step` bytes.
 pub fn contents(node: &Node, step: usize) -> Result<Vec<u8>, ImageError> {
     let (mut all, mut buf) = (Vec::new(), vec![0; step]);
     loop {
@@ -21,7 +21,7 @@ pub fn contents(node: &Node, step: usize) -> Result<Vec<u8>, ImageError> {
     }
 }
 
-/// What the library says of a node, and of its contents by reads of `step` bytes.
+/// The manifest entry of a node, with its contents read in steps of `step` bytes.
 pub fn entry(path: &str, node: &Node, step: usize) -> Result<Entry, ImageError> {
     let inode = node.inode();
     let is = |kind| node.kind() == kind;
@@ -41,7 +41,7 @@ pub fn entry(path: &str, node: &Node, step: usize) -> Result<Entry, ImageError> 
     })
 }
 
-/// All of an image, sorted by path.
+/// The entries of a whole image, sorted by path.
 pub fn walk(image: &Image, step: usize) -> Result<Vec<Entry>, ImageError> {
     let mut found = Vec::new();
     let mut stack = vec![(String::from("/"), image.root()?)];
@@ -60,8 +60,8 @@ pub fn walk(image: &Image, step: usize) -> Result<Vec<Entry>, ImageError> {
     Ok(found)
 }
 
-/// Asserts that two lists are equal, and shows the first difference. `user.digest` is what one of the images has beside what
-/// its tree has.
+/// Asserts that two lists are equal, and shows the first difference. Ignores `user.digest`, which the builder of one
+/// image added.
 pub fn assert_same(what: &str, found: &[Entry], wanted: &[Entry]) {
     let mut wanted = wanted.to_vec();
     wanted.sort_by(|a, b| a.path.cmp(&b.path));

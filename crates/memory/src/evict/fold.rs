@@ -1,64 +1,65 @@
-//! From a frame to the store.
+//! Folding: from a frame of the staging area to the store.
 //!
-//! The oldest tray of the queue is gone through, frame by frame. A page that still waits is compared with its copy
-//! in the store, by its hash, and dropped if they are equal; else it is written to the store. If the store refuses
-//! it, it is brought back and stays resident. Only here is it known what the page was: a scan before it was moved
-//! out could have missed a write.
+//! An evictor takes the oldest batch of the queue and goes through its frames. If a page still waits in its frame, it
+//! is compared by hash with its copy in the store. If they are equal, nothing is written: the copy is the page.
+//! Otherwise it is written to the store. If the store refuses the page, the page returns to the range and stays resident. The comparison takes
+//! place here because the page can no longer be written: an earlier scan could miss a write.
 
 use super::Evictor;
 use super::sweep::drop_old_copy;
 use crate::counters::Counter;
-use crate::page::{Folded, Frame, Refused};
+use crate::page::{FoldResult, Frame, RefusalResult};
 use crate::pager::Pager;
-use crate::staging::Tray;
+use crate::staging::FrameBatch;
 use crate::table::PageHash;
 use pagefold_codec::same_filled;
 use pagefold_page::{PAGE_SIZE, Page, PageIndex};
 use pagefold_store::StoreError;
 use std::time::Duration;
 
-/// Memory of the tables for a page that was folded, bytes: word, hash, slot; its entry in the page table, and what its
-/// object adds to the pool's lists and page tables.
+/// Memory for the tables of one folded page, bytes: word, hash, slot; its entry in the page table, and its object's
+/// part of the pool's lists and page tables.
 const TABLE_BYTES: u64 = 4 + 16 + 16 + 8 + 4;
-/// Working memory of the region, pages: frames that the pool keeps ready, scratches, trays.
+/// Working memory of the region, pages: the pool's reserve, scratches, batches.
 const WORKING_PAGES: u64 = 1536;
-/// How long to wait for memory of the kernel's for a page that has no other place.
-const REFUSED_PAUSE: Duration = Duration::from_millis(1);
-/// Pages looked at for copies to drop, when the pool is full.
+/// Pause before the next attempt to get memory for a refused page.
+const NO_MEMORY_PAUSE: Duration = Duration::from_millis(1);
+/// Pages examined for copies to drop when the pool is full.
 const COPIES_LOOKED_FOR: u64 = 4096;
 
 impl Evictor {
-    /// Folds what waits in a tray, and gives its memory up. False if the store refused all of it.
-    pub(super) fn fold_tray(&mut self, tray: Tray) -> bool {
+    /// Folds the pages that wait in a batch, and releases the batch. Returns false if the store refused all of them.
+    pub(super) fn fold_batch(&mut self, batch: FrameBatch) -> bool {
         let pager = &*self.pager;
-        let filled = pager.staging.filled(&tray);
+        let filled = pager.staging.filled(&batch);
         let mut refused = 0;
         for at in 0..filled {
-            refused += usize::from(!fold_frame(pager, &tray, at));
+            refused += usize::from(!fold_frame(pager, &batch, at));
         }
-        pager.release(tray);
+        pager.release(batch);
         refused == 0 || refused < filled
     }
 }
 
-/// Folds the page that waits in a frame of a tray, if it still does. False if it was refused. Afterwards nobody uses the
-/// frame.
-fn fold_frame(pager: &Pager, tray: &Tray, at: usize) -> bool {
-    let (frame, page) = (pager.staging.frame(tray, at), pager.staging.page(tray, at));
+/// Folds the page that waits in a frame of a batch, if it is still there. Returns false if the store refused it. No
+/// thread uses the frame afterwards.
+fn fold_frame(pager: &Pager, batch: &FrameBatch, at: usize) -> bool {
+    let (frame, page) = (pager.staging.frame(batch, at), pager.staging.page(batch, at));
     let word = pager.word(page);
-    // Again, if somebody brings it back: that may fail, and leave the page here.
+    // Repeated if another thread brings the page back: that may fail, and leave the page here.
     while word.begin_fold(frame) {
         let had_copy = word.has_copy();
-        // SAFETY: this thread has the tray, and has just begun to fold the page from its frame.
+        // SAFETY: this thread owns the batch, and has just begun to fold the page from its frame.
         if unsafe { store_page(pager, page, frame) } {
-            let is_folded = word.finish_fold(frame, pager.fold_time()) == Folded::Yes;
+            let is_folded = word.finish_fold(frame, pager.fold_time()) == FoldResult::Folded;
             pager.table.add_copies(i64::from(!is_folded) - i64::from(had_copy));
             if is_folded {
                 pager.note_folded(page);
                 break;
             }
-        } else if word.refuse_fold(frame) == Refused::BringBack {
-            // SAFETY: the refusal has made the page returning from this frame, by this thread, which alone read the frame.
+        } else if word.refuse_fold(frame) == RefusalResult::BringBack {
+            // SAFETY: the refusal has made the page returning from this frame, owned by this thread, which alone read
+            // the frame.
             unsafe { pager.bring_back_refused(page, frame) };
             word.finish_refusal();
             pager.wake(page);
@@ -68,14 +69,14 @@ fn fold_frame(pager: &Pager, tray: &Tray, at: usize) -> bool {
     true
 }
 
-/// Has the store keep the page that is in a frame. False if it refuses.
+/// Stores the page that is in a frame. Returns false if the store refuses it.
 ///
 /// # Safety
-/// The page is being folded from the frame, by the caller.
+/// The caller is folding the page from the frame.
 unsafe fn store_page(pager: &Pager, page: PageIndex, frame: Frame) -> bool {
     let began = pager.meter.start();
-    // SAFETY: the frame has memory and keeps it, and nobody writes to it: the page is being folded by this thread,
-    // so that who touches it copies from the frame.
+    // SAFETY: the frame keeps its memory, and no thread writes to it: this thread is folding the page, so a thread
+    // that faults on it copies from the frame.
     let bytes = unsafe { &*pager.staging.address(frame).cast::<Page>() };
     let fill_word = pager.fill_word(bytes);
     let hash = pager.hash_of(bytes, fill_word);
@@ -98,13 +99,13 @@ unsafe fn store_page(pager: &Pager, page: PageIndex, frame: Frame) -> bool {
     true
 }
 
-/// Writes to the store, within the pool's limit: bytes, which repeat the word if there is one.
+/// Writes a page to the store, within the pool's limit. `fill_word` is the word that the page repeats, if it does.
 fn write(pager: &Pager, page: PageIndex, bytes: &Page, fill_word: Option<u64>) -> bool {
     if !has_room(pager) {
         pager.counters.add(Counter::RejectReclaimFail, 1);
         return false;
     }
-    // With a backing the store waits for room by itself, as long as there is hope of any.
+    // With a backing, the store itself waits for room, as long as writeback can make some.
     let written = match fill_word {
         Some(word) => pager.store.write_same_filled(page, word),
         None => pager.store.write(page.0 * PAGE_SIZE as u64, bytes),
@@ -112,7 +113,7 @@ fn write(pager: &Pager, page: PageIndex, bytes: &Page, fill_word: Option<u64>) -
     let counter = match written {
         Ok(()) => return true,
         Err(StoreError::NoMemory { .. }) => {
-            if pager.limit.reach() {
+            if pager.limit.set_full() {
                 pager.counters.add(Counter::PoolLimitHit, 1);
             }
             Counter::RejectAllocFail
@@ -123,14 +124,14 @@ fn write(pager: &Pager, page: PageIndex, bytes: &Page, fill_word: Option<u64>) -
     false
 }
 
-/// Whether the pool accepts pages. At its limit, copies of resident pages go first; with a backing, the store
-/// itself waits for room.
+/// Returns whether the pool accepts pages. At its limit, copies of resident pages are dropped first; with a backing,
+/// the store itself waits for room.
 fn has_room(pager: &Pager) -> bool {
     let accepts = || pager.limit.accepts(pager.store.held_bytes());
-    if accepts() || pager.store.parking().is_some() {
+    if accepts() || pager.store.writeback().is_some() {
         return true;
     }
-    if pager.limit.reach() {
+    if pager.limit.set_full() {
         pager.counters.add(Counter::PoolLimitHit, 1);
     }
     pager.drop_copies();
@@ -138,30 +139,30 @@ fn has_room(pager: &Pager) -> bool {
 }
 
 impl Pager {
-    /// Brings back a page that the store refused: it must have a place, within the limit or beyond. Tries for as long as the
-    /// kernel has no memory for it; nothing else can become of the page.
+    /// Brings back a page that the store refused, within the limit or beyond it. Repeats until the kernel has memory
+    /// for the page, because there is no other place for it.
     ///
     /// # Safety
-    /// The page is returning from the frame, by the caller, and nobody reads the frame.
+    /// The caller owns the page, which is returning from the frame, and no thread reads the frame.
     unsafe fn bring_back_refused(&self, page: PageIndex, frame: Frame) {
-        // SAFETY: the caller's duty.
+        // SAFETY: the caller guarantees it.
         while !unsafe { self.bring_back(page, frame, false) } {
-            self.left.overdraw(1);
-            // SAFETY: the caller's duty: it is still returning.
-            if unsafe { self.copy_back_paid(page, frame) } {
+            self.budget.force_charge(1);
+            // SAFETY: the caller guarantees it: the page is still returning.
+            if unsafe { self.copy_back_charged(page, frame) } {
                 return;
             }
-            std::thread::sleep(REFUSED_PAUSE);
+            std::thread::sleep(NO_MEMORY_PAUSE);
         }
     }
 
-    /// What tells whether a page is what was folded: XXH3, with a seed of the region's own, so that pages which
-    /// are taken for each other cannot be prepared. For a page that repeats one word, that word.
+    /// Returns the hash that tells whether a page has changed since it was folded: XXH3 with a random seed, so that
+    /// nobody can prepare pages with equal hashes. For a page that repeats one word, the hash contains this word.
     pub(super) fn hash(&self, page: &Page) -> PageHash {
         self.hash_of(page, self.fill_word(page))
     }
 
-    /// [`Pager::hash`] of a page whose word is known.
+    /// Like [`Pager::hash`], for a page whose repeated word is known.
     fn hash_of(&self, page: &Page, fill_word: Option<u64>) -> PageHash {
         PageHash(match fill_word {
             Some(word) => u128::from(word) << 64 | u128::from(self.seed),
@@ -169,36 +170,36 @@ impl Pager {
         })
     }
 
-    /// The word that a page repeats, if it does and that is of interest.
+    /// Returns the word that a page repeats, if it does and same-filled pages are kept as a word.
     fn fill_word(&self, page: &Page) -> Option<u64> {
-        if self.knows_same_filled { same_filled(page) } else { None }
+        if self.checks_same_filled { same_filled(page) } else { None }
     }
 
-    /// Whether a page with this hash is what the store has of it. The page is the caller's: being folded, or taken.
+    /// Returns whether the hash is that of the store's copy. The caller owns the page, or is folding it.
     pub(super) fn equals_copy(&self, page: PageIndex, hash: PageHash) -> bool {
         self.word(page).has_copy() && self.table.hash(page) == hash
     }
 
-    /// Counts the memory of copies, of the tables, and to work with, as if it were in use: so many pages.
+    /// Sets the memory that copies, tables and working memory take from the budget.
     pub(super) fn count_copies(&self) {
         let (copies, folded) = (self.table.copies(), self.table.folded());
         let page_bytes = self.store.held_bytes() / (copies + folded).max(1);
-        // Words and hashes, and the store's slots, of the pages that ever were folded; half of the limit at most.
-        let tables = ((copies + folded) * TABLE_BYTES / PAGE_SIZE as u64).min(self.left.limit() / 2);
-        let working = WORKING_PAGES.min(self.left.limit() / 32);
-        self.left.set_copies(copies * page_bytes / PAGE_SIZE as u64 + tables + working);
+        // Words, hashes and slots of pages in the store; half of the limit at most.
+        let tables = ((copies + folded) * TABLE_BYTES / PAGE_SIZE as u64).min(self.budget.limit() / 2);
+        let working = WORKING_PAGES.min(self.budget.limit() / 32);
+        self.budget.set_copy_pages(copies * page_bytes / PAGE_SIZE as u64 + tables + working);
     }
 
-    /// Whether copies and tables take more than three eighths of the limit.
+    /// Returns whether copies, tables and working memory take more than three eighths of the limit.
     pub(super) fn has_too_many_copies(&self) -> bool {
-        self.left.copies() > self.left.limit() * 3 / 8
+        self.budget.copy_pages() > self.budget.limit() * 3 / 8
     }
 
     /// Drops copies of resident pages among the next few pages of the range.
     fn drop_copies(&self) {
         let count = self.table.page_count().0;
         for _ in 0..COPIES_LOOKED_FOR.min(count) {
-            let page = self.next_copy();
+            let page = self.next_copy_candidate();
             if self.word(page).has_copy() {
                 drop_old_copy(self, page);
             }

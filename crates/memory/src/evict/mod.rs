@@ -1,70 +1,79 @@
-//! Moving pages out, in the background.
+//! Eviction: moving cold pages out of the range, in the background.
 //!
-//! A few threads do it whenever memory is short: they take what a sequential read has left behind it, or else a clock's
-//! hand goes round the range and takes pages that are cold (`sweep`); they are moved out to a tray of the staging area
-//! (`out`), where they wait; what is not touched there in time is folded (`fold`), and the memory of its frame is used again
-//! or given back (`release`).
+//! | module | what is in it |
+//! |---|---|
+//! | `sweep` | finding pages: drop-behind windows of sequential streams, else the clock hand |
+//! | `page_out` | moving pages from the range to frames of the staging area |
+//! | `fold` | writing staged pages to the store |
+//! | `release` | what happens to the memory of a batch afterwards |
 //!
-//! The kernel does not tell a program which of its pages were read. So hot pages are told from cold ones by being
-//! missed: a page that is touched in the staging area, or comes back from the store before as many pages were folded
-//! as may be resident, gets chances, and is passed over for as many rounds of the hand. Where the kernel tells which pages
-//! were written ([`Eviction::Move`](crate::Eviction::Move)), that counts too.
+//! A few `pagefold-fold` threads run [`Evictor::run`]: they sleep until the budget is short, and then repeat *page
+//! out, fold* until the high watermark is reached. Staged pages wait in a queue of batches, so that a page that is
+//! used again returns at small cost; the oldest batch is folded.
 //!
-//! The threads meet at the hand's number, the queue of trays, and the words of pages. None of them touches the
-//! range itself while it holds anything, so that a fault never waits for one that waits for a fault.
+//! The kernel does not report which pages a program reads. A page is hot if it is faulted back soon after eviction:
+//! from the staging area, or from the store before as many pages were folded as may be resident. A hot page gets
+//! chances, and the hand passes it over as often. With [`Eviction::Move`](crate::Eviction::Move) the kernel reports
+//! written pages, which counts too.
+//!
+//! The threads share the position of the clock hand, the queue of batches, and the page words. The locks, in order: a
+//! chunk of the table (tried only), page words, the store's locks. While it holds one, an evictor accesses the range
+//! only by system calls, which return an error instead of faulting, so that a fault never waits for a thread that waits
+//! for a fault.
 
 mod fold;
-mod out;
+mod page_out;
 mod release;
 mod sweep;
 
-use crate::page::Effort;
+use crate::page::Candidates;
 use crate::pager::Pager;
-use crate::staging::{TRAY_FRAMES, Tray};
-use out::{BATCH_PAGES, How, Mover, TakenOut};
+use crate::staging::{BATCH_FRAMES, FrameBatch};
+use page_out::{Method, Mover, PAGE_OUT_MAX, TakenOut};
 use pagefold_page::PageIndex;
 use pagefold_sys::SysError;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use sweep::Sweep;
 
-/// How long to wait before trying again when nothing can be moved out.
+/// Pause before the next attempt when nothing can be evicted.
 const STUCK_PAUSE: Duration = Duration::from_millis(5);
-/// How long nothing can be moved out before threads go beyond the limit.
-const STUCK_AFTER: Duration = Duration::from_millis(20);
-/// How long to wait for what other threads have in hand.
+/// After so many attempts in a row without any eviction, pages may exceed the limit. Attempts are counted, not time: on
+/// a busy machine time passes in which this thread does not run, and that says nothing about pages.
+const STUCK_ATTEMPTS: u32 = 5;
+/// Pause while other threads are evicting or bringing pages in.
 const SHORT_PAUSE: Duration = Duration::from_micros(50);
 
-/// Least trays that wait to be touched again.
-const TRAYS_WAITING_MIN: usize = 4;
+/// Least number of batches that wait in the queue.
+const BATCHES_WAITING_MIN: usize = 4;
 
-/// The clock's hand, shared by the threads.
-pub(crate) struct Hand {
-    /// Stretches looked at so far.
+/// The position of the clock hand, which the threads share.
+pub(crate) struct ClockHand {
+    /// Chunks visited so far.
     at: AtomicU64,
-    /// Trays and stretches that threads have in hand at this moment.
+    /// Batches and chunks that threads are working on.
     busy: AtomicU32,
 }
 
-/// A thread moves pages out or folds them, until this is dropped.
-struct Busy<'a>(&'a Hand);
+/// Counts this thread as busy until it is dropped.
+struct BusyGuard<'a>(&'a ClockHand);
 
-impl Hand {
+impl ClockHand {
     pub(crate) fn new() -> Self {
-        Hand { at: AtomicU64::new(0), busy: AtomicU32::new(0) }
+        ClockHand { at: AtomicU64::new(0), busy: AtomicU32::new(0) }
     }
 
     fn advance(&self) -> u64 {
         self.at.fetch_add(1, Relaxed)
     }
 
-    fn busy(&self) -> Busy<'_> {
+    fn busy(&self) -> BusyGuard<'_> {
         self.begin();
-        Busy(self)
+        BusyGuard(self)
     }
 
-    /// A thread is moving pages out, or keeps others from it.
+    /// Counts a thread that is evicting, or that has locked a chunk.
     fn begin(&self) {
         self.busy.fetch_add(1, Relaxed);
     }
@@ -78,179 +87,203 @@ impl Hand {
     }
 }
 
-impl Drop for Busy<'_> {
+impl Drop for BusyGuard<'_> {
     fn drop(&mut self) {
         self.0.end();
     }
 }
 
-/// What a thread got done.
-enum Step {
-    /// Pages were moved out, and wait.
+/// The result of one step of an evictor.
+enum StepResult {
+    /// Pages were moved to the staging area.
     Staged,
-    /// Pages were folded, or memory was given back in another way.
+    /// Pages were folded, or memory was released in another way.
     Folded,
-    /// The store refused all that it was given.
+    /// The store refused all pages of a batch.
     Refused,
-    /// Nothing yet: streams go on, and leave pages behind.
-    Awaited,
-    /// There was nothing to do either for.
+    /// Sequential streams are active and will leave pages behind soon.
+    AwaitStreams,
+    /// No page could be moved out or folded.
     Nothing,
 }
 
-/// One thread that moves pages out.
+/// One evicting thread.
 pub(crate) struct Evictor {
     pager: Arc<Pager>,
-    hand: Arc<Hand>,
+    hand: Arc<ClockHand>,
     sweep: Sweep,
     mover: Mover,
-    /// Since when nothing could be moved out, whenever it was tried.
-    stuck_since: Option<Instant>,
+    /// Attempts in a row that evicted nothing.
+    failed_attempts: u32,
+}
+
+/// The reason why a thread pauses.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Pause {
+    /// Other threads are evicting or bringing pages in, and will make room.
+    Busy,
+    /// No page can be moved out: all are pinned, or other threads work on them.
+    NoPage,
+    /// The store refuses pages.
+    Refused,
 }
 
 impl Evictor {
-    /// Its working memory; the thread is started by the region.
-    pub(crate) fn new(pager: Arc<Pager>, hand: Arc<Hand>) -> Result<Self, SysError> {
-        let sweep = Sweep::new(hand.clone(), pager.tells_writes)?;
+    /// Allocates the working memory. The region starts the thread.
+    pub(crate) fn new(pager: Arc<Pager>, hand: Arc<ClockHand>) -> Result<Self, SysError> {
+        let sweep = Sweep::new(hand.clone(), pager.tracks_writes)?;
         let mover = Mover::new(&pager)?;
-        Ok(Evictor { pager, hand, sweep, mover, stuck_since: None })
+        Ok(Evictor { pager, hand, sweep, mover, failed_attempts: 0 })
     }
 
-    /// Moves pages out whenever memory is short, until the region goes.
+    /// Evicts whenever the budget is short, until the region is dropped.
     pub(crate) fn run(mut self) {
         let pager = self.pager.clone();
-        let is_short = || pager.left.is_short(pager.ready_frames());
-        while !pager.left.is_closing() {
-            if !is_short() {
-                // What could not be moved out before says nothing of the next time.
-                self.stuck_since = None;
-                pager.left.set_stuck(false);
-                self.sweep.let_go(&pager);
-                pager.left.await_work(is_short);
+        let needs_eviction = || pager.budget.needs_eviction(pager.ready_frames());
+        while !pager.budget.is_closing() {
+            if !needs_eviction() {
+                // Failures before say nothing about the next attempt.
+                self.failed_attempts = 0;
+                pager.budget.set_store_refuses(false);
+                self.sweep.unlock_chunk(&pager);
+                pager.budget.wait_for_work(needs_eviction);
                 continue;
             }
             pager.count_copies();
             match self.step() {
-                Step::Staged => {}
-                Step::Folded => {
-                    self.stuck_since = None;
-                    pager.left.set_stuck(false);
+                StepResult::Staged => {}
+                StepResult::Folded => {
+                    self.failed_attempts = 0;
+                    pager.budget.set_store_refuses(false);
                 }
-                Step::Refused => self.pause(true),
-                // Not told by those who read: each of their faults would be a system call longer.
-                Step::Awaited => {
-                    self.sweep.let_go(&pager);
+                StepResult::Refused => self.pause(Pause::Refused),
+                // Readers do not wake the evictor: that would add a system call to each fault. So poll.
+                StepResult::AwaitStreams => {
+                    self.sweep.unlock_chunk(&pager);
                     std::thread::sleep(SHORT_PAUSE);
                 }
-                // What other threads have in hand will make room.
-                Step::Nothing => {
-                    self.sweep.let_go(&pager);
-                    self.pause(!self.hand.is_busy() && !pager.is_loading());
+                StepResult::Nothing => {
+                    self.sweep.unlock_chunk(&pager);
+                    let others_work = self.hand.is_busy() || pager.has_page_ins();
+                    self.pause(if others_work { Pause::Busy } else { Pause::NoPage });
                 }
             }
-            pager.left.tell_if_any(pager.ready_frames());
+            pager.budget.wake_waiters_if_available(pager.ready_frames());
         }
     }
 
-    /// Lets some time pass. If nothing can be moved out for a while, threads do not wait for it.
-    fn pause(&mut self, is_stuck: bool) {
-        let left = &self.pager.left;
-        let since = self.stuck_since.filter(|_| is_stuck);
-        left.set_stuck(since.is_some_and(|since| since.elapsed() >= STUCK_AFTER) && left.is_empty());
-        self.stuck_since = if is_stuck { since.or_else(|| Some(Instant::now())) } else { None };
-        std::thread::sleep(if is_stuck { STUCK_PAUSE } else { SHORT_PAUSE });
+    /// Sleeps for a moment. After several failed attempts, allows pages to exceed the limit.
+    fn pause(&mut self, reason: Pause) {
+        let budget = &self.pager.budget;
+        self.failed_attempts = if reason == Pause::Busy { 0 } else { self.failed_attempts.saturating_add(1) };
+        let is_stuck = self.failed_attempts >= STUCK_ATTEMPTS && budget.is_exhausted();
+        match reason {
+            Pause::NoPage if is_stuck => budget.overcommit_waiters(),
+            _ => budget.set_store_refuses(is_stuck),
+        }
+        std::thread::sleep(if reason == Pause::Busy { SHORT_PAUSE } else { STUCK_PAUSE });
     }
 
-    /// Moves some pages out and folds some. Above the limit, memory that lies ready goes first.
-    fn step(&mut self) -> Step {
-        if self.pager.left.is_exceeded() && self.pager.shrink_stock() {
-            return Step::Folded;
+    /// Moves some pages out and folds some. Above the limit, memory of free frames is released first.
+    fn step(&mut self) -> StepResult {
+        if self.pager.budget.is_over_limit() && self.pager.shrink_backed_free() {
+            return StepResult::Folded;
         }
-        let mut step = if self.pager.staging.has_trays() { self.fill() } else { Step::Nothing };
-        for _ in 0..BATCH_PAGES / TRAY_FRAMES {
-            let is_behind = self.pager.staging.queued() > self.pager.trays_waiting();
-            if !is_behind && matches!(step, Step::Staged | Step::Folded | Step::Refused) {
+        let mut step = if self.pager.staging.has_free_batch() { self.fill() } else { StepResult::Nothing };
+        for _ in 0..PAGE_OUT_MAX / BATCH_FRAMES {
+            let is_queue_long = self.pager.staging.queued() > self.pager.batches_waiting();
+            if !is_queue_long && matches!(step, StepResult::Staged | StepResult::Folded | StepResult::Refused)
+            {
                 break;
             }
-            let Some(tray) = self.pager.staging.dequeue() else { break };
+            let Some(batch) = self.pager.staging.dequeue() else { break };
             let hand = self.hand.clone();
             let _busy = hand.busy();
-            step = if self.fold_tray(tray) { Step::Folded } else { Step::Refused };
+            step = if self.fold_batch(batch) { StepResult::Folded } else { StepResult::Refused };
         }
         step
     }
 
-    /// Fills trays and puts them in the queue: with what streams have left behind, or else with cold pages.
-    fn fill(&mut self) -> Step {
-        // Copying takes a stretch that nobody else sweeps.
-        if self.pager.moves()
-            && let Some(step) = self.fill_from_behind()
+    /// Fills batches with pages and enqueues them: pages that streams have passed, else cold pages.
+    fn fill(&mut self) -> StepResult {
+        // Copying needs a chunk that no other thread sweeps, so pages of streams are only moved.
+        if self.pager.can_move()
+            && let Some(step) = self.page_out_behind_streams()
         {
             return step;
         }
         let pager = &*self.pager;
-        let mut pages = [PageIndex(0); BATCH_PAGES];
-        let wanted = pager.tray_pages();
-        let mut found = self.sweep.take(pager, &mut pages[..wanted], Effort::Cold);
+        let mut pages = [PageIndex(0); PAGE_OUT_MAX];
+        let wanted = pager.batch_pages();
+        let mut found = self.sweep.take(pager, &mut pages[..wanted], Candidates::Cold);
         if found == 0 {
-            found = self.sweep.take(pager, &mut pages[..wanted], Effort::Any);
+            found = self.sweep.take(pager, &mut pages[..wanted], Candidates::Any);
         }
         if found == 0 {
-            // Faults use the stock only where its frames can be moved: else this memory helps nobody who waits.
-            let gave_stock = !pager.moves() && pager.shrink_stock();
-            return if gave_stock { Step::Folded } else { Step::Nothing };
+            // Faults use the memory of free frames only if frames can be moved, and a fault whose page waits in a frame
+            // needs new memory all the same.
+            let is_unused = !pager.can_move() || pager.budget.has_unserved_waiters();
+            let has_shrunk = is_unused && pager.shrink_backed_free();
+            return if has_shrunk { StepResult::Folded } else { StepResult::Nothing };
         }
         let _busy = self.hand.busy();
-        let how = Mover::choose(pager, &pages[..found]);
+        let method = Mover::choose(pager, &pages[..found]);
         // The more pages are copied at once, the fewer interruptions.
-        if how == How::Copy && found == TRAY_FRAMES && !pager.left.is_waited_for() {
-            found += self.sweep.take_more(pager, &mut pages[found..], Effort::Cold);
+        if method == Method::Copy && found == BATCH_FRAMES && !pager.budget.has_waiters() {
+            found += self.sweep.take_more(pager, &mut pages[found..], Candidates::Cold);
         }
-        // SAFETY: the sweep has taken the pages, which it gives in order, of the one stretch that this thread holds.
-        step_of(unsafe { self.mover.take_out(pager, how, &mut pages[..found]) })
+        // SAFETY: the sweep has taken the pages, sorted and of the one chunk that this thread has locked.
+        step_result(unsafe { self.mover.page_out(pager, method, &mut pages[..found]) })
     }
 
-    /// Fills a tray with what streams have left behind, or has them waited for. `None` if that is of no use now.
-    fn fill_from_behind(&mut self) -> Option<Step> {
+    /// Fills a batch with pages that streams have passed, or says that it is worth waiting for some. `None` if
+    /// neither.
+    fn page_out_behind_streams(&mut self) -> Option<StepResult> {
         let pager = &*self.pager;
-        let mut pages = [PageIndex(0); TRAY_FRAMES];
-        let found = self.sweep.take_behind(pager, &mut pages[..pager.tray_pages()]);
+        let mut pages = [PageIndex(0); BATCH_FRAMES];
+        let found = self.sweep.take_drop_behind(pager, &mut pages[..pager.batch_pages()]);
         if found > 0 {
             let _busy = self.hand.busy();
-            // SAFETY: the sweep has taken the pages, and gives them in order; moving takes no stretch.
-            return Some(step_of(unsafe { self.mover.take_out(pager, How::Move, &mut pages[..found]) }));
+            // SAFETY: the sweep has taken the pages, and returned them sorted; moving needs no chunk.
+            return Some(step_result(unsafe {
+                self.mover.page_out(pager, Method::Move, &mut pages[..found])
+            }));
         }
-        let can_wait = self.sweep.has_streams(pager) && !pager.left.is_pressed(pager.ready_frames());
-        can_wait.then_some(Step::Awaited)
+        let can_wait = self.sweep.has_streams(pager) && !pager.budget.is_urgent(pager.ready_frames());
+        can_wait.then_some(StepResult::AwaitStreams)
     }
 }
 
-fn step_of(taken: TakenOut) -> Step {
+fn step_result(taken: TakenOut) -> StepResult {
     match taken {
-        TakenOut { staged: 0, clean: 0, lost: 0 } => Step::Nothing,
-        TakenOut { clean: 0, lost: 0, .. } => Step::Staged,
-        _ => Step::Folded,
+        TakenOut { staged: 0, clean: 0, missing: 0 } => StepResult::Nothing,
+        TakenOut { clean: 0, missing: 0, .. } => StepResult::Staged,
+        _ => StepResult::Folded,
     }
 }
 
 impl Pager {
-    /// Pages that a tray is filled with: fewer where the limit is small.
-    fn tray_pages(&self) -> usize {
-        (self.left.limit() / 32).clamp(1, TRAY_FRAMES as u64) as usize
+    /// Returns the number of pages to fill a batch with: fewer if the limit is small.
+    fn batch_pages(&self) -> usize {
+        (self.budget.limit() / 32).clamp(1, BATCH_FRAMES as u64) as usize
     }
 
-    /// A tray that was to be filled goes to the queue, if there is a page in it.
-    fn pass_on(&self, tray: Tray) {
-        match self.staging.filled(&tray) {
-            0 => self.give_tray(tray),
-            _ => self.staging.enqueue(tray),
+    /// Enqueues a batch that was to be filled, or recycles it if no page waits in it.
+    fn enqueue_or_recycle(&self, batch: FrameBatch) {
+        match self.staging.filled(&batch) {
+            0 => self.recycle_batch(batch),
+            _ => self.staging.enqueue(batch),
         }
     }
 
-    /// Trays that wait to be touched again: few, because what a page may wait there others cannot be resident, and a touch
-    /// there is a fault all the same. So one is seldom worth it.
-    fn trays_waiting(&self) -> usize {
-        let pages = (self.left.limit() / 64) as usize;
-        (pages / self.tray_pages()).max(TRAYS_WAITING_MIN).min(self.staging.tray_count() / 2)
+    /// Returns how many batches wait in the queue before the oldest is folded. The number is small: frames with
+    /// waiting pages are charged, so fewer pages can be resident, and an access to a staged page costs a fault all the
+    /// same.
+    fn batches_waiting(&self) -> usize {
+        let pages = (self.budget.limit() / 64) as usize;
+        (pages / self.batch_pages()).max(BATCHES_WAITING_MIN).min(self.staging.batch_count() / 2)
     }
 }
+
+#[cfg(test)]
+mod tests;

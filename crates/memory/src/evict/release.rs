@@ -1,68 +1,87 @@
-//! What becomes of a tray when nothing waits in it any more: its memory is stocked, for faults that bring many
-//! pages in at once and for pages that are copied out, or given back to the kernel.
+//! The memory of a batch after its pages have left it: kept for later use, or returned to the kernel.
 //!
-//! The stock counts as memory in use. So it never takes more than its small part of the limit unless faults ask for it,
-//! and what was stocked under a larger limit is given back.
+//! A free frame with memory serves a fault that brings in many pages at once, or a page that is copied out. Such
+//! frames are charged like resident pages. So they are kept only up to a small part of the limit, or as many as faults
+//! wanted, and frames from before the limit was lowered are released.
 
-use super::out::How;
+use super::page_out::Method;
 use crate::pager::Pager;
-use crate::staging::{TRAY_FRAMES, Tray, longest_run};
+use crate::staging::{BATCH_FRAMES, FrameBatch, longest_run};
 use pagefold_page::PAGE_SIZE;
 
-/// The shortest run of frames that is worth stocking.
+/// The shortest run of frames with memory that is worth keeping.
 const RUN_MIN: usize = 16;
-/// Most trays in the stock.
-const STOCK_TRAYS_MAX: u64 = 16;
+/// Most batches with memory that are kept.
+const BACKED_FREE_BATCHES_MAX: u64 = 16;
 
 impl Pager {
-    /// A tray to fill: without memory for pages that are moved, rather with for those that are copied.
-    pub(super) fn take_tray(&self, how: How) -> Option<Tray> {
-        match how {
-            How::Move => self.staging.take_empty(),
-            How::Copy => self.staging.take_stock().or_else(|| self.staging.take_empty()),
+    /// Takes a batch to fill: one without memory for pages that are moved, preferably one with memory for pages that
+    /// are copied. Returns `None` if other threads have all of them, or pages wait in them.
+    pub(super) fn take_batch(&self, method: Method) -> Option<FrameBatch> {
+        match method {
+            Method::Move => self.staging.take_empty().or_else(|| self.take_backed_and_return_memory()),
+            Method::Copy => self.staging.take_backed().or_else(|| self.staging.take_empty()),
         }
     }
 
-    /// A tray in which nothing waits any more.
-    pub(super) fn release(&self, tray: Tray) {
-        self.staging.reset(&tray);
-        let backed = self.staging.backed(&tray);
+    /// Releases a batch in which no page waits any more: keeps its memory or returns it to the kernel.
+    pub(super) fn release(&self, batch: FrameBatch) {
+        self.staging.reset(&batch);
+        let backed = self.staging.backed(&batch);
         let is_wanted = longest_run(backed).1 >= RUN_MIN
-            && !self.left.is_exceeded()
-            && (self.has_room_in_stock(backed.count_ones()) || self.staging.is_wanted(backed.count_ones()));
+            && !self.budget.is_over_limit()
+            && (self.has_room_for_backed(backed.count_ones()) || self.staging.is_wanted(backed.count_ones()));
         match is_wanted || backed == 0 {
-            true => self.give_tray(tray),
+            true => self.recycle_batch(batch),
             false => {
-                self.unback(tray, backed);
+                self.unback(batch, backed);
             }
         }
     }
 
-    /// Gives the memory of a tray of the stock back to the kernel. False if there is none.
-    pub(super) fn shrink_stock(&self) -> bool {
-        let Some(tray) = self.staging.take_stock() else { return false };
-        let backed = self.staging.backed(&tray);
-        self.unback(tray, backed)
+    /// Returns the memory of one free batch to the kernel. Returns false if there is none.
+    pub(super) fn shrink_backed_free(&self) -> bool {
+        let Some(batch) = self.staging.take_backed() else { return false };
+        let backed = self.staging.backed(&batch);
+        self.unback(batch, backed)
     }
 
-    /// Whether the stock has room for all of so many frames. A tray has as many frames whatever the limit is: under a small
-    /// one the first tray may be too much.
-    fn has_room_in_stock(&self, frames: u32) -> bool {
-        let most = (self.left.limit() / 32).min(STOCK_TRAYS_MAX * TRAY_FRAMES as u64);
-        u64::from(self.staging.stock() + frames) <= most
-    }
-
-    /// Gives a tray's memory back to the kernel. False if the kernel does not take it.
-    fn unback(&self, tray: Tray, backed: u64) -> bool {
-        let offset = usize::from(self.staging.frame(&tray, 0).0) * PAGE_SIZE;
-        // SAFETY: nothing waits in the tray, and it is this thread's alone.
-        let dropped = unsafe { self.staging.memory().discard(offset, TRAY_FRAMES * PAGE_SIZE) };
-        // Memory that the kernel does not take back can be used again.
-        if dropped.is_ok() {
-            self.staging.set_unbacked(&tray);
-            self.left.give(backed.count_ones());
+    /// Takes a batch with memory and returns that memory to the kernel. Faults may have wanted so many frames that every
+    /// batch has memory; without this no page could be moved out until faults had used them up.
+    fn take_backed_and_return_memory(&self) -> Option<FrameBatch> {
+        let batch = self.staging.take_backed()?;
+        let backed = self.staging.backed(&batch);
+        if self.try_unback(&batch, backed) {
+            return Some(batch);
         }
-        self.give_tray(tray);
+        self.recycle_batch(batch);
+        None
+    }
+
+    /// Returns whether so many frames more can be kept. A batch has 64 frames whatever the limit is, so under a small
+    /// limit even the first batch may be too much.
+    fn has_room_for_backed(&self, frames: u32) -> bool {
+        let most = (self.budget.limit() / 32).min(BACKED_FREE_BATCHES_MAX * BATCH_FRAMES as u64);
+        u64::from(self.staging.backed_free_frames() + frames) <= most
+    }
+
+    /// Returns the memory of a batch to the kernel, and recycles the batch. Returns false if the kernel does not take the
+    /// memory; then it can be used again.
+    fn unback(&self, batch: FrameBatch, backed: u64) -> bool {
+        let is_done = self.try_unback(&batch, backed);
+        self.recycle_batch(batch);
+        is_done
+    }
+
+    /// Returns the memory of a batch to the kernel. Returns false if the kernel does not take it.
+    fn try_unback(&self, batch: &FrameBatch, backed: u64) -> bool {
+        let offset = usize::from(self.staging.frame(batch, 0).0) * PAGE_SIZE;
+        // SAFETY: no page waits in the batch, and this thread alone owns it.
+        let dropped = unsafe { self.staging.memory().discard(offset, BATCH_FRAMES * PAGE_SIZE) };
+        if dropped.is_ok() {
+            self.staging.set_unbacked(batch);
+            self.budget.uncharge(backed.count_ones());
+        }
         dropped.is_ok()
     }
 }

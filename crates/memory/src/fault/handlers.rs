@@ -1,7 +1,7 @@
-//! Threads that serve faults of a region, system calls' too.
+//! The threads that serve faults of a region, those of system calls too.
 //!
-//! Each waits for messages on the context's descriptor, takes a few at once, and serves them. The kernel holds the
-//! thread that made a fault until its page is put into the range, or it is woken to try again.
+//! Each thread polls the userfaultfd, reads a few messages at once, and serves them. The kernel blocks the thread that
+//! made a fault until its page is put into the range, or until it is woken to try again.
 
 use crate::pager::{OnLoss, Pager};
 use pagefold_page::PAGE_SIZE;
@@ -13,10 +13,10 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-/// Faults taken at once.
-const BATCH: usize = 16;
+/// Messages read at once.
+const FAULTS_MAX: usize = 16;
 
-/// The threads; ended and waited for when dropped.
+/// The threads. Dropping this ends them and waits for them.
 pub(crate) struct Handlers {
     stop: Arc<OwnedFd>,
     threads: Vec<JoinHandle<()>>,
@@ -48,7 +48,7 @@ impl Drop for Handlers {
 }
 
 fn run(pager: &Pager, stop: &OwnedFd) {
-    let mut faults = [Fault::default(); BATCH];
+    let mut faults = [Fault::default(); FAULTS_MAX];
     loop {
         let descriptor = pager.uffd.as_fd();
         let mut polled = [PollFd::new(&descriptor, PollFlags::IN), PollFd::new(stop, PollFlags::IN)];
@@ -58,7 +58,7 @@ fn run(pager: &Pager, stop: &OwnedFd) {
         if !polled[1].revents().is_empty() {
             return;
         }
-        // Another thread may have taken them: then there are none.
+        // Another thread may have read the messages: then there are none.
         let count = pager.uffd.read_faults(&mut faults).unwrap_or(0);
         for fault in &faults[..count] {
             serve(pager, fault);
@@ -69,7 +69,7 @@ fn run(pager: &Pager, stop: &OwnedFd) {
 fn serve(pager: &Pager, fault: &Fault) {
     match pager.page_at(fault.address) {
         Some(page) => {
-            // Who made the access is held by the kernel: only a mark makes it fail.
+            // The kernel blocks the thread that made the access: only poison makes the access fail.
             pager.serve(page, fault.is_write, OnLoss::Poison);
         }
         None => {

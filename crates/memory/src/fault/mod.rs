@@ -1,7 +1,9 @@
-//! Who serves faults: the thread that made them, or threads of the region.
+//! The two ways in which faults reach the pager.
 //!
-//! Both look the page up and call the pager; they differ in how they learn of a fault and in how the thread that
-//! made it goes on.
+//! With [`Service::FaultingThread`](crate::Service::FaultingThread) the kernel sends SIGBUS, and `registry` finds the
+//! region in the signal handler. With [`Service::HandlerThreads`](crate::Service::HandlerThreads) the kernel queues a
+//! message, and a thread of `handlers` reads it. Both look the page up and call `Pager::serve`. They differ in how the
+//! access goes on: the signal handler returns and the access is retried, or the kernel wakes the blocked thread.
 
 pub(crate) mod handlers;
 pub(crate) mod registry;

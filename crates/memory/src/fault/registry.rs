@@ -1,12 +1,12 @@
-//! Which region an address belongs to, told inside a signal handler.
+//! The table of regions that the signal handler searches for the region of an address.
 //!
-//! The process has one handler of SIGBUS for all regions. It finds the region in a fixed table, whose entries are
-//! read without locks: a thread that serves a fault first counts itself as a user of the entry and then reads it, and
-//! who removes an entry first empties it and then waits until it has no users. Both in one total order, so one of
-//! the two sees the other.
+//! The process has one SIGBUS handler for all regions. It reads the fixed table without locks. A thread that serves a
+//! fault first counts itself as a user of the entry and then reads the entry; the thread that removes an entry first
+//! empties it and then waits until it has no users. All these accesses are sequentially consistent, so one of the two
+//! sees the other.
 //!
-//! A forked child has the handler, the table and the descriptor, but not the memory: its entries are passed over, or
-//! the child would fill its parent's memory.
+//! A forked child has the handler, the table and the descriptor, but not the memory. The handler ignores regions of
+//! another process, or the child would put pages into its parent's memory.
 
 use crate::pager::{OnLoss, Pager, Served};
 use pagefold_sys::{SysError, sigbus};
@@ -14,7 +14,7 @@ use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering::SeqCst};
 
-/// Regions served in the faulting thread that a process can have at once.
+/// Most regions in a process whose faults are served in the faulting thread.
 pub(crate) const REGIONS_MAX: usize = 256;
 
 struct Entry {
@@ -25,10 +25,10 @@ struct Entry {
 static ENTRIES: [Entry; REGIONS_MAX] =
     [const { Entry { pager: AtomicPtr::new(ptr::null_mut()), users: AtomicU32::new(0) } }; REGIONS_MAX];
 
-/// A region whose faults are served in the faulting thread. No fault of it is being served after it is dropped.
+/// A region's entry in the table. After it is dropped, no thread serves a fault of the region.
 pub(crate) struct Registered {
     entry: &'static Entry,
-    /// Keeps what the entry points to.
+    /// Keeps the entry's pager alive.
     _pager: Arc<Pager>,
 }
 
@@ -36,11 +36,11 @@ pub(crate) struct Registered {
 pub(crate) enum RegisterError {
     /// All entries are in use.
     Full,
-    /// There is no signal handler.
+    /// The signal handler could not be installed.
     Handler(SysError),
 }
 
-/// Serves the faults of a region's range from now on.
+/// Installs the signal handler and adds a region to the table.
 pub(crate) fn register(pager: Arc<Pager>) -> Result<Registered, RegisterError> {
     // SAFETY: `serve` and all that it calls are written for a signal handler: no allocation, no lock but a slot's (which
     // code that touches a region does not hold), no panic, and none but served pages of a region that it knows.
@@ -61,20 +61,20 @@ impl Drop for Registered {
     }
 }
 
-/// Serves a fault if a region has its address. Runs inside the signal handler.
+/// Serves a fault if the address lies in a region. Runs inside the signal handler.
 fn serve(address: usize, is_write: bool) -> bool {
     ENTRIES.iter().any(|entry| serve_by(entry, address, is_write))
 }
 
 fn serve_by(entry: &Entry, address: usize, is_write: bool) -> bool {
-    // Most entries are empty, and need not be counted.
+    // Most entries are empty. For these the user count is not touched.
     if entry.pager.load(SeqCst).is_null() {
         return false;
     }
     entry.users.fetch_add(1, SeqCst);
     let pager = entry.pager.load(SeqCst);
-    // SAFETY: what an entry points to is kept by its `Registered`, whose drop empties the entry and then waits until
-    // it has no users; this thread is one, and saw the entry filled after it became one.
+    // SAFETY: the entry's `Registered` keeps the pager alive; its drop empties the entry and then waits until the
+    // entry has no users. This thread is a user, and saw the entry filled after it became one.
     let pager = unsafe { pager.as_ref() };
     let is_served = pager.is_some_and(|pager| serve_region(pager, address, is_write));
     entry.users.fetch_sub(1, SeqCst);
@@ -86,11 +86,11 @@ fn serve_region(pager: &Pager, address: usize, is_write: bool) -> bool {
     if page.is_none() && !pager.is_staging(address) {
         return false;
     }
-    if !pager.mark.is_same_process() {
+    if !pager.fork_mark.is_same_process() {
         return false;
     }
     match page {
-        Some(page) => pager.serve(page, is_write, OnLoss::Tell) == Served::Again,
+        Some(page) => pager.serve(page, is_write, OnLoss::Return) == Served::Again,
         None => {
             pager.serve_staging(address);
             true

@@ -1,51 +1,52 @@
-//! How hot a page is, and what the clock's hand makes of it.
+//! The clock algorithm with several chances: how hot a page is, and the effect of a visit of the clock hand.
 //!
-//! A page has *heat* 0 to 3 by how often in a row it came back soon after it was folded, and *chances*, given to it when it
-//! comes in, of which the hand takes one at each visit. A page without any goes. Nothing here changes a page's word: who
-//! makes a transition asks what it is to be (see `PageWord`).
+//! The *heat* of a page, 0 to 3, counts how often in a row it came back soon after it was folded (an early refault;
+//! the kernel's `mm/workingset.c` uses the same idea). A page that becomes resident gets `2^heat - 1` *chances*. Each
+//! visit of the hand takes one chance; a page without chances is evicted. The functions here compute new words; the
+//! transitions of `PageWord` store them.
 
 use super::State;
 use super::word::Word;
 
-/// What is looked for by who moves pages out.
+/// The pages that an evictor accepts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Effort {
-    /// Pages that have used up their chances.
+pub enum Candidates {
+    /// Pages without chances.
     Cold,
-    /// Any page that nobody pins.
+    /// Any page that is not pinned.
     Any,
 }
 
-/// When a page was folded: a number of the region's own that advances [`SOON`] times while as many pages are folded as
-/// may be resident.
+/// The time at which a page was folded. It advances by [`EARLY_REFAULT_TICKS`] while as many pages are folded as may
+/// be resident.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FoldTime(pub u16);
 
 /// A page that comes back within this time was folded too early.
-pub const SOON: u16 = 64;
+pub const EARLY_REFAULT_TICKS: u16 = 64;
 
-/// Heat beyond which no page gets hotter.
+/// The highest heat.
 pub(super) const HEAT_MAX: u32 = 3;
 
-/// Rounds of the clock's hand in which the hottest pages lose one chance.
+/// The hottest pages lose a chance only in one of so many rounds of the hand.
 pub const HOT_ROUNDS: u64 = 4;
 
-/// Whether a page is among the hottest.
+/// Returns whether a page has the highest heat.
 pub(super) fn is_hot(word: Word) -> bool {
     word.heat() == HEAT_MAX
 }
 
-/// Whether a page that comes from the store was folded too early.
-pub(super) fn is_soon(word: Word, now: FoldTime) -> bool {
-    word.has(Word::COPY) && now.0.wrapping_sub(word.fold_time().0) < SOON
+/// Returns whether a page that comes from the store was folded too early.
+pub(super) fn is_early_refault(word: Word, now: FoldTime) -> bool {
+    word.has(Word::COPY) && now.0.wrapping_sub(word.fold_time().0) < EARLY_REFAULT_TICKS
 }
 
-/// A page that was wanted again soon.
+/// Returns the word of a page that was used again soon.
 pub(super) fn hotter(word: Word) -> Word {
     with_heat(word, (word.heat() + 1).min(HEAT_MAX))
 }
 
-/// A page that comes in for the first time, or after long.
+/// Returns the word of a page that comes in for the first time, or after a long time.
 pub(super) fn cold(word: Word) -> Word {
     with_heat(word, 0)
 }
@@ -54,12 +55,12 @@ fn with_heat(word: Word, heat: u32) -> Word {
     word.with_heat(heat).with_chances((1 << heat) - 1)
 }
 
-/// What becomes of a resident page that the clock's hand passes.
-pub(super) fn seen_by_hand(word: Word, is_written: Option<bool>, effort: Effort, round: u64) -> Word {
+/// Returns the word of a resident page after a visit of the clock hand.
+pub(super) fn after_visit(word: Word, is_written: Option<bool>, candidates: Candidates, round: u64) -> Word {
     let is_spared = is_hot(word) && !round.is_multiple_of(HOT_ROUNDS);
     match (word.has(Word::NEW), is_written) {
-        _ if effort == Effort::Any => word.with_state(State::Taken),
-        // It arrived after the hand looked for writes.
+        _ if candidates == Candidates::Any => word.with_state(State::Taken),
+        // The page became resident after the kernel was asked for written pages.
         (true, Some(false)) => word,
         (true, Some(true)) => word.without(Word::NEW),
         (false, Some(true)) => word.with_chances(word.chances().max(1)),
@@ -69,16 +70,16 @@ pub(super) fn seen_by_hand(word: Word, is_written: Option<bool>, effort: Effort,
     }
 }
 
-/// What the clock's hand did with a page.
+/// The result of a visit of the clock hand.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Visit {
-    /// It is the caller's now.
+    /// The caller owns the page, which is taken.
     Taken,
-    /// It stays for this time.
+    /// The page stays resident.
     Kept {
-        /// It was written since the hand was here last, and a copy of it is of no use.
+        /// Whether the page was written since the last visit, so that its copy is useless.
         is_rewritten: bool,
     },
-    /// It is not resident, or is pinned or being folded.
+    /// The page is not resident, or is pinned or being folded.
     NotFree,
 }

@@ -4,39 +4,44 @@
 //! |---|---|---|
 //! | untouched | nowhere: the page is zero | no |
 //! | resident | in the region; *clean* while the store has a copy of what was loaded, else *dirty* | yes |
-//! | taken | in the region, or nowhere any more: one thread is moving it out or dropping it | either |
+//! | taken | in the region, or nowhere any more: one thread is moving the page out or dropping it | either |
 //! | staged | in a frame of the staging area | no |
-//! | returning | in a frame; a thread that touched the page is bringing it back from there | no |
-//! | loading | in the store, or nowhere yet; a thread that touched the page is bringing it in | no |
+//! | returning | in a frame; a thread that faulted on the page is bringing it back from there | no |
+//! | loading | in the store, or nowhere yet; a thread that faulted on the page is bringing it in | no |
 //! | folded | in the store | no |
 //!
-//! Beside the state, *folding* says that a thread is writing the page to the store from its frame: the page may be
-//! brought back meanwhile, but not moved out again nor dropped, so that an old version never overtakes a new
-//! one. Taken, returning and loading pages belong to the thread that made them so; everybody else waits on the
-//! word. A state changes only through the functions of [`PageWord`], each named for its transition.
+//! The flag *folding* says, besides the state, that a thread is writing the page from its frame to the store.
+//! Meanwhile the page may be brought back if there is memory to charge, but not moved out again or dropped, so that an old version never overwrites
+//! a new one.
 //!
-//! *Clean* is a claim about the store, not about the page: whether the page still equals its copy is known only
-//! once it has been moved out, by its hash (see `evict`).
+//! A taken, returning or loading page is owned by the thread that changed the word to this state; other threads wait
+//! on the word, a futex. The word is the only lock of a page. Its state changes only through the functions of
+//! [`PageWord`], each named for its transition.
 //!
-//! A word with all bits zero is an untouched page, so zeroed memory is a table of untouched pages.
+//! A *clean* page may have been written since it was loaded. Whether it still equals its copy is known only when it
+//! can no longer be written, by its hash (see `evict`).
+//!
+//! A word of zero bits is an untouched page, so zeroed memory is a table of untouched pages.
 
+mod claim;
 mod clock;
-mod found;
 mod word;
 
 use crate::sync::{AtomicU32, Ordering, WAKE_ALL, wait, wake};
-pub use clock::{Effort, FoldTime, HOT_ROUNDS, SOON, Visit};
-pub use found::{Drop, Folded, Refused, Seen, Touch};
+pub use claim::{DropClaim, FaultClaim, FoldResult, ObservedWord, RefusalResult};
+#[cfg(any(test, loom))]
+pub use clock::HOT_ROUNDS;
+pub use clock::{Candidates, EARLY_REFAULT_TICKS, FoldTime, Visit};
 use word::Word;
 pub use word::{Frame, PINS_MAX, State};
 
-/// The state of one page.
+/// The state word of one page.
 #[derive(Debug)]
 #[repr(transparent)]
 pub struct PageWord(AtomicU32);
 
 impl PageWord {
-    /// An untouched page.
+    /// Makes the word of an untouched page.
     pub fn new() -> Self {
         PageWord(AtomicU32::new(0))
     }
@@ -45,7 +50,8 @@ impl PageWord {
         Word(self.0.load(Ordering::Acquire))
     }
 
-    /// Changes the word if `next` has an answer, and wakes who waits for it. Returns what it was.
+    /// Changes the word to the result of `next` and wakes its waiters. Returns the old word; as an error, the present
+    /// word, if `next` returns `None`.
     fn change(&self, next: impl Fn(Word) -> Option<Word>) -> Result<Word, Word> {
         let mut seen = self.load();
         loop {
@@ -64,30 +70,32 @@ impl PageWord {
         }
     }
 
-    /// A transition that its caller alone can make, because the page is its own.
-    fn must(&self, next: impl Fn(Word) -> Word) -> Word {
+    /// Makes a transition of a page that the caller owns, so that no other thread can make it impossible. Returns the
+    /// old word.
+    fn change_owned(&self, next: impl Fn(Word) -> Word) -> Word {
         match self.change(|word| Some(next(word))) {
             Ok(old) | Err(old) => old,
         }
     }
 
-    /// The state at this moment.
+    /// Returns the state at this moment, which another thread may change at once: only tests can rely on it.
+    #[cfg(any(test, loom))]
     pub fn state(&self) -> State {
         self.load().state()
     }
 
-    /// Whether the store has a copy of the page, perhaps of an older version.
+    /// Returns whether the store has a copy of the page, perhaps of an older version.
     pub fn has_copy(&self) -> bool {
         self.load().has(Word::COPY)
     }
 
-    /// Whether the page is among the hottest: its copy would be of use only after a long time.
+    /// Returns whether the page has the highest heat. It will not be folded soon, so a copy of it is of little use.
     pub fn is_hot(&self) -> bool {
         clock::is_hot(self.load())
     }
 
-    /// Sleeps until the word is not what was seen. May return early.
-    pub fn wait(&self, seen: Seen) {
+    /// Sleeps until the word differs from `seen`. May return early.
+    pub fn wait(&self, seen: ObservedWord) {
         let seen = Word(seen.0);
         let marked = seen.waited();
         let set = self.0.compare_exchange(seen.0, marked.0, Ordering::AcqRel, Ordering::Acquire);
@@ -96,8 +104,8 @@ impl PageWord {
         }
     }
 
-    /// Transition: untouched or folded to loading, staged to returning; by who touched the page.
-    pub fn touch(&self) -> Touch {
+    /// Transition of a fault: untouched or folded to loading, staged to returning. Other states do not change.
+    pub fn claim_fault(&self) -> FaultClaim {
         let taken = self.change(|word| match word.state() {
             State::Untouched | State::Folded => Some(word.with_state(State::Loading)),
             State::Staged => Some(word.with_state(State::Returning)),
@@ -105,159 +113,168 @@ impl PageWord {
         });
         match taken {
             Ok(old) => match old.state() {
-                State::Untouched => Touch::Zero,
-                State::Folded => Touch::Load,
-                _ => Touch::Return { frame: old.frame(), is_folding: old.has(Word::FOLDING) },
+                State::Untouched => FaultClaim::Zero,
+                State::Folded => FaultClaim::Load,
+                _ => FaultClaim::Return { frame: old.frame(), is_folding: old.has(Word::FOLDING) },
             },
-            Err(word) if word.state() == State::Resident => Touch::There,
-            Err(word) => Touch::Busy(Seen(word.0)),
+            Err(word) if word.state() == State::Resident => FaultClaim::Resident,
+            Err(word) => FaultClaim::Busy(ObservedWord(word.0)),
         }
     }
 
-    /// Transition: folded or untouched to loading, for a neighbour. `None` if the page is neither.
-    pub fn touch_ahead(&self) -> Option<Touch> {
+    /// Transition of readahead: folded or untouched to loading. `None` if the page is neither.
+    pub fn claim_readahead(&self) -> Option<FaultClaim> {
         let old = self.change(|word| match word.state() {
             State::Untouched | State::Folded => Some(word.with_state(State::Loading)),
             _ => None,
         });
         let old = old.ok()?;
-        Some(if old.state() == State::Untouched { Touch::Zero } else { Touch::Load })
+        Some(if old.state() == State::Untouched { FaultClaim::Zero } else { FaultClaim::Load })
     }
 
-    /// Transition: loading to resident. Clean if it came from the store. A page that was folded a short while ago is
-    /// hotter than before, one that was longer ago is cold.
+    /// Transition: loading to resident. The page is clean if it came from the store. Its heat grows if it was folded a
+    /// short while ago (an early refault); else it becomes cold.
     pub fn finish_load(&self, now: FoldTime) {
-        self.must(|word| {
-            let word = if clock::is_soon(word, now) { clock::hotter(word) } else { clock::cold(word) };
+        self.change_owned(|word| {
+            let word =
+                if clock::is_early_refault(word, now) { clock::hotter(word) } else { clock::cold(word) };
             word.with_state(State::Resident).with(Word::NEW).with_payload(0)
         });
     }
 
-    /// Transition: loading back to what it was, because nothing could be brought in.
+    /// Transition: loading back to the state before, because the page could not be brought in.
     pub fn abandon_load(&self) {
-        self.must(|word| {
+        self.change_owned(|word| {
             word.with_state(if word.has(Word::COPY) { State::Folded } else { State::Untouched })
         });
     }
 
-    /// Transition: returning to resident. The page was wanted again soon, so it is hotter than before.
+    /// Transition: returning to resident. The page was used again soon, so its heat grows.
     pub fn finish_return(&self) {
-        self.must(|word| clock::hotter(word).with_state(State::Resident).with_payload(0).with(Word::NEW));
+        self.change_owned(|word| {
+            clock::hotter(word).with_state(State::Resident).with_payload(0).with(Word::NEW)
+        });
     }
 
-    /// Transition: returning to resident, by who moved it out and could not fold it. It is left alone for a while.
+    /// Transition: returning to resident, after the store refused the page. The page gets all chances, so that
+    /// evictors do not try it again soon.
     pub fn finish_refusal(&self) {
         let settled = |word: Word| word.with_state(State::Resident).with_payload(0).with(Word::NEW);
-        self.must(|word| settled(word).with_chances(Word::CHANCES_MAX));
+        self.change_owned(|word| settled(word).with_chances(Word::CHANCES_MAX));
     }
 
-    /// Transition: returning back to staged, because it could not be brought in.
+    /// Transition: returning back to staged, because the page could not be brought back.
     pub fn abandon_return(&self) {
-        self.must(|word| word.with_state(State::Staged));
+        self.change_owned(|word| word.with_state(State::Staged));
     }
 
-    /// Transition: resident to loading, to look whether it really is there. False if it is not resident.
+    /// Transition: resident to loading, for a fault on a page that should be mapped. False if the page is not
+    /// resident.
     pub fn begin_recheck(&self) -> bool {
         let begin = |word: Word| word.with_state(State::Loading).with(Word::RECHECK);
         self.change(|word| (word.state() == State::Resident).then(|| begin(word))).is_ok()
     }
 
-    /// Transition: loading, by [`PageWord::begin_recheck`], back to resident.
+    /// Transition: loading, after [`PageWord::begin_recheck`], back to resident.
     pub fn end_recheck(&self) {
-        self.must(|word| word.with_state(State::Resident).without(Word::RECHECK));
+        self.change_owned(|word| word.with_state(State::Resident).without(Word::RECHECK));
     }
 
-    /// Looks at a resident page as the clock's hand does. Transition: resident to taken, if it is cold (or any
-    /// will do) and free to be taken; else one of its chances is used up.
+    /// Visit of the clock hand. Transition: resident to taken, if the page is not pinned or being folded, and is cold
+    /// or `candidates` is `Any`. Otherwise the page loses a chance.
     ///
-    /// `is_written` says whether it was written since the hand was here last, if that is known. It is a chance of its
-    /// own. A page that arrived since counts as written then, whatever became of it, and is passed over once. The
-    /// hottest pages lose a chance in one round of [`HOT_ROUNDS`] only.
-    pub fn visit(&self, is_written: Option<bool>, effort: Effort, round: u64) -> Visit {
+    /// `is_written` says whether the page was written since the last visit, if the kernel reports this; a written page
+    /// loses no chance and has one at least. A page that became resident since the last visit counts as written and is passed
+    /// over once. The hottest pages lose a chance only in one of [`HOT_ROUNDS`] rounds.
+    pub fn visit(&self, is_written: Option<bool>, candidates: Candidates, round: u64) -> Visit {
         let old = self.change(|word| {
-            word.is_free_to_take().then(|| clock::seen_by_hand(word, is_written, effort, round))
+            word.is_free_to_take().then(|| clock::after_visit(word, is_written, candidates, round))
         });
         let Ok(old) = old else { return Visit::NotFree };
-        match clock::seen_by_hand(old, is_written, effort, round).state() {
+        match clock::after_visit(old, is_written, candidates, round).state() {
             State::Taken => Visit::Taken,
             _ => Visit::Kept { is_rewritten: !old.has(Word::NEW) && is_written == Some(true) },
         }
     }
 
-    /// Transition: resident and free to taken, whatever its chances.
+    /// Transition: resident to taken, whatever the chances, unless the page is pinned or being folded.
     pub fn take(&self) -> bool {
         self.change(|word| word.is_free_to_take().then(|| word.with_state(State::Taken))).is_ok()
     }
 
-    /// [`PageWord::take`], but only a page that came from the store and was not wanted again soon after it was folded.
-    pub fn take_behind(&self) -> bool {
+    /// Like [`PageWord::take`], for pages that a sequential stream has passed. Takes a page only if the store has a
+    /// copy and it was not refaulted early.
+    pub fn take_drop_behind(&self) -> bool {
         let is_of_no_more_use =
             |word: Word| word.is_free_to_take() && word.has(Word::COPY) && word.heat() == 0;
         self.change(|word| is_of_no_more_use(word).then(|| word.with_state(State::Taken))).is_ok()
     }
 
-    /// Transition: taken back to resident, untouched meanwhile.
+    /// Transition: taken back to resident, unchanged.
     pub fn put_back(&self) {
-        self.must(|word| word.with_state(State::Resident));
+        self.change_owned(|word| word.with_state(State::Resident));
     }
 
-    /// Transition: taken back to resident, because it cannot be moved. It is left alone for a while.
+    /// Transition: taken back to resident, because the kernel could not move the page. The page gets all chances, so
+    /// that evictors do not try it again soon.
     pub fn put_back_busy(&self) {
-        self.must(|word| word.with_state(State::Resident).with_chances(Word::CHANCES_MAX));
+        self.change_owned(|word| word.with_state(State::Resident).with_chances(Word::CHANCES_MAX));
     }
 
-    /// Transition: taken, its copy dropped by the caller, to resident dirty.
+    /// Transition: taken to resident and dirty, after the caller dropped the copy.
     pub fn put_back_dirty(&self) {
-        self.must(|word| word.with_state(State::Resident).without(Word::COPY));
+        self.change_owned(|word| word.with_state(State::Resident).without(Word::COPY));
     }
 
-    /// Transition: taken to folded, as it still equals the store's copy. The region has it no more.
+    /// Transition: taken to folded, after the caller dropped the page from the region because it equals the store's
+    /// copy.
     pub fn fold_clean(&self, now: FoldTime) {
-        self.must(|word| word.with_state(State::Folded).with_fold_time(now));
+        self.change_owned(|word| word.with_state(State::Folded).with_fold_time(now));
     }
 
-    /// Transition: taken to staged. Its bytes are in the frame, and the region has them no more.
+    /// Transition: taken to staged, after the page's bytes went from the region to the frame.
     pub fn stage(&self, frame: Frame) {
-        self.must(|word| word.with_state(State::Staged).with_frame(frame));
+        self.change_owned(|word| word.with_state(State::Staged).with_frame(frame));
     }
 
-    /// A staged page in this frame is to be written to the store, by the caller alone. False if it is not there any
-    /// more; then nobody reads the frame. Waits for who is bringing it back from there, who may not succeed.
+    /// Begins to fold a page that is staged in this frame: sets *folding*. Returns false if the page is not staged
+    /// there; then no other thread reads the frame. If a thread is bringing the page back from the frame, waits for
+    /// it, because it may fail.
     pub fn begin_fold(&self, frame: Frame) -> bool {
         loop {
             match self.change(|word| word.is_staged_in(frame).then(|| word.with(Word::FOLDING))) {
                 Ok(_) => return true,
-                Err(word) if word.is_returning_from(frame) => self.wait(Seen(word.0)),
+                Err(word) if word.is_returning_from(frame) => self.wait(ObservedWord(word.0)),
                 Err(_) => return false,
             }
         }
     }
 
-    /// Transition: staged and folding to folded, the store having the page; or folding ends, the page having been
-    /// brought back meanwhile, and it is clean.
-    pub fn finish_fold(&self, frame: Frame, now: FoldTime) -> Folded {
-        let old = self.must(|word| {
+    /// Ends folding after the store has written the page. Transition: staged to folded. If the page was brought back
+    /// meanwhile, it becomes clean instead.
+    pub fn finish_fold(&self, frame: Frame, now: FoldTime) -> FoldResult {
+        let old = self.change_owned(|word| {
             let word = word.without(Word::FOLDING).with(Word::COPY);
             match word.is_staged_in(frame) {
                 true => word.with_state(State::Folded).with_fold_time(now),
                 false => word,
             }
         });
-        if old.is_staged_in(frame) { Folded::Yes } else { Folded::Returned }
+        if old.is_staged_in(frame) { FoldResult::Folded } else { FoldResult::Returned }
     }
 
-    /// Transition: staged and folding to returning, by who could not fold it and brings it back. `Returned` if somebody
-    /// else did; in both cases folding ends.
-    pub fn refuse_fold(&self, frame: Frame) -> Refused {
-        let old = self.must(|word| {
+    /// Ends folding after the store refused the page. Transition: staged to returning, owned by the caller. If another
+    /// thread is bringing the page back or has done so, the state does not change.
+    pub fn refuse_fold(&self, frame: Frame) -> RefusalResult {
+        let old = self.change_owned(|word| {
             let word = word.without(Word::FOLDING);
             if word.is_staged_in(frame) { word.with_state(State::Returning) } else { word }
         });
-        if old.is_staged_in(frame) { Refused::BringBack } else { Refused::Returned }
+        if old.is_staged_in(frame) { RefusalResult::BringBack } else { RefusalResult::Returned }
     }
 
-    /// Transition: any settled state to taken, for dropping. Says what it was.
-    pub fn take_to_drop(&self) -> Drop {
+    /// Transition for dropping: resident, staged or folded to taken, unless the page is pinned or being folded.
+    pub fn claim_drop(&self) -> DropClaim {
         let old = self.change(|word| match word.state() {
             _ if word.has(Word::FOLDING) => None,
             State::Resident if word.pins() == 0 => Some(word.with_state(State::Taken)),
@@ -265,22 +282,22 @@ impl PageWord {
             _ => None,
         });
         match old {
-            Ok(old) => Drop::Taken { was: old.state(), has_copy: old.has(Word::COPY) },
+            Ok(old) => DropClaim::Taken { was: old.state(), has_copy: old.has(Word::COPY) },
             Err(word) => match word.state() {
-                State::Untouched => Drop::Nothing,
-                State::Resident if word.pins() > 0 => Drop::Pinned,
-                _ => Drop::Busy(Seen(word.0)),
+                State::Untouched => DropClaim::Nothing,
+                State::Resident if word.pins() > 0 => DropClaim::Pinned,
+                _ => DropClaim::Busy(ObservedWord(word.0)),
             },
         }
     }
 
-    /// Transition: taken, everything of it dropped, to untouched.
+    /// Transition: taken to untouched, after the caller dropped the page's memory and copy.
     pub fn finish_drop(&self) {
-        self.must(|word| word.only_waited());
+        self.change_owned(|word| word.only_waited());
     }
 
-    /// Pins a resident page: it is not taken until it is unpinned as often. False if it is not resident, or has
-    /// [`PINS_MAX`] pins.
+    /// Pins a resident page, so that it is not taken until it is unpinned as often. Returns false if the page is not
+    /// resident or has [`PINS_MAX`] pins.
     pub fn pin(&self) -> bool {
         let pin = |word: Word| {
             let can = word.state() == State::Resident && word.pins() < PINS_MAX;
@@ -289,14 +306,14 @@ impl PageWord {
         self.change(pin).is_ok()
     }
 
-    /// Pins of a resident page, also while it is looked at again.
+    /// Returns the pins of a resident page, during a recheck too.
     pub fn pins(&self) -> u32 {
         self.load().pins()
     }
 
-    /// Undoes one [`PageWord::pin`].
+    /// Removes one pin.
     pub fn unpin(&self) {
-        self.must(|word| word.with_payload(word.pins().saturating_sub(1)));
+        self.change_owned(|word| word.with_payload(word.pins().saturating_sub(1)));
     }
 }
 

@@ -1,14 +1,14 @@
-//! Tests of the transitions: any sequence of them against a slow and obvious twin, and what the hand's rule and
-//! the bounds come to.
+//! Tests of the transitions: random sequences against a slow and obvious model, and the rules of the clock hand and
+//! the bounds one by one.
 
 use super::clock::HEAT_MAX;
 use super::*;
 use proptest::prelude::*;
 use std::collections::HashSet;
 
-/// What a page is, with what only its owner knows.
+/// The state of a page, with facts that only its owner knows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Is {
+enum ModelState {
     Untouched,
     Resident { pins: u32 },
     Taken { was: State },
@@ -19,11 +19,11 @@ enum Is {
     Folded,
 }
 
-/// The twin: every part of the word by itself.
+/// The model: every part of the word by itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Twin {
-    is: Is,
-    /// The frame that a thread writes to the store.
+struct Model {
+    is: ModelState,
+    /// The frame that a thread is writing to the store.
     folding: Option<u16>,
     has_copy: bool,
     is_new: bool,
@@ -33,7 +33,7 @@ struct Twin {
 
 #[derive(Debug, Clone, Copy)]
 enum Step {
-    Touch,
+    FaultClaim,
     TouchAhead,
     FinishLoad,
     AbandonLoad,
@@ -42,7 +42,7 @@ enum Step {
     AbandonReturn,
     BeginRecheck,
     EndRecheck,
-    Visit(Option<bool>, Effort),
+    Visit(Option<bool>, Candidates),
     Take,
     PutBack,
     PutBackBusy,
@@ -55,16 +55,16 @@ enum Step {
     FinishDrop,
     Pin,
     Unpin,
-    /// Somebody begins to wait.
+    /// A thread begins to wait.
     Wait,
 }
 
-const UNTOUCHED: Twin =
-    Twin { is: Is::Untouched, folding: None, has_copy: false, is_new: false, heat: 0, chances: 0 };
+const UNTOUCHED: Model =
+    Model { is: ModelState::Untouched, folding: None, has_copy: false, is_new: false, heat: 0, chances: 0 };
 
-/// Steps as likely as they are to do something.
+/// Steps, each about as likely as it is possible.
 fn step() -> impl Strategy<Value = Step> {
-    let effort = || prop_oneof![4 => Just(Effort::Cold), 1 => Just(Effort::Any)];
+    let candidates = || prop_oneof![4 => Just(Candidates::Cold), 1 => Just(Candidates::Any)];
     let frame = || prop_oneof![Just(0_u16), Just(1), Just(u16::MAX)];
     let on_the_way = prop_oneof![
         Just(Step::FinishLoad),
@@ -84,10 +84,10 @@ fn step() -> impl Strategy<Value = Step> {
         Just(Step::FinishDrop),
     ];
     prop_oneof![
-        4 => Just(Step::Touch),
+        4 => Just(Step::FaultClaim),
         1 => Just(Step::TouchAhead),
         6 => on_the_way,
-        6 => (proptest::option::of(any::<bool>()), effort()).prop_map(|(w, e)| Step::Visit(w, e)),
+        6 => (proptest::option::of(any::<bool>()), candidates()).prop_map(|(w, e)| Step::Visit(w, e)),
         3 => out,
         3 => frame().prop_map(Step::Stage),
         3 => frame().prop_map(Step::BeginFold),
@@ -99,42 +99,42 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-impl Twin {
+impl Model {
     fn state(&self) -> State {
         match self.is {
-            Is::Untouched => State::Untouched,
-            Is::Resident { .. } => State::Resident,
-            Is::Taken { .. } => State::Taken,
-            Is::Staged { .. } => State::Staged,
-            Is::Returning { .. } => State::Returning,
-            Is::Loading | Is::Rechecking { .. } => State::Loading,
-            Is::Folded => State::Folded,
+            ModelState::Untouched => State::Untouched,
+            ModelState::Resident { .. } => State::Resident,
+            ModelState::Taken { .. } => State::Taken,
+            ModelState::Staged { .. } => State::Staged,
+            ModelState::Returning { .. } => State::Returning,
+            ModelState::Loading | ModelState::Rechecking { .. } => State::Loading,
+            ModelState::Folded => State::Folded,
         }
     }
 
     fn is_free(&self) -> bool {
-        self.is == Is::Resident { pins: 0 } && self.folding.is_none()
+        self.is == ModelState::Resident { pins: 0 } && self.folding.is_none()
     }
 
-    /// Arrives in the range.
+    /// The page becomes resident.
     fn settle(&mut self) {
-        self.is = Is::Resident { pins: 0 };
+        self.is = ModelState::Resident { pins: 0 };
         self.is_new = true;
     }
 
-    fn visit(&mut self, is_written: Option<bool>, effort: Effort) -> Visit {
+    fn visit(&mut self, is_written: Option<bool>, candidates: Candidates) -> Visit {
         if !self.is_free() {
             return Visit::NotFree;
         }
-        // Where writes are not told, an arrival is nothing special.
+        // Where writes are not reported, a new page is not special.
         let is_new = self.is_new && is_written.is_some();
         let is_cold = !is_new && is_written != Some(true) && self.chances == 0;
-        if effort == Effort::Any || is_cold {
-            self.is = Is::Taken { was: State::Resident };
+        if candidates == Candidates::Any || is_cold {
+            self.is = ModelState::Taken { was: State::Resident };
             return Visit::Taken;
         }
         if is_new {
-            // It is passed over until the hand has seen its arrival, as a write.
+            // The page is passed over until a visit has seen its arrival, as a write.
             self.is_new = is_written == Some(false);
             return Visit::Kept { is_rewritten: false };
         }
@@ -146,70 +146,72 @@ impl Twin {
         Visit::Kept { is_rewritten: false }
     }
 
-    /// Does a step to both, if its caller may make it now, and compares the answers.
+    /// Applies a step to word and model, if its caller may take it now, and compares the results.
     fn step(&mut self, word: &PageWord, step: Step) {
         match (step, self.is) {
-            (Step::Touch, is) => self.touch(word, is),
-            (Step::TouchAhead, Is::Untouched) => {
-                assert_eq!(word.touch_ahead(), Some(Touch::Zero));
-                self.is = Is::Loading;
+            (Step::FaultClaim, is) => self.touch(word, is),
+            (Step::TouchAhead, ModelState::Untouched) => {
+                assert_eq!(word.claim_readahead(), Some(FaultClaim::Zero));
+                self.is = ModelState::Loading;
             }
-            (Step::TouchAhead, Is::Folded) => {
-                assert_eq!(word.touch_ahead(), Some(Touch::Load));
-                self.is = Is::Loading;
+            (Step::TouchAhead, ModelState::Folded) => {
+                assert_eq!(word.claim_readahead(), Some(FaultClaim::Load));
+                self.is = ModelState::Loading;
             }
-            (Step::TouchAhead, _) => assert_eq!(word.touch_ahead(), None),
-            (Step::FinishLoad, Is::Loading) => {
-                // Long after it was folded, if it was.
+            (Step::TouchAhead, _) => assert_eq!(word.claim_readahead(), None),
+            (Step::FinishLoad, ModelState::Loading) => {
+                // Long after the page was folded, if it was.
                 word.finish_load(LATER);
                 (self.heat, self.chances) = (0, 0);
                 self.settle();
             }
-            (Step::AbandonLoad, Is::Loading) => {
+            (Step::AbandonLoad, ModelState::Loading) => {
                 word.abandon_load();
-                self.is = if self.has_copy { Is::Folded } else { Is::Untouched };
+                self.is = if self.has_copy { ModelState::Folded } else { ModelState::Untouched };
             }
-            (Step::FinishReturn, Is::Returning { .. }) => {
+            (Step::FinishReturn, ModelState::Returning { .. }) => {
                 word.finish_return();
                 self.settle();
                 self.heat = (self.heat + 1).min(3);
                 self.chances = [0, 1, 3, 7][self.heat as usize];
             }
-            (Step::FinishRefusal, Is::Returning { .. }) if self.folding.is_none() => {
+            (Step::FinishRefusal, ModelState::Returning { .. }) if self.folding.is_none() => {
                 word.finish_refusal();
                 self.settle();
                 self.chances = 7;
             }
-            (Step::AbandonReturn, Is::Returning { frame }) => {
+            (Step::AbandonReturn, ModelState::Returning { frame }) => {
                 word.abandon_return();
-                self.is = Is::Staged { frame };
+                self.is = ModelState::Staged { frame };
             }
-            (Step::BeginRecheck, Is::Resident { pins }) => {
+            (Step::BeginRecheck, ModelState::Resident { pins }) => {
                 assert!(word.begin_recheck());
-                self.is = Is::Rechecking { pins };
+                self.is = ModelState::Rechecking { pins };
             }
             (Step::BeginRecheck, _) => assert!(!word.begin_recheck()),
-            (Step::EndRecheck, Is::Rechecking { pins }) => {
+            (Step::EndRecheck, ModelState::Rechecking { pins }) => {
                 word.end_recheck();
-                self.is = Is::Resident { pins };
+                self.is = ModelState::Resident { pins };
             }
-            (Step::Visit(is_written, effort), _) => {
-                assert_eq!(word.visit(is_written, effort, 0), self.visit(is_written, effort));
+            (Step::Visit(is_written, candidates), _) => {
+                assert_eq!(word.visit(is_written, candidates, 0), self.visit(is_written, candidates));
             }
             (Step::Take, _) => {
                 assert_eq!(word.take(), self.is_free());
                 if self.is_free() {
-                    self.is = Is::Taken { was: State::Resident };
+                    self.is = ModelState::Taken { was: State::Resident };
                 }
             }
-            (Step::Pin, Is::Resident { pins }) => {
+            (Step::Pin, ModelState::Resident { pins }) => {
                 assert!(word.pin());
-                self.is = Is::Resident { pins: pins + 1 };
+                self.is = ModelState::Resident { pins: pins + 1 };
             }
             (Step::Pin, _) => assert!(!word.pin()),
-            (Step::Unpin, Is::Resident { pins: 1.. } | Is::Rechecking { pins: 1.. }) => {
+            (Step::Unpin, ModelState::Resident { pins: 1.. } | ModelState::Rechecking { pins: 1.. }) => {
                 word.unpin();
-                let (Is::Resident { pins } | Is::Rechecking { pins }) = &mut self.is else { unreachable!() };
+                let (ModelState::Resident { pins } | ModelState::Rechecking { pins }) = &mut self.is else {
+                    unreachable!()
+                };
                 *pins -= 1;
             }
             (Step::Wait, _) => drop(word.0.fetch_or(Word(0).waited().0, Ordering::Relaxed)),
@@ -217,72 +219,74 @@ impl Twin {
         }
     }
 
-    fn touch(&mut self, word: &PageWord, is: Is) {
+    fn touch(&mut self, word: &PageWord, is: ModelState) {
         let expected = match is {
-            Is::Untouched => Touch::Zero,
-            Is::Folded => Touch::Load,
-            Is::Resident { .. } => Touch::There,
-            Is::Staged { frame } => Touch::Return { frame: Frame(frame), is_folding: self.folding.is_some() },
-            _ => Touch::Busy(Seen(word.load().0)),
+            ModelState::Untouched => FaultClaim::Zero,
+            ModelState::Folded => FaultClaim::Load,
+            ModelState::Resident { .. } => FaultClaim::Resident,
+            ModelState::Staged { frame } => {
+                FaultClaim::Return { frame: Frame(frame), is_folding: self.folding.is_some() }
+            }
+            _ => FaultClaim::Busy(ObservedWord(word.load().0)),
         };
-        assert_eq!(word.touch(), expected);
+        assert_eq!(word.claim_fault(), expected);
         self.is = match is {
-            Is::Untouched | Is::Folded => Is::Loading,
-            Is::Staged { frame } => Is::Returning { frame },
+            ModelState::Untouched | ModelState::Folded => ModelState::Loading,
+            ModelState::Staged { frame } => ModelState::Returning { frame },
             is => is,
         };
     }
 
-    /// The steps of who moves pages out or drops them.
+    /// The steps of threads that evict or drop pages.
     fn step_out(&mut self, word: &PageWord, step: Step) {
         match (step, self.is) {
-            (Step::PutBack, Is::Taken { was: State::Resident }) => {
+            (Step::PutBack, ModelState::Taken { was: State::Resident }) => {
                 word.put_back();
-                self.is = Is::Resident { pins: 0 };
+                self.is = ModelState::Resident { pins: 0 };
             }
-            (Step::PutBackBusy, Is::Taken { was: State::Resident }) => {
+            (Step::PutBackBusy, ModelState::Taken { was: State::Resident }) => {
                 word.put_back_busy();
-                self.is = Is::Resident { pins: 0 };
+                self.is = ModelState::Resident { pins: 0 };
                 self.chances = 7;
             }
-            (Step::PutBackDirty, Is::Taken { was: State::Resident }) => {
+            (Step::PutBackDirty, ModelState::Taken { was: State::Resident }) => {
                 word.put_back_dirty();
-                self.is = Is::Resident { pins: 0 };
+                self.is = ModelState::Resident { pins: 0 };
                 self.has_copy = false;
             }
-            (Step::Stage(frame), Is::Taken { was: State::Resident }) => {
+            (Step::Stage(frame), ModelState::Taken { was: State::Resident }) => {
                 word.stage(Frame(frame));
-                self.is = Is::Staged { frame };
+                self.is = ModelState::Staged { frame };
             }
-            // This waits, or is another thread's.
-            (Step::BeginFold(frame), Is::Returning { frame: of }) if frame == of => {}
+            // This would wait, or another thread is folding.
+            (Step::BeginFold(frame), ModelState::Returning { frame: of }) if frame == of => {}
             (Step::BeginFold(frame), _) if self.folding == Some(frame) => {}
             (Step::BeginFold(frame), is) => {
-                let is_there = is == Is::Staged { frame };
+                let is_there = is == ModelState::Staged { frame };
                 assert_eq!(word.begin_fold(Frame(frame)), is_there);
                 self.folding = if is_there { Some(frame) } else { self.folding };
             }
             (Step::FinishFold, is) => {
                 let Some(frame) = self.folding.take() else { return };
                 self.has_copy = true;
-                if is == (Is::Staged { frame }) {
-                    assert_eq!(word.finish_fold(Frame(frame), THEN), Folded::Yes);
-                    self.is = Is::Folded;
+                if is == (ModelState::Staged { frame }) {
+                    assert_eq!(word.finish_fold(Frame(frame), THEN), FoldResult::Folded);
+                    self.is = ModelState::Folded;
                 } else {
-                    assert_eq!(word.finish_fold(Frame(frame), THEN), Folded::Returned);
+                    assert_eq!(word.finish_fold(Frame(frame), THEN), FoldResult::Returned);
                 }
             }
             (Step::RefuseFold, is) => {
                 let Some(frame) = self.folding.take() else { return };
-                if is == (Is::Staged { frame }) {
-                    assert_eq!(word.refuse_fold(Frame(frame)), Refused::BringBack);
-                    self.is = Is::Returning { frame };
+                if is == (ModelState::Staged { frame }) {
+                    assert_eq!(word.refuse_fold(Frame(frame)), RefusalResult::BringBack);
+                    self.is = ModelState::Returning { frame };
                 } else {
-                    assert_eq!(word.refuse_fold(Frame(frame)), Refused::Returned);
+                    assert_eq!(word.refuse_fold(Frame(frame)), RefusalResult::Returned);
                 }
             }
-            (Step::TakeToDrop, is) => self.take_to_drop(word, is),
-            (Step::FinishDrop, Is::Taken { .. }) => {
+            (Step::TakeToDrop, is) => self.claim_drop(word, is),
+            (Step::FinishDrop, ModelState::Taken { .. }) => {
                 word.finish_drop();
                 *self = UNTOUCHED;
             }
@@ -290,23 +294,25 @@ impl Twin {
         }
     }
 
-    fn take_to_drop(&mut self, word: &PageWord, is: Is) {
+    fn claim_drop(&mut self, word: &PageWord, is: ModelState) {
         let was = self.state();
         let expected = match is {
-            Is::Untouched => Drop::Nothing,
-            Is::Resident { pins: 1.. } => Drop::Pinned,
-            Is::Resident { .. } | Is::Staged { .. } | Is::Folded if self.folding.is_none() => {
-                Drop::Taken { was, has_copy: self.has_copy }
+            ModelState::Untouched => DropClaim::Nothing,
+            ModelState::Resident { pins: 1.. } => DropClaim::Pinned,
+            ModelState::Resident { .. } | ModelState::Staged { .. } | ModelState::Folded
+                if self.folding.is_none() =>
+            {
+                DropClaim::Taken { was, has_copy: self.has_copy }
             }
-            _ => Drop::Busy(Seen(word.load().0)),
+            _ => DropClaim::Busy(ObservedWord(word.load().0)),
         };
-        assert_eq!(word.take_to_drop(), expected);
-        if matches!(expected, Drop::Taken { .. }) {
-            self.is = Is::Taken { was };
+        assert_eq!(word.claim_drop(), expected);
+        if matches!(expected, DropClaim::Taken { .. }) {
+            self.is = ModelState::Taken { was };
         }
     }
 
-    /// Whether the word says the same.
+    /// Checks that the word agrees with the model.
     fn compare(&self, word: &PageWord) {
         let bits = word.load();
         assert_eq!(word.state(), self.state());
@@ -315,9 +321,11 @@ impl Twin {
         assert_eq!(bits.has(Word::FOLDING), self.folding.is_some());
         assert_eq!((bits.heat(), bits.chances()), (self.heat, self.chances));
         match self.is {
-            Is::Resident { pins } | Is::Rechecking { pins } => assert_eq!(word.pins(), pins),
-            Is::Staged { frame } | Is::Returning { frame } => assert_eq!(bits.frame(), Frame(frame)),
-            Is::Untouched => assert_eq!(bits.unwaited(), Word(0)),
+            ModelState::Resident { pins } | ModelState::Rechecking { pins } => assert_eq!(word.pins(), pins),
+            ModelState::Staged { frame } | ModelState::Returning { frame } => {
+                assert_eq!(bits.frame(), Frame(frame))
+            }
+            ModelState::Untouched => assert_eq!(bits.unwaited(), Word(0)),
             _ => assert_eq!(word.pins(), 0),
         }
     }
@@ -326,36 +334,36 @@ impl Twin {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
     #[test]
-    fn a_word_agrees_with_its_twin(steps in prop::collection::vec(step(), 0..200)) {
-        let (word, mut twin) = (PageWord::new(), UNTOUCHED);
+    fn a_word_agrees_with_its_model(steps in prop::collection::vec(step(), 0..200)) {
+        let (word, mut model) = (PageWord::new(), UNTOUCHED);
         for step in steps {
-            let before = (twin, word.load().is_waited());
-            twin.step(&word, step);
-            twin.compare(&word);
-            // Every change lets those who wait look again; without one, nobody is forgotten.
-            if twin != before.0 {
+            let before = (model, word.load().is_waited());
+            model.step(&word, step);
+            model.compare(&word);
+            // Every change lets waiters look again; without a change, no waiter is forgotten.
+            if model != before.0 {
                 prop_assert!(!word.load().is_waited(), "{:?} of {:?}", step, before.0);
             }
         }
     }
 }
 
-/// A time, and one so much later that a page folded at the first is cold.
+/// A time, and a later time at which a page folded at the first is cold.
 const THEN: FoldTime = FoldTime(u16::MAX - 3);
-const LATER: FoldTime = FoldTime(THEN.0.wrapping_add(SOON));
+const LATER: FoldTime = FoldTime(THEN.0.wrapping_add(EARLY_REFAULT_TICKS));
 
-/// A page that just came in, and was seen by the hand.
+/// A page that was just brought in and visited once.
 fn resident() -> PageWord {
     let word = PageWord::new();
-    assert_eq!(word.touch(), Touch::Zero);
+    assert_eq!(word.claim_fault(), FaultClaim::Zero);
     word.finish_load(LATER);
-    assert_eq!(word.visit(Some(true), Effort::Cold, 0), Visit::Kept { is_rewritten: false });
+    assert_eq!(word.visit(Some(true), Candidates::Cold, 0), Visit::Kept { is_rewritten: false });
     word
 }
 
 /// Visits that pass over a page before it is taken.
 fn visits_left(word: &PageWord, is_written: Option<bool>) -> u32 {
-    (0..100).take_while(|_| word.visit(is_written, Effort::Cold, 0) != Visit::Taken).count() as u32
+    (0..100).take_while(|_| word.visit(is_written, Candidates::Cold, 0) != Visit::Taken).count() as u32
 }
 
 #[test]
@@ -366,10 +374,10 @@ fn zeroed_memory_is_an_untouched_page() {
 }
 
 #[test]
-fn a_page_that_came_in_cold_has_no_chance_but_where_its_arrival_counts_as_a_write() {
+fn a_new_cold_page_has_no_chances_unless_its_arrival_counts_as_a_write() {
     for (is_written, visits) in [(None, 0), (Some(true), 100)] {
         let word = PageWord::new();
-        word.touch();
+        word.claim_fault();
         word.finish_load(LATER);
         assert_eq!(visits_left(&word, is_written), visits);
     }
@@ -379,43 +387,43 @@ fn a_page_that_came_in_cold_has_no_chance_but_where_its_arrival_counts_as_a_writ
 fn the_hottest_pages_lose_a_chance_in_few_rounds_only() {
     let word =
         PageWord(AtomicU32::new(Word(0).with_state(State::Resident).with_heat(HEAT_MAX).with_chances(2).0));
-    let visit = |round| word.visit(None, Effort::Cold, round);
-    let kept = Visit::Kept { is_rewritten: false };
-    assert!((1..HOT_ROUNDS).all(|round| visit(round) == kept && word.load().chances() == 2));
-    assert_eq!((visit(HOT_ROUNDS), word.load().chances()), (kept, 1));
-    assert_eq!((visit(0), visit(1), visit(0)), (kept, Visit::Taken, Visit::NotFree));
+    let visit = |round| word.visit(None, Candidates::Cold, round);
+    let passed_over = Visit::Kept { is_rewritten: false };
+    assert!((1..HOT_ROUNDS).all(|round| visit(round) == passed_over && word.load().chances() == 2));
+    assert_eq!((visit(HOT_ROUNDS), word.load().chances()), (passed_over, 1));
+    assert_eq!((visit(0), visit(1), visit(0)), (passed_over, Visit::Taken, Visit::NotFree));
 }
 
 #[test]
-fn an_arrival_counts_as_a_write_that_the_hand_will_see() {
+fn an_arrival_counts_as_a_write_at_the_next_visit() {
     let word = PageWord::new();
-    word.touch();
+    word.claim_fault();
     word.finish_load(LATER);
-    // The hand looked for writes before it came: it is not known to be cold.
+    // The kernel was asked for writes before the page came in: the page is not known to be cold.
     for _ in 0..5 {
-        assert_eq!(word.visit(Some(false), Effort::Cold, 0), Visit::Kept { is_rewritten: false });
+        assert_eq!(word.visit(Some(false), Candidates::Cold, 0), Visit::Kept { is_rewritten: false });
     }
-    // Now its arrival is seen, which does not make its copy useless.
-    assert_eq!(word.visit(Some(true), Effort::Cold, 0), Visit::Kept { is_rewritten: false });
-    assert_eq!(word.visit(Some(false), Effort::Cold, 0), Visit::Taken);
+    // Now its arrival is seen as a write, which does not make its copy useless.
+    assert_eq!(word.visit(Some(true), Candidates::Cold, 0), Visit::Kept { is_rewritten: false });
+    assert_eq!(word.visit(Some(false), Candidates::Cold, 0), Visit::Taken);
 }
 
 #[test]
-fn a_written_page_is_passed_over_until_it_is_written_no_more() {
+fn a_page_is_passed_over_while_it_is_written() {
     let word = resident();
     for _ in 0..5 {
-        assert_eq!(word.visit(Some(true), Effort::Cold, 0), Visit::Kept { is_rewritten: true });
+        assert_eq!(word.visit(Some(true), Candidates::Cold, 0), Visit::Kept { is_rewritten: true });
     }
     assert_eq!(visits_left(&word, Some(false)), 1);
 }
 
 #[test]
-fn each_return_makes_hotter_up_to_a_bound_and_folding_makes_cold() {
+fn each_return_raises_the_heat_up_to_a_bound_and_a_late_refault_resets_it() {
     let word = resident();
     for chances in [1, 3, 7, 7] {
         assert!(word.take());
         word.stage(Frame(5));
-        assert_eq!(word.touch(), Touch::Return { frame: Frame(5), is_folding: false });
+        assert_eq!(word.claim_fault(), FaultClaim::Return { frame: Frame(5), is_folding: false });
         word.finish_return();
         assert_eq!(visits_left(&word, None), chances);
         word.put_back();
@@ -423,41 +431,43 @@ fn each_return_makes_hotter_up_to_a_bound_and_folding_makes_cold() {
     assert!(word.take());
     word.stage(Frame(6));
     assert!(word.begin_fold(Frame(6)));
-    assert_eq!(word.finish_fold(Frame(6), THEN), Folded::Yes);
-    assert_eq!(word.touch(), Touch::Load);
+    assert_eq!(word.finish_fold(Frame(6), THEN), FoldResult::Folded);
+    assert_eq!(word.claim_fault(), FaultClaim::Load);
     word.finish_load(LATER);
     assert_eq!(visits_left(&word, None), 0);
 }
 
 #[test]
-fn a_page_that_comes_back_soon_is_hotter_and_one_that_does_not_is_cold() {
+fn an_early_refault_raises_the_heat_and_a_late_one_resets_it() {
     let word = resident();
-    for (after, chances) in [(SOON - 1, 1), (0, 3), (1, 7), (1, 7), (SOON, 0), (5, 1)] {
+    for (after, chances) in
+        [(EARLY_REFAULT_TICKS - 1, 1), (0, 3), (1, 7), (1, 7), (EARLY_REFAULT_TICKS, 0), (5, 1)]
+    {
         assert!(word.take());
         word.stage(Frame(5));
         assert!(word.begin_fold(Frame(5)));
-        assert_eq!(word.finish_fold(Frame(5), THEN), Folded::Yes);
-        assert_eq!(word.touch(), Touch::Load);
+        assert_eq!(word.finish_fold(Frame(5), THEN), FoldResult::Folded);
+        assert_eq!(word.claim_fault(), FaultClaim::Load);
         word.finish_load(FoldTime(THEN.0.wrapping_add(after)));
         assert_eq!(visits_left(&word, None), chances, "{after}");
         word.put_back();
     }
     assert!(word.take());
     word.fold_clean(THEN);
-    assert_eq!(word.touch(), Touch::Load);
+    assert_eq!(word.claim_fault(), FaultClaim::Load);
     assert!(word.has_copy());
 }
 
 #[test]
-fn who_needs_any_page_does_not_ask_whether_it_is_cold() {
+fn any_candidate_is_taken_even_if_it_is_not_cold() {
     let word = PageWord::new();
-    word.touch();
+    word.claim_fault();
     word.finish_load(LATER);
-    assert_eq!(word.visit(Some(true), Effort::Any, 0), Visit::Taken);
+    assert_eq!(word.visit(Some(true), Candidates::Any, 0), Visit::Taken);
 }
 
 #[test]
-fn pins_are_counted_to_their_bound() {
+fn pins_are_counted_up_to_their_bound() {
     let word = resident();
     for pins in 0..PINS_MAX {
         assert_eq!(word.pins(), pins);
@@ -465,9 +475,9 @@ fn pins_are_counted_to_their_bound() {
     }
     assert!(!word.pin());
     assert_eq!((word.pins(), word.state()), (PINS_MAX, State::Resident));
-    assert_eq!(word.visit(None, Effort::Any, 0), Visit::NotFree);
-    assert_eq!(word.take_to_drop(), Drop::Pinned);
-    // The full count spares the bits beside it.
+    assert_eq!(word.visit(None, Candidates::Any, 0), Visit::NotFree);
+    assert_eq!(word.claim_drop(), DropClaim::Pinned);
+    // The full count does not touch the neighbouring bits.
     assert_eq!((word.load().chances(), word.load().heat(), word.has_copy()), (0, 0, false));
     (0..PINS_MAX).for_each(|_| word.unpin());
     assert_eq!(word.pins(), 0);
@@ -475,17 +485,17 @@ fn pins_are_counted_to_their_bound() {
 }
 
 #[test]
-fn a_frame_that_a_page_left_is_not_folded_from() {
+fn a_page_is_not_folded_from_a_frame_that_it_left() {
     let word = resident();
     assert!(word.take());
     word.stage(Frame(1));
     assert!(!word.begin_fold(Frame(2)));
     assert!(word.begin_fold(Frame(1)));
-    assert_eq!(word.touch(), Touch::Return { frame: Frame(1), is_folding: true });
+    assert_eq!(word.claim_fault(), FaultClaim::Return { frame: Frame(1), is_folding: true });
     word.finish_return();
     assert!(!word.take(), "a page that is being folded is not moved out again");
-    assert!(matches!(word.take_to_drop(), Drop::Busy(_)));
-    assert_eq!(word.finish_fold(Frame(1), THEN), Folded::Returned);
+    assert!(matches!(word.claim_drop(), DropClaim::Busy(_)));
+    assert_eq!(word.finish_fold(Frame(1), THEN), FoldResult::Returned);
     assert!(word.has_copy());
     assert!(!word.begin_fold(Frame(1)));
 }
@@ -494,15 +504,15 @@ fn a_frame_that_a_page_left_is_not_folded_from() {
 fn waiting_ends_with_any_change() {
     let word = resident();
     assert!(word.take());
-    let Touch::Busy(seen) = word.touch() else { panic!("taken") };
+    let FaultClaim::Busy(seen) = word.claim_fault() else { panic!("taken") };
     std::thread::scope(|scope| {
         let waiters: Vec<_> = (0..3).map(|_| scope.spawn(|| word.wait(seen))).collect();
         word.put_back();
         waiters.into_iter().for_each(|waiter| waiter.join().expect("no panic"));
     });
-    // What is over is not waited for.
+    // A wait for a state that is over returns at once.
     word.wait(seen);
-    assert_eq!(word.touch(), Touch::There);
+    assert_eq!(word.claim_fault(), FaultClaim::Resident);
 }
 
 #[test]

@@ -2,11 +2,11 @@
 
 use super::FoldTime;
 
-/// What a page is; see the table in `page`.
+/// The state of a page; see the table in `page`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum State {
-    /// Zero, and never touched since it was made or dropped.
+    /// Zero: not touched since the region was made or the page was dropped.
     Untouched = 0,
     /// Mapped in the region.
     Resident = 1,
@@ -22,7 +22,7 @@ pub enum State {
     Folded = 6,
 }
 
-/// A place of one page in the staging area.
+/// A frame of the staging area, by number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Frame(pub u16);
 
@@ -30,8 +30,8 @@ pub struct Frame(pub u16);
 pub const PINS_MAX: u32 = 0xffff;
 
 /// The bits: state 0-2, waited 3, folding 4, copy 5, recheck 6, new 7, heat 8-9, chances 10-12, payload 16-31. The
-/// payload is the frame of a staged or returning page, the time at which a folded one was folded, and the pins of a
-/// resident one (also while it is looked at again, which is a kind of loading).
+/// payload is the frame of a staged or returning page, the fold time of a folded page, and the pins of a resident page
+/// (during a recheck too, which is a kind of loading).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Word(pub(super) u32);
 
@@ -45,13 +45,13 @@ const PAYLOAD_SHIFT: u32 = 16;
 const PAYLOAD_MASK: u32 = 0xffff << PAYLOAD_SHIFT;
 
 impl Word {
-    /// Somebody writes the page to the store.
+    /// A thread is writing the page to the store.
     pub(super) const FOLDING: u32 = 1 << 4;
     /// The store has a copy.
     pub(super) const COPY: u32 = 1 << 5;
-    /// Loading only to look whether it is there: the payload is its pins.
+    /// The page is loading only for a recheck: the payload is its pins.
     pub(super) const RECHECK: u32 = 1 << 6;
-    /// The clock's hand has not seen it yet.
+    /// The page became resident after the last visit of the clock hand.
     pub(super) const NEW: u32 = 1 << 7;
     /// The most chances a page has.
     pub(super) const CHANCES_MAX: u32 = 7;
@@ -96,7 +96,7 @@ impl Word {
         self.without(WAITED)
     }
 
-    /// Nothing but the mark of who waits: untouched.
+    /// Clears all bits but *waited*: an untouched page.
     pub(super) fn only_waited(self) -> Self {
         Word(self.0 & WAITED)
     }
@@ -133,7 +133,7 @@ impl Word {
         Word(self.0 & !PAYLOAD_MASK | payload << PAYLOAD_SHIFT)
     }
 
-    /// Of a resident page.
+    /// Returns the pins of a resident page, 0 for other pages.
     pub(super) fn pins(self) -> u32 {
         let is_resident = self.state() == State::Resident || self.has(Self::RECHECK);
         if is_resident { self.payload() } else { 0 }
@@ -155,7 +155,7 @@ impl Word {
         self.state() == State::Returning && self.frame() == frame
     }
 
-    /// Resident, and nobody has a hand on it.
+    /// Returns whether the page is resident, not pinned and not being folded.
     pub(super) fn is_free_to_take(self) -> bool {
         self.state() == State::Resident && self.pins() == 0 && !self.has(Self::FOLDING)
     }

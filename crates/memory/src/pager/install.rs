@@ -1,21 +1,21 @@
 //! The system calls that put pages into the range.
 //!
-//! Each is repeated as long as the kernel says that it should be (the address space was changing, or another
-//! CPU was at the same page tables). A page that is already there is left as it is.
+//! Each call is repeated while the kernel returns EAGAIN (the address space was changing, or another CPU was changing
+//! the same page tables). A page that is present already is left as it is.
 
 use super::Pager;
 use crate::page::Frame;
 use pagefold_page::{PAGE_SIZE, PageIndex};
 use pagefold_sys::uffd::Done;
 
-/// What became of pages that were to be put into the range.
+/// The result of putting pages into the range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Put {
-    /// They are there.
+    /// All are present.
     Done,
-    /// So many are, and the next was there before.
+    /// So many were put there, and the next was present before.
     Present(usize),
-    /// So many are, and then the kernel refused with this number.
+    /// So many were put there, and then the kernel refused with this error number.
     Refused(usize, i32),
 }
 
@@ -38,12 +38,13 @@ impl Pager {
     /// Copies pages to the range.
     ///
     /// # Safety
-    /// The pages are loading, by the caller.
+    /// The caller owns the pages, which are loading.
     pub(crate) unsafe fn copy_in(&self, first: PageIndex, bytes: &[[u8; PAGE_SIZE]]) -> Put {
         repeat(bytes.len(), |at| {
             let to = self.address(PageIndex(first.0 + at as u64));
             let from = &bytes[at..];
-            // SAFETY: the pages are loading, by the caller, who so decides their contents; the source is a live slice.
+            // SAFETY: the caller owns the pages, which are loading, and decides their contents; the source is a live
+            // slice.
             unsafe { self.uffd.copy(to, from.as_ptr().cast(), size_of_val(from), true) }
         })
     }
@@ -51,12 +52,12 @@ impl Pager {
     /// Copies a frame to the range.
     ///
     /// # Safety
-    /// The page is returning from the frame, by the caller.
+    /// The caller owns the page, which is returning from the frame.
     pub(crate) unsafe fn copy_back(&self, page: PageIndex, frame: Frame) -> Put {
         repeat(1, |_| {
             let from = self.staging.address(frame);
-            // SAFETY: the page is returning, by the caller, who so decides its contents; the frame keeps its memory until
-            // nobody returns from it, and nobody writes to it.
+            // SAFETY: the caller owns the page, which is returning, and decides its contents; the frame keeps its
+            // memory until no page returns from it, and no thread writes to it.
             unsafe { self.uffd.copy(self.address(page), from, PAGE_SIZE, true) }
         })
     }
@@ -64,57 +65,58 @@ impl Pager {
     /// Maps zero pages in the range.
     ///
     /// # Safety
-    /// The pages are loading, by the caller.
+    /// The caller owns the pages, which are loading.
     pub(crate) unsafe fn zero_in(&self, first: PageIndex, pages: usize) -> Put {
         repeat(pages, |at| {
             let to = self.address(PageIndex(first.0 + at as u64));
-            // SAFETY: the pages are loading, by the caller, who so decides their contents.
+            // SAFETY: the caller owns the pages, which are loading, and decides their contents.
             unsafe { self.uffd.zero(to, (pages - at) * PAGE_SIZE, true) }
         })
     }
 
-    /// Moves the memory of frames that lie behind each other to the range.
+    /// Moves the memory of adjacent frames to the range.
     ///
     /// # Safety
-    /// The pages are loading or returning, by the caller, who alone refers to the frames.
+    /// The caller owns the pages, which are loading or returning, and alone refers to the frames.
     pub(crate) unsafe fn move_in(&self, first: PageIndex, frame: Frame, pages: usize) -> Put {
         repeat(pages, |at| {
             let to = self.address(PageIndex(first.0 + at as u64));
             let from = self.frame_address(frame) + at * PAGE_SIZE;
-            // SAFETY: the pages are loading or returning, by the caller, who so decides their contents; nobody else has a
-            // reference into the frames.
+            // SAFETY: the caller owns the pages, which are loading or returning, and decides their contents; no other
+            // thread has a reference into the frames.
             unsafe { self.uffd.move_pages(to, from, (pages - at) * PAGE_SIZE, true, false) }
         })
     }
 
-    /// Lifts the protection of pages, and wakes who waits there.
+    /// Removes the protection of pages, and wakes threads that wait for it.
     ///
     /// # Safety
-    /// No thread but the caller is copying any of the pages out: a write could be lost.
+    /// No other thread is copying any of the pages out: a write could be lost.
     pub(crate) unsafe fn unprotect(&self, first: PageIndex, pages: usize) {
-        // SAFETY: the range is ours; lifting protection changes no contents. It fails only while the address space
-        // is being changed, and then the access faults once more.
+        // SAFETY: the range is ours; removing protection changes no contents. The call fails only while the address
+        // space is being changed, and then the access faults once more.
         let _ = unsafe { self.uffd.write_protect(self.address(first), pages * PAGE_SIZE, false, true) };
     }
 
-    /// Makes an access to a page whose contents are lost fail, where the kernel holds the thread that made it. A
-    /// kernel that cannot leaves no way but to end the process: other contents must not be made up.
+    /// Makes accesses to a page whose contents are lost fail, with handler threads. If the kernel cannot do this, the
+    /// process is ended: wrong contents must not be read.
     ///
     /// # Safety
-    /// The page is loading, by the caller.
+    /// The caller owns the page, which is loading.
     pub(crate) unsafe fn poison(&self, page: PageIndex) {
-        // SAFETY: the page is loading, by the caller, so it is not there; it has no contents any more.
+        // SAFETY: the caller owns the page, which is loading, so it is not mapped; it has no contents any more.
         let put = repeat(1, |_| unsafe { self.uffd.poison(self.address(page), PAGE_SIZE, true) });
-        // It has the mark if it was lost before.
+        // `Present`: the page was poisoned before.
         if matches!(put, Put::Refused(..)) {
             std::process::abort();
         }
     }
 
-    /// Wakes threads that the kernel holds at a page, so that they try again. Nothing where threads serve themselves.
+    /// Wakes threads that the kernel blocks at a page, so that they retry. Does nothing where the faulting threads
+    /// serve.
     pub(crate) fn wake(&self, page: PageIndex) {
         if self.service == crate::config::Service::HandlerThreads {
-            // It fails only for ranges that are not registered.
+            // The call fails only for ranges that are not registered.
             let _ = self.uffd.wake(self.address(page), PAGE_SIZE);
         }
     }

@@ -1,15 +1,15 @@
-//! Pinning parts of the range for the time of a system call, and dropping them.
+//! Pinning parts of the range for system calls, and dropping parts of it.
 
 use super::Pager;
 use super::serve::{OnLoss, Served};
 use crate::config::Service;
 use crate::error::RangeError;
-use crate::page::{Drop as ToDrop, PageWord, State};
+use crate::page::{DropClaim, PageWord, State};
 use pagefold_page::{PAGE_SIZE, PageIndex};
 use std::ops::Range;
 use std::sync::atomic::{Ordering::SeqCst, fence};
 
-/// Pages that stay resident. Unpinned when dropped.
+/// Pages that stay resident until this is dropped.
 pub(crate) struct Pinned<'a> {
     pager: &'a Pager,
     pages: Range<u64>,
@@ -21,7 +21,7 @@ impl Drop for Pinned<'_> {
     }
 }
 
-/// What [`Pager::begin_protecting`] began.
+/// A mark that a thread protects pages, until this is dropped.
 pub(crate) struct Protecting<'a>(&'a Pager);
 
 impl Drop for Protecting<'_> {
@@ -31,7 +31,7 @@ impl Drop for Protecting<'_> {
 }
 
 impl Pager {
-    /// The pages that a range of bytes touches.
+    /// Returns the pages that a range of bytes touches.
     fn pages_of(&self, offset: usize, len_bytes: usize) -> Result<Range<u64>, RangeError> {
         let region_len_bytes = self.range.len_bytes();
         let end = offset.checked_add(len_bytes).filter(|end| *end <= region_len_bytes);
@@ -40,12 +40,12 @@ impl Pager {
         Ok(first..(end.div_ceil(PAGE_SIZE) as u64).max(first))
     }
 
-    /// Brings pages in and keeps them in.
+    /// Makes pages resident and pins them.
     pub(crate) fn pin(&self, offset: usize, len_bytes: usize) -> Result<Pinned<'_>, RangeError> {
         let pages = self.pages_of(offset, len_bytes)?;
         let count = pages.end - pages.start;
-        // Half of the limit: the rest is for whoever else needs pages meanwhile.
-        let limit_pages = self.left.limit() / 2;
+        // Half of the limit: other pages that are needed meanwhile take the rest.
+        let limit_pages = self.budget.limit() / 2;
         if count > limit_pages {
             return Err(RangeError::OverLimit { pages: count, limit_pages });
         }
@@ -58,14 +58,15 @@ impl Pager {
         Ok(pinned)
     }
 
-    /// A thread protects pages, perhaps with others between them, until this is dropped. It looks for pins after.
+    /// Marks that this thread protects pages, perhaps with others between them, until the result is dropped. The
+    /// caller looks for pins afterwards.
     pub(crate) fn begin_protecting(&self) -> Protecting<'_> {
         self.protecting.fetch_add(1, SeqCst);
         fence(SeqCst);
         Protecting(self)
     }
 
-    /// Waits for who may not have seen a pin that is there by now, and protects its page for a moment.
+    /// Waits for threads that may have missed a pin that was just made, and protect its page for a moment.
     fn await_unprotected(&self) {
         fence(SeqCst);
         while self.protecting.load(SeqCst) > 0 {
@@ -79,7 +80,7 @@ impl Pager {
             if word.pins() >= crate::page::PINS_MAX {
                 return Err(RangeError::TooManyPins { page: page.0 });
             }
-            if self.serve(page, true, OnLoss::Tell) == Served::Failed {
+            if self.serve(page, true, OnLoss::Return) == Served::Failed {
                 return Err(RangeError::Lost { page: page.0 });
             }
         }
@@ -89,25 +90,25 @@ impl Pager {
     /// Drops the whole pages in a range of bytes; parts of pages at its ends become zero.
     ///
     /// # Safety
-    /// Nobody relies on what the bytes were, and no reference into them is used meanwhile.
+    /// No code relies on the old bytes, and no reference into them is used meanwhile.
     pub(crate) unsafe fn discard(&self, offset: usize, len_bytes: usize) -> Result<(), RangeError> {
         let pages = self.pages_of(offset, len_bytes)?;
         let is_part = |at: usize| !at.is_multiple_of(PAGE_SIZE) && at < self.range.len_bytes();
         let whole_start = pages.start + u64::from(is_part(offset));
         let whole_end = pages.end - u64::from(is_part(offset + len_bytes));
         if whole_end < whole_start {
-            // Inside one page.
-            // SAFETY: the caller's duty, for these bytes.
+            // The bytes lie inside one page.
+            // SAFETY: the caller guarantees it for these bytes.
             unsafe { self.zero(offset, len_bytes) };
             return Ok(());
         }
         let (head_end, tail_start) = (whole_start as usize * PAGE_SIZE, whole_end as usize * PAGE_SIZE);
-        // SAFETY: the caller's duty, for these bytes.
+        // SAFETY: the caller guarantees it for these bytes.
         unsafe {
             self.zero(offset, head_end.min(offset + len_bytes) - offset);
             self.zero(tail_start.max(offset), (offset + len_bytes).saturating_sub(tail_start.max(offset)));
         }
-        // SAFETY: the caller's duty.
+        // SAFETY: the caller guarantees it.
         (whole_start..whole_end).try_for_each(|page| unsafe { self.drop_page(PageIndex(page)) })
     }
 
@@ -115,7 +116,8 @@ impl Pager {
     /// As for [`Pager::discard`]; the bytes lie in the range.
     unsafe fn zero(&self, offset: usize, len_bytes: usize) {
         let start = self.range.base().as_ptr().wrapping_add(offset);
-        // SAFETY: inside the range, whose contents here are the caller's to change. Nothing of the engine is held.
+        // SAFETY: inside the range, whose contents here the caller may change. This thread holds no lock of the
+        // engine.
         unsafe { start.write_bytes(0, len_bytes) };
     }
 
@@ -124,12 +126,12 @@ impl Pager {
     unsafe fn drop_page(&self, page: PageIndex) -> Result<(), RangeError> {
         let word = self.word(page);
         loop {
-            match word.take_to_drop() {
-                ToDrop::Nothing => return Ok(()),
-                ToDrop::Pinned => return Err(RangeError::Pinned { page: page.0 }),
-                ToDrop::Busy(seen) => word.wait(seen),
-                ToDrop::Taken { was, has_copy } => {
-                    // SAFETY: the caller's duty.
+            match word.claim_drop() {
+                DropClaim::Nothing => return Ok(()),
+                DropClaim::Pinned => return Err(RangeError::Pinned { page: page.0 }),
+                DropClaim::Busy(seen) => word.wait(seen),
+                DropClaim::Taken { was, has_copy } => {
+                    // SAFETY: the caller guarantees it; this thread owns the page.
                     unsafe { self.drop_taken(page, word, was, has_copy) };
                     return Ok(());
                 }
@@ -138,19 +140,19 @@ impl Pager {
     }
 
     /// # Safety
-    /// As for [`Pager::discard`]; the page is taken by the caller.
+    /// As for [`Pager::discard`]; the caller owns the page, which is taken.
     unsafe fn drop_taken(&self, page: PageIndex, word: &PageWord, was: State, has_copy: bool) {
-        // A folded page may have been poisoned: the mark goes as memory does.
+        // A folded page may have been poisoned: dropping removes the poison as it removes memory.
         if was == State::Resident || (was == State::Folded && self.service == Service::HandlerThreads) {
-            // SAFETY: the contents are to be lost. It cannot fail for memory that is mapped and not locked.
+            // SAFETY: the contents may be lost. The call cannot fail for memory that is mapped and not locked.
             let dropped = unsafe { self.range.discard(page.0 as usize * PAGE_SIZE, PAGE_SIZE) };
             if dropped.is_ok() && was == State::Resident {
-                self.left.give(1);
+                self.budget.uncharge(1);
             }
         }
-        // A staged page's frame is free as soon as its tray is looked at.
+        // The frame of a staged page becomes free when an evictor folds its batch.
         if has_copy {
-            // SAFETY: the page is taken by the caller, and its contents are to be lost.
+            // SAFETY: the caller owns the page, which is taken, and its contents may be lost.
             unsafe { self.drop_copy(page) };
             self.table.add_copies(if was == State::Folded { 0 } else { -1 });
         }
@@ -165,9 +167,9 @@ impl Pager {
     /// Drops the store's copy of a page.
     ///
     /// # Safety
-    /// The page is taken, by the caller, and its bytes are elsewhere or nobody relies on them.
+    /// The caller owns the page, which is taken, and its bytes are elsewhere or no code relies on them.
     pub(crate) unsafe fn drop_copy(&self, page: PageIndex) {
-        // It fails only for pages outside the store.
+        // The call fails only for pages outside the store.
         let _ = self.store.discard(page.0 * PAGE_SIZE as u64, PAGE_SIZE as u64);
     }
 }

@@ -1,6 +1,6 @@
-//! Working memory for bringing pages in, made before the first fault.
+//! Working memory for bringing pages in, allocated before the first fault.
 
-use crate::ahead::WINDOW_MAX;
+use crate::readahead::WINDOW_MAX;
 use crossbeam_utils::CachePadded;
 use pagefold_page::{PAGE_SIZE, Page};
 use pagefold_store::{Loader, Store, StoreError};
@@ -9,70 +9,71 @@ use std::cell::UnsafeCell;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::*};
 
-/// Bytes of pages on their way to the range, aligned as the kernel copies best.
+/// Pages on their way to the range, aligned as the kernel copies best.
 #[repr(C, align(4096))]
 pub(crate) struct Pages(pub(crate) [Page; WINDOW_MAX]);
 
-/// What one thread needs to bring pages in.
+/// The working memory that one thread needs to bring pages in.
 pub(crate) struct Scratch {
     pub(crate) loader: Loader,
     pub(crate) pages: Box<Pages>,
 }
 
-struct Place {
+struct ScratchSlot {
     is_taken: AtomicBool,
     scratch: UnsafeCell<Scratch>,
 }
 
-// SAFETY: the scratch is reached only through a `ScratchGuard`, of which there is one at a time: `is_taken` is set to
-// true by one thread alone before it makes one (acquire), and false when it is dropped (release).
-unsafe impl Sync for Place {}
+// SAFETY: the scratch is reached only through a `ScratchGuard`, of which there is one at a time: one thread alone sets
+// `is_taken` to true before it makes the guard (acquire), and false when the guard is dropped (release).
+unsafe impl Sync for ScratchSlot {}
 
-/// A fixed number of them, for any number of threads.
+/// A fixed number of scratches, for any number of threads.
 ///
-/// Not a mutex each: a thread that finds all taken must sleep until any is free, inside a signal handler.
-pub(crate) struct Scratches {
-    places: Box<[CachePadded<Place>]>,
-    /// Advances when one is put back while somebody waits.
-    put_back: AtomicU32,
-    waiting: AtomicU32,
+/// The slots are not mutexes: a thread that finds all of them taken must sleep until any is free, inside a signal
+/// handler.
+pub(crate) struct ScratchPool {
+    slots: Box<[CachePadded<ScratchSlot>]>,
+    /// Advances when a scratch is released while a thread waits.
+    release_epoch: AtomicU32,
+    waiters: AtomicU32,
 }
 
-/// A scratch in use; put back when dropped.
+/// A scratch in use. Dropping it releases the scratch.
 pub(crate) struct ScratchGuard<'a> {
-    owner: &'a Scratches,
-    place: &'a Place,
+    owner: &'a ScratchPool,
+    slot: &'a ScratchSlot,
 }
 
-impl Scratches {
+impl ScratchPool {
     pub(crate) fn new(store: &Store, count: usize) -> Result<Self, StoreError> {
-        let place = |_| {
-            // Not zeroes, which might be memory that was never touched.
+        let slot = |_| {
+            // Filled with ones: zeroes might be memory that is not allocated yet.
             let pages = Box::new(Pages([[1; PAGE_SIZE]; WINDOW_MAX]));
             let scratch = Scratch { loader: store.loader()?, pages };
-            Ok(CachePadded::new(Place {
+            Ok(CachePadded::new(ScratchSlot {
                 is_taken: AtomicBool::new(false),
                 scratch: UnsafeCell::new(scratch),
             }))
         };
-        let places = (0..count.max(1)).map(place).collect::<Result<_, StoreError>>()?;
-        Ok(Scratches { places, put_back: AtomicU32::new(0), waiting: AtomicU32::new(0) })
+        let slots = (0..count.max(1)).map(slot).collect::<Result<_, StoreError>>()?;
+        Ok(ScratchPool { slots, release_epoch: AtomicU32::new(0), waiters: AtomicU32::new(0) })
     }
 
-    /// Takes one, that of CPU `cpu` if it is free; sleeps while all are taken.
+    /// Takes a scratch, preferably that of CPU `cpu`. Sleeps while all are taken.
     pub(crate) fn take(&self, cpu: usize) -> ScratchGuard<'_> {
         loop {
-            let ticket = self.put_back.load(Acquire);
+            let ticket = self.release_epoch.load(Acquire);
             if let Some(guard) = self.try_take(cpu) {
                 return guard;
             }
-            self.waiting.fetch_add(1, SeqCst);
-            // Once more: one may have been put back before it was known that somebody waits.
+            self.waiters.fetch_add(1, SeqCst);
+            // A release may have missed our registration as a waiter: check again before sleeping.
             let found = self.try_take(cpu);
             if found.is_none() {
-                futex::wait(&self.put_back, ticket);
+                futex::wait(&self.release_epoch, ticket);
             }
-            self.waiting.fetch_sub(1, SeqCst);
+            self.waiters.fetch_sub(1, SeqCst);
             if let Some(guard) = found {
                 return guard;
             }
@@ -80,12 +81,12 @@ impl Scratches {
     }
 
     fn try_take(&self, cpu: usize) -> Option<ScratchGuard<'_>> {
-        let count = self.places.len();
+        let count = self.slots.len();
         let free = |i: usize| {
-            let place: &Place = &self.places[(cpu + i) % count];
-            let is_free = !place.is_taken.load(Relaxed) && !place.is_taken.swap(true, SeqCst);
-            // Made only if it is free: dropping a guard puts the scratch back.
-            is_free.then(|| ScratchGuard { owner: self, place })
+            let slot: &ScratchSlot = &self.slots[(cpu + i) % count];
+            let is_free = !slot.is_taken.load(Relaxed) && !slot.is_taken.swap(true, SeqCst);
+            // Only for a free slot: dropping a guard releases the scratch.
+            is_free.then(|| ScratchGuard { owner: self, slot })
         };
         (0..count).find_map(free)
     }
@@ -93,10 +94,10 @@ impl Scratches {
 
 impl Drop for ScratchGuard<'_> {
     fn drop(&mut self) {
-        self.place.is_taken.store(false, SeqCst);
-        if self.owner.waiting.load(SeqCst) > 0 {
-            self.owner.put_back.fetch_add(1, SeqCst);
-            futex::wake(&self.owner.put_back, 1);
+        self.slot.is_taken.store(false, SeqCst);
+        if self.owner.waiters.load(SeqCst) > 0 {
+            self.owner.release_epoch.fetch_add(1, SeqCst);
+            futex::wake(&self.owner.release_epoch, 1);
         }
     }
 }
@@ -105,14 +106,14 @@ impl Deref for ScratchGuard<'_> {
     type Target = Scratch;
 
     fn deref(&self) -> &Scratch {
-        // SAFETY: the guard is the only one of this place (see `Place`), and borrowed for as long.
-        unsafe { &*self.place.scratch.get() }
+        // SAFETY: the guard is the only one of this slot (see `ScratchSlot`), and borrowed for as long.
+        unsafe { &*self.slot.scratch.get() }
     }
 }
 
 impl DerefMut for ScratchGuard<'_> {
     fn deref_mut(&mut self) -> &mut Scratch {
-        // SAFETY: the guard is the only one of this place (see `Place`), and borrowed exclusively for as long.
-        unsafe { &mut *self.place.scratch.get() }
+        // SAFETY: the guard is the only one of this slot (see `ScratchSlot`), and borrowed exclusively for as long.
+        unsafe { &mut *self.slot.scratch.get() }
     }
 }

@@ -1,20 +1,21 @@
-//! The staging area: where pages are between the region and the store, and where memory waits to be used again.
+//! The staging area: frames for pages on their way from the region to the store, and free frames that keep their
+//! memory.
 //!
-//! It is a range of frames of 4096 bytes, cut into *trays* of 64. A tray is always in one place:
+//! It is a range of 4096-byte frames in *batches* of 64. A batch is in one of these places:
 //!
 //! - *empty*: no frame has memory;
-//! - with a thread that moves pages out, which fills it and puts it in the queue;
-//! - *queued*: pages wait in it, oldest tray first, to be touched again or folded;
-//! - *stocked*: nothing waits in it, but frames still have memory, which a fault can fill and move to the region;
-//! - with a thread that uses up the stock.
+//! - owned by an evictor, which fills it and enqueues it;
+//! - *queued*: pages wait in it to be used again or to be folded, oldest batch first;
+//! - *backed and free*: no page waits in it, but frames have memory that a fault can fill and move to the region;
+//! - owned by a thread that uses such memory.
 //!
-//! Empty and stocked trays are sets of bits that are taken from without a lock, because faults take from the stock
-//! inside a signal handler; only those who move pages out use the queue, which has a lock.
+//! Faults take backed free batches inside a signal handler, so the sets of empty and of backed free batches are bit
+//! sets that need no lock. Only evictors use the queue, which has a mutex that is held for one queue operation.
 
-mod bits;
+mod bitset;
 
 use crate::page::Frame;
-use bits::Bits;
+use bitset::AtomicBitSet;
 use pagefold_page::{PAGE_SIZE, PageIndex};
 use pagefold_sys::SysError;
 use pagefold_sys::mem::Reservation;
@@ -23,60 +24,61 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 
-/// Frames of a tray.
-pub(crate) const TRAY_FRAMES: usize = 64;
-/// Most trays: a frame's number has 16 bits.
-const TRAYS_MAX: usize = 1023;
-/// Frames wanted that are remembered.
+/// Frames of a batch.
+pub(crate) const BATCH_FRAMES: usize = 64;
+/// Most batches, because a frame's number has 16 bits.
+const BATCHES_MAX: usize = 1023;
+/// Most wanted frames that are remembered.
 const WANTED_MAX: u32 = 4096;
 
-/// A tray by number. Who has the value has the tray.
+/// A batch, by number. The thread that has the value owns the batch.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Tray(u16);
+pub(crate) struct FrameBatch(u16);
 
-/// What a tray holds.
-struct Held {
+/// The state of a batch.
+struct BatchState {
     /// The page that is or was in each frame.
-    pages: [AtomicU64; TRAY_FRAMES],
-    /// Frames that have memory.
+    pages: [AtomicU64; BATCH_FRAMES],
+    /// Frames that have memory, one bit each.
     backed: AtomicU64,
-    /// Frames filled, from the first on.
+    /// Number of frames filled, from the first on.
     filled: AtomicU32,
 }
 
 /// The staging area of a region.
 pub(crate) struct Staging {
     memory: Reservation,
-    held: Box<[Held]>,
-    empty: Bits,
-    stocked: Bits,
-    /// Frames of stocked trays that have memory.
-    stock: AtomicU32,
-    queue: Mutex<VecDeque<Tray>>,
+    batches: Box<[BatchState]>,
+    empty: AtomicBitSet,
+    backed_free: AtomicBitSet,
+    /// Frames with memory in backed free batches.
+    backed_free_frames: AtomicU32,
+    queue: Mutex<VecDeque<FrameBatch>>,
     queued: AtomicU32,
-    /// Frames that faults would have used, had there been any in the stock.
+    /// Frames with memory that faults could have used and that were not available.
     wanted: AtomicU32,
 }
 
 impl Staging {
-    /// An area of `trays` trays, at most 1023.
-    pub(crate) fn new(trays: usize) -> Result<Self, SysError> {
-        let trays = trays.clamp(2, TRAYS_MAX);
-        let memory = Reservation::new(trays * TRAY_FRAMES * PAGE_SIZE)?;
-        // SAFETY: only the pager touches it, which does nothing in a child (`Pager::mark`) and is not dropped there.
+    /// Makes an area of `batches` batches, at most 1023.
+    pub(crate) fn new(batches: usize) -> Result<Self, SysError> {
+        let batches = batches.clamp(2, BATCHES_MAX);
+        let memory = Reservation::new(batches * BATCH_FRAMES * PAGE_SIZE)?;
+        // SAFETY: only the pager touches it, which does nothing in a child (`Pager::fork_mark`) and is not dropped
+        // there.
         unsafe { memory.keep_from_children() }?;
-        let held = || Held {
-            pages: [const { AtomicU64::new(0) }; TRAY_FRAMES],
+        let state = || BatchState {
+            pages: [const { AtomicU64::new(0) }; BATCH_FRAMES],
             backed: AtomicU64::new(0),
             filled: AtomicU32::new(0),
         };
         Ok(Staging {
             memory,
-            held: (0..trays).map(|_| held()).collect(),
-            empty: Bits::full(trays),
-            stocked: Bits::empty(trays),
-            stock: AtomicU32::new(0),
-            queue: Mutex::new(VecDeque::with_capacity(trays)),
+            batches: (0..batches).map(|_| state()).collect(),
+            empty: AtomicBitSet::full(batches),
+            backed_free: AtomicBitSet::empty(batches),
+            backed_free_frames: AtomicU32::new(0),
+            queue: Mutex::new(VecDeque::with_capacity(batches)),
             queued: AtomicU32::new(0),
             wanted: AtomicU32::new(0),
         })
@@ -86,139 +88,139 @@ impl Staging {
         &self.memory
     }
 
-    pub(crate) fn tray_count(&self) -> usize {
-        self.held.len()
+    pub(crate) fn batch_count(&self) -> usize {
+        self.batches.len()
     }
 
-    /// Where a frame's bytes are.
+    /// Returns the address of a frame.
     pub(crate) fn address(&self, frame: Frame) -> *mut u8 {
-        assert!(usize::from(frame.0) < self.held.len() * TRAY_FRAMES);
+        assert!(usize::from(frame.0) < self.batches.len() * BATCH_FRAMES);
         self.memory.base().as_ptr().wrapping_add(usize::from(frame.0) * PAGE_SIZE)
     }
 
-    /// The frame at a place of a tray.
-    pub(crate) fn frame(&self, tray: &Tray, at: usize) -> Frame {
-        Frame(tray.0 * TRAY_FRAMES as u16 + at as u16)
+    /// Returns the frame at an index of a batch.
+    pub(crate) fn frame(&self, batch: &FrameBatch, at: usize) -> Frame {
+        Frame(batch.0 * BATCH_FRAMES as u16 + at as u16)
     }
 
-    fn held(&self, tray: &Tray) -> &Held {
-        &self.held[usize::from(tray.0)]
+    fn state(&self, batch: &FrameBatch) -> &BatchState {
+        &self.batches[usize::from(batch.0)]
     }
 
-    /// Whether there is a tray that can be filled, at this moment.
-    pub(crate) fn has_trays(&self) -> bool {
-        !self.empty.is_empty() || !self.stocked.is_empty()
+    /// Returns whether a batch can be taken at this moment.
+    pub(crate) fn has_free_batch(&self) -> bool {
+        !self.empty.is_empty() || !self.backed_free.is_empty()
     }
 
-    /// An empty tray, if there is one.
-    pub(crate) fn take_empty(&self) -> Option<Tray> {
-        self.empty.take().map(Tray)
+    /// Takes an empty batch, if there is one.
+    pub(crate) fn take_empty(&self) -> Option<FrameBatch> {
+        self.empty.take().map(FrameBatch)
     }
 
-    /// Gives back a tray whose frames have no memory.
-    pub(crate) fn give_empty(&self, tray: Tray) {
-        debug_assert_eq!(self.backed(&tray), 0);
-        self.empty.give(tray.0);
+    /// Puts back a batch whose frames have no memory.
+    pub(crate) fn put_empty(&self, batch: FrameBatch) {
+        debug_assert_eq!(self.backed(&batch), 0);
+        self.empty.insert(batch.0);
     }
 
-    /// A page now waits in the next frame of a tray that is being filled.
-    pub(crate) fn put(&self, tray: &Tray, page: PageIndex) {
-        let held = self.held(tray);
-        let at = held.filled.load(Relaxed);
-        held.pages[at as usize].store(page.0, Relaxed);
-        held.backed.fetch_or(1 << at, Relaxed);
-        held.filled.store(at + 1, Release);
+    /// Notes that a page waits in the next frame of a batch.
+    pub(crate) fn put(&self, batch: &FrameBatch, page: PageIndex) {
+        let state = self.state(batch);
+        let at = state.filled.load(Relaxed);
+        state.pages[at as usize].store(page.0, Relaxed);
+        state.backed.fetch_or(1 << at, Relaxed);
+        state.filled.store(at + 1, Release);
     }
 
-    /// Frames of a tray that are filled.
-    pub(crate) fn filled(&self, tray: &Tray) -> usize {
-        self.held(tray).filled.load(Acquire) as usize
+    /// Returns how many frames of a batch are filled.
+    pub(crate) fn filled(&self, batch: &FrameBatch) -> usize {
+        self.state(batch).filled.load(Acquire) as usize
     }
 
-    /// The page that waits, or waited, in a filled frame.
-    pub(crate) fn page(&self, tray: &Tray, at: usize) -> PageIndex {
-        PageIndex(self.held(tray).pages[at].load(Relaxed))
+    /// Returns the page that waits, or waited, in a filled frame.
+    pub(crate) fn page(&self, batch: &FrameBatch, at: usize) -> PageIndex {
+        PageIndex(self.state(batch).pages[at].load(Relaxed))
     }
 
-    /// The frames of a tray that have memory, a bit each.
-    pub(crate) fn backed(&self, tray: &Tray) -> u64 {
-        self.held(tray).backed.load(Acquire)
+    /// Returns the frames of a batch that have memory, one bit each.
+    pub(crate) fn backed(&self, batch: &FrameBatch) -> u64 {
+        self.state(batch).backed.load(Acquire)
     }
 
-    /// Frames of a tray have memory, though nothing waits there. Returns how many had none before.
-    pub(crate) fn note_backed(&self, tray: &Tray, frames: Range<usize>) -> u32 {
+    /// Notes that frames of a batch have memory, though no page waits there. Returns how many had none before.
+    pub(crate) fn note_backed(&self, batch: &FrameBatch, frames: Range<usize>) -> u32 {
         let bits = frames.fold(0, |bits, at| bits | 1 << at);
-        let before = self.held(tray).backed.fetch_or(bits, AcqRel);
+        let before = self.state(batch).backed.fetch_or(bits, AcqRel);
         (bits & !before).count_ones()
     }
 
-    /// A frame's memory was moved to the region.
+    /// Notes that a frame's memory was moved to the region.
     pub(crate) fn note_moved(&self, frame: Frame) {
-        let held = &self.held[usize::from(frame.0) / TRAY_FRAMES];
-        held.backed.fetch_and(!(1 << (usize::from(frame.0) % TRAY_FRAMES)), AcqRel);
+        let state = &self.batches[usize::from(frame.0) / BATCH_FRAMES];
+        state.backed.fetch_and(!(1 << (usize::from(frame.0) % BATCH_FRAMES)), AcqRel);
     }
 
-    /// A filled tray goes to the end of the queue.
-    pub(crate) fn enqueue(&self, tray: Tray) {
-        self.queue.lock().push_back(tray);
+    /// Appends a filled batch to the queue.
+    pub(crate) fn enqueue(&self, batch: FrameBatch) {
+        self.queue.lock().push_back(batch);
         self.queued.fetch_add(1, Relaxed);
     }
 
-    /// The tray that has waited longest.
-    pub(crate) fn dequeue(&self) -> Option<Tray> {
-        let tray = self.queue.lock().pop_front()?;
+    /// Removes the oldest batch of the queue.
+    pub(crate) fn dequeue(&self) -> Option<FrameBatch> {
+        let batch = self.queue.lock().pop_front()?;
         self.queued.fetch_sub(1, Relaxed);
-        Some(tray)
+        Some(batch)
     }
 
-    /// Trays in the queue.
+    /// Returns the length of the queue.
     pub(crate) fn queued(&self) -> usize {
         self.queued.load(Relaxed) as usize
     }
 
-    /// Nothing waits in the tray any more.
-    pub(crate) fn reset(&self, tray: &Tray) {
-        self.held(tray).filled.store(0, Relaxed);
+    /// Notes that no page waits in the batch any more.
+    pub(crate) fn reset(&self, batch: &FrameBatch) {
+        self.state(batch).filled.store(0, Relaxed);
     }
 
-    /// Notes that none of a tray's frames has memory.
-    pub(crate) fn set_unbacked(&self, tray: &Tray) {
-        self.held(tray).backed.store(0, Release);
+    /// Notes that no frame of a batch has memory.
+    pub(crate) fn set_unbacked(&self, batch: &FrameBatch) {
+        self.state(batch).backed.store(0, Release);
     }
 
-    /// Puts a tray whose frames have memory in the stock.
-    pub(crate) fn give_stock(&self, tray: Tray) {
-        self.stock.fetch_add(self.backed(&tray).count_ones(), AcqRel);
-        self.stocked.give(tray.0);
+    /// Puts back a batch whose frames have memory.
+    pub(crate) fn put_backed(&self, batch: FrameBatch) {
+        self.backed_free_frames.fetch_add(self.backed(&batch).count_ones(), AcqRel);
+        self.backed_free.insert(batch.0);
     }
 
-    /// A tray of the stock, if there is one.
-    pub(crate) fn take_stock(&self) -> Option<Tray> {
-        let tray = Tray(self.stocked.take()?);
-        self.stock.fetch_sub(self.backed(&tray).count_ones(), AcqRel);
-        Some(tray)
+    /// Takes a backed free batch, if there is one.
+    pub(crate) fn take_backed(&self) -> Option<FrameBatch> {
+        let batch = FrameBatch(self.backed_free.take()?);
+        self.backed_free_frames.fetch_sub(self.backed(&batch).count_ones(), AcqRel);
+        Some(batch)
     }
 
-    /// Notes that so many frames of the stock would have been of use.
+    /// Notes that so many more frames with memory would have been of use.
     pub(crate) fn want(&self, frames: u32) {
         if self.wanted.load(Relaxed) < WANTED_MAX {
             self.wanted.fetch_add(frames, Relaxed);
         }
     }
 
-    /// Whether more frames are wanted than were stocked since. `frames` are stocked now if so.
+    /// Returns whether frames with memory are wanted. If so, subtracts `frames`, which the caller is about to provide.
     pub(crate) fn is_wanted(&self, frames: u32) -> bool {
         let take = |wanted: u32| (wanted > 0).then(|| wanted.saturating_sub(frames));
         self.wanted.fetch_update(Relaxed, Relaxed, take).is_ok()
     }
 
-    /// Frames with memory in the stock.
-    pub(crate) fn stock(&self) -> u32 {
-        self.stock.load(Relaxed)
+    /// Returns the number of frames with memory in backed free batches.
+    pub(crate) fn backed_free_frames(&self) -> u32 {
+        self.backed_free_frames.load(Relaxed)
     }
 }
 
-/// The longest run of set bits: where it begins and how long it is.
+/// Returns the longest run of set bits: its first index and its length.
 pub(crate) fn longest_run(bits: u64) -> (usize, usize) {
     let (mut best, mut at) = ((0, 0), 0);
     while at < 64 {

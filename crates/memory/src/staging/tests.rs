@@ -1,4 +1,5 @@
-//! Tests of the staging area: any sequence of what its users do against a map, and the longest run bit by bit.
+//! Tests of the staging area: random sequences of operations against a model, and the longest run against a bit-by-bit
+//! search.
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
@@ -6,42 +7,42 @@ use super::*;
 use proptest::prelude::*;
 use std::collections::{BTreeMap, HashSet};
 
-/// Few trays, so that they run out.
-const TRAYS: usize = 3;
+/// Few batches, so that they run out.
+const BATCHES: usize = 3;
 
-/// Where a tray is.
+/// Where a batch is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum Location {
     Empty,
     Held,
     Queued,
-    Stocked,
+    BackedFree,
 }
 
-/// A tray, frame by frame.
+/// The model of a batch, frame by frame.
 #[derive(Debug, Clone)]
-struct Twin {
-    place: Place,
+struct Model {
+    location: Location,
     pages: Vec<u64>,
-    backed: [bool; TRAY_FRAMES],
+    backed: [bool; BATCH_FRAMES],
 }
 
 #[derive(Debug, Clone, Copy)]
 enum Step {
     TakeEmpty,
-    TakeStock,
+    TakeBacked,
     Dequeue,
-    /// Fills frames of a held tray with pages from this one on.
+    /// Fills frames of an owned batch with pages from this one on.
     Put {
         pages: u64,
         count: usize,
     },
     Enqueue,
-    /// The memory of a frame of a held or queued tray goes to the region.
+    /// The memory of a frame of an owned or queued batch goes to the region.
     NoteMoved {
         frame: u16,
     },
-    /// Nothing waits in a held tray any more: it goes where it belongs, its memory perhaps given up.
+    /// No page waits in an owned batch any more: it is put back, perhaps without its memory.
     Release {
         gives_up: bool,
     },
@@ -50,79 +51,79 @@ enum Step {
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         2 => Just(Step::TakeEmpty),
-        1 => Just(Step::TakeStock),
+        1 => Just(Step::TakeBacked),
         1 => Just(Step::Dequeue),
-        3 => (0..1_u64 << 40, 1..TRAY_FRAMES).prop_map(|(pages, count)| Step::Put { pages, count }),
+        3 => (0..1_u64 << 40, 1..BATCH_FRAMES).prop_map(|(pages, count)| Step::Put { pages, count }),
         1 => Just(Step::Enqueue),
-        8 => (0..(TRAYS * TRAY_FRAMES) as u16).prop_map(|frame| Step::NoteMoved { frame }),
+        8 => (0..(BATCHES * BATCH_FRAMES) as u16).prop_map(|frame| Step::NoteMoved { frame }),
         2 => any::<bool>().prop_map(|gives_up| Step::Release { gives_up }),
     ]
 }
 
-/// The area, its twin, and the trays that are held, oldest first.
-struct World {
+/// The area, its model, and the batches that the test owns, oldest first.
+struct Harness {
     staging: Staging,
-    trays: BTreeMap<u16, Twin>,
+    batches: BTreeMap<u16, Model>,
     queue: VecDeque<u16>,
-    held: VecDeque<Tray>,
+    held: VecDeque<FrameBatch>,
 }
 
-impl World {
+impl Harness {
     fn new() -> Self {
-        let twin = Twin { place: Place::Empty, pages: Vec::new(), backed: [false; TRAY_FRAMES] };
-        World {
-            staging: Staging::new(TRAYS).unwrap(),
-            trays: (0..TRAYS as u16).map(|tray| (tray, twin.clone())).collect(),
+        let model = Model { location: Location::Empty, pages: Vec::new(), backed: [false; BATCH_FRAMES] };
+        Harness {
+            staging: Staging::new(BATCHES).unwrap(),
+            batches: (0..BATCHES as u16).map(|batch| (batch, model.clone())).collect(),
             queue: VecDeque::new(),
             held: VecDeque::new(),
         }
     }
 
-    fn twin(&mut self, tray: &Tray) -> &mut Twin {
-        self.trays.get_mut(&tray.0).unwrap()
+    fn model(&mut self, batch: &FrameBatch) -> &mut Model {
+        self.batches.get_mut(&batch.0).unwrap()
     }
 
-    /// Takes what was found in `place`, if anything should have been.
-    fn found(&mut self, tray: Option<Tray>, place: Place) {
-        assert_eq!(tray.is_some(), self.trays.values().any(|twin| twin.place == place));
-        if let Some(tray) = tray {
-            let twin = self.twin(&tray);
-            assert_eq!(twin.place, place);
-            twin.place = Place::Held;
-            self.held.push_back(tray);
+    /// Takes a batch out of `location`, and checks that there was one if the model has one.
+    fn found(&mut self, batch: Option<FrameBatch>, location: Location) {
+        assert_eq!(batch.is_some(), self.batches.values().any(|model| model.location == location));
+        if let Some(batch) = batch {
+            let model = self.model(&batch);
+            assert_eq!(model.location, location);
+            model.location = Location::Held;
+            self.held.push_back(batch);
         }
     }
 
     fn step(&mut self, step: Step) {
         match step {
-            Step::TakeEmpty => self.found(self.staging.take_empty(), Place::Empty),
-            Step::TakeStock => self.found(self.staging.take_stock(), Place::Stocked),
+            Step::TakeEmpty => self.found(self.staging.take_empty(), Location::Empty),
+            Step::TakeBacked => self.found(self.staging.take_backed(), Location::BackedFree),
             Step::Dequeue => {
-                let tray = self.staging.dequeue();
-                assert_eq!(tray.as_ref().map(|tray| tray.0), self.queue.pop_front());
-                self.found(tray, Place::Queued);
+                let batch = self.staging.dequeue();
+                assert_eq!(batch.as_ref().map(|batch| batch.0), self.queue.pop_front());
+                self.found(batch, Location::Queued);
             }
             Step::Put { pages, count } => {
-                let Some(tray) = self.held.pop_front() else { return };
-                let twin = self.trays.get_mut(&tray.0).unwrap();
-                for page in (pages..).take(count.min(TRAY_FRAMES - twin.pages.len())) {
-                    self.staging.put(&tray, PageIndex(page));
-                    twin.backed[twin.pages.len()] = true;
-                    twin.pages.push(page);
+                let Some(batch) = self.held.pop_front() else { return };
+                let model = self.batches.get_mut(&batch.0).unwrap();
+                for page in (pages..).take(count.min(BATCH_FRAMES - model.pages.len())) {
+                    self.staging.put(&batch, PageIndex(page));
+                    model.backed[model.pages.len()] = true;
+                    model.pages.push(page);
                 }
-                self.held.push_front(tray);
+                self.held.push_front(batch);
             }
             Step::Enqueue => {
-                let Some(tray) = self.held.pop_front() else { return };
-                self.twin(&tray).place = Place::Queued;
-                self.queue.push_back(tray.0);
-                self.staging.enqueue(tray);
+                let Some(batch) = self.held.pop_front() else { return };
+                self.model(&batch).location = Location::Queued;
+                self.queue.push_back(batch.0);
+                self.staging.enqueue(batch);
             }
             Step::NoteMoved { frame } => {
-                let at = usize::from(frame) % TRAY_FRAMES;
-                let twin = self.trays.get_mut(&(frame / TRAY_FRAMES as u16)).unwrap();
-                if matches!(twin.place, Place::Held | Place::Queued) {
-                    twin.backed[at] = false;
+                let at = usize::from(frame) % BATCH_FRAMES;
+                let model = self.batches.get_mut(&(frame / BATCH_FRAMES as u16)).unwrap();
+                if matches!(model.location, Location::Held | Location::Queued) {
+                    model.backed[at] = false;
                     self.staging.note_moved(Frame(frame));
                 }
             }
@@ -131,40 +132,40 @@ impl World {
     }
 
     fn release(&mut self, gives_up: bool) {
-        let Some(tray) = self.held.pop_front() else { return };
-        self.staging.reset(&tray);
-        self.twin(&tray).pages.clear();
+        let Some(batch) = self.held.pop_front() else { return };
+        self.staging.reset(&batch);
+        self.model(&batch).pages.clear();
         if gives_up {
-            self.staging.set_unbacked(&tray);
-            self.twin(&tray).backed = [false; TRAY_FRAMES];
+            self.staging.set_unbacked(&batch);
+            self.model(&batch).backed = [false; BATCH_FRAMES];
         }
-        let is_backed = self.twin(&tray).backed.contains(&true);
-        self.twin(&tray).place = if is_backed { Place::Stocked } else { Place::Empty };
+        let is_backed = self.model(&batch).backed.contains(&true);
+        self.model(&batch).location = if is_backed { Location::BackedFree } else { Location::Empty };
         match is_backed {
-            true => self.staging.give_stock(tray),
-            false => self.staging.give_empty(tray),
+            true => self.staging.put_backed(batch),
+            false => self.staging.put_empty(batch),
         }
     }
 
     fn compare(&self) {
-        let frames = |twin: &Twin| twin.backed.iter().filter(|is_backed| **is_backed).count();
-        let stocked = self.trays.values().filter(|twin| twin.place == Place::Stocked);
-        assert_eq!(self.staging.stock() as usize, stocked.map(frames).sum::<usize>());
+        let frames = |model: &Model| model.backed.iter().filter(|is_backed| **is_backed).count();
+        let free = self.batches.values().filter(|model| model.location == Location::BackedFree);
+        assert_eq!(self.staging.backed_free_frames() as usize, free.map(frames).sum::<usize>());
         assert_eq!(self.staging.queued(), self.queue.len());
-        for (number, twin) in &self.trays {
-            let tray = Tray(*number);
-            assert_eq!(self.staging.filled(&tray), twin.pages.len());
-            for (at, page) in twin.pages.iter().enumerate() {
-                assert_eq!(self.staging.page(&tray, at), PageIndex(*page));
+        for (number, model) in &self.batches {
+            let batch = FrameBatch(*number);
+            assert_eq!(self.staging.filled(&batch), model.pages.len());
+            for (at, page) in model.pages.iter().enumerate() {
+                assert_eq!(self.staging.page(&batch, at), PageIndex(*page));
             }
-            for (at, is_backed) in twin.backed.iter().enumerate() {
-                assert_eq!(self.staging.backed(&tray) >> at & 1 == 1, *is_backed, "{tray:?} {at}");
+            for (at, is_backed) in model.backed.iter().enumerate() {
+                assert_eq!(self.staging.backed(&batch) >> at & 1 == 1, *is_backed, "{batch:?} {at}");
             }
         }
     }
 }
 
-/// Bit by bit.
+/// Searches bit by bit.
 fn longest_run_slow(bits: u64) -> usize {
     let (mut best, mut len) = (0, 0);
     for at in 0..64 {
@@ -176,16 +177,16 @@ fn longest_run_slow(bits: u64) -> usize {
 
 proptest! {
     #[test]
-    fn the_area_agrees_with_a_map(steps in prop::collection::vec(step(), 0..150)) {
-        let mut world = World::new();
+    fn the_area_agrees_with_its_model(steps in prop::collection::vec(step(), 0..150)) {
+        let mut harness = Harness::new();
         for step in steps {
-            world.step(step);
-            world.compare();
+            harness.step(step);
+            harness.compare();
         }
     }
 
     #[test]
-    fn longest_run_agrees_with_its_twin(a: u64, b: u64) {
+    fn longest_run_agrees_with_a_search_bit_by_bit(a: u64, b: u64) {
         for bits in [a, a & b, a | b, 0, u64::MAX, 1, 1 << 63] {
             let (at, len) = longest_run(bits);
             prop_assert_eq!(len, longest_run_slow(bits));
@@ -195,37 +196,37 @@ proptest! {
 }
 
 #[test]
-fn a_full_tray_is_backed_by_all_of_its_frames() {
-    let staging = Staging::new(TRAYS).unwrap();
-    let tray = staging.take_empty().unwrap();
-    (0..TRAY_FRAMES as u64).for_each(|page| staging.put(&tray, PageIndex(page)));
-    assert_eq!((staging.filled(&tray), staging.backed(&tray)), (TRAY_FRAMES, u64::MAX));
-    let last = staging.frame(&tray, TRAY_FRAMES - 1);
+fn all_frames_of_a_full_batch_have_memory() {
+    let staging = Staging::new(BATCHES).unwrap();
+    let batch = staging.take_empty().unwrap();
+    (0..BATCH_FRAMES as u64).for_each(|page| staging.put(&batch, PageIndex(page)));
+    assert_eq!((staging.filled(&batch), staging.backed(&batch)), (BATCH_FRAMES, u64::MAX));
+    let last = staging.frame(&batch, BATCH_FRAMES - 1);
     staging.note_moved(last);
-    assert_eq!(staging.backed(&tray), u64::MAX >> 1);
+    assert_eq!(staging.backed(&batch), u64::MAX >> 1);
 }
 
 #[test]
-fn every_frame_has_its_own_number_and_place() {
-    // As many as there can be: the last frame's number must still fit.
+fn every_frame_has_a_unique_number_and_address() {
+    // The most batches that are possible: the last frame's number must still fit.
     let staging = Staging::new(usize::MAX).unwrap();
-    assert_eq!(staging.tray_count(), TRAYS_MAX);
+    assert_eq!(staging.batch_count(), BATCHES_MAX);
     let mut places = HashSet::new();
-    while let Some(tray) = staging.take_empty() {
-        for at in 0..TRAY_FRAMES {
-            let frame = staging.frame(&tray, at);
-            assert_eq!(frame.0, tray.0 * TRAY_FRAMES as u16 + at as u16);
+    while let Some(batch) = staging.take_empty() {
+        for at in 0..BATCH_FRAMES {
+            let frame = staging.frame(&batch, at);
+            assert_eq!(frame.0, batch.0 * BATCH_FRAMES as u16 + at as u16);
             let offset = staging.address(frame).addr() - staging.memory().base().as_ptr().addr();
             assert!(offset.is_multiple_of(PAGE_SIZE) && offset < staging.memory().len_bytes());
             assert!(places.insert(offset));
         }
     }
-    assert_eq!(places.len(), TRAYS_MAX * TRAY_FRAMES);
+    assert_eq!(places.len(), BATCHES_MAX * BATCH_FRAMES);
 }
 
 #[test]
 #[should_panic(expected = "assertion failed")]
-fn a_frame_beyond_the_area_has_no_place() {
-    let staging = Staging::new(TRAYS).unwrap();
-    staging.address(Frame((TRAYS * TRAY_FRAMES) as u16));
+fn the_address_of_a_frame_beyond_the_area_panics() {
+    let staging = Staging::new(BATCHES).unwrap();
+    staging.address(Frame((BATCHES * BATCH_FRAMES) as u16));
 }

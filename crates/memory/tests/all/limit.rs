@@ -1,6 +1,6 @@
 //! A limit that is lowered is held, and leaves room to work in.
 
-use crate::support::{WAYS, can, comes_true, read, text, write};
+use crate::support::{MODES, can, comes_true, read, text, write};
 use pagefold_memory::{Eviction, Region, RegionConfig, Service};
 
 const PAGES: u64 = 8192;
@@ -10,7 +10,8 @@ const SMALL_LIMIT: u64 = RegionConfig::LIMIT_MIN_BYTES;
 const USED: u64 = 8;
 const ROUNDS: u64 = 50;
 
-/// A region under whose limit trays were filled and folded, so that frames with memory lie ready; its limit is small now.
+/// Makes a region whose limit is small now. Batches were filled and folded under a larger limit, so free frames have
+/// memory.
 fn lowered(service: Service, eviction: Eviction) -> Region {
     let config =
         RegionConfig { service, eviction, fold_threads: 2, ..RegionConfig::new(PAGES * 4096, LIMIT) };
@@ -23,7 +24,7 @@ fn lowered(service: Service, eviction: Eviction) -> Region {
 
 #[test]
 fn a_lowered_limit_is_held_without_any_access() {
-    for (service, eviction) in WAYS {
+    for (service, eviction) in MODES {
         if can("a_lowered_limit", service, eviction) {
             let region = lowered(service, eviction);
             let is_held = comes_true(|| region.stats().memory.resident <= SMALL_LIMIT);
@@ -34,7 +35,7 @@ fn a_lowered_limit_is_held_without_any_access() {
 
 #[test]
 fn a_few_pages_stay_resident_under_a_lowered_limit() {
-    for (service, eviction) in WAYS {
+    for (service, eviction) in MODES {
         if !can("a_few_pages", service, eviction) {
             continue;
         }
@@ -44,7 +45,7 @@ fn a_few_pages_stay_resident_under_a_lowered_limit() {
                 assert!(read(&region, page) == text(page), "{page}");
             }
         };
-        // What lies ready from before may be given up meanwhile.
+        // Free frames with memory may be released meanwhile.
         rounds(ROUNDS);
         let faults = || region.stats().faults.folded;
         let before = faults();

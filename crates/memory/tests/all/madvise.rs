@@ -1,41 +1,41 @@
-//! Pages that the program drops by madvise, which a region does not ask for, are zero or what they were, and nobody hangs.
+//! Pages that the program drops by `madvise`, which is not for regions, are zero or unchanged, and no thread hangs.
 
-use crate::support::{WAYS, can, comes_true, noise, read, run_well, text, write};
+use crate::support::{MODES, can, comes_true, noise, read, run_well, text, write};
 use pagefold_memory::{Region, RegionConfig};
 use std::time::{Duration, Instant};
 
 const PAGES: u64 = 1024;
 const LIMIT: u64 = 128 * 4096;
 
-fn region(way: usize) -> Region {
-    let (service, eviction) = WAYS[way];
-    // One thread to serve faults, if any: it waits for who moves pages out, who must not wait for it.
+fn region(mode: usize) -> Region {
+    let (service, eviction) = MODES[mode];
+    // One thread serves faults, if any: it waits for evictors, which must not wait for it.
     let config =
         RegionConfig { service, eviction, handler_threads: 1, ..RegionConfig::new(PAGES * 4096, LIMIT) };
     Region::new(config).unwrap()
 }
 
 fn each(test: &str, part: &str) {
-    for (way, (service, eviction)) in WAYS.into_iter().enumerate() {
+    for (mode, (service, eviction)) in MODES.into_iter().enumerate() {
         if can(test, service, eviction) {
-            run_well(&format!("{part} {way}"));
+            run_well(&format!("{part} {mode}"));
         }
     }
 }
 
-/// Runs a part in a process of its own. False if it is not one of these.
+/// Runs a part in a separate process. Returns false if it is not one of these.
 pub fn run_part(part: &str) -> bool {
     match part.split_once(' ') {
-        Some(("dropped", way)) => drop_then_evict(way.parse().unwrap()),
-        Some(("within", way)) => stay_within_the_limit(way.parse().unwrap()),
-        Some(("beside", way)) => drop_beside_eviction(way.parse().unwrap()),
+        Some(("dropped", mode)) => drop_then_evict(mode.parse().unwrap()),
+        Some(("within", mode)) => stay_within_the_limit(mode.parse().unwrap()),
+        Some(("beside", mode)) => drop_beside_eviction(mode.parse().unwrap()),
         _ => return false,
     }
     true
 }
 
-/// Drops pages as a program would that does not know of the region.
-fn drop_behind(region: &Region, page: u64, pages: u64) {
+/// Drops pages as code does that does not know that they lie in a region.
+fn madvise_dontneed(region: &Region, page: u64, pages: u64) {
     assert!(page + pages <= PAGES);
     let start = region.as_ptr().wrapping_add(page as usize * 4096);
     // SAFETY: in the range, without references to it.
@@ -47,17 +47,17 @@ fn is_zero(words: &[u64; 512]) -> bool {
     *words == [0; 512]
 }
 
-/// All that is resident is dropped, and then there must be room.
-fn drop_then_evict(way: usize) {
-    let region = region(way);
+/// Drops all resident pages; afterwards there must be room.
+fn drop_then_evict(mode: usize) {
+    let region = region(mode);
     for round in 0..6 {
         // Scattered pages are copied in the mixed mode, runs are moved.
         let step = [1, 3, 5][round as usize % 3];
         let all = || (0..step).flat_map(move |start| (start..PAGES).step_by(step as usize));
         all().for_each(|page| write(&region, page, &noise(page + round)));
         match round < 3 {
-            true => drop_behind(&region, 0, PAGES),
-            false => (0..PAGES).step_by(2).for_each(|page| drop_behind(&region, page, 1)),
+            true => madvise_dontneed(&region, 0, PAGES),
+            false => (0..PAGES).step_by(2).for_each(|page| madvise_dontneed(&region, page, 1)),
         }
         for page in all() {
             let words = read(&region, page);
@@ -71,13 +71,13 @@ fn drop_then_evict(way: usize) {
 }
 
 #[test]
-fn pages_dropped_behind_the_back_hang_nobody() {
-    each("pages_dropped_behind_the_back", "dropped");
+fn pages_dropped_by_madvise_hang_no_thread() {
+    each("pages_dropped_by_madvise_hang_no_thread", "dropped");
 }
 
-/// Threads write, drop and read their own pages, so that every moment of the eviction is met.
-fn drop_beside_eviction(way: usize) {
-    let region = region(way);
+/// Threads write, drop and read their own pages, to meet the eviction at every moment.
+fn drop_beside_eviction(mode: usize) {
+    let region = region(mode);
     let until = Instant::now() + Duration::from_secs(2);
     std::thread::scope(|scope| {
         for thread in 0..3_u64 {
@@ -93,16 +93,18 @@ fn drop_beside_eviction(way: usize) {
                     if x >> 60 < 8 {
                         std::thread::yield_now();
                     }
-                    own().step_by(1 + (x >> 50) as usize % 3).for_each(|page| drop_behind(region, page, 1));
+                    own()
+                        .step_by(1 + (x >> 50) as usize % 3)
+                        .for_each(|page| madvise_dontneed(region, page, 1));
                     for page in own() {
                         let words = read(region, page);
                         assert!(is_zero(&words) || words == noise(page + version), "{page}");
-                        // What is written afterwards is kept.
+                        // A write after the drop is kept.
                         write(region, page, &text(page + version));
                     }
                     own().for_each(|page| assert!(read(region, page) == text(page + version), "{page}"));
                     if (x >> 40).is_multiple_of(2) {
-                        // A page that is being moved out may be dropped in this way, too, and touched anew.
+                        // Pages that are being paged out may be dropped in this way, too, and touched again.
                         // SAFETY: pages of this thread, without references to them.
                         let dropped = unsafe { region.discard_shared(first as usize * 4096, 8 * 4096) };
                         dropped.unwrap();
@@ -115,38 +117,38 @@ fn drop_beside_eviction(way: usize) {
     let stats = || region.stats();
     assert!(comes_true(|| stats().memory.resident <= LIMIT), "{:#?}", stats());
     assert!(stats().eviction.staged > 100 && stats().faults.failed == 0, "{:#?}", stats());
-    assert!(stats().faults.there > 0, "no page was found missing: this checks nothing");
+    assert!(stats().faults.already_resident > 0, "no page was found missing: this checks nothing");
 }
 
 #[test]
-fn pages_dropped_beside_the_eviction_keep_what_is_written_next() {
-    each("pages_dropped_beside_the_eviction", "beside");
+fn a_write_after_madvise_during_eviction_is_kept() {
+    each("a_write_after_madvise_during_eviction", "beside");
 }
 
-/// Under the least limit a few pages are taken at once; if all of them were dropped, that is room all the same, and no
-/// reason to go beyond the limit.
-fn stay_within_the_limit(way: usize) {
-    let (service, eviction) = WAYS[way];
+/// Under the least limit a few pages are taken at once. If all of them turn out to be dropped, this makes room too,
+/// and nothing may exceed the limit.
+fn stay_within_the_limit(mode: usize) {
+    let (service, eviction) = MODES[mode];
     let limit = RegionConfig::LIMIT_MIN_BYTES;
     let config =
         RegionConfig { service, eviction, fold_threads: 1, ..RegionConfig::new(PAGES * 4096, limit) };
     let region = Region::new(config).unwrap();
     for round in 0..20 {
-        // Nothing that came in before is left.
+        // All pages that came in before were dropped.
         (0..PAGES / 4).for_each(|page| write(&region, page, &noise(page + round)));
         let resident = region.stats().memory.resident / 4096;
-        drop_behind(&region, 0, PAGES / 4);
+        madvise_dontneed(&region, 0, PAGES / 4);
         (PAGES / 4..PAGES / 2).for_each(|page| write(&region, page, &noise(page + round)));
         let stats = region.stats();
         assert!(
             stats.memory.resident_max <= limit,
             "round {round}, {resident} pages were dropped: {stats:?}"
         );
-        drop_behind(&region, PAGES / 4, PAGES / 4);
+        madvise_dontneed(&region, PAGES / 4, PAGES / 4);
     }
 }
 
 #[test]
-fn dropped_pages_are_no_reason_to_exceed_the_limit() {
-    each("dropped_pages_are_no_reason", "within");
+fn pages_dropped_by_madvise_do_not_exceed_the_limit() {
+    each("pages_dropped_by_madvise_do_not_exceed", "within");
 }

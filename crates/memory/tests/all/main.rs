@@ -1,5 +1,5 @@
-//! All tests of the crate that can share a process. Those that count what a process has, fork, or replace its allocator have
-//! programs of their own.
+//! The tests of the crate that can share a process. Tests that count what a process has, fork, or replace its
+//! allocator have separate programs.
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 mod limit;
@@ -11,7 +11,7 @@ mod smoke;
 #[path = "../support/mod.rs"]
 mod support;
 
-/// What a test runs in a process of its own (see `support`).
+/// Runs a part of a test in a separate process (see `support`).
 #[test]
 fn child() {
     let Some(part) = support::part() else { return };

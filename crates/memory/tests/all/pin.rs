@@ -1,13 +1,13 @@
-//! System calls that are given memory of a region, pinned or not.
+//! System calls with memory of a region as their buffer, pinned or not.
 
-use crate::support::{WAYS, can, comes_true, noise, read, write};
+use crate::support::{MODES, can, comes_true, noise, read, write};
 use pagefold_memory::{RangeError, Region, RegionConfig, Service};
 use std::os::fd::{AsRawFd, OwnedFd};
 
 const PAGES: u64 = 1024;
 
-fn filled(way: usize) -> Region {
-    let (service, eviction) = WAYS[way];
+fn filled(mode: usize) -> Region {
+    let (service, eviction) = MODES[mode];
     let config = RegionConfig { service, eviction, ..RegionConfig::new(PAGES * 4096, 512 << 10) };
     let region = Region::new(config).unwrap();
     (0..PAGES).for_each(|page| write(&region, page, &noise(page)));
@@ -15,14 +15,14 @@ fn filled(way: usize) -> Region {
 }
 
 fn each(test: &str, run: impl Fn(usize)) {
-    for (way, (service, eviction)) in WAYS.into_iter().enumerate() {
+    for (mode, (service, eviction)) in MODES.into_iter().enumerate() {
         if can(test, service, eviction) {
-            run(way);
+            run(mode);
         }
     }
 }
 
-/// Has the system copy a page to another through a pipe; the number of the error otherwise.
+/// Copies a page to another through a pipe, by system calls. Returns the number of the error if one fails.
 fn transfer(region: &Region, from: u64, to: u64, pipe: &(OwnedFd, OwnedFd)) -> Result<(), i32> {
     let errno = || std::io::Error::last_os_error().raw_os_error().unwrap();
     let address = |page: u64| region.as_ptr().wrapping_add(page as usize * 4096);
@@ -39,9 +39,9 @@ fn transfer(region: &Region, from: u64, to: u64, pipe: &(OwnedFd, OwnedFd)) -> R
 }
 
 #[test]
-fn pinned_pages_can_be_given_to_system_calls() {
-    each("pinned_pages_can_be_given_to_system_calls", |way| {
-        let region = filled(way);
+fn pinned_pages_can_be_buffers_of_system_calls() {
+    each("pinned_pages_can_be_buffers_of_system_calls", |mode| {
+        let region = filled(mode);
         let pipe = rustix::pipe::pipe().unwrap();
         for from in 0..PAGES / 2 {
             let to = PAGES - 1 - from;
@@ -54,12 +54,12 @@ fn pinned_pages_can_be_given_to_system_calls() {
 
 #[test]
 fn pages_that_are_not_pinned_fault_or_are_served() {
-    each("pages_that_are_not_pinned", |way| {
-        let region = filled(way);
+    each("pages_that_are_not_pinned", |mode| {
+        let region = filled(mode);
         let pipe = rustix::pipe::pipe().unwrap();
         // The first pages were written first, and are folded by now.
         let results: Vec<_> = (0..64).map(|from| transfer(&region, from, from, &pipe)).collect();
-        if WAYS[way].0 == Service::HandlerThreads {
+        if MODES[mode].0 == Service::HandlerThreads {
             assert!(results.iter().all(Result::is_ok), "{results:?}");
         } else {
             assert!(results.contains(&Err(libc::EFAULT)), "{results:?}");
@@ -70,8 +70,8 @@ fn pages_that_are_not_pinned_fault_or_are_served() {
 
 #[test]
 fn a_pinned_page_is_not_dropped_nor_folded() {
-    each("a_pinned_page_is_not_dropped_nor_folded", |way| {
-        let region = filled(way);
+    each("a_pinned_page_is_not_dropped_nor_folded", |mode| {
+        let region = filled(mode);
         let pin = region.pin(5 * 4096, 4096).unwrap();
         // SAFETY: no references into the region.
         let dropped = unsafe { region.discard_shared(5 * 4096, 4096) };

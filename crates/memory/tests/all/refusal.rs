@@ -1,10 +1,10 @@
-//! What the store refuses stays resident, and what a medium fails to do loses nothing silently.
+//! Pages that the store refuses stay resident, and a medium that fails never loses a page silently.
 
-use crate::support::{WAYS, can, comes_true, noise, read, run_to_sigbus, run_well, text, write};
+use crate::support::{MODES, can, comes_true, noise, read, run_to_sigbus, run_well, text, write};
 use pagefold_backing::MemoryBacking;
 use pagefold_backing::layer::{ErrorControl, ErrorLayer, When};
 use pagefold_memory::{RangeError, Region, RegionConfig, RegionStats, Service};
-use pagefold_store::parking::{LayoutKind, ParkConfig};
+use pagefold_store::writeback::{LayoutKind, WritebackConfig};
 use std::os::fd::AsRawFd;
 use std::sync::{Arc, Barrier};
 use std::time::Duration;
@@ -13,8 +13,8 @@ const PAGES: u64 = 2048;
 const LIMIT: u64 = 128 * 4096;
 const POOL: u64 = 1 << 20;
 
-fn config(way: usize) -> RegionConfig {
-    let (service, eviction) = WAYS[way];
+fn config(mode: usize) -> RegionConfig {
+    let (service, eviction) = MODES[mode];
     RegionConfig {
         service,
         eviction,
@@ -24,19 +24,19 @@ fn config(way: usize) -> RegionConfig {
     }
 }
 
-/// A region that parks on a medium that can be told to fail.
-fn backed(way: usize) -> (Region, Arc<ErrorControl>) {
+/// Makes a region that writes back to a medium whose requests can be made to fail.
+fn backed(mode: usize) -> (Region, Arc<ErrorControl>) {
     let medium = ErrorLayer::new(MemoryBacking::new(32 << 20));
     let control = medium.control();
-    let layout = if way.is_multiple_of(2) { LayoutKind::Log } else { LayoutKind::Blocks };
-    let backing = Some(ParkConfig { backing: Arc::new(medium), layout });
-    (Region::new(RegionConfig { backing, ..config(way) }).unwrap(), control)
+    let layout = if mode.is_multiple_of(2) { LayoutKind::Log } else { LayoutKind::Blocks };
+    let backing = Some(WritebackConfig { backing: Arc::new(medium), layout });
+    (Region::new(RegionConfig { backing, ..config(mode) }).unwrap(), control)
 }
 
 fn each(test: &str, run: impl Fn(usize)) {
-    for (way, (service, eviction)) in WAYS.into_iter().enumerate() {
+    for (mode, (service, eviction)) in MODES.into_iter().enumerate() {
         if can(test, service, eviction) {
-            run(way);
+            run(mode);
         }
     }
 }
@@ -60,9 +60,9 @@ fn refused(stats: &RegionStats) -> u64 {
 }
 
 #[test]
-fn what_does_not_fit_the_pool_stays_resident() {
-    each("what_does_not_fit_the_pool", |way| {
-        let region = Region::new(config(way)).unwrap();
+fn pages_that_do_not_fit_the_pool_stay_resident() {
+    each("pages_that_do_not_fit_the_pool", |mode| {
+        let region = Region::new(config(mode)).unwrap();
         // 4 MiB into a pool of 1 MiB, with a limit of 512 KiB.
         fill(&region, 0..1024);
         let stats = region.stats();
@@ -70,13 +70,13 @@ fn what_does_not_fit_the_pool_stays_resident() {
         assert!(stats.memory.resident <= 1024 * 4096 + LIMIT, "{stats:#?}");
         assert!(stats.pool.pool_limit_hit >= 1 && refused(&stats) > 0, "{stats:#?}");
         check(&region, 0..1024);
-        // The limit holds again once memory is given up.
+        // The limit is held again once pages are discarded.
         discard(&region, 0, 960);
         let stats = || region.stats();
         assert!(comes_true(|| stats().memory.resident <= LIMIT), "{:#?}", stats());
         check(&region, 960..1024);
         assert!(comes_true(|| stats().memory.resident <= LIMIT), "{:#?}", stats());
-        // And so does folding: other pages fit now.
+        // Folding works again, too: other pages fit now.
         (1100..1300).for_each(|page| write(&region, page, &text(page)));
         (1100..1300).for_each(|page| assert!(read(&region, page) == text(page), "{page}"));
         assert!(comes_true(|| stats().memory.resident <= LIMIT), "{:#?}", stats());
@@ -86,8 +86,8 @@ fn what_does_not_fit_the_pool_stays_resident() {
 
 #[test]
 fn a_full_pool_accepts_pages_at_the_threshold_only() {
-    each("a_full_pool_accepts_pages_at_the_threshold_only", |way| {
-        let config = RegionConfig { accept_threshold_percent: 50, ..config(way) };
+    each("a_full_pool_accepts_pages_at_the_threshold_only", |mode| {
+        let config = RegionConfig { accept_threshold_percent: 50, ..config(mode) };
         let region = Region::new(config).unwrap();
         fill(&region, 0..600);
         let stats = || region.stats();
@@ -96,7 +96,7 @@ fn a_full_pool_accepts_pages_at_the_threshold_only() {
             "{:#?}",
             stats()
         );
-        // Down to three quarters, between the marks: nothing is accepted.
+        // Down to three quarters, between threshold and limit: nothing is accepted.
         let mut page = 0;
         while stats().pool.pool_total_size > POOL * 3 / 4 {
             discard(&region, page, 1);
@@ -105,9 +105,9 @@ fn a_full_pool_accepts_pages_at_the_threshold_only() {
         let before = stats();
         assert!(before.memory.resident > LIMIT, "{before:#?}");
         std::thread::sleep(Duration::from_millis(100));
-        // But for what each of the two threads was about to fold when the pool was full.
+        // Except for the page that each of the two threads was about to fold when the pool was full.
         assert!(stats().eviction.folded <= before.eviction.folded + 2, "{:#?}", stats());
-        // Below the threshold it goes on.
+        // Below the threshold, pages are accepted again.
         while stats().pool.pool_total_size > POOL / 2 - 65536 {
             discard(&region, page, 1);
             page += 1;
@@ -118,9 +118,9 @@ fn a_full_pool_accepts_pages_at_the_threshold_only() {
 }
 
 #[test]
-fn a_full_pool_parks_where_it_can() {
-    each("a_full_pool_parks_where_it_can", |way| {
-        let (region, _) = backed(way);
+fn a_full_pool_writes_back_if_there_is_a_backing() {
+    each("a_full_pool_writes_back_if_there_is_a_backing", |mode| {
+        let (region, _) = backed(mode);
         fill(&region, 0..PAGES);
         check(&region, 0..PAGES);
         let stats = region.stats();
@@ -132,8 +132,8 @@ fn a_full_pool_parks_where_it_can() {
 
 #[test]
 fn a_medium_that_fails_writes_loses_nothing() {
-    each("a_medium_that_fails_writes", |way| {
-        let (region, control) = backed(way);
+    each("a_medium_that_fails_writes", |mode| {
+        let (region, control) = backed(mode);
         control.fail_writes(When::EveryNth(3), libc::EIO);
         fill(&region, 0..600);
         check(&region, 0..600);
@@ -146,9 +146,10 @@ fn a_medium_that_fails_writes_loses_nothing() {
     });
 }
 
-/// A region most of whose pages are parked, on a medium that fails reads from now on; and such a page.
-fn lost_page(way: usize) -> (Region, Arc<ErrorControl>, u64) {
-    let (region, control) = backed(way);
+/// Makes a region most of whose pages are written back, to a medium that fails reads from now on; and finds such a
+/// page.
+fn lost_page(mode: usize) -> (Region, Arc<ErrorControl>, u64) {
+    let (region, control) = backed(mode);
     fill(&region, 0..PAGES);
     control.fail_reads(When::Always, libc::EIO);
     let page = (0..PAGES).find(|page| region.pin(*page as usize * 4096, 4096).is_err());
@@ -156,9 +157,9 @@ fn lost_page(way: usize) -> (Region, Arc<ErrorControl>, u64) {
 }
 
 #[test]
-fn a_page_that_cannot_be_read_back_is_told_and_kept() {
-    each("a_page_that_cannot_be_read_back", |way| {
-        let (region, control, page) = lost_page(way);
+fn a_page_that_cannot_be_read_back_is_reported_and_kept() {
+    each("a_page_that_cannot_be_read_back", |mode| {
+        let (region, control, page) = lost_page(mode);
         let failed = region.stats().faults.failed;
         assert!(failed > 0);
         let pinned = region.pin(page as usize * 4096, 4096).err();
@@ -171,35 +172,35 @@ fn a_page_that_cannot_be_read_back_is_told_and_kept() {
 }
 
 #[test]
-fn an_access_to_a_page_that_cannot_be_read_back_dies() {
-    each("an_access_to_a_page_that_cannot_be_read_back", |way| run_to_sigbus(&format!("access {way}")));
+fn an_access_to_a_page_that_cannot_be_read_back_gets_sigbus() {
+    each("an_access_to_a_page_that_cannot_be_read_back", |mode| run_to_sigbus(&format!("access {mode}")));
 }
 
 #[test]
-fn a_page_that_was_given_up_can_be_used_again() {
-    each("a_page_that_was_given_up", |way| run_well(&format!("again {way}")));
+fn a_lost_page_can_be_used_again_after_it_was_dropped() {
+    each("a_lost_page_can_be_used_again", |mode| run_well(&format!("again {mode}")));
 }
 
 #[test]
-fn a_page_that_several_threads_lost_is_marked_while_it_is_lost_only() {
-    each("a_page_that_several_threads_lost", |way| run_well(&format!("together {way}")));
+fn a_page_lost_by_several_threads_is_poisoned_only_while_it_is_lost() {
+    each("a_page_lost_by_several_threads", |mode| run_well(&format!("together {mode}")));
 }
 
-/// Runs a part in a process of its own. False if it is not one of these.
+/// Runs a part in a separate process. Returns false if it is not one of these.
 pub fn run_part(part: &str) -> bool {
     match part.split_once(' ') {
-        Some(("access", way)) => {
-            let (region, _control, page) = lost_page(way.parse().unwrap());
+        Some(("access", mode)) => {
+            let (region, _control, page) = lost_page(mode.parse().unwrap());
             std::hint::black_box(read(&region, page));
         }
-        Some(("again", way)) => use_again(way.parse().unwrap()),
-        Some(("together", way)) => lose_together(way.parse().unwrap()),
+        Some(("again", mode)) => use_again(mode.parse().unwrap()),
+        Some(("together", mode)) => lose_together(mode.parse().unwrap()),
         _ => return false,
     }
     true
 }
 
-/// Has the system read a page, which fails where an access would die.
+/// Reads a page by a system call, which fails where an access would end the process.
 fn system_reads(region: &Region, page: u64) -> bool {
     let (_read_end, write_end) = rustix::pipe::pipe().unwrap();
     let bytes = region.as_ptr().wrapping_add(page as usize * 4096).cast();
@@ -207,10 +208,10 @@ fn system_reads(region: &Region, page: u64) -> bool {
     unsafe { libc::write(write_end.as_raw_fd(), bytes, 4096) == 4096 }
 }
 
-/// Threads touch a lost page at once, and each has it looked for; who is told first drops it and goes on. The others, who are
-/// told later, must not make it fail then.
-fn lose_together(way: usize) {
-    let (region, control) = backed(way);
+/// Threads fault on a lost page at once, and each fault looks for the page. The first thread that gets an error drops
+/// the page and goes on. The errors of the others, which come later, must not make the page fail then.
+fn lose_together(mode: usize) {
+    let (region, control) = backed(mode);
     fill(&region, 0..PAGES);
     let barrier = Barrier::new(3);
     for round in 0..40 {
@@ -228,7 +229,7 @@ fn lose_together(way: usize) {
             discard(&region, page, 1);
             control.clear();
             assert!(read(&region, page) == [0; 512]);
-            // It goes out and comes in while the others' faults are still served.
+            // The page is paged out and in while the others' faults are still served.
             fill(&region, 0..page);
             fill(&region, page + 1..PAGES);
             assert!(read(&region, page) == [0; 512], "round {round}");
@@ -238,9 +239,9 @@ fn lose_together(way: usize) {
     check(&region, 0..PAGES);
 }
 
-/// A page that was lost for who touched it is zero once it was dropped, and its neighbours are what they were.
-fn use_again(way: usize) {
-    let (region, control, page) = lost_page(way);
+/// A page whose read failed is zero after it was dropped, and its neighbours are unchanged.
+fn use_again(mode: usize) {
+    let (region, control, page) = lost_page(mode);
     assert!(!system_reads(&region, page));
     control.clear();
     discard(&region, page, 1);
@@ -248,10 +249,10 @@ fn use_again(way: usize) {
     check(&region, (0..PAGES).filter(|other| *other != page));
     write(&region, page, &noise(page));
     check(&region, 0..PAGES);
-    if WAYS[way].0 == Service::FaultingThread {
+    if MODES[mode].0 == Service::FaultingThread {
         return;
     }
-    // Poisoned and not dropped: it harms no other page, nor who moves pages out, whatever brings it in.
+    // Poisoned and not dropped: the poison disturbs no other page and no evictor, whatever brings the page in.
     control.fail_reads(When::Always, libc::EIO);
     let lost: Vec<_> =
         (PAGES / 2..PAGES).filter(|page| page % 5 == 0 && !system_reads(&region, *page)).collect();
@@ -260,7 +261,7 @@ fn use_again(way: usize) {
     for _ in 0..3 {
         check(&region, (0..PAGES).filter(|other| !lost.contains(other)));
     }
-    // A neighbour's fault may have brought it in after all; but nothing is made up.
+    // A neighbour's fault may have brought the page in after all; but its contents are never wrong.
     for page in lost {
         assert!(!system_reads(&region, page) || read(&region, page) == noise(page));
     }

@@ -1,28 +1,28 @@
-//! Signal handlers may touch a region, whatever thread they interrupt, and wherever; and so may the function that is told
-//! how far writing back is.
+//! Signal handlers may touch a region, whatever thread they interrupt, and wherever. The progress callback of
+//! writeback may touch it too.
 
-use crate::support::{WAYS, can, noise, read, run_well, text, write};
+use crate::support::{MODES, can, noise, read, run_well, text, write};
 use pagefold_backing::layer::{DelayLayer, DelayOptions, SystemClock};
 use pagefold_backing::{Backing, MemoryBacking};
 use pagefold_memory::{Region, RegionConfig};
-use pagefold_store::parking::{LayoutKind, ParkConfig, Selection, Which};
+use pagefold_store::writeback::{LayoutKind, Selection, Which, WritebackConfig};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 const PAGES: u64 = 1024;
-/// What the handler reads and nobody writes.
+/// Pages that the handler reads and no thread writes.
 const READ_ONLY: u64 = 512;
 
-/// A region whose pages wait for room: with a small limit, a small pool, and a backing.
-fn region(way: usize) -> Region {
-    region_on(way, Arc::new(MemoryBacking::new(32 << 20)))
+/// Makes a region whose faults wait for room: with a small limit, a small pool, and a backing.
+fn region(mode: usize) -> Region {
+    region_on(mode, Arc::new(MemoryBacking::new(32 << 20)))
 }
 
-fn region_on(way: usize, backing: Arc<dyn Backing>) -> Region {
-    let (service, eviction) = WAYS[way];
-    let backing = ParkConfig { backing, layout: LayoutKind::Log };
+fn region_on(mode: usize, backing: Arc<dyn Backing>) -> Region {
+    let (service, eviction) = MODES[mode];
+    let backing = WritebackConfig { backing, layout: LayoutKind::Log };
     let config = RegionConfig {
         service,
         eviction,
@@ -34,7 +34,7 @@ fn region_on(way: usize, backing: Arc<dyn Backing>) -> Region {
     Region::new(config).unwrap()
 }
 
-/// Threads of the region, with the signals that each blocks, a bit each.
+/// Returns the threads of the region, with a mask of the signals that each blocks.
 fn own_threads() -> Vec<(String, u64)> {
     let tasks = std::fs::read_dir("/proc/self/task").unwrap();
     let read = |task: std::io::Result<std::fs::DirEntry>| {
@@ -50,32 +50,32 @@ fn own_threads() -> Vec<(String, u64)> {
 }
 
 fn each(test: &str, run: impl Fn(usize)) {
-    for (way, (service, eviction)) in WAYS.into_iter().enumerate() {
+    for (mode, (service, eviction)) in MODES.into_iter().enumerate() {
         if can(test, service, eviction) {
-            run(way);
+            run(mode);
         }
     }
 }
 
-/// Runs a part in a process of its own. False if it is not one of these.
+/// Runs a part in a separate process. Returns false if it is not one of these.
 pub fn run_part(part: &str) -> bool {
     match part.split_once(' ') {
-        Some(("masks", way)) => check_masks(way.parse().unwrap()),
-        Some(("storm", way)) => storm(way.parse().unwrap()),
-        Some(("panic", way)) => panic_in_progress(way.parse().unwrap()),
-        Some(("progress", way)) => touch_in_progress(way.parse().unwrap()),
+        Some(("masks", mode)) => check_masks(mode.parse().unwrap()),
+        Some(("storm", mode)) => signal_storm(mode.parse().unwrap()),
+        Some(("panic", mode)) => panic_in_progress(mode.parse().unwrap()),
+        Some(("progress", mode)) => touch_in_progress(mode.parse().unwrap()),
         _ => return false,
     }
     true
 }
 
-/// A thread of the region takes none of the program's signals, and all that its own instructions raise.
-fn check_masks(way: usize) {
+/// Checks that threads of the region block all signals but those that their own instructions raise.
+fn check_masks(mode: usize) {
     let bit = |signal: i32| 1_u64 << (signal - 1);
     let synchronous =
         [libc::SIGBUS, libc::SIGSEGV, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS].map(bit);
     let synchronous = synchronous.into_iter().sum::<u64>();
-    // What the kernel does not let block, and what the C library keeps for itself.
+    // Signals that the kernel never blocks, and those that the C library keeps for itself.
     let never = [libc::SIGKILL, libc::SIGSTOP, 32, 33].map(bit).into_iter().sum::<u64>();
     for parent_blocks_all in [false, true] {
         let mut all = std::mem::MaybeUninit::uninit();
@@ -85,10 +85,14 @@ fn check_masks(way: usize) {
             libc::sigfillset(all.as_mut_ptr());
             libc::pthread_sigmask(how, all.as_ptr(), std::ptr::null_mut());
         }
-        let region = region(way);
-        // Threads name themselves after they have begun.
-        let is_parker = |(name, _): &(String, u64)| name == "pagefold-park";
-        assert!(crate::support::comes_true(|| own_threads().iter().any(is_parker)), "{:?}", own_threads());
+        let region = region(mode);
+        // Threads set their names after they have started.
+        let is_writeback_thread = |(name, _): &(String, u64)| name == "pagefold-wb";
+        assert!(
+            crate::support::comes_true(|| own_threads().iter().any(is_writeback_thread)),
+            "{:?}",
+            own_threads()
+        );
         let is_right = |(_, blocked): &(String, u64)| {
             blocked & synchronous == 0 && blocked | synchronous | never == u64::MAX
         };
@@ -98,8 +102,8 @@ fn check_masks(way: usize) {
 }
 
 #[test]
-fn threads_of_a_region_take_no_signals_but_faults() {
-    each("threads_of_a_region_take_no_signals", |way| run_well(&format!("masks {way}")));
+fn threads_of_a_region_block_all_but_synchronous_signals() {
+    each("threads_of_a_region_block_signals", |mode| run_well(&format!("masks {mode}")));
 }
 
 static BASE: AtomicUsize = AtomicUsize::new(0);
@@ -119,7 +123,7 @@ extern "C" fn on_signal(_: libc::c_int) {
     }
 }
 
-/// Sends signals to every thread, of the region too, until told to stop.
+/// Sends signals to every thread, those of the region too, until `is_over`.
 fn send_signals(is_over: &AtomicBool) {
     let (own_process, own_thread) = (std::process::id(), rustix::thread::gettid().as_raw_nonzero().get());
     while !is_over.load(Relaxed) {
@@ -134,8 +138,8 @@ fn send_signals(is_over: &AtomicBool) {
     }
 }
 
-/// What the owner of a region can ask, again and again.
-fn ask(region: &Region, is_over: &AtomicBool) {
+/// Makes all calls that the owner of a region can make, again and again.
+fn make_all_calls(region: &Region, is_over: &AtomicBool) {
     let mut round = 0_u64;
     while !is_over.load(Relaxed) {
         round += 1;
@@ -160,9 +164,9 @@ fn ask(region: &Region, is_over: &AtomicBool) {
     }
 }
 
-/// Signals hit every thread while the pool is full and pages are written back.
-fn storm(way: usize) {
-    let region = region(way);
+/// Sends signals to every thread while the pool is full and pages are written back.
+fn signal_storm(mode: usize) {
+    let region = region(mode);
     (0..READ_ONLY).for_each(|page| write(&region, page, &noise(page)));
     BASE.store(region.as_ptr().expose_provenance(), Relaxed);
     // SAFETY: zeroes are valid, and the handler touches memory and atomics only.
@@ -175,7 +179,7 @@ fn storm(way: usize) {
     let is_over = AtomicBool::new(false);
     let until = Instant::now() + Duration::from_secs(2);
     std::thread::scope(|scope| {
-        scope.spawn(|| ask(&region, &is_over));
+        scope.spawn(|| make_all_calls(&region, &is_over));
         let writer = scope.spawn(|| {
             let mut round = 0;
             while Instant::now() < until {
@@ -197,15 +201,15 @@ fn storm(way: usize) {
 
 #[test]
 fn handlers_touch_a_region_in_any_thread_at_any_time() {
-    each("handlers_touch_a_region_in_any_thread", |way| run_well(&format!("storm {way}")));
+    each("handlers_touch_a_region_in_any_thread", |mode| run_well(&format!("storm {mode}")));
 }
 
-/// The function that is told of a pass writes to more of the region than memory and pool have room for: its pages come in
-/// only if others are written back meanwhile. The medium is so slow that it is told before the end, too.
-fn touch_in_progress(way: usize) {
+/// The progress callback writes to more of the region than memory and pool have room for: its pages come in only if
+/// others are written back meanwhile. The medium is so slow that the callback also runs before the end.
+fn touch_in_progress(mode: usize) {
     let slow = DelayOptions { bytes_per_s: Some(10 << 20), ..DelayOptions::default() };
     let medium = DelayLayer::new(MemoryBacking::new(32 << 20), slow, Arc::new(SystemClock::default()));
-    let region = region_on(way, Arc::new(medium));
+    let region = region_on(mode, Arc::new(medium));
     (0..PAGES).for_each(|page| write(&region, page, &noise(page)));
     let writeback = region.store().writeback().unwrap();
     let mut calls = 0;
@@ -222,24 +226,24 @@ fn touch_in_progress(way: usize) {
 }
 
 #[test]
-fn a_function_told_of_progress_touches_the_region() {
-    each("a_function_told_of_progress_touches_the_region", |way| run_well(&format!("progress {way}")));
+fn a_progress_callback_may_touch_the_region() {
+    each("a_progress_callback_may_touch_the_region", |mode| run_well(&format!("progress {mode}")));
 }
 
 #[test]
-fn a_panic_of_a_function_told_of_progress_ends_the_pass() {
-    each("a_panic_of_a_function_told_of_progress_ends_the_pass", |way| run_well(&format!("panic {way}")));
+fn a_panic_of_a_progress_callback_ends_the_pass() {
+    each("a_panic_of_a_progress_callback_ends_the_pass", |mode| run_well(&format!("panic {mode}")));
 }
 
-fn panic_in_progress(way: usize) {
-    let region = region(way);
+fn panic_in_progress(mode: usize) {
+    let region = region(mode);
     (0..PAGES).for_each(|page| write(&region, page, &noise(page)));
     let writeback = region.store().writeback().unwrap();
     let all = Selection::of(Which::All);
-    let told = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+    let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         writeback.write_back(&all, &mut |_| panic!("as the test wants"))
     }));
-    assert!(told.is_err());
+    assert!(result.is_err());
     // The next pass can begin, and nothing is lost.
     assert_eq!(writeback.write_back(&all, &mut |_| ControlFlow::Continue(())).unwrap().error, None);
     (0..PAGES).for_each(|page| assert!(read(&region, page) == noise(page), "{page}"));

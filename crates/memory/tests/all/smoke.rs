@@ -1,4 +1,4 @@
-//! The first things that must hold.
+//! First tests: a region keeps its contents within its limit.
 
 use crate::support::can;
 use pagefold_memory::{Eviction, Region, RegionConfig, Service};
@@ -75,7 +75,7 @@ fn reading_through_leaves_pages_resident() {
         assert!(sum > 0);
         came_in(&region) - before
     };
-    // Whatever was written last is resident at first.
+    // The pages that were written last are resident at first.
     read_through();
     let came_in = (0..3).map(|_| read_through()).min().unwrap();
     assert!(came_in * 20 < pages as u64 * 19, "{came_in} of {pages} pages came in");

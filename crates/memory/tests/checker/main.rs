@@ -1,10 +1,11 @@
-//! Compressed memory never loses or mixes up data: threads use a small region in all ways, beside a plain copy of it.
+//! A stress test: compressed memory never loses or mixes up data.
 //!
-//! Every word that is read is compared with what was written last. The threads own pages that lie between each other's,
-//! read some that all share, and lock some; they read and write words, pages, runs, drop pages, pin them for system
-//! calls; another changes the limit. This runs for each way to serve faults, to move pages out, and to compress, with and
-//! without a backing. At the end all pages are compared once more, and the kernel's account of what has memory with the
-//! region's.
+//! Threads use a small region in all ways, and keep a plain copy of it. They compare every word that they read with
+//! the last one written. Each thread owns pages, interleaved with those of others; other pages all threads read, and
+//! others again have a lock. The threads read and write words, pages and runs, drop pages, and pin them for system
+//! calls; another thread changes the limit. This runs for each way to serve faults, to page out, and to compress, with
+//! and without a backing. At the end all pages are compared once more, and the kernel's count of present pages with
+//! the region's.
 //!
 //! In `cargo test` each combination runs for about a second; for minutes with
 //!
@@ -24,7 +25,7 @@ mod worker;
 use pagefold_backing::MemoryBacking;
 use pagefold_codec::CodecSpec;
 use pagefold_memory::{Eviction, Region, RegionConfig, RegionError, Service};
-use pagefold_store::parking::{LayoutKind, ParkConfig};
+use pagefold_store::writeback::{LayoutKind, WritebackConfig};
 use pattern::{Random, Words, ZERO, fill, mix};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -34,14 +35,14 @@ use worker::{Arena, Worker};
 
 const PAGE: u64 = 4096;
 const THREADS: u64 = 4;
-/// Pages of the threads' own, that all read, that have a lock.
+/// Pages that each belong to one thread; that all threads read; that have a lock.
 const OWN: u64 = 1600;
 const COMMON: u64 = 320;
 const LOCKED: u64 = 128;
-/// Limits that are set while threads run, pages.
+/// Limits that are set during a run, pages.
 const LIMITS: [u64; 5] = [64, 80, 128, 200, 300];
 
-/// What a run is with.
+/// The configuration of a run.
 struct Case {
     service: Service,
     eviction: Eviction,
@@ -64,7 +65,8 @@ fn duration() -> Duration {
         .map_or(Duration::from_millis(if long { 120_000 } else { 800 }), Duration::from_secs)
 }
 
-/// Runs all codecs, with and without a backing. One after the other: the kernel is asked what has memory in the process.
+/// Runs all codecs, with and without a backing, one after the other: the kernel's count of pages is one for the
+/// process.
 fn run_all(service: Service, eviction: Eviction) {
     static ALONE: Mutex<()> = Mutex::new(());
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -85,7 +87,7 @@ fn run_all(service: Service, eviction: Eviction) {
 fn config(case: &Case, random: &mut Random) -> RegionConfig {
     let backing = case.layout.map(|layout| {
         let medium = Arc::new(MemoryBacking::new(32 << 20));
-        ParkConfig { backing: medium, layout }
+        WritebackConfig { backing: medium, layout }
     });
     RegionConfig {
         service: case.service,
@@ -102,7 +104,7 @@ fn config(case: &Case, random: &mut Random) -> RegionConfig {
     }
 }
 
-/// The pages of a thread: every fourth of one half, a block of the other.
+/// Returns the pages of a thread: every fourth of one half, a block of the other.
 fn pages_of(owner: u64) -> Vec<u64> {
     let block = OWN / 2 / THREADS;
     let interleaved = (0..OWN / 2).filter(|page| page % THREADS == owner);
@@ -129,7 +131,7 @@ fn run(case: &Case) {
     std::thread::scope(|scope| {
         scope.spawn(|| watch::watch(&region, &steps, &over));
         work(&arena, &steps, random.next());
-        // The last is this thread.
+        // The last counter belongs to this thread.
         let step = || steps[THREADS as usize].fetch_add(1, Relaxed);
         check_shared(&arena, step);
         over.store(true, Relaxed);
@@ -194,7 +196,7 @@ fn check_limit(region: &Region) {
     }
 }
 
-/// Once nothing happens any more, the region's count of memory must be the kernel's.
+/// Checks that the region's count of memory equals the kernel's, once nothing happens any more.
 fn check_account(region: &Region) {
     let until = Instant::now() + Duration::from_secs(10);
     loop {

@@ -1,7 +1,7 @@
-//! What pages are filled with: words that say which page, version, thread and place they are of.
+//! The contents of pages: words that contain their page, version, thread and index.
 //!
-//! Any word found in a wrong place so tells where it came from. Not all pages can be like that, as the kinds of page
-//! that the engine treats apart are wanted too: zero, one word repeated, incompressible.
+//! So a word in a wrong place tells where it came from. Some pages are of the kinds that the engine handles
+//! separately: zero, one word repeated, incompressible.
 
 use std::fmt;
 
@@ -39,12 +39,12 @@ pub fn mix(mut x: u64) -> u64 {
     x ^ x >> 31
 }
 
-/// Bits: page 44-63, version 17-43, owner 9-16, place 0-8.
+/// Makes a word. The bits: page 44-63, version 17-43, owner 9-16, place 0-8.
 pub fn tag(page: u64, version: u64, owner: u64, place: usize) -> u64 {
     page << 44 | (version & 0x7ff_ffff) << 17 | (owner & 0xff) << 9 | place as u64
 }
 
-/// A word as a tag, in words.
+/// Prints a word as a tag.
 pub struct Tag(pub u64);
 
 impl fmt::Display for Tag {

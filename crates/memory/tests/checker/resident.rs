@@ -1,7 +1,7 @@
-//! What really has memory, by the kernel's account.
+//! The kernel's count of pages that have memory.
 //!
-//! A region's range and its staging area are the only mappings of these tests that a child does not get, and that
-//! have no huge pages. All that is present there is counted, pages of zeroes as well.
+//! A region's range and staging area are the only mappings of these tests that a child does not get and that have no
+//! huge pages. All present pages there are counted, pages of zeroes as well.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;

@@ -1,24 +1,24 @@
-//! Saying what went wrong, and seeing that threads go on.
+//! Reporting of failures, and a watchdog for threads that hang.
 //!
-//! Output goes past the test harness, because the process is aborted afterwards: a thread that found a wrong page or
-//! does not go on cannot be unwound past others that hang.
+//! Output bypasses the test harness, because the process is aborted afterwards: other threads may hang, so the failing
+//! thread cannot unwind and join them.
 
 use pagefold_memory::Region;
 use std::io::Write;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// Without any step for so long, the threads hang.
+/// The threads hang if none makes a step for so long.
 const HANG: Duration = Duration::from_secs(20);
-/// Without a step of one thread for so long, that one does.
+/// A thread hangs if it makes no step for so long.
 const HANG_OF_ONE: Duration = Duration::from_secs(45);
 
-/// Prints past the test harness.
+/// Prints directly to the standard error stream.
 pub fn say(message: &str) {
     let _ = writeln!(std::io::stderr(), "{message}");
 }
 
-/// Says what went wrong, with all that is known, and aborts.
+/// Prints a failure with the statistics and the stacks of all threads, and aborts.
 pub fn fail(region: &Region, message: &str) -> ! {
     say(&format!("FAILED: {message}\n{:#?}", region.stats()));
     for task in std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten() {
@@ -38,7 +38,7 @@ pub fn watch(region: &Region, steps: &[AtomicU64], is_over: &AtomicBool) {
     while !is_over.load(Relaxed) {
         std::thread::sleep(Duration::from_millis(50));
         for (i, steps) in now().into_iter().enumerate() {
-            // The most there is: this thread is done.
+            // The largest number: this thread is done.
             if steps != seen[i] || steps == u64::MAX {
                 (seen[i], changed[i]) = (steps, Instant::now());
             }

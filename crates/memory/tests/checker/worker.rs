@@ -1,4 +1,4 @@
-//! A thread that uses its pages in all ways, and keeps a plain copy of what they must be.
+//! A thread that uses its pages in all ways, and keeps a plain copy of their expected contents.
 
 use crate::pattern::{Random, Tag, WORDS, Words, ZERO, fill, tag};
 use crate::watch::fail;
@@ -9,16 +9,16 @@ use std::sync::Mutex;
 
 const PAGE: usize = 4096;
 
-/// What all threads share.
+/// The data that all threads share.
 pub struct Arena<'a> {
     pub region: &'a Region,
-    /// Pages that all threads read, from `common_start` on, and what they are.
+    /// Expected contents of the pages that all threads read, from `common_start` on.
     pub common: Vec<Words>,
     pub common_start: u64,
-    /// Pages behind a lock, from `locked_start` on, and what they are.
+    /// Expected contents of the pages that have a lock, from `locked_start` on.
     pub locked: Vec<Mutex<Box<Words>>>,
     pub locked_start: u64,
-    /// System calls find pages of the range that are not there.
+    /// System calls can access pages of the range that are not resident.
     pub serves_system: bool,
 }
 
@@ -35,7 +35,7 @@ impl Arena<'_> {
 
     /// One word of a page.
     fn read_word(&self, page: u64, place: usize) -> u64 {
-        // SAFETY: in the range; only its owner uses the page, or all threads read it and nobody writes to it.
+        // SAFETY: in the range; only its owner uses the page, or all threads read it and none writes to it.
         unsafe { self.address(page).cast::<u64>().add(place).read_volatile() }
     }
 
@@ -46,7 +46,7 @@ impl Arena<'_> {
 
     /// Compares all words of a page.
     pub fn check(&self, page: u64, expected: &Words, when: &str) {
-        // SAFETY: in the range; nobody writes to it meanwhile.
+        // SAFETY: in the range; no thread writes to it meanwhile.
         let found = unsafe { &*self.address(page) };
         if found != expected {
             self.report(page, expected, when);
@@ -85,9 +85,9 @@ pub struct Worker<'a> {
     random: Random,
     owner: u64,
     version: u64,
-    /// Its pages, in order.
+    /// Pages of this thread, sorted.
     pages: Vec<u64>,
-    /// What they must be.
+    /// Their expected contents.
     expected: Vec<Words>,
     pipe: (OwnedFd, OwnedFd),
 }
@@ -99,7 +99,7 @@ impl<'a> Worker<'a> {
         Worker { arena, random: Random::new(seed), owner, version: 0, pages, expected, pipe }
     }
 
-    /// Does one of the things that can be done.
+    /// Does one random operation.
     pub fn step(&mut self) {
         match self.random.below(100) {
             0..=24 => self.read_some(),
@@ -119,7 +119,7 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Compares all pages with what they must be.
+    /// Compares all pages with their expected contents.
     pub fn check_all(&self, when: &str) {
         let pages = self.pages.iter().zip(&self.expected);
         pages.for_each(|(page, expected)| self.arena.check(*page, expected, when));
@@ -164,7 +164,7 @@ impl<'a> Worker<'a> {
         self.arena.write(self.pages[i], &self.expected[i]);
     }
 
-    /// A run over its pages at some distance, forwards or backwards, that reads or writes.
+    /// Reads or writes a run of the thread's pages at some stride, forwards or backwards.
     fn run(&mut self) {
         let len = 8 + self.random.below(56) as usize;
         let stride = [1, 1, 2, 3, 7][self.random.below(5) as usize];
@@ -211,7 +211,7 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Some of its pages that lie behind each other.
+    /// Returns indexes of some adjacent pages of the thread.
     fn adjacent(&mut self, most: u64) -> Range<usize> {
         let (first, wanted) = (self.any(), 1 + self.random.below(most) as usize);
         let follows = |i: &usize| self.pages.get(*i) == Some(&(self.pages[first] + (*i - first) as u64));
@@ -229,7 +229,7 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Drops bytes that are no whole pages at the ends.
+    /// Drops bytes that begin and end inside pages.
     fn drop_part(&mut self) {
         let some = self.adjacent(3);
         let words = (some.len() * WORDS) as u64;
@@ -242,7 +242,8 @@ impl<'a> Worker<'a> {
         some.for_each(|i| self.check(i, "part of it was dropped"));
     }
 
-    /// Pins pages and has the system read and write them; without a pin where that is served.
+    /// Pins pages and lets system calls read and write them; sometimes without a pin where faults of system calls are
+    /// served.
     fn pin(&mut self) {
         let (from, to) = (self.adjacent(4), self.any());
         if from.contains(&to) {
@@ -279,7 +280,7 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Stays at a few pages for some time, so that they become hot.
+    /// Uses a few pages for some time, so that they become hot.
     fn stay(&mut self) {
         let start = self.any();
         for round in 0..100 {

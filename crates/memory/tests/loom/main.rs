@@ -1,7 +1,7 @@
-//! Every order of the steps of a few threads, with loom: nothing is built without `--cfg loom`.
+//! Model checks with loom: all orders of the steps of a few threads. Nothing is built without `--cfg loom`.
 #![cfg(loom)]
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
-mod memory_left;
 mod page;
-mod world;
+mod region_model;
+mod resident_budget;

@@ -1,4 +1,4 @@
-//! Tests in processes of their own: for what ends a process, or needs one whose signal handlers are known.
+//! Tests in separate processes: those that end their process, or need one whose signal handlers are known.
 //!
 //! A test runs its own binary again with the name of a part; the test named `child` of that binary runs the part.
 #![allow(dead_code, reason = "no test file uses all of it")]
@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 const PART: &str = "PAGEFOLD_TEST_PART";
 
-/// All ways to serve faults and to move pages out.
-pub const WAYS: [(Service, Eviction); 6] = [
+/// All combinations of threads that serve faults and ways to page out.
+pub const MODES: [(Service, Eviction); 6] = [
     (Service::FaultingThread, Eviction::Mixed),
     (Service::HandlerThreads, Eviction::Mixed),
     (Service::FaultingThread, Eviction::Move),
@@ -20,12 +20,12 @@ pub const WAYS: [(Service, Eviction); 6] = [
     (Service::HandlerThreads, Eviction::Protect),
 ];
 
-/// The part that this process is to run, if it is a child.
+/// Returns the part that this process has to run, if it is a child.
 pub fn part() -> Option<String> {
     std::env::var(PART).ok()
 }
 
-/// Runs a part in a child. It must end by itself within `limit`, or it hangs.
+/// Runs a part in a child. Fails if the child does not end within `limit`.
 pub fn run(part: &str, limit: Duration) -> ExitStatus {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", "child", "--nocapture", "--test-threads=1"]).env(PART, part);
@@ -44,7 +44,7 @@ pub fn run(part: &str, limit: Duration) -> ExitStatus {
     }
 }
 
-/// Runs a part in a child that must end well.
+/// Runs a part in a child that must succeed.
 pub fn run_well(part: &str) {
     let status = run(part, Duration::from_secs(30));
     assert!(status.success(), "{part}: {status}");
@@ -56,7 +56,7 @@ pub fn run_to_sigbus(part: &str) {
     assert_eq!(status.signal(), Some(libc::SIGBUS), "{part}: {status}");
 }
 
-/// Whether the kernel can do both; says so if not.
+/// Returns whether the kernel supports a combination. Prints a skip message if not.
 pub fn can(test: &str, service: Service, eviction: Eviction) -> bool {
     let config = RegionConfig { service, eviction, ..RegionConfig::new(1 << 20, 1 << 20) };
     match Region::new(config) {
@@ -69,7 +69,7 @@ pub fn can(test: &str, service: Service, eviction: Eviction) -> bool {
     }
 }
 
-/// A page that compresses badly, told by its number.
+/// Returns a page that compresses badly and contains its number.
 pub fn noise(page: u64) -> [u64; 512] {
     let mut x = page.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     std::array::from_fn(|place| {
@@ -81,7 +81,7 @@ pub fn noise(page: u64) -> [u64; 512] {
     })
 }
 
-/// A page that compresses well.
+/// Returns a page that compresses well.
 pub fn text(page: u64) -> [u64; 512] {
     std::array::from_fn(|place| page << 32 | place as u64)
 }
@@ -100,10 +100,10 @@ pub fn read(region: &Region, page: u64) -> [u64; 512] {
     unsafe { region.as_ptr().add(page as usize * 4096).cast::<[u64; 512]>().read() }
 }
 
-/// Waits until something holds; false if it does not within ten seconds.
-pub fn comes_true(mut holds: impl FnMut() -> bool) -> bool {
+/// Waits until a condition is true. Returns false if it is not within ten seconds.
+pub fn comes_true(mut condition: impl FnMut() -> bool) -> bool {
     let until = Instant::now() + Duration::from_secs(10);
-    while !holds() {
+    while !condition() {
         if Instant::now() > until {
             return false;
         }

@@ -1,9 +1,10 @@
-//! Words in, text out: the command line's definitions and what they mean, and
-//! how results are printed.
+//! Printing: results, notes and errors; lists; progress bars; histograms.
 
-pub mod args;
 pub mod chart;
-pub mod date;
+pub mod each;
+pub mod list;
+pub mod numbers;
 pub mod output;
+pub mod page;
 pub mod progress;
-pub mod request;
+pub mod style;

@@ -1,29 +1,54 @@
 //! Printing: results on standard output, notes and errors on standard error.
 //!
-//! Everything that this program prints goes through this file, because the macros of the standard
-//! library panic when they cannot write: a pipe that nobody reads, or a full file system, would end a
-//! server that has a mounted disk. (Every crate denies the lints `print_stdout` and `print_stderr`.) Here
-//! a failed write to standard output is an error that the command returns, and one to standard error is
-//! ignored: there is no other place to report it.
+//! All commands print through this module, because the macros of the standard library panic when they cannot write, for
+//! instance to a pipe whose reader has exited. (Every crate denies the lints `print_stdout` and `print_stderr`.) Here a
+//! failed write to standard output is an error that the command returns, and one to standard error is ignored: there is
+//! no other place to report it.
 //!
-//! Results are written in one go, and a reader that closed its end early has had
-//! what it wanted. Colours are for terminals, and not for those who set NO_COLOR.
+//! A reader that closes its end of a pipe early, such as `head`, is no error. Colours are used on terminals only,
+//! unless the variable `NO_COLOR` is set. `--quiet` silences notes, here and nowhere else.
 
-use crate::failure::{Failure, Outcome};
+use super::style::{self, ERROR, HEADING};
+use anstyle::Style;
+use pagefold_control::error::{CliError, Result};
 use serde::Serialize;
-use std::io::{IsTerminal, Write};
+use std::io::Write;
+use std::ops::ControlFlow;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Prints bytes on standard output. A reader that has closed its end counts as done.
-pub fn bytes(bytes: &[u8]) -> Outcome<()> {
+/// The version of the JSON documents. It grows when a field is removed or changes its meaning.
+pub const SCHEMA_VERSION: u32 = 1;
+
+/// `--quiet`.
+static IS_QUIET: AtomicBool = AtomicBool::new(false);
+
+/// Applies `--quiet` to all output of this process.
+pub fn set_quiet(quiet: bool) {
+    IS_QUIET.store(quiet, Ordering::Relaxed);
+}
+
+/// Whether notes and progress are silenced.
+pub fn is_quiet() -> bool {
+    IS_QUIET.load(Ordering::Relaxed)
+}
+
+/// Prints bytes on standard output. A closed pipe is no error.
+pub fn bytes(bytes: &[u8]) -> Result<()> {
+    piece(bytes).map(|_| ())
+}
+
+/// Prints a part of long output on standard output. Breaks if the pipe is closed: then nobody reads the rest.
+pub fn piece(bytes: &[u8]) -> Result<ControlFlow<()>> {
     match write_stdout(bytes) {
-        Err(e) if e.kind() != std::io::ErrorKind::BrokenPipe => Err(unwritten(&e)),
-        _ => Ok(()),
+        Ok(()) => Ok(ControlFlow::Continue(())),
+        Err(e) if e.kind() == std::io::ErrorKind::BrokenPipe => Ok(ControlFlow::Break(())),
+        Err(e) => Err(write_failed(&e)),
     }
 }
 
-/// Prints one line that somebody has to receive: a reader that has closed its end is an error too.
-pub fn deliver_line(line: &str) -> Outcome<()> {
-    write_stdout(format!("{line}\n").as_bytes()).map_err(|e| unwritten(&e))
+/// Prints one line that must reach its reader: a closed pipe is an error too.
+pub fn deliver_line(line: &str) -> Result<()> {
+    write_stdout(format!("{line}\n").as_bytes()).map_err(|e| write_failed(&e))
 }
 
 fn write_stdout(bytes: &[u8]) -> std::io::Result<()> {
@@ -32,117 +57,94 @@ fn write_stdout(bytes: &[u8]) -> std::io::Result<()> {
     out.flush()
 }
 
-fn unwritten(e: &std::io::Error) -> Failure {
-    Failure::io("writing to standard output", e)
+fn write_failed(e: &std::io::Error) -> CliError {
+    CliError::io("writing to standard output", e)
 }
 
-/// Prints text that ends its lines itself.
-pub fn text(text: &str) -> Outcome<()> {
+/// Prints text that contains its newlines.
+pub fn text(text: &str) -> Result<()> {
     bytes(text.as_bytes())
 }
 
 /// Prints one line.
-pub fn line(line: &str) -> Outcome<()> {
+pub fn line(line: &str) -> Result<()> {
     text(&format!("{line}\n"))
 }
 
-/// Prints JSON, indented.
-pub fn json(value: &impl Serialize) -> Outcome<()> {
-    let text = serde_json::to_string_pretty(value);
-    line(&text.map_err(|e| Failure::failed(format!("making JSON: {e}")))?)
+/// A JSON document of a command: the version of its form, and the fields of `value`.
+#[derive(Serialize)]
+struct Document<'a, T: Serialize> {
+    schema_version: u32,
+    #[serde(flatten)]
+    value: &'a T,
 }
 
-/// Prints what is too long to be put together first: `write` writes it, part by part. What `write` fails with is a failure of
-/// writing.
-pub fn in_parts(write: impl FnOnce(&mut dyn Write) -> std::io::Result<()>) -> Outcome<()> {
+/// Prints a JSON document, indented. `value` is an object; the field `schema_version` is put before its fields.
+pub fn json(value: &impl Serialize) -> Result<()> {
+    line(&json_text(value)?)
+}
+
+/// Prints a JSON document as [`json`] does. It must reach its reader: a closed pipe is an error too.
+pub fn deliver_json(value: &impl Serialize) -> Result<()> {
+    deliver_line(&json_text(value)?)
+}
+
+fn json_text(value: &impl Serialize) -> Result<String> {
+    let text = serde_json::to_string_pretty(&Document { schema_version: SCHEMA_VERSION, value });
+    text.map_err(|e| CliError::failed(format!("making JSON: {e}")))
+}
+
+/// Prints output that is too long to be built in memory: calls `write` with standard output, buffered. Errors of
+/// `write` are reported as errors of writing.
+pub fn stream(write: impl FnOnce(&mut dyn Write) -> std::io::Result<()>) -> Result<()> {
     let mut out = std::io::BufWriter::with_capacity(64 << 10, std::io::stdout().lock());
     match write(&mut out).and_then(|()| out.flush()) {
         Err(e) if e.kind() != std::io::ErrorKind::BrokenPipe => {
-            Err(Failure::io("writing to standard output", &e))
+            Err(CliError::io("writing to standard output", &e))
         }
         _ => Ok(()),
     }
 }
 
-/// As [`json`], part by part.
-pub fn json_in_parts(value: &impl Serialize) -> Outcome<()> {
-    in_parts(|out| {
-        serde_json::to_writer_pretty(&mut *out, value).map_err(std::io::Error::from)?;
+/// Prints a JSON document as [`json`] does, without building the text in memory.
+pub fn stream_json(value: &impl Serialize) -> Result<()> {
+    let document = Document { schema_version: SCHEMA_VERSION, value };
+    stream(|out| {
+        serde_json::to_writer_pretty(&mut *out, &document).map_err(std::io::Error::from)?;
         out.write_all(b"\n")
     })
 }
 
-/// Tells the user something beside the result.
+/// Prints a note for the user on standard error, unless `--quiet`.
 pub fn note(note: &str) {
-    labelled("note", "1", note);
+    if !is_quiet() {
+        labelled("note", HEADING, note);
+    }
 }
 
-/// Tells the user why the command failed.
+/// Prints the error of a command on standard error.
 pub fn error(message: &str) {
-    labelled("error", "1;31", message);
+    labelled("error", ERROR, message);
 }
 
-fn labelled(kind: &str, colour: &str, message: &str) {
-    let styled = paint(colours(std::io::stderr().is_terminal()), colour, kind);
+fn labelled(kind: &str, label: Style, message: &str) {
+    let styled = style::paint(style::stderr_colours(), label, kind);
     diagnostics(&format!("pagefold: {styled}: {message}\n"));
 }
 
-/// Prints text that ends its lines itself on standard error.
+/// Prints text that contains its newlines on standard error.
 pub fn diagnostics(text: &str) {
-    // Nobody is left to tell if this cannot be printed.
+    // If this cannot be printed, there is no other place to report it.
     let _ = try_diagnostics(text);
 }
 
-/// The same for a caller that has something to do when the text cannot be written.
+/// As [`diagnostics`], for callers that handle the error.
 pub fn try_diagnostics(text: &str) -> std::io::Result<()> {
     std::io::stderr().lock().write_all(text.as_bytes())
 }
 
-/// Whether standard output is to be coloured.
-pub fn stdout_colours() -> bool {
-    colours(std::io::stdout().is_terminal())
-}
-
-fn colours(is_terminal: bool) -> bool {
-    is_terminal && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty())
-}
-
-/// `text` in the colour of an SGR code, or as it is.
-pub fn paint(colours: bool, code: &str, text: &str) -> String {
-    if colours { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_string() }
-}
-
-/// Columns as wide as their widest cell.
-pub struct Table<const N: usize> {
-    rows: Vec<[String; N]>,
-}
-
-impl<const N: usize> Table<N> {
-    /// A table with this heading.
-    pub fn new(heading: &[&str; N]) -> Self {
-        Table { rows: vec![heading.map(str::to_string)] }
-    }
-
-    /// Adds a row.
-    pub fn row(&mut self, cells: [String; N]) {
-        self.rows.push(cells);
-    }
-
-    /// The table as lines.
-    pub fn render(&self) -> String {
-        let width = |i: usize| self.rows.iter().map(|r| r[i].chars().count()).max().unwrap_or(0);
-        let widths: [usize; N] = std::array::from_fn(width);
-        let mut text = String::new();
-        for row in &self.rows {
-            text.push_str(&columns(row, &widths));
-            text.push('\n');
-        }
-        text
-    }
-}
-
-/// A line of cells, each as wide as its column.
-pub fn columns<const N: usize>(cells: &[String; N], widths: &[usize; N]) -> String {
+/// Formats a line of cells, each padded to the width of its column.
+pub fn columns(cells: &[String], widths: &[usize]) -> String {
     let cells: Vec<_> = cells.iter().zip(widths).map(|(cell, &w)| format!("{cell:<w$}")).collect();
     cells.join("  ").trim_end().to_string()
 }
@@ -152,15 +154,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn columns_line_up() {
-        let mut table = Table::new(&["A", "LONG"]);
-        table.row(["wide cell".into(), "x".into()]);
-        assert_eq!(table.render(), "A          LONG\nwide cell  x\n");
-    }
-
-    #[test]
-    fn paint_leaves_plain_text_alone() {
-        assert_eq!(paint(false, "1", "x"), "x");
-        assert_eq!(paint(true, "1", "x"), "\x1b[1mx\x1b[0m");
+    fn a_document_begins_with_its_version() {
+        let fields = serde_json::json!({ "a": 1, "b": { "c": [2] } });
+        let text = serde_json::to_string(&Document { schema_version: SCHEMA_VERSION, value: &fields });
+        assert_eq!(text.unwrap(), r#"{"schema_version":1,"a":1,"b":{"c":[2]}}"#);
     }
 }

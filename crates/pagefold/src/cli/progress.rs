@@ -1,28 +1,34 @@
-//! How far a pass, or a walk over an image, is, as a bar on a terminal.
+//! Progress bars of writeback passes and of walks over images. `--quiet` hides them.
 
-use crate::cli::chart;
-use crate::service::parked::PassProgress;
+use super::output;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use pagefold_control::report::writeback::PassProgress;
+use pagefold_control::text;
 use pagefold_page::size::Human;
 
 const RUNNING: &str = "{bar:30} {percent:>3} %  {msg}  {elapsed}";
 const WAITING: &str = "{msg}  {elapsed}";
 
-/// A bar on standard error; nothing where that is no terminal.
+/// The progress bar of a pass, on standard error if that is a terminal.
 pub struct PassBar {
     bar: ProgressBar,
-    wanted: bool,
+    /// Whether the bar is to appear at the next progress.
+    is_pending: bool,
+    /// The words behind the numbers of pages and of bytes.
+    words: [&'static str; 2],
 }
 
 impl PassBar {
-    /// A bar that appears with the first progress it is shown, if it is wanted.
-    pub fn new(wanted: bool) -> Self {
-        PassBar { bar: ProgressBar::with_draw_target(None, ProgressDrawTarget::hidden()), wanted }
+    /// Makes a bar that appears at the first call of `show`, or never if not `enabled` or `--quiet`. It says how many pages are `done`,
+    /// and how many bytes that `amount` to, such as "written back" and "written".
+    pub fn new(enabled: bool, done: &'static str, amount: &'static str) -> Self {
+        let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::hidden());
+        PassBar { bar, is_pending: enabled && !output::is_quiet(), words: [done, amount] }
     }
 
-    /// Shows how far it is.
+    /// Shows the progress.
     pub fn show(&mut self, p: &PassProgress) {
-        if std::mem::take(&mut self.wanted) {
+        if std::mem::take(&mut self.is_pending) {
             self.bar.set_draw_target(ProgressDrawTarget::stderr());
             self.bar.reset_elapsed();
         }
@@ -33,29 +39,35 @@ impl PassBar {
         self.bar.set_length(p.total_pages);
         self.bar.set_position(p.seen_pages);
         self.bar.set_message(match p.total_pages {
-            0 => "beginning".to_string(),
-            _ => format!("{} pages parked, {} written", chart::count(p.parked_pages), Human(p.written_bytes)),
+            0 => "starting".to_string(),
+            _ => format!(
+                "{} pages {}, {} {}",
+                text::grouped(p.done_pages),
+                self.words[0],
+                Human(p.done_bytes),
+                self.words[1]
+            ),
         });
     }
 
-    /// Takes the bar away.
+    /// Removes the bar.
     pub fn end(&self) {
         self.bar.finish_and_clear();
     }
 }
 
-/// The same for a number of files, of how many the image says there are.
+/// The progress bar of a walk over the files of an image.
 pub struct FilesBar(PassBar);
 
 impl FilesBar {
-    /// A bar that appears with the first progress it is shown, if it is wanted.
-    pub fn new(wanted: bool) -> Self {
-        FilesBar(PassBar::new(wanted))
+    /// Makes a bar that appears at the first call of `show`, or never if not `enabled` or `--quiet`.
+    pub fn new(enabled: bool) -> Self {
+        FilesBar(PassBar::new(enabled, "", ""))
     }
 
-    /// Shows how far it is; `of` is 0 if nobody knows.
+    /// Shows the progress. `of` is the number of files that the super block says, 0 if it does not.
     pub fn show(&mut self, files: u64, of: u64, bytes: u64) {
-        if std::mem::take(&mut self.0.wanted) {
+        if std::mem::take(&mut self.0.is_pending) {
             self.0.bar.set_draw_target(ProgressDrawTarget::stderr());
             self.0.bar.reset_elapsed();
         }
@@ -65,13 +77,17 @@ impl FilesBar {
         }
         self.0.bar.set_length(of.max(files));
         self.0.bar.set_position(files);
-        self.0.bar.set_message(format!("{}, {}", chart::counted(files, "file", "files"), Human(bytes)));
+        self.0.bar.set_message(format!("{}, {}", files_text(files), Human(bytes)));
     }
 
-    /// Takes the bar away.
+    /// Removes the bar.
     pub fn end(&self) {
         self.0.end();
     }
+}
+
+fn files_text(files: u64) -> String {
+    format!("{} {}", text::grouped(files), if files == 1 { "file" } else { "files" })
 }
 
 #[cfg(test)]
@@ -79,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_bars_templates_are_understood() {
+    fn the_templates_of_the_bars_are_valid() {
         for template in [RUNNING, WAITING] {
             ProgressStyle::with_template(template).unwrap();
         }

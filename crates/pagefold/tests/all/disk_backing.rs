@@ -1,26 +1,29 @@
-//! What a disk parks on: made, refused, handed over, and gone with the disk.
+//! The backing of a disk: created, refused, passed to the server, and removed with the disk.
 
-use crate::support::parking::*;
+use crate::support::writeback::*;
 use crate::support::{Sandbox, is_root, is_running, kill, wait_until};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 
 #[test]
-fn a_new_file_is_private_sparse_and_gone_with_the_disk() {
+fn a_new_backing_file_is_private_sparse_and_removed_with_the_disk() {
     let s = Sandbox::new();
-    let file = s.path("park");
-    let words = "disk create --door nbd --name x --size 64M --backing";
+    let file = s.path("backing");
+    let words = "disk create --export nbd --name x --size 64M --backing";
     let ran = s.run(&format!("{words} {}", file.display()));
     assert_eq!(ran.code, 0, "{ran:?}");
-    assert!(ran.err.contains("plain text") && ran.err.contains("removed with the disk"), "{ran:?}");
+    assert!(ran.err.contains("not encrypted") && ran.err.contains("removed with the disk"), "{ran:?}");
     let meta = std::fs::metadata(&file).unwrap();
     assert_eq!(meta.permissions().mode() & 0o7777, 0o600);
     assert_eq!(meta.len(), 88 * MIB);
     assert!(meta.blocks() * 512 < 4 * MIB, "{} blocks", meta.blocks());
     assert_eq!(s.ok("disk show x -a backing_dev"), format!("{}\n", file.display()));
     let shown = s.show("x");
-    assert_eq!(shown["parking"]["path"], file.to_str().unwrap());
-    assert_eq!((&shown["parking"]["layout"], &shown["parking"]["created"]), (&"log".into(), &true.into()));
+    assert_eq!(shown["writeback"]["path"], file.to_str().unwrap());
+    assert_eq!(
+        (&shown["writeback"]["layout"], &shown["writeback"]["created"]),
+        (&"log".into(), &true.into())
+    );
     s.ok("disk remove x");
     assert!(!file.exists());
     assert_eq!(s.left(), Vec::<String>::new());
@@ -28,11 +31,11 @@ fn a_new_file_is_private_sparse_and_gone_with_the_disk() {
     let file = create(&s, "--size 64M --backing-size 10485700 --compressed-writeback off");
     assert_eq!(std::fs::metadata(&file).unwrap().len(), 10 * MIB);
     assert_eq!(s.ok("disk show x -a compressed_writeback"), "0\n");
-    assert_eq!(s.show("x")["parking"]["layout"], "blocks");
-    // Told to end, the server leaves the file to the next command: it has no right to a path.
+    assert_eq!(s.show("x")["writeback"]["layout"], "blocks");
+    // After SIGTERM, the next command removes the file: the server has no access to the path.
     let pid = s.server_pid("x");
     kill(pid, "TERM");
-    wait_until("the server has ended", || !is_running(pid));
+    wait_until("the server has exited", || !is_running(pid));
     let ran = s.run("disk list");
     assert!(ran.err.contains("has ended; cleaned up"), "{ran:?}");
     assert!(!file.exists());
@@ -40,12 +43,12 @@ fn a_new_file_is_private_sparse_and_gone_with_the_disk() {
 }
 
 #[test]
-fn a_disk_in_the_foreground_takes_its_file_away() {
+fn a_foreground_command_removes_its_backing_file() {
     let s = Sandbox::new();
-    let file = s.path("park");
-    let words = format!("disk create --door nbd --size 8M --name x -f --backing {}", file.display());
+    let file = s.path("backing");
+    let words = format!("disk create --export nbd --size 8M --name x -f --backing {}", file.display());
     let mut child = s.quietly(&words).spawn().unwrap();
-    wait_until("the disk is there", || s.run("disk show x").code == 0);
+    wait_until("the disk exists", || s.run("disk show x").code == 0);
     assert!(file.exists());
     kill(child.id() as i32, "INT");
     assert_eq!(child.wait().unwrap().code(), Some(0));
@@ -54,7 +57,7 @@ fn a_disk_in_the_foreground_takes_its_file_away() {
 }
 
 #[test]
-fn what_is_no_backing_is_refused_and_stays_as_it_is() {
+fn unsuitable_backings_are_refused_and_not_changed() {
     let s = Sandbox::new();
     let at = |name: &str| s.path(name).display().to_string();
     std::fs::write(s.path("foreign"), "x".repeat(8 << 20)).unwrap();
@@ -75,62 +78,65 @@ fn what_is_no_backing_is_refused_and_stays_as_it_is() {
         (format!("{} --backing-size 1M", at("new")), 2, "at least 4 MiB"),
         (format!("{} --backing-size lots", at("new")), 2, "--backing-size"),
         (format!("{} --backing-size 16M", at("large")), 2, "32 MiB"),
-        (format!("{} --park-rate x", at("new")), 2, "--park-rate"),
+        (format!("{} --writeback-rate x", at("new")), 2, "--writeback-rate"),
         (format!("{} --compressed-writeback maybe", at("new")), 2, "on"),
         ("/dev/null".to_string(), 2, "character device"),
     ] {
-        s.run(&format!("disk create --door nbd --size 8M --name x --backing {words}")).fails(code, says);
+        s.run(&format!("disk create --export nbd --size 8M --name x --backing {words}")).fails(code, says);
         assert_eq!(s.left(), Vec::<String>::new(), "{words}");
     }
-    s.run("disk create --size 8M --park-rate 1M").fails(2, "--backing");
+    s.run("disk create --size 8M --writeback-rate 1M").fails(2, "--backing");
     assert!(!s.path("new").exists() && !s.path("nowhere").exists());
     assert_eq!(std::fs::metadata(s.path("foreign")).unwrap().len(), 8 << 20);
     assert!(s.path("link").is_symlink());
 }
 
 #[test]
-fn a_file_that_may_not_be_written_is_refused() {
+fn a_backing_without_write_permission_is_refused() {
     if !is_root() {
-        pagefold_testkit::skipped!("a_file_that_may_not_be_written_is_refused: needs root to own the file");
+        pagefold_testkit::skipped!(
+            "a_backing_without_write_permission_is_refused: needs root to own the file"
+        );
         return;
     }
     let s = Sandbox::for_user(65534);
-    let file = s.path("park");
+    let file = s.path("backing");
     std::fs::File::create(&file).unwrap().set_len(32 * MIB).unwrap();
-    let words = format!("disk create --door nbd --size 8M --name x --backing {}", file.display());
+    let words = format!("disk create --export nbd --size 8M --name x --backing {}", file.display());
     s.run(&words).fails(5, "cannot be opened");
     assert_eq!(s.left(), Vec::<String>::new());
 }
 
 #[test]
-fn an_existing_file_is_used_as_it_is_and_stays() {
+fn an_existing_backing_file_keeps_its_size_and_stays() {
     let s = Sandbox::new();
-    let file = s.path("park");
+    let file = s.path("backing");
     std::fs::write(&file, "x".repeat(16 << 20)).unwrap();
-    let words = "disk create --door nbd --size 8M --name x --force-backing --backing";
+    let words = "disk create --export nbd --size 8M --name x --force-backing --backing";
     let ran = s.run(&format!("{words} {}", file.display()));
     assert_eq!(ran.code, 0, "{ran:?}");
     assert!(ran.err.contains("it stays when the disk is removed"), "{ran:?}");
     let data = pages(256, 1);
     let mut client = connect(&s);
     write(&mut client, &data);
-    park(&s, "--all");
-    is_there(&mut client, &data);
+    write_back(&s, "--all");
+    assert_reads(&mut client, &data);
     drop(client);
     wait_until("the disk can be removed", || s.run("disk remove x").code == 0);
     assert_eq!(std::fs::metadata(&file).unwrap().len(), 16 << 20);
-    // Ours by now: no force is needed.
+    // The file is a backing by now, so it needs no --force-backing.
     create(&s, "--size 8M --backing-size 16M");
     s.ok("disk remove x");
     assert!(file.exists());
 }
 
 #[test]
-fn one_backing_is_for_one_disk() {
+fn a_backing_in_use_by_another_disk_is_refused() {
     let s = Sandbox::new();
     let file = create(&s, "--size 8M");
     for force in ["", "--force-backing"] {
-        let words = format!("disk create --door nbd --size 8M --name y {force} --backing {}", file.display());
+        let words =
+            format!("disk create --export nbd --size 8M --name y {force} --backing {}", file.display());
         s.run(&words).fails(4, "in use by another pagefold disk");
     }
     assert_eq!(s.left(), ["x"]);
@@ -138,9 +144,9 @@ fn one_backing_is_for_one_disk() {
 }
 
 #[test]
-fn a_failed_create_takes_its_file_away() {
+fn a_failed_create_removes_its_backing_file() {
     let s = Sandbox::new();
-    let file = s.path("park");
+    let file = s.path("backing");
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap();
     let words = format!("disk create --size 8M --name x --listen {address} --backing {}", file.display());
@@ -150,13 +156,13 @@ fn a_failed_create_takes_its_file_away() {
 }
 
 #[test]
-fn an_interrupted_create_leaves_no_file() {
+fn an_interrupted_create_leaves_no_backing_file() {
     for moment in 0..20u64 {
         let s = Sandbox::new();
-        let file = s.path("park");
-        let words = format!("disk create --door nbd --size 8M --name x -q --backing {}", file.display());
+        let file = s.path("backing");
+        let words = format!("disk create --export nbd --size 8M --name x -q --backing {}", file.display());
         let mut child = s.quietly(&words).spawn().unwrap();
-        // The moment is what is varied: there is nothing to wait for.
+        // A sleep, because the delay itself is the parameter of the test.
         std::thread::sleep(std::time::Duration::from_micros(moment * 700));
         kill(child.id() as i32, "INT");
         if !child.wait().unwrap().success() {
@@ -166,7 +172,7 @@ fn an_interrupted_create_leaves_no_file() {
 }
 
 #[test]
-fn after_kill_9_the_next_command_takes_the_file_away() {
+fn the_next_command_removes_the_backing_file_after_sigkill() {
     let s = Sandbox::new();
     let file = create(&s, "--size 8M");
     kill(s.server_pid("x"), "KILL");
@@ -174,7 +180,7 @@ fn after_kill_9_the_next_command_takes_the_file_away() {
     assert!(ran.code == 0 && ran.err.contains("cleaned up"), "{ran:?}");
     assert!(!file.exists());
 
-    // What has the file's name by then is not the file.
+    // Another file at the same path is not removed.
     let file = create(&s, "--size 8M");
     std::fs::rename(&file, s.path("moved")).unwrap();
     std::fs::write(&file, "mine").unwrap();
@@ -185,11 +191,9 @@ fn after_kill_9_the_next_command_takes_the_file_away() {
 }
 
 #[test]
-fn the_server_needs_no_right_to_the_path() {
+fn the_server_needs_no_access_to_the_path_of_the_backing() {
     if !is_root() {
-        pagefold_testkit::skipped!(
-            "the_server_needs_no_right_to_the_path: needs root, whose server has fewer rights than the command"
-        );
+        pagefold_testkit::skipped!("the_server_needs_no_access_to_the_path_of_the_backing: needs root");
         return;
     }
     let s = Sandbox::new();
@@ -197,41 +201,41 @@ fn the_server_needs_no_right_to_the_path() {
     std::fs::create_dir(&folder).unwrap();
     std::fs::set_permissions(&folder, std::fs::Permissions::from_mode(0o700)).unwrap();
     std::os::unix::fs::chown(&folder, Some(65534), Some(65534)).unwrap();
-    let file = folder.join("park");
-    s.ok(&format!("disk create -q --door nbd --size 8M --name x --backing {}", file.display()));
-    // Without capabilities, the folder of another user is closed to the server.
+    let file = folder.join("backing");
+    s.ok(&format!("disk create -q --export nbd --size 8M --name x --backing {}", file.display()));
+    // Without capabilities, the server cannot enter the folder of another user.
     let status = std::fs::read_to_string(format!("/proc/{}/status", s.server_pid("x"))).unwrap();
     assert!(status.contains("CapEff:\t0000000000000000"), "{status}");
-    let held = std::fs::read_dir(format!("/proc/{}/fd", s.server_pid("x"))).unwrap().flatten();
-    let held = held.filter(|fd| std::fs::read_link(fd.path()).is_ok_and(|link| link == file)).count();
-    assert_eq!(held, 1);
+    let open = std::fs::read_dir(format!("/proc/{}/fd", s.server_pid("x"))).unwrap().flatten();
+    let open = open.filter(|fd| std::fs::read_link(fd.path()).is_ok_and(|link| link == file)).count();
+    assert_eq!(open, 1);
     let data = pages(512, 2);
     let mut client = connect(&s);
     write(&mut client, &data);
-    assert_eq!(park(&s, "--all")["parked_pages"], 384);
-    is_there(&mut client, &data);
+    assert_eq!(write_back(&s, "--all")["written_back_pages"], 384);
+    assert_reads(&mut client, &data);
     s.ok("disk remove x --force");
     assert!(!file.exists());
 }
 
 #[test]
-fn a_user_without_privileges_parks_on_a_file_of_its_own() {
+fn a_user_without_privileges_writes_back_to_a_file() {
     if !is_root() {
         pagefold_testkit::skipped!(
-            "a_user_without_privileges_parks_on_a_file_of_its_own: needs root to become another user"
+            "a_user_without_privileges_writes_back_to_a_file: needs root to become another user"
         );
         return;
     }
     let s = Sandbox::for_user(65534);
-    let file = s.path("park");
+    let file = s.path("backing");
     let ran = s.run(&format!("disk create --size 8M --name x --backing {}", file.display()));
-    assert!(ran.code == 0 && ran.err.contains("using the NBD door"), "{ran:?}");
+    assert!(ran.code == 0 && ran.err.contains("using the NBD export"), "{ran:?}");
     assert_eq!(std::fs::metadata(&file).unwrap().uid(), 65534);
     let data = pages(512, 10);
     let mut client = connect(&s);
     write(&mut client, &data);
-    assert_eq!(park(&s, "--all")["parked_pages"], 384);
-    is_there(&mut client, &data);
+    assert_eq!(write_back(&s, "--all")["written_back_pages"], 384);
+    assert_reads(&mut client, &data);
     s.ok("disk remove x --force");
     assert!(!file.exists());
 }
@@ -248,16 +252,16 @@ fn a_block_device_is_a_backing_unless_it_is_in_use() {
     std::fs::File::create(&file).unwrap().set_len(64 * MIB).unwrap();
     let device = LoopDevice::on(&file);
     let name = device.0.as_str();
-    let words = format!("disk create --door nbd --size 16M --name x --backing {name}");
+    let words = format!("disk create --export nbd --size 16M --name x --backing {name}");
 
     let ran = s.run(&words);
     assert!(ran.code == 0 && ran.err.contains("it stays"), "{ran:?}");
     let data = pages(1024, 8);
     let mut client = connect(&s);
     write(&mut client, &data);
-    assert_eq!(park(&s, "--all")["parked_pages"], 768);
-    is_there(&mut client, &data);
-    assert!(s.show("x")["parking"]["medium"].as_str().unwrap().contains("block device"));
+    assert_eq!(write_back(&s, "--all")["written_back_pages"], 768);
+    assert_reads(&mut client, &data);
+    assert!(s.show("x")["writeback"]["medium"].as_str().unwrap().contains("block device"));
     s.run(&words.replace("--name x", "--name y")).fails(4, "in use");
     s.ok("disk remove x --force");
 
@@ -281,29 +285,29 @@ fn a_block_device_is_a_backing_unless_it_is_in_use() {
 }
 
 #[test]
-fn a_file_system_without_room_loses_no_page() {
+fn a_full_file_system_under_the_backing_loses_no_page() {
     if let Some(why) = no_devices(&["mount"]) {
-        pagefold_testkit::skipped!("a_file_system_without_room_loses_no_page: {why}");
+        pagefold_testkit::skipped!("a_full_file_system_under_the_backing_loses_no_page: {why}");
         return;
     }
     let s = Sandbox::new();
     let mount = s.path("mnt");
     std::fs::create_dir(&mount).unwrap();
     crate::support::sh("mount", &["-t", "tmpfs", "-o", "size=8m", "none", mount.to_str().unwrap()]);
-    let file = mount.join("park");
-    s.ok(&format!("disk create -q --door nbd --size 64M --name x --backing {}", file.display()));
-    // 16 MiB that do not compress, and twice that.
+    let file = mount.join("backing");
+    s.ok(&format!("disk create -q --export nbd --size 64M --name x --backing {}", file.display()));
+    // A quarter, 16 MiB, does not compress: more than the file system has room for.
     let data = pages(16384, 9);
     let mut client = connect(&s);
     write(&mut client, &data);
-    let ran = s.run("disk park x --all");
+    let ran = s.run("disk writeback x --all");
     ran.fails(1, "ENOSPC");
     assert!(ran.out.contains("stayed: their write failed"), "{ran:?}");
     let shown = s.show("x");
-    let failed = shown["parking"]["failed_pages"].as_u64().unwrap();
-    assert!(failed > 0 && shown["parking"]["pages"].as_u64().unwrap() > 0, "{}", shown["parking"]);
+    let failed = shown["writeback"]["failed_pages"].as_u64().unwrap();
+    assert!(failed > 0 && shown["writeback"]["pages"].as_u64().unwrap() > 0, "{}", shown["writeback"]);
     assert!(s.ok("disk show x").contains("stayed in memory because their write failed"));
-    is_there(&mut client, &data);
+    assert_reads(&mut client, &data);
     s.ok("disk remove x --force");
     assert!(!file.exists());
     crate::support::sh("umount", &[mount.to_str().unwrap()]);

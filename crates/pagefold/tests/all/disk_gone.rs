@@ -1,25 +1,25 @@
-//! Disks that go away: removed by another command, with their files, without their device, or by death.
+//! Disks that disappear: removed by another command, without their files or their device, or with a killed server.
 
 use crate::support::{Sandbox, have, is_running, kill, no_loop, sh, wait_until};
 use std::process::Stdio;
 
 #[test]
-fn a_disk_that_another_command_removes_has_not_died() {
+fn commands_do_not_report_a_disk_that_is_being_removed_as_died() {
     for _ in 0..8 {
         let s = Sandbox::new();
-        s.ok("disk create -q --door nbd --size 8M --name x");
-        let ask = |words: &str| {
+        s.ok("disk create -q --export nbd --size 8M --name x");
+        let start = |words: &str| {
             let mut command = s.command(words);
             (words.to_string(), command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap())
         };
-        let mut asked = vec![];
+        let mut started = vec![];
         for i in 0..12 {
             if i == 4 {
-                asked.push(ask("disk remove x"));
+                started.push(start("disk remove x"));
             }
-            asked.extend([ask("disk show x"), ask("disk list")]);
+            started.extend([start("disk show x"), start("disk list")]);
         }
-        for (words, child) in asked {
+        for (words, child) in started {
             let output = child.wait_with_output().unwrap();
             let said = String::from_utf8(output.stderr).unwrap();
             assert!(!said.contains("died") && !said.contains("lost"), "{words}: {said}");
@@ -32,9 +32,9 @@ fn a_disk_that_another_command_removes_has_not_died() {
 }
 
 #[test]
-fn a_server_lives_though_the_files_of_its_folder_are_removed() {
+fn a_server_survives_the_removal_of_its_files() {
     let s = Sandbox::new();
-    s.ok("disk create -q --door nbd --size 8M --name x");
+    s.ok("disk create -q --export nbd --size 8M --name x");
     let pid = s.server_pid("x");
     std::fs::remove_file(s.runtime().join("x/lock")).unwrap();
     assert!(s.ok("disk list").contains("nbd+unix://"));
@@ -43,17 +43,17 @@ fn a_server_lives_though_the_files_of_its_folder_are_removed() {
     s.run("disk show x").fails(4, &format!("process {pid}"));
     assert!(is_running(pid));
     kill(pid, "TERM");
-    wait_until("the server has ended", || !is_running(pid));
+    wait_until("the server has exited", || !is_running(pid));
     s.ok("disk list");
     assert_eq!(s.left(), Vec::<String>::new());
 }
 
 #[test]
-fn a_server_in_the_foreground_ends_in_order_without_its_folder() {
+fn a_foreground_command_exits_cleanly_though_its_folder_was_removed() {
     let s = Sandbox::new();
-    let mut command = s.command("disk create -q --door nbd --size 8M --name x -f");
+    let mut command = s.command("disk create -q --export nbd --size 8M --name x -f");
     let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
-    wait_until("the disk is there", || s.run("disk show x").code == 0);
+    wait_until("the disk exists", || s.run("disk show x").code == 0);
     std::fs::remove_dir_all(s.runtime()).unwrap();
     kill(child.id() as i32, "INT");
     wait_until("the command has ended", || child.try_wait().unwrap().is_some());
@@ -63,22 +63,22 @@ fn a_server_in_the_foreground_ends_in_order_without_its_folder() {
 }
 
 #[test]
-fn a_detached_loop_device_is_not_shown_and_not_touched() {
-    let test = "a_detached_loop_device_is_not_shown_and_not_touched";
+fn a_loop_device_that_was_detached_is_neither_shown_nor_touched() {
+    let test = "a_loop_device_that_was_detached_is_neither_shown_nor_touched";
     let missing = (!have("losetup")).then(|| "needs losetup".to_string());
     if let Some(why) = no_loop().map(str::to_string).or(missing) {
         pagefold_testkit::skipped!("{test}: {why}");
         return;
     }
     let s = Sandbox::new();
-    let device = s.ok("disk create -q --door loop --size 8M --name x");
+    let device = s.ok("disk create -q --export loop --size 8M --name x");
     let device = device.trim_end();
     sh("losetup", &["-d", device]);
-    wait_until("it is detached", || s.show("x")["device"] == "");
+    wait_until("the loop device is detached", || s.show("x")["device"] == "");
     let (shown, listed) = (s.ok("disk show x"), s.ok("disk list"));
     assert!(shown.contains("detached: ") && !shown.contains(device), "{shown}");
     assert!(listed.trim_end().ends_with("detached") && !listed.contains(device), "{listed}");
-    // The number belongs to somebody else now.
+    // Another program uses the number now.
     let file = s.path("other");
     std::fs::write(&file, vec![0; 1 << 20]).unwrap();
     sh("losetup", &[device, file.to_str().unwrap()]);
@@ -91,18 +91,18 @@ fn a_detached_loop_device_is_not_shown_and_not_touched() {
 }
 
 #[test]
-fn the_log_of_a_server_that_died_is_kept() {
+fn the_log_of_a_server_that_died_is_saved() {
     let s = Sandbox::new();
-    s.ok("disk create -q --door nbd --size 8M --name x");
+    s.ok("disk create -q --export nbd --size 8M --name x");
     let pid = s.server_pid("x");
     kill(pid, "KILL");
-    wait_until("the server is gone", || !is_running(pid));
+    wait_until("the server has exited", || !is_running(pid));
     let ran = s.run("disk list");
     let path = s.runtime().join(".logs/x.log");
     assert!(ran.err.contains(&format!("its log, now '{}', ends with: ", path.display())), "{ran:?}");
     assert!(std::fs::read_to_string(&path).unwrap().contains("serving x as nbd+unix://"));
-    // What is removed in order leaves nothing.
-    s.ok("disk create -q --door nbd --size 8M --name y");
+    // Removing a disk saves no log.
+    s.ok("disk create -q --export nbd --size 8M --name y");
     s.ok("disk remove y");
     assert_eq!(std::fs::read_dir(s.runtime().join(".logs")).unwrap().count(), 1);
     assert_eq!(s.left(), Vec::<String>::new());

@@ -1,6 +1,6 @@
-//! Disks that reach a limit: of their memory, and of a group of processes that swaps to them.
+//! Disks at their memory limit, and swapoff under the limit of a memory control group.
 
-use crate::support::parking::{connect, pages};
+use crate::support::writeback::{connect, pages};
 use crate::support::{Sandbox, have, is_running, no_loop, sh, wait_until};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -10,9 +10,9 @@ fn log(s: &Sandbox) -> String {
 }
 
 #[test]
-fn a_disk_at_its_limit_says_that_writes_fail() {
+fn a_disk_at_its_limit_reports_that_writes_fail() {
     let s = Sandbox::new();
-    s.ok("disk create -q --door nbd --name x --size 8M --memory 256K");
+    s.ok("disk create -q --export nbd --name x --size 8M --memory 256K");
     assert_eq!(s.show("x")["state"], "ok");
     assert!(s.ok("disk list").trim_end().ends_with("ok"));
     let mut client = connect(&s);
@@ -32,51 +32,54 @@ fn a_disk_at_its_limit_says_that_writes_fail() {
     }
     let listed = s.ok("disk list");
     assert!(listed.trim_end().ends_with("limit reached: writes fail"), "{listed}");
-    wait_until("the log says it", || log(&s).contains("error: limit reached: writes fail: page "));
+    wait_until("the log has the line", || log(&s).contains("error: limit reached: writes fail: page "));
     s.ok("disk set x mem_limit=8M");
     assert_eq!(s.show("x")["state"], "ok");
     std::thread::sleep(std::time::Duration::from_millis(200));
     client.write(0, &data[..1 << 20]);
-    wait_until("the log says it", || log(&s).contains("writes succeed again; "));
+    wait_until("the log has the line", || log(&s).contains("writes succeed again; "));
     assert!(s.show("x")["events"]["failed_writes"].as_u64().unwrap() > 0);
 }
 
 #[test]
-fn memory_that_holds_no_page_is_refused_with_the_least_that_does() {
+fn memory_for_less_than_a_page_is_refused_with_the_smallest_limit() {
     let s = Sandbox::new();
-    s.run("disk create --door nbd --name x --size 8M --memory 1").fails(2, "the least is 8 KiB");
+    s.run("disk create --export nbd --name x --size 8M --memory 1").fails(2, "the smallest limit is 8 KiB");
     assert_eq!(s.left(), Vec::<String>::new());
-    s.ok("disk create -q --door nbd --name x --size 8M --memory 8K");
+    s.ok("disk create -q --export nbd --name x --size 8M --memory 8K");
     connect(&s).write(0, &pages(4, 1)[..4096]);
-    s.run("disk set x mem_limit=8191").fails(2, "the least is 8 KiB");
+    s.run("disk set x mem_limit=8191").fails(2, "the smallest limit is 8 KiB");
     assert_eq!(s.ok("disk show x -a mem_limit").trim(), "8192");
     s.ok("disk set x mem_limit=0");
 }
 
-/// A root without the right to protect processes, as in most containers.
+/// Runs as root without CAP_SYS_RESOURCE, as in most containers.
 #[test]
-fn that_swapping_is_not_safe_is_said_by_create_and_show() {
-    let test = "that_swapping_is_not_safe_is_said_by_create_and_show";
+fn create_and_show_warn_that_swapping_is_not_safe() {
+    let test = "create_and_show_warn_that_swapping_is_not_safe";
     let missing = (!have("setpriv")).then(|| "needs setpriv".to_string());
     if let Some(why) = no_loop().map(str::to_string).or(missing) {
         pagefold_testkit::skipped!("{test}: {why}");
         return;
     }
     let s = Sandbox::new();
-    let create = s.command("disk create --door loop --name x --size 8M");
+    let create = s.command("disk create --export loop --name x --size 8M");
     let mut reduced = Command::new("setpriv");
     reduced.args(["--bounding-set", "-sys_resource", "--"]).arg(create.get_program()).args(create.get_args());
     let output = reduced.env("PAGEFOLD_RUNTIME_DIR", s.runtime()).stdin(Stdio::null()).output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{said}");
     let warning = "swapping to this disk is not safe here: ";
-    assert!(said.contains(&format!("pagefold: note: {warning}")), "{said}");
+    assert!(
+        said.contains("pagefold: note: not safe as swap here; 'pagefold disk show x' says why"),
+        "{said}"
+    );
     assert!(s.ok("disk show x").contains(warning));
     assert!(s.show("x")["warnings"][0].as_str().unwrap().starts_with(warning));
     s.ok("disk remove x");
 }
 
-/// A memory control group with a process that has more memory than the group may have; removed when dropped.
+/// A memory control group with a process that uses more memory than the limit of the group; removed when dropped.
 struct Group {
     path: PathBuf,
     limit: &'static str,
@@ -84,7 +87,7 @@ struct Group {
 }
 
 impl Group {
-    /// `None` where groups cannot be made.
+    /// `None` if groups cannot be created here.
     fn new(limit_bytes: u64) -> Option<Self> {
         let name = format!("pagefold-test-{}", std::process::id());
         let roots = [
@@ -104,14 +107,14 @@ impl Group {
         std::fs::write(self.path.join(self.limit), limit_bytes.to_string()).is_ok()
     }
 
-    /// Starts a process in the group that fills 96 MiB and then waits for a reader that does not come.
+    /// Starts a process in the group that fills 96 MiB and then blocks on a pipe.
     fn start_hog(&mut self) {
         let script = "echo $$ > \"$0/cgroup.procs\" && { dd if=/dev/zero bs=96M count=1 2>&- | sleep 600; }";
         let mut command = Command::new("sh");
         self.hog = Some(command.args(["-c", script]).arg(&self.path).stdin(Stdio::null()).spawn().unwrap());
     }
 
-    /// Its processes.
+    /// The processes of the group.
     fn pids(&self) -> Vec<i32> {
         let text = std::fs::read_to_string(self.path.join("cgroup.procs")).unwrap_or_default();
         text.lines().filter_map(|line| line.parse().ok()).collect()
@@ -137,8 +140,8 @@ impl Drop for Group {
 }
 
 #[test]
-fn force_does_not_end_processes_that_have_swapped_out_more_than_they_may_have() {
-    let test = "force_does_not_end_processes_that_have_swapped_out_more_than_they_may_have";
+fn remove_force_is_refused_if_swapoff_would_exceed_the_limit_of_a_memory_group() {
+    let test = "remove_force_is_refused_if_swapoff_would_exceed_the_limit_of_a_memory_group";
     let missing = ["mkswap", "swapon"].iter().find(|t| !have(t)).map(|t| format!("needs {t}"));
     if let Some(why) = no_loop().map(str::to_string).or(missing) {
         pagefold_testkit::skipped!("{test}: {why}");
@@ -149,7 +152,7 @@ fn force_does_not_end_processes_that_have_swapped_out_more_than_they_may_have() 
         return;
     };
     let s = Sandbox::new();
-    let device = s.ok("disk create -q --size 256M --name x --door loop");
+    let device = s.ok("disk create -q --size 256M --name x --export loop");
     sh("mkswap", &["-q", device.trim_end()]);
     sh("swapon", &["-p", "32000", device.trim_end()]);
     let swapped = || {
@@ -161,7 +164,7 @@ fn force_does_not_end_processes_that_have_swapped_out_more_than_they_may_have() 
     wait_until("the group has swapped", || swapped().is_some_and(|kib| kib > 48 << 10));
     let pids = group.pids();
     let ran = s.run("disk remove x --force");
-    assert!(pids.iter().all(|&pid| is_running(pid)), "a process of the group was ended: {ran:?}");
+    assert!(pids.iter().all(|&pid| is_running(pid)), "a process of the group was killed: {ran:?}");
     ran.fails(4, "whose limit of 32 MiB is too low by");
     assert!(swapped().is_some_and(|kib| kib > 48 << 10));
     s.ok("disk show x");

@@ -1,10 +1,10 @@
-//! Disks behind the loop door: root, FUSE and loop devices.
+//! Disks with the loop export, which needs root, FUSE and loop devices.
 
 use crate::support::{Sandbox, have, is_running, kill, no_loop, sh, wait_until};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-/// The sandbox and a loop disk `x`, or the reason why not.
+/// A sandbox with a loop disk `x`; `None`, after printing the reason, if that is not possible here.
 fn disk(test: &str, tools: &[&str]) -> Option<(Sandbox, PathBuf)> {
     let missing = tools.iter().find(|t| !have(t)).map(|t| format!("needs {t}"));
     if let Some(why) = no_loop().map(str::to_string).or(missing) {
@@ -12,45 +12,49 @@ fn disk(test: &str, tools: &[&str]) -> Option<(Sandbox, PathBuf)> {
         return None;
     }
     let s = Sandbox::new();
-    let out = s.ok("disk create --size 128M --name x --door loop");
+    let out = s.ok("disk create --size 128M --name x --export loop");
     Some((s, out.trim_end().into()))
 }
 
-/// Whether the loop device stands on a file of this sandbox.
-fn stands(s: &Sandbox, device: &Path) -> bool {
+/// Whether the loop device is attached to a file of this sandbox.
+fn is_attached(s: &Sandbox, device: &Path) -> bool {
     let name = device.file_name().unwrap().to_str().unwrap();
     let backing = std::fs::read_to_string(format!("/sys/block/{name}/loop/backing_file"));
     backing.is_ok_and(|b| b.contains(s.runtime().to_str().unwrap()))
 }
 
-fn nothing_is_left(s: &Sandbox, device: &Path) {
-    assert!(!stands(s, device), "{} is still attached", device.display());
+fn assert_nothing_left(s: &Sandbox, device: &Path) {
+    assert!(!is_attached(s, device), "{} is still attached", device.display());
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
     assert!(!mounts.contains(s.runtime().to_str().unwrap()), "{mounts}");
     assert_eq!(s.left(), Vec::<String>::new());
 }
 
 #[test]
-fn auto_takes_the_loop_door_where_it_can() {
+fn auto_chooses_the_loop_export_if_it_works() {
     if let Some(why) = no_loop() {
-        pagefold_testkit::skipped!("auto_takes_the_loop_door_where_it_can: {why}");
+        pagefold_testkit::skipped!("auto_chooses_the_loop_export_if_it_works: {why}");
         return;
     }
     let s = Sandbox::new();
     let device: PathBuf = s.ok("disk create --size 8M --name x").trim_end().into();
-    assert!(device.starts_with("/dev") && stands(&s, &device));
+    assert!(device.starts_with("/dev") && is_attached(&s, &device));
     s.ok("disk remove x");
-    nothing_is_left(&s, &device);
+    assert_nothing_left(&s, &device);
 }
 
 #[test]
-fn a_file_system_comes_and_goes() {
-    let Some((s, device)) = disk("a_file_system_comes_and_goes", &["mkfs.ext4", "mount"]) else { return };
+fn a_disk_with_a_mounted_file_system_cannot_be_removed() {
+    let Some((s, device)) =
+        disk("a_disk_with_a_mounted_file_system_cannot_be_removed", &["mkfs.ext4", "mount"])
+    else {
+        return;
+    };
     let (device_text, mount) = (device.to_str().unwrap(), s.path("mnt"));
     std::fs::create_dir(&mount).unwrap();
     sh("mkfs.ext4", &["-q", device_text]);
     sh("mount", &[device_text, mount.to_str().unwrap()]);
-    let text = "some text that folds well\n".repeat(10_000);
+    let text = "some text that compresses well\n".repeat(10_000);
     std::fs::write(mount.join("file"), &text).unwrap();
     let pid = s.server_pid("x");
     let users = s.show("x")["used_by"][0].as_str().unwrap().to_string();
@@ -58,7 +62,7 @@ fn a_file_system_comes_and_goes() {
     for words in ["disk remove x", "disk remove x --force"] {
         s.run(words).fails(4, mount.to_str().unwrap());
     }
-    // Told to end, it stays for as long as it is needed.
+    // After SIGTERM, the server goes on serving while the device is in use.
     kill(pid, "TERM");
     sh("umount", &[mount.to_str().unwrap()]);
     sh("mount", &[device_text, mount.to_str().unwrap()]);
@@ -66,21 +70,23 @@ fn a_file_system_comes_and_goes() {
     sh("umount", &[mount.to_str().unwrap()]);
     s.ok("disk remove x");
     assert!(!is_running(pid));
-    nothing_is_left(&s, &device);
+    assert_nothing_left(&s, &device);
 }
 
-/// The main job: a file system full of real files on a disk, checked, and read back equal. A tree that
-/// every machine with a C compiler has, and the engine in two codecs.
+/// Copies real files to a file system on a disk, checks the file system, and compares the files. The files are a tree
+/// that every machine with a C compiler has; two codecs are used.
 #[test]
-fn real_trees_come_back_equal_on_ext4_and_xfs() {
-    let test = "real_trees_come_back_equal_on_ext4_and_xfs";
+fn real_files_are_read_back_unchanged_on_ext4_and_xfs() {
+    let test = "real_files_are_read_back_unchanged_on_ext4_and_xfs";
     let tree = "/usr/include";
     let jobs: [(&str, &str, &[&str]); 2] =
         [("mkfs.ext4", "lz4", &["e2fsck", "-fn"]), ("mkfs.xfs", "zstd", &["xfs_repair", "-n"])];
     for (mkfs, codec, check) in jobs {
         let Some((s, _small)) = disk(test, &[mkfs, check[0], "mount", "cp", "diff"]) else { return };
-        let device: PathBuf =
-            s.ok(&format!("disk create --size 1G --name tree --door loop --codec {codec}")).trim_end().into();
+        let device: PathBuf = s
+            .ok(&format!("disk create --size 1G --name tree --export loop --codec {codec}"))
+            .trim_end()
+            .into();
         let (device_text, mount) = (device.to_str().unwrap(), s.path("mnt"));
         std::fs::create_dir(&mount).unwrap();
         let copy = mount.join("tree");
@@ -89,21 +95,22 @@ fn real_trees_come_back_equal_on_ext4_and_xfs() {
         sh("cp", &["-a", tree, copy.to_str().unwrap()]);
         sh("umount", &[mount.to_str().unwrap()]);
         sh(check[0], &[check[1], device_text]);
-        // Mounted anew, every byte comes from the engine and not from the page cache.
+        // After mounting it again, every byte comes from the store and not from the page cache.
         sh("mount", &["-o", "ro", device_text, mount.to_str().unwrap()]);
         sh("diff", &["-r", "--no-dereference", tree, copy.to_str().unwrap()]);
         sh("umount", &[mount.to_str().unwrap()]);
         let stored = s.show("tree")["original_bytes"].as_u64().unwrap();
-        assert!(stored > 8 << 20, "only {stored} bytes reached the engine");
+        assert!(stored > 8 << 20, "only {stored} bytes reached the store");
         s.ok("disk remove tree");
         s.ok("disk remove x");
-        nothing_is_left(&s, &device);
+        assert_nothing_left(&s, &device);
     }
 }
 
 #[test]
-fn swap_is_refused_and_taken_back_by_force() {
-    let Some((s, device)) = disk("swap_is_refused_and_taken_back_by_force", &["mkswap", "swapon"]) else {
+fn a_disk_used_as_swap_is_removed_only_with_force() {
+    let Some((s, device)) = disk("a_disk_used_as_swap_is_removed_only_with_force", &["mkswap", "swapon"])
+    else {
         return;
     };
     sh("mkswap", &["-q", device.to_str().unwrap()]);
@@ -112,74 +119,78 @@ fn swap_is_refused_and_taken_back_by_force() {
     s.ok("disk remove x --force");
     let swaps = std::fs::read_to_string("/proc/swaps").unwrap();
     assert!(!swaps.contains(&format!("{} ", device.display())), "{swaps}");
-    nothing_is_left(&s, &device);
+    assert_nothing_left(&s, &device);
 }
 
 #[test]
-fn after_kill_9_the_next_command_cleans_up() {
-    let Some((s, device)) = disk("after_kill_9_the_next_command_cleans_up", &[]) else { return };
+fn the_next_command_cleans_up_after_sigkill() {
+    let Some((s, device)) = disk("the_next_command_cleans_up_after_sigkill", &[]) else { return };
     let file = std::fs::OpenOptions::new().write(true).open(&device).unwrap();
-    // Dirty pages in the device's cache, which nobody will ever take.
+    // Dirty pages in the cache of the device, which cannot be written any more.
     file.write_all_at(&[7; 1 << 20], 0).unwrap();
     drop(file);
     kill(s.server_pid("x"), "KILL");
     let ran = s.run("disk list");
     assert!(ran.code == 0 && ran.err.contains("cleaned up"), "{ran:?}");
-    nothing_is_left(&s, &device);
+    assert_nothing_left(&s, &device);
 }
 
 #[test]
-fn after_kill_9_a_mounted_disk_waits_for_its_umount() {
+fn after_sigkill_a_mounted_disk_is_cleaned_up_once_it_is_unmounted() {
     let tools = ["mkfs.ext4", "mount"];
-    let Some((s, device)) = disk("after_kill_9_a_mounted_disk_waits_for_its_umount", &tools) else { return };
+    let Some((s, device)) = disk("after_sigkill_a_mounted_disk_is_cleaned_up_once_it_is_unmounted", &tools)
+    else {
+        return;
+    };
     let mount = s.path("mnt");
     std::fs::create_dir(&mount).unwrap();
     sh("mkfs.ext4", &["-q", device.to_str().unwrap()]);
     sh("mount", &[device.to_str().unwrap(), mount.to_str().unwrap()]);
     let pid = s.server_pid("x");
     kill(pid, "KILL");
-    wait_until("the server is gone", || !is_running(pid));
+    wait_until("the server has exited", || !is_running(pid));
     for words in ["disk remove x", "disk remove x --force", "disk show x"] {
         s.run(words).fails(4, &format!("umount '{}'", mount.display()));
     }
     sh("umount", &[mount.to_str().unwrap()]);
     s.ok("disk list");
-    nothing_is_left(&s, &device);
+    assert_nothing_left(&s, &device);
 }
 
 #[test]
-fn a_signal_detaches_and_the_next_command_clears_the_rest() {
-    let Some((s, device)) = disk("a_signal_detaches_and_the_next_command_clears_the_rest", &[]) else {
+fn sigterm_detaches_the_loop_device_and_the_next_command_cleans_up() {
+    let Some((s, device)) = disk("sigterm_detaches_the_loop_device_and_the_next_command_cleans_up", &[])
+    else {
         return;
     };
     let pid = s.server_pid("x");
     kill(pid, "TERM");
-    wait_until("the server has ended", || !is_running(pid));
-    assert!(!stands(&s, &device));
+    wait_until("the server has exited", || !is_running(pid));
+    assert!(!is_attached(&s, &device));
     let ran = s.run("disk list");
     assert!(ran.code == 0 && ran.err.contains("has ended; cleaned up"), "{ran:?}");
-    nothing_is_left(&s, &device);
+    assert_nothing_left(&s, &device);
 }
 
 #[test]
-fn a_disk_in_the_foreground_clears_everything_itself() {
+fn a_foreground_command_cleans_up_its_loop_disk() {
     if let Some(why) = no_loop() {
-        pagefold_testkit::skipped!("a_disk_in_the_foreground_clears_everything_itself: {why}");
+        pagefold_testkit::skipped!("a_foreground_command_cleans_up_its_loop_disk: {why}");
         return;
     }
     let s = Sandbox::new();
-    let mut child = s.quietly("disk create --size 8M --name x --door loop -f").spawn().unwrap();
-    wait_until("the disk is there", || s.run("disk show x").code == 0);
+    let mut child = s.quietly("disk create --size 8M --name x --export loop -f").spawn().unwrap();
+    wait_until("the disk exists", || s.run("disk show x").code == 0);
     let device: PathBuf = s.show("x")["device"].as_str().unwrap().into();
     kill(child.id() as i32, "INT");
     assert_eq!(child.wait().unwrap().code(), Some(0));
-    nothing_is_left(&s, &device);
+    assert_nothing_left(&s, &device);
 }
 
 #[test]
 fn no_thread_of_the_server_can_mount() {
     let Some((s, _)) = disk("no_thread_of_the_server_can_mount", &[]) else { return };
-    // Where the limit of locked memory cannot be lifted, CAP_IPC_LOCK (bit 14) stays.
+    // If RLIMIT_MEMLOCK could not be raised, the server keeps CAP_IPC_LOCK (bit 14).
     let allowed = 1u64 << 14;
     let pid = s.server_pid("x");
     for task in std::fs::read_dir(format!("/proc/{pid}/task")).unwrap().flatten() {

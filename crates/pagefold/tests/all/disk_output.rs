@@ -1,11 +1,11 @@
-//! What becomes of disks when nobody receives what commands and servers print.
+//! Disks whose commands or servers cannot write their output: closed pipes, full file systems, blocked terminals.
 
 use crate::support::{Ran, Sandbox, have, is_running, kill, no_loop, sh, wait_until};
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-/// The end of a pipe for writing, whose other end is closed.
+/// The writing end of a pipe whose reading end is closed.
 fn closed_pipe() -> Stdio {
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);
@@ -17,8 +17,8 @@ fn full_device() -> Stdio {
 }
 
 #[test]
-fn a_disk_whose_device_nobody_hears_of_is_not_made() {
-    for words in ["disk create --size 8M --door nbd", "disk create --size 8M --door nbd -f"] {
+fn create_fails_and_leaves_nothing_if_the_device_cannot_be_printed() {
+    for words in ["disk create --size 8M --export nbd", "disk create --size 8M --export nbd -f"] {
         for (target, says) in [(closed_pipe(), "Broken pipe"), (full_device(), "No space left on device")] {
             let s = Sandbox::new();
             let mut command = s.command(words);
@@ -34,7 +34,7 @@ fn a_disk_whose_device_nobody_hears_of_is_not_made() {
 fn a_server_in_the_foreground_does_not_need_its_standard_error() {
     for broken in [closed_pipe, full_device] {
         let s = Sandbox::new();
-        let mut command = s.command("disk create --size 8M --name x --door nbd -f");
+        let mut command = s.command("disk create --size 8M --name x --export nbd -f");
         let mut child = command.stdout(Stdio::piped()).stderr(broken()).spawn().unwrap();
         let mut device = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut device).unwrap();
@@ -47,27 +47,27 @@ fn a_server_in_the_foreground_does_not_need_its_standard_error() {
     }
 }
 
-/// As when a terminal is stopped: what is written waits for ever.
+/// Writes to a full pipe that nobody reads block for ever, as to a stopped terminal.
 #[test]
-fn a_standard_error_that_takes_nothing_does_not_keep_a_server_from_ending() {
+fn a_server_exits_though_its_standard_error_blocks() {
     let s = Sandbox::new();
     let (reader, writer) = std::io::pipe().unwrap();
-    // It is full when a thread that writes to it stands still.
+    // Fill it by a thread, which then blocks.
     let mut filler = writer.try_clone().unwrap();
     std::thread::spawn(move || while std::io::Write::write_all(&mut filler, &[b'x'; 4096]).is_ok() {});
     wait_until("the pipe is full", || rustix::io::ioctl_fionread(&reader).unwrap() >= 65536);
-    let mut command = s.command("disk create -q --size 8M --name x --door nbd -f");
+    let mut command = s.command("disk create -q --size 8M --name x --export nbd -f");
     let mut child = command.stdout(Stdio::null()).stderr(writer).spawn().unwrap();
-    wait_until("the disk is there", || s.run("disk show x").code == 0);
+    wait_until("the disk exists", || s.run("disk show x").code == 0);
     let pid = s.server_pid("x");
     kill(pid, "TERM");
-    wait_until("the server has ended", || !is_running(pid));
+    wait_until("the server has exited", || !is_running(pid));
     assert_eq!(child.wait().unwrap().code(), Some(0));
     assert_eq!(s.left(), Vec::<String>::new());
     drop(reader);
 }
 
-/// A runtime folder with hardly any room, which is unmounted in the end.
+/// A runtime folder on a small tmpfs, which is unmounted when dropped.
 struct SmallFolder(PathBuf);
 
 impl SmallFolder {
@@ -77,7 +77,7 @@ impl SmallFolder {
         SmallFolder(s.runtime())
     }
 
-    /// Leaves no room for a single byte.
+    /// Fills the file system to the last byte.
     fn fill(&self) {
         let mut file = std::fs::File::create(self.0.join("filler")).unwrap();
         while std::io::Write::write_all(&mut file, &[1; 4096]).is_ok() {}
@@ -91,8 +91,8 @@ impl Drop for SmallFolder {
 }
 
 #[test]
-fn a_mounted_disk_outlives_a_log_without_room() {
-    let test = "a_mounted_disk_outlives_a_log_without_room";
+fn a_mounted_disk_works_though_its_log_cannot_be_written() {
+    let test = "a_mounted_disk_works_though_its_log_cannot_be_written";
     let missing = ["mkfs.ext4", "mount"].iter().find(|t| !have(t)).map(|t| format!("needs {t}"));
     if let Some(why) = no_loop().map(str::to_string).or(missing) {
         pagefold_testkit::skipped!("{test}: {why}");
@@ -100,7 +100,7 @@ fn a_mounted_disk_outlives_a_log_without_room() {
     }
     let s = Sandbox::new();
     let folder = SmallFolder::new(&s);
-    let device = s.ok("disk create --size 64M --name x --door loop");
+    let device = s.ok("disk create --size 64M --name x --export loop");
     let (device, mount) = (device.trim_end(), s.path("mnt"));
     std::fs::create_dir(&mount).unwrap();
     sh("mkfs.ext4", &["-q", device]);
@@ -108,8 +108,8 @@ fn a_mounted_disk_outlives_a_log_without_room() {
     std::fs::write(mount.join("file"), "some text").unwrap();
     let pid = s.server_pid("x");
     folder.fill();
-    // Each signal is answered by a line in the log, because the disk is in use. The last page of the log has
-    // room for some of them.
+    // The server logs a line for each signal, because the disk is in use. The last page of the log has room for some of
+    // them.
     for _ in 0..100 {
         kill(pid, "TERM");
         std::thread::sleep(std::time::Duration::from_millis(10));
@@ -120,9 +120,9 @@ fn a_mounted_disk_outlives_a_log_without_room() {
     sh("mount", &[device, mount.to_str().unwrap()]);
     assert_eq!(std::fs::read_to_string(mount.join("file")).unwrap(), "some text");
     sh("umount", &[mount.to_str().unwrap()]);
-    // It ends in order, and says so without room, too.
+    // The server marks its orderly end though the file system is full.
     kill(pid, "TERM");
-    wait_until("the server has ended", || !is_running(pid));
+    wait_until("the server has exited", || !is_running(pid));
     let ran = s.run("disk list");
     assert!(ran.code == 0 && ran.err.contains("has ended; cleaned up"), "{ran:?}");
     assert!(!s.runtime().join(".logs").exists());

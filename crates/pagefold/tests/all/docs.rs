@@ -1,37 +1,45 @@
-//! Help, manual pages and completions say the same.
+//! Help, manual pages, completions and the documentation of JSON are complete.
 
-use crate::support::Sandbox;
+use crate::support::writeback::{connect, pages, write};
+use crate::support::{Sandbox, have};
 use std::collections::BTreeSet;
+use std::os::unix::fs::PermissionsExt;
+use std::process::{Command, Stdio};
 
-const COMMANDS: [&str; 17] = [
+const COMMANDS: [&str; 22] = [
     "",
     "disk",
     "disk create",
     "disk list",
     "disk show",
+    "disk block-state",
     "disk set",
-    "disk park",
+    "disk recompress",
+    "disk writeback",
     "disk remove",
     "image",
-    "image list",
+    "image ls",
     "image cat",
     "image mount",
     "image unmount",
+    "image mounts",
+    "image stats",
     "image show",
     "image extract",
+    "image tar",
     "image check",
     "completions",
 ];
 
 /// The long options in a text.
-fn flags(text: &str) -> BTreeSet<String> {
+pub fn options(text: &str) -> BTreeSet<String> {
     let plain = text.replace("\\-", "-").replace("\\fB", "").replace("\\fR", "").replace("\\fI", "");
     let words = plain.split(|c: char| !(c.is_ascii_alphanumeric() || c == '-'));
     words.filter(|w| w.len() > 3 && w.starts_with("--")).map(str::to_string).collect()
 }
 
 #[test]
-fn every_flag_of_help_is_in_the_manual_and_the_completions() {
+fn every_option_of_help_is_in_the_manual_and_the_completions() {
     let s = Sandbox::new();
     let dir = s.path("man");
     s.ok(&format!("man --dir {}", dir.display()));
@@ -40,40 +48,50 @@ fn every_flag_of_help_is_in_the_manual_and_the_completions() {
         let help = s.ok(&format!("{command} --help"));
         let page = dir.join(format!("{}.1", format!("pagefold {command}").trim_end().replace(' ', "-")));
         let page = std::fs::read_to_string(&page).unwrap();
-        let wanted = flags(&help);
+        // The lines that define options; the text around them also names options of other programs.
+        let defined: Vec<_> = help.lines().filter(|line| line.trim_start().starts_with('-')).collect();
+        let wanted = options(&defined.join("\n"));
         assert!(wanted.contains("--help"), "{help}");
-        assert!(flags(&page).is_superset(&wanted), "{command}: {wanted:?} are not all in\n{page}");
-        for flag in &wanted {
-            assert!(bash.contains(flag), "{flag} of '{command}' has no completion");
+        assert!(options(&page).is_superset(&wanted), "{command}: {wanted:?} are not all in\n{page}");
+        for option in &wanted {
+            assert!(bash.contains(option), "{option} of '{command}' has no completion");
         }
     }
     let pages = std::fs::read_dir(&dir).unwrap().count();
-    assert_eq!(pages, COMMANDS.len() + 1, "a command is missing in this test");
-    assert!(!bash.contains("serve"), "the server is no command");
+    assert_eq!(pages, COMMANDS.len() + 1, "the list of commands in this test is incomplete");
+    assert!(!bash.contains("serve"), "the hidden command is in the completions");
 }
 
 #[test]
-fn the_manual_has_exit_codes_files_and_attributes() {
+fn the_manual_lists_exit_codes_files_and_attributes() {
     let s = Sandbox::new();
     let main = s.ok("man");
-    for word in ["Exit codes", "/run/pagefold", "XDG_RUNTIME_DIR", "disk is in use", "NO_COLOR"] {
+    for word in [
+        ".SH \"EXIT STATUS\"",
+        ".SH \"FILES\"",
+        "/run/pagefold",
+        "XDG_RUNTIME_DIR",
+        "in use",
+        "damaged",
+        "NO_COLOR",
+    ] {
         assert!(main.contains(word), "{word} is not in\n{main}");
     }
     let dir = s.path("man");
     s.ok(&format!("man --dir {}", dir.display()));
     let set = std::fs::read_to_string(dir.join("pagefold-disk-set.1")).unwrap();
     for attribute in
-        ["mem_limit", "mm_stat", "same_filled_pages_enabled", "compact", "writeback", "park_high"]
+        ["mem_limit", "mm_stat", "same_filled_pages_enabled", "compact", "writeback", "writeback_high"]
     {
         assert!(set.contains(attribute), "{attribute} is not in\n{set}");
     }
     let create = std::fs::read_to_string(dir.join("pagefold-disk-create.1")).unwrap();
-    for word in ["volatile", "zstd", "levels", "plain text", "removed"] {
+    for word in ["volatile", "zstd", "levels", "not encrypted", "removed"] {
         assert!(create.contains(word), "{word} is not in\n{create}");
     }
 }
 
-/// The names of all fields in an object and the objects in it, but for the texts by attribute name.
+/// Collects the names of all fields of an object and of the objects in it, except the names of attributes.
 fn fields(value: &serde_json::Value, found: &mut BTreeSet<String>) {
     let Some(object) = value.as_object() else { return };
     for (name, value) in object {
@@ -89,15 +107,67 @@ fn every_field_of_the_json_is_documented() {
     let doc = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/json.md");
     let doc = std::fs::read_to_string(doc).unwrap();
     let s = Sandbox::new();
-    s.ok(&format!("disk create -q --door nbd --size 1M --name x --backing {}", s.path("park").display()));
+    s.ok(&format!(
+        "disk create -q --export nbd --size 1M --name x --backing {}",
+        s.path("backing").display()
+    ));
+    s.ok("disk create -q --export nbd --size 1M --name y --recompress-codec zstd");
     let mut found = BTreeSet::new();
     fields(&s.show("x"), &mut found);
-    fields(&serde_json::from_str(&s.ok("disk park x --all --json")).unwrap(), &mut found);
+    fields(&s.show("y"), &mut found);
+    write(&mut connect(&s), &pages(16, 1));
+    let with_classes: serde_json::Value =
+        serde_json::from_str(&s.ok("disk show x --classes --json")).unwrap();
+    fields(&with_classes["classes"][0], &mut found);
+    fields(&with_classes, &mut found);
+    fields(&serde_json::from_str(&s.ok("disk recompress y --json")).unwrap(), &mut found);
+    fields(&serde_json::from_str(&s.ok("disk writeback x --all --json")).unwrap(), &mut found);
+    fields(&serde_json::from_str(&s.ok("disk create --export nbd --size 1M --json")).unwrap(), &mut found);
     assert!(found.contains("write_ratio") && found.contains("failure"), "{found:?}");
     for name in found {
         let forms = [format!("`{name}`"), format!("`{name}."), format!(".{name}`"), format!("\"{name}\"")];
         let is_there = forms.iter().any(|form| doc.contains(form));
         assert!(is_there, "{name} is not in docs/json.md");
+    }
+}
+
+#[test]
+fn the_manual_page_of_a_command_is_shown_by_man_on_a_terminal() {
+    let s = Sandbox::new();
+    for words in ["man disk create", "man image mount", "man man"] {
+        let page = s.ok(words);
+        assert!(page.contains(".TH pagefold"), "{words}: {page}");
+    }
+    assert!(s.ok("man disk create").contains("codec"));
+    s.run("man disk nosuch")
+        .fails(2, "'pagefold disk' has no command 'nosuch'; its commands are block-state, create, list,");
+    s.run("man disk create x").fails(2, "no manual page");
+    if !have("script") {
+        pagefold_testkit::skipped!(
+            "the_manual_page_of_a_command_is_shown_by_man_on_a_terminal: needs script"
+        );
+        return;
+    }
+    // A program in the place of man(1), so that the test does not depend on it.
+    let (bin, program) = (s.path("bin"), env!("CARGO_BIN_EXE_pagefold"));
+    std::fs::create_dir(&bin).unwrap();
+    let on_terminal = |man: Option<&str>| {
+        let _ = std::fs::remove_file(bin.join("man"));
+        if let Some(script) = man {
+            std::fs::write(bin.join("man"), format!("#!/bin/sh\n{script}\n")).unwrap();
+            std::fs::set_permissions(bin.join("man"), std::fs::Permissions::from_mode(0o755)).unwrap();
+        }
+        let path = format!("PATH={}:$PATH", bin.display());
+        let without = "PATH=/nonexistent".to_string();
+        let path = if man.is_some() { path } else { without };
+        let line = format!("{path} {program} man disk list");
+        let output = Command::new("script").args(["-qec", &line, "/dev/null"]).stdin(Stdio::null()).output();
+        String::from_utf8(output.unwrap().stdout).unwrap()
+    };
+    let shown = on_terminal(Some("echo shown with $@; grep -c noheadings"));
+    assert!(shown.starts_with("shown with -l -") && !shown.contains(".TH"), "{shown}");
+    for failing in [Some("cat >/dev/null; exit 1"), None] {
+        assert!(on_terminal(failing).contains(".TH pagefold"), "{failing:?}");
     }
 }
 
@@ -112,11 +182,11 @@ fn completions_exist_for_every_shell() {
 }
 
 #[test]
-fn help_and_version_are_success_and_nothing_is_usage() {
+fn help_and_version_succeed_and_a_missing_command_is_a_usage_error() {
     let s = Sandbox::new();
     assert!(s.ok("--version").starts_with("pagefold "));
     let help = s.ok("disk --help");
-    for command in ["create", "list", "show", "set", "park", "remove"] {
+    for command in ["create", "list", "show", "set", "writeback", "remove"] {
         assert!(help.contains(command));
     }
     assert_eq!(s.run("").code, 2);

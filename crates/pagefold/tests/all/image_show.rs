@@ -1,29 +1,31 @@
-//! `image show` of a file with very many extents: they are printed, and not kept.
+//! `image show`: the algorithms of an image, damage, and a file with very many extents, which are printed
+//! without being collected in memory.
 
+use crate::images::handmade::{File, REGULAR, image_of, make_compressed};
 use crate::support::Sandbox;
 use std::process::{Command, Stdio};
 
 const BLOCK: usize = 4096;
-/// Half of them data, half of them holes.
+/// Number of extents: half of them data, half holes.
 const EXTENTS: usize = 400_000;
-/// Address space that the command may have. Kept, the extents would take more than that.
+/// Limit on the address space of the command. The extents in memory would take more.
 const ADDRESS_SPACE_KIB: u32 = 300_000;
 
-/// An image of one file, `/f`, which consists of chunks of a block: by turns the same block, and a hole.
-fn image() -> Vec<u8> {
+/// An image with one file, `/f`, of chunks of one block: the same block and a hole alternate.
+pub fn image() -> Vec<u8> {
     let mut bytes = vec![0; 3 * BLOCK];
     let superblock = &mut bytes[1024..1152];
     superblock[0..4].copy_from_slice(&0xe0f5_e1e2u32.to_le_bytes());
     superblock[12] = 12;
     superblock[0x28..0x2c].copy_from_slice(&1u32.to_le_bytes());
-    // Files in chunks.
+    // The feature of files in chunks.
     superblock[0x50..0x54].copy_from_slice(&4u32.to_le_bytes());
-    let inode = |bytes: &mut [u8], slot: usize, format: u16, mode: u16, size: u64, place: u32| {
+    let inode = |bytes: &mut [u8], slot: usize, format: u16, mode: u16, size: u64, first_block: u32| {
         let inode = &mut bytes[BLOCK + slot * 32..][..64];
         inode[0..2].copy_from_slice(&format.to_le_bytes());
         inode[4..6].copy_from_slice(&mode.to_le_bytes());
         inode[8..16].copy_from_slice(&size.to_le_bytes());
-        inode[16..20].copy_from_slice(&place.to_le_bytes());
+        inode[16..20].copy_from_slice(&first_block.to_le_bytes());
         inode[44..48].copy_from_slice(&1u32.to_le_bytes());
     };
     let entries = [(".", 0u64, 2u8), ("..", 0, 2), ("f", 2, 1)];
@@ -37,8 +39,8 @@ fn image() -> Vec<u8> {
     let directory = [heads, names].concat();
     bytes[2 * BLOCK..][..directory.len()].copy_from_slice(&directory);
     inode(&mut bytes, 0, 1, 0o040_755, directory.len() as u64, 2);
-    // Inode 2 ends in the first block of inodes, and its map of chunks would run into the directory: so the map comes last, and the
-    // inode before it.
+    // Behind inode 1 the map of chunks would overlap the directory, so the inode of the file and its map are at the
+    // end.
     let nid = (bytes.len() - BLOCK) / 32;
     bytes[2 * BLOCK + 24..][..8].copy_from_slice(&(nid as u64).to_le_bytes());
     bytes.resize(bytes.len() + 64, 0);
@@ -49,7 +51,7 @@ fn image() -> Vec<u8> {
 }
 
 #[test]
-fn a_file_of_many_extents_is_shown_in_little_memory() {
+fn show_of_a_file_with_many_extents_needs_little_memory() {
     let sandbox = Sandbox::new();
     let path = sandbox.path("image");
     std::fs::write(&path, image()).unwrap();
@@ -59,11 +61,51 @@ fn a_file_of_many_extents_is_shown_in_little_memory() {
         command.args(["-c", &limit, env!("CARGO_BIN_EXE_pagefold"), "image", "show", "--memory", "4M"]);
         command.arg(&path).arg("/f").args(more.split_whitespace()).stdin(Stdio::null());
         let output = command.output().unwrap();
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{more}: {said}");
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{more}: {errors}");
         let lines = output.stdout.split(|&b| b == b'\n');
         let found = lines.filter(|line| line.ends_with(b"hole") || line.ends_with(b"plain"));
         let found = found.count() + output.stdout.windows(8).filter(|w| *w == b"\"place\":").count();
         assert_eq!(found, wanted, "{more}");
     }
+}
+
+#[test]
+fn an_uncompressed_image_has_no_algorithm() {
+    let s = Sandbox::new();
+    let path = s.path("image");
+    let names = [("a", REGULAR), ("b", REGULAR)];
+    let mut bytes = image_of(&names, vec![File::regular(b"short"), File::regular(&[0; 4096])]);
+    std::fs::write(&path, &bytes).unwrap();
+    let algorithms = || {
+        let show = s.ok(&format!("image show --json {}", path.display()));
+        let show: serde_json::Value = serde_json::from_str(&show).unwrap();
+        show["algorithms"].as_array().unwrap().len()
+    };
+    assert_eq!(algorithms(), 0);
+    assert!(!s.ok(&format!("image show {}", path.display())).contains("algorithm"));
+    make_compressed(&mut bytes, 3, 1);
+    std::fs::write(&path, &bytes).unwrap();
+    assert_eq!(algorithms(), 1);
+}
+
+#[test]
+fn a_truncated_image_is_reported_though_all_files_can_be_read() {
+    let s = Sandbox::new();
+    let path = s.path("image");
+    let mut bytes = image_of(&[("f", REGULAR)], vec![File::regular(b"contents")]);
+    // The super block says that there is one more block.
+    let blocks = bytes.len() as u32 / BLOCK as u32;
+    bytes[1024 + 0x24..][..4].copy_from_slice(&(blocks + 1).to_le_bytes());
+    std::fs::write(&path, &bytes).unwrap();
+    let image = path.display();
+    assert_eq!(s.ok(&format!("image cat {image} /f")), "contents");
+    for command in ["show", "show --json"] {
+        let ran = s.run(&format!("image {command} {image}"));
+        ran.fails(6, "its super block says");
+        assert!(ran.err.contains("cut off"), "{ran:?}");
+    }
+    let ran = s.run(&format!("image check {image}"));
+    ran.fails(6, "1 thing is wrong");
+    assert!(ran.out.contains("cut off"), "{ran:?}");
 }

@@ -1,4 +1,4 @@
-//! The commands on images, as a user meets them.
+//! The commands that read images without mounting them.
 
 use crate::images::handmade::{DIRECTORY, File, REGULAR, image};
 use crate::images::reference_image;
@@ -8,29 +8,31 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::process::Stdio;
 
 #[test]
-fn list_show_and_cat() {
+fn ls_cat_and_show_read_a_reference_image() {
     let image = reference_image("fragzt");
     let (s, image) = (Sandbox::new(), image.display());
-    let names = s.ok(&format!("image list {image}"));
+    let names = s.ok(&format!("image ls {image}"));
     assert!(names.lines().any(|l| l == "text1m.txt") && !names.contains("file_0000_"), "{names}");
-    let long = s.ok(&format!("image list -l {image} /lnk"));
+    let long = s.ok(&format!("image ls -l {image} /lnk"));
     assert!(
         long.starts_with("lrwxrwxrwx") && long.contains("2023-11-14 22:13:20 /lnk -> small.txt"),
         "{long}"
     );
-    let all = s.ok(&format!("image list -R --json {image}"));
-    let all: Vec<serde_json::Value> = all.lines().map(|l| serde_json::from_str(l).unwrap()).collect();
+    let all = s.ok(&format!("image ls -R --json {image}"));
+    let all: serde_json::Value = serde_json::from_str(&all).unwrap();
+    assert_eq!(all["schema_version"], 1);
+    let all = all["entries"].as_array().unwrap();
     assert_eq!(all.len(), 1023);
     assert_eq!((&all[0]["path"], &all[0]["kind"]), (&"/".into(), &"directory".into()));
-    // Through a link, and a file of several pieces.
+    // A symbolic link, and a file that is longer than the buffer of `cat`.
     assert_eq!(s.ok(&format!("image cat {image} lnk /small.txt")), "hello world\nhello world\n");
     let output = s.command(&format!("image cat {image} /text1m.txt")).output().unwrap();
     assert_eq!(output.stdout.len(), 1 << 20);
     s.run(&format!("image cat {image} /nosuch")).fails(3, "no such file");
     s.run(&format!("image cat {image} /bigdir")).fails(1, "a directory");
-    s.run(&format!("image list {image} /nosuch")).fails(3, "no such file");
-    s.run("image list /nonexistent/image").fails(1, "No such file");
-    s.run(&format!("image list -m 4K {image}")).fails(2, "--memory");
+    s.run(&format!("image ls {image} /nosuch")).fails(3, "no such file");
+    s.run("image ls /nonexistent/image").fails(3, "No such file");
+    s.run(&format!("image ls -m 4K {image}")).fails(2, "--memory");
     let text = s.ok(&format!("image show {image}"));
     for word in ["ztailpacking", "Linux 6.1 or later", "2023-11-14", "lz4, window"] {
         assert!(text.contains(word), "{word} is not in\n{text}");
@@ -47,10 +49,10 @@ fn list_show_and_cat() {
 }
 
 #[test]
-fn a_reader_that_has_enough_is_success() {
+fn a_reader_that_closes_the_pipe_early_is_no_error() {
     let image = reference_image("zstd");
     let s = Sandbox::new();
-    for words in ["image cat IMAGE /zeros.bin", "image list -R IMAGE", "image extract --tar IMAGE"] {
+    for words in ["image cat IMAGE /zeros.bin", "image ls -R IMAGE", "image tar IMAGE"] {
         let words = words.replace("IMAGE", &image.display().to_string());
         let mut child = s.command(&words).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         drop(child.stdout.take());
@@ -60,7 +62,7 @@ fn a_reader_that_has_enough_is_success() {
 }
 
 #[test]
-fn check_tells_by_its_exit_code() {
+fn the_exit_code_of_check_reports_errors() {
     let image = reference_image("lz4hc64");
     let s = Sandbox::new();
     let clean = s.ok(&format!("image check {}", image.display()));
@@ -71,16 +73,17 @@ fn check_tells_by_its_exit_code() {
     let cut = s.path("cut.erofs");
     std::fs::write(&cut, bytes).unwrap();
     let ran = s.run(&format!("image check --json {}", cut.display()));
-    ran.fails(1, "wrong with the image");
+    ran.fails(6, "wrong with the image");
     let report: serde_json::Value = serde_json::from_str(&ran.out).unwrap();
     let findings = report["findings"].as_array().unwrap();
     assert!(findings.iter().any(|f| f["what"].as_str().unwrap().contains("cut off")), "{report}");
     assert_eq!(report["errors"], findings.len() as u64);
-    s.run("image check /dev/null").fails(1, "");
+    s.run("image check /dev/null").fails(2, "neither a file nor a block device");
+    s.run("image check /proc/self/status").fails(6, "not an EROFS image");
 }
 
 #[test]
-fn extract_makes_what_is_there_and_says_what_is_not() {
+fn extract_creates_files_and_reports_what_is_left_out() {
     let image = reference_image("deflate");
     let s = Sandbox::new();
     let (dir, image) = (s.path("out"), image.display());
@@ -97,13 +100,10 @@ fn extract_makes_what_is_there_and_says_what_is_not() {
     let other = s.path("other");
     s.run(&format!("image extract --max-bytes 1M {image} {}", other.display())).fails(1, "--max-bytes");
     s.run(&format!("image extract {image}")).fails(2, "DIR");
-    for option in ["--overwrite", "--privileged", "-j 2"] {
-        s.run(&format!("image extract --tar {option} {image}")).fails(2, "--tar");
-    }
     for verb in ["check", "extract"] {
-        for jobs in ["0", "257", "100000000000"] {
-            s.run(&format!("image {verb} -j {jobs} {image} {}", s.path("never").display()))
-                .fails(2, "--jobs");
+        for threads in ["0", "257", "100000000000"] {
+            s.run(&format!("image {verb} -j {threads} {image} {}", s.path("never").display()))
+                .fails(2, "--threads");
         }
     }
     assert!(!s.path("never").exists());
@@ -125,7 +125,7 @@ fn links_in_the_middle_of_a_path_are_followed() {
     assert!(made.status.success(), "{made:?}");
     let image = image.display();
     for path in ["link/up/file", "/link//deep/./file", "real/up/../up/file"] {
-        assert!(s.ok(&format!("image list -l {image} {path}")).contains(" 9 "), "{path}");
+        assert!(s.ok(&format!("image ls -l {image} {path}")).contains(" 9 "), "{path}");
         let shown: serde_json::Value =
             serde_json::from_str(&s.ok(&format!("image show --json {image} {path}"))).unwrap();
         assert_eq!(shown["path"], "/real/deep/file", "{path}");
@@ -135,25 +135,25 @@ fn links_in_the_middle_of_a_path_are_followed() {
         assert_eq!(std::fs::read(out.join("real/deep/file")).unwrap(), b"contents\n", "{path}");
         assert!(!out.join("link").exists());
         std::fs::remove_dir_all(&out).unwrap();
-        assert!(s.ok(&format!("image extract --tar {image} {path}")).contains("real/deep/file"), "{path}");
+        assert!(s.ok(&format!("image tar {image} {path}")).contains("real/deep/file"), "{path}");
     }
-    // The last name is left alone, unless a slash is behind it.
-    assert!(s.ok(&format!("image list -l {image} link")).starts_with('l'));
-    assert_eq!(s.ok(&format!("image list {image} link/")), s.ok(&format!("image list {image} real")));
-    for verb in ["list", "show", "cat"] {
+    // A link at the end of the path is followed only if a slash is behind it.
+    assert!(s.ok(&format!("image ls -l {image} link")).starts_with('l'));
+    assert_eq!(s.ok(&format!("image ls {image} link/")), s.ok(&format!("image ls {image} real")));
+    for verb in ["ls", "show", "cat"] {
         let ran = s.run(&format!("image {verb} {image} link/deep/file/more"));
-        ran.fails(1, "not a directory: /real/deep/file");
+        ran.fails(3, "not a directory: /real/deep/file");
         s.run(&format!("image {verb} {image} link/none/more")).fails(3, "link/none/more");
     }
 }
 
-/// A directory that its owner may not search gets its mode when all names in it are made, further ones of its files
-/// included.
+/// A directory without search permission gets its mode only when all names of its files are made, in other directories
+/// too.
 #[test]
-fn a_user_gets_further_names_of_files_in_closed_directories() {
+fn a_user_extracts_hard_links_to_files_in_directories_without_search_permission() {
     let s = if is_root() { Sandbox::for_user(65534) } else { Sandbox::new() };
     let of = |own: usize| [(".", own, DIRECTORY), ("..", 0, DIRECTORY)];
-    // The directory is finished while these are made.
+    // These files keep extraction busy until the directory is finished.
     let between: Vec<_> = (0..99).map(|i| format!("e{i:02}")).collect();
     let between = between.iter().zip(3..).map(|(name, file)| (&**name, file, REGULAR));
     let entries = [("d", 1, DIRECTORY)].into_iter().chain(between).chain([("z", 2, REGULAR)]);
@@ -169,6 +169,127 @@ fn a_user_gets_further_names_of_files_in_closed_directories() {
     assert_eq!(std::fs::read(out.join("z")).unwrap(), b"text");
     assert_eq!(std::fs::metadata(out.join("z")).unwrap().nlink(), 2);
     assert_eq!(std::fs::metadata(out.join("d")).unwrap().mode() & 0o7777, 0);
-    // For whoever removes the sandbox.
+    // So that the sandbox can be removed.
     std::fs::set_permissions(out.join("d"), std::fs::Permissions::from_mode(0o700)).unwrap();
+}
+
+#[test]
+fn ls_lists_several_paths_files_first() {
+    let s = Sandbox::new();
+    let path = s.path("image");
+    let of = |own: usize| [(".", own, DIRECTORY), ("..", 0, DIRECTORY)];
+    let root = File::directory(
+        4,
+        &[&of(0)[..], &[("d", 1, DIRECTORY), ("e", 3, DIRECTORY), ("f", 2, REGULAR)]].concat(),
+    );
+    let d = File::directory(2, &[&of(1)[..], &[("g", 4, REGULAR)]].concat());
+    let (f, e, g) = (File::regular(b"text"), File::directory(2, &of(3)), File::regular(b"more"));
+    std::fs::write(&path, image(&[root, d, f, e, g])).unwrap();
+    let image = path.display();
+    assert_eq!(s.ok(&format!("image ls {image} /d /f /e")), "/f\n\n/d:\ng\n\n/e:\n");
+    assert_eq!(s.ok(&format!("image ls {image} /d")), "g\n");
+    assert_eq!(s.ok(&format!("image ls -R {image} /d /e")), "/d\n/d/g\n/e\n");
+    let ran = s.run(&format!("image ls {image} /none /d"));
+    assert!(ran.code == 3 && ran.out == "g\n", "{ran:?}");
+    let json = s.ok(&format!("image ls --json {image} /d /f"));
+    assert_eq!(json.lines().count(), 4, "one file on each line: {json}");
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    let paths: Vec<_> = json["entries"].as_array().unwrap().iter().map(|entry| &entry["path"]).collect();
+    assert_eq!(paths, ["/f", "/d/g"]);
+}
+
+#[test]
+fn exit_codes_tell_a_missing_image_from_a_damaged_one() {
+    let s = Sandbox::new();
+    let (no_image, at, none) = (s.path("text"), s.path("at"), s.path("none"));
+    let good = reference_image("deflate");
+    std::fs::write(&no_image, [b'x'; 8192]).unwrap();
+    std::fs::create_dir(&at).unwrap();
+    let (at, none, no_image, good) = (at.display(), none.display(), no_image.display(), good.display());
+    for words in [
+        "ls IMAGE",
+        "cat IMAGE /f",
+        "show IMAGE",
+        "tar IMAGE",
+        "check IMAGE",
+        "extract IMAGE AT",
+        "mount IMAGE AT",
+    ] {
+        let words = format!("image {}", words.replace("AT", &at.to_string()));
+        s.run(&words.replace("IMAGE", &none.to_string())).fails(3, "No such file");
+        s.run(&words.replace("IMAGE", &format!("{no_image}/none"))).fails(3, "Not a directory");
+        s.run(&words.replace("IMAGE", &no_image.to_string())).fails(6, "not an EROFS image");
+        s.run(&format!("{} --device {none}", words.replace("IMAGE", &good.to_string())))
+            .fails(3, "No such file");
+    }
+    s.run(&format!("image extract {good} {none}/below")).fails(3, "No such file");
+    s.run(&format!("image extract {good} {no_image}")).fails(2, "is not a directory");
+    s.run(&format!("image mount {good} {none}")).fails(3, "No such file");
+    s.run(&format!("image stats {none}")).fails(3, "no image is mounted");
+    s.run(&format!("image unmount {none}")).fails(3, "no image is mounted");
+}
+
+#[test]
+fn damage_that_a_command_meets_decides_its_exit_code() {
+    let s = Sandbox::new();
+    let path = s.path("image");
+    let root = File::directory(
+        2,
+        &[
+            (".", 0, DIRECTORY),
+            ("..", 0, DIRECTORY),
+            ("bad", 1, REGULAR),
+            ("f", 2, REGULAR),
+            ("lost", 9999, REGULAR),
+        ],
+    );
+    let bad = File { size: 1 << 30, ..File::regular(b"short") };
+    std::fs::write(&path, image(&[root, bad, File::regular(b"text")])).unwrap();
+    let (image, out) = (path.display(), s.path("out"));
+    let extract = format!("image extract {image} {}", out.display());
+    for words in [
+        &format!("image ls {image}"),
+        &format!("image cat {image} /bad"),
+        &format!("image show {image}"),
+        &format!("image tar {image}"),
+        &format!("image check {image}"),
+        &extract,
+    ] {
+        assert_eq!(s.command(words).output().unwrap().status.code(), Some(6), "{words}");
+    }
+    // The rest was done.
+    assert_eq!(std::fs::read(out.join("f")).unwrap(), b"text");
+    assert!(s.run(&format!("image ls {image}")).out.contains("f\n"));
+    let both = s.run(&format!("image cat {image} /bad /f"));
+    assert!(both.code == 6 && both.out.ends_with("text"), "{both:?}");
+    // The image is not at fault here.
+    let good = reference_image("deflate");
+    if !is_root() {
+        let closed = s.path("closed");
+        s.ok(&format!("image extract {} {} /small.txt", good.display(), closed.display()));
+        std::fs::set_permissions(&closed, std::fs::Permissions::from_mode(0o500)).unwrap();
+        let ran = s.run(&format!("image extract --overwrite {} {}", good.display(), closed.display()));
+        ran.fails(1, "could not be extracted completely");
+        std::fs::set_permissions(&closed, std::fs::Permissions::from_mode(0o700)).unwrap();
+    }
+    s.run(&format!("image check -m 4K {}", good.display())).fails(2, "--memory");
+    s.run(&format!("image cat {} /bigdir", good.display())).fails(1, "a directory");
+}
+
+#[test]
+fn help_names_the_counterparts_in_erofs_utils() {
+    let s = Sandbox::new();
+    for (command, counterpart) in [
+        ("mount", "erofsfuse"),
+        ("mount", "mount -t erofs"),
+        ("mount", "Permission denied"),
+        ("extract", "fsck.erofs --extract"),
+        ("check", "fsck.erofs"),
+        ("show", "dump.erofs"),
+        ("ls", "dump.erofs --ls"),
+        ("cat", "dump.erofs --cat"),
+    ] {
+        let help = s.ok(&format!("image {command} --help")).split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(help.contains(counterpart), "{counterpart} is not in\n{help}");
+    }
 }

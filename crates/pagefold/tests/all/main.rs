@@ -1,21 +1,30 @@
-//! All tests of the program but those that boot a machine, in one program, which takes less time to build than many.
+//! The end-to-end tests of the commands, except those that boot a virtual machine. They are one program, because
+//! linking many takes longer.
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 mod disk_backing;
+mod disk_block_state;
 mod disk_gone;
+mod disk_instances;
 mod disk_limits;
 mod disk_loop;
 mod disk_nbd;
 mod disk_output;
-mod disk_park;
+mod disk_recompress;
+mod disk_run;
+mod disk_writeback;
 mod docs;
+mod guides;
 mod hostile;
 mod image_limits;
 mod image_mount;
+mod image_mounts;
 mod image_show;
+mod image_tar;
 mod image_tools;
-/// Reference images and images made by hand, of the crate that reads them.
+/// The reference images and the builder of handmade images, from the tests of `pagefold-image`.
 #[path = "../../../image/tests/support/mod.rs"]
 mod images;
+mod output;
 #[path = "../support/mod.rs"]
 mod support;

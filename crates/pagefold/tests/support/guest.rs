@@ -1,4 +1,4 @@
-//! Runs a kernel of its own in QEMU, with the scripts of `tests/guest`.
+//! A virtual machine in QEMU with a separate kernel, made by the scripts of `tests/guest`.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-/// Why a test cannot run here.
+/// The reason that a test cannot run here.
 pub struct Missing(pub String);
 
 /// A kernel and an initial file system, ready to boot.
@@ -18,14 +18,14 @@ pub struct Guest {
     dir: tempfile::TempDir,
 }
 
-/// What came out of a run.
+/// The output of a run.
 pub struct Console(pub String);
 
 fn scripts() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/guest")
 }
 
-/// Where the kernel is kept between runs.
+/// The folder of the kernel, which stays between runs.
 fn cache() -> PathBuf {
     match std::env::var_os("PAGEFOLD_GUEST_CACHE") {
         Some(cache) => cache.into(),
@@ -37,7 +37,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).trim().to_string()
 }
 
-/// Runs a tool; its exit status 2, or its absence, means that something is missing.
+/// Runs a tool. If it is not installed or exits with status 2, a requirement is missing.
 fn tool(command: &mut Command) -> Result<Output, Missing> {
     let name = command.get_program().to_string_lossy().into_owned();
     let output = command.output().map_err(|e| Missing(format!("{name} cannot be run: {e}")))?;
@@ -48,8 +48,8 @@ fn tool(command: &mut Command) -> Result<Output, Missing> {
     }
 }
 
-/// The hog, an example of this package. `cargo test` builds it, but not if it is told which tests to run; it is not
-/// built here, because a build inside a test may take many minutes.
+/// The path of the hog, an example of this package. `cargo test` builds it, except when it runs selected tests only. It
+/// is not built here, because a build inside a test may take many minutes.
 pub fn hog() -> Result<PathBuf, Missing> {
     let hog = Path::new(env!("CARGO_BIN_EXE_pagefold")).with_file_name("examples").join("hog");
     let changed = |path: &Path| path.metadata().and_then(|meta| meta.modified()).ok();
@@ -60,7 +60,7 @@ pub fn hog() -> Result<PathBuf, Missing> {
 }
 
 impl Guest {
-    /// Fetches the kernel if it is not there and packs the programs of this build.
+    /// Fetches the kernel if it is missing, and packs the programs of this build into the initial file system.
     pub fn prepare() -> Result<Guest, Missing> {
         tool(Command::new("qemu-system-x86_64").arg("--version"))?;
         let fetched = tool(Command::new(scripts().join("fetch.sh")).arg(cache()))?;
@@ -73,8 +73,8 @@ impl Guest {
         Ok(Guest { kernel: kernel.into(), initramfs, dir })
     }
 
-    /// Boots with 512 MiB and two CPUs; returns when the guest has powered off or `patience` is over.
-    pub fn run(&self, parameters: &str, patience: Duration) -> Console {
+    /// Boots with 512 MiB and two CPUs, and waits until the guest has powered off, or kills it after `timeout`.
+    pub fn run(&self, parameters: &str, timeout: Duration) -> Console {
         let path = self.dir.path().join("console");
         let log = File::create(&path).unwrap();
         // Without -cx16 QEMU 7.2 corrupts flags after cmpxchg16b, and the guest dies under pressure.
@@ -90,8 +90,8 @@ impl Guest {
             .stdin(Stdio::null())
             .stdout(log.try_clone().unwrap())
             .stderr(log);
-        let mut child = Ended(qemu.spawn().unwrap());
-        let deadline = Instant::now() + patience;
+        let mut child = KilledOnDrop(qemu.spawn().unwrap());
+        let deadline = Instant::now() + timeout;
         while child.0.try_wait().unwrap().is_none() && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(100));
         }
@@ -104,10 +104,10 @@ impl Guest {
     }
 }
 
-/// A child that is gone when this is.
-struct Ended(Child);
+/// A child process that is killed when this is dropped.
+struct KilledOnDrop(Child);
 
-impl Drop for Ended {
+impl Drop for KilledOnDrop {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
@@ -115,19 +115,19 @@ impl Drop for Ended {
 }
 
 impl Console {
-    /// The last lines, for a failure's message.
+    /// The last lines, for messages.
     pub fn tail(&self) -> String {
         let lines: Vec<_> = self.0.lines().collect();
         lines[lines.len().saturating_sub(80)..].join("\n")
     }
 
-    /// Panics with the console's end unless the guest said that all is well.
+    /// Panics with the last lines unless the guest printed `RESULT: ok`.
     pub fn expect_ok(&self) {
         let result = self.0.lines().rev().find_map(|l| l.trim().strip_prefix("RESULT: "));
         assert_eq!(result, Some("ok"), "the guest's console ends with:\n{}", self.tail());
     }
 
-    /// The last number that stands after `name ` or `"name":`.
+    /// The last number that follows `name ` or `"name":`.
     pub fn number(&self, name: &str) -> u64 {
         let found = [format!("{name} "), format!("\"{name}\":")].into_iter().filter_map(|key| {
             let at = self.0.rfind(key.as_str())? + key.len();

@@ -1,25 +1,27 @@
-//! The draw of a disk: its export, limits, backing and attributes, what is done to it, and how it ends.
+//! Draws a disk (export, limits, backing, further codecs, attributes), its load, the disturbances, and how the disk ends.
 
 use crate::load::content::Mix;
 use crate::load::fio::Fio;
 use crate::load::mixed::Mixed;
 use crate::load::tree::{FileSystem, Tree};
-use crate::model::{self, FRAME, SeenBacking};
+use crate::model::{self, BackingState, FRAME, RAW_PERIOD};
 use crate::random::{Random, derive};
+use crate::recompression::{Codec, FURTHER_MAX};
 use std::time::Duration;
 
 const MIB: u64 = 1 << 20;
-/// Frames after which a chain of raw objects ends at a frame's end.
-const RAW_PERIOD: u64 = 513;
-/// Threads of the loop export that may work on requests at the same time, those that wait for a medium included.
+/// Threads of the loop export that may work on requests at the same time, including those that wait for a medium.
 const LOOP_REQUESTS: u64 = 18;
-/// A medium with this delay reads so slowly that a large tree takes minutes.
+/// Most workers of a pass of recompression.
+pub const WORKERS_MAX: u64 = 8;
+/// Delay from which on reads are so slow that a large tree takes minutes.
 const SLOW_US: u64 = 1000;
+/// Most bytes of a tree on so slow a medium.
 const SLOW_TREE_MAX: u64 = 96 << 20;
-/// Data that one load writes at most: cases are to take seconds.
+/// Most bytes that one load writes, so that cases take seconds.
 const LOAD_MAX: u64 = 640 << 20;
 
-/// How a disk is reached.
+/// The export of a disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Export {
     /// A loop device.
@@ -31,24 +33,24 @@ pub enum Export {
 /// `--memory`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Memory {
-    /// Not given: half of the machine's.
+    /// The option is not given: half of the machine's memory.
     Default,
     /// 0: no limit.
     Unlimited,
-    /// So many bytes.
+    /// A limit in bytes.
     Bytes(u64),
 }
 
-/// What pages are parked on.
+/// The medium of a backing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Medium {
-    /// A file that the disk makes.
+    /// A file that `disk create` makes.
     File,
-    /// A loop device on a file that exists.
+    /// A loop device on a file that the case makes.
     Device,
-    /// A file on a file system that has less room than the file.
+    /// A file in a file system that has less room than the file needs.
     Full {
-        /// Bytes that it has.
+        /// Bytes of the file system.
         free_bytes: u64,
     },
 }
@@ -56,26 +58,35 @@ pub enum Medium {
 /// A drawn backing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Backing {
-    /// What it is.
+    /// The medium.
     pub medium: Medium,
-    /// Its length.
+    /// Length in bytes.
     pub len_bytes: u64,
-    /// Whether the length is given to the disk, or is its default.
+    /// Whether `--backing-size` is given; otherwise the length is the default.
     pub is_given: bool,
-    /// The log, or one page per block.
+    /// Whether the layout is the log, not one page per block.
     pub compressed: bool,
-    /// What each request takes.
+    /// Delay of each request, microseconds.
     pub delay_us: u64,
 }
 
-/// What is done to a disk.
+/// A drawn codec to compress pages with again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FurtherCodec {
+    /// The codec.
+    pub codec: Codec,
+    /// The age of `--recompress-after`, seconds; `--recompress-codec` without one.
+    pub after_s: Option<u64>,
+}
+
+/// The load of a disk.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Load {
     /// Requests of all kinds, checked against a shadow.
     Mixed(Mixed),
     /// fio with verification.
     Fio(Fio),
-    /// A file system.
+    /// A file system with files.
     Tree(Tree),
 }
 
@@ -86,41 +97,45 @@ pub enum Ending {
     Remove,
     /// `reset`, then `disk remove`.
     Reset,
-    /// SIGTERM, then whatever command comes next.
+    /// SIGTERM, then `disk list`.
     Terminate,
-    /// SIGKILL under a load, then whatever command comes next.
+    /// SIGKILL during a load, then `disk list`, which cleans up.
     Kill,
 }
 
 /// A drawn disk with its load.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
-    /// How it is reached.
+    /// The export.
     pub export: Export,
     /// The compressor.
     pub codec: &'static str,
-    /// Its size, a multiple of a page.
+    /// Size, a multiple of a page.
     pub size_bytes: u64,
-    /// Its limit.
+    /// The memory limit.
     pub memory: Memory,
-    /// Its backing.
+    /// The backing, if there is one.
     pub backing: Option<Backing>,
+    /// Codecs to compress pages with again; all differ.
+    pub further_codecs: Vec<FurtherCodec>,
     /// Attributes that are set before the load.
     pub attributes: Vec<String>,
-    /// Whether commands and signals come beside the load, drawn from the seed.
+    /// Whether commands are run during the load.
     pub is_disturbed: bool,
-    /// Whether the server is stopped and continued beside the load.
-    pub is_stopped: bool,
-    /// Whether the limit is lowered and raised beside the load.
-    pub moves_limit: bool,
-    /// Draws what comes beside the load.
-    pub beside_seed: u64,
+    /// Whether the server is stopped and continued by signals during the load.
+    pub stops_server: bool,
+    /// Whether the limit is lowered and raised during the load.
+    pub changes_limit: bool,
+    /// Seed of the disturbances.
+    pub disturb_seed: u64,
     /// The load.
     pub load: Load,
-    /// Times that the load runs, on the same disk, unless that takes too long.
+    /// Times that the load runs on the same disk, unless that takes too long.
     pub rounds: u64,
-    /// How it ends.
+    /// How the disk ends.
     pub ending: Ending,
+    /// How long a pass of recompression has run when the disk ends, milliseconds, if one runs.
+    pub ends_during_pass_ms: Option<u64>,
 }
 
 impl Config {
@@ -137,17 +152,19 @@ impl Config {
         let memory = memory(random, size_bytes, is_large);
         let backing_share = if matches!(memory, Memory::Bytes(_)) { 75 } else { 10 };
         let backing = random.percent(backing_share).then(|| Backing::draw(random, size_bytes));
+        let further_codecs = FurtherCodec::draw(random);
         let mut config = Config {
             export,
             codec: random.pick(&["lz4", "lz4", "lz4", "lz4", "zstd", "lzo-rle", "deflate", "lz4hc"]),
             size_bytes,
             memory,
+            is_disturbed: random.percent(if further_codecs.is_empty() { 40 } else { 75 }),
+            further_codecs,
             attributes: attributes(random, backing.is_some()),
             backing,
-            is_disturbed: random.percent(40),
-            is_stopped: random.percent(15),
-            moves_limit: false,
-            beside_seed: random.next(),
+            stops_server: random.percent(15),
+            changes_limit: false,
+            disturb_seed: random.next(),
             load: Load::Mixed(Mixed::draw(random, 1)),
             rounds: random.between(1, 3),
             ending: random.pick(&[
@@ -157,18 +174,20 @@ impl Config {
                 Ending::Terminate,
                 Ending::Kill,
             ]),
+            ends_during_pass_ms: random.percent(40).then(|| random.doubling(1, 300)),
         };
         config.load = config.draw_load(random);
         if random.percent(15) {
-            config.write_over(random);
+            config.make_rewriting(random);
         }
         config.draw_refusals(random);
         config
     }
 
-    /// Makes it a disk with a backing of its own size and a quarter of that in memory, all of which is written over
-    /// and over at random: a log that has to be cleaned while it is read and written, with room all the time.
-    fn write_over(&mut self, random: &mut Random) {
+    /// Changes the case: a backing of the default length, at most a quarter of the size in memory, and fio that
+    /// rewrites all bytes at random several times. The log has to be cleaned while it is read and written, and always
+    /// has room.
+    fn make_rewriting(&mut self, random: &mut Random) {
         self.size_bytes = random.between(64, 700) * MIB;
         self.memory = Memory::Bytes(self.size_bytes / random.between(4, 6));
         self.backing = Some(Backing {
@@ -179,37 +198,37 @@ impl Config {
             delay_us: 0,
         });
         let room = self.surely_fits().min(self.size_bytes);
-        self.load = Load::Fio(Fio::over_and_over(random, room));
+        self.load = Load::Fio(Fio::rewriting(random, room));
     }
 
-    /// Other limits and budgets, for loads that may meet refusals.
+    /// Draws changes of the limit and writeback budgets, for loads that accept refusals.
     fn draw_refusals(&mut self, random: &mut Random) {
         if !matches!(self.load, Load::Mixed(_)) {
             return;
         }
-        self.moves_limit = matches!(self.memory, Memory::Bytes(_)) && random.percent(20);
+        self.changes_limit = matches!(self.memory, Memory::Bytes(_)) && random.percent(20);
         if self.backing.is_some() && random.percent(25) {
             self.attributes.push(match random.below(3) {
                 0 => format!("writeback_limit={} writeback_limit_enable=1", random.doubling(1, 20_000)),
-                1 => format!("park_daily={}M", random.doubling(1, 256)),
-                _ => format!("park_rate={}M/s", random.between(10, 200)),
+                1 => format!("writeback_daily={}M", random.doubling(1, 256)),
+                _ => format!("writeback_rate={}M/s", random.between(10, 200)),
             });
         }
     }
 
-    /// A load that suits the disk: fio and file systems need all that they write to be stored.
+    /// Draws a load that suits the disk: fio and file systems fail if a write is refused.
     fn draw_load(&self, random: &mut Random) -> Load {
         let room = self.surely_fits().min(self.size_bytes).min(LOAD_MAX);
         let is_loop = self.export == Export::Loop;
         match random.below(10) {
             0..=3 if room >= 8 * MIB => Load::Fio(Fio::draw(random, room)),
-            // What is written again and again is what a backing has to be cleaned of.
+            // More fio on disks with a backing, because rewriting makes the cleaner work.
             4..=5 if room >= 8 * MIB && self.backing.is_some() => Load::Fio(Fio::draw(random, room)),
             4..=7 if is_loop && room >= 64 * MIB => {
                 let system = FileSystem::draw(random, self.size_bytes);
                 let is_slow = self.backing.as_ref().is_some_and(|b| b.delay_us >= SLOW_US);
                 let room = if is_slow { room.min(SLOW_TREE_MAX) } else { room };
-                // Metadata, and what is deleted and not trimmed yet.
+                // The rest is for metadata, and for deleted files that are not trimmed yet.
                 Load::Tree(Tree {
                     system,
                     seed: random.next(),
@@ -227,14 +246,15 @@ impl Config {
         }
     }
 
-    /// Bytes that can be stored whatever they are.
+    /// Bytes that can be stored even if they do not compress.
     fn surely_fits(&self) -> u64 {
         let backing = self.backing.as_ref().map(Backing::when_empty);
         let is_full = self.backing.as_ref().is_some_and(|b| matches!(b.medium, Medium::Full { .. }));
         model::surely_fits_bytes(
             self.limit_bytes(),
             backing.as_ref().filter(|_| !is_full),
-            self.requests_max(),
+            // An object of recompression takes memory beside the old one, as that of a write does.
+            self.requests_max() + self.workers(),
         )
     }
 
@@ -247,7 +267,12 @@ impl Config {
         }
     }
 
-    /// Requests that the server may work on at the same time under any load that is drawn.
+    /// Most workers of recompression: those of one pass, and the automatic one.
+    pub fn workers(&self) -> u64 {
+        if self.further_codecs.is_empty() { 0 } else { WORKERS_MAX + 1 }
+    }
+
+    /// Most requests that the server works on at the same time under any drawn load.
     fn requests_max(&self) -> u64 {
         match self.export {
             Export::Loop => LOOP_REQUESTS,
@@ -255,7 +280,7 @@ impl Config {
         }
     }
 
-    /// Requests that the server may work on at the same time.
+    /// Most requests that the server works on at the same time under the case's load.
     pub fn requests(&self) -> u64 {
         match (self.export, &self.load) {
             (Export::Loop, _) => LOOP_REQUESTS,
@@ -266,7 +291,7 @@ impl Config {
     }
 }
 
-/// Pages of a mixed load: around what fits into memory where there is a limit, so that it is reached.
+/// Pages of a mixed load: with a limit, about three times as many as the limit holds, so that the load reaches it.
 fn random_pages(config: &Config, pages: u64) -> u64 {
     match config.memory {
         Memory::Bytes(bytes) => (bytes / FRAME * 3 + 64).min(pages),
@@ -274,7 +299,7 @@ fn random_pages(config: &Config, pages: u64) -> u64 {
     }
 }
 
-/// Defaults, limits at which a raw page needs two frames, limits of a few frames, and shares of the size.
+/// Draws defaults, limits at which the last raw page needs two frames, limits of a few frames, and shares of the size.
 fn memory(random: &mut Random, size_bytes: u64, is_large: bool) -> Memory {
     match random.below(if is_large { 16 } else { 10 }) {
         0 => Memory::Unlimited,
@@ -286,7 +311,7 @@ fn memory(random: &mut Random, size_bytes: u64, is_large: bool) -> Memory {
     }
 }
 
-/// Attributes away from their defaults.
+/// Draws attributes that differ from their defaults.
 fn attributes(random: &mut Random, has_backing: bool) -> Vec<String> {
     let mut set = Vec::new();
     if random.percent(25) {
@@ -294,7 +319,7 @@ fn attributes(random: &mut Random, has_backing: bool) -> Vec<String> {
     }
     if has_backing && random.percent(40) {
         let high = random.between(20, 100);
-        set.push(format!("park_high={high} park_low={}", random.between(1, high)));
+        set.push(format!("writeback_high={high} writeback_low={}", random.between(1, high)));
     }
     if has_backing && random.percent(30) {
         set.push(format!("writeback_batch_size={}", random.doubling(1, 1024)));
@@ -303,6 +328,22 @@ fn attributes(random: &mut Random, has_backing: bool) -> Vec<String> {
         set.push("promote=0".to_string());
     }
     set
+}
+
+impl FurtherCodec {
+    /// Draws up to three codecs for half of the disks.
+    fn draw(random: &mut Random) -> Vec<FurtherCodec> {
+        let count = if random.percent(50) { random.between(1, FURTHER_MAX as u64) } else { 0 };
+        let mut drawn: Vec<FurtherCodec> = Vec::new();
+        for _ in 0..count {
+            let codec = Codec::draw(random);
+            let after_s = random.percent(50).then(|| random.pick(&[0, 1, 2, 5]));
+            if drawn.iter().all(|known| known.codec != codec) {
+                drawn.push(FurtherCodec { codec, after_s });
+            }
+        }
+        drawn
+    }
 }
 
 impl Backing {
@@ -333,16 +374,16 @@ impl Backing {
         (size_bytes + size_bytes / 8 + 16 * MIB).next_multiple_of(MIB)
     }
 
-    /// What would be seen of it without a page on it.
-    pub fn when_empty(&self) -> SeenBacking {
+    /// The state of the backing without pages, as the model takes it.
+    pub fn when_empty(&self) -> BackingState {
         let (capacity_bytes, segment) = match self.compressed {
             true => model::log_geometry(self.len_bytes),
             false => (self.len_bytes.saturating_sub(MIB), FRAME),
         };
-        SeenBacking {
+        BackingState {
             capacity_bytes,
             segment_bytes: self.compressed.then_some(segment),
-            ..SeenBacking::default()
+            ..BackingState::default()
         }
     }
 }
@@ -352,13 +393,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_seed_draws_one_disk_and_corners_are_common() {
+    fn a_seed_draws_one_disk_and_corner_cases_are_common() {
         let drawn: Vec<_> = (0..1000).map(Config::draw).collect();
         assert!(drawn.iter().enumerate().all(|(seed, config)| *config == Config::draw(seed as u64)));
         let share = |is: &dyn Fn(&Config) -> bool| drawn.iter().filter(|c| is(c)).count();
         let frames = |c: &Config| if let Memory::Bytes(bytes) = c.memory { bytes / FRAME } else { 0 };
         assert!(share(&|c| frames(c) % RAW_PERIOD == 1) > 80);
         assert!(share(&|c| c.backing.is_some()) > 250);
+        assert!(share(&|c| c.further_codecs.len() == 3) > 100);
+        assert!(share(&|c| c.further_codecs.iter().any(|codec| codec.after_s.is_some())) > 200);
         assert!(share(&|c| matches!(c.load, Load::Fio(_))) > 150);
         assert!(share(&|c| matches!(c.load, Load::Tree(_))) > 60);
         assert!(share(&|c| matches!(c.load, Load::Mixed(_))) > 200);
@@ -368,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn what_surely_fits_is_never_refused_rightly() {
+    fn no_refusal_is_justified_below_the_bytes_that_surely_fit() {
         for config in (0..2000).map(Config::draw) {
             let room = config.surely_fits().min(config.size_bytes);
             let Some(backing) = config.backing.as_ref().map(Backing::when_empty) else { continue };
@@ -376,10 +419,10 @@ mod tests {
             if config.backing.as_ref().is_some_and(is_full) {
                 continue;
             }
-            // All but what memory surely holds is on the backing.
+            // Pages that do not surely fit into memory are on the backing.
             let limit_bytes = config.limit_bytes();
             let pages = room.saturating_sub(limit_bytes.unwrap_or(u64::MAX) / 2) / FRAME;
-            let backing = SeenBacking { pages, bytes: pages * FRAME, ..backing };
+            let backing = BackingState { pages, bytes: pages * FRAME, ..backing };
             let room = model::room_bytes(&backing, config.requests());
             assert!(pages == 0 || pages * (FRAME + 24) <= room, "{config:?}");
         }

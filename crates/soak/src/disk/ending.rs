@@ -1,68 +1,90 @@
-//! What is checked when the load is over: rest, memory, and that nothing is left, however the disk ends.
+//! Checks after the load: no CPU use at rest, memory, and no leftovers, however the disk ends.
 
 use super::config::{Config, Ending, Export, Medium};
+use super::recompress;
 use super::sampler::Sampler;
 use super::server::Server;
+use crate::case::Context;
 use crate::leftovers::{self, Leftover};
-use crate::part::{Context, Fault, FaultKind};
-use crate::process;
+use crate::model::FRAME;
+use crate::process::{self, Rest};
+use crate::verdict::{Fault, FaultKind};
 use rustix::process::Signal;
+use serde_json::Value;
 use std::ffi::OsString;
 use std::time::{Duration, Instant};
 
-/// Time in which a server comes to rest: it writes pages back to its low mark, discards and cleans.
-const SETTLING: Duration = Duration::from_secs(20);
-/// Rest is this little CPU time in so long a time: the parts that look at the store now and then need some.
-const REST: Duration = Duration::from_millis(1500);
-const REST_CPU: Duration = Duration::from_millis(60);
-/// Memory of a server beside pages, slots and its reserve, bytes: the program and its threads' stacks (10 MiB), streams
-/// of two codecs' worth for each CPU (4 MiB), buffers of writing back and reading back (4 MiB and what the kernel
-/// registers), FUSE's buffers (17 threads of 1 MiB and more), links of frames. A fixed bound on what may come on top of
-/// what users give as memory; measured with every codec and export it is 40 to 65 MiB.
-const BESIDE_BYTES: u64 = 96 << 20;
-/// Free frames that are kept ready beside a reserve, bytes.
+/// After the load a server writes pages back to its low mark, discards and cleans; then it is at rest. Its threads
+/// that look at the store from time to time still need some CPU time.
+const REST: Rest = Rest {
+    settling: Duration::from_secs(20),
+    interval: Duration::from_millis(1500),
+    cpu_max: Duration::from_millis(60),
+};
+/// How long automatic recompression is waited for: with slow codecs it takes minutes.
+const TRYING: Duration = Duration::from_secs(45);
+/// Bytes by which recompression may exceed the memory limit (docs/disk.md).
+const BEYOND_LIMIT_BYTES: u64 = 64 << 10;
+/// Bound on the memory of a server without pages, slots and its reserve, bytes: the program and its threads' stacks
+/// (10 MiB), streams of two codecs for each CPU (4 MiB), buffers of writeback and reads from the backing (4 MiB and
+/// the kernel's registrations), FUSE buffers (17 threads with 1 MiB and more), links of frames. Measured with all
+/// codecs and exports: 40 to 65 MiB.
+const OVERHEAD_BYTES: u64 = 96 << 20;
+/// Bound on free frames in addition to the reserve, bytes.
 const READY_BYTES: u64 = 4 << 20;
 /// How long a server may take to end after a signal.
-const ENDING: Duration = Duration::from_secs(60);
+const EXIT_LIMIT: Duration = Duration::from_secs(60);
 
-/// The server uses no CPU when nothing is asked of it.
-pub fn is_idle(server: &Server) -> Result<(), Fault> {
-    let began = Instant::now();
-    let mut used = Duration::MAX;
-    while began.elapsed() < SETTLING {
-        let before = process::cpu_time(server.pid).unwrap_or_default();
-        std::thread::sleep(REST);
-        used = process::cpu_time(server.pid).unwrap_or_default().saturating_sub(before);
-        if used <= REST_CPU {
-            return Ok(());
-        }
+/// Checks that the server uses no CPU time without requests. Automatic recompression goes on until it has tried each
+/// page in memory once with each of its codecs.
+pub fn check_rest(config: &Config, server: &Server) -> Result<(), Fault> {
+    let rules = config.further_codecs.iter().filter(|further| further.after_s.is_some()).count() as u64;
+    let shown = server.show()?;
+    let (tries_max, first) = (rules * shown["original_bytes"].as_u64().unwrap_or(0) / FRAME, tries(&shown));
+    let (began, mut before) = (Instant::now(), first);
+    loop {
+        let at_rest = REST.wait(server.pid);
+        let now = tries(&server.show()?);
+        let is_trying = std::mem::replace(&mut before, now) < now;
+        let problem = match at_rest {
+            Ok(()) => return Ok(()),
+            Err(problem) if now - first > tries_max => format!("tries pages again and again, and {problem}"),
+            Err(problem) if !is_trying => problem,
+            Err(_) if began.elapsed() > TRYING => return Ok(()),
+            Err(_) => continue,
+        };
+        let message = format!("the server {problem}\n{}", process::stacks(server.pid));
+        return Err(Fault::new(FaultKind::Idle, message));
     }
-    let stacks = process::stacks(server.pid);
-    let message =
-        format!("{SETTLING:?} after the load the server still uses {used:?} of CPU in {REST:?}\n{stacks}");
-    Err(Fault::new(FaultKind::Idle, message))
 }
 
-/// The server's memory is what it says, and not more than its limit and a fixed part.
-pub fn is_within_memory(config: &Config, server: &Server, sampler: &Sampler) -> Result<(), Fault> {
+/// Pages that recompression has tried.
+fn tries(shown: &Value) -> u64 {
+    let number = |name: &str| shown["recompression"][name].as_u64().unwrap_or(0);
+    number("recompressed_pages") + number("not_smaller_pages")
+}
+
+/// Checks the server's memory: pages within the limit, and the process within its own count and a fixed overhead.
+pub fn check_memory(config: &Config, server: &Server, sampler: &Sampler) -> Result<(), Fault> {
     let shown = server.show()?;
-    let number = |pointer: &str| shown.pointer(pointer).and_then(serde_json::Value::as_u64).unwrap_or(0);
+    let number = |pointer: &str| shown.pointer(pointer).and_then(Value::as_u64).unwrap_or(0);
     let peak = sampler.peak_bytes().max(number("/memory/pool_max_bytes"));
+    let beyond = if config.further_codecs.is_empty() { 0 } else { BEYOND_LIMIT_BYTES };
     if let Some(limit) = config.limit_bytes()
-        && peak > limit
+        && peak > limit + beyond
     {
         return Err(Fault::new(
             FaultKind::Memory,
-            format!("pages took {peak} bytes of memory, the limit is {limit}"),
+            format!("pages took {peak} bytes of memory; the limit is {limit}, and {beyond} beyond it"),
         ));
     }
     let rss = process::rss_bytes(server.pid).unwrap_or(0);
     let counted =
         number("/memory/pool_bytes") + number("/memory/slot_table_bytes") + number("/memory/ready_bytes");
-    let promised = counted + READY_BYTES + BESIDE_BYTES;
+    let promised = counted + READY_BYTES + OVERHEAD_BYTES;
     if rss > promised {
         let message = format!(
-            "the server takes {rss} bytes of RAM, {promised} at most are promised: {}",
+            "the server takes {rss} bytes of RAM; at most {promised} are promised: {}",
             shown["memory"]
         );
         return Err(Fault::new(FaultKind::Memory, message));
@@ -70,69 +92,79 @@ pub fn is_within_memory(config: &Config, server: &Server, sampler: &Sampler) -> 
     Ok(())
 }
 
-/// Ends the disk as drawn.
+/// Ends the disk in the drawn way, perhaps during a pass of recompression, whose command must end too.
 pub fn end(config: &Config, context: &Context, server: &Server, sampler: &Sampler) -> Result<(), Fault> {
-    match config.ending {
-        Ending::Remove => server.remove(),
-        Ending::Reset => {
-            server.set("reset=1")?.ok()?;
-            sampler.forget();
-            let shown = server.show()?;
-            let left = [&shown["original_bytes"], &shown["memory"]["pool_bytes"]];
-            if left.iter().any(|n| n.as_u64() != Some(0)) {
-                return Err(Fault::new(FaultKind::Memory, format!("after a reset there are {left:?} bytes")));
+    let pass_ms = config.ends_during_pass_ms.filter(|_| !config.further_codecs.is_empty());
+    std::thread::scope(|scope| {
+        let pass = pass_ms.map(|_| scope.spawn(|| recompress::run_until_end(server)));
+        std::thread::sleep(Duration::from_millis(pass_ms.unwrap_or(0)));
+        let ended = match config.ending {
+            Ending::Remove => server.remove(),
+            Ending::Reset => server.set("reset=1").and_then(|ran| ran.ok().map(drop)),
+            Ending::Terminate => {
+                process::signal(server.pid, Signal::TERM);
+                wait_for_end(server).and_then(|()| server.list())
             }
-            server.remove()
-        }
-        Ending::Terminate => {
-            process::signal(server.pid, Signal::TERM);
-            has_ended(server)?;
-            server.list()
-        }
-        Ending::Kill => {
-            kill_under_load(config, context, server)?;
-            server.list()
+            Ending::Kill => kill_under_load(config, context, server).and_then(|()| server.list()),
+        };
+        let joined = pass.map_or(Ok(Ok(())), |pass| pass.join());
+        ended.and(
+            joined.unwrap_or_else(|_| Err(Fault::failed("a pass of recompression", "its thread panicked"))),
+        )
+    })?;
+    match config.ending {
+        Ending::Reset => check_reset(server, sampler).and_then(|()| server.remove()),
+        Ending::Remove | Ending::Terminate | Ending::Kill => Ok(()),
+    }
+}
+
+/// Checks that a disk without pages takes no memory for pages, and counts none.
+fn check_reset(server: &Server, sampler: &Sampler) -> Result<(), Fault> {
+    sampler.reset();
+    let shown = server.show()?;
+    let codecs = shown["recompression"]["codecs"].as_array().into_iter().flatten();
+    let mut left = vec![&shown["original_bytes"], &shown["memory"]["pool_bytes"]];
+    left.extend(codecs.map(|codec| &codec["pages"]));
+    match left.iter().all(|n| n.as_u64() == Some(0)) {
+        true => Ok(()),
+        false => {
+            let message = format!("after a reset {left:?} are in use: bytes, and pages of further codecs");
+            Err(Fault::new(FaultKind::Memory, message))
         }
     }
 }
 
-/// Kills the server while somebody writes. The writer must get an error, and not wait for ever.
+/// Kills the server, with a loop export while dd writes. dd must end, and not wait for ever.
 fn kill_under_load(config: &Config, context: &Context, server: &Server) -> Result<(), Fault> {
     if config.export == Export::Loop {
         let to = format!("of={}", server.device);
         let args = ["if=/dev/urandom", &to, "bs=64k", "oflag=direct", "count=20000"];
         std::thread::scope(|scope| {
-            // It fails when the server dies, or when the disk is full; only that it ends is asked.
-            let writing = scope.spawn(|| process::run(context, "dd", &args, ENDING));
+            // dd fails when the server dies or the disk is full; the check is only that it ends.
+            let writing = scope.spawn(|| process::run(context, "dd", &args, EXIT_LIMIT));
             std::thread::sleep(Duration::from_millis(300));
             process::signal(server.pid, Signal::KILL);
             writing.join().unwrap_or_else(|_| Err(Fault::failed("dd", "its thread panicked")))
         })?;
     }
     process::signal(server.pid, Signal::KILL);
-    has_ended(server)
+    wait_for_end(server)
 }
 
-fn has_ended(server: &Server) -> Result<(), Fault> {
-    let deadline = Instant::now() + ENDING;
-    while process::is_running(server.pid) {
-        if Instant::now() >= deadline {
-            let stacks = process::stacks(server.pid);
-            return Err(Fault::new(FaultKind::Hang, format!("the server does not end\n{stacks}")));
-        }
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    Ok(())
+fn wait_for_end(server: &Server) -> Result<(), Fault> {
+    process::wait_for_end(server.pid, EXIT_LIMIT)
 }
 
-/// Nothing of the disk is left: no process, mount, loop device, file in the runtime folder, or backing.
-pub fn is_gone(config: &Config, context: &Context, server: &Server) -> Result<(), Fault> {
-    has_ended(server)?;
+/// Checks that no process, mount, loop device, file in the runtime folder or backing is left.
+pub fn check_gone(config: &Config, context: &Context, server: &Server) -> Result<(), Fault> {
+    wait_for_end(server)?;
     let left: Vec<Leftover> = leftovers::find(&context.dir);
     let runtime = std::fs::read_dir(context.runtime().1).into_iter().flatten().flatten();
-    // The log of a server that died is kept: it says why.
-    let is_kept = |name: &OsString| name == ".lock" || (name == ".logs" && config.ending == Ending::Kill);
-    let mut files: Vec<_> = runtime.map(|e| e.file_name()).filter(|name| !is_kept(name)).collect();
+    // The log of a server that was killed stays, because it may contain the reason.
+    let is_expected = |name: &OsString| {
+        name == ".lock" || name == ".counter" || (name == ".logs" && config.ending == Ending::Kill)
+    };
+    let mut files: Vec<_> = runtime.map(|e| e.file_name()).filter(|name| !is_expected(name)).collect();
     let is_made_by_disk = config.backing.as_ref().is_some_and(|b| b.medium == Medium::File);
     if is_made_by_disk && context.path("backing").exists() {
         files.push("backing".into());
@@ -140,5 +172,5 @@ pub fn is_gone(config: &Config, context: &Context, server: &Server) -> Result<()
     if left.is_empty() && files.is_empty() {
         return Ok(());
     }
-    Err(Fault::new(FaultKind::Leftover, format!("the disk is gone, but there are {left:?} and {files:?}")))
+    Err(Fault::new(FaultKind::Leftover, format!("the disk has ended, but {left:?} and {files:?} are left")))
 }

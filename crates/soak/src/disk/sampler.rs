@@ -1,83 +1,97 @@
-//! Looks at a disk a few times a second while it is under load, and judges each refusal that the server counts.
+//! Samples the counters of a disk several times a second during a load, and judges each refusal that the server counts.
 //!
-//! A refusal that a file system or fio meets may never reach the program that wrote, so the server's own counters are
-//! what is trusted. Between two looks memory and backing change; what favours a refusal most of all looks of the last
-//! seconds is what is judged. Memory is judged by its highest mark since the disk was made, too: a limit that was never
-//! reached excuses nothing.
+//! A refused write of a file system or fio may never be reported to the program that wrote, so the server's counters
+//! decide. Memory and backing change between two samples; the judgement uses, of the samples of the last seconds, the
+//! values that favour a refusal most, and the peak of memory since the disk was made: if the limit was never reached,
+//! no refusal is justified.
+//!
+//! The sampling thread, the main thread (after the load and at the end) and, through [`RefusalJudge`], the threads of a
+//! mixed load use a sampler. One mutex guards the samples; no thread holds it while it runs `disk show`.
 
 use super::server::Server;
-use crate::load::mixed::Referee;
-use crate::load::watch::ANSWER;
-use crate::model::{self, Room, Seen, Verdict};
-use crate::part::{Fault, FaultKind};
+use crate::load::mixed::RefusalJudge;
+use crate::model::{self, Judgement, Room, StoreState};
+use crate::verdict::{Fault, FaultKind};
+use crate::watchdog::ANSWER;
 use serde_json::Value;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How often a disk is looked at.
-const LOOK: Duration = Duration::from_millis(250);
-/// A look that is not older excuses further refusals.
-const NEW: Duration = Duration::from_millis(50);
-/// How long a look counts.
-const COUNTS: Duration = Duration::from_secs(3);
+/// Time between two samples.
+const INTERVAL: Duration = Duration::from_millis(250);
+/// Age up to which a sample justifies further refusals.
+const FRESH: Duration = Duration::from_millis(50);
+/// Age up to which a sample counts in a judgement.
+const AGE_MAX: Duration = Duration::from_secs(3);
 
-/// The looks at one disk.
+/// The samples of one disk.
 pub struct Sampler<'a> {
     server: &'a Server<'a>,
     /// Requests that may be under way at the same time.
     requests: u64,
-    looks: Mutex<Looks>,
+    samples: Mutex<Samples>,
 }
 
 #[derive(Default)]
-struct Looks {
-    recent: VecDeque<(Instant, Seen)>,
+struct Samples {
+    recent: VecDeque<(Instant, StoreState)>,
+    /// Refused writes that the server has counted up to the last sample.
     refused: u64,
     /// The most memory in use since the disk was made or reset.
     peak_bytes: u64,
+    /// Bytes that recompression has saved since then.
+    saved_bytes: u64,
+    /// The first fault.
     fault: Option<Fault>,
 }
 
 impl<'a> Sampler<'a> {
-    /// Looks at this disk, of which so many requests may be under way.
+    /// A sampler of this disk, on which so many requests may be under way.
     pub fn new(server: &'a Server<'a>, requests: u64) -> Self {
-        Sampler { server, requests, looks: Mutex::default() }
+        Sampler { server, requests, samples: Mutex::default() }
     }
 
-    fn looks(&self) -> MutexGuard<'_, Looks> {
-        // Nothing panics with the lock held.
-        self.looks.lock().unwrap_or_else(PoisonError::into_inner)
+    fn samples(&self) -> MutexGuard<'_, Samples> {
+        // No code panics while it holds the lock.
+        self.samples.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Looks until told to stop, or until there is a fault.
+    /// Takes samples until `stop` is set or there is a fault.
     pub fn run(&self, stop: &AtomicBool) {
-        while !stop.load(Relaxed) && self.look_now().is_ok() {
-            std::thread::sleep(LOOK);
+        while !stop.load(Relaxed) && self.sample().is_ok() {
+            std::thread::sleep(INTERVAL);
         }
     }
 
-    /// Looks once. The first fault of all looks is returned by this and every later look.
-    pub fn look_now(&self) -> Result<(), Fault> {
+    /// Takes a sample. This call and all later ones return the first fault of all samples.
+    pub fn sample(&self) -> Result<(), Fault> {
         let shown = self.server.show();
-        let mut looks = self.looks();
-        let noted = match shown {
-            Ok(shown) => self.note(&mut looks, &shown),
+        let mut samples = self.samples();
+        let recorded = match shown {
+            Ok(shown) => self.record(&mut samples, &shown),
             Err(fault) => Err(fault),
         };
-        if looks.fault.is_none() {
-            looks.fault = noted.err();
+        if samples.fault.is_none() {
+            samples.fault = recorded.err();
         }
-        looks.fault.clone().map_or(Ok(()), Err)
+        samples.fault.clone().map_or(Ok(()), Err)
     }
 
-    fn note(&self, looks: &mut Looks, shown: &Value) -> Result<(), Fault> {
+    fn record(&self, samples: &mut Samples, shown: &Value) -> Result<(), Fault> {
         let number = |pointer: &str| shown.pointer(pointer).and_then(Value::as_u64).unwrap_or(0);
-        looks.peak_bytes = looks.peak_bytes.max(number("/memory/pool_max_bytes"));
-        looks.recent.push_back((Instant::now(), self.server.seen(shown)));
-        while looks.recent.front().is_some_and(|(at, _)| at.elapsed() > COUNTS) && looks.recent.len() > 2 {
-            looks.recent.pop_front();
+        samples.peak_bytes = samples.peak_bytes.max(number("/memory/pool_max_bytes"));
+        samples.recent.push_back((Instant::now(), self.server.state(shown)));
+        while samples.recent.front().is_some_and(|(at, _)| at.elapsed() > AGE_MAX) && samples.recent.len() > 2
+        {
+            samples.recent.pop_front();
+        }
+        let saved = number("/recompression/saved_bytes");
+        let before = std::mem::replace(&mut samples.saved_bytes, saved);
+        if saved < before {
+            let message = format!("recompression had saved {before} bytes, and then {saved}");
+            return Err(Fault::new(FaultKind::Failed, message));
         }
         for operation in ["read", "write", "discard", "write_zeroes", "flush"] {
             let longest = Duration::from_nanos(number(&format!("/io/{operation}/latency/max_ns")));
@@ -89,8 +103,8 @@ impl<'a> Sampler<'a> {
             return Err(Fault::new(FaultKind::Failed, format!("reads failed: {}", events(shown))));
         }
         let refused = number("/events/failed_writes").max(number("/io/write/errors"));
-        if refused > std::mem::replace(&mut looks.refused, refused)
-            && let Verdict::Wrong(_, room) = self.judge_looks(looks)
+        if refused > std::mem::replace(&mut samples.refused, refused)
+            && let Judgement::Unjustified(_, room) = self.judge_samples(samples)
         {
             let message = format!("{refused} writes were refused, but {room}; {}", events(shown));
             return Err(Fault::new(FaultKind::Refused, message));
@@ -98,49 +112,53 @@ impl<'a> Sampler<'a> {
         Ok(())
     }
 
-    fn judge_looks(&self, looks: &Looks) -> Verdict {
-        let merged =
-            looks.recent.iter().map(|(_, seen)| seen.clone()).reduce(Seen::merge).unwrap_or_default();
-        let ever = Seen { in_use_bytes: merged.in_use_bytes.max(looks.peak_bytes), ..merged };
-        // Between two looks memory may have been at its limit.
+    fn judge_samples(&self, samples: &Samples) -> Judgement {
+        let merged = samples
+            .recent
+            .iter()
+            .map(|(_, state)| state.clone())
+            .reduce(StoreState::merge)
+            .unwrap_or_default();
+        let ever = StoreState { in_use_bytes: merged.in_use_bytes.max(samples.peak_bytes), ..merged };
+        // Memory may have been at its limit between two samples.
         model::judge(&ever, self.requests)
     }
 
-    /// After a reset counters and marks begin anew.
-    pub fn forget(&self) {
-        let fault = self.looks().fault.take();
-        *self.looks() = Looks { fault, ..Looks::default() };
+    /// Drops the samples after a reset of the disk, which resets its counters and peaks.
+    pub fn reset(&self) {
+        let fault = self.samples().fault.take();
+        *self.samples() = Samples { fault, ..Samples::default() };
     }
 
-    /// The most memory ever seen in use.
+    /// The peak of memory in use over all samples.
     pub fn peak_bytes(&self) -> u64 {
-        self.looks().peak_bytes
+        self.samples().peak_bytes
     }
 }
 
-/// What is worth reading of a disk that refused something.
+/// The parts of `disk show` that help to explain a refusal.
 fn events(shown: &Value) -> String {
     let field = |pointer: &str| shown.pointer(pointer).map(Value::to_string).unwrap_or_default();
-    format!("memory {}, events {}, parking {}", field("/memory"), field("/events"), field("/parking"))
+    format!("memory {}, events {}, writeback {}", field("/memory"), field("/events"), field("/writeback"))
 }
 
-impl Referee for Sampler<'_> {
-    fn judge(&self) -> Result<Verdict, String> {
-        // A disk at its limit refuses thousands of requests; a look for each would be all that the load does. A look
-        // that is not new can excuse a refusal, and never shows that it was wrong.
-        let is_excused = {
-            let looks = self.looks();
-            let is_new = looks.recent.back().is_some_and(|(at, _)| at.elapsed() < NEW);
-            is_new && matches!(self.judge_looks(&looks), Verdict::Right(_))
+impl RefusalJudge for Sampler<'_> {
+    fn judge(&self) -> Result<Judgement, String> {
+        // A disk at its limit refuses thousands of requests, and a sample for each would slow the load down too much.
+        // A recent sample may justify a refusal; only a new one may show that it was unjustified.
+        let is_justified = {
+            let samples = self.samples();
+            let is_fresh = samples.recent.back().is_some_and(|(at, _)| at.elapsed() < FRESH);
+            is_fresh && matches!(self.judge_samples(&samples), Judgement::Justified(_))
         };
-        if is_excused {
-            return Ok(Verdict::Right("it was right a moment ago"));
+        if is_justified {
+            return Ok(Judgement::Justified("a recent sample justifies it"));
         }
-        self.look_now().map_err(|fault| fault.message)?;
-        let verdict = self.judge_looks(&self.looks());
-        match verdict {
-            Verdict::Wrong(Room::Memory, room) => Err(room),
-            verdict => Ok(verdict),
+        self.sample().map_err(|fault| fault.message)?;
+        let judgement = self.judge_samples(&self.samples());
+        match judgement {
+            Judgement::Unjustified(Room::Memory, room) => Err(room),
+            judgement => Ok(judgement),
         }
     }
 }

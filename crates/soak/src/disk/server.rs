@@ -1,48 +1,51 @@
-//! A disk of the `pagefold` program: making it, asking it, changing it, ending it.
+//! A disk of the `pagefold` program, with the commands that create, show, change and remove it, and its backing's
+//! medium.
 
 use super::config::{Config, Export, Medium, Memory};
-use crate::model::{Seen, SeenBacking, log_geometry};
-use crate::part::{Context, Fault};
-use crate::process::{self, Ran};
+use crate::case::Context;
+use crate::model::{BackingState, StoreState, log_geometry};
+use crate::process::{self, CommandOutput};
+use crate::verdict::{Fault, FaultKind};
+use rustix::process::Signal;
 use serde_json::Value;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// How long a command may take. Nothing that is asked here has to wait for a medium.
+/// Time limit of a command. None of these commands has to wait for a medium.
 const COMMAND: Duration = Duration::from_secs(60);
-/// How long a file may be held by the rings of a process that has ended.
-const RINGS: Duration = Duration::from_secs(5);
+/// How long io_uring rings may keep a file open after their process has ended.
+const RING_CLEANUP: Duration = Duration::from_secs(5);
 /// The disk's name.
-const NAME: &str = "x";
+pub const NAME: &str = "x";
 
-/// A disk that runs.
+/// A running disk.
 pub struct Server<'a> {
     context: &'a Context,
-    /// Its process.
+    /// Process id of its server.
     pub pid: u32,
     /// Path of its device, or its NBD URI.
     pub device: String,
     config: &'a Config,
 }
 
-/// What making a disk came to.
-pub enum Made<'a> {
-    /// It runs.
+/// The result of [`Server::create`].
+pub enum Created<'a> {
+    /// The disk runs.
     Running(Server<'a>),
-    /// Such a configuration is refused before anything is made, for this reason.
+    /// `disk create` refused the configuration (exit code 2), for this reason.
     Refused(String),
 }
 
-fn pagefold(context: &Context, args: &[&str]) -> Result<Ran, Fault> {
+fn pagefold(context: &Context, args: &[&str]) -> Result<CommandOutput, Fault> {
     process::run(context, &context.settings.program, args, COMMAND)
 }
 
 impl<'a> Server<'a> {
-    /// Makes the disk of this configuration.
-    pub fn create(context: &'a Context, config: &'a Config) -> Result<Made<'a>, Fault> {
+    /// Creates the disk of this configuration.
+    pub fn create(context: &'a Context, config: &'a Config) -> Result<Created<'a>, Fault> {
         let size = config.size_bytes.to_string();
         let mut args = vec!["disk", "create", "-q", "--name", NAME, "--size", &size, "--codec", config.codec];
-        args.extend(["--door", if config.export == Export::Loop { "loop" } else { "nbd" }]);
+        args.extend(["--export", if config.export == Export::Loop { "loop" } else { "nbd" }]);
         let memory = match config.memory {
             Memory::Default => None,
             Memory::Unlimited => Some(0),
@@ -52,7 +55,7 @@ impl<'a> Server<'a> {
         if let Some(memory) = &memory {
             args.extend(["--memory", memory]);
         }
-        let path = medium(context, config)?;
+        let path = create_medium(context, config)?;
         let (len, delay);
         if let (Some(path), Some(backing)) = (&path, &config.backing) {
             (len, delay) = (backing.len_bytes.to_string(), backing.delay_us.to_string());
@@ -62,19 +65,21 @@ impl<'a> Server<'a> {
             }
             args.extend(["--compressed-writeback", if backing.compressed { "on" } else { "off" }]);
         }
+        let further = further_codecs(config);
+        args.extend(further.iter().map(String::as_str));
         let ran = pagefold(context, &args)?;
         if ran.code == 2 {
-            return Ok(Made::Refused(ran.err.trim().to_string()));
+            return Ok(Created::Refused(ran.err.trim().to_string()));
         }
         let device = ran.ok()?.trim().to_string();
         let mut server = Server { context, pid: 0, device, config };
         let pid = server.show()?.pointer("/server/pid").and_then(Value::as_u64);
         server.pid = pid.and_then(|pid| u32::try_from(pid).ok()).unwrap_or(0);
         config.attributes.iter().try_for_each(|words| server.set(words)?.ok().map(drop))?;
-        Ok(Made::Running(server))
+        Ok(Created::Running(server))
     }
 
-    /// `disk show --json`.
+    /// Runs `disk show --json`.
     pub fn show(&self) -> Result<Value, Fault> {
         let args = ["disk", "show", NAME, "--json"];
         let shown =
@@ -82,64 +87,114 @@ impl<'a> Server<'a> {
         serde_json::from_str(&shown).map_err(|e| Fault::failed("disk show --json", e))
     }
 
-    /// `disk set` with these words.
-    pub fn set(&self, words: &str) -> Result<Ran, Fault> {
+    /// Runs `disk set` with these attributes.
+    pub fn set(&self, words: &str) -> Result<CommandOutput, Fault> {
         let mut args = vec!["disk", "set", NAME];
         args.extend(words.split(' '));
         pagefold(self.context, &args)
     }
 
-    /// `disk park` with this selection. A pass may find a full or failing medium, so its exit code says nothing.
-    pub fn park(&self, words: &str) -> Result<Ran, Fault> {
-        let mut args = vec!["disk", "park", NAME, "--json"];
+    /// Runs `disk set` with one attribute, whose value may contain spaces.
+    pub fn set_one(&self, attribute: &str) -> Result<CommandOutput, Fault> {
+        pagefold(self.context, &["disk", "set", NAME, attribute])
+    }
+
+    /// Runs a command that compresses pages again, of these arguments: to its end, or until it is interrupted after
+    /// a while. Returns the exit code; a command that does not end is a fault.
+    pub fn recompress(&self, args: &[&str], interrupt_after: Duration) -> Result<i32, Fault> {
+        let line = format!("pagefold disk {}", args.join(" "));
+        let failed = |e| Fault::failed(&line, e);
+        let log =
+            || std::fs::File::options().create(true).append(true).open(self.context.path("recompress.log"));
+        let mut command = process::command(self.context, &self.context.settings.program);
+        command.arg("disk").args(args);
+        command.stdout(log().map_err(failed)?).stderr(log().map_err(failed)?);
+        let (began, mut child) = (Instant::now(), command.spawn().map_err(failed)?);
+        let ended = process::wait(&mut child, interrupt_after).map_err(failed)?;
+        let is_interrupted = ended.is_none();
+        let ended = match ended {
+            Some(status) => Some(status),
+            None => {
+                process::signal(child.id(), Signal::INT);
+                process::wait(&mut child, COMMAND).map_err(failed)?
+            }
+        };
+        let Some(status) = ended else {
+            let stacks = process::stacks(self.pid);
+            process::kill_group(child.id());
+            return Err(Fault::new(
+                FaultKind::Hang,
+                format!("no end {COMMAND:?} after SIGINT: {line}\n{stacks}"),
+            ));
+        };
+        let code = status.code().unwrap_or(-1);
+        let how = if is_interrupted { ", interrupted" } else { "" };
+        println!("+ {line}: {code} in {:?}{how}", began.elapsed());
+        Ok(if is_interrupted && code == 1 { 0 } else { code })
+    }
+
+    /// Runs `disk writeback` with this selection. A pass may find a full or failing medium, so callers ignore the
+    /// exit code.
+    pub fn write_back(&self, words: &str) -> Result<CommandOutput, Fault> {
+        let mut args = vec!["disk", "writeback", NAME, "--json"];
         args.extend(words.split(' '));
         pagefold(self.context, &args)
     }
 
-    /// `disk remove`.
+    /// Runs `disk remove`.
     pub fn remove(&self) -> Result<(), Fault> {
         pagefold(self.context, &["disk", "remove", NAME])?.ok().map(drop)
     }
 
-    /// `disk list`, which clears what dead servers have left.
+    /// Runs `disk list`, which cleans up after dead servers.
     pub fn list(&self) -> Result<(), Fault> {
         pagefold(self.context, &["disk", "list"])?.ok().map(drop)
     }
 
-    /// The NBD socket.
+    /// Path of the NBD socket.
     pub fn socket(&self) -> PathBuf {
         self.context.runtime().1.join(NAME).join("nbd.sock")
     }
 
-    /// What the model asks of what was shown.
-    pub fn seen(&self, shown: &Value) -> Seen {
+    /// The state for the model, from the output of [`Server::show`].
+    pub fn state(&self, shown: &Value) -> StoreState {
         let number = |pointer: &str| shown.pointer(pointer).and_then(Value::as_u64);
-        let layout_is_log = shown.pointer("/parking/layout").and_then(Value::as_str) == Some("log");
-        let condition = shown.pointer("/parking/condition").and_then(Value::as_str).unwrap_or_default();
+        let layout_is_log = shown.pointer("/writeback/layout").and_then(Value::as_str) == Some("log");
+        let condition = shown.pointer("/writeback/condition").and_then(Value::as_str).unwrap_or_default();
         let is_small = self.config.backing.as_ref().is_some_and(|b| matches!(b.medium, Medium::Full { .. }));
-        let backing = shown.get("parking").filter(|p| p.is_object()).map(|_| {
-            let capacity_bytes = number("/parking/capacity_bytes").unwrap_or(0);
+        let backing = shown.get("writeback").filter(|p| p.is_object()).map(|_| {
+            let capacity_bytes = number("/writeback/capacity_bytes").unwrap_or(0);
             let segment = log_geometry(capacity_bytes + (1 << 20)).1;
-            SeenBacking {
+            BackingState {
                 capacity_bytes,
                 segment_bytes: layout_is_log.then_some(segment),
-                pages: number("/parking/pages").unwrap_or(0),
-                bytes: number("/parking/bytes").unwrap_or(0),
+                pages: number("/writeback/pages").unwrap_or(0),
+                bytes: number("/writeback/bytes").unwrap_or(0),
                 is_closed: is_small || ["fails", "used up"].iter().any(|word| condition.contains(word)),
                 condition: condition.to_string(),
             }
         });
-        Seen {
+        StoreState {
             in_use_bytes: number("/memory/pool_bytes").unwrap_or(0),
             limit_bytes: number("/memory/limit_bytes"),
             machine_bytes: process::available_bytes(),
+            workers: self.config.workers(),
             backing,
         }
     }
 }
 
-/// Makes what the backing lies on, and returns its path.
-fn medium(context: &Context, config: &Config) -> Result<Option<String>, Fault> {
+/// The options of `disk create` for the further codecs.
+fn further_codecs(config: &Config) -> Vec<String> {
+    let options = config.further_codecs.iter().map(|further| match further.after_s {
+        Some(age_s) => format!("--recompress-after={age_s}={}", further.codec),
+        None => format!("--recompress-codec={}", further.codec),
+    });
+    options.collect()
+}
+
+/// Makes the medium of the backing, and returns the backing's path.
+fn create_medium(context: &Context, config: &Config) -> Result<Option<String>, Fault> {
     let Some(backing) = &config.backing else { return Ok(None) };
     let file = context.path("backing").display().to_string();
     let limit = Duration::from_secs(30);
@@ -161,24 +216,32 @@ fn medium(context: &Context, config: &Config) -> Result<Option<String>, Fault> {
     }
 }
 
-/// Takes away what [`medium`] made.
-pub fn take_medium_away(context: &Context, config: &Config) -> Result<(), Fault> {
+/// Removes what [`create_medium`] made.
+pub fn remove_medium(context: &Context, config: &Config) -> Result<(), Fault> {
     let limit = Duration::from_secs(30);
     match config.backing.as_ref().map(|b| b.medium) {
         Some(Medium::Device) => {
             let file = context.path("backing").display().to_string();
-            let listed =
-                process::run(context, "losetup", &["--noheadings", "-O", "NAME", "-j", &file], limit)?
-                    .ok()?;
-            for device in listed.split_whitespace() {
-                process::run(context, "losetup", &["-d", device], limit)?.ok()?;
+            // The device stays until the kernel has closed the files of io_uring rings, shortly after their process has
+            // ended. If it stays longer, `ending` reports it as left.
+            let deadline = Instant::now() + RING_CLEANUP;
+            loop {
+                let listed =
+                    process::run(context, "losetup", &["--noheadings", "-O", "NAME", "-j", &file], limit)?
+                        .ok()?;
+                if listed.trim().is_empty() || Instant::now() >= deadline {
+                    return Ok(());
+                }
+                for device in listed.split_whitespace() {
+                    process::run(context, "losetup", &["-d", device], limit)?;
+                }
+                std::thread::sleep(Duration::from_millis(50));
             }
-            Ok(())
         }
         Some(Medium::Full { .. }) => {
             let dir = context.path("small").display().to_string();
-            // Rings keep a file open for a moment after the process that had them has ended.
-            let deadline = Instant::now() + RINGS;
+            // The kernel closes the files of io_uring rings shortly after their process has ended.
+            let deadline = Instant::now() + RING_CLEANUP;
             loop {
                 let ran = process::run(context, "umount", &[&dir], limit)?;
                 if ran.code == 0 || Instant::now() >= deadline {

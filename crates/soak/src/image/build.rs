@@ -1,30 +1,31 @@
-//! The image of a case, and what it should hold.
+//! Builds the image of a case, and derives its expected contents.
 
 use super::config::{Config, Source};
-use super::scan::{Noted, Scan, scan};
+use super::scan::{RequestSlot, Scan, scan};
 use super::{features, tree};
-use crate::part::{Context, Fault};
+use crate::case::Context;
 use crate::process;
+use crate::verdict::Fault;
 use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// How long mkfs.erofs may take. It is not what is tested.
+/// Time limit of mkfs.erofs, which is not tested here.
 const BUILDING: Duration = Duration::from_secs(120);
 
-/// An image that was built.
+/// A built image.
 pub struct Built {
-    /// Its file.
+    /// Path of the image.
     pub image: PathBuf,
-    /// Its further devices.
+    /// Paths of further devices.
     pub devices: Vec<PathBuf>,
-    /// What is in it; `None` if that is not known from elsewhere.
+    /// The expected contents; `None` if no independent source knows them.
     pub expected: Option<Scan>,
-    /// A few words on it.
-    pub what: String,
+    /// A short description.
+    pub description: String,
 }
 
-/// Builds it, or says why that cannot be done.
+/// Builds the image, or returns the reason why it cannot be built.
 pub fn build(config: &Config, context: &Context) -> Result<Result<Built, String>, Fault> {
     let failed = |e| Fault::failed("writing an image", e);
     let (image, device) = (context.path("image"), context.path("device"));
@@ -37,7 +38,7 @@ pub fn build(config: &Config, context: &Context) -> Result<Result<Built, String>
             for (path, bytes) in devices.iter().zip(&feature.devices) {
                 fs::write(path, bytes).map_err(failed)?;
             }
-            Ok(Ok(Built { image, devices, expected: None, what: feature.name.into() }))
+            Ok(Ok(Built { image, devices, expected: None, description: feature.name.into() }))
         }
         Source::Made { tree: drawn, options, has_device, hints } => {
             let root = context.path("tree");
@@ -50,8 +51,8 @@ pub fn build(config: &Config, context: &Context) -> Result<Result<Built, String>
             }
             let devices = if *has_device { vec![device] } else { Vec::new() };
             options.extend(devices.iter().map(|path| format!("--blobdev={}", path.display())));
-            let source = scan(&root, Noted(None));
-            // Some options do not go together, or not with the tree; then it is built without some of them.
+            let source = scan(&root, RequestSlot(None));
+            // Some options exclude each other, or do not suit the tree; then the last options are dropped one by one.
             loop {
                 if let Some(why) = mkfs(context, &options, &image)? {
                     if options.pop().is_none() {
@@ -61,15 +62,15 @@ pub fn build(config: &Config, context: &Context) -> Result<Result<Built, String>
                 }
                 let has_device = options.iter().any(|option| option.starts_with("--blobdev"));
                 let devices = if has_device { devices } else { Vec::new() };
-                let what = format!("{} entries, {}", source.entries.len(), options.join(" "));
+                let description = format!("{} entries, {}", source.entries.len(), options.join(" "));
                 let expected = Some(expected(source, &options));
-                return Ok(Ok(Built { image, devices, expected, what }));
+                return Ok(Ok(Built { image, devices, expected, description }));
             }
         }
     }
 }
 
-/// Runs mkfs.erofs; why it failed, if it did.
+/// Runs mkfs.erofs. Returns the reason if it failed.
 fn mkfs(context: &Context, options: &[String], image: &std::path::Path) -> Result<Option<String>, Fault> {
     let _ = fs::remove_file(image);
     let (image, tree) = (image.display().to_string(), context.path("tree").display().to_string());
@@ -77,11 +78,11 @@ fn mkfs(context: &Context, options: &[String], image: &std::path::Path) -> Resul
     args.extend(options.iter().map(String::as_str));
     args.extend([image.as_str(), tree.as_str()]);
     let ran = process::run(context, "mkfs.erofs", &args, BUILDING)?;
-    let said = process::tail(&ran.err, 300).trim().replace('\n', "; ");
-    Ok((ran.code != 0).then(|| format!("exit code {}: {said}", ran.code)))
+    let message = process::tail(&ran.err, 300).trim().replace('\n', "; ");
+    Ok((ran.code != 0).then(|| format!("exit code {}: {message}", ran.code)))
 }
 
-/// What the image holds of this tree when it is made with these options.
+/// The contents of an image that is made of this tree with these options.
 fn expected(mut scan: Scan, options: &[String]) -> Scan {
     let has = |word: &str| options.iter().any(|option| option.contains(word));
     let time = options.iter().rev().find_map(|option| option.strip_prefix("-T")?.parse().ok());

@@ -1,67 +1,67 @@
-//! The draw of a case: which image, how it is made, how it is read, and how many damaged copies of it are read.
+//! Draws a case: the image, how it is made and read, and the number of damaged copies.
 
 use super::features;
 use crate::random::{Random, derive};
 
-/// The least budget that reads images without large clusters, bytes.
-const LEAST_BUDGET: u64 = 256 << 10;
+/// Smallest budget for images without large clusters, bytes.
+const BUDGET_MIN: u64 = 256 << 10;
 
 /// A drawn case.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
-    /// Where the image comes from.
+    /// Source of the image.
     pub source: Source,
-    /// Damaged copies of the image.
+    /// Number of damaged copies.
     pub mutants: u64,
-    /// Draws how the image is read.
+    /// Seed of the ways in which the image is read.
     pub read_seed: u64,
-    /// Draws the damage.
+    /// Seed of the damage.
     pub mutant_seed: u64,
-    /// How the server of the mount ends.
+    /// How the mount ends.
     pub ending: Ending,
 }
 
-/// Where an image comes from.
+/// The source of an image.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Source {
-    /// Debian's mkfs.erofs makes it of a drawn tree.
+    /// Debian's mkfs.erofs makes the image from a drawn tree.
     Made {
         /// The tree.
         tree: Tree,
-        /// What mkfs.erofs is given, without paths.
+        /// Options of mkfs.erofs, without those that contain paths.
         options: Vec<String>,
         /// Whether chunks go to a further device.
         has_device: bool,
         /// Lines of a file of compression hints.
         hints: Vec<String>,
     },
-    /// One of the images that newer programs made, with features that Debian's mkfs.erofs lacks.
+    /// One of the fixtures with features that Debian's mkfs.erofs lacks; the index into them.
     Feature(usize),
 }
 
-/// A tree to be drawn.
+/// The parameters of a drawn tree.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tree {
-    /// Draws everything in it.
+    /// Seed of the tree.
     pub seed: u64,
-    /// Its form.
+    /// Shape of the directories.
     pub shape: Shape,
-    /// Files and directories.
+    /// Number of files and directories.
     pub entries: u64,
-    /// Bytes of all regular files, about.
+    /// Approximate bytes of all regular files.
     pub bytes: u64,
-    /// Percent of the files that have attributes.
+    /// Share of files with extended attributes, percent.
     pub xattrs: u64,
 }
 
 /// How directories lie in a tree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shape {
-    /// Some in others.
+    /// Directories at random depths.
     Mixed,
-    /// Each in the one before.
+    /// Most directories in the one before.
     Deep,
-    /// All files in one.
+    /// All files in one directory.
     Wide,
 }
 
@@ -74,7 +74,7 @@ pub enum Ending {
     Umount,
     /// SIGTERM to the server.
     Terminate,
-    /// SIGKILL to the server while it is read from; the next command clears up.
+    /// SIGKILL to the server; the next command cleans up.
     Kill,
 }
 
@@ -103,17 +103,17 @@ impl Config {
     }
 }
 
-/// A budget from the least to ample ones, bytes.
+/// Draws a budget in bytes, from the smallest to ample ones.
 pub fn draw_budget(random: &mut Random) -> u64 {
     match random.below(4) {
-        0 => LEAST_BUDGET,
-        1 => random.between(LEAST_BUDGET, 4 << 20),
-        _ => random.doubling(LEAST_BUDGET, 256 << 20),
+        0 => BUDGET_MIN,
+        1 => random.between(BUDGET_MIN, 4 << 20),
+        _ => random.doubling(BUDGET_MIN, 256 << 20),
     }
 }
 
-/// Threads for a command that has some.
-pub fn draw_jobs(random: &mut Random) -> u64 {
+/// Draws the number of threads of a command.
+pub fn draw_threads(random: &mut Random) -> u64 {
     random.pick(&[1, 1, 2, 3, 8, 40])
 }
 
@@ -159,7 +159,7 @@ fn draw_made(random: &mut Random) -> Source {
             extended.extend(maybe(random, 40, "ztailpacking"));
         }
     }
-    // mkfs.erofs 1.5 puts wrong bytes into files that it leaves uncompressed when it has both.
+    // With both options mkfs.erofs 1.5 writes wrong bytes to files that it leaves uncompressed.
     let is_packing = extended.contains(&"ztailpacking");
     extended.extend(maybe(random, 15, "noinline_data").filter(|_| !is_packing));
     match random.below(6) {
@@ -187,8 +187,8 @@ fn draw_hint(random: &mut Random) -> String {
     format!("{} {pattern}", 4096_u64 << random.below(5))
 }
 
-fn maybe<'a>(random: &mut Random, chance: u64, what: &'a str) -> Option<&'a str> {
-    random.percent(chance).then_some(what)
+fn maybe<'a>(random: &mut Random, chance: u64, option: &'a str) -> Option<&'a str> {
+    random.percent(chance).then_some(option)
 }
 
 #[cfg(test)]

@@ -1,21 +1,25 @@
-//! Images made by Debian's mkfs.erofs at random options, and damaged: read in every way and budget.
+//! The suite of images: made by Debian's mkfs.erofs with random options, and damaged; read in every way and with any
+//! budget.
 //!
-//! A case builds one image of a tree at random. First all ways of reading it must give that tree. Then copies of it are
-//! damaged, each otherwise, and read: no way may hang, crash, take more memory than it may or write where it should not,
+//! A case builds one image of a random tree. First all ways of reading the image must return that tree. Then the case
+//! damages copies of the image and reads them: no way may hang, crash, exceed its memory or write outside its folder,
 //! and all ways must agree.
 //!
-//! | module | what |
+//! | module | contents |
 //! |---|---|
-//! | `config` | what is drawn |
-//! | `tree`, `build`, `features` | the source, the image, and images with features that mkfs.erofs lacks |
-//! | `bench` | commands, with what all of them promise |
-//! | `scan` | what is in a tree, and what differs between two |
-//! | `mounted` | a mount |
-//! | `good`, `hostile` | the ways to read an image as it was built, and a damaged one |
-//! | `mutate` | damage |
+//! | `config` | draws a case |
+//! | `tree`, `build`, `features` | the tree, the image, and fixtures with features that mkfs.erofs lacks |
+//! | `commands` | runs commands and checks the promises of all of them |
+//! | `scan` | the contents of a tree, and the difference between two |
+//! | `mounted` | a mount and its server |
+//! | `good`, `hostile` | the ways to read an intact image, and a damaged one |
+//! | `mutate` | damages an image |
+//!
+//! The commands and mounts are processes. In this process the main thread reads; `mounted` adds reader threads, and
+//! the watchdog notices requests to a mount that hang.
 
-mod bench;
 mod build;
+mod commands;
 mod config;
 mod features;
 mod good;
@@ -25,54 +29,38 @@ mod mutate;
 mod scan;
 mod tree;
 
-use crate::part::{Case, Context, Done, Fault, Part, Settings};
+use crate::case::{Case, Context, Suite};
+use crate::process;
 use crate::random::{Random, derive};
-use bench::{Bench, Call};
+use crate::verdict::{Done, Fault};
+use crate::watchdog::{self, RequestWatch, Suspect};
 use build::Built;
+use commands::{Call, CommandRunner};
 use config::Config;
-use hostile::Reading;
-use mutate::Map;
+use hostile::DamagedReader;
+use mutate::StructureMap;
 use std::fs;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Beyond this a case hangs: its readings, and a request that is not answered.
+/// Time limit of a case: all reading, and a request that hangs.
 const TIME_LIMIT: Duration = Duration::from_secs(240);
-/// After this time no further damaged copy is read.
+/// Time after which no further damaged copy is read.
 const READING: Duration = Duration::from_secs(12);
-/// Programs that cases use.
+/// Programs that cases run.
 const PROGRAMS: [&str; 4] = ["mkfs.erofs", "setpriv", "tar", "umount"];
 
-/// The part.
-pub struct Image;
-
-impl Part for Image {
-    fn name(&self) -> &'static str {
-        "image"
-    }
-
-    fn share(&self) -> u32 {
-        2
-    }
-
-    fn obstacle(&self, _: &Settings) -> Option<String> {
-        let opens = |path: &str| fs::OpenOptions::new().read(true).write(true).open(path).is_ok();
-        if !rustix::process::geteuid().is_root() || !opens("/dev/fuse") {
-            return Some("needs root and /dev/fuse".into());
-        }
-        crate::process::missing(&PROGRAMS).map(|program| format!("needs the program {program}"))
-    }
-
-    fn draw(&self, seed: u64) -> Box<dyn Case> {
-        Box::new(Config::draw(seed))
-    }
-}
+/// The suite.
+pub const SUITE: Suite = Suite {
+    name: "image",
+    share: 2,
+    is_quick: false,
+    obstacle: |_| process::missing_for_root(&["/dev/fuse"], &PROGRAMS),
+    draw: |seed| Box::new(Config::draw(seed)),
+};
 
 impl Case for Config {
-    fn describe(&self) -> String {
-        format!("{self:?}")
-    }
-
     fn time_limit(&self) -> Duration {
         TIME_LIMIT
     }
@@ -82,14 +70,16 @@ impl Case for Config {
             Ok(built) => built,
             Err(why) => return Ok(Done::Skipped(why)),
         };
-        let watch = mounted::guarded(context);
+        // The last slot is for the main thread, which walks mounts.
+        let watch = Arc::new(RequestWatch::new(mounted::READERS + 1));
+        watchdog::start(&watch, &context.dir, Suspect::AllStarted)?;
         let dir = context.path("good");
         fs::create_dir(&dir).map_err(|e| Fault::failed("making a folder", e))?;
-        let bench = Bench::new(context, dir, built.image.clone(), built.devices.clone());
-        let truth = good::read(self, &bench, &built, &watch)?;
-        let media = Media::read(&bench, &built)?;
-        let (began, mut read, mut clean, mut commands) = (Instant::now(), 0, 0, bench.commands.get());
-        let mut most_beside = bench.most_beside.get();
+        let runner = CommandRunner::new(context, dir, built.image.clone(), built.devices.clone());
+        let truth = good::read(self, &runner, &built, &watch)?;
+        let media = Media::read(&runner, &built)?;
+        let (began, mut read, mut clean, mut commands) = (Instant::now(), 0, 0, runner.count.get());
+        let mut overhead_max = runner.overhead_max.get();
         for number in 0..self.mutants {
             if began.elapsed() > READING {
                 break;
@@ -97,58 +87,58 @@ impl Case for Config {
             let random = Random::new(derive(self.mutant_seed, number));
             let dir = context.path("mutant");
             fs::create_dir(&dir).map_err(|e| Fault::failed("making a folder", e))?;
-            let (bench, random, damage) = media.damaged(context, &dir, random)?;
+            let (runner, random, damage) = media.damaged(context, &dir, random)?;
             println!("mutant {number}: {damage}");
-            let reading = Reading { bench: &bench, truth: &truth, watch: &watch, random };
-            let is_clean = reading
+            let reader = DamagedReader { runner: &runner, truth: &truth, watch: &watch, random };
+            let is_clean = reader
                 .run()
                 .map_err(|f| Fault::new(f.kind, format!("mutant {number} ({damage}): {}", f.message)))?;
-            good::clear(&dir)?;
+            good::remove_tree(&dir)?;
             read += 1;
             clean += u64::from(is_clean);
-            commands += bench.commands.get();
-            most_beside = most_beside.max(bench.most_beside.get());
+            commands += runner.count.get();
+            overhead_max = overhead_max.max(runner.overhead_max.get());
         }
-        let what = format!(
-            "{}; {read} damaged, {clean} of them without an error; {commands} commands, {} KiB beside the budget",
-            built.what,
-            most_beside >> 10
+        let summary = format!(
+            "{}; {read} damaged, {clean} of them without an error; {commands} commands, {} KiB more than the budget",
+            built.description,
+            overhead_max >> 10
         );
-        Ok(Done::Ran(what))
+        Ok(Done::Ran(summary))
     }
 }
 
-/// An image with its devices, and where their structures lie.
+/// The bytes of an image and its devices, and the map of its structures.
 struct Media {
     image: Vec<u8>,
     devices: Vec<Vec<u8>>,
-    map: Map,
+    map: StructureMap,
 }
 
 impl Media {
-    fn read(bench: &Bench<'_>, built: &Built) -> Result<Self, Fault> {
+    fn read(runner: &CommandRunner<'_>, built: &Built) -> Result<Self, Fault> {
         let bytes = |path: &std::path::PathBuf| fs::read(path).map_err(|e| Fault::failed(path.display(), e));
         let image = bytes(&built.image)?;
         let devices = built.devices.iter().map(bytes).collect::<Result<_, _>>()?;
         let options = vec!["-R".to_string(), "--json".to_string()];
-        let text =
-            bench.run(&Call { verb: "list", budget: 64 << 20, options, ..Call::default() })?.ok()?.text();
-        let nid = |line: &str| serde_json::from_str::<serde_json::Value>(line).ok()?["nid"].as_u64();
-        let nids: Vec<u64> = text.lines().filter_map(nid).collect();
-        let map = Map::new(&image, &nids);
+        let call = Call { subcommand: "ls", budget: 64 << 20, options, ..Call::default() };
+        let document = runner.run(&call)?.ok()?.json()?;
+        let entries = document["entries"].as_array().into_iter().flatten();
+        let nids: Vec<u64> = entries.filter_map(|entry| entry["nid"].as_u64()).collect();
+        let map = StructureMap::new(&image, &nids);
         Ok(Media { image, devices, map })
     }
 
-    /// A damaged copy in a folder, and how it is damaged.
+    /// Writes a damaged copy to a folder. Returns its commands, the generator, and a description of the damage.
     fn damaged<'a>(
         &self,
         context: &'a Context,
         dir: &Path,
         mut random: Random,
-    ) -> Result<(Bench<'a>, Random, String), Fault> {
+    ) -> Result<(CommandRunner<'a>, Random, String), Fault> {
         let (mut image, mut devices) = (self.image.clone(), self.devices.clone());
         let damage = match devices.first_mut() {
-            Some(device) if random.percent(10) => mutate::damage(&mut random, device, &Map::none()),
+            Some(device) if random.percent(10) => mutate::damage(&mut random, device, &StructureMap::none()),
             _ => mutate::damage(&mut random, &mut image, &self.map),
         };
         let write = |name: String, bytes: &[u8]| {
@@ -159,6 +149,6 @@ impl Media {
         let names = (0..).map(|number| format!("device{number}"));
         let devices =
             devices.iter().zip(names).map(|(bytes, name)| write(name, bytes)).collect::<Result<_, _>>()?;
-        Ok((Bench::new(context, dir.to_path_buf(), image, devices), random, damage))
+        Ok((CommandRunner::new(context, dir.to_path_buf(), image, devices), random, damage))
     }
 }

@@ -1,13 +1,13 @@
-//! A mount of an image by `image mount`: what is read through it, what its server takes, and that nothing is left of it.
+//! A mount by `image mount`: reads through it, and checks of the server's memory, CPU use, and leftovers.
 
-use super::bench::{ANSWER, Bench, Call, Ended};
+use super::commands::{Call, CommandRunner, Completed};
 use super::config::Ending;
-use super::scan::{self, Noted, Scan};
+use super::scan::{self, RequestSlot, Scan};
 use crate::leftovers;
-use crate::load::watch::{LOOK, Watch};
-use crate::part::{Context, Fault, FaultKind};
+use crate::process::{self, CommandOutput, Rest};
 use crate::random::Random;
-use crate::{process, verdict};
+use crate::verdict::{Fault, FaultKind};
+use crate::watchdog::{ANSWER, RequestWatch};
 use rustix::io::Errno;
 use rustix::process::Signal;
 use std::ffi::OsStr;
@@ -15,71 +15,52 @@ use std::fs::{self, File};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// A budget is of whole pages, bytes.
-const PAGE: u64 = 4096;
-/// Threads that read a mount side by side.
+/// Bytes of a page. Budgets are rounded up to whole pages.
+const PAGE: u64 = pagefold_page::PAGE_SIZE as u64;
+/// Threads that read a mount at the same time.
 pub const READERS: usize = 4;
-/// Time in which a server comes to rest, and what rest is.
-const SETTLING: Duration = Duration::from_secs(20);
-const REST: Duration = Duration::from_millis(500);
-const REST_CPU: Duration = Duration::from_millis(20);
+/// At rest the server uses almost no CPU time.
+const REST: Rest = Rest {
+    settling: Duration::from_secs(20),
+    interval: Duration::from_millis(500),
+    cpu_max: Duration::from_millis(20),
+};
 
 /// A mount.
 pub struct Mounted<'a> {
-    bench: &'a Bench<'a>,
-    /// Where it is.
+    runner: &'a CommandRunner<'a>,
+    /// The mount point.
     pub point: PathBuf,
     pid: u32,
     budget: u64,
 }
 
-/// Pieces of files that are read at random.
+/// Parameters of reads of random pieces of files.
 #[derive(Clone, Copy)]
-pub struct Pieces<'a> {
+pub struct RandomReads<'a> {
     /// The files.
     pub expected: &'a Scan,
-    /// Where files lie that hold the same.
+    /// A folder with the same files.
     pub truth: &'a Path,
-    /// How many pieces each thread reads.
+    /// Pieces that each thread reads.
     pub count: u64,
-    /// Draws them.
+    /// Seed of the pieces.
     pub seed: u64,
-    /// Whether the image is damaged: reads may fail. Otherwise some files are mapped; then a failure ends the process.
+    /// Whether the image is damaged, so that reads may fail. Files of an intact image are sometimes mapped; a failure
+    /// then ends the process by a signal.
     pub is_damaged: bool,
 }
 
-/// Requests to mounts. One that is not answered ends the case with a verdict.
-pub fn guarded(context: &Context) -> Arc<Watch> {
-    let watch = Arc::new(Watch::new(READERS + 1));
-    let (looked_at, dir) = (watch.clone(), context.dir.clone());
-    std::thread::spawn(move || {
-        loop {
-            std::thread::sleep(LOOK);
-            if let Some(overdue) = looked_at.overdue() {
-                let left = leftovers::find(&dir);
-                let servers = left.iter().filter_map(|l| match l {
-                    leftovers::Leftover::Process { id, .. } => Some(process::stacks(*id)),
-                    _ => None,
-                });
-                let stacks: String = servers.collect();
-                let fault = Fault::new(FaultKind::Hang, format!("{overdue}\n{stacks}"));
-                println!("FAULT {fault}");
-                // If this fails, the runner's own limit ends the case.
-                let _ = verdict::write(&dir, &Err(fault));
-                return;
-            }
-        }
-    });
-    watch
-}
-
 impl<'a> Mounted<'a> {
-    /// Mounts the image; the command's end if it refuses.
-    pub fn new(bench: &'a Bench<'a>, random: &mut Random, budget: u64) -> Result<Result<Self, Ended>, Fault> {
-        let point = bench.dir.join("at");
+    /// Mounts the image. The inner error is a command that has refused to.
+    pub fn new(
+        runner: &'a CommandRunner<'a>,
+        random: &mut Random,
+        budget: u64,
+    ) -> Result<Result<Self, Completed>, Fault> {
+        let point = runner.dir.join("at");
         fs::create_dir_all(&point).map_err(|e| Fault::failed("making a mount point", e))?;
         let mut options = Vec::new();
         for (chance, option) in [(30, "--no-readahead"), (30, "--allow-other"), (20, "--suid"), (20, "--dev")]
@@ -91,61 +72,59 @@ impl<'a> Mounted<'a> {
         if random.percent(50) {
             options.push(format!("--threads={}", random.pick(&[1, 1, 2, 7])));
         }
-        let call =
-            Call { verb: "mount", budget, options, behind: vec![point.clone().into()], ..Call::default() };
-        let ended = bench.run(&call)?;
-        if ended.code != 0 {
-            return Ok(Err(ended));
+        let call = Call {
+            subcommand: "mount",
+            budget,
+            options,
+            operands: vec![point.clone().into()],
+            ..Call::default()
+        };
+        let completed = runner.run(&call)?;
+        if completed.code != 0 {
+            return Ok(Err(completed));
         }
-        let mut mounted = Mounted { bench, point, pid: 0, budget };
-        let live = mounted.live()?;
-        mounted.pid = live["pid"].as_u64().and_then(|pid| u32::try_from(pid).ok()).unwrap_or(0);
+        let mut mounted = Mounted { runner, point, pid: 0, budget };
+        let stats = mounted.show()?;
+        mounted.pid = stats["server"]["pid"].as_u64().and_then(|pid| u32::try_from(pid).ok()).unwrap_or(0);
         Ok(Ok(mounted))
     }
 
-    fn pagefold(&self, args: &[&str]) -> Result<process::Ran, Fault> {
-        process::run(self.bench.context, &self.bench.context.settings.program, args, ANSWER)
+    fn pagefold(&self, args: &[&str]) -> Result<CommandOutput, Fault> {
+        process::run(self.runner.context, &self.runner.context.settings.program, args, ANSWER)
     }
 
-    fn live(&self) -> Result<serde_json::Value, Fault> {
+    /// Runs `image stats --json`.
+    fn show(&self) -> Result<serde_json::Value, Fault> {
         let point = self.point.display().to_string();
-        let text = self.pagefold(&["image", "show", "--live", "--json", &point])?.ok()?;
-        serde_json::from_str(&text).map_err(|e| Fault::failed("show --live --json", e))
+        let text = self.pagefold(&["image", "stats", "--json", &point])?.ok()?;
+        serde_json::from_str(&text).map_err(|e| Fault::failed("stats --json", e))
     }
 
-    /// The server lives, and took no more memory than it may.
-    pub fn is_within_memory(&self) -> Result<(), Fault> {
-        let live = self.live()?;
-        let number = |pointer: &str| live.pointer(pointer).and_then(serde_json::Value::as_u64).unwrap_or(0);
+    /// Checks that the server still answers, and its peak memory.
+    pub fn check_memory(&self) -> Result<(), Fault> {
+        let stats = self.show()?;
+        let number = |pointer: &str| stats.pointer(pointer).and_then(serde_json::Value::as_u64).unwrap_or(0);
         let (peak, limit) = (number("/budget/peak_bytes"), number("/budget/limit_bytes"));
         if peak > limit || limit != self.budget.next_multiple_of(PAGE) {
             let message = format!("the budget of {} had {peak} of {limit} bytes in use", self.budget);
             return Err(Fault::new(FaultKind::Memory, message));
         }
-        self.bench.is_within(number("/server_peak_rss_bytes"), self.budget, "the server of the mount")
+        self.runner.check_memory(number("/server/peak_rss_bytes"), self.budget, "the server of the mount")
     }
 
-    /// The server uses no CPU when nothing is asked of it.
-    pub fn is_idle(&self) -> Result<(), Fault> {
-        let began = Instant::now();
-        let mut used = Duration::MAX;
-        while began.elapsed() < SETTLING {
-            let before = process::cpu_time(self.pid).unwrap_or_default();
-            std::thread::sleep(REST);
-            used = process::cpu_time(self.pid).unwrap_or_default().saturating_sub(before);
-            if used <= REST_CPU {
-                return Ok(());
-            }
-        }
-        let stacks = process::stacks(self.pid);
-        let message =
-            format!("{SETTLING:?} after reading the server still uses {used:?} in {REST:?}\n{stacks}");
-        Err(Fault::new(FaultKind::Idle, message))
+    /// Checks that the server uses no CPU time without requests.
+    pub fn check_rest(&self) -> Result<(), Fault> {
+        REST.wait(self.pid).map_err(|problem| {
+            Fault::new(
+                FaultKind::Idle,
+                format!("the server of the mount {problem}\n{}", process::stacks(self.pid)),
+            )
+        })
     }
 
-    /// Several threads read what `expected` says is there, in pieces at random, and compare with files below `truth`.
-    pub fn read_at_random(&self, pieces: &Pieces<'_>, watch: &Watch) -> Result<(), Fault> {
-        let Pieces { expected, truth, count, seed, is_damaged } = *pieces;
+    /// Reads random pieces of the expected files in several threads, and compares them with the files below `truth`.
+    pub fn read_at_random(&self, reads: &RandomReads<'_>, watch: &RequestWatch) -> Result<(), Fault> {
+        let RandomReads { expected, truth, count, seed, is_damaged } = *reads;
         let files: Vec<_> =
             expected.entries.iter().filter(|(_, e)| e.mode & 0o170_000 == 0o100_000).collect();
         if files.is_empty() {
@@ -158,8 +137,15 @@ impl<'a> Mounted<'a> {
                 for _ in 0..count {
                     let (path, entry) = files[random.below(files.len() as u64) as usize];
                     let path = Path::new(OsStr::from_bytes(path));
-                    let noted = Noted(Some((watch, thread)));
-                    piece(&mut random, &point.join(path), &truth.join(path), entry.size, is_damaged, noted)?;
+                    let slot = RequestSlot(Some((watch, thread)));
+                    compare_piece(
+                        &mut random,
+                        &point.join(path),
+                        &truth.join(path),
+                        entry.size,
+                        is_damaged,
+                        slot,
+                    )?;
                 }
                 Ok(())
             };
@@ -171,25 +157,24 @@ impl<'a> Mounted<'a> {
         })
     }
 
-    /// Ends the mount as drawn, and looks whether anything is left of it.
+    /// Ends the mount in the given way, and checks that nothing of it is left.
     pub fn end(self, ending: Ending) -> Result<(), Fault> {
         let point = self.point.display().to_string();
         match ending {
             Ending::Unmount => drop(self.pagefold(&["image", "unmount", &point])?.ok()?),
-            Ending::Umount => drop(process::run(self.bench.context, "umount", &[&point], ANSWER)?.ok()?),
+            Ending::Umount => drop(process::run(self.runner.context, "umount", &[&point], ANSWER)?.ok()?),
             Ending::Terminate => process::signal(self.pid, Signal::TERM),
             Ending::Kill => {
                 process::signal(self.pid, Signal::KILL);
-                self.has_ended()?;
+                self.wait_for_end()?;
                 self.pagefold(&["image", "unmount", &point])?.ok()?;
             }
         }
-        self.has_ended()?;
-        let is_gone = || self.left().is_empty();
+        self.wait_for_end()?;
         let deadline = Instant::now() + Duration::from_secs(10);
-        while !is_gone() {
+        while !self.leftovers().is_empty() {
             if Instant::now() > deadline {
-                let message = format!("after {ending:?} of a mount there are {:?}", self.left());
+                let message = format!("after {ending:?} of a mount {:?} are left", self.leftovers());
                 return Err(Fault::new(FaultKind::Leftover, message));
             }
             std::thread::sleep(Duration::from_millis(10));
@@ -197,48 +182,44 @@ impl<'a> Mounted<'a> {
         Ok(())
     }
 
-    /// What is there beside the lock of the runtime folder, and the logs of servers that were killed.
-    fn left(&self) -> Vec<String> {
+    /// Leftovers of the case, and files in the runtime folder except its lock, the counter of names and the logs of killed servers.
+    fn leftovers(&self) -> Vec<String> {
         let mut left: Vec<_> =
-            leftovers::find(&self.bench.context.dir).iter().map(|left| format!("{left:?}")).collect();
-        let images = self.bench.context.runtime().1.join(".images");
+            leftovers::find(&self.runner.context.dir).iter().map(|left| format!("{left:?}")).collect();
+        let images = self.runner.context.runtime().1.join(".images");
         let files = fs::read_dir(images).into_iter().flatten().flatten().map(|e| e.file_name());
-        left.extend(files.filter(|name| name != ".lock" && name != ".logs").map(|name| format!("{name:?}")));
+        left.extend(
+            files
+                .filter(|name| name != ".lock" && name != ".counter" && name != ".logs")
+                .map(|name| format!("{name:?}")),
+        );
         left
     }
 
-    fn has_ended(&self) -> Result<(), Fault> {
-        let deadline = Instant::now() + ANSWER;
-        while process::is_running(self.pid) {
-            if Instant::now() >= deadline {
-                let stacks = process::stacks(self.pid);
-                return Err(Fault::new(FaultKind::Hang, format!("the server does not end\n{stacks}")));
-            }
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        Ok(())
+    fn wait_for_end(&self) -> Result<(), Fault> {
+        process::wait_for_end(self.pid, ANSWER)
     }
 }
 
-/// Reads a part of a file at two places, by one of several ways, and compares.
-fn piece(
+/// Reads a random piece of a file from the mount, by a read or a mapping, and compares it with the true file.
+fn compare_piece(
     random: &mut Random,
     at: &Path,
     truth: &Path,
     len: u64,
     is_damaged: bool,
-    noted: Noted<'_>,
+    slot: RequestSlot<'_>,
 ) -> Result<(), Fault> {
     let offset = random.below(len + 1);
     let wanted = random.doubling(1, 1 << 20).min(len + 1) as usize;
     let is_mapped = !is_damaged && random.percent(25);
     let read = |path: &Path, is_mapped: bool| {
-        let _request = noted.begin(offset, wanted as u64);
+        let _request = slot.begin(offset, wanted as u64);
         let file = File::open(path)?;
         let mut bytes = vec![0; wanted];
         let read = match is_mapped {
-            true => mapped(&file, offset, &mut bytes)?,
-            false => fill(&file, offset, &mut bytes)?,
+            true => read_mapped(&file, offset, &mut bytes)?,
+            false => read_up_to(&file, offset, &mut bytes)?,
         };
         bytes.truncate(read);
         std::io::Result::Ok(bytes)
@@ -259,7 +240,8 @@ fn piece(
     Ok(())
 }
 
-fn fill(file: &File, offset: u64, bytes: &mut [u8]) -> std::io::Result<usize> {
+/// Reads until the buffer is full or the file ends. Returns the number of bytes.
+fn read_up_to(file: &File, offset: u64, bytes: &mut [u8]) -> std::io::Result<usize> {
     let mut read = 0;
     while read < bytes.len() {
         match file.read_at(&mut bytes[read..], offset + read as u64)? {
@@ -270,8 +252,8 @@ fn fill(file: &File, offset: u64, bytes: &mut [u8]) -> std::io::Result<usize> {
     Ok(read)
 }
 
-/// Copies from a mapping of the file as much as there is.
-fn mapped(file: &File, offset: u64, bytes: &mut [u8]) -> std::io::Result<usize> {
+/// Like [`read_up_to`], through a mapping of the file.
+fn read_mapped(file: &File, offset: u64, bytes: &mut [u8]) -> std::io::Result<usize> {
     use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
     let start = offset / PAGE * PAGE;
     let end = file.metadata()?.len().min(offset + bytes.len() as u64);
@@ -280,17 +262,18 @@ fn mapped(file: &File, offset: u64, bytes: &mut [u8]) -> std::io::Result<usize> 
     }
     let (skipped, count) = ((offset - start) as usize, (end - offset) as usize);
     let len = skipped + count;
-    // SAFETY: a new mapping at an address that the kernel chooses, so nothing else is changed.
+    // SAFETY: a new mapping at an address that the kernel chooses; no other mapping changes.
     let map = unsafe { mmap(std::ptr::null_mut(), len, ProtFlags::READ, MapFlags::SHARED, file, start)? };
-    // SAFETY: `skipped + count` bytes are mapped; they lie in the file, which nobody can write to, and `bytes` has room for
-    // `count` and is another place. If the file cannot be read the process ends by a signal, which is the fault to be found.
+    // SAFETY: `skipped + count` bytes are mapped; they lie within the file, which is read-only, and `bytes` has room
+    // for `count` and does not overlap. If the file cannot be read, a signal ends the process, and the runner reports
+    // that as a fault.
     unsafe { std::ptr::copy_nonoverlapping(map.cast::<u8>().add(skipped), bytes.as_mut_ptr(), count) };
-    // SAFETY: mapped above with this length, and no reference to it is left.
+    // SAFETY: mapped above with this length, and no reference into the mapping exists.
     unsafe { munmap(map, len)? };
     Ok(count)
 }
 
-/// Walks a mount with whatever is in it, and reads all of it.
-pub fn walk(mounted: &Mounted<'_>, watch: &Watch) -> Scan {
-    scan::scan(&mounted.point, Noted(Some((watch, READERS))))
+/// Walks a mount and reads everything in it.
+pub fn walk(mounted: &Mounted<'_>, watch: &RequestWatch) -> Scan {
+    scan::scan(&mounted.point, RequestSlot(Some((watch, READERS))))
 }

@@ -1,23 +1,23 @@
-//! Damage to an image: anywhere, or aimed at its structures.
+//! Damages an image: anywhere, or in its structures.
 //!
-//! Where structures lie is taken from the undamaged image: its superblock, and the numbers of its inodes as
-//! `image list` prints them. What lies behind an inode - attributes, index, the tail of a file - is not taken apart: values
-//! of all widths are put there.
+//! The positions of structures come from the undamaged image: its superblock, and the inode numbers that `image ls`
+//! prints. The data after an inode (attributes, index, the tail of a file) is not parsed: values of all widths are
+//! written there.
 
 use crate::random::Random;
 
 const SUPERBLOCK: usize = 1024;
-/// Where the superblock's checksum lies.
+/// Offset of the superblock's checksum.
 const CHECKSUM: usize = SUPERBLOCK + 4;
-/// Bytes behind an inode at which damage is aimed.
-const BEHIND: usize = 256;
+/// Bytes after an inode that are a target of damage.
+const AFTER_INODE: usize = 256;
 
-/// Where the structures of an image lie: offsets and lengths in bytes.
+/// Offsets and lengths of an image's structures, in bytes.
 #[derive(Debug)]
-pub struct Map {
+pub struct StructureMap {
     block: usize,
     inodes: Vec<(usize, usize)>,
-    behind: Vec<(usize, usize)>,
+    after_inodes: Vec<(usize, usize)>,
     directories: Vec<(usize, usize)>,
     nids: Vec<u64>,
 }
@@ -27,32 +27,32 @@ fn number<const N: usize>(bytes: &[u8], at: usize) -> u64 {
     field.iter().rev().fold(0, |sum, byte| sum << 8 | u64::from(*byte))
 }
 
-impl Map {
-    /// Of something that has no structures.
+impl StructureMap {
+    /// A map without structures, for a device.
     pub fn none() -> Self {
-        let (inodes, behind, directories) = (Vec::new(), Vec::new(), Vec::new());
-        Map { block: 4096, inodes, behind, directories, nids: Vec::new() }
+        let (inodes, after_inodes, directories) = (Vec::new(), Vec::new(), Vec::new());
+        StructureMap { block: 4096, inodes, after_inodes, directories, nids: Vec::new() }
     }
 
-    /// Of this image with inodes of these numbers.
+    /// The map of this image, with inodes of these numbers.
     pub fn new(bytes: &[u8], nids: &[u64]) -> Self {
         let block = 1 << bytes.get(SUPERBLOCK + 12).copied().unwrap_or(12).clamp(9, 16);
         let start = number::<4>(bytes, SUPERBLOCK + 0x28) as usize * block;
-        let mut map = Map { block, nids: nids.to_vec(), ..Map::none() };
+        let mut map = StructureMap { block, nids: nids.to_vec(), ..StructureMap::none() };
         for nid in nids.iter().filter(|nid| **nid < 1 << 40) {
             let at = start + *nid as usize * 32;
             let format = number::<2>(bytes, at);
             let is_extended = format & 1 == 1;
             let len = if is_extended { 64 } else { 32 };
             map.inodes.push((at, len));
-            map.behind.push((at + len, BEHIND));
+            map.after_inodes.push((at + len, AFTER_INODE));
             if number::<2>(bytes, at + 4) & 0o170_000 == 0o040_000 {
                 let first = number::<4>(bytes, at + 16) as usize * block;
                 let size = if is_extended { number::<8>(bytes, at + 8) } else { number::<4>(bytes, at + 8) };
                 map.directories.push(match format >> 1 & 7 {
-                    // All of it in blocks.
+                    // The whole directory is in blocks.
                     0 => (first, size as usize),
-                    // The tail of it, which mostly is all, behind the inode and its attributes.
+                    // The tail, in most directories all of it, follows the inode and its attributes.
                     _ => (at + len + xattr_bytes(number::<2>(bytes, at + 2)), size as usize % block),
                 });
             }
@@ -65,20 +65,20 @@ fn xattr_bytes(count: u64) -> usize {
     if count == 0 { 0 } else { 12 + 4 * (count as usize - 1) }
 }
 
-/// Damages an image at some places, and says how.
-pub fn damage(random: &mut Random, bytes: &mut Vec<u8>, map: &Map) -> String {
-    let mut said = Vec::new();
+/// Damages an image at random positions. Returns a description.
+pub fn damage(random: &mut Random, bytes: &mut Vec<u8>, map: &StructureMap) -> String {
+    let mut descriptions = Vec::new();
     for _ in 0..random.pick(&[1, 1, 1, 2, 4, 16]) {
-        said.push(once(random, bytes, map));
+        descriptions.push(damage_once(random, bytes, map));
     }
-    // Otherwise most damage to the superblock would be refused before anything else is looked at.
+    // Without this, most images with a damaged superblock would be refused because of the checksum.
     if random.percent(50) && fix_checksum(bytes) {
-        said.push("checksum right".into());
+        descriptions.push("checksum corrected".into());
     }
-    said.join(", ")
+    descriptions.join(", ")
 }
 
-fn once(random: &mut Random, bytes: &mut Vec<u8>, map: &Map) -> String {
+fn damage_once(random: &mut Random, bytes: &mut Vec<u8>, map: &StructureMap) -> String {
     let len = bytes.len().max(1);
     match random.below(20) {
         0 => {
@@ -89,11 +89,11 @@ fn once(random: &mut Random, bytes: &mut Vec<u8>, map: &Map) -> String {
         }
         1 => {
             let at = random.below(len as u64) as usize;
-            put(random, bytes, map, (at, 8))
+            change_number(random, bytes, map, (at, 8))
         }
         2 => {
-            let kept = random.below(len as u64) as usize;
-            bytes.truncate(kept.max(SUPERBLOCK + 256).min(len));
+            let len_left = random.below(len as u64) as usize;
+            bytes.truncate(len_left.max(SUPERBLOCK + 256).min(len));
             format!("cut to {}", bytes.len())
         }
         3 => {
@@ -101,29 +101,39 @@ fn once(random: &mut Random, bytes: &mut Vec<u8>, map: &Map) -> String {
             bytes.resize(len + more, random.next() as u8);
             format!("{more} bytes more")
         }
-        4 | 5 => blocks(random, bytes, map.block),
-        6..=8 => put(random, bytes, map, (SUPERBLOCK, 144)),
-        9..=12 => aimed(random, bytes, map, &map.inodes),
-        13..=15 => aimed(random, bytes, map, &map.behind),
-        _ => aimed(random, bytes, map, &map.directories),
+        4 | 5 => damage_blocks(random, bytes, map.block),
+        6..=8 => change_number(random, bytes, map, (SUPERBLOCK, 144)),
+        9..=12 => damage_one_of(random, bytes, map, &map.inodes),
+        13..=15 => damage_one_of(random, bytes, map, &map.after_inodes),
+        _ => damage_one_of(random, bytes, map, &map.directories),
     }
 }
 
-fn aimed(random: &mut Random, bytes: &mut [u8], map: &Map, spots: &[(usize, usize)]) -> String {
+fn damage_one_of(
+    random: &mut Random,
+    bytes: &mut [u8],
+    map: &StructureMap,
+    spots: &[(usize, usize)],
+) -> String {
     match spots.len() {
-        0 => put(random, bytes, map, (SUPERBLOCK, 144)),
+        0 => change_number(random, bytes, map, (SUPERBLOCK, 144)),
         count => {
             let spot = spots[random.below(count as u64) as usize];
-            put(random, bytes, map, spot)
+            change_number(random, bytes, map, spot)
         }
     }
 }
 
-/// Puts a number into a spot: one of those that are at some limit, or something near what is there.
-fn put(random: &mut Random, bytes: &mut [u8], map: &Map, (start, len): (usize, usize)) -> String {
+/// Changes a number within a range of bytes: to an extreme value, to a value near the old one, or to any value.
+fn change_number(
+    random: &mut Random,
+    bytes: &mut [u8],
+    map: &StructureMap,
+    (start, len): (usize, usize),
+) -> String {
     let width = random.pick(&[1, 1, 2, 2, 4, 8]);
-    let places = (len.max(1) as u64).div_ceil(width as u64);
-    let at = start + random.below(places) as usize * width;
+    let positions = (len.max(1) as u64).div_ceil(width as u64);
+    let at = start + random.below(positions) as usize * width;
     let Some(field) = bytes.get_mut(at..at + width) else { return format!("nothing at {at}") };
     let old = field.iter().rev().fold(0, |sum, byte| sum << 8 | u64::from(*byte));
     let blocks = 1 << 20;
@@ -144,14 +154,14 @@ fn put(random: &mut Random, bytes: &mut [u8], map: &Map, (start, len): (usize, u
 }
 
 /// Damages whole blocks.
-fn blocks(random: &mut Random, bytes: &mut [u8], block: usize) -> String {
+fn damage_blocks(random: &mut Random, bytes: &mut [u8], block: usize) -> String {
     let count = (bytes.len() / block.max(1)) as u64;
     if count < 2 {
         return "nothing".into();
     }
-    // The first has the superblock; without it little is read.
+    // Not the first block: without the superblock almost nothing can be read.
     let (a, b) = (random.between(1, count - 1) as usize * block, random.below(count) as usize * block);
-    let what = match random.below(4) {
+    let change = match random.below(4) {
         0 => {
             bytes[a..a + block].fill(0);
             "zeroed"
@@ -173,10 +183,10 @@ fn blocks(random: &mut Random, bytes: &mut [u8], block: usize) -> String {
             "swapped with another"
         }
     };
-    format!("block at {a} {what} ({b})")
+    format!("block at {a} {change} ({b})")
 }
 
-/// Makes the superblock's checksum right, if there is one.
+/// Corrects the superblock's checksum. Returns false if there is none.
 fn fix_checksum(bytes: &mut [u8]) -> bool {
     let block = 1 << bytes.get(SUPERBLOCK + 12).copied().unwrap_or(12).clamp(9, 16);
     let len = if block > SUPERBLOCK { block - SUPERBLOCK } else { block };
@@ -189,7 +199,7 @@ fn fix_checksum(bytes: &mut [u8]) -> bool {
     true
 }
 
-/// CRC-32C without the inversion at its end, as the superblock has it.
+/// CRC-32C without the final inversion, as in the superblock.
 fn crc32c(bytes: &[u8]) -> u32 {
     bytes.iter().fold(u32::MAX, |sum, byte| {
         (0..8).fold(sum ^ u32::from(*byte), |sum, _| (sum >> 1) ^ (0x82f6_3b78 & 0u32.wrapping_sub(sum & 1)))
@@ -202,12 +212,12 @@ mod tests {
     use crate::image::features;
 
     #[test]
-    fn damage_is_the_same_for_a_seed_and_the_checksum_of_a_good_image_stays() {
+    fn damage_depends_on_the_seed_only_and_an_intact_checksum_does_not_change() {
         let feature = features::get(0).unwrap();
         let mut same = feature.bytes.clone();
         assert!(fix_checksum(&mut same) && same == feature.bytes);
         let root = number::<2>(&feature.bytes, SUPERBLOCK + 14);
-        let map = Map::new(&feature.bytes, &[root]);
+        let map = StructureMap::new(&feature.bytes, &[root]);
         assert_eq!((map.inodes.len(), map.directories.len()), (1, 1));
         for seed in 0..200 {
             let mut damaged = [feature.bytes.clone(), feature.bytes.clone()];

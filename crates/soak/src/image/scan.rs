@@ -1,6 +1,6 @@
-//! What a tree holds, wherever it comes from: the source, an extraction, a mount. Two trees are compared by their scans.
+//! Scans the contents of a tree (the source of an image, an extraction, a mount), and compares two scans.
 
-use crate::load::watch::{UnderWay, Watch, What};
+use crate::watchdog::{RequestGuard, RequestKind, RequestWatch};
 use rustix::io::Errno;
 use std::collections::BTreeMap;
 use std::collections::hash_map::DefaultHasher;
@@ -12,63 +12,63 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 
-/// Files up to this length are read as a whole; of longer ones, which are mostly hole, some places are.
+/// Longest file that is read as a whole. Longer files are mostly holes, and are read at some offsets only.
 const WHOLE_BYTES: u64 = 64 << 20;
 /// Bytes that are read at once.
 const READ: u64 = 1 << 20;
-/// A tree of a damaged image may contain itself; beyond this it is not walked.
+/// Bounds of the walk, because a directory of a damaged image may contain itself.
 const MOST_ENTRIES: usize = 20_000;
 const MOST_LEVELS: usize = 400;
-/// The longest path that system calls take.
+/// Longest path that system calls accept.
 const PATH_MAX: usize = 4000;
 
-/// What is known of a file.
+/// The metadata of a file and a digest of its contents.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
     /// Type and permissions.
     pub mode: u32,
     /// Owner and group.
     pub owner: (u32, u32),
-    /// Names; of a directory 0, because file systems count differently.
+    /// Number of links; 0 for a directory, because file systems count differently.
     pub nlink: u64,
     /// Seconds and nanoseconds of the last change.
     pub mtime: Option<(i64, i64)>,
-    /// Bytes; of a directory 0.
+    /// Bytes; 0 for a directory.
     pub size: u64,
-    /// Of a device, its number.
+    /// Device number of a device.
     pub rdev: u64,
-    /// Attributes.
+    /// Extended attributes, or the error of reading them.
     pub xattrs: Result<BTreeMap<Vec<u8>, Vec<u8>>, i32>,
-    /// A digest of the contents, or of the target of a symbolic link; or why it cannot be read.
+    /// A digest of the contents, or of the target of a symbolic link; or the error of reading it.
     pub contents: Result<u64, i32>,
-    /// The first of the names that lead to the same inode.
+    /// The first of the names of the same inode.
     pub first: Vec<u8>,
 }
 
 /// A tree: entries by their path below its root, which is the empty path.
 #[derive(Debug, Clone, Default)]
 pub struct Scan {
-    /// What could be looked at.
+    /// Entries that could be read.
     pub entries: BTreeMap<Vec<u8>, Entry>,
-    /// What could not: path and error.
+    /// Path and error of entries that could not be read.
     pub errors: Vec<(Vec<u8>, i32)>,
-    /// Whether the walk was ended before it was through.
+    /// Whether the walk stopped at a bound.
     pub is_cut: bool,
 }
 
-/// Where requests are noted, so that one that is not answered is noticed.
+/// The watch and the slot in which a reader notes its requests; `None` if the file system is not tested.
 #[derive(Clone, Copy)]
-pub struct Noted<'a>(pub Option<(&'a Watch, usize)>);
+pub struct RequestSlot<'a>(pub Option<(&'a RequestWatch, usize)>);
 
-impl<'a> Noted<'a> {
-    /// A request begins.
-    pub fn begin(self, offset: u64, len_bytes: u64) -> Option<UnderWay<'a>> {
-        self.0.map(|(watch, thread)| watch.begin(thread, What::Read, offset, len_bytes))
+impl<'a> RequestSlot<'a> {
+    /// Notes the beginning of a request.
+    pub fn begin(self, offset: u64, len_bytes: u64) -> Option<RequestGuard<'a>> {
+        self.0.map(|(watch, thread)| watch.begin(thread, RequestKind::Read, offset, len_bytes))
     }
 }
 
 /// Walks a tree and reads everything in it.
-pub fn scan(root: &Path, noted: Noted<'_>) -> Scan {
+pub fn scan(root: &Path, slot: RequestSlot<'_>) -> Scan {
     let mut scan = Scan::default();
     let mut firsts: BTreeMap<(u64, u64), Vec<u8>> = BTreeMap::new();
     let mut todo: Vec<(Vec<u8>, usize)> = vec![(Vec::new(), 0)];
@@ -78,7 +78,7 @@ pub fn scan(root: &Path, noted: Noted<'_>) -> Scan {
             continue;
         }
         let at = root.join(OsStr::from_bytes(&path));
-        let is_dir = match look(&at, noted) {
+        let is_dir = match read_entry(&at, slot) {
             Ok((mut entry, id)) => {
                 let is_dir = entry.mode & 0o170_000 == 0o040_000;
                 if !is_dir {
@@ -93,9 +93,9 @@ pub fn scan(root: &Path, noted: Noted<'_>) -> Scan {
             }
         };
         if is_dir {
-            match names(&at, noted) {
+            match names(&at, slot) {
                 Ok(mut names) => {
-                    // So that the first name is the first in order.
+                    // Reverse order, because the stack is popped from its end.
                     names.sort_by(|a, b| b.cmp(a));
                     let below = |name: Vec<u8>| match path.is_empty() {
                         true => name,
@@ -110,8 +110,8 @@ pub fn scan(root: &Path, noted: Noted<'_>) -> Scan {
     scan
 }
 
-fn names(at: &Path, noted: Noted<'_>) -> Result<Vec<Vec<u8>>, i32> {
-    let _request = noted.begin(0, 0);
+fn names(at: &Path, slot: RequestSlot<'_>) -> Result<Vec<Vec<u8>>, i32> {
+    let _request = slot.begin(0, 0);
     let mut names = Vec::new();
     for entry in fs::read_dir(at).map_err(errno)? {
         names.push(entry.map_err(errno)?.file_name().as_bytes().to_vec());
@@ -126,9 +126,9 @@ fn errno(error: std::io::Error) -> i32 {
     error.raw_os_error().unwrap_or(-1)
 }
 
-/// Looks at one file and reads it. Returns what identifies its inode, too.
-pub fn look(at: &Path, noted: Noted<'_>) -> Result<(Entry, (u64, u64)), i32> {
-    let request = noted.begin(0, 0);
+/// Reads the metadata and contents of one file. Also returns device and inode number.
+pub fn read_entry(at: &Path, slot: RequestSlot<'_>) -> Result<(Entry, (u64, u64)), i32> {
+    let request = slot.begin(0, 0);
     let meta = fs::symlink_metadata(at).map_err(errno)?;
     let xattrs = xattrs(at).map_err(Errno::raw_os_error);
     let kind = meta.file_type();
@@ -140,7 +140,7 @@ pub fn look(at: &Path, noted: Noted<'_>) -> Result<(Entry, (u64, u64)), i32> {
             hasher.write(target.as_os_str().as_bytes());
             hasher.finish()
         }),
-        None if kind.is_file() => digest(at, meta.len(), noted),
+        None if kind.is_file() => digest(at, meta.len(), slot),
         None => Ok(0),
     };
     let is_dir = kind.is_dir();
@@ -173,65 +173,65 @@ fn xattrs(at: &Path) -> Result<BTreeMap<Vec<u8>, Vec<u8>>, Errno> {
     Ok(found)
 }
 
-fn digest(at: &Path, len: u64, noted: Noted<'_>) -> Result<u64, i32> {
+fn digest(at: &Path, len: u64, slot: RequestSlot<'_>) -> Result<u64, i32> {
     let file = {
-        let _request = noted.begin(0, 0);
+        let _request = slot.begin(0, 0);
         File::open(at).map_err(errno)?
     };
     let mut hasher = DefaultHasher::new();
     let mut buffer = vec![0; READ.min(len) as usize];
-    for offset in places(len) {
+    for offset in offsets_to_read(len) {
         let wanted = READ.min(len - offset) as usize;
-        let _request = noted.begin(offset, wanted as u64);
+        let _request = slot.begin(offset, wanted as u64);
         file.read_exact_at(&mut buffer[..wanted], offset).map_err(errno)?;
         hasher.write(&buffer[..wanted]);
     }
     Ok(hasher.finish())
 }
 
-/// Where a file of this length is read.
-fn places(len: u64) -> Vec<u64> {
+/// Offsets at which a file of this length is read.
+fn offsets_to_read(len: u64) -> Vec<u64> {
     match len <= WHOLE_BYTES {
         true => (0..len).step_by(READ as usize).collect(),
         false => vec![0, READ, len / 3, len / 2, len - READ],
     }
 }
 
-/// What differs between two trees, `None` if nothing does. The first is what should be.
+/// Describes the differences between the expected tree and the one found; `None` if there are none.
 pub fn difference(expected: &Scan, found: &Scan) -> Option<String> {
     let mut text = String::new();
     let mut count = 0;
-    let mut say = |path: &[u8], what: String| {
+    let mut report = |path: &[u8], difference: String| {
         count += 1;
         if count <= 5 {
             // Writing to a string does not fail.
-            let _ = writeln!(text, "/{}: {what}", path.escape_ascii());
+            let _ = writeln!(text, "/{}: {difference}", path.escape_ascii());
         }
     };
     for (path, entry) in &expected.entries {
         match found.entries.get(path) {
             None => {
                 let error = found.errors.iter().find(|(p, _)| p == path).map(|(_, error)| *error);
-                say(path, format!("is not there ({error:?})"));
+                report(path, format!("is not there ({error:?})"));
             }
             Some(other) => {
-                if let Some(what) = fields(entry, other) {
-                    say(path, what);
+                if let Some(difference) = field_difference(entry, other) {
+                    report(path, difference);
                 }
             }
         }
     }
     for path in found.entries.keys().filter(|path| !expected.entries.contains_key(*path)) {
-        say(path, "should not be there".into());
+        report(path, "should not be there".into());
     }
     for (path, error) in &found.errors {
-        say(path, format!("fails with {error}"));
+        report(path, format!("fails with {error}"));
     }
     (count > 0).then(|| format!("{count} differences:\n{text}"))
 }
 
-/// The fields of two entries that differ.
-pub fn fields(expected: &Entry, found: &Entry) -> Option<String> {
+/// Describes the fields that differ between two entries; `None` if there are none.
+pub fn field_difference(expected: &Entry, found: &Entry) -> Option<String> {
     let mut text = String::new();
     let mut compare = |name: &str, a: &dyn std::fmt::Debug, b: &dyn std::fmt::Debug| {
         let (a, b) = (format!("{a:?}"), format!("{b:?}"));
@@ -248,20 +248,20 @@ pub fn fields(expected: &Entry, found: &Entry) -> Option<String> {
     compare("size", &expected.size, &found.size);
     compare("device", &expected.rdev, &found.rdev);
     compare("contents", &expected.contents, &found.contents);
-    compare("first name", &show(&expected.first), &show(&found.first));
+    compare("first name", &escaped(&expected.first), &escaped(&found.first));
     if expected.xattrs != found.xattrs {
-        compare("attributes", &shown(expected), &shown(found));
+        compare("attributes", &xattr_texts(expected), &xattr_texts(found));
     }
     (!text.is_empty()).then_some(text)
 }
 
-fn show(bytes: &[u8]) -> String {
+fn escaped(bytes: &[u8]) -> String {
     bytes.escape_ascii().to_string()
 }
 
-fn shown(entry: &Entry) -> Result<Vec<String>, i32> {
+fn xattr_texts(entry: &Entry) -> Result<Vec<String>, i32> {
     let xattrs = entry.xattrs.as_ref().map_err(|error| *error)?;
-    Ok(xattrs.iter().map(|(name, value)| format!("{}={}", show(name), show(value))).collect())
+    Ok(xattrs.iter().map(|(name, value)| format!("{}={}", escaped(name), escaped(value))).collect())
 }
 
 #[cfg(test)]
@@ -270,7 +270,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     #[test]
-    fn every_change_is_seen() {
+    fn the_difference_names_every_change() {
         let dir = tempfile::tempdir().unwrap();
         let at = |name: &str| dir.path().join(name);
         let write = |byte: u8| {
@@ -279,7 +279,7 @@ mod tests {
             let root = File::open(dir.path()).unwrap();
             root.set_modified(std::time::UNIX_EPOCH).unwrap();
         };
-        let now = || scan(dir.path(), Noted(None));
+        let now = || scan(dir.path(), RequestSlot(None));
         write(1);
         fs::hard_link(at("f"), at("g")).unwrap();
         std::os::unix::fs::symlink("f", at("s")).unwrap();
@@ -288,8 +288,8 @@ mod tests {
         assert_eq!(difference(&before, &now()), None);
         assert_eq!(before.entries[&b"g"[..]].first, b"f");
         let says = |what: &str| {
-            let said = difference(&before, &now()).unwrap();
-            assert!(said.contains(what), "{said}");
+            let text = difference(&before, &now()).unwrap();
+            assert!(text.contains(what), "{text}");
         };
         write(2);
         says("contents");

@@ -1,4 +1,4 @@
-//! A tree at random, as the source of an image: names, contents, links, special files, attributes, owners and times.
+//! Makes a random tree as the source of an image: names, contents, links, special files, attributes, owners and times.
 
 use super::config::{Shape, Tree};
 use crate::random::Random;
@@ -10,31 +10,31 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{FileExt, PermissionsExt, lchown, symlink};
 use std::path::{Path, PathBuf};
 
-/// Longest path below the root, so that every path of a case is one that system calls take.
+/// Longest path below the root, so that system calls accept every path of a case.
 const PATH_MAX: usize = 2500;
-/// Longest name: mkfs.erofs 1.5 cuts longer ones off, and then does not find the file.
+/// Longest name. mkfs.erofs 1.5 truncates longer ones, and then does not find the file.
 const NAME_MAX: u64 = 254;
-/// Bytes at which a file is of one kind of contents.
+/// Longest piece of a file with one kind of contents, bytes.
 const PIECE: u64 = 128 << 10;
 
-/// A tree that is being made.
-struct Maker<'a> {
+/// Builds a tree.
+struct TreeBuilder<'a> {
     random: Random,
     root: &'a Path,
     /// Directories, relative to the root.
     dirs: Vec<PathBuf>,
     /// Files that may get a further name.
     files: Vec<PathBuf>,
-    /// All that is there, for attributes and times.
+    /// All entries, for their metadata.
     all: Vec<PathBuf>,
-    /// Bytes that files may still have.
+    /// Bytes that further files may take.
     left: u64,
 }
 
-/// Makes the tree in `root`, which does not exist.
+/// Makes the tree in the new folder `root`.
 pub fn make(tree: &Tree, root: &Path) -> io::Result<()> {
     fs::create_dir(root)?;
-    let mut maker = Maker {
+    let mut builder = TreeBuilder {
         random: Random::new(tree.seed),
         root,
         dirs: vec![PathBuf::new()],
@@ -43,16 +43,16 @@ pub fn make(tree: &Tree, root: &Path) -> io::Result<()> {
         left: tree.bytes,
     };
     for _ in 0..tree.entries {
-        maker.entry(tree)?;
+        builder.entry(tree)?;
     }
-    // Below first, because a new name changes a directory's time.
-    for path in std::mem::take(&mut maker.all).iter().rev() {
-        maker.dress(&root.join(path), tree)?;
+    // Children before their parents, because a change of an entry may change the time of its directory.
+    for path in std::mem::take(&mut builder.all).iter().rev() {
+        builder.apply_metadata(&root.join(path), tree)?;
     }
     Ok(())
 }
 
-impl Maker<'_> {
+impl TreeBuilder<'_> {
     fn entry(&mut self, tree: &Tree) -> io::Result<()> {
         let is_dir = match tree.shape {
             Shape::Mixed => self.random.percent(15),
@@ -92,7 +92,7 @@ impl Maker<'_> {
         Ok(())
     }
 
-    /// Short names, names of the greatest length, and names of odd bytes.
+    /// Draws a name: short, of the greatest length, or with unusual bytes.
     fn name(&mut self) -> OsString {
         let random = &mut self.random;
         let len = match random.below(10) {
@@ -128,7 +128,7 @@ impl Maker<'_> {
         }
     }
 
-    /// FIFOs, sockets and devices.
+    /// Makes a FIFO, socket or device.
     fn special(&mut self, at: &Path) -> io::Result<()> {
         let kinds = [FileType::Fifo, FileType::Socket, FileType::CharacterDevice, FileType::BlockDevice];
         let kind = self.random.pick(&kinds);
@@ -166,8 +166,8 @@ impl Maker<'_> {
         Ok(())
     }
 
-    /// Attributes, owner, mode and times, in an order in which none changes another.
-    fn dress(&mut self, at: &Path, tree: &Tree) -> io::Result<()> {
+    /// Sets owner, mode, attributes and times of an entry, in an order in which no step undoes another.
+    fn apply_metadata(&mut self, at: &Path, tree: &Tree) -> io::Result<()> {
         let is_link = fs::symlink_metadata(at)?.is_symlink();
         let random = &mut self.random;
         if random.percent(50) {
@@ -195,7 +195,7 @@ impl Maker<'_> {
     }
 }
 
-/// One attribute. One that the file cannot have, or that there is no room for, is left out.
+/// Sets a random attribute. Errors are ignored: the file may not support the attribute, or have no room for it.
 fn xattr(random: &mut Random, at: &Path) {
     let name: Vec<u8> = match random.below(8) {
         0 => b"system.posix_acl_access".to_vec(),
@@ -207,13 +207,13 @@ fn xattr(random: &mut Random, at: &Path) {
     };
     let value = match name.starts_with(b"system.") {
         true => acl(random),
-        // Few values, so that some are shared.
+        // Few different values, so that mkfs.erofs can share some.
         false => vec![b'v'; random.pick(&[0, 1, 3, 4, 20, 20, 300])],
     };
     let _ = rustix::fs::lsetxattr(at, OsStr::from_bytes(&name), &value, XattrFlags::empty());
 }
 
-/// An access control list with one named user and a mask.
+/// Returns an access control list with one named user and a mask.
 fn acl(random: &mut Random) -> Vec<u8> {
     let entries = [
         (1, 7, u32::MAX),
@@ -231,7 +231,7 @@ fn acl(random: &mut Random) -> Vec<u8> {
     bytes
 }
 
-/// Bytes of one kind; `None` is a hole.
+/// Draws contents of one kind; `None` is a hole.
 fn contents(random: &mut Random, len: usize) -> Option<Vec<u8>> {
     let mut bytes = vec![0; len];
     match random.below(7) {
@@ -244,7 +244,7 @@ fn contents(random: &mut Random, len: usize) -> Option<Vec<u8>> {
             bytes.iter_mut().zip(text.bytes().cycle()).for_each(|(b, t)| *b = t);
         }
         5 => {
-            // Repeats far behind, and in between what does not compress.
+            // Repetitions of a long string that does not compress.
             let mut unit = vec![0; random.doubling(1, 70_000) as usize];
             random.fill(&mut unit);
             bytes.iter_mut().zip(unit.iter().cycle()).for_each(|(b, u)| *b = *u);

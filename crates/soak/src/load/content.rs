@@ -1,9 +1,10 @@
-//! What pages hold: made from a number, so that a model of a device needs to keep only that number.
+//! Contents of pages: each page is generated from a number, the stamp, so that a model of a device stores only the
+//! stamp.
 
 use crate::random::Random;
 
 /// Bytes of a page.
-pub const PAGE: usize = 4096;
+pub use pagefold_page::PAGE_SIZE as PAGE;
 
 /// Shares of the kinds of pages, and their compressibility, in percent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -14,12 +15,12 @@ pub struct Mix {
     pub same: u64,
     /// Pages that do not compress; the rest compresses.
     pub raw: u64,
-    /// Of the pages that compress, the share of bytes that are random: at least and at most.
+    /// In pages that compress, the share of random bytes: minimum and maximum.
     pub random: (u64, u64),
 }
 
 impl Mix {
-    /// Draws one. Mixes with many raw pages are common, because raw pages are the hardest to find memory for.
+    /// Draws a mix. Mixes with many raw pages are common, because raw pages need the most memory.
     pub fn draw(random: &mut Random) -> Self {
         match random.below(8) {
             0..=2 => Mix { zero: 0, same: 0, raw: 100, random: (100, 100) },
@@ -32,7 +33,7 @@ impl Mix {
     }
 }
 
-/// Writes the page that `stamp` stands for. The stamp 0 is a page of zeroes.
+/// Generates the page of a stamp. The stamp 0 is a page of zeroes.
 pub fn make(stamp: u64, mix: &Mix, page: &mut [u8]) {
     let mut random = Random::new(stamp);
     let kind = random.below(100);
@@ -56,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_stamp_always_makes_the_same_page_and_kinds_are_as_mixed() {
+    fn a_stamp_always_makes_the_same_page_and_kinds_have_their_shares() {
         let mix = Mix { zero: 10, same: 10, raw: 40, random: (20, 30) };
         let (mut zero, mut same, mut raw) = (0, 0, 0);
         for stamp in 1..1000 {

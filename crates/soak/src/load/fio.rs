@@ -1,25 +1,26 @@
 //! fio with verification: random reads and writes of many lengths from several jobs.
 
-use crate::part::{Context, Fault};
+use crate::case::Context;
 use crate::process::{self, tail};
 use crate::random::Random;
+use crate::verdict::Fault;
 use std::time::Duration;
 
-/// How long a run may take: the data is bounded, but the machine may be shared.
+/// Time limit of a run. The data is bounded, but the machine may be shared.
 const LIMIT: Duration = Duration::from_secs(180);
 
-/// Data that is written or read at most, bytes: cases are to take seconds.
+/// Most bytes that a run writes or reads, so that cases take seconds.
 const DATA_MAX: u64 = 5 << 30;
-const PAGE: u64 = 4096;
+const PAGE: u64 = pagefold_page::PAGE_SIZE as u64;
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 
-/// The load.
+/// The parameters of a run of fio.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fio {
-    /// Draws offsets and data.
+    /// Seed of offsets and data.
     pub seed: u64,
-    /// Jobs, each with a part of the bytes.
+    /// Jobs; each writes to a separate part of the bytes.
     pub jobs: u64,
     /// Bytes of all jobs.
     pub bytes: u64,
@@ -29,16 +30,16 @@ pub struct Fio {
     pub block_bytes: (u64, u64),
     /// Share of reads, percent.
     pub reads: u64,
-    /// How far data compresses, percent.
+    /// `--buffer_compress_percentage`.
     pub compress: u64,
-    /// Times that all is written and verified: what is written again leaves holes on a backing.
+    /// Times that all bytes are written and verified. Rewriting leaves holes on a backing.
     pub loops: u64,
-    /// Front to back, or anywhere.
+    /// Whether offsets are sequential, not random.
     pub is_sequential: bool,
 }
 
 impl Fio {
-    /// Draws a load of so many bytes at most.
+    /// Draws a load of at most `room` bytes.
     pub fn draw(random: &mut Random, room: u64) -> Self {
         let bytes = (room / 100 * random.pick(&[30, 60, 80, 90, 99])).max(MIB);
         // Jobs that shared bytes could not verify them.
@@ -63,8 +64,8 @@ impl Fio {
         }
     }
 
-    /// Draws a load that writes nearly all of so many bytes over and over, in requests of all lengths.
-    pub fn over_and_over(random: &mut Random, room: u64) -> Self {
+    /// Draws a load that rewrites most of `room` bytes several times, in requests of all lengths.
+    pub fn rewriting(random: &mut Random, room: u64) -> Self {
         let bytes = room / 100 * random.between(85, 99);
         let (jobs, depth, block_bytes) = (4, 32, (PAGE, MIB));
         let loops = (DATA_MAX / bytes.max(1)).clamp(1, 8);
@@ -80,7 +81,7 @@ impl Fio {
         }
     }
 
-    /// Runs it on a block device, or on an NBD export. What fio reports as failed is a fault.
+    /// Runs fio on a block device or an NBD export. A failure that fio reports is a fault.
     pub fn run(&self, context: &Context, device: &str, round: u64) -> Result<String, Fault> {
         let per_job = self.bytes / self.jobs / MIB * MIB;
         let longest = self.block_bytes.1.min(per_job);

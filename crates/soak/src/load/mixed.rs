@@ -1,60 +1,61 @@
-//! Requests of all kinds from several threads, each of which checks what it reads against a shadow.
+//! Requests of all kinds from several threads. Each thread checks the data that it reads against a shadow.
 //!
-//! Each thread has a range of pages to itself, so that it knows what they hold; it reads others' pages too, but cannot
-//! check them. A refused write is not a fault by itself: a [`Referee`] says whether there was room. Where threads
-//! free memory side by side, what a referee sees around a refusal may differ from what the write met; so there the
-//! write is tried again, and counts as wrongly refused only if it is refused every time.
+//! Each thread uses a separate range of pages, so that it knows their contents. A refused write is not a fault by
+//! itself: a [`RefusalJudge`] decides whether there was room. If several threads free memory at the same time, the
+//! state that the judge sees after a refusal may differ from the state at the refusal. With several threads the write
+//! is then retried, and only a write that is refused every time is a fault. If the judge returns an error, for instance
+//! because memory was never at its limit, the first refusal is a fault.
 
 use crate::load::content::{self, Mix, PAGE};
-use crate::load::shadow::{Held, Shadow};
-use crate::load::watch::{Watch, What};
-use crate::model::Verdict;
-use crate::part::{Fault, FaultKind};
+use crate::load::shadow::{PageContents, Shadow};
+use crate::model::Judgement;
 use crate::random::{Random, derive};
-use crate::target::{Connection, Failure, Target};
+use crate::target::{Connection, RequestError, Target};
+use crate::verdict::{Fault, FaultKind};
+use crate::watchdog::{RequestKind, RequestWatch};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// Times that a write which seems wrongly refused is tried again.
+/// Retries of a write whose refusal seems unjustified.
 const RETRIES: u32 = 5;
-/// Pages read at once when all is compared.
+/// Pages in one read of the final comparison.
 const COMPARE_PAGES: usize = 64;
 
-/// Says whether a refusal is right.
-pub trait Referee: Sync {
-    /// A request is about to be made.
-    fn look(&self) {}
+/// Decides whether a refusal was justified.
+pub trait RefusalJudge: Sync {
+    /// Called before each request.
+    fn before_request(&self) {}
 
-    /// A request was refused. An error is a refusal that no retry can excuse.
-    fn judge(&self) -> Result<Verdict, String>;
+    /// Called after a refused request. An error is an unjustified refusal, even if a retry succeeds.
+    fn judge(&self) -> Result<Judgement, String>;
 }
 
-/// The load.
+/// The parameters of the load.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mixed {
-    /// Draws the requests.
+    /// Seed of the requests.
     pub seed: u64,
-    /// Threads; each has an equal part of the pages.
+    /// Threads; each uses an equal part of the pages.
     pub threads: usize,
     /// Pages of the target that are used.
     pub pages: usize,
     /// Requests of each thread.
     pub requests: u64,
-    /// Requests end after this time.
+    /// Time after which no further request begins.
     pub time: Duration,
-    /// What pages hold.
+    /// Contents of pages.
     pub mix: Mix,
-    /// The longest request, pages.
+    /// Pages of the longest request.
     pub run_pages: u64,
     /// Whether all pages are written first, front to back, for half of the time at most.
     pub fills: bool,
-    /// Shares of requests, percent; the rest is writes of whole pages.
+    /// Share of reads, percent. The requests left over from all shares are writes of whole pages.
     pub reads: u64,
-    /// Discards.
+    /// Share of discards, percent.
     pub discards: u64,
-    /// Writes of zeroes.
+    /// Share of writes of zeroes, percent.
     pub zeroes: u64,
-    /// Writes of parts of pages, if the target can.
+    /// Share of writes of parts of pages, percent; these are as short as the target's alignment allows.
     pub parts: u64,
 }
 
@@ -80,7 +81,7 @@ impl Mixed {
     }
 }
 
-/// What a load did.
+/// Numbers of requests of a load.
 #[derive(Debug, Default)]
 pub struct Counts {
     requests: AtomicU64,
@@ -95,18 +96,23 @@ impl std::fmt::Display for Counts {
     }
 }
 
-/// Makes the requests, then reads all pages back. The first fault ends it.
-pub fn run(load: &Mixed, target: &dyn Target, referee: &dyn Referee, watch: &Watch) -> Result<Counts, Fault> {
+/// Makes the requests, then reads all pages back. The first fault ends the load.
+pub fn run(
+    load: &Mixed,
+    target: &dyn Target,
+    judge: &dyn RefusalJudge,
+    watch: &RequestWatch,
+) -> Result<Counts, Fault> {
     if (load.pages * PAGE) as u64 > target.len_bytes() {
         let (pages, len) = (load.pages, target.len_bytes());
         return Err(Fault::new(
             FaultKind::Failed,
-            format!("{pages} pages are asked of a target of {len} bytes"),
+            format!("a load of {pages} pages has a target of {len} bytes"),
         ));
     }
     let (counts, is_over) = (Counts::default(), AtomicBool::new(false));
     let per_thread = load.pages / load.threads.max(1);
-    let outcomes = std::thread::scope(|scope| {
+    let results = std::thread::scope(|scope| {
         let start = |thread| {
             let (counts, is_over) = (&counts, &is_over);
             scope.spawn(move || {
@@ -115,7 +121,7 @@ pub fn run(load: &Mixed, target: &dyn Target, referee: &dyn Referee, watch: &Wat
                     load,
                     target,
                     connection,
-                    referee,
+                    judge,
                     watch,
                     thread,
                     shadow: Shadow::new(per_thread, load.mix),
@@ -129,8 +135,8 @@ pub fn run(load: &Mixed, target: &dyn Target, referee: &dyn Referee, watch: &Wat
         let threads: Vec<_> = (0..load.threads).map(start).collect();
         threads.into_iter().map(|t| t.join()).collect::<Vec<_>>()
     });
-    for outcome in outcomes {
-        outcome.unwrap_or_else(|_| Err(Fault::new(FaultKind::Failed, "a thread of the load panicked")))?;
+    for result in results {
+        result.unwrap_or_else(|_| Err(Fault::new(FaultKind::Failed, "a thread of the load panicked")))?;
     }
     Ok(counts)
 }
@@ -139,18 +145,18 @@ struct Worker<'a> {
     load: &'a Mixed,
     target: &'a dyn Target,
     connection: Box<dyn Connection + 'a>,
-    referee: &'a dyn Referee,
-    watch: &'a Watch,
+    judge: &'a dyn RefusalJudge,
+    watch: &'a RequestWatch,
     thread: usize,
     shadow: Shadow,
-    /// Its first page on the target.
+    /// The thread's first page on the target.
     first: u64,
     random: Random,
     counts: &'a Counts,
 }
 
-/// What a write is to put on one page.
-type Change = (usize, Held);
+/// Index of a page in the shadow, and its contents after a write.
+type Change = (usize, PageContents);
 
 impl Worker<'_> {
     fn run(&mut self, is_over: &AtomicBool) -> Result<(), Fault> {
@@ -176,7 +182,7 @@ impl Worker<'_> {
         self.load.pages / self.load.threads.max(1)
     }
 
-    /// A request of a kind, place and length at random.
+    /// Makes a request of random kind, offset and length.
     fn request(&mut self) -> Result<(), Fault> {
         self.counts.requests.fetch_add(1, Relaxed);
         let longest = self.load.run_pages.min(self.pages() as u64);
@@ -196,7 +202,7 @@ impl Worker<'_> {
         (self.first + at as u64) * PAGE as u64
     }
 
-    /// A range that begins and ends anywhere in these pages, as far as the target can.
+    /// Draws a range of bytes within these pages, aligned as the target requires. Returns offset and length.
     fn cut(&mut self, at: usize, count: usize) -> (u64, usize) {
         let (unit, len) = (self.target.align().max(1), (count * PAGE) as u64);
         let from = self.random.below(len / unit) * unit;
@@ -210,7 +216,7 @@ impl Worker<'_> {
         for (i, page) in data.chunks_mut(PAGE).enumerate() {
             let stamp = self.random.next() | 1;
             content::make(stamp, &self.load.mix, page);
-            changes.push((at + i, Held::Stamp(stamp)));
+            changes.push((at + i, PageContents::Generated(stamp)));
         }
         self.write(self.offset(at), &data, changes)
     }
@@ -224,18 +230,18 @@ impl Worker<'_> {
         self.write(offset, &data, changes)
     }
 
-    /// What these bytes make of the pages that they lie on.
+    /// The contents of pages after a write of these bytes; empty if the contents before it cannot be read.
     fn changes(&mut self, offset: u64, data: &[u8]) -> Result<Vec<Change>, Fault> {
         let mut changes = Vec::new();
         let mut done = 0;
         while done < data.len() {
-            let place = (offset + done as u64 - self.first * PAGE as u64) as usize;
-            let (index, at) = (place / PAGE, place % PAGE);
+            let position = (offset + done as u64 - self.first * PAGE as u64) as usize;
+            let (index, at) = (position / PAGE, position % PAGE);
             let len = (PAGE - at).min(data.len() - done);
             if len < PAGE && !self.shadow.is_known(index) {
                 self.read(index, 1)?;
             }
-            // A page that could not be read, because its medium failed on purpose, is not changed in part.
+            // The read failed on purpose: then the contents after a partial write are not known.
             if len < PAGE && !self.shadow.is_known(index) {
                 return Ok(Vec::new());
             }
@@ -249,14 +255,16 @@ impl Worker<'_> {
         if changes.is_empty() {
             return Ok(());
         }
-        self.attempt(What::Write, offset, data.len() as u64, changes, &mut |c| c.write(offset, data))
+        self.attempt(RequestKind::Write, offset, data.len() as u64, changes, &mut |c| c.write(offset, data))
     }
 
     fn discard(&mut self, at: usize, count: usize) -> Result<(), Fault> {
         let (offset, len) = self.cut(at, count);
         let whole = self.whole_pages(offset, len);
-        let changes = whole.map(|index| (index, Held::Stamp(0))).collect();
-        self.attempt(What::Discard, offset, len as u64, changes, &mut |c| c.discard(offset, len as u64))
+        let changes = whole.map(|index| (index, PageContents::Generated(0))).collect();
+        self.attempt(RequestKind::Discard, offset, len as u64, changes, &mut |c| {
+            c.discard(offset, len as u64)
+        })
     }
 
     fn write_zeroes(&mut self, at: usize, count: usize) -> Result<(), Fault> {
@@ -265,10 +273,12 @@ impl Worker<'_> {
         if changes.is_empty() {
             return Ok(());
         }
-        self.attempt(What::Zero, offset, len as u64, changes, &mut |c| c.write_zeroes(offset, len as u64))
+        self.attempt(RequestKind::Zero, offset, len as u64, changes, &mut |c| {
+            c.write_zeroes(offset, len as u64)
+        })
     }
 
-    /// The pages that lie in a range of bytes as a whole.
+    /// The pages that lie completely in a range of bytes.
     fn whole_pages(&self, offset: u64, len: usize) -> std::ops::Range<usize> {
         let page = PAGE as u64;
         let (first, end) = (offset.div_ceil(page), (offset + len as u64) / page);
@@ -276,52 +286,52 @@ impl Worker<'_> {
         index(first)..index(end)
     }
 
-    /// Makes a request that changes pages; if it is refused, asks the referee.
+    /// Makes a request that changes pages, updates the shadow, and asks the judge about a refusal.
     fn attempt(
         &mut self,
-        what: What,
+        kind: RequestKind,
         offset: u64,
         len_bytes: u64,
         changes: Vec<Change>,
-        ask: &mut dyn FnMut(&mut dyn Connection) -> Result<(), Failure>,
+        send: &mut dyn FnMut(&mut dyn Connection) -> Result<(), RequestError>,
     ) -> Result<(), Fault> {
-        let mut left = if self.load.threads > 1 { RETRIES } else { 0 };
+        let mut retries = if self.load.threads > 1 { RETRIES } else { 0 };
         loop {
-            self.referee.look();
+            self.judge.before_request();
             let answer = {
-                let _under_way = self.watch.begin(self.thread, what, offset, len_bytes);
-                ask(&mut *self.connection)
+                let _under_way = self.watch.begin(self.thread, kind, offset, len_bytes);
+                send(&mut *self.connection)
             };
             let why = match answer {
                 Ok(()) => {
-                    changes.into_iter().for_each(|(index, held)| self.shadow.set(index, held));
+                    changes.into_iter().for_each(|(index, contents)| self.shadow.set(index, contents));
                     return Ok(());
                 }
-                Err(Failure::Other(why)) => return Err(self.unexpected(why)),
-                Err(Failure::Injected(_)) => {
+                Err(RequestError::Other(why)) => return Err(self.unexpected(why)),
+                Err(RequestError::Injected(_)) => {
                     self.counts.injected.fetch_add(1, Relaxed);
-                    return self.keep_candidates(changes);
+                    return self.add_candidates(changes);
                 }
-                Err(Failure::NoRoom(why)) => why,
+                Err(RequestError::NoRoom(why)) => why,
             };
             self.counts.refused.fetch_add(1, Relaxed);
-            match self.referee.judge() {
-                Ok(Verdict::Right(_)) => return self.keep_candidates(changes),
-                Ok(Verdict::Wrong(..)) if left > 0 => left -= 1,
-                Ok(Verdict::Wrong(_, room)) | Err(room) => {
+            match self.judge.judge() {
+                Ok(Judgement::Justified(_)) => return self.add_candidates(changes),
+                Ok(Judgement::Unjustified(..)) if retries > 0 => retries -= 1,
+                Ok(Judgement::Unjustified(_, room)) | Err(room) => {
                     return Err(Fault::new(FaultKind::Refused, format!("{why}; but {room}")));
                 }
             }
         }
     }
 
-    fn keep_candidates(&mut self, changes: Vec<Change>) -> Result<(), Fault> {
-        changes.into_iter().for_each(|(index, held)| self.shadow.may_be(index, held));
+    fn add_candidates(&mut self, changes: Vec<Change>) -> Result<(), Fault> {
+        changes.into_iter().for_each(|(index, contents)| self.shadow.add_candidate(index, contents));
         Ok(())
     }
 
     fn unexpected(&self, why: String) -> Fault {
-        // An empty reserve, and the like, are refusals that no limit explains.
+        // A refusal that no limit explains, for example because of an empty reserve.
         match why.contains("was not stored") {
             true => Fault::new(FaultKind::Refused, format!("{why}; no limit explains that")),
             false => Fault::new(FaultKind::Failed, why),
@@ -332,16 +342,16 @@ impl Worker<'_> {
         let mut data = vec![0xee; count * PAGE];
         let offset = self.offset(at);
         let answer = {
-            let _under_way = self.watch.begin(self.thread, What::Read, offset, data.len() as u64);
+            let _under_way = self.watch.begin(self.thread, RequestKind::Read, offset, data.len() as u64);
             self.connection.read(offset, &mut data)
         };
         match answer {
             Ok(()) => self.check(at, &data),
-            Err(Failure::Injected(_)) => {
+            Err(RequestError::Injected(_)) => {
                 self.counts.injected.fetch_add(1, Relaxed);
                 Ok(())
             }
-            Err(Failure::NoRoom(why) | Failure::Other(why)) => Err(Fault::failed("a read", why)),
+            Err(RequestError::NoRoom(why) | RequestError::Other(why)) => Err(Fault::failed("a read", why)),
         }
     }
 

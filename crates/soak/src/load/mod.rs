@@ -1,17 +1,19 @@
-//! What is written and read.
+//! Loads: generators of reads and writes that check the data that they read.
 //!
-//! | module | what |
+//! | module | contents |
 //! |---|---|
-//! | `content` | pages, made from numbers |
-//! | `shadow` | what a device should hold |
+//! | `content` | contents of pages, generated from numbers |
+//! | `shadow` | the expected contents of a device |
 //! | `mixed` | requests of all kinds from several threads, each checked against a shadow |
-//! | `watch` | requests that are not answered |
 //! | `fio` | fio with verification |
 //! | `tree` | a file system with trees that are written, compared and deleted |
+//!
+//! `mixed` runs in this process on a `target`; its threads note their requests in a `watchdog` and ask a
+//! [`mixed::RefusalJudge`] about refused writes. `fio` and `tree` are programs on a block device or an NBD export; the
+//! suite judges their refusals by the server's counters.
 
 pub mod content;
 pub mod fio;
 pub mod mixed;
 pub mod shadow;
 pub mod tree;
-pub mod watch;

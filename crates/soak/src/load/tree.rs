@@ -1,24 +1,25 @@
-//! A file system with real trees and large files: written, compared, deleted and trimmed, in rounds.
+//! A file system with real trees and large files, which are written, compared, deleted and trimmed in rounds.
 //!
-//! Large files are made of stamped pages, so that they are compared with what makes them and not with a copy. The file
-//! system is unmounted and mounted again before it is compared, so that nothing comes from the page cache.
+//! Large files consist of pages that are generated from stamps, so no copy of them is needed to compare them. The file
+//! system is unmounted and mounted again before the comparison, so that no data comes from the page cache.
 
+use crate::case::Context;
 use crate::load::content::{self, Mix, PAGE};
-use crate::part::{Context, Fault, FaultKind};
 use crate::process;
 use crate::random::{Random, derive};
+use crate::verdict::{Fault, FaultKind};
 use std::fs::File;
 use std::io::{Read, Write};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// How long a command on the file system may take.
+/// Time limit of a command on the file system.
 const LIMIT: Duration = Duration::from_secs(120);
-/// After this time no further round begins.
+/// Time after which no further round begins.
 const WRITING: Duration = Duration::from_secs(25);
 /// A real tree, if the machine has it, with thousands of small files.
 const TREE: &str = "/usr/include";
-/// Least room, with which the real tree is copied too.
+/// Bytes from which on the real tree is copied too.
 const TREE_ROOM: u64 = 400 << 20;
 /// The smallest device on which mkfs.xfs makes a file system.
 const XFS_MIN: u64 = 320 << 20;
@@ -33,23 +34,23 @@ pub enum FileSystem {
 }
 
 impl FileSystem {
-    /// Draws one that a device of this size can have.
+    /// Draws a file system that fits on a device of this size.
     pub fn draw(random: &mut Random, size_bytes: u64) -> Self {
         let is_xfs = random.percent(40) && size_bytes >= XFS_MIN;
         if is_xfs { FileSystem::Xfs } else { FileSystem::Ext4 }
     }
 }
 
-/// The load.
+/// The parameters of the load.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tree {
-    /// What is made on the device.
+    /// The file system.
     pub system: FileSystem,
-    /// Draws the files.
+    /// Seed of the files.
     pub seed: u64,
-    /// Bytes that are on it at most.
+    /// Most bytes in the file system at a time.
     pub bytes: u64,
-    /// What large files hold.
+    /// Contents of large files.
     pub mix: Mix,
     /// Rounds of writing and deleting.
     pub rounds: u64,
@@ -63,7 +64,7 @@ struct Large {
 }
 
 impl Tree {
-    /// Runs it on a block device.
+    /// Runs the load on a block device.
     pub fn run(&self, context: &Context, device: &str) -> Result<String, Fault> {
         let mount_point = context.path("mnt");
         let _ = std::fs::create_dir(&mount_point);
@@ -110,7 +111,7 @@ impl Tree {
         Ok(format!("{:?} with {} MiB in at most {} rounds", self.system, written >> 20, self.rounds))
     }
 
-    /// The files of a round: as much as may be there, in files of 1 to 128 MiB.
+    /// Draws the files of a round: as many bytes as allowed, in files of 1 to 128 MiB.
     fn files(&self, round: u64) -> Vec<Large> {
         let mut random = Random::new(derive(self.seed, round));
         let reserved = if self.bytes >= TREE_ROOM { 200 << 20 } else { 0 };

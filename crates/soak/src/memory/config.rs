@@ -1,73 +1,72 @@
-//! The draw of a region: how faults are served and pages taken out, its limits, its backing, what comes beside the
-//! load, and how it ends.
+//! Draws a region (fault service, eviction, limits, backing), its load, the disturbances, and how the case ends.
 
-use crate::engine::config::{BackingConfig, Failing};
+use crate::backing::{BackingConfig, Failing};
+use crate::case::Context;
 use crate::load::mixed::Mixed;
-use crate::part::{Context, Fault};
+use crate::model::RAW_PERIOD;
 use crate::random::{Random, derive};
+use crate::verdict::Fault;
 use pagefold_codec::CodecSpec;
 use pagefold_memory::{Eviction, RegionConfig, Service};
 
 /// Bytes of a page and of a frame.
-pub const PAGE: u64 = 4096;
-/// The least limit, pages.
+pub const PAGE: u64 = pagefold_page::PAGE_SIZE as u64;
+/// The smallest limit, pages.
 const LIMIT_MIN: u64 = RegionConfig::LIMIT_MIN_BYTES / PAGE;
-/// Frames after which a chain of raw objects ends at a frame's end.
-const RAW_PERIOD: u64 = 513;
-/// Pages that signal handlers use, behind those of the load.
+/// Pages that signal handlers use; they follow those of the load.
 pub const HANDLER_PAGES: u64 = 48;
-/// Pages that are dropped by madvise, behind those of the handlers.
+/// Pages that are dropped by `madvise`; they follow those of the handlers.
 pub const MADVISE_PAGES: u64 = 64;
 
 /// A drawn region with its load.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
-    /// Who serves faults.
+    /// Which threads serve faults.
     pub service: Service,
-    /// How pages are taken out.
+    /// How pages are evicted.
     pub eviction: Eviction,
     /// The compressor.
     pub codec: &'static str,
     /// Whether same-filled pages are recognised.
     pub same_filled: bool,
-    /// Whether neighbours are brought in.
+    /// Whether a fault also loads neighbours.
     pub neighbours: bool,
-    /// Whether pages are measured.
+    /// Whether the region measures pages (`measure_pages`).
     pub measures: bool,
-    /// Threads that take pages out, and that serve faults.
+    /// Threads that evict pages.
     pub fold_threads: usize,
     /// Threads that serve faults.
     pub handler_threads: usize,
-    /// Pages that may be resident, at first.
+    /// The initial limit of resident pages.
     pub limit_pages: u64,
-    /// Limits that are set beside the load.
+    /// Limits that are set during the load.
     pub other_limits: Vec<u64>,
-    /// Most frames of the pool; otherwise a share of the machine's memory.
+    /// Most frames of the pool; `None` is a share of the machine's memory.
     pub pool_frames: Option<u64>,
-    /// Percent of that from which on pages are accepted again.
+    /// Fill level of a full pool below which it accepts pages again, percent.
     pub accept_percent: u8,
-    /// Where pages are written back.
+    /// The backing, if there is one.
     pub backing: Option<BackingConfig>,
-    /// What comes beside the load.
-    pub beside: Beside,
-    /// Draws what comes beside the load.
-    pub beside_seed: u64,
-    /// Whether the region is dropped under threads that use it, which must end the process.
+    /// Disturbances of the load.
+    pub disturbances: Disturbances,
+    /// Seed of the disturbances, and of delays and failures of the backing.
+    pub disturb_seed: u64,
+    /// Whether the region is dropped while threads use it, which must end the process.
     pub drops_under_load: bool,
     /// The load.
     pub load: Mixed,
 }
 
-/// What comes beside the load.
+/// Disturbances of a load.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Beside {
-    /// Signals whose handlers touch the region, to all threads.
+pub struct Disturbances {
+    /// Signals to all threads, with a handler that touches the region.
     pub signals: bool,
-    /// Children.
+    /// Forked children.
     pub forks: bool,
-    /// Pages dropped by madvise.
+    /// Pages that are dropped by `madvise`.
     pub madvise: bool,
-    /// Statistics, compaction, settings, writing back.
+    /// Statistics, compaction, settings, writeback on request.
     pub calls: bool,
 }
 
@@ -99,19 +98,19 @@ impl Config {
             pool_frames: pool(random, pages, backing.is_some()),
             accept_percent: random.pick(&[1, 50, 90, 90, 90, 99, 100]),
             backing,
-            beside: Beside {
+            disturbances: Disturbances {
                 signals: random.percent(50),
                 forks: random.percent(30),
                 madvise: random.percent(50),
                 calls: random.percent(50),
             },
-            beside_seed: random.next(),
+            disturb_seed: random.next(),
             drops_under_load: random.percent(10),
             load: Mixed::draw(random, pages as usize),
         }
     }
 
-    /// Pages of the whole range.
+    /// Pages of the region.
     pub fn range_pages(&self) -> u64 {
         self.load.pages as u64 + HANDLER_PAGES + MADVISE_PAGES
     }
@@ -121,14 +120,14 @@ impl Config {
         self.other_limits.iter().copied().chain([self.limit_pages]).max().unwrap_or(self.limit_pages)
     }
 
-    /// The smallest.
+    /// The smallest limit that is ever set, pages.
     pub fn smallest_limit(&self) -> u64 {
         self.other_limits.iter().copied().chain([self.limit_pages]).min().unwrap_or(self.limit_pages)
     }
 
-    /// What the region is made with; a backing in a file lies in the case's folder.
+    /// Opens the backing and returns the region's configuration; a backing file lies in the case's folder.
     pub fn region(&self, context: &Context) -> Result<RegionConfig, Fault> {
-        let medium = self.backing.as_ref().map(|b| b.open(context, self.beside_seed)).transpose()?;
+        let medium = self.backing.as_ref().map(|b| b.open(context, self.disturb_seed)).transpose()?;
         Ok(RegionConfig {
             service: self.service,
             eviction: self.eviction,
@@ -136,7 +135,7 @@ impl Config {
             same_filled: self.same_filled,
             accept_threshold_percent: self.accept_percent,
             max_pool_bytes: self.pool_frames.map(|frames| frames * PAGE),
-            backing: medium.map(|medium| medium.park_config()),
+            backing: medium.map(|medium| medium.writeback_config()),
             fold_threads: self.fold_threads,
             handler_threads: self.handler_threads,
             neighbours: self.neighbours,
@@ -146,7 +145,7 @@ impl Config {
     }
 }
 
-/// The least limit is common.
+/// Draws a limit in pages; the smallest one is common.
 fn limit(random: &mut Random) -> u64 {
     match random.below(3) {
         0 => LIMIT_MIN,
@@ -155,7 +154,8 @@ fn limit(random: &mut Random) -> u64 {
     }
 }
 
-/// Pools of a few frames and those at which a raw page needs two frames are common; so is ample room.
+/// Draws the frames of the pool. Pools of a few frames, those at which the last raw page needs two frames, and ample
+/// ones are common.
 fn pool(random: &mut Random, pages: u64, has_backing: bool) -> Option<u64> {
     match random.below(if has_backing { 10 } else { 6 }) {
         0 | 1 => None,
@@ -166,7 +166,8 @@ fn pool(random: &mut Random, pages: u64, has_backing: bool) -> Option<u64> {
     }
 }
 
-/// A medium whose reads do not fail: an access to a page that cannot be read back ends the process, as it should.
+/// Draws a backing whose reads do not fail: an access to a page that cannot be read back ends the process, as
+/// documented.
 fn draw_backing(random: &mut Random) -> BackingConfig {
     let mut backing = BackingConfig::draw(random);
     if backing.failing == Some(Failing::Some) {
@@ -182,7 +183,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_seed_draws_one_region_and_corners_are_common() {
+    fn a_seed_draws_one_region_and_corner_cases_are_common() {
         let drawn: Vec<_> = (0..1000).map(Config::draw).collect();
         assert!(drawn.iter().enumerate().all(|(seed, config)| *config == Config::draw(seed as u64)));
         let share = |is: &dyn Fn(&Config) -> bool| drawn.iter().filter(|c| is(c)).count();
@@ -190,7 +191,7 @@ mod tests {
         assert!(share(&|c| c.pool_frames.is_some_and(|f| f % RAW_PERIOD == 1)) > 50);
         assert!(share(&|c| c.backing.is_some() && c.pool_frames.is_some()) > 300);
         assert!(share(&|c| c.service == Service::HandlerThreads) > 200);
-        assert!(share(&|c| c.drops_under_load) > 50 && share(&|c| c.beside.signals) > 400);
+        assert!(share(&|c| c.drops_under_load) > 50 && share(&|c| c.disturbances.signals) > 400);
         assert!(share(&|c| c.load.mix.raw == 100) > 250 && share(&|c| c.load.threads > 1) > 300);
     }
 }

@@ -1,82 +1,63 @@
-//! Regions of compressed memory in this process: every option at random, under a load of plain accesses.
+//! The suite of regions of compressed memory in this process: random options, under a load of plain accesses.
 //!
-//! A region refuses nothing: an access waits, or goes beyond the limit if nothing can be folded. So what is asked is
-//! whether contents are right, limits hold, nobody waits for ever, and all is given back; with signal handlers that touch
-//! the region in any thread, children, and pages that are dropped behind its back.
+//! A region never refuses an access: the access waits, or exceeds the limit if no page can be compressed. So the
+//! checks are that contents are right, that limits hold, that no thread waits for ever, and that dropping the region
+//! frees everything. Signal handlers in any thread touch the region, children are forked, and `madvise` drops pages
+//! without the region's knowledge.
+//!
+//! Threads of a case: those of the load (`load::mixed`), one that disturbs it (`disturb`), one that sends signals
+//! (`signals`), the watchdog, and the region's threads. `checks` runs after the load, in the main thread.
 
-mod account;
-mod beside;
+mod checks;
 mod config;
+mod disturb;
 mod signals;
 
-use crate::load::mixed::{self, Referee};
-use crate::load::watch::{ANSWER, LOOK, Watch, What};
-use crate::model::Verdict;
-use crate::part::{Case, Context, Done, Fault, FaultKind, Part, Settings};
+use crate::case::{Case, Context, Suite};
+use crate::load::mixed::{self, RefusalJudge};
+use crate::model::Judgement;
 use crate::random::Random;
 use crate::target::region::RegionTarget;
-use crate::verdict;
-use account::Held;
+use crate::verdict::{self, Done, Fault, FaultKind};
+use crate::watchdog::{self, ANSWER, RequestKind, RequestWatch, Suspect};
+use checks::Resources;
 use config::{Config, PAGE};
 use pagefold_memory::{Region, RegionError};
-use pagefold_sys::signal;
 use signals::Signals;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
 
-/// The part.
-pub struct Memory;
+/// The suite.
+pub const SUITE: Suite = Suite {
+    name: "memory",
+    share: 1,
+    is_quick: true,
+    obstacle: |_| pagefold_sys::uffd::kernel_features().err().map(|e| e.to_string()),
+    draw: |seed| Box::new(Config::draw(seed)),
+};
 
-impl Part for Memory {
-    fn name(&self) -> &'static str {
-        "memory"
-    }
+/// Finds every refusal unjustified, because a region never refuses an access.
+struct NoRefusals;
 
-    fn share(&self) -> u32 {
-        1
-    }
-
-    fn is_quick(&self) -> bool {
-        true
-    }
-
-    fn obstacle(&self, _: &Settings) -> Option<String> {
-        pagefold_sys::uffd::kernel_features().err().map(|e| e.to_string())
-    }
-
-    fn draw(&self, seed: u64) -> Box<dyn Case> {
-        Box::new(Config::draw(seed))
-    }
-}
-
-/// A region has no refusals.
-struct NoRefusal;
-
-impl Referee for NoRefusal {
-    fn look(&self) {}
-
-    fn judge(&self) -> Result<Verdict, String> {
-        Err("a region refuses nothing".into())
+impl RefusalJudge for NoRefusals {
+    fn judge(&self) -> Result<Judgement, String> {
+        Err("a region never refuses an access".into())
     }
 }
 
 impl Case for Config {
-    fn describe(&self) -> String {
-        format!("{self:?}")
-    }
-
     fn time_limit(&self) -> Duration {
-        // The load, its comparison, what is checked afterwards, and a request that is not answered.
+        // The load, the comparison, the checks afterwards, and a request that hangs.
         self.load.time + 3 * ANSWER
     }
 
     fn run(&self, context: &Context) -> Result<Done, Fault> {
-        // The last slot is for what the owner of the region does.
-        let watch = Arc::new(Watch::new(self.load.threads + 1));
-        guard(watch.clone(), context.dir.clone())?;
-        let held = Held::now();
+        // The last slot is for the main thread, which owns the region.
+        let watch = Arc::new(RequestWatch::new(self.load.threads + 1));
+        watchdog::start(&watch, &context.dir, Suspect::ThisProcess)?;
+        let before = Resources::now();
         let region = match Region::new(self.region(context)?) {
             Ok(region) => region,
             Err(e @ (RegionError::Userfaultfd(_) | RegionError::NoFeature(_))) => {
@@ -84,28 +65,28 @@ impl Case for Config {
             }
             Err(e) => return Err(Fault::failed("making the region", e)),
         };
-        let loaded = self.under_load(&region, &watch)?;
+        let summary = self.run_load(&region, &watch)?;
         let done = {
-            let _under_way = watch.begin(self.load.threads, What::Read, 0, 0);
-            account::check(self, &region)?;
-            Done::Ran(loaded)
+            let _under_way = watch.begin(self.load.threads, RequestKind::Read, 0, 0);
+            checks::check(self, &region)?;
+            Done::Ran(summary)
         };
-        let _under_way = watch.begin(self.load.threads, What::Discard, 0, region.len_bytes() as u64);
+        let _under_way = watch.begin(self.load.threads, RequestKind::Discard, 0, region.len_bytes() as u64);
         if self.drops_under_load {
             drop_under_load(self, region, &context.dir, &done)?;
             return Ok(done);
         }
-        account::check_empty(&region)?;
+        checks::check_empty(&region)?;
         drop(region);
-        held.check()?;
+        before.check()?;
         Ok(done)
     }
 }
 
 impl Config {
-    fn under_load(&self, region: &Region, watch: &Watch) -> Result<String, Fault> {
+    fn run_load(&self, region: &Region, watch: &RequestWatch) -> Result<String, Fault> {
         let load_pages = self.load.pages as u64;
-        let signals = match self.beside.signals {
+        let signals = match self.disturbances.signals {
             true => Some(Signals::begin(region, load_pages)?),
             false => None,
         };
@@ -113,40 +94,41 @@ impl Config {
             region,
             len_bytes: load_pages * PAGE,
             pinned_max_bytes: self.smallest_limit() / 4 / self.load.threads as u64 * PAGE,
-            seed: self.beside_seed,
+            seed: self.disturb_seed,
         };
         let stop = AtomicBool::new(false);
         let (loaded, disturbed) = std::thread::scope(|scope| {
-            let beside = scope.spawn(|| beside::run(self, region, &stop));
+            let disturber = scope.spawn(|| disturb::run(self, region, &stop));
             if let Some(signals) = &signals {
-                scope.spawn(|| signals.send(&mut Random::new(self.beside_seed), &stop));
+                scope.spawn(|| signals.send(&mut Random::new(self.disturb_seed), &stop));
             }
-            let loaded = mixed::run(&self.load, &target, &NoRefusal, watch);
+            let loaded = mixed::run(&self.load, &target, &NoRefusals, watch);
             stop.store(true, SeqCst);
-            (loaded, beside.join())
+            (loaded, disturber.join())
         });
         let loaded = loaded?;
-        disturbed
-            .unwrap_or_else(|_| Err(Fault::new(FaultKind::Failed, "a thread beside the load panicked")))?;
+        disturbed.unwrap_or_else(|_| {
+            Err(Fault::new(FaultKind::Failed, "the thread that disturbs the load panicked"))
+        })?;
         signals.map_or(Ok(()), Signals::end)?;
         let stats = region.stats();
-        Ok(format!("{loaded}, {} pages folded, {} faults", stats.eviction.folded, stats.faults.folded))
+        Ok(format!("{loaded}, {} pages compressed, {} faults", stats.eviction.folded, stats.faults.folded))
     }
 }
 
-/// Drops the region while threads use it. Their accesses then end the process, as accesses to memory that is not there
-/// do; so the verdict is left before, and what remains to be seen is that nothing hangs.
+/// Drops the region while threads use it. Their accesses then end the process, as accesses to unmapped memory do. So
+/// this writes the verdict first; a hang would still be a fault, because the runner waits for the end of the process.
 fn drop_under_load(config: &Config, region: Region, dir: &Path, done: &Done) -> Result<(), Fault> {
     verdict::write(dir, &Ok(done.clone())).map_err(|e| Fault::failed("writing the verdict", e))?;
     let (start, pages) = (region.as_ptr().expose_provenance(), config.load.pages);
     for thread in 0..3 {
-        let mut random = Random::new(config.beside_seed ^ thread);
+        let mut random = Random::new(config.disturb_seed ^ thread);
         std::thread::spawn(move || {
             loop {
                 let address = start + random.below(pages as u64) as usize * PAGE as usize;
                 let word = std::ptr::with_exposed_provenance_mut::<u64>(address);
-                // SAFETY: in the range as long as there is one. Afterwards the access ends the process, as nothing else is
-                // mapped in this process from then on.
+                // SAFETY: within the region while it exists. Afterwards the access ends the process, because no other
+                // memory is mapped in this process from then on.
                 unsafe { word.write_volatile(word.read_volatile() + 1) };
             }
         });
@@ -154,23 +136,4 @@ fn drop_under_load(config: &Config, region: Region, dir: &Path, done: &Done) -> 
     std::thread::sleep(Duration::from_millis(20));
     drop(region);
     Ok(())
-}
-
-/// Ends this process with a verdict when an access is not served: the thread that makes it cannot be stopped.
-fn guard(watch: Arc<Watch>, dir: PathBuf) -> Result<(), Fault> {
-    // Signals would have it touch the region, too.
-    let started = signal::spawn_masked(std::thread::Builder::new(), move || {
-        loop {
-            std::thread::sleep(LOOK);
-            if let Some(overdue) = watch.overdue() {
-                let stacks = crate::process::stacks(std::process::id());
-                let fault = Fault::new(FaultKind::Hang, format!("{overdue}\n{stacks}"));
-                println!("FAULT {fault}");
-                // If this fails, the runner reports that the case ended without a verdict.
-                let _ = verdict::write(&dir, &Err(fault));
-                std::process::exit(0);
-            }
-        }
-    });
-    started.map(drop).map_err(|e| Fault::failed("starting a thread", e))
 }

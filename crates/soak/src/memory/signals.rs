@@ -1,48 +1,51 @@
-//! Signals to every thread of the process, whose handler reads and writes pages of the region.
+//! Sends signals to all threads of the process, with a handler that reads and writes pages of the region.
+//!
+//! The handler uses pages that no other code uses. It counts its beginnings and ends, so that [`Signals::end`] can
+//! wait until no handler runs.
 
 use super::config::{HANDLER_PAGES, PAGE};
-use crate::part::{Fault, FaultKind};
 use crate::random::Random;
+use crate::verdict::{Fault, FaultKind};
 use pagefold_memory::Region;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
-/// Pages that one run of the handler touches.
+/// Pages that one call of the handler touches.
 const TOUCHED: u64 = 6;
-/// How long runs of the handler may take to end.
+/// How long handlers that have begun may take to end.
 const ENDING: Duration = Duration::from_secs(60);
 
-/// Where the handler's pages begin; 0 while there are none.
+/// Address of the handler's first page; 0 while it has no pages.
 static BASE: AtomicUsize = AtomicUsize::new(0);
 static BEGUN: AtomicU64 = AtomicU64::new(0);
 static ENDED: AtomicU64 = AtomicU64::new(0);
-/// Words that were not what they must be.
+/// Number of marks that a handler found changed.
 static WRONG: AtomicU64 = AtomicU64::new(0);
 
-/// What the first word of a page is.
+/// The first word of a page, which never changes.
 fn mark(page: u64) -> u64 {
     (page + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15)
 }
 
-/// A word of a page of the handler's.
+/// A word of one of the handler's pages.
 ///
 /// # Safety
-/// `base` is where the handler's pages begin, in a region that lives as long as the word is used.
-unsafe fn word<'a>(base: usize, page: u64, place: u64) -> &'a AtomicU64 {
-    let address = base + (page * PAGE + place * 8) as usize;
-    // SAFETY: aligned, and in the handler's pages of a region that lives (the caller's duty), which are only accessed as
-    // atomics.
+/// `base` is the address of the handler's first page, in a region that lives as long as the word is used.
+unsafe fn word<'a>(base: usize, page: u64, index: u64) -> &'a AtomicU64 {
+    let address = base + (page * PAGE + index * 8) as usize;
+    // SAFETY: aligned, and in the handler's pages of a live region (the caller's duty). These pages are only accessed
+    // as atomics.
     unsafe { AtomicU64::from_ptr(std::ptr::with_exposed_provenance_mut(address)) }
 }
 
-/// Checks the marks of some pages, and counts in them.
+/// Checks the marks of some pages, and increments a counter in each of them.
 extern "C" fn on_signal(_: libc::c_int) {
     let number = BEGUN.fetch_add(1, SeqCst);
     let base = BASE.load(SeqCst);
     if base != 0 {
         for i in 0..TOUCHED {
             let page = (number * TOUCHED + i).wrapping_mul(0x9E37_79B1) % HANDLER_PAGES;
-            // SAFETY: who takes the base away waits until no handler runs before the region goes.
+            // SAFETY: `Signals::end` sets the base to 0 and waits until no handler runs, before the region is dropped.
             let (marked, counter) = unsafe { (word(base, page, 0), word(base, page, 1 + number % 500)) };
             if marked.load(SeqCst) != mark(page) {
                 WRONG.fetch_add(1, SeqCst);
@@ -53,18 +56,18 @@ extern "C" fn on_signal(_: libc::c_int) {
     ENDED.fetch_add(1, SeqCst);
 }
 
-/// Signals that have a handler until this ends.
+/// A handler of SIGUSR1 that touches pages of a region until [`Signals::end`].
 pub struct Signals {
     base: usize,
 }
 
 impl Signals {
-    /// Gives the handler its pages, which nobody else uses.
+    /// Installs the handler. Its pages, which begin at `first_page`, must have no other user.
     pub fn begin(region: &Region, first_page: u64) -> Result<Self, Fault> {
         let base = region.as_ptr().expose_provenance() + (first_page * PAGE) as usize;
-        // SAFETY: the region lives as long as this, which `end` sees to.
+        // SAFETY: the caller borrows the region, and calls `end` before dropping it.
         (0..HANDLER_PAGES).for_each(|page| unsafe { word(base, page, 0) }.store(mark(page), SeqCst));
-        // SAFETY: zeroes are a valid action, and the handler makes no system call and takes no lock.
+        // SAFETY: an action of zeroes is valid, and the handler makes no system call and takes no lock.
         let rc = unsafe {
             let mut action: libc::sigaction = std::mem::zeroed();
             action.sa_sigaction = on_signal as *const () as libc::sighandler_t;
@@ -78,7 +81,7 @@ impl Signals {
         Ok(Signals { base })
     }
 
-    /// Sends signals to all threads but its own, until told to stop.
+    /// Sends signals to all threads except the calling one, until `stop` is set.
     pub fn send(&self, random: &mut Random, stop: &AtomicBool) {
         let own = rustix::thread::gettid().as_raw_nonzero().get();
         while !stop.load(SeqCst) {
@@ -94,28 +97,27 @@ impl Signals {
         }
     }
 
-    /// Takes the handler's pages away, and checks what it found and left there.
+    /// Waits until no handler runs, and checks the marks and counters in the pages.
     pub fn end(self) -> Result<(), Fault> {
         BASE.store(0, SeqCst);
         let until = Instant::now() + ENDING;
         while ENDED.load(SeqCst) != BEGUN.load(SeqCst) {
             if Instant::now() > until {
-                return Err(Fault::new(FaultKind::Hang, "a signal handler that touched the region hangs"));
+                return Err(Fault::new(FaultKind::Hang, "a signal handler that touches the region hangs"));
             }
             std::thread::sleep(Duration::from_millis(1));
         }
-        let all = || (0..HANDLER_PAGES).flat_map(|page| (1..=500).map(move |place| (page, place)));
-        // SAFETY: the region lives: it is dropped after this.
+        let all = || (0..HANDLER_PAGES).flat_map(|page| (1..=500).map(move |index| (page, index)));
+        // SAFETY: the region is dropped after this function returns.
         let counted: u64 =
-            all().map(|(page, place)| unsafe { word(self.base, page, place) }.load(SeqCst)).sum();
-        // Handlers that began before the pages were given to them, or after they were taken away, did nothing.
+            all().map(|(page, index)| unsafe { word(self.base, page, index) }.load(SeqCst)).sum();
+        // Handlers that ran while the base was 0 have counted nothing.
         let (runs, wrong) = (ENDED.load(SeqCst), WRONG.load(SeqCst));
         if wrong > 0 || counted > runs * TOUCHED || !counted.is_multiple_of(TOUCHED) {
-            let message =
-                format!("{runs} signal handlers left {counted} counts, and {wrong} words were wrong");
+            let message = format!("{runs} signal handlers counted {counted}, and {wrong} words were wrong");
             return Err(Fault::new(FaultKind::Contents, message));
         }
-        // SAFETY: the region lives: it is dropped after this.
+        // SAFETY: the region is dropped after this function returns.
         let is_marked = |page: u64| unsafe { word(self.base, page, 0) }.load(SeqCst) == mark(page);
         match (0..HANDLER_PAGES).all(is_marked) {
             true => Ok(()),
@@ -125,6 +127,6 @@ impl Signals {
 }
 
 fn send(thread: i32) {
-    // SAFETY: a signal that has a handler; a thread that is gone is an error that says so.
+    // SAFETY: SIGUSR1 has a handler. If the thread is gone, the system call fails.
     unsafe { libc::syscall(libc::SYS_tgkill, std::process::id(), thread, libc::SIGUSR1) };
 }

@@ -1,16 +1,15 @@
-//! A block device, with direct I/O: nothing of what is checked comes from the page cache.
+//! A block device with direct I/O, so that no checked data comes from the page cache.
 
-use super::{Connection, Failure, Target};
+use super::{Connection, RequestError, Target};
+use pagefold_page::AlignedBytes;
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::PathBuf;
 
-/// Buffers of direct I/O begin at multiples of this.
-const BUFFER_ALIGN: usize = 4096;
 /// `O_DIRECT`.
 const DIRECT: i32 = rustix::fs::OFlags::DIRECT.bits() as i32;
 
-/// The device.
+/// A block device as a target.
 pub struct DeviceTarget {
     path: PathBuf,
     len_bytes: u64,
@@ -18,7 +17,7 @@ pub struct DeviceTarget {
 }
 
 impl DeviceTarget {
-    /// The device of this path.
+    /// A target for the device with this path.
     pub fn new(path: PathBuf) -> Result<Self, String> {
         let failed = |e: &dyn std::fmt::Display| format!("opening {}: {e}", path.display());
         let file = File::open(&path).map_err(|e| failed(&e))?;
@@ -41,58 +40,56 @@ impl Target for DeviceTarget {
         let mut options = OpenOptions::new();
         let file = options.read(true).write(true).custom_flags(DIRECT).open(&self.path);
         let file = file.map_err(|e| format!("opening {}: {e}", self.path.display()))?;
-        Ok(Box::new(DeviceConnection { file, buffer: Vec::new() }))
+        Ok(Box::new(DeviceConnection { file, buffer: AlignedBytes::new(0, 0) }))
     }
 }
 
 struct DeviceConnection {
     file: File,
-    /// Room for an aligned buffer.
-    buffer: Vec<u8>,
+    buffer: AlignedBytes,
 }
 
-fn write_failure(what: &str, offset: u64, error: &dyn std::fmt::Display) -> Failure {
-    // The kernel makes one error of all that a loop device's file reports.
-    Failure::NoRoom(format!("{what} at {offset}: {error}"))
+fn write_error(action: &str, offset: u64, error: &dyn std::fmt::Display) -> RequestError {
+    // The kernel reports EIO for every error of a loop device's file, so this may be a lack of room.
+    RequestError::NoRoom(format!("{action} at {offset}: {error}"))
 }
 
 impl DeviceConnection {
     fn aligned(&mut self, len: usize) -> &mut [u8] {
-        if self.buffer.len() < len + BUFFER_ALIGN {
-            self.buffer.resize(len + BUFFER_ALIGN, 0);
+        if self.buffer.len() < len {
+            self.buffer = AlignedBytes::new(len, 0);
         }
-        let from = self.buffer.as_ptr().align_offset(BUFFER_ALIGN);
-        &mut self.buffer[from..from + len]
+        &mut self.buffer[..len]
     }
 }
 
 impl Connection for DeviceConnection {
-    fn read(&mut self, offset: u64, buf: &mut [u8]) -> Result<(), Failure> {
-        let file = self.file.try_clone().map_err(|e| Failure::Other(e.to_string()))?;
+    fn read(&mut self, offset: u64, buf: &mut [u8]) -> Result<(), RequestError> {
+        let file = self.file.try_clone().map_err(|e| RequestError::Other(e.to_string()))?;
         let aligned = self.aligned(buf.len());
         let read = file.read_exact_at(aligned, offset);
-        read.map_err(|e| Failure::Other(format!("reading {} bytes at {offset}: {e}", buf.len())))?;
+        read.map_err(|e| RequestError::Other(format!("reading {} bytes at {offset}: {e}", buf.len())))?;
         buf.copy_from_slice(aligned);
         Ok(())
     }
 
-    fn write(&mut self, offset: u64, data: &[u8]) -> Result<(), Failure> {
-        let file = self.file.try_clone().map_err(|e| Failure::Other(e.to_string()))?;
+    fn write(&mut self, offset: u64, data: &[u8]) -> Result<(), RequestError> {
+        let file = self.file.try_clone().map_err(|e| RequestError::Other(e.to_string()))?;
         let aligned = self.aligned(data.len());
         aligned.copy_from_slice(data);
-        let what = format!("writing {} bytes", data.len());
-        file.write_all_at(aligned, offset).map_err(|e| write_failure(&what, offset, &e))
+        let action = format!("writing {} bytes", data.len());
+        file.write_all_at(aligned, offset).map_err(|e| write_error(&action, offset, &e))
     }
 
-    fn discard(&mut self, offset: u64, len_bytes: u64) -> Result<(), Failure> {
+    fn discard(&mut self, offset: u64, len_bytes: u64) -> Result<(), RequestError> {
         let discarded = pagefold_sys::blockdev::discard(&self.file, offset, len_bytes);
         // A discard of whole pages needs no memory, so no limit refuses it.
-        discarded.map_err(|e| Failure::Other(format!("discarding {len_bytes} bytes at {offset}: {e}")))
+        discarded.map_err(|e| RequestError::Other(format!("discarding {len_bytes} bytes at {offset}: {e}")))
     }
 
-    fn write_zeroes(&mut self, offset: u64, len_bytes: u64) -> Result<(), Failure> {
+    fn write_zeroes(&mut self, offset: u64, len_bytes: u64) -> Result<(), RequestError> {
         let flags = rustix::fs::FallocateFlags::ZERO_RANGE | rustix::fs::FallocateFlags::KEEP_SIZE;
         let zeroed = rustix::fs::fallocate(&self.file, flags, offset, len_bytes);
-        zeroed.map_err(|e| write_failure(&format!("zeroing {len_bytes} bytes"), offset, &e))
+        zeroed.map_err(|e| write_error(&format!("zeroing {len_bytes} bytes"), offset, &e))
     }
 }

@@ -1,44 +1,45 @@
-//! What a load writes to and reads from: a store or a region in this process, a block device, an NBD export.
+//! The interface through which a load reads and writes: a store or a region in this process, a block device, an NBD
+//! export.
 
 pub mod device;
 pub mod nbd;
 pub mod region;
 pub mod store;
 
-/// Something with bytes, shared by the threads of a load.
+/// A range of bytes that the threads of a load share.
 pub trait Target: Sync {
-    /// Its size, bytes.
+    /// The size in bytes.
     fn len_bytes(&self) -> u64;
 
-    /// Requests begin and end at multiples of this.
+    /// Requests begin and end at multiples of this number of bytes.
     fn align(&self) -> u64;
 
-    /// A connection for one thread.
+    /// Opens a connection for one thread.
     fn connect(&self) -> Result<Box<dyn Connection + '_>, String>;
 }
 
-/// One thread's way to a target.
+/// One thread's connection to a target.
 pub trait Connection {
     /// Fills `buf` from byte `offset` on.
-    fn read(&mut self, offset: u64, buf: &mut [u8]) -> Result<(), Failure>;
+    fn read(&mut self, offset: u64, buf: &mut [u8]) -> Result<(), RequestError>;
 
     /// Writes `data`.
-    fn write(&mut self, offset: u64, data: &[u8]) -> Result<(), Failure>;
+    fn write(&mut self, offset: u64, data: &[u8]) -> Result<(), RequestError>;
 
-    /// Forgets whole pages; parts of pages stay.
-    fn discard(&mut self, offset: u64, len_bytes: u64) -> Result<(), Failure>;
+    /// Discards the whole pages in a range; partial pages at its ends do not change.
+    fn discard(&mut self, offset: u64, len_bytes: u64) -> Result<(), RequestError>;
 
-    /// Makes a range zero.
-    fn write_zeroes(&mut self, offset: u64, len_bytes: u64) -> Result<(), Failure>;
+    /// Writes zeroes to a range.
+    fn write_zeroes(&mut self, offset: u64, len_bytes: u64) -> Result<(), RequestError>;
 }
 
 /// Why a request failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Failure {
-    /// There is no room, says the target; the model says whether that is so.
+pub enum RequestError {
+    /// The target reports that there is no room. The model decides whether that is justified.
     NoRoom(String),
-    /// A medium below failed, as it was told to. What is stored is as it was.
+    /// A medium below failed on purpose. The stored pages have not changed.
     Injected(String),
-    /// Anything else, which is a fault whatever the limits are.
+    /// Any other error, which is always a fault.
     Other(String),
 }

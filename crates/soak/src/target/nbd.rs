@@ -1,6 +1,6 @@
-//! An NBD export on a unix socket, with a client of our own: any offset and length, and the error of each request.
+//! An NBD export on a unix socket, with a minimal client: requests of any offset and length, and the error of each.
 
-use super::{Connection, Failure, Target};
+use super::{Connection, RequestError, Target};
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -10,14 +10,14 @@ const READ: u16 = 0;
 const WRITE: u16 = 1;
 const TRIM: u16 = 4;
 const WRITE_ZEROES: u16 = 6;
-/// Error numbers that say that there is no room.
+/// Error numbers of a lack of room: ENOMEM and ENOSPC.
 const NO_ROOM: [u32; 2] = [12, 28];
 
-/// The export.
+/// An NBD export as a target.
 pub struct NbdTarget {
-    /// Its socket.
+    /// Path of the socket.
     pub socket: PathBuf,
-    /// Its size.
+    /// Size of the export.
     pub len_bytes: u64,
 }
 
@@ -38,7 +38,7 @@ impl Target for NbdTarget {
 }
 
 impl NbdTarget {
-    /// The shortest way to the default export: `NBD_OPT_EXPORT_NAME`, without zeroes.
+    /// Connects to the default export by the shortest handshake: `NBD_OPT_EXPORT_NAME`, with `NBD_FLAG_C_NO_ZEROES`.
     fn handshake(&self) -> std::io::Result<UnixStream> {
         let mut stream = UnixStream::connect(&self.socket)?;
         let mut hello = [0; 18];
@@ -56,8 +56,8 @@ struct NbdConnection {
 }
 
 impl NbdConnection {
-    /// Sends a request and returns the error number of the answer.
-    fn ask(&mut self, command: u16, offset: u64, len_bytes: u64, data: &[u8]) -> std::io::Result<u32> {
+    /// Sends a request and returns the error number of the reply.
+    fn exchange(&mut self, command: u16, offset: u64, len_bytes: u64, data: &[u8]) -> std::io::Result<u32> {
         self.next += 1;
         let mut request = 0x2560_9513_u32.to_be_bytes().to_vec();
         request.extend([0; 2]);
@@ -69,41 +69,51 @@ impl NbdConnection {
         self.stream.write_all(data)?;
         let mut reply = [0; 16];
         self.stream.read_exact(&mut reply)?;
-        let is_answer = reply[..4] == 0x6744_6698_u32.to_be_bytes() && reply[8..] == self.next.to_be_bytes();
-        if !is_answer {
-            return Err(std::io::Error::other(format!("an answer to another question: {reply:02x?}")));
+        let is_reply = reply[..4] == 0x6744_6698_u32.to_be_bytes() && reply[8..] == self.next.to_be_bytes();
+        if !is_reply {
+            return Err(std::io::Error::other(format!(
+                "the reply does not belong to the request: {reply:02x?}"
+            )));
         }
         Ok(u32::from_be_bytes([reply[4], reply[5], reply[6], reply[7]]))
     }
 
-    fn done(&mut self, command: u16, offset: u64, len_bytes: u64, data: &[u8]) -> Result<(), Failure> {
-        let what = || format!("NBD command {command} of {len_bytes} bytes at {offset}");
-        match self.ask(command, offset, len_bytes, data) {
+    fn request(
+        &mut self,
+        command: u16,
+        offset: u64,
+        len_bytes: u64,
+        data: &[u8],
+    ) -> Result<(), RequestError> {
+        let request = || format!("NBD command {command} of {len_bytes} bytes at {offset}");
+        match self.exchange(command, offset, len_bytes, data) {
             Ok(0) => Ok(()),
             Ok(number) if NO_ROOM.contains(&number) => {
-                Err(Failure::NoRoom(format!("{}: error {number}", what())))
+                Err(RequestError::NoRoom(format!("{}: error {number}", request())))
             }
-            Ok(number) => Err(Failure::Other(format!("{}: error {number}", what()))),
-            Err(e) => Err(Failure::Other(format!("{}: {e}", what()))),
+            Ok(number) => Err(RequestError::Other(format!("{}: error {number}", request()))),
+            Err(e) => Err(RequestError::Other(format!("{}: {e}", request()))),
         }
     }
 }
 
 impl Connection for NbdConnection {
-    fn read(&mut self, offset: u64, buf: &mut [u8]) -> Result<(), Failure> {
-        self.done(READ, offset, buf.len() as u64, &[])?;
-        self.stream.read_exact(buf).map_err(|e| Failure::Other(format!("reading an answer: {e}")))
+    fn read(&mut self, offset: u64, buf: &mut [u8]) -> Result<(), RequestError> {
+        self.request(READ, offset, buf.len() as u64, &[])?;
+        self.stream
+            .read_exact(buf)
+            .map_err(|e| RequestError::Other(format!("reading the data of a reply: {e}")))
     }
 
-    fn write(&mut self, offset: u64, data: &[u8]) -> Result<(), Failure> {
-        self.done(WRITE, offset, data.len() as u64, data)
+    fn write(&mut self, offset: u64, data: &[u8]) -> Result<(), RequestError> {
+        self.request(WRITE, offset, data.len() as u64, data)
     }
 
-    fn discard(&mut self, offset: u64, len_bytes: u64) -> Result<(), Failure> {
-        self.done(TRIM, offset, len_bytes, &[])
+    fn discard(&mut self, offset: u64, len_bytes: u64) -> Result<(), RequestError> {
+        self.request(TRIM, offset, len_bytes, &[])
     }
 
-    fn write_zeroes(&mut self, offset: u64, len_bytes: u64) -> Result<(), Failure> {
-        self.done(WRITE_ZEROES, offset, len_bytes, &[])
+    fn write_zeroes(&mut self, offset: u64, len_bytes: u64) -> Result<(), RequestError> {
+        self.request(WRITE_ZEROES, offset, len_bytes, &[])
     }
 }

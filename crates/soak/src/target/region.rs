@@ -1,23 +1,23 @@
-//! A region of compressed memory: requests are plain accesses, or system calls that are given pinned memory of it.
+//! A region of compressed memory: requests are plain accesses, or system calls on pinned memory of the region.
 
-use super::{Connection, Failure, Target};
+use super::{Connection, RequestError, Target};
 use crate::random::Random;
 use pagefold_memory::Region;
 use std::fmt::Display;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
-const PAGE: u64 = 4096;
+const PAGE: u64 = pagefold_page::PAGE_SIZE as u64;
 
-/// A region whose first bytes a load uses. Each thread of the load uses a part of them, and no other thread does.
+/// A region as a target. A load uses its first bytes, and each thread of the load a separate part of them.
 pub struct RegionTarget<'a> {
     /// The region.
     pub region: &'a Region,
     /// Bytes that the load uses.
     pub len_bytes: u64,
-    /// Most bytes that a thread may pin.
+    /// Most bytes that one thread may pin.
     pub pinned_max_bytes: u64,
-    /// Draws how a request is made.
+    /// Seed that chooses between plain accesses and system calls.
     pub seed: u64,
 }
 
@@ -40,71 +40,71 @@ impl Target for RegionTarget<'_> {
 
 struct RegionConnection<'a> {
     target: &'a RegionTarget<'a>,
-    /// What system calls copy to and from the region.
+    /// A file in memory, with which system calls exchange data with the region.
     file: File,
     random: Random,
 }
 
 impl RegionConnection<'_> {
-    fn start(&self, offset: u64, len_bytes: u64) -> *mut u8 {
+    fn address(&self, offset: u64, len_bytes: u64) -> *mut u8 {
         assert!(offset + len_bytes <= self.target.len_bytes);
         self.target.region.as_ptr().wrapping_add(offset as usize)
     }
 
-    /// Whether a request so long is to be made by a system call.
+    /// Draws whether a request of this length is made by a system call.
     fn by_system_call(&mut self, len_bytes: u64) -> bool {
-        // A range may touch a page more than it has.
+        // An unaligned range touches one page more than its length in pages.
         len_bytes + 2 * PAGE <= self.target.pinned_max_bytes && self.random.percent(10)
     }
 
-    fn drop_bytes(&self, offset: u64, len_bytes: u64) -> Result<(), Failure> {
-        self.start(offset, len_bytes);
-        // SAFETY: in the part of the range that this thread alone uses; it has no reference into it.
+    fn discard_bytes(&self, offset: u64, len_bytes: u64) -> Result<(), RequestError> {
+        self.address(offset, len_bytes);
+        // SAFETY: only this thread uses the range, and it has no reference into it.
         let dropped = unsafe { self.target.region.discard_shared(offset as usize, len_bytes as usize) };
         dropped.map_err(other)
     }
 }
 
-fn other(error: impl Display) -> Failure {
-    Failure::Other(error.to_string())
+fn other(error: impl Display) -> RequestError {
+    RequestError::Other(error.to_string())
 }
 
 impl Connection for RegionConnection<'_> {
-    fn read(&mut self, offset: u64, buf: &mut [u8]) -> Result<(), Failure> {
-        let from = self.start(offset, buf.len() as u64);
+    fn read(&mut self, offset: u64, buf: &mut [u8]) -> Result<(), RequestError> {
+        let from = self.address(offset, buf.len() as u64);
         if self.by_system_call(buf.len() as u64) {
             let pin = self.target.region.pin(offset as usize, buf.len()).map_err(other)?;
             assert_eq!(pin.as_ptr(), from);
-            // SAFETY: in the part of the range that this thread alone uses; gone before anything is written there.
+            // SAFETY: only this thread uses the range, and the slice is dropped before the thread writes there.
             let bytes = unsafe { std::slice::from_raw_parts(from, buf.len()) };
             self.file.write_all_at(bytes, 0).map_err(other)?;
             return self.file.read_exact_at(buf, 0).map_err(other);
         }
-        // SAFETY: in the part of the range that this thread alone uses, and apart from `buf`.
+        // SAFETY: only this thread uses the range, which does not overlap `buf`.
         unsafe { buf.as_mut_ptr().copy_from_nonoverlapping(from, buf.len()) };
         Ok(())
     }
 
-    fn write(&mut self, offset: u64, data: &[u8]) -> Result<(), Failure> {
-        let to = self.start(offset, data.len() as u64);
+    fn write(&mut self, offset: u64, data: &[u8]) -> Result<(), RequestError> {
+        let to = self.address(offset, data.len() as u64);
         if self.by_system_call(data.len() as u64) {
             let _pin = self.target.region.pin(offset as usize, data.len()).map_err(other)?;
             self.file.write_all_at(data, 0).map_err(other)?;
-            // SAFETY: in the part of the range that this thread alone uses; there is no other reference into it.
+            // SAFETY: only this thread uses the range, and there is no other reference into it.
             let bytes = unsafe { std::slice::from_raw_parts_mut(to, data.len()) };
             return self.file.read_exact_at(bytes, 0).map_err(other);
         }
-        // SAFETY: in the part of the range that this thread alone uses, and apart from `data`.
+        // SAFETY: only this thread uses the range, which does not overlap `data`.
         unsafe { to.copy_from_nonoverlapping(data.as_ptr(), data.len()) };
         Ok(())
     }
 
-    fn discard(&mut self, offset: u64, len_bytes: u64) -> Result<(), Failure> {
+    fn discard(&mut self, offset: u64, len_bytes: u64) -> Result<(), RequestError> {
         let (first, end) = (offset.next_multiple_of(PAGE), (offset + len_bytes) / PAGE * PAGE);
-        if first < end { self.drop_bytes(first, end - first) } else { Ok(()) }
+        if first < end { self.discard_bytes(first, end - first) } else { Ok(()) }
     }
 
-    fn write_zeroes(&mut self, offset: u64, len_bytes: u64) -> Result<(), Failure> {
-        self.drop_bytes(offset, len_bytes)
+    fn write_zeroes(&mut self, offset: u64, len_bytes: u64) -> Result<(), RequestError> {
+        self.discard_bytes(offset, len_bytes)
     }
 }

@@ -1,14 +1,14 @@
 //! A store in this process.
 
-use super::{Connection, Failure, Target};
+use super::{Connection, RequestError, Target};
 use pagefold_store::{SourceError, Store, StoreError};
 use std::sync::Arc;
 
-/// The store, and whether media below it fail reads on purpose.
+/// A store as a target.
 pub struct StoreTarget {
     /// The store.
     pub store: Arc<Store>,
-    /// Whether reads may fail.
+    /// Whether the medium below fails reads on purpose.
     pub reads_may_fail: bool,
 }
 
@@ -29,32 +29,32 @@ impl Target for StoreTarget {
 struct StoreConnection<'a>(&'a StoreTarget);
 
 impl StoreConnection<'_> {
-    fn failure(&self, error: &StoreError) -> Failure {
+    fn request_error(&self, error: &StoreError) -> RequestError {
         match error {
             StoreError::NoMemory { source: SourceError::Limit { .. }, .. } => {
-                Failure::NoRoom(error.to_string())
+                RequestError::NoRoom(error.to_string())
             }
-            StoreError::ReadBack { .. } if self.0.reads_may_fail => Failure::Injected(error.to_string()),
-            // An empty reserve on a machine with memory is one of these.
-            _ => Failure::Other(error.to_string()),
+            StoreError::ReadBack { .. } if self.0.reads_may_fail => RequestError::Injected(error.to_string()),
+            // For example an empty reserve on a machine with memory.
+            _ => RequestError::Other(error.to_string()),
         }
     }
 }
 
 impl Connection for StoreConnection<'_> {
-    fn read(&mut self, offset: u64, buf: &mut [u8]) -> Result<(), Failure> {
-        self.0.store.read(offset, buf).map_err(|e| self.failure(&e))
+    fn read(&mut self, offset: u64, buf: &mut [u8]) -> Result<(), RequestError> {
+        self.0.store.read(offset, buf).map_err(|e| self.request_error(&e))
     }
 
-    fn write(&mut self, offset: u64, data: &[u8]) -> Result<(), Failure> {
-        self.0.store.write(offset, data).map_err(|e| self.failure(&e))
+    fn write(&mut self, offset: u64, data: &[u8]) -> Result<(), RequestError> {
+        self.0.store.write(offset, data).map_err(|e| self.request_error(&e))
     }
 
-    fn discard(&mut self, offset: u64, len_bytes: u64) -> Result<(), Failure> {
-        self.0.store.discard(offset, len_bytes).map_err(|e| self.failure(&e))
+    fn discard(&mut self, offset: u64, len_bytes: u64) -> Result<(), RequestError> {
+        self.0.store.discard(offset, len_bytes).map_err(|e| self.request_error(&e))
     }
 
-    fn write_zeroes(&mut self, offset: u64, len_bytes: u64) -> Result<(), Failure> {
-        self.0.store.write_zeroes(offset, len_bytes).map_err(|e| self.failure(&e))
+    fn write_zeroes(&mut self, offset: u64, len_bytes: u64) -> Result<(), RequestError> {
+        self.0.store.write_zeroes(offset, len_bytes).map_err(|e| self.request_error(&e))
     }
 }

@@ -1,5 +1,6 @@
-//! What a store is made with.
+//! The configuration of a store.
 
+use crate::pages::PRIORITY_COUNT;
 use pagefold_codec::CodecSpec;
 use pagefold_page::PageCount;
 use pagefold_pool::FRAME_LEN;
@@ -9,14 +10,14 @@ use pagefold_pool::FRAME_LEN;
 pub enum MemLimit {
     /// Half of the machine's memory.
     Half,
-    /// None: only the system's memory ends it.
+    /// No limit: only the system's memory bounds the store.
     Off,
     /// This many bytes.
     Bytes(u64),
 }
 
 impl MemLimit {
-    /// The least limit with which a store takes any page: one that does not compress may need two frames.
+    /// The lowest limit at which a store can store any page: an incompressible page may need two frames.
     pub const LEAST_BYTES: u64 = 2 * FRAME_LEN as u64;
 
     /// The limit in bytes; `u64::MAX` where there is none.
@@ -32,21 +33,26 @@ impl MemLimit {
     }
 }
 
-/// What a store is made with.
+/// The configuration of a store.
 #[derive(Debug, Clone)]
 pub struct StoreConfig {
-    /// The size in bytes; a last part of a page is allowed.
+    /// The size in bytes; need not be a multiple of the page size.
     pub len_bytes: u64,
-    /// The codec and its parameters.
+    /// The primary codec, which compresses pages when they are written, and its parameters.
     pub codec: CodecSpec,
+    /// The codecs of priority 1, 2 and 3, which recompression uses.
+    pub further_codecs: [Option<CodecSpec>; PRIORITY_COUNT - 1],
     /// The most memory that objects may take. [`MemLimit::Half`] unless set.
     pub mem_limit: MemLimit,
     /// Whether pages that repeat one word are kept as that word.
     pub same_filled: bool,
-    /// Bytes of touched memory kept ready, refilled in the background; writes then take memory from
-    /// nowhere else. For devices that are swapped to.
+    /// Whether the time of each page's last access is kept, which idle marks by age and recompression by age need. A
+    /// store with a backing keeps it in any case.
+    pub access_times: bool,
+    /// Size of the reserve, bytes: touched and locked frames that a background thread refills. Writes then take
+    /// frames only from the reserve, which a device used as swap needs. `None`: no reserve.
     pub reserve_bytes: Option<u64>,
-    /// Streams to have; the machine's CPUs unless set.
+    /// Number of compression streams; the number of the machine's CPUs unless set.
     pub cpu_count: usize,
 }
 
@@ -56,8 +62,10 @@ impl StoreConfig {
         StoreConfig {
             len_bytes,
             codec: CodecSpec::named("lz4"),
+            further_codecs: [const { None }; PRIORITY_COUNT - 1],
             mem_limit: MemLimit::Half,
             same_filled: true,
+            access_times: false,
             reserve_bytes: None,
             cpu_count: pagefold_sys::cpu::count(),
         }
@@ -67,8 +75,8 @@ impl StoreConfig {
         PageCount::covering(self.len_bytes)
     }
 
-    /// Address space to reserve for frames, bytes: what every page stored raw would take, and room for
-    /// slots and partly filled frames; but no more than the machine could ever back.
+    /// Address space to reserve for frames, bytes: enough for every page stored raw plus slots and partly filled
+    /// frames, but at most eight times the machine's memory.
     pub(crate) fn arena_len_bytes(&self) -> u64 {
         let objects = self.page_count().0.saturating_mul(4096 + 8 + 16);
         let slack = 16 << 20;

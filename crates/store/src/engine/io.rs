@@ -1,29 +1,29 @@
 //! Reads and writes of any byte range, cut into pages.
 //!
-//! A page is read and replaced as a whole and atomically. A write to a part of a page
-//! reads it, changes the part, and publishes the result only if the page is unchanged
-//! since; else it starts again, so that no write beside it is lost.
+//! Each page is read and replaced atomically; a range of several pages is not. A write to a part of a page reads the
+//! page, changes the part, and publishes the result only if the slot's generation is unchanged; otherwise it starts
+//! again, so no concurrent write is lost.
 
-use crate::engine::counters::Counter;
-use crate::engine::error::StoreError;
 use crate::engine::store::Store;
-use crate::parking::Reader;
+use crate::error::StoreError;
+use crate::pages::Counter;
 use crate::slot::Content;
+use crate::writeback::Reader;
 use pagefold_codec::fill;
 use pagefold_page::{PAGE_SIZE, Page, PageIndex, Span, spans};
 use pagefold_sys::cpu;
 
-/// Slots that one question about an extent may look at.
+/// The most slots that one call of [`Store::extent`] examines.
 const EXTENT_PAGES_MAX: usize = 1 << 16;
 
 impl Store {
-    /// Fills `buf` from byte `offset`. What was never written reads as zeroes.
+    /// Fills `buf` from byte `offset`. Pages that were never written read as zeroes.
     pub fn read(&self, offset: u64, buf: &mut [u8]) -> Result<(), StoreError> {
         self.check_range(offset, buf.len() as u64)?;
         let mut reader = Reader::default();
         let result = self.read_spans(offset, buf, &mut reader);
-        if let Some(parking) = &self.parking {
-            parking.end_reader(reader);
+        if let Some(writeback) = &self.writeback {
+            writeback.end_reader(reader);
         }
         result
     }
@@ -32,14 +32,14 @@ impl Store {
         for span in spans(offset, buf.len()) {
             reader.pages_ahead = (buf.len() - span.at - span.len) / PAGE_SIZE;
             self.read_span(&span, reader, &mut buf[span.at..span.at + span.len])
-                .inspect_err(|_| self.counters.add(cpu::current(), Counter::FailedReads, 1))?;
+                .inspect_err(|_| self.pages.counters.add(cpu::current(), Counter::FailedReads, 1))?;
         }
         Ok(())
     }
 
     /// Stores `data` at byte `offset`.
     ///
-    /// On an error the page named in it and those after it keep their old contents.
+    /// On an error the page that it names and the pages after it keep their old contents.
     pub fn write(&self, offset: u64, data: &[u8]) -> Result<(), StoreError> {
         self.check_range(offset, data.len() as u64)?;
         for span in spans(offset, data.len()) {
@@ -48,15 +48,14 @@ impl Store {
                 Ok(page) => self.write_page(span.index, page),
                 Err(_) => self.modify(&span, |bytes| bytes.copy_from_slice(part)),
             }
-            .inspect_err(|_| self.counters.add(cpu::current(), Counter::FailedWrites, 1))?;
+            .inspect_err(|_| self.pages.counters.add(cpu::current(), Counter::FailedWrites, 1))?;
         }
         Ok(())
     }
 
-    /// Stores a page of which the caller knows that it repeats `fill_word`, in memory order.
+    /// Stores a page that repeats `fill_word` (in memory order), without reading the page's bytes.
     ///
-    /// What it becomes and what is counted is what [`Store::write`] of the whole page makes of it; only the page
-    /// is not looked at again.
+    /// The slot's contents and the counters are those that [`Store::write`] of the whole page would produce.
     pub fn write_same_filled(&self, index: PageIndex, fill_word: u64) -> Result<(), StoreError> {
         let offset = index.0.saturating_mul(PAGE_SIZE as u64);
         if !self.same_filled_enabled() {
@@ -66,25 +65,26 @@ impl Store {
         }
         self.check_range(offset, PAGE_SIZE as u64)?;
         let cpu = cpu::current();
-        let slot = self.slot(index).inspect_err(|_| self.counters.add(cpu, Counter::FailedWrites, 1))?;
+        let slot =
+            self.slot(index).inspect_err(|_| self.pages.counters.add(cpu, Counter::FailedWrites, 1))?;
         self.publish(cpu, slot, Content::SameFilled(fill_word));
         Ok(())
     }
 
-    /// Forgets the whole pages in the range; parts of pages at its ends stay as they are.
+    /// Empties the whole pages in the range; parts of pages at its ends stay as they are.
     pub fn discard(&self, offset: u64, len_bytes: u64) -> Result<(), StoreError> {
         self.check_range(offset, len_bytes)?;
         let first = offset.div_ceil(PAGE_SIZE as u64);
-        // A last page that the store holds only in part is whole when the range reaches its end.
+        // A partial last page of the store counts as whole if the range reaches the end of the store.
         let end = match offset + len_bytes == self.len_bytes {
-            true => self.table.page_count().0,
+            true => self.pages.table.page_count().0,
             false => (offset + len_bytes) / PAGE_SIZE as u64,
         };
         self.clear(first, end);
         Ok(())
     }
 
-    /// Makes the range read as zeroes: whole pages are forgotten, parts are overwritten.
+    /// Makes the range read as zeroes: empties whole pages and overwrites parts of pages.
     pub fn write_zeroes(&self, offset: u64, len_bytes: u64) -> Result<(), StoreError> {
         self.discard(offset, len_bytes)?;
         let end = offset + len_bytes;
@@ -95,30 +95,30 @@ impl Store {
         for (from, to) in [(offset, head_end), (tail_start, tail_end)] {
             for span in spans(from, (to - from) as usize) {
                 self.zero_part(&span)
-                    .inspect_err(|_| self.counters.add(cpu::current(), Counter::FailedWrites, 1))?;
+                    .inspect_err(|_| self.pages.counters.add(cpu::current(), Counter::FailedWrites, 1))?;
             }
         }
         Ok(())
     }
 
-    /// How many bytes from `offset` on, at most `len_bytes`, are all empty (true) or all held (false).
+    /// Returns how many bytes from `offset` on, at most `len_bytes`, are all empty (true) or all stored (false).
     ///
-    /// A hint for those who copy: pages may change as soon as it is given. Looks at no more than
-    /// 65 536 slots that exist, so a long answer may be cut short. Of no bytes, none are empty.
+    /// A hint for programs that copy a store: the pages may change at once. It examines at most 65 536 existing
+    /// slots, so the result may be shorter than the actual run. For `len_bytes` 0 it returns 0 empty bytes.
     pub fn extent(&self, offset: u64, len_bytes: u64) -> Result<(u64, bool), StoreError> {
         self.check_range(offset, len_bytes)?;
         if len_bytes == 0 {
             return Ok((0, true));
         }
         let first = PageIndex::containing(offset);
-        let is_empty = |index| self.table.get(index).is_none_or(|slot| slot.is_empty());
+        let is_empty = |index| self.pages.table.get(index).is_none_or(|slot| slot.is_empty());
         let empty = is_empty(first);
         let end = (offset + len_bytes).div_ceil(PAGE_SIZE as u64);
         let mut index = first;
         for _ in 0..EXTENT_PAGES_MAX {
             index = PageIndex(index.0 + 1);
             if empty {
-                index = self.table.next_allocated(index);
+                index = self.pages.table.next_allocated(index);
             }
             if index.0 >= end || is_empty(index) != empty {
                 break;
@@ -128,29 +128,30 @@ impl Store {
         Ok((run.min(len_bytes), empty))
     }
 
+    #[inline]
     fn check_range(&self, offset: u64, len_bytes: u64) -> Result<(), StoreError> {
-        self.pool.source().arena().mark_used();
+        self.pages.pool.source().arena().mark_used();
         match offset.checked_add(len_bytes) {
             Some(end) if end <= self.len_bytes => Ok(()),
             _ => {
-                self.counters.add(cpu::current(), Counter::InvalidIo, 1);
+                self.pages.counters.add(cpu::current(), Counter::InvalidIo, 1);
                 Err(StoreError::OutOfRange { offset, len_bytes, store_len_bytes: self.len_bytes })
             }
         }
     }
 
     fn read_span(&self, span: &Span, reader: &mut Reader, out: &mut [u8]) -> Result<(), StoreError> {
-        let Some(slot) = self.table.get(span.index).filter(|slot| !slot.is_empty()) else {
+        let Some(slot) = self.pages.table.get(span.index).filter(|slot| !slot.is_empty()) else {
             out.fill(0);
             return Ok(());
         };
         reader.cpu = cpu::current();
         if let Ok(page) = <&mut Page>::try_from(&mut *out) {
-            self.unfold(reader, span.index, slot, page)?;
+            self.read_page(reader, span.index, slot, page)?;
             return Ok(());
         }
         let mut page = [0; PAGE_SIZE];
-        self.unfold(reader, span.index, slot, &mut page)?;
+        self.read_page(reader, span.index, slot, &mut page)?;
         out.copy_from_slice(&page[span.start..span.start + span.len]);
         Ok(())
     }
@@ -163,7 +164,7 @@ impl Store {
         Ok(())
     }
 
-    /// Changes a part of a page and nothing else of it, whatever runs beside.
+    /// Changes a part of a page, atomically with respect to concurrent writes.
     fn modify(&self, span: &Span, change: impl Fn(&mut [u8])) -> Result<(), StoreError> {
         let cpu = cpu::current();
         let slot = self.slot(span.index)?;
@@ -171,9 +172,9 @@ impl Store {
         loop {
             let mut reader = Reader::default();
             reader.cpu = cpu;
-            let seen = self.unfold(&mut reader, span.index, slot, &mut page);
-            if let Some(parking) = &self.parking {
-                parking.end_reader(reader);
+            let seen = self.read_page(&mut reader, span.index, slot, &mut page);
+            if let Some(writeback) = &self.writeback {
+                writeback.end_reader(reader);
             }
             let seen = seen?;
             change(&mut page[span.start..span.start + span.len]);
@@ -185,23 +186,23 @@ impl Store {
     }
 
     fn zero_part(&self, span: &Span) -> Result<(), StoreError> {
-        match self.table.get(span.index) {
+        match self.pages.table.get(span.index) {
             Some(slot) if !slot.is_empty() => self.modify(span, |bytes| bytes.fill(0)),
             _ => Ok(()),
         }
     }
 
-    /// Empties the slots of pages `first` to before `end`, skipping chunks that were never written.
+    /// Empties the slots of pages `first..end`, skipping chunks that were never allocated.
     fn clear(&self, first: u64, end: u64) {
         let cpu = cpu::current();
-        self.counters.add(cpu, Counter::NotifyFree, end.saturating_sub(first) as i64);
+        self.pages.counters.add(cpu, Counter::NotifyFree, end.saturating_sub(first) as i64);
         let mut index = PageIndex(first);
         loop {
-            index = self.table.next_allocated(index);
+            index = self.pages.table.next_allocated(index);
             if index.0 >= end {
                 return;
             }
-            if let Some(slot) = self.table.get(index).filter(|slot| !slot.is_empty()) {
+            if let Some(slot) = self.pages.table.get(index).filter(|slot| !slot.is_empty()) {
                 self.publish(cpu, slot, Content::Empty);
             }
             index = PageIndex(index.0 + 1);

@@ -1,75 +1,71 @@
-//! Loading: a page brought back by a thread that may wait for nothing and ask for no memory.
+//! Loading a page from a signal handler: without allocation, and without waiting for another thread's locks.
 //!
-//! Memory that is brought back when it is touched (by a handler of faults, which runs in the thread that
-//! touched it) is read here and not through [`Store::read`]: the thread may have been interrupted anywhere,
-//! in the allocator or between taking a lock and giving it back. So a load brings its working memory with it,
-//! a [`Loader`] made beforehand, and takes one lock only, the slot's, which the engine holds for one copy at
-//! a time and never while it waits, allocates, or touches memory that is not its own. (Who reads or loads
-//! into a `page` that itself is to be brought back breaks that: a raw page is copied there under the lock.)
-//! It does not use the shared streams and buffers, reads nothing ahead, promotes nothing, tells nobody, and
-//! its errors are plain numbers.
+//! A fault handler runs in the thread that touched the memory. That thread may have been interrupted anywhere: in the
+//! allocator, or with a lock held. So [`Store::load`] does not use [`Store::read`]'s shared streams and buffers but a
+//! [`Loader`] allocated beforehand, and takes one lock only, the slot's. Other threads hold that lock for one copy at
+//! a time, and never while they wait, allocate, or access memory that may fault. (A caller that reads or loads into a
+//! `page` that itself has to be loaded breaks this rule: a raw page is copied there under the lock.) A load reads
+//! nothing ahead, promotes nothing, reports no failure to a log, and returns errors that are plain numbers.
 //!
-//! The steps are those of `fold`, so that both ways read the same.
+//! The steps are those of `read`, with which it shares [`Store::copy_from_slot`] and [`Store::finish_read`].
 
-use crate::engine::counters::Counter;
-use crate::engine::error::StoreError;
-use crate::engine::fold::Held;
+use crate::engine::read::SlotCopy;
 use crate::engine::store::Store;
-use crate::parking::Wanted;
+use crate::error::StoreError;
+use crate::pages::{Counter, OwnStreams};
 use crate::slot::{Content, Slot, SlotGuard};
+use crate::writeback::{FetchError, PageVersion, Writeback};
 use pagefold_backing::Buffer;
-use pagefold_codec::{Executor, Stream};
 use pagefold_page::{PAGE_SIZE, Page, PageIndex};
 use pagefold_sys::cpu;
 use std::mem::MaybeUninit;
 
-/// Working memory of one load at a time: a stream of its own, space for compressed bytes, an aligned buffer
-/// for a parked record.
+/// Working memory for one load at a time: a stream of each codec, space for compressed bytes, and an aligned buffer for a
+/// written-back record.
 ///
-/// Made beforehand, which allocates and warms the stream up; loading with it allocates nothing. It is of
-/// one store, and serves no other.
+/// Creating it allocates and warms up the stream; loading with it allocates nothing. It can be used with the store
+/// that created it only.
 pub struct Loader {
-    pub(crate) stream: Box<dyn Stream>,
+    streams: OwnStreams,
     compressed: Box<[MaybeUninit<u8>; PAGE_SIZE]>,
-    /// For a parked page and what is around it.
-    pub(crate) record: Buffer,
-    /// A parked page, until the slot was looked at again: it may have become empty meanwhile, and then the
-    /// caller's page is not to be written.
-    pub(crate) staged: Box<Page>,
-    /// The page being loaded, if its bytes did not verify; it is read once more before that is believed.
-    pub(crate) doubted: Option<Wanted>,
+    /// The blocks around a written-back page.
+    record: Buffer,
+    /// A written-back page until the slot is checked again: the page may have been changed in the meantime, and then
+    /// the caller's page must not be written.
+    staged: Box<Page>,
+    /// The page being loaded, if its bytes did not verify once; it is read again before it is reported as corrupt.
+    unverified: Option<PageVersion>,
 }
 
-/// What a page is.
+/// The result of a load.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Loaded {
-    /// Nothing is held: it reads as zeroes.
+    /// The page is not stored: it reads as zeroes.
     Empty,
     /// It repeats this word, in memory order; zero is possible. See [`fill`](crate::fill).
     SameFilled(u64),
-    /// Its bytes were written.
+    /// Its bytes were written to `page`.
     Page,
 }
 
-/// A load that failed. Plain numbers, so that making one allocates nothing.
+/// A failed load. It consists of plain numbers, so making one allocates nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum LoadError {
-    /// What is held does not decode. The contents are lost; the page can be written anew.
+    /// The stored bytes do not decode. The contents are lost; the page can be written again.
     #[error("page {index} cannot be read: it does not decode")]
     Corrupt {
         /// The page.
         index: PageIndex,
     },
-    /// The record of a parked page is not what was written. The contents are lost; the page can be written
-    /// anew.
+    /// The record of a written-back page does not verify. The contents are lost; the page can be written again.
     #[error("page {index} is lost: its record at byte {offset} of the backing is corrupt")]
     CorruptRecord {
         /// The page.
         index: PageIndex,
-        /// Where its record is.
+        /// Where its record begins, bytes.
         offset: u64,
     },
-    /// A parked page could not be read back. It stays where it is.
+    /// A written-back page could not be read back. It stays on the backing, and a later load may succeed.
     #[error(
         "page {index} cannot be read back from byte {offset} of the backing: {}",
         std::io::Error::from_raw_os_error(*errno)
@@ -77,45 +73,46 @@ pub enum LoadError {
     ReadBack {
         /// The page.
         index: PageIndex,
-        /// Where its record is.
+        /// Where its record begins, bytes.
         offset: u64,
-        /// The system's answer.
+        /// The system's error number.
         errno: i32,
     },
 }
 
 impl Store {
-    /// Working memory for [`Store::load`]. To be made after a backing was attached.
+    /// Creates working memory for [`Store::load`]. Call it after [`Store::attach`].
     pub fn loader(&self) -> Result<Loader, StoreError> {
-        let Executor { stream, .. } = Executor::new(&self.codec).map_err(StoreError::Codec)?;
-        // Written, so that the memory is there.
+        let streams = self.pages.codecs.own_streams().map_err(StoreError::Codec)?;
+        // Filled, so that the kernel backs the memory now.
         let compressed = Box::new([MaybeUninit::new(0); PAGE_SIZE]);
-        let record = self.parking.as_ref().map_or_else(|| Buffer::new(0), |parking| parking.record_buffer());
-        Ok(Loader { stream, compressed, record, staged: Box::new([0xff; PAGE_SIZE]), doubted: None })
+        let record =
+            self.writeback.as_ref().map_or_else(|| Buffer::new(0), |writeback| writeback.record_buffer());
+        Ok(Loader { streams, compressed, record, staged: Box::new([0xff; PAGE_SIZE]), unverified: None })
     }
 
-    /// Whether anything is held of a page; without its lock, so it may be true no more.
-    #[inline]
+    /// Whether a page is stored. Takes no lock, so the result may be outdated.
+    #[cfg(feature = "testing")]
     pub fn is_held(&self, index: PageIndex) -> bool {
-        self.held_slot(index).is_some()
+        self.stored_slot(index).is_some()
     }
 
-    fn held_slot(&self, index: PageIndex) -> Option<&Slot> {
-        let is_inside = self.table.page_count().contains(index);
-        let slot = if is_inside { self.table.get(index) } else { None };
+    fn stored_slot(&self, index: PageIndex) -> Option<&Slot> {
+        let is_inside = self.pages.table.page_count().contains(index);
+        let slot = if is_inside { self.pages.table.get(index) } else { None };
         slot.filter(|slot| !slot.is_empty())
     }
 
-    /// Brings a page back: allocates nothing, and waits for nothing but the page's slot and the medium.
+    /// Loads a page: allocates nothing, and waits for nothing but the page's slot and the medium.
     ///
-    /// Writes `page` if the answer is [`Loaded::Page`] or an error, and only then; after an error its bytes
-    /// are arbitrary. A page outside the store is empty. `loader` is one of this store's. `page` must be
-    /// memory that can be written without a load.
+    /// Writes to `page` only if the result is [`Loaded::Page`] or an error; after an error its bytes are arbitrary. A
+    /// page outside the store is empty. `loader` must be one of this store's, and `page` must be memory that can be
+    /// written without a load.
     pub fn load(&self, index: PageIndex, loader: &mut Loader, page: &mut Page) -> Result<Loaded, LoadError> {
-        self.pool.source().arena().mark_used();
-        let Some(slot) = self.held_slot(index) else { return Ok(Loaded::Empty) };
+        self.pages.pool.source().arena().mark_used();
+        let Some(slot) = self.stored_slot(index) else { return Ok(Loaded::Empty) };
         self.load_slot(index, slot, loader, page)
-            .inspect_err(|_| self.counters.add(cpu::current(), Counter::FailedReads, 1))
+            .inspect_err(|_| self.pages.counters.add(cpu::current(), Counter::FailedReads, 1))
     }
 
     fn load_slot(
@@ -125,38 +122,65 @@ impl Store {
         loader: &mut Loader,
         page: &mut Page,
     ) -> Result<Loaded, LoadError> {
-        loader.doubted = None;
+        loader.unverified = None;
         loop {
             let guard = slot.lock();
-            match (guard.content(), &self.parking) {
-                (Content::Parked(parked), Some(parking)) => {
-                    let wanted = Wanted { index, generation: guard.generation(), parked };
-                    if self.load_back(parking, loader, wanted, slot, guard)? {
+            match (guard.content(), &self.writeback) {
+                (Content::WrittenBack(written_back), Some(writeback)) => {
+                    let version = PageVersion { index, generation: guard.generation(), written_back };
+                    if self.load_back(writeback, loader, version, slot, guard)? {
                         *page = *loader.staged;
                         return Ok(Loaded::Page);
                     }
                 }
-                _ => return self.load_held(index, guard, loader, page),
+                _ => return self.load_in_memory(index, guard, loader, page),
             }
         }
     }
 
-    /// The page of a slot that holds it in memory.
-    fn load_held(
+    /// Reads a written-back page into the loader's staging page: allocates nothing, and waits for the slot and the
+    /// medium only. Returns false if the page was changed in the meantime: the caller retries.
+    fn load_back(
+        &self,
+        writeback: &Writeback,
+        loader: &mut Loader,
+        version: PageVersion,
+        slot: &Slot,
+        mut guard: SlotGuard,
+    ) -> Result<bool, LoadError> {
+        guard.touch(self.pages.clock.now());
+        writeback.layout.pin(version.written_back);
+        drop(guard);
+        let Loader { streams, record, staged, unverified, .. } = loader;
+        let priority = version.written_back.priority;
+        let expanded = writeback.fetch_signal_safe(version, record).and_then(|bytes| {
+            let decompress = |bytes: &[u8], page: &mut Page| streams.decompress(priority, bytes, page);
+            let expanded = self.pages.expand_with(decompress, bytes, staged);
+            expanded.map(|()| None).map_err(|_| FetchError::Corrupt)
+        });
+        let (index, offset) = (version.index, writeback.layout.offset(version.written_back));
+        self.finish_read(writeback, unverified, version, slot, expanded).map_err(|error| match error {
+            FetchError::Io(source) => LoadError::ReadBack { index, offset, errno: source.errno() },
+            FetchError::Corrupt => LoadError::CorruptRecord { index, offset },
+        })
+    }
+
+    /// Loads a page that is in memory.
+    fn load_in_memory(
         &self,
         index: PageIndex,
         guard: SlotGuard,
         loader: &mut Loader,
         page: &mut Page,
     ) -> Result<Loaded, LoadError> {
-        let Loader { stream, compressed, .. } = loader;
-        match self.take_out(guard, compressed, page) {
-            Held::Empty => Ok(Loaded::Empty),
-            Held::SameFilled(fill_word) => Ok(Loaded::SameFilled(fill_word)),
-            Held::Raw => Ok(Loaded::Page),
-            Held::Folded(bytes) => {
-                let decompress = |bytes: &[u8], page: &mut Page| stream.decompress(bytes, page);
-                self.expand_with(decompress, bytes, page).map_err(|_| LoadError::Corrupt { index })?;
+        let Loader { streams, compressed, .. } = loader;
+        match self.copy_from_slot(guard, compressed, page) {
+            SlotCopy::Empty => Ok(Loaded::Empty),
+            SlotCopy::SameFilled(fill_word) => Ok(Loaded::SameFilled(fill_word)),
+            SlotCopy::Raw => Ok(Loaded::Page),
+            SlotCopy::Folded(bytes, priority) => {
+                let decompress = |bytes: &[u8], page: &mut Page| streams.decompress(priority, bytes, page);
+                self.pages.expand_with(decompress, bytes, page).map_err(|_| LoadError::Corrupt { index })?;
                 Ok(Loaded::Page)
             }
         }

@@ -1,23 +1,45 @@
-//! Everything around the slots: table, page paths, limits, counters.
+//! The public [`Store`]: reads, writes and discards of byte ranges, settings, statistics, passes on request, and the
+//! writeback thread.
+//!
+//! | module | contains |
+//! |---|---|
+//! | `store`, `config`, `stats` | the parts of a store, its configuration, its counters |
+//! | `io` | reads, writes and discards of any byte range, cut into pages |
+//! | `fold` | writing one page: compression and publication in the slot |
+//! | `read` | reading one page, from memory or from the backing |
+//! | `load`, `prefetch` | reading one page from a signal handler, and prefetch hints for it |
+//! | `slot_state` | the state of each slot, as zram's `block_state` shows it |
+//! | `passes` | writeback and recompression on request |
+//! | `thread`, `recompress` | the threads of automatic writeback and of automatic recompression |
+//!
+//! A write runs `io` -> `fold` -> `pages`; a read runs `io` -> `read` -> `pages` or `writeback/fetch`. Everything but
+//! `thread` and `recompress` runs in the thread of the caller. These paths lock one slot at a time, and never across compression,
+//! decompression or I/O. At the memory limit `fold` waits in the throttle of `policy`, with no lock held.
+//!
+//! This is the top folder of the crate: it uses all other folders, and none uses it.
 
-mod clock;
 mod config;
-mod counters;
-mod error;
 mod fold;
 mod io;
 mod load;
+mod passes;
 mod prefetch;
+mod read;
+mod recompress;
+mod slot_state;
 mod stats;
 mod store;
-mod table;
+mod thread;
 
-pub(crate) use clock::Clock;
+pub use crate::error::StoreError;
 pub use config::{MemLimit, StoreConfig};
-pub use error::StoreError;
 pub use load::{LoadError, Loaded, Loader};
-pub use stats::{IoStat, MemoryStats, MmStat, Stats};
+pub use recompress::{AutoRecompress, RecompressRule, RecompressThread};
+pub use slot_state::SlotState;
+pub use stats::{IoStat, MemoryStats, MmStat, RecompressStats, Stats};
 pub use store::Store;
+pub use thread::WritebackThread;
 
+pub use crate::slot::AccessTime;
 pub use pagefold_codec::{CodecError, CodecSpec, StreamWaits, fill};
-pub use pagefold_pool::{ClassStats, PageSource, SourceError};
+pub use pagefold_pool::{ClassStats, SourceError};

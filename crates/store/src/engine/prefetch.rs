@@ -1,12 +1,12 @@
-//! Prefetching: a page that is about to be loaded, on its way from memory while the caller does something else.
+//! Prefetch hints for pages that are about to be loaded.
 //!
-//! In a large store what a load reads is in no cache, and each step waits for memory before it knows where the next
-//! one is: slot, then object. Who serves a fault knows the page some time before it loads it, and knows the pages that
-//! it will load after it; the two steps are hinted at separately, with other work between.
+//! In a large store neither the slot nor the object of a page is in a CPU cache, and a load waits for memory twice:
+//! for the slot, then for the object that it points to. A fault handler knows the page some time before it loads it,
+//! so it can prefetch the slot first and the object later, with other work in between.
 //!
-//! Hints only: they take no lock, change nothing, and may be given of any page at any time. What they see of a slot
-//! may be old, and the worst of that is that something is read that nobody wanted: a line, or a link of a frame that was
-//! never used, for which the kernel maps its page of zeroes.
+//! The hints take no lock, change nothing, and are valid for any page at any time. They may read an outdated slot;
+//! then they prefetch a useless cache line, or read a frame link that was never written, for which the kernel maps
+//! the zero page.
 
 use crate::engine::store::Store;
 use pagefold_page::PageIndex;
@@ -14,24 +14,24 @@ use pagefold_pool::Handle;
 use pagefold_sys::prefetch;
 
 impl Store {
-    /// First hint: the page's slot, from which the second takes what to ask for.
+    /// Prefetches the page's slot: the first hint.
     #[inline]
     pub fn prefetch_slot(&self, index: PageIndex) {
-        if self.table.page_count().contains(index)
-            && let Some(slot) = self.table.get(index)
+        if self.pages.table.page_count().contains(index)
+            && let Some(slot) = self.pages.table.get(index)
         {
             prefetch::line(std::ptr::from_ref(slot).cast());
         }
     }
 
-    /// Second hint: the page's object, if it has one in memory.
+    /// Prefetches the page's object, if the slot in memory points to one: the second hint.
     #[inline]
     pub fn prefetch_object(&self, index: PageIndex) {
-        if self.table.page_count().contains(index)
-            && let Some(slot) = self.table.get(index)
-            && let Some((handle, len_bytes)) = slot.peek_object()
+        if self.pages.table.page_count().contains(index)
+            && let Some(slot) = self.pages.table.get(index)
+            && let Some((handle, len_bytes)) = slot.object_hint()
         {
-            self.pool.prefetch(Handle::from_bits(handle), len_bytes);
+            self.pages.pool.prefetch(Handle::from_bits(handle), len_bytes);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What a store tells about itself. Names and meanings of zram's `mm_stat` and `io_stat`.
+//! The counters of a store, with the names and meanings of zram's `mm_stat` and `io_stat`.
 
 use pagefold_codec::StreamWaits;
 use std::fmt;
@@ -8,19 +8,19 @@ use std::fmt;
 pub struct MmStat {
     /// Bytes of the pages stored, uncompressed; same-filled pages count.
     pub orig_data_size: u64,
-    /// Bytes of all objects; same-filled pages have none, raw pages 4096.
+    /// Bytes of all objects: the compressed length, 4096 for a raw page, 0 for a same-filled page.
     pub compr_data_size: u64,
-    /// Bytes of memory the pool holds for objects, owner words and gaps included; slots not.
+    /// Bytes of memory that the pool uses for objects, including owner words and gaps, without the slots.
     pub mem_used_total: u64,
-    /// The limit on `mem_used_total`, bytes; 0 is none.
+    /// The limit on `mem_used_total`, bytes; 0 means no limit.
     pub mem_limit: u64,
     /// The highest `mem_used_total` since the last reset.
     pub mem_used_max: u64,
-    /// Same-filled pages held.
+    /// Same-filled pages now.
     pub same_pages: u64,
     /// Frames freed by compaction on request.
     pub pages_compacted: u64,
-    /// Raw pages held.
+    /// Raw pages now.
     pub huge_pages: u64,
     /// Raw pages ever stored.
     pub huge_pages_since: u64,
@@ -54,7 +54,7 @@ pub struct IoStat {
     pub failed_writes: u64,
     /// Requests outside the store.
     pub invalid_io: u64,
-    /// Whole pages discarded or written with zeroes on request, held or not.
+    /// Whole pages discarded or overwritten with zeroes by a request, whether they were empty or not.
     pub notify_free: u64,
 }
 
@@ -68,16 +68,16 @@ impl fmt::Display for IoStat {
     }
 }
 
-/// All memory of a store, in bytes, by what it is for.
+/// The memory of a store by purpose, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct MemoryStats {
     /// Frames that hold objects: `mem_used_total`.
     pub objects: u64,
     /// Frames that hold slots.
     pub slots: u64,
-    /// The array that chains frames.
+    /// The array of links between frames.
     pub links: u64,
-    /// Free frames kept ready, the reserve included.
+    /// Free frames that are backed by memory, including the reserve.
     pub ready: u64,
 }
 
@@ -88,18 +88,33 @@ impl MemoryStats {
     }
 }
 
-/// Everything a store counts.
+/// The counters of recompression: pages and bytes since the store was created, unless stated otherwise.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct RecompressStats {
+    /// Pages that got a smaller object.
+    pub recompressed_pages: u64,
+    /// Bytes by which their objects became shorter.
+    pub saved_bytes: u64,
+    /// Pages that were tried and would not have become smaller.
+    pub not_smaller_pages: u64,
+    /// Pages that are objects of the codecs of priority 1, 2 and 3 now.
+    pub pages_now: [u64; 3],
+}
+
+/// All counters of a store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Stats {
     /// zram's memory counters.
     pub mm: MmStat,
     /// zram's I/O counters.
     pub io: IoStat,
+    /// Recompression.
+    pub recompress: RecompressStats,
     /// Memory by purpose.
     pub memory: MemoryStats,
-    /// Detours to other CPUs' streams.
+    /// How often a thread had to use the stream of another CPU.
     pub streams: StreamWaits,
-    /// Writes that found no frame ready, waited for one and compressed again.
+    /// Writes that found no frame ready, waited for one and compressed the page again.
     pub slow_writes: u64,
     /// Objects moved to keep classes dense.
     pub objects_moved: u64,

@@ -1,19 +1,18 @@
-//! A lock in two bits of a word whose other bits it guards.
+//! A futex lock in two bits of a word, which guards the word's other bits.
 //!
-//! It never spins: a thread that finds the word locked marks it awaited and sleeps
-//! on it. Release stores the new state bits and drops both lock bits in one step, and
-//! wakes one sleeper if the word was awaited; the sleeper takes the lock with the
-//! awaited bit set, because it cannot know whether it was the last. (The three-state
-//! futex mutex of Drepper, "Futexes Are Tricky", 2011, with state bits beside it.)
+//! It does not spin: a thread that finds the word locked sets the awaited bit and sleeps. The release stores the new
+//! state bits and clears both lock bits in one atomic exchange, and wakes one sleeper if the awaited bit was set. The
+//! sleeper takes the lock with the awaited bit set, because it cannot know whether others still sleep. (The
+//! three-state futex mutex of Drepper, "Futexes Are Tricky", 2011, with state bits beside it.)
 
 use super::word::Word;
 use crate::sync::{AtomicU32, Ordering, wait, wake};
 
-/// A locked word; unlocks, its state bits unchanged, when dropped.
+/// A locked word; the drop stores the state bits and unlocks.
 #[derive(Debug)]
 pub(super) struct Locked<'a> {
     atomic: &'a AtomicU32,
-    /// The state bits; nobody else changes them while the lock is held.
+    /// The state bits to store; no other thread changes them while the lock is held.
     state: Word,
 }
 
@@ -25,7 +24,8 @@ impl<'a> Locked<'a> {
             return None;
         }
         let taken = atomic.compare_exchange(seen.0, seen.locked().0, Ordering::Acquire, Ordering::Relaxed);
-        // Lazily: a `Locked` made and dropped for a failed exchange would unlock another's lock.
+        // `then` and not `then_some`: a `Locked` created and dropped for a failed exchange would release another
+        // thread's lock.
         taken.is_ok().then(|| Locked { atomic, state: seen.unlocked() })
     }
 
@@ -49,13 +49,13 @@ impl<'a> Locked<'a> {
         }
     }
 
-    /// The state bits at the time of locking.
+    /// The state bits.
     #[inline]
     pub(super) fn word(&self) -> Word {
         self.state
     }
 
-    /// Changes the state bits, to be seen when the lock is released.
+    /// Changes the state bits; the release stores them.
     #[inline]
     pub(super) fn set_word(&mut self, state: Word) {
         self.state = state.unlocked();

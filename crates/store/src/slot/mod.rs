@@ -1,34 +1,35 @@
-//! The place of one page: 16 bytes, its lock, and the transitions between its states.
+//! The state of one page: 16 bytes with a lock, and the transitions between states.
 //!
-//! A slot is a word (lock, state, length: see `word`), a generation that every
-//! change of contents advances, and a payload that depends on the state. All of it is
-//! read and written under the slot's own lock, which is two bits of the word and
-//! sleeps when taken (`lock`). States change only through the functions of
-//! [`SlotGuard`] in this module, each named for its transition, each of which
-//! releases the lock and hands back what was there before, so that "drop the old,
-//! publish the new" is one step and nobody can free a page that is still to be seen.
+//! A slot consists of a word (lock, state, length: see `word`), a generation that advances with every change of the
+//! contents, and a payload whose meaning depends on the state. All three are accessed under the slot's own lock, two
+//! bits of the word on which waiting threads sleep by futex (`lock`). The state changes only through the functions of
+//! [`SlotGuard`], one per transition. Each releases the lock and returns the old contents, so exchanging is one step,
+//! and no thread frees contents that another thread can still reach through the slot.
+//!
+//! The slot does not free anything: the caller of a transition frees the old object or location. The holder of a
+//! slot's lock takes no other lock.
 //!
 //! A slot with all bits zero is empty and unlocked, so zeroed memory is a table of
 //! empty slots.
 
+mod access_time;
 mod lock;
-mod peek;
-mod stamp;
+mod snapshot;
 mod word;
 
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
+pub use access_time::AccessTime;
 use lock::Locked;
-pub use peek::Peek;
-pub use stamp::Stamp;
+pub use snapshot::SlotSnapshot;
 use word::{Mark, State, Word};
 
-/// The place of one page.
+/// The state of one page.
 #[derive(Debug)]
 #[repr(C)]
 pub struct Slot {
     word: AtomicU32,
-    /// Lower 24 bits: advances whenever the contents change. Upper 8: the lower half of the time of the
-    /// last access, whose upper half is in the word, because neither has 16 bits to spare.
+    /// Lower 24 bits: the generation, which advances whenever the contents change. Upper 8: the lower half of the
+    /// time of the last access, whose upper half is in the word, because neither field has 16 bits to spare.
     generation: AtomicU32,
     /// Fill word, pool handle, or location on the backing.
     payload: AtomicU64,
@@ -40,8 +41,8 @@ const _: () = assert!(size_of::<Slot>() == 16 && align_of::<Slot>() == 8);
 const GENERATION_BITS: u32 = 24;
 const GENERATION_MASK: u32 = (1 << GENERATION_BITS) - 1;
 
-fn parked_word(parked: Parked) -> Word {
-    Word::new(State::Parked).with_len(parked.len_bytes).with_priority(parked.priority)
+fn written_back_word(written_back: BackingLocation) -> Word {
+    Word::new(State::WrittenBack).with_len(written_back.len_bytes).with_priority(written_back.priority)
 }
 
 /// How often a slot's contents have changed, modulo 2^24.
@@ -49,23 +50,23 @@ fn parked_word(parked: Parked) -> Word {
 pub struct Generation(u32);
 
 impl Generation {
-    /// The generation of this number, modulo 2^24.
+    /// Makes a generation from a number, modulo 2^24.
     pub fn from_bits(bits: u32) -> Self {
         Generation(bits & GENERATION_MASK)
     }
 
-    /// The number, below 2^24, as it stands in records.
+    /// The number, below 2^24, as it is stored in records.
     pub fn to_bits(self) -> u32 {
         self.0
     }
 }
 
-/// What a slot holds. Handles are the pool's, as numbers, because the slot does not look into them.
+/// The contents of a slot. Pool handles are plain numbers here, because the slot does not interpret them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Content {
-    /// Nothing was written, or it was discarded; reads as zeroes.
+    /// The page was never written, or was discarded; it reads as zeroes.
     Empty,
-    /// The word that the page repeats.
+    /// The page repeats this word.
     SameFilled(u64),
     /// A compressed object.
     Folded {
@@ -82,13 +83,13 @@ pub enum Content {
         handle: u64,
     },
     /// Moved to the backing.
-    Parked(Parked),
+    WrittenBack(BackingLocation),
 }
 
-/// Where and how a page is parked.
+/// The location of a written-back page on the backing, with its length and codec.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Parked {
-    /// What the backing's layout made of the place; not looked into here.
+pub struct BackingLocation {
+    /// The place as the layout encodes it; not interpreted here.
     pub location: u64,
     /// Bytes there, 1 to 4096; 4096 is the page as it is.
     pub len_bytes: u16,
@@ -96,7 +97,7 @@ pub struct Parked {
     pub priority: u8,
 }
 
-/// A locked slot. Unlocks when dropped.
+/// A locked slot; unlocks on drop.
 #[derive(Debug)]
 pub struct SlotGuard<'a> {
     slot: &'a Slot,
@@ -104,34 +105,34 @@ pub struct SlotGuard<'a> {
 }
 
 impl Slot {
-    /// An empty slot.
+    /// Creates an empty slot.
     pub fn new() -> Self {
         Slot { word: AtomicU32::new(0), generation: AtomicU32::new(0), payload: AtomicU64::new(0) }
     }
 
-    /// Locks the slot; sleeps while another thread has it.
+    /// Locks the slot; sleeps while another thread holds the lock.
     #[inline]
     pub fn lock(&self) -> SlotGuard<'_> {
         SlotGuard { slot: self, locked: Locked::acquire(&self.word) }
     }
 
-    /// Locks the slot if nobody has it.
+    /// Locks the slot if it is not locked.
     #[inline]
     pub fn try_lock(&self) -> Option<SlotGuard<'_>> {
         Some(SlotGuard { slot: self, locked: Locked::try_acquire(&self.word)? })
     }
 
-    /// What can be seen without the lock, for walks over many slots.
+    /// Reads the state without the lock, for walks over many slots.
     #[inline]
-    pub fn peek(&self) -> Peek {
-        Peek::new(Word(self.word.load(Ordering::Relaxed)), self.generation.load(Ordering::Relaxed))
+    pub fn snapshot(&self) -> SlotSnapshot {
+        SlotSnapshot::new(Word(self.word.load(Ordering::Relaxed)), self.generation.load(Ordering::Relaxed))
     }
 
-    /// The object that the slot seems to hold, as the pool's handle and its length in bytes; for hints. Without the
-    /// lock the handle may be old, or no handle at all but what was in its place a moment before or after.
+    /// Returns the pool handle and the length of the slot's object, for prefetch hints. It takes no lock, so the
+    /// handle may be outdated, or may be another state's payload.
     #[inline]
-    pub fn peek_object(&self) -> Option<(u64, usize)> {
-        let len_bytes = self.peek().object_len_bytes();
+    pub fn object_hint(&self) -> Option<(u64, usize)> {
+        let len_bytes = self.snapshot().object_len_bytes();
         (len_bytes > 0).then(|| (self.payload.load(Ordering::Relaxed), len_bytes))
     }
 
@@ -149,7 +150,7 @@ impl Default for Slot {
 }
 
 impl SlotGuard<'_> {
-    /// What the slot holds.
+    /// The contents of the slot.
     #[inline]
     pub fn content(&self) -> Content {
         let payload = self.slot.payload.load(Ordering::Relaxed);
@@ -161,7 +162,7 @@ impl SlotGuard<'_> {
                 Content::Folded { handle: payload, len_bytes: word.len_bytes(), priority: word.priority() }
             }
             State::Raw => Content::Raw { handle: payload },
-            State::Parked => Content::Parked(Parked {
+            State::WrittenBack => Content::WrittenBack(BackingLocation {
                 location: payload,
                 len_bytes: word.len_bytes(),
                 priority: word.priority(),
@@ -169,79 +170,82 @@ impl SlotGuard<'_> {
         }
     }
 
-    /// The number of the contents: equal means unchanged since.
+    /// The generation of the contents: while it is the same, so are the contents.
     #[inline]
     pub fn generation(&self) -> Generation {
         Generation(self.slot.generation.load(Ordering::Relaxed) & GENERATION_MASK)
     }
 
-    /// Transition: any state to empty. Returns what was held.
+    /// Transition: any state to empty. Returns the old contents.
     pub fn clear(self) -> Content {
         self.exchange(Word::new(State::Empty), 0)
     }
 
-    /// Transition: any state to same-filled. Returns what was held.
+    /// Transition: any state to same-filled. Returns the old contents.
     pub fn fill(self, fill_word: u64) -> Content {
         self.exchange(Word::new(State::SameFilled), fill_word)
     }
 
-    /// Transition: any state to folded. Returns what was held.
+    /// Transition: any state to folded. Returns the old contents.
     pub fn fold(self, handle: u64, len_bytes: u16, priority: u8) -> Content {
         self.exchange(Word::new(State::Folded).with_len(len_bytes).with_priority(priority), handle)
     }
 
-    /// Transition: any state to raw. Returns what was held.
+    /// Transition: any state to raw. Returns the old contents.
     pub fn keep_raw(self, handle: u64) -> Content {
         self.exchange(Word::new(State::Raw), handle)
     }
 
-    /// Any of the four transitions above, or to parked contents that were elsewhere, by the contents to come.
+    /// Transition: any state to `content`, with a new generation. Returns the old contents. Writeback does not use it: its
+    /// transitions ([`SlotGuard::write_back`], `move_written_back`) keep the generation. Tests publish written-back contents.
     pub fn publish(self, content: Content) -> Content {
         match content {
             Content::Empty => self.clear(),
             Content::SameFilled(fill_word) => self.fill(fill_word),
             Content::Folded { handle, len_bytes, priority } => self.fold(handle, len_bytes, priority),
             Content::Raw { handle } => self.keep_raw(handle),
-            Content::Parked(parked) => self.exchange(parked_word(parked), parked.location),
+            Content::WrittenBack(written_back) => {
+                self.exchange(written_back_word(written_back), written_back.location)
+            }
         }
     }
 
-    /// Transition: folded or raw stays what it is, its object having moved from `old` to `new`.
+    /// Transition: folded or raw to the same state, after the object was moved from `old` to `new`.
     ///
-    /// Returns whether the slot held `old`; if not, nothing changes. The generation stays, because the
-    /// contents do.
+    /// Returns false, and changes nothing, if the slot does not contain `old`. The contents and so the generation
+    /// stay the same.
     pub fn relocate(self, old: u64, new: u64) -> bool {
-        let holds_old = match self.content() {
+        let is_old = match self.content() {
             Content::Folded { handle, .. } | Content::Raw { handle } => handle == old,
-            Content::Empty | Content::SameFilled(_) | Content::Parked(_) => false,
+            Content::Empty | Content::SameFilled(_) | Content::WrittenBack(_) => false,
         };
-        if holds_old {
+        if is_old {
             self.slot.payload.store(new, Ordering::Relaxed);
         }
-        holds_old
+        is_old
     }
 
-    /// Transition: a page in memory that a pass selected, and that is unchanged since, to parked.
+    /// Transition: a page in memory that is under writeback, unchanged since generation `begun`, to written back.
     ///
-    /// Returns what was held, to be freed; `None`, and nothing changes but the mark, which is cleared, if
-    /// the page is not the one that was selected. The generation stays, because the contents do.
-    pub fn park(mut self, selected: Generation, to: Parked) -> Option<Content> {
+    /// Returns the old contents, which the caller frees. Returns `None` if the page is not under writeback or its
+    /// generation differs; then the contents stay. The contents of the page and so the generation stay the same.
+    pub fn write_back(mut self, begun: Generation, to: BackingLocation) -> Option<Content> {
         let old = self.content();
-        if !self.is_selected() || self.generation() != selected {
+        if !self.is_under_writeback() || self.generation() != begun {
             return None;
         }
-        self.deselect();
+        self.end_writeback();
         if !matches!(old, Content::Folded { .. } | Content::Raw { .. }) {
             return None;
         }
-        self.replace(parked_word(to), to.location);
+        self.replace(written_back_word(to), to.location);
         Some(old)
     }
 
-    /// Transition: parked at `from` to the same page in memory. Returns whether it was there; if not, nothing
-    /// changes. The generation stays, because the contents do.
-    pub fn promote(self, from: Parked, to: Content) -> bool {
-        let word = match (self.content() == Content::Parked(from), to) {
+    /// Transition: written back at `from` to the same page in memory. Returns false, and changes nothing, if the page
+    /// is not written back at `from`. The generation stays the same.
+    pub fn promote(self, from: BackingLocation, to: Content) -> bool {
+        let word = match (self.content() == Content::WrittenBack(from), to) {
             (true, Content::Folded { len_bytes, priority, .. }) => {
                 Word::new(State::Folded).with_len(len_bytes).with_priority(priority)
             }
@@ -253,86 +257,130 @@ impl SlotGuard<'_> {
         true
     }
 
-    /// Transition: parked at `from` to parked at `to`, the record having been copied. Returns whether it was at
-    /// `from`; if not, nothing changes. Generation and marks stay.
-    pub fn move_parked(self, from: Parked, to: Parked) -> bool {
-        let is_there = self.content() == Content::Parked(from);
+    /// Transition: written back at `from` to written back at `to`, after the record was copied. Returns false, and
+    /// changes nothing, if the page is not written back at `from`. Generation and marks stay the same.
+    pub fn move_written_back(self, from: BackingLocation, to: BackingLocation) -> bool {
+        let is_there = self.content() == Content::WrittenBack(from);
         if is_there {
-            let keep = |mark, word: Word| if self.locked.word().has(mark) { word.with(mark) } else { word };
-            let word = keep(Mark::Idle, keep(Mark::Accessed, parked_word(to)));
+            let word = self.copy_marks(written_back_word(to));
             self.replace(word, to.location);
         }
         is_there
     }
 
-    /// Marks the page as one that a pass works on. False if it is already, or is not an object in memory.
-    pub fn select(&mut self) -> bool {
+    /// Whether the codec of `priority` did not make the page smaller since the page was stored.
+    pub fn is_tried(&self, priority: u8) -> bool {
+        self.locked.word().is_tried(priority)
+    }
+
+    /// Records that the codec of `priority` did not make the page smaller. Any change of the contents clears it; another
+    /// form of the same page keeps it. Does nothing if the object has that priority or a higher one.
+    pub fn set_tried(&mut self, priority: u8) {
+        self.locked.set_word(self.locked.word().with_tried(priority));
+    }
+
+    /// Whether the page is marked idle and was not accessed since.
+    pub fn is_idle(&self) -> bool {
+        self.locked.word().has(Mark::Idle)
+    }
+
+    /// Transition: an object in memory to the same page as another object, that of a codec of a higher priority.
+    ///
+    /// Returns the old contents, which the caller frees. Returns `None`, and changes nothing, if the generation is not
+    /// `begun`, the page is not an object of a lower priority than `to`, or is under writeback. The generation and the
+    /// accessed mark stay the same; the idle mark is cleared, as in zram.
+    pub fn recompress(self, begun: Generation, to: Content) -> Option<Content> {
+        let old = self.content();
+        let Content::Folded { handle, len_bytes, priority } = to else { return None };
+        let is_lower = match old {
+            Content::Folded { priority: present, .. } => present < priority,
+            Content::Raw { .. } => true,
+            Content::Empty | Content::SameFilled(_) | Content::WrittenBack(_) => false,
+        };
+        if !is_lower || self.generation() != begun || self.is_under_writeback() {
+            return None;
+        }
+        let word = Word::new(State::Folded).with_len(len_bytes).with_priority(priority);
+        let word = self.copy_marks(word).without(Mark::Idle);
+        self.replace(word, handle);
+        Some(old)
+    }
+
+    /// Marks the page as under writeback by a pass. Returns false if it is so already, or is not an object in memory.
+    pub fn begin_writeback(&mut self) -> bool {
         let word = self.locked.word();
-        let is_free = matches!(word.state(), State::Folded | State::Raw) && !word.has(Mark::Selected);
+        let is_free = matches!(word.state(), State::Folded | State::Raw) && !word.has(Mark::UnderWriteback);
         if is_free {
-            self.locked.set_word(word.with(Mark::Selected));
+            self.locked.set_word(word.with(Mark::UnderWriteback));
         }
         is_free
     }
 
-    /// Clears the mark of a pass.
-    pub fn deselect(&mut self) {
-        self.locked.set_word(self.locked.word().without(Mark::Selected));
+    /// Clears the mark of [`SlotGuard::begin_writeback`].
+    pub fn end_writeback(&mut self) {
+        self.locked.set_word(self.locked.word().without(Mark::UnderWriteback));
     }
 
-    /// Whether a pass works on the page.
-    pub fn is_selected(&self) -> bool {
-        self.locked.word().has(Mark::Selected)
+    /// Whether the page is under writeback.
+    pub fn is_under_writeback(&self) -> bool {
+        self.locked.word().has(Mark::UnderWriteback)
     }
 
-    /// Notes an access: its time, and that the page is not idle. Returns when the page was last read since it
-    /// was stored or parked, if it was.
+    /// Records an access: sets its time and the accessed mark, and clears the idle mark. Returns the time of the
+    /// previous read since the page was stored or written back, if there was one.
     #[inline]
-    pub fn touch(&mut self, now: Stamp) -> Option<Stamp> {
+    pub fn touch(&mut self, now: AccessTime) -> Option<AccessTime> {
         let word = self.locked.word();
-        let last = word.has(Mark::Accessed).then(|| self.stamp());
+        let last = word.has(Mark::Accessed).then(|| self.last_access());
         self.locked.set_word(word.without(Mark::Idle).with(Mark::Accessed));
-        self.set_stamp(now);
+        self.set_last_access(now);
         last
     }
 
     /// The time of the last access.
-    pub fn stamp(&self) -> Stamp {
+    pub fn last_access(&self) -> AccessTime {
         let low = self.slot.generation.load(Ordering::Relaxed) >> GENERATION_BITS;
-        Stamp::from_halves(self.locked.word().stamp_high(), low as u8)
+        AccessTime::from_halves(self.locked.word().time_high(), low as u8)
     }
 
     /// Sets the time of the last access.
     #[inline]
-    pub fn set_stamp(&mut self, stamp: Stamp) {
-        let (high, low) = stamp.halves();
+    pub fn set_last_access(&mut self, time: AccessTime) {
+        let (high, low) = time.halves();
         let generation = self.slot.generation.load(Ordering::Relaxed) & GENERATION_MASK;
         self.slot.generation.store(generation | u32::from(low) << GENERATION_BITS, Ordering::Relaxed);
-        self.locked.set_word(self.locked.word().with_stamp_high(high));
+        self.locked.set_word(self.locked.word().with_time_high(high));
     }
 
-    /// Marks the page idle, or not.
+    /// Sets or clears the idle mark.
     pub fn set_idle(&mut self, idle: bool) {
         let word = self.locked.word();
         self.locked.set_word(if idle { word.with(Mark::Idle) } else { word.without(Mark::Idle) });
     }
 
-    /// Forgets that the page was accessed: its second chance is used up.
+    /// Clears the accessed mark: the page has used its second chance (clock algorithm).
     pub fn clear_accessed(&mut self) {
         self.locked.set_word(self.locked.word().without(Mark::Accessed));
     }
 
-    /// The same page in another form: no new generation.
+    /// Adds the slot's idle and accessed marks to `word`.
+    fn copy_marks(&self, word: Word) -> Word {
+        let copy = |mark, word: Word| if self.locked.word().has(mark) { word.with(mark) } else { word };
+        copy(Mark::Idle, copy(Mark::Accessed, word))
+    }
+
+    /// Replaces word and payload by another form of the same page; the generation and the tried codecs stay the same.
     fn replace(self, word: Word, payload: u64) {
         self.slot.payload.store(payload, Ordering::Relaxed);
-        let word = word.with_stamp_high(self.locked.word().stamp_high());
+        let word = word.with_time_high(self.locked.word().time_high()).with_tried_of(self.locked.word());
         self.locked.release_with(word);
     }
 
-    /// The one place where contents change. Marks are cleared: they were about what was there before.
+    /// Replaces the contents, advances the generation and clears the marks, which described the old contents. All
+    /// changes of contents go through this function.
     fn exchange(self, word: Word, payload: u64) -> Content {
         let old = self.content();
-        let word = word.with_stamp_high(self.locked.word().stamp_high());
+        let word = word.with_time_high(self.locked.word().time_high());
         self.slot.payload.store(payload, Ordering::Relaxed);
         let generation = self.slot.generation.load(Ordering::Relaxed);
         let next = (generation & !GENERATION_MASK) | (generation.wrapping_add(1) & GENERATION_MASK);

@@ -1,4 +1,4 @@
-//! Every transition from every state, marks, stamps, and the lock.
+//! Every transition from every state, marks, access times, and the lock.
 
 use super::*;
 
@@ -9,7 +9,7 @@ fn all_contents() -> Vec<Content> {
         Content::Folded { handle: (1 << 50) - 1, len_bytes: 1, priority: 0 },
         Content::Folded { handle: 7, len_bytes: 4095, priority: 3 },
         Content::Raw { handle: 9 },
-        Content::Parked(Parked { location: u64::MAX, len_bytes: 4096, priority: 2 }),
+        Content::WrittenBack(BackingLocation { location: u64::MAX, len_bytes: 4096, priority: 2 }),
     ]
 }
 
@@ -60,50 +60,50 @@ fn generation_wraps_without_touching_the_bits_above() {
     assert_eq!(slot.generation.load(Ordering::Relaxed), 0xab00_0000);
 }
 
-const HERE: Parked = Parked { location: 5, len_bytes: 99, priority: 1 };
-const THERE: Parked = Parked { location: 6, len_bytes: 99, priority: 1 };
+const HERE: BackingLocation = BackingLocation { location: 5, len_bytes: 99, priority: 1 };
+const THERE: BackingLocation = BackingLocation { location: 6, len_bytes: 99, priority: 1 };
 
 #[test]
-fn park_only_what_was_selected_and_is_unchanged() {
+fn write_back_only_what_is_marked_and_unchanged() {
     let folded = Content::Folded { handle: 7, len_bytes: 99, priority: 1 };
     for content in all_contents() {
         let slot = Slot::new();
         slot.lock().publish(content);
         let mut guard = slot.lock();
-        let (generation, is_object) = (guard.generation(), guard.select());
+        let (generation, is_object) = (guard.generation(), guard.begin_writeback());
         assert_eq!(is_object, matches!(content, Content::Folded { .. } | Content::Raw { .. }));
-        assert!(!guard.select());
+        assert!(!guard.begin_writeback());
         drop(guard);
-        assert_eq!(slot.lock().park(generation, HERE), is_object.then_some(content));
-        assert_eq!(slot.lock().content() == Content::Parked(HERE), is_object);
+        assert_eq!(slot.lock().write_back(generation, HERE), is_object.then_some(content));
+        assert_eq!(slot.lock().content() == Content::WrittenBack(HERE), is_object);
         assert_eq!(slot.lock().generation(), generation);
-        assert!(!slot.lock().is_selected());
+        assert!(!slot.lock().is_under_writeback());
     }
-    // Rewritten, and selected again: an old request's result is not taken.
+    // Rewritten, and marked again: an old request's result is not taken.
     let slot = Slot::new();
     slot.lock().publish(folded);
     let old = slot.lock().generation();
-    assert!(slot.lock().select());
+    assert!(slot.lock().begin_writeback());
     slot.lock().publish(folded);
-    assert!(!slot.lock().is_selected());
-    assert!(slot.lock().select());
-    assert_eq!(slot.lock().park(old, HERE), None);
-    assert!(slot.lock().is_selected());
+    assert!(!slot.lock().is_under_writeback());
+    assert!(slot.lock().begin_writeback());
+    assert_eq!(slot.lock().write_back(old, HERE), None);
+    assert!(slot.lock().is_under_writeback());
     let new = slot.lock().generation();
-    assert_eq!(slot.lock().park(new, HERE), Some(folded));
+    assert_eq!(slot.lock().write_back(new, HERE), Some(folded));
 }
 
 #[test]
-fn parked_pages_move_and_come_back_only_from_where_they_are() {
+fn written_back_pages_move_and_come_back_only_from_where_they_are() {
     let slot = Slot::new();
     let folded = Content::Folded { handle: 7, len_bytes: 99, priority: 1 };
-    slot.lock().publish(Content::Parked(HERE));
+    slot.lock().publish(Content::WrittenBack(HERE));
     let generation = slot.lock().generation();
-    slot.lock().touch(Stamp::default());
-    assert!(!slot.lock().move_parked(THERE, HERE));
-    assert!(slot.lock().move_parked(HERE, THERE));
+    slot.lock().touch(AccessTime::default());
+    assert!(!slot.lock().move_written_back(THERE, HERE));
+    assert!(slot.lock().move_written_back(HERE, THERE));
     assert!(!slot.lock().promote(HERE, folded));
-    assert!(slot.lock().touch(Stamp::default()).is_some());
+    assert!(slot.lock().touch(AccessTime::default()).is_some());
     assert!(slot.lock().promote(THERE, folded));
     assert_eq!(slot.lock().content(), folded);
     assert_eq!(slot.lock().generation(), generation);
@@ -115,15 +115,15 @@ fn accesses_leave_their_time_and_end_idleness() {
     slot.lock().publish(Content::Raw { handle: 1 });
     let generation = slot.lock().generation();
     slot.lock().set_idle(true);
-    assert!(slot.peek().is_idle());
-    let (first, second) = (Stamp::from_halves(0xab, 0xcd), Stamp::from_halves(1, 2));
+    assert!(slot.snapshot().is_idle());
+    let (first, second) = (AccessTime::from_halves(0xab, 0xcd), AccessTime::from_halves(1, 2));
     assert_eq!(slot.lock().touch(first), None);
     assert_eq!(slot.lock().touch(second), Some(first));
-    let seen = slot.peek();
-    assert!(seen.stamp() == second && !seen.is_idle() && seen.is_accessed() && seen.is_raw());
+    let seen = slot.snapshot();
+    assert!(seen.last_access() == second && !seen.is_idle() && seen.is_accessed() && seen.is_raw());
     assert_eq!(slot.lock().generation(), generation);
     slot.lock().fill(3);
-    assert!(slot.peek().stamp() == second && !slot.peek().is_accessed());
+    assert!(slot.snapshot().last_access() == second && !slot.snapshot().is_accessed());
 }
 
 #[test]
@@ -161,4 +161,83 @@ fn lock_excludes_many_threads() {
         }
     });
     assert_eq!(slot.lock().content(), Content::SameFilled(80_000));
+}
+
+#[test]
+fn recompress_only_an_unchanged_object_to_a_higher_priority() {
+    let to = Content::Folded { handle: 70, len_bytes: 50, priority: 2 };
+    for content in all_contents() {
+        let slot = Slot::new();
+        slot.lock().publish(content);
+        slot.lock().set_idle(true);
+        let generation = slot.lock().generation();
+        let is_lower = match content {
+            Content::Folded { priority, .. } => priority < 2,
+            content => matches!(content, Content::Raw { .. }),
+        };
+        assert_eq!(slot.lock().recompress(generation, to), is_lower.then_some(content));
+        assert_eq!(slot.lock().content(), if is_lower { to } else { content });
+        assert_eq!(slot.lock().generation(), generation);
+        assert_eq!(slot.lock().is_idle(), !is_lower);
+        assert_eq!(slot.lock().recompress(generation, to), None, "the same priority again");
+    }
+    let (slot, raw) = (Slot::new(), Content::Raw { handle: 9 });
+    slot.lock().publish(raw);
+    let old = slot.lock().generation();
+    slot.lock().publish(raw);
+    assert_eq!(slot.lock().recompress(old, to), None, "rewritten");
+    let new = slot.lock().generation();
+    assert!(slot.lock().begin_writeback());
+    assert_eq!(slot.lock().recompress(new, to), None, "under writeback");
+    slot.lock().end_writeback();
+    assert_eq!(slot.lock().recompress(new, Content::Raw { handle: 1 }), None, "no codec's object");
+    assert_eq!(slot.lock().recompress(new, to), Some(raw));
+}
+
+/// The priorities that a slot's object was tried with.
+fn tried(slot: &Slot) -> Vec<u8> {
+    (0..4).filter(|&priority| slot.snapshot().is_tried(priority)).collect()
+}
+
+#[test]
+fn every_codec_above_the_object_is_tried_by_itself() {
+    for priority in 0..4 {
+        for mask in 0..8u8 {
+            let slot = Slot::new();
+            slot.lock().fold(7, 4095, priority);
+            let wanted: Vec<u8> = (1..4).filter(|to| mask & 1 << (to - 1) != 0).collect();
+            wanted.iter().for_each(|&to| slot.lock().set_tried(to));
+            let above: Vec<u8> = wanted.into_iter().filter(|&to| to > priority).collect();
+            assert_eq!(tried(&slot), above);
+            let seen = slot.snapshot();
+            assert_eq!((seen.priority(), seen.object_len_bytes()), (priority, 4095));
+        }
+    }
+}
+
+#[test]
+fn tried_codecs_stay_with_the_page_and_go_with_its_contents() {
+    let slot = Slot::new();
+    slot.lock().keep_raw(7);
+    [1, 2, 3].iter().for_each(|&priority| slot.lock().set_tried(priority));
+    slot.lock().touch(AccessTime::default());
+    assert!(slot.lock().relocate(7, 8));
+    assert!(slot.lock().begin_writeback());
+    let place = BackingLocation { location: 5, len_bytes: 4096, priority: 0 };
+    let generation = slot.lock().generation();
+    assert!(slot.lock().write_back(generation, place).is_some());
+    assert_eq!(slot.lock().content(), Content::WrittenBack(place));
+    assert!(tried(&slot).is_empty(), "only an object is tried");
+    let moved = BackingLocation { location: 6, ..place };
+    assert!(slot.lock().move_written_back(place, moved));
+    assert!(slot.lock().promote(moved, Content::Raw { handle: 9 }));
+    assert_eq!(tried(&slot), [1, 2, 3]);
+    slot.lock().recompress(generation, Content::Folded { handle: 10, len_bytes: 3000, priority: 1 });
+    assert_eq!((tried(&slot), slot.snapshot().priority()), (vec![2, 3], 1));
+    slot.lock().keep_raw(9);
+    assert_eq!((tried(&slot), slot.snapshot().object_len_bytes()), (vec![], 4096));
+    for len_bytes in [1, 4095] {
+        slot.lock().fold(7, len_bytes, 0);
+        assert_eq!(slot.snapshot().object_len_bytes(), usize::from(len_bytes));
+    }
 }

@@ -1,15 +1,15 @@
-//! Loading agrees with reading, its slow twin, and with plain bytes, in every state of a page. Known mistakes
-//! that these exclude: a buffer too short for a record that lies across three blocks; a load that writes the
-//! page although there is nothing to write; an error that is told although the page was written anew.
+//! `Store::load` agrees with `Store::read` and with plain bytes, in every state of a page. Known mistakes that these
+//! tests exclude: a buffer too short for a record that spans three blocks; a load that writes the caller's page
+//! although there is nothing to write; an error that is returned although the page was rewritten.
 
 use crate::support::gate::Gated;
 use crate::support::rig::*;
-use crate::support::{Random, Twin, page};
+use crate::support::{PlainBytes, Random, page};
 use pagefold_backing::layer::{ErrorLayer, When};
 use pagefold_backing::{Backing, Direct, FileBacking, FileOptions, MemoryBacking, Uring};
 use pagefold_codec::{CodecSpec, names};
 use pagefold_page::{Page, PageIndex};
-use pagefold_store::parking::{LayoutKind, ParkConfig};
+use pagefold_store::writeback::{LayoutKind, WritebackConfig};
 use pagefold_store::{LoadError, Loaded, Loader, MemLimit, Store, StoreConfig, fill};
 use pagefold_testkit::skipped;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use std::sync::Arc;
 const PAGES: u64 = 96;
 const BACKING_LEN: usize = segments(12);
 
-/// The page as a load tells it; only [`Loaded::Page`] may have written it.
+/// Loads a page, and checks that only [`Loaded::Page`] wrote to the buffer.
 fn load(store: &Store, loader: &mut Loader, index: u64) -> Result<Page, LoadError> {
     let mut page = [0xee; 4096];
     prefetch(store, index);
@@ -31,19 +31,19 @@ fn load(store: &Store, loader: &mut Loader, index: u64) -> Result<Page, LoadErro
     Ok(page)
 }
 
-/// Both hints, which are given before loads and change nothing.
+/// Gives both prefetch hints.
 fn prefetch(store: &Store, index: u64) {
     store.prefetch_slot(PageIndex(index));
     store.prefetch_object(PageIndex(index));
 }
 
 #[test]
-fn hints_of_any_page_change_nothing() {
+fn prefetch_hints_change_nothing() {
     let store = store_on(Arc::new(MemoryBacking::new(BACKING_LEN)), LAYOUTS[0], PAGES);
     (0..PAGES).for_each(|i| prefetch(&store, i));
     assert_eq!(store.stats().memory.slots, 0);
     fill_store(&store, 5);
-    park(&store, 0, PAGES / 2);
+    write_back(&store, 0, PAGES / 2);
     let seen = || (0..PAGES).map(|i| read(&store, i).unwrap()).collect::<Vec<_>>();
     let (before, memory) = (seen(), store.stats().memory);
     let reads = stats(&store).bd.bd_reads;
@@ -64,7 +64,7 @@ fn fill_store(store: &Store, seed: u64) {
     for index in (0..PAGES).filter(|i| i % 5 > 0) {
         write(store, index, &page(seed + index));
     }
-    // Of these every codec makes little.
+    // Pages that each codec compresses well.
     for index in (0..PAGES).filter(|i| i % 5 == 1) {
         let line = raw_page(index, seed);
         let mut page = [0; 4096];
@@ -73,7 +73,7 @@ fn fill_store(store: &Store, seed: u64) {
     }
 }
 
-/// Loads first, so that no read has brought anything back before.
+/// Compares each page loaded and read. Loads first, because a read may promote the page.
 fn agree(store: &Store, loader: &mut Loader) {
     let loaded: Vec<Page> = (0..PAGES).map(|i| load(store, loader, i).unwrap()).collect();
     for (index, loaded) in (0..).zip(loaded) {
@@ -97,23 +97,23 @@ fn file(direct: Direct) -> Option<Arc<dyn Backing>> {
     match FileBacking::new(file, FileOptions { direct, uring: Uring::Auto }) {
         Ok(file) => Some(Arc::new(file)),
         Err(e) => {
-            skipped!("a_load_agrees_with_a_read_of_parked_pages: {direct:?}: {e}");
+            skipped!("a_load_agrees_with_a_read_of_written_back_pages: {direct:?}: {e}");
             None
         }
     }
 }
 
 #[test]
-fn a_load_agrees_with_a_read_of_parked_pages() {
+fn a_load_agrees_with_a_read_of_written_back_pages() {
     for layout in LAYOUTS {
         let memory: Option<Arc<dyn Backing>> = Some(Arc::new(MemoryBacking::new(BACKING_LEN)));
         for backing in [memory, file(Direct::Off), file(Direct::On)].into_iter().flatten() {
             for name in names() {
                 let mut store = Store::new(config(name)).unwrap();
-                store.attach(ParkConfig { backing: backing.clone(), layout }).unwrap();
+                store.attach(WritebackConfig { backing: backing.clone(), layout }).unwrap();
                 fill_store(&store, 3);
-                park_all(&store);
-                // Some are in memory again.
+                write_back_all(&store);
+                // Promote some pages.
                 (0..PAGES).filter(|i| i % 7 == 1).for_each(|i| write(&store, i, &page(i)));
                 (0..PAGES).filter(|i| i % 5 == 0).for_each(|i| store.discard(i * 4096, 4096).unwrap());
                 let before = stats(&store);
@@ -130,29 +130,29 @@ fn a_load_agrees_with_a_read_of_parked_pages() {
 fn loads_agree_with_plain_bytes_along_a_random_history() {
     for layout in LAYOUTS {
         let store = store_on(Arc::new(MemoryBacking::new(BACKING_LEN)), layout, PAGES);
-        parking(&store).settings().set_promote(true);
+        writeback(&store).settings().set_promote(true);
         let (mut loader, mut random) = (store.loader().unwrap(), Random(77));
-        let mut twin = Twin(vec![0; PAGES as usize * 4096]);
+        let mut model = PlainBytes(vec![0; PAGES as usize * 4096]);
         for _ in 0..20_000 {
             let index = random.below(PAGES);
             match random.below(20) {
                 0..4 => {
                     let page = page(random.next());
                     write(&store, index, &page);
-                    twin.write(index * 4096, &page);
+                    model.write(index * 4096, &page);
                 }
                 4 => {
                     store.discard(index * 4096, 4096).unwrap();
-                    twin.discard(index * 4096, 4096);
+                    model.discard(index * 4096, 4096);
                 }
                 5 => {
-                    park(&store, index, (index + 20).min(PAGES - 1));
+                    write_back(&store, index, (index + 20).min(PAGES - 1));
                 }
-                6 => store.tend(true),
+                6 => store.run_maintenance(true),
                 7 => assert!(read(&store, index).is_ok()),
                 _ => {
                     let loaded = load(&store, &mut loader, index).unwrap();
-                    assert!(loaded[..] == twin.0[index as usize * 4096..][..4096], "page {index}");
+                    assert!(loaded[..] == model.0[index as usize * 4096..][..4096], "page {index}");
                 }
             }
         }
@@ -200,14 +200,14 @@ fn bytes_held_and_their_limit_are_those_of_the_statistics() {
 }
 
 #[test]
-fn a_medium_that_fails_is_told_and_the_page_stays() {
+fn a_failing_medium_is_reported_and_the_page_stays() {
     for layout in LAYOUTS {
         let backing = Arc::new(ErrorLayer::new(MemoryBacking::new(BACKING_LEN)));
         let medium = backing.control();
         let store = store_on(backing, layout, PAGES);
         let mut loader = store.loader().unwrap();
         write(&store, 7, &soft_page(7, 1));
-        park_all(&store);
+        write_back_all(&store);
         medium.fail_reads(When::Always, libc::ENXIO);
         let error = load(&store, &mut loader, 7).unwrap_err();
         let LoadError::ReadBack { index: PageIndex(7), offset, errno: libc::ENXIO } = error else {
@@ -222,20 +222,20 @@ fn a_medium_that_fails_is_told_and_the_page_stays() {
 }
 
 #[test]
-fn a_corrupt_record_is_told_and_the_page_can_be_written_anew() {
+fn a_corrupt_record_is_reported_and_the_page_can_be_rewritten() {
     for layout in LAYOUTS {
         let backing = Arc::new(MemoryBacking::new(BACKING_LEN));
         let store = store_on(backing.clone(), layout, PAGES);
         let mut loader = store.loader().unwrap();
         write(&store, 7, &soft_page(7, 1));
-        park_all(&store);
+        write_back_all(&store);
         let mut byte = [0];
         backing.read_at(DATA_START + 700, &mut byte).unwrap();
         backing.write_at(DATA_START + 700, &[!byte[0]]).unwrap();
         for count in 1..3 {
             let error = load(&store, &mut loader, 7).unwrap_err();
             assert!(matches!(error, LoadError::CorruptRecord { index: PageIndex(7), .. }), "{error}");
-            // Read twice before it was believed.
+            // A corrupt record is read twice before it is reported.
             let now = stats(&store);
             assert_eq!((now.corrupt_pages, now.read_repeats, now.reads), (count, count, 2 * count));
         }
@@ -246,14 +246,14 @@ fn a_corrupt_record_is_told_and_the_page_can_be_written_anew() {
 }
 
 #[test]
-fn an_error_of_a_page_that_was_written_anew_meanwhile_is_not_told() {
+fn an_error_is_not_reported_if_the_page_was_rewritten_in_the_meantime() {
     for layout in LAYOUTS {
         for errno in [0, libc::EIO] {
             let medium = Gated::new(BACKING_LEN);
             let store = store_on(medium.clone(), layout, PAGES);
             let mut loader = store.loader().unwrap();
             write(&store, 7, &soft_page(7, 1));
-            park_all(&store);
+            write_back_all(&store);
             medium.reads.close();
             std::thread::scope(|s| {
                 let _opens = medium.opens_on_failure();
@@ -269,12 +269,12 @@ fn an_error_of_a_page_that_was_written_anew_meanwhile_is_not_told() {
 }
 
 #[test]
-fn a_segment_is_not_written_anew_while_a_load_reads_in_it() {
+fn a_segment_is_not_overwritten_while_a_load_reads_it() {
     let medium = Gated::new(segments(6));
     let store = store_on(medium.clone(), LayoutKind::Log, PAGES);
     let mut loader = store.loader().unwrap();
     (0..63).for_each(|i| write(&store, i, &raw_page(i, 1)));
-    park(&store, 0, 62);
+    write_back(&store, 0, 62);
     let first_segment = || {
         let mut bytes = vec![0; SEGMENT_LEN as usize];
         medium.inner.read_at(DATA_START, &mut bytes).unwrap();
@@ -287,15 +287,15 @@ fn a_segment_is_not_written_anew_while_a_load_reads_in_it() {
         let loaded = s.spawn(|| load(&store, &mut loader, 7).unwrap());
         medium.reads.wait_for_arrival();
         discard_all(&store);
-        // All other segments, many times over.
+        // Reuse all other segments many times.
         for version in 2..40 {
             (20..90).for_each(|i| write(&store, i, &raw_page(i, version)));
-            assert!(park_all(&store).parked_pages > 60);
-            store.tend(true);
+            assert!(write_back_all(&store).written_back_pages > 60);
+            store.run_maintenance(true);
         }
         assert!(first_segment() == before, "the segment was given away under the load");
         medium.reads.open(0);
-        // The page has been discarded, and the load notices.
+        // The page was discarded, and the load detects it.
         assert!(loaded.join().unwrap() == [0; 4096]);
     });
     assert_eq!((stats(&store).read_repeats, stats(&store).corrupt_pages), (1, 0));

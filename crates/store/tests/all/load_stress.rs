@@ -1,18 +1,16 @@
-//! Loads beside writers, passes, upkeep and compaction on a small backing: each page that a load tells is
-//! whole, of the index it asked for, and no older than what that thread saw before.
+//! Loads concurrently with writers, passes, maintenance and compaction on a small backing: each loaded page is
+//! complete, has the requested index, and is no older than the version that the thread saw before.
 
 use crate::support::Random;
 use crate::support::rig::*;
-use pagefold_backing::layer::{DelayLayer, DelayOptions, SystemClock};
-use pagefold_backing::{Backing, MemoryBacking};
+use pagefold_backing::Backing;
 use pagefold_page::PageIndex;
-use pagefold_store::parking::{LayoutKind, ParkError, Selection};
+use pagefold_store::writeback::{LayoutKind, Selection, WritebackError};
 use pagefold_store::{Loaded, Store};
 use std::ops::ControlFlow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
-use std::time::Duration;
 
 const PAGES: u64 = 600;
 const WRITERS: u64 = 2;
@@ -20,7 +18,7 @@ const LOADERS: u64 = 3;
 const STEPS_MIN: u64 = 6000;
 const STEPS_MAX: u64 = 1_000_000;
 
-/// What every word of a same-filled page is.
+/// The fill word of a same-filled page.
 fn fill_word(index: u64, version: u64) -> u64 {
     version << 32 | index
 }
@@ -38,7 +36,7 @@ fn page(index: u64, version: u64) -> [u8; 4096] {
     }
 }
 
-/// The version that a load tells, having checked that it is that in every byte; 0 if nothing is held.
+/// Returns the version of a loaded page after checking each byte; 0 if the page is empty.
 fn version(index: u64, loaded: Loaded, page_: &[u8; 4096]) -> u64 {
     match loaded {
         Loaded::Empty => 0,
@@ -57,11 +55,11 @@ fn version(index: u64, loaded: Loaded, page_: &[u8; 4096]) -> u64 {
 
 fn is_enough(store: &Store) -> bool {
     let stats = stats(store);
-    let has_cleaned = parking(store).layout() == LayoutKind::Blocks || stats.cleaned_segments > 20;
+    let has_cleaned = writeback(store).layout() == LayoutKind::Blocks || stats.cleaned_segments > 20;
     stats.bd.bd_writes > 4000 && stats.bd.bd_reads > 4000 && has_cleaned
 }
 
-/// Each page has one writer, so its versions come one after the other.
+/// Writes pages. Each page has one writer, so its versions are consecutive.
 fn write_pages(store: &Store, writer: u64) {
     let mut random = Random(11 + writer);
     let mut versions = vec![0; PAGES as usize];
@@ -73,7 +71,7 @@ fn write_pages(store: &Store, writer: u64) {
         let version = &mut versions[index as usize];
         match random.below(10) {
             0 => store.discard(index * 4096, 4096).unwrap(),
-            // What brings pages back to memory.
+            // Reads promote pages to memory.
             1..3 => drop(read(store, index).unwrap()),
             _ => {
                 *version += 1;
@@ -99,35 +97,35 @@ fn load_pages(store: &Store, seed: u64, writers_left: &AtomicU64) {
     }
 }
 
-fn park_pages(store: &Store, seed: u64, writers_left: &AtomicU64) {
+fn write_back_pages(store: &Store, seed: u64, writers_left: &AtomicU64) {
     let mut random = Random(seed);
     while writers_left.load(SeqCst) > 0 {
         let (a, b) = (random.below(PAGES), random.below(PAGES));
         let selection = Selection::pages(PageIndex(a.min(b)), PageIndex(a.max(b))).unwrap();
-        let report = store.park(&selection, &mut |_| ControlFlow::Continue(())).unwrap();
-        assert!(matches!(report.error, None | Some(ParkError::Full)), "{report:?}");
-        parking(store).settings().set_writeback_batch_size([1, 32, 256][random.below(3) as usize]);
+        let report = store.write_back(&selection, &mut |_| ControlFlow::Continue(())).unwrap();
+        assert!(matches!(report.error, None | Some(WritebackError::Full)), "{report:?}");
+        writeback(store).settings().set_writeback_batch_size([1, 32, 256][random.below(3) as usize]);
     }
 }
 
 fn stress(layout: LayoutKind, backing: Arc<dyn Backing>) {
     let store = store_on(backing, layout, PAGES);
-    parking(&store).settings().set_promote(true);
+    writeback(&store).settings().set_promote(true);
     let (store, writers_left) = (&store, &AtomicU64::new(WRITERS));
     std::thread::scope(|s| {
         for writer in 0..WRITERS {
             s.spawn(move || {
-                // Counted down even if it fails, so that the others end.
+                // Counted down even if the writer panics, so that the other threads end.
                 let done = catch_unwind(AssertUnwindSafe(|| write_pages(store, writer)));
                 writers_left.fetch_sub(1, SeqCst);
                 done.unwrap();
             });
         }
         (0..LOADERS).for_each(|i| drop(s.spawn(move || load_pages(store, 21 + i, writers_left))));
-        s.spawn(move || park_pages(store, 31, writers_left));
+        s.spawn(move || write_back_pages(store, 31, writers_left));
         s.spawn(move || {
             while writers_left.load(SeqCst) > 0 {
-                store.tend(true);
+                store.run_maintenance(true);
                 store.compact();
                 std::thread::yield_now();
             }
@@ -141,16 +139,10 @@ fn stress(layout: LayoutKind, backing: Arc<dyn Backing>) {
 
 #[test]
 fn on_a_medium_that_answers_at_once() {
-    stress(LayoutKind::Log, Arc::new(MemoryBacking::new(segments(7))));
-    stress(LayoutKind::Blocks, Arc::new(MemoryBacking::new(segments(6) + 100 * 4096)));
+    on_prompt_media(stress);
 }
 
 #[test]
 fn on_a_medium_that_answers_late_and_out_of_order() {
-    for layout in LAYOUTS {
-        let (delay, jitter) = (Duration::from_micros(20), Duration::from_micros(200));
-        let options = DelayOptions { delay, jitter, depth: 8, ..DelayOptions::default() };
-        let clock = Arc::new(SystemClock::default());
-        stress(layout, Arc::new(DelayLayer::new(MemoryBacking::new(segments(7)), options, clock)));
-    }
+    on_late_media(stress);
 }

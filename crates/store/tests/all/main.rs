@@ -1,20 +1,23 @@
-//! All tests of the store that need no process of their own, in one program, which takes less time to build than many.
+//! The tests of the store that need no separate process, in one program, which links faster than many.
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 mod load;
 mod load_stress;
 mod model;
-mod parking_automatic;
-mod parking_clean;
-mod parking_faults;
-mod parking_in_flight;
-mod parking_medium;
-mod parking_model;
-mod parking_reused_backing;
-mod parking_stress;
-mod parking_torn;
+mod recompress;
 mod refusal;
 mod room;
+mod slot_state;
 #[path = "../support/mod.rs"]
 mod support;
 mod write_same_filled;
+mod writeback_automatic;
+mod writeback_clean;
+mod writeback_faults;
+mod writeback_in_flight;
+mod writeback_medium;
+mod writeback_model;
+mod writeback_reused_backing;
+mod writeback_ring;
+mod writeback_stress;
+mod writeback_torn;

@@ -1,11 +1,11 @@
-//! The store against plain bytes: all operations, all states, limits hit at random, several threads.
+//! The store against a reference model of plain bytes: all operations, all states, random limits, several threads.
 
-use crate::support::{Random, Twin, page};
+use crate::support::{PlainBytes, Random, page};
 use pagefold_page::PAGE_SIZE;
 use pagefold_store::{CodecSpec, MemLimit, SourceError, Store, StoreConfig, StoreError};
 use proptest::prelude::*;
 
-/// Pages of the stores in these tests; the last one is there only in part.
+/// Pages of the stores in these tests; the last one is partial.
 const PAGES: u64 = 600;
 const LEN: u64 = PAGES * PAGE_SIZE as u64 - 1000;
 
@@ -25,7 +25,7 @@ enum Step {
 }
 
 fn range() -> impl Strategy<Value = (u64, u64)> {
-    // Aligned and not, short and long, often on the same few pages, sometimes at the very end.
+    // Aligned and unaligned ranges, short and long, often on the same few pages, sometimes at the very end.
     prop_oneof![
         4 => (0..40u64, 1..5u64).prop_map(|(p, n)| (p * 4096, n * 4096)),
         3 => (0..40 * 4096u64, 1..9000u64),
@@ -51,34 +51,36 @@ fn data(seed: u64, len: u64) -> Vec<u8> {
     (0..).flat_map(|i| page(seed.wrapping_add(i))).take(len as usize).collect()
 }
 
-/// Writes to both; on a refusal the pages before the one named are written, the others are not.
-fn write_both(store: &Store, twin: &mut Twin, offset: u64, bytes: &[u8]) {
+/// Writes to store and model. If the store refuses a page, the pages before it are written, and it and the later ones
+/// are not.
+fn write_both(store: &Store, model: &mut PlainBytes, offset: u64, bytes: &[u8]) {
     match store.write(offset, bytes) {
-        Ok(()) => twin.write(offset, bytes),
+        Ok(()) => model.write(offset, bytes),
         Err(StoreError::NoMemory { index, source: SourceError::Limit { .. } }) => {
             let written = (index.0 * PAGE_SIZE as u64).saturating_sub(offset) as usize;
-            twin.write(offset, &bytes[..written]);
+            model.write(offset, &bytes[..written]);
         }
         Err(e) => panic!("{e}"),
     }
 }
 
-fn apply(store: &Store, twin: &mut Twin, step: Step) {
+fn apply(store: &Store, model: &mut PlainBytes, step: Step) {
     match step {
-        Step::Write { offset, len, seed } => write_both(store, twin, offset, &data(seed, len)),
+        Step::Write { offset, len, seed } => write_both(store, model, offset, &data(seed, len)),
         Step::Read { offset, len } => {
             let mut got = vec![0xee; len as usize];
             store.read(offset, &mut got).unwrap();
-            assert!(got == twin.0[offset as usize..(offset + len) as usize], "{offset}+{len}");
+            assert!(got == model.0[offset as usize..(offset + len) as usize], "{offset}+{len}");
         }
         Step::Discard { offset, len } => {
             store.discard(offset, len).unwrap();
-            twin.discard(offset, len);
+            model.discard(offset, len);
         }
         Step::Zero { offset, len } => match store.write_zeroes(offset, len) {
-            Ok(()) => twin.write_zeroes(offset, len),
-            // The limit refused to rewrite an end of the range: look at what is there now.
-            Err(_) => store.read(0, &mut twin.0).unwrap(),
+            Ok(()) => model.write_zeroes(offset, len),
+            // The limit refused to rewrite a partial page at an end of the range: copy the present contents to the
+            // model.
+            Err(_) => store.read(0, &mut model.0).unwrap(),
         },
         Step::Limit { pages } => {
             let limit = if pages < 20 { MemLimit::Off } else { MemLimit::Bytes(pages * 4096) };
@@ -89,11 +91,11 @@ fn apply(store: &Store, twin: &mut Twin, step: Step) {
     }
 }
 
-/// What is counted must follow from what is there.
-fn check_counters(store: &Store, twin: &Twin) {
-    let mut all = vec![0; twin.0.len()];
+/// Checks that the counters agree with the contents.
+fn check_counters(store: &Store, model: &PlainBytes) {
+    let mut all = vec![0; model.0.len()];
     store.read(0, &mut all).unwrap();
-    assert!(all == twin.0);
+    assert!(all == model.0);
     let stats = store.stats();
     let objects: u64 = store.class_stats().iter().map(|c| c.live).sum();
     assert_eq!(stats.mm.orig_data_size / 4096, objects + stats.mm.same_pages);
@@ -106,11 +108,11 @@ fn check_counters(store: &Store, twin: &Twin) {
 
 fn run(codec: &str, steps: Vec<Step>) {
     let store = Store::new(config(codec)).unwrap();
-    let mut twin = Twin(vec![0; LEN as usize]);
+    let mut model = PlainBytes(vec![0; LEN as usize]);
     for step in steps {
-        apply(&store, &mut twin, step);
+        apply(&store, &mut model, step);
     }
-    check_counters(&store, &twin);
+    check_counters(&store, &model);
     store.discard(0, LEN).unwrap();
     let stats = store.stats();
     let left = (stats.mm.orig_data_size, stats.mm.compr_data_size, stats.mm.mem_used_total);
@@ -138,8 +140,8 @@ proptest! {
     }
 }
 
-/// Each thread has its own sectors of shared pages, so that partial writes meet in one page all the
-/// time and none may be lost; a further thread compacts and switches, another hits the limit.
+/// Each thread writes its own sectors of shared pages, so that partial writes of one page conflict all the time; none
+/// may be lost. One more thread compacts and switches settings, and another writes up to the limit.
 #[test]
 fn threads_sharing_pages_lose_no_write() {
     const THREADS: u64 = 4;
@@ -167,7 +169,7 @@ fn threads_sharing_pages_lose_no_write() {
     }
 }
 
-/// Writes its sectors over and over, each with one byte value; returns the last values.
+/// Writes the thread's sectors repeatedly, each with one byte value; returns the last values.
 fn sector_writer(store: &Store, thread: u64, threads: u64, sector_len: u64) -> Vec<u8> {
     let mut random = Random(thread + 1);
     let sectors = 64 * 8 / threads;
@@ -185,11 +187,11 @@ fn sector_writer(store: &Store, thread: u64, threads: u64, sector_len: u64) -> V
     last
 }
 
-/// Whole pages under several writers are always one of the pages written, never a mixture.
+/// A page that several threads write as a whole always contains one of the written pages, never a mixture.
 #[test]
 fn threads_writing_one_page_show_whole_pages_only() {
     let store = Store::new(config("lz4")).unwrap();
-    // Same-filled, folded, raw and empty in turn.
+    // Same-filled, folded, raw and empty pages in turn.
     let pages: Vec<_> = [0u64, 1, 2, 3, 6, 7, 9, 11].iter().map(|s| page(*s)).collect();
     std::thread::scope(|s| {
         for thread in 0..3usize {
@@ -235,6 +237,16 @@ fn extent_walk_finds_exactly_what_was_written() {
     assert!(store.extent(1 << 40, 1).is_err());
 }
 
+/// Also at the end of the store, behind the last chunk of slots.
+#[test]
+fn an_extent_of_no_bytes_is_empty_wherever_it_lies() {
+    let store = Store::new(StoreConfig::new(512 * 4096)).unwrap();
+    store.write(0, &page(3)).unwrap();
+    for offset in [0, 1, 4096, 256 * 4096, 512 * 4096 - 1, 512 * 4096] {
+        assert_eq!(store.extent(offset, 0).unwrap(), (0, true), "{offset}");
+    }
+}
+
 #[test]
 fn limit_refuses_new_pages_keeps_old_ones_and_is_never_exceeded() {
     let store = Store::new(config("lz4")).unwrap();
@@ -244,14 +256,14 @@ fn limit_refuses_new_pages_keeps_old_ones_and_is_never_exceeded() {
     assert!((95..=100).contains(&refused), "{refused}");
     assert!(store.stats().mm.mem_used_total <= 100 * 4096);
     assert_eq!(store.stats().io.failed_writes, 1);
-    // An overwrite needs room beside the old page: refused, and the old page stays.
+    // An overwrite needs memory in addition to the old page: it is refused, and the old page stays.
     assert!(store.write(0, &page(10)).is_err());
     let mut got = [0; PAGE_SIZE];
     for i in 0..refused {
         store.read(i * 4096, &mut got).unwrap();
         assert!(got == noise);
     }
-    // A same-filled page needs none; a discard makes room.
+    // A same-filled page needs no memory; a discard frees some.
     store.write(0, &page(9)).unwrap();
     store.discard(4096, 4096).unwrap();
     store.write(refused * 4096, &noise).unwrap();

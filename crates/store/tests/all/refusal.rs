@@ -1,6 +1,7 @@
-//! Memory refused at every possible request: the old page stays readable, the next write succeeds.
+//! The frame source refuses each request for memory in turn: the old page stays readable, and the next write
+//! succeeds.
 
-use crate::support::{Twin, page};
+use crate::support::{PlainBytes, page};
 use pagefold_page::PAGE_SIZE;
 use pagefold_pool::{Arena, RefuseNth};
 use pagefold_store::{MemLimit, SourceError, Store, StoreConfig, StoreError};
@@ -8,10 +9,10 @@ use std::sync::Arc;
 
 const PAGES: u64 = 40;
 
-fn check(store: &Store, twin: &Twin, n: u64) {
-    let mut all = vec![0; twin.0.len()];
+fn check(store: &Store, model: &PlainBytes, n: u64) {
+    let mut all = vec![0; model.0.len()];
     store.read(0, &mut all).unwrap();
-    assert!(all == twin.0, "contents differ after refusing frame {n}");
+    assert!(all == model.0, "contents differ after refusing frame {n}");
 }
 
 #[test]
@@ -23,14 +24,14 @@ fn refusing_the_nth_frame_for_every_n_keeps_the_old_page() {
         let source = Arc::new(RefuseNth::new(Arena::new(64 << 20).unwrap(), u64::MAX));
         let config = StoreConfig { mem_limit: MemLimit::Off, ..StoreConfig::new(len_bytes) };
         let store = Store::with_source(config, Box::new(source.clone())).unwrap();
-        let mut twin = Twin(vec![0; len_bytes as usize]);
+        let mut model = PlainBytes(vec![0; len_bytes as usize]);
         for i in 0..PAGES {
             store.write(i * 4096, &page(i + 2)).unwrap();
-            twin.write(i * 4096, &page(i + 2));
+            model.write(i * 4096, &page(i + 2));
         }
         source.refuse_after(n);
         refused_any = false;
-        // Overwrites, new pages in chunks not there yet, and parts of pages.
+        // Overwrites, new pages in chunks that are not allocated yet, and parts of pages.
         for i in 0..3 * PAGES {
             let (offset, data) = match i % 3 {
                 0 => (i / 3 * 4096, page(i + 3).to_vec()),
@@ -38,22 +39,22 @@ fn refusing_the_nth_frame_for_every_n_keeps_the_old_page() {
                 _ => (i / 3 * 4096 + 700, page(i)[..900].to_vec()),
             };
             match store.write(offset, &data) {
-                Ok(()) => twin.write(offset, &data),
-                Err(StoreError::NoMemory { source: SourceError::Refused, .. }) => refused_any = true,
+                Ok(()) => model.write(offset, &data),
+                Err(StoreError::NoMemory { source: SourceError::RefusedByTest, .. }) => refused_any = true,
                 Err(e) => panic!("{e}"),
             }
-            // One page from elsewhere is enough to see damage early; the whole is compared at the end.
+            // Reading one page detects damage early; all pages are compared at the end.
             let mut got = [0; PAGE_SIZE];
             store.read(offset / 4096 * 4096, &mut got).unwrap();
-            assert!(got == twin.0[offset as usize / 4096 * 4096..][..PAGE_SIZE], "frame {n}, step {i}");
+            assert!(got == model.0[offset as usize / 4096 * 4096..][..PAGE_SIZE], "frame {n}, step {i}");
         }
-        check(&store, &twin, n);
+        check(&store, &model, n);
         source.allow();
         for i in 0..PAGES {
             store.write(i * 4096, &page(i)).unwrap();
-            twin.write(i * 4096, &page(i));
+            model.write(i * 4096, &page(i));
         }
-        check(&store, &twin, n);
+        check(&store, &model, n);
         n += 1;
     }
     assert!(n > 20, "only {n} frames were ever asked for: the test proves too little");

@@ -1,6 +1,6 @@
-//! Writing a page as the word that it repeats agrees with writing its bytes: contents, answers and every counter,
-//! whatever the page was before. Known mistakes that these exclude: a word kept with the check off; what a page
-//! was before not freed; an error that is not counted.
+//! Writing a page by its fill word has the same effect as writing its bytes: contents, results and counters, in every
+//! state of the page. Known mistakes that these tests exclude: a word that is stored with the check disabled; old
+//! contents that are not freed; an error that is not counted.
 
 use crate::support::rig::*;
 use crate::support::{Random, page};
@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 const PAGES: u64 = 96;
 
-/// As bytes to one store, as a word to the other.
+/// Writes a page as bytes to one store, and as a word to the other.
 fn write_both(bytes: &Store, word: &Store, index: u64, fill_word: u64) -> Result<(), StoreError> {
     let mut page = [0; 4096];
     fill(&mut page, fill_word);
@@ -24,11 +24,11 @@ fn write_both(bytes: &Store, word: &Store, index: u64, fill_word: u64) -> Result
 
 fn check(bytes: &Store, word: &Store) {
     assert_eq!(bytes.stats(), word.stats());
-    assert_eq!(bytes.parking().map(|p| p.stats().bd), word.parking().map(|p| p.stats().bd));
+    assert_eq!(bytes.writeback().map(|p| p.stats().bd), word.writeback().map(|p| p.stats().bd));
 }
 
 #[test]
-fn a_word_is_what_its_page_is_in_every_state() {
+fn a_word_has_the_same_effect_as_its_page_in_every_state() {
     let store = || store_on(Arc::new(MemoryBacking::new(segments(12))), LAYOUTS[0], PAGES);
     let (bytes, word) = (store(), store());
     let mut random = Random(7);
@@ -43,7 +43,7 @@ fn a_word_is_what_its_page_is_in_every_state() {
             3 => {
                 [&bytes, &word]
                     .into_iter()
-                    .for_each(|store| drop(park(store, index, (index + 3).min(PAGES - 1))));
+                    .for_each(|store| drop(write_back(store, index, (index + 3).min(PAGES - 1))));
             }
             4 if round % 16 == 0 => {
                 let is_on = random.below(2) == 0;
@@ -69,7 +69,7 @@ fn a_word_is_what_its_page_is_in_every_state() {
 }
 
 #[test]
-fn pages_that_are_not_wholly_inside_are_refused() {
+fn partial_pages_at_the_end_are_refused() {
     let config = || StoreConfig { mem_limit: MemLimit::Off, ..StoreConfig::new(PAGES * 4096 - 1000) };
     let (bytes, word) = (Store::new(config()).unwrap(), Store::new(config()).unwrap());
     for is_on in [true, false] {

@@ -1,13 +1,13 @@
-//! Every order of the steps of a few threads, with loom: nothing is built without `--cfg loom`.
+//! Model checks with loom of all interleavings of a few threads; built with `--cfg loom` only.
 #![cfg(loom)]
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
-mod parking;
 mod slot;
 mod throttle;
+mod writeback;
 
-/// All schedules with up to three forced switches: more take hours and have never shown a bug that
-/// fewer do not (Musuvathi and Qadeer, "Iterative Context Bounding", 2007).
+/// Checks all schedules with up to three preemptions: more take hours and have never found a bug that fewer do not
+/// find (Musuvathi and Qadeer, "Iterative Context Bounding", 2007).
 fn check(model: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(builder.preemption_bound.unwrap_or(3));

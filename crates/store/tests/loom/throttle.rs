@@ -1,6 +1,6 @@
-//! Model check of the place where writers wait for room (run with `RUSTFLAGS="--cfg loom"`): no wake-up is lost,
-//! however the parker, the writers and the end of parking meet. In loom, waiting has no time-out, so a wake-up
-//! that is lost is a deadlock, which loom reports.
+//! Model check of the throttle (run with `RUSTFLAGS="--cfg loom"`): no wake-up is lost in any interleaving of the
+//! writeback thread, the writers and the end of writeback. In loom, waits have no timeout, so a lost wake-up is a
+//! deadlock, which loom reports.
 
 use crate::check;
 use loom::sync::Arc;
@@ -9,19 +9,19 @@ use loom::thread;
 use pagefold_store::throttle::Throttle;
 use std::time::Duration;
 
-/// Never over while a model runs.
+/// Longer than a model runs.
 const FOREVER: Duration = Duration::from_secs(3600);
 
-struct World {
+struct Model {
     throttle: Throttle,
     room: AtomicU32,
 }
 
-impl World {
-    fn new() -> Arc<World> {
-        let throttle = Throttle::with_patience(FOREVER, FOREVER);
-        assert!(throttle.begin());
-        Arc::new(World { throttle, room: AtomicU32::new(0) })
+impl Model {
+    fn new() -> Arc<Model> {
+        let throttle = Throttle::with_timeouts(FOREVER, FOREVER);
+        assert!(throttle.register_thread());
+        Arc::new(Model { throttle, room: AtomicU32::new(0) })
     }
 
     fn wait(&self) -> bool {
@@ -30,56 +30,56 @@ impl World {
 }
 
 #[test]
-fn two_writers_and_the_parker_find_each_other() {
+fn two_writers_and_the_writeback_thread_find_each_other() {
     check(|| {
-        let world = World::new();
+        let model = Model::new();
         let writers: Vec<_> = (0..2)
             .map(|_| {
-                let world = world.clone();
-                thread::spawn(move || assert!(world.wait()))
+                let model = model.clone();
+                thread::spawn(move || assert!(model.wait()))
             })
             .collect();
-        // Sleeps until called; a writer that finds room does not call.
-        world.throttle.wait_for_work(FOREVER);
-        world.room.store(2, Relaxed);
-        world.throttle.tell_of_room();
+        // Sleeps until a writer requests work; a writer that finds memory does not.
+        model.throttle.wait_for_work(FOREVER);
+        model.room.store(2, Relaxed);
+        model.throttle.report_progress();
         writers.into_iter().for_each(|w| w.join().unwrap());
     });
 }
 
 #[test]
-fn a_writer_is_let_go_when_parking_ends() {
+fn a_waiting_writer_gives_up_when_writeback_ends() {
     check(|| {
-        let world = World::new();
+        let model = Model::new();
         let writer = {
-            let world = world.clone();
-            thread::spawn(move || world.wait())
+            let model = model.clone();
+            thread::spawn(move || model.wait())
         };
-        let parker = {
-            let world = world.clone();
+        let writeback_thread = {
+            let model = model.clone();
             thread::spawn(move || {
-                while !world.throttle.is_stopping() {
-                    world.throttle.wait_for_work(FOREVER);
+                while !model.throttle.is_stopping() {
+                    model.throttle.wait_for_work(FOREVER);
                 }
-                world.throttle.end();
+                model.throttle.unregister_thread();
             })
         };
-        world.throttle.stop();
-        parker.join().unwrap();
+        model.throttle.stop();
+        writeback_thread.join().unwrap();
         assert!(!writer.join().unwrap());
     });
 }
 
 #[test]
-fn a_writer_is_let_go_when_hope_ends() {
+fn a_waiting_writer_gives_up_when_writeback_cannot_free_memory() {
     check(|| {
-        let world = World::new();
+        let model = Model::new();
         let writer = {
-            let world = world.clone();
-            thread::spawn(move || world.wait())
+            let model = model.clone();
+            thread::spawn(move || model.wait())
         };
-        world.throttle.wait_for_work(FOREVER);
-        world.throttle.set_open(false);
+        model.throttle.wait_for_work(FOREVER);
+        model.throttle.end_round(false);
         assert!(!writer.join().unwrap());
     });
 }

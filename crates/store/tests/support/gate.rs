@@ -1,10 +1,11 @@
-//! A medium in memory that holds requests back until it is told, so that a test decides what happens meanwhile.
+//! A medium in memory that blocks requests until the test opens a gate, so that the test decides what happens in
+//! between.
 
 use pagefold_backing::{Backing, BackingError, Buffers, Completion, MemoryBacking, Queue, Request};
 use std::sync::atomic::{AtomicI32, Ordering::SeqCst};
 use std::sync::{Arc, Condvar, Mutex};
 
-/// Where requests wait.
+/// A gate at which requests wait.
 #[derive(Default)]
 pub struct Gate {
     state: Mutex<State>,
@@ -15,8 +16,8 @@ pub struct Gate {
 #[derive(Default)]
 struct State {
     is_closed: bool,
-    /// Only so many are held at once, if there is a number.
-    holds: Option<usize>,
+    /// The most requests that wait at once; others pass. `None`: all wait.
+    waiting_max: Option<usize>,
     waiting: usize,
 }
 
@@ -25,25 +26,25 @@ impl Gate {
         self.state.lock().unwrap().is_closed = true;
     }
 
-    /// Holds the first that come, so many, and lets others through.
+    /// Closes the gate for the first `count` requests and lets others pass.
     pub fn close_for(&self, count: usize) {
         let mut state = self.state.lock().unwrap();
-        (state.is_closed, state.holds) = (true, Some(count));
+        (state.is_closed, state.waiting_max) = (true, Some(count));
     }
 
-    /// Lets everything through; it fails with this number, or not if it is 0.
+    /// Opens the gate; the requests fail with this error number, or succeed if it is 0.
     pub fn open(&self, errno: i32) {
         self.errno.store(errno, SeqCst);
         self.state.lock().unwrap().is_closed = false;
         self.changed.notify_all();
     }
 
-    /// Waits until somebody waits at the gate.
+    /// Waits until a request waits at the gate.
     pub fn wait_for_arrival(&self) {
         self.wait_for_arrivals(1);
     }
 
-    /// Waits until so many wait at the gate.
+    /// Waits until `count` requests wait at the gate.
     pub fn wait_for_arrivals(&self, count: usize) {
         let mut state = self.state.lock().unwrap();
         while state.waiting < count {
@@ -53,7 +54,7 @@ impl Gate {
 
     fn pass(&self, offset: u64) -> Result<(), BackingError> {
         let mut state = self.state.lock().unwrap();
-        if state.holds.is_some_and(|count| state.waiting >= count) {
+        if state.waiting_max.is_some_and(|count| state.waiting >= count) {
             return Ok(());
         }
         state.waiting += 1;
@@ -69,7 +70,7 @@ impl Gate {
     }
 }
 
-/// The medium: one gate for completions of writes, one for reads that are not queued.
+/// The medium, with one gate for completions of writes and one for reads that are not queued.
 pub struct Gated {
     pub inner: MemoryBacking,
     pub writes: Gate,
@@ -83,7 +84,7 @@ impl Gated {
     }
 }
 
-/// Opens the gates when a test fails, so that it ends.
+/// Opens the gates when a test fails, so that the test ends.
 pub struct OpensOnFailure<'a>(&'a Gated);
 
 impl Drop for OpensOnFailure<'_> {
@@ -143,7 +144,7 @@ impl Queue for GatedQueue<'_> {
         Ok(())
     }
 
-    /// The last submitted completes first.
+    /// The request submitted last completes first.
     fn complete(&mut self, min: usize, done: &mut Vec<Completion>) -> usize {
         let count = min.min(self.held.len());
         for _ in 0..count {

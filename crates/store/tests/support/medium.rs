@@ -1,6 +1,7 @@
-//! The format of a backing, read by `docs/formats/log.md` alone: the slow twin of what the store writes.
+//! An independent parser of the log format, written from `docs/formats/log.md`: the reference model of what the store
+//! writes.
 //!
-//! It believes nothing and shares no code with the store: offsets are those of the document, and the checksum is
+//! It validates everything and shares no code with the store: offsets are those of the document, and the checksum is
 //! computed bit by bit.
 
 use super::rig::DATA_START;
@@ -19,7 +20,7 @@ pub struct Record {
 pub struct SegmentWrite {
     pub id: [u8; 16],
     pub sequence: u64,
-    /// In the segment.
+    /// Offset in the segment.
     pub offset: u32,
     pub records: Vec<Record>,
 }
@@ -44,7 +45,7 @@ fn is_zero(bytes: &[u8]) -> bool {
     bytes.iter().all(|b| *b == 0)
 }
 
-/// The store's identity, from the first MiB, of which every byte is accounted for.
+/// Parses the first MiB, checks each byte, and returns the store's identity.
 pub fn superblock(bytes: &[u8], is_log: bool, page_count: u64) -> [u8; 16] {
     assert_eq!(bytes.len() as u64, DATA_START);
     assert_eq!(&bytes[0..8], b"PAGEFOLD");
@@ -60,7 +61,7 @@ pub fn superblock(bytes: &[u8], is_log: bool, page_count: u64) -> [u8; 16] {
     bytes[16..32].try_into().unwrap()
 }
 
-/// One write into a segment that begins at byte `segment` of the medium; every byte is accounted for.
+/// Parses one write into a segment that begins at byte `segment` of the medium, and checks each byte.
 pub fn segment_write(bytes: &[u8], medium_offset: u64, segment: u64) -> SegmentWrite {
     assert!(bytes.len().is_multiple_of(4096) && bytes.len() <= 256 << 10);
     assert_eq!(&bytes[0..4], b"PFSG");

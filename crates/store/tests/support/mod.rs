@@ -1,4 +1,4 @@
-//! Pages for tests, and the obvious twin of a store.
+//! Pages for tests, and the reference model of a store.
 
 #![allow(dead_code, reason = "each test file uses its part")]
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
@@ -9,7 +9,7 @@ pub mod rig;
 
 use pagefold_page::PAGE_SIZE;
 
-/// A small generator; tests want the same pages every time.
+/// A small random generator with a seed, so that tests are repeatable.
 pub struct Random(pub u64);
 
 impl Random {
@@ -42,10 +42,10 @@ pub fn page(seed: u64) -> [u8; PAGE_SIZE] {
     page
 }
 
-/// A store as plain bytes.
-pub struct Twin(pub Vec<u8>);
+/// The reference model of a store: plain bytes.
+pub struct PlainBytes(pub Vec<u8>);
 
-impl Twin {
+impl PlainBytes {
     pub fn write(&mut self, offset: u64, data: &[u8]) {
         self.0[offset as usize..offset as usize + data.len()].copy_from_slice(data);
     }
@@ -54,7 +54,7 @@ impl Twin {
         self.0[offset as usize..(offset + len) as usize].fill(0);
     }
 
-    /// Whole pages in the range; the last page of the device counts as whole when its end is covered.
+    /// Clears the whole pages in the range; the last page of the device counts as whole if its end is in the range.
     pub fn discard(&mut self, offset: u64, len: u64) {
         let (end, device_end) = ((offset + len) as usize, self.0.len());
         let first = (offset as usize).next_multiple_of(PAGE_SIZE);

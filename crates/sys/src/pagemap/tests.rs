@@ -1,16 +1,16 @@
-//! Scans beside a model of what was written, and beside the page map's own bits, read page by page.
+//! Compares scans with a model of the written pages, and with the page map's own bits, read page by page.
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 use super::*;
 use crate::mem::Reservation;
-use crate::uffd::{Open, Uffd};
+use crate::uffd::{Uffd, UffdOptions};
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 use std::os::unix::fs::FileExt;
 
 const PAGE: usize = 4096;
-/// More than one page table's worth, so that walks cross from one to the next.
+/// More pages than one page table has entries, so that scans cross from one table to the next.
 const PAGES: usize = 600;
 
 struct Watched {
@@ -19,9 +19,9 @@ struct Watched {
     pagemap: Pagemap,
 }
 
-/// A range with asynchronous write protection; `None` if the kernel has none.
+/// A range with asynchronous write protection; `None` if the kernel does not support that.
 fn watched(test: &str) -> Option<Watched> {
-    let uffd = match Uffd::open(&Open { async_wp: true, ..Open::default() }) {
+    let uffd = match Uffd::open(&UffdOptions { async_wp: true, ..UffdOptions::default() }) {
         Ok(uffd) => uffd,
         Err(e) => {
             pagefold_testkit::skipped!("{test}: {e}");
@@ -40,26 +40,26 @@ impl Watched {
         self.range.base().addr().get() + page * PAGE
     }
 
-    /// Writes to a page that is there.
+    /// Writes to a page that is present.
     fn write(&self, page: usize) {
         assert!(page < PAGES);
-        // SAFETY: inside the reservation, which only this test uses.
+        // SAFETY: the byte is inside the reservation, which only this test uses.
         unsafe { self.range.base().as_ptr().add(page * PAGE + 8).write_volatile(1) }
     }
 
     fn fill(&self, page: usize) {
-        // SAFETY: the kernel writes to ranges that are registered only, which is the reservation that only this test uses; the
-        // source is a page.
+        // SAFETY: the kernel writes only to registered ranges, and this context has registered only the reservation
+        // that only this test uses; the source is a whole page.
         let done = unsafe { self.uffd.copy(self.at(page), [1u8; PAGE].as_ptr(), PAGE, true) };
         assert_eq!(done.errno, 0);
     }
 
     fn discard(&self, page: usize) {
-        // SAFETY: nothing refers to the reservation.
+        // SAFETY: no reference into the reservation exists.
         unsafe { self.range.discard(page * PAGE, PAGE) }.unwrap();
     }
 
-    /// All pages of a scan that has room for so many runs at a time.
+    /// All pages that scans with a list of `room` runs find in the range.
     fn pages(&self, room: usize, scan: impl Fn(usize, usize, &mut [Run]) -> Scan) -> BTreeSet<usize> {
         let mut runs = vec![Run::default(); room];
         let mut pages = BTreeSet::new();
@@ -85,7 +85,7 @@ impl Watched {
         self.pages(room, |start, len, runs| self.pagemap.present(start, len, runs).unwrap())
     }
 
-    /// Pages that are there, and those of them that are not protected, by the bits of each page's entry.
+    /// The present pages, and those of them that are not protected, by the bits of each page's entry.
     fn entries(&self) -> (BTreeSet<usize>, BTreeSet<usize>) {
         const PROTECTED: u64 = 1 << 57;
         const PRESENT: u64 = 1 << 63;
@@ -94,7 +94,7 @@ impl Watched {
         let entry = |page: usize| u64::from_ne_bytes(bytes[page * 8..page * 8 + 8].try_into().unwrap());
         assert!(
             (0..PAGES).all(|page| entry(page) & PRESENT != 0 || entry(page) & PROTECTED == 0),
-            "no marks"
+            "a missing page has a protection marker"
         );
         let present: BTreeSet<_> = (0..PAGES).filter(|page| entry(*page) & PRESENT != 0).collect();
         let written = present.iter().copied().filter(|page| entry(*page) & PROTECTED == 0).collect();
@@ -103,8 +103,8 @@ impl Watched {
 }
 
 #[test]
-fn written_pages_are_named_until_they_are_protected() {
-    let Some(watched) = watched("written_pages_are_named_until_they_are_protected") else { return };
+fn written_pages_are_returned_until_they_are_protected() {
+    let Some(watched) = watched("written_pages_are_returned_until_they_are_protected") else { return };
     [0, 1, 2, 5, 599].into_iter().for_each(|page| watched.fill(page));
     let all = BTreeSet::from([0, 1, 2, 5, 599]);
     assert_eq!(watched.written(16, false), all);
@@ -120,19 +120,19 @@ fn written_pages_are_named_until_they_are_protected() {
 }
 
 #[test]
-fn protection_leaves_missing_pages_free_to_be_filled() {
-    let Some(watched) = watched("protection_leaves_missing_pages_free") else { return };
+fn missing_pages_can_be_filled_after_a_protecting_scan() {
+    let Some(watched) = watched("missing_pages_can_be_filled_after_a_protecting_scan") else { return };
     watched.fill(1);
     assert_eq!(watched.written(4, true), BTreeSet::from([1]));
-    // SAFETY: the reservation is only this test's.
+    // SAFETY: only this test uses the reservation.
     let done = unsafe { watched.uffd.zero(watched.at(0), PAGE, true) };
     assert_eq!(done.errno, 0);
     assert_eq!(watched.written(4, false), BTreeSet::from([0]));
 }
 
 #[test]
-fn nothing_is_protected_where_nothing_can_be_named() {
-    let Some(watched) = watched("nothing_is_protected_where_nothing_can_be_named") else { return };
+fn a_scan_without_room_for_runs_protects_nothing() {
+    let Some(watched) = watched("a_scan_without_room_for_runs_protects_nothing") else { return };
     watched.fill(0);
     let scan = watched.pagemap.written(watched.at(0), PAGE, true, &mut []).unwrap();
     assert_eq!(scan, Scan { runs: 0, end: watched.at(0) });
@@ -160,7 +160,7 @@ enum Step {
 }
 
 fn step() -> impl Strategy<Value = Step> {
-    // Around the border of two page tables, wherever it is, as well as everywhere.
+    // Pages of the whole range, and often the first ones, so that steps meet on the same page.
     let page = prop_oneof![0..PAGES, 0..24usize];
     prop_oneof![
         8 => page.clone().prop_map(Step::Fill),

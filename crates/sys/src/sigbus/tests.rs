@@ -1,10 +1,10 @@
-//! The handler in processes of their own: each case runs in a child that is this test program again.
+//! Tests of the handler, each in a separate process: a test runs this test program again with the name of a case.
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 use super::*;
 use crate::mem::Reservation;
-use crate::uffd::{Open, Uffd};
+use crate::uffd::{Uffd, UffdOptions};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::process::ExitStatusExt;
 use std::os::unix::thread::JoinHandleExt;
@@ -21,28 +21,25 @@ enum End {
     KilledBySigbus,
 }
 
-/// Runs a case in a process of its own.
+/// Runs a case in a separate process.
 fn run(case: &str) -> End {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", "sigbus::tests::child", "--ignored", "--nocapture"]).env(CASE, case);
     let output = command.output().unwrap();
-    let said = String::from_utf8_lossy(&output.stdout);
-    let complained = String::from_utf8_lossy(&output.stderr);
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    let stderr = String::from_utf8_lossy(&output.stderr);
     match (output.status.code(), output.status.signal()) {
-        (Some(0), _) if said.contains("1 passed") => {
-            complained
-                .lines()
-                .filter(|line| line.starts_with("SKIPPED"))
-                .for_each(|line| eprintln!("{line}"));
+        (Some(0), _) if stdout.contains("1 passed") => {
+            stderr.lines().filter(|line| line.starts_with("SKIPPED")).for_each(|line| eprintln!("{line}"));
             End::Passed
         }
         (None, Some(libc::SIGBUS)) => End::KilledBySigbus,
-        _ => panic!("{case}: {:?}\n{said}\n{complained}", output.status),
+        _ => panic!("{case}: {:?}\n{stdout}\n{stderr}", output.status),
     }
 }
 
 #[test]
-#[ignore = "the other tests run it, in processes of their own"]
+#[ignore = "the other tests run it, each in a separate process"]
 fn child() {
     let no_core = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: the structure is whole.
@@ -65,7 +62,7 @@ fn child() {
     }
 }
 
-/// A mapping of a file that is shorter: touching a page behind its end raises SIGBUS, until the file is
+/// A mapping that is longer than its file: accessing a page beyond the file's end raises SIGBUS, until the file is
 /// extended.
 struct Hollow {
     file: OwnedFd,
@@ -78,7 +75,7 @@ impl Hollow {
     fn new() -> Self {
         let file = rustix::fs::memfd_create("hollow", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
         let (len, rights) = (Self::PAGES * PAGE, libc::PROT_READ | libc::PROT_WRITE);
-        // SAFETY: a fresh mapping overlaps nothing.
+        // SAFETY: a new mapping at an address that the kernel chooses overlaps no other.
         let base =
             unsafe { libc::mmap(std::ptr::null_mut(), len, rights, libc::MAP_SHARED, file.as_raw_fd(), 0) };
         assert_ne!(base, libc::MAP_FAILED);
@@ -91,29 +88,31 @@ impl Hollow {
     }
 
     fn read(&self, page: usize) -> u8 {
-        // SAFETY: inside the mapping; either the file is extended by then or the process dies.
+        // SAFETY: the byte is inside the mapping (`at` checks); either the handler extends the file, or the process
+        // ends.
         unsafe { self.at(page).read_volatile() }
     }
 
     fn write(&self, page: usize) {
-        // SAFETY: inside the mapping (`at` checks); either the file is extended by then or the process dies.
+        // SAFETY: the byte is inside the mapping (`at` checks); either the handler extends the file, or the process
+        // ends.
         unsafe { self.at(page).write_volatile(1) }
     }
 
-    /// Extends the file to the page of `address`. False if that is somewhere else. May be called in a
-    /// handler.
+    /// Extends the file to the page of `address`. Returns false if the address is not in the mapping. A signal handler
+    /// may call it.
     fn fill(&self, address: usize) -> bool {
         let page = address.wrapping_sub(self.base.addr()) / PAGE;
-        // SAFETY: takes numbers only.
+        // SAFETY: the call takes numbers only.
         page < Self::PAGES
             && unsafe { libc::ftruncate(self.file.as_raw_fd(), ((page + 1) * PAGE) as libc::off_t) } == 0
     }
 }
 
-// SAFETY: an address and a descriptor; what is there is only read and written in single bytes, by the tests'
-// threads.
+// SAFETY: the value holds an address and a descriptor; the tests access the memory in single bytes, and only one thread
+// of a test accesses it at a time.
 unsafe impl Sync for Hollow {}
-// SAFETY: an address and a descriptor, neither of which is bound to a thread.
+// SAFETY: the value holds an address and a descriptor, neither of which is bound to a thread.
 unsafe impl Send for Hollow {}
 
 static SERVED: OnceLock<Hollow> = OnceLock::new();
@@ -123,16 +122,16 @@ fn foreign() -> &'static Hollow {
     FOREIGN.get_or_init(Hollow::new)
 }
 
-/// What handlers see, for the test to look at.
+/// The mask, accesses and codes that the handlers record for the tests.
 static MASK: AtomicU64 = AtomicU64::new(0);
 static WRITES: AtomicUsize = AtomicUsize::new(0);
 static CALLS: AtomicUsize = AtomicUsize::new(0);
 static CODE: AtomicI32 = AtomicI32::new(i32::MAX);
 
-/// The calling thread's mask, as the kernel has it.
+/// The calling thread's signal mask, in the kernel's form.
 fn mask() -> u64 {
     let mut mask = 0u64;
-    // SAFETY: the kernel writes as many bytes as said.
+    // SAFETY: the kernel writes as many bytes to `mask` as the last argument says, which is its size.
     unsafe {
         let nothing = std::ptr::null::<u64>();
         libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, nothing, &raw mut mask, KERNEL_SET_BYTES);
@@ -144,39 +143,39 @@ const fn bit(signal: c_int) -> u64 {
     1 << (signal - 1)
 }
 
-/// Installs one of the functions of these tests.
+/// Installs one of the `Serve` functions of these tests.
 fn install(serve: Serve) -> Result<(), SysError> {
-    // SAFETY: they store numbers and make system calls; what they serve is a file that they extend or a reservation that they
-    // fill.
+    // SAFETY: these functions store to atomics and make system calls; they allocate nothing, take no locks, and access
+    // no missing pages of the memory that they serve.
     unsafe { super::install(serve) }
 }
 
 fn serve_hollow(address: usize, is_write: bool) -> bool {
     MASK.store(mask(), Ordering::Relaxed);
     WRITES.fetch_add(is_write.into(), Ordering::Relaxed);
-    // SAFETY: sets `errno`, and nothing else.
+    // SAFETY: the call fails and only sets `errno`, as -1 is no descriptor.
     unsafe { libc::close(-1) };
     SERVED.get().is_some_and(|hollow| hollow.fill(address))
 }
 
-fn errno_place() -> *mut c_int {
-    // SAFETY: the calling thread's own.
+fn errno_ptr() -> *mut c_int {
+    // SAFETY: the call returns the address of the calling thread's `errno`, and has no conditions.
     unsafe { libc::__errno_location() }
 }
 
 fn set_errno(errno: c_int) {
-    // SAFETY: the calling thread's own.
-    unsafe { *errno_place() = errno };
+    // SAFETY: the calling thread's `errno`, to which no reference exists.
+    unsafe { *errno_ptr() = errno };
 }
 
 fn errno() -> c_int {
-    // SAFETY: the calling thread's own, an integer.
-    unsafe { *errno_place() }
+    // SAFETY: the calling thread's `errno`, an integer that no other thread writes.
+    unsafe { *errno_ptr() }
 }
 
 /// Installs an action of SIGBUS, as a program would.
 fn act(handler: libc::sighandler_t, flags: c_int, masked: &[c_int]) {
-    // SAFETY: all of the action is set to valid values; the handlers are those below.
+    // SAFETY: all fields of the action have valid values; the handlers are the functions below, or SIG_DFL or SIG_IGN.
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction = handler;
@@ -187,7 +186,7 @@ fn act(handler: libc::sighandler_t, flags: c_int, masked: &[c_int]) {
 }
 
 fn block(signal: c_int) {
-    // SAFETY: the set is whole; the old one is not asked for.
+    // SAFETY: the set is a whole structure, for which zeroes are valid; no old set is requested.
     unsafe {
         let mut set = std::mem::zeroed();
         libc::sigaddset(&mut set, signal);
@@ -197,7 +196,7 @@ fn block(signal: c_int) {
 
 extern "C" fn full_handler(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
     assert!(signal == libc::SIGBUS && !context.is_null());
-    // SAFETY: called with the signal's.
+    // SAFETY: the handler is called with the `info` of the signal.
     let (code, address) = unsafe { ((*info).si_code, (*info).si_addr().addr()) };
     CODE.store(code, Ordering::Relaxed);
     MASK.store(mask(), Ordering::Relaxed);
@@ -222,7 +221,7 @@ fn calls() -> usize {
 }
 
 #[test]
-fn served_access_goes_on_with_errno_and_mask_as_they_were() {
+fn a_served_access_leaves_errno_and_mask_unchanged() {
     assert_eq!(run("served"), End::Passed);
 }
 
@@ -238,14 +237,14 @@ fn served() {
     if cfg!(target_arch = "x86_64") {
         assert_eq!(WRITES.load(Ordering::Relaxed), 1);
     }
-    // All but those that cannot be blocked, and the two that the C library keeps for itself.
+    // All signals but those that cannot be blocked, and the two that the C library reserves for itself.
     let seen = MASK.load(Ordering::Relaxed);
     let exempt = [libc::SIGKILL, libc::SIGSTOP, 32, 33];
     (1..=64).filter(|signal| !exempt.contains(signal)).for_each(|s| assert!(seen & bit(s) != 0, "{s}"));
 }
 
 #[test]
-fn foreign_access_is_handled_by_the_earlier_handler_under_its_mask() {
+fn an_access_to_other_memory_calls_the_earlier_handler_with_its_mask() {
     assert_eq!(run("siginfo"), End::Passed);
 }
 
@@ -261,7 +260,7 @@ fn siginfo() {
 }
 
 #[test]
-fn plain_handler_that_does_not_defer_is_called_so() {
+fn an_earlier_handler_with_sa_nodefer_is_called_with_sigbus_unblocked() {
     assert_eq!(run("plain"), End::Passed);
 }
 
@@ -276,7 +275,7 @@ fn plain() {
 }
 
 #[test]
-fn one_shot_handler_is_called_once() {
+fn an_earlier_handler_with_sa_resethand_is_called_once() {
     assert_eq!(run("one_shot"), End::KilledBySigbus);
 }
 
@@ -291,7 +290,7 @@ fn one_shot() {
 }
 
 #[test]
-fn foreign_access_kills_where_nobody_handled_it() {
+fn an_access_to_other_memory_without_an_earlier_handler_ends_the_process() {
     assert_eq!(run("default"), End::KilledBySigbus);
     assert_eq!(run("ignored"), End::KilledBySigbus);
 }
@@ -303,7 +302,7 @@ fn foreign_after(action: libc::sighandler_t) {
 }
 
 #[test]
-fn foreign_access_kills_as_it_does_with_the_handler_of_the_standard_library() {
+fn an_access_to_other_memory_with_the_standard_librarys_handler_ends_the_process() {
     assert_eq!(run("runtime"), End::KilledBySigbus);
 }
 
@@ -312,7 +311,7 @@ fn foreign_after_runtime() {
     foreign().read(0);
 }
 
-/// Says that it served anything.
+/// Returns true for every address.
 fn serve_all(_address: usize, _is_write: bool) -> bool {
     true
 }
@@ -327,7 +326,7 @@ fn sent_signals_are_not_served() {
 fn sent() {
     act(full(), libc::SA_SIGINFO, &[]);
     install(serve_all).unwrap();
-    // SAFETY: the handlers above run.
+    // SAFETY: the installed handler runs, and forwards to `full_handler`.
     assert_eq!(unsafe { libc::raise(libc::SIGBUS) }, 0);
     assert_eq!((calls(), CODE.load(Ordering::Relaxed)), (1, libc::SI_TKILL));
 }
@@ -335,12 +334,12 @@ fn sent() {
 fn sent_after(action: libc::sighandler_t) {
     act(action, 0, &[]);
     install(serve_all).unwrap();
-    // SAFETY: the installed handler runs, and then what `action` says: dying, or nothing.
+    // SAFETY: the installed handler runs, and then does what `action` says: it ends the process, or nothing.
     assert_eq!(unsafe { libc::raise(libc::SIGBUS) }, 0);
 }
 
 #[test]
-fn interrupted_system_calls_go_on_if_the_earlier_handler_wants_it() {
+fn interrupted_system_calls_restart_if_the_earlier_handler_has_sa_restart() {
     assert_eq!(run("restart"), End::Passed);
 }
 
@@ -354,7 +353,7 @@ fn restart() {
     });
     let interrupt = || {
         std::thread::sleep(std::time::Duration::from_millis(50));
-        // SAFETY: the thread is not joined yet; the handlers above run.
+        // SAFETY: the thread is not joined yet, so its id is valid; the installed handler forwards to `full_handler`.
         assert_eq!(unsafe { libc::pthread_kill(reader.as_pthread_t(), libc::SIGBUS) }, 0);
     };
     (0..3).for_each(|_| interrupt());
@@ -365,7 +364,7 @@ fn restart() {
 }
 
 #[test]
-fn second_installation_is_for_the_same_only() {
+fn a_second_installation_succeeds_for_the_same_function_only() {
     assert_eq!(run("twice"), End::Passed);
 }
 
@@ -376,11 +375,11 @@ fn twice() {
     install(same).unwrap();
     assert_eq!(install(serve_all).unwrap_err().errno, libc::EBUSY);
     foreign().read(0);
-    assert_eq!(calls(), 1, "forwarded to the earlier one, not to itself");
+    assert_eq!(calls(), 1, "forwarded to the earlier handler, not to itself");
 }
 
 #[test]
-fn faults_of_userfaultfd_are_served_in_their_threads() {
+fn userfaultfd_faults_are_served_in_the_thread_that_faulted() {
     assert_eq!(run("userfaultfd"), End::Passed);
 }
 
@@ -395,18 +394,20 @@ fn serve_uffd(address: usize, is_write: bool) -> bool {
         return false;
     }
     let contents = [page as u8; PAGE];
-    // SAFETY: a page of a reservation that only this test uses, which asked for it.
+    // SAFETY: a missing page of a reservation that only this test uses; the source is a whole page.
     let done = unsafe { uffd.copy(address & !(PAGE - 1), contents.as_ptr(), PAGE, false) };
-    // Another thread may have filled it at the same moment.
+    // Another thread may have filled the page at the same moment.
     done.errno == 0 || done.errno == libc::EEXIST
 }
 
 fn userfaultfd() {
-    let open = Open { sigbus: true, ..Open::default() };
+    let open = UffdOptions { sigbus: true, ..UffdOptions::default() };
     let uffd = match Uffd::open(&open) {
         Ok(uffd) => uffd,
         Err(e) => {
-            return pagefold_testkit::skipped!("faults_of_userfaultfd_are_served_in_their_threads: {e}");
+            return pagefold_testkit::skipped!(
+                "userfaultfd_faults_are_served_in_the_thread_that_faulted: {e}"
+            );
         }
     };
     let range = Reservation::new(200 * PAGE).unwrap();
@@ -414,7 +415,7 @@ fn userfaultfd() {
     let (_, range) = UFFD.get_or_init(|| (uffd, range));
     install(serve_uffd).unwrap();
     let byte = |page: usize| {
-        // SAFETY: inside the reservation; atomic, as other threads write there.
+        // SAFETY: the byte is inside the reservation, and all threads access it atomically.
         unsafe { &*range.base().as_ptr().add(page * PAGE + 7).cast::<std::sync::atomic::AtomicU8>() }
     };
     let read_all = || (0..100).for_each(|page| assert_eq!(byte(page).load(Ordering::Relaxed), page as u8));

@@ -1,12 +1,12 @@
-//! Numbers and structures of the userfaultfd interface, as `include/uapi/linux/userfaultfd.h` gives them.
+//! Numbers and structures of the userfaultfd interface, from `include/uapi/linux/userfaultfd.h`.
 //!
-//! By hand, because the crates that have them need libclang. Only what this crate uses: no minor faults, no
-//! poisoning, no events other than page faults. Reference: userfaultfd(2), ioctl_userfaultfd(2) and the pages
-//! it leads to.
+//! They are written by hand, because the crates that have them need libclang. Only those that this crate uses are here:
+//! no minor faults, and no events other than page faults. Reference: userfaultfd(2), ioctl_userfaultfd(2) and the pages
+//! that it lists.
 
 /// Version of the interface that `UFFDIO_API` agrees on.
 pub const UFFD_API: u64 = 0xAA;
-/// Flag of the system call: only faults of user mode are served (Linux 5.11). See userfaultfd(2).
+/// Flag of the system call: the context serves only faults of user mode (Linux 5.11). See userfaultfd(2).
 pub const UFFD_USER_MODE_ONLY: i32 = 1;
 
 const UFFDIO: u32 = 0xAA;
@@ -32,24 +32,24 @@ pub const UFFDIO_MOVE: libc::Ioctl = libc::_IOWR::<Transfer>(UFFDIO, 0x05);
 /// UFFDIO_WRITEPROTECT(2const), Linux 5.7.
 pub const UFFDIO_WRITEPROTECT: libc::Ioctl = libc::_IOWR::<WriteProtect>(UFFDIO, 0x06);
 
-/// In `Register::mode`: faults on pages that are not there.
+/// In `Register::mode`: serve faults on missing pages.
 pub const REGISTER_MISSING: u64 = 1 << 0;
-/// In `Register::mode`: writes to pages that are write-protected.
+/// In `Register::mode`: serve writes to write-protected pages.
 pub const REGISTER_WP: u64 = 1 << 1;
-/// In `mode` of a copy, a zero page and a move: nobody is woken.
+/// In `mode` of a copy, a zero page and a move: do not wake threads that wait for the pages.
 pub const DONT_WAKE: u64 = 1 << 0;
-/// In `Transfer::mode` of a move: source pages that are not there are passed over.
+/// In `Transfer::mode` of a move: skip missing source pages.
 pub const MOVE_ALLOW_SRC_HOLES: u64 = 1 << 1;
-/// In `WriteProtect::mode`: protect, rather than lift the protection.
+/// In `WriteProtect::mode`: protect the pages; without it, remove the protection.
 pub const WRITE_PROTECT: u64 = 1 << 0;
-/// In `WriteProtect::mode`, only without the above: nobody is woken.
+/// In `WriteProtect::mode`, only without [`WRITE_PROTECT`]: do not wake threads that wait for the pages.
 pub const WRITE_PROTECT_DONT_WAKE: u64 = 1 << 1;
 
 /// In `Message::event`: a page fault.
 pub const EVENT_PAGEFAULT: u8 = 0x12;
 /// In `Message::flags`: the access was a write.
 pub const PAGEFAULT_WRITE: u64 = 1 << 0;
-/// In `Message::flags`: the page is there, but write-protected.
+/// In `Message::flags`: the page is present, but write-protected.
 pub const PAGEFAULT_WP: u64 = 1 << 1;
 
 /// `struct uffdio_api`.
@@ -57,9 +57,9 @@ pub const PAGEFAULT_WP: u64 = 1 << 1;
 pub struct Api {
     /// [`UFFD_API`].
     pub api: u64,
-    /// In: to be turned on. Out: what the kernel has.
+    /// In: features to turn on. Out: features that the kernel has.
     pub features: u64,
-    /// Out: what can be called now.
+    /// Out: ioctls that can be called now.
     pub ioctls: u64,
 }
 
@@ -76,11 +76,11 @@ pub struct Range {
 /// `struct uffdio_register`.
 #[repr(C)]
 pub struct Register {
-    /// What.
+    /// The range to serve.
     pub range: Range,
     /// `REGISTER_*`.
     pub mode: u64,
-    /// Out: what can be called on the range.
+    /// Out: ioctls that can be called on the range.
     pub ioctls: u64,
 }
 
@@ -102,7 +102,7 @@ pub struct Transfer {
 /// `struct uffdio_zeropage`.
 #[repr(C)]
 pub struct Zero {
-    /// What.
+    /// The target.
     pub range: Range,
     /// [`DONT_WAKE`].
     pub mode: u64,
@@ -113,27 +113,27 @@ pub struct Zero {
 /// `struct uffdio_writeprotect`.
 #[repr(C)]
 pub struct WriteProtect {
-    /// What.
+    /// The pages.
     pub range: Range,
     /// [`WRITE_PROTECT`], [`WRITE_PROTECT_DONT_WAKE`].
     pub mode: u64,
 }
 
-/// `struct uffd_msg` with the fields of a page fault. Plain integers: any bytes are a valid value.
+/// `struct uffd_msg` with the fields of a page fault. All fields are plain integers, so any bytes are a valid value.
 ///
-/// The header declares it packed; its fields fall on their natural places all the same.
+/// The header declares it packed; its fields are naturally aligned all the same.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct Message {
-    /// [`EVENT_PAGEFAULT`], or something that was not asked for.
+    /// [`EVENT_PAGEFAULT`]; the kernel sends other events only to contexts that turn them on.
     pub event: u8,
-    /// Nothing.
+    /// Reserved.
     pub reserved: [u8; 7],
     /// `PAGEFAULT_*`.
     pub flags: u64,
-    /// Where.
+    /// The address of the fault.
     pub address: u64,
-    /// Thread number, if asked for.
+    /// The thread id, if that feature is on.
     pub thread: u64,
 }
 

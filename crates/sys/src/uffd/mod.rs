@@ -1,18 +1,17 @@
-//! Serving a program's page faults: the kernel's userfaultfd.
+//! Serving page faults in user space: the kernel's userfaultfd.
 //!
-//! A context ([`Uffd`]) is told which ranges it serves. A fault in one of them becomes a message on the
-//! descriptor or, if the context was opened so, SIGBUS in the thread that made it; whoever serves it fills
-//! the page.
-//! `open` holds the ways to a context, `abi` the kernel's numbers; here are the operations. Reference:
-//! userfaultfd(2), ioctl_userfaultfd(2).
+//! A context ([`Uffd`]) serves the ranges that are registered with it. A fault in such a range blocks its thread and
+//! becomes a message on the descriptor; if the context was opened with `sigbus`, it becomes SIGBUS in the thread that
+//! faulted instead. The thread or handler that serves the fault fills the page. `open` opens contexts, `abi` holds the
+//! kernel's numbers and structures, and this file the operations. Reference: userfaultfd(2), ioctl_userfaultfd(2).
 //!
-//! Everything but [`Uffd::open`], [`Uffd::register`] and [`Uffd::unregister`] may be called in a signal
-//! handler: no memory is allocated and no lock is taken, and errors are plain numbers.
+//! Signal handlers may call all functions except [`Uffd::open`], [`Uffd::register`] and [`Uffd::unregister`]: they
+//! allocate no memory, take no locks, and return errors as plain numbers.
 //!
-//! A context belongs to the address space that opened it. A forked child inherits the descriptor, and what it
-//! does with it happens to the parent's memory: it must leave it alone.
+//! A context belongs to the address space that opened it. A forked child inherits the descriptor, but its operations
+//! change the parent's memory: the child must not use it.
 //!
-//! Not here: minor faults, huge pages, and events of fork, remap and removal.
+//! Not supported: minor faults, huge pages, and events of fork, remap and removal.
 
 mod abi;
 mod open;
@@ -20,24 +19,24 @@ mod open;
 mod tests;
 
 pub use crate::Errno;
-pub use open::{DEVICE, Feature, Features, Open, OpenError, kernel_features};
+pub use open::{DEVICE, Feature, Features, OpenError, UffdOptions, kernel_features};
 
 use crate::{SysError, mem};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
-/// A userfaultfd context. Its ranges are unregistered when it is dropped.
+/// A userfaultfd context. Dropping it unregisters its ranges.
 #[derive(Debug)]
 pub struct Uffd {
     fd: OwnedFd,
     features: Features,
 }
 
-/// How far an operation got, and why it stopped.
+/// The result of an operation on a range of pages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Done {
-    /// Bytes done, from the front; whole pages.
+    /// Bytes done, from the start of the range; whole pages.
     pub len_bytes: usize,
-    /// Why the page after them was not done; 0 if all were.
+    /// The error at the next page; 0 if the whole range was done.
     pub errno: i32,
 }
 
@@ -48,31 +47,31 @@ pub struct Fault {
     pub address: usize,
     /// Whether it was a write.
     pub is_write: bool,
-    /// Whether the page is there but write-protected; else it is not there.
+    /// Whether the page is present but write-protected; otherwise it is missing.
     pub is_write_protected: bool,
 }
 
 impl Uffd {
-    /// A new context. Only faults of user mode are served unless `kernel_faults` is asked for, which takes a
-    /// privilege; the error says which.
+    /// Opens a new context. It serves only faults of user mode, unless `kernel_faults` is set, which needs a privilege;
+    /// the error says which.
     ///
-    /// The system call is tried first, then [`DEVICE`]. The descriptor is closed on exec and never blocks.
-    pub fn open(open: &Open) -> Result<Uffd, OpenError> {
+    /// Tries the system call first, then [`DEVICE`]. The descriptor is close-on-exec and nonblocking.
+    pub fn open(open: &UffdOptions) -> Result<Uffd, OpenError> {
         open::open(*open)
     }
 
-    /// What the kernel can do; what the context was opened for is among it.
+    /// The features of the kernel, which include those that the context was opened with.
     pub fn features(&self) -> Features {
         self.features
     }
 
-    /// Serves a range of anonymous memory from now on: faults on pages that are not there (`missing`), and
-    /// writes to pages that are write-protected (`write_protect`), one of them at least.
+    /// Registers a range of anonymous memory with this context: faults on missing pages (`missing`), writes to
+    /// write-protected pages (`write_protect`), or both.
     ///
-    /// At a page, whole pages. Pages that are there stay. Registering again changes what is served.
+    /// The range begins at a page and has whole pages. Present pages stay. Registering a range again changes its mode.
     ///
-    /// Not `unsafe`, as it changes no contents: it holds up those who look. What does is [`Uffd::copy`] and the like, and
-    /// discarding pages ([`crate::mem::Reservation::discard`]): from then on they are zeroes, served otherwise or not.
+    /// It is not `unsafe`, as it changes no contents: it only makes threads wait at faults. The functions that change
+    /// contents are `unsafe`: [`Uffd::copy`] and the like, and [`crate::mem::Reservation::discard`].
     pub fn register(
         &self,
         start: usize,
@@ -88,20 +87,18 @@ impl Uffd {
         })
     }
 
-    /// Serves a range no longer: the kernel fills missing pages with zeroes again. Who waits there is woken.
+    /// Unregisters a range, and wakes the threads that wait there. The kernel fills missing pages with zeroes again.
     pub fn unregister(&self, start: usize, len_bytes: usize) -> Result<(), SysError> {
         self.call(abi::UFFDIO_UNREGISTER, &mut range(start, len_bytes)).map_err(|Errno(errno)| {
             SysError::new(format!("unregistering {len_bytes} bytes at {start:#x} from userfaultfd"), errno)
         })
     }
 
-    /// Fills missing pages at `dst` with copies of `src`, each page whole at once, and wakes who waits for
-    /// them if
-    /// `wake`. `src` needs no alignment.
+    /// Fills missing pages at `dst` with copies of `src`, each page atomically. With `wake`, wakes the threads that
+    /// wait for them. `src` needs no alignment.
     ///
-    /// Stops with EEXIST at a page that is there, EFAULT if `src` cannot be read without a fault that this
-    /// context serves, ENOENT if `dst` is not registered, EAGAIN if the address space is being changed,
-    /// ENOMEM.
+    /// Stops with EEXIST at a page that is present, EFAULT if reading `src` would cause a fault that this context
+    /// serves, ENOENT if `dst` is not registered, EAGAIN if the address space is being changed, or ENOMEM.
     ///
     /// # Safety
     /// `dst` and the bytes after it lie in memory whose contents the caller may decide. `src` is readable for
@@ -111,8 +108,7 @@ impl Uffd {
         self.transfer(abi::UFFDIO_COPY, [dst, src.addr()], len_bytes, mode)
     }
 
-    /// Maps the kernel's page of zeroes at missing pages: they read as zeroes, and take memory when first
-    /// written.
+    /// Maps the kernel's zero page at missing pages: they read as zeroes, and take memory at the first write.
     ///
     /// Stops as [`Uffd::copy`] does.
     ///
@@ -122,13 +118,13 @@ impl Uffd {
         let mode = if wake { 0 } else { abi::DONT_WAKE };
         until_stopped(len_bytes, |done| {
             let mut zero = abi::Zero { range: range(dst + done, len_bytes - done), mode, done: 0 };
-            let outcome = self.call(abi::UFFDIO_ZEROPAGE, &mut zero);
-            progress(outcome, zero.done)
+            let result = self.call(abi::UFFDIO_ZEROPAGE, &mut zero);
+            bytes_done(result, zero.done)
         })
     }
 
-    /// Makes accesses to missing pages fail with SIGBUS from now on, and wakes who waits for them if `wake`. Needs
-    /// [`Feature::Poison`]. Discarding a page ends it.
+    /// Makes accesses to missing pages fail with SIGBUS from now on, until the page is discarded. With `wake`, wakes
+    /// the threads that wait for them. Needs [`Feature::Poison`].
     ///
     /// Stops as [`Uffd::zero`] does.
     ///
@@ -138,28 +134,27 @@ impl Uffd {
         let mode = if wake { 0 } else { abi::DONT_WAKE };
         until_stopped(len_bytes, |done| {
             let mut poison = abi::Zero { range: range(dst + done, len_bytes - done), mode, done: 0 };
-            let outcome = self.call(abi::UFFDIO_POISON, &mut poison);
-            progress(outcome, poison.done)
+            let result = self.call(abi::UFFDIO_POISON, &mut poison);
+            bytes_done(result, poison.done)
         })
     }
 
-    /// Moves pages from `src` to missing pages at `dst`, without copying them: afterwards those at `src` are
+    /// Moves pages from `src` to missing pages at `dst`, without copying them: afterwards the pages at `src` are
     /// missing. Needs [`Feature::Move`].
     ///
-    /// `dst` is registered with this context; `src` need not be. Both are private anonymous memory of like
-    /// protection, locked both or neither. With `allow_holes`, pages that are missing at `src` are passed
-    /// over and count as done. A source page of zeroes that takes no memory stays one. Stops with EEXIST at a
-    /// page that is there at `dst`, ENOENT at one that is missing at `src`, EBUSY at one that is pinned (by
-    /// direct I/O, io_uring and such) or shared with a forked child, EAGAIN if the address space is being
-    /// changed.
+    /// `dst` is registered with this context; `src` need not be. Both are private anonymous memory with the same
+    /// protection, both locked or both unlocked. With `allow_holes`, missing pages at `src` are skipped and count as
+    /// done. A zero page at `src`, which takes no memory, is moved as a zero page. Stops with EEXIST at a page that is
+    /// present at `dst`, ENOENT at one that is missing at `src`, EBUSY at one that is pinned (by direct I/O, io_uring
+    /// and such) or shared with a forked child, EAGAIN if the address space is being changed.
     ///
-    /// Linux 6.18 moves pages and then claims EEXIST, as if it had not, when it had to begin anew in between
-    /// (another thread was at the page: its `move_pages` keeps the earlier EAGAIN and goes over the same pages
-    /// again). So EEXIST at a page that is missing at `src` means that it was moved, and is not returned.
+    /// Linux 6.18 may move pages and then return EEXIST: if another thread accessed the page, the kernel's `move_pages`
+    /// keeps the earlier EAGAIN and goes over the same pages again. So this function takes EEXIST at a page that is
+    /// missing at `src` to mean that the page was moved, and goes on.
     ///
     /// # Safety
-    /// `dst` and the bytes after it lie in memory whose contents the caller may decide, and so do `src` and
-    /// the bytes after it. None of it is moved by another thread meanwhile.
+    /// `dst` and `src`, and the bytes after them, lie in memory whose contents the caller may decide. No other thread
+    /// moves these pages meanwhile.
     pub unsafe fn move_pages(
         &self,
         dst: usize,
@@ -173,9 +168,9 @@ impl Uffd {
         let mut done = self.transfer(abi::UFFDIO_MOVE, [dst, src], len_bytes, mode);
         let page_bytes = mem::page_size();
         while done.errno == libc::EEXIST && !is_there(src + done.len_bytes, page_bytes) {
-            // It was moved by this very call, or one before: see above.
+            // The kernel has moved this page, in this call or an earlier one: see above.
             if wake {
-                // It fails only for ranges that are not registered.
+                // This fails only for ranges that are not registered.
                 let _ = self.wake(dst + done.len_bytes, page_bytes);
             }
             let at = done.len_bytes + page_bytes;
@@ -185,19 +180,18 @@ impl Uffd {
         done
     }
 
-    /// Write-protects pages of a range that is registered for it, or lifts the protection; if `wake`, the
-    /// latter wakes who waits there.
+    /// Write-protects pages of a range that is registered for it (`protect`), or removes the protection. With `wake`,
+    /// the removal wakes the threads that wait there.
     ///
-    /// In a context that was opened with `async_wp`, pages that are missing are protected too, by a mark in
-    /// the page table: [`Uffd::zero`] and [`Uffd::move_pages`] then stop there as if at a page that is there
-    /// (Linux 6.18), while [`Uffd::copy`] does not. Lifting the protection and discarding the page take the
-    /// mark away.
+    /// In a context that was opened with `async_wp`, missing pages are protected too, by a marker in the page table:
+    /// [`Uffd::zero`] and [`Uffd::move_pages`] then stop there as at a present page (Linux 6.18), while [`Uffd::copy`]
+    /// does not. Removing the protection and discarding the page remove the marker.
     ///
-    /// ENOENT if the range is not registered, EAGAIN if the address space is being changed.
+    /// Fails with ENOENT if the range is not registered, and with EAGAIN if the address space is being changed.
     ///
     /// # Safety
-    /// The caller serves writes to the pages, or the context lifts the protection by itself (`async_wp`):
-    /// else threads that write there wait forever.
+    /// The caller serves writes to the pages, or the kernel removes the protection at a write (`async_wp`); otherwise
+    /// threads that write there wait forever.
     pub unsafe fn write_protect(
         &self,
         start: usize,
@@ -206,7 +200,7 @@ impl Uffd {
         wake: bool,
     ) -> Result<(), Errno> {
         let mode = match (protect, wake) {
-            // Protecting wakes nobody, and the kernel refuses to be told so.
+            // Protecting wakes no threads, and the kernel refuses the flag then.
             (true, _) => abi::WRITE_PROTECT,
             (false, true) => 0,
             (false, false) => abi::WRITE_PROTECT_DONT_WAKE,
@@ -215,13 +209,13 @@ impl Uffd {
         self.call(abi::UFFDIO_WRITEPROTECT, &mut protect)
     }
 
-    /// Wakes who waits for pages of a range; they try their access again.
+    /// Wakes the threads that wait for pages of a range; they retry their access.
     pub fn wake(&self, start: usize, len_bytes: usize) -> Result<(), Errno> {
         self.call(abi::UFFDIO_WAKE, &mut range(start, len_bytes))
     }
 
-    /// Takes faults that wait to be served, as many as there are and have room. Returns how many; never
-    /// waits. Each is given out once.
+    /// Reads faults that wait to be served, at most `faults.len()`, and returns their number. Never waits. Each fault
+    /// is returned once.
     pub fn read_faults(&self, faults: &mut [Fault]) -> Result<usize, Errno> {
         const NONE: abi::Message =
             abi::Message { event: 0, reserved: [0; 7], flags: 0, address: 0, thread: 0 };
@@ -234,7 +228,7 @@ impl Uffd {
                 Ok(arrived) => arrived,
                 Err(Errno(libc::EAGAIN)) => break,
                 Err(Errno(libc::EINTR)) => continue,
-                // What was taken must be served: the error shows again at the next call.
+                // Return the faults that were read, as they must be served; the next call fails with the error again.
                 Err(_) if filled > 0 => break,
                 Err(e) => return Err(e),
             };
@@ -250,18 +244,18 @@ impl Uffd {
         Ok(filled)
     }
 
-    /// Readable when faults wait to be served.
+    /// The descriptor, which is readable when faults wait to be served.
     pub fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
 
     fn read_messages(&self, messages: &mut [abi::Message]) -> Result<usize, Errno> {
-        // SAFETY: the kernel writes into the slice, as many bytes as it is long at most; any bytes are valid
+        // SAFETY: the kernel writes at most as many bytes as the slice has, into the slice; any bytes are valid
         // messages.
         let n = unsafe {
             libc::read(self.fd.as_raw_fd(), messages.as_mut_ptr().cast(), std::mem::size_of_val(messages))
         };
-        // The kernel gives whole messages only.
+        // The kernel returns whole messages only.
         usize::try_from(n).map(|n| n / size_of::<abi::Message>()).map_err(|_| Errno::last())
     }
 
@@ -269,15 +263,15 @@ impl Uffd {
         until_stopped(len_bytes, |done| {
             let (dst, src, len) = ((dst + done) as u64, (src + done) as u64, (len_bytes - done) as u64);
             let mut transfer = abi::Transfer { dst, src, len, mode, done: 0 };
-            let outcome = self.call(request, &mut transfer);
-            progress(outcome, transfer.done)
+            let result = self.call(request, &mut transfer);
+            bytes_done(result, transfer.done)
         })
     }
 
-    /// One request. `T` is the structure that its number was made with.
+    /// Calls the ioctl `request`. `T` must be the structure from which the request's number was made.
     fn call<T>(&self, request: libc::Ioctl, argument: &mut T) -> Result<(), Errno> {
-        // SAFETY: the argument points to a whole structure of the request, which the kernel reads and writes;
-        // what it does to memory elsewhere is the duty of the callers of the unsafe functions above.
+        // SAFETY: the argument points to a whole structure of the request, which the kernel reads and writes. Requests
+        // that change other memory are made only by the unsafe functions above, whose callers prove that this is sound.
         match unsafe { libc::ioctl(self.fd.as_raw_fd(), request, std::ptr::from_mut(argument)) } {
             0 => Ok(()),
             _ => Err(Errno::last()),
@@ -295,11 +289,11 @@ impl From<&abi::Message> for Fault {
     }
 }
 
-/// Whether a page of mapped memory is there. True if the kernel does not say.
+/// Whether a page of mapped memory is present. True if mincore fails.
 fn is_there(address: usize, page_bytes: usize) -> bool {
     let mut resident = 1_u8;
     let page = std::ptr::without_provenance_mut(address / page_bytes * page_bytes);
-    // SAFETY: looks only at page tables; the kernel writes one byte for one page.
+    // SAFETY: the kernel only reads page tables, and writes one byte for one page to `resident`.
     let rc = unsafe { libc::mincore(page, page_bytes, &mut resident) };
     rc != 0 || resident & 1 == 1
 }
@@ -308,21 +302,21 @@ fn range(start: usize, len_bytes: usize) -> abi::Range {
     abi::Range { start: start as u64, len: len_bytes as u64 }
 }
 
-/// What one call did: some bytes, or an error if it did none.
+/// The bytes that one call did, or its error if it did none.
 ///
-/// A call that does a part fails with EAGAIN, whatever stopped it, and says in its structure how many bytes
-/// it did; one that does nothing says why by its error number, and mostly in the structure too.
-fn progress(outcome: Result<(), Errno>, done: i64) -> Result<usize, Errno> {
-    match (outcome, usize::try_from(done)) {
+/// A call that stops after some pages fails with EAGAIN, whatever stopped it, and writes the number of bytes to its
+/// structure. A call that does nothing returns the reason as its error number, and usually in the structure too.
+fn bytes_done(result: Result<(), Errno>, done: i64) -> Result<usize, Errno> {
+    match (result, usize::try_from(done)) {
         (_, Ok(done)) if done > 0 => Ok(done),
         (Err(e), _) => Err(e),
-        // A kernel that claims to have done nothing, and that well, would be asked forever.
+        // Success without any bytes done: a retry could go on forever.
         (Ok(()), _) => Err(Errno(libc::EIO)),
     }
 }
 
-/// Calls until all is done or a call does nothing, which is how the kernel says why the one before stopped
-/// short.
+/// Repeats `call` until the whole range is done, or a call does nothing and so returns the reason why the one before it
+/// stopped.
 fn until_stopped(len_bytes: usize, mut call: impl FnMut(usize) -> Result<usize, Errno>) -> Done {
     let mut done = 0;
     while done < len_bytes {

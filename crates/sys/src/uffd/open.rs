@@ -1,32 +1,32 @@
-//! Getting a userfaultfd context, and saying what to allow where the system refuses one.
+//! Opening a userfaultfd context; if the system refuses, the error says which permission would allow it.
 //!
-//! There are two ways to a context: the system call, and the device `/dev/userfaultfd` (Linux 6.1). The call
-//! is open to everybody if only faults of user mode are served (Linux 5.11), else it takes a privilege; the
-//! device goes by its permissions alone. Containers often forbid the call by seccomp.
+//! There are two ways to open a context: the system call, and the device `/dev/userfaultfd` (Linux 6.1). Every process
+//! may make the call if the context serves only faults of user mode (Linux 5.11); otherwise it needs a privilege. The
+//! device is controlled by its file permissions alone. Containers often forbid the call by seccomp.
 
 use super::{Uffd, abi};
 use crate::{Errno, SysError};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
-/// The device that hands out contexts.
+/// The device that opens contexts.
 pub const DEVICE: &str = "/dev/userfaultfd";
 
-/// What a kernel's userfaultfd can do, where kernels differ. Reference: UFFDIO_API(2const).
+/// A feature of userfaultfd that not every kernel has. Reference: UFFDIO_API(2const).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Feature {
     /// Write protection of anonymous memory (Linux 5.7).
     PagefaultFlagWp,
-    /// A fault becomes SIGBUS in the thread that made it (Linux 4.14).
+    /// A fault becomes SIGBUS in the thread that faulted (Linux 4.14).
     Sigbus,
-    /// Messages name the thread (Linux 4.14).
+    /// Messages contain the thread id (Linux 4.14).
     ThreadId,
-    /// Messages give the exact byte (Linux 5.18).
+    /// Messages contain the exact address, not only the page (Linux 5.18).
     ExactAddress,
-    /// Pages that are not there can be write-protected (Linux 6.4).
+    /// Missing pages can be write-protected (Linux 6.4).
     WpUnpopulated,
-    /// Pages can be made to fail (Linux 6.6).
+    /// Accesses to a page can be made to fail with SIGBUS (Linux 6.6).
     Poison,
-    /// A write to a protected page lifts the protection without telling anybody (Linux 6.7).
+    /// A write to a protected page removes the protection without a message (Linux 6.7).
     WpAsync,
     /// Pages can be moved (Linux 6.8).
     Move,
@@ -68,27 +68,26 @@ impl std::fmt::Display for Feature {
 pub struct Features(u64);
 
 impl Features {
-    /// Whether the kernel has this one.
+    /// Whether the kernel has this feature.
     pub fn has(self, feature: Feature) -> bool {
         self.0 & feature.bit() != 0
     }
 }
 
-/// What a context is to do.
+/// How to open a context.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Open {
-    /// Faults become SIGBUS in the thread that made them, with the address; nothing comes to the descriptor.
-    /// The kernel's own accesses, in system calls, then fail with EFAULT.
+pub struct UffdOptions {
+    /// A fault becomes SIGBUS with its address in the thread that faulted, and no message is sent. System calls that
+    /// access a missing page fail with EFAULT.
     pub sigbus: bool,
-    /// A write to a protected page lifts the protection and goes on; who wants to know scans
-    /// ([`crate::pagemap`]).
+    /// A write to a protected page removes the protection and continues. A scan of the page map (PAGEMAP_SCAN) finds
+    /// the written pages.
     pub async_wp: bool,
-    /// Faults of the kernel, in system calls that are given such memory, wait to be served too. Takes a
-    /// privilege.
+    /// The context also serves faults of the kernel, in system calls that access the memory. Needs a privilege.
     pub kernel_faults: bool,
 }
 
-impl Open {
+impl UffdOptions {
     fn needed(self) -> impl Iterator<Item = Feature> {
         let sigbus = self.sigbus.then_some(Feature::Sigbus);
         let async_wp = self.async_wp.then_some([Feature::WpUnpopulated, Feature::WpAsync]);
@@ -101,10 +100,10 @@ impl Open {
     }
 }
 
-/// Why there is no context, and what would help.
+/// Why no context could be opened, and which permission or kernel would allow it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum OpenError {
-    /// The kernel was built without it.
+    /// The kernel was built without userfaultfd, or seccomp hides the call.
     #[error(
         "this kernel has no userfaultfd: it was built without CONFIG_USERFAULTFD, or seccomp hides the call"
     )]
@@ -112,19 +111,19 @@ pub enum OpenError {
     /// The kernel cannot restrict a context to faults of user mode.
     #[error("this kernel's userfaultfd cannot be restricted to faults of user mode; Linux 5.11 can")]
     NoUserModeOnly,
-    /// Not even what everybody may have.
+    /// Not even a context for faults of user mode is allowed.
     #[error(
         "userfaultfd is not allowed here: the system call says {call}, {DEVICE} says {device}; to allow it, \
          let the container's seccomp profile pass the system call userfaultfd, or give read and write \
          permission on {DEVICE}"
     )]
     Forbidden {
-        /// The answer of the system call.
+        /// The error of the system call.
         call: Errno,
-        /// The answer of the device.
+        /// The error of the device.
         device: Errno,
     },
-    /// Faults of the kernel take more than is there.
+    /// A context for faults of the kernel needs a privilege that this process does not have.
     #[error(
         "userfaultfd for faults of the kernel is not allowed here: the system call says {call}, {DEVICE} \
          says {device}; any of these allows it: the capability CAP_SYS_PTRACE; \
@@ -132,38 +131,39 @@ pub enum OpenError {
          container's seccomp profile to pass the system call userfaultfd"
     )]
     KernelFaultsForbidden {
-        /// The answer of the system call.
+        /// The error of the system call.
         call: Errno,
-        /// The answer of the device.
+        /// The error of the device.
         device: Errno,
     },
-    /// The kernel is too old, or not built for it.
+    /// The kernel is too old, or was built without this feature.
     #[error("this kernel's userfaultfd lacks {0}")]
     Lacks(Feature),
-    /// Something else, such as a lack of descriptors.
+    /// A system call failed for another reason, such as too many open descriptors.
     #[error(transparent)]
     Failed(#[from] SysError),
 }
 
-/// What this kernel's userfaultfd can do. Asks with a context for faults of user mode that is closed again.
+/// The features of this kernel's userfaultfd. Opens a context for faults of user mode and closes it again.
 pub fn kernel_features() -> Result<Features, OpenError> {
-    agree(&context(Open::default())?, 0).map_err(|e| failed("agreeing on the userfaultfd interface", e))
+    negotiate(&context(UffdOptions::default())?, 0)
+        .map_err(|e| failed("negotiating the userfaultfd interface", e))
 }
 
 /// See [`Uffd::open`].
-pub(super) fn open(open: Open) -> Result<Uffd, OpenError> {
+pub(super) fn open(open: UffdOptions) -> Result<Uffd, OpenError> {
     let fd = context(open)?;
-    match agree(&fd, open.needed().fold(0, |bits, feature| bits | feature.bit())) {
+    match negotiate(&fd, open.needed().fold(0, |bits, feature| bits | feature.bit())) {
         Ok(features) => Ok(Uffd { fd, features }),
-        // It does not say which feature it was that it does not know.
+        // The kernel does not say which of the features it lacks.
         Err(Errno(libc::EINVAL)) => {
             let features = kernel_features()?;
             match open.needed().find(|feature| !features.has(*feature)) {
                 Some(feature) => Err(OpenError::Lacks(feature)),
-                None => Err(failed("agreeing on the userfaultfd interface", Errno(libc::EINVAL))),
+                None => Err(failed("negotiating the userfaultfd interface", Errno(libc::EINVAL))),
             }
         }
-        Err(e) => Err(failed("agreeing on the userfaultfd interface", e)),
+        Err(e) => Err(failed("negotiating the userfaultfd interface", e)),
     }
 }
 
@@ -171,8 +171,8 @@ fn failed(what: &str, Errno(errno): Errno) -> OpenError {
     OpenError::Failed(SysError::new(what, errno))
 }
 
-/// A context that has not agreed on the interface: by the system call, else by the device.
-fn context(open: Open) -> Result<OwnedFd, OpenError> {
+/// Opens a context by the system call or, if that fails, by the device. The interface is not negotiated yet.
+fn context(open: UffdOptions) -> Result<OwnedFd, OpenError> {
     let call = match by_call(open.flags()) {
         Ok(fd) => return Ok(fd),
         Err(e) => e,
@@ -184,8 +184,8 @@ fn context(open: Open) -> Result<OwnedFd, OpenError> {
     refusal(open, call, device)
 }
 
-/// Tells from the answers of the system call and of the device what would help.
-fn refusal<T>(open: Open, call: Errno, device: Errno) -> Result<T, OpenError> {
+/// Chooses the error from the error numbers of the system call and of the device.
+fn refusal<T>(open: UffdOptions, call: Errno, device: Errno) -> Result<T, OpenError> {
     Err(match (call.0, device.0) {
         (libc::EINVAL, _) if !open.kernel_faults => OpenError::NoUserModeOnly,
         (libc::ENOSYS, libc::ENOENT) => OpenError::Absent,
@@ -213,17 +213,17 @@ fn by_device(flags: i32) -> Result<OwnedFd, Errno> {
     owned(unsafe { libc::ioctl(device.as_raw_fd(), abi::USERFAULTFD_IOC_NEW, flags) }.into())
 }
 
-/// What a call that makes a descriptor returned.
+/// Converts the result of a call that makes a descriptor.
 fn owned(returned: libc::c_long) -> Result<OwnedFd, Errno> {
     match i32::try_from(returned) {
-        // SAFETY: the kernel just made this descriptor for us alone.
+        // SAFETY: the kernel has just made this descriptor, and nothing else owns it.
         Ok(fd) if fd >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
         _ => Err(Errno::last()),
     }
 }
 
-/// Turns features on, which can be done once. Returns those that the kernel has.
-fn agree(fd: &OwnedFd, features: u64) -> Result<Features, Errno> {
+/// Turns features on (UFFDIO_API), which is possible once per context. Returns the features that the kernel has.
+fn negotiate(fd: &OwnedFd, features: u64) -> Result<Features, Errno> {
     let mut api = abi::Api { api: abi::UFFD_API, features, ioctls: 0 };
     // SAFETY: the argument points to a whole `uffdio_api`, which the kernel reads and writes.
     match unsafe { libc::ioctl(fd.as_raw_fd(), abi::UFFDIO_API, &raw mut api) } {
@@ -236,27 +236,27 @@ fn agree(fd: &OwnedFd, features: u64) -> Result<Features, Errno> {
 mod tests {
     use super::*;
 
-    fn said(kernel_faults: bool, call: i32, device: i32) -> String {
-        let open = Open { kernel_faults, ..Open::default() };
+    fn message(kernel_faults: bool, call: i32, device: i32) -> String {
+        let open = UffdOptions { kernel_faults, ..UffdOptions::default() };
         refusal::<()>(open, Errno(call), Errno(device)).unwrap_err().to_string()
     }
 
     #[test]
-    fn refusals_name_what_would_allow_it() {
-        let privileged = said(true, libc::EPERM, libc::EACCES);
+    fn errors_name_the_permission_that_would_help() {
+        let privileged = message(true, libc::EPERM, libc::EACCES);
         for way in ["CAP_SYS_PTRACE", "vm.unprivileged_userfaultfd=1", DEVICE, "seccomp"] {
             assert!(privileged.contains(way), "{privileged}");
         }
-        let plain = said(false, libc::EPERM, libc::ENOENT);
+        let plain = message(false, libc::EPERM, libc::ENOENT);
         assert!(plain.contains("seccomp") && plain.contains(DEVICE) && !plain.contains("CAP_"), "{plain}");
-        assert!(said(false, libc::ENOSYS, libc::ENOENT).contains("CONFIG_USERFAULTFD"));
-        assert!(said(false, libc::EINVAL, libc::ENOENT).contains("5.11"));
-        assert!(said(true, libc::EMFILE, libc::EMFILE).contains("Too many open files"));
-        assert!(said(false, libc::EPERM, libc::EMFILE).contains("Too many open files"));
+        assert!(message(false, libc::ENOSYS, libc::ENOENT).contains("CONFIG_USERFAULTFD"));
+        assert!(message(false, libc::EINVAL, libc::ENOENT).contains("5.11"));
+        assert!(message(true, libc::EMFILE, libc::EMFILE).contains("Too many open files"));
+        assert!(message(false, libc::EPERM, libc::EMFILE).contains("Too many open files"));
     }
 
     #[test]
-    fn lacks_names_the_feature() {
+    fn the_error_of_an_old_kernel_names_the_missing_feature() {
         assert!(OpenError::Lacks(Feature::Move).to_string().contains("MOVE, Linux 6.8"));
     }
 }

@@ -1,4 +1,4 @@
-//! Every operation against the kernel, beside what plain memory should then hold.
+//! Tests of every operation against the kernel: they compare the memory afterwards with the expected contents.
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
@@ -7,17 +7,18 @@ use crate::mem::Reservation;
 
 const PAGE: usize = 4096;
 
-/// So many pages. Other tests fork, and pages that a child has too cannot be moved: they are kept from it.
+/// Reserves `pages` pages. Other tests fork, and pages that a child shares cannot be moved, so children do not get
+/// these.
 fn reserve(pages: usize) -> Reservation {
     let range = Reservation::new(pages * PAGE).unwrap();
-    // SAFETY: children that a test forks exit without touching or dropping it.
+    // SAFETY: children that tests fork exit without accessing the range or dropping the value.
     unsafe { range.keep_from_children() }.unwrap();
     range
 }
 
-/// A range of so many pages, registered for missing pages and for `write_protect`; `None` if the kernel
-/// refuses.
-fn ranges(test: &str, open: Open, write_protect: bool, pages: usize) -> Option<(Uffd, Reservation)> {
+/// A context and a range of `pages` pages, registered for missing pages and for `write_protect`; `None` if the kernel
+/// refuses the context.
+fn ranges(test: &str, open: UffdOptions, write_protect: bool, pages: usize) -> Option<(Uffd, Reservation)> {
     let uffd = match Uffd::open(&open) {
         Ok(uffd) => uffd,
         Err(e) => {
@@ -34,22 +35,22 @@ fn at(range: &Reservation, page: usize) -> usize {
     range.base().addr().get() + page * PAGE
 }
 
-/// The first byte of a page, read as any program would.
+/// Reads the first byte of a page by a plain access.
 fn load(range: &Reservation, page: usize) -> u8 {
     assert!(page * PAGE < range.len_bytes());
-    // SAFETY: inside the reservation; atomic, as another thread may fill the page at this moment.
+    // SAFETY: the byte is inside the reservation (just checked), and every access to it is atomic.
     let byte = unsafe { &*range.base().as_ptr().add(page * PAGE).cast::<std::sync::atomic::AtomicU8>() };
     byte.load(std::sync::atomic::Ordering::Relaxed)
 }
 
 fn store(range: &Reservation, page: usize, value: u8) {
     assert!(page * PAGE < range.len_bytes());
-    // SAFETY: inside the reservation (just checked), and every access to it is atomic.
+    // SAFETY: the byte is inside the reservation (just checked), and all accesses to it are atomic.
     let byte = unsafe { &*range.base().as_ptr().add(page * PAGE).cast::<std::sync::atomic::AtomicU8>() };
     byte.store(value, std::sync::atomic::Ordering::Relaxed);
 }
 
-/// Pages that each hold their number plus one.
+/// Pages that are each filled with their number plus one.
 fn numbered(pages: usize) -> Vec<u8> {
     (0..pages * PAGE).map(|i| (i / PAGE + 1) as u8).collect()
 }
@@ -65,11 +66,13 @@ fn fill(uffd: &Uffd, range: &Reservation, page: usize, value: u8) -> Done {
 const ALL_OF_8: Done = Done { len_bytes: 8 * PAGE, errno: 0 };
 
 #[test]
-fn user_mode_only_context_opens_and_says_what_the_kernel_can_do() {
-    let Some((uffd, _range)) = ranges("user_mode_only_context", Open::default(), false, 1) else { return };
+fn a_user_mode_context_opens_and_has_the_features_of_the_kernel() {
+    let Some((uffd, _range)) = ranges("user_mode_only_context", UffdOptions::default(), false, 1) else {
+        return;
+    };
     assert_eq!(uffd.features(), kernel_features().unwrap());
-    assert!(uffd.features().has(Feature::Sigbus), "as old as Linux 4.14, older than user mode only");
-    // SAFETY: asks for flags of a descriptor.
+    assert!(uffd.features().has(Feature::Sigbus), "Linux 4.14 has it, before user mode only");
+    // SAFETY: the calls only read flags of a descriptor.
     let (fd, status) = unsafe {
         let raw = uffd.as_fd().as_raw_fd();
         (libc::fcntl(raw, libc::F_GETFD), libc::fcntl(raw, libc::F_GETFL))
@@ -80,7 +83,7 @@ fn user_mode_only_context_opens_and_says_what_the_kernel_can_do() {
 #[test]
 fn system_calls_fail_on_missing_pages_of_a_user_mode_context() {
     let test = "system_calls_fail_on_missing_pages_of_a_user_mode_context";
-    let Some((uffd, range)) = ranges(test, Open::default(), false, 2) else { return };
+    let Some((uffd, range)) = ranges(test, UffdOptions::default(), false, 2) else { return };
     let read_into = |page: usize| {
         let zeroes = std::fs::File::open("/dev/zero").unwrap();
         // SAFETY: the kernel writes into a page of a reservation that only this test uses, or fails.
@@ -96,11 +99,13 @@ fn system_calls_fail_on_missing_pages_of_a_user_mode_context() {
 }
 
 #[test]
-fn copy_fills_missing_pages_and_stops_at_one_that_is_there() {
-    let Some((uffd, range)) = ranges("copy_fills_missing_pages", Open::default(), false, 8) else { return };
+fn copy_fills_missing_pages_and_stops_at_a_present_one() {
+    let Some((uffd, range)) = ranges("copy_fills_missing_pages", UffdOptions::default(), false, 8) else {
+        return;
+    };
     assert_eq!(fill(&uffd, &range, 5, 99).errno, 0);
     let contents = numbered(8);
-    // SAFETY: the reservation is only this test's, the source is as long as said.
+    // SAFETY: only this test uses the reservation; the source has `pages` pages from `page` on.
     let copy = |page: usize, pages: usize| unsafe {
         uffd.copy(at(&range, page), contents[page * PAGE..].as_ptr(), pages * PAGE, true)
     };
@@ -113,10 +118,12 @@ fn copy_fills_missing_pages_and_stops_at_one_that_is_there() {
 }
 
 #[test]
-fn copy_from_and_to_where_nothing_is_says_so() {
-    let Some((uffd, range)) = ranges("copy_from_where_nothing_is", Open::default(), false, 2) else { return };
+fn copy_fails_for_unreadable_sources_and_unregistered_or_unaligned_targets() {
+    let Some((uffd, range)) = ranges("copy_from_where_nothing_is", UffdOptions::default(), false, 2) else {
+        return;
+    };
     let source = reserve(2);
-    // SAFETY: the reservations are only this test's.
+    // SAFETY: only this test uses the reservations.
     unsafe {
         libc::mprotect(at(&source, 1) as *mut libc::c_void, PAGE, libc::PROT_NONE);
         let stopped = uffd.copy(at(&range, 0), source.base().as_ptr(), 2 * PAGE, true);
@@ -129,10 +136,12 @@ fn copy_from_and_to_where_nothing_is_says_so() {
 }
 
 #[test]
-fn zero_fills_missing_pages_and_stops_at_one_that_is_there() {
-    let Some((uffd, range)) = ranges("zero_fills_missing_pages", Open::default(), false, 8) else { return };
+fn zero_fills_missing_pages_and_stops_at_a_present_one() {
+    let Some((uffd, range)) = ranges("zero_fills_missing_pages", UffdOptions::default(), false, 8) else {
+        return;
+    };
     assert_eq!(fill(&uffd, &range, 2, 99).errno, 0);
-    // SAFETY: the reservation is only this test's.
+    // SAFETY: only this test uses the reservation.
     let zero = |page: usize, pages: usize| unsafe { uffd.zero(at(&range, page), pages * PAGE, true) };
     assert_eq!(zero(0, 8), Done { len_bytes: 2 * PAGE, errno: libc::EEXIST });
     assert_eq!(zero(3, 5), Done { len_bytes: 5 * PAGE, errno: 0 });
@@ -141,9 +150,9 @@ fn zero_fills_missing_pages_and_stops_at_one_that_is_there() {
     assert_eq!((load(&range, 6), load(&range, 7)), (0, 5));
 }
 
-/// As [`ranges`], where pages can be moved.
+/// As [`ranges`]; `None` also if the kernel cannot move pages.
 fn movable(test: &str, pages: usize) -> Option<(Uffd, Reservation)> {
-    let (uffd, range) = ranges(test, Open::default(), false, pages)?;
+    let (uffd, range) = ranges(test, UffdOptions::default(), false, pages)?;
     if uffd.features().has(Feature::Move) {
         return Some((uffd, range));
     }
@@ -156,7 +165,7 @@ fn move_takes_pages_out_and_brings_them_back() {
     let Some((uffd, range)) = movable("move_takes_pages_out", 8) else { return };
     let staging = reserve(8);
     uffd.register(at(&staging, 0), staging.len_bytes(), true, false).unwrap();
-    // SAFETY: the reservations are only this test's.
+    // SAFETY: only this test uses the reservations.
     unsafe {
         assert_eq!(uffd.copy(at(&range, 0), numbered(8).as_ptr(), 8 * PAGE, true), ALL_OF_8);
         assert_eq!(uffd.move_pages(at(&staging, 0), at(&range, 0), 8 * PAGE, false, false), ALL_OF_8);
@@ -176,7 +185,7 @@ fn move_stops_at_holes_unless_they_are_allowed() {
     let Some((uffd, range)) = movable("move_stops_at_holes", 8) else { return };
     let source = reserve(8);
     (0..8).filter(|page| page % 4 != 2).for_each(|page| store(&source, page, page as u8 + 1));
-    // SAFETY: the reservations are only this test's.
+    // SAFETY: only this test uses the reservations.
     unsafe {
         let stopped = uffd.move_pages(at(&range, 0), at(&source, 0), 8 * PAGE, true, false);
         assert_eq!(stopped, Done { len_bytes: 2 * PAGE, errno: libc::ENOENT });
@@ -190,22 +199,22 @@ fn move_stops_at_holes_unless_they_are_allowed() {
     assert_eq!((0..8).map(|page| load(&source, page)).max(), Some(0));
 }
 
-/// Pins a page for as long as the descriptor lives: an io_uring ring that has it as a buffer. `None` where
+/// Pins a page by registering it as a buffer of an io_uring ring, until the ring's descriptor is closed. `None` if
 /// rings are refused.
 fn pin(range: &Reservation, page: usize) -> Option<OwnedFd> {
     use std::os::fd::FromRawFd;
     const IORING_REGISTER_BUFFERS: libc::c_uint = 0;
-    // `struct io_uring_params`: 120 bytes of integers, zeroes for the defaults.
+    // `struct io_uring_params`: 120 bytes of integers; zeroes are the defaults.
     let mut params = [0u64; 15];
-    // SAFETY: the structure is whole.
+    // SAFETY: the kernel reads and writes the 120 bytes of the structure.
     let ring = unsafe { libc::syscall(libc::SYS_io_uring_setup, 1, params.as_mut_ptr()) };
     if ring < 0 {
         return None;
     }
-    // SAFETY: the kernel just made this descriptor for us alone.
+    // SAFETY: the kernel has just made this descriptor, and nothing else owns it.
     let ring = unsafe { OwnedFd::from_raw_fd(ring as i32) };
     let part = libc::iovec { iov_base: at(range, page) as *mut libc::c_void, iov_len: PAGE };
-    // SAFETY: one vector; nothing is submitted to the ring, so the memory is not accessed.
+    // SAFETY: the call gets one vector; no request is submitted to the ring, so the kernel does not access the memory.
     let rc = unsafe {
         libc::syscall(
             libc::SYS_io_uring_register,
@@ -219,15 +228,15 @@ fn pin(range: &Reservation, page: usize) -> Option<OwnedFd> {
 }
 
 #[test]
-fn move_leaves_pinned_pages() {
-    let Some((uffd, range)) = movable("move_leaves_pinned_pages", 8) else { return };
+fn move_stops_at_pinned_pages() {
+    let Some((uffd, range)) = movable("move_stops_at_pinned_pages", 8) else { return };
     let source = reserve(8);
     (0..8).for_each(|page| store(&source, page, page as u8 + 1));
     let Some(ring) = pin(&source, 5) else {
-        pagefold_testkit::skipped!("move_leaves_pinned_pages: io_uring is refused: {}", Errno::last());
+        pagefold_testkit::skipped!("move_stops_at_pinned_pages: io_uring is refused: {}", Errno::last());
         return;
     };
-    // SAFETY: the reservations are only this test's.
+    // SAFETY: only this test uses the reservations.
     let shift = |page: usize, pages: usize| unsafe {
         uffd.move_pages(at(&range, page), at(&source, page), pages * PAGE, true, false)
     };
@@ -235,7 +244,7 @@ fn move_leaves_pinned_pages() {
     assert_eq!(shift(6, 2), Done { len_bytes: 2 * PAGE, errno: 0 });
     assert_eq!(load(&source, 5), 6);
     drop(ring);
-    // The kernel lets go of a ring's buffers a moment after its descriptor is closed.
+    // The kernel unpins a ring's buffers only some time after its descriptor is closed.
     let until = std::time::Instant::now() + std::time::Duration::from_secs(10);
     while shift(5, 1).errno == libc::EBUSY && std::time::Instant::now() < until {
         std::thread::sleep(std::time::Duration::from_millis(5));
@@ -244,8 +253,8 @@ fn move_leaves_pinned_pages() {
 }
 
 #[test]
-fn move_leaves_pages_that_a_child_has_too() {
-    let Some((uffd, range)) = movable("move_leaves_pages_that_a_child_has_too", 2) else { return };
+fn move_fails_for_pages_that_a_child_shares() {
+    let Some((uffd, range)) = movable("move_fails_for_pages_that_a_child_shares", 2) else { return };
     let source = Reservation::new(2 * PAGE).unwrap();
     store(&source, 0, 1);
     let (read_end, write_end) = rustix::pipe::pipe().unwrap();
@@ -260,25 +269,25 @@ fn move_leaves_pages_that_a_child_has_too() {
         child
     };
     store(&source, 1, 2);
-    // SAFETY: the reservations are only this test's.
+    // SAFETY: only this test uses the reservations.
     let shift =
         |page: usize| unsafe { uffd.move_pages(at(&range, page), at(&source, page), PAGE, true, false) };
     assert_eq!(shift(0), Done { len_bytes: 0, errno: libc::EBUSY });
     assert_eq!(shift(1), Done { len_bytes: PAGE, errno: 0 });
     drop((read_end, write_end));
-    // SAFETY: waits for the child above.
+    // SAFETY: the call waits for the child above, and gets no pointer to write to.
     assert_eq!(unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) }, child);
-    // Writing makes it this process's alone again.
+    // Writing to the page makes it exclusive to this process again.
     store(&source, 0, 3);
     assert_eq!(shift(0), Done { len_bytes: PAGE, errno: 0 });
     assert_eq!([load(&range, 0), load(&range, 1)], [3, 2]);
 }
 
 #[test]
-fn asynchronous_protection_is_lifted_by_the_write_and_read_back() {
-    let open = Open { async_wp: true, ..Open::default() };
+fn a_write_removes_asynchronous_protection_without_a_message() {
+    let open = UffdOptions { async_wp: true, ..UffdOptions::default() };
     let Some((uffd, range)) = ranges("asynchronous_protection", open, true, 8) else { return };
-    // SAFETY: the reservation is only this test's, and the context lifts protection by itself.
+    // SAFETY: only this test uses the reservation, and the kernel removes the protection at a write.
     unsafe {
         assert_eq!(uffd.copy(at(&range, 0), numbered(8).as_ptr(), 8 * PAGE, true), ALL_OF_8);
         uffd.write_protect(at(&range, 0), 8 * PAGE, true, true).unwrap();
@@ -289,14 +298,16 @@ fn asynchronous_protection_is_lifted_by_the_write_and_read_back() {
 }
 
 #[test]
-fn write_protect_of_what_is_not_registered_is_refused() {
-    let Some((uffd, range)) = ranges("write_protect_refused", Open::default(), false, 1) else { return };
-    // SAFETY: protects nothing.
+fn write_protect_of_a_range_that_is_not_registered_for_it_is_refused() {
+    let Some((uffd, range)) = ranges("write_protect_refused", UffdOptions::default(), false, 1) else {
+        return;
+    };
+    // SAFETY: the call fails and protects nothing.
     let refused = unsafe { uffd.write_protect(at(&range, 0), PAGE, true, true) };
     assert_eq!(refused, Err(Errno(libc::ENOENT)));
 }
 
-/// Serves faults of `range` until `count` have come, each by `serve`; returns them in their order.
+/// Reads faults until `count` have arrived, and calls `serve` for each; returns them in the order of arrival.
 fn serve(uffd: &Uffd, count: usize, mut serve: impl FnMut(Fault)) -> Vec<Fault> {
     use rustix::event::{PollFd, PollFlags, poll};
     let mut served = Vec::new();
@@ -314,11 +325,13 @@ fn serve(uffd: &Uffd, count: usize, mut serve: impl FnMut(Fault)) -> Vec<Fault> 
 
 #[test]
 fn faults_of_other_threads_are_read_and_served() {
-    let Some((uffd, range)) = ranges("faults_of_other_threads", Open::default(), false, 8) else { return };
+    let Some((uffd, range)) = ranges("faults_of_other_threads", UffdOptions::default(), false, 8) else {
+        return;
+    };
     assert_eq!(uffd.read_faults(&mut [Fault::default(); 4]), Ok(0));
     let base = at(&range, 0);
     std::thread::scope(|scope| {
-        // One thread a page, so that several faults wait together; odd pages are written.
+        // One thread per page, so that several faults wait at once; odd pages are written.
         let touch = |page: usize| {
             let range = &range;
             scope.spawn(move || {
@@ -350,15 +363,17 @@ fn faults_of_other_threads_are_read_and_served() {
 
 #[test]
 fn writes_to_protected_pages_wait_to_be_served() {
-    let Some((uffd, range)) = ranges("writes_to_protected_pages", Open::default(), true, 2) else { return };
+    let Some((uffd, range)) = ranges("writes_to_protected_pages", UffdOptions::default(), true, 2) else {
+        return;
+    };
     assert_eq!(fill(&uffd, &range, 0, 1).errno, 0);
-    // SAFETY: the reservation is only this test's, which serves it.
+    // SAFETY: only this test uses the reservation, and it serves the write below.
     unsafe { uffd.write_protect(at(&range, 0), PAGE, true, false) }.unwrap();
     std::thread::scope(|scope| {
         let writer = scope.spawn(|| store(&range, 0, 9));
         let served = serve(&uffd, 1, |fault| {
             assert_eq!(load(&range, 0), 1);
-            // SAFETY: lifts the protection, at a page of the reservation that is only this test's.
+            // SAFETY: the call removes the protection of a page of the reservation, which only this test uses.
             unsafe { uffd.write_protect(fault.address, PAGE, false, true) }.unwrap();
         });
         writer.join().unwrap();
@@ -369,12 +384,12 @@ fn writes_to_protected_pages_wait_to_be_served() {
 }
 
 #[test]
-fn without_waking_who_waits_goes_on_waiting() {
-    let Some((uffd, range)) = ranges("without_waking", Open::default(), false, 1) else { return };
+fn a_thread_waits_until_wake_if_the_copy_does_not_wake() {
+    let Some((uffd, range)) = ranges("without_waking", UffdOptions::default(), false, 1) else { return };
     std::thread::scope(|scope| {
         let reader = scope.spawn(|| load(&range, 0));
         serve(&uffd, 1, |fault| {
-            // SAFETY: the reservation is only this test's, the source is as long as said.
+            // SAFETY: only this test uses the reservation; the source is a whole page.
             let done = unsafe { uffd.copy(fault.address, [8u8; PAGE].as_ptr(), PAGE, false) };
             assert_eq!(done.errno, 0);
         });
@@ -386,9 +401,9 @@ fn without_waking_who_waits_goes_on_waiting() {
 }
 
 #[test]
-fn system_calls_wait_to_be_served_where_that_is_allowed() {
-    let open = Open { kernel_faults: true, ..Open::default() };
-    let test = "system_calls_wait_to_be_served_where_that_is_allowed";
+fn with_kernel_faults_system_calls_wait_to_be_served() {
+    let open = UffdOptions { kernel_faults: true, ..UffdOptions::default() };
+    let test = "with_kernel_faults_system_calls_wait_to_be_served";
     let Some((uffd, range)) = ranges(test, open, false, 1) else { return };
     std::thread::scope(|scope| {
         let reader = scope.spawn(|| {
@@ -400,16 +415,16 @@ fn system_calls_wait_to_be_served_where_that_is_allowed() {
         assert_eq!(reader.join().unwrap(), 10);
         assert!(served[0].is_write);
     });
-    // SAFETY: inside the reservation, and nobody writes there now.
+    // SAFETY: the bytes are inside the reservation and present, and no thread writes there now.
     let bytes = unsafe { std::slice::from_raw_parts(range.base().as_ptr(), 12) };
     assert_eq!(bytes, [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 3, 3]);
 }
 
 #[test]
-fn a_call_that_does_nothing_well_is_not_repeated() {
-    assert_eq!(progress(Ok(()), 0), Err(Errno(libc::EIO)));
-    assert_eq!(progress(Err(Errno(libc::EAGAIN)), 4096), Ok(4096));
-    assert_eq!(progress(Err(Errno(libc::EEXIST)), -17), Err(Errno(libc::EEXIST)));
-    assert_eq!(progress(Err(Errno(libc::EFAULT)), 0), Err(Errno(libc::EFAULT)));
+fn success_without_bytes_done_is_an_error() {
+    assert_eq!(bytes_done(Ok(()), 0), Err(Errno(libc::EIO)));
+    assert_eq!(bytes_done(Err(Errno(libc::EAGAIN)), 4096), Ok(4096));
+    assert_eq!(bytes_done(Err(Errno(libc::EEXIST)), -17), Err(Errno(libc::EEXIST)));
+    assert_eq!(bytes_done(Err(Errno(libc::EFAULT)), 0), Err(Errno(libc::EFAULT)));
     assert_eq!(until_stopped(10, |_| Ok(64)), Done { len_bytes: 10, errno: 0 });
 }

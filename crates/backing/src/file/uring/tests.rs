@@ -5,7 +5,7 @@ use std::os::unix::fs::FileExt;
 
 const PAGES: u64 = 64;
 
-/// A file of pages, each filled with its number + 1, and a budget with room for all of them.
+/// A file of pages, each filled with its number + 1, and a region with room for all of them.
 fn setup(test: &str) -> Option<(FileBacking, Buffers)> {
     let file = tempfile::tempfile().unwrap();
     for page in 0..PAGES {
@@ -31,8 +31,8 @@ fn page_buffer(buffers: &Buffers) -> Buffer {
 }
 
 #[test]
-fn a_ring_that_is_forbidden_meanwhile_loses_nothing() {
-    let Some((backing, buffers)) = setup("a_ring_that_is_forbidden_meanwhile_loses_nothing") else { return };
+fn all_requests_complete_after_abandon() {
+    let Some((backing, buffers)) = setup("all_requests_complete_after_abandon") else { return };
     for sent in [0, 3, 8] {
         let mut queue = UringQueue::new(&backing, 16, &buffers).unwrap();
         for page in 0..8 {
@@ -63,11 +63,12 @@ fn a_ring_that_is_forbidden_meanwhile_loses_nothing() {
     }
 }
 
-/// Buffers of all sizes come and go, so that the same addresses are taken again and again: had their memory been given back
-/// to the kernel in between, the ring would read into the pages that it registered, which the region no longer shows.
+/// Allocates and frees buffers of many sizes, so that the same addresses are reused. If the region returned their
+/// memory to the kernel in between, the ring would read into the pages that it registered, which the region no longer
+/// maps.
 #[test]
-fn a_registered_region_shows_what_was_read_whatever_came_and_went() {
-    let test = "a_registered_region_shows_what_was_read_whatever_came_and_went";
+fn a_registered_region_shows_reads_after_its_buffers_were_reused() {
+    let test = "a_registered_region_shows_reads_after_its_buffers_were_reused";
     let Some((backing, _)) = setup(test) else { return };
     let buffers = Buffers::new(16 * 4096).unwrap();
     let mut queue = UringQueue::new(&backing, 4, &buffers).unwrap();
@@ -93,10 +94,10 @@ fn a_registered_region_shows_what_was_read_whatever_came_and_went() {
     }
 }
 
-/// Buffers that came back are overwritten at once: a late write of the kernel would show.
+/// Overwrites returned buffers at once, so that a late write by the kernel would show.
 #[test]
-fn a_dropped_ring_has_let_go_of_its_buffers() {
-    let Some((backing, buffers)) = setup("a_dropped_ring_has_let_go_of_its_buffers") else { return };
+fn dropping_a_ring_waits_for_all_its_requests() {
+    let Some((backing, buffers)) = setup("dropping_a_ring_waits_for_all_its_requests") else { return };
     for _ in 0..20 {
         let mut queue = UringQueue::new(&backing, PAGES as usize, &buffers).unwrap();
         for page in 0..PAGES {
@@ -135,9 +136,9 @@ fn a_ring_moves_between_threads_with_requests_in_flight() {
 }
 
 #[test]
-fn memory_that_cannot_be_registered_is_used_all_the_same() {
+fn unregistered_buffers_are_served_too() {
     let above = Buffers::new(4096).unwrap();
-    let Some((backing, registered)) = setup("memory_that_cannot_be_registered_is_used_all_the_same") else {
+    let Some((backing, registered)) = setup("unregistered_buffers_are_served_too") else {
         return;
     };
     let below = Buffers::new(4096).unwrap();
@@ -161,12 +162,12 @@ fn memory_that_cannot_be_registered_is_used_all_the_same() {
 }
 
 #[test]
-fn a_file_that_became_shorter_reads_as_zeroes() {
-    let Some((backing, buffers)) = setup("a_file_that_became_shorter_reads_as_zeroes") else { return };
+fn a_truncated_file_reads_as_zeroes_beyond_its_end() {
+    let Some((backing, buffers)) = setup("a_truncated_file_reads_as_zeroes_beyond_its_end") else { return };
     let file = backing.file.try_clone().unwrap();
     file.set_len(2 * 4096 + 1000).unwrap();
     reads_as_zeroes_behind_its_end(&backing, &buffers);
-    // The kernel clears more of a buffer by itself with direct I/O than without.
+    // With direct I/O the kernel itself clears more of the buffer than without.
     let direct = FileOptions { direct: Direct::Off, uring: Uring::On };
     let cached = FileBacking { len_bytes: backing.len_bytes, ..FileBacking::new(file, direct).unwrap() };
     reads_as_zeroes_behind_its_end(&cached, &buffers);
@@ -185,7 +186,7 @@ fn reads_as_zeroes_behind_its_end(backing: &FileBacking, buffers: &Buffers) {
     expected.resize(3 * 4096, 0);
     let queued: Vec<u8> = done.iter().flat_map(|c| c.request.buf.iter().copied()).collect();
     assert!(queued == expected);
-    // With an aligned buffer and one that is not.
+    // With an aligned and a misaligned buffer.
     let mut positioned = Buffer::copy_of(&vec![9; 3 * 4096 + 1]);
     backing.read_at(4096, &mut positioned[..3 * 4096]).unwrap();
     assert!(positioned[..3 * 4096] == expected);
@@ -194,8 +195,8 @@ fn reads_as_zeroes_behind_its_end(backing: &FileBacking, buffers: &Buffers) {
 }
 
 #[test]
-fn nothing_is_left_unsent_by_complete() {
-    let Some((backing, buffers)) = setup("nothing_is_left_unsent_by_complete") else { return };
+fn complete_submits_all_requests() {
+    let Some((backing, buffers)) = setup("complete_submits_all_requests") else { return };
     let mut queue = UringQueue::new(&backing, 4, &buffers).unwrap();
     queue.submit(request(Operation::Read, 1, page_buffer(&buffers))).unwrap();
     assert_eq!(queue.unsent.len(), 1);
@@ -207,8 +208,8 @@ fn nothing_is_left_unsent_by_complete() {
 }
 
 #[test]
-fn long_requests_are_continued() {
-    let Some((backing, buffers)) = setup("long_requests_are_continued") else { return };
+fn requests_longer_than_one_operation_are_continued() {
+    let Some((backing, buffers)) = setup("requests_longer_than_one_operation_are_continued") else { return };
     let mut queue = UringQueue::new(&backing, 2, &buffers).unwrap();
     let mut done = Vec::new();
     let len_bytes = 5 * MAX_OPERATION_BYTES + 4096;
@@ -234,7 +235,7 @@ fn long_requests_are_continued() {
     assert_eq!(edges, [(4096 + len_bytes).div_euclid(4096) as u8 + 1]);
 }
 
-/// Makes the kernel refuse a system call to the calling thread, from now on.
+/// Installs a seccomp filter that makes a system call fail in the calling thread from now on.
 fn forbid(call: libc::c_long) {
     let op = |code, jf, k| libc::sock_filter { code, jt: 0, jf, k };
     // Load the call's number; unless it is this one, skip the next; refuse with EPERM; allow.
@@ -245,7 +246,7 @@ fn forbid(call: libc::c_long) {
         op(0x06, 0, libc::SECCOMP_RET_ALLOW),
     ];
     let filter = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
-    // SAFETY: takes numbers only.
+    // SAFETY: the call takes numbers only.
     let rc = unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) };
     assert_eq!(rc, 0);
     // SAFETY: the argument points to a filter whose length is that of its program; the kernel copies it.
@@ -254,7 +255,7 @@ fn forbid(call: libc::c_long) {
 }
 
 #[test]
-fn where_rings_are_forbidden_there_is_positioned_io() {
+fn without_permission_for_rings_positioned_io_is_used() {
     let outcome = std::thread::spawn(|| {
         forbid(libc::SYS_io_uring_setup);
         let file = || {
@@ -279,10 +280,13 @@ fn where_rings_are_forbidden_there_is_positioned_io() {
     outcome.join().unwrap();
 }
 
-/// The same as abandoning by hand, but for the kernel's own refusal.
+/// As the test that calls `abandon`, but with a real refusal by the kernel.
 #[test]
-fn a_ring_survives_being_forbidden() {
-    let Some((backing, buffers)) = setup("a_ring_survives_being_forbidden") else { return };
+fn all_requests_complete_after_the_kernel_refuses_to_enter_the_ring() {
+    let Some((backing, buffers)) = setup("all_requests_complete_after_the_kernel_refuses_to_enter_the_ring")
+    else {
+        return;
+    };
     let outcome = std::thread::spawn(move || {
         let mut queue = UringQueue::new(&backing, 16, &buffers).unwrap();
         for page in 0..4 {
@@ -304,10 +308,10 @@ fn a_ring_survives_being_forbidden() {
     outcome.join().unwrap();
 }
 
-/// What the kernel may report, against a table.
+/// Checks every kind of result that the kernel may report against a table.
 #[test]
-fn short_results_continue_at_a_block() {
-    let flight = |operation, done_bytes| Flight {
+fn short_transfers_continue_at_a_block() {
+    let inflight = |operation, done_bytes| InFlight {
         request: Request { id: 0, operation, offset: 0, buf: Buffer::copy_of(&[7; 8192]), len_bytes: 8192 },
         done_bytes,
     };
@@ -330,11 +334,11 @@ fn short_results_continue_at_a_block() {
         (Write, 0, -libc::ENOSPC, 512, None, libc::ENOSPC),
     ];
     for (operation, before, result, block_bytes, after, errno) in table {
-        let mut flight = flight(operation, before);
-        let progress = note(&mut flight, result, block_bytes);
+        let mut inflight = inflight(operation, before);
+        let progress = apply_result(&mut inflight, result, block_bytes);
         let case = format!("{operation:?} {before} {result} {block_bytes}");
         match progress {
-            None => assert_eq!(Some(flight.done_bytes), after, "{case}"),
+            None => assert_eq!(Some(inflight.done_bytes), after, "{case}"),
             Some(ended) => {
                 assert_eq!(after, None, "{case}");
                 assert_eq!(
@@ -345,8 +349,8 @@ fn short_results_continue_at_a_block() {
             }
         }
     }
-    let mut end_of_file = flight(Read, 4096);
-    assert!(note(&mut end_of_file, 100, 512).is_some());
+    let mut end_of_file = inflight(Read, 4096);
+    assert!(apply_result(&mut end_of_file, 100, 512).is_some());
     assert_eq!(end_of_file.request.buf[4195..4197], [7, 0]);
     assert!(end_of_file.request.buf[4196..].iter().all(|&b| b == 0));
 }

@@ -1,15 +1,16 @@
-//! The generic layer: a hook asked before each request and told after it.
+//! The generic test layer: it calls a hook before and after each request.
 
 use super::{Access, Action};
 use crate::{Backing, BackingError, Buffers, Completion, Operation, Queue, Request};
 use std::sync::Arc;
 
-/// What a layer does about a request.
+/// The behaviour of a test layer.
 pub trait Hook: Send + Sync {
-    /// Before the medium is asked. `Some` settles the request: `inner` is not asked, except by the hook.
+    /// Called before a request goes to `inner`. If it returns a result, the request ends with that and does not go to
+    /// `inner`; the hook may call `inner` itself.
     ///
-    /// `data` is what a write stores, and `None` for anything else. For a queued request this is called
-    /// when it is submitted.
+    /// `data` holds the bytes of a write, and is `None` for other requests. For a queued request this is called when
+    /// it is submitted.
     fn before(
         &self,
         inner: &dyn Backing,
@@ -20,12 +21,13 @@ pub trait Hook: Send + Sync {
         None
     }
 
-    /// After it, whoever settled it. `data` is what a write stored or a read (if it did not fail) got.
+    /// Called after the request has ended, by the hook or by the medium. `data` holds the bytes of a write, or of a
+    /// read that succeeded.
     fn after(&self, access: Access, data: Option<&[u8]>, result: &Result<(), BackingError>) {
         let _ = (access, data, result);
     }
 
-    /// What it adds to [`Backing::describe`].
+    /// The text that the layer appends to [`Backing::describe`].
     fn describe(&self) -> String;
 }
 
@@ -36,12 +38,12 @@ pub struct Layered<B, H> {
 }
 
 impl<B: Backing, H: Hook> Layered<B, H> {
-    /// Puts a layer over `inner`, governed by `control`.
+    /// Makes a layer over `inner` with the hook `control`.
     pub fn over(inner: B, control: Arc<H>) -> Self {
         Layered { inner, control }
     }
 
-    /// The layer's control, to be kept.
+    /// The layer's hook, through which a test controls the layer.
     pub fn control(&self) -> Arc<H> {
         self.control.clone()
     }
@@ -51,15 +53,15 @@ impl<B: Backing, H: Hook> Layered<B, H> {
         &self.inner
     }
 
-    /// A request without data to be read into, from beginning to end.
+    /// Runs a request other than a read, with the hook's calls.
     fn pass(
         &self,
         access: Access,
         data: Option<&[u8]>,
-        ask: impl FnOnce(&B) -> Result<(), BackingError>,
+        request: impl FnOnce(&B) -> Result<(), BackingError>,
     ) -> Result<(), BackingError> {
         let settled = self.control.before(&self.inner, access, data);
-        let result = settled.unwrap_or_else(|| ask(&self.inner));
+        let result = settled.unwrap_or_else(|| request(&self.inner));
         self.control.after(access, data, &result);
         result
     }
@@ -82,11 +84,11 @@ impl<B: Backing, H: Hook> Backing for Layered<B, H> {
         result
     }
 
-    fn read_now(&self, offset: u64, buf: &mut [u8]) -> Result<(), i32> {
+    fn read_signal_safe(&self, offset: u64, buf: &mut [u8]) -> Result<(), i32> {
         let access = Access { action: Action::Read, offset, len_bytes: buf.len() as u64 };
         let settled = self.control.before(&self.inner, access, None);
-        let ask = || self.inner.read_now(offset, buf).map_err(|errno| access.failed(errno));
-        let result = settled.unwrap_or_else(ask);
+        let read = || self.inner.read_signal_safe(offset, buf).map_err(|errno| access.failed(errno));
+        let result = settled.unwrap_or_else(read);
         self.control.after(access, result.is_ok().then_some(&*buf), &result);
         result.map_err(|e| e.errno())
     }
@@ -115,11 +117,11 @@ impl<B: Backing, H: Hook> Backing for Layered<B, H> {
     }
 }
 
-/// A queue whose requests meet the hook.
+/// A queue that calls the hook for its requests.
 struct HookedQueue<'a, B, H: Hook> {
     layer: &'a Layered<B, H>,
     queue: Box<dyn Queue + 'a>,
-    /// Settled by the hook, not yet handed out.
+    /// Requests that ended in the hook and were not returned yet.
     settled: Vec<Completion>,
     depth: usize,
 }
@@ -133,7 +135,7 @@ fn access(request: &Request) -> Access {
 }
 
 impl<B, H: Hook> HookedQueue<'_, B, H> {
-    fn tell(&self, completions: &[Completion]) {
+    fn report_completions(&self, completions: &[Completion]) {
         for Completion { request, result } in completions {
             let is_known = request.operation == Operation::Write || result.is_ok();
             let data = if is_known { request.buf.get(..request.len_bytes) } else { None };
@@ -164,12 +166,16 @@ impl<B: Backing, H: Hook> Queue for HookedQueue<'_, B, H> {
         let before = done.len();
         done.append(&mut self.settled);
         self.queue.complete(min.saturating_sub(done.len() - before), done);
-        self.tell(&done[before..]);
+        self.report_completions(&done[before..]);
         done.len() - before
     }
 
     fn in_flight(&self) -> usize {
         self.settled.len() + self.queue.in_flight()
+    }
+
+    fn is_degraded(&self) -> bool {
+        self.queue.is_degraded()
     }
 }
 
@@ -177,6 +183,6 @@ impl<B, H: Hook> Drop for HookedQueue<'_, B, H> {
     fn drop(&mut self) {
         let mut done = std::mem::take(&mut self.settled);
         self.queue.complete(usize::MAX, &mut done);
-        self.tell(&done);
+        self.report_completions(&done);
     }
 }

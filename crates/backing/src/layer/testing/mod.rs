@@ -1,54 +1,52 @@
-//! Layers for tests: faults, torn writes, logs, counts, bounded rates; and a clock that tests move.
+//! Layers for tests: faults, torn writes, traces, counters, limited bandwidth; and a clock that tests advance.
 //!
-//! All are a [`Hook`] in the one generic layer here, [`Layered`]: asked before a request, told after it. Each has a control
-//! (the hook), shared by an `Arc`, through which a test changes and reads it while it runs. Layers stack in
-//! any order.
+//! Each is a [`Hook`] in the generic layer [`Layered`], which calls the hook before and after each request. A test
+//! controls and reads the layer while it runs through the hook, which an `Arc` shares. Layers stack in any order.
 
+mod bandwidth;
 mod clock;
 mod error;
 mod hooked;
-mod log;
-mod rate;
 mod stats;
 mod torn;
+mod trace;
 
+pub use bandwidth::{BandwidthControl, BandwidthLayer};
 pub use clock::ManualClock;
 pub use error::{ErrorControl, ErrorLayer, FaultRule, When};
 pub use hooked::{Hook, Layered};
-pub use log::{LogControl, LogEntry, LogLayer};
-pub use rate::{RateControl, RateLayer};
 pub use stats::{ActionStats, MediumStats, StatsControl, StatsLayer};
 pub use torn::{Tear, TornControl, TornLayer, TornRule};
+pub use trace::{TraceControl, TraceEntry, TraceLayer};
 
-use super::delay::transfer_time;
-use super::{Clock, mix};
+use super::{TimeSource, splitmix64};
 
-/// What a medium is asked to do.
+/// The kind of a request to a medium.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Action {
-    /// Read.
+    /// [`Backing::read_at`](crate::Backing::read_at), or a queued read.
     Read,
-    /// Write.
+    /// [`Backing::write_at`](crate::Backing::write_at), or a queued write.
     Write,
-    /// Make durable.
+    /// [`Backing::flush`](crate::Backing::flush).
     Flush,
-    /// Give back.
+    /// [`Backing::discard`](crate::Backing::discard).
     Discard,
 }
 
 /// One request, without its data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Access {
-    /// What.
+    /// Its kind.
     pub action: Action,
     /// First byte; 0 for a flush.
     pub offset: u64,
-    /// How many; 0 for a flush.
+    /// Number of bytes; 0 for a flush.
     pub len_bytes: u64,
 }
 
 impl Access {
-    /// Whether it touches one of these bytes.
+    /// Whether the request overlaps this range.
     fn touches(&self, range: &std::ops::Range<u64>) -> bool {
         self.offset < range.end && range.start < self.offset.saturating_add(self.len_bytes)
     }
@@ -63,7 +61,7 @@ impl Access {
         }
     }
 
-    /// Its failure with this number.
+    /// The error of this request with the error number `errno`.
     fn failed(&self, errno: i32) -> crate::BackingError {
         let (offset, len_bytes) = (self.offset, self.len_bytes);
         crate::BackingError::Io { operation: self.name(), offset, len_bytes, errno }

@@ -1,21 +1,21 @@
-//! Counting what a medium is asked for.
+//! Counters of a medium's requests.
 
 use super::{Access, Action, Hook, Layered};
 use crate::{Backing, BackingError};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// A medium that counts.
+/// A medium that counts its requests.
 pub type StatsLayer<B> = Layered<B, StatsControl>;
 
 /// Requests of one kind that have ended.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ActionStats {
-    /// How many, failed ones included.
+    /// Number of requests, failed ones included.
     pub requests: u64,
-    /// Bytes of those that did not fail.
+    /// Bytes of the requests that did not fail.
     pub bytes: u64,
-    /// How many failed.
+    /// Number of requests that failed.
     pub errors: u64,
 }
 
@@ -60,7 +60,7 @@ pub struct StatsControl {
 }
 
 impl StatsControl {
-    /// The counters now; not one moment's, if requests are ending meanwhile.
+    /// The counters now. They are read one by one, so requests that end meanwhile may be counted in part.
     pub fn stats(&self) -> MediumStats {
         MediumStats {
             reads: self.reads.stats(),
@@ -72,7 +72,7 @@ impl StatsControl {
 }
 
 impl<B: Backing> StatsLayer<B> {
-    /// Counters at zero over `inner`.
+    /// Makes a layer over `inner` with all counters at zero.
     pub fn new(inner: B) -> Self {
         Layered::over(inner, Arc::default())
     }

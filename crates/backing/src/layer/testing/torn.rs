@@ -1,34 +1,34 @@
-//! Writes of which only a part reaches the medium, as after a loss of power.
+//! Torn writes: writes of which only a part reaches the medium, as after a power failure.
 
-use super::{Access, Hook, Layered, When, mix};
+use super::{Access, Hook, Layered, When, splitmix64};
 use crate::{Backing, BackingError};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// What a disk writes whole or not at all, bytes.
+/// The unit that a disk writes atomically, bytes.
 const SECTOR_BYTES: usize = 512;
 
 /// A medium that tears writes.
 pub type TornLayer<B> = Layered<B, TornControl>;
 
-/// Which part of a torn write reaches the medium. Cuts lie at multiples of 512 bytes from its start.
+/// The part of a torn write that reaches the medium. Cuts are at multiples of 512 bytes from the write's start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tear {
-    /// Its beginning; how much, the seed says.
+    /// The beginning; the seed chooses its length.
     Prefix,
-    /// Its end; how much, the seed says.
+    /// The end; the seed chooses its length.
     Suffix,
     /// Every other sector, beginning with the second.
     AlternateSectors,
-    /// Nothing.
+    /// No part.
     Nothing,
-    /// Everything: with a failure reported, a write whose acknowledgement was lost.
+    /// The whole write; together with an error, a write whose acknowledgement was lost.
     Everything,
 }
 
 impl Tear {
-    /// The pieces of a write of `len_bytes` that are written.
+    /// The ranges of a write of `len_bytes` that reach the medium.
     fn pieces(self, len_bytes: usize, random: u64) -> Vec<Range<usize>> {
         let sectors = len_bytes.div_ceil(SECTOR_BYTES);
         // At least one sector is missing.
@@ -45,39 +45,39 @@ impl Tear {
     }
 }
 
-/// Which writes are torn, and how.
+/// Selects the writes to tear, and how to tear them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TornRule {
-    /// Which writes, counted from the rule's beginning.
+    /// Which writes are torn, counted since the rule was set.
     pub when: When,
-    /// How; `None` lets the seed choose prefix, suffix or alternate sectors.
+    /// The part that is written; `None` lets the seed choose prefix, suffix or alternate sectors.
     pub tear: Option<Tear>,
-    /// What the writer is told: success (`None`), or this error number.
+    /// The result of a torn write: success (`None`), or this error number.
     pub errno: Option<i32>,
-    /// The same seed tears the same writes in the same way.
+    /// The seed; the same seed tears the same writes in the same way.
     pub seed: u64,
 }
 
-/// The rule of a [`TornLayer`], changeable while it runs.
+/// The rule of a [`TornLayer`]. A test may change it at any time.
 #[derive(Debug, Default)]
 pub struct TornControl {
-    /// With the number of writes since it was set.
+    /// The rule with the number of writes since it was set.
     rule: Mutex<Option<(TornRule, u64)>>,
     torn: AtomicU64,
 }
 
 impl TornControl {
-    /// Sets the rule, or none.
+    /// Sets the rule; `None` removes it.
     pub fn set(&self, rule: Option<TornRule>) {
         *self.rule.lock().unwrap_or_else(PoisonError::into_inner) = rule.map(|rule| (rule, 0));
     }
 
-    /// Writes torn so far.
+    /// The number of writes torn so far.
     pub fn torn(&self) -> u64 {
         self.torn.load(Ordering::Relaxed)
     }
 
-    /// The rule, if it is met by the write that asks, and that write's number.
+    /// Counts a write. Returns the rule and the write's number if the rule selects it.
     fn next(&self) -> Option<(TornRule, u64)> {
         let mut guard = self.rule.lock().unwrap_or_else(PoisonError::into_inner);
         let (rule, count) = guard.as_mut()?;
@@ -87,7 +87,7 @@ impl TornControl {
 }
 
 impl<B: Backing> TornLayer<B> {
-    /// A layer without a rule yet.
+    /// Makes a layer without a rule.
     pub fn new(inner: B) -> Self {
         Layered::over(inner, Arc::default())
     }
@@ -106,7 +106,7 @@ impl Hook for TornControl {
         }
         let (rule, count) = self.next()?;
         self.torn.fetch_add(1, Ordering::Relaxed);
-        let random = mix(rule.seed, count);
+        let random = splitmix64(rule.seed, count);
         let by_seed = [Tear::Prefix, Tear::Suffix, Tear::AlternateSectors];
         let tear = rule.tear.unwrap_or(by_seed[(random >> 32) as usize % by_seed.len()]);
         for piece in tear.pieces(data.len(), random) {

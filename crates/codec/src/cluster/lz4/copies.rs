@@ -1,9 +1,9 @@
-//! The copies of the fast LZ4 decoder: whole words at a time.
+//! The copies of the LZ4 decoder's fast path: 8 or 16 bytes at a time.
 //!
-//! Safe Rust: each step's slices check that it stays inside. One check for all steps and raw pointers make
-//! the decoder about a fifth faster, which is not worth it for input that anybody may have written.
+//! This module is safe Rust: slices check each step's bounds. Raw pointers with one check for all steps would make the
+//! decoder about a fifth faster, which does not justify `unsafe` on untrusted input.
 
-/// Bytes of a wide copy; a copy writes less than this much behind its end.
+/// Bytes of a wide copy. A copy writes fewer bytes than this past its end.
 pub(super) const WIDE: usize = 16;
 
 /// Copies [`WIDE`] bytes from `from` of `src` to `at` of `out`.
@@ -14,22 +14,22 @@ pub(super) fn copy_short(src: &[u8], from: usize, out: &mut [u8], at: usize) -> 
     Some(())
 }
 
-/// Writes `at..stop` of `out` with what is `offset` before each byte, and up to 15 bytes more.
+/// Copies to each byte of `at..stop` of `out` the byte that is `offset` before it, and writes up to 15 bytes more.
 ///
-/// `offset` is at least 8. Fails where it reaches before the buffer, or the wide copies behind it.
+/// `offset` is at least 8. Returns `None` where it reaches before the buffer, or the wide copies would pass its end.
 #[inline(always)]
 pub(super) fn copy_back(out: &mut [u8], offset: usize, at: usize, stop: usize) -> Option<()> {
     let from = at.checked_sub(offset)?;
     match offset >= WIDE {
-        true => steps::<WIDE>(out, from, at, stop),
-        false => steps::<8>(out, from, at, stop),
+        true => copy_steps::<WIDE>(out, from, at, stop),
+        false => copy_steps::<8>(out, from, at, stop),
     }
 }
 
-/// Copies `N` bytes at a time from `from` to `at` until `stop` is reached. `from` is at least `N` before
-/// `at`, so that each step's source is complete.
+/// Copies `N` bytes at a time from `from` to `at` until `stop` is reached. `from` is at least `N` before `at`, so that
+/// each step's source is already written.
 #[inline(always)]
-fn steps<const N: usize>(out: &mut [u8], mut from: usize, mut at: usize, stop: usize) -> Option<()> {
+fn copy_steps<const N: usize>(out: &mut [u8], mut from: usize, mut at: usize, stop: usize) -> Option<()> {
     while at < stop {
         let step = *out.get(from..)?.first_chunk::<N>()?;
         *out.get_mut(at..)?.first_chunk_mut::<N>()? = step;
@@ -39,7 +39,8 @@ fn steps<const N: usize>(out: &mut [u8], mut from: usize, mut at: usize, stop: u
     Some(())
 }
 
-/// Copies from `from` of `src` to `at..stop` of `out`, and up to 15 bytes more.
+/// Copies from `from` of `src` to `at..stop` of `out`, and writes up to 15 bytes more. `src` is another buffer than
+/// `out`.
 #[inline]
 pub(super) fn copy_apart(src: &[u8], from: usize, out: &mut [u8], at: usize, stop: usize) -> Option<()> {
     let len = stop.checked_sub(at)?;

@@ -1,85 +1,88 @@
-//! Whole LZ4 sequences at full speed: all of it is in the piece, and its match lies in one run of a buffer.
+//! The fast path of the LZ4 decoder, for sequences that are complete in the piece and whose match is contiguous in a
+//! buffer.
 //!
-//! Short copies are made 16 bytes at a time whatever their length, so they write up to 15 bytes too much,
-//! inside the buffer; a sequence that comes too near to an end for that, and any other that is unusual,
-//! is left to the machine, with nothing counted as taken. What was written for it is written again.
+//! Short copies are made 16 bytes at a time, so they write up to 15 bytes past their end, inside the buffer. This
+//! module does not decode a sequence that is too near to an end for that, or any other unusual one: it returns with the
+//! sequence not consumed, and the block decoder decodes it and overwrites any bytes already written for it.
 //!
-//! Somewhat more than half as fast as liblz4, which therefore keeps the work that it can do.
+//! This path has somewhat more than half of liblz4's speed, so liblz4 decodes everything that it can.
 
+use super::block_decoder::MATCH_LEN_MIN;
 use super::copies::{WIDE, copy_apart, copy_back, copy_short};
-use super::machine::MATCH_MIN;
 use super::output::{Segment, repeat};
 
-/// A length in a token that says: more bytes follow.
-const LONG: usize = 15;
+/// A length in a token with this value continues in the bytes that follow.
+const LEN_IN_TOKEN_MAX: usize = 15;
 
-/// How far it came.
-pub(super) struct Done {
-    pub(super) taken_bytes: usize,
-    pub(super) made_bytes: usize,
+/// The number of bytes that [`sequences`] decoded.
+pub(super) struct Decoded {
+    pub(super) consumed_bytes: usize,
+    pub(super) produced_bytes: usize,
 }
 
-/// Decodes sequences from the front of `src`, which begins with a token, to `segment`, as many as are easy.
+/// Decodes sequences from the front of `src`, which begins with a token, to `segment`, until one is not for this
+/// path.
 ///
 /// At least [`WIDE`] bytes of the segment's run stay free.
-pub(super) fn sequences(src: &[u8], mut segment: Segment<'_>, window_bytes: usize) -> Done {
+pub(super) fn sequences(src: &[u8], mut segment: Segment<'_>, window_bytes: usize) -> Decoded {
     let start = segment.at;
-    let mut taken = 0;
-    while let Some((next_taken, next_at)) = sequence(src, taken, &mut segment, window_bytes) {
-        (taken, segment.at) = (next_taken, next_at);
+    let mut consumed = 0;
+    while let Some((next_consumed, next_at)) = sequence(src, consumed, &mut segment, window_bytes) {
+        (consumed, segment.at) = (next_consumed, next_at);
     }
-    Done { taken_bytes: taken, made_bytes: segment.at - start }
+    Decoded { consumed_bytes: consumed, produced_bytes: segment.at - start }
 }
 
-/// Decodes the sequence at `taken` of `src`, and returns where the next one is and where it goes.
+/// Decodes the sequence at `src[consumed]`. Returns the positions after it in `src` and in the segment, or `None` if
+/// the sequence is not for this path.
 #[inline(always)]
 fn sequence(
     src: &[u8],
-    mut taken: usize,
+    mut consumed: usize,
     segment: &mut Segment<'_>,
     window_bytes: usize,
 ) -> Option<(usize, usize)> {
     let (mut at, end) = (segment.at, segment.end);
-    let token = usize::from(*src.get(taken)?);
-    taken += 1;
+    let token = usize::from(*src.get(consumed)?);
+    consumed += 1;
     let mut literals = token >> 4;
-    if literals < LONG {
-        copy_short(src, taken, segment.bytes, at)?;
+    if literals < LEN_IN_TOKEN_MAX {
+        copy_short(src, consumed, segment.bytes, at)?;
     } else {
-        literals += long(src, &mut taken)?;
-        // Unlike the wide copy this one may be of any length, so it must not pass the run's end.
+        literals += long_len(src, &mut consumed)?;
+        // This copy may be of any length, unlike the wide one, so it must not pass the run's end.
         let room = segment.bytes.get_mut(at..end)?.get_mut(..literals)?;
-        room.copy_from_slice(src.get(taken..)?.get(..literals)?);
+        room.copy_from_slice(src.get(consumed..)?.get(..literals)?);
     }
-    taken += literals;
+    consumed += literals;
     at += literals;
-    let offset = usize::from(u16::from_le_bytes(*src.get(taken..)?.first_chunk::<2>()?));
-    taken += 2;
-    let mut len = (token & LONG) + MATCH_MIN;
-    if len == LONG + MATCH_MIN {
-        len += long(src, &mut taken)?;
+    let offset = usize::from(u16::from_le_bytes(*src.get(consumed..)?.first_chunk::<2>()?));
+    consumed += 2;
+    let mut len = (token & LEN_IN_TOKEN_MAX) + MATCH_LEN_MIN;
+    if len == LEN_IN_TOKEN_MAX + MATCH_LEN_MIN {
+        len += long_len(src, &mut consumed)?;
     }
     let stop = at + len;
     if offset == 0 || offset > window_bytes || stop + WIDE > end {
         return None;
     }
     if offset > at {
-        earlier(segment, offset, at, stop)?;
+        copy_match_before(segment, offset, at, stop)?;
     } else if offset >= 8 {
         copy_back(segment.bytes, offset, at, stop)?;
     } else {
         repeat(segment.bytes, offset, at, len);
     }
-    Some((taken, stop))
+    Some((consumed, stop))
 }
 
-/// Reads the rest of a length that does not fit its token.
+/// Reads the bytes of a length that does not fit the token; returns what they add to it.
 #[inline]
-fn long(src: &[u8], taken: &mut usize) -> Option<usize> {
+fn long_len(src: &[u8], consumed: &mut usize) -> Option<usize> {
     let mut len = 0;
     loop {
-        let byte = *src.get(*taken)?;
-        *taken += 1;
+        let byte = *src.get(*consumed)?;
+        *consumed += 1;
         len += usize::from(byte);
         if byte != 255 {
             return Some(len);
@@ -87,12 +90,12 @@ fn long(src: &[u8], taken: &mut usize) -> Option<usize> {
     }
 }
 
-/// Copies a match that begins before the segment, if it is one run there.
+/// Copies a match that begins before the segment's start, if it is contiguous there.
 #[inline]
-fn earlier(segment: &mut Segment<'_>, offset: usize, at: usize, stop: usize) -> Option<()> {
+fn copy_match_before(segment: &mut Segment<'_>, offset: usize, at: usize, stop: usize) -> Option<()> {
     let (back, len) = (offset - at, stop - at);
-    if segment.lapped {
-        // The ring's last lap, up to its end. It is ahead of `at` by at least a page.
+    if segment.wrapped {
+        // The match is before the ring's wrap, so in its last bytes, which are ahead of `at` by at least a page.
         let from = segment.bytes.len().checked_sub(back)?;
         if len > back {
             return None;
@@ -100,13 +103,14 @@ fn earlier(segment: &mut Segment<'_>, offset: usize, at: usize, stop: usize) -> 
         segment.bytes.copy_within(from..from + len, at);
         return Some(());
     }
-    // The ring before the caller's buffer: its last lap up to the seam, and the lap before from there on.
-    let seam = segment.seam;
-    let (from, run) = match back <= seam {
-        true => (seam - back, back),
-        false => ((segment.ring.len() + seam).checked_sub(back)?, back - seam),
+    // The match begins in the ring before the caller's buffer: the newest output is before `ring_head`, older output
+    // from there to the ring's end.
+    let ring_head = segment.ring_head;
+    let (from, run) = match back <= ring_head {
+        true => (ring_head - back, back),
+        false => ((segment.ring.len() + ring_head).checked_sub(back)?, back - ring_head),
     };
-    match len <= run && back <= segment.ring_back {
+    match len <= run && back <= segment.ring_filled {
         true => copy_apart(segment.ring, from, segment.bytes, at, stop),
         false => None,
     }

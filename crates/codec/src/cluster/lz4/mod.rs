@@ -1,22 +1,23 @@
-//! LZ4 blocks: liblz4 from buffer to buffer and in place, our own decoder for ranges.
+//! LZ4 blocks: liblz4 decodes from buffer to buffer and in place (`whole`), this module decodes ranges.
 //!
-//! liblz4 decodes in pieces only by having two or more *blocks*, and one block only from one buffer to
-//! another. A range of a block needs neither its whole input nor its whole output: a window of output is
-//! enough. So [`machine`] is a decoder that stops and goes on at any byte of its input; [`output`] is a ring
-//! followed by the caller's buffer, with matches that reach back across both; [`fast`] decodes the sequences
-//! that need none of this care, which are nearly all.
+//! liblz4's streaming calls take whole blocks; it decodes a block only from one buffer to another. But a range needs
+//! neither the whole input nor the whole output in memory: a window of output is enough. [`block_decoder`] is a state
+//! machine that can stop and go on at any byte of its input. It passes runs of sequences that are complete in the input
+//! to [`fast`], which decodes nearly all of them. Both write to an [`output`]: a ring for the output to discard,
+//! followed by the caller's buffer, with matches that reach back from the one into the other. `copies` has the wide
+//! copies.
 //!
 //! Format: `lz4_Block_format.md` of the LZ4 project.
 
+mod block_decoder;
 mod copies;
 mod fast;
-mod machine;
 mod output;
 mod whole;
 
 use super::source::Source;
 use super::{RangeError, Want};
-use machine::Machine;
+use block_decoder::BlockDecoder;
 use output::Output;
 
 pub(super) use whole::{decode_all, decode_prefix};
@@ -24,10 +25,10 @@ pub use whole::{decode_lz4_in_place, in_place_margin};
 
 pub(super) const NAME: &str = "lz4";
 
-/// Decodes the block of `source`: `skip` bytes into `ring`, and what follows into `dst`.
+/// Decodes the block of `source`: discards `skip` bytes of output in `ring`, and writes what follows to `dst`.
 ///
-/// `ring` is longer than the window by a page.
-pub(super) fn range<S: Source>(
+/// `ring` must be longer than the window by a page.
+pub(super) fn decode_range<S: Source>(
     window_bytes: usize,
     source: &mut S,
     ring: &mut [u8],
@@ -36,15 +37,15 @@ pub(super) fn range<S: Source>(
     want: Want,
 ) -> Result<(), RangeError<S::Error>> {
     let output = Output::new(ring, skip, dst);
-    let mut machine = Machine::new(window_bytes, output, want);
-    while !machine.has_prefix() {
+    let mut decoder = BlockDecoder::new(window_bytes, output, want);
+    while !decoder.has_prefix() {
         let src = source.chunk()?;
         if src.is_empty() {
-            return Ok(machine.end()?);
+            return Ok(decoder.finish()?);
         }
-        machine.feed(src)?;
+        decoder.feed(src)?;
         let len = src.len();
-        source.take(len);
+        source.consume(len);
     }
     Ok(())
 }

@@ -1,39 +1,40 @@
-//! Where decoded bytes go: a ring for those that nobody wants, then the caller's buffer.
+//! The output of the LZ4 decoder: a ring for the bytes to discard, then the caller's buffer.
 //!
-//! The byte at position `p` of the output is at `p % ring.len()` in the ring while `p < skip`, and at
-//! `p - skip` in the buffer from then on. A match that reaches back over the seam, or over the ring's end, is
-//! copied in runs. The ring is a page longer than the window, so that whatever overwrites a byte of it
-//! is at least a page more than a window ahead: a match never finds its source overwritten.
+//! The byte at position `p` of the output is at `p % ring.len()` in the ring while `p < skip`, and at `p - skip` in the
+//! buffer from then on. A match whose source passes from the ring to the buffer, or wraps around the ring's end, is
+//! copied in several runs. The ring is a page longer than the window, so a byte of it is overwritten only by one that
+//! is at least a page more than a window ahead: the source of a match is never overwritten.
 
 use std::ops::Range;
 
+/// The ring, the caller's buffer, and the position of the next byte.
 pub(super) struct Output<'a> {
     ring: &'a mut [u8],
     dst: &'a mut [u8],
-    /// How many bytes go into the ring.
+    /// Bytes of output that go into the ring.
     skip: u64,
-    /// How many bytes are produced.
+    /// Bytes of output that are written.
     done: u64,
-    /// Where the next byte goes, in the buffer that is being filled.
+    /// Position of the next byte in the ring or the caller's buffer, whichever is being filled.
     at: usize,
 }
 
-/// The buffer that is being filled.
+/// The ring or the caller's buffer, whichever is being filled, for a decoder that writes to it directly.
 pub(super) struct Segment<'a> {
-    /// All of it. Bytes before `at` are output, in order, without a gap; all others may be written.
+    /// The whole buffer. Bytes before `at` are consecutive output; all others may be overwritten.
     pub(super) bytes: &'a mut [u8],
-    /// Where the next byte of output goes.
+    /// Position of the next byte of output.
     pub(super) at: usize,
-    /// Where this run of output ends, at most the buffer's length.
+    /// End of this run of output, at most the buffer's length.
     pub(super) end: usize,
-    /// Whether `bytes` is the ring and has been filled to its end: what is behind `at` is the lap before.
-    pub(super) lapped: bool,
+    /// Whether `bytes` is the ring and has been filled to its end: the bytes from `at` on are then older output.
+    pub(super) wrapped: bool,
     /// If `bytes` is the caller's buffer, the ring; otherwise empty.
     pub(super) ring: &'a [u8],
-    /// Where in `ring` its output ends; it wraps around there.
-    pub(super) seam: usize,
-    /// How many bytes of output are in `ring`.
-    pub(super) ring_back: usize,
+    /// Position in `ring` after its newest byte; the bytes from there on are its oldest.
+    pub(super) ring_head: usize,
+    /// Bytes of output that are in `ring`.
+    pub(super) ring_filled: usize,
 }
 
 impl<'a> Output<'a> {
@@ -41,17 +42,17 @@ impl<'a> Output<'a> {
         Output { ring, dst, skip, done: 0, at: 0 }
     }
 
-    /// How many bytes there are to produce in all.
+    /// Returns the total number of bytes to write.
     pub(super) fn total(&self) -> u64 {
         self.skip.saturating_add(self.dst.len() as u64)
     }
 
-    /// How many bytes are produced.
+    /// Returns the number of bytes that are written.
     pub(super) fn done(&self) -> u64 {
         self.done
     }
 
-    /// How many bytes are still to be produced.
+    /// Returns the number of bytes that are still to be written.
     pub(super) fn left(&self) -> u64 {
         self.total() - self.done
     }
@@ -60,41 +61,41 @@ impl<'a> Output<'a> {
         self.done < self.skip
     }
 
-    /// The buffer that is being filled, for a decoder that needs nothing else. What it produced is
-    /// to be told to [`advance`](Self::advance).
+    /// Returns the buffer that is being filled. The caller reports the bytes that it wrote by
+    /// [`advance`](Self::advance).
     pub(super) fn segment(&mut self) -> Segment<'_> {
         let (at, end) = (self.at, self.run_end());
         match self.in_ring() {
             true => {
-                let lapped = self.done > at as u64;
-                Segment { bytes: self.ring, at, end, lapped, ring: &[], seam: 0, ring_back: 0 }
+                let wrapped = self.done > at as u64;
+                Segment { bytes: self.ring, at, end, wrapped, ring: &[], ring_head: 0, ring_filled: 0 }
             }
             false => {
-                let seam = self.seam();
-                let ring_back =
+                let ring_head = self.ring_head();
+                let ring_filled =
                     usize::try_from(self.skip).map_or(self.ring.len(), |skip| skip.min(self.ring.len()));
-                Segment { bytes: self.dst, at, end, lapped: false, ring: self.ring, seam, ring_back }
+                Segment { bytes: self.dst, at, end, wrapped: false, ring: self.ring, ring_head, ring_filled }
             }
         }
     }
 
-    /// Where in the ring the byte at the position `skip` would go.
-    fn seam(&self) -> usize {
+    /// Returns the position in the ring that the byte at position `skip` would have.
+    fn ring_head(&self) -> usize {
         (self.skip % self.ring.len() as u64) as usize
     }
 
-    /// Where the current run ends: the seam, the ring's end, or the buffer's end.
+    /// Returns the end of the current run: the last byte for the ring, the ring's end, or the buffer's end.
     fn run_end(&self) -> usize {
         match self.in_ring() {
             true => {
-                let to_seam = usize::try_from(self.skip - self.done).unwrap_or(usize::MAX);
-                self.at.saturating_add(to_seam).min(self.ring.len())
+                let skip_left = usize::try_from(self.skip - self.done).unwrap_or(usize::MAX);
+                self.at.saturating_add(skip_left).min(self.ring.len())
             }
             false => self.dst.len(),
         }
     }
 
-    /// Counts `len` bytes as produced, which are within the current run.
+    /// Counts `len` bytes, which are within the current run, as written.
     pub(super) fn advance(&mut self, len: usize) {
         let was_in_ring = self.in_ring();
         self.done += len as u64;
@@ -104,8 +105,8 @@ impl<'a> Output<'a> {
         }
     }
 
-    /// Appends literals; there is room for them.
-    pub(super) fn literals(&mut self, mut bytes: &[u8]) {
+    /// Appends literals. The caller has checked that there is room for them.
+    pub(super) fn copy_literals(&mut self, mut bytes: &[u8]) {
         while !bytes.is_empty() {
             let segment = self.segment();
             let room = &mut segment.bytes[segment.at..segment.end];
@@ -117,24 +118,26 @@ impl<'a> Output<'a> {
         }
     }
 
-    /// Appends `len` bytes of those from `distance` back on. There is room for them, and the distance is at
-    /// least 1, within the window, and within what is produced.
-    pub(super) fn matched(&mut self, distance: usize, mut len: usize) {
+    /// Appends a match of `len` bytes from `distance` back on.
+    ///
+    /// The caller has checked that there is room for it, and that the distance is at least 1, within the window, and
+    /// within the output so far.
+    pub(super) fn copy_match(&mut self, distance: usize, mut len: usize) {
         while len > 0 {
-            let source = self.behind(distance);
+            let source = self.match_source(distance);
             let room = self.run_end() - self.at;
             let run = len.min(room);
             let at = self.at;
             let copied = match (source, self.in_ring()) {
-                // From the same buffer, and right up to here: the run may overlap its source.
-                (Behind::Ring(from), true) if from.end == at => repeat(self.ring, distance, at, run),
-                (Behind::Dst(from), _) => repeat(self.dst, at - from.start, at, run),
-                (Behind::Ring(from), true) => {
+                // The source ends where the run begins, in the same buffer: it may overlap the run.
+                (MatchSource::Ring(from), true) if from.end == at => repeat(self.ring, distance, at, run),
+                (MatchSource::Dst(from), _) => repeat(self.dst, at - from.start, at, run),
+                (MatchSource::Ring(from), true) => {
                     let run = run.min(from.len());
                     self.ring.copy_within(from.start..from.start + run, at);
                     run
                 }
-                (Behind::Ring(from), false) => {
+                (MatchSource::Ring(from), false) => {
                     let run = run.min(from.len());
                     self.dst[at..at + run].copy_from_slice(&self.ring[from.start..from.start + run]);
                     run
@@ -145,31 +148,32 @@ impl<'a> Output<'a> {
         }
     }
 
-    /// The first run of the bytes from `distance` back up to here.
-    fn behind(&self, distance: usize) -> Behind {
+    /// Returns the first contiguous run of the bytes from `distance` back up to the next byte's position.
+    fn match_source(&self, distance: usize) -> MatchSource {
         if !self.in_ring() && distance <= self.at {
-            return Behind::Dst(self.at - distance..self.at);
+            return MatchSource::Dst(self.at - distance..self.at);
         }
-        // How far back from the end of what is in the ring, and where that end is.
+        // The distance from the ring's newest byte, and the position after that byte.
         let (back, end) = match self.in_ring() {
             true => (distance, self.at),
-            false => (distance - self.at, self.seam()),
+            false => (distance - self.at, self.ring_head()),
         };
         match back <= end {
-            true => Behind::Ring(end - back..end),
-            false => Behind::Ring(self.ring.len() - (back - end)..self.ring.len()),
+            true => MatchSource::Ring(end - back..end),
+            false => MatchSource::Ring(self.ring.len() - (back - end)..self.ring.len()),
         }
     }
 }
 
-enum Behind {
+/// A run of output in the ring or in the caller's buffer.
+enum MatchSource {
     Ring(Range<usize>),
     Dst(Range<usize>),
 }
 
 /// Writes `len` bytes at `at` that repeat those `distance` before, and returns `len`.
 ///
-/// Once a whole period is written the bytes from its start on can be copied in ever longer runs.
+/// Each copy includes the bytes of those before it, so the copied runs double in length.
 pub(super) fn repeat(bytes: &mut [u8], distance: usize, at: usize, len: usize) -> usize {
     let from = at - distance;
     let mut written = 0;

@@ -1,7 +1,7 @@
-//! LZ4 by liblz4: from one buffer to another, and within one buffer.
+//! Decodes LZ4 blocks with liblz4: from one buffer to another, and within one buffer.
 
 use super::NAME;
-use crate::CodecError;
+use crate::error::CodecError;
 use crate::liblz4::{c_len, decompress_block};
 use std::ffi::{c_char, c_int};
 
@@ -16,7 +16,7 @@ unsafe extern "C" {
     ) -> c_int;
 }
 
-/// Decodes `src`, all of it, to all of `dst`.
+/// Decodes `src`, which is one block, to all of `dst`.
 pub(crate) fn decode_all(src: &[u8], dst: &mut [u8]) -> Result<(), CodecError> {
     match decompress_block(NAME, src, dst, None)? {
         len if len == dst.len() => Ok(()),
@@ -26,8 +26,9 @@ pub(crate) fn decode_all(src: &[u8], dst: &mut [u8]) -> Result<(), CodecError> {
 
 /// Decodes the beginning of `src` to all of `dst`.
 ///
-/// The result depends on `src` alone: liblz4 takes a match at a distance of 0, and one that reaches the end of a prefix it copies
-/// onto itself, which would show the reader what the buffer held before, up to all of it.
+/// `dst` is cleared first, so that the result depends on `src` alone: liblz4 accepts a match at a distance of 0. Where
+/// such a match reaches the end of the prefix, liblz4 copies it onto itself, and the reader would see the buffer's old
+/// content.
 pub(crate) fn decode_prefix(src: &[u8], dst: &mut [u8]) -> Result<(), CodecError> {
     dst.fill(0);
     let (from, to) = (src.as_ptr().cast(), dst.as_mut_ptr().cast());
@@ -41,18 +42,21 @@ pub(crate) fn decode_prefix(src: &[u8], dst: &mut [u8]) -> Result<(), CodecError
     }
 }
 
-/// By how many bytes a buffer that LZ4 is decoded in must be longer than the output.
+/// Returns the number of bytes by which the buffer of [`decode_lz4_in_place`] must be longer than the output.
 ///
-/// The rule of `lz4.h` (`LZ4_DECOMPRESS_INPLACE_MARGIN`): no sequence makes the write position gain more on
-/// the read position than a literal run's length bytes cost, one in 255; 32 bytes are for wide copies.
+/// A run of literals takes one byte more in the stream than in the output for its token, one more from 15 bytes on, and
+/// one more for each further 255 bytes: by so much the write position can gain on the read position. Then liblz4's
+/// copies write up to 31 bytes beyond their end. 64 covers these 33 bytes and the rounding. The rule of `lz4.h`,
+/// `(src_len >> 8) + 32`, is too small: after a match of 33 bytes and before 145 literals, the copy of the match
+/// overwrites the first literal.
 pub fn in_place_margin(src_len: usize) -> usize {
-    (src_len >> 8) + 32
+    src_len / 255 + 64
 }
 
-/// Decodes the LZ4 block in the last `src_len` bytes of `work` to its first `out_len` bytes, all of both.
+/// Decodes the LZ4 block that is the last `src_len` bytes of `work` to the first `out_len` bytes of `work`.
 ///
-/// `work` must be at least [`in_place_margin`] longer than `out_len`. It is arbitrary behind the output, and
-/// everywhere after an error.
+/// The block must decode to exactly `out_len` bytes. `work` must be at least [`in_place_margin`] longer than `out_len`.
+/// Its bytes after the output are arbitrary, and all of its bytes are after an error.
 pub fn decode_lz4_in_place(work: &mut [u8], src_len: usize, out_len: usize) -> Result<(), CodecError> {
     let least_bytes = out_len.saturating_add(in_place_margin(src_len)).max(src_len);
     if work.len() < least_bytes {
@@ -77,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_prefix_shows_nothing_of_what_the_buffer_held() {
+    fn a_prefix_never_contains_old_bytes_of_the_buffer() {
         // A literal; a match of 4 + 15 + 255 + 255 + 100 bytes at a distance of 0; literals.
         let block = [0x1f, b'x', 0, 0, 255, 255, 100, 0x50, b'a', b'b', b'c', b'd', b'e'];
         for len in [2, 9, 100, 600] {

@@ -1,4 +1,4 @@
-//! LZ4 blocks made for tests: a simple encoder with any window, and random sequences.
+//! Makes LZ4 blocks for tests: a simple encoder with any window, and random sequences.
 
 use super::Random;
 
@@ -9,7 +9,7 @@ fn length(out: &mut Vec<u8>, len: usize) {
     }
 }
 
-/// Appends a sequence; without offset it is the last.
+/// Appends a sequence with a match of (offset, length); a sequence without match is the last of its block.
 pub fn sequence(out: &mut Vec<u8>, literals: &[u8], matched: Option<(usize, usize)>) {
     let (offset, len) = matched.unwrap_or((0, 4));
     out.push((literals.len().min(15) << 4 | (len - 4).min(15)) as u8);
@@ -21,7 +21,7 @@ pub fn sequence(out: &mut Vec<u8>, literals: &[u8], matched: Option<(usize, usiz
     }
 }
 
-/// Encodes with matches that reach back `window` bytes at most: the last place with the same 4 bytes.
+/// Encodes with matches that reach back `window` bytes at len_max: the last position with the same 4 bytes.
 pub fn encode(plain: &[u8], window: usize) -> Vec<u8> {
     let mut seen = std::collections::HashMap::new();
     let (mut out, mut at, mut literals_at) = (Vec::new(), 0, 0);
@@ -31,8 +31,8 @@ pub fn encode(plain: &[u8], window: usize) -> Vec<u8> {
             at += 1;
             continue;
         };
-        let most = plain.len() - 5 - at;
-        let len = (0..most).take_while(|i| plain[from + i] == plain[at + i]).count();
+        let len_max = plain.len() - 5 - at;
+        let len = (0..len_max).take_while(|i| plain[from + i] == plain[at + i]).count();
         sequence(&mut out, &plain[literals_at..at], Some((at - from, len)));
         at += len;
         literals_at = at;
@@ -41,11 +41,11 @@ pub fn encode(plain: &[u8], window: usize) -> Vec<u8> {
     out
 }
 
-/// A valid block of random sequences: short and long runs, near and far offsets up to `window`, about
-/// `len` bytes of output. What it decodes to is for the slow decoder to say.
+/// Makes a valid block of random sequences: short and long runs, near and far offsets up to `window`, about `len` bytes
+/// of output. Tests get the output from the slow decoder.
 pub fn random_block(seed: u64, len: usize, window: usize) -> Vec<u8> {
     let mut random = Random(seed | 1 << 41);
-    let (mut out, mut made) = (Vec::new(), 0);
+    let (mut out, mut produced) = (Vec::new(), 0);
     let run = |random: &mut Random| match random.below(16) {
         0 => random.below(2000),
         1 => random.below(300),
@@ -53,16 +53,16 @@ pub fn random_block(seed: u64, len: usize, window: usize) -> Vec<u8> {
     };
     loop {
         let mut literals = run(&mut random);
-        if made == 0 || made >= len {
+        if produced == 0 || produced >= len {
             literals = literals.max(12);
         }
         let bytes: Vec<u8> = (0..literals).map(|_| random.next() as u8).collect();
-        if made >= len {
+        if produced >= len {
             sequence(&mut out, &bytes, None);
             return out;
         }
-        made += literals;
-        let reach = made.min(window);
+        produced += literals;
+        let reach = produced.min(window);
         let offset = match random.below(4) {
             0 => 1 + random.below(reach.min(20)),
             1 => reach - random.below(reach.min(20)),
@@ -70,6 +70,6 @@ pub fn random_block(seed: u64, len: usize, window: usize) -> Vec<u8> {
         };
         let matched = 4 + run(&mut random);
         sequence(&mut out, &bytes, Some((offset, matched)));
-        made += matched;
+        produced += matched;
     }
 }

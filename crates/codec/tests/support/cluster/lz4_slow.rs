@@ -1,24 +1,25 @@
-//! LZ4 blocks decoded a byte at a time, from the format's document: the twin of the fast decoders.
+//! An LZ4 decoder that works a byte at a time, written from the format's document: the reference for the fast decoders.
 //!
-//! Depends on nothing, so that fuzz targets can include it.
+//! It depends on nothing, so that fuzz targets can include it.
 
-/// Whether the stream must end with the output, or only its beginning is wanted.
+/// Selects whether the stream must end with the output, or only its beginning is decoded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Extent {
     All,
     Prefix,
 }
 
-/// The first `len` bytes of output, or `None` where the stream is corrupt before they are complete.
+/// Decodes the first `len` bytes of output; returns `None` where the stream is corrupt before they are complete.
 ///
-/// With [`Extent::All`] the stream must decode to exactly `len` bytes and keep the format's rules for the end
-/// of a block: the last sequence is literals only, the last 5 bytes are literals, and the last match
+/// With [`Extent::All`] the stream must decode to exactly `len` bytes and obey the format's rules for the end of a
+/// block: the last sequence is literals only, the last 5 bytes are literals, and the last match
 /// begins at least 12 bytes before the end.
 pub fn decode(stream: &[u8], len: usize, window: usize, extent: Extent) -> Option<Vec<u8>> {
     decode_with(stream, len, window, extent, false)
 }
 
-/// As [`decode`]; with `zero_offset` an offset of 0, which is not in the format, is taken as zeroes.
+/// Decodes as [`decode`] does; with `zero_offset`, a match at offset 0, which the format does not allow, decodes to
+/// zeroes.
 pub fn decode_with(
     stream: &[u8],
     len: usize,

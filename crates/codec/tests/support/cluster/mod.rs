@@ -1,4 +1,4 @@
-//! Streams for the tests of cluster decoders: data, the encoders of each format, and a slow LZ4 decoder.
+//! Support for the tests of cluster decoders: data, encoders of each format, and a slow LZ4 decoder.
 
 #![allow(clippy::undocumented_unsafe_blocks, reason = "calls of encoders with live buffers")]
 #![allow(dead_code, reason = "each test uses a part")]
@@ -9,7 +9,7 @@ pub mod lz4_slow;
 use liblzma_sys as lzma;
 use pagefold_codec::cluster::{Decoder, Format, Input, RangeError, Want, ring_bytes};
 
-/// A stream of some format and what it decodes to.
+/// A stream of some format and the data that it decodes to.
 #[derive(Clone)]
 pub struct Sample {
     pub label: String,
@@ -33,7 +33,7 @@ impl Random {
     }
 }
 
-/// Bytes that compress: runs, text, repeats from near and far, and noise.
+/// Makes data that compresses: runs, text, repeats from near and far, and noise.
 pub fn compressible(seed: u64, len: usize) -> Vec<u8> {
     let mut random = Random(seed | 1 << 40);
     let mut data: Vec<u8> = Vec::with_capacity(len + 512);
@@ -95,7 +95,7 @@ pub fn deflate(plain: &[u8], level: i32) -> Vec<u8> {
     out
 }
 
-/// A frame with this window, with its content's size or without, and with a checksum if asked.
+/// Compresses to a frame with this window, with or without content size and checksum.
 pub fn zstd(plain: &[u8], level: i32, window_log: u32, size: bool, checksum: bool) -> Vec<u8> {
     use zstd_safe::CParameter;
     let mut encoder = zstd_safe::CCtx::create();
@@ -136,7 +136,7 @@ pub fn microlzma(plain: &[u8], preset: u32, dict_bytes: u32, (lc, lp, pb): (u32,
     out
 }
 
-/// The data in every format and several manners of each.
+/// Compresses the data in every format, with several settings each.
 pub fn samples(plain: &[u8]) -> Vec<Sample> {
     let mut all = Vec::new();
     let mut add = |label: &str, format, stream| {
@@ -165,11 +165,11 @@ pub fn samples(plain: &[u8]) -> Vec<Sample> {
     all
 }
 
-/// Gives a stream in pieces of these lengths, over and over; fails instead of giving piece `fail_at`.
+/// Delivers a stream in pieces of the lengths `lens`, over and over; the read of piece `fail_at` fails.
 pub struct PieceInput<'a> {
     pub rest: &'a [u8],
     pub lens: &'a [usize],
-    pub given: usize,
+    pub delivered: usize,
     pub fail_at: usize,
 }
 
@@ -178,7 +178,7 @@ pub struct Injected(pub usize);
 
 impl<'a> PieceInput<'a> {
     pub fn new(stream: &'a [u8], lens: &'a [usize]) -> Self {
-        PieceInput { rest: stream, lens, given: 0, fail_at: usize::MAX }
+        PieceInput { rest: stream, lens, delivered: 0, fail_at: usize::MAX }
     }
 }
 
@@ -187,18 +187,18 @@ impl Input for PieceInput<'_> {
 
     fn read(&mut self, buf: &mut [u8]) -> Result<usize, Injected> {
         assert!(!buf.is_empty());
-        if self.given == self.fail_at {
-            return Err(Injected(self.given));
+        if self.delivered == self.fail_at {
+            return Err(Injected(self.delivered));
         }
-        let len = self.lens[self.given % self.lens.len()].min(buf.len()).min(self.rest.len());
-        self.given += 1;
+        let len = self.lens[self.delivered % self.lens.len()].min(buf.len()).min(self.rest.len());
+        self.delivered += 1;
         buf[..len].copy_from_slice(&self.rest[..len]);
         self.rest = &self.rest[len..];
         Ok(len)
     }
 }
 
-/// `decode_range` into a buffer of its own, which is checked to be written nowhere else.
+/// Runs `decode_range` into a new buffer, and checks that nothing around the buffers is written.
 pub fn range(
     decoder: &mut Decoder,
     input: &mut PieceInput<'_>,
@@ -227,7 +227,7 @@ pub fn range(
     result.map(|()| out[GUARD..GUARD + len].to_vec())
 }
 
-/// `decode` into a buffer of its own, which is checked to be written nowhere else.
+/// Runs `decode` into a new buffer, and checks that nothing around it is written.
 pub fn whole(decoder: &mut Decoder, stream: &[u8], len: usize, want: Want) -> Option<Vec<u8>> {
     const GUARD: usize = 64;
     let mut out = vec![0x33; GUARD + len + GUARD];

@@ -1,4 +1,4 @@
-//! Chunks by hand: both kinds of entries, holes, joining, and device numbers.
+//! Chunk arrays built by hand: both kinds of entries, holes, joining, and device numbers.
 
 use super::*;
 use crate::Nid;
@@ -6,21 +6,26 @@ use crate::format::device::RawDeviceSlot;
 use crate::format::features::incompat;
 use crate::format::le::{Le16, Le32};
 use crate::read::SliceBytes;
-use crate::read::forge::{Forge, compact};
+use crate::read::test_image::{TestImage, compact};
 
 /// The extents of a file of `size` bytes in chunks of 2 blocks of 512, front to back.
-fn extents(forge: &mut Forge, format: u16, entries: &[u8], size: u32) -> Result<Vec<Extent>, ImageError> {
+fn extents(
+    test_image: &mut TestImage,
+    format: u16,
+    entries: &[u8],
+    size: u32,
+) -> Result<Vec<Extent>, ImageError> {
     let mut raw = compact();
     raw.i_format = Le16::new(4 << 1);
     raw.i_u = Le32::new(u32::from(format | 1));
     raw.i_size = Le32::new(size);
     // Attributes of 20 bytes, so that 8-byte entries are not where the attributes end.
     raw.i_xattr_icount = Le16::new(3);
-    forge.put_compact(0, &raw);
-    let tail = forge.inode_at(0) + 32 + 20;
+    test_image.put_compact(0, &raw);
+    let tail = test_image.inode_at(0) + 32 + 20;
     let len = if format & disk::FORMAT_INDEXES != 0 { 8 } else { 4 };
-    forge.put(tail.next_multiple_of(len), entries);
-    let (sb, inode, image) = (forge.superblock()?, forge.inode(0)?, forge.image());
+    test_image.put(tail.next_multiple_of(len), entries);
+    let (sb, inode, image) = (test_image.superblock()?, test_image.inode(0)?, test_image.image());
     let mut found: Vec<Extent> = Vec::new();
     let mut offset = 0;
     while offset < inode.size {
@@ -39,7 +44,7 @@ fn extents(forge: &mut Forge, format: u16, entries: &[u8], size: u32) -> Result<
 
 fn plain(start: u64, len_bytes: u64, device: u16, block: u64) -> Extent {
     let at = Address { space: Space::Device(device), offset: block * 512 };
-    Extent { start, len_bytes, place: Place::Plain(at) }
+    Extent { start, len_bytes, mapping: Mapping::Plain(at) }
 }
 
 fn index(device: u16, hi: u16, block: u32) -> [u8; 8] {
@@ -48,11 +53,11 @@ fn index(device: u16, hi: u16, block: u32) -> [u8; 8] {
 }
 
 #[test]
-fn chunks_that_continue_one_another_are_one_extent() {
+fn contiguous_chunks_are_one_extent() {
     let blocks = [10u32, 12, 14, u32::MAX, u32::MAX, 16, 20, 21];
     let entries: Vec<u8> = blocks.iter().flat_map(|block| block.to_le_bytes()).collect();
-    let found = extents(&mut Forge::new(9), 0, &entries, 7 * 1024 + 1).unwrap();
-    let hole = Extent { start: 3072, len_bytes: 2048, place: Place::Hole };
+    let found = extents(&mut TestImage::new(9), 0, &entries, 7 * 1024 + 1).unwrap();
+    let hole = Extent { start: 3072, len_bytes: 2048, mapping: Mapping::Hole };
     let wanted = [
         plain(0, 3072, 0, 10),
         hole,
@@ -66,43 +71,43 @@ fn chunks_that_continue_one_another_are_one_extent() {
 #[test]
 fn an_extent_joins_64_entries_at_most() {
     let entries: Vec<u8> = (0..200u32).flat_map(|i| (i * 2).to_le_bytes()).collect();
-    let found = extents(&mut Forge::new(9), 0, &entries, 200 * 1024).unwrap();
+    let found = extents(&mut TestImage::new(9), 0, &entries, 200 * 1024).unwrap();
     assert_eq!(found.iter().map(|e| e.len_bytes / 1024).collect::<Vec<_>>(), [64, 64, 64, 8]);
 }
 
-fn with_devices(unified: u32) -> Forge {
-    let mut forge = Forge::new(9);
-    forge.raw.feature_incompat = Le32::new(incompat::DEVICE_TABLE);
-    forge.raw.extra_devices = Le16::new(2);
-    forge.raw.devt_slotoff = Le16::new(16);
+fn with_devices(unified: u32) -> TestImage {
+    let mut test_image = TestImage::new(9);
+    test_image.raw.feature_incompat = Le32::new(incompat::DEVICE_TABLE);
+    test_image.raw.extra_devices = Le16::new(2);
+    test_image.raw.devt_slotoff = Le16::new(16);
     let mut slot = RawDeviceSlot::parse(&[0; 128]);
     slot.uniaddr_lo = Le32::new(unified);
-    forge.put(16 * 128, &slot.encode());
-    forge
+    test_image.put(16 * 128, &slot.encode());
+    test_image
 }
 
 #[test]
-fn indexes_name_devices_in_as_many_bits_as_there_are() {
+fn device_numbers_have_as_many_bits_as_the_largest_needs() {
     // Two devices: two bits count, so 5 is 1, and 3 is none.
     let entries = [index(1, 9, 4), index(5, 0, 6), index(2, 0, 8), index(0, 0, u32::MAX)].concat();
     let found = extents(&mut with_devices(0), disk::FORMAT_INDEXES, &entries, 4096).unwrap();
-    let hole = Extent { start: 3072, len_bytes: 1024, place: Place::Hole };
+    let hole = Extent { start: 3072, len_bytes: 1024, mapping: Mapping::Hole };
     assert_eq!(found, [plain(0, 2048, 1, 4), plain(2048, 1024, 2, 8), hole]);
     let result = extents(&mut with_devices(0), disk::FORMAT_INDEXES, &index(3, 0, 4), 10);
     assert!(matches!(result, Err(ImageError::Corrupt { .. })));
 }
 
 #[test]
-fn wide_indexes_have_48_bits_and_a_hole_of_48_ones() {
+fn wide_entries_have_48_bits_and_48_ones_are_a_hole() {
     let entries = [index(0, 1, 4), index(0, 0, u32::MAX), index(0, u16::MAX, u32::MAX)].concat();
     let format = disk::FORMAT_INDEXES | disk::FORMAT_WIDE;
-    let found = extents(&mut Forge::new(9), format, &entries, 3072).unwrap();
-    let hole = Extent { start: 2048, len_bytes: 1024, place: Place::Hole };
+    let found = extents(&mut TestImage::new(9), format, &entries, 3072).unwrap();
+    let hole = Extent { start: 2048, len_bytes: 1024, mapping: Mapping::Hole };
     assert_eq!(found, [plain(0, 1024, 0, 1 << 32 | 4), plain(1024, 1024, 0, u64::from(u32::MAX)), hole]);
 }
 
 #[test]
-fn nothing_is_joined_that_may_be_on_different_devices() {
+fn chunks_that_may_be_on_different_devices_are_not_joined() {
     let entries = [index(0, 0, 4), index(0, 0, 6), index(2, 0, 8), index(2, 0, 10)].concat();
     let joined = extents(&mut with_devices(0), disk::FORMAT_INDEXES, &entries, 4096).unwrap();
     assert_eq!(joined, [plain(0, 2048, 0, 4), plain(2048, 2048, 2, 8)]);

@@ -1,8 +1,8 @@
-//! Directory blocks by hand, and searches in directories that are in order and that are not.
+//! Directory blocks built by hand, and searches in sorted and unsorted directories.
 
 use super::*;
 use crate::format::le::{Le16, Le64};
-use crate::read::forge::{Forge, compact, message};
+use crate::read::test_image::{TestImage, compact, message};
 use proptest::prelude::*;
 
 const AT: Address = Address { space: crate::Space::Device(0), offset: 0 };
@@ -31,7 +31,7 @@ fn names(list: &[&str]) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn names_lie_one_behind_the_other_and_the_last_ends_at_a_nul_or_the_end() {
+fn a_name_ends_at_the_next_one_and_the_last_at_a_nul_or_the_end_of_the_block() {
     let list = names(&[".", "..", "a", "bc"]);
     for padding in [0, 1, 4096] {
         let block = block_of(&list, 7, padding);
@@ -54,7 +54,7 @@ fn names_have_1_to_255_bytes() {
 }
 
 #[test]
-fn names_without_meaning_are_refused_one_by_one() {
+fn an_invalid_name_is_an_error_for_its_entry_only() {
     let list = names(&["a/b", "good", "n\0l", "last"]);
     let block = block_of(&list, 0, 4096);
     let parsed = DirBlock::parse(&block, AT).unwrap();
@@ -63,7 +63,7 @@ fn names_without_meaning_are_refused_one_by_one() {
 }
 
 #[test]
-fn offsets_that_make_no_sense_are_refused() {
+fn invalid_name_offsets_are_refused() {
     let good = block_of(&names(&["a", "b", "c"]), 0, 4096);
     for first in [0u16, 1, 11, 13, 35, 4096, 4092 + 12, u16::MAX] {
         let mut block = good.clone();
@@ -82,18 +82,18 @@ fn offsets_that_make_no_sense_are_refused() {
 
 /// A directory of these blocks, each but the last of 512 bytes.
 fn directory(blocks: &[Vec<u8>]) -> (Directory, Vec<u8>) {
-    let mut forge = Forge::new(9);
+    let mut image = TestImage::new(9);
     let mut raw = compact();
     let data = blocks.concat();
     raw.i_mode = Le16::new(0o040_755);
     raw.i_size = crate::format::le::Le32::new(data.len() as u32);
-    forge.put_compact(0, &raw);
-    let found = Directory::of(&forge.superblock().unwrap(), &forge.inode(0).unwrap()).unwrap();
+    image.put_compact(0, &raw);
+    let found = Directory::of(&image.superblock().unwrap(), &image.inode(0).unwrap()).unwrap();
     assert_eq!(found.blocks(), blocks.len() as u64);
     (found, data)
 }
 
-/// Searches both ways.
+/// Searches by both methods, binary and linear.
 fn search(directory: &Directory, data: &[u8], name: &[u8]) -> [Result<Option<Found>, ImageError>; 2] {
     let mut block = Vec::new();
     let mut read = |number: u64, buf: &mut [u8]| {
@@ -104,7 +104,7 @@ fn search(directory: &Directory, data: &[u8], name: &[u8]) -> [Result<Option<Fou
     [directory.lookup(name, &mut block, &mut read), directory.lookup_linear(name, &mut block, &mut read)]
 }
 
-/// Cuts names into blocks of 512 bytes, each as full as can be.
+/// Cuts names into blocks of 512 bytes, each as full as possible.
 fn pack(list: &[Vec<u8>]) -> Vec<Vec<u8>> {
     let mut blocks: Vec<Vec<Vec<u8>>> = vec![Vec::new()];
     for name in list {
@@ -120,7 +120,7 @@ fn pack(list: &[Vec<u8>]) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn an_empty_directory_has_nothing() {
+fn a_search_in_an_empty_directory_finds_nothing() {
     let (directory, data) = directory(&[]);
     for found in search(&directory, &data, b"a") {
         assert_eq!(found.unwrap(), None);
@@ -128,16 +128,16 @@ fn an_empty_directory_has_nothing() {
 }
 
 #[test]
-fn a_file_is_no_directory() {
-    let mut forge = Forge::new(9);
-    forge.put_compact(0, &compact());
-    let result = Directory::of(&forge.superblock().unwrap(), &forge.inode(0).unwrap());
+fn a_regular_file_is_refused() {
+    let mut image = TestImage::new(9);
+    image.put_compact(0, &compact());
+    let result = Directory::of(&image.superblock().unwrap(), &image.inode(0).unwrap());
     assert!(matches!(result, Err(ImageError::NotADirectory { nid: Nid(0) })));
 }
 
 proptest! {
     #[test]
-    fn halving_finds_what_looking_at_all_finds(
+    fn binary_and_linear_search_agree_in_sorted_directories(
         list in prop::collection::btree_set("[a-e]{1,40}", 1..200),
         wanted in prop::collection::vec("[a-e]{1,40}", 20),
     ) {
@@ -152,12 +152,12 @@ proptest! {
     }
 
     #[test]
-    fn broken_names_hide_no_others(
+    fn corrupt_names_do_not_hide_others(
         list in prop::collection::btree_set("[a-e]{1,120}", 1..60),
         broken in prop::collection::vec(any::<prop::sample::Index>(), 1..30),
     ) {
         let list: Vec<Vec<u8>> = list.into_iter().map(String::into_bytes).collect();
-        // The last byte, so that the place of the names does not change.
+        // The last byte, so that the positions of the names stay the same.
         let mut stored = list.clone();
         for index in broken {
             if let Some(byte) = stored[index.index(list.len())].last_mut() {
@@ -172,7 +172,7 @@ proptest! {
     }
 
     #[test]
-    fn a_search_in_disorder_ends(
+    fn a_search_in_an_unsorted_directory_terminates(
         list in prop::collection::vec("[a-e]{1,40}", 1..200),
         flips in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..8),
         wanted in "[a-e]{1,3}",

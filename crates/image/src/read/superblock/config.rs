@@ -1,26 +1,25 @@
-//! What an image is compressed with: the algorithms that it names, and their parameters.
+//! The compression algorithms of an image, and their parameters.
 
 use super::algorithm;
-use crate::format::config::{self, RawDeflateConfig, RawLz4Config, RawLzmaConfig, RawZstdConfig};
+use crate::format::config::{self, Algorithm, RawDeflateConfig, RawLz4Config, RawLzmaConfig, RawZstdConfig};
 use crate::format::features::incompat;
-use crate::format::le::{Field, Le16};
 use crate::format::superblock::{self as disk, RawSuperblock};
 use crate::read::Bytes;
 use crate::read::bytes::array_at;
-use crate::read::extent::{Algorithm, MAX_CLUSTER_BYTES};
+use crate::read::extent::MAX_CLUSTER_BYTES;
 use crate::{Address, ImageError};
 
 /// The algorithms of an image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Algorithms {
-    /// A bit for each, by its number.
+    /// Bit `n` is set for the algorithm of number `n`.
     bits: u16,
-    /// How far back a match of LZ4 reaches, bytes; never 0.
+    /// Window of LZ4, bytes; never 0.
     pub lz4_window_bytes: u32,
-    /// Blocks of the largest cluster, as the record of LZ4 says; never 0. Times the block size, at most
-    /// [`MAX_CLUSTER_BYTES`], which it is in images that do not name LZ4: they do not say.
+    /// Blocks of the largest cluster, from the record of LZ4; never 0, and at most [`MAX_CLUSTER_BYTES`] long. Images
+    /// that do not use LZ4 have no such record, and get that limit.
     pub max_pcluster_blocks: u16,
-    /// Bytes of LZMA's dictionary.
+    /// Length of LZMA's dictionary, bytes.
     pub lzma_dict_bytes: Option<u32>,
     /// log2 of deflate's window.
     pub deflate_window_bits: Option<u8>,
@@ -29,7 +28,7 @@ pub struct Algorithms {
 }
 
 impl Algorithms {
-    /// Reads what the superblock says, and the records `offset` bytes behind its beginning.
+    /// Reads the superblock's fields, and the records `offset` bytes behind its beginning.
     pub(super) fn read(bytes: &dyn Bytes, raw: &RawSuperblock, offset: u64) -> Result<Self, ImageError> {
         let mut found = Algorithms {
             bits: 1 << Algorithm::Lz4 as u8,
@@ -54,7 +53,7 @@ impl Algorithms {
                 return Err(ImageError::Unsupported { features: format!("compression algorithm {number}") });
             };
             at.offset = at.offset.next_multiple_of(config::RECORD_ALIGN);
-            let len = Le16::take(&array_at::<2>(bytes, at)?, 0).get();
+            let len = u16::from_le_bytes(array_at(bytes, at)?);
             at.offset += 2;
             found.read_record(bytes, at, len, algorithm, raw.blkszbits)?;
             at.offset += u64::from(len);
@@ -62,17 +61,17 @@ impl Algorithms {
         Ok(found)
     }
 
-    /// Whether an image of these may hold clusters of `algorithm`.
+    /// Whether the image may hold clusters of `algorithm`.
     pub fn contains(&self, algorithm: Algorithm) -> bool {
         self.bits & 1 << algorithm as u8 != 0
     }
 
-    /// A bit for each, by its number.
+    /// Returns a set of bits: bit `n` for the algorithm of number `n`.
     pub fn bits(&self) -> u16 {
         self.bits
     }
 
-    /// Those that it names, by number.
+    /// Iterates over the algorithms, in the order of their numbers.
     pub fn iter(&self) -> impl Iterator<Item = Algorithm> {
         (0..16).filter_map(algorithm).filter(|algorithm| self.contains(*algorithm))
     }
@@ -83,7 +82,7 @@ impl Algorithms {
         }
     }
 
-    /// Reads one record of `len` bytes at `at`; what is behind the fields that are known is left alone.
+    /// Reads one record of `len` bytes at `at`. Bytes behind the known fields are ignored.
     fn read_record(
         &mut self,
         bytes: &dyn Bytes,
@@ -131,7 +130,7 @@ impl Algorithms {
     }
 }
 
-/// The first `N` bytes of a record that has `len`.
+/// Reads the first `N` bytes of a record of `len` bytes.
 fn record<const N: usize>(bytes: &dyn Bytes, at: Address, len: u16) -> Result<[u8; N], ImageError> {
     if usize::from(len) < N {
         let what = format!("a configuration record of {len} bytes instead of {N}");

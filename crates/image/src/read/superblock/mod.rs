@@ -1,7 +1,7 @@
-//! The superblock and what it leads to: algorithms' parameters, further devices, and where things begin.
+//! The superblock, the configuration records of algorithms, and the table of devices.
 //!
-//! Every value that a reader acts on is checked here, so that the rest may take it as it is. The number of
-//! blocks is only shown: images exist where it is zero, and nothing may be judged by it.
+//! Every value that readers depend on is checked here, so other modules use it without checks. The number of blocks is
+//! for display only: some images have zero there.
 
 mod config;
 
@@ -9,7 +9,7 @@ pub use config::Algorithms;
 
 use super::Bytes;
 use super::bytes::{advance, array_at};
-use super::extent::Algorithm;
+use crate::format::config::Algorithm;
 use crate::format::device::RawDeviceSlot;
 use crate::format::features::{self, KernelVersion, compat, incompat};
 use crate::format::inode::NID_METABOX;
@@ -20,15 +20,15 @@ use crate::{Address, ImageError, Nid, Space};
 /// A further device of an image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Device {
-    /// What names it, padded with NULs: a path or a digest, as its maker liked.
+    /// Name of the device, padded with NULs: a path or a digest.
     pub tag: [u8; 64],
-    /// How many blocks it has; what the table says, which is not checked.
+    /// Number of blocks according to the table, unchecked.
     pub blocks: u64,
-    /// The first block of it in the space that all devices share, if it is in that.
+    /// First block in the unified address space, if the device is mapped there.
     pub unified_start: Option<u64>,
 }
 
-/// Where the long prefixes of attribute names lie.
+/// The location of the long prefixes of attribute names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PrefixPlace {
     /// In the image, or in the metabox.
@@ -40,30 +40,30 @@ pub enum PrefixPlace {
 /// The table of long prefixes of attribute names; [`Prefixes::read`](super::xattr::Prefixes::read) reads it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PrefixTable {
-    /// What its offset counts in.
+    /// The file or space that `offset` refers to.
     pub place: PrefixPlace,
-    /// Where it begins there, bytes.
+    /// Offset of the table, bytes.
     pub offset: u64,
-    /// How many there are; at most 128, and 0 in images without.
+    /// Number of long prefixes; at most 128.
     pub count: u8,
 }
 
-/// What an image says of itself.
+/// The decoded superblock, with the records and tables that belong to it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Superblock {
     /// log2 of the block size, 9 to 16.
     pub block_bits: u8,
     /// The root directory.
     pub root_nid: Nid,
-    /// How many inodes there are, or 0; not checked.
+    /// Number of inodes, or 0; unchecked.
     pub inos: u64,
-    /// What times of compact inodes count from, seconds since 1970.
+    /// Base of the times of compact inodes, seconds since 1970.
     pub epoch: i64,
     /// Nanoseconds of the times of compact inodes.
     pub fixed_nsec: u32,
-    /// When the image was made, seconds after `epoch`; 0 if it does not say.
+    /// Time of the image's creation, seconds after `epoch`; 0 if unknown.
     pub build_time: u32,
-    /// How many blocks there are, or 0; not checked, and nothing may be judged by it.
+    /// Number of blocks, or 0; unchecked, for display only.
     pub blocks: u64,
     /// First block of the inodes.
     pub meta_blkaddr: u32,
@@ -77,23 +77,23 @@ pub struct Superblock {
     pub compat: u32,
     /// Feature bits that a reader must know; all of them are known.
     pub incompat: u32,
-    /// What is compressed with, and how.
+    /// The compression algorithms and their parameters.
     pub algorithms: Algorithms,
-    /// Devices beside the image itself, in the order of their numbers, which begin at 1.
+    /// Devices besides the image itself, in the order of their numbers, which begin at 1.
     pub devices: Vec<Device>,
-    /// The packed file, which fragments are in.
+    /// The packed file, which holds fragments.
     pub packed_nid: Option<Nid>,
-    /// The metabox, which inodes may be in.
+    /// The metabox, which may hold inodes.
     pub metabox_nid: Option<Nid>,
     /// Long prefixes of attribute names.
     pub prefixes: PrefixTable,
-    /// Which long prefix is the name of the attribute that is equal where files are.
+    /// Number of the long prefix that is the name of the attribute that marks files of equal contents.
     pub image_share_prefix: Option<u8>,
-    /// Whether filters of attribute names mean something.
+    /// Whether filters of attribute names are valid.
     pub xattr_filter: bool,
     /// Whether shared attributes are in the metabox instead of the image.
     pub shared_xattrs_in_metabox: bool,
-    /// Whether compressed streams end with their cluster, behind zeroes; otherwise they begin with it.
+    /// Whether compressed streams are at the end of their cluster, behind zeroes; otherwise at its beginning.
     pub zero_padding: bool,
     /// Whether clusters may have more than one block. The bit also says that algorithms have records.
     pub big_pcluster: bool,
@@ -101,7 +101,7 @@ pub struct Superblock {
     pub wide_addresses: bool,
 }
 
-/// A contradiction in the field at `offset` of the superblock.
+/// Makes an error for the field at `offset` of the superblock.
 fn corrupt(offset: u64, what: impl Into<std::borrow::Cow<'static, str>>) -> ImageError {
     ImageError::corrupt(Address::image(disk::OFFSET + offset), what)
 }
@@ -109,7 +109,8 @@ fn corrupt(offset: u64, what: impl Into<std::borrow::Cow<'static, str>>) -> Imag
 impl Superblock {
     /// Reads and checks the superblock, the configuration records and the device table.
     ///
-    /// Memory: the device table, 88 bytes a device and at most 65535 of them, as far as the image has them.
+    /// Memory: the device table, 88 bytes per device and at most 65535 devices. A table that leaves the image is an
+    /// error.
     pub fn read(bytes: &dyn Bytes) -> Result<Self, ImageError> {
         let raw = read_raw(bytes)?;
         let compat = raw.feature_compat.get();
@@ -141,7 +142,7 @@ impl Superblock {
         let shares = compat & compat::ISHARE_XATTRS != 0 && has(incompat::XATTR_PREFIXES);
         let shared_xattrs_in_metabox = compat & compat::SHARED_EA_IN_METABOX != 0;
         if shared_xattrs_in_metabox && metabox_nid.is_none() {
-            return Err(corrupt(0x08, "shared attributes are in a metabox, and there is none"));
+            return Err(corrupt(0x08, "shared attributes are in a metabox, but there is none"));
         }
         Ok(Superblock {
             block_bits: raw.blkszbits,
@@ -171,12 +172,12 @@ impl Superblock {
         })
     }
 
-    /// Bytes of a block.
+    /// Length of a block, bytes.
     pub fn block_bytes(&self) -> u32 {
         1 << self.block_bits
     }
 
-    /// The longest cluster of LZ4, bytes, as far as the image says; what the format allows if it does not.
+    /// Longest LZ4 cluster, bytes, from the configuration record; the format's limit if there is none.
     pub fn max_lz4_cluster_bytes(&self) -> u32 {
         match self.big_pcluster && self.algorithms.contains(Algorithm::Lz4) {
             true => u32::from(self.algorithms.max_pcluster_blocks) << self.block_bits,
@@ -184,12 +185,12 @@ impl Superblock {
         }
     }
 
-    /// The first byte of a block of the image; `None` past the end of all numbers.
+    /// Returns the address of a block of the image; `None` on overflow.
     pub fn block_address(&self, block: u64) -> Option<Address> {
         Some(Address::image(block.checked_mul(u64::from(self.block_bytes()))?))
     }
 
-    /// Where an inode begins. Whether there is one is not known here.
+    /// Returns the address of an inode, whether or not there is one.
     pub fn inode_address(&self, nid: Nid) -> Result<Address, ImageError> {
         let slot = nid.0 & !NID_METABOX;
         let beyond = || corrupt(0, format!("inode {nid} has an address beyond all numbers"));
@@ -199,17 +200,17 @@ impl Superblock {
             return Address::image(start).checked_add(within).ok_or_else(beyond);
         }
         if self.metabox_nid.is_none() {
-            return Err(corrupt(0x50, format!("inode {nid} is in a metabox, and there is none")));
+            return Err(corrupt(0x50, format!("inode {nid} is in a metabox, but there is none")));
         }
         Ok(Address { space: Space::Metabox, offset: within })
     }
 
-    /// The volume's name, without what pads it.
+    /// The volume's name, without the padding.
     pub fn volume_name(&self) -> &[u8] {
         self.volume_name.split(|byte| *byte == 0).next().unwrap_or(&[])
     }
 
-    /// The first version of Linux that reads all of the image.
+    /// The first version of Linux that supports all features and algorithms of the image.
     pub fn required_kernel(&self) -> KernelVersion {
         let (features, _) = features::split(self.incompat, &incompat::ALL);
         let by_feature = features.iter().map(|feature| feature.kernel);
@@ -218,7 +219,7 @@ impl Superblock {
     }
 }
 
-/// The superblock's fields, if there is one.
+/// Reads the superblock's fields. Fails if there is no superblock.
 fn read_raw(bytes: &dyn Bytes) -> Result<RawSuperblock, ImageError> {
     let found = array_at(bytes, Address::image(disk::OFFSET)).map_err(|error| match error {
         ImageError::Truncated { end, .. } => ImageError::NotAnImage {
@@ -236,7 +237,7 @@ fn read_raw(bytes: &dyn Bytes) -> Result<RawSuperblock, ImageError> {
     Ok(raw)
 }
 
-/// Bytes of the block, behind byte 1024, that the superblock is in.
+/// Bytes that the checksum covers: from byte 1024 to the end of that block.
 fn covered_bytes(block_bits: u8) -> u64 {
     match 1u64 << block_bits {
         small if small <= disk::OFFSET => small,
@@ -257,13 +258,13 @@ fn verify_checksum(bytes: &dyn Bytes, raw: &RawSuperblock) -> Result<(), ImageEr
     if let Some(field) = covered.get_mut(disk::CHECKSUM_OFFSET..disk::CHECKSUM_OFFSET + 4) {
         field.fill(0);
     }
-    // The format leaves out the inversion that CRC-32C ends with.
+    // The format omits the final inversion of CRC-32C.
     let found = !crc32c::crc32c(&covered);
     if found != raw.checksum.get() {
         let wanted = raw.checksum.get();
         return Err(corrupt(
             0x04,
-            format!("the superblock's checksum is {found:#010x} and should be {wanted:#010x}"),
+            format!("the superblock's checksum is {found:#010x} but should be {wanted:#010x}"),
         ));
     }
     Ok(())
@@ -278,7 +279,7 @@ fn refuse_unknown(bits: u32) -> Result<(), ImageError> {
 
 fn read_metabox(bytes: &dyn Bytes, raw: &RawSuperblock) -> Result<Nid, ImageError> {
     if raw.sb_extslots == 0 {
-        return Err(corrupt(0x0d, "a metabox, and no extension slot that tells where"));
+        return Err(corrupt(0x0d, "a metabox, but no extension slot with its inode"));
     }
     let slot = Address::image(disk::OFFSET + RawSuperblock::LEN as u64);
     let nid = RawMetaboxSlot::parse(&array_at(bytes, slot)?).metabox_nid.get();
@@ -324,7 +325,7 @@ fn prefix_table(
     Ok(PrefixTable { place, offset: u64::from(raw.xattr_prefix_start.get()) * xattr::ALIGN, count })
 }
 
-/// The algorithm of a number.
+/// Returns the algorithm with this number on disk.
 pub(crate) fn algorithm(number: u8) -> Option<Algorithm> {
     match number {
         0 => Some(Algorithm::Lz4),

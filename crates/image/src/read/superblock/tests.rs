@@ -1,22 +1,22 @@
-//! What is taken from a superblock, and what is refused.
+//! Superblocks built by hand: decoded fields, and invalid ones.
 
 use super::*;
 use crate::format::le::{Le16, Le32, Le64};
 use crate::read::SliceBytes;
-use crate::read::forge::{Forge, message};
+use crate::read::test_image::{TestImage, message};
 
-/// A forged image with `incompat` features and `records` behind the superblock.
-fn with_records(incompat: u32, algorithms: u16, records: &[u8]) -> Forge {
-    let mut forge = Forge::new(12);
-    forge.raw.feature_incompat = Le32::new(incompat);
-    forge.raw.u1 = Le16::new(algorithms);
-    forge.put(1024 + 128, records);
-    forge
+/// Makes an image with `incompat` features and `records` behind the superblock.
+fn with_records(incompat: u32, algorithms: u16, records: &[u8]) -> TestImage {
+    let mut test_image = TestImage::new(12);
+    test_image.raw.feature_incompat = Le32::new(incompat);
+    test_image.raw.u1 = Le16::new(algorithms);
+    test_image.put(1024 + 128, records);
+    test_image
 }
 
 #[test]
-fn an_image_of_nothing_has_plain_defaults() {
-    let sb = Forge::new(12).superblock().unwrap();
+fn a_superblock_of_zeroes_has_defaults() {
+    let sb = TestImage::new(12).superblock().unwrap();
     assert_eq!((sb.block_bytes(), sb.root_nid, sb.epoch), (4096, Nid(0), 0));
     assert_eq!((sb.packed_nid, sb.metabox_nid, sb.image_share_prefix), (None, None, None));
     assert_eq!((sb.algorithms.lz4_window_bytes, sb.algorithms.max_pcluster_blocks), (65535, 1));
@@ -26,7 +26,7 @@ fn an_image_of_nothing_has_plain_defaults() {
 }
 
 #[test]
-fn what_is_no_image_is_not_called_corrupt() {
+fn bytes_without_a_superblock_are_not_an_image() {
     for bytes in [vec![], vec![0; 1024], vec![0; 1151], vec![0; 4096]] {
         let error = Superblock::read(&SliceBytes(&bytes)).unwrap_err();
         assert!(matches!(error, ImageError::NotAnImage { .. }), "{error}");
@@ -36,23 +36,23 @@ fn what_is_no_image_is_not_called_corrupt() {
 #[test]
 fn block_sizes_from_512_to_64_kib_are_read() {
     for bits in 0..=20 {
-        let mut forge = Forge::new(12);
-        forge.raw.blkszbits = bits;
-        assert_eq!(forge.superblock().is_ok(), (9..=16).contains(&bits), "2^{bits}");
+        let mut test_image = TestImage::new(12);
+        test_image.raw.blkszbits = bits;
+        assert_eq!(test_image.superblock().is_ok(), (9..=16).contains(&bits), "2^{bits}");
     }
 }
 
 #[test]
 fn the_checksum_covers_the_block_behind_byte_1024_and_only_that() {
     for bits in [9, 10, 11, 12, 16] {
-        let mut forge = Forge::new(bits);
-        forge.raw.feature_compat = Le32::new(compat::SB_CHKSUM);
-        assert!(message(forge.superblock()).contains("checksum"));
+        let mut test_image = TestImage::new(bits);
+        test_image.raw.feature_compat = Le32::new(compat::SB_CHKSUM);
+        assert!(message(test_image.superblock()).contains("checksum"));
         let len = if bits <= 10 { 1 << bits } else { (1 << bits) - 1024 };
-        let image = forge.image();
-        forge.raw.checksum = Le32::new(!crc32c::crc32c(&image[1024..1024 + len]));
-        assert!(forge.superblock().is_ok(), "2^{bits}");
-        let mut image = forge.image();
+        let image = test_image.image();
+        test_image.raw.checksum = Le32::new(!crc32c::crc32c(&image[1024..1024 + len]));
+        assert!(test_image.superblock().is_ok(), "2^{bits}");
+        let mut image = test_image.image();
         for (at, covered) in
             [(0, false), (1023, false), (1040, true), (1023 + len, true), (1024 + len, false)]
         {
@@ -65,14 +65,14 @@ fn the_checksum_covers_the_block_behind_byte_1024_and_only_that() {
 
 #[test]
 fn unknown_features_are_refused_by_number() {
-    let mut forge = Forge::new(12);
-    forge.raw.feature_incompat = Le32::new(0x8000_0203);
-    assert!(message(forge.superblock()).contains("0x80000200"));
-    forge.raw.feature_incompat = Le32::new(0);
-    forge.raw.feature_compat = Le32::new(0x0800_0000);
-    assert!(forge.superblock().is_ok());
-    forge.raw.dirblkbits = 1;
-    assert!(matches!(forge.superblock(), Err(ImageError::Unsupported { .. })));
+    let mut test_image = TestImage::new(12);
+    test_image.raw.feature_incompat = Le32::new(0x8000_0203);
+    assert!(message(test_image.superblock()).contains("0x80000200"));
+    test_image.raw.feature_incompat = Le32::new(0);
+    test_image.raw.feature_compat = Le32::new(0x0800_0000);
+    assert!(test_image.superblock().is_ok());
+    test_image.raw.dirblkbits = 1;
+    assert!(matches!(test_image.superblock(), Err(ImageError::Unsupported { .. })));
 }
 
 #[test]
@@ -80,7 +80,7 @@ fn records_of_all_algorithms_are_read_in_order_and_aligned() {
     let records = [
         &[14, 0, 0x00, 0x40, 16, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0][..],
         &[14, 0, 0, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
-        // One byte longer than known: passed over, and the next is aligned again.
+        // One byte longer than known: the byte is skipped, and the next record is aligned again.
         &[7, 0, 15, 0, 0, 0, 0, 0, 0, 0, 0, 0],
         &[6, 0, 0, 9, 0, 0, 0, 0],
     ];
@@ -95,7 +95,7 @@ fn records_of_all_algorithms_are_read_in_order_and_aligned() {
 }
 
 #[test]
-fn records_beyond_their_limits_are_refused() {
+fn records_with_invalid_values_are_refused() {
     let bad: [(u16, &[u8]); 9] = [
         (1, &[13, 0, 0, 0, 1, 0]),
         (1, &[14, 0, 0, 0, 1, 1]),
@@ -113,70 +113,70 @@ fn records_beyond_their_limits_are_refused() {
 }
 
 #[test]
-fn wide_root_numbers_take_the_place_of_the_narrow_one() {
-    let mut forge = Forge::new(12);
-    forge.raw.rootnid_2b = Le16::new(7);
-    forge.raw.blocks_lo = Le32::new(5);
-    forge.raw.rootnid_8b = Le64::new(1 << 40);
-    let sb = forge.superblock().unwrap();
+fn a_wide_root_number_replaces_the_narrow_one() {
+    let mut test_image = TestImage::new(12);
+    test_image.raw.rootnid_2b = Le16::new(7);
+    test_image.raw.blocks_lo = Le32::new(5);
+    test_image.raw.rootnid_8b = Le64::new(1 << 40);
+    let sb = test_image.superblock().unwrap();
     assert_eq!((sb.root_nid, sb.blocks), (Nid(7), 5));
-    forge.raw.feature_incompat = Le32::new(incompat::WIDE_ADDRESSES);
-    let sb = forge.superblock().unwrap();
+    test_image.raw.feature_incompat = Le32::new(incompat::WIDE_ADDRESSES);
+    let sb = test_image.superblock().unwrap();
     assert_eq!((sb.root_nid, sb.blocks), (Nid(1 << 40), 7 << 32 | 5));
-    forge.raw.rootnid_8b = Le64::new(0);
-    let sb = forge.superblock().unwrap();
+    test_image.raw.rootnid_8b = Le64::new(0);
+    let sb = test_image.superblock().unwrap();
     assert_eq!((sb.root_nid, sb.blocks), (Nid(7), 5));
 }
 
 #[test]
-fn the_device_table_is_read_as_far_as_the_image_goes() {
-    let mut forge = Forge::new(12);
-    forge.raw.feature_incompat = Le32::new(incompat::DEVICE_TABLE);
-    forge.raw.extra_devices = Le16::new(2);
-    forge.raw.devt_slotoff = Le16::new(20);
+fn the_device_table_is_read_and_must_end_inside_the_image() {
+    let mut test_image = TestImage::new(12);
+    test_image.raw.feature_incompat = Le32::new(incompat::DEVICE_TABLE);
+    test_image.raw.extra_devices = Le16::new(2);
+    test_image.raw.devt_slotoff = Le16::new(20);
     let mut slot = RawDeviceSlot::parse(&[0; 128]);
     slot.tag[..3].copy_from_slice(b"tag");
     slot.blocks_lo = Le32::new(3);
     slot.blocks_hi = Le16::new(1);
-    forge.put(20 * 128, &slot.encode());
+    test_image.put(20 * 128, &slot.encode());
     slot.uniaddr_lo = Le32::new(9);
-    forge.put(21 * 128, &slot.encode());
-    let sb = forge.superblock().unwrap();
+    test_image.put(21 * 128, &slot.encode());
+    let sb = test_image.superblock().unwrap();
     assert_eq!(sb.devices.len(), 2);
     assert_eq!((sb.devices[0].blocks, sb.devices[0].unified_start), (1 << 32 | 3, None));
     assert_eq!((sb.devices[1].unified_start, &sb.devices[1].tag[..4]), (Some(9), &b"tag\0"[..]));
-    forge.raw.extra_devices = Le16::new(u16::MAX);
-    assert!(matches!(forge.superblock(), Err(ImageError::Truncated { .. })));
-    forge.raw.feature_incompat = Le32::new(0);
-    assert!(forge.superblock().unwrap().devices.is_empty());
+    test_image.raw.extra_devices = Le16::new(u16::MAX);
+    assert!(matches!(test_image.superblock(), Err(ImageError::Truncated { .. })));
+    test_image.raw.feature_incompat = Le32::new(0);
+    assert!(test_image.superblock().unwrap().devices.is_empty());
 }
 
 #[test]
-fn the_metabox_needs_its_slot_and_does_not_lie_in_itself() {
-    let mut forge = Forge::new(12);
-    forge.raw.feature_incompat = Le32::new(incompat::METABOX);
-    assert!(forge.superblock().is_err());
-    forge.raw.sb_extslots = 1;
-    forge.put(1024 + 128, &36u64.to_le_bytes());
-    let sb = forge.superblock().unwrap();
+fn the_metabox_needs_an_extension_slot_and_is_not_in_itself() {
+    let mut test_image = TestImage::new(12);
+    test_image.raw.feature_incompat = Le32::new(incompat::METABOX);
+    assert!(test_image.superblock().is_err());
+    test_image.raw.sb_extslots = 1;
+    test_image.put(1024 + 128, &36u64.to_le_bytes());
+    let sb = test_image.superblock().unwrap();
     assert_eq!(sb.metabox_nid, Some(Nid(36)));
     let at = sb.inode_address(Nid(NID_METABOX | 3)).unwrap();
     assert_eq!(at, Address { space: Space::Metabox, offset: 96 });
     assert_eq!(sb.prefixes.place, PrefixPlace::Space(Space::Metabox));
-    forge.put(1024 + 128, &(NID_METABOX | 36).to_le_bytes());
-    assert!(forge.superblock().is_err());
+    test_image.put(1024 + 128, &(NID_METABOX | 36).to_le_bytes());
+    assert!(test_image.superblock().is_err());
 }
 
 #[test]
-fn long_prefixes_lie_where_the_features_say() {
+fn features_determine_the_location_of_long_prefixes() {
     let place = |compat: u32, incompat: u32, packed: u64| {
-        let mut forge = Forge::new(12);
-        forge.raw.feature_compat = Le32::new(compat);
-        forge.raw.feature_incompat = Le32::new(incompat | incompat::XATTR_PREFIXES);
-        forge.raw.packed_nid = Le64::new(packed);
-        forge.raw.xattr_prefix_count = 2;
-        forge.raw.xattr_prefix_start = Le32::new(10);
-        forge.superblock().unwrap().prefixes
+        let mut test_image = TestImage::new(12);
+        test_image.raw.feature_compat = Le32::new(compat);
+        test_image.raw.feature_incompat = Le32::new(incompat | incompat::XATTR_PREFIXES);
+        test_image.raw.packed_nid = Le64::new(packed);
+        test_image.raw.xattr_prefix_count = 2;
+        test_image.raw.xattr_prefix_start = Le32::new(10);
+        test_image.superblock().unwrap().prefixes
     };
     let image = PrefixPlace::Space(Space::Device(0));
     assert_eq!(place(0, 0, 0), PrefixTable { place: image, offset: 40, count: 2 });
@@ -187,7 +187,7 @@ fn long_prefixes_lie_where_the_features_say() {
 
 #[test]
 fn addresses_of_inodes_do_not_overflow() {
-    let sb = Forge::new(12).superblock().unwrap();
+    let sb = TestImage::new(12).superblock().unwrap();
     assert_eq!(sb.inode_address(Nid(3)).unwrap(), Address::image(8 * 4096 + 96));
     for nid in [u64::MAX, NID_METABOX, NID_METABOX - 1, 1 << 59] {
         assert!(sb.inode_address(Nid(nid)).is_err(), "{nid:#x}");

@@ -1,14 +1,14 @@
-//! Attributes by hand: prefixes, sharing, filters, and areas that lie.
+//! Attributes built by hand: prefixes, sharing, filters, and corrupt areas.
 
 use super::*;
 use crate::Nid;
 use crate::format::features::{compat, incompat};
 use crate::format::le::{Le16, Le32};
 use crate::read::SliceBytes;
-use crate::read::forge::{Forge, compact, message};
+use crate::read::test_image::{TestImage, compact, message};
 use proptest::prelude::*;
 
-/// An attribute as it stands, padded.
+/// Encodes an attribute, padded.
 fn entry(index: u8, name: &[u8], value: &[u8]) -> Vec<u8> {
     let raw = RawXattrEntry {
         name_len: name.len() as u8,
@@ -27,23 +27,23 @@ fn header(filter: u32, shared: &[u32]) -> Vec<u8> {
     raw.encode().into_iter().chain(ids).collect()
 }
 
-/// An image whose inode 0 has these attributes, and whose shared ones begin at block 16.
-fn forge(area: &[u8]) -> Forge {
-    let mut forge = Forge::new(12);
+/// Makes an image whose inode 0 has these attributes, and whose shared attributes begin at block 16.
+fn with_xattrs(area: &[u8]) -> TestImage {
+    let mut test_image = TestImage::new(12);
     let mut raw = compact();
     raw.i_xattr_icount = Le16::new(((area.len() - 12) / 4 + 1) as u16);
-    forge.put_compact(0, &raw);
-    forge.put(forge.inode_at(0) + 32, area);
-    forge.raw.xattr_blkaddr = Le32::new(16);
-    forge
+    test_image.put_compact(0, &raw);
+    test_image.put(test_image.inode_at(0) + 32, area);
+    test_image.raw.xattr_blkaddr = Le32::new(16);
+    test_image
 }
 
-/// Two long prefixes at byte 2000: `trusted.overlay.`, and a hidden one.
-fn add_prefixes(forge: &mut Forge) {
-    forge.put(2000, &[&[9, 0, 4][..], b"overlay.", &[0], &[3, 0, 0], b"hi"].concat());
-    forge.raw.feature_incompat = Le32::new(incompat::XATTR_PREFIXES);
-    forge.raw.xattr_prefix_start = Le32::new(500);
-    forge.raw.xattr_prefix_count = 2;
+/// Adds two long prefixes at byte 2000: `trusted.overlay.`, and a hidden one.
+fn add_prefixes(test_image: &mut TestImage) {
+    test_image.put(2000, &[&[9, 0, 4][..], b"overlay.", &[0], &[3, 0, 0], b"hi"].concat());
+    test_image.raw.feature_incompat = Le32::new(incompat::XATTR_PREFIXES);
+    test_image.raw.xattr_prefix_start = Le32::new(500);
+    test_image.raw.xattr_prefix_count = 2;
 }
 
 struct Open {
@@ -53,8 +53,8 @@ struct Open {
     inode: Inode,
 }
 
-fn open(forge: &Forge) -> Open {
-    let (image, sb) = (forge.image(), forge.superblock().unwrap());
+fn open(test_image: &TestImage) -> Open {
+    let (image, sb) = (test_image.image(), test_image.superblock().unwrap());
     let prefixes = Prefixes::read_from(&SliceBytes(&image), &sb.prefixes).unwrap();
     let inode = Inode::read(&SliceBytes(&image), &sb, Nid(0)).unwrap();
     Open { image, sb, prefixes, inode }
@@ -74,7 +74,7 @@ impl Open {
 }
 
 #[test]
-fn all_prefixes_are_put_before_names() {
+fn names_are_listed_with_their_prefixes() {
     let entries = [
         entry(1, b"a", b"1"),
         entry(2, b"", b"acl"),
@@ -86,9 +86,9 @@ fn all_prefixes_are_put_before_names() {
         entry(0x80, b"opaque", b"y"),
         entry(0x81, b"den", b"not shown"),
     ];
-    let mut forge = forge(&[header(0, &[]), entries.concat()].concat());
-    add_prefixes(&mut forge);
-    let open = open(&forge);
+    let mut test_image = with_xattrs(&[header(0, &[]), entries.concat()].concat());
+    add_prefixes(&mut test_image);
+    let open = open(&test_image);
     assert_eq!(open.prefixes.count(), 2);
     assert_eq!(open.prefixes.name(0).unwrap(), b"trusted.overlay.");
     let wanted = [
@@ -110,33 +110,33 @@ fn all_prefixes_are_put_before_names() {
 }
 
 #[test]
-fn shared_attributes_come_behind_the_inodes_own() {
-    let mut forge = forge(&[header(0, &[1, 4]), entry(1, b"own", b"0")].concat());
-    forge.put(16 * 4096 + 4, &entry(1, b"shared", b"1"));
-    forge.put(16 * 4096 + 16, &entry(6, b"also", b"2"));
-    let listed = open(&forge).list().unwrap();
+fn shared_attributes_follow_inline_ones() {
+    let mut test_image = with_xattrs(&[header(0, &[1, 4]), entry(1, b"own", b"0")].concat());
+    test_image.put(16 * 4096 + 4, &entry(1, b"shared", b"1"));
+    test_image.put(16 * 4096 + 16, &entry(6, b"also", b"2"));
+    let listed = open(&test_image).list().unwrap();
     let names: Vec<&str> = listed.iter().map(|(name, _)| name.as_str()).collect();
     assert_eq!(names, ["user.own", "user.shared", "security.also"]);
-    assert_eq!(open(&forge).get("security.also"), Some(b"2".to_vec()));
+    assert_eq!(open(&test_image).get("security.also"), Some(b"2".to_vec()));
 }
 
 #[test]
-fn the_filter_is_believed_where_it_counts() {
+fn the_filter_is_used_if_the_image_has_valid_filters() {
     let bit = disk::filter_bit(1, b"a");
-    let mut forge = forge(&[header(bit, &[]), entry(1, b"a", b"1")].concat());
-    // A filter that lies shows whether it is asked.
-    assert_eq!(open(&forge).get("user.a"), Some(b"1".to_vec()));
-    forge.raw.feature_compat = Le32::new(compat::XATTR_FILTER);
-    assert_eq!(open(&forge).get("user.a"), None);
-    assert_eq!(open(&forge).list().unwrap().len(), 1);
-    forge.raw.xattr_filter_reserved = 1;
-    assert_eq!(open(&forge).get("user.a"), Some(b"1".to_vec()));
+    let mut test_image = with_xattrs(&[header(bit, &[]), entry(1, b"a", b"1")].concat());
+    // A wrong filter shows whether a lookup uses it.
+    assert_eq!(open(&test_image).get("user.a"), Some(b"1".to_vec()));
+    test_image.raw.feature_compat = Le32::new(compat::XATTR_FILTER);
+    assert_eq!(open(&test_image).get("user.a"), None);
+    assert_eq!(open(&test_image).list().unwrap().len(), 1);
+    test_image.raw.xattr_filter_reserved = 1;
+    assert_eq!(open(&test_image).get("user.a"), Some(b"1".to_vec()));
 }
 
 #[test]
-fn areas_that_lie_are_refused() {
+fn corrupt_areas_are_refused() {
     let refused = |area: &[u8], what: &str| {
-        let message = message(open(&forge(area)).list());
+        let message = message(open(&with_xattrs(area)).list());
         assert!(message.contains(what), "{message}");
     };
     refused(&header(0, &[]), "only the header");
@@ -145,22 +145,22 @@ fn areas_that_lie_are_refused() {
     refused(&many, "shared attributes");
     let mut long = [header(0, &[]), entry(1, b"a", b"1")].concat();
     long[14] = 200;
-    refused(&long, "leaves");
+    refused(&long, "extends behind");
     refused(&[header(0, &[]), entry(0x85, b"a", b"1")].concat(), "long prefix 5");
     refused(&[header(0, &[]), entry(1, b"a\0", b"1")].concat(), "NUL");
 }
 
 #[test]
-fn a_shared_attribute_past_the_end_is_cut_off() {
-    let open = open(&forge(&[header(0, &[u32::MAX]), entry(1, b"a", b"")].concat()));
+fn a_shared_attribute_behind_the_end_of_the_image_is_an_error() {
+    let open = open(&with_xattrs(&[header(0, &[u32::MAX]), entry(1, b"a", b"")].concat()));
     assert!(matches!(open.list(), Err(ImageError::Truncated { .. })));
 }
 
 #[test]
-fn one_large_attribute_many_times_is_read_one_at_a_time() {
-    let mut forge = forge(&header(0, &[0; 255]));
-    forge.put(16 * 4096, &entry(1, b"large", &[7; 60_000]));
-    let open = open(&forge);
+fn many_large_attributes_are_read_one_at_a_time() {
+    let mut test_image = with_xattrs(&header(0, &[0; 255]));
+    test_image.put(16 * 4096, &entry(1, b"large", &[7; 60_000]));
+    let open = open(&test_image);
     assert_eq!(open.list().unwrap().len(), 255);
     let mut count = 0;
     visit(&SliceBytes(&open.image), &open.sb, &open.prefixes, &open.inode, |xattr| {
@@ -174,11 +174,11 @@ fn one_large_attribute_many_times_is_read_one_at_a_time() {
 #[test]
 fn prefixes_of_impossible_lengths_are_refused() {
     for len in [0u16, 257, u16::MAX] {
-        let mut forge = Forge::new(12);
-        add_prefixes(&mut forge);
-        forge.put(2000, &len.to_le_bytes());
-        let table = forge.superblock().unwrap().prefixes;
-        assert!(Prefixes::read_from(&SliceBytes(&forge.image()), &table).is_err());
+        let mut test_image = TestImage::new(12);
+        add_prefixes(&mut test_image);
+        test_image.put(2000, &len.to_le_bytes());
+        let table = test_image.superblock().unwrap().prefixes;
+        assert!(Prefixes::read_from(&SliceBytes(&test_image.image()), &table).is_err());
     }
 }
 
@@ -196,9 +196,9 @@ proptest! {
         if indexes {
             area[12..].iter_mut().for_each(|byte| *byte %= 9);
         }
-        let mut forge = forge(&area);
-        add_prefixes(&mut forge);
-        let open = open(&forge);
+        let mut test_image = with_xattrs(&area);
+        add_prefixes(&mut test_image);
+        let open = open(&test_image);
         let bytes = SliceBytes(&open.image);
         if let Ok(listed) = list(&bytes, &open.sb, &open.prefixes, &open.inode) {
             for (number, xattr) in listed.iter().enumerate() {

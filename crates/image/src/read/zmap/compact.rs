@@ -1,16 +1,17 @@
 //! Entries of the compact form: 2 or 4 bytes each, in packs that share a block address.
 //!
-//! A head has no address of its own: it is the pack's address and the blocks of the clusters before it in the
-//! pack. The last entry of a pack says how far the next head is instead of how far back its own is, and its
-//! own distance follows from the entry before it.
+//! The address of a head is the pack's address plus the blocks of the clusters before it in the pack. The last entry
+//! of a pack has the distance to the next head instead of the one back to its head, which follows from the entry
+//! before it.
 
 use super::ZMap;
+use super::index_reader::IndexReader;
 use super::lclusters::{Entry, Head, HeadKind};
-use super::window::Window;
 use crate::ImageError;
 use crate::format::zmap::{BLOCKS_MASK, EntryType, HEADER_BYTES, IS_BLOCKS, Pack, advise};
 
-/// How the packs lie: some of 2 entries up to a 32-byte border, some of 16, and the rest of 2 again.
+/// The order of packs: some of 2 entries up to a multiple of 32 bytes, then some of 16 entries, and the rest of 2
+/// again.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Packs {
     /// First byte of the first pack.
@@ -23,14 +24,14 @@ pub(super) struct Packs {
     entries: u64,
 }
 
-/// Where an entry is.
+/// The position of an entry.
 #[derive(Debug, Clone, Copy)]
 struct Position {
-    /// The pack's first byte.
+    /// Offset of the pack.
     pack: u64,
-    /// Entries of the pack.
+    /// Number of entries of the pack.
     entries: u64,
-    /// Which one of them.
+    /// Index of the entry in the pack.
     i: u32,
 }
 
@@ -42,7 +43,7 @@ impl Packs {
             return fault("a compact index that mixes clusters of one and of many blocks");
         }
         if header.lcluster_shift() != 0 {
-            // Readers disagree about how many entries such an index has.
+            // Existing readers disagree about the number of entries of such an index.
             let features = "compact indexes of logical clusters larger than a block".into();
             return Err(ImageError::Unsupported { features });
         }
@@ -62,9 +63,9 @@ impl Packs {
         Ok(Packs { begin, before, middle, entries })
     }
 
-    /// The first byte behind the last pack; `None` past the end of all numbers.
+    /// Offset of the end of the last pack; `None` on overflow.
     pub(super) fn end(&self) -> Option<u64> {
-        // `before` is even unless it is all there is; a pack of 2 with one entry is whole nonetheless.
+        // `before` is even unless there are no other entries. A pack of 2 with one entry has its full length.
         let long_entries = (self.entries - self.middle).next_multiple_of(2);
         self.begin.checked_add(4 * long_entries + 2 * self.middle)
     }
@@ -81,34 +82,34 @@ impl Packs {
         }
     }
 
-    /// Where the pack of logical cluster `lcluster` is, for messages.
+    /// Offset of the pack of logical cluster `lcluster`, for messages.
     pub(super) fn pack_offset(&self, lcluster: u64) -> u64 {
         self.position(lcluster).pack
     }
 
-    fn read(&self, window: &mut Window<'_>, lcluster: u64) -> Result<(Pack, u32), ImageError> {
+    fn read(&self, index: &mut IndexReader<'_>, lcluster: u64) -> Result<(Pack, u32), ImageError> {
         let position = self.position(lcluster);
         let pack = match position.entries {
-            2 => Pack::two(window.array(position.pack)?),
-            _ => Pack::sixteen(window.array(position.pack)?),
+            2 => Pack::two(index.array(position.pack)?),
+            _ => Pack::sixteen(index.array(position.pack)?),
         };
         Ok((pack, position.i))
     }
 
-    /// The entry of logical cluster `lcluster`.
+    /// Reads the entry of logical cluster `lcluster`.
     pub(super) fn entry(
         &self,
         map: &ZMap,
-        window: &mut Window<'_>,
+        index: &mut IndexReader<'_>,
         lcluster: u64,
     ) -> Result<Entry, ImageError> {
-        let (pack, i) = self.read(window, lcluster)?;
+        let (pack, i) = self.read(index, lcluster)?;
         let entry = decode(map, &pack, i);
         if matches!(entry, Entry::Inside { .. }) && i > 0 && i == pack.entries - 1 {
             let back = match decode(map, &pack, i - 1) {
                 Entry::Head(_) => 1,
                 Entry::Blocks(_) => 2,
-                // 0 is a fault of the entry before; it stays one.
+                // 0 is an error of the entry before, which the caller reports.
                 Entry::Inside { back: 0 } => 0,
                 Entry::Inside { back } => back + 1,
             };
@@ -117,24 +118,26 @@ impl Packs {
         Ok(entry)
     }
 
-    /// The block address of the head at logical cluster `lcluster`.
+    /// Computes the block address of the head at logical cluster `lcluster`.
     pub(super) fn block(
         &self,
         map: &ZMap,
-        window: &mut Window<'_>,
+        index: &mut IndexReader<'_>,
         lcluster: u64,
     ) -> Result<u32, ImageError> {
-        let (pack, i) = self.read(window, lcluster)?;
+        let (pack, i) = self.read(index, lcluster)?;
         let blocks = match map.header.advises(advise::BIG_CLUSTER_1) {
             false => Some(heads_to(map, &pack, i)),
             true => blocks_before(map, &pack, i),
         };
         let block = blocks.and_then(|blocks| pack.base.checked_add(blocks));
-        block.ok_or_else(|| map.corrupt(map.address(self.pack_offset(lcluster)), "a pack without addresses"))
+        block.ok_or_else(|| {
+            map.corrupt(map.address(self.pack_offset(lcluster)), "a pack without valid addresses")
+        })
     }
 }
 
-/// Entry `i` by its bits alone: the last one of a pack may have the distance on in `back`.
+/// Decodes the bits of entry `i`. For the last entry of a pack, `back` may be the distance forward.
 fn decode(map: &ZMap, pack: &Pack, i: u32) -> Entry {
     let low_bits = map.lcluster_bits.max(12);
     let raw = pack.entry(i);
@@ -146,7 +149,7 @@ fn decode(map: &ZMap, pack: &Pack, i: u32) -> Entry {
     }
 }
 
-/// Clusters of one block each: how many heads the pack has up to and including entry `i`.
+/// For clusters of one block: counts the heads of the pack up to and including entry `i`.
 fn heads_to(map: &ZMap, pack: &Pack, i: u32) -> u32 {
     let mut heads = 1;
     let mut before = i64::from(i);
@@ -164,7 +167,8 @@ fn heads_to(map: &ZMap, pack: &Pack, i: u32) -> u32 {
     heads
 }
 
-/// Clusters of many blocks: how many blocks lie between the pack's address and the head at entry `i`.
+/// For clusters of several blocks: counts the blocks between the pack's address and the cluster of the head at entry
+/// `i`.
 fn blocks_before(map: &ZMap, pack: &Pack, i: u32) -> Option<u32> {
     let mut blocks = 0;
     let mut before = i64::from(i);
@@ -172,12 +176,13 @@ fn blocks_before(map: &ZMap, pack: &Pack, i: u32) -> Option<u32> {
         before -= 1;
         match decode(map, pack, before as u32) {
             Entry::Head(_) => blocks += 1,
-            // The head is the entry before.
+            // The head is the entry before this one.
             Entry::Blocks(n) => {
                 blocks += u32::from(n);
                 before -= 1;
             }
-            // To the entry behind its head, which has the number of blocks; a distance of 1 would be there.
+            // Go to the entry behind the head, which has the number of blocks. A distance of 1 would be that entry
+            // itself.
             Entry::Inside { back: 0 | 1 } => return None,
             Entry::Inside { back } => before -= i64::from(back) - 2,
         }

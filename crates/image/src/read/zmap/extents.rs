@@ -1,36 +1,38 @@
 //! Extent records: one per extent instead of one entry per logical cluster, with addresses in bytes.
 //!
-//! Records of 4 and 8 bytes are for extents of one size, that of a logical cluster. Records of 16 and 32 say
-//! where they begin, ascending, and are searched by halves. Records of 4 bytes have lengths only, which are
-//! summed up, so a lookup takes time in proportion to its position; their number is limited for that.
+//! Records of 4 and 8 bytes are for extents of equal length, that of a logical cluster. Records of 16 and 32 bytes
+//! have the position in the file, ascending, and are found by binary search. Records of 4 bytes have only stored
+//! lengths, which must be summed up, so a lookup takes time in proportion to the position; the number of such records
+//! is limited for that reason.
 
 use super::ZMap;
-use super::place::Stored;
-use super::window::Window;
+use super::index_reader::IndexReader;
+use super::mapping::Stored;
 use crate::format::zmap::{ExtentRecord, HEADER_BYTES, StoredLength, advise};
-use crate::read::{Bytes, Extent, Place};
+use crate::read::{Bytes, Extent, Mapping};
 use crate::{Address, ImageError};
 
-/// How many records of 4 bytes are summed up at most: 64 MiB of them, enough for 64 GiB of 4 KiB extents.
+/// Records of 4 bytes that are summed up at most: 64 MiB of them, enough for 64 GiB of 4 KiB extents.
 const MAX_SUMMED: u64 = 1 << 24;
 
-/// How far records of 4 bytes have been summed up. One for each reader of a file; of use with one index only.
+/// The sum of the stored lengths of records of 4 bytes up to some record. A reader of a file has one, for that index
+/// only.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Cursor {
     record: u64,
     before_bytes: u64,
 }
 
-/// How the records lie.
+/// The array of records.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Records {
     /// First byte of the first record.
     begin: u64,
-    /// Size of a record as a power of two.
+    /// log2 of the size of a record.
     bits: u8,
-    /// How many; not 0 unless the file is empty.
+    /// Number of records; 0 only if the file is empty.
     count: u64,
-    /// Where the first extent is stored, if records do not say where theirs is.
+    /// Stored position of the first extent, if records do not have positions.
     physical: u64,
 }
 
@@ -65,7 +67,7 @@ impl Records {
         Ok(Records { begin, bits, count, physical: u64::from_le_bytes(physical) })
     }
 
-    /// The extent that holds byte `offset`.
+    /// Finds the extent that contains byte `offset`.
     pub(super) fn extent_at(
         &self,
         map: &ZMap,
@@ -75,14 +77,14 @@ impl Records {
     ) -> Result<Extent, ImageError> {
         let end = self.begin + (self.count << self.bits);
         let mut search =
-            Search { records: *self, map, window: Window::new(bytes, map.address(self.begin), end) };
+            Search { records: *self, map, index: IndexReader::new(bytes, map.address(self.begin), end) };
         let (i, start, end) = match self.bits {
             2 | 3 => {
                 let lcluster = offset >> map.lcluster_bits;
                 let start = lcluster << map.lcluster_bits;
                 (lcluster, start, map.size.min(start + (1 << map.lcluster_bits)))
             }
-            _ => search.halves(offset)?,
+            _ => search.binary_search(offset)?,
         };
         let record = match self.bits {
             2 => search.sum(i, cursor)?,
@@ -96,13 +98,13 @@ impl Records {
 struct Search<'a> {
     records: Records,
     map: &'a ZMap,
-    window: Window<'a>,
+    index: IndexReader<'a>,
 }
 
 impl Search<'_> {
-    /// Which record holds byte `offset`, and where it begins and ends.
-    fn halves(&mut self, offset: u64) -> Result<(u64, u64, u64), ImageError> {
-        // Of `low` it is known that it begins at `start <= offset`, of `high` that it begins at `end > offset`.
+    /// Finds the record whose extent contains byte `offset`. Returns its index, and the extent's beginning and end.
+    fn binary_search(&mut self, offset: u64) -> Result<(u64, u64, u64), ImageError> {
+        // Invariant: record `low` begins at `start <= offset`, record `high` begins at `end > offset`.
         let (mut low, mut start) = (0, self.logical(0)?);
         let (mut high, mut end) = (self.records.count, self.map.size);
         if start != 0 {
@@ -132,12 +134,12 @@ impl Search<'_> {
         let entry = self.address(i);
         let stored = record.stored;
         if i + 1 == self.records.count && self.map.header.advises(advise::FRAGMENT) {
-            // Records of 4 bytes have no second word.
+            // Records of 4 bytes have no high word.
             let high = if self.records.bits == 2 { 0 } else { record.physical << 32 };
             return self.map.fragment(entry, start, len_bytes, u64::from(stored.0) | high);
         }
         if stored.len_bytes() == 0 {
-            return Ok(Extent { start, len_bytes, place: Place::Hole });
+            return Ok(Extent { start, len_bytes, mapping: Mapping::Hole });
         }
         let stored = Stored {
             entry,
@@ -150,26 +152,26 @@ impl Search<'_> {
         self.map.stored(start, len_bytes, stored)
     }
 
-    /// The record at `i`, not of 4 bytes.
+    /// Reads record `i` of an index whose records have more than 4 bytes.
     fn record(&mut self, i: u64) -> Result<ExtentRecord, ImageError> {
         let at = self.offset(i);
         let mut bytes = [0; 20];
         match self.records.bits {
-            3 => bytes[..8].copy_from_slice(&self.window.array::<8>(at)?),
-            4 => bytes[..16].copy_from_slice(&self.window.array::<16>(at)?),
-            _ => bytes.copy_from_slice(&self.window.array::<32>(at)?[..20]),
+            3 => bytes[..8].copy_from_slice(&self.index.array::<8>(at)?),
+            4 => bytes[..16].copy_from_slice(&self.index.array::<16>(at)?),
+            _ => bytes.copy_from_slice(&self.index.array::<32>(at)?[..20]),
         }
         Ok(ExtentRecord::parse(bytes))
     }
 
-    /// The record of 4 bytes at `i`, with the address that follows from those before.
+    /// Reads record `i` of 4 bytes. Its stored position is the sum of the lengths before it.
     fn sum(&mut self, i: u64, cursor: &mut Cursor) -> Result<ExtentRecord, ImageError> {
         if cursor.record > i {
             *cursor = Cursor::default();
         }
         while cursor.record < i {
             let len_bytes = self.stored(cursor.record)?.len_bytes();
-            // At most 2^24 times 2^21, unless the cursor is of another index.
+            // At most 2^24 times 2^21, unless the cursor belongs to another index.
             cursor.before_bytes = cursor.before_bytes.saturating_add(len_bytes.into());
             cursor.record += 1;
         }
@@ -180,10 +182,10 @@ impl Search<'_> {
 
     fn stored(&mut self, i: u64) -> Result<StoredLength, ImageError> {
         let at = self.offset(i);
-        Ok(StoredLength(u32::from_le_bytes(self.window.array(at)?)))
+        Ok(StoredLength(u32::from_le_bytes(self.index.array(at)?)))
     }
 
-    /// Where record `i` begins in the file, bytes; records of 16 bytes have the low half only.
+    /// Position of record `i` in the file, bytes; records of 16 bytes have the low half only.
     fn logical(&mut self, i: u64) -> Result<u64, ImageError> {
         Ok(self.record(i)?.logical)
     }

@@ -1,24 +1,24 @@
-//! Entries of the full form: 8 bytes each, and each says everything about itself.
+//! Entries of the full form: 8 bytes each, and independent of each other.
 
 use super::ZMap;
+use super::index_reader::IndexReader;
 use super::lclusters::{Entry, Head, HeadKind};
-use super::window::Window;
 use crate::ImageError;
 use crate::format::zmap::{BLOCKS_MASK, FULL_ENTRIES_OFFSET, FULL_ENTRY_BYTES, FullEntry, IS_BLOCKS};
 
-/// Where the entry of logical cluster `lcluster` is, bytes in the index's space. The end of the index has
-/// been compared with the end of all numbers.
+/// Offset of the entry of logical cluster `lcluster` in the index's address space, bytes. It does not overflow,
+/// because the end of the index has been checked.
 pub(super) fn entry_offset(map: &ZMap, lcluster: u64) -> u64 {
     map.at.offset + FULL_ENTRIES_OFFSET + FULL_ENTRY_BYTES * lcluster
 }
 
-fn read(map: &ZMap, window: &mut Window<'_>, lcluster: u64) -> Result<FullEntry, ImageError> {
-    Ok(FullEntry::parse(window.array(entry_offset(map, lcluster))?))
+fn read(map: &ZMap, index: &mut IndexReader<'_>, lcluster: u64) -> Result<FullEntry, ImageError> {
+    Ok(FullEntry::parse(index.array(entry_offset(map, lcluster))?))
 }
 
-/// The entry of logical cluster `lcluster`.
-pub(super) fn entry(map: &ZMap, window: &mut Window<'_>, lcluster: u64) -> Result<Entry, ImageError> {
-    let raw = read(map, window, lcluster)?;
+/// Reads the entry of logical cluster `lcluster`.
+pub(super) fn entry(map: &ZMap, index: &mut IndexReader<'_>, lcluster: u64) -> Result<Entry, ImageError> {
+    let raw = read(map, index, lcluster)?;
     Ok(match HeadKind::of(raw.kind) {
         Some(kind) => {
             Entry::Head(Head { kind, lcluster_offset: raw.lcluster_offset.into(), partial: raw.partial })
@@ -28,7 +28,7 @@ pub(super) fn entry(map: &ZMap, window: &mut Window<'_>, lcluster: u64) -> Resul
     })
 }
 
-/// The block address of the head at logical cluster `lcluster`.
-pub(super) fn block(map: &ZMap, window: &mut Window<'_>, lcluster: u64) -> Result<u32, ImageError> {
-    Ok(read(map, window, lcluster)?.block)
+/// Reads the block address of the head at logical cluster `lcluster`.
+pub(super) fn block(map: &ZMap, index: &mut IndexReader<'_>, lcluster: u64) -> Result<u32, ImageError> {
+    Ok(read(map, index, lcluster)?.block)
 }

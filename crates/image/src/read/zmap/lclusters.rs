@@ -1,20 +1,20 @@
-//! Extents from the entries of logical clusters, whichever form the entries have.
+//! Derives extents from the entries of logical clusters, of the full or the compact form.
 //!
-//! An extent begins at the place that its head entry names and ends where the next one begins. So a lookup
-//! goes back to the head by the distances that entries give, then forward over every entry up to the next
-//! head. The distance forward that some entries have is not used: an extent is short, its entries lie next
-//! to each other, and what is walked over is also checked. Going back gets nearer to 0 with each step.
-//! Both ways are bounded by how many logical clusters the longest extent has.
+//! An extent begins at the position in its head entry and ends where the next extent begins. So a lookup goes back to
+//! the head along the distances in the entries, then forward over each entry to the next head. The forward distances
+//! that some entries have are not used: an extent is short, its entries lie next to each other, and walking over them
+//! checks them. Each step back reduces the number of the logical cluster. Both walks are bounded by the number of
+//! logical clusters of the longest extent.
 
-use super::place::Stored;
-use super::window::Window;
+use super::index_reader::IndexReader;
+use super::mapping::Stored;
 use super::{Index, ZMap, full};
 use crate::format::zmap::{EntryType, advise};
 use crate::read::extent::MAX_DECODED_BYTES;
 use crate::read::{Bytes, Extent};
 use crate::{Address, ImageError};
 
-/// How an extent is stored, by its head.
+/// The storage of an extent: plain, or compressed with the first or the second algorithm.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum HeadKind {
     Plain,
@@ -23,7 +23,7 @@ pub(super) enum HeadKind {
 }
 
 impl HeadKind {
-    /// `None` for what is no head.
+    /// Converts the type of an entry; `None` if it is not a head.
     pub(super) fn of(kind: EntryType) -> Option<Self> {
         match kind {
             EntryType::Plain => Some(HeadKind::Plain),
@@ -33,7 +33,7 @@ impl HeadKind {
         }
     }
 
-    /// The bit of advice that lets its clusters have more than one block.
+    /// The flag of the header that allows clusters of more than one block.
     fn big_advice(self) -> u16 {
         match self {
             HeadKind::First => advise::BIG_CLUSTER_1,
@@ -42,41 +42,41 @@ impl HeadKind {
     }
 }
 
-/// An entry where an extent begins.
+/// A head: the entry of a logical cluster in which an extent begins.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Head {
     pub(super) kind: HeadKind,
-    /// Where in the logical cluster it begins, bytes.
+    /// Offset of the extent in the logical cluster, bytes.
     pub(super) lcluster_offset: u32,
     pub(super) partial: bool,
 }
 
-/// What an entry says.
+/// A decoded entry.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Entry {
     Head(Head),
-    /// The entry behind a head: how many blocks that head's cluster has.
+    /// The entry behind a head, with the number of blocks of that head's cluster.
     Blocks(u16),
-    /// Some other entry inside an extent; how many entries back the head is, or a step towards it.
+    /// Another entry inside an extent, with the distance back to the head or to an entry nearer to it.
     Inside {
         back: u16,
     },
 }
 
-/// The head of an extent, and where it is.
+/// The head of an extent, and its position.
 #[derive(Debug, Clone, Copy)]
 struct Found {
     lcluster: u64,
     head: Head,
-    /// Where the extent begins, bytes.
+    /// Position of the extent in the file, bytes.
     start: u64,
 }
 
-/// One lookup.
+/// A lookup in an index of entries.
 pub(super) struct Lclusters<'a> {
     map: &'a ZMap,
-    window: Window<'a>,
-    /// How many there are.
+    index: IndexReader<'a>,
+    /// Number of logical clusters.
     count: u64,
     index_end: u64,
 }
@@ -86,13 +86,14 @@ impl<'a> Lclusters<'a> {
         let index_end = map.entries_end()?;
         Ok(Lclusters {
             map,
-            window: Window::new(bytes, map.at, index_end),
+            index: IndexReader::new(bytes, map.at, index_end),
             count: map.lclusters(),
             index_end,
         })
     }
 
-    /// The extent that holds byte `offset` and is not the last one if that is elsewhere.
+    /// Finds the extent that contains byte `offset`. Not for a last extent that is inline or a fragment: see
+    /// [`Self::tail`].
     pub(super) fn extent_at(&mut self, offset: u64) -> Result<Extent, ImageError> {
         let found = self.head_of(offset)?;
         let (end, blocks) = self.end_of(&found)?;
@@ -111,14 +112,14 @@ impl<'a> Lclusters<'a> {
         self.map.stored(found.start, end - found.start, stored)
     }
 
-    /// The last extent, where that is inline or in the packed file.
+    /// Finds the last extent, if it is inline or a fragment.
     pub(super) fn tail(&mut self) -> Result<Extent, ImageError> {
         let found = self.head_of(self.map.size - 1)?;
         let len_bytes = self.map.size - found.start;
         let header = self.map.header;
         let entry = self.address(found.lcluster);
         if header.advises(advise::FRAGMENT) {
-            // Only entries of the full form have a place for the high half of the position.
+            // Only entries of the full form have the high half of the position.
             let high = match self.map.index {
                 Index::Full => self.block(found.lcluster)?,
                 _ => 0,
@@ -142,14 +143,14 @@ impl<'a> Lclusters<'a> {
         self.map.stored(found.start, len_bytes, stored)
     }
 
-    /// The head of the extent that holds byte `offset`.
+    /// Finds the head of the extent that contains byte `offset`.
     fn head_of(&mut self, offset: u64) -> Result<Found, ImageError> {
         let within = offset & ((1 << self.map.lcluster_bits) - 1);
         let mut lcluster = offset >> self.map.lcluster_bits;
         if let Entry::Head(head) = self.entry(lcluster)?
             && u64::from(head.lcluster_offset) > within
         {
-            // Not that extent but the one before; `entry` has refused a first head that is not at byte 0.
+            // The byte belongs to the extent before. There is one: `entry` refuses a first head that is not at byte 0.
             lcluster -= 1;
         }
         for _ in 0..self.longest_lclusters() {
@@ -169,14 +170,14 @@ impl<'a> Lclusters<'a> {
         Err(self.corrupt(lcluster, "too many steps back to an extent's beginning"))
     }
 
-    /// Where that extent ends, bytes, and how many blocks its cluster has.
+    /// Finds the end of the extent, bytes, and the number of blocks of its cluster.
     fn end_of(&mut self, found: &Found) -> Result<(u64, u16), ImageError> {
         let bits = self.map.lcluster_bits;
         let mut blocks = 1;
         for lcluster in found.lcluster + 1..self.count {
             match self.entry(lcluster)? {
                 Entry::Head(head) => {
-                    // A last plain entry may stand at the end of the file or behind, and mark just that.
+                    // A plain entry at or behind the end of the file may mark the end.
                     let next = (lcluster << bits) + u64::from(head.lcluster_offset);
                     return Ok((next.min(self.map.size), blocks));
                 }
@@ -184,7 +185,7 @@ impl<'a> Lclusters<'a> {
                 Entry::Blocks(n) => {
                     let big = self.map.header.advises(found.head.kind.big_advice());
                     if !big || lcluster != found.lcluster + 1 || n == 0 {
-                        return Err(self.corrupt(lcluster, "a number of blocks where none belongs"));
+                        return Err(self.corrupt(lcluster, "a misplaced or invalid number of blocks"));
                     }
                     blocks = n;
                 }
@@ -199,8 +200,8 @@ impl<'a> Lclusters<'a> {
 
     fn entry(&mut self, lcluster: u64) -> Result<Entry, ImageError> {
         let entry = match self.map.index {
-            Index::Compact(packs) => packs.entry(self.map, &mut self.window, lcluster)?,
-            _ => full::entry(self.map, &mut self.window, lcluster)?,
+            Index::Compact(packs) => packs.entry(self.map, &mut self.index, lcluster)?,
+            _ => full::entry(self.map, &mut self.index, lcluster)?,
         };
         if let Entry::Head(head) = entry
             && (head.lcluster_offset >> self.map.lcluster_bits > 0
@@ -213,8 +214,8 @@ impl<'a> Lclusters<'a> {
 
     fn block(&mut self, lcluster: u64) -> Result<u32, ImageError> {
         match self.map.index {
-            Index::Compact(packs) => packs.block(self.map, &mut self.window, lcluster),
-            _ => full::block(self.map, &mut self.window, lcluster),
+            Index::Compact(packs) => packs.block(self.map, &mut self.index, lcluster),
+            _ => full::block(self.map, &mut self.index, lcluster),
         }
     }
 
@@ -226,7 +227,7 @@ impl<'a> Lclusters<'a> {
         }
     }
 
-    /// How many logical clusters the longest extent touches.
+    /// Number of logical clusters that the longest extent touches.
     fn longest_lclusters(&self) -> u64 {
         (MAX_DECODED_BYTES >> self.map.lcluster_bits) + 2
     }

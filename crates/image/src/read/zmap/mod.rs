@@ -1,21 +1,21 @@
-//! Where each byte of a compressed file lies.
+//! The mapping of compressed files: their index.
 //!
-//! A compressed inode is followed by an index, in one of three forms. `full` and `compact` have an entry
-//! per logical cluster (a fixed number of bytes of the file) and differ in how an entry is stored;
-//! `lclusters` makes extents of entries. `extents` has a record per extent. `place` judges where
-//! the stored bytes of an extent are; this file reads the header and chooses.
+//! An index follows the compressed inode, in one of three forms. `full` and `compact` have an entry per logical
+//! cluster (a fixed number of bytes of the file) and differ in the encoding of an entry; `lclusters` derives extents
+//! from entries. `extents` has a record per extent. `mapping` checks the stored position and length of an extent; this
+//! file reads the header and selects the form. `index_reader` reads a part of the index at a time, onto the stack.
 //!
-//! Nothing is decompressed here, and packed files and devices are not looked into. Block addresses count in
-//! the space that all devices share, which is given as [`Space::Device`] 0.
+//! Nothing is decompressed here, and neither the packed file nor devices are read. Block addresses are in the unified
+//! space of all devices, which is [`Space::Device`] 0.
 //!
 //! [`Space::Device`]: crate::Space::Device
 
 mod compact;
 mod extents;
 mod full;
+mod index_reader;
 mod lclusters;
-mod place;
-mod window;
+mod mapping;
 
 use super::{Bytes, Extent};
 use crate::format::zmap::{FULL_ENTRIES_OFFSET, FULL_ENTRY_BYTES, HEADER_BYTES, MapHeader, advise};
@@ -25,27 +25,27 @@ pub use extents::Cursor;
 use extents::Records;
 use lclusters::Lclusters;
 
-/// What of the image and the inode the index needs to know.
+/// Parameters of the image and the inode that decoding an index needs.
 #[derive(Debug, Clone, Copy)]
 pub struct ZContext {
-    /// Block size as a power of two.
+    /// log2 of the block size.
     pub block_bits: u8,
-    /// Incompatible feature bit 0: streams end where their clusters end.
+    /// Whether streams end where their clusters end (incompatible feature bit 0).
     pub zero_padding: bool,
-    /// Incompatible feature bit 7: extent records exist.
+    /// Whether extent records may be used (incompatible feature bit 7).
     pub extent_records: bool,
-    /// There is a packed file, and this inode is another: fragments may be used.
+    /// Whether fragments may be used: there is a packed file, and this inode is not it.
     pub fragments: bool,
-    /// Which algorithms the image uses: bit `n` for the one of number `n`. Images without a
-    /// configuration have LZ4 only.
+    /// The algorithms of the image: bit `n` is set for the one of number `n`. Images without configuration records
+    /// have LZ4 only.
     pub algorithms: u16,
-    /// The longest LZ4 cluster, bytes, by the LZ4 configuration; 1 MiB where there is none.
+    /// Longest LZ4 cluster, bytes, from the configuration record; 1 MiB if there is none.
     pub max_cluster_bytes: u32,
     /// The inode, for messages.
     pub nid_for_errors: Nid,
 }
 
-/// Which data layout the inode has.
+/// The data layout of the inode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum IndexForm {
     /// Layout 1: an entry of 8 bytes per logical cluster, or extent records.
@@ -54,22 +54,22 @@ pub enum IndexForm {
     Compact,
 }
 
-/// What of the header is worth showing.
+/// The fields of an index header, for display.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct IndexSummary {
-    /// The header's bits, see [`crate::format::zmap::advise`].
+    /// Flag bits, see [`crate::format::zmap::advise`].
     pub advise: u16,
-    /// Numbers of the first and the second algorithm; of no meaning for extent records.
+    /// Numbers of the first and the second algorithm; unused with extent records.
     pub algorithms: [u8; 2],
-    /// Logical cluster as a power of two; for records of 16 and 32 bytes of no meaning.
+    /// log2 of a logical cluster; unused with records of 16 and 32 bytes.
     pub lcluster_bits: u8,
-    /// Size of an extent record, bytes, if those are used.
+    /// Size of an extent record, bytes, if the index has records.
     pub record_bytes: Option<u8>,
-    /// The whole file is a fragment.
+    /// Whether the whole file is a fragment.
     pub whole_fragment: bool,
 }
 
-/// The parsed header of an index, and its last extent where that lies elsewhere than the others.
+/// The parsed header of an index, and the last extent if it is inline or a fragment.
 #[derive(Debug, Clone, Copy)]
 pub struct ZMap {
     context: ZContext,
@@ -83,7 +83,7 @@ pub struct ZMap {
 
 #[derive(Debug, Clone, Copy)]
 enum Index {
-    /// None; the file is a fragment.
+    /// No index: the file is a fragment.
     None,
     Full,
     Compact(Packs),
@@ -91,8 +91,8 @@ enum Index {
 }
 
 impl ZMap {
-    /// Reads the header of the index that follows `tail`, the first byte behind the inode and its attributes,
-    /// of a file of `size` bytes. Finds the last extent too if that is a fragment or inline.
+    /// Reads the header of the index of a file of `size` bytes, which begins at or behind `tail`, the end of the inode
+    /// and its attributes. Looks up the last extent too if it is a fragment or inline.
     pub fn open(
         bytes: &dyn Bytes,
         context: &ZContext,
@@ -109,7 +109,7 @@ impl ZMap {
         let mut map =
             ZMap { context: *context, header, at, size, lcluster_bits, index: Index::None, tail: None };
         if size > i64::MAX as u64 || !(9..=16).contains(&context.block_bits) {
-            return Err(map.corrupt(at, "a file or a block of impossible size"));
+            return Err(map.corrupt(at, "an impossible size of the file or of a block"));
         }
         if let Some(offset) = header.whole_fragment() {
             map.tail = Some(map.fragment(at, 0, size, offset)?);
@@ -120,17 +120,16 @@ impl ZMap {
         Ok(map)
     }
 
-    /// The extent that holds byte `offset` of the file: where it truly begins, how long it is, and its place.
-    /// `offset` is less than the file's size.
+    /// Finds the whole extent that contains byte `offset`, which is less than the file's size.
     ///
-    /// Costs one or two reads of at most 512 bytes where extents are short; records of 4 bytes must be summed
-    /// from the first one on, which [`Self::extent_near`] avoids.
+    /// Costs one or two reads of at most 512 bytes if extents are short. Records of 4 bytes must be summed up from the
+    /// first one on, which [`Self::extent_near`] avoids.
     pub fn extent_at(&self, bytes: &dyn Bytes, offset: u64) -> Result<Extent, ImageError> {
         self.extent_near(bytes, offset, &mut Cursor::default())
     }
 
-    /// As [`Self::extent_at`], cheap at any size of the file if `offset` is at or behind that of the last call
-    /// with the same cursor.
+    /// As [`Self::extent_at`], but cheap in a file of any size if `offset` is not before that of the last call with
+    /// the same cursor.
     pub fn extent_near(
         &self,
         bytes: &dyn Bytes,
@@ -138,7 +137,7 @@ impl ZMap {
         cursor: &mut Cursor,
     ) -> Result<Extent, ImageError> {
         if offset >= self.size {
-            return Err(self.corrupt(self.at, "a byte behind the end of the file was asked for"));
+            return Err(self.corrupt(self.at, "a byte behind the end of the file was requested"));
         }
         if let Some(tail) = self.tail.filter(|tail| offset >= tail.start) {
             return Ok(tail);
@@ -153,7 +152,7 @@ impl ZMap {
         Ok(extent)
     }
 
-    /// What the header says.
+    /// Returns the header's fields.
     pub fn header(&self) -> IndexSummary {
         let record_bytes = match self.index {
             Index::Records(_) => Some(1 << self.header.record_bits()),
@@ -174,7 +173,7 @@ impl ZMap {
             return Records::open(self, bytes).map(Index::Records);
         }
         if header.advises(advise::INLINE | advise::FRAGMENT) {
-            return Err(self.corrupt(self.at, "a last extent both inline and in the packed file"));
+            return Err(self.corrupt(self.at, "a last extent that is both inline and in the packed file"));
         }
         let index = match form {
             IndexForm::Full => Index::Full,
@@ -183,8 +182,8 @@ impl ZMap {
         Ok(index)
     }
 
-    /// An inline or packed last extent is found once, here: it is asked for by every reader of a small file,
-    /// and a packed one may be longer than what a search forward is allowed.
+    /// Looks up a last extent that is inline or a fragment, once: every reader of a small file needs it, and a
+    /// fragment may be longer than the limit of a search forward.
     fn find_tail(&mut self, bytes: &dyn Bytes) -> Result<(), ImageError> {
         let elsewhere = self.header.advise() & (advise::INLINE | advise::FRAGMENT) != 0;
         if elsewhere && self.size > 0 && !matches!(self.index, Index::Records(_)) {
@@ -193,12 +192,12 @@ impl ZMap {
         Ok(())
     }
 
-    /// How many logical clusters the file has.
+    /// Number of logical clusters of the file.
     fn lclusters(&self) -> u64 {
         self.size.div_ceil(1 << self.lcluster_bits)
     }
 
-    /// The first byte behind the entries of the full or the compact form.
+    /// Offset of the end of the entries of the full or the compact form.
     fn entries_end(&self) -> Result<u64, ImageError> {
         let end = match self.index {
             Index::Compact(packs) => packs.end(),

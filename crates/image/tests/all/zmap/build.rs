@@ -1,17 +1,17 @@
-//! Writes indexes of every form from a list of extents, with what a reader should find in them.
+//! Writes indexes of every form from a list of extents, together with the extents that a reader must find in them.
 
-use pagefold_image::read::{Algorithm, Cluster, Extent, IndexForm, Place, ZContext};
+use pagefold_image::read::{Algorithm, Cluster, Extent, IndexForm, Mapping, ZContext};
 use pagefold_image::{Address, Nid};
 use proptest::prelude::*;
 
-/// What may be said of an extent; what the form cannot express is changed to what it can.
+/// A description of an extent. Values that the form of the index cannot express are changed to ones that it can.
 #[derive(Debug, Clone, Copy)]
 pub struct Piece {
-    /// Logical clusters on to the next extent.
+    /// Logical clusters to the next extent.
     pub gap: u64,
-    /// Where in its logical cluster it begins, modulo that.
+    /// Offset of its first byte in its logical cluster, modulo the cluster's size.
     pub within: u32,
-    /// 0 plain, 1 and 3 compressed.
+    /// 0 for plain, 1 and 3 for compressed.
     pub kind: u16,
     pub blocks: u64,
     pub block: u32,
@@ -35,16 +35,16 @@ pub struct Spec {
     pub padded: bool,
     pub interlaced: bool,
     pub marker: bool,
-    /// Where the inode ends.
+    /// The end of the inode, an offset in the image.
     pub offset: u64,
     pub algorithms: [u8; 2],
     pub tail: Tail,
     pub pieces: Vec<Piece>,
-    /// Where the last extent ends in its last logical cluster, modulo that.
+    /// Offset of the end of the last extent in its last logical cluster, modulo the cluster's size.
     pub end: u32,
 }
 
-/// An index with its surroundings.
+/// An index, the context for opening it, and its extents.
 #[derive(Debug, Clone)]
 pub struct Built {
     pub data: Vec<u8>,
@@ -71,7 +71,7 @@ pub fn algorithm(number: u8) -> Algorithm {
     [Algorithm::Lz4, Algorithm::MicroLzma, Algorithm::Deflate, Algorithm::Zstd][usize::from(number & 3)]
 }
 
-/// An entry before it has a form.
+/// An entry of an index, independent of the form.
 #[derive(Debug, Clone, Copy)]
 enum Slot {
     Head { kind: u16, within: u32, block: u32, partial: bool },
@@ -88,7 +88,7 @@ impl Spec {
         self.big[usize::from(kind != 1)]
     }
 
-    /// Where piece `i` begins: logical cluster and offset in it.
+    /// The start of each piece: its logical cluster, and the offset in that.
     fn begins(&self) -> Vec<(u64, u64)> {
         let mut lcluster = 0;
         let mut all = Vec::new();
@@ -100,8 +100,7 @@ impl Spec {
         all
     }
 
-    /// The size: behind the first byte of the last extent, in the logical cluster that its gap leads to, which
-    /// is its own for a gap of 1.
+    /// The file's size. The file ends after the first byte of the last extent, in the last logical cluster of its gap.
     fn size(&self) -> u64 {
         let (lcluster, within) = *self.begins().last().unwrap();
         let gap = self.pieces.last().unwrap().gap;
@@ -118,7 +117,7 @@ impl Spec {
             IndexForm::Full => (at + 16, at + 16 + 8 * count),
             IndexForm::Compact => (at + 8, self.packs(at + 8, count).last().map_or(at + 8, |p| p.0 + p.1)),
         };
-        // How much of an inline extent still fits the block, at least a byte.
+        // Bytes of an inline extent that still fit the block, at least one.
         let room = block_bytes - index_end % block_bytes;
         let inline_bytes = match self.tail {
             Tail::Inline(n) => u64::from(n) % room.min(65535) + 1,
@@ -134,7 +133,7 @@ impl Spec {
             let end = begins.get(i + 1).map_or(size, |next| next.0 * self.lcluster() + next.1);
             let on = begins.get(i + 1).map_or(count - lcluster, |next| next.0 - lcluster);
             let inline = last && inline_bytes > 0;
-            // An end marker is not written where the number of blocks must stand.
+            // The entry for the number of blocks has precedence over an end marker.
             let mark = last && self.marker && on > 1 && !size.is_multiple_of(self.lcluster());
             let blocks_of = |kind| match self.is_big(kind) && on > 1 + u64::from(mark) {
                 true => piece.blocks.clamp(1, (block_bytes.min(512) * 2047).min(1 << 20) / block_bytes),
@@ -152,9 +151,10 @@ impl Spec {
                 next_block += blocks as u32;
             }
             let partial = piece.partial && self.form == IndexForm::Full;
-            let mut place = self.place(kind, u64::from(block) * block_bytes, blocks * block_bytes, partial);
+            let mut mapping =
+                self.mapping(kind, u64::from(block) * block_bytes, blocks * block_bytes, partial);
             if inline {
-                place = self.inline(kind, index_end, inline_bytes, partial);
+                mapping = self.inline(kind, index_end, inline_bytes, partial);
             }
             if let Tail::Fragment(mut offset) = self.tail
                 && last
@@ -163,9 +163,9 @@ impl Spec {
                     IndexForm::Full => block = (offset >> 32) as u32,
                     IndexForm::Compact => offset &= 0xffff_ffff,
                 }
-                place = Place::Fragment { offset };
+                mapping = Mapping::Fragment { offset };
             }
-            extents.push(Extent { start, len_bytes: end - start, place });
+            extents.push(Extent { start, len_bytes: end - start, mapping });
             slots.push(Slot::Head { kind, within: within as u32, block, partial });
             for back in 1..on - u64::from(mark) {
                 let on = (on - back).min(2047);
@@ -191,12 +191,12 @@ impl Spec {
         Built { data, context: context(self.block_bits, self.padded), form: self.form, tail, size, extents }
     }
 
-    fn place(&self, kind: u16, at: u64, len_bytes: u64, partial: bool) -> Place {
+    fn mapping(&self, kind: u16, at: u64, len_bytes: u64, partial: bool) -> Mapping {
         let at = Address::image(at);
         match kind {
-            0 if self.interlaced => Place::Interlaced { at, len_bytes: 1 << self.block_bits },
-            0 => Place::Plain(at),
-            _ => Place::Compressed(Cluster {
+            0 if self.interlaced => Mapping::Interlaced { at, len_bytes: 1 << self.block_bits },
+            0 => Mapping::Plain(at),
+            _ => Mapping::Compressed(Cluster {
                 at,
                 len_bytes: len_bytes as u32,
                 algorithm: algorithm(self.algorithms[usize::from(kind != 1)]),
@@ -206,10 +206,10 @@ impl Spec {
         }
     }
 
-    fn inline(&self, kind: u16, at: u64, len_bytes: u64, partial: bool) -> Place {
-        match self.place(kind, at, len_bytes, partial) {
-            Place::Compressed(cluster) => Place::Compressed(Cluster { zero_padded: false, ..cluster }),
-            _ => Place::Plain(Address::image(at)),
+    fn inline(&self, kind: u16, at: u64, len_bytes: u64, partial: bool) -> Mapping {
+        match self.mapping(kind, at, len_bytes, partial) {
+            Mapping::Compressed(cluster) => Mapping::Compressed(Cluster { zero_padded: false, ..cluster }),
+            _ => Mapping::Plain(Address::image(at)),
         }
     }
 
@@ -232,7 +232,7 @@ impl Spec {
         out[7] = self.lcluster_bits - self.block_bits;
     }
 
-    /// Where packs are, their bytes, and how many entries each has.
+    /// The address, length and number of entries of each pack.
     fn packs(&self, mut at: u64, count: u64) -> Vec<(u64, u64, u64)> {
         let mut packs = Vec::new();
         let mut left = count;
@@ -302,8 +302,8 @@ fn write_full(out: &mut [u8], slots: &[Slot]) {
     }
 }
 
-/// Extent records of `4 << bits` bytes for pieces, whose `gap` in logical clusters is their length less what
-/// `within` takes off; those of equal size are one logical cluster each.
+/// An index of extent records of `4 << bits` bytes. A piece has the length of `gap` logical clusters minus `within`
+/// bytes; in the two shorter forms, each piece has one logical cluster.
 pub fn records(spec: &Spec, bits: u8) -> Built {
     let mut sized: Vec<(u64, Piece)> = Vec::new();
     let mut start = 0;
@@ -348,14 +348,14 @@ pub fn records(spec: &Spec, bits: u8) -> Built {
             1 => u64::from(piece.block),
             _ => u64::from(piece.block) << 20 | u64::from(piece.within),
         };
-        let mut place = match kind {
-            0 => Place::Plain(Address::image(physical)),
-            _ => spec.place(kind, physical, stored.into(), piece.partial),
+        let mut mapping = match kind {
+            0 => Mapping::Plain(Address::image(physical)),
+            _ => spec.mapping(kind, physical, stored.into(), piece.partial),
         };
         let mut word = stored | u32::from(piece.partial) << 27;
         word |= if kind == 0 { 0 } else { u32::from(number + 1) << 28 };
         if piece.within % 7 == 0 {
-            (word, place) = (0, Place::Hole);
+            (word, mapping) = (0, Mapping::Hole);
         }
         running += u64::from(word & 0x1f_ffff);
         if let Tail::Fragment(offset) = spec.tail
@@ -363,9 +363,9 @@ pub fn records(spec: &Spec, bits: u8) -> Built {
         {
             word = offset as u32;
             physical = offset >> 32;
-            place = Place::Fragment { offset: if bits == 0 { offset & 0xffff_ffff } else { offset } };
+            mapping = Mapping::Fragment { offset: if bits == 0 { offset & 0xffff_ffff } else { offset } };
         }
-        extents.push(Extent { start, len_bytes, place });
+        extents.push(Extent { start, len_bytes, mapping });
         let mut bytes = [0; 32];
         bytes[..4].copy_from_slice(&word.to_le_bytes());
         bytes[4..12].copy_from_slice(&physical.to_le_bytes());
@@ -395,7 +395,7 @@ fn piece(longest: u64) -> impl Strategy<Value = Piece> {
     )
 }
 
-/// Specifications of every kind: block and logical cluster sizes, forms, tails.
+/// Generates specifications with all block sizes, logical cluster sizes, forms and tails.
 pub fn spec() -> impl Strategy<Value = Spec> {
     let sizes = (any::<bool>(), 9..=12_u8, 0..=4_u8).prop_map(|(full, block_bits, shift)| {
         let form = if full { IndexForm::Full } else { IndexForm::Compact };

@@ -1,10 +1,10 @@
-//! Decodes extents, plainly, so that what an index says can be compared with the contents of files.
+//! A simple decoder of extents, for comparing indexes with the contents of files.
 
 use super::Slice;
 use super::image::{Image, Inode};
-use pagefold_image::read::{Algorithm, Cluster, Extent, Place, ZMap};
+use pagefold_image::read::{Algorithm, Cluster, Extent, Mapping, ZMap};
 
-/// The contents of a compressed inode, extent by extent; `packed` is what fragments are taken from.
+/// The contents of a compressed inode, decoded extent by extent; `packed` is the packed file.
 pub fn contents(image: &Image, inode: &Inode, packed: &[u8]) -> Vec<u8> {
     let bytes = Slice(&image.data);
     let form = inode.form().unwrap();
@@ -21,14 +21,14 @@ pub fn contents(image: &Image, inode: &Inode, packed: &[u8]) -> Vec<u8> {
 
 fn decode(image: &Image, extent: &Extent, packed: &[u8]) -> Vec<u8> {
     let len = extent.len_bytes as usize;
-    match extent.place {
-        Place::Hole => vec![0; len],
-        Place::Plain(at) => image.data[at.offset as usize..][..len].to_vec(),
-        Place::Interlaced { at, len_bytes } => (extent.start..extent.end())
+    match extent.mapping {
+        Mapping::Hole => vec![0; len],
+        Mapping::Plain(at) => image.data[at.offset as usize..][..len].to_vec(),
+        Mapping::Interlaced { at, len_bytes } => (extent.start..extent.end())
             .map(|p| image.data[(at.offset + p % u64::from(len_bytes)) as usize])
             .collect(),
-        Place::Fragment { offset } => packed[offset as usize..][..len].to_vec(),
-        Place::Compressed(cluster) => decompress(image, &cluster, len),
+        Mapping::Fragment { offset } => packed[offset as usize..][..len].to_vec(),
+        Mapping::Compressed(cluster) => decompress(image, &cluster, len),
     }
 }
 
@@ -52,7 +52,7 @@ fn decompress(image: &Image, cluster: &Cluster, len: usize) -> Vec<u8> {
     out
 }
 
-/// A raw LZ4 block, to exactly `len` bytes. Without `prefix` it must also end there.
+/// Decodes the first `len` bytes of a raw LZ4 block. Without `prefix`, the block must end there.
 fn lz4(input: &[u8], len: usize, prefix: bool) -> Vec<u8> {
     let mut input = input.iter().copied();
     let mut out = Vec::with_capacity(len);

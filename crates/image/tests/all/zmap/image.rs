@@ -1,4 +1,4 @@
-//! As much of an image as is needed to get at its indexes: numbers at fixed places, nothing checked.
+//! A minimal, unchecked parser of images, sufficient for finding their indexes.
 
 use pagefold_image::read::{IndexForm, ZContext};
 use pagefold_image::{Address, Nid};
@@ -14,7 +14,7 @@ pub struct Inode {
     pub mode: u16,
     pub size: u64,
     pub block: u32,
-    /// The first byte behind the inode and its attributes.
+    /// The first byte after the inode and its attributes.
     pub tail: u64,
 }
 
@@ -80,7 +80,7 @@ impl Image {
         }
     }
 
-    /// The contents of an inode of layout 0 or 2.
+    /// The contents of an uncompressed inode (layout 0 or 2).
     pub fn flat(&self, inode: &Inode) -> Vec<u8> {
         let mut blocks_bytes = inode.size;
         if inode.layout == 2 {
@@ -95,7 +95,7 @@ impl Image {
         data
     }
 
-    /// Every path with its inode, and the packed file as `None`.
+    /// Every path with its inode; the packed file has the path `None`.
     pub fn inodes(&self) -> Vec<(Option<String>, Inode)> {
         let mut found = Vec::new();
         if self.packed_nid() != 0 {

@@ -1,4 +1,5 @@
-//! Indexes of compressed files: against a slow twin, real images, and rubbish.
+//! Indexes of compressed files: compared with a slow twin (a second, simple implementation) on built and real images,
+//! and tested with random bytes.
 
 mod build;
 mod decode;
@@ -12,7 +13,7 @@ mod written;
 use pagefold_image::read::Bytes;
 use pagefold_image::{Address, ImageError};
 
-/// Bytes in memory that begin at address 0 of every space.
+/// Bytes in memory, the same in every address space, from address 0 on.
 struct Slice<'a>(&'a [u8]);
 
 impl Bytes for Slice<'_> {

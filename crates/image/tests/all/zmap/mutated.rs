@@ -1,13 +1,13 @@
-//! Indexes with changed bytes, and rubbish: an error or an extent within all limits, and in little time.
+//! Indexes with changed or random bytes: a lookup returns an error or an extent within all limits, in little time.
 
 use super::Slice;
 use super::build::{Built, Spec, Tail, context, records, spec};
 use pagefold_image::Address;
-use pagefold_image::read::{IndexForm, Place, ZContext, ZMap};
+use pagefold_image::read::{IndexForm, Mapping, ZContext, ZMap};
 use proptest::prelude::*;
 
-/// Looks up `offsets` (taken modulo the size) and checks what is promised of every extent.
-fn look(built: &Built, offsets: &[u64]) -> Result<(), TestCaseError> {
+/// Looks up `offsets` (taken modulo the size) and checks the guarantees for every extent.
+fn look_up(built: &Built, offsets: &[u64]) -> Result<(), TestCaseError> {
     let bytes = Slice(&built.data);
     let Ok(map) = ZMap::open(&bytes, &built.context, built.form, built.tail, built.size) else {
         return Ok(());
@@ -19,21 +19,21 @@ fn look(built: &Built, offsets: &[u64]) -> Result<(), TestCaseError> {
         prop_assert!(extent.len_bytes > 0 && extent.start <= offset, "{:?}", extent);
         let end = extent.start.checked_add(extent.len_bytes).unwrap();
         prop_assert!(offset < end && end <= built.size, "{:?}", extent);
-        match extent.place {
-            Place::Compressed(cluster) => {
+        match extent.mapping {
+            Mapping::Compressed(cluster) => {
                 prop_assert!(extent.len_bytes <= 12 << 20);
                 prop_assert!((1..=1 << 20).contains(&cluster.len_bytes));
                 prop_assert!(built.context.algorithms & 1 << cluster.algorithm as u8 != 0);
             }
-            Place::Plain(_) => prop_assert!(extent.len_bytes <= 1 << 20),
-            Place::Interlaced { len_bytes, at } => {
+            Mapping::Plain(_) => prop_assert!(extent.len_bytes <= 1 << 20),
+            Mapping::Interlaced { len_bytes, at } => {
                 prop_assert_eq!(len_bytes, 1 << built.context.block_bits);
                 prop_assert!(at.offset % u64::from(len_bytes) == 0 && extent.len_bytes <= len_bytes.into());
             }
-            Place::Fragment { offset } => prop_assert!(offset.checked_add(extent.len_bytes).is_some()),
-            Place::Hole => {}
+            Mapping::Fragment { offset } => prop_assert!(offset.checked_add(extent.len_bytes).is_some()),
+            Mapping::Hole => {}
         }
-        // Whoever keeps extents by where they begin finds the same ones.
+        // A lookup of the extent's start finds the same extent, which caches of extents rely on.
         prop_assert_eq!(map.extent_at(&bytes, extent.start).unwrap(), extent);
     }
     Ok(())
@@ -48,7 +48,7 @@ fn change(built: &mut Built, changes: &[(u64, u8)]) {
 }
 
 fn changes() -> impl Strategy<Value = Vec<(u64, u8)>> {
-    // Many of them in the header and the first entries.
+    // Many changes are in the header and the first entries.
     let position = prop_oneof![1 => 0..16_u64, 1 => 0..200_u64, 3 => any::<u64>()];
     proptest::collection::vec((position, any::<u8>()), 1..12)
 }
@@ -67,7 +67,7 @@ proptest! {
     ) {
         let mut built = spec.build();
         change(&mut built, &changes);
-        look(&built, &offsets)?;
+        look_up(&built, &offsets)?;
     }
 
     #[test]
@@ -77,11 +77,11 @@ proptest! {
         let tail = if matches!(spec.tail, Tail::Inline(_)) { Tail::None } else { spec.tail };
         let mut built = records(&Spec { tail, ..spec }, bits);
         change(&mut built, &changes);
-        look(&built, &offsets)?;
+        look_up(&built, &offsets)?;
     }
 
     #[test]
-    fn rubbish_yields_errors_or_extents_within_limits(
+    fn random_bytes_yield_errors_or_extents_within_limits(
         data in proptest::collection::vec(any::<u8>(), 0..2000),
         full in any::<bool>(),
         extent_records in any::<bool>(),
@@ -93,6 +93,6 @@ proptest! {
         let form = if full { IndexForm::Full } else { IndexForm::Compact };
         let context = ZContext { extent_records, ..context(block_bits, true) };
         let tail = Address::image(offset);
-        look(&Built { data, context, form, tail, size, extents: Vec::new() }, &offsets)?;
+        look_up(&Built { data, context, form, tail, size, extents: Vec::new() }, &offsets)?;
     }
 }

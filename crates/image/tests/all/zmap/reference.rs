@@ -1,11 +1,11 @@
-//! Every index of the reference images, against the twin and against the files' checksums.
+//! Every index of the reference images, compared with the slow twin and with the files' checksums.
 
 use super::Slice;
 use super::decode::contents;
 use super::image::{Image, Inode};
 use super::twin;
 use crate::support::{manifest, reference_image};
-use pagefold_image::read::{Extent, Place, ZMap};
+use pagefold_image::read::{Extent, Mapping, ZMap};
 use sha2::{Digest, Sha256};
 use std::collections::HashMap;
 
@@ -13,7 +13,7 @@ fn image(name: &str) -> Image {
     Image { data: std::fs::read(reference_image(name)).unwrap() }
 }
 
-/// What the extents of an image look like, by numbers.
+/// Numbers of extents of an image, by kind.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Census {
     pub inodes: usize,
@@ -28,12 +28,12 @@ pub struct Census {
 
 impl Census {
     fn count(&mut self, extent: &Extent) {
-        match extent.place {
-            Place::Hole => self.holes += 1,
-            Place::Plain(_) => self.plain += 1,
-            Place::Interlaced { .. } => self.interlaced += 1,
-            Place::Fragment { .. } => self.fragments += 1,
-            Place::Compressed(cluster) => {
+        match extent.mapping {
+            Mapping::Hole => self.holes += 1,
+            Mapping::Plain(_) => self.plain += 1,
+            Mapping::Interlaced { .. } => self.interlaced += 1,
+            Mapping::Fragment { .. } => self.fragments += 1,
+            Mapping::Compressed(cluster) => {
                 self.compressed += 1;
                 self.prefixes += usize::from(cluster.prefix_only);
                 self.unpadded += usize::from(!cluster.zero_padded);
@@ -53,7 +53,7 @@ pub fn compare(image: &Image, inode: &Inode, census: &mut Census) {
         assert_eq!(extent.start, position, "inode {inode:?}");
         position = extent.end();
         census.count(extent);
-        // Its first and last byte, and every logical cluster's first between.
+        // Look up its first byte, its last byte, and the first byte of every 512-byte unit between.
         let within = (extent.start.next_multiple_of(512)..extent.end()).step_by(512);
         for offset in within.chain([extent.start, extent.end() - 1]) {
             assert_eq!(map.extent_at(&bytes, offset).unwrap(), *extent, "inode {inode:?}, byte {offset}");
@@ -75,7 +75,7 @@ fn census(name: &str) -> Census {
 }
 
 #[test]
-fn every_extent_is_the_twins() {
+fn every_extent_equals_that_of_the_twin() {
     for name in ["lz4hc64", "legacy", "zstd", "deflate", "lzma", "xflt"] {
         census(name);
     }

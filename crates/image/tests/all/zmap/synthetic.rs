@@ -1,14 +1,14 @@
-//! Indexes that no image at hand has, made from lists of extents: second heads, logical clusters larger than
-//! a block, long extents, all sizes of extent records.
+//! Indexes built from lists of extents, with structures that no test image has: second heads, logical clusters larger
+//! than a block, long extents, all sizes of extent records.
 
 use super::build::{Built, Piece, Spec, Tail, context, records, spec};
 use super::{Slice, twin};
-use pagefold_image::read::{Bytes, Cursor, Extent, IndexForm, Place, ZContext, ZMap};
+use pagefold_image::read::{Bytes, Cursor, Extent, IndexForm, Mapping, ZContext, ZMap};
 use pagefold_image::{Address, ImageError};
 use proptest::prelude::*;
 use std::cell::Cell;
 
-/// Compares what the index was made from, what the twin finds, and what lookups find.
+/// Compares the extents that an index was built from with those of the slow twin and those that lookups find.
 fn check(built: &Built) -> Result<(), TestCaseError> {
     let Built { data, context, form, tail, size, extents } = built;
     prop_assert_eq!(&twin::all_extents(data, context, *form, *tail, *size), extents);
@@ -24,7 +24,7 @@ fn check(built: &Built) -> Result<(), TestCaseError> {
         }
     }
     prop_assert!(map.extent_at(&bytes, *size).is_err());
-    // Forwards, and then with steps back.
+    // Look up in ascending order, and then backwards.
     let mut cursor = Cursor::default();
     for extent in extents.iter().chain(extents.iter().rev().step_by(3)) {
         prop_assert_eq!(map.extent_near(&bytes, extent.start, &mut cursor).unwrap(), *extent);
@@ -36,13 +36,13 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
     #[test]
-    fn lookups_find_what_the_index_was_made_from(spec in spec()) {
+    fn lookups_find_the_extents_that_the_index_was_built_from(spec in spec()) {
         check(&spec.build())?;
     }
 
     #[test]
-    fn lookups_find_what_the_records_were_made_from(spec in spec(), bits in 0..4_u8) {
-        // An inline extent does not go with records.
+    fn lookups_find_the_extents_that_the_records_were_built_from(spec in spec(), bits in 0..4_u8) {
+        // Indexes of records have no inline extents.
         let tail = if matches!(spec.tail, Tail::Inline(_)) { Tail::None } else { spec.tail };
         check(&records(&Spec { tail, ..spec }, bits))?;
     }
@@ -50,14 +50,14 @@ proptest! {
     #[test]
     fn a_whole_file_fragment_is_one_extent(offset in 0..1_u64 << 62, size in 1..1_u64 << 62) {
         let data = [vec![0; 32], (offset | 1 << 63).to_le_bytes().to_vec()].concat();
-        let extents = vec![Extent { start: 0, len_bytes: size, place: Place::Fragment { offset } }];
+        let extents = vec![Extent { start: 0, len_bytes: size, mapping: Mapping::Fragment { offset } }];
         let tail = Address::image(29);
         let context = context(12, true);
         check(&Built { data, context, form: IndexForm::Full, tail, size, extents })?;
     }
 }
 
-/// 4 KiB blocks, compact, clusters of many blocks, no tail.
+/// A compact index with 4 KiB blocks, clusters of many blocks, and no tail.
 fn plain_spec(pieces: Vec<Piece>) -> Spec {
     Spec {
         form: IndexForm::Compact,
@@ -93,7 +93,7 @@ impl Bytes for Counted<'_> {
 }
 
 #[test]
-fn a_sequential_reader_reads_little() {
+fn a_sequential_reader_needs_few_reads() {
     let forms = [IndexForm::Full, IndexForm::Compact];
     let entries = forms.map(|form| Spec { form, ..plain_spec(pieces(1000, 8)) }.build());
     let of_4 = records(&plain_spec(pieces(1000, 1)), 0);
@@ -109,7 +109,7 @@ fn a_sequential_reader_reads_little() {
     }
 }
 
-/// What opening, or else looking up byte `offset`, says is wrong.
+/// The error of opening an index, or else of looking up byte `offset`.
 fn fault(built: &Built, offset: u64) -> (Address, String) {
     let bytes = Slice(&built.data);
     let map = ZMap::open(&bytes, &built.context, built.form, built.tail, built.size);
@@ -119,13 +119,13 @@ fn fault(built: &Built, offset: u64) -> (Address, String) {
     }
 }
 
-/// An index of the full form at byte 96, so that entry `k` is at `112 + 8 * k`.
+/// Builds an index of the full form at byte 96, so that entry `k` is at `112 + 8 * k`.
 fn full(spec: Spec) -> Built {
     Spec { form: IndexForm::Full, ..spec }.build()
 }
 
 #[test]
-fn contradictions_are_refused_where_they_are() {
+fn contradictions_are_refused_with_their_address() {
     let good = full(plain_spec(pieces(10, 4)));
     let entry = |k: usize| 112 + 8 * k;
     let changed = |at: usize, bytes: &[u8]| {
@@ -145,14 +145,14 @@ fn contradictions_are_refused_where_they_are() {
         ("outside of its logical cluster", changed(entry(0) + 2, &[1, 0]), 0, 0),
     ];
     for (i, (what, built, offset, k)) in cases.iter().enumerate() {
-        let (at, said) = fault(built, *offset);
-        assert!(said.contains(what) && said.contains("inode 42"), "case {i}: {said}");
-        assert_eq!(at, Address::image(entry(*k) as u64), "case {i}: {said}");
+        let (at, message) = fault(built, *offset);
+        assert!(message.contains(what) && message.contains("inode 42"), "case {i}: {message}");
+        assert_eq!(at, Address::image(entry(*k) as u64), "case {i}: {message}");
     }
 }
 
 #[test]
-fn limits_of_the_image_are_kept() {
+fn extents_beyond_the_limits_of_the_image_are_refused() {
     let good = full(plain_spec(pieces(10, 4)));
     let with = |context: ZContext| Built { context, ..good.clone() };
     let small = with(ZContext { max_cluster_bytes: 8192, ..good.context });
@@ -167,7 +167,7 @@ fn limits_of_the_image_are_kept() {
 }
 
 #[test]
-fn extents_are_not_too_long() {
+fn extents_beyond_12_mib_are_refused() {
     let longest = (12 << 20) >> 12;
     let mut spec = plain_spec(pieces(1, longest));
     spec.end = 4095;
@@ -176,7 +176,7 @@ fn extents_are_not_too_long() {
     check(&built).unwrap();
     spec.pieces[0].gap += 1;
     assert!(fault(&full(spec.clone()), 0).1.contains("12 MiB"));
-    // What is in the packed file has no such limit.
+    // Fragments have no such limit.
     spec.tail = Tail::Fragment(5);
     spec.pieces[0].gap *= 3;
     check(&full(spec.clone())).unwrap();
@@ -201,7 +201,7 @@ fn inline_extents_do_not_cross_blocks() {
 }
 
 #[test]
-fn addresses_have_48_bits_of_blocks() {
+fn addresses_beyond_48_bits_of_blocks_are_refused() {
     let mut spec = plain_spec(pieces(2, 2));
     spec.pieces.iter_mut().for_each(|piece| piece.within = 1);
     let mut built = records(&spec, 2);
@@ -225,11 +225,11 @@ fn a_plain_inline_block_is_not_rotated() {
     spec.pieces[497].kind = 0;
     let built = full(spec);
     assert_eq!(built.data.len(), 8192);
-    assert_eq!(built.extents[497].place, Place::Plain(Address::image(4096)));
+    assert_eq!(built.extents[497].mapping, Mapping::Plain(Address::image(4096)));
     check(&built).unwrap();
 }
 
-/// A header without advice, and entries without end that are no heads, but the first.
+/// An endless index: a header without advice, one head, and non-head entries.
 struct Endless {
     back: u16,
     reads: Cell<u64>,
@@ -253,7 +253,7 @@ impl Bytes for Endless {
 }
 
 #[test]
-fn lookups_in_endless_indexes_end() {
+fn lookups_in_endless_indexes_are_bounded() {
     for (back, offset) in [(1, 1 << 39), (1, 0), (2047, 1 << 39), (!0x800, 1 << 39)] {
         let bytes = Endless { back, reads: Cell::new(0) };
         let map =

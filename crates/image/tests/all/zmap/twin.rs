@@ -1,9 +1,10 @@
-//! The slow twin: all extents of an index that is known to be good, entry by entry from the first one on.
+//! The slow twin of the index reader: lists all extents of a valid index, entry by entry from the first one on.
 //!
-//! It uses no distances: heads are what their type says, and block addresses of packs are added up forwards.
+//! It does not use the distances in non-head entries: it finds heads by their type, and adds up the block addresses of
+//! packs from the front.
 
 use pagefold_image::Address;
-use pagefold_image::read::{Algorithm, Cluster, Extent, IndexForm, Place, ZContext};
+use pagefold_image::read::{Algorithm, Cluster, Extent, IndexForm, Mapping, ZContext};
 
 fn u16_at(b: &[u8], at: u64) -> u16 {
     u16::from_le_bytes(b[at as usize..][..2].try_into().unwrap())
@@ -39,7 +40,7 @@ pub fn all_extents(b: &[u8], context: &ZContext, form: IndexForm, tail: Address,
     let advise = u16_at(b, h + 4);
     if b[h as usize + 7] & 0x80 != 0 {
         let offset = u64_at(b, h) & (u64::MAX >> 1);
-        return vec![Extent { start: 0, len_bytes: size, place: Place::Fragment { offset } }];
+        return vec![Extent { start: 0, len_bytes: size, mapping: Mapping::Fragment { offset } }];
     }
     if form == IndexForm::Full && context.extent_records && advise & 1 != 0 {
         return records(b, context, h, size);
@@ -71,20 +72,20 @@ pub fn all_extents(b: &[u8], context: &ZContext, form: IndexForm, tail: Address,
             (at, stored) = (Address { offset: end, ..tail }, u64::from(u16_at(b, h + 2)));
         }
         let algorithms = b[h as usize + 6];
-        let place = if last && advise & 0x20 != 0 {
+        let mapping = if last && advise & 0x20 != 0 {
             let high = if form == IndexForm::Full { entry.block << 32 } else { 0 };
-            Place::Fragment { offset: u64::from(u32_at(b, h)) | high }
+            Mapping::Fragment { offset: u64::from(u32_at(b, h)) | high }
         } else if entry.kind == 0 && advise & 0x10 != 0 && !inline {
-            Place::Interlaced { at, len_bytes: block_bytes as u32 }
+            Mapping::Interlaced { at, len_bytes: block_bytes as u32 }
         } else if entry.kind == 0 {
-            Place::Plain(at)
+            Mapping::Plain(at)
         } else {
             let algorithm = algorithm(if entry.kind == 1 { algorithms & 0xf } else { algorithms >> 4 });
             let prefix_only = entry.partial || !context.zero_padding;
             let zero_padded = context.zero_padding && !inline;
-            Place::Compressed(Cluster { at, len_bytes: stored as u32, algorithm, prefix_only, zero_padded })
+            Mapping::Compressed(Cluster { at, len_bytes: stored as u32, algorithm, prefix_only, zero_padded })
         };
-        extents.push(Extent { start: *start, len_bytes, place });
+        extents.push(Extent { start: *start, len_bytes, mapping });
     }
     extents
 }
@@ -108,7 +109,7 @@ fn compact(b: &[u8], h: u64, count: u64, lcluster_bits: u8, advise: u16) -> (Vec
     let mut at = h + 8;
     let mut all = Vec::new();
     while (all.len() as u64) < count {
-        // Packs of 16 begin at a 32-byte border, as long as there are 16 entries left.
+        // Packs of 16 entries begin at multiples of 32 bytes, and only if at least 16 entries are left.
         let sixteen = advise & 1 != 0 && at.is_multiple_of(32) && count - all.len() as u64 >= 16;
         let (entries, entry_bits, len) = if sixteen { (16, 14, 32) } else { (2, 16, 8) };
         pack(&b[at as usize..][..len], entries, entry_bits, lcluster_bits, advise & 2 != 0, &mut all);
@@ -130,7 +131,8 @@ fn pack(b: &[u8], entries: usize, entry_bits: usize, lcluster_bits: u8, big: boo
     let mut block = u64::from(u32_at(b, b.len() as u64 - 4));
     for i in first..all.len() {
         if big {
-            // The address is that of the first cluster; a number of blocks at the front is of one before.
+            // The pack has the address of its first cluster. A number of blocks in its first entry belongs to the
+            // cluster before.
             if i == first
                 && let Some(blocks) = all[i].blocks()
             {
@@ -141,7 +143,7 @@ fn pack(b: &[u8], entries: usize, entry_bits: usize, lcluster_bits: u8, big: boo
                 block += all.get(i + 1).and_then(Raw::blocks).unwrap_or(1);
             }
         } else if all[i].kind != NONHEAD {
-            // The address is that of the last cluster before the pack.
+            // The pack has the address of the last cluster before it.
             block += 1;
             all[i].block = block;
         }
@@ -186,21 +188,21 @@ fn records(b: &[u8], context: &ZContext, h: u64, size: u64) -> Vec<Extent> {
         let (len, at) = (plen & 0x1f_ffff, Address::image(physical));
         let block_bytes = 1_u64 << context.block_bits;
         let aligned = physical % block_bytes == 0 && u64::from(len) % block_bytes == 0;
-        let place = if last && advise & 0x20 != 0 {
-            Place::Fragment { offset: u64::from(plen) | if record == 4 { 0 } else { physical << 32 } }
+        let mapping = if last && advise & 0x20 != 0 {
+            Mapping::Fragment { offset: u64::from(plen) | if record == 4 { 0 } else { physical << 32 } }
         } else if len == 0 {
-            Place::Hole
+            Mapping::Hole
         } else if plen >> 28 == 0 && advise & 0x10 != 0 && aligned {
-            Place::Interlaced { at, len_bytes: block_bytes as u32 }
+            Mapping::Interlaced { at, len_bytes: block_bytes as u32 }
         } else if plen >> 28 == 0 {
-            Place::Plain(at)
+            Mapping::Plain(at)
         } else {
             let prefix_only = plen >> 27 & 1 != 0 || !context.zero_padding;
             let zero_padded = context.zero_padding;
             let algorithm = algorithm((plen >> 28) as u8 - 1);
-            Place::Compressed(Cluster { at, len_bytes: len, algorithm, prefix_only, zero_padded })
+            Mapping::Compressed(Cluster { at, len_bytes: len, algorithm, prefix_only, zero_padded })
         };
-        extents.push(Extent { start, len_bytes, place });
+        extents.push(Extent { start, len_bytes, mapping });
     }
     extents
 }

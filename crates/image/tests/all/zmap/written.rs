@@ -1,4 +1,4 @@
-//! Images that `mkfs.erofs` writes on the spot: small clusters, no zero padding, inline tails.
+//! Indexes in images that `mkfs.erofs` builds during the test: small clusters, no zero padding, inline tails.
 
 use super::decode::contents;
 use super::image::Image;
@@ -7,7 +7,7 @@ use pagefold_testkit::skipped;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// Contents that compress well, badly, and not at all, by turns.
+/// Contents that mix parts that compress well, badly, and not at all.
 fn file(seed: u64) -> Vec<u8> {
     let mut state = seed * 2 + 1;
     let mut random = || {
@@ -41,7 +41,7 @@ fn written(dir: &Path, options: &[&str]) -> Option<Image> {
 }
 
 #[test]
-fn images_written_now_are_found_and_decode() {
+fn indexes_of_new_images_are_found_and_decode() {
     let dir = tempfile::tempdir().unwrap();
     std::fs::create_dir(dir.path().join("tree")).unwrap();
     for seed in 0..60 {
@@ -56,7 +56,7 @@ fn images_written_now_are_found_and_decode() {
     ];
     for options in kinds {
         let Some(image) = written(dir.path(), options) else {
-            skipped!("images_written_now_are_found_and_decode: no mkfs.erofs that does {options:?}");
+            skipped!("indexes_of_new_images_are_found_and_decode: no mkfs.erofs that does {options:?}");
             continue;
         };
         let mut census = Census::default();

@@ -1,0 +1,227 @@
+#!/usr/bin/env python3
+"""Measures the exports: pagefold's NBD server and loop device against their peers, in one table.
+
+    bench/exports.py [--pagefold BINARY] [--size SIZE_MIB] [--rounds N] [--seconds S] [--short] [--only WORD]
+
+Both sides of a row are first filled with the same captured pages (bench/capture.py), which are read back and
+compared; then they are measured alternately, A, B, A, B, with the same fio job. A row contains the medians, the
+median of the rounds' ratios, and whether the target is met. A row whose tools are missing is skipped with
+the reason; a missed target is printed and is no failure. Read jobs read the captured pages. Write jobs write
+fio's compressible data, the same on both sides, because fio cannot write captured pages.
+"""
+
+import argparse
+import contextlib
+import glob
+import hashlib
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+BENCH = os.path.dirname(os.path.abspath(__file__))
+ZRAM = "/sys/block/zram0"
+WRITE_COMPRESSIBLE_PERCENT = 50
+
+
+class Skip(Exception):
+    """The reason why a row cannot be measured here."""
+
+
+def need(*tools):
+    for tool in tools:
+        if not shutil.which(tool):
+            raise Skip(f"{tool} is not installed")
+
+
+def call(*command, **how):
+    done = subprocess.run(command, capture_output=True, text=True, check=False, **how)
+    if done.returncode != 0:
+        raise Skip(f"'{' '.join(command)}' failed: {(done.stderr or done.stdout).strip()[-300:]}")
+    return done.stdout
+
+
+class Bench:
+    """The state that all rows share: options, and the image with which both sides are filled."""
+
+    def __init__(self, args, folder):
+        self.args = args
+        self.folder = folder
+        self.size = args.size << 20
+        self.image = os.path.join(folder, "fill")
+        self.count = 0
+        digest = hashlib.sha256()
+        with open(self.image, "wb") as image:
+            for block in self.blocks():
+                image.write(block)
+                digest.update(block)
+        self.digest = digest.hexdigest()
+
+    def blocks(self):
+        """Yields captured pages of all sets, repeatedly, up to the size."""
+        files = sorted(glob.glob(os.path.join(BENCH, "out", "*.pages")))
+        if not files:
+            sys.exit("no captured pages: run bench/capture.py first")
+        left = self.size
+        while left:
+            for path in files:
+                with open(path, "rb") as pages:
+                    while left and (block := pages.read(min(left, 1 << 20))):
+                        left -= len(block)
+                        yield block
+
+    # The sides of a row: each yields the target for fio, a device or a URI.
+
+    @contextlib.contextmanager
+    def pagefold(self, export, *more):
+        self.count += 1
+        name = f"bench-{os.getpid()}-{self.count}"
+        # No memory limit.
+        options = ["--size", f"{self.args.size}M", "--name", name, "--export", export, "--memory", "0", "--quiet", *more]
+        target = call(self.args.pagefold, "disk", "create", *options).strip()
+        try:
+            yield target
+        finally:
+            subprocess.run([self.args.pagefold, "disk", "remove", name], check=False)
+
+    @contextlib.contextmanager
+    def nbdkit(self, allocator):
+        need("nbdkit")
+        self.count += 1
+        socket = os.path.join(self.folder, f"nbdkit{self.count}.sock")
+        command = ["nbdkit", "-f", "-U", socket, "memory", f"size={self.size}", f"allocator={allocator}"]
+        server = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        try:
+            while not os.path.exists(socket):
+                if server.poll() is not None:
+                    raise Skip(f"nbdkit failed: {server.stderr.read().strip()[-300:]}")
+                time.sleep(0.01)
+            yield f"nbd+unix:///?socket={socket}"
+        finally:
+            server.terminate()
+            server.wait()
+
+    @contextlib.contextmanager
+    def zram(self):
+        if os.geteuid() != 0 or not os.path.exists(ZRAM):
+            raise Skip("needs root and a kernel with /dev/zram0")
+
+        def attribute(name, value=None):
+            with open(os.path.join(ZRAM, name), "r" if value is None else "w") as file:
+                return file.read() if value is None else file.write(value)
+
+        if attribute("initstate").strip() != "0":
+            raise Skip("/dev/zram0 is in use")
+        algorithm = attribute("comp_algorithm").split("[")[1].split("]")[0]
+        try:
+            attribute("comp_algorithm", "lz4")
+            attribute("disksize", str(self.size))
+            yield "/dev/zram0"
+        finally:
+            attribute("reset", "1")
+            attribute("comp_algorithm", algorithm)
+
+    def fill(self, target):
+        """Writes the image, so that all memory is allocated, and reads it back."""
+        if target.startswith("nbd"):
+            need("nbdcopy")
+            call("nbdcopy", self.image, target)
+            reader = ["nbdcopy", target, "-"]
+        else:
+            call("dd", f"if={self.image}", f"of={target}", "bs=1M", "oflag=direct", "status=none")
+            reader = ["dd", f"if={target}", "bs=1M", "iflag=direct", "status=none"]
+        digest = hashlib.sha256()
+        with subprocess.Popen(reader, stdout=subprocess.PIPE) as process:
+            while block := process.stdout.read(1 << 20):
+                digest.update(block)
+        if digest.hexdigest() != self.digest:
+            sys.exit(f"{target} returned other bytes than were written to it")
+
+    def fio(self, target, rw, bs, depth):
+        """Runs fio once. Returns requests per second."""
+        how = ["--ioengine=nbd", f"--uri={target}"] if target.startswith("nbd") else ["--ioengine=io_uring", f"--filename={target}"]
+        command = [
+            "fio", "--name=job", "--output-format=json", *how, f"--rw={rw}", f"--bs={bs}", f"--iodepth={depth}",
+            "--direct=1", f"--size={self.size}", "--time_based", f"--runtime={self.args.seconds}", "--norandommap",
+            f"--buffer_compress_percentage={WRITE_COMPRESSIBLE_PERCENT}", "--refill_buffers", "--randseed=1",
+        ]
+        text = call(*command)
+        job = json.loads(text[text.index("{"):])["jobs"][0]
+        return job["read"]["iops"] + job["write"]["iops"]
+
+    def compare(self, jobs, ours, peer):
+        """Runs alternating rounds of each job on both sides. Returns (ours, peer) lists by job."""
+        self.fill(ours)
+        self.fill(peer)
+        results = {}
+        for job in jobs:
+            results[job] = ([], [])
+            # A warm-up round fills caches and, for writes, allocates the memory of the new data.
+            for round_number in range(self.args.rounds + 1):
+                sides = [(ours, results[job][0]), (peer, results[job][1])]
+                for target, figures in sides if round_number % 2 else reversed(sides):
+                    iops = self.fio(target, *job)
+                    if round_number or not self.args.rounds:
+                        figures.append(iops)
+        return results
+
+
+SEQUENTIAL = [(rw, "128k", depth) for rw in ("read", "write") for depth in (8, 1)]
+# Export, peer, sides, jobs with the target of the ratio. None: reported without a target.
+ROWS = [
+    ("NBD", "nbdkit sparse", lambda b: (b.pagefold("nbd"), b.nbdkit("sparse")), {("randread", "4k", 32): 1.0}),
+    ("NBD", "nbdkit zstd", lambda b: (b.pagefold("nbd"), b.nbdkit("zstd")), {("randwrite", "4k", 32): 10.0}),
+    ("loop", "kernel zram", lambda b: (b.pagefold("loop"), b.zram()), {j: 0.9 if j[2] == 8 else None for j in SEQUENTIAL}),
+    ("loop", "uncompressed", lambda b: (b.pagefold("loop"), b.pagefold("loop", "--uncompressed")), {("randread", "4k", 32): 0.7}),
+]
+
+
+def print_job(export, peer, job, target, ours, theirs):
+    ratio = statistics.median(a / b for a, b in zip(ours, theirs))
+    unit, scale = ("MB/s", 128 * 1024 / 1e6) if job[1] == "128k" else ("IOPS", 1)
+    figures = [f"{statistics.median(s) * scale:.0f} ({min(s) * scale:.0f}-{max(s) * scale:.0f})" for s in (ours, theirs)]
+    verdict = "" if target is None else "met" if ratio >= target else "MISSED"
+    wanted = "report" if target is None else f">= {target}"
+    title = f"{export}, {job[1]} {job[0]}, depth {job[2]}, {unit}"
+    print(f"{title:38} {figures[0]:26} {peer:14} {figures[1]:26} {ratio:6.2f}  {wanted:8} {verdict}", flush=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(description="Measure the exports against their peers.")
+    parser.add_argument("--pagefold", default=os.path.join(BENCH, "..", "target", "release", "pagefold"), help="the binary")
+    parser.add_argument("--size", type=int, default=1024, metavar="MIB", help="device size, MiB (default 1024)")
+    parser.add_argument("--rounds", type=int, default=5, help="rounds that count (default 5)")
+    parser.add_argument("--seconds", type=int, default=5, help="seconds of each run (default 5)")
+    parser.add_argument("--short", action="store_true", help="64 MiB, one round of a second: shows that it works")
+    parser.add_argument("--only", default="", help="only rows whose export or peer contains this")
+    args = parser.parse_args()
+    if args.short:
+        args.size, args.rounds, args.seconds = 64, 1, 1
+    if not os.path.exists(args.pagefold):
+        sys.exit(f"{args.pagefold} does not exist: cargo build --release, or --pagefold")
+    if not shutil.which("fio"):
+        print("SKIPPED exports: fio is not installed")
+        return
+    with tempfile.TemporaryDirectory(prefix="pagefold-exports-") as folder:
+        bench = Bench(args, folder)
+        print(f"{'job':38} {'pagefold':26} {'against':14} {'peer':26} {'ratio':>6}  target")
+        for export, peer, sides, jobs in ROWS:
+            if args.only not in f"{export} {peer}":
+                continue
+            ours_side, peer_side = sides(bench)
+            try:
+                with ours_side as ours, peer_side as theirs:
+                    for job, figures in bench.compare(jobs, ours, theirs).items():
+                        print_job(export, peer, job, jobs[job], *figures)
+            except Skip as reason:
+                print(f"SKIPPED {export} against {peer}: {reason}", flush=True)
+        if args.short:
+            print("note: a short run shows that everything works; its figures mean nothing")
+
+
+if __name__ == "__main__":
+    main()

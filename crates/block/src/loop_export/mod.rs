@@ -1,0 +1,205 @@
+//! The loop export: serves any device as `/dev/loopN`.
+//!
+//! The export combines two common kernel facilities: FUSE provides a file whose contents a process supplies
+//! ([`crate::fuse`]), and the loop driver makes a block device of that file. The loop device takes file systems and
+//! swap like a disk. The export needs root; without it, or where a sandbox forbids mounting, [`LoopExport::start`]
+//! fails with [`ExportError::Unavailable`], and the caller may try another export.
+//!
+//! A request passes from the loop driver to the FUSE file and is executed on a FUSE session thread. This module has no
+//! threads and no locks: [`LoopExport`] owns the loop device and the mount, and removes both in that order when it is
+//! stopped or dropped.
+//!
+//! The loop device is not auto-cleared and this process keeps no descriptor of it. An auto-cleared device is detached
+//! when its last descriptor is closed, so the server would have to keep one. When such a server is killed, the kernel
+//! closes its descriptors one after the other. It may close the loop device's before `/dev/fuse`, and then waits for
+//! dirty pages to be written to a file system whose server is already dying: a deadlock. Instead, the loop device of
+//! a dead server stays attached and fails every request with EIO, until another process calls [`clean_up`].
+//!
+//! This module does not make directories, keep state between runs, or unmount file systems that users mounted.
+
+mod cleanup;
+
+use crate::BlockDevice;
+pub use crate::export_error::{ExportError, Unavailable};
+use crate::fuse::{FuseDisk, ThreadReport};
+pub use cleanup::{CleanUp, clean_up};
+use pagefold_page::PAGE_SIZE;
+use pagefold_sys::loopdev::{self, AttachError, AttachedLoop, Detach, Detached, LoopIdentity};
+use pagefold_sys::privileges::{self, CapabilitySet};
+use pagefold_sys::{SysError, blockuse, fusedev};
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How long a detach waits for other processes to close the device: udev and blkid open new devices for a moment.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Settings of a loop export.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LoopOptions {
+    /// Threads that serve requests, at least 1.
+    pub threads: usize,
+    /// The kernel's readahead for sequential buffered readers, KiB.
+    pub read_ahead_kib: u64,
+    /// Drop every capability of the calling thread but these once the file is mounted; the session threads inherit the
+    /// rest. Without CAP_SYS_ADMIN this process can detach the loop device ([`LoopExport::detach`]) but not unmount: a
+    /// process with that capability has to call [`clean_up`].
+    pub keep_capabilities: Option<CapabilitySet>,
+}
+
+impl Default for LoopOptions {
+    fn default() -> Self {
+        LoopOptions { threads: 2, read_ahead_kib: 128, keep_capabilities: None }
+    }
+}
+
+/// An open loop export. [`LoopExport::stop`] refuses while the device is in use; dropping closes it even then.
+pub struct LoopExport {
+    // Dropped in this order: the loop device is detached while its file is still served.
+    attached: Attachment,
+    disk: FuseDisk,
+}
+
+impl LoopExport {
+    /// Serves `device` as a loop device, through a FUSE file in the empty directory `mount_point`.
+    ///
+    /// Returns when the device is ready. After a failure nothing stays mounted, attached or running. If the device is
+    /// to be used as swap, call `pagefold_sys::harden::for_swap` first, before any other thread is started.
+    pub fn start(
+        device: Arc<dyn BlockDevice>,
+        mount_point: &Path,
+        options: LoopOptions,
+    ) -> Result<Self, ExportError> {
+        preflight(device.len_bytes())?;
+        let disk = FuseDisk::mount_with(device, mount_point, options.threads.max(1), || {
+            options.keep_capabilities.map_or(Ok(()), privileges::drop_capabilities_except)
+        })?;
+        let attached = Attachment::new(&disk)?;
+        tune(&attached.0.path, options);
+        Ok(LoopExport { attached, disk })
+    }
+
+    /// The block device, `/dev/loopN`.
+    pub fn device_path(&self) -> &Path {
+        &self.attached.0.path
+    }
+
+    /// The identity of this loop device, which differs from that of a later one with the same number. Record it for
+    /// [`clean_up`].
+    pub fn identity(&self) -> LoopIdentity {
+        self.attached.0.identity
+    }
+
+    /// Whether the loop device is still attached to this export's file. Another privileged process may have detached
+    /// it, and the number may then belong to another device.
+    pub fn is_attached(&self) -> bool {
+        // If its status cannot be read, assume that nothing has changed.
+        loopdev::identity(self.device_path()).map_or(true, |found| found == Some(self.identity()))
+    }
+
+    /// How many session threads there are, and how many of them are I/O flushers.
+    pub fn threads(&self) -> ThreadReport {
+        self.disk.threads()
+    }
+
+    /// Detaches the loop device and leaves the file mounted and served. Refuses like [`LoopExport::stop`] and can be
+    /// repeated. A process that may not unmount calls this before it exits.
+    pub fn detach(&self) -> Result<(), ExportError> {
+        self.attached.detach(Detach::IfUnclaimed)
+    }
+
+    /// Closes the export: detaches the loop device, unmounts the file, and joins the session threads.
+    ///
+    /// Refuses with [`ExportError::InUse`] while the device is mounted, used as swap or otherwise claimed, and goes on
+    /// serving. A process that merely has the device open gets errors afterwards. Can be repeated after any failure.
+    pub fn stop(&mut self) -> Result<(), ExportError> {
+        self.attached.detach(Detach::IfUnclaimed)?;
+        self.disk.stop()
+    }
+}
+
+/// Checks the size, the privilege and the drivers before anything is mounted.
+fn preflight(len_bytes: u64) -> Result<(), ExportError> {
+    if len_bytes == 0 || !len_bytes.is_multiple_of(PAGE_SIZE as u64) || i64::try_from(len_bytes).is_err() {
+        return Err(ExportError::BadSize { len_bytes });
+    }
+    if !rustix::process::geteuid().is_root() {
+        return Err(Unavailable::NotRoot.into());
+    }
+    fusedev::open().map_err(|e| ExportError::from_facility(Unavailable::Fuse, e))?;
+    loopdev::open_control().map_err(|e| ExportError::from_facility(Unavailable::Loop, e))?;
+    Ok(())
+}
+
+/// Sets attributes of the request queue. They affect speed only, so a kernel that lacks one is no error.
+fn tune(path: &Path, options: LoopOptions) {
+    let max_io_kib = crate::fuse::MAX_IO_BYTES as u64 >> 10;
+    for (attribute, value) in [("read_ahead_kb", options.read_ahead_kib), ("max_sectors_kb", max_io_kib)] {
+        let _ = loopdev::set_queue(path, attribute, value);
+    }
+}
+
+/// A loop device that this process attached, detached on drop.
+///
+/// A drop does not refuse because of users: the kernel detaches the device when the last of them closes it. Until then
+/// they get errors, because the file below is gone.
+struct Attachment(AttachedLoop);
+
+impl Attachment {
+    /// Attaches a loop device to the file. The open and the driver's reads of the file's attributes are requests to the
+    /// session threads of this process, which must already be running.
+    fn new(disk: &FuseDisk) -> Result<Self, ExportError> {
+        let file = open_direct(&disk.file_path())?;
+        let attached = loopdev::attach(&file, PAGE_SIZE as u32).map_err(|e| match e {
+            AttachError::Unavailable(e) => ExportError::from_facility(Unavailable::Loop, e),
+            AttachError::NoDirectIo => Unavailable::DirectIo.into(),
+            AttachError::Failed(e) => ExportError::System(e),
+        })?;
+        let attached = Attachment(attached);
+        match attached.0.identity.lo_inode == disk.inode() {
+            true => Ok(attached),
+            false => Err(ExportError::Session(
+                "the loop device is attached to another file than this export's".into(),
+            )),
+        }
+    }
+
+    fn detach(&self, how: Detach) -> Result<(), ExportError> {
+        match detach_and_wait(&self.0, how)? {
+            Detached::Claimed => Err(in_use(&self.0.path)),
+            Detached::Now | Detached::NotOurs | Detached::WhenClosed => Ok(()),
+        }
+    }
+}
+
+impl Drop for Attachment {
+    fn drop(&mut self) {
+        let _ = self.detach(Detach::WhenLastUserCloses);
+    }
+}
+
+/// Detaches, and waits at most [`CLOSE_TIMEOUT`] for the processes that have the device open to close it.
+fn detach_and_wait(device: &AttachedLoop, how: Detach) -> Result<Detached, SysError> {
+    let AttachedLoop { path, identity, .. } = device;
+    let deadline = Instant::now() + CLOSE_TIMEOUT;
+    let mut detached = loopdev::detach_if(path, *identity, how)?;
+    while detached == Detached::WhenClosed && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(5));
+        if loopdev::identity(path)? != Some(*identity) {
+            detached = Detached::Now;
+        }
+    }
+    Ok(detached)
+}
+
+fn in_use(path: &Path) -> ExportError {
+    let uses = blockuse::claims(path).unwrap_or_default();
+    ExportError::InUse { device: path.to_path_buf(), uses }
+}
+
+fn open_direct(path: &Path) -> Result<File, SysError> {
+    let opened = OpenOptions::new().read(true).write(true).custom_flags(libc::O_DIRECT).open(path);
+    opened.map_err(|e| SysError::io(format!("opening {}", path.display()), &e))
+}

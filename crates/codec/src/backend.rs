@@ -1,0 +1,78 @@
+//! The interface of a back end: the types that every back end implements and that the table lists.
+//!
+//! The modules of this crate are layered, and each uses only those below it: `codec` and `streams` (the public
+//! front), `table`, the back ends (`lz4`, `lz4hc`, `zstd`, `deflate`, `lzo`), this module, and `error`.
+
+use crate::error::CodecError;
+use pagefold_page::PAGE_SIZE;
+
+/// Bytes of a compression's destination: two pages, so that no codec fails on an incompressible page.
+pub const COMPRESS_BUF_LEN: usize = 2 * PAGE_SIZE;
+
+/// The levels of an algorithm.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Levels {
+    /// Lowest.
+    pub min: i32,
+    /// Highest.
+    pub max: i32,
+    /// Used where the [`CodecSpec`](crate::CodecSpec) names none.
+    pub default: i32,
+}
+
+/// One algorithm as the table lists it.
+pub struct Backend {
+    /// The name that users type.
+    pub name: &'static str,
+    /// Strengths and costs in a few words, for help texts.
+    pub summary: &'static str,
+    /// Its levels, if it has any.
+    pub levels: Option<Levels>,
+    /// Whether it takes a dictionary.
+    pub dictionary: bool,
+    /// Prepares level (0 where there are none) and dictionary.
+    pub(crate) open: Open,
+}
+
+pub(crate) type Open = fn(level: i32, dictionary: Option<&[u8]>) -> Result<Box<dyn Algorithm>, CodecError>;
+
+impl Backend {
+    /// Returns the level to use for the `requested` one: itself, or the default where it is `None`.
+    ///
+    /// `None` is returned for an algorithm without levels.
+    pub(crate) fn check_level(&self, requested: Option<i32>) -> Result<Option<i32>, CodecError> {
+        match (self.levels, requested) {
+            (None, None) => Ok(None),
+            (None, Some(_)) => Err(CodecError::NoLevels { codec: self.name }),
+            (Some(Levels { default, .. }), None) => Ok(Some(default)),
+            (Some(Levels { min, max, .. }), Some(level)) if (min..=max).contains(&level) => Ok(Some(level)),
+            (Some(Levels { min, max, .. }), Some(level)) => {
+                Err(CodecError::Level { codec: self.name, level, min, max })
+            }
+        }
+    }
+}
+
+/// A back end with its level and prepared dictionary; see [`Codec`](crate::Codec).
+pub(crate) trait Algorithm: Send + Sync {
+    /// Allocates a working state.
+    fn stream(&self) -> Result<Box<dyn Stream>, CodecError>;
+}
+
+/// The working state of one operation at a time.
+///
+/// A result does not depend on earlier calls: the same source always compresses to the same bytes.
+pub trait Stream: Send {
+    /// Compresses `src` (a page, or at most 64 KiB) into the front of `dst` and returns the compressed
+    /// length.
+    ///
+    /// `dst` is at least [`COMPRESS_BUF_LEN`] for a page, or twice the source; output may be longer
+    /// than the source. Bytes of `dst` after the returned length are unspecified.
+    fn compress(&mut self, src: &[u8], dst: &mut [u8]) -> Result<usize, CodecError>;
+
+    /// Decompresses the whole of `src` into the front of `dst` and returns the length.
+    ///
+    /// `src` may be hostile: the result is then [`CodecError::Corrupt`] or arbitrary bytes within
+    /// `dst`, and nothing else.
+    fn decompress(&mut self, src: &[u8], dst: &mut [u8]) -> Result<usize, CodecError>;
+}

@@ -1,0 +1,294 @@
+//! The commands' side of the control socket: one connection to the server of a disk or a mounted image.
+//!
+//! All calls block in the thread of the command, with a timeout for every wait. A broken connection is
+//! [`Exit::NotFound`]: the server has gone, and callers clean up after it. A timeout is [`Exit::Failed`].
+
+use super::protocol::{self, MAX_RESPONSE, Pages, RecompressPass, Request, Response};
+use super::report::disk::{ClassReport, Report};
+use super::report::mount::MountReport;
+use super::report::recompress::RecompressPassReport;
+use super::report::writeback::{PassProgress, PassReport};
+use crate::error::{CliError, Exit, Result};
+use crate::instance::InstanceDir;
+use pagefold_sys::ready;
+use pagefold_sys::signal::Termination;
+use std::io::{BufReader, Write};
+use std::ops::ControlFlow;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+/// Timeout of a request that the server answers at once.
+const TIMEOUT: Duration = Duration::from_secs(5);
+/// Timeout between two messages during a pass: the server sends progress a few times a second.
+const PASS_TIMEOUT: Duration = Duration::from_secs(10);
+/// Timeout of setting attributes: one of them compacts the pool.
+const SET_TIMEOUT: Duration = Duration::from_secs(120);
+/// Timeout of closing the device: the kernel writes what it caches first.
+const REMOVE_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// A connection to the server of one instance.
+pub struct Client {
+    dir: InstanceDir,
+    stream: UnixStream,
+    title: String,
+    /// The command that kills a server that does not answer, for messages.
+    kill_command: &'static str,
+    pid: i32,
+}
+
+impl Client {
+    /// Connects to the server of `dir`, which must run as this user or as root.
+    pub fn connect(dir: &InstanceDir) -> Result<Self> {
+        let title = dir.title();
+        let path = dir.control_path();
+        let stream = UnixStream::connect(&path).map_err(|e| match e.kind() {
+            std::io::ErrorKind::NotFound => no_control_socket(dir),
+            // The server was killed and has not exited yet: the caller waits until it has.
+            std::io::ErrorKind::ConnectionRefused => {
+                CliError::new(Exit::NotFound, format!("the server of {title} does not listen any more"))
+            }
+            _ => CliError::io(format!("connecting to the server of {title} at '{}'", path.display()), &e),
+        })?;
+        let peer = pagefold_sys::peer::credentials(stream.as_fd())?;
+        if !crate::is_trusted(peer.uid) {
+            return Err(CliError::new(
+                Exit::Unavailable,
+                format!("the server of {title} runs as user {}, which is not trusted", peer.uid),
+            ));
+        }
+        let kill_command = if dir.is_mount() { "image unmount --force" } else { "disk remove --force" };
+        Ok(Client { dir: dir.clone(), stream, title, kill_command, pid: peer.pid })
+    }
+
+    /// Returns the report on a disk.
+    pub fn show(&mut self) -> Result<Report> {
+        match self.request(&Request::Show {}, TIMEOUT)? {
+            Response::Report(report) => Ok(*report),
+            other => Err(self.unexpected(&other)),
+        }
+    }
+
+    /// Returns the report on a mounted image.
+    pub fn show_mount(&mut self) -> Result<MountReport> {
+        match self.request(&Request::Show {}, TIMEOUT)? {
+            Response::Mount(report) => Ok(*report),
+            other => Err(self.unexpected(&other)),
+        }
+    }
+
+    /// Returns the value of one attribute.
+    pub fn get(&mut self, attribute: &str) -> Result<String> {
+        match self.request(&Request::Get { attribute: attribute.to_string() }, TIMEOUT)? {
+            Response::Value(value) => Ok(value),
+            other => Err(self.unexpected(&other)),
+        }
+    }
+
+    /// Sets attributes. Calls `report_progress` while a change writes back pages.
+    pub fn set(&mut self, changes: &[String], report_progress: &mut dyn FnMut(&PassProgress)) -> Result<()> {
+        let request = Request::Set { changes: changes.to_vec() };
+        match self.request_with_progress(&request, SET_TIMEOUT, None, report_progress)? {
+            Response::Done => Ok(()),
+            other => Err(self.unexpected(&other)),
+        }
+    }
+
+    /// Writes back pages, and returns the report on the pass. Calls `report_progress` meanwhile.
+    ///
+    /// A signal ends the pass early: writes in flight complete, and the report says what was done. A second signal
+    /// returns an error at once.
+    pub fn write_back(
+        &mut self,
+        pages: &Pages,
+        signals: &Termination,
+        report_progress: &mut dyn FnMut(&PassProgress),
+    ) -> Result<PassReport> {
+        let request = Request::Writeback { pages: pages.clone() };
+        match self.request_with_progress(&request, PASS_TIMEOUT, Some(signals), report_progress)? {
+            Response::WroteBack(report) => Ok(report),
+            other => Err(self.unexpected(&other)),
+        }
+    }
+
+    /// Compresses pages again, and reports progress. A signal ends the pass early.
+    pub fn recompress(
+        &mut self,
+        pass: &RecompressPass,
+        signals: &Termination,
+        report_progress: &mut dyn FnMut(&PassProgress),
+    ) -> Result<RecompressPassReport> {
+        let request = Request::Recompress { pass: pass.clone() };
+        match self.request_with_progress(&request, PASS_TIMEOUT, Some(signals), report_progress)? {
+            Response::Recompressed(report) => Ok(report),
+            other => Err(self.unexpected(&other)),
+        }
+    }
+
+    /// Calls `print` with the states of the pages from `first` to `last`, or to the end of the disk, in pieces of many
+    /// lines, until it breaks.
+    ///
+    /// `print` may take long. The server closes a connection that is silent for long, so this connects again then, and
+    /// goes on where it was.
+    pub fn block_state(
+        &mut self,
+        first: u64,
+        last: Option<u64>,
+        print: &mut dyn FnMut(&str) -> Result<ControlFlow<()>>,
+    ) -> Result<()> {
+        let mut next = Some(first);
+        while let Some(first) = next {
+            let request = Request::BlockState { first, last };
+            let response = match self.request(&request, TIMEOUT) {
+                Err(e) if e.exit == Exit::NotFound => {
+                    *self = Client::connect(&self.dir)?;
+                    self.request(&request, TIMEOUT)
+                }
+                response => response,
+            };
+            match response? {
+                Response::BlockState { lines, next: go_on } if go_on.is_none_or(|n| n > first) => {
+                    if print(&lines)?.is_break() {
+                        return Ok(());
+                    }
+                    next = go_on;
+                }
+                other => return Err(self.unexpected(&other)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the size classes of the pool.
+    pub fn classes(&mut self) -> Result<Vec<ClassReport>> {
+        match self.request(&Request::Classes {}, TIMEOUT)? {
+            Response::Classes(classes) => Ok(classes),
+            other => Err(self.unexpected(&other)),
+        }
+    }
+
+    /// Makes the server close its device and exit. With `force` it disconnects NBD clients first.
+    pub fn remove(&mut self, force: bool) -> Result<()> {
+        match self.request(&Request::Remove { force }, REMOVE_TIMEOUT)? {
+            Response::Done => Ok(()),
+            other => Err(self.unexpected(&other)),
+        }
+    }
+
+    fn unexpected(&self, response: &Response) -> CliError {
+        match response {
+            Response::Refused(failure) => failure.clone(),
+            _ => CliError::failed(format!("the server of {} sent a response to another request", self.title)),
+        }
+    }
+
+    fn request(&mut self, request: &Request, timeout: Duration) -> Result<Response> {
+        self.send(request, timeout)?;
+        self.receive(&mut BufReader::new(&self.stream), timeout)
+    }
+
+    /// Sends a request that takes long, and calls `report_progress` until the response comes. `timeout` is for each
+    /// message.
+    fn request_with_progress(
+        &mut self,
+        request: &Request,
+        timeout: Duration,
+        signals: Option<&Termination>,
+        report_progress: &mut dyn FnMut(&PassProgress),
+    ) -> Result<Response> {
+        self.send(request, timeout)?;
+        let mut reader = BufReader::new(&self.stream);
+        let mut interrupted = false;
+        loop {
+            let other = signals.map_or(self.stream.as_fd(), |s| s.as_fd());
+            let waited =
+                reader.buffer().is_empty().then(|| ready::wait([self.stream.as_fd(), other], Some(timeout)));
+            match (waited.transpose()?, signals) {
+                (Some([_, true]), Some(signals)) if signals.take().is_some() => {
+                    if interrupted {
+                        return Err(CliError::failed("interrupted twice; the server may still be at work"));
+                    }
+                    interrupted = true;
+                    // This asks the server to stop early. If it fails the server has gone, and the next read reports
+                    // that.
+                    let _ = self.stream.shutdown(std::net::Shutdown::Write);
+                }
+                (Some([false, false]), _) => {
+                    return Err(self.no_response(&std::io::ErrorKind::TimedOut.into(), timeout));
+                }
+                _ => match self.receive(&mut reader, timeout)? {
+                    Response::Progress(progress) => report_progress(&progress),
+                    other => return Ok(other),
+                },
+            }
+        }
+    }
+
+    fn send(&self, request: &Request, timeout: Duration) -> Result<()> {
+        let failed = |e| self.no_response(&e, timeout);
+        self.stream.set_write_timeout(Some(TIMEOUT)).map_err(failed)?;
+        self.stream.set_read_timeout(Some(timeout)).map_err(failed)?;
+        match (&self.stream).write_all(&protocol::line(request)?) {
+            // A server with too many clients refuses before it reads the request: its response is there to be read.
+            Err(e) if is_disconnect(e.kind()) => Ok(()),
+            result => result.map_err(failed),
+        }
+    }
+
+    fn receive(&self, reader: &mut BufReader<&UnixStream>, timeout: Duration) -> Result<Response> {
+        let failed = |e| self.no_response(&e, timeout);
+        let line = protocol::read_line(reader, MAX_RESPONSE).map_err(failed)?;
+        let line = line.ok_or_else(|| disconnected(&self.title))?;
+        serde_json::from_slice(&line)
+            .map_err(|e| failed(std::io::Error::other(format!("its response cannot be parsed: {e}"))))
+    }
+
+    /// The error for a request without a usable response.
+    fn no_response(&self, e: &std::io::Error, timeout: Duration) -> CliError {
+        if is_disconnect(e.kind()) {
+            return disconnected(&self.title);
+        }
+        let why = match e.kind() {
+            std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut => {
+                format!("no response within {} s", timeout.as_secs())
+            }
+            _ => e.to_string(),
+        };
+        CliError::failed(format!(
+            "the request to the server of {} (process {}) failed: {why}; see its log, or kill it with '{}'",
+            self.title, self.pid, self.kill_command
+        ))
+    }
+}
+
+/// The error for a missing control socket.
+fn no_control_socket(dir: &InstanceDir) -> CliError {
+    let title = dir.title();
+    match () {
+        _ if !dir.exists() => CliError::new(Exit::NotFound, format!("{title} has been removed")),
+        // The lock file is created first and removed last.
+        _ if !dir.lock_path().exists() => CliError::new(
+            Exit::Busy,
+            format!(
+                "{title} is served, but somebody removed the files of its folder '{}', so no command can reach \
+                 its server; SIGTERM ends it: see process {}",
+                dir.path().display(),
+                dir.server_pid().map_or("'pagefold serve'".to_string(), |pid| pid.to_string())
+            ),
+        ),
+        _ => CliError::new(
+            Exit::Busy,
+            format!("the server of {title} is starting or ending; try again in a moment"),
+        ),
+    }
+}
+
+/// Whether an error means that the server has closed the connection.
+fn is_disconnect(kind: std::io::ErrorKind) -> bool {
+    use std::io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
+    matches!(kind, BrokenPipe | ConnectionReset | UnexpectedEof)
+}
+
+fn disconnected(title: &str) -> CliError {
+    CliError::new(Exit::NotFound, format!("the server of {title} closed the connection"))
+}

@@ -1,0 +1,156 @@
+//! The configuration of a server process: the checked arguments of `disk create` or `image mount`, sent at start-up.
+
+use crate::instance::state::{BackingFile, CreatedFile};
+use serde::{Deserialize, Serialize};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+/// The configuration of a server of either kind.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ServerConfig {
+    /// The server serves a disk.
+    Disk(Box<DiskConfig>),
+    /// The server mounts an image.
+    Image(MountConfig),
+}
+
+/// The configuration of a disk. Its name is that of its folder.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DiskConfig {
+    /// Size of the device, a multiple of a page.
+    pub size_bytes: u64,
+    /// How pages are compressed.
+    pub codec: CodecConfig,
+    /// The codecs of priority 1, 2 and 3, which pages are compressed with again; at most three.
+    #[serde(default)]
+    pub further_codecs: Vec<CodecConfig>,
+    /// The rules of automatic recompression.
+    #[serde(default)]
+    pub recompress_after: Vec<RecompressAfter>,
+    /// Hard limit of the pool's memory; `None` for the store's default, 0 for no limit.
+    pub mem_limit_bytes: Option<u64>,
+    /// How the disk is reached.
+    pub export: ExportChoice,
+    /// Serve plain memory in place of the store, which then stays empty. Benchmarks of exports compare with it.
+    #[serde(default)]
+    pub uncompressed: bool,
+    /// A TCP address for the NBD export, instead of a unix socket.
+    pub listen: Option<Listen>,
+    /// The file or device that pages are written back to. The open file is passed separately, as a descriptor.
+    #[serde(default)]
+    pub backing: Option<BackingConfig>,
+}
+
+impl DiskConfig {
+    /// The backing file that is removed with the disk; `None` if no file was created for it.
+    pub fn created_backing(&self) -> Option<BackingFile> {
+        let backing = self.backing.as_ref()?;
+        backing.created.map(|file| BackingFile { path: backing.path.clone(), file })
+    }
+}
+
+/// The backing of a disk, and how pages are written back to it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BackingConfig {
+    /// The absolute path, for messages: the server never opens it.
+    pub path: PathBuf,
+    /// The identity of the file, if it was created for this disk and is to be removed with it.
+    pub created: Option<CreatedFile>,
+    /// Whether written-back pages are compressed and packed; otherwise one page per block.
+    pub compressed: bool,
+    /// Rate limit of automatic writeback, 0 for none.
+    pub rate_bytes_per_s: u64,
+    /// Most bytes that automatic writeback writes within 24 hours, 0 for no limit.
+    pub daily_bytes: u64,
+    /// Delay added to every request, for benchmarks and tests; otherwise 0.
+    #[serde(default)]
+    pub delay_us: u64,
+}
+
+/// A rule of automatic recompression.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RecompressAfter {
+    /// The time since a page's last access from which on it is compressed again, seconds.
+    pub age_s: u64,
+    /// The codec, by its priority: an index of `further_codecs`, plus 1.
+    pub priority: u8,
+}
+
+/// A codec with its parameters.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CodecConfig {
+    /// Its name in the codec table.
+    pub name: String,
+    /// Its level; `None` for its default.
+    pub level: Option<i32>,
+    /// Its dictionary.
+    pub dictionary: Option<Vec<u8>>,
+}
+
+/// The export of a disk, as chosen by the user.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ExportChoice {
+    /// A loop device where one can be made, else NBD.
+    Auto,
+    /// An NBD server.
+    Nbd,
+    /// A loop device.
+    Loop,
+}
+
+/// Where the NBD export listens on TCP.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Listen {
+    /// Address and port; port 0 for any.
+    pub address: SocketAddr,
+    /// The TLS files; `None` only on a loopback address.
+    pub tls: Option<Tls>,
+}
+
+/// The files of a TLS server that requires client certificates. Absolute paths, PEM.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Tls {
+    /// Certificate chain.
+    pub cert: PathBuf,
+    /// Private key.
+    pub key: PathBuf,
+    /// CA certificates that client certificates must be signed with.
+    pub client_ca: PathBuf,
+}
+
+/// The configuration of the server of a mounted image. Paths are absolute and contain no symbolic links.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MountConfig {
+    /// The image.
+    pub image: PathBuf,
+    /// Its further devices, in the order of its device table.
+    pub devices: Vec<PathBuf>,
+    /// Where it is mounted.
+    pub mount_point: PathBuf,
+    /// Memory budget for reading.
+    pub memory_bytes: u64,
+    /// Threads that answer requests; 0 for the default.
+    pub threads: usize,
+    /// Whether other users may access the mount.
+    pub allow_other: bool,
+    /// Whether set-user-id bits have effect.
+    pub suid: bool,
+    /// Whether device nodes have effect.
+    pub device_nodes: bool,
+    /// The policy of read-ahead.
+    pub read_ahead: ReadAheadConfig,
+}
+
+/// The policy of read-ahead.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ReadAheadConfig {
+    /// No read-ahead.
+    Off,
+    /// Read-ahead uses memory that is free, and drops a cluster if there is none.
+    BestEffort,
+    /// Read-ahead waits for memory. For measurements.
+    Waiting,
+}

@@ -1,0 +1,205 @@
+//! The report on a disk: the JSON of `disk show`, documented in `docs/json.md`.
+
+use super::recompress::RecompressStatus;
+use super::writeback::WritebackStatus;
+use super::{LatencyReport, ServerReport};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// The report on one disk.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Report {
+    /// Its name.
+    pub name: String,
+    /// `loop` or `nbd`.
+    pub export: String,
+    /// Device path or NBD URI; empty if somebody detached the loop device.
+    pub device: String,
+    /// Whether it accepts writes.
+    pub state: WriteState,
+    /// Warnings for the administrator, in words.
+    pub warnings: Vec<String>,
+    /// Size of the device.
+    pub size_bytes: u64,
+    /// Always true: the contents are lost when the server exits, written-back pages included.
+    pub volatile: bool,
+    /// When it was created, seconds since 1970.
+    pub created_unix_s: u64,
+    /// How pages are compressed.
+    pub codec: CodecReport,
+    /// Bytes of stored pages before compression.
+    pub original_bytes: u64,
+    /// Bytes of the stored pages in memory after compression.
+    pub compressed_bytes: u64,
+    /// Bytes of the pages in memory before compression, divided by the memory that they take (pool, and their part of
+    /// the slot table); absent while there are none.
+    pub ratio: Option<f64>,
+    /// Pages by state.
+    pub pages: PagesReport,
+    /// Memory in use.
+    pub memory: MemoryReport,
+    /// The backing and the written-back pages; absent without a backing.
+    pub writeback: Option<WritebackStatus>,
+    /// Recompression; absent without further codecs.
+    #[serde(default)]
+    pub recompression: Option<RecompressStatus>,
+    /// The server process.
+    pub server: ServerReport,
+    /// Requests by operation name.
+    pub io: BTreeMap<String, IoReport>,
+    /// Failures and waits.
+    pub events: EventsReport,
+    /// Its users now (mounts, swap, NBD clients), in words.
+    pub used_by: Vec<String>,
+    /// Counters of NBD clients; absent with another export.
+    #[serde(default)]
+    pub clients: Option<ClientsReport>,
+    /// Every attribute that can be shown, as text.
+    pub attributes: BTreeMap<String, String>,
+}
+
+/// Counters of NBD clients. `open` and `in_handshake` are current, the others since the server started.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ClientsReport {
+    /// Clients that have the export open.
+    pub open: usize,
+    /// How many clients may have it open.
+    pub most_open: usize,
+    /// Clients in their handshake.
+    pub in_handshake: usize,
+    /// Clients that began a handshake.
+    pub accepted: u64,
+    /// Clients refused because too many had the export open.
+    pub refused_full: u64,
+    /// Clients refused because they ran as another user.
+    pub refused_peer: u64,
+    /// Clients disconnected because they did not open the export in time.
+    pub slow_handshakes: u64,
+    /// Clients disconnected because they had sent no request and another client needed a connection.
+    pub unused: u64,
+    /// Connections that failed or broke the protocol.
+    pub failed: u64,
+}
+
+/// The codec in use.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct CodecReport {
+    /// Its name.
+    pub name: String,
+    /// Its level, if it has levels.
+    pub level: Option<i32>,
+    /// Length of its dictionary, 0 for none.
+    pub dictionary_bytes: u64,
+}
+
+/// Stored pages by state.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PagesReport {
+    /// Pages with contents.
+    pub stored: u64,
+    /// Pages stored compressed in the pool.
+    pub compressed: u64,
+    /// Pages that repeat one word; only the word is stored.
+    pub same_filled: u64,
+    /// Pages stored as they are because they do not compress.
+    pub raw: u64,
+    /// Pages moved to the backing.
+    pub written_back: u64,
+    /// Pages of memory that compaction has freed so far.
+    pub compacted: u64,
+}
+
+/// Memory of a disk.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct MemoryReport {
+    /// Memory of the pool.
+    pub pool_bytes: u64,
+    /// Highest value of `pool_bytes` so far.
+    pub pool_max_bytes: u64,
+    /// Hard limit of `pool_bytes`; absent for none.
+    pub limit_bytes: Option<u64>,
+    /// Memory of the slot table, and of the links between frames.
+    pub slot_table_bytes: u64,
+    /// Free memory reserved for writes.
+    pub ready_bytes: u64,
+}
+
+/// A size class of the pool: objects of one size, packed into pages of memory without gaps.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ClassReport {
+    /// Bytes that each object takes, with the 8 bytes that name its owner.
+    pub size_bytes: u64,
+    /// Objects.
+    pub objects: u64,
+    /// Pages of memory, of 4096 bytes.
+    pub pages: u64,
+    /// Bytes of these pages that no object takes.
+    pub unused_bytes: u64,
+}
+
+/// Requests of one kind.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct IoReport {
+    /// Number of requests.
+    pub requests: u64,
+    /// Bytes of the requests that succeeded.
+    pub bytes: u64,
+    /// Requests that failed.
+    pub errors: u64,
+    /// Their latency.
+    pub latency: LatencyReport,
+}
+
+/// Failures and waits since the disk was created.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct EventsReport {
+    /// Reads that failed.
+    pub failed_reads: u64,
+    /// Writes that failed, as a rule at the memory limit.
+    pub failed_writes: u64,
+    /// Time of the last write that was refused for lack of memory, seconds since 1970; absent if none was.
+    pub last_refused_write_unix_s: Option<u64>,
+    /// Requests outside the device.
+    pub invalid_requests: u64,
+    /// Pages that discard freed.
+    pub discarded_pages: u64,
+    /// Times a request used another CPU's codec stream.
+    pub streams_borrowed: u64,
+    /// Times a request waited for a codec stream.
+    pub stream_waits: u64,
+    /// Writes that waited because no memory was ready.
+    pub slow_writes: u64,
+}
+
+/// Whether a disk accepts writes, and if not the reason.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum WriteState {
+    /// It accepts writes.
+    Ok,
+    /// The memory limit is reached, and no page can be written back.
+    LimitReached,
+    /// The system has no memory.
+    NoMemory,
+}
+
+impl WriteState {
+    /// The state in words.
+    pub fn in_words(self) -> &'static str {
+        match self {
+            WriteState::Ok => "ok",
+            WriteState::LimitReached => "limit reached: writes fail",
+            WriteState::NoMemory => "no memory: writes fail",
+        }
+    }
+}
+
+impl Report {
+    /// In a few words: whether the disk accepts writes and has a device.
+    pub fn state_in_words(&self) -> &'static str {
+        match self.state {
+            WriteState::Ok if self.device.is_empty() => "detached",
+            state => state.in_words(),
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! The reports of servers on themselves, as plain data: servers fill them in, commands print them.
+//!
+//! The names of fields end in their unit, and values are exact. `pagefold_server` computes them.
+
+pub mod disk;
+pub mod mount;
+pub mod recompress;
+pub mod writeback;
+
+use pagefold_page::latency::{Latency, bucket_end_ns};
+use pagefold_sys::pidfd;
+use serde::{Deserialize, Serialize};
+
+/// A server process.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ServerReport {
+    /// Its process id.
+    pub pid: u32,
+    /// The program's version.
+    pub version: String,
+    /// All memory of the process that is in RAM; absent if it cannot be read.
+    pub rss_bytes: Option<u64>,
+    /// Highest value of `rss_bytes` so far.
+    pub peak_rss_bytes: Option<u64>,
+}
+
+impl ServerReport {
+    /// The report on the calling process.
+    pub fn of_this_process() -> Self {
+        ServerReport {
+            pid: std::process::id(),
+            version: env!("CARGO_PKG_VERSION").to_string(),
+            rss_bytes: pidfd::own_rss_bytes(),
+            peak_rss_bytes: pidfd::own_peak_rss_bytes(),
+        }
+    }
+}
+
+/// A latency histogram since it was last reset. Percentiles are upper bounds, less than twice too high.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LatencyReport {
+    /// Half of the requests took no longer. Absent without requests, as are the others.
+    pub p50_ns: Option<u64>,
+    /// 90 % took no longer.
+    pub p90_ns: Option<u64>,
+    /// 99 % took no longer.
+    pub p99_ns: Option<u64>,
+    /// 99.9 % took no longer.
+    pub p999_ns: Option<u64>,
+    /// The longest.
+    pub max_ns: Option<u64>,
+    /// Requests by time: bounds are powers of two. Empty buckets are left out.
+    pub buckets: Vec<Bucket>,
+}
+
+impl LatencyReport {
+    /// The figures of a histogram.
+    pub fn new(latency: &Latency) -> Self {
+        let full = latency.buckets.iter().enumerate().filter(|(_, n)| **n > 0);
+        LatencyReport {
+            p50_ns: latency.quantile_ns(500),
+            p90_ns: latency.quantile_ns(900),
+            p99_ns: latency.quantile_ns(990),
+            p999_ns: latency.quantile_ns(999),
+            max_ns: (latency.count() > 0).then_some(latency.max_ns),
+            buckets: full.map(|(b, n)| Bucket { below_ns: bucket_end_ns(b), requests: *n }).collect(),
+        }
+    }
+}
+
+/// One bucket of a latency histogram: requests that took less than `below_ns`, and at least half of it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Bucket {
+    /// Exclusive upper bound.
+    pub below_ns: u64,
+    /// Number of requests.
+    pub requests: u64,
+}

@@ -1,0 +1,84 @@
+//! The report on a mounted image: the JSON of `image stats`, documented in `docs/json.md`.
+
+use super::{LatencyReport, ServerReport};
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+
+/// The report on one mounted image.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct MountReport {
+    /// The image.
+    pub image: PathBuf,
+    /// Where it is mounted.
+    pub mount_point: PathBuf,
+    /// The server process.
+    pub server: ServerReport,
+    /// Threads that serve FUSE requests.
+    pub threads: usize,
+    /// The longest read request, bytes.
+    pub max_read_bytes: usize,
+    /// FUSE requests of all kinds that the kernel has sent.
+    pub requests: u64,
+    /// Use of the memory budget.
+    pub budget: BudgetReport,
+    /// Counters of reads.
+    pub reads: ReadsReport,
+    /// Bytes read from the media divided by bytes requested; absent while none were.
+    pub read_amplification: Option<f64>,
+    /// Latency of reads of contents.
+    pub latency: LatencyReport,
+}
+
+/// Use of the memory budget for reading.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct BudgetReport {
+    /// Its size.
+    pub limit_bytes: u64,
+    /// In use, cached data included.
+    pub in_use_bytes: u64,
+    /// Highest value of `in_use_bytes` so far.
+    pub peak_bytes: u64,
+    /// Cached data, which is evicted when memory is needed.
+    pub cached_bytes: u64,
+    /// Reads that waited for memory.
+    pub waits: u64,
+    /// Optional requests for memory that were refused.
+    pub refused: u64,
+}
+
+/// Counters since the image was mounted.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ReadsReport {
+    /// Reads of contents.
+    pub reads: u64,
+    /// Reads of contents that failed.
+    pub errors: u64,
+    /// Bytes of contents requested.
+    pub asked_bytes: u64,
+    /// Of these, bytes found in the cache.
+    pub hit_bytes: u64,
+    /// Bytes read from the media: the sum of the next three.
+    pub media_bytes: u64,
+    /// Compressed contents.
+    pub compressed_bytes: u64,
+    /// Contents stored uncompressed.
+    pub plain_bytes: u64,
+    /// Metadata.
+    pub metadata_bytes: u64,
+    /// Clusters decoded.
+    pub clusters: u64,
+    /// Of these, clusters decoded in the buffer that held the compressed bytes.
+    pub in_place: u64,
+    /// Of these, clusters decoded from a second buffer.
+    pub bounced: u64,
+    /// Of these, clusters decoded through a small window, for lack of memory.
+    pub windowed: u64,
+    /// Reads that waited while another reader decoded the same cluster.
+    pub joined: u64,
+    /// Pages that were decoded without having been requested.
+    pub temporary_pages: u64,
+    /// Clusters that read-ahead started to read.
+    pub readahead_issued: u64,
+    /// Clusters that read-ahead dropped.
+    pub readahead_dropped: u64,
+}

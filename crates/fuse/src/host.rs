@@ -1,0 +1,234 @@
+//! [`FuseMount`], a mounted file system and the session threads that serve it.
+
+use crate::{FuseError, MOUNT_NAME};
+use fuser::{Filesystem, Session, SessionACL};
+use pagefold_sys::SysError;
+use pagefold_sys::fusedev::{self, Mounted, Request};
+use pagefold_sys::fusermount::HelperMount;
+use pagefold_sys::mounts::{self, DeviceNumber, MountPoint};
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// Time limit for the session threads to end after their connection was aborted.
+const JOIN_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The process that makes the mount.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mounter {
+    /// This process, which needs the privilege to mount.
+    ThisProcess,
+    /// `fusermount3`, for users without that privilege.
+    Helper,
+}
+
+/// A mounted file system and the session threads that serve it. Dropping it unmounts and ends the threads.
+#[derive(Debug)]
+pub struct FuseMount {
+    /// `None` once the threads were joined.
+    session: Option<JoinHandle<io::Result<()>>>,
+    /// A call of [`FuseMount::stop`] has waited for the threads in vain, so the drop does not wait again.
+    timed_out: bool,
+    mounted: MountedBy,
+}
+
+#[derive(Debug)]
+enum MountedBy {
+    ThisProcess(Mounted),
+    Helper(HelperMount),
+}
+
+/// Resolves `path` to the absolute path, without symbolic links, of an existing directory on which nothing is mounted.
+pub fn free_directory(path: &Path) -> Result<PathBuf, FuseError> {
+    match mounts::mount_point(path)? {
+        MountPoint::Free(path) => Ok(path),
+        MountPoint::Taken(path) => Err(FuseError::Taken { path }),
+    }
+}
+
+impl FuseMount {
+    /// Mounts `file_system` at `mount_point`, a path from [`free_directory`], and starts `threads` session threads.
+    ///
+    /// Calls `after_mount` on this thread after the mount and before the start of the threads, so that it can drop
+    /// the privileges that only the mount needs: the threads inherit those of this thread. With [`Mounter::Helper`]
+    /// there is no privilege to drop, and `after_mount` is not called. After a failure nothing stays mounted or
+    /// running.
+    pub fn new(
+        file_system: impl Filesystem + 'static,
+        mount_point: PathBuf,
+        request: &Request<'_>,
+        mounter: Mounter,
+        threads: usize,
+        after_mount: impl FnOnce() -> Result<(), SysError>,
+    ) -> Result<Self, FuseError> {
+        let own_channel = fusedev::open().map_err(FuseError::Open)?;
+        let (channel, mounted) = match mounter {
+            Mounter::ThisProcess => {
+                let mounted = Mounted::new(&own_channel, mount_point, request).map_err(FuseError::Mount)?;
+                after_mount()?;
+                (own_channel, MountedBy::ThisProcess(mounted))
+            }
+            Mounter::Helper => {
+                // The helper opens another channel. This process opened one only to check that the user may.
+                let (channel, mounted) = HelperMount::new(mount_point.clone(), &helper_options(request))
+                    .map_err(|source| FuseError::Helper { path: mount_point, source })?;
+                (channel, MountedBy::Helper(mounted))
+            }
+        };
+        let acl = if request.allow_other { SessionACL::All } else { SessionACL::Owner };
+        let session = Some(serve(file_system, channel, acl, threads)?);
+        Ok(FuseMount { session, timed_out: false, mounted })
+    }
+
+    /// The mount point.
+    pub fn path(&self) -> &Path {
+        match &self.mounted {
+            MountedBy::ThisProcess(mounted) => mounted.path(),
+            MountedBy::Helper(mounted) => mounted.path(),
+        }
+    }
+
+    /// The device number of the file system, if this process mounted it.
+    pub fn device(&self) -> Option<DeviceNumber> {
+        match &self.mounted {
+            MountedBy::ThisProcess(mounted) => Some(mounted.device()),
+            MountedBy::Helper(_) => None,
+        }
+    }
+
+    /// Aborts the connection, unmounts, and waits up to ten seconds for the session threads to end.
+    ///
+    /// Can be repeated after a failure: while threads still serve, each call waits for them and fails again.
+    pub fn stop(&mut self) -> Result<(), FuseError> {
+        self.stop_within(JOIN_TIMEOUT)
+    }
+
+    fn stop_within(&mut self, timeout: Duration) -> Result<(), FuseError> {
+        match &mut self.mounted {
+            MountedBy::ThisProcess(mounted) => mounted.unmount()?,
+            MountedBy::Helper(mounted) => mounted.unmount().map_err(|source| {
+                let path = mounted.path().to_path_buf();
+                FuseError::Helper { path, source }
+            })?,
+        }
+        let joined = join(&mut self.session, timeout);
+        self.timed_out = self.session.is_some();
+        joined
+    }
+}
+
+impl Drop for FuseMount {
+    fn drop(&mut self) {
+        // A caller that wants the error calls `stop` first.
+        let _ = self.stop_within(if self.timed_out { Duration::ZERO } else { JOIN_TIMEOUT });
+    }
+}
+
+/// Waits for the session threads to end, and takes the handle once they have. Leaves it there on a timeout.
+fn join(session: &mut Option<JoinHandle<io::Result<()>>>, timeout: Duration) -> Result<(), FuseError> {
+    let deadline = Instant::now() + timeout;
+    while session.as_ref().is_some_and(|session| !session.is_finished()) {
+        if Instant::now() >= deadline {
+            // Another mount namespace has a copy of the mount, or another process moved the mount, or the helper
+            // could not abort the connection and files are open.
+            return Err(FuseError::Session("the FUSE threads still serve after unmounting".into()));
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    match session.take().map(JoinHandle::join) {
+        None | Some(Ok(Ok(()))) => Ok(()),
+        // A thread that was reading when the connection was aborted gets ECONNABORTED.
+        Some(Ok(Err(e))) if e.raw_os_error() == Some(libc::ECONNABORTED) => Ok(()),
+        Some(Ok(Err(e))) => Err(FuseError::Session(e.to_string())),
+        Some(Err(_)) => Err(FuseError::Session("a FUSE thread panicked".into())),
+    }
+}
+
+/// Negotiates the FUSE protocol with the kernel and starts the session threads.
+fn serve(
+    file_system: impl Filesystem + 'static,
+    channel: File,
+    acl: SessionACL,
+    threads: usize,
+) -> Result<JoinHandle<io::Result<()>>, FuseError> {
+    let mut config = fuser::Config::default();
+    config.n_threads = Some(threads);
+    config.clone_fd = true;
+    config.acl = acl;
+    let session = Session::from_fd(file_system, channel.into(), acl, config).map_err(|e| {
+        let failed = SysError::io("negotiating the FUSE protocol with the kernel", &e);
+        match e.kind() {
+            io::ErrorKind::Unsupported => FuseError::Unsupported(failed),
+            _ => FuseError::System(failed),
+        }
+    })?;
+    // Keep the join handle alone: the rest of the background session holds the channel open, and with it the
+    // connection, even when no thread is left to serve it.
+    let guard = session.spawn().map(|background| background.guard);
+    guard.map_err(|e| FuseError::System(SysError::io("starting the FUSE threads", &e)))
+}
+
+/// The mount options for `fusermount3`, which never allows set-user-id programs and device files.
+fn helper_options(request: &Request<'_>) -> String {
+    let unless = |condition: bool, option: &'static str| if condition { "" } else { option };
+    format!(
+        "{}nosuid,nodev,{}{}fsname={},subtype={MOUNT_NAME},max_read={}{}",
+        unless(!request.read_only, "ro,"),
+        unless(request.programs, "noexec,"),
+        unless(!request.checks_modes, "default_permissions,"),
+        escaped(&request.source.to_string_lossy()),
+        request.max_read_bytes,
+        unless(!request.allow_other, ",allow_other"),
+    )
+}
+
+/// Escapes a value in a list of mount options, in which a bare comma would end it.
+fn escaped(value: &str) -> String {
+    value.replace('\\', "\\\\").replace(',', "\\,")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::ffi::OsStr;
+
+    #[test]
+    fn a_request_becomes_options_of_the_helper() {
+        let private = Request::private(MOUNT_NAME, 4096);
+        assert_eq!(
+            helper_options(&private),
+            "nosuid,nodev,noexec,fsname=pagefold,subtype=pagefold,max_read=4096"
+        );
+        let source = OsStr::new("a,b\\c");
+        let shared = Request { source, read_only: true, allow_other: true, checks_modes: true, ..private };
+        assert_eq!(
+            helper_options(&Request { programs: true, ..shared }),
+            "ro,nosuid,nodev,default_permissions,fsname=a\\,b\\\\c,subtype=pagefold,max_read=4096,allow_other"
+        );
+    }
+
+    #[test]
+    fn waiting_for_threads_that_still_serve_fails_each_time() {
+        let (end, ended) = std::sync::mpsc::channel::<()>();
+        let mut session = Some(std::thread::spawn(move || {
+            let _ = ended.recv();
+            Ok(())
+        }));
+        for _ in 0..2 {
+            assert!(matches!(join(&mut session, Duration::ZERO), Err(FuseError::Session(_))));
+        }
+        drop(end);
+        join(&mut session, JOIN_TIMEOUT).unwrap();
+        assert!(session.is_none());
+        join(&mut session, Duration::ZERO).unwrap();
+    }
+
+    #[test]
+    fn a_mount_point_is_an_existing_directory() {
+        let missing = Path::new("/nonexistent/mount");
+        assert!(matches!(free_directory(missing), Err(FuseError::System(e)) if e.errno == libc::ENOENT));
+        assert!(matches!(free_directory(Path::new("/proc")), Err(FuseError::Taken { .. })));
+    }
+}

@@ -1,0 +1,157 @@
+//! An open image without its threads: the superblock, the packed file, the metabox, and the mapping of each file's
+//! bytes.
+//!
+//! Two internal files of the image take part in reading: the packed file holds the ends of files (fragments), and the
+//! metabox may hold metadata. Neither may refer to itself: the packed file has no fragments, and the metabox lies
+//! outside itself, so reading recurses twice at most.
+//!
+//! A read: `contents` walks the extents of the range (the lookup is [`Core::extent_near`], through `read::{flat,
+//! chunk, zmap}`) and fills the caller's buffer; `metadata` reads inodes, indexes and directories through the cache;
+//! compressed bytes come from [`crate::clusters`]. All of it runs in the reader's thread. [`Core`] is immutable and
+//! has no locks; those of `clusters` are described there. Read-ahead is started in [`crate::image`].
+
+mod contents;
+mod metadata;
+
+use crate::ImageError;
+use crate::clusters::Clusters;
+use crate::read::inode::{Inode, Layout};
+use crate::read::superblock::{PrefixPlace, Superblock};
+use crate::read::xattr::Prefixes;
+use crate::read::zmap::{IndexForm, ZContext, ZMap};
+use crate::read::{Cursor, Extent, FileKind, chunk, flat};
+use crate::source::Source;
+use std::sync::Arc;
+
+/// An open image.
+pub(crate) struct Core {
+    pub(crate) source: Arc<Source>,
+    pub(crate) superblock: Superblock,
+    pub(crate) clusters: Arc<Clusters>,
+    pub(crate) prefixes: Prefixes,
+    metabox: Option<Contents>,
+    packed: Option<Contents>,
+}
+
+/// A file that can be read: its inode, and the header of its index if it is compressed.
+#[derive(Debug, Clone)]
+pub(crate) struct Contents {
+    pub(crate) inode: Inode,
+    index: Option<ZMap>,
+}
+
+impl Core {
+    /// Opens the packed file and the metabox, and reads the table of long attribute prefixes.
+    pub(crate) fn new(
+        source: Arc<Source>,
+        superblock: Superblock,
+        clusters: Arc<Clusters>,
+    ) -> Result<Self, ImageError> {
+        let (metabox_nid, packed_nid) = (superblock.metabox_nid, superblock.packed_nid);
+        let prefixes = Prefixes::default();
+        let mut core = Core { source, superblock, clusters, prefixes, metabox: None, packed: None };
+        let internal_file = |core: &Core, nid| {
+            let contents = core.contents(Inode::read(core, &core.superblock, nid)?)?;
+            match contents.inode.kind {
+                FileKind::Regular => Ok(contents),
+                _ => Err(ImageError::corrupt(
+                    contents.inode.address,
+                    "a packed file or metabox that is no regular file",
+                )),
+            }
+        };
+        core.metabox = metabox_nid.map(|nid| internal_file(&core, nid)).transpose()?;
+        core.packed = packed_nid.map(|nid| internal_file(&core, nid)).transpose()?;
+        core.prefixes = core.read_prefixes()?;
+        Ok(core)
+    }
+
+    fn read_prefixes(&self) -> Result<Prefixes, ImageError> {
+        let table = &self.superblock.prefixes;
+        match (table.place, &self.packed) {
+            (PrefixPlace::Packed, Some(packed)) => {
+                Prefixes::read(table, |offset, buf| match offset.checked_add(buf.len() as u64) {
+                    Some(end) if end <= packed.inode.size => self.read(packed, offset, buf, false),
+                    _ => Err(ImageError::corrupt(
+                        packed.inode.address,
+                        "long prefixes past the end of the packed file",
+                    )),
+                })
+            }
+            _ => Prefixes::read_from(self, table),
+        }
+    }
+
+    /// Reads the header of the index of `inode`, if it has one, so that its contents can be read.
+    pub(crate) fn contents(&self, inode: Inode) -> Result<Contents, ImageError> {
+        let form = match inode.layout {
+            Layout::CompressedFull => IndexForm::Full,
+            Layout::CompressedCompact => IndexForm::Compact,
+            _ => return Ok(Contents { inode, index: None }),
+        };
+        if inode.size == 0 {
+            return Ok(Contents { inode, index: None });
+        }
+        let index = ZMap::open(self, &self.index_context(&inode), form, inode.tail, inode.size)?;
+        Ok(Contents { inode, index: Some(index) })
+    }
+
+    fn index_context(&self, inode: &Inode) -> ZContext {
+        let superblock = &self.superblock;
+        ZContext {
+            block_bits: superblock.block_bits,
+            zero_padding: superblock.zero_padding,
+            extent_records: superblock.wide_addresses,
+            fragments: superblock.packed_nid.is_some_and(|nid| nid != inode.nid),
+            algorithms: superblock.algorithms.bits(),
+            max_cluster_bytes: superblock.max_lz4_cluster_bytes(),
+            nid_for_errors: inode.nid,
+        }
+    }
+
+    /// Finds the extent that contains byte `offset` of a file; `offset` is less than the file's size.
+    pub(crate) fn extent_at(&self, contents: &Contents, offset: u64) -> Result<Extent, ImageError> {
+        self.extent_near(contents, offset, &mut Cursor::default())
+    }
+
+    /// As [`Core::extent_at`], for a caller that walks the file from its beginning. Some indexes hold lengths only and
+    /// must be summed up: a cursor keeps the sum between lookups.
+    pub(crate) fn extent_near(
+        &self,
+        contents: &Contents,
+        offset: u64,
+        cursor: &mut Cursor,
+    ) -> Result<Extent, ImageError> {
+        let inode = &contents.inode;
+        match (&contents.index, inode.layout) {
+            (Some(index), _) => index.extent_near(self, offset, cursor),
+            (None, Layout::Chunks { .. }) => chunk::extent_at(self, &self.superblock, inode, offset),
+            (None, _) => flat::extent_at(self, &self.superblock, inode, offset),
+        }
+    }
+
+    /// Finds the extent of the packed file that contains byte `offset`, which belongs to a fragment of `inode`.
+    pub(crate) fn packed_extent_at(&self, inode: &Inode, offset: u64) -> Result<Extent, ImageError> {
+        let packed = self.packed_for(inode)?;
+        match offset < packed.inode.size {
+            true => self.extent_at(packed, offset),
+            false => Err(ImageError::corrupt(inode.address, "a fragment past the end of the packed file")),
+        }
+    }
+
+    /// Whether the packed file may have holes. A compressed one without 48-bit addresses has none.
+    pub(crate) fn packed_may_have_holes(&self) -> bool {
+        self.packed.as_ref().is_some_and(|packed| match packed.inode.layout {
+            Layout::Plain { start } | Layout::Inline { start, .. } => start.is_none(),
+            Layout::Chunks { .. } => true,
+            Layout::CompressedFull | Layout::CompressedCompact => self.superblock.wide_addresses,
+        })
+    }
+
+    /// Returns the packed file for a fragment of `inode`. Fails if `inode` is the packed file itself.
+    fn packed_for(&self, inode: &Inode) -> Result<&Contents, ImageError> {
+        self.packed.as_ref().filter(|packed| packed.inode.nid != inode.nid).ok_or_else(|| {
+            ImageError::corrupt(inode.address, "a fragment, but there is no packed file that may hold it")
+        })
+    }
+}

@@ -1,0 +1,239 @@
+//! Statistics of a tree: numbers and bytes of inodes by kind and layout, of extents, and of clusters, shared ones
+//! apart.
+//!
+//! The statistics read metadata and the indexes of files, but no contents. They are a [`Visitor`] of a [`walk`], in the
+//! calling thread.
+//!
+//! Two extents share a cluster if they name the same address. The set of addresses has a limit and is charged to the
+//! image's budget. When it is full, the second use of a further cluster is counted as another cluster, so `shared` is
+//! too low.
+
+use crate::account::{Account, TableAccount};
+use crate::read::{Algorithm, Extent, FileKind, Layout, Mapping};
+use crate::walk::{self, Limits, Link, Visit, Visitor};
+use crate::{Address, Finding, Findings, Image, ImageError, Node};
+use std::collections::HashSet;
+use std::ops::ControlFlow;
+
+/// The most clusters that are remembered for finding shared ones: 16 bytes each, plus the overhead of the table.
+const MAX_SEEN_CLUSTERS: usize = 4 << 20;
+/// The most extents of one file that are counted.
+const MAX_EXTENTS: usize = 1 << 24;
+
+/// A count of items and their total bytes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Amount {
+    /// Number of items.
+    pub count: u64,
+    /// Their total bytes; for extents, the decoded length.
+    pub bytes: u64,
+}
+
+impl Amount {
+    fn add(&mut self, bytes: u64) {
+        self.count += 1;
+        self.bytes = self.bytes.saturating_add(bytes);
+    }
+}
+
+/// The statistics of a tree.
+#[derive(Debug, Clone, Default)]
+pub struct TreeStats {
+    /// Names, without `.` and `..`.
+    pub names: u64,
+    /// Inodes by kind, in the order of [`KINDS`].
+    pub kinds: [Amount; 7],
+    /// Inodes with contents by layout, in the order of [`LAYOUTS`].
+    pub layouts: [Amount; 5],
+    /// Extents by the kind of their mapping, in the order of [`MAPPINGS`].
+    pub mappings: [Amount; 5],
+    /// Extents in clusters, indexed by the number of their algorithm.
+    pub algorithms: [Amount; 4],
+    /// Clusters, each counted once, and their bytes as stored.
+    pub clusters: Amount,
+    /// Extents beyond the first one of a cluster, and their decoded bytes.
+    pub shared: Amount,
+    /// Bytes of contents that are stored uncompressed.
+    pub plain_bytes: u64,
+    /// Inodes with extended attributes.
+    pub with_xattrs: u64,
+    /// Faults that the walk or the indexes showed.
+    pub findings: Findings,
+}
+
+/// Collects the statistics during a walk.
+struct StatsVisitor {
+    stats: TreeStats,
+    /// Addresses of the clusters that were counted.
+    seen: HashSet<Address>,
+    table: TableAccount,
+}
+
+/// The kinds of inodes, and their names in JSON.
+pub const KINDS: [(FileKind, &str); 7] = [
+    (FileKind::Regular, "regular"),
+    (FileKind::Directory, "directory"),
+    (FileKind::Symlink, "symlink"),
+    (FileKind::CharDevice, "char_device"),
+    (FileKind::BlockDevice, "block_device"),
+    (FileKind::Fifo, "fifo"),
+    (FileKind::Socket, "socket"),
+];
+
+/// The names of the layouts in JSON.
+pub const LAYOUTS: [&str; 5] = ["plain", "inline", "compressed_full", "compressed_compact", "chunks"];
+
+/// The names of the mappings of extents in JSON.
+pub const MAPPINGS: [&str; 5] = ["hole", "plain", "interlaced", "compressed", "fragment"];
+
+/// The name of a layout in [`LAYOUTS`].
+pub fn layout_name(layout: &Layout) -> &'static str {
+    LAYOUTS[layout_index(layout)]
+}
+
+fn layout_index(layout: &Layout) -> usize {
+    match layout {
+        Layout::Plain { .. } => 0,
+        Layout::Inline { .. } => 1,
+        Layout::CompressedFull => 2,
+        Layout::CompressedCompact => 3,
+        Layout::Chunks { .. } => 4,
+    }
+}
+
+/// The name of an extent's mapping in [`MAPPINGS`].
+pub fn mapping_name(mapping: &Mapping) -> &'static str {
+    MAPPINGS[mapping_index(mapping)]
+}
+
+fn mapping_index(mapping: &Mapping) -> usize {
+    match mapping {
+        Mapping::Hole => 0,
+        Mapping::Plain(_) => 1,
+        Mapping::Interlaced { .. } => 2,
+        Mapping::Compressed(_) => 3,
+        Mapping::Fragment { .. } => 4,
+    }
+}
+
+/// The name of an algorithm.
+pub fn algorithm_name(algorithm: Algorithm) -> &'static str {
+    match algorithm {
+        Algorithm::Lz4 => "lz4",
+        Algorithm::MicroLzma => "lzma",
+        Algorithm::Deflate => "deflate",
+        Algorithm::Zstd => "zstd",
+    }
+}
+
+impl TreeStats {
+    /// Computes the statistics of `node`, whose path is `path`, and everything below it. For the root, the packed file
+    /// is counted too.
+    pub fn of(node: &Node, path: &[u8], limits: &Limits) -> Result<Self, ImageError> {
+        let account = Account::new(node.image().budget());
+        let (seen, table) = (HashSet::new(), TableAccount::new::<Address>(&account));
+        let mut visitor = StatsVisitor { stats: TreeStats::default(), seen, table };
+        let summary = walk::walk_from(node, path, limits, &mut visitor)?;
+        visitor.stats.names = summary.names;
+        if path == b"/" {
+            for short in node.image().short_devices() {
+                visitor.finding(Finding::error(b"", None, short.to_string()));
+            }
+        }
+        if path == b"/"
+            && let Some(nid) = node.image().superblock().packed_nid
+        {
+            match node.image().node(nid) {
+                Ok(packed) => visitor.extents(&packed, b"(packed file)"),
+                Err(error) => visitor.finding(Finding::of(b"(packed file)", &error)),
+            }
+        }
+        visitor.stats.findings.sort();
+        Ok(visitor.stats)
+    }
+
+    /// Computes the statistics of a whole image.
+    pub fn of_image(image: &Image, limits: &Limits) -> Result<Self, ImageError> {
+        Self::of(&image.root()?, b"/", limits)
+    }
+}
+
+impl StatsVisitor {
+    fn inode(&mut self, visit: &Visit<'_>) {
+        if visit.link != Link::First {
+            return;
+        }
+        let (node, inode) = (visit.node, visit.node.inode());
+        let kind = KINDS.iter().position(|(kind, _)| *kind == node.kind()).unwrap_or_default();
+        let len = if node.kind().has_contents() { node.len_bytes() } else { 0 };
+        self.stats.kinds[kind].add(len);
+        self.stats.with_xattrs += u64::from(inode.xattr_bytes > 0);
+        if node.kind().has_contents() {
+            self.stats.layouts[layout_index(&inode.layout)].add(len);
+            self.extents(node, visit.path);
+        }
+    }
+
+    fn extents(&mut self, node: &Node, path: &[u8]) {
+        let mut extents = node.extents();
+        for extent in extents.by_ref().take(MAX_EXTENTS) {
+            match extent {
+                Ok(extent) => self.extent(&extent),
+                Err(error) => self.finding(Finding::of(path, &error)),
+            }
+        }
+        if extents.next().is_some() {
+            let what = format!("more than {MAX_EXTENTS} extents; the rest was not counted");
+            self.finding(Finding::warning(path, Some(node.inode().address), what));
+        }
+    }
+
+    fn extent(&mut self, extent: &Extent) {
+        self.stats.mappings[mapping_index(&extent.mapping)].add(extent.len_bytes);
+        match extent.mapping {
+            Mapping::Plain(_) | Mapping::Interlaced { .. } => {
+                self.stats.plain_bytes = self.stats.plain_bytes.saturating_add(extent.len_bytes);
+            }
+            Mapping::Compressed(cluster) => {
+                self.stats.algorithms[cluster.algorithm as usize].add(extent.len_bytes);
+                match self.is_new(cluster.at) {
+                    true => self.stats.clusters.add(u64::from(cluster.len_bytes)),
+                    false => self.stats.shared.add(extent.len_bytes),
+                }
+            }
+            Mapping::Hole | Mapping::Fragment { .. } => {}
+        }
+    }
+
+    /// Whether this cluster was not counted before, as far as the set has room.
+    fn is_new(&mut self, cluster: Address) -> bool {
+        if self.seen.contains(&cluster) {
+            return false;
+        }
+        let (len, capacity) = (self.seen.len(), self.seen.capacity());
+        if len < MAX_SEEN_CLUSTERS && self.table.reserve_one(len, capacity) {
+            self.seen.insert(cluster);
+        }
+        true
+    }
+}
+
+impl Visitor for StatsVisitor {
+    fn enter(&mut self, visit: &Visit<'_>) -> ControlFlow<(), bool> {
+        self.inode(visit);
+        ControlFlow::Continue(true)
+    }
+
+    fn leave(&mut self, _visit: &Visit<'_>, _directories: u64) -> ControlFlow<()> {
+        ControlFlow::Continue(())
+    }
+
+    fn file(&mut self, visit: &Visit<'_>) -> ControlFlow<()> {
+        self.inode(visit);
+        ControlFlow::Continue(())
+    }
+
+    fn finding(&mut self, finding: Finding) {
+        self.stats.findings.push(finding);
+    }
+}

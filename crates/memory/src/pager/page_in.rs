@@ -1,0 +1,352 @@
+//! Bringing a page and its neighbours from the store into the range.
+//!
+//! The neighbours are the pages that `readahead` returns and that no other thread owns. They use only memory that is
+//! available without waiting: free frames with memory, which are filled and then moved to the range many at once; or
+//! new memory, to which the kernel copies them. The thread waits for memory only for the page that faulted.
+
+use super::Pager;
+use super::install::Put;
+use super::scratch::{Scratch, ScratchGuard};
+use super::serve::Served;
+use crate::counters::Counter;
+use crate::page::FaultClaim;
+use crate::readahead::{WINDOW_MAX, Window};
+use crate::staging::{FrameBatch, longest_run};
+use pagefold_page::{Page, PageIndex};
+use pagefold_store::{LoadError, Loaded};
+use pagefold_sys::cpu;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// From so many pages on, a batch with memory is used; fewer pages are copied to new memory, if there is any.
+const MOVED_MIN: usize = 4;
+
+/// Pages that this thread is loading, in order of address; [`Pager::put_runs`] relies on the order.
+struct Claims {
+    pages: [(PageIndex, FaultClaim); WINDOW_MAX],
+    len: usize,
+    /// Index of the page that faulted.
+    faulting: usize,
+}
+
+/// Memory for pages that come in.
+enum Memory {
+    /// New memory of the kernel, to be copied to: the number of pages charged.
+    New(usize),
+    /// `len` frames of a batch, from `first` on.
+    Frames { batch: FrameBatch, first: usize, len: usize },
+}
+
+/// The contents of a page to be put into the range.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Bytes,
+    Zero,
+    Failed,
+}
+
+impl Pager {
+    /// Brings a page in, with neighbours. If the result is `Failed`, the page is still loading.
+    ///
+    /// # Safety
+    /// The caller owns the page, which is loading, by `claim`.
+    pub(super) unsafe fn page_in(&self, page: PageIndex, claim: FaultClaim, is_write: bool) -> Served {
+        // The work before the object is read takes about as long as this prefetch.
+        self.store.prefetch_object(page);
+        let counter = if claim == FaultClaim::Zero { Counter::FaultsZero } else { Counter::FaultsFolded };
+        self.counters.add(counter, 1);
+        let window = if self.neighbours { self.readahead.record_fault(page) } else { Window::SINGLE };
+        self.page_ins.fetch_add(1, Relaxed);
+        // SAFETY: the caller owns the page, which is loading.
+        let mut claims = unsafe { self.claim_window(page, claim, window) };
+        let Some(memory) = self.memory_for(&mut claims) else {
+            self.page_ins.fetch_sub(1, Relaxed);
+            self.word(page).abandon_load();
+            return Served::Again;
+        };
+        self.trim_window(page, window, &claims);
+        let mut scratch = self.scratch_pool.take(cpu::current());
+        let served = self.fill_and_put(&claims, memory, &mut scratch, is_write);
+        self.page_ins.fetch_sub(1, Relaxed);
+        self.note_resident();
+        served
+    }
+
+    /// Shortens the window of `readahead` if memory ran out or some of its pages were resident already.
+    fn trim_window(&self, page: PageIndex, window: Window, claims: &Claims) {
+        let last = if window.stride > 0 { claims.pages[claims.len - 1].0 } else { claims.pages[0].0 };
+        if (claims.len as u64) < window.pages {
+            self.readahead.shorten(page, window, last, claims.len as u64 - 1);
+        }
+    }
+
+    /// Claims the neighbours that no other thread owns.
+    ///
+    /// # Safety
+    /// The caller owns the page, which is loading.
+    unsafe fn claim_window(&self, page: PageIndex, claim: FaultClaim, window: Window) -> Claims {
+        let mut claims = Claims { pages: [(page, claim); WINDOW_MAX], len: 1, faulting: 0 };
+        for step in 1..window.pages as i64 {
+            let neighbour = u64::try_from(page.0 as i64 + step * window.stride);
+            let Ok(neighbour) = neighbour.map(PageIndex) else { break };
+            if !self.table.page_count().contains(neighbour) {
+                break;
+            }
+            if let Some(claim) = self.word(neighbour).claim_readahead() {
+                self.store.prefetch_slot(neighbour);
+                claims.pages[claims.len] = (neighbour, claim);
+                claims.len += 1;
+            }
+        }
+        if window.stride < 0 {
+            claims.pages[..claims.len].reverse();
+            claims.faulting = claims.len - 1;
+        }
+        claims
+    }
+
+    /// Returns memory for the claims, or for some of them; the others are abandoned. Waits if no memory is available.
+    /// Returns `None` if the region is being dropped.
+    fn memory_for(&self, claims: &mut Claims) -> Option<Memory> {
+        let found = self.try_memory(claims.len);
+        let memory = match found {
+            Some(memory) => memory,
+            None => {
+                self.abandon_neighbours(claims, 1);
+                self.await_memory(|| self.try_memory(1), || Memory::New(1))?
+            }
+        };
+        self.abandon_neighbours(claims, memory.len());
+        Some(memory)
+    }
+
+    /// Returns memory for up to so many pages, without waiting: for many pages preferably frames with memory, for few
+    /// new memory.
+    fn try_memory(&self, wanted: usize) -> Option<Memory> {
+        let is_many = self.can_move() && wanted >= MOVED_MIN;
+        if is_many {
+            if let Some(frames) = self.take_frames(wanted) {
+                return Some(frames);
+            }
+            self.staging.want(wanted as u32);
+        }
+        match self.budget.charge(wanted as u32) {
+            0 if self.can_move() => self.take_frames(wanted),
+            0 => None,
+            pages => Some(Memory::New(pages as usize)),
+        }
+    }
+
+    fn take_frames(&self, wanted: usize) -> Option<Memory> {
+        let batch = self.staging.take_backed()?;
+        let (first, len) = longest_run(self.staging.backed(&batch));
+        // From the end, so that the rest of the run stays a run.
+        let used = len.min(wanted);
+        Some(Memory::Frames { batch, first: first + len - used, len: used })
+    }
+
+    /// Abandons neighbours until `len` claims are left.
+    fn abandon_neighbours(&self, claims: &mut Claims, len: usize) {
+        while claims.len > len.max(1) {
+            claims.len -= 1;
+            // The faulting page stands at one end: abandon the claim at the other.
+            let at = if claims.faulting == 0 { claims.len } else { 0 };
+            self.word(claims.pages[at].0).abandon_load();
+            if claims.faulting > 0 {
+                claims.pages.copy_within(1..claims.len + 1, 0);
+                claims.faulting -= 1;
+            }
+        }
+    }
+
+    fn fill_and_put(
+        &self,
+        claims: &Claims,
+        memory: Memory,
+        scratch: &mut ScratchGuard,
+        is_write: bool,
+    ) -> Served {
+        let pages = &claims.pages[..claims.len];
+        let mut kinds = [Kind::Zero; WINDOW_MAX];
+        let mut zero_pages_charged = 0;
+        for (at, (page, claim)) in pages.iter().enumerate() {
+            if let Some((next, _)) = pages.get(at + 1) {
+                self.store.prefetch_object(*next);
+            }
+            let Scratch { loader, pages } = &mut **scratch;
+            let to: &mut Page = match &memory {
+                Memory::New(_) => &mut pages.0[at],
+                Memory::Frames { batch, first, .. } => {
+                    let frame = self.staging.frame(batch, first + at);
+                    // SAFETY: the frame has memory, and this thread alone has its batch: no other thread refers to the
+                    // frame.
+                    unsafe { &mut *self.staging.address(frame).cast::<Page>() }
+                }
+            };
+            let wants_memory = is_write || matches!(memory, Memory::Frames { .. });
+            kinds[at] = match claim {
+                FaultClaim::Load => self.load(*page, loader, to),
+                _ if wants_memory => {
+                    to.fill(0);
+                    Kind::Bytes
+                }
+                _ => Kind::Zero,
+            };
+            // A page of zeroes is charged like any other: the program may write to it without a fault.
+            if kinds[at] == Kind::Zero && matches!(memory, Memory::Frames { .. }) {
+                match self.budget.charge(1) {
+                    0 => {
+                        to.fill(0);
+                        kinds[at] = Kind::Bytes;
+                    }
+                    _ => zero_pages_charged += 1,
+                }
+            }
+        }
+        let used = self.put_runs(claims, &kinds, &memory, scratch);
+        self.settle(memory, zero_pages_charged, used);
+        self.readahead.count_brought(claims.len as u64 - 1);
+        if kinds[claims.faulting] == Kind::Failed { Served::Failed } else { Served::Again }
+    }
+
+    /// Loads the page's bytes from the store.
+    fn load(&self, page: PageIndex, loader: &mut pagefold_store::Loader, to: &mut Page) -> Kind {
+        let began = self.meter.start();
+        let loaded = self.store.load(page, loader, to);
+        let mut is_same_filled = true;
+        let kind = match loaded {
+            Ok(Loaded::Page) => {
+                is_same_filled = false;
+                Kind::Bytes
+            }
+            Ok(Loaded::SameFilled(0)) => Kind::Zero,
+            Ok(Loaded::Empty) => {
+                // The page was folded, so the store should have it.
+                self.counters.add(Counter::DecompressFail, 1);
+                return Kind::Failed;
+            }
+            Ok(Loaded::SameFilled(word)) => {
+                pagefold_store::fill(to, word);
+                Kind::Bytes
+            }
+            Err(error) => {
+                let counter = match error {
+                    LoadError::ReadBack { .. } => Counter::ReadBackFail,
+                    LoadError::Corrupt { .. } | LoadError::CorruptRecord { .. } => Counter::DecompressFail,
+                };
+                self.counters.add(counter, 1);
+                return Kind::Failed;
+            }
+        };
+        if let Some(began) = began {
+            let ns = self.meter.ns_since(began);
+            let counter = if is_same_filled { Counter::SameFilledLoadNs } else { Counter::LoadNs };
+            self.counters.add(counter, ns);
+            self.counters.add(Counter::SameFilledLoaded, is_same_filled.into());
+        }
+        kind
+    }
+
+    /// Puts the pages into the range, run by run, and ends their loading, except that of the faulting page if it
+    /// cannot be loaded. Returns how many charged pages were used.
+    fn put_runs(
+        &self,
+        claims: &Claims,
+        kinds: &[Kind; WINDOW_MAX],
+        memory: &Memory,
+        scratch: &Scratch,
+    ) -> u32 {
+        let pages = &claims.pages[..claims.len];
+        let mut used = 0;
+        let mut at = 0;
+        while at < pages.len() {
+            let (first, kind) = (pages[at].0, kinds[at]);
+            let follows = |i: usize| pages[i].0.0 == first.0 + (i - at) as u64 && kinds[i] == kind;
+            let len = (at + 1..pages.len()).take_while(|i| follows(*i)).count() + 1;
+            let put = match (kind, memory) {
+                (Kind::Failed, _) => Put::Refused(0, 0),
+                // SAFETY: this thread owns the claims, which are loading.
+                (Kind::Zero, _) => unsafe { self.zero_in(first, len) },
+                (Kind::Bytes, Memory::New(_)) => {
+                    // SAFETY: this thread owns the claims, which are loading.
+                    unsafe { self.copy_in(first, &scratch.pages.0[at..at + len]) }
+                }
+                (Kind::Bytes, Memory::Frames { batch, first: frame, .. }) => {
+                    let frame = self.staging.frame(batch, frame + at);
+                    // SAFETY: this thread owns the claims, which are loading, and the batch, and holds no reference
+                    // into its frames any more.
+                    unsafe { self.move_in(first, frame, len) }
+                }
+            };
+            let done = match put {
+                Put::Done => len,
+                // `Present`: the poison of a page that was lost. The page stays folded.
+                Put::Present(done) | Put::Refused(done, _) => done,
+            };
+            for (i, (page, claim)) in pages.iter().enumerate().skip(at).take(done) {
+                if kind == Kind::Bytes
+                    && let Memory::Frames { batch, first, .. } = memory
+                {
+                    self.staging.note_moved(self.staging.frame(batch, first + i));
+                }
+                self.finish(*page, *claim);
+            }
+            used += match (kind, memory) {
+                (Kind::Bytes, Memory::Frames { .. }) => 0,
+                _ => done as u32,
+            };
+            at += done;
+            if put != Put::Done {
+                // `serve` ends the loading of a faulting page that is lost.
+                if at != claims.faulting || kind != Kind::Failed {
+                    self.word(pages[at].0).abandon_load();
+                    self.wake(pages[at].0);
+                }
+                at += 1;
+            }
+        }
+        used
+    }
+
+    /// Ends the loading of a page that is in the range now.
+    fn finish(&self, page: PageIndex, claim: FaultClaim) {
+        self.table.add_live(page);
+        if claim == FaultClaim::Load {
+            self.table.add_folded(-1);
+            self.table.add_copies(1);
+        }
+        self.word(page).finish_load(self.fold_time());
+    }
+
+    /// Returns memory that was not used.
+    fn settle(&self, memory: Memory, zero_pages_charged: u32, used: u32) {
+        let charged = match memory {
+            Memory::New(pages) => pages as u32,
+            Memory::Frames { batch, .. } => {
+                self.recycle_batch(batch);
+                zero_pages_charged
+            }
+        };
+        if charged > used {
+            self.budget.uncharge(charged - used);
+        }
+    }
+
+    /// Puts a batch in which no page waits into the set where it belongs: empty, or free with memory.
+    pub(crate) fn recycle_batch(&self, batch: FrameBatch) {
+        match self.staging.backed(&batch) {
+            0 => self.staging.put_empty(batch),
+            _ => {
+                self.staging.put_backed(batch);
+                self.budget.notify_release();
+            }
+        }
+    }
+}
+
+impl Memory {
+    fn len(&self) -> usize {
+        match self {
+            Memory::New(len) | Memory::Frames { len, .. } => *len,
+        }
+    }
+}

@@ -1,0 +1,340 @@
+//! Readahead: which neighbours to bring in with a page that faulted.
+//!
+//! Faults are sorted into a few *streams*, runs of faults at a constant stride. The pages of a stream are brought in
+//! by windows. The page after a window is left out, so that it faults if the stream goes on: this fault shows that the
+//! window was used, and makes the next window larger. A fault inside a window, or a stream that does not go on, makes
+//! the window smaller. A page that belongs to no stream is brought in alone and starts a stream.
+//!
+//! When a stream has passed a window, the window's pages came from the store to be read once, in order. They are the
+//! first to be evicted when memory is short (*drop-behind*, [`Readahead::next_drop_behind`]). Otherwise a program that
+//! reads through more than fits would evict everything for pages of no more use, and find nothing resident when it
+//! starts again.
+//!
+//! The kernel does not report which pages a program reads, so nothing finer is known. Faulting threads, perhaps inside
+//! a signal handler, change the state: a few atomic words, without locks. When two threads change one word at once,
+//! one change is lost, which only makes a guess worse.
+
+mod drop_behind;
+
+use crossbeam_utils::CachePadded;
+use drop_behind::DropBehind;
+use pagefold_page::PageIndex;
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+
+/// Number of streams remembered.
+const STREAMS: usize = 16;
+/// Pages of a window, by the stream's level.
+const WINDOWS: [u64; 4] = [1, 4, 16, WINDOW_MAX as u64];
+/// The most pages of a window.
+pub(crate) const WINDOW_MAX: usize = 32;
+/// The longest stride of a stream, pages.
+const STRIDE_MAX: i64 = 64;
+/// Streams examined for one to replace.
+const VICTIMS: usize = 4;
+
+/// The streams of a region.
+pub(crate) struct Readahead {
+    streams: CachePadded<[AtomicU64; STREAMS]>,
+    next_victim: AtomicUsize,
+    drop_behind: DropBehind,
+    brought: CachePadded<AtomicU64>,
+    used: AtomicU64,
+}
+
+/// The pages to bring in: the faulting page and others at a constant stride.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Window {
+    /// Pages, the faulting one included; at least 1.
+    pub(crate) pages: u64,
+    /// Pages from one to the next; not 0.
+    pub(crate) stride: i64,
+}
+
+impl Window {
+    pub(crate) const SINGLE: Window = Window { pages: 1, stride: 1 };
+}
+
+/// A stream: the page whose fault continues it, the stride, and the level.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Stream {
+    next: u64,
+    stride: i64,
+    level: usize,
+    /// Neighbours brought in by its last window.
+    brought: u64,
+}
+
+impl Stream {
+    /// The bits: next 0-47, stride 48-55 (signed), level 56-57, brought 58-62, in use 63.
+    fn decode(bits: u64) -> Option<Self> {
+        let stride = i64::from((bits >> 48) as u8 as i8);
+        let in_use = bits >> 63 == 1 && stride != 0;
+        in_use.then_some(Stream {
+            next: bits & ((1 << 48) - 1),
+            stride,
+            level: (bits >> 56 & 3) as usize,
+            brought: bits >> 58 & 31,
+        })
+    }
+
+    fn encode(self) -> u64 {
+        1 << 63
+            | self.brought.min(31) << 58
+            | (self.level as u64) << 56
+            | u64::from(self.stride as i8 as u8) << 48
+            | self.next
+    }
+
+    /// Returns the page at which the last window began.
+    fn window_start(self) -> i64 {
+        self.next as i64 - self.stride * WINDOWS[self.level] as i64
+    }
+
+    /// Returns whether a page lies in the last window.
+    fn covers(self, page: u64) -> bool {
+        let steps = (page as i64 - self.window_start()) * self.stride.signum();
+        self.level > 0 && steps >= 0 && steps < (WINDOWS[self.level] as i64) * self.stride.abs()
+    }
+
+    /// Returns the stream after a fault at `next`.
+    fn continued(self, page: u64) -> Option<Self> {
+        let level = (self.level + 1).min(WINDOWS.len() - 1);
+        let next = page as i64 + self.stride * WINDOWS[level] as i64;
+        Some(Stream {
+            next: u64::try_from(next).ok()?,
+            stride: self.stride,
+            level,
+            brought: WINDOWS[level] - 1,
+        })
+    }
+}
+
+impl Readahead {
+    pub(crate) fn new() -> Self {
+        Readahead {
+            streams: CachePadded::new([const { AtomicU64::new(0) }; STREAMS]),
+            next_victim: AtomicUsize::new(0),
+            drop_behind: DropBehind::new(),
+            brought: CachePadded::new(AtomicU64::new(0)),
+            used: AtomicU64::new(0),
+        }
+    }
+
+    /// Records a fault on a page that is not resident, and returns the pages to bring in.
+    pub(crate) fn record_fault(&self, page: PageIndex) -> Window {
+        let page = page.0;
+        let mut near = None;
+        for slot in self.streams.iter() {
+            let bits = slot.load(Relaxed);
+            let Some(stream) = Stream::decode(bits) else { continue };
+            if page == stream.next {
+                return self.advance(slot, bits, stream, page);
+            }
+            if stream.covers(page) {
+                let smaller = Stream { level: stream.level - 1, brought: 0, ..stream };
+                let _ = slot.compare_exchange(bits, smaller.encode(), Relaxed, Relaxed);
+                return Window::SINGLE;
+            }
+            let distance = page as i64 - stream.window_start();
+            if stream.level == 0 && distance != 0 && distance.abs() <= STRIDE_MAX {
+                near = near.or(Some((slot, bits, distance)));
+            }
+        }
+        match near {
+            Some((slot, bits, stride)) => Self::set_stride(slot, bits, page, stride),
+            None => self.start_stream(page),
+        }
+        Window::SINGLE
+    }
+
+    fn advance(&self, slot: &AtomicU64, bits: u64, stream: Stream, page: u64) -> Window {
+        let Some(next) = stream.continued(page) else { return Window::SINGLE };
+        if slot.compare_exchange(bits, next.encode(), Relaxed, Relaxed).is_err() {
+            return Window::SINGLE;
+        }
+        self.used.fetch_add(stream.brought, Relaxed);
+        if stream.level > 0 && stream.stride.abs() == 1 {
+            let last = stream.next as i64 - stream.stride;
+            let first = u64::try_from(stream.window_start().min(last)).unwrap_or(0);
+            self.drop_behind.push(first..first + WINDOWS[stream.level]);
+        }
+        Window { pages: WINDOWS[next.level], stride: next.stride }
+    }
+
+    /// Shortens a window that brought in fewer neighbours than planned, the last of them at `last`: its stream
+    /// continues from there.
+    pub(crate) fn shorten(&self, page: PageIndex, window: Window, last: PageIndex, brought: u64) {
+        let expected = page.0 as i64 + window.stride * window.pages as i64;
+        let next = last.0 as i64 + window.stride;
+        let (Ok(expected), Ok(next)) = (u64::try_from(expected), u64::try_from(next)) else { return };
+        for slot in self.streams.iter() {
+            let bits = slot.load(Relaxed);
+            if let Some(stream) = Stream::decode(bits)
+                && stream.next == expected
+                && stream.stride == window.stride
+            {
+                let shortened = Stream { next, brought, ..stream };
+                let _ = slot.compare_exchange(bits, shortened.encode(), Relaxed, Relaxed);
+                return;
+            }
+        }
+    }
+
+    /// Sets the stride of a stream that had one fault, after a second fault nearby.
+    fn set_stride(slot: &AtomicU64, bits: u64, page: u64, stride: i64) {
+        if let Ok(next) = u64::try_from(page as i64 + stride) {
+            let _ = slot.compare_exchange(
+                bits,
+                Stream { next, stride, level: 0, brought: 0 }.encode(),
+                Relaxed,
+                Relaxed,
+            );
+        }
+    }
+
+    /// Starts a stream in place of one that has not gone on for some time.
+    fn start_stream(&self, page: u64) {
+        for _ in 0..VICTIMS {
+            let slot = &self.streams[self.next_victim.fetch_add(1, Relaxed) % STREAMS];
+            let bits = slot.load(Relaxed);
+            match Stream::decode(bits) {
+                // This stream has gone on before and may again: lower its level first.
+                Some(stream) if stream.level > 0 => {
+                    let next = Stream { level: stream.level - 1, brought: 0, ..stream };
+                    let _ = slot.compare_exchange(bits, next.encode(), Relaxed, Relaxed);
+                }
+                _ => {
+                    let first = Stream { next: page + 1, stride: 1, level: 0, brought: 0 };
+                    let _ = slot.compare_exchange(bits, first.encode(), Relaxed, Relaxed);
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Returns the pages of the oldest window that its stream has passed. Each window is returned once.
+    pub(crate) fn next_drop_behind(&self) -> Option<Range<u64>> {
+        self.drop_behind.pop()
+    }
+
+    /// Returns how many windows have been passed so far.
+    pub(crate) fn windows_passed(&self) -> u64 {
+        self.drop_behind.pushed()
+    }
+
+    /// Counts neighbours that were brought in.
+    pub(crate) fn count_brought(&self, pages: u64) {
+        self.brought.fetch_add(pages, Relaxed);
+    }
+
+    /// Returns the number of neighbours brought in, and of those that are known to have been used.
+    pub(crate) fn counts(&self) -> (u64, u64) {
+        let brought = self.brought.load(Relaxed);
+        (brought, self.used.load(Relaxed).min(brought))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn windows_are_dropped_behind_once_their_stream_has_passed_them() {
+        for step in [1_i64, -1] {
+            let readahead = Readahead::new();
+            run(&readahead, (0..1_000).map(|i| ((1 << 20) + i * step) as u64));
+            let behind: Vec<_> = std::iter::from_fn(|| readahead.next_drop_behind()).collect();
+            let pages: std::collections::BTreeSet<u64> = behind.iter().cloned().flatten().collect();
+            assert_eq!(pages.len(), behind.iter().map(|range| range.clone().count()).sum::<usize>());
+            let (far, near) = ((1 << 20) + 900 * step, (1 << 20) + 10 * step);
+            assert!(pages.contains(&(near as u64)) && pages.contains(&(far as u64)), "{step}: {behind:?}");
+            // The stream has not passed the last window.
+            assert!(!pages.contains(&(((1 << 20) + 999 * step) as u64)));
+            assert!(pages.iter().all(|page| page.abs_diff(1 << 20) < 1_000));
+        }
+    }
+
+    #[test]
+    fn random_pages_are_not_dropped_behind() {
+        let readahead = Readahead::new();
+        run(&readahead, (0..1000_u64).map(|i| i.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 30));
+        assert_eq!(readahead.next_drop_behind(), None);
+    }
+
+    /// Touches pages in order, as a program that faults only on pages that were not brought in.
+    fn run(readahead: &Readahead, pages: impl Iterator<Item = u64>) -> (usize, usize) {
+        let mut there = std::collections::BTreeSet::new();
+        let (mut faults, mut touched) = (0, 0);
+        for page in pages {
+            touched += 1;
+            if there.contains(&page) {
+                continue;
+            }
+            faults += 1;
+            let window = readahead.record_fault(PageIndex(page));
+            (0..window.pages as i64).for_each(|i| {
+                there.insert((page as i64 + i * window.stride) as u64);
+            });
+            readahead.count_brought(window.pages - 1);
+        }
+        (faults, touched)
+    }
+
+    #[test]
+    fn sequential_access_faults_once_a_window() {
+        for (first, step) in [(0_i64, 1_i64), (1 << 20, -1), (7, 3), (1 << 20, -64)] {
+            let readahead = Readahead::new();
+            let (faults, touched) =
+                run(&readahead, (0..10_000).map(|i| (first + (i % 10_000) * step) as u64));
+            assert!(faults < touched / 28, "{step}: {faults} faults for {touched} pages");
+            let (brought, used) = readahead.counts();
+            assert!(used * 100 >= brought * 97, "{step}: {used} of {brought}");
+        }
+    }
+
+    #[test]
+    fn random_access_brings_no_neighbours() {
+        let readahead = Readahead::new();
+        let mut x = 1_u64;
+        let random = std::iter::repeat_with(move || {
+            x = x.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            x >> 40
+        });
+        run(&readahead, random.take(100_000));
+        let (brought, _) = readahead.counts();
+        assert!(brought < 2_000, "{brought} neighbours");
+    }
+
+    #[test]
+    fn interleaved_streams_are_recognised_among_random_faults() {
+        let readahead = Readahead::new();
+        let pages = (0..4_000_u64).flat_map(|i| {
+            let noise = (i.wrapping_mul(0x9e37_79b9_7f4a_7c15)) >> 30;
+            [i, (1 << 40) + i, (1 << 41) + i * 2, noise | 1 << 45].into_iter().take(if i % 8 == 0 {
+                4
+            } else {
+                3
+            })
+        });
+        let (faults, _) = run(&readahead, pages);
+        assert!(faults < 500 + 3 * 4_000 / 20, "{faults}");
+    }
+
+    #[test]
+    fn a_stream_that_ends_is_not_counted_as_used() {
+        let readahead = Readahead::new();
+        run(&readahead, 0..6);
+        let (brought, used) = readahead.counts();
+        assert!(brought > 0 && used < brought, "{used} of {brought}");
+    }
+
+    #[test]
+    fn streams_at_the_first_and_last_pages_do_not_overflow() {
+        let readahead = Readahead::new();
+        run(&readahead, (0..5).rev());
+        run(&readahead, (1_u64 << 36)..(1 << 36) + 5);
+        let far = Stream { next: (1 << 48) - 1, stride: -64, level: 3, brought: 31 };
+        assert_eq!(Stream::decode(far.encode()), Some(far));
+    }
+}

@@ -1,0 +1,377 @@
+//! A small model of a region for loom: the production page words, and models of everything else.
+//!
+//! The page table entry of a page is one atomic: the page in the range, or nothing. It is accessed by
+//! read-modify-write only (the kernel makes sure that no thread sees a page after it was unmapped) and relaxed, so
+//! that it orders nothing else. Frames, the store and the hashes are plain memory. Only the words say which thread
+//! owns them, and loom fails a model in which two threads access one of them unordered. A frame that was released
+//! reads as `GARBAGE`.
+
+use loom::cell::UnsafeCell;
+use loom::sync::Arc;
+use loom::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use pagefold_memory::page::{
+    Candidates, DropClaim, FaultClaim, FoldResult, FoldTime, Frame, PageWord, RefusalResult, State, Visit,
+};
+
+/// No page, no memory, no copy.
+pub const NONE: u64 = 0;
+/// A page of zeroes. Other contents are versions, which grow: 10, 11, ...
+pub const ZERO: u64 = 1;
+/// The contents of a frame after it was released.
+pub const GARBAGE: u64 = 666;
+/// Flag of a page in the range.
+const PROTECTED: u64 = 1 << 32;
+
+/// Runs all schedules with up to `bound` forced switches: more take hours (Musuvathi and Qadeer, "Iterative Context
+/// Bounding", 2007).
+pub fn check_bound(bound: usize, model: impl Fn() + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(builder.preemption_bound.unwrap_or(bound));
+    builder.check(model);
+}
+
+/// Plain memory that one thread at a time may access.
+pub struct Cell(UnsafeCell<u64>);
+
+impl Cell {
+    fn new(value: u64) -> Self {
+        Cell(UnsafeCell::new(value))
+    }
+
+    pub fn set(&self, value: u64) {
+        // SAFETY: loom hands out a valid pointer and fails the model if the access races.
+        self.0.with_mut(|p| unsafe { *p = value });
+    }
+
+    pub fn get(&self) -> u64 {
+        // SAFETY: as in `set`.
+        self.0.with(|p| unsafe { *p })
+    }
+}
+
+/// One page, with its data in the table, the store and the kernel.
+pub struct Page {
+    pub word: PageWord,
+    range: AtomicU64,
+    store: Cell,
+    hash: Cell,
+}
+
+impl Page {
+    /// Returns the latest page in the range, or `NONE`.
+    fn mapped(&self) -> u64 {
+        self.range.fetch_add(0, Relaxed)
+    }
+
+    /// `Pager::drop_copy`.
+    fn drop_copy(&self) {
+        self.store.set(NONE);
+    }
+
+    /// Write-protects the page, if there is one.
+    fn protect(&self) {
+        let _ = self.range.fetch_update(Relaxed, Relaxed, |page| (page != NONE).then_some(page | PROTECTED));
+    }
+
+    /// `copy_in`, `zero_in`, `move_in`: a page that is present is left as it is. Returns whether the page was absent.
+    fn put(&self, value: u64) -> bool {
+        self.range.compare_exchange(NONE, value, Relaxed, Relaxed).is_ok()
+    }
+}
+
+/// How pages leave the range.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Method {
+    Move,
+    Protect,
+}
+
+/// Whether the store accepts a page.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Store {
+    Accepts,
+    Refuses,
+}
+
+/// Pages, and frames of batches of one frame.
+pub struct RegionModel {
+    pub pages: [Page; 2],
+    pub frames: [Cell; 3],
+    method: Method,
+    /// Whether the model drops pages by `madvise`.
+    has_madvise: bool,
+}
+
+impl RegionModel {
+    pub fn new(method: Method) -> Arc<RegionModel> {
+        Arc::new(Self::with(method, false))
+    }
+
+    pub fn with_madvise(method: Method) -> Arc<RegionModel> {
+        Arc::new(Self::with(method, true))
+    }
+
+    fn with(method: Method, has_madvise: bool) -> RegionModel {
+        let page = || Page {
+            word: PageWord::new(),
+            range: AtomicU64::new(NONE),
+            store: Cell::new(NONE),
+            hash: Cell::new(NONE),
+        };
+        let frame = || Cell::new(NONE);
+        RegionModel { pages: [page(), page()], frames: [frame(), frame(), frame()], method, has_madvise }
+    }
+
+    /// A program's write of a whole page.
+    pub fn write(&self, page: usize, value: u64) {
+        while !self.try_write(page, value) {
+            self.serve(page, true);
+        }
+    }
+
+    /// A program's write by a thread that finds no memory at first.
+    pub fn write_without_memory(&self, page: usize, value: u64) {
+        let mut has_memory = false;
+        while !self.try_write(page, value) {
+            self.serve(page, has_memory);
+            // `wait_for_release` returns, because other threads release memory.
+            has_memory = true;
+        }
+    }
+
+    fn try_write(&self, page: usize, value: u64) -> bool {
+        let range = &self.pages[page].range;
+        let mut seen = range.fetch_add(0, Relaxed);
+        while seen != NONE && seen & PROTECTED == 0 {
+            match range.compare_exchange(seen, value, Relaxed, Relaxed) {
+                Ok(_) => return true,
+                Err(now) => seen = now,
+            }
+        }
+        false
+    }
+
+    /// A program's read.
+    pub fn read(&self, page: usize) -> u64 {
+        loop {
+            match self.pages[page].mapped() {
+                NONE => self.serve(page, true),
+                value => {
+                    assert_ne!(value & !PROTECTED, GARBAGE);
+                    return value & !PROTECTED;
+                }
+            }
+        }
+    }
+
+    /// `Pager::serve_by_state`.
+    pub fn serve(&self, page: usize, has_memory: bool) {
+        let (page, word) = (&self.pages[page], &self.pages[page].word);
+        match word.claim_fault() {
+            FaultClaim::Resident => self.recheck(page),
+            FaultClaim::Busy(seen) => word.wait(seen),
+            FaultClaim::Return { frame, is_folding } => {
+                match self.bring_back(page, frame, is_folding, has_memory) {
+                    true => word.finish_return(),
+                    false => word.abandon_return(),
+                }
+            }
+            claim => self.page_in(page, claim, has_memory),
+        }
+    }
+
+    /// `Pager::recheck`.
+    fn recheck(&self, page: &Page) {
+        if page.word.begin_recheck() {
+            let was_missing = page.put(ZERO);
+            assert!(self.has_madvise || !was_missing, "resident, but not in the range");
+            page.word.end_recheck();
+        }
+    }
+
+    /// `Pager::bring_back`.
+    fn bring_back(&self, page: &Page, frame: Frame, is_read: bool, has_memory: bool) -> bool {
+        let memory = &self.frames[usize::from(frame.0)];
+        let value = memory.get();
+        assert!(value != NONE && value != GARBAGE, "a frame that was released: {value}");
+        if self.method == Method::Move && !is_read {
+            // The frame's memory goes to the range, unless a page is present there.
+            if page.put(value) {
+                memory.set(NONE);
+            }
+            return true;
+        }
+        if !has_memory {
+            return false;
+        }
+        let was_absent = page.put(value);
+        assert!(self.has_madvise || was_absent, "returning, but in the range");
+        true
+    }
+
+    /// `Pager::page_in`, of the faulting page or of a neighbour.
+    fn page_in(&self, page: &Page, claim: FaultClaim, has_memory: bool) {
+        if !has_memory {
+            page.word.abandon_load();
+            return;
+        }
+        let value = if claim == FaultClaim::Load { page.store.get() } else { ZERO };
+        assert_ne!(value, NONE, "folded, but not in the store");
+        let was_absent = page.put(value);
+        assert!(self.has_madvise || was_absent, "loading, but in the range");
+        page.word.finish_load(FoldTime(0));
+    }
+
+    /// A neighbour of a page that is brought in: `claim_window`, and `abandon_neighbours` if there is no memory for it.
+    pub fn read_ahead(&self, page: usize, has_memory: bool) {
+        let page = &self.pages[page];
+        if let Some(claim) = page.word.claim_readahead() {
+            self.page_in(page, claim, has_memory);
+        }
+    }
+
+    /// `Evictor::step` for one page: `visit`, `page_out`, and at once `fold_batch`.
+    pub fn evict(&self, page: usize, frame: u16, store: Store) {
+        if self.page_out(page, frame) {
+            self.fold_frame(page, frame, store);
+        }
+    }
+
+    /// `Sweep::visit` and `Mover::page_out`. Returns whether the page is staged.
+    pub fn page_out(&self, page: usize, frame: u16) -> bool {
+        let page = &self.pages[page];
+        if page.word.visit(None, Candidates::Any, 0) != Visit::Taken {
+            return false;
+        }
+        let value = match self.method {
+            // `move_out`.
+            Method::Move => page.range.swap(NONE, Relaxed),
+            // `copy_out`: protect, copy, drop.
+            Method::Protect => {
+                page.protect();
+                // As `Reader::read`, which reports a missing page.
+                let copied = page.mapped();
+                if copied != NONE {
+                    assert!(copied & PROTECTED != 0, "copied while it could be written");
+                    let dropped = page.range.swap(NONE, Relaxed);
+                    assert!(dropped == copied || self.has_madvise && dropped == NONE, "a write is lost");
+                }
+                copied & !PROTECTED
+            }
+        };
+        if value == NONE {
+            assert!(self.has_madvise, "resident, but not in the range");
+            self.drop_missing(page);
+            return false;
+        }
+        self.frames[usize::from(frame)].set(value);
+        page.word.stage(Frame(frame));
+        true
+    }
+
+    /// `drop_missing`.
+    fn drop_missing(&self, page: &Page) {
+        if page.word.has_copy() {
+            page.drop_copy();
+        }
+        page.word.finish_drop();
+    }
+
+    /// A page that cannot be moved: `unprotect` and `put_back_busy`, or `put_back_busy` alone.
+    pub fn fail_to_page_out(&self, page: usize) {
+        let page = &self.pages[page];
+        if page.word.visit(None, Candidates::Any, 0) != Visit::Taken {
+            return;
+        }
+        if self.method == Method::Protect {
+            page.protect();
+            page.range.fetch_and(!PROTECTED, Relaxed);
+        }
+        page.word.put_back_busy();
+    }
+
+    /// `fold_frame`, and `Pager::release` of the frame: from then on the frame is free for other pages.
+    pub fn fold_frame(&self, page: usize, frame: u16, store: Store) {
+        let page = &self.pages[page];
+        let memory = &self.frames[usize::from(frame)];
+        while page.word.begin_fold(Frame(frame)) {
+            if self.store_page(page, memory, store) {
+                if page.word.finish_fold(Frame(frame), FoldTime(0)) == FoldResult::Folded {
+                    break;
+                }
+            } else if page.word.refuse_fold(Frame(frame)) == RefusalResult::BringBack {
+                assert!(self.bring_back(page, Frame(frame), false, true));
+                page.word.finish_refusal();
+                break;
+            }
+        }
+        memory.set(GARBAGE);
+    }
+
+    /// `store_page`.
+    fn store_page(&self, page: &Page, memory: &Cell, store: Store) -> bool {
+        let value = memory.get();
+        assert!(value != NONE && value != GARBAGE, "a frame that was released: {value}");
+        if page.word.has_copy() && page.hash.get() == value {
+            assert_eq!(page.store.get(), value, "clean, but not what the store has");
+            return true;
+        }
+        if store == Store::Refuses {
+            return false;
+        }
+        assert!(self.has_madvise || page.store.get() <= value, "an older version over a newer one");
+        page.store.set(value);
+        page.hash.set(value);
+        true
+    }
+
+    /// `drop_old_copy`.
+    pub fn drop_old_copy(&self, page: usize) {
+        let page = &self.pages[page];
+        if !page.word.take() {
+            return;
+        }
+        if page.word.has_copy() {
+            page.drop_copy();
+        }
+        page.word.put_back_dirty();
+    }
+
+    /// `Pager::drop_page`. Returns false if the page is pinned.
+    pub fn discard(&self, page: usize) -> bool {
+        let page = &self.pages[page];
+        loop {
+            match page.word.claim_drop() {
+                DropClaim::Nothing => return true,
+                DropClaim::Pinned => return false,
+                DropClaim::Busy(seen) => page.word.wait(seen),
+                DropClaim::Taken { was, has_copy } => {
+                    if was == State::Resident {
+                        page.range.swap(NONE, Relaxed);
+                    }
+                    if has_copy {
+                        page.drop_copy();
+                    }
+                    page.word.finish_drop();
+                    return true;
+                }
+            }
+        }
+    }
+
+    /// `madvise(MADV_DONTNEED)` by code that does not know that the page lies in a region.
+    pub fn madvise_dontneed(&self, page: usize) {
+        self.pages[page].range.swap(NONE, Relaxed);
+    }
+
+    /// `Pager::pin_page`, a system call on the page that writes to it, and `unpin`.
+    pub fn write_pinned(&self, page: usize, value: u64) {
+        while !self.pages[page].word.pin() {
+            self.serve(page, true);
+        }
+        assert!(self.try_write(page, value), "pinned, but not in the range");
+        let seen = self.pages[page].mapped();
+        assert!(seen != NONE && seen & PROTECTED == 0, "pinned, but taken");
+        self.pages[page].word.unpin();
+    }
+}

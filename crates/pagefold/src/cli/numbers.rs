@@ -1,0 +1,21 @@
+//! Counts in the output of commands.
+//!
+//! On a terminal, a space separates groups of three digits. In a pipe or a file, counts are plain digits, which programs
+//! can parse. Standard output decides, and this module is the only place that asks. (Progress bars exist on terminals
+//! only, so their counts always have groups.)
+
+use pagefold_control::text;
+use std::io::IsTerminal;
+use std::sync::LazyLock;
+
+static IS_TERMINAL: LazyLock<bool> = LazyLock::new(|| std::io::stdout().is_terminal());
+
+/// Formats a count for standard output.
+pub fn count(n: u64) -> String {
+    if *IS_TERMINAL { text::grouped(n) } else { n.to_string() }
+}
+
+/// Formats a count followed by its noun: `one` if it is 1, else `many`.
+pub fn counted(n: u64, one: &str, many: &str) -> String {
+    format!("{} {}", count(n), if n == 1 { one } else { many })
+}

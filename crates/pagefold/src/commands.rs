@@ -1,0 +1,132 @@
+//! The command line, and the call of the command that the user chose.
+//!
+//! Help, manual pages and shell completions are made from the same definition. The arguments of a command are defined
+//! in the command's file.
+
+use crate::cli::style::{ColorArg, set_color};
+use crate::cli::{output, style};
+use crate::disk::{self, DiskCommand};
+use crate::docs;
+use crate::image::{self, ImageCommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use pagefold_control::error::{EXITS, Exit, Result};
+use pagefold_control::instance::location;
+use pagefold_control::startup::SERVE;
+use std::process::ExitCode;
+
+/// Compresses 4 KiB pages in user space, behind RAM disks and read-only images
+#[derive(Debug, Parser)]
+#[command(name = "pagefold", version, about, propagate_version = true, max_term_width = 100)]
+#[command(subcommand_required = true, arg_required_else_help = true)]
+pub struct Cli {
+    /// When to use colours
+    #[arg(long, global = true, value_enum, value_name = "WHEN", default_value_t = ColorArg::Auto)]
+    pub color: ColorArg,
+    /// Print no notes and no progress: only results and errors
+    #[arg(long, short = 'q', global = true)]
+    pub quiet: bool,
+    /// The command
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Create and manage compressed RAM disks
+    #[command(subcommand)]
+    Disk(DiskCommand),
+    /// Mount, list, extract and check compressed read-only file systems (EROFS images)
+    #[command(subcommand)]
+    Image(ImageCommand),
+    /// Print a shell completion script
+    Completions(docs::CompletionsArgs),
+    /// Show the manual page of a command, or write all manual pages to a directory
+    ///
+    /// Shows the page with man(1) on a terminal, and prints its roff text elsewhere.
+    Man(docs::ManArgs),
+}
+
+/// The definition of the command line, with the tables of the long help: exit codes, files, attributes.
+pub fn command() -> clap::Command {
+    Cli::command()
+        .after_long_help(format!("{}\n\n{}", exit_codes(), location::HELP))
+        .mut_subcommand("disk", disk::with_tables)
+        .mut_subcommand("image", image::with_tables)
+}
+
+fn exit_codes() -> String {
+    let mut text = String::from("Exit codes:");
+    for (exit, meaning) in EXITS {
+        text.push_str(&format!("\n  {}  {meaning}", exit as u8));
+    }
+    text
+}
+
+/// Parses the command line, runs the command, and returns its exit code.
+pub fn run() -> ExitCode {
+    // The hidden command is not in the definition, so help and completions do not show it.
+    if std::env::args_os().nth(1).is_some_and(|word| word == SERVE) {
+        return pagefold_server::serve_from_stdin()
+            .map_or_else(|e| finish(Err(e)), |exit| ExitCode::from(exit as u8));
+    }
+    let parsed = command().try_get_matches().and_then(|m| Cli::from_arg_matches(&m));
+    match parsed {
+        Ok(cli) => {
+            set_color(cli.color);
+            output::set_quiet(cli.quiet);
+            finish(dispatch(&cli.command))
+        }
+        Err(e) => print_clap_error(&e),
+    }
+}
+
+fn finish(result: Result<ExitCode>) -> ExitCode {
+    match result {
+        Ok(code) => code,
+        Err(failure) => {
+            output::error(&failure.message);
+            ExitCode::from(failure.exit as u8)
+        }
+    }
+}
+
+/// Prints the result of clap's parser that is no command: help or version on standard output, an error on standard
+/// error.
+fn print_clap_error(e: &clap::Error) -> ExitCode {
+    match e.to_string().strip_prefix("error: ") {
+        Some(_) => output::error(&without_label(e)),
+        // If this cannot be printed, there is no other place to report it.
+        None => drop(e.print()),
+    }
+    ExitCode::from(if e.use_stderr() { Exit::Usage } else { Exit::Ok } as u8)
+}
+
+/// The text of an error of clap, with its hints and the usage, but without its label: errors of all kinds have one
+/// label, that of [`output::error`].
+fn without_label(e: &clap::Error) -> String {
+    let text = match style::stderr_colours() {
+        true => e.render().ansi().to_string(),
+        false => e.to_string(),
+    };
+    let message = text.split_once("error:").map_or(text.as_str(), |(_, message)| message);
+    message.trim_start_matches("\x1b[0m").trim().to_string()
+}
+
+fn dispatch(command: &Command) -> Result<ExitCode> {
+    let done = |()| ExitCode::SUCCESS;
+    match command {
+        Command::Disk(command) => disk::run(command),
+        Command::Image(command) => image::run(command).map(done),
+        Command::Completions(args) => docs::completions(args, self::command()).map(done),
+        Command::Man(args) => docs::man(args, self::command()).map(done),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn clap_accepts_the_definition() {
+        super::command().debug_assert();
+    }
+}

@@ -1,0 +1,85 @@
+//! Operations of commands on the loop device of a disk, which servers have no privilege for.
+
+use pagefold_control::error::{CliError, Exit, Result};
+use pagefold_control::instance::loop_device::in_use;
+use pagefold_page::size::Human;
+use pagefold_sys::{blockuse, fusedev, loopdev, memcg, rundir, swap};
+use std::path::Path;
+
+/// The reason that a loop device certainly cannot be made here; `None` if it can be tried.
+pub fn loop_unavailable_reason() -> Option<String> {
+    if rundir::effective_uid() != 0 {
+        return Some("it needs root".to_string());
+    }
+    let fuse = fusedev::open().map(|_| ());
+    fuse.and_then(|()| loopdev::open_control().map(|_| ())).err().map(|e| e.to_string())
+}
+
+/// Fails as busy if the loop device is mounted, used as swap, or otherwise claimed.
+pub fn refuse_if_claimed(device: &Path) -> Result<()> {
+    match blockuse::claims(device)? {
+        uses if uses.is_empty() => Ok(()),
+        uses => Err(in_use(device, &uses)),
+    }
+}
+
+/// Runs swapoff on the device, if it is used as swap. Fails as busy if memory has no room for the pages that are
+/// swapped out.
+pub fn stop_swapping(device: &Path) -> Result<()> {
+    let Some(room) = swap::room_without(blockuse::device_number(device)?)? else {
+        return Ok(());
+    };
+    if !room.fits() {
+        return Err(CliError::new(
+            Exit::Busy,
+            format!(
+                "swapoff {} is refused: {} would have to be swapped in, and only {} of memory and {} of other swap are \
+                 free; end some processes or add swap first",
+                device.display(),
+                Human(room.used_bytes),
+                Human(room.available_bytes),
+                Human(room.other_swap_bytes)
+            ),
+        ));
+    }
+    let short = memcg::short_groups(room.used_bytes, room.other_swap_bytes)?;
+    if let Some(group) = short.first() {
+        return Err(CliError::new(
+            Exit::Busy,
+            format!(
+                "swapoff {} is refused: the kernel would kill a process of the memory control group '{}', which \
+                 has swapped out {} and whose limit of {} is too low by {}; raise its limit, end some of its \
+                 processes, or add other swap first",
+                device.display(),
+                group.path.display(),
+                Human(group.swapped_bytes),
+                Human(group.limit_bytes),
+                Human(group.short_bytes)
+            ),
+        ));
+    }
+    swapoff(device)
+}
+
+/// Calls swapoff(2), and again as long as the area gets emptier: the kernel fails with ENOMEM when it has no memory for
+/// a moment, and when it has killed the process whose pages it was swapping in.
+fn swapoff(device: &Path) -> Result<()> {
+    let number = blockuse::device_number(device)?;
+    let mut left = u64::MAX;
+    loop {
+        let failed = match swap::swapoff(device) {
+            Ok(()) => return Ok(()),
+            Err(e) => e,
+        };
+        match swap::area_on(number)? {
+            None => return Ok(()),
+            Some(area) if failed.errno == libc::ENOMEM && area.used_bytes < left => left = area.used_bytes,
+            Some(area) => {
+                return Err(CliError::failed(format!(
+                    "{failed}; {} of it are in use",
+                    Human(area.used_bytes)
+                )));
+            }
+        }
+    }
+}

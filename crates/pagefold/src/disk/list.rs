@@ -1,0 +1,87 @@
+//! `disk list`.
+
+use crate::cli::list::{Cell, List, ListOptions};
+use crate::cli::output;
+use clap::Args;
+use pagefold_control::client::Client;
+use pagefold_control::error::Result;
+use pagefold_control::instance::{EndReason, InstanceDir, RuntimeDir};
+use pagefold_control::report::disk::Report;
+use serde_json::json;
+
+/// The columns of the list.
+pub const COLUMNS: [&str; 8] = ["NAME", "SIZE", "STORED", "MEMORY", "RATIO", "CODEC", "DEVICE", "STATE"];
+
+/// The arguments of `disk list`.
+#[derive(Debug, Args)]
+pub struct ListArgs {
+    #[command(flatten)]
+    pub options: ListOptions,
+}
+
+/// Cleans up after dead servers, and lists the running disks.
+pub fn run(args: &ListArgs) -> Result<()> {
+    let list = List::new(&COLUMNS, &args.options)?;
+    let Some(runtime) = RuntimeDir::open()? else {
+        return print(list, args.options.json, &[]);
+    };
+    let dirs = runtime.lock()?.sweep(output::note)?;
+    // Without the lock, so that a server that does not respond does not block other commands.
+    let mut disks = Vec::new();
+    for dir in &dirs {
+        match fetch_report(dir) {
+            Err(e) if let Some(cleanup) = super::find::wait_and_clean_up(&runtime, dir, &e) => {
+                if cleanup.reason != EndReason::Removed {
+                    output::note(&cleanup.message);
+                }
+            }
+            report => disks.push((dir, report)),
+        }
+    }
+    print(list, args.options.json, &disks)
+}
+
+fn fetch_report(dir: &InstanceDir) -> Result<Report> {
+    Client::connect(dir)?.show()
+}
+
+fn print(mut list: List<8>, json: bool, disks: &[(&InstanceDir, Result<Report>)]) -> Result<()> {
+    if json {
+        let all: Vec<_> = disks
+            .iter()
+            .map(|(dir, report)| match report {
+                Ok(report) => json!(report),
+                Err(e) => json!({ "name": dir.name().as_str(), "error": e.message }),
+            })
+            .collect();
+        return output::json(&json!({ "disks": all }));
+    }
+    if disks.is_empty() {
+        output::note("no disks; 'pagefold disk create --size 1G' creates one");
+        return Ok(());
+    }
+    for (dir, report) in disks {
+        match report {
+            Ok(report) => list.row(cells(report)),
+            Err(e) => {
+                output::note(&e.message);
+                let name = || Cell::Text(dir.name().to_string());
+                list.row(std::array::from_fn(|i| if i == 0 { name() } else { Cell::Unknown }));
+            }
+        }
+    }
+    list.print()
+}
+
+fn cells(r: &Report) -> [Cell; 8] {
+    [
+        Cell::Text(r.name.clone()),
+        Cell::Bytes(r.size_bytes),
+        Cell::Bytes(r.original_bytes),
+        Cell::Bytes(r.memory.pool_bytes + r.memory.slot_table_bytes),
+        r.ratio.map_or(Cell::Absent, |ratio| Cell::Text(format!("{ratio:.2}"))),
+        Cell::Text(r.codec.name.clone()),
+        if r.device.is_empty() { Cell::Absent } else { Cell::Text(r.device.clone()) },
+        Cell::Text(r.state_in_words().to_string()),
+    ]
+}

@@ -1,0 +1,118 @@
+//! `pagefold disk`: the commands on disks.
+//!
+//! | module | contents |
+//! |---|---|
+//! | `create`, `list`, `show`, `block_state`, `set`, `writeback`, `recompress`, `remove` | the commands, each with its arguments |
+//! | `classes` | the table of size classes of `show` |
+//! | `page_ranges` | ranges of pages in options |
+//! | `request`, `notes` | the checked arguments of `create`, and its notes on the new disk |
+//! | `backing`, `device` | steps that need the user's privileges: opening a backing, swapoff |
+//! | `command` | the command of `create --run` |
+//! | `find`, `resolve` | finding the disk that a user names, and cleaning up after dead servers |
+
+mod backing;
+mod block_state;
+mod classes;
+mod command;
+mod create;
+mod device;
+mod find;
+mod list;
+mod notes;
+mod page_ranges;
+mod recompress;
+mod remove;
+mod request;
+mod resolve;
+
+mod set;
+mod show;
+mod writeback;
+
+use crate::cli::list::with_columns;
+use clap::Subcommand;
+use pagefold_control::error::Result;
+use pagefold_server::attributes;
+use std::process::ExitCode;
+
+/// The commands on disks.
+#[derive(Debug, Subcommand)]
+pub enum DiskCommand {
+    /// Create a disk and print its device path or NBD URI
+    ///
+    /// Starts a server process, waits until the device is ready, and prints one line on standard output: the path of
+    /// the block device, or the NBD URI. A note on standard error says the name of the disk.
+    ///
+    /// With --run, the disk exists only while a command runs, and the exit code is that of the command.
+    ///
+    /// The contents are volatile: they are in the memory of the server process. They are lost when the disk is
+    /// removed, when the server dies, and when the machine restarts, including the pages on a backing. If
+    /// the server dies while the disk is mounted or used as swap, every access fails with an I/O error.
+    Create(Box<create::CreateArgs>),
+    /// List the running disks
+    #[command(alias = "ls")]
+    List(list::ListArgs),
+    /// Show the contents, memory use, requests and latency of a disk
+    Show(show::ShowArgs),
+    /// Print the state of each page that has contents, in the format of zram's block_state
+    ///
+    /// Prints a line for each page: its index, the time of its last access, and six flags, '.' for those that are not
+    /// set. The time is in whole seconds since the machine has booted. Access times are recorded in quarters of a
+    /// second and reach back 8192 seconds, about 2 h 16 min: an earlier access is printed as one of 8192 seconds ago.
+    ///
+    /// The listing takes no locks and delays no reads or writes, so pages that change meanwhile are listed as before
+    /// or after the change.
+    BlockState(block_state::BlockStateArgs),
+    /// Change attributes of a running disk, such as its memory limit
+    Set(set::SetArgs),
+    /// Write pages back: move them from memory to the backing of a disk
+    ///
+    /// Returns when the pages are written, and shows the progress on a terminal. Ctrl-C ends the command early; pages
+    /// that were not written yet stay in memory, as do pages whose write fails. No page is lost.
+    ///
+    /// A disk with a backing writes back automatically when its memory is nearly used up; this command frees memory
+    /// earlier. Only one such command runs at a time for each disk; another fails as busy.
+    Writeback(writeback::WritebackArgs),
+    /// Compress pages again, with another codec that the disk was created with
+    ///
+    /// Returns when the pages are compressed, and shows the progress on a terminal. Reads and writes go on meanwhile; a
+    /// page that is written or read in between keeps its form. A page that did not become smaller is not tried again with
+    /// the same codec until it is written. Ctrl-C ends the command early.
+    ///
+    /// The codecs are chosen with `disk create --recompress-codec` or `--recompress-after`; the latter does the same
+    /// automatically.
+    Recompress(recompress::RecompressArgs),
+    /// Remove disks and their contents
+    ///
+    /// Fails while a disk is mounted, used as swap, or has NBD clients, and lists these users; the other disks are
+    /// removed nevertheless, and the exit code is that of the first failure. Afterwards no loop device, mount, socket or
+    /// process of a removed disk is left.
+    #[command(alias = "rm")]
+    Remove(remove::RemoveArgs),
+}
+
+/// Runs the command, and returns its exit code, which `create --run` takes over from another command.
+pub fn run(command: &DiskCommand) -> Result<ExitCode> {
+    let done = |()| ExitCode::SUCCESS;
+    match command {
+        DiskCommand::Create(args) => create::run(args),
+        DiskCommand::List(args) => list::run(args).map(done),
+        DiskCommand::Show(args) => show::run(args).map(done),
+        DiskCommand::BlockState(args) => block_state::run(args).map(done),
+        DiskCommand::Set(args) => set::run(args).map(done),
+        DiskCommand::Writeback(args) => writeback::run(args).map(done),
+        DiskCommand::Recompress(args) => recompress::run(args).map(done),
+        DiskCommand::Remove(args) => remove::run(args).map(done),
+    }
+}
+
+/// Adds the tables to the long help of the commands: attributes, codecs, examples.
+pub fn with_tables(disk: clap::Command) -> clap::Command {
+    disk.mut_subcommand("list", |list| with_columns(list, &list::COLUMNS))
+        .mut_subcommand("block-state", |command| command.after_long_help(block_state::FLAGS))
+        .mut_subcommand("set", |set| set.after_long_help(attributes::help()))
+        .mut_subcommand("show", |show| show.after_long_help(attributes::help()))
+        .mut_subcommand("create", |create| {
+            create.after_long_help(format!("{}\n\n{}", pagefold_server::disk::codec_help(), create::EXAMPLES))
+        })
+}

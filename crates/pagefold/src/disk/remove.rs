@@ -1,0 +1,171 @@
+//! `disk remove`.
+//!
+//! The server closes its device if that is not in use, and exits. It has no privilege to unmount, so this command
+//! removes the mount of a loop export.
+
+use super::device;
+use super::find::{self, Found};
+use crate::cli::each::each;
+use crate::cli::output;
+use clap::{Args, ValueHint};
+use pagefold_control::client::Client;
+use pagefold_control::error::{CliError, Exit, Result};
+use pagefold_control::instance::{CleanupReport, InstanceDir, RuntimeDir};
+use pagefold_sys::pidfd::{Identity, Process};
+use std::time::Duration;
+
+/// The arguments of `disk remove`.
+#[derive(Debug, Args)]
+pub struct RemoveArgs {
+    /// Name, device or mount point of the disk. Can be repeated
+    #[arg(value_name = "DISK", value_hint = ValueHint::AnyPath)]
+    #[arg(required_unless_present = "all", conflicts_with = "all")]
+    pub disks: Vec<String>,
+    /// Remove all disks
+    #[arg(long)]
+    pub all: bool,
+    /// Also remove a disk in use: run swapoff if it is used as swap (refused if memory has no room for the swapped
+    /// pages), disconnect NBD clients, and kill a server that does not respond. A mounted disk is never removed
+    #[arg(long)]
+    pub force: bool,
+}
+
+/// How long a server may take to exit after it closed its device.
+const END_TIMEOUT: Duration = Duration::from_secs(30);
+/// The same with `--force`, which then kills it: a backing that does not respond can block it for ever.
+const FORCE_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a killed server may take to exit.
+const KILL_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How the server of the disk ended, or begins to end.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum ServerEnd {
+    /// It closed its device, and exits.
+    DeviceClosed,
+    /// It had died before the request, or died meanwhile.
+    Died,
+    /// This command has killed it.
+    Killed,
+}
+
+impl ServerEnd {
+    /// The end as the predicate of a sentence.
+    fn in_words(self) -> &'static str {
+        match self {
+            ServerEnd::DeviceClosed => "closed its device",
+            ServerEnd::Died => "does not listen any more",
+            ServerEnd::Killed => "was killed",
+        }
+    }
+}
+
+/// Removes disks. A failure does not stop the removal of the others.
+pub fn run(args: &RemoveArgs) -> Result<()> {
+    let disks = if args.all { find::all_names()? } else { args.disks.clone() };
+    each(&disks, "disks were not removed", |disk| remove(disk, args.force))
+}
+
+fn remove(disk: &str, force: bool) -> Result<()> {
+    let (runtime, dir) = match find::find(disk)? {
+        Found::Running(runtime, dir) => (runtime, dir),
+        // The disk does not exist any more, as the user wants.
+        Found::CleanedUp => return Ok(()),
+    };
+    let process = server_process(&dir)?;
+    let not_removed =
+        |e: CliError| CliError::new(e.exit, format!("disk '{}' was not removed: {e}", dir.name()));
+    if force {
+        stop_swapping(&dir).map_err(not_removed)?;
+    }
+    let end = match request_removal(&dir, force) {
+        Ok(()) => ServerEnd::DeviceClosed,
+        // The server died meanwhile: clean up after it.
+        Err(e) if e.exit == Exit::NotFound => ServerEnd::Died,
+        // No usable response, or the server could not close its device.
+        Err(e) if e.exit == Exit::Failed && force => {
+            kill_unless_in_use(&dir, process.as_ref(), &e)?;
+            ServerEnd::Killed
+        }
+        Err(e) => return Err(not_removed(e)),
+    };
+    if let Some(process) = &process {
+        wait_for_exit(&dir, process, end, force)?;
+    }
+    let note = clean_up(&runtime, &dir)?;
+    if end == ServerEnd::Died {
+        note.iter().for_each(|note| output::note(note));
+    }
+    Ok(())
+}
+
+/// Runs swapoff on the disk, if it is used as swap.
+fn stop_swapping(dir: &InstanceDir) -> Result<()> {
+    match dir.read_state().and_then(|s| s.loop_device()) {
+        Some(device) => device::stop_swapping(&device),
+        None => Ok(()),
+    }
+}
+
+/// Requests that the server closes its device and exits.
+pub fn request_removal(dir: &InstanceDir, force: bool) -> Result<()> {
+    Client::connect(dir)?.remove(force)
+}
+
+/// Opens the process of the server, before it is requested to exit: afterwards its id may be reused.
+fn server_process(dir: &InstanceDir) -> Result<Option<Process>> {
+    match dir.read_state().and_then(|s| s.server) {
+        Some(server) => Ok(Process::open(&Identity::from(&server))?),
+        None => Ok(None),
+    }
+}
+
+/// Waits until the server has exited, after it closed its device, died or was killed. With `force` it is killed after
+/// a timeout, which loses nothing that could still be read.
+fn wait_for_exit(dir: &InstanceDir, process: &Process, end: ServerEnd, force: bool) -> Result<()> {
+    let timeout = if force { FORCE_TIMEOUT } else { END_TIMEOUT };
+    if process.wait(timeout)? {
+        return Ok(());
+    }
+    let reason = format!(
+        "the server of disk '{}' {} but has not exited after {} s; perhaps its backing does \
+         not respond",
+        dir.name(),
+        end.in_words(),
+        timeout.as_secs()
+    );
+    if !force {
+        return Err(CliError::failed(format!("{reason}; 'disk remove --force' kills it")));
+    }
+    if end != ServerEnd::Killed {
+        output::note(&format!("{reason}; killing the server"));
+        process.kill()?;
+    }
+    match process.wait(KILL_TIMEOUT)? {
+        true => Ok(()),
+        false => Err(CliError::failed(format!("{reason}; the kill takes effect when the backing responds"))),
+    }
+}
+
+/// Kills a server that does not respond, unless its loop device is in use.
+fn kill_unless_in_use(dir: &InstanceDir, process: Option<&Process>, reason: &CliError) -> Result<()> {
+    if let Some(device) = dir.read_state().and_then(|s| s.loop_device()) {
+        device::refuse_if_claimed(&device)?;
+    }
+    let process = process.ok_or_else(|| reason.clone())?;
+    output::note(&format!("{reason}; killing the server"));
+    Ok(process.kill()?)
+}
+
+/// Cleans up after the server, and returns the message about it. `None` if another command has done so; a new disk of
+/// this name is not touched.
+fn clean_up(runtime: &RuntimeDir, dir: &InstanceDir) -> Result<Option<String>> {
+    let locked = runtime.lock()?;
+    if !dir.exists() || dir.is_alive() {
+        return Ok(None);
+    }
+    let CleanupReport { result, message, .. } = locked.clean_up(dir);
+    match result {
+        Ok(()) => Ok(Some(message)),
+        Err(e) => Err(CliError::new(e.exit, message)),
+    }
+}

@@ -1,0 +1,325 @@
+//! `disk show`.
+
+use crate::cli::page::Page;
+use crate::cli::style::{self, ERROR, WARNING};
+use crate::cli::{chart, numbers, output};
+use clap::{Args, ValueHint};
+use pagefold_control::error::Result;
+use pagefold_control::report::disk::WriteState;
+use pagefold_control::report::disk::{ClassReport, ClientsReport, IoReport, Report};
+use pagefold_control::report::recompress::RecompressStatus;
+use pagefold_control::report::writeback::WritebackStatus;
+use pagefold_control::text;
+use pagefold_page::duration;
+use pagefold_page::size::Human;
+use serde::Serialize;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// The arguments of `disk show`.
+#[derive(Debug, Args)]
+pub struct ShowArgs {
+    /// Name, device or mount point of the disk
+    #[arg(value_name = "DISK", value_hint = ValueHint::AnyPath)]
+    pub disk: String,
+    /// Print JSON with exact numbers
+    #[arg(long, conflicts_with = "attribute")]
+    pub json: bool,
+    /// Print the size classes of the pool too: objects of one size, packed into pages of memory
+    #[arg(long, conflicts_with = "attribute")]
+    pub classes: bool,
+    /// Print only the value of one attribute; the attributes are listed below
+    #[arg(long, short = 'a', value_name = "ATTRIBUTE")]
+    pub attribute: Option<String>,
+}
+
+/// Shows one disk.
+pub fn run(args: &ShowArgs) -> Result<()> {
+    if let Some(attribute) = &args.attribute {
+        return output::line(&super::find::with_client(&args.disk, |client| client.get(attribute))?);
+    }
+    let (report, classes) = super::find::with_client(&args.disk, |client| {
+        let classes = args.classes.then(|| client.classes()).transpose()?;
+        Ok((client.show()?, classes))
+    })?;
+    let colours = style::stdout_colours();
+    match (args.json, classes) {
+        (true, Some(classes)) => output::json(&WithClasses { report: &report, classes: &classes }),
+        (true, None) => output::json(&report),
+        (false, Some(classes)) => output::text(&format!(
+            "{}\n{}",
+            render(&report, colours),
+            super::classes::render(&classes, colours)
+        )),
+        (false, None) => output::text(&render(&report, colours)),
+    }
+}
+
+/// The JSON with `--classes`.
+#[derive(Serialize)]
+struct WithClasses<'a> {
+    #[serde(flatten)]
+    report: &'a Report,
+    classes: &'a [ClassReport],
+}
+
+/// Formats a report as text.
+fn render(r: &Report, colours: bool) -> String {
+    let mut page = Page::new(colours, 14);
+    let size = Human(r.size_bytes);
+    let contents = match r.writeback {
+        None => "volatile: lost when the disk is removed or its server ends",
+        Some(_) => "volatile: lost when the disk is removed or its server ends, including written-back pages",
+    };
+    let device = if r.device.is_empty() { "no device" } else { &r.device };
+    page.heading(&format!("{}  {size}  {device}", r.name));
+    page.row("state", &state(&page, r));
+    for warning in &r.warnings {
+        let warning = page.paint(WARNING, warning);
+        page.row("warning", &warning);
+    }
+    page.row("contents", contents);
+    page.row("server", &format!("process {}, {} export, up {}", r.server.pid, r.export, uptime(r)));
+    page.row("used by", &if r.used_by.is_empty() { "nobody".to_string() } else { r.used_by.join(", ") });
+    if let Some(clients) = &r.clients {
+        page.row("clients", &clients_row(clients));
+    }
+    page.row("codec", &codec(r));
+    page.heading("Stored");
+    stored(&mut page, r);
+    page.heading("Memory");
+    memory(&mut page, r);
+    if let Some(writeback) = &r.writeback {
+        page.heading("Written back");
+        written_back(&mut page, writeback);
+    }
+    if let Some(recompression) = &r.recompression {
+        page.heading("Compressed again");
+        recompressed(&mut page, recompression);
+    }
+    page.heading("Requests");
+    for name in ["read", "write", "discard", "write_zeroes", "flush"] {
+        if let Some(io) = r.io.get(name).filter(|io| io.requests > 0 || matches!(name, "read" | "write")) {
+            requests(&mut page, name, io);
+        }
+    }
+    events(&mut page, r);
+    for name in ["read", "write"] {
+        if let Some(io) = r.io.get(name).filter(|io| !io.latency.buckets.is_empty()) {
+            latency(&mut page, name, io);
+        }
+    }
+    page.into_text()
+}
+
+fn recompressed(page: &mut Page, r: &RecompressStatus) {
+    for codec in &r.codecs {
+        let level = codec.level.map_or(String::new(), |level| format!(", level {level}"));
+        let after =
+            codec.after_s.map_or("on request".to_string(), |s| format!("after {}", duration::text(s)));
+        let pages = numbers::counted(codec.pages, "page", "pages");
+        page.row(
+            &format!("priority {}", codec.priority),
+            &format!("{}{level}, {after}: {pages}", codec.name),
+        );
+    }
+    let saved = format!("{} by {} pages", Human(r.saved_bytes), numbers::count(r.recompressed_pages));
+    page.row("saved so far", &saved);
+    page.row("not smaller", &numbers::counted(r.not_smaller_pages, "page", "pages"));
+}
+
+/// Whether the disk accepts writes and has a device, and advice if not.
+fn state(page: &Page, r: &Report) -> String {
+    let text = match r.state {
+        WriteState::Ok if r.device.is_empty() => {
+            "detached: somebody detached the loop device; 'disk remove' ends the server".to_string()
+        }
+        WriteState::Ok => return r.state_in_words().to_string(),
+        WriteState::LimitReached => {
+            format!(
+                "{}; discard data, or raise the limit: disk set {} mem_limit=SIZE",
+                r.state_in_words(),
+                r.name
+            )
+        }
+        WriteState::NoMemory => {
+            format!("{}; discard data, or end other programs", r.state_in_words())
+        }
+    };
+    page.paint(ERROR, &text)
+}
+
+fn uptime(r: &Report) -> String {
+    age(r.created_unix_s)
+}
+
+/// Formats the time since `unix_s`.
+fn age(unix_s: u64) -> String {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
+    let s = now.saturating_sub(unix_s);
+    match s {
+        0..60 => format!("{s} s"),
+        60..3600 => format!("{} min", s / 60),
+        3600..86400 => format!("{} h {} min", s / 3600, s % 3600 / 60),
+        _ => format!("{} d {} h", s / 86400, s % 86400 / 3600),
+    }
+}
+
+fn clients_row(c: &ClientsReport) -> String {
+    let mut text = format!("{} of at most {}", c.open, c.most_open);
+    for (n, what) in [
+        (c.in_handshake as u64, "in the handshake"),
+        (c.refused_full, "refused: too many clients"),
+        (c.unused, "disconnected for another client: no request sent"),
+        (c.slow_handshakes, "disconnected in the handshake: too slow"),
+        (c.refused_peer, "refused: another user"),
+        (c.failed, "failed"),
+    ] {
+        if n > 0 {
+            text.push_str(&format!("; {} {what}", numbers::count(n)));
+        }
+    }
+    text
+}
+
+fn codec(r: &Report) -> String {
+    let mut text = r.codec.name.clone();
+    if let Some(level) = r.codec.level {
+        text.push_str(&format!(", level {level}"));
+    }
+    if r.codec.dictionary_bytes > 0 {
+        text.push_str(&format!(", dictionary of {}", Human(r.codec.dictionary_bytes)));
+    }
+    text
+}
+
+fn stored(page: &mut Page, r: &Report) {
+    let p = &r.pages;
+    page.row("data", &format!("{} in {} pages", Human(r.original_bytes), numbers::count(p.stored)));
+    let in_memory = if r.writeback.is_some() { " in memory" } else { "" };
+    page.row("stored as", &format!("{}{in_memory}", Human(r.compressed_bytes)));
+    let ratio = r.ratio.map_or("-".to_string(), |x| format!("{x:.2} (data / memory)"));
+    page.row("ratio", &ratio);
+    for (name, n) in [("compressed", p.compressed), ("same-filled", p.same_filled), ("raw", p.raw)] {
+        page.row(name, &format!("{:>12} pages{}", numbers::count(n), share(n, p.stored)));
+    }
+    if r.writeback.is_some() {
+        page.row(
+            "written back",
+            &format!("{:>12} pages{}", numbers::count(p.written_back), share(p.written_back, p.stored)),
+        );
+    }
+}
+
+fn share(n: u64, all: u64) -> String {
+    match all {
+        0 => String::new(),
+        all => format!("  {:>3.0} %", n as f64 / all as f64 * 100.0),
+    }
+}
+
+fn written_back(page: &mut Page, p: &WritebackStatus) {
+    let lifetime = if p.created { "removed with the disk" } else { "stays when the disk is removed" };
+    page.row("backing", &format!("{} ({lifetime})", p.path));
+    let layout = if p.layout == "log" { "compressed and packed" } else { "one page per block" };
+    page.row("medium", &format!("{}; {layout}", p.medium));
+    page.row("now", &p.condition);
+    let used = format!("{} pages in {}", numbers::count(p.pages), Human(p.bytes));
+    page.row("holds", &format!("{used}; {} of {} free", Human(p.free_bytes), Human(p.capacity_bytes)));
+    let ratio =
+        p.write_ratio.map_or(String::new(), |x| format!(" for {} of pages ({x:.2})", Human(p.payload_bytes)));
+    let cleaner = match p.cleaned_bytes {
+        0 => String::new(),
+        n => format!(", and {} by the cleaner", Human(n)),
+    };
+    page.row("written", &format!("{}{ratio}{cleaner}", Human(p.written_bytes)));
+    let promoted = match p.promoted_pages {
+        0 => String::new(),
+        n => format!("; {} moved back to memory", numbers::count(n)),
+    };
+    page.row(
+        "read back",
+        &format!("{} pages, {}{promoted}", numbers::count(p.read_pages), Human(p.read_bytes)),
+    );
+    limits(page, p);
+    problems(page, p);
+}
+
+fn limits(page: &mut Page, p: &WritebackStatus) {
+    let limits = [
+        p.limit_left_pages.map(|n| format!("{} pages left of writeback_limit", numbers::count(n))),
+        p.rate_bytes_per_s.map(|n| format!("at most {}/s", Human(n))),
+        p.daily_bytes.map(|n| format!("at most {} in 24 hours", Human(n))),
+    ];
+    let limits: Vec<_> = limits.into_iter().flatten().collect();
+    if !limits.is_empty() {
+        page.row("limits", &limits.join(", "));
+    }
+}
+
+fn problems(page: &mut Page, p: &WritebackStatus) {
+    if p.throttled_writes > 0 {
+        let (n, time) = (numbers::count(p.throttled_writes), text::time(p.throttled_ns));
+        page.row("waited", &format!("{n} writes waited for room in memory, {time} in all"));
+    }
+    if p.changed_pages > 0 {
+        let n = numbers::count(p.changed_pages);
+        page.row("stayed", &format!("{n} pages, because they were changed while they were written"));
+    }
+    for (n, what) in [
+        (p.failed_pages, "pages stayed in memory because their write failed"),
+        (p.unreadable_pages, "reads of written-back pages failed because the medium failed"),
+        (p.corrupt_pages, "reads of written-back pages failed because the data on the medium is corrupt"),
+    ] {
+        if n > 0 {
+            let text = page.paint(ERROR, &format!("{} {what}", numbers::count(n)));
+            page.row("problem", &text);
+        }
+    }
+}
+
+fn memory(page: &mut Page, r: &Report) {
+    let m = &r.memory;
+    let limit = m.limit_bytes.map_or("no limit".to_string(), |l| format!("limit {}", Human(l)));
+    let (now, max) = (Human(m.pool_bytes), Human(m.pool_max_bytes));
+    page.row("pages", &format!("{now}, at most {max} so far, {limit}"));
+    page.row("table", &Human(m.slot_table_bytes).to_string());
+    page.row("ready", &format!("{} kept free for writes", Human(m.ready_bytes)));
+    let size = |bytes: Option<u64>| bytes.map_or("?".to_string(), |b| Human(b).to_string());
+    let (now, peak) = (size(r.server.rss_bytes), size(r.server.peak_rss_bytes));
+    page.row("server RSS", &format!("{now}, at most {peak} so far"));
+}
+
+fn requests(page: &mut Page, name: &str, io: &IoReport) {
+    let errors = match io.errors {
+        0 => String::new(),
+        n => format!(", {}", page.paint(ERROR, &format!("{} failed", numbers::count(n)))),
+    };
+    let name = name.replace('_', " ");
+    page.row(&name, &format!("{:>12}, {}{errors}", numbers::count(io.requests), Human(io.bytes)));
+}
+
+fn events(page: &mut Page, r: &Report) {
+    let e = &r.events;
+    for (name, n) in [
+        ("failed writes", e.failed_writes),
+        ("failed reads", e.failed_reads),
+        ("slow writes", e.slow_writes),
+        ("stream waits", e.stream_waits),
+    ] {
+        if n > 0 {
+            let last = match (name, e.last_refused_write_unix_s) {
+                ("failed writes", Some(at)) => format!(", the last {} ago", age(at)),
+                _ => String::new(),
+            };
+            page.row(name, &format!("{:>12}{last}", numbers::count(n)));
+        }
+    }
+}
+
+fn latency(page: &mut Page, name: &str, io: &IoReport) {
+    let l = &io.latency;
+    let at_most = |ns: Option<u64>| ns.map_or("-".to_string(), text::time);
+    let (p50, p99, max) = (at_most(l.p50_ns), at_most(l.p99_ns), at_most(l.max_ns));
+    page.heading(&format!("Latency of {name}s: p50 <= {p50}, p99 <= {p99}, max {max}"));
+    page.push(&chart::histogram(&l.buckets, "  "));
+}

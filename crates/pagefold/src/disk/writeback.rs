@@ -1,0 +1,124 @@
+//! `disk writeback`.
+
+use super::page_ranges;
+use crate::cli::progress::PassBar;
+use crate::cli::{numbers, output};
+use clap::{Args, ValueHint};
+use pagefold_control::error::{CliError, Result};
+use pagefold_control::protocol::Pages;
+use pagefold_control::report::writeback::PassReport;
+use pagefold_control::text;
+use pagefold_page::duration;
+use pagefold_page::size::Human;
+use pagefold_sys::signal::Termination;
+
+/// The arguments of `disk writeback`.
+#[derive(Debug, Args)]
+#[command(group = clap::ArgGroup::new("which").required(true))]
+pub struct WritebackArgs {
+    /// Name, device or mount point of the disk
+    #[arg(value_name = "DISK", value_hint = ValueHint::AnyPath)]
+    pub disk: String,
+    /// Write back pages that were not accessed for AGE: seconds, or a time such as 10m or 1h30m. Ages above 8192
+    /// seconds count as 8192
+    #[arg(long, value_name = "AGE", group = "which")]
+    pub idle: Option<String>,
+    /// Write back pages that do not compress
+    #[arg(long, group = "which")]
+    pub huge: bool,
+    /// Write back pages that do not compress and are marked idle (`disk set DISK idle=10m` marks pages)
+    #[arg(long, group = "which")]
+    pub huge_idle: bool,
+    /// Write back pages that no codec of the disk compresses: --huge, and tried with the codec of the highest priority
+    #[arg(long, group = "which")]
+    pub incompressible: bool,
+    /// Write back pages A to B, both included; page 0 is the first 4096 bytes of the device. Can be repeated
+    #[arg(long, value_name = "A-B", group = "which")]
+    pub pages: Vec<String>,
+    /// Write back all pages
+    #[arg(long, group = "which")]
+    pub all: bool,
+    /// Print JSON with exact numbers, and no progress
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Writes back pages of a disk, and prints the report, also if the pass ended early.
+pub fn run(args: &WritebackArgs) -> Result<()> {
+    let pages = pages(args)?;
+    // From here on, Ctrl-C ends the pass early; this command then exits.
+    let signals = Termination::listen()?;
+    let mut bar = PassBar::new(!args.json, "written back", "written");
+    let written_back = super::find::with_client(&args.disk, |client| {
+        client.write_back(&pages, &signals, &mut |p| bar.show(p))
+    });
+    bar.end();
+    let report = written_back?;
+    match args.json {
+        true => output::json(&report)?,
+        false => output::line(&summary(&report))?,
+    }
+    match report.failure {
+        None => Ok(()),
+        Some(f) => Err(CliError::new(f.exit, format!("not all pages were written back: {f}"))),
+    }
+}
+
+/// Converts the options into a selection of pages.
+fn pages(args: &WritebackArgs) -> Result<Pages> {
+    if let Some(age) = &args.idle {
+        let age_s = duration::parse_s(age).map_err(|e| CliError::usage(format!("--idle: {e}")))?;
+        return Ok(Pages::Idle { age_s });
+    }
+    Ok(match () {
+        _ if args.huge => Pages::Huge,
+        _ if args.huge_idle => Pages::HugeIdle,
+        _ if args.incompressible => Pages::Incompressible,
+        _ if args.all => Pages::All,
+        _ => Pages::Ranges(page_ranges::parse(&args.pages)?),
+    })
+}
+
+/// Formats the report on a pass as one line.
+fn summary(r: &PassReport) -> String {
+    let written = format!("{} written in {}", Human(r.written_bytes), text::time(r.elapsed_ns));
+    let mut parts = vec![match r.written_back_pages {
+        0 if r.changed_pages + r.failed_pages == 0 && r.failure.is_none() => {
+            "none of these pages is in memory, so none was written back".to_string()
+        }
+        n => format!("wrote back {} pages ({written})", numbers::count(n)),
+    }];
+    if r.changed_pages > 0 {
+        parts.push(format!("{} stayed: changed meanwhile", numbers::count(r.changed_pages)));
+    }
+    if r.failed_pages > 0 {
+        parts.push(format!("{} stayed: their write failed", numbers::count(r.failed_pages)));
+    }
+    parts.join("; ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_summary_says_what_stayed_and_why() {
+        let mut report = PassReport {
+            written_back_pages: 250,
+            payload_bytes: 34_000_000,
+            written_bytes: 34_708_992,
+            failed_pages: 0,
+            changed_pages: 12,
+            elapsed_ns: 1_200_000_000,
+            failure: None,
+        };
+        let text = "wrote back 250 pages (33.10 MiB written in 1.2 s); 12 stayed: changed meanwhile";
+        assert_eq!(summary(&report), text);
+        report.failed_pages = 3;
+        assert!(summary(&report).ends_with("; 3 stayed: their write failed"));
+        report = PassReport { written_back_pages: 0, failed_pages: 0, changed_pages: 0, ..report };
+        assert!(summary(&report).starts_with("none of these pages"));
+        report.failure = Some(CliError::failed("full"));
+        assert!(summary(&report).starts_with("wrote back 0 pages"));
+    }
+}

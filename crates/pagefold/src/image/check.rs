@@ -1,0 +1,60 @@
+//! `image check`.
+
+use super::findings;
+use super::open::{ImageArgs, ThreadsArgs};
+use crate::cli::progress::FilesBar;
+use crate::cli::{numbers, output, style};
+use clap::Args;
+use pagefold_control::error::Result;
+use pagefold_control::text;
+use pagefold_image::ReadAhead;
+use pagefold_image::check::{CheckOptions, check};
+use pagefold_page::size::Human;
+use serde_json::json;
+use std::cell::RefCell;
+
+/// The arguments of `image check`.
+#[derive(Debug, Args)]
+pub struct CheckArgs {
+    #[command(flatten)]
+    pub image: ImageArgs,
+    #[command(flatten)]
+    pub threads: ThreadsArgs,
+    /// Print JSON with all findings, and no progress
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Checks an image, prints the findings, and fails if there are errors.
+pub fn run(args: &CheckArgs) -> Result<()> {
+    let image = args.image.open(ReadAhead::Off)?;
+    let options = CheckOptions { threads: args.threads.count(), ..CheckOptions::default() };
+    let bar = RefCell::new(FilesBar::new(!args.json));
+    let checked = check(&image, &options, &|p| bar.borrow_mut().show(p.inodes, p.of_inodes, p.bytes));
+    bar.borrow().end();
+    let report = checked.map_err(|e| args.image.failure(&e))?;
+    let (errors, warnings) = (report.findings.errors(), report.findings.warnings());
+    if args.json {
+        let fields = [
+            ("inodes", json!(report.inodes)),
+            ("names", json!(report.names)),
+            ("decoded_bytes", json!(report.bytes)),
+            ("complete", json!(report.complete)),
+        ];
+        let head = fields.map(|(name, value)| (name.to_string(), value)).into_iter().collect();
+        findings::print_json(head, &report.findings)?;
+    } else {
+        output::text(&findings::text(&report.findings, style::stdout_colours()))?;
+        let inodes = numbers::counted(report.inodes, "inode", "inodes");
+        let (errors, warnings) =
+            (numbers::counted(errors, "error", "errors"), numbers::counted(warnings, "warning", "warnings"));
+        output::line(&format!("{inodes}, {} decoded: {errors}, {warnings}", Human(report.bytes)))?;
+    }
+    match errors {
+        0 => Ok(()),
+        n => {
+            let things = text::counted(n, "thing is", "things are");
+            Err(findings::failure(report.findings.damage(), format!("{things} wrong with the image")))
+        }
+    }
+}

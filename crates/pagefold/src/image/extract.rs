@@ -1,0 +1,169 @@
+//! `image extract`.
+
+use super::open::{ImageArgs, ThreadsArgs, path_bytes, path_failure};
+use super::{findings, names};
+use crate::cli::output;
+use crate::cli::progress::FilesBar;
+use clap::{Args, ValueHint};
+use pagefold_control::error::{CliError, Exit, Result};
+use pagefold_control::text;
+use pagefold_image::ReadAhead;
+use pagefold_image::extract::{ExtractError, ExtractOptions, ExtractReport, extract};
+use pagefold_page::size::{self, Human};
+use pagefold_sys::SysError;
+use pagefold_sys::beneath::{self, Folder};
+use pagefold_sys::signal::Termination;
+use serde_json::{Map, Value, json};
+use std::cell::RefCell;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// The arguments of `image extract`.
+#[derive(Debug, Args)]
+pub struct ExtractArgs {
+    #[command(flatten)]
+    pub image: ImageArgs,
+    /// Directory to extract into: created if it does not exist, refused if it is not empty (see --overwrite)
+    #[arg(value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub dir: PathBuf,
+    /// Files and directories in the image to extract [default: all]
+    #[arg(value_name = "PATH")]
+    pub paths: Vec<PathBuf>,
+    #[command(flatten)]
+    pub threads: ThreadsArgs,
+    /// Also create device nodes, set-user-ID and set-group-ID bits, and the attributes security.* and trusted.*. Only
+    /// for trusted images. Without this option they are left out and counted
+    #[arg(long)]
+    pub privileged: bool,
+    /// Do not set owners and groups, which only root does
+    #[arg(long)]
+    pub no_owner: bool,
+    /// Do not set extended attributes and access control lists
+    #[arg(long)]
+    pub no_xattrs: bool,
+    /// Do not set times
+    #[arg(long)]
+    pub no_times: bool,
+    /// Most bytes to write [default: nine tenths of the free space]
+    #[arg(long, value_name = "SIZE")]
+    pub max_bytes: Option<String>,
+    /// Most files to create
+    #[arg(long, value_name = "N", default_value_t = 1 << 24)]
+    pub max_inodes: u64,
+    /// Extract into a directory that is not empty, and replace existing files
+    #[arg(long)]
+    pub overwrite: bool,
+    /// Print JSON with exact numbers, and no progress
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Extracts, and reports files that were left out or failed.
+pub fn run(args: &ExtractArgs) -> Result<()> {
+    let max_bytes = args.max_bytes.as_deref().map(size::parse).transpose();
+    let options = ExtractOptions {
+        threads: args.threads.count(),
+        privileged: args.privileged,
+        owners: !args.no_owner,
+        xattrs: !args.no_xattrs,
+        times: !args.no_times,
+        max_bytes: max_bytes.map_err(|e| CliError::usage(format!("--max-bytes: {e}")))?,
+        max_inodes: args.max_inodes,
+        overwrite: args.overwrite,
+    };
+    let image = args.image.open(ReadAhead::Off)?;
+    let paths: Vec<Vec<u8>> = args.paths.iter().map(|path| path_bytes(path).to_vec()).collect();
+    // Before the directory is created, so that a wrong path leaves nothing behind.
+    let all_exist = image.root().and_then(|_| paths.iter().try_for_each(|path| image.locate(path).map(drop)));
+    all_exist.map_err(|e| failed(args, e.into()))?;
+    let target = open_target(&args.dir)?;
+    beneath::raise_open_file_limit();
+    let signals = Termination::listen()?;
+    let cancelled = AtomicBool::new(false);
+    let bar = RefCell::new(FilesBar::new(!args.json));
+    let extracted = extract(&image, &target, &paths, &options, &cancelled, &|p| {
+        if signals.take().is_some() {
+            cancelled.store(true, Ordering::Relaxed);
+        }
+        bar.borrow_mut().show(p.files, p.of_files, p.bytes);
+    });
+    bar.borrow().end();
+    let report = extracted.map_err(|e| failed(args, e))?;
+    if args.json {
+        findings::print_json(head_json(&report), &report.findings)?;
+    } else {
+        print_report(&report, args.privileged)?;
+    }
+    match (report.interrupted, report.findings.errors()) {
+        (false, 0) => Ok(()),
+        (true, _) => Err(CliError::failed(format!(
+            "interrupted: {} complete, the others are missing",
+            text::counted(report.files, "file is", "files are")
+        ))),
+        (false, n) => {
+            let files = text::counted(n, "file", "files");
+            let message = format!("{files} could not be extracted completely; the others were extracted");
+            Err(findings::failure(report.findings.damage(), message))
+        }
+    }
+}
+
+/// Opens the directory, and creates it if it is missing; its parent must exist.
+fn open_target(dir: &Path) -> Result<Folder> {
+    let shown = names::escaped(path_bytes(dir));
+    match std::fs::create_dir(dir) {
+        Ok(()) => {}
+        Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => {}
+        Err(e) => return Err(path_failure(format!("creating the directory '{shown}'"), &e)),
+    }
+    Folder::open(dir).map_err(|e: SysError| match e.errno {
+        libc::ENOTDIR => CliError::usage(format!("'{shown}' is not a directory")),
+        _ => CliError::from(SysError::new(format!("{} '{shown}'", e.what), e.errno)),
+    })
+}
+
+fn failed(args: &ExtractArgs, error: ExtractError) -> CliError {
+    let dir = names::escaped(path_bytes(&args.dir));
+    match error {
+        ExtractError::Image(e) => args.image.failure(&e),
+        ExtractError::Target(e) => e.into(),
+        ExtractError::NotEmpty => CliError::new(Exit::Busy, format!("{dir}: {}", ExtractError::NotEmpty)),
+        ExtractError::Limit { what } => {
+            CliError::failed(format!("{what}; the files extracted before are in {dir}"))
+        }
+    }
+}
+
+fn print_report(report: &ExtractReport, privileged: bool) -> Result<()> {
+    let links = match report.links {
+        0 => String::new(),
+        n => format!(", {}", text::counted(n, "hard link", "hard links")),
+    };
+    let files = text::counted(report.files, "file", "files");
+    output::line(&format!("{files}{links}, {}", Human(report.bytes)))?;
+    for (n, one, many) in [
+        (report.skipped_devices, "device was", "devices were"),
+        (report.skipped_set_id, "file's set-ID bits were", "files' set-ID bits were"),
+        (report.skipped_xattrs, "attribute of the system was", "attributes of the system were"),
+    ] {
+        if n > 0 && !privileged {
+            output::note(&format!("{} left out; --privileged includes them", text::counted(n, one, many)));
+        }
+    }
+    findings::print_text(&report.findings);
+    Ok(())
+}
+
+fn head_json(report: &ExtractReport) -> Map<String, Value> {
+    let fields = [
+        ("files", json!(report.files)),
+        ("links", json!(report.links)),
+        ("written_bytes", json!(report.bytes)),
+        ("skipped_devices", json!(report.skipped_devices)),
+        ("skipped_set_id", json!(report.skipped_set_id)),
+        ("skipped_xattrs", json!(report.skipped_xattrs)),
+        ("unsupported_xattrs", json!(report.unsupported_xattrs)),
+        ("interrupted", json!(report.interrupted)),
+    ];
+    fields.map(|(name, value)| (name.to_string(), value)).into_iter().collect()
+}

@@ -1,0 +1,138 @@
+//! `pagefold image`: the commands on images.
+//!
+//! `pagefold-image` does the work; these modules define the arguments and format the output.
+//!
+//! | module | contents |
+//! |---|---|
+//! | `mount`, `unmount`, `mounts`, `stats` | the commands on mounted images, each with its arguments |
+//! | `ls`, `cat`, `show`, `extract`, `tar`, `check` | the commands on images, each with its arguments |
+//! | `kernel`, `tamper` | `mount --kernel`, and its check that only root can change the image |
+//! | `find` | finding a mounted image by its directory or path |
+//! | `overview`, `file` | the output of `show`: on an image, on a file in it |
+//! | `target` | the file that `tar -o` writes |
+//! | `findings` | the output of defects in an image |
+//! | `limit` | the limit on printed contents |
+//! | `open` | the arguments that the commands have in common, and opening an image |
+//! | `names` | names from images, escaped for terminals and JSON |
+//!
+//! Names and contents come from untrusted images, so names are escaped on terminals, and output that may be long is
+//! written in parts, not built in memory.
+
+mod cat;
+mod check;
+mod extract;
+mod file;
+mod find;
+mod findings;
+mod kernel;
+mod limit;
+mod ls;
+mod mount;
+mod mounts;
+mod names;
+mod open;
+mod overview;
+mod show;
+mod stats;
+mod tamper;
+mod tar;
+mod target;
+mod unmount;
+
+use crate::cli::list::with_columns;
+use clap::Subcommand;
+use pagefold_control::error::Result;
+
+/// The commands on images.
+#[derive(Debug, Subcommand)]
+pub enum ImageCommand {
+    /// Mount an image read-only on a directory (like erofsfuse, or mount -t erofs)
+    ///
+    /// Starts a server process and returns when the files can be read. The server uses no more memory for reading than
+    /// --memory, and exits when the image is unmounted: by `image unmount`, or by umount(8). If it is
+    /// killed, every access fails until `image unmount`, or the next `image mount`, has cleaned up.
+    ///
+    /// Only the user who mounts can access the files, also if that is root: other users get "Permission denied". With
+    /// --allow-other all users can, and the modes, owners and access lists in the image decide what each can read.
+    ///
+    /// Nothing can be written. Set-user-id bits and device nodes in the image have no effect unless root uses --suid
+    /// and --dev.
+    ///
+    /// Needs root, or the program fusermount3.
+    ///
+    /// The counterpart in erofs-utils is erofsfuse; that of --kernel is `mount -t erofs`.
+    Mount(Box<mount::MountArgs>),
+    /// Unmount images (like fusermount3 -u, or umount)
+    #[command(alias = "umount")]
+    Unmount(unmount::UnmountArgs),
+    /// List the mounted images
+    ///
+    /// Lists the mounts that have a server of this user, and cleans up after servers that died. Mounts of the kernel
+    /// (--kernel) are not listed; `findmnt -t erofs` lists them.
+    Mounts(mounts::MountsArgs),
+    /// Show memory use, cache hits and latency of the server of a mounted image
+    ///
+    /// A mount of the kernel (--kernel) has no server, and no statistics.
+    Stats(stats::StatsArgs),
+    /// List the files in an image (like dump.erofs --ls)
+    Ls(ls::LsArgs),
+    /// Print the contents of files in an image (like dump.erofs --cat)
+    ///
+    /// Symbolic links are followed inside the image, and never lead out of it.
+    Cat(cat::CatArgs),
+    /// Show the features and statistics of an image, or how a file in it is stored (like dump.erofs)
+    ///
+    /// Without PATH: the super block, the oldest Linux that can mount the image, and statistics of all files, for which
+    /// the metadata of all files is read. With PATH: the inode and the extents of that file.
+    ///
+    /// The counterpart in erofs-utils is dump.erofs: `-s` (super block), `-S` (statistics), and `-e --path` (extents).
+    Show(show::ShowArgs),
+    /// Extract an image into a directory (like fsck.erofs --extract)
+    ///
+    /// Creates files in DIR and nowhere else, whatever the image contains: symbolic links are created, but never
+    /// followed. Files get their mode and times and, if the user is root, their owners. A file that cannot be read
+    /// is skipped and reported, the others are extracted, and the exit code is 6. Ctrl-C ends the command early; the
+    /// files that were created are then complete.
+    ///
+    /// The counterpart in erofs-utils is `fsck.erofs --extract=DIR`.
+    Extract(extract::ExtractArgs),
+    /// Write an image, or a part of it, as a tar archive
+    ///
+    /// The archive is in POSIX pax format, and goes to standard output unless -o names a file. It contains everything,
+    /// including devices and privileged bits, which the program that extracts it can leave out. A file that cannot be
+    /// read has zeroes or a hole in place of the missing contents; it is reported, and the exit code is 6.
+    ///
+    /// FILE gets its name when the archive is complete: if the command fails or is interrupted, what was there before
+    /// stays.
+    ///
+    /// erofs-utils has no counterpart; `mkfs.erofs --tar` makes an image from an archive.
+    Tar(tar::TarArgs),
+    /// Check an image by reading and decoding everything in it (like fsck.erofs)
+    ///
+    /// Checks the super block and every inode, directory and attribute, and decodes the contents of every file. Errors
+    /// do not end the check. Exit code 0: no errors (there may be warnings); 6: the image is damaged, or is none.
+    ///
+    /// The counterpart in erofs-utils is fsck.erofs.
+    Check(check::CheckArgs),
+}
+
+/// Adds the names of columns to the help of the commands with a list.
+pub fn with_tables(image: clap::Command) -> clap::Command {
+    image.mut_subcommand("mounts", |mounts| with_columns(mounts, &mounts::COLUMNS))
+}
+
+/// Runs the command.
+pub fn run(command: &ImageCommand) -> Result<()> {
+    match command {
+        ImageCommand::Mount(args) => mount::run(args),
+        ImageCommand::Unmount(args) => unmount::run(args),
+        ImageCommand::Mounts(args) => mounts::run(args),
+        ImageCommand::Stats(args) => stats::run(args),
+        ImageCommand::Ls(args) => ls::run(args),
+        ImageCommand::Cat(args) => cat::run(args),
+        ImageCommand::Show(args) => show::run(args),
+        ImageCommand::Extract(args) => extract::run(args),
+        ImageCommand::Tar(args) => tar::run(args),
+        ImageCommand::Check(args) => check::run(args),
+    }
+}

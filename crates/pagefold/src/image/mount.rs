@@ -1,0 +1,185 @@
+//! `image mount`: creates the folder of the instance, starts the server, and waits until it has mounted the image.
+
+use super::open::{MediaArgs, path_failure};
+use super::{find, kernel};
+use crate::cli::output;
+use clap::{Args, ValueHint};
+use pagefold_control::config::ServerConfig;
+use pagefold_control::config::{MountConfig, ReadAheadConfig};
+use pagefold_control::error::{CliError, Exit, Result};
+use pagefold_control::instance::mounts as served_mounts;
+use pagefold_control::instance::{InstanceDir, NewInstance, RuntimeDir};
+use pagefold_control::startup::{self, Attachment, PassedFds, StartedServer};
+use pagefold_page::size;
+use pagefold_sys::signal::Termination;
+use pagefold_sys::{mounts, rundir};
+use std::path::{Path, PathBuf};
+
+/// The arguments of `image mount`.
+#[derive(Debug, Args)]
+pub struct MountArgs {
+    #[command(flatten)]
+    pub media: MediaArgs,
+    /// Directory to mount it on
+    #[arg(value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub dir: PathBuf,
+    /// Most memory for reading: compressed and decompressed data, decompressors, cache, replies. Pages that the kernel
+    /// caches are not counted
+    #[arg(long, short = 'm', value_name = "SIZE", default_value = "64M", conflicts_with = "kernel")]
+    pub memory: String,
+    /// Number of threads that serve requests [default: number of CPUs + 1, at most 4]
+    #[arg(long, short = 'j', value_name = "N", conflicts_with = "kernel", value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub threads: Option<u16>,
+    /// Let all users access the files, not only the user who mounts; the modes, owners and access lists in the image
+    /// decide what each can read. Users other than root need 'user_allow_other' in /etc/fuse.conf
+    #[arg(long, conflicts_with = "kernel")]
+    pub allow_other: bool,
+    /// Let set-user-id bits in the image have effect. Root only, for trusted images
+    #[arg(long)]
+    pub suid: bool,
+    /// Let device nodes in the image have effect. Root only, for trusted images
+    #[arg(long)]
+    pub dev: bool,
+    /// Stay in the foreground until Ctrl-C, SIGTERM or unmounting; the mount ends with the command
+    #[arg(long, short = 'f', conflicts_with = "kernel")]
+    pub foreground: bool,
+    /// Do not read ahead: decompress nothing before a program reads it
+    #[arg(long, conflicts_with = "kernel")]
+    pub no_readahead: bool,
+    /// Let read-ahead wait for memory, for measurements
+    #[arg(long, conflicts_with_all = ["kernel", "no_readahead"], hide = true)]
+    pub wait_readahead: bool,
+    /// Mount with the kernel's EROFS instead of a server. The image is checked first, because a damaged image can crash
+    /// the kernel. All users have access; the modes, owners and access lists in the image decide what each can read
+    #[arg(long)]
+    pub kernel: bool,
+    /// Do not check the image before --kernel
+    #[arg(long, requires = "kernel")]
+    pub trusted: bool,
+}
+
+/// Mounts an image.
+pub fn run(args: &MountArgs) -> Result<()> {
+    let config = config(args)?;
+    if args.kernel {
+        return kernel::run(&config, args.trusted);
+    }
+    let signals = Termination::listen()?;
+    let runtime = RuntimeDir::open_or_create_images()?;
+    let new = create_instance(&runtime, &config)?;
+    let dir = new.dir.clone();
+    let fds = PassedFds { lock: &new.lock, backing: None };
+    let server_config = ServerConfig::Image(config);
+    let attachment = if args.foreground { Attachment::Foreground } else { Attachment::Detached };
+    let started = match startup::start(&server_config, &new.dir, &fds, attachment, &signals) {
+        Ok(started) => started,
+        Err(failure) => {
+            drop(new);
+            clean_up(&runtime);
+            return Err(failure);
+        }
+    };
+    // The server holds a duplicate of the lock.
+    drop(new);
+    print_notes(args, &started);
+    match args.foreground {
+        false => started.detach().map(|_| ()).inspect_err(|_| clean_up(&runtime)),
+        true => serve_in_foreground(&runtime, &dir, started, &signals),
+    }
+}
+
+/// Prints the notes on a new mount.
+fn print_notes(args: &MountArgs, started: &StartedServer) {
+    started.ready.warnings.iter().for_each(|warning| output::note(warning));
+    if rundir::effective_uid() == 0 && !args.allow_other {
+        output::note("only root can access the files; mount with --allow-other for other users");
+    }
+}
+
+fn config(args: &MountArgs) -> Result<MountConfig> {
+    let memory_bytes = size::parse(&args.memory).map_err(|e| CliError::usage(format!("--memory: {e}")))?;
+    if (args.suid || args.dev) && rundir::effective_uid() != 0 {
+        return Err(CliError::usage("--suid and --dev are for root"));
+    }
+    Ok(MountConfig {
+        image: absolute(&args.media.image)?,
+        devices: args.media.device.iter().map(|path| absolute(path)).collect::<Result<_>>()?,
+        mount_point: find::resolve(&args.dir).map_err(|e| no_mount_point(&args.dir, &e))?,
+        memory_bytes,
+        threads: args.threads.map_or(0, usize::from),
+        allow_other: args.allow_other,
+        suid: args.suid,
+        device_nodes: args.dev,
+        read_ahead: match (args.no_readahead, args.wait_readahead) {
+            (true, _) => ReadAheadConfig::Off,
+            (_, true) => ReadAheadConfig::Waiting,
+            _ => ReadAheadConfig::BestEffort,
+        },
+    })
+}
+
+/// The error for a directory that an image cannot be mounted on, with advice if there is none.
+fn no_mount_point(path: &Path, e: &std::io::Error) -> CliError {
+    let failure = unusable(path, e);
+    match failure.exit {
+        Exit::NotFound => CliError::new(failure.exit, format!("{failure}; create the directory first")),
+        _ => failure,
+    }
+}
+
+fn absolute(path: &Path) -> Result<PathBuf> {
+    path.canonicalize().map_err(|e| unusable(path, &e))
+}
+
+fn unusable(path: &Path, e: &std::io::Error) -> CliError {
+    path_failure(format_args!("'{}'", path.display()), e)
+}
+
+/// Fails if something is mounted at `mount_point`, without touching that, or if it is not a directory.
+pub fn check_mount_point(mount_point: &Path) -> Result<()> {
+    if mounts::at(mount_point)?.is_some() {
+        let what = format!(
+            "something is mounted on '{0}' already; 'pagefold image unmount {0}' unmounts an image",
+            mount_point.display()
+        );
+        return Err(CliError::new(Exit::Busy, what));
+    }
+    match mount_point.is_dir() {
+        true => Ok(()),
+        false => Err(CliError::usage(format!("'{}' is not a directory", mount_point.display()))),
+    }
+}
+
+fn create_instance(runtime: &RuntimeDir, config: &MountConfig) -> Result<NewInstance> {
+    let locked = runtime.lock()?;
+    served_mounts::sweep(&locked, output::note)?;
+    check_mount_point(&config.mount_point)?;
+    locked.create(None)
+}
+
+/// Cleans up after servers that have exited.
+fn clean_up(runtime: &RuntimeDir) {
+    let result = runtime.lock().and_then(|locked| served_mounts::sweep(&locked, |_| ()));
+    if let Err(failure) = result {
+        output::note(&format!("not all could be cleaned up: {failure}"));
+    }
+}
+
+/// Waits until a server in the foreground has exited. A signal ends it, and it unmounts.
+fn serve_in_foreground(
+    runtime: &RuntimeDir,
+    dir: &InstanceDir,
+    started: StartedServer,
+    signals: &Termination,
+) -> Result<()> {
+    let mut attached = started.into_foreground().inspect_err(|_| clean_up(runtime))?;
+    let ended = attached.wait(signals)?;
+    let result = ended.unwrap_or_else(|| {
+        attached.end();
+        Ok(())
+    });
+    if dir.exists() {
+        clean_up(runtime);
+    }
+    result
+}

@@ -1,0 +1,69 @@
+//! Names from untrusted images: escaped on a terminal, exact in JSON.
+
+use serde_json::{Map, Value, json};
+use std::io::IsTerminal;
+
+/// Whether to escape names on standard output: if it is a terminal, which would interpret control characters.
+pub fn escape_stdout() -> bool {
+    std::io::stdout().is_terminal()
+}
+
+/// Escapes a name: control characters and bytes that are not UTF-8 become escape sequences, and a backslash is doubled.
+pub fn escaped(name: &[u8]) -> String {
+    let mut text = String::new();
+    for chunk in name.utf8_chunks() {
+        for c in chunk.valid().chars() {
+            match c {
+                '\\' => text.push_str("\\\\"),
+                c if c.is_control() || is_directional(c) => text.extend(c.escape_default()),
+                c => text.push(c),
+            }
+        }
+        text.extend(chunk.invalid().iter().map(|byte| format!("\\x{byte:02x}")));
+    }
+    text
+}
+
+/// Whether a character changes the direction of the text around it.
+fn is_directional(c: char) -> bool {
+    matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+/// A name as bytes for standard output.
+pub fn shown(name: &[u8], escape: bool) -> Vec<u8> {
+    if escape { escaped(name).into_bytes() } else { name.to_vec() }
+}
+
+/// Inserts bytes into an object as text. If they are not valid UTF-8, the text has U+FFFD for invalid bytes, and the
+/// field `<field>_hex` has all bytes as hexadecimal digits.
+pub fn put(object: &mut Map<String, Value>, field: &str, bytes: &[u8]) {
+    object.insert(field.to_string(), json!(String::from_utf8_lossy(bytes)));
+    if std::str::from_utf8(bytes).is_err() {
+        object.insert(format!("{field}_hex"), json!(hex(bytes)));
+    }
+}
+
+/// Bytes as hexadecimal digits.
+pub fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn control_and_directional_characters_are_escaped() {
+        assert_eq!(escaped(b"a\x1b[2Jb\n\\"), "a\\u{1b}[2Jb\\n\\\\");
+        assert_eq!(escaped("é\u{202e}x".as_bytes()), "é\\u{202e}x");
+        assert_eq!(escaped(b"\xffx"), "\\xffx");
+    }
+
+    #[test]
+    fn bytes_that_are_not_utf8_have_a_hexadecimal_field() {
+        let mut object = Map::new();
+        put(&mut object, "name", b"\xffx");
+        put(&mut object, "path", b"y");
+        assert_eq!(Value::Object(object), json!({"name": "\u{fffd}x", "name_hex": "ff78", "path": "y"}));
+    }
+}

@@ -1,0 +1,91 @@
+//! The arguments that the commands on images have in common, opening an image, and the errors of that.
+
+use clap::{Args, ValueHint};
+use pagefold_control::error::{CliError, Exit, Result};
+use pagefold_image::{Image, ImageError, Options, ReadAhead};
+use pagefold_page::size;
+use pagefold_server::mount::{image_failure, open_medium};
+use std::fmt::Display;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+/// The image and its devices.
+#[derive(Debug, Args)]
+pub struct MediaArgs {
+    /// The image: a file or a block device
+    #[arg(value_name = "IMAGE", value_hint = ValueHint::AnyPath)]
+    pub image: PathBuf,
+    /// A further device of an image on several devices. Can be repeated, in the order of the image's device table
+    #[arg(long, value_name = "PATH", value_hint = ValueHint::AnyPath)]
+    pub device: Vec<PathBuf>,
+}
+
+/// The image, and the memory for reading it.
+#[derive(Debug, Args)]
+pub struct ImageArgs {
+    #[command(flatten)]
+    pub media: MediaArgs,
+    /// Most memory for reading: compressed and decompressed data, decompressors, cache
+    #[arg(long, short = 'm', value_name = "SIZE", default_value = "64M")]
+    pub memory: String,
+}
+
+/// The number of threads of commands that work on all files of an image.
+#[derive(Debug, Args)]
+pub struct ThreadsArgs {
+    /// Number of threads [default: number of CPUs]
+    #[arg(long, short = 'j', value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub threads: Option<u16>,
+}
+
+impl ImageArgs {
+    /// Opens the image.
+    pub fn open(&self, read_ahead: ReadAhead) -> Result<Image> {
+        let memory_bytes =
+            size::parse(&self.memory).map_err(|e| CliError::usage(format!("--memory: {e}")))?;
+        let open = |path: &PathBuf| open_medium(path, &format!("opening '{}'", path.display()));
+        let image = open(&self.media.image)?;
+        let devices = self.media.device.iter().map(open).collect::<Result<_>>()?;
+        let options =
+            Options { memory_bytes, read_ahead, cache_full_reads: false, devices, ..Options::default() };
+        Image::open(image, options).map_err(|e| self.failure(&e))
+    }
+
+    /// The error for a failure of the image as a whole.
+    pub fn failure(&self, error: &ImageError) -> CliError {
+        image_failure(format_args!("'{}'", self.media.image.display()), error)
+    }
+}
+
+impl ThreadsArgs {
+    /// The number of threads.
+    pub fn count(&self) -> usize {
+        self.threads.map_or_else(default_threads, usize::from)
+    }
+}
+
+/// The default number of threads: that of CPUs.
+pub fn default_threads() -> usize {
+    std::thread::available_parallelism().map_or(2, usize::from).min(256)
+}
+
+/// The error for a failure at a path in an image.
+pub fn failure(path: &[u8], error: &ImageError) -> CliError {
+    image_failure(super::names::escaped(path), error)
+}
+
+/// The error for a file or directory outside the image, with the exit code for a missing one.
+pub fn path_failure(what: impl Display, e: &std::io::Error) -> CliError {
+    match e.kind() {
+        ErrorKind::NotFound | ErrorKind::NotADirectory => {
+            CliError::new(Exit::NotFound, format!("{what}: {e}"))
+        }
+        _ => CliError::io(what, e),
+    }
+}
+
+/// The bytes of a path in an image, as the user typed it.
+pub fn path_bytes(path: &Path) -> &[u8] {
+    use std::os::unix::ffi::OsStrExt;
+    path.as_os_str().as_bytes()
+}

@@ -1,0 +1,121 @@
+//! `image stats`.
+
+use super::find;
+use crate::cli::{chart, output};
+use clap::{Args, ValueHint};
+use pagefold_control::client::Client;
+use pagefold_control::error::{CliError, Exit, Result};
+use pagefold_control::instance::mounts;
+use pagefold_control::report::LatencyReport;
+use pagefold_control::report::mount::MountReport;
+use pagefold_control::text;
+use pagefold_image::mount::MOUNT_NAME;
+use pagefold_page::size::Human;
+use std::path::{Path, PathBuf};
+
+/// The arguments of `image stats`.
+#[derive(Debug, Args)]
+pub struct StatsArgs {
+    /// Directory that the image is mounted on, or the image
+    #[arg(value_name = "MOUNT", value_hint = ValueHint::AnyPath)]
+    pub mount: PathBuf,
+    /// Print JSON with exact numbers
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Prints the report of the server of a mounted image.
+pub fn run(args: &StatsArgs) -> Result<()> {
+    let point = find::mount_point(&args.mount)?;
+    let found = mounts::find(|state| state.mount_point == point)?;
+    let Some((dir, _)) = found.first() else { return Err(no_server(&point)?) };
+    let report = Client::connect(dir)?.show_mount()?;
+    match args.json {
+        true => output::json(&report),
+        false => output::text(&text(&report)),
+    }
+}
+
+/// The error for a directory that no living server of this user has mounted.
+fn no_server(point: &Path) -> Result<CliError> {
+    let shown = point.display();
+    let what = match pagefold_sys::mounts::at(point)? {
+        Some(mount) if mount.fs_type == "erofs" => {
+            format!("the kernel mounted '{shown}', and has no statistics of it")
+        }
+        Some(mount) if mount.fs_type == format!("fuse.{MOUNT_NAME}") => {
+            format!("the server of '{shown}' has died, or another user runs it")
+        }
+        _ => return Ok(find::not_found(point)),
+    };
+    Ok(CliError::new(Exit::NotFound, what))
+}
+
+fn text(report: &MountReport) -> String {
+    let (budget, reads) = (&report.budget, &report.reads);
+    let lines = [
+        ("image", report.image.display().to_string()),
+        ("mounted on", report.mount_point.display().to_string()),
+        ("server", format!("process {}, {} threads", report.server.pid, report.threads)),
+        (
+            "memory",
+            format!(
+                "{} of {} in use, {} of it cache; at most {}",
+                Human(budget.in_use_bytes),
+                Human(budget.limit_bytes),
+                Human(budget.cached_bytes),
+                Human(budget.peak_bytes)
+            ),
+        ),
+        ("requests", report.requests.to_string()),
+        ("waited for memory", format!("{} reads", budget.waits)),
+        ("reads", format!("{}, {} failed", reads.reads, reads.errors)),
+        ("requested", Human(reads.asked_bytes).to_string()),
+        ("hits", share(reads.hit_bytes, reads.asked_bytes)),
+        (
+            "read from media",
+            format!(
+                "{} ({} compressed, {} plain, {} metadata)",
+                Human(reads.media_bytes),
+                Human(reads.compressed_bytes),
+                Human(reads.plain_bytes),
+                Human(reads.metadata_bytes)
+            ),
+        ),
+        ("read amplification", report.read_amplification.map_or("-".into(), |a| format!("{a:.2}"))),
+        (
+            "clusters decoded",
+            format!("{}; {} reads waited for another that decoded the same", reads.clusters, reads.joined),
+        ),
+        ("decoded in place", share(reads.in_place, reads.clusters)),
+        ("via second buffer", share(reads.bounced, reads.clusters)),
+        ("through a window", share(reads.windowed, reads.clusters)),
+        ("unrequested pages", per(reads.temporary_pages, reads.clusters)),
+        ("read ahead", format!("{} clusters, {} dropped", reads.readahead_issued, reads.readahead_dropped)),
+    ];
+    let mut text: String = lines.iter().map(|(name, value)| format!("{name:<20}{value}\n")).collect();
+    text.push_str(&latency(&report.latency));
+    text
+}
+
+fn share(part: u64, whole: u64) -> String {
+    match whole {
+        0 => "-".into(),
+        _ => format!("{:.1} %", part as f64 * 100.0 / whole as f64),
+    }
+}
+
+fn per(count: u64, clusters: u64) -> String {
+    match clusters {
+        0 => "-".into(),
+        _ => format!("{:.2} per cluster", count as f64 / clusters as f64),
+    }
+}
+
+/// Formats the percentiles and the histogram.
+fn latency(latency: &LatencyReport) -> String {
+    let time = |ns: Option<u64>| ns.map_or("-".into(), text::time);
+    let [p50, p90, p99, p999] = [latency.p50_ns, latency.p90_ns, latency.p99_ns, latency.p999_ns].map(time);
+    let heading = format!("Latency of reads: p50 <= {p50}, p90 <= {p90}, p99 <= {p99}, p99.9 <= {p999}");
+    format!("\n{heading}\n{}", chart::histogram(&latency.buckets, "  "))
+}

@@ -1,0 +1,116 @@
+//! `image tar`: writes a tar archive.
+
+use super::open::{ImageArgs, path_bytes};
+use super::target::{Output, Target};
+use super::{findings, limit};
+use clap::{Args, ValueHint};
+use pagefold_control::error::{CliError, Result};
+use pagefold_control::text;
+use pagefold_image::tar::{TarError, TarOptions, TarReport, write};
+use pagefold_image::{Image, ReadAhead};
+use std::io::{BufWriter, ErrorKind, IsTerminal};
+use std::path::{Path, PathBuf};
+
+/// Bytes that are written at a time.
+const BUFFER_BYTES: usize = 256 << 10;
+
+/// The arguments of `image tar`.
+#[derive(Debug, Args)]
+pub struct TarArgs {
+    #[command(flatten)]
+    pub image: ImageArgs,
+    /// Files and directories in the image to write [default: all]
+    #[arg(value_name = "PATH")]
+    pub paths: Vec<PathBuf>,
+    /// Write the archive to this file, which gets its name when the archive is complete; - for standard output
+    #[arg(short = 'o', value_name = "FILE", default_value = "-", value_hint = ValueHint::FilePath)]
+    pub file: PathBuf,
+    /// Most bytes to write [default: to a file: nine tenths of the free space; otherwise: 3072 times the size of the
+    /// image, but at least 1 GiB]
+    #[arg(long, value_name = "SIZE")]
+    pub max_bytes: Option<String>,
+    /// Most files in the archive
+    #[arg(long, value_name = "N", default_value_t = 1 << 24)]
+    pub max_inodes: u64,
+}
+
+/// Writes the archive.
+pub fn run(args: &TarArgs) -> Result<()> {
+    let report = match args.file == Path::new("-") {
+        true => write_to_stdout(args)?,
+        false => write_to_file(args)?,
+    };
+    let Some(report) = report else { return Ok(()) };
+    findings::print_text(&report.findings);
+    match report.findings.errors() {
+        0 => Ok(()),
+        n => {
+            let things = text::counted(n, "thing is", "things are");
+            let message = format!("{things} wrong or missing in the archive");
+            Err(findings::failure(report.findings.damage(), message))
+        }
+    }
+}
+
+/// Returns `None` if the reader has closed the pipe.
+fn write_to_stdout(args: &TarArgs) -> Result<Option<TarReport>> {
+    let out = std::io::stdout();
+    if out.is_terminal() {
+        return Err(terminal_refused());
+    }
+    let image = args.image.open(ReadAhead::BestEffort)?;
+    let options = options(args, limit::max_bytes(args.max_bytes.as_deref(), &image, &out)?);
+    match archive(args, &image, &options, out.lock()) {
+        Err(TarError::Write(e)) if e.kind() == ErrorKind::BrokenPipe => Ok(None),
+        result => result.map(Some).map_err(|e| failure(args, "standard output", e)),
+    }
+}
+
+fn write_to_file(args: &TarArgs) -> Result<Option<TarReport>> {
+    let target = Target::open(&args.file)?;
+    if target.file().is_terminal() {
+        return Err(terminal_refused());
+    }
+    let image = args.image.open(ReadAhead::BestEffort)?;
+    let options = options(args, limit::max_bytes(args.max_bytes.as_deref(), &image, target.file())?);
+    let shown = format!("'{}'", args.file.display());
+    let report =
+        archive(args, &image, &options, Output(&target)).map_err(|e| match target.is_interrupted() {
+            true => CliError::failed(format!("interrupted: {shown} was not written")),
+            false => failure(args, &shown, e),
+        })?;
+    target.complete()?;
+    Ok(Some(report))
+}
+
+fn terminal_refused() -> CliError {
+    CliError::usage(
+        "an archive cannot be printed on a terminal; redirect it to a program, or name a file with -o",
+    )
+}
+
+fn options(args: &TarArgs, max_bytes: u64) -> TarOptions {
+    TarOptions { max_bytes, max_members: args.max_inodes }
+}
+
+fn archive(
+    args: &TarArgs,
+    image: &Image,
+    options: &TarOptions,
+    out: impl std::io::Write,
+) -> Result<TarReport, TarError> {
+    let paths: Vec<Vec<u8>> = args.paths.iter().map(|path| path_bytes(path).to_vec()).collect();
+    write(image, &paths, options, BufWriter::with_capacity(BUFFER_BYTES, out))
+}
+
+/// The error for an archive that could not be written completely to `output`.
+fn failure(args: &TarArgs, output: &str, error: TarError) -> CliError {
+    match error {
+        TarError::Write(e) => CliError::io(format!("writing to {output}"), &e),
+        TarError::Limit { what } if args.file != Path::new("-") => {
+            CliError::failed(format!("{what}; {output} was not written"))
+        }
+        TarError::Limit { .. } => CliError::failed(error.to_string()),
+        TarError::Image(e) => args.image.failure(&e),
+    }
+}

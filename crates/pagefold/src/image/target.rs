@@ -1,0 +1,132 @@
+//! The file that a command writes as a whole: its name has the complete file, or what was there before.
+//!
+//! The file is written under a temporary name in the same directory, and renamed when it is complete. Without that the
+//! temporary file is removed, also after Ctrl-C or SIGTERM. Only SIGKILL leaves it. A device or a pipe is written
+//! directly.
+
+use super::open::path_failure;
+use pagefold_control::error::{CliError, Result};
+use pagefold_sys::signal::Termination;
+use std::cell::Cell;
+use std::fs::{File, Metadata, OpenOptions};
+use std::io::{Error, ErrorKind, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+/// Temporary names that are tried.
+const MAX_NAMES: u32 = 100;
+
+/// A file that is being written.
+pub struct Target {
+    /// The name that the user chose, for messages.
+    shown: PathBuf,
+    file: File,
+    /// The state of a file that does not have its name yet; `None` for a device or a pipe.
+    unnamed: Option<Unnamed>,
+    is_interrupted: Cell<bool>,
+}
+
+/// A file with a temporary name. Removes it when dropped.
+struct Unnamed {
+    temporary: PathBuf,
+    path: PathBuf,
+    signals: Termination,
+}
+
+impl Target {
+    /// Opens the file for writing. A link is followed; the file that it points to is replaced.
+    ///
+    /// Blocks signals, so it must be called before threads are started: they would receive them.
+    pub fn open(path: &Path) -> Result<Self> {
+        let failed = |e: Error| path_failure(format!("writing '{}'", path.display()), &e);
+        let existing = match path.metadata() {
+            Ok(metadata) => Some(metadata),
+            Err(e) if e.kind() == ErrorKind::NotFound => None,
+            Err(e) => return Err(failed(e)),
+        };
+        let (file, unnamed) = match existing {
+            Some(metadata) if metadata.is_dir() => {
+                return Err(CliError::usage(format!(
+                    "'{}' is a directory; name a file in it",
+                    path.display()
+                )));
+            }
+            Some(metadata) if !metadata.is_file() => {
+                (OpenOptions::new().write(true).open(path).map_err(failed)?, None)
+            }
+            existing => {
+                let signals = Termination::listen()?;
+                let path =
+                    if existing.is_some() { path.canonicalize().map_err(failed)? } else { path.into() };
+                let (file, temporary) = create_beside(&path, existing.as_ref()).map_err(failed)?;
+                (file, Some(Unnamed { temporary, path, signals }))
+            }
+        };
+        Ok(Target { shown: path.into(), file, unnamed, is_interrupted: Cell::new(false) })
+    }
+
+    /// The open file.
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// Whether a signal has ended the writing.
+    pub fn is_interrupted(&self) -> bool {
+        self.is_interrupted.get()
+    }
+
+    /// Gives the complete file its name.
+    pub fn complete(self) -> Result<()> {
+        let Some(unnamed) = &self.unnamed else { return Ok(()) };
+        // Errors of writing that the system has deferred must show before the old file is replaced.
+        let renamed = self.file.sync_all().and_then(|()| std::fs::rename(&unnamed.temporary, &unnamed.path));
+        renamed.map_err(|e| CliError::io(format!("writing '{}'", self.shown.display()), &e))
+    }
+}
+
+impl Drop for Unnamed {
+    fn drop(&mut self) {
+        // After the file got its name there is nothing to remove. If removing fails, a file with a temporary name
+        // stays; the command reports why the file is not complete.
+        let _ = std::fs::remove_file(&self.temporary);
+    }
+}
+
+/// Writes to a [`Target`]; fails after a signal.
+pub struct Output<'a>(pub &'a Target);
+
+impl Write for Output<'_> {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        let target = self.0;
+        if target.unnamed.as_ref().is_some_and(|unnamed| unnamed.signals.take().is_some()) {
+            target.is_interrupted.set(true);
+        }
+        match target.is_interrupted() {
+            true => Err(Error::other("interrupted")),
+            false => (&target.file).write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Creates a file with a temporary name in the directory of `path`, with the permissions of the file that it replaces.
+fn create_beside(path: &Path, replaced: Option<&Metadata>) -> std::io::Result<(File, PathBuf)> {
+    let mut options = OpenOptions::new();
+    options.write(true).create_new(true).mode(if replaced.is_some() { 0o600 } else { 0o666 });
+    let mut tried = 0;
+    loop {
+        let temporary = path.with_file_name(format!(".pagefold-{}-{tried}.part", std::process::id()));
+        match options.open(&temporary) {
+            // A process that was killed has left it.
+            Err(e) if e.kind() == ErrorKind::AlreadyExists && tried < MAX_NAMES => tried += 1,
+            Err(e) => return Err(e),
+            Ok(file) => {
+                let set = replaced.map_or(Ok(()), |metadata| file.set_permissions(metadata.permissions()));
+                return set.map(|()| (file, temporary));
+            }
+        }
+    }
+}

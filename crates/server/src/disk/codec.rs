@@ -1,0 +1,46 @@
+//! The codec of a disk: its check before a server is started, and the help text about codecs.
+
+use crate::similar::did_you_mean;
+use pagefold_codec::{Codec, CodecError, CodecSpec};
+use pagefold_control::config::CodecConfig;
+use pagefold_control::error::{CliError, Result};
+
+/// Converts the configuration of a codec.
+pub fn spec(config: &CodecConfig) -> CodecSpec {
+    CodecSpec { name: config.name.clone(), level: config.level, dictionary: config.dictionary.clone() }
+}
+
+/// Checks name, level and dictionary by preparing the codec.
+pub fn check(config: &CodecConfig) -> Result<()> {
+    Codec::new(&spec(config)).map(|_| ()).map_err(|e| {
+        let meant = match &e {
+            CodecError::Unknown { name, .. } => {
+                did_you_mean(name, pagefold_codec::table().iter().map(|backend| backend.name))
+            }
+            _ => String::new(),
+        };
+        CliError::usage(format!("{e}{meant}"))
+    })
+}
+
+/// The level of a codec where none is chosen, if it has levels.
+pub fn default_level(name: &str) -> Option<i32> {
+    pagefold_codec::backend(name).ok()?.levels.map(|levels| levels.default)
+}
+
+/// The names of all codecs, `selected` in brackets, as zram prints `comp_algorithm`; a space follows each.
+pub fn list(selected: &str) -> String {
+    let name = |name: &'static str| if name == selected { format!("[{name}] ") } else { format!("{name} ") };
+    pagefold_codec::names().map(name).collect()
+}
+
+/// The table of codecs for help and the manual page.
+pub fn help() -> String {
+    let mut text = String::from("Codecs:");
+    for b in pagefold_codec::table() {
+        let levels = b.levels.map(|l| format!("; levels {} to {}, default {}", l.min, l.max, l.default));
+        let dictionary = if b.dictionary { "; takes a dictionary" } else { "" };
+        text.push_str(&format!("\n  {:<9} {}{}{dictionary}", b.name, b.summary, levels.unwrap_or_default()));
+    }
+    text
+}

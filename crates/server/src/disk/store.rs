@@ -1,0 +1,95 @@
+//! Makes the store of a disk from its configuration.
+
+use super::Medium;
+use super::codec;
+use crate::log;
+use pagefold_control::config::{DiskConfig, ExportChoice};
+use pagefold_control::error::{CliError, Exit, Result};
+use pagefold_page::size::Human;
+use pagefold_store::writeback::{AttachError, WritebackConfig};
+use pagefold_store::{MemLimit, Store, StoreConfig, StoreError};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+/// Reserve of memory of a disk that may be used as swap, bytes.
+pub const RESERVE_BYTES: u64 = 16 << 20;
+
+/// Most memory that a server takes beside pages, tables and reserve, bytes: program, stacks, streams, buffers of the
+/// export and of writeback. 40 to 65 MiB were measured with all codecs and exports; the soak checks that no server
+/// takes more than this.
+pub const OWN_BYTES: u64 = 96 << 20;
+
+/// Tables for each GiB of written pages, bytes: 16 bytes of slot for each page, and 8 bytes of links for each frame in
+/// use.
+pub const TABLE_BYTES_PER_GIB: u64 = 6 << 20;
+
+/// Most pages that cannot be read back and are logged one by one.
+const MAX_LOGGED_FAILURES: u32 = 1000;
+
+/// Makes an empty store that writes back to the medium, if there is one.
+pub fn store(config: &DiskConfig, medium: Option<&Medium>) -> Result<Arc<Store>> {
+    let parameters = StoreConfig {
+        codec: codec::spec(&config.codec),
+        further_codecs: std::array::from_fn(|at| config.further_codecs.get(at).map(codec::spec)),
+        // Idle marks and automatic recompression need ages on every disk.
+        access_times: true,
+        mem_limit: config.mem_limit_bytes.map_or(MemLimit::Half, limit),
+        // Only a loop device can be swapped to.
+        reserve_bytes: (config.export == ExportChoice::Loop).then_some(RESERVE_BYTES),
+        ..StoreConfig::new(config.size_bytes)
+    };
+    let mut store = Store::new(parameters).map_err(failed)?;
+    if let Some(medium) = medium {
+        let write_back = WritebackConfig { backing: medium.backing.clone(), layout: medium.layout };
+        store.attach(write_back).map_err(failed)?;
+    }
+    if let (Some(medium), Some(writeback)) = (medium, store.writeback()) {
+        writeback.policy().set_rate_bytes_per_s(medium.rate_bytes_per_s);
+        writeback.policy().set_daily_bytes(medium.daily_bytes);
+        let logged = AtomicU32::new(0);
+        writeback.on_failure(move |e| log_failure(e, logged.fetch_add(1, Relaxed)));
+    }
+    Ok(Arc::new(store))
+}
+
+/// Logs which page could not be read back, and its place on the medium. `before` counts the earlier failures: their
+/// number is limited, because a program may read such a page again and again.
+fn log_failure(e: &StoreError, before: u32) {
+    match before {
+        0..MAX_LOGGED_FAILURES => log::error(format_args!("{e}")),
+        MAX_LOGGED_FAILURES => {
+            log::error(format_args!("further pages that cannot be read back are only counted"))
+        }
+        _ => {}
+    }
+}
+
+fn failed(e: StoreError) -> CliError {
+    let exit = match e {
+        StoreError::BadLength(_) | StoreError::Codec(_) => Exit::Usage,
+        StoreError::Attach(AttachError::TooSmall { .. } | AttachError::TooLarge { .. }) => Exit::Usage,
+        StoreError::SetUp(_) => Exit::Unavailable,
+        _ => Exit::Failed,
+    };
+    CliError::new(exit, format!("setting up the store: {e}"))
+}
+
+/// Refuses a memory limit that leaves no room for a single page; 0, no limit, is accepted.
+pub fn check_limit(bytes: u64) -> Result<(), String> {
+    match bytes {
+        1..MemLimit::LEAST_BYTES => Err(format!(
+            "{bytes} bytes are too few to store any page; the smallest limit is {} ({} bytes), and 0 means no limit",
+            Human(MemLimit::LEAST_BYTES),
+            MemLimit::LEAST_BYTES
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// Converts a memory limit as users write it: 0 means no limit.
+pub fn limit(bytes: u64) -> MemLimit {
+    match bytes {
+        0 => MemLimit::Off,
+        bytes => MemLimit::Bytes(bytes),
+    }
+}

@@ -1,0 +1,300 @@
+//! The server of a disk: set-up, requests of commands, shutdown.
+//!
+//! The order of the set-up is important:
+//!
+//! 1. While there is one thread: no core dumps, private files, no new privileges, signals blocked, and memory locked if
+//!    the disk may be used as swap.
+//! 2. The store, made in a thread without capabilities, so that its threads have none.
+//! 3. The export, which drops the capabilities before it starts threads.
+//! 4. The state file, the control socket, and the reply to the command that all is ready.
+//!
+//! From then on no thread has a privilege that serving does not need, not even that to unmount. The mount and loop
+//! device of a loop export are cleaned up by the command that removes the disk. So is a backing file that was created
+//! for the disk: the server has only its descriptor.
+//!
+//! The main thread waits for a signal, for a request to remove the disk, or for the end of a command in the foreground
+//! ([`wait_for_end`]). Threads of the control socket handle requests ([`Server`]).
+
+mod report;
+
+use crate::attributes::{self, AttributeTarget};
+use crate::disk::{self, Disk, Passes};
+use crate::export::{self, Export, PreparedForSwap};
+use crate::socket::{ControlSocket, RequestHandler};
+use crate::startup::StartupChannel;
+use crate::{errors, log};
+use pagefold_control::config::{DiskConfig, ExportChoice};
+use pagefold_control::error::{CliError, Result};
+use pagefold_control::instance::state::{BackingFile, ExportState, State};
+use pagefold_control::instance::{InstanceDir, RuntimeDir};
+use pagefold_control::protocol::{Request, Response};
+use pagefold_control::report::recompress::RecompressPassReport;
+use pagefold_control::report::writeback::{PassProgress, PassReport};
+use pagefold_control::startup::Ready;
+use pagefold_store::recompress::RecompressRequest;
+use pagefold_store::writeback::{Selection, WritebackError};
+use pagefold_sys::privileges::CapabilitySet;
+use pagefold_sys::signal::Termination;
+use pagefold_sys::{pidfd, privileges, ready};
+use report::ExportStatus;
+use std::fs::File;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// The disk and its export, shared by the main thread and the threads of the control socket.
+struct Server {
+    dir: InstanceDir,
+    disk: Disk,
+    export: Box<dyn Export>,
+    /// Warnings for the administrator.
+    warnings: Vec<String>,
+    /// The backing file that is removed with the disk.
+    created: Option<BackingFile>,
+    /// Set when the device was closed on request.
+    removed: AtomicBool,
+    passes: Passes,
+    /// Shut down to wake the main thread, which polls the other end.
+    wake_sender: UnixStream,
+}
+
+/// Serves a disk until it is removed or a signal ends it. The caller holds the lock of the instance.
+/// `backing` is the open file of the backing in the configuration.
+pub fn run(
+    config: &DiskConfig,
+    dir: &InstanceDir,
+    channel: StartupChannel,
+    backing: Option<File>,
+) -> Result<()> {
+    privileges::set_private_umask();
+    privileges::forbid_dumps()?;
+    privileges::set_no_new_privs()?;
+    let signals = Termination::listen()?;
+    let (server, wake_receiver) = set_up(config, dir, backing)?;
+    let state = server.state();
+    channel.ready(&Ready {
+        device: state.device(),
+        export: server.export.kind().to_string(),
+        warnings: server.warnings.clone(),
+    })?;
+    log::info(format_args!("serving {} as {}", dir.name(), state.device()));
+    let waited = wait_for_end(&server, &signals, &wake_receiver, channel);
+    server.passes.end(server.disk.store());
+    waited?;
+    log::info(format_args!("ending"));
+    remove_dir(&server, dir)
+}
+
+fn set_up(
+    config: &DiskConfig,
+    dir: &InstanceDir,
+    backing: Option<File>,
+) -> Result<(Arc<Server>, UnixStream)> {
+    let failed = |e| CliError::io("creating a pair of sockets", &e);
+    let (wake_sender, wake_receiver) = UnixStream::pair().map_err(failed)?;
+    privileges::drop_capabilities_except(privileges::SET_UP)?;
+    let PreparedForSwap { keep, warning } = match config.export {
+        ExportChoice::Loop => export::prepare_for_swap(),
+        _ => PreparedForSwap { keep: CapabilitySet::empty(), warning: None },
+    };
+    let make_disk = || {
+        log::start()?;
+        Disk::new(dir.name().clone(), config, disk::medium(config.backing.as_ref(), backing)?)
+    };
+    let disk = without_capabilities(keep, make_disk)?;
+    let created = config.created_backing();
+    dir.write_state(&state(&disk, export::planned_state(config, dir), created.clone()))?;
+    let export = export::open(config, &disk, dir, keep)?;
+    let (passes, removed) = (Passes::default(), AtomicBool::new(false));
+    let (server_dir, warnings) = (dir.clone(), Vec::from_iter(warning));
+    let server = Server { dir: server_dir, disk, export, warnings, created, removed, passes, wake_sender };
+    let server = Arc::new(server);
+    server.passes.start_threads(&server.disk)?;
+    dir.write_state(&server.state())?;
+    ControlSocket::bind(&dir.control_path())?.serve(server.clone())?;
+    Ok((server, wake_receiver))
+}
+
+/// Runs `make` in a thread that has dropped its capabilities except `keep`, so that threads started by it have no
+/// others. The calling thread keeps its capabilities: it still has to mount.
+fn without_capabilities<T: Send>(keep: CapabilitySet, make: impl FnOnce() -> Result<T> + Send) -> Result<T> {
+    let reduced = || {
+        privileges::drop_capabilities_except(keep)?;
+        make()
+    };
+    std::thread::scope(|s| {
+        let thread = std::thread::Builder::new().name("set-up".into()).spawn_scoped(s, reduced);
+        let thread = thread.map_err(|e| CliError::io("starting a thread to set up the disk", &e))?;
+        thread.join().unwrap_or_else(|_| Err(CliError::failed("setting up the disk: a thread panicked")))
+    })
+}
+
+/// Waits until the device is closed: by a request, by a signal, or because the command in the foreground has exited. In
+/// the last two cases NBD clients are disconnected; a loop device that is in use is served on.
+fn wait_for_end(
+    server: &Server,
+    signals: &Termination,
+    wake_receiver: &UnixStream,
+    channel: StartupChannel,
+) -> Result<()> {
+    let mut foreground = channel.into_foreground_socket();
+    loop {
+        // Without a command in the foreground, the third descriptor is one that is polled anyway.
+        let third = foreground.as_ref().map_or(wake_receiver.as_fd(), |socket| socket.as_fd());
+        let [signalled, removed, exited] =
+            ready::wait([signals.as_fd(), wake_receiver.as_fd(), third], None)?;
+        if removed {
+            return Ok(());
+        }
+        let why = match signals.take() {
+            Some(signal) if signalled => format!("signal {signal}"),
+            _ if exited && foreground.take().is_some() => {
+                "the command in the foreground has exited".to_string()
+            }
+            _ => continue,
+        };
+        match server.close_device(true) {
+            Ok(()) => return Ok(()),
+            Err(e) => log::warning(format_args!("{why}, but: {e}; serving on")),
+        }
+    }
+}
+
+/// Removes the folder of the instance, if nothing else has to be cleaned up. Otherwise, or if this fails, the command
+/// that removes the disk removes the folder, or the next command does.
+fn remove_dir(server: &Server, dir: &InstanceDir) -> Result<()> {
+    let is_nbd = matches!(server.export.state(), ExportState::Nbd { .. });
+    if !is_nbd || server.created.is_some() || !dir.exists() {
+        return Ok(());
+    }
+    let runtime = RuntimeDir::containing(dir)?;
+    let _locked = runtime.lock()?;
+    dir.remove()
+}
+
+fn state(disk: &Disk, export: Option<ExportState>, backing: Option<BackingFile>) -> State {
+    State {
+        name: disk.name().clone(),
+        server: pidfd::Identity::of_self().map(Into::into),
+        size_bytes: disk.size_bytes(),
+        created_unix_s: disk.created_unix_s(),
+        export,
+        backing,
+    }
+}
+
+impl Server {
+    fn state(&self) -> State {
+        state(&self.disk, Some(self.export.state()), self.created.clone())
+    }
+
+    /// Closes the device; fails if it is in use (an NBD export only without `force`). Records that it is closed: if the
+    /// process dies from now on, commands report that the disk has ended, not that its server died.
+    fn close_device(&self, force: bool) -> Result<()> {
+        self.export.close(force)?;
+        match self.dir.mark_ended() {
+            Err(e) if self.dir.exists() => {
+                log::warning(format_args!("{e}; the next command takes this server for one that died"));
+            }
+            // Without the folder, no command finds the disk.
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn remove(&self, force: bool) -> Result<()> {
+        self.close_device(force)?;
+        self.removed.store(true, Ordering::Release);
+        Ok(())
+    }
+}
+
+/// A server handling one request, and the way to report progress to the client.
+struct RequestContext<'a> {
+    server: &'a Server,
+    report_progress: &'a mut dyn FnMut(&PassProgress) -> bool,
+}
+
+impl RequestContext<'_> {
+    fn set(&mut self, changes: &[String]) -> Result<()> {
+        let parsed = changes.iter().map(|c| attributes::parse_change(c)).collect::<Result<_>>()?;
+        attributes::apply(self, parsed)
+    }
+
+    fn pass(&mut self, selection: &Selection) -> Result<PassReport> {
+        self.server.passes.write_back(self.server.disk.store(), selection, self.report_progress)
+    }
+
+    fn recompress_pass(&mut self, request: &RecompressRequest) -> Result<RecompressPassReport> {
+        self.server.passes.recompress(self.server.disk.store(), request, self.report_progress)
+    }
+}
+
+impl AttributeTarget for RequestContext<'_> {
+    fn disk(&self) -> &Disk {
+        &self.server.disk
+    }
+
+    fn users(&self) -> Vec<String> {
+        self.server.export.users()
+    }
+
+    fn write_back(&mut self, selection: &Selection) -> Result<()> {
+        let report = self.pass(selection)?;
+        match report.failure {
+            None => Ok(()),
+            Some(f) => Err(CliError::new(
+                f.exit,
+                format!("{f}; {} pages were written back", report.written_back_pages),
+            )),
+        }
+    }
+
+    fn recompress(&mut self, request: &RecompressRequest) -> Result<()> {
+        self.recompress_pass(request).map(|_| ())
+    }
+}
+
+impl RequestHandler for Server {
+    fn handle(&self, request: Request, report_progress: &mut dyn FnMut(&PassProgress) -> bool) -> Response {
+        let mut context = RequestContext { server: self, report_progress };
+        let result = match request {
+            Request::Show {} => {
+                let export = ExportStatus {
+                    kind: self.export.kind(),
+                    device: self.state().device(),
+                    used_by: self.export.users(),
+                    warnings: self.warnings.clone(),
+                    clients: self.export.clients(),
+                };
+                Ok(Response::Report(Box::new(report::report(&self.disk, export))))
+            }
+            Request::Get { attribute } => {
+                attributes::find(&attribute).and_then(|a| a.show(&self.disk)).map(Response::Value)
+            }
+            Request::Set { changes } => context.set(&changes).map(|()| Response::Done),
+            Request::Writeback { pages } => {
+                let selection = disk::selection_of(&pages)
+                    .map_err(|e| errors::of_writeback(&WritebackError::Selection(e)));
+                selection.and_then(|s| context.pass(&s)).map(Response::WroteBack)
+            }
+            Request::Recompress { pass } => {
+                let request = disk::recompress_request(&pass)
+                    .map_err(|e| errors::of_writeback(&WritebackError::Selection(e)));
+                request.and_then(|r| context.recompress_pass(&r)).map(Response::Recompressed)
+            }
+            Request::BlockState { first, last } => disk::block_state::piece(self.disk.store(), first, last),
+            Request::Classes {} => Ok(Response::Classes(report::classes(&self.disk))),
+            Request::Remove { force } => self.remove(force).map(|()| Response::Done),
+        };
+        result.unwrap_or_else(Response::Refused)
+    }
+
+    fn reply_sent(&self) {
+        if self.removed.load(Ordering::Acquire) {
+            // This fails only if the main thread has closed its end, because the server is exiting already.
+            let _ = self.wake_sender.shutdown(std::net::Shutdown::Both);
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! Fills in the report on a disk, for `disk show`. Reads counters only, and does not block.
+
+use crate::attributes;
+use crate::disk::{Disk, recompress_report, writeback_report};
+use pagefold_block::metered::OPERATIONS;
+use pagefold_control::report::disk::{
+    ClassReport, ClientsReport, CodecReport, EventsReport, IoReport, MemoryReport, PagesReport, Report,
+};
+use pagefold_control::report::{LatencyReport, ServerReport};
+use pagefold_page::PAGE_SIZE;
+use pagefold_store::ClassStats;
+
+/// The present state of a disk's export.
+pub struct ExportStatus {
+    /// `loop` or `nbd`.
+    pub kind: &'static str,
+    /// Device path or NBD URI; empty if somebody detached the loop device.
+    pub device: String,
+    /// The present users, in words.
+    pub used_by: Vec<String>,
+    /// Warnings for the administrator.
+    pub warnings: Vec<String>,
+    /// The counters of clients, if the export has any.
+    pub clients: Option<ClientsReport>,
+}
+
+/// Bytes of the pages in memory before compression, divided by the memory that they take: the pool, and their part of
+/// the slot table. Written-back pages have slots too, which do not count.
+fn ratio(stored_pages: u64, in_memory_pages: u64, pool_bytes: u64, table_bytes: u64) -> Option<f64> {
+    if in_memory_pages == 0 {
+        return None;
+    }
+    let share = in_memory_pages as f64 / stored_pages.max(in_memory_pages) as f64;
+    let cost = pool_bytes as f64 + table_bytes as f64 * share;
+    (cost > 0.0).then(|| (in_memory_pages * PAGE_SIZE as u64) as f64 / cost)
+}
+
+/// The present report on `disk`.
+pub fn report(disk: &Disk, export: ExportStatus) -> Report {
+    let stats = disk.store().stats();
+    let (mm, memory) = (stats.mm, stats.memory);
+    let (codec, level) = disk.store().codec();
+    let stored = mm.orig_data_size / PAGE_SIZE as u64;
+    let writeback = writeback_report::status(disk);
+    let written_back = writeback.as_ref().map_or(0, |status| status.pages);
+    let io = OPERATIONS.iter().map(|&o| {
+        let traffic = disk.meter().traffic(o);
+        let report = IoReport {
+            requests: traffic.requests,
+            bytes: traffic.bytes,
+            errors: traffic.errors,
+            latency: LatencyReport::new(&traffic.latency),
+        };
+        (o.name().to_string(), report)
+    });
+    let shown = |a: &attributes::Attribute| Some((a.name.to_string(), a.show(disk).ok()?));
+    Report {
+        name: disk.name().to_string(),
+        export: export.kind.to_string(),
+        device: export.device,
+        state: disk.write_state(),
+        warnings: export.warnings,
+        size_bytes: disk.size_bytes(),
+        volatile: true,
+        created_unix_s: disk.created_unix_s(),
+        codec: CodecReport { name: codec.to_string(), level, dictionary_bytes: disk.dictionary_bytes() },
+        original_bytes: mm.orig_data_size,
+        compressed_bytes: mm.compr_data_size,
+        ratio: ratio(
+            stored,
+            stored.saturating_sub(written_back),
+            mm.mem_used_total,
+            memory.slots + memory.links,
+        ),
+        pages: PagesReport {
+            stored,
+            compressed: stored.saturating_sub(mm.same_pages + mm.huge_pages + written_back),
+            same_filled: mm.same_pages,
+            raw: mm.huge_pages,
+            written_back,
+            compacted: mm.pages_compacted,
+        },
+        memory: MemoryReport {
+            pool_bytes: mm.mem_used_total,
+            pool_max_bytes: mm.mem_used_max,
+            limit_bytes: (mm.mem_limit > 0).then_some(mm.mem_limit),
+            slot_table_bytes: memory.slots + memory.links,
+            ready_bytes: memory.ready,
+        },
+        writeback,
+        recompression: recompress_report::status(disk),
+        server: ServerReport::of_this_process(),
+        io: io.collect(),
+        events: EventsReport {
+            failed_reads: stats.io.failed_reads,
+            failed_writes: stats.io.failed_writes,
+            last_refused_write_unix_s: disk.last_refused_write_unix_s(),
+            invalid_requests: stats.io.invalid_io,
+            discarded_pages: stats.io.notify_free,
+            streams_borrowed: stats.streams.borrowed,
+            stream_waits: stats.streams.waited,
+            slow_writes: stats.slow_writes,
+        },
+        used_by: export.used_by,
+        clients: export.clients,
+        attributes: attributes::all().filter_map(shown).collect(),
+    }
+}
+
+/// The size classes of the pool of `disk` that have pages. Takes the lock of each class for a moment.
+pub fn classes(disk: &Disk) -> Vec<ClassReport> {
+    let report = |class: ClassStats| {
+        let (size_bytes, pool_bytes) = (class.stride_bytes as u64, class.frames * PAGE_SIZE as u64);
+        ClassReport {
+            size_bytes,
+            objects: class.live,
+            pages: class.frames,
+            unused_bytes: pool_bytes.saturating_sub(class.live * size_bytes),
+        }
+    };
+    disk.store().class_stats().into_iter().map(report).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_ratio_counts_only_pages_in_memory() {
+        assert_eq!(ratio(0, 0, 0, 4096), None);
+        // 100 pages compressed to half of their size, and 16 bytes of slot each.
+        let alone = ratio(100, 100, 204_800, 1600).unwrap();
+        assert!((1.9..2.0).contains(&alone), "{alone}");
+        // The same with a million written-back pages, whose slots do not count.
+        let with_others = ratio(1_000_100, 100, 204_800, 16_001_600).unwrap();
+        assert!((with_others - alone).abs() < 0.001, "{with_others}");
+    }
+}

@@ -1,0 +1,102 @@
+//! The loop export: a FUSE file system with one file, and a loop device attached to it.
+//!
+//! The server cannot unmount: it dropped the capability before it began to serve. Commands unmount after it has exited
+//! (`pagefold_control::instance::loop_device`).
+
+use super::Export;
+use crate::disk::Disk;
+use crate::log;
+use pagefold_block::loop_export::{LoopExport, LoopOptions};
+use pagefold_control::error::{CliError, Result};
+use pagefold_control::instance::InstanceDir;
+use pagefold_control::instance::loop_device::describe_use;
+use pagefold_control::instance::state::{ExportState, LoopBackingFile};
+use pagefold_sys::blockuse;
+use pagefold_sys::harden;
+use pagefold_sys::loopdev::LoopIdentity;
+use pagefold_sys::privileges::CapabilitySet;
+use std::fs::DirBuilder;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::PathBuf;
+
+/// Threads that serve a disk with a backing. A thread that reads a written-back page waits for the medium; the others
+/// serve pages in memory meanwhile.
+const THREADS_WITH_BACKING: usize = 16;
+
+/// An open loop export.
+pub struct Loop {
+    export: LoopExport,
+    mount_point: PathBuf,
+}
+
+impl Loop {
+    /// Mounts, drops all capabilities except `keep`, starts to serve, and attaches the loop device.
+    pub fn open(disk: &Disk, dir: &InstanceDir, keep: CapabilitySet) -> Result<Self> {
+        let mount_point = dir.mount_path();
+        DirBuilder::new()
+            .mode(0o700)
+            .create(&mount_point)
+            .map_err(|e| CliError::io(format!("creating '{}'", mount_point.display()), &e))?;
+        let usual = LoopOptions::default();
+        let threads = if disk.store().writeback().is_some() { THREADS_WITH_BACKING } else { usual.threads };
+        let options = LoopOptions { threads, keep_capabilities: Some(keep), ..usual };
+        let export = LoopExport::start(disk.device(), &mount_point, options)?;
+        Ok(Loop { export, mount_point })
+    }
+}
+
+impl Export for Loop {
+    fn kind(&self) -> &'static str {
+        "loop"
+    }
+
+    fn state(&self) -> ExportState {
+        let LoopIdentity { lo_device, lo_inode } = self.export.identity();
+        ExportState::Loop {
+            device: self.export.is_attached().then(|| self.export.device_path().to_path_buf()),
+            backing: Some(LoopBackingFile { device: lo_device, inode: lo_inode }),
+            mount_point: self.mount_point.clone(),
+        }
+    }
+
+    fn users(&self) -> Vec<String> {
+        if !self.export.is_attached() {
+            return Vec::new();
+        }
+        let claims = blockuse::claims(self.export.device_path()).unwrap_or_default();
+        claims.iter().map(describe_use).collect()
+    }
+
+    fn close(&self, _force: bool) -> Result<()> {
+        Ok(self.export.detach()?)
+    }
+}
+
+/// The result of [`prepare_for_swap`].
+pub struct PreparedForSwap {
+    /// The capabilities to keep.
+    pub keep: CapabilitySet,
+    /// The reason that swapping to the disk is not safe, if it is not.
+    pub warning: Option<String>,
+}
+
+/// Prepares the process for a disk that may be used as swap: locks its memory, makes it an I/O flusher, and protects it
+/// from the OOM killer. The caller has started no other threads yet. The warning names the refused steps, and is also
+/// logged.
+pub fn prepare_for_swap() -> PreparedForSwap {
+    let report = harden::for_swap();
+    let refused: Vec<_> = report.refused().iter().map(|e| e.to_string()).collect();
+    let warning = match refused.as_slice() {
+        [] => None,
+        refused => Some(format!("swapping to this disk is not safe here: {}", refused.join("; "))),
+    };
+    if let Some(warning) = &warning {
+        log::warning(format_args!("{warning}"));
+    }
+    // New mappings are locked too. If RLIMIT_MEMLOCK could not be raised, the server needs this capability to map more.
+    let keep = match (&report.lock_limit, &report.memory_locked) {
+        (Err(_), Ok(())) => CapabilitySet::IPC_LOCK,
+        _ => CapabilitySet::empty(),
+    };
+    PreparedForSwap { keep, warning }
+}

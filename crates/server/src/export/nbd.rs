@@ -1,0 +1,104 @@
+//! The NBD export: on a unix socket in the disk's folder, or on TCP.
+
+use super::Export;
+use crate::disk::Disk;
+use crate::errors::of_nbd;
+use crate::log;
+use pagefold_block::nbd::{self, Limits, Server, TlsConfig, UnixSocket, uri};
+use pagefold_control::config::{DiskConfig, Listen};
+use pagefold_control::error::{CliError, Exit, Result};
+use pagefold_control::instance::InstanceDir;
+use pagefold_control::instance::state::ExportState;
+use pagefold_control::report::disk::ClientsReport;
+use pagefold_sys::privileges;
+use std::net::TcpListener;
+
+/// A running NBD server.
+pub struct Nbd {
+    server: Server,
+    /// The URI for clients.
+    uri: String,
+}
+
+impl Nbd {
+    /// Binds the socket, drops all capabilities, and starts to serve.
+    pub fn open(config: &DiskConfig, disk: &Disk, dir: &InstanceDir) -> Result<Self> {
+        let name = disk.name().as_str();
+        let export =
+            nbd::Export::new(name, "pagefold: volatile compressed memory", disk.device()).map_err(of_nbd)?;
+        let server = Server::with_log(export, Limits::default(), log_warning);
+        let uri = match &config.listen {
+            None => {
+                let socket = UnixSocket::bind(&dir.nbd_path()).map_err(of_nbd)?;
+                privileges::drop_capabilities()?;
+                server.serve_unix(socket).map_err(of_nbd)?;
+                uri::unix(name, &dir.nbd_path())
+            }
+            Some(listen) => serve_tcp(&server, listen, name)?,
+        };
+        Ok(Nbd { server, uri })
+    }
+}
+
+/// Logs a warning of the NBD server.
+fn log_warning(sentence: &str) {
+    log::warning(format_args!("{sentence}"));
+}
+
+fn serve_tcp(server: &Server, listen: &Listen, name: &str) -> Result<String> {
+    let failed = |e| CliError::io(format!("listening on {}", listen.address), &e);
+    let listener = TcpListener::bind(listen.address).map_err(failed)?;
+    let address = listener.local_addr().map_err(failed)?;
+    let tls = match &listen.tls {
+        Some(tls) => Some(TlsConfig::from_pem_files(&tls.client_ca, &tls.cert, &tls.key).map_err(of_nbd)?),
+        None => None,
+    };
+    privileges::drop_capabilities()?;
+    let has_tls = tls.is_some();
+    server.serve_tcp(listener, tls).map_err(of_nbd)?;
+    Ok(uri::tcp(name, address, has_tls))
+}
+
+impl Export for Nbd {
+    fn kind(&self) -> &'static str {
+        "nbd"
+    }
+
+    fn state(&self) -> ExportState {
+        ExportState::Nbd { uri: self.uri.clone() }
+    }
+
+    fn users(&self) -> Vec<String> {
+        match self.server.connections() {
+            0 => Vec::new(),
+            1 => vec!["1 NBD client".to_string()],
+            n => vec![format!("{n} NBD clients")],
+        }
+    }
+
+    fn clients(&self) -> Option<ClientsReport> {
+        let counted = self.server.counters();
+        Some(ClientsReport {
+            open: self.server.connections(),
+            most_open: self.server.limits().max_connections,
+            in_handshake: self.server.handshakes(),
+            accepted: counted.accepted,
+            refused_full: counted.refused_full,
+            refused_peer: counted.refused_peer,
+            slow_handshakes: counted.slow_handshakes,
+            unused: counted.unused,
+            failed: counted.failed,
+        })
+    }
+
+    fn close(&self, force: bool) -> Result<()> {
+        if let (false, [users]) = (force, self.users().as_slice()) {
+            return Err(CliError::new(
+                Exit::Busy,
+                format!("in use by {users}; disconnect first, or use --force to disconnect them"),
+            ));
+        }
+        self.server.stop();
+        Ok(())
+    }
+}

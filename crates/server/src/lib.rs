@@ -1,0 +1,39 @@
+//! The server processes: one for each disk, and one for each mounted image.
+//!
+//! | module | contents |
+//! |---|---|
+//! | `serve` | the entry point of a server process: receives the configuration from the command |
+//! | `disk_server` | the server of a disk: set-up, requests of commands, shutdown, the report |
+//! | `mount` | the server of a mounted image |
+//! | `export` | the exports of a disk: NBD, or FUSE and a loop device |
+//! | `attributes` | the table of attributes of a disk |
+//! | `disk` | a disk: its store, its medium, writeback passes, refused writes |
+//! | `startup` | the socket to the command that started the server |
+//! | `socket` | the server's side of the control socket |
+//! | `log`, `errors`, `similar` | the log; errors of the store and of exports as errors of commands; words that users meant |
+//!
+//! Each module uses only those below it in this table. The code that commands and servers share is in
+//! `pagefold-control`.
+//!
+//! The threads of the server of a disk: the main thread sets up ([`serve_from_stdin`] -> `disk_server` -> `disk`,
+//! `export`) and then waits for the end; the threads of the export serve requests for pages; the thread `control`
+//! accepts commands and starts a thread `control-client` for each, and a pass on request adds a thread `pass`; then
+//! there are the threads of automatic writeback, which the server starts, and of the store's reserve; the thread `log`
+//! writes the log. Requests for pages take no lock of this crate, except that a write takes that of
+//! `disk::refusal_tracker` while writes are refused.
+
+#![deny(clippy::print_stdout, clippy::print_stderr)]
+
+pub mod attributes;
+pub mod disk;
+mod disk_server;
+mod errors;
+mod export;
+mod log;
+pub mod mount;
+mod serve;
+mod similar;
+mod socket;
+mod startup;
+
+pub use serve::serve_from_stdin;

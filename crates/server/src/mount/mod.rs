@@ -1,0 +1,209 @@
+//! The server of a mounted image.
+//!
+//! New threads inherit the capabilities of the thread that starts them, so each part of the set-up runs in a thread
+//! with the right ones. The main thread opens the files with the user's rights. A thread without capabilities opens the
+//! image and starts the threads of read-ahead. Another mounts, drops its capabilities, and starts the threads that
+//! serve FUSE requests. A third starts the control socket. Only the main thread keeps the capability to unmount; it
+//! reads nothing of the image and waits for the end.
+
+mod report;
+
+use crate::socket::{ControlSocket, RequestHandler};
+use crate::startup::StartupChannel;
+use pagefold_backing::{Backing, FileBacking};
+use pagefold_control::config::{MountConfig, ReadAheadConfig};
+use pagefold_control::error::{CliError, Exit, Result};
+use pagefold_control::instance::state::MountState;
+use pagefold_control::instance::{InstanceDir, RuntimeDir};
+use pagefold_control::protocol::{Request, Response};
+use pagefold_control::report::writeback::PassProgress;
+use pagefold_control::startup::Ready;
+use pagefold_image::mount::{LEAST_REPLY_BYTES, Mount, MountError, MountOptions};
+use pagefold_image::with_causes;
+use pagefold_image::{Image, ImageError, Options};
+use pagefold_sys::privileges::{self, CapabilitySet};
+use pagefold_sys::signal::Termination;
+use pagefold_sys::{SysError, pidfd, ready, rundir};
+use report::MountSession;
+use std::fmt::Display;
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::sync::Arc;
+
+/// The description, in messages, of a file that cannot hold an image.
+pub const NO_MEDIUM: &str = "neither a file nor a block device";
+
+/// Serves a mounted image until it is unmounted or a signal ends it. The caller holds the lock of the instance.
+pub fn run(config: &MountConfig, dir: &InstanceDir, channel: StartupChannel) -> Result<()> {
+    privileges::set_private_umask();
+    let is_root = rundir::effective_uid() == 0;
+    if is_root {
+        // Other users mount with the set-user-id program fusermount3, which must gain privileges.
+        privileges::set_no_new_privs()?;
+    }
+    let signals = Termination::listen()?;
+    let media = std::iter::once(&config.image).chain(&config.devices);
+    let media = media
+        .map(|path| open_medium(path, &format!("opening '{}'", path.display())))
+        .collect::<Result<Vec<_>>>()?;
+    let keep = if is_root { CapabilitySet::SYS_ADMIN } else { CapabilitySet::empty() };
+    privileges::drop_capabilities_except(keep)?;
+    dir.write_state(&MountState {
+        image: config.image.clone(),
+        mount_point: config.mount_point.clone(),
+        server: pidfd::Identity::of_self().map(Into::into),
+    })?;
+    let image = run_in_thread(|| {
+        privileges::drop_capabilities()?;
+        open_image(config, media)
+    })?;
+    let warnings = image.short_devices();
+    let warnings = warnings.iter().map(|short| format!("{short}; reads of the missing part fail")).collect();
+    let mut mount = run_in_thread(|| mount(config, image.clone()))?;
+    let handler = StatusHandler {
+        config: config.clone(),
+        image,
+        session: MountSession {
+            threads: mount.threads(),
+            max_read_bytes: mount.read_bytes(),
+            requests: mount.requests(),
+        },
+    };
+    run_in_thread(|| {
+        privileges::drop_capabilities()?;
+        ControlSocket::bind(&dir.control_path())?.serve(Arc::new(handler))
+    })?;
+    channel.ready(&Ready {
+        device: config.mount_point.display().to_string(),
+        export: "fuse".into(),
+        warnings,
+    })?;
+    wait_for_end(&mount, &signals, channel)?;
+    mount.stop().map_err(|e| failure(&e))?;
+    let runtime = RuntimeDir::containing(dir)?;
+    let _locked = runtime.lock()?;
+    dir.remove()
+}
+
+/// Runs `make` in a separate thread and waits for it. Threads started by `make` inherit the capabilities of that
+/// thread.
+fn run_in_thread<T: Send>(make: impl FnOnce() -> Result<T> + Send) -> Result<T> {
+    std::thread::scope(|s| s.spawn(make).join())
+        .unwrap_or_else(|_| Err(CliError::failed("setting up the mount: a thread panicked")))
+}
+
+/// Opens a file or block device for reading. Errors begin with `what`.
+pub fn open_medium(path: &Path, what: &str) -> Result<Arc<dyn Backing>> {
+    let file = pagefold_backing::open_for_reading(path).map_err(|e| {
+        let exit = match e.errno {
+            libc::ENOENT | libc::ENOTDIR => Exit::NotFound,
+            libc::EACCES | libc::EPERM => Exit::Unavailable,
+            libc::ENOTBLK => return CliError::usage(format!("{what}: it is {NO_MEDIUM}")),
+            _ => Exit::Failed,
+        };
+        CliError::new(exit, format!("{what}: {}", std::io::Error::from_raw_os_error(e.errno)))
+    })?;
+    let backing = FileBacking::for_reading(file);
+    Ok(Arc::new(backing.map_err(|e| CliError::failed(format!("{what}: {}", with_causes(&e))))?))
+}
+
+fn open_image(config: &MountConfig, media: Vec<Arc<dyn Backing>>) -> Result<Image> {
+    let mut media = media.into_iter();
+    let first = media.next().ok_or_else(|| CliError::failed("no image to open"))?;
+    let options = Options {
+        memory_bytes: config.memory_bytes,
+        read_ahead: read_ahead(config.read_ahead),
+        // The kernel caches what it has read.
+        cache_full_reads: false,
+        caller_bytes: LEAST_REPLY_BYTES,
+        devices: media.collect(),
+        ..Options::default()
+    };
+    Image::open(first, options).map_err(|e| failure_of(config, &e))
+}
+
+fn read_ahead(config: ReadAheadConfig) -> pagefold_image::ReadAhead {
+    match config {
+        ReadAheadConfig::Off => pagefold_image::ReadAhead::Off,
+        ReadAheadConfig::BestEffort => pagefold_image::ReadAhead::BestEffort,
+        ReadAheadConfig::Waiting => pagefold_image::ReadAhead::Waiting,
+    }
+}
+
+fn mount(config: &MountConfig, image: Image) -> Result<Mount> {
+    let options = MountOptions {
+        threads: config.threads,
+        allow_other: config.allow_other,
+        suid: config.suid,
+        devices: config.device_nodes,
+        source: config.image.clone().into(),
+        ..MountOptions::default()
+    };
+    let drop_all = || -> Result<(), SysError> { privileges::drop_capabilities() };
+    Mount::new_then(image, &config.mount_point, &options, drop_all).map_err(|e| match e {
+        MountError::Image(e) => failure_of(config, &e),
+        e => failure(&e),
+    })
+}
+
+/// The error for a failure of an image, with its causes. The message begins with `what`.
+pub fn image_failure(what: impl Display, error: &ImageError) -> CliError {
+    let exit = match error {
+        ImageError::NotFound { .. } | ImageError::ParentNotDirectory { .. } => Exit::NotFound,
+        ImageError::MissingDevices { .. }
+        | ImageError::SurplusDevices { .. }
+        | ImageError::TooLittleMemory { .. } => Exit::Usage,
+        error if error.is_damage() => Exit::Damaged,
+        _ => Exit::Failed,
+    };
+    CliError::new(exit, format!("{what}: {}", with_causes(error)))
+}
+
+fn failure_of(config: &MountConfig, error: &ImageError) -> CliError {
+    image_failure(format_args!("'{}'", config.image.display()), error)
+}
+
+fn failure(error: &MountError) -> CliError {
+    let exit = match error {
+        MountError::Taken { .. } => Exit::Busy,
+        MountError::NoFuse(_) | MountError::NotPermitted(_) | MountError::Helper { .. } => Exit::Unavailable,
+        _ => Exit::Failed,
+    };
+    CliError::new(exit, with_causes(error))
+}
+
+/// Waits until the image is unmounted, a signal comes, or the command in the foreground exits.
+fn wait_for_end(mount: &Mount, signals: &Termination, channel: StartupChannel) -> Result<()> {
+    let foreground = channel.into_foreground_socket();
+    // Without a command in the foreground, the third descriptor is one that is polled anyway.
+    let third = foreground.as_ref().map_or(mount.ended(), |socket| socket.as_fd());
+    loop {
+        let [signalled, ended, exited] = ready::wait([signals.as_fd(), mount.ended(), third], None)?;
+        if ended || exited || (signalled && signals.take().is_some()) {
+            return Ok(());
+        }
+    }
+}
+
+/// Answers the requests of commands for the report; refuses others.
+struct StatusHandler {
+    config: MountConfig,
+    image: Image,
+    session: MountSession,
+}
+
+impl RequestHandler for StatusHandler {
+    fn handle(&self, request: Request, _: &mut dyn FnMut(&PassProgress) -> bool) -> Response {
+        match request {
+            Request::Show {} => {
+                let report = report::report(&self.config, &self.image, &self.session);
+                Response::Mount(Box::new(report))
+            }
+            _ => {
+                Response::Refused(CliError::usage("the server of a mounted image does not know this request"))
+            }
+        }
+    }
+
+    fn reply_sent(&self) {}
+}

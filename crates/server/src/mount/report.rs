@@ -1,0 +1,64 @@
+//! Fills in the report on a mounted image, for `image stats`.
+
+use pagefold_control::config::MountConfig;
+use pagefold_control::report::mount::{BudgetReport, MountReport, ReadsReport};
+use pagefold_control::report::{LatencyReport, ServerReport};
+use pagefold_image::{Image, ImageStats, ReadStats};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// The figures of a FUSE session that do not come from the image.
+pub struct MountSession {
+    /// Threads that serve requests.
+    pub threads: usize,
+    /// The longest read request, bytes.
+    pub max_read_bytes: usize,
+    /// Requests that the kernel has sent so far.
+    pub requests: Arc<AtomicU64>,
+}
+
+/// The present report on a mounted image.
+pub fn report(config: &MountConfig, image: &Image, session: &MountSession) -> MountReport {
+    let ImageStats { reads, budget, cached_bytes, read_bytes, latency } = image.stats();
+    let amplification = (reads.asked_bytes > 0).then(|| read_bytes as f64 / reads.asked_bytes as f64);
+    MountReport {
+        image: config.image.clone(),
+        mount_point: config.mount_point.clone(),
+        server: ServerReport::of_this_process(),
+        threads: session.threads,
+        max_read_bytes: session.max_read_bytes,
+        requests: session.requests.load(Ordering::Relaxed),
+        budget: BudgetReport {
+            limit_bytes: budget.limit_bytes,
+            in_use_bytes: budget.in_use_bytes,
+            peak_bytes: budget.peak_bytes,
+            cached_bytes,
+            waits: budget.waits,
+            refused: budget.refused,
+        },
+        reads: reads_report(&reads, read_bytes),
+        read_amplification: amplification,
+        latency: LatencyReport::new(&latency),
+    }
+}
+
+fn reads_report(reads: &ReadStats, media_bytes: u64) -> ReadsReport {
+    ReadsReport {
+        reads: reads.reads,
+        errors: reads.errors,
+        asked_bytes: reads.asked_bytes,
+        hit_bytes: reads.hit_bytes,
+        media_bytes,
+        compressed_bytes: reads.compressed_bytes,
+        plain_bytes: reads.plain_bytes,
+        metadata_bytes: reads.metadata_bytes,
+        clusters: reads.clusters,
+        in_place: reads.in_place,
+        bounced: reads.bounced,
+        windowed: reads.windowed,
+        joined: reads.joined,
+        temporary_pages: reads.temporary_pages,
+        readahead_issued: reads.readahead_issued,
+        readahead_dropped: reads.readahead_dropped,
+    }
+}

@@ -1,0 +1,71 @@
+//! Disturbs a load on a disk: commands of all kinds, and signals that stop and continue the server.
+
+use super::config::{Config, Memory};
+use super::recompress;
+use super::server::Server;
+use crate::model::FRAME;
+use crate::process;
+use crate::random::Random;
+use crate::verdict::Fault;
+use rustix::process::Signal;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
+
+/// Least time between two changes of the limit, so that the sampler sees each limit.
+const LIMIT_LASTS: Duration = Duration::from_millis(600);
+
+/// Disturbs the load until `stop` is set. A command that hangs is a fault; a command that fails is not, because its
+/// failure may be justified. Only those of recompression have nothing that could justify a failure.
+pub fn run(config: &Config, server: &Server, stop: &AtomicBool) -> Result<(), Fault> {
+    let mut random = Random::new(config.disturb_seed);
+    while !stop.load(Relaxed) {
+        std::thread::sleep(Duration::from_millis(random.between(20, 400)));
+        if config.changes_limit && random.percent(30) {
+            change_limit(config, server, &mut random)?;
+        }
+        if config.stops_server && random.percent(30) {
+            process::signal(server.pid, Signal::STOP);
+            std::thread::sleep(Duration::from_millis(random.between(50, 1500)));
+            process::signal(server.pid, Signal::CONT);
+        }
+        if config.is_disturbed {
+            disturb(config, server, &mut random)?;
+        }
+    }
+    Ok(())
+}
+
+/// Lowers the limit for a while, or sets the same limit again.
+fn change_limit(config: &Config, server: &Server, random: &mut Random) -> Result<(), Fault> {
+    let Memory::Bytes(bytes) = config.memory else { return Ok(()) };
+    let lower = bytes / random.between(1, 8) / FRAME * FRAME;
+    for limit in [lower.max(2 * FRAME), bytes] {
+        server.set(&format!("mem_limit={limit}"))?;
+        std::thread::sleep(LIMIT_LASTS);
+    }
+    Ok(())
+}
+
+fn disturb(config: &Config, server: &Server, random: &mut Random) -> Result<(), Fault> {
+    let size_pages = config.size_bytes / 4096;
+    if !config.further_codecs.is_empty() && random.percent(50) || random.percent(2) {
+        return match random.percent(25) {
+            true => recompress::mark_idle(server, random),
+            false => recompress::run(config, server, random),
+        };
+    }
+    match random.below(if config.backing.is_some() { 8 } else { 3 }) {
+        0 => server.set("compact=1"),
+        1 => server.set("latency=0"),
+        2 => server.set(&format!("same_filled_pages_enabled={}", random.below(2))),
+        3 => server.set(&format!("writeback_batch_size={}", random.doubling(1, 1024))),
+        4 => server.set(&format!("promote={}", random.below(2))),
+        5 => server.write_back("--all"),
+        6 => server.write_back("--huge"),
+        _ => {
+            let first = random.below(size_pages);
+            server.write_back(&format!("--pages {first}-{}", random.between(first, size_pages - 1)))
+        }
+    }
+    .map(drop)
+}

@@ -1,0 +1,172 @@
+//! Disturbs a load on a region: other limits, calls of the region's owner, pages dropped by `madvise`, forked children.
+
+use super::config::{Config, MADVISE_PAGES, PAGE};
+use crate::backing::draw_selection;
+use crate::random::Random;
+use crate::verdict::{Fault, FaultKind};
+use pagefold_memory::Region;
+use std::ops::ControlFlow;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::time::{Duration, Instant};
+
+/// How long a child may take to end.
+const CHILD_LIMIT: Duration = Duration::from_secs(60);
+
+/// Disturbs the load until `stop` is set.
+pub fn run(config: &Config, region: &Region, stop: &AtomicBool) -> Result<(), Fault> {
+    let mut random = Random::new(config.disturb_seed);
+    let mut madvised = MadvisedPages { region, first: config.range_pages() - MADVISE_PAGES, round: 0 };
+    while !stop.load(SeqCst) {
+        std::thread::sleep(Duration::from_micros(random.doubling(100, 20_000)));
+        if let Some(limit) = config.other_limits.get(random.below(6) as usize) {
+            region.set_limit(limit * PAGE).map_err(|e| Fault::failed("setting the limit", e))?;
+        }
+        if config.disturbances.calls {
+            call(region, &mut random);
+        }
+        if config.disturbances.madvise {
+            madvised.drop_some(&mut random)?;
+        }
+        if config.disturbances.forks && random.percent(10) {
+            fork(region)?;
+        }
+    }
+    Ok(())
+}
+
+/// Makes a random call of the region's owner.
+fn call(region: &Region, random: &mut Random) {
+    let store = region.store();
+    match random.below(8) {
+        0 => drop(region.stats()),
+        1 => drop(store.stats()),
+        2 => drop(store.class_stats()),
+        3 => drop(store.compact()),
+        4 => store.reset_mem_used_max(),
+        _ => {
+            let Some(writeback) = store.writeback() else { return };
+            let selection = draw_selection(random, region.len_bytes() as u64 / PAGE);
+            match random.below(4) {
+                0 => writeback.mark_idle(random.below(3)),
+                1 => {
+                    let low = random.between(1, 95) as u32;
+                    writeback.policy().set_marks_percent(random.between(low.into(), 100) as u32, low);
+                }
+                2 => drop(writeback.stats()),
+                // The result is not checked: the pass may find no room, or a medium that fails.
+                _ => drop(writeback.write_back(&selection, &mut |_| ControlFlow::Continue(()))),
+            }
+        }
+    }
+}
+
+/// Pages that one thread writes, drops by `madvise`, as a program may that knows nothing of the region, and reads.
+struct MadvisedPages<'a> {
+    region: &'a Region,
+    first: u64,
+    round: u64,
+}
+
+impl MadvisedPages<'_> {
+    fn address(&self, page: u64) -> *mut u64 {
+        self.region.as_ptr().wrapping_add(((self.first + page) * PAGE) as usize).cast()
+    }
+
+    /// Reads the words of a page.
+    fn read(&self, page: u64) -> [u64; 512] {
+        // SAFETY: a page of the region that only this thread uses.
+        unsafe { self.address(page).cast::<[u64; 512]>().read() }
+    }
+
+    fn write(&self, page: u64, value: u64) {
+        let words: [u64; 512] = std::array::from_fn(|index| value ^ index as u64);
+        // SAFETY: a page of the region that only this thread uses.
+        unsafe { self.address(page).cast::<[u64; 512]>().write(words) };
+    }
+
+    fn has_contents(&self, page: u64, value: u64) -> bool {
+        self.read(page).iter().enumerate().all(|(index, word)| *word == value ^ index as u64)
+    }
+
+    /// Drops some pages. Afterwards each must be zero or unchanged as a whole, and must store what is written next.
+    fn drop_some(&mut self, random: &mut Random) -> Result<(), Fault> {
+        let first = random.below(MADVISE_PAGES);
+        let count = random.between(1, MADVISE_PAGES - first);
+        self.round += 1;
+        let value = |page: u64| self.round << 32 | page << 12;
+        let pages = || first..first + count;
+        pages().for_each(|page| self.write(page, value(page)));
+        if random.percent(30) {
+            std::thread::sleep(Duration::from_micros(random.doubling(20, 2000)));
+        }
+        let step = random.pick(&[1, 1, 2, 5]);
+        for page in pages().step_by(step) {
+            let len = if step == 1 { count } else { 1 };
+            // SAFETY: pages of the region that only this thread uses, and to which it has no references.
+            let rc = unsafe {
+                libc::madvise(self.address(page).cast(), (len * PAGE) as usize, libc::MADV_DONTNEED)
+            };
+            if rc != 0 {
+                return Err(Fault::failed("madvise", std::io::Error::last_os_error()));
+            }
+            if step == 1 {
+                break;
+            }
+        }
+        for page in pages() {
+            let is_zero = self.read(page).iter().all(|word| *word == 0);
+            if !is_zero && !self.has_contents(page, value(page)) {
+                return Err(Fault::new(
+                    FaultKind::Contents,
+                    format!("page {page}, dropped by madvise, is neither zero nor unchanged"),
+                ));
+            }
+            self.write(page, !value(page));
+        }
+        match pages().find(|page| !self.has_contents(*page, !value(*page))) {
+            None => Ok(()),
+            Some(page) => {
+                let message = format!(
+                    "page {page}, written after madvise dropped it, has other contents than were written"
+                );
+                Err(Fault::new(FaultKind::Contents, message))
+            }
+        }
+    }
+}
+
+/// Forks a child, which checks that it has no memory of the region, and waits for its end.
+fn fork(region: &Region) -> Result<(), Fault> {
+    let start = region.as_ptr();
+    // SAFETY: the child makes system calls only, and ends.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let mut is_there = 0_u8;
+        // SAFETY: `mincore` only asks the kernel whether memory is mapped; `_exit` ends the child.
+        unsafe {
+            let rc = libc::mincore(start.cast(), 4096, &mut is_there);
+            libc::_exit(i32::from(rc == 0));
+        }
+    }
+    if child < 0 {
+        return Err(Fault::failed("fork", std::io::Error::last_os_error()));
+    }
+    let until = Instant::now() + CHILD_LIMIT;
+    loop {
+        let mut status = 0;
+        // SAFETY: waits for the child above.
+        match unsafe { libc::waitpid(child, &mut status, libc::WNOHANG) } {
+            ended if ended == child && status == 0 => return Ok(()),
+            ended if ended == child => {
+                let message = format!("a child has memory of the region, or failed: status {status:#x}");
+                return Err(Fault::new(FaultKind::Failed, message));
+            }
+            _ if Instant::now() > until => {
+                // SAFETY: ends the child above.
+                unsafe { libc::kill(child, libc::SIGKILL) };
+                return Err(Fault::new(FaultKind::Hang, "a child of a process with a region hangs"));
+            }
+            _ => std::thread::sleep(Duration::from_micros(200)),
+        }
+    }
+}

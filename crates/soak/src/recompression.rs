@@ -1,0 +1,92 @@
+//! Draws what stores in this process and disks have in common about recompression: codecs and levels, thresholds,
+//! limits on pages.
+//!
+//! All codecs of the table are drawn, with all their levels, so a new codec is drawn without a change here.
+
+use crate::random::Random;
+use pagefold_codec::CodecSpec;
+use std::fmt;
+
+/// Further codecs of a store: those of priority 1, 2 and 3.
+pub const FURTHER_MAX: usize = 3;
+/// Pages are stored raw from this length on; a threshold must be lower.
+pub const THRESHOLD_END: u64 = 3968;
+
+/// A codec with its level.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Codec {
+    /// The name.
+    pub name: &'static str,
+    /// The level; `None` is the codec's default.
+    pub level: Option<i32>,
+}
+
+impl Codec {
+    /// Draws a codec of the table with one of its levels. Half of them are zstd, whose levels may be negative.
+    pub fn draw(random: &mut Random) -> Self {
+        let table = pagefold_codec::table();
+        let name = match random.percent(50) {
+            true => "zstd",
+            false => table[random.below(table.len() as u64) as usize].name,
+        };
+        let levels = table.iter().find(|backend| backend.name == name).and_then(|backend| backend.levels);
+        let level = levels.filter(|_| random.percent(80)).map(|levels| {
+            // The levels of lz4 reach to 65537, all alike from some level on.
+            let above =
+                random.below((i64::from(levels.max) - i64::from(levels.min) + 1).clamp(1, 100) as u64);
+            levels.min + above as i32
+        });
+        Codec { name, level }
+    }
+
+    /// The codec as a store takes it.
+    pub fn spec(&self) -> CodecSpec {
+        CodecSpec { level: self.level, ..CodecSpec::named(self.name) }
+    }
+}
+
+impl fmt::Display for Codec {
+    /// The form of the command line: `NAME` or `NAME:LEVEL`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.level {
+            Some(level) => write!(f, "{}:{level}", self.name),
+            None => f.write_str(self.name),
+        }
+    }
+}
+
+/// Draws a threshold in bytes, or none.
+pub fn threshold(random: &mut Random) -> Option<u16> {
+    let drawn = match random.below(6) {
+        0..=2 => return None,
+        3 => random.pick(&[0, 1, THRESHOLD_END - 1]),
+        _ => random.below(THRESHOLD_END),
+    };
+    Some(drawn as u16)
+}
+
+/// Draws the most pages of a pass, or no limit.
+pub fn pages_max(random: &mut Random, pages: u64) -> Option<u64> {
+    match random.below(6) {
+        0..=2 => None,
+        3 => Some(random.pick(&[0, 1, 255, 257, pages, u64::MAX])),
+        _ => Some(random.doubling(1, pages.max(1))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_codecs_are_drawn_with_valid_levels_only() {
+        let mut random = Random::new(3);
+        let drawn: Vec<_> = (0..2000).map(|_| Codec::draw(&mut random)).collect();
+        assert!(pagefold_codec::names().all(|name| drawn.iter().any(|codec| codec.name == name)));
+        assert!(
+            drawn.iter().any(|c| c.to_string() == "zstd:-50") && drawn.iter().any(|c| c.level == Some(22))
+        );
+        let invalid = drawn.iter().find(|codec| pagefold_codec::Codec::new(&codec.spec()).is_err());
+        assert_eq!(invalid, None);
+    }
+}

@@ -1,0 +1,249 @@
+//! The pages in memory: the table of slots, the pool of objects, and the codecs.
+//!
+//! [`Pages`] is the common base of the public store (`engine`) and of `writeback`: it compresses a page into an
+//! object, decompresses an object, frees an object, lets the pool move one, and counts.
+//!
+//! It takes no lock that outlives a call, waits for no memory, and publishes no contents in a slot: `engine` and
+//! `writeback` do both. An object belongs to the slot that refers to it, or to the thread that has not published it
+//! yet or has taken it out of its slot; that thread frees it with [`Pages::free`].
+
+mod clock;
+mod codecs;
+mod counters;
+mod table;
+
+pub use codecs::PRIORITY_COUNT;
+pub(crate) use codecs::{Codecs, OwnStreams};
+pub(crate) use counters::{Counter, Counters};
+
+use crate::slot::{AccessTime, BackingLocation, Content, Slot, SlotSnapshot};
+use clock::Clock;
+use pagefold_codec::CodecError;
+use pagefold_page::{PAGE_SIZE, Page, PageCount, PageIndex};
+use pagefold_pool::{Frames, Handle, Owner, OwnerKind, Pool, PutError, Relocate, SourceError};
+use std::ops::{ControlFlow, Range};
+use table::SlotTable;
+
+/// A page that compresses to at least this many bytes is stored raw: saving less than 1/32 is not worth a
+/// decompression at each read. A raw object uses 4096 bytes.
+pub(crate) const RAW_LEN_MIN: usize = PAGE_SIZE - PAGE_SIZE / 32;
+/// Ticks between walks that clamp old access times, so that they do not wrap around.
+const CLAMP_TICKS: u16 = 1 << 13;
+
+/// The slots of a store, the pool of their objects, and the codecs.
+pub(crate) struct Pages {
+    pub(crate) codecs: Codecs,
+    pub(crate) counters: Counters,
+    /// The clock of access times.
+    pub(crate) clock: Clock,
+    pub(crate) table: SlotTable,
+    // Dropped after the table, whose chunks lie in the arena of the pool's source.
+    pub(crate) pool: Pool,
+}
+
+impl Pages {
+    /// Empty slots for `page_count` pages, and an empty pool.
+    pub(crate) fn new(
+        codecs: Codecs,
+        counters: Counters,
+        page_count: PageCount,
+        pool: Pool,
+    ) -> Result<Self, SourceError> {
+        Ok(Pages { codecs, counters, clock: Clock::new(), table: SlotTable::new(page_count)?, pool })
+    }
+
+    /// Compresses a page with this CPU's stream and tries once to store the result, as an object that is in no slot
+    /// yet. Frames come from `backed` first.
+    pub(crate) fn try_store(
+        &self,
+        cpu: usize,
+        index: PageIndex,
+        page: &Page,
+        backed: &mut Frames,
+    ) -> Result<Result<Content, PutError>, CodecError> {
+        let owner = Owner::new(OwnerKind::Slot, index.0);
+        let mut cpu_stream = self.codecs.primary.streams.get(cpu);
+        let cpu_stream = &mut *cpu_stream;
+        let len = cpu_stream.stream.compress(page, &mut cpu_stream.buf[..])?;
+        if len >= RAW_LEN_MIN {
+            let put = self.pool.try_put_from(backed, page, owner);
+            return Ok(put.map(|handle| Content::Raw { handle: handle.to_bits() }));
+        }
+        let put = self.pool.try_put_from(backed, &cpu_stream.buf[..len], owner);
+        Ok(put.map(|handle| Content::Folded { handle: handle.to_bits(), len_bytes: len as u16, priority: 0 }))
+    }
+
+    /// Stores the bytes of a record as an object that is in no slot yet. Returns `None` without waiting if no memory
+    /// is ready.
+    pub(crate) fn try_store_record(
+        &self,
+        index: PageIndex,
+        written_back: BackingLocation,
+        bytes: &[u8],
+    ) -> Option<Content> {
+        let handle = self.pool.try_put(bytes, Owner::new(OwnerKind::Slot, index.0)).ok()?.to_bits();
+        let BackingLocation { len_bytes, priority, .. } = written_back;
+        Some(match usize::from(len_bytes) {
+            PAGE_SIZE => Content::Raw { handle },
+            _ => Content::Folded { handle, len_bytes, priority },
+        })
+    }
+
+    /// Decompresses the bytes of an object or a record into `page`, with this CPU's stream of the codec of `priority`.
+    pub(crate) fn expand(
+        &self,
+        cpu: usize,
+        priority: u8,
+        bytes: &[u8],
+        page: &mut Page,
+    ) -> Result<(), CodecError> {
+        self.expand_with(|bytes, page| self.codecs.decompress(cpu, priority, bytes, page), bytes, page)
+    }
+
+    /// Turns the bytes of an object or a record into a page: copies 4096 bytes as they are, and decompresses fewer
+    /// with `decompress`.
+    pub(crate) fn expand_with(
+        &self,
+        decompress: impl FnOnce(&[u8], &mut Page) -> Result<usize, CodecError>,
+        bytes: &[u8],
+        page: &mut Page,
+    ) -> Result<(), CodecError> {
+        if let Ok(whole) = <&Page>::try_from(bytes) {
+            page.copy_from_slice(whole);
+            return Ok(());
+        }
+        match decompress(bytes, page)? {
+            PAGE_SIZE => Ok(()),
+            _ => Err(CodecError::Corrupt {
+                codec: self.codecs.primary.codec.name(),
+                src_len_bytes: bytes.len(),
+            }),
+        }
+    }
+
+    /// Frees the object of contents that are in no slot. Contents without an object are ignored.
+    #[inline]
+    pub(crate) fn free(&self, content: Content) {
+        if let Content::Folded { handle, .. } | Content::Raw { handle } = content {
+            // SAFETY: the handle came from this pool, and the caller took it out of its slot or never put it there.
+            // Readers copy under the slot's lock, so none is left, and `relocate` below returns true only for handles
+            // that are in a slot.
+            unsafe { self.pool.free(Handle::from_bits(handle), self) };
+        }
+    }
+
+    /// Compacts the pool by closing the holes between objects. Returns the bytes freed.
+    pub(crate) fn compact(&self) -> u64 {
+        // SAFETY: all objects of this pool were put for slots of this table.
+        unsafe { self.pool.compact(self) * PAGE_SIZE as u64 }
+    }
+
+    /// Updates the counters for the replacement of a slot's contents `old` by `new`.
+    pub(crate) fn account(&self, cpu: usize, old: Content, new: Content) {
+        for (content, n) in [(old, -1), (new, 1)] {
+            if let Content::Folded { priority, .. } = content
+                && let Some(counter) = Counter::of_priority(priority)
+            {
+                self.counters.add(cpu, counter, n);
+            }
+        }
+        let (old, new) = (StatDelta::of(old), StatDelta::of(new));
+        self.counters.add(cpu, Counter::PagesStored, new.stored - old.stored);
+        self.counters.add(cpu, Counter::CompressedBytes, new.bytes - old.bytes);
+        self.counters.add(cpu, Counter::SamePages, new.same - old.same);
+        self.counters.add(cpu, Counter::HugePages, new.huge - old.huge);
+    }
+
+    /// Updates the counters for a written page whose contents became `new`.
+    pub(crate) fn account_written(&self, cpu: usize, new: Content) {
+        self.counters.add(cpu, Counter::HugePagesSince, StatDelta::of(new).huge);
+    }
+
+    /// Advances the clock of access times. Once in half an hour it walks over all slots as well: it sets the access
+    /// time of pages that are older than `AGE_MAX` to that age, so that none looks young after the wrap-around.
+    pub(crate) fn tick(&self) -> AccessTime {
+        let now = self.clock.tick();
+        if self.clock.is_walk_due(CLAMP_TICKS) {
+            self.clamp_access_times(now);
+        }
+        now
+    }
+
+    fn clamp_access_times(&self, now: AccessTime) {
+        self.each_slot(|_, slot, seen| {
+            if seen.last_access().age_ticks(now) > AccessTime::AGE_MAX {
+                let mut guard = slot.lock();
+                if guard.last_access().age_ticks(now) > AccessTime::AGE_MAX {
+                    guard.set_last_access(now.before(AccessTime::AGE_MAX));
+                }
+            }
+            ControlFlow::Continue(())
+        });
+    }
+
+    /// Visits all allocated slots in order, without their locks, until `visit` returns `Break`.
+    pub(crate) fn each_slot(&self, visit: impl FnMut(PageIndex, &Slot, &SlotSnapshot) -> ControlFlow<()>) {
+        self.each_slot_in(PageIndex(0)..PageIndex(self.table.page_count().0), visit);
+    }
+
+    /// The same for the slots of a range.
+    pub(crate) fn each_slot_in(
+        &self,
+        range: Range<PageIndex>,
+        mut visit: impl FnMut(PageIndex, &Slot, &SlotSnapshot) -> ControlFlow<()>,
+    ) {
+        let end = range.end.0.min(self.table.page_count().0);
+        let mut index = range.start;
+        loop {
+            index = self.table.next_allocated(index);
+            if index.0 >= end {
+                return;
+            }
+            if let Some(slot) = self.table.get(index)
+                && visit(index, slot, &slot.snapshot()).is_break()
+            {
+                return;
+            }
+            index = PageIndex(index.0 + 1);
+        }
+    }
+}
+
+/// The amounts that one page adds to the counters.
+struct StatDelta {
+    stored: i64,
+    bytes: i64,
+    same: i64,
+    huge: i64,
+}
+
+impl StatDelta {
+    fn of(content: Content) -> Self {
+        let (stored, bytes, same, huge) = match content {
+            Content::Empty => (0, 0, 0, 0),
+            Content::SameFilled(_) => (1, 0, 1, 0),
+            Content::Folded { len_bytes, .. } => (1, i64::from(len_bytes), 0, 0),
+            Content::Raw { .. } => (1, PAGE_SIZE as i64, 0, 1),
+            // Counted as stored, as zram does. Its bytes on the backing are counted by `writeback`.
+            Content::WrittenBack(_) => (1, 0, 0, 0),
+        };
+        StatDelta { stored, bytes, same, huge }
+    }
+}
+
+// SAFETY: `SlotGuard::relocate` exchanges the handle under the slot's lock, and only if the slot contains `old`.
+// Readers copy under that lock and take the handle from the slot each time, so none still uses `old`.
+unsafe impl Relocate for Pages {
+    /// Updates the slot of an object that the pool moved. Refuses the move if the slot contains another handle or is
+    /// locked.
+    fn relocate(&self, owner: Owner, old: Handle, new: Handle) -> bool {
+        if owner.kind() != OwnerKind::Slot {
+            return false;
+        }
+        let slot = self.table.get(PageIndex(owner.value()));
+        match slot.and_then(|s| s.try_lock()) {
+            Some(guard) => guard.relocate(old.to_bits(), new.to_bits()),
+            None => false,
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! The table of slots by page index, allocated in chunks when first written.
+//!
+//! A chunk of 256 slots is one frame from the pool's frame source. So an empty device of any size uses no memory, and
+//! a write that needs a new chunk takes it from the same reserve as its object. The directory has eight bytes per
+//! chunk, in memory that is reserved and not touched.
+//!
+//! Chunks are published by one compare-and-exchange and are freed only with the store, so looking up a slot takes no
+//! lock.
+
+use crate::slot::Slot;
+use pagefold_page::{PageCount, PageIndex};
+use pagefold_pool::{FRAME_LEN, FrameId, Frames, PageSource, Purpose, PutError, SourceError, Take};
+use pagefold_sys::mem::Reservation;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+/// Slots per chunk.
+const CHUNK_LEN: u64 = (FRAME_LEN / size_of::<Slot>()) as u64;
+
+/// The table of a store's slots.
+///
+/// The memory of the chunks belongs to the arena, which must outlive the table.
+pub(crate) struct SlotTable {
+    directory: Reservation,
+    chunk_count: usize,
+    page_count: PageCount,
+}
+
+impl SlotTable {
+    /// Creates a table of empty slots.
+    pub(crate) fn new(page_count: PageCount) -> Result<Self, SourceError> {
+        let chunk_count = page_count.0.div_ceil(CHUNK_LEN) as usize;
+        let directory = Reservation::new(chunk_count * size_of::<AtomicPtr<Slot>>())?;
+        Ok(SlotTable { directory, chunk_count, page_count })
+    }
+
+    /// The directory: a pointer per chunk, null for a chunk that is not allocated.
+    #[inline]
+    fn chunks(&self) -> &[AtomicPtr<Slot>] {
+        // SAFETY: the reservation has room for `chunk_count` pointers, is page-aligned, lives as long as `self`,
+        // starts as zeroes, which are null pointers, and is only accessed through this function.
+        unsafe { std::slice::from_raw_parts(self.directory.base().as_ptr().cast(), self.chunk_count) }
+    }
+
+    pub(crate) fn page_count(&self) -> PageCount {
+        self.page_count
+    }
+
+    /// Returns the slot of a page below `page_count`, or `None` if its chunk is not allocated.
+    #[inline]
+    pub(crate) fn get(&self, index: PageIndex) -> Option<&Slot> {
+        let chunk = self.chunks()[(index.0 / CHUNK_LEN) as usize].load(Ordering::Acquire);
+        if chunk.is_null() {
+            return None;
+        }
+        // SAFETY: a chunk that is not null was published by `ensure` with CHUNK_LEN initialised slots
+        // that live as long as the arena, hence as long as this table; the index is below that.
+        Some(unsafe { &*chunk.add((index.0 % CHUNK_LEN) as usize) })
+    }
+
+    /// Returns the slot of a page. Allocates its chunk, if necessary, from `backed` or else from `source`.
+    pub(crate) fn ensure(
+        &self,
+        index: PageIndex,
+        source: &dyn PageSource,
+        backed: &mut Frames,
+    ) -> Result<&Slot, PutError> {
+        if let Some(slot) = self.get(index) {
+            return Ok(slot);
+        }
+        let not_ready = PutError::NotReady { frames: 1 };
+        let taken = match backed.pop() {
+            Some(frame) => Some(frame),
+            None => match source.try_take(Purpose::Slots, 1) {
+                Take::Frames(mut frames) => frames.pop(),
+                Take::NotReady => None,
+                Take::Failed(source) => return Err(PutError::NoMemory { frames: 1, source }),
+            },
+        };
+        let frame = taken.ok_or(not_ready.clone())?;
+        let fresh = Self::empty_chunk(frame, source);
+        let entry = &self.chunks()[(index.0 / CHUNK_LEN) as usize];
+        let null = std::ptr::null_mut();
+        // Release publishes the zeroes; acquire synchronises with the thread that published another chunk first.
+        if entry.compare_exchange(null, fresh, Ordering::AcqRel, Ordering::Acquire).is_err() {
+            source.release(frame, Purpose::Slots);
+        }
+        self.get(index).ok_or(not_ready)
+    }
+
+    /// Makes a frame a chunk of empty slots.
+    fn empty_chunk(frame: FrameId, source: &dyn PageSource) -> *mut Slot {
+        let bytes = source.arena().frame_ptr(frame);
+        // SAFETY: the frame is ours, FRAME_LEN bytes long, and not published yet, so no other thread accesses it. All
+        // bits zero is an empty slot (`slot`), and a frame is aligned to more than a slot needs.
+        unsafe { std::ptr::write_bytes(bytes, 0, FRAME_LEN) };
+        bytes.cast()
+    }
+
+    /// Returns the first page at or after `index` whose chunk is allocated, or `page_count`.
+    pub(crate) fn next_allocated(&self, index: PageIndex) -> PageIndex {
+        if index.0 >= self.page_count.0 || self.get(index).is_some() {
+            return index;
+        }
+        let from = (index.0 / CHUNK_LEN) as usize + 1;
+        let empty = self.chunks()[from..].iter().take_while(|c| c.load(Ordering::Acquire).is_null()).count();
+        PageIndex(((from + empty) as u64 * CHUNK_LEN).min(self.page_count.0))
+    }
+
+    /// Touches the directory, so that no later write has to wait for the kernel to back it.
+    pub(crate) fn touch(&self) {
+        for entry in self.chunks() {
+            // Writes the value that is there already: this makes the kernel back the page and does not disturb
+            // concurrent writers.
+            let _ = entry.compare_exchange(
+                std::ptr::null_mut(),
+                std::ptr::null_mut(),
+                Ordering::Relaxed,
+                Ordering::Relaxed,
+            );
+        }
+    }
+}

@@ -1,0 +1,234 @@
+//! Recompression of one page.
+//!
+//! The page's object is copied out under the slot's lock. It is decompressed, compressed by the new codec and put into
+//! the pool with no lock held. Then the slot's lock is taken again, and the slot takes the new object if it still
+//! contains the page that was copied and nobody accessed it in the meantime. Until then the slot has the old object, so
+//! a failure at any step changes nothing.
+
+use crate::pages::{OwnStreams, Pages, RAW_LEN_MIN};
+use crate::slot::{AccessTime, Content, Generation, Slot, SlotGuard};
+use pagefold_codec::{CodecError, PerCpuStream};
+use pagefold_page::{PAGE_SIZE, Page, PageIndex};
+use pagefold_pool::{BackedFrames, Handle, Owner, OwnerKind, Purpose, PutError, is_smaller_class};
+use pagefold_sys::cpu;
+use std::mem::MaybeUninit;
+
+/// The codec to use, and the length that its results must stay below.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Target {
+    /// Its priority.
+    pub(super) priority: u8,
+    /// Results of this length and more are not kept, bytes.
+    pub(super) len_limit_bytes: usize,
+    /// Frames of objects up to which the pass may take more, beyond the limit too.
+    pub(super) most_frames: u64,
+}
+
+/// The result for one page.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum PageResult {
+    /// It has a smaller object.
+    Smaller {
+        /// Length of the old object, bytes.
+        old_len_bytes: usize,
+        /// Length of the new one, bytes.
+        new_len_bytes: usize,
+    },
+    /// It would not become smaller, or not as small as the request wants.
+    NotSmaller,
+    /// It was changed, moved or accessed in the meantime, or was no longer one to try.
+    Changed,
+    /// There was no memory for the new object beside the old one.
+    NoMemory,
+    /// It does not decompress, or the codec failed.
+    Failed,
+}
+
+/// The working memory of one worker.
+pub(super) struct Worker {
+    decoders: OwnStreams,
+    encoder: PerCpuStream,
+    compressed: Box<[MaybeUninit<u8>; PAGE_SIZE]>,
+    page: Box<Page>,
+}
+
+/// The state of a page when its object was copied out.
+struct Before {
+    generation: Generation,
+    last_access: AccessTime,
+    was_idle: bool,
+    object: Option<Copied>,
+}
+
+impl Before {
+    fn of(guard: &SlotGuard) -> Self {
+        Before {
+            generation: guard.generation(),
+            last_access: guard.last_access(),
+            was_idle: guard.is_idle(),
+            object: Copied::of(guard.content()),
+        }
+    }
+
+    /// Whether the page was neither changed nor accessed, and has an object of the same codec. Access times have ticks of a quarter of a second: an access
+    /// within the tick of the previous one shows only by the idle mark.
+    fn is_still(&self, guard: &SlotGuard) -> bool {
+        guard.generation() == self.generation
+            && guard.last_access() == self.last_access
+            && guard.is_idle() == self.was_idle
+            && Copied::of(guard.content()) == self.object
+    }
+}
+
+/// An object that was copied out of a slot: its length, 4096 if raw, and the priority of its codec.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Copied {
+    len_bytes: usize,
+    priority: u8,
+}
+
+impl Copied {
+    /// The object of `content`; `None` if the page is not one in memory.
+    fn of(content: Content) -> Option<Self> {
+        match content {
+            Content::Folded { len_bytes, priority, .. } => {
+                Some(Copied { len_bytes: usize::from(len_bytes), priority })
+            }
+            Content::Raw { .. } => Some(Copied { len_bytes: PAGE_SIZE, priority: 0 }),
+            Content::Empty | Content::SameFilled(_) | Content::WrittenBack(_) => None,
+        }
+    }
+}
+
+impl Worker {
+    /// Allocates the working memory for a pass with the codec of `priority`; `None` if the store has no such codec.
+    pub(super) fn new(pages: &Pages, priority: u8) -> Result<Option<Self>, CodecError> {
+        let Some(target) = pages.codecs.get(priority) else { return Ok(None) };
+        Ok(Some(Worker {
+            decoders: pages.codecs.own_streams()?,
+            encoder: PerCpuStream::new(&target.codec)?,
+            compressed: Box::new([MaybeUninit::uninit(); PAGE_SIZE]),
+            page: Box::new([0; PAGE_SIZE]),
+        }))
+    }
+
+    /// Recompresses one page.
+    pub(super) fn recompress(
+        &mut self,
+        pages: &Pages,
+        index: PageIndex,
+        slot: &Slot,
+        to: Target,
+    ) -> PageResult {
+        let guard = slot.lock();
+        let before = Before::of(&guard);
+        let Some(copied) = self.copy_out(pages, guard, to.priority) else { return PageResult::Changed };
+        if self.expand(pages, &copied).is_err() {
+            return PageResult::Failed;
+        }
+        let Ok(len) = self.encoder.stream.compress(&self.page[..], &mut self.encoder.buf[..]) else {
+            return PageResult::Failed;
+        };
+        let is_smaller = len < RAW_LEN_MIN && is_smaller_class(len, copied.len_bytes);
+        if !is_smaller || len >= to.len_limit_bytes {
+            let mut guard = slot.lock();
+            if before.is_still(&guard) {
+                guard.set_idle(false);
+                // A result above the threshold may be kept by a later request.
+                if !is_smaller {
+                    guard.set_tried(to.priority);
+                }
+            }
+            return PageResult::NotSmaller;
+        }
+        let Some(handle) = self.put(pages, index, len, to) else { return PageResult::NoMemory };
+        let new = Content::Folded { handle: handle.to_bits(), len_bytes: len as u16, priority: to.priority };
+        let old = {
+            // Unlocked before an object is freed, which takes the lock of its class.
+            let guard = slot.lock();
+            if before.is_still(&guard) { guard.recompress(before.generation, new) } else { None }
+        };
+        match old {
+            Some(old) => {
+                pages.account(cpu::current(), old, new);
+                pages.free(old);
+                PageResult::Smaller { old_len_bytes: copied.len_bytes, new_len_bytes: len }
+            }
+            None => {
+                pages.free(new);
+                PageResult::Changed
+            }
+        }
+    }
+
+    /// Copies the object of a locked slot, and unlocks it. `None` if the page is not one to try.
+    fn copy_out(&mut self, pages: &Pages, guard: SlotGuard, priority: u8) -> Option<Copied> {
+        let content = guard.content();
+        let copied = Copied::of(content)?;
+        let (Content::Folded { handle, .. } | Content::Raw { handle }) = content else { return None };
+        let is_open = copied.priority < priority && !guard.is_tried(priority) && !guard.is_under_writeback();
+        if !is_open {
+            return None;
+        }
+        // SAFETY: the slot is locked and contains the handle, so no thread frees the object, and `relocate` refuses to
+        // move it. The object has `len_bytes` bytes: the slot's length, or a page if it is raw.
+        unsafe { pages.pool.copy_out(Handle::from_bits(handle), &mut self.compressed[..copied.len_bytes]) };
+        drop(guard);
+        Some(copied)
+    }
+
+    /// Turns the copied bytes into the page.
+    fn expand(&mut self, pages: &Pages, copied: &Copied) -> Result<(), CodecError> {
+        let Worker { decoders, compressed, page, .. } = self;
+        let bytes = &compressed[..copied.len_bytes];
+        // SAFETY: `copy_out` initialised these bytes, and `MaybeUninit<u8>` has the layout of `u8`.
+        let bytes = unsafe { std::slice::from_raw_parts(bytes.as_ptr().cast::<u8>(), bytes.len()) };
+        let decompress = |bytes: &[u8], page: &mut Page| decoders.decompress(copied.priority, bytes, page);
+        pages.expand_with(decompress, bytes, page)
+    }
+
+    /// Puts the first `len` bytes of the encoder's buffer into the pool, as an object that is in no slot yet.
+    ///
+    /// Does not wait for other writers at the memory limit, but may exceed it a little ([`Purpose::Replacements`]). Takes
+    /// nothing from writers that wait for the reserve.
+    fn put(&self, pages: &Pages, index: PageIndex, len: usize, to: Target) -> Option<Handle> {
+        let (bytes, owner) = (&self.encoder.buf[..len], Owner::new(OwnerKind::Slot, index.0));
+        let mut backed =
+            BackedFrames::new(pages.pool.source(), Purpose::Replacements { most_frames: to.most_frames });
+        loop {
+            match pages.pool.try_put_from(backed.frames(), bytes, owner) {
+                Ok(handle) => return Some(handle),
+                Err(PutError::NotReady { .. }) if pages.pool.source().arena().has_reserve() => return None,
+                Err(PutError::NoMemory { source, .. }) if !source.is_limit() => return None,
+                Err(PutError::NotReady { frames } | PutError::NoMemory { frames, .. }) => {
+                    backed.charge(frames).and_then(|()| backed.fill()).ok()?;
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_access_and_a_change_both_void_a_candidate() {
+        let (now, later) = (AccessTime::from_ticks(7), AccessTime::from_ticks(8));
+        let slot = Slot::new();
+        slot.lock().fold(7, 100, 0);
+        slot.lock().touch(now);
+        let before = Before::of(&slot.lock());
+        assert!(before.is_still(&slot.lock()));
+        slot.lock().touch(later);
+        assert!(!before.is_still(&slot.lock()));
+        // In the same tick an access shows by the idle mark, which it clears.
+        slot.lock().set_idle(true);
+        let before = Before::of(&slot.lock());
+        slot.lock().touch(later);
+        assert!(!before.is_still(&slot.lock()));
+        let before = Before::of(&slot.lock());
+        slot.lock().fold(7, 100, 0);
+        assert!(!before.is_still(&slot.lock()));
+    }
+}

@@ -1,0 +1,208 @@
+//! Which pages a pass compresses again, and with which codec.
+//!
+//! The words are those of zram's `recompress` attribute: `type=idle`, `huge` or `huge_idle`; `threshold=BYTES`;
+//! `max_pages=N`; `algo=NAME` or `priority=N`. An unknown word, which zram ignores, is an error here.
+
+use crate::pages::{Codecs, PRIORITY_COUNT, RAW_LEN_MIN};
+use crate::slot::SlotSnapshot;
+use crate::writeback::Which;
+use std::str::FromStr;
+
+/// The pages and the codec of a pass of recompression.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RecompressRequest {
+    /// The pages to examine, by their property.
+    pub which: Which,
+    /// Only objects of at least this length are tried, and only a result that is shorter is kept, bytes. A length from
+    /// which on pages are stored raw is refused.
+    pub threshold_bytes: Option<u16>,
+    /// The most pages to try, whether or not they become smaller; the longest objects are tried first.
+    pub pages_max: Option<u64>,
+    /// The codec, by its name; it must be one of the store's further codecs.
+    pub codec: Option<String>,
+    /// The codec, by its priority, 1 to 3. Without name and priority it is 1.
+    pub priority: Option<u8>,
+    /// Threads that work on the pass, the caller's included; at least 1.
+    pub threads: usize,
+}
+
+impl Default for RecompressRequest {
+    /// All pages, with the codec of priority 1, in the caller's thread.
+    fn default() -> Self {
+        RecompressRequest {
+            which: Which::All,
+            threshold_bytes: None,
+            pages_max: None,
+            codec: None,
+            priority: None,
+            threads: 1,
+        }
+    }
+}
+
+/// A request for recompression that cannot be parsed, or does not fit the store.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum RecompressError {
+    /// An unknown word.
+    #[error(
+        "'{word}' is not understood; use type=idle, type=huge, type=huge_idle, threshold=BYTES, max_pages=N, \
+         algo=NAME or priority=1..3"
+    )]
+    Unknown {
+        /// The word.
+        word: String,
+    },
+    /// A threshold that no compressed page reaches.
+    #[error(
+        "a threshold of {bytes} bytes is too large: pages of {} bytes and more are stored raw",
+        RAW_LEN_MIN
+    )]
+    Threshold {
+        /// The threshold, bytes.
+        bytes: u64,
+    },
+    /// The store has no codec of this priority.
+    #[error("there is no codec of priority {priority} to compress again with; codecs are chosen at creation")]
+    NoCodec {
+        /// The priority.
+        priority: u8,
+    },
+    /// The store has no further codec of this name.
+    #[error("'{name}' is not one of the codecs to compress again with; codecs are chosen at creation")]
+    NoSuchCodec {
+        /// The name.
+        name: String,
+    },
+    /// Memory for the codec of a worker could not be allocated.
+    #[error("setting up recompression: {0}")]
+    Codec(#[from] pagefold_codec::CodecError),
+}
+
+impl RecompressError {
+    /// The error number that zram returns in this case.
+    pub fn errno(&self) -> i32 {
+        match self {
+            RecompressError::Codec(_) => libc::ENOMEM,
+            _ => libc::EINVAL,
+        }
+    }
+}
+
+impl RecompressRequest {
+    /// Checks that some object can reach the threshold and stay below it afterwards.
+    pub(crate) fn check_threshold(&self) -> Result<(), RecompressError> {
+        self.threshold_bytes.map_or(Ok(()), |bytes| threshold(bytes.into()).map(drop))
+    }
+
+    /// The priority of the codec among those of a store.
+    pub(crate) fn target(&self, codecs: &Codecs) -> Result<u8, RecompressError> {
+        if let Some(name) = &self.codec {
+            let is_it = |p: &u8| codecs.get(*p).is_some_and(|of| of.codec.name() == name);
+            let wanted = |p: &u8| self.priority.is_none_or(|priority| priority == *p);
+            let found = (1..PRIORITY_COUNT as u8).filter(wanted).find(is_it);
+            return found.ok_or_else(|| RecompressError::NoSuchCodec { name: name.clone() });
+        }
+        let priority = self.priority.unwrap_or(1);
+        match priority != 0 && codecs.get(priority).is_some() {
+            true => Ok(priority),
+            false => Err(RecompressError::NoCodec { priority }),
+        }
+    }
+
+    /// Whether a page is to be tried with the codec of `target`. `age_s` is the time since its last access.
+    pub(crate) fn selects(&self, seen: &SlotSnapshot, target: u8, age_s: u64) -> bool {
+        let is_open =
+            seen.is_object() && !seen.is_tried(target) && (seen.is_raw() || seen.priority() < target);
+        is_open
+            && self.which.selects(seen, age_s, target)
+            && self.threshold_bytes.is_none_or(|least| seen.object_len_bytes() >= usize::from(least))
+    }
+}
+
+impl FromStr for RecompressRequest {
+    type Err = RecompressError;
+
+    fn from_str(text: &str) -> Result<Self, RecompressError> {
+        let mut request = RecompressRequest::default();
+        for word in text.split_whitespace() {
+            let unknown = || RecompressError::Unknown { word: word.to_string() };
+            let (key, value) = word.split_once('=').ok_or_else(unknown)?;
+            match key {
+                "type" => request.which = which(value).ok_or_else(unknown)?,
+                // zram takes 0 for none.
+                "threshold" => request.threshold_bytes = threshold(number(value).ok_or_else(unknown)?)?,
+                // zram takes 0 for no limit.
+                "max_pages" => {
+                    request.pages_max = Some(number(value).ok_or_else(unknown)?).filter(|n| *n > 0)
+                }
+                "algo" if !value.is_empty() => request.codec = Some(value.to_string()),
+                "priority" => request.priority = Some(priority(value).ok_or_else(unknown)?),
+                _ => return Err(unknown()),
+            }
+        }
+        Ok(request)
+    }
+}
+
+fn which(value: &str) -> Option<Which> {
+    match value {
+        "idle" => Some(Which::Idle),
+        "huge" => Some(Which::Huge),
+        "huge_idle" => Some(Which::HugeIdle),
+        _ => None,
+    }
+}
+
+fn threshold(bytes: u64) -> Result<Option<u16>, RecompressError> {
+    match u16::try_from(bytes) {
+        Ok(0) => Ok(None),
+        Ok(least) if usize::from(least) < RAW_LEN_MIN => Ok(Some(least)),
+        _ => Err(RecompressError::Threshold { bytes }),
+    }
+}
+
+fn priority(value: &str) -> Option<u8> {
+    number(value).and_then(|n| u8::try_from(n).ok()).filter(|n| (1..PRIORITY_COUNT as u8).contains(n))
+}
+
+fn number(digits: &str) -> Option<u64> {
+    let plain = !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit());
+    if plain { digits.parse().ok() } else { None }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn zrams_words_are_understood_in_any_order() {
+        let request: RecompressRequest =
+            "max_pages=7 type=huge_idle priority=2 threshold=3000\n".parse().unwrap();
+        assert_eq!(request.which, Which::HugeIdle);
+        assert_eq!(
+            (request.pages_max, request.priority, request.threshold_bytes),
+            (Some(7), Some(2), Some(3000))
+        );
+        assert_eq!("".parse::<RecompressRequest>().unwrap(), RecompressRequest::default());
+        assert_eq!(
+            "algo=zstd max_pages=0".parse::<RecompressRequest>().unwrap().codec.as_deref(),
+            Some("zstd")
+        );
+    }
+
+    #[test]
+    fn wrong_words_are_named() {
+        for bad in
+            ["idle", "type=", "type=all", "priority=0", "priority=4", "algo=", "max_pages=-1", "size=3"]
+        {
+            let error = bad.parse::<RecompressRequest>().unwrap_err();
+            assert!(matches!(&error, RecompressError::Unknown { word } if word == bad), "{bad}: {error}");
+        }
+        for bad in ["threshold=3968", "threshold=99999"] {
+            assert!(
+                matches!(bad.parse::<RecompressRequest>(), Err(RecompressError::Threshold { .. })),
+                "{bad}"
+            );
+        }
+    }
+}
