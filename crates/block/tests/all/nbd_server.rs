@@ -4,7 +4,6 @@ use crate::support::nbd::*;
 use pagefold_block::nbd::proto::{cmd, opt, rep};
 use pagefold_block::nbd::{Export, Limits, NbdError, Server, UnixSocket, uri};
 use pagefold_block::{BlockDevice, RamDevice};
-use rustix::fs::Mode;
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -19,24 +18,36 @@ fn set_mode(path: &std::path::Path, mode: u32) {
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
 }
 
+/// Makes the test below a child process with its own umask. The value is the folder of the socket.
+const UMASK_CHILD: &str = "PAGEFOLD_TEST_UMASK_CHILD";
+
 #[test]
 fn a_socket_file_is_private_with_any_umask_and_removed_with_the_server() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("s");
-    for mask in [0o000, 0o077, 0o777] {
-        let before = rustix::process::umask(Mode::from_raw_mode(mask));
-        let socket = UnixSocket::bind(&path);
-        rustix::process::umask(before);
-        let server = Server::new(export(), Limits::default());
-        server.serve_unix(socket.unwrap()).unwrap();
-        assert_eq!(std::fs::symlink_metadata(&path).unwrap().mode() & 0o7777, 0o600, "{mask:o}");
-        assert!(UnixSocket::bind(&path).is_err());
-        assert!(path.exists(), "a failed bind leaves the file of another");
-        server.stop();
-        assert!(!path.exists());
-        assert!(matches!(server.serve_unix(UnixSocket::bind(&path).unwrap()), Err(NbdError::Stopped)));
-        assert!(!path.exists());
+    const TEST: &str = "nbd_server::a_socket_file_is_private_with_any_umask_and_removed_with_the_server";
+    if let Some(dir) = std::env::var_os(UMASK_CHILD) {
+        return check_socket_file(&std::path::Path::new(&dir).join("s"));
     }
+    let dir = tempfile::tempdir().unwrap();
+    for mask in ["000", "077", "777"] {
+        // The threads of a process share the umask, and the folders of other tests would get it too.
+        let mut child = std::process::Command::new("sh");
+        child.args(["-c", "umask $0; exec \"$@\"", mask]).arg(std::env::current_exe().unwrap());
+        let out = child.args(["--exact", TEST]).env(UMASK_CHILD, dir.path()).output().unwrap();
+        let text = String::from_utf8_lossy(&out.stdout);
+        assert!(out.status.success() && text.contains("1 passed"), "{mask}: {text}");
+    }
+}
+
+fn check_socket_file(path: &std::path::Path) {
+    let server = Server::new(export(), Limits::default());
+    server.serve_unix(UnixSocket::bind(path).unwrap()).unwrap();
+    assert_eq!(std::fs::symlink_metadata(path).unwrap().mode() & 0o7777, 0o600);
+    assert!(UnixSocket::bind(path).is_err());
+    assert!(path.exists(), "a failed bind leaves the file of another");
+    server.stop();
+    assert!(!path.exists());
+    assert!(matches!(server.serve_unix(UnixSocket::bind(path).unwrap()), Err(NbdError::Stopped)));
+    assert!(!path.exists());
 }
 
 #[test]
