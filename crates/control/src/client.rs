@@ -94,6 +94,24 @@ impl Client {
         }
     }
 
+    /// Returns the value of an attribute as its file in the attribute tree has it, without the last newline.
+    pub fn read_attribute(&mut self, attribute: &str) -> Result<String> {
+        match self.request(&Request::Read { attribute: attribute.to_string() }, TIMEOUT)? {
+            Response::Value(value) => Ok(value),
+            other => Err(self.unexpected(&other)),
+        }
+    }
+
+    /// Sets an attribute as a write of `text` to its file in the attribute tree does. Errors have an error number if zram
+    /// has the case.
+    pub fn write_attribute(&mut self, attribute: &str, text: &str) -> Result<()> {
+        let request = Request::Write { attribute: attribute.to_string(), text: text.to_string() };
+        match self.request_with_progress(&request, SET_TIMEOUT, None, &mut |_| {})? {
+            Response::Done => Ok(()),
+            other => Err(self.unexpected(&other)),
+        }
+    }
+
     /// Writes back pages, and returns the report on the pass. Calls `report_progress` meanwhile.
     ///
     /// A signal ends the pass early: writes in flight complete, and the report says what was done. A second signal

@@ -18,7 +18,7 @@ pub enum ServerConfig {
 /// The configuration of a disk. Its name is that of its folder.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DiskConfig {
-    /// Size of the device, a multiple of a page.
+    /// Size of the device, a multiple of a page. 0: the disk gets its size later, by its attribute `disksize`.
     pub size_bytes: u64,
     /// How pages are compressed.
     pub codec: CodecConfig,

@@ -49,6 +49,9 @@ pub struct CliError {
     pub exit: Exit,
     /// For the user: what was tried, what failed, and what to do.
     pub message: String,
+    /// The error number that zram returns in this case, if it has the case.
+    #[serde(default)]
+    pub errno: Option<i32>,
 }
 
 /// The result of everything that can fail with a message for the user.
@@ -57,7 +60,12 @@ pub type Result<T, E = CliError> = std::result::Result<T, E>;
 impl CliError {
     /// An error with the exit code `exit`.
     pub fn new(exit: Exit, message: impl Into<String>) -> Self {
-        CliError { exit, message: message.into() }
+        CliError { exit, message: message.into(), errno: None }
+    }
+
+    /// The same error, with the error number that zram returns.
+    pub fn with_errno(self, errno: i32) -> Self {
+        CliError { errno: Some(errno), ..self }
     }
 
     /// An error with the code [`Exit::Failed`].

@@ -36,6 +36,19 @@ pub enum Request {
         /// The changes.
         changes: Vec<String>,
     },
+    /// Return the value of one attribute as the file of that name in the attribute tree has it, without the last newline.
+    Read {
+        /// Its name.
+        attribute: String,
+    },
+    /// Set one attribute as a write to the file of that name in the attribute tree does: with the syntax of the kernel. The
+    /// server sends progress while that writes back or compresses pages.
+    Write {
+        /// Its name.
+        attribute: String,
+        /// The text that was written; a newline may end it.
+        text: String,
+    },
     /// Write back pages. The server sends progress until the pass has ended.
     Writeback {
         /// Which pages.
@@ -110,9 +123,9 @@ pub enum Response {
     Report(Box<Report>),
     /// To `Show`, by the server of a mounted image.
     Mount(Box<MountReport>),
-    /// To `Get`.
+    /// To `Get` and `Read`.
     Value(String),
-    /// To `Set` and `Remove`.
+    /// To `Set`, `Write` and `Remove`.
     Done,
     /// To `Writeback`, `Recompress`, and a `Set` that does either: sent a few times a second, also as a sign that the server is
     /// alive.
@@ -181,6 +194,8 @@ mod tests {
             Request::Show {},
             Request::Get { attribute: "size".into() },
             Request::Set { changes: vec!["mem_limit=1G".into()] },
+            Request::Read { attribute: "mm_stat".into() },
+            Request::Write { attribute: "disksize".into(), text: "1G\n".into() },
             Request::Writeback { pages: Pages::Idle { age_s: 600 } },
             Request::Writeback { pages: Pages::Ranges(vec![(1, 25000), (7, 7)]) },
             Request::BlockState { first: 7, last: None },

@@ -274,6 +274,12 @@ impl RequestHandler for Server {
                 attributes::find(&attribute).and_then(|a| a.show(&self.disk)).map(Response::Value)
             }
             Request::Set { changes } => context.set(&changes).map(|()| Response::Done),
+            Request::Read { attribute } => {
+                attributes::find(&attribute).and_then(|a| a.show(&self.disk)).map(Response::Value)
+            }
+            Request::Write { attribute, text } => {
+                context.set(&[format!("{attribute}={}", text.trim_end())]).map(|()| Response::Done)
+            }
             Request::Writeback { pages } => {
                 let selection = disk::selection_of(&pages)
                     .map_err(|e| errors::of_writeback(&WritebackError::Selection(e)));
