@@ -119,21 +119,26 @@ impl LoopExport {
     ///
     /// With [`Users::Refuse`], no process can claim the loop device meanwhile: this fails with [`ExportError::InUse`]
     /// if it is mounted, used as swap or otherwise claimed. It does not see processes that merely have it open.
-    pub fn resize(
+    pub fn resize<E: From<ExportError>>(
         &self,
         users: Users,
-        change: &mut dyn FnMut() -> Result<(), ExportError>,
-    ) -> Result<(), ExportError> {
-        let AttachedLoop { path, identity, .. } = &self.attached.0;
-        let claim = users == Users::Refuse;
-        let device = loopdev::open_if(path, *identity, claim)?.map_err(|taken| match taken {
-            Detached::Claimed => in_use(path),
-            _ => ExportError::Session(format!("{} is attached to another file now", path.display())),
-        })?;
+        change: &mut dyn FnMut() -> Result<(), E>,
+    ) -> Result<(), E> {
+        let device = self.open(users)?;
         let changed = change();
         self.disk.update_size(self.device.len_bytes())?;
-        loopdev::set_capacity(&device)?;
+        loopdev::set_capacity(&device).map_err(ExportError::from)?;
         changed
+    }
+
+    /// Opens the loop device; with [`Users::Refuse`], so that no other process can claim it.
+    fn open(&self, users: Users) -> Result<File, ExportError> {
+        let AttachedLoop { path, identity, .. } = &self.attached.0;
+        let claim = users == Users::Refuse;
+        loopdev::open_if(path, *identity, claim)?.map_err(|taken| match taken {
+            Detached::Claimed => in_use(path),
+            _ => ExportError::Session(format!("{} is attached to another file now", path.display())),
+        })
     }
 
     /// Detaches the loop device and leaves the file mounted and served. Refuses like [`LoopExport::stop`] and can be
