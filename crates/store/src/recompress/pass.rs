@@ -147,7 +147,7 @@ pub(crate) fn run_pass(
         stopped: AtomicBool::new(false),
         totals: Totals::default(),
     };
-    pages.clock.tick();
+    pages.tick();
     if let Some(pages_max) = request.pages_max {
         pass.take_longest_first(pages_max);
     }
@@ -274,6 +274,7 @@ mod tests {
     use crate::slot::AccessTime;
     use crate::writeback::Which;
     use pagefold_codec::CodecSpec;
+    use std::time::Duration;
 
     const PAGES: u64 = 3 * STRETCH_LEN;
 
@@ -308,7 +309,7 @@ mod tests {
             calls += 1;
             if calls == 1 {
                 // A minute passes; pages of the last stretch are read and written.
-                store.pages.clock.set(AccessTime::from_ticks(240));
+                store.pages.clock.set(Duration::from_secs(60));
                 for index in [PAGES - 1, PAGES - 3] {
                     store.read(index * PAGE_SIZE as u64, &mut page).unwrap();
                 }

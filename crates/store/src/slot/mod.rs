@@ -18,7 +18,7 @@ mod snapshot;
 mod word;
 
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
-pub use access_time::AccessTime;
+pub use access_time::{AccessTime, ticks};
 use lock::Locked;
 pub use snapshot::SlotSnapshot;
 use word::{Mark, State, Word};

@@ -236,7 +236,7 @@ impl Writeback {
     ) -> Result<WritebackReport, WritebackError> {
         let count = pages.table.page_count();
         selection.check(count)?;
-        pages.clock.tick();
+        pages.tick();
         // The clock goes on during a pass: a page that is read meanwhile must not look old.
         let highest = pages.codecs.highest();
         let mut filter = |index, _: &_, seen: &SlotSnapshot| {
