@@ -40,6 +40,7 @@ pub use stats::{IoStat, MemoryStats, MmStat, RecompressStats, Stats};
 pub use store::Store;
 pub use thread::WritebackThread;
 
+pub use crate::pages::FURTHER_CODECS_MAX;
 pub use crate::slot::AccessTime;
 pub use pagefold_codec::{CodecError, CodecSpec, StreamWaits, fill};
 pub use pagefold_pool::{ClassStats, SourceError};

@@ -12,7 +12,7 @@ mod codecs;
 mod counters;
 mod table;
 
-pub use codecs::PRIORITY_COUNT;
+pub use codecs::FURTHER_CODECS_MAX;
 pub(crate) use codecs::{Codecs, OwnStreams};
 pub(crate) use counters::{Counter, Counters};
 
