@@ -1,13 +1,15 @@
 //! The codecs of a store by priority, each with its streams.
 //!
-//! The primary codec, priority 0, compresses every page that is written. Up to [`FURTHER_CODECS_MAX`] further codecs only
-//! compress pages again (`recompress`). A slot and a record on the backing name the codec of their bytes by its priority, so bytes of
-//! several codecs lie side by side. The set never changes: no page can refer to a codec that is gone.
+//! The primary codec, priority 0, compresses every page that is written. Up to [`FURTHER_CODECS_MAX`] further codecs
+//! only compress pages again (`recompress`). A slot and a record on the backing name the codec of their bytes by its
+//! priority, so bytes of several codecs lie side by side. The set never changes: no page can refer to a codec that is
+//! gone.
 
+use crate::slot::PRIORITY_MAX;
 use pagefold_codec::{Codec, CodecError, CodecSpec, Stream, Streams};
 
-/// The most codecs of a store besides the primary one: a slot has two bits for the priority.
-pub const FURTHER_CODECS_MAX: usize = 3;
+/// The most codecs of a store besides the primary one.
+pub const FURTHER_CODECS_MAX: usize = PRIORITY_MAX as usize;
 /// The number of priorities; that of the primary codec is 0.
 const PRIORITY_COUNT: usize = FURTHER_CODECS_MAX + 1;
 
