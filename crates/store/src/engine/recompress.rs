@@ -72,8 +72,8 @@ impl Stop {
 }
 
 impl RecompressThread {
-    /// Starts the thread. A store without the times of accesses has no ages: rules do nothing there. Returns an error if
-    /// a rule names a codec that the store does not have, or the thread cannot be started.
+    /// Starts the thread. A store without the times of accesses has no ages: rules do nothing there. Returns an error
+    /// if a rule names a codec that the store does not have, or the thread cannot be started.
     pub fn start(store: Arc<Store>, config: AutoRecompress) -> io::Result<Self> {
         for rule in &config.rules {
             let target = request(*rule).target(&store.pages.codecs);

@@ -165,8 +165,8 @@ fn conditional_publish_never_overwrites_a_change() {
     });
 }
 
-/// Recompresses as `recompress::page` does: copies under the lock, makes the new object at place 2 with no lock held, and
-/// exchanges it if the page is the same. It frees the object that is in no slot afterwards.
+/// Recompresses as `recompress::page` does: copies under the lock, makes the new object at place 2 with no lock held,
+/// and exchanges it if the page is the same. It frees the object that is in no slot afterwards.
 fn recompress(model: &Model) -> bool {
     let guard = model.slot.lock();
     let generation = guard.generation();
