@@ -5,7 +5,7 @@
 //! | [`commands`] | the command line, and the entry point of all commands |
 //! | [`disk`], [`image`] | the commands on disks and on images, one file each |
 //! | [`docs`], [`manual`] | shell completions and manual pages; their sections |
-//! | [`cli`] | printing: results, messages, progress bars, histograms |
+//! | [`cli`] | printing: results, messages, lists, progress bars, histograms; commands on several things |
 //!
 //! Each module uses only those below it in this table. The hidden command `serve` turns the process into a server
 //! (`pagefold-server`); other commands start servers and send them requests (`pagefold-control`).

@@ -9,6 +9,8 @@ use std::fmt;
 
 /// Further codecs of a store: those of priority 1, 2 and 3.
 pub const FURTHER_MAX: usize = 3;
+/// Bytes by which recompression may exceed the memory limit.
+pub const BEYOND_LIMIT_BYTES: u64 = 64 << 10;
 /// Pages are stored raw from this length on; a threshold must be lower.
 pub const THRESHOLD_END: u64 = 3968;
 
@@ -39,6 +41,12 @@ impl Codec {
         Codec { name, level }
     }
 
+    /// Whether both are one codec at one level: without a level it has its default one.
+    pub fn is_same(&self, other: &Codec) -> bool {
+        let level = |codec: &Codec| codec.level.or_else(|| default_level(codec.name));
+        self.name == other.name && level(self) == level(other)
+    }
+
     /// The codec as a store takes it.
     pub fn spec(&self) -> CodecSpec {
         CodecSpec { level: self.level, ..CodecSpec::named(self.name) }
@@ -53,6 +61,10 @@ impl fmt::Display for Codec {
             None => f.write_str(self.name),
         }
     }
+}
+
+fn default_level(name: &str) -> Option<i32> {
+    pagefold_codec::backend(name).ok()?.levels.map(|levels| levels.default)
 }
 
 /// Draws a threshold in bytes, or none.
@@ -77,6 +89,15 @@ pub fn pages_max(random: &mut Random, pages: u64) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_codec_without_a_level_is_that_of_its_default_level() {
+        let of = |name, level| Codec { name, level };
+        assert!(of("zstd", None).is_same(&of("zstd", Some(3))));
+        assert!(!of("zstd", None).is_same(&of("zstd", Some(4))));
+        assert!(!of("lzo", None).is_same(&of("lzo-rle", None)));
+        assert!(of("lzo", None).is_same(&of("lzo", None)));
+    }
 
     #[test]
     fn all_codecs_are_drawn_with_valid_levels_only() {
