@@ -7,7 +7,12 @@ use pagefold_control::error::{CliError, Result};
 
 /// Converts the configuration of a codec.
 pub fn spec(config: &CodecConfig) -> CodecSpec {
-    CodecSpec { name: config.name.clone(), level: config.level, dictionary: config.dictionary.clone() }
+    CodecSpec {
+        name: config.name.clone(),
+        level: config.level,
+        dictionary: config.dictionary.clone(),
+        window_bits: None,
+    }
 }
 
 /// Checks name, level and dictionary by preparing the codec.
