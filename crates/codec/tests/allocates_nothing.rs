@@ -11,7 +11,7 @@ use pagefold_codec::{Codec, CodecSpec, PerCpuStream, table};
 use pagefold_page::PAGE_SIZE;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
-use std::ffi::c_void;
+use std::ffi::{c_int, c_void};
 
 thread_local! {
     /// Requests of this thread to Rust's allocator, and to C's. Needs no destructor, so no allocation to set up.
@@ -49,10 +49,13 @@ unsafe impl GlobalAlloc for Counted {
 #[global_allocator]
 static ALLOCATOR: Counted = Counted;
 
+const ENOMEM: c_int = 12;
+
 unsafe extern "C" {
     fn __libc_malloc(len: usize) -> *mut c_void;
     fn __libc_calloc(count: usize, len: usize) -> *mut c_void;
     fn __libc_realloc(at: *mut c_void, len: usize) -> *mut c_void;
+    fn __libc_memalign(alignment: usize, len: usize) -> *mut c_void;
     fn __libc_free(at: *mut c_void);
 }
 
@@ -75,6 +78,17 @@ unsafe extern "C" fn realloc(at: *mut c_void, len: usize) -> *mut c_void {
     count(0, 1);
     // SAFETY: see `malloc`.
     unsafe { __libc_realloc(at, len) }
+}
+
+/// Rust's allocator calls this for large alignments.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn posix_memalign(out: *mut *mut c_void, alignment: usize, len: usize) -> c_int {
+    count(0, 1);
+    // SAFETY: see `malloc`.
+    let block = unsafe { __libc_memalign(alignment, len) };
+    // SAFETY: the caller passes a pointer that may be written.
+    unsafe { out.write(block) };
+    if block.is_null() { ENOMEM } else { 0 }
 }
 
 #[unsafe(no_mangle)]
@@ -123,8 +137,9 @@ fn streams_allocate_nothing_after_their_first_use() {
         let label = format!("{} {:?} window {:?}", spec.name, spec.level, spec.window_bits);
         let codec = Codec::new(&spec).unwrap();
         let (mut stream, asked) = counted(|| PerCpuStream::new(&codec).unwrap());
-        // Rust's allocator calls C's.
-        assert!(asked.0 > 0 && asked.1 > 0, "{label}: the counters do not count: {asked:?}");
+        // Rust's allocator calls C's: the difference are requests of C codecs.
+        let is_c = !spec.name.starts_with("lzo");
+        assert!(asked.0 > 0 && (asked.1 > asked.0) == is_c, "{label}: the counters do not count: {asked:?}");
         for page in pages() {
             let PerCpuStream { stream, buf } = &mut stream;
             let (len, asked) = counted(|| stream.compress(&page, &mut buf[..]));
