@@ -14,8 +14,8 @@ const NAME: &str = "zstd";
 pub(crate) const BACKEND: Backend = Backend {
     name: NAME,
     summary: "dense; about twice the cost of lz4 at level 1",
-    // Those of libzstd. A negative level is the step by which the encoder skips input, so those below -50 compress hardly
-    // anything; the kernel accepts them. Level 0 is the default.
+    // Those of libzstd. A negative level is the step by which the encoder skips input, so those below -50 compress
+    // hardly anything; the kernel accepts them. Level 0 is the default.
     levels: Some(Levels { min: -131_072, max: 22, default: 3 }),
     dictionary: true,
     window_bits: false,
