@@ -33,10 +33,9 @@ impl Codec {
         };
         let levels = table.iter().find(|backend| backend.name == name).and_then(|backend| backend.levels);
         let level = levels.filter(|_| random.percent(80)).map(|levels| {
-            // The levels of lz4 reach to 65537, all alike from some level on.
-            let above =
-                random.below((i64::from(levels.max) - i64::from(levels.min) + 1).clamp(1, 100) as u64);
-            levels.min + above as i32
+            // The levels of lz4 reach up to 65537 and those of zstd down to -131072, all alike from some level on.
+            let (min, max) = (levels.min.max(-50), levels.max.min(99));
+            min + random.below((max - min + 1) as u64) as i32
         });
         Codec { name, level }
     }

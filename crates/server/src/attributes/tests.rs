@@ -52,8 +52,13 @@ fn without_size() -> TestTarget {
 fn target(medium: Option<Medium>) -> TestTarget {
     let config = DiskConfig {
         size_bytes: 1 << 20,
-        codec: CodecConfig { name: "lz4".into(), level: None, dictionary: None },
-        further_codecs: vec![CodecConfig { name: "zstd".into(), level: Some(3), dictionary: None }],
+        codec: CodecConfig { name: "lz4".into(), level: None, dictionary: None, window_bits: None },
+        further_codecs: vec![CodecConfig {
+            name: "zstd".into(),
+            level: Some(3),
+            dictionary: None,
+            window_bits: None,
+        }],
         recompress_after: Vec::new(),
         mem_limit_bytes: Some(1 << 20),
         export: ExportChoice::Nbd,
