@@ -1,5 +1,6 @@
 #!/bin/sh
-# Runs run.sh with the files of steps in a QEMU guest whose kernel comes from a suite of Debian, and prints the transcript.
+# Runs run.sh with the files of steps in a QEMU guest, whose kernel comes from a suite of Debian, and prints the
+# transcript.
 #
 # usage: guest.sh [SUITE [STEPS]]     Debian's suite of the kernel (unstable), the folder of steps (steps beside this)
 #

@@ -1,39 +1,51 @@
 #!/bin/sh
 # Runs files of steps against a zram device that it hot-adds, and prints a transcript; README.md describes both.
 #
-# usage: run.sh STEPS...       each a file of steps, or a folder, of which all *.txt files run in the order of their names
+# usage: run.sh STEPS...       each a file of steps, or a folder, whose *.txt files run in the order of their names
 #
 # SYS (/sys) and DEV (/dev) are the roots of the interface under test: $SYS/class/zram-control/hot_add,
 # $SYS/block/zramN/ATTRIBUTE, $DEV/zramN. DEBUG ($SYS/kernel/debug) is the root of zram/zramN/block_state.
 #
-# The script needs root and runs under dash and busybox's ash. It touches only devices that it has hot-added, and removes
-# them at the end. Exit status 1 when a device or a loop device was still there at the end, 2 for a step that is no step.
+# The script needs root and runs under dash and busybox's ash. It touches only devices that it has hot-added, and
+# removes them at the end of each file. Exit status 1 when a device or a loop device could not be removed, 2 for an
+# unknown step.
 set -u
 export LC_ALL=C
 SYS=${SYS:-/sys}
 DEV=${DEV:-/dev}
 DEBUG=${DEBUG:-$SYS/kernel/debug}
 tmp=$(mktemp -d) || exit 1
-# The numbers of the devices N and M; a step can replace none of them with a number that this script did not get.
-N=none M=none
+# The numbers of the devices N and M. A device that this script has not added, or has removed, has a number that no
+# device has: another process may have been given the old number meanwhile.
+no_number=99999
+N=$no_number M=$no_number
 device=N
-LOOP=$DEV/loop-none LOOP2=$DEV/loop-none
+no_loop=$DEV/loop-none
+LOOP=$no_loop LOOP2=$no_loop
 status=0
+
+# Removes a device; a program like udev may have it open for a moment.
+remove() {
+    for _ in 1 2 3 4 5; do
+        echo "$1" >"$SYS/class/zram-control/hot_remove" && return
+        sleep 1
+    done
+    return 1
+}
 
 # Removes what the steps of a file left.
 clean_up() {
     exec 8<&- 9<&-
     for number in "$N" "$M"; do
-        [ "$number" = none ] || [ ! -d "$SYS/block/zram$number" ] ||
-            echo "$number" >"$SYS/class/zram-control/hot_remove" || status=1
+        [ "$number" = $no_number ] || remove "$number" || status=1
     done
     for path in "$LOOP" "$LOOP2"; do
-        [ "$path" = "$DEV/loop-none" ] || losetup -d "$path" || status=1
+        [ "$path" = "$no_loop" ] || losetup -d "$path" || status=1
     done
-    N=none M=none device=N LOOP=$DEV/loop-none LOOP2=$DEV/loop-none
+    N=$no_number M=$no_number device=N LOOP=$no_loop LOOP2=$no_loop
 }
-trap 'clean_up; rm -rf "$tmp"' EXIT
-trap 'exit 1' HUP INT TERM
+trap 'clean_up; rm -rf "$tmp"; exit $status' EXIT
+trap 'status=1; exit' HUP INT TERM
 
 # Makes the files of 16 pages that data steps write. All bytes are the same on every machine.
 make_patterns() {
@@ -84,7 +96,8 @@ missing() {
     error "No such file or directory"
 }
 
-# Opens file $2 for writing, as a shell's > does, and writes the bytes of $tmp/bytes with as many calls of write as $1 says.
+# Opens file $2 for writing, as a shell's > does, and writes the bytes of $tmp/bytes with a call of write for each word
+# of $1.
 put() {
     for _ in $1; do
         dd bs=4096 count=1 status=none <"$tmp/bytes" || return 1
@@ -116,7 +129,17 @@ step_write() {
     count=1
     [ -s "$tmp/bytes" ] || count=
     { put "$count" "$file"; } 2>"$tmp/err"
-    result $?
+    write_status=$?
+    [ "$1:$write_status" != control/hot_remove:0 ] || forget "$2"
+    result $write_status
+}
+
+# Forgets the device that the text of a successful hot_remove names.
+forget() {
+    case $1 in
+    *@N*) N=$no_number ;;
+    *@M*) M=$no_number ;;
+    esac
 }
 
 # The same bytes with two calls of write, of which the second begins at an offset.
@@ -289,7 +312,8 @@ run_step() {
         discard | hold | release | hold_attribute | read_held | loop) "step_$verb" "$first" "$second" ;;
     *)
         echo "run.sh: no step: $1" >&2
-        exit 2
+        status=2
+        exit
         ;;
     esac
 }
@@ -313,4 +337,3 @@ for steps in "$@"; do
     [ ! -d "$steps" ] || for file in "$steps"/*.txt; do run_file "$file"; done
     [ -d "$steps" ] || run_file "$steps"
 done
-exit $status
