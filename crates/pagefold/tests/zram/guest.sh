@@ -49,9 +49,11 @@ for module in /modules/*.ko; do
     insmod "$module"
 done
 echo "KERNEL: $(uname -r)"
-echo "BEGIN"
-sh /run.sh "/steps" >/tmp/transcript 2>/tmp/errors
+sh /run.sh /steps >/tmp/transcript 2>/tmp/errors
 status=$?
+# Only a panic may come between the lines of the transcript.
+dmesg -n 1
+echo "BEGIN"
 cat /tmp/transcript
 echo "END"
 cat /tmp/errors
