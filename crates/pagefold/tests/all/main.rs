@@ -29,3 +29,4 @@ mod images;
 mod output;
 #[path = "../support/mod.rs"]
 mod support;
+mod zram_kernel;

@@ -3,6 +3,7 @@
 
 pub mod guest;
 pub mod writeback;
+pub mod zram;
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
