@@ -3,14 +3,15 @@
 use crate::BlockError;
 use std::sync::Arc;
 
-/// A device of a fixed number of bytes, shared by any number of threads.
+/// A device of a number of bytes, shared by any number of threads.
 ///
 /// Ranges are in bytes, of any alignment and length. Every method refuses a range that does not lie inside the
 /// device with [`BlockError::OutOfRange`] and changes nothing. A failed write may have replaced the pages before the
 /// failing one, as on any disk; all other pages keep their contents. Reads and writes of one page are atomic with
 /// respect to each other; a longer request is atomic for each page, not as a whole.
 pub trait BlockDevice: Send + Sync {
-    /// The size in bytes, which never changes.
+    /// The size in bytes. It changes only if the device is a [`ReplaceableDevice`](crate::ReplaceableDevice), which has
+    /// no users then.
     fn len_bytes(&self) -> u64;
 
     /// Reads `buf.len()` bytes from byte `offset` on.

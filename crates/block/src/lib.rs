@@ -36,7 +36,7 @@
 //! # What it is for
 //!
 //! [`StoreDevice`] implements [`BlockDevice`] over a store, [`RamDevice`] over plain memory, and a layer such as
-//! [`Metered`] over another device. The exports know protocols and nothing of compression, so their tests run on plain
+//! [`Metered`] or [`ReplaceableDevice`] over another device. The exports know protocols and nothing of compression, so their tests run on plain
 //! memory and inject faults by a layer.
 //!
 //! # Limits
@@ -54,7 +54,7 @@
 //!   decodes it and calls the device.
 //!
 //! The thread that receives a request executes it; no thread of this crate hands requests to another. No lock of this
-//! crate is held while the device is called.
+//! crate is held while the device is called, but that of a [`ReplaceableDevice`], for reading.
 
 // Printing panics when it cannot write. Only the binary prints, in one file.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
@@ -67,10 +67,12 @@ pub mod loop_export;
 pub mod metered;
 pub mod nbd;
 mod ram;
+mod replaceable;
 mod store_device;
 
 pub use device::{BlockDevice, Extent, ExtentKind};
 pub use error::BlockError;
 pub use metered::Metered;
 pub use ram::RamDevice;
+pub use replaceable::ReplaceableDevice;
 pub use store_device::StoreDevice;

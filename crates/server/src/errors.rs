@@ -22,7 +22,7 @@ pub fn of_writeback(e: &WritebackError) -> CliError {
         }
         _ => "",
     };
-    CliError::new(exit, format!("{}{advice}", with_errno(e, e.errno())))
+    CliError::new(exit, format!("{}{advice}", with_errno(e, e.errno()))).with_errno(e.errno())
 }
 
 /// The error for a pass of recompression that could not begin.
@@ -34,7 +34,7 @@ pub fn of_recompress(e: &RecompressError) -> CliError {
         RecompressError::Codec(_) => (Exit::Failed, ""),
         RecompressError::Unknown { .. } | RecompressError::Threshold { .. } => (Exit::Usage, ""),
     };
-    CliError::new(exit, format!("{}{advice}", with_errno(e, e.errno())))
+    CliError::new(exit, format!("{}{advice}", with_errno(e, e.errno()))).with_errno(e.errno())
 }
 
 /// Appends the name of an error number to a message.

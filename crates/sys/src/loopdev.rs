@@ -18,6 +18,7 @@ pub const CONTROL: &str = "/dev/loop-control";
 
 const LOOP_CLR_FD: libc::c_ulong = 0x4C01;
 const LOOP_GET_STATUS64: libc::c_ulong = 0x4C05;
+const LOOP_SET_CAPACITY: libc::c_ulong = 0x4C07;
 const LOOP_CONFIGURE: libc::c_ulong = 0x4C0A;
 const LOOP_CTL_GET_FREE: libc::c_ulong = 0x4C82;
 const LO_FLAGS_READ_ONLY: u32 = 1;
@@ -270,23 +271,38 @@ pub fn backing_of(device: &File) -> Result<Option<(LoopIdentity, PathBuf)>, SysE
 /// The driver writes dirty cached pages first: if this process serves the backing file, another thread must serve it,
 /// or its FUSE connection must be aborted, for this call to return.
 pub fn detach_if(path: &Path, expected: LoopIdentity, how: Detach) -> Result<Detached, SysError> {
-    let flags = if how == Detach::IfUnclaimed { libc::O_EXCL } else { 0 };
-    let device = match open(path, flags) {
+    let device = match open_if(path, expected, how == Detach::IfUnclaimed)? {
         Ok(device) => device,
-        Err(e) if matches!(e.errno, libc::ENOENT | libc::ENXIO) => return Ok(Detached::NotOurs),
-        Err(e) if e.errno == libc::EBUSY => {
-            let ours = identity(path)? == Some(expected);
-            return Ok(if ours { Detached::Claimed } else { Detached::NotOurs });
-        }
-        Err(e) => return Err(e),
+        Err(refused) => return Ok(refused),
     };
-    match status(&device)? {
-        Some(i) if (LoopIdentity { lo_device: i.lo_device, lo_inode: i.lo_inode }) == expected => {}
-        _ => return Ok(Detached::NotOurs),
-    }
     clear(&device)?;
     drop(device);
     Ok(if identity(path)? == Some(expected) { Detached::WhenClosed } else { Detached::Now })
+}
+
+/// Opens the loop device `path` if its backing file is `expected`. With `claim`, no process can mount it or swap to it
+/// until the file is closed. Otherwise returns [`Detached::NotOurs`], or [`Detached::Claimed`].
+pub fn open_if(path: &Path, expected: LoopIdentity, claim: bool) -> Result<Result<File, Detached>, SysError> {
+    let device = match open(path, if claim { libc::O_EXCL } else { 0 }) {
+        Ok(device) => device,
+        Err(e) if matches!(e.errno, libc::ENOENT | libc::ENXIO) => return Ok(Err(Detached::NotOurs)),
+        Err(e) if e.errno == libc::EBUSY => {
+            let ours = identity(path)? == Some(expected);
+            return Ok(Err(if ours { Detached::Claimed } else { Detached::NotOurs }));
+        }
+        Err(e) => return Err(e),
+    };
+    let found = status(&device)?.map(|i| LoopIdentity { lo_device: i.lo_device, lo_inode: i.lo_inode });
+    Ok(if found == Some(expected) { Ok(device) } else { Err(Detached::NotOurs) })
+}
+
+/// Gives an open loop device the size that its backing file has now.
+pub fn set_capacity(device: &File) -> Result<(), SysError> {
+    // SAFETY: this request takes no argument.
+    match unsafe { libc::ioctl(device.as_raw_fd(), LOOP_SET_CAPACITY, 0) } {
+        0 => Ok(()),
+        _ => Err(SysError::last("changing the size of a loop device")),
+    }
 }
 
 /// All loop devices with a backing file.

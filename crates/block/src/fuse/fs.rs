@@ -7,7 +7,8 @@
 //!
 //! Only the file's contents change, so the kernel may cache names and attributes without a time limit. It also has
 //! to: the loop driver reads the inode's attributes when it reports a loop device's status, and this must work even
-//! after the server died.
+//! after the server died. The size changes with that of the device: the server then truncates the file to the size
+//! that the device has, which only makes the kernel cache it. Other sizes are refused.
 
 use super::warmup::ThreadWarmup;
 use super::{FILE_NAME, MAX_IO_BYTES};
@@ -18,7 +19,7 @@ use pagefold_page::PAGE_SIZE;
 use std::ffi::OsStr;
 use std::io;
 use std::sync::Arc;
-use std::time::UNIX_EPOCH;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Limit of background requests in flight, above which the kernel queues. It is twice the depth of a loop device's
 /// queue, 128, because the kernel may split each of its requests in two.
@@ -151,6 +152,31 @@ impl fuser::Filesystem for OneFile {
         match self.attr(inode) {
             Some(attr) => reply.attr(&FOREVER, &attr),
             None => reply.error(Errno::ENOENT),
+        }
+    }
+
+    fn setattr(
+        &self,
+        _: &Request,
+        inode: INodeNo,
+        _: Option<u32>,
+        _: Option<u32>,
+        _: Option<u32>,
+        size: Option<u64>,
+        _: Option<fuser::TimeOrNow>,
+        _: Option<fuser::TimeOrNow>,
+        _: Option<SystemTime>,
+        _: Option<FileHandle>,
+        _: Option<SystemTime>,
+        _: Option<SystemTime>,
+        _: Option<SystemTime>,
+        _: Option<fuser::BsdFileFlags>,
+        reply: fuser::ReplyAttr,
+    ) {
+        match (size, self.attr(inode)) {
+            (None, _) => reply.error(Errno::ENOSYS),
+            (Some(size), Some(attr)) if size == attr.size => reply.attr(&FOREVER, &attr),
+            (Some(_), _) => reply.error(Errno::EPERM),
         }
     }
 

@@ -19,6 +19,7 @@ use crate::export_error::{ExportError, Unavailable};
 use fs::OneFile;
 use pagefold_fuse::{FuseError, FuseMount, MOUNT_NAME, Mounter, free_directory};
 use pagefold_sys::{SysError, entropy, fusedev};
+use std::fs::OpenOptions;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 pub use warmup::ThreadReport;
@@ -73,6 +74,14 @@ impl FuseDisk {
     /// The file's path.
     pub fn file_path(&self) -> PathBuf {
         self.mount.path().join(FILE_NAME)
+    }
+
+    /// Makes the kernel cache the size that the device has now.
+    pub fn update_size(&self, len_bytes: u64) -> Result<(), ExportError> {
+        let path = self.file_path();
+        let file = OpenOptions::new().write(true).open(&path);
+        let resized = file.and_then(|file| file.set_len(len_bytes));
+        Ok(resized.map_err(|e| SysError::io(format!("resizing {}", path.display()), &e))?)
     }
 
     /// The file's inode number, random.

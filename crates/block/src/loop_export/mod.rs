@@ -60,6 +60,16 @@ pub struct LoopExport {
     // Dropped in this order: the loop device is detached while its file is still served.
     attached: Attachment,
     disk: FuseDisk,
+    device: Arc<dyn BlockDevice>,
+}
+
+/// What [`LoopExport::resize`] does if the loop device has users.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Users {
+    /// It fails.
+    Refuse,
+    /// It changes the size under them.
+    Ignore,
 }
 
 impl LoopExport {
@@ -73,12 +83,12 @@ impl LoopExport {
         options: LoopOptions,
     ) -> Result<Self, ExportError> {
         preflight(device.len_bytes())?;
-        let disk = FuseDisk::mount_with(device, mount_point, options.threads.max(1), || {
+        let disk = FuseDisk::mount_with(device.clone(), mount_point, options.threads.max(1), || {
             options.keep_capabilities.map_or(Ok(()), privileges::drop_capabilities_except)
         })?;
         let attached = Attachment::new(&disk)?;
         tune(&attached.0.path, options);
-        Ok(LoopExport { attached, disk })
+        Ok(LoopExport { attached, disk, device })
     }
 
     /// The block device, `/dev/loopN`.
@@ -104,6 +114,33 @@ impl LoopExport {
         self.disk.threads()
     }
 
+    /// Calls `change`, which may change the size of the device that is served, and gives the file and the loop device the
+    /// size that it has then.
+    ///
+    /// With [`Users::Refuse`], no process can claim the loop device meanwhile: this fails with [`ExportError::InUse`]
+    /// if it is mounted, used as swap or otherwise claimed. It does not see processes that merely have it open.
+    pub fn resize<E: From<ExportError>>(
+        &self,
+        users: Users,
+        change: &mut dyn FnMut() -> Result<(), E>,
+    ) -> Result<(), E> {
+        let device = self.open(users)?;
+        let changed = change();
+        self.disk.update_size(self.device.len_bytes())?;
+        loopdev::set_capacity(&device).map_err(ExportError::from)?;
+        changed
+    }
+
+    /// Opens the loop device; with [`Users::Refuse`], so that no other process can claim it.
+    fn open(&self, users: Users) -> Result<File, ExportError> {
+        let AttachedLoop { path, identity, .. } = &self.attached.0;
+        let claim = users == Users::Refuse;
+        loopdev::open_if(path, *identity, claim)?.map_err(|taken| match taken {
+            Detached::Claimed => in_use(path),
+            _ => ExportError::Session(format!("{} is attached to another file now", path.display())),
+        })
+    }
+
     /// Detaches the loop device and leaves the file mounted and served. Refuses like [`LoopExport::stop`] and can be
     /// repeated. A process that may not unmount calls this before it exits.
     pub fn detach(&self) -> Result<(), ExportError> {
@@ -122,7 +159,7 @@ impl LoopExport {
 
 /// Checks the size, the privilege and the drivers before anything is mounted.
 fn preflight(len_bytes: u64) -> Result<(), ExportError> {
-    if len_bytes == 0 || !len_bytes.is_multiple_of(PAGE_SIZE as u64) || i64::try_from(len_bytes).is_err() {
+    if !len_bytes.is_multiple_of(PAGE_SIZE as u64) || i64::try_from(len_bytes).is_err() {
         return Err(ExportError::BadSize { len_bytes });
     }
     if !rustix::process::geteuid().is_root() {

@@ -167,7 +167,7 @@ impl<'e> Handshake<'e> {
 
     /// `EXPORT_NAME`: opens the export. The option has no error reply, so a wrong name closes the connection.
     fn export_name(&mut self, name: &[u8], out: &mut Vec<u8>) -> Result<Step, ProtocolError> {
-        if !self.export.is_named(name) {
+        if !self.export.is_named(name) || self.export.device().len_bytes() == 0 {
             return Err(ProtocolError::NoSuchExport);
         }
         out.extend_from_slice(&self.export.device().len_bytes().to_be_bytes());
@@ -220,7 +220,12 @@ impl<'e> Handshake<'e> {
             reply_error(out, option, rep::ERR_UNKNOWN, "no such export");
             return Step::Continue;
         }
-        let size = self.export.device().len_bytes().to_be_bytes();
+        let len_bytes = self.export.device().len_bytes();
+        if len_bytes == 0 {
+            reply_error(out, option, rep::ERR_UNKNOWN, "the disk has no size yet");
+            return Step::Continue;
+        }
+        let size = len_bytes.to_be_bytes();
         let flags = self.export.flags(self.structured).to_be_bytes();
         proto::put_option_reply(out, option, rep::INFO, &[&info::EXPORT.to_be_bytes(), &size, &flags]);
         let [min, preferred, max] = BLOCK_SIZES.map(u32::to_be_bytes);

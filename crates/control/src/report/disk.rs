@@ -181,6 +181,8 @@ pub enum WriteState {
     LimitReached,
     /// The system has no memory.
     NoMemory,
+    /// The disk has no size yet.
+    NoSize,
 }
 
 impl WriteState {
@@ -190,6 +192,7 @@ impl WriteState {
             WriteState::Ok => "ok",
             WriteState::LimitReached => "limit reached: writes fail",
             WriteState::NoMemory => "no memory: writes fail",
+            WriteState::NoSize => "no size yet",
         }
     }
 }

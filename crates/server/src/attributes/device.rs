@@ -1,39 +1,108 @@
-//! Attributes of the store and its device.
+//! Attributes of the device: its size, its memory, its statistics.
 
+use super::syntax::{self, Invalid, Syntax};
 use super::values::{self, Value};
-use super::{Attribute, ShowFn};
+use super::{Attribute, ShowFn, When};
 use crate::disk;
+use pagefold_page::PageCount;
 
+/// An attribute that only shows something and is none of zram's.
 const fn shown(name: &'static str, unit: &'static str, meaning: &'static str, show: ShowFn) -> Attribute {
-    Attribute { name, unit, meaning, show: Some(show), change: None }
+    Attribute { name, unit, meaning, mode: None, when: When::Always, show: Some(show), change: None }
 }
 
-/// Parses a memory limit.
-fn limit(text: &str) -> Result<Value, String> {
-    let value = values::bytes(text)?;
-    disk::check_limit(value.number())?;
-    Ok(value)
+/// An attribute of zram that only shows something.
+const fn zrams(name: &'static str, unit: &'static str, meaning: &'static str, show: ShowFn) -> Attribute {
+    Attribute { mode: Some(0o444), ..shown(name, unit, meaning, show) }
+}
+
+/// Parses a memory limit. The kernel takes one that is too small for any page; it rounds up to pages.
+fn limit(text: &str, syntax: Syntax) -> Result<Value, Invalid> {
+    let bytes = values::bytes(text, syntax)?.number();
+    match syntax {
+        Syntax::Command => disk::check_limit(bytes)?,
+        Syntax::Kernel => return Ok(Value::Bytes(whole_pages(bytes))),
+    }
+    Ok(Value::Bytes(bytes))
+}
+
+/// Parses the size of the device.
+fn size(text: &str, syntax: Syntax) -> Result<Value, Invalid> {
+    match values::bytes(text, syntax)?.number() {
+        0 => Err("it takes a size above 0, such as 4G".into()),
+        bytes => Ok(Value::Bytes(whole_pages(bytes))),
+    }
+}
+
+fn whole_pages(bytes: u64) -> u64 {
+    PageCount::covering(bytes).bytes().unwrap_or(bytes)
+}
+
+/// Parses the value of `reset`.
+fn reset(text: &str, syntax: Syntax) -> Result<Value, Invalid> {
+    match syntax {
+        Syntax::Command => values::one(text, syntax),
+        Syntax::Kernel => match syntax::kstrtou(text, 10, u64::from(u16::MAX))? {
+            0 => Err("it takes a number above 0".into()),
+            _ => Ok(Value::Trigger),
+        },
+    }
+}
+
+/// The statistics of the store, as zram prints them: all 0 without a size, but the limit of memory.
+fn mm_stat(disk: &disk::Disk) -> String {
+    match disk.live() {
+        Some(live) => live.store().stats().mm.to_string(),
+        None => {
+            let mem_limit = disk.lock_setup().mem_limit_bytes.map_or(0, |b| disk::limit(b).bytes());
+            let mem_limit = if mem_limit == u64::MAX { 0 } else { mem_limit };
+            pagefold_store::MmStat { mem_limit, ..Default::default() }.to_string()
+        }
+    }
 }
 
 pub(super) static TABLE: &[Attribute] = &[
-    shown("size", "bytes", "size of the device; chosen at creation", |d| Ok(d.size_bytes().to_string())),
-    shown("codec", "name", "compression algorithm; chosen at creation", |d| {
-        Ok(d.store().codec().0.to_string())
+    shown("size", "bytes", "size of the device, 0 if it has none yet", |d| Ok(d.size_bytes().to_string())),
+    Attribute {
+        name: "disksize",
+        unit: "bytes",
+        meaning: "size of the device, by zram's name. On a disk without a size it takes one such as 4G, rounded up to \
+                  pages; the settings made before are fixed from then on",
+        mode: Some(0o644),
+        when: When::WithoutSize,
+        show: Some(|d| Ok(d.size_bytes().to_string())),
+        change: Some((size, |t, v| t.initialise(v.number()))),
+    },
+    zrams("initstate", "switch", "1: the disk has a size; 0: it has none yet", |d| {
+        Ok(u8::from(d.live().is_some()).to_string())
     }),
-    shown(
-        "level",
-        "number",
-        "compression level, or 'none' if the codec has no levels; chosen at creation",
-        |d| Ok(d.store().codec().1.map_or("none".to_string(), |l| l.to_string())),
-    ),
+    Attribute {
+        name: "reset",
+        unit: "",
+        meaning: "takes 1: discard all pages, those on the backing included, and make the disk one without size and \
+                  with the default settings. Refused while the device is in use (EBUSY)",
+        mode: Some(0o200),
+        when: When::Always,
+        show: None,
+        change: Some((reset, |t, _| t.reset())),
+    },
     Attribute {
         name: "mem_limit",
         unit: "bytes",
         meaning: "most memory for stored pages; a write beyond it fails and changes nothing. Takes a size such as \
                   2G; 0 for no limit",
-        show: Some(|d| Ok(d.store().stats().mm.mem_limit.to_string())),
+        mode: Some(0o200),
+        when: When::Always,
+        show: Some(|d| match d.live() {
+            Some(live) => Ok(live.store().stats().mm.mem_limit.to_string()),
+            None => Ok(mm_stat(d).split_whitespace().nth(3).unwrap_or("0").to_string()),
+        }),
         change: Some((limit, |t, v| {
-            t.disk().store().set_mem_limit(disk::limit(v.number()));
+            let mut setup = t.disk().lock_setup();
+            setup.mem_limit_bytes = Some(v.number());
+            if let Some(live) = t.disk().live() {
+                live.store().set_mem_limit(disk::limit(v.number()));
+            }
             Ok(())
         })),
     },
@@ -41,9 +110,13 @@ pub(super) static TABLE: &[Attribute] = &[
         name: "mem_used_max",
         unit: "bytes",
         meaning: "highest use of memory by stored pages so far. Takes 0: reset to the present use",
-        show: Some(|d| Ok(d.store().stats().mm.mem_used_max.to_string())),
+        mode: Some(0o200),
+        when: When::Always,
+        show: Some(|d| Ok(d.live().map_or(0, |live| live.store().stats().mm.mem_used_max).to_string())),
         change: Some((values::zero, |t, _| {
-            t.disk().store().reset_mem_used_max();
+            if let Some(live) = t.disk().live() {
+                live.store().reset_mem_used_max();
+            }
             Ok(())
         })),
     },
@@ -51,76 +124,62 @@ pub(super) static TABLE: &[Attribute] = &[
         name: "compact",
         unit: "",
         meaning: "takes 1: compact the pool and return free memory to the system",
+        mode: Some(0o200),
+        when: When::WithSize,
         show: None,
         change: Some((values::one, |t, _| {
-            t.disk().store().compact();
+            t.disk().store()?.compact();
             Ok(())
-        })),
-    },
-    Attribute {
-        name: "reset",
-        unit: "",
-        meaning: "takes 1: discard all pages, those on the backing included. Refused while the device is in use \
-                  (EBUSY)",
-        show: None,
-        change: Some((values::one, |t, _| {
-            super::refuse_if_used(t)?;
-            t.disk().discard_all_pages()
         })),
     },
     Attribute {
         name: "same_filled_pages_enabled",
         unit: "switch",
         meaning: "whether a page that repeats one 8-byte word is stored as that word. Takes 1 or 0, on or off",
-        show: Some(|d| Ok(u8::from(d.store().same_filled_enabled()).to_string())),
+        mode: None,
+        when: When::Always,
+        show: Some(|d| {
+            let setting = d.lock_setup().same_filled;
+            Ok(u8::from(d.live().map_or(setting, |live| live.store().same_filled_enabled())).to_string())
+        }),
         change: Some((values::switch, |t, v| {
-            t.disk().store().set_same_filled_enabled(v.is_on());
+            let mut setup = t.disk().lock_setup();
+            setup.same_filled = v.is_on();
+            if let Some(live) = t.disk().live() {
+                live.store().set_same_filled_enabled(v.is_on());
+            }
             Ok(())
         })),
     },
-    shown(
-        "comp_algorithm",
-        "names",
-        "the list of codecs, the primary one in brackets, as zram prints it; chosen at creation",
-        |d| Ok(disk::codec_list(d.store().codec().0)),
-    ),
-    shown("disksize", "bytes", "size of the device, by zram's name", |d| Ok(d.size_bytes().to_string())),
-    shown("initstate", "switch", "1: the disk has a size, by zram's name", |_| Ok("1".to_string())),
-    Attribute {
-        name: "max_comp_streams",
-        unit: "number",
-        meaning: "the number of compression streams: one for each CPU. Takes any number, which has no effect, as in \
-                  zram until Linux 6.15",
-        show: Some(|_| Ok(pagefold_sys::cpu::count().to_string())),
-        change: Some((values::number, |_, _| Ok(()))),
-    },
-    shown(
+    zrams(
         "debug_stat",
         "",
         "as zram prints it: a version, and two counters that are always 0 here, because no slot is freed by a try \
          alone",
         |_| Ok(format!("version: 1\n{:8} {:8}", 0, 0)),
     ),
-    shown(
+    zrams(
         "mm_stat",
         "bytes and pages",
         "orig_data_size compr_data_size mem_used_total mem_limit mem_used_max same_pages pages_compacted \
          huge_pages huge_pages_since, as zram prints them",
-        |d| Ok(d.store().stats().mm.to_string()),
+        |d| Ok(mm_stat(d)),
     ),
-    shown(
+    zrams(
         "io_stat",
         "requests",
         "failed_reads failed_writes invalid_io notify_free, as zram prints them",
-        |d| Ok(d.store().stats().io.to_string()),
+        |d| Ok(d.live().map(|live| live.store().stats().io).unwrap_or_default().to_string()),
     ),
     Attribute {
         name: "latency",
         unit: "",
         meaning: "latency histograms, which 'disk show' prints. Takes 0: reset them",
+        mode: None,
+        when: When::WithSize,
         show: None,
         change: Some((values::zero, |t, _| {
-            t.disk().meter().reset_latency();
+            t.disk().live_or_error()?.meter().reset_latency();
             Ok(())
         })),
     },

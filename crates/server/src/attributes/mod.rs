@@ -1,19 +1,23 @@
 //! The attributes of a disk, as in zram's sysfs folder: one table, in three parts.
 //!
-//! `disk set`, `disk show --attribute`, the control socket and the manual page all use it. An attribute that zram has
-//! too has zram's name, format and meaning; messages contain the name of the error number that zram would return. To
-//! add an attribute, add a row to `device` (the device and its memory), `recompress` or `writeback`.
+//! `disk set`, `disk show --attribute`, the control socket, the attribute tree and the manual page all use it. An attribute
+//! that zram has too has zram's name, format and meaning; errors contain the error number that zram would return, as a
+//! number and by its name. To add an attribute, add a row to `device` (the device and its memory), `codecs`,
+//! `recompress` or `writeback`.
 
+mod codecs;
 mod device;
 mod recompress;
+mod syntax;
 mod values;
 mod writeback;
 
-pub use values::Value;
+pub use syntax::Syntax;
+pub use values::{Parameters, Value};
 
-use crate::disk::Disk;
+use crate::disk::{self, Disk};
 use crate::similar::did_you_mean;
-use pagefold_control::error::{CliError, Exit, Result};
+use pagefold_control::error::{CliError, Result};
 use pagefold_store::recompress::RecompressRequest;
 use pagefold_store::writeback::Selection;
 use values::ParseFn;
@@ -44,8 +48,12 @@ pub trait AttributeTarget {
     /// The disk.
     fn disk(&self) -> &Disk;
 
-    /// The present users of the device, in words.
-    fn users(&self) -> Vec<String>;
+    /// Gives the disk, which has no size, a size and a store.
+    fn initialise(&mut self, size_bytes: u64) -> Result<()>;
+
+    /// Discards all pages, and makes the disk one without size and with the default settings. Fails as busy while its
+    /// device is in use.
+    fn reset(&mut self) -> Result<()>;
 
     /// Writes back pages. Returns when all writes have completed.
     fn write_back(&mut self, selection: &Selection) -> Result<()>;
@@ -57,6 +65,17 @@ pub trait AttributeTarget {
 type ShowFn = fn(&Disk) -> Result<String>;
 type StoreFn = fn(&mut dyn AttributeTarget, Value) -> Result<()>;
 
+/// When an attribute can be set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum When {
+    /// At any time.
+    Always,
+    /// As long as the disk has no size. Later it fails with EBUSY.
+    WithoutSize,
+    /// As soon as the disk has a size. Earlier it fails with EINVAL.
+    WithSize,
+}
+
 /// One attribute.
 pub struct Attribute {
     /// Its name.
@@ -65,13 +84,16 @@ pub struct Attribute {
     pub unit: &'static str,
     /// Its meaning, and the values that can be written.
     pub meaning: &'static str,
+    /// The mode of its file in the attribute tree, as in zram's folder in sysfs; `None` if zram has no such file.
+    pub mode: Option<u32>,
+    when: When,
     show: Option<ShowFn>,
     change: Option<(ParseFn, StoreFn)>,
 }
 
 /// All attributes, in the order of listings.
 pub fn all() -> impl Iterator<Item = &'static Attribute> {
-    device::TABLE.iter().chain(recompress::TABLE).chain(writeback::TABLE)
+    device::TABLE.iter().chain(codecs::TABLE).chain(recompress::TABLE).chain(writeback::TABLE)
 }
 
 impl Attribute {
@@ -93,7 +115,7 @@ impl Attribute {
     }
 
     /// Parses a value for it. The error says which values it takes.
-    pub fn parse(&self, text: &str) -> Result<Value> {
+    pub fn parse(&self, text: &str, syntax: Syntax) -> Result<Value> {
         let Some((parse, _)) = self.change else {
             let settable = names(|a| a.change.is_some());
             return Err(CliError::usage(format!(
@@ -101,16 +123,30 @@ impl Attribute {
                 self.name
             )));
         };
-        parse(text).map_err(|why| CliError::usage(format!("{}={text}: {why}", self.name)))
+        parse(text, syntax).map_err(|invalid| {
+            CliError::usage(format!("{}={}: {}", self.name, text.trim_end(), invalid.why))
+                .with_errno(invalid.errno)
+        })
     }
 
     /// Sets it to a value that [`Attribute::parse`] returned.
     fn store(&self, target: &mut dyn AttributeTarget, value: Value) -> Result<()> {
+        match self.when {
+            When::WithSize => drop(target.disk().live_or_error().map_err(|e| named(self.name, e))?),
+            When::WithoutSize if target.disk().live().is_some() => {
+                return Err(named(self.name, disk::has_size()));
+            }
+            When::WithoutSize | When::Always => {}
+        }
         match self.change {
             Some((_, store)) => store(target, value),
-            None => self.parse("").map(|_| ()),
+            None => self.parse("", Syntax::Command).map(|_| ()),
         }
     }
+}
+
+fn named(name: &str, e: CliError) -> CliError {
+    CliError { message: format!("{name}: {}", e.message), ..e }
 }
 
 /// Finds an attribute by name.
@@ -132,7 +168,13 @@ pub fn parse_change(text: &str) -> Result<(&'static Attribute, Value)> {
         )));
     };
     let attribute = find(name)?;
-    Ok((attribute, attribute.parse(value)?))
+    Ok((attribute, attribute.parse(value, Syntax::Command)?))
+}
+
+/// Sets one attribute to a text with the kernel's syntax.
+pub fn write(target: &mut dyn AttributeTarget, name: &str, text: &str) -> Result<()> {
+    let attribute = find(name)?;
+    apply(target, vec![(attribute, attribute.parse(text, Syntax::Kernel)?)])
 }
 
 /// Makes the parsed changes in order. Changes that contradict each other are refused before the first is made.
@@ -153,17 +195,6 @@ pub fn help() -> String {
 
 fn names(which: impl Fn(&Attribute) -> bool) -> String {
     all().filter(|a| which(a)).map(|a| a.name).collect::<Vec<_>>().join(", ")
-}
-
-/// Fails as busy if the device is in use.
-fn refuse_if_used(target: &dyn AttributeTarget) -> Result<()> {
-    match target.users() {
-        users if users.is_empty() => Ok(()),
-        users => Err(CliError::new(
-            Exit::Busy,
-            format!("the device is in use: {} (EBUSY); nothing was changed", users.join(", ")),
-        )),
-    }
 }
 
 #[cfg(test)]

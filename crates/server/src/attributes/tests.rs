@@ -1,7 +1,8 @@
 use super::*;
-use crate::disk::Medium;
+use crate::disk::{Live, Medium, Setup};
 use pagefold_backing::MemoryBacking;
 use pagefold_control::config::{CodecConfig, DiskConfig, ExportChoice};
+use pagefold_control::error::Exit;
 use pagefold_control::instance::InstanceName;
 use pagefold_store::writeback::LayoutKind;
 use std::sync::Arc;
@@ -9,7 +10,6 @@ use std::sync::Arc;
 /// A server without an export.
 struct TestTarget {
     disk: Disk,
-    users: Vec<String>,
     written_back: Vec<Selection>,
     recompressed: Vec<RecompressRequest>,
 }
@@ -19,8 +19,16 @@ impl AttributeTarget for TestTarget {
         &self.disk
     }
 
-    fn users(&self) -> Vec<String> {
-        self.users.clone()
+    fn initialise(&mut self, size_bytes: u64) -> Result<()> {
+        let live = Live::new(&self.disk.lock_setup(), size_bytes, self.disk.options())?;
+        self.disk.set_live(Some(Arc::new(live)));
+        Ok(())
+    }
+
+    fn reset(&mut self) -> Result<()> {
+        self.disk.set_live(None);
+        *self.disk.lock_setup() = Setup::default();
+        Ok(())
     }
 
     fn write_back(&mut self, selection: &Selection) -> Result<()> {
@@ -32,6 +40,13 @@ impl AttributeTarget for TestTarget {
         self.recompressed.push(request.clone());
         Ok(())
     }
+}
+
+/// A disk without a size and with the default settings.
+fn without_size() -> TestTarget {
+    let mut target = without_backing();
+    target.reset().unwrap();
+    target
 }
 
 fn target(medium: Option<Medium>) -> TestTarget {
@@ -47,7 +62,7 @@ fn target(medium: Option<Medium>) -> TestTarget {
         backing: None,
     };
     let disk = Disk::new(InstanceName::parse("disk0").unwrap(), &config, medium).unwrap();
-    TestTarget { disk, users: Vec::new(), written_back: Vec::new(), recompressed: Vec::new() }
+    TestTarget { disk, written_back: Vec::new(), recompressed: Vec::new() }
 }
 
 fn without_backing() -> TestTarget {
@@ -55,15 +70,19 @@ fn without_backing() -> TestTarget {
 }
 
 fn with_backing(layout: LayoutKind) -> TestTarget {
+    target(Some(medium(layout)))
+}
+
+fn medium(layout: LayoutKind) -> Medium {
     let backing = Arc::new(MemoryBacking::new(32 << 20));
-    target(Some(Medium {
+    Medium {
         backing,
         path: "/var/backing".into(),
         created: false,
         layout,
         rate_bytes_per_s: 5,
         daily_bytes: 7,
-    }))
+    }
 }
 
 fn set(target: &mut TestTarget, changes: &[&str]) -> Result<()> {
@@ -192,31 +211,191 @@ fn writeback_accepts_zrams_words() {
 }
 
 #[test]
-fn attributes_of_writeback_fail_without_a_backing() {
+fn attributes_of_automatic_writeback_fail_without_a_backing() {
     let mut target = without_backing();
     assert_eq!(shown(&target, "backing_dev"), "none");
-    for name in ["bd_stat", "writeback_limit", "writeback_high", "compressed_writeback"] {
+    for name in ["writeback_high", "promote"] {
         let e = find(name).unwrap().show(&target.disk).unwrap_err();
-        assert_eq!(e.exit, Exit::Unavailable, "{name}");
+        assert_eq!((e.exit, e.errno), (Exit::Unavailable, Some(libc::ENODEV)), "{name}");
         assert!(e.message.contains("ENODEV") && e.message.contains("--backing"), "{name}: {e}");
     }
-    for change in ["writeback_limit=1", "promote=1", "writeback_low=1", "writeback_rate=1"] {
+    for change in ["promote=1", "writeback_low=1", "writeback_rate=1"] {
         assert_eq!(set(&mut target, &[change]).unwrap_err().exit, Exit::Unavailable, "{change}");
     }
 }
 
 #[test]
-fn reset_discards_all_pages_unless_the_device_is_in_use() {
+fn zrams_settings_of_writeback_need_no_backing_and_count_when_there_is_one() {
+    for mut target in [without_backing(), without_size()] {
+        let changes = ["writeback_limit=12", "writeback_limit_enable=1", "writeback_batch_size=7"];
+        set(&mut target, &changes).unwrap();
+        for (name, text) in
+            [("writeback_limit", "12"), ("writeback_limit_enable", "1"), ("writeback_batch_size", "7")]
+        {
+            assert_eq!(shown(&target, name), text, "{name}");
+        }
+        assert_eq!(shown(&target, "bd_stat"), "       0        0        0");
+    }
+    let mut target = without_size();
+    set(&mut target, &["writeback_limit=12", "writeback_batch_size=7", "compressed_writeback=0"]).unwrap();
+    target.disk.lock_setup().medium = Some(medium(LayoutKind::Log));
+    set(&mut target, &["disksize=1M"]).unwrap();
+    for (name, text) in
+        [("writeback_limit", "12"), ("writeback_batch_size", "7"), ("compressed_writeback", "0")]
+    {
+        assert_eq!(shown(&target, name), text, "{name}");
+    }
+    set(&mut target, &["writeback_limit=3"]).unwrap();
+    assert_eq!(shown(&target, "writeback_limit"), "3");
+}
+
+#[test]
+fn a_reset_disk_has_no_size_no_pages_and_the_default_settings() {
     let mut target = with_backing(LayoutKind::Log);
-    target.disk.store().write(4096, &[7; 8192]).unwrap();
-    target.users = vec!["1 NBD client".to_string()];
-    let e = set(&mut target, &["reset=1"]).unwrap_err();
-    assert_eq!(e.exit, Exit::Busy);
-    assert!(e.message.contains("1 NBD client") && e.message.contains("EBUSY"), "{e}");
-    assert_eq!(target.disk.store().stats().mm.orig_data_size, 8192);
-    target.users.clear();
-    set(&mut target, &["reset=1"]).unwrap();
-    assert_eq!(target.disk.store().stats().mm.orig_data_size, 0);
+    target.disk.store().unwrap().write(4096, &[7; 8192]).unwrap();
+    set(&mut target, &["writeback_limit=12", "reset=1"]).unwrap();
+    for (name, text) in [
+        ("size", "0"),
+        ("disksize", "0"),
+        ("initstate", "0"),
+        ("mem_limit", "0"),
+        ("backing_dev", "none"),
+        ("writeback_limit", "0"),
+        ("recomp_algorithm", ""),
+        ("codec", "lz4"),
+        ("mm_stat", &[8; 9].map(|width| format!("{:width$}", 0)).join(" ")),
+    ] {
+        assert_eq!(shown(&target, name), text, "{name}");
+    }
+}
+
+#[test]
+fn a_disk_takes_its_settings_before_its_size_and_no_longer_after_it() {
+    let mut target = without_size();
+    let settings = [
+        ("comp_algorithm", "zstd\n"),
+        ("algorithm_params", "level=-5"),
+        ("recomp_algorithm", "algo=deflate priority=3\n"),
+        ("algorithm_params", "algo=deflate level=9 colour=blue"),
+        ("mem_limit", "0x100000\n"),
+    ];
+    for (name, text) in settings {
+        write(&mut target, name, text).unwrap();
+    }
+    let e = write(&mut target, "disksize", "0").unwrap_err();
+    assert_eq!(e.errno, Some(libc::EINVAL));
+    write(&mut target, "disksize", "1000000 bytes\n").unwrap();
+    let store = target.disk.store().unwrap();
+    assert_eq!((store.codec(), store.codec_of(3)), (("zstd", Some(-5)), Some(("deflate", Some(9)))));
+    assert_eq!((store.codec_of(1), store.len_bytes()), (None, 1_003_520));
+    assert_eq!(store.stats().mm.mem_limit, 1 << 20);
+    assert!(
+        shown(&target, "recomp_algorithm").starts_with("#3: ")
+            && shown(&target, "comp_algorithm").contains("[zstd]")
+    );
+    for (name, text) in
+        settings.into_iter().take(4).chain([("disksize", "1M"), ("compressed_writeback", "1")])
+    {
+        let e = write(&mut target, name, text).unwrap_err();
+        assert_eq!((e.errno, e.exit), (Some(libc::EBUSY), Exit::Busy), "{name}: {e}");
+        assert!(e.message.contains("reset"), "{e}");
+    }
+    write(&mut target, "mem_limit", "2M").unwrap();
+    assert_eq!(store.stats().mm.mem_limit, 2 << 20);
+}
+
+#[test]
+fn a_codec_that_does_not_take_its_parameters_gets_no_size() {
+    let mut target = without_size();
+    write(&mut target, "algorithm_params", "level=99").unwrap();
+    write(&mut target, "comp_algorithm", "zstd").unwrap();
+    let e = write(&mut target, "disksize", "1M").unwrap_err();
+    assert_eq!(e.errno, Some(libc::EINVAL), "{e}");
+    assert_eq!(shown(&target, "initstate"), "0");
+    write(&mut target, "algorithm_params", "level=1").unwrap();
+    write(&mut target, "disksize", "1M").unwrap();
+}
+
+#[test]
+fn what_needs_a_size_is_refused_without_one() {
+    let mut target = without_size();
+    for (name, text) in
+        [("compact", "1"), ("idle", "all"), ("writeback", "idle"), ("recompress", "type=idle")]
+    {
+        let e = write(&mut target, name, text).unwrap_err();
+        assert_eq!(e.errno, Some(libc::EINVAL), "{name}");
+        assert!(e.message.contains("disksize"), "{name}: {e}");
+    }
+    write(&mut target, "mem_used_max", "0").unwrap();
+    write(&mut target, "max_comp_streams", "4\n").unwrap();
+    assert!(target.written_back.is_empty() && target.recompressed.is_empty());
+}
+
+/// Each attribute of zram, with texts that it refuses in any state, and zram's error number.
+#[test]
+fn wrong_texts_have_zrams_error_numbers() {
+    let long = "x".repeat(128);
+    for mut target in [without_size(), with_backing(LayoutKind::Log)] {
+        for (name, text, errno) in [
+            ("disksize", "lots", libc::EINVAL),
+            ("reset", "0", libc::EINVAL),
+            ("reset", "65536", libc::ERANGE),
+            ("reset", "yes", libc::EINVAL),
+            ("mem_limit", "", libc::EINVAL),
+            ("mem_limit", "-1", libc::EINVAL),
+            ("mem_used_max", "1", libc::EINVAL),
+            ("idle", "old", libc::EINVAL),
+            ("comp_algorithm", "nosuch", libc::EINVAL),
+            ("comp_algorithm", &long, libc::E2BIG),
+            ("recomp_algorithm", "priority=1", libc::EINVAL),
+            ("recomp_algorithm", "algo=zstd priority=4", libc::EINVAL),
+            ("recomp_algorithm", "algo=zstd priority=0", libc::EINVAL),
+            ("recomp_algorithm", "algo", libc::EINVAL),
+            ("algorithm_params", "priority=4", libc::EINVAL),
+            ("algorithm_params", "level=high", libc::EINVAL),
+            ("algorithm_params", "level", libc::EINVAL),
+            ("max_comp_streams", "many", libc::EINVAL),
+            ("writeback_limit", "-1", libc::EINVAL),
+            ("writeback_limit_enable", "on", libc::EINVAL),
+            ("writeback_batch_size", "0", libc::EINVAL),
+            ("compressed_writeback", "2", libc::EINVAL),
+            ("writeback", "nosuch", libc::EINVAL),
+            ("recompress", "priority=9", libc::EINVAL),
+        ] {
+            let e = write(&mut target, name, text).unwrap_err();
+            assert_eq!(e.errno, Some(errno), "{name} {text:?}: {e}");
+        }
+        write(&mut target, "writeback_batch_size", "4000000000").unwrap();
+        assert_eq!(shown(&target, "writeback_batch_size"), "1024");
+    }
+    let mut target = without_size();
+    let regular = tempfile::tempdir().unwrap();
+    for (path, errno) in [("/nonexistent/x", libc::ENOENT), (regular.path().to_str().unwrap(), libc::ENOTBLK)]
+    {
+        let e = write(&mut target, "backing_dev", &format!("{path}\n")).unwrap_err();
+        assert_eq!(e.errno, Some(errno), "{e}");
+    }
+}
+
+#[test]
+fn unknown_keys_are_ignored_in_files_and_refused_on_command_lines() {
+    let mut target = with_backing(LayoutKind::Log);
+    write(&mut target, "writeback", "type=huge colour=blue").unwrap();
+    assert_eq!(target.written_back, ["huge".parse().unwrap()]);
+    write(&mut target, "recompress", "colour=blue type=huge").unwrap();
+    assert_eq!(target.recompressed, ["type=huge".parse().unwrap()]);
+    for change in ["writeback=type=huge colour=blue", "recompress=colour=blue type=huge"] {
+        assert_eq!(set(&mut target, &[change]).unwrap_err().exit, Exit::Usage);
+    }
+}
+
+#[test]
+fn files_of_the_attribute_tree_can_be_used_as_their_modes_say() {
+    for attribute in all() {
+        let Some(mode) = attribute.mode else { continue };
+        assert!(mode & 0o444 == 0 || attribute.show.is_some(), "{}", attribute.name);
+        assert_eq!(mode & 0o200 != 0, attribute.change.is_some(), "{}", attribute.name);
+    }
 }
 
 #[test]
@@ -225,7 +404,7 @@ fn errors_of_wrong_changes_list_the_possible_values() {
         ("mem_limit", "ATTRIBUTE=VALUE"),
         ("nosuch=1", "mem_limit"),
         ("size=1G", "mem_limit"),
-        ("backing_dev=/dev/sda", "cannot be set"),
+        ("backing_dev=sda", "absolute path"),
         ("mem_limit=lots", "4G"),
         ("mem_used_max=1", "0 only"),
         ("same_filled_pages_enabled=2", "on or off"),

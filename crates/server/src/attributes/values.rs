@@ -1,8 +1,10 @@
-//! The values of attributes, and parsing them.
+//! The values of attributes, and parsing them. [`super::syntax`] has the kernel's syntax.
 
+use super::syntax::{self, Invalid, Syntax};
 use pagefold_page::{duration, size};
 use pagefold_store::recompress::RecompressRequest;
 use pagefold_store::writeback::Selection;
+use std::path::PathBuf;
 
 /// A parsed value.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,8 +23,39 @@ pub enum Value {
     Pages(Selection),
     /// A pass of recompression.
     Recompress(RecompressRequest),
+    /// The algorithm of the codec of a priority.
+    Algorithm {
+        /// The priority, 0 to 3.
+        priority: usize,
+        /// The name in the table of codecs.
+        name: String,
+    },
+    /// Parameters of a codec.
+    Parameters(Parameters),
+    /// A file or block device.
+    Path {
+        /// Its absolute path.
+        path: PathBuf,
+        /// Whether to overwrite other data on it.
+        force: bool,
+    },
     /// No value: the attribute is an action.
     Trigger,
+}
+
+/// Parameters of a codec: those to change.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Parameters {
+    /// The codec, by its priority.
+    pub priority: Option<usize>,
+    /// The codec, by its name. It counts more than the priority.
+    pub algorithm: Option<String>,
+    /// The level.
+    pub level: Option<i32>,
+    /// The path of the dictionary.
+    pub dictionary: Option<PathBuf>,
+    /// The window bits of deflate.
+    pub window_bits: Option<i32>,
 }
 
 impl Value {
@@ -32,7 +65,12 @@ impl Value {
             Value::Bytes(n) | Value::Number(n) | Value::Seconds(n) => *n,
             Value::Percent(n) => u64::from(*n),
             Value::Switch(on) => u64::from(*on),
-            Value::Pages(_) | Value::Recompress(_) | Value::Trigger => 0,
+            Value::Pages(_)
+            | Value::Recompress(_)
+            | Value::Algorithm { .. }
+            | Value::Parameters(_)
+            | Value::Path { .. }
+            | Value::Trigger => 0,
         }
     }
 
@@ -51,53 +89,74 @@ impl Value {
 }
 
 /// Parses a value. The error says which values are accepted.
-pub type ParseFn = fn(&str) -> Result<Value, String>;
+pub type ParseFn = fn(&str, Syntax) -> Result<Value, Invalid>;
 
 /// Parses a size such as `2G`.
-pub fn bytes(text: &str) -> Result<Value, String> {
-    size::parse(text).map(Value::Bytes).map_err(|e| e.to_string())
+pub fn bytes(text: &str, syntax: Syntax) -> Result<Value, Invalid> {
+    match syntax {
+        Syntax::Command => size::parse(text).map(Value::Bytes).map_err(|e| e.to_string().into()),
+        Syntax::Kernel => {
+            syntax::memparse(text).map(Value::Bytes).ok_or_else(|| "it takes a size such as 4G".into())
+        }
+    }
 }
 
 /// Parses a size per second, such as `50M` or `50M/s`.
-pub fn rate(text: &str) -> Result<Value, String> {
-    bytes(text.strip_suffix("/s").unwrap_or(text))
+pub fn rate(text: &str, syntax: Syntax) -> Result<Value, Invalid> {
+    bytes(text.strip_suffix("/s").unwrap_or(text), syntax)
 }
 
 /// Parses a number of decimal digits.
-pub fn number(text: &str) -> Result<Value, String> {
+pub fn number(text: &str, syntax: Syntax) -> Result<Value, Invalid> {
+    match syntax {
+        Syntax::Command => digits(text).map(Value::Number),
+        // zram returns EINVAL for numbers that are too large, too.
+        Syntax::Kernel => syntax::kstrtou(text, 10, u64::MAX).map(Value::Number).map_err(|e| e.why.into()),
+    }
+}
+
+fn digits(text: &str) -> Result<u64, Invalid> {
     let plain = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
     let parsed = if plain { text.parse().ok() } else { None };
-    parsed.map(Value::Number).ok_or_else(|| "it takes a number".to_string())
+    parsed.ok_or_else(|| "it takes a number".into())
 }
 
 /// Parses a percentage; a `%` may follow.
-pub fn percent(text: &str) -> Result<Value, String> {
-    match number(text.strip_suffix('%').unwrap_or(text).trim_end()) {
-        Ok(Value::Number(n @ 0..=100)) => Ok(Value::Percent(n as u32)),
-        _ => Err("it takes a number from 0 to 100".to_string()),
+pub fn percent(text: &str, _: Syntax) -> Result<Value, Invalid> {
+    let text = text.trim_end();
+    match digits(text.strip_suffix('%').unwrap_or(text).trim_end()) {
+        Ok(n @ 0..=100) => Ok(Value::Percent(n as u32)),
+        _ => Err("it takes a number from 0 to 100".into()),
     }
 }
 
 /// Parses a duration such as `90` or `10m`.
-pub fn seconds(text: &str) -> Result<Value, String> {
-    duration::parse_s(text).map(Value::Seconds).map_err(|e| e.to_string())
+pub fn seconds(text: &str, _: Syntax) -> Result<Value, Invalid> {
+    duration::parse_s(text.trim_end()).map(Value::Seconds).map_err(|e| e.to_string().into())
 }
 
 /// Accepts `0` only.
-pub fn zero(text: &str) -> Result<Value, String> {
-    if text == "0" { Ok(Value::Trigger) } else { Err("it takes 0 only".to_string()) }
+pub fn zero(text: &str, syntax: Syntax) -> Result<Value, Invalid> {
+    match number(text, syntax) {
+        Ok(Value::Number(0)) => Ok(Value::Trigger),
+        _ => Err("it takes 0 only".into()),
+    }
 }
 
-/// Accepts `1` only.
-pub fn one(text: &str) -> Result<Value, String> {
-    if text == "1" { Ok(Value::Trigger) } else { Err("it takes 1 only".to_string()) }
+/// Accepts `1` only; the kernel's syntax accepts anything.
+pub fn one(text: &str, syntax: Syntax) -> Result<Value, Invalid> {
+    match (text, syntax) {
+        ("1", _) | (_, Syntax::Kernel) => Ok(Value::Trigger),
+        _ => Err("it takes 1 only".into()),
+    }
 }
 
-/// Parses a switch, in the words that the kernel accepts.
-pub fn switch(text: &str) -> Result<Value, String> {
-    match text {
-        "1" | "y" | "yes" | "on" | "Y" => Ok(Value::Switch(true)),
-        "0" | "n" | "no" | "off" | "N" => Ok(Value::Switch(false)),
-        _ => Err("it takes 1 or 0, on or off".to_string()),
+/// Parses a switch, in the words that the kernel accepts; on a command line, as whole words.
+pub fn switch(text: &str, syntax: Syntax) -> Result<Value, Invalid> {
+    match (text, syntax) {
+        (_, Syntax::Kernel) => syntax::kstrtobool(text).map(Value::Switch),
+        ("1" | "y" | "yes" | "on" | "Y", _) => Ok(Value::Switch(true)),
+        ("0" | "n" | "no" | "off" | "N", _) => Ok(Value::Switch(false)),
+        _ => Err("it takes 1 or 0, on or off".into()),
     }
 }

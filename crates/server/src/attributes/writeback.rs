@@ -1,36 +1,61 @@
 //! Attributes of writeback: those that zram has, and those of automatic writeback.
 //!
-//! Reading or writing most of them fails if the disk has no backing.
+//! Those of automatic writeback fail if the disk has no backing. Those of zram can be set without one, and before the
+//! disk has a size: then the settings of the disk keep them ([`crate::disk::Setup`]).
 
-use super::{Attribute, Value, values};
-use crate::disk::Disk;
+use super::recompress::{invalid, known_words};
+use super::syntax::{Invalid, Syntax};
+use super::{Attribute, Value, When, values};
+use crate::disk::{Disk, Medium};
 use crate::errors;
 use pagefold_control::error::{CliError, Result};
 use pagefold_store::writeback::{
     BATCH_MAX, LayoutKind, Policy, SelectionError, Settings, Writeback, WritebackError,
 };
+use std::path::PathBuf;
 
 pub(super) static TABLE: &[Attribute] = &[
     Attribute {
         name: "backing_dev",
         unit: "path",
-        meaning: "path of the backing, or 'none'; chosen at creation",
-        show: Some(|d| Ok(d.backing().map_or("none".to_string(), |b| b.path.display().to_string()))),
-        change: None,
+        meaning: "path of the backing, or 'none'. Takes the absolute path of a block device or file that exists, before \
+                  the disk has a size; its contents are lost then",
+        mode: Some(0o644),
+        when: When::WithoutSize,
+        show: Some(|d| {
+            let setup = d.lock_setup();
+            Ok(setup.medium.as_ref().map_or("none".to_string(), |m| m.path.display().to_string()))
+        }),
+        change: Some((backing, |t, v| match v {
+            Value::Path { path, force } => t.disk().change_setup(|setup| {
+                setup.medium = Some(Medium::open(&path, force)?);
+                Ok(())
+            }),
+            _ => Ok(()),
+        })),
     },
     Attribute {
         name: "compressed_writeback",
         unit: "switch",
         meaning: "1: written-back pages are compressed and packed into a log; 0: one uncompressed page per block, as \
-                  zram does. Chosen at creation",
-        show: Some(|d| Ok(u8::from(writeback(d)?.layout() == LayoutKind::Log).to_string())),
-        change: None,
+                  zram does. Can be set before the disk has a size",
+        mode: Some(0o644),
+        when: When::WithoutSize,
+        show: Some(|d| Ok(u8::from(layout(d) == LayoutKind::Log).to_string())),
+        change: Some((values::switch, |t, v| {
+            t.disk().change_setup(|setup| {
+                setup.layout = if v.is_on() { LayoutKind::Log } else { LayoutKind::Blocks };
+                Ok(())
+            })
+        })),
     },
     Attribute {
         name: "writeback",
         unit: "pages",
         meaning: "writes back pages, as 'disk writeback' does. Takes zram's words, separated by spaces: type=TYPE or \
                   just TYPE, where TYPE is idle, huge, huge_idle or incompressible; page_index=N; page_indexes=A-B",
+        mode: Some(0o200),
+        when: When::WithSize,
         show: None,
         change: Some((pages, |t, v| match v {
             Value::Pages(selection) => t.write_back(&selection),
@@ -41,23 +66,31 @@ pub(super) static TABLE: &[Attribute] = &[
         name: "writeback_limit",
         unit: "pages",
         meaning: "number of pages that may still be written back, if writeback_limit_enable is 1",
-        show: Some(|d| settings(d, |s| s.writeback_limit())),
-        change: Some((values::number, |t, v| change(t.disk(), |s| s.set_writeback_limit(v.number())))),
+        mode: Some(0o644),
+        when: When::Always,
+        show: Some(|d| settings_always(d, |s| s.writeback_limit())),
+        change: Some((values::number, |t, v| change_always(t.disk(), |s| s.set_writeback_limit(v.number())))),
     },
     Attribute {
         name: "writeback_limit_enable",
         unit: "switch",
         meaning: "whether writeback_limit is in force. Takes 1 or 0, on or off",
-        show: Some(|d| settings(d, |s| s.writeback_limit_enabled().into())),
-        change: Some((values::switch, |t, v| change(t.disk(), |s| s.set_writeback_limit_enabled(v.is_on())))),
+        mode: Some(0o644),
+        when: When::Always,
+        show: Some(|d| settings_always(d, |s| s.writeback_limit_enabled().into())),
+        change: Some((limit_enable, |t, v| {
+            change_always(t.disk(), |s| s.set_writeback_limit_enabled(v.is_on()))
+        })),
     },
     Attribute {
         name: "writeback_batch_size",
         unit: "pages",
         meaning: "most pages that are being written to the backing at once, 1 to 1024",
-        show: Some(|d| settings(d, |s| s.writeback_batch_size().into())),
+        mode: Some(0o644),
+        when: When::Always,
+        show: Some(|d| settings_always(d, |s| s.writeback_batch_size().into())),
         change: Some((batch_size, |t, v| {
-            change(t.disk(), |s| _ = s.set_writeback_batch_size(v.number() as u32))
+            change_always(t.disk(), |s| _ = s.set_writeback_batch_size(v.number() as u32))
         })),
     },
     Attribute {
@@ -65,7 +98,13 @@ pub(super) static TABLE: &[Attribute] = &[
         unit: "pages",
         meaning: "bd_count bd_reads bd_writes, as zram prints them: pages on the backing now, pages read back so \
                   far, pages written back so far",
-        show: Some(|d| Ok(writeback(d)?.stats().bd.to_string())),
+        mode: Some(0o444),
+        when: When::Always,
+        show: Some(|d| {
+            let live = d.live();
+            let stats = live.as_ref().and_then(|live| Some(live.store().writeback()?.stats()));
+            Ok(stats.unwrap_or_default().bd.to_string())
+        }),
         change: None,
     },
     Attribute {
@@ -73,6 +112,8 @@ pub(super) static TABLE: &[Attribute] = &[
         unit: "switch",
         meaning: "whether a written-back page that is read twice within promote_window moves back to memory; zram \
                   never moves it back. Takes 1 or 0, on or off",
+        mode: None,
+        when: When::WithSize,
         show: Some(|d| settings(d, |s| s.promote().into())),
         change: Some((values::switch, |t, v| change(t.disk(), |s| s.set_promote(v.is_on())))),
     },
@@ -81,6 +122,8 @@ pub(super) static TABLE: &[Attribute] = &[
         unit: "seconds",
         meaning: "time between two reads of a page within which it is promoted, see promote. Takes a time such as 60 \
                   or 5m",
+        mode: None,
+        when: When::WithSize,
         show: Some(|d| settings(d, |s| s.promote_window_s().into())),
         change: Some((window, |t, v| change(t.disk(), |s| s.set_promote_window_s(v.number() as u32)))),
     },
@@ -89,6 +132,8 @@ pub(super) static TABLE: &[Attribute] = &[
         unit: "per cent",
         meaning: "share of mem_limit above which pages are written back, those not accessed for longest first; 1 to \
                   100, and not below writeback_low",
+        mode: None,
+        when: When::WithSize,
         show: Some(|d| policy(d, |p| p.marks_percent().0.into())),
         change: Some((mark, |t, v| set_marks(t.disk(), |(_, low)| (v.percent(), low.min(v.percent()))))),
     },
@@ -96,6 +141,8 @@ pub(super) static TABLE: &[Attribute] = &[
         name: "writeback_low",
         unit: "per cent",
         meaning: "share of mem_limit at which that writeback stops; 1 to 100, and not above writeback_high",
+        mode: None,
+        when: When::WithSize,
         show: Some(|d| policy(d, |p| p.marks_percent().1.into())),
         change: Some((mark, |t, v| set_marks(t.disk(), |(high, _)| (high.max(v.percent()), v.percent())))),
     },
@@ -104,6 +151,8 @@ pub(super) static TABLE: &[Attribute] = &[
         unit: "seconds",
         meaning: "pages not accessed for this long are written back even when memory is free. Takes a time such as \
                   1h; 0 for never. Times above 8192 s count as 8192 s",
+        mode: None,
+        when: When::WithSize,
         show: Some(|d| policy(d, Policy::age_s)),
         change: Some((values::seconds, |t, v| change_policy(t.disk(), |p| p.set_age_s(v.number())))),
     },
@@ -112,6 +161,8 @@ pub(super) static TABLE: &[Attribute] = &[
         unit: "bytes/s",
         meaning: "most bytes per second that automatic writeback writes. Takes a size such as 50M or 50M/s; 0 for no \
                   limit",
+        mode: None,
+        when: When::WithSize,
         show: Some(|d| policy(d, Policy::rate_bytes_per_s)),
         change: Some((values::rate, |t, v| change_policy(t.disk(), |p| p.set_rate_bytes_per_s(v.number())))),
     },
@@ -120,6 +171,8 @@ pub(super) static TABLE: &[Attribute] = &[
         unit: "bytes",
         meaning: "most bytes that automatic writeback writes within 24 hours. Takes a size such as 20G; 0 for no \
                   limit",
+        mode: None,
+        when: When::WithSize,
         show: Some(|d| policy(d, Policy::daily_bytes)),
         change: Some((values::bytes, |t, v| change_policy(t.disk(), |p| p.set_daily_bytes(v.number())))),
     },
@@ -128,40 +181,64 @@ pub(super) static TABLE: &[Attribute] = &[
         unit: "per cent",
         meaning: "automatic writeback waits while the pressure in /proc/pressure (time stalled in the last ten \
                   seconds) is above this, unless memory is nearly used up; 0: it never waits",
+        mode: None,
+        when: When::WithSize,
         show: Some(|d| policy(d, |p| p.busy_percent().into())),
         change: Some((values::percent, |t, v| change_policy(t.disk(), |p| p.set_busy_percent(v.percent())))),
     },
 ];
 
-fn writeback(disk: &Disk) -> Result<&Writeback> {
-    disk.store().writeback().ok_or_else(|| errors::of_writeback(&WritebackError::NoBacking))
+/// Calls `action` with the writeback of a disk that has a size and a backing.
+fn writeback<T>(disk: &Disk, action: impl FnOnce(&Writeback) -> T) -> Result<T> {
+    let live = disk.live_or_error()?;
+    let writeback = live.store().writeback();
+    Ok(action(writeback.ok_or_else(|| errors::of_writeback(&WritebackError::NoBacking))?))
+}
+
+fn layout(disk: &Disk) -> LayoutKind {
+    writeback(disk, |w| w.layout()).unwrap_or_else(|_| disk.lock_setup().layout)
+}
+
+/// Calls `action` with the settings of a disk in force: those of its writeback, or those that it gets later. A change goes
+/// to the latter too, because they count for the whole life of the disk.
+fn each_settings<T>(disk: &Disk, action: impl Fn(&Settings) -> T) -> T {
+    let setup = disk.lock_setup();
+    let later = action(&setup.writeback);
+    writeback(disk, |w| action(w.settings())).unwrap_or(later)
+}
+
+fn settings_always(disk: &Disk, show: impl Fn(&Settings) -> u64) -> Result<String> {
+    Ok(each_settings(disk, show).to_string())
+}
+
+fn change_always(disk: &Disk, make: impl Fn(&Settings)) -> Result<()> {
+    each_settings(disk, make);
+    Ok(())
 }
 
 fn settings(disk: &Disk, show: impl FnOnce(&Settings) -> u64) -> Result<String> {
-    Ok(show(writeback(disk)?.settings()).to_string())
+    Ok(writeback(disk, |w| show(w.settings()))?.to_string())
 }
 
 fn change(disk: &Disk, make: impl FnOnce(&Settings)) -> Result<()> {
-    make(writeback(disk)?.settings());
-    Ok(())
+    writeback(disk, |w| make(w.settings()))
 }
 
 fn policy(disk: &Disk, show: impl FnOnce(&Policy) -> u64) -> Result<String> {
-    Ok(show(writeback(disk)?.policy()).to_string())
+    Ok(writeback(disk, |w| show(w.policy()))?.to_string())
 }
 
 fn change_policy(disk: &Disk, make: impl FnOnce(&Policy)) -> Result<()> {
-    make(writeback(disk)?.policy());
-    Ok(())
+    writeback(disk, |w| make(w.policy()))
 }
 
 /// Sets the marks. If one passes the other, `change` moves the other too: [`check_marks`] has checked all changes
 /// together, so the other is set next, and the order of the changes does not matter.
 fn set_marks(disk: &Disk, change: impl FnOnce((u32, u32)) -> (u32, u32)) -> Result<()> {
-    let policy = writeback(disk)?.policy();
-    let (high, low) = change(policy.marks_percent());
-    policy.set_marks_percent(high, low);
-    Ok(())
+    writeback(disk, |w| {
+        let (high, low) = change(w.policy().marks_percent());
+        w.policy().set_marks_percent(high, low);
+    })
 }
 
 /// Refuses changes after which the low mark would be above the high one.
@@ -171,7 +248,7 @@ pub(super) fn check_marks(disk: &Disk, changes: &[(&Attribute, Value)]) -> Resul
     if high.is_none() && low.is_none() {
         return Ok(());
     }
-    let now = writeback(disk)?.policy().marks_percent();
+    let now = writeback(disk, |w| w.policy().marks_percent())?;
     let (high, low) = (high.unwrap_or(now.0), low.unwrap_or(now.1));
     match low <= high {
         true => Ok(()),
@@ -182,27 +259,53 @@ pub(super) fn check_marks(disk: &Disk, changes: &[(&Attribute, Value)]) -> Resul
     }
 }
 
-fn pages(text: &str) -> Result<Value, String> {
-    text.parse().map(Value::Pages).map_err(|e: SelectionError| errors::with_errno(&e, e.errno()))
+fn pages(text: &str, syntax: Syntax) -> Result<Value, Invalid> {
+    let known = ["type", "page_index", "page_indexes"];
+    let words = match syntax {
+        Syntax::Kernel => known_words("writeback", text, &known),
+        Syntax::Command => text.to_string(),
+    };
+    words.parse().map(Value::Pages).map_err(|e: SelectionError| invalid(&e, e.errno()))
 }
 
-fn batch_size(text: &str) -> Result<Value, String> {
-    match values::number(text) {
-        Ok(Value::Number(n)) if (1..=u64::from(BATCH_MAX)).contains(&n) => Ok(Value::Number(n)),
-        _ => Err(format!("it takes a number from 1 to {BATCH_MAX} (EINVAL)")),
+/// Parses the batch size. The kernel takes any number, and allocates memory for it; here a larger one counts as the
+/// greatest.
+fn batch_size(text: &str, syntax: Syntax) -> Result<Value, Invalid> {
+    let greatest = u64::from(BATCH_MAX);
+    match (values::number(text, syntax)?.number(), syntax) {
+        (n, _) if (1..=greatest).contains(&n) => Ok(Value::Number(n)),
+        (n, Syntax::Kernel) if n > greatest && n <= u64::from(u32::MAX) => Ok(Value::Number(greatest)),
+        _ => Err(format!("it takes a number from 1 to {BATCH_MAX} (EINVAL)").into()),
     }
 }
 
-fn mark(text: &str) -> Result<Value, String> {
-    match values::percent(text) {
+/// Parses the switch of the limit, which is a number in the kernel: all but 0 is on.
+fn limit_enable(text: &str, syntax: Syntax) -> Result<Value, Invalid> {
+    match syntax {
+        Syntax::Command => values::switch(text, syntax),
+        Syntax::Kernel => Ok(Value::Switch(values::number(text, syntax)?.number() != 0)),
+    }
+}
+
+fn backing(text: &str, syntax: Syntax) -> Result<Value, Invalid> {
+    let path = PathBuf::from(text.strip_suffix('\n').unwrap_or(text));
+    match path.is_absolute() {
+        // The kernel overwrites whatever is there.
+        true => Ok(Value::Path { path, force: syntax == Syntax::Kernel }),
+        false => Err(Invalid { errno: libc::ENOENT, why: "it takes an absolute path".into() }),
+    }
+}
+
+fn mark(text: &str, syntax: Syntax) -> Result<Value, Invalid> {
+    match values::percent(text, syntax) {
         Ok(Value::Percent(n @ 1..)) => Ok(Value::Percent(n)),
-        _ => Err("it takes a number from 1 to 100".to_string()),
+        _ => Err("it takes a number from 1 to 100".into()),
     }
 }
 
-fn window(text: &str) -> Result<Value, String> {
-    match values::seconds(text)? {
-        Value::Seconds(n) if n > u64::from(u32::MAX) => Err("that is more than 136 years".to_string()),
+fn window(text: &str, syntax: Syntax) -> Result<Value, Invalid> {
+    match values::seconds(text, syntax)? {
+        Value::Seconds(n) if n > u64::from(u32::MAX) => Err("that is more than 136 years".into()),
         value => Ok(value),
     }
 }

@@ -10,6 +10,11 @@ pub fn spec(config: &CodecConfig) -> CodecSpec {
     CodecSpec { name: config.name.clone(), level: config.level, dictionary: config.dictionary.clone() }
 }
 
+/// A codec without parameters.
+pub fn plain(name: &str) -> CodecConfig {
+    CodecConfig { name: name.to_string(), level: None, dictionary: None }
+}
+
 /// Checks name, level and dictionary by preparing the codec.
 pub fn check(config: &CodecConfig) -> Result<()> {
     Codec::new(&spec(config)).map(|_| ()).map_err(|e| {

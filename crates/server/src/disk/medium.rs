@@ -1,19 +1,21 @@
 //! The medium that a disk writes back to.
 //!
-//! The command has opened the file or device with the user's rights and passed it to the server, which never opens a
-//! path.
+//! The command has opened the file or device with the user's rights and passed it to the server. The server opens a path
+//! only for the attribute `backing_dev`: its clients run as the same user, or as root.
 
 use pagefold_backing::layer::{DelayLayer, DelayOptions, SystemClock};
-use pagefold_backing::{Backing, FileBacking, FileOptions};
+use pagefold_backing::{Backing, FileBacking, FileOptions, OpenError, OpenOptions, open_backing};
 use pagefold_control::config::BackingConfig;
-use pagefold_control::error::{CliError, Result};
-use pagefold_store::writeback::LayoutKind;
+use pagefold_control::error::{CliError, Exit, Result};
+use pagefold_page::PAGE_SIZE;
+use pagefold_store::writeback::{LayoutKind, MAGIC};
 use std::fs::File;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 /// The medium of a disk, with the settings of writeback.
+#[derive(Clone)]
 pub struct Medium {
     /// The medium itself.
     pub backing: Arc<dyn Backing>,
@@ -27,6 +29,37 @@ pub struct Medium {
     pub rate_bytes_per_s: u64,
     /// Most bytes that automatic writeback writes within 24 hours, 0 for no limit.
     pub daily_bytes: u64,
+}
+
+impl Medium {
+    /// Opens a file or block device that exists, as zram's `backing_dev` does. Files are an extension: zram takes block
+    /// devices only. With `force`, other data on it is overwritten.
+    pub fn open(path: &Path, force: bool) -> Result<Self> {
+        let options = OpenOptions { size_bytes: None, min_bytes: PAGE_SIZE as u64, magic: MAGIC, force };
+        let opened = open_backing(path, &options).map_err(|e| open_failure(&e))?;
+        let using = |e| CliError::failed(format!("using the backing '{}': {e}", path.display()));
+        Ok(Medium {
+            backing: Arc::new(FileBacking::new(opened.file, FileOptions::default()).map_err(using)?),
+            path: opened.path,
+            created: false,
+            layout: LayoutKind::Log,
+            rate_bytes_per_s: 0,
+            daily_bytes: 0,
+        })
+    }
+}
+
+/// The error for a path that cannot be opened, with the error number that the kernel returns.
+fn open_failure(e: &OpenError) -> CliError {
+    let (exit, errno) = match e {
+        OpenError::InUse { .. } | OpenError::Claimed { .. } => (Exit::Busy, libc::EBUSY),
+        OpenError::NoSize { .. } | OpenError::NoFolder { .. } => (Exit::NotFound, libc::ENOENT),
+        OpenError::NotWritable { errno, .. } => (Exit::Unavailable, *errno),
+        OpenError::WrongType { .. } => (Exit::Usage, libc::ENOTBLK),
+        OpenError::Failed(e) => (Exit::Failed, e.errno),
+        _ => (Exit::Usage, libc::EINVAL),
+    };
+    CliError::new(exit, format!("backing_dev: {e}")).with_errno(errno)
 }
 
 /// Makes the medium from the configuration and the open file; `None` if the disk has no backing.

@@ -1,60 +1,74 @@
-//! One disk in its server: the store, behind a tracker of refused writes and a meter.
+//! One disk in its server: its settings, and while it has a size its store.
 //!
-//! Requests of exports pass `Metered` -> `RefusalTracker` -> `StoreDevice` -> `Store`. Requests of commands use the
-//! store directly. [`Passes`] runs the passes on request, and starts automatic writeback and recompression.
+//! Requests of exports pass `ReplaceableDevice` -> `Metered` -> `RefusalTracker` -> `StoreDevice` -> `Store`. Requests of
+//! commands use the store directly. [`Passes`] runs the passes on request, and starts automatic writeback and
+//! recompression.
+//!
+//! The life of a disk: it is made without a size ([`Setup`]), gets one, and with it a store ([`Live`]), and loses both
+//! when it is reset. The lock of the settings is held during these changes. The server of the disk makes them, because
+//! the export takes part in them.
 
 pub mod block_state;
 mod codec;
+mod live;
 mod medium;
 mod passes;
 pub mod recompress_report;
 mod refusal_tracker;
 mod selection;
+mod setup;
 mod store;
 pub mod writeback_report;
 
-pub use codec::{check as check_codec, default_level, help as codec_help, list as codec_list};
+pub use codec::{
+    check as check_codec, default_level, help as codec_help, list as codec_list, plain as plain_codec,
+};
+pub use live::{Live, LiveOptions};
 pub use medium::{Medium, medium};
 pub use passes::Passes;
 pub use selection::{AGE_MAX_S, of as selection_of, recompress_request};
+pub use setup::{PRIORITY_COUNT, Setup};
 pub use store::{OWN_BYTES, RESERVE_BYTES, TABLE_BYTES_PER_GIB, check_limit, limit};
 
-use pagefold_block::{BlockDevice, Metered, RamDevice};
-use pagefold_control::config::{DiskConfig, RecompressAfter};
-use pagefold_control::error::{CliError, Result};
+use pagefold_block::{BlockDevice, ReplaceableDevice};
+use pagefold_control::config::{DiskConfig, ExportChoice};
+use pagefold_control::error::{CliError, Exit, Result};
 use pagefold_control::instance::InstanceName;
-use pagefold_control::report::disk::WriteState;
 use pagefold_store::Store;
-use refusal_tracker::RefusalTracker;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// A disk.
 pub struct Disk {
     name: InstanceName,
     created_unix_s: u64,
-    dictionary_bytes: u64,
-    medium: Option<Medium>,
-    store: Arc<Store>,
-    recompress_after: Vec<RecompressAfter>,
-    refusals: Arc<RefusalTracker>,
-    device: Arc<Metered<Arc<dyn BlockDevice>>>,
+    options: LiveOptions,
+    device: Arc<ReplaceableDevice>,
+    /// Locked before `live`, and during each change of `live`.
+    setup: Mutex<Setup>,
+    live: RwLock<Option<Arc<Live>>>,
 }
 
 impl Disk {
-    /// Creates an empty disk. Former contents of the medium are lost.
+    /// Creates an empty disk, with a size if the configuration has one. Former contents of the medium are lost.
     pub fn new(name: InstanceName, config: &DiskConfig, medium: Option<Medium>) -> Result<Self> {
-        let dictionary_bytes = config.codec.dictionary.as_ref().map_or(0, |d| d.len() as u64);
-        let created_unix_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
-        let store = store::store(config, medium.as_ref())?;
-        let refusals = Arc::new(RefusalTracker::new(store.clone()));
-        let served: Arc<dyn BlockDevice> = match config.uncompressed {
-            true => Arc::new(RamDevice::new(config.size_bytes)),
-            false => refusals.clone(),
+        let disk = Disk {
+            name,
+            created_unix_s: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs()),
+            // Only a loop device can be swapped to.
+            options: LiveOptions {
+                uncompressed: config.uncompressed,
+                has_reserve: config.export == ExportChoice::Loop,
+            },
+            device: Arc::default(),
+            setup: Mutex::new(Setup::new(config, medium)),
+            live: RwLock::new(None),
         };
-        let device = Arc::new(Metered::new(served));
-        let recompress_after = config.recompress_after.clone();
-        Ok(Disk { name, created_unix_s, dictionary_bytes, medium, store, recompress_after, refusals, device })
+        if config.size_bytes > 0 {
+            let live = Live::new(&disk.lock_setup(), config.size_bytes, disk.options)?;
+            disk.set_live(Some(Arc::new(live)));
+        }
+        Ok(disk)
     }
 
     /// Its name.
@@ -62,7 +76,7 @@ impl Disk {
         &self.name
     }
 
-    /// Its size in bytes.
+    /// Its size in bytes, 0 if it has none yet.
     pub fn size_bytes(&self) -> u64 {
         self.device.len_bytes()
     }
@@ -72,54 +86,59 @@ impl Disk {
         self.created_unix_s
     }
 
-    /// Length of the codec's dictionary, 0 for none.
-    pub fn dictionary_bytes(&self) -> u64 {
-        self.dictionary_bytes
+    /// What of it does not depend on its settings.
+    pub fn options(&self) -> LiveOptions {
+        self.options
     }
 
-    /// The device that the export serves.
+    /// The device that the export serves, as long as the disk exists. Without a size its length is 0.
     pub fn device(&self) -> Arc<dyn BlockDevice> {
         self.device.clone()
     }
 
-    /// The meter of requests.
-    pub fn meter(&self) -> &Metered<Arc<dyn BlockDevice>> {
-        &self.device
+    /// The parts that it has while it has a size.
+    pub fn live(&self) -> Option<Arc<Live>> {
+        self.live.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The store.
-    pub fn store(&self) -> &Arc<Store> {
-        &self.store
+    /// Those parts, or zram's error for a disk without a size.
+    pub fn live_or_error(&self) -> Result<Arc<Live>> {
+        self.live().ok_or_else(|| {
+            CliError::new(Exit::Failed, "the disk has no size yet; set its attribute disksize first (EINVAL)")
+                .with_errno(libc::EINVAL)
+        })
     }
 
-    /// Whether it accepts writes, and if not the reason.
-    pub fn write_state(&self) -> WriteState {
-        self.refusals.state()
+    /// Its store, or zram's error for a disk without a size.
+    pub fn store(&self) -> Result<Arc<Store>> {
+        Ok(self.live_or_error()?.store().clone())
     }
 
-    /// When it last refused a write, seconds since 1970.
-    pub fn last_refused_write_unix_s(&self) -> Option<u64> {
-        self.refusals.last_unix_s()
+    /// Sets the parts. Waits for requests of exports to the old ones. The caller holds the lock of the settings, or is
+    /// the only one that knows the disk.
+    pub fn set_live(&self, live: Option<Arc<Live>>) {
+        self.device.replace(live.as_ref().map(|live| live.device()));
+        *self.live.write().unwrap_or_else(PoisonError::into_inner) = live;
     }
 
-    /// The medium that it writes pages back to; `None` without a backing.
-    pub fn backing(&self) -> Option<&Medium> {
-        self.medium.as_ref()
+    /// The settings, locked: meanwhile the disk neither gets a size nor loses it.
+    pub fn lock_setup(&self) -> MutexGuard<'_, Setup> {
+        self.setup.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The rules of automatic recompression.
-    pub fn recompress_after(&self) -> &[RecompressAfter] {
-        &self.recompress_after
+    /// Changes settings that are fixed while the disk has a size. Then this fails as zram does.
+    pub fn change_setup(&self, change: impl FnOnce(&mut Setup) -> Result<()>) -> Result<()> {
+        let mut setup = self.lock_setup();
+        match self.live() {
+            None => change(&mut setup),
+            Some(_) => Err(has_size()),
+        }
     }
+}
 
-    /// The age from which on pages are compressed with the codec of `priority` automatically, seconds.
-    pub fn recompressed_after_s(&self, priority: u8) -> Option<u64> {
-        self.recompress_after.iter().find(|rule| rule.priority == priority).map(|rule| rule.age_s)
-    }
-
-    /// Discards all pages, in memory and on the backing.
-    pub fn discard_all_pages(&self) -> Result<()> {
-        let all = self.store.discard(0, self.store.len_bytes());
-        all.map_err(|e| CliError::failed(format!("discarding all pages: {e}")))
-    }
+/// zram's error for a change that needs a disk without a size.
+pub fn has_size() -> CliError {
+    let message = "the disk has a size already, and this is fixed then; set reset=1 first, which discards all pages \
+                   (EBUSY)";
+    CliError::new(Exit::Busy, message).with_errno(libc::EBUSY)
 }

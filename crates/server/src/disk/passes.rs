@@ -1,11 +1,11 @@
 //! The passes of a server, of writeback and of recompression: those on request, and the threads of automatic ones.
 //!
 //! A pass may take minutes. It runs in a thread `pass`, while the thread of the client reports its progress a few times
-//! a second, however slow the medium is. It ends early when the client disconnects, and when the server exits. One pass
+//! a second, however slow the medium is. It ends early when the client disconnects, and when the disk is reset or the server exits. One pass
 //! on request runs at a time; another fails as busy, as in zram, because one that waited would occupy one of the
 //! limited client slots. (The passes of automatic writeback are short; in the store, a pass on request waits for them.)
 
-use super::{Disk, recompress_report, writeback_report};
+use super::{Live, recompress_report, writeback_report};
 use crate::errors;
 use pagefold_control::error::{CliError, Exit, Result};
 use pagefold_control::report::recompress::RecompressPassReport;
@@ -34,7 +34,7 @@ type ReportProgress<'a> = dyn FnMut(&PassProgress) -> bool + 'a;
 pub struct Passes {
     /// Held during a pass on request. Requests only try it; `end` waits for it, for a limited time.
     running: Mutex<()>,
-    /// Set when the server exits, to end the running pass.
+    /// Set when the disk is reset or the server exits, to end the running pass.
     ending: AtomicBool,
     /// The threads of automatic passes; dropping one ends it.
     threads: Mutex<Threads>,
@@ -49,17 +49,18 @@ struct Threads {
 impl Passes {
     /// Starts automatic writeback, if the disk has a backing, and automatic recompression. The thread of the latter runs
     /// without rules too, because it advances the clock of access times.
-    pub fn start_threads(&self, disk: &Disk) -> Result<()> {
+    pub fn start_threads(&self, live: &Live) -> Result<()> {
+        self.ending.store(false, Relaxed);
         let mut threads = lock(&self.threads);
-        if disk.store().writeback().is_some() {
-            let thread = WritebackThread::start(disk.store().clone());
+        if live.store().writeback().is_some() {
+            let thread = WritebackThread::start(live.store().clone());
             let thread = thread.map_err(|e| CliError::io("starting the thread that writes back", &e))?;
             threads.writeback = Some(thread);
         }
-        let rules = disk.recompress_after().iter();
+        let rules = live.recompress_after().iter();
         let rules = rules.map(|rule| RecompressRule { age_s: rule.age_s, priority: rule.priority }).collect();
         let config = AutoRecompress { rules, cpu_percent: RECOMPRESS_CPU_PERCENT };
-        let thread = RecompressThread::start(disk.store().clone(), config);
+        let thread = RecompressThread::start(live.store().clone(), config);
         let thread = thread.map_err(|e| CliError::io("starting the thread that compresses again", &e))?;
         threads.recompress = Some(thread);
         Ok(())

@@ -1,23 +1,23 @@
 //! Fills in the reports on recompression: a part of `disk show`, and the report on a pass.
 
-use super::Disk;
+use super::Live;
 use pagefold_control::report::recompress::{FurtherCodec, RecompressPassReport, RecompressStatus};
 use pagefold_control::report::writeback::PassProgress;
 use pagefold_store::recompress::{RecompressProgress, RecompressReport};
 use std::time::Duration;
 
-/// The present figures of `disk`; `None` if it has no further codecs. Does not block.
-pub fn status(disk: &Disk) -> Option<RecompressStatus> {
-    let s = disk.store().stats().recompress;
+/// The present figures of a disk; `None` if it has no further codecs. Does not block.
+pub fn status(live: &Live) -> Option<RecompressStatus> {
+    let s = live.store().stats().recompress;
     let codec = |priority: u8| {
-        let (name, level) = disk.store().codec_of(priority)?;
+        let (name, level) = live.store().codec_of(priority)?;
         let pages = s.pages_now[usize::from(priority) - 1];
         Some(FurtherCodec {
             priority,
             name: name.into(),
             level,
             pages,
-            after_s: disk.recompressed_after_s(priority),
+            after_s: live.recompressed_after_s(priority),
         })
     };
     let codecs: Vec<FurtherCodec> = (1..=3).filter_map(codec).collect();

@@ -1,12 +1,11 @@
-//! Makes the store of a disk from its configuration.
+//! Makes the store of a disk from its settings.
 
-use super::Medium;
 use super::codec;
+use super::{Medium, Setup};
 use crate::log;
-use pagefold_control::config::{DiskConfig, ExportChoice};
 use pagefold_control::error::{CliError, Exit, Result};
 use pagefold_page::size::Human;
-use pagefold_store::writeback::{AttachError, WritebackConfig};
+use pagefold_store::writeback::{AttachError, LayoutKind, WritebackConfig};
 use pagefold_store::{MemLimit, Store, StoreConfig, StoreError};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -27,29 +26,43 @@ pub const TABLE_BYTES_PER_GIB: u64 = 6 << 20;
 const MAX_LOGGED_FAILURES: u32 = 1000;
 
 /// Makes an empty store that writes back to the medium, if there is one.
-pub fn store(config: &DiskConfig, medium: Option<&Medium>) -> Result<Arc<Store>> {
+pub fn store(setup: &Setup, size_bytes: u64, has_reserve: bool) -> Result<Arc<Store>> {
     let parameters = StoreConfig {
-        codec: codec::spec(&config.codec),
-        further_codecs: std::array::from_fn(|at| config.further_codecs.get(at).map(codec::spec)),
+        codec: codec::spec(&setup.primary()),
+        further_codecs: std::array::from_fn(|at| setup.codecs[at + 1].as_ref().map(codec::spec)),
         // Idle marks and automatic recompression need ages on every disk.
         access_times: true,
-        mem_limit: config.mem_limit_bytes.map_or(MemLimit::Half, limit),
-        // Only a loop device can be swapped to.
-        reserve_bytes: (config.export == ExportChoice::Loop).then_some(RESERVE_BYTES),
-        ..StoreConfig::new(config.size_bytes)
+        mem_limit: setup.mem_limit_bytes.map_or(MemLimit::Half, limit),
+        same_filled: setup.same_filled,
+        reserve_bytes: has_reserve.then_some(RESERVE_BYTES),
+        ..StoreConfig::new(size_bytes)
     };
     let mut store = Store::new(parameters).map_err(failed)?;
-    if let Some(medium) = medium {
-        let write_back = WritebackConfig { backing: medium.backing.clone(), layout: medium.layout };
-        store.attach(write_back).map_err(failed)?;
+    if let Some(medium) = &setup.medium {
+        attach(&mut store, medium, setup.layout)?;
     }
-    if let (Some(medium), Some(writeback)) = (medium, store.writeback()) {
+    if let (Some(medium), Some(writeback)) = (&setup.medium, store.writeback()) {
+        let settings = writeback.settings();
+        settings.set_writeback_limit(setup.writeback.writeback_limit());
+        settings.set_writeback_limit_enabled(setup.writeback.writeback_limit_enabled());
+        settings.set_writeback_batch_size(setup.writeback.writeback_batch_size());
         writeback.policy().set_rate_bytes_per_s(medium.rate_bytes_per_s);
         writeback.policy().set_daily_bytes(medium.daily_bytes);
         let logged = AtomicU32::new(0);
         writeback.on_failure(move |e| log_failure(e, logged.fetch_add(1, Relaxed)));
     }
     Ok(Arc::new(store))
+}
+
+/// Attaches the medium. One that is too small for the segments of the log gets a page in each block.
+fn attach(store: &mut Store, medium: &Medium, layout: LayoutKind) -> Result<()> {
+    let config = |layout| WritebackConfig { backing: medium.backing.clone(), layout };
+    match store.attach(config(layout)) {
+        Err(StoreError::Attach(AttachError::TooSmall { .. })) if layout == LayoutKind::Log => {
+            store.attach(config(LayoutKind::Blocks)).map_err(failed)
+        }
+        attached => attached.map_err(failed),
+    }
 }
 
 /// Logs which page could not be read back, and its place on the medium. `before` counts the earlier failures: their
@@ -71,7 +84,11 @@ fn failed(e: StoreError) -> CliError {
         StoreError::SetUp(_) => Exit::Unavailable,
         _ => Exit::Failed,
     };
-    CliError::new(exit, format!("setting up the store: {e}"))
+    let errno = match e {
+        StoreError::SetUp(_) => libc::ENOMEM,
+        _ => libc::EINVAL,
+    };
+    CliError::new(exit, format!("setting up the store: {e}")).with_errno(errno)
 }
 
 /// Refuses a memory limit that leaves no room for a single page; 0, no limit, is accepted.

@@ -1,14 +1,14 @@
 //! Fills in the reports on writeback: a part of `disk show`, and the report on a pass.
 
-use super::{Disk, Medium};
+use super::{Live, Medium};
 use crate::errors;
 use pagefold_control::report::writeback::{PassProgress, PassReport, WritebackStatus};
 use pagefold_store::writeback::{LayoutKind, Progress, Writeback, WritebackReport};
 use std::time::Duration;
 
-/// The present figures of `disk`; `None` without a backing. Does not block.
-pub fn status(disk: &Disk) -> Option<WritebackStatus> {
-    Some(status_of(disk.backing()?, disk.store().writeback()?))
+/// The present figures of a disk; `None` without a backing. Does not block.
+pub fn status(live: &Live) -> Option<WritebackStatus> {
+    Some(status_of(live.backing()?, live.store().writeback()?))
 }
 
 fn status_of(medium: &Medium, writeback: &Writeback) -> WritebackStatus {

@@ -15,6 +15,7 @@
 //! The main thread waits for a signal, for a request to remove the disk, or for the end of a command in the foreground
 //! ([`wait_for_end`]). Threads of the control socket handle requests ([`Server`]).
 
+mod life_cycle;
 mod report;
 
 use crate::attributes::{self, AttributeTarget};
@@ -80,7 +81,9 @@ pub fn run(
     })?;
     log::info(format_args!("serving {} as {}", dir.name(), state.device()));
     let waited = wait_for_end(&server, &signals, &wake_receiver, channel);
-    server.passes.end(server.disk.store());
+    if let Some(live) = server.disk.live() {
+        server.passes.end(live.store());
+    }
     waited?;
     log::info(format_args!("ending"));
     remove_dir(&server, dir)
@@ -110,7 +113,9 @@ fn set_up(
     let (server_dir, warnings) = (dir.clone(), Vec::from_iter(warning));
     let server = Server { dir: server_dir, disk, export, warnings, created, removed, passes, wake_sender };
     let server = Arc::new(server);
-    server.passes.start_threads(&server.disk)?;
+    if let Some(live) = server.disk.live() {
+        server.passes.start_threads(&live)?;
+    }
     dir.write_state(&server.state())?;
     ControlSocket::bind(&dir.control_path())?.serve(server.clone())?;
     Ok((server, wake_receiver))
@@ -223,11 +228,11 @@ impl RequestContext<'_> {
     }
 
     fn pass(&mut self, selection: &Selection) -> Result<PassReport> {
-        self.server.passes.write_back(self.server.disk.store(), selection, self.report_progress)
+        self.server.passes.write_back(&*self.server.disk.store()?, selection, self.report_progress)
     }
 
     fn recompress_pass(&mut self, request: &RecompressRequest) -> Result<RecompressPassReport> {
-        self.server.passes.recompress(self.server.disk.store(), request, self.report_progress)
+        self.server.passes.recompress(&*self.server.disk.store()?, request, self.report_progress)
     }
 }
 
@@ -236,18 +241,22 @@ impl AttributeTarget for RequestContext<'_> {
         &self.server.disk
     }
 
-    fn users(&self) -> Vec<String> {
-        self.server.export.users()
+    fn initialise(&mut self, size_bytes: u64) -> Result<()> {
+        life_cycle::initialise(self.server, size_bytes)
+    }
+
+    fn reset(&mut self) -> Result<()> {
+        life_cycle::reset(self.server)
     }
 
     fn write_back(&mut self, selection: &Selection) -> Result<()> {
         let report = self.pass(selection)?;
         match report.failure {
             None => Ok(()),
-            Some(f) => Err(CliError::new(
-                f.exit,
-                format!("{f}; {} pages were written back", report.written_back_pages),
-            )),
+            Some(f) => {
+                let message = format!("{f}; {} pages were written back", report.written_back_pages);
+                Err(CliError { message, ..f })
+            }
         }
     }
 
@@ -278,7 +287,9 @@ impl RequestHandler for Server {
                 attributes::find(&attribute).and_then(|a| a.show(&self.disk)).map(Response::Value)
             }
             Request::Write { attribute, text } => {
-                context.set(&[format!("{attribute}={}", text.trim_end())]).map(|()| Response::Done)
+                let written = attributes::write(&mut context, &attribute, &text);
+                // The writer of a file gets the error number only.
+                written.inspect_err(|e| log::warning(format_args!("{e}"))).map(|()| Response::Done)
             }
             Request::Writeback { pages } => {
                 let selection = disk::selection_of(&pages)
@@ -290,7 +301,9 @@ impl RequestHandler for Server {
                     .map_err(|e| errors::of_writeback(&WritebackError::Selection(e)));
                 request.and_then(|r| context.recompress_pass(&r)).map(Response::Recompressed)
             }
-            Request::BlockState { first, last } => disk::block_state::piece(self.disk.store(), first, last),
+            Request::BlockState { first, last } => {
+                self.disk.store().and_then(|store| disk::block_state::piece(&store, first, last))
+            }
             Request::Classes {} => Ok(Response::Classes(report::classes(&self.disk))),
             Request::Remove { force } => self.remove(force).map(|()| Response::Done),
         };

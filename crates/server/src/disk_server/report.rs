@@ -1,10 +1,11 @@
 //! Fills in the report on a disk, for `disk show`. Reads counters only, and does not block.
 
 use crate::attributes;
-use crate::disk::{Disk, recompress_report, writeback_report};
+use crate::disk::{Disk, Live, recompress_report, writeback_report};
 use pagefold_block::metered::OPERATIONS;
 use pagefold_control::report::disk::{
     ClassReport, ClientsReport, CodecReport, EventsReport, IoReport, MemoryReport, PagesReport, Report,
+    WriteState,
 };
 use pagefold_control::report::{LatencyReport, ServerReport};
 use pagefold_page::PAGE_SIZE;
@@ -37,14 +38,15 @@ fn ratio(stored_pages: u64, in_memory_pages: u64, pool_bytes: u64, table_bytes: 
 
 /// The present report on `disk`.
 pub fn report(disk: &Disk, export: ExportStatus) -> Report {
-    let stats = disk.store().stats();
+    let live = disk.live();
+    let live = live.as_deref();
+    let stats = live.map(|live| live.store().stats()).unwrap_or_default();
     let (mm, memory) = (stats.mm, stats.memory);
-    let (codec, level) = disk.store().codec();
     let stored = mm.orig_data_size / PAGE_SIZE as u64;
-    let writeback = writeback_report::status(disk);
+    let writeback = live.and_then(writeback_report::status);
     let written_back = writeback.as_ref().map_or(0, |status| status.pages);
-    let io = OPERATIONS.iter().map(|&o| {
-        let traffic = disk.meter().traffic(o);
+    let io = live.into_iter().flat_map(|live| OPERATIONS.map(|o| (live, o))).map(|(live, o)| {
+        let traffic = live.meter().traffic(o);
         let report = IoReport {
             requests: traffic.requests,
             bytes: traffic.bytes,
@@ -58,12 +60,12 @@ pub fn report(disk: &Disk, export: ExportStatus) -> Report {
         name: disk.name().to_string(),
         export: export.kind.to_string(),
         device: export.device,
-        state: disk.write_state(),
+        state: live.map_or(WriteState::NoSize, |live| live.write_state()),
         warnings: export.warnings,
         size_bytes: disk.size_bytes(),
         volatile: true,
         created_unix_s: disk.created_unix_s(),
-        codec: CodecReport { name: codec.to_string(), level, dictionary_bytes: disk.dictionary_bytes() },
+        codec: codec(disk, live),
         original_bytes: mm.orig_data_size,
         compressed_bytes: mm.compr_data_size,
         ratio: ratio(
@@ -88,13 +90,13 @@ pub fn report(disk: &Disk, export: ExportStatus) -> Report {
             ready_bytes: memory.ready,
         },
         writeback,
-        recompression: recompress_report::status(disk),
+        recompression: live.and_then(recompress_report::status),
         server: ServerReport::of_this_process(),
         io: io.collect(),
         events: EventsReport {
             failed_reads: stats.io.failed_reads,
             failed_writes: stats.io.failed_writes,
-            last_refused_write_unix_s: disk.last_refused_write_unix_s(),
+            last_refused_write_unix_s: live.and_then(|live| live.last_refused_write_unix_s()),
             invalid_requests: stats.io.invalid_io,
             discarded_pages: stats.io.notify_free,
             streams_borrowed: stats.streams.borrowed,
@@ -104,6 +106,20 @@ pub fn report(disk: &Disk, export: ExportStatus) -> Report {
         used_by: export.used_by,
         clients: export.clients,
         attributes: attributes::all().filter_map(shown).collect(),
+    }
+}
+
+fn codec(disk: &Disk, live: Option<&Live>) -> CodecReport {
+    match live {
+        Some(live) => {
+            let (name, level) = live.store().codec();
+            CodecReport { name: name.to_string(), level, dictionary_bytes: live.dictionary_bytes() }
+        }
+        None => {
+            let codec = disk.lock_setup().primary();
+            let dictionary_bytes = codec.dictionary.map_or(0, |d| d.len() as u64);
+            CodecReport { name: codec.name, level: codec.level, dictionary_bytes }
+        }
     }
 }
 
@@ -118,7 +134,7 @@ pub fn classes(disk: &Disk) -> Vec<ClassReport> {
             unused_bytes: pool_bytes.saturating_sub(class.live * size_bytes),
         }
     };
-    disk.store().class_stats().into_iter().map(report).collect()
+    disk.live().map_or_else(Vec::new, |live| live.store().class_stats().into_iter().map(report).collect())
 }
 
 #[cfg(test)]

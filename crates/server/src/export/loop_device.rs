@@ -3,7 +3,7 @@
 //! The server cannot unmount: it dropped the capability before it began to serve. Commands unmount after it has exited
 //! (`pagefold_control::instance::loop_device`).
 
-use super::Export;
+use super::{Export, Users};
 use crate::disk::Disk;
 use crate::log;
 use pagefold_block::loop_export::{LoopExport, LoopOptions};
@@ -38,7 +38,7 @@ impl Loop {
             .create(&mount_point)
             .map_err(|e| CliError::io(format!("creating '{}'", mount_point.display()), &e))?;
         let usual = LoopOptions::default();
-        let threads = if disk.store().writeback().is_some() { THREADS_WITH_BACKING } else { usual.threads };
+        let threads = if disk.lock_setup().medium.is_some() { THREADS_WITH_BACKING } else { usual.threads };
         let options = LoopOptions { threads, keep_capabilities: Some(keep), ..usual };
         let export = LoopExport::start(disk.device(), &mount_point, options)?;
         Ok(Loop { export, mount_point })
@@ -65,6 +65,10 @@ impl Export for Loop {
         }
         let claims = blockuse::claims(self.export.device_path()).unwrap_or_default();
         claims.iter().map(describe_use).collect()
+    }
+
+    fn resize(&self, users: Users, change: &mut dyn FnMut() -> Result<()>) -> Result<()> {
+        self.export.resize(users, change)
     }
 
     fn close(&self, _force: bool) -> Result<()> {

@@ -7,6 +7,7 @@ mod loop_device;
 mod nbd;
 
 pub use loop_device::{PreparedForSwap, prepare_for_swap};
+pub use pagefold_block::loop_export::Users;
 
 use crate::disk::Disk;
 use pagefold_control::config::{DiskConfig, ExportChoice};
@@ -31,6 +32,10 @@ pub trait Export: Send + Sync {
     fn clients(&self) -> Option<ClientsReport> {
         None
     }
+
+    /// Calls `change`, which may change the size of the disk's device, and makes the new size known. With
+    /// [`Users::Refuse`] it fails as busy, and calls nothing, while the export is in use.
+    fn resize(&self, users: Users, change: &mut dyn FnMut() -> Result<()>) -> Result<()>;
 
     /// Stops serving. Fails as busy while the export is in use: NBD unless `force`, a loop device always. May be called
     /// again.

@@ -1,6 +1,6 @@
 //! The NBD export: on a unix socket in the disk's folder, or on TCP.
 
-use super::Export;
+use super::{Export, Users};
 use crate::disk::Disk;
 use crate::errors::of_nbd;
 use crate::log;
@@ -89,6 +89,16 @@ impl Export for Nbd {
             unused: counted.unused,
             failed: counted.failed,
         })
+    }
+
+    /// Clients read the size when they open the export, and a disk without one cannot be opened.
+    fn resize(&self, users: Users, change: &mut dyn FnMut() -> Result<()>) -> Result<()> {
+        match (users, self.users().as_slice()) {
+            (Users::Refuse, [clients]) => {
+                Err(CliError::new(Exit::Busy, format!("in use by {clients} (EBUSY); nothing was changed")))
+            }
+            _ => change(),
+        }
     }
 
     fn close(&self, force: bool) -> Result<()> {

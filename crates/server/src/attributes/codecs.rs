@@ -1,0 +1,236 @@
+//! Attributes of the codecs: their algorithms and parameters. All are fixed as soon as the disk has a size.
+
+use super::syntax::{self, Invalid, Syntax};
+use super::values::Parameters;
+use super::{Attribute, Value, When, values};
+use crate::disk::{self, Disk, PRIORITY_COUNT, Setup};
+use crate::log;
+use pagefold_control::config::CodecConfig;
+use pagefold_control::error::{CliError, Exit, Result};
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+/// Longest name of an algorithm in the kernel, with the byte that ends it there.
+const NAME_LEN_MAX: usize = 128;
+/// Largest dictionary, bytes.
+const DICTIONARY_LEN_MAX: u64 = 1 << 20;
+
+pub(super) static TABLE: &[Attribute] = &[
+    Attribute {
+        name: "codec",
+        unit: "name",
+        meaning: "compression algorithm; comp_algorithm sets it",
+        mode: None,
+        when: When::Always,
+        show: Some(|d| Ok(primary(d).0)),
+        change: None,
+    },
+    Attribute {
+        name: "level",
+        unit: "number",
+        meaning: "compression level, or 'none' if the codec has no levels; algorithm_params sets it",
+        mode: None,
+        when: When::Always,
+        show: Some(|d| Ok(primary(d).1.map_or("none".to_string(), |l| l.to_string()))),
+        change: None,
+    },
+    Attribute {
+        name: "comp_algorithm",
+        unit: "names",
+        meaning: "the list of codecs, the primary one in brackets, as zram prints it. Takes a name, before the disk has a \
+                  size",
+        mode: Some(0o644),
+        when: When::WithoutSize,
+        show: Some(|d| Ok(disk::codec_list(&primary(d).0))),
+        change: Some((algorithm, choose)),
+    },
+    Attribute {
+        name: "recomp_algorithm",
+        unit: "names",
+        meaning: "the codecs that pages are compressed with again: for each priority the list of codecs, the chosen one \
+                  in brackets, as zram prints it. Takes algo=NAME priority=1 to 3 (1 if left out), before the disk has a \
+                  size",
+        mode: Some(0o644),
+        when: When::WithoutSize,
+        show: Some(|d| Ok(further(d))),
+        change: Some((further_algorithm, choose)),
+    },
+    Attribute {
+        name: "algorithm_params",
+        unit: "",
+        meaning: "parameters of a codec. Takes priority=0 to 3 (0 if left out) or algo=NAME, and level=NUMBER, dict=PATH, \
+                  deflate.winbits=NUMBER; parameters that are left out stay as they are. Before the disk has a size, \
+                  which is refused if the codec does not take them",
+        mode: Some(0o200),
+        when: When::WithoutSize,
+        show: None,
+        change: Some((parameters, |t, v| match v {
+            Value::Parameters(parameters) => {
+                t.disk().change_setup(|setup| set_parameters(setup, &parameters))
+            }
+            _ => Ok(()),
+        })),
+    },
+    Attribute {
+        name: "max_comp_streams",
+        unit: "number",
+        meaning: "the number of compression streams: one for each CPU. Takes any number, which has no effect, as in \
+                  zram until Linux 6.15",
+        mode: Some(0o644),
+        when: When::Always,
+        show: Some(|_| Ok(pagefold_sys::cpu::count().to_string())),
+        change: Some((values::number, |_, _| Ok(()))),
+    },
+];
+
+/// Name and level of the primary codec. The level of a disk without a size is the one that it gets.
+fn primary(disk: &Disk) -> (String, Option<i32>) {
+    match disk.live() {
+        Some(live) => {
+            let (name, level) = live.store().codec();
+            (name.to_string(), level)
+        }
+        None => {
+            let CodecConfig { name, level, .. } = disk.lock_setup().primary();
+            let level = level.or_else(|| disk::default_level(&name));
+            (name, level)
+        }
+    }
+}
+
+fn further(disk: &Disk) -> String {
+    let setup = disk.lock_setup();
+    let line = |priority: usize| {
+        let codec = setup.codecs[priority].as_ref()?;
+        Some(format!("#{priority}: {}", disk::codec_list(&codec.name)))
+    };
+    (1..PRIORITY_COUNT).filter_map(line).collect::<Vec<_>>().join("\n")
+}
+
+fn choose(target: &mut dyn super::AttributeTarget, value: Value) -> Result<()> {
+    match value {
+        Value::Algorithm { priority, name } => target.disk().change_setup(|setup| {
+            setup.choose(priority, &name);
+            Ok(())
+        }),
+        _ => Ok(()),
+    }
+}
+
+fn algorithm(text: &str, _: Syntax) -> Result<Value, Invalid> {
+    if text.len() >= NAME_LEN_MAX {
+        return Err(Invalid { errno: libc::E2BIG, why: "the name is too long (E2BIG)".into() });
+    }
+    Ok(Value::Algorithm { priority: 0, name: known(text.strip_suffix('\n').unwrap_or(text))? })
+}
+
+fn known(name: &str) -> Result<String, Invalid> {
+    disk::check_codec(&disk::plain_codec(name)).map_err(|e| Invalid::from(e.message))?;
+    Ok(name.to_string())
+}
+
+/// The pairs of a text. A key without a value is an error.
+fn pairs<'t>(text: &'t str) -> Result<Vec<(&'t str, &'t str)>, Invalid> {
+    let pair = |(key, value): (_, Option<&'t str>)| match value {
+        Some(value) if !value.is_empty() => Ok((key, value)),
+        _ => Err(Invalid::from(format!("{key:?} is not of the form KEY=VALUE"))),
+    };
+    syntax::words(text).map(pair).collect()
+}
+
+/// Refuses an unknown key on a command line. The kernel ignores it.
+fn unknown(attribute: &str, key: &str, syntax: Syntax) -> Result<(), Invalid> {
+    match syntax {
+        Syntax::Command => Err(format!("the key {key:?} is unknown").into()),
+        Syntax::Kernel => {
+            log::warning(format_args!("{attribute}: the key {key:?} is unknown, and was ignored"));
+            Ok(())
+        }
+    }
+}
+
+fn integer(text: &str) -> Result<i32, Invalid> {
+    let (sign, digits) = match text.strip_prefix('-') {
+        Some(digits) => (-1, digits),
+        None => (1, text),
+    };
+    let number = syntax::kstrtou(digits, 10, i32::MAX as u64)?;
+    Ok(sign * number as i32)
+}
+
+fn further_algorithm(text: &str, syntax: Syntax) -> Result<Value, Invalid> {
+    let (mut name, mut priority) = (None, 1);
+    for (key, value) in pairs(text)? {
+        match key {
+            "algo" => name = Some(value),
+            "priority" => priority = integer(value)?,
+            key => unknown("recomp_algorithm", key, syntax)?,
+        }
+    }
+    let name = name.ok_or("it takes algo=NAME, and a priority")?;
+    match usize::try_from(priority) {
+        Ok(priority @ 1..PRIORITY_COUNT) => Ok(Value::Algorithm { priority, name: known(name)? }),
+        _ => Err("the priority is 1, 2 or 3".into()),
+    }
+}
+
+fn parameters(text: &str, syntax: Syntax) -> Result<Value, Invalid> {
+    let mut given = Parameters::default();
+    for (key, value) in pairs(text)? {
+        match key {
+            "priority" => given.priority = Some(priority(integer(value)?)?),
+            "algo" => given.algorithm = Some(value.to_string()),
+            "level" => given.level = Some(integer(value)?),
+            "dict" => given.dictionary = Some(value.into()),
+            "deflate.winbits" => given.window_bits = Some(integer(value)?),
+            key => unknown("algorithm_params", key, syntax)?,
+        }
+    }
+    Ok(Value::Parameters(given))
+}
+
+fn priority(number: i32) -> Result<usize, Invalid> {
+    match usize::try_from(number) {
+        Ok(priority @ 0..PRIORITY_COUNT) => Ok(priority),
+        _ => Err("the priority is 0, 1, 2 or 3".into()),
+    }
+}
+
+/// Sets the parameters that are given, and leaves the others. (The kernel's forgets these.)
+fn set_parameters(setup: &mut Setup, given: &Parameters) -> Result<()> {
+    let invalid =
+        |why: String| CliError::usage(format!("algorithm_params: {why} (EINVAL)")).with_errno(libc::EINVAL);
+    let priority = match &given.algorithm {
+        Some(name) => {
+            setup.priority_of(name).ok_or_else(|| invalid(format!("no codec of this disk is {name:?}")))?
+        }
+        None => given.priority.unwrap_or(0),
+    };
+    let dictionary = given.dictionary.as_deref().map(read_dictionary).transpose()?;
+    let codec = setup
+        .codec_mut(priority)
+        .ok_or_else(|| invalid(format!("there is no codec of priority {priority}")))?;
+    codec.level = given.level.or(codec.level);
+    codec.dictionary = dictionary.or(codec.dictionary.take());
+    Ok(())
+}
+
+fn read_dictionary(path: &Path) -> Result<Vec<u8>> {
+    let failed = |why: &dyn std::fmt::Display| {
+        let message =
+            format!("algorithm_params: reading the dictionary '{}': {why} (EINVAL)", path.display());
+        CliError::new(Exit::Failed, message).with_errno(libc::EINVAL)
+    };
+    if !path.is_absolute() {
+        return Err(failed(&"its path must be absolute"));
+    }
+    let mut bytes = Vec::new();
+    let file = File::open(path).map_err(|e| failed(&e))?;
+    file.take(DICTIONARY_LEN_MAX + 1).read_to_end(&mut bytes).map_err(|e| failed(&e))?;
+    match bytes.len() as u64 {
+        0 => Err(failed(&"it is empty")),
+        1..=DICTIONARY_LEN_MAX => Ok(bytes),
+        _ => Err(failed(&"it is larger than 1 MiB")),
+    }
+}

@@ -1,0 +1,94 @@
+//! A disk with a size: its store, behind a tracker of refused writes and a meter.
+
+use super::refusal_tracker::RefusalTracker;
+use super::{Medium, Setup, store};
+use pagefold_block::{BlockDevice, Metered, RamDevice};
+use pagefold_control::config::RecompressAfter;
+use pagefold_control::error::Result;
+use pagefold_control::report::disk::WriteState;
+use pagefold_store::Store;
+use std::sync::Arc;
+
+/// What of a disk does not depend on its settings.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct LiveOptions {
+    /// Serve plain memory in place of the store, which then stays empty.
+    pub uncompressed: bool,
+    /// Whether the device may be swapped to, so that the store needs a reserve of memory.
+    pub has_reserve: bool,
+}
+
+/// The parts of a disk that it has as long as it has a size.
+pub struct Live {
+    store: Arc<Store>,
+    medium: Option<Medium>,
+    dictionary_bytes: u64,
+    recompress_after: Vec<RecompressAfter>,
+    refusals: Arc<RefusalTracker>,
+    device: Arc<Metered<Arc<dyn BlockDevice>>>,
+}
+
+impl Live {
+    /// An empty store of `size_bytes` with the settings in `setup`. Former contents of the medium are lost.
+    pub fn new(setup: &Setup, size_bytes: u64, options: LiveOptions) -> Result<Self> {
+        let store = store::store(setup, size_bytes, options.has_reserve)?;
+        let refusals = Arc::new(RefusalTracker::new(store.clone()));
+        let served: Arc<dyn BlockDevice> = match options.uncompressed {
+            true => Arc::new(RamDevice::new(size_bytes)),
+            false => refusals.clone(),
+        };
+        Ok(Live {
+            store,
+            medium: setup.medium.clone(),
+            dictionary_bytes: setup.primary().dictionary.map_or(0, |d| d.len() as u64),
+            recompress_after: setup.recompress_after.clone(),
+            refusals,
+            device: Arc::new(Metered::new(served)),
+        })
+    }
+
+    /// The device that the export serves.
+    pub fn device(&self) -> Arc<dyn BlockDevice> {
+        self.device.clone()
+    }
+
+    /// The meter of requests.
+    pub fn meter(&self) -> &Metered<Arc<dyn BlockDevice>> {
+        &self.device
+    }
+
+    /// The store.
+    pub fn store(&self) -> &Arc<Store> {
+        &self.store
+    }
+
+    /// Length of the codec's dictionary, 0 for none.
+    pub fn dictionary_bytes(&self) -> u64 {
+        self.dictionary_bytes
+    }
+
+    /// Whether it accepts writes, and if not the reason.
+    pub fn write_state(&self) -> WriteState {
+        self.refusals.state()
+    }
+
+    /// When it last refused a write, seconds since 1970.
+    pub fn last_refused_write_unix_s(&self) -> Option<u64> {
+        self.refusals.last_unix_s()
+    }
+
+    /// The medium that it writes pages back to; `None` without a backing.
+    pub fn backing(&self) -> Option<&Medium> {
+        self.medium.as_ref()
+    }
+
+    /// The rules of automatic recompression.
+    pub fn recompress_after(&self) -> &[RecompressAfter] {
+        &self.recompress_after
+    }
+
+    /// The age from which on pages are compressed with the codec of `priority` automatically, seconds.
+    pub fn recompressed_after_s(&self, priority: u8) -> Option<u64> {
+        self.recompress_after.iter().find(|rule| rule.priority == priority).map(|rule| rule.age_s)
+    }
+}

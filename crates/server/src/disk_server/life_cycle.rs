@@ -1,0 +1,59 @@
+//! Giving a disk its size, and taking it away: the steps that the disk, its export and its passes take together.
+//!
+//! The lock of the disk's settings is held during both, so no other change of the life cycle, and of the settings that
+//! are fixed while there is a size, happens meanwhile.
+
+use super::Server;
+use crate::disk::{self, Live, Setup};
+use crate::export::Users;
+use crate::log;
+use pagefold_control::error::Result;
+use std::sync::Arc;
+
+/// Makes a store of the settings, and gives the device its size. After an error the disk has no size, as before.
+pub fn initialise(server: &Server, size_bytes: u64) -> Result<()> {
+    let setup = server.disk.lock_setup();
+    if server.disk.live().is_some() {
+        return Err(disk::has_size());
+    }
+    let live = Arc::new(Live::new(&setup, size_bytes, server.disk.options())?);
+    let put_in = &mut || {
+        server.disk.set_live(Some(live.clone()));
+        Ok(())
+    };
+    let done = server
+        .export
+        .resize(Users::Ignore, put_in)
+        .and_then(|()| server.passes.start_threads(&live))
+        .and_then(|()| server.dir.write_state(&server.state()));
+    if done.is_err() {
+        // The export has the size of the device already or cannot change it: the first error says more.
+        let _ = server.export.resize(Users::Ignore, &mut || {
+            server.disk.set_live(None);
+            Ok(())
+        });
+        server.passes.end(live.store());
+    }
+    done
+}
+
+/// Discards the store, and makes the settings those of a new disk. Fails as busy while the device is in use; then nothing
+/// is changed.
+pub fn reset(server: &Server) -> Result<()> {
+    let mut setup = server.disk.lock_setup();
+    let live = server.disk.live();
+    let take_out = &mut || {
+        server.disk.set_live(None);
+        Ok(())
+    };
+    server.export.resize(Users::Refuse, take_out)?;
+    if let Some(live) = live {
+        server.passes.end(live.store());
+    }
+    *setup = Setup::default();
+    drop(setup);
+    if let Err(e) = server.dir.write_state(&server.state()) {
+        log::warning(format_args!("{e}; the next command sees the former size of this disk"));
+    }
+    Ok(())
+}
