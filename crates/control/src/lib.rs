@@ -6,6 +6,7 @@
 //! | `instance` | the runtime folder: running disks and mounts, their locks and state, cleaning up after dead servers |
 //! | `config` | the configuration that a command passes to the server that it starts |
 //! | `startup` | a command starts a server process and waits until its device is ready |
+//! | `removal` | the steps of removing a disk |
 //! | `protocol`, `client` | the control socket: its messages, and the commands' side of it |
 //! | `report` | the reports of servers on themselves, as plain data |
 //! | `text` | times, counts and dates for people |
@@ -29,6 +30,7 @@ pub mod config;
 pub mod error;
 pub mod instance;
 pub mod protocol;
+pub mod removal;
 pub mod report;
 pub mod startup;
 pub mod text;

@@ -235,6 +235,16 @@ impl StartedServer {
         Ok(self.ready)
     }
 
+    /// Confirms the start as [`StartedServer::detach`] does, for a process that lives on: a thread waits for the end of
+    /// the server, so that it does not stay as a zombie.
+    pub fn detach_and_reap(mut self) -> Result<Ready> {
+        self.confirm()?;
+        let mut child = self.child;
+        // Without the thread, the server is a zombie from its end to the end of this process.
+        let _ = std::thread::Builder::new().name("reaper".into()).spawn(move || child.wait());
+        Ok(self.ready)
+    }
+
     fn confirm(&mut self) -> Result<()> {
         let gone = |e| CliError::io("the server died just after it was ready", &e);
         self.stream.write_all(b"\"stay\"\n").map_err(gone)

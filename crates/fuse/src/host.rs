@@ -77,8 +77,7 @@ impl FuseMount {
                 (channel, MountedBy::Helper(mounted))
             }
         };
-        let acl = if request.allow_other { SessionACL::All } else { SessionACL::Owner };
-        let session = Some(serve(file_system, channel, acl, threads)?);
+        let session = Some(serve(file_system, channel, request.allow_other, threads)?);
         Ok(FuseMount { session, timed_out: false, mounted })
     }
 
@@ -146,13 +145,17 @@ fn join(session: &mut Option<JoinHandle<io::Result<()>>>, timeout: Duration) -> 
     }
 }
 
-/// Negotiates the FUSE protocol with the kernel and starts the session threads.
-fn serve(
+/// Negotiates the FUSE protocol with the kernel and starts the session threads for `channel`, which is mounted already.
+///
+/// [`FuseMount::new`] does this for a mount of its own. Another caller may have mounted in a mount namespace of which the
+/// session threads are no part. The handle returns when the file system is unmounted.
+pub fn serve(
     file_system: impl Filesystem + 'static,
     channel: File,
-    acl: SessionACL,
+    allow_other: bool,
     threads: usize,
 ) -> Result<JoinHandle<io::Result<()>>, FuseError> {
+    let acl = if allow_other { SessionACL::All } else { SessionACL::Owner };
     let mut config = fuser::Config::default();
     config.n_threads = Some(threads);
     config.clone_fd = true;

@@ -55,7 +55,7 @@ mod reply;
 
 pub use error::FuseError;
 pub use handshake::{limit_requests, unsupported};
-pub use host::{FuseMount, Mounter, free_directory};
+pub use host::{FuseMount, Mounter, free_directory, serve};
 pub use reply::with_reply_buffer;
 
 use std::time::Duration;

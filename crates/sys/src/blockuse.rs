@@ -89,13 +89,18 @@ pub fn claims(path: &Path) -> Result<Vec<BlockUse>, SysError> {
     Ok(uses)
 }
 
-/// The [`claims`], and the processes that have the device open.
-///
-/// Reads all of `/proc`; processes whose open files this one may not list are left out.
+/// The [`claims`] and the [`openers`].
 pub fn uses(path: &Path) -> Result<Vec<BlockUse>, SysError> {
     let mut uses = claims(path)?;
-    uses.extend(open_files(device_number(path)?));
+    uses.extend(openers(path)?);
     Ok(uses)
+}
+
+/// The processes that have the block device `path` open by a name in `/dev`.
+///
+/// Reads all of `/proc`; processes whose open files this one may not list are left out.
+pub fn openers(path: &Path) -> Result<Vec<BlockUse>, SysError> {
+    Ok(open_files(device_number(path)?))
 }
 
 fn mounted(device: DeviceNumber) -> Result<Vec<BlockUse>, SysError> {

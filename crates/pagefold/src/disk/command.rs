@@ -4,10 +4,10 @@
 //! end. A request to terminate (SIGTERM, SIGHUP) is passed on to it. If this process is killed, the server ends too,
 //! unless its loop device is in use.
 
-use super::remove;
 use crate::cli::output;
 use pagefold_control::error::{CliError, Exit, Result};
 use pagefold_control::instance::InstanceDir;
+use pagefold_control::removal;
 use pagefold_control::startup::ForegroundServer;
 use pagefold_sys::pidfd::{Identity, Process};
 use pagefold_sys::ready;
@@ -58,7 +58,7 @@ pub fn remove_disk(
     mut server: ForegroundServer,
     signals: &Termination,
 ) -> Result<Option<Result<()>>> {
-    match remove::request_removal(dir, true) {
+    match removal::request(dir, true) {
         Ok(()) => {}
         // Somebody has removed the disk, or its folder with the control socket.
         Err(_) if !dir.control_path().exists() => server.terminate()?,

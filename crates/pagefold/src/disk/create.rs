@@ -4,7 +4,7 @@
 
 use super::backing::{self, OpenBacking};
 use super::request::{CreateRequest, Mode};
-use super::{command, device, find, notes, remove};
+use super::{command, device, find, notes};
 use crate::cli::output;
 use clap::{Args, ValueEnum, ValueHint};
 use pagefold_control::client::Client;
@@ -12,6 +12,7 @@ use pagefold_control::config::{DiskConfig, ExportChoice, ServerConfig};
 use pagefold_control::error::{CliError, Exit, Result};
 use pagefold_control::instance::state::State;
 use pagefold_control::instance::{InstanceDir, NewInstance, RuntimeDir};
+use pagefold_control::removal;
 use pagefold_control::startup::{self, PassedFds, Ready, StartedServer};
 use pagefold_sys::signal::Termination;
 use serde::Serialize;
@@ -313,7 +314,7 @@ fn serve_in_foreground(
             // Somebody has removed the folder, with the control socket, but the server is running.
             None if !dir.control_path().exists() => attached.terminate()?,
             None => {
-                if let Err(failure) = remove::request_removal(dir, true) {
+                if let Err(failure) = removal::request(dir, true) {
                     output::error(&format!("{failure}; the disk stays"));
                 }
             }

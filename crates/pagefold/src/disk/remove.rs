@@ -8,10 +8,10 @@ use super::find::{self, Found};
 use crate::cli::each::each;
 use crate::cli::output;
 use clap::{Args, ValueHint};
-use pagefold_control::client::Client;
 use pagefold_control::error::{CliError, Exit, Result};
-use pagefold_control::instance::{CleanupReport, InstanceDir, RuntimeDir};
-use pagefold_sys::pidfd::{Identity, Process};
+use pagefold_control::instance::InstanceDir;
+use pagefold_control::removal;
+use pagefold_sys::pidfd::Process;
 use std::time::Duration;
 
 /// The arguments of `disk remove`.
@@ -25,7 +25,8 @@ pub struct RemoveArgs {
     #[arg(long)]
     pub all: bool,
     /// Also remove a disk in use: run swapoff if it is used as swap (refused if memory has no room for the swapped
-    /// pages), disconnect NBD clients, and kill a server that does not respond. A mounted disk is never removed
+    /// pages), disconnect NBD clients, take the device from processes that merely have it open, and kill a server that
+    /// does not respond. A mounted disk is never removed
     #[arg(long)]
     pub force: bool,
 }
@@ -71,13 +72,17 @@ fn remove(disk: &str, force: bool) -> Result<()> {
         // The disk does not exist any more, as the user wants.
         Found::CleanedUp => return Ok(()),
     };
-    let process = server_process(&dir)?;
+    let process = removal::server_process(&dir)?;
     let not_removed =
         |e: CliError| CliError::new(e.exit, format!("disk '{}' was not removed: {e}", dir.name()));
     if force {
         stop_swapping(&dir).map_err(not_removed)?;
     }
-    let end = match request_removal(&dir, force) {
+    let requested = match force {
+        true => removal::request(&dir, force),
+        false => removal::refuse_if_open(&dir).and_then(|()| removal::request(&dir, force)),
+    };
+    let end = match requested {
         Ok(()) => ServerEnd::DeviceClosed,
         // The server died meanwhile: clean up after it.
         Err(e) if e.exit == Exit::NotFound => ServerEnd::Died,
@@ -91,7 +96,7 @@ fn remove(disk: &str, force: bool) -> Result<()> {
     if let Some(process) = &process {
         wait_for_exit(&dir, process, end, force)?;
     }
-    let note = clean_up(&runtime, &dir)?;
+    let note = removal::clean_up(&runtime, &dir)?;
     if end == ServerEnd::Died {
         note.iter().for_each(|note| output::note(note));
     }
@@ -103,19 +108,6 @@ fn stop_swapping(dir: &InstanceDir) -> Result<()> {
     match dir.read_state().and_then(|s| s.loop_device()) {
         Some(device) => device::stop_swapping(&device),
         None => Ok(()),
-    }
-}
-
-/// Requests that the server closes its device and exits.
-pub fn request_removal(dir: &InstanceDir, force: bool) -> Result<()> {
-    Client::connect(dir)?.remove(force)
-}
-
-/// Opens the process of the server, before it is requested to exit: afterwards its id may be reused.
-fn server_process(dir: &InstanceDir) -> Result<Option<Process>> {
-    match dir.read_state().and_then(|s| s.server) {
-        Some(server) => Ok(Process::open(&Identity::from(&server))?),
-        None => Ok(None),
     }
 }
 
@@ -154,18 +146,4 @@ fn kill_unless_in_use(dir: &InstanceDir, process: Option<&Process>, reason: &Cli
     let process = process.ok_or_else(|| reason.clone())?;
     output::note(&format!("{reason}; killing the server"));
     Ok(process.kill()?)
-}
-
-/// Cleans up after the server, and returns the message about it. `None` if another command has done so; a new disk of
-/// this name is not touched.
-fn clean_up(runtime: &RuntimeDir, dir: &InstanceDir) -> Result<Option<String>> {
-    let locked = runtime.lock()?;
-    if !dir.exists() || dir.is_alive() {
-        return Ok(None);
-    }
-    let CleanupReport { result, message, .. } = locked.clean_up(dir);
-    match result {
-        Ok(()) => Ok(Some(message)),
-        Err(e) => Err(CliError::new(e.exit, message)),
-    }
 }

@@ -1,0 +1,31 @@
+//! [`Disks`]: what the tree needs of disks. [`RunningDisks`] implements it with the servers of this machine.
+
+mod running;
+
+pub use pagefold_sys::Errno;
+pub use running::RunningDisks;
+
+use std::path::PathBuf;
+
+/// The disks that the tree shows, by number. Errors are error numbers, because a file can return nothing else.
+///
+/// Calls may take long: one that starts writeback returns when that has ended. They come from many threads.
+pub trait Disks: Send + Sync {
+    /// The numbers of all disks that have a device, in order.
+    fn numbers(&self) -> Result<Vec<u32>, Errno>;
+
+    /// The path of a disk's device, such as `/dev/loop3`. ENODEV: there is no such disk.
+    fn device(&self, number: u32) -> Result<PathBuf, Errno>;
+
+    /// The value of an attribute, without the last newline.
+    fn read(&self, number: u32, attribute: &str) -> Result<String, Errno>;
+
+    /// Sets an attribute as a write of `text` to its file does.
+    fn write(&self, number: u32, attribute: &str, text: &str) -> Result<(), Errno>;
+
+    /// Creates a disk with the lowest free number, and returns the number when its device is there.
+    fn hot_add(&self) -> Result<u32, Errno>;
+
+    /// Removes a disk. EBUSY: it is in use.
+    fn hot_remove(&self, number: u32) -> Result<(), Errno>;
+}

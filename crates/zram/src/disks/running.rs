@@ -1,0 +1,228 @@
+//! [`RunningDisks`]: the disks of the runtime folder, by requests to their servers.
+
+use super::{Disks, Errno};
+use crate::tree::number_after;
+use pagefold_control::client::Client;
+use pagefold_control::config::{CodecConfig, DiskConfig, ExportChoice, ServerConfig};
+use pagefold_control::error::{CliError, Exit, Result};
+use pagefold_control::instance::{InstanceDir, InstanceName, NewInstance, RuntimeDir};
+use pagefold_control::removal;
+use pagefold_control::startup::{self, Attachment, PassedFds};
+use pagefold_sys::blockuse;
+use pagefold_sys::signal::Termination;
+use std::ffi::OsStr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How long a server may take to exit after it closed its device.
+const END_TIMEOUT: Duration = Duration::from_secs(30);
+/// The codec of a new disk, until `comp_algorithm` is written: that of the kernel.
+const DEFAULT_CODEC: &str = "lzo-rle";
+
+/// The disks of this user that have a name `zramN` and a loop device.
+pub struct RunningDisks {
+    signals: Arc<Termination>,
+    log: Box<dyn Fn(&str) + Send + Sync>,
+}
+
+impl RunningDisks {
+    /// `signals`: those that end a start that is under way. `log` is called with a sentence about each error that a file
+    /// can only return as a number, and about each dead server.
+    pub fn new(signals: Arc<Termination>, log: impl Fn(&str) + Send + Sync + 'static) -> Self {
+        RunningDisks { signals, log: Box::new(log) }
+    }
+
+    /// The folder of a running disk, and its device. ENODEV if there is none.
+    fn find(&self, number: u32) -> Result<(RuntimeDir, InstanceDir, PathBuf)> {
+        let runtime = RuntimeDir::open()?.ok_or_else(|| no_disk(number))?;
+        let dir = runtime.instance(&name(number)?);
+        // Most lookups are for names that do not exist: they need no lock.
+        if !dir.exists() {
+            return Err(no_disk(number));
+        }
+        let is_alive = {
+            let _locked = runtime.lock()?;
+            dir.is_alive()
+        };
+        match device_of(&dir).filter(|_| is_alive) {
+            Some(device) => Ok((runtime, dir, device)),
+            None => Err(no_disk(number)),
+        }
+    }
+
+    fn connect(&self, number: u32) -> Result<Client> {
+        Client::connect(&self.find(number)?.1)
+    }
+
+    fn list(&self) -> Result<Vec<u32>> {
+        let Some(runtime) = RuntimeDir::open()? else { return Ok(Vec::new()) };
+        let alive = runtime.lock()?.sweep(|message| (self.log)(message))?;
+        let with_device = alive.iter().filter(|dir| device_of(dir).is_some());
+        let mut numbers: Vec<_> = with_device.filter_map(|dir| number_of(dir.name())).collect();
+        numbers.sort_unstable();
+        Ok(numbers)
+    }
+
+    fn create(&self) -> Result<u32> {
+        let runtime = RuntimeDir::open_or_create()?;
+        let (new, number) = self.create_instance(&runtime)?;
+        let config = ServerConfig::Disk(Box::new(config_without_size()));
+        let fds = PassedFds { lock: &new.lock, backing: None };
+        let started = startup::start(&config, &new.dir, &fds, Attachment::Detached, &self.signals);
+        let NewInstance { dir, lock } = new;
+        // The server holds a duplicate of the lock.
+        drop(lock);
+        let ready = started.and_then(|started| started.detach_and_reap()).inspect_err(|_| {
+            let cleaned = removal::clean_up(&runtime, &dir);
+            cleaned.err().iter().for_each(|e| (self.log)(&e.message));
+        })?;
+        ready.warnings.iter().for_each(|warning| (self.log)(&format!("disk '{}': {warning}", dir.name())));
+        Ok(number)
+    }
+
+    fn create_instance(&self, runtime: &RuntimeDir) -> Result<(NewInstance, u32)> {
+        let locked = runtime.lock()?;
+        locked.sweep(|message| (self.log)(message))?;
+        for number in 0..=u32::MAX {
+            if !locked.instance(&name(number)?).path().exists() {
+                return Ok((locked.create(Some(&name(number)?))?, number));
+            }
+        }
+        Err(CliError::new(Exit::Busy, "there is no free number for a disk"))
+    }
+
+    fn remove(&self, number: u32) -> Result<()> {
+        let (runtime, dir, _) = self.find(number)?;
+        let process = removal::server_process(&dir)?;
+        removal::refuse_if_open(&dir)?;
+        match removal::request(&dir, false) {
+            // The server died meanwhile: clean up after it.
+            Err(e) if e.exit == Exit::NotFound => {}
+            result => result?,
+        }
+        if !process.map_or(Ok(true), |process| process.wait(END_TIMEOUT))? {
+            let seconds = END_TIMEOUT.as_secs();
+            return Err(CliError::failed(format!(
+                "the server of {} has not exited after {seconds} s",
+                dir.title()
+            )));
+        }
+        removal::clean_up(&runtime, &dir).map(drop)
+    }
+
+    fn set(&self, number: u32, attribute: &str, text: &str) -> Result<()> {
+        let (_, dir, device) = self.find(number)?;
+        // The contents of a device that is in use must not vanish, and the server does not see who has it open.
+        if attribute == "reset" {
+            removal::refuse_if_open(&dir)?;
+            let claims = blockuse::claims(&device)?;
+            if !claims.is_empty() {
+                return Err(pagefold_control::instance::loop_device::in_use(&device, &claims));
+            }
+        }
+        Client::connect(&dir)?.write_attribute(attribute, text)
+    }
+
+    /// Logs the sentence of an error, and returns its number.
+    fn errno<T>(&self, what: std::fmt::Arguments, result: Result<T>) -> std::result::Result<T, Errno> {
+        result.map_err(|e| {
+            let errno = errno_of(&e);
+            if errno.0 != libc::ENODEV {
+                (self.log)(&format!("{what}: {e} ({errno})"));
+            }
+            errno
+        })
+    }
+}
+
+impl Disks for RunningDisks {
+    fn numbers(&self) -> std::result::Result<Vec<u32>, Errno> {
+        self.errno(format_args!("listing disks"), self.list())
+    }
+
+    fn device(&self, number: u32) -> std::result::Result<PathBuf, Errno> {
+        let found = self.find(number).map(|(_, _, device)| device);
+        self.errno(format_args!("finding zram{number}"), found)
+    }
+
+    fn read(&self, number: u32, attribute: &str) -> std::result::Result<String, Errno> {
+        let value = self.connect(number).and_then(|mut client| client.read_attribute(attribute));
+        self.errno(format_args!("reading '{attribute}' of zram{number}"), value)
+    }
+
+    fn write(&self, number: u32, attribute: &str, text: &str) -> std::result::Result<(), Errno> {
+        let what = format_args!("writing {text:?} to '{attribute}' of zram{number}");
+        self.errno(what, self.set(number, attribute, text))
+    }
+
+    fn hot_add(&self) -> std::result::Result<u32, Errno> {
+        self.errno(format_args!("hot_add"), self.create())
+    }
+
+    fn hot_remove(&self, number: u32) -> std::result::Result<(), Errno> {
+        self.errno(format_args!("hot_remove of {number}"), self.remove(number))
+    }
+}
+
+/// The configuration of a new device: as the kernel's, it has no size, no limit, and one codec.
+fn config_without_size() -> DiskConfig {
+    DiskConfig {
+        size_bytes: 0,
+        codec: CodecConfig { name: DEFAULT_CODEC.to_string(), level: None, dictionary: None },
+        further_codecs: Vec::new(),
+        recompress_after: Vec::new(),
+        mem_limit_bytes: Some(0),
+        export: ExportChoice::Loop,
+        uncompressed: false,
+        listen: None,
+        backing: None,
+    }
+}
+
+fn name(number: u32) -> Result<InstanceName> {
+    InstanceName::parse(&format!("zram{number}"))
+}
+
+fn number_of(name: &InstanceName) -> Option<u32> {
+    number_after("zram", OsStr::new(name.as_str()))
+}
+
+fn device_of(dir: &InstanceDir) -> Option<PathBuf> {
+    dir.read_state()?.loop_device()
+}
+
+fn no_disk(number: u32) -> CliError {
+    CliError::new(Exit::NotFound, format!("there is no disk 'zram{number}' with a loop device"))
+}
+
+/// The error number of a file's read or write: that of zram, if zram has the case.
+fn errno_of(e: &CliError) -> Errno {
+    Errno(e.errno.unwrap_or(match e.exit {
+        Exit::Busy => libc::EBUSY,
+        Exit::Usage => libc::EINVAL,
+        Exit::NotFound => libc::ENODEV,
+        Exit::Unavailable => libc::EPERM,
+        Exit::Ok | Exit::Failed | Exit::Damaged => libc::EIO,
+    }))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_have_the_number_of_zram_or_that_of_their_exit_code() {
+        let number = |exit| errno_of(&CliError::new(exit, "")).0;
+        assert_eq!((number(Exit::Busy), number(Exit::Usage)), (libc::EBUSY, libc::EINVAL));
+        assert_eq!((number(Exit::NotFound), number(Exit::Failed)), (libc::ENODEV, libc::EIO));
+        assert_eq!(errno_of(&CliError::usage("").with_errno(libc::E2BIG)).0, libc::E2BIG);
+    }
+
+    #[test]
+    fn only_names_with_a_number_are_devices() {
+        let number = |text: &str| number_of(&InstanceName::parse(text).unwrap());
+        assert_eq!((number("zram12"), number("zram012"), number("disk1")), (Some(12), None, None));
+    }
+}

@@ -1,0 +1,448 @@
+//! [`ZramTree`], which answers the requests of the kernel.
+
+use super::Sysfs;
+use super::node::{Names, Node, number_after};
+use super::open_file::{OpenFile, PAGE_BYTES, Target};
+use crate::disks::{Disks, Errno};
+use crate::files::ATTRIBUTE_FILES;
+use fuser::{
+    FileAttr, FileHandle, FileType, FopenFlags, INodeNo, KernelConfig, OpenAccMode, OpenFlags, Request,
+};
+use pagefold_fuse::limit_requests;
+use std::collections::HashMap;
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::Builder;
+use std::time::{Duration, UNIX_EPOCH};
+
+/// The kernel asks again each time, because disks come and go without a notice.
+const TTL: Duration = Duration::ZERO;
+/// Limit of background requests in flight. The tree has none but those that release files.
+const MAX_BACKGROUND: u16 = 64;
+const BLOCK_DIR: &str = "devices/virtual/block";
+
+/// The file system.
+pub(super) struct ZramTree {
+    disks: Arc<dyn Disks>,
+    sysfs: Sysfs,
+    names: Names,
+    open: Mutex<HashMap<u64, Arc<OpenFile>>>,
+    next_handle: AtomicU64,
+}
+
+impl ZramTree {
+    pub(super) fn new(disks: Arc<dyn Disks>, sysfs: Sysfs) -> Self {
+        ZramTree {
+            disks,
+            sysfs,
+            names: Names::default(),
+            open: Mutex::default(),
+            next_handle: AtomicU64::new(1),
+        }
+    }
+
+    fn find(&self, parent: Node, name: &OsStr) -> Result<Node, Errno> {
+        match parent {
+            Node::Disk(minor) => self.find_in_disk(minor, name),
+            Node::Block => self.find_in_block(name),
+            Node::VirtualBlock => {
+                self.disk_of_minor(number_after("loop", name)).map(|(minor, _)| Node::Disk(minor))
+            }
+            Node::Root if let Some(number) = number_after("zram", name) => {
+                self.disks.device(number).map_err(|_| Errno(libc::ENOENT))?;
+                Ok(Node::DiskLink(number))
+            }
+            fixed => {
+                let found = fixed_entries(fixed).iter().find(|(n, _)| name == *n);
+                found.map(|(_, node)| *node).ok_or(Errno(libc::ENOENT))
+            }
+        }
+    }
+
+    fn find_in_block(&self, name: &OsStr) -> Result<Node, Errno> {
+        if let Some(number) = number_after("zram", name) {
+            self.disks.device(number).map_err(|_| Errno(libc::ENOENT))?;
+            return Ok(Node::BlockDisk(number));
+        }
+        exists(&self.sysfs.real.join("block").join(name))?;
+        Ok(Node::BlockOther(self.names.number(name)))
+    }
+
+    fn find_in_disk(&self, minor: u32, name: &OsStr) -> Result<Node, Errno> {
+        if let Some(index) = ATTRIBUTE_FILES.iter().position(|file| name == file.name) {
+            return Ok(Node::Attribute(minor, index as u32));
+        }
+        exists(&self.loop_dir(&self.sysfs.real, minor).join(name))?;
+        Ok(Node::OfLoop(minor, self.names.number(name)))
+    }
+
+    /// The disk whose device is `/dev/loopM`, as M and its number. ENOENT: no disk has this device.
+    fn disk_of_minor(&self, minor: Option<u32>) -> Result<(u32, u32), Errno> {
+        let wanted = minor.ok_or(Errno(libc::ENOENT))?;
+        let numbers = self.disks.numbers()?.into_iter();
+        let mut minors = numbers.filter_map(|number| Some((self.minor_of(number).ok()?, number)));
+        minors.find(|(minor, _)| *minor == wanted).ok_or(Errno(libc::ENOENT))
+    }
+
+    /// The minor number of a disk's loop device.
+    fn minor_of(&self, number: u32) -> Result<u32, Errno> {
+        let device = self.disks.device(number)?;
+        device.file_name().and_then(|name| number_after("loop", name)).ok_or(Errno(libc::ENODEV))
+    }
+
+    fn loop_dir(&self, sysfs: &Path, minor: u32) -> PathBuf {
+        sysfs.join(BLOCK_DIR).join(format!("loop{minor}"))
+    }
+
+    fn link_target(&self, node: Node) -> Result<OsString, Errno> {
+        let missing = Errno(libc::ENOENT);
+        match node {
+            Node::DiskLink(number) => Ok(format!("{BLOCK_DIR}/loop{}", self.minor_of(number)?).into()),
+            Node::BlockDisk(number) => Ok(format!("../{BLOCK_DIR}/loop{}", self.minor_of(number)?).into()),
+            Node::BlockOther(name) => {
+                let path = self.sysfs.real.join("block").join(self.names.name(name).ok_or(missing)?);
+                std::fs::read_link(path).map(OsString::from).map_err(|e| errno(&e))
+            }
+            Node::OfLoop(minor, name) => {
+                let dir = self.loop_dir(&self.sysfs.links_to, minor);
+                Ok(dir.join(self.names.name(name).ok_or(missing)?).into())
+            }
+            _ => Err(Errno(libc::EINVAL)),
+        }
+    }
+
+    /// The entries of a directory, without `.` and `..`.
+    fn entries(&self, node: Node) -> Result<Vec<(OsString, Node)>, Errno> {
+        let mut entries: Vec<_> =
+            fixed_entries(node).iter().map(|(name, node)| (OsString::from(name), *node)).collect();
+        match node {
+            Node::Root => {
+                let numbers = self.disks.numbers()?;
+                entries.extend(numbers.into_iter().map(|n| (format!("zram{n}").into(), Node::DiskLink(n))));
+            }
+            Node::Block => {
+                // The kernel's own devices are left out: their numbers would be ambiguous.
+                let others = names_in(&self.sysfs.real.join("block"))?.into_iter();
+                let others = others.filter(|name| !name.as_bytes().starts_with(b"zram"));
+                entries.extend(others.map(|name| {
+                    let node = Node::BlockOther(self.names.number(&name));
+                    (name, node)
+                }));
+                let numbers = self.disks.numbers()?;
+                entries.extend(numbers.into_iter().map(|n| (format!("zram{n}").into(), Node::BlockDisk(n))));
+            }
+            Node::VirtualBlock => {
+                let minors =
+                    self.disks.numbers()?.into_iter().filter_map(|number| self.minor_of(number).ok());
+                entries.extend(minors.map(|minor| (format!("loop{minor}").into(), Node::Disk(minor))));
+            }
+            Node::Disk(minor) => {
+                let attributes = ATTRIBUTE_FILES.iter().enumerate();
+                entries.extend(
+                    attributes.map(|(i, file)| (OsString::from(file.name), Node::Attribute(minor, i as u32))),
+                );
+                // A disk that has just been removed has no such directory.
+                let others =
+                    names_in(&self.loop_dir(&self.sysfs.real, minor)).unwrap_or_default().into_iter();
+                let others = others.filter(|name| ATTRIBUTE_FILES.iter().all(|file| *name != *file.name));
+                entries.extend(others.map(|name| {
+                    let node = Node::OfLoop(minor, self.names.number(&name));
+                    (name, node)
+                }));
+            }
+            _ if entries.is_empty() => return Err(Errno(libc::ENOTDIR)),
+            _ => {}
+        }
+        Ok(entries)
+    }
+
+    /// Opens a file for what its mode allows. The kernel lets root pass, sysfs does not.
+    fn open_file(&self, node: Node, access: OpenAccMode) -> Result<u64, Errno> {
+        let mode = mode(node);
+        let (reads, writes) = (access != OpenAccMode::O_WRONLY, access != OpenAccMode::O_RDONLY);
+        if (reads && mode & 0o444 == 0) || (writes && mode & 0o222 == 0) {
+            return Err(Errno(libc::EACCES));
+        }
+        let target = match node {
+            Node::HotAdd => Target::HotAdd,
+            Node::HotRemove => Target::HotRemove,
+            Node::Attribute(minor, index) => {
+                let file = ATTRIBUTE_FILES.get(index as usize).ok_or(Errno(libc::ENOENT))?;
+                let (_, number) = self.disk_of_minor(Some(minor))?;
+                Target::Attribute { number, name: file.name }
+            }
+            _ => return Err(Errno(libc::EISDIR)),
+        };
+        let handle = self.next_handle.fetch_add(1, Ordering::Relaxed);
+        self.lock_open().insert(handle, Arc::new(OpenFile::new(target)));
+        Ok(handle)
+    }
+
+    fn opened(&self, handle: FileHandle) -> Option<Arc<OpenFile>> {
+        self.lock_open().get(&handle.0).cloned()
+    }
+
+    fn lock_open(&self) -> MutexGuard<'_, HashMap<u64, Arc<OpenFile>>> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The entries that a directory always has.
+fn fixed_entries(node: Node) -> &'static [(&'static str, Node)] {
+    match node {
+        Node::Root => &[("block", Node::Block), ("class", Node::Class), ("devices", Node::Devices)],
+        Node::Class => &[("zram-control", Node::ZramControl)],
+        Node::ZramControl => &[("hot_add", Node::HotAdd), ("hot_remove", Node::HotRemove)],
+        Node::Devices => &[("virtual", Node::Virtual)],
+        Node::Virtual => &[("block", Node::VirtualBlock)],
+        _ => &[],
+    }
+}
+
+fn kind(node: Node) -> FileType {
+    match node {
+        Node::HotAdd | Node::HotRemove | Node::Attribute(..) => FileType::RegularFile,
+        Node::DiskLink(_) | Node::BlockDisk(_) | Node::BlockOther(_) | Node::OfLoop(..) => FileType::Symlink,
+        _ => FileType::Directory,
+    }
+}
+
+fn mode(node: Node) -> u16 {
+    match node {
+        Node::HotAdd => 0o400,
+        Node::HotRemove => 0o200,
+        Node::Attribute(_, index) => ATTRIBUTE_FILES.get(index as usize).map_or(0, |file| file.mode),
+        _ if kind(node) == FileType::Symlink => 0o777,
+        _ => 0o755,
+    }
+}
+
+fn attr(node: Node) -> FileAttr {
+    let kind = kind(node);
+    FileAttr {
+        ino: node.inode(),
+        size: if kind == FileType::RegularFile { PAGE_BYTES as u64 } else { 0 },
+        blocks: 0,
+        atime: UNIX_EPOCH,
+        mtime: UNIX_EPOCH,
+        ctime: UNIX_EPOCH,
+        crtime: UNIX_EPOCH,
+        kind,
+        perm: mode(node),
+        nlink: if kind == FileType::Directory { 2 } else { 1 },
+        uid: 0,
+        gid: 0,
+        rdev: 0,
+        blksize: PAGE_BYTES as u32,
+        flags: 0,
+    }
+}
+
+fn exists(path: &Path) -> Result<(), Errno> {
+    path.symlink_metadata().map(drop).map_err(|e| errno(&e))
+}
+
+fn names_in(dir: &Path) -> Result<Vec<OsString>, Errno> {
+    let entries = std::fs::read_dir(dir).map_err(|e| errno(&e))?;
+    Ok(entries.flatten().map(|entry| entry.file_name()).collect())
+}
+
+fn errno(e: &io::Error) -> Errno {
+    Errno(e.raw_os_error().unwrap_or(libc::EIO))
+}
+
+fn reply_errno(e: Errno) -> fuser::Errno {
+    fuser::Errno::from_i32(e.0)
+}
+
+/// Runs a request that calls the server of a disk, so that no other request waits for it. If no thread can be started,
+/// the request is dropped, and so fails with EIO.
+fn in_thread(request: impl FnOnce() + Send + 'static) {
+    drop(Builder::new().name("zram-request".into()).spawn(request));
+}
+
+impl fuser::Filesystem for ZramTree {
+    fn init(&mut self, _: &Request, config: &mut KernelConfig) -> io::Result<()> {
+        limit_requests(config, super::MAX_REQUEST_BYTES, MAX_BACKGROUND)
+    }
+
+    fn lookup(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: fuser::ReplyEntry) {
+        let found = Node::of(parent).ok_or(Errno(libc::ENOENT)).and_then(|parent| self.find(parent, name));
+        match found {
+            Ok(node) => reply.entry(&TTL, &attr(node), fuser::Generation(0)),
+            Err(e) => reply.error(reply_errno(e)),
+        }
+    }
+
+    fn getattr(&self, _: &Request, inode: INodeNo, _: Option<FileHandle>, reply: fuser::ReplyAttr) {
+        match Node::of(inode) {
+            Some(node) => reply.attr(&TTL, &attr(node)),
+            None => reply.error(fuser::Errno::ENOENT),
+        }
+    }
+
+    fn setattr(
+        &self,
+        _: &Request,
+        inode: INodeNo,
+        mode: Option<u32>,
+        uid: Option<u32>,
+        gid: Option<u32>,
+        _: Option<u64>,
+        _: Option<fuser::TimeOrNow>,
+        _: Option<fuser::TimeOrNow>,
+        _: Option<std::time::SystemTime>,
+        _: Option<FileHandle>,
+        _: Option<std::time::SystemTime>,
+        _: Option<std::time::SystemTime>,
+        _: Option<std::time::SystemTime>,
+        _: Option<fuser::BsdFileFlags>,
+        reply: fuser::ReplyAttr,
+    ) {
+        // Shells truncate what they redirect to: that changes nothing, nor does setting times.
+        match Node::of(inode) {
+            _ if mode.is_some() || uid.is_some() || gid.is_some() => reply.error(fuser::Errno::EPERM),
+            Some(node) => reply.attr(&TTL, &attr(node)),
+            None => reply.error(fuser::Errno::ENOENT),
+        }
+    }
+
+    fn readlink(&self, _: &Request, inode: INodeNo, reply: fuser::ReplyData) {
+        match Node::of(inode).ok_or(Errno(libc::ENOENT)).and_then(|node| self.link_target(node)) {
+            Ok(target) => reply.data(target.as_bytes()),
+            Err(e) => reply.error(reply_errno(e)),
+        }
+    }
+
+    fn open(&self, _: &Request, inode: INodeNo, flags: OpenFlags, reply: fuser::ReplyOpen) {
+        let node = Node::of(inode).ok_or(Errno(libc::ENOENT));
+        match node.and_then(|node| self.open_file(node, flags.acc_mode())) {
+            Ok(handle) => {
+                reply.opened(FileHandle(handle), FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_NOFLUSH)
+            }
+            Err(e) => reply.error(reply_errno(e)),
+        }
+    }
+
+    fn read(
+        &self,
+        _: &Request,
+        _: INodeNo,
+        handle: FileHandle,
+        offset: u64,
+        size: u32,
+        _: OpenFlags,
+        _: Option<fuser::LockOwner>,
+        reply: fuser::ReplyData,
+    ) {
+        let Some(file) = self.opened(handle) else { return reply.error(fuser::Errno::EBADF) };
+        let disks = self.disks.clone();
+        in_thread(move || match file.read(&*disks, offset, size as usize) {
+            Ok(data) => reply.data(&data),
+            Err(e) => reply.error(reply_errno(e)),
+        });
+    }
+
+    fn write(
+        &self,
+        _: &Request,
+        _: INodeNo,
+        handle: FileHandle,
+        _: u64,
+        data: &[u8],
+        _: fuser::WriteFlags,
+        _: OpenFlags,
+        _: Option<fuser::LockOwner>,
+        reply: fuser::ReplyWrite,
+    ) {
+        let Some(file) = self.opened(handle) else { return reply.error(fuser::Errno::EBADF) };
+        let (disks, data) = (self.disks.clone(), data[..data.len().min(PAGE_BYTES)].to_vec());
+        in_thread(move || match file.write(&*disks, &data) {
+            Ok(taken) => reply.written(taken as u32),
+            Err(e) => reply.error(reply_errno(e)),
+        });
+    }
+
+    fn release(
+        &self,
+        _: &Request,
+        _: INodeNo,
+        handle: FileHandle,
+        _: OpenFlags,
+        _: Option<fuser::LockOwner>,
+        _: bool,
+        reply: fuser::ReplyEmpty,
+    ) {
+        self.lock_open().remove(&handle.0);
+        reply.ok();
+    }
+
+    fn readdir(
+        &self,
+        _: &Request,
+        inode: INodeNo,
+        _: FileHandle,
+        offset: u64,
+        mut reply: fuser::ReplyDirectory,
+    ) {
+        let node = Node::of(inode).ok_or(Errno(libc::ENOENT));
+        let entries = match node.and_then(|node| self.entries(node)) {
+            Ok(entries) => entries,
+            Err(e) => return reply.error(reply_errno(e)),
+        };
+        let entries = entries.into_iter().map(|(name, node)| (name, node.inode(), kind(node)));
+        let dots = [".", ".."].map(|name| (OsString::from(name), inode, FileType::Directory));
+        let start = usize::try_from(offset).unwrap_or(usize::MAX);
+        for (i, (name, inode, kind)) in dots.into_iter().chain(entries).enumerate().skip(start) {
+            if reply.add(inode, i as u64 + 1, kind, name) {
+                break;
+            }
+        }
+        reply.ok();
+    }
+
+    fn create(&self, _: &Request, _: INodeNo, _: &OsStr, _: u32, _: u32, _: i32, reply: fuser::ReplyCreate) {
+        reply.error(fuser::Errno::EACCES);
+    }
+
+    fn mknod(&self, _: &Request, _: INodeNo, _: &OsStr, _: u32, _: u32, _: u32, reply: fuser::ReplyEntry) {
+        reply.error(fuser::Errno::EPERM);
+    }
+
+    fn mkdir(&self, _: &Request, _: INodeNo, _: &OsStr, _: u32, _: u32, reply: fuser::ReplyEntry) {
+        reply.error(fuser::Errno::EPERM);
+    }
+
+    fn unlink(&self, _: &Request, _: INodeNo, _: &OsStr, reply: fuser::ReplyEmpty) {
+        reply.error(fuser::Errno::EPERM);
+    }
+
+    fn rmdir(&self, _: &Request, _: INodeNo, _: &OsStr, reply: fuser::ReplyEmpty) {
+        reply.error(fuser::Errno::EPERM);
+    }
+
+    fn symlink(&self, _: &Request, _: INodeNo, _: &OsStr, _: &Path, reply: fuser::ReplyEntry) {
+        reply.error(fuser::Errno::EPERM);
+    }
+
+    fn rename(
+        &self,
+        _: &Request,
+        _: INodeNo,
+        _: &OsStr,
+        _: INodeNo,
+        _: &OsStr,
+        _: fuser::RenameFlags,
+        reply: fuser::ReplyEmpty,
+    ) {
+        reply.error(fuser::Errno::EPERM);
+    }
+
+    fn link(&self, _: &Request, _: INodeNo, _: INodeNo, _: &OsStr, reply: fuser::ReplyEntry) {
+        reply.error(fuser::Errno::EPERM);
+    }
+}

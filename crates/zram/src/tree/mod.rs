@@ -1,0 +1,71 @@
+//! The FUSE file system with the files of zram.
+//!
+//! It repeats the part of sysfs that scripts for zram use, with the same relative paths, so that the links between the
+//! parts lead to the right place inside the tree and also if the parts are mounted over those of sysfs:
+//!
+//! ```text
+//! zramN -> devices/virtual/block/loopM
+//! block/zramN -> ../devices/virtual/block/loopM
+//! block/NAME                                       every other block device: the link that sysfs has
+//! class/zram-control/hot_add, hot_remove
+//! devices/virtual/block/loopM/ATTRIBUTE            the attributes of disk N, whose device is /dev/loopM
+//! devices/virtual/block/loopM/NAME                 everything else: links to what sysfs has for the loop device
+//! ```
+//!
+//! Files behave as in sysfs: their length is 4096, whatever they contain; a read from the beginning of a file asks the
+//! disk, and later reads continue what it answered; each write is one store. Nothing can be created, removed or
+//! renamed. The kernel caches nothing.
+//!
+//! Session threads answer everything but reads and writes of attributes. These have a thread each while they run,
+//! because they call the server of a disk, which may take as long as writeback does: other requests do not wait for
+//! them.
+
+mod fs;
+mod node;
+mod open_file;
+
+pub use node::number_after;
+
+use crate::disks::Disks;
+use fs::ZramTree;
+use pagefold_fuse::{FuseError, FuseMount, MOUNT_NAME, Mounter, free_directory};
+use pagefold_sys::fusedev::Request;
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+/// Threads that answer requests. None of them waits for the server of a disk.
+const THREADS: usize = 4;
+/// The longest request, bytes. A write may be longer than what the tree takes of it.
+const MAX_REQUEST_BYTES: usize = 64 << 10;
+
+/// Where the tree finds the files of loop devices and of other block devices.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sysfs {
+    /// The sysfs that this process reads.
+    pub real: PathBuf,
+    /// The path at which users of the tree find the same sysfs: links lead there.
+    pub links_to: PathBuf,
+}
+
+/// Mounts the tree at the existing directory `path`, for all users.
+pub fn mount(disks: Arc<dyn Disks>, sysfs: Sysfs, path: &Path) -> Result<FuseMount, FuseError> {
+    let path = free_directory(path)?;
+    FuseMount::new(ZramTree::new(disks, sysfs), path, &request(), Mounter::ThisProcess, THREADS, || Ok(()))
+}
+
+/// Serves a tree that another thread has mounted with [`request`]. Ends with the mount.
+pub fn serve(
+    disks: Arc<dyn Disks>,
+    sysfs: Sysfs,
+    channel: File,
+) -> Result<JoinHandle<io::Result<()>>, FuseError> {
+    pagefold_fuse::serve(ZramTree::new(disks, sysfs), channel, request().allow_other, THREADS)
+}
+
+/// The options of the mount: any user may read what the modes allow, as in sysfs.
+pub fn request() -> Request<'static> {
+    Request { allow_other: true, checks_modes: true, ..Request::private(MOUNT_NAME, MAX_REQUEST_BYTES) }
+}
