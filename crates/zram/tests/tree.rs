@@ -55,7 +55,9 @@ impl Disks for MockDisks {
         self.check(number)?;
         if attribute == "writeback" {
             let slow = self.slow.lock().unwrap().take();
-            slow.map(|slow| slow.recv().unwrap());
+            if let Some(slow) = slow {
+                slow.recv().unwrap();
+            }
         }
         if text.starts_with("bad") {
             return Err(Errno(libc::E2BIG));
