@@ -49,9 +49,11 @@ for module in /modules/*.ko; do
     insmod "$module"
 done
 echo "KERNEL: $(uname -r)"
-echo "BEGIN"
-sh /run.sh "/steps" >/tmp/transcript 2>/tmp/errors
+sh /run.sh /steps >/tmp/transcript 2>/tmp/errors
 status=$?
+# Only a panic may come between the lines of the transcript.
+dmesg -n 1
+echo "BEGIN"
 cat /tmp/transcript
 echo "END"
 cat /tmp/errors
@@ -65,7 +67,7 @@ chmod 755 "$root/init"
 (cd "$root" && find . | cpio -o -H newc --quiet --owner=0:0) | gzip -1 >"$work/initramfs"
 
 # Two CPUs are enough; KVM is not needed.
-timeout 900 nice -n 10 qemu-system-x86_64 -accel tcg,thread=multi -cpu Haswell-v4,-cx16 -m 512 -smp 2 \
+timeout 3600 nice -n 10 qemu-system-x86_64 -accel tcg,thread=multi -cpu Haswell-v4,-cx16 -m 512 -smp 2 \
     -nodefaults -display none -no-reboot -serial stdio -kernel "$cache/kernel/vmlinuz" -initrd "$work/initramfs" \
     -append "console=ttyS0 quiet panic=-1 oops=panic" </dev/null >"$work/console" 2>&1 || true
 tr -d '\r' <"$work/console" | sed -n '/^BEGIN$/,/^END$/{/^BEGIN$/d;/^END$/d;p}'
