@@ -1,7 +1,8 @@
 //! The script of zram's interface (`tests/zram/README.md`), run against the zram of this machine's kernel.
 
 use crate::support::zram::{differences, steps};
-use std::os::unix::fs::MetadataExt;
+use crate::support::{is_root, wait_until};
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -11,14 +12,21 @@ fn folder() -> PathBuf {
 
 /// The reason that the script cannot run here.
 fn missing() -> Option<&'static str> {
-    if !std::fs::metadata("/proc/self").is_ok_and(|meta| meta.uid() == 0) {
+    if !is_root() {
         return Some("needs root to add a zram device");
     }
     (!Path::new("/sys/class/zram-control/hot_add").exists()).then_some("the kernel has no zram")
 }
 
+/// The zram devices of this machine.
+fn devices() -> BTreeSet<String> {
+    let names = std::fs::read_dir("/sys/block").unwrap().map(|entry| entry.unwrap().file_name());
+    names.filter_map(|name| name.into_string().ok()).filter(|name| name.starts_with("zram")).collect()
+}
+
 /// Runs the files of steps, and returns the transcript. Fails unless the script has removed its devices.
 fn run(steps: &Path) -> String {
+    let before = devices();
     // A terminated script still removes its devices.
     let mut command = Command::new("timeout");
     command.args(["--signal=TERM", "600", "sh"]).arg(folder().join("run.sh")).arg(steps);
@@ -26,6 +34,8 @@ fn run(steps: &Path) -> String {
     let errors = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success(), "run.sh: {}: {errors}", output.status);
     assert_eq!(errors, "");
+    // Another process may have added a device meanwhile, and will remove it.
+    wait_until("no added device is left", || devices().is_subset(&before));
     String::from_utf8(output.stdout).unwrap()
 }
 
