@@ -11,13 +11,11 @@ use pagefold_control::error::{CliError, Result};
 use pagefold_control::instance::InstanceName;
 use pagefold_control::startup::Attachment;
 use pagefold_page::{PAGE_SIZE, PageCount, size};
+use pagefold_server::disk::SIZE_MAX_BYTES;
 use std::io::Read;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 
-/// Largest device, bytes. Its slot table takes 256 GiB of address space, which is backed by memory as pages are
-/// written.
-const MAX_SIZE_BYTES: u64 = 64 << 40;
 /// Largest dictionary or certificate file, bytes.
 const MAX_FILE_BYTES: u64 = 1 << 20;
 
@@ -115,8 +113,8 @@ fn size_bytes(text: &str) -> Result<u64> {
             "--size: {text} bytes are less than a page; write {text}G or {text}M"
         )));
     }
-    if wanted == 0 || wanted > MAX_SIZE_BYTES {
-        let most = size::Human(MAX_SIZE_BYTES);
+    if wanted == 0 || wanted > SIZE_MAX_BYTES {
+        let most = size::Human(SIZE_MAX_BYTES);
         return Err(CliError::usage(format!("--size: '{text}' is not between 1 page and {most}")));
     }
     PageCount::covering(wanted).bytes().ok_or_else(|| CliError::usage("--size: too large"))

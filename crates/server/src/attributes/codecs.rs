@@ -155,8 +155,8 @@ fn integer(text: &str) -> Result<i32, Invalid> {
         Some(digits) => (-1, digits),
         None => (1, text),
     };
-    let number = syntax::kstrtou(digits, 10, i32::MAX as u64)?;
-    Ok(sign * number as i32)
+    let greatest = if sign < 0 { 1 << 31 } else { i32::MAX as u64 };
+    Ok((sign * syntax::kstrtou(digits, 10, greatest)? as i64) as i32)
 }
 
 fn further_algorithm(text: &str, syntax: Syntax) -> Result<Value, Invalid> {
@@ -179,7 +179,7 @@ fn parameters(text: &str, syntax: Syntax) -> Result<Value, Invalid> {
     let mut given = Parameters::default();
     for (key, value) in pairs(text)? {
         match key {
-            "priority" => given.priority = Some(priority(integer(value)?)?),
+            "priority" => given.priority = Some(integer(value)?),
             "algo" => given.algorithm = Some(value.to_string()),
             "level" => given.level = Some(integer(value)?),
             "dict" => given.dictionary = Some(value.into()),
@@ -190,22 +190,22 @@ fn parameters(text: &str, syntax: Syntax) -> Result<Value, Invalid> {
     Ok(Value::Parameters(given))
 }
 
-fn priority(number: i32) -> Result<usize, Invalid> {
-    match usize::try_from(number) {
-        Ok(priority @ 0..PRIORITY_COUNT) => Ok(priority),
-        _ => Err("the priority is 0, 1, 2 or 3".into()),
-    }
-}
-
 /// Sets the parameters that are given, and leaves the others. (The kernel's forgets these.)
 fn set_parameters(setup: &mut Setup, given: &Parameters) -> Result<()> {
     let invalid =
         |why: String| CliError::usage(format!("algorithm_params: {why} (EINVAL)")).with_errno(libc::EINVAL);
+    let priority = match given.priority.map(usize::try_from) {
+        None => None,
+        Some(Ok(priority @ 0..PRIORITY_COUNT)) => Some(priority),
+        Some(_) => return Err(invalid("the priority is 0, 1, 2 or 3".into())),
+    };
     let priority = match &given.algorithm {
+        None => priority.unwrap_or(0),
         Some(name) => {
-            setup.priority_of(name).ok_or_else(|| invalid(format!("no codec of this disk is {name:?}")))?
+            let found = setup.priorities_of(name).find(|p| priority.is_none_or(|wanted| wanted == *p));
+            let why = || format!("{name:?} is no codec of this disk, or not that of the priority");
+            found.ok_or_else(|| invalid(why()))?
         }
-        None => given.priority.unwrap_or(0),
     };
     let dictionary = given.dictionary.as_deref().map(read_dictionary).transpose()?;
     let codec = setup

@@ -156,7 +156,7 @@ pub(super) static TABLE: &[Attribute] = &[
         "",
         "as zram prints it: a version, and two counters that are always 0 here, because no slot is freed by a try \
          alone",
-        |_| Ok(format!("version: 1\n{:8} {:8}", 0, 0)),
+        |_| Ok(format!("version: 1\n0 {:8}", 0)),
     ),
     zrams(
         "mm_stat",

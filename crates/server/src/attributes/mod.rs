@@ -74,6 +74,8 @@ enum When {
     WithoutSize,
     /// As soon as the disk has a size. Earlier it fails with EINVAL.
     WithSize,
+    /// If the disk has a size and a backing. Without the latter it fails with ENODEV.
+    WithBacking,
 }
 
 /// One attribute.
@@ -129,14 +131,21 @@ impl Attribute {
         })
     }
 
+    /// Refuses a change for which the disk lacks a size or a backing.
+    fn check_present(&self, disk: &Disk) -> Result<()> {
+        let present = match self.when {
+            When::WithSize => disk.live_or_error().map(drop),
+            When::WithBacking => writeback::check_present(disk),
+            When::WithoutSize | When::Always => Ok(()),
+        };
+        present.map_err(|e| named(self.name, e))
+    }
+
     /// Sets it to a value that [`Attribute::parse`] returned.
     fn store(&self, target: &mut dyn AttributeTarget, value: Value) -> Result<()> {
-        match self.when {
-            When::WithSize => drop(target.disk().live_or_error().map_err(|e| named(self.name, e))?),
-            When::WithoutSize if target.disk().live().is_some() => {
-                return Err(named(self.name, disk::has_size()));
-            }
-            When::WithoutSize | When::Always => {}
+        self.check_present(target.disk())?;
+        if self.when == When::WithoutSize && target.disk().live().is_some() {
+            return Err(named(self.name, disk::has_size()));
         }
         match self.change {
             Some((_, store)) => store(target, value),
@@ -171,9 +180,12 @@ pub fn parse_change(text: &str) -> Result<(&'static Attribute, Value)> {
     Ok((attribute, attribute.parse(value, Syntax::Command)?))
 }
 
-/// Sets one attribute to a text with the kernel's syntax.
+/// Sets one attribute to a text with the kernel's syntax, in which a zero byte ends the text.
 pub fn write(target: &mut dyn AttributeTarget, name: &str, text: &str) -> Result<()> {
     let attribute = find(name)?;
+    let text = text.split('\0').next().unwrap_or_default();
+    // As zram does, look for what is missing before the text, and for what is there already after it.
+    attribute.check_present(target.disk())?;
     apply(target, vec![(attribute, attribute.parse(text, Syntax::Kernel)?)])
 }
 

@@ -36,7 +36,7 @@ impl From<&str> for Invalid {
 
 /// A number of digits with an optional suffix K, M, G, T, P or E. Anything may follow. `None` if there is no digit.
 ///
-/// As in the kernel, a number that is too large keeps its lowest 64 bits.
+/// As in the kernel, a number that is too large becomes the greatest.
 pub fn memparse(text: &str) -> Option<u64> {
     let (radix, digits) = match text.as_bytes() {
         [b'0', b'x' | b'X', digit, ..] if digit.is_ascii_hexdigit() => (16, &text[2..]),
@@ -49,7 +49,8 @@ pub fn memparse(text: &str) -> Option<u64> {
         return None;
     }
     let digit = |c: char| u64::from(c.to_digit(radix).unwrap_or(0));
-    let number = digits.chars().fold(0u64, |n, c| n.wrapping_mul(u64::from(radix)).wrapping_add(digit(c)));
+    let number =
+        digits.chars().fold(0u64, |n, c| n.saturating_mul(u64::from(radix)).saturating_add(digit(c)));
     let shift = match rest.bytes().next().map(|b| b.to_ascii_uppercase()) {
         Some(b'K') => 10,
         Some(b'M') => 20,
@@ -59,7 +60,7 @@ pub fn memparse(text: &str) -> Option<u64> {
         Some(b'E') => 60,
         _ => 0,
     };
-    Some(number.wrapping_shl(shift))
+    Some(number.saturating_mul(1 << shift))
 }
 
 /// A number up to `max`, and at most one newline. With a `radix` of 0, a prefix `0x` or `0` chooses it. Fails with EINVAL,
@@ -92,12 +93,29 @@ pub fn kstrtobool(text: &str) -> Result<bool, Invalid> {
     }
 }
 
-/// The words of a text: pairs `KEY=VALUE`, and keys alone.
+/// The words of a text: pairs `KEY=VALUE`, and keys alone. As in the kernel, quotation marks around a word or a value are
+/// removed, and spaces between them belong to it.
 pub fn words(text: &str) -> impl Iterator<Item = (&str, Option<&str>)> {
-    text.split_whitespace().map(|word| match word.split_once('=') {
-        Some((key, value)) => (key, Some(value)),
-        None => (word, None),
+    let mut is_quoted = false;
+    let ends = move |c: char| {
+        is_quoted ^= c == '"';
+        c.is_ascii_whitespace() && !is_quoted
+    };
+    text.split(ends).filter(|word| !word.is_empty()).map(|word| {
+        let word = word.strip_prefix('"').map_or(word, unquoted);
+        match word.char_indices().skip(1).find(|(_, c)| *c == '=') {
+            Some((at, _)) => {
+                let value = &word[at + 1..];
+                (&word[..at], Some(value.strip_prefix('"').map_or(value, unquoted)))
+            }
+            None => (word, None),
+        }
     })
+}
+
+/// The text after a quotation mark, without the mark at its end.
+fn unquoted(text: &str) -> &str {
+    text.strip_suffix('"').unwrap_or(text)
 }
 
 #[cfg(test)]
@@ -117,7 +135,8 @@ mod tests {
             ("0", Some(0)),
             ("0x", Some(0)),
             ("1E", Some(1 << 60)),
-            ("18446744073709551617", Some(1)),
+            ("18446744073709551617", Some(u64::MAX)),
+            ("17179869184G", Some(u64::MAX)),
             ("", None),
             ("\n", None),
             ("-1", None),
@@ -126,6 +145,15 @@ mod tests {
         ] {
             assert_eq!(memparse(text), bytes, "{text:?}");
         }
+    }
+
+    #[test]
+    fn words_are_separated_as_the_kernel_separates_them() {
+        let of = |text| words(text).collect::<Vec<_>>();
+        assert_eq!(of(" a=1\tb \n"), [("a", Some("1")), ("b", None)]);
+        assert_eq!(of(r#"a="1 2" "b=3" c="#), [("a", Some("1 2")), ("b", Some("3")), ("c", Some(""))]);
+        assert_eq!(of("=1 a=b=c"), [("=1", None), ("a", Some("b=c"))]);
+        assert_eq!(of(" \n"), []);
     }
 
     #[test]

@@ -47,8 +47,8 @@ pub enum Value {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Parameters {
     /// The codec, by its priority.
-    pub priority: Option<usize>,
-    /// The codec, by its name. It counts more than the priority.
+    pub priority: Option<i32>,
+    /// The codec, by its name.
     pub algorithm: Option<String>,
     /// The level.
     pub level: Option<i32>,

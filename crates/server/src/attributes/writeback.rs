@@ -3,14 +3,15 @@
 //! Those of automatic writeback fail if the disk has no backing. Those of zram can be set without one, and before the
 //! disk has a size: then the settings of the disk keep them ([`crate::disk::Setup`]).
 
-use super::recompress::{invalid, known_words};
-use super::syntax::{Invalid, Syntax};
+use super::recompress::invalid;
+use super::syntax::{self, Invalid, Syntax};
 use super::{Attribute, Value, When, values};
 use crate::disk::{Disk, Medium};
-use crate::errors;
+use crate::{errors, log};
 use pagefold_control::error::{CliError, Result};
+use pagefold_page::PageIndex;
 use pagefold_store::writeback::{
-    BATCH_MAX, LayoutKind, Policy, SelectionError, Settings, Writeback, WritebackError,
+    BATCH_MAX, LayoutKind, Policy, Selection, SelectionError, Settings, Writeback, WritebackError,
 };
 use std::path::PathBuf;
 
@@ -55,7 +56,7 @@ pub(super) static TABLE: &[Attribute] = &[
         meaning: "writes back pages, as 'disk writeback' does. Takes zram's words, separated by spaces: type=TYPE or \
                   just TYPE, where TYPE is idle, huge, huge_idle or incompressible; page_index=N; page_indexes=A-B",
         mode: Some(0o200),
-        when: When::WithSize,
+        when: When::WithBacking,
         show: None,
         change: Some((pages, |t, v| match v {
             Value::Pages(selection) => t.write_back(&selection),
@@ -195,6 +196,11 @@ fn writeback<T>(disk: &Disk, action: impl FnOnce(&Writeback) -> T) -> Result<T> 
     Ok(action(writeback.ok_or_else(|| errors::of_writeback(&WritebackError::NoBacking))?))
 }
 
+/// Fails if the disk has no size or no backing.
+pub(super) fn check_present(disk: &Disk) -> Result<()> {
+    writeback(disk, |_| ())
+}
+
 fn layout(disk: &Disk) -> LayoutKind {
     writeback(disk, |w| w.layout()).unwrap_or_else(|_| disk.lock_setup().layout)
 }
@@ -260,12 +266,53 @@ pub(super) fn check_marks(disk: &Disk, changes: &[(&Attribute, Value)]) -> Resul
 }
 
 fn pages(text: &str, syntax: Syntax) -> Result<Value, Invalid> {
-    let known = ["type", "page_index", "page_indexes"];
-    let words = match syntax {
-        Syntax::Kernel => known_words("writeback", text, &known),
-        Syntax::Command => text.to_string(),
+    let selected = match syntax {
+        Syntax::Kernel => kernels_pages(text),
+        Syntax::Command => text.parse().map(Some),
     };
-    words.parse().map(Value::Pages).map_err(|e: SelectionError| invalid(&e, e.errno()))
+    let value = selected.map(|pages| pages.map_or(Value::Trigger, Value::Pages));
+    value.map_err(|e: SelectionError| invalid(&e, e.errno()))
+}
+
+/// Parses a selection as the kernel does: a type, with or without `type=`, ends it, and unknown keys are ignored. `None` if
+/// nothing is selected, which is no error.
+fn kernels_pages(text: &str) -> Result<Option<Selection>, SelectionError> {
+    let mut all: Option<Selection> = None;
+    for (key, value) in syntax::words(text) {
+        let is_last = matches!((key, value), ("type", Some(_)) | (_, None));
+        let part: Selection = match (key, value) {
+            ("type", Some(value)) => value.parse()?,
+            ("page_index", Some(value)) => {
+                let index = PageIndex(page_number(key, value)?);
+                Selection::pages(index, index)?
+            }
+            ("page_indexes", Some(value)) => {
+                let unknown = || SelectionError::Unknown { word: format!("{key}={value}") };
+                let (first, last) = value.split_once('-').ok_or_else(unknown)?;
+                Selection::pages(PageIndex(page_number(key, first)?), PageIndex(page_number(key, last)?))?
+            }
+            (key, Some(_)) => {
+                log::warning(format_args!("writeback: the key {key:?} is unknown, and was ignored"));
+                continue;
+            }
+            (word, None) => word.parse()?,
+        };
+        all = Some(match all {
+            Some(all) => all.and(part),
+            None => part,
+        });
+        if is_last {
+            break;
+        }
+    }
+    Ok(all)
+}
+
+fn page_number(key: &str, digits: &str) -> Result<u64, SelectionError> {
+    syntax::kstrtou(digits, 10, u64::MAX).map_err(|e| match e.errno {
+        libc::ERANGE => SelectionError::OutOfRange { index: u64::MAX, page_count: 0 },
+        _ => SelectionError::Unknown { word: format!("{key}={digits}") },
+    })
 }
 
 /// Parses the batch size. The kernel takes any number, and allocates memory for it; here a larger one counts as the
@@ -289,11 +336,8 @@ fn limit_enable(text: &str, syntax: Syntax) -> Result<Value, Invalid> {
 
 fn backing(text: &str, syntax: Syntax) -> Result<Value, Invalid> {
     let path = PathBuf::from(text.strip_suffix('\n').unwrap_or(text));
-    match path.is_absolute() {
-        // The kernel overwrites whatever is there.
-        true => Ok(Value::Path { path, force: syntax == Syntax::Kernel }),
-        false => Err(Invalid { errno: libc::ENOENT, why: "it takes an absolute path".into() }),
-    }
+    // The kernel overwrites whatever is there.
+    Ok(Value::Path { path, force: syntax == Syntax::Kernel })
 }
 
 fn mark(text: &str, syntax: Syntax) -> Result<Value, Invalid> {

@@ -16,8 +16,8 @@ pub fn spec(config: &CodecConfig) -> CodecSpec {
     }
 }
 
-/// The configuration without the parameters that the algorithm does not have: as zram does, `algorithm_params` takes them
-/// for any algorithm. The log names them.
+/// The configuration without the parameters that the algorithm does not have, and with a level that it has: as zram does,
+/// `algorithm_params` takes them for any algorithm. The log names them. zram refuses only levels of deflate.
 pub fn applicable(config: &CodecConfig) -> CodecConfig {
     let mut applicable = config.clone();
     let Ok(backend) = pagefold_codec::backend(&config.name) else { return applicable };
@@ -30,6 +30,11 @@ pub fn applicable(config: &CodecConfig) -> CodecConfig {
     }
     if !backend.window_bits && applicable.window_bits.take().is_some() {
         ignored.push("deflate.winbits");
+    }
+    if let (Some(levels), Some(level)) = (backend.levels, applicable.level)
+        && config.name != "deflate"
+    {
+        applicable.level = Some(level.clamp(levels.min, levels.max));
     }
     if !ignored.is_empty() {
         log::warning(format_args!("{} has no {}, which was ignored", config.name, ignored.join(" and no ")));

@@ -4,10 +4,14 @@ use super::refusal_tracker::RefusalTracker;
 use super::{Medium, Setup, store};
 use pagefold_block::{BlockDevice, Metered, RamDevice};
 use pagefold_control::config::RecompressAfter;
-use pagefold_control::error::Result;
+use pagefold_control::error::{CliError, Result};
 use pagefold_control::report::disk::WriteState;
+use pagefold_page::size::Human;
 use pagefold_store::Store;
 use std::sync::Arc;
+
+/// The largest size of a disk, bytes.
+pub const SIZE_MAX_BYTES: u64 = 64 << 40;
 
 /// The properties of a disk that do not depend on its settings.
 #[derive(Clone, Copy, Debug, Default)]
@@ -31,6 +35,10 @@ pub struct Live {
 impl Live {
     /// An empty store of `size_bytes` with the settings in `setup`. Former contents of the medium are lost.
     pub fn new(setup: &Setup, size_bytes: u64, options: LiveOptions) -> Result<Self> {
+        if size_bytes > SIZE_MAX_BYTES {
+            let message = format!("the size is more than {} (ENOMEM)", Human(SIZE_MAX_BYTES));
+            return Err(CliError::usage(message).with_errno(libc::ENOMEM));
+        }
         let store = store::store(setup, size_bytes, options.has_reserve)?;
         let refusals = Arc::new(RefusalTracker::new(store.clone()));
         let served: Arc<dyn BlockDevice> = match options.uncompressed {

@@ -35,8 +35,11 @@ impl Medium {
     /// Opens a file or block device that exists, as zram's `backing_dev` does. Files are an extension: zram takes block
     /// devices only. With `force`, other data on it is overwritten.
     pub fn open(path: &Path, force: bool) -> Result<Self> {
+        if !path.is_absolute() {
+            return Err(not_absolute(path));
+        }
         let options = OpenOptions { size_bytes: None, min_bytes: PAGE_SIZE as u64, magic: MAGIC, force };
-        let opened = open_backing(path, &options).map_err(|e| open_failure(&e))?;
+        let opened = open_backing(path, &options).map_err(|e| open_failure(path, &e))?;
         let using = |e| CliError::failed(format!("using the backing '{}': {e}", path.display()));
         Ok(Medium {
             backing: Arc::new(FileBacking::new(opened.file, FileOptions::default()).map_err(using)?),
@@ -49,12 +52,25 @@ impl Medium {
     }
 }
 
+/// The error for a path that is not absolute, with the error number that the kernel most likely returns: the server has
+/// another working directory than the writer.
+fn not_absolute(path: &Path) -> CliError {
+    const NAME_LEN_MAX: usize = 255;
+    let errno = match path.iter().any(|name| name.len() > NAME_LEN_MAX) {
+        _ if path.as_os_str().is_empty() => libc::EISDIR,
+        true => libc::ENAMETOOLONG,
+        false => libc::ENOENT,
+    };
+    CliError::usage(format!("backing_dev takes an absolute path, not '{}'", path.display())).with_errno(errno)
+}
+
 /// The error for a path that cannot be opened, with the error number that the kernel returns.
-fn open_failure(e: &OpenError) -> CliError {
+fn open_failure(path: &Path, e: &OpenError) -> CliError {
     let (exit, errno) = match e {
         OpenError::InUse { .. } | OpenError::Claimed { .. } => (Exit::Busy, libc::EBUSY),
         OpenError::NoSize { .. } | OpenError::NoFolder { .. } => (Exit::NotFound, libc::ENOENT),
         OpenError::NotWritable { errno, .. } => (Exit::Unavailable, *errno),
+        OpenError::WrongType { .. } if path.is_dir() => (Exit::Usage, libc::EISDIR),
         OpenError::WrongType { .. } => (Exit::Usage, libc::ENOTBLK),
         OpenError::Failed(e) => (Exit::Failed, e.errno),
         _ => (Exit::Usage, libc::EINVAL),

@@ -23,7 +23,7 @@ pub mod writeback_report;
 pub use codec::{
     check as check_codec, default_level, help as codec_help, list as codec_list, plain as plain_codec,
 };
-pub use live::{Live, LiveOptions};
+pub use live::{Live, LiveOptions, SIZE_MAX_BYTES};
 pub use medium::{Medium, medium};
 pub use passes::Passes;
 pub use selection::{AGE_MAX_S, of as selection_of, recompress_request};

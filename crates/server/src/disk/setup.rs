@@ -64,9 +64,10 @@ impl Setup {
         }
     }
 
-    /// The lowest priority of the algorithm `name`.
-    pub fn priority_of(&self, name: &str) -> Option<usize> {
-        self.codecs.iter().position(|codec| codec.as_ref().is_some_and(|codec| codec.name == name))
+    /// The priorities of the algorithm `name`, from the lowest.
+    pub fn priorities_of(&self, name: &str) -> impl Iterator<Item = usize> {
+        let is_it = move |codec: &Option<CodecConfig>| codec.as_ref().is_some_and(|codec| codec.name == name);
+        (0..PRIORITY_COUNT).filter(move |priority| is_it(&self.codecs[*priority]))
     }
 
     /// The primary codec.

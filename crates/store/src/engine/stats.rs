@@ -63,7 +63,8 @@ impl fmt::Display for IoStat {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{:8} {:8} {:8} {:8}",
+            // The kernel prints the third as a constant, without padding.
+            "{:8} {:8} {} {:8}",
             self.failed_reads, self.failed_writes, self.invalid_io, self.notify_free
         )
     }

@@ -2,9 +2,8 @@
 //!
 //! A page is stored without a header in the lowest free block. A location is the block's number in its lower half and
 //! the page's crc32c in its upper half, so that a corrupt page is detected here too. Freed blocks are not discarded
-//! on the medium.
+//! on the medium. The blocks of a medium that is too small for the log begin at its first byte, as in the kernel.
 
-use crate::layout::format::DATA_START;
 use crate::layout::packer::{NextStep, NoSpace, PackedPage, Packer};
 use crate::layout::request::{Entry, WriteRequest};
 use crate::slot::BackingLocation;
@@ -20,6 +19,8 @@ struct BlockIndex(u32);
 pub(crate) struct Blocks {
     map: Mutex<Map>,
     count: u32,
+    /// Where they begin on the medium, bytes.
+    start: u64,
 }
 
 #[derive(Debug)]
@@ -29,10 +30,11 @@ struct Map {
 }
 
 impl Blocks {
-    /// Creates the blocks of a medium of `len_bytes` bytes, all free; at most as many as locations can address.
-    pub(crate) fn new(len_bytes: u64) -> Self {
-        let count = (len_bytes.saturating_sub(DATA_START) / PAGE_SIZE as u64).min(u64::from(u32::MAX)) as u32;
-        Blocks { map: Mutex::new(Map { taken: UnitMap::new(count as usize), taken_count: 0 }), count }
+    /// Creates the blocks of a medium from byte `start` to `len_bytes`, all free; at most as many as locations can
+    /// address.
+    pub(crate) fn new(start: u64, len_bytes: u64) -> Self {
+        let count = (len_bytes.saturating_sub(start) / PAGE_SIZE as u64).min(u64::from(u32::MAX)) as u32;
+        Blocks { map: Mutex::new(Map { taken: UnitMap::new(count as usize), taken_count: 0 }), count, start }
     }
 
     pub(crate) fn count(&self) -> u32 {
@@ -62,8 +64,8 @@ impl Blocks {
     }
 
     /// Where the page begins on the medium, bytes.
-    pub(crate) fn offset(written_back: BackingLocation) -> u64 {
-        DATA_START + u64::from(written_back.location as u32) * PAGE_SIZE as u64
+    pub(crate) fn offset(&self, written_back: BackingLocation) -> u64 {
+        self.start + u64::from(written_back.location as u32) * PAGE_SIZE as u64
     }
 
     /// Whether `page` has the checksum of the page that was written there.
@@ -116,7 +118,7 @@ impl Packer for BlockPacker<'_> {
         let crc = crc32c::crc32c(&request.bytes()[..PAGE_SIZE]);
         let location = u64::from(crc) << 32 | u64::from(block.0);
         let to = BackingLocation { location, len_bytes: PAGE_SIZE as u16, priority: 0 };
-        request.offset = Blocks::offset(to);
+        request.offset = self.blocks.offset(to);
         request.len = PAGE_SIZE;
         request.entries.push(Entry { index: page.index, generation: page.generation, from: page.from, to });
     }
@@ -143,10 +145,11 @@ impl Drop for BlockPacker<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::layout::format::DATA_START;
 
     #[test]
     fn the_lowest_free_block_is_taken_and_none_twice() {
-        let blocks = Blocks::new(DATA_START + 130 * PAGE_SIZE as u64 + 17);
+        let blocks = Blocks::new(DATA_START, DATA_START + 130 * PAGE_SIZE as u64 + 17);
         assert_eq!(blocks.count(), 130);
         let taken: Vec<_> = std::iter::from_fn(|| blocks.allocate()).map(|b| b.0).collect();
         assert_eq!(taken, (0..130).collect::<Vec<_>>());
@@ -160,7 +163,7 @@ mod tests {
 
     #[test]
     fn an_unused_reserved_block_is_freed() {
-        let blocks = Blocks::new(DATA_START + 2 * PAGE_SIZE as u64);
+        let blocks = Blocks::new(0, 2 * PAGE_SIZE as u64);
         let mut packer = BlockPacker::new(&blocks);
         assert!(matches!(packer.prepare(4096), Ok(NextStep::Begin)));
         assert_eq!(blocks.free_count(), 1);

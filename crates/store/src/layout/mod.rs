@@ -68,11 +68,27 @@ pub(crate) enum Layout {
 }
 
 impl Layout {
-    /// Creates an empty layout for a medium of `len_bytes` bytes, at least [`Log::LEN_MIN`].
+    /// The least length of a medium for this kind of layout, bytes.
+    pub(crate) fn len_min(kind: LayoutKind) -> u64 {
+        match kind {
+            LayoutKind::Log => Log::LEN_MIN,
+            LayoutKind::Blocks => PAGE_SIZE as u64,
+        }
+    }
+
+    /// Whether a medium of this length begins with a superblock. If it is too small for the log, blocks fill all of it.
+    pub(crate) fn has_superblock(len_bytes: u64) -> bool {
+        len_bytes >= Log::LEN_MIN
+    }
+
+    /// Creates an empty layout for a medium of `len_bytes` bytes, at least [`Layout::len_min`].
     pub(crate) fn new(kind: LayoutKind, id: StoreId, len_bytes: u64) -> Self {
         match kind {
             LayoutKind::Log => Layout::Log(Log::new(id, len_bytes)),
-            LayoutKind::Blocks => Layout::Blocks(Blocks::new(len_bytes)),
+            LayoutKind::Blocks => {
+                let start = if Self::has_superblock(len_bytes) { DATA_START } else { 0 };
+                Layout::Blocks(Blocks::new(start, len_bytes))
+            }
         }
     }
 
@@ -136,7 +152,7 @@ impl Layout {
     pub(crate) fn offset(&self, written_back: BackingLocation) -> u64 {
         match self {
             Layout::Log(_) => Log::offset(written_back),
-            Layout::Blocks(_) => Blocks::offset(written_back),
+            Layout::Blocks(blocks) => blocks.offset(written_back),
         }
     }
 

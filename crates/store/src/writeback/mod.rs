@@ -60,7 +60,7 @@ pub(crate) use sweep::Sweeper;
 
 use crate::error::StoreError;
 use crate::layout::{
-    BlockPacker, CLEANER_SPARE, DATA_START, Head, Layout, Log, LogPacker, Packer, SUPERBLOCK_LEN, StoreId,
+    BlockPacker, CLEANER_SPARE, DATA_START, Head, Layout, LogPacker, Packer, SUPERBLOCK_LEN, StoreId,
     Superblock,
 };
 use crate::pages::Pages;
@@ -115,12 +115,14 @@ pub struct Writeback {
 pub type OnFailure = dyn Fn(&StoreError) + Send + Sync;
 
 impl Writeback {
-    /// Prepares a backing: clears its first MiB and writes a superblock. Its former contents are lost.
+    /// Prepares a backing: clears its first MiB and writes a superblock, if there is room for both. Its former contents
+    /// are lost.
     pub(crate) fn attach(config: WritebackConfig, pages: PageCount) -> Result<Self, AttachError> {
         let WritebackConfig { backing, layout } = config;
         let len_bytes = backing.len_bytes();
-        if len_bytes < Log::LEN_MIN {
-            return Err(AttachError::TooSmall { len_bytes, min_bytes: Log::LEN_MIN });
+        let min_bytes = Layout::len_min(layout);
+        if len_bytes < min_bytes {
+            return Err(AttachError::TooSmall { len_bytes, min_bytes });
         }
         let id = new_id()?;
         let layout = Layout::new(layout, id, len_bytes);
@@ -137,7 +139,9 @@ impl Writeback {
             ahead: Mutex::default(),
             on_failure: OnceLock::new(),
         };
-        writeback.write_superblock(id, pages)?;
+        if Layout::has_superblock(len_bytes) {
+            writeback.write_superblock(id, pages)?;
+        }
         Ok(writeback)
     }
 
