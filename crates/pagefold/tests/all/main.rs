@@ -28,3 +28,4 @@ mod images;
 mod output;
 #[path = "../support/mod.rs"]
 mod support;
+mod zram_shell;
