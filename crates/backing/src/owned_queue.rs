@@ -17,9 +17,10 @@ impl OwnedQueue {
     pub fn new(backing: Arc<dyn Backing>, depth: usize, buffers: Buffers) -> Result<Self, BackingError> {
         let buffers = Arc::new(buffers);
         let queue = backing.queue(depth, &buffers)?;
-        // SAFETY: the queue borrows from what the two `Arc`s point to. Neither moves when the `Arc` does, and each lives at
-        // least as long as the queue: both `Arc`s are private, never replaced, and dropped after the queue, which is a
-        // field before them. Nobody gets the queue with the longer lifetime: it is private and lent for calls only.
+        // SAFETY: the queue borrows from what the two `Arc`s point to. Neither moves when the `Arc` does, and each
+        // lives at least as long as the queue: both `Arc`s are private, never replaced, and dropped after the queue,
+        // which is a field before them. Nobody gets the queue with the longer lifetime: it is private and lent for
+        // calls only.
         let queue = unsafe { std::mem::transmute::<Box<dyn Queue + '_>, Box<dyn Queue>>(queue) };
         Ok(OwnedQueue { queue, _backing: backing, _buffers: buffers })
     }

@@ -70,8 +70,8 @@ pub trait Queue: Send {
     /// Requests submitted and not yet returned by [`Queue::complete`].
     fn in_flight(&self) -> usize;
 
-    /// Whether the queue works, but a new one might be faster: the kernel refused a ring, or refuses requests on this one. The
-    /// owner of a long-lived queue checks this while no request is in flight.
+    /// Whether the queue works, but a new one might be faster: the kernel refused a ring, or refuses requests on this
+    /// one. The owner of a long-lived queue checks this while no request is in flight.
     fn is_degraded(&self) -> bool {
         false
     }

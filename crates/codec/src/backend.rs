@@ -30,11 +30,23 @@ pub struct Backend {
     pub levels: Option<Levels>,
     /// Whether it takes a dictionary.
     pub dictionary: bool,
-    /// Prepares level (0 where there are none) and dictionary.
+    /// Whether it takes window bits; see [`CodecSpec::window_bits`](crate::CodecSpec::window_bits).
+    pub window_bits: bool,
+    /// Prepares an algorithm with its parameters.
     pub(crate) open: Open,
 }
 
-pub(crate) type Open = fn(level: i32, dictionary: Option<&[u8]>) -> Result<Box<dyn Algorithm>, CodecError>;
+pub(crate) type Open = fn(&Params<'_>) -> Result<Box<dyn Algorithm>, CodecError>;
+
+/// The parameters of an algorithm, of which only those are set that its entry in the table permits.
+pub(crate) struct Params<'a> {
+    /// One of its [`Levels`]; 0 if it has none.
+    pub(crate) level: i32,
+    /// Bytes that pages are likely to share.
+    pub(crate) dictionary: Option<&'a [u8]>,
+    /// zlib's `windowBits`, any value.
+    pub(crate) window_bits: Option<i32>,
+}
 
 impl Backend {
     /// Returns the level to use for the `requested` one: itself, or the default where it is `None`.

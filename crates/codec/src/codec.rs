@@ -1,6 +1,6 @@
 //! [`Codec`]: an algorithm of the table with its parameters, chosen by a [`CodecSpec`].
 
-use crate::backend::{Algorithm, Backend, Stream};
+use crate::backend::{Algorithm, Backend, Params, Stream};
 use crate::error::CodecError;
 use crate::table;
 use std::fmt;
@@ -14,12 +14,16 @@ pub struct CodecSpec {
     pub level: Option<i32>,
     /// Bytes that pages are likely to share, for algorithms that take them.
     pub dictionary: Option<Vec<u8>>,
+    /// zlib's `windowBits` (zram: `deflate.winbits`), for algorithms that take them: the number's magnitude, 9 to 15,
+    /// is log2 of the bytes that a match may reach back, and its sign the format, raw deflate if negative and zlib if
+    /// positive. `None` leaves both to the algorithm.
+    pub window_bits: Option<i32>,
 }
 
 impl CodecSpec {
     /// The named algorithm with its default parameters.
     pub fn named(name: impl Into<String>) -> Self {
-        CodecSpec { name: name.into(), level: None, dictionary: None }
+        CodecSpec { name: name.into(), level: None, dictionary: None, window_bits: None }
     }
 }
 
@@ -38,7 +42,12 @@ impl Codec {
         if spec.dictionary.is_some() && !backend.dictionary {
             return Err(CodecError::NoDictionary { codec: backend.name });
         }
-        let algorithm = (backend.open)(level.unwrap_or(0), spec.dictionary.as_deref())?;
+        if spec.window_bits.is_some() && !backend.window_bits {
+            return Err(CodecError::NoWindowBits { codec: backend.name });
+        }
+        let (level_or_zero, dictionary) = (level.unwrap_or(0), spec.dictionary.as_deref());
+        let params = Params { level: level_or_zero, dictionary, window_bits: spec.window_bits };
+        let algorithm = (backend.open)(&params)?;
         Ok(Codec { backend, level, algorithm })
     }
 

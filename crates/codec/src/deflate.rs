@@ -1,31 +1,45 @@
-//! Raw DEFLATE (RFC 1951) by libdeflate (vendored by `libdeflate-sys`).
+//! DEFLATE (RFC 1951): by libdeflate (vendored by `libdeflate-sys`), or with window bits by zlib-rs.
 //!
 //! libdeflate is the fastest maintained encoder and decoder for whole buffers, and a page is one. It has neither
-//! dictionaries nor a choice of window; a window longer than a page would be of no use.
+//! dictionaries nor a choice of window; a window longer than a page would be of no use. Users of zram's
+//! `deflate.winbits` choose a window and a format (`windowed`); zlib-rs then compresses, and libdeflate decompresses
+//! all the same, because a decoder needs no window when its output is one buffer.
+//!
+//! Level -1 is zlib's name for its default. The levels of both libraries go from 0, which stores pages uncompressed,
+//! to 9; libdeflate has three more.
 
-use crate::backend::{Algorithm, Backend, Levels, Stream};
+mod windowed;
+
+use crate::backend::{Algorithm, Backend, Levels, Params, Stream};
 use crate::error::CodecError;
-use libdeflater::{CompressionLvl, Compressor, Decompressor};
+use libdeflater::{CompressionLvl, Compressor, DecompressionError, Decompressor};
+use windowed::{WindowBits, Windowed};
 
 const NAME: &str = "deflate";
 
-const LEVELS: Levels = Levels { min: 1, max: 12, default: 6 };
+const LEVELS: Levels = Levels { min: -1, max: 12, default: 6 };
 
 pub(crate) const BACKEND: Backend = Backend {
     name: NAME,
     summary: "dense, slow to write; for pages that are seldom read",
     levels: Some(LEVELS),
     dictionary: false,
-    open: |level, _| {
-        let level = CompressionLvl::new(level).map_err(|_| CodecError::Level {
-            codec: NAME,
-            level,
-            min: LEVELS.min,
-            max: LEVELS.max,
-        })?;
-        Ok(Box::new(Deflate { level }))
-    },
+    window_bits: true,
+    open,
 };
+
+fn open(params: &Params<'_>) -> Result<Box<dyn Algorithm>, CodecError> {
+    let level = if params.level == -1 { LEVELS.default } else { params.level };
+    if let Some(window_bits) = params.window_bits {
+        return Ok(Box::new(Windowed::new(level, WindowBits::new(window_bits)?)?));
+    }
+    let level = CompressionLvl::new(level).map_err(|_| no_level(params.level, LEVELS.max))?;
+    Ok(Box::new(Deflate { level }))
+}
+
+fn no_level(level: i32, max: i32) -> CodecError {
+    CodecError::Level { codec: NAME, level, min: LEVELS.min, max }
+}
 
 struct Deflate {
     level: CompressionLvl,
@@ -51,9 +65,11 @@ impl Stream for DeflateStream {
     }
 
     fn decompress(&mut self, src: &[u8], dst: &mut [u8]) -> Result<usize, CodecError> {
-        let src_len_bytes = src.len();
-        self.decoder
-            .deflate_decompress(src, dst)
-            .map_err(|_| CodecError::Corrupt { codec: NAME, src_len_bytes })
+        decompressed_len(self.decoder.deflate_decompress(src, dst), src)
     }
+}
+
+/// Converts the return value of libdeflate's decoder for `src`.
+fn decompressed_len(result: Result<usize, DecompressionError>, src: &[u8]) -> Result<usize, CodecError> {
+    result.map_err(|_| CodecError::Corrupt { codec: NAME, src_len_bytes: src.len() })
 }

@@ -35,6 +35,26 @@ pub enum CodecError {
         /// The codec.
         codec: &'static str,
     },
+    /// The algorithm has no window bits.
+    #[error("codec {codec} takes no window bits")]
+    NoWindowBits {
+        /// The codec.
+        codec: &'static str,
+    },
+    /// The algorithm has no such window bits.
+    #[error(
+        "codec {codec} has no window bits {window_bits}; they are {min} to {max}, or -{max} to -{min} for raw streams"
+    )]
+    WindowBits {
+        /// The codec.
+        codec: &'static str,
+        /// The requested window bits.
+        window_bits: i32,
+        /// log2 of its shortest window.
+        min: u8,
+        /// log2 of its longest window.
+        max: u8,
+    },
     /// The algorithm refused the dictionary.
     #[error("codec {codec} cannot use this dictionary of {len_bytes} bytes")]
     BadDictionary {

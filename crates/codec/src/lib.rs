@@ -40,7 +40,8 @@
 //! [`same_filled`](same_filled()) runs before any codec and recognises a page that repeats one 8-byte word;
 //! [`fill`](fill()) writes such a page again. All other pages go through a codec. Three types have three lifetimes:
 //!
-//! - [`Codec`] is an algorithm with its level and prepared dictionary. It is immutable and shared by all threads.
+//! - [`Codec`] is an algorithm with its level, window and prepared dictionary. It is immutable and shared by all
+//!   threads.
 //! - [`Stream`] is the working memory of one operation. One thread at a time uses it, through `&mut`.
 //! - A call of [`Stream::compress`] or [`Stream::decompress`] borrows a source and a destination.
 //!
@@ -51,8 +52,24 @@
 //!
 //! The crate starts no threads. Its only locks are the mutexes of [`Streams`], one for each CPU; a caller holds one at
 //! a time, and only for a codec call and a copy. A stream allocates its memory when it is made and in the warm-up
-//! that [`PerCpuStream::new`] runs; later calls allocate nothing. A call that fails returns a [`CodecError`] and leaves
-//! the stream usable.
+//! that [`PerCpuStream::new`] runs; later calls allocate nothing, except that lz4hc from level 10 on allocates 64 KiB
+//! while it compresses (inside liblz4). A call that fails returns a [`CodecError`] and leaves the stream usable.
+//!
+//! # Levels and windows
+//!
+//! The parameters are those of zram's `algorithm_params`. Levels that zram takes and that have a meaning are valid.
+//! Other levels, and parameters that an algorithm does not take, are errors.
+//!
+//! | codec | levels in the kernel | here |
+//! |---|---|---|
+//! | lz4 | 1 and above: how fast the encoder skips input without matches | up to 65537, liblz4's limit |
+//! | lz4hc | 1 to 16 | levels 13 to 16 are the same as 12, the densest encoding |
+//! | zstd | -131072 to 22; 0 is 3, the default; negative levels are faster | the same |
+//! | deflate | -1 to 9; -1 is 6, the default; 0 does not compress | up to 12; with window bits, up to 9 |
+//! | lzo, lzo-rle | ignored | none |
+//!
+//! Deflate takes window bits: -15 to -9 for raw streams, 9 to 15 for zlib's format, with matches up to 2^9 to 2^15
+//! bytes back. The kernel's default is -11. Without window bits matches reach back through the whole page.
 //!
 //! A new codec is one module with a `BACKEND` constant, an `Algorithm` and a `Stream`, and one line in the table.
 

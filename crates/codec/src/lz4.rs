@@ -3,8 +3,9 @@
 //! Compressing pages costs the program more time than anything else. So [`page`] handles the usual case, a whole page
 //! at level 1 without dictionary: it takes a sixth less time than liblz4, and its output is no longer. liblz4 handles
 //! other lengths, dictionaries, short destinations, all decompression, and other levels, which are liblz4's
-//! acceleration factor. A stream keeps liblz4's state between calls, so that each call initialises only its hash
-//! table, 16 KiB. Format: `lz4_Block_format.md` of the LZ4 project.
+//! acceleration factor. Factors above 65537 are refused, because liblz4 treats them as 65537. A stream keeps liblz4's
+//! state between calls, so that each call initialises only its hash table, 16 KiB. Format: `lz4_Block_format.md` of the
+//! LZ4 project.
 
 mod load;
 mod output;
@@ -24,7 +25,8 @@ pub(crate) const BACKEND: Backend = Backend {
     summary: "fast both ways; the default",
     levels: Some(Levels { min: 1, max: 65537, default: 1 }),
     dictionary: true,
-    open: |level, dictionary| Ok(Box::new(Lz4::new(level, dictionary)?)),
+    window_bits: false,
+    open: |params| Ok(Box::new(Lz4::new(params.level, params.dictionary)?)),
 };
 
 unsafe extern "C" {

@@ -1,4 +1,7 @@
 //! LZ4 block format by liblz4's high-compression encoder: slower to compress than lz4, as fast to decompress.
+//!
+//! The kernel's lz4hc has 16 levels, of which the last ones search longer. liblz4 since 1.8 has 12, of which the last
+//! finds the shortest encoding; levels above 12 are valid and are the same as 12.
 
 use crate::backend::{Algorithm, Backend, Levels, Stream};
 use crate::error::CodecError;
@@ -8,12 +11,16 @@ use std::sync::Arc;
 
 const NAME: &str = "lz4hc";
 
+/// liblz4's highest level.
+const LIBRARY_LEVEL_MAX: c_int = 12;
+
 pub(crate) const BACKEND: Backend = Backend {
     name: NAME,
     summary: "denser than lz4 at several times its cost to write; reads as fast",
-    levels: Some(Levels { min: 1, max: 12, default: 9 }),
+    levels: Some(Levels { min: 1, max: 16, default: 9 }),
     dictionary: true,
-    open: |level, dictionary| Ok(Box::new(Lz4Hc::new(level, dictionary)?)),
+    window_bits: false,
+    open: |params| Ok(Box::new(Lz4Hc::new(params.level, params.dictionary)?)),
 };
 
 unsafe extern "C" {
@@ -51,6 +58,7 @@ struct Lz4Hc {
 
 impl Lz4Hc {
     fn new(level: i32, dictionary: Option<&[u8]>) -> Result<Self, CodecError> {
+        let level = level.min(LIBRARY_LEVEL_MAX);
         let prepare = |bytes| {
             let stream = raw_stream()?;
             // SAFETY: the stream is live.

@@ -14,10 +14,12 @@ const NAME: &str = "zstd";
 pub(crate) const BACKEND: Backend = Backend {
     name: NAME,
     summary: "dense; about twice the cost of lz4 at level 1",
-    // libzstd accepts levels down to -131072; those below -50 are only worse.
-    levels: Some(Levels { min: -50, max: 22, default: 3 }),
+    // Those of libzstd. A negative level is the step by which the encoder skips input, so those below -50 compress
+    // hardly anything; the kernel accepts them. Level 0 is the default.
+    levels: Some(Levels { min: -131_072, max: 22, default: 3 }),
     dictionary: true,
-    open: |level, dictionary| Ok(Box::new(Zstd::new(level, dictionary)?)),
+    window_bits: false,
+    open: |params| Ok(Box::new(Zstd::new(params.level, params.dictionary)?)),
 };
 
 struct Zstd {

@@ -86,6 +86,9 @@ pub struct CodecConfig {
     pub level: Option<i32>,
     /// Its dictionary.
     pub dictionary: Option<Vec<u8>>,
+    /// The window bits of deflate, as zlib counts them; `None` for the default.
+    #[serde(default)]
+    pub window_bits: Option<i32>,
 }
 
 /// The export of a disk, as chosen by the user.

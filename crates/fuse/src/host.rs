@@ -147,7 +147,7 @@ fn join(session: &mut Option<JoinHandle<io::Result<()>>>, timeout: Duration) -> 
 
 /// Negotiates the FUSE protocol with the kernel and starts the session threads for `channel`, which is mounted already.
 ///
-/// [`FuseMount::new`] does this for a mount of its own. Another caller may have mounted in a mount namespace of which the
+/// [`FuseMount::new`] does this for the mount that it makes. Another caller may have mounted in a mount namespace of which the
 /// session threads are no part. The handle returns when the file system is unmounted.
 pub fn serve(
     file_system: impl Filesystem + 'static,

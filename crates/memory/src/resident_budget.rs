@@ -241,15 +241,15 @@ impl ResidentBudget {
         }
     }
 
-    /// Notes whether the store refuses all pages. If so, a bounded number of pages may exceed the limit. The number is renewed
-    /// only by the next call, because eviction may be possible again when the pages are used up.
+    /// Notes whether the store refuses all pages. If so, a bounded number of pages may exceed the limit. The number is
+    /// renewed only by the next call, because eviction may be possible again when the pages are used up.
     pub fn set_store_refuses(&self, is_stuck: bool) {
         let bound = (self.limit() / 16).clamp(1, OVERCOMMIT_MAX) as u32;
         self.allow_overcommit(if is_stuck { bound } else { 0 });
     }
 
-    /// Allows each thread that waits one page beyond the limit, because no page can be moved out. One page each is enough:
-    /// pages that come in can be moved out for the next.
+    /// Allows each thread that waits one page beyond the limit, because no page can be moved out. One page each is
+    /// enough: pages that come in can be moved out for the next.
     pub fn overcommit_waiters(&self) {
         self.allow_overcommit(self.waiters.load(Relaxed));
     }

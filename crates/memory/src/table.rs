@@ -92,8 +92,8 @@ impl Table {
     fn live(&self, chunk: u64) -> &AtomicU32 {
         assert!(chunk < self.chunk_count());
         // SAFETY: the index is below the count that the reservation was made for (asserted), with four bytes a chunk
-        // and a base that is aligned to a page; its memory begins as zeroes, which are an atomic, is only accessed through
-        // this, as atomics, and lives as long as `self`.
+        // and a base that is aligned to a page; its memory begins as zeroes, which are an atomic, is only accessed
+        // through this, as atomics, and lives as long as `self`.
         unsafe { &*self.live.base().as_ptr().cast::<AtomicU32>().add(chunk as usize) }
     }
 

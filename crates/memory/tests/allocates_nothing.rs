@@ -1,5 +1,6 @@
 //! Serving a fault in the thread that made it does not call the allocator, because the thread may have been
-//! interrupted in it. The evictors, for which the fault may wait, do not call it either. Only the writeback thread does.
+//! interrupted in it. The evictors, for which the fault may wait, do not call it either. Only the writeback thread
+//! does.
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 use pagefold_backing::MemoryBacking;

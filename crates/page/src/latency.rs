@@ -1,7 +1,7 @@
 //! How long requests took: a histogram in fixed memory, whose bounds are powers of two of nanoseconds.
 //!
-//! Requests add to [`LatencyCounters`], on any thread and without a lock; a [`Latency`] is a snapshot of them. Every request is
-//! counted. A server of many CPUs has one set of counters for each, and adds them up.
+//! Requests add to [`LatencyCounters`], on any thread and without a lock; a [`Latency`] is a snapshot of them. Every
+//! request is counted. A server of many CPUs has one set of counters for each, and adds them up.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;

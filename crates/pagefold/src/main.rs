@@ -6,7 +6,7 @@
 //! | [`zram`] | the commands that show disks behind the files of the kernel's zram |
 //! | [`disk`], [`image`] | the commands on disks and on images, one file each |
 //! | [`docs`], [`manual`] | shell completions and manual pages; their sections |
-//! | [`cli`] | printing: results, messages, progress bars, histograms |
+//! | [`cli`] | printing: results, messages, lists, progress bars, histograms; commands on several things |
 //!
 //! Each module uses only those below it in this table. The hidden command `serve` turns the process into a server
 //! (`pagefold-server`); other commands start servers and send them requests (`pagefold-control`).

@@ -1,8 +1,8 @@
 //! The sections of manual pages that are not options: attributes, codecs, examples, exit codes, files, environment.
 //!
-//! The long help has them as plain text in one form, which this module turns into roff: a heading is a line that ends in a
-//! colon, an entry is a line that is indented by two, and its description follows two spaces or on deeper lines. An
-//! indented line that has neither is running text. (clap_mangen would put all of it into one paragraph.)
+//! The long help has them as plain text in one form, which this module turns into roff: a heading is a line that ends
+//! in a colon, an entry is a line that is indented by two, and its description follows two spaces or on deeper lines.
+//! An indented line that has neither is running text. (clap_mangen would put all of it into one paragraph.)
 
 /// Converts the text behind the options of a long help into sections.
 pub fn sections(help: &str) -> String {

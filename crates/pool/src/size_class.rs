@@ -39,7 +39,8 @@ pub(crate) fn class_index(len_bytes: usize) -> usize {
     }
 }
 
-/// Whether an object of `new_len_bytes` uses less memory than one of `old_len_bytes`: whether its class is a smaller one.
+/// Whether an object of `new_len_bytes` uses less memory than one of `old_len_bytes`: whether its class is a smaller
+/// one.
 pub fn is_smaller_class(new_len_bytes: usize, old_len_bytes: usize) -> bool {
     class_index(new_len_bytes) < class_index(old_len_bytes)
 }

@@ -41,8 +41,8 @@ impl SourceError {
 pub enum Purpose {
     /// The pool's objects.
     Objects,
-    /// An object that replaces a longer one, which is freed next. Counted as `Objects`, but compared with another limit:
-    /// at the limit there would be no memory to free memory with.
+    /// An object that replaces a longer one, which is freed next. Counted as `Objects`, but compared with another
+    /// limit: at the limit there would be no memory to free memory with.
     Replacements {
         /// Frames in use for objects up to which the charge succeeds.
         most_frames: u64,

@@ -6,13 +6,16 @@
 //! |---|---|
 //! | `cli`, `runner` | the command line; scheduling of cases, each in a separate process |
 //! | `suites` | the table of suites |
-//! | `engine`, `disk`, `image`, `memory` | the suites: stores in this process; disks as users make them; images; regions of memory |
-//! | `backing`, `recompression`, `load` | drawn backings of stores in this process, drawn codecs; reads and writes that check what they read |
-//! | `target`, `watchdog` | interfaces that a load writes to: a store, a region, a device, NBD; detection of requests that hang |
+//! | `engine`, `disk`, `image`, `memory` | the suites: stores in this process; disks of servers; images; regions of memory |
+//! | `backing`, `recompression` | drawn backings of stores in this process; drawn codecs |
+//! | `load` | reads and writes that check what they read |
+//! | `target` | interfaces that a load writes to: a store, a region, a device, NBD |
+//! | `watchdog` | detection of requests that hang |
 //! | `leftovers` | mounts, loop devices and processes that a case leaves behind |
 //! | `process` | programs with time limits, and reading about processes |
 //! | `case` | the interface between a suite and the runner |
-//! | `model`, `random`, `verdict` | when a refusal is justified; draws that are the same for a seed; summary or fault of a case |
+//! | `model` | when a refusal is justified |
+//! | `random`, `verdict` | draws that are the same for a seed; summary or fault of a case |
 //!
 //! Path of a case: `main` -> `runner` -> this program again as `one`, in a child process -> `runner::run_here` -> the
 //! `run` of the suite's case -> a file with the verdict, which the parent reads.

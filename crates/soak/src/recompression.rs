@@ -9,6 +9,8 @@ use std::fmt;
 
 /// Further codecs of a store: those of priority 1, 2 and 3.
 pub const FURTHER_MAX: usize = 3;
+/// Bytes by which recompression may exceed the memory limit.
+pub const BEYOND_LIMIT_BYTES: u64 = 64 << 10;
 /// Pages are stored raw from this length on; a threshold must be lower.
 pub const THRESHOLD_END: u64 = 3968;
 
@@ -31,12 +33,17 @@ impl Codec {
         };
         let levels = table.iter().find(|backend| backend.name == name).and_then(|backend| backend.levels);
         let level = levels.filter(|_| random.percent(80)).map(|levels| {
-            // The levels of lz4 reach to 65537, all alike from some level on.
-            let above =
-                random.below((i64::from(levels.max) - i64::from(levels.min) + 1).clamp(1, 100) as u64);
-            levels.min + above as i32
+            // The levels of lz4 reach up to 65537 and those of zstd down to -131072, all alike from some level on.
+            let (min, max) = (levels.min.max(-50), levels.max.min(99));
+            min + random.below((max - min + 1) as u64) as i32
         });
         Codec { name, level }
+    }
+
+    /// Whether both are one codec at one level: without a level it has its default one.
+    pub fn is_same(&self, other: &Codec) -> bool {
+        let level = |codec: &Codec| codec.level.or_else(|| default_level(codec.name));
+        self.name == other.name && level(self) == level(other)
     }
 
     /// The codec as a store takes it.
@@ -53,6 +60,10 @@ impl fmt::Display for Codec {
             None => f.write_str(self.name),
         }
     }
+}
+
+fn default_level(name: &str) -> Option<i32> {
+    pagefold_codec::backend(name).ok()?.levels.map(|levels| levels.default)
 }
 
 /// Draws a threshold in bytes, or none.
@@ -77,6 +88,15 @@ pub fn pages_max(random: &mut Random, pages: u64) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_codec_without_a_level_is_that_of_its_default_level() {
+        let of = |name, level| Codec { name, level };
+        assert!(of("zstd", None).is_same(&of("zstd", Some(3))));
+        assert!(!of("zstd", None).is_same(&of("zstd", Some(4))));
+        assert!(!of("lzo", None).is_same(&of("lzo-rle", None)));
+        assert!(of("lzo", None).is_same(&of("lzo", None)));
+    }
 
     #[test]
     fn all_codecs_are_drawn_with_valid_levels_only() {

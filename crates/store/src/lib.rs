@@ -85,8 +85,8 @@
 //!
 //! # How it works
 //!
-//! A store consists of a table of slots, a codec with one stream per CPU, a pool of compressed objects and, optionally,
-//! a backing. It stores each page as empty, same-filled, compressed ("folded"), raw or written back.
+//! A store consists of a table of slots, its codecs with one stream per CPU each, a pool of compressed objects and,
+//! optionally, a backing. It stores each page as empty, same-filled, compressed ("folded"), raw or written back.
 //!
 //! | folder | contains |
 //! |---|---|
@@ -95,6 +95,7 @@
 //! | `layout` | where written-back pages lie on the backing, and which places are free |
 //! | `policy` | when automatic writeback writes which pages; the throttle of writers at the limit |
 //! | `writeback` | passes, the cleaner of the log, reading back, the ring |
+//! | `recompress` | compressing pages in memory again, with a denser codec |
 //! | `engine` | the public `Store` |
 //!
 //! *Paths.* A write goes through `engine/io.rs` (cuts the range into pages), `engine/fold.rs` (compresses the page and
@@ -102,14 +103,16 @@
 //! `engine/io.rs`, `engine/read.rs` and, for a written-back page, `writeback/fetch.rs`.
 //!
 //! *Threads.* Reads and writes run in the threads of the callers. The crate starts threads only on request: the two
-//! threads of the pool's reserve, if one is configured, and the writeback thread, if the caller starts a
-//! [`WritebackThread`].
+//! threads of the pool's reserve, if one is configured; the thread of automatic writeback, if the caller starts a
+//! [`WritebackThread`], and that of automatic recompression, if it starts a [`RecompressThread`]; and the further
+//! workers of a pass of [`Store::recompress`], which end with it.
 //!
-//! *Locks.* A pass or the cleaner holds the lock of passes in `writeback`, so one runs at a time. The pool takes the
-//! lock of a size class. Under it, it tries a slot's lock and releases it again, or takes the lock of its frame source.
-//! The holder of a slot's lock takes no other lock, never waits for I/O and runs no codec. The remaining locks (the
-//! free lists of `layout`, the cache of read-ahead, the throttle) are held for a few instructions, and no other lock is
-//! taken under them.
+//! *Locks.* A pass of writeback or the cleaner holds the lock of passes in `writeback`, so one runs at a time; passes
+//! of recompression need no such lock, and may run beside it and beside each other. The pool takes the lock of a size
+//! class. Under it, it tries a slot's lock and releases it again, or takes the lock of its frame source. The holder of a
+//! slot's lock takes no other lock, never waits for I/O and runs no codec. The remaining locks (the free lists of
+//! `layout`, the cache of read-ahead, the throttle, the report of a pass of recompression) are held for a few
+//! instructions, and no other lock is taken under them.
 
 // Printing panics when it cannot write. Only the binary prints, in one file.
 #![deny(clippy::print_stdout, clippy::print_stderr)]

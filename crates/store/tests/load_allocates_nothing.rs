@@ -21,7 +21,7 @@ use pagefold_store::{LoadError, Loaded, Loader, MemLimit, Store, StoreConfig};
 use pagefold_testkit::skipped;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
-use std::ffi::c_void;
+use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -63,6 +63,7 @@ unsafe extern "C" {
     fn __libc_malloc(len: usize) -> *mut c_void;
     fn __libc_calloc(count: usize, len: usize) -> *mut c_void;
     fn __libc_realloc(at: *mut c_void, len: usize) -> *mut c_void;
+    fn __libc_memalign(alignment: usize, len: usize) -> *mut c_void;
     fn __libc_free(at: *mut c_void);
 }
 
@@ -85,6 +86,17 @@ unsafe extern "C" fn realloc(at: *mut c_void, len: usize) -> *mut c_void {
     count(0, 1);
     // SAFETY: see `malloc`.
     unsafe { __libc_realloc(at, len) }
+}
+
+/// Rust's allocator calls this for large alignments.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn posix_memalign(out: *mut *mut c_void, alignment: usize, len: usize) -> c_int {
+    count(0, 1);
+    // SAFETY: see `malloc`.
+    let block = unsafe { __libc_memalign(alignment, len) };
+    // SAFETY: the caller passes a pointer that may be written.
+    unsafe { out.write(block) };
+    if block.is_null() { libc::ENOMEM } else { 0 }
 }
 
 #[unsafe(no_mangle)]
@@ -121,13 +133,16 @@ fn load(store: &Store, loader: &mut Loader, index: u64) -> Result<Page, LoadErro
     Ok(page)
 }
 
-/// All codecs of the table, and again with a dictionary if they accept one.
+/// All codecs of the table, and again with a dictionary and with window bits if they accept them.
 fn codecs() -> Vec<CodecSpec> {
     let dictionary: Vec<u8> = (0..20_000u32).map(|i| (i / 7) as u8).collect();
     let plain = table().iter().map(|b| CodecSpec::named(b.name));
     let with = table().iter().filter(|b| b.dictionary);
     let with = with.map(|b| CodecSpec { dictionary: Some(dictionary.clone()), ..CodecSpec::named(b.name) });
-    plain.chain(with).collect()
+    let windowed = table().iter().filter(|b| b.window_bits).flat_map(|b| {
+        [-11, 15].map(|bits| CodecSpec { window_bits: Some(bits), ..CodecSpec::named(b.name) })
+    });
+    plain.chain(with).chain(windowed).collect()
 }
 
 fn config(codec: &CodecSpec) -> StoreConfig {

@@ -80,8 +80,8 @@ pub fn mask_asynchronous() -> Result<Masked, SysError> {
     Ok(Masked { old, not_send: std::marker::PhantomData })
 }
 
-/// Starts a thread in which the signals that [`mask_asynchronous`] blocks are blocked from its first instruction on, and all
-/// others are unblocked, whatever the caller's mask is.
+/// Starts a thread in which the signals that [`mask_asynchronous`] blocks are blocked from its first instruction on,
+/// and all others are unblocked, whatever the caller's mask is.
 ///
 /// It is for a thread on which other threads depend, also in their signal handlers: a handler that interrupted this
 /// thread could wait for the interrupted thread itself, which is a deadlock.

@@ -1,7 +1,7 @@
 //! The latency of reads beside a pass of recompression, against reads beside threads that run the codecs alone.
 //!
-//! Reads start at fixed times, 20 000 a second, whether or not the one before has ended (an open loop); a latency counts
-//! from the time at which the read should have started. Both sides have the same number of threads, so that the
+//! Reads start at fixed times, 20 000 a second, whether or not the one before has ended (an open loop); a latency
+//! counts from the time at which the read should have started. Both sides have the same number of threads, so that the
 //! difference is what the engine adds: locks, and the exchange of objects.
 
 use super::{PageSet, Plan, Report, Rounds, Row, WORKERS, bare_loop, compressed_pages, store_with, zstd};

@@ -63,7 +63,7 @@ pub struct LoopExport {
     device: Arc<dyn BlockDevice>,
 }
 
-/// What [`LoopExport::resize`] does if the loop device has users.
+/// How [`LoopExport::resize`] acts if the loop device has users.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Users {
     /// It fails.

@@ -12,7 +12,8 @@ pub(crate) const LZO_BACKEND: Backend = Backend {
     summary: "a little denser than lz4, slower to read",
     levels: None,
     dictionary: false,
-    open: |_, _| Ok(Box::new(Lzo { name: LZO, variant: Variant::Lzo })),
+    window_bits: false,
+    open: |_| Ok(Box::new(Lzo { name: LZO, variant: Variant::Lzo })),
 };
 
 pub(crate) const LZO_RLE_BACKEND: Backend = Backend {
@@ -20,7 +21,8 @@ pub(crate) const LZO_RLE_BACKEND: Backend = Backend {
     summary: "lzo with runs of zeros as instructions; zram's default in many kernels",
     levels: None,
     dictionary: false,
-    open: |_, _| Ok(Box::new(Lzo { name: LZO_RLE, variant: Variant::LzoRle })),
+    window_bits: false,
+    open: |_| Ok(Box::new(Lzo { name: LZO_RLE, variant: Variant::LzoRle })),
 };
 
 #[derive(Clone, Copy)]

@@ -4,17 +4,24 @@ use pagefold_codec::{COMPRESS_BUF_LEN, Codec, CodecError, CodecSpec, Stream, tab
 use pagefold_page::PAGE_SIZE;
 use proptest::prelude::*;
 
-/// Lists all codecs at their lowest, default and highest level, with and without dictionary.
+/// Lists all codecs at their lowest, default and highest level, with and without dictionary, and with window bits.
 fn all_specs() -> Vec<CodecSpec> {
     let dictionary: Vec<u8> = (0..20_000u32).flat_map(|i| (i / 7).to_le_bytes()).collect();
     let mut specs = Vec::new();
     for b in table() {
         let levels = b.levels.map_or(vec![None], |l| vec![None, Some(l.min), Some(l.max)]);
         for level in levels {
-            specs.push(CodecSpec { name: b.name.into(), level, dictionary: None });
+            let plain = CodecSpec { level, ..CodecSpec::named(b.name) };
             if b.dictionary {
-                let dictionary = Some(dictionary.clone());
-                specs.push(CodecSpec { name: b.name.into(), level, dictionary });
+                specs.push(CodecSpec { dictionary: Some(dictionary.clone()), ..plain.clone() });
+            }
+            specs.push(plain);
+        }
+        if b.window_bits {
+            // zlib's lowest and highest level with windows; they are not those of the table.
+            for (level, window_bits) in [(None, -11), (None, 15), (Some(0), 12), (Some(1), -9), (Some(9), 9)]
+            {
+                specs.push(CodecSpec { level, window_bits: Some(window_bits), ..CodecSpec::named(b.name) });
             }
         }
     }
@@ -22,7 +29,8 @@ fn all_specs() -> Vec<CodecSpec> {
 }
 
 fn label(spec: &CodecSpec) -> String {
-    format!("{} {:?} dictionary {}", spec.name, spec.level, spec.dictionary.is_some())
+    let (level, window_bits) = (spec.level, spec.window_bits);
+    format!("{} {level:?} dictionary {} window {window_bits:?}", spec.name, spec.dictionary.is_some())
 }
 
 fn round_trip(stream: &mut dyn Stream, page: &[u8], label: &str) -> Vec<u8> {
@@ -123,15 +131,59 @@ fn a_dictionary_makes_similar_pages_smaller() {
 
 #[test]
 fn wrong_parameters_are_refused_with_the_codecs_name() {
-    let spec = |name: &str, level, dictionary| CodecSpec { name: name.into(), level, dictionary };
+    let spec = |name: &str, level, dictionary| CodecSpec { level, dictionary, ..CodecSpec::named(name) };
     let error = |s| Codec::new(&s).err().unwrap();
     assert!(error(spec("lz5", None, None)).to_string().contains("lz4, lz4hc, zstd, deflate"));
     assert_eq!(
         error(spec("zstd", Some(23), None)),
-        CodecError::Level { codec: "zstd", level: 23, min: -50, max: 22 }
+        CodecError::Level { codec: "zstd", level: 23, min: -131_072, max: 22 }
     );
     assert_eq!(error(spec("lzo", Some(1), None)), CodecError::NoLevels { codec: "lzo" });
     assert_eq!(error(spec("deflate", None, Some(vec![1]))), CodecError::NoDictionary { codec: "deflate" });
+    for b in table().iter().filter(|b| !b.window_bits) {
+        let spec = CodecSpec { window_bits: Some(-11), ..CodecSpec::named(b.name) };
+        assert_eq!(error(spec), CodecError::NoWindowBits { codec: b.name });
+    }
+}
+
+/// Every level that zram's codecs take is one of ours, except those of lz4 above liblz4's highest acceleration.
+#[test]
+fn the_levels_of_the_kernels_codecs_are_valid() {
+    let levels: [(&str, &[i32], [i32; 2]); 4] = [
+        ("lz4", &[1, 2, 3, 17, 4096, 65_537], [0, 65_538]),
+        ("lz4hc", &[1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16], [0, 17]),
+        ("zstd", &[-131_072, -131_071, -1000, -51, -50, -7, -1, 0, 1, 2, 3, 19, 22], [-131_073, 23]),
+        ("deflate", &[-1, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9], [-2, 13]),
+    ];
+    for (name, valid, invalid) in levels {
+        let codec = |level| Codec::new(&CodecSpec { level: Some(level), ..CodecSpec::named(name) });
+        for level in valid {
+            let mut stream = codec(*level).unwrap().stream().unwrap();
+            for page in sample_pages() {
+                round_trip(&mut *stream, &page, &format!("{name}:{level}"));
+            }
+        }
+        for level in invalid {
+            let error = codec(level).err().unwrap();
+            assert!(matches!(error, CodecError::Level { level: l, .. } if l == level), "{name}: {error}");
+        }
+    }
+}
+
+#[test]
+fn levels_that_mean_the_same_compress_to_the_same_bytes() {
+    let compressed = |name: &str, level: Option<i32>| -> Vec<Vec<u8>> {
+        let codec = Codec::new(&CodecSpec { level, ..CodecSpec::named(name) }).unwrap();
+        let mut stream = codec.stream().unwrap();
+        sample_pages().iter().map(|page| round_trip(&mut *stream, page, name)).collect()
+    };
+    for level in 13..=16 {
+        assert_eq!(compressed("lz4hc", Some(level)), compressed("lz4hc", Some(12)), "{level}");
+    }
+    assert_eq!(compressed("zstd", Some(0)), compressed("zstd", None));
+    assert_eq!(compressed("deflate", Some(-1)), compressed("deflate", None));
+    assert_ne!(compressed("deflate", Some(0)), compressed("deflate", Some(1)));
+    assert_ne!(compressed("zstd", Some(-100)), compressed("zstd", Some(-1)));
 }
 
 #[test]

@@ -8,6 +8,7 @@ mod cluster_range;
 #[allow(clippy::undocumented_unsafe_blocks, reason = "calls of encoders with live buffers")]
 mod cluster_whole;
 mod contract;
+mod deflate_window;
 mod lz4_page;
 mod lzo_hostile;
 mod lzo_kernel;

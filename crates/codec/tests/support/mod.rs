@@ -2,5 +2,6 @@
 #![allow(dead_code, reason = "each test program uses its part")]
 
 pub mod cluster;
+pub mod deflate_reference;
 pub mod lzo_kernel_content;
 pub mod lzo_reference;

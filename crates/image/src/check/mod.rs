@@ -2,9 +2,9 @@
 //!
 //! Opening the image has checked its super block. The calling thread walks the tree, checks inodes, directories,
 //! attributes and links (`inode`, `attribute`), and puts the contents of files into a bounded queue.
-//! [`CheckOptions::threads`] threads, the calling one among them, decode them (`contents`): it decodes a range itself when
-//! the queue is full, and helps to empty the queue after the walk. A fault becomes a [`Finding`], and the check goes
-//! on.
+//! [`CheckOptions::threads`] threads, the calling one among them, decode them (`contents`): it decodes a range itself
+//! when the queue is full, and helps to empty the queue after the walk. A fault becomes a [`Finding`], and the check
+//! goes on.
 //!
 //! Locks: the queue's, and the one of the list of findings; no thread holds both. Memory: the walk's, 1 MiB for each
 //! thread, and the image's budget. The workers end when the guard that keeps the queue open is dropped, on errors too.

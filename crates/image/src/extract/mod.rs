@@ -2,10 +2,10 @@
 //! times.
 //!
 //! The calling thread walks the tree and creates directories, links and special files (`tree`). It puts regular files
-//! into a bounded queue, large ones in ranges. [`ExtractOptions::threads`] threads, the calling one among them, write them
-//! (`files`, `zeroes`) and apply their metadata (`metadata`). A directory gets its metadata when the last reference to
-//! it is released (or at the end of the walk, see `tree`), because changes inside it would need permissions that its
-//! mode may deny, and would change its times (`pending_dir`).
+//! into a bounded queue, large ones in ranges. [`ExtractOptions::threads`] threads, the calling one among them, write
+//! them (`files`, `zeroes`) and apply their metadata (`metadata`). A directory gets its metadata when the last
+//! reference to it is released (or at the end of the walk, see `tree`), because changes inside it would need
+//! permissions that its mode may deny, and would change its times (`pending_dir`).
 //!
 //! Every file is created by a single name in a directory that is open, so that no symbolic link, in the image or made
 //! by another user, can redirect a path to a place outside the target.

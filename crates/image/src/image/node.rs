@@ -71,9 +71,9 @@ impl Node {
         self.read_with_scratch(offset, buf.len(), buf)
     }
 
-    /// Reads as [`Node::read_at`] does, but extent by extent if that fails: what cannot be read is zeroes in `buf`, and is
-    /// passed to `on_error` with the error. Returns the number of bytes filled, fewer than `buf` has only at the end of the
-    /// file.
+    /// Reads as [`Node::read_at`] does, but extent by extent if that fails: what cannot be read is zeroes in `buf`, and
+    /// is passed to `on_error` with the error. Returns the number of bytes filled, fewer than `buf` has only at the end
+    /// of the file.
     pub fn read_readable(
         &self,
         offset: u64,

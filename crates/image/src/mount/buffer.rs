@@ -11,8 +11,8 @@ const READ_BYTES_MAX: u64 = 1 << 20;
 /// Smallest limit for read requests that the kernel accepts, bytes: a page.
 const READ_BYTES_MIN: u64 = 4096;
 
-/// Scratch at the end of each buffer, bytes: the margin that decoding the last cluster of a reply in place needs,
-/// which is a 256th of the cluster (of 1 MiB at most) and 32 bytes.
+/// Scratch at the end of each buffer, bytes: the margin that decoding the last cluster of a reply in place needs, which
+/// is a 255th of the compressed cluster (of 1 MiB at most) and 64 bytes.
 pub(super) const DECODING_SCRATCH_BYTES: usize = 8 << 10;
 
 /// Bytes that a mount sets aside from the budget at least: one buffer for the smallest request limit.

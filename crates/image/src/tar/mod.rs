@@ -202,7 +202,8 @@ impl<W: Write> Writer<'_, W> {
         Ok(self.write_padding(len)?)
     }
 
-    /// Writes a range of a file's contents, with zeroes for the extents that cannot be read. Reports the first of these.
+    /// Writes a range of a file's contents, with zeroes for the extents that cannot be read. Reports the first of
+    /// these.
     fn write_data(&mut self, node: &Node, path: &[u8], range: std::ops::Range<u64>) -> io::Result<()> {
         let mut at = range.start;
         let mut unreadable: Option<(std::ops::Range<u64>, ImageError)> = None;

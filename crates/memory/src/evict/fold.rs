@@ -2,8 +2,9 @@
 //!
 //! An evictor takes the oldest batch of the queue and goes through its frames. If a page still waits in its frame, it
 //! is compared by hash with its copy in the store. If they are equal, nothing is written: the copy is the page.
-//! Otherwise it is written to the store. If the store refuses the page, the page returns to the range and stays resident. The comparison takes
-//! place here because the page can no longer be written: an earlier scan could miss a write.
+//! Otherwise it is written to the store. If the store refuses the page, the page returns to the range and stays
+//! resident. The comparison takes place here because the page can no longer be written: an earlier scan could miss a
+//! write.
 
 use super::Evictor;
 use super::sweep::drop_old_copy;

@@ -219,8 +219,8 @@ impl Mover {
                 staged += 1;
             }
         }
-        // A page that was copied to a frame without memory passes its charge to that frame. The other pages whose memory was
-        // released (unchanged ones, and those copied to a frame that was charged already) are uncharged.
+        // A page that was copied to a frame without memory passes its charge to that frame. The other pages whose
+        // memory was released (unchanged ones, and those copied to a frame that was charged already) are uncharged.
         let used_again = self.copies.was_backed[..staged].iter().filter(|was_backed| **was_backed).count();
         self.copies.enqueue(pager, staged);
         // SAFETY: the span lies in the chunk that the caller has locked, so that no other thread copies pages of it

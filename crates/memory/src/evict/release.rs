@@ -46,8 +46,8 @@ impl Pager {
         self.unback(batch, backed)
     }
 
-    /// Takes a batch with memory and returns that memory to the kernel. Faults may have wanted so many frames that every
-    /// batch has memory; without this no page could be moved out until faults had used them up.
+    /// Takes a batch with memory and returns that memory to the kernel. Faults may have wanted so many frames that
+    /// every batch has memory; without this no page could be moved out until faults had used them up.
     fn take_backed_and_return_memory(&self) -> Option<FrameBatch> {
         let batch = self.staging.take_backed()?;
         let backed = self.staging.backed(&batch);
@@ -65,8 +65,8 @@ impl Pager {
         u64::from(self.staging.backed_free_frames() + frames) <= most
     }
 
-    /// Returns the memory of a batch to the kernel, and recycles the batch. Returns false if the kernel does not take the
-    /// memory; then it can be used again.
+    /// Returns the memory of a batch to the kernel, and recycles the batch. Returns false if the kernel does not take
+    /// the memory; then it can be used again.
     fn unback(&self, batch: FrameBatch, backed: u64) -> bool {
         let is_done = self.try_unback(&batch, backed);
         self.recycle_batch(batch);

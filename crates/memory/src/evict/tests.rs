@@ -6,8 +6,8 @@ use crate::error::RegionError;
 use crate::pager::{OnLoss, Pinned, Served};
 use pagefold_page::PAGE_SIZE;
 
-/// Makes a pager with as many resident pages as its limit, and an evictor for it. Returns `None` if the kernel cannot move
-/// pages.
+/// Makes a pager with as many resident pages as its limit, and an evictor for it. Returns `None` if the kernel cannot
+/// move pages.
 fn full_pager(test: &str, limit_pages: u64) -> Option<(Arc<Pager>, Evictor)> {
     let len_bytes = 2 * limit_pages * PAGE_SIZE as u64;
     let config = RegionConfig {

@@ -42,8 +42,8 @@ pub(crate) enum RegisterError {
 
 /// Installs the signal handler and adds a region to the table.
 pub(crate) fn register(pager: Arc<Pager>) -> Result<Registered, RegisterError> {
-    // SAFETY: `serve` and all that it calls are written for a signal handler: no allocation, no lock but a slot's (which
-    // code that touches a region does not hold), no panic, and none but served pages of a region that it knows.
+    // SAFETY: `serve` and all that it calls are written for a signal handler: no allocation, no lock but a slot's
+    // (which code that touches a region does not hold), no panic, and none but served pages of a region that it knows.
     unsafe { sigbus::install(serve) }.map_err(RegisterError::Handler)?;
     let address = Arc::as_ptr(&pager).cast_mut();
     let is_free =

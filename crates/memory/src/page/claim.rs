@@ -33,8 +33,8 @@ pub struct ObservedWord(pub(super) u32);
 pub enum FoldResult {
     /// The page is folded, and its frame is free.
     Folded,
-    /// A thread is bringing the page back, or has done so. The caller calls [`PageWord::begin_fold`] again, which waits until
-    /// no thread uses the frame.
+    /// A thread is bringing the page back, or has done so. The caller calls [`PageWord::begin_fold`] again, which waits
+    /// until no thread uses the frame.
     Returned,
 }
 
@@ -43,8 +43,8 @@ pub enum FoldResult {
 pub enum RefusalResult {
     /// The caller owns the page, which is returning: bring it back.
     BringBack,
-    /// A thread is bringing the page back, or has done so. The caller calls [`PageWord::begin_fold`] again, which waits until
-    /// no thread uses the frame.
+    /// A thread is bringing the page back, or has done so. The caller calls [`PageWord::begin_fold`] again, which waits
+    /// until no thread uses the frame.
     Returned,
 }
 

@@ -11,8 +11,8 @@
 //! | folded | in the store | no |
 //!
 //! The flag *folding* says, besides the state, that a thread is writing the page from its frame to the store.
-//! Meanwhile the page may be brought back if there is memory to charge, but not moved out again or dropped, so that an old version never overwrites
-//! a new one.
+//! Meanwhile the page may be brought back if there is memory to charge, but not moved out again or dropped, so that an
+//! old version never overwrites a new one.
 //!
 //! A taken, returning or loading page is owned by the thread that changed the word to this state; other threads wait
 //! on the word, a futex. The word is the only lock of a page. Its state changes only through the functions of
@@ -184,8 +184,8 @@ impl PageWord {
     /// or `candidates` is `Any`. Otherwise the page loses a chance.
     ///
     /// `is_written` says whether the page was written since the last visit, if the kernel reports this; a written page
-    /// loses no chance and has one at least. A page that became resident since the last visit counts as written and is passed
-    /// over once. The hottest pages lose a chance only in one of [`HOT_ROUNDS`] rounds.
+    /// loses no chance and has one at least. A page that became resident since the last visit counts as written and is
+    /// passed over once. The hottest pages lose a chance only in one of [`HOT_ROUNDS`] rounds.
     pub fn visit(&self, is_written: Option<bool>, candidates: Candidates, round: u64) -> Visit {
         let old = self.change(|word| {
             word.is_free_to_take().then(|| clock::after_visit(word, is_written, candidates, round))

@@ -14,10 +14,10 @@
 //! and log nothing. They wait only for the page's word, for memory of the budget, for a scratch, and for the medium of
 //! a written-back page. In turn, no thread touches the range while it holds a lock or a stream of the engine.
 //!
-//! A fault that waits for memory waits for the evictors, which allocate nothing once they have started, so the interrupted
-//! thread may hold the allocator's lock. With a backing and a full pool the evictors wait for the writeback thread, which
-//! allocates some memory for each pass. If it shares the allocator's lock with the interrupted thread, both can wait for
-//! ever (`docs/memory.md`, "Restrictions").
+//! A fault that waits for memory waits for the evictors, which allocate nothing once they have started, so the
+//! interrupted thread may hold the allocator's lock. With a backing and a full pool the evictors wait for the writeback
+//! thread, which allocates some memory for each pass. If it shares the allocator's lock with the interrupted thread,
+//! both can wait for ever (`docs/memory.md`, "Restrictions").
 
 mod install;
 mod page_in;

@@ -114,8 +114,8 @@ impl Pager {
     /// has changed.
     ///
     /// # Safety
-    /// The caller owns the page, which is returning from the frame. With `is_folding`, another thread may be reading the
-    /// frame, to fold the page; otherwise none is.
+    /// The caller owns the page, which is returning from the frame. With `is_folding`, another thread may be reading
+    /// the frame, to fold the page; otherwise none is.
     pub(crate) unsafe fn bring_back(&self, page: PageIndex, frame: Frame, is_folding: bool) -> bool {
         // A copy takes memory but, unlike a move, interrupts no other CPU.
         // SAFETY: the caller owns the page, which is returning from the frame.

@@ -4,7 +4,8 @@ use super::output;
 use pagefold_control::error::{CliError, Result};
 
 /// Calls `run` for each item. If it fails for some of several, prints these errors when they occur, and returns an
-/// error with the exit code of the first of them; `summary` completes its message, as in "2 of 3 disks were not removed".
+/// error with the exit code of the first of them; `summary` completes its message, as in "2 of 3 disks were not
+/// removed".
 pub fn each<T>(items: &[T], summary: &str, mut run: impl FnMut(&T) -> Result<()>) -> Result<()> {
     if let [item] = items {
         return run(item);

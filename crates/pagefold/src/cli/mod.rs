@@ -1,4 +1,13 @@
-//! Printing: results, notes and errors; lists; progress bars; histograms.
+//! The parts that commands share: printing, lists, and going on after a failure.
+//!
+//! | module | contains |
+//! |---|---|
+//! | `list` | the options and the table of lists |
+//! | `each` | commands on several things, which go on after a failure |
+//! | `progress`, `chart` | progress bars; histograms of latencies |
+//! | `page` | text in sections, with rows of a name and a value |
+//! | `output` | all writing to standard output and standard error |
+//! | `numbers`, `style` | digits in groups; colours |
 
 pub mod chart;
 pub mod each;

@@ -1,8 +1,8 @@
 //! Counts in the output of commands.
 //!
-//! On a terminal, a space separates groups of three digits. In a pipe or a file, counts are plain digits, which programs
-//! can parse. Standard output decides, and this module is the only place that asks. (Progress bars exist on terminals
-//! only, so their counts always have groups.)
+//! On a terminal, a space separates groups of three digits. In a pipe or a file, counts are plain digits, which
+//! programs can parse. Standard output decides, and this module is the only place that asks. (Progress bars exist on
+//! terminals only, so their counts always have groups.)
 
 use pagefold_control::text;
 use std::io::IsTerminal;

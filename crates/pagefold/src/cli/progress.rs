@@ -19,8 +19,8 @@ pub struct PassBar {
 }
 
 impl PassBar {
-    /// Makes a bar that appears at the first call of `show`, or never if not `enabled` or `--quiet`. It says how many pages are `done`,
-    /// and how many bytes that `amount` to, such as "written back" and "written".
+    /// Makes a bar that appears at the first call of `show`, or never if not `enabled` or `--quiet`. It says how many
+    /// pages are `done`, and how many bytes that `amount` to, such as "written back" and "written".
     pub fn new(enabled: bool, done: &'static str, amount: &'static str) -> Self {
         let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::hidden());
         PassBar { bar, is_pending: enabled && !output::is_quiet(), words: [done, amount] }

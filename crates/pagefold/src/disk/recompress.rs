@@ -161,7 +161,7 @@ pub fn name_and_level<'t>(option: &str, text: &'t str) -> Result<(&'t str, Optio
 fn priority_of(found: &mut Vec<CodecConfig>, option: &str, text: &str) -> Result<u8> {
     const MOST: usize = 3;
     let (name, level) = name_and_level(option, text)?;
-    let mut codec = CodecConfig { name: name.to_string(), level, dictionary: None };
+    let mut codec = CodecConfig { name: name.to_string(), level, dictionary: None, window_bits: None };
     pagefold_server::disk::check_codec(&codec)
         .map_err(|e| CliError::new(e.exit, format!("{option}: {e}")))?;
     codec.level = codec.level.or_else(|| pagefold_server::disk::default_level(name));

@@ -149,7 +149,8 @@ fn codec(args: &CreateArgs) -> Result<CodecConfig> {
     if level.is_some() && args.level.is_some() {
         return Err(CliError::usage("--codec and --level both name a level; leave one of them out"));
     }
-    let config = CodecConfig { name: name.to_string(), level: level.or(args.level), dictionary };
+    let config =
+        CodecConfig { name: name.to_string(), level: level.or(args.level), dictionary, window_bits: None };
     pagefold_server::disk::check_codec(&config)?;
     Ok(config)
 }

@@ -144,6 +144,7 @@ fn state(page: &Page, r: &Report) -> String {
         WriteState::NoMemory => {
             format!("{}; discard data, or end other programs", r.state_in_words())
         }
+        WriteState::NoSize => format!("{}: set one by disk set {} disksize=SIZE", r.state_in_words(), r.name),
     };
     page.paint(ERROR, &text)
 }

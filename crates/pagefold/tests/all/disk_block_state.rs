@@ -5,7 +5,6 @@ use crate::support::{Nbd, Ran, Sandbox, kill, wait_until};
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::process::{Child, Stdio};
-use std::time::Duration;
 
 /// Whole seconds since the machine has booted.
 fn since_boot_s() -> u64 {
@@ -131,16 +130,24 @@ fn listing(s: &Sandbox) -> Child {
     command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
 }
 
+/// Whether a server has a thread for the connection of a command.
+fn serves_a_command(pid: i32) -> bool {
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap().flatten();
+    let name = |thread: std::fs::DirEntry| std::fs::read_to_string(thread.path().join("comm"));
+    threads.map(name).any(|name| name.is_ok_and(|name| name.starts_with("control-client")))
+}
+
 /// A reader, such as a pager, that takes longer than the server waits for the next request.
 #[test]
 fn a_reader_that_pauses_gets_the_whole_list() {
     let s = Sandbox::new();
     fill(&s, 160);
+    let pid = s.server_pid("x");
     let mut child = listing(&s);
     let mut out = child.stdout.take().unwrap();
     let mut text = vec![0; 50];
     out.read_exact(&mut text).unwrap();
-    std::thread::sleep(Duration::from_secs(12));
+    wait_until("the server has closed the connection", || !serves_a_command(pid));
     out.read_to_end(&mut text).unwrap();
     drop(out);
     let ran = Ran::new("block-state", child.wait_with_output().unwrap());
@@ -207,10 +214,7 @@ fn clients_that_read_no_response_delay_neither_commands_nor_requests() {
     assert!(resident("rss_bytes") < 128 << 20, "{}", resident("rss_bytes"));
     drop(silent);
     let pid = s.server_pid("x");
-    let threads = || std::fs::read_dir(format!("/proc/{pid}/task")).unwrap().flatten();
-    let name = |thread: std::fs::DirEntry| std::fs::read_to_string(thread.path().join("comm"));
-    let is_client = |thread| name(thread).is_ok_and(|name| name.starts_with("control-client"));
-    wait_until("the threads of the clients have ended", || !threads().any(is_client));
+    wait_until("the threads of the clients have ended", || !serves_a_command(pid));
 }
 
 #[test]

@@ -6,6 +6,7 @@ mod disk_backing;
 mod disk_block_state;
 mod disk_gone;
 mod disk_instances;
+mod disk_life_cycle;
 mod disk_limits;
 mod disk_loop;
 mod disk_nbd;
@@ -28,4 +29,5 @@ mod images;
 mod output;
 #[path = "../support/mod.rs"]
 mod support;
+mod zram_kernel;
 mod zram_shell;

@@ -3,6 +3,7 @@
 
 pub mod guest;
 pub mod writeback;
+pub mod zram;
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -86,8 +87,8 @@ impl Sandbox {
         self.show(name)["server"]["pid"].as_i64().unwrap() as i32
     }
 
-    /// The names in the runtime folder, except those that stay: the lock, the counter of names, the logs of servers that
-    /// died, the folders of mounted images and of zram shells.
+    /// The names in the runtime folder, except those that stay: the lock, the counter of names, the logs of servers
+    /// that died, the folders of mounted images and of zram shells.
     pub fn left(&self) -> Vec<String> {
         let entries = std::fs::read_dir(self.runtime()).into_iter().flatten().flatten();
         let names = entries.map(|e| e.file_name().into_string().unwrap());
@@ -146,8 +147,8 @@ pub fn kill(pid: i32, signal: &str) {
     rustix::process::kill_process(rustix::process::Pid::from_raw(pid).unwrap(), signal).unwrap();
 }
 
-/// The reason that a test cannot interrupt programs: a shell starts background jobs with SIGINT ignored, and the programs
-/// of the test inherit that.
+/// The reason that a test cannot interrupt programs: a shell starts background jobs with SIGINT ignored, and the
+/// programs of the test inherit that.
 pub fn no_interrupts() -> Option<&'static str> {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).unwrap();

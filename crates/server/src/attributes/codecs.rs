@@ -212,6 +212,7 @@ fn set_parameters(setup: &mut Setup, given: &Parameters) -> Result<()> {
         .codec_mut(priority)
         .ok_or_else(|| invalid(format!("there is no codec of priority {priority}")))?;
     codec.level = given.level.or(codec.level);
+    codec.window_bits = given.window_bits.or(codec.window_bits);
     codec.dictionary = dictionary.or(codec.dictionary.take());
     Ok(())
 }

@@ -18,7 +18,7 @@ pub enum Syntax {
 pub struct Invalid {
     /// The error number that zram returns.
     pub errno: i32,
-    /// What the attribute takes.
+    /// The values that the attribute takes.
     pub why: String,
 }
 

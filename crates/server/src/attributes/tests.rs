@@ -52,8 +52,13 @@ fn without_size() -> TestTarget {
 fn target(medium: Option<Medium>) -> TestTarget {
     let config = DiskConfig {
         size_bytes: 1 << 20,
-        codec: CodecConfig { name: "lz4".into(), level: None, dictionary: None },
-        further_codecs: vec![CodecConfig { name: "zstd".into(), level: Some(3), dictionary: None }],
+        codec: CodecConfig { name: "lz4".into(), level: None, dictionary: None, window_bits: None },
+        further_codecs: vec![CodecConfig {
+            name: "zstd".into(),
+            level: Some(3),
+            dictionary: None,
+            window_bits: None,
+        }],
         recompress_after: Vec::new(),
         mem_limit_bytes: Some(1 << 20),
         export: ExportChoice::Nbd,
@@ -313,6 +318,21 @@ fn a_codec_that_does_not_take_its_parameters_gets_no_size() {
     assert_eq!(e.errno, Some(libc::EINVAL), "{e}");
     assert_eq!(shown(&target, "initstate"), "0");
     write(&mut target, "algorithm_params", "level=1").unwrap();
+    write(&mut target, "disksize", "1M").unwrap();
+
+    let mut target = without_size();
+    write(&mut target, "comp_algorithm", "deflate").unwrap();
+    for (bits, is_valid) in [("-99", false), ("8", false), ("-16", false), ("15", true), ("-9", true)] {
+        write(&mut target, "algorithm_params", &format!("deflate.winbits={bits}")).unwrap();
+        assert_eq!(write(&mut target, "disksize", "1M").is_ok(), is_valid, "{bits}");
+        if is_valid {
+            target.disk.store().unwrap().write(0, &[7; 5000]).unwrap();
+            target.disk.set_live(None);
+        }
+    }
+    // As in zram, an algorithm ignores what it has no use for.
+    write(&mut target, "comp_algorithm", "lzo").unwrap();
+    write(&mut target, "algorithm_params", "level=3").unwrap();
     write(&mut target, "disksize", "1M").unwrap();
 }
 

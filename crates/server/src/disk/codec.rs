@@ -1,5 +1,6 @@
 //! The codec of a disk: its check before a server is started, and the help text about codecs.
 
+use crate::log;
 use crate::similar::did_you_mean;
 use pagefold_codec::{Codec, CodecError, CodecSpec};
 use pagefold_control::config::CodecConfig;
@@ -7,12 +8,38 @@ use pagefold_control::error::{CliError, Result};
 
 /// Converts the configuration of a codec.
 pub fn spec(config: &CodecConfig) -> CodecSpec {
-    CodecSpec { name: config.name.clone(), level: config.level, dictionary: config.dictionary.clone() }
+    CodecSpec {
+        name: config.name.clone(),
+        level: config.level,
+        dictionary: config.dictionary.clone(),
+        window_bits: config.window_bits,
+    }
+}
+
+/// The configuration without the parameters that the algorithm does not have: as zram does, `algorithm_params` takes them
+/// for any algorithm. The log names them.
+pub fn applicable(config: &CodecConfig) -> CodecConfig {
+    let mut applicable = config.clone();
+    let Ok(backend) = pagefold_codec::backend(&config.name) else { return applicable };
+    let mut ignored = Vec::new();
+    if backend.levels.is_none() && applicable.level.take().is_some() {
+        ignored.push("level");
+    }
+    if !backend.dictionary && applicable.dictionary.take().is_some() {
+        ignored.push("dictionary");
+    }
+    if !backend.window_bits && applicable.window_bits.take().is_some() {
+        ignored.push("deflate.winbits");
+    }
+    if !ignored.is_empty() {
+        log::warning(format_args!("{} has no {}, which was ignored", config.name, ignored.join(" and no ")));
+    }
+    applicable
 }
 
 /// A codec without parameters.
 pub fn plain(name: &str) -> CodecConfig {
-    CodecConfig { name: name.to_string(), level: None, dictionary: None }
+    CodecConfig { name: name.to_string(), level: None, dictionary: None, window_bits: None }
 }
 
 /// Checks name, level and dictionary by preparing the codec.

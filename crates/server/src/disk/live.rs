@@ -9,7 +9,7 @@ use pagefold_control::report::disk::WriteState;
 use pagefold_store::Store;
 use std::sync::Arc;
 
-/// What of a disk does not depend on its settings.
+/// The properties of a disk that do not depend on its settings.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LiveOptions {
     /// Serve plain memory in place of the store, which then stays empty.

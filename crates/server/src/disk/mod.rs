@@ -86,7 +86,7 @@ impl Disk {
         self.created_unix_s
     }
 
-    /// What of it does not depend on its settings.
+    /// The properties that do not depend on its settings.
     pub fn options(&self) -> LiveOptions {
         self.options
     }

@@ -6,10 +6,11 @@
 use super::Medium;
 use super::codec;
 use pagefold_control::config::{CodecConfig, DiskConfig, RecompressAfter};
+use pagefold_store::FURTHER_CODECS_MAX;
 use pagefold_store::writeback::{LayoutKind, Settings};
 
-/// The number of priorities: the primary codec, and three further ones.
-pub const PRIORITY_COUNT: usize = 4;
+/// The number of priorities: the primary codec, and the further ones.
+pub const PRIORITY_COUNT: usize = FURTHER_CODECS_MAX + 1;
 
 /// The codec of a new disk.
 const DEFAULT_CODEC: &str = "lz4";

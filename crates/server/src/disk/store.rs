@@ -3,6 +3,7 @@
 use super::codec;
 use super::{Medium, Setup};
 use crate::log;
+use pagefold_control::config::CodecConfig;
 use pagefold_control::error::{CliError, Exit, Result};
 use pagefold_page::size::Human;
 use pagefold_store::writeback::{AttachError, LayoutKind, WritebackConfig};
@@ -27,9 +28,10 @@ const MAX_LOGGED_FAILURES: u32 = 1000;
 
 /// Makes an empty store that writes back to the medium, if there is one.
 pub fn store(setup: &Setup, size_bytes: u64, has_reserve: bool) -> Result<Arc<Store>> {
+    let spec = |config: &CodecConfig| codec::spec(&codec::applicable(config));
     let parameters = StoreConfig {
-        codec: codec::spec(&setup.primary()),
-        further_codecs: std::array::from_fn(|at| setup.codecs[at + 1].as_ref().map(codec::spec)),
+        codec: spec(&setup.primary()),
+        further_codecs: std::array::from_fn(|at| setup.codecs[at + 1].as_ref().map(spec)),
         // Idle marks and automatic recompression need ages on every disk.
         access_times: true,
         mem_limit: setup.mem_limit_bytes.map_or(MemLimit::Half, limit),

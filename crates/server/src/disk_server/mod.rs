@@ -317,3 +317,6 @@ impl RequestHandler for Server {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -8,6 +8,7 @@ use crate::case::Context;
 use crate::leftovers::{self, Leftover};
 use crate::model::FRAME;
 use crate::process::{self, Rest};
+use crate::recompression::BEYOND_LIMIT_BYTES;
 use crate::verdict::{Fault, FaultKind};
 use rustix::process::Signal;
 use serde_json::Value;
@@ -23,8 +24,6 @@ const REST: Rest = Rest {
 };
 /// How long automatic recompression is waited for: with slow codecs it takes minutes.
 const TRYING: Duration = Duration::from_secs(45);
-/// Bytes by which recompression may exceed the memory limit (docs/disk.md).
-const BEYOND_LIMIT_BYTES: u64 = 64 << 10;
 /// Bound on the memory of a server without pages, slots and its reserve, bytes: the program and its threads' stacks
 /// (10 MiB), streams of two codecs for each CPU (4 MiB), buffers of writeback and reads from the backing (4 MiB and
 /// the kernel's registrations), FUSE buffers (17 threads with 1 MiB and more), links of frames. Measured with all

@@ -1,8 +1,8 @@
 //! The suite of disks as users make them: the `pagefold` program, its exports, and programs that use the disks.
 //!
 //! A case creates a disk (`server`), runs its load some times, and ends the disk (`ending`). Three threads run during
-//! a load: the load itself, one that disturbs it (`disturb`, with commands of `recompress`), and one that samples the disk's counters and judges
-//! refusals (`sampler`). A mixed load has further threads and a watchdog.
+//! a load: the load itself, one that disturbs it (`disturb`, with commands of `recompress`), and one that samples the
+//! disk's counters and judges refusals (`sampler`). A mixed load has further threads and a watchdog.
 
 mod config;
 mod disturb;

@@ -109,10 +109,24 @@ impl Request {
     }
 }
 
-/// The codecs in the order of their priorities: those of `--recompress-codec` come first.
+/// The codecs in the order of their priorities: those of `--recompress-after` come first.
 fn codecs(config: &Config) -> Vec<Codec> {
     let (after, on_request): (Vec<_>, Vec<_>) =
         config.further_codecs.iter().partition(|further| further.after_s.is_some());
-    let in_order = on_request.into_iter().chain(after);
+    let in_order = after.into_iter().chain(on_request);
     in_order.map(|further: &FurtherCodec| further.codec).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codecs_of_rules_have_the_lowest_priorities() {
+        let further = |name, after_s| FurtherCodec { codec: Codec { name, level: None }, after_s };
+        let further_codecs = vec![further("deflate", None), further("zstd", Some(2)), further("lz4hc", None)];
+        let config = Config { further_codecs, ..Config::draw(0) };
+        let names: Vec<_> = codecs(&config).iter().map(|codec| codec.name).collect();
+        assert_eq!(names, ["zstd", "deflate", "lz4hc"]);
+    }
 }

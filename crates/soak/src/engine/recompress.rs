@@ -1,11 +1,11 @@
 //! Recompression of a store during its load and after it: the drawn codecs, passes and rules, and their checks.
 //!
-//! During the load, threads run passes of all kinds beside its requests and the disturbances (`disturb`), and the store's
-//! thread applies rules with short ages. After the load passes run alone, and must leave no page to try again.
+//! During the load, threads run passes of all kinds beside its requests and the disturbances (`disturb`), and the
+//! store's thread applies rules with short ages. After the load passes run alone, and must leave no page to try again.
 
 use crate::model::FRAME;
 use crate::random::{Random, derive};
-use crate::recompression::{self, Codec, FURTHER_MAX};
+use crate::recompression::{self, BEYOND_LIMIT_BYTES, Codec, FURTHER_MAX};
 use crate::verdict::{Fault, FaultKind};
 use pagefold_store::recompress::{RecompressError, RecompressReport, RecompressRequest};
 use pagefold_store::writeback::Which;
@@ -17,8 +17,6 @@ use std::time::{Duration, Instant};
 
 /// Most workers of one pass.
 const WORKERS_MAX: u64 = 4;
-/// Bytes by which recompression may exceed the memory limit (docs/disk.md).
-pub const BEYOND_LIMIT_BYTES: u64 = 64 << 10;
 /// Time after which a pass without a load ends early: a slow codec would take seconds for a large store.
 const QUIET_MAX: Duration = Duration::from_millis(400);
 

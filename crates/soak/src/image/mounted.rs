@@ -182,7 +182,8 @@ impl<'a> Mounted<'a> {
         Ok(())
     }
 
-    /// Leftovers of the case, and files in the runtime folder except its lock, the counter of names and the logs of killed servers.
+    /// Leftovers of the case, and files in the runtime folder except its lock, the counter of names and the logs of
+    /// killed servers.
     fn leftovers(&self) -> Vec<String> {
         let mut left: Vec<_> =
             leftovers::find(&self.runner.context.dir).iter().map(|left| format!("{left:?}")).collect();

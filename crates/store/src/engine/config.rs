@@ -1,6 +1,6 @@
 //! The configuration of a store.
 
-use crate::pages::PRIORITY_COUNT;
+use crate::pages::FURTHER_CODECS_MAX;
 use pagefold_codec::CodecSpec;
 use pagefold_page::PageCount;
 use pagefold_pool::FRAME_LEN;
@@ -40,8 +40,8 @@ pub struct StoreConfig {
     pub len_bytes: u64,
     /// The primary codec, which compresses pages when they are written, and its parameters.
     pub codec: CodecSpec,
-    /// The codecs of priority 1, 2 and 3, which recompression uses.
-    pub further_codecs: [Option<CodecSpec>; PRIORITY_COUNT - 1],
+    /// The codecs that recompression uses, by priority: that of priority 1 first.
+    pub further_codecs: [Option<CodecSpec>; FURTHER_CODECS_MAX],
     /// The most memory that objects may take. [`MemLimit::Half`] unless set.
     pub mem_limit: MemLimit,
     /// Whether pages that repeat one word are kept as that word.
@@ -62,7 +62,7 @@ impl StoreConfig {
         StoreConfig {
             len_bytes,
             codec: CodecSpec::named("lz4"),
-            further_codecs: [const { None }; PRIORITY_COUNT - 1],
+            further_codecs: [const { None }; FURTHER_CODECS_MAX],
             mem_limit: MemLimit::Half,
             same_filled: true,
             access_times: false,

@@ -20,8 +20,8 @@ use pagefold_page::{PAGE_SIZE, Page, PageIndex};
 use pagefold_sys::cpu;
 use std::mem::MaybeUninit;
 
-/// Working memory for one load at a time: a stream of each codec, space for compressed bytes, and an aligned buffer for a
-/// written-back record.
+/// Working memory for one load at a time: a stream of each codec, space for compressed bytes, and an aligned buffer for
+/// a written-back record.
 ///
 /// Creating it allocates and warms up the stream; loading with it allocates nothing. It can be used with the store
 /// that created it only.

@@ -1,5 +1,5 @@
 //! The public [`Store`]: reads, writes and discards of byte ranges, settings, statistics, passes on request, and the
-//! writeback thread.
+//! threads of automatic writeback and of automatic recompression.
 //!
 //! | module | contains |
 //! |---|---|
@@ -13,8 +13,8 @@
 //! | `thread`, `recompress` | the threads of automatic writeback and of automatic recompression |
 //!
 //! A write runs `io` -> `fold` -> `pages`; a read runs `io` -> `read` -> `pages` or `writeback/fetch`. Everything but
-//! `thread` and `recompress` runs in the thread of the caller. These paths lock one slot at a time, and never across compression,
-//! decompression or I/O. At the memory limit `fold` waits in the throttle of `policy`, with no lock held.
+//! `thread` and `recompress` runs in the thread of the caller. These paths lock one slot at a time, and never across
+//! compression, decompression or I/O. At the memory limit `fold` waits in the throttle of `policy`, with no lock held.
 //!
 //! This is the top folder of the crate: it uses all other folders, and none uses it.
 
@@ -40,6 +40,7 @@ pub use stats::{IoStat, MemoryStats, MmStat, RecompressStats, Stats};
 pub use store::Store;
 pub use thread::WritebackThread;
 
+pub use crate::pages::FURTHER_CODECS_MAX;
 pub use crate::slot::AccessTime;
 pub use pagefold_codec::{CodecError, CodecSpec, StreamWaits, fill};
 pub use pagefold_pool::{ClassStats, SourceError};

@@ -40,7 +40,7 @@ impl Store {
     /// Marks as idle the pages in memory whose last access was at least `age_s` seconds ago, and unmarks younger
     /// ones; 0 marks all. An access clears the mark; a read does so only in a store that keeps access times.
     pub fn mark_idle(&self, age_s: u64) {
-        let now = self.pages.clock.tick();
+        let now = self.pages.tick();
         self.pages.each_slot(|_, slot, seen| {
             if seen.is_object() {
                 let mut guard = slot.lock();

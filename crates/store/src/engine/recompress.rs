@@ -1,14 +1,14 @@
 //! The thread of automatic recompression.
 //!
-//! A rule names an age and a codec: pages that were not accessed for that long are compressed again. The thread works
-//! on a bounded share of one CPU: after each stretch of pages it rests for a multiple of the time that the stretch took.
+//! A rule names an age and a codec: pages that were not accessed for that long are compressed again. The thread uses a
+//! bounded share of one CPU: after each stretch of pages it rests for a multiple of the time that the stretch took.
 //! While CPUs or disks of the machine are busy, it does nothing. A page that is written later gets the primary codec.
 //!
 //! The thread also advances the clock of access times, which a store without a backing has nobody else for.
 
 use crate::engine::Store;
 use crate::policy::{self, Load};
-use crate::recompress::{RecompressProgress, RecompressRequest, run_pass};
+use crate::recompress::{RecompressError, RecompressRequest, run_pass};
 use crate::writeback::Which;
 use pagefold_sys::signal;
 use parking_lot::{Condvar, Mutex};
@@ -28,13 +28,14 @@ const PRESSURE_PERIOD: Duration = Duration::from_secs(1);
 const PASS_PERIOD_MIN: Duration = Duration::from_secs(5);
 /// A rule's passes are apart by its age divided by this, so a page is recompressed at most so much later than its age.
 const PASSES_PER_AGE: u32 = 8;
+
 /// A rule of automatic recompression.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RecompressRule {
     /// The time since a page's last access from which on it is recompressed, seconds. Access times reach back 8192 s; a
     /// longer time seldom comes.
     pub age_s: u64,
-    /// The codec's priority, 1 to 3.
+    /// The priority of a further codec of the store.
     pub priority: u8,
 }
 
@@ -71,8 +72,13 @@ impl Stop {
 }
 
 impl RecompressThread {
-    /// Starts the thread. A store without the times of accesses has no ages: rules do nothing there.
+    /// Starts the thread. A store without the times of accesses has no ages: rules do nothing there. Returns an error
+    /// if a rule names a codec that the store does not have, or the thread cannot be started.
     pub fn start(store: Arc<Store>, config: AutoRecompress) -> io::Result<Self> {
+        for rule in &config.rules {
+            let target = request(*rule).target(&store.pages.codecs);
+            target.map_err(|e| io::Error::new(io::ErrorKind::InvalidInput, e))?;
+        }
         let stop = Arc::new(Stop::default());
         let thread_stop = stop.clone();
         let builder = std::thread::Builder::new().name("pagefold-rc".into());
@@ -134,15 +140,14 @@ impl<'a> Driver<'a> {
 
     /// Runs one pass of a rule, with rests.
     fn pass(&mut self, rule: RecompressRule) {
-        let request = RecompressRequest {
-            which: Which::NotAccessedFor { age_s: rule.age_s },
-            priority: Some(rule.priority),
-            ..RecompressRequest::default()
-        };
         let mut pace = Pace::new();
         let store = self.store;
-        // If the store has no such codec, every pass of this rule ends at once.
-        let _ = run_pass(&store.pages, &request, &mut |_: &RecompressProgress| self.rest(&mut pace));
+        match run_pass(&store.pages, &request(rule), &mut |_| self.rest(&mut pace)) {
+            Ok(_) => {}
+            // Memory for the codec was missing. The rule's next pass allocates it again.
+            Err(RecompressError::Codec(_)) => {}
+            Err(error) => debug_assert!(false, "`start` has checked the rules: {error}"),
+        }
     }
 
     /// Rests after a stretch of pages, and while the machine is busy. Breaks if the thread is to stop.
@@ -174,9 +179,8 @@ impl<'a> Driver<'a> {
 
     /// Whether threads of the machine wait for CPUs or disks so much that this thread must not compete with them.
     fn is_busy(&mut self) -> bool {
-        let most = self.store.recompress_busy_percent() * 100;
-        let is_above = |load: Load| load.cpu.avg10_centipercent > most || load.io.avg10_centipercent > most;
-        most > 0 && (self.load)().is_some_and(is_above)
+        let most_percent = self.store.recompress_busy_percent();
+        most_percent > 0 && (self.load)().is_some_and(|load| load.is_above(most_percent))
     }
 }
 
@@ -191,6 +195,15 @@ struct Pace {
 impl Pace {
     fn new() -> Self {
         Pace { worked_from: Instant::now(), pressure_at: Instant::now(), owed: Duration::ZERO }
+    }
+}
+
+/// The pass of a rule.
+fn request(rule: RecompressRule) -> RecompressRequest {
+    RecompressRequest {
+        which: Which::NotAccessedFor { age_s: rule.age_s },
+        priority: Some(rule.priority),
+        ..RecompressRequest::default()
     }
 }
 
@@ -250,6 +263,17 @@ mod tests {
         let mut load = || Some(Load { cpu: stall(10_000), io: stall(10_000) });
         let config = AutoRecompress { rules: Vec::new(), cpu_percent: 50 };
         assert!(!Driver::new(&store, &stop, config, &mut load).is_busy());
+    }
+
+    #[test]
+    fn a_rule_for_a_codec_that_the_store_does_not_have_is_refused() {
+        let store = Arc::new(store());
+        for (priority, is_valid) in [(0, false), (1, true), (2, false), (200, false)] {
+            let rules = vec![RecompressRule { age_s: 3600, priority }];
+            let started = RecompressThread::start(store.clone(), AutoRecompress { rules, cpu_percent: 1 });
+            let kind = started.map(drop).map_err(|e| e.kind());
+            assert_eq!(kind, if is_valid { Ok(()) } else { Err(io::ErrorKind::InvalidInput) }, "{priority}");
+        }
     }
 
     #[test]

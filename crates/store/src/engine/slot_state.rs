@@ -5,7 +5,6 @@
 //! for one part of the slots after another.
 
 use crate::engine::store::Store;
-use crate::pages::PRIORITY_COUNT;
 use crate::slot::SlotSnapshot;
 use crate::writeback::LayoutKind;
 use pagefold_page::{PAGE_SIZE, PageIndex};
@@ -24,8 +23,8 @@ pub struct SlotState {
     pub is_same_filled: bool,
     /// The page is on the backing.
     pub is_written_back: bool,
-    /// The page is stored as it is, because it does not compress. Of a page on a backing without compression this is not
-    /// known, and false.
+    /// The page is stored as it is, because it does not compress. Of a page on a backing without compression this is
+    /// not known, and false.
     pub is_raw: bool,
     /// The page is marked idle, and was not accessed since.
     pub is_idle: bool,
@@ -43,7 +42,7 @@ impl Store {
         mut visit: impl FnMut(SlotState) -> ControlFlow<()>,
     ) {
         let elapsed = self.elapsed();
-        let highest = (1..PRIORITY_COUNT as u8).rev().find(|p| self.pages.codecs.get(*p).is_some());
+        let highest = self.pages.codecs.highest_further();
         let keeps_form = self.writeback().is_some_and(|w| w.layout() == LayoutKind::Log);
         self.pages.each_slot_in(range, |index, _, seen| {
             if seen.is_empty() {

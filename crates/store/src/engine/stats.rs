@@ -1,5 +1,6 @@
 //! The counters of a store, with the names and meanings of zram's `mm_stat` and `io_stat`.
 
+use crate::pages::FURTHER_CODECS_MAX;
 use pagefold_codec::StreamWaits;
 use std::fmt;
 
@@ -97,8 +98,8 @@ pub struct RecompressStats {
     pub saved_bytes: u64,
     /// Pages that were tried and would not have become smaller.
     pub not_smaller_pages: u64,
-    /// Pages that are objects of the codecs of priority 1, 2 and 3 now.
-    pub pages_now: [u64; 3],
+    /// Pages that are objects of the further codecs now, by priority: that of priority 1 first.
+    pub pages_now: [u64; FURTHER_CODECS_MAX],
 }
 
 /// All counters of a store.

@@ -4,6 +4,7 @@ use crate::engine::config::{MemLimit, StoreConfig};
 use crate::engine::stats::{IoStat, MemoryStats, MmStat, RecompressStats, Stats};
 use crate::error::StoreError;
 use crate::pages::{Codecs, Counter, Counters, Pages};
+use crate::policy::BUSY_PERCENT;
 use crate::slot::Content;
 use crate::writeback::{AttachError, Writeback, WritebackConfig};
 use pagefold_page::PAGE_SIZE;
@@ -12,8 +13,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 
 const LEN_MAX: u64 = 1 << 50;
-/// The default of `recompress_busy_percent`, that of automatic writeback too.
-const RECOMPRESS_BUSY_PERCENT: u32 = 40;
 
 /// Compressed pages by index; any number of threads may share one.
 ///
@@ -66,7 +65,7 @@ impl Store {
             len_bytes: config.len_bytes,
             same_filled: AtomicBool::new(config.same_filled),
             access_times: config.access_times,
-            recompress_busy_percent: AtomicU32::new(RECOMPRESS_BUSY_PERCENT),
+            recompress_busy_percent: AtomicU32::new(BUSY_PERCENT),
             pages: pages.map_err(StoreError::SetUp)?,
             writeback: None,
             _reserve: None,
@@ -103,9 +102,15 @@ impl Store {
         (codec.name(), codec.level())
     }
 
-    /// The name and the level of the codec of a priority from 0, the primary one, to 3, if the store has it.
+    /// The name and the level of the codec of a priority, if the store has it: 0 is the primary codec, and up to
+    /// [`FURTHER_CODECS_MAX`](crate::FURTHER_CODECS_MAX) are further ones.
     pub fn codec_of(&self, priority: u8) -> Option<(&'static str, Option<i32>)> {
         self.pages.codecs.get(priority).map(|of| (of.codec.name(), of.codec.level()))
+    }
+
+    /// Priority, name and level of each further codec, by priority.
+    pub fn further_codecs(&self) -> impl Iterator<Item = (u8, &'static str, Option<i32>)> {
+        self.pages.codecs.further().map(|(priority, of)| (priority, of.codec.name(), of.codec.level()))
     }
 
     /// Sets the memory limit. Pages already stored stay, even above the limit; new objects are refused there.

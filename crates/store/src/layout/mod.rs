@@ -19,8 +19,8 @@
 //! [`Layout::release`]. A segment is free when its last reference is dropped; a pin (a reader) is a reference.
 //!
 //! Locks: the free list of segments and the map of blocks have a mutex each, held for a few instructions. Pinning,
-//! unpinning and releasing in the log take no lock, because a signal handler pins and unpins, and releasing shares their code. Nothing here reads or writes
-//! the medium, and nothing here knows the store: that is `writeback`.
+//! unpinning and releasing in the log take no lock, because a signal handler pins and unpins, and releasing shares
+//! their code. Nothing here reads or writes the medium, and nothing here knows the store: that is `writeback`.
 
 mod blocks;
 mod format;

@@ -1,24 +1,26 @@
 //! The coarse clock of access times.
 //!
-//! It is read at every access, so it is a number in memory. The threads of a store advance it a few times a second, and
-//! each pass when it begins. It stands still in a store that has no such thread.
+//! It is read at every access, so it is a number in memory. The threads of automatic writeback and of automatic
+//! recompression advance it a few times a second; each pass, and each marking of idle pages, does so when it begins. In
+//! a store without such a thread it stands still in between.
 
-use crate::slot::AccessTime;
-use std::sync::atomic::{AtomicU16, Ordering::Relaxed};
+use crate::slot::{AccessTime, ticks};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 /// A coarse clock.
 #[derive(Debug)]
 pub(crate) struct Clock {
     start: Instant,
-    now: AtomicU16,
+    /// Ticks since the start, without a wrap-around: of two numbers the later one is the greater one.
+    now: AtomicU64,
     /// The period in which the last walk over all slots began; one is due in each.
-    walked_period: AtomicU16,
+    walked_period: AtomicU64,
 }
 
 impl Clock {
     pub(crate) fn new() -> Self {
-        Clock { start: Instant::now(), now: AtomicU16::new(0), walked_period: AtomicU16::new(0) }
+        Clock { start: Instant::now(), now: AtomicU64::new(0), walked_period: AtomicU64::new(0) }
     }
 
     /// Time since the clock was made.
@@ -26,31 +28,64 @@ impl Clock {
         self.start.elapsed()
     }
 
-    /// Advances the clock to the present.
-    pub(crate) fn tick(&self) -> AccessTime {
-        let now = AccessTime::at(self.elapsed());
-        // Several threads advance the clock: one that was not scheduled in between must not put it back.
-        if AccessTime::from_ticks(self.now.load(Relaxed)).age_ticks(now) > 0 {
-            self.now.store(now.ticks(), Relaxed);
-        }
-        now
+    /// Advances the clock to the present, and returns the time. `Pages::tick` calls it.
+    pub(super) fn tick(&self) -> AccessTime {
+        self.advance(self.elapsed())
     }
 
-    /// Sets the clock, as if time had passed.
+    /// Advances the clock to `elapsed` after the start. Several threads do so: one that was not scheduled since it read
+    /// `elapsed` does not put the clock back.
+    fn advance(&self, elapsed: Duration) -> AccessTime {
+        let ticks = ticks(elapsed);
+        AccessTime::from_ticks(self.now.fetch_max(ticks, Relaxed).max(ticks) as u16)
+    }
+
+    /// Advances the clock to `elapsed` after the start, as if the time had passed.
     #[cfg(test)]
-    pub(crate) fn set(&self, time: AccessTime) {
-        self.now.store(time.ticks(), Relaxed);
+    pub(crate) fn set(&self, elapsed: Duration) {
+        self.advance(elapsed);
     }
 
     /// The time of the last tick.
     #[inline]
     pub(crate) fn now(&self) -> AccessTime {
-        AccessTime::from_ticks(self.now.load(Relaxed))
+        AccessTime::from_ticks(self.now.load(Relaxed) as u16)
     }
 
     /// Whether a walk is due: true once in each period of `ticks`.
-    pub(crate) fn is_walk_due(&self, ticks: u16) -> bool {
-        let period = self.now().ticks() / ticks;
-        self.walked_period.swap(period, Relaxed) != period
+    pub(super) fn is_walk_due(&self, ticks: u64) -> bool {
+        let period = self.now.load(Relaxed) / ticks;
+        self.walked_period.fetch_max(period, Relaxed) < period
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_clock_never_goes_back_and_advances_after_any_time_without_ticks() {
+        let s = Duration::from_secs;
+        let clock = Clock::new();
+        let mut now_s = 0;
+        // Up to several times the range of an access time, 16384 s.
+        for later_s in [1, 8_000, 12_000, 12_300, 16_000, 16_384, 40_000, 1_000_000] {
+            now_s += later_s;
+            assert_eq!(clock.advance(s(now_s)), AccessTime::at(s(now_s)), "{later_s} s later");
+            assert_eq!(clock.now(), AccessTime::at(s(now_s)), "{later_s} s later");
+            assert_eq!(clock.advance(s(now_s - 1)), AccessTime::at(s(now_s)), "a late thread");
+            assert_eq!(clock.now(), AccessTime::at(s(now_s)), "a late thread");
+        }
+    }
+
+    #[test]
+    fn a_walk_is_due_once_in_each_period() {
+        let clock = Clock::new();
+        let mut is_due_at = |s| {
+            clock.advance(Duration::from_secs(s));
+            clock.is_walk_due(400)
+        };
+        let due = [0, 99, 100, 101, 199, 200, 950, 951, 20_000].map(&mut is_due_at);
+        assert_eq!(due, [false, false, true, false, false, true, true, false, true]);
     }
 }

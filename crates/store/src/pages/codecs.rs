@@ -1,13 +1,17 @@
 //! The codecs of a store by priority, each with its streams.
 //!
-//! The primary codec, priority 0, compresses every page that is written. Up to three further codecs only compress pages
-//! again (`recompress`). A slot and a record on the backing name the codec of their bytes by its priority, so bytes of
-//! several codecs lie side by side. The set never changes: no page can refer to a codec that is gone.
+//! The primary codec, priority 0, compresses every page that is written. Up to [`FURTHER_CODECS_MAX`] further codecs
+//! only compress pages again (`recompress`). A slot and a record on the backing name the codec of their bytes by its
+//! priority, so bytes of several codecs lie side by side. The set never changes: no page can refer to a codec that is
+//! gone.
 
+use crate::slot::PRIORITY_MAX;
 use pagefold_codec::{Codec, CodecError, CodecSpec, Stream, Streams};
 
-/// Codecs of a store, the primary one included: a slot has two bits for the priority.
-pub const PRIORITY_COUNT: usize = 4;
+/// The most codecs of a store besides the primary one.
+pub const FURTHER_CODECS_MAX: usize = PRIORITY_MAX as usize;
+/// The number of priorities; that of the primary codec is 0.
+const PRIORITY_COUNT: usize = FURTHER_CODECS_MAX + 1;
 
 /// A codec and one stream of it for each CPU.
 pub(crate) struct CodecStreams {
@@ -26,19 +30,19 @@ impl CodecStreams {
 /// The codecs of a store.
 pub(crate) struct Codecs {
     pub(crate) primary: CodecStreams,
-    /// Those of priority 1, 2 and 3.
-    further: [Option<Box<CodecStreams>>; PRIORITY_COUNT - 1],
+    /// Those of priority 1 and more, in this order.
+    further: [Option<Box<CodecStreams>>; FURTHER_CODECS_MAX],
 }
 
 impl Codecs {
     /// Prepares the codecs with `cpu_count` streams each. `further` is in the order of their priorities, from 1 on.
     pub(crate) fn new(
         primary: &CodecSpec,
-        further: &[Option<CodecSpec>; PRIORITY_COUNT - 1],
+        further: &[Option<CodecSpec>; FURTHER_CODECS_MAX],
         cpu_count: usize,
     ) -> Result<Self, CodecError> {
-        let mut codecs =
-            Codecs { primary: CodecStreams::new(primary, cpu_count)?, further: [const { None }; 3] };
+        let primary = CodecStreams::new(primary, cpu_count)?;
+        let mut codecs = Codecs { primary, further: [const { None }; FURTHER_CODECS_MAX] };
         for (codec, spec) in codecs.further.iter_mut().zip(further) {
             if let Some(spec) = spec {
                 *codec = Some(Box::new(CodecStreams::new(spec, cpu_count)?));
@@ -56,9 +60,19 @@ impl Codecs {
         }
     }
 
+    /// The further codecs with their priorities, in this order.
+    pub(crate) fn further(&self) -> impl DoubleEndedIterator<Item = (u8, &CodecStreams)> {
+        (1..PRIORITY_COUNT as u8).filter_map(|priority| Some((priority, self.get(priority)?)))
+    }
+
+    /// The highest priority of the further codecs, if there is one.
+    pub(crate) fn highest_further(&self) -> Option<u8> {
+        self.further().next_back().map(|(priority, _)| priority)
+    }
+
     /// The highest priority that has a codec.
     pub(crate) fn highest(&self) -> u8 {
-        (0..PRIORITY_COUNT as u8).rev().find(|priority| self.get(*priority).is_some()).unwrap_or(0)
+        self.highest_further().unwrap_or(0)
     }
 
     /// Decompresses with the codec of `priority` and the stream of CPU `cpu`.

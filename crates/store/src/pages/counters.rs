@@ -1,5 +1,6 @@
 //! The counters of a store's hot paths, in shards by CPU.
 
+use super::FURTHER_CODECS_MAX;
 use pagefold_page::ShardedCounters;
 
 /// The names of the counters; their meanings are those of the fields of `engine::Stats`.
@@ -24,8 +25,9 @@ pub(crate) enum Counter {
 }
 
 impl Counter {
-    /// The counters of pages that are objects of priority 1, 2 and 3.
-    pub(crate) const PRIORITIES: [Counter; 3] = [Counter::Priority1, Counter::Priority2, Counter::Priority3];
+    /// The counters of pages that are objects of the further codecs, by priority.
+    pub(crate) const PRIORITIES: [Counter; FURTHER_CODECS_MAX] =
+        [Counter::Priority1, Counter::Priority2, Counter::Priority3];
 
     /// The counter of pages that are objects of `priority`; priority 0 has none.
     pub(crate) fn of_priority(priority: u8) -> Option<Counter> {

@@ -12,7 +12,7 @@ mod codecs;
 mod counters;
 mod table;
 
-pub use codecs::PRIORITY_COUNT;
+pub use codecs::FURTHER_CODECS_MAX;
 pub(crate) use codecs::{Codecs, OwnStreams};
 pub(crate) use counters::{Counter, Counters};
 
@@ -28,7 +28,7 @@ use table::SlotTable;
 /// decompression at each read. A raw object uses 4096 bytes.
 pub(crate) const RAW_LEN_MIN: usize = PAGE_SIZE - PAGE_SIZE / 32;
 /// Ticks between walks that clamp old access times, so that they do not wrap around.
-const CLAMP_TICKS: u16 = 1 << 13;
+const CLAMP_TICKS: u64 = 1 << 13;
 
 /// The slots of a store, the pool of their objects, and the codecs.
 pub(crate) struct Pages {
@@ -159,8 +159,9 @@ impl Pages {
         self.counters.add(cpu, Counter::HugePagesSince, StatDelta::of(new).huge);
     }
 
-    /// Advances the clock of access times. Once in half an hour it walks over all slots as well: it sets the access
-    /// time of pages that are older than `AGE_MAX` to that age, so that none looks young after the wrap-around.
+    /// Advances the clock of access times, and returns the time. Once in half an hour it walks over all slots as well:
+    /// it sets the access time of pages that are older than `AGE_MAX` to that age, so that none looks young after the
+    /// wrap-around.
     pub(crate) fn tick(&self) -> AccessTime {
         let now = self.clock.tick();
         if self.clock.is_walk_due(CLAMP_TICKS) {

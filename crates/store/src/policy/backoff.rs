@@ -104,7 +104,7 @@ pub(crate) struct Load {
 
 impl Load {
     /// Whether the averages are above a share.
-    fn is_above(&self, percent: u32) -> bool {
+    pub(crate) fn is_above(&self, percent: u32) -> bool {
         self.cpu.avg10_centipercent.max(self.io.avg10_centipercent) > percent.saturating_mul(100)
     }
 

@@ -13,8 +13,8 @@
 //!
 //! A plan is valid for one revolution of the hand per stage, and for at most ten seconds, because pages age. After a
 //! revolution that wrote back nothing, the next one includes accessed pages. If it writes back nothing either, a pause
-//! follows: a second, or 10 ms while a writer waits. The writer is refused when such revolutions have gone on for a quarter
-//! of a second. (The 30 seconds of the throttle are for a medium that hangs inside a round.)
+//! follows: a second, or 10 ms while a writer waits. The writer is refused when such revolutions have gone on for a
+//! quarter of a second. (The 30 seconds of the throttle are for a medium that hangs inside a round.)
 
 use super::backoff::{Load, PressureGate, RetryBackoff, ScanPacer};
 use super::choose::{AgeHistogram, Goal, Marks, Plan};

@@ -30,6 +30,7 @@ mod throttle;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use settings::BUSY_PERCENT;
 pub use settings::{Condition, Policy};
 pub(crate) use target::{Memory, Sweep, SweepResult, WritebackTarget};
 pub use throttle::Throttled;

@@ -7,6 +7,9 @@ use std::fmt;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 
+/// The default pressure above which automatic writeback and automatic recompression wait, per cent.
+pub(crate) const BUSY_PERCENT: u32 = 40;
+
 /// The settings of automatic writeback, which may change at any time, and its condition.
 #[derive(Debug)]
 pub struct Policy {
@@ -26,7 +29,7 @@ impl Default for Policy {
             age_s: AtomicU64::new(0),
             rate_bytes_per_s: AtomicU64::new(0),
             daily_bytes: AtomicU64::new(0),
-            busy_percent: AtomicU32::new(40),
+            busy_percent: AtomicU32::new(BUSY_PERCENT),
             state: PolicyState::default(),
         }
     }

@@ -70,13 +70,27 @@ impl Before {
         }
     }
 
-    /// Whether the page was neither changed nor accessed, and has an object of the same codec. Access times have ticks of a quarter of a second: an access
-    /// within the tick of the previous one shows only by the idle mark.
+    /// Whether the page was neither changed nor accessed, and has an object of the same codec. Access times have ticks
+    /// of a quarter of a second: an access within the tick of the previous one shows only by the idle mark.
     fn is_still(&self, guard: &SlotGuard) -> bool {
         guard.generation() == self.generation
             && guard.last_access() == self.last_access
             && guard.is_idle() == self.was_idle
             && Copied::of(guard.content()) == self.object
+    }
+
+    /// Leaves the object as it is, with its idle mark cleared. Records that the codec of priority `tried` does not make
+    /// it smaller, if there is one. Does nothing if the page is another one now.
+    fn keep_object(&self, slot: &Slot, tried: Option<u8>) -> PageResult {
+        let mut guard = slot.lock();
+        if !self.is_still(&guard) {
+            return PageResult::Changed;
+        }
+        guard.set_idle(false);
+        if let Some(priority) = tried {
+            guard.set_tried(priority);
+        }
+        PageResult::NotSmaller
     }
 }
 
@@ -120,28 +134,26 @@ impl Worker {
         slot: &Slot,
         to: Target,
     ) -> PageResult {
+        let Worker { decoders, encoder, compressed, page } = self;
         let guard = slot.lock();
         let before = Before::of(&guard);
-        let Some(copied) = self.copy_out(pages, guard, to.priority) else { return PageResult::Changed };
-        if self.expand(pages, &copied).is_err() {
+        let Some((bytes, copied)) = copy_out(pages, guard, to.priority, &mut compressed[..]) else {
+            return PageResult::Changed;
+        };
+        let decompress = |bytes: &[u8], page: &mut Page| decoders.decompress(copied.priority, bytes, page);
+        if pages.expand_with(decompress, bytes, page).is_err() {
             return PageResult::Failed;
         }
-        let Ok(len) = self.encoder.stream.compress(&self.page[..], &mut self.encoder.buf[..]) else {
+        let Ok(len) = encoder.stream.compress(&page[..], &mut encoder.buf[..]) else {
             return PageResult::Failed;
         };
         let is_smaller = len < RAW_LEN_MIN && is_smaller_class(len, copied.len_bytes);
         if !is_smaller || len >= to.len_limit_bytes {
-            let mut guard = slot.lock();
-            if before.is_still(&guard) {
-                guard.set_idle(false);
-                // A result above the threshold may be kept by a later request.
-                if !is_smaller {
-                    guard.set_tried(to.priority);
-                }
-            }
-            return PageResult::NotSmaller;
+            // A result above the threshold may be kept by a later request.
+            let tried = (!is_smaller).then_some(to.priority);
+            return before.keep_object(slot, tried);
         }
-        let Some(handle) = self.put(pages, index, len, to) else { return PageResult::NoMemory };
+        let Some(handle) = put(pages, index, &encoder.buf[..len], to) else { return PageResult::NoMemory };
         let new = Content::Folded { handle: handle.to_bits(), len_bytes: len as u16, priority: to.priority };
         let old = {
             // Unlocked before an object is freed, which takes the lock of its class.
@@ -160,49 +172,45 @@ impl Worker {
             }
         }
     }
+}
 
-    /// Copies the object of a locked slot, and unlocks it. `None` if the page is not one to try.
-    fn copy_out(&mut self, pages: &Pages, guard: SlotGuard, priority: u8) -> Option<Copied> {
-        let content = guard.content();
-        let copied = Copied::of(content)?;
-        let (Content::Folded { handle, .. } | Content::Raw { handle }) = content else { return None };
-        let is_open = copied.priority < priority && !guard.is_tried(priority) && !guard.is_under_writeback();
-        if !is_open {
-            return None;
-        }
-        // SAFETY: the slot is locked and contains the handle, so no thread frees the object, and `relocate` refuses to
-        // move it. The object has `len_bytes` bytes: the slot's length, or a page if it is raw.
-        unsafe { pages.pool.copy_out(Handle::from_bits(handle), &mut self.compressed[..copied.len_bytes]) };
-        drop(guard);
-        Some(copied)
+/// Copies the object of a locked slot to the beginning of `dst`, and unlocks the slot. Returns the bytes and what they
+/// are, or `None` if the page is not one to try with the codec of `priority`.
+fn copy_out<'a>(
+    pages: &Pages,
+    guard: SlotGuard,
+    priority: u8,
+    dst: &'a mut [MaybeUninit<u8>],
+) -> Option<(&'a [u8], Copied)> {
+    let content = guard.content();
+    let copied = Copied::of(content)?;
+    let (Content::Folded { handle, .. } | Content::Raw { handle }) = content else { return None };
+    let is_open = copied.priority < priority && !guard.is_tried(priority) && !guard.is_under_writeback();
+    if !is_open {
+        return None;
     }
+    // SAFETY: the slot is locked and contains the handle, so no thread frees the object, and `relocate` refuses to
+    // move it. The object has `len_bytes` bytes: the slot's length, or a page if it is raw.
+    let bytes = unsafe { pages.pool.copy_out(Handle::from_bits(handle), &mut dst[..copied.len_bytes]) };
+    drop(guard);
+    Some((bytes, copied))
+}
 
-    /// Turns the copied bytes into the page.
-    fn expand(&mut self, pages: &Pages, copied: &Copied) -> Result<(), CodecError> {
-        let Worker { decoders, compressed, page, .. } = self;
-        let bytes = &compressed[..copied.len_bytes];
-        // SAFETY: `copy_out` initialised these bytes, and `MaybeUninit<u8>` has the layout of `u8`.
-        let bytes = unsafe { std::slice::from_raw_parts(bytes.as_ptr().cast::<u8>(), bytes.len()) };
-        let decompress = |bytes: &[u8], page: &mut Page| decoders.decompress(copied.priority, bytes, page);
-        pages.expand_with(decompress, bytes, page)
-    }
-
-    /// Puts the first `len` bytes of the encoder's buffer into the pool, as an object that is in no slot yet.
-    ///
-    /// Does not wait for other writers at the memory limit, but may exceed it a little ([`Purpose::Replacements`]). Takes
-    /// nothing from writers that wait for the reserve.
-    fn put(&self, pages: &Pages, index: PageIndex, len: usize, to: Target) -> Option<Handle> {
-        let (bytes, owner) = (&self.encoder.buf[..len], Owner::new(OwnerKind::Slot, index.0));
-        let mut backed =
-            BackedFrames::new(pages.pool.source(), Purpose::Replacements { most_frames: to.most_frames });
-        loop {
-            match pages.pool.try_put_from(backed.frames(), bytes, owner) {
-                Ok(handle) => return Some(handle),
-                Err(PutError::NotReady { .. }) if pages.pool.source().arena().has_reserve() => return None,
-                Err(PutError::NoMemory { source, .. }) if !source.is_limit() => return None,
-                Err(PutError::NotReady { frames } | PutError::NoMemory { frames, .. }) => {
-                    backed.charge(frames).and_then(|()| backed.fill()).ok()?;
-                }
+/// Puts `bytes` into the pool, as an object that is in no slot yet.
+///
+/// Does not wait for other writers at the memory limit, but may exceed it a little ([`Purpose::Replacements`]). Takes
+/// nothing from writers that wait for the reserve.
+fn put(pages: &Pages, index: PageIndex, bytes: &[u8], to: Target) -> Option<Handle> {
+    let owner = Owner::new(OwnerKind::Slot, index.0);
+    let source = pages.pool.source();
+    let mut backed = BackedFrames::new(source, Purpose::Replacements { most_frames: to.most_frames });
+    loop {
+        match pages.pool.try_put_from(backed.frames(), bytes, owner) {
+            Ok(handle) => return Some(handle),
+            Err(PutError::NotReady { .. }) if source.arena().has_reserve() => return None,
+            Err(PutError::NoMemory { source, .. }) if !source.is_limit() => return None,
+            Err(PutError::NotReady { frames } | PutError::NoMemory { frames, .. }) => {
+                backed.charge(frames).and_then(|()| backed.fill()).ok()?;
             }
         }
     }
@@ -230,5 +238,19 @@ mod tests {
         let before = Before::of(&slot.lock());
         slot.lock().fold(7, 100, 0);
         assert!(!before.is_still(&slot.lock()));
+    }
+    #[test]
+    fn a_result_that_is_not_kept_says_nothing_about_a_page_that_changed() {
+        let slot = Slot::new();
+        slot.lock().fold(7, 100, 0);
+        let before = Before::of(&slot.lock());
+        slot.lock().fold(8, 200, 0);
+        assert_eq!(before.keep_object(&slot, Some(1)), PageResult::Changed);
+        assert!(!slot.lock().is_tried(1));
+        let before = Before::of(&slot.lock());
+        assert_eq!(before.keep_object(&slot, None), PageResult::NotSmaller);
+        assert!(!slot.lock().is_tried(1));
+        assert_eq!(before.keep_object(&slot, Some(1)), PageResult::NotSmaller);
+        assert!(slot.lock().is_tried(1));
     }
 }

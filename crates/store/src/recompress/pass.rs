@@ -11,6 +11,7 @@ use crate::slot::SlotSnapshot;
 use pagefold_page::{PAGE_SIZE, PageIndex};
 use pagefold_pool::{FRAME_LEN, REPLACEMENT_FRAMES_MAX};
 use pagefold_sys::{cpu, signal};
+use parking_lot::Mutex;
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::Relaxed};
 
@@ -54,60 +55,16 @@ pub struct RecompressProgress {
 /// A function that is called during a pass, and ends it by returning [`ControlFlow::Break`].
 type OnProgress<'a> = dyn FnMut(&RecompressProgress) -> ControlFlow<()> + 'a;
 
-/// Sums over all workers.
-#[derive(Default)]
-struct Totals {
-    recompressed: AtomicU64,
-    old_bytes: AtomicU64,
-    new_bytes: AtomicU64,
-    not_smaller: AtomicU64,
-    changed: AtomicU64,
-    no_memory: AtomicU64,
-    failed: AtomicU64,
-}
-
-impl Totals {
-    fn add(&self, pages: &Pages, result: PageResult) {
-        let cpu = cpu::current();
-        let counter = match result {
-            PageResult::Smaller { old_len_bytes, new_len_bytes } => {
-                self.old_bytes.fetch_add(old_len_bytes as u64, Relaxed);
-                self.new_bytes.fetch_add(new_len_bytes as u64, Relaxed);
-                let saved = old_len_bytes as i64 - new_len_bytes as i64;
-                pages.counters.add(cpu, Counter::Recompressed, 1);
-                pages.counters.add(cpu, Counter::RecompressSavedBytes, saved);
-                &self.recompressed
-            }
-            PageResult::NotSmaller => {
-                pages.counters.add(cpu, Counter::RecompressNotSmaller, 1);
-                &self.not_smaller
-            }
-            PageResult::Changed => &self.changed,
-            PageResult::NoMemory => &self.no_memory,
-            PageResult::Failed => &self.failed,
-        };
-        counter.fetch_add(1, Relaxed);
-    }
-
-    fn report(&self, stopped: bool) -> RecompressReport {
-        RecompressReport {
-            recompressed_pages: self.recompressed.load(Relaxed),
-            old_bytes: self.old_bytes.load(Relaxed),
-            new_bytes: self.new_bytes.load(Relaxed),
-            not_smaller_pages: self.not_smaller.load(Relaxed),
-            changed_pages: self.changed.load(Relaxed),
-            no_memory_pages: self.no_memory.load(Relaxed),
-            failed_pages: self.failed.load(Relaxed),
-            stopped,
-        }
-    }
-}
-
 /// The state that the workers of a pass share.
 struct Pass<'a> {
     pages: &'a Pages,
     request: &'a RecompressRequest,
-    target: Target,
+    /// The codec's priority.
+    priority: u8,
+    /// Results of this length and more are not kept, bytes.
+    len_limit_bytes: usize,
+    /// Frames of objects up to which the workers may take more, beyond the limit too.
+    most_frames: AtomicU64,
     /// Only objects of at least this length are tried, bytes.
     len_min_bytes: usize,
     /// Objects of exactly that length that may still be tried.
@@ -117,7 +74,8 @@ struct Pass<'a> {
     /// The first slot that no worker has taken.
     next: AtomicU64,
     stopped: AtomicBool,
-    totals: Totals,
+    /// The results so far, of all workers.
+    report: Mutex<RecompressReport>,
 }
 
 /// Recompresses the pages of a request; returns when all workers have ended.
@@ -126,7 +84,7 @@ pub(crate) fn run_pass(
     request: &RecompressRequest,
     on_progress: &mut OnProgress,
 ) -> Result<RecompressReport, RecompressError> {
-    request.check_threshold()?;
+    let threshold_bytes = request.threshold_bytes()?;
     let priority = request.target(&pages.codecs)?;
     let no_codec = || RecompressError::NoCodec { priority };
     let mut first = Worker::new(pages, priority)?.ok_or_else(no_codec)?;
@@ -135,19 +93,20 @@ pub(crate) fn run_pass(
     let threads = (threads as usize).min(2 * cpu::count());
     let others: Vec<Worker> =
         (1..threads).map_while(|_| Worker::new(pages, priority).ok().flatten()).collect();
-    let len_limit_bytes = request.threshold_bytes.map_or(PAGE_SIZE, usize::from);
     let mut pass = Pass {
         pages,
         request,
-        target: Target { priority, len_limit_bytes, most_frames: most_frames(pages) },
+        priority,
+        len_limit_bytes: threshold_bytes.map_or(PAGE_SIZE, usize::from),
+        most_frames: AtomicU64::new(most_frames(frames_limit(pages), frames_in_use(pages))),
         len_min_bytes: 0,
         ties_left: AtomicI64::new(i64::MAX),
         pages_left: AtomicI64::new(request.pages_max.map_or(i64::MAX, |n| n.try_into().unwrap_or(i64::MAX))),
         next: AtomicU64::new(0),
         stopped: AtomicBool::new(false),
-        totals: Totals::default(),
+        report: Mutex::default(),
     };
-    pages.clock.tick();
+    pages.tick();
     if let Some(pages_max) = request.pages_max {
         pass.take_longest_first(pages_max);
     }
@@ -164,7 +123,7 @@ pub(crate) fn run_pass(
         }
         pass.work(&mut first, on_progress);
     });
-    Ok(pass.totals.report(pass.stopped.load(Relaxed)))
+    Ok(RecompressReport { stopped: pass.stopped.load(Relaxed), ..*pass.report.lock() })
 }
 
 impl Pass<'_> {
@@ -192,6 +151,7 @@ impl Pass<'_> {
             self.next.fetch_max(first.0 / STRETCH_LEN * STRETCH_LEN, Relaxed);
             return Some(end);
         }
+        let target = self.target();
         for index in first.0..end {
             let index = PageIndex(index);
             let Some(slot) = self.pages.table.get(index) else { continue };
@@ -200,10 +160,19 @@ impl Pass<'_> {
                 if self.stopped.load(Relaxed) || self.pages_left.fetch_sub(1, Relaxed) <= 0 {
                     return None;
                 }
-                self.totals.add(self.pages, worker.recompress(self.pages, index, slot, self.target));
+                self.count(worker.recompress(self.pages, index, slot, target));
             }
         }
         Some(end)
+    }
+
+    /// The target of the next stretch. A pass may take hours, in which the limit and the use change.
+    fn target(&self) -> Target {
+        // Two workers may exchange their results; the next stretch corrects that.
+        let before = self.most_frames.load(Relaxed);
+        let most_frames = next_most_frames(before, frames_limit(self.pages), frames_in_use(self.pages));
+        self.most_frames.store(most_frames, Relaxed);
+        Target { priority: self.priority, len_limit_bytes: self.len_limit_bytes, most_frames }
     }
 
     /// Whether a page is to be tried. The clock goes on during a pass, so that a page that is read meanwhile is young.
@@ -211,27 +180,49 @@ impl Pass<'_> {
         let age_s = seen.last_access().age_s(self.pages.clock.now());
         let len_bytes = seen.object_len_bytes();
         len_bytes >= self.len_min_bytes
-            && self.request.selects(seen, self.target.priority, age_s)
+            && self.request.selects(seen, self.priority, age_s)
             && (len_bytes > self.len_min_bytes || self.ties_left.fetch_sub(1, Relaxed) > 0)
     }
 
-    fn progress(&self, seen_pages: u64) -> RecompressProgress {
-        let totals = &self.totals;
-        RecompressProgress {
-            seen_pages,
-            total_pages: self.pages.table.page_count().0,
-            recompressed_pages: totals.recompressed.load(Relaxed),
-            saved_bytes: totals.old_bytes.load(Relaxed).saturating_sub(totals.new_bytes.load(Relaxed)),
+    /// Adds the result of a page to the report, and to the counters of the store.
+    fn count(&self, result: PageResult) {
+        let (counters, cpu) = (&self.pages.counters, cpu::current());
+        let mut report = self.report.lock();
+        match result {
+            PageResult::Smaller { old_len_bytes, new_len_bytes } => {
+                report.recompressed_pages += 1;
+                report.old_bytes += old_len_bytes as u64;
+                report.new_bytes += new_len_bytes as u64;
+                counters.add(cpu, Counter::Recompressed, 1);
+                counters.add(cpu, Counter::RecompressSavedBytes, old_len_bytes as i64 - new_len_bytes as i64);
+            }
+            PageResult::NotSmaller => {
+                report.not_smaller_pages += 1;
+                counters.add(cpu, Counter::RecompressNotSmaller, 1);
+            }
+            PageResult::Changed => report.changed_pages += 1,
+            PageResult::NoMemory => report.no_memory_pages += 1,
+            PageResult::Failed => report.failed_pages += 1,
         }
     }
 
-    /// Finds the length from which on there are at least `pages_max` selected objects, if there are so many, and how many
-    /// of exactly this length belong to them.
+    fn progress(&self, seen_pages: u64) -> RecompressProgress {
+        let report = self.report.lock();
+        RecompressProgress {
+            seen_pages,
+            total_pages: self.pages.table.page_count().0,
+            recompressed_pages: report.recompressed_pages,
+            saved_bytes: report.old_bytes - report.new_bytes,
+        }
+    }
+
+    /// Finds the length from which on there are at least `pages_max` selected objects, if there are so many, and how
+    /// many of exactly this length belong to them.
     fn take_longest_first(&mut self, pages_max: u64) {
         let mut counts = vec![0u64; PAGE_SIZE + 1];
         self.pages.each_slot(|_, _, seen| {
             let age_s = seen.last_access().age_s(self.pages.clock.now());
-            if self.request.selects(seen, self.target.priority, age_s) {
+            if self.request.selects(seen, self.priority, age_s) {
                 counts[seen.object_len_bytes()] += 1;
             }
             ControlFlow::Continue(())
@@ -249,11 +240,22 @@ impl Pass<'_> {
     }
 }
 
-/// Frames up to which a pass may take more: a little more than the limit, or than the present use if that is higher.
-fn most_frames(pages: &Pages) -> u64 {
-    let arena = pages.pool.source().arena();
-    let bytes = arena.limit_bytes().max(arena.in_use_bytes());
-    (bytes / FRAME_LEN as u64).saturating_add(REPLACEMENT_FRAMES_MAX)
+/// Frames up to which a pass may take more: a little more than the limit, or than the use if that is higher.
+fn most_frames(limit: u64, in_use: u64) -> u64 {
+    limit.max(in_use).saturating_add(REPLACEMENT_FRAMES_MAX)
+}
+
+/// The same for a later moment of the pass. The frames that the pass itself takes do not raise the bound.
+fn next_most_frames(before: u64, limit: u64, in_use: u64) -> u64 {
+    most_frames(limit, in_use.min(before.saturating_sub(REPLACEMENT_FRAMES_MAX)))
+}
+
+fn frames_limit(pages: &Pages) -> u64 {
+    pages.pool.source().arena().limit_bytes() / FRAME_LEN as u64
+}
+
+fn frames_in_use(pages: &Pages) -> u64 {
+    pages.pool.source().arena().in_use_bytes() / FRAME_LEN as u64
 }
 
 /// Stops the workers of a pass when it is dropped by a panic.
@@ -274,6 +276,7 @@ mod tests {
     use crate::slot::AccessTime;
     use crate::writeback::Which;
     use pagefold_codec::CodecSpec;
+    use std::time::Duration;
 
     const PAGES: u64 = 3 * STRETCH_LEN;
 
@@ -308,7 +311,7 @@ mod tests {
             calls += 1;
             if calls == 1 {
                 // A minute passes; pages of the last stretch are read and written.
-                store.pages.clock.set(AccessTime::from_ticks(240));
+                store.pages.clock.set(Duration::from_secs(60));
                 for index in [PAGES - 1, PAGES - 3] {
                     store.read(index * PAGE_SIZE as u64, &mut page).unwrap();
                 }
@@ -319,6 +322,26 @@ mod tests {
         assert_eq!(report.recompressed_pages, PAGES - 3);
         for index in [PAGES - 1, PAGES - 3, PAGES - 5] {
             assert_eq!(store.pages.table.get(PageIndex(index)).unwrap().snapshot().priority(), 0);
+        }
+    }
+
+    #[test]
+    fn the_bound_on_frames_follows_the_limit_and_falls_with_the_use_but_never_rises_with_it() {
+        let beyond = REPLACEMENT_FRAMES_MAX;
+        for (before, limit, in_use, expected) in [
+            (100, 100, 90, 100),
+            // The pass has taken all that it may.
+            (100, 100, 100 + beyond, 100),
+            // The limit was lowered below the use, which falls.
+            (100, 50, 90, 90),
+            (90, 50, 90 + beyond, 90),
+            (90, 50, 70, 70),
+            (70, 50, 40, 50),
+            // The limit was raised.
+            (50, 80, 50 + beyond, 80),
+        ] {
+            let found = next_most_frames(before + beyond, limit, in_use);
+            assert_eq!(found, expected + beyond, "{before} {limit} {in_use}");
         }
     }
 

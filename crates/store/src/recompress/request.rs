@@ -3,7 +3,7 @@
 //! The words are those of zram's `recompress` attribute: `type=idle`, `huge` or `huge_idle`; `threshold=BYTES`;
 //! `max_pages=N`; `algo=NAME` or `priority=N`. An unknown word, which zram ignores, is an error here.
 
-use crate::pages::{Codecs, PRIORITY_COUNT, RAW_LEN_MIN};
+use crate::pages::{Codecs, FURTHER_CODECS_MAX, RAW_LEN_MIN};
 use crate::slot::SlotSnapshot;
 use crate::writeback::Which;
 use std::str::FromStr;
@@ -13,14 +13,14 @@ use std::str::FromStr;
 pub struct RecompressRequest {
     /// The pages to examine, by their property.
     pub which: Which,
-    /// Only objects of at least this length are tried, and only a result that is shorter is kept, bytes. A length from
-    /// which on pages are stored raw is refused.
+    /// Only objects of at least this length are tried, and only a result that is shorter is kept, bytes; 0 is no
+    /// threshold. A length from which on pages are stored raw is refused.
     pub threshold_bytes: Option<u16>,
     /// The most pages to try, whether or not they become smaller; the longest objects are tried first.
     pub pages_max: Option<u64>,
     /// The codec, by its name; it must be one of the store's further codecs.
     pub codec: Option<String>,
-    /// The codec, by its priority, 1 to 3. Without name and priority it is 1.
+    /// The codec, by its priority, at least 1. Without name and priority it is 1.
     pub priority: Option<u8>,
     /// Threads that work on the pass, the caller's included; at least 1.
     pub threads: usize,
@@ -46,7 +46,8 @@ pub enum RecompressError {
     /// An unknown word.
     #[error(
         "'{word}' is not understood; use type=idle, type=huge, type=huge_idle, threshold=BYTES, max_pages=N, \
-         algo=NAME or priority=1..3"
+         algo=NAME or priority=1..{}",
+        FURTHER_CODECS_MAX
     )]
     Unknown {
         /// The word.
@@ -89,18 +90,18 @@ impl RecompressError {
 }
 
 impl RecompressRequest {
-    /// Checks that some object can reach the threshold and stay below it afterwards.
-    pub(crate) fn check_threshold(&self) -> Result<(), RecompressError> {
-        self.threshold_bytes.map_or(Ok(()), |bytes| threshold(bytes.into()).map(drop))
+    /// The threshold; 0 is none. Returns an error if no object can reach it and stay below it afterwards.
+    pub(crate) fn threshold_bytes(&self) -> Result<Option<u16>, RecompressError> {
+        self.threshold_bytes.map_or(Ok(None), |bytes| threshold(bytes.into()))
     }
 
     /// The priority of the codec among those of a store.
     pub(crate) fn target(&self, codecs: &Codecs) -> Result<u8, RecompressError> {
         if let Some(name) = &self.codec {
-            let is_it = |p: &u8| codecs.get(*p).is_some_and(|of| of.codec.name() == name);
-            let wanted = |p: &u8| self.priority.is_none_or(|priority| priority == *p);
-            let found = (1..PRIORITY_COUNT as u8).filter(wanted).find(is_it);
-            return found.ok_or_else(|| RecompressError::NoSuchCodec { name: name.clone() });
+            let is_wanted = |p: u8| self.priority.is_none_or(|priority| priority == p);
+            let found = codecs.further().find(|(p, of)| of.codec.name() == name && is_wanted(*p));
+            let no_such_codec = || RecompressError::NoSuchCodec { name: name.clone() };
+            return found.map(|(priority, _)| priority).ok_or_else(no_such_codec);
         }
         let priority = self.priority.unwrap_or(1);
         match priority != 0 && codecs.get(priority).is_some() {
@@ -162,7 +163,9 @@ fn threshold(bytes: u64) -> Result<Option<u16>, RecompressError> {
 }
 
 fn priority(value: &str) -> Option<u8> {
-    number(value).and_then(|n| u8::try_from(n).ok()).filter(|n| (1..PRIORITY_COUNT as u8).contains(n))
+    number(value)
+        .and_then(|n| u8::try_from(n).ok())
+        .filter(|n| (1..=FURTHER_CODECS_MAX).contains(&usize::from(*n)))
 }
 
 fn number(digits: &str) -> Option<u64> {

@@ -1,17 +1,23 @@
 //! The time of a slot's last access, in 16 bits.
 //!
-//! Time is counted in ticks of a quarter of a second and wraps around after four and a half hours. An age is the
-//! distance from an access time to now, so a page that is older than that would look young. A walk over all slots
-//! every half an hour (`Pages::tick`) sets the access time of each page older than `AGE_MAX`, half of the
-//! range, to that age, so that it never wraps around.
+//! Time is counted in ticks of a quarter of a second and wraps around after four and a half hours, 65 536 ticks. An age
+//! is the distance from an access time to now. A distance above 49 151 ticks counts as age 0, because the access may be
+//! a little later than the caller's now; so a page that is older than three hours and 24 minutes would look young. A
+//! walk over all slots every half an hour (`Pages::tick`) sets the access time of each page older than `AGE_MAX`, half
+//! of the range, to that age, so that no age gets there.
 
 use std::time::Duration;
 
-/// The longest distance by which an access time can be ahead, ticks: a little more than an hour. Ages stay well below the
-/// rest of the range, because a walk clamps them.
+/// The longest distance by which an access time can be ahead, ticks: a little more than an hour. Ages stay well below
+/// the rest of the range, because a walk clamps them.
 const AHEAD_TICKS_MAX: u16 = 1 << 14;
 /// Ticks per second.
 const TICKS_PER_S: u64 = 4;
+
+/// The whole ticks of a time.
+pub fn ticks(time: Duration) -> u64 {
+    time.as_millis() as u64 * TICKS_PER_S / 1000
+}
 
 /// A moment, in ticks modulo 2^16.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -23,7 +29,7 @@ impl AccessTime {
 
     /// The access time at `since_start` after the creation of the store.
     pub fn at(since_start: Duration) -> Self {
-        AccessTime((since_start.as_millis() as u64 * TICKS_PER_S / 1000) as u16)
+        AccessTime(ticks(since_start) as u16)
     }
 
     /// The access time with this number of ticks.
@@ -59,10 +65,10 @@ impl AccessTime {
 
     /// The time from the creation of the store to this access, for a store that is `elapsed` old.
     ///
-    /// An access more than [`AccessTime::AGE_MAX`] ago counts as one at that age, and an access after the caller has read
-    /// `elapsed` as one at that moment.
+    /// An access more than [`AccessTime::AGE_MAX`] ago counts as one at that age, and an access after the caller has
+    /// read `elapsed` as one at that moment.
     pub fn since_start(self, elapsed: Duration) -> Duration {
-        let now = elapsed.as_millis() as u64 * TICKS_PER_S / 1000;
+        let now = ticks(elapsed);
         let age = self.age_ticks(AccessTime(now as u16)).min(Self::AGE_MAX);
         let ticks = now.saturating_sub(u64::from(age));
         Duration::from_millis(ticks * (1000 / TICKS_PER_S))

@@ -18,9 +18,10 @@ mod snapshot;
 mod word;
 
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
-pub use access_time::AccessTime;
+pub use access_time::{AccessTime, ticks};
 use lock::Locked;
 pub use snapshot::SlotSnapshot;
+pub use word::PRIORITY_MAX;
 use word::{Mark, State, Word};
 
 /// The state of one page.
@@ -196,8 +197,9 @@ impl SlotGuard<'_> {
         self.exchange(Word::new(State::Raw), handle)
     }
 
-    /// Transition: any state to `content`, with a new generation. Returns the old contents. Writeback does not use it: its
-    /// transitions ([`SlotGuard::write_back`], `move_written_back`) keep the generation. Tests publish written-back contents.
+    /// Transition: any state to `content`, with a new generation. Returns the old contents. Writeback does not use it:
+    /// its transitions ([`SlotGuard::write_back`], `move_written_back`) keep the generation. Tests publish written-back
+    /// contents.
     pub fn publish(self, content: Content) -> Content {
         match content {
             Content::Empty => self.clear(),
@@ -273,8 +275,8 @@ impl SlotGuard<'_> {
         self.locked.word().is_tried(priority)
     }
 
-    /// Records that the codec of `priority` did not make the page smaller. Any change of the contents clears it; another
-    /// form of the same page keeps it. Does nothing if the object has that priority or a higher one.
+    /// Records that the codec of `priority` did not make the page smaller. Any change of the contents clears it;
+    /// another form of the same page keeps it. Does nothing if the object has that priority or a higher one.
     pub fn set_tried(&mut self, priority: u8) {
         self.locked.set_word(self.locked.word().with_tried(priority));
     }

@@ -12,9 +12,9 @@
 //! | 23    | accessed: read since it was stored or written back |
 //! | 24-31 | upper half of the time of the last access (`AccessTime`) |
 //!
-//! *Codecs.* Only codecs of a higher priority are tried, so priority and tried codecs together have fifteen values. With
-//! the first bit flipped, bits 8 to 5 stand for the priorities 0 to 3: the first set bit is the priority of the object, and
-//! each set bit after it is a codec that was tried. A word of zeroes has priority 0 and no tried codec.
+//! *Codecs.* Only codecs of a higher priority are tried, so priority and tried codecs together have fifteen values.
+//! With the first bit flipped, bits 8 to 5 stand for the priorities 0 to 3: the first set bit is the priority of the
+//! object, and each set bit after it is a codec that was tried. A word of zeroes has priority 0 and no tried codec.
 
 const LOCKED: u32 = 1;
 const AWAITED: u32 = 1 << 1;
@@ -24,7 +24,8 @@ const CODECS_SHIFT: u32 = 5;
 const CODECS_MASK: u32 = 0b1111;
 /// Flipped in the word, so that zero is priority 0.
 const CODECS_ZERO: u32 = 0b1000;
-const PRIORITY_MAX: u8 = 3;
+/// The highest priority of a codec for which the word has room.
+pub const PRIORITY_MAX: u8 = 3;
 const LEN_SHIFT: u32 = 9;
 const LEN_MASK: u32 = (1 << 12) - 1;
 const TIME_SHIFT: u32 = 24;

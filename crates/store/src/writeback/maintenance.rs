@@ -1,8 +1,8 @@
 //! Periodic work: advancing the clock of access times, discards on the medium, a little cleaning.
 //!
 //! The writeback thread calls [`Writeback::run_maintenance`] a few times a second. Without it pages can be written
-//! back and read back on request, but the clock stands still between passes, freed segments are not discarded, and
-//! the cleaner runs only when a pass needs space.
+//! back and read back on request, but freed segments are not discarded, and the cleaner runs only when a pass needs
+//! space. The clock then advances only when a pass begins, unless the thread of automatic recompression advances it.
 
 use crate::layout::{CLEANER_SPARE, Log, choose};
 use crate::pages::Pages;

@@ -18,8 +18,8 @@
 //! # Limits and failures
 //!
 //! A pass ends when `writeback_limit` is used up, or when the backing is full and cleaning frees no segment. The
-//! pages of a failed write stay in memory, and the pass continues; after ENOSPC it ends at its next page. Buffers of write requests come from a region of 4
-//! MiB and are returned at the end of the pass.
+//! pages of a failed write stay in memory, and the pass continues; after ENOSPC it ends at its next page. Buffers of
+//! write requests come from a region of 4 MiB and are returned at the end of the pass.
 //!
 //! | module | contains |
 //! |---|---|
@@ -236,7 +236,7 @@ impl Writeback {
     ) -> Result<WritebackReport, WritebackError> {
         let count = pages.table.page_count();
         selection.check(count)?;
-        pages.clock.tick();
+        pages.tick();
         // The clock goes on during a pass: a page that is read meanwhile must not look old.
         let highest = pages.codecs.highest();
         let mut filter = |index, _: &_, seen: &SlotSnapshot| {
@@ -267,8 +267,9 @@ impl Writeback {
         Ok(pass.run(&mut *packer, runs, filter, on_progress))
     }
 
-    /// Closes the ring unless a pass runs; the next pass creates another one. A process that exits with an open ring keeps the
-    /// file of its medium open for a moment longer, because the kernel tears a ring down later than it closes files.
+    /// Closes the ring unless a pass runs; the next pass creates another one. A process that exits with an open ring
+    /// keeps the file of its medium open for a moment longer, because the kernel tears a ring down later than it closes
+    /// files.
     pub fn close_ring(&self) {
         if let Some(mut writer) = self.writer.try_lock() {
             writer.control.close_ring();

@@ -30,7 +30,7 @@ impl WritebackTarget for Sweeper<'_> {
     }
 
     fn access_time_now(&self) -> AccessTime {
-        self.pages.clock.tick()
+        self.pages.tick()
     }
 
     fn memory(&self) -> Memory {

@@ -129,6 +129,15 @@ fn a_threshold_that_no_compressed_page_reaches_is_refused() {
 }
 
 #[test]
+fn a_threshold_of_zero_is_none() {
+    let store = store();
+    (0..20).for_each(|i| write(&store, i, &text(i)));
+    let request = RecompressRequest { threshold_bytes: Some(0), ..Default::default() };
+    let report = store.recompress(&request, &mut |_| ControlFlow::Continue(())).unwrap();
+    assert_eq!((report.recompressed_pages, report.not_smaller_pages), (20, 0));
+}
+
+#[test]
 fn a_result_that_only_the_threshold_refuses_is_tried_again_without_it() {
     let store = store();
     (0..20).for_each(|i| write(&store, i, &text(i)));

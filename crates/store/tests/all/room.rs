@@ -96,8 +96,8 @@ fn holes_are_closed_before_a_write_is_refused() {
     assert!(read(&store, 3000).unwrap() == soft);
 }
 
-/// Of no limit is less usable for writing back than for memory alone: pages are read back right, and no write is refused
-/// while the backing has room. [`a_writer_that_finds_no_room_anywhere_is_refused`] has the limits reached.
+/// Of no limit is less usable for writing back than for memory alone: pages are read back right, and no write is
+/// refused while the backing has room. [`a_writer_that_finds_no_room_anywhere_is_refused`] has the limits reached.
 #[test]
 fn writers_at_any_limit_are_served_by_writeback() {
     for frames in [2, 3, 4, 5, 9, 16, 100, 513, 514, 515] {
@@ -116,8 +116,8 @@ fn writers_at_any_limit_are_served_by_writeback() {
     }
 }
 
-/// At a multiple of 513 frames the last one is full to its last byte, and the next raw page needs two; with one frame more
-/// there is one, which must not be taken for room.
+/// At a multiple of 513 frames the last one is full to its last byte, and the next raw page needs two; with one frame
+/// more there is one, which must not be taken for room.
 #[test]
 fn a_writer_that_finds_no_room_anywhere_is_refused() {
     const SEGMENTS: u64 = 16;

@@ -52,6 +52,16 @@ impl Model {
     }
 }
 
+/// Starts a thread that writes the page: it replaces the object by one of value 20 at place 1.
+fn overwriter(model: &Arc<Model>) -> thread::JoinHandle<()> {
+    let model = model.clone();
+    thread::spawn(move || {
+        model.write(1, 20);
+        let old = model.slot.lock().fold(1, 100, 0);
+        model.free(old);
+    })
+}
+
 #[test]
 fn lock_excludes_and_wakes() {
     check(|| {
@@ -78,14 +88,7 @@ fn lock_excludes_and_wakes() {
 fn overwrite_beside_a_read_frees_nothing_being_read() {
     check(|| {
         let model = Model::new();
-        let writer = {
-            let model = model.clone();
-            thread::spawn(move || {
-                model.write(1, 20);
-                let old = model.slot.lock().fold(1, 100, 0);
-                model.free(old);
-            })
-        };
+        let writer = overwriter(&model);
         let seen = model.load();
         assert!(seen == Some(10) || seen == Some(20), "{seen:?}");
         writer.join().unwrap();
@@ -162,8 +165,8 @@ fn conditional_publish_never_overwrites_a_change() {
     });
 }
 
-/// Recompresses as `recompress::page` does: copies under the lock, makes the new object at place 2 with no lock held, and
-/// exchanges it if the page is the same. It frees the object that is in no slot afterwards.
+/// Recompresses as `recompress::page` does: copies under the lock, makes the new object at place 2 with no lock held,
+/// and exchanges it if the page is the same. It frees the object that is in no slot afterwards.
 fn recompress(model: &Model) -> bool {
     let guard = model.slot.lock();
     let generation = guard.generation();
@@ -192,14 +195,7 @@ fn recompression_beside_a_read_and_an_overwrite_loses_nothing() {
             let model = model.clone();
             thread::spawn(move || recompress(&model))
         };
-        let writer = {
-            let model = model.clone();
-            thread::spawn(move || {
-                model.write(1, 20);
-                let old = model.slot.lock().fold(1, 100, 0);
-                model.free(old);
-            })
-        };
+        let writer = overwriter(&model);
         let seen = model.load();
         assert!(seen == Some(10) || seen == Some(20), "{seen:?}");
         let recompressed = recompressor.join().unwrap();

@@ -16,8 +16,8 @@ use std::time::Duration;
 
 /// How long a server may take to exit after it closed its device.
 const END_TIMEOUT: Duration = Duration::from_secs(30);
-/// The codec of a new disk, until `comp_algorithm` is written: that of the kernel.
-const DEFAULT_CODEC: &str = "lzo-rle";
+/// The codec of a new disk, until `comp_algorithm` is written: that of any disk. The kernel's depends on its configuration.
+const DEFAULT_CODEC: &str = "lz4";
 
 /// The disks of this user that have a name `zramN` and a loop device.
 pub struct RunningDisks {
@@ -165,7 +165,12 @@ impl Disks for RunningDisks {
 fn config_without_size() -> DiskConfig {
     DiskConfig {
         size_bytes: 0,
-        codec: CodecConfig { name: DEFAULT_CODEC.to_string(), level: None, dictionary: None },
+        codec: CodecConfig {
+            name: DEFAULT_CODEC.to_string(),
+            level: None,
+            dictionary: None,
+            window_bits: None,
+        },
         further_codecs: Vec::new(),
         recompress_after: Vec::new(),
         mem_limit_bytes: Some(0),

@@ -1,9 +1,10 @@
 //! The commands in README.md and in the guides work: they are run, in order, and their options exist.
 //!
-//! A block ```` ```sh ```` has commands, a block ```` ```console ```` commands behind a prompt (`# ` as root, `$ ` as any user)
-//! with sample output. Of the output only the labels are compared. A command whose sample shows an error of pagefold
-//! must fail. Blocks with the attribute `no_run` are not run; the options in them are checked, as in the text.
-//! A block ```` ```rust ```` is a test of the crate `guides`; ```` ```text ```` is not checked. No other blocks may exist.
+//! A block ```` ```sh ```` has commands, a block ```` ```console ```` commands behind a prompt (`# ` as root, `$ ` as
+//! any user) with sample output. Of the output only the labels are compared. A command whose sample shows an error of
+//! pagefold must fail. Blocks with the attribute `no_run` are not run; the options in them are checked, as in the text.
+//! A block ```` ```rust ```` is a test of the crate `guides`; ```` ```text ```` is not checked. No other blocks may
+//! exist.
 
 mod labels;
 mod markdown;

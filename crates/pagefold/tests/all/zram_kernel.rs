@@ -1,0 +1,126 @@
+//! The script of zram's interface (`tests/zram/README.md`), run against the zram of this machine's kernel.
+
+use crate::support::zram::{differences, steps};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/zram")
+}
+
+/// The reason that the script cannot run here.
+fn missing() -> Option<&'static str> {
+    if !std::fs::metadata("/proc/self").is_ok_and(|meta| meta.uid() == 0) {
+        return Some("needs root to add a zram device");
+    }
+    (!Path::new("/sys/class/zram-control/hot_add").exists()).then_some("the kernel has no zram")
+}
+
+/// Runs the files of steps, and returns the transcript. Fails unless the script has removed its devices.
+fn run(steps: &Path) -> String {
+    // A terminated script still removes its devices.
+    let mut command = Command::new("timeout");
+    command.args(["--signal=TERM", "600", "sh"]).arg(folder().join("run.sh")).arg(steps);
+    let output = command.stdin(Stdio::null()).output().unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "run.sh: {}: {errors}", output.status);
+    assert_eq!(errors, "");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn the_kernels_zram_behaves_as_its_transcript_says() {
+    if let Some(why) = missing() {
+        return pagefold_testkit::skipped!("the_kernels_zram_behaves_as_its_transcript_says: {why}");
+    }
+    let transcript = run(&folder().join("steps"));
+    let steps = steps(&transcript);
+    assert!(steps.iter().filter(|step| step.name.1 == "add").all(|step| step.result == "ok"), "{transcript}");
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+    let reference = folder().join(format!("transcripts/local-{}.txt", release.trim()));
+    // Without a transcript of this kernel the test has shown that the steps come to their end.
+    let Ok(reference) = std::fs::read_to_string(reference) else { return };
+    let differences = differences(&reference, &transcript);
+    assert!(differences.is_empty(), "{} steps differ:\n{}", differences.len(), differences.join("\n"));
+}
+
+#[test]
+fn each_transcript_has_all_steps_in_their_order() {
+    let mut written: Vec<(String, String)> = Vec::new();
+    let mut files: Vec<_> =
+        std::fs::read_dir(folder().join("steps")).unwrap().map(|entry| entry.unwrap().path()).collect();
+    files.sort();
+    for file in &files {
+        let name = file.file_stem().unwrap().to_str().unwrap().to_string();
+        let text = std::fs::read_to_string(file).unwrap();
+        let lines = text.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
+        written.extend(lines.map(|line| (name.clone(), line.to_string())));
+    }
+    let mut transcripts = 0;
+    for entry in std::fs::read_dir(folder().join("transcripts")).unwrap() {
+        let path = entry.unwrap().path();
+        let transcript = std::fs::read_to_string(&path).unwrap();
+        let steps = steps(&transcript);
+        let names: Vec<_> = steps.iter().map(|step| (step.name.0.into(), step.name.1.into())).collect();
+        let differs = written.iter().zip(&names).find(|(written, name)| written != name);
+        assert_eq!((differs, names.len()), (None, written.len()), "{}: run the steps again", path.display());
+        transcripts += 1;
+    }
+    assert!(transcripts >= 2, "{transcripts} transcripts");
+}
+
+const MM_STAT: [(&str, u64); 6] = [
+    ("orig_data_size", 131_072),
+    ("compr_data_size", 86_035),
+    ("mem_used_total", 139_264),
+    ("mem_used_max", 143_360),
+    ("pages_compacted", 0),
+    ("huge_pages", 16),
+];
+
+/// A transcript with the columns above, of which one has another value.
+fn transcript(changed: &str, value: u64) -> String {
+    let line =
+        |(name, number): (&str, u64)| format!("| {name} {}\n", if name == changed { value } else { number });
+    format!("== x\n> columns mm_stat\n{}ok\n", MM_STAT.map(line).concat())
+}
+
+#[test]
+fn transcripts_are_compared_by_the_rule_of_each_column() {
+    let reference = transcript("", 0);
+    let accepts = |changed, value| differences(&reference, &transcript(changed, value)).is_empty();
+    for (name, value) in MM_STAT {
+        assert!(accepts(name, value), "{name}");
+    }
+    for (name, value) in [
+        ("compr_data_size", 70_000),
+        ("compr_data_size", 100_000),
+        ("mem_used_total", 90_112),
+        ("mem_used_max", 139_264),
+        ("pages_compacted", 3),
+    ] {
+        assert!(accepts(name, value), "{name} {value}");
+    }
+    for (name, value) in [
+        ("orig_data_size", 131_073),
+        ("huge_pages", 15),
+        ("compr_data_size", 0),
+        ("compr_data_size", 43_000),
+        ("compr_data_size", 139_265),
+        ("mem_used_total", 139_265),
+        ("mem_used_total", 81_920),
+        ("mem_used_total", 147_456),
+        ("mem_used_max", 135_168),
+        ("mem_used_max", 290_816),
+    ] {
+        assert!(!accepts(name, value), "{name} {value}");
+    }
+    let other = reference.replace("ok", "error: Invalid argument");
+    assert_eq!(differences(&reference, &other).len(), 1);
+    let longer = format!("{reference}> read disksize\n| 0\nok\n");
+    assert_eq!(differences(&reference, &longer), ["2 steps instead of 1"]);
+    let changed = longer.replace("| 0", "| 1");
+    assert_eq!(differences(&longer, &changed).len(), 1);
+    assert_eq!(differences(&reference, &reference.replace("| huge_pages 16\n", "")).len(), 1);
+}
