@@ -35,7 +35,7 @@ fn check_privileges(command: &str) -> Result<()> {
     }
 }
 
-/// The disks of this user. What a file can only return as a number is printed as a note.
+/// The disks of this user. The sentence of an error, for which a file can only return a number, is printed as a note.
 fn running_disks(signals: Arc<Termination>) -> RunningDisks {
     RunningDisks::new(signals, output::note)
 }

@@ -42,7 +42,7 @@ pub enum Message {
     End,
 }
 
-/// What the thread works with.
+/// The parameters of the thread.
 pub struct Namespace {
     /// The directory for the private mounts. It exists and is empty.
     pub private: PathBuf,
@@ -89,7 +89,8 @@ impl Namespace {
         let (name, class) = ("zram-control", Path::new(SYS).join("class"));
         if !class.join(name).exists() {
             mountns::mount_tmpfs(&class)?;
-            for entry in read_dir(&self.sysfs().join("class"))? {
+            let classes = read_dir(&self.sysfs().join("class"))?;
+            for entry in classes.into_iter().filter(|entry| !entry.ends_with(name)) {
                 let at = class.join(entry.file_name().unwrap_or_default());
                 make_dir(&at)?;
                 mountns::bind(&entry, &at)?;

@@ -205,7 +205,8 @@ impl Disks for FollowedDisks {
     }
 }
 
-/// Removes the disks that are not in use. What the shell had mounted is in use until the kernel has unmounted it.
+/// Removes the disks that are not in use. The kernel unmounts a moment later than the shell ends: until then, a disk that
+/// was mounted in it is in use.
 fn remove_idle(disks: &RunningDisks) {
     for number in disks.numbers().unwrap_or_default() {
         let mut tries = REMOVE_TRIES;

@@ -191,6 +191,37 @@ fn other_devices_and_classes_are_as_outside() {
 }
 
 #[test]
+fn a_shell_does_without_zram_in_the_kernel_and_without_overlays() {
+    let test = "a_shell_does_without_zram_in_the_kernel_and_without_overlays";
+    let Some(s) = sandbox(test, &["unshare", "mount"]) else { return };
+    // The kernel refuses an overlay over two others.
+    let program = env!("CARGO_BIN_EXE_pagefold");
+    let script = format!(
+        "set -e
+        mkdir sys dev class && mount --bind /sys sys && mount -t tmpfs none dev && mount -t tmpfs none class
+        for c in block mem; do mkdir class/$c; mount --bind /sys/class/$c class/$c; done
+        mount --rbind class /sys/class
+        for i in 1 2; do
+            mkdir dev/upper$i dev/work$i
+            mount -t overlay -o lowerdir=/dev,upperdir=$PWD/dev/upper$i,workdir=$PWD/dev/work$i none /dev
+        done
+        exec {program} zram-shell --rm -- sh -ec '
+            test ! -e /sys/class/zram-control/uevent
+            modprobe zram
+            echo 1M >/sys/block/zram0/disksize
+            cat /sys/class/block/loop0/size >/dev/null
+            head -c 2 /dev/zram0 >/dev/null
+            test -c /dev/null && test -d /dev/pts && echo done'"
+    );
+    let mut command = std::process::Command::new("unshare");
+    command.args(["--mount", "sh", "-c", &script]).env("PAGEFOLD_RUNTIME_DIR", s.runtime());
+    let ran = Ran::new("unshare", command.current_dir(s.path("")).output().unwrap());
+    assert_eq!((ran.code, ran.out.as_str()), (0, "done\n"), "{ran:?}");
+    assert!(ran.err.contains("using a tmpfs"), "{ran:?}");
+    assert_eq!(s.left(), Vec::<String>::new());
+}
+
+#[test]
 fn nothing_of_a_shell_is_seen_outside() {
     let Some(s) = sandbox("nothing_of_a_shell_is_seen_outside", &[]) else { return };
     let mut child = start(&s, "zram-shell -- sh -c", Some("modprobe zram && touch ready && exec sleep 1000"));
