@@ -23,3 +23,7 @@ struct Memory;
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/reference.md")]
 struct Reference;
+
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/zram.md")]
+struct Zram;

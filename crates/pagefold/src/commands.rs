@@ -8,6 +8,7 @@ use crate::cli::{output, style};
 use crate::disk::{self, DiskCommand};
 use crate::docs;
 use crate::image::{self, ImageCommand};
+use crate::zram;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use pagefold_control::error::{EXITS, Exit, Result};
 use pagefold_control::instance::location;
@@ -39,6 +40,18 @@ pub enum Command {
     /// Mount, list, extract and check compressed read-only file systems (EROFS images)
     #[command(subcommand)]
     Image(ImageCommand),
+    /// Run a command for which disks are at the paths of the kernel's zram
+    ///
+    /// In the command, and in nothing else, each disk with a name zramN is the device /dev/zramN, with the files of
+    /// zram in /sys/block/zramN. /sys/class/zram-control has hot_add and hot_remove, and 'modprobe zram' and
+    /// 'rmmod zram' create and remove disks. So scripts that drive the kernel's zram drive pagefold. The exit code is
+    /// that of the command, or 128 plus the number of the signal that killed it. Needs root.
+    ZramShell(zram::ShellArgs),
+    /// Mount the files of the kernel's zram, for the disks with a name zramN, at a directory
+    ///
+    /// DIRECTORY/zramN has a file for each attribute of the disk, DIRECTORY/class/zram-control has hot_add and
+    /// hot_remove. The command runs until Ctrl-C, SIGTERM or an unmount; disks stay. Needs root.
+    ZramTree(zram::TreeArgs),
     /// Print a shell completion script
     Completions(docs::CompletionsArgs),
     /// Show the manual page of a command, or write all manual pages to a directory
@@ -118,6 +131,8 @@ fn dispatch(command: &Command) -> Result<ExitCode> {
     match command {
         Command::Disk(command) => disk::run(command),
         Command::Image(command) => image::run(command).map(done),
+        Command::ZramShell(args) => zram::run_shell(args),
+        Command::ZramTree(args) => zram::run_tree(args).map(done),
         Command::Completions(args) => docs::completions(args, self::command()).map(done),
         Command::Man(args) => docs::man(args, self::command()).map(done),
     }

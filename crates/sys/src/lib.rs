@@ -45,6 +45,7 @@ pub mod loopdev;
 pub mod malloc;
 pub mod mem;
 pub mod memcg;
+pub mod mountns;
 pub mod mounts;
 pub mod ownmem;
 pub mod pagemap;

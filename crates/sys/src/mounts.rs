@@ -1,6 +1,6 @@
-//! The mount table of this process's mount namespace.
+//! The mount table of the mount namespace of the calling thread.
 //!
-//! It is read from `/proc/self/mountinfo`, which does not access the file systems themselves: a dead FUSE mount is
+//! It is read from `/proc/thread-self/mountinfo`, which does not access the file systems themselves: a dead FUSE mount is
 //! listed like any other, while `stat` on it would fail. proc_pid_mountinfo(5) describes the format.
 //!
 //! Mounts in other mount namespaces are not visible here.
@@ -47,7 +47,8 @@ pub struct Mount {
 
 /// All mounts, in the order in which they were made.
 pub fn all() -> Result<Vec<Mount>, SysError> {
-    const PATH: &str = "/proc/self/mountinfo";
+    // A thread may have another mount namespace than its process.
+    const PATH: &str = "/proc/thread-self/mountinfo";
     let text = std::fs::read(PATH).map_err(|e| SysError::io(format!("reading {PATH}"), &e))?;
     // Lines in an unknown format are left out.
     Ok(text.split(|&b| b == b'\n').filter_map(parse).collect())

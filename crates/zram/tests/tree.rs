@@ -12,6 +12,7 @@ use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 /// Disks that remember what was written to them. Disk N has the device `/dev/loop{N + 5}`.
@@ -265,9 +266,13 @@ fn slow_stores_do_not_block_other_requests() {
             let (finish, slow) = channel();
             *tree.disks.slow.lock().unwrap() = Some(slow);
             let path = writeback.clone();
-            let writer = std::thread::spawn(move || store(&path, b"idle"));
+            // Without O_TRUNC, for which the kernel waits until all writes to the file have ended.
+            let write = move || OpenOptions::new().write(true).open(&path)?.write(b"idle");
+            let writer = std::thread::spawn(write);
+            let deadline = Instant::now() + Duration::from_secs(60);
             while tree.disks.slow.lock().unwrap().is_some() {
-                std::thread::yield_now();
+                assert!(Instant::now() < deadline, "a write waits for another");
+                std::thread::sleep(Duration::from_millis(1));
             }
             (finish, writer)
         })

@@ -28,7 +28,7 @@ pub fn run(command: &str, dir: &InstanceDir, device: &str, signals: &Termination
 }
 
 /// Passes termination signals on until the command has ended.
-fn pass_signals_on(child: &Child, signals: &Termination) -> Result<()> {
+pub fn pass_signals_on(child: &Child, signals: &Termination) -> Result<()> {
     // The child was not waited for, so its process id cannot have been reused.
     let identity = Identity::of(child.id() as i32);
     let Some(process) = identity.map(|identity| Process::open(&identity)).transpose()?.flatten() else {
@@ -46,7 +46,8 @@ fn pass_signals_on(child: &Child, signals: &Termination) -> Result<()> {
     }
 }
 
-fn exit_code(status: ExitStatus) -> u8 {
+/// The exit code of a command, or 128 plus the number of the signal that killed it.
+pub fn exit_code(status: ExitStatus) -> u8 {
     let killed = || 128 + status.signal().unwrap_or(0);
     u8::try_from(status.code().unwrap_or_else(killed)).unwrap_or(u8::MAX)
 }

@@ -13,7 +13,7 @@
 mod backing;
 mod block_state;
 mod classes;
-mod command;
+pub mod command;
 mod create;
 mod device;
 mod find;
@@ -28,6 +28,8 @@ mod resolve;
 mod set;
 mod show;
 mod writeback;
+
+pub use device::loop_unavailable_reason;
 
 use crate::cli::list::with_columns;
 use clap::Subcommand;

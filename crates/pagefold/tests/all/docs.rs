@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
 
-const COMMANDS: [&str; 22] = [
+const COMMANDS: [&str; 24] = [
     "",
     "disk",
     "disk create",
@@ -28,6 +28,8 @@ const COMMANDS: [&str; 22] = [
     "image extract",
     "image tar",
     "image check",
+    "zram-shell",
+    "zram-tree",
     "completions",
 ];
 

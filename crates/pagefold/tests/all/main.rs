@@ -30,3 +30,4 @@ mod output;
 #[path = "../support/mod.rs"]
 mod support;
 mod zram_kernel;
+mod zram_shell;

@@ -88,11 +88,11 @@ impl Sandbox {
     }
 
     /// The names in the runtime folder, except those that stay: the lock, the counter of names, the logs of servers
-    /// that died, the folder of mounted images.
+    /// that died, the folders of mounted images and of zram shells.
     pub fn left(&self) -> Vec<String> {
         let entries = std::fs::read_dir(self.runtime()).into_iter().flatten().flatten();
         let names = entries.map(|e| e.file_name().into_string().unwrap());
-        names.filter(|n| ![".lock", ".counter", ".logs", ".images"].contains(&n.as_str())).collect()
+        names.filter(|n| ![".lock", ".counter", ".logs", ".images", ".shell"].contains(&n.as_str())).collect()
     }
 }
 

@@ -8,7 +8,6 @@ use pagefold_control::error::{CliError, Exit, Result};
 use pagefold_control::instance::{InstanceDir, InstanceName, NewInstance, RuntimeDir};
 use pagefold_control::removal;
 use pagefold_control::startup::{self, Attachment, PassedFds};
-use pagefold_sys::blockuse;
 use pagefold_sys::signal::Termination;
 use std::ffi::OsStr;
 use std::path::PathBuf;
@@ -92,7 +91,8 @@ impl RunningDisks {
         Err(CliError::new(Exit::Busy, "there is no free number for a disk"))
     }
 
-    fn remove(&self, number: u32) -> Result<()> {
+    /// Removes a disk. Fails as busy if it is in use.
+    pub fn remove(&self, number: u32) -> Result<()> {
         let (runtime, dir, _) = self.find(number)?;
         let process = removal::server_process(&dir)?;
         removal::refuse_if_open(&dir)?;
@@ -112,14 +112,10 @@ impl RunningDisks {
     }
 
     fn set(&self, number: u32, attribute: &str, text: &str) -> Result<()> {
-        let (_, dir, device) = self.find(number)?;
+        let (_, dir, _) = self.find(number)?;
         // The contents of a device that is in use must not vanish, and the server does not see who has it open.
         if attribute == "reset" {
             removal::refuse_if_open(&dir)?;
-            let claims = blockuse::claims(&device)?;
-            if !claims.is_empty() {
-                return Err(pagefold_control::instance::loop_device::in_use(&device, &claims));
-            }
         }
         Client::connect(&dir)?.write_attribute(attribute, text)
     }

@@ -322,7 +322,9 @@ impl fuser::Filesystem for ZramTree {
         let node = Node::of(inode).ok_or(Errno(libc::ENOENT));
         match node.and_then(|node| self.open_file(node, flags.acc_mode())) {
             Ok(handle) => {
-                reply.opened(FileHandle(handle), FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_NOFLUSH)
+                // The kernel would otherwise let one write wait for another to the same file.
+                let flags = FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES;
+                reply.opened(FileHandle(handle), flags | FopenFlags::FOPEN_NOFLUSH)
             }
             Err(e) => reply.error(reply_errno(e)),
         }

@@ -107,6 +107,11 @@ fn reference() {
     check_document("docs/reference.md");
 }
 
+#[test]
+fn zram() {
+    check_document("docs/zram.md");
+}
+
 /// The faults of a document that consists of this text.
 fn faults(text: &str) -> String {
     check("test", text).unwrap_err()
