@@ -60,7 +60,7 @@ pub fn run(args: &ShellArgs) -> Result<ExitCode> {
         .and_then(|()| shell.child.wait().map_err(|e| CliError::io("waiting for the command", &e)));
     shell.end();
     if args.rm {
-        remove_idle(&*disks);
+        remove_idle(&disks);
     }
     Ok(ExitCode::from(exit_code(ended?)))
 }
