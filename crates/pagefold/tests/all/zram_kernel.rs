@@ -1,6 +1,7 @@
 //! The script of zram's interface (`tests/zram/README.md`), run against the zram of this machine's kernel.
 
-use crate::support::zram::{differences, steps};
+use crate::support::zram::{differences, differences_except, steps};
+use crate::support::{Sandbox, have, no_loop};
 use crate::support::{is_root, wait_until};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -52,6 +53,43 @@ fn the_kernels_zram_behaves_as_its_transcript_says() {
     // Without a transcript of this kernel the test has shown that the steps come to their end.
     let Ok(reference) = std::fs::read_to_string(reference) else { return };
     let differences = differences(&reference, &transcript);
+    assert!(differences.is_empty(), "{} steps differ:\n{}", differences.len(), differences.join("\n"));
+}
+
+/// The steps that may differ from Linux 7.2: the first column of the table in the guide.
+fn allowed_differences(guide: &str) -> Vec<(&str, &str)> {
+    let table = guide.lines().skip_while(|line| !line.starts_with("| steps |")).skip(2);
+    let rows = table.take_while(|line| line.starts_with('|'));
+    let columns = rows.filter_map(|row| row.split('|').nth(1));
+    let entries = columns.flat_map(|column| column.split('`').skip(1).step_by(2));
+    entries.map(|entry| entry.split_once(": ").unwrap()).collect()
+}
+
+#[test]
+fn pagefold_answers_as_linux_7_2_does_but_for_the_stated_differences() {
+    let test = "pagefold_answers_as_linux_7_2_does_but_for_the_stated_differences";
+    let missing = ["losetup", "blkdiscard"].iter().find(|t| !have(t)).map(|t| format!("needs {t}"));
+    if let Some(why) = no_loop().map(str::to_string).or(missing) {
+        return pagefold_testkit::skipped!("{test}: {why}");
+    }
+    let s = Sandbox::new();
+    let (script, steps) = (folder().join("run.sh"), folder().join("steps"));
+    let ran = s.run(&format!("-q zram-shell --rm -- sh {} {}", script.display(), steps.display()));
+    assert!(ran.code == 0 && ran.err.is_empty(), "{}: {}", ran.code, ran.err);
+    assert!(s.left().is_empty(), "{:?}", s.left());
+    let ours = std::fs::read_to_string(folder().join("transcripts/pagefold.txt")).unwrap();
+    let changed = differences(&ours, &ran.out);
+    assert!(changed.is_empty(), "{} steps differ from before:\n{}", changed.len(), changed.join("\n"));
+}
+
+#[test]
+fn pagefolds_transcript_differs_from_that_of_linux_7_2_as_the_guide_says_and_no_further() {
+    let read = |name: &str| std::fs::read_to_string(folder().join(name)).unwrap();
+    let (kernels, ours) = (read("transcripts/linux-7.2.txt"), read("transcripts/pagefold.txt"));
+    let guide = read("../../../../docs/zram.md");
+    let allowed = allowed_differences(&guide);
+    assert!(allowed.len() > 10);
+    let differences = differences_except(&kernels, &ours, &allowed);
     assert!(differences.is_empty(), "{} steps differ:\n{}", differences.len(), differences.join("\n"));
 }
 

@@ -76,7 +76,8 @@ result() {
 
 # Prints lines of output, without the numbers of devices and the paths of loop devices.
 output() {
-    sed -e "s,$LOOP\$,LOOP," -e "s,$LOOP2\$,LOOP2," -e "s,zram$N,zramN,g" -e "s,zram$M,zramM,g" -e 's/^/| /' "$1"
+    sed -e "s,$LOOP\$,LOOP," -e "s,$LOOP2\$,LOOP2," -e "s,zram$N,zramN,g" -e "s,zram$M,zramM,g" \
+        -e "s,$tmp,TMP,g" -e 's/^/| /' "$1"
     [ -z "$(tail -c 1 "$1")" ] || printf '\n| (no newline at the end)\n'
 }
 

@@ -413,6 +413,36 @@ fn wrong_texts_have_zrams_error_numbers() {
 }
 
 #[test]
+fn a_selection_is_read_as_the_kernel_reads_it() {
+    let mut target = with_backing(LayoutKind::Log);
+    for (text, same) in [
+        ("idle huge\n", "idle"),
+        ("page_index=+1 page_indexes=010-11 idle page_index=x", "page_index=1 page_indexes=10-11 idle"),
+        ("page_index=3 type=huge type=bad", "page_index=3 huge"),
+        ("type=\"idle\"", "idle"),
+        ("huge\0junk", "huge"),
+    ] {
+        write(&mut target, "writeback", text).unwrap();
+        assert_eq!(target.written_back.pop(), Some(same.parse().unwrap()), "{text}");
+    }
+    for text in ["", "\n", " \n", "colour=blue"] {
+        write(&mut target, "writeback", text).unwrap();
+        assert!(target.written_back.is_empty(), "{text:?}");
+    }
+    for (text, errno) in [
+        ("page_index=18446744073709551616", libc::ERANGE),
+        ("page_indexes=5-4", libc::ERANGE),
+        ("page_indexes=5", libc::EINVAL),
+        ("page_index=0x1", libc::EINVAL),
+        ("unknown", libc::EINVAL),
+    ] {
+        assert_eq!(write(&mut target, "writeback", text).unwrap_err().errno, Some(errno), "{text}");
+    }
+    // Without a backing, the text does not matter.
+    assert_eq!(write(&mut without_backing(), "writeback", "unknown").unwrap_err().errno, Some(libc::ENODEV));
+}
+
+#[test]
 fn unknown_keys_are_ignored_in_files_and_refused_on_command_lines() {
     let mut target = with_backing(LayoutKind::Log);
     write(&mut target, "writeback", "type=huge colour=blue").unwrap();

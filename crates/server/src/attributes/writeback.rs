@@ -267,36 +267,35 @@ pub(super) fn check_marks(disk: &Disk, changes: &[(&Attribute, Value)]) -> Resul
 
 fn pages(text: &str, syntax: Syntax) -> Result<Value, Invalid> {
     let selected = match syntax {
-        Syntax::Kernel => kernels_pages(text),
-        Syntax::Command => text.parse().map(Some),
+        Syntax::Kernel => kernels_pages(text)?,
+        Syntax::Command => Some(selection(text.parse())?),
     };
-    let value = selected.map(|pages| pages.map_or(Value::Trigger, Value::Pages));
-    value.map_err(|e: SelectionError| invalid(&e, e.errno()))
+    Ok(selected.map_or(Value::Trigger, Value::Pages))
 }
 
 /// Parses a selection as the kernel does: a type, with or without `type=`, ends it, and unknown keys are ignored. `None` if
 /// nothing is selected, which is no error.
-fn kernels_pages(text: &str) -> Result<Option<Selection>, SelectionError> {
+fn kernels_pages(text: &str) -> Result<Option<Selection>, Invalid> {
     let mut all: Option<Selection> = None;
     for (key, value) in syntax::words(text) {
         let is_last = matches!((key, value), ("type", Some(_)) | (_, None));
-        let part: Selection = match (key, value) {
-            ("type", Some(value)) => value.parse()?,
+        let part = match (key, value) {
+            ("type", Some(value)) => value.parse(),
             ("page_index", Some(value)) => {
-                let index = PageIndex(page_number(key, value)?);
-                Selection::pages(index, index)?
+                let index = page_number(key, value)?;
+                Selection::pages(index, index)
             }
             ("page_indexes", Some(value)) => {
-                let unknown = || SelectionError::Unknown { word: format!("{key}={value}") };
-                let (first, last) = value.split_once('-').ok_or_else(unknown)?;
-                Selection::pages(PageIndex(page_number(key, first)?), PageIndex(page_number(key, last)?))?
+                let (first, last) = value.split_once('-').ok_or("page_indexes takes FIRST-LAST")?;
+                Selection::pages(page_number(key, first)?, page_number(key, last)?)
             }
             (key, Some(_)) => {
                 log::warning(format_args!("writeback: the key {key:?} is unknown, and was ignored"));
                 continue;
             }
-            (word, None) => word.parse()?,
+            (word, None) => word.parse(),
         };
+        let part = selection(part)?;
         all = Some(match all {
             Some(all) => all.and(part),
             None => part,
@@ -308,11 +307,13 @@ fn kernels_pages(text: &str) -> Result<Option<Selection>, SelectionError> {
     Ok(all)
 }
 
-fn page_number(key: &str, digits: &str) -> Result<u64, SelectionError> {
-    syntax::kstrtou(digits, 10, u64::MAX).map_err(|e| match e.errno {
-        libc::ERANGE => SelectionError::OutOfRange { index: u64::MAX, page_count: 0 },
-        _ => SelectionError::Unknown { word: format!("{key}={digits}") },
-    })
+fn page_number(key: &str, digits: &str) -> Result<PageIndex, Invalid> {
+    let number = syntax::kstrtou(digits, 10, u64::MAX);
+    number.map(PageIndex).map_err(|e| Invalid { why: format!("{key}: {}", e.why), ..e })
+}
+
+fn selection(result: Result<Selection, SelectionError>) -> Result<Selection, Invalid> {
+    result.map_err(|e| invalid(&e, e.errno()))
 }
 
 /// Parses the batch size. The kernel takes any number, and allocates memory for it; here a larger one counts as the
