@@ -9,9 +9,10 @@ use pagefold_control::instance::{InstanceDir, InstanceName, NewInstance, Runtime
 use pagefold_control::removal;
 use pagefold_control::startup::{self, Attachment, PassedFds};
 use pagefold_sys::signal::Termination;
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 /// How long a server may take to exit after it closed its device.
@@ -23,13 +24,15 @@ const DEFAULT_CODEC: &str = "lz4";
 pub struct RunningDisks {
     signals: Arc<Termination>,
     log: Box<dyn Fn(&str) + Send + Sync>,
+    /// The warnings of new disks that were logged: each disk has the same ones.
+    warned: Mutex<BTreeSet<String>>,
 }
 
 impl RunningDisks {
     /// `signals`: those that end a start that is under way. `log` is called with a sentence about each error that a file
     /// can only return as a number, and about each dead server.
     pub fn new(signals: Arc<Termination>, log: impl Fn(&str) + Send + Sync + 'static) -> Self {
-        RunningDisks { signals, log: Box::new(log) }
+        RunningDisks { signals, log: Box::new(log), warned: Mutex::default() }
     }
 
     /// The folder of a running disk, and its device. ENODEV if there is none.
@@ -76,7 +79,11 @@ impl RunningDisks {
             let cleaned = removal::clean_up(&runtime, &dir);
             cleaned.err().iter().for_each(|e| (self.log)(&e.message));
         })?;
-        ready.warnings.iter().for_each(|warning| (self.log)(&format!("disk '{}': {warning}", dir.name())));
+        for warning in ready.warnings {
+            if self.warned.lock().unwrap_or_else(PoisonError::into_inner).insert(warning.clone()) {
+                (self.log)(&format!("disk '{}': {warning}", dir.name()));
+            }
+        }
         Ok(number)
     }
 
