@@ -87,7 +87,7 @@ pub struct Attribute {
     /// Its meaning, and the values that can be written.
     pub meaning: &'static str,
     /// The mode of its file in the attribute tree, as in zram's folder in sysfs; `None` if zram has no such file.
-    pub mode: Option<u32>,
+    pub mode: Option<u16>,
     when: When,
     show: Option<ShowFn>,
     change: Option<(ParseFn, StoreFn)>,
