@@ -96,7 +96,7 @@ fn dynamic_codes(bits: &mut Bits<'_>) -> (Code, Code) {
     let mut lengths: Vec<u32> = Vec::new();
     while lengths.len() < literals + distances {
         let (length, times) = match code.symbol(bits) {
-            16 => (*lengths.last().expect("a length to repeat"), 3 + bits.take(2)),
+            16 => (*lengths.last().unwrap(), 3 + bits.take(2)),
             17 => (0, 3 + bits.take(3)),
             18 => (0, 11 + bits.take(7)),
             length => (length as u32, 1),
