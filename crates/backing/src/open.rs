@@ -1,7 +1,7 @@
-//! Opening a backing by its path, in the client.
+//! Opening a backing by its path, in the client, or in the server for the attribute `backing_dev`.
 //!
 //! The client runs with the rights of the user who typed the path, and passes the open descriptor to the server. So a
-//! server with more rights is no confused deputy: it opens no path for a user.
+//! server with more rights is no confused deputy. It opens a path itself only for clients of the same user, or root.
 //!
 //! Nothing is overwritten by accident. Symbolic links are not followed, except names of block devices such as those in
 //! /dev/disk. A new file is made exclusively, a block device is opened exclusively (O_EXCL), a file is locked (flock).

@@ -10,22 +10,31 @@
 use crate::{BlockDevice, BlockError, Extent};
 use parking_lot::RwLock;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A device with another device inside, or none.
 #[derive(Default)]
 pub struct ReplaceableDevice {
+    /// Set while [`ReplaceableDevice::replace`] waits: new requests find no inside then, so they cannot keep it waiting.
+    is_closing: AtomicBool,
     inside: RwLock<Option<Arc<dyn BlockDevice>>>,
 }
 
 impl ReplaceableDevice {
     /// Replaces the inside, waits for the requests to the old one, and returns it.
     pub fn replace(&self, inside: Option<Arc<dyn BlockDevice>>) -> Option<Arc<dyn BlockDevice>> {
-        std::mem::replace(&mut *self.inside.write(), inside)
+        self.is_closing.store(true, Ordering::Release);
+        let mut place = self.inside.write();
+        self.is_closing.store(false, Ordering::Release);
+        std::mem::replace(&mut *place, inside)
     }
 
     fn with<T>(&self, none: T, request: impl FnOnce(&dyn BlockDevice) -> T) -> T {
-        // Recursively, because a request does not wait for a writer that waits for an earlier request: those may wait
-        // for memory for long.
+        if self.is_closing.load(Ordering::Acquire) {
+            return none;
+        }
+        // Recursively: a request does not wait for a writer that waits for an earlier request, which may wait for memory
+        // for long.
         match &*self.inside.read_recursive() {
             Some(inside) => request(&**inside),
             None => none,
@@ -138,8 +147,10 @@ mod tests {
             s.spawn(move || taken.send(device.replace(None).is_some()).unwrap());
             // The request is not over, so nothing can have been taken, however long this waits.
             assert!(is_taken.recv_timeout(Duration::from_millis(50)).is_err());
-            // Other requests do not wait for the end of the first.
-            device.write_at(0, &[1]).unwrap();
+            // Other requests neither wait for the end of the first nor reach the inside that is being taken out.
+            while device.write_at(0, &[1]).is_ok() {
+                std::thread::yield_now();
+            }
             let_end.send(()).unwrap();
             assert!(is_taken.recv().unwrap());
         });

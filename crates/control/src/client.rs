@@ -10,6 +10,7 @@ use super::report::recompress::RecompressPassReport;
 use super::report::writeback::{PassProgress, PassReport};
 use crate::error::{CliError, Exit, Result};
 use crate::instance::InstanceDir;
+use crate::instance::loop_device::refuse_if_open;
 use pagefold_sys::ready;
 use pagefold_sys::signal::Termination;
 use std::io::{BufReader, Write};
@@ -87,6 +88,9 @@ impl Client {
 
     /// Sets attributes. Calls `report_progress` while a change writes back pages.
     pub fn set(&mut self, changes: &[String], report_progress: &mut dyn FnMut(&PassProgress)) -> Result<()> {
+        if changes.iter().any(|change| change.starts_with("reset=")) {
+            refuse_if_open(&self.dir)?;
+        }
         let request = Request::Set { changes: changes.to_vec() };
         match self.request_with_progress(&request, SET_TIMEOUT, None, report_progress)? {
             Response::Done => Ok(()),
@@ -105,6 +109,10 @@ impl Client {
     /// Sets an attribute as a write of `text` to its file in the attribute tree does. Errors have an error number if zram
     /// has the case.
     pub fn write_attribute(&mut self, attribute: &str, text: &str) -> Result<()> {
+        // As in the kernel, a text that is refused is an error whether the device is in use or not.
+        if attribute == "reset" && text.trim_end().parse::<u16>().is_ok_and(|number| number > 0) {
+            refuse_if_open(&self.dir)?;
+        }
         let request = Request::Write { attribute: attribute.to_string(), text: text.to_string() };
         match self.request_with_progress(&request, SET_TIMEOUT, None, &mut |_| {})? {
             Response::Done => Ok(()),

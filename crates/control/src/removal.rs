@@ -1,15 +1,14 @@
 //! Removing a disk: the steps that all programs take that do so.
 //!
 //! 1. [`server_process`] finds the process of the server, while it surely is one.
-//! 2. [`refuse_if_open`] refuses a device that a process has open, and [`request`] makes the server close its device,
+//! 2. [`refuse_if_open`](crate::instance::loop_device::refuse_if_open) refuses a device that a process has open, and [`request`] makes the server close its device,
 //!    which it refuses while that is in use.
 //! 3. The caller waits until the process has exited.
 //! 4. [`clean_up`] removes what the server has no privilege to remove.
 
 use crate::client::Client;
 use crate::error::{CliError, Result};
-use crate::instance::{CleanupReport, InstanceDir, RuntimeDir, loop_device};
-use pagefold_sys::blockuse;
+use crate::instance::{CleanupReport, InstanceDir, RuntimeDir};
 use pagefold_sys::pidfd::{Identity, Process};
 
 /// Opens the process of the server, before it is requested to exit: afterwards its id may be reused.
@@ -17,19 +16,6 @@ pub fn server_process(dir: &InstanceDir) -> Result<Option<Process>> {
     match dir.read_state().and_then(|s| s.server) {
         Some(server) => Ok(Process::open(&Identity::from(&server))?),
         None => Ok(None),
-    }
-}
-
-/// Fails as busy if a process has the loop device of the disk open. The server does not check that: it may not see the
-/// files of other processes.
-pub fn refuse_if_open(dir: &InstanceDir) -> Result<()> {
-    let Some(device) = dir.read_state().and_then(|s| s.loop_device()) else { return Ok(()) };
-    match blockuse::openers(&device) {
-        Ok(openers) if openers.is_empty() => Ok(()),
-        Ok(openers) => Err(loop_device::in_use(&device, &openers)),
-        // The device is gone, so nobody uses it.
-        Err(e) if e.errno == libc::ENOENT => Ok(()),
-        Err(e) => Err(e.into()),
     }
 }
 

@@ -125,8 +125,10 @@ impl LoopExport {
         change: &mut dyn FnMut() -> Result<(), E>,
     ) -> Result<(), E> {
         let device = self.open(users)?;
+        drop_cache(&device);
         let changed = change();
         self.disk.update_size(self.device.len_bytes())?;
+        drop_cache(&device);
         loopdev::set_capacity(&device).map_err(ExportError::from)?;
         changed
     }
@@ -168,6 +170,13 @@ fn preflight(len_bytes: u64) -> Result<(), ExportError> {
     fusedev::open().map_err(|e| ExportError::from_facility(Unavailable::Fuse, e))?;
     loopdev::open_control().map_err(|e| ExportError::from_facility(Unavailable::Loop, e))?;
     Ok(())
+}
+
+/// Writes and drops the pages of the device that the kernel caches for a process that has it open, so that they do not
+/// appear in the next contents. Without such a process there are none.
+fn drop_cache(device: &File) {
+    let _ = device.sync_data();
+    let _ = rustix::fs::fadvise(device, 0, None, rustix::fs::Advice::DontNeed);
 }
 
 /// Sets attributes of the request queue. They affect speed only, so a kernel that lacks one is no error.

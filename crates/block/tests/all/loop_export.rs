@@ -1,14 +1,14 @@
 //! Tests of the loop export as a block device: file systems, fio, swap, discards, start and stop.
 
 use crate::support::loop_device::{Mounted, Recorder, TestExport, have, is_clean, open, open_direct, run};
-use pagefold_block::loop_export::{ExportError, LoopExport, LoopOptions};
-use pagefold_block::{BlockDevice, BlockError, RamDevice};
+use pagefold_block::loop_export::{ExportError, LoopExport, LoopOptions, Users};
+use pagefold_block::{BlockDevice, BlockError, RamDevice, ReplaceableDevice};
 use pagefold_page::AlignedBytes;
 use pagefold_sys::blockuse::{self, BlockUse};
 use pagefold_sys::loopdev::{self, Detach, Detached, LoopIdentity};
 use pagefold_sys::swap;
-use std::fs::File;
-use std::os::unix::fs::FileExt;
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -317,7 +317,7 @@ fn bad_sizes_and_used_mount_points_are_refused() {
     let again = LoopExport::start(Arc::new(RamDevice::new(MIB)), rig.dir.path(), LoopOptions::default());
     assert!(matches!(again, Err(ExportError::MountPointTaken { .. })));
     let dir = tempfile::tempdir().unwrap();
-    for len_bytes in [0, 4095, 4097] {
+    for len_bytes in [1, 4095, 4097] {
         let device = Arc::new(RamDevice::new(len_bytes));
         let refused = LoopExport::start(device, dir.path(), LoopOptions::default()).err();
         assert_eq!(refused, Some(ExportError::BadSize { len_bytes }));
@@ -326,6 +326,50 @@ fn bad_sizes_and_used_mount_points_are_refused() {
         LoopExport::start(Arc::new(RamDevice::new(MIB)), &dir.path().join("no"), LoopOptions::default());
     assert!(matches!(nowhere, Err(ExportError::System(_))));
     assert!(is_clean(dir.path()) && !is_clean(rig.dir.path()));
+}
+
+#[test]
+fn the_loop_device_gets_the_sizes_of_the_device_inside() {
+    const TEST: &str = "the_loop_device_gets_the_sizes_of_the_device_inside";
+    let device = Arc::new(ReplaceableDevice::default());
+    let Some(rig) = open(TEST, device.clone()) else { return };
+    let path = rig.path().to_path_buf();
+    let name = path.file_name().unwrap().to_str().unwrap().to_string();
+    let len_bytes = || {
+        let sectors = std::fs::read_to_string(format!("/sys/block/{name}/size")).unwrap();
+        sectors.trim().parse::<u64>().unwrap() * 512
+    };
+    let resize = |users, inside: Option<u64>| {
+        rig.export.resize::<ExportError>(users, &mut || {
+            let ram = |len| -> Arc<dyn BlockDevice> { Arc::new(RamDevice::new(len)) };
+            device.replace(inside.map(ram));
+            Ok(())
+        })
+    };
+    assert_eq!(len_bytes(), 0);
+    // A reader whose pages the kernel caches.
+    let reader = File::open(&path).unwrap();
+    for len in [MIB, 4096, 64 * MIB] {
+        resize(Users::Refuse, Some(len)).unwrap();
+        assert_eq!(len_bytes(), len);
+        let mut page = [1; 4096];
+        reader.read_exact_at(&mut page, len - 4096).unwrap();
+        assert!(page == [0; 4096]);
+        let writer = OpenOptions::new().write(true).open(&path).unwrap();
+        writer.write_all_at(&[7; 4096], 0).unwrap();
+        writer.sync_all().unwrap();
+        let claimed = OpenOptions::new().read(true).custom_flags(libc::O_EXCL).open(&path).unwrap();
+        assert!(matches!(resize(Users::Refuse, None), Err(ExportError::InUse { .. })));
+        assert_eq!(len_bytes(), len);
+        drop(claimed);
+        resize(Users::Ignore, None).unwrap();
+        assert_eq!((len_bytes(), reader.read_at(&mut page, 0).unwrap()), (0, 0));
+        // The contents that the reader's page cache had are gone.
+        resize(Users::Ignore, Some(MIB)).unwrap();
+        reader.read_exact_at(&mut page, 0).unwrap();
+        assert!(page == [0; 4096], "{len}");
+        resize(Users::Ignore, None).unwrap();
+    }
 }
 
 #[test]

@@ -10,6 +10,7 @@ use crate::cli::output;
 use clap::{Args, ValueHint};
 use pagefold_control::error::{CliError, Exit, Result};
 use pagefold_control::instance::InstanceDir;
+use pagefold_control::instance::loop_device::refuse_if_open;
 use pagefold_control::removal;
 use pagefold_sys::pidfd::Process;
 use std::time::Duration;
@@ -80,7 +81,7 @@ fn remove(disk: &str, force: bool) -> Result<()> {
     }
     let requested = match force {
         true => removal::request(&dir, force),
-        false => removal::refuse_if_open(&dir).and_then(|()| removal::request(&dir, force)),
+        false => refuse_if_open(&dir).and_then(|()| removal::request(&dir, force)),
     };
     let end = match requested {
         Ok(()) => ServerEnd::DeviceClosed,

@@ -137,7 +137,7 @@ fn failed_writeback_reports_the_reason_and_the_pages_written() {
     s.ok("disk create -q --export nbd --size 8M --name plain");
     s.run("disk writeback plain --all").fails(5, "ENODEV");
     s.run("disk set plain writeback=idle").fails(5, "--backing");
-    s.run("disk show plain -a bd_stat").fails(5, "ENODEV");
+    s.run("disk show plain -a writeback_high").fails(5, "ENODEV");
     assert_eq!(s.ok("disk show plain -a backing_dev"), "none\n");
     assert!(s.show("plain")["writeback"].is_null());
     assert!(!s.ok("disk show plain").contains("Written back"));

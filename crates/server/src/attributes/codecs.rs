@@ -7,8 +7,9 @@ use crate::disk::{self, Disk, PRIORITY_COUNT, Setup};
 use crate::log;
 use pagefold_control::config::CodecConfig;
 use pagefold_control::error::{CliError, Exit, Result};
-use std::fs::File;
+use std::fs::OpenOptions;
 use std::io::Read;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 /// Longest name of an algorithm in the kernel, with the byte that ends it there.
@@ -152,6 +153,7 @@ fn unknown(attribute: &str, key: &str, syntax: Syntax) -> Result<(), Invalid> {
 
 fn integer(text: &str) -> Result<i32, Invalid> {
     let (sign, digits) = match text.strip_prefix('-') {
+        Some(digits) if digits.starts_with('+') => return Err("it takes a number".into()),
         Some(digits) => (-1, digits),
         None => (1, text),
     };
@@ -227,7 +229,12 @@ fn read_dictionary(path: &Path) -> Result<Vec<u8>> {
         return Err(failed(&"its path must be absolute"));
     }
     let mut bytes = Vec::new();
-    let file = File::open(path).map_err(|e| failed(&e))?;
+    // The lock of the settings is held, and a pipe would have to wait for its other end.
+    let flags = libc::O_NONBLOCK | libc::O_NOCTTY;
+    let file = OpenOptions::new().read(true).custom_flags(flags).open(path).map_err(|e| failed(&e))?;
+    if !file.metadata().map_err(|e| failed(&e))?.is_file() {
+        return Err(failed(&"it is no regular file"));
+    }
     file.take(DICTIONARY_LEN_MAX + 1).read_to_end(&mut bytes).map_err(|e| failed(&e))?;
     match bytes.len() as u64 {
         0 => Err(failed(&"it is empty")),

@@ -384,6 +384,7 @@ fn wrong_texts_have_zrams_error_numbers() {
             ("recomp_algorithm", "algo=zstd priority=0", libc::EINVAL),
             ("recomp_algorithm", "algo", libc::EINVAL),
             ("algorithm_params", "level=high", libc::EINVAL),
+            ("algorithm_params", "level=-+5", libc::EINVAL),
             ("algorithm_params", "level", libc::EINVAL),
             ("max_comp_streams", "many", libc::EINVAL),
             ("writeback_limit", "-1", libc::EINVAL),
@@ -401,6 +402,16 @@ fn wrong_texts_have_zrams_error_numbers() {
     }
     let mut target = without_size();
     let regular = tempfile::tempdir().unwrap();
+    let (other, zeroes) = (regular.path().join("other"), regular.path().join("zeroes"));
+    std::fs::write(&other, vec![7; 1 << 20]).unwrap();
+    std::fs::write(&zeroes, vec![0; 1 << 20]).unwrap();
+    let e = write(&mut target, "backing_dev", other.to_str().unwrap()).unwrap_err();
+    assert_eq!(e.errno, Some(libc::ENOTBLK), "{e}");
+    write(&mut target, "backing_dev", zeroes.to_str().unwrap()).unwrap();
+    let pipe = regular.path().join("pipe");
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let e = write(&mut target, "algorithm_params", &format!("dict={}", pipe.display())).unwrap_err();
+    assert_eq!(e.errno, Some(libc::EINVAL), "{e}");
     for (path, errno) in [
         ("/nonexistent/x", libc::ENOENT),
         (regular.path().to_str().unwrap(), libc::EISDIR),

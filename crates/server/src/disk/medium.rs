@@ -33,11 +33,13 @@ pub struct Medium {
 
 impl Medium {
     /// Opens a file or block device that exists, as zram's `backing_dev` does. Files are an extension: zram takes block
-    /// devices only. With `force`, other data on it is overwritten.
+    /// devices only. With `force`, other data on a device is overwritten; that in a file never is.
     pub fn open(path: &Path, force: bool) -> Result<Self> {
         if !path.is_absolute() {
             return Err(not_absolute(path));
         }
+        // The kernel takes no files, so a mistake costs no file there, and must cost none here.
+        let force = force && std::fs::metadata(path).is_ok_and(|meta| !meta.is_file());
         let options = OpenOptions { size_bytes: None, min_bytes: PAGE_SIZE as u64, magic: MAGIC, force };
         let opened = open_backing(path, &options).map_err(|e| open_failure(path, &e))?;
         let using = |e| CliError::failed(format!("using the backing '{}': {e}", path.display()));
@@ -71,7 +73,9 @@ fn open_failure(path: &Path, e: &OpenError) -> CliError {
         OpenError::NoSize { .. } | OpenError::NoFolder { .. } => (Exit::NotFound, libc::ENOENT),
         OpenError::NotWritable { errno, .. } => (Exit::Unavailable, *errno),
         OpenError::WrongType { .. } if path.is_dir() => (Exit::Usage, libc::EISDIR),
-        OpenError::WrongType { .. } => (Exit::Usage, libc::ENOTBLK),
+        OpenError::WrongType { .. } | OpenError::HoldsSomething { .. } | OpenError::NotYours { .. } => {
+            (Exit::Usage, libc::ENOTBLK)
+        }
         OpenError::Failed(e) => (Exit::Failed, e.errno),
         _ => (Exit::Usage, libc::EINVAL),
     };

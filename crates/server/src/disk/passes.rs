@@ -5,7 +5,7 @@
 //! on request runs at a time; another fails as busy, as in zram, because one that waited would occupy one of the
 //! limited client slots. (The passes of automatic writeback are short; in the store, a pass on request waits for them.)
 
-use super::{Live, recompress_report, writeback_report};
+use super::{Disk, Live, recompress_report, writeback_report};
 use crate::errors;
 use pagefold_control::error::{CliError, Exit, Result};
 use pagefold_control::report::recompress::RecompressPassReport;
@@ -16,7 +16,7 @@ use pagefold_store::{AutoRecompress, RecompressRule, RecompressThread, Store, Wr
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc::{self, RecvTimeoutError};
-use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
 /// Interval of progress reports.
@@ -34,8 +34,8 @@ type ReportProgress<'a> = dyn FnMut(&PassProgress) -> bool + 'a;
 pub struct Passes {
     /// Held during a pass on request. Requests only try it; `end` waits for it, for a limited time.
     running: Mutex<()>,
-    /// Set when the disk is reset or the server exits, to end the running pass.
-    ending: AtomicBool,
+    /// Set when the disk is reset or the server exits, to end the running pass. Each life of the disk has another.
+    ending: Mutex<Arc<AtomicBool>>,
     /// The threads of automatic passes; dropping one ends it.
     threads: Mutex<Threads>,
 }
@@ -50,7 +50,7 @@ impl Passes {
     /// Starts automatic writeback, if the disk has a backing, and automatic recompression. The thread of the latter runs
     /// without rules too, because it advances the clock of access times.
     pub fn start_threads(&self, live: &Live) -> Result<()> {
-        self.ending.store(false, Relaxed);
+        *lock(&self.ending) = Arc::default();
         let mut threads = lock(&self.threads);
         if live.store().writeback().is_some() {
             let thread = WritebackThread::start(live.store().clone());
@@ -69,52 +69,53 @@ impl Passes {
     /// Runs a pass of writeback.
     pub fn write_back(
         &self,
-        store: &Store,
+        disk: &Disk,
         selection: &Selection,
         report_progress: &mut ReportProgress,
     ) -> Result<PassReport> {
         let start = Instant::now();
-        let pass = |progress: &PassControl| {
+        let pass = |store: &Store, progress: &PassControl| {
             store.write_back(selection, &mut |p: &Progress| progress.note(writeback_report::progress(p)))
         };
-        let report = self.run(pass, report_progress)?.map_err(|e| errors::of_writeback(&e))?;
+        let report = self.run(disk, pass, report_progress)?.map_err(|e| errors::of_writeback(&e))?;
         Ok(writeback_report::pass(report, start.elapsed()))
     }
 
     /// Runs a pass of recompression.
     pub fn recompress(
         &self,
-        store: &Store,
+        disk: &Disk,
         request: &RecompressRequest,
         report_progress: &mut ReportProgress,
     ) -> Result<RecompressPassReport> {
         let start = Instant::now();
-        let pass = |progress: &PassControl| {
+        let pass = |store: &Store, progress: &PassControl| {
             let note = &mut |p: &RecompressProgress| progress.note(recompress_report::progress(p));
             store.recompress(request, note)
         };
-        let report = self.run(pass, report_progress)?.map_err(|e| errors::of_recompress(&e))?;
+        let report = self.run(disk, pass, report_progress)?.map_err(|e| errors::of_recompress(&e))?;
         Ok(recompress_report::pass(report, start.elapsed()))
     }
 
     /// Runs `pass` in a separate thread, and reports its progress meanwhile.
     fn run<T: Send>(
         &self,
-        pass: impl FnOnce(&PassControl) -> T + Send,
+        disk: &Disk,
+        pass: impl FnOnce(&Store, &PassControl) -> T + Send,
         report_progress: &mut ReportProgress,
     ) -> Result<T> {
         let _running = self.try_begin()?;
-        let control = PassControl {
-            stop: AtomicBool::new(false),
-            ending: &self.ending,
-            latest: Mutex::new(PassProgress::default()),
-        };
+        // First the mark, then the store: a reset sets the marks of all passes that may have its store.
+        let ending = lock(&self.ending).clone();
+        let store = disk.store()?;
+        let control =
+            PassControl { stop: AtomicBool::new(false), ending, latest: Mutex::new(PassProgress::default()) };
         let (done, is_done) = mpsc::channel::<()>();
         let control = &control;
         let pass = || {
             // Dropped when the pass has ended, by a panic too.
             let _done = done;
-            pass(control)
+            pass(&store, control)
         };
         std::thread::scope(|s| {
             let thread = std::thread::Builder::new().name("pass".into()).spawn_scoped(s, pass);
@@ -144,7 +145,7 @@ impl Passes {
 
     /// Ends the automatic passes and the running one, and waits until writes in flight have completed.
     pub fn end(&self, store: &Store) {
-        self.ending.store(true, Relaxed);
+        lock(&self.ending).store(true, Relaxed);
         let threads = std::mem::take(&mut *lock(&self.threads));
         drop(threads);
         let deadline = Instant::now() + END_TIMEOUT;
@@ -159,13 +160,13 @@ impl Passes {
 }
 
 /// The state that a running pass and the thread that reports its progress share.
-struct PassControl<'a> {
+struct PassControl {
     stop: AtomicBool,
-    ending: &'a AtomicBool,
+    ending: Arc<AtomicBool>,
     latest: Mutex<PassProgress>,
 }
 
-impl PassControl<'_> {
+impl PassControl {
     /// Notes the progress; breaks if the pass is to end.
     fn note(&self, progress: PassProgress) -> ControlFlow<()> {
         *lock(&self.latest) = progress;

@@ -27,11 +27,13 @@ pub fn initialise(server: &Server, size_bytes: u64) -> Result<()> {
         .and_then(|()| server.passes.start_threads(&live))
         .and_then(|()| server.dir.write_state(&server.state()));
     if done.is_err() {
-        // The export has the size of the device already or cannot change it: the first error says more.
-        let _ = server.export.resize(Users::Ignore, &mut || {
+        // The first error says more, and the export may not be able to change the size.
+        let take_out = &mut || {
             server.disk.set_live(None);
             Ok(())
-        });
+        };
+        let _ = server.export.resize(Users::Ignore, take_out);
+        server.disk.set_live(None);
         server.passes.end(live.store());
     }
     done
@@ -51,7 +53,6 @@ pub fn reset(server: &Server) -> Result<()> {
         server.passes.end(live.store());
     }
     *setup = Setup::default();
-    drop(setup);
     if let Err(e) = server.dir.write_state(&server.state()) {
         log::warning(format_args!("{e}; the next command sees the former size of this disk"));
     }

@@ -228,11 +228,11 @@ impl RequestContext<'_> {
     }
 
     fn pass(&mut self, selection: &Selection) -> Result<PassReport> {
-        self.server.passes.write_back(&*self.server.disk.store()?, selection, self.report_progress)
+        self.server.passes.write_back(&self.server.disk, selection, self.report_progress)
     }
 
     fn recompress_pass(&mut self, request: &RecompressRequest) -> Result<RecompressPassReport> {
-        self.server.passes.recompress(&*self.server.disk.store()?, request, self.report_progress)
+        self.server.passes.recompress(&self.server.disk, request, self.report_progress)
     }
 }
 

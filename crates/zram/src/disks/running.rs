@@ -5,6 +5,7 @@ use crate::tree::number_after;
 use pagefold_control::client::Client;
 use pagefold_control::config::{CodecConfig, DiskConfig, ExportChoice, ServerConfig};
 use pagefold_control::error::{CliError, Exit, Result};
+use pagefold_control::instance::loop_device::refuse_if_open;
 use pagefold_control::instance::{InstanceDir, InstanceName, NewInstance, RuntimeDir};
 use pagefold_control::removal;
 use pagefold_control::startup::{self, Attachment, PassedFds};
@@ -102,7 +103,7 @@ impl RunningDisks {
     pub fn remove(&self, number: u32) -> Result<()> {
         let (runtime, dir, _) = self.find(number)?;
         let process = removal::server_process(&dir)?;
-        removal::refuse_if_open(&dir)?;
+        refuse_if_open(&dir)?;
         match removal::request(&dir, false) {
             // The server died meanwhile: clean up after it.
             Err(e) if e.exit == Exit::NotFound => {}
@@ -119,12 +120,7 @@ impl RunningDisks {
     }
 
     fn set(&self, number: u32, attribute: &str, text: &str) -> Result<()> {
-        let (_, dir, _) = self.find(number)?;
-        // The contents of a device that is in use must not vanish, and the server does not see who has it open.
-        if attribute == "reset" {
-            removal::refuse_if_open(&dir)?;
-        }
-        Client::connect(&dir)?.write_attribute(attribute, text)
+        self.connect(number)?.write_attribute(attribute, text)
     }
 
     /// Logs the sentence of an error, and returns its number.
