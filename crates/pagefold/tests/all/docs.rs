@@ -1,5 +1,6 @@
 //! Help, manual pages, completions and the documentation of JSON are complete.
 
+use crate::support::help::options;
 use crate::support::writeback::{connect, pages, write};
 use crate::support::{Sandbox, have};
 use std::collections::BTreeSet;
@@ -32,13 +33,6 @@ const COMMANDS: [&str; 24] = [
     "zram-tree",
     "completions",
 ];
-
-/// The long options in a text.
-pub fn options(text: &str) -> BTreeSet<String> {
-    let plain = text.replace("\\-", "-").replace("\\fB", "").replace("\\fR", "").replace("\\fI", "");
-    let words = plain.split(|c: char| !(c.is_ascii_alphanumeric() || c == '-'));
-    words.filter(|w| w.len() > 3 && w.starts_with("--")).map(str::to_string).collect()
-}
 
 #[test]
 fn every_option_of_help_is_in_the_manual_and_the_completions() {

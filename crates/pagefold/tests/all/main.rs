@@ -29,5 +29,3 @@ mod images;
 mod output;
 #[path = "../support/mod.rs"]
 mod support;
-mod zram_kernel;
-mod zram_shell;

@@ -417,6 +417,7 @@ fn wrong_texts_have_zrams_error_numbers() {
         (regular.path().to_str().unwrap(), libc::EISDIR),
         ("/dev/null", libc::ENOTBLK),
         ("sda", libc::ENOENT),
+        ("/dev/zram0", libc::EINVAL),
     ] {
         let e = write(&mut target, "backing_dev", &format!("{path}\n")).unwrap_err();
         assert_eq!(e.errno, Some(errno), "{e}");

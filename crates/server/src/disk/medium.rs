@@ -38,6 +38,13 @@ impl Medium {
         if !path.is_absolute() {
             return Err(not_absolute(path));
         }
+        if is_name_of_shell(path) {
+            let message = format!(
+                "backing_dev: '{}' is a name that only the shell has; a disk in memory is no backing (EINVAL)",
+                path.display()
+            );
+            return Err(CliError::usage(message).with_errno(libc::EINVAL));
+        }
         // The kernel takes no files, so a mistake costs no file there, and must cost none here.
         let force = force && std::fs::metadata(path).is_ok_and(|meta| !meta.is_file());
         let options = OpenOptions { size_bytes: None, min_bytes: PAGE_SIZE as u64, magic: MAGIC, force };
@@ -52,6 +59,12 @@ impl Medium {
             daily_bytes: 0,
         })
     }
+}
+
+/// Whether the path is `/dev/zramN`. In the shell that is a disk of pagefold, here it may be the kernel's.
+fn is_name_of_shell(path: &Path) -> bool {
+    let number = path.to_str().and_then(|path| path.strip_prefix("/dev/zram"));
+    number.is_some_and(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()))
 }
 
 /// The error for a path that is not absolute, with the error number that the kernel most likely returns: the server has

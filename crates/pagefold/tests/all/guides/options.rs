@@ -1,7 +1,7 @@
 //! Checks that the commands of a document exist and have the options that the document uses.
 
-use crate::docs::options;
 use crate::support::Sandbox;
+use crate::support::help::options;
 
 /// The faults of a use of pagefold, from its arguments: the command is none, or lacks an option.
 pub fn faults(sandbox: &Sandbox, arguments: &[String]) -> Vec<String> {
