@@ -60,3 +60,104 @@ fn find(name: &str) -> Option<PathBuf> {
     let mut dirs = std::env::split_paths(&path).chain(DIRS.iter().map(PathBuf::from));
     dirs.find_map(|dir| dir.join(name).canonicalize().ok().filter(|program| program.is_file()))
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+mod tests {
+    use super::*;
+    use std::process::Command;
+
+    /// The script with a sysfs in a directory: two disks, and a `hot_remove` that shows what was written last.
+    struct Script {
+        dir: tempfile::TempDir,
+    }
+
+    impl Script {
+        fn new() -> Self {
+            let dir = tempfile::tempdir().unwrap();
+            let at = |path: &str| dir.path().join(path);
+            for name in ["bin", "real", "sys/block", "sys/class/zram-control"] {
+                fs::create_dir_all(at(name)).unwrap();
+            }
+            for disk in ["zram0", "zram1"] {
+                symlink("/", at("sys/block").join(disk)).unwrap();
+            }
+            let text = SCRIPT.replace("@REAL@", at("real").to_str().unwrap());
+            fs::write(at("script"), text.replace("/sys/", at("sys/").to_str().unwrap())).unwrap();
+            for name in REPLACED.iter().chain(&OTHERS) {
+                fs::write(at("real").join(name), "#!/bin/sh\necho real \"$@\"\n").unwrap();
+                fs::set_permissions(at("real").join(name), fs::Permissions::from_mode(0o755)).unwrap();
+                symlink("../script", at("bin").join(name)).unwrap();
+            }
+            Script { dir }
+        }
+
+        /// Runs a command line. Returns its exit code, its output, and what it wrote to `hot_remove`.
+        fn run(&self, line: &str) -> (i32, String, String) {
+            let written = self.dir.path().join("sys/class/zram-control/hot_remove");
+            fs::write(&written, "").unwrap();
+            let (name, words) = line.split_once(' ').unwrap();
+            let mut command = Command::new("sh");
+            command.arg(self.dir.path().join("bin").join(name)).args(words.split(' '));
+            let output = command.output().unwrap();
+            let out = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+            (output.status.code().unwrap(), out, fs::read_to_string(written).unwrap())
+        }
+    }
+
+    #[test]
+    fn commands_that_name_zram_never_run_the_real_program_to_load_or_unload() {
+        let script = Script::new();
+        for line in [
+            "modprobe zram",
+            "modprobe -a zram",
+            "modprobe -qb -- zram",
+            "modprobe -C /etc/x -d/x --wait 5 zram num_devices=3",
+            "modprobe --config=x zram --first-time",
+            "modprobe -rn zram",
+        ] {
+            assert_eq!(script.run(line), (0, String::new(), String::new()), "{line}");
+        }
+        for line in [
+            "modprobe -r zram",
+            "modprobe -rv zram",
+            "modprobe -rq -- zram",
+            "modprobe zram -vr",
+            "modprobe --remove zram",
+            "rmmod zram",
+            "rmmod -fsv zram",
+        ] {
+            assert_eq!(script.run(line), (0, String::new(), "1\n".into()), "{line}");
+        }
+        for line in [
+            "modprobe -x zram",
+            "modprobe -rx zram",
+            "modprobe --unknown zram",
+            "modprobe -D zram",
+            "modprobe -a zram loop",
+            "modprobe -r loop zram",
+            "modprobe loop zram",
+            "modprobe -C zram",
+            "modprobe -- zram -r",
+            "rmmod -r zram",
+            "rmmod zram loop",
+            "rmmod zram.ko",
+            "insmod /lib/zram.ko.xz",
+            "insmod zram",
+            "kmod load zram",
+        ] {
+            let (code, out, removed) = script.run(line);
+            assert!(code == 1 && out.contains("in a zram shell") && removed.is_empty(), "{line}: {out}");
+        }
+    }
+
+    #[test]
+    fn the_real_programs_do_everything_else() {
+        let script = Script::new();
+        for line in ["modprobe -ra loop", "modprobe zram_other", "rmmod -x loop", "modinfo zram", "lsmod -h"]
+        {
+            let words = line.split_once(' ').unwrap().1;
+            assert_eq!(script.run(line), (0, format!("real {words}\n"), String::new()), "{line}");
+        }
+    }
+}

@@ -150,10 +150,18 @@ fn modprobe_and_rmmod_create_and_remove_disks() {
         if rmmod zram 2>/dev/null; then echo removed; fi
         ls -d /sys/block/zram*
         exec 3<&-
-        modprobe -q -r zram
-        ls -d /sys/block/zram* 2>/dev/null || echo none"#,
+        modprobe -qr zram
+        ls -d /sys/block/zram* 2>/dev/null || echo none
+        modprobe -a -- zram num_devices=000
+        if modprobe zram num_devices=8x 2>/dev/null; then echo loaded; fi
+        if modprobe -rx zram 2>/dev/null; then echo removed; fi
+        ls -d /sys/block/zram* 2>/dev/null || echo none
+        modprobe -b zram num_devices=08
+        set -- /sys/block/zram*
+        echo $#
+        rmmod -f zram"#,
     );
-    assert_eq!(out, "/sys/block/zram0\n/sys/block/zram1\n/sys/block/zram1\nnone\n");
+    assert_eq!(out, "/sys/block/zram0\n/sys/block/zram1\n/sys/block/zram1\nnone\nnone\n8\n");
     assert_eq!(s.left(), Vec::<String>::new());
     // Other modules are for the real program.
     let other = shell(&s, "", "modprobe pagefold_no_such_module");
