@@ -78,7 +78,7 @@ impl Namespace {
         self.mount_class()?;
         self.mount_dev()?;
         let programs = modules::replace(&self.private)?;
-        let mut present = ShellDevices::new(self.tree());
+        let mut present = ShellDevices::new(self.tree(), self.sysfs());
         present.follow(devices).iter().for_each(|e| output::note(e));
         Ok((self.spawn(&programs)?, present))
     }

@@ -264,6 +264,25 @@ fn disks_of_other_commands_appear_and_disappear() {
 }
 
 #[test]
+fn a_device_that_fails_is_reported_once_and_tried_again() {
+    let Some(s) = sandbox("a_device_that_fails_is_reported_once_and_tried_again", &[]) else { return };
+    let program = env!("CARGO_BIN_EXE_pagefold");
+    // The sleep lets the shell look for disks a few times.
+    let script = format!(
+        "mkdir /dev/zram4
+        {program} -q disk create --export loop --size 8M --name zram4 >/dev/null
+        sleep 3.5
+        rmdir /dev/zram4
+        n=0; until test -b /dev/zram4; do n=$((n+1)); test $n -lt 600 || exit 1; sleep 0.1; done
+        cat /sys/block/zram4/disksize
+        {program} -q disk remove zram4"
+    );
+    let ran = shell(&s, "", &script);
+    assert_eq!((ran.code, ran.out.as_str()), (0, "8388608\n"), "{ran:?}");
+    assert_eq!(ran.err.matches("removing /dev/zram4").count(), 1, "{ran:?}");
+}
+
+#[test]
 fn the_death_of_a_shells_tree_leaves_the_disk_working() {
     let Some(s) = sandbox("the_death_of_a_shells_tree_leaves_the_disk_working", &[]) else { return };
     let script = "modprobe zram && echo 8M > /sys/block/zram0/disksize && touch ready && exec sleep 1000";
