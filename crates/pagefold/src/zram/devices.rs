@@ -1,7 +1,7 @@
 //! The devices of a zram shell: for each disk, a node in `/dev` and the directory with zram's files over that of its loop
 //! device. Runs on the thread whose mounts are those of the shell.
 
-use pagefold_control::error::{CliError, Result};
+use pagefold_control::error::{CliError, Exit, Result};
 use pagefold_sys::mountns;
 use pagefold_sys::mounts::DeviceNumber;
 use pagefold_zram::disks::Disks;
@@ -68,6 +68,18 @@ impl ShellDevices {
         errors
     }
 
+    /// Fails if `/dev` has an entry with the name of a zram device that is not the node of a disk here, such as the node of
+    /// the host's own device: the command would write to it.
+    pub fn refuse_other_nodes(&self) -> Result<()> {
+        match zram_nodes().into_iter().find(|(number, _)| !self.present.contains_key(number)) {
+            None => Ok(()),
+            Some((_, path)) => {
+                let text = format!("{} is not the device of a disk, and cannot be removed", path.display());
+                Err(CliError::new(Exit::Unavailable, text))
+            }
+        }
+    }
+
     /// Adds a disk's device, or nothing if that fails.
     fn add(&self, number: u32, device: &Path) -> Result<()> {
         let directory = directory(device);
@@ -117,12 +129,16 @@ fn directory(device: &Path) -> PathBuf {
     Path::new(BLOCK_DIR).join(device.file_name().unwrap_or_default())
 }
 
+/// The entries of `/dev` with names of zram devices, and their numbers.
+fn zram_nodes() -> Vec<(u32, PathBuf)> {
+    let entries = fs::read_dir(DEV).into_iter().flatten().flatten();
+    entries.filter_map(|entry| Some((number_after("zram", &entry.file_name())?, entry.path()))).collect()
+}
+
 /// Removes the nodes of zram devices that are none of `wanted`: those of removed disks, and of the kernel's zram.
 fn remove_other_nodes(wanted: &DeviceList) -> Vec<String> {
-    let nodes = fs::read_dir(DEV).into_iter().flatten().flatten();
-    let others = nodes
-        .filter(|node| number_after("zram", &node.file_name()).is_some_and(|n| !wanted.contains_key(&n)));
-    others.filter_map(|node| remove_node(&node.path()).err().map(|e| e.message)).collect()
+    let others = zram_nodes().into_iter().filter(|(number, _)| !wanted.contains_key(number));
+    others.filter_map(|(_, node)| remove_node(&node).err().map(|e| e.message)).collect()
 }
 
 /// Removes a node, if it is there.

@@ -213,9 +213,17 @@ fn a_shell_does_without_zram_in_the_kernel_and_without_overlays() {
             mkdir dev/upper$i dev/work$i
             mount -t overlay -o lowerdir=/dev,upperdir=$PWD/dev/upper$i,workdir=$PWD/dev/work$i none /dev
         done
+        # A device of the kernel's zram, and another that is a mount.
+        rm -f /dev/zram0 /dev/zram1
+        mknod /dev/zram0 b 240 77
+        touch /dev/zram1
+        mount --bind /dev/zram0 /dev/zram1
         exec {program} zram-shell --rm -- sh -ec '
             test ! -e /sys/class/zram-control/uevent
+            test ! -e /dev/zram0
+            test ! -e /dev/zram1
             modprobe zram
+            test $(stat -c %t /dev/zram0) = 7
             echo 1M >/sys/block/zram0/disksize
             cat /sys/class/block/loop0/size >/dev/null
             head -c 2 /dev/zram0 >/dev/null
@@ -227,6 +235,31 @@ fn a_shell_does_without_zram_in_the_kernel_and_without_overlays() {
     assert_eq!((ran.code, ran.out.as_str()), (0, "done\n"), "{ran:?}");
     assert!(ran.err.contains("using a tmpfs"), "{ran:?}");
     assert_eq!(s.left(), Vec::<String>::new());
+}
+
+#[test]
+fn the_devices_of_the_host_are_not_in_a_shell() {
+    let test = "the_devices_of_the_host_are_not_in_a_shell";
+    let Some(s) = sandbox(test, &["unshare", "mount"]) else { return };
+    let program = env!("CARGO_BIN_EXE_pagefold");
+    let script = format!(
+        "set -e
+        mkdir dev && mount -t tmpfs none dev && mkdir dev/upper dev/work
+        mount -t overlay -o lowerdir=/dev,upperdir=$PWD/dev/upper,workdir=$PWD/dev/work none /dev
+        rm -f /dev/zram*
+        mknod /dev/zram0 b 240 77
+        touch /dev/zram1
+        mount --bind /dev/zram0 /dev/zram1
+        {program} zram-shell -- sh -c 'test ! -e /dev/zram0 && test ! -e /dev/zram1 && echo none'
+        # An entry that the shell cannot remove.
+        mkdir /dev/zram7
+        {program} zram-shell -- echo started || echo $?"
+    );
+    let mut command = std::process::Command::new("unshare");
+    command.args(["--mount", "sh", "-c", &script]).env("PAGEFOLD_RUNTIME_DIR", s.runtime());
+    let ran = Ran::new("unshare", command.current_dir(s.path("")).output().unwrap());
+    assert_eq!((ran.code, ran.out.as_str()), (0, "none\n5\n"), "{ran:?}");
+    assert!(ran.err.contains("/dev/zram7 is not the device of a disk"), "{ran:?}");
 }
 
 #[test]
@@ -274,12 +307,12 @@ fn a_device_that_fails_is_reported_once_and_tried_again() {
         sleep 3.5
         rmdir /dev/zram4
         n=0; until test -b /dev/zram4; do n=$((n+1)); test $n -lt 600 || exit 1; sleep 0.1; done
-        cat /sys/block/zram4/disksize
-        {program} -q disk remove zram4"
+        cat /sys/block/zram4/disksize"
     );
     let ran = shell(&s, "", &script);
     assert_eq!((ran.code, ran.out.as_str()), (0, "8388608\n"), "{ran:?}");
     assert_eq!(ran.err.matches("removing /dev/zram4").count(), 1, "{ran:?}");
+    s.ok("disk remove zram4");
 }
 
 #[test]
