@@ -3,6 +3,7 @@
 use super::devices::{self, DeviceList};
 use super::namespace::Message;
 use pagefold_zram::disks::{Disks, Errno};
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::mpsc::{Sender, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,15 +18,15 @@ const FOLLOW_TIMEOUT: Duration = Duration::from_secs(10);
 pub struct FollowedDisks<D> {
     disks: Arc<D>,
     messages: Sender<Message>,
-    /// Held from the listing of disks until the shell has their devices. Otherwise an older list of one thread could
-    /// undo what a newer list of another has done.
-    following: Mutex<()>,
+    /// The numbers of the disks that the shell has created. The lock is held from the listing of disks until the shell
+    /// has their devices. Otherwise an older list of one thread could undo what a newer list of another has done.
+    created: Mutex<BTreeSet<u32>>,
 }
 
 impl<D: Disks> FollowedDisks<D> {
     /// Follows `disks` by messages to the thread of the namespace.
     pub fn new(disks: Arc<D>, messages: Sender<Message>) -> Self {
-        FollowedDisks { disks, messages, following: Mutex::new(()) }
+        FollowedDisks { disks, messages, created: Mutex::default() }
     }
 
     /// Lists the disks that have a device now. An error counts as no disk.
@@ -37,24 +38,38 @@ impl<D: Disks> FollowedDisks<D> {
     pub fn keep_looking(&self) {
         loop {
             std::thread::sleep(LOOK_INTERVAL);
-            if !self.follow(&self.lock()) {
+            if !self.follow(&mut self.lock()) {
                 return;
             }
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, ()> {
-        self.following.lock().unwrap_or_else(PoisonError::into_inner)
+    /// The numbers of the disks that requests in the shell have created and nobody has removed.
+    pub fn created(&self) -> BTreeSet<u32> {
+        let mut created = self.lock();
+        self.forget_removed(&mut created);
+        created.clone()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeSet<u32>> {
+        self.created.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Makes the devices of the shell follow the disks. Returns whether the shell still runs.
-    fn follow(&self, _lock: &MutexGuard<'_, ()>) -> bool {
-        let Some(list) = devices::list(&*self.disks) else { return true };
+    fn follow(&self, created: &mut BTreeSet<u32>) -> bool {
+        let Some(list) = self.forget_removed(created) else { return true };
         let (done, is_done) = sync_channel(1);
         let sent = self.messages.send(Message::Follow(list, done)).is_ok();
         // If it takes longer, the devices appear later.
         let _ = is_done.recv_timeout(FOLLOW_TIMEOUT);
         sent
+    }
+
+    /// Lists the disks, and removes from `created` the numbers of those that are gone: another command may use them again.
+    fn forget_removed(&self, created: &mut BTreeSet<u32>) -> Option<DeviceList> {
+        let list = devices::list(&*self.disks)?;
+        created.retain(|number| list.contains_key(number));
+        Some(list)
     }
 }
 
@@ -76,14 +91,17 @@ impl<D: Disks> Disks for FollowedDisks<D> {
     }
 
     fn hot_add(&self) -> Result<u32, Errno> {
+        // Under the lock, so that no list made before is compared with the number.
+        let mut created = self.lock();
         let number = self.disks.hot_add()?;
-        self.follow(&self.lock());
+        created.insert(number);
+        self.follow(&mut created);
         Ok(number)
     }
 
     fn hot_remove(&self, number: u32) -> Result<(), Errno> {
         self.disks.hot_remove(number)?;
-        self.follow(&self.lock());
+        self.follow(&mut self.lock());
         Ok(())
     }
 }
@@ -162,5 +180,23 @@ mod tests {
         });
         assert_eq!(lists, (1..=THREADS).collect::<Vec<_>>());
         assert_eq!(last.into_keys().collect::<Vec<_>>(), (0..THREADS).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn only_disks_that_the_shell_created_and_that_are_left_count_as_created() {
+        let (messages, received) = channel();
+        drop(received);
+        let disks = Arc::new(FakeDisks::default());
+        let followed = FollowedDisks::new(disks.clone(), messages);
+        disks.hot_add().unwrap();
+        let added: Vec<_> = (0..4).map(|_| followed.hot_add().unwrap()).collect();
+        assert_eq!(added, [1, 2, 3, 4]);
+        followed.hot_remove(1).unwrap();
+        disks.hot_remove(2).unwrap();
+        assert_eq!(followed.created(), [3, 4].into());
+        // The next disk of another command gets the number of a removed one.
+        disks.hot_add().unwrap();
+        assert_eq!(followed.created(), [3, 4].into());
+        assert_eq!(disks.numbers().unwrap().len(), 4);
     }
 }

@@ -14,8 +14,9 @@ use pagefold_control::error::{CliError, Exit, Result};
 use pagefold_control::instance::RuntimeDir;
 use pagefold_sys::signal::Termination;
 use pagefold_sys::{fusedev, mounts};
-use pagefold_zram::disks::{Disks, RunningDisks};
+use pagefold_zram::disks::RunningDisks;
 use pagefold_zram::tree::{self, Sysfs};
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::{Child, ExitCode};
@@ -33,7 +34,8 @@ const REMOVE_PAUSE: Duration = Duration::from_millis(100);
 /// The arguments of `zram-shell`.
 #[derive(Debug, Args)]
 pub struct ShellArgs {
-    /// Remove the disks that are not in use when the command has ended. Otherwise disks stay, with their contents
+    /// When the command has ended, remove the disks that were created in this shell and are not in use. Other disks stay,
+    /// with their contents
     #[arg(long)]
     pub rm: bool,
     /// The command and its arguments [default: $SHELL, or /bin/sh]
@@ -54,9 +56,9 @@ pub fn run(args: &ShellArgs) -> Result<ExitCode> {
     let mut shell = Shell::start(Namespace { private, command }, disks.clone())?;
     let ended = pass_signals_on(&shell.child, &signals)
         .and_then(|()| shell.child.wait().map_err(|e| CliError::io("waiting for the command", &e)));
-    shell.end();
+    let created = shell.end();
     if args.rm {
-        remove_idle(&disks);
+        remove_idle(&disks, created);
     }
     Ok(ExitCode::from(exit_code(ended?)))
 }
@@ -80,6 +82,7 @@ fn private_directory() -> Result<PathBuf> {
 struct Shell {
     child: Child,
     messages: Sender<Message>,
+    disks: Arc<FollowedDisks<RunningDisks>>,
     namespace: JoinHandle<()>,
 }
 
@@ -120,19 +123,22 @@ impl Shell {
         // If it cannot be sent, the next step is an error.
         let _ = devices.send(followed.list());
         let child = next_step(&steps)?.ok_or_else(|| CliError::failed("the command was not started"))?;
+        let disks = followed.clone();
         let look = std::thread::Builder::new().name("look".into()).spawn(move || followed.keep_looking());
         // Without this thread, the shell learns of new disks when it creates one itself.
         look.err()
             .iter()
             .for_each(|e| output::note(&format!("disks of other commands will appear late: {e}")));
-        Ok(Shell { child, messages, namespace })
+        Ok(Shell { child, messages, disks, namespace })
     }
 
-    /// Ends the thread of the namespace, which is the last to see the mounts if no process is left in it.
-    fn end(self) {
+    /// Ends the thread of the namespace, which is the last to see the mounts if no process is left in it. Returns the
+    /// numbers of the disks that were created in the shell and are left.
+    fn end(self) -> BTreeSet<u32> {
         // The thread may have ended by a panic.
         let _ = self.messages.send(Message::End);
         let _ = self.namespace.join();
+        self.disks.created()
     }
 }
 
@@ -140,10 +146,10 @@ fn next_step(steps: &Receiver<Result<Option<Child>>>) -> Result<Option<Child>> {
     steps.recv().unwrap_or_else(|_| Err(CliError::failed("the thread of the mounts has ended early")))
 }
 
-/// Removes the disks that are not in use. The kernel unmounts a moment later than the shell ends: until then, a disk that
+/// Removes those of the disks that are not in use. The kernel unmounts a moment later than the shell ends: until then, a disk that
 /// was mounted in it is in use.
-fn remove_idle(disks: &RunningDisks) {
-    for number in disks.numbers().unwrap_or_default() {
+fn remove_idle(disks: &RunningDisks, numbers: BTreeSet<u32>) {
+    for number in numbers {
         let mut tries = REMOVE_TRIES;
         loop {
             match disks.remove(number) {

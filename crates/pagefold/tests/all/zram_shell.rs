@@ -65,8 +65,11 @@ fn devices_are_created_and_removed_by_the_files_of_zram_control() {
     assert_eq!(out, "0 1\n67108864\n131072\n9 4096\n0\n1\n0\n");
     // The disks stay, and have the same numbers in the next shell.
     assert_eq!(s.left(), ["zram0", "zram1"]);
-    let next = shell_ok(&s, "--rm", "head -c 3 /dev/zram1; ls -d /sys/block/zram*");
-    assert_eq!(next, "xxx/sys/block/zram0\n/sys/block/zram1\n");
+    let script = "head -c 3 /dev/zram1; ls -d /sys/block/zram*; cat /sys/class/zram-control/hot_add";
+    assert_eq!(shell_ok(&s, "--rm", script), "xxx/sys/block/zram0\n/sys/block/zram1\n2\n");
+    // A shell removes only its own disks.
+    assert_eq!(s.left(), ["zram0", "zram1"]);
+    shell_ok(&s, "--rm", "rmmod zram");
     assert_eq!(s.left(), Vec::<String>::new());
 }
 
@@ -333,7 +336,7 @@ fn the_death_of_a_shells_tree_leaves_the_disk_working() {
     assert_eq!(back, [7; 4096]);
     drop(file);
     kill(sleeping, "KILL");
-    assert_eq!(shell_ok(&s, "--rm", "cat /sys/block/zram0/disksize"), "8388608\n");
+    assert_eq!(shell_ok(&s, "", "cat /sys/block/zram0/disksize; rmmod zram"), "8388608\n");
     assert_eq!(s.left(), Vec::<String>::new());
 }
 
