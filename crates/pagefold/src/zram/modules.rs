@@ -7,6 +7,7 @@
 
 use pagefold_control::error::{CliError, Result};
 use pagefold_sys::mountns;
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
@@ -16,8 +17,8 @@ const SCRIPT: &str = include_str!("modprobe.sh");
 const REPLACED: [&str; 2] = ["modprobe", "rmmod"];
 /// The other names of kmod.
 const OTHERS: [&str; 5] = ["kmod", "lsmod", "insmod", "modinfo", "depmod"];
-/// Where the programs are if PATH does not say it.
-const DIRS: [&str; 4] = ["/usr/sbin", "/sbin", "/usr/bin", "/bin"];
+/// Where programs are if PATH does not say it.
+const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// Makes the script and the links to the real programs in `private`, and covers the real programs. Returns the directory
 /// to be first in PATH.
@@ -54,10 +55,26 @@ pub fn replace(private: &Path) -> Result<PathBuf> {
     Ok(bin)
 }
 
+/// The PATH of this process, or the usual one if it has none.
+pub fn search_path() -> OsString {
+    path_or_default(std::env::var_os("PATH"))
+}
+
+fn path_or_default(path: Option<OsString>) -> OsString {
+    // An empty PATH, and an empty element, would stand for the current directory.
+    path.filter(|path| !path.is_empty()).unwrap_or_else(|| DEFAULT_PATH.into())
+}
+
 /// The program with a name, without symbolic links.
 fn find(name: &str) -> Option<PathBuf> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let mut dirs = std::env::split_paths(&path).chain(DIRS.iter().map(PathBuf::from));
+    find_in(&search_path(), name)
+}
+
+/// Finds a program in the absolute directories of `path` and in the usual ones. A relative directory is another one for
+/// each caller.
+fn find_in(path: &OsStr, name: &str) -> Option<PathBuf> {
+    let dirs = std::env::split_paths(path).filter(|dir| dir.is_absolute());
+    let mut dirs = dirs.chain(std::env::split_paths(DEFAULT_PATH));
     dirs.find_map(|dir| dir.join(name).canonicalize().ok().filter(|program| program.is_file()))
 }
 
@@ -159,5 +176,28 @@ mod tests {
             let words = line.split_once(' ').unwrap().1;
             assert_eq!(script.run(line), (0, format!("real {words}\n"), String::new()), "{line}");
         }
+    }
+
+    #[test]
+    fn a_missing_or_empty_path_is_the_usual_one() {
+        for path in [None, Some(OsString::new())] {
+            assert_eq!(path_or_default(path), DEFAULT_PATH);
+        }
+        assert_eq!(path_or_default(Some("/opt".into())), "/opt");
+        assert!(std::env::split_paths(DEFAULT_PATH).all(|dir| dir.is_absolute()));
+    }
+
+    #[test]
+    fn relative_directories_of_the_path_are_ignored() {
+        let name = "pagefold-test-program";
+        // Tests run in the directory of the crate, which is where an empty element leads.
+        let dir = tempfile::Builder::new().prefix("path").tempdir_in(".").unwrap();
+        let program = dir.path().canonicalize().unwrap().join(name);
+        fs::write(&program, "").unwrap();
+        let relative = Path::new(dir.path().file_name().unwrap());
+        assert!(relative.join(name).exists());
+        assert_eq!(find_in(relative.as_os_str(), name), None);
+        assert_eq!(find_in(OsStr::new(""), "Cargo.toml"), None);
+        assert_eq!(find_in(program.parent().unwrap().as_os_str(), name), Some(program));
     }
 }

@@ -128,7 +128,7 @@ impl Namespace {
 
     fn spawn(&self, programs: &Path) -> Result<Child> {
         let (program, arguments) = self.command.split_first().ok_or_else(|| CliError::usage("no command"))?;
-        let path = std::env::var_os("PATH").unwrap_or_default();
+        let path = modules::search_path();
         let dirs = std::iter::once(programs.to_path_buf()).chain(std::env::split_paths(&path));
         let path = std::env::join_paths(dirs).map_err(|e| CliError::failed(format!("setting PATH: {e}")))?;
         let mut command = Command::new(program);

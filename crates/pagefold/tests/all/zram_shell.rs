@@ -166,6 +166,13 @@ fn modprobe_and_rmmod_create_and_remove_disks() {
     );
     assert_eq!(out, "/sys/block/zram0\n/sys/block/zram1\n/sys/block/zram1\nnone\nnone\n8\n");
     assert_eq!(s.left(), Vec::<String>::new());
+    let mut command = s.command("zram-shell -- sh -c");
+    let ran = Ran::new("PATH", command.arg("echo $PATH").env("PATH", "").output().unwrap());
+    assert!(
+        ran.code == 0
+            && ran.out.ends_with("/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin\n"),
+        "{ran:?}"
+    );
     // Other modules are for the real program.
     let other = shell(&s, "", "modprobe pagefold_no_such_module");
     assert!(other.code != 0 && !other.err.is_empty(), "{other:?}");
