@@ -42,8 +42,8 @@ impl ShellDevices {
         ShellDevices { tree, sysfs, present: DeviceList::new(), reported: BTreeSet::new() }
     }
 
-    /// Makes what `wanted` has more, and removes what it has less. Returns the errors of devices that stay incomplete. The
-    /// next call tries these again, and does not return an error that is the same.
+    /// Makes what `wanted` has more, and removes what it has less. Returns the errors of devices that stay incomplete.
+    /// The next call tries these again, and does not return an error that is the same.
     pub fn follow(&mut self, wanted: DeviceList) -> Vec<String> {
         let mut errors = Vec::new();
         let gone: Vec<u32> =
@@ -68,8 +68,8 @@ impl ShellDevices {
         errors
     }
 
-    /// Fails if `/dev` has an entry with the name of a zram device that is not the node of a disk here, such as the node of
-    /// the host's own device: the command would write to it.
+    /// Fails if `/dev` has an entry with the name of a zram device that is not the node of a disk here, such as the
+    /// node of the host's own device: the command would write to it.
     pub fn refuse_other_nodes(&self) -> Result<()> {
         match zram_nodes().into_iter().find(|(number, _)| !self.present.contains_key(number)) {
             None => Ok(()),

@@ -65,7 +65,8 @@ impl<D: Disks> FollowedDisks<D> {
         sent
     }
 
-    /// Lists the disks, and removes from `created` the numbers of those that are gone: another command may use them again.
+    /// Lists the disks, and removes from `created` the numbers of those that are gone. Other commands may use
+    /// these again.
     fn forget_removed(&self, created: &mut BTreeSet<u32>) -> Option<DeviceList> {
         let list = devices::list(&*self.disks)?;
         created.retain(|number| list.contains_key(number));

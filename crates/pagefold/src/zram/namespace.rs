@@ -175,8 +175,8 @@ fn is_zram_of(path: &Path, dev: &Path) -> bool {
         && path.file_name().is_some_and(|name| tree::number_after("zram", name).is_some())
 }
 
-/// Makes an entry in `to` for each in `from` that is no zram device: links as they are, and everything else mounted over
-/// an empty file or directory.
+/// Makes an entry in `to` for each in `from` that is no zram device: links as they are, and everything else mounted
+/// over an empty file or directory.
 fn copy_entries(from: &Path, to: &Path) -> Result<()> {
     let failed = |path: &Path, e| CliError::io(format!("making '{}'", path.display()), &e);
     for entry in read_dir(from)?.into_iter().filter(|entry| !is_zram_of(entry, from)) {

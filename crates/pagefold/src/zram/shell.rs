@@ -34,8 +34,8 @@ const REMOVE_PAUSE: Duration = Duration::from_millis(100);
 /// The arguments of `zram-shell`.
 #[derive(Debug, Args)]
 pub struct ShellArgs {
-    /// When the command has ended, remove the disks that were created in this shell and are not in use. Other disks stay,
-    /// with their contents
+    /// When the command has ended, remove the disks that were created in this shell and are not in use. Other disks
+    /// stay, with their contents
     #[arg(long)]
     pub rm: bool,
     /// The command and its arguments [default: $SHELL, or /bin/sh]
@@ -146,8 +146,8 @@ fn next_step(steps: &Receiver<Result<Option<Child>>>) -> Result<Option<Child>> {
     steps.recv().unwrap_or_else(|_| Err(CliError::failed("the thread of the mounts has ended early")))
 }
 
-/// Removes those of the disks that are not in use. The kernel unmounts a moment later than the shell ends: until then, a disk that
-/// was mounted in it is in use.
+/// Removes those of the disks that are not in use. The kernel unmounts a moment later than the shell ends: until then,
+/// a disk that was mounted in it is in use.
 fn remove_idle(disks: &RunningDisks, numbers: BTreeSet<u32>) {
     for number in numbers {
         let mut tries = REMOVE_TRIES;
