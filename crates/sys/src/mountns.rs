@@ -11,8 +11,8 @@ use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// Gives the calling thread its own mount namespace. Mounts that it makes are not seen outside; those that are made or
-/// undone outside later are seen inside.
+/// Gives the calling thread its own mount namespace. Mounts that it makes are not seen outside. Those that are made or
+/// undone outside later are seen inside if the mounts over which they are made are shared, as systemd makes all mounts.
 ///
 /// The thread also gets its own working directory, root and umask. Needs CAP_SYS_ADMIN.
 pub fn unshare() -> Result<(), SysError> {

@@ -4,11 +4,13 @@
 //! |---|---|
 //! | `tree` | `zram-tree`: the files at a directory |
 //! | `shell` | `zram-shell`: a command for which they are where the kernel has them |
+//! | `followed` | the disks of a shell, whose devices follow those that other commands create and remove |
 //! | `namespace` | the thread with the mounts of the shell |
 //! | `devices` | the part of it that follows the disks: their nodes and directories |
 //! | `modules` | the programs that stand for modprobe and rmmod |
 
 mod devices;
+mod followed;
 mod modules;
 mod namespace;
 mod shell;

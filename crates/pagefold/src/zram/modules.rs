@@ -7,6 +7,7 @@
 
 use pagefold_control::error::{CliError, Result};
 use pagefold_sys::mountns;
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
@@ -16,8 +17,8 @@ const SCRIPT: &str = include_str!("modprobe.sh");
 const REPLACED: [&str; 2] = ["modprobe", "rmmod"];
 /// The other names of kmod.
 const OTHERS: [&str; 5] = ["kmod", "lsmod", "insmod", "modinfo", "depmod"];
-/// Where the programs are if PATH does not say it.
-const DIRS: [&str; 4] = ["/usr/sbin", "/sbin", "/usr/bin", "/bin"];
+/// Where programs are if PATH does not say it.
+const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// Makes the script and the links to the real programs in `private`, and covers the real programs. Returns the directory
 /// to be first in PATH.
@@ -54,9 +55,149 @@ pub fn replace(private: &Path) -> Result<PathBuf> {
     Ok(bin)
 }
 
+/// The PATH of this process, or the usual one if it has none.
+pub fn search_path() -> OsString {
+    path_or_default(std::env::var_os("PATH"))
+}
+
+fn path_or_default(path: Option<OsString>) -> OsString {
+    // An empty PATH, and an empty element, would stand for the current directory.
+    path.filter(|path| !path.is_empty()).unwrap_or_else(|| DEFAULT_PATH.into())
+}
+
 /// The program with a name, without symbolic links.
 fn find(name: &str) -> Option<PathBuf> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let mut dirs = std::env::split_paths(&path).chain(DIRS.iter().map(PathBuf::from));
+    find_in(&search_path(), name)
+}
+
+/// Finds a program in the absolute directories of `path` and in the usual ones. A relative directory is another one for
+/// each caller.
+fn find_in(path: &OsStr, name: &str) -> Option<PathBuf> {
+    let dirs = std::env::split_paths(path).filter(|dir| dir.is_absolute());
+    let mut dirs = dirs.chain(std::env::split_paths(DEFAULT_PATH));
     dirs.find_map(|dir| dir.join(name).canonicalize().ok().filter(|program| program.is_file()))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+mod tests {
+    use super::*;
+    use std::process::Command;
+
+    /// The script with a sysfs in a directory: two disks, and a `hot_remove` that shows what was written last.
+    struct Script {
+        dir: tempfile::TempDir,
+    }
+
+    impl Script {
+        fn new() -> Self {
+            let dir = tempfile::tempdir().unwrap();
+            let at = |path: &str| dir.path().join(path);
+            for name in ["bin", "real", "sys/block", "sys/class/zram-control"] {
+                fs::create_dir_all(at(name)).unwrap();
+            }
+            for disk in ["zram0", "zram1"] {
+                symlink("/", at("sys/block").join(disk)).unwrap();
+            }
+            let text = SCRIPT.replace("@REAL@", at("real").to_str().unwrap());
+            fs::write(at("script"), text.replace("/sys/", at("sys/").to_str().unwrap())).unwrap();
+            for name in REPLACED.iter().chain(&OTHERS) {
+                fs::write(at("real").join(name), "#!/bin/sh\necho real \"$@\"\n").unwrap();
+                fs::set_permissions(at("real").join(name), fs::Permissions::from_mode(0o755)).unwrap();
+                symlink("../script", at("bin").join(name)).unwrap();
+            }
+            Script { dir }
+        }
+
+        /// Runs a command line. Returns its exit code, its output, and what it wrote to `hot_remove`.
+        fn run(&self, line: &str) -> (i32, String, String) {
+            let written = self.dir.path().join("sys/class/zram-control/hot_remove");
+            fs::write(&written, "").unwrap();
+            let (name, words) = line.split_once(' ').unwrap();
+            let mut command = Command::new("sh");
+            command.arg(self.dir.path().join("bin").join(name)).args(words.split(' '));
+            let output = command.output().unwrap();
+            let out = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+            (output.status.code().unwrap(), out, fs::read_to_string(written).unwrap())
+        }
+    }
+
+    #[test]
+    fn commands_that_name_zram_never_run_the_real_program_to_load_or_unload() {
+        let script = Script::new();
+        for line in [
+            "modprobe zram",
+            "modprobe -a zram",
+            "modprobe -qb -- zram",
+            "modprobe -C /etc/x -d/x --wait 5 zram num_devices=3",
+            "modprobe --config=x zram --first-time",
+            "modprobe -rn zram",
+        ] {
+            assert_eq!(script.run(line), (0, String::new(), String::new()), "{line}");
+        }
+        for line in [
+            "modprobe -r zram",
+            "modprobe -rv zram",
+            "modprobe -rq -- zram",
+            "modprobe zram -vr",
+            "modprobe --remove zram",
+            "rmmod zram",
+            "rmmod -fsv zram",
+        ] {
+            assert_eq!(script.run(line), (0, String::new(), "1\n".into()), "{line}");
+        }
+        for line in [
+            "modprobe -x zram",
+            "modprobe -rx zram",
+            "modprobe --unknown zram",
+            "modprobe -D zram",
+            "modprobe -a zram loop",
+            "modprobe -r loop zram",
+            "modprobe loop zram",
+            "modprobe -C zram",
+            "modprobe -- zram -r",
+            "rmmod -r zram",
+            "rmmod zram loop",
+            "rmmod zram.ko",
+            "insmod /lib/zram.ko.xz",
+            "insmod zram",
+            "kmod load zram",
+        ] {
+            let (code, out, removed) = script.run(line);
+            assert!(code == 1 && out.contains("in a zram shell") && removed.is_empty(), "{line}: {out}");
+        }
+    }
+
+    #[test]
+    fn the_real_programs_do_everything_else() {
+        let script = Script::new();
+        for line in ["modprobe -ra loop", "modprobe zram_other", "rmmod -x loop", "modinfo zram", "lsmod -h"]
+        {
+            let words = line.split_once(' ').unwrap().1;
+            assert_eq!(script.run(line), (0, format!("real {words}\n"), String::new()), "{line}");
+        }
+    }
+
+    #[test]
+    fn a_missing_or_empty_path_is_the_usual_one() {
+        for path in [None, Some(OsString::new())] {
+            assert_eq!(path_or_default(path), DEFAULT_PATH);
+        }
+        assert_eq!(path_or_default(Some("/opt".into())), "/opt");
+        assert!(std::env::split_paths(DEFAULT_PATH).all(|dir| dir.is_absolute()));
+    }
+
+    #[test]
+    fn relative_directories_of_the_path_are_ignored() {
+        let name = "pagefold-test-program";
+        // Tests run in the directory of the crate, which is where an empty element leads.
+        let dir = tempfile::Builder::new().prefix("path").tempdir_in(".").unwrap();
+        let program = dir.path().canonicalize().unwrap().join(name);
+        fs::write(&program, "").unwrap();
+        let relative = Path::new(dir.path().file_name().unwrap());
+        assert!(relative.join(name).exists());
+        assert_eq!(find_in(relative.as_os_str(), name), None);
+        assert_eq!(find_in(OsStr::new(""), "Cargo.toml"), None);
+        assert_eq!(find_in(program.parent().unwrap().as_os_str(), name), Some(program));
+    }
 }

@@ -78,8 +78,9 @@ impl Namespace {
         self.mount_class()?;
         self.mount_dev()?;
         let programs = modules::replace(&self.private)?;
-        let mut present = ShellDevices::new(self.tree());
+        let mut present = ShellDevices::new(self.tree(), self.sysfs());
         present.follow(devices).iter().for_each(|e| output::note(e));
+        present.refuse_other_nodes()?;
         Ok((self.spawn(&programs)?, present))
     }
 
@@ -101,7 +102,7 @@ impl Namespace {
     }
 
     /// Mounts an overlay on `/dev`, and what was mounted below `/dev` on top of it. Where overlays are refused, a tmpfs
-    /// takes its place.
+    /// takes its place. Nodes of the kernel's zram are not mounted: the command must not reach the host's devices.
     fn mount_dev(&self) -> Result<()> {
         let (dev, own) = (Path::new(DEV), self.private.join("dev"));
         let [upper, work, old] = ["upper", "work", "old"].map(|name| own.join(name));
@@ -118,7 +119,7 @@ impl Namespace {
                 copy_entries(&old, dev)?;
             }
         }
-        for submount in submounts {
+        for submount in submounts.into_iter().filter(|path| !is_zram_of(path, &old)) {
             let relative = submount.strip_prefix(&old).unwrap_or(&submount);
             mountns::bind_with_submounts(&submount, &dev.join(relative))?;
         }
@@ -127,7 +128,7 @@ impl Namespace {
 
     fn spawn(&self, programs: &Path) -> Result<Child> {
         let (program, arguments) = self.command.split_first().ok_or_else(|| CliError::usage("no command"))?;
-        let path = std::env::var_os("PATH").unwrap_or_default();
+        let path = modules::search_path();
         let dirs = std::iter::once(programs.to_path_buf()).chain(std::env::split_paths(&path));
         let path = std::env::join_paths(dirs).map_err(|e| CliError::failed(format!("setting PATH: {e}")))?;
         let mut command = Command::new(program);
@@ -168,11 +169,17 @@ fn submounts(dir: &Path) -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// Makes an entry in `to` for each in `from`: links as they are, and everything else mounted over an empty file or
-/// directory.
+/// Whether a path is that of a zram device in `dev`.
+fn is_zram_of(path: &Path, dev: &Path) -> bool {
+    path.parent() == Some(dev)
+        && path.file_name().is_some_and(|name| tree::number_after("zram", name).is_some())
+}
+
+/// Makes an entry in `to` for each in `from` that is no zram device: links as they are, and everything else mounted
+/// over an empty file or directory.
 fn copy_entries(from: &Path, to: &Path) -> Result<()> {
     let failed = |path: &Path, e| CliError::io(format!("making '{}'", path.display()), &e);
-    for entry in read_dir(from)? {
+    for entry in read_dir(from)?.into_iter().filter(|entry| !is_zram_of(entry, from)) {
         let at = to.join(entry.file_name().unwrap_or_default());
         let meta = entry.symlink_metadata().map_err(|e| failed(&at, e))?;
         if meta.is_symlink() {

@@ -4,7 +4,7 @@
 //! shell and starts the command, and the main thread waits for the command. Another thread looks for disks that other
 //! commands create and remove.
 
-use super::devices::{self, DeviceList};
+use super::followed::FollowedDisks;
 use super::namespace::{self, Message, Namespace};
 use super::{check_privileges, mount_failed, running_disks};
 use crate::cli::output;
@@ -14,8 +14,9 @@ use pagefold_control::error::{CliError, Exit, Result};
 use pagefold_control::instance::RuntimeDir;
 use pagefold_sys::signal::Termination;
 use pagefold_sys::{fusedev, mounts};
-use pagefold_zram::disks::{Disks, Errno, RunningDisks};
+use pagefold_zram::disks::RunningDisks;
 use pagefold_zram::tree::{self, Sysfs};
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::{Child, ExitCode};
@@ -26,10 +27,6 @@ use std::time::Duration;
 
 /// The directory of the private mounts, in the runtime folder. No disk can have this name.
 const PRIVATE: &str = ".shell";
-/// How often to look for disks that other commands have created or removed.
-const LOOK_INTERVAL: Duration = Duration::from_secs(1);
-/// How long a request waits until the devices of the shell follow.
-const FOLLOW_TIMEOUT: Duration = Duration::from_secs(10);
 /// How often, and how long each time, to wait until the kernel has unmounted what the shell had mounted.
 const REMOVE_TRIES: u32 = 30;
 const REMOVE_PAUSE: Duration = Duration::from_millis(100);
@@ -37,7 +34,8 @@ const REMOVE_PAUSE: Duration = Duration::from_millis(100);
 /// The arguments of `zram-shell`.
 #[derive(Debug, Args)]
 pub struct ShellArgs {
-    /// Remove the disks that are not in use when the command has ended. Otherwise disks stay, with their contents
+    /// When the command has ended, remove the disks that were created in this shell and are not in use. Other disks
+    /// stay, with their contents
     #[arg(long)]
     pub rm: bool,
     /// The command and its arguments [default: $SHELL, or /bin/sh]
@@ -58,9 +56,9 @@ pub fn run(args: &ShellArgs) -> Result<ExitCode> {
     let mut shell = Shell::start(Namespace { private, command }, disks.clone())?;
     let ended = pass_signals_on(&shell.child, &signals)
         .and_then(|()| shell.child.wait().map_err(|e| CliError::io("waiting for the command", &e)));
-    shell.end();
+    let created = shell.end();
     if args.rm {
-        remove_idle(&disks);
+        remove_idle(&disks, created);
     }
     Ok(ExitCode::from(exit_code(ended?)))
 }
@@ -84,6 +82,7 @@ fn private_directory() -> Result<PathBuf> {
 struct Shell {
     child: Child,
     messages: Sender<Message>,
+    disks: Arc<FollowedDisks<RunningDisks>>,
     namespace: JoinHandle<()>,
 }
 
@@ -119,24 +118,27 @@ impl Shell {
                 format!("the mounts of a zram shell cannot be made here: {e}"),
             ),
         })?;
-        let followed = Arc::new(FollowedDisks { disks, messages: messages.clone() });
+        let followed = Arc::new(FollowedDisks::new(disks, messages.clone()));
         tree::serve(followed.clone(), sysfs, channel_file).map_err(|e| mount_failed(&e))?;
         // If it cannot be sent, the next step is an error.
-        let _ = devices.send(devices::list(&*followed.disks).unwrap_or_default());
+        let _ = devices.send(followed.list());
         let child = next_step(&steps)?.ok_or_else(|| CliError::failed("the command was not started"))?;
+        let disks = followed.clone();
         let look = std::thread::Builder::new().name("look".into()).spawn(move || followed.keep_looking());
         // Without this thread, the shell learns of new disks when it creates one itself.
         look.err()
             .iter()
             .for_each(|e| output::note(&format!("disks of other commands will appear late: {e}")));
-        Ok(Shell { child, messages, namespace })
+        Ok(Shell { child, messages, disks, namespace })
     }
 
-    /// Ends the thread of the namespace, which is the last to see the mounts if no process is left in it.
-    fn end(self) {
+    /// Ends the thread of the namespace, which is the last to see the mounts if no process is left in it. Returns the
+    /// numbers of the disks that were created in the shell and are left.
+    fn end(self) -> BTreeSet<u32> {
         // The thread may have ended by a panic.
         let _ = self.messages.send(Message::End);
         let _ = self.namespace.join();
+        self.disks.created()
     }
 }
 
@@ -144,71 +146,10 @@ fn next_step(steps: &Receiver<Result<Option<Child>>>) -> Result<Option<Child>> {
     steps.recv().unwrap_or_else(|_| Err(CliError::failed("the thread of the mounts has ended early")))
 }
 
-/// Disks whose devices are in the shell when a request that creates or removes one is answered.
-struct FollowedDisks {
-    disks: Arc<RunningDisks>,
-    messages: Sender<Message>,
-}
-
-impl FollowedDisks {
-    /// Makes the devices of the shell follow the disks. Returns whether the shell still runs.
-    fn follow(&self) -> bool {
-        let Some(list) = devices::list(&*self.disks) else { return true };
-        self.send(list)
-    }
-
-    fn send(&self, list: DeviceList) -> bool {
-        let (done, is_done) = sync_channel(1);
-        let sent = self.messages.send(Message::Follow(list, done)).is_ok();
-        // If it takes longer, the devices appear later.
-        let _ = is_done.recv_timeout(FOLLOW_TIMEOUT);
-        sent
-    }
-
-    fn keep_looking(&self) {
-        loop {
-            std::thread::sleep(LOOK_INTERVAL);
-            if !self.follow() {
-                return;
-            }
-        }
-    }
-}
-
-impl Disks for FollowedDisks {
-    fn numbers(&self) -> Result<Vec<u32>, Errno> {
-        self.disks.numbers()
-    }
-
-    fn device(&self, number: u32) -> Result<PathBuf, Errno> {
-        self.disks.device(number)
-    }
-
-    fn read(&self, number: u32, attribute: &str) -> Result<String, Errno> {
-        self.disks.read(number, attribute)
-    }
-
-    fn write(&self, number: u32, attribute: &str, text: &str) -> Result<(), Errno> {
-        self.disks.write(number, attribute, text)
-    }
-
-    fn hot_add(&self) -> Result<u32, Errno> {
-        let number = self.disks.hot_add()?;
-        self.follow();
-        Ok(number)
-    }
-
-    fn hot_remove(&self, number: u32) -> Result<(), Errno> {
-        self.disks.hot_remove(number)?;
-        self.follow();
-        Ok(())
-    }
-}
-
-/// Removes the disks that are not in use. The kernel unmounts a moment later than the shell ends: until then, a disk that
-/// was mounted in it is in use.
-fn remove_idle(disks: &RunningDisks) {
-    for number in disks.numbers().unwrap_or_default() {
+/// Removes those of the disks that are not in use. The kernel unmounts a moment later than the shell ends: until then,
+/// a disk that was mounted in it is in use.
+fn remove_idle(disks: &RunningDisks, numbers: BTreeSet<u32>) {
+    for number in numbers {
         let mut tries = REMOVE_TRIES;
         loop {
             match disks.remove(number) {

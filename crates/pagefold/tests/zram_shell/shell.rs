@@ -65,8 +65,11 @@ fn devices_are_created_and_removed_by_the_files_of_zram_control() {
     assert_eq!(out, "0 1\n67108864\n131072\n9 4096\n0\n1\n0\n");
     // The disks stay, and have the same numbers in the next shell.
     assert_eq!(s.left(), ["zram0", "zram1"]);
-    let next = shell_ok(&s, "--rm", "head -c 3 /dev/zram1; ls -d /sys/block/zram*");
-    assert_eq!(next, "xxx/sys/block/zram0\n/sys/block/zram1\n");
+    let script = "head -c 3 /dev/zram1; ls -d /sys/block/zram*; cat /sys/class/zram-control/hot_add";
+    assert_eq!(shell_ok(&s, "--rm", script), "xxx/sys/block/zram0\n/sys/block/zram1\n2\n");
+    // A shell removes only its own disks.
+    assert_eq!(s.left(), ["zram0", "zram1"]);
+    shell_ok(&s, "--rm", "rmmod zram");
     assert_eq!(s.left(), Vec::<String>::new());
 }
 
@@ -150,11 +153,26 @@ fn modprobe_and_rmmod_create_and_remove_disks() {
         if rmmod zram 2>/dev/null; then echo removed; fi
         ls -d /sys/block/zram*
         exec 3<&-
-        modprobe -q -r zram
-        ls -d /sys/block/zram* 2>/dev/null || echo none"#,
+        modprobe -qr zram
+        ls -d /sys/block/zram* 2>/dev/null || echo none
+        modprobe -a -- zram num_devices=000
+        if modprobe zram num_devices=8x 2>/dev/null; then echo loaded; fi
+        if modprobe -rx zram 2>/dev/null; then echo removed; fi
+        ls -d /sys/block/zram* 2>/dev/null || echo none
+        modprobe -b zram num_devices=08
+        set -- /sys/block/zram*
+        echo $#
+        rmmod -f zram"#,
     );
-    assert_eq!(out, "/sys/block/zram0\n/sys/block/zram1\n/sys/block/zram1\nnone\n");
+    assert_eq!(out, "/sys/block/zram0\n/sys/block/zram1\n/sys/block/zram1\nnone\nnone\n8\n");
     assert_eq!(s.left(), Vec::<String>::new());
+    let mut command = s.command("zram-shell -- sh -c");
+    let ran = Ran::new("PATH", command.arg("echo $PATH").env("PATH", "").output().unwrap());
+    assert!(
+        ran.code == 0
+            && ran.out.ends_with("/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin\n"),
+        "{ran:?}"
+    );
     // Other modules are for the real program.
     let other = shell(&s, "", "modprobe pagefold_no_such_module");
     assert!(other.code != 0 && !other.err.is_empty(), "{other:?}");
@@ -205,9 +223,17 @@ fn a_shell_does_without_zram_in_the_kernel_and_without_overlays() {
             mkdir dev/upper$i dev/work$i
             mount -t overlay -o lowerdir=/dev,upperdir=$PWD/dev/upper$i,workdir=$PWD/dev/work$i none /dev
         done
+        # A device of the kernel's zram, and another that is a mount.
+        rm -f /dev/zram0 /dev/zram1
+        mknod /dev/zram0 b 240 77
+        touch /dev/zram1
+        mount --bind /dev/zram0 /dev/zram1
         exec {program} zram-shell --rm -- sh -ec '
             test ! -e /sys/class/zram-control/uevent
+            test ! -e /dev/zram0
+            test ! -e /dev/zram1
             modprobe zram
+            test $(stat -c %t /dev/zram0) = 7
             echo 1M >/sys/block/zram0/disksize
             cat /sys/class/block/loop0/size >/dev/null
             head -c 2 /dev/zram0 >/dev/null
@@ -219,6 +245,31 @@ fn a_shell_does_without_zram_in_the_kernel_and_without_overlays() {
     assert_eq!((ran.code, ran.out.as_str()), (0, "done\n"), "{ran:?}");
     assert!(ran.err.contains("using a tmpfs"), "{ran:?}");
     assert_eq!(s.left(), Vec::<String>::new());
+}
+
+#[test]
+fn the_devices_of_the_host_are_not_in_a_shell() {
+    let test = "the_devices_of_the_host_are_not_in_a_shell";
+    let Some(s) = sandbox(test, &["unshare", "mount"]) else { return };
+    let program = env!("CARGO_BIN_EXE_pagefold");
+    let script = format!(
+        "set -e
+        mkdir dev && mount -t tmpfs none dev && mkdir dev/upper dev/work
+        mount -t overlay -o lowerdir=/dev,upperdir=$PWD/dev/upper,workdir=$PWD/dev/work none /dev
+        rm -f /dev/zram*
+        mknod /dev/zram0 b 240 77
+        touch /dev/zram1
+        mount --bind /dev/zram0 /dev/zram1
+        {program} zram-shell -- sh -c 'test ! -e /dev/zram0 && test ! -e /dev/zram1 && echo none'
+        # An entry that the shell cannot remove.
+        mkdir /dev/zram7
+        {program} zram-shell -- echo started || echo $?"
+    );
+    let mut command = std::process::Command::new("unshare");
+    command.args(["--mount", "sh", "-c", &script]).env("PAGEFOLD_RUNTIME_DIR", s.runtime());
+    let ran = Ran::new("unshare", command.current_dir(s.path("")).output().unwrap());
+    assert_eq!((ran.code, ran.out.as_str()), (0, "none\n5\n"), "{ran:?}");
+    assert!(ran.err.contains("/dev/zram7 is not the device of a disk"), "{ran:?}");
 }
 
 #[test]
@@ -256,6 +307,25 @@ fn disks_of_other_commands_appear_and_disappear() {
 }
 
 #[test]
+fn a_device_that_fails_is_reported_once_and_tried_again() {
+    let Some(s) = sandbox("a_device_that_fails_is_reported_once_and_tried_again", &[]) else { return };
+    let program = env!("CARGO_BIN_EXE_pagefold");
+    // The sleep lets the shell look for disks a few times.
+    let script = format!(
+        "mkdir /dev/zram4
+        {program} -q disk create --export loop --size 8M --name zram4 >/dev/null
+        sleep 3.5
+        rmdir /dev/zram4
+        n=0; until test -b /dev/zram4; do n=$((n+1)); test $n -lt 600 || exit 1; sleep 0.1; done
+        cat /sys/block/zram4/disksize"
+    );
+    let ran = shell(&s, "", &script);
+    assert_eq!((ran.code, ran.out.as_str()), (0, "8388608\n"), "{ran:?}");
+    assert_eq!(ran.err.matches("removing /dev/zram4").count(), 1, "{ran:?}");
+    s.ok("disk remove zram4");
+}
+
+#[test]
 fn the_death_of_a_shells_tree_leaves_the_disk_working() {
     let Some(s) = sandbox("the_death_of_a_shells_tree_leaves_the_disk_working", &[]) else { return };
     let script = "modprobe zram && echo 8M > /sys/block/zram0/disksize && touch ready && exec sleep 1000";
@@ -273,7 +343,7 @@ fn the_death_of_a_shells_tree_leaves_the_disk_working() {
     assert_eq!(back, [7; 4096]);
     drop(file);
     kill(sleeping, "KILL");
-    assert_eq!(shell_ok(&s, "--rm", "cat /sys/block/zram0/disksize"), "8388608\n");
+    assert_eq!(shell_ok(&s, "", "cat /sys/block/zram0/disksize; rmmod zram"), "8388608\n");
     assert_eq!(s.left(), Vec::<String>::new());
 }
 
