@@ -117,6 +117,35 @@ impl RuntimeDir {
         InstanceDir::new(name.clone(), self.dir.join(name.as_str()))
     }
 
+    /// The folders of all instances, alive or dead, ordered by name. Without the lock, some may be half-made or half-removed.
+    pub fn instances(&self) -> Result<Vec<InstanceDir>> {
+        let path = self.path();
+        let failed = |e| CliError::io(format!("reading '{}'", path.display()), &e);
+        let mut found = Vec::new();
+        for entry in std::fs::read_dir(path).map_err(failed)? {
+            let entry = entry.map_err(failed)?;
+            let is_dir = entry.file_type().is_ok_and(|t| t.is_dir());
+            let name = entry.file_name().to_str().and_then(|n| InstanceName::parse(n).ok());
+            if let (true, Some(name)) = (is_dir, name) {
+                found.push(self.instance(&name));
+            }
+        }
+        found.sort_by(|a, b| a.name().cmp(b.name()));
+        Ok(found)
+    }
+
+    /// Takes the lock of the runtime folder if no process holds it. For those that must not wait: the holder may wait for
+    /// them.
+    pub fn try_lock(&self) -> Result<Option<LockedRuntimeDir<'_>>> {
+        let path = self.dir.join(LOCK);
+        let file = open_lock(&path)?;
+        match file.try_lock() {
+            Ok(()) => Ok(Some(LockedRuntimeDir { runtime: self, _file: file })),
+            Err(TryLockError::WouldBlock) => Ok(None),
+            Err(TryLockError::Error(e)) => Err(CliError::io(format!("locking '{}'", path.display()), &e)),
+        }
+    }
+
     /// Waits for the lock of the runtime folder; fails as busy after 15 seconds.
     pub fn lock(&self) -> Result<LockedRuntimeDir<'_>> {
         let path = self.dir.join(LOCK);
@@ -158,19 +187,7 @@ impl LockedRuntimeDir<'_> {
 
     /// The folders of all instances, alive or dead, ordered by name.
     pub fn instances(&self) -> Result<Vec<InstanceDir>> {
-        let path = self.runtime.path();
-        let failed = |e| CliError::io(format!("reading '{}'", path.display()), &e);
-        let mut found = Vec::new();
-        for entry in std::fs::read_dir(path).map_err(failed)? {
-            let entry = entry.map_err(failed)?;
-            let is_dir = entry.file_type().is_ok_and(|t| t.is_dir());
-            let name = entry.file_name().to_str().and_then(|n| InstanceName::parse(n).ok());
-            if let (true, Some(name)) = (is_dir, name) {
-                found.push(self.runtime.instance(&name));
-            }
-        }
-        found.sort_by(|a, b| a.name().cmp(b.name()));
-        Ok(found)
+        self.runtime.instances()
     }
 
     /// Creates the folder of a new instance, named `name` or else by the counter, and locks it.

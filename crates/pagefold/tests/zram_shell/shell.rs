@@ -306,6 +306,20 @@ fn disks_of_other_commands_appear_and_disappear() {
     assert_eq!(s.left(), Vec::<String>::new());
 }
 
+/// A command that holds the lock of the runtime folder reads `/sys/block`, so the tree must not wait for that lock.
+#[test]
+fn the_tree_can_be_read_by_the_holder_of_the_lock() {
+    let test = "the_tree_can_be_read_by_the_holder_of_the_lock";
+    let Some(s) = sandbox(test, &["flock"]) else { return };
+    let lock = s.runtime().join(".lock");
+    let script = format!(
+        "cat /sys/class/zram-control/hot_add
+        flock {} sh -c 'ls -d /sys/block/zram*; cat /sys/block/zram0/disksize'",
+        lock.display()
+    );
+    assert_eq!(shell_ok(&s, "--rm", &script), "0\n/sys/block/zram0\n0\n");
+}
+
 #[test]
 fn a_device_that_fails_is_reported_once_and_tried_again() {
     let Some(s) = sandbox("a_device_that_fails_is_reported_once_and_tried_again", &[]) else { return };

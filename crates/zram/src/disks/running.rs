@@ -44,10 +44,9 @@ impl RunningDisks {
         if !dir.exists() {
             return Err(no_disk(number));
         }
-        let is_alive = {
-            let _locked = runtime.lock()?;
-            dir.is_alive()
-        };
+        // The holder of the lock may wait for this: a command in the shell reads `/sys/block`. A dead disk is then there a
+        // little longer.
+        let is_alive = runtime.try_lock()?.is_none_or(|_locked| dir.is_alive());
         match device_of(&dir).filter(|_| is_alive) {
             Some(device) => Ok((runtime, dir, device)),
             None => Err(no_disk(number)),
@@ -60,7 +59,11 @@ impl RunningDisks {
 
     fn list(&self) -> Result<Vec<u32>> {
         let Some(runtime) = RuntimeDir::open()? else { return Ok(Vec::new()) };
-        let alive = runtime.lock()?.sweep(|message| (self.log)(message))?;
+        // See `find`.
+        let alive = match runtime.try_lock()? {
+            Some(locked) => locked.sweep(|message| (self.log)(message))?,
+            None => runtime.instances()?,
+        };
         let with_device = alive.iter().filter(|dir| device_of(dir).is_some());
         let mut numbers: Vec<_> = with_device.filter_map(|dir| number_of(dir.name())).collect();
         numbers.sort_unstable();
