@@ -40,7 +40,7 @@ fn guest(test: &str) -> Option<(Guest, MutexGuard<'static, ()>)> {
 #[test]
 fn guest_swap() {
     let Some((guest, _guard)) = guest("guest_swap") else { return };
-    let console = guest.run("pf.limit=352M pf.hog=768 pf.passes=1 pf.time_s=840", Duration::from_secs(900));
+    let console = guest.run("pf.limit=352M pf.hog=768 pf.passes=1 pf.time_s=1200", Duration::from_secs(1260));
     console.expect_ok();
     // More was swapped out than the memory could hold, and the hog compared every page.
     assert!(
@@ -57,8 +57,8 @@ fn guest_swap() {
 #[test]
 fn guest_swap_refused() {
     let Some((guest, _guard)) = guest("guest_swap_refused") else { return };
-    let parameters = "pf.limit=16M pf.hog=160 pf.passes=5 pf.reclaim=64M pf.time_s=240";
-    let console = guest.run(parameters, Duration::from_secs(300));
+    let parameters = "pf.limit=16M pf.hog=160 pf.passes=5 pf.reclaim=64M pf.time_s=600";
+    let console = guest.run(parameters, Duration::from_secs(660));
     console.expect_ok();
     assert!(console.number("failed_writes") > 0, "nothing was refused:\n{}", console.tail());
     assert!(console.number("pswpin") > 0, "nothing was swapped in:\n{}", console.tail());
