@@ -240,9 +240,11 @@ impl Pass<'_> {
     }
 }
 
-/// Frames up to which a pass may take more: a little more than the limit, or than the use if that is higher.
+/// Frames up to which a pass may take more: a little more than the limit, or than the use if that is higher still, because
+/// the limit was lowered. A use just above the limit is that of another pass, which must not raise the bound of this one.
 fn most_frames(limit: u64, in_use: u64) -> u64 {
-    limit.max(in_use).saturating_add(REPLACEMENT_FRAMES_MAX)
+    let beyond = limit.saturating_add(REPLACEMENT_FRAMES_MAX);
+    if in_use <= beyond { beyond } else { in_use.saturating_add(REPLACEMENT_FRAMES_MAX) }
 }
 
 /// The same for a later moment of the pass. The frames that the pass itself takes do not raise the bound.
@@ -343,6 +345,16 @@ mod tests {
             let found = next_most_frames(before + beyond, limit, in_use);
             assert_eq!(found, expected + beyond, "{before} {limit} {in_use}");
         }
+    }
+
+    #[test]
+    fn passes_at_the_same_time_exceed_the_limit_no_further_than_one() {
+        let beyond = REPLACEMENT_FRAMES_MAX;
+        for in_use in [0, 100, 101, 100 + beyond] {
+            assert_eq!(most_frames(100, in_use), 100 + beyond, "{in_use}");
+        }
+        assert_eq!(most_frames(100, 200), 200 + beyond);
+        assert_eq!(most_frames(u64::MAX, 5), u64::MAX);
     }
 
     #[test]
