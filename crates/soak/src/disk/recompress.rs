@@ -90,7 +90,9 @@ impl Request {
             vec!["recompress".into(), NAME.into(), format!("--threads={}", self.threads)];
         args.extend(self.which.map(|(option, _)| option.to_string()));
         args.extend(self.threshold_bytes.map(|bytes| format!("--threshold={bytes}")));
-        args.extend(self.pages_max.map(|pages| format!("--max-pages={pages}")));
+        // zram's word takes 0 for no limit; the option takes no 0.
+        let pages_max = self.pages_max.filter(|pages| *pages > 0);
+        args.extend(pages_max.map(|pages| format!("--max-pages={pages}")));
         args.extend(self.codec.map(|name| format!("--codec={name}")));
         args.extend(self.priority.map(|priority| format!("--priority={priority}")));
         args
