@@ -5,6 +5,7 @@
 //! | `create`, `list`, `show`, `block_state`, `set`, `writeback`, `recompress`, `remove` | the commands, each with its arguments |
 //! | `classes` | the table of size classes of `show` |
 //! | `page_ranges` | ranges of pages in options |
+//! | `pass` | running a pass of writeback or recompression: bar, Ctrl-C, report |
 //! | `request`, `notes` | the checked arguments of `create`, and its notes on the new disk |
 //! | `backing`, `device` | steps that need the user's privileges: opening a backing, swapoff |
 //! | `command` | the command of `create --run` |
@@ -20,6 +21,7 @@ mod find;
 mod list;
 mod notes;
 mod page_ranges;
+mod pass;
 mod recompress;
 mod remove;
 mod request;

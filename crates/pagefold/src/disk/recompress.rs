@@ -1,7 +1,8 @@
 //! `disk recompress`, and the codecs that pages are compressed with again.
 
+use super::pass;
+use crate::cli::numbers;
 use crate::cli::progress::PassBar;
-use crate::cli::{numbers, output};
 use clap::{Args, ValueHint};
 use pagefold_control::config::{CodecConfig, RecompressAfter};
 use pagefold_control::error::{CliError, Result};
@@ -11,7 +12,6 @@ use pagefold_control::text;
 use pagefold_page::duration;
 use pagefold_page::size::Human;
 use pagefold_server::disk::AGE_MAX_S;
-use pagefold_sys::signal::Termination;
 
 /// The arguments of `disk recompress`.
 #[derive(Debug, Args)]
@@ -52,7 +52,7 @@ pub struct RecompressArgs {
 
 /// Compresses pages of a disk again, and prints the report, also if the pass ended early.
 pub fn run(args: &RecompressArgs) -> Result<()> {
-    let pass = RecompressPass {
+    let request = RecompressPass {
         pages: pages(args)?,
         threshold_bytes: args.threshold,
         pages_max: args.max_pages,
@@ -60,18 +60,13 @@ pub fn run(args: &RecompressArgs) -> Result<()> {
         priority: args.priority,
         threads: args.threads,
     };
-    // From here on, Ctrl-C ends the pass early; this command then exits.
-    let signals = Termination::listen()?;
-    let mut bar = PassBar::new(!args.json, "compressed again", "saved");
-    let done = super::find::with_client(&args.disk, |client| {
-        client.recompress(&pass, &signals, &mut |p| bar.show(p))
-    });
-    bar.end();
-    let report = done?;
-    match args.json {
-        true => output::json(&report)?,
-        false => output::line(&summary(&report))?,
-    }
+    let report = pass::run(
+        &args.disk,
+        args.json,
+        |shown| PassBar::new(shown, "compressed again", "saved"),
+        |client, signals, report_progress| client.recompress(&request, signals, report_progress),
+        summary,
+    )?;
     match report.interrupted {
         false => Ok(()),
         true => Err(CliError::failed("interrupted; the other pages stay as they are")),

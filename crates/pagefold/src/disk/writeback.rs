@@ -1,8 +1,8 @@
 //! `disk writeback`.
 
-use super::page_ranges;
+use super::{page_ranges, pass};
+use crate::cli::numbers;
 use crate::cli::progress::PassBar;
-use crate::cli::{numbers, output};
 use clap::{Args, ValueHint};
 use pagefold_control::error::{CliError, Result};
 use pagefold_control::protocol::Pages;
@@ -10,7 +10,6 @@ use pagefold_control::report::writeback::PassReport;
 use pagefold_control::text;
 use pagefold_page::duration;
 use pagefold_page::size::Human;
-use pagefold_sys::signal::Termination;
 
 /// The arguments of `disk writeback`.
 #[derive(Debug, Args)]
@@ -46,18 +45,13 @@ pub struct WritebackArgs {
 /// Writes back pages of a disk, and prints the report, also if the pass ended early.
 pub fn run(args: &WritebackArgs) -> Result<()> {
     let pages = pages(args)?;
-    // From here on, Ctrl-C ends the pass early; this command then exits.
-    let signals = Termination::listen()?;
-    let mut bar = PassBar::new(!args.json, "written back", "written");
-    let written_back = super::find::with_client(&args.disk, |client| {
-        client.write_back(&pages, &signals, &mut |p| bar.show(p))
-    });
-    bar.end();
-    let report = written_back?;
-    match args.json {
-        true => output::json(&report)?,
-        false => output::line(&summary(&report))?,
-    }
+    let report = pass::run(
+        &args.disk,
+        args.json,
+        |shown| PassBar::new(shown, "written back", "written"),
+        |client, signals, report_progress| client.write_back(&pages, signals, report_progress),
+        summary,
+    )?;
     match report.failure {
         None => Ok(()),
         Some(f) => Err(CliError::new(f.exit, format!("not all pages were written back: {f}"))),
