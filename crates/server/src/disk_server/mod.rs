@@ -13,7 +13,8 @@
 //! for the disk: the server has only its descriptor.
 //!
 //! The main thread waits for a signal, for a request to remove the disk, or for the end of a command in the foreground
-//! ([`wait_for_end`]). Threads of the control socket handle requests ([`Server`]).
+//! ([`wait_for_end`]). Threads of the control socket handle requests ([`Server`]); one of them may give the disk a size or
+//! reset it (`life_cycle`).
 
 mod life_cycle;
 mod report;
