@@ -23,6 +23,7 @@
 //! an image without checksums can hold a stream that decodes to anything.
 
 mod deflate;
+pub mod encode;
 mod lz4;
 mod microlzma;
 mod source;

@@ -1,0 +1,139 @@
+//! LZ4 blocks by liblz4, for the format's longest window.
+//!
+//! liblz4 fills a destination in one pass, whatever the source's length: it stops at the sequence that does not fit. Its
+//! call for that, `LZ4_compress_HC_destSize`, clears 256 KiB of tables each time; as a stream that is reset for each
+//! cluster it does not, because stale entries are recognised by their position.
+
+use super::Fit;
+use crate::cluster::lz4::NAME;
+use crate::error::CodecError;
+use crate::liblz4::{RawStream, c_len};
+use std::ffi::{c_char, c_int, c_void};
+
+pub(super) const HIGH_NAME: &str = "lz4hc";
+
+/// Bound of the fast encoder's memory, a table of 16 KiB.
+pub(super) const FAST_BYTES: usize = 17 << 10;
+/// Bound of the memory at a level: two tables of 128 KiB, and the optimal parser's of 64 KiB, which it allocates in
+/// each call.
+pub(super) const HIGH_BYTES: usize = (256 + 1 + 65) << 10;
+
+unsafe extern "C" {
+    fn LZ4_createStream() -> *mut c_void;
+    fn LZ4_freeStream(stream: *mut c_void) -> c_int;
+    fn LZ4_compress_destSize_extState(
+        state: *mut c_void,
+        src: *const c_char,
+        dst: *mut c_char,
+        src_len: *mut c_int,
+        dst_capacity: c_int,
+        acceleration: c_int,
+    ) -> c_int;
+    fn LZ4_compress_fast_extState(
+        state: *mut c_void,
+        src: *const c_char,
+        dst: *mut c_char,
+        src_len: c_int,
+        dst_capacity: c_int,
+        acceleration: c_int,
+    ) -> c_int;
+    fn LZ4_createStreamHC() -> *mut c_void;
+    fn LZ4_freeStreamHC(stream: *mut c_void) -> c_int;
+    fn LZ4_resetStreamHC_fast(stream: *mut c_void, level: c_int);
+    fn LZ4_compress_HC_continue_destSize(
+        stream: *mut c_void,
+        src: *const c_char,
+        dst: *mut c_char,
+        src_len: *mut c_int,
+        dst_capacity: c_int,
+    ) -> c_int;
+    fn LZ4_compress_HC_extStateHC_fastReset(
+        state: *mut c_void,
+        src: *const c_char,
+        dst: *mut c_char,
+        src_len: c_int,
+        dst_capacity: c_int,
+        level: c_int,
+    ) -> c_int;
+}
+
+/// liblz4's fast encoder.
+pub(super) struct Fast(RawStream);
+
+impl Fast {
+    pub(super) fn new() -> Result<Self, CodecError> {
+        // SAFETY: `LZ4_freeStream` frees the objects that `LZ4_createStream` makes.
+        unsafe { RawStream::new(NAME, LZ4_createStream, LZ4_freeStream) }.map(Fast)
+    }
+
+    pub(super) fn fit(&mut self, src: &[u8], dst: &mut [u8]) -> Result<Fit, CodecError> {
+        let mut consumed = c_len(src.len());
+        let (from, to) = (src.as_ptr().cast(), dst.as_mut_ptr().cast());
+        // SAFETY: the state is live and borrowed mutably, and the call initialises it; the slices are live, and their
+        // lengths are passed.
+        let written = unsafe {
+            LZ4_compress_destSize_extState(self.0.as_ptr(), from, to, &mut consumed, c_len(dst.len()), 1)
+        };
+        fit_of(NAME, consumed, written, dst)
+    }
+
+    pub(super) fn whole(&mut self, src: &[u8], dst: &mut [u8]) -> Option<usize> {
+        let (from, to) = (src.as_ptr().cast(), dst.as_mut_ptr().cast());
+        // SAFETY: see `fit`.
+        let written = unsafe {
+            LZ4_compress_fast_extState(self.0.as_ptr(), from, to, c_len(src.len()), c_len(dst.len()), 1)
+        };
+        whole_of(written)
+    }
+}
+
+/// liblz4's encoder that searches longer, by level.
+pub(super) struct High {
+    state: RawStream,
+    level: c_int,
+}
+
+impl High {
+    pub(super) fn new(level: i32) -> Result<Self, CodecError> {
+        // SAFETY: `LZ4_freeStreamHC` frees the objects that `LZ4_createStreamHC` makes.
+        let state = unsafe { RawStream::new(HIGH_NAME, LZ4_createStreamHC, LZ4_freeStreamHC) }?;
+        Ok(High { state, level })
+    }
+
+    pub(super) fn fit(&mut self, src: &[u8], dst: &mut [u8]) -> Result<Fit, CodecError> {
+        let state = self.state.as_ptr();
+        let mut consumed = c_len(src.len());
+        let (from, to) = (src.as_ptr().cast(), dst.as_mut_ptr().cast());
+        // SAFETY: the state is live and borrowed mutably.
+        unsafe { LZ4_resetStreamHC_fast(state, self.level) };
+        // SAFETY: the state is live and has just been reset, so it refers to no earlier source; the slices are live, and
+        // their lengths are passed.
+        let written =
+            unsafe { LZ4_compress_HC_continue_destSize(state, from, to, &mut consumed, c_len(dst.len())) };
+        fit_of(HIGH_NAME, consumed, written, dst)
+    }
+
+    pub(super) fn whole(&mut self, src: &[u8], dst: &mut [u8]) -> Option<usize> {
+        let (from, to) = (src.as_ptr().cast(), dst.as_mut_ptr().cast());
+        let (src_len, dst_len) = (c_len(src.len()), c_len(dst.len()));
+        // SAFETY: the state is live and initialised, and the call resets it; the slices are live, and their lengths are
+        // passed.
+        let written = unsafe {
+            LZ4_compress_HC_extStateHC_fastReset(self.state.as_ptr(), from, to, src_len, dst_len, self.level)
+        };
+        whole_of(written)
+    }
+}
+
+fn fit_of(codec: &'static str, consumed: c_int, written: c_int, dst: &[u8]) -> Result<Fit, CodecError> {
+    match (usize::try_from(consumed), usize::try_from(written)) {
+        (Ok(consumed_bytes), Ok(written_bytes)) if consumed_bytes > 0 && written_bytes > 0 => {
+            Ok(Fit { consumed_bytes, written_bytes })
+        }
+        _ => Err(CodecError::Compress { codec, dst_len_bytes: dst.len() }),
+    }
+}
+
+fn whole_of(written: c_int) -> Option<usize> {
+    usize::try_from(written).ok().filter(|written| *written > 0)
+}

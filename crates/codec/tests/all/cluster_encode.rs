@@ -1,0 +1,181 @@
+//! Encoding clusters: every configuration fills clusters of every length with streams that decode to the beginning of
+//! the source, by both ways of decoding, and depend on nothing but the source and the cluster's length.
+
+use crate::support::cluster::{PieceInput, Random, compressible, range, whole};
+use pagefold_codec::CodecError;
+use pagefold_codec::cluster::encode::{Encoder, EncoderConfig, Fit};
+use pagefold_codec::cluster::{Decoder, Want};
+use proptest::prelude::*;
+
+const CLUSTERS: [usize; 6] = [64, 512, 4096, 16 << 10, 64 << 10, 1 << 20];
+
+/// Lists every format with its fastest, usual and densest settings, and with short windows.
+fn configs() -> Vec<EncoderConfig> {
+    let mut configs = Vec::new();
+    for window_bytes in [65535] {
+        configs.push(EncoderConfig::Lz4 { window_bytes });
+        configs.extend([1, 3, 9, 10, 12].map(|level| EncoderConfig::Lz4Hc { window_bytes, level }));
+    }
+    configs.extend([1, 2, 6, 9, 12].map(|level| EncoderConfig::Deflate { level }));
+    for (dict_bytes, level, extreme) in [(4096, 0, false), (1 << 16, 6, false), (100_000, 3, true)] {
+        configs.push(EncoderConfig::MicroLzma { dict_bytes, level, extreme });
+    }
+    for (max_window_bytes, level) in
+        [(1024, 3), (40_000, 12), (1 << 15, 1), (1 << 19, 12), (1 << 20, 3), (1 << 20, 19)]
+    {
+        configs.push(EncoderConfig::Zstd { max_window_bytes, level });
+    }
+    configs
+}
+
+/// Makes sources of every kind: runs, text, noise, mixtures, machine code, tiny ones.
+fn sources() -> Vec<(&'static str, Vec<u8>)> {
+    let mut random = Random(77);
+    let mut noise = |len: usize| -> Vec<u8> { (0..len).map(|_| random.next() as u8).collect() };
+    let text: Vec<u8> = (0..20_000u32)
+        .flat_map(|i| format!("{} pages of {:x} are folded\n", i * 7 % 1000, i * i).into_bytes())
+        .collect();
+    // The middle of this test program: machine code, tables, strings.
+    let program = std::fs::read(std::env::current_exe().unwrap()).unwrap();
+    let middle = program.len() / 3;
+    let program = program[middle..program.len().min(middle + (5 << 18))].to_vec();
+    let sparse = (0..600_000).map(|i| if i % 4001 == 0 { i as u8 } else { 0 }).collect();
+    let alternating = (0..40).flat_map(|i| if i % 2 == 0 { noise(9000) } else { vec![7; 9000] }).collect();
+    vec![
+        ("one byte", vec![9]),
+        ("tiny", b"a cluster".to_vec()),
+        ("16 bytes", vec![5; 16]),
+        ("zeroes", vec![0; 13 << 20]),
+        ("text", text),
+        ("noise", noise(300_000)),
+        ("short noise", noise(40)),
+        ("program", program),
+        ("sparse", sparse),
+        ("alternating", alternating),
+        ("mixed", compressible(5, 1 << 20)),
+    ]
+}
+
+/// Fills a cluster of this length, and checks the stream.
+fn fit(encoder: &mut Encoder, src: &[u8], cluster: usize, label: &str) -> (Fit, Vec<u8>) {
+    const GUARD: usize = 64;
+    let mut dst = vec![0x44; cluster + GUARD];
+    let fit = encoder.fit(src, &mut dst[..cluster]).unwrap_or_else(|e| panic!("{label}: {e}"));
+    assert_eq!(dst[cluster..], [0x44; GUARD], "{label}");
+    assert!(fit.written_bytes <= cluster && fit.consumed_bytes <= src.len(), "{label}: {fit:?}");
+    assert!(fit.consumed_bytes > 0, "{label}");
+    // Any data fills a part of the cluster, if there is more; `clusters_are_full_if_the_source_is_longer` asks for more.
+    assert!(fit.consumed_bytes >= src.len().min(cluster / 4), "{label}: {fit:?}");
+    dst.truncate(fit.written_bytes);
+    check_stream(encoder.config(), &dst, &src[..fit.consumed_bytes], label);
+    (fit, dst)
+}
+
+fn check_stream(config: EncoderConfig, stream: &[u8], plain: &[u8], label: &str) {
+    assert_ne!(stream[0], 0, "{label}: leading zeroes are padding");
+    let mut decoder = Decoder::new(config.format()).unwrap();
+    let decoded = whole(&mut decoder, stream, plain.len(), Want::All);
+    assert!(decoded.as_deref() == Some(plain), "{label}: the whole stream");
+    let mut input = PieceInput::new(stream, &[4096]);
+    let decoded = range(&mut decoder, &mut input, 0, plain.len(), Want::All);
+    assert!(decoded.as_deref() == Ok(plain), "{label}: a range");
+}
+
+#[test]
+fn every_encoder_fills_clusters_of_every_length() {
+    for config in configs() {
+        let mut used = Encoder::new(&config).unwrap();
+        for (kind, src) in sources() {
+            for cluster in CLUSTERS.into_iter().filter(|cluster| *cluster < 1 << 20 || src.len() > 1 << 20) {
+                let label = format!("{config:?}, {kind}, {cluster}");
+                let filled = fit(&mut used, &src, cluster, &label);
+                if matches!(cluster, 512 | 4096 | 65536) && src.len() < 1 << 20 {
+                    let mut fresh = Encoder::new(&config).unwrap();
+                    assert!(
+                        filled == fit(&mut fresh, &src, cluster, &label),
+                        "{label}: depends on earlier calls"
+                    );
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn clusters_are_full_if_the_source_is_longer() {
+    for config in configs() {
+        let mut encoder = Encoder::new(&config).unwrap();
+        for (kind, src) in sources() {
+            for cluster in [4096, 64 << 10, 256 << 10] {
+                let label = format!("{config:?}, {kind}, {cluster}");
+                let (fit, _) = fit(&mut encoder, &src, cluster, &label);
+                let is_full = fit.written_bytes >= cluster - cluster / 20;
+                assert!(is_full || fit.consumed_bytes == src.len().min(12 << 20), "{label}: {fit:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn whole_sources_fit_or_not() {
+    for config in configs() {
+        let mut encoder = Encoder::new(&config).unwrap();
+        for (kind, src) in sources() {
+            let label = format!("{config:?}, {kind}");
+            let src = &src[..src.len().min(100_000)];
+            let mut dst = vec![0; src.len() + src.len() / 16 + 1000];
+            let len = encoder.whole(src, &mut dst).unwrap().unwrap_or_else(|| panic!("{label}"));
+            check_stream(config, &dst[..len], src, &label);
+            assert_eq!(encoder.whole(src, &mut dst[..len * 9 / 10]), Ok(None), "{label}");
+            assert_eq!(encoder.whole(src, &mut dst[..1]), Ok(None), "{label}");
+        }
+        assert_eq!(encoder.whole(&[], &mut [0; 100]), Ok(None));
+        assert_eq!(encoder.whole(&vec![0; (12 << 20) + 1], &mut vec![0; 1 << 20]), Ok(None));
+        assert_eq!(encoder.fit(&[], &mut [0; 512]), Ok(Fit::default()));
+        assert!(matches!(encoder.fit(&[1], &mut [0; 63]), Err(CodecError::Room { .. })));
+    }
+}
+
+#[test]
+fn wrong_levels_and_windows_are_refused() {
+    let level = |config| matches!(Encoder::new(&config), Err(CodecError::Level { .. }));
+    let window = |config| matches!(Encoder::new(&config), Err(CodecError::Window { .. }));
+    for wrong in [0, 13] {
+        assert!(level(EncoderConfig::Lz4Hc { window_bytes: 65535, level: wrong }));
+    }
+    for wrong in [0, 13] {
+        assert!(level(EncoderConfig::Deflate { level: wrong }));
+    }
+    for wrong in [-1, 10] {
+        assert!(level(EncoderConfig::MicroLzma { dict_bytes: 4096, level: wrong, extreme: false }));
+    }
+    for wrong in [0, 23] {
+        assert!(level(EncoderConfig::Zstd { max_window_bytes: 1 << 20, level: wrong }));
+    }
+    assert!(window(EncoderConfig::Lz4 { window_bytes: 65536 }));
+    assert!(window(EncoderConfig::Lz4Hc { window_bytes: 0, level: 9 }));
+    assert!(window(EncoderConfig::Zstd { max_window_bytes: 1 << 21, level: 3 }));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+    #[test]
+    fn structured_sources_round_trip_in_every_configuration(
+        runs in prop::collection::vec((any::<u8>(), 1usize..700, 0u8..3), 1..80),
+        cluster in 64usize..9000,
+    ) {
+        let mut random = Random(runs.len() as u64 | 1 << 33);
+        let mut src: Vec<u8> = Vec::new();
+        for (byte, len, kind) in runs {
+            src.extend((0..len).map(|i| match kind {
+                0 => byte,
+                1 => byte.wrapping_add(i as u8),
+                _ => random.next() as u8,
+            }));
+        }
+        for config in configs() {
+            let mut encoder = Encoder::new(&config).unwrap();
+            fit(&mut encoder, &src, cluster, &format!("{config:?}"));
+        }
+    }
+}
