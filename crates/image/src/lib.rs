@@ -121,6 +121,7 @@
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
 mod account;
+pub mod build;
 pub mod check;
 mod clusters;
 mod core;

@@ -59,6 +59,7 @@ pub mod ready;
 pub mod rundir;
 pub mod sigbus;
 pub mod signal;
+pub mod source_tree;
 pub mod swap;
 pub mod timer;
 pub mod uffd;

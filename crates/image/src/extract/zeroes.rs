@@ -64,9 +64,9 @@ mod tests {
     #[test]
     fn long_runs_of_zeroes_are_skipped_and_short_ones_written() {
         let mut bytes = vec![0; 1 << 20];
-        assert_eq!(data(0, &bytes), []);
+        assert!(data(0, &bytes).is_empty());
         assert_eq!(data(0, &bytes[..100]), [0..100]);
-        assert_eq!(data(0, &[]), []);
+        assert!(data(0, &[]).is_empty());
         bytes[300_000] = 1;
         assert_eq!(data(0, &bytes), [299_008..303_104]);
         bytes[303_200 + MIN_HOLE_BYTES - 8192] = 1;

@@ -106,6 +106,11 @@ pub const fn decode_rdev(rdev: u32) -> (u32, u32) {
     ((rdev >> 8) & 0xfff, (rdev & 0xff) | ((rdev >> 12) & 0xf_ff00))
 }
 
+/// Packs major and minor number of a device; the inverse of [`decode_rdev`].
+pub const fn encode_rdev(major: u32, minor: u32) -> u32 {
+    (minor & 0xff) | (major & 0xfff) << 8 | (minor & 0xf_ff00) << 12
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -116,6 +121,10 @@ mod tests {
         // 259:1000: 1000 is 0x3e8; its upper bits lie above the major number.
         assert_eq!(decode_rdev(0xe8 | (259 << 8) | (0x300 << 12)), (259, 1000));
         assert_eq!(decode_rdev(u32::MAX), (0xfff, 0xf_ffff));
+        for rdev in [0, 0x0103, 0x8765_4321, u32::MAX] {
+            let (major, minor) = decode_rdev(rdev);
+            assert_eq!(encode_rdev(major, minor), rdev);
+        }
     }
 
     #[test]

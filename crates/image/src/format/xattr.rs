@@ -37,6 +37,11 @@ pub const LONG_PREFIX_COUNT_MAX: u8 = 128;
 /// Bytes of the length, a `u16`, before a long prefix.
 pub const LONG_PREFIX_HEADER_LEN: usize = 2;
 
+/// Most bytes of attributes behind an inode.
+pub const fn xattr_area_len_max() -> u64 {
+    super::inode::xattr_area_len(u16::MAX) as u64
+}
+
 /// Returns the short prefix of a name index. `None`: names with this index are not listed.
 pub const fn short_prefix(index: u8) -> Option<&'static str> {
     match index {

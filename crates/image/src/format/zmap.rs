@@ -42,6 +42,18 @@ impl MapHeader {
         MapHeader { raw: u64::from_le_bytes(bytes) }
     }
 
+    /// Makes the header of an index of logical clusters: its advice, the number of its only algorithm, and the length
+    /// of the last extent if that is inline.
+    pub fn of_clusters(advise: u16, algorithm: u8, inline_bytes: u16) -> Self {
+        let raw = u64::from(inline_bytes) << 16 | u64::from(advise) << 32 | u64::from(algorithm & 0xf) << 48;
+        MapHeader { raw }
+    }
+
+    /// Encodes the header; the inverse of [`parse`](Self::parse).
+    pub fn encode(&self) -> [u8; 8] {
+        self.raw.to_le_bytes()
+    }
+
     /// The bits of [`advise`]; of extent records, bits 1 and 2 are the size of a record.
     pub fn advise(&self) -> u16 {
         (self.raw >> 32) as u16
@@ -114,6 +126,16 @@ impl EntryType {
             1 => EntryType::Head1,
             2 => EntryType::NonHead,
             _ => EntryType::Head2,
+        }
+    }
+
+    /// Encodes the type; the inverse of [`from_bits`](Self::from_bits).
+    pub fn bits(self) -> u16 {
+        match self {
+            EntryType::Plain => 0,
+            EntryType::Head1 => 1,
+            EntryType::NonHead => 2,
+            EntryType::Head2 => 3,
         }
     }
 }
@@ -192,6 +214,27 @@ impl Pack {
     pub fn sixteen(bytes: [u8; 32]) -> Self {
         let base = u32::from_le_bytes([bytes[28], bytes[29], bytes[30], bytes[31]]);
         Pack { bytes, entry_bits: 14, entries: 16, base }
+    }
+
+    /// Encodes a pack of two entries of 16 bits.
+    pub fn encode_two(entries: [u16; 2], base: u32) -> [u8; 8] {
+        let low = u32::from(entries[0]) | u32::from(entries[1]) << 16;
+        (u64::from(low) | u64::from(base) << 32).to_le_bytes()
+    }
+
+    /// Encodes a pack of sixteen entries of 14 bits.
+    pub fn encode_sixteen(entries: [u16; 16], base: u32) -> [u8; 32] {
+        let mut bytes = [0; 32];
+        for (i, entry) in entries.into_iter().enumerate() {
+            let bit = i * 14;
+            // An entry and what precedes it in its first byte are 20 bits: three bytes, of which the last is at most 27.
+            let word = u32::from(entry & 0x3fff) << (bit % 8);
+            for (byte, part) in bytes[bit / 8..].iter_mut().zip(&word.to_le_bytes()[..3]) {
+                *byte |= part;
+            }
+        }
+        bytes[28..].copy_from_slice(&base.to_le_bytes());
+        bytes
     }
 
     /// Returns the bits of entry `i`, which is less than [`Self::entries`].

@@ -36,6 +36,19 @@ impl FileKind {
         }
     }
 
+    /// Encodes the type as in `st_mode`; the inverse of [`from_mode`](Self::from_mode).
+    pub fn mode_bits(self) -> u16 {
+        match self {
+            FileKind::Regular => 0o100_000,
+            FileKind::Directory => 0o040_000,
+            FileKind::Symlink => 0o120_000,
+            FileKind::CharDevice => 0o020_000,
+            FileKind::BlockDevice => 0o060_000,
+            FileKind::Fifo => 0o010_000,
+            FileKind::Socket => 0o140_000,
+        }
+    }
+
     /// Decodes the type from a directory entry; `None` for 0, which means unknown, and for an invalid one.
     pub fn from_dirent(file_type: u8) -> Option<Self> {
         match file_type {

@@ -8,6 +8,7 @@
 
 pub mod features;
 pub mod handmade;
+pub mod source;
 pub mod tree;
 pub mod walk;
 

@@ -7,6 +7,7 @@ use pagefold_control::text;
 use pagefold_page::size::Human;
 
 const RUNNING: &str = "{bar:30} {percent:>3} %  {msg}  {elapsed}";
+const BYTES: &str = "{bar:30} {percent:>3} %  {msg}  {binary_bytes_per_sec}  {eta} left";
 const WAITING: &str = "{msg}  {elapsed}";
 
 /// The progress bar of a pass, on standard error if that is a terminal.
@@ -86,6 +87,39 @@ impl FilesBar {
     }
 }
 
+/// The progress bar of work on a known number of bytes, with its rate and the time that is left.
+pub struct BytesBar {
+    bar: ProgressBar,
+    is_pending: bool,
+}
+
+impl BytesBar {
+    /// Makes a bar that appears at the first call of `show`, or never if not `enabled` or `--quiet`.
+    pub fn new(enabled: bool) -> Self {
+        let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::hidden());
+        BytesBar { bar, is_pending: enabled && !output::is_quiet() }
+    }
+
+    /// Shows that `done` of `total` bytes became `result` bytes.
+    pub fn show(&mut self, done: u64, total: u64, result: u64) {
+        if std::mem::take(&mut self.is_pending) {
+            self.bar.set_draw_target(ProgressDrawTarget::stderr());
+            self.bar.reset_elapsed();
+            if let Ok(style) = ProgressStyle::with_template(BYTES) {
+                self.bar.set_style(style.progress_chars("##-"));
+            }
+        }
+        self.bar.set_length(total);
+        self.bar.set_position(done);
+        self.bar.set_message(format!("{} to {}", Human(done), Human(result)));
+    }
+
+    /// Removes the bar.
+    pub fn end(&self) {
+        self.bar.finish_and_clear();
+    }
+}
+
 fn files_text(files: u64) -> String {
     format!("{} {}", text::grouped(files), if files == 1 { "file" } else { "files" })
 }
@@ -96,7 +130,7 @@ mod tests {
 
     #[test]
     fn the_templates_of_the_bars_are_valid() {
-        for template in [RUNNING, WAITING] {
+        for template in [RUNNING, BYTES, WAITING] {
             ProgressStyle::with_template(template).unwrap();
         }
     }

@@ -5,11 +5,12 @@
 //! | module | contents |
 //! |---|---|
 //! | `mount`, `unmount`, `mounts`, `stats` | the commands on mounted images, each with its arguments |
+//! | `build` | the command that makes images |
 //! | `ls`, `cat`, `show`, `extract`, `tar`, `check` | the commands on images, each with its arguments |
 //! | `kernel`, `tamper` | `mount --kernel`, and its check that only root can change the image |
 //! | `find` | finding a mounted image by its directory or path |
 //! | `overview`, `file` | the output of `show`: on an image, on a file in it |
-//! | `target` | the file that `tar -o` writes |
+//! | `target` | the file that `build` and `tar -o` write |
 //! | `findings` | the output of defects in an image |
 //! | `limit` | the limit on printed contents |
 //! | `open` | the arguments that the commands have in common, and opening an image |
@@ -18,6 +19,7 @@
 //! Names and contents come from untrusted images, so names are escaped on terminals, and output that may be long is
 //! written in parts, not built in memory.
 
+mod build;
 mod cat;
 mod check;
 mod extract;
@@ -46,6 +48,19 @@ use pagefold_control::error::Result;
 /// The commands on images.
 #[derive(Debug, Subcommand)]
 pub enum ImageCommand {
+    /// Build an image from a directory (like mkfs.erofs)
+    ///
+    /// Reads every file of SOURCE once, compresses it on all CPUs, and writes an image that `image mount` and Linux
+    /// mount. Names, contents, owners, modes, times, hard links, holes, devices, attributes and access lists are kept.
+    ///
+    /// The same files and options give the same image, whatever the number of threads: it has the newest time of SOURCE,
+    /// or SOURCE_DATE_EPOCH, and a UUID of its contents.
+    ///
+    /// OUT gets its name when the image is complete: if the command fails or is interrupted, what was there before stays.
+    /// A file that changes while it is read ends the command.
+    ///
+    /// The counterpart in erofs-utils is mkfs.erofs.
+    Build(Box<build::BuildArgs>),
     /// Mount an image read-only on a directory (like erofsfuse, or mount -t erofs)
     ///
     /// Starts a server process and returns when the files can be read. The server uses no more memory for reading than
@@ -124,6 +139,7 @@ pub fn with_tables(image: clap::Command) -> clap::Command {
 /// Runs the command.
 pub fn run(command: &ImageCommand) -> Result<()> {
     match command {
+        ImageCommand::Build(args) => build::run(args),
         ImageCommand::Mount(args) => mount::run(args),
         ImageCommand::Unmount(args) => unmount::run(args),
         ImageCommand::Mounts(args) => mounts::run(args),

@@ -73,6 +73,25 @@ impl Target {
         Ok(Target { shown: path.into(), file, unnamed, is_interrupted: Cell::new(false) })
     }
 
+    /// Opens a file that is written at any position: a device or a pipe is refused.
+    pub fn open_image(path: &Path) -> Result<Self> {
+        match Self::open(path)? {
+            target if target.unnamed.is_some() => Ok(target),
+            _ => Err(CliError::usage(format!(
+                "'{}' is no regular file; name a file, and copy it to a device afterwards",
+                path.display()
+            ))),
+        }
+    }
+
+    /// Whether a signal has ended the writing, now or before.
+    pub fn poll_interrupt(&self) -> bool {
+        if self.unnamed.as_ref().is_some_and(|unnamed| unnamed.signals.take().is_some()) {
+            self.is_interrupted.set(true);
+        }
+        self.is_interrupted.get()
+    }
+
     /// The open file.
     pub fn file(&self) -> &File {
         &self.file
@@ -105,13 +124,9 @@ pub struct Output<'a>(pub &'a Target);
 
 impl Write for Output<'_> {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        let target = self.0;
-        if target.unnamed.as_ref().is_some_and(|unnamed| unnamed.signals.take().is_some()) {
-            target.is_interrupted.set(true);
-        }
-        match target.is_interrupted() {
+        match self.0.poll_interrupt() {
             true => Err(Error::other("interrupted")),
-            false => (&target.file).write(bytes),
+            false => (&self.0.file).write(bytes),
         }
     }
 

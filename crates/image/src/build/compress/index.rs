@@ -1,0 +1,163 @@
+//! The compact index of a compressed file: from a list of extents to the bytes behind the inode.
+//!
+//! The form is that of "Compressed indexes" in `docs/formats/erofs.md`, layout 3: packs of two entries up to a multiple
+//! of 32 bytes, then packs of sixteen, then packs of two. It needs clusters that follow each other in the image, which
+//! the builder always writes.
+
+use super::segment::{Extent, Stored};
+use crate::build::options::BLOCK_BYTES;
+use crate::format::zmap::{BLOCKS_MASK, EntryType, IS_BLOCKS, Pack, advise};
+
+const BLOCK: u64 = BLOCK_BYTES as u64;
+/// Greatest distance that an entry stores.
+const DISTANCE_MAX: u64 = (IS_BLOCKS - 1) as u64;
+
+/// The beginning of an extent, or the mark of the file's end.
+#[derive(Debug, Clone, Copy)]
+struct Head {
+    /// Logical cluster in which the extent begins.
+    lcluster: u64,
+    /// Offset in it, bytes.
+    offset: u16,
+    kind: EntryType,
+    /// First block of the cluster.
+    block: u64,
+    /// Blocks of the cluster.
+    blocks: u16,
+}
+
+/// What the index says of a file.
+pub struct Index<'a> {
+    /// The extents; the first begins at byte 0.
+    pub extents: &'a [Extent],
+    /// Length of the file, bytes; not 0.
+    pub len_bytes: u64,
+    /// Block of the first cluster.
+    pub first_block: u64,
+    /// Whether clusters may have more than a block.
+    pub big: bool,
+}
+
+impl Index<'_> {
+    /// The advice of the header that belongs to the index.
+    pub fn advice(&self) -> u16 {
+        let big = if self.big { advise::BIG_CLUSTER_1 | advise::BIG_CLUSTER_2 } else { 0 };
+        let inline = matches!(self.extents.last(), Some(Extent { stored: Stored::Inline { .. }, .. }));
+        advise::COMPACTED_2B | big | if inline { advise::INLINE } else { 0 }
+    }
+
+    /// Encodes the entries; `start` is the offset of the first one in the image, of which only the remainder by 32
+    /// counts.
+    pub fn encode(&self, start: u64) -> Vec<u8> {
+        let count = self.len_bytes.div_ceil(BLOCK);
+        let heads = self.heads(count);
+        let mut packer = Packer { heads: &heads, at: 0, count, big: self.big, out: Vec::new() };
+        let first_twos = ((32 - start % 32) / 4) & 7;
+        let sixteens = count.saturating_sub(first_twos) / 16;
+        let mut next = 0;
+        while next < count {
+            let entries = match next >= first_twos && next < first_twos + 16 * sixteens {
+                true => 16,
+                false => 2,
+            };
+            packer.pack(next, entries);
+            next += entries;
+        }
+        packer.out
+    }
+
+    /// The extents' heads, and the mark of the end: it is needed if the last extent begins before the last logical
+    /// cluster and does not fill it.
+    fn heads(&self, count: u64) -> Vec<Head> {
+        let mut block = self.first_block;
+        let mut heads: Vec<Head> = Vec::with_capacity(self.extents.len() + 1);
+        for extent in self.extents {
+            let (kind, blocks) = match extent.stored {
+                Stored::Compressed { blocks } => (EntryType::Head1, blocks),
+                Stored::Plain | Stored::Inline { compressed: false } => (EntryType::Plain, 1),
+                Stored::Inline { compressed: true } => (EntryType::Head1, 1),
+            };
+            let (lcluster, offset) = (extent.start / BLOCK, (extent.start % BLOCK) as u16);
+            heads.push(Head { lcluster, offset, kind, block, blocks });
+            block += u64::from(blocks);
+        }
+        let end = (self.len_bytes % BLOCK) as u16;
+        if end != 0 && heads.last().is_some_and(|last| last.lcluster < count - 1) {
+            heads.push(Head { lcluster: count - 1, offset: end, kind: EntryType::Plain, block, blocks: 1 });
+        }
+        heads
+    }
+}
+
+/// Writes pack after pack.
+struct Packer<'a> {
+    heads: &'a [Head],
+    /// The head of the entry that was written last; entries only go forward.
+    at: usize,
+    count: u64,
+    big: bool,
+    out: Vec<u8>,
+}
+
+impl Packer<'_> {
+    /// Appends the pack of entries `first..first + entries`; those behind the end of the file are zero.
+    fn pack(&mut self, first: u64, entries: u64) {
+        let base = self.base(first, entries);
+        let last = first + entries - 1;
+        let codes: Vec<u16> = (first..=last).map(|i| self.entry(i, i == last)).collect();
+        match <&[u16; 2]>::try_from(codes.as_slice()) {
+            Ok(two) => self.out.extend(Pack::encode_two(*two, base)),
+            Err(_) => {
+                let sixteen = std::array::from_fn(|i| codes.get(i).copied().unwrap_or(0));
+                self.out.extend(Pack::encode_sixteen(sixteen, base));
+            }
+        }
+    }
+
+    /// Encodes entry `i`.
+    fn entry(&mut self, i: u64, is_last_of_pack: bool) -> u16 {
+        if i >= self.count {
+            return 0;
+        }
+        let head = self.seek(i);
+        if head.lcluster == i {
+            return head.offset | (head.kind.bits() << 12);
+        }
+        let back = i - head.lcluster;
+        let low = match (self.big && back == 1, is_last_of_pack) {
+            (true, _) => IS_BLOCKS | (head.blocks & BLOCKS_MASK),
+            (false, true) => (self.next_head() - i).min(DISTANCE_MAX) as u16,
+            (false, false) => back.min(DISTANCE_MAX) as u16,
+        };
+        low | (EntryType::NonHead.bits() << 12)
+    }
+
+    /// The block address to which the heads of a pack are relative.
+    fn base(&mut self, first: u64, entries: u64) -> u32 {
+        let head = self.seek(first);
+        let inside = self.heads[self.at..].iter().find(|h| (first..first + entries).contains(&h.lcluster));
+        let base = match (self.big, inside) {
+            // The number of blocks stands in the first entry, and its head in the pack before.
+            (true, _) if head.lcluster + 1 == first => head.block,
+            (true, Some(inside)) => inside.block,
+            (true, None) => head.block + u64::from(head.blocks),
+            // Entries count from the head before the pack.
+            (false, Some(inside)) => inside.block.wrapping_sub(1),
+            (false, None) => head.block,
+        };
+        base as u32
+    }
+
+    /// Goes to the head of logical cluster `i`.
+    fn seek(&mut self, i: u64) -> Head {
+        while self.heads.get(self.at + 1).is_some_and(|next| next.lcluster <= i) {
+            self.at += 1;
+        }
+        self.heads[self.at]
+    }
+
+    /// The logical cluster of the next head, or the end of the file.
+    fn next_head(&self) -> u64 {
+        self.heads.get(self.at + 1).map_or(self.count, |next| next.lcluster)
+    }
+}

@@ -1,0 +1,220 @@
+//! Cutting a segment of a file into extents, and compressing each into a cluster.
+//!
+//! A cluster has a fixed size, and the encoder finds how much of the file fits into it. So extents begin at any byte.
+//! What does not get smaller is stored plain, a block an extent. Segments are compressed independently of each other,
+//! by any thread: where a segment begins depends on the file alone, so the image does not depend on the number of
+//! threads.
+
+use crate::build::BuildError;
+use crate::build::options::BLOCK_BYTES;
+use pagefold_codec::cluster::encode::Encoder;
+
+const BLOCK: usize = BLOCK_BYTES as usize;
+/// Bytes of a file that are compressed by one thread. An extent does not cross a segment's end, and may be shorter
+/// there: half a block is lost in every segment.
+pub const SEGMENT_BYTES: usize = 8 << 20;
+/// Most bytes of an end of a file that is stored with the metadata: with them and what precedes them in their 32 bytes,
+/// a block is full.
+pub const INLINE_BYTES_MAX: usize = BLOCK - 32;
+/// The last cluster is compressed once more, into a block less, if at least this many bytes of it would be unused.
+const UNUSED_BYTES_MIN: usize = BLOCK / 8;
+
+/// How an extent is stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stored {
+    /// As a cluster of this many blocks.
+    Compressed {
+        /// Number of blocks.
+        blocks: u16,
+    },
+    /// As it is, in one block.
+    Plain,
+    /// Behind the index. Only the last extent.
+    Inline {
+        /// Whether it is compressed.
+        compressed: bool,
+    },
+}
+
+/// A run of bytes of a file that are stored in one way. It ends where the next one begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Extent {
+    /// First byte in the file.
+    pub start: u64,
+    /// Its storage.
+    pub stored: Stored,
+}
+
+/// A compressed segment.
+#[derive(Debug, Default)]
+pub struct Segment {
+    /// The extents, in order.
+    pub extents: Vec<Extent>,
+    /// What the extents have in blocks, in the same order.
+    pub blocks: Vec<u8>,
+    /// What the last extent has behind the index, or an uncompressed file behind its inode.
+    pub tail: Vec<u8>,
+}
+
+/// How to cut.
+#[derive(Debug, Clone, Copy)]
+pub struct Cut {
+    /// Position of the segment in its file, bytes; a multiple of [`SEGMENT_BYTES`].
+    pub start: u64,
+    /// Whether the file ends with the segment.
+    pub is_last: bool,
+    /// Largest cluster, bytes.
+    pub cluster_bytes: usize,
+    /// Whether the last extent may be stored with the metadata.
+    pub tail_packing: bool,
+}
+
+impl Cut {
+    /// Compresses the segment `src`, which is not empty.
+    pub fn compress(&self, src: &[u8], encoder: &mut Encoder) -> Result<Segment, BuildError> {
+        let mut cutter = Cutter {
+            cut: self,
+            src,
+            at: 0,
+            segment: Segment::default(),
+            cluster: vec![0; self.cluster_bytes],
+        };
+        while cutter.at < src.len() {
+            cutter.step(encoder)?;
+        }
+        Ok(match self.start == 0 && self.is_last && cutter.is_no_gain() {
+            true => plain(src),
+            false => cutter.segment,
+        })
+    }
+}
+
+/// Stores a segment plain: `src` is all of a file, or a part that ends with the file or at a block's end.
+pub fn plain(src: &[u8]) -> Segment {
+    let full = src.len() / BLOCK * BLOCK;
+    Segment { extents: Vec::new(), blocks: src[..full].to_vec(), tail: src[full..].to_vec() }
+}
+
+struct Cutter<'a> {
+    cut: &'a Cut,
+    src: &'a [u8],
+    /// Bytes of `src` that are stored.
+    at: usize,
+    segment: Segment,
+    /// Room for a cluster.
+    cluster: Vec<u8>,
+}
+
+impl Cutter<'_> {
+    /// Stores the next extent, or several plain ones.
+    fn step(&mut self, encoder: &mut Encoder) -> Result<(), BuildError> {
+        let rest = &self.src[self.at..];
+        let fit = encoder.fit(rest, &mut self.cluster)?;
+        let is_end = self.cut.is_last && fit.consumed_bytes == rest.len();
+        if is_end && self.cut.tail_packing && self.pack_tail(encoder, fit.written_bytes)? {
+            return Ok(());
+        }
+        let blocks = fit.written_bytes.div_ceil(BLOCK);
+        match fit.consumed_bytes > blocks * BLOCK {
+            true => self.push_cluster(blocks, fit.consumed_bytes, fit.written_bytes),
+            // What the encoder could not make smaller is not tried again.
+            false => self.push_plain((fit.consumed_bytes / BLOCK).max(1)),
+        }
+        Ok(())
+    }
+
+    /// Stores the end of the file with the metadata. `written_bytes` is what the encoder has just made of it. Returns
+    /// whether it did.
+    fn pack_tail(&mut self, encoder: &mut Encoder, written_bytes: usize) -> Result<bool, BuildError> {
+        let rest = &self.src[self.at..];
+        if written_bytes.min(rest.len()) <= INLINE_BYTES_MAX {
+            self.push_inline(written_bytes);
+            return Ok(true);
+        }
+        let blocks = written_bytes.div_ceil(BLOCK);
+        if blocks == 1 || blocks * BLOCK - written_bytes < UNUSED_BYTES_MIN {
+            return Ok(false);
+        }
+        // One block less, and what does not fit then.
+        let room = (blocks - 1) * BLOCK;
+        let head = encoder.fit(rest, &mut self.cluster[..room])?;
+        let left = &rest[head.consumed_bytes..];
+        if head.consumed_bytes <= room || left.is_empty() {
+            return self.restore(encoder);
+        }
+        let mut tail = [0; INLINE_BYTES_MAX];
+        let end = encoder.fit(left, &mut tail)?;
+        if end.consumed_bytes < left.len() && left.len() > INLINE_BYTES_MAX {
+            return self.restore(encoder);
+        }
+        self.push_cluster(head.written_bytes.div_ceil(BLOCK), head.consumed_bytes, head.written_bytes);
+        let is_whole = end.consumed_bytes == self.src.len() - self.at;
+        let written_bytes = if is_whole { end.written_bytes } else { usize::MAX };
+        if is_whole {
+            self.cluster[..end.written_bytes].copy_from_slice(&tail[..end.written_bytes]);
+        }
+        self.push_inline(written_bytes);
+        Ok(true)
+    }
+
+    /// Compresses the end of the file into whole blocks again, after a try that did not do better.
+    fn restore(&mut self, encoder: &mut Encoder) -> Result<bool, BuildError> {
+        encoder.fit(&self.src[self.at..], &mut self.cluster)?;
+        Ok(false)
+    }
+
+    /// Appends the stream at the beginning of `self.cluster` as a cluster: zeroes precede it.
+    fn push_cluster(&mut self, blocks: usize, consumed_bytes: usize, written_bytes: usize) {
+        self.push_extent(Stored::Compressed { blocks: blocks as u16 });
+        let stored = &mut self.segment.blocks;
+        stored.resize(stored.len() + blocks * BLOCK - written_bytes, 0);
+        stored.extend_from_slice(&self.cluster[..written_bytes]);
+        self.at += consumed_bytes;
+    }
+
+    /// Appends up to `blocks` plain blocks; the end of the file, if it is not a whole one, goes behind the index where
+    /// that is allowed.
+    fn push_plain(&mut self, blocks: usize) {
+        for _ in 0..blocks {
+            let rest = &self.src[self.at..];
+            if rest.is_empty() {
+                return;
+            }
+            if self.cut.is_last && self.cut.tail_packing && rest.len() <= INLINE_BYTES_MAX {
+                return self.push_inline(usize::MAX);
+            }
+            let len = rest.len().min(BLOCK);
+            self.push_extent(Stored::Plain);
+            self.segment.blocks.extend_from_slice(&self.src[self.at..self.at + len]);
+            self.segment.blocks.resize(self.segment.blocks.len().next_multiple_of(BLOCK), 0);
+            self.at += len;
+        }
+    }
+
+    /// Stores the rest behind the index: the stream at the beginning of `self.cluster`, or as it is if that is not
+    /// longer.
+    fn push_inline(&mut self, written_bytes: usize) {
+        let rest = &self.src[self.at..];
+        let compressed = written_bytes < rest.len();
+        self.push_extent(Stored::Inline { compressed });
+        let tail = if compressed { &self.cluster[..written_bytes] } else { &self.src[self.at..] };
+        self.segment.tail = tail.to_vec();
+        self.at = self.src.len();
+    }
+
+    fn push_extent(&mut self, stored: Stored) {
+        self.segment.extents.push(Extent { start: self.cut.start + self.at as u64, stored });
+    }
+
+    /// Whether a whole file takes as much as it would uncompressed. The index has about two bytes for each block, and
+    /// a header of 16.
+    fn is_no_gain(&self) -> bool {
+        let segment = &self.segment;
+        let index_bytes = 16 + 2 * self.src.len().div_ceil(BLOCK);
+        let plain_bytes = match self.src.len() % BLOCK {
+            tail if tail > INLINE_BYTES_MAX => self.src.len().next_multiple_of(BLOCK),
+            _ => self.src.len(),
+        };
+        segment.blocks.len() + segment.tail.len() + index_bytes >= plain_bytes
+    }
+}

@@ -1,0 +1,79 @@
+//! The contents of regular files, as the builder reads them: once, from the beginning to the end.
+
+use super::BuildError;
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// The contents of a regular file.
+///
+/// The builder opens contents when it comes to the file, reads all of them in order, and closes them. It opens the
+/// contents of one file at a time.
+pub trait Content: Send + Sync + fmt::Debug {
+    /// Length, bytes. [`Content::open`] fails if it is no longer right.
+    fn len_bytes(&self) -> u64;
+
+    /// Opens the contents for reading.
+    fn open(&self) -> Result<Box<dyn Reader + '_>, BuildError>;
+}
+
+/// Open contents of a file.
+pub trait Reader {
+    /// The ranges of the file that are no holes: ascending, not empty, and not adjacent. `None`: not known.
+    fn data_ranges(&self) -> Result<Option<Vec<Range<u64>>>, BuildError> {
+        Ok(None)
+    }
+
+    /// Fills `buf` with the next bytes. The file ends at the length that [`Content::len_bytes`] has given.
+    fn read_exact(&mut self, buf: &mut [u8]) -> Result<(), BuildError>;
+
+    /// Passes over the next bytes, which are a hole.
+    fn skip(&mut self, len_bytes: u64) -> Result<(), BuildError>;
+
+    /// Ends reading, and fails if the file has changed since it was opened.
+    fn finish(&mut self) -> Result<(), BuildError> {
+        Ok(())
+    }
+}
+
+/// Contents in memory.
+#[derive(Clone)]
+pub struct Bytes(pub Arc<[u8]>);
+
+impl fmt::Debug for Bytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Bytes({})", self.0.len())
+    }
+}
+
+impl Content for Bytes {
+    fn len_bytes(&self) -> u64 {
+        self.0.len() as u64
+    }
+
+    fn open(&self) -> Result<Box<dyn Reader + '_>, BuildError> {
+        Ok(Box::new(BytesReader(&self.0)))
+    }
+}
+
+struct BytesReader<'a>(&'a [u8]);
+
+impl Reader for BytesReader<'_> {
+    fn read_exact(&mut self, buf: &mut [u8]) -> Result<(), BuildError> {
+        let (now, later) = self.0.split_at_checked(buf.len()).ok_or_else(past_the_end)?;
+        buf.copy_from_slice(now);
+        self.0 = later;
+        Ok(())
+    }
+
+    fn skip(&mut self, len_bytes: u64) -> Result<(), BuildError> {
+        let len = usize::try_from(len_bytes).map_err(|_| past_the_end())?;
+        self.0 = self.0.get(len..).ok_or_else(past_the_end)?;
+        Ok(())
+    }
+}
+
+/// The builder never reads past the length of a file.
+fn past_the_end() -> BuildError {
+    BuildError::Refused { path: "(memory)".into(), what: "it is shorter than it was".into() }
+}

@@ -1,0 +1,120 @@
+//! The area of inodes, which the image has behind all data.
+//!
+//! A record is an inode with all that follows it: attributes, index, inline end. It begins at a multiple of 32 bytes. An
+//! inline end must not cross a block's border, so a record may have to begin later than where the one before ends; the
+//! gap takes a later, smaller record.
+
+use crate::build::options::BLOCK_BYTES;
+use crate::format::inode::SLOT_LEN;
+use std::collections::BTreeSet;
+use std::ops::Range;
+
+const BLOCK: u64 = BLOCK_BYTES as u64;
+/// Gaps that are remembered. The smallest are forgotten first.
+const GAPS_MAX: usize = 4096;
+
+/// The area of inodes while it is filled.
+#[derive(Debug)]
+pub struct Space {
+    bytes: Vec<u8>,
+    /// Length and position of the gaps.
+    gaps: BTreeSet<(u64, u64)>,
+}
+
+impl Space {
+    /// Makes an area whose first 32 bytes are unused, so that no inode has number 0: programs pass over entries of that
+    /// number.
+    pub fn new() -> Self {
+        Space { bytes: vec![0; SLOT_LEN as usize], gaps: BTreeSet::new() }
+    }
+
+    /// Finds room for a record of `len_bytes`, whose bytes `inline` lie within a block, and returns its position. The
+    /// inline bytes are at most a block less 32 bytes.
+    pub fn reserve(&mut self, len_bytes: u64, inline: Range<u64>) -> u64 {
+        let len = len_bytes.next_multiple_of(SLOT_LEN);
+        if let Some((gap, at)) = self.find_gap(len, &inline) {
+            self.gaps.remove(&gap);
+            self.add_gap(gap.1..at);
+            self.add_gap(at + len..gap.1 + gap.0);
+            return at;
+        }
+        let end = self.bytes.len() as u64;
+        let at = match fits(end, &inline) {
+            true => end,
+            false => {
+                let border = (end + inline.start) / BLOCK * BLOCK + BLOCK;
+                (border - inline.start).next_multiple_of(SLOT_LEN)
+            }
+        };
+        self.add_gap(end..at);
+        self.bytes.resize((at + len) as usize, 0);
+        at
+    }
+
+    /// Writes part of a record at a position.
+    pub fn write(&mut self, at: u64, bytes: &[u8]) {
+        let at = at as usize;
+        self.bytes[at..at + bytes.len()].copy_from_slice(bytes);
+    }
+
+    /// The area, filled up to a whole block.
+    pub fn into_bytes(mut self) -> Vec<u8> {
+        self.bytes.resize(self.bytes.len().next_multiple_of(BLOCK as usize), 0);
+        self.bytes
+    }
+
+    /// The smallest gap that takes the record, and the position in it.
+    fn find_gap(&self, len: u64, inline: &Range<u64>) -> Option<((u64, u64), u64)> {
+        self.gaps.range((len, 0)..).find_map(|&(gap_len, start)| {
+            let last = start + gap_len - len;
+            [start, last].into_iter().find(|&at| fits(at, inline)).map(|at| ((gap_len, start), at))
+        })
+    }
+
+    fn add_gap(&mut self, gap: Range<u64>) {
+        if gap.end > gap.start {
+            self.gaps.insert((gap.end - gap.start, gap.start));
+        }
+        if self.gaps.len() > GAPS_MAX {
+            self.gaps.pop_first();
+        }
+    }
+}
+
+/// Whether the inline bytes of a record at `at` lie within a block.
+fn fits(at: u64, inline: &Range<u64>) -> bool {
+    inline.is_empty() || (at + inline.start) / BLOCK == (at + inline.end - 1) / BLOCK
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn records_do_not_overlap_and_inline_bytes_stay_in_a_block(
+            records in proptest::collection::vec((0u64..200, 0u64..4065), 1..200),
+        ) {
+            let mut space = Space::new();
+            let mut taken: Vec<Range<u64>> = vec![Range { start: 0, end: 32 }];
+            for (before, inline) in records {
+                let (start, len) = (32 + before, 32 + before + inline);
+                let at = space.reserve(len, start..len);
+                prop_assert!(at % 32 == 0 && fits(at, &(start..len)));
+                prop_assert!(taken.iter().all(|t| t.end <= at || at + len <= t.start));
+                taken.push(at..at + len);
+                space.write(at, &vec![1; len as usize]);
+            }
+        }
+    }
+
+    #[test]
+    fn a_gap_takes_a_later_record() {
+        let mut space = Space::new();
+        let large = space.reserve(4096, 32..4096);
+        assert_eq!(large, 4064);
+        assert_eq!(space.reserve(64, 64..64), 32);
+        assert_eq!(space.into_bytes().len(), 2 * 4096);
+    }
+}

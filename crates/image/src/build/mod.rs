@@ -1,0 +1,90 @@
+//! Builds images: from a [`Tree`], whose contents are compressed by several threads.
+//!
+//! ```
+//! use pagefold_image::build::{Metadata, Options, Target, Tree, build};
+//! use pagefold_image::{Image, Options as ReadOptions};
+//! use std::ops::ControlFlow;
+//!
+//! let mut tree = Tree::new(Metadata::default());
+//! tree.add_bytes(b"etc/motd", *b"Welcome\n")?;
+//! tree.add_bytes(b"usr/share/zeroes", vec![0; 1 << 20])?;
+//!
+//! let file = tempfile::NamedTempFile::new()?;
+//! let options = Options::for_target(Target::new(6, 12));
+//! let summary = build(&tree, &options, file.as_file(), &mut |_| ControlFlow::Continue(()))?;
+//! assert!(summary.image_bytes < 64 << 10);
+//!
+//! let image = Image::open_file(file.path(), ReadOptions::default())?;
+//! let mut motd = [0; 8];
+//! image.find(b"/etc/motd")?.read_at(0, &mut motd)?;
+//! assert_eq!(&motd, b"Welcome\n");
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! The bytes of an image depend on the tree and the [`Options`] alone: not on the number of threads, the CPU, the clock,
+//! or the order in which a source delivered names.
+//!
+//! | module | contents |
+//! |---|---|
+//! | `tree`, `content` | what an image is built from |
+//! | `source` | trees from directories |
+//! | `options`, `rules`, `target` | what the caller chooses |
+//! | `plan` | the order of inodes |
+//! | `contents`, `compress` | reading and compressing files |
+//! | `sparse` | files that consist mostly of holes |
+//! | `writer`, `metadata`, `superblock`, `output` | the image |
+//! | `progress` | what the caller is told |
+//!
+//! *One file:* `contents.rs` reads it segment by segment -> `compress/workers.rs` passes each to a thread ->
+//! `compress/segment.rs` cuts it into extents and compresses them -> `writer.rs` appends the clusters in order, encodes
+//! the index (`compress/index.rs`), and places the inode (`metadata/space.rs`).
+//!
+//! The builder does not write compact forms that need dedicated inputs: shared clusters, the packed file, the metabox,
+//! further devices.
+
+mod compress;
+pub mod content;
+mod contents;
+mod error;
+mod metadata;
+mod options;
+mod output;
+mod plan;
+mod progress;
+mod rules;
+pub mod source;
+mod sparse;
+mod superblock;
+mod target;
+pub mod tree;
+mod writer;
+
+pub use error::BuildError;
+pub use options::{BLOCK_BYTES, CLUSTER_BYTES_MAX, Compression, Method, Options};
+pub use progress::{OnProgress, Progress, Stored, Summary};
+pub use rules::{Pattern, Rules};
+pub use target::{TARGETS, Target};
+pub use tree::{Body, InodeId, Metadata, Tree};
+
+use std::fs::File;
+
+/// Writes the image of a tree to a file, which is empty or may be overwritten, and is cut to the image's length.
+///
+/// The file is not an image until this returns: the superblock is written last. The caller gives a file that has no
+/// name yet, or a temporary one, and syncs it. `on_progress` is called in the caller's thread after each segment.
+pub fn build(
+    tree: &Tree,
+    options: &Options,
+    file: &File,
+    on_progress: &mut OnProgress<'_>,
+) -> Result<Summary, BuildError> {
+    options.check()?;
+    let threads = match options.threads {
+        0 => std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
+        threads => threads,
+    };
+    let plan = plan::Plan::new(tree);
+    file.set_len(0).map_err(|source| BuildError::Write { offset: 0, source })?;
+    let writer = writer::Writer::new(tree, &plan, options, output::Output::new(file, 1), on_progress);
+    writer.write(|writer| contents::fill(writer, threads))
+}

@@ -1,0 +1,224 @@
+//! What the caller of the builder chooses.
+
+use super::BuildError;
+use super::rules::Rules;
+use super::target::Target;
+use crate::format::config::{Algorithm, LZ4_WINDOW_BYTES_DEFAULT};
+use crate::format::features::{self, incompat};
+
+/// Bytes of a block. All kernels mount this size.
+pub const BLOCK_BYTES: u32 = 4096;
+/// Largest cluster, bytes.
+pub const CLUSTER_BYTES_MAX: u32 = 1 << 20;
+/// Smallest window of LZ4, bytes; smaller ones compress badly and save nothing.
+const LZ4_WINDOW_BYTES_MIN: u32 = 4095;
+
+/// A compressor of image clusters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Method {
+    /// LZ4, fast.
+    Lz4,
+    /// LZ4, smaller; levels 1 to 12.
+    Lz4Hc,
+    /// Zstandard; levels 1 to 22.
+    Zstd,
+    /// Deflate; levels 1 to 12.
+    Deflate,
+    /// LZMA; levels 0 to 9.
+    Lzma,
+}
+
+/// A method with the range of its levels and the default.
+struct MethodRow {
+    method: Method,
+    name: &'static str,
+    levels: Option<(i32, i32)>,
+    default: i32,
+}
+
+const METHODS: [MethodRow; 5] = [
+    MethodRow { method: Method::Lz4, name: "lz4", levels: None, default: 0 },
+    MethodRow { method: Method::Lz4Hc, name: "lz4hc", levels: Some((1, 12)), default: 9 },
+    MethodRow { method: Method::Zstd, name: "zstd", levels: Some((1, 22)), default: 12 },
+    MethodRow { method: Method::Deflate, name: "deflate", levels: Some((1, 12)), default: 9 },
+    MethodRow { method: Method::Lzma, name: "lzma", levels: Some((0, 9)), default: 6 },
+];
+
+impl Method {
+    /// The format that kernels decode.
+    pub fn algorithm(self) -> Algorithm {
+        match self {
+            Method::Lz4 | Method::Lz4Hc => Algorithm::Lz4,
+            Method::Zstd => Algorithm::Zstd,
+            Method::Deflate => Algorithm::Deflate,
+            Method::Lzma => Algorithm::MicroLzma,
+        }
+    }
+
+    fn row(self) -> &'static MethodRow {
+        // The table has a row for each method; a test counts them.
+        METHODS.iter().find(|row| row.method == self).unwrap_or(&METHODS[0])
+    }
+}
+
+/// A method with its level.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Compression {
+    /// The method.
+    pub method: Method,
+    /// The level; 0 for a method without levels.
+    pub level: i32,
+}
+
+impl Compression {
+    /// The default level of a method.
+    pub fn of(method: Method) -> Self {
+        Compression { method, level: method.row().default }
+    }
+
+    /// Parses `zstd` or `zstd:12`; `none` stores files plain. The error says what is possible.
+    pub fn parse(text: &str) -> Result<Option<Self>, String> {
+        if text == "none" {
+            return Ok(None);
+        }
+        let (name, level) = match text.split_once([':', ',']) {
+            Some((name, level)) => (name, Some(level)),
+            None => (text, None),
+        };
+        let Some(row) = METHODS.iter().find(|row| row.name == name) else {
+            let names: Vec<_> = METHODS.iter().map(|row| row.name).collect();
+            return Err(format!("unknown compression '{name}'; there are {}, none", names.join(", ")));
+        };
+        let level = match (level, row.levels) {
+            (None, _) => row.default,
+            (Some(_), None) => return Err(format!("{name} has no levels; lz4hc compresses better")),
+            (Some(level), Some((min, max))) => match level.parse() {
+                Ok(level) if (min..=max).contains(&level) => level,
+                _ => return Err(format!("level '{level}' of {name}; it has {min} to {max}")),
+            },
+        };
+        Ok(Some(Compression { method: row.method, level }))
+    }
+}
+
+impl std::fmt::Display for Compression {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let row = self.method.row();
+        match row.levels {
+            None => f.write_str(row.name),
+            Some(_) => write!(f, "{}:{}", row.name, self.level),
+        }
+    }
+}
+
+/// What the caller of the builder chooses. The image depends on these, on the tree, and on nothing else; not on
+/// `threads`.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// The oldest kernel that has to mount the image.
+    pub target: Target,
+    /// Compression of files that no rule names; `None` stores them plain.
+    pub compression: Option<Compression>,
+    /// Compression by path.
+    pub rules: Rules,
+    /// Largest cluster, bytes: a multiple of [`BLOCK_BYTES`], at most [`CLUSTER_BYTES_MAX`].
+    pub cluster_bytes: u32,
+    /// Greatest distance of LZ4's matches, bytes, up to 65535. A decoder needs as much memory.
+    pub lz4_window_bytes: u32,
+    /// Whether ends of files that are shorter than a block are stored with the metadata.
+    pub tail_packing: bool,
+    /// Threads that compress; 0: one for each CPU.
+    pub threads: usize,
+    /// Time of creation, seconds since 1970. `None`: the newest time in the tree.
+    pub build_time: Option<i64>,
+    /// The volume's name, up to 15 bytes.
+    pub volume_name: Vec<u8>,
+}
+
+impl Options {
+    /// The defaults for a target.
+    pub fn for_target(target: Target) -> Self {
+        let method = match target.default_algorithm() {
+            Algorithm::Zstd => Method::Zstd,
+            _ => Method::Lz4Hc,
+        };
+        Options {
+            target,
+            compression: Some(Compression::of(method)),
+            rules: Rules::default(),
+            cluster_bytes: if target.has_big_clusters() { 64 << 10 } else { BLOCK_BYTES },
+            lz4_window_bytes: LZ4_WINDOW_BYTES_DEFAULT,
+            tail_packing: target.has(incompat::ZTAILPACKING),
+            threads: 0,
+            build_time: None,
+            volume_name: Vec::new(),
+        }
+    }
+
+    /// All compressions that files may get, without repetition.
+    pub fn compressions(&self) -> Vec<Compression> {
+        let mut all: Vec<_> = self.compression.into_iter().chain(self.rules.compressions()).collect();
+        all.sort_unstable();
+        all.dedup();
+        all
+    }
+
+    /// Checks the options against each other and the target.
+    pub(crate) fn check(&self) -> Result<(), BuildError> {
+        let refuse = |what: String| Err(BuildError::Options { what });
+        let (target, cluster) = (self.target, self.cluster_bytes);
+        if cluster == 0 || !cluster.is_multiple_of(BLOCK_BYTES) || cluster > CLUSTER_BYTES_MAX {
+            return refuse(format!("clusters of {cluster} bytes: choose a multiple of 4K, up to 1M"));
+        }
+        if cluster > BLOCK_BYTES && !target.has_big_clusters() {
+            return refuse(format!("Linux {target} reads clusters of 4K only; choose 4K, or a later kernel"));
+        }
+        if self.tail_packing && !target.has(incompat::ZTAILPACKING) {
+            return refuse(format!("Linux {target} has no tail packing; it came with 5.17"));
+        }
+        for compression in self.compressions() {
+            let algorithm = compression.method.algorithm();
+            if !target.decodes(algorithm) {
+                let first = features::algorithm_kernel(algorithm);
+                return refuse(format!("Linux {target} does not read {compression}; it came with {first}"));
+            }
+        }
+        if !(LZ4_WINDOW_BYTES_MIN..=LZ4_WINDOW_BYTES_DEFAULT).contains(&self.lz4_window_bytes) {
+            return refuse(format!("a window of {} bytes: LZ4 has 4095 to 65535", self.lz4_window_bytes));
+        }
+        if self.volume_name.len() > 15 || self.volume_name.contains(&0) {
+            return refuse("a volume's name has up to 15 bytes, and no NUL".into());
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn compressions_are_parsed_as_they_are_printed() {
+        for row in &METHODS {
+            let default = Compression::parse(row.name).unwrap().unwrap();
+            assert_eq!(default, Compression::of(row.method));
+            assert_eq!(Compression::parse(&default.to_string()), Ok(Some(default)));
+        }
+        assert_eq!(Compression::parse("none"), Ok(None));
+        for wrong in ["", "zstd:0", "zstd:23", "lz4:1", "gzip", "lzma:x", "zstd:"] {
+            assert!(Compression::parse(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn an_option_that_the_target_cannot_read_is_refused() {
+        let old = Options::for_target(Target::new(5, 10));
+        assert!(old.check().is_ok());
+        assert!(Options { cluster_bytes: 8192, ..old.clone() }.check().is_err());
+        assert!(Options { tail_packing: true, ..old.clone() }.check().is_err());
+        let zstd = Some(Compression::of(Method::Zstd));
+        assert!(Options { compression: zstd, ..old.clone() }.check().is_err());
+        assert!(Options { lz4_window_bytes: 65536, ..old.clone() }.check().is_err());
+        assert!(Options { volume_name: vec![b'x'; 16], ..old }.check().is_err());
+    }
+}

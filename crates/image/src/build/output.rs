@@ -1,0 +1,74 @@
+//! The file that the image is written to: data from the beginning on, and the superblock at the end.
+
+use super::BuildError;
+use super::options::BLOCK_BYTES;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use twox_hash::XxHash3_128;
+
+/// Bytes that are collected before they are written.
+const BUFFER_BYTES: usize = 1 << 20;
+
+/// The image while it is written. Blocks are appended; a hash of them becomes the image's identity.
+pub struct Output<'a> {
+    file: &'a File,
+    /// Bytes that are appended but not yet written.
+    buffer: Vec<u8>,
+    /// Bytes written, and at the beginning those that [`Output::finish`] writes.
+    written: u64,
+    hash: XxHash3_128,
+}
+
+impl<'a> Output<'a> {
+    /// Begins an image whose first `head_blocks` blocks are written last.
+    pub fn new(file: &'a File, head_blocks: u64) -> Self {
+        let written = head_blocks * u64::from(BLOCK_BYTES);
+        Output { file, buffer: Vec::with_capacity(BUFFER_BYTES), written, hash: XxHash3_128::new() }
+    }
+
+    /// The block that is appended next.
+    pub fn next_block(&self) -> u64 {
+        (self.written + self.buffer.len() as u64) / u64::from(BLOCK_BYTES)
+    }
+
+    /// Appends whole blocks.
+    pub fn append(&mut self, blocks: &[u8]) -> Result<(), BuildError> {
+        self.hash.write(blocks);
+        if self.buffer.len() + blocks.len() > BUFFER_BYTES {
+            self.flush()?;
+        }
+        match blocks.len() > BUFFER_BYTES {
+            true => self.write_out(blocks),
+            false => {
+                self.buffer.extend_from_slice(blocks);
+                Ok(())
+            }
+        }
+    }
+
+    /// Writes what was appended, and returns the hash of it.
+    pub fn flush_all(&mut self) -> Result<u128, BuildError> {
+        self.flush()?;
+        Ok(self.hash.finish_128())
+    }
+
+    /// Writes the first blocks.
+    pub fn finish(self, head: &[u8]) -> Result<(), BuildError> {
+        self.file.write_all_at(head, 0).map_err(|source| BuildError::Write { offset: 0, source })
+    }
+
+    fn flush(&mut self) -> Result<(), BuildError> {
+        let buffer = std::mem::take(&mut self.buffer);
+        let result = self.write_out(&buffer);
+        self.buffer = buffer;
+        self.buffer.clear();
+        result
+    }
+
+    fn write_out(&mut self, bytes: &[u8]) -> Result<(), BuildError> {
+        let offset = self.written;
+        self.file.write_all_at(bytes, offset).map_err(|source| BuildError::Write { offset, source })?;
+        self.written += bytes.len() as u64;
+        Ok(())
+    }
+}

@@ -1,0 +1,92 @@
+//! What the builder tells while it works, and at the end.
+
+use super::options::Compression;
+use super::target::Target;
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Files that took longest, in a [`Summary`].
+const SLOWEST_MAX: usize = 10;
+
+/// How far the builder is.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// Bytes of contents that are in the image.
+    pub done_bytes: u64,
+    /// Bytes of contents of the tree; holes count.
+    pub total_bytes: u64,
+    /// Bytes of the image so far.
+    pub image_bytes: u64,
+}
+
+/// A function that the builder calls now and then; `Break` ends the build.
+pub type OnProgress<'a> = dyn FnMut(Progress) -> ControlFlow<()> + 'a;
+
+/// Files that were stored in one way.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Stored {
+    /// Number of files.
+    pub files: u64,
+    /// Length of the files, bytes.
+    pub content_bytes: u64,
+    /// What they take in the image without their inodes, bytes.
+    pub stored_bytes: u64,
+}
+
+/// What was built.
+#[derive(Debug, Clone)]
+pub struct Summary {
+    /// The oldest kernel that the image was built for.
+    pub target: Target,
+    /// Number of inodes.
+    pub inodes: u64,
+    /// Directories among them.
+    pub directories: u64,
+    /// Length of the image, bytes.
+    pub image_bytes: u64,
+    /// Inodes, directories, attributes and indexes, bytes.
+    pub metadata_bytes: u64,
+    /// The regular files by compression; `None`: not compressed, or without gain.
+    pub stored: BTreeMap<Option<Compression>, Stored>,
+    /// The files whose compression took longest, and the CPU time of it; the longest first.
+    pub slowest: Vec<(PathBuf, Duration)>,
+}
+
+impl Summary {
+    /// Begins a summary.
+    pub(crate) fn new(target: Target) -> Self {
+        Summary {
+            target,
+            inodes: 0,
+            directories: 0,
+            image_bytes: 0,
+            metadata_bytes: 0,
+            stored: BTreeMap::new(),
+            slowest: Vec::new(),
+        }
+    }
+
+    /// Length of all regular files, bytes.
+    pub fn content_bytes(&self) -> u64 {
+        self.stored.values().map(|stored| stored.content_bytes).sum()
+    }
+
+    /// Counts a file.
+    pub(crate) fn count(&mut self, compression: Option<Compression>, content_bytes: u64, stored_bytes: u64) {
+        let stored = self.stored.entry(compression).or_default();
+        stored.files += 1;
+        stored.content_bytes += content_bytes;
+        stored.stored_bytes += stored_bytes;
+    }
+
+    /// Remembers the time of a file, if it is one of the longest.
+    pub(crate) fn count_time(&mut self, path: &[u8], elapsed: Duration) {
+        let at = self.slowest.partition_point(|(_, other)| *other >= elapsed);
+        if at < SLOWEST_MAX {
+            self.slowest.insert(at, (super::error::path_of(path), elapsed));
+            self.slowest.truncate(SLOWEST_MAX);
+        }
+    }
+}

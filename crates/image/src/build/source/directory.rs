@@ -1,0 +1,288 @@
+//! A tree from a directory.
+//!
+//! The directory may be changed by others while it is read: symbolic links are never followed, so nothing outside of it
+//! is read, and a file that is no longer the same when its contents are read is an error.
+
+use crate::build::BuildError;
+use crate::build::content::{Content, Reader};
+use crate::build::error::path_of;
+use crate::build::metadata::xattr;
+use crate::build::rules::Pattern;
+use crate::build::tree::{Body, Directory, InodeId, Metadata, Tree, Xattr};
+use crate::read::FileKind;
+use crate::read::inode::{DeviceNumber, Timestamp};
+use pagefold_sys::SysError;
+use pagefold_sys::beneath::Folder;
+use pagefold_sys::source_tree::{self, SourceFile, SourceStat};
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// What of a directory is taken.
+#[derive(Debug, Clone, Default)]
+pub struct DirectoryOptions {
+    /// Names that are left out, with all below them.
+    pub exclude: Vec<Pattern>,
+    /// Whether directories on other file systems stay empty.
+    pub one_file_system: bool,
+    /// Whether files and directories that this process may not read are left out.
+    pub ignore_unreadable: bool,
+}
+
+/// A tree, and what was left out of it.
+#[derive(Debug)]
+pub struct Scanned {
+    /// The tree.
+    pub tree: Tree,
+    /// Files and directories that could not be read, with the reason; only if that was asked for.
+    pub unreadable: Vec<(PathBuf, String)>,
+    /// Attributes whose kind the format does not have.
+    pub dropped_xattrs: u64,
+}
+
+/// Reads the names and metadata of a directory.
+pub fn scan(path: &Path, options: &DirectoryOptions) -> Result<Scanned, BuildError> {
+    let failed = |e: SysError| BuildError::source(path, e.into());
+    let root = Folder::open(path).map_err(failed)?;
+    let stat = source_tree::stat(&root).map_err(failed)?;
+    let handle = root.source_file(b".").map_err(failed)?;
+    let mut scan = Scan {
+        root: Arc::new(Root { folder: root, path: path.into() }),
+        options,
+        device: stat.device,
+        links: HashMap::new(),
+        scanned: Scanned { tree: Tree::new(Metadata::default()), unreadable: Vec::new(), dropped_xattrs: 0 },
+    };
+    let xattrs = handle.xattrs().map_err(failed)?;
+    *scan.scanned.tree.metadata_mut(InodeId::ROOT) = scan.metadata(&stat, xattrs);
+    let mut stack = vec![(InodeId::ROOT, Vec::new())];
+    while let Some((id, path)) = stack.pop() {
+        scan.directory(id, &path, &mut stack)?;
+    }
+    Ok(scan.scanned)
+}
+
+/// The directory that a tree is made from.
+#[derive(Debug)]
+struct Root {
+    folder: Folder,
+    /// For messages.
+    path: PathBuf,
+}
+
+impl Root {
+    fn shown(&self, path: &[u8]) -> PathBuf {
+        self.path.join(path_of(path))
+    }
+}
+
+struct Scan<'o> {
+    root: Arc<Root>,
+    options: &'o DirectoryOptions,
+    /// File system of the root.
+    device: u64,
+    /// Inodes with several names, by device and number.
+    links: HashMap<(u64, u64), InodeId>,
+    scanned: Scanned,
+}
+
+impl Scan<'_> {
+    /// Adds the entries of a directory, and the directories among them to `stack`.
+    fn directory(
+        &mut self,
+        id: InodeId,
+        path: &[u8],
+        stack: &mut Vec<(InodeId, Vec<u8>)>,
+    ) -> Result<(), BuildError> {
+        let listed = match path {
+            b"" => self.root.folder.open_again(),
+            path => self.root.folder.open_folder(path),
+        };
+        let listed = listed.and_then(|folder| folder.names().map(|names| (folder, names)));
+        let (folder, mut names) = match listed {
+            Ok(listed) => listed,
+            Err(error) => return self.unreadable(path, error),
+        };
+        names.sort_unstable();
+        for name in names {
+            let mut below = path.to_vec();
+            below.extend(if path.is_empty() { b"".as_slice() } else { b"/" });
+            below.extend(&name);
+            if self.options.exclude.iter().any(|pattern| pattern.matches(&below)) {
+                continue;
+            }
+            if let Some(child) = self.entry(&folder, id, &name, &below)? {
+                stack.push((child, below));
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds an entry. Returns the inode if it is a directory to be read.
+    fn entry(
+        &mut self,
+        folder: &Folder,
+        parent: InodeId,
+        name: &[u8],
+        path: &[u8],
+    ) -> Result<Option<InodeId>, BuildError> {
+        let looked = folder.source_file(name).and_then(|file| file.stat().map(|stat| (file, stat)));
+        let (file, stat) = match looked {
+            Ok(looked) => looked,
+            Err(error) => return self.unreadable(path, error).map(|()| None),
+        };
+        if let Some(&id) = self.links.get(&(stat.device, stat.inode)) {
+            self.scanned.tree.link(parent, name, id)?;
+            return Ok(None);
+        }
+        let root = self.root.clone();
+        let failed = |e: SysError| BuildError::source(&root.shown(path), e.into());
+        let Some(body) = self.body(&file, &stat, path).map_err(failed)? else {
+            return Ok(None);
+        };
+        let is_directory = matches!(body, Body::Directory(_));
+        let xattrs = file.xattrs().map_err(failed)?;
+        let metadata = self.metadata(&stat, xattrs);
+        let id = self.scanned.tree.add(parent, name, metadata, body).map_err(|e| self.with_path(e, path))?;
+        if stat.nlink > 1 && !is_directory {
+            self.links.insert((stat.device, stat.inode), id);
+        }
+        let is_read = is_directory && (stat.device == self.device || !self.options.one_file_system);
+        Ok(is_read.then_some(id))
+    }
+
+    /// What the inode is; `None` if it is left out.
+    fn body(&mut self, file: &SourceFile, stat: &SourceStat, path: &[u8]) -> Result<Option<Body>, SysError> {
+        let number = DeviceNumber { major: stat.special.0, minor: stat.special.1 };
+        Ok(Some(match FileKind::from_mode(stat.mode as u16) {
+            Some(FileKind::Directory) => Body::Directory(Directory::default()),
+            Some(FileKind::Symlink) => Body::Symlink(file.link_target()?.into()),
+            Some(FileKind::CharDevice) => Body::CharDevice(number),
+            Some(FileKind::BlockDevice) => Body::BlockDevice(number),
+            Some(FileKind::Fifo) => Body::Fifo,
+            Some(FileKind::Socket) => Body::Socket,
+            Some(FileKind::Regular) | None => {
+                if self.options.ignore_unreadable
+                    && let Err(error) = self.root.folder.open_source(path)
+                {
+                    self.scanned.unreadable.push((self.root.shown(path), error.to_string()));
+                    return Ok(None);
+                }
+                Body::Regular(Arc::new(SourceContent {
+                    root: self.root.clone(),
+                    path: path.into(),
+                    stat: *stat,
+                }))
+            }
+        }))
+    }
+
+    fn metadata(&mut self, stat: &SourceStat, xattrs: Vec<Xattr>) -> Metadata {
+        let (known, unknown): (Vec<_>, Vec<_>) =
+            xattrs.into_iter().partition(|(name, _)| xattr::split(name).is_some());
+        self.scanned.dropped_xattrs += unknown.len() as u64;
+        Metadata {
+            permissions: stat.mode as u16 & 0o7777,
+            uid: stat.uid,
+            gid: stat.gid,
+            mtime: Timestamp { seconds: stat.mtime.0, nanoseconds: stat.mtime.1 },
+            xattrs: known,
+        }
+    }
+
+    fn unreadable(&mut self, path: &[u8], error: SysError) -> Result<(), BuildError> {
+        let shown = self.root.shown(path);
+        match self.options.ignore_unreadable {
+            true => {
+                self.scanned.unreadable.push((shown, error.to_string()));
+                Ok(())
+            }
+            false => Err(BuildError::source(&shown, error.into())),
+        }
+    }
+
+    fn with_path(&self, error: BuildError, path: &[u8]) -> BuildError {
+        match error {
+            BuildError::Refused { what, .. } => BuildError::Refused { path: self.root.shown(path), what },
+            error => error,
+        }
+    }
+}
+
+/// Contents of a file in the directory.
+#[derive(Debug)]
+struct SourceContent {
+    root: Arc<Root>,
+    path: Box<[u8]>,
+    /// Metadata when the directory was scanned.
+    stat: SourceStat,
+}
+
+impl Content for SourceContent {
+    fn len_bytes(&self) -> u64 {
+        self.stat.len_bytes
+    }
+
+    fn open(&self) -> Result<Box<dyn Reader + '_>, BuildError> {
+        let file = self.root.folder.open_source(&self.path).map_err(|e| self.failed(e.into()))?;
+        let reader = SourceReader { content: self, file };
+        reader.check()?;
+        Ok(Box::new(reader))
+    }
+}
+
+impl SourceContent {
+    fn failed(&self, error: io::Error) -> BuildError {
+        BuildError::source(&self.root.shown(&self.path), error)
+    }
+
+    fn changed(&self) -> BuildError {
+        BuildError::Changed { path: self.root.shown(&self.path) }
+    }
+}
+
+struct SourceReader<'c> {
+    content: &'c SourceContent,
+    file: File,
+}
+
+impl SourceReader<'_> {
+    /// Compares inode, length and time with those of the scan.
+    fn check(&self) -> Result<(), BuildError> {
+        let (then, now) = (&self.content.stat, source_tree::stat(&self.file));
+        let now = now.map_err(|e| self.content.failed(e.into()))?;
+        let identity = |stat: &SourceStat| (stat.device, stat.inode, stat.len_bytes, stat.mtime);
+        if identity(then) == identity(&now) { Ok(()) } else { Err(self.content.changed()) }
+    }
+}
+
+impl Reader for SourceReader<'_> {
+    fn data_ranges(&self) -> Result<Option<Vec<Range<u64>>>, BuildError> {
+        if !self.content.stat.may_have_holes {
+            return Ok(None);
+        }
+        let ranges = source_tree::data_ranges(&self.file, self.content.len_bytes());
+        let ranges = ranges.map_err(|e| self.content.failed(e.into()))?;
+        (&self.file).rewind().map_err(|e| self.content.failed(e))?;
+        Ok(ranges)
+    }
+
+    fn read_exact(&mut self, buf: &mut [u8]) -> Result<(), BuildError> {
+        self.file.read_exact(buf).map_err(|e| match e.kind() {
+            io::ErrorKind::UnexpectedEof => self.content.changed(),
+            _ => self.content.failed(e),
+        })
+    }
+
+    fn skip(&mut self, len_bytes: u64) -> Result<(), BuildError> {
+        let by = i64::try_from(len_bytes).unwrap_or(i64::MAX);
+        self.file.seek(SeekFrom::Current(by)).map(|_| ()).map_err(|e| self.content.failed(e))
+    }
+
+    fn finish(&mut self) -> Result<(), BuildError> {
+        self.check()
+    }
+}

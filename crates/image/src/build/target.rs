@@ -1,0 +1,91 @@
+//! The kernel that an image is built for, and the features that the image may use then.
+//!
+//! A version is not a configuration: a kernel may be built without some algorithms. Below 6.12 the builder therefore
+//! takes LZ4, which every EROFS has, unless the user names another one. The versions are those of
+//! [`features`](crate::format::features).
+
+use crate::format::config::Algorithm;
+use crate::format::features::{self, KernelVersion, incompat};
+use std::fmt;
+
+/// The oldest kernel that has to mount the image.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Target(pub KernelVersion);
+
+/// Versions that the command line offers: long-term kernels.
+pub const TARGETS: [Target; 7] = [
+    Target::new(5, 4),
+    Target::new(5, 10),
+    Target::new(5, 15),
+    Target::new(6, 1),
+    Target::new(6, 6),
+    Target::new(6, 12),
+    Target::new(6, 18),
+];
+
+/// First version for which the builder takes Zstandard by itself.
+const ZSTD_BY_DEFAULT: Target = Target::new(6, 12);
+
+impl Target {
+    /// The target of kernel `major.minor`.
+    pub const fn new(major: u8, minor: u8) -> Self {
+        Target(KernelVersion { major, minor })
+    }
+
+    /// Parses `5.10`; more, as in `6.12.94-amd64`, is ignored.
+    pub fn parse(text: &str) -> Option<Self> {
+        let mut parts = text.split(['.', '-']);
+        let (major, minor) = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
+        Some(Target::new(major, minor))
+    }
+
+    /// Whether the kernel has the feature of this bit of `feature_incompat`.
+    pub fn has(self, bit: u32) -> bool {
+        incompat::ALL.iter().any(|feature| feature.bit == bit && feature.kernel <= self.0)
+    }
+
+    /// Whether the kernel can have this algorithm.
+    pub fn decodes(self, algorithm: Algorithm) -> bool {
+        features::algorithm_kernel(algorithm) <= self.0
+    }
+
+    /// Whether a cluster may have more than a block.
+    pub fn has_big_clusters(self) -> bool {
+        self.has(incompat::BIG_PCLUSTER)
+    }
+
+    /// The algorithm that the builder takes if the user names none.
+    pub fn default_algorithm(self) -> Algorithm {
+        match self >= ZSTD_BY_DEFAULT {
+            true => Algorithm::Zstd,
+            false => Algorithm::Lz4,
+        }
+    }
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn releases_are_parsed_by_their_first_two_numbers() {
+        assert_eq!(Target::parse("6.12.94-amd64"), Some(Target::new(6, 12)));
+        assert_eq!(Target::parse("7.2-rc1"), Some(Target::new(7, 2)));
+        assert_eq!((Target::parse("6"), Target::parse("x.y")), (None, None));
+    }
+
+    #[test]
+    fn old_kernels_have_one_block_clusters_of_lz4() {
+        let old = Target::new(5, 10);
+        assert!(old.has(incompat::ZERO_PADDING) && !old.has_big_clusters());
+        assert!(old.decodes(Algorithm::Lz4) && !old.decodes(Algorithm::MicroLzma));
+        assert_eq!(Target::new(6, 6).default_algorithm(), Algorithm::Lz4);
+        assert_eq!(Target::new(6, 12).default_algorithm(), Algorithm::Zstd);
+    }
+}

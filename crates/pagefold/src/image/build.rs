@@ -1,0 +1,270 @@
+//! `image build`: makes an image.
+
+use super::open::{ThreadsArgs, path_failure};
+use super::target::Target as OutFile;
+use crate::cli::output;
+use crate::cli::progress::BytesBar;
+use clap::{Args, ValueHint};
+use pagefold_control::error::{CliError, Exit, Result};
+use pagefold_control::text;
+use pagefold_image::build::source::directory::{DirectoryOptions, Scanned, scan};
+use pagefold_image::build::{
+    BuildError, CLUSTER_BYTES_MAX, Compression, Options, Pattern, Stored, Summary, Target, build,
+};
+use pagefold_page::size::{self, Human};
+use serde_json::json;
+use std::cell::RefCell;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+
+/// The arguments of `image build`.
+#[derive(Debug, Args)]
+pub struct BuildArgs {
+    /// Directory whose files the image gets
+    #[arg(value_name = "SOURCE", value_hint = ValueHint::DirPath)]
+    pub source: PathBuf,
+    /// File to write. It gets its name when the image is complete; an existing file is replaced then
+    #[arg(value_name = "OUT", value_hint = ValueHint::FilePath)]
+    pub out: PathBuf,
+    /// Oldest Linux that has to mount the image: 5.4, 5.10, 5.15, 6.1, 6.6, 6.12, 6.18, or another version [default:
+    /// the running one]
+    #[arg(long, value_name = "VERSION")]
+    pub kernel: Option<String>,
+    /// Compression: lz4, lz4hc[:1-12], zstd[:1-22], deflate[:1-12], lzma[:0-9], or none [default: zstd:12; for
+    /// kernels before 6.12 lz4hc:9]
+    #[arg(short = 'z', long, value_name = "NAME[:LEVEL]")]
+    pub compression: Option<String>,
+    /// Compression of the files that match a pattern, as in '*.so=lz4hc:12' or 'usr/share/**=zstd:19'. The first rule
+    /// that matches a file decides. Can be repeated
+    #[arg(long = "rule", value_name = "PATTERN=NAME[:LEVEL]")]
+    pub rules: Vec<String>,
+    /// Largest compressed cluster: a multiple of 4K, up to 1M. Larger ones make the image smaller and small reads slower
+    /// [default: 64K; for kernels before 5.13 4K]
+    #[arg(long, short = 'C', value_name = "SIZE")]
+    pub cluster: Option<String>,
+    /// How far back LZ4 may refer, 4K to 64K. Decoding needs as much memory
+    #[arg(long, value_name = "SIZE", default_value = "64K")]
+    pub lz4_window: String,
+    /// Store the ends of files in whole blocks, not with the metadata
+    #[arg(long)]
+    pub no_tail_packing: bool,
+    /// Leave out what matches a pattern, with all below it. A pattern without a slash is compared with names, one with
+    /// a slash with paths from SOURCE. Can be repeated
+    #[arg(long, value_name = "GLOB")]
+    pub exclude: Vec<String>,
+    /// Leave directories empty that are on other file systems
+    #[arg(long)]
+    pub one_file_system: bool,
+    /// Leave out files and directories that cannot be read, and say so, in place of failing
+    #[arg(long)]
+    pub ignore_unreadable: bool,
+    /// Make root the owner of all files
+    #[arg(long)]
+    pub all_root: bool,
+    /// Add this number to all user and group numbers
+    #[arg(long, value_name = "N", default_value_t = 0, conflicts_with = "all_root")]
+    pub uid_offset: u32,
+    /// Give all files this time, in seconds since 1970: it makes inodes smaller
+    #[arg(long, value_name = "SECONDS", allow_hyphen_values = true)]
+    pub mtime: Option<i64>,
+    /// Name of the volume, up to 15 bytes
+    #[arg(long, short = 'L', value_name = "NAME", default_value = "")]
+    pub label: String,
+    #[command(flatten)]
+    pub threads: ThreadsArgs,
+    /// Print JSON with exact numbers, and no progress
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Builds the image, and reports what is in it.
+pub fn run(args: &BuildArgs) -> Result<()> {
+    let options = options(args)?;
+    let excluded =
+        args.exclude.iter().map(|text| Pattern::parse(text)).collect::<std::result::Result<_, _>>();
+    let directory = DirectoryOptions {
+        exclude: excluded.map_err(|e| CliError::usage(format!("--exclude: {e}")))?,
+        one_file_system: args.one_file_system,
+        ignore_unreadable: args.ignore_unreadable,
+    };
+    if !args.source.is_dir() {
+        return Err(source_failure(&args.source));
+    }
+    // The file stands first: it blocks signals, which threads would receive, and may be refused.
+    let out = OutFile::open_image(&args.out)?;
+    let mut scanned = scan(&args.source, &directory).map_err(failure)?;
+    change_metadata(&mut scanned, args);
+    for (path, reason) in &scanned.unreadable {
+        output::note(&format!("left out: '{}': {reason}", path.display()));
+    }
+    let bar = RefCell::new(BytesBar::new(!args.json));
+    let built = build(&scanned.tree, &options, out.file(), &mut |progress| {
+        bar.borrow_mut().show(progress.done_bytes, progress.total_bytes, progress.image_bytes);
+        if out.poll_interrupt() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    });
+    bar.borrow().end();
+    let summary = built.map_err(|e| match e {
+        BuildError::Interrupted => {
+            CliError::failed(format!("interrupted: '{}' was not written", args.out.display()))
+        }
+        e => failure(e),
+    })?;
+    out.complete()?;
+    match args.json {
+        true => print_json(&summary, &scanned),
+        false => print(&summary, &scanned, args),
+    }
+}
+
+fn source_failure(path: &Path) -> CliError {
+    match path.metadata() {
+        Err(e) => path_failure(format!("reading '{}'", path.display()), &e),
+        Ok(_) => CliError::usage(format!("'{}' is not a directory", path.display())),
+    }
+}
+
+/// Applies the options that replace owners and times.
+fn change_metadata(scanned: &mut Scanned, args: &BuildArgs) {
+    if !args.all_root && args.uid_offset == 0 && args.mtime.is_none() {
+        return;
+    }
+    scanned.tree.change_metadata(|metadata| {
+        if args.all_root {
+            (metadata.uid, metadata.gid) = (0, 0);
+        }
+        metadata.uid = metadata.uid.wrapping_add(args.uid_offset);
+        metadata.gid = metadata.gid.wrapping_add(args.uid_offset);
+        if let Some(seconds) = args.mtime {
+            metadata.mtime.seconds = seconds;
+            metadata.mtime.nanoseconds = 0;
+        }
+    });
+}
+
+fn options(args: &BuildArgs) -> Result<Options> {
+    let usage = |option: &str| {
+        let option = option.to_string();
+        move |e: String| CliError::usage(format!("{option}: {e}"))
+    };
+    let target = match &args.kernel {
+        Some(text) => Target::parse(text).ok_or_else(|| {
+            CliError::usage(format!("--kernel: '{text}' is no version; name one as in 6.12"))
+        })?,
+        None => running_kernel()?,
+    };
+    let mut options = Options { threads: args.threads.count(), ..Options::for_target(target) };
+    if let Some(text) = &args.compression {
+        options.compression = Compression::parse(text).map_err(usage("--compression"))?;
+    }
+    for rule in &args.rules {
+        options.rules.push(rule).map_err(usage("--rule"))?;
+    }
+    let size = |name: &str, text: &str, max: u64| -> Result<u32> {
+        let bytes = size::parse(text).map_err(|e| CliError::usage(format!("{name}: {e}")))?;
+        u32::try_from(bytes).ok().filter(|_| bytes <= max).ok_or_else(|| {
+            CliError::usage(format!("{name}: {} is too much; up to {}", Human(bytes), Human(max)))
+        })
+    };
+    if let Some(text) = &args.cluster {
+        options.cluster_bytes = size("--cluster", text, CLUSTER_BYTES_MAX.into())?;
+    }
+    // A distance of 65536 cannot be expressed, so a window of 64K reaches one byte less far.
+    options.lz4_window_bytes = size("--lz4-window", &args.lz4_window, 64 << 10)?.saturating_sub(1);
+    options.tail_packing &= !args.no_tail_packing;
+    options.volume_name = args.label.clone().into_bytes();
+    options.build_time = source_date_epoch()?;
+    Ok(options)
+}
+
+/// The time of creation that the environment gives (reproducible-builds.org).
+fn source_date_epoch() -> Result<Option<i64>> {
+    match std::env::var("SOURCE_DATE_EPOCH") {
+        Ok(text) => text.parse().map(Some).map_err(|_| {
+            CliError::usage(format!("SOURCE_DATE_EPOCH is '{text}'; it has to be seconds since 1970"))
+        }),
+        Err(_) => Ok(None),
+    }
+}
+
+fn running_kernel() -> Result<Target> {
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease")
+        .map_err(|e| CliError::io("reading the version of the kernel", &e))?;
+    Target::parse(release.trim()).ok_or_else(|| {
+        CliError::usage(format!("the kernel's version is '{}'; name one with --kernel", release.trim()))
+    })
+}
+
+fn failure(error: BuildError) -> CliError {
+    match error {
+        BuildError::Options { what } => CliError::usage(what),
+        BuildError::Source { path, source } => path_failure(format!("reading '{}'", path.display()), &source),
+        BuildError::Write { ref source, .. } => CliError::io(error.to_string(), source),
+        BuildError::Changed { .. } => CliError::new(Exit::Busy, error.to_string()),
+        error => CliError::failed(pagefold_image::with_causes(&error)),
+    }
+}
+
+fn print(summary: &Summary, scanned: &Scanned, args: &BuildArgs) -> Result<()> {
+    let content = summary.content_bytes();
+    let ratio = content as f64 / summary.image_bytes.max(1) as f64;
+    output::line(&format!(
+        "{}: {} from {} in {} files and directories ({ratio:.2}x), for Linux {} and later",
+        args.out.display(),
+        Human(summary.image_bytes),
+        Human(content),
+        text::grouped(summary.inodes),
+        summary.target,
+    ))?;
+    for (compression, stored) in &summary.stored {
+        output::line(&format!("  {:<12} {}", name(compression), stored_text(stored)))?;
+    }
+    output::line(&format!("  {:<12} {}", "metadata", Human(summary.metadata_bytes)))?;
+    if scanned.dropped_xattrs > 0 {
+        let dropped = text::counted(scanned.dropped_xattrs, "attribute", "attributes");
+        output::note(&format!(
+            "{dropped} left out: images have user, trusted, security and access lists only"
+        ));
+    }
+    Ok(())
+}
+
+fn name(compression: &Option<Compression>) -> String {
+    compression.map_or("plain".into(), |compression| compression.to_string())
+}
+
+fn stored_text(stored: &Stored) -> String {
+    let files = text::counted(stored.files, "file", "files");
+    format!("{} in {files}, stored in {}", Human(stored.content_bytes), Human(stored.stored_bytes))
+}
+
+fn print_json(summary: &Summary, scanned: &Scanned) -> Result<()> {
+    let stored: Vec<_> = summary
+        .stored
+        .iter()
+        .map(|(compression, stored)| {
+            json!({
+                "compression": name(compression),
+                "files": stored.files,
+                "content_bytes": stored.content_bytes,
+                "stored_bytes": stored.stored_bytes,
+            })
+        })
+        .collect();
+    let slowest: Vec<_> = summary
+        .slowest
+        .iter()
+        .map(|(path, elapsed)| json!({ "path": path.to_string_lossy(), "seconds": elapsed.as_secs_f64() }))
+        .collect();
+    output::json(&json!({
+        "kernel": summary.target.to_string(),
+        "inodes": summary.inodes,
+        "directories": summary.directories,
+        "content_bytes": summary.content_bytes(),
+        "image_bytes": summary.image_bytes,
+        "metadata_bytes": summary.metadata_bytes,
+        "stored": stored,
+        "slowest": slowest,
+        "unreadable": scanned.unreadable.iter().map(|(path, _)| path.to_string_lossy()).collect::<Vec<_>>(),
+        "dropped_xattrs": scanned.dropped_xattrs,
+    }))
+}

@@ -1,0 +1,212 @@
+//! Reading a tree of files that others may change: never through a symbolic link, never outside of the tree.
+//!
+//! Paths are resolved below an open directory ([`Folder`]) by openat2(2), so the kernel refuses links instead of
+//! following them. What a name is, is asked of the opened inode and not of the name. A device, a pipe or a socket is
+//! never opened for reading, because opening can wait or have side effects.
+//!
+//! This module does not decide what is read.
+
+use crate::SysError;
+use crate::beneath::Folder;
+use crate::pathhandle::failed;
+use rustix::fs::{self, FileType, Mode, OFlags, ResolveFlags, SeekFrom};
+use rustix::io::Errno;
+use std::fs::File;
+use std::ops::Range;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+
+const RESOLVE: ResolveFlags =
+    ResolveFlags::BENEATH.union(ResolveFlags::NO_SYMLINKS).union(ResolveFlags::NO_MAGICLINKS);
+/// Longest target of a link and longest list of attribute names, bytes; Linux has no longer ones.
+const LIST_LEN_MAX: usize = 64 << 10;
+
+/// The inode of a file, link, directory or special file.
+#[derive(Debug)]
+pub struct SourceFile(OwnedFd);
+
+/// An extended attribute: full name, and value.
+pub type SourceXattr = (Box<[u8]>, Box<[u8]>);
+
+/// What stat(2) says of an inode.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SourceStat {
+    /// Type of file and permissions.
+    pub mode: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Length, bytes.
+    pub len_bytes: u64,
+    /// Time of the last change of the contents: seconds since 1970, and nanoseconds.
+    pub mtime: (i64, u32),
+    /// Number of names.
+    pub nlink: u64,
+    /// Device that the inode is on.
+    pub device: u64,
+    /// Number of the inode on its device.
+    pub inode: u64,
+    /// Major and minor number of a device.
+    pub special: (u32, u32),
+    /// Whether the file takes less room than its length, so that it may have holes.
+    pub may_have_holes: bool,
+}
+
+impl Folder {
+    /// The names in this directory, in any order, without `.` and `..`.
+    pub fn names(&self) -> Result<Vec<Box<[u8]>>, SysError> {
+        let mut names = Vec::new();
+        for entry in fs::Dir::read_from(self.as_fd()).map_err(failed("reading the directory"))? {
+            let entry = entry.map_err(failed("reading the directory"))?;
+            let name = entry.file_name().to_bytes();
+            if !matches!(name, b"." | b"..") {
+                names.push(name.into());
+            }
+        }
+        Ok(names)
+    }
+
+    /// Returns the inode of a name in this directory, whatever it is. Only its existence is needed, no right to read it.
+    pub fn source_file(&self, name: &[u8]) -> Result<SourceFile, SysError> {
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        // NO_SYMLINKS would refuse a link that is the last name.
+        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
+        let opened = fs::openat2(self.as_fd(), name, flags, Mode::empty(), resolve);
+        opened.map(SourceFile).map_err(failed("opening the file"))
+    }
+
+    /// Opens a regular file below this directory for reading. Never waits.
+    pub fn open_source(&self, path: &[u8]) -> Result<File, SysError> {
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+        let cut = path.iter().rposition(|&byte| byte == b'/');
+        let folder;
+        let (parent, name) = match cut {
+            Some(cut) => {
+                folder = self.open_folder(&path[..cut])?;
+                (folder.as_fd(), &path[cut + 1..])
+            }
+            None => (self.as_fd(), path),
+        };
+        let opened = fs::openat2(parent, name, flags, Mode::empty(), RESOLVE);
+        let file = File::from(opened.map_err(failed("opening the file"))?);
+        let stat = fs::fstat(&file).map_err(failed("looking at the file"))?;
+        match FileType::from_raw_mode(stat.st_mode) {
+            FileType::RegularFile => Ok(file),
+            _ => Err(SysError::new("opening a file that is no longer a regular one", libc::ESTALE)),
+        }
+    }
+}
+
+impl SourceFile {
+    /// Metadata.
+    pub fn stat(&self) -> Result<SourceStat, SysError> {
+        stat(&self.0)
+    }
+
+    /// Target of a symbolic link.
+    pub fn link_target(&self) -> Result<Vec<u8>, SysError> {
+        let target = fs::readlinkat(&self.0, c"", Vec::new()).map_err(failed("reading the symbolic link"))?;
+        Ok(target.into_bytes())
+    }
+
+    /// Extended attributes that this process may read, sorted by name.
+    pub fn xattrs(&self) -> Result<Vec<SourceXattr>, SysError> {
+        // The calls for descriptors refuse those that are not open for reading. This path resolves to the inode itself,
+        // also if that is a symbolic link.
+        let path = format!("/proc/self/fd/{}", self.0.as_raw_fd());
+        let mut names = vec![0u8; LIST_LEN_MAX];
+        let len = match fs::listxattr(&path, &mut names) {
+            Err(Errno::NOTSUP) => return Ok(Vec::new()),
+            listed => listed.map_err(failed("listing the attributes"))?,
+        };
+        let mut value = vec![0u8; LIST_LEN_MAX];
+        let mut xattrs = Vec::new();
+        for name in names[..len].split(|&byte| byte == 0).filter(|name| !name.is_empty()) {
+            match fs::getxattr(&path, name, &mut value) {
+                Ok(len) => xattrs.push((name.into(), value[..len].into())),
+                // The attribute was removed after it was listed, or only the list may be read.
+                Err(Errno::NODATA | Errno::NOTSUP) => {}
+                Err(e) => return Err(failed("reading an attribute")(e)),
+            }
+        }
+        xattrs.sort_unstable();
+        Ok(xattrs)
+    }
+}
+
+/// Metadata of an open file.
+pub fn stat(file: impl AsFd) -> Result<SourceStat, SysError> {
+    let stat = fs::fstat(file).map_err(failed("looking at the file"))?;
+    let len_bytes = stat.st_size.unsigned_abs();
+    Ok(SourceStat {
+        mode: stat.st_mode,
+        uid: stat.st_uid,
+        gid: stat.st_gid,
+        len_bytes,
+        mtime: (stat.st_mtime, stat.st_mtime_nsec as u32),
+        nlink: stat.st_nlink,
+        device: stat.st_dev,
+        inode: stat.st_ino,
+        special: (fs::major(stat.st_rdev), fs::minor(stat.st_rdev)),
+        may_have_holes: stat.st_blocks.unsigned_abs().saturating_mul(512) < len_bytes,
+    })
+}
+
+/// The ranges of an open file of `len_bytes` that are no holes, ascending. `None`: the file system does not tell.
+pub fn data_ranges(file: &File, len_bytes: u64) -> Result<Option<Vec<Range<u64>>>, SysError> {
+    let mut ranges: Vec<Range<u64>> = Vec::new();
+    let mut at = 0;
+    while at < len_bytes {
+        let start = match fs::seek(file, SeekFrom::Data(at)) {
+            Ok(start) => start,
+            Err(Errno::NXIO) => break,
+            Err(Errno::INVAL | Errno::NOTSUP) => return Ok(None),
+            Err(e) => return Err(failed("looking for data in a file")(e)),
+        };
+        let end = fs::seek(file, SeekFrom::Hole(start)).map_err(failed("looking for a hole in a file"))?;
+        let (start, end) = (start.min(len_bytes), end.min(len_bytes));
+        // A file that is changed meanwhile could go backwards.
+        if end <= at || start < at {
+            return Ok(None);
+        }
+        match ranges.last_mut() {
+            Some(last) if last.end == start => last.end = end,
+            _ => ranges.push(start..end),
+        }
+        at = end;
+    }
+    Ok(Some(ranges))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::FileExt;
+    use std::os::unix::fs::symlink;
+
+    #[test]
+    fn links_are_read_and_never_followed() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir(dir.path().join("d")).unwrap();
+        std::fs::write(dir.path().join("d/file"), "x").unwrap();
+        symlink("d", dir.path().join("link")).unwrap();
+        let folder = Folder::open(dir.path()).unwrap();
+        let mut names = folder.names().unwrap();
+        names.sort();
+        assert_eq!(names, [b"d".as_slice().into(), b"link".as_slice().into()]);
+        assert_eq!(folder.source_file(b"link").unwrap().link_target().unwrap(), b"d");
+        assert!(folder.open_source(b"link/file").is_err() && folder.open_source(b"link").is_err());
+        assert_eq!(stat(folder.open_source(b"d/file").unwrap()).unwrap().len_bytes, 1);
+        assert!(folder.open_source(b"d").is_err());
+    }
+
+    #[test]
+    fn holes_are_found() {
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(8 << 20).unwrap();
+        file.write_all_at(&[1; 4096], 4 << 20).unwrap();
+        let Some(ranges) = data_ranges(&file, 8 << 20).unwrap() else { return };
+        let covers = ranges.iter().any(|range| range.start <= 4 << 20 && range.end >= (4 << 20) + 4096);
+        assert!(covers && ranges.last().unwrap().end <= 8 << 20);
+    }
+}
