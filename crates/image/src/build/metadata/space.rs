@@ -101,7 +101,7 @@ mod tests {
             for (before, inline) in records {
                 let (start, len) = (32 + before, 32 + before + inline);
                 let at = space.reserve(len, start..len);
-                prop_assert!(at % 32 == 0 && fits(at, &(start..len)));
+                prop_assert!(at.is_multiple_of(32) && fits(at, &(start..len)));
                 prop_assert!(taken.iter().all(|t| t.end <= at || at + len <= t.start));
                 taken.push(at..at + len);
                 space.write(at, &vec![1; len as usize]);

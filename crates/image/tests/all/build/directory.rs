@@ -159,7 +159,7 @@ fn what_is_excluded_or_unreadable_is_left_out() {
         skipped!("what_is_excluded_or_unreadable_is_left_out: root reads everything");
         return;
     }
-    fs::set_permissions(root.join("b.o"), fs::Permissions::from_mode(0)).unwrap();
+    fs::set_permissions(root.join("b.o"), fs::Permissions::from_mode(0o000)).unwrap();
     let options = DirectoryOptions { ignore_unreadable: true, ..DirectoryOptions::default() };
     let scanned = scan(root, &options).unwrap();
     assert_eq!((scanned.unreadable.len(), scanned.tree.find(b"b.o")), (1, None));
