@@ -12,9 +12,10 @@ const CLUSTERS: [usize; 6] = [64, 512, 4096, 16 << 10, 64 << 10, 1 << 20];
 /// Lists every format with its fastest, usual and densest settings, and with short windows.
 fn configs() -> Vec<EncoderConfig> {
     let mut configs = Vec::new();
-    for window_bytes in [65535] {
+    for window_bytes in [65535, 16383, 4096, 1] {
         configs.push(EncoderConfig::Lz4 { window_bytes });
-        configs.extend([1, 3, 9, 10, 12].map(|level| EncoderConfig::Lz4Hc { window_bytes, level }));
+        let levels: &[i32] = if window_bytes == 65535 { &[1, 3, 9, 10, 12] } else { &[3, 12] };
+        configs.extend(levels.iter().map(|level| EncoderConfig::Lz4Hc { window_bytes, level: *level }));
     }
     configs.extend([1, 2, 6, 9, 12].map(|level| EncoderConfig::Deflate { level }));
     for (dict_bytes, level, extreme) in [(4096, 0, false), (1 << 16, 6, false), (100_000, 3, true)] {

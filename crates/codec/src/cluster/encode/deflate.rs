@@ -18,7 +18,7 @@ const CLUSTER_MAX_BYTES: usize = 1 << 20;
 /// The scratch buffer's length as a multiple of the cluster's.
 const SCRATCH_RATIO: usize = 2;
 /// The beginning of the source that the estimate compresses, as a multiple of the cluster's length.
-const PROBE_RATIO: usize = 2;
+const PROBE_RATIO: usize = 1;
 
 /// Returns an upper bound of the heap bytes of an encoder, for clusters of 1 MiB.
 pub(super) fn heap_bytes(level: i32) -> usize {

@@ -12,7 +12,7 @@
 //!
 //! | format | how the cluster is filled |
 //! |---|---|
-//! | LZ4 | liblz4 stops where the destination is full |
+//! | LZ4 | liblz4 stops where the destination is full; for shorter windows than its own, encoders of this module do |
 //! | MicroLZMA | liblzma does the same |
 //! | deflate | libdeflate compresses somewhat more than fits, and the stream is cut after the last symbol that fits |
 //! | zstd | one frame of several blocks, large ones first, the last ones as long as the rest of the cluster permits |
@@ -26,6 +26,7 @@ mod deflate_cut;
 mod lz4;
 mod microlzma;
 mod zstd;
+mod zstd_context;
 
 use super::Format;
 use crate::error::CodecError;
@@ -137,8 +138,10 @@ impl Encoder {
     pub fn new(config: &EncoderConfig) -> Result<Encoder, CodecError> {
         config.check()?;
         let state = match *config {
-            EncoderConfig::Lz4 { .. } => State::Lz4(lz4::Fast::new()?),
-            EncoderConfig::Lz4Hc { level, .. } => State::Lz4Hc(lz4::High::new(level)?),
+            EncoderConfig::Lz4 { window_bytes } => State::Lz4(lz4::Fast::new(window_bytes)?),
+            EncoderConfig::Lz4Hc { window_bytes, level } => {
+                State::Lz4Hc(lz4::High::new(window_bytes, level)?)
+            }
             EncoderConfig::MicroLzma { dict_bytes, level, extreme } => {
                 State::MicroLzma(microlzma::MicroLzma::new(dict_bytes, level, extreme)?)
             }
@@ -164,8 +167,8 @@ impl Encoder {
     /// Returns an upper bound, in bytes, of the heap memory of an encoder.
     pub fn heap_bytes(config: &EncoderConfig) -> usize {
         match *config {
-            EncoderConfig::Lz4 { .. } => lz4::FAST_BYTES,
-            EncoderConfig::Lz4Hc { .. } => lz4::HIGH_BYTES,
+            EncoderConfig::Lz4 { window_bytes } => lz4::fast_bytes(window_bytes),
+            EncoderConfig::Lz4Hc { window_bytes, .. } => lz4::high_bytes(window_bytes),
             EncoderConfig::MicroLzma { dict_bytes, level, extreme } => {
                 microlzma::heap_bytes(dict_bytes, level, extreme)
             }

@@ -3,17 +3,19 @@
 //! libzstd cannot fill a destination, and searching for the right input length takes some ten compressions. Here a frame
 //! is compressed once, as a stream that is flushed at chosen input offsets. A flush ends a block, so the length of the
 //! output is known there. The first block is nearly as long as the cluster; each further one is a part of what the rest
-//! of the cluster is expected to hold, so that blocks shrink towards the end. A block that does not fit is dropped. If
-//! much of the cluster is free then, another pass repeats the flushes before it and makes it shorter.
+//! of the cluster is expected to hold, so that blocks shrink towards the end. A block that does not fit is taken back,
+//! and a shorter one is compressed instead (`zstd_context`).
+//!
+//! In a small cluster each block costs a noticeable part. There the first block only serves to estimate, and the frame
+//! begins again with a block that is nearly as long as all that fits.
 //!
 //! The header is written last, because only then the content size is known. libzstd's header, which has no content
-//! size, is overwritten.
+//! size, is overwritten. Format: RFC 8878.
 
 use super::Fit;
-use crate::cluster::zstd::NAME;
+use super::zstd_context::{Context, Flushed};
 use crate::error::CodecError;
-use zstd_safe::zstd_sys::{self, ZSTD_EndDirective};
-use zstd_safe::{CCtx, CParameter, InBuffer, OutBuffer, ResetDirective};
+use zstd_safe::zstd_sys::{self, ZSTD_compressionParameters};
 
 /// Length of the longest header that is written: magic, descriptor, window, content size of 4 bytes.
 const HEADER_MAX_BYTES: usize = 4 + 1 + 1 + 4;
@@ -27,65 +29,61 @@ const MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 const EXPECTED_RATIO: usize = 3;
 /// No block is begun for fewer bytes of output: its headers would take most of them.
 const ROOM_MIN_BYTES: usize = 24;
-/// A pass that leaves more than this part of the cluster free is repeated, 1 / 256.
-const SLACK_SHIFT: u32 = 8;
-const PASSES_MAX: usize = 3;
-/// The most blocks of a frame, far more than shrinking blocks need.
-const CUTS_MAX: usize = 64;
+/// No block is begun for a smaller part of the cluster than this, 1 / 512.
+const ROOM_MIN_SHIFT: u32 = 9;
+/// Clusters up to this length begin with one block that is nearly as long as all that fits.
+const SMALL_BYTES: usize = 32 << 10;
+/// A block that does not fit ends the frame if the rest of the cluster is a smaller part than this, 1 / 64: saving the
+/// state takes longer than the rest is worth.
+const SAVE_SHIFT: u32 = 6;
+/// The most blocks of a frame, and the most attempts at blocks: far more than shrinking blocks need.
+const ATTEMPTS_MAX: usize = 32;
 
 pub(super) struct Zstd {
-    context: CCtx<'static>,
+    context: Context,
     max_window_bytes: u32,
     level: i32,
-    /// The input offsets where the blocks of the current pass end.
-    cuts: Vec<usize>,
 }
 
-/// The complete blocks that a pass has produced.
+/// The complete blocks of a frame that is being written.
 #[derive(Clone, Copy, Default)]
 struct Blocks {
     consumed_bytes: usize,
     written_bytes: usize,
 }
 
-/// Returns an upper bound of the heap bytes of a context.
+/// Returns an upper bound of the heap bytes of an encoder.
 pub(super) fn heap_bytes(max_window_bytes: u32, level: i32) -> usize {
-    // The lengths where libzstd changes to another table of parameters.
-    let lengths = [16 << 10, 128 << 10, 256 << 10, 16 << 20];
-    let bytes_for = |expected_bytes: usize| {
-        let parameters = parameters(max_window_bytes, level, expected_bytes);
-        // SAFETY: the function only calculates with its argument.
-        unsafe { zstd_sys::ZSTD_estimateCStreamSize_usingCParams(parameters) }
-    };
-    lengths.into_iter().map(bytes_for).max().unwrap_or_default() + CUTS_MAX * size_of::<usize>()
+    let all = all_parameters(max_window_bytes, level);
+    all.into_iter().map(Context::heap_bytes).max().unwrap_or_default()
+}
+
+/// Returns libzstd's parameters for all lengths of sources.
+fn all_parameters(max_window_bytes: u32, level: i32) -> [ZSTD_compressionParameters; 4] {
+    // The longest for which it uses a table of parameters, and a longer one.
+    [16 << 10, 128 << 10, 256 << 10, 16 << 20].map(|len| parameters(max_window_bytes, level, len))
 }
 
 /// Returns libzstd's parameters for sources of this length, with the longest window that the image allows.
-fn parameters(
-    max_window_bytes: u32,
-    level: i32,
-    expected_bytes: usize,
-) -> zstd_sys::ZSTD_compressionParameters {
+fn parameters(max_window_bytes: u32, level: i32, expected_bytes: usize) -> ZSTD_compressionParameters {
     // SAFETY: the function only calculates with its arguments.
     let mut parameters = unsafe { zstd_sys::ZSTD_getCParams(level, expected_bytes as u64, 0) };
     parameters.windowLog = max_window_bytes.ilog2();
-    parameters
+    // A length of 0 is an unknown one: only the tables are made as short as the window permits.
+    // SAFETY: the function only calculates with its arguments.
+    unsafe { zstd_sys::ZSTD_adjustCParams(parameters, 0, 0) }
 }
 
 impl Zstd {
     pub(super) fn new(max_window_bytes: u32, level: i32) -> Result<Self, CodecError> {
-        let context = CCtx::try_create().ok_or(CodecError::NoMemory { codec: NAME })?;
-        Ok(Zstd { context, max_window_bytes, level, cuts: Vec::with_capacity(CUTS_MAX) })
+        let context = Context::new(&all_parameters(max_window_bytes, level))?;
+        Ok(Zstd { context, max_window_bytes, level })
     }
 
     pub(super) fn whole(&mut self, src: &[u8], dst: &mut [u8]) -> Result<Option<usize>, CodecError> {
-        self.begin(src.len(), true)?;
-        let too_short = (zstd_sys::ZSTD_ErrorCode::ZSTD_error_dstSize_tooSmall as usize).wrapping_neg();
-        match self.context.compress2(dst, src) {
-            Ok(written) => Ok(Some(written)),
-            Err(code) if code == too_short => Ok(None),
-            Err(code) => Err(error(code, dst.len())),
-        }
+        let parameters = parameters(self.max_window_bytes, self.level, src.len());
+        self.context.begin_whole(self.level, parameters)?;
+        self.context.compress(src, dst)
     }
 
     /// Fills `dst`, and adds the number of bytes that it compresses to `input_bytes`.
@@ -98,19 +96,7 @@ impl Zstd {
         // Where libzstd writes its header, so that the blocks begin after the longest header.
         let frame_at = HEADER_MAX_BYTES - UNSIZED_HEADER_BYTES;
         let frame = &mut dst[frame_at..];
-        self.cuts.clear();
-        let mut passes = 0;
-        let blocks = loop {
-            let (blocks, has_overflowed) = self.pass(src, frame, input_bytes)?;
-            passes += 1;
-            let slack_bytes = frame.len() - blocks.written_bytes;
-            if !has_overflowed || slack_bytes <= frame.len() >> SLACK_SHIFT || passes == PASSES_MAX {
-                break blocks;
-            }
-            if let Some(cut) = self.cuts.last_mut() {
-                *cut = blocks.consumed_bytes + (*cut - blocks.consumed_bytes) / 2;
-            }
-        };
+        let blocks = self.blocks(src, frame, input_bytes)?;
         end_last_block(&mut frame[UNSIZED_HEADER_BYTES..blocks.written_bytes]);
         let (header, header_len) = self.header(blocks.consumed_bytes);
         dst[..header_len].copy_from_slice(&header[..header_len]);
@@ -119,78 +105,50 @@ impl Zstd {
         Ok(Fit { consumed_bytes: blocks.consumed_bytes, written_bytes })
     }
 
-    /// Compresses blocks that end at `cuts`, then shrinking ones, until the frame is full.
-    ///
-    /// Returns the blocks, and whether one was dropped because it did not fit. Its end is the last of `cuts` then.
-    fn pass(
-        &mut self,
-        src: &[u8],
-        frame: &mut [u8],
-        input_bytes: &mut u64,
-    ) -> Result<(Blocks, bool), CodecError> {
-        self.begin(frame.len() * EXPECTED_RATIO, false)?;
-        let (mut before, mut blocks) = (Blocks::default(), Blocks::default());
-        for index in 0..CUTS_MAX {
-            if index == self.cuts.len() {
-                let Some(cut) = next_cut(before, blocks, frame.len(), src.len()) else { break };
-                self.cuts.push(cut);
-            }
-            let cut = self.cuts[index];
-            *input_bytes += (cut - blocks.consumed_bytes) as u64;
-            let source = &src[blocks.consumed_bytes..cut];
-            let Some(written_bytes) = self.flush(source, frame, blocks.written_bytes)? else {
-                self.cuts.truncate(index + 1);
-                return Ok((blocks, true));
-            };
-            before = blocks;
-            blocks = Blocks { consumed_bytes: cut, written_bytes };
-        }
-        Ok((blocks, false))
-    }
-
-    /// Prepares the context for a frame of about this many bytes of content.
-    fn begin(&mut self, expected_bytes: usize, content_size: bool) -> Result<(), CodecError> {
-        let failed = |code| error(code, 0);
-        self.context.reset(ResetDirective::SessionOnly).map_err(failed)?;
-        let parameters = parameters(self.max_window_bytes, self.level, expected_bytes);
-        for parameter in [
-            CParameter::CompressionLevel(self.level),
-            CParameter::WindowLog(parameters.windowLog),
-            CParameter::HashLog(parameters.hashLog),
-            CParameter::ChainLog(parameters.chainLog),
-            CParameter::SearchLog(parameters.searchLog),
-            CParameter::MinMatch(parameters.minMatch),
-            CParameter::TargetLength(parameters.targetLength),
-            CParameter::Strategy(parameters.strategy),
-            CParameter::ContentSizeFlag(content_size),
-            CParameter::ChecksumFlag(false),
-            CParameter::DictIdFlag(false),
-        ] {
-            self.context.set_parameter(parameter).map_err(failed)?;
-        }
-        Ok(())
-    }
-
-    /// Appends `src` as blocks to the `written_bytes` of the frame. Returns the frame's length, or `None` if the blocks
-    /// do not fit.
-    fn flush(
-        &mut self,
-        src: &[u8],
-        frame: &mut [u8],
-        written_bytes: usize,
-    ) -> Result<Option<usize>, CodecError> {
-        let len_bytes = frame.len();
-        let mut input = InBuffer::around(src);
-        let mut output = OutBuffer::around_pos(frame, written_bytes);
-        loop {
-            let flush = ZSTD_EndDirective::ZSTD_e_flush;
-            match self.context.compress_stream2(&mut output, &mut input, flush) {
-                Ok(0) if input.pos() == src.len() => return Ok(Some(output.pos())),
-                Ok(_) if output.pos() == len_bytes => return Ok(None),
-                Ok(_) => {}
-                Err(code) => return Err(error(code, len_bytes)),
+    /// Compresses blocks until the frame is full.
+    fn blocks(&mut self, src: &[u8], frame: &mut [u8], input_bytes: &mut u64) -> Result<Blocks, CodecError> {
+        let parameters = parameters(self.max_window_bytes, self.level, frame.len() * EXPECTED_RATIO);
+        self.context.begin_blocks(self.level, parameters)?;
+        let mut blocks = Blocks::default();
+        // Data that does not compress fits too, with the headers of blocks.
+        let mut step = frame.len() - frame.len() / 8 - ROOM_MIN_BYTES;
+        // Whether a block that does not fit can be taken back.
+        let mut is_saved = true;
+        let mut is_estimate = frame.len() <= SMALL_BYTES && step < src.len();
+        for _ in 0..ATTEMPTS_MAX {
+            let source = &src[blocks.consumed_bytes..src.len().min(blocks.consumed_bytes + step)];
+            *input_bytes += source.len() as u64;
+            match self.context.flush(source, frame, blocks.written_bytes)? {
+                Flushed::Complete(written_bytes) => {
+                    let before = blocks;
+                    blocks = Blocks { consumed_bytes: blocks.consumed_bytes + source.len(), written_bytes };
+                    let Some(next) = next_step(before, blocks, frame.len(), src.len()) else { break };
+                    step = next;
+                    if std::mem::take(&mut is_estimate) {
+                        step += blocks.consumed_bytes;
+                        blocks = Blocks::default();
+                        self.context.begin_blocks(self.level, parameters)?;
+                    } else if frame.len() - written_bytes > frame.len() >> SAVE_SHIFT {
+                        self.context.save();
+                        is_saved = true;
+                    } else {
+                        is_saved = false;
+                    }
+                }
+                Flushed::Full { consumed_bytes, produced_bytes } => {
+                    let room = frame.len() - blocks.written_bytes;
+                    step = (room * consumed_bytes / produced_bytes.max(1) / 16 * 15).min(source.len() - 1);
+                    if step < ROOM_MIN_BYTES / 2 || !is_saved {
+                        break;
+                    }
+                    match blocks.written_bytes {
+                        0 => self.context.begin_blocks(self.level, parameters)?,
+                        _ => self.context.restore(),
+                    }
+                }
             }
         }
+        Ok(blocks)
     }
 
     /// Makes the header of a frame with this content size, and returns it with its length.
@@ -216,24 +174,21 @@ impl Zstd {
     }
 }
 
-/// Returns the input offset where the next block ends, or `None` if the frame is full or the source has ended.
+/// Returns the length of the next block's input, or `None` if the frame is full or the source has ended.
 ///
 /// The block gets four fifths of the input that the rest of the frame holds if the block before, or all of them, are
 /// any guide: denser data than these fits too.
-fn next_cut(before: Blocks, blocks: Blocks, frame_len: usize, src_len: usize) -> Option<usize> {
+fn next_step(before: Blocks, blocks: Blocks, frame_len: usize, src_len: usize) -> Option<usize> {
     let room = frame_len - blocks.written_bytes;
-    if blocks.consumed_bytes == src_len || room < ROOM_MIN_BYTES {
+    if blocks.consumed_bytes == src_len || room < ROOM_MIN_BYTES.max(frame_len >> ROOM_MIN_SHIFT) {
         return None;
     }
     let expected = |consumed: usize, written: usize| room * consumed / written.max(1) / 5 * 4;
-    let step = match blocks.consumed_bytes {
-        // Data that does not compress fits too, with the headers of blocks.
-        0 => frame_len - frame_len / 8 - ROOM_MIN_BYTES,
-        all => expected(all, blocks.written_bytes)
-            .min(expected(all - before.consumed_bytes, blocks.written_bytes - before.written_bytes)),
-    };
+    let by_all = expected(blocks.consumed_bytes, blocks.written_bytes);
+    let by_last =
+        expected(blocks.consumed_bytes - before.consumed_bytes, blocks.written_bytes - before.written_bytes);
     // Fewer bytes would gain nothing.
-    (step >= ROOM_MIN_BYTES / 2).then(|| src_len.min(blocks.consumed_bytes + step))
+    Some(by_all.min(by_last)).filter(|step| *step >= ROOM_MIN_BYTES / 2)
 }
 
 /// Marks the last of these blocks as the last of its frame.
@@ -249,14 +204,5 @@ fn end_last_block(blocks: &mut [u8]) {
             return;
         }
         at = next;
-    }
-}
-
-/// Converts an error code of libzstd.
-fn error(code: usize, dst_len_bytes: usize) -> CodecError {
-    let no_memory = (zstd_sys::ZSTD_ErrorCode::ZSTD_error_memory_allocation as usize).wrapping_neg();
-    match code == no_memory {
-        true => CodecError::NoMemory { codec: NAME },
-        false => CodecError::Compress { codec: NAME, dst_len_bytes },
     }
 }

@@ -4,13 +4,12 @@
 //! call for that, `LZ4_compress_HC_destSize`, clears 256 KiB of tables each time; as a stream that is reset for each
 //! cluster it does not, because stale entries are recognised by their position.
 
-use super::Fit;
+use super::HIGH_NAME;
+use crate::cluster::encode::Fit;
 use crate::cluster::lz4::NAME;
 use crate::error::CodecError;
 use crate::liblz4::{RawStream, c_len};
 use std::ffi::{c_char, c_int, c_void};
-
-pub(super) const HIGH_NAME: &str = "lz4hc";
 
 /// Bound of the fast encoder's memory, a table of 16 KiB.
 pub(super) const FAST_BYTES: usize = 17 << 10;
