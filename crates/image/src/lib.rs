@@ -1,4 +1,5 @@
-//! Reads EROFS images (compressed read-only file systems) in a fixed memory budget. Images may be untrusted.
+//! Reads EROFS images (compressed read-only file systems) in a fixed memory budget, and builds them. Images that are read
+//! may be untrusted.
 //!
 //! [`Image`] opens a file, a block device, or any other [`Backing`](pagefold_backing::Backing); [`Node`] is a file or
 //! directory in it:
@@ -92,7 +93,7 @@
 //!
 //! # Limits
 //!
-//! - The crate does not write images.
+//! - [`build`](mod@build) keeps names, metadata and indexes in memory, and does not share data between files.
 //! - Images have no checksums of contents: damage is found if it contradicts the format or does not decode.
 //! - At the limit of the budget, the cache is evicted first; then read-ahead skips clusters, and readers wait for
 //!   memory.

@@ -1,7 +1,7 @@
 //! Reading a tree of files that others may change: never through a symbolic link, never outside of the tree.
 //!
 //! Paths are resolved below an open directory ([`Folder`]) by openat2(2), so the kernel refuses links instead of
-//! following them. What a name is, is asked of the opened inode and not of the name. A device, a pipe or a socket is
+//! following them. The type of a file is read from the opened inode, and not by its name again. A device, a pipe or a socket is
 //! never opened for reading, because opening can wait or have side effects.
 //!
 //! This module does not decide what is read.
@@ -27,7 +27,7 @@ pub struct SourceFile(OwnedFd);
 /// An extended attribute: full name, and value.
 pub type SourceXattr = (Box<[u8]>, Box<[u8]>);
 
-/// What stat(2) says of an inode.
+/// The answer of stat(2) about an inode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SourceStat {
     /// Type of file and permissions.

@@ -14,6 +14,7 @@ use super::tree::Body;
 use super::writer::{OpenFile, Writer, content_bytes};
 use std::collections::VecDeque;
 use std::ops::Range;
+use twox_hash::XxHash3_128;
 
 /// A piece of work whose result is written next, or after those before it.
 enum Pending<'a> {
@@ -69,11 +70,13 @@ impl<'a> Filler<'_, 'a> {
             sparse::write(self.writer, planned, len_bytes, ranges, reader.as_mut())?;
             return reader.finish();
         }
-        let mut reader = Filled { reader: reader.as_mut(), data: data.as_deref(), at: 0 };
+        let hash = options.digests.then(XxHash3_128::new);
+        let mut reader = Filled { reader: reader.as_mut(), data: data.as_deref(), at: 0, hash };
         match options.rules.choose(&planned.path, options.compression) {
             Some(compression) => self.submit(planned, len_bytes, compression, &mut reader)?,
             None => self.copy(planned, len_bytes, &mut reader)?,
         }
+        self.writer.add_digest(planned, reader.hash.map(|hash| hash.finish_128()));
         reader.reader.finish()
     }
 
@@ -165,6 +168,8 @@ struct Filled<'r> {
     reader: &'r mut dyn Reader,
     data: Option<&'r [Range<u64>]>,
     at: u64,
+    /// The hash of what was read, if it is wanted.
+    hash: Option<XxHash3_128>,
 }
 
 impl Filled<'_> {
@@ -182,6 +187,9 @@ impl Filled<'_> {
             }
             done += now;
             self.at += now as u64;
+        }
+        if let Some(hash) = &mut self.hash {
+            hash.write(&bytes);
         }
         Ok(bytes)
     }

@@ -33,14 +33,15 @@
 //! | `contents`, `compress` | reading and compressing files |
 //! | `sparse` | files that consist mostly of holes |
 //! | `writer`, `metadata`, `superblock`, `output` | the image |
-//! | `progress` | what the caller is told |
+//! | `progress` | progress and summary |
+//! | `verify` | comparing an image with what went in |
 //!
 //! *One file:* `contents.rs` reads it segment by segment -> `compress/workers.rs` passes each to a thread ->
 //! `compress/segment.rs` cuts it into extents and compresses them -> `writer.rs` appends the clusters in order, encodes
 //! the index (`compress/index.rs`), and places the inode (`metadata/space.rs`).
 //!
-//! The builder does not write compact forms that need dedicated inputs: shared clusters, the packed file, the metabox,
-//! further devices.
+//! The builder does not share data between files (fragments, deduplication), compress metadata, or use further devices.
+//! It writes up to 16 TiB.
 
 mod compress;
 pub mod content;
@@ -57,6 +58,7 @@ mod sparse;
 mod superblock;
 mod target;
 pub mod tree;
+mod verify;
 mod writer;
 
 pub use error::BuildError;
@@ -65,6 +67,7 @@ pub use progress::{OnProgress, Progress, Stored, Summary};
 pub use rules::{Pattern, Rules};
 pub use target::{TARGETS, Target};
 pub use tree::{Body, InodeId, Metadata, Tree};
+pub use verify::{Digests, VerifyError, verify};
 
 use std::fs::File;
 

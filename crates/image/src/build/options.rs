@@ -1,4 +1,4 @@
-//! What the caller of the builder chooses.
+//! The caller's choices.
 
 use super::BuildError;
 use super::rules::Rules;
@@ -111,8 +111,8 @@ impl std::fmt::Display for Compression {
     }
 }
 
-/// What the caller of the builder chooses. The image depends on these, on the tree, and on nothing else; not on
-/// `threads`.
+/// The caller's choices. The image depends on these, on the tree, and on nothing else: not on
+/// `threads` or `digests`.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// The oldest kernel that has to mount the image.
@@ -133,6 +133,8 @@ pub struct Options {
     pub build_time: Option<i64>,
     /// The volume's name, up to 15 bytes.
     pub volume_name: Vec<u8>,
+    /// Whether contents are hashed while they are read, so that the image can be verified.
+    pub digests: bool,
 }
 
 impl Options {
@@ -152,6 +154,7 @@ impl Options {
             threads: 0,
             build_time: None,
             volume_name: Vec::new(),
+            digests: false,
         }
     }
 

@@ -4,7 +4,7 @@ use super::tree::{Body, InodeId, Tree};
 use crate::read::inode::Timestamp;
 use std::collections::BTreeMap;
 
-/// What the image contains, in order.
+/// The inodes of the image, in order.
 #[derive(Debug)]
 pub struct Plan {
     /// The directories: a directory comes before those in it.

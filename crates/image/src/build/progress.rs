@@ -1,7 +1,9 @@
-//! What the builder tells while it works, and at the end.
+//! The builder's reports: progress while it works, and a summary at the end.
 
 use super::options::Compression;
 use super::target::Target;
+use super::tree::InodeId;
+use super::verify::Digests;
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
@@ -31,11 +33,11 @@ pub struct Stored {
     pub files: u64,
     /// Length of the files, bytes.
     pub content_bytes: u64,
-    /// What they take in the image without their inodes, bytes.
+    /// Bytes that they take in the image, without their inodes.
     pub stored_bytes: u64,
 }
 
-/// What was built.
+/// The summary of a build.
 #[derive(Debug, Clone)]
 pub struct Summary {
     /// The oldest kernel that the image was built for.
@@ -52,6 +54,8 @@ pub struct Summary {
     pub stored: BTreeMap<Option<Compression>, Stored>,
     /// The files whose compression took longest, and the CPU time of it; the longest first.
     pub slowest: Vec<(PathBuf, Duration)>,
+    /// Hashes of contents, for [`verify`](super::verify()); empty unless the options asked for them.
+    pub digests: Digests,
 }
 
 impl Summary {
@@ -65,6 +69,7 @@ impl Summary {
             metadata_bytes: 0,
             stored: BTreeMap::new(),
             slowest: Vec::new(),
+            digests: Digests::default(),
         }
     }
 
@@ -79,6 +84,11 @@ impl Summary {
         stored.files += 1;
         stored.content_bytes += content_bytes;
         stored.stored_bytes += stored_bytes;
+    }
+
+    /// Remembers the hash of a file.
+    pub(crate) fn add_digest(&mut self, id: InodeId, digest: u128) {
+        self.digests.0.insert(id, digest);
     }
 
     /// Remembers the time of a file, if it is one of the longest.

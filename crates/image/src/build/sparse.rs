@@ -11,6 +11,7 @@ use super::writer::Writer;
 use crate::format::chunk::HOLE;
 use crate::format::features::incompat;
 use std::ops::Range;
+use twox_hash::XxHash3_128;
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
 /// Holes of fewer bytes in all are not worth a different layout.
@@ -39,6 +40,7 @@ pub fn write(
     let chunk = BLOCK << chunk_bits;
     let mut entries = Vec::new();
     let (mut at, mut stored_bytes) = (0, 0);
+    let mut hash = writer.options.digests.then(XxHash3_128::new);
     for start in (0..len_bytes).step_by(chunk as usize) {
         let end = (start + chunk).min(len_bytes);
         let has_data =
@@ -50,6 +52,7 @@ pub fn write(
                 at = end;
                 let mut bytes = vec![0; (end - start) as usize];
                 reader.read_exact(&mut bytes)?;
+                hash.iter_mut().for_each(|hash| hash.write(&bytes));
                 bytes.resize(bytes.len().next_multiple_of(BLOCK as usize), 0);
                 let block = writer.out.next_block();
                 writer.out.append(&bytes)?;
@@ -64,6 +67,7 @@ pub fn write(
     }
     reader.skip(len_bytes - at)?;
     writer.report(len_bytes - data_len(data, chunk, len_bytes))?;
+    writer.add_digest(planned, hash.map(|hash| hash.finish_128()));
     writer.put_chunks(planned, len_bytes, chunk_bits, &entries, stored_bytes)
 }
 

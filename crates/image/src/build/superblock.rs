@@ -12,7 +12,7 @@ use crate::read::inode::Timestamp;
 use pagefold_codec::cluster::Format;
 use std::collections::BTreeMap;
 
-/// What the image uses of the format.
+/// The features of the format that the image uses.
 #[derive(Debug, Clone, Default)]
 pub struct Used {
     /// Formats of clusters, with their limits.

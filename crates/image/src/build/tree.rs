@@ -59,7 +59,7 @@ impl Default for Metadata {
     }
 }
 
-/// What an inode is, with all that belongs only to this type of file.
+/// The type of an inode, with all that belongs only to this type.
 #[derive(Debug, Clone)]
 pub enum Body {
     /// A directory.
@@ -165,7 +165,7 @@ impl Tree {
         self.directory(parent)?.entries.get(name).copied()
     }
 
-    /// Adds an inode under `name`. What had this name before loses it.
+    /// Adds an inode under `name`. An inode that had this name before loses it.
     pub fn add(
         &mut self,
         parent: InodeId,
@@ -265,8 +265,8 @@ trait TrimEnd {
 
 impl TrimEnd for [u8] {
     fn trim_ascii_end_matching(&self, byte: u8) -> &[u8] {
-        let kept = self.iter().rposition(|&b| b != byte).map_or(0, |last| last + 1);
-        &self[..kept]
+        let end = self.iter().rposition(|&b| b != byte).map_or(0, |last| last + 1);
+        &self[..end]
     }
 }
 

@@ -13,7 +13,7 @@ use super::compress::index::Index;
 use super::compress::segment::{Extent, INLINE_BYTES_MAX, Segment, Stored};
 use super::compress::workers;
 use super::metadata::directory::{self, Entry, with_dots};
-use super::metadata::inode::{Fields, Place};
+use super::metadata::inode::{Fields, Storage};
 use super::metadata::space::Space;
 use super::metadata::xattr::Pool;
 use super::options::{BLOCK_BYTES, Compression, Options};
@@ -125,9 +125,9 @@ impl<'a> Writer<'a> {
                 self.put_plain(planned, target.len() as u64, file)
             }
             Body::CharDevice(number) | Body::BlockDevice(number) => {
-                self.put_record(planned, 0, Place::device(Some(*number)), &[], 0..0)
+                self.put_record(planned, 0, Storage::device(Some(*number)), &[], 0..0)
             }
-            Body::Fifo | Body::Socket => self.put_record(planned, 0, Place::device(None), &[], 0..0),
+            Body::Fifo | Body::Socket => self.put_record(planned, 0, Storage::device(None), &[], 0..0),
             Body::Regular(_) | Body::Directory(_) => self.put_plain(planned, 0, OpenFile::default()),
         }
     }
@@ -186,8 +186,15 @@ impl<'a> Writer<'a> {
     ) -> Result<(), BuildError> {
         self.used.chunks = true;
         self.summary.count(None, len_bytes, stored_bytes);
-        let place = Place { layout: LAYOUT_CHUNK_BASED, u: format };
-        self.put_record(planned, len_bytes, place, entries, 0..0)
+        let storage = Storage { layout: LAYOUT_CHUNK_BASED, u: format };
+        self.put_record(planned, len_bytes, storage, entries, 0..0)
+    }
+
+    /// Remembers the hash of a file's contents.
+    pub fn add_digest(&mut self, planned: &Planned, digest: Option<u128>) {
+        if let Some(digest) = digest {
+            self.summary.add_digest(planned.id, digest);
+        }
     }
 
     /// Tells the caller how far the builder is.
@@ -220,8 +227,8 @@ impl<'a> Writer<'a> {
         self.used.formats.insert(algorithm, workers::format(compression, self.options));
         self.used.big_clusters |= big;
         self.used.tail_packing |= !tail.is_empty();
-        let place = Place { layout: LAYOUT_COMPRESSED_COMPACT, u: file.blocks as u32 };
-        self.put_record(planned, len_bytes, place, &behind, tail)
+        let storage = Storage { layout: LAYOUT_COMPRESSED_COMPACT, u: file.blocks as u32 };
+        self.put_record(planned, len_bytes, storage, &behind, tail)
     }
 
     /// Ends a file of consecutive blocks, and what is shorter than a block behind the inode.
@@ -236,7 +243,7 @@ impl<'a> Writer<'a> {
         }
         let u = if file.blocks == 0 { NO_BLOCK } else { file.first_block as u32 };
         let layout = if file.tail.is_empty() { LAYOUT_FLAT_PLAIN } else { LAYOUT_FLAT_INLINE };
-        self.put_record(planned, len_bytes, Place { layout, u }, &file.tail, 0..file.tail.len())
+        self.put_record(planned, len_bytes, Storage { layout, u }, &file.tail, 0..file.tail.len())
     }
 
     /// Places an inode with its attributes, and `behind` them what its layout has there; the bytes `inline` of that
@@ -245,7 +252,7 @@ impl<'a> Writer<'a> {
         &mut self,
         planned: &Planned,
         len_bytes: u64,
-        place: Place,
+        storage: Storage,
         behind: &[u8],
         inline: Range<usize>,
     ) -> Result<(), BuildError> {
@@ -253,16 +260,16 @@ impl<'a> Writer<'a> {
         let inline = head_bytes + inline.start as u64..head_bytes + inline.end as u64;
         let at = self.space.reserve(head_bytes + behind.len() as u64, inline);
         self.places[planned.id.index()] = at;
-        self.write_head(planned, len_bytes, at, place, &xattrs);
+        self.write_head(planned, len_bytes, at, storage, &xattrs);
         self.space.write(at + head_bytes, behind);
         Ok(())
     }
 
-    fn write_head(&mut self, planned: &Planned, len_bytes: u64, at: u64, place: Place, xattrs: &[u8]) {
+    fn write_head(&mut self, planned: &Planned, len_bytes: u64, at: u64, storage: Storage, xattrs: &[u8]) {
         self.summary.inodes += 1;
         let fields =
             Fields { ino: self.summary.inodes as u32, ..self.raw_fields(planned, len_bytes, xattrs) };
-        let inode = fields.encode(self.plan.epoch, place);
+        let inode = fields.encode(self.plan.epoch, storage);
         self.space.write(at, &inode);
         self.space.write(at + inode.len() as u64, xattrs);
     }
@@ -376,7 +383,7 @@ impl Writer<'_> {
         let layout = if placed.inline { LAYOUT_FLAT_INLINE } else { LAYOUT_FLAT_PLAIN };
         let (head_bytes, xattrs) = self.fields(planned, placed.len_bytes)?;
         let at = self.places[planned.id.index()];
-        self.write_head(planned, placed.len_bytes, at, Place { layout, u }, &xattrs);
+        self.write_head(planned, placed.len_bytes, at, Storage { layout, u }, &xattrs);
         self.space.write(at + head_bytes, &tail);
         Ok(())
     }

@@ -9,8 +9,10 @@ use pagefold_control::error::{CliError, Exit, Result};
 use pagefold_control::text;
 use pagefold_image::build::source::directory::{DirectoryOptions, Scanned, scan};
 use pagefold_image::build::{
-    BuildError, CLUSTER_BYTES_MAX, Compression, Options, Pattern, Stored, Summary, Target, build,
+    BuildError, CLUSTER_BYTES_MAX, Compression, Options, Pattern, Stored, Summary, Target, Tree, build,
+    verify,
 };
+use pagefold_image::{Image, Options as ReadOptions};
 use pagefold_page::size::{self, Human};
 use serde_json::json;
 use std::cell::RefCell;
@@ -67,6 +69,9 @@ pub struct BuildArgs {
     /// Give all files this time, in seconds since 1970: it makes inodes smaller
     #[arg(long, value_name = "SECONDS", allow_hyphen_values = true)]
     pub mtime: Option<i64>,
+    /// Read the finished image, and compare it with what went into it
+    #[arg(long)]
+    pub verify: bool,
     /// Name of the volume, up to 15 bytes
     #[arg(long, short = 'L', value_name = "NAME", default_value = "")]
     pub label: String,
@@ -109,11 +114,33 @@ pub fn run(args: &BuildArgs) -> Result<()> {
         }
         e => failure(e),
     })?;
+    if args.verify {
+        verify_image(&out, &scanned.tree, &summary, args)?;
+    }
     out.complete()?;
     match args.json {
         true => print_json(&summary, &scanned),
         false => print(&summary, &scanned, args),
     }
+}
+
+/// Compares the image with what went into it. It has its name only afterwards.
+fn verify_image(out: &OutFile, tree: &Tree, summary: &Summary, args: &BuildArgs) -> Result<()> {
+    let shown = args.out.display();
+    let image = Image::open_file(out.path(), ReadOptions::default()).map_err(|e| {
+        CliError::failed(format!("'{shown}' was not written: {}", pagefold_image::with_causes(&e)))
+    })?;
+    let bar = RefCell::new(BytesBar::new(!args.json));
+    let mut done = 0;
+    let verified = verify(&image, tree, &summary.digests, &mut |bytes| {
+        done += bytes;
+        bar.borrow_mut().show(done, summary.content_bytes(), done);
+        if out.poll_interrupt() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    });
+    bar.borrow().end();
+    verified.map_err(|e| {
+        CliError::failed(format!("'{shown}' was not written: {}", pagefold_image::with_causes(&e)))
+    })
 }
 
 fn source_failure(path: &Path) -> CliError {
@@ -171,6 +198,7 @@ fn options(args: &BuildArgs) -> Result<Options> {
     // A distance of 65536 cannot be expressed, so a window of 64K reaches one byte less far.
     options.lz4_window_bytes = size("--lz4-window", &args.lz4_window, 64 << 10)?.saturating_sub(1);
     options.tail_packing &= !args.no_tail_packing;
+    options.digests = args.verify;
     options.volume_name = args.label.clone().into_bytes();
     options.build_time = source_date_epoch()?;
     Ok(options)

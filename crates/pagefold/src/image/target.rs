@@ -84,6 +84,11 @@ impl Target {
         }
     }
 
+    /// The path that the file has until it is complete.
+    pub fn path(&self) -> &Path {
+        self.unnamed.as_ref().map_or(&self.shown, |unnamed| &unnamed.temporary)
+    }
+
     /// Whether a signal has ended the writing, now or before.
     pub fn poll_interrupt(&self) -> bool {
         if self.unnamed.as_ref().is_some_and(|unnamed| unnamed.signals.take().is_some()) {
@@ -139,7 +144,7 @@ impl Write for Output<'_> {
 /// whose permissions it gets next.
 fn create_beside(path: &Path, replaces: bool) -> std::io::Result<(File, PathBuf)> {
     let mut options = OpenOptions::new();
-    options.write(true).create_new(true).mode(if replaces { 0o600 } else { 0o666 });
+    options.read(true).write(true).create_new(true).mode(if replaces { 0o600 } else { 0o666 });
     let mut tried = 0;
     loop {
         let temporary = path.with_file_name(format!(".pagefold-{}-{tried}.part", std::process::id()));

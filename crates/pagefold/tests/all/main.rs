@@ -17,6 +17,7 @@ mod disk_writeback;
 mod docs;
 mod guides;
 mod hostile;
+mod image_build;
 mod image_limits;
 mod image_mount;
 mod image_mounts;

@@ -26,7 +26,7 @@ struct Head {
     blocks: u16,
 }
 
-/// What the index says of a file.
+/// A file, as its index describes it.
 pub struct Index<'a> {
     /// The extents; the first begins at byte 0.
     pub extents: &'a [Extent],

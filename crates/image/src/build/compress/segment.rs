@@ -1,7 +1,7 @@
 //! Cutting a segment of a file into extents, and compressing each into a cluster.
 //!
 //! A cluster has a fixed size, and the encoder finds how much of the file fits into it. So extents begin at any byte.
-//! What does not get smaller is stored plain, a block an extent. Segments are compressed independently of each other,
+//! Data that does not get smaller is stored plain, a block an extent. Segments are compressed independently of each other,
 //! by any thread: where a segment begins depends on the file alone, so the image does not depend on the number of
 //! threads.
 
@@ -50,9 +50,9 @@ pub struct Extent {
 pub struct Segment {
     /// The extents, in order.
     pub extents: Vec<Extent>,
-    /// What the extents have in blocks, in the same order.
+    /// The blocks of the extents, in the same order.
     pub blocks: Vec<u8>,
-    /// What the last extent has behind the index, or an uncompressed file behind its inode.
+    /// The bytes of the last extent that are stored behind the index, or of an uncompressed file behind its inode.
     pub tail: Vec<u8>,
 }
 
@@ -117,7 +117,7 @@ impl Cutter<'_> {
         let blocks = fit.written_bytes.div_ceil(BLOCK);
         match fit.consumed_bytes > blocks * BLOCK {
             true => self.push_cluster(blocks, fit.consumed_bytes, fit.written_bytes),
-            // What the encoder could not make smaller is not tried again.
+            // The bytes that the encoder could not make smaller are not tried again.
             false => self.push_plain((fit.consumed_bytes / BLOCK).max(1)),
         }
         Ok(())

@@ -26,18 +26,18 @@ pub struct Fields<'a> {
 
 /// How the contents are stored: the layout, and the field whose meaning depends on it.
 #[derive(Debug, Clone, Copy)]
-pub struct Place {
+pub struct Storage {
     /// One of the constants `LAYOUT_*`.
     pub layout: u16,
     /// First block, number of blocks, chunk format, or device number.
     pub u: u32,
 }
 
-impl Place {
-    /// The place of an inode without contents.
+impl Storage {
+    /// The storage of an inode without contents.
     pub fn device(number: Option<DeviceNumber>) -> Self {
         let u = number.map_or(0, |number| encode_rdev(number.major, number.minor));
-        Place { layout: crate::format::inode::LAYOUT_FLAT_PLAIN, u }
+        Storage { layout: crate::format::inode::LAYOUT_FLAT_PLAIN, u }
     }
 }
 
@@ -60,14 +60,14 @@ impl Fields<'_> {
     }
 
     /// Encodes the inode; its attributes follow it.
-    pub fn encode(&self, epoch: Timestamp, place: Place) -> Vec<u8> {
+    pub fn encode(&self, epoch: Timestamp, storage: Storage) -> Vec<u8> {
         let Metadata { uid, gid, mtime, permissions, .. } = self.metadata;
         let icount = match self.xattr_bytes {
             0 => 0,
             bytes => ((bytes - 12) / 4 + 1) as u16,
         };
         let mode = self.kind.mode_bits() | permissions & 0o7777;
-        let format = place.layout << FORMAT_LAYOUT_SHIFT;
+        let format = storage.layout << FORMAT_LAYOUT_SHIFT;
         if self.is_extended(epoch) {
             let inode = RawExtendedInode {
                 i_format: (format | FORMAT_EXTENDED).into(),
@@ -75,7 +75,7 @@ impl Fields<'_> {
                 i_mode: mode.into(),
                 i_nb: 0.into(),
                 i_size: self.len_bytes.into(),
-                i_u: place.u.into(),
+                i_u: storage.u.into(),
                 i_ino: self.ino.into(),
                 i_uid: (*uid).into(),
                 i_gid: (*gid).into(),
@@ -93,7 +93,7 @@ impl Fields<'_> {
             i_nb: (self.nlink as u16).into(),
             i_size: (self.len_bytes as u32).into(),
             i_mtime: 0.into(),
-            i_u: place.u.into(),
+            i_u: storage.u.into(),
             i_ino: self.ino.into(),
             i_uid: (*uid as u16).into(),
             i_gid: (*gid as u16).into(),

@@ -21,7 +21,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// What of a directory is taken.
+/// The choice of what is taken from a directory.
 #[derive(Debug, Clone, Default)]
 pub struct DirectoryOptions {
     /// Names that are left out, with all below them.
@@ -154,7 +154,7 @@ impl Scan<'_> {
         Ok(is_read.then_some(id))
     }
 
-    /// What the inode is; `None` if it is left out.
+    /// Returns the body of an inode; `None` if it is left out.
     fn body(&mut self, file: &SourceFile, stat: &SourceStat, path: &[u8]) -> Result<Option<Body>, SysError> {
         let number = DeviceNumber { major: stat.special.0, minor: stat.special.1 };
         Ok(Some(match FileKind::from_mode(stat.mode as u16) {

@@ -5,13 +5,16 @@ use crate::support::source::{list, make_tree, xattrs};
 use crate::support::walk::contents;
 use pagefold_image::Image;
 use pagefold_image::build::source::directory::{DirectoryOptions, scan};
-use pagefold_image::build::{BuildError, Compression, Options, Pattern, Target};
+use pagefold_image::build::{
+    BuildError, Compression, Digests, Metadata, Options, Pattern, Target, Tree, VerifyError, verify,
+};
 use pagefold_image::format::features;
 use pagefold_image::read::FileKind;
 use pagefold_testkit::skipped;
 use rustix::fs::makedev;
 use std::fs;
 use std::io::Write;
+use std::ops::ControlFlow;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
@@ -102,14 +105,52 @@ fn images_of_a_directory_equal_it() {
     assert!(scanned.unreadable.is_empty());
     for (compression, cluster_bytes, tail_packing) in WAYS {
         let what = format!("{compression}, clusters of {cluster_bytes}, tail packing {tail_packing}");
-        let summary = build_at(&file, &scanned.tree, &options(compression, cluster_bytes, tail_packing));
+        let options = Options { digests: true, ..options(compression, cluster_bytes, tail_packing) };
+        let summary = build_at(&file, &scanned.tree, &options);
         assert_eq!(summary.image_bytes, fs::metadata(&file).unwrap().len(), "{what}");
-        compare(&open_checked(&file, &what), &root, &what);
+        let image = open_checked(&file, &what);
+        compare(&image, &root, &what);
+        verify(&image, &scanned.tree, &summary.digests, &mut |_| ControlFlow::Continue(())).unwrap();
         // Version 1.5 decodes no other algorithm.
         if compression.starts_with("lz4") || compression == "none" {
             check_by_fsck(&file, &what);
         }
     }
+}
+
+#[test]
+fn verifying_finds_an_image_of_another_tree() {
+    let work = tempfile::tempdir().unwrap();
+    let file = work.path().join("image");
+    let tree = |contents: &str, permissions| {
+        let mut tree = Tree::new(Metadata::default());
+        tree.add_bytes(b"d/x", *b"same").unwrap();
+        let id = tree.add_bytes(b"d/file", contents.as_bytes().to_vec()).unwrap();
+        tree.metadata_mut(id).permissions = permissions;
+        tree
+    };
+    let (first, other) = (tree("one", 0o644), tree("two", 0o644));
+    let mut longer = tree("one", 0o644);
+    longer.add_bytes(b"d/y", *b"").unwrap();
+    let options = Options { digests: true, ..options("lz4", 4096, true) };
+    let digests = build_at(&file, &first, &options).digests;
+    let image = open_checked(&file, "first");
+    let differs = |tree: &Tree, digests: &Digests| match verify(&image, tree, digests, &mut |_| {
+        ControlFlow::Continue(())
+    }) {
+        Ok(()) => "nothing",
+        Err(VerifyError::Differs { what, .. }) => what,
+        Err(VerifyError::Image(_)) => "a file",
+        Err(e) => panic!("{e}"),
+    };
+    assert_eq!(differs(&first, &digests), "nothing");
+    assert_eq!(differs(&other, &build_at(&work.path().join("other"), &other, &options).digests), "contents");
+    assert_eq!(differs(&tree("one", 0o600), &digests), "mode");
+    assert_eq!(differs(&tree("longer", 0o644), &digests), "length");
+    assert_eq!(differs(&longer, &digests), "a file");
+    longer.remove(longer.find(b"d").unwrap(), b"y");
+    longer.remove(longer.find(b"d").unwrap(), b"x");
+    assert_eq!(differs(&longer, &digests), "list of names");
 }
 
 fn check_by_fsck(image: &Path, what: &str) {

@@ -1,0 +1,143 @@
+//! `image build`: images of directories, from the command line.
+
+use crate::support::{Sandbox, have};
+use pagefold_testkit::skipped;
+use std::path::PathBuf;
+use std::process::Command;
+
+/// A sandbox with a directory of a program, a text and a link.
+fn sandbox() -> (Sandbox, PathBuf) {
+    let s = Sandbox::new();
+    let source = s.path("source");
+    std::fs::create_dir_all(source.join("bin")).unwrap();
+    std::fs::copy(std::env::current_exe().unwrap(), source.join("bin/program")).unwrap();
+    std::fs::write(source.join("text"), "a line of text\n".repeat(10_000)).unwrap();
+    std::os::unix::fs::symlink("bin/program", source.join("link")).unwrap();
+    (s, source)
+}
+
+#[test]
+fn an_image_is_built_verified_and_extracted() {
+    let (s, source) = sandbox();
+    let (image, out) = (s.path("image"), s.path("out"));
+    let words = format!("image build --verify --kernel 6.12 {} {}", source.display(), image.display());
+    let printed = s.ok(&words);
+    assert!(printed.contains("for Linux 6.12 and later") && printed.contains("zstd:12"), "{printed}");
+    s.ok(&format!("image check {}", image.display()));
+    s.ok(&format!("image extract {} {}", image.display(), out.display()));
+    assert!(Command::new("diff").arg("-r").args([&source, &out]).status().unwrap().success());
+    assert_eq!(std::fs::read_link(out.join("link")).unwrap(), PathBuf::from("bin/program"));
+}
+
+#[test]
+fn the_same_source_gives_the_same_image() {
+    let (s, source) = sandbox();
+    let build = |more: &str| {
+        let image = s.path("image");
+        s.ok(&format!("image build -z lz4 {more} {} {}", source.display(), image.display()));
+        std::fs::read(image).unwrap()
+    };
+    let first = build("--threads 1");
+    assert!(first == build("--threads 3"));
+    assert!(first != build("--mtime 0") && first != build("--cluster 16K"));
+    let command = format!("image build -z lz4 {} {}", source.display(), s.path("dated").display());
+    assert!(s.command(&command).env("SOURCE_DATE_EPOCH", "4000000000").status().unwrap().success());
+    assert!(first != std::fs::read(s.path("dated")).unwrap());
+    let bad = s.command(&command).env("SOURCE_DATE_EPOCH", "yesterday").output().unwrap();
+    assert_eq!(bad.status.code(), Some(2));
+}
+
+#[test]
+fn a_build_that_fails_leaves_what_was_there() {
+    let (s, source) = sandbox();
+    let image = s.path("image");
+    std::fs::write(&image, "before").unwrap();
+    let (from, to) = (source.display(), image.display());
+    for (words, code, message) in [
+        (format!("image build {from}/none {to}"), 3, "none"),
+        (format!("image build {from}/text {to}"), 2, "is not a directory"),
+        (format!("image build --kernel 5.4 -z zstd {from} {to}"), 2, "does not read zstd"),
+        (format!("image build --kernel 5.4 --cluster 64K {from} {to}"), 2, "choose 4K"),
+        (format!("image build --kernel six {from} {to}"), 2, "--kernel"),
+        (format!("image build -z gzip {from} {to}"), 2, "lz4hc, zstd"),
+        (format!("image build --cluster 5000 {from} {to}"), 2, "multiple of 4K"),
+        (format!("image build --rule *.so {from} {to}"), 2, "PATTERN=COMPRESSION"),
+        (format!("image build --exclude [ {from} {to}"), 2, "--exclude"),
+        (format!("image build {from} /dev/null"), 2, "no regular file"),
+    ] {
+        s.run(&words).fails(code, message);
+        assert_eq!(std::fs::read(&image).unwrap(), b"before", "{words}");
+    }
+    let names = std::fs::read_dir(image.parent().unwrap()).unwrap();
+    let left = names.filter(|e| e.as_ref().unwrap().file_name().to_string_lossy().contains(".part"));
+    assert_eq!(left.count(), 0);
+}
+
+#[test]
+fn a_full_disk_leaves_no_half_image() {
+    let (s, source) = sandbox();
+    let full = s.path("full");
+    std::fs::create_dir(&full).unwrap();
+    let mounted = Command::new("mount").args(["-t", "tmpfs", "-o", "size=64K", "none"]).arg(&full).status();
+    if !mounted.is_ok_and(|status| status.success()) {
+        skipped!("a_full_disk_leaves_no_half_image: a tmpfs cannot be mounted");
+        return;
+    }
+    let words = format!("image build -z none {} {}/image", source.display(), full.display());
+    let run = s.run(&words);
+    let left = std::fs::read_dir(&full).unwrap().count();
+    assert!(Command::new("umount").arg(&full).status().unwrap().success());
+    run.fails(1, "No space left");
+    assert_eq!(left, 0);
+}
+
+#[test]
+fn rules_owners_and_json() {
+    let (s, source) = sandbox();
+    let image = s.path("image");
+    let words = format!(
+        "image build --json --all-root --mtime 7 -L volume -z lz4 --rule text=deflate:1 --rule bin/*=none {} {}",
+        source.display(),
+        image.display()
+    );
+    let report: serde_json::Value = serde_json::from_str(&s.ok(&words)).unwrap();
+    let stored = report["stored"].as_array().unwrap();
+    let names: Vec<_> = stored.iter().map(|row| row["compression"].as_str().unwrap()).collect();
+    assert_eq!(names, ["plain", "deflate:1"]);
+    assert_eq!(report["image_bytes"].as_u64(), Some(std::fs::metadata(&image).unwrap().len()));
+    let listed = s.ok(&format!("image ls -l {} /", image.display()));
+    assert!(listed.contains("1970-01-01 00:00") && !listed.contains("65534"), "{listed}");
+    assert!(s.ok(&format!("image show {}", image.display())).contains("volume"));
+}
+
+/// The kernel's reader is another one than ours.
+#[test]
+fn the_kernel_mounts_images_and_reads_the_same() {
+    let (s, source) = sandbox();
+    let (image, mnt) = (s.path("image"), s.path("mnt"));
+    std::fs::create_dir(&mnt).unwrap();
+    for compression in ["none", "lz4", "lz4hc:9", "zstd:3", "deflate:6", "lzma:1"] {
+        for cluster in ["4K", "64K"] {
+            let (from, to) = (source.display(), image.display());
+            s.ok(&format!("image build -z {compression} --cluster {cluster} --kernel 6.12 {from} {to}"));
+            let mount =
+                Command::new("mount").args(["-t", "erofs", "-o", "ro,loop"]).args([&image, &mnt]).output();
+            if !mount.is_ok_and(|mount| mount.status.success()) {
+                skipped!("the_kernel_mounts_images_and_reads_the_same: {compression} cannot be mounted here");
+                continue;
+            }
+            let same = Command::new("diff").arg("-r").args([&source, &mnt]).status().unwrap().success();
+            let mapped = !have("filefrag") || maps_all(&mnt);
+            assert!(Command::new("umount").arg(&mnt).status().unwrap().success());
+            assert!(same && mapped, "{compression}, {cluster}");
+        }
+    }
+}
+
+/// Whether the kernel can tell the extents of the files: it follows the distances of the index then.
+fn maps_all(mnt: &std::path::Path) -> bool {
+    ["bin/program", "text"].iter().all(|name| {
+        let run = Command::new("filefrag").arg("-v").arg(mnt.join(name)).output().unwrap();
+        run.status.success() && String::from_utf8_lossy(&run.stdout).contains("eof")
+    })
+}
