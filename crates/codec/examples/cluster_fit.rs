@@ -1,13 +1,36 @@
 //! Measures the encoders of clusters on files that are cut into clusters as an image's writer does.
 //!
-//! `cluster_fit CLUSTER_BYTES CONFIG... -- FILE...` prints for each configuration the time and the bytes of clusters
-//! that `fit` needs for the files, and the time and the bytes when the same pieces are compressed whole, by the same
+//! `cluster_fit CLUSTER_BYTES CONFIG... -- FILE...` prints for each configuration the CPU time and the bytes of clusters
+//! that `fit` needs for the files, and the CPU time and the bytes when the same pieces are compressed whole, by the same
 //! encoder and without a limit. A configuration is `lz4`, `lz4hc:9`, `zstd:12`, with `@WINDOW` where it has one.
 
 #![allow(clippy::unwrap_used, reason = "a measurement that fails has no result")]
 
 use pagefold_codec::cluster::encode::{Encoder, EncoderConfig};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+/// `struct timespec` of glibc's time.h.
+#[repr(C)]
+struct Timespec {
+    seconds: i64,
+    nanoseconds: i64,
+}
+
+unsafe extern "C" {
+    fn clock_gettime(clock: i32, time: *mut Timespec) -> i32;
+}
+
+/// Returns the CPU time of this thread: other processes may run on the machine.
+fn cpu_time() -> Duration {
+    const CLOCK_THREAD_CPUTIME_ID: i32 = 3;
+    let mut time = Timespec { seconds: 0, nanoseconds: 0 };
+    // SAFETY: the call only writes the time, which is live.
+    assert_eq!(unsafe { clock_gettime(CLOCK_THREAD_CPUTIME_ID, &mut time) }, 0);
+    Duration::new(time.seconds as u64, time.nanoseconds as u32)
+}
+
+/// The blocks that an image consists of.
+const BLOCK: usize = 4096;
 
 fn config(text: &str, cluster: usize) -> EncoderConfig {
     let (name, window) = text.split_once('@').map_or((text, None), |(n, w)| (n, Some(w.parse().unwrap())));
@@ -54,32 +77,44 @@ fn measure(text: &str, config: &EncoderConfig, files: &[Vec<u8>], cluster: usize
     for file in files {
         let mut rest = &file[..];
         while !rest.is_empty() {
-            let begin = Instant::now();
+            // Not measured, so that the data is in the caches for both.
+            encoder.fit(rest, &mut dst).unwrap();
+            let begin = cpu_time();
+            let input_before = encoder.input_bytes();
             let fit = encoder.fit(rest, &mut dst).unwrap();
-            fit_time += begin.elapsed();
-            let (now, later) = rest.split_at(fit.consumed_bytes);
-            let begin = Instant::now();
-            bare_bytes += encoder.whole(now, &mut bare).unwrap().unwrap();
-            bare_time += begin.elapsed();
+            input += encoder.input_bytes() - input_before;
+            fit_time += cpu_time() - begin;
+            // A block of data that does not compress is stored as it is.
+            let is_plain = fit.consumed_bytes < BLOCK.min(rest.len());
+            let len = if is_plain { BLOCK.min(rest.len()) } else { fit.consumed_bytes };
+            let (now, later) = rest.split_at(len);
+            let begin = cpu_time();
+            let bare_len = encoder.whole(now, &mut bare).unwrap().unwrap();
+            bare_time += cpu_time() - begin;
+            consumed += len;
+            rest = later;
+            if is_plain {
+                stored += BLOCK;
+                continue;
+            }
             clusters += 1;
-            consumed += fit.consumed_bytes;
-            // A cluster of the end of a file has only the blocks that it needs; a plain one is stored uncompressed.
-            stored += fit.written_bytes.min(fit.consumed_bytes).div_ceil(4096) * 4096;
-            blocks += fit.written_bytes;
+            bare_bytes += bare_len;
+            written += fit.written_bytes;
+            // The cluster at the end of a file has only the blocks that it needs.
+            stored += fit.written_bytes.min(fit.consumed_bytes).div_ceil(BLOCK) * BLOCK;
             if !later.is_empty() {
                 slack += cluster - fit.written_bytes;
             }
-            rest = later;
         }
     }
     println!(
-        "{text:<16} fit {:>7.3} s  bare {:>7.3} s  x{:.3}  clusters {clusters}  stored {stored}  written {blocks}  \
+        "{text:<16} fit {:>7.3} s  bare {:>7.3} s  x{:.3}  clusters {clusters}  stored {stored}  written {written}  \
          bare {bare_bytes}  x{:.4}  slack {:.3} %  passes {:.3}",
         fit_time.as_secs_f64(),
         bare_time.as_secs_f64(),
         fit_time.as_secs_f64() / bare_time.as_secs_f64(),
-        blocks as f64 / bare_bytes as f64,
-        100.0 * slack as f64 / blocks as f64,
-        (encoder.input_bytes() as f64 - consumed as f64) / consumed as f64,
+        written as f64 / bare_bytes as f64,
+        100.0 * slack as f64 / written as f64,
+        input as f64 / consumed as f64,
     );
 }

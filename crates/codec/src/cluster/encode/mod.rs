@@ -15,7 +15,7 @@
 //! | LZ4 | liblz4 stops where the destination is full; for shorter windows than its own, encoders of this module do |
 //! | MicroLZMA | liblzma does the same |
 //! | deflate | libdeflate compresses somewhat more than fits, and the stream is cut after the last symbol that fits |
-//! | zstd | one frame of several blocks, large ones first, the last ones as long as the rest of the cluster permits |
+//! | zstd | one frame of blocks that shrink towards the end; a block that does not fit is taken back and made shorter |
 //!
 //! An encoder belongs to one thread at a time and takes no locks. It keeps its memory between calls, at most
 //! [`Encoder::heap_bytes`]. After an error it stays usable, and the destination holds arbitrary bytes.
@@ -158,8 +158,8 @@ impl Encoder {
         self.config
     }
 
-    /// Returns the number of input bytes that the encoder has compressed so far. Bytes that it compressed several times
-    /// to fill a cluster count as often.
+    /// Returns the number of input bytes that the encoder has compressed so far. Bytes that zstd and deflate compressed
+    /// several times to fill a cluster count as often.
     pub fn input_bytes(&self) -> u64 {
         self.input_bytes
     }

@@ -69,9 +69,9 @@ fn parameters(max_window_bytes: u32, level: i32, expected_bytes: usize) -> ZSTD_
     // SAFETY: the function only calculates with its arguments.
     let mut parameters = unsafe { zstd_sys::ZSTD_getCParams(level, expected_bytes as u64, 0) };
     parameters.windowLog = max_window_bytes.ilog2();
-    // A length of 0 is an unknown one: only the tables are made as short as the window permits.
+    // This makes the tables as short as the window permits.
     // SAFETY: the function only calculates with its arguments.
-    unsafe { zstd_sys::ZSTD_adjustCParams(parameters, 0, 0) }
+    unsafe { zstd_sys::ZSTD_adjustCParams(parameters, 1 << parameters.windowLog, 0) }
 }
 
 impl Zstd {
