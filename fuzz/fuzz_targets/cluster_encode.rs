@@ -1,5 +1,6 @@
-//! Invariant: every cluster encoder fills a cluster of any length with a stream that decodes, whole and in a range, to the
-//! beginning of the source that it reports; it writes only to the cluster; and a fresh encoder writes the same stream.
+//! Invariant: every cluster encoder fills a cluster of any length with a stream that decodes, whole and in a range, to
+//! the beginning of the source that it reports; it writes only to the cluster; and a fresh encoder writes the same
+//! stream.
 //!
 //! The first five bytes choose the configuration, the cluster's length, and how often the source is repeated.
 

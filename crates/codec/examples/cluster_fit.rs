@@ -1,8 +1,9 @@
 //! Measures the encoders of clusters on files that are cut into clusters as an image's writer does.
 //!
-//! `cluster_fit CLUSTER_BYTES CONFIG... -- FILE...` prints for each configuration the CPU time and the bytes of clusters
-//! that `fit` needs for the files, and the CPU time and the bytes when the same pieces are compressed whole, by the same
-//! encoder and without a limit. A configuration is `lz4`, `lz4hc:9`, `zstd:12`, with `@WINDOW` where it has one.
+//! `cluster_fit CLUSTER_BYTES CONFIG... -- FILE...` prints for each configuration the CPU time and the bytes of
+//! clusters that `fit` needs for the files, and the CPU time and the bytes when the same pieces are compressed whole,
+//! by the same encoder and without a limit. A configuration is `lz4`, `lz4hc:9`, `zstd:12`, with `@WINDOW` where it has
+//! one.
 
 #![allow(clippy::unwrap_used, reason = "a measurement that fails has no result")]
 

@@ -1,4 +1,5 @@
-//! Compresses pages of 4 KiB with a codec that is chosen by name, and decodes the compressed clusters of EROFS images.
+//! Compresses pages of 4 KiB with a codec that is chosen by name, and decodes and encodes the compressed clusters of EROFS
+//! images.
 //!
 //! ```
 //! use pagefold_codec::{COMPRESS_BUF_LEN, Codec, CodecSpec, same_filled};
@@ -23,7 +24,7 @@
 //! ```
 //!
 //! [`Streams`] holds one stream for each CPU, for callers with many threads. [`cluster`] decodes the compressed streams
-//! of images. They are longer than pages, have other formats, and are only read.
+//! of images, and [`cluster::encode`] makes them. They are longer than pages and have other formats.
 //!
 //! # What it is for
 //!

@@ -10,6 +10,8 @@
 //!   window and not by the cluster. No library decodes a range of an LZ4 block; the module `lz4` has a decoder for
 //!   that. The other libraries keep the window themselves, and the output to discard goes to a buffer of one page.
 //!
+//! [`encode`] holds the encoders.
+//!
 //! [`decode_lz4_in_place`] decodes an LZ4 block within the buffer that holds it.
 //!
 //! There is one file or folder for each format. `source` hides whether a stream is in memory or comes in pieces;

@@ -65,7 +65,8 @@ fn fit(encoder: &mut Encoder, src: &[u8], cluster: usize, label: &str) -> (Fit, 
     assert_eq!(dst[cluster..], [0x44; GUARD], "{label}");
     assert!(fit.written_bytes <= cluster && fit.consumed_bytes <= src.len(), "{label}: {fit:?}");
     assert!(fit.consumed_bytes > 0, "{label}");
-    // Any data fills a part of the cluster, if there is more; `clusters_are_full_if_the_source_is_longer` asks for more.
+    // Any data fills a part of the cluster, if there is more; `clusters_are_full_if_the_source_is_longer` asks for
+    // more.
     assert!(fit.consumed_bytes >= src.len().min(cluster / 4), "{label}: {fit:?}");
     dst.truncate(fit.written_bytes);
     check_stream(encoder.config(), &dst, &src[..fit.consumed_bytes], label);

@@ -84,7 +84,8 @@ impl Deflate {
             *input_bytes += input_len as u64;
             let scratch = &mut self.scratch[..scratch_len - READ_AHEAD_BYTES];
             let Ok(len) = self.encoder.deflate_compress(&src[..input_len], scratch) else {
-                // Data after the estimate compresses less than before; some of it fits, if the round before was too short.
+                // Data after the estimate compresses less than before; some of it fits, if the round before was too
+                // short.
                 input_len -= (input_len - short) / 2;
                 continue;
             };

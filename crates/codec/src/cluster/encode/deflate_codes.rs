@@ -54,7 +54,7 @@ pub(super) enum Kind {
     Bytes { len: usize, bits: usize },
 }
 
-/// What the bits of a code stand for; a code length of 0 is no code.
+/// The meaning of a code's bits; a code length of 0 is no code.
 #[derive(Clone, Copy, Default)]
 struct Entry {
     code_len: u8,
@@ -75,7 +75,7 @@ pub(super) struct Codes {
 
 impl Codes {
     /// Bound of the heap memory: two tables.
-    pub(super) const HEAP_BYTES: usize = 2 * size_of::<Entry>() << CODE_LEN_MAX;
+    pub(super) const HEAP_BYTES: usize = (2 * size_of::<Entry>()) << CODE_LEN_MAX;
 
     pub(super) fn new() -> Self {
         let table = || vec![Entry::default(); 1 << CODE_LEN_MAX].into_boxed_slice();

@@ -1,7 +1,7 @@
 //! Shortens a raw deflate stream to a limit.
 //!
-//! A deflate stream can end after any of its symbols: the end-of-block code of the block follows, the block is marked as
-//! the last, and nothing else changes. So an encoder that cannot fill a destination can compress too much, and the
+//! A deflate stream can end after any of its symbols: the end-of-block code of the block follows, the block is marked
+//! as the last, and nothing else changes. So an encoder that cannot fill a destination can compress too much, and the
 //! result is cut. This needs the position of each symbol: the cutter decodes the codes of the stream, but does not
 //! produce its output.
 //!
@@ -62,8 +62,8 @@ impl Cutter {
             EndKind::Code { bit, code, len } => {
                 let first = bit / 8;
                 let last = (bit + len).div_ceil(8);
-                let kept = u64::from(stream[first]) & ((1 << (bit % 8)) - 1);
-                let bytes = (kept | code << (bit % 8)).to_le_bytes();
+                let low_bits = u64::from(stream[first]) & ((1 << (bit % 8)) - 1);
+                let bytes = (low_bits | code << (bit % 8)).to_le_bytes();
                 stream[first..last].copy_from_slice(&bytes[..last - first]);
                 last
             }

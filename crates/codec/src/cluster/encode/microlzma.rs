@@ -37,7 +37,7 @@ pub(super) fn heap_bytes(dict_bytes: u32, level: i32, extreme: bool) -> usize {
 }
 
 fn options(dict_bytes: u32, level: i32, extreme: bool) -> Result<sys::lzma_options_lzma, CodecError> {
-    let preset = level as u32 | if extreme { EXTREME } else { 0 };
+    let preset = (level as u32) | if extreme { EXTREME } else { 0 };
     // SAFETY: all zeroes is a valid value: null pointers and numbers.
     let mut options: sys::lzma_options_lzma = unsafe { std::mem::zeroed() };
     // SAFETY: the options are live and writable; the call only writes them.
@@ -56,8 +56,9 @@ pub(super) struct MicroLzma {
     options: sys::lzma_options_lzma,
 }
 
-// SAFETY: both point to plain memory that liblzma ties to no thread, and that is owned by this value alone; the pointers
-// to buffers in the stream are only used in the call that sets them, and the options have no preset dictionary.
+// SAFETY: both point to plain memory that liblzma ties to no thread, and that is owned by this value alone; the
+// pointers to buffers in the stream are only used in the call that sets them, and the options have no preset
+// dictionary.
 unsafe impl Send for MicroLzma {}
 
 impl MicroLzma {

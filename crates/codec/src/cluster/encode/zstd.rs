@@ -1,10 +1,10 @@
 //! zstd frames by libzstd, cut to a cluster.
 //!
-//! libzstd cannot fill a destination, and searching for the right input length takes some ten compressions. Here a frame
-//! is compressed once, as a stream that is flushed at chosen input offsets. A flush ends a block, so the length of the
-//! output is known there. The first block is nearly as long as the cluster; each further one is a part of what the rest
-//! of the cluster is expected to hold, so that blocks shrink towards the end. A block that does not fit is taken back,
-//! and a shorter one is compressed instead (`zstd_context`).
+//! libzstd cannot fill a destination, and searching for the right input length takes some ten compressions. Here a
+//! frame is compressed once, as a stream that is flushed at chosen input offsets. A flush ends a block, so the length
+//! of the output is known there. The first block is nearly as long as the cluster; each further one is a part of what
+//! the rest of the cluster is expected to hold, so that blocks shrink towards the end. A block that does not fit is
+//! taken back, and a shorter one is compressed instead (`zstd_context`).
 //!
 //! In a small cluster each block costs a noticeable part. There the first block only serves to estimate, and the frame
 //! begins again with a block that is nearly as long as all that fits.

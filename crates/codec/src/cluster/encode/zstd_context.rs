@@ -1,8 +1,8 @@
 //! A libzstd context in memory of this crate, which can return to an earlier state of a frame.
 //!
-//! libzstd cannot take back a block. But a static context keeps all of its state in the memory that it was made in, with
-//! pointers into that memory only, and a copy that is put back at the same place is the earlier state. Between calls a
-//! context refers to no source and no destination: the source is copied to a buffer in the same memory.
+//! libzstd cannot take back a block. But a static context keeps all of its state in the memory that it was made in,
+//! with pointers into that memory only, and a copy that is put back at the same place is the earlier state. Between
+//! calls a context refers to no source and no destination: the source is copied to a buffer in the same memory.
 
 use crate::cluster::zstd::NAME;
 use crate::error::CodecError;

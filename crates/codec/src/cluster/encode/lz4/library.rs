@@ -1,8 +1,8 @@
 //! LZ4 blocks by liblz4, for the format's longest window.
 //!
-//! liblz4 fills a destination in one pass, whatever the source's length: it stops at the sequence that does not fit. Its
-//! call for that, `LZ4_compress_HC_destSize`, clears 256 KiB of tables each time; as a stream that is reset for each
-//! cluster it does not, because stale entries are recognised by their position.
+//! liblz4 fills a destination in one pass, whatever the source's length: it stops at the sequence that does not fit.
+//! Its call for that, `LZ4_compress_HC_destSize`, clears 256 KiB of tables each time; as a stream that is reset for
+//! each cluster it does not, because stale entries are recognised by their position.
 
 use super::HIGH_NAME;
 use crate::cluster::encode::Fit;
@@ -105,8 +105,8 @@ impl High {
         let (from, to) = (src.as_ptr().cast(), dst.as_mut_ptr().cast());
         // SAFETY: the state is live and borrowed mutably.
         unsafe { LZ4_resetStreamHC_fast(state, self.level) };
-        // SAFETY: the state is live and has just been reset, so it refers to no earlier source; the slices are live, and
-        // their lengths are passed.
+        // SAFETY: the state is live and has just been reset, so it refers to no earlier source; the slices are live,
+        // and their lengths are passed.
         let written =
             unsafe { LZ4_compress_HC_continue_destSize(state, from, to, &mut consumed, c_len(dst.len())) };
         fit_of(HIGH_NAME, consumed, written, dst)

@@ -1,8 +1,8 @@
 //! Finds the longest earlier match of every position, within a window.
 //!
-//! The positions of the window that have the same hash form a binary search tree, ordered by the bytes that follow them;
-//! the root is the latest position. Inserting a position walks from the root to its place, and so passes the position
-//! with the longest common beginning.
+//! The positions of the window that have the same hash form a binary search tree, ordered by the bytes that follow
+//! them; the root is the latest position. Inserting a position walks from the root to its place, and so passes the
+//! position with the longest common beginning.
 
 use super::block::{LAST_LITERALS, LAST_MATCH_TO_END, MATCH_LEN_MIN, common_len, four_bytes};
 

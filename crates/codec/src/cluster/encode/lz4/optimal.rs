@@ -3,8 +3,8 @@
 //!
 //! The source is encoded in segments. Within one, the cost of the rest of the segment is calculated from its end to its
 //! beginning: at each position a literal, the longest match, or its beginning. A shorter match is cheaper only if its
-//! length takes fewer bytes, so few lengths are tried. The first segment is about what the cluster holds; a later one is
-//! what the rest of the cluster is expected to hold, so that few matches are searched in vain.
+//! length takes fewer bytes, so few lengths are tried. The first segment is about what the cluster holds; a later one
+//! is what the rest of the cluster is expected to hold, so that few matches are searched in vain.
 
 use super::block::{BlockWriter, TOKEN_MATCH_LEN_MAX, extra_bytes};
 use super::matches::{Match, Matches};
@@ -102,8 +102,8 @@ impl Optimal {
         }
     }
 
-    /// Writes the sequences of a segment that begin before `write_end`. Returns where the next segment begins, or `None`
-    /// if the block is full.
+    /// Writes the sequences of a segment that begin before `write_end`. Returns where the next segment begins, or
+    /// `None` if the block is full.
     fn write(&self, begin: usize, write_end: usize, end: usize, out: &mut BlockWriter<'_>) -> Option<usize> {
         let mut at = begin;
         while at < write_end {
