@@ -73,8 +73,8 @@ fn measure(text: &str, config: &EncoderConfig, files: &[Vec<u8>], cluster: usize
     let mut encoder = Encoder::new(config).unwrap();
     let (mut dst, mut bare) = (vec![0; cluster], vec![0; 16 << 20]);
     let (mut fit_time, mut bare_time) = (Duration::ZERO, Duration::ZERO);
-    let (mut clusters, mut blocks, mut slack, mut consumed, mut bare_bytes, mut stored) =
-        (0u64, 0, 0, 0, 0, 0);
+    let (mut clusters, mut stored, mut written, mut bare_bytes, mut slack) = (0, 0, 0, 0, 0);
+    let (mut input, mut consumed) = (0, 0);
     for file in files {
         let mut rest = &file[..];
         while !rest.is_empty() {
