@@ -17,6 +17,10 @@ pub(super) const FAST_BYTES: usize = 17 << 10;
 /// each call.
 pub(super) const HIGH_BYTES: usize = (256 + 1 + 65) << 10;
 
+/// The source that liblz4 gets first, as a multiple of the cluster's length. Its encoders are faster for short sources,
+/// and the fast one is denser up to 64 KiB.
+const HEAD_RATIO: usize = 16;
+
 unsafe extern "C" {
     fn LZ4_createStream() -> *mut c_void;
     fn LZ4_freeStream(stream: *mut c_void) -> c_int;
@@ -66,6 +70,15 @@ impl Fast {
     }
 
     pub(super) fn fit(&mut self, src: &[u8], dst: &mut [u8]) -> Result<Fit, CodecError> {
+        let head = &src[..src.len().min(dst.len() * HEAD_RATIO)];
+        let fit = self.fill(head, dst)?;
+        match fit.consumed_bytes < head.len() || head.len() == src.len() {
+            true => Ok(fit),
+            false => self.fill(src, dst),
+        }
+    }
+
+    fn fill(&mut self, src: &[u8], dst: &mut [u8]) -> Result<Fit, CodecError> {
         let mut consumed = c_len(src.len());
         let (from, to) = (src.as_ptr().cast(), dst.as_mut_ptr().cast());
         // SAFETY: the state is live and borrowed mutably, and the call initialises it; the slices are live, and their
@@ -100,6 +113,15 @@ impl High {
     }
 
     pub(super) fn fit(&mut self, src: &[u8], dst: &mut [u8]) -> Result<Fit, CodecError> {
+        let head = &src[..src.len().min(dst.len() * HEAD_RATIO)];
+        let fit = self.fill(head, dst)?;
+        match fit.consumed_bytes < head.len() || head.len() == src.len() {
+            true => Ok(fit),
+            false => self.fill(src, dst),
+        }
+    }
+
+    fn fill(&mut self, src: &[u8], dst: &mut [u8]) -> Result<Fit, CodecError> {
         let state = self.state.as_ptr();
         let mut consumed = c_len(src.len());
         let (from, to) = (src.as_ptr().cast(), dst.as_mut_ptr().cast());
