@@ -433,6 +433,18 @@ fn block_status_returns_extents() {
     assert_eq!(extents.iter().map(|e| e.0).sum::<u32>(), 16 << 20);
 }
 
+#[test]
+fn block_status_without_a_context_says_what_is_missing() {
+    let served = Served::ram();
+    let mut c = served.client();
+    c.option(opt::STRUCTURED_REPLY, b"");
+    c.structured = true;
+    c.option(opt::GO, &info_data(NAME, &[]));
+    assert_eq!(c.call(0, cmd::BLOCK_STATUS, 0, 4096, b""), err::EINVAL);
+    assert!(c.message.contains("base:allocation"), "{}", c.message);
+    assert_eq!(c.read(0, 1), [0]);
+}
+
 #[derive(Debug, Clone)]
 enum Op {
     Read(u64, u32, bool),

@@ -118,13 +118,17 @@ fn tcp_without_tls_is_served_on_loopback_only() {
     assert_eq!(uri::tcp(NAME, addr, false), format!("nbd://{addr}/disk"));
 }
 
-#[test]
-fn a_client_above_the_limit_is_refused_and_a_disconnect_makes_room() {
+/// A server with these limits, and the reports of its log.
+fn logged(limits: Limits) -> (Arc<Mutex<Vec<String>>>, Served) {
     let log = Arc::new(Mutex::new(Vec::new()));
     let lines = log.clone();
-    let limits = Limits { max_connections: 3, ..Limits::default() };
     let server = Server::with_log(export(), limits, move |line| lines.lock().unwrap().push(line.to_string()));
-    let served = Served::of(server);
+    (log, Served::of(server))
+}
+
+#[test]
+fn a_client_above_the_limit_is_refused_and_a_disconnect_makes_room() {
+    let (log, served) = logged(Limits { max_connections: 3, ..Limits::default() });
     let mut clients: Vec<_> = (0..3).map(|_| served.open(true)).collect();
     assert_eq!(served.server.connections(), 3);
     // The client gets the reason and may retry.
@@ -167,7 +171,7 @@ fn silent_clients_do_not_keep_others_from_opening_the_export() {
         handshake_grace: Duration::from_millis(50),
         ..Limits::default()
     };
-    let served = Served::with(export(), limits);
+    let (log, served) = logged(limits);
     let mut busy = served.open(true);
     // More clients than both limits allow; some of them wait in the listener's queue.
     let silent: Vec<_> = (0..20).map(|_| served.silent_client()).collect();
@@ -176,6 +180,9 @@ fn silent_clients_do_not_keep_others_from_opening_the_export() {
     assert!(served.server.handshakes() <= 4);
     assert!(served.server.counters().slow_handshakes >= 16, "{:?}", served.server.counters());
     assert_eq!((served.server.counters().failed, served.server.counters().refused_full), (0, 0));
+    // One report of many, because further ones of the kind follow a minute later.
+    let reports = log.lock().unwrap().clone();
+    assert!(reports.len() == 1 && reports[0].contains("as 4 are in their handshake"), "{reports:?}");
     // A server at its limit of handshakes can be stopped while others wait to be accepted.
     let more: Vec<_> = (0..8).map(|_| served.silent_client()).collect();
     served.server.stop();
@@ -184,8 +191,8 @@ fn silent_clients_do_not_keep_others_from_opening_the_export() {
 
 #[test]
 fn at_the_limit_unused_clients_are_disconnected_and_idle_ones_are_not() {
-    let limits = Limits { max_connections: 2, unused_grace: Duration::ZERO, ..Limits::default() };
-    let served = Served::with(export(), limits);
+    let (log, served) =
+        logged(Limits { max_connections: 2, unused_grace: Duration::ZERO, ..Limits::default() });
     let mut idle = served.open(true);
     assert_eq!(idle.read(0, 1), [0]);
     for round in 1..=3 {
@@ -202,6 +209,8 @@ fn at_the_limit_unused_clients_are_disconnected_and_idle_ones_are_not() {
     }
     assert_eq!(idle.read(0, 1), [0]);
     assert_eq!(served.server.counters().failed, 0);
+    let reports = log.lock().unwrap().clone();
+    assert!(reports.len() == 1 && reports[0].contains("had sent no request"), "{reports:?}");
 }
 
 /// The timer that the kernel runs for an established connection from `port`, by its number in `/proc/net/tcp`.
