@@ -301,6 +301,10 @@ mod tests {
         assert!(available.meminfo.is_some());
         let bytes = available.bytes();
         assert!(0 < bytes && bytes < total_bytes(), "{bytes}");
+        // The file's figure is returned, not the free memory, which does not contain the page cache.
+        let mut given = tempfile::tempfile().unwrap();
+        std::io::Write::write_all(&mut given, text).unwrap();
+        assert_eq!(Available { meminfo: Some(given) }.bytes(), 77 << 10);
         // Without the file, the free memory is returned.
         let free = Available { meminfo: None }.bytes();
         assert!(0 < free && free < total_bytes(), "{free}");
