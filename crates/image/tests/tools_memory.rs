@@ -6,7 +6,9 @@
 
 mod support;
 
-use crate::support::handmade::{DIRECTORY, File, REGULAR, image};
+use crate::support::handmade::{
+    DIRECTORY, File, REGULAR, image, index_len, lz4, put_clusters, unused, unused_after,
+};
 use pagefold_backing::layer::{DelayLayer, DelayOptions, SystemClock};
 use pagefold_backing::{Backing, MemoryBacking};
 use pagefold_image::check::{CheckOptions, check};
@@ -161,6 +163,38 @@ fn an_unsorted_directory_is_checked_as_far_as_the_budget_allows() {
     assert_eq!(large.stats().budget.in_use_bytes, large.stats().cached_bytes);
 }
 
+/// Long names, in descending order, which LZ4 compresses to a sixteenth: in memory the names would take far more than
+/// the image.
+#[test]
+fn an_unsorted_compressed_directory_takes_little_memory_and_is_decoded_once() {
+    const NAMES: usize = 60_000;
+    const CLUSTER_BLOCKS: usize = 16;
+    let _alone = run_alone();
+    let names = (0..NAMES).rev().map(|n| (format!("{}{n:06}", "x".repeat(244)), 2, REGULAR));
+    let mut contents = directory(2, dots(1, 0).chain(names)).contents.unwrap();
+    contents.resize(contents.len().next_multiple_of(4096), 0);
+    let compress = |raw: &[u8]| (lz4(raw, &[1, 12, 250, 4096]), raw.len() / 4096);
+    let clusters: Vec<_> = contents.chunks(CLUSTER_BLOCKS * 4096).map(compress).collect();
+    let root = directory(3, dots(0, 0).chain(std::iter::once(("d".to_string(), 1, DIRECTORY))));
+    let mut files = vec![root, directory(2, std::iter::empty())];
+    files.extend((0..unused_after(index_len(contents.len()))).map(|_| unused()));
+    let mut bytes = image(&files);
+    put_clusters(&mut bytes, 1, &clusters);
+    assert!(bytes.len() < contents.len() / 12, "{} of {}", bytes.len(), contents.len());
+    for memory_bytes in [2 << 20, 64 << 20] {
+        let image = open(&bytes, memory_bytes);
+        let (findings, peak, _) = measure(|| checked(&image));
+        assert!(has_finding(&findings, "not in order"), "{findings:?}");
+        assert!(peak < 8 * MIB, "{memory_bytes}: {peak}");
+        let decoded = image.stats().reads.clusters as usize;
+        assert!(
+            decoded <= clusters.len() + clusters.len() / 10,
+            "{memory_bytes}: {decoded} of {}",
+            clusters.len()
+        );
+    }
+}
+
 #[test]
 fn names_of_files_are_counted_as_far_as_the_budget_allows() {
     let _alone = run_alone();
@@ -206,6 +240,25 @@ fn paths_of_files_in_the_queue_are_charged_to_the_budget() {
     let (findings, peak, _) = measure(|| checked(&image));
     assert_eq!(findings.errors(), 0, "{findings:?}");
     assert!(peak < 8 * MIB, "{peak}");
+}
+
+/// Each directory of the path fills a block.
+#[test]
+fn deep_directories_do_not_keep_a_block_each() {
+    let _alone = run_alone();
+    let levels = 1000;
+    let mut files = Vec::new();
+    for level in 0..levels {
+        let below = std::iter::once(("a".to_string(), level + 1, DIRECTORY));
+        let names = (0..14).map(|n| (format!("b{n:02}{}", "b".repeat(250)), levels + 1, REGULAR));
+        files.push(directory(3, dots(level, level.saturating_sub(1)).chain(below).chain(names)));
+    }
+    files.push(directory(2, dots(levels, levels - 1)));
+    files.push(File { nlink: 14 * levels as u32, ..File::regular(b"x") });
+    let image = open(&image(&files), 64 << 20);
+    let (findings, peak, _) = measure(|| checked(&image));
+    assert_eq!(findings.errors(), 0, "{findings:?}");
+    assert!(peak < 4 * MIB, "{peak}");
 }
 
 /// Sets the limit of open files of this process, and returns the old one.
@@ -290,7 +343,7 @@ fn with_attributes(count: usize) -> Vec<u8> {
 #[test]
 fn work_for_attributes_grows_linearly_with_their_number() {
     let _alone = run_alone();
-    let count = 20_000;
+    let count = 4_000;
     let image = open(&with_attributes(count), 64 << 20);
     assert_eq!(image.find(b"/f").unwrap().xattrs().unwrap().len(), count);
     let (findings, _, calls) = measure(|| checked(&image));

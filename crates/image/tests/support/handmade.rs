@@ -182,3 +182,71 @@ pub fn make_compressed(bytes: &mut [u8], file: usize, block: u32) {
     index[20..].copy_from_slice(&block.to_le_bytes());
     put_after(bytes, file, &index);
 }
+
+/// Bytes of the index of [`put_clusters`] for `len` bytes of contents.
+pub fn index_len(len: usize) -> usize {
+    16 + len.div_ceil(BLOCK) * 8
+}
+
+/// Makes a file consist of LZ4 clusters of one block each, appended to the image: the stored stream of each, and the
+/// whole blocks that it decodes to. [`unused`] inodes for [`index_len`] bytes must follow the file.
+pub fn put_clusters(bytes: &mut Vec<u8>, file: usize, clusters: &[(Vec<u8>, usize)]) {
+    // The feature of padding before a stream.
+    bytes[1024 + 0x50] |= 1;
+    bytes[inode_at(file)] = 1 | 1 << 1;
+    let mut index = vec![0; 16];
+    for (stream, decoded_blocks) in clusters {
+        let block = (bytes.len() / BLOCK) as u32;
+        index.extend([1, 0, 0, 0]);
+        index.extend(block.to_le_bytes());
+        for n in 1..*decoded_blocks {
+            index.extend([2, 0, 0, 0]);
+            index.extend([(n as u16).to_le_bytes(), ((decoded_blocks - n) as u16).to_le_bytes()].concat());
+        }
+        bytes.resize(bytes.len() + BLOCK - stream.len(), 0);
+        bytes.extend(stream);
+    }
+    put_after(bytes, file, &index);
+    let (size, blocks) = (clusters.iter().map(|c| c.1 * BLOCK).sum::<usize>(), bytes.len() / BLOCK);
+    bytes[inode_at(file) + 8..][..8].copy_from_slice(&(size as u64).to_le_bytes());
+    bytes[1024 + 0x24..][..4].copy_from_slice(&(blocks as u32).to_le_bytes());
+}
+
+/// Compresses to an LZ4 block. Looks for matches at these distances only.
+pub fn lz4(raw: &[u8], distances: &[usize]) -> Vec<u8> {
+    let (mut out, mut literals, mut at) = (Vec::new(), 0, 0);
+    // The last five bytes are literals, and the last match begins twelve bytes before the end.
+    while at + 12 < raw.len() {
+        let matched =
+            |d: usize| raw[at..raw.len() - 5].iter().zip(&raw[at - d..]).take_while(|(a, b)| a == b).count();
+        let found = distances.iter().filter(|d| **d <= at).map(|d| (matched(*d), *d)).max();
+        match found {
+            Some((len, distance)) if len >= 4 => {
+                put_sequence(&mut out, &raw[literals..at], Some((len, distance)));
+                at += len;
+                literals = at;
+            }
+            _ => at += 1,
+        }
+    }
+    put_sequence(&mut out, &raw[literals..], None);
+    out
+}
+
+/// Appends literals, and a match with its length and distance unless it is the last sequence.
+pub fn put_sequence(out: &mut Vec<u8>, literals: &[u8], matched: Option<(usize, usize)>) {
+    let (literal_len, match_len) = (literals.len(), matched.map_or(0, |(len, _)| len - 4));
+    let put_rest = |out: &mut Vec<u8>, len: usize| {
+        if len >= 15 {
+            out.extend(std::iter::repeat_n(255, (len - 15) / 255));
+            out.push(((len - 15) % 255) as u8);
+        }
+    };
+    out.push((literal_len.min(15) << 4 | match_len.min(15)) as u8);
+    put_rest(out, literal_len);
+    out.extend(literals);
+    if let Some((_, distance)) = matched {
+        out.extend((distance as u16).to_le_bytes());
+        put_rest(out, match_len);
+    }
+}
