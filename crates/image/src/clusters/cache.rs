@@ -39,6 +39,8 @@ pub(crate) struct Piece {
     pub(crate) buffer: Buffer,
     /// Bytes of contents at the beginning of the buffer.
     pub(crate) len_bytes: usize,
+    /// Whether the decoder has checked that the cluster's output ends with these bytes.
+    pub(crate) is_whole: bool,
 }
 
 impl Piece {
@@ -105,6 +107,8 @@ pub(crate) enum Worth {
     Useful,
     /// The piece was evicted before it had served enough reads: there was too little memory to keep it.
     Wasted,
+    /// The cluster does not decode as far as a piece would reach.
+    Damaged,
 }
 
 impl Cache {
@@ -125,14 +129,21 @@ impl Cache {
         Some(entry.piece.clone())
     }
 
-    /// Returns the worth of a cached piece of any length or of a ghost; `None` for an unknown key. Does not count as a
+    /// Returns the worth of a cached piece of any length, of a ghost, or of a damaged cluster; `None` for an unknown key. Does not count as a
     /// use.
     pub(crate) fn worth(&self, key: &Key) -> Option<Worth> {
         let state = self.state();
-        match state.pieces.contains_key(key) {
-            true => Some(Worth::Useful),
-            false => state.ghost_worth.get(key).copied(),
+        match state.ghost_worth.get(key) {
+            Some(Worth::Damaged) => Some(Worth::Damaged),
+            _ if state.pieces.contains_key(key) => Some(Worth::Useful),
+            worth => worth.copied(),
         }
+    }
+
+    /// Remembers for a while that a cluster does not decode as far as a piece of it would reach, so that not every read
+    /// tries it again.
+    pub(crate) fn note_damage(&self, key: Key) {
+        self.state().add_ghost(key, Worth::Damaged);
     }
 
     /// Whether a piece of at least `len_bytes` is cached. Does not count as a use.
@@ -140,11 +151,13 @@ impl Cache {
         self.state().pieces.get(key).is_some_and(|entry| entry.piece.len_bytes >= len_bytes)
     }
 
-    /// Adds `piece`, unless one at least as long is cached; replaces a shorter one.
+    /// Adds `piece`, unless one is cached that serves all that it does; replaces a shorter one, and one of the same length
+    /// whose end was not checked.
     pub(crate) fn insert(&self, key: Key, piece: Arc<Piece>) {
         let mut state = self.state();
         if let Some(entry) = state.pieces.get_mut(&key) {
-            if entry.piece.len_bytes >= piece.len_bytes {
+            let has_new_end = piece.is_whole && !entry.piece.is_whole;
+            if entry.piece.len_bytes >= piece.len_bytes + usize::from(has_new_end) {
                 return;
             }
             let (new_bytes, in_main) = (piece.footprint(), entry.in_main);
@@ -260,7 +273,7 @@ mod tests {
     }
 
     fn piece(pages: usize) -> Arc<Piece> {
-        Arc::new(Piece { buffer: Buffer::new(pages * 4096), len_bytes: pages * 4096 })
+        Arc::new(Piece { buffer: Buffer::new(pages * 4096), len_bytes: pages * 4096, is_whole: false })
     }
 
     #[test]

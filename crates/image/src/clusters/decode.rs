@@ -7,7 +7,8 @@
 //!
 //! One of the first two is tried, without waiting: direct if the reader wants everything and nothing is to be cached,
 //! otherwise to cache. If there is no room for it, or if caching the cluster is not worth it, the third follows, which
-//! waits for its grant. That is so small that the budget's reserve always covers it.
+//! waits for its grant. That is so small that the budget's reserve always covers it. It follows too if one of the
+//! first two finds the cluster damaged: it stops at the end of the range, so the damage may lie behind that.
 //!
 //! In the first two ways LZ4 is decoded in place where that is safe: the compressed bytes lie at the end of the buffer
 //! that receives the output, a margin behind the output's end (`docs/formats/erofs.md`). Otherwise decoding is
@@ -53,7 +54,16 @@ impl Cluster {
 }
 
 impl ClusterExtent {
-    fn want(&self, len_bytes: u64) -> Want {
+    /// Whether a piece contains the output up to `end`. If that is the end of the extent, and the cluster must end
+    /// there too, the piece must end there: hostile images have extents of several lengths in one cluster.
+    pub(super) fn is_served_by(&self, piece: &Piece, end: usize) -> bool {
+        match self.want(end as u64) {
+            Want::Prefix => piece.len_bytes >= end,
+            Want::All => piece.len_bytes == end && piece.is_whole,
+        }
+    }
+
+    pub(super) fn want(&self, len_bytes: u64) -> Want {
         match self.cluster.prefix_only || len_bytes < self.decoded_bytes {
             true => Want::Prefix,
             false => Want::All,
@@ -111,7 +121,7 @@ impl Clusters {
             true => self.decode_in_place(stored, cluster, &mut buffer, len)?,
             false => self.decode_bounced(stored, cluster, &mut grant, &mut buffer[..len], want)?,
         }
-        Ok(Some(Piece { buffer, len_bytes: len }))
+        Ok(Some(Piece { buffer, len_bytes: len, is_whole: want == Want::All }))
     }
 
     /// Fills `dst` with output from byte `from` on, through a window. Waits for room in the budget.

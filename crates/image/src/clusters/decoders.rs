@@ -11,13 +11,15 @@ use pagefold_codec::cluster::{Decoder, Format};
 use std::ops::{Deref, DerefMut};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+/// The greatest distance of a match that the format can express. The image may declare a smaller window, but liblz4
+/// does not check it, and a cluster must not decode in one way and fail in another.
+const LZ4_WINDOW_BYTES: u32 = 65_535;
 /// Idle states in the pool at most; further ones are freed after use.
 const MAX_IDLE: usize = 8;
 
 /// Parameters of the image's compression, from its superblock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Formats {
-    pub(crate) lz4_window_bytes: u32,
     pub(crate) lzma_dict_bytes: u32,
     pub(crate) zstd_window_bytes: u32,
 }
@@ -25,7 +27,7 @@ pub(crate) struct Formats {
 impl Formats {
     pub(crate) fn of(&self, algorithm: Algorithm) -> Format {
         match algorithm {
-            Algorithm::Lz4 => Format::Lz4 { window_bytes: self.lz4_window_bytes },
+            Algorithm::Lz4 => Format::Lz4 { window_bytes: LZ4_WINDOW_BYTES },
             Algorithm::MicroLzma => Format::MicroLzma { dict_bytes: self.lzma_dict_bytes },
             Algorithm::Deflate => Format::Deflate,
             Algorithm::Zstd => Format::Zstd { max_window_bytes: self.zstd_window_bytes },

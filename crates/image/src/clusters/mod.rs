@@ -37,6 +37,7 @@ use crate::ImageError;
 use crate::read::{Bytes, Cluster};
 use decoders::DecoderPool;
 use pagefold_backing::{Budget, Demand, Reclaim};
+use pagefold_codec::cluster::Want;
 use pagefold_page::latency::LatencyCounters;
 use single_flight::{Completion, Leader, Role, SingleFlight};
 use std::sync::Arc;
@@ -57,6 +58,14 @@ pub(crate) struct ReadRange {
     pub(crate) len_bytes: usize,
     /// Whether the reader will probably read on from the end of the range.
     pub(crate) more_follows: bool,
+}
+
+/// The result of decoding in a way that needs room in the budget.
+enum Decoded {
+    /// The range is decoded; with the piece that followers can share, if there is one.
+    Done(Option<Arc<Piece>>),
+    /// The budget has no room, or nothing is to be cached.
+    NoRoom,
 }
 
 /// The state shared by all readers of one image's clusters.
@@ -105,14 +114,16 @@ impl Clusters {
         let key = Key::from(&extent.cluster);
         let (from, end) = (range.from as usize, range.from as usize + range.len_bytes);
         loop {
-            if let Some(piece) = self.cache.get(&key, from..end) {
+            if let Some(piece) = self.cache.get(&key, from..end)
+                && extent.is_served_by(&piece, end)
+            {
                 self.counters.hit_bytes.add(range.len_bytes as u64);
                 copy_out(&piece, range, dst);
                 return Ok(());
             }
             match self.single_flight.enter(key, Demand::Required) {
                 Role::Leader(leader) => return self.decode_as_leader(stored, extent, range, dst, leader),
-                Role::Follower(Completion::Piece(piece)) if piece.len_bytes >= end => {
+                Role::Follower(Completion::Piece(piece)) if extent.is_served_by(&piece, end) => {
                     self.counters.joined.add(1);
                     copy_out(&piece, range, dst);
                     return Ok(());
@@ -132,8 +143,9 @@ impl Clusters {
         leader: Leader<'_>,
     ) -> Result<(), ImageError> {
         // An earlier leader may have filled the cache after our lookup and before `enter`: look again.
-        let from = range.from as usize;
-        let result = match self.cache.get(&leader.key(), from..from + range.len_bytes) {
+        let (from, end) = (range.from as usize, range.from as usize + range.len_bytes);
+        let cached = self.cache.get(&leader.key(), from..end);
+        let result = match cached.filter(|piece| extent.is_served_by(piece, end)) {
             Some(piece) => {
                 copy_out(&piece, range, dst);
                 Ok(Some(piece))
@@ -152,6 +164,10 @@ impl Clusters {
     }
 
     /// Decodes in one of the three ways of [`decode`], and returns the piece that followers can share, if there is one.
+    ///
+    /// The first two ways may decode more than the range. If a cluster is damaged behind the range, they fail where the
+    /// third succeeds, and the budget decides which way is tried. So the third has the last word: a read gets the bytes
+    /// before the damage, whatever the budget is.
     fn choose_and_decode(
         &self,
         stored: &dyn Bytes,
@@ -160,35 +176,52 @@ impl Clusters {
         dst: &mut [u8],
         leader: &Leader<'_>,
     ) -> Result<Option<Arc<Piece>>, ImageError> {
-        let wants_all = range.from == 0 && range.len_bytes as u64 == extent.decoded_bytes;
-        if wants_all && !self.cache_full_reads {
-            if self.decode_direct(stored, extent, dst)? {
-                let shared =
-                    leader.has_followers().then(|| self.copy_to_cache(extent, &dst[..range.len_bytes]));
-                return Ok(shared.flatten());
-            }
-        } else if let Some(len_bytes) = self.len_to_cache(extent, range)
-            && let Some(piece) = self.decode_to_cache(stored, extent, len_bytes, Demand::BestEffort)?
-        {
-            self.counters.temporary_pages.add((len_bytes - range.len_bytes as u64).div_ceil(4096));
-            let piece = self.insert_cluster(extent, piece);
-            copy_out(&piece, range, dst);
-            return Ok(Some(piece));
+        match self.decode_with_room(stored, extent, range, dst, leader) {
+            Ok(Decoded::Done(shared)) => return Ok(shared),
+            Ok(Decoded::NoRoom) => {}
+            Err(error) if error.is_damage() => self.cache.note_damage(leader.key()),
+            Err(error) => return Err(error),
         }
         self.decode_windowed(stored, extent, range.from, &mut dst[..range.len_bytes])?;
         Ok(None)
     }
 
+    /// Decodes in the first or the second way, if the budget has room for it.
+    fn decode_with_room(
+        &self,
+        stored: &dyn Bytes,
+        extent: &ClusterExtent,
+        range: ReadRange,
+        dst: &mut [u8],
+        leader: &Leader<'_>,
+    ) -> Result<Decoded, ImageError> {
+        let wants_all = range.from == 0 && range.len_bytes as u64 == extent.decoded_bytes;
+        if wants_all && !self.cache_full_reads {
+            if !self.decode_direct(stored, extent, dst)? {
+                return Ok(Decoded::NoRoom);
+            }
+            let shared = leader.has_followers().then(|| self.copy_to_cache(extent, &dst[..range.len_bytes]));
+            return Ok(Decoded::Done(shared.flatten()));
+        }
+        let Some(len_bytes) = self.len_to_cache(extent, range) else { return Ok(Decoded::NoRoom) };
+        let decoded = self.decode_to_cache(stored, extent, len_bytes, Demand::BestEffort)?;
+        let Some(piece) = decoded else { return Ok(Decoded::NoRoom) };
+        self.counters.temporary_pages.add((len_bytes - range.len_bytes as u64).div_ceil(4096));
+        let piece = self.insert_cluster(extent, piece);
+        copy_out(&piece, range, dst);
+        Ok(Decoded::Done(Some(piece)))
+    }
+
     /// How much of the output to decode into the cache, from its first byte on.
     ///
     /// The first random read of a cluster decodes up to its own end only; a second read, or a sequential one, decodes
-    /// the whole extent. `None`: nothing is to be cached, because this cluster's piece was evicted before it had
-    /// served enough reads, and would evict more useful pieces again.
+    /// the whole extent. `None`: nothing is to be cached, because this cluster is damaged, or its piece was evicted
+    /// before it had served enough reads, and would evict more useful pieces again.
     fn len_to_cache(&self, extent: &ClusterExtent, range: ReadRange) -> Option<u64> {
         let range_end =
             (range.from + range.len_bytes as u64).next_multiple_of(4096).min(extent.decoded_bytes);
         match (range.more_follows, self.cache.worth(&Key::from(&extent.cluster))) {
-            (false, Some(Worth::Wasted)) => None,
+            (_, Some(Worth::Damaged)) | (false, Some(Worth::Wasted)) => None,
             (true, _) | (_, Some(Worth::Useful)) => Some(extent.decoded_bytes),
             (false, None) => Some(range_end),
         }
@@ -212,7 +245,8 @@ impl Clusters {
         let mut grant = self.budget.grant(Budget::footprint(output.len()), Demand::BestEffort).ok()?;
         let mut buffer = grant.buffer(output.len())?;
         buffer.copy_from_slice(output);
-        Some(self.insert_cluster(extent, Piece { buffer, len_bytes: output.len() }))
+        let is_whole = extent.want(extent.decoded_bytes) == Want::All;
+        Some(self.insert_cluster(extent, Piece { buffer, len_bytes: output.len(), is_whole }))
     }
 
     /// Decodes a cluster into the cache before a reader wants it. Returns false if the budget had no room.
@@ -220,7 +254,8 @@ impl Clusters {
     /// With [`Demand::Required`] it waits for room: for measuring what that costs.
     pub(crate) fn prefetch(&self, stored: &dyn Bytes, extent: &ClusterExtent, demand: Demand) -> bool {
         let key = Key::from(&extent.cluster);
-        if self.cache.contains(&key, extent.decoded_bytes as usize) {
+        let is_damaged = self.cache.worth(&key) == Some(Worth::Damaged);
+        if is_damaged || self.cache.contains(&key, extent.decoded_bytes as usize) {
             return true;
         }
         let Role::Leader(leader) = self.single_flight.enter(key, Demand::BestEffort) else { return true };
@@ -231,8 +266,13 @@ impl Clusters {
                 true
             }
             Ok(None) | Err(ImageError::TooLittleMemory { .. }) => false,
-            // The next reader of this cluster decodes it again and returns the error.
-            Err(_) => true,
+            Err(error) => {
+                // The reader of this cluster decodes as much as it wants, and returns the error if there is one.
+                if error.is_damage() {
+                    self.cache.note_damage(key);
+                }
+                true
+            }
         }
     }
 }

@@ -145,7 +145,7 @@ mod tests {
             while !leader.has_followers() {
                 std::thread::yield_now();
             }
-            let piece = Piece { buffer: Buffer::copy_of(b"x"), len_bytes: 1 };
+            let piece = Piece { buffer: Buffer::copy_of(b"x"), len_bytes: 1, is_whole: true };
             leader.complete(Completion::Piece(Arc::new(piece)));
             let role = follower.join().unwrap();
             assert!(matches!(role, Role::Follower(Completion::Piece(p)) if p.bytes() == b"x"));

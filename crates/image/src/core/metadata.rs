@@ -70,7 +70,7 @@ impl Core {
                     None => self.read_uncached(block, &mut buffer)?,
                 }
                 dst.copy_from_slice(&buffer[within..end]);
-                self.clusters.insert(key, Piece { buffer, len_bytes: len });
+                self.clusters.insert(key, Piece { buffer, len_bytes: len, is_whole: false });
             }
         }
         Ok(())

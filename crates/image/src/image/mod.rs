@@ -147,7 +147,6 @@ impl Image {
             _ => {}
         }
         let formats = Formats {
-            lz4_window_bytes: superblock.algorithms.lz4_window_bytes.min(65_535),
             lzma_dict_bytes: superblock.algorithms.lzma_dict_bytes.unwrap_or(8 << 20),
             zstd_window_bytes: superblock.algorithms.zstd_window_log.map_or(1 << 20, |log| 1 << log),
         };

@@ -23,8 +23,8 @@ const MOST_INODES: [u64; 2] = [50, 4000];
 /// Bytes that a file system may add to a file that holes cut into pieces.
 const ROUNDING: u64 = 8192;
 
-/// Words in the finding of a file with a damaged cluster, and of a file whose first name is missing.
-const UNDECODED: &str = "not decode";
+/// Words in the finding of a file with a damaged cluster of deflate, and of a file whose first name is missing.
+const UNDECODED: &str = "not decode as deflate";
 const FURTHER_NAME: &str = "another name of";
 
 /// Reads one damaged image.
@@ -90,8 +90,8 @@ impl DamagedReader<'_> {
 
     /// Checks that `check` with the same budget also finds errors, if the extraction failed because of the image.
     ///
-    /// The budget must be the same because it decides which LZ4 decoder runs, and one is more strict: liblz4 accepts
-    /// matches at a distance of 0 or beyond the window, and the windowed decoder does not.
+    /// The budget must be the same because it decides how much the tools can remember, and which of the two decoders of
+    /// deflate runs; see `agree`.
     fn check_finds(&mut self, extraction: &Extraction) -> Result<(), Fault> {
         let completed = &extraction.completed;
         if completed.code == 0 || completed.is_limited() || is_limit_of_target(completed) {
@@ -157,8 +157,8 @@ impl DamagedReader<'_> {
         if codes.contains(&2) || first.completed.is_limited() || second.completed.is_limited() {
             return Ok(());
         }
-        // With a small budget a cluster is decoded only as far as needed, with a large one completely; so files that
-        // end before the damage exist in one extraction only, and so do their further names.
+        // The budget decides which library decodes deflate, and they do not refuse the same streams. So a file may exist
+        // in one extraction only, and so may its further names.
         let undecoded = [first.reported(UNDECODED), second.reported(UNDECODED)];
         let disputed: BTreeSet<_> = undecoded[0].symmetric_difference(&undecoded[1]).cloned().collect();
         let names = [first.reported(FURTHER_NAME), second.reported(FURTHER_NAME)];
@@ -277,7 +277,7 @@ impl DamagedReader<'_> {
             Err(error) => return fault(format!("error {error}")),
             Ok((found, _)) => found,
         };
-        // The mount may decode more of a damaged cluster than the extraction; see `agree`.
+        // The mount may decode with another library than the extraction; see `agree`.
         if found.contents == Err(Errno::IO.raw_os_error()) && !is_clean {
             return Ok(false);
         }

@@ -4,8 +4,9 @@
 //! length. The decoder is a state machine, and its [`State`] is the part of the sequence that it expects next. Before
 //! each token [`fast`](super::fast) decodes as many sequences as input and room allow.
 //!
-//! It rejects the blocks that liblz4 rejects, and also an offset of 0, which the format does not allow, and matches
-//! that reach beyond the window that the image declares.
+//! It rejects the blocks that liblz4 rejects, and matches that reach beyond the window. The format does not allow an
+//! offset of 0, but liblz4 and the kernel accept it as a run of zeroes. So this decoder does too: which decoder runs
+//! depends on the free memory, and the result must not.
 
 use super::fast;
 use super::output::Output;
@@ -169,7 +170,7 @@ impl<'a> BlockDecoder<'a> {
     fn offset_is_valid(&self) -> bool {
         let reach = (self.window_bytes as u64).min(self.output.done());
         let room_is_left = self.want == Want::Prefix || self.output.left() >= LAST_MATCH_TO_END_MIN;
-        self.offset != 0 && self.offset as u64 <= reach && room_is_left
+        self.offset as u64 <= reach && room_is_left
     }
 
     /// Appends the match whose length is now known, and returns the next state.
@@ -179,7 +180,10 @@ impl<'a> BlockDecoder<'a> {
             self.want == Want::Prefix || self.output.left() - self.len as u64 >= LAST_LITERALS_MIN;
         match fits && room_for_literals {
             true => {
-                self.output.copy_match(self.offset, self.len);
+                match self.offset {
+                    0 => self.output.put_zeroes(self.len),
+                    offset => self.output.copy_match(offset, self.len),
+                }
                 State::Token
             }
             false => State::Corrupt,

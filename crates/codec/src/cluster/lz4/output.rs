@@ -118,6 +118,17 @@ impl<'a> Output<'a> {
         }
     }
 
+    /// Appends `len` zeroes. The caller has checked that there is room for them.
+    pub(super) fn put_zeroes(&mut self, mut len: usize) {
+        while len > 0 {
+            let segment = self.segment();
+            let run = len.min(segment.end - segment.at);
+            segment.bytes[segment.at..segment.at + run].fill(0);
+            self.advance(run);
+            len -= run;
+        }
+    }
+
     /// Appends a match of `len` bytes from `distance` back on.
     ///
     /// The caller has checked that there is room for it, and that the distance is at least 1, within the window, and

@@ -14,19 +14,9 @@ pub enum Extent {
 /// With [`Extent::All`] the stream must decode to exactly `len` bytes and obey the format's rules for the end of a
 /// block: the last sequence is literals only, the last 5 bytes are literals, and the last match
 /// begins at least 12 bytes before the end.
+///
+/// A match at offset 0, which the format does not allow, is a run of zeroes, as for liblz4 and the kernel.
 pub fn decode(stream: &[u8], len: usize, window: usize, extent: Extent) -> Option<Vec<u8>> {
-    decode_with(stream, len, window, extent, false)
-}
-
-/// Decodes as [`decode`] does; with `zero_offset`, a match at offset 0, which the format does not allow, decodes to
-/// zeroes.
-pub fn decode_with(
-    stream: &[u8],
-    len: usize,
-    window: usize,
-    extent: Extent,
-    zero_offset: bool,
-) -> Option<Vec<u8>> {
     let mut out: Vec<u8> = Vec::new();
     let mut bytes = stream.iter().copied();
     let full = |out: &Vec<u8>| extent == Extent::Prefix && out.len() == len;
@@ -61,7 +51,7 @@ pub fn decode_with(
             return None;
         }
         let offset = usize::from(bytes.next()?) | usize::from(bytes.next()?) << 8;
-        if offset == 0 && !zero_offset || offset > window || offset > out.len() {
+        if offset > window || offset > out.len() {
             return None;
         }
         let mut matched = usize::from(token & 15) + 4;
