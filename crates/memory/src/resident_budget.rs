@@ -13,7 +13,9 @@ use crate::sync::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering::*, WAKE
 
 /// The budget of a region, in pages.
 pub struct ResidentBudget {
-    available: AtomicI64,
+    /// Pages that are charged. A separate count from the limit, so that each is read and changed by itself: a count of
+    /// what is left would have to be compared with the limit, which another thread may be changing.
+    charged: AtomicI64,
     limit: AtomicU64,
     /// Faults wake the evictors when fewer pages than this are left.
     low_watermark: AtomicI64,
@@ -42,7 +44,7 @@ impl ResidentBudget {
     /// Makes a budget of which nothing is charged.
     pub fn new(limit_pages: u64) -> Self {
         let budget = ResidentBudget {
-            available: AtomicI64::new(0),
+            charged: AtomicI64::new(0),
             limit: AtomicU64::new(0),
             low_watermark: AtomicI64::new(0),
             high_watermark: AtomicI64::new(0),
@@ -65,8 +67,7 @@ impl ResidentBudget {
 
     /// Changes the limit. If it is lower than what is in use, the evictors free the difference from now on.
     pub fn set_limit(&self, pages: u64) {
-        let old = self.limit.swap(pages, AcqRel);
-        self.available.fetch_add(pages as i64 - old as i64, AcqRel);
+        self.limit.store(pages, Release);
         let high = (pages / 32).clamp(4, HIGH_WATERMARK_MAX) as i64;
         self.high_watermark.store(high, Relaxed);
         self.low_watermark.store(high / 2, Relaxed);
@@ -75,46 +76,39 @@ impl ResidentBudget {
 
     /// Returns the pages that are charged.
     pub fn in_use(&self) -> u64 {
-        loop {
-            let limit = self.limit();
-            let available = self.available.load(Acquire);
-            // An old limit with a new `available` would be wrong, so a change between the reads is noticed here. A new
-            // limit with an old `available` gives at most the larger of the two limits.
-            if self.limit() == limit {
-                return u64::try_from(limit as i64 - available).unwrap_or(0);
-            }
-        }
+        u64::try_from(self.charged.load(Acquire)).unwrap_or(0)
     }
 
     /// Returns the pages left; negative above the limit.
-    #[cfg(loom)]
     pub fn available(&self) -> i64 {
-        self.available.load(Relaxed)
+        self.limit() as i64 - self.charged.load(Relaxed)
     }
 
-    /// Charges up to `wanted` pages. Returns how many were available.
+    /// Charges up to `wanted` pages. Returns how many were available. If the limit is lowered meanwhile, the old one
+    /// may count.
     pub fn charge(&self, wanted: u32) -> u32 {
-        let mut available = self.available.load(Relaxed);
+        let mut charged = self.charged.load(Relaxed);
         loop {
-            let got = (available - self.copy_pages.load(Relaxed)).clamp(0, i64::from(wanted));
+            let left = self.limit() as i64 - charged - self.copy_pages.load(Relaxed);
+            let got = left.clamp(0, i64::from(wanted));
             if got == 0 {
                 return 0;
             }
-            match self.available.compare_exchange_weak(available, available - got, AcqRel, Relaxed) {
+            match self.charged.compare_exchange_weak(charged, charged + got, AcqRel, Relaxed) {
                 Ok(_) => return got as u32,
-                Err(now) => available = now,
+                Err(now) => charged = now,
             }
         }
     }
 
     /// Charges `pages` even if none are left.
     pub fn force_charge(&self, pages: u32) {
-        self.available.fetch_sub(i64::from(pages), AcqRel);
+        self.charged.fetch_add(i64::from(pages), AcqRel);
     }
 
     /// Uncharges pages, and wakes threads that wait for memory.
     pub fn uncharge(&self, pages: u32) {
-        self.available.fetch_add(i64::from(pages), AcqRel);
+        self.charged.fetch_sub(i64::from(pages), AcqRel);
         self.notify_release();
     }
 
@@ -143,16 +137,19 @@ impl ResidentBudget {
     }
 
     /// Returns whether evictors have work, given `ready` free frames with memory.
+    ///
+    /// A waiter for which there is memory by now does not count: on a busy machine it takes a while until it runs, and
+    /// in that time the evictors would empty the region.
     pub fn needs_eviction(&self, ready: u32) -> bool {
         self.free(ready) < self.high_watermark.load(Relaxed)
-            || self.has_waiters()
+            || self.has_unserved_waiters()
             || (ready > 0 && self.is_over_limit())
     }
 
     /// Returns whether more than the limit is charged, because it was lowered or could not be held. Free frames with
     /// memory should be released then.
     pub fn is_over_limit(&self) -> bool {
-        self.available.load(Relaxed) < 0
+        self.available() < 0
     }
 
     /// Returns whether so little is left that evictors take any page, without waiting for better ones.
@@ -162,7 +159,7 @@ impl ResidentBudget {
 
     /// Memory that faults can use: what is left of the budget, and `ready` free frames with memory.
     fn free(&self, ready: u32) -> i64 {
-        self.available.load(Relaxed) + i64::from(ready) - self.copy_pages.load(Relaxed)
+        self.available() + i64::from(ready) - self.copy_pages.load(Relaxed)
     }
 
     /// Returns whether nothing is left: [`ResidentBudget::charge`] would return 0.
@@ -287,6 +284,16 @@ impl ResidentBudget {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_waiter_for_which_there_is_memory_needs_no_eviction() {
+        let budget = ResidentBudget::new(1600);
+        budget.waiters.store(1, Relaxed);
+        assert!(!budget.needs_eviction(0));
+        // No memory is left but that of free frames, which a waiter for a staged page cannot use.
+        assert_eq!(budget.charge(1600), 1600);
+        assert!(budget.needs_eviction(1600));
+    }
 
     #[test]
     fn as_many_pages_exceed_the_limit_as_threads_wait() {

@@ -40,7 +40,8 @@ use sweep::Sweep;
 /// Pause before the next attempt when nothing can be evicted.
 const STUCK_PAUSE: Duration = Duration::from_millis(5);
 /// After so many attempts in a row without any eviction, pages may exceed the limit. Attempts are counted, not time: on
-/// a busy machine time passes in which this thread does not run, and that says nothing about pages.
+/// a busy machine time passes in which this thread does not run, and that says nothing about pages. For the same reason
+/// only attempts count that began when no memory was left: there may be no page to evict before, and many afterwards.
 const STUCK_ATTEMPTS: u32 = 5;
 /// Pause while other threads are evicting or bringing pages in.
 const SHORT_PAUSE: Duration = Duration::from_micros(50);
@@ -113,7 +114,7 @@ pub(crate) struct Evictor {
     hand: Arc<ClockHand>,
     sweep: Sweep,
     mover: Mover,
-    /// Attempts in a row that evicted nothing.
+    /// Attempts in a row that evicted nothing, though no memory was left when they began.
     failed_attempts: u32,
 }
 
@@ -150,13 +151,14 @@ impl Evictor {
                 continue;
             }
             pager.count_copies();
+            let was_exhausted = pager.budget.is_exhausted();
             match self.step() {
                 StepResult::Staged => {}
                 StepResult::Folded => {
                     self.failed_attempts = 0;
                     pager.budget.set_store_refuses(false);
                 }
-                StepResult::Refused => self.pause(Pause::Refused),
+                StepResult::Refused => self.pause(Pause::Refused, was_exhausted),
                 // Readers do not wake the evictor: that would add a system call to each fault. So poll.
                 StepResult::AwaitStreams => {
                     self.sweep.unlock_chunk(&pager);
@@ -165,17 +167,21 @@ impl Evictor {
                 StepResult::Nothing => {
                     self.sweep.unlock_chunk(&pager);
                     let others_work = self.hand.is_busy() || pager.has_page_ins();
-                    self.pause(if others_work { Pause::Busy } else { Pause::NoPage });
+                    self.pause(if others_work { Pause::Busy } else { Pause::NoPage }, was_exhausted);
                 }
             }
             pager.budget.wake_waiters_if_available(pager.ready_frames());
         }
     }
 
-    /// Sleeps for a moment. After several failed attempts, allows pages to exceed the limit.
-    fn pause(&mut self, reason: Pause) {
+    /// Sleeps for a moment after a failed attempt. After several of them, allows pages to exceed the limit.
+    /// `was_exhausted` says whether no memory was left when the attempt began.
+    fn pause(&mut self, reason: Pause, was_exhausted: bool) {
         let budget = &self.pager.budget;
-        self.failed_attempts = if reason == Pause::Busy { 0 } else { self.failed_attempts.saturating_add(1) };
+        self.failed_attempts = match reason != Pause::Busy && was_exhausted {
+            true => self.failed_attempts.saturating_add(1),
+            false => 0,
+        };
         let is_stuck = self.failed_attempts >= STUCK_ATTEMPTS && budget.is_exhausted();
         match reason {
             Pause::NoPage if is_stuck => budget.overcommit_waiters(),

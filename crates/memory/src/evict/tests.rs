@@ -46,7 +46,7 @@ fn exhaust_attempts(evictor: &mut Evictor) {
     for _ in 0..2 * STUCK_ATTEMPTS {
         assert!(matches!(evictor.step(), StepResult::Nothing));
         evictor.sweep.unlock_chunk(&evictor.pager);
-        evictor.pause(Pause::NoPage);
+        evictor.pause(Pause::NoPage, true);
     }
 }
 
@@ -94,13 +94,44 @@ fn only_a_waiting_thread_exceeds_the_limit_when_no_page_can_be_moved_out() {
             std::thread::yield_now();
         }
         while !waiter.is_finished() {
-            evictor.pause(Pause::NoPage);
+            evictor.pause(Pause::NoPage, true);
         }
     });
     assert_eq!(pager.budget.in_use(), 65);
     // The page that came in can be moved out for the next one, so no further page is allowed.
     assert!(!pager.budget.overcommit());
     drop(pins);
+}
+
+/// The attempts find no page, because all were evicted already. Before the last one ends, other threads use up the
+/// memory with pages that can be evicted.
+#[test]
+fn attempts_that_began_with_memory_left_do_not_count() {
+    let Some((pager, mut evictor)) = full_pager("attempts_that_began_with_memory_left_do_not_count", 64)
+    else {
+        return;
+    };
+    while !matches!(evictor.step(), StepResult::Nothing) {}
+    let ticket = pager.budget.ticket();
+    std::thread::scope(|scope| {
+        for _ in 0..2 * STUCK_ATTEMPTS {
+            let was_exhausted = pager.budget.is_exhausted();
+            assert!(matches!(evictor.step(), StepResult::Nothing) && !was_exhausted);
+            evictor.sweep.unlock_chunk(&pager);
+            evictor.pause(Pause::NoPage, was_exhausted);
+        }
+        let was_exhausted = pager.budget.is_exhausted();
+        assert!(matches!(evictor.step(), StepResult::Nothing));
+        evictor.sweep.unlock_chunk(&pager);
+        let free = pager.budget.charge(u32::MAX >> 1);
+        scope.spawn(|| pager.budget.wait_for_release(ticket));
+        while !pager.budget.has_waiters() {
+            std::thread::yield_now();
+        }
+        evictor.pause(Pause::NoPage, was_exhausted);
+        assert!(!pager.budget.overcommit());
+        pager.budget.uncharge(free);
+    });
 }
 
 #[test]

@@ -88,6 +88,18 @@ fn a_waiter_gets_memory_of_a_raised_limit() {
     });
 }
 
+/// More is in use than the limit before and less than the limit afterwards.
+#[test]
+fn a_change_of_the_limit_does_not_change_what_is_in_use() {
+    check_bound(3, || {
+        let budget = with_available(2);
+        budget.set_limit(u64::from(LIMIT) - 4);
+        let reader = spawn(&budget, |budget| budget.in_use());
+        budget.set_limit(LIMIT.into());
+        assert_eq!(reader.join().unwrap(), u64::from(LIMIT) - 2);
+    });
+}
+
 #[test]
 fn a_waiter_gets_memory_of_dropped_copies() {
     check_bound(3, || {
