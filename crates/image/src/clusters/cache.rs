@@ -129,8 +129,8 @@ impl Cache {
         Some(entry.piece.clone())
     }
 
-    /// Returns the worth of a cached piece of any length, of a ghost, or of a damaged cluster; `None` for an unknown key. Does not count as a
-    /// use.
+    /// Returns the worth of a cached piece of any length, of a ghost, or of a damaged cluster; `None` for an unknown
+    /// key. Does not count as a use.
     pub(crate) fn worth(&self, key: &Key) -> Option<Worth> {
         let state = self.state();
         match state.ghost_worth.get(key) {
@@ -151,8 +151,8 @@ impl Cache {
         self.state().pieces.get(key).is_some_and(|entry| entry.piece.len_bytes >= len_bytes)
     }
 
-    /// Adds `piece`, unless one is cached that serves all that it does; replaces a shorter one, and one of the same length
-    /// whose end was not checked.
+    /// Adds `piece`, unless one is cached that serves all that it does. Replaces a shorter one, and one of the same
+    /// length whose end was not checked.
     pub(crate) fn insert(&self, key: Key, piece: Arc<Piece>) {
         let mut state = self.state();
         if let Some(entry) = state.pieces.get_mut(&key) {

@@ -157,8 +157,8 @@ impl DamagedReader<'_> {
         if codes.contains(&2) || first.completed.is_limited() || second.completed.is_limited() {
             return Ok(());
         }
-        // The budget decides which library decodes deflate, and they do not refuse the same streams. So a file may exist
-        // in one extraction only, and so may its further names.
+        // The budget decides which library decodes deflate, and they do not refuse the same streams. So a file may
+        // exist in one extraction only, and so may its further names.
         let undecoded = [first.reported(UNDECODED), second.reported(UNDECODED)];
         let disputed: BTreeSet<_> = undecoded[0].symmetric_difference(&undecoded[1]).cloned().collect();
         let names = [first.reported(FURTHER_NAME), second.reported(FURTHER_NAME)];
