@@ -223,3 +223,20 @@ fn reads_of_damaged_clusters_do_not_depend_on_the_budget() {
         assert!(readable > 0 && is_damaged == (readable < least.len()), "{}: {readable}", stream.label);
     }
 }
+
+#[test]
+fn a_damaged_cluster_is_decoded_beyond_the_range_once() {
+    let whole = literals(&contents(0));
+    let stream = Stream::new("cut off", Algorithm::Lz4, whole[..whole.len() - 16].to_vec());
+    let formats = Formats { lzma_dict_bytes: 4096, zstd_window_bytes: 1 << 20 };
+    let least = least_bytes(formats.of(Algorithm::Lz4));
+    let clusters = Clusters::new(Budget::new(4 << 20, least as usize).unwrap(), formats, true);
+    let mut dst = vec![0; READ_LEN];
+    let reads = DECODED / READ_LEN - 1;
+    for at in 0..reads {
+        let range = ReadRange { from: (at * READ_LEN) as u64, len_bytes: READ_LEN, more_follows: true };
+        clusters.read(&stream, &stream.extent(), range, &mut dst).unwrap();
+    }
+    let decoded = clusters.counters.snapshot();
+    assert_eq!((decoded.windowed, decoded.clusters), (reads as u64, reads as u64 + 1));
+}
