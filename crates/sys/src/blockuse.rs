@@ -7,10 +7,13 @@
 
 use crate::SysError;
 use crate::mounts::{self, DeviceNumber};
-use crate::swap;
+use crate::swap::{self, SwapArea};
 use std::fs::OpenOptions;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+
+/// The unit of lengths of block devices in sysfs.
+const SECTOR_BYTES: u64 = 512;
 
 /// One use of a block device.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -78,15 +81,36 @@ pub fn device_number(path: &Path) -> Result<DeviceNumber, SysError> {
 /// The uses of the block device `path` that prevent its removal: mounts, swap, holders. Empty if it can be removed now.
 pub fn claims(path: &Path) -> Result<Vec<BlockUse>, SysError> {
     let device = device_number(path)?;
+    let as_swap = |area: SwapArea| BlockUse::Swap { used_bytes: area.used_bytes };
     let mut uses = mounted(device)?;
-    if let Some(area) = swap::area_on(device)? {
-        uses.push(BlockUse::Swap { used_bytes: area.used_bytes });
-    }
+    uses.extend(swap::area_on(device)?.map(as_swap));
     uses.extend(holders(device));
     if uses.is_empty() && is_claimed(path)? {
-        uses.push(BlockUse::Claimed);
+        uses.push(swap::area_elsewhere(len_bytes(device)?)?.map_or(BlockUse::Claimed, as_swap));
     }
     Ok(uses)
+}
+
+/// The swap area on the block device `path`; `None` if it is not one in use.
+///
+/// The kernel names an area by the path that swapon was called with. A path of another mount namespace, such as that of a
+/// shell that has ended, may lead nowhere here. So an area with such a path and the length of the device is taken for
+/// that on the device, if something unknown has claimed the device.
+pub fn swap_area(path: &Path) -> Result<Option<SwapArea>, SysError> {
+    let device = device_number(path)?;
+    match swap::area_on(device)? {
+        None if matches!(claims(path)?[..], [BlockUse::Swap { .. }]) => {
+            swap::area_elsewhere(len_bytes(device)?)
+        }
+        found => Ok(found),
+    }
+}
+
+fn len_bytes(device: DeviceNumber) -> Result<u64, SysError> {
+    let path = format!("/sys/dev/block/{device}/size");
+    let text = std::fs::read_to_string(&path).map_err(|e| SysError::io(format!("reading {path}"), &e))?;
+    let sectors: Option<u64> = text.trim().parse().ok();
+    Ok(sectors.map_or(0, |sectors| sectors.saturating_mul(SECTOR_BYTES)))
 }
 
 /// The [`claims`] and the [`openers`].

@@ -12,12 +12,16 @@ use std::path::{Path, PathBuf};
 
 /// Memory that must stay available after all pages were read back.
 const MARGIN_BYTES: u64 = 64 << 20;
+/// The header at the beginning of an area, which its length does not include.
+const HEADER_BYTES: u64 = 4096;
 
 /// One swap area in use.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SwapArea {
-    /// The device or file.
+    /// The device or file. Of one that was given to swapon in another mount namespace, the path may lead nowhere here.
     pub path: PathBuf,
+    /// Whether it is a block device.
+    pub is_device: bool,
     /// Its capacity, bytes.
     pub len_bytes: u64,
     /// Bytes swapped out to it.
@@ -59,38 +63,51 @@ pub fn areas() -> Result<Vec<SwapArea>, SysError> {
 fn parse_area(line: &[u8]) -> Option<SwapArea> {
     let mut fields = line.split(|b| b.is_ascii_whitespace()).filter(|f| !f.is_empty());
     let path = unescape(fields.next()?).into();
-    // Skip the type. A deleted file's path is followed by one more word, so that its line fails to parse.
-    fields.next()?;
+    // A deleted file's path is followed by one more word, so that its line fails to parse.
+    let is_device = fields.next()? == b"partition";
     let mut number = || std::str::from_utf8(fields.next()?).ok()?.parse::<i64>().ok();
     let (len_kib, used_kib, priority) = (number()?, number()?, number()?);
     Some(SwapArea {
         path,
+        is_device,
         len_bytes: u64::try_from(len_kib).ok()? << 10,
         used_bytes: u64::try_from(used_kib).ok()? << 10,
         priority: i32::try_from(priority).ok()?,
     })
 }
 
-/// The swap area on the block device `device`; `None` if it is not one in use.
+/// The swap area on the block device `device`, if its path leads to the device here.
 pub fn area_on(device: DeviceNumber) -> Result<Option<SwapArea>, SysError> {
-    Ok(areas()?.into_iter().find(|a| is_device(&a.path, device)))
+    Ok(areas()?.into_iter().find(|area| number_of(&area.path) == Some(device)))
 }
 
-fn is_device(path: &Path, device: DeviceNumber) -> bool {
-    std::fs::metadata(path)
-        .is_ok_and(|m| m.file_type().is_block_device() && DeviceNumber::from_dev_t(m.rdev()) == device)
+/// A swap area that fills a block device of `device_bytes` and whose path leads to no device here, because swapon was
+/// called in another mount namespace. If there are several, the fullest.
+pub fn area_elsewhere(device_bytes: u64) -> Result<Option<SwapArea>, SysError> {
+    let is_elsewhere = |area: &SwapArea| number_of(&area.path).is_none();
+    Ok(areas()?.into_iter().filter(|a| a.fills(device_bytes) && is_elsewhere(a)).max_by_key(|a| a.used_bytes))
 }
 
-/// The room for the contents of the swap area on `device`; `None` if that is not one in use.
-pub fn room_without(device: DeviceNumber) -> Result<Option<SwapRoom>, SysError> {
-    let (mine, others): (Vec<_>, Vec<_>) = areas()?.into_iter().partition(|a| is_device(&a.path, device));
-    let Some(mine) = mine.first() else { return Ok(None) };
-    let other_swap_bytes = others.iter().map(|a| a.len_bytes.saturating_sub(a.used_bytes)).sum();
-    Ok(Some(SwapRoom {
-        used_bytes: mine.used_bytes,
+impl SwapArea {
+    /// Whether it is all of a block device of `device_bytes`.
+    fn fills(&self, device_bytes: u64) -> bool {
+        self.is_device && self.len_bytes.checked_add(HEADER_BYTES) == Some(device_bytes)
+    }
+}
+
+fn number_of(path: &Path) -> Option<DeviceNumber> {
+    let meta = std::fs::metadata(path).ok().filter(|m| m.file_type().is_block_device())?;
+    Some(DeviceNumber::from_dev_t(meta.rdev()))
+}
+
+/// The room for the contents of a swap area.
+pub fn room_without(area: &SwapArea) -> Result<SwapRoom, SysError> {
+    let others = areas()?.into_iter().filter(|other| other.path != area.path);
+    Ok(SwapRoom {
+        used_bytes: area.used_bytes,
         available_bytes: memory_available_bytes()?,
-        other_swap_bytes,
-    }))
+        other_swap_bytes: others.map(|a| a.len_bytes.saturating_sub(a.used_bytes)).sum(),
+    })
 }
 
 /// The kernel's estimate of the memory that is available without swapping (`MemAvailable`), bytes.
@@ -134,10 +151,17 @@ mod tests {
     #[test]
     fn parse_area_reads_what_the_kernel_prints() {
         let line = b"/dev/loop0                              partition\t65532\t\t1024\t\t-2";
-        let want =
-            SwapArea { path: "/dev/loop0".into(), len_bytes: 65532 << 10, used_bytes: 1 << 20, priority: -2 };
+        let want = SwapArea {
+            path: "/dev/loop0".into(),
+            is_device: true,
+            len_bytes: 65532 << 10,
+            used_bytes: 1 << 20,
+            priority: -2,
+        };
+        assert!(want.fills(64 << 20) && !want.fills(65532 << 10) && !want.fills(128 << 20));
         assert_eq!(parse_area(line), Some(want));
         let spaced = parse_area(b"/swap\\040file file 1 0 5").unwrap();
+        assert!(!spaced.is_device && !spaced.fills(1024 + HEADER_BYTES));
         assert_eq!((spaced.path, spaced.priority), ("/swap file".into(), 5));
         for cut in ["", "/dev/loop0 partition 1 2", "/x file a b c", "/x file -1 0 0"] {
             assert_eq!(parse_area(cut.as_bytes()), None, "{cut}");

@@ -116,12 +116,11 @@ fn pages_swapped_to_the_device_keep_their_contents() {
     let recorder = Recorder::new(64 * MIB);
     let Some(mut rig) = open(TEST, recorder.clone()) else { return };
     let device = rig.path().to_path_buf();
-    let number = blockuse::device_number(&device).unwrap();
     run("mkswap", &[device.to_str().unwrap()]);
-    assert_eq!(swap::room_without(number).unwrap(), None);
+    assert_eq!(blockuse::swap_area(&device).unwrap(), None);
     let area = Swapped(device.clone());
     run("swapon", &[device.to_str().unwrap()]);
-    assert!(swap::area_on(number).unwrap().unwrap().priority < 0);
+    assert!(blockuse::swap_area(&device).unwrap().unwrap().priority < 0);
     assert!(matches!(blockuse::claims(&device).unwrap()[..], [BlockUse::Swap { .. }]));
     assert!(matches!(rig.export.stop(), Err(ExportError::InUse { .. })));
 
@@ -143,13 +142,13 @@ fn pages_swapped_to_the_device_keep_their_contents() {
         std::thread::sleep(std::time::Duration::from_millis(10));
     }
     assert!(swapped() || swap::areas().unwrap().len() > 1, "nothing was swapped out");
-    let room = swap::room_without(number).unwrap().unwrap();
+    let room = swap::room_without(&blockuse::swap_area(&device).unwrap().unwrap()).unwrap();
     assert!(room.fits(), "{room:?}");
     swap::swapoff(&area.0).unwrap();
     for (i, page) in pages.chunks(4096).enumerate() {
         assert!(page.iter().all(|&b| b == i as u8 | 1), "page {i}");
     }
-    assert_eq!(swap::area_on(number).unwrap(), None);
+    assert_eq!(blockuse::swap_area(&device).unwrap(), None);
     rig.export.stop().unwrap();
 }
 

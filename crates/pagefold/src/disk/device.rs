@@ -26,9 +26,10 @@ pub fn refuse_if_claimed(device: &Path) -> Result<()> {
 /// Runs swapoff on the device, if it is used as swap. Fails as busy if memory has no room for the pages that are
 /// swapped out.
 pub fn stop_swapping(device: &Path) -> Result<()> {
-    let Some(room) = swap::room_without(blockuse::device_number(device)?)? else {
+    let Some(area) = blockuse::swap_area(device)? else {
         return Ok(());
     };
+    let room = swap::room_without(&area)?;
     if !room.fits() {
         return Err(CliError::new(
             Exit::Busy,
@@ -64,14 +65,13 @@ pub fn stop_swapping(device: &Path) -> Result<()> {
 /// Calls swapoff(2), and again as long as the area gets emptier: the kernel fails with ENOMEM when it has no memory for
 /// a moment, and when it has killed the process whose pages it was swapping in.
 fn swapoff(device: &Path) -> Result<()> {
-    let number = blockuse::device_number(device)?;
     let mut left = u64::MAX;
     loop {
         let failed = match swap::swapoff(device) {
             Ok(()) => return Ok(()),
             Err(e) => e,
         };
-        match swap::area_on(number)? {
+        match blockuse::swap_area(device)? {
             None => return Ok(()),
             Some(area) if failed.errno == libc::ENOMEM && area.used_bytes < left => left = area.used_bytes,
             Some(area) => {
