@@ -110,6 +110,7 @@ fn mounted(test: &str) -> Option<Mounted> {
         fs::create_dir_all(disk.join("queue")).unwrap();
         fs::write(disk.join("size"), "8\n").unwrap();
         fs::write(disk.join("disksize"), "not ours\n").unwrap();
+        std::os::unix::fs::symlink("../../../../class/block", disk.join("subsystem")).unwrap();
     }
     fs::create_dir(real.join("block")).unwrap();
     for (name, target) in [("vda", "../devices/pci/vda"), ("zram0", "../devices/virtual/block/zram0")] {
@@ -251,6 +252,8 @@ fn directories_list_disks_and_what_sysfs_has() {
     assert_eq!(files.iter().filter(|name| *name == "disksize").count(), 1);
     assert!(files.contains(&"size".to_string()) && files.contains(&"queue".to_string()));
     assert_eq!(fs::read_to_string(tree.path("zram0/size")).unwrap(), "8\n");
+    // A link of sysfs leads where it leads there, and its target has the same name.
+    assert_eq!(link("zram0/subsystem"), tree.dir.path().join("sys/class/block"));
     assert!(tree.path("zram1/queue").is_dir());
     assert_eq!(fs::read_to_string(tree.path("zram0/disksize")).unwrap(), "disksize 0 1\n");
 }

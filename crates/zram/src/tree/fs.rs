@@ -13,7 +13,7 @@ use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::Builder;
@@ -108,8 +108,12 @@ impl ZramTree {
                 std::fs::read_link(path).map(OsString::from).map_err(|e| errno(&e))
             }
             Node::OfLoop(minor, name) => {
-                let dir = self.loop_dir(&self.sysfs.links_to, minor);
-                Ok(dir.join(self.names.name(name).ok_or(missing)?).into())
+                let (name, dir) = (self.names.name(name).ok_or(missing)?, &self.sysfs.links_to);
+                // Of some links of sysfs, such as `subsystem`, programs read the name of the target only.
+                match std::fs::read_link(self.loop_dir(&self.sysfs.real, minor).join(&name)) {
+                    Ok(target) => Ok(join_link(&self.loop_dir(dir, minor), &target).into()),
+                    Err(_) => Ok(self.loop_dir(dir, minor).join(name).into()),
+                }
             }
             _ => Err(Errno(libc::EINVAL)),
         }
@@ -240,6 +244,18 @@ fn attr(node: Node) -> FileAttr {
         blksize: PAGE_BYTES as u32,
         flags: 0,
     }
+}
+
+/// The path that a relative link in `dir` leads to. No directory on the way is a link.
+fn join_link(dir: &Path, target: &Path) -> PathBuf {
+    let mut path = dir.to_path_buf();
+    for part in target.components() {
+        match part {
+            Component::ParentDir => drop(path.pop()),
+            part => path.push(part),
+        }
+    }
+    path
 }
 
 fn exists(path: &Path) -> Result<(), Errno> {
