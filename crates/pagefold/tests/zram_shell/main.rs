@@ -4,6 +4,7 @@
 //! containers, a file system that a test in another thread unmounts meanwhile would stay mounted until the shell ends.
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
+mod clients;
 #[path = "../all/guides/check.rs"]
 mod guides;
 mod kernel;

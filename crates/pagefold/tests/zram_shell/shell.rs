@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 
 /// A sandbox; `None`, after printing the reason, if the test cannot run here.
-fn sandbox(test: &str, tools: &[&str]) -> Option<Sandbox> {
+pub fn sandbox(test: &str, tools: &[&str]) -> Option<Sandbox> {
     let missing = tools.iter().find(|t| !have(t)).map(|t| format!("needs {t}"));
     if let Some(why) = no_loop().map(str::to_string).or(missing) {
         skipped!("{test}: {why}");
@@ -17,14 +17,14 @@ fn sandbox(test: &str, tools: &[&str]) -> Option<Sandbox> {
 }
 
 /// Runs a script in a zram shell.
-fn shell(s: &Sandbox, options: &str, script: &str) -> Ran {
+pub fn shell(s: &Sandbox, options: &str, script: &str) -> Ran {
     let mut command = s.command(&format!("zram-shell {options} -- sh -c"));
     command.arg(script);
     Ran::new(script, command.output().unwrap())
 }
 
 /// The output of a script that succeeds in a zram shell.
-fn shell_ok(s: &Sandbox, options: &str, script: &str) -> String {
+pub fn shell_ok(s: &Sandbox, options: &str, script: &str) -> String {
     let ran = shell(s, options, script);
     assert_eq!(ran.code, 0, "{ran:?}");
     ran.out
@@ -176,21 +176,6 @@ fn modprobe_and_rmmod_create_and_remove_disks() {
     // Other modules are for the real program.
     let other = shell(&s, "", "modprobe pagefold_no_such_module");
     assert!(other.code != 0 && !other.err.is_empty(), "{other:?}");
-}
-
-#[test]
-fn zramctl_lists_and_sets_up_the_disks() {
-    let Some(s) = sandbox("zramctl_lists_and_sets_up_the_disks", &["zramctl"]) else { return };
-    let out = shell_ok(
-        &s,
-        "--rm",
-        r#"set -e
-        device=$(zramctl --find --size 32M --algorithm lz4)
-        echo $device
-        zramctl --raw --bytes --noheadings --output NAME,DISKSIZE,ALGORITHM
-        zramctl --reset $device"#,
-    );
-    assert_eq!(out, "/dev/zram0\n/dev/zram0 33554432 lz4\n");
 }
 
 #[test]
