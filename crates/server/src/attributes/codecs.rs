@@ -93,7 +93,7 @@ fn primary(disk: &Disk) -> (String, Option<i32>) {
             (name.to_string(), level)
         }
         None => {
-            let CodecConfig { name, level, .. } = disk.lock_setup().primary();
+            let CodecConfig { name, level, .. } = disk.setup().primary();
             let level = level.or_else(|| disk::default_level(&name));
             (name, level)
         }
@@ -101,7 +101,7 @@ fn primary(disk: &Disk) -> (String, Option<i32>) {
 }
 
 fn further(disk: &Disk) -> String {
-    let setup = disk.lock_setup();
+    let setup = disk.setup();
     let line = |priority: usize| {
         let codec = setup.codecs[priority].as_ref()?;
         Some(format!("#{priority}: {}", disk::codec_list(&codec.name)))
@@ -229,7 +229,7 @@ fn read_dictionary(path: &Path) -> Result<Vec<u8>> {
         return Err(failed(&"its path must be absolute"));
     }
     let mut bytes = Vec::new();
-    // The lock of the settings is held, and a pipe would have to wait for its other end.
+    // The lock of the disk is held, and a pipe would have to wait for its other end.
     let flags = libc::O_NONBLOCK | libc::O_NOCTTY;
     let file = OpenOptions::new().read(true).custom_flags(flags).open(path).map_err(|e| failed(&e))?;
     if !file.metadata().map_err(|e| failed(&e))?.is_file() {

@@ -54,7 +54,7 @@ fn mm_stat(disk: &disk::Disk) -> String {
     match disk.live() {
         Some(live) => live.store().stats().mm.to_string(),
         None => {
-            let mem_limit = disk.lock_setup().mem_limit_bytes.map_or(0, |b| disk::limit(b).bytes());
+            let mem_limit = disk.setup().mem_limit_bytes.map_or(0, |b| disk::limit(b).bytes());
             let mem_limit = if mem_limit == u64::MAX { 0 } else { mem_limit };
             pagefold_store::MmStat { mem_limit, ..Default::default() }.to_string()
         }
@@ -98,12 +98,13 @@ pub(super) static TABLE: &[Attribute] = &[
             None => Ok(mm_stat(d).split_whitespace().nth(3).unwrap_or("0").to_string()),
         }),
         change: Some((limit, |t, v| {
-            let mut setup = t.disk().lock_setup();
-            setup.mem_limit_bytes = Some(v.number());
-            if let Some(live) = t.disk().live() {
-                live.store().set_mem_limit(disk::limit(v.number()));
-            }
-            Ok(())
+            t.disk().lock().change_setup(|setup| {
+                setup.mem_limit_bytes = Some(v.number());
+                if let Some(live) = t.disk().live() {
+                    live.store().set_mem_limit(disk::limit(v.number()));
+                }
+                Ok(())
+            })
         })),
     },
     Attribute {
@@ -139,16 +140,17 @@ pub(super) static TABLE: &[Attribute] = &[
         mode: None,
         when: When::Always,
         show: Some(|d| {
-            let setting = d.lock_setup().same_filled;
+            let setting = d.setup().same_filled;
             Ok(u8::from(d.live().map_or(setting, |live| live.store().same_filled_enabled())).to_string())
         }),
         change: Some((values::switch, |t, v| {
-            let mut setup = t.disk().lock_setup();
-            setup.same_filled = v.is_on();
-            if let Some(live) = t.disk().live() {
-                live.store().set_same_filled_enabled(v.is_on());
-            }
-            Ok(())
+            t.disk().lock().change_setup(|setup| {
+                setup.same_filled = v.is_on();
+                if let Some(live) = t.disk().live() {
+                    live.store().set_same_filled_enabled(v.is_on());
+                }
+                Ok(())
+            })
         })),
     },
     zrams(

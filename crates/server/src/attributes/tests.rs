@@ -20,14 +20,13 @@ impl AttributeTarget for TestTarget {
     }
 
     fn initialise(&mut self, size_bytes: u64) -> Result<()> {
-        let live = Live::new(&self.disk.lock_setup(), size_bytes, self.disk.options())?;
-        self.disk.set_live(Some(Arc::new(live)));
+        let live = Live::new(&self.disk.setup(), size_bytes, self.disk.options())?;
+        self.disk.lock().set_live(Some(Arc::new(live)));
         Ok(())
     }
 
     fn reset(&mut self) -> Result<()> {
-        self.disk.set_live(None);
-        *self.disk.lock_setup() = Setup::default();
+        self.disk.lock().clear();
         Ok(())
     }
 
@@ -243,7 +242,11 @@ fn zrams_settings_of_writeback_need_no_backing_and_count_when_there_is_one() {
     }
     let mut target = without_size();
     set(&mut target, &["writeback_limit=12", "writeback_batch_size=7", "compressed_writeback=0"]).unwrap();
-    target.disk.lock_setup().medium = Some(medium(LayoutKind::Log));
+    let add_medium = |setup: &mut Setup| {
+        setup.medium = Some(medium(LayoutKind::Log));
+        Ok(())
+    };
+    target.disk.lock().change_setup(add_medium).unwrap();
     set(&mut target, &["disksize=1M"]).unwrap();
     for (name, text) in
         [("writeback_limit", "12"), ("writeback_batch_size", "7"), ("compressed_writeback", "0")]
@@ -327,7 +330,7 @@ fn a_codec_that_does_not_take_its_parameters_gets_no_size() {
         assert_eq!(write(&mut target, "disksize", "1M").is_ok(), is_valid, "{bits}");
         if is_valid {
             target.disk.store().unwrap().write(0, &[7; 5000]).unwrap();
-            target.disk.set_live(None);
+            target.disk.lock().set_live(None);
         }
     }
     for wrong in ["priority=4 level=1", "algo=lz4 level=1", "algo=deflate priority=1 level=1"] {
@@ -342,7 +345,7 @@ fn a_codec_that_does_not_take_its_parameters_gets_no_size() {
     write(&mut target, "algorithm_params", "algo=lz4hc priority=0 level=100").unwrap();
     write(&mut target, "disksize", "1M").unwrap();
     assert_eq!(target.disk.store().unwrap().codec(), ("lz4hc", Some(16)));
-    target.disk.set_live(None);
+    target.disk.lock().set_live(None);
     write(&mut target, "comp_algorithm", "lzo").unwrap();
     write(&mut target, "algorithm_params", "level=3").unwrap();
     write(&mut target, "disksize", "1M").unwrap();

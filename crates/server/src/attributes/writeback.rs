@@ -24,7 +24,7 @@ pub(super) static TABLE: &[Attribute] = &[
         mode: Some(0o644),
         when: When::WithoutSize,
         show: Some(|d| {
-            let setup = d.lock_setup();
+            let setup = d.setup();
             Ok(setup.medium.as_ref().map_or("none".to_string(), |m| m.path.display().to_string()))
         }),
         change: Some((backing, |t, v| match v {
@@ -202,23 +202,21 @@ pub(super) fn check_present(disk: &Disk) -> Result<()> {
 }
 
 fn layout(disk: &Disk) -> LayoutKind {
-    writeback(disk, |w| w.layout()).unwrap_or_else(|_| disk.lock_setup().layout)
+    writeback(disk, |w| w.layout()).unwrap_or_else(|_| disk.setup().layout)
 }
 
-/// Calls `action` with the settings of a disk in force: those of its writeback, or those that it gets later. A change goes
-/// to the latter too, because they count for the whole life of the disk.
-fn each_settings<T>(disk: &Disk, action: impl Fn(&Settings) -> T) -> T {
-    let setup = disk.lock_setup();
-    let later = action(&setup.writeback);
-    writeback(disk, |w| action(w.settings())).unwrap_or(later)
-}
-
+/// Shows one of the settings of a disk in force: those of its writeback, or those that it gets later.
 fn settings_always(disk: &Disk, show: impl Fn(&Settings) -> u64) -> Result<String> {
-    Ok(each_settings(disk, show).to_string())
+    let shown = writeback(disk, |w| show(w.settings())).unwrap_or_else(|_| show(&disk.setup().writeback));
+    Ok(shown.to_string())
 }
 
+/// Changes the settings of its writeback, and those that it gets later: these count for the whole life of the disk.
 fn change_always(disk: &Disk, make: impl Fn(&Settings)) -> Result<()> {
-    each_settings(disk, make);
+    let _lock = disk.lock();
+    make(&disk.setup().writeback);
+    // Without a size or a backing there are no others.
+    let _ = writeback(disk, |w| make(w.settings()));
     Ok(())
 }
 

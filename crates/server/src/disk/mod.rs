@@ -5,8 +5,8 @@
 //! recompression.
 //!
 //! The life of a disk: it is made without a size ([`Setup`]), gets one, and with it a store ([`Live`]), and loses both
-//! when it is reset. The lock of the settings is held during these changes. The server of the disk makes them, because
-//! the export takes part in them.
+//! when it is reset. [`DiskLock`] is held during these changes. The server of the disk makes them, because the export
+//! takes part in them. They may take seconds, and reading the settings or the store does not wait for them.
 
 pub mod block_state;
 mod codec;
@@ -44,9 +44,22 @@ pub struct Disk {
     created_unix_s: u64,
     options: LiveOptions,
     device: Arc<ReplaceableDevice>,
-    /// Locked before `live`, and during each change of `live`.
-    setup: Mutex<Setup>,
-    live: RwLock<Option<Arc<Live>>>,
+    /// Held by a [`DiskLock`].
+    changing: Mutex<()>,
+    /// Locked only to copy or exchange the references in it.
+    present: RwLock<Present>,
+}
+
+/// The settings and the store that a disk has at present.
+struct Present {
+    setup: Arc<Setup>,
+    live: Option<Arc<Live>>,
+}
+
+/// The lock of a disk: its holder is the only one that changes the settings and the store.
+pub struct DiskLock<'a> {
+    disk: &'a Disk,
+    _changing: MutexGuard<'a, ()>,
 }
 
 impl Disk {
@@ -61,12 +74,12 @@ impl Disk {
                 has_reserve: config.export == ExportChoice::Loop,
             },
             device: Arc::default(),
-            setup: Mutex::new(Setup::new(config, medium)),
-            live: RwLock::new(None),
+            changing: Mutex::new(()),
+            present: RwLock::new(Present { setup: Arc::new(Setup::new(config, medium)), live: None }),
         };
         if config.size_bytes > 0 {
-            let live = Live::new(&disk.lock_setup(), config.size_bytes, disk.options)?;
-            disk.set_live(Some(Arc::new(live)));
+            let live = Live::new(&disk.setup(), config.size_bytes, disk.options)?;
+            disk.lock().set_live(Some(Arc::new(live)));
         }
         Ok(disk)
     }
@@ -98,7 +111,12 @@ impl Disk {
 
     /// The parts that it has while it has a size.
     pub fn live(&self) -> Option<Arc<Live>> {
-        self.live.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.present.read().unwrap_or_else(PoisonError::into_inner).live.clone()
+    }
+
+    /// Its settings.
+    pub fn setup(&self) -> Arc<Setup> {
+        self.present.read().unwrap_or_else(PoisonError::into_inner).setup.clone()
     }
 
     /// Those parts, or zram's error for a disk without a size.
@@ -114,25 +132,50 @@ impl Disk {
         Ok(self.live_or_error()?.store().clone())
     }
 
-    /// Sets the parts. Waits for requests of exports to the old ones. The caller holds the lock of the settings, or is
-    /// the only one that knows the disk.
-    pub fn set_live(&self, live: Option<Arc<Live>>) {
-        self.device.replace(live.as_ref().map(|live| live.device()));
-        *self.live.write().unwrap_or_else(PoisonError::into_inner) = live;
-    }
-
-    /// The settings, locked: meanwhile the disk neither gets a size nor loses it.
-    pub fn lock_setup(&self) -> MutexGuard<'_, Setup> {
-        self.setup.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Waits until no other thread changes the settings or the store.
+    pub fn lock(&self) -> DiskLock<'_> {
+        let changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        DiskLock { disk: self, _changing: changing }
     }
 
     /// Changes settings that are fixed while the disk has a size. Then this fails as zram does.
     pub fn change_setup(&self, change: impl FnOnce(&mut Setup) -> Result<()>) -> Result<()> {
-        let mut setup = self.lock_setup();
+        let lock = self.lock();
         match self.live() {
-            None => change(&mut setup),
+            None => lock.change_setup(change),
             Some(_) => Err(has_size()),
         }
+    }
+}
+
+impl DiskLock<'_> {
+    /// Changes the settings. They stay as they are if `change` fails, and are read unchanged while it runs.
+    pub fn change_setup(&self, change: impl FnOnce(&mut Setup) -> Result<()>) -> Result<()> {
+        let mut setup = Setup::clone(&self.disk.setup());
+        change(&mut setup)?;
+        self.exchange(|present| Present { setup: Arc::new(setup), live: present.live.clone() });
+        Ok(())
+    }
+
+    /// Sets the parts that the disk has while it has a size. Waits for requests of exports to the old ones.
+    pub fn set_live(&self, live: Option<Arc<Live>>) {
+        self.disk.device.replace(live.as_ref().map(|live| live.device()));
+        self.exchange(|present| Present { setup: present.setup.clone(), live });
+    }
+
+    /// Makes the disk one without size and with the default settings. Waits for requests of exports.
+    pub fn clear(&self) {
+        self.disk.device.replace(None);
+        self.exchange(|_| Present { setup: Arc::default(), live: None });
+    }
+
+    fn exchange(&self, new: impl FnOnce(&Present) -> Present) {
+        let mut present = self.disk.present.write().unwrap_or_else(PoisonError::into_inner);
+        let new = new(&present);
+        let old = std::mem::replace(&mut *present, new);
+        drop(present);
+        // This may free a store, which takes a while.
+        drop(old);
     }
 }
 

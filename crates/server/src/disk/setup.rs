@@ -8,6 +8,7 @@ use super::codec;
 use pagefold_control::config::{CodecConfig, DiskConfig, RecompressAfter};
 use pagefold_store::FURTHER_CODECS_MAX;
 use pagefold_store::writeback::{LayoutKind, Settings};
+use std::sync::Arc;
 
 /// The number of priorities: the primary codec, and the further ones.
 pub const PRIORITY_COUNT: usize = FURTHER_CODECS_MAX + 1;
@@ -16,6 +17,7 @@ pub const PRIORITY_COUNT: usize = FURTHER_CODECS_MAX + 1;
 const DEFAULT_CODEC: &str = "lz4";
 
 /// The settings of a disk.
+#[derive(Clone)]
 pub struct Setup {
     /// The codecs by priority; the first is the primary one.
     pub codecs: [Option<CodecConfig>; PRIORITY_COUNT],
@@ -30,7 +32,7 @@ pub struct Setup {
     /// Whether written-back pages are compressed and packed.
     pub layout: LayoutKind,
     /// The settings of writeback of a disk without a medium, or without a size. Afterwards those of the store count.
-    pub writeback: Settings,
+    pub writeback: Arc<Settings>,
 }
 
 impl Setup {
@@ -88,7 +90,7 @@ impl Default for Setup {
             same_filled: true,
             medium: None,
             layout: LayoutKind::Log,
-            writeback: Settings::default(),
+            writeback: Arc::default(),
         }
     }
 }

@@ -1,10 +1,10 @@
 //! Giving a disk its size, and taking it away: the steps that the disk, its export and its passes take together.
 //!
-//! The lock of the disk's settings is held during both, so no other change of the life cycle, and of the settings that
-//! are fixed while there is a size, happens meanwhile.
+//! The lock of the disk is held during both, so no other change of the life cycle, and of the settings, happens meanwhile.
+//! Reports and attributes do not wait for it.
 
 use super::Server;
-use crate::disk::{self, Live, Setup};
+use crate::disk::{self, Live};
 use crate::export::Users;
 use crate::log;
 use pagefold_control::error::Result;
@@ -12,13 +12,13 @@ use std::sync::Arc;
 
 /// Makes a store of the settings, and gives the device its size. After an error the disk has no size, as before.
 pub fn initialise(server: &Server, size_bytes: u64) -> Result<()> {
-    let setup = server.disk.lock_setup();
+    let lock = server.disk.lock();
     if server.disk.live().is_some() {
         return Err(disk::has_size());
     }
-    let live = Arc::new(Live::new(&setup, size_bytes, server.disk.options())?);
+    let live = Arc::new(Live::new(&server.disk.setup(), size_bytes, server.disk.options())?);
     let put_in = &mut || {
-        server.disk.set_live(Some(live.clone()));
+        lock.set_live(Some(live.clone()));
         Ok(())
     };
     let done = server
@@ -29,11 +29,11 @@ pub fn initialise(server: &Server, size_bytes: u64) -> Result<()> {
     if done.is_err() {
         // The first error says more, and the export may not be able to change the size.
         let take_out = &mut || {
-            server.disk.set_live(None);
+            lock.set_live(None);
             Ok(())
         };
         let _ = server.export.resize(Users::Ignore, take_out);
-        server.disk.set_live(None);
+        lock.set_live(None);
         server.passes.end(live.store());
     }
     done
@@ -42,17 +42,16 @@ pub fn initialise(server: &Server, size_bytes: u64) -> Result<()> {
 /// Discards the store, and makes the settings those of a new disk. Fails as busy while the device is in use; then nothing
 /// is changed.
 pub fn reset(server: &Server) -> Result<()> {
-    let mut setup = server.disk.lock_setup();
+    let lock = server.disk.lock();
     let live = server.disk.live();
     let take_out = &mut || {
-        server.disk.set_live(None);
+        lock.clear();
         Ok(())
     };
     server.export.resize(Users::Refuse, take_out)?;
     if let Some(live) = live {
         server.passes.end(live.store());
     }
-    *setup = Setup::default();
     if let Err(e) = server.dir.write_state(&server.state()) {
         log::warning(format_args!("{e}; the next command sees the former size of this disk"));
     }

@@ -116,7 +116,7 @@ fn codec(disk: &Disk, live: Option<&Live>) -> CodecReport {
             CodecReport { name: name.to_string(), level, dictionary_bytes: live.dictionary_bytes() }
         }
         None => {
-            let codec = disk.lock_setup().primary();
+            let codec = disk.setup().primary();
             let dictionary_bytes = codec.dictionary.map_or(0, |d| d.len() as u64);
             CodecReport { name: codec.name, level: codec.level, dictionary_bytes }
         }

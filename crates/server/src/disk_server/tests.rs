@@ -12,6 +12,8 @@ use pagefold_control::error::Exit;
 use pagefold_control::report::disk::ClientsReport;
 use pagefold_page::PAGE_SIZE;
 use std::sync::atomic::AtomicUsize;
+use std::sync::{Barrier, mpsc};
+use std::time::Duration;
 
 /// Pages of the smallest disk of the check.
 const PAGES: u64 = 512;
@@ -20,6 +22,8 @@ const WRITERS: u64 = 2;
 /// An export that nobody can use, with as many users as the test says.
 struct NoExport {
     users: Arc<AtomicUsize>,
+    /// Waited for twice before a size is changed.
+    gate: Option<Arc<Barrier>>,
 }
 
 impl Export for NoExport {
@@ -42,7 +46,13 @@ impl Export for NoExport {
     fn resize(&self, users: Users, change: &mut dyn FnMut() -> Result<()>) -> Result<()> {
         match users == Users::Refuse && self.users.load(Ordering::Relaxed) > 0 {
             true => Err(CliError::new(Exit::Busy, "in use")),
-            false => change(),
+            false => {
+                self.gate.iter().for_each(|gate| {
+                    gate.wait();
+                    gate.wait();
+                });
+                change()
+            }
         }
     }
 
@@ -70,7 +80,7 @@ fn server(users: &Arc<AtomicUsize>) -> (Server, tempfile::TempDir) {
     let server = Server {
         disk: Disk::new(dir.name().clone(), &config, None).unwrap(),
         dir,
-        export: Box::new(NoExport { users: users.clone() }),
+        export: Box::new(NoExport { users: users.clone(), gate: None }),
         warnings: Vec::new(),
         created: None,
         removed: AtomicBool::new(false),
@@ -255,5 +265,34 @@ fn a_disk_in_use_is_not_reset_and_one_that_gets_no_size_can_try_again() {
     // A disk without a size can be reset too: its settings are lost.
     write(&server, "comp_algorithm", "zstd").unwrap();
     write(&server, "reset", "1").unwrap();
-    assert_eq!(server.disk.lock_setup().primary().name, "lz4");
+    assert_eq!(server.disk.setup().primary().name, "lz4");
+}
+
+#[test]
+fn reports_and_attributes_do_not_wait_for_a_change_of_the_size() {
+    let users = Arc::new(AtomicUsize::new(0));
+    let (mut server, _folder) = server(&users);
+    let gate = Arc::new(Barrier::new(2));
+    server.export = Box::new(NoExport { users, gate: Some(gate.clone()) });
+    let server = &server;
+    for (attribute, text, size) in [("disksize", "1M", "1048576"), ("reset", "1", "0")] {
+        let (answered, is_answered) = mpsc::channel();
+        let in_time = std::thread::scope(|s| {
+            s.spawn(|| write(server, attribute, text).unwrap());
+            gate.wait();
+            s.spawn(move || {
+                server.handle(Request::Show {}, &mut |_| true);
+                for attribute in attributes::all() {
+                    server.handle(Request::Read { attribute: attribute.name.into() }, &mut |_| true);
+                }
+                // The test may have given up waiting.
+                let _ = answered.send(());
+            });
+            let in_time = is_answered.recv_timeout(Duration::from_secs(60)).is_ok();
+            gate.wait();
+            in_time
+        });
+        assert!(in_time, "a request waits for {attribute}");
+        assert_eq!(attributes::find("disksize").unwrap().show(&server.disk).unwrap(), size);
+    }
 }
