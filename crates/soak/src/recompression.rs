@@ -1,5 +1,5 @@
-//! Draws what stores in this process and disks have in common about recompression: codecs and levels, thresholds,
-//! limits on pages.
+//! Draws what stores in this process and disks have in common about recompression: codecs with their levels and window
+//! bits, thresholds, limits on pages.
 //!
 //! All codecs of the table are drawn, with all their levels, so a new codec is drawn without a change here.
 
@@ -14,6 +14,11 @@ pub const BEYOND_LIMIT_BYTES: u64 = 64 << 10;
 /// Pages are stored raw from this length on; a threshold must be lower.
 pub const THRESHOLD_END: u64 = 3968;
 
+/// The bits of the smallest and of the largest window of codecs that take them.
+const WINDOW_BITS: (u64, u64) = (9, 15);
+/// The highest level of such a codec with window bits.
+const WINDOWED_LEVEL_MAX: i32 = 9;
+
 /// A codec with its level.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Codec {
@@ -21,6 +26,8 @@ pub struct Codec {
     pub name: &'static str,
     /// The level; `None` is the codec's default.
     pub level: Option<i32>,
+    /// zram's `deflate.winbits`, if the codec takes them: negative for raw streams.
+    pub window_bits: Option<i32>,
 }
 
 impl Codec {
@@ -31,29 +38,45 @@ impl Codec {
             true => "zstd",
             false => table[random.below(table.len() as u64) as usize].name,
         };
+        let window_bits = Codec::draw_window_bits(name, random);
         let levels = table.iter().find(|backend| backend.name == name).and_then(|backend| backend.levels);
         let level = levels.filter(|_| random.percent(80)).map(|levels| {
             // The levels of lz4 reach up to 65537 and those of zstd down to -131072, all alike from some level on.
-            let (min, max) = (levels.min.max(-50), levels.max.min(99));
+            let max = if window_bits.is_some() { WINDOWED_LEVEL_MAX } else { levels.max.min(99) };
+            let min = levels.min.max(-50);
             min + random.below((max - min + 1) as u64) as i32
         });
-        Codec { name, level }
+        Codec { name, level, window_bits }
+    }
+
+    /// Draws window bits for half of the codecs that take them.
+    pub fn draw_window_bits(name: &str, random: &mut Random) -> Option<i32> {
+        let takes = pagefold_codec::backend(name).is_ok_and(|backend| backend.window_bits);
+        (takes && random.percent(50)).then(|| {
+            let bits = random.between(WINDOW_BITS.0, WINDOW_BITS.1) as i32;
+            if random.percent(50) { -bits } else { bits }
+        })
+    }
+
+    /// The codec as the command line can name it.
+    pub fn without_window_bits(self) -> Self {
+        Codec { window_bits: None, ..self }
     }
 
     /// Whether both are one codec at one level: without a level it has its default one.
     pub fn is_same(&self, other: &Codec) -> bool {
         let level = |codec: &Codec| codec.level.or_else(|| default_level(codec.name));
-        self.name == other.name && level(self) == level(other)
+        self.name == other.name && level(self) == level(other) && self.window_bits == other.window_bits
     }
 
     /// The codec as a store takes it.
     pub fn spec(&self) -> CodecSpec {
-        CodecSpec { level: self.level, ..CodecSpec::named(self.name) }
+        CodecSpec { level: self.level, window_bits: self.window_bits, ..CodecSpec::named(self.name) }
     }
 }
 
 impl fmt::Display for Codec {
-    /// The form of the command line: `NAME` or `NAME:LEVEL`.
+    /// The form of the command line, which has no window bits: `NAME` or `NAME:LEVEL`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.level {
             Some(level) => write!(f, "{}:{level}", self.name),
@@ -91,7 +114,7 @@ mod tests {
 
     #[test]
     fn a_codec_without_a_level_is_that_of_its_default_level() {
-        let of = |name, level| Codec { name, level };
+        let of = |name, level| Codec { name, level, window_bits: None };
         assert!(of("zstd", None).is_same(&of("zstd", Some(3))));
         assert!(!of("zstd", None).is_same(&of("zstd", Some(4))));
         assert!(!of("lzo", None).is_same(&of("lzo-rle", None)));
@@ -106,6 +129,7 @@ mod tests {
         assert!(
             drawn.iter().any(|c| c.to_string() == "zstd:-50") && drawn.iter().any(|c| c.level == Some(22))
         );
+        assert!([-15, -9, 9, 15].iter().all(|bits| drawn.iter().any(|c| c.window_bits == Some(*bits))));
         let invalid = drawn.iter().find(|codec| pagefold_codec::Codec::new(&codec.spec()).is_err());
         assert_eq!(invalid, None);
     }

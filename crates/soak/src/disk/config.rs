@@ -1,6 +1,7 @@
 //! Draws a disk (export, limits, backing, further codecs, attributes), its load, the disturbances, and how the disk
 //! ends.
 
+use super::lives;
 use crate::load::content::Mix;
 use crate::load::fio::Fio;
 use crate::load::mixed::Mixed;
@@ -110,7 +111,7 @@ pub struct Config {
     /// The export.
     pub export: Export,
     /// The compressor.
-    pub codec: &'static str,
+    pub codec: Codec,
     /// Size, a multiple of a page.
     pub size_bytes: u64,
     /// The memory limit.
@@ -137,11 +138,24 @@ pub struct Config {
     pub ending: Ending,
     /// How long a pass of recompression has run when the disk ends, milliseconds, if one runs.
     pub ends_during_pass_ms: Option<u64>,
+    /// The number of this life of the disk, from 0.
+    pub life: usize,
+    /// Whether the disk is made without a size, and gets its settings as attributes.
+    pub by_attributes: bool,
+    /// The further lives of the disk, one after the other. Each begins with a reset.
+    pub further_lives: Vec<Config>,
 }
 
 impl Config {
-    /// Draws the disk of a seed.
+    /// Draws the disk of a seed, with its further lives.
     pub fn draw(seed: u64) -> Self {
+        let mut config = Config::draw_life(seed);
+        lives::draw(&mut config, &mut Random::new(derive(seed, 2)));
+        config
+    }
+
+    /// Draws one life, made by `disk create`.
+    pub(super) fn draw_life(seed: u64) -> Self {
         let mut random = Random::new(derive(seed, 1));
         let random = &mut random;
         let export = if random.percent(65) { Export::Loop } else { Export::Nbd };
@@ -156,7 +170,11 @@ impl Config {
         let further_codecs = FurtherCodec::draw(random);
         let mut config = Config {
             export,
-            codec: random.pick(&["lz4", "lz4", "lz4", "lz4", "zstd", "lzo-rle", "deflate", "lz4hc"]),
+            codec: Codec {
+                name: random.pick(&["lz4", "lz4", "lz4", "lz4", "zstd", "lzo-rle", "deflate", "lz4hc"]),
+                level: None,
+                window_bits: None,
+            },
             size_bytes,
             memory,
             is_disturbed: random.percent(if further_codecs.is_empty() { 40 } else { 75 }),
@@ -176,6 +194,9 @@ impl Config {
                 Ending::Kill,
             ]),
             ends_during_pass_ms: random.percent(40).then(|| random.doubling(1, 300)),
+            life: 0,
+            by_attributes: false,
+            further_lives: Vec::new(),
         };
         config.load = config.draw_load(random);
         if random.percent(15) {
@@ -238,13 +259,16 @@ impl Config {
                     rounds: 3,
                 })
             }
-            _ => {
-                let pages = (self.size_bytes / FRAME).min(LOAD_MAX / FRAME);
-                let mut mixed = Mixed::draw(random, random_pages(self, pages) as usize);
-                mixed.time = Duration::from_secs(6);
-                Load::Mixed(mixed)
-            }
+            _ => self.draw_mixed(random),
         }
+    }
+
+    /// Draws a load that checks all that it reads, and suits any disk.
+    pub(super) fn draw_mixed(&self, random: &mut Random) -> Load {
+        let pages = (self.size_bytes / FRAME).min(LOAD_MAX / FRAME);
+        let mut mixed = Mixed::draw(random, random_pages(self, pages) as usize);
+        mixed.time = Duration::from_secs(6);
+        Load::Mixed(mixed)
     }
 
     /// Bytes that can be stored even if they do not compress.
@@ -337,7 +361,7 @@ impl FurtherCodec {
         let count = if random.percent(50) { random.between(1, FURTHER_MAX as u64) } else { 0 };
         let mut drawn: Vec<FurtherCodec> = Vec::new();
         for _ in 0..count {
-            let codec = Codec::draw(random);
+            let codec = Codec::draw(random).without_window_bits();
             let after_s = random.percent(50).then(|| random.pick(&[0, 1, 2, 5]));
             if !drawn.iter().any(|known| known.codec.is_same(&codec)) {
                 drawn.push(FurtherCodec { codec, after_s });
@@ -403,6 +427,7 @@ mod tests {
         assert!(share(&|c| c.backing.is_some()) > 250);
         assert!(share(&|c| c.further_codecs.len() == FURTHER_MAX) > 100);
         assert!(share(&|c| c.further_codecs.iter().any(|codec| codec.after_s.is_some())) > 200);
+        assert!(share(&|c| c.by_attributes) > 100 && share(&|c| !c.further_lives.is_empty()) > 250);
         assert!(share(&|c| matches!(c.load, Load::Fio(_))) > 150);
         assert!(share(&|c| matches!(c.load, Load::Tree(_))) > 60);
         assert!(share(&|c| matches!(c.load, Load::Mixed(_))) > 200);

@@ -92,7 +92,7 @@ pub fn check_memory(config: &Config, server: &Server, sampler: &Sampler) -> Resu
 }
 
 /// Ends the disk in the drawn way, perhaps during a pass of recompression, whose command must end too.
-pub fn end(config: &Config, context: &Context, server: &Server, sampler: &Sampler) -> Result<(), Fault> {
+pub fn end(config: &Config, context: &Context, server: &Server) -> Result<(), Fault> {
     let pass_ms = config.ends_during_pass_ms.filter(|_| !config.further_codecs.is_empty());
     std::thread::scope(|scope| {
         let pass = pass_ms.map(|_| scope.spawn(|| recompress::run_until_end(server)));
@@ -112,14 +112,13 @@ pub fn end(config: &Config, context: &Context, server: &Server, sampler: &Sample
         )
     })?;
     match config.ending {
-        Ending::Reset => check_reset(server, sampler).and_then(|()| server.remove()),
+        Ending::Reset => check_reset(server).and_then(|()| server.remove()),
         Ending::Remove | Ending::Terminate | Ending::Kill => Ok(()),
     }
 }
 
 /// Checks that a disk without pages takes no memory for pages, and counts none.
-fn check_reset(server: &Server, sampler: &Sampler) -> Result<(), Fault> {
-    sampler.reset();
+pub fn check_reset(server: &Server) -> Result<(), Fault> {
     let shown = server.show()?;
     let codecs = shown["recompression"]["codecs"].as_array().into_iter().flatten();
     let mut left = vec![&shown["original_bytes"], &shown["memory"]["pool_bytes"]];
@@ -161,10 +160,14 @@ pub fn check_gone(config: &Config, context: &Context, server: &Server) -> Result
     let runtime = std::fs::read_dir(context.runtime().1).into_iter().flatten().flatten();
     // The log of a server that was killed stays, because it may contain the reason.
     let is_expected = |name: &OsString| {
-        name == ".lock" || name == ".counter" || (name == ".logs" && config.ending == Ending::Kill)
+        name == ".lock"
+            || name == ".counter"
+            || name == ".shell"
+            || (name == ".logs" && config.last_life().ending == Ending::Kill)
     };
     let mut files: Vec<_> = runtime.map(|e| e.file_name()).filter(|name| !is_expected(name)).collect();
-    let is_made_by_disk = config.backing.as_ref().is_some_and(|b| b.medium == Medium::File);
+    let is_made_by_disk =
+        !config.by_attributes && config.backing.as_ref().is_some_and(|b| b.medium == Medium::File);
     if is_made_by_disk && context.path("backing").exists() {
         files.push("backing".into());
     }

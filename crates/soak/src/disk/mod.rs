@@ -1,12 +1,13 @@
 //! The suite of disks as users make them: the `pagefold` program, its exports, and programs that use the disks.
 //!
-//! A case creates a disk (`server`), runs its load some times, and ends the disk (`ending`). Three threads run during
-//! a load: the load itself, one that disturbs it (`disturb`, with commands of `recompress`), and one that samples the
+//! A case creates a disk (`server`), runs its load some times, perhaps resets it and makes another disk of it (`lives`),
+//! and ends the disk (`ending`). Three threads run during a load: the load itself, one that disturbs it (`disturb`, with commands of `recompress`), and one that samples the
 //! disk's counters and judges refusals (`sampler`). A mixed load has further threads and a watchdog.
 
 mod config;
 mod disturb;
 mod ending;
+mod lives;
 mod recompress;
 mod sampler;
 mod server;
@@ -57,24 +58,44 @@ impl Case for Config {
                 return Ok(Done::Skipped(why));
             }
         };
-        let sampler = Sampler::new(&server, self.requests());
-        let (mut summaries, began) = (Vec::new(), Instant::now());
-        for round in 0..self.rounds {
-            if began.elapsed() > LOADING {
-                break;
+        let mut summaries = self.run_life(context, &server)?;
+        let (mut server, mut life) = (server, self);
+        for next in &self.further_lives {
+            lives::reset(&server, next)?;
+            if life.by_attributes {
+                server::remove_medium(context, life)?;
             }
-            summaries.push(self.run_round(context, &server, &sampler, round)?);
+            (server, life) = (server.reborn(next), next);
+            lives::configure(context, &server, life)?;
+            summaries.extend(life.run_life(context, &server)?);
         }
-        ending::check_rest(self, &server)?;
-        ending::check_memory(self, &server, &sampler)?;
-        ending::end(self, context, &server, &sampler)?;
-        server::remove_medium(context, self)?;
+        ending::end(life, context, &server)?;
+        server::remove_medium(context, life)?;
+        // A server keeps a backing that `disk create` has made until the disk is removed.
+        if life.life > 0 && !self.by_attributes {
+            server::remove_medium(context, self)?;
+        }
         ending::check_gone(self, context, &server)?;
         Ok(Done::Ran(summaries.join("; ")))
     }
 }
 
 impl Config {
+    /// Runs the load of this life some times, and checks the disk at rest.
+    fn run_life(&self, context: &Context, server: &Server) -> Result<Vec<String>, Fault> {
+        let sampler = Sampler::new(server, self.requests());
+        let (mut summaries, began) = (Vec::new(), Instant::now());
+        for round in 0..self.rounds {
+            if began.elapsed() > LOADING {
+                break;
+            }
+            summaries.push(self.run_round(context, server, &sampler, round)?);
+        }
+        ending::check_rest(self, server)?;
+        ending::check_memory(self, server, &sampler)?;
+        Ok(summaries)
+    }
+
     /// Runs one round of the load with its disturbances.
     fn run_round(
         &self,

@@ -125,7 +125,8 @@ mod tests {
 
     #[test]
     fn codecs_of_rules_have_the_lowest_priorities() {
-        let further = |name, after_s| FurtherCodec { codec: Codec { name, level: None }, after_s };
+        let further =
+            |name, after_s| FurtherCodec { codec: Codec { name, level: None, window_bits: None }, after_s };
         let further_codecs = vec![further("deflate", None), further("zstd", Some(2)), further("lz4hc", None)];
         let config = Config { further_codecs, ..Config::draw(0) };
         let names: Vec<_> = codecs(&config).iter().map(|codec| codec.name).collect();

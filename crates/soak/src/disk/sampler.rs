@@ -124,12 +124,6 @@ impl<'a> Sampler<'a> {
         model::judge(&ever, self.requests)
     }
 
-    /// Drops the samples after a reset of the disk, which resets its counters and peaks.
-    pub fn reset(&self) {
-        let fault = self.samples().fault.take();
-        *self.samples() = Samples { fault, ..Samples::default() };
-    }
-
     /// The peak of memory in use over all samples.
     pub fn peak_bytes(&self) -> u64 {
         self.samples().peak_bytes

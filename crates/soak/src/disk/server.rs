@@ -2,6 +2,7 @@
 //! medium.
 
 use super::config::{Config, Export, Medium, Memory};
+use super::lives;
 use crate::case::Context;
 use crate::model::{BackingState, StoreState, log_geometry};
 use crate::process::{self, CommandOutput};
@@ -15,8 +16,8 @@ use std::time::{Duration, Instant};
 const COMMAND: Duration = Duration::from_secs(60);
 /// How long io_uring rings may keep a file open after their process has ended.
 const RING_CLEANUP: Duration = Duration::from_secs(5);
-/// The disk's name.
-pub const NAME: &str = "x";
+/// The disk's name: that of the first device of a zram shell.
+pub const NAME: &str = "zram0";
 
 /// A running disk.
 pub struct Server<'a> {
@@ -43,8 +44,14 @@ fn pagefold(context: &Context, args: &[&str]) -> Result<CommandOutput, Fault> {
 impl<'a> Server<'a> {
     /// Creates the disk of this configuration.
     pub fn create(context: &'a Context, config: &'a Config) -> Result<Created<'a>, Fault> {
+        if config.by_attributes {
+            let server = Server::create_without_size(context, config)?;
+            lives::configure(context, &server, config)?;
+            return Ok(Created::Running(server));
+        }
         let size = config.size_bytes.to_string();
-        let mut args = vec!["disk", "create", "-q", "--name", NAME, "--size", &size, "--codec", config.codec];
+        let mut args =
+            vec!["disk", "create", "-q", "--name", NAME, "--size", &size, "--codec", config.codec.name];
         args.extend(["--export", if config.export == Export::Loop { "loop" } else { "nbd" }]);
         let memory = match config.memory {
             Memory::Default => None,
@@ -72,11 +79,32 @@ impl<'a> Server<'a> {
             return Ok(Created::Refused(ran.err.trim().to_string()));
         }
         let device = ran.ok()?.trim().to_string();
-        let mut server = Server { context, pid: 0, device, config };
-        let pid = server.show()?.pointer("/server/pid").and_then(Value::as_u64);
-        server.pid = pid.and_then(|pid| u32::try_from(pid).ok()).unwrap_or(0);
+        let server = Server::new(context, config, device)?;
         config.attributes.iter().try_for_each(|words| server.set(words)?.ok().map(drop))?;
         Ok(Created::Running(server))
+    }
+
+    /// Creates a disk as scripts for zram do, by reading `hot_add`.
+    fn create_without_size(context: &'a Context, config: &'a Config) -> Result<Self, Fault> {
+        let args = ["-q", "zram-shell", "--", "cat", "/sys/class/zram-control/hot_add"];
+        let number = pagefold(context, &args)?.ok()?;
+        if number != "0\n" {
+            return Err(Fault::failed("hot_add", format!("the first device has the number {number:?}")));
+        }
+        let server = Server::new(context, config, String::new())?;
+        let device = server.show()?["device"].as_str().unwrap_or_default().to_string();
+        Ok(Server { device, ..server })
+    }
+
+    fn new(context: &'a Context, config: &'a Config, device: String) -> Result<Self, Fault> {
+        let server = Server { context, pid: 0, device, config };
+        let pid = server.show()?.pointer("/server/pid").and_then(Value::as_u64);
+        Ok(Server { pid: pid.and_then(|pid| u32::try_from(pid).ok()).unwrap_or(0), ..server })
+    }
+
+    /// The same disk in another life.
+    pub fn reborn(&self, config: &'a Config) -> Self {
+        Server { config, device: self.device.clone(), ..*self }
     }
 
     /// Runs `disk show --json`.
@@ -193,25 +221,42 @@ fn further_codecs(config: &Config) -> Vec<String> {
     options.collect()
 }
 
-/// Makes the medium of the backing, and returns the backing's path.
-fn create_medium(context: &Context, config: &Config) -> Result<Option<String>, Fault> {
+/// The name of a file of this life of a disk.
+fn file_name(config: &Config, name: &str) -> String {
+    if config.life == 0 { name.to_string() } else { format!("{name}-{}", config.life) }
+}
+
+/// Makes the medium of the backing, and returns the backing's path. An attribute takes only a file that exists.
+pub fn create_medium(context: &Context, config: &Config) -> Result<Option<String>, Fault> {
     let Some(backing) = &config.backing else { return Ok(None) };
-    let file = context.path("backing").display().to_string();
+    let file = context.path(&file_name(config, "backing")).display().to_string();
     let limit = Duration::from_secs(30);
+    let make = |file: &str| {
+        let made = std::fs::File::create(file).and_then(|f| f.set_len(backing.len_bytes));
+        made.map_err(|e| Fault::failed(file, e))
+    };
     match backing.medium {
-        Medium::File => Ok(Some(file)),
+        Medium::File => {
+            if config.by_attributes {
+                make(&file)?;
+            }
+            Ok(Some(file))
+        }
         Medium::Device => {
-            let made = std::fs::File::create(&file).and_then(|f| f.set_len(backing.len_bytes));
-            made.map_err(|e| Fault::failed(&file, e))?;
+            make(&file)?;
             let device = process::run(context, "losetup", &["--find", "--show", &file], limit)?.ok()?;
             Ok(Some(device.trim().to_string()))
         }
         Medium::Full { free_bytes } => {
-            let dir = context.path("small");
+            let dir = context.path(&file_name(config, "small"));
             std::fs::create_dir(&dir).map_err(|e| Fault::failed(dir.display(), e))?;
             let (dir, options) = (dir.display().to_string(), format!("size={free_bytes},mode=0700"));
             process::run(context, "mount", &["-t", "tmpfs", "-o", &options, "soak", &dir], limit)?.ok()?;
-            Ok(Some(format!("{dir}/backing")))
+            let file = format!("{dir}/backing");
+            if config.by_attributes {
+                make(&file)?;
+            }
+            Ok(Some(file))
         }
     }
 }
@@ -221,7 +266,7 @@ pub fn remove_medium(context: &Context, config: &Config) -> Result<(), Fault> {
     let limit = Duration::from_secs(30);
     match config.backing.as_ref().map(|b| b.medium) {
         Some(Medium::Device) => {
-            let file = context.path("backing").display().to_string();
+            let file = context.path(&file_name(config, "backing")).display().to_string();
             // The device stays until the kernel has closed the files of io_uring rings, shortly after their process has
             // ended. If it stays longer, `ending` reports it as left.
             let deadline = Instant::now() + RING_CLEANUP;
@@ -239,7 +284,7 @@ pub fn remove_medium(context: &Context, config: &Config) -> Result<(), Fault> {
             }
         }
         Some(Medium::Full { .. }) => {
-            let dir = context.path("small").display().to_string();
+            let dir = context.path(&file_name(config, "small")).display().to_string();
             // The kernel closes the files of io_uring rings shortly after their process has ended.
             let deadline = Instant::now() + RING_CLEANUP;
             loop {

@@ -6,8 +6,8 @@ use crate::case::Context;
 use crate::load::mixed::Mixed;
 use crate::model::{FRAME, RAW_PERIOD};
 use crate::random::{Random, derive};
+use crate::recompression::Codec;
 use crate::verdict::Fault;
-use pagefold_codec::CodecSpec;
 use pagefold_store::{MemLimit, Store, StoreConfig};
 
 /// The smallest reserve, frames: writes of eight threads can take two each from it at once.
@@ -16,8 +16,8 @@ const RESERVE_MIN: u64 = 16;
 /// A drawn store with its load.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
-    /// The compressor.
-    pub codec: &'static str,
+    /// The compressor, at its default level.
+    pub codec: Codec,
     /// Most frames for objects, if there is a limit.
     pub limit_frames: Option<u64>,
     /// Frames of the reserve, if there is one.
@@ -50,8 +50,10 @@ impl Config {
             Some(frames) => random.between(frames / 2 + 1, frames * 3 + 16).min(32_768),
             None => random.doubling(1, 8192),
         };
+        let name = random.pick(&["lz4", "lz4", "lz4", "lz4hc", "zstd", "deflate", "lzo", "lzo-rle"]);
+        let codec = Codec { name, level: None, window_bits: Codec::draw_window_bits(name, random) };
         Config {
-            codec: random.pick(&["lz4", "lz4", "lz4", "lz4hc", "zstd", "deflate", "lzo", "lzo-rle"]),
+            codec,
             limit_frames,
             reserve_frames: random.percent(40).then(|| random.doubling(RESERVE_MIN, 4096)),
             same_filled: random.percent(80),
@@ -77,7 +79,7 @@ impl Config {
     /// Creates the store and attaches the backing.
     pub fn store(&self, medium: Option<Medium>) -> Result<Store, Fault> {
         let config = StoreConfig {
-            codec: CodecSpec::named(self.codec),
+            codec: self.codec.spec(),
             further_codecs: self.recompression.specs(),
             access_times: self.recompression.access_times,
             mem_limit: self.limit_frames.map_or(MemLimit::Off, |frames| MemLimit::Bytes(frames * FRAME)),
