@@ -9,7 +9,7 @@
 //! | `plan` | the fixed numbers: rounds, counts, targets |
 //! | `pages` | page sets: captured files, or a stand-in |
 //! | `subject`, `engine`, `zram` | the trait of a measured store, and its implementations: pagefold and the kernel |
-//! | `store` | runs `compare`, `same_filled`, `threads`, `recompress`, `density`: the measurements of the engine |
+//! | `store` | runs `compare`, `same_filled`, `threads`, `statistics`, `recompress`, `density`, `zram_tree`: the measurements of the engine |
 //! | `writeback` | the measurements of writeback |
 //! | `memory` | compressed memory against the kernel's swap to zram |
 //! | `zipf` | random page numbers, a few of which occur often |
@@ -36,6 +36,7 @@ mod plan;
 mod recompress;
 mod report;
 mod same_filled;
+mod statistics;
 mod stats;
 mod store;
 mod subject;
@@ -44,6 +45,7 @@ mod threads;
 mod writeback;
 mod zipf;
 mod zram;
+mod zram_tree;
 
 use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 use std::path::PathBuf;
@@ -121,8 +123,12 @@ pub enum Measurement {
     Threads,
     /// Recompression with zstd: its speed and the memory that it saves; the cost of codecs that are not used
     Recompress,
+    /// Two threads while statistics are read every millisecond, against two threads alone
+    Statistics,
     /// Memory per byte stored after many random overwrites
     Density,
+    /// A file of statistics in the tree of `pagefold zram-tree`, against the kernel's sysfs
+    Tree,
 }
 
 /// Runs the command.

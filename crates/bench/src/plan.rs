@@ -32,6 +32,10 @@ pub struct Plan {
     pub recompress_pages: usize,
     /// Random overwrites of this working set.
     pub density_overwrites: u64,
+    /// Times that a set is stored and loaded in a round in which statistics are read.
+    pub statistics_repeats: usize,
+    /// Reads of a file of statistics in a round.
+    pub file_reads: usize,
 }
 
 impl Plan {
@@ -44,6 +48,8 @@ impl Plan {
         density_pages: 1 << 18,
         recompress_pages: 1 << 18,
         density_overwrites: 10_000_000,
+        statistics_repeats: 8,
+        file_reads: 5_000,
     };
     /// The plan of `--quick`: one small round of everything.
     pub const QUICK: Plan = Plan {
@@ -54,6 +60,8 @@ impl Plan {
         density_pages: 1 << 12,
         recompress_pages: 1 << 11,
         density_overwrites: 20_000,
+        statistics_repeats: 1,
+        file_reads: 20,
     };
 }
 
@@ -104,6 +112,9 @@ pub const RECOMPRESS: Target = Target::AtLeast(0.85);
 pub const READS_BESIDE: Target = Target::AtMost(1.2);
 /// Store and load with three codecs that are not used: time / that with one codec.
 pub const UNUSED_CODECS: Target = Target::AtMost(1.01);
+
+/// Throughput of two threads while statistics are read every millisecond / without that.
+pub const STATISTICS: Target = Target::AtLeast(0.99);
 
 #[cfg(test)]
 mod tests {

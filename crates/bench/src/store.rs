@@ -2,7 +2,9 @@
 
 use super::plan::Plan;
 use super::report::Report;
-use super::{Measurement, StoreArgs, compare, density, pages, recompress, same_filled, threads};
+use super::{
+    Measurement, StoreArgs, compare, density, pages, recompress, same_filled, statistics, threads, zram_tree,
+};
 use crate::output;
 use std::io::IsTerminal;
 
@@ -27,6 +29,10 @@ pub fn run(args: &StoreArgs) -> anyhow::Result<()> {
             progress(args, &format!("two threads on set '{}'", set.name));
             threads::measure(set, &plan, &mut report)?;
         }
+        if wanted(Measurement::Statistics) {
+            progress(args, &format!("statistics beside set '{}'", set.name));
+            statistics::measure(set, &plan, &mut report)?;
+        }
         if wanted(Measurement::Recompress) {
             progress(args, &format!("recompression of set '{}'", set.name));
             recompress::measure(set, &plan, &mut report)?;
@@ -35,6 +41,10 @@ pub fn run(args: &StoreArgs) -> anyhow::Result<()> {
     if wanted(Measurement::Density) {
         progress(args, "density");
         density::measure(&sets, &plan, &mut report)?;
+    }
+    if wanted(Measurement::Tree) {
+        progress(args, "files of statistics");
+        zram_tree::measure(&plan, &mut report)?;
     }
     let text = if args.json { report.json()? } else { report.text() };
     Ok(output::text(&text)?)

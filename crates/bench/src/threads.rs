@@ -13,7 +13,8 @@ use pagefold_store::Store;
 use std::sync::Barrier;
 use std::time::Instant;
 
-const THREADS: usize = 2;
+/// Threads of a measurement.
+pub const THREADS: usize = 2;
 
 /// Measures one set and adds the row. With a single CPU, adds a note instead.
 pub fn measure(set: &PageSet, plan: &Plan, report: &mut Report) -> anyhow::Result<()> {
@@ -34,7 +35,7 @@ pub fn measure(set: &PageSet, plan: &Plan, report: &mut Report) -> anyhow::Resul
             ordered.reverse();
         }
         for (stores, rounds) in ordered {
-            let pages_per_s = throughput(stores, set)?;
+            let pages_per_s = throughput(stores, set, 1)?;
             if counts {
                 rounds.push(pages_per_s);
             }
@@ -46,9 +47,9 @@ pub fn measure(set: &PageSet, plan: &Plan, report: &mut Report) -> anyhow::Resul
     Ok(())
 }
 
-/// Returns the pages stored and loaded per second. Each thread works on its half of the set, with the store of its
-/// index.
-fn throughput(stores: [&Store; THREADS], set: &PageSet) -> anyhow::Result<f64> {
+/// Returns the pages stored and loaded per second. Each thread stores and loads its half of the set `repeats` times, with
+/// the store of its index.
+pub fn throughput(stores: [&Store; THREADS], set: &PageSet, repeats: usize) -> anyhow::Result<f64> {
     let barrier = Barrier::new(THREADS);
     let pages = set.len() / THREADS;
     let seconds = std::thread::scope(|scope| {
@@ -57,7 +58,9 @@ fn throughput(stores: [&Store; THREADS], set: &PageSet) -> anyhow::Result<f64> {
             scope.spawn(move || {
                 barrier.wait();
                 let started = Instant::now();
-                store_and_load(store, set, thread * pages, pages)?;
+                for _ in 0..repeats {
+                    store_and_load(store, set, thread * pages, pages)?;
+                }
                 Ok(started.elapsed().as_secs_f64())
             })
         };
@@ -68,7 +71,7 @@ fn throughput(stores: [&Store; THREADS], set: &PageSet) -> anyhow::Result<f64> {
         threads.into_iter().map(join).collect::<anyhow::Result<Vec<f64>>>()
     })?;
     // The sum of the threads' throughputs, so that the slower thread's time does not count for both.
-    Ok(seconds.iter().map(|s| 2.0 * pages as f64 / s).sum())
+    Ok(seconds.iter().map(|s| 2.0 * (pages * repeats) as f64 / s).sum())
 }
 
 /// Stores `pages` pages of the set from `first` on, then loads them.
