@@ -4,6 +4,7 @@
 //! [`MAX_RECORDED_BYTES`](Findings::MAX_RECORDED_BYTES), and counts the rest, because an image can provoke any number
 //! of them. It has no lock: tools with several threads put it into a mutex.
 
+use crate::rules::Rule;
 use crate::{Address, ImageError};
 use pagefold_sys::SysError;
 use std::fmt;
@@ -42,13 +43,23 @@ pub struct Finding {
     pub what: String,
     /// Whether the image is at fault. If not, a limit, the memory, the medium or the target of an extraction was.
     pub is_damage: bool,
+    /// The name of the broken [rule](crate::rules), if the fault breaks one that has a name.
+    pub rule: Option<&'static str>,
 }
 
 impl Finding {
     /// A finding of severity [`Severity::Error`] for which the image is at fault.
     pub fn error(path: &[u8], at: Option<Address>, what: impl Into<String>) -> Self {
         let severity = Severity::Error;
-        Finding { severity, path: path.to_vec(), offset: None, at, what: what.into(), is_damage: true }
+        Finding {
+            severity,
+            path: path.to_vec(),
+            offset: None,
+            at,
+            what: what.into(),
+            is_damage: true,
+            rule: None,
+        }
     }
 
     /// A finding of severity [`Severity::Error`] for which the image is not at fault.
@@ -59,6 +70,16 @@ impl Finding {
     /// A finding of severity [`Severity::Warning`].
     pub fn warning(path: &[u8], at: Option<Address>, what: impl Into<String>) -> Self {
         Finding { severity: Severity::Warning, ..Finding::error(path, at, what) }
+    }
+
+    /// A finding of an image that breaks `rule`, with the rule's severity.
+    pub(crate) fn breaks(rule: &Rule, path: &[u8], at: Option<Address>, what: impl Into<String>) -> Self {
+        Finding { severity: rule.severity, ..Finding::error(path, at, what).named(rule) }
+    }
+
+    /// The same finding, with the name of the broken rule.
+    pub(crate) fn named(self, rule: &Rule) -> Self {
+        Finding { rule: Some(rule.name), ..self }
     }
 
     /// The same finding, for the file's contents from byte `offset` on.

@@ -136,6 +136,7 @@ mod pieces;
 mod queue;
 pub mod read;
 mod resolve;
+pub mod rules;
 mod runs;
 mod source;
 mod streams;

@@ -2,7 +2,7 @@
 
 use super::attribute;
 use crate::read::FileKind;
-use crate::{Finding, Node};
+use crate::{Finding, Node, rules};
 use std::collections::HashSet;
 use std::hash::{BuildHasher, RandomState};
 
@@ -10,7 +10,8 @@ use std::hash::{BuildHasher, RandomState};
 pub(super) fn check(node: &Node, path: &[u8], report: &mut dyn FnMut(Finding)) {
     let inode = node.inode();
     if inode.nlink == 0 {
-        report(Finding::error(path, Some(inode.address), "it has a name, and its link count is 0"));
+        let what = "it has a name, and its link count is 0";
+        report(Finding::breaks(&rules::INODE_LINKS, path, Some(inode.address), what));
     }
     if !inode.kind.has_contents() && inode.size != 0 {
         let what = format!("{} with {} bytes of contents", inode.kind.name(), inode.size);
@@ -46,15 +47,18 @@ fn check_xattrs(node: &Node, path: &[u8], report: &mut dyn FnMut(Finding)) {
     let visited = node.visit_xattrs(|xattr, hidden_by_filter| {
         let name = xattr.name.escape_ascii();
         if let Some((severity, what)) = attribute::check(&xattr, node.kind()) {
+            let is_list = xattr.name.starts_with(b"system.posix_acl_");
+            let rule = if is_list { &rules::XATTR_ACL } else { &rules::XATTR_NAME };
             let what = format!("attribute '{name}': {what}");
-            report(Finding { severity, ..Finding::error(path, at, what) });
+            report(Finding { severity, ..Finding::breaks(rule, path, at, what) });
         }
         if !seen.insert(key.hash_one(&xattr.name)) {
-            report(Finding::error(path, at, format!("attribute '{name}' occurs twice")));
+            let what = format!("attribute '{name}' occurs twice");
+            report(Finding::breaks(&rules::XATTR_NAME, path, at, what));
         } else if hidden_by_filter {
             let what =
                 format!("attribute '{name}' exists, and the inode's name filter says that it does not");
-            report(Finding::error(path, at, what));
+            report(Finding::breaks(&rules::XATTR_FILTER, path, at, what));
         }
     });
     if let Err(error) = visited {

@@ -4,7 +4,7 @@
 //! attributes and links (`inode`, `attribute`), and puts the contents of files into a bounded queue.
 //! [`CheckOptions::threads`] threads, the calling one among them, decode them (`contents`): it decodes a range itself
 //! when the queue is full, and helps to empty the queue after the walk. A fault becomes a [`Finding`], and the check
-//! goes on.
+//! goes on. With [`CheckOptions::strict`] the calling thread also judges the bytes that readers ignore (`strict`).
 //!
 //! Locks: the queue's, and the one of the list of findings; no thread holds both. Memory: the walk's, 1 MiB for each
 //! thread, and the image's budget. The workers end when the guard that keeps the queue open is dropped, on errors too.
@@ -14,13 +14,15 @@
 mod attribute;
 mod contents;
 mod inode;
+mod strict;
 
 use crate::format::features::{self, compat};
 use crate::walk::{self, Limits, Link, Visit, Visitor};
-use crate::{Finding, Findings, Image, ImageError, Node};
+use crate::{Finding, Findings, Image, ImageError, Nid, Node, rules};
 use contents::Contents;
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
+use strict::Strict;
 
 /// Least time between two reports of progress.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(50);
@@ -32,11 +34,13 @@ pub struct CheckOptions {
     pub threads: usize,
     /// Limits of the walk.
     pub limits: Limits,
+    /// Whether to judge what readers ignore, too: all [rules](crate::rules).
+    pub strict: bool,
 }
 
 impl Default for CheckOptions {
     fn default() -> Self {
-        CheckOptions { threads: 2, limits: Limits::default() }
+        CheckOptions { threads: 2, limits: Limits::default(), strict: false }
     }
 }
 
@@ -84,11 +88,22 @@ pub fn check(
             started.map_err(|e| ImageError::Threads { errno: e.raw_os_error() })?;
         }
         check_superblock(image, &contents);
+        let report = |finding| contents.finding(finding);
+        let strict = options.strict.then(|| Strict::new(image, &report)).transpose()?;
         let of_inodes = image.superblock().inos;
-        let mut visitor =
-            Checker { contents: &contents, progress, of_inodes, inodes: 0, last_report: Instant::now() };
+        let mut visitor = Checker {
+            contents: &contents,
+            strict,
+            progress,
+            of_inodes,
+            inodes: 0,
+            last_report: Instant::now(),
+        };
         let summary = walk::walk(image, &options.limits, &mut visitor)?;
         visitor.enqueue_special_files(image);
+        if let Some(strict) = visitor.strict.take() {
+            strict.finish(&summary);
+        }
         contents.drain(|| visitor.report_progress());
         drop(open);
         Ok::<_, ImageError>(summary)
@@ -104,19 +119,21 @@ fn check_superblock(image: &Image, contents: &Contents) {
     let superblock = image.superblock();
     let warn = |what: String| contents.finding(Finding::warning(b"", None, what));
     if superblock.compat & compat::SB_CHKSUM == 0 {
-        warn("the super block has no checksum".to_string());
+        let what = "the super block has no checksum";
+        contents.finding(Finding::breaks(&rules::SB_CHECKSUM, b"", None, what));
     }
     let (_, unknown) = features::split(superblock.compat, &compat::ALL);
     if unknown != 0 {
         warn(format!("unknown compatible features, bits {unknown:#x}"));
     }
     for short in image.short_devices() {
-        contents.finding(Finding::error(b"", None, short.to_string()));
+        contents.finding(Finding::breaks(&rules::SB_BLOCKS, b"", None, short.to_string()));
     }
 }
 
 struct Checker<'a> {
     contents: &'a Contents,
+    strict: Option<Strict<'a>>,
     progress: &'a dyn Fn(Progress),
     of_inodes: u64,
     inodes: u64,
@@ -137,6 +154,9 @@ impl Checker<'_> {
         let superblock = image.superblock();
         for (nid, name) in [(superblock.packed_nid, "(packed file)"), (superblock.metabox_nid, "(metabox)")] {
             let Some(nid) = nid else { continue };
+            if let Some(strict) = &mut self.strict {
+                strict.hidden_inode(nid, name.as_bytes());
+            }
             match image.node(nid) {
                 Ok(node) => self.enqueue(&node, name.as_bytes()),
                 Err(error) => self.contents.finding(Finding::of(name.as_bytes(), &error)),
@@ -150,6 +170,9 @@ impl Checker<'_> {
             return;
         }
         self.inodes += 1;
+        if let Some(strict) = &mut self.strict {
+            strict.inode(visit.node.nid(), visit.path);
+        }
         inode::check(visit.node, visit.path, &mut |finding| self.contents.finding(finding));
     }
 
@@ -173,7 +196,8 @@ impl Visitor for Checker<'_> {
         if u64::from(inode.nlink) != directories + 2 && inode.nlink != 1 {
             let what =
                 format!("it contains {directories} directories, and its link count is {}", inode.nlink);
-            self.contents.finding(Finding::error(visit.path, Some(inode.address), what));
+            let at = Some(inode.address);
+            self.contents.finding(Finding::breaks(&rules::INODE_LINKS, visit.path, at, what));
         }
         ControlFlow::Continue(())
     }
@@ -184,6 +208,12 @@ impl Visitor for Checker<'_> {
             self.enqueue(visit.node, visit.path);
         }
         ControlFlow::Continue(())
+    }
+
+    fn unreadable(&mut self, nid: Nid, path: &[u8]) {
+        if let Some(strict) = &mut self.strict {
+            strict.inode(nid, path);
+        }
     }
 
     fn finding(&mut self, finding: Finding) {

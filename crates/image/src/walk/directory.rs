@@ -12,7 +12,7 @@ use super::Visitor;
 use crate::account::{Account, TableAccount};
 use crate::read::FileKind;
 use crate::read::dir::{DirBlock, Directory};
-use crate::{Finding, ImageError, Nid, Node};
+use crate::{Finding, ImageError, Nid, Node, rules};
 use std::collections::HashSet;
 use std::hash::{BuildHasher, RandomState};
 
@@ -219,7 +219,7 @@ impl DirCursor {
             Order::Sorted(last) if name == last.as_slice() => Insertion::Known,
             Order::Sorted(_) => {
                 let what = format!("names are not in order, from '{}' on", name.escape_ascii());
-                visitor.finding(Finding::error(path, at, what));
+                visitor.finding(Finding::breaks(&rules::DIR_ORDER, path, at, what));
                 let mut names = NameHashes::new(&self.account);
                 let insertion = match self.add_earlier_names(&mut names) {
                     Insertion::OverBudget => Insertion::OverBudget,
@@ -234,7 +234,7 @@ impl DirCursor {
             Insertion::New => true,
             Insertion::Known => {
                 let what = format!("the name '{}' occurs twice", name.escape_ascii());
-                visitor.finding(Finding::error(path, at, what));
+                visitor.finding(Finding::breaks(&rules::DIR_ORDER, path, at, what));
                 self.errors += 1;
                 false
             }
@@ -275,7 +275,7 @@ impl DirCursor {
         if let Some(wanted) = wanted.filter(|wanted| *wanted != nid) {
             let name = name.escape_ascii();
             let what = format!("'{name}' is inode {nid}, and should be {wanted}");
-            visitor.finding(Finding::error(path, Some(self.node.inode().address), what));
+            visitor.finding(Finding::breaks(&rules::DIR_DOTS, path, Some(self.node.inode().address), what));
         }
         true
     }
@@ -284,7 +284,8 @@ impl DirCursor {
         for (there, name) in self.dots.into_iter().zip([".", ".."]) {
             if !there {
                 let what = format!("'{name}' is missing");
-                visitor.finding(Finding::error(path, Some(self.node.inode().address), what));
+                let at = Some(self.node.inode().address);
+                visitor.finding(Finding::breaks(&rules::DIR_DOTS, path, at, what));
             }
         }
         self.dots = [true; 2];

@@ -8,7 +8,7 @@
 use super::{Link, Visitor};
 use crate::account::{Account, TableAccount};
 use crate::read::FileKind;
-use crate::{Finding, Nid, Node};
+use crate::{Finding, Nid, Node, rules};
 use std::collections::HashMap;
 
 /// Overhead of a heap allocation, bytes.
@@ -130,7 +130,7 @@ impl LinkTracker {
                 let path = file.path.as_deref().unwrap_or_default();
                 let what =
                     format!("inode {nid} says that it has {} names, and has {}", file.nlink, file.names);
-                visitor.finding(Finding::error(path, None, what));
+                visitor.finding(Finding::breaks(&rules::INODE_LINKS, path, None, what));
             }
         }
     }

@@ -20,7 +20,7 @@ mod links;
 
 use crate::account::Account;
 use crate::read::FileKind;
-use crate::{Finding, Image, ImageError, Nid, Node};
+use crate::{Finding, Image, ImageError, Nid, Node, rules};
 use directory::{DirCursor, Name};
 use links::LinkTracker;
 use std::ops::ControlFlow;
@@ -89,6 +89,11 @@ pub trait Visitor {
 
     /// Visits anything that is not a directory.
     fn file(&mut self, visit: &Visit<'_>) -> ControlFlow<()>;
+
+    /// Visits a name whose inode cannot be read, before the [finding](Self::finding) that says why.
+    fn unreadable(&mut self, nid: Nid, path: &[u8]) {
+        let _ = (nid, path);
+    }
 
     /// Records a fault of the image.
     fn finding(&mut self, finding: Finding);
@@ -230,12 +235,14 @@ impl Walk<'_> {
         let node = match image.node(name.nid) {
             Ok(node) => node,
             Err(error) => {
+                self.visitor.unreadable(name.nid, &self.path);
                 self.visitor.finding(Finding::of(&self.path, &error));
                 return ControlFlow::Continue(false);
             }
         };
         if let Some(what) = name.type_mismatch(&node) {
-            self.visitor.finding(Finding::error(&self.path, Some(node.inode().address), what));
+            let at = Some(node.inode().address);
+            self.visitor.finding(Finding::breaks(&rules::DIR_TYPE, &self.path, at, what));
         }
         let is_directory = node.kind() == FileKind::Directory;
         cursor.directories += u64::from(is_directory);
@@ -261,7 +268,8 @@ impl Walk<'_> {
             (false, _) => self.visitor.file(&visit).map_continue(|()| false),
             (true, Link::Again(_)) => {
                 let what = format!("directory {} has this name and another one", node.nid());
-                self.visitor.finding(Finding::error(&self.path, Some(node.inode().address), what));
+                let at = Some(node.inode().address);
+                self.visitor.finding(Finding::breaks(&rules::INODE_LINKS, &self.path, at, what));
                 ControlFlow::Continue(false)
             }
             (true, Link::First) if depth > self.limits.depth => {

@@ -9,6 +9,7 @@ use pagefold_control::error::Result;
 use pagefold_control::text;
 use pagefold_image::ReadAhead;
 use pagefold_image::check::{CheckOptions, check};
+use pagefold_image::rules;
 use pagefold_page::size::Human;
 use serde_json::json;
 use std::cell::RefCell;
@@ -20,15 +21,25 @@ pub struct CheckArgs {
     pub image: ImageArgs,
     #[command(flatten)]
     pub threads: ThreadsArgs,
+    /// Judge what readers ignore, too: all of the rules below. For images that were just built
+    #[arg(long)]
+    pub strict: bool,
     /// Print JSON with all findings, and no progress
     #[arg(long)]
     pub json: bool,
 }
 
+/// The rules, for the long help.
+pub fn rules_help() -> String {
+    let rows = rules::ALL.iter().map(|rule| format!("  {:<17} {}\n", rule.name, rule.meaning));
+    format!("Rules:\n{}", rows.collect::<String>())
+}
+
 /// Checks an image, prints the findings, and fails if there are errors.
 pub fn run(args: &CheckArgs) -> Result<()> {
     let image = args.image.open(ReadAhead::Off)?;
-    let options = CheckOptions { threads: args.threads.count(), ..CheckOptions::default() };
+    let (threads, strict) = (args.threads.count(), args.strict);
+    let options = CheckOptions { threads, strict, ..CheckOptions::default() };
     let bar = RefCell::new(FilesBar::new(!args.json));
     let checked = check(&image, &options, &|p| bar.borrow_mut().show(p.inodes, p.of_inodes, p.bytes));
     bar.borrow().end();

@@ -15,15 +15,17 @@ const MAX_LINES: usize = 200;
 /// The beginning of lines on standard error, where all messages of the program have it.
 const PROGRAM: &str = "pagefold: ";
 
-/// Formats one line for each finding, escaped, as a result on standard output.
+/// Formats one line for each finding, escaped, as a result on standard output. The name of a broken rule is at its
+/// end, in brackets.
 pub fn text(findings: &Findings, colours: bool) -> String {
-    lines("", findings, colours)
+    let rule = |finding: &Finding| finding.rule.map_or(String::new(), |rule| format!(" [{rule}]"));
+    lines("", findings, |finding| format!("{}{}\n", line("", finding, colours), rule(finding)))
 }
 
-fn lines(prefix: &str, findings: &Findings, colours: bool) -> String {
+fn lines(prefix: &str, findings: &Findings, line: impl Fn(&Finding) -> String) -> String {
     let mut text = String::new();
     for finding in findings.recorded().iter().take(MAX_LINES) {
-        text.push_str(&line(prefix, finding, colours));
+        text.push_str(&line(finding));
     }
     let all = findings.errors() + findings.warnings();
     let shown = findings.recorded().len().min(MAX_LINES) as u64;
@@ -35,10 +37,10 @@ fn lines(prefix: &str, findings: &Findings, colours: bool) -> String {
 
 /// Prints a finding on standard error.
 pub fn print_line(finding: &Finding) {
-    output::diagnostics(&line(PROGRAM, finding, style::stderr_colours()));
+    output::diagnostics(&format!("{}\n", line(PROGRAM, finding, style::stderr_colours())));
 }
 
-/// Formats a finding as a line, escaped.
+/// Formats a finding as a line without its end, escaped.
 fn line(prefix: &str, finding: &Finding, colours: bool) -> String {
     let colour = if finding.severity == Severity::Error { ERROR } else { WARNING };
     let severity = style::paint(colours, colour, finding.severity.name());
@@ -46,7 +48,7 @@ fn line(prefix: &str, finding: &Finding, colours: bool) -> String {
         true => String::new(),
         false => format!("{}: ", names::escaped(&finding.path)),
     };
-    format!("{prefix}{severity}: {path}{}\n", names::escaped(finding.what.as_bytes()))
+    format!("{prefix}{severity}: {path}{}", names::escaped(finding.what.as_bytes()))
 }
 
 /// The error of a command that found errors, of which `damage` are faults of the image.
@@ -56,7 +58,9 @@ pub fn failure(damage: u64, message: impl Into<String>) -> CliError {
 
 /// Prints findings on standard error. If that fails, the exit code still reports the errors.
 pub fn print_text(findings: &Findings) {
-    output::diagnostics(&lines(PROGRAM, findings, style::stderr_colours()));
+    let colours = style::stderr_colours();
+    let line = |finding: &Finding| format!("{}\n", line(PROGRAM, finding, colours));
+    output::diagnostics(&lines(PROGRAM, findings, line));
 }
 
 /// Prints a report as JSON: the fields of `head`, the numbers of findings, and an object for each finding that was
@@ -98,6 +102,7 @@ fn finding_json(finding: &Finding) -> Value {
     object.insert("severity".into(), json!(finding.severity.name()));
     names::put(&mut object, "path", &finding.path);
     object.insert("what".into(), json!(finding.what));
+    object.insert("rule".into(), json!(finding.rule));
     object.insert(
         "at".into(),
         finding.at.map_or(Value::Null, |at| match at.space {

@@ -127,13 +127,18 @@ pub enum ImageCommand {
     /// Checks the super block and every inode, directory and attribute, and decodes the contents of every file. Errors
     /// do not end the check. Exit code 0: no errors (there may be warnings); 6: the image is damaged, or is none.
     ///
+    /// With --strict it also judges what readers ignore, and other readers or later versions may not: reserved bytes,
+    /// padding, distances in indexes, feature bits. A finding that breaks one of the rules below ends with its name.
+    ///
     /// The counterpart in erofs-utils is fsck.erofs.
     Check(check::CheckArgs),
 }
 
-/// Adds the names of columns to the help of the commands with a list.
+/// Adds the names of columns to the help of the commands with a list, and the rules to that of `check`.
 pub fn with_tables(image: clap::Command) -> clap::Command {
-    image.mut_subcommand("mounts", |mounts| with_columns(mounts, &mounts::COLUMNS))
+    image
+        .mut_subcommand("mounts", |mounts| with_columns(mounts, &mounts::COLUMNS))
+        .mut_subcommand("check", |check| check.after_long_help(check::rules_help()))
 }
 
 /// Runs the command.
