@@ -47,7 +47,8 @@ fn check_xattrs(node: &Node, path: &[u8], report: &mut dyn FnMut(Finding)) {
     let visited = node.visit_xattrs(|xattr, hidden_by_filter| {
         let name = xattr.name.escape_ascii();
         if let Some((severity, what)) = attribute::check(&xattr, node.kind()) {
-            let is_list = xattr.name.starts_with(b"system.posix_acl_");
+            let is_list =
+                matches!(xattr.name.as_slice(), b"system.posix_acl_access" | b"system.posix_acl_default");
             let rule = if is_list { &rules::XATTR_ACL } else { &rules::XATTR_NAME };
             let what = format!("attribute '{name}': {what}");
             report(Finding { severity, ..Finding::breaks(rule, path, at, what) });

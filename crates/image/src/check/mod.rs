@@ -212,7 +212,7 @@ impl Visitor for Checker<'_> {
 
     fn unreadable(&mut self, nid: Nid, path: &[u8]) {
         if let Some(strict) = &mut self.strict {
-            strict.inode(nid, path);
+            strict.unreadable_inode(nid, path);
         }
     }
 

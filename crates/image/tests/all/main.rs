@@ -11,6 +11,7 @@ mod mount;
 mod mount_hostile;
 mod oracles;
 mod reading;
+mod strict;
 #[path = "../support/mod.rs"]
 mod support;
 mod tools;

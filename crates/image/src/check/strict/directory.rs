@@ -5,7 +5,7 @@ use crate::format::dirent::RawDirent;
 use crate::{Address, Nid, rules};
 
 /// Judges all blocks of a directory. The reader decodes its contents, if they are compressed.
-pub(super) fn check(strict: &Strict<'_>, nid: Nid, faults: &mut Faults<'_>) {
+pub(super) fn check(strict: &mut Strict<'_>, nid: Nid, faults: &mut Faults<'_>) {
     let Ok(node) = strict.image.node(nid) else { return };
     let at = node.inode().address;
     let (len, block_bytes) = (node.len_bytes(), strict.block_bytes());
@@ -14,31 +14,35 @@ pub(super) fn check(strict: &Strict<'_>, nid: Nid, faults: &mut Faults<'_>) {
         block.resize(block_bytes.min(len - number * block_bytes) as usize, 0);
         // The walk reports a block that cannot be read, and stops after some. So does this loop.
         if node.read_block(number, &mut block).is_err() {
+            strict.has_missed_inodes = true;
             return;
         }
-        check_block(&block, number, at, node.inode().dot_omitted, faults);
+        strict.has_missed_inodes |= !check_block(&block, number, at, node.inode().dot_omitted, faults);
     }
 }
 
-fn check_block(block: &[u8], number: u64, at: Address, dot_omitted: bool, faults: &mut Faults<'_>) {
+/// Judges a block; false if the walk cannot find all of its names.
+fn check_block(block: &[u8], number: u64, at: Address, dot_omitted: bool, faults: &mut Faults<'_>) -> bool {
     let raw = |index: usize| Some(RawDirent::parse(block.get(index * RawDirent::LEN..)?.first_chunk()?));
     let names = raw(0).map_or(0, |first| usize::from(first.nameoff.get()));
     if names == 0 || !names.is_multiple_of(RawDirent::LEN) || names >= block.len() {
         let what =
             format!("the names of block {number}, which has {} bytes, begin at byte {names}", block.len());
-        return faults.add(&rules::DIR_BLOCK, at, what);
+        faults.add(&rules::DIR_BLOCK, at, what);
+        return false;
     }
     let count = names / RawDirent::LEN;
     let mut start = names;
     for index in 0..count {
-        let Some(entry) = raw(index) else { return };
+        let Some(entry) = raw(index) else { return false };
         let end = match index + 1 < count {
             true => raw(index + 1).map_or(0, |next| usize::from(next.nameoff.get())),
             false => block[start..].iter().position(|byte| *byte == 0).map_or(block.len(), |len| start + len),
         };
         if usize::from(entry.nameoff.get()) != start || end <= start || end > block.len() {
             let what = format!("entry {index} of block {number} has its name at {start} to {end}");
-            return faults.add(&rules::DIR_BLOCK, at, what);
+            faults.add(&rules::DIR_BLOCK, at, what);
+            return false;
         }
         if entry.reserved != 0 {
             faults.add(
@@ -56,4 +60,5 @@ fn check_block(block: &[u8], number: u64, at: Address, dot_omitted: bool, faults
         let what = format!("block {number} has bytes behind its names, from {} on", start + first);
         faults.add(&rules::DIR_FILL, at, what);
     }
+    true
 }

@@ -27,8 +27,10 @@ pub(super) fn check_inline(
 ) -> Result<(), ImageError> {
     let block_bytes = strict.block_bytes();
     let tail_bytes = inode.size % block_bytes;
-    strict.claim_metadata(inode, inode.tail.offset.saturating_add(tail_bytes), faults);
-    if inode.tail.offset % block_bytes + tail_bytes > block_bytes {
+    let fits = inode.tail.offset % block_bytes + tail_bytes <= block_bytes;
+    let claimed_bytes = if fits { tail_bytes } else { 0 };
+    strict.claim_metadata(inode, inode.tail.offset + claimed_bytes, faults);
+    if !fits {
         let what = format!("an inline tail of {tail_bytes} bytes crosses the end of its block");
         faults.add(&rules::INLINE_TAIL, inode.tail, what);
     }

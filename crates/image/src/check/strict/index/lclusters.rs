@@ -72,16 +72,18 @@ struct Walk<'a, 'i, 's> {
     index_end: u64,
 }
 
-/// Judges all entries of an index and their extents.
+/// Judges all entries of an index and their extents; false if a fault hides some of them.
 pub(super) fn check(
     index: &mut Index<'_>,
     strict: &mut Strict<'_>,
     faults: &mut Faults<'_>,
-) -> Result<(), ImageError> {
+) -> Result<bool, ImageError> {
     let count = index.inode.size.div_ceil(1 << index.lcluster_bits);
     let (source, end) = match index.inode.layout() {
         // The reader refuses such an index, because readers disagree about its entries.
-        Layout::Compact if index.header.lcluster_shift() != 0 || index.lcluster_bits > 14 => return Ok(()),
+        Layout::Compact if index.header.lcluster_shift() != 0 || index.lcluster_bits > 14 => {
+            return Ok(false);
+        }
         Layout::Compact => {
             let packs = Packs::new(index, count);
             let end = packs.end();
@@ -95,7 +97,7 @@ pub(super) fn check(
 }
 
 impl Walk<'_, '_, '_> {
-    fn run(&mut self, faults: &mut Faults<'_>) -> Result<(), ImageError> {
+    fn run(&mut self, faults: &mut Faults<'_>) -> Result<bool, ImageError> {
         let size = self.index.inode.size;
         let lcluster_bytes = 1u64 << self.index.lcluster_bits;
         let mut current: Option<Head> = None;
@@ -112,7 +114,7 @@ impl Walk<'_, '_, '_> {
             if entry.kind == EntryType::NonHead {
                 let Some(head) = &mut current else {
                     faults.add(&rules::INDEX_HEAD, entry.at, "the first entry is not a head");
-                    return Ok(());
+                    return Ok(false);
                 };
                 self.inside(head, number, &entry, faults);
                 continue;
@@ -126,13 +128,13 @@ impl Walk<'_, '_, '_> {
                 let what =
                     format!("entry {number} has an extent at byte {} of its logical cluster", entry.offset);
                 faults.add(&rules::INDEX_HEAD, entry.at, what);
-                return Ok(());
+                return Ok(false);
             }
             if let Some(head) = current.take() {
                 self.finish(head, number, start, faults)?;
             }
             if is_end {
-                return Ok(());
+                return Ok(true);
             }
             current = Some(Head {
                 number,
@@ -144,11 +146,12 @@ impl Walk<'_, '_, '_> {
                 next_at_least: 0,
             });
         }
-        let Some(head) = current else { return Ok(()) };
+        let Some(head) = current else { return Ok(true) };
         if head.number + 1 < self.count && !size.is_multiple_of(lcluster_bytes) {
             faults.add(&rules::INDEX_END, head.entry.at, "no entry marks the end of the last extent");
         }
-        self.finish(head, self.count, size, faults)
+        self.finish(head, self.count, size, faults)?;
+        Ok(true)
     }
 
     /// Whether clusters of this kind of head may have more than one block.

@@ -80,14 +80,14 @@ pub(super) fn check(
     let lcluster_bits = strict.block_bits() + header.lcluster_shift();
     let mut index = Index { inode, at, header, lcluster_bits, has_records, stored_bytes: 0 };
     index.check_header(strict, faults)?;
-    match has_records {
+    let is_complete = match has_records {
         true => records::check(&mut index, strict, faults)?,
         false => lclusters::check(&mut index, strict, faults)?,
-    }
+    };
     let (counted, found) = (inode.wide_u(strict), index.stored_bytes.div_ceil(strict.block_bytes()));
     // Each shared cluster is counted in one inode, which need not be the one that the walk meets first.
     let may_share = strict.has_incompat(incompat::DEDUPE);
-    if counted != found && !(may_share && counted < found) {
+    if is_complete && counted != found && !(may_share && counted < found) {
         let what = format!("the inode counts {counted} compressed blocks, and its index has {found}");
         faults.add(&rules::INODE_BLOCKS, inode.at, what);
     }

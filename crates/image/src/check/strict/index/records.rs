@@ -15,12 +15,12 @@ struct Records {
     bits: u8,
 }
 
-/// Judges all records of an index and their extents.
+/// Judges all records of an index and their extents; false if a fault hides some of them.
 pub(super) fn check(
     index: &mut Index<'_>,
     strict: &mut Strict<'_>,
     faults: &mut Faults<'_>,
-) -> Result<(), ImageError> {
+) -> Result<bool, ImageError> {
     strict.uses(incompat::WIDE_ADDRESSES, "extent records", index.at, faults);
     let bits = index.header.record_bits();
     let is_sized = bits >= 4;
@@ -40,7 +40,7 @@ pub(super) fn check(
     let end = begin.saturating_add(count.saturating_mul(1 << bits));
     if index.header.advises(advise::INLINE) || count == 0 {
         faults.add(&rules::INDEX_RECORD, index.at, "records that are none, or with an inline extent");
-        return Ok(());
+        return Ok(false);
     }
     let mut next = records.record(strict, index, 0, physical, faults)?;
     if is_sized && next.logical != 0 {
@@ -49,7 +49,7 @@ pub(super) fn check(
     for number in 0..count {
         let record = next;
         let start = if is_sized { record.logical } else { number << index.lcluster_bits };
-        let mut end = index.inode.size.min(start + (1 << index.lcluster_bits));
+        let mut end = index.inode.size.min(start.saturating_add(1 << index.lcluster_bits));
         if number + 1 < count {
             let physical = record.physical.wrapping_add(record.stored.len_bytes().into());
             next = records.record(strict, index, number + 1, physical, faults)?;
@@ -60,13 +60,13 @@ pub(super) fn check(
         let at = Address { offset: records.offset(number), ..index.at };
         if end <= start || end > index.inode.size {
             faults.add(&rules::INDEX_RECORD, at, format!("record {number} covers bytes {start} to {end}"));
-            return Ok(());
+            return Ok(false);
         }
         let is_last = number + 1 == count;
         extent(index, strict, (at, &record, end - start, is_last), faults)?;
     }
     strict.claim_metadata(index.inode, end, faults);
-    Ok(())
+    Ok(true)
 }
 
 /// Judges the extent of one record.
