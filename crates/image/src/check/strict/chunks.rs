@@ -1,7 +1,7 @@
 //! Rules of chunk-based files.
 
 use super::inode::RawInode;
-use super::{Faults, Kind, Strict};
+use super::{Faults, Kind, Strict, flat};
 use crate::format::chunk::{self as disk, RawChunkIndex};
 use crate::format::features::incompat;
 use crate::{Address, ImageError, Space, rules};
@@ -97,7 +97,7 @@ impl Chunks {
         Ok(address(high | u64::from(low), device))
     }
 
-    /// Claims the blocks of a chunk of `len` bytes.
+    /// Claims the blocks of a chunk of `len` bytes, and judges the rest of its last block.
     fn claim(
         &self,
         strict: &mut Strict<'_>,
@@ -106,6 +106,12 @@ impl Chunks {
         faults: &mut Faults<'_>,
     ) -> Result<(), ImageError> {
         strict.claim(Kind::Plain, at, len, faults);
-        Ok(())
+        // Other devices may hold other things between files: an archive, for instance.
+        let own = at.space == Space::Device(0) && strict.image.0.core.source.is_own(at);
+        let rest = len.next_multiple_of(strict.block_bytes()) - len;
+        match at.checked_add(len) {
+            Some(end) if own && rest > 0 => flat::check_fill(strict, end, rest, faults),
+            _ => Ok(()),
+        }
     }
 }

@@ -8,11 +8,11 @@
 //! |---|---|
 //! | `superblock`, `records`, `devices` | the superblock, the configuration records, the table of devices |
 //! | `inode`, `flat`, `chunks` | an inode, and the layouts without an index |
-//! | `directory`, `xattr` | blocks of directories, attributes |
-//! | `index` | indexes: `full`, `compact` and `lclusters`, or `extents`; `tail` is the last extent elsewhere |
+//! | `directory`, `xattr`, `prefixes` | blocks of directories, attributes, and the long prefixes of their names |
+//! | `index` | indexes: `full`, `compact` and `lclusters`, or `records`; `tail` is a last extent elsewhere |
 //! | `stream` | the bytes of clusters |
 //! | `usage` | features and algorithms that the image uses, against its bits |
-//! | `spaces` | what lies where, to find overlaps |
+//! | `spaces`, `numbers` | the places of all structures, to find overlaps; inode numbers |
 //!
 //! All of it runs in the walking thread. Each rule is reported once per file, with its first fault. Memory: one
 //! cluster of at most 1 MiB, a block, and tables of `spaces` and of inode numbers that are charged to the budget.
@@ -24,6 +24,7 @@ mod flat;
 mod index;
 mod inode;
 mod numbers;
+mod prefixes;
 mod records;
 mod spaces;
 mod stream;
@@ -79,6 +80,13 @@ impl<'a> Faults<'a> {
             (self.report)(Finding::breaks(rule, self.path, Some(at), what));
         }
     }
+
+    /// Reports an error for which the image is not at fault. The ordinary check reports the others.
+    fn failed(&self, checked: Result<(), ImageError>) {
+        if let Some(error) = checked.err().filter(|error| !error.is_damage()) {
+            (self.report)(Finding::of(self.path, &error));
+        }
+    }
 }
 
 impl<'a> Strict<'a> {
@@ -99,23 +107,28 @@ impl<'a> Strict<'a> {
         };
         let mut faults = Faults::new(report, b"");
         superblock::check(&mut strict, &mut faults);
-        // The reader has read these tables; an error here is one of the medium, which the walk will meet again.
-        let _ = records::check(&mut strict, &mut faults);
-        let _ = devices::check(&mut strict, &mut faults);
-        let _ = xattr::check_prefixes(&mut strict, &mut faults);
+        let checks = [records::check, devices::check, prefixes::check];
+        for check in checks {
+            let checked = check(&mut strict, &mut faults);
+            faults.failed(checked);
+        }
         Ok(strict)
     }
 
     /// Judges an inode at its first name. The ordinary check reports what cannot be read.
     pub(super) fn inode(&mut self, nid: Nid, path: &[u8]) {
         let mut faults = Faults::new(self.report, path);
-        let Ok(inode) = RawInode::read(self, nid) else { return };
+        let inode = match RawInode::read(self, nid) {
+            Ok(inode) => inode,
+            Err(error) => return faults.failed(Err(error)),
+        };
         if inode.size > i64::MAX.unsigned_abs() {
             return;
         }
         inode::check(self, &inode, &mut faults);
-        let _ = xattr::check(self, &inode, &mut faults);
-        let _ = match inode.layout() {
+        let checked = xattr::check(self, &inode, &mut faults);
+        faults.failed(checked);
+        let checked = match inode.layout() {
             _ if !inode.kind.has_contents() => {
                 self.claim_metadata(&inode, inode.tail.offset, &mut faults);
                 Ok(())
@@ -126,6 +139,7 @@ impl<'a> Strict<'a> {
             inode::Layout::Full | inode::Layout::Compact => index::check(self, &inode, &mut faults),
             inode::Layout::Unknown => Ok(()),
         };
+        faults.failed(checked);
         if inode.kind == crate::read::FileKind::Directory {
             directory::check(self, nid, &mut faults);
         }

@@ -6,7 +6,7 @@ use crate::format::superblock as disk;
 use crate::read::superblock::algorithm;
 use crate::{Address, rules};
 
-/// What an image uses.
+/// The features and algorithms that an image uses.
 #[derive(Debug, Default)]
 pub(super) struct Usage {
     /// Bits of incompatible features.

@@ -96,6 +96,15 @@ pub const CASES: &[Case] = &[
         let Layout::Plain { start: Some(start) } = inode.layout else { unreachable!() };
         p.bytes[offset(start) + inode.size as usize] = 1;
     }),
+    ("tail-fill", "chunks", |p| {
+        let block_bytes = p.block_bytes as u64;
+        let is_right = |inode: &Inode| {
+            matches!(inode.layout, Layout::Chunks { .. }) && inode.size > 0 && inode.size < block_bytes
+        };
+        let inode = p.file(is_right);
+        let block = p.get32(offset(inode.tail).next_multiple_of(4)) as usize;
+        p.bytes[block * p.block_bytes + inode.size as usize] = 1;
+    }),
     ("chunk-format", "chunks", |p| {
         let inode = p.file(|inode| matches!(inode.layout, Layout::Chunks { .. }));
         p.bytes[offset(inode.address) + 0x12] = 1;

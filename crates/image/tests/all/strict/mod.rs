@@ -1,6 +1,7 @@
 //! The strict check: each rule finds an image that breaks it, and images of mkfs.erofs break none but those listed.
 
 mod bytes;
+mod hostile;
 mod indexes;
 mod metadata;
 mod patch;

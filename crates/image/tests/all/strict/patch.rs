@@ -11,6 +11,7 @@ use std::sync::Arc;
 pub const SUPERBLOCK: usize = 1024;
 
 /// A copy of a feature image, or of a reference image.
+#[derive(Clone)]
 pub struct Patch {
     pub bytes: Vec<u8>,
     devices: Vec<Vec<u8>>,
@@ -87,6 +88,27 @@ impl Patch {
             }
         }
         panic!("no such cluster in the image");
+    }
+
+    /// Offsets of the superblock, of inodes, attributes, tails, and of the first bytes of contents.
+    pub fn places(&self) -> Vec<usize> {
+        let image = self.open();
+        let mut places = vec![SUPERBLOCK, SUPERBLOCK + 64, SUPERBLOCK + 128];
+        let internal = [image.superblock().packed_nid, image.superblock().metabox_nid];
+        let internal = internal.into_iter().flatten().map(|nid| image.node(nid).unwrap());
+        let named = self.paths.iter().map(|path| image.find(path.as_bytes()).unwrap());
+        for node in internal.chain(named) {
+            let inode = node.inode();
+            let first = node.extent_at(0).unwrap().map(|extent| match extent.mapping {
+                Mapping::Plain(at) => at,
+                Mapping::Compressed(cluster) => cluster.at,
+                _ => inode.tail,
+            });
+            let all = [Some(inode.address), inode.xattr_address(), Some(inode.tail), first];
+            let own = all.into_iter().flatten().filter(|at| at.space == Space::Device(0));
+            places.extend(own.map(offset));
+        }
+        places
     }
 
     pub fn put16(&mut self, at: usize, value: u16) {

@@ -58,6 +58,13 @@ struct Head {
     next_at_least: u64,
 }
 
+impl Head {
+    fn new(number: u64, entry: Entry, start: u64) -> Self {
+        Head { number, entry, start, blocks: None, lacks_blocks: false, next: None, next_at_least: 0 }
+    }
+}
+
+/// The form of the entries.
 enum Source {
     Full,
     Compact(Packs),
@@ -99,18 +106,9 @@ pub(super) fn check(
 impl Walk<'_, '_, '_> {
     fn run(&mut self, faults: &mut Faults<'_>) -> Result<bool, ImageError> {
         let size = self.index.inode.size;
-        let lcluster_bytes = 1u64 << self.index.lcluster_bits;
         let mut current: Option<Head> = None;
         for number in 0..self.count {
-            let entry = match &mut self.source {
-                Source::Full => full::entry(self.strict, self.index, number)?,
-                Source::Compact(packs) => packs.entry(self.strict, self.index, number, faults)?,
-            };
-            let head_offset = current.as_ref().map_or(0, |head| head.entry.offset);
-            let is_odd = entry.kind == EntryType::NonHead && ![0, head_offset].contains(&entry.offset);
-            if entry.has_unused_bits || is_odd {
-                faults.add(&rules::INDEX_ENTRY, entry.at, format!("entry {number} has unused bits"));
-            }
+            let entry = self.entry(number, current.as_ref(), faults)?;
             if entry.kind == EntryType::NonHead {
                 let Some(head) = &mut current else {
                     faults.add(&rules::INDEX_HEAD, entry.at, "the first entry is not a head");
@@ -119,39 +117,55 @@ impl Walk<'_, '_, '_> {
                 self.inside(head, number, &entry, faults);
                 continue;
             }
-            let start = number * lcluster_bytes + entry.offset;
-            let is_end = start == size && entry.kind == EntryType::Plain;
-            if entry.offset >= lcluster_bytes
-                || (number == 0 && entry.offset > 0)
-                || (start >= size && !is_end)
-            {
-                let what =
-                    format!("entry {number} has an extent at byte {} of its logical cluster", entry.offset);
-                faults.add(&rules::INDEX_HEAD, entry.at, what);
-                return Ok(false);
-            }
+            let Some(start) = self.start(number, &entry, faults) else { return Ok(false) };
             if let Some(head) = current.take() {
                 self.finish(head, number, start, faults)?;
             }
-            if is_end {
+            if start == size {
                 return Ok(true);
             }
-            current = Some(Head {
-                number,
-                entry,
-                start,
-                blocks: None,
-                lacks_blocks: false,
-                next: None,
-                next_at_least: 0,
-            });
+            current = Some(Head::new(number, entry, start));
         }
         let Some(head) = current else { return Ok(true) };
-        if head.number + 1 < self.count && !size.is_multiple_of(lcluster_bytes) {
+        if head.number + 1 < self.count && !size.is_multiple_of(1 << self.index.lcluster_bits) {
             faults.add(&rules::INDEX_END, head.entry.at, "no entry marks the end of the last extent");
         }
         self.finish(head, self.count, size, faults)?;
         Ok(true)
+    }
+
+    /// Reads entry `number`, which is behind `head`, and judges its unused bits.
+    fn entry(
+        &mut self,
+        number: u64,
+        head: Option<&Head>,
+        faults: &mut Faults<'_>,
+    ) -> Result<Entry, ImageError> {
+        let entry = match &mut self.source {
+            Source::Full => full::entry(self.strict, self.index, number)?,
+            Source::Compact(packs) => packs.entry(self.strict, self.index, number, faults)?,
+        };
+        let head_offset = head.map_or(0, |head| head.entry.offset);
+        let is_odd = entry.kind == EntryType::NonHead && ![0, head_offset].contains(&entry.offset);
+        if entry.has_unused_bits || is_odd {
+            faults.add(&rules::INDEX_ENTRY, entry.at, format!("entry {number} has unused bits"));
+        }
+        Ok(entry)
+    }
+
+    /// Returns where the extent of a head begins in the file; the size of the file if the head marks its end. `None`
+    /// after reporting that this is nowhere.
+    fn start(&self, number: u64, entry: &Entry, faults: &mut Faults<'_>) -> Option<u64> {
+        let (size, lcluster_bytes) = (self.index.inode.size, 1u64 << self.index.lcluster_bits);
+        let start = number * lcluster_bytes + entry.offset;
+        let is_inside = entry.offset < lcluster_bytes && (number > 0 || entry.offset == 0);
+        let may_be_end = entry.kind == EntryType::Plain;
+        if is_inside && (start < size || (start == size && may_be_end)) {
+            return Some(start);
+        }
+        let what = format!("entry {number} has an extent at byte {} of its logical cluster", entry.offset);
+        faults.add(&rules::INDEX_HEAD, entry.at, what);
+        None
     }
 
     /// Whether clusters of this kind of head may have more than one block.

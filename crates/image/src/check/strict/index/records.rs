@@ -13,6 +13,11 @@ struct Records {
     begin: u64,
     /// log2 of the length of a record.
     bits: u8,
+    /// Whether records have an offset in the file. Otherwise each extent is one logical cluster.
+    is_sized: bool,
+    count: u64,
+    /// The address of the first cluster, for records without addresses.
+    physical: u64,
 }
 
 /// Judges all records of an index and their extents; false if a fault hides some of them.
@@ -22,49 +27,34 @@ pub(super) fn check(
     faults: &mut Faults<'_>,
 ) -> Result<bool, ImageError> {
     strict.uses(incompat::WIDE_ADDRESSES, "extent records", index.at, faults);
-    let bits = index.header.record_bits();
-    let is_sized = bits >= 4;
-    let lclusters = index.inode.size.div_ceil(1 << index.lcluster_bits);
-    let count = if is_sized { index.header.record_count() } else { lclusters };
-    let header_end = Address { offset: index.at.offset + HEADER_BYTES, ..index.at };
-    let array = header_end.offset.next_multiple_of(1 << bits);
-    if !strict.is_zero(header_end, array - header_end.offset)? {
-        faults.add(&rules::INDEX_HEADER, header_end, "bytes before the records are not zero");
-    }
-    let mut physical = 0;
-    let begin = array + if bits == 2 { 8 } else { 0 };
-    if bits == 2 {
-        physical = u64::from_le_bytes(strict.array(Address { offset: array, ..index.at })?);
-    }
-    let records = Records { begin, bits };
-    let end = begin.saturating_add(count.saturating_mul(1 << bits));
-    if index.header.advises(advise::INLINE) || count == 0 {
+    let records = Records::open(index, strict, faults)?;
+    if index.header.advises(advise::INLINE) || records.count == 0 {
         faults.add(&rules::INDEX_RECORD, index.at, "records that are none, or with an inline extent");
         return Ok(false);
     }
-    let mut next = records.record(strict, index, 0, physical, faults)?;
-    if is_sized && next.logical != 0 {
+    let mut next = records.record(strict, index, 0, records.physical, faults)?;
+    if records.is_sized && next.logical != 0 {
         faults.add(&rules::INDEX_RECORD, index.at, "the first record does not begin at byte 0");
     }
-    for number in 0..count {
-        let record = next;
-        let start = if is_sized { record.logical } else { number << index.lcluster_bits };
-        let mut end = index.inode.size.min(start.saturating_add(1 << index.lcluster_bits));
-        if number + 1 < count {
+    for number in 0..records.count {
+        let (record, is_last) = (next, number + 1 == records.count);
+        if !is_last {
             let physical = record.physical.wrapping_add(record.stored.len_bytes().into());
             next = records.record(strict, index, number + 1, physical, faults)?;
-            end = if is_sized { next.logical } else { end };
-        } else if is_sized {
-            end = index.inode.size;
         }
+        let (size, lcluster) = (index.inode.size, 1u64 << index.lcluster_bits);
+        let (start, end) = match records.is_sized {
+            true => (record.logical, if is_last { size } else { next.logical }),
+            false => (number * lcluster, size.min((number * lcluster).saturating_add(lcluster))),
+        };
         let at = Address { offset: records.offset(number), ..index.at };
-        if end <= start || end > index.inode.size {
+        if end <= start || end > size {
             faults.add(&rules::INDEX_RECORD, at, format!("record {number} covers bytes {start} to {end}"));
             return Ok(false);
         }
-        let is_last = number + 1 == count;
         extent(index, strict, (at, &record, end - start, is_last), faults)?;
     }
+    let end = records.begin.saturating_add(records.count.saturating_mul(1 << records.bits));
     strict.claim_metadata(index.inode, end, faults);
     Ok(true)
 }
@@ -102,6 +92,27 @@ fn extent(
 }
 
 impl Records {
+    /// Finds the records behind the header, and judges the bytes between.
+    fn open(index: &Index<'_>, strict: &Strict<'_>, faults: &mut Faults<'_>) -> Result<Self, ImageError> {
+        let bits = index.header.record_bits();
+        let (is_sized, has_addresses) = (bits >= 4, bits > 2);
+        let lclusters = index.inode.size.div_ceil(1 << index.lcluster_bits);
+        let count = if is_sized { index.header.record_count() } else { lclusters };
+        let header_end = Address { offset: index.at.offset + HEADER_BYTES, ..index.at };
+        let array = header_end.offset.next_multiple_of(1 << bits);
+        if !strict.is_zero(header_end, array - header_end.offset)? {
+            faults.add(&rules::INDEX_HEADER, header_end, "bytes before the records are not zero");
+        }
+        let (begin, physical) = match has_addresses {
+            true => (array, 0),
+            false => {
+                let at = Address { offset: array, ..index.at };
+                (array + 8, u64::from_le_bytes(strict.array(at)?))
+            }
+        };
+        Ok(Records { begin, bits, is_sized, count, physical })
+    }
+
     fn offset(&self, number: u64) -> u64 {
         self.begin + (number << self.bits)
     }
