@@ -83,6 +83,28 @@ fn the_exit_code_of_check_reports_errors() {
 }
 
 #[test]
+fn a_strict_check_names_the_broken_rules() {
+    let s = Sandbox::new();
+    let path = s.path("odd.erofs");
+    let mut bytes = std::fs::read(reference_image("lz4hc64")).unwrap();
+    // A reserved byte of the superblock, whose checksum is turned off.
+    bytes[1024 + 0x08] &= !1;
+    bytes[1024 + 0x6a] = 1;
+    std::fs::write(&path, bytes).unwrap();
+    let tolerant = s.ok(&format!("image check {}", path.display()));
+    assert!(tolerant.contains("[sb-checksum]") && tolerant.contains("0 errors, 1 warning"), "{tolerant}");
+    let ran = s.run(&format!("image check --strict {}", path.display()));
+    ran.fails(6, "wrong with the image");
+    assert!(ran.out.contains("[sb-reserved]\n") && ran.out.contains("1 error, 1 warning"), "{ran:?}");
+    let ran = s.run(&format!("image check --strict --json {}", path.display()));
+    let report: serde_json::Value = serde_json::from_str(&ran.out).unwrap();
+    let rules: Vec<_> = report["findings"].as_array().unwrap().iter().map(|f| f["rule"].as_str()).collect();
+    assert!(rules.contains(&Some("sb-reserved")) && rules.len() == 2, "{report}");
+    let help = s.ok("image check --help");
+    assert!(help.contains("Rules:") && help.contains("  sb-reserved       Reserved fields"), "{help}");
+}
+
+#[test]
 fn extract_creates_files_and_reports_what_is_left_out() {
     let image = reference_image("deflate");
     let s = Sandbox::new();

@@ -74,8 +74,9 @@ mod tests {
         let mut context = zstd_safe::CCtx::create();
         context.set_parameter(zstd_safe::CParameter::ContentSizeFlag(with_size)).unwrap();
         context.set_parameter(zstd_safe::CParameter::ChecksumFlag(true)).unwrap();
-        let mut frame = Vec::with_capacity(1 << 20);
-        context.compress2(&mut frame, contents).unwrap();
+        let mut frame = vec![0; zstd_safe::compress_bound(contents.len())];
+        let len = context.compress2(frame.as_mut_slice(), contents).unwrap();
+        frame.truncate(len);
         frame
     }
 
