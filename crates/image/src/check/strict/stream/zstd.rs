@@ -82,7 +82,7 @@ mod tests {
 
     #[test]
     fn one_whole_frame_with_its_size_is_right() {
-        let text: Vec<u8> = (0..300_000u32).flat_map(|n| (n / 7 * n).to_le_bytes()).collect();
+        let text: Vec<u8> = (0..300_000u32).flat_map(|n| (n / 7).wrapping_mul(n).to_le_bytes()).collect();
         for len in [1, 255, 256, 70_000, text.len()] {
             let good = frame(&text[..len], true);
             check(&good, 1 << 23, Some(len as u64)).unwrap();
