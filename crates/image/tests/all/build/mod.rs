@@ -25,7 +25,7 @@ fn build_at(path: &Path, tree: &Tree, options: &Options) -> Summary {
 /// Opens an image, after a check that finds nothing.
 fn open_checked(path: &Path, what: &str) -> Image {
     let image = Image::open_file(path, ReadOptions::default()).unwrap();
-    let report = check(&image, &CheckOptions::default(), &|_| {}).unwrap();
+    let report = check(&image, &CheckOptions { strict: true, ..CheckOptions::default() }, &|_| {}).unwrap();
     assert_eq!(report.findings.errors() + report.findings.warnings(), 0, "{what}: {:?}", report.findings);
     image
 }
