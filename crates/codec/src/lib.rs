@@ -47,9 +47,9 @@
 //! - A call of [`Stream::compress`] or [`Stream::decompress`] borrows a source and a destination.
 //!
 //! The path of a page: [`Codec::new`] (`codec.rs`) looks the algorithm up by name, once, in the static table
-//! (`table.rs`) of [`Backend`]s (`backend.rs`): `lz4.rs`, `lz4hc.rs`, `zstd.rs`, `deflate.rs`, `lzo/`. [`Streams`]
-//! (`streams.rs`) holds one stream per CPU; a caller takes the stream of its CPU, compresses or decompresses, and drops
-//! the guard.
+//! (`table.rs`) of [`Backend`]s (`backend.rs`): `lz4.rs`, `lz4hc.rs`, `zstd.rs`, `deflate.rs`, `lzo/`, `c842/`.
+//! [`Streams`] (`streams.rs`) holds one stream per CPU; a caller takes the stream of its CPU, compresses or decompresses,
+//! and drops the guard.
 //!
 //! The crate starts no threads. Its only locks are the mutexes of [`Streams`], one for each CPU; a caller holds one at
 //! a time, and only for a codec call and a copy. A stream allocates its memory when it is made and in the warm-up
@@ -67,7 +67,7 @@
 //! | lz4hc | 1 to 16 | levels 13 to 16 are the same as 12, the densest encoding |
 //! | zstd | -131072 to 22; 0 is 3, the default; negative levels are faster | the same |
 //! | deflate | -1 to 9; -1 is 6, the default; 0 does not compress | up to 12; with window bits, up to 9 |
-//! | lzo, lzo-rle | ignored | none |
+//! | lzo, lzo-rle, 842 | ignored | none |
 //!
 //! Deflate takes window bits: -15 to -9 for raw streams, 9 to 15 for zlib's format, with matches up to 2^9 to 2^15
 //! bytes back. The kernel's default is -11. Without window bits matches reach back through the whole page.
@@ -78,6 +78,10 @@
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
 mod backend;
+#[cfg(feature = "testing")]
+pub mod c842;
+#[cfg(not(feature = "testing"))]
+mod c842;
 pub mod cluster;
 mod codec;
 mod deflate;

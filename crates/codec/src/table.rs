@@ -2,7 +2,7 @@
 
 use crate::backend::Backend;
 use crate::error::CodecError;
-use crate::{deflate, lz4, lz4hc, lzo, zstd};
+use crate::{c842, deflate, lz4, lz4hc, lzo, zstd};
 
 static TABLE: &[Backend] = &[
     lz4::BACKEND,
@@ -11,6 +11,7 @@ static TABLE: &[Backend] = &[
     deflate::BACKEND,
     lzo::backend::LZO_BACKEND,
     lzo::backend::LZO_RLE_BACKEND,
+    c842::backend::BACKEND,
 ];
 
 const _: () = assert!(!TABLE.is_empty());

@@ -1,6 +1,8 @@
 //! The tests of the crate that can share a process, in one program, which takes less time to build than many.
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
+mod c842_format;
+mod c842_kernel;
 mod cluster_encode;
 #[allow(clippy::undocumented_unsafe_blocks, reason = "calls of encoders with live buffers")]
 mod cluster_in_place;

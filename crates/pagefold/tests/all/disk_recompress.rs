@@ -68,6 +68,6 @@ fn wrong_requests_are_refused_with_advice() {
     s.ok("disk set x idle=all");
     assert_eq!(
         s.ok("disk show x --attribute comp_algorithm").trim_end(),
-        "[lz4] lz4hc zstd deflate lzo lzo-rle"
+        "lzo-rle lzo [lz4] lz4hc zstd deflate 842"
     );
 }

@@ -65,10 +65,17 @@ pub fn default_level(name: &str) -> Option<i32> {
     pagefold_codec::backend(name).ok()?.levels.map(|levels| levels.default)
 }
 
-/// The names of all codecs, `selected` in brackets, as zram prints `comp_algorithm`; a space follows each.
+/// The names of all codecs, `selected` in brackets, as zram prints `comp_algorithm`, and in its order: those of lzo come
+/// first. A space follows each.
 pub fn list(selected: &str) -> String {
-    let name = |name: &'static str| if name == selected { format!("[{name}] ") } else { format!("{name} ") };
-    pagefold_codec::names().map(name).collect()
+    let mut names: Vec<_> = pagefold_codec::names().collect();
+    names.sort_by_key(|name| match *name {
+        "lzo-rle" => 0,
+        "lzo" => 1,
+        _ => 2,
+    });
+    let name = |name: &str| if name == selected { format!("[{name}] ") } else { format!("{name} ") };
+    names.into_iter().map(name).collect()
 }
 
 /// The table of codecs for help and the manual page.
@@ -80,4 +87,14 @@ pub fn help() -> String {
         text.push_str(&format!("\n  {:<9} {}{}{dictionary}", b.name, b.summary, levels.unwrap_or_default()));
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_list_is_that_of_a_kernel_with_all_algorithms() {
+        assert_eq!(list("zstd"), "lzo-rle lzo lz4 lz4hc [zstd] deflate 842 ");
+    }
 }
