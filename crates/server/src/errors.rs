@@ -32,7 +32,9 @@ pub fn of_recompress(e: &RecompressError) -> CliError {
             (Exit::Usage, "; create the disk with --recompress-codec")
         }
         RecompressError::Codec(_) => (Exit::Failed, ""),
-        RecompressError::Unknown { .. } | RecompressError::Threshold { .. } => (Exit::Usage, ""),
+        RecompressError::Unknown { .. }
+        | RecompressError::TooLarge { .. }
+        | RecompressError::Threshold { .. } => (Exit::Usage, ""),
     };
     CliError::new(exit, format!("{}{advice}", with_errno(e, e.errno()))).with_errno(e.errno())
 }

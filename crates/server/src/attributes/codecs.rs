@@ -120,10 +120,15 @@ fn choose(target: &mut dyn super::AttributeTarget, value: Value) -> Result<()> {
 }
 
 fn algorithm(text: &str, _: Syntax) -> Result<Value, Invalid> {
-    if text.len() >= NAME_LEN_MAX {
-        return Err(Invalid { errno: libc::E2BIG, why: "the name is too long (E2BIG)".into() });
-    }
+    check_len(text)?;
     Ok(Value::Algorithm { priority: 0, name: known(text.strip_suffix('\n').unwrap_or(text))? })
+}
+
+fn check_len(name: &str) -> Result<(), Invalid> {
+    if name.len() < NAME_LEN_MAX {
+        return Ok(());
+    }
+    Err(Invalid { errno: libc::E2BIG, why: "the name is too long (E2BIG)".into() })
 }
 
 fn known(name: &str) -> Result<String, Invalid> {
@@ -172,7 +177,10 @@ fn further_algorithm(text: &str, syntax: Syntax) -> Result<Value, Invalid> {
     }
     let name = name.ok_or("it takes algo=NAME, and a priority")?;
     match usize::try_from(priority) {
-        Ok(priority @ 1..PRIORITY_COUNT) => Ok(Value::Algorithm { priority, name: known(name)? }),
+        Ok(priority @ 1..PRIORITY_COUNT) => {
+            check_len(name)?;
+            Ok(Value::Algorithm { priority, name: known(name)? })
+        }
         _ => Err("the priority is 1, 2 or 3".into()),
     }
 }

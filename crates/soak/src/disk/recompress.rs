@@ -90,7 +90,7 @@ impl Request {
             vec!["recompress".into(), NAME.into(), format!("--threads={}", self.threads)];
         args.extend(self.which.map(|(option, _)| option.to_string()));
         args.extend(self.threshold_bytes.map(|bytes| format!("--threshold={bytes}")));
-        // zram's word takes 0 for no limit; the option takes no 0.
+        // zram's word takes 0 for a pass that tries no page; the option takes no 0.
         let pages_max = self.pages_max.filter(|pages| *pages > 0);
         args.extend(pages_max.map(|pages| format!("--max-pages={pages}")));
         args.extend(self.codec.map(|name| format!("--codec={name}")));

@@ -53,6 +53,12 @@ pub enum RecompressError {
         /// The word.
         word: String,
     },
+    /// A number that is too large for its key.
+    #[error("the number in '{word}' is too large")]
+    TooLarge {
+        /// The word.
+        word: String,
+    },
     /// A threshold that no compressed page reaches.
     #[error(
         "a threshold of {bytes} bytes is too large: pages of {} bytes and more are stored raw",
@@ -84,6 +90,7 @@ impl RecompressError {
     pub fn errno(&self) -> i32 {
         match self {
             RecompressError::Codec(_) => libc::ENOMEM,
+            RecompressError::TooLarge { .. } => libc::ERANGE,
             _ => libc::EINVAL,
         }
     }
@@ -131,13 +138,10 @@ impl FromStr for RecompressRequest {
             match key {
                 "type" => request.which = which(value).ok_or_else(unknown)?,
                 // zram takes 0 for none.
-                "threshold" => request.threshold_bytes = threshold(number(value).ok_or_else(unknown)?)?,
-                // zram takes 0 for no limit.
-                "max_pages" => {
-                    request.pages_max = Some(number(value).ok_or_else(unknown)?).filter(|n| *n > 0)
-                }
+                "threshold" => request.threshold_bytes = threshold(number(word, value, u32::MAX.into())?)?,
+                "max_pages" => request.pages_max = Some(number(word, value, u64::MAX)?),
                 "algo" if !value.is_empty() => request.codec = Some(value.to_string()),
-                "priority" => request.priority = Some(priority(value).ok_or_else(unknown)?),
+                "priority" => request.priority = Some(priority(word, value)?),
                 _ => return Err(unknown()),
             }
         }
@@ -162,15 +166,24 @@ fn threshold(bytes: u64) -> Result<Option<u16>, RecompressError> {
     }
 }
 
-fn priority(value: &str) -> Option<u8> {
-    number(value)
-        .and_then(|n| u8::try_from(n).ok())
-        .filter(|n| (1..=FURTHER_CODECS_MAX).contains(&usize::from(*n)))
+fn priority(word: &str, value: &str) -> Result<u8, RecompressError> {
+    let unknown = || RecompressError::Unknown { word: word.to_string() };
+    let found = match value.strip_prefix('-') {
+        // No priority is negative, but the kernel says which numbers are too small.
+        Some(digits) if !digits.starts_with('+') => number(word, digits, 1 << 31).map(|_| None),
+        _ => number(word, value, i32::MAX as u64).map(|n| u8::try_from(n).ok()),
+    };
+    found?.filter(|n| (1..=FURTHER_CODECS_MAX).contains(&usize::from(*n))).ok_or_else(unknown)
 }
 
-fn number(digits: &str) -> Option<u64> {
-    let plain = !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit());
-    if plain { digits.parse().ok() } else { None }
+/// The number `value` of `word`, as the kernel reads it: decimal, with a plus sign if wanted, and up to `max`.
+fn number(word: &str, value: &str, max: u64) -> Result<u64, RecompressError> {
+    let digits = value.strip_prefix('+').unwrap_or(value);
+    if digits.is_empty() || !digits.bytes().all(|b| b.is_ascii_digit()) {
+        return Err(RecompressError::Unknown { word: word.to_string() });
+    }
+    let number = digits.parse().ok().filter(|number| *number <= max);
+    number.ok_or_else(|| RecompressError::TooLarge { word: word.to_string() })
 }
 
 #[cfg(test)]
@@ -188,18 +201,39 @@ mod tests {
         );
         assert_eq!("".parse::<RecompressRequest>().unwrap(), RecompressRequest::default());
         assert_eq!(
-            "algo=zstd max_pages=0".parse::<RecompressRequest>().unwrap().codec.as_deref(),
+            "algo=zstd threshold=0".parse::<RecompressRequest>().unwrap().codec.as_deref(),
             Some("zstd")
         );
+        // Of 0 pages the kernel tries none.
+        assert_eq!("max_pages=+0".parse::<RecompressRequest>().unwrap().pages_max, Some(0));
     }
 
     #[test]
     fn wrong_words_are_named() {
-        for bad in
-            ["idle", "type=", "type=all", "priority=0", "priority=4", "algo=", "max_pages=-1", "size=3"]
-        {
+        for bad in [
+            "idle",
+            "type=",
+            "type=all",
+            "priority=0",
+            "priority=4",
+            "priority=-1",
+            "priority=-+1",
+            "algo=",
+            "max_pages=-1",
+            "size=3",
+        ] {
             let error = bad.parse::<RecompressRequest>().unwrap_err();
             assert!(matches!(&error, RecompressError::Unknown { word } if word == bad), "{bad}: {error}");
+        }
+        for bad in [
+            "threshold=4294967296",
+            "max_pages=18446744073709551616",
+            "priority=2147483648",
+            "priority=-2147483649",
+        ] {
+            let error = bad.parse::<RecompressRequest>().unwrap_err();
+            assert!(matches!(&error, RecompressError::TooLarge { word } if word == bad), "{bad}: {error}");
+            assert_eq!(error.errno(), libc::ERANGE);
         }
         for bad in ["threshold=3968", "threshold=99999"] {
             assert!(
