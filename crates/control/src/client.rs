@@ -164,25 +164,29 @@ impl Client {
     ) -> Result<()> {
         let mut next = Some(first);
         while let Some(first) = next {
-            let request = Request::BlockState { first, last };
-            let response = match self.request(&request, TIMEOUT) {
+            let piece = match self.block_state_piece(first, last) {
                 Err(e) if e.exit == Exit::NotFound => {
                     *self = Client::connect(&self.dir)?;
-                    self.request(&request, TIMEOUT)
+                    self.block_state_piece(first, last)
                 }
-                response => response,
+                piece => piece,
             };
-            match response? {
-                Response::BlockState { lines, next: go_on } if go_on.is_none_or(|n| n > first) => {
-                    if print(&lines)?.is_break() {
-                        return Ok(());
-                    }
-                    next = go_on;
-                }
-                other => return Err(self.unexpected(&other)),
+            let (lines, go_on) = piece?;
+            if print(&lines)?.is_break() {
+                return Ok(());
             }
+            next = go_on;
         }
         Ok(())
+    }
+
+    /// Returns some lines with the states of the pages from `first` to `last`, or to the end of the disk, and the page at
+    /// which the next piece begins, if this is not the last one.
+    pub fn block_state_piece(&mut self, first: u64, last: Option<u64>) -> Result<(String, Option<u64>)> {
+        match self.request(&Request::BlockState { first, last }, TIMEOUT)? {
+            Response::BlockState { lines, next } if next.is_none_or(|n| n > first) => Ok((lines, next)),
+            other => Err(self.unexpected(&other)),
+        }
     }
 
     /// Returns the size classes of the pool.

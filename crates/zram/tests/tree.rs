@@ -3,7 +3,7 @@
 
 use pagefold_fuse::FuseMount;
 use pagefold_testkit::skipped;
-use pagefold_zram::disks::{Disks, Errno};
+use pagefold_zram::disks::{ClassReport, Disks, Errno};
 use pagefold_zram::tree::{self, Sysfs};
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
@@ -48,6 +48,8 @@ impl Disks for MockDisks {
         match attribute {
             "recomp_algorithm" => Ok("x".repeat(10_000)),
             "backing_dev" => Err(Errno(libc::ENOMEM)),
+            // Disk 1 has no size.
+            "initstate" => Ok(u32::from(number != 1).to_string()),
             _ => Ok(format!("{attribute} {number} {reads}")),
         }
     }
@@ -66,6 +68,22 @@ impl Disks for MockDisks {
         let mut written = self.written.lock().unwrap();
         written.get_mut(&number).unwrap().push((attribute.to_string(), text.to_string()));
         Ok(())
+    }
+
+    /// Three pieces, of which the second is empty.
+    fn block_state(&self, number: u32, first: u64) -> Result<(String, Option<u64>), Errno> {
+        self.check(number)?;
+        match first {
+            0 => Ok(("state\n".repeat(2000), Some(1000))),
+            1000 => Ok((String::new(), Some(2000))),
+            2000 => Ok((format!("last of {number}\n"), None)),
+            _ => Err(Errno(libc::ERANGE)),
+        }
+    }
+
+    fn classes(&self, number: u32) -> Result<Vec<ClassReport>, Errno> {
+        self.check(number)?;
+        Ok(vec![ClassReport { size_bytes: 64, objects: 3, pages: 1, unused_bytes: 3904 }])
     }
 
     fn hot_add(&self) -> Result<u32, Errno> {
@@ -116,6 +134,8 @@ fn mounted(test: &str) -> Option<Mounted> {
     for (name, target) in [("vda", "../devices/pci/vda"), ("zram0", "../devices/virtual/block/zram0")] {
         std::os::unix::fs::symlink(target, real.join("block").join(name)).unwrap();
     }
+    fs::create_dir_all(real.join("kernel/debug/zram")).unwrap();
+    fs::write(real.join("kernel/debug/tracing_on"), "1\n").unwrap();
     fs::create_dir(dir.path().join("tree")).unwrap();
     let disks = Arc::new(MockDisks::default());
     let sysfs = Sysfs { links_to: real.clone(), real };
@@ -241,7 +261,7 @@ fn directories_list_disks_and_what_sysfs_has() {
     assert!(!tree.path("block/zram0").is_symlink());
     tree.disks.hot_add().unwrap();
     tree.disks.hot_add().unwrap();
-    assert_eq!(list(""), ["block", "class", "devices", "zram0", "zram1"]);
+    assert_eq!(list(""), ["block", "class", "devices", "kernel", "zram0", "zram1"]);
     assert_eq!(list("block"), ["vda", "zram0", "zram1"]);
     assert_eq!(list("devices/virtual/block"), ["loop5", "loop6"]);
     let link = |name: &str| fs::read_link(tree.path(name)).unwrap();
@@ -256,6 +276,53 @@ fn directories_list_disks_and_what_sysfs_has() {
     assert_eq!(link("zram0/subsystem"), tree.dir.path().join("sys/class/block"));
     assert!(tree.path("zram1/queue").is_dir());
     assert_eq!(fs::read_to_string(tree.path("zram0/disksize")).unwrap(), "disksize 0 1\n");
+}
+
+#[test]
+fn debugfs_has_the_states_of_pages_and_the_classes_of_pools() {
+    let Some(tree) = mounted("debugfs_has_the_states_of_pages_and_the_classes_of_pools") else { return };
+    let list = |path: &str| {
+        let entries = fs::read_dir(tree.path(path)).unwrap();
+        let mut names: Vec<_> = entries.map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    };
+    assert_eq!(list("kernel/debug"), ["tracing_on", "zram", "zsmalloc"]);
+    assert_eq!((list("kernel/debug/zram").len(), list("kernel/debug/zsmalloc").len()), (0, 0));
+    (0..2).for_each(|_| drop(tree.disks.hot_add().unwrap()));
+    assert_eq!(list("kernel/debug/zram"), ["zram0", "zram1"]);
+    assert_eq!(list("kernel/debug/zsmalloc"), ["zram0"]);
+    assert_eq!(
+        (list("kernel/debug/zram/zram1"), list("kernel/debug/zsmalloc/zram0")),
+        (vec!["block_state".into()], vec!["classes".into()])
+    );
+    assert_eq!(errno(fs::read_dir(tree.path("kernel/debug/zsmalloc/zram1"))), libc::ENOENT);
+    assert_eq!(fs::read_to_string(tree.path("kernel/debug/tracing_on")).unwrap(), "1\n");
+
+    let states = tree.path("kernel/debug/zram/zram1/block_state");
+    assert_eq!(fs::read_to_string(&states).unwrap(), "state\n".repeat(2000) + "last of 1\n");
+    let file = File::open(&states).unwrap();
+    let mut bytes = [0; 8];
+    file.read_exact_at(&mut bytes, 0).unwrap();
+    file.read_exact_at(&mut bytes, 8).unwrap();
+    assert_eq!(bytes, *b"ate\nstat");
+    assert_eq!(errno(file.read_at(&mut bytes, 8)), libc::EINVAL);
+    file.read_exact_at(&mut bytes, 0).unwrap();
+    assert_eq!(bytes, *b"state\nst");
+
+    let classes = tree.path("kernel/debug/zsmalloc/zram0/classes");
+    let text = fs::read_to_string(&classes).unwrap();
+    assert!(text.starts_with(" class  size       10% ") && text.contains("\n     8    64 "), "{text}");
+    let mode = |path: &str| fs::metadata(tree.path(path)).unwrap().permissions().mode() & 0o7777;
+    assert_eq!(mode("kernel/debug"), 0o700);
+    assert_eq!(
+        (mode("kernel/debug/zram/zram1/block_state"), mode("kernel/debug/zsmalloc/zram0/classes")),
+        (0o400, 0o444)
+    );
+    for path in [states, classes] {
+        assert_eq!(fs::metadata(&path).unwrap().len(), 0);
+        assert_eq!(errno(store(&path, b"1")), libc::EINVAL);
+    }
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use super::devices::{self, DeviceList};
 use super::namespace::Message;
-use pagefold_zram::disks::{Disks, Errno};
+use pagefold_zram::disks::{ClassReport, Disks, Errno};
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::mpsc::{Sender, sync_channel};
@@ -91,6 +91,14 @@ impl<D: Disks> Disks for FollowedDisks<D> {
         self.disks.write(number, attribute, text)
     }
 
+    fn block_state(&self, number: u32, first: u64) -> Result<(String, Option<u64>), Errno> {
+        self.disks.block_state(number, first)
+    }
+
+    fn classes(&self, number: u32) -> Result<Vec<ClassReport>, Errno> {
+        self.disks.classes(number)
+    }
+
     fn hot_add(&self) -> Result<u32, Errno> {
         // Under the lock, so that no list made before is compared with the number.
         let mut created = self.lock();
@@ -136,6 +144,14 @@ mod tests {
         }
 
         fn write(&self, _: u32, _: &str, _: &str) -> Result<(), Errno> {
+            Err(Errno(libc::ENODEV))
+        }
+
+        fn block_state(&self, _: u32, _: u64) -> Result<(String, Option<u64>), Errno> {
+            Err(Errno(libc::ENODEV))
+        }
+
+        fn classes(&self, _: u32) -> Result<Vec<ClassReport>, Errno> {
             Err(Errno(libc::ENODEV))
         }
 

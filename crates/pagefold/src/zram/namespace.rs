@@ -14,6 +14,7 @@
 //! RUNTIME/.shell/bin       modprobe and rmmod
 //! /sys/block               the links of the tree, with those of all other block devices
 //! /sys/class/zram-control  hot_add and hot_remove
+//! /sys/kernel/debug        block states and size classes, with links to what debugfs has, if the folder exists
 //! /dev                     an overlay, with the nodes of disks
 //! ```
 
@@ -33,6 +34,8 @@ use std::sync::mpsc::{Receiver, SyncSender};
 
 const SYS: &str = "/sys";
 const DEV: &str = "/dev";
+/// Where debugfs is, below `/sys` and below the tree. A kernel without debugfs has no such directory.
+const DEBUG: &str = "kernel/debug";
 
 /// A message to the thread.
 pub enum Message {
@@ -69,6 +72,10 @@ impl Namespace {
             make_dir(&dir)?;
         }
         mountns::bind(Path::new(SYS), &self.sysfs())?;
+        let debug = Path::new(SYS).join(DEBUG);
+        if debug.is_dir() {
+            mountns::bind(&debug, &self.sysfs().join(DEBUG))?;
+        }
         Ok(fusedev::mount(channel, &self.tree(), &tree::request())?)
     }
 
@@ -76,6 +83,10 @@ impl Namespace {
     pub fn start(&self, devices: DeviceList) -> Result<(Child, ShellDevices)> {
         mountns::bind(&self.tree().join("block"), &Path::new(SYS).join("block"))?;
         self.mount_class()?;
+        let debug = Path::new(SYS).join(DEBUG);
+        if debug.is_dir() {
+            mountns::bind(&self.tree().join(DEBUG), &debug)?;
+        }
         self.mount_dev()?;
         let programs = modules::replace(&self.private)?;
         let mut present = ShellDevices::new(self.tree(), self.sysfs());

@@ -140,6 +140,30 @@ print(store(disk + 'reset', '1'), store(control + 'hot_remove', n + '\n'))
 }
 
 #[test]
+fn debugfs_has_the_states_of_pages_and_the_classes_of_pools() {
+    let test = "debugfs_has_the_states_of_pages_and_the_classes_of_pools";
+    let Some(s) = sandbox(test, &["yes"]) else { return };
+    if !Path::new("/sys/kernel/debug").is_dir() {
+        return skipped!("{test}: the kernel has no debugfs");
+    }
+    let out = shell_ok(
+        &s,
+        "--rm",
+        r#"set -e
+        modprobe zram
+        cd /sys/kernel/debug
+        ls zram zsmalloc
+        cat zram/zram0/block_state 2>/dev/null || echo none
+        echo 64M >/sys/block/zram0/disksize
+        yes some text | head -c 40960 >/dev/zram0
+        sync
+        cut -c 1-13,34- zram/zram0/block_state | tail -n 1
+        awk '$1 == "Total" { print $14 }' zsmalloc/zram0/classes"#,
+    );
+    assert_eq!(out, "zram:\nzram0\n\nzsmalloc:\nnone\n           9 ......\n10\n");
+}
+
+#[test]
 fn modprobe_and_rmmod_create_and_remove_disks() {
     let Some(s) = sandbox("modprobe_and_rmmod_create_and_remove_disks", &[]) else { return };
     let out = shell_ok(

@@ -2,6 +2,7 @@
 
 mod running;
 
+pub use pagefold_control::report::disk::ClassReport;
 pub use pagefold_sys::Errno;
 pub use running::RunningDisks;
 
@@ -22,6 +23,13 @@ pub trait Disks: Send + Sync {
 
     /// Sets an attribute as a write of `text` to its file does.
     fn write(&self, number: u32, attribute: &str, text: &str) -> Result<(), Errno>;
+
+    /// A piece of the states of a disk's pages, lines in the format of zram's `block_state`, from page `first` on; and the
+    /// page at which the next piece begins, if there is one. EINVAL: the disk has no size.
+    fn block_state(&self, number: u32, first: u64) -> Result<(String, Option<u64>), Errno>;
+
+    /// The size classes of a disk's pool that have pages.
+    fn classes(&self, number: u32) -> Result<Vec<ClassReport>, Errno>;
 
     /// Creates a disk with the lowest free number, and returns the number when its device is there.
     fn hot_add(&self) -> Result<u32, Errno>;

@@ -1,6 +1,6 @@
 //! [`RunningDisks`]: the disks of the runtime folder, by requests to their servers.
 
-use super::{Disks, Errno};
+use super::{ClassReport, Disks, Errno};
 use crate::tree::number_after;
 use pagefold_control::client::Client;
 use pagefold_control::config::{CodecConfig, DiskConfig, ExportChoice, ServerConfig};
@@ -156,6 +156,16 @@ impl Disks for RunningDisks {
     fn write(&self, number: u32, attribute: &str, text: &str) -> std::result::Result<(), Errno> {
         let what = format_args!("writing {text:?} to '{attribute}' of zram{number}");
         self.errno(what, self.set(number, attribute, text))
+    }
+
+    fn block_state(&self, number: u32, first: u64) -> std::result::Result<(String, Option<u64>), Errno> {
+        let piece = self.connect(number).and_then(|mut client| client.block_state_piece(first, None));
+        self.errno(format_args!("reading 'block_state' of zram{number}"), piece)
+    }
+
+    fn classes(&self, number: u32) -> std::result::Result<Vec<ClassReport>, Errno> {
+        let classes = self.connect(number).and_then(|mut client| client.classes());
+        self.errno(format_args!("reading 'classes' of zram{number}"), classes)
     }
 
     fn hot_add(&self) -> std::result::Result<u32, Errno> {

@@ -1,6 +1,7 @@
 //! [`ZramTree`], which answers the requests of the kernel.
 
 use super::Sysfs;
+use super::debug::{DEBUG_ENTRIES, debug_path};
 use super::node::{Names, Node, number_after};
 use super::open_file::{OpenFile, PAGE_BYTES, Target};
 use crate::disks::{Disks, Errno};
@@ -27,9 +28,9 @@ const BLOCK_DIR: &str = "devices/virtual/block";
 
 /// The file system.
 pub(super) struct ZramTree {
-    disks: Arc<dyn Disks>,
-    sysfs: Sysfs,
-    names: Names,
+    pub(super) disks: Arc<dyn Disks>,
+    pub(super) sysfs: Sysfs,
+    pub(super) names: Names,
     open: Mutex<HashMap<u64, Arc<OpenFile>>>,
     next_handle: AtomicU64,
 }
@@ -56,9 +57,9 @@ impl ZramTree {
                 self.disks.device(number).map_err(|_| Errno(libc::ENOENT))?;
                 Ok(Node::DiskLink(number))
             }
-            fixed => {
-                let found = fixed_entries(fixed).iter().find(|(n, _)| name == *n);
-                found.map(|(_, node)| *node).ok_or(Errno(libc::ENOENT))
+            other => {
+                let found = fixed_entries(other).iter().find(|(n, _)| name == *n);
+                found.map_or_else(|| self.find_in_debug(other, name), |(_, node)| Ok(*node))
             }
         }
     }
@@ -115,6 +116,9 @@ impl ZramTree {
                     Err(_) => Ok(self.loop_dir(dir, minor).join(name).into()),
                 }
             }
+            Node::DebugOther(name) => {
+                Ok(debug_path(&self.sysfs.links_to, &self.names.name(name).ok_or(missing)?).into())
+            }
             _ => Err(Errno(libc::EINVAL)),
         }
     }
@@ -158,17 +162,18 @@ impl ZramTree {
                     (name, node)
                 }));
             }
-            _ if entries.is_empty() => return Err(Errno(libc::ENOTDIR)),
+            _ if entries.is_empty() || node == Node::Debug => entries.extend(self.debug_entries(node)?),
             _ => {}
         }
         Ok(entries)
     }
 
-    /// Opens a file for what its mode allows. The kernel lets root pass, sysfs does not.
+    /// Opens a file for what its mode allows. The kernel lets root pass, sysfs does not, and debugfs does.
     fn open_file(&self, node: Node, access: OpenAccMode) -> Result<u64, Errno> {
         let mode = mode(node);
         let (reads, writes) = (access != OpenAccMode::O_WRONLY, access != OpenAccMode::O_RDONLY);
-        if (reads && mode & 0o444 == 0) || (writes && mode & 0o222 == 0) {
+        let is_refused = (reads && mode & 0o444 == 0) || (writes && mode & 0o222 == 0);
+        if is_refused && !is_of_debugfs(node) {
             return Err(Errno(libc::EACCES));
         }
         let target = match node {
@@ -179,6 +184,8 @@ impl ZramTree {
                 let (_, number) = self.disk_of_minor(Some(minor))?;
                 Target::Attribute { number, name: file.name }
             }
+            Node::BlockState(number) => Target::BlockState { number },
+            Node::Classes(number) => Target::Classes { number },
             _ => return Err(Errno(libc::EISDIR)),
         };
         let handle = self.next_handle.fetch_add(1, Ordering::Relaxed);
@@ -198,11 +205,18 @@ impl ZramTree {
 /// The entries that a directory always has.
 fn fixed_entries(node: Node) -> &'static [(&'static str, Node)] {
     match node {
-        Node::Root => &[("block", Node::Block), ("class", Node::Class), ("devices", Node::Devices)],
+        Node::Root => &[
+            ("block", Node::Block),
+            ("class", Node::Class),
+            ("devices", Node::Devices),
+            ("kernel", Node::Kernel),
+        ],
         Node::Class => &[("zram-control", Node::ZramControl)],
         Node::ZramControl => &[("hot_add", Node::HotAdd), ("hot_remove", Node::HotRemove)],
         Node::Devices => &[("virtual", Node::Virtual)],
         Node::Virtual => &[("block", Node::VirtualBlock)],
+        Node::Kernel => &[("debug", Node::Debug)],
+        Node::Debug => &DEBUG_ENTRIES,
         _ => &[],
     }
 }
@@ -210,9 +224,16 @@ fn fixed_entries(node: Node) -> &'static [(&'static str, Node)] {
 fn kind(node: Node) -> FileType {
     match node {
         Node::HotAdd | Node::HotRemove | Node::Attribute(..) => FileType::RegularFile,
+        _ if is_of_debugfs(node) => FileType::RegularFile,
         Node::DiskLink(_) | Node::BlockDisk(_) | Node::BlockOther(_) | Node::OfLoop(..) => FileType::Symlink,
+        Node::DebugOther(_) => FileType::Symlink,
         _ => FileType::Directory,
     }
+}
+
+/// Whether it is a file that debugfs has. Its length is 0 there, and a write is refused instead of an open.
+fn is_of_debugfs(node: Node) -> bool {
+    matches!(node, Node::BlockState(_) | Node::Classes(_))
 }
 
 fn mode(node: Node) -> u16 {
@@ -220,6 +241,9 @@ fn mode(node: Node) -> u16 {
         Node::HotAdd => 0o400,
         Node::HotRemove => 0o200,
         Node::Attribute(_, index) => ATTRIBUTE_FILES.get(index as usize).map_or(0, |file| file.mode),
+        Node::BlockState(_) => 0o400,
+        Node::Classes(_) => 0o444,
+        Node::Debug => 0o700,
         _ if kind(node) == FileType::Symlink => 0o777,
         _ => 0o755,
     }
@@ -229,7 +253,7 @@ fn attr(node: Node) -> FileAttr {
     let kind = kind(node);
     FileAttr {
         ino: node.inode(),
-        size: if kind == FileType::RegularFile { PAGE_BYTES as u64 } else { 0 },
+        size: if kind == FileType::RegularFile && !is_of_debugfs(node) { PAGE_BYTES as u64 } else { 0 },
         blocks: 0,
         atime: UNIX_EPOCH,
         mtime: UNIX_EPOCH,
@@ -258,11 +282,11 @@ fn join_link(dir: &Path, target: &Path) -> PathBuf {
     path
 }
 
-fn exists(path: &Path) -> Result<(), Errno> {
+pub(super) fn exists(path: &Path) -> Result<(), Errno> {
     path.symlink_metadata().map(drop).map_err(|e| errno(&e))
 }
 
-fn names_in(dir: &Path) -> Result<Vec<OsString>, Errno> {
+pub(super) fn names_in(dir: &Path) -> Result<Vec<OsString>, Errno> {
     let entries = std::fs::read_dir(dir).map_err(|e| errno(&e))?;
     Ok(entries.flatten().map(|entry| entry.file_name()).collect())
 }

@@ -1,6 +1,6 @@
 //! The FUSE file system with the files of zram.
 //!
-//! It repeats the part of sysfs that scripts for zram use, with the same relative paths, so that the links between the
+//! It repeats the part of sysfs and debugfs that scripts for zram use, with the same relative paths, so that the links between the
 //! parts lead to the right place inside the tree and also if the parts are mounted over those of sysfs:
 //!
 //! ```text
@@ -10,6 +10,9 @@
 //! class/zram-control/hot_add, hot_remove
 //! devices/virtual/block/loopM/ATTRIBUTE            the attributes of disk N, whose device is /dev/loopM
 //! devices/virtual/block/loopM/NAME                 everything else: links to what sysfs has for the loop device
+//! kernel/debug/zram/zramN/block_state              the states of disk N's pages
+//! kernel/debug/zsmalloc/zramN/classes              the size classes of disk N's pool, if it has a size
+//! kernel/debug/NAME                                every other entry of debugfs: a link to it
 //! ```
 //!
 //! Files behave as in sysfs: their length is 4096, whatever they contain; a read from the beginning of a file asks the
@@ -20,9 +23,11 @@
 //! because they call the server of a disk, which may take as long as writeback does: other requests do not wait for
 //! them.
 
+mod debug;
 mod fs;
 mod node;
 mod open_file;
+mod states;
 
 pub use node::number_after;
 

@@ -1,7 +1,7 @@
 //! The files and directories of the tree, and their inode numbers.
 //!
 //! An inode number says which file it is, so nothing has to be remembered between requests. Only the names of files of
-//! sysfs are kept ([`Names`]), which are few: no name enters that sysfs does not have.
+//! sysfs and debugfs are kept ([`Names`]), which are few: no name enters that these do not have.
 
 use fuser::INodeNo;
 use std::ffi::{OsStr, OsString};
@@ -28,6 +28,14 @@ pub enum Node {
     Virtual,
     /// `/devices/virtual/block`
     VirtualBlock,
+    /// `/kernel`
+    Kernel,
+    /// `/kernel/debug`
+    Debug,
+    /// `/kernel/debug/zram`
+    DebugZram,
+    /// `/kernel/debug/zsmalloc`
+    DebugZsmalloc,
     /// `/zramN`, a link to the directory of disk N.
     DiskLink(u32),
     /// `/block/zramN`, a link to the directory of disk N.
@@ -40,9 +48,19 @@ pub enum Node {
     Attribute(u32, u32),
     /// A link in the directory of `loopM`, to what sysfs has for the loop device; the number of its name.
     OfLoop(u32, u32),
+    /// `/kernel/debug/NAME`, a link to what debugfs has; the number of its name.
+    DebugOther(u32),
+    /// `/kernel/debug/zram/zramN`
+    DebugDisk(u32),
+    /// `/kernel/debug/zram/zramN/block_state`
+    BlockState(u32),
+    /// `/kernel/debug/zsmalloc/zramN`
+    DebugPool(u32),
+    /// `/kernel/debug/zsmalloc/zramN/classes`
+    Classes(u32),
 }
 
-const FIXED: [Node; 9] = [
+const FIXED: [Node; 13] = [
     Node::Root,
     Node::Block,
     Node::Class,
@@ -52,6 +70,10 @@ const FIXED: [Node; 9] = [
     Node::Devices,
     Node::Virtual,
     Node::VirtualBlock,
+    Node::Kernel,
+    Node::Debug,
+    Node::DebugZram,
+    Node::DebugZsmalloc,
 ];
 
 /// Minor numbers of devices have 20 bits.
@@ -72,6 +94,11 @@ impl Node {
             Node::Disk(minor) => number(4, minor, 0),
             Node::Attribute(minor, index) => number(5, minor, index),
             Node::OfLoop(minor, name) => number(6, minor, name),
+            Node::DebugOther(name) => number(7, 0, name),
+            Node::DebugDisk(n) => number(8, 0, n),
+            Node::BlockState(n) => number(9, 0, n),
+            Node::DebugPool(n) => number(10, 0, n),
+            Node::Classes(n) => number(11, 0, n),
             fixed => FIXED.iter().position(|node| *node == fixed).map_or(0, |i| i as u64 + 1),
         })
     }
@@ -89,6 +116,11 @@ impl Node {
             4 => Some(Node::Disk(minor)),
             5 => Some(Node::Attribute(minor, index)),
             6 => Some(Node::OfLoop(minor, index)),
+            7 => Some(Node::DebugOther(index)),
+            8 => Some(Node::DebugDisk(index)),
+            9 => Some(Node::BlockState(index)),
+            10 => Some(Node::DebugPool(index)),
+            11 => Some(Node::Classes(index)),
             _ => None,
         }
     }
@@ -133,13 +165,14 @@ mod tests {
         for n in [0, 1, 0xfffff, u32::MAX] {
             let minor = n & 0xfffff;
             all.extend([Node::DiskLink(n), Node::BlockDisk(n), Node::BlockOther(n), Node::Disk(minor)]);
-            all.extend([Node::Attribute(minor, 21), Node::OfLoop(minor, n)]);
+            all.extend([Node::Attribute(minor, 21), Node::OfLoop(minor, n), Node::DebugOther(n)]);
+            all.extend([Node::DebugDisk(n), Node::BlockState(n), Node::DebugPool(n), Node::Classes(n)]);
         }
         for node in all {
             assert_eq!(Node::of(node.inode()), Some(node));
         }
         assert_eq!(Node::Root.inode(), INodeNo::ROOT);
-        for none in [0, 10, 1 << 40, 7 << 56, u64::MAX] {
+        for none in [0, 14, 1 << 40, 12 << 56, u64::MAX] {
             assert_eq!(Node::of(INodeNo(none)), None);
         }
     }

@@ -2,7 +2,11 @@
 //!
 //! A read from the beginning calls the disk and takes a snapshot of its answer; a read further on continues that
 //! snapshot. Each write is one store: sysfs takes a page of it at most, and ignores the offset.
+//!
+//! The two files of debugfs refuse writes, and `block_state` is read in pieces.
 
+use super::states::StateText;
+use crate::classes;
 use crate::disks::{Disks, Errno};
 use std::sync::{Mutex, PoisonError};
 
@@ -23,29 +27,45 @@ pub enum Target {
     HotAdd,
     /// `hot_remove`: a write removes a disk.
     HotRemove,
+    /// The states of a disk's pages.
+    BlockState {
+        /// The number of the disk.
+        number: u32,
+    },
+    /// The size classes of a disk's pool.
+    Classes {
+        /// The number of the disk.
+        number: u32,
+    },
 }
 
 /// An open file.
 pub struct OpenFile {
     target: Target,
     snapshot: Mutex<Vec<u8>>,
+    states: Mutex<StateText>,
 }
 
 impl OpenFile {
     /// Opens the file with this meaning.
     pub fn new(target: Target) -> Self {
-        OpenFile { target, snapshot: Mutex::default() }
+        OpenFile { target, snapshot: Mutex::default(), states: Mutex::default() }
     }
 
-    /// Reads at most `len` bytes at `offset`. No lock is held while the disk is called.
+    /// Reads at most `len` bytes at `offset`. While the disk is called, a lock is held only for the states of pages, which
+    /// other reads of the same opened file would have to follow.
     pub fn read(&self, disks: &dyn Disks, offset: u64, len: usize) -> Result<Vec<u8>, Errno> {
+        if let Target::BlockState { number } = self.target {
+            let mut states = self.states.lock().unwrap_or_else(PoisonError::into_inner);
+            return states.read(disks, number, offset, len);
+        }
         if offset == 0 {
-            let mut text = match self.target {
-                Target::Attribute { number, name } => disks.read(number, name)?,
-                Target::HotAdd => disks.hot_add()?.to_string(),
-                Target::HotRemove => return Err(Errno(libc::EIO)),
+            let text = match self.target {
+                Target::Attribute { number, name } => line(disks.read(number, name)?),
+                Target::HotAdd => format!("{}\n", disks.hot_add()?),
+                Target::Classes { number } => classes::text(&disks.classes(number)?),
+                Target::HotRemove | Target::BlockState { .. } => return Err(Errno(libc::EIO)),
             };
-            text.push('\n');
             *self.lock() = text.into_bytes();
         }
         let snapshot = self.lock();
@@ -64,6 +84,7 @@ impl OpenFile {
             Target::Attribute { number, name } => disks.write(number, name, text)?,
             Target::HotRemove => disks.hot_remove(parse_number(text)?)?,
             Target::HotAdd => return Err(Errno(libc::EIO)),
+            Target::BlockState { .. } | Target::Classes { .. } => return Err(Errno(libc::EINVAL)),
         }
         Ok(taken.len())
     }
@@ -71,6 +92,11 @@ impl OpenFile {
     fn lock(&self) -> std::sync::MutexGuard<'_, Vec<u8>> {
         self.snapshot.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// A value as the text of a file: one that is empty has no line.
+fn line(value: String) -> String {
+    if value.is_empty() { value } else { value + "\n" }
 }
 
 /// Parses the number of a device as the kernel does: decimal, with a sign if wanted, and one newline at most.
