@@ -4,7 +4,8 @@
 # usage: run.sh STEPS...       each a file of steps, or a folder, whose *.txt files run in the order of their names
 #
 # SYS (/sys) and DEV (/dev) are the roots of the interface under test: $SYS/class/zram-control/hot_add,
-# $SYS/block/zramN/ATTRIBUTE, $DEV/zramN. DEBUG ($SYS/kernel/debug) is the root of zram/zramN/block_state.
+# $SYS/block/zramN/ATTRIBUTE, $DEV/zramN. DEBUG ($SYS/kernel/debug) is the root of zram/zramN/block_state and of
+# zsmalloc/zramN/classes.
 #
 # The script needs root and runs under dash and busybox's ash. It touches only devices that it has hot-added, and
 # removes them at the end of each file. Exit status 1 when a device or a loop device could not be removed, 2 for an
@@ -74,11 +75,11 @@ result() {
     if [ "$1" -eq 0 ]; then ok; else error "$(sed -n '$s/.*: //p' "$tmp/err")"; fi
 }
 
-# Prints lines of output, without the numbers of devices and the paths of loop devices.
+# Prints lines of output, without the numbers of devices and the paths of loop devices. Zero bytes become tildes.
 output() {
-    sed -e "s,$LOOP\$,LOOP," -e "s,$LOOP2\$,LOOP2," -e "s,zram$N,zramN,g" -e "s,zram$M,zramM,g" \
-        -e "s,$tmp,TMP,g" -e 's/^/| /' "$1"
-    [ -z "$(tail -c 1 "$1")" ] || printf '\n| (no newline at the end)\n'
+    tr '\000' '~' <"$1" | sed -e "s,$LOOP\$,LOOP," -e "s,$LOOP2\$,LOOP2," -e "s,zram$N,zramN,g" -e "s,zram$M,zramM,g" \
+        -e "s,$tmp,TMP,g" -e 's/^/| /'
+    [ -z "$(tail -c 1 "$1" | tr '\000' '~')" ] || printf '\n| (no newline at the end)\n'
 }
 
 # The path of attribute $1 of the current device; control/NAME is of the class.
@@ -86,6 +87,7 @@ path_of() {
     case $1 in
     control/*) echo "$SYS/class/zram-control/${1#control/}" ;;
     block_state) eval "echo \"$DEBUG/zram/zram\$$device/block_state\"" ;;
+    classes) eval "echo \"$DEBUG/zsmalloc/zram\$$device/classes\"" ;;
     *) eval "echo \"$SYS/block/zram\$$device/$1\"" ;;
     esac
 }
@@ -219,6 +221,18 @@ step_state() {
     result $read_status
 }
 
+# Prints the first line of the size classes, the number of objects of all, and which rows have not all columns.
+step_classes() {
+    file=$(path_of classes)
+    missing "$file" && return
+    cat "$file" >"$tmp/out" 2>"$tmp/err"
+    read_status=$?
+    awk 'NR == 1 { print "| " $0 }
+        $1 == "Total" { print "| obj_used " $14; next }
+        NF != 18 && NF != 0 { print "| " NF " columns" }' "$tmp/out"
+    result $read_status
+}
+
 step_mode() {
     file=$(path_of "$1")
     missing "$file" && return
@@ -309,8 +323,8 @@ run_step() {
     second=${second# }
     case $verb in
     use) device=$first && ok ;;
-    add | write | write_twice | append | write_long | read | read_pieces | columns | state | mode | data | check | \
-        discard | hold | release | hold_attribute | read_held | loop) "step_$verb" "$first" "$second" ;;
+    add | write | write_twice | append | write_long | read | read_pieces | columns | state | classes | mode | data | \
+        check | discard | hold | release | hold_attribute | read_held | loop) "step_$verb" "$first" "$second" ;;
     *)
         echo "run.sh: no step: $1" >&2
         status=2
