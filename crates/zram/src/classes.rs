@@ -19,7 +19,7 @@ use pagefold_control::report::disk::ClassReport;
 use pagefold_page::PAGE_SIZE;
 use std::fmt::Write;
 
-/// The greatest share of used places in each column, per cent. The last two are for 99 % and less than all, and for all.
+/// The greatest share of used places in each column, per cent. The last two are for less than all, and for all.
 const FULLNESS: [u64; 11] = [10, 20, 30, 40, 50, 60, 70, 80, 90, 99, 100];
 
 /// The numbers of one row: of a class, or of all classes.

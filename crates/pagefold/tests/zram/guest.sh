@@ -1,13 +1,13 @@
 #!/bin/sh
-# Runs run.sh with the files of steps in a guest, and prints the transcript. The guest is a QEMU machine with a kernel of
-# Debian, or a user-mode kernel.
+# Runs run.sh with the files of steps in a guest, and prints the transcript. The guest is a QEMU machine with a kernel
+# of Debian, or a user-mode kernel.
 #
 # usage: guest.sh [SUITE [STEPS]]     Debian's suite of the kernel (unstable), the folder of steps (steps beside this)
 #        guest.sh PROGRAM [STEPS]     the path of a user-mode kernel, with a slash in it; kernel/build.sh makes one
 #
-# Needs busybox-static and cpio, and for a suite QEMU, xz, and once the network: tests/guest/fetch.sh downloads the kernel
-# to $PAGEFOLD_GUEST_CACHE or target/guest, there to a folder for the suite. Prints the kernel's version to standard
-# error. Exit status 2 when a tool is missing, 1 when the guest did not come to the end of the steps.
+# Needs busybox-static and cpio, and for a suite QEMU, xz, and once the network: tests/guest/fetch.sh downloads the
+# kernel to $PAGEFOLD_GUEST_CACHE or target/guest, there to a folder for the suite. Prints the kernel's version to
+# standard error. Exit status 2 when a tool is missing, 1 when the guest did not come to the end of the steps.
 set -eu
 
 here=$(cd "$(dirname "$0")" && pwd)

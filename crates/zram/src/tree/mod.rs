@@ -1,7 +1,7 @@
 //! The FUSE file system with the files of zram.
 //!
-//! It repeats the part of sysfs and debugfs that scripts for zram use, with the same relative paths, so that the links between the
-//! parts lead to the right place inside the tree and also if the parts are mounted over those of sysfs:
+//! It repeats the part of sysfs and debugfs that scripts for zram use, with the same relative paths, so that the links
+//! between the parts lead to the right place inside the tree and also if the parts are mounted over those of sysfs:
 //!
 //! ```text
 //! zramN -> devices/virtual/block/loopM

@@ -52,8 +52,8 @@ impl OpenFile {
         OpenFile { target, snapshot: Mutex::default(), states: Mutex::default() }
     }
 
-    /// Reads at most `len` bytes at `offset`. While the disk is called, a lock is held only for the states of pages, which
-    /// other reads of the same opened file would have to follow.
+    /// Reads at most `len` bytes at `offset`. While the disk is called, a lock is held only for the states of pages, whose
+    /// reads follow each other anyway.
     pub fn read(&self, disks: &dyn Disks, offset: u64, len: usize) -> Result<Vec<u8>, Errno> {
         if let Target::BlockState { number } = self.target {
             let mut states = self.states.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Builds a user-mode Linux kernel with all of zram for guest.sh, from the source that Debian's unstable has as a package,
-# and prints its path. It is an ordinary program, so the guest needs no emulator.
+# Builds a user-mode Linux kernel with all of zram for guest.sh, from the source that Debian's unstable has as a
+# package, and prints its path. It is an ordinary program, so the guest needs no emulator.
 #
 # usage: build.sh FOLDER      downloads, unpacks and builds in FOLDER, which needs 3 GB; repeats only what is missing
 #
