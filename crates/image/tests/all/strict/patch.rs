@@ -64,7 +64,7 @@ impl Patch {
     pub fn find(&self, mut is_right: impl FnMut(&Node) -> bool) -> Node {
         let image = self.open();
         let mut nodes = self.paths.iter().map(|path| image.find(path.as_bytes()).unwrap());
-        nodes.find(|node| is_right(node)).expect("no such file in the image")
+        nodes.find(|node| is_right(node)).unwrap()
     }
 
     /// The first regular file with one link of that layout.
