@@ -28,6 +28,16 @@ pub enum BuildError {
         /// The reason.
         what: String,
     },
+    /// An archive of the source is damaged, or holds what cannot be stored.
+    #[error("'{}', member '{}': {what}", .archive.display(), .member.display())]
+    Archive {
+        /// The archive.
+        archive: PathBuf,
+        /// The member, or the one before it if its name cannot be read; `/` if there is none.
+        member: PathBuf,
+        /// The fault.
+        what: String,
+    },
     /// The options contradict each other or the target.
     #[error("{what}")]
     Options {

@@ -8,6 +8,7 @@
 
 use super::content::Content;
 use super::error::{BuildError, path_of};
+use super::rules::Pattern;
 use crate::format::dirent::NAME_LEN_MAX;
 use crate::read::FileKind;
 use crate::read::inode::{DeviceNumber, Timestamp};
@@ -206,6 +207,26 @@ impl Tree {
         }
     }
 
+    /// Removes the names that match a pattern, with all below them.
+    pub fn exclude(&mut self, patterns: &[Pattern]) {
+        let mut stack = vec![(InodeId::ROOT, Vec::new())];
+        while let Some((id, path)) = stack.pop().filter(|_| !patterns.is_empty()) {
+            let Some(directory) = self.directory(id) else { continue };
+            let mut excluded: Vec<Box<[u8]>> = Vec::new();
+            for (name, child) in directory.entries() {
+                let below = join(&path, name);
+                match patterns.iter().any(|pattern| pattern.matches(&below)) {
+                    true => excluded.push(name.into()),
+                    false if self.directory(child).is_some() => stack.push((child, below)),
+                    false => {}
+                }
+            }
+            excluded.iter().for_each(|name| {
+                self.remove(id, name);
+            });
+        }
+    }
+
     /// Returns the directory at `path`, and makes the directories that are missing with this metadata. A name that
     /// another type of file has is an error. Empty names and `.` are passed over; `..` is refused.
     pub fn make_directories(&mut self, path: &[u8], metadata: &Metadata) -> Result<InodeId, BuildError> {
@@ -242,6 +263,11 @@ impl Tree {
             _ => Err(BuildError::refused(name, "its parent is no directory")),
         }
     }
+}
+
+fn join(directory: &[u8], name: &[u8]) -> Vec<u8> {
+    let slash = if directory.is_empty() { b"".as_slice() } else { b"/" };
+    [directory, slash, name].concat()
 }
 
 /// Splits a path into its directory and its last name.
@@ -318,6 +344,22 @@ mod tests {
         assert_eq!(root.entries().map(|(name, _)| name.to_vec()).collect::<Vec<_>>(), [b"a", b"b"]);
         assert_eq!(tree.find(b"a"), Some(second));
         assert_eq!(tree.find(b"./b//two/"), tree.find(b"b/two"));
+    }
+
+    #[test]
+    fn what_matches_a_pattern_is_removed_with_all_below_it() {
+        let mut tree = Tree::new(Metadata::default());
+        for path in ["a/b.o", "a/b.c", "sub/a/x", "sub/x.o/deep", "keep"] {
+            tree.add_bytes(path.as_bytes(), *b"").unwrap();
+        }
+        let all = tree.clone();
+        tree.exclude(&[]);
+        assert!(tree.find(b"a/b.o").is_some());
+        tree.exclude(&["*.o", "sub/a"].map(|text| Pattern::parse(text).unwrap()));
+        let is_there = |path: &str| tree.find(path.as_bytes()).is_some();
+        assert!(is_there("a/b.c") && is_there("sub") && is_there("keep"));
+        assert!(!is_there("a/b.o") && !is_there("sub/a") && !is_there("sub/x.o"));
+        assert!(all.find(b"sub/x.o/deep").is_some());
     }
 
     #[test]

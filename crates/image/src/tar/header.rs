@@ -113,7 +113,16 @@ impl Header {
         if let Some((key, text)) = acl::record(&xattr.name, &xattr.value) {
             self.record(key.as_bytes(), text.as_bytes());
         }
-        self.record(&[b"SCHILY.xattr.", xattr.name.as_slice()].concat(), &xattr.value);
+        // A `=` would end the key. GNU tar writes it like this, and reads it.
+        let mut key = b"SCHILY.xattr.".to_vec();
+        for &byte in &xattr.name {
+            match byte {
+                b'=' => key.extend(b"%3D"),
+                b'%' => key.extend(b"%25"),
+                byte => key.push(byte),
+            }
+        }
+        self.record(&key, &xattr.value);
     }
 
     /// Marks the member as a sparse file of GNU's format 1.0.

@@ -9,6 +9,7 @@
 pub mod features;
 pub mod handmade;
 pub mod source;
+pub mod tarball;
 pub mod tree;
 pub mod walk;
 

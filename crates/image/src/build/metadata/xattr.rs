@@ -82,7 +82,8 @@ pub fn split(name: &[u8]) -> Option<(u8, &[u8])> {
     })
 }
 
-fn check(xattrs: &[Xattr], path: &[u8]) -> Result<(), BuildError> {
+/// Checks whether an inode may have these attributes. `path` is for errors.
+pub fn check(xattrs: &[Xattr], path: &[u8]) -> Result<(), BuildError> {
     for (name, value) in xattrs {
         let shown = String::from_utf8_lossy(name);
         match split(name) {

@@ -8,6 +8,7 @@ use crate::build::content::{Content, Reader};
 use crate::build::error::path_of;
 use crate::build::metadata::xattr;
 use crate::build::rules::Pattern;
+use crate::build::source::Scanned;
 use crate::build::tree::{Body, Directory, InodeId, Metadata, Tree, Xattr};
 use crate::read::FileKind;
 use crate::read::inode::{DeviceNumber, Timestamp};
@@ -32,17 +33,6 @@ pub struct DirectoryOptions {
     pub ignore_unreadable: bool,
 }
 
-/// A tree, and what was left out of it.
-#[derive(Debug)]
-pub struct Scanned {
-    /// The tree.
-    pub tree: Tree,
-    /// Files and directories that could not be read, with the reason; only if that was asked for.
-    pub unreadable: Vec<(PathBuf, String)>,
-    /// Attributes whose kind the format does not have.
-    pub dropped_xattrs: u64,
-}
-
 /// Reads the names and metadata of a directory.
 pub fn scan(path: &Path, options: &DirectoryOptions) -> Result<Scanned, BuildError> {
     let failed = |e: SysError| BuildError::source(path, e.into());
@@ -54,7 +44,7 @@ pub fn scan(path: &Path, options: &DirectoryOptions) -> Result<Scanned, BuildErr
         options,
         device: stat.device,
         links: HashMap::new(),
-        scanned: Scanned { tree: Tree::new(Metadata::default()), unreadable: Vec::new(), dropped_xattrs: 0 },
+        scanned: Scanned::new(Tree::new(Metadata::default())),
     };
     let xattrs = handle.xattrs().map_err(failed)?;
     *scan.scanned.tree.metadata_mut(InodeId::ROOT) = scan.metadata(&stat, xattrs);

@@ -21,7 +21,7 @@ use std::path::Path;
 use std::process::Command;
 
 /// Compares all files of an image with those of a directory.
-fn compare(image: &Image, root: &Path, what: &str) {
+pub fn compare(image: &Image, root: &Path, what: &str) {
     for (path, file) in list(root) {
         let place = format!("{what}: {}", String::from_utf8_lossy(&path));
         let node = image.find(&path).unwrap_or_else(|e| panic!("{place}: {e}"));
@@ -66,7 +66,7 @@ fn directory_links(path: &Path) -> u64 {
 }
 
 /// A tree with files of some MiB, so that there are several clusters of every size, and one with several segments.
-fn make_source(root: &Path) {
+pub fn make_source(root: &Path) {
     fs::create_dir(root).unwrap();
     make_tree(root);
     let program = fs::read(std::env::current_exe().unwrap()).unwrap();

@@ -2,6 +2,8 @@
 
 mod directory;
 mod generated;
+mod tar;
+mod tar_forms;
 
 use pagefold_image::build::{Compression, Options, Summary, Target, Tree, build};
 use pagefold_image::check::{CheckOptions, check};

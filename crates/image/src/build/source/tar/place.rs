@@ -1,0 +1,264 @@
+//! Puts members into a tree, as extraction into an empty directory would.
+
+use super::members::{Data, Kind, Member};
+use super::{Archive, Fault, TarOptions, Whiteouts};
+use crate::build::content::Bytes;
+use crate::build::source::Scanned;
+use crate::build::source::tar::content::MemberContent;
+use crate::build::tree::{Body, Directory, InodeId, Metadata, Tree};
+use crate::format::dirent::NAME_LEN_MAX;
+use crate::read::inode::{DeviceNumber, Timestamp};
+use pagefold_page::size::Human;
+use std::sync::Arc;
+
+/// Longest path, bytes: Linux resolves no longer ones, so extraction of a member would fail.
+const PATH_BYTES_MAX: usize = 4095;
+/// Memory of an inode without its names and attributes, bytes, roughly.
+const INODE_BYTES: usize = 384;
+/// Bytes of contents of all members at most. Sparse files may have any length.
+const CONTENT_BYTES_MAX: u64 = 1 << 60;
+/// Begins the names of whiteouts.
+const WHITEOUT: &[u8] = b".wh.";
+/// Begins the names of files that describe the layer itself.
+const WHITEOUT_META: &[u8] = b".wh..wh.";
+/// Marks its directory as opaque.
+const WHITEOUT_OPAQUE: &[u8] = b".wh..wh..opq";
+
+/// A whiteout: the name that is removed from a directory.
+struct Whiteout {
+    parent: InodeId,
+    name: Box<[u8]>,
+    metadata: Metadata,
+}
+
+/// A tree while members are added to it.
+pub struct Placer<'o> {
+    archive: Arc<Archive>,
+    options: &'o TarOptions,
+    scanned: Scanned,
+    /// Bytes left of the limit of metadata.
+    bytes_left: u64,
+    content_bytes: u64,
+    has_root: bool,
+    whiteouts: Vec<Whiteout>,
+    opaque: Vec<InodeId>,
+}
+
+impl<'o> Placer<'o> {
+    /// Begins with a root directory.
+    pub fn new(archive: Arc<Archive>, options: &'o TarOptions) -> Self {
+        Placer {
+            archive,
+            options,
+            scanned: Scanned::new(Tree::new(Metadata::default())),
+            bytes_left: options.metadata_bytes_max,
+            content_bytes: 0,
+            has_root: false,
+            whiteouts: Vec::new(),
+            opaque: Vec::new(),
+        }
+    }
+
+    /// Adds a member.
+    pub fn place(&mut self, member: Member) -> Result<(), Fault> {
+        let path = names(&member.name)?;
+        self.scanned.dropped_xattrs += member.dropped_xattrs;
+        let xattr_bytes = member.metadata.xattrs.iter().map(|(name, value)| name.len() + value.len() + 64);
+        self.charge(xattr_bytes.sum())?;
+        let mtime = member.metadata.mtime;
+        if !self.has_root {
+            self.scanned.tree.metadata_mut(InodeId::ROOT).mtime = mtime;
+            self.has_root = true;
+        }
+        let Some((name, directories)) = path.split_last() else {
+            return self.place_root(member);
+        };
+        let parent = self.directories(directories, mtime)?;
+        self.charge(INODE_BYTES + 2 * member.name.len())?;
+        if self.options.whiteouts == Whiteouts::Overlay && name.starts_with(WHITEOUT) {
+            return self.whiteout(parent, name, member.metadata);
+        }
+        match member.kind {
+            Kind::HardLink(target) => self.link(parent, name, &target),
+            kind => {
+                let body = self.body(kind)?;
+                self.add(parent, name, member.metadata, body)
+            }
+        }
+    }
+
+    /// Ends the tree.
+    pub fn finish(mut self) -> Scanned {
+        let tree = &mut self.scanned.tree;
+        for whiteout in self.whiteouts {
+            match tree.child(whiteout.parent, &whiteout.name) {
+                // The layer removes a directory and makes another one.
+                Some(id) if tree.directory(id).is_some() => self.opaque.push(id),
+                Some(_) => {}
+                None => {
+                    let body = Body::CharDevice(DeviceNumber { major: 0, minor: 0 });
+                    // The name was checked, and its parent is a directory.
+                    let _ = tree.add(whiteout.parent, &whiteout.name, whiteout.metadata, body);
+                }
+            }
+        }
+        for id in self.opaque {
+            let xattrs = &mut tree.metadata_mut(id).xattrs;
+            let name: &[u8] = b"trusted.overlay.opaque";
+            xattrs.retain(|(other, _)| other.as_ref() != name);
+            let at = xattrs.partition_point(|(other, _)| other.as_ref() < name);
+            xattrs.insert(at, (name.into(), b"y".as_slice().into()));
+        }
+        self.scanned
+    }
+
+    fn charge(&mut self, bytes: usize) -> Result<(), Fault> {
+        let left = self.bytes_left.checked_sub(bytes as u64);
+        self.bytes_left = left.ok_or_else(|| {
+            let max = Human(self.options.metadata_bytes_max);
+            Fault::refused(format!("with it the metadata of the archive takes more than {max}, the limit"))
+        })?;
+        Ok(())
+    }
+
+    fn place_root(&mut self, member: Member) -> Result<(), Fault> {
+        match member.kind {
+            Kind::Directory => {
+                *self.scanned.tree.metadata_mut(InodeId::ROOT) = member.metadata;
+                Ok(())
+            }
+            _ => Err(Fault::refused("the root would be no directory")),
+        }
+    }
+
+    /// Returns the directory at a path, and makes those that are missing.
+    fn directories(&mut self, path: &[&[u8]], mtime: Timestamp) -> Result<InodeId, Fault> {
+        let mut id = InodeId::ROOT;
+        let mut path_bytes = 0;
+        for &name in path {
+            path_bytes += name.len() + 1;
+            let tree = &self.scanned.tree;
+            id = match tree.child(id, name) {
+                Some(child) if tree.directory(child).is_some() => child,
+                Some(child) => {
+                    let what = match tree.inode(child).body {
+                        Body::Symlink(_) => "a symbolic link",
+                        _ => "no directory",
+                    };
+                    return Err(Fault::refused(format!("it is below '{}', {what}", shown(name))));
+                }
+                None => {
+                    self.charge(INODE_BYTES + 2 * path_bytes)?;
+                    let metadata = Metadata { mtime, ..Metadata::default() };
+                    self.scanned.tree.add(id, name, metadata, Body::Directory(Directory::default()))?
+                }
+            };
+        }
+        Ok(id)
+    }
+
+    fn body(&mut self, kind: Kind) -> Result<Body, Fault> {
+        Ok(match kind {
+            Kind::Regular(data) => self.regular(data)?,
+            Kind::Directory | Kind::HardLink(_) => Body::Directory(Directory::default()),
+            Kind::Symlink(target) => {
+                self.charge(target.len())?;
+                Body::Symlink(target.into())
+            }
+            Kind::CharDevice(number) => Body::CharDevice(number),
+            Kind::BlockDevice(number) => Body::BlockDevice(number),
+            Kind::Fifo => Body::Fifo,
+        })
+    }
+
+    fn regular(&mut self, data: Data) -> Result<Body, Fault> {
+        self.charge(data.runs.as_ref().map_or(0, |runs| size_of_val(runs.as_ref())))?;
+        let sum = self.content_bytes.checked_add(data.len_bytes).filter(|sum| *sum <= CONTENT_BYTES_MAX);
+        self.content_bytes = sum.ok_or_else(|| {
+            Fault::refused(format!("with it the files have more than {}", Human(CONTENT_BYTES_MAX)))
+        })?;
+        Ok(match data.len_bytes {
+            0 => Body::Regular(Arc::new(Bytes(Arc::default()))),
+            len_bytes => {
+                let archive = self.archive.clone();
+                Body::Regular(Arc::new(MemberContent { archive, at: data.at, len_bytes, runs: data.runs }))
+            }
+        })
+    }
+
+    fn add(&mut self, parent: InodeId, name: &[u8], metadata: Metadata, body: Body) -> Result<(), Fault> {
+        let tree = &mut self.scanned.tree;
+        match (tree.child(parent, name).filter(|id| tree.directory(*id).is_some()), &body) {
+            (Some(id), Body::Directory(_)) => {
+                *tree.metadata_mut(id) = metadata;
+                return Ok(());
+            }
+            (Some(id), _) => check_empty(tree, id)?,
+            (None, _) => {}
+        }
+        tree.add(parent, name, metadata, body)?;
+        Ok(())
+    }
+
+    fn link(&mut self, parent: InodeId, name: &[u8], target: &[u8]) -> Result<(), Fault> {
+        let tree = &mut self.scanned.tree;
+        let found = names(target)
+            .map_err(|fault| match fault {
+                Fault::Refused(what) => Fault::refused(format!("a hard link to '{}': {what}", shown(target))),
+                fault => fault,
+            })?
+            .into_iter()
+            .try_fold(InodeId::ROOT, |id, name| tree.child(id, name));
+        let Some(id) = found else {
+            let what = format!("a hard link to '{}', which is not before it in the archive", shown(target));
+            return Err(Fault::refused(what));
+        };
+        if tree.directory(id).is_some() {
+            return Err(Fault::refused(format!("a hard link to '{}', a directory", shown(target))));
+        }
+        if let Some(replaced) = tree.child(parent, name).filter(|id| tree.directory(*id).is_some()) {
+            check_empty(tree, replaced)?;
+        }
+        Ok(tree.link(parent, name, id)?)
+    }
+
+    fn whiteout(&mut self, parent: InodeId, name: &[u8], metadata: Metadata) -> Result<(), Fault> {
+        if name == WHITEOUT_OPAQUE {
+            self.opaque.push(parent);
+        } else if !name.starts_with(WHITEOUT_META) {
+            let name = match &name[WHITEOUT.len()..] {
+                b"" | b"." | b".." => return Err(Fault::refused("a whiteout of no name")),
+                name => name.into(),
+            };
+            let metadata = Metadata { permissions: 0, xattrs: Vec::new(), ..metadata };
+            self.whiteouts.push(Whiteout { parent, name, metadata });
+        }
+        Ok(())
+    }
+}
+
+/// Splits a path into names. A slash at the beginning is dropped, as programs that extract do.
+fn names(path: &[u8]) -> Result<Vec<&[u8]>, Fault> {
+    let names: Vec<&[u8]> =
+        path.split(|&byte| byte == b'/').filter(|name| !matches!(*name, b"" | b".")).collect();
+    let what = match path {
+        b"" => "it has no name",
+        _ if names.contains(&b"..".as_slice()) => "a path with '..'",
+        path if path.contains(&0) => "a path with a NUL byte",
+        path if path.len() > PATH_BYTES_MAX => "a path of more than 4095 bytes",
+        _ if names.iter().any(|name| name.len() > NAME_LEN_MAX) => "a name of more than 255 bytes",
+        _ => return Ok(names),
+    };
+    Err(Fault::refused(what))
+}
+
+fn check_empty(tree: &Tree, id: InodeId) -> Result<(), Fault> {
+    match tree.directory(id).is_some_and(|directory| directory.entries().next().is_some()) {
+        true => Err(Fault::refused("a directory that is not empty has this name already")),
+        false => Ok(()),
+    }
+}
+
+fn shown(name: &[u8]) -> String {
+    String::from_utf8_lossy(name).into_owned()
+}
