@@ -1,5 +1,6 @@
 //! Errors of building an image.
 
+use crate::ImageError;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -37,6 +38,28 @@ pub enum BuildError {
         member: PathBuf,
         /// The fault.
         what: String,
+    },
+    /// An image of the source cannot be read.
+    #[error("reading '{}' of the image", .path.display())]
+    Image {
+        /// The file in the image.
+        path: PathBuf,
+        /// The reason.
+        source: ImageError,
+    },
+    /// A file of the source is nothing that an image can be built from.
+    #[error("'{}' cannot be read: {what}", .path.display())]
+    UnknownSource {
+        /// The file.
+        path: PathBuf,
+        /// The reason, and the remedy.
+        what: String,
+    },
+    /// The temporary file for a stream cannot be written.
+    #[error("writing a temporary file beside the image")]
+    Spool {
+        /// The reason.
+        source: io::Error,
     },
     /// The options contradict each other or the target.
     #[error("{what}")]

@@ -27,7 +27,7 @@
 //! | module | contents |
 //! |---|---|
 //! | `tree`, `content` | what an image is built from |
-//! | `source` | trees from directories |
+//! | `source` | trees from directories, tar archives and images |
 //! | `options`, `rules`, `target` | what the caller chooses |
 //! | `plan` | the order of inodes |
 //! | `contents`, `compress` | reading and compressing files |

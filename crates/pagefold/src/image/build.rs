@@ -1,29 +1,31 @@
 //! `image build`: makes an image.
 
-use super::open::{ThreadsArgs, path_failure};
+use super::build_source::{self, WhiteoutsArg, failure};
+use super::open::ThreadsArgs;
 use super::target::Target as OutFile;
 use crate::cli::output;
 use crate::cli::progress::BytesBar;
 use clap::{Args, ValueHint};
-use pagefold_control::error::{CliError, Exit, Result};
+use pagefold_control::error::{CliError, Result};
 use pagefold_control::text;
-use pagefold_image::build::source::directory::{DirectoryOptions, Scanned, scan};
+use pagefold_image::build::source::Scanned;
 use pagefold_image::build::{
-    BuildError, CLUSTER_BYTES_MAX, Compression, Options, Pattern, Stored, Summary, Target, Tree, build,
-    verify,
+    BuildError, CLUSTER_BYTES_MAX, Compression, Options, Stored, Summary, Target, Tree, build, verify,
 };
 use pagefold_image::{Image, Options as ReadOptions};
 use pagefold_page::size::{self, Human};
 use serde_json::json;
 use std::cell::RefCell;
 use std::ops::ControlFlow;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// The arguments of `image build`.
 #[derive(Debug, Args)]
 pub struct BuildArgs {
-    /// Directory whose files the image gets
-    #[arg(value_name = "SOURCE", value_hint = ValueHint::DirPath)]
+    /// Directory, tar archive (plain, or compressed by gzip, zstd or xz), or image, whose files the image gets; - for an
+    /// archive from standard input. Compressed archives and those from standard input need room for the decompressed
+    /// archive beside OUT
+    #[arg(value_name = "SOURCE", value_hint = ValueHint::AnyPath)]
     pub source: PathBuf,
     /// File to write. It gets its name when the image is complete; an existing file is replaced then
     #[arg(value_name = "OUT", value_hint = ValueHint::FilePath)]
@@ -54,6 +56,10 @@ pub struct BuildArgs {
     /// a slash with paths from SOURCE. Can be repeated
     #[arg(long, value_name = "GLOB")]
     pub exclude: Vec<String>,
+    /// Whiteouts of a container's layer, which are files .wh.NAME in archives: as files of these names, or as overlayfs
+    /// has them (device 0:0 as NAME, and for .wh..wh..opq the attribute trusted.overlay.opaque) [default: files]
+    #[arg(long, value_name = "KIND", hide_possible_values = true)]
+    pub whiteouts: Option<WhiteoutsArg>,
     /// Leave directories empty that are on other file systems
     #[arg(long)]
     pub one_file_system: bool,
@@ -85,19 +91,10 @@ pub struct BuildArgs {
 /// Builds the image, and reports what is in it.
 pub fn run(args: &BuildArgs) -> Result<()> {
     let options = options(args)?;
-    let excluded =
-        args.exclude.iter().map(|text| Pattern::parse(text)).collect::<std::result::Result<_, _>>();
-    let directory = DirectoryOptions {
-        exclude: excluded.map_err(|e| CliError::usage(format!("--exclude: {e}")))?,
-        one_file_system: args.one_file_system,
-        ignore_unreadable: args.ignore_unreadable,
-    };
-    if !args.source.is_dir() {
-        return Err(source_failure(&args.source));
-    }
+    let exclude = build_source::patterns(args)?;
     // The file stands first: it blocks signals, which threads would receive, and may be refused.
     let out = OutFile::open_image(&args.out)?;
-    let mut scanned = scan(&args.source, &directory).map_err(failure)?;
+    let mut scanned = build_source::scan(args, exclude, &out)?;
     change_metadata(&mut scanned, args);
     for (path, reason) in &scanned.unreadable {
         output::note(&format!("left out: '{}': {reason}", path.display()));
@@ -109,9 +106,7 @@ pub fn run(args: &BuildArgs) -> Result<()> {
     });
     bar.borrow().end();
     let summary = built.map_err(|e| match e {
-        BuildError::Interrupted => {
-            CliError::failed(format!("interrupted: '{}' was not written", args.out.display()))
-        }
+        BuildError::Interrupted => out.interrupted(),
         e => failure(e),
     })?;
     if args.verify {
@@ -141,13 +136,6 @@ fn verify_image(out: &OutFile, tree: &Tree, summary: &Summary, args: &BuildArgs)
     verified.map_err(|e| {
         CliError::failed(format!("'{shown}' was not written: {}", pagefold_image::with_causes(&e)))
     })
-}
-
-fn source_failure(path: &Path) -> CliError {
-    match path.metadata() {
-        Err(e) => path_failure(format!("reading '{}'", path.display()), &e),
-        Ok(_) => CliError::usage(format!("'{}' is not a directory", path.display())),
-    }
 }
 
 /// Applies the options that replace owners and times.
@@ -220,16 +208,6 @@ fn running_kernel() -> Result<Target> {
     Target::parse(release.trim()).ok_or_else(|| {
         CliError::usage(format!("the kernel's version is '{}'; name one with --kernel", release.trim()))
     })
-}
-
-fn failure(error: BuildError) -> CliError {
-    match error {
-        BuildError::Options { what } => CliError::usage(what),
-        BuildError::Source { path, source } => path_failure(format!("reading '{}'", path.display()), &source),
-        BuildError::Write { ref source, .. } => CliError::io(error.to_string(), source),
-        BuildError::Changed { .. } => CliError::new(Exit::Busy, error.to_string()),
-        error => CliError::failed(pagefold_image::with_causes(&error)),
-    }
 }
 
 fn print(summary: &Summary, scanned: &Scanned, args: &BuildArgs) -> Result<()> {

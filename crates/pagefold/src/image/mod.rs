@@ -5,7 +5,7 @@
 //! | module | contents |
 //! |---|---|
 //! | `mount`, `unmount`, `mounts`, `stats` | the commands on mounted images, each with its arguments |
-//! | `build` | the command that makes images |
+//! | `build`, `build_source` | the command that makes images, and what it makes them from |
 //! | `ls`, `cat`, `show`, `extract`, `tar`, `check` | the commands on images, each with its arguments |
 //! | `kernel`, `tamper` | `mount --kernel`, and its check that only root can change the image |
 //! | `find` | finding a mounted image by its directory or path |
@@ -20,6 +20,7 @@
 //! written in parts, not built in memory.
 
 mod build;
+mod build_source;
 mod cat;
 mod check;
 mod extract;

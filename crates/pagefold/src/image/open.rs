@@ -57,6 +57,13 @@ impl ImageArgs {
     }
 }
 
+/// Opens an image that another one is built from.
+pub fn open_source_image(path: &Path) -> Result<Image> {
+    let medium = open_medium(path, &format!("opening '{}'", path.display()))?;
+    Image::open(medium, Options { cache_full_reads: false, ..Options::default() })
+        .map_err(|e| image_failure(format_args!("'{}'", path.display()), &e))
+}
+
 impl ThreadsArgs {
     /// The number of threads.
     pub fn count(&self) -> usize {

@@ -107,6 +107,11 @@ impl Target {
         self.is_interrupted.get()
     }
 
+    /// The error for a signal that has ended the writing.
+    pub fn interrupted(&self) -> CliError {
+        CliError::failed(format!("interrupted: '{}' was not written", self.shown.display()))
+    }
+
     /// Gives the complete file its name.
     pub fn complete(self) -> Result<()> {
         let Some(unnamed) = &self.unnamed else { return Ok(()) };

@@ -2,8 +2,11 @@
 
 mod directory;
 mod generated;
+mod repack;
+mod streams;
 mod tar;
 mod tar_forms;
+mod tar_hostile;
 
 use pagefold_image::build::{Compression, Options, Summary, Target, Tree, build};
 use pagefold_image::check::{CheckOptions, check};

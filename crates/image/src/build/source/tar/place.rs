@@ -15,8 +15,11 @@ use std::sync::Arc;
 const PATH_BYTES_MAX: usize = 4095;
 /// Memory of an inode without its names and attributes, bytes, roughly.
 const INODE_BYTES: usize = 384;
-/// Bytes of contents of all members at most. Sparse files may have any length.
-const CONTENT_BYTES_MAX: u64 = 1 << 60;
+/// Bytes of contents of all members at most: 128 TiB. Sparse files can claim any length.
+const CONTENT_BYTES_MAX: u64 = 1 << 47;
+/// A sparse file may be stored in chunks of this length; the builder keeps an entry of 4 bytes for each, or fewer.
+const CHUNK_BYTES: u64 = 4096;
+const CHUNKS_MAX: u64 = 1 << 16;
 /// Begins the names of whiteouts.
 const WHITEOUT: &[u8] = b".wh.";
 /// Begins the names of files that describe the layer itself.
@@ -172,10 +175,13 @@ impl<'o> Placer<'o> {
     }
 
     fn regular(&mut self, data: Data) -> Result<Body, Fault> {
-        self.charge(data.runs.as_ref().map_or(0, |runs| size_of_val(runs.as_ref())))?;
+        if let Some(runs) = &data.runs {
+            let chunks = (data.len_bytes / CHUNK_BYTES).min(CHUNKS_MAX) as usize;
+            self.charge(size_of_val(runs.as_ref()) + 4 * chunks)?;
+        }
         let sum = self.content_bytes.checked_add(data.len_bytes).filter(|sum| *sum <= CONTENT_BYTES_MAX);
         self.content_bytes = sum.ok_or_else(|| {
-            Fault::refused(format!("with it the files have more than {}", Human(CONTENT_BYTES_MAX)))
+            Fault::refused(format!("with its {} bytes the files have more than 2^47", data.len_bytes))
         })?;
         Ok(match data.len_bytes {
             0 => Body::Regular(Arc::new(Bytes(Arc::default()))),

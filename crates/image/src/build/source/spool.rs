@@ -1,0 +1,171 @@
+//! Copies a stream to a temporary file, decompressed: a pipe and compressed bytes can be read once, and in order only.
+//!
+//! The file lies beside the output, where there has to be room for an image anyway, and has no name, so that it vanishes
+//! with the process. Never in `/tmp`, which may be memory.
+
+use crate::build::BuildError;
+use rustix::fs::{Mode, OFlags, open, unlink};
+use rustix::io::Errno;
+use std::fs::File;
+use std::io::{self, BufReader, Read, Write};
+use std::ops::ControlFlow;
+use std::path::Path;
+
+/// Bytes that are copied at a time.
+const BUFFER_BYTES: usize = 256 << 10;
+/// Memory for decoding xz, bytes. Its highest level needs 65 MiB; a header can ask for 4 GiB.
+const XZ_MEMORY_BYTES: u64 = 256 << 20;
+/// Bytes at the beginning of a stream that show its format.
+const MAGIC_BYTES: usize = 6;
+/// Names that are tried where the file system has no files without one.
+const NAMES_MAX: u32 = 100;
+
+/// A compression of whole files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Compression {
+    /// gzip, of one or several members.
+    Gzip,
+    /// Zstandard, of one or several frames.
+    Zstd,
+    /// xz, of one or several streams.
+    Xz,
+}
+
+/// A format that is recognized, to name the program that decompresses it.
+const OTHERS: [(&[u8], &str); 5] = [
+    (b"BZh", "bzip2"),
+    (b"LZIP", "lzip"),
+    (b"\x04\x22\x4d\x18", "lz4"),
+    (b"\x1f\x9d", "uncompress"),
+    (b"\x89LZO", "lzop"),
+];
+
+impl Compression {
+    /// Recognizes the compression of a file by its beginning; `None`: it has none that is known.
+    pub fn of(beginning: &[u8]) -> Option<Self> {
+        let is = |magic: &[u8]| beginning.starts_with(magic);
+        // Skippable frames may precede those of Zstandard.
+        let is_skippable = matches!(beginning, [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..]);
+        match () {
+            () if is(b"\x1f\x8b\x08") => Some(Compression::Gzip),
+            () if is(b"\x28\xb5\x2f\xfd") || is_skippable => Some(Compression::Zstd),
+            () if is(b"\xfd7zXZ\0") => Some(Compression::Xz),
+            () => None,
+        }
+    }
+
+    /// Returns the program that decompresses a file of another format.
+    pub fn other_program(beginning: &[u8]) -> Option<&'static str> {
+        OTHERS.iter().find(|(magic, _)| beginning.starts_with(magic)).map(|(_, program)| *program)
+    }
+
+    fn decoder<'r>(self, input: impl Read + 'r) -> io::Result<Box<dyn Read + 'r>> {
+        let input = BufReader::with_capacity(BUFFER_BYTES, input);
+        Ok(match self {
+            Compression::Gzip => Box::new(flate2::bufread::MultiGzDecoder::new(input)),
+            Compression::Zstd => Box::new(zstd::stream::read::Decoder::with_buffer(input)?),
+            Compression::Xz => {
+                let stream = liblzma::stream::Stream::new_stream_decoder(
+                    XZ_MEMORY_BYTES,
+                    liblzma::stream::CONCATENATED,
+                )?;
+                Box::new(liblzma::bufread::XzDecoder::new_stream(input, stream))
+            }
+        })
+    }
+}
+
+/// Creates a file without a name in a directory.
+pub fn unnamed_file(directory: &Path) -> Result<File, BuildError> {
+    let directory = if directory.as_os_str().is_empty() { Path::new(".") } else { directory };
+    let mode = Mode::RUSR | Mode::WUSR;
+    let made = match open(directory, OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC, mode) {
+        Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL) => unlinked_file(directory, mode),
+        made => made,
+    };
+    let file = made.map_err(|e| BuildError::source(directory, e.into()))?;
+    Ok(File::from(file))
+}
+
+/// Creates a file and removes its name.
+fn unlinked_file(directory: &Path, mode: Mode) -> rustix::io::Result<std::os::fd::OwnedFd> {
+    let flags = OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::RDWR | OFlags::CLOEXEC;
+    let mut tried = 0;
+    loop {
+        let path = directory.join(format!(".pagefold-{}-{tried}.spool", std::process::id()));
+        match open(&path, flags, mode) {
+            Err(Errno::EXIST) if tried < NAMES_MAX => tried += 1,
+            Err(error) => return Err(error),
+            Ok(file) => return unlink(&path).map(|()| file),
+        }
+    }
+}
+
+/// Copies `input` to `file`, decompressed if it is compressed, and returns the file. `path` is for messages.
+/// `on_progress` gets the number of bytes written; `Break` ends the copy.
+pub fn spool(
+    mut input: impl Read,
+    path: &Path,
+    mut file: File,
+    on_progress: &mut dyn FnMut(u64) -> ControlFlow<()>,
+) -> Result<File, BuildError> {
+    let failed = |e| BuildError::source(path, e);
+    let mut beginning = Vec::new();
+    input.by_ref().take(MAGIC_BYTES as u64).read_to_end(&mut beginning).map_err(failed)?;
+    if let Some(program) = Compression::other_program(&beginning) {
+        return Err(BuildError::UnknownSource { path: path.into(), what: decompress_with(program) });
+    }
+    let compression = Compression::of(&beginning);
+    let whole = io::Cursor::new(beginning).chain(input);
+    let mut decoder: Box<dyn Read> = match compression {
+        Some(compression) => compression.decoder(whole).map_err(failed)?,
+        None => Box::new(whole),
+    };
+    let mut buffer = vec![0; BUFFER_BYTES];
+    let mut done: u64 = 0;
+    loop {
+        let len = match decoder.read(&mut buffer) {
+            Ok(0) => return Ok(file),
+            Ok(len) => len,
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => 0,
+            Err(e) => return Err(failed(e)),
+        };
+        file.write_all(&buffer[..len]).map_err(|source| BuildError::Spool { source })?;
+        done += len as u64;
+        if on_progress(done).is_break() {
+            return Err(BuildError::Interrupted);
+        }
+    }
+}
+
+/// The advice for a compression that this module does not have.
+pub(super) fn decompress_with(program: &str) -> String {
+    format!("it needs {program} to be decompressed; pipe the result, with - as the source")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn compressions_are_recognized_by_their_magic_numbers() {
+        assert_eq!(Compression::of(b"\x1f\x8b\x08\0"), Some(Compression::Gzip));
+        assert_eq!(Compression::of(b"\x5a\x2a\x4d\x18"), Some(Compression::Zstd));
+        assert_eq!(Compression::of(b"\xfd7zXZ"), None);
+        assert_eq!(Compression::of(b""), None);
+        assert_eq!(Compression::other_program(b"BZh91AY"), Some("bzip2"));
+    }
+
+    #[test]
+    fn a_file_without_a_name_leaves_none() {
+        let directory = tempfile::tempdir().unwrap();
+        let made = [unnamed_file(directory.path()).unwrap(), {
+            let file = unlinked_file(directory.path(), Mode::RUSR | Mode::WUSR).unwrap();
+            File::from(file)
+        }];
+        for mut file in made {
+            file.write_all(b"x").unwrap();
+        }
+        assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
+    }
+}

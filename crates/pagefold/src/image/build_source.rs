@@ -1,0 +1,157 @@
+//! The sources of `image build`: a directory, a tar archive, or another image.
+
+use super::build::BuildArgs;
+use super::open::{open_source_image, path_failure};
+use super::target::Target as OutFile;
+use clap::ValueEnum;
+use pagefold_control::error::{CliError, Exit, Result};
+use pagefold_image::build::source::directory::{self, DirectoryOptions};
+use pagefold_image::build::source::tar::{self, TarOptions};
+use pagefold_image::build::source::{BEGINNING_BYTES, Scanned, SourceKind, image, spool};
+use pagefold_image::build::{BuildError, Pattern};
+use pagefold_server::mount::image_failure;
+use std::fs::File;
+use std::io::{IsTerminal, Read, stdin};
+use std::ops::ControlFlow;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+/// How whiteouts of an archive become part of the image.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum WhiteoutsArg {
+    /// As files of their names
+    Files,
+    /// As overlayfs has them
+    Overlay,
+}
+
+/// The patterns of `--exclude`.
+pub fn patterns(args: &BuildArgs) -> Result<Vec<Pattern>> {
+    let parsed = args.exclude.iter().map(|text| Pattern::parse(text));
+    parsed.collect::<std::result::Result<_, _>>().map_err(|e| CliError::usage(format!("--exclude: {e}")))
+}
+
+/// Reads the names and metadata of the source. Other files than archives are refused if an option is about archives, and
+/// likewise for directories.
+pub fn scan(args: &BuildArgs, exclude: Vec<Pattern>, out: &OutFile) -> Result<Scanned> {
+    if args.source == Path::new("-") {
+        return scan_stream(args, exclude, out);
+    }
+    let metadata = args.source.metadata().map_err(|e| reading(&args.source, &e))?;
+    if metadata.is_dir() {
+        check_options(args, true, false)?;
+        let (one_file_system, ignore_unreadable) = (args.one_file_system, args.ignore_unreadable);
+        let options = DirectoryOptions { exclude, one_file_system, ignore_unreadable };
+        return directory::scan(&args.source, &options).map_err(failure);
+    }
+    if !metadata.is_file() && !std::os::unix::fs::FileTypeExt::is_block_device(&metadata.file_type()) {
+        let shown = args.source.display();
+        return Err(CliError::usage(format!(
+            "'{shown}' is a pipe or a device; pipe it, with - as the source"
+        )));
+    }
+    let file = File::open(&args.source).map_err(|e| reading(&args.source, &e))?;
+    match kind(&file, &args.source)? {
+        SourceKind::Tar => scan_archive(args, exclude, file),
+        SourceKind::Compressed(_) => {
+            let spooled = spooled(args, out, file, &args.source)?;
+            scan_archive(args, exclude, spooled)
+        }
+        SourceKind::Image => {
+            check_options(args, false, false)?;
+            let image = open_source_image(&args.source)?;
+            image::scan(&image, &exclude).map_err(failure)
+        }
+    }
+}
+
+fn scan_stream(args: &BuildArgs, exclude: Vec<Pattern>, out: &OutFile) -> Result<Scanned> {
+    let input = stdin();
+    if input.is_terminal() {
+        return Err(CliError::usage("standard input is a terminal; pipe a tar archive"));
+    }
+    let spooled = spooled(args, out, input.lock(), Path::new("-"))?;
+    scan_archive(args, exclude, spooled)
+}
+
+/// Copies a stream to a file beside the output, decompressed. The result has to be an archive.
+fn spooled(args: &BuildArgs, out: &OutFile, input: impl Read, shown: &Path) -> Result<File> {
+    let directory = args.out.parent().unwrap_or(Path::new("."));
+    let file = spool::unnamed_file(directory).map_err(failure)?;
+    let file = spool::spool(input, shown, file, &mut |_| match out.poll_interrupt() {
+        true => ControlFlow::Break(()),
+        false => ControlFlow::Continue(()),
+    });
+    let file = file.map_err(|e| match e {
+        BuildError::Interrupted => out.interrupted(),
+        e => failure(e),
+    })?;
+    let shown = shown.display();
+    match kind(&file, Path::new("-")) {
+        Ok(SourceKind::Tar) => Ok(file),
+        Ok(SourceKind::Image) => {
+            Err(CliError::usage(format!("'{shown}' has an image; write it to a file, and name that")))
+        }
+        _ => Err(CliError::usage(format!("'{shown}' has no tar archive in it"))),
+    }
+}
+
+fn scan_archive(args: &BuildArgs, exclude: Vec<Pattern>, file: File) -> Result<Scanned> {
+    check_options(args, false, true)?;
+    let whiteouts = match args.whiteouts {
+        Some(WhiteoutsArg::Overlay) => tar::Whiteouts::Overlay,
+        Some(WhiteoutsArg::Files) | None => tar::Whiteouts::Files,
+    };
+    let options = TarOptions { exclude, whiteouts, ..TarOptions::default() };
+    tar::scan(file, &args.source, &options).map_err(failure)
+}
+
+/// Refuses options that say nothing about the source.
+fn check_options(args: &BuildArgs, is_directory: bool, is_archive: bool) -> Result<()> {
+    let refused = |option: &str, kind: &str| {
+        let shown = args.source.display();
+        Err(CliError::usage(format!("{option} is for {kind}, and '{shown}' is none; leave it out")))
+    };
+    match () {
+        () if args.one_file_system && !is_directory => refused("--one-file-system", "directories"),
+        () if args.ignore_unreadable && !is_directory => refused("--ignore-unreadable", "directories"),
+        () if args.whiteouts.is_some() && !is_archive => refused("--whiteouts", "tar archives"),
+        () => Ok(()),
+    }
+}
+
+fn kind(file: &File, path: &Path) -> Result<SourceKind> {
+    let mut beginning = vec![0; BEGINNING_BYTES];
+    let mut len = 0;
+    while len < beginning.len() {
+        match file.read_at(&mut beginning[len..], len as u64) {
+            Ok(0) => break,
+            Ok(more) => len += more,
+            Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(reading(path, &e)),
+        }
+    }
+    SourceKind::of(&beginning[..len], path).map_err(failure)
+}
+
+fn reading(path: &Path, error: &std::io::Error) -> CliError {
+    path_failure(format!("reading '{}'", path.display()), error)
+}
+
+/// The error for a failure of the builder or of a source.
+pub fn failure(error: BuildError) -> CliError {
+    match error {
+        BuildError::Options { what } => CliError::usage(what),
+        BuildError::UnknownSource { .. } => CliError::usage(error.to_string()),
+        BuildError::Source { path, source } => reading(&path, &source),
+        BuildError::Write { ref source, .. } | BuildError::Spool { ref source } => {
+            CliError::io(error.to_string(), source)
+        }
+        BuildError::Changed { .. } => CliError::new(Exit::Busy, error.to_string()),
+        BuildError::Archive { .. } => CliError::new(Exit::Damaged, error.to_string()),
+        BuildError::Image { ref path, ref source } => {
+            image_failure(format_args!("'{}' of the image", path.display()), source)
+        }
+        error => CliError::failed(pagefold_image::with_causes(&error)),
+    }
+}
