@@ -1,0 +1,108 @@
+//! `image build`: images of archives, streams and other images, from the command line.
+
+use crate::support::{Sandbox, have};
+use std::fs::{self, File};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+/// A sandbox with a directory, its archive `a.tar`, and its image.
+fn sandbox() -> (Sandbox, PathBuf, Vec<u8>) {
+    let s = Sandbox::new();
+    let source = s.path("source");
+    fs::create_dir_all(source.join("d")).unwrap();
+    fs::write(source.join("d/text"), "a line of text\n".repeat(10_000)).unwrap();
+    fs::write(source.join("object.o"), "o").unwrap();
+    std::os::unix::fs::symlink("d/text", source.join("link")).unwrap();
+    let tar = Command::new("tar").args(["--format=pax", "-cf", "a.tar", "-C", "source", "."]);
+    assert!(tar.current_dir(s.path("")).status().unwrap().success());
+    let image = s.path("image");
+    s.ok(&format!("image build -z lz4 {} {}", source.display(), image.display()));
+    let bytes = fs::read(&image).unwrap();
+    (s, image, bytes)
+}
+
+/// The names in the sandbox that begin with a dot.
+fn hidden(s: &Sandbox) -> Vec<String> {
+    let entries = fs::read_dir(s.path("")).unwrap();
+    let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    names.filter(|name| name.starts_with('.')).collect()
+}
+
+#[test]
+fn a_directory_its_archive_and_its_image_give_the_same_image() {
+    let (s, image, wanted) = sandbox();
+    let (out, archive) = (s.path("out"), s.path("a.tar"));
+    let built = |source: &str| {
+        s.ok(&format!("image build -z lz4 --verify {source} {}", out.display()));
+        fs::read(&out).unwrap() == wanted
+    };
+    assert!(built(&archive.display().to_string()) && built(&image.display().to_string()));
+    for (program, suffix) in [("gzip", "gz"), ("xz", "xz"), ("zstd", "zst")] {
+        if !have(program) {
+            continue;
+        }
+        let compressed = s.path(&format!("a.tar.{suffix}"));
+        let run = Command::new(program).arg("-c").arg(&archive).stdout(File::create(&compressed).unwrap());
+        assert!(run.status().unwrap().success());
+        assert!(built(&compressed.display().to_string()), "{program}");
+        let mut piped = s.command(&format!("image build -z lz4 - {}", out.display()));
+        assert!(piped.stdin(File::open(&compressed).unwrap()).output().unwrap().status.success());
+        assert!(fs::read(&out).unwrap() == wanted, "{program}");
+    }
+    let excluded = format!("image build -z lz4 --exclude *.o {} {}", archive.display(), out.display());
+    s.ok(&excluded);
+    s.run(&format!("image cat {} /object.o", out.display())).fails(3, "no such file");
+    s.ok(&format!("image cat {} /link", out.display()));
+    assert!(hidden(&s).is_empty());
+}
+
+#[test]
+fn sources_that_cannot_be_used_leave_nothing() {
+    let (s, image, _) = sandbox();
+    let out = s.path("out");
+    let archive = fs::read(s.path("a.tar")).unwrap();
+    fs::write(s.path("cut.tar"), &archive[..2000]).unwrap();
+    fs::write(s.path("text"), "text").unwrap();
+    fs::write(s.path("bz"), "BZh91AY&SY").unwrap();
+    let at = |name: &str| s.path(name).display().to_string();
+    let source = at("source");
+    for (words, code, message) in [
+        (at("none"), 3, "none"),
+        (at("text"), 2, "no tar archive (plain, or compressed by gzip, zstd or xz) and no EROFS image"),
+        (at("bz"), 2, "needs bzip2"),
+        (at("cut.tar"), 6, "the archive is cut off"),
+        (format!("--whiteouts overlay {source}"), 2, "--whiteouts is for tar archives"),
+        (format!("--one-file-system {}", at("a.tar")), 2, "--one-file-system is for directories"),
+        (format!("--ignore-unreadable {}", image.display()), 2, "--ignore-unreadable is for directories"),
+        ("/dev/null".into(), 2, "is a pipe or a device"),
+    ] {
+        s.run(&format!("image build {words} {}", out.display())).fails(code, message);
+        assert!(!out.exists() && hidden(&s).is_empty(), "{words}");
+    }
+    for (input, code, message) in [("text", 2, "'-' has no tar archive in it"), ("image", 2, "'-' has an image")] {
+        let mut piped = s.command(&format!("image build - {}", out.display()));
+        let run = piped.stdin(File::open(s.path(input)).unwrap()).stderr(Stdio::piped()).output().unwrap();
+        let text = String::from_utf8_lossy(&run.stderr).into_owned();
+        assert_eq!(run.status.code(), Some(code), "{text}");
+        assert!(text.contains(message) && !out.exists() && hidden(&s).is_empty(), "{text}");
+    }
+}
+
+#[test]
+fn whiteouts_of_a_layer_become_those_of_overlayfs() {
+    let s = Sandbox::new();
+    fs::create_dir_all(s.path("layer/d")).unwrap();
+    fs::write(s.path("layer/.wh.gone"), "").unwrap();
+    fs::write(s.path("layer/d/.wh..wh..opq"), "").unwrap();
+    let tar = Command::new("tar").args(["-cf", "a.tar", "-C", "layer", "."]).current_dir(s.path("")).status();
+    assert!(tar.unwrap().success());
+    let (archive, out) = (s.path("a.tar"), s.path("out"));
+    let (archive, out) = (archive.display(), out.display());
+    s.ok(&format!("image build --whiteouts overlay {archive} {out}"));
+    let gone = s.ok(&format!("image ls -l {out} /"));
+    assert!(gone.lines().any(|line| line.starts_with('c') && line.ends_with("gone")), "{gone}");
+    let shown = s.ok(&format!("image show {out} /d"));
+    assert!(shown.contains("trusted.overlay.opaque"), "{shown}");
+    s.ok(&format!("image build {archive} {out}"));
+    assert!(s.ok(&format!("image ls {out} /")).contains(".wh.gone"));
+}
