@@ -55,7 +55,7 @@ fn a_build_that_fails_leaves_what_was_there() {
     let (from, to) = (source.display(), image.display());
     for (words, code, message) in [
         (format!("image build {from}/none {to}"), 3, "none"),
-        (format!("image build {from}/text {to}"), 2, "is not a directory"),
+        (format!("image build {from}/text {to}"), 2, "no tar archive"),
         (format!("image build --kernel 5.4 -z zstd {from} {to}"), 2, "does not read zstd"),
         (format!("image build --kernel 5.4 --cluster 64K {from} {to}"), 2, "choose 4K"),
         (format!("image build --kernel six {from} {to}"), 2, "--kernel"),

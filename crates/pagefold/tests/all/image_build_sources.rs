@@ -13,7 +13,8 @@ fn sandbox() -> (Sandbox, PathBuf, Vec<u8>) {
     fs::write(source.join("d/text"), "a line of text\n".repeat(10_000)).unwrap();
     fs::write(source.join("object.o"), "o").unwrap();
     std::os::unix::fs::symlink("d/text", source.join("link")).unwrap();
-    let tar = Command::new("tar").args(["--format=pax", "-cf", "a.tar", "-C", "source", "."]);
+    let mut tar = Command::new("tar");
+    tar.args(["--format=pax", "-cf", "a.tar", "-C", "source", "."]);
     assert!(tar.current_dir(s.path("")).status().unwrap().success());
     let image = s.path("image");
     s.ok(&format!("image build -z lz4 {} {}", source.display(), image.display()));
@@ -42,7 +43,8 @@ fn a_directory_its_archive_and_its_image_give_the_same_image() {
             continue;
         }
         let compressed = s.path(&format!("a.tar.{suffix}"));
-        let run = Command::new(program).arg("-c").arg(&archive).stdout(File::create(&compressed).unwrap());
+        let mut run = Command::new(program);
+        run.arg("-c").arg(&archive).stdout(File::create(&compressed).unwrap());
         assert!(run.status().unwrap().success());
         assert!(built(&compressed.display().to_string()), "{program}");
         let mut piped = s.command(&format!("image build -z lz4 - {}", out.display()));
@@ -79,7 +81,9 @@ fn sources_that_cannot_be_used_leave_nothing() {
         s.run(&format!("image build {words} {}", out.display())).fails(code, message);
         assert!(!out.exists() && hidden(&s).is_empty(), "{words}");
     }
-    for (input, code, message) in [("text", 2, "'-' has no tar archive in it"), ("image", 2, "'-' has an image")] {
+    for (input, code, message) in
+        [("text", 2, "'-' has no tar archive in it"), ("image", 2, "'-' has an image")]
+    {
         let mut piped = s.command(&format!("image build - {}", out.display()));
         let run = piped.stdin(File::open(s.path(input)).unwrap()).stderr(Stdio::piped()).output().unwrap();
         let text = String::from_utf8_lossy(&run.stderr).into_owned();
