@@ -96,7 +96,7 @@ fn older_forms_give_the_image_of_the_directory() {
     let sparse = File::create(root.join("sparse")).unwrap();
     sparse.set_len(20 << 20).unwrap();
     for i in 0..60 {
-        std::os::unix::fs::FileExt::write_all_at(&sparse, &[i; 4096], u64::from(i) * 256 << 10).unwrap();
+        std::os::unix::fs::FileExt::write_all_at(&sparse, &[i; 4096], (u64::from(i) * 256) << 10).unwrap();
     }
     let deep = "n".repeat(98);
     fs::create_dir(root.join(&deep)).unwrap();
