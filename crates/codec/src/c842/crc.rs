@@ -63,7 +63,7 @@ mod tests {
 
     #[test]
     fn the_checksum_is_that_of_a_plain_loop() {
-        let bytes: Vec<u8> = (0..100u32).map(|i| (i * i * 7919 >> 3) as u8).collect();
+        let bytes: Vec<u8> = (0..100u32).map(|i| ((i * i * 7919) >> 3) as u8).collect();
         for len in 0..bytes.len() {
             assert_eq!(crc32(&bytes[..len]), slow(&bytes[..len]), "{len}");
         }

@@ -157,7 +157,7 @@ impl Decoder<'_> {
                 return Err(C842Error::Padding);
             }
         }
-        if self.src.len() % 8 != 0 {
+        if !self.src.len().is_multiple_of(8) {
             return Err(C842Error::Padding);
         }
         if self.checksum() == crc { Ok(()) } else { Err(C842Error::Checksum) }
