@@ -34,7 +34,7 @@ pub struct CheckOptions {
     pub threads: usize,
     /// Limits of the walk.
     pub limits: Limits,
-    /// Whether to judge what readers ignore, too: all [rules](crate::rules).
+    /// Whether to judge what readers ignore, too: all [rules].
     pub strict: bool,
 }
 

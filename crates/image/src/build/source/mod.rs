@@ -1,6 +1,6 @@
 //! Where trees come from.
 //!
-//! A source fills a [`Tree`](super::tree::Tree) with names and metadata, and with [`Content`](super::content::Content)
+//! A source fills a [`Tree`] with names and metadata, and with [`Content`](super::content::Content)
 //! that is read later.
 //!
 //! | module | source |
