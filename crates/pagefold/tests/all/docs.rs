@@ -27,6 +27,7 @@ const COMMANDS: [&str; 24] = [
     "image stats",
     "image show",
     "image extract",
+    "image build",
     "image tar",
     "image check",
     "zram-shell",
