@@ -54,7 +54,7 @@ fn streams_allocate_nothing_after_their_first_use() {
         let codec = Codec::new(&spec).unwrap();
         let (mut stream, asked) = counted(|| PerCpuStream::new(&codec).unwrap());
         // Rust's allocator calls C's: the difference are requests of C codecs.
-        let is_c = !spec.name.starts_with("lzo");
+        let is_c = !spec.name.starts_with("lzo") && spec.name != "842";
         assert!(asked.0 > 0 && (asked.1 > asked.0) == is_c, "{label}: the counters do not count: {asked:?}");
         for page in pages() {
             let PerCpuStream { stream, buf } = &mut stream;

@@ -103,7 +103,7 @@ fn the_attributes_of_codecs_are_those_of_zram() {
     let mut target = without_backing();
     let shown = |target: &TestTarget, name: &str| find(name).unwrap().show(&target.disk).unwrap();
     assert_eq!(shown(&target, "comp_algorithm"), "lzo-rle lzo [lz4] lz4hc zstd deflate 842 ");
-    assert_eq!(shown(&target, "recomp_algorithm"), "#1: lz4 lz4hc [zstd] deflate lzo lzo-rle ");
+    assert_eq!(shown(&target, "recomp_algorithm"), "#1: lzo-rle lzo lz4 lz4hc [zstd] deflate 842 ");
     assert_eq!(shown(&target, "debug_stat"), "version: 1\n0        0");
     assert_eq!((shown(&target, "initstate"), shown(&target, "disksize")), ("1".into(), "1048576".into()));
     let cpus = shown(&target, "max_comp_streams");
