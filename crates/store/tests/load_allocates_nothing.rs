@@ -104,7 +104,7 @@ fn of_a_page_in_memory() {
         load_all(&store);
         // Rust's allocator calls C's: the difference are requests of C codecs.
         let asked = counted(|| drop(store.loader().unwrap())).1;
-        let is_c = !codec.name.starts_with("lzo");
+        let is_c = !codec.name.starts_with("lzo") && codec.name != "842";
         assert!(
             asked.0 > 0 && (asked.1 > asked.0) == is_c,
             "{}: the counters do not count: {asked:?}",

@@ -11,6 +11,8 @@ mod mount;
 mod mount_hostile;
 mod oracles;
 mod reading;
+#[path = "../support/source.rs"]
+mod source;
 mod strict;
 #[path = "../support/mod.rs"]
 mod support;

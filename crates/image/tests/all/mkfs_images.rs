@@ -1,6 +1,6 @@
 //! Images that mkfs.erofs builds during the test, compared with the source tree.
 
-use crate::support::source::{list, make_directories, make_tree, xattrs};
+use crate::source::{list, make_directories, make_tree, xattrs};
 use crate::support::tree::{Image, block_of};
 use pagefold_image::read::{FileKind, Layout};
 use pagefold_testkit::skipped;

@@ -1,7 +1,7 @@
 //! Images of a directory with a file of every kind.
 
 use super::{build_at, open_checked, options};
-use crate::support::source::{list, make_tree, xattrs};
+use crate::source::{list, make_tree, xattrs};
 use crate::support::walk::contents;
 use pagefold_image::Image;
 use pagefold_image::build::source::directory::{DirectoryOptions, scan};
