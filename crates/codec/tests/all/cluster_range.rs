@@ -285,3 +285,22 @@ fn offsets_beyond_the_output_are_refused_at_any_distance() {
         }
     }
 }
+
+/// liblz4 accepts a match at offset 0 and, at the end of a prefix, leaves there what it last wrote.
+#[test]
+fn a_prefix_that_ends_in_a_match_at_offset_0_shows_only_zeroes_and_the_stream() {
+    let literals = [0x11; 12];
+    let stream = [&[0xc4][..], &literals, &[0, 0], &[0x77; 40]].concat();
+    for len in 13..20 {
+        let (slow, same) =
+            crate::support::cluster::lz4_slow::decode_and_mark(&stream, len, 65535, Extent::Prefix).unwrap();
+        assert!(same == 12 && slow[same..].iter().all(|byte| *byte == 0));
+        let mut decoder = Decoder::new(Format::Lz4 { window_bytes: 65535 }).unwrap();
+        let mut plain = vec![0xaa; len];
+        decoder.decode(&stream, &mut plain, Want::Prefix).unwrap();
+        assert_eq!(plain[..same], slow[..same]);
+        assert!(plain[same..].iter().all(|byte| [0, 0x77].contains(byte)), "{plain:x?}");
+        let got = range(&mut decoder, &mut PieceInput::new(&stream, &[7]), 0, len, Want::Prefix);
+        assert_eq!(got.unwrap(), slow);
+    }
+}

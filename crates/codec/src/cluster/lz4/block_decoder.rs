@@ -6,7 +6,8 @@
 //!
 //! It rejects the blocks that liblz4 rejects, and matches that reach beyond the window. The format does not allow an
 //! offset of 0, but liblz4 and the kernel accept it as a run of zeroes. So this decoder does too: which decoder runs
-//! depends on the free memory, and the result must not.
+//! depends on the free memory, and the result must not. (liblz4's result is another where such a match
+//! reaches the end of a prefix; see [`decode_prefix`](super::decode_prefix).)
 
 use super::fast;
 use super::output::Output;

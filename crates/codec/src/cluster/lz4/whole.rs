@@ -28,7 +28,7 @@ pub(crate) fn decode_all(src: &[u8], dst: &mut [u8]) -> Result<(), CodecError> {
 ///
 /// `dst` is cleared first, so that the result depends on `src` alone: liblz4 accepts a match at a distance of 0. Where
 /// such a match reaches the end of the prefix, liblz4 copies it onto itself, and the reader would see the buffer's old
-/// content.
+/// content. In place of that it sees zeroes, and bytes of the stream where the copy of the literals before wrote too far.
 pub(crate) fn decode_prefix(src: &[u8], dst: &mut [u8]) -> Result<(), CodecError> {
     dst.fill(0);
     let (from, to) = (src.as_ptr().cast(), dst.as_mut_ptr().cast());

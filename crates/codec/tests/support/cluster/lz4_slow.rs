@@ -17,11 +17,20 @@ pub enum Extent {
 ///
 /// A match at offset 0, which the format does not allow, is a run of zeroes, as for liblz4 and the kernel.
 pub fn decode(stream: &[u8], len: usize, window: usize, extent: Extent) -> Option<Vec<u8>> {
+    decode_and_mark(stream, len, window, extent).map(|(out, _)| out)
+}
+
+/// Decodes as [`decode`] does, and returns also the number of bytes of output that liblz4 decodes to the same.
+///
+/// It is all of them but for one case: liblz4 copies the matches that reach the last 12 bytes of a prefix byte by byte,
+/// and one at offset 0 onto itself. From its beginning on, the prefix then holds zeroes or bytes of the stream.
+pub fn decode_and_mark(stream: &[u8], len: usize, window: usize, extent: Extent) -> Option<(Vec<u8>, usize)> {
     let mut out: Vec<u8> = Vec::new();
+    let mut same = len;
     let mut bytes = stream.iter().copied();
     let full = |out: &Vec<u8>| extent == Extent::Prefix && out.len() == len;
     if full(&out) {
-        return Some(out);
+        return Some((out, same));
     }
     loop {
         let token = bytes.next()?;
@@ -41,11 +50,11 @@ pub fn decode(stream: &[u8], len: usize, window: usize, extent: Extent) -> Optio
             }
             out.push(bytes.next()?);
             if full(&out) {
-                return Some(out);
+                return Some((out, same));
             }
         }
         if extent == Extent::All && bytes.len() == 0 {
-            return (out.len() == len).then_some(out);
+            return (out.len() == len).then_some((out, same));
         }
         if extent == Extent::All && out.len() + 12 > len {
             return None;
@@ -64,13 +73,16 @@ pub fn decode(stream: &[u8], len: usize, window: usize, extent: Extent) -> Optio
                 }
             }
         }
+        if extent == Extent::Prefix && offset == 0 && out.len() + matched + 12 > len {
+            same = same.min(out.len());
+        }
         for _ in 0..matched {
             if out.len() == len {
                 return None;
             }
             out.push(if offset == 0 { 0 } else { out[out.len() - offset] });
             if full(&out) {
-                return Some(out);
+                return Some((out, same));
             }
         }
         if extent == Extent::All && out.len() + 5 > len {
