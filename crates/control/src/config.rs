@@ -78,7 +78,7 @@ pub struct RecompressAfter {
 }
 
 /// A codec with its parameters.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CodecConfig {
     /// Its name in the codec table.
     pub name: String,

@@ -61,8 +61,8 @@ pub(super) static TABLE: &[Attribute] = &[
         name: "algorithm_params",
         unit: "",
         meaning: "parameters of a codec. Takes priority=0 to 3 (0 if left out) or algo=NAME, and level=NUMBER, dict=PATH, \
-                  deflate.winbits=NUMBER; parameters that are left out stay as they are. Before the disk has a size, \
-                  which is refused if the codec does not take them",
+                  deflate.winbits=NUMBER; parameters that are left out stay as they are. recomp_algorithm may choose the codec \
+                  of a priority later. Before the disk has a size, which is refused if the codec does not take them",
         mode: Some(0o200),
         when: When::WithoutSize,
         show: None,
@@ -103,7 +103,7 @@ fn primary(disk: &Disk) -> (String, Option<i32>) {
 fn further(disk: &Disk) -> String {
     let setup = disk.setup();
     let line = |priority: usize| {
-        let codec = setup.codecs[priority].as_ref()?;
+        let codec = setup.codec(priority)?;
         Some(format!("#{priority}: {}", disk::codec_list(&codec.name)))
     };
     (1..PRIORITY_COUNT).filter_map(line).collect::<Vec<_>>().join("\n")
@@ -218,12 +218,11 @@ fn set_parameters(setup: &mut Setup, given: &Parameters) -> Result<()> {
         }
     };
     let dictionary = given.dictionary.as_deref().map(read_dictionary).transpose()?;
-    let codec = setup
-        .codec_mut(priority)
-        .ok_or_else(|| invalid(format!("there is no codec of priority {priority}")))?;
-    codec.level = given.level.or(codec.level);
-    codec.window_bits = given.window_bits.or(codec.window_bits);
-    codec.dictionary = dictionary.or(codec.dictionary.take());
+    if let Some(codec) = setup.parameters_mut(priority) {
+        codec.level = given.level.or(codec.level);
+        codec.window_bits = given.window_bits.or(codec.window_bits);
+        codec.dictionary = dictionary.or(codec.dictionary.take());
+    }
     Ok(())
 }
 

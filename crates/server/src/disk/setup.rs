@@ -16,11 +16,29 @@ pub const PRIORITY_COUNT: usize = FURTHER_CODECS_MAX + 1;
 /// The codec of a new disk.
 const DEFAULT_CODEC: &str = "lz4";
 
+/// What is chosen for a priority. As in zram, parameters can be chosen before the algorithm that they are for.
+#[derive(Clone, Default)]
+struct Choice {
+    is_chosen: bool,
+    /// Its name counts if an algorithm is chosen.
+    codec: CodecConfig,
+}
+
+impl Choice {
+    fn of(codec: CodecConfig) -> Self {
+        Choice { is_chosen: true, codec }
+    }
+
+    fn codec(&self) -> Option<&CodecConfig> {
+        self.is_chosen.then_some(&self.codec)
+    }
+}
+
 /// The settings of a disk.
 #[derive(Clone)]
 pub struct Setup {
     /// The codecs by priority; the first is the primary one.
-    pub codecs: [Option<CodecConfig>; PRIORITY_COUNT],
+    choices: [Choice; PRIORITY_COUNT],
     /// The rules of automatic recompression.
     pub recompress_after: Vec<RecompressAfter>,
     /// Limit of the pool's memory; `None` for the store's default, 0 for no limit.
@@ -38,11 +56,11 @@ pub struct Setup {
 impl Setup {
     /// The settings of a configuration.
     pub fn new(config: &DiskConfig, medium: Option<Medium>) -> Self {
-        let mut codecs = [const { None }; PRIORITY_COUNT];
+        let mut choices: [Choice; PRIORITY_COUNT] = Default::default();
         let given = std::iter::once(&config.codec).chain(&config.further_codecs);
-        codecs.iter_mut().zip(given).for_each(|(place, codec)| *place = Some(codec.clone()));
+        choices.iter_mut().zip(given).for_each(|(choice, codec)| *choice = Choice::of(codec.clone()));
         Setup {
-            codecs,
+            choices,
             recompress_after: config.recompress_after.clone(),
             mem_limit_bytes: config.mem_limit_bytes,
             layout: medium.as_ref().map_or(LayoutKind::Log, |m| m.layout),
@@ -51,40 +69,42 @@ impl Setup {
         }
     }
 
-    /// The codec of a priority; the one without parameters if none is chosen.
-    pub fn codec_mut(&mut self, priority: usize) -> Option<&mut CodecConfig> {
-        self.codecs.get_mut(priority).and_then(Option::as_mut)
+    /// The codec of a priority, if its algorithm is chosen.
+    pub fn codec(&self, priority: usize) -> Option<&CodecConfig> {
+        self.choices.get(priority).and_then(Choice::codec)
+    }
+
+    /// The parameters of a priority, for a codec that is chosen or will be.
+    pub fn parameters_mut(&mut self, priority: usize) -> Option<&mut CodecConfig> {
+        self.choices.get_mut(priority).map(|choice| &mut choice.codec)
     }
 
     /// Chooses the algorithm of a priority. Its parameters stay.
     pub fn choose(&mut self, priority: usize, name: &str) {
-        if let Some(place) = self.codecs.get_mut(priority) {
-            match place {
-                Some(codec) => codec.name = name.to_string(),
-                None => *place = Some(codec::plain(name)),
-            }
+        if let Some(choice) = self.choices.get_mut(priority) {
+            choice.is_chosen = true;
+            choice.codec.name = name.to_string();
         }
     }
 
     /// The priorities of the algorithm `name`, from the lowest.
     pub fn priorities_of(&self, name: &str) -> impl Iterator<Item = usize> {
-        let is_it = move |codec: &Option<CodecConfig>| codec.as_ref().is_some_and(|codec| codec.name == name);
-        (0..PRIORITY_COUNT).filter(move |priority| is_it(&self.codecs[*priority]))
+        (0..PRIORITY_COUNT).filter(move |priority| self.codec(*priority).is_some_and(|codec| codec.name == name))
     }
 
     /// The primary codec.
     pub fn primary(&self) -> CodecConfig {
-        self.codecs[0].clone().unwrap_or_else(|| codec::plain(DEFAULT_CODEC))
+        self.codec(0).cloned().unwrap_or_else(|| codec::plain(DEFAULT_CODEC))
     }
 }
 
 impl Default for Setup {
     /// The settings of a disk after a reset: as zram's, no limit of memory.
     fn default() -> Self {
-        let mut codecs = [const { None }; PRIORITY_COUNT];
-        codecs[0] = Some(codec::plain(DEFAULT_CODEC));
+        let mut choices: [Choice; PRIORITY_COUNT] = Default::default();
+        choices[0] = Choice::of(codec::plain(DEFAULT_CODEC));
         Setup {
-            codecs,
+            choices,
             recompress_after: Vec::new(),
             mem_limit_bytes: Some(0),
             same_filled: true,

@@ -31,7 +31,7 @@ pub fn store(setup: &Setup, size_bytes: u64, has_reserve: bool) -> Result<Arc<St
     let spec = |config: &CodecConfig| codec::spec(&codec::applicable(config));
     let parameters = StoreConfig {
         codec: spec(&setup.primary()),
-        further_codecs: std::array::from_fn(|at| setup.codecs[at + 1].as_ref().map(spec)),
+        further_codecs: std::array::from_fn(|at| setup.codec(at + 1).map(spec)),
         // Idle marks and automatic recompression need ages on every disk.
         access_times: true,
         mem_limit: setup.mem_limit_bytes.map_or(MemLimit::Half, limit),
