@@ -2,7 +2,8 @@
 """Measures images: pagefold's mount and extraction against the kernel's EROFS and erofs-utils, in one table.
 
     bench/images.py [--pagefold BINARY] [--tree DIR] [--mkfs MKFS.EROFS] [--fsck FSCK.EROFS] [--fuse EROFSFUSE]
-                    [--image NAME=FILE]... [--rounds N] [--memory 64M] [--files 100000] [--short] [--only WORD]
+                    [--image NAME=FILE]... [--rounds N] [--memory 64M] [--files 100000] [--build-size MIB]
+                    [--build COMPRESSION]... [--short] [--only WORD]
 
 mkfs.erofs makes images of the tree (LZ4 and, if it supports it, zstd, clusters of 64 KiB), unless --image names one for
 "lz4" or "zstd". Both sides of a row read the same image file and are measured alternately, A, B, A, B, with caches dropped before
@@ -22,6 +23,8 @@ import sys
 import tempfile
 import threading
 import time
+
+from image_build import rows_of_building
 
 BENCH = os.path.dirname(os.path.abspath(__file__))
 # Programs that are started from an image, with arguments that make each do a little real work.
@@ -374,7 +377,8 @@ def read_background(folder, stop, first):
                 os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
-ROWS = {"read": rows_of_reading, "extract": rows_of_extraction, "metadata": rows_of_metadata, "launch": rows_of_launching}
+ROWS = {"read": rows_of_reading, "extract": rows_of_extraction, "metadata": rows_of_metadata, "launch": rows_of_launching,
+        "build": rows_of_building}
 
 
 def main():
@@ -389,6 +393,8 @@ def main():
     parser.add_argument("--memory", default="64M")
     parser.add_argument("--tight", default="1M", help="budget of the mount for launches under pressure")
     parser.add_argument("--files", type=int, default=100_000)
+    parser.add_argument("--build-size", type=int, default=256, metavar="MIB", help="amount of libraries in images to build")
+    parser.add_argument("--build", action="append", default=[], metavar="COMPRESSION", help="only this row, as in zstd:12")
     parser.add_argument("--short", action="store_true", help="one round: shows that it works")
     parser.add_argument("--only", choices=sorted(ROWS), action="append")
     args = parser.parse_args()

@@ -4,11 +4,16 @@
 //! clusters that `fit` needs for the files, and the CPU time and the bytes when the same pieces are compressed whole,
 //! by the same encoder and without a limit. A configuration is `lz4`, `lz4hc:9`, `zstd:12`, with `@WINDOW` where it has
 //! one.
+//!
+//! `cluster_fit --bare THREADS CLUSTER_BYTES CONFIG -- FILE...` prints the time that several threads need for the
+//! pieces whole: the limit of a builder with as many threads.
 
 #![allow(clippy::unwrap_used, reason = "a measurement that fails has no result")]
 
 use pagefold_codec::cluster::encode::{Encoder, EncoderConfig};
-use std::time::Duration;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::time::{Duration, Instant};
 
 /// `struct timespec` of glibc's time.h.
 #[repr(C)]
@@ -54,7 +59,8 @@ fn config(text: &str, cluster: usize) -> EncoderConfig {
 }
 
 fn main() {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let mut arguments: Vec<String> = std::env::args().skip(1).collect();
+    let bare_threads = (arguments[0] == "--bare").then(|| arguments.drain(..2).nth(1).unwrap().parse().unwrap());
     let split = arguments.iter().position(|a| a == "--").unwrap();
     let cluster: usize = arguments[0].parse().unwrap();
     let files: Vec<Vec<u8>> = arguments[split + 1..]
@@ -64,6 +70,9 @@ fn main() {
         .collect();
     let total: usize = files.iter().map(Vec::len).sum();
     println!("{} files, {total} bytes, clusters of {cluster}", files.len());
+    if let Some(threads) = bare_threads {
+        return measure_bare(&config(&arguments[1], cluster), &files, cluster, threads);
+    }
     for text in &arguments[1..split] {
         measure(text, &config(text, cluster), &files, cluster);
     }
@@ -118,4 +127,36 @@ fn measure(text: &str, config: &EncoderConfig, files: &[Vec<u8>], cluster: usize
         100.0 * slack as f64 / written as f64,
         input as f64 / consumed as f64,
     );
+}
+
+/// Cuts the files into pieces as `fit` does, and prints the time in which the threads compress these pieces.
+fn measure_bare(config: &EncoderConfig, files: &[Vec<u8>], cluster: usize, threads: usize) {
+    let next = AtomicUsize::new(0);
+    let pieces = Mutex::new(Vec::new());
+    let cut = || {
+        let (mut encoder, mut dst) = (Encoder::new(config).unwrap(), vec![0; cluster]);
+        while let Some(file) = files.get(next.fetch_add(1, Relaxed)) {
+            let mut rest = &file[..];
+            while !rest.is_empty() {
+                let consumed = encoder.fit(rest, &mut dst).unwrap().consumed_bytes;
+                let (now, later) = rest.split_at(if consumed < BLOCK { BLOCK.min(rest.len()) } else { consumed });
+                pieces.lock().unwrap().push(now);
+                rest = later;
+            }
+        }
+    };
+    let run = |work: &(dyn Fn() + Sync)| {
+        next.store(0, Relaxed);
+        std::thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(work))));
+    };
+    run(&cut);
+    let pieces = pieces.into_inner().unwrap();
+    let begin = Instant::now();
+    run(&|| {
+        let (mut encoder, mut dst) = (Encoder::new(config).unwrap(), vec![0; 16 << 20]);
+        while let Some(piece) = pieces.get(next.fetch_add(1, Relaxed)) {
+            encoder.whole(piece, &mut dst).unwrap();
+        }
+    });
+    println!("{} pieces, {threads} threads, bare {:.3} s", pieces.len(), begin.elapsed().as_secs_f64());
 }

@@ -1,0 +1,156 @@
+"""Rows of images.py: building images, against mkfs.erofs and mksquashfs.
+
+A part of the shared libraries below /usr/lib is copied to a folder, in the order of their names until it has the wanted
+size, and read once. Both sides write to the same tmpfs, with two threads, and neither deduplicates. The bare loop is the
+same encoder that compresses the same pieces whole, with two threads and without a limit (the example `cluster_fit` of
+pagefold-codec). A time is met below its target, or below 1.05 of the bare loop.
+"""
+
+import contextlib
+import os
+import re
+import shutil
+import statistics
+import subprocess
+
+MANIFEST = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../Cargo.toml")
+THREADS = 2
+# Compression of pagefold, cluster, options of mkfs.erofs, tail packing, targets for time and size, whether both images are
+# read through the kernel.
+ROWS = [
+    ("lz4hc:9", 4, ["-zlz4hc,9"], False, 0.6, 1.0),
+    ("lz4hc:12", 64, ["-zlz4hc,12"], True, 0.7, 1.0),
+    ("zstd:12", 64, ["-zzstd,12"], False, 0.15, 1.003),
+    ("lzma:6", 64, ["-zlzma,6"], False, 0.9, 1.0),
+]
+
+
+def libraries(folder, size_bytes):
+    """Copies libraries to the folder until it has the size; returns their number and length."""
+    found = subprocess.run(["find", "/usr/lib", "-xdev", "-type", "f", "-name", "*.so*", "-size", "+0"],
+                           capture_output=True, text=True, check=True).stdout
+    count, total = 0, 0
+    for path in sorted(filter(None, found.split("\n"))):
+        if total >= size_bytes:
+            break
+        copied = os.path.join(folder, path.lstrip("/"))
+        os.makedirs(os.path.dirname(copied), exist_ok=True)
+        shutil.copy2(path, copied)
+        count, total = count + 1, total + os.path.getsize(copied)
+    return count, total
+
+
+def run(command):
+    """Runs a command; returns its time in seconds, its CPU time, and its peak memory in bytes."""
+    # The shell's clock and counters would be coarser than those of wait4.
+    began = os.times().elapsed
+    child = subprocess.Popen([str(word) for word in command], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    said = child.stderr.read()
+    _, status, usage = os.wait4(child.pid, 0)
+    child.returncode = os.waitstatus_to_exitcode(status)
+    if child.returncode != 0:
+        raise RuntimeError(f"{' '.join(map(str, command))} failed: {said[-300:]}")
+    return os.times().elapsed - began, usage.ru_utime + usage.ru_stime, usage.ru_maxrss << 10
+
+
+def rows_of_building(bench):
+    """Measures all rows of --build, at the size --build-size."""
+    tree = os.path.join(bench.folder, "libraries")
+    count, total = libraries(tree, bench.args.build_size << 20)
+    print(f"building: {count} libraries, {total / 2**20:.1f} MiB", flush=True)
+    shm = os.path.join(bench.folder, "images")
+    os.makedirs(shm)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=90%", "none", shm], check=True)
+    try:
+        for row in ROWS:
+            if not bench.args.build or row[0] in bench.args.build:
+                build_row(bench, tree, shm, *row)
+        if not bench.args.build or "zstd:3" in bench.args.build:
+            squashfs_row(bench, tree, shm)
+    finally:
+        subprocess.run(["umount", shm], check=False)
+
+
+def build_row(bench, tree, shm, name, cluster_kib, peer_options, packs_tails, time_target, size_target):
+    title = f"build {name}, {cluster_kib} KiB{', tail packing' if packs_tails else ''}"
+    if not bench.args.mkfs:
+        bench.skip(title, "mkfs.erofs is not installed")
+        return
+    mine, other = os.path.join(shm, "ours.erofs"), os.path.join(shm, "peer.erofs")
+    ours = [bench.args.pagefold, "image", "build", tree, mine, "-z", name, "-C", f"{cluster_kib}K", "--threads", THREADS]
+    ours += [] if packs_tails else ["--no-tail-packing"]
+    peer = [bench.args.mkfs, *peer_options, f"-C{cluster_kib << 10}", f"--workers={THREADS}"]
+    peer += ["-Eztailpacking"] if packs_tails else []
+    measured = []
+    for _ in range(bench.rounds):
+        for path in (mine, other):
+            with contextlib.suppress(FileNotFoundError):
+                os.remove(path)
+        measured.append((run(ours), run([*peer, other, tree]), bare_loop(tree, name, cluster_kib)))
+    sizes = os.path.getsize(mine), os.path.getsize(other)
+    times = [[one[side][0] for one in measured] for side in (0, 1)]
+    ratio = statistics.median(a / b for a, b in zip(*times))
+    bare = statistics.median(one[0][0] / one[2] for one in measured)
+    size = sizes[0] / sizes[1]
+    memory = [max(one[side][2] for one in measured) / 2**20 for side in (0, 1)]
+    met = (ratio <= time_target or bare <= 1.05) and size <= size_target
+    note = (f"[{bare:.3f} of the bare loop; size {sizes[0]} against {sizes[1]}, ratio {size:.4f} <= {size_target}; CPU "
+            f"{measured[0][0][1]:.1f} against {measured[0][1][1]:.1f} s; peak memory {memory[0]:.0f} against {memory[1]:.0f} MiB]")
+    add(bench, title, statistics.median(times[0]), "mkfs.erofs", statistics.median(times[1]), ratio, f"<= {time_target}",
+        "met" if met else "MISSED", note)
+    read_row(bench, f"read all of {name}, {cluster_kib} KiB, through the kernel, against the image of mkfs.erofs", mine, other)
+
+
+def add(bench, title, mine, peer, other, ratio, target, met, note):
+    bench.rows.append((title, f"{mine:.2f} s", f"{peer} {other:.2f} s", f"{ratio:.3f}", target, met, note))
+    print(f"{title}: {mine:.2f} s, {peer} {other:.2f} s, time {ratio:.3f} {target} {met} {note}", flush=True)
+
+
+def bare_loop(tree, name, cluster_kib):
+    """Returns the seconds that the codec alone needs for the pieces of the clusters."""
+    files = subprocess.run(["find", tree, "-type", "f"], capture_output=True, text=True, check=True).stdout.split()
+    codec = name.replace("lzma", "microlzma")
+    done = subprocess.run(["cargo", "run", "--release", "--quiet", "--manifest-path", MANIFEST, "-p", "pagefold-codec",
+                           "--example", "cluster_fit", "--", "--bare", str(THREADS), str(cluster_kib << 10), codec, "--", *files],
+                          capture_output=True, text=True, check=True).stdout
+    return float(re.search(r"bare ([0-9.]+) s", done).group(1))
+
+
+def read_row(bench, title, mine, other):
+    """Reads all files of both images through the kernel, with the images in memory and nothing else of them."""
+    times = []
+    for _ in range(max(3, bench.rounds)):
+        times.append([read_once(bench, path) for path in (mine, other)])
+    ratio = statistics.median(b / a for a, b in times)
+    ours, theirs = (statistics.median(column) for column in zip(*times))
+    add(bench, title, ours, "mkfs.erofs", theirs, ratio, "speed >= 0.98", "met" if ratio >= 0.98 else "MISSED", "")
+
+
+def read_once(bench, image):
+    with bench.kernel(image) as path:
+        with open("/proc/sys/vm/drop_caches", "w") as file:
+            file.write("3")
+        began = os.times().elapsed
+        subprocess.run(["find", path, "-type", "f", "-exec", "cat", "{}", "+"], stdout=subprocess.DEVNULL, check=True)
+        return os.times().elapsed - began
+
+
+def squashfs_row(bench, tree, shm):
+    """No builder of EROFS is a peer for zstd at a low level: mkfs.erofs searches by many compressions."""
+    title = "build zstd:3, 64 KiB, against mksquashfs -comp zstd -Xcompression-level 3 -b 64K"
+    mksquashfs = shutil.which("mksquashfs")
+    if not mksquashfs:
+        bench.skip(title, "mksquashfs is not installed")
+        return
+    mine, other = os.path.join(shm, "ours.erofs"), os.path.join(shm, "peer.squashfs")
+    ours = [bench.args.pagefold, "image", "build", tree, mine, "-z", "zstd:3", "-C", "64K", "--threads", THREADS]
+    peer = [mksquashfs, tree, other, "-comp", "zstd", "-Xcompression-level", "3", "-b", "64K", "-no-duplicates", "-noappend",
+            "-no-progress", "-processors", THREADS]
+    measured = [(run(ours), run(peer)) for _ in range(bench.rounds)]
+    ratio = statistics.median(a[0] / b[0] for a, b in measured)
+    sizes = os.path.getsize(mine), os.path.getsize(other)
+    memory = [max(one[side][2] for one in measured) / 2**20 for side in (0, 1)]
+    note = (f"[size {sizes[0]} against {sizes[1]}, ratio {sizes[0] / sizes[1]:.4f}; peak memory {memory[0]:.0f} against "
+            f"{memory[1]:.0f} MiB]")
+    add(bench, title, statistics.median(a[0] for a, _ in measured), "mksquashfs", statistics.median(b[0] for _, b in measured),
+        ratio, "", "", note)
