@@ -60,7 +60,8 @@ fn config(text: &str, cluster: usize) -> EncoderConfig {
 
 fn main() {
     let mut arguments: Vec<String> = std::env::args().skip(1).collect();
-    let bare_threads = (arguments[0] == "--bare").then(|| arguments.drain(..2).nth(1).unwrap().parse().unwrap());
+    let bare_threads =
+        (arguments[0] == "--bare").then(|| arguments.drain(..2).nth(1).unwrap().parse().unwrap());
     let split = arguments.iter().position(|a| a == "--").unwrap();
     let cluster: usize = arguments[0].parse().unwrap();
     let files: Vec<Vec<u8>> = arguments[split + 1..]
@@ -139,7 +140,8 @@ fn measure_bare(config: &EncoderConfig, files: &[Vec<u8>], cluster: usize, threa
             let mut rest = &file[..];
             while !rest.is_empty() {
                 let consumed = encoder.fit(rest, &mut dst).unwrap().consumed_bytes;
-                let (now, later) = rest.split_at(if consumed < BLOCK { BLOCK.min(rest.len()) } else { consumed });
+                let (now, later) =
+                    rest.split_at(if consumed < BLOCK { BLOCK.min(rest.len()) } else { consumed });
                 pieces.lock().unwrap().push(now);
                 rest = later;
             }

@@ -352,6 +352,23 @@ fn a_codec_that_does_not_take_its_parameters_gets_no_size() {
 }
 
 #[test]
+fn parameters_can_be_chosen_before_their_algorithm() {
+    let mut target = without_size();
+    write(&mut target, "algorithm_params", "priority=2 level=7").unwrap();
+    assert_eq!(shown(&target, "recomp_algorithm"), "");
+    assert!(write(&mut target, "algorithm_params", "algo=zstd level=8").is_err());
+    write(&mut target, "recomp_algorithm", "algo=zstd priority=2").unwrap();
+    write(&mut target, "disksize", "1M").unwrap();
+    let store = target.disk.store().unwrap();
+    assert_eq!(store.further_codecs().collect::<Vec<_>>(), [(2, "zstd", Some(7))]);
+
+    let mut target = without_size();
+    write(&mut target, "algorithm_params", "priority=3 level=7").unwrap();
+    write(&mut target, "disksize", "1M").unwrap();
+    assert_eq!(target.disk.store().unwrap().further_codecs().count(), 0);
+}
+
+#[test]
 fn what_needs_a_size_is_refused_without_one() {
     let mut target = without_size();
     for (name, text) in

@@ -16,7 +16,7 @@ pub const PRIORITY_COUNT: usize = FURTHER_CODECS_MAX + 1;
 /// The codec of a new disk.
 const DEFAULT_CODEC: &str = "lz4";
 
-/// What is chosen for a priority. As in zram, parameters can be chosen before the algorithm that they are for.
+/// The codec of a priority, as far as it is chosen. As in zram, its parameters can be chosen before its algorithm.
 #[derive(Clone, Default)]
 struct Choice {
     is_chosen: bool,
@@ -89,7 +89,8 @@ impl Setup {
 
     /// The priorities of the algorithm `name`, from the lowest.
     pub fn priorities_of(&self, name: &str) -> impl Iterator<Item = usize> {
-        (0..PRIORITY_COUNT).filter(move |priority| self.codec(*priority).is_some_and(|codec| codec.name == name))
+        (0..PRIORITY_COUNT)
+            .filter(move |priority| self.codec(*priority).is_some_and(|codec| codec.name == name))
     }
 
     /// The primary codec.
