@@ -2,7 +2,7 @@
 
 use super::Sysfs;
 use super::debug::{DEBUG_ENTRIES, debug_path};
-use super::node::{Names, Node, number_after};
+use super::node::{FIXED, Names, Node, number_after};
 use super::open_file::{OpenFile, PAGE_BYTES, Target};
 use crate::disks::{Disks, Errno};
 use crate::files::ATTRIBUTE_FILES;
@@ -20,8 +20,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::Builder;
 use std::time::{Duration, UNIX_EPOCH};
 
-/// The kernel asks again each time, because disks come and go without a notice.
-const TTL: Duration = Duration::ZERO;
+/// For how long the kernel may use the entry of a disk: not at all, because disks come and go without a notice.
+const DISK_TTL: Duration = Duration::ZERO;
+/// The same for what never changes: the attributes of a file, and the names that a directory always has. Without it the
+/// kernel asks for each directory of a path twice each time that the path is used.
+const FIXED_TTL: Duration = Duration::from_secs(24 * 3600);
 /// Limit of background requests in flight. The tree has none but those that release files.
 const MAX_BACKGROUND: u16 = 64;
 const BLOCK_DIR: &str = "devices/virtual/block";
@@ -270,6 +273,15 @@ fn attr(node: Node) -> FileAttr {
     }
 }
 
+/// For how long the kernel may use a name without asking again. An attribute is found in the directory of its disk, which
+/// the kernel asks for each time.
+fn ttl(node: Node) -> Duration {
+    match matches!(node, Node::Attribute(..)) || FIXED.contains(&node) {
+        true => FIXED_TTL,
+        false => DISK_TTL,
+    }
+}
+
 /// The path that a relative link in `dir` leads to. No directory on the way is a link.
 fn join_link(dir: &Path, target: &Path) -> PathBuf {
     let mut path = dir.to_path_buf();
@@ -313,14 +325,14 @@ impl fuser::Filesystem for ZramTree {
     fn lookup(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: fuser::ReplyEntry) {
         let found = Node::of(parent).ok_or(Errno(libc::ENOENT)).and_then(|parent| self.find(parent, name));
         match found {
-            Ok(node) => reply.entry(&TTL, &attr(node), fuser::Generation(0)),
+            Ok(node) => reply.entry(&ttl(node), &attr(node), fuser::Generation(0)),
             Err(e) => reply.error(reply_errno(e)),
         }
     }
 
     fn getattr(&self, _: &Request, inode: INodeNo, _: Option<FileHandle>, reply: fuser::ReplyAttr) {
         match Node::of(inode) {
-            Some(node) => reply.attr(&TTL, &attr(node)),
+            Some(node) => reply.attr(&FIXED_TTL, &attr(node)),
             None => reply.error(fuser::Errno::ENOENT),
         }
     }
@@ -346,7 +358,7 @@ impl fuser::Filesystem for ZramTree {
         // Shells truncate what they redirect to: that changes nothing, nor does setting times.
         match Node::of(inode) {
             _ if mode.is_some() || uid.is_some() || gid.is_some() => reply.error(fuser::Errno::EPERM),
-            Some(node) => reply.attr(&TTL, &attr(node)),
+            Some(node) => reply.attr(&FIXED_TTL, &attr(node)),
             None => reply.error(fuser::Errno::ENOENT),
         }
     }

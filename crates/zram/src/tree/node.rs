@@ -60,7 +60,8 @@ pub enum Node {
     Classes(u32),
 }
 
-const FIXED: [Node; 13] = [
+/// The files and directories that are always there.
+pub(super) const FIXED: [Node; 13] = [
     Node::Root,
     Node::Block,
     Node::Class,
