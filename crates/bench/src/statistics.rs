@@ -29,7 +29,7 @@ const READS_MIN: f64 = 0.9;
 /// Measures one set and adds the row. With a single CPU, adds a note instead.
 pub fn measure(set: &PageSet, plan: &Plan, report: &mut Report) -> anyhow::Result<()> {
     if cpu::count() < THREADS {
-        report.note("two threads beside statistics were not measured: this machine has one CPU".into());
+        report.note("two threads extra statistics were not measured: this machine has one CPU".into());
         return Ok(());
     }
     let disk = disk(set.bytes().len() as u64)?;
@@ -37,15 +37,15 @@ pub fn measure(set: &PageSet, plan: &Plan, report: &mut Report) -> anyhow::Resul
     let [mut with_reads, mut waking, mut alone] = std::array::from_fn(|_| Rounds::default());
     let (mut share_of_reads, mut us_of_reads) = (Rounds::default(), Rounds::default());
     for round in 0..plan.warm_up_rounds + plan.rounds {
-        let mut order = [Beside::Reads, Beside::Wakes, Beside::Nothing];
+        let mut order = [Extra::Reads, Extra::Wakes, Extra::Nothing];
         order.rotate_left(round % 3);
-        for beside in order {
+        for extra in order {
             let work = || throughput([&store; THREADS], set, plan.statistics_repeats);
-            let pages_per_s = match beside {
-                Beside::Nothing => work()?,
+            let pages_per_s = match extra {
+                Extra::Nothing => work()?,
                 _ => {
-                    let (pages_per_s, reads) = while_read(&disk, beside, work)?;
-                    if beside == Beside::Reads {
+                    let (pages_per_s, reads) = while_read(&disk, extra, work)?;
+                    if extra == Extra::Reads {
                         share_of_reads.push(reads.share);
                         us_of_reads.push(reads.cpu_us);
                     }
@@ -53,10 +53,10 @@ pub fn measure(set: &PageSet, plan: &Plan, report: &mut Report) -> anyhow::Resul
                 }
             };
             if round >= plan.warm_up_rounds {
-                match beside {
-                    Beside::Reads => &mut with_reads,
-                    Beside::Wakes => &mut waking,
-                    Beside::Nothing => &mut alone,
+                match extra {
+                    Extra::Reads => &mut with_reads,
+                    Extra::Wakes => &mut waking,
+                    Extra::Nothing => &mut alone,
                 }
                 .push(pages_per_s);
             }
@@ -102,9 +102,9 @@ fn disk(size_bytes: u64) -> anyhow::Result<Disk> {
     Disk::new(name, &config, None).map_err(|e| anyhow::anyhow!("{e}"))
 }
 
-/// What happens every millisecond during a measurement.
+/// The extra work of every millisecond during a measurement.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Beside {
+enum Extra {
     Reads,
     Wakes,
     Nothing,
@@ -121,12 +121,12 @@ struct Reads {
 /// Does `work` while another thread reads the statistics. Returns the result of `work`, and the reads.
 fn while_read(
     disk: &Disk,
-    beside: Beside,
+    extra: Extra,
     work: impl FnOnce() -> anyhow::Result<f64>,
 ) -> anyhow::Result<(f64, Reads)> {
     let stop = &AtomicBool::new(false);
     std::thread::scope(|scope| {
-        let reader = scope.spawn(move || read_until(disk, beside, stop));
+        let reader = scope.spawn(move || read_until(disk, extra, stop));
         let started = Instant::now();
         let worked = work();
         let intended = started.elapsed().as_secs_f64() / PERIOD.as_secs_f64();
@@ -139,10 +139,10 @@ fn while_read(
 }
 
 /// Reads the statistics every [`PERIOD`], and returns how often, and the CPU time. A read that is late is left out.
-fn read_until(disk: &Disk, beside: Beside, stop: &AtomicBool) -> anyhow::Result<(u64, Duration)> {
+fn read_until(disk: &Disk, extra: Extra, stop: &AtomicBool) -> anyhow::Result<(u64, Duration)> {
     let (started, cpu, mut reads) = (Instant::now(), cpu::thread_time(), 0);
     while !stop.load(Relaxed) {
-        for name in SHOWN.iter().filter(|_| beside == Beside::Reads) {
+        for name in SHOWN.iter().filter(|_| extra == Extra::Reads) {
             let shown = attributes::find(name).and_then(|attribute| attribute.show(disk));
             std::hint::black_box(shown.map_err(|e| anyhow::anyhow!("{e}"))?);
         }

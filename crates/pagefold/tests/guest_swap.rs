@@ -1,16 +1,16 @@
 //! Swap in a virtual machine that is short of memory and has no other swap than a disk of pagefold.
 //!
 //! The machine is a QEMU guest of 512 MiB, so that the shortage does not affect the host; see `tests/guest/README.md`.
-//! The program `hog` uses 768 MiB, 1.5 times the memory of the guest. The calculation of what must fit:
+//! The program `hog` uses 640 MiB, 1.25 times the memory of the guest. The calculation of what must fit:
 //!
 //! - free when the disk is created: 430 MiB; server, reserve and buffers: 30 MiB;
 //! - of the hog's pages 25 % are random, 55 % compress to 0.27, 10 % repeat a word, and 10 % are zero,
 //!   which the kernel detects and does not write. A written page takes 0.44 pages on average;
-//! - so with `x` MiB of the hog resident, `x + 0.40 (768 - x) + 30 <= 430` holds up to 150 MiB:
-//!   about 600 MiB are in swap at any time;
-//! - the kernel does not discard swap slots that it has freed, so in time every slot of the device has contents: 768
-//!   MiB of them take 342 MiB, below the limit of 352M set here (the default, half of the machine's memory, would be
-//!   too low). The rest of the memory is just enough.
+//! - so with `x` MiB of the hog resident, `x + 0.40 (640 - x) + 30 <= 430` holds up to 240 MiB:
+//!   at least 400 MiB are in swap at any time;
+//! - the kernel does not discard swap slots that it has freed, so in time every slot of the device can have contents:
+//!   768 MiB of them take 342 MiB, below the limit of 352M set here (the default, half of the machine's memory, would be
+//!   too low).
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
@@ -40,7 +40,7 @@ fn guest(test: &str) -> Option<(Guest, MutexGuard<'static, ()>)> {
 #[test]
 fn guest_swap() {
     let Some((guest, _guard)) = guest("guest_swap") else { return };
-    let console = guest.run("pf.limit=352M pf.hog=768 pf.passes=1 pf.time_s=1200", Duration::from_secs(1260));
+    let console = guest.run("pf.limit=352M pf.hog=640 pf.passes=1 pf.time_s=1200", Duration::from_secs(1260));
     console.expect_ok();
     // More was swapped out than the memory could hold, and the hog compared every page.
     assert!(
@@ -57,7 +57,7 @@ fn guest_swap() {
 #[test]
 fn guest_swap_refused() {
     let Some((guest, _guard)) = guest("guest_swap_refused") else { return };
-    let parameters = "pf.limit=16M pf.hog=160 pf.passes=5 pf.reclaim=64M pf.time_s=600";
+    let parameters = "pf.limit=16M pf.hog=160 pf.passes=3 pf.reclaim=64M pf.time_s=600";
     let console = guest.run(parameters, Duration::from_secs(660));
     console.expect_ok();
     assert!(console.number("failed_writes") > 0, "nothing was refused:\n{}", console.tail());
