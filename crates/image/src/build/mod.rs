@@ -37,11 +37,10 @@
 //! | `verify` | comparing an image with what went in |
 //!
 //! *One file:* `contents.rs` reads it segment by segment -> `compress/workers.rs` passes each to a thread ->
-//! `compress/segment.rs` cuts it into extents and compresses them -> `writer.rs` appends the clusters in order, encodes
-//! the index (`compress/index.rs`), and places the inode (`metadata/space.rs`).
+//! `compress/segment.rs` cuts it into extents and compresses them -> `writer` appends the clusters in order, encodes
+//! the index (`compress/index.rs`, or `records.rs` in images of 16 TiB and more), and places the inode (`metadata/space.rs`).
 //!
 //! The builder does not share data between files (fragments, deduplication), compress metadata, or use further devices.
-//! It writes up to 16 TiB.
 
 mod compress;
 pub mod content;
@@ -88,6 +87,7 @@ pub fn build(
     };
     let plan = plan::Plan::new(tree);
     file.set_len(0).map_err(|source| BuildError::Write { offset: 0, source })?;
-    let writer = writer::Writer::new(tree, &plan, options, output::Output::new(file, 1), on_progress);
+    let output = output::Output::new(file, 1, options.target);
+    let writer = writer::Writer::new(tree, &plan, options, output, on_progress);
     writer.write(|writer| contents::fill(writer, threads))
 }

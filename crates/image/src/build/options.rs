@@ -135,6 +135,9 @@ pub struct Options {
     pub volume_name: Vec<u8>,
     /// Whether contents are hashed while they are read, so that the image can be verified.
     pub digests: bool,
+    /// First block of contents, for tests of images whose addresses need 48 bits. The blocks before it are a hole.
+    #[doc(hidden)]
+    pub first_data_block: u64,
 }
 
 impl Options {
@@ -155,6 +158,7 @@ impl Options {
             build_time: None,
             volume_name: Vec::new(),
             digests: false,
+            first_data_block: 0,
         }
     }
 

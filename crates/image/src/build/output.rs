@@ -2,6 +2,7 @@
 
 use super::BuildError;
 use super::options::BLOCK_BYTES;
+use super::target::Target;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use twox_hash::XxHash3_128;
@@ -17,13 +18,15 @@ pub struct Output<'a> {
     /// Bytes written, and at the beginning those that [`Output::finish`] writes.
     written: u64,
     hash: XxHash3_128,
+    /// The kernel that limits the number of blocks.
+    target: Target,
 }
 
 impl<'a> Output<'a> {
     /// Begins an image whose first `head_blocks` blocks are written last.
-    pub fn new(file: &'a File, head_blocks: u64) -> Self {
+    pub fn new(file: &'a File, head_blocks: u64, target: Target) -> Self {
         let written = head_blocks * u64::from(BLOCK_BYTES);
-        Output { file, buffer: Vec::with_capacity(BUFFER_BYTES), written, hash: XxHash3_128::new() }
+        Output { file, buffer: Vec::with_capacity(BUFFER_BYTES), written, hash: XxHash3_128::new(), target }
     }
 
     /// The block that is appended next.
@@ -31,8 +34,16 @@ impl<'a> Output<'a> {
         (self.written + self.buffer.len() as u64) / u64::from(BLOCK_BYTES)
     }
 
+    /// Leaves a hole up to a block, unless that is appended already.
+    pub fn skip_to(&mut self, block: u64) -> Result<(), BuildError> {
+        self.flush()?;
+        self.written = self.written.max(block.saturating_mul(u64::from(BLOCK_BYTES)));
+        Ok(())
+    }
+
     /// Appends whole blocks.
     pub fn append(&mut self, blocks: &[u8]) -> Result<(), BuildError> {
+        self.target.check_blocks(self.next_block() + blocks.len() as u64 / u64::from(BLOCK_BYTES))?;
         self.hash.write(blocks);
         if self.buffer.len() + blocks.len() > BUFFER_BYTES {
             self.flush()?;

@@ -4,11 +4,12 @@
 
 use super::BuildError;
 use super::content::Reader;
+use super::metadata::inode::ADDRESS_WIDE;
 use super::options::BLOCK_BYTES;
 use super::plan::Planned;
 use super::target::Target;
 use super::writer::Writer;
-use crate::format::chunk::HOLE;
+use crate::format::chunk::{BLOCK_ENTRY_LEN, FORMAT_INDEXES, FORMAT_WIDE, HOLE_WIDE, RawChunkIndex};
 use crate::format::features::incompat;
 use std::ops::Range;
 use twox_hash::XxHash3_128;
@@ -38,7 +39,7 @@ pub fn write(
 ) -> Result<(), BuildError> {
     let chunk_bits = chunk_bits(len_bytes);
     let chunk = BLOCK << chunk_bits;
-    let mut entries = Vec::new();
+    let mut blocks = Vec::new();
     let (mut at, mut stored_bytes) = (0, 0);
     let mut hash = writer.options.digests.then(XxHash3_128::new);
     for start in (0..len_bytes).step_by(chunk as usize) {
@@ -46,7 +47,7 @@ pub fn write(
         let has_data =
             data.get(data.partition_point(|range| range.end <= start)).is_some_and(|r| r.start < end);
         let block = match has_data {
-            false => HOLE,
+            false => HOLE_WIDE,
             true => {
                 reader.skip(start - at)?;
                 at = end;
@@ -57,10 +58,10 @@ pub fn write(
                 let block = writer.out.next_block();
                 writer.out.append(&bytes)?;
                 stored_bytes += bytes.len() as u64;
-                block as u32
+                block
             }
         };
-        entries.extend(block.to_le_bytes());
+        blocks.push(block);
         if has_data {
             writer.report(end - start)?;
         }
@@ -68,7 +69,26 @@ pub fn write(
     reader.skip(len_bytes - at)?;
     writer.report(len_bytes - data_len(data, chunk, len_bytes))?;
     writer.add_digest(planned, hash.map(|hash| hash.finish_128()));
-    writer.put_chunks(planned, len_bytes, chunk_bits, &entries, stored_bytes)
+    let (further_format, entries, entry_bytes) = encode(&blocks);
+    let format = chunk_bits as u16 | further_format;
+    writer.put_chunks(planned, len_bytes, format, (&entries, entry_bytes), stored_bytes)
+}
+
+/// Encodes the entries of chunks with these first blocks. Returns the bits of the chunk format that say which entries
+/// these are, the entries, and the bytes of one: entries of 8 bytes have addresses of 48 bits.
+fn encode(blocks: &[u64]) -> (u16, Vec<u8>, usize) {
+    let is_wide = |block: &u64| *block != HOLE_WIDE && *block >= ADDRESS_WIDE;
+    if !blocks.iter().any(is_wide) {
+        // The low bits of a hole are those of a hole of 32 bits.
+        let entries = blocks.iter().flat_map(|block| (*block as u32).to_le_bytes()).collect();
+        return (0, entries, BLOCK_ENTRY_LEN);
+    }
+    let entry = |block: &u64| {
+        let (high, low) = ((*block >> 32) as u16, *block as u32);
+        RawChunkIndex { startblk_hi: high.into(), device_id: 0.into(), startblk_lo: low.into() }.encode()
+    };
+    let entries = blocks.iter().flat_map(entry).collect();
+    (FORMAT_INDEXES | FORMAT_WIDE, entries, RawChunkIndex::LEN)
 }
 
 /// Bytes of the chunks that have data.

@@ -1,5 +1,6 @@
 //! The superblock of a new image, and the configuration records behind it.
 
+use super::BuildError;
 use super::options::{BLOCK_BYTES, Options};
 use super::target::Target;
 use crate::format::config::{
@@ -25,6 +26,8 @@ pub struct Used {
     pub chunks: bool,
     /// Whether an inode has attributes.
     pub xattrs: bool,
+    /// Whether block addresses have 48 bits.
+    pub wide: bool,
 }
 
 impl Used {
@@ -35,6 +38,7 @@ impl Used {
             (self.has_records(), incompat::COMPR_CFGS),
             (self.chunks, incompat::CHUNKED_FILE),
             (self.tail_packing, incompat::ZTAILPACKING),
+            (self.wide, incompat::WIDE_ADDRESSES),
         ];
         bits.into_iter().filter(|(used, _)| *used).fold(0, |all, (_, bit)| all | bit)
     }
@@ -65,13 +69,13 @@ impl Used {
 #[derive(Debug)]
 pub struct Head {
     /// Number of the root directory.
-    pub root_nid: u16,
-    /// First block of the inodes.
+    pub root_nid: u64,
+    /// Block that the numbers of inodes count from.
     pub meta_block: u32,
     /// First block of shared attributes.
     pub xattr_block: u32,
     /// Blocks of the image.
-    pub blocks: u32,
+    pub blocks: u64,
     /// Number of inodes.
     pub inodes: u64,
     /// Time of compact inodes.
@@ -84,22 +88,27 @@ pub struct Head {
 
 impl Head {
     /// Encodes the first block.
-    pub fn encode(&self, used: &Used, options: &Options) -> Vec<u8> {
+    pub fn encode(&self, used: &Used, options: &Options) -> Result<Vec<u8>, BuildError> {
         let mut volume_name = [0; 16];
         volume_name[..options.volume_name.len()].copy_from_slice(&options.volume_name);
         let filter = if used.xattrs { compat::XATTR_FILTER } else { 0 };
         let build_time = self.build_time.saturating_sub(self.epoch.seconds).clamp(0, i64::from(u32::MAX));
+        // With 48 bits, the field of the root's number holds the upper bits of the number of blocks.
+        let (root_short, root_long) = match used.wide {
+            true => ((self.blocks >> 32) as u16, self.root_nid),
+            false => (u16::try_from(self.root_nid).map_err(|_| root_too_far())?, 0),
+        };
         let raw = RawSuperblock {
             magic: MAGIC.into(),
             checksum: 0.into(),
             feature_compat: (compat::SB_CHKSUM | compat::MTIME | filter).into(),
             blkszbits: BLOCK_BYTES.trailing_zeros() as u8,
             sb_extslots: 0,
-            rootnid_2b: self.root_nid.into(),
+            rootnid_2b: root_short.into(),
             inos: self.inodes.into(),
             epoch: (self.epoch.seconds as u64).into(),
             fixed_nsec: self.epoch.nanoseconds.into(),
-            blocks_lo: self.blocks.into(),
+            blocks_lo: (self.blocks as u32).into(),
             meta_blkaddr: self.meta_block.into(),
             xattr_blkaddr: self.xattr_block.into(),
             uuid: uuid(self.hash),
@@ -116,7 +125,7 @@ impl Head {
             ishare_xattr_prefix_id: 0,
             reserved1: 0.into(),
             build_time: (build_time as u32).into(),
-            rootnid_8b: 0.into(),
+            rootnid_8b: root_long.into(),
             reserved2: 0.into(),
         };
         let mut block = vec![0; OFFSET as usize];
@@ -129,8 +138,13 @@ impl Head {
         let checksum = !crc32c::crc32c(&block[OFFSET as usize..]);
         let at = OFFSET as usize + CHECKSUM_OFFSET;
         block[at..at + 4].copy_from_slice(&checksum.to_le_bytes());
-        block
+        Ok(block)
     }
+}
+
+/// The root is placed first, so its number is small.
+fn root_too_far() -> BuildError {
+    BuildError::TooLarge { what: "the root directory has no number of 16 bits".into() }
 }
 
 /// Appends the configuration record of a format: its length, and what a decoder has to know.

@@ -4,6 +4,7 @@
 //! takes LZ4, which every EROFS has, unless the user names another one. The versions are those of
 //! [`features`](crate::format::features).
 
+use super::BuildError;
 use crate::format::config::Algorithm;
 use crate::format::features::{self, KernelVersion, incompat};
 use std::fmt;
@@ -23,6 +24,8 @@ pub const TARGETS: [Target; 7] = [
     Target::new(6, 18),
 ];
 
+/// Most blocks of an image: their numbers have 48 bits, and all ones mean no block.
+const BLOCKS_MAX: u64 = (1 << 48) - 1;
 /// First version for which the builder takes Zstandard by itself.
 const ZSTD_BY_DEFAULT: Target = Target::new(6, 12);
 
@@ -52,6 +55,21 @@ impl Target {
     /// Whether a cluster may have more than a block.
     pub fn has_big_clusters(self) -> bool {
         self.has(incompat::BIG_PCLUSTER)
+    }
+
+    /// Fails if an image of this many blocks cannot be mounted.
+    pub fn check_blocks(self, blocks: u64) -> Result<(), BuildError> {
+        let what = match self.has(incompat::WIDE_ADDRESSES) {
+            false if blocks > u32::MAX.into() => {
+                let first = features::first_kernel(incompat::WIDE_ADDRESSES);
+                format!(
+                    "Linux {self} mounts images of up to 16 TiB, and Linux {first} and later mount larger ones"
+                )
+            }
+            true if blocks > BLOCKS_MAX => "an image has up to 1 EiB".into(),
+            _ => return Ok(()),
+        };
+        Err(BuildError::TooLarge { what })
     }
 
     /// The algorithm that the builder takes if the user names none.

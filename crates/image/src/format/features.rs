@@ -125,6 +125,12 @@ pub fn split(bits: u32, table: &[Feature]) -> (Vec<Feature>, u32) {
     (known, unknown)
 }
 
+/// The first kernel that has all these features of [`incompat`].
+pub fn first_kernel(bits: u32) -> KernelVersion {
+    let features = incompat::ALL.iter().filter(|feature| bits & feature.bit != 0);
+    features.map(|feature| feature.kernel).fold(FIRST_KERNEL, KernelVersion::max)
+}
+
 /// The first kernel that decodes `algorithm`.
 pub fn algorithm_kernel(algorithm: Algorithm) -> KernelVersion {
     match algorithm {

@@ -49,6 +49,12 @@ impl MapHeader {
         MapHeader { raw }
     }
 
+    /// Makes the header of an index of `count` extent records of `1 << record_bits` bytes, 16 or 32.
+    pub fn of_records(record_bits: u8, count: u64) -> Self {
+        let advise = advise::EXTENTS | u16::from(record_bits - 2) << 1;
+        MapHeader { raw: count & 0xffff_ffff | u64::from(advise) << 32 | (count >> 32) << 48 }
+    }
+
     /// Encodes the header; the inverse of [`parse`](Self::parse).
     pub fn encode(&self) -> [u8; 8] {
         self.raw.to_le_bytes()
@@ -252,6 +258,11 @@ impl Pack {
 pub struct StoredLength(pub u32);
 
 impl StoredLength {
+    /// Makes the length word of an extent of so many stored bytes, with a format as [`format`](Self::format) returns.
+    pub fn of(len_bytes: u32, format: u8) -> Self {
+        StoredLength(len_bytes & 0x1f_ffff | u32::from(format) << 28)
+    }
+
     /// Stored length, bytes; 0 is a hole.
     pub fn len_bytes(self) -> u32 {
         self.0 & 0x1f_ffff

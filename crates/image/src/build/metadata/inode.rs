@@ -2,7 +2,8 @@
 
 use crate::build::tree::Metadata;
 use crate::format::inode::{
-    FORMAT_EXTENDED, FORMAT_LAYOUT_SHIFT, RawCompactInode, RawExtendedInode, encode_rdev,
+    FORMAT_EXTENDED, FORMAT_LAYOUT_SHIFT, LAYOUT_CHUNK_BASED, LAYOUT_FLAT_PLAIN, RawCompactInode,
+    RawExtendedInode, encode_rdev,
 };
 use crate::read::FileKind;
 use crate::read::inode::{DeviceNumber, Timestamp};
@@ -22,31 +23,60 @@ pub struct Fields<'a> {
     pub len_bytes: u64,
     /// Bytes of attributes behind the inode.
     pub xattr_bytes: usize,
+    /// Whether the inode needs room for 48 bits of [`Storage::u`].
+    pub is_wide: bool,
 }
+
+/// The first block number that needs more than 32 bits: where an address has 32 bits, all ones mean no block.
+pub const ADDRESS_WIDE: u64 = u32::MAX as u64;
 
 /// How the contents are stored: the layout, and the field whose meaning depends on it.
 #[derive(Debug, Clone, Copy)]
 pub struct Storage {
     /// One of the constants `LAYOUT_*`.
-    pub layout: u16,
+    layout: u16,
     /// First block, number of blocks, chunk format, or device number.
-    pub u: u32,
+    u: u64,
+    /// Whether that may need 48 bits.
+    pub is_wide: bool,
 }
 
 impl Storage {
     /// The storage of an inode without contents.
     pub fn device(number: Option<DeviceNumber>) -> Self {
         let u = number.map_or(0, |number| encode_rdev(number.major, number.minor));
-        Storage { layout: crate::format::inode::LAYOUT_FLAT_PLAIN, u }
+        Storage { layout: LAYOUT_FLAT_PLAIN, u: u.into(), is_wide: false }
+    }
+
+    /// The storage of contents in consecutive blocks; `None`: they have no block.
+    pub fn blocks(layout: u16, first_block: Option<u64>) -> Self {
+        let is_wide = first_block.is_some_and(|block| block >= ADDRESS_WIDE);
+        Storage { layout, u: first_block.unwrap_or(ADDRESS_WIDE), is_wide }
+    }
+
+    /// Gives the inode room for 48 bits, because the first block is not known when the inode is placed.
+    pub fn with_room(self, is_wide: bool) -> Self {
+        Storage { is_wide, ..self }
+    }
+
+    /// The storage of compressed contents of this many blocks.
+    pub fn count(layout: u16, blocks: u64) -> Self {
+        Storage { layout, u: blocks, is_wide: blocks > u64::from(u32::MAX) }
+    }
+
+    /// The storage of contents in chunks of this format.
+    pub fn chunks(format: u16) -> Self {
+        Storage { layout: LAYOUT_CHUNK_BASED, u: format.into(), is_wide: false }
     }
 }
 
 impl Fields<'_> {
-    /// Whether the inode needs the extended form: compact ones have the image's time, and short numbers.
+    /// Whether the inode needs the extended form: compact ones have the image's time, and short numbers and addresses.
     pub fn is_extended(&self, epoch: Timestamp) -> bool {
         let short = u32::from(u16::MAX);
         let Metadata { uid, gid, mtime, .. } = self.metadata;
-        *mtime != epoch
+        self.is_wide
+            || *mtime != epoch
             || *uid > short
             || *gid > short
             || self.nlink > short
@@ -73,9 +103,9 @@ impl Fields<'_> {
                 i_format: (format | FORMAT_EXTENDED).into(),
                 i_xattr_icount: icount.into(),
                 i_mode: mode.into(),
-                i_nb: 0.into(),
+                i_nb: ((storage.u >> 32) as u16).into(),
                 i_size: self.len_bytes.into(),
-                i_u: storage.u.into(),
+                i_u: (storage.u as u32).into(),
                 i_ino: self.ino.into(),
                 i_uid: (*uid).into(),
                 i_gid: (*gid).into(),
@@ -93,7 +123,7 @@ impl Fields<'_> {
             i_nb: (self.nlink as u16).into(),
             i_size: (self.len_bytes as u32).into(),
             i_mtime: 0.into(),
-            i_u: storage.u.into(),
+            i_u: (storage.u as u32).into(),
             i_ino: self.ino.into(),
             i_uid: (*uid as u16).into(),
             i_gid: (*gid as u16).into(),

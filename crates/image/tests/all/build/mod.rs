@@ -2,6 +2,7 @@
 
 mod directory;
 mod generated;
+mod large;
 mod repack;
 mod streams;
 mod tar;

@@ -6,33 +6,40 @@
 //! be small and because the length of a directory depends on names alone; they are filled in at the end, when all
 //! numbers are known.
 //!
-//! `contents` reads files and passes them to the compressing threads; this module places what comes back.
+//! `contents` reads files and passes them to the compressing threads; this module places what comes back. `finish` has
+//! the directories and the end of the image.
+//!
+//! An image of 16 TiB and more has addresses of 48 bits: directories and files that need such an address are extended
+//! inodes, chunks have wide entries, and indexes consist of records. The numbers of shared attributes count from a
+//! block of 32 bits; so these attributes come first in an image that may become so large.
+
+mod finish;
 
 use super::BuildError;
 use super::compress::index::Index;
+use super::compress::records::Records;
 use super::compress::segment::{Extent, INLINE_BYTES_MAX, Segment, Stored};
 use super::compress::workers;
-use super::metadata::directory::{self, Entry, with_dots};
-use super::metadata::inode::{Fields, Storage};
+use super::metadata::inode::{ADDRESS_WIDE, Fields, Storage};
 use super::metadata::space::Space;
 use super::metadata::xattr::Pool;
 use super::options::{BLOCK_BYTES, Compression, Options};
 use super::output::Output;
 use super::plan::{Plan, Planned};
 use super::progress::{OnProgress, Progress, Summary};
-use super::superblock::{Head, Used};
+use super::superblock::Used;
 use super::tree::{Body, InodeId, Tree};
+use crate::format::features::incompat;
 use crate::format::inode::{
-    LAYOUT_CHUNK_BASED, LAYOUT_COMPRESSED_COMPACT, LAYOUT_FLAT_INLINE, LAYOUT_FLAT_PLAIN, SLOT_LEN,
+    LAYOUT_COMPRESSED_COMPACT, LAYOUT_COMPRESSED_FULL, LAYOUT_FLAT_INLINE, LAYOUT_FLAT_PLAIN,
 };
 use crate::format::zmap::{HEADER_BYTES, MapHeader};
-use crate::read::FileKind;
 use std::ops::Range;
 use std::time::Duration;
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
-/// First block of an inode without blocks.
-const NO_BLOCK: u32 = u32::MAX;
+/// Contents of more bytes may make an image of 16 TiB: neither padding nor metadata, which is in memory, doubles them.
+const LARGE_BYTES: u64 = 8 << 40;
 
 /// A regular file whose segments are being appended.
 #[derive(Debug, Default)]
@@ -54,21 +61,18 @@ pub struct Writer<'a> {
     pool: Pool<'a>,
     pub out: Output<'a>,
     space: Space,
+    /// Whether addresses may need more than 32 bits, as far as that is known before contents are read.
+    is_large: bool,
     /// Position of each inode of the tree in the area of inodes.
     places: Vec<u64>,
+    /// Number of an inode at the beginning of that area; known when contents are written.
+    first_nid: u64,
+    /// First block of shared attributes.
+    xattr_block: u64,
     used: Used,
     summary: Summary,
     progress: Progress,
     on_progress: &'a mut OnProgress<'a>,
-}
-
-/// A directory that is placed but not filled in.
-struct PlacedDirectory {
-    len_bytes: u64,
-    /// Whether the last block lies behind the inode.
-    inline: bool,
-    /// First of its blocks, counted from the first block of directories.
-    first_block: u64,
 }
 
 impl<'a> Writer<'a> {
@@ -82,6 +86,7 @@ impl<'a> Writer<'a> {
     ) -> Self {
         let ids: Vec<InodeId> = plan.ids().collect();
         let total_bytes = plan.others.iter().map(|planned| content_bytes(tree, planned.id)).sum();
+        let end_bytes = options.first_data_block.saturating_mul(BLOCK).saturating_add(total_bytes);
         Writer {
             tree,
             plan,
@@ -89,7 +94,10 @@ impl<'a> Writer<'a> {
             pool: Pool::collect(tree, &ids),
             out,
             space: Space::new(),
+            is_large: options.target.has(incompat::WIDE_ADDRESSES) && end_bytes > LARGE_BYTES,
             places: vec![0; tree.len()],
+            first_nid: 0,
+            xattr_block: 0,
             used: Used {
                 xattrs: ids.iter().any(|id| !tree.inode(*id).metadata.xattrs.is_empty()),
                 ..Used::default()
@@ -106,6 +114,10 @@ impl<'a> Writer<'a> {
         fill: impl FnOnce(&mut Self) -> Result<(), BuildError>,
     ) -> Result<Summary, BuildError> {
         let directories = self.place_directories()?;
+        if self.is_large {
+            self.put_shared_attributes()?;
+        }
+        self.out.skip_to(self.options.first_data_block)?;
         fill(&mut self)?;
         self.finish(&directories)
     }
@@ -165,7 +177,7 @@ impl<'a> Writer<'a> {
         match compression.filter(|_| file.extents.iter().any(is_compressed)) {
             Some(compression) => {
                 self.summary.count(Some(compression), len_bytes, stored_bytes);
-                self.put_compressed(planned, len_bytes, compression, &file)
+                self.put_compressed(planned, len_bytes, compression, file)
             }
             None => {
                 self.summary.count(None, len_bytes, stored_bytes);
@@ -175,19 +187,22 @@ impl<'a> Writer<'a> {
     }
 
     /// Ends a file that is stored in chunks: `entries` has the first block of each, and the format word of the inode
-    /// says how long they are.
+    /// says how long they are. An entry takes `entry_bytes`.
     pub fn put_chunks(
         &mut self,
         planned: &Planned,
         len_bytes: u64,
-        format: u32,
-        entries: &[u8],
+        format: u16,
+        (entries, entry_bytes): (&[u8], usize),
         stored_bytes: u64,
     ) -> Result<(), BuildError> {
         self.used.chunks = true;
         self.summary.count(None, len_bytes, stored_bytes);
-        let storage = Storage { layout: LAYOUT_CHUNK_BASED, u: format };
-        self.put_record(planned, len_bytes, storage, entries, 0..0)
+        let (head_bytes, _) = self.fields(planned, len_bytes, false)?;
+        let gap = (head_bytes as usize).next_multiple_of(entry_bytes) - head_bytes as usize;
+        let mut behind = vec![0; gap];
+        behind.extend(entries);
+        self.put_record(planned, len_bytes, Storage::chunks(format), &behind, 0..0)
     }
 
     /// Remembers the hash of a file's contents.
@@ -212,22 +227,41 @@ impl<'a> Writer<'a> {
         planned: &Planned,
         len_bytes: u64,
         compression: Compression,
-        file: &OpenFile,
+        mut file: OpenFile,
     ) -> Result<(), BuildError> {
         let algorithm = compression.method.algorithm() as u8;
         let big = self.options.cluster_bytes > BLOCK_BYTES;
-        let index = Index { extents: &file.extents, len_bytes, first_block: file.first_block, big };
-        let header = MapHeader::of_clusters(index.advice(), algorithm, file.tail.len() as u16);
-        let fields_end = self.fields(planned, len_bytes)?.0.next_multiple_of(HEADER_BYTES);
-        let mut behind = vec![0; (fields_end - self.fields(planned, len_bytes)?.0) as usize];
-        behind.extend(header.encode());
-        behind.extend(index.encode(fields_end + HEADER_BYTES));
+        // A file that is stored behind its index as a whole has no block, whatever the next block is.
+        let has_records = file.blocks > 0 && file.first_block + file.blocks > ADDRESS_WIDE;
+        let tail_bytes = file.tail.len();
+        if has_records && tail_bytes > 0 {
+            self.append_padded(&std::mem::take(&mut file.tail))?;
+            file.blocks += 1;
+        }
+        let storage = match has_records {
+            true => Storage::count(LAYOUT_COMPRESSED_FULL, file.blocks),
+            false => Storage::count(LAYOUT_COMPRESSED_COMPACT, file.blocks),
+        };
+        let (head_bytes, _) = self.fields(planned, len_bytes, storage.is_wide)?;
+        let header_at = head_bytes.next_multiple_of(HEADER_BYTES);
+        let mut behind = vec![0; (header_at - head_bytes) as usize];
+        let (extents, first_block) = (&file.extents, file.first_block);
+        if has_records {
+            let records = Records { extents, len_bytes, first_block, algorithm, tail_bytes };
+            behind.extend(records.header().encode());
+            behind.extend(records.encode(header_at + HEADER_BYTES));
+        } else {
+            let first_block = first_block.min(ADDRESS_WIDE - 1);
+            let index = Index { extents, len_bytes, first_block, big };
+            let header = MapHeader::of_clusters(index.advice(), algorithm, tail_bytes as u16);
+            behind.extend(header.encode());
+            behind.extend(index.encode(header_at + HEADER_BYTES));
+        }
         let tail = behind.len()..behind.len() + file.tail.len();
         behind.extend(&file.tail);
         self.used.formats.insert(algorithm, workers::format(compression, self.options));
         self.used.big_clusters |= big;
         self.used.tail_packing |= !tail.is_empty();
-        let storage = Storage { layout: LAYOUT_COMPRESSED_COMPACT, u: file.blocks as u32 };
         self.put_record(planned, len_bytes, storage, &behind, tail)
     }
 
@@ -241,9 +275,9 @@ impl<'a> Writer<'a> {
             self.append_padded(&tail)?;
             file.blocks += 1;
         }
-        let u = if file.blocks == 0 { NO_BLOCK } else { file.first_block as u32 };
         let layout = if file.tail.is_empty() { LAYOUT_FLAT_PLAIN } else { LAYOUT_FLAT_INLINE };
-        self.put_record(planned, len_bytes, Storage { layout, u }, &file.tail, 0..file.tail.len())
+        let storage = Storage::blocks(layout, (file.blocks > 0).then_some(file.first_block));
+        self.put_record(planned, len_bytes, storage, &file.tail, 0..file.tail.len())
     }
 
     /// Places an inode with its attributes, and `behind` them what its layout has there; the bytes `inline` of that
@@ -256,7 +290,7 @@ impl<'a> Writer<'a> {
         behind: &[u8],
         inline: Range<usize>,
     ) -> Result<(), BuildError> {
-        let (head_bytes, xattrs) = self.fields(planned, len_bytes)?;
+        let (head_bytes, xattrs) = self.fields(planned, len_bytes, storage.is_wide)?;
         let inline = head_bytes + inline.start as u64..head_bytes + inline.end as u64;
         let at = self.space.reserve(head_bytes + behind.len() as u64, inline);
         self.places[planned.id.index()] = at;
@@ -268,19 +302,24 @@ impl<'a> Writer<'a> {
     fn write_head(&mut self, planned: &Planned, len_bytes: u64, at: u64, storage: Storage, xattrs: &[u8]) {
         self.summary.inodes += 1;
         let fields =
-            Fields { ino: self.summary.inodes as u32, ..self.raw_fields(planned, len_bytes, xattrs) };
+            Fields { ino: self.summary.inodes as u32, ..self.raw_fields(planned, len_bytes, xattrs, storage.is_wide) };
         let inode = fields.encode(self.plan.epoch, storage);
         self.space.write(at, &inode);
         self.space.write(at + inode.len() as u64, xattrs);
     }
 
     /// Returns the bytes of an inode with its attributes, and the attributes.
-    fn fields(&self, planned: &Planned, len_bytes: u64) -> Result<(u64, Vec<u8>), BuildError> {
+    fn fields(
+        &self,
+        planned: &Planned,
+        len_bytes: u64,
+        is_wide: bool,
+    ) -> Result<(u64, Vec<u8>), BuildError> {
         let xattrs = self.pool.encode(self.tree, planned.id, &planned.path)?;
-        Ok((self.raw_fields(planned, len_bytes, &xattrs).head_bytes(self.plan.epoch), xattrs))
+        Ok((self.raw_fields(planned, len_bytes, &xattrs, is_wide).head_bytes(self.plan.epoch), xattrs))
     }
 
-    fn raw_fields(&self, planned: &Planned, len_bytes: u64, xattrs: &[u8]) -> Fields<'a> {
+    fn raw_fields(&self, planned: &Planned, len_bytes: u64, xattrs: &[u8], is_wide: bool) -> Fields<'a> {
         let inode = self.tree.inode(planned.id);
         Fields {
             metadata: &inode.metadata,
@@ -289,6 +328,7 @@ impl<'a> Writer<'a> {
             ino: 0,
             len_bytes,
             xattr_bytes: xattrs.len(),
+            is_wide,
         }
     }
 
@@ -304,92 +344,5 @@ pub fn content_bytes(tree: &Tree, id: InodeId) -> u64 {
     match &tree.inode(id).body {
         Body::Regular(content) => content.len_bytes(),
         _ => 0,
-    }
-}
-
-impl Writer<'_> {
-    /// Places all directories: the root first.
-    fn place_directories(&mut self) -> Result<Vec<PlacedDirectory>, BuildError> {
-        let plan = self.plan;
-        let mut next_block = 0;
-        let mut placed = Vec::with_capacity(plan.directories.len());
-        for planned in &plan.directories {
-            let entries = self.tree.directory(planned.id).into_iter().flat_map(|d| d.entries());
-            let names = with_dots(entries, planned.id, planned.parent);
-            let len_bytes = directory::len_bytes(names.iter().map(|(name, _)| *name));
-            let (head_bytes, _) = self.fields(planned, len_bytes)?;
-            let tail = len_bytes % BLOCK;
-            let inline = tail != 0 && tail <= INLINE_BYTES_MAX as u64;
-            let tail = if inline { tail } else { 0 };
-            let at = self.space.reserve(head_bytes + tail, head_bytes..head_bytes + tail);
-            self.places[planned.id.index()] = at;
-            placed.push(PlacedDirectory { len_bytes, inline, first_block: next_block });
-            next_block += (len_bytes - tail).div_ceil(BLOCK);
-        }
-        Ok(placed)
-    }
-
-    /// Appends directories, shared attributes and inodes, and writes the superblock.
-    fn finish(mut self, directories: &[PlacedDirectory]) -> Result<Summary, BuildError> {
-        let first_block = self.out.next_block();
-        for (planned, placed) in self.plan.directories.iter().zip(directories) {
-            self.put_directory(planned, placed, first_block)?;
-        }
-        let xattr_block = self.out.next_block();
-        let shared = self.pool.bytes();
-        self.out.append(&shared)?;
-        let meta_block = self.out.next_block();
-        let space = std::mem::replace(&mut self.space, Space::new());
-        self.out.append(&space.into_bytes())?;
-        debug_assert!(self.used.is_in(self.options.target), "{:?}", self.used);
-        let blocks = self.out.next_block();
-        let hash = self.out.flush_all()?;
-        let too_large =
-            |_| BuildError::TooLarge { what: "16 TiB is the most that this version writes".into() };
-        let head = Head {
-            root_nid: u16::try_from(self.places[InodeId::ROOT.index()] / SLOT_LEN).map_err(too_large)?,
-            meta_block: u32::try_from(meta_block).map_err(too_large)?,
-            xattr_block: u32::try_from(xattr_block).map_err(too_large)?,
-            blocks: u32::try_from(blocks).map_err(too_large)?,
-            inodes: self.summary.inodes,
-            epoch: self.plan.epoch,
-            build_time: self.options.build_time.unwrap_or(self.plan.newest.seconds),
-            hash,
-        };
-        self.out.finish(&head.encode(&self.used, self.options))?;
-        self.summary.directories = directories.len() as u64;
-        self.summary.image_bytes = blocks * BLOCK;
-        self.summary.metadata_bytes = (blocks - first_block) * BLOCK;
-        Ok(self.summary)
-    }
-
-    fn put_directory(
-        &mut self,
-        planned: &Planned,
-        placed: &PlacedDirectory,
-        first_block: u64,
-    ) -> Result<(), BuildError> {
-        let tree = self.tree;
-        let entries = tree.directory(planned.id).into_iter().flat_map(|d| d.entries());
-        let entries: Vec<_> = with_dots(entries, planned.id, planned.parent)
-            .into_iter()
-            .map(|(name, id)| self.entry(name, id))
-            .collect();
-        let mut encoded = directory::encode(&entries);
-        let full = if placed.inline { encoded.len() as u64 / BLOCK * BLOCK } else { encoded.len() as u64 };
-        let tail = encoded.split_off(full as usize);
-        self.append_padded(&encoded)?;
-        let u = if encoded.is_empty() { NO_BLOCK } else { (first_block + placed.first_block) as u32 };
-        let layout = if placed.inline { LAYOUT_FLAT_INLINE } else { LAYOUT_FLAT_PLAIN };
-        let (head_bytes, xattrs) = self.fields(planned, placed.len_bytes)?;
-        let at = self.places[planned.id.index()];
-        self.write_head(planned, placed.len_bytes, at, Storage { layout, u }, &xattrs);
-        self.space.write(at + head_bytes, &tail);
-        Ok(())
-    }
-
-    fn entry<'n>(&self, name: &'n [u8], id: InodeId) -> Entry<'n> {
-        let kind: FileKind = self.tree.inode(id).body.kind();
-        Entry { name, nid: self.places[id.index()] / SLOT_LEN, kind }
     }
 }

@@ -1,0 +1,139 @@
+//! The index of a compressed file whose addresses need more than 32 bits: a record for each extent.
+//!
+//! The form is that of "Extent records" in `docs/formats/erofs.md`. Only such records have longer addresses, and only
+//! images with the feature 48bit have records. They take more room than entries: 16 bytes an extent, or 32 in a file of
+//! more than 4 GiB.
+
+use super::segment::{Extent, Stored};
+use crate::build::options::BLOCK_BYTES;
+use crate::format::zmap::{MapHeader, RawExtentRecord, StoredLength};
+
+const BLOCK: u64 = BLOCK_BYTES as u64;
+
+/// A file, as its records describe it.
+pub struct Records<'a> {
+    /// The extents; the first begins at byte 0.
+    pub extents: &'a [Extent],
+    /// Length of the file, bytes; not 0.
+    pub len_bytes: u64,
+    /// Block of the first cluster; the others follow it.
+    pub first_block: u64,
+    /// Number of the algorithm.
+    pub algorithm: u8,
+    /// Stored bytes of the last extent if that is [`Stored::Inline`]: the format has no inline extents in records, so
+    /// these bytes stand at the beginning of the block behind the others.
+    pub tail_bytes: usize,
+}
+
+impl Records<'_> {
+    /// The header of the index.
+    pub fn header(&self) -> MapHeader {
+        MapHeader::of_records(self.record_bits(), self.extents.len() as u64)
+    }
+
+    /// Encodes the records, behind zeroes up to the first; `start` is the offset of the header's end in the image, of
+    /// which only the remainder by 32 counts.
+    pub fn encode(&self, start: u64) -> Vec<u8> {
+        let record_bytes = 1usize << self.record_bits();
+        let gap = start.next_multiple_of(record_bytes as u64) - start;
+        let mut out = vec![0; gap as usize];
+        let mut physical = self.first_block * BLOCK;
+        for extent in self.extents {
+            let (stored_bytes, is_compressed) = match extent.stored {
+                Stored::Compressed { blocks } => (u64::from(blocks) * BLOCK, true),
+                Stored::Plain => (BLOCK, false),
+                Stored::Inline { compressed } => (self.tail_bytes as u64, compressed),
+            };
+            let format = if is_compressed { self.algorithm + 1 } else { 0 };
+            let record = RawExtentRecord {
+                plen: StoredLength::of(stored_bytes as u32, format).0.into(),
+                pstart_lo: (physical as u32).into(),
+                pstart_hi: ((physical >> 32) as u32).into(),
+                lstart_lo: (extent.start as u32).into(),
+                lstart_hi: ((extent.start >> 32) as u32).into(),
+            };
+            let end = out.len() + record_bytes;
+            out.extend(record.encode());
+            // A record of 16 bytes has no upper half of the offset, which is zero, and one of 32 bytes has padding.
+            out.resize(end, 0);
+            physical += stored_bytes;
+        }
+        out
+    }
+
+    /// log2 of a record's bytes.
+    fn record_bits(&self) -> u8 {
+        if self.len_bytes > u64::from(u32::MAX) { 5 } else { 4 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Nid;
+    use crate::read::zmap::{IndexForm, ZContext, ZMap};
+    use crate::read::{Algorithm, Mapping, SliceBytes};
+
+    const FIRST_BLOCK: u64 = 1 << 33;
+
+    /// The first byte, the stored bytes, and whether they are compressed, of all extents as the reader finds them.
+    fn read_back(records: &Records<'_>, start: u64) -> Vec<(u64, u64, u64, bool)> {
+        let mut image = vec![0; start as usize];
+        image.extend(records.header().encode());
+        image.extend(records.encode(start + 8));
+        let context = ZContext {
+            block_bits: 12,
+            zero_padding: true,
+            extent_records: true,
+            fragments: false,
+            algorithms: 1 << Algorithm::Zstd as u8,
+            max_cluster_bytes: 1 << 20,
+            nid_for_errors: Nid(1),
+        };
+        let bytes = SliceBytes(&image);
+        let at = crate::Address::image(start);
+        let map = ZMap::open(&bytes, &context, IndexForm::Full, at, records.len_bytes).unwrap();
+        let mut found = Vec::new();
+        let mut offset = 0;
+        while offset < records.len_bytes {
+            let extent = map.extent_at(&bytes, offset).unwrap();
+            found.push(match extent.mapping {
+                Mapping::Compressed(cluster) => {
+                    (extent.start, cluster.at.offset, u64::from(cluster.len_bytes), true)
+                }
+                Mapping::Plain(at) => (extent.start, at.offset, extent.len_bytes, false),
+                other => panic!("{other:?}"),
+            });
+            offset = extent.end();
+        }
+        found
+    }
+
+    #[test]
+    fn files_of_any_length_come_back() {
+        let large = 6 << 30;
+        for (second, start) in [(9000, 64), (large, 64), (9000, 72), (large, 40)] {
+            // Twelve MiB are the most that a compressed extent has.
+            let steps = (0..second / (8 << 20)).map(|n| n * (8 << 20)).filter(|at| *at > 0);
+            let compressed = |start| Extent { start, stored: Stored::Compressed { blocks: 3 } };
+            let mut extents: Vec<Extent> = [0].into_iter().chain(steps).map(compressed).collect();
+            let clusters = extents.len() as u64;
+            extents.push(Extent { start: second, stored: Stored::Plain });
+            extents.push(Extent { start: second + 4096, stored: Stored::Inline { compressed: true } });
+            let records = Records {
+                extents: &extents,
+                len_bytes: second + 4096 + 500,
+                first_block: FIRST_BLOCK,
+                algorithm: Algorithm::Zstd as u8,
+                tail_bytes: 77,
+            };
+            let found = read_back(&records, start);
+            assert_eq!(found[0], (0, FIRST_BLOCK * 4096, 3 * 4096, true));
+            let plain = (FIRST_BLOCK + clusters * 3) * 4096;
+            assert_eq!(
+                found[clusters as usize..],
+                [(second, plain, 4096, false), (second + 4096, plain + 4096, 77, true)]
+            );
+        }
+    }
+}

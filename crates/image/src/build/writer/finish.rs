@@ -1,0 +1,140 @@
+//! Directories, which are placed first and filled in last, and the end of the image.
+
+use super::{BLOCK, Writer};
+use crate::build::BuildError;
+use crate::build::compress::segment::INLINE_BYTES_MAX;
+use crate::build::metadata::directory::{self, Entry, with_dots};
+use crate::build::metadata::inode::Storage;
+use crate::build::metadata::space::Space;
+use crate::build::plan::Planned;
+use crate::build::progress::Summary;
+use crate::build::superblock::Head;
+use crate::build::tree::InodeId;
+use crate::format::inode::{LAYOUT_FLAT_INLINE, LAYOUT_FLAT_PLAIN, SLOT_LEN};
+use crate::read::FileKind;
+
+/// A directory that is placed but not filled in.
+pub(super) struct PlacedDirectory {
+    len_bytes: u64,
+    /// Whether the last block lies behind the inode.
+    inline: bool,
+    /// Whether the inode has room for an address of 48 bits.
+    is_wide: bool,
+    /// First of its blocks, counted from the first block of directories.
+    first_block: u64,
+}
+
+impl PlacedDirectory {
+    /// Blocks, without one behind the inode.
+    fn blocks(&self) -> u64 {
+        if self.inline { self.len_bytes / BLOCK } else { self.len_bytes.div_ceil(BLOCK) }
+    }
+}
+
+impl Writer<'_> {
+    /// Places all directories: the root first.
+    pub(super) fn place_directories(&mut self) -> Result<Vec<PlacedDirectory>, BuildError> {
+        let plan = self.plan;
+        let mut next_block = 0;
+        let mut placed = Vec::with_capacity(plan.directories.len());
+        for planned in &plan.directories {
+            let entries = self.tree.directory(planned.id).into_iter().flat_map(|d| d.entries());
+            let names = with_dots(entries, planned.id, planned.parent);
+            let len_bytes = directory::len_bytes(names.iter().map(|(name, _)| *name));
+            let tail = len_bytes % BLOCK;
+            let inline = tail != 0 && tail <= INLINE_BYTES_MAX as u64;
+            let tail = if inline { tail } else { 0 };
+            let is_wide = self.is_large && len_bytes > tail;
+            let (head_bytes, _) = self.fields(planned, len_bytes, is_wide)?;
+            let at = self.space.reserve(head_bytes + tail, head_bytes..head_bytes + tail);
+            self.places[planned.id.index()] = at;
+            placed.push(PlacedDirectory { len_bytes, inline, is_wide, first_block: next_block });
+            next_block += (len_bytes - tail).div_ceil(BLOCK);
+        }
+        Ok(placed)
+    }
+
+    /// Appends directories, shared attributes and inodes, and writes the superblock.
+    pub(super) fn finish(mut self, directories: &[PlacedDirectory]) -> Result<Summary, BuildError> {
+        let first_block = self.out.next_block();
+        let meta_block = first_block
+            + directories.iter().map(PlacedDirectory::blocks).sum::<u64>()
+            + if self.is_large { 0 } else { self.pool.bytes().len() as u64 / BLOCK };
+        // Numbers of inodes have 64 bits, and the block that they count from has 32.
+        let meta_start = u32::try_from(meta_block).unwrap_or(0);
+        self.first_nid = (meta_block - u64::from(meta_start)) * (BLOCK / SLOT_LEN);
+        for (planned, placed) in self.plan.directories.iter().zip(directories) {
+            self.put_directory(planned, placed, first_block)?;
+        }
+        if !self.is_large {
+            self.put_shared_attributes()?;
+        }
+        debug_assert_eq!(self.out.next_block(), meta_block);
+        let space = std::mem::replace(&mut self.space, Space::new());
+        self.out.append(&space.into_bytes())?;
+        let blocks = self.out.next_block();
+        self.used.wide = blocks > u64::from(u32::MAX);
+        debug_assert!(self.used.is_in(self.options.target), "{:?}", self.used);
+        let hash = self.out.flush_all()?;
+        let too_large = |_| BuildError::TooLarge { what: "its metadata needs addresses of 48 bits".into() };
+        let head = Head {
+            root_nid: self.nid(InodeId::ROOT),
+            meta_block: meta_start,
+            xattr_block: u32::try_from(self.xattr_block).map_err(too_large)?,
+            blocks,
+            inodes: self.summary.inodes,
+            epoch: self.plan.epoch,
+            build_time: self.options.build_time.unwrap_or(self.plan.newest.seconds),
+            hash,
+        };
+        let head = head.encode(&self.used, self.options)?;
+        self.out.finish(&head)?;
+        self.summary.directories = directories.len() as u64;
+        self.summary.image_bytes = blocks * BLOCK;
+        self.summary.metadata_bytes = (blocks - first_block) * BLOCK;
+        Ok(self.summary)
+    }
+
+    /// Appends the attributes that several inodes share.
+    pub(super) fn put_shared_attributes(&mut self) -> Result<(), BuildError> {
+        self.xattr_block = self.out.next_block();
+        let shared = self.pool.bytes();
+        self.out.append(&shared)
+    }
+
+    fn put_directory(
+        &mut self,
+        planned: &Planned,
+        placed: &PlacedDirectory,
+        first_block: u64,
+    ) -> Result<(), BuildError> {
+        let tree = self.tree;
+        let entries = tree.directory(planned.id).into_iter().flat_map(|d| d.entries());
+        let entries: Vec<_> = with_dots(entries, planned.id, planned.parent)
+            .into_iter()
+            .map(|(name, id)| self.entry(name, id))
+            .collect();
+        let mut encoded = directory::encode(&entries);
+        let full = if placed.inline { encoded.len() as u64 / BLOCK * BLOCK } else { encoded.len() as u64 };
+        let tail = encoded.split_off(full as usize);
+        self.append_padded(&encoded)?;
+        let layout = if placed.inline { LAYOUT_FLAT_INLINE } else { LAYOUT_FLAT_PLAIN };
+        let block = (placed.blocks() > 0).then_some(first_block + placed.first_block);
+        let storage = Storage { is_wide: placed.is_wide, ..Storage::blocks(layout, block) };
+        let (head_bytes, xattrs) = self.fields(planned, placed.len_bytes, placed.is_wide)?;
+        let at = self.places[planned.id.index()];
+        self.write_head(planned, placed.len_bytes, at, storage, &xattrs);
+        self.space.write(at + head_bytes, &tail);
+        Ok(())
+    }
+
+    fn entry<'n>(&self, name: &'n [u8], id: InodeId) -> Entry<'n> {
+        let kind: FileKind = self.tree.inode(id).body.kind();
+        Entry { name, nid: self.nid(id), kind }
+    }
+
+    /// The number of an inode in the image.
+    fn nid(&self, id: InodeId) -> u64 {
+        self.first_nid + self.places[id.index()] / SLOT_LEN
+    }
+}
