@@ -57,9 +57,10 @@ impl<'a> Output<'a> {
         }
     }
 
-    /// Writes what was appended, and returns the hash of it.
-    pub fn flush_all(&mut self) -> Result<u128, BuildError> {
+    /// Writes what was appended, and returns the hash of it and of `further` bytes, which will be in the first blocks.
+    pub fn flush_all(&mut self, further: &[u8]) -> Result<u128, BuildError> {
         self.flush()?;
+        self.hash.write(further);
         Ok(self.hash.finish_128())
     }
 

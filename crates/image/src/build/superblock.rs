@@ -9,9 +9,16 @@ use crate::format::config::{
 };
 use crate::format::features::{compat, incompat};
 use crate::format::superblock::{CHECKSUM_OFFSET, MAGIC, OFFSET, RawSuperblock};
+use crate::format::xattr;
 use crate::read::inode::Timestamp;
 use pagefold_codec::cluster::Format;
 use std::collections::BTreeMap;
+
+/// Room in the first block for the records of all algorithms, bytes.
+const RECORD_BYTES_MAX: usize = 64;
+/// Room in the first block for long prefixes of attribute names, bytes.
+pub const PREFIX_BYTES_MAX: usize =
+    BLOCK_BYTES as usize - OFFSET as usize - RawSuperblock::LEN - RECORD_BYTES_MAX;
 
 /// The features of the format that the image uses.
 #[derive(Debug, Clone, Default)]
@@ -28,6 +35,8 @@ pub struct Used {
     pub xattrs: bool,
     /// Whether block addresses have 48 bits.
     pub wide: bool,
+    /// Number of long prefixes of attribute names.
+    pub prefixes: u8,
 }
 
 impl Used {
@@ -38,6 +47,7 @@ impl Used {
             (self.has_records(), incompat::COMPR_CFGS),
             (self.chunks, incompat::CHUNKED_FILE),
             (self.tail_packing, incompat::ZTAILPACKING),
+            (self.prefixes > 0, incompat::XATTR_PREFIXES),
             (self.wide, incompat::WIDE_ADDRESSES),
         ];
         bits.into_iter().filter(|(used, _)| *used).fold(0, |all, (_, bit)| all | bit)
@@ -87,8 +97,16 @@ pub struct Head {
 }
 
 impl Head {
-    /// Encodes the first block.
-    pub fn encode(&self, used: &Used, options: &Options) -> Result<Vec<u8>, BuildError> {
+    /// Encodes the first block. `prefixes` is the table of long prefixes of attribute names.
+    pub fn encode(&self, used: &Used, options: &Options, prefixes: &[u8]) -> Result<Vec<u8>, BuildError> {
+        let mut records = Vec::new();
+        if used.has_records() {
+            used.formats.values().for_each(|format| push_record(*format, options, &mut records));
+        }
+        debug_assert!(records.len() <= RECORD_BYTES_MAX);
+        records.resize(records.len().next_multiple_of(xattr::ALIGN as usize), 0);
+        let prefixes_at = OFFSET + (RawSuperblock::LEN + records.len()) as u64;
+        let prefix_start = if used.prefixes > 0 { prefixes_at / xattr::ALIGN } else { 0 };
         let mut volume_name = [0; 16];
         volume_name[..options.volume_name.len()].copy_from_slice(&options.volume_name);
         let filter = if used.xattrs { compat::XATTR_FILTER } else { 0 };
@@ -118,8 +136,8 @@ impl Head {
             extra_devices: 0.into(),
             devt_slotoff: 0.into(),
             dirblkbits: 0,
-            xattr_prefix_count: 0,
-            xattr_prefix_start: 0.into(),
+            xattr_prefix_count: used.prefixes,
+            xattr_prefix_start: (prefix_start as u32).into(),
             packed_nid: 0.into(),
             xattr_filter_reserved: 0,
             ishare_xattr_prefix_id: 0,
@@ -130,9 +148,8 @@ impl Head {
         };
         let mut block = vec![0; OFFSET as usize];
         block.extend(raw.encode());
-        if used.has_records() {
-            used.formats.values().for_each(|format| push_record(*format, options, &mut block));
-        }
+        block.extend(records);
+        block.extend(prefixes);
         block.resize(BLOCK_BYTES as usize, 0);
         // The format omits the final inversion of CRC-32C.
         let checksum = !crc32c::crc32c(&block[OFFSET as usize..]);

@@ -6,8 +6,10 @@
 //! | `inode` | the record of an inode, compact or extended |
 //! | `directory` | blocks of entries |
 //! | `xattr` | attributes behind an inode, and those that inodes share |
+//! | `prefixes` | the choice of long prefixes of their names |
 
 pub mod directory;
 pub mod inode;
+pub mod prefixes;
 pub mod space;
 pub mod xattr;

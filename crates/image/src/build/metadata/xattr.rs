@@ -1,5 +1,6 @@
 //! Extended attributes: those that several inodes share stand once in a pool, the others behind their inode.
 
+use super::prefixes::LongPrefixes;
 use crate::build::BuildError;
 use crate::build::options::BLOCK_BYTES;
 use crate::build::tree::{InodeId, Tree, XATTR_VALUE_LEN_MAX, Xattr};
@@ -19,23 +20,32 @@ pub struct Pool<'a> {
     /// Number of each shared attribute: its position in steps of 4 bytes.
     numbers: BTreeMap<&'a Xattr, u32>,
     bytes: Vec<u8>,
+    prefixes: LongPrefixes,
 }
 
 impl<'a> Pool<'a> {
-    /// Collects the attributes that the inodes `ids` share.
-    pub fn collect(tree: &'a Tree, ids: &[InodeId]) -> Self {
+    /// Collects the attributes that the inodes `ids` share. Names may get long prefixes whose table takes up to
+    /// `prefix_bytes`; 0: there are none.
+    pub fn collect(tree: &'a Tree, ids: &[InodeId], prefix_bytes: usize) -> Self {
         let mut counts: BTreeMap<&Xattr, u32> = BTreeMap::new();
         for id in ids {
             for xattr in &tree.inode(*id).metadata.xattrs {
                 *counts.entry(xattr).or_default() += 1;
             }
         }
-        let mut pool = Pool::default();
+        let stored =
+            counts.iter().map(|(xattr, count)| (*xattr, if *count >= SHARED_MIN { 1 } else { *count }));
+        let mut pool = Pool { prefixes: LongPrefixes::choose(stored, prefix_bytes), ..Pool::default() };
         for (xattr, _) in counts.into_iter().filter(|(_, count)| *count >= SHARED_MIN) {
             pool.numbers.insert(xattr, (pool.bytes.len() as u64 / ALIGN) as u32);
-            push_entry(xattr, &mut pool.bytes);
+            push_entry(xattr, &pool.prefixes, &mut pool.bytes);
         }
         pool
+    }
+
+    /// The long prefixes of names.
+    pub fn prefixes(&self) -> &LongPrefixes {
+        &self.prefixes
     }
 
     /// The pool, filled up to whole blocks.
@@ -65,7 +75,7 @@ impl<'a> Pool<'a> {
             RawXattrHeader { name_filter: filter.into(), shared_count: shared.len() as u8, reserved: [0; 7] };
         let mut out = header.encode().to_vec();
         out.extend(shared.iter().flat_map(|(_, number)| number.unwrap_or(0).to_le_bytes()));
-        surplus.iter().chain(&inline).for_each(|(xattr, _)| push_entry(xattr, &mut out));
+        surplus.iter().chain(&inline).for_each(|(xattr, _)| push_entry(xattr, &self.prefixes, &mut out));
         match out.len() as u64 > xattr_area_len_max() {
             true => Err(BuildError::refused(path, "its attributes take more than 256 KiB")),
             false => Ok(out),
@@ -103,9 +113,10 @@ pub fn check(xattrs: &[Xattr], path: &[u8]) -> Result<(), BuildError> {
     }
 }
 
-fn push_entry((name, value): &Xattr, out: &mut Vec<u8>) {
+fn push_entry((name, value): &Xattr, prefixes: &LongPrefixes, out: &mut Vec<u8>) {
     // Names are checked before entries are written.
-    let (index, rest) = split(name).unwrap_or((0, name));
+    let (base, rest) = split(name).unwrap_or((0, name));
+    let (index, rest) = prefixes.shorten(base, rest);
     let entry = RawXattrEntry {
         name_len: rest.len() as u8,
         name_index: index,

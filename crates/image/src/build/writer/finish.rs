@@ -74,8 +74,10 @@ impl Writer<'_> {
         self.out.append(&space.into_bytes())?;
         let blocks = self.out.next_block();
         self.used.wide = blocks > u64::from(u32::MAX);
+        self.used.prefixes = self.pool.prefixes().count();
         debug_assert!(self.used.is_in(self.options.target), "{:?}", self.used);
-        let hash = self.out.flush_all()?;
+        let prefixes = self.pool.prefixes().encode();
+        let hash = self.out.flush_all(&prefixes)?;
         let too_large = |_| BuildError::TooLarge { what: "its metadata needs addresses of 48 bits".into() };
         let head = Head {
             root_nid: self.nid(InodeId::ROOT),
@@ -87,7 +89,7 @@ impl Writer<'_> {
             build_time: self.options.build_time.unwrap_or(self.plan.newest.seconds),
             hash,
         };
-        let head = head.encode(&self.used, self.options)?;
+        let head = head.encode(&self.used, self.options, &prefixes)?;
         self.out.finish(&head)?;
         self.summary.directories = directories.len() as u64;
         self.summary.image_bytes = blocks * BLOCK;
@@ -120,7 +122,7 @@ impl Writer<'_> {
         self.append_padded(&encoded)?;
         let layout = if placed.inline { LAYOUT_FLAT_INLINE } else { LAYOUT_FLAT_PLAIN };
         let block = (placed.blocks() > 0).then_some(first_block + placed.first_block);
-        let storage = Storage { is_wide: placed.is_wide, ..Storage::blocks(layout, block) };
+        let storage = Storage::blocks(layout, block).with_room(placed.is_wide);
         let (head_bytes, xattrs) = self.fields(planned, placed.len_bytes, placed.is_wide)?;
         let at = self.places[planned.id.index()];
         self.write_head(planned, placed.len_bytes, at, storage, &xattrs);

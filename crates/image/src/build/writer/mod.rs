@@ -27,7 +27,7 @@ use super::options::{BLOCK_BYTES, Compression, Options};
 use super::output::Output;
 use super::plan::{Plan, Planned};
 use super::progress::{OnProgress, Progress, Summary};
-use super::superblock::Used;
+use super::superblock::{PREFIX_BYTES_MAX, Used};
 use super::tree::{Body, InodeId, Tree};
 use crate::format::features::incompat;
 use crate::format::inode::{
@@ -85,13 +85,15 @@ impl<'a> Writer<'a> {
         on_progress: &'a mut OnProgress<'a>,
     ) -> Self {
         let ids: Vec<InodeId> = plan.ids().collect();
-        let total_bytes = plan.others.iter().map(|planned| content_bytes(tree, planned.id)).sum();
+        let has_prefixes = options.target.has(incompat::XATTR_PREFIXES);
+        let prefix_bytes = if has_prefixes { PREFIX_BYTES_MAX } else { 0 };
+        let total_bytes: u64 = plan.others.iter().map(|planned| content_bytes(tree, planned.id)).sum();
         let end_bytes = options.first_data_block.saturating_mul(BLOCK).saturating_add(total_bytes);
         Writer {
             tree,
             plan,
             options,
-            pool: Pool::collect(tree, &ids),
+            pool: Pool::collect(tree, &ids, prefix_bytes),
             out,
             space: Space::new(),
             is_large: options.target.has(incompat::WIDE_ADDRESSES) && end_bytes > LARGE_BYTES,
@@ -301,20 +303,17 @@ impl<'a> Writer<'a> {
 
     fn write_head(&mut self, planned: &Planned, len_bytes: u64, at: u64, storage: Storage, xattrs: &[u8]) {
         self.summary.inodes += 1;
-        let fields =
-            Fields { ino: self.summary.inodes as u32, ..self.raw_fields(planned, len_bytes, xattrs, storage.is_wide) };
+        let fields = Fields {
+            ino: self.summary.inodes as u32,
+            ..self.raw_fields(planned, len_bytes, xattrs, storage.is_wide)
+        };
         let inode = fields.encode(self.plan.epoch, storage);
         self.space.write(at, &inode);
         self.space.write(at + inode.len() as u64, xattrs);
     }
 
     /// Returns the bytes of an inode with its attributes, and the attributes.
-    fn fields(
-        &self,
-        planned: &Planned,
-        len_bytes: u64,
-        is_wide: bool,
-    ) -> Result<(u64, Vec<u8>), BuildError> {
+    fn fields(&self, planned: &Planned, len_bytes: u64, is_wide: bool) -> Result<(u64, Vec<u8>), BuildError> {
         let xattrs = self.pool.encode(self.tree, planned.id, &planned.path)?;
         Ok((self.raw_fields(planned, len_bytes, &xattrs, is_wide).head_bytes(self.plan.epoch), xattrs))
     }

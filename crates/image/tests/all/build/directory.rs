@@ -105,14 +105,18 @@ fn images_of_a_directory_equal_it() {
     assert!(scanned.unreadable.is_empty());
     for (compression, cluster_bytes, tail_packing) in WAYS {
         let what = format!("{compression}, clusters of {cluster_bytes}, tail packing {tail_packing}");
-        let options = Options { digests: true, ..options(compression, cluster_bytes, tail_packing) };
+        let mut options = Options { digests: true, ..options(compression, cluster_bytes, tail_packing) };
+        // Version 1.5 of fsck.erofs decodes no other algorithm, and knows no long prefixes of attribute names.
+        let is_old = compression.starts_with("lz4") || compression == "none";
+        if is_old {
+            options.target = Target::new(6, 1);
+        }
         let summary = build_at(&file, &scanned.tree, &options);
         assert_eq!(summary.image_bytes, fs::metadata(&file).unwrap().len(), "{what}");
         let image = open_checked(&file, &what);
         compare(&image, &root, &what);
         verify(&image, &scanned.tree, &summary.digests, &mut |_| ControlFlow::Continue(())).unwrap();
-        // Version 1.5 decodes no other algorithm.
-        if compression.starts_with("lz4") || compression == "none" {
+        if is_old {
             check_by_fsck(&file, &what);
         }
     }

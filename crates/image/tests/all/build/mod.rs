@@ -3,6 +3,7 @@
 mod directory;
 mod generated;
 mod large;
+mod prefixes;
 mod repack;
 mod streams;
 mod tar;
