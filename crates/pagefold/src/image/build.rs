@@ -30,6 +30,10 @@ pub struct BuildArgs {
     /// File to write. It gets its name when the image is complete; an existing file is replaced then
     #[arg(value_name = "OUT", value_hint = ValueHint::FilePath)]
     pub out: PathBuf,
+    /// A further device of SOURCE, if that is an image on several devices. Can be repeated, in the order of the image's
+    /// device table
+    #[arg(long, value_name = "PATH", value_hint = ValueHint::AnyPath)]
+    pub device: Vec<PathBuf>,
     /// Oldest Linux that has to mount the image: 5.4, 5.10, 5.15, 6.1, 6.6, 6.12, 6.18, or another version [default:
     /// the running one]
     #[arg(long, value_name = "VERSION")]

@@ -59,7 +59,7 @@ pub fn scan(args: &BuildArgs, exclude: Vec<Pattern>, out: &OutFile) -> Result<Sc
         }
         SourceKind::Image => {
             check_options(args, false, false)?;
-            let image = open_source_image(&args.source)?;
+            let image = open_source_image(&args.source, &args.device)?;
             image::scan(&image, &exclude).map_err(failure)
         }
     }
@@ -116,6 +116,7 @@ fn check_options(args: &BuildArgs, is_directory: bool, is_archive: bool) -> Resu
         () if args.one_file_system && !is_directory => refused("--one-file-system", "directories"),
         () if args.ignore_unreadable && !is_directory => refused("--ignore-unreadable", "directories"),
         () if args.whiteouts.is_some() && !is_archive => refused("--whiteouts", "tar archives"),
+        () if !args.device.is_empty() && (is_directory || is_archive) => refused("--device", "images"),
         () => Ok(()),
     }
 }

@@ -57,10 +57,12 @@ impl ImageArgs {
     }
 }
 
-/// Opens an image that another one is built from.
-pub fn open_source_image(path: &Path) -> Result<Image> {
-    let medium = open_medium(path, &format!("opening '{}'", path.display()))?;
-    Image::open(medium, Options { cache_full_reads: false, ..Options::default() })
+/// Opens an image that another one is built from, with its further devices.
+pub fn open_source_image(path: &Path, devices: &[PathBuf]) -> Result<Image> {
+    let open = |path: &Path| open_medium(path, &format!("opening '{}'", path.display()));
+    let medium = open(path)?;
+    let devices = devices.iter().map(|path| open(path)).collect::<Result<_>>()?;
+    Image::open(medium, Options { cache_full_reads: false, devices, ..Options::default() })
         .map_err(|e| image_failure(format_args!("'{}'", path.display()), &e))
 }
 

@@ -75,6 +75,10 @@ fn sources_that_cannot_be_used_leave_nothing() {
         (at("cut.tar"), 6, "the archive is cut off"),
         (format!("--whiteouts overlay {source}"), 2, "--whiteouts is for tar archives"),
         (format!("--one-file-system {}", at("a.tar")), 2, "--one-file-system is for directories"),
+        (format!("--device {} {source}", image.display()), 2, "--device is for images"),
+        (format!("--device {} {}", image.display(), at("a.tar")), 2, "--device is for images"),
+        (format!("--device {} {}", at("text"), image.display()), 2, "--device"),
+        (format!("--device {} {}", at("none"), image.display()), 3, "none"),
         (format!("--ignore-unreadable {}", image.display()), 2, "--ignore-unreadable is for directories"),
         ("/dev/null".into(), 2, "is a pipe or a device"),
     ] {
@@ -90,6 +94,28 @@ fn sources_that_cannot_be_used_leave_nothing() {
         assert_eq!(run.status.code(), Some(code), "{text}");
         assert!(text.contains(message) && !out.exists() && hidden(&s).is_empty(), "{text}");
     }
+}
+
+#[test]
+fn an_image_on_several_devices_is_a_source() {
+    let s = Sandbox::new();
+    let feature = crate::images::features::feature("blob");
+    let (image, out) = (s.path("blob"), s.path("out"));
+    fs::write(&image, &feature.bytes).unwrap();
+    let mut words = format!("image build -z lz4 --verify {} {}", image.display(), out.display());
+    // Without its device the image cannot be opened.
+    s.run(&words).fails(2, "--device");
+    assert!(!out.exists() && hidden(&s).is_empty());
+    let mut devices = String::new();
+    for (number, bytes) in feature.devices.iter().enumerate() {
+        let device = s.path(&format!("device-{number}"));
+        fs::write(&device, bytes).unwrap();
+        devices += &format!(" --device {}", device.display());
+    }
+    words += &devices;
+    s.ok(&words);
+    // The command has compared the contents; the image is whole.
+    s.ok(&format!("image check --strict {}", out.display()));
 }
 
 #[test]
