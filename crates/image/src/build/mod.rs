@@ -38,7 +38,8 @@
 //!
 //! *One file:* `contents.rs` reads it segment by segment -> `compress/workers.rs` passes each to a thread ->
 //! `compress/segment.rs` cuts it into extents and compresses them -> `writer` appends the clusters in order, encodes
-//! the index (`compress/index.rs`, or `records.rs` in images of 16 TiB and more), and places the inode (`metadata/space.rs`).
+//! the index (`compress/index.rs`, or `records.rs` in images of 16 TiB and more), and places the inode
+//! (`metadata/space.rs`).
 //!
 //! The builder does not share data between files (fragments, deduplication), compress metadata, or use further devices.
 
@@ -62,13 +63,12 @@ mod writer;
 
 pub use error::BuildError;
 pub use options::{BLOCK_BYTES, CLUSTER_BYTES_MAX, Compression, Method, Options};
+pub use output::ImageFile;
 pub use progress::{OnProgress, Progress, Stored, Summary};
 pub use rules::{Pattern, Rules};
 pub use target::{TARGETS, Target};
 pub use tree::{Body, InodeId, Metadata, Tree};
 pub use verify::{Digests, VerifyError, verify};
-
-use std::fs::File;
 
 /// Writes the image of a tree to a file, which is empty or may be overwritten, and is cut to the image's length.
 ///
@@ -77,7 +77,7 @@ use std::fs::File;
 pub fn build(
     tree: &Tree,
     options: &Options,
-    file: &File,
+    file: &dyn ImageFile,
     on_progress: &mut OnProgress<'_>,
 ) -> Result<Summary, BuildError> {
     options.check()?;

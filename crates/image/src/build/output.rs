@@ -4,15 +4,35 @@ use super::BuildError;
 use super::options::BLOCK_BYTES;
 use super::target::Target;
 use std::fs::File;
+use std::io;
 use std::os::unix::fs::FileExt;
 use twox_hash::XxHash3_128;
 
 /// Bytes that are collected before they are written.
 const BUFFER_BYTES: usize = 1 << 20;
 
+/// The file that an image is written to. Tests have others than [`File`], which fail.
+pub trait ImageFile {
+    /// Sets the length, bytes.
+    fn set_len(&self, len_bytes: u64) -> io::Result<()>;
+
+    /// Writes all of `bytes` from byte `offset` on.
+    fn write_all_at(&self, bytes: &[u8], offset: u64) -> io::Result<()>;
+}
+
+impl ImageFile for File {
+    fn set_len(&self, len_bytes: u64) -> io::Result<()> {
+        File::set_len(self, len_bytes)
+    }
+
+    fn write_all_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        FileExt::write_all_at(self, bytes, offset)
+    }
+}
+
 /// The image while it is written. Blocks are appended; a hash of them becomes the image's identity.
 pub struct Output<'a> {
-    file: &'a File,
+    file: &'a dyn ImageFile,
     /// Bytes that are appended but not yet written.
     buffer: Vec<u8>,
     /// Bytes written, and at the beginning those that [`Output::finish`] writes.
@@ -24,7 +44,7 @@ pub struct Output<'a> {
 
 impl<'a> Output<'a> {
     /// Begins an image whose first `head_blocks` blocks are written last.
-    pub fn new(file: &'a File, head_blocks: u64, target: Target) -> Self {
+    pub fn new(file: &'a dyn ImageFile, head_blocks: u64, target: Target) -> Self {
         let written = head_blocks * u64::from(BLOCK_BYTES);
         Output { file, buffer: Vec::with_capacity(BUFFER_BYTES), written, hash: XxHash3_128::new(), target }
     }

@@ -111,6 +111,9 @@ pub fn run(args: &BuildArgs) -> Result<()> {
     bar.borrow().end();
     let summary = built.map_err(|e| match e {
         BuildError::Interrupted => out.interrupted(),
+        BuildError::Write { offset, source } => {
+            CliError::io(format!("writing '{}' at byte {offset}", args.out.display()), &source)
+        }
         e => failure(e),
     })?;
     if args.verify {

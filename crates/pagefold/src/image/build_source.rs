@@ -84,6 +84,10 @@ fn spooled(args: &BuildArgs, out: &OutFile, input: impl Read, shown: &Path) -> R
     });
     let file = file.map_err(|e| match e {
         BuildError::Interrupted => out.interrupted(),
+        BuildError::Spool { source } => {
+            let shown = if directory == Path::new("") { Path::new(".") } else { directory };
+            CliError::io(format!("writing a temporary file in '{}'", shown.display()), &source)
+        }
         e => failure(e),
     })?;
     let shown = shown.display();

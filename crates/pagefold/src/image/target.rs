@@ -114,9 +114,18 @@ impl Target {
 
     /// Gives the complete file its name.
     pub fn complete(self) -> Result<()> {
+        self.complete_by(File::sync_all, |temporary, path| std::fs::rename(temporary, path))
+    }
+
+    /// Does what [`complete`](Self::complete) does, by these calls, which tests let fail.
+    fn complete_by(
+        self,
+        sync: impl FnOnce(&File) -> std::io::Result<()>,
+        rename: impl FnOnce(&Path, &Path) -> std::io::Result<()>,
+    ) -> Result<()> {
         let Some(unnamed) = &self.unnamed else { return Ok(()) };
         // Errors of writing that the system has deferred must show before the old file is replaced.
-        let renamed = self.file.sync_all().and_then(|()| std::fs::rename(&unnamed.temporary, &unnamed.path));
+        let renamed = sync(&self.file).and_then(|()| rename(&unnamed.temporary, &unnamed.path));
         renamed.map_err(|e| CliError::io(format!("writing '{}'", self.shown.display()), &e))
     }
 }
@@ -159,5 +168,42 @@ fn create_beside(path: &Path, replaces: bool) -> std::io::Result<(File, PathBuf)
             Err(e) => return Err(e),
             Ok(file) => return Ok((file, temporary)),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A full disk shows itself when the file is synced, or when its directory needs room for the name.
+    #[test]
+    fn a_file_that_cannot_be_completed_leaves_what_was_there() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("image");
+        let full = || Err(Error::from_raw_os_error(28));
+        for is_there in [false, true] {
+            for fails_at_sync in [true, false] {
+                if is_there {
+                    std::fs::write(&path, "before").unwrap();
+                }
+                let target = Target::open_image(&path).unwrap();
+                Output(&target).write_all(b"half").unwrap();
+                let failed = match fails_at_sync {
+                    true => target.complete_by(|_| full(), |_, _| unreachable!("it is not synced")),
+                    false => target.complete_by(File::sync_all, |_, _| full()),
+                };
+                let message = failed.unwrap_err().to_string();
+                assert!(message.contains("writing '") && message.contains("/image'"), "{message}");
+                assert!(message.contains("No space left"), "{message}");
+                let left: Vec<_> =
+                    std::fs::read_dir(&directory).unwrap().map(|e| e.unwrap().file_name()).collect();
+                assert_eq!(left, if is_there { vec!["image"] } else { vec![] });
+                assert!(!is_there || std::fs::read(&path).unwrap() == b"before");
+            }
+        }
+        let target = Target::open_image(&path).unwrap();
+        Output(&target).write_all(b"after").unwrap();
+        target.complete().unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), b"after");
     }
 }

@@ -1,6 +1,8 @@
 //! The builder: images of trees, read back by this crate and by others.
 
+mod changes;
 mod directory;
+mod faults;
 mod generated;
 mod large;
 mod prefixes;
