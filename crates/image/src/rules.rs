@@ -110,6 +110,7 @@ rules! {
     PLAIN_FILL "plain-fill" Error "Clusters" "Zeroes fill the rest of a plain cluster that one extent uses.";
     LZ4_WINDOW "lz4-window" Error "Clusters" "Matches of LZ4 reach back no further than the window.";
     LZMA_FIRST "lzma-first" Error "Clusters" "The first byte of MicroLZMA is the complement of valid properties.";
+    DEFLATE_WINDOW "deflate-window" Error "Clusters" "Matches of deflate reach back no further than the window.";
     ZSTD_FRAME "zstd-frame" Error "Clusters"
         "A cluster is one frame, with its content size, a window within the record's, and no dictionary.";
     SPACE_OVERLAP "space-overlap" Error "The whole"

@@ -15,6 +15,8 @@ pub(super) struct Limits {
     pub(super) lz4_window: u64,
     /// Longest LZ4 cluster, bytes.
     pub(super) lz4_cluster: u64,
+    /// Window of deflate, bytes.
+    pub(super) deflate_window: u64,
     /// Window of zstd, bytes.
     pub(super) zstd_window: u64,
     /// Bit `n` is set for the algorithm of number `n`.
@@ -24,7 +26,7 @@ pub(super) struct Limits {
 impl Default for Limits {
     fn default() -> Self {
         let lz4_window = config::LZ4_WINDOW_BYTES_DEFAULT.into();
-        Limits { lz4_window, lz4_cluster: 1 << 20, zstd_window: 0, algorithms: 1 }
+        Limits { lz4_window, lz4_cluster: 1 << 20, deflate_window: 1 << 15, zstd_window: 0, algorithms: 1 }
     }
 }
 
@@ -77,6 +79,7 @@ fn record(strict: &mut Strict<'_>, algorithm: Algorithm, at: Address) -> Result<
         }
         Algorithm::Deflate => {
             let raw = RawDeflateConfig::parse(&strict.array(at)?);
+            strict.limits.deflate_window = 1 << raw.windowbits.min(config::DEFLATE_WINDOW_BITS_MAX);
             (RawDeflateConfig::LEN, is_zero(&raw.reserved))
         }
         Algorithm::Zstd => {

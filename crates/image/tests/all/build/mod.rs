@@ -11,6 +11,7 @@ mod streams;
 mod tar;
 mod tar_forms;
 mod tar_hostile;
+mod windows;
 
 use pagefold_image::build::{Compression, Options, Summary, Target, Tree, build};
 use pagefold_image::check::{CheckOptions, check};

@@ -30,6 +30,7 @@ pub const CASES: &[Case] = &[
         let first = (at..).find(|at| p.bytes[*at] != 0).unwrap();
         p.bytes[first] = 1;
     }),
+    ("deflate-window", "deflate", |p| p.bytes[SUPERBLOCK + 128 + 2] = 14),
     ("zstd-frame", "zstd", |p| p.bytes[SUPERBLOCK + 128 + 3] = 0),
     ("zstd-frame", "zstd", |p| {
         let at = p.cluster(0);

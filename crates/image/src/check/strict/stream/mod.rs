@@ -2,6 +2,7 @@
 //!
 //! The ordinary check decodes all extents. It does not notice what its decoders tolerate, and that is judged here.
 
+mod deflate;
 mod lz4;
 mod zstd;
 
@@ -76,6 +77,13 @@ fn check_compressed(strict: &Strict<'_>, extent: &Extent, number: u8, bytes: &[u
         1 if !is_lzma_properties(!stream[0]) => {
             let what = format!("a stream that begins with {:#04x}", stream[0]);
             faults.add(&rules::LZMA_FIRST, at, what);
+        }
+        2 => {
+            if let Some(distance) = deflate::too_far(stream, strict.limits.deflate_window, extent.len_bytes) {
+                let window = strict.limits.deflate_window;
+                let what = format!("a match that reaches back {distance} bytes, with a window of {window}");
+                faults.add(&rules::DEFLATE_WINDOW, at, what);
+            }
         }
         3 => {
             let len = if is_whole { Some(extent.len_bytes) } else { None };
