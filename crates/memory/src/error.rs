@@ -4,9 +4,11 @@ use pagefold_page::size::Human;
 use pagefold_store::StoreError;
 use pagefold_sys::SysError;
 use pagefold_sys::uffd::{Feature, OpenError};
+use std::io;
 
 /// Why a region was not created or changed.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum RegionError {
     /// The machine's page size is not 4096 bytes.
     #[error("this machine's pages have {bytes} bytes: compressed memory works with pages of 4096 bytes only")]
@@ -50,21 +52,28 @@ pub enum RegionError {
     System(#[from] SysError),
     /// A thread could not be started.
     #[error("starting a thread: {0}")]
-    Thread(std::io::Error),
+    Thread(io::Error),
 }
 
 /// Why a range of a region was not pinned or dropped. After such an error, none of its pages is pinned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum RangeError {
     /// The range does not lie in the region.
-    #[error("bytes {offset}+{len_bytes} lie outside the region of {region_len_bytes} bytes")]
+    #[error("bytes {start}..{end} are no part of the region of {region_len_bytes} bytes")]
     OutOfRange {
         /// First byte of the range.
-        offset: usize,
-        /// Bytes of the range.
-        len_bytes: usize,
+        start: usize,
+        /// First byte behind the range.
+        end: usize,
         /// Bytes of the region.
         region_len_bytes: usize,
+    },
+    /// The slice is memory of something else.
+    #[error("the {len_bytes} bytes do not lie in this region")]
+    NotInRegion {
+        /// Bytes of the slice.
+        len_bytes: usize,
     },
     /// The range is larger than the part that may be pinned.
     #[error("{pages} pages cannot be pinned within a limit of {limit_pages} pages")]
@@ -92,4 +101,17 @@ pub enum RangeError {
         /// The page.
         page: u64,
     },
+}
+
+impl From<RangeError> for io::Error {
+    fn from(error: RangeError) -> Self {
+        let kind = match error {
+            RangeError::OutOfRange { .. } | RangeError::NotInRegion { .. } | RangeError::OverLimit { .. } => {
+                io::ErrorKind::InvalidInput
+            }
+            RangeError::TooManyPins { .. } | RangeError::Pinned { .. } => io::ErrorKind::ResourceBusy,
+            RangeError::Lost { .. } => io::ErrorKind::Other,
+        };
+        io::Error::new(kind, error)
+    }
 }

@@ -22,27 +22,24 @@
 //! ```
 //!
 //! **System calls** need a pin. With the default [`Service`], a system call on memory of a region fails with EFAULT if
-//! a page of its buffer is not resident. [`Region::pin_mut`] makes a part resident and lends its bytes until the pin is
-//! dropped; [`Region::pin`] is for parts that several threads use. This reads a file into a region:
+//! a page of its buffer is not resident. [`Region::read_from`] and [`Region::write_to`] exchange data of any length
+//! with files and sockets. For other calls, [`Region::pin_mut`] makes a part resident and lends its bytes until the pin
+//! is dropped:
 //!
 //! ```
 //! # use pagefold_memory::{Region, RegionConfig};
 //! use std::fs::File;
-//! use std::io::Read;
+//! use std::os::unix::fs::FileExt;
 //!
 //! # if pagefold_sys::uffd::kernel_features().is_err() { return Ok(()); }
 //! let mut region = Region::new(RegionConfig::new(64 << 20, 8 << 20))?;
-//! let mut file = File::open("/proc/self/exe")?;
-//! let mut len = 0;
-//! loop {
-//!     // A pin may cover at most half of the limit.
-//!     let mut buffer = region.pin_mut(len, 1 << 20)?;
-//!     match file.read(&mut buffer)? {
-//!         0 => break,
-//!         n => len += n,
-//!     }
-//! }
+//! let file = File::open("/proc/self/exe")?;
+//! let len_bytes = region.read_from(&file, ..)?;
+//! assert!(len_bytes > 4096);
 //! assert_eq!(&region.bytes()[1..4], b"ELF");
+//!
+//! // A pin may cover at most half of the limit.
+//! file.read_exact_at(&mut region.pin_mut(..4096)?, 0)?;
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
@@ -61,6 +58,9 @@
 //! assert!(region.bytes().iter().step_by(4096).all(|byte| *byte == 1));
 //! # Ok::<(), pagefold_memory::RegionError>(())
 //! ```
+//!
+//! [`Region::parts`] lends the same slice together with the calls for its parts, so that threads that have parts of it
+//! can pin and load them at the same time.
 //!
 //! **A file** can take compressed pages when the memory for these is used up:
 //!
@@ -119,6 +119,8 @@
 //! | `limit` | the limit on the pool |
 //! | `meter` | the time to store or load one page |
 //! | `region` | set-up, and the owner's calls |
+//! | `parts` | pins, and calls on parts that several threads have |
+//! | `stats` | the statistics |
 //! | `store_view`, `writeback_view` | the owner's access to the store of folded pages, and to its backing |
 //!
 //! Evictors *fold* a page: they move it out of the range, compress it, and keep it in a
@@ -172,6 +174,8 @@ mod meter;
 #[cfg(not(loom))]
 mod pager;
 #[cfg(not(loom))]
+mod parts;
+#[cfg(not(loom))]
 mod readahead;
 #[cfg(not(loom))]
 mod region;
@@ -179,6 +183,8 @@ mod region;
 mod resident_budget;
 #[cfg(not(loom))]
 mod staging;
+#[cfg(not(loom))]
+mod stats;
 #[cfg(not(loom))]
 mod store_view;
 #[cfg(not(loom))]
@@ -195,11 +201,13 @@ pub use pagefold_store as store;
 #[cfg(not(loom))]
 pub use config::{Eviction, RegionConfig, Service};
 #[cfg(not(loom))]
-pub use counters::{EvictionStats, FaultStats, MemoryStats, PageTimes, PoolStats, RegionStats};
-#[cfg(not(loom))]
 pub use error::{RangeError, RegionError};
 #[cfg(not(loom))]
-pub use region::{Pin, PinMut, Region};
+pub use parts::{Parts, PinnedSlice, PinnedSliceMut};
+#[cfg(not(loom))]
+pub use region::Region;
+#[cfg(not(loom))]
+pub use stats::{EvictionStats, FaultStats, MemoryStats, PageTimes, PoolStats, RegionStats};
 #[cfg(not(loom))]
 pub use store_view::StoreView;
 #[cfg(not(loom))]

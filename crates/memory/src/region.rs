@@ -1,17 +1,19 @@
 //! A region: its threads, its limits, and the calls of its owner.
 
 use crate::config::{Eviction, RegionConfig, Service};
-use crate::counters::{Counter, EvictionStats, FaultStats, MemoryStats, PageTimes, PoolStats, RegionStats};
 use crate::error::{RangeError, RegionError};
 use crate::evict::{ClockHand, Evictor};
 use crate::fault::handlers::Handlers;
 use crate::fault::registry::{REGIONS_MAX, RegisterError, Registered, register};
-use crate::pager::{Pager, Pinned};
+use crate::pager::Pager;
+use crate::parts::{Parts, PinnedSlice, PinnedSliceMut, resolve};
+use crate::stats::{self, RegionStats};
 use crate::store_view::StoreView;
 use pagefold_page::PAGE_SIZE;
 use pagefold_store::{MemLimit, WritebackThread};
 use pagefold_sys::signal;
-use std::ops::{Deref, DerefMut};
+use std::io;
+use std::ops::RangeBounds;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
@@ -30,51 +32,6 @@ pub struct Region {
     registered: Option<Registered>,
     writeback_thread: Option<WritebackThread>,
     pager: Option<Arc<Pager>>,
-}
-
-/// A part of a region that stays resident, and may be a buffer of system calls, until this is dropped.
-pub struct Pin<'a> {
-    _pinned: Pinned<'a>,
-    start: *mut u8,
-    len_bytes: usize,
-}
-
-// SAFETY: it only returns the address, and pages are unpinned by atomic changes of their words, in any thread.
-unsafe impl Send for Pin<'_> {}
-// SAFETY: a shared pin only returns the address and the length; code that uses the address is itself responsible for
-// it.
-unsafe impl Sync for Pin<'_> {}
-
-impl Pin<'_> {
-    /// Returns the address of the first pinned byte.
-    pub fn as_ptr(&self) -> *mut u8 {
-        self.start
-    }
-
-    /// Returns the number of pinned bytes.
-    pub fn len_bytes(&self) -> usize {
-        self.len_bytes
-    }
-}
-
-/// A pinned part of a region with exclusive access to its bytes: a buffer that system calls can read and write.
-pub struct PinMut<'a>(Pin<'a>);
-
-impl Deref for PinMut<'_> {
-    type Target = [u8];
-
-    fn deref(&self) -> &[u8] {
-        // SAFETY: mapped for as long as the region, which this borrows exclusively, so that no other reference into it
-        // lives; users of the raw address are responsible for their own accesses. Memory of a region is initialised.
-        unsafe { std::slice::from_raw_parts(self.0.start, self.0.len_bytes) }
-    }
-}
-
-impl DerefMut for PinMut<'_> {
-    fn deref_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as for `deref`; `self` is borrowed exclusively.
-        unsafe { std::slice::from_raw_parts_mut(self.0.start, self.0.len_bytes) }
-    }
 }
 
 /// Refuses machines whose page size is not 4096 bytes.
@@ -180,17 +137,47 @@ impl Region {
         unsafe { std::slice::from_raw_parts_mut(self.as_ptr(), self.len_bytes()) }
     }
 
-    /// Makes a part of the range resident and keeps it so until the pin is dropped, so that it can be a buffer of a
-    /// system call. A pin may cover at most half of the limit. The caller takes care that all pins together leave room
-    /// to work.
-    pub fn pin(&self, offset: usize, len_bytes: usize) -> Result<Pin<'_>, RangeError> {
-        // A handler of another signal that touches the range must not interrupt this thread inside the engine.
-        let _masked = signal::mask_asynchronous();
-        let pinned = self.pager().pin(offset, len_bytes)?;
-        Ok(Pin { _pinned: pinned, start: self.as_ptr().wrapping_add(offset), len_bytes })
+    /// Returns all bytes of the range as one slice, to be divided among threads, and the calls for parts of that slice.
+    ///
+    /// Threads divide the slice as any other, so that no two of them have the same bytes, and pin, load, store and
+    /// discard their parts at the same time. This fills two halves of a region by system calls:
+    ///
+    /// ```
+    /// # use pagefold_memory::{Region, RegionConfig};
+    /// use std::fs::File;
+    /// use std::io::Read;
+    ///
+    /// # if pagefold_sys::uffd::kernel_features().is_err() { return Ok(()); }
+    /// let mut region = Region::new(RegionConfig::new(16 << 20, 4 << 20))?;
+    /// let (bytes, parts) = region.parts();
+    /// std::thread::scope(|scope| {
+    ///     for half in bytes.chunks_mut(8 << 20) {
+    ///         scope.spawn(move || parts.read_from(File::open("/dev/urandom")?.take(1 << 20), half));
+    ///     }
+    /// });
+    /// assert!(region.bytes()[8 << 20..9 << 20].iter().any(|byte| *byte != 0));
+    /// # Ok::<(), pagefold_memory::RegionError>(())
+    /// ```
+    pub fn parts(&mut self) -> (&mut [u8], Parts<'_>) {
+        // SAFETY: as for `bytes_mut`. `Parts` uses bytes only through slices that its caller passes.
+        let bytes = unsafe { std::slice::from_raw_parts_mut(self.as_ptr(), self.len_bytes()) };
+        (bytes, Parts::new(self.pager()))
     }
 
-    /// Like [`Region::pin`], with exclusive access: returns the part as bytes that can be a buffer of system calls.
+    /// Makes a part of the range resident and keeps it so until the pin is dropped. The pin is the part's bytes, which
+    /// system calls can read. Any number of pins may exist at once, in any threads, and may overlap.
+    ///
+    /// A pin may cover at most half of the limit. The caller takes care that all pins together leave room to work.
+    pub fn pin(&self, range: impl RangeBounds<usize>) -> Result<PinnedSlice<'_>, RangeError> {
+        let range = resolve(range, self.len_bytes())?;
+        let start = self.as_ptr().wrapping_add(range.start);
+        // SAFETY: the part lies in the range, which is mapped for as long as `self`. As for `bytes`, it is changed
+        // only through the raw address, whose users are responsible for it.
+        unsafe { PinnedSlice::new(self.pager(), range, start) }
+    }
+
+    /// Like [`Region::pin`], with exclusive access: system calls can read and write the part. [`Region::parts`] is for
+    /// several such pins at once.
     ///
     /// ```
     /// # use pagefold_memory::{Region, RegionConfig};
@@ -198,29 +185,62 @@ impl Region {
     ///
     /// # if pagefold_sys::uffd::kernel_features().is_err() { return Ok(()); }
     /// let mut region = Region::new(RegionConfig::new(64 << 20, 8 << 20))?;
-    /// std::fs::File::open("/dev/urandom")?.read_exact(&mut region.pin_mut(40 << 20, 1 << 20)?)?;
+    /// std::fs::File::open("/dev/urandom")?.read_exact(&mut region.pin_mut(40 << 20..41 << 20)?)?;
     /// assert!(region.bytes()[40 << 20..41 << 20].iter().any(|byte| *byte != 0));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn pin_mut(&mut self, offset: usize, len_bytes: usize) -> Result<PinMut<'_>, RangeError> {
-        self.pin(offset, len_bytes).map(PinMut)
+    pub fn pin_mut(&mut self, range: impl RangeBounds<usize>) -> Result<PinnedSliceMut<'_>, RangeError> {
+        let range = resolve(range, self.len_bytes())?;
+        let (bytes, parts) = self.parts();
+        parts.pin_mut(&mut bytes[range])
     }
 
-    /// Makes a part of the range zero, and releases the memory of its whole pages. After an error part of it may be
+    /// Reads from `reader`, a file or a socket, into a part of the range, until the part is full or the reader ends.
+    /// Returns the number of bytes read. The bytes behind these keep their contents.
+    ///
+    /// The part may be larger than the limit. After an error, some of it may have been read.
+    ///
+    /// ```
+    /// # use pagefold_memory::{Region, RegionConfig};
+    /// use std::fs::File;
+    ///
+    /// # if pagefold_sys::uffd::kernel_features().is_err() { return Ok(()); }
+    /// let mut region = Region::new(RegionConfig::new(64 << 20, 1 << 20))?;
+    /// let len_bytes = region.read_from(File::open("/proc/self/exe")?, ..)?;
+    /// assert_eq!(&region.bytes()[1..4], b"ELF");
+    /// region.write_to(File::create("/dev/null")?, ..len_bytes)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn read_from(&mut self, reader: impl io::Read, range: impl RangeBounds<usize>) -> io::Result<usize> {
+        let range = resolve(range, self.len_bytes())?;
+        let (bytes, parts) = self.parts();
+        parts.read_from(reader, &mut bytes[range])
+    }
+
+    /// Writes a part of the range to `writer`, a file or a socket. The part may be larger than the limit. After an
+    /// error, some of it may have been written.
+    pub fn write_to(&self, writer: impl io::Write, range: impl RangeBounds<usize>) -> io::Result<()> {
+        let range = resolve(range, self.len_bytes())?;
+        Parts::new(self.pager()).write_to(writer, &self.bytes()[range])
+    }
+
+    /// Makes a part of the range zero, and releases the memory of its whole pages. After an error some of it may be
     /// zero.
-    pub fn discard(&mut self, offset: usize, len_bytes: usize) -> Result<(), RangeError> {
+    pub fn discard(&mut self, range: impl RangeBounds<usize>) -> Result<(), RangeError> {
         // SAFETY: borrowed exclusively, so there is no reference into the range.
-        unsafe { self.discard_shared(offset, len_bytes) }
+        unsafe { self.discard_shared(range) }
     }
 
-    /// Like [`Region::discard`], while other threads use the rest of the range.
+    /// Like [`Region::discard`], while other threads use the rest of the range by its raw address.
+    /// [`Parts::discard`] is the safe way for threads that have slices.
     ///
     /// # Safety
     /// There is no reference into the part, and nobody relies on its bytes.
-    pub unsafe fn discard_shared(&self, offset: usize, len_bytes: usize) -> Result<(), RangeError> {
+    pub unsafe fn discard_shared(&self, range: impl RangeBounds<usize>) -> Result<(), RangeError> {
+        let range = resolve(range, self.len_bytes())?;
         let _masked = signal::mask_asynchronous();
         // SAFETY: the caller's duty.
-        unsafe { self.pager().discard(offset, len_bytes) }
+        unsafe { self.pager().discard(range.start, range.len()) }
     }
 
     /// Changes the limit. If more is resident, the excess is folded from now on, in the background.
@@ -254,72 +274,7 @@ impl Region {
 
     /// Returns the counters. Never waits for a page or a medium.
     pub fn stats(&self) -> RegionStats {
-        // The store's locks are taken below; a thread that makes room for a fault may need them.
-        let _masked = signal::mask_asynchronous();
-        stats(self.pager())
-    }
-}
-
-fn stats(pager: &Pager) -> RegionStats {
-    let bytes = |pages: u64| pages * PAGE_SIZE as u64;
-    let count = |counter| pager.counters.get(counter);
-    let time = |counter| pager.counters.time(counter);
-    let store = pager.store.stats();
-    let (neighbours_brought, neighbours_used) = pager.readahead.counts();
-    let written_back = pager.store.writeback().map_or(0, |writeback| writeback.stats().bd.bd_writes);
-    RegionStats {
-        memory: MemoryStats {
-            resident: bytes(pager.budget.in_use()),
-            resident_max: bytes(pager.resident_max()),
-            limit: bytes(pager.budget.limit()),
-            pool: store.mm.mem_used_total,
-            metadata_max: pager.table.len_bytes_max() + store.memory.slots + store.memory.links,
-        },
-        folded_bytes: bytes(pager.table.folded()),
-        stored_bytes: store.mm.orig_data_size,
-        compressed_bytes: store.mm.compr_data_size,
-        faults: FaultStats {
-            zero: count(Counter::FaultsZero),
-            folded: count(Counter::FaultsFolded),
-            staged: count(Counter::FaultsStaged),
-            waited: count(Counter::FaultsWaited),
-            already_resident: count(Counter::FaultsResident),
-            failed: count(Counter::FaultsFailed),
-            unreadable: count(Counter::ReadBackFail),
-            memory_waits: count(Counter::MemoryWaits),
-            time: time(Counter::FaultNs),
-            wait_time: time(Counter::WaitNs),
-        },
-        neighbours_brought,
-        neighbours_used,
-        eviction: EvictionStats {
-            staged: count(Counter::StagedPages),
-            folded: count(Counter::FoldedPages),
-            clean: count(Counter::CleanPages),
-            copies_dropped: count(Counter::CopiesDropped),
-            unmovable: count(Counter::Unmovable),
-        },
-        pool: PoolStats {
-            pool_total_size: store.mm.mem_used_total,
-            stored_pages: store.mm.orig_data_size / PAGE_SIZE as u64,
-            same_filled_pages: store.mm.same_pages,
-            stored_incompressible_pages: store.mm.huge_pages,
-            pool_limit_hit: count(Counter::PoolLimitHit),
-            written_back_pages: written_back,
-            reject_alloc_fail: count(Counter::RejectAllocFail),
-            reject_compress_fail: count(Counter::RejectCompressFail),
-            reject_compress_poor: 0,
-            reject_reclaim_fail: count(Counter::RejectReclaimFail),
-            decompress_fail: count(Counter::DecompressFail),
-        },
-        times: PageTimes {
-            same_filled_stored: count(Counter::SameFilledStored),
-            same_filled_loaded: count(Counter::SameFilledLoaded),
-            same_filled_store: time(Counter::SameFilledStoreNs),
-            same_filled_load: time(Counter::SameFilledLoadNs),
-            store: time(Counter::StoreNs),
-            load: time(Counter::LoadNs),
-        },
+        stats::collect(self.pager())
     }
 }
 

@@ -35,12 +35,16 @@ impl Pager {
     fn pages_of(&self, offset: usize, len_bytes: usize) -> Result<Range<u64>, RangeError> {
         let region_len_bytes = self.range.len_bytes();
         let end = offset.checked_add(len_bytes).filter(|end| *end <= region_len_bytes);
-        let end = end.ok_or(RangeError::OutOfRange { offset, len_bytes, region_len_bytes })?;
+        let end = end.ok_or(RangeError::OutOfRange {
+            start: offset,
+            end: offset.saturating_add(len_bytes),
+            region_len_bytes,
+        })?;
         let first = (offset / PAGE_SIZE) as u64;
         Ok(first..(end.div_ceil(PAGE_SIZE) as u64).max(first))
     }
 
-    /// Makes pages resident and pins them.
+    /// Makes pages resident and pins them, if they are at most half of the limit.
     pub(crate) fn pin(&self, offset: usize, len_bytes: usize) -> Result<Pinned<'_>, RangeError> {
         let pages = self.pages_of(offset, len_bytes)?;
         let count = pages.end - pages.start;
@@ -49,6 +53,15 @@ impl Pager {
         if count > limit_pages {
             return Err(RangeError::OverLimit { pages: count, limit_pages });
         }
+        self.pin_pages(pages)
+    }
+
+    /// Makes some bytes resident and pins their pages, for a short time and whatever the limit is.
+    pub(crate) fn pin_briefly(&self, offset: usize, len_bytes: usize) -> Result<Pinned<'_>, RangeError> {
+        self.pin_pages(self.pages_of(offset, len_bytes)?)
+    }
+
+    fn pin_pages(&self, pages: Range<u64>) -> Result<Pinned<'_>, RangeError> {
         let mut pinned = Pinned { pager: self, pages: pages.start..pages.start };
         for page in pages {
             self.pin_page(PageIndex(page))?;

@@ -1,6 +1,6 @@
 //! Pages that the program drops by `madvise`, which is not for regions, are zero or unchanged, and no thread hangs.
 
-use crate::support::{MODES, can, comes_true, noise, read, run_well, text, write};
+use crate::support::{MODES, bytes_of, can, comes_true, noise, read, run_well, text, write};
 use pagefold_memory::{Region, RegionConfig};
 use std::time::{Duration, Instant};
 
@@ -106,7 +106,7 @@ fn drop_beside_eviction(mode: usize) {
                     if (x >> 40).is_multiple_of(2) {
                         // Pages that are being paged out may be dropped in this way, too, and touched again.
                         // SAFETY: pages of this thread, without references to them.
-                        let dropped = unsafe { region.discard_shared(first as usize * 4096, 8 * 4096) };
+                        let dropped = unsafe { region.discard_shared(bytes_of(first, 8)) };
                         dropped.unwrap();
                         own().for_each(|page| assert!(is_zero(&read(region, page)), "{page}"));
                     }

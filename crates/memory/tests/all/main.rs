@@ -4,6 +4,7 @@
 
 mod limit;
 mod madvise;
+mod parts;
 mod pin;
 mod refusal;
 mod signals;

@@ -1,6 +1,6 @@
 //! System calls with memory of a region as their buffer, pinned or not.
 
-use crate::support::{MODES, can, comes_true, noise, read, write};
+use crate::support::{MODES, bytes_of, can, comes_true, noise, read, write};
 use pagefold_memory::{RangeError, Region, RegionConfig, Service};
 use std::os::fd::{AsRawFd, OwnedFd};
 
@@ -45,7 +45,7 @@ fn pinned_pages_can_be_buffers_of_system_calls() {
         let pipe = rustix::pipe::pipe().unwrap();
         for from in 0..PAGES / 2 {
             let to = PAGES - 1 - from;
-            let _pins = [from, to].map(|page| region.pin(page as usize * 4096, 4096).unwrap());
+            let _pins = [from, to].map(|page| region.pin(bytes_of(page, 1)).unwrap());
             assert_eq!(transfer(&region, from, to, &pipe), Ok(()), "{from}");
             assert!(read(&region, to) == noise(from), "{from}");
         }
@@ -72,18 +72,18 @@ fn pages_that_are_not_pinned_fault_or_are_served() {
 fn a_pinned_page_is_not_dropped_nor_folded() {
     each("a_pinned_page_is_not_dropped_nor_folded", |mode| {
         let region = filled(mode);
-        let pin = region.pin(5 * 4096, 4096).unwrap();
+        let pin = region.pin(bytes_of(5, 1)).unwrap();
         // SAFETY: no references into the region.
-        let dropped = unsafe { region.discard_shared(5 * 4096, 4096) };
+        let dropped = unsafe { region.discard_shared(bytes_of(5, 1)) };
         assert_eq!(dropped, Err(RangeError::Pinned { page: 5 }));
         (6..PAGES).for_each(|page| write(&region, page, &noise(page + 1)));
         let pipe = rustix::pipe::pipe().unwrap();
         assert_eq!(transfer(&region, 5, 5, &pipe), Ok(()));
         drop(pin);
         // SAFETY: no references into the region.
-        unsafe { region.discard_shared(5 * 4096, 4096) }.unwrap();
+        unsafe { region.discard_shared(bytes_of(5, 1)) }.unwrap();
         assert!(read(&region, 5) == [0; 512]);
-        let too_many = region.pin(0, 65 * 4096).err();
+        let too_many = region.pin(bytes_of(0, 65)).err();
         assert_eq!(too_many, Some(RangeError::OverLimit { pages: 65, limit_pages: 64 }));
         assert!(comes_true(|| region.stats().memory.resident <= 512 << 10));
     });

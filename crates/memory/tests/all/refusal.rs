@@ -1,6 +1,6 @@
 //! Pages that the store refuses stay resident, and a medium that fails never loses a page silently.
 
-use crate::support::{MODES, can, comes_true, noise, read, run_to_sigbus, run_well, text, write};
+use crate::support::{MODES, bytes_of, can, comes_true, noise, read, run_to_sigbus, run_well, text, write};
 use pagefold_backing::MemoryBacking;
 use pagefold_backing::layer::{ErrorControl, ErrorLayer, When};
 use pagefold_memory::{RangeError, Region, RegionConfig, RegionStats, Service};
@@ -52,7 +52,7 @@ fn check(region: &Region, mut pages: impl Iterator<Item = u64>) {
 
 fn discard(region: &Region, page: u64, pages: u64) {
     // SAFETY: there are no references into the region.
-    unsafe { region.discard_shared(page as usize * 4096, pages as usize * 4096) }.unwrap();
+    unsafe { region.discard_shared(bytes_of(page, pages)) }.unwrap();
 }
 
 fn refused(stats: &RegionStats) -> u64 {
@@ -152,7 +152,7 @@ fn lost_page(mode: usize) -> (Region, Arc<ErrorControl>, u64) {
     let (region, control) = backed(mode);
     fill(&region, 0..PAGES);
     control.fail_reads(When::Always, libc::EIO);
-    let page = (0..PAGES).find(|page| region.pin(*page as usize * 4096, 4096).is_err());
+    let page = (0..PAGES).find(|page| region.pin(bytes_of(*page, 1)).is_err());
     (region, control, page.unwrap())
 }
 
@@ -162,7 +162,7 @@ fn a_page_that_cannot_be_read_back_is_reported_and_kept() {
         let (region, control, page) = lost_page(mode);
         let failed = region.stats().faults.failed;
         assert!(failed > 0);
-        let pinned = region.pin(page as usize * 4096, 4096).err();
+        let pinned = region.pin(bytes_of(page, 1)).err();
         assert_eq!(pinned, Some(RangeError::Lost { page }));
         assert!(region.stats().faults.failed > failed);
         assert!(region.stats().faults.unreadable > 0);
@@ -216,7 +216,7 @@ fn lose_together(mode: usize) {
     let barrier = Barrier::new(3);
     for round in 0..40 {
         control.fail_reads(When::Always, libc::EIO);
-        let page = (0..PAGES).find(|page| region.pin(*page as usize * 4096, 4096).is_err()).unwrap();
+        let page = (0..PAGES).find(|page| region.pin(bytes_of(*page, 1)).is_err()).unwrap();
         std::thread::scope(|scope| {
             for _ in 0..2 {
                 scope.spawn(|| {

@@ -1,7 +1,7 @@
 //! Signal handlers may touch a region, whatever thread they interrupt, and wherever. The progress callback of
 //! writeback may touch it too.
 
-use crate::support::{MODES, can, noise, read, run_well, text, write};
+use crate::support::{MODES, bytes_of, can, noise, read, run_well, text, write};
 use pagefold_backing::layer::{DelayLayer, DelayOptions, SystemClock};
 use pagefold_backing::{Backing, MemoryBacking};
 use pagefold_memory::{Region, RegionConfig};
@@ -158,9 +158,9 @@ fn make_all_calls(region: &Region, is_over: &AtomicBool) {
         let own = READ_ONLY + 256 + round % 64;
         write(region, own, &text(round));
         assert!(read(region, own) == text(round), "{own}");
-        drop(region.pin(own as usize * 4096, 4096).unwrap());
+        drop(region.pin(bytes_of(own, 1)).unwrap());
         // SAFETY: this thread alone uses the page.
-        unsafe { region.discard_shared(own as usize * 4096, 4096) }.unwrap();
+        unsafe { region.discard_shared(bytes_of(own, 1)) }.unwrap();
     }
 }
 

@@ -72,7 +72,7 @@ impl Arena<'_> {
 
     fn drop_bytes(&self, offset: usize, len_bytes: usize) {
         // SAFETY: only the caller's thread uses these bytes, and without references to them now.
-        let dropped = unsafe { self.region.discard_shared(offset, len_bytes) };
+        let dropped = unsafe { self.region.discard_shared(offset..offset + len_bytes) };
         if let Err(error) = dropped {
             fail(self.region, &format!("dropping {len_bytes} bytes at {offset}: {error}"));
         }
@@ -251,7 +251,8 @@ impl<'a> Worker<'a> {
         }
         let pins = !self.arena.serves_system || self.random.below(2) == 0;
         let pin = |pages: &[u64]| {
-            let pinned = self.arena.region.pin(pages[0] as usize * PAGE, pages.len() * PAGE);
+            let start = pages[0] as usize * PAGE;
+            let pinned = self.arena.region.pin(start..start + pages.len() * PAGE);
             let Ok(pin) = pinned else { fail(self.arena.region, &format!("pinning: {:?}", pinned.err())) };
             pin
         };

@@ -4,6 +4,7 @@
 #![allow(dead_code, reason = "no test file uses all of it")]
 
 use pagefold_memory::{Eviction, Region, RegionConfig, RegionError, Service};
+use std::ops::Range;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
@@ -69,6 +70,28 @@ pub fn can(test: &str, service: Service, eviction: Eviction) -> bool {
     }
 }
 
+/// A small, fast generator of numbers (SplitMix64).
+pub struct Random(u64);
+
+impl Random {
+    pub fn new(seed: u64) -> Self {
+        Random(seed)
+    }
+
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut x = self.0;
+        x = (x ^ x >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        x = (x ^ x >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        x ^ x >> 31
+    }
+
+    /// Draws a number below `bound`.
+    pub fn below(&mut self, bound: u64) -> u64 {
+        self.next() % bound
+    }
+}
+
 /// Returns a page that compresses badly and contains its number.
 pub fn noise(page: u64) -> [u64; 512] {
     let mut x = page.wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -98,6 +121,11 @@ pub fn read(region: &Region, page: u64) -> [u64; 512] {
     assert!(page < region.len_bytes() as u64 / 4096);
     // SAFETY: in the range; tests use a page in one thread at a time.
     unsafe { region.as_ptr().add(page as usize * 4096).cast::<[u64; 512]>().read() }
+}
+
+/// Returns the bytes of some pages of a region.
+pub fn bytes_of(first: u64, pages: u64) -> Range<usize> {
+    first as usize * 4096..(first + pages) as usize * 4096
 }
 
 /// Waits until a condition is true. Returns false if it is not within ten seconds.

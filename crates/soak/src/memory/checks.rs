@@ -82,7 +82,7 @@ fn check_rest(region: &Region) -> Result<(), Fault> {
 /// Discards all pages, and checks that the region uses no memory for them afterwards.
 pub fn check_empty(region: &Region) -> Result<(), Fault> {
     // SAFETY: no other thread uses the region now, and there are no references into it.
-    let dropped = unsafe { region.discard_shared(0, region.len_bytes()) };
+    let dropped = unsafe { region.discard_shared(..) };
     dropped.map_err(|e| Fault::failed("discarding everything", e))?;
     wait_until("everything is discarded, but memory stays in use", region, || {
         let stats = region.stats();

@@ -5,6 +5,7 @@ use crate::random::Random;
 use pagefold_memory::Region;
 use std::fmt::Display;
 use std::fs::File;
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 
 const PAGE: u64 = pagefold_page::PAGE_SIZE as u64;
@@ -60,9 +61,13 @@ impl RegionConnection<'_> {
     fn discard_bytes(&self, offset: u64, len_bytes: u64) -> Result<(), RequestError> {
         self.address(offset, len_bytes);
         // SAFETY: only this thread uses the range, and it has no reference into it.
-        let dropped = unsafe { self.target.region.discard_shared(offset as usize, len_bytes as usize) };
+        let dropped = unsafe { self.target.region.discard_shared(range_of(offset, len_bytes as usize)) };
         dropped.map_err(other)
     }
+}
+
+fn range_of(offset: u64, len_bytes: usize) -> Range<usize> {
+    offset as usize..offset as usize + len_bytes
 }
 
 fn other(error: impl Display) -> RequestError {
@@ -73,11 +78,9 @@ impl Connection for RegionConnection<'_> {
     fn read(&mut self, offset: u64, buf: &mut [u8]) -> Result<(), RequestError> {
         let from = self.address(offset, buf.len() as u64);
         if self.by_system_call(buf.len() as u64) {
-            let pin = self.target.region.pin(offset as usize, buf.len()).map_err(other)?;
-            assert_eq!(pin.as_ptr(), from);
-            // SAFETY: only this thread uses the range, and the slice is dropped before the thread writes there.
-            let bytes = unsafe { std::slice::from_raw_parts(from, buf.len()) };
-            self.file.write_all_at(bytes, 0).map_err(other)?;
+            let pin = self.target.region.pin(range_of(offset, buf.len())).map_err(other)?;
+            assert_eq!(pin.as_ptr(), from.cast_const());
+            self.file.write_all_at(&pin, 0).map_err(other)?;
             return self.file.read_exact_at(buf, 0).map_err(other);
         }
         // SAFETY: only this thread uses the range, which does not overlap `buf`.
@@ -88,7 +91,7 @@ impl Connection for RegionConnection<'_> {
     fn write(&mut self, offset: u64, data: &[u8]) -> Result<(), RequestError> {
         let to = self.address(offset, data.len() as u64);
         if self.by_system_call(data.len() as u64) {
-            let _pin = self.target.region.pin(offset as usize, data.len()).map_err(other)?;
+            let _pin = self.target.region.pin(range_of(offset, data.len())).map_err(other)?;
             self.file.write_all_at(data, 0).map_err(other)?;
             // SAFETY: only this thread uses the range, and there is no other reference into it.
             let bytes = unsafe { std::slice::from_raw_parts_mut(to, data.len()) };

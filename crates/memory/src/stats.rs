@@ -1,0 +1,219 @@
+//! The statistics of a region, as plain data.
+//!
+//! Programs can keep, compare and send these structs. Later versions may add fields, but a field keeps its name, unit
+//! and meaning.
+
+use crate::counters::Counter;
+use crate::pager::Pager;
+use pagefold_page::PAGE_SIZE;
+use pagefold_sys::signal;
+use std::time::Duration;
+
+/// Counts of accesses to pages that were not mapped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct FaultStats {
+    /// Pages touched for the first time.
+    pub zero: u64,
+    /// Pages brought back from the store.
+    pub folded: u64,
+    /// Pages brought back from the staging area, before they were folded.
+    pub staged: u64,
+    /// Faults that waited for another thread that owned the page.
+    pub waited: u64,
+    /// Faults on pages that were resident by the time the fault was served.
+    pub already_resident: u64,
+    /// Faults that failed: the page's contents are lost or cannot be read back.
+    pub failed: u64,
+    /// Loads of written-back pages, neighbours included, that failed because the medium failed.
+    pub unreadable: u64,
+    /// Faults that waited because the limit was reached.
+    pub memory_waits: u64,
+    /// Time that threads spent serving faults.
+    pub time: Duration,
+    /// The part of that time in which they waited for memory.
+    pub wait_time: Duration,
+}
+
+/// Counts of pages that left the range.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct EvictionStats {
+    /// Pages moved to the staging area.
+    pub staged: u64,
+    /// Of those, pages that were compressed (or kept as a word).
+    pub folded: u64,
+    /// Of those, pages that still equalled their copy in the store and were dropped.
+    pub clean: u64,
+    /// Copies of resident pages dropped, because the page was written or memory was short.
+    pub copies_dropped: u64,
+    /// Pages that could not be moved because the kernel or a device uses them.
+    pub unmovable: u64,
+}
+
+/// zswap's counters, by zswap's names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct PoolStats {
+    /// Memory of folded pages, bytes.
+    pub pool_total_size: u64,
+    /// Pages in the store, copies of resident pages included.
+    pub stored_pages: u64,
+    /// Of those, pages kept as a word.
+    pub same_filled_pages: u64,
+    /// Of those, pages kept uncompressed.
+    pub stored_incompressible_pages: u64,
+    /// Times that the pool reached its limit.
+    pub pool_limit_hit: u64,
+    /// Pages written back to the backing so far.
+    pub written_back_pages: u64,
+    /// Pages refused because the pool had no memory.
+    pub reject_alloc_fail: u64,
+    /// Pages refused because the codec failed.
+    pub reject_compress_fail: u64,
+    /// Pages refused because they compress poorly: always 0, the store keeps them uncompressed.
+    pub reject_compress_poor: u64,
+    /// Pages refused because the pool was full and writeback made no room.
+    pub reject_reclaim_fail: u64,
+    /// Folded pages that failed to decompress.
+    pub decompress_fail: u64,
+}
+
+/// Time spent on single pages, by how the store keeps them: what zswap's developers measured as store and load. The
+/// time to read the clock is subtracted. Same-filled pages are those that are kept as a word; there are none if the
+/// check for them is off.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct PageTimes {
+    /// Same-filled pages stored.
+    pub same_filled_stored: u64,
+    /// Same-filled pages loaded.
+    pub same_filled_loaded: u64,
+    /// Time in storing same-filled pages.
+    pub same_filled_store: Duration,
+    /// Time in loading same-filled pages.
+    pub same_filled_load: Duration,
+    /// Time in storing the other pages.
+    pub store: Duration,
+    /// Time in loading the other pages.
+    pub load: Duration,
+}
+
+/// Memory of a region, bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct MemoryStats {
+    /// Pages of the range and frames of the staging area that have memory.
+    pub resident: u64,
+    /// The highest value of `resident` so far.
+    pub resident_max: u64,
+    /// The limit on `resident`.
+    pub limit: u64,
+    /// Memory of the pool.
+    pub pool: u64,
+    /// Page words, hashes and slots, if all of them are in use.
+    pub metadata_max: u64,
+}
+
+/// Everything a region counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct RegionStats {
+    /// Memory by purpose.
+    pub memory: MemoryStats,
+    /// Bytes of pages that are in the store and not in the range.
+    pub folded_bytes: u64,
+    /// Bytes of all pages in the store, uncompressed, copies of resident pages included.
+    pub stored_bytes: u64,
+    /// Compressed size of those pages.
+    pub compressed_bytes: u64,
+    /// Accesses to pages that were not mapped.
+    pub faults: FaultStats,
+    /// Neighbours brought in by readahead.
+    pub neighbours_brought: u64,
+    /// Neighbours that are known to have been used.
+    pub neighbours_used: u64,
+    /// Pages that left the range.
+    pub eviction: EvictionStats,
+    /// zswap's counters.
+    pub pool: PoolStats,
+    /// Times by kind of page; zero unless [`RegionConfig::measure_pages`](crate::RegionConfig::measure_pages) is set.
+    pub times: PageTimes,
+}
+
+impl RegionStats {
+    /// Returns the uncompressed size of all pages in the store divided by their compressed size; 0 if there are none.
+    pub fn ratio(&self) -> f64 {
+        match self.compressed_bytes {
+            0 => 0.0,
+            compressed => self.stored_bytes as f64 / compressed as f64,
+        }
+    }
+}
+
+/// Collects the statistics of a region.
+pub(crate) fn collect(pager: &Pager) -> RegionStats {
+    // The store's locks are taken below. A thread that makes room for a fault may need them, and a handler that
+    // interrupted this thread could fault.
+    let _masked = signal::mask_asynchronous();
+    let bytes = |pages: u64| pages * PAGE_SIZE as u64;
+    let count = |counter| pager.counters.get(counter);
+    let time = |counter| pager.counters.time(counter);
+    let store = pager.store.stats();
+    let (neighbours_brought, neighbours_used) = pager.readahead.counts();
+    let written_back = pager.store.writeback().map_or(0, |writeback| writeback.stats().bd.bd_writes);
+    RegionStats {
+        memory: MemoryStats {
+            resident: bytes(pager.budget.in_use()),
+            resident_max: bytes(pager.resident_max()),
+            limit: bytes(pager.budget.limit()),
+            pool: store.mm.mem_used_total,
+            metadata_max: pager.table.len_bytes_max() + store.memory.slots + store.memory.links,
+        },
+        folded_bytes: bytes(pager.table.folded()),
+        stored_bytes: store.mm.orig_data_size,
+        compressed_bytes: store.mm.compr_data_size,
+        faults: FaultStats {
+            zero: count(Counter::FaultsZero),
+            folded: count(Counter::FaultsFolded),
+            staged: count(Counter::FaultsStaged),
+            waited: count(Counter::FaultsWaited),
+            already_resident: count(Counter::FaultsResident),
+            failed: count(Counter::FaultsFailed),
+            unreadable: count(Counter::ReadBackFail),
+            memory_waits: count(Counter::MemoryWaits),
+            time: time(Counter::FaultNs),
+            wait_time: time(Counter::WaitNs),
+        },
+        neighbours_brought,
+        neighbours_used,
+        eviction: EvictionStats {
+            staged: count(Counter::StagedPages),
+            folded: count(Counter::FoldedPages),
+            clean: count(Counter::CleanPages),
+            copies_dropped: count(Counter::CopiesDropped),
+            unmovable: count(Counter::Unmovable),
+        },
+        pool: PoolStats {
+            pool_total_size: store.mm.mem_used_total,
+            stored_pages: store.mm.orig_data_size / PAGE_SIZE as u64,
+            same_filled_pages: store.mm.same_pages,
+            stored_incompressible_pages: store.mm.huge_pages,
+            pool_limit_hit: count(Counter::PoolLimitHit),
+            written_back_pages: written_back,
+            reject_alloc_fail: count(Counter::RejectAllocFail),
+            reject_compress_fail: count(Counter::RejectCompressFail),
+            reject_compress_poor: 0,
+            reject_reclaim_fail: count(Counter::RejectReclaimFail),
+            decompress_fail: count(Counter::DecompressFail),
+        },
+        times: PageTimes {
+            same_filled_stored: count(Counter::SameFilledStored),
+            same_filled_loaded: count(Counter::SameFilledLoaded),
+            same_filled_store: time(Counter::SameFilledStoreNs),
+            same_filled_load: time(Counter::SameFilledLoadNs),
+            store: time(Counter::StoreNs),
+            load: time(Counter::LoadNs),
+        },
+    }
+}
