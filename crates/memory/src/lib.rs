@@ -114,6 +114,7 @@
 //! | `staging` | frames between the range and the store |
 //! | `pager` | how a page becomes resident after a fault |
 //! | `readahead` | the neighbouring pages that are brought in with it |
+//! | `advice` | the advice of the program on its future accesses |
 //! | `fault` | the threads that serve faults |
 //! | `evict` | how cold pages are found and leave the range |
 //! | `limit` | the limit on the pool |
@@ -158,6 +159,8 @@ mod page;
 pub mod resident_budget;
 
 #[cfg(not(loom))]
+mod advice;
+#[cfg(not(loom))]
 mod config;
 #[cfg(not(loom))]
 mod counters;
@@ -198,6 +201,8 @@ pub use pagefold_codec::CodecSpec;
 #[cfg(not(loom))]
 pub use pagefold_store as store;
 
+#[cfg(not(loom))]
+pub use advice::Advice;
 #[cfg(not(loom))]
 pub use config::{Eviction, RegionConfig, Service};
 #[cfg(not(loom))]

@@ -4,6 +4,7 @@
 //! any number of readers do. An exclusive pin borrows a slice exclusively, so two of them never overlap, and no check
 //! at run time is needed. The page's word counts its pins, because parts of one page can belong to several threads.
 
+use crate::advice::Advice;
 use crate::error::RangeError;
 use crate::pager::{Pager, Pinned};
 use crate::stats::{self, RegionStats};
@@ -179,6 +180,12 @@ impl<'a> Parts<'a> {
         let start = whole.as_mut_ptr().expose_provenance() - self.start();
         // SAFETY: this has the only reference to the bytes, and does not use it meanwhile.
         unsafe { self.pager.discard(start, whole.len()) }
+    }
+
+    /// Like [`Region::advise`](crate::Region::advise).
+    pub fn advise(&self, bytes: &[u8], advice: Advice) -> Result<(), RangeError> {
+        let range = self.locate(bytes)?;
+        self.pager.advise(range.start, range.len(), advice)
     }
 
     /// Like [`Region::stats`](crate::Region::stats).

@@ -148,6 +148,29 @@ impl Readahead {
         Window::SINGLE
     }
 
+    /// Records a fault on a page of a part that is read sequentially, as the program has said, and returns the pages to
+    /// bring in: the largest window from the first fault on.
+    pub(crate) fn record_sequential(&self, page: PageIndex) -> Window {
+        let page = page.0;
+        let mut restarted = None;
+        for slot in self.streams.iter() {
+            let bits = slot.load(Relaxed);
+            let Some(stream) = Stream::decode(bits).filter(|stream| stream.stride == 1) else { continue };
+            if page == stream.next && stream.level > 0 {
+                return self.advance(slot, bits, stream, page);
+            }
+            // Pages of the last window are missing: they were evicted, or there was no memory for them.
+            if stream.covers(page) || page == stream.next {
+                restarted = Some(slot);
+            }
+        }
+        let victim = || &self.streams[self.next_victim.fetch_add(1, Relaxed) % STREAMS];
+        let (level, pages) = (WINDOWS.len() - 1, WINDOW_MAX as u64);
+        let stream = Stream { next: page + pages, stride: 1, level, brought: pages - 1 };
+        restarted.unwrap_or_else(victim).store(stream.encode(), Relaxed);
+        Window { pages, stride: 1 }
+    }
+
     fn advance(&self, slot: &AtomicU64, bits: u64, stream: Stream, page: u64) -> Window {
         let Some(next) = stream.continued(page) else { return Window::SINGLE };
         if slot.compare_exchange(bits, next.encode(), Relaxed, Relaxed).is_err() {
@@ -291,6 +314,24 @@ mod tests {
             let (brought, used) = readahead.counts();
             assert!(used * 100 >= brought * 97, "{step}: {used} of {brought}");
         }
+    }
+
+    #[test]
+    fn advised_sequential_access_faults_once_a_window_from_the_first_page_on() {
+        let readahead = Readahead::new();
+        let (mut next, mut faults) = (1000_u64, 0);
+        while next < 1000 + 3200 {
+            let window = readahead.record_sequential(PageIndex(next));
+            readahead.count_brought(window.pages - 1);
+            (next, faults) = (next + window.pages, faults + 1);
+        }
+        assert_eq!(faults, 100);
+        let behind: u64 = std::iter::from_fn(|| readahead.next_drop_behind()).flatten().count() as u64;
+        assert_eq!(behind, 99 * WINDOW_MAX as u64, "all windows but the last were passed");
+        assert_eq!(readahead.counts(), (100 * 31, 99 * 31));
+        // Pages that were evicted before they were read come in again, with a whole window each time.
+        assert_eq!(readahead.record_sequential(PageIndex(next - 5)), Window { pages: 32, stride: 1 });
+        assert_eq!(readahead.record_sequential(PageIndex(next + 27)), Window { pages: 32, stride: 1 });
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! A region: its threads, its limits, and the calls of its owner.
 
+use crate::advice::Advice;
 use crate::config::{Eviction, RegionConfig, Service};
 use crate::error::{RangeError, RegionError};
 use crate::evict::{ClockHand, Evictor};
@@ -222,6 +223,25 @@ impl Region {
     pub fn write_to(&self, writer: impl io::Write, range: impl RangeBounds<usize>) -> io::Result<()> {
         let range = resolve(range, self.len_bytes())?;
         Parts::new(self.pager()).write_to(writer, &self.bytes()[range])
+    }
+
+    /// Says how the program is going to use a part of the range. No advice changes contents.
+    ///
+    /// ```
+    /// # use pagefold_memory::{Region, RegionConfig};
+    /// use pagefold_memory::Advice;
+    ///
+    /// # if pagefold_sys::uffd::kernel_features().is_err() { return Ok(()); }
+    /// let region = Region::new(RegionConfig::new(64 << 20, 8 << 20))?;
+    /// let (index, log) = (..16 << 20, 16 << 20..);
+    /// region.advise(index, Advice::Random)?;
+    /// region.advise(log, Advice::Sequential)?;
+    /// region.advise(20 << 20..21 << 20, Advice::WillNeed)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn advise(&self, range: impl RangeBounds<usize>, advice: Advice) -> Result<(), RangeError> {
+        let range = resolve(range, self.len_bytes())?;
+        self.pager().advise(range.start, range.len(), advice)
     }
 
     /// Makes a part of the range zero, and releases the memory of its whole pages. After an error some of it may be

@@ -35,6 +35,9 @@ pub use clock::{Candidates, EARLY_REFAULT_TICKS, FoldTime, Visit};
 use word::Word;
 pub use word::{Frame, PINS_MAX, State};
 
+/// Chances of a page that the program has said it will need.
+const ADVISED_CHANCES: u32 = 3;
+
 /// The state word of one page.
 #[derive(Debug)]
 #[repr(transparent)]
@@ -87,6 +90,11 @@ impl PageWord {
     /// Returns whether the store has a copy of the page, perhaps of an older version.
     pub fn has_copy(&self) -> bool {
         self.load().has(Word::COPY)
+    }
+
+    /// Returns whether only the store has the page at this moment, which another thread may change at once.
+    pub fn is_folded(&self) -> bool {
+        self.load().state() == State::Folded
     }
 
     /// Returns whether the page has the highest heat. It will not be folded soon, so a copy of it is of little use.
@@ -195,6 +203,13 @@ impl PageWord {
             State::Taken => Visit::Taken,
             _ => Visit::Kept { is_rewritten: !old.has(Word::NEW) && is_written == Some(true) },
         }
+    }
+
+    /// Gives a resident page chances, because the program has said that it will need the page.
+    pub fn spare(&self) {
+        let spare = |word: Word| word.with_chances(word.chances().max(ADVISED_CHANCES));
+        // A page that is not resident any more was taken in time.
+        self.change(|word| (word.state() == State::Resident).then(|| spare(word))).ok();
     }
 
     /// Transition: resident to taken, whatever the chances, unless the page is pinned or being folded.

@@ -541,3 +541,19 @@ fn states_and_payloads_do_not_share_bits() {
         }
     }
 }
+
+#[test]
+fn a_spared_page_outlasts_three_visits_and_other_pages_stay_as_they_are() {
+    let word = PageWord::new();
+    word.spare();
+    assert_eq!(word.load(), Word(0));
+    assert_eq!(word.claim_fault(), FaultClaim::Zero);
+    word.finish_load(FoldTime(0));
+    word.spare();
+    for _ in 0..ADVISED_CHANCES {
+        assert_eq!(word.visit(None, Candidates::Cold, 0), Visit::Kept { is_rewritten: false });
+    }
+    assert_eq!(word.visit(None, Candidates::Cold, 0), Visit::Taken);
+    word.spare();
+    assert_eq!(word.state(), State::Taken);
+}

@@ -7,18 +7,21 @@
 //! | `install` | the system calls that put pages into the range |
 //! | `scratch` | working memory for `page_in`, allocated beforehand |
 //! | `range` | pinning and dropping parts of the range |
+//! | `advise` | advice of the program |
 //!
 //! A fault goes `serve` -> `page_in` -> `install`; a staged page goes `serve` -> `install`. All modules but `range`
-//! run in the thread that serves the fault, possibly inside a signal handler that interrupted it anywhere. So they
-//! take no lock but a slot's (the store holds it for one copy, never while it touches the range), allocate nothing,
-//! and log nothing. They wait only for the page's word, for memory of the budget, for a scratch, and for the medium of
-//! a written-back page. In turn, no thread touches the range while it holds a lock or a stream of the engine.
+//! and `advise` run in the thread that serves the fault, possibly inside a signal handler that interrupted it
+//! anywhere. So they take no lock but a slot's (the store holds it for one copy, never while it touches the range),
+//! allocate nothing, and log nothing. They wait only for the page's word, for memory of the budget, for a scratch, and
+//! for the medium of a written-back page. In turn, no thread touches the range while it holds a lock or a stream of the
+//! engine.
 //!
 //! A fault that waits for memory waits for the evictors, which allocate nothing once they have started, so the
 //! interrupted thread may hold the allocator's lock. With a backing and a full pool the evictors wait for the writeback
 //! thread, which allocates some memory for each pass. If it shares the allocator's lock with the interrupted thread,
 //! both can wait for ever (`docs/memory.md`, "Restrictions").
 
+mod advise;
 mod install;
 mod page_in;
 mod range;
@@ -28,6 +31,7 @@ mod serve;
 pub(crate) use range::Pinned;
 pub(crate) use serve::{OnLoss, Served};
 
+use crate::advice::AccessTable;
 use crate::config::{Eviction, RegionConfig, Service};
 use crate::counters::Counters;
 use crate::error::RegionError;
@@ -73,6 +77,7 @@ pub(crate) struct Pager {
     copy_cursor: AtomicU64,
     scratch_pool: ScratchPool,
     neighbours: bool,
+    access: AccessTable,
     resident_max: AtomicU64,
     /// Threads that protect pages at this moment.
     protecting: AtomicU32,
@@ -129,6 +134,7 @@ impl Pager {
             scratch_pool: ScratchPool::new(&store, scratch_count)?,
             store,
             neighbours: config.neighbours,
+            access: AccessTable::new(page_count, config.neighbours),
             resident_max: AtomicU64::new(0),
             protecting: AtomicU32::new(0),
             page_ins: AtomicU32::new(0),

@@ -54,7 +54,7 @@ impl Pager {
         self.store.prefetch_object(page);
         let counter = if claim == FaultClaim::Zero { Counter::FaultsZero } else { Counter::FaultsFolded };
         self.counters.add(counter, 1);
-        let window = if self.neighbours { self.readahead.record_fault(page) } else { Window::SINGLE };
+        let window = self.window(page);
         self.page_ins.fetch_add(1, Relaxed);
         // SAFETY: the caller owns the page, which is loading.
         let mut claims = unsafe { self.claim_window(page, claim, window) };
@@ -64,8 +64,39 @@ impl Pager {
             return Served::Again;
         };
         self.trim_window(page, window, &claims);
+        self.bring_in(&claims, memory, is_write)
+    }
+
+    /// Like [`Pager::page_in`], for a page that the program has asked for before it touches it.
+    ///
+    /// # Safety
+    /// The caller owns the page, which is loading, by `claim`.
+    pub(super) unsafe fn page_in_advised(
+        &self,
+        page: PageIndex,
+        claim: FaultClaim,
+        window: Window,
+    ) -> Served {
+        self.store.prefetch_object(page);
+        self.page_ins.fetch_add(1, Relaxed);
+        // SAFETY: the caller owns the page, which is loading.
+        let mut claims = unsafe { self.claim_window(page, claim, window) };
+        let Some(memory) = self.memory_for(&mut claims) else {
+            self.page_ins.fetch_sub(1, Relaxed);
+            self.word(page).abandon_load();
+            return Served::Again;
+        };
+        // The first page is a neighbour of none that faulted, but no fault brings it in.
+        self.readahead.count_brought(1);
+        self.bring_in(&claims, memory, false)
+    }
+
+    /// Fills the memory with the claimed pages and puts them into the range. Ends what the caller counted in
+    /// `page_ins`.
+    #[inline]
+    fn bring_in(&self, claims: &Claims, memory: Memory, is_write: bool) -> Served {
         let mut scratch = self.scratch_pool.take(cpu::current());
-        let served = self.fill_and_put(&claims, memory, &mut scratch, is_write);
+        let served = self.fill_and_put(claims, memory, &mut scratch, is_write);
         self.page_ins.fetch_sub(1, Relaxed);
         self.note_resident();
         served

@@ -32,7 +32,7 @@ impl Drop for Protecting<'_> {
 
 impl Pager {
     /// Returns the pages that a range of bytes touches.
-    fn pages_of(&self, offset: usize, len_bytes: usize) -> Result<Range<u64>, RangeError> {
+    pub(super) fn pages_of(&self, offset: usize, len_bytes: usize) -> Result<Range<u64>, RangeError> {
         let region_len_bytes = self.range.len_bytes();
         let end = offset.checked_add(len_bytes).filter(|end| *end <= region_len_bytes);
         let end = end.ok_or(RangeError::OutOfRange {

@@ -48,7 +48,7 @@ impl Pager {
     ///
     /// # Safety
     /// The caller owns the page, which is loading.
-    unsafe fn give_up(&self, page: PageIndex, on_loss: OnLoss) {
+    pub(super) unsafe fn give_up(&self, page: PageIndex, on_loss: OnLoss) {
         if on_loss == OnLoss::Poison {
             // SAFETY: the caller owns the page, which is loading.
             unsafe { self.poison(page) };

@@ -2,6 +2,7 @@
 //! allocator have separate programs.
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
+mod advice;
 mod limit;
 mod madvise;
 mod parts;

@@ -2,7 +2,7 @@
 
 use crate::pattern::{Random, Tag, WORDS, Words, ZERO, fill, tag};
 use crate::watch::fail;
-use pagefold_memory::Region;
+use pagefold_memory::{Advice, Region};
 use std::ops::Range;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Mutex;
@@ -114,7 +114,8 @@ impl<'a> Worker<'a> {
             83..=88 => self.drop_pages(),
             89..=91 => self.drop_part(),
             92..=96 => self.pin(),
-            97..=98 => self.stay(),
+            97 => self.stay(),
+            98 => self.advise(),
             _ => std::thread::sleep(std::time::Duration::from_micros(300)),
         }
     }
@@ -279,6 +280,17 @@ impl<'a> Worker<'a> {
             call("write(2)", libc::write(write_end.as_raw_fd(), from.cast(), PAGE));
             call("read(2)", libc::read(read_end.as_raw_fd(), to.cast(), PAGE));
         }
+    }
+
+    /// Gives advice for some pages, of this and other threads.
+    fn advise(&mut self) {
+        let advice = [Advice::Normal, Advice::Sequential, Advice::Random, Advice::WillNeed];
+        let (some, advice) = (self.adjacent(64), advice[self.random.below(4) as usize]);
+        let start = self.pages[some.start] as usize * PAGE;
+        if let Err(error) = self.arena.region.advise(start..start + some.len() * PAGE, advice) {
+            fail(self.arena.region, &format!("{advice:?}: {error}"));
+        }
+        self.check(some.start, "advice was given for it");
     }
 
     /// Uses a few pages for some time, so that they become hot.
