@@ -38,6 +38,9 @@ pub enum Eviction {
 pub struct RegionConfig {
     /// The size of the range in bytes, rounded up to whole pages.
     pub len_bytes: u64,
+    /// The size up to which [`Region::resize`](crate::Region::resize) can change the range, in bytes; `None` for
+    /// `len_bytes`. It takes address space, and no memory.
+    pub max_len_bytes: Option<u64>,
     /// The most memory that the region may take besides that of folded pages, bytes: resident pages, the staging area,
     /// copies of resident pages that the store keeps, tables. At least [`RegionConfig::LIMIT_MIN_BYTES`]. The region
     /// exceeds it only if no page can be folded: all are pinned, or the pool refuses them.
@@ -79,6 +82,7 @@ impl RegionConfig {
         RegionConfig {
             len_bytes,
             limit_bytes,
+            max_len_bytes: None,
             service: Service::default(),
             eviction: Eviction::default(),
             codec: CodecSpec::named("lz4"),
@@ -92,6 +96,11 @@ impl RegionConfig {
             neighbours: true,
             measure_pages: false,
         }
+    }
+
+    /// Returns the bytes of address space to reserve.
+    pub(crate) fn reserved_bytes(&self) -> u64 {
+        self.max_len_bytes.unwrap_or(self.len_bytes).max(self.len_bytes)
     }
 
     pub(crate) fn max_pool_bytes(&self) -> u64 {

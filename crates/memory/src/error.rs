@@ -19,6 +19,18 @@ pub enum RegionError {
     /// The range is empty or too large.
     #[error("a region cannot have {}: at least 1 B and at most 16 TiB", Human(*.0))]
     BadLength(u64),
+    /// The range cannot grow so far.
+    #[error(
+        "this region cannot have {}: max_len_bytes of its settings is {}",
+        Human(*len_bytes),
+        Human(*max_len_bytes)
+    )]
+    BeyondMax {
+        /// The size in the call.
+        len_bytes: u64,
+        /// The largest size.
+        max_len_bytes: u64,
+    },
     /// The limit is too small.
     #[error("a limit of {} is too small: at least {}", Human(*limit_bytes), Human(*min_bytes))]
     LimitTooSmall {
@@ -35,6 +47,9 @@ pub enum RegionError {
         /// The percentage in the call.
         percent: u8,
     },
+    /// A part of the range could not be dropped.
+    #[error(transparent)]
+    Range(#[from] RangeError),
     /// The kernel refuses userfaultfd.
     #[error(transparent)]
     Userfaultfd(#[from] OpenError),

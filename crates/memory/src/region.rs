@@ -10,7 +10,7 @@ use crate::pager::Pager;
 use crate::parts::{Parts, PinnedSlice, PinnedSliceMut, resolve};
 use crate::stats::{self, RegionStats};
 use crate::store_view::StoreView;
-use pagefold_page::PAGE_SIZE;
+use pagefold_page::{PAGE_SIZE, PageCount};
 use pagefold_store::{MemLimit, WritebackThread};
 use pagefold_sys::signal;
 use std::io;
@@ -33,6 +33,8 @@ pub struct Region {
     registered: Option<Registered>,
     writeback_thread: Option<WritebackThread>,
     pager: Option<Arc<Pager>>,
+    /// Bytes of the range that the owner has, in whole pages; the rest of the reserved range is not in use.
+    len_bytes: usize,
 }
 
 /// Refuses machines whose page size is not 4096 bytes.
@@ -45,12 +47,18 @@ fn check_page_size(bytes: usize) -> Result<(), RegionError> {
 
 fn check(config: &RegionConfig) -> Result<(), RegionError> {
     check_page_size(pagefold_sys::mem::page_size())?;
-    if config.len_bytes == 0 || config.len_bytes > LEN_MAX_BYTES {
-        return Err(RegionError::BadLength(config.len_bytes));
-    }
+    check_len(config.len_bytes)?;
+    check_len(config.reserved_bytes())?;
     check_limit(config.limit_bytes)?;
     check_percent("max_pool_percent", config.max_pool_percent)?;
     check_percent("accept_threshold_percent", config.accept_threshold_percent)
+}
+
+fn check_len(len_bytes: u64) -> Result<(), RegionError> {
+    match len_bytes {
+        1..=LEN_MAX_BYTES => Ok(()),
+        _ => Err(RegionError::BadLength(len_bytes)),
+    }
 }
 
 fn check_percent(name: &'static str, percent: u8) -> Result<(), RegionError> {
@@ -72,6 +80,7 @@ impl Region {
     /// memory of the threads is allocated now.
     pub fn new(config: RegionConfig) -> Result<Self, RegionError> {
         check(&config)?;
+        let len_bytes = PageCount::covering(config.len_bytes).0 as usize * PAGE_SIZE;
         let (service, fold_threads, handler_threads) =
             (config.service, config.fold_threads, config.handler_threads);
         let pager = Arc::new(Pager::new(config)?);
@@ -81,6 +90,7 @@ impl Region {
             registered: None,
             writeback_thread: None,
             pager: Some(pager.clone()),
+            len_bytes,
         };
         if pager.store.writeback().is_some() {
             region.writeback_thread =
@@ -121,7 +131,40 @@ impl Region {
 
     /// Returns the bytes of the range, a multiple of the page size.
     pub fn len_bytes(&self) -> usize {
-        self.pager().range.len_bytes() / PAGE_SIZE * PAGE_SIZE
+        self.len_bytes
+    }
+
+    /// Returns the bytes to which [`Region::resize`] can change the range at most.
+    pub fn max_len_bytes(&self) -> usize {
+        self.pager().range.len_bytes()
+    }
+
+    /// Changes the size of the range to `len_bytes`, rounded up to whole pages, and at most
+    /// [`Region::max_len_bytes`]. The range stays at its address. New bytes are zero; bytes that are cut off are
+    /// lost, and their memory is released.
+    ///
+    /// ```
+    /// # use pagefold_memory::{Region, RegionConfig};
+    /// # if pagefold_sys::uffd::kernel_features().is_err() { return Ok(()); }
+    /// let config = RegionConfig { max_len_bytes: Some(1 << 30), ..RegionConfig::new(1 << 20, 8 << 20) };
+    /// let mut region = Region::new(config)?;
+    /// region.bytes_mut().fill(1);
+    /// region.resize(64 << 20)?;
+    /// assert_eq!((region.bytes()[0], region.bytes()[(64 << 20) - 1]), (1, 0));
+    /// # Ok::<(), pagefold_memory::RegionError>(())
+    /// ```
+    pub fn resize(&mut self, len_bytes: u64) -> Result<(), RegionError> {
+        check_len(len_bytes)?;
+        let max_len_bytes = self.max_len_bytes() as u64;
+        if len_bytes > max_len_bytes {
+            return Err(RegionError::BeyondMax { len_bytes, max_len_bytes });
+        }
+        let (old, new) = (self.len_bytes, PageCount::covering(len_bytes).0 as usize * PAGE_SIZE);
+        if new < old {
+            self.discard(new..)?;
+        }
+        self.len_bytes = new;
+        Ok(())
     }
 
     /// Returns the range's bytes.
@@ -337,6 +380,8 @@ mod tests {
         let error = |config| Region::new(config).err().map(|e| e.to_string()).unwrap_or_default();
         assert!(error(RegionConfig::new(0, 1 << 20)).contains("0 B"));
         assert!(error(RegionConfig::new(1 << 20, 4096)).contains("256 KiB"));
+        let config = RegionConfig { max_len_bytes: Some(17 << 40), ..RegionConfig::new(1 << 20, 1 << 20) };
+        assert!(error(config).contains("17 TiB"));
         let config = RegionConfig { accept_threshold_percent: 0, ..RegionConfig::new(1 << 20, 1 << 20) };
         assert!(error(config).contains("accept_threshold_percent"));
     }

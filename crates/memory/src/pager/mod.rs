@@ -88,7 +88,7 @@ pub(crate) struct Pager {
 impl Pager {
     /// Makes everything but the threads and the signal handler.
     pub(crate) fn new(mut config: RegionConfig) -> Result<Self, RegionError> {
-        let page_count = PageCount::covering(config.len_bytes);
+        let page_count = PageCount::covering(config.reserved_bytes());
         let limit_pages = config.limit_bytes / PAGE_SIZE as u64;
         let features = uffd::kernel_features()?;
         let eviction = choose(config.eviction, features)?;

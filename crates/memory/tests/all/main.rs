@@ -8,6 +8,7 @@ mod madvise;
 mod parts;
 mod pin;
 mod refusal;
+mod resize;
 mod signals;
 mod smoke;
 #[path = "../support/mod.rs"]
