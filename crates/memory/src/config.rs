@@ -1,8 +1,12 @@
 //! The settings of a region.
 
+use crate::error::RegionError;
 use pagefold_codec::CodecSpec;
 use pagefold_page::PAGE_SIZE;
 use pagefold_store::writeback::WritebackConfig;
+
+/// The largest range, bytes.
+const LEN_MAX_BYTES: u64 = 16 << 40;
 
 /// The thread that serves a fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -106,5 +110,68 @@ impl RegionConfig {
     pub(crate) fn max_pool_bytes(&self) -> u64 {
         let share = pagefold_sys::mem::total_bytes() / 100 * u64::from(self.max_pool_percent.min(100));
         self.max_pool_bytes.unwrap_or(share)
+    }
+}
+
+/// Refuses machines whose page size is not 4096 bytes.
+fn check_page_size(bytes: usize) -> Result<(), RegionError> {
+    match bytes {
+        PAGE_SIZE => Ok(()),
+        _ => Err(RegionError::PageSize { bytes }),
+    }
+}
+
+/// Refuses settings that no region can have.
+pub(crate) fn check(config: &RegionConfig) -> Result<(), RegionError> {
+    check_page_size(pagefold_sys::mem::page_size())?;
+    check_len(config.len_bytes)?;
+    check_len(config.reserved_bytes())?;
+    check_limit(config.limit_bytes)?;
+    check_percent("max_pool_percent", config.max_pool_percent)?;
+    check_percent("accept_threshold_percent", config.accept_threshold_percent)
+}
+
+pub(crate) fn check_len(len_bytes: u64) -> Result<(), RegionError> {
+    match len_bytes {
+        1..=LEN_MAX_BYTES => Ok(()),
+        _ => Err(RegionError::BadLength(len_bytes)),
+    }
+}
+
+pub(crate) fn check_percent(name: &'static str, percent: u8) -> Result<(), RegionError> {
+    match percent {
+        1..=100 => Ok(()),
+        _ => Err(RegionError::BadPercent { name, percent }),
+    }
+}
+
+pub(crate) fn check_limit(limit_bytes: u64) -> Result<(), RegionError> {
+    match limit_bytes {
+        RegionConfig::LIMIT_MIN_BYTES.. => Ok(()),
+        _ => Err(RegionError::LimitTooSmall { limit_bytes, min_bytes: RegionConfig::LIMIT_MIN_BYTES }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::region::Region;
+
+    #[test]
+    fn other_page_sizes_are_refused_by_name() {
+        assert!(check_page_size(4096).is_ok());
+        let error = check_page_size(16384).unwrap_err().to_string();
+        assert!(error.contains("16384") && error.contains("4096"), "{error}");
+    }
+
+    #[test]
+    fn bad_settings_are_refused_with_the_valid_values() {
+        let error = |config| Region::new(config).err().map(|e| e.to_string()).unwrap_or_default();
+        assert!(error(RegionConfig::new(0, 1 << 20)).contains("0 B"));
+        assert!(error(RegionConfig::new(1 << 20, 4096)).contains("256 KiB"));
+        let config = RegionConfig { max_len_bytes: Some(17 << 40), ..RegionConfig::new(1 << 20, 1 << 20) };
+        assert!(error(config).contains("17 TiB"));
+        let config = RegionConfig { accept_threshold_percent: 0, ..RegionConfig::new(1 << 20, 1 << 20) };
+        assert!(error(config).contains("accept_threshold_percent"));
     }
 }

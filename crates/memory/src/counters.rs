@@ -21,6 +21,8 @@ pub(crate) enum Counter {
     CleanPages,
     CopiesDropped,
     Unmovable,
+    FileReads,
+    DroppedToFile,
     SameFilledStored,
     SameFilledLoaded,
     StoreNs,

@@ -31,6 +31,9 @@ pub enum RegionError {
         /// The largest size.
         max_len_bytes: u64,
     },
+    /// The file of a region is not a regular file.
+    #[error("a region can begin with a regular file only")]
+    NotAFile,
     /// The limit is too small.
     #[error("a limit of {} is too small: at least {}", Human(*limit_bytes), Human(*min_bytes))]
     LimitTooSmall {
@@ -110,6 +113,12 @@ pub enum RangeError {
         /// The page.
         page: u64,
     },
+    /// The file that a region began with was changed.
+    #[error("page {page} cannot be read: the file of the region was changed or is shorter")]
+    FileChanged {
+        /// The page.
+        page: u64,
+    },
     /// A page's contents are lost or cannot be read back.
     #[error("page {page} cannot be brought back")]
     Lost {
@@ -125,7 +134,7 @@ impl From<RangeError> for io::Error {
                 io::ErrorKind::InvalidInput
             }
             RangeError::TooManyPins { .. } | RangeError::Pinned { .. } => io::ErrorKind::ResourceBusy,
-            RangeError::Lost { .. } => io::ErrorKind::Other,
+            RangeError::Lost { .. } | RangeError::FileChanged { .. } => io::ErrorKind::Other,
         };
         io::Error::new(kind, error)
     }

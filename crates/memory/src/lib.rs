@@ -111,6 +111,7 @@
 //! | `page` | the state word of a page and its transitions |
 //! | `table` | the words and hashes of all pages of a region |
 //! | `resident_budget` | the limit on resident memory, and threads that wait for memory |
+//! | `source` | the file that a region begins with |
 //! | `staging` | frames between the range and the store |
 //! | `pager` | how a page becomes resident after a fault |
 //! | `readahead` | the neighbouring pages that are brought in with it |
@@ -184,6 +185,8 @@ mod readahead;
 mod region;
 #[cfg(not(loom))]
 mod resident_budget;
+#[cfg(not(loom))]
+mod source;
 #[cfg(not(loom))]
 mod staging;
 #[cfg(not(loom))]

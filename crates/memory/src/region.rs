@@ -1,25 +1,24 @@
 //! A region: its threads, its limits, and the calls of its owner.
 
 use crate::advice::Advice;
-use crate::config::{Eviction, RegionConfig, Service};
+use crate::config::{Eviction, RegionConfig, Service, check, check_len, check_limit, check_percent};
 use crate::error::{RangeError, RegionError};
 use crate::evict::{ClockHand, Evictor};
 use crate::fault::handlers::Handlers;
 use crate::fault::registry::{REGIONS_MAX, RegisterError, Registered, register};
 use crate::pager::Pager;
 use crate::parts::{Parts, PinnedSlice, PinnedSliceMut, resolve};
+use crate::source::Source;
 use crate::stats::{self, RegionStats};
 use crate::store_view::StoreView;
 use pagefold_page::{PAGE_SIZE, PageCount};
 use pagefold_store::{MemLimit, WritebackThread};
 use pagefold_sys::signal;
+use std::fs::File;
 use std::io;
 use std::ops::RangeBounds;
 use std::sync::Arc;
 use std::thread::JoinHandle;
-
-/// The largest range, bytes.
-const LEN_MAX_BYTES: u64 = 16 << 40;
 
 /// A range of memory that is resident up to a limit; the rest of it is folded.
 ///
@@ -37,53 +36,46 @@ pub struct Region {
     len_bytes: usize,
 }
 
-/// Refuses machines whose page size is not 4096 bytes.
-fn check_page_size(bytes: usize) -> Result<(), RegionError> {
-    match bytes {
-        PAGE_SIZE => Ok(()),
-        _ => Err(RegionError::PageSize { bytes }),
-    }
-}
-
-fn check(config: &RegionConfig) -> Result<(), RegionError> {
-    check_page_size(pagefold_sys::mem::page_size())?;
-    check_len(config.len_bytes)?;
-    check_len(config.reserved_bytes())?;
-    check_limit(config.limit_bytes)?;
-    check_percent("max_pool_percent", config.max_pool_percent)?;
-    check_percent("accept_threshold_percent", config.accept_threshold_percent)
-}
-
-fn check_len(len_bytes: u64) -> Result<(), RegionError> {
-    match len_bytes {
-        1..=LEN_MAX_BYTES => Ok(()),
-        _ => Err(RegionError::BadLength(len_bytes)),
-    }
-}
-
-fn check_percent(name: &'static str, percent: u8) -> Result<(), RegionError> {
-    match percent {
-        1..=100 => Ok(()),
-        _ => Err(RegionError::BadPercent { name, percent }),
-    }
-}
-
-fn check_limit(limit_bytes: u64) -> Result<(), RegionError> {
-    match limit_bytes {
-        RegionConfig::LIMIT_MIN_BYTES.. => Ok(()),
-        _ => Err(RegionError::LimitTooSmall { limit_bytes, min_bytes: RegionConfig::LIMIT_MIN_BYTES }),
-    }
-}
-
 impl Region {
     /// Makes a range of zeroes and starts its threads. Pages take memory only when they are touched; the working
     /// memory of the threads is allocated now.
     pub fn new(config: RegionConfig) -> Result<Self, RegionError> {
+        Self::with_source(config, None)
+    }
+
+    /// Makes a range that begins with the bytes of a file, and reads each page when it is touched first. Changes stay
+    /// in the region: the file is only read. `len_bytes` of the settings may be less than the file has; bytes behind
+    /// the end of the file are zero.
+    ///
+    /// A page that leaves the range is compressed, as in other regions. If the pool is full and the page still equals
+    /// the file's bytes, it is dropped, and read from the file again. So the pool can be much smaller than the file.
+    ///
+    /// The file must not change while the region exists. If its size or the time of its last modification differs from
+    /// what it was at this call, a page that has to be read fails: pinning it is an error, and an access ends the
+    /// program with SIGBUS. The kernel's time stamps have a granularity of some milliseconds: a change directly after
+    /// this call may be missed.
+    ///
+    /// ```
+    /// # use pagefold_memory::{Region, RegionConfig};
+    /// use std::fs::File;
+    ///
+    /// # if pagefold_sys::uffd::kernel_features().is_err() { return Ok(()); }
+    /// let region = Region::from_file(File::open("/bin/sh")?, RegionConfig::new(0, 1 << 20))?;
+    /// assert_eq!(&region.bytes()[1..4], b"ELF");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn from_file(file: File, config: RegionConfig) -> Result<Self, RegionError> {
+        let source = Source::new(file)?;
+        let len_bytes = config.len_bytes.max(source.len_bytes());
+        Self::with_source(RegionConfig { len_bytes, ..config }, Some(source))
+    }
+
+    fn with_source(config: RegionConfig, source: Option<Source>) -> Result<Self, RegionError> {
         check(&config)?;
         let len_bytes = PageCount::covering(config.len_bytes).0 as usize * PAGE_SIZE;
         let (service, fold_threads, handler_threads) =
             (config.service, config.fold_threads, config.handler_threads);
-        let pager = Arc::new(Pager::new(config)?);
+        let pager = Arc::new(Pager::new(config, source)?);
         let mut region = Region {
             evictors: Vec::new(),
             handlers: None,
@@ -361,28 +353,5 @@ impl Drop for Region {
         self.handlers.take();
         self.registered.take();
         self.writeback_thread.take();
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn other_page_sizes_are_refused_by_name() {
-        assert!(check_page_size(4096).is_ok());
-        let error = check_page_size(16384).unwrap_err().to_string();
-        assert!(error.contains("16384") && error.contains("4096"), "{error}");
-    }
-
-    #[test]
-    fn bad_settings_are_refused_with_the_valid_values() {
-        let error = |config| Region::new(config).err().map(|e| e.to_string()).unwrap_or_default();
-        assert!(error(RegionConfig::new(0, 1 << 20)).contains("0 B"));
-        assert!(error(RegionConfig::new(1 << 20, 4096)).contains("256 KiB"));
-        let config = RegionConfig { max_len_bytes: Some(17 << 40), ..RegionConfig::new(1 << 20, 1 << 20) };
-        assert!(error(config).contains("17 TiB"));
-        let config = RegionConfig { accept_threshold_percent: 0, ..RegionConfig::new(1 << 20, 1 << 20) };
-        assert!(error(config).contains("accept_threshold_percent"));
     }
 }

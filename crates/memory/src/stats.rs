@@ -23,9 +23,12 @@ pub struct FaultStats {
     pub waited: u64,
     /// Faults on pages that were resident by the time the fault was served.
     pub already_resident: u64,
+    /// Pages read from the region's file, neighbours included.
+    pub file_reads: u64,
     /// Faults that failed: the page's contents are lost or cannot be read back.
     pub failed: u64,
-    /// Loads of written-back pages, neighbours included, that failed because the medium failed.
+    /// Loads of written-back pages and of pages of the region's file, neighbours included, that failed because the
+    /// medium failed or the file was changed.
     pub unreadable: u64,
     /// Faults that waited because the limit was reached.
     pub memory_waits: u64,
@@ -47,6 +50,8 @@ pub struct EvictionStats {
     pub clean: u64,
     /// Copies of resident pages dropped, because the page was written or memory was short.
     pub copies_dropped: u64,
+    /// Pages dropped because the store refused them and the region's file has the same bytes.
+    pub dropped_to_file: u64,
     /// Pages that could not be moved because the kernel or a device uses them.
     pub unmovable: u64,
 }
@@ -179,6 +184,7 @@ pub(crate) fn collect(pager: &Pager) -> RegionStats {
             staged: count(Counter::FaultsStaged),
             waited: count(Counter::FaultsWaited),
             already_resident: count(Counter::FaultsResident),
+            file_reads: count(Counter::FileReads),
             failed: count(Counter::FaultsFailed),
             unreadable: count(Counter::ReadBackFail),
             memory_waits: count(Counter::MemoryWaits),
@@ -192,6 +198,7 @@ pub(crate) fn collect(pager: &Pager) -> RegionStats {
             folded: count(Counter::FoldedPages),
             clean: count(Counter::CleanPages),
             copies_dropped: count(Counter::CopiesDropped),
+            dropped_to_file: count(Counter::DroppedToFile),
             unmovable: count(Counter::Unmovable),
         },
         pool: PoolStats {

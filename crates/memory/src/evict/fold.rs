@@ -51,11 +51,18 @@ fn fold_frame(pager: &Pager, batch: &FrameBatch, at: usize) -> bool {
     while word.begin_fold(frame) {
         let had_copy = word.has_copy();
         // SAFETY: this thread owns the batch, and has just begun to fold the page from its frame.
-        if unsafe { store_page(pager, page, frame) } {
+        let stored = unsafe { store_page(pager, page, frame) };
+        if stored == Stored::InStore {
             let is_folded = word.finish_fold(frame, pager.fold_time()) == FoldResult::Folded;
             pager.table.add_copies(i64::from(!is_folded) - i64::from(had_copy));
             if is_folded {
                 pager.note_folded(page);
+                break;
+            }
+        } else if stored == Stored::InFile {
+            if word.finish_drop_to_file(frame) == FoldResult::Folded {
+                pager.table.remove_live(page);
+                pager.counters.add(Counter::DroppedToFile, 1);
                 break;
             }
         } else if word.refuse_fold(frame) == RefusalResult::BringBack {
@@ -70,11 +77,21 @@ fn fold_frame(pager: &Pager, batch: &FrameBatch, at: usize) -> bool {
     true
 }
 
-/// Stores the page that is in a frame. Returns false if the store refuses it.
+/// Where the bytes of a page are after an attempt to store it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stored {
+    InStore,
+    /// The store refused the page, and the region's file has the same bytes.
+    InFile,
+    /// The store refused the page.
+    Nowhere,
+}
+
+/// Stores the page that is in a frame.
 ///
 /// # Safety
 /// The caller is folding the page from the frame.
-unsafe fn store_page(pager: &Pager, page: PageIndex, frame: Frame) -> bool {
+unsafe fn store_page(pager: &Pager, page: PageIndex, frame: Frame) -> Stored {
     let began = pager.meter.start();
     // SAFETY: the frame keeps its memory, and no thread writes to it: this thread is folding the page, so a thread
     // that faults on it copies from the frame.
@@ -83,10 +100,18 @@ unsafe fn store_page(pager: &Pager, page: PageIndex, frame: Frame) -> bool {
     let hash = pager.hash_of(bytes, fill_word);
     if pager.equals_copy(page, hash) {
         pager.counters.add(Counter::CleanPages, 1);
-        return true;
+        return Stored::InStore;
+    }
+    let is_in_file = pager.word(page).has_file_hash() && pager.table.hash(page) == hash;
+    // The file's bytes are as good as a copy of them, for which other pages would have to leave the pool.
+    if is_in_file && !pager.limit.accepts(pager.store.held_bytes()) {
+        return Stored::InFile;
     }
     if !write(pager, page, bytes, fill_word) {
-        return false;
+        return if is_in_file { Stored::InFile } else { Stored::Nowhere };
+    }
+    if !is_in_file {
+        pager.word(page).clear_file_hash();
     }
     pager.table.set_hash(page, hash);
     pager.counters.add(Counter::FoldedPages, 1);
@@ -97,7 +122,7 @@ unsafe fn store_page(pager: &Pager, page: PageIndex, frame: Frame) -> bool {
         pager.counters.add(counter, ns);
         pager.counters.add(Counter::SameFilledStored, is_same_filled.into());
     }
-    true
+    Stored::InStore
 }
 
 /// Writes a page to the store, within the pool's limit. `fill_word` is the word that the page repeats, if it does.
@@ -159,7 +184,7 @@ impl Pager {
 
     /// Returns the hash that tells whether a page has changed since it was folded: XXH3 with a random seed, so that
     /// nobody can prepare pages with equal hashes. For a page that repeats one word, the hash contains this word.
-    pub(super) fn hash(&self, page: &Page) -> PageHash {
+    pub(crate) fn hash(&self, page: &Page) -> PageHash {
         self.hash_of(page, self.fill_word(page))
     }
 
@@ -196,12 +221,21 @@ impl Pager {
         self.budget.copy_pages() > self.budget.limit() * 3 / 8
     }
 
-    /// Drops copies of resident pages among the next few pages of the range.
+    /// Drops copies of resident pages, and folded pages that the region's file has too, among the next few pages of the
+    /// range.
     fn drop_copies(&self) {
         let count = self.table.page_count().0;
         for _ in 0..COPIES_LOOKED_FOR.min(count) {
             let page = self.next_copy_candidate();
-            if self.word(page).has_copy() {
+            let word = self.word(page);
+            if word.take_folded_in_file() {
+                // SAFETY: this thread owns the page, which is taken, and the file has its bytes.
+                unsafe { self.drop_copy(page) };
+                self.table.add_folded(-1);
+                self.counters.add(Counter::DroppedToFile, 1);
+                word.finish_drop();
+                self.wake(page);
+            } else if word.has_copy() {
                 drop_old_copy(self, page);
             }
         }

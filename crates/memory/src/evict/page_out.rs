@@ -396,6 +396,6 @@ unsafe fn drop_missing(pager: &Pager, page: PageIndex) {
     }
     pager.table.remove_live(page);
     pager.budget.uncharge(1);
-    word.finish_drop();
+    pager.finish_drop(page, word);
     pager.wake(page);
 }

@@ -16,7 +16,7 @@ fn full_pager(test: &str, limit_pages: u64) -> Option<(Arc<Pager>, Evictor)> {
         fold_threads: 1,
         ..RegionConfig::new(len_bytes, len_bytes / 2)
     };
-    let pager = match Pager::new(config) {
+    let pager = match Pager::new(config, None) {
         Ok(pager) => Arc::new(pager),
         Err(error @ (RegionError::Userfaultfd(_) | RegionError::NoFeature(_))) => {
             pagefold_testkit::skipped!("{test}: {error}");

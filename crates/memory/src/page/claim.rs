@@ -9,8 +9,10 @@ use super::{Frame, State};
 pub enum FaultClaim {
     /// The page is resident already.
     Resident,
-    /// The caller owns the page, which is loading: fill it with zeroes.
+    /// The caller owns the page, which is loading: fill it with zeroes, or with the bytes of the region's file.
     Zero,
+    /// The caller owns the page, which is loading: fill it with zeroes, even if the region's file has bytes for it.
+    Zeroed,
     /// The caller owns the page, which is loading: load it from the store.
     Load,
     /// The caller owns the page, which is returning: bring it back from this frame.

@@ -2,7 +2,7 @@
 //!
 //! | state | where the bytes are | mapped in the region |
 //! |---|---|---|
-//! | untouched | nowhere: the page is zero | no |
+//! | untouched | nowhere: the page is zero, or has the bytes of the region's file | no |
 //! | resident | in the region; *clean* while the store has a copy of what was loaded, else *dirty* | yes |
 //! | taken | in the region, or nowhere any more: one thread is moving the page out or dropping it | either |
 //! | staged | in a frame of the staging area | no |
@@ -17,6 +17,10 @@
 //! A taken, returning or loading page is owned by the thread that changed the word to this state; other threads wait
 //! on the word, a futex. The word is the only lock of a page. Its state changes only through the functions of
 //! [`PageWord`], each named for its transition.
+//!
+//! In a region with a file, an untouched page has the file's bytes, unless the flag *zeroed* says that it was dropped.
+//! The flag *file hash* says that the hash in the table is that of the file's bytes, so that a page with the same hash
+//! can be dropped.
 //!
 //! A *clean* page may have been written since it was loaded. Whether it still equals its copy is known only when it
 //! can no longer be written, by its hash (see `evict`).
@@ -97,6 +101,11 @@ impl PageWord {
         self.load().state() == State::Folded
     }
 
+    /// Returns whether the page is untouched at this moment, which another thread may change at once.
+    pub fn is_untouched(&self) -> bool {
+        self.load().state() == State::Untouched
+    }
+
     /// Returns whether the page has the highest heat. It will not be folded soon, so a copy of it is of little use.
     pub fn is_hot(&self) -> bool {
         clock::is_hot(self.load())
@@ -121,7 +130,7 @@ impl PageWord {
         });
         match taken {
             Ok(old) => match old.state() {
-                State::Untouched => FaultClaim::Zero,
+                State::Untouched => zero_claim(old),
                 State::Folded => FaultClaim::Load,
                 _ => FaultClaim::Return { frame: old.frame(), is_folding: old.has(Word::FOLDING) },
             },
@@ -137,7 +146,7 @@ impl PageWord {
             _ => None,
         });
         let old = old.ok()?;
-        Some(if old.state() == State::Untouched { FaultClaim::Zero } else { FaultClaim::Load })
+        Some(if old.state() == State::Untouched { zero_claim(old) } else { FaultClaim::Load })
     }
 
     /// Transition: loading to resident. The page is clean if it came from the store. Its heat grows if it was folded a
@@ -311,6 +320,49 @@ impl PageWord {
         self.change_owned(|word| word.only_waited());
     }
 
+    /// Transition: taken to untouched, like [`PageWord::finish_drop`], in a region with a file: the page is zero, and
+    /// the file has other bytes.
+    pub fn finish_drop_to_zero(&self) {
+        self.change_owned(|word| word.only_waited().with(Word::ZEROED));
+    }
+
+    /// Makes an untouched page zero, in a region with a file. Returns false if the page is not untouched.
+    pub fn zero_untouched(&self) -> bool {
+        let zero = |word: Word| (word.state() == State::Untouched).then(|| word.with(Word::ZEROED));
+        self.change(zero).is_ok()
+    }
+
+    /// Notes that the hash in the table is that of the file's bytes. The caller is loading the page from the file.
+    pub fn set_file_hash(&self) {
+        self.change_owned(|word| word.with(Word::FILE_HASH));
+    }
+
+    /// Notes that the hash in the table will be that of other bytes. The caller is folding the page.
+    pub fn clear_file_hash(&self) {
+        self.change(|word| word.has(Word::FILE_HASH).then(|| word.without(Word::FILE_HASH))).ok();
+    }
+
+    /// Returns whether the hash in the table is that of the file's bytes.
+    pub fn has_file_hash(&self) -> bool {
+        self.load().has(Word::FILE_HASH)
+    }
+
+    /// Transition: folded to taken, if the store's copy equals the file's bytes.
+    pub fn take_folded_in_file(&self) -> bool {
+        let is_in_file = |word: Word| word.state() == State::Folded && word.has(Word::FILE_HASH);
+        self.change(|word| is_in_file(word).then(|| word.with_state(State::Taken))).is_ok()
+    }
+
+    /// Ends folding of a page that equals the file's bytes and that the store refused. Transition: staged to untouched.
+    /// If the page was brought back meanwhile, it stays.
+    pub fn finish_drop_to_file(&self, frame: Frame) -> FoldResult {
+        let old = self.change_owned(|word| {
+            let word = word.without(Word::FOLDING);
+            if word.is_staged_in(frame) { word.only_waited() } else { word }
+        });
+        if old.is_staged_in(frame) { FoldResult::Folded } else { FoldResult::Returned }
+    }
+
     /// Pins a resident page, so that it is not taken until it is unpinned as often. Returns false if the page is not
     /// resident or has [`PINS_MAX`] pins.
     pub fn pin(&self) -> bool {
@@ -330,6 +382,11 @@ impl PageWord {
     pub fn unpin(&self) {
         self.change_owned(|word| word.with_payload(word.pins().saturating_sub(1)));
     }
+}
+
+/// Returns the claim of a page that was untouched.
+fn zero_claim(old: Word) -> FaultClaim {
+    if old.has(Word::ZEROED) { FaultClaim::Zeroed } else { FaultClaim::Zero }
 }
 
 impl Default for PageWord {

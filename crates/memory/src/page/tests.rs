@@ -557,3 +557,61 @@ fn a_spared_page_outlasts_three_visits_and_other_pages_stay_as_they_are() {
     word.spare();
     assert_eq!(word.state(), State::Taken);
 }
+
+#[test]
+fn a_page_that_equals_the_file_is_dropped_to_it_from_its_frame_or_the_store() {
+    let word = PageWord::new();
+    let come_in = || {
+        assert_eq!(word.claim_fault(), FaultClaim::Zero);
+        word.set_file_hash();
+        word.finish_load(FoldTime(0));
+        assert!(word.has_file_hash() && word.take());
+        word.stage(Frame(3));
+        assert!(word.begin_fold(Frame(3)));
+    };
+    come_in();
+    assert_eq!(word.finish_drop_to_file(Frame(3)), FoldResult::Folded);
+    assert_eq!(word.load(), Word(0));
+    come_in();
+    assert!(!word.take_folded_in_file());
+    assert_eq!(word.finish_fold(Frame(3), FoldTime(1)), FoldResult::Folded);
+    assert!(word.take_folded_in_file() && !word.take_folded_in_file());
+    word.finish_drop();
+    assert_eq!(word.load(), Word(0));
+    // Other bytes were stored: the file does not have them.
+    come_in();
+    word.clear_file_hash();
+    assert_eq!(word.finish_fold(Frame(3), FoldTime(1)), FoldResult::Folded);
+    assert!(!word.take_folded_in_file());
+}
+
+#[test]
+fn a_page_that_was_brought_back_is_not_dropped_to_the_file() {
+    let word = PageWord::new();
+    assert_eq!(word.claim_fault(), FaultClaim::Zero);
+    word.set_file_hash();
+    word.finish_load(FoldTime(0));
+    assert!(word.take());
+    word.stage(Frame(3));
+    assert!(word.begin_fold(Frame(3)));
+    assert_eq!(word.claim_fault(), FaultClaim::Return { frame: Frame(3), is_folding: true });
+    word.finish_return();
+    assert_eq!(word.finish_drop_to_file(Frame(3)), FoldResult::Returned);
+    assert!(word.state() == State::Resident && word.has_file_hash() && word.take());
+}
+
+#[test]
+fn a_dropped_page_of_a_region_with_a_file_is_zero() {
+    let word = PageWord::new();
+    assert!(word.zero_untouched());
+    assert_eq!(word.claim_fault(), FaultClaim::Zeroed);
+    word.abandon_load();
+    assert_eq!(word.claim_readahead(), Some(FaultClaim::Zeroed));
+    assert!(!word.zero_untouched());
+    word.finish_load(FoldTime(0));
+    assert!(!word.zero_untouched() && !word.has_file_hash());
+    assert!(matches!(word.claim_drop(), DropClaim::Taken { was: State::Resident, .. }));
+    word.finish_drop_to_zero();
+    assert!(word.is_untouched());
+    assert_eq!(word.claim_fault(), FaultClaim::Zeroed);
+}

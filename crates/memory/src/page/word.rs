@@ -29,7 +29,8 @@ pub struct Frame(pub u16);
 /// The most pins a page can have at once.
 pub const PINS_MAX: u32 = 0xffff;
 
-/// The bits: state 0-2, waited 3, folding 4, copy 5, recheck 6, new 7, heat 8-9, chances 10-12, payload 16-31. The
+/// The bits: state 0-2, waited 3, folding 4, copy 5, recheck 6, new 7, heat 8-9, chances 10-12, zeroed 13,
+/// file hash 14, payload 16-31. The
 /// payload is the frame of a staged or returning page, the fold time of a folded page, and the pins of a resident page
 /// (during a recheck too, which is a kind of loading).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,6 +54,10 @@ impl Word {
     pub(super) const RECHECK: u32 = 1 << 6;
     /// The page became resident after the last visit of the clock hand.
     pub(super) const NEW: u32 = 1 << 7;
+    /// The page was dropped: untouched, it is zero, even if a file has bytes for it.
+    pub(super) const ZEROED: u32 = 1 << 13;
+    /// The hash in the table is that of the bytes that the file has for the page.
+    pub(super) const FILE_HASH: u32 = 1 << 14;
     /// The most chances a page has.
     pub(super) const CHANCES_MAX: u32 = 7;
 

@@ -17,7 +17,7 @@ impl Pager {
             Advice::Normal => self.access.set(pages, Access::Normal),
             Advice::Sequential => self.access.set(pages, Access::Sequential),
             Advice::Random => self.access.set(pages, Access::Random),
-            Advice::WillNeed => self.bring_in_folded(pages),
+            Advice::WillNeed => self.bring_in_stored(pages),
         }
         Ok(())
     }
@@ -40,26 +40,27 @@ impl Pager {
         }
     }
 
-    /// Brings folded pages in, up to half of the limit: more would evict each other.
-    fn bring_in_folded(&self, pages: Range<u64>) {
+    /// Brings in pages that the store or the file has, up to half of the limit: more would evict each other.
+    fn bring_in_stored(&self, pages: Range<u64>) {
         let end = pages.end.min(pages.start.saturating_add(self.budget.limit() / 2));
         for page in pages.start..end {
-            if !self.word(PageIndex(page)).is_folded() {
+            let (page, word) = (PageIndex(page), self.word(PageIndex(page)));
+            if !(word.is_folded() || word.is_untouched() && self.has_file_page(page)) {
                 continue;
             }
             // A handler of another signal that touches the range must not interrupt this thread inside the engine.
             let _masked = signal::mask_asynchronous();
-            let Some(claim) = self.word(PageIndex(page)).claim_readahead() else { continue };
-            let window = Window { pages: (end - page).min(WINDOW_MAX as u64), stride: 1 };
+            let Some(claim) = word.claim_readahead() else { continue };
+            let window = Window { pages: (end - page.0).min(WINDOW_MAX as u64), stride: 1 };
             // SAFETY: the claim has made the page loading, owned by this thread.
-            let served = unsafe { self.page_in_advised(PageIndex(page), claim, window) };
+            let served = unsafe { self.page_in_advised(page, claim, window) };
             if served == Served::Failed {
                 // The fault of an access will report it.
                 // SAFETY: after a failure the page is still loading, owned by this thread.
-                unsafe { self.give_up(PageIndex(page), OnLoss::Return) };
+                unsafe { self.give_up(page, OnLoss::Return) };
             }
             // Otherwise the clock hand could take the pages before the program uses them.
-            (page..page + window.pages).for_each(|page| self.word(PageIndex(page)).spare());
+            (page.0..page.0 + window.pages).for_each(|page| self.word(PageIndex(page)).spare());
             self.budget.wake_evictors_if_low(self.ready_frames());
         }
     }

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `serve` | serving a fault, by the state of its page |
 //! | `page_in` | bringing a page and its neighbours from the store into the range |
+//! | `file` | reading a page from the file of the region |
 //! | `install` | the system calls that put pages into the range |
 //! | `scratch` | working memory for `page_in`, allocated beforehand |
 //! | `range` | pinning and dropping parts of the range |
@@ -22,6 +23,7 @@
 //! both can wait for ever (`docs/memory.md`, "Restrictions").
 
 mod advise;
+mod file;
 mod install;
 mod page_in;
 mod range;
@@ -40,6 +42,7 @@ use crate::meter::Meter;
 use crate::page::{FoldTime, Frame, PageWord};
 use crate::readahead::Readahead;
 use crate::resident_budget::ResidentBudget;
+use crate::source::Source;
 use crate::staging::{BATCH_FRAMES, Staging};
 use crate::table::Table;
 use pagefold_page::{PAGE_SIZE, PageCount, PageIndex};
@@ -78,6 +81,8 @@ pub(crate) struct Pager {
     scratch_pool: ScratchPool,
     neighbours: bool,
     access: AccessTable,
+    /// The file whose bytes untouched pages have.
+    pub(crate) source: Option<Source>,
     resident_max: AtomicU64,
     /// Threads that protect pages at this moment.
     protecting: AtomicU32,
@@ -87,7 +92,7 @@ pub(crate) struct Pager {
 
 impl Pager {
     /// Makes everything but the threads and the signal handler.
-    pub(crate) fn new(mut config: RegionConfig) -> Result<Self, RegionError> {
+    pub(crate) fn new(mut config: RegionConfig, source: Option<Source>) -> Result<Self, RegionError> {
         let page_count = PageCount::covering(config.reserved_bytes());
         let limit_pages = config.limit_bytes / PAGE_SIZE as u64;
         let features = uffd::kernel_features()?;
@@ -134,6 +139,7 @@ impl Pager {
             scratch_pool: ScratchPool::new(&store, scratch_count)?,
             store,
             neighbours: config.neighbours,
+            source,
             access: AccessTable::new(page_count, config.neighbours),
             resident_max: AtomicU64::new(0),
             protecting: AtomicU32::new(0),

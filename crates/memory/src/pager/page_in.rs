@@ -38,7 +38,7 @@ enum Memory {
 
 /// The contents of a page to be put into the range.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
+pub(super) enum Kind {
     Bytes,
     Zero,
     Failed,
@@ -52,7 +52,7 @@ impl Pager {
     pub(super) unsafe fn page_in(&self, page: PageIndex, claim: FaultClaim, is_write: bool) -> Served {
         // The work before the object is read takes about as long as this prefetch.
         self.store.prefetch_object(page);
-        let counter = if claim == FaultClaim::Zero { Counter::FaultsZero } else { Counter::FaultsFolded };
+        let counter = if claim == FaultClaim::Load { Counter::FaultsFolded } else { Counter::FaultsZero };
         self.counters.add(counter, 1);
         let window = self.window(page);
         self.page_ins.fetch_add(1, Relaxed);
@@ -216,6 +216,7 @@ impl Pager {
             let wants_memory = is_write || matches!(memory, Memory::Frames { .. });
             kinds[at] = match claim {
                 FaultClaim::Load => self.load(*page, loader, to),
+                FaultClaim::Zero if self.has_file_page(*page) => self.read_file_page(*page, to),
                 _ if wants_memory => {
                     to.fill(0);
                     Kind::Bytes

@@ -94,7 +94,10 @@ impl Pager {
                 return Err(RangeError::TooManyPins { page: page.0 });
             }
             if self.serve(page, true, OnLoss::Return) == Served::Failed {
-                return Err(RangeError::Lost { page: page.0 });
+                return Err(match self.is_file_changed() {
+                    true => RangeError::FileChanged { page: page.0 },
+                    false => RangeError::Lost { page: page.0 },
+                });
             }
         }
         Ok(())
@@ -140,7 +143,9 @@ impl Pager {
         let word = self.word(page);
         loop {
             match word.claim_drop() {
-                DropClaim::Nothing => return Ok(()),
+                DropClaim::Nothing if !self.has_file_page(page) || word.zero_untouched() => return Ok(()),
+                // Another thread touches it.
+                DropClaim::Nothing => {}
                 DropClaim::Pinned => return Err(RangeError::Pinned { page: page.0 }),
                 DropClaim::Busy(seen) => word.wait(seen),
                 DropClaim::Taken { was, has_copy } => {
@@ -173,7 +178,7 @@ impl Pager {
             State::Folded => self.table.add_folded(-1),
             _ => self.table.remove_live(page),
         }
-        word.finish_drop();
+        self.finish_drop(page, word);
         self.wake(page);
     }
 

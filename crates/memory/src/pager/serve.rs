@@ -87,7 +87,9 @@ impl Pager {
                 Served::Again
             }
             // SAFETY: the claim has made the page loading, owned by this thread.
-            claim @ (FaultClaim::Zero | FaultClaim::Load) => unsafe { self.page_in(page, claim, is_write) },
+            claim @ (FaultClaim::Zero | FaultClaim::Zeroed | FaultClaim::Load) => unsafe {
+                self.page_in(page, claim, is_write)
+            },
         }
     }
 
