@@ -3,19 +3,19 @@
 //!
 //! The source is encoded in segments. Within one, the cost of the rest of the segment is calculated from its end to its
 //! beginning: at each position a literal, the longest match, or its beginning. A shorter match is cheaper only if its
-//! length takes fewer bytes, so few lengths are tried. The first segment is about what the cluster holds; a later one
-//! is what the rest of the cluster is expected to hold, so that few matches are searched in vain.
+//! length takes fewer bytes, so few lengths are tried. The first segment is as long as the cluster; a later one is most
+//! of what the rest of the cluster is expected to hold, so that few matches are searched in vain.
 
 use super::block::{BlockWriter, TOKEN_MATCH_LEN_MAX, extra_bytes};
 use super::matches::{Match, Matches};
 use crate::cluster::encode::Fit;
 
-const SEGMENT_MIN: usize = 512;
+const SEGMENT_MIN: usize = 256;
 const SEGMENT_MAX: usize = 32 << 10;
 /// The end of a segment that is planned again with the next one, because the plan does not see what follows.
-const OVERLAP: usize = 256;
+const OVERLAP: usize = 128;
 /// The most positions that are planned at once.
-const PLAN_MAX: usize = SEGMENT_MAX + OVERLAP;
+const PLAN_MAX: usize = SEGMENT_MAX + OVERLAP + SEGMENT_MIN;
 
 /// The cheapest encoding of a segment from some position on.
 #[derive(Debug, Clone, Copy, Default)]
@@ -57,7 +57,8 @@ impl Optimal {
         // `begin` is where the current segment begins; the positions before `inserted` are in the trees.
         let (mut begin, mut inserted) = (0, 0);
         while begin < src.len() {
-            let end = src.len().min(inserted.max(begin) + segment_len(&out, begin));
+            let least = inserted.max(begin) + SEGMENT_MIN;
+            let end = src.len().min(least.max(begin + expected_len(&out, begin)));
             for at in inserted..end {
                 let found = self.matches.find(src, at);
                 if let Some(index) = at.checked_sub(begin) {
@@ -127,11 +128,14 @@ impl Optimal {
     }
 }
 
-/// Returns the length of the segment that begins at `begin`: about what the rest of the block holds.
-fn segment_len(out: &BlockWriter<'_>, begin: usize) -> usize {
-    let expected = match out.written() {
-        0 => out.room() * 2,
-        written => out.room() * begin / written * 9 / 8,
+/// Returns most of the length that the rest of the block is expected to hold, if a segment begins at `begin`.
+fn expected_len(out: &BlockWriter<'_>, begin: usize) -> usize {
+    // The literals before `begin` take room too.
+    let pending = begin.saturating_sub(out.anchor());
+    let room = out.room().saturating_sub(pending);
+    let expected = match out.written() + pending {
+        0 => room,
+        used => room * begin / used * 7 / 8,
     };
-    expected.clamp(SEGMENT_MIN, SEGMENT_MAX)
+    expected.min(SEGMENT_MAX)
 }
