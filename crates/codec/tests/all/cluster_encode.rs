@@ -1,10 +1,11 @@
 //! Encoding clusters: every configuration fills clusters of every length with streams that decode to the beginning of
 //! the source, by both ways of decoding, and depend on nothing but the source and the cluster's length.
 
-use crate::support::cluster::{PieceInput, Random, compressible, range, whole};
+use crate::support::cluster::lz4_slow::{self, Extent};
+use crate::support::cluster::{PieceInput, Random, compressible, lz4_library, range, whole};
 use pagefold_codec::CodecError;
 use pagefold_codec::cluster::encode::{Encoder, EncoderConfig, Fit};
-use pagefold_codec::cluster::{Decoder, Want};
+use pagefold_codec::cluster::{Decoder, Format, Want};
 use proptest::prelude::*;
 
 const CLUSTERS: [usize; 6] = [64, 512, 4096, 16 << 10, 64 << 10, 1 << 20];
@@ -14,7 +15,7 @@ fn configs() -> Vec<EncoderConfig> {
     let mut configs = Vec::new();
     for window_bytes in [65535, 16383, 4096, 1] {
         configs.push(EncoderConfig::Lz4 { window_bytes });
-        let levels: &[i32] = if window_bytes == 65535 { &[1, 3, 9, 10, 12] } else { &[3, 12] };
+        let levels: &[i32] = if window_bytes == 65535 { &[1, 3, 6, 9, 10, 12] } else { &[3, 9, 12] };
         configs.extend(levels.iter().map(|level| EncoderConfig::Lz4Hc { window_bytes, level: *level }));
     }
     configs.extend([1, 2, 6, 9, 12].map(|level| EncoderConfig::Deflate { level }));
@@ -81,6 +82,11 @@ fn check_stream(config: EncoderConfig, stream: &[u8], plain: &[u8], label: &str)
     let mut input = PieceInput::new(stream, &[4096]);
     let decoded = range(&mut decoder, &mut input, 0, plain.len(), Want::All);
     assert!(decoded.as_deref() == Ok(plain), "{label}: a range");
+    if let Format::Lz4 { window_bytes } = config.format() {
+        let decoded = lz4_slow::decode(stream, plain.len(), window_bytes as usize, Extent::All);
+        assert!(decoded.as_deref() == Some(plain), "{label}: the slow decoder");
+        assert!(lz4_library(stream, plain.len()).as_deref() == Some(plain), "{label}: liblz4");
+    }
 }
 
 #[test]

@@ -87,6 +87,20 @@ pub fn lz4_high(plain: &[u8], level: i32) -> Vec<u8> {
     out
 }
 
+/// Decodes with liblz4; `None` unless the stream decodes to `len` bytes.
+pub fn lz4_library(stream: &[u8], len: usize) -> Option<Vec<u8>> {
+    let mut out = vec![0; len];
+    let decoded = unsafe {
+        lz4_sys::LZ4_decompress_safe(
+            stream.as_ptr().cast(),
+            out.as_mut_ptr().cast(),
+            stream.len() as i32,
+            len as i32,
+        )
+    };
+    (decoded == len as i32).then_some(out)
+}
+
 pub fn deflate(plain: &[u8], level: i32) -> Vec<u8> {
     let mut encoder = libdeflater::Compressor::new(libdeflater::CompressionLvl::new(level).unwrap());
     let mut out = vec![0; encoder.deflate_compress_bound(plain.len())];
