@@ -29,7 +29,7 @@ const READS_MIN: f64 = 0.9;
 /// Measures one set and adds the row. With a single CPU, adds a note instead.
 pub fn measure(set: &PageSet, plan: &Plan, report: &mut Report) -> anyhow::Result<()> {
     if cpu::count() < THREADS {
-        report.note("two threads extra statistics were not measured: this machine has one CPU".into());
+        report.note("two threads with statistics read were not measured: this machine has one CPU".into());
         return Ok(());
     }
     let disk = disk(set.bytes().len() as u64)?;

@@ -189,8 +189,8 @@ mod tests {
     #[test]
     fn names_with_much_in_common_get_a_prefix() {
         let origin = (xattr("trusted.overlay.origin", 8), 100);
-        assert_eq!(names(&choose(&[origin.clone()], 2000)), [(4, "overlay.origin".into())]);
-        assert_eq!(names(&choose(&[origin.clone()], 8)), []);
+        assert_eq!(names(&choose(std::slice::from_ref(&origin), 2000)), [(4, "overlay.origin".into())]);
+        assert_eq!(names(&choose(std::slice::from_ref(&origin), 8)), []);
         // Names that occur once each share their beginning.
         let once: Vec<_> = (0..100).map(|i| (xattr(&format!("user.a.common.key-{i:03}"), 4), 1)).collect();
         assert_eq!(names(&choose(&once, 2000)), [(1, "a.common.key-0".into())]);
