@@ -1,7 +1,7 @@
 //! Statistics of a tree: numbers and bytes of inodes by kind and layout, of extents, and of clusters, shared ones
 //! apart.
 //!
-//! The statistics read metadata and the indexes of files, but no contents. They are a [`Visitor`] of a [`walk`], in the
+//! The statistics read metadata, names of attributes and the indexes of files, but no contents. They are a [`Visitor`] of a [`walk`], in the
 //! calling thread.
 //!
 //! Two extents share a cluster if they name the same address. The set of addresses has a limit and is charged to the
@@ -57,6 +57,10 @@ pub struct TreeStats {
     pub plain_bytes: u64,
     /// Inodes with extended attributes.
     pub with_xattrs: u64,
+    /// Inodes with attributes `security.*`.
+    pub with_security: u64,
+    /// Inodes with access lists.
+    pub with_access_lists: u64,
     /// Faults that the walk or the indexes showed.
     pub findings: Findings,
 }
@@ -152,6 +156,12 @@ impl TreeStats {
         Ok(visitor.stats)
     }
 
+    /// Whether a file with contents has a compressed layout.
+    pub fn has_compressed_files(&self) -> bool {
+        let compressed = [Layout::CompressedFull, Layout::CompressedCompact];
+        compressed.iter().any(|layout| self.layouts[layout_index(layout)].count > 0)
+    }
+
     /// Computes the statistics of a whole image.
     pub fn of_image(image: &Image, limits: &Limits) -> Result<Self, ImageError> {
         Self::of(&image.root()?, b"/", limits)
@@ -167,10 +177,24 @@ impl StatsVisitor {
         let kind = KINDS.iter().position(|(kind, _)| *kind == node.kind()).unwrap_or_default();
         let len = if node.kind().has_contents() { node.len_bytes() } else { 0 };
         self.stats.kinds[kind].add(len);
-        self.stats.with_xattrs += u64::from(inode.xattr_bytes > 0);
+        if inode.xattr_bytes > 0 {
+            self.attributes(visit);
+        }
         if node.kind().has_contents() {
             self.stats.layouts[layout_index(&inode.layout)].add(len);
             self.extents(node, visit.path);
+        }
+    }
+
+    fn attributes(&mut self, visit: &Visit<'_>) {
+        self.stats.with_xattrs += 1;
+        match visit.node.xattr_names() {
+            Ok(names) => {
+                let any = |prefix: &[u8]| u64::from(names.iter().any(|name| name.starts_with(prefix)));
+                self.stats.with_security += any(b"security.");
+                self.stats.with_access_lists += any(b"system.posix_acl_");
+            }
+            Err(error) => self.finding(Finding::of(visit.path, &error)),
         }
     }
 

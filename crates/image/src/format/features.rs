@@ -141,6 +141,34 @@ pub fn algorithm_kernel(algorithm: Algorithm) -> KernelVersion {
     }
 }
 
+/// Options of the kernel's configuration that EROFS has.
+pub mod option {
+    use crate::format::config::Algorithm;
+
+    /// The file system itself.
+    pub const EROFS: &str = "CONFIG_EROFS_FS";
+    /// Compressed files, with LZ4.
+    pub const ZIP: &str = "CONFIG_EROFS_FS_ZIP";
+    /// Attributes.
+    pub const XATTR: &str = "CONFIG_EROFS_FS_XATTR";
+    /// Attributes `security.*`.
+    pub const SECURITY: &str = "CONFIG_EROFS_FS_SECURITY";
+    /// Access lists.
+    pub const POSIX_ACL: &str = "CONFIG_EROFS_FS_POSIX_ACL";
+    /// Mounting files without a loop device, from Linux 6.12.
+    pub const BACKED_BY_FILE: &str = "CONFIG_EROFS_FS_BACKED_BY_FILE";
+
+    /// The option of an algorithm. That of LZ4 is the option of compressed files.
+    pub fn of_algorithm(algorithm: Algorithm) -> &'static str {
+        match algorithm {
+            Algorithm::Lz4 => ZIP,
+            Algorithm::MicroLzma => "CONFIG_EROFS_FS_ZIP_LZMA",
+            Algorithm::Deflate => "CONFIG_EROFS_FS_ZIP_DEFLATE",
+            Algorithm::Zstd => "CONFIG_EROFS_FS_ZIP_ZSTD",
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -5,7 +5,8 @@ use crate::cli::numbers;
 use crate::cli::page::Page;
 use pagefold_control::text::time_text;
 use pagefold_image::Image;
-use pagefold_image::format::features::{self, FIRST_KERNEL, KernelVersion};
+use pagefold_image::format::features::{self, KernelVersion};
+use pagefold_image::kernel_needs::{self, Need, NeededOption};
 use pagefold_image::read::Algorithm;
 use pagefold_image::tree_stats::{self, Amount, TreeStats};
 use pagefold_page::size::Human;
@@ -27,13 +28,29 @@ impl Overview<'_> {
         (names(needed), names(ignorable), unknown)
     }
 
-    /// The oldest kernel that mounts the image, by its features and by the algorithms that its files use.
+    /// The oldest kernel that mounts the image.
     fn kernel(&self) -> KernelVersion {
-        let superblock = self.image.superblock();
-        let (needed, _) = features::split(superblock.incompat, &features::incompat::ALL);
-        let by_feature = needed.iter().map(|f| f.kernel);
-        let used = superblock.algorithms.iter().filter(|a| self.stats.algorithms[*a as usize].count > 0);
-        by_feature.chain(used.map(features::algorithm_kernel)).fold(FIRST_KERNEL, KernelVersion::max)
+        self.image.superblock().required_kernel()
+    }
+
+    fn options(&self) -> Vec<NeededOption> {
+        kernel_needs::options(self.image.superblock(), self.stats)
+    }
+
+    /// The rows of the kernel's options: those that the image needs, and those without which something is missing.
+    fn options_text(&self, page: &mut Page) {
+        for (need, row) in
+            [(Need::Mount, "options"), (Need::Attributes, "for attributes"), (Need::File, "for files")]
+        {
+            let all = self.options().into_iter().filter(|option| option.need == need);
+            let mut names = all.map(|option| option.name).collect::<Vec<_>>().join(", ");
+            if need == Need::File {
+                names.push_str(" (Linux 6.12), or a loop device");
+            }
+            if !names.is_empty() {
+                page.row(row, &names);
+            }
+        }
     }
 
     fn algorithms(&self) -> Vec<Value> {
@@ -83,6 +100,9 @@ impl Overview<'_> {
         let superblock = self.image.superblock();
         let (needed, ignorable, unknown) = self.features();
         let s = self.stats;
+        let options = self.options();
+        let option = |o: &NeededOption| json!({"name": o.name, "need": o.need.name()});
+        let options: Vec<_> = options.iter().map(option).collect();
         let mut object = Map::new();
         names::put(&mut object, "label", superblock.volume_name());
         let fields = json!({
@@ -94,6 +114,7 @@ impl Overview<'_> {
             "inodes": superblock.inos,
             "features": {"required": needed, "ignorable": ignorable, "unknown_bits": unknown},
             "kernel": self.kernel().to_string(),
+            "kernel_options": options,
             "algorithms": self.algorithms(),
             "devices": superblock.devices.len(),
             "tree": {
@@ -102,6 +123,8 @@ impl Overview<'_> {
                 "layouts": amounts(tree_stats::LAYOUTS, &s.layouts),
                 "extents": amounts(tree_stats::MAPPINGS, &s.mappings),
                 "with_xattrs": s.with_xattrs,
+                "with_security": s.with_security,
+                "with_access_lists": s.with_access_lists,
                 "content_bytes": self.content_bytes(),
                 "plain_bytes": s.plain_bytes,
                 "clusters": amount(&s.clusters),
@@ -131,6 +154,7 @@ impl Overview<'_> {
         let unknown = if unknown == 0 { String::new() } else { format!(", unknown bits {unknown:#x}") };
         page.row("ignorable", &or_dash(format!("{}{unknown}", ignorable.join(", "))));
         page.row("kernel", &format!("Linux {} or later mounts it", self.kernel()));
+        self.options_text(&mut page);
         for algorithm in self.algorithms() {
             page.row("algorithm", &algorithm_text(&algorithm));
         }

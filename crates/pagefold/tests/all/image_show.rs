@@ -1,7 +1,7 @@
 //! `image show`: the algorithms of an image, damage, and a file with very many extents, which are printed
 //! without being collected in memory.
 
-use crate::images::handmade::{File, REGULAR, image_of, make_compressed};
+use crate::images::handmade::{File, REGULAR, image_of, make_compressed, put_xattrs, xattr, xattr_area};
 use crate::support::Sandbox;
 use std::process::{Command, Stdio};
 
@@ -87,6 +87,43 @@ fn an_uncompressed_image_has_no_algorithm() {
     make_compressed(&mut bytes, 3, 1);
     std::fs::write(&path, &bytes).unwrap();
     assert_eq!(algorithms(), 1);
+}
+
+/// An image needs the options of its algorithms, and for its attributes those of attributes.
+#[test]
+fn show_lists_the_options_that_the_kernel_needs() {
+    let s = Sandbox::new();
+    let options = |image: &str| -> Vec<String> {
+        let show: serde_json::Value =
+            serde_json::from_str(&s.ok(&format!("image show --json {image}"))).unwrap();
+        let all = show["kernel_options"].as_array().unwrap().iter();
+        all.map(|o| format!("{} {}", o["need"].as_str().unwrap(), o["name"].as_str().unwrap())).collect()
+    };
+    let (source, image) = (s.path("source"), s.path("built"));
+    std::fs::create_dir(&source).unwrap();
+    std::fs::write(source.join("text"), "a line of text\n".repeat(1000)).unwrap();
+    let (from, to) = (source.display(), image.display().to_string());
+    s.ok(&format!("image build -z deflate --rule none=zstd --kernel 6.12 {from} {to}"));
+    let mount = ["mount CONFIG_EROFS_FS", "mount CONFIG_EROFS_FS_ZIP", "mount CONFIG_EROFS_FS_ZIP_DEFLATE"];
+    assert_eq!(options(&to), [&mount[..], &["file CONFIG_EROFS_FS_BACKED_BY_FILE"]].concat());
+    s.ok(&format!("image build -z none {from} {to}"));
+    assert_eq!(options(&to), ["mount CONFIG_EROFS_FS", "file CONFIG_EROFS_FS_BACKED_BY_FILE"]);
+    let text = s.ok(&format!("image show {}", crate::images::reference_image("zstd").display()));
+    for row in [
+        "options            CONFIG_EROFS_FS, CONFIG_EROFS_FS_ZIP",
+        "for files          CONFIG_EROFS_FS_BACKED",
+    ] {
+        assert!(text.contains(row), "{row} is not in\n{text}");
+    }
+    let mut bytes = image_of(&[("f", REGULAR)], vec![File::regular(b"contents")]);
+    put_xattrs(
+        &mut bytes,
+        1,
+        &xattr_area(&[], &[xattr(6, b"selinux", b"label"), xattr(2, b"", &[2, 0, 0, 0])]),
+    );
+    std::fs::write(&image, &bytes).unwrap();
+    let kinds = ["XATTR", "SECURITY", "POSIX_ACL"].map(|kind| format!("attributes CONFIG_EROFS_FS_{kind}"));
+    assert_eq!(options(&to)[1..4], kinds);
 }
 
 #[test]

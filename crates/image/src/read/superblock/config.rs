@@ -14,6 +14,8 @@ use crate::{Address, ImageError};
 pub struct Algorithms {
     /// Bit `n` is set for the algorithm of number `n`.
     bits: u16,
+    /// Whether the superblock says that there are compressed files: by algorithms, or by the window of LZ4.
+    pub is_declared: bool,
     /// Window of LZ4, bytes; never 0.
     pub lz4_window_bytes: u32,
     /// Blocks of the largest cluster, from the record of LZ4; never 0, and at most [`MAX_CLUSTER_BYTES`] long. Images
@@ -32,6 +34,7 @@ impl Algorithms {
     pub(super) fn read(bytes: &dyn Bytes, raw: &RawSuperblock, offset: u64) -> Result<Self, ImageError> {
         let mut found = Algorithms {
             bits: 1 << Algorithm::Lz4 as u8,
+            is_declared: raw.u1.get() != 0,
             lz4_window_bytes: config::LZ4_WINDOW_BYTES_DEFAULT,
             max_pcluster_blocks: 1,
             lzma_dict_bytes: None,
