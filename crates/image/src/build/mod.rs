@@ -29,6 +29,7 @@
 //! | `tree`, `content` | what an image is built from |
 //! | `source` | trees from directories, tar archives and images |
 //! | `options`, `rules`, `target` | what the caller chooses |
+//! | `running_kernel` | the options for the kernel that runs here |
 //! | `plan` | the order of inodes |
 //! | `contents`, `compress` | reading and compressing files |
 //! | `sparse` | files that consist mostly of holes |
@@ -53,6 +54,7 @@ mod output;
 mod plan;
 mod progress;
 mod rules;
+mod running_kernel;
 pub mod source;
 mod sparse;
 mod superblock;
@@ -66,6 +68,7 @@ pub use options::{BLOCK_BYTES, CLUSTER_BYTES_MAX, Compression, Method, Options};
 pub use output::ImageFile;
 pub use progress::{OnProgress, Progress, Stored, Summary};
 pub use rules::{Pattern, Rules};
+pub use running_kernel::RunningKernel;
 pub use target::{TARGETS, Target};
 pub use tree::{Body, InodeId, Metadata, Tree};
 pub use verify::{Digests, VerifyError, verify};

@@ -174,6 +174,9 @@ impl Options {
     pub(crate) fn check(&self) -> Result<(), BuildError> {
         let refuse = |what: String| Err(BuildError::Options { what });
         let (target, cluster) = (self.target, self.cluster_bytes);
+        if target.0 < features::FIRST_KERNEL {
+            return refuse(format!("Linux {target} has no EROFS; it came with {}", features::FIRST_KERNEL));
+        }
         if cluster == 0 || !cluster.is_multiple_of(BLOCK_BYTES) || cluster > CLUSTER_BYTES_MAX {
             return refuse(format!("clusters of {cluster} bytes: choose a multiple of 4K, up to 1M"));
         }
@@ -227,5 +230,7 @@ mod tests {
         assert!(Options { compression: zstd, ..old.clone() }.check().is_err());
         assert!(Options { lz4_window_bytes: 65536, ..old.clone() }.check().is_err());
         assert!(Options { volume_name: vec![b'x'; 16], ..old }.check().is_err());
+        assert!(Options::for_target(Target::new(5, 4)).check().is_ok());
+        assert!(Options::for_target(Target::new(5, 3)).check().is_err());
     }
 }

@@ -1,8 +1,8 @@
 //! The kernel that an image is built for, and the features that the image may use then.
 //!
 //! A version is not a configuration: a kernel may be built without some algorithms. Below 6.12 the builder therefore
-//! takes LZ4, which every EROFS has, unless the user names another one. The versions are those of
-//! [`features`](crate::format::features).
+//! takes LZ4, which every EROFS has, unless the user names another one, or the configuration of the running kernel is
+//! known (`running_kernel`). The versions are those of [`features`](crate::format::features).
 
 use super::BuildError;
 use crate::format::config::Algorithm;

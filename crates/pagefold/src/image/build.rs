@@ -10,12 +10,14 @@ use pagefold_control::error::{CliError, Result};
 use pagefold_control::text;
 use pagefold_image::build::source::Scanned;
 use pagefold_image::build::{
-    BuildError, CLUSTER_BYTES_MAX, Compression, Options, Stored, Summary, Target, Tree, build, verify,
+    BuildError, CLUSTER_BYTES_MAX, Compression, Options, RunningKernel, Stored, Summary, Target, Tree, build,
+    verify,
 };
 use pagefold_image::{Image, Options as ReadOptions};
 use pagefold_page::size::{self, Human};
 use serde_json::json;
 use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 
@@ -35,11 +37,11 @@ pub struct BuildArgs {
     #[arg(long, value_name = "PATH", value_hint = ValueHint::AnyPath)]
     pub device: Vec<PathBuf>,
     /// Oldest Linux that has to mount the image: 5.4, 5.10, 5.15, 6.1, 6.6, 6.12, 6.18, or another version [default:
-    /// the running one]
+    /// the running one, with its configuration]
     #[arg(long, value_name = "VERSION")]
     pub kernel: Option<String>,
-    /// Compression: lz4, lz4hc[:1-12], zstd[:1-22], deflate[:1-12], lzma[:0-9], or none [default: zstd:12; for
-    /// kernels before 6.12 lz4hc:9]
+    /// Compression: lz4, lz4hc[:1-12], zstd[:1-22], deflate[:1-12], lzma[:0-9], or none [default: zstd:12; lz4hc:9 for
+    /// versions before 6.12, and if the running kernel has no zstd for EROFS]
     #[arg(short = 'z', long, value_name = "NAME[:LEVEL]")]
     pub compression: Option<String>,
     /// Compression of the files that match a pattern, as in '*.so=lz4hc:12' or 'usr/share/**=zstd:19'. The first rule
@@ -94,7 +96,7 @@ pub struct BuildArgs {
 
 /// Builds the image, and reports what is in it.
 pub fn run(args: &BuildArgs) -> Result<()> {
-    let options = options(args)?;
+    let (options, running) = options(args)?;
     let exclude = build_source::patterns(args)?;
     // The file stands first: it blocks signals, which threads would receive, and may be refused.
     let out = OutFile::open_image(&args.out)?;
@@ -121,8 +123,27 @@ pub fn run(args: &BuildArgs) -> Result<()> {
     }
     out.complete()?;
     match args.json {
-        true => print_json(&summary, &scanned),
-        false => print(&summary, &scanned, args),
+        true => print_json(&summary, &scanned, reason(running.as_ref(), args)),
+        false => print(&summary, &scanned, running.as_ref(), args),
+    }?;
+    if let Some(kernel) = running.filter(|_| args.compression.is_some() || !args.rules.is_empty()) {
+        note_refused(&kernel, &options);
+    }
+    Ok(())
+}
+
+/// The reason for the compression, unless the user named it, or named a kernel.
+fn reason(running: Option<&RunningKernel>, args: &BuildArgs) -> Option<String> {
+    running.filter(|_| args.compression.is_none()).map(RunningKernel::reason)
+}
+
+/// Says which of the algorithms that the user named the running kernel does not have. The image is of use nevertheless:
+/// `image mount` needs no kernel with EROFS.
+fn note_refused(kernel: &RunningKernel, options: &Options) {
+    let algorithms = options.compressions().into_iter().map(|compression| compression.method.algorithm());
+    let reasons: BTreeSet<_> = algorithms.filter_map(|algorithm| kernel.refuses(algorithm)).collect();
+    for reason in reasons {
+        output::note(&format!("the running kernel cannot mount the image itself: {reason}"));
     }
 }
 
@@ -163,18 +184,26 @@ fn change_metadata(scanned: &mut Scanned, args: &BuildArgs) {
     });
 }
 
-fn options(args: &BuildArgs) -> Result<Options> {
+/// The options of the image, and the running kernel if the image is for that one.
+fn options(args: &BuildArgs) -> Result<(Options, Option<RunningKernel>)> {
     let usage = |option: &str| {
         let option = option.to_string();
         move |e: String| CliError::usage(format!("{option}: {e}"))
     };
-    let target = match &args.kernel {
-        Some(text) => Target::parse(text).ok_or_else(|| {
-            CliError::usage(format!("--kernel: '{text}' is no version; name one as in 6.12"))
-        })?,
-        None => running_kernel()?,
+    let (defaults, running) = match &args.kernel {
+        Some(text) => {
+            let target = Target::parse(text).ok_or_else(|| {
+                CliError::usage(format!("--kernel: '{text}' is no version; name one as in 6.12"))
+            })?;
+            (Options::for_target(target), None)
+        }
+        None => {
+            let what = "finding out what the running kernel can mount (--kernel names another one)";
+            let kernel = RunningKernel::probe().map_err(|e| CliError::io(what, &e))?;
+            (kernel.options(), Some(kernel))
+        }
     };
-    let mut options = Options { threads: args.threads.count(), ..Options::for_target(target) };
+    let mut options = Options { threads: args.threads.count(), ..defaults };
     if let Some(text) = &args.compression {
         options.compression = Compression::parse(text).map_err(usage("--compression"))?;
     }
@@ -196,7 +225,7 @@ fn options(args: &BuildArgs) -> Result<Options> {
     options.digests = args.verify;
     options.volume_name = args.label.clone().into_bytes();
     options.build_time = source_date_epoch()?;
-    Ok(options)
+    Ok((options, running))
 }
 
 /// The time of creation that the environment gives (reproducible-builds.org).
@@ -209,15 +238,12 @@ fn source_date_epoch() -> Result<Option<i64>> {
     }
 }
 
-fn running_kernel() -> Result<Target> {
-    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease")
-        .map_err(|e| CliError::io("reading the version of the kernel", &e))?;
-    Target::parse(release.trim()).ok_or_else(|| {
-        CliError::usage(format!("the kernel's version is '{}'; name one with --kernel", release.trim()))
-    })
-}
-
-fn print(summary: &Summary, scanned: &Scanned, args: &BuildArgs) -> Result<()> {
+fn print(
+    summary: &Summary,
+    scanned: &Scanned,
+    running: Option<&RunningKernel>,
+    args: &BuildArgs,
+) -> Result<()> {
     let content = summary.content_bytes();
     let ratio = content as f64 / summary.image_bytes.max(1) as f64;
     output::line(&format!(
@@ -228,6 +254,10 @@ fn print(summary: &Summary, scanned: &Scanned, args: &BuildArgs) -> Result<()> {
         text::grouped(summary.inodes),
         summary.target,
     ))?;
+    if let Some(kernel) = running {
+        let because = reason(running, args).map_or(String::new(), |reason| format!("; {reason}"));
+        output::line(&format!("  {:<12} the running one, {}{because}", "kernel", kernel.release()))?;
+    }
     for (compression, stored) in &summary.stored {
         output::line(&format!("  {:<12} {}", name(compression), stored_text(stored)))?;
     }
@@ -250,7 +280,7 @@ fn stored_text(stored: &Stored) -> String {
     format!("{} in {files}, stored in {}", Human(stored.content_bytes), Human(stored.stored_bytes))
 }
 
-fn print_json(summary: &Summary, scanned: &Scanned) -> Result<()> {
+fn print_json(summary: &Summary, scanned: &Scanned, reason: Option<String>) -> Result<()> {
     let stored: Vec<_> = summary
         .stored
         .iter()
@@ -270,6 +300,7 @@ fn print_json(summary: &Summary, scanned: &Scanned) -> Result<()> {
         .collect();
     output::json(&json!({
         "kernel": summary.target.to_string(),
+        "compression_reason": reason,
         "inodes": summary.inodes,
         "directories": summary.directories,
         "content_bytes": summary.content_bytes(),

@@ -29,6 +29,26 @@ fn an_image_is_built_verified_and_extracted() {
     assert_eq!(std::fs::read_link(out.join("link")).unwrap(), PathBuf::from("bin/program"));
 }
 
+/// Which compression it is depends on the machine's kernel; the unit tests have kernels of all kinds.
+#[test]
+fn the_summary_names_the_running_kernel_and_the_reason() {
+    let (s, source) = sandbox();
+    let (from, to) = (source.display(), s.path("image"));
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+    let named = format!("the running one, {}", release.trim());
+    let printed = s.ok(&format!("image build {from} {}", to.display()));
+    let line = printed.lines().find(|line| line.contains(&named)).unwrap_or_else(|| panic!("{printed}"));
+    assert!(line.contains("; ") && (printed.contains("zstd:12") || printed.contains("lz4hc:9")), "{printed}");
+    let printed = s.ok(&format!("image build -z lz4 {from} {}", to.display()));
+    assert!(printed.contains(&named) && !printed.contains("; "), "{printed}");
+    let printed = s.ok(&format!("image build --kernel 6.1 {from} {}", to.display()));
+    assert!(!printed.contains(&named) && printed.contains("lz4hc:9"), "{printed}");
+    let report = s.ok(&format!("image build --json {from} {}", to.display()));
+    let report: serde_json::Value = serde_json::from_str(&report).unwrap();
+    assert!(report["compression_reason"].as_str().is_some_and(|reason| !reason.is_empty()), "{report}");
+    s.run(&format!("image build --kernel 4.19 {from} {}", to.display())).fails(2, "came with 5.4");
+}
+
 #[test]
 fn the_same_source_gives_the_same_image() {
     let (s, source) = sandbox();
