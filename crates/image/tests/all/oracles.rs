@@ -104,7 +104,8 @@ fn kernel_entry(root: &Path, path: &Path) -> Entry {
     }
 }
 
-fn kernel_walk(root: &Path) -> Vec<Entry> {
+/// The entries of a directory, as the kernel shows them.
+pub fn kernel_walk(root: &Path) -> Vec<Entry> {
     let mut found = Vec::new();
     let mut stack = vec![root.to_path_buf()];
     while let Some(path) = stack.pop() {

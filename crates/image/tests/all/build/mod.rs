@@ -3,6 +3,7 @@
 mod changes;
 mod directory;
 mod faults;
+mod foreign;
 mod generated;
 mod large;
 mod prefixes;
