@@ -12,6 +12,7 @@ use pagefold_image::{Image, Options};
 use std::fs;
 use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
+use support::built::{build_at, tree, ways};
 use support::features::features;
 use support::walk::{assert_same, sha256, walk};
 use support::{Entry, reference_image, reference_names};
@@ -104,5 +105,21 @@ fn reference_images_equal_those_read_by_erofs_rs() {
         let image = Image::open_file(&reference_image(name), Options::default()).unwrap();
         let ours = reduced(walk(&image, 1 << 20).unwrap(), LONGEST);
         assert_same(name, &other_walk(&other, LONGEST), &ours);
+    }
+}
+
+/// The builder's images, in each algorithm, size of clusters and layout.
+#[test]
+fn built_images_equal_those_read_by_erofs_rs() {
+    let (work, tree) = (tempfile::tempdir().unwrap(), tree());
+    let path = work.path().join("image");
+    for way in ways() {
+        build_at(&path, &tree, &way.options);
+        let bytes = fs::read(&path).unwrap();
+        let other =
+            EroFS::new(SliceImage::new(&bytes)).unwrap_or_else(|error| panic!("{}: {error}", way.name));
+        let image = Image::open_file(&path, Options::default()).unwrap();
+        let ours = reduced(walk(&image, 1 << 20).unwrap(), u64::MAX);
+        assert_same(&way.name, &other_walk(&other, u64::MAX), &ours);
     }
 }
