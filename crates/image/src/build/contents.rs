@@ -1,7 +1,7 @@
 //! Reads the contents of files, has them compressed, and passes them to the writer in the order of the plan.
 //!
 //! One thread reads and writes; the others compress. A file is cut into segments, which are compressed by any thread; a
-//! bounded number of them is under way.
+//! bounded number of bytes of them is under way.
 
 use super::BuildError;
 use super::compress::segment::{self, Cut, SEGMENT_BYTES};
@@ -92,7 +92,7 @@ impl<'a> Filler<'_, 'a> {
         for start in (0..len_bytes).step_by(SEGMENT_BYTES) {
             let src = reader.read(segment_bytes(start, len_bytes))?;
             let is_last = start + src.len() as u64 == len_bytes;
-            self.make_room()?;
+            self.make_room(src.len())?;
             self.pending.push_back(Pending::Segment { planned, len: src.len(), is_last, compression });
             let cluster_bytes = options.cluster_bytes as usize;
             let cut = Cut { start, is_last, cluster_bytes, tail_packing: options.tail_packing };
@@ -118,9 +118,9 @@ impl<'a> Filler<'_, 'a> {
         self.writer.put_file(planned, len_bytes, None, file)
     }
 
-    /// Writes results until another segment may be submitted.
-    fn make_room(&mut self) -> Result<(), BuildError> {
-        while self.workers.room() == 0 {
+    /// Writes results until another segment of this length may be submitted.
+    fn make_room(&mut self, src_bytes: usize) -> Result<(), BuildError> {
+        while !self.workers.has_room(src_bytes) {
             self.write_next()?;
         }
         Ok(())

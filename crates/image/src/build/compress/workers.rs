@@ -1,10 +1,11 @@
 //! The threads that compress segments.
 //!
 //! The builder's thread submits segments and takes the results in the order of submission; so what is written does not
-//! depend on which thread was faster. The queue is bounded by the builder, which takes a result before it submits more
-//! than [`Workers::room`] segments.
+//! depend on which thread was faster. The builder takes a result before it submits a segment for which there is no
+//! [room](Workers::has_room). The bound is in bytes: one long segment must not keep the other threads waiting because
+//! short ones behind it fill the queue.
 
-use super::segment::{Cut, Segment};
+use super::segment::{Cut, SEGMENT_BYTES, Segment};
 use crate::build::BuildError;
 use crate::build::options::{Compression, Method, Options};
 use pagefold_codec::cluster::Format;
@@ -14,6 +15,9 @@ use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::Scope;
 use std::time::{Duration, Instant};
+
+/// Most segments under way for each thread, however short: each costs some memory beside its bytes.
+const SEGMENTS_PER_THREAD_MAX: u64 = 256;
 
 /// A segment to compress.
 struct Job {
@@ -29,6 +33,8 @@ pub struct Done {
     pub segment: Segment,
     /// Time that compression took.
     pub elapsed: Duration,
+    /// Length of the source, bytes.
+    src_bytes: usize,
 }
 
 /// The segments that wait for a thread.
@@ -43,6 +49,8 @@ pub struct Workers {
     early: HashMap<u64, Result<Done, BuildError>>,
     submitted: u64,
     taken: u64,
+    /// Bytes of the sources of segments that are submitted and not taken.
+    under_way_bytes: usize,
     threads: usize,
 }
 
@@ -64,19 +72,25 @@ impl Workers {
                 .spawn_scoped(scope, move || work(options, queue, &done))
                 .map_err(BuildError::Threads)?;
         }
-        Ok(Workers { jobs, results, early: HashMap::new(), submitted: 0, taken: 0, threads })
+        let (early, submitted, taken, under_way_bytes) = (HashMap::new(), 0, 0, 0);
+        Ok(Workers { jobs, results, early, submitted, taken, under_way_bytes, threads })
     }
 
-    /// Segments that may be submitted before one is taken, so that no thread waits for the builder.
-    pub fn room(&self) -> u64 {
-        let in_flight = self.submitted - self.taken;
-        (2 * self.threads as u64 + 1).saturating_sub(in_flight)
+    /// Whether a segment of this length may be submitted before one is taken. There is room for two long segments a
+    /// thread and one that is being written, so that no thread waits for the builder.
+    pub fn has_room(&self, src_bytes: usize) -> bool {
+        let room_bytes = (2 * self.threads + 1) * SEGMENT_BYTES;
+        let segments = self.submitted - self.taken;
+        segments == 0
+            || self.under_way_bytes + src_bytes <= room_bytes
+                && segments < SEGMENTS_PER_THREAD_MAX * self.threads as u64
     }
 
     /// Submits a segment.
     pub fn submit(&mut self, src: Vec<u8>, cut: Cut, compression: Compression) {
         let number = self.submitted;
         self.submitted += 1;
+        self.under_way_bytes += src.len();
         // If no thread is left, taking the result fails.
         let _ = self.jobs.send(Job { number, src, cut, compression });
     }
@@ -87,6 +101,7 @@ impl Workers {
         self.taken += 1;
         loop {
             if let Some(result) = self.early.remove(&number) {
+                self.under_way_bytes -= result.as_ref().map_or(0, |done| done.src_bytes);
                 return result;
             }
             let Ok((number, result)) = self.results.recv() else {
@@ -109,7 +124,8 @@ fn work(options: &Options, queue: &Queue, done: &Sender<(u64, Result<Done, Build
         let Ok(job) = job else { return };
         let begun = Instant::now();
         let segment = compress(&job, options, &mut encoders);
-        let result = segment.map(|segment| Done { segment, elapsed: begun.elapsed() });
+        let result =
+            segment.map(|segment| Done { segment, elapsed: begun.elapsed(), src_bytes: job.src.len() });
         if done.send((job.number, result)).is_err() {
             return;
         }
