@@ -4,7 +4,7 @@
 //! bounded number of bytes of them is under way.
 
 use super::BuildError;
-use super::compress::segment::{self, Cut, SEGMENT_BYTES};
+use super::compress::segment::{self, Cut, segment_bytes};
 use super::compress::workers::{Queue, Workers};
 use super::content::{Content, Reader};
 use super::options::Compression;
@@ -89,8 +89,9 @@ impl<'a> Filler<'_, 'a> {
         reader: &mut Filled<'_>,
     ) -> Result<(), BuildError> {
         let options = self.writer.options;
-        for start in (0..len_bytes).step_by(SEGMENT_BYTES) {
-            let src = reader.read(segment_bytes(start, len_bytes))?;
+        let segment_bytes = segment_bytes(len_bytes);
+        for start in (0..len_bytes).step_by(segment_bytes) {
+            let src = reader.read((len_bytes - start).min(segment_bytes as u64) as usize)?;
             let is_last = start + src.len() as u64 == len_bytes;
             self.make_room(src.len())?;
             self.pending.push_back(Pending::Segment { planned, len: src.len(), is_last, compression });
@@ -110,8 +111,9 @@ impl<'a> Filler<'_, 'a> {
     ) -> Result<(), BuildError> {
         self.drain()?;
         let mut file = OpenFile::default();
-        for start in (0..len_bytes).step_by(SEGMENT_BYTES) {
-            let src = reader.read(segment_bytes(start, len_bytes))?;
+        let segment_bytes = segment_bytes(len_bytes);
+        for start in (0..len_bytes).step_by(segment_bytes) {
+            let src = reader.read((len_bytes - start).min(segment_bytes as u64) as usize)?;
             self.writer.append_segment(&mut file, segment::plain(&src), std::time::Duration::ZERO)?;
             self.writer.report(src.len() as u64)?;
         }
@@ -157,10 +159,6 @@ impl<'a> Filler<'_, 'a> {
             }
         }
     }
-}
-
-fn segment_bytes(start: u64, len_bytes: u64) -> usize {
-    (len_bytes - start).min(SEGMENT_BYTES as u64) as usize
 }
 
 /// Contents whose holes are filled with zeroes.

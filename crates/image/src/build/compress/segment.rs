@@ -10,9 +10,11 @@ use crate::build::options::BLOCK_BYTES;
 use pagefold_codec::cluster::encode::Encoder;
 
 const BLOCK: usize = BLOCK_BYTES as usize;
-/// Bytes of a file that are compressed by one thread. An extent does not cross a segment's end, and may be shorter
-/// there: half a block is lost in every segment.
-pub const SEGMENT_BYTES: usize = 8 << 20;
+/// Most bytes of a file that are compressed by one thread at once. An extent does not cross a segment's end, and may be
+/// shorter there: half a block is lost in every segment.
+pub const SEGMENT_BYTES_MAX: usize = 16 << 20;
+/// Segments begin at multiples of this, bytes.
+const SEGMENT_ALIGN_BYTES: u64 = 64 << 10;
 /// Most bytes of an end of a file that is stored with the metadata: with them and what precedes them in their 32 bytes,
 /// a block is full.
 pub const INLINE_BYTES_MAX: usize = BLOCK - 32;
@@ -59,7 +61,7 @@ pub struct Segment {
 /// How to cut.
 #[derive(Debug, Clone, Copy)]
 pub struct Cut {
-    /// Position of the segment in its file, bytes; a multiple of [`SEGMENT_BYTES`].
+    /// Position of the segment in its file, bytes; a multiple of [`BLOCK_BYTES`].
     pub start: u64,
     /// Whether the file ends with the segment.
     pub is_last: bool,
@@ -87,6 +89,13 @@ impl Cut {
             false => cutter.segment,
         })
     }
+}
+
+/// Returns the length of the segments of a file, bytes: as few as possible, and equal but for the last, so that no thread
+/// is left with a long one at the end.
+pub fn segment_bytes(file_bytes: u64) -> usize {
+    let count = file_bytes.div_ceil(SEGMENT_BYTES_MAX as u64).max(1);
+    file_bytes.div_ceil(count).next_multiple_of(SEGMENT_ALIGN_BYTES) as usize
 }
 
 /// Stores a segment plain: `src` is all of a file, or a part that ends with the file or at a block's end.
@@ -216,5 +225,22 @@ impl Cutter<'_> {
             _ => self.src.len(),
         };
         segment.blocks.len() + segment.tail.len() + index_bytes >= plain_bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn segments_are_equal_and_as_few_as_possible() {
+        let max = SEGMENT_BYTES_MAX as u64;
+        for len in
+            [1, 4095, max - 1, max, max + 1, 2 * max, 2 * max + 1, 5 * max / 2, 100 * max - 7, u64::MAX / 2]
+        {
+            let segment = segment_bytes(len) as u64;
+            assert!(segment <= max && segment.is_multiple_of(SEGMENT_ALIGN_BYTES), "{len}");
+            assert_eq!(len.div_ceil(segment), len.div_ceil(max), "{len}");
+        }
     }
 }

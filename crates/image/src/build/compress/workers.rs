@@ -5,7 +5,7 @@
 //! [room](Workers::has_room). The bound is in bytes: one long segment must not keep the other threads waiting because
 //! short ones behind it fill the queue.
 
-use super::segment::{Cut, SEGMENT_BYTES, Segment};
+use super::segment::{Cut, SEGMENT_BYTES_MAX, Segment};
 use crate::build::BuildError;
 use crate::build::options::{Compression, Method, Options};
 use pagefold_codec::cluster::Format;
@@ -76,10 +76,10 @@ impl Workers {
         Ok(Workers { jobs, results, early, submitted, taken, under_way_bytes, threads })
     }
 
-    /// Whether a segment of this length may be submitted before one is taken. There is room for two long segments a
-    /// thread and one that is being written, so that no thread waits for the builder.
+    /// Whether a segment of this length may be submitted before one is taken. There is room for a long segment a
+    /// thread, one that waits and one that is being written, so that no thread waits for the builder.
     pub fn has_room(&self, src_bytes: usize) -> bool {
-        let room_bytes = (2 * self.threads + 1) * SEGMENT_BYTES;
+        let room_bytes = (self.threads + 2) * SEGMENT_BYTES_MAX;
         let segments = self.submitted - self.taken;
         segments == 0
             || self.under_way_bytes + src_bytes <= room_bytes
