@@ -41,7 +41,7 @@ const CHANGES: [Change; 8] = [
 ];
 
 /// Two segments, and two files of one.
-const FILES: [(&str, usize); 3] = [("a", (8 << 20) + 100), ("b", 5000), ("c", 100)];
+const FILES: [(&str, usize); 3] = [("a", (16 << 20) + 100), ("b", 5000), ("c", 100)];
 
 /// Fills a directory with files that are old, so that a change gives them another time.
 fn fill(root: &Path) {

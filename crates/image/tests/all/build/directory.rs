@@ -74,7 +74,7 @@ pub fn make_source(root: &Path) {
     let mut mixed = program[..200_000].to_vec();
     mixed.extend((0..100_000u64).map(|i| (i.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8));
     mixed.extend(&program[..77_777]);
-    mixed.extend(std::iter::repeat_n(0, 3 << 20));
+    mixed.extend(std::iter::repeat_n(0, 17 << 20));
     fs::write(root.join("mixed"), mixed).unwrap();
     fs::write(root.join("text"), (0..20_000).map(|i| format!("line {i}\n")).collect::<String>()).unwrap();
     let mostly_hole = fs::File::create(root.join("mostly-hole")).unwrap();

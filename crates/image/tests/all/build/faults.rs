@@ -175,7 +175,7 @@ fn each_call_of_a_source_may_fail() {
     let mut holes = vec![0; 8 << 20];
     holes[..4096].fill(1);
     for (name, bytes, ranges) in [
-        ("a", data((8 << 20) + 1, true), None),
+        ("a", data((16 << 20) + 1, true), None),
         ("b", holes.clone(), Some(vec![Range { start: 0, end: 4096 }])),
         ("c", holes[..8192].to_vec(), Some(vec![Range { start: 0, end: 4096 }])),
         ("plain", data(5000, true), None),
