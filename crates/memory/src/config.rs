@@ -72,6 +72,11 @@ pub struct RegionConfig {
     pub handler_threads: usize,
     /// Whether neighbours of a touched page are brought in with it when accesses are sequential or strided.
     pub neighbours: bool,
+    /// Whether the kernel may fill parts of the range by itself, as it does for ordinary memory, as long as what is
+    /// resident is far below the limit. Such parts cost no faults of the region. The default is yes.
+    pub register_late: bool,
+    /// Whether it may use huge pages there. The default is yes.
+    pub huge_pages: bool,
     /// Whether the time to store and load each page is measured. Measuring takes time itself.
     pub measure_pages: bool,
 }
@@ -98,6 +103,8 @@ impl RegionConfig {
             fold_threads: cpus.min(4),
             handler_threads: cpus.clamp(2, 8),
             neighbours: true,
+            register_late: true,
+            huge_pages: true,
             measure_pages: false,
         }
     }

@@ -101,6 +101,18 @@ impl ResidentBudget {
         }
     }
 
+    /// Charges so many pages, if that is far from making memory short. Returns false if it would.
+    pub fn charge_spare(&self, pages: u32) -> bool {
+        if self.free(0) - i64::from(pages) < 2 * self.high_watermark.load(Relaxed) {
+            return false;
+        }
+        let got = self.charge(pages);
+        if got < pages {
+            self.uncharge(got);
+        }
+        got == pages
+    }
+
     /// Charges `pages` even if none are left.
     pub fn force_charge(&self, pages: u32) {
         self.charged.fetch_add(i64::from(pages), AcqRel);

@@ -169,7 +169,7 @@ pub(crate) fn collect(pager: &Pager) -> RegionStats {
     let written_back = pager.store.writeback().map_or(0, |writeback| writeback.stats().bd.bd_writes);
     RegionStats {
         memory: MemoryStats {
-            resident: bytes(pager.budget.in_use()),
+            resident: bytes(pager.budget.in_use().saturating_sub(pager.charged_without_memory())),
             resident_max: bytes(pager.resident_max()),
             limit: bytes(pager.budget.limit()),
             pool: store.mm.mem_used_total,

@@ -8,7 +8,7 @@ use crate::page::{EARLY_REFAULT_TICKS, FoldTime, PageWord};
 use pagefold_page::{PageCount, PageIndex};
 use pagefold_sys::SysError;
 use pagefold_sys::mem::Reservation;
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
 /// Pages of a chunk. The clock hand examines one chunk at a time.
@@ -16,6 +16,12 @@ pub(crate) const CHUNK_PAGES: u64 = 1024;
 
 /// Bit of a chunk's count: a thread sweeps the chunk.
 const LOCKED: u32 = 1 << 31;
+/// The chunk is not registered with userfaultfd: the kernel fills its pages.
+const UNREGISTERED: u32 = 1 << 30;
+/// The kernel fills the pages of the unregistered chunk: the change is complete.
+const KERNEL_FILLED: u32 = 1 << 29;
+/// The bits of the number of pages.
+const LIVE: u32 = KERNEL_FILLED - 1;
 
 /// A hash of 128 bits that tells whether a page still equals its copy in the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -99,7 +105,7 @@ impl Table {
 
     /// Returns whether a chunk may have resident pages.
     pub(crate) fn has_live(&self, chunk: u64) -> bool {
-        self.live(chunk).load(Relaxed) & !LOCKED > 0
+        self.live(chunk).load(Relaxed) & LIVE > 0
     }
 
     /// Locks a chunk for sweeping. Returns false if another thread has it.
@@ -110,6 +116,32 @@ impl Table {
     /// Unlocks a chunk that [`Table::try_lock_chunk`] locked.
     pub(crate) fn unlock_chunk(&self, chunk: u64) {
         self.live(chunk).fetch_and(!LOCKED, Release);
+    }
+
+    /// Marks a chunk as about to be unregistered. Returns false if it is marked already.
+    pub(crate) fn mark_unregistered(&self, chunk: u64) -> bool {
+        self.live(chunk).fetch_or(UNREGISTERED, AcqRel) & UNREGISTERED == 0
+    }
+
+    /// Removes the mark of a chunk, of which so many pages are resident now.
+    pub(crate) fn unmark_unregistered(&self, chunk: u64, resident: u32) {
+        self.live(chunk).fetch_add(resident, Relaxed);
+        self.live(chunk).fetch_and(!(UNREGISTERED | KERNEL_FILLED), Release);
+    }
+
+    /// Marks an unregistered chunk as one that the kernel fills.
+    pub(crate) fn mark_kernel_filled(&self, chunk: u64) {
+        self.live(chunk).fetch_or(KERNEL_FILLED, Release);
+    }
+
+    /// Returns whether the kernel fills the pages of a chunk.
+    pub(crate) fn is_kernel_filled(&self, chunk: u64) -> bool {
+        self.live(chunk).load(Acquire) & KERNEL_FILLED != 0
+    }
+
+    /// Returns whether a chunk is marked as unregistered or about to be.
+    pub(crate) fn is_unregistered(&self, chunk: u64) -> bool {
+        self.live(chunk).load(Acquire) & UNREGISTERED != 0
     }
 
     /// Counts a page that became resident.

@@ -47,6 +47,35 @@ impl Reservation {
         }
     }
 
+    /// Like [`Reservation::new`], at a multiple of `align_bytes`, which is a multiple of the page size.
+    pub fn aligned(len_bytes: usize, align_bytes: usize) -> Result<Self, SysError> {
+        let wide = Reservation::new(len_bytes.saturating_add(align_bytes))?;
+        let before = wide.base.as_ptr().align_offset(align_bytes);
+        let kept = len_bytes.max(1).next_multiple_of(crate::mem::page_size());
+        let after = wide.len_bytes.next_multiple_of(crate::mem::page_size()).saturating_sub(before + kept);
+        // SAFETY: both parts lie in the mapping, which nothing else uses yet: at its start and at its end.
+        unsafe {
+            if before > 0 {
+                libc::munmap(wide.base.as_ptr().cast(), before);
+            }
+            if after > 0 {
+                libc::munmap(wide.base.as_ptr().add(before + kept).cast(), after);
+            }
+        }
+        // SAFETY: inside the mapping, which is longer than `before`.
+        let base = unsafe { wide.base.add(before) };
+        wide.forget();
+        Ok(Reservation { base, len_bytes: len_bytes.max(1) })
+    }
+
+    /// Says whether the kernel may back `len` bytes at `offset` with huge pages. A kernel without them ignores it.
+    ///
+    /// It allocates nothing, so it can be called while a fault is served.
+    pub fn advise_huge_pages(&self, offset: usize, len: usize, is_wanted: bool) {
+        assert!(offset.checked_add(len).is_some_and(|end| end <= self.len_bytes));
+        self.advise(offset, len, if is_wanted { libc::MADV_HUGEPAGE } else { libc::MADV_NOHUGEPAGE });
+    }
+
     /// The first byte.
     pub fn base(&self) -> NonNull<u8> {
         self.base

@@ -130,6 +130,16 @@ impl Pagemap {
         self.scan(start, len_bytes, wanted, runs)
     }
 
+    /// Finds the pages of a range that have memory or are swapped out, in ascending order.
+    pub fn populated(&self, start: usize, len_bytes: usize, runs: &mut [Run]) -> Result<Scan, Errno> {
+        let wanted = ScanArg {
+            category_anyof_mask: PAGE_IS_PRESENT | PAGE_IS_SWAPPED,
+            return_mask: PAGE_IS_PRESENT,
+            ..ScanArg::default()
+        };
+        self.scan(start, len_bytes, wanted, runs)
+    }
+
     fn scan(&self, start: usize, len_bytes: usize, wanted: ScanArg, runs: &mut [Run]) -> Result<Scan, Errno> {
         if runs.is_empty() || len_bytes == 0 {
             // Without a list the kernel would return no runs, but protect the pages all the same.

@@ -192,6 +192,10 @@ impl Evictor {
 
     /// Moves some pages out and folds some. Above the limit, memory of free frames is released first.
     fn step(&mut self) -> StepResult {
+        // Pages of unregistered chunks cannot be moved out, and were touched before most others.
+        if self.pager.register_next_chunk() {
+            return StepResult::Folded;
+        }
         if self.pager.budget.is_over_limit() && self.pager.shrink_backed_free() {
             return StepResult::Folded;
         }

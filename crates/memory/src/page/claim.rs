@@ -22,6 +22,8 @@ pub enum FaultClaim {
         /// Whether another thread is reading the frame, so that the frame must keep its memory.
         is_folding: bool,
     },
+    /// The kernel fills the page by itself, now or in a moment: retry the access.
+    Unregistered,
     /// Another thread owns the page: wait, then try again.
     Busy(ObservedWord),
 }
@@ -64,6 +66,8 @@ pub enum DropClaim {
     Nothing,
     /// The page is pinned.
     Pinned,
+    /// The page's chunk has to be registered before.
+    Unregistered,
     /// Another thread owns the page or is folding it: wait, then try again.
     Busy(ObservedWord),
 }

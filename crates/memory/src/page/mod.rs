@@ -9,6 +9,7 @@
 //! | returning | in a frame; a thread that faulted on the page is bringing it back from there | no |
 //! | loading | in the store, or nowhere yet; a thread that faulted on the page is bringing it in | no |
 //! | folded | in the store | no |
+//! | unregistered | in the region, or nowhere yet: the kernel fills the page without a fault of ours | either |
 //!
 //! The flag *folding* says, besides the state, that a thread is writing the page from its frame to the store.
 //! Meanwhile the page may be brought back if there is memory to charge, but not moved out again or dropped, so that an
@@ -135,6 +136,7 @@ impl PageWord {
                 _ => FaultClaim::Return { frame: old.frame(), is_folding: old.has(Word::FOLDING) },
             },
             Err(word) if word.state() == State::Resident => FaultClaim::Resident,
+            Err(word) if word.state() == State::Unregistered => FaultClaim::Unregistered,
             Err(word) => FaultClaim::Busy(ObservedWord(word.0)),
         }
     }
@@ -309,6 +311,7 @@ impl PageWord {
             Ok(old) => DropClaim::Taken { was: old.state(), has_copy: old.has(Word::COPY) },
             Err(word) => match word.state() {
                 State::Untouched => DropClaim::Nothing,
+                State::Unregistered => DropClaim::Unregistered,
                 State::Resident if word.pins() > 0 => DropClaim::Pinned,
                 _ => DropClaim::Busy(ObservedWord(word.0)),
             },
@@ -363,6 +366,38 @@ impl PageWord {
         if old.is_staged_in(frame) { FoldResult::Folded } else { FoldResult::Returned }
     }
 
+    /// Transition: untouched to unregistered. Returns false if the page is not untouched.
+    pub fn unregister(&self) -> bool {
+        self.change(|word| (word.state() == State::Untouched).then(|| word.with_state(State::Unregistered)))
+            .is_ok()
+    }
+
+    /// Transition: unregistered to resident if the page has memory, else to untouched. Returns whether it is resident.
+    /// The caller alone ends this state, and knows that the kernel no longer fills the page. A pinned page has memory.
+    pub fn register(&self, is_populated: bool) -> bool {
+        let is_resident = |word: Word| is_populated || word.pins() > 0;
+        let old = self.change_owned(|word| match is_resident(word) {
+            true => word.with_state(State::Resident).with(Word::NEW),
+            false => word.only_waited(),
+        });
+        is_resident(old)
+    }
+
+    /// Pins an unregistered page that has memory: it has been accessed before. Returns false if the page is not
+    /// unregistered any more, or has [`PINS_MAX`] pins.
+    pub fn pin_unregistered(&self) -> bool {
+        let pin = |word: Word| {
+            let can = word.state() == State::Unregistered && word.pins() < PINS_MAX;
+            can.then(|| word.with_payload(word.pins() + 1))
+        };
+        self.change(pin).is_ok()
+    }
+
+    /// Returns whether the kernel fills the page by itself at this moment, which another thread may change at once.
+    pub fn is_unregistered(&self) -> bool {
+        self.load().state() == State::Unregistered
+    }
+
     /// Pins a resident page, so that it is not taken until it is unpinned as often. Returns false if the page is not
     /// resident or has [`PINS_MAX`] pins.
     pub fn pin(&self) -> bool {
@@ -373,7 +408,7 @@ impl PageWord {
         self.change(pin).is_ok()
     }
 
-    /// Returns the pins of a resident page, during a recheck too.
+    /// Returns the pins of a resident or unregistered page, during a recheck too.
     pub fn pins(&self) -> u32 {
         self.load().pins()
     }

@@ -20,6 +20,8 @@ pub enum State {
     Loading = 5,
     /// In the store.
     Folded = 6,
+    /// In a chunk that the kernel fills by itself: mapped, or zero.
+    Unregistered = 7,
 }
 
 /// A frame of the staging area, by number.
@@ -31,8 +33,8 @@ pub const PINS_MAX: u32 = 0xffff;
 
 /// The bits: state 0-2, waited 3, folding 4, copy 5, recheck 6, new 7, heat 8-9, chances 10-12, zeroed 13,
 /// file hash 14, payload 16-31. The
-/// payload is the frame of a staged or returning page, the fold time of a folded page, and the pins of a resident page
-/// (during a recheck too, which is a kind of loading).
+/// payload is the frame of a staged or returning page, the fold time of a folded page, and the pins of a resident or
+/// unregistered page (during a recheck too, which is a kind of loading).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Word(pub(super) u32);
 
@@ -69,7 +71,8 @@ impl Word {
             3 => State::Staged,
             4 => State::Returning,
             5 => State::Loading,
-            _ => State::Folded,
+            6 => State::Folded,
+            _ => State::Unregistered,
         }
     }
 
@@ -138,10 +141,10 @@ impl Word {
         Word(self.0 & !PAYLOAD_MASK | payload << PAYLOAD_SHIFT)
     }
 
-    /// Returns the pins of a resident page, 0 for other pages.
+    /// Returns the pins of a resident or unregistered page, 0 for other pages.
     pub(super) fn pins(self) -> u32 {
-        let is_resident = self.state() == State::Resident || self.has(Self::RECHECK);
-        if is_resident { self.payload() } else { 0 }
+        let is_mapped = matches!(self.state(), State::Resident | State::Unregistered);
+        if is_mapped || self.has(Self::RECHECK) { self.payload() } else { 0 }
     }
 
     pub(super) fn frame(self) -> Frame {

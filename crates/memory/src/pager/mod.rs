@@ -5,6 +5,7 @@
 //! | `serve` | serving a fault, by the state of its page |
 //! | `page_in` | bringing a page and its neighbours from the store into the range |
 //! | `file` | reading a page from the file of the region |
+//! | `unregistered` | the parts of the range that the kernel fills by itself |
 //! | `install` | the system calls that put pages into the range |
 //! | `scratch` | working memory for `page_in`, allocated beforehand |
 //! | `range` | pinning and dropping parts of the range |
@@ -29,6 +30,7 @@ mod page_in;
 mod range;
 mod scratch;
 mod serve;
+mod unregistered;
 
 pub(crate) use range::Pinned;
 pub(crate) use serve::{OnLoss, Served};
@@ -53,6 +55,7 @@ use pagefold_sys::uffd::{self, Feature, Uffd, UffdOptions};
 use scratch::ScratchPool;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use unregistered::{RANGE_ALIGN_BYTES, Unregistered};
 
 /// The state that all threads of a region share.
 pub(crate) struct Pager {
@@ -83,6 +86,7 @@ pub(crate) struct Pager {
     access: AccessTable,
     /// The file whose bytes untouched pages have.
     pub(crate) source: Option<Source>,
+    unregistered: Unregistered,
     resident_max: AtomicU64,
     /// Threads that protect pages at this moment.
     protecting: AtomicU32,
@@ -103,11 +107,12 @@ impl Pager {
         let is_signal = config.service == Service::FaultingThread;
         let open = UffdOptions { sigbus: is_signal, async_wp: tracks_writes, kernel_faults: !is_signal };
         let uffd = Uffd::open(&open)?;
-        let range = Reservation::new(page_count.0 as usize * PAGE_SIZE)?;
+        let unregistered = Unregistered::new(&config, source.is_some())?;
+        let range = Reservation::aligned(page_count.0 as usize * PAGE_SIZE, RANGE_ALIGN_BYTES)?;
         // SAFETY: a child that touches the region gets SIGSEGV; `Region`'s drop forgets the pager in a child.
         unsafe { range.keep_from_children() }?;
         let staging = Staging::new(batch_count(limit_pages, config.fold_threads))?;
-        let protects = tracks_writes || eviction != Eviction::Move;
+        let protects = protects(tracks_writes, eviction);
         uffd.register(range.base().as_ptr().addr(), range.len_bytes(), true, protects)?;
         if moves {
             uffd.register(
@@ -141,6 +146,7 @@ impl Pager {
             neighbours: config.neighbours,
             source,
             access: AccessTable::new(page_count, config.neighbours),
+            unregistered,
             resident_max: AtomicU64::new(0),
             protecting: AtomicU32::new(0),
             page_ins: AtomicU32::new(0),
@@ -155,6 +161,11 @@ impl Pager {
     /// Returns whether writes to pages can be blocked while they are copied.
     pub(crate) fn can_protect(&self) -> bool {
         self.eviction != Eviction::Move
+    }
+
+    /// Returns whether the range is registered for write-protection.
+    fn registers_protection(&self) -> bool {
+        protects(self.tracks_writes, self.eviction)
     }
 
     /// Returns the address of a page of the range.
@@ -221,6 +232,10 @@ impl Pager {
     pub(crate) fn resident_max(&self) -> u64 {
         self.resident_max.load(Relaxed)
     }
+}
+
+fn protects(tracks_writes: bool, eviction: Eviction) -> bool {
+    tracks_writes || eviction != Eviction::Move
 }
 
 fn choose(configured: Eviction, features: uffd::Features) -> Result<Eviction, RegionError> {

@@ -7,7 +7,7 @@ use crate::error::RangeError;
 use crate::page::{DropClaim, PageWord, State};
 use pagefold_page::{PAGE_SIZE, PageIndex};
 use std::ops::Range;
-use std::sync::atomic::{Ordering::SeqCst, fence};
+use std::sync::atomic::{AtomicU8, Ordering::Relaxed, Ordering::SeqCst, fence};
 
 /// Pages that stay resident until this is dropped.
 pub(crate) struct Pinned<'a> {
@@ -93,6 +93,13 @@ impl Pager {
             if word.pins() >= crate::page::PINS_MAX {
                 return Err(RangeError::TooManyPins { page: page.0 });
             }
+            if word.is_unregistered() {
+                self.touch(page);
+                if word.pin_unregistered() {
+                    return Ok(());
+                }
+                continue;
+            }
             if self.serve(page, true, OnLoss::Return) == Served::Failed {
                 return Err(match self.is_file_changed() {
                     true => RangeError::FileChanged { page: page.0 },
@@ -101,6 +108,14 @@ impl Pager {
             }
         }
         Ok(())
+    }
+
+    /// Reads a byte of a page, so that the page has memory. This thread holds no lock of the engine.
+    fn touch(&self, page: PageIndex) {
+        let byte = self.range.base().as_ptr().wrapping_add(page.0 as usize * PAGE_SIZE);
+        // SAFETY: inside the range, which is mapped for as long as `self`. Other threads may write to the byte, so the
+        // access is atomic, and its value is not used.
+        unsafe { AtomicU8::from_ptr(byte) }.load(Relaxed);
     }
 
     /// Drops the whole pages in a range of bytes; parts of pages at its ends become zero.
@@ -124,8 +139,17 @@ impl Pager {
             self.zero(offset, head_end.min(offset + len_bytes) - offset);
             self.zero(tail_start.max(offset), (offset + len_bytes).saturating_sub(tail_start.max(offset)));
         }
-        // SAFETY: the caller guarantees it.
-        (whole_start..whole_end).try_for_each(|page| unsafe { self.drop_page(PageIndex(page)) })
+        let mut page = whole_start;
+        while page < whole_end {
+            // SAFETY: the caller guarantees it.
+            let dropped = unsafe { self.drop_chunk(page..whole_end) }?;
+            if dropped == 0 {
+                // SAFETY: the caller guarantees it.
+                unsafe { self.drop_page(PageIndex(page)) }?;
+            }
+            page += dropped.max(1);
+        }
+        Ok(())
     }
 
     /// # Safety
@@ -146,6 +170,7 @@ impl Pager {
                 DropClaim::Nothing if !self.has_file_page(page) || word.zero_untouched() => return Ok(()),
                 // Another thread touches it.
                 DropClaim::Nothing => {}
+                DropClaim::Unregistered => self.register_around(page),
                 DropClaim::Pinned => return Err(RangeError::Pinned { page: page.0 }),
                 DropClaim::Busy(seen) => word.wait(seen),
                 DropClaim::Taken { was, has_copy } => {

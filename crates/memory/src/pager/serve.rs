@@ -63,10 +63,21 @@ impl Pager {
         // Prefetch the slot while the page's word, which is not in the CPU's cache either, is loaded.
         self.store.prefetch_slot(page);
         let word = self.word(page);
+        if word.is_untouched() && self.unregister_around(page) {
+            self.counters.add(Counter::FaultsZero, 1);
+            self.wake(page);
+            return Served::Again;
+        }
         match word.claim_fault() {
             // SAFETY: this thread has just made the page loading, to recheck it.
             FaultClaim::Resident if word.begin_recheck() => unsafe { self.recheck(page) },
             FaultClaim::Resident => Served::Again,
+            FaultClaim::Unregistered => {
+                // Another thread is changing the chunk.
+                std::thread::yield_now();
+                self.wake(page);
+                Served::Again
+            }
             FaultClaim::Busy(seen) => {
                 self.counters.add(Counter::FaultsWaited, 1);
                 word.wait(seen);

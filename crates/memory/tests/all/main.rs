@@ -4,6 +4,7 @@
 
 mod advice;
 mod file;
+mod late;
 mod limit;
 mod madvise;
 mod parts;

@@ -1,7 +1,7 @@
 //! The kernel's count of pages that have memory.
 //!
-//! A region's range and staging area are the only mappings of these tests that a child does not get and that have no
-//! huge pages. All present pages there are counted, pages of zeroes as well.
+//! A region's range and staging area are the only mappings of these tests that a child does not get and that have
+//! advice on huge pages. All present pages there are counted, pages of zeroes as well.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -19,7 +19,7 @@ fn mappings() -> Vec<(u64, u64)> {
     for line in smaps.lines() {
         if let Some(flags) = line.strip_prefix("VmFlags:") {
             let has = |flag: &str| flags.split_whitespace().any(|f| f == flag);
-            found.extend(current.filter(|_| has("dc") && has("nh")));
+            found.extend(current.filter(|_| has("dc") && (has("nh") || has("hg"))));
         } else if let Some((start, end)) = line.split(' ').next().and_then(|range| range.split_once('-')) {
             let number = |text: &str| u64::from_str_radix(text, 16).ok();
             current = number(start).zip(number(end)).or(current);

@@ -79,19 +79,30 @@ impl Uffd {
         missing: bool,
         write_protect: bool,
     ) -> Result<(), SysError> {
-        let mode = if missing { abi::REGISTER_MISSING } else { 0 }
-            | if write_protect { abi::REGISTER_WP } else { 0 };
-        let mut register = abi::Register { range: range(start, len_bytes), mode, ioctls: 0 };
-        self.call(abi::UFFDIO_REGISTER, &mut register).map_err(|Errno(errno)| {
+        self.register_again(start, len_bytes, missing, write_protect).map_err(|Errno(errno)| {
             SysError::new(format!("registering {len_bytes} bytes at {start:#x} with userfaultfd"), errno)
         })
     }
 
+    /// Like [`Uffd::register`]. It allocates nothing, so threads that make room for faults can call it.
+    pub fn register_again(
+        &self,
+        start: usize,
+        len_bytes: usize,
+        missing: bool,
+        write_protect: bool,
+    ) -> Result<(), Errno> {
+        let mode = if missing { abi::REGISTER_MISSING } else { 0 }
+            | if write_protect { abi::REGISTER_WP } else { 0 };
+        let mut register = abi::Register { range: range(start, len_bytes), mode, ioctls: 0 };
+        self.call(abi::UFFDIO_REGISTER, &mut register)
+    }
+
     /// Unregisters a range, and wakes the threads that wait there. The kernel fills missing pages with zeroes again.
-    pub fn unregister(&self, start: usize, len_bytes: usize) -> Result<(), SysError> {
-        self.call(abi::UFFDIO_UNREGISTER, &mut range(start, len_bytes)).map_err(|Errno(errno)| {
-            SysError::new(format!("unregistering {len_bytes} bytes at {start:#x} from userfaultfd"), errno)
-        })
+    ///
+    /// It allocates nothing, so it can be called while a fault is served.
+    pub fn unregister(&self, start: usize, len_bytes: usize) -> Result<(), Errno> {
+        self.call(abi::UFFDIO_UNREGISTER, &mut range(start, len_bytes))
     }
 
     /// Fills missing pages at `dst` with copies of `src`, each page atomically. With `wake`, wakes the threads that
