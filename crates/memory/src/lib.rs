@@ -96,7 +96,7 @@
 //!
 //! - Linux on x86-64 with userfaultfd (which Docker's default seccomp profile forbids).
 //! - `madvise`, `mprotect`, `mremap` and `mlock` must not be used on a region, nor its memory as a stack. A forked
-//!   child does not have the region.
+//!   child does not have the region: an access there ends the child, with a line on standard error.
 //! - The limit counts resident pages, the staging area and tables, not the compressed pages. These have a separate
 //!   limit (`max_pool_bytes` of [`RegionConfig`]). A page that the store refuses stays resident, beyond the limit if
 //!   necessary.

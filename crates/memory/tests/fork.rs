@@ -7,6 +7,8 @@ mod support;
 
 use crate::support::{MODES, can, read, text, write};
 use pagefold_memory::{Region, RegionConfig};
+use std::io::Read;
+use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
@@ -100,6 +102,54 @@ fn a_child_has_neither_range_nor_staging() {
         }
         check(&region);
     });
+}
+
+/// Forks a child that touches an address. Returns its status, as wait(2) does, and what it wrote to standard error.
+fn touch_in_child(address: usize) -> (i32, String) {
+    let (mut reader, writer) = std::io::pipe().unwrap();
+    let status = fork(|| {
+        // SAFETY: the child's descriptors.
+        unsafe { libc::dup2(writer.as_raw_fd(), 2) };
+        touch(address) as i32
+    });
+    drop(writer);
+    let mut said = String::new();
+    reader.read_to_string(&mut said).unwrap();
+    (status, said)
+}
+
+#[test]
+fn a_child_that_touches_the_region_says_why_it_dies() {
+    each("a_child_that_touches_the_region_says_why_it_dies", |mode| {
+        let region = filled(mode);
+        let base = region.as_ptr().expose_provenance();
+        for address in [base, base + PAGES as usize * 4096 - 8] {
+            let (status, said) = touch_in_child(address);
+            assert_eq!(signal_of(status), Some(libc::SIGSEGV), "{status:#x}");
+            assert!(said.contains("was forked") && said.lines().count() == 1, "{said}");
+        }
+        // Other faults are as before.
+        let (status, said) = touch_in_child(64);
+        assert_eq!((signal_of(status), said.contains("forked")), (Some(libc::SIGSEGV), false), "{said}");
+        // No later mapping of a child takes the place, in a child of the child either.
+        let status = fork(|| {
+            let inner = fork(|| i32::from(is_taken(base)) << 1);
+            i32::from(!is_taken(base)) | i32::from(libc::WEXITSTATUS(inner) != 2) << 1
+        });
+        assert_eq!(status, 0, "{status:#x}");
+        check(&region);
+        drop(region);
+        let (status, said) = touch_in_child(base);
+        assert_eq!((signal_of(status), said.contains("forked")), (Some(libc::SIGSEGV), false), "{said}");
+    });
+}
+
+/// Returns whether something is mapped at an address.
+fn is_taken(address: usize) -> bool {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
+    let place = std::ptr::with_exposed_provenance_mut(address);
+    // SAFETY: the flag makes the call fail where something is mapped.
+    unsafe { libc::mmap(place, 4096, libc::PROT_NONE, flags, -1, 0) == libc::MAP_FAILED }
 }
 
 /// Maps memory or a file at the region's address in a child.

@@ -34,6 +34,7 @@ pub mod cpu;
 pub mod detach;
 pub mod direct;
 pub mod entropy;
+pub mod forkguard;
 pub mod forkmark;
 pub mod fusedev;
 pub mod fusermount;

@@ -49,6 +49,7 @@ use crate::staging::{BATCH_FRAMES, Staging};
 use crate::table::Table;
 use pagefold_page::{PAGE_SIZE, PageCount, PageIndex};
 use pagefold_store::{MemLimit, Store, StoreConfig};
+use pagefold_sys::forkguard::ForkGuard;
 use pagefold_sys::forkmark::ForkMark;
 use pagefold_sys::mem::Reservation;
 use pagefold_sys::uffd::{self, Feature, Uffd, UffdOptions};
@@ -69,6 +70,8 @@ pub(crate) struct Pager {
     pub(crate) counters: Counters,
     pub(crate) readahead: Readahead,
     pub(crate) fork_mark: ForkMark,
+    /// Makes the range inaccessible in children.
+    _fork_guard: ForkGuard,
     /// The eviction method in use: never `Auto`.
     pub(crate) eviction: Eviction,
     pub(crate) service: Service,
@@ -109,8 +112,9 @@ impl Pager {
         let uffd = Uffd::open(&open)?;
         let unregistered = Unregistered::new(&config, source.is_some())?;
         let range = Reservation::aligned(page_count.0 as usize * PAGE_SIZE, RANGE_ALIGN_BYTES)?;
-        // SAFETY: a child that touches the region gets SIGSEGV; `Region`'s drop forgets the pager in a child.
+        // SAFETY: a child that touches the region ends by SIGSEGV; `Region`'s drop forgets the pager in a child.
         unsafe { range.keep_from_children() }?;
+        let fork_guard = ForkGuard::new(range.base().as_ptr().expose_provenance(), range.len_bytes())?;
         let staging = Staging::new(batch_count(limit_pages, config.fold_threads))?;
         let protects = protects(tracks_writes, eviction);
         uffd.register(range.base().as_ptr().addr(), range.len_bytes(), true, protects)?;
@@ -134,6 +138,7 @@ impl Pager {
             counters: Counters::new(),
             readahead: Readahead::new(),
             fork_mark: ForkMark::new()?,
+            _fork_guard: fork_guard,
             eviction,
             service: config.service,
             tracks_writes,
