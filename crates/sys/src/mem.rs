@@ -51,15 +51,15 @@ impl Reservation {
     pub fn aligned(len_bytes: usize, align_bytes: usize) -> Result<Self, SysError> {
         let wide = Reservation::new(len_bytes.saturating_add(align_bytes))?;
         let before = wide.base.as_ptr().align_offset(align_bytes);
-        let kept = len_bytes.max(1).next_multiple_of(crate::mem::page_size());
-        let after = wide.len_bytes.next_multiple_of(crate::mem::page_size()).saturating_sub(before + kept);
+        let whole = len_bytes.max(1).next_multiple_of(crate::mem::page_size());
+        let after = wide.len_bytes.next_multiple_of(crate::mem::page_size()).saturating_sub(before + whole);
         // SAFETY: both parts lie in the mapping, which nothing else uses yet: at its start and at its end.
         unsafe {
             if before > 0 {
                 libc::munmap(wide.base.as_ptr().cast(), before);
             }
             if after > 0 {
-                libc::munmap(wide.base.as_ptr().add(before + kept).cast(), after);
+                libc::munmap(wide.base.as_ptr().add(before + whole).cast(), after);
             }
         }
         // SAFETY: inside the mapping, which is longer than `before`.
