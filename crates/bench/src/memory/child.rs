@@ -7,7 +7,7 @@
 use super::cgroup::GroupPath;
 use super::plan::MemoryPlan;
 use super::space::{self, Side};
-use super::{job, passes, same_filled, skewed};
+use super::{below, job, passes, same_filled, skewed};
 use crate::output;
 use crate::zram;
 use anyhow::Context;
@@ -36,6 +36,11 @@ pub enum Task {
     SameFilled {
         /// Whether the check is on.
         check: bool,
+    },
+    /// Data that stays below the limit, in a region or in ordinary memory; on pagefold's side only.
+    Below {
+        /// Whether the data is in a region.
+        in_region: bool,
     },
 }
 
@@ -86,6 +91,10 @@ pub fn run(spec: &ChildSpec) -> anyhow::Result<()> {
         same_filled::run(&spec.plan, check, &mut report)?;
         return send(&report);
     }
+    if let Task::Below { in_region } = spec.task {
+        below::run(&spec.plan, in_region, &mut report)?;
+        return send(&report);
+    }
     let mut space = space::make(spec.side, spec.len_bytes(), &spec.plan)?;
     match spec.task {
         Task::Pass => {
@@ -102,8 +111,8 @@ pub fn run(spec: &ChildSpec) -> anyhow::Result<()> {
             let operations = skewed.context("no operations for the skewed work")?;
             skewed::run(&operations, space.bytes_mut(), &source, &mut report)?;
         }
-        // Done above: it makes its regions itself.
-        Task::SameFilled { .. } => {}
+        // Done above: they make their regions themselves.
+        Task::SameFilled { .. } | Task::Below { .. } => {}
     }
     report.statistics = space.statistics();
     send(&report)

@@ -14,6 +14,7 @@
 //! | `child` | a measured process and its report |
 //! | `space` | the memory that a side works in |
 //! | `passes`, `skewed`, `job` | the work: over all pages; with a Zipf distribution; sort and group |
+//! | `below` | memory that never reaches its limit, against ordinary memory |
 //! | `same_filled` | same-filled pages of pagefold's side, with and without the check for them |
 //! | `rows` | runs the rounds of all rows; figures with targets, and tables |
 //!
@@ -21,6 +22,7 @@
 //! output -> `run` -> `rows`. If cgroups, swap or root are missing, a note names what is missing, and pagefold's side
 //! is measured alone.
 
+mod below;
 mod cgroup;
 mod child;
 mod guard;
@@ -96,6 +98,8 @@ pub enum RowKind {
     Zipf,
     /// All memory in use
     Memory,
+    /// Memory that never reaches its limit, against ordinary memory
+    Below,
     /// Same-filled pages, against the same pages without the check for them
     SameFilled,
 }

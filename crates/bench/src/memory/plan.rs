@@ -78,6 +78,8 @@ pub const JOB: Target = Target::AtMost(0.5);
 pub const ZIPF: Target = Target::AtLeast(2.0);
 /// All memory in use / the kernel's.
 pub const MEMORY: Target = Target::AtMost(1.0);
+/// Work below the limit: time / the time in ordinary memory.
+pub const BELOW: Target = Target::AtMost(1.03);
 /// Storing a same-filled page: time / the time without the check.
 pub const SAME_STORE: Target = Target::AtMost(0.2);
 /// Loading a same-filled page: time / the time without the check.

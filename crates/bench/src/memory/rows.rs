@@ -31,6 +31,9 @@ const ATTEMPTS: usize = 3;
 /// The task whose peer is pagefold, too, without the check for same-filled pages.
 const SAME_FILLED: Task = Task::SameFilled { check: true };
 
+/// The task whose peer is ordinary memory.
+const BELOW: Task = Task::Below { in_region: true };
+
 const fn row(
     kind: RowKind,
     task: Task,
@@ -43,7 +46,7 @@ const fn row(
 }
 
 #[rustfmt::skip]
-const ROW_SPECS: [RowSpec; 11] = [
+const ROW_SPECS: [RowSpec; 13] = [
     row(RowKind::Fill, Task::Pass, "fill, per page", "fill_ns", "ns", plan::FILL),
     row(RowKind::Sequential, Task::Pass, "sequential read, per page", "sequential_ns", "ns", plan::SEQUENTIAL),
     row(RowKind::Random, Task::Random, "random read, per access", "random_ns", "ns", plan::RANDOM),
@@ -51,6 +54,8 @@ const ROW_SPECS: [RowSpec; 11] = [
     row(RowKind::Zipf, Task::Zipf, "two threads, Zipf 0.99", "zipf_ops_per_s", "/s", plan::ZIPF),
     row(RowKind::Memory, Task::Pass, "memory held after both passes", "held_bytes", "B", plan::MEMORY),
     row(RowKind::Memory, Task::Pass, "memory held at most", "peak_bytes", "B", plan::MEMORY),
+    row(RowKind::Below, BELOW, "fill below the limit, per page", "below_fill_ns", "ns", plan::BELOW),
+    row(RowKind::Below, BELOW, "sort below the limit", "below_sort_s", "s", plan::BELOW),
     row(RowKind::SameFilled, SAME_FILLED, "page of zeroes: store", "store_zero_ns", "ns", plan::SAME_STORE),
     row(RowKind::SameFilled, SAME_FILLED, "page of zeroes: load", "load_zero_ns", "ns", plan::SAME_LOAD),
     row(RowKind::SameFilled, SAME_FILLED, "page of one word: store", "store_word_ns", "ns", plan::SAME_STORE),
@@ -68,7 +73,7 @@ pub fn measure(
     let (bench, notes) = Bench::new(set, plan)?;
     notes.into_iter().for_each(|note| report.note(note));
     let mut rounds = serde_json::Map::new();
-    for task in [Task::Pass, Task::Random, Task::Job, Task::Zipf, SAME_FILLED] {
+    for task in [Task::Pass, Task::Random, Task::Job, Task::Zipf, BELOW, SAME_FILLED] {
         let wanted: Vec<_> = ROW_SPECS.iter().filter(is_wanted).filter(|w| w.task == task).collect();
         if wanted.is_empty() {
             continue;
@@ -106,6 +111,9 @@ fn sides(bench: &Bench, task: Task) -> Vec<(Side, Task, bool)> {
         SAME_FILLED => {
             vec![(Side::Pagefold, task, true), (Side::Pagefold, Task::SameFilled { check: false }, false)]
         }
+        BELOW => {
+            vec![(Side::Pagefold, task, true), (Side::Pagefold, Task::Below { in_region: false }, false)]
+        }
         _ => bench.sides().into_iter().map(|side| (side, task, side == Side::Pagefold)).collect(),
     }
 }
@@ -142,6 +150,7 @@ fn name(task: Task) -> &'static str {
         Task::Job => "job",
         Task::Zipf => "zipf",
         Task::SameFilled { .. } => "same-filled",
+        Task::Below { .. } => "below",
     }
 }
 
@@ -178,7 +187,11 @@ impl Figures {
         if ours.is_none() && peer.is_none() {
             return None;
         }
-        let against = if wanted.task == SAME_FILLED { "check off" } else { "kernel swap to zram" };
+        let against = match wanted.task {
+            SAME_FILLED => "check off",
+            BELOW => "ordinary memory",
+            _ => "kernel swap to zram",
+        };
         let row = Row::new(wanted.what, set, wanted.unit, against, wanted.target);
         Some(Row {
             ours: ours.map_or(f64::NAN, Rounds::median),
@@ -200,14 +213,20 @@ impl Figures {
             Task::Job => "sort and group-by",
             Task::Zipf => "two threads, 70 % reads, Zipf 0.99",
             Task::SameFilled { .. } => "store and load of same-filled pages",
+            Task::Below { .. } => "fill, and sort of an eighth, below the limit",
         };
         let content = match task {
             Task::Job => "a table",
             Task::SameFilled { .. } => "zeroes, then of another word",
+            Task::Below { .. } => "numbers",
             _ => &set.name,
         };
         let title = format!("{what}: {} of {content}, limit {}", human(size), human(plan.limit_bytes));
-        let peer = if task == SAME_FILLED { "check off" } else { "kernel" };
+        let peer = match task {
+            SAME_FILLED => "check off",
+            BELOW => "ordinary memory",
+            _ => "kernel",
+        };
         let columns = ["figure: median (min-max)", "pagefold", peer, "ratio"];
         let mut table = Table::new(title, &columns);
         let names: std::collections::BTreeSet<_> = self.pagefold.keys().chain(self.peer.keys()).collect();

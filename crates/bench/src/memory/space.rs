@@ -92,8 +92,8 @@ impl Space for RegionSpace {
     }
 }
 
-/// Plain private memory in pages of 4 KiB; the cgroup limits it.
-struct PlainSpace(Reservation);
+/// Plain private memory; a cgroup may limit it.
+pub struct PlainSpace(pub Reservation);
 
 impl Space for PlainSpace {
     fn bytes_mut(&mut self) -> &mut [u8] {
