@@ -121,6 +121,7 @@
 //! | `limit` | the limit on the pool |
 //! | `meter` | the time to store or load one page |
 //! | `region` | set-up, and the owner's calls |
+//! | `owned_pin` | pins that borrow nothing, for callers that use addresses |
 //! | `parts` | pins, and calls on parts that several threads have |
 //! | `stats` | the statistics |
 //! | `store_view`, `writeback_view` | the owner's access to the store of folded pages, and to its backing |
@@ -176,6 +177,8 @@ mod limit;
 #[cfg(not(loom))]
 mod meter;
 #[cfg(not(loom))]
+mod owned_pin;
+#[cfg(not(loom))]
 mod pager;
 #[cfg(not(loom))]
 mod parts;
@@ -210,6 +213,8 @@ pub use advice::Advice;
 pub use config::{Eviction, RegionConfig, Service};
 #[cfg(not(loom))]
 pub use error::{RangeError, RegionError};
+#[cfg(not(loom))]
+pub use owned_pin::OwnedPin;
 #[cfg(not(loom))]
 pub use parts::{Parts, PinnedSlice, PinnedSliceMut};
 #[cfg(not(loom))]

@@ -6,6 +6,7 @@ use crate::error::{RangeError, RegionError};
 use crate::evict::{ClockHand, Evictor};
 use crate::fault::handlers::Handlers;
 use crate::fault::registry::{REGIONS_MAX, RegisterError, Registered, register};
+use crate::owned_pin::OwnedPin;
 use crate::pager::Pager;
 use crate::parts::{Parts, PinnedSlice, PinnedSliceMut, resolve};
 use crate::source::Source;
@@ -229,6 +230,16 @@ impl Region {
         let range = resolve(range, self.len_bytes())?;
         let (bytes, parts) = self.parts();
         parts.pin_mut(&mut bytes[range])
+    }
+
+    /// Like [`Region::pin`] without a borrow: the pin lends no bytes, and keeps their pages resident as long as it lives.
+    /// The part cannot be discarded meanwhile. It is for callers that use the region by its address, as C does.
+    pub fn pin_owned(&self, range: impl RangeBounds<usize>) -> Result<OwnedPin, RangeError> {
+        let range = resolve(range, self.len_bytes())?;
+        match &self.pager {
+            Some(pager) => OwnedPin::new(pager.clone(), range),
+            None => unreachable!("a region has its pager until it is dropped"),
+        }
     }
 
     /// Reads from `reader`, a file or a socket, into a part of the range, until the part is full or the reader ends.

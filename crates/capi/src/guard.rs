@@ -1,0 +1,51 @@
+//! The border between C and Rust: each function runs its body here.
+
+use crate::error::{Code, Error, remember};
+use std::any::Any;
+use std::ffi::c_int;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// Runs the body of a function and returns its code. The message of an error is kept for the calling thread.
+pub(crate) fn call(body: impl FnOnce() -> Result<(), Error>) -> c_int {
+    value(|code| code as c_int, || body().map(|()| Code::Ok as c_int))
+}
+
+/// Runs the body of a function that returns a value, and `failed` of the code if it fails.
+pub(crate) fn value<T>(failed: impl FnOnce(Code) -> T, body: impl FnOnce() -> Result<T, Error>) -> T {
+    // The state that a panic leaves behind is that of an operation which stopped halfway: locks do not poison, and a
+    // handle can still be destroyed.
+    match catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|panic| Err(of(panic.as_ref()))) {
+        Ok(value) => value,
+        Err(error) => {
+            remember(&error);
+            failed(error.code)
+        }
+    }
+}
+
+/// Returns the error of a panic.
+fn of(panic: &(dyn Any + Send)) -> Error {
+    let text = panic.downcast_ref::<&str>().copied();
+    let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message");
+    Error::new(Code::Panic, format_args!("a bug in libpagefold: {text}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::pf_error_message;
+    use std::ffi::CStr;
+
+    #[test]
+    fn a_panic_becomes_a_code_and_a_message() {
+        let code = call(|| std::panic::resume_unwind(Box::new("it broke")));
+        assert_eq!(code, Code::Panic as c_int);
+        // SAFETY: the message is a string of this thread, which no other call has replaced.
+        let message = unsafe { CStr::from_ptr(pf_error_message()) };
+        assert_eq!(message, c"a bug in libpagefold: it broke");
+        let code = call(|| Err(Error::invalid("a zero \0 is left out")));
+        assert_eq!(code, Code::Invalid as c_int);
+        // SAFETY: as above.
+        assert_eq!(unsafe { CStr::from_ptr(pf_error_message()) }, c"a zero  is left out");
+    }
+}

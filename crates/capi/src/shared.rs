@@ -1,0 +1,64 @@
+//! What the handles of a region, its pins and its arenas have in common.
+
+use crate::error::{Code, Error};
+use pagefold_memory::Region;
+use pagefold_sys::forkmark::ForkMark;
+use parking_lot::{Mutex, RwLock};
+use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+
+/// A region and its users.
+pub(crate) struct Shared {
+    /// Exclusive for a change of the size only.
+    pub(crate) region: RwLock<Region>,
+    pub(crate) start: usize,
+    /// A copy of the region's size, which a signal handler can read.
+    pub(crate) len_bytes: AtomicUsize,
+    pub(crate) mark: ForkMark,
+    /// Pins that exist.
+    pub(crate) pins: AtomicUsize,
+    /// The parts that arenas have, by offset.
+    pub(crate) arenas: Mutex<Vec<Range<usize>>>,
+}
+
+impl Shared {
+    pub(crate) fn new(region: Region) -> Result<Self, Error> {
+        let mark = ForkMark::new().map_err(|error| Error::new(Code::NoMemory, error))?;
+        Ok(Shared {
+            start: region.as_ptr().addr(),
+            len_bytes: AtomicUsize::new(region.len_bytes()),
+            region: RwLock::new(region),
+            mark,
+            pins: AtomicUsize::new(0),
+            arenas: Mutex::new(Vec::new()),
+        })
+    }
+
+    /// Refuses a process that has only a copy of the handle.
+    #[inline]
+    pub(crate) fn check_process(&self) -> Result<(), Error> {
+        match self.mark.is_same_process() {
+            true => Ok(()),
+            false => Err(Error::new(Code::Forked, "a forked child does not have the regions of its parent")),
+        }
+    }
+
+    /// Returns the offsets of a part that the caller names by its address. An empty part may have any address.
+    pub(crate) fn locate(&self, start: usize, len_bytes: usize) -> Result<Range<usize>, Error> {
+        if len_bytes == 0 {
+            return Ok(0..0);
+        }
+        let region_len_bytes = self.len_bytes.load(SeqCst);
+        let offset = start.wrapping_sub(self.start);
+        match offset.checked_add(len_bytes) {
+            Some(end) if end <= region_len_bytes => Ok(offset..end),
+            _ => Err(Error::new(
+                Code::Range,
+                format_args!(
+                    "{len_bytes} bytes at {start:#x} do not lie in the region of {region_len_bytes} bytes at {:#x}",
+                    self.start
+                ),
+            )),
+        }
+    }
+}
