@@ -238,6 +238,51 @@ typedef void (*pf_pressure_fn)(uint32_t reasons, void *arg);
  * be called again. */
 int pf_region_on_pressure(pf_region *region, pf_pressure_fn function, void *arg);
 
+/* ---- arenas ---------------------------------------------------------------------------------------------------- */
+
+typedef struct pf_arena pf_arena;
+
+/* Makes an arena that gives out blocks of a part of a region, of at least 2 MiB. The part's contents are lost. While the
+ * arena exists, nobody may discard the part or use it other than by its blocks; pins and advice are allowed. Several
+ * arenas may share a region, in parts that do not overlap (PF_EBUSY).
+ *
+ * The allocator is jemalloc. It keeps its metadata outside of the region, so that a page stays compressed while blocks
+ * of it are freed. Each thread keeps some freed blocks for its next calls. */
+PF_MUST_CHECK int pf_arena_create(pf_region *region, void *start, size_t len_bytes, pf_arena **arena);
+
+/* Frees all blocks, and discards the part. No other thread may use the arena any more, nor its blocks. NULL is
+ * allowed. */
+int pf_arena_destroy(pf_arena *arena);
+
+/* Returns a block of at least `size` bytes (one byte for 0), aligned as malloc's blocks are. Returns NULL after an error:
+ * PF_ENOMEM if the arena has no room. Contents are undefined. */
+void *pf_arena_malloc(pf_arena *arena, size_t size) PF_ALLOCATES(2);
+
+/* Like pf_arena_malloc for `count` times `size` bytes, which are zero. */
+void *pf_arena_calloc(pf_arena *arena, size_t count, size_t size)
+#if defined(__GNUC__) || defined(__clang__)
+    __attribute__((malloc, alloc_size(2, 3), warn_unused_result))
+#endif
+    ;
+
+/* Like pf_arena_malloc, at a multiple of `alignment`, any power of two. */
+void *pf_arena_aligned_alloc(pf_arena *arena, size_t alignment, size_t size) PF_ALLOCATES(3);
+
+/* Changes the size of a block, and returns where it is now: it may have moved, and has the alignment of pf_arena_malloc.
+ * Bytes up to the smaller size are kept. NULL for a block asks for a new one. After an error NULL is returned, and the
+ * block is as before. */
+PF_MUST_CHECK void *pf_arena_realloc(pf_arena *arena, void *block, size_t size);
+
+/* Frees a block of this arena, in any thread. Memory of blocks of 1 MiB and more is released at once, that of smaller
+ * ones about a second later, by later calls. NULL is allowed. An address outside of the arena is ignored. */
+void pf_arena_free(pf_arena *arena, void *block);
+
+/* Returns the bytes of a block, which may be more than were asked for; 0 for NULL. All of them may be used. */
+size_t pf_arena_usable_size(const pf_arena *arena, const void *block);
+
+/* Releases the memory of freed blocks now, except those that other threads keep. */
+int pf_arena_trim(pf_arena *arena);
+
 #ifdef __cplusplus
 }
 #endif

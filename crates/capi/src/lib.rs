@@ -27,6 +27,7 @@
 // The names of the header. Its documentation is the one that users read.
 #![allow(non_camel_case_types, clippy::missing_safety_doc)]
 
+mod arena;
 mod config;
 mod error;
 mod guard;
@@ -35,6 +36,7 @@ mod region;
 mod shared;
 mod stats;
 
+pub use arena::*;
 pub use config::{pf_region_config, pf_region_config_init};
 pub use error::{Code, pf_error_message, pf_error_name, pf_version};
 pub use pressure::{pf_pressure_fn, pf_region_on_pressure};

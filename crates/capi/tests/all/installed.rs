@@ -1,0 +1,42 @@
+//! What `install.sh` puts where.
+
+use crate::support::{CRATE, Installed, built, run, text};
+use std::path::Path;
+use std::process::Command;
+
+#[test]
+fn the_shared_library_has_a_soname_and_links() {
+    let Some(installed) = Installed::new("soname") else { return };
+    let link = |name: &str| std::fs::read_link(installed.path(name)).unwrap().display().to_string();
+    assert_eq!(link("lib/libpagefold.so"), "libpagefold.so.0");
+    assert_eq!(link("lib/libpagefold.so.0"), concat!("libpagefold.so.", env!("CARGO_PKG_VERSION")));
+    let dynamic = run(Command::new("readelf").arg("-d").arg(installed.path("lib/libpagefold.so")));
+    assert!(text(&dynamic.stdout).contains("[libpagefold.so.0]"), "{}", text(&dynamic.stdout));
+}
+
+#[test]
+fn pkg_config_knows_the_version_and_the_folders() {
+    let Some(installed) = Installed::new("pkg-config") else { return };
+    assert_eq!(installed.pkg_config(&["--modversion"]), [env!("CARGO_PKG_VERSION")]);
+    let lib = installed.path("lib").display().to_string();
+    assert_eq!(installed.pkg_config(&["--libs"]), [format!("-L{lib}"), "-lpagefold".to_owned()]);
+    assert_eq!(installed.pkg_config(&["--variable=libdir"]), [lib]);
+}
+
+#[test]
+fn packages_are_staged_in_another_folder() {
+    if Installed::new("destdir").is_none() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let mut install = Command::new(Path::new(CRATE).join("install.sh"));
+    install.args(["--prefix", "/usr", "--libdir", "/usr/lib/some-linux", "--destdir"]).arg(folder.path());
+    run(install.arg("--libs").arg(built()));
+    let pc = folder.path().join("usr/lib/some-linux/pkgconfig/pagefold.pc");
+    let pc = std::fs::read_to_string(pc).unwrap();
+    assert!(pc.starts_with("prefix=/usr\nlibdir=/usr/lib/some-linux\nincludedir=/usr/include\n"), "{pc}");
+    assert!(folder.path().join("usr/include/pagefold.h").is_file());
+    let refused =
+        Command::new(Path::new(CRATE).join("install.sh")).args(["--prefx", "/usr"]).output().unwrap();
+    assert!(!refused.status.success() && text(&refused.stderr).contains("unknown option --prefx"));
+}
