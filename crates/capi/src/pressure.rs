@@ -54,7 +54,7 @@ impl Judge {
 }
 
 thread_local! {
-    /// What this thread watches, if it is the thread of a watcher. Only compared, never dereferenced.
+    /// The region that this thread watches, if it is the thread of a watcher. Only compared, never dereferenced.
     static WATCHED: Cell<*const Shared> = const { Cell::new(std::ptr::null()) };
 }
 

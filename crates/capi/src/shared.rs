@@ -1,4 +1,4 @@
-//! What the handles of a region, its pins and its arenas have in common.
+//! The state that the handles of a region, its pins and its arenas share.
 
 use crate::error::{Code, Error};
 use pagefold_memory::Region;

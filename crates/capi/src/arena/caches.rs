@@ -52,7 +52,7 @@ impl CachePool {
     }
 }
 
-/// What a thread has for one arena.
+/// The cache of a thread for one arena.
 struct Entry {
     /// The arena's number, which no other arena of the process has had.
     id: u64,

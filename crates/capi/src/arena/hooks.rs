@@ -1,6 +1,6 @@
 //! The functions by which jemalloc takes memory from the part of a region and returns it.
 //!
-//! jemalloc may hold locks of its own when it calls them. They take the lock of the runs and, after that is released,
+//! jemalloc may hold its locks when it calls them. They take the lock of the runs and, after that is released,
 //! those inside a discard, and touch no page. None of them can panic.
 
 use super::runs::Runs;

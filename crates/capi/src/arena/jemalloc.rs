@@ -35,19 +35,18 @@ pub(crate) unsafe fn destroy_arena(arena: u32) -> Result<(), Error> {
     unsafe { control::<c_uint, c_uint>(&format!("arena.{arena}.destroy"), false, None) }.map(drop)
 }
 
-/// Sets for how long an arena keeps the memory of freed blocks, and that it grows in small steps.
-pub(crate) fn set_up_arena(arena: u32, keep_ms: isize, grow_bytes: usize) -> Result<(), Error> {
+/// Sets for how long an arena keeps the memory of freed blocks, and that it takes no more memory than a block needs.
+///
+/// By default jemalloc takes larger and larger pieces, and never returns what it has not used of them. Such remains lie
+/// between the free runs, where no large block would fit in.
+pub(crate) fn set_up_arena(arena: u32, keep_ms: isize) -> Result<(), Error> {
     let set = |name: &str, mut value: isize| {
-        // SAFETY: the calls read a signed size.
+        // SAFETY: the calls read a signed size, or a size that is positive.
         unsafe { control::<c_uint, isize>(&format!("arena.{arena}.{name}"), false, Some(&mut value)) }
     };
     set("dirty_decay_ms", keep_ms)?;
     set("muzzy_decay_ms", 0)?;
-    let mut grow_bytes = grow_bytes;
-    // SAFETY: the call reads a size.
-    unsafe {
-        control::<c_uint, usize>(&format!("arena.{arena}.retain_grow_limit"), false, Some(&mut grow_bytes))
-    }?;
+    set("retain_grow_limit", super::PAGE_SIZE as isize)?;
     Ok(())
 }
 

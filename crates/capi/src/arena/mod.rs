@@ -25,7 +25,7 @@ use tikv_jemalloc_sys::{
 };
 
 const PAGE_SIZE: usize = 4096;
-/// The least part: jemalloc takes memory in pieces of this size.
+/// The least part: jemalloc's first piece has this size.
 const LEN_MIN_BYTES: usize = 2 << 20;
 /// Memory of freed blocks of this size is released at once; that of smaller ones after [`KEEP_MS`].
 const LARGE_BYTES: usize = 1 << 20;
@@ -81,7 +81,7 @@ impl Inner {
         static NEXT_ID: AtomicU64 = AtomicU64::new(0);
         let id = NEXT_ID.fetch_add(1, Relaxed);
         let arena = Inner { shared: shared.clone(), id, part, hooks, index, caches: CachePool::default() };
-        if let Err(error) = jemalloc::set_up_arena(index, KEEP_MS, LEN_MIN_BYTES) {
+        if let Err(error) = jemalloc::set_up_arena(index, KEEP_MS) {
             // Nobody has had a block of it. The first error is the one to report.
             let _ = arena.close();
             return Err(error);

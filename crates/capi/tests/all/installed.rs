@@ -1,4 +1,4 @@
-//! What `install.sh` puts where.
+//! The files that `install.sh` installs.
 
 use crate::support::{CRATE, Installed, built, run, text};
 use std::path::Path;

@@ -2,6 +2,7 @@
 //! compiler.
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
+mod guide;
 mod installed;
 mod programs;
 mod support;

@@ -1,40 +1,57 @@
 //! C programs, whose assertions are in their sources.
 
-use crate::support::{CRATE, Installed, KINDS, Kind, can, has_regions, run};
+use crate::support::{CRATE, Installed, KINDS, Kind, can, has_regions, run, text};
 use std::path::Path;
 
-/// Compiles a program of `tests/programs` in each way, and runs it.
-fn check(name: &str, kinds: &[Kind]) {
-    let Some(installed) = Installed::new(name).filter(|_| has_regions(name)) else { return };
-    let source = Path::new(CRATE).join("tests/programs").join(name);
-    for kind in kinds.iter().copied().filter(|kind| can(name, *kind)) {
-        let program = installed.compile(&source, kind, &[]);
-        run(&mut installed.command(&program));
+/// Compiles a source of the crate in each way, and runs it with each list of arguments.
+fn check(path: &str, kinds: &[Kind], runs: &[&[&str]]) {
+    let Some(installed) = Installed::new(path).filter(|_| has_regions(path)) else { return };
+    for kind in kinds.iter().copied().filter(|kind| can(path, *kind)) {
+        let program = installed.compile(&Path::new(CRATE).join(path), kind, &[]);
+        for arguments in runs {
+            let output = run(installed.command(&program).args(*arguments));
+            assert!(output.stderr.is_empty(), "{path} {kind:?}: {}", text(&output.stderr));
+        }
     }
 }
 
 #[test]
 fn regions_do_what_the_header_says() {
-    check("region.c", &KINDS);
+    check("tests/programs/region.c", &KINDS, &[&[]]);
 }
 
 #[test]
 fn pressure_is_reported_and_ends() {
-    check("pressure.c", &KINDS);
+    check("tests/programs/pressure.c", &KINDS, &[&[]]);
 }
 
 #[test]
 fn a_child_gets_errors_and_the_parent_goes_on() {
     // AddressSanitizer's allocator does not survive a fork in a program that has threads.
-    check("fork.c", &[Kind::Shared, Kind::Static]);
+    check("tests/programs/fork.c", &[Kind::Shared, Kind::Static], &[&[]]);
 }
 
 #[test]
 fn arenas_do_what_the_header_says() {
-    check("arena.c", &KINDS);
+    check("tests/programs/arena.c", &KINDS, &[&[]]);
 }
 
 #[test]
 fn threads_share_an_arena() {
-    check("arena_threads.c", &KINDS);
+    check("tests/programs/arena_threads.c", &KINDS, &[&[]]);
+}
+
+#[test]
+fn random_calls_of_threads_agree_with_a_plain_copy() {
+    check("tests/programs/checker.c", &KINDS, &[&["1"], &["2"]]);
+}
+
+#[test]
+fn the_example_in_c_sorts_more_than_its_memory() {
+    check("examples/c/larger_than_memory.c", &KINDS, &[&["16"]]);
+}
+
+#[test]
+fn the_example_in_cpp_has_containers_in_compressed_memory() {
+    check("examples/cpp/pmr_resource.cpp", &KINDS, &[&[]]);
 }

@@ -18,7 +18,7 @@ pub enum Kind {
 
 pub const KINDS: [Kind; 3] = [Kind::Shared, Kind::Static, Kind::Sanitized];
 
-/// The library in a folder of its own, which is removed at the end.
+/// The library in a private folder, which is removed at the end.
 pub struct Installed {
     folder: tempfile::TempDir,
 }
