@@ -12,6 +12,7 @@
 //! | `store` | runs `compare`, `same_filled`, `threads`, `statistics`, `recompress`, `density`, `zram_tree`: the measurements of the engine |
 //! | `writeback` | the measurements of writeback |
 //! | `memory` | compressed memory against the kernel's swap to zram |
+//! | `arena` | blocks of an arena of `libpagefold` against the system's malloc |
 //! | `zipf` | random page numbers, a few of which occur often |
 //! | `stats`, `report`, `table`, `output` | medians and spread; tables and JSON; printing |
 //!
@@ -26,6 +27,7 @@
 // `println!` panics if it cannot write; `output` returns the error.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
+mod arena;
 mod compare;
 mod density;
 mod engine;
@@ -93,6 +95,8 @@ enum BenchCommand {
     /// restored afterwards). Reports missing requirements and measures the rest. All contents are checked.
     /// A missed target is printed and is no failure.
     Memory(memory::MemoryArgs),
+    /// Measure blocks of compressed memory, as C programs allocate them, against the system's malloc
+    Arena(arena::ArenaArgs),
 }
 
 /// `pagefold-bench store`.
@@ -137,5 +141,6 @@ fn run(command: &BenchCommand) -> anyhow::Result<()> {
         BenchCommand::Store(args) => store::run(args),
         BenchCommand::Writeback(args) => writeback::run(args),
         BenchCommand::Memory(args) => memory::run(args),
+        BenchCommand::Arena(args) => arena::run(args),
     }
 }

@@ -120,13 +120,21 @@ impl Inner {
         if !block.is_null() {
             return Ok(block);
         }
-        // Freed memory that jemalloc keeps may lie between free runs.
-        let _ = jemalloc::purge(self.index);
+        // Memory of freed blocks, which this thread or jemalloc keeps, may lie between free runs.
+        let _ = self.trim();
         // SAFETY: as above.
         match unsafe { mallocx(size.max(1), flags) } {
             block if block.is_null() => Err(no_room(size)),
             block => Ok(block),
         }
+    }
+
+    /// Returns the memory of freed blocks to the free runs, except of those that other threads keep.
+    fn trim(self: &Arc<Self>) -> Result<(), Error> {
+        if let Some(cache) = caches::cache(self) {
+            jemalloc::flush_cache(cache)?;
+        }
+        jemalloc::purge(self.index)
     }
 
     /// Refuses a block that cannot be of this arena.
@@ -338,10 +346,6 @@ pub unsafe extern "C" fn pf_arena_usable_size(arena: *const pf_arena, block: *co
 pub unsafe extern "C" fn pf_arena_trim(arena: *mut pf_arena) -> c_int {
     guard::call(|| {
         // SAFETY: the caller guarantees a handle that nobody destroys meanwhile.
-        let arena = unsafe { inner(arena) }?;
-        if let Some(cache) = caches::cache(arena) {
-            jemalloc::flush_cache(cache)?;
-        }
-        jemalloc::purge(arena.index)
+        unsafe { inner(arena) }?.trim()
     })
 }

@@ -107,11 +107,11 @@ int main(void) {
     blocks(arena);
     /* What one size used is there for the others: nothing is lost. */
     size_t sizes[] = {5 * MIB, 64, 8 * MIB, 1000, MIB, 30000};
-    for (size_t i = 0; i < 12; i++) CHECK(fill(arena, sizes[i % 6]) >= 48 * MIB);
-    char *whole = pf_arena_malloc(arena, 50 * MIB);
+    for (size_t i = 0; i < 12; i++) CHECK(fill(arena, sizes[i % 6]) >= 56 * MIB);
+    char *whole = pf_arena_malloc(arena, 56 * MIB);
     CHECK(whole != NULL);
-    memset(whole, 1, 50 * MIB);
-    CHECK(memory_of(region) >= 50 * MIB);
+    memset(whole, 1, 56 * MIB);
+    CHECK(memory_of(region) >= 56 * MIB);
     pf_arena_free(arena, whole);
     CHECK(memory_of(region) < 8 * MIB && pf_arena_trim(arena) == PF_OK);
     /* Trimming releases small blocks too. */
