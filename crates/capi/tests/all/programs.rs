@@ -47,8 +47,8 @@ fn random_calls_of_threads_agree_with_a_plain_copy() {
 }
 
 #[test]
-fn the_example_in_c_sorts_more_than_its_memory() {
-    check("examples/c/larger_than_memory.c", &KINDS, &[&["16"]]);
+fn the_example_in_c_works_on_more_than_its_memory() {
+    check("examples/c/larger_than_memory.c", &KINDS, &[&[]]);
 }
 
 #[test]
