@@ -9,12 +9,12 @@
  * Sizes are bytes, and names say so (`_bytes`); a page has 4096. A part of a region is an address and a size.
  *
  * Errors. A function that returns int returns PF_OK or another PF_ code; pf_error_message() then describes the error. A
- * function that failed has changed nothing, except where it says so. No function aborts, unwinds or sets errno, with
- * two exceptions: the process ends when it has no memory for the library's own small objects, and an access to a page
- * that cannot be brought back ends it by SIGBUS.
+ * function that failed has changed nothing, except where it says so. errno has no meaning after a call. No function
+ * aborts or unwinds, with two exceptions: the process ends when it has no memory for the library's own small objects,
+ * and an access to a page that cannot be brought back ends it by SIGBUS.
  *
- * Ownership. The caller owns each handle and destroys it once. During a call, nobody may destroy its handle. Structs and
- * strings are copied: the caller may reuse them after the call.
+ * Ownership. The caller owns each handle and destroys it once. During a call, nobody may destroy its handle. Structs
+ * and strings are copied: the caller may reuse them after the call.
  *
  * System calls. By default the thread that touched a page serves its fault, and a system call on memory of a region
  * (read, write, send) fails with EFAULT where a page is not resident: pin the part first, or choose
@@ -29,7 +29,7 @@
  *   pf_version, pf_error_name        any                   yes              yes
  *   pf_error_message                 any: its own message  no               yes
  *   pf_region_address, _len_bytes    any                   yes              yes (the memory is not there)
- *   pf_region_config_init            any                   yes              yes
+ *   pf_region_config_init            any                   no               yes
  *   pf_region_create, _from_file     any                   no               yes: a region of the child
  *   pf_region_destroy                one, as the last      no               PF_EFORKED (2)
  *   pf_region_resize                 any (3)               no               PF_EFORKED
@@ -40,8 +40,8 @@
  *   pf_arena_malloc and its kind     any                   no               NULL, PF_EFORKED
  *   pf_arena_free                    any, each block once  no               does nothing
  *
- *   (1) The signal must not interrupt the library itself while it serves a fault; the library blocks signals there. With
- *       a full pool a page may have to wait: docs/memory.md, Restrictions.
+ *   (1) The signal must not interrupt the library itself while it serves a fault; the library blocks signals there.
+ *       With a full pool a page may have to wait: docs/memory.md, Restrictions.
  *   (2) A child needs to destroy nothing. "Child after fork" means a handle of the parent: the child can make others.
  *   (3) It waits for the calls of other threads on the region, and they wait for it.
  *
@@ -138,7 +138,8 @@ PF_MUST_CHECK int pf_region_create(const pf_region_config *config, pf_region **r
  * change meanwhile. The region has its own descriptor: the caller may close `fd`. */
 PF_MUST_CHECK int pf_region_from_file(int fd, const pf_region_config *config, pf_region **region);
 
-/* Unmaps the region and ends its threads. PF_EBUSY, and nothing happens, while it has pins or arenas. NULL is allowed. */
+/* Unmaps the region and ends its threads. PF_EBUSY, and nothing happens, while it has pins or arenas. NULL is
+ * allowed. */
 int pf_region_destroy(pf_region *region);
 
 /* Returns the address of the first byte, which is aligned to a page and never changes; NULL for NULL. */
@@ -147,9 +148,9 @@ void *pf_region_address(const pf_region *region);
 /* Returns the present size, whole pages; 0 for NULL. */
 size_t pf_region_len_bytes(const pf_region *region);
 
-/* Changes the size, at the same address, up to max_len_bytes. New bytes are zero. Bytes that are cut off are lost: nobody
- * may use them meanwhile, and PF_EPINNED or PF_EBUSY is returned if they are pinned (some may be lost then) or belong
- * to an arena. */
+/* Changes the size, at the same address, up to max_len_bytes. New bytes are zero. Bytes that are cut off are lost:
+ * nobody may use them meanwhile, and PF_EPINNED or PF_EBUSY is returned if they are pinned (some may be lost then) or
+ * belong to an arena. */
 PF_MUST_CHECK int pf_region_resize(pf_region *region, uint64_t len_bytes);
 
 /* Changes the limit. If more is resident, the excess is compressed in the background. */
@@ -170,8 +171,8 @@ enum {
  * region at a time. */
 int pf_region_advise(pf_region *region, const void *start, size_t len_bytes, uint32_t advice);
 
-/* Makes a part zero, and releases the memory of its whole pages. Nobody may use the part meanwhile. After an error, some
- * of it may be zero. */
+/* Makes a part zero, and releases the memory of its whole pages. Nobody may use the part meanwhile. After an error,
+ * some of it may be zero. */
 int pf_region_discard(pf_region *region, void *start, size_t len_bytes);
 
 /* ---- pins ------------------------------------------------------------------------------------------------------ */
@@ -233,18 +234,18 @@ enum {
  * pf_region_destroy for the same region, and must not throw or jump out. */
 typedef void (*pf_pressure_fn)(uint32_t reasons, void *arg);
 
-/* Registers a callback in the place of the present one; NULL registers none. A thread looks every 100 ms, as long as there
- * is a callback. When this returns, as when pf_region_destroy does, the previous callback is not running and will not
- * be called again. */
+/* Registers a callback in the place of the present one; NULL registers none. A thread looks every 100 ms, as long as
+ * there is a callback. When this returns, as when pf_region_destroy does, the previous callback is not running and
+ * will not be called again. */
 int pf_region_on_pressure(pf_region *region, pf_pressure_fn function, void *arg);
 
 /* ---- arenas ---------------------------------------------------------------------------------------------------- */
 
 typedef struct pf_arena pf_arena;
 
-/* Makes an arena that gives out blocks of a part of a region, of at least 2 MiB. The part's contents are lost. While the
- * arena exists, nobody may discard the part or use it other than by its blocks; pins and advice are allowed. Several
- * arenas may share a region, in parts that do not overlap (PF_EBUSY).
+/* Makes an arena that gives out blocks of a part of a region, of at least 2 MiB. The part's contents are lost. While
+ * the arena exists, nobody may discard the part or use it other than by its blocks; pins and advice are allowed.
+ * Several arenas may share a region, in parts that do not overlap (PF_EBUSY).
  *
  * The allocator is jemalloc. It keeps its metadata outside of the region, so that a page stays compressed while blocks
  * of it are freed. Each thread keeps some freed blocks for its next calls. */
@@ -254,8 +255,8 @@ PF_MUST_CHECK int pf_arena_create(pf_region *region, void *start, size_t len_byt
  * allowed. */
 int pf_arena_destroy(pf_arena *arena);
 
-/* Returns a block of at least `size` bytes (one byte for 0), aligned as malloc's blocks are. Returns NULL after an error:
- * PF_ENOMEM if the arena has no room. Contents are undefined. */
+/* Returns a block of at least `size` bytes (one byte for 0), aligned as malloc's blocks are. Returns NULL after an
+ * error: PF_ENOMEM if the arena has no room. Contents are undefined. */
 void *pf_arena_malloc(pf_arena *arena, size_t size) PF_ALLOCATES(2);
 
 /* Like pf_arena_malloc for `count` times `size` bytes, which are zero. */
@@ -268,9 +269,9 @@ void *pf_arena_calloc(pf_arena *arena, size_t count, size_t size)
 /* Like pf_arena_malloc, at a multiple of `alignment`, any power of two. */
 void *pf_arena_aligned_alloc(pf_arena *arena, size_t alignment, size_t size) PF_ALLOCATES(3);
 
-/* Changes the size of a block, and returns where it is now: it may have moved, and has the alignment of pf_arena_malloc.
- * Bytes up to the smaller size are kept. NULL for a block asks for a new one. After an error NULL is returned, and the
- * block is as before. */
+/* Changes the size of a block, and returns where it is now: it may have moved, and has the alignment of
+ * pf_arena_malloc. Bytes up to the smaller size are kept. NULL for a block asks for a new one. After an error NULL is
+ * returned, and the block is as before. */
 PF_MUST_CHECK void *pf_arena_realloc(pf_arena *arena, void *block, size_t size);
 
 /* Frees a block of this arena, in any thread. Memory of blocks of 1 MiB and more is released at once, that of smaller

@@ -1,8 +1,8 @@
 //! `libpagefold`: compressed memory for programs in C and C++.
 //!
-//! The interface is `include/pagefold.h`, which documents each function for its users; the functions here have its names
-//! and prototypes, and tests compare the two. The crate translates: regions are those of `pagefold-memory`, and the
-//! blocks of an arena come from jemalloc, which takes its memory from a region.
+//! The interface is `include/pagefold.h`, which documents each function for its users; the functions here have its
+//! names and prototypes, and tests compare the two. The crate translates: regions are those of `pagefold-memory`, and
+//! the blocks of an arena come from jemalloc, which takes its memory from a region.
 //!
 //! | module | what is in it |
 //! |---|---|

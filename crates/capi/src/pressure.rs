@@ -1,7 +1,7 @@
 //! Reports memory pressure of a region to a callback, from a thread that exists as long as there is a callback.
 //!
-//! A fault or an evictor cannot call back: the first may run in a signal handler, and other threads wait for the second.
-//! So the thread reads the statistics at intervals.
+//! A fault or an evictor cannot call back: the first may run in a signal handler, and other threads wait for the
+//! second. So the thread reads the statistics at intervals.
 
 use crate::error::{Code, Error};
 use crate::guard;

@@ -115,7 +115,7 @@ impl Inner {
 
     fn allocate(self: &Arc<Self>, size: usize, flags: c_int) -> Result<*mut c_void, Error> {
         let flags = flags | self.flags();
-        // SAFETY: the size is not zero, the alignment in the flags is a power of two, and the arena and the cache exist.
+        // SAFETY: the size is not zero, and the arena and the cache of the flags exist.
         let block = unsafe { mallocx(size.max(1), flags) };
         if !block.is_null() {
             return Ok(block);
@@ -220,9 +220,11 @@ pub unsafe extern "C" fn pf_arena_create(
     len_bytes: usize,
     arena: *mut *mut pf_arena,
 ) -> c_int {
-    // SAFETY: the caller guarantees a handle that nobody destroys meanwhile.
-    let make =
-        || Ok(pf_arena { inner: Arc::new(Inner::new(unsafe { shared(region) }?, start.addr(), len_bytes)?) });
+    let make = || {
+        // SAFETY: the caller guarantees a handle that nobody destroys meanwhile.
+        let shared = unsafe { shared(region) }?;
+        Ok(pf_arena { inner: Arc::new(Inner::new(shared, start.addr(), len_bytes)?) })
+    };
     // SAFETY: the caller guarantees a place for the handle.
     guard::call(|| unsafe { put(arena, make) })
 }

@@ -107,10 +107,11 @@ mod tests {
                 _ => {
                     let start = runs.take(len, alignment);
                     let has_room = (0..=UNITS - len).any(|at| {
-                        (UNITS + at) % alignment == 0 && is_free[at..at + len].iter().all(|free| *free)
+                        (UNITS + at).is_multiple_of(alignment)
+                            && is_free[at..at + len].iter().all(|free| *free)
                     });
                     assert_eq!(start.is_some(), has_room);
-                    assert!(start.is_none_or(|start| start % alignment == 0));
+                    assert!(start.is_none_or(|start| start.is_multiple_of(alignment)));
                     refusals += usize::from(start.is_none());
                     start
                 }

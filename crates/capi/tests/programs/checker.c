@@ -1,5 +1,5 @@
-/* Random stores, loads, discards, pins, system calls and changes of the size and the limit, by several threads, compared
- * with a plain copy of each thread's part.
+/* Random stores, loads, discards, pins, system calls and changes of the size and the limit, by several threads,
+ * compared with a plain copy of each thread's part.
  *
  *   checker SEED
  *
