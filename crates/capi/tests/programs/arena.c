@@ -118,6 +118,9 @@ int main(void) {
     for (int i = 0; i < 2; i++) {
         fill(arena, 2000);
         CHECK(pf_arena_trim(arena) == PF_OK && memory_of(region) < 2 * MIB);
+        unsigned char *zeroes = pf_arena_calloc(arena, 56, MIB);
+        CHECK(zeroes != NULL && is_filled(zeroes, 0, 56 * MIB));
+        pf_arena_free(arena, zeroes);
     }
     CHECK(pf_arena_destroy(arena) == PF_OK && memory_of(region) < MIB);
     CHECK(pf_region_destroy(region) == PF_OK);
