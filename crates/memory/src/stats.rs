@@ -110,7 +110,8 @@ pub struct PageTimes {
 pub struct MemoryStats {
     /// Pages of the range and frames of the staging area that have memory.
     pub resident: u64,
-    /// The highest value of `resident` so far.
+    /// The highest value of `resident` so far, where parts that the kernel fills by itself count in full
+    /// ([`RegionConfig::register_late`](crate::RegionConfig::register_late)).
     pub resident_max: u64,
     /// The limit on `resident`.
     pub limit: u64,

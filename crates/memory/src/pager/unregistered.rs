@@ -250,10 +250,9 @@ impl Pager {
     /// Returns the pages that are charged and have no memory, because the kernel has not filled them yet.
     pub(crate) fn charged_without_memory(&self) -> u64 {
         let _registering = self.unregistered.lock();
-        if self.unregistered.chunks.load(Relaxed) == 0 {
-            return 0;
-        }
+        let count = self.unregistered.chunks.load(Relaxed) as usize;
         let chunks = (0..self.table.chunk_count()).filter(|chunk| self.table.is_kernel_filled(*chunk));
+        let chunks = chunks.take(count);
         let missing = |bits: PageBits| bits.iter().map(|word| u64::from(word.count_zeros())).sum::<u64>();
         chunks.map(|chunk| missing(self.populated_pages(chunk))).sum()
     }

@@ -133,7 +133,8 @@ impl Resources {
 }
 
 /// Counts, by the kernel's page map, the present pages of all regions of the process and of their staging areas. In
-/// this process only they are mappings with the flags `dc` (not inherited by children) and `nh` (no huge pages). Zero
+/// this process only they are mappings with the flags `dc` (not inherited by children) and `nh` or `hg` (no huge pages, or huge
+/// pages). Zero
 /// pages count.
 fn present_pages() -> u64 {
     let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap_or_default();
@@ -142,7 +143,7 @@ fn present_pages() -> u64 {
     for line in smaps.lines() {
         if let Some(flags) = line.strip_prefix("VmFlags:") {
             let has = |flag: &str| flags.split_whitespace().any(|f| f == flag);
-            let of_region = current.filter(|_| has("dc") && has("nh"));
+            let of_region = current.filter(|_| has("dc") && (has("nh") || has("hg")));
             pages += of_region.map_or(0, |(start, end)| present(&pagemap, start, end));
         } else if let Some((start, end)) = line.split(' ').next().and_then(|range| range.split_once('-')) {
             let number = |text: &str| u64::from_str_radix(text, 16).ok();
