@@ -525,6 +525,7 @@ fn states_and_payloads_do_not_share_bits() {
         State::Returning,
         State::Loading,
         State::Folded,
+        State::Unregistered,
     ];
     let mut seen = HashSet::new();
     for state in states {
@@ -614,4 +615,35 @@ fn a_dropped_page_of_a_region_with_a_file_is_zero() {
     word.finish_drop_to_zero();
     assert!(word.is_untouched());
     assert_eq!(word.claim_fault(), FaultClaim::Zeroed);
+}
+
+#[test]
+fn an_unregistered_page_becomes_resident_if_it_has_memory_or_pins() {
+    for (is_populated, pins, state) in [
+        (false, 0, State::Untouched),
+        (true, 0, State::Resident),
+        (false, 2, State::Resident),
+        (true, 1, State::Resident),
+    ] {
+        let word = PageWord::new();
+        assert!(!word.pin_unregistered());
+        assert!(word.unregister() && !word.unregister());
+        assert_eq!((word.state(), word.claim_fault()), (State::Unregistered, FaultClaim::Unregistered));
+        assert_eq!((word.claim_readahead(), word.claim_drop()), (None, DropClaim::Unregistered));
+        assert!(!word.take() && !word.pin() && !word.begin_recheck());
+        (0..pins).for_each(|_| assert!(word.pin_unregistered()));
+        assert_eq!(word.register(is_populated), state == State::Resident);
+        assert_eq!((word.state(), word.pins()), (state, pins));
+        // Pins are kept, so the page can be taken only without them.
+        assert_eq!(word.take(), state == State::Resident && pins == 0);
+    }
+}
+
+#[test]
+fn only_untouched_pages_are_unregistered() {
+    let word = PageWord::new();
+    word.claim_fault();
+    assert!(!word.unregister());
+    word.finish_load(FoldTime(0));
+    assert!(!word.unregister());
 }
