@@ -2,10 +2,13 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use std::sync::OnceLock;
+use std::sync::{Once, OnceLock};
 
 /// The folder of the crate.
 pub const CRATE: &str = env!("CARGO_MANIFEST_DIR");
+
+/// Where the tests install the library: each run of the tests replaces it.
+const PREFIX: &str = concat!(env!("CARGO_TARGET_TMPDIR"), "/libpagefold");
 
 /// How a program is linked and checked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,7 +21,7 @@ pub enum Kind {
 
 pub const KINDS: [Kind; 3] = [Kind::Shared, Kind::Static, Kind::Sanitized];
 
-/// The library in a private folder, which is removed at the end.
+/// The library, installed once for all tests, and a private folder for programs, which is removed at the end.
 pub struct Installed {
     folder: tempfile::TempDir,
 }
@@ -33,21 +36,28 @@ impl Installed {
                 return None;
             }
         }
-        let folder = tempfile::tempdir().unwrap();
-        let mut install = Command::new(Path::new(CRATE).join("install.sh"));
-        install.arg("--prefix").arg(folder.path()).arg("--libs").arg(built());
-        run(&mut install);
-        Some(Installed { folder })
+        static INSTALLED: Once = Once::new();
+        INSTALLED.call_once(|| {
+            let mut install = Command::new(Path::new(CRATE).join("install.sh"));
+            run(install.arg("--prefix").arg(PREFIX).arg("--libs").arg(built()));
+        });
+        Some(Installed { folder: tempfile::tempdir().unwrap() })
     }
 
-    pub fn path(&self, path: &str) -> PathBuf {
-        self.folder.path().join(path)
+    /// Returns a path in the folder for programs.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// Returns the path of an installed library.
+    pub fn lib(&self, name: &str) -> PathBuf {
+        Path::new(PREFIX).join("lib").join(name)
     }
 
     /// Asks pkg-config for options.
     pub fn pkg_config(&self, options: &[&str]) -> Vec<String> {
         let mut command = Command::new("pkg-config");
-        command.env("PKG_CONFIG_PATH", self.path("lib/pkgconfig")).args(options).arg("pagefold");
+        command.env("PKG_CONFIG_PATH", self.lib("pkgconfig")).args(options).arg("pagefold");
         text(&run(&mut command).stdout).split_whitespace().map(str::to_owned).collect()
     }
 
@@ -82,7 +92,7 @@ impl Installed {
     /// Returns the call of a program that [`Installed::compile`] made. One that hangs is ended.
     pub fn command(&self, program: &Path) -> Command {
         let mut command = Command::new("timeout");
-        command.args(["--kill-after=5", "300"]).arg(program).env("LD_LIBRARY_PATH", self.path("lib"));
+        command.args(["--kill-after=5", "300"]).arg(program).env("LD_LIBRARY_PATH", self.lib(""));
         command
     }
 }

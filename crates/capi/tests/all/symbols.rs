@@ -36,8 +36,8 @@ fn both_libraries_export_what_the_header_declares() {
     let Some(installed) = Installed::new("symbols") else { return };
     let declared = declared();
     assert!(declared.contains("pf_region_create") && declared.len() > 15, "{declared:?}");
-    assert_eq!(defined(&["-D"], &installed.path("lib/libpagefold.so")), declared);
-    assert_eq!(defined(&["-g"], &installed.path("lib/libpagefold.a")), declared);
+    assert_eq!(defined(&["-D"], &installed.lib("libpagefold.so")), declared);
+    assert_eq!(defined(&["-g"], &installed.lib("libpagefold.a")), declared);
 }
 
 #[test]
