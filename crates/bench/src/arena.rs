@@ -47,12 +47,12 @@ struct ArenaPlan {
 }
 
 const FULL: ArenaPlan = ArenaPlan {
-    rounds: 9,
+    rounds: 5,
     live_bytes: 16 << 20,
-    churn_bytes: 4 << 30,
-    blocks_max: 2_000_000,
+    churn_bytes: 1 << 30,
+    blocks_max: 1_000_000,
     data_bytes: 512 << 20,
-    accesses: 2_000_000,
+    accesses: 1_000_000,
 };
 const QUICK: ArenaPlan = ArenaPlan {
     rounds: 1,
