@@ -73,13 +73,13 @@ impl Guest {
         Ok(Guest { kernel: kernel.into(), initramfs, dir })
     }
 
-    /// Boots with 512 MiB and two CPUs, and waits until the guest has powered off, or kills it after `timeout`.
+    /// Boots with 320 MiB and two CPUs, and waits until the guest has powered off, or kills it after `timeout`.
     pub fn run(&self, parameters: &str, timeout: Duration) -> Console {
         let path = self.dir.path().join("console");
         let log = File::create(&path).unwrap();
         // Without -cx16 QEMU 7.2 corrupts flags after cmpxchg16b, and the guest dies under pressure.
         let mut qemu = Command::new("qemu-system-x86_64");
-        qemu.args(["-accel", "tcg,thread=multi", "-cpu", "Haswell-v4,-cx16", "-m", "512", "-smp", "2"])
+        qemu.args(["-accel", "tcg,thread=multi", "-cpu", "Haswell-v4,-cx16", "-m", "320", "-smp", "2"])
             .args(["-nodefaults", "-display", "none", "-no-reboot", "-serial", "stdio"])
             .arg("-kernel")
             .arg(&self.kernel)
