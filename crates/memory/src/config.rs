@@ -70,6 +70,9 @@ pub struct RegionConfig {
     pub fold_threads: usize,
     /// Number of threads that serve faults with [`Service::HandlerThreads`].
     pub handler_threads: usize,
+    /// Whether these threads serve the faults of system calls too, which needs the right to handle kernel faults.
+    /// Without it, a system call whose buffer has a page that is not resident fails with EFAULT.
+    pub kernel_faults: bool,
     /// Whether neighbours of a touched page are brought in with it when accesses are sequential or strided.
     pub neighbours: bool,
     /// Whether the kernel may fill parts of the range by itself, as it does for ordinary memory, as long as what is
@@ -102,6 +105,7 @@ impl RegionConfig {
             backing: None,
             fold_threads: cpus.min(4),
             handler_threads: cpus.clamp(2, 8),
+            kernel_faults: true,
             neighbours: true,
             register_late: true,
             huge_pages: true,

@@ -108,7 +108,8 @@ impl Pager {
         // Asynchronous write-protection does not block writes: pages cannot be protected for copying as well.
         let tracks_writes = eviction == Eviction::Move && features.has(Feature::WpAsync);
         let is_signal = config.service == Service::FaultingThread;
-        let open = UffdOptions { sigbus: is_signal, async_wp: tracks_writes, kernel_faults: !is_signal };
+        let kernel_faults = !is_signal && config.kernel_faults;
+        let open = UffdOptions { sigbus: is_signal, async_wp: tracks_writes, kernel_faults };
         let uffd = Uffd::open(&open)?;
         let unregistered = Unregistered::new(&config, source.is_some())?;
         let range = Reservation::aligned(page_count.0 as usize * PAGE_SIZE, RANGE_ALIGN_BYTES)?;

@@ -1,0 +1,116 @@
+//! Which pages of a range are in use: an allocator of blocks of whole pages, which touches no memory.
+//!
+//! A block is taken from the smallest free run that is large enough, at its beginning (best fit). A run that becomes free
+//! is joined with its free neighbours. All operations take time logarithmic in the number of runs.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The blocks of a range. Positions and lengths are in pages.
+#[derive(Debug)]
+pub struct Blocks {
+    /// Free runs: start and length.
+    free: BTreeMap<u64, u64>,
+    /// The same runs: length and start.
+    by_len: BTreeSet<(u64, u64)>,
+    /// Blocks in use: start and length.
+    used: BTreeMap<u64, u64>,
+    used_pages: u64,
+}
+
+impl Blocks {
+    /// Makes the blocks of a range of so many pages; all pages are free.
+    pub fn new(pages: u64) -> Self {
+        let mut blocks =
+            Blocks { free: BTreeMap::new(), by_len: BTreeSet::new(), used: BTreeMap::new(), used_pages: 0 };
+        blocks.insert_free(0, pages);
+        blocks
+    }
+
+    /// Returns the pages of all blocks in use, those that were removed and not released included.
+    pub fn used_pages(&self) -> u64 {
+        self.used_pages
+    }
+
+    /// Returns the number of blocks in use.
+    pub fn count(&self) -> usize {
+        self.used.len()
+    }
+
+    /// Returns the length of the block that begins at a page.
+    pub fn len_at(&self, start: u64) -> Option<u64> {
+        self.used.get(&start).copied()
+    }
+
+    /// Takes a block of at least one page. Returns its start, or `None` if no free run is large enough.
+    pub fn take(&mut self, pages: u64) -> Option<u64> {
+        let pages = pages.max(1);
+        let (len, start) = self.by_len.range((pages, 0)..).next().copied()?;
+        self.remove_free(start, len);
+        self.insert_free(start + pages, len - pages);
+        self.used.insert(start, pages);
+        self.used_pages += pages;
+        Some(start)
+    }
+
+    /// Removes the block that begins at a page, and returns its length. Its pages stay taken until they are
+    /// [released](Blocks::release), so that the caller can drop their contents without a lock.
+    pub fn remove(&mut self, start: u64) -> Option<u64> {
+        self.used.remove(&start)
+    }
+
+    /// Makes pages free that a removed or shortened block had.
+    pub fn release(&mut self, start: u64, pages: u64) {
+        if pages == 0 {
+            return;
+        }
+        self.used_pages -= pages;
+        let (mut start, mut len) = (start, pages);
+        if let Some((&before, &before_len)) = self.free.range(..start).next_back()
+            && before + before_len == start
+        {
+            self.remove_free(before, before_len);
+            (start, len) = (before, before_len + len);
+        }
+        if let Some(&after_len) = self.free.get(&(start + len)) {
+            self.remove_free(start + len, after_len);
+            len += after_len;
+        }
+        self.insert_free(start, len);
+    }
+
+    /// Lengthens a block in place. Returns false, and changes nothing, if the pages behind it are not free.
+    pub fn grow(&mut self, start: u64, pages: u64) -> bool {
+        let Some(len) = self.len_at(start) else { return false };
+        let Some(more) = pages.checked_sub(len) else { return false };
+        if more > 0 {
+            let behind = start + len;
+            let Some(&free) = self.free.get(&behind).filter(|free| **free >= more) else { return false };
+            self.remove_free(behind, free);
+            self.insert_free(behind + more, free - more);
+            self.used.insert(start, pages);
+            self.used_pages += more;
+        }
+        true
+    }
+
+    /// Shortens a block to at least one page. Returns the pages that it loses, as start and length: they stay taken
+    /// until they are [released](Blocks::release).
+    pub fn shrink(&mut self, start: u64, pages: u64) -> Option<(u64, u64)> {
+        let (len, pages) = (self.len_at(start)?, pages.max(1));
+        let less = len.checked_sub(pages)?;
+        self.used.insert(start, pages);
+        Some((start + pages, less))
+    }
+
+    fn insert_free(&mut self, start: u64, len: u64) {
+        if len > 0 {
+            self.free.insert(start, len);
+            self.by_len.insert((len, start));
+        }
+    }
+
+    fn remove_free(&mut self, start: u64, len: u64) {
+        self.free.remove(&start);
+        self.by_len.remove(&(len, start));
+    }
+}

@@ -1,0 +1,287 @@
+//! `Image`: an EROFS image, read in a fixed memory budget.
+
+use crate::arguments::Size;
+use crate::errors;
+use pagefold_image::backing::{Backing, FileBacking, open_for_reading};
+use pagefold_image::{Image, Node, Options};
+use parking_lot::RwLock;
+use pyo3::buffer::PyBuffer;
+use pyo3::exceptions::{PyIsADirectoryError, PyOSError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyString};
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// A compressed read-only file system in a file. Threads can share it.
+#[pyclass(frozen, weakref, module = "pagefold._native", name = "Image", subclass)]
+pub(crate) struct PyImage {
+    /// `None` after `close`.
+    image: RwLock<Option<Image>>,
+    path: PathBuf,
+}
+
+/// A path in an image: text, or bytes for names that are not UTF-8.
+struct PathIn(Vec<u8>);
+
+impl<'a, 'py> FromPyObject<'a, 'py> for PathIn {
+    type Error = PyErr;
+
+    fn extract(object: Borrowed<'a, 'py, PyAny>) -> PyResult<Self> {
+        match object.cast::<PyBytes>() {
+            Ok(bytes) => Ok(PathIn(bytes.as_bytes().to_vec())),
+            // As Python's own functions, with surrogates for bytes that are not UTF-8.
+            Err(_) => Ok(PathIn(object.extract::<PathBuf>()?.as_os_str().as_bytes().to_vec())),
+        }
+    }
+}
+
+fn name<'py>(py: Python<'py>, bytes: &[u8]) -> PyResult<Bound<'py, PyString>> {
+    // Bytes that are not UTF-8 become surrogates, as in Python's own functions.
+    Ok(OsStr::from_bytes(bytes).into_pyobject(py)?)
+}
+
+impl PyImage {
+    fn image(&self) -> PyResult<Image> {
+        self.image.read().clone().ok_or_else(|| PyValueError::new_err("the image is closed"))
+    }
+
+    fn find(&self, py: Python<'_>, path: &[u8], follow: bool) -> PyResult<Node> {
+        let image = self.image()?;
+        py.detach(|| if follow { image.resolve(path) } else { image.find(path) }).map_err(|e| errors::image(&e))
+    }
+}
+
+#[pymethods]
+impl PyImage {
+    /// Opens the image at `path`. All reading together takes at most `memory` bytes. `devices` are the further files of
+    /// the image, if it has some.
+    #[new]
+    #[pyo3(signature = (path, *, memory=Size(64 << 20), devices=Vec::new()))]
+    fn new(py: Python<'_>, path: PathBuf, memory: Size, devices: Vec<PathBuf>) -> PyResult<Self> {
+        let open = |path: &PathBuf| -> PyResult<Arc<dyn Backing>> {
+            let file = open_for_reading(path)
+                .map_err(|e| PyOSError::new_err((e.errno, e.to_string(), path.clone())))?;
+            let backing = FileBacking::for_reading(file).map_err(|e| errors::ImageError::new_err(errors::text(&e)))?;
+            Ok(Arc::new(backing))
+        };
+        let devices = devices.iter().map(open).collect::<PyResult<Vec<_>>>()?;
+        let options = Options { memory_bytes: memory.0, devices, ..Options::default() };
+        let image = py.detach(|| Image::open_file(&path, options)).map_err(|e| errors::image(&e))?;
+        Ok(PyImage { image: RwLock::new(Some(image)), path })
+    }
+
+    /// The path of the image.
+    #[getter]
+    fn path(&self) -> PathBuf {
+        self.path.clone()
+    }
+
+    /// Returns the file or directory at a path of the image. Symbolic links are followed, inside the image only, unless
+    /// `follow_symlinks` is false.
+    #[pyo3(signature = (path, *, follow_symlinks=true))]
+    fn stat(&self, py: Python<'_>, path: PathIn, follow_symlinks: bool) -> PyResult<PyNode> {
+        let node = self.find(py, &path.0, follow_symlinks)?;
+        let last = path.0.rsplit(|byte| *byte == b'/').find(|name| !name.is_empty()).unwrap_or_default();
+        Ok(PyNode { name: last.to_vec(), node })
+    }
+
+    /// Returns the entries of a directory, in the order of their names.
+    #[pyo3(signature = (path="/".into_path()))]
+    fn scandir(&self, py: Python<'_>, path: PathIn) -> PyResult<Vec<PyNode>> {
+        let directory = self.find(py, &path.0, true)?;
+        py.detach(|| {
+            let mut nodes = Vec::new();
+            for entry in directory.entries()? {
+                let entry = entry?;
+                if entry.name == b"." || entry.name == b".." {
+                    continue;
+                }
+                nodes.push(PyNode { node: directory.image().node(entry.nid)?, name: entry.name.to_vec() });
+            }
+            Ok(nodes)
+        })
+        .map_err(|e| errors::image(&e))
+    }
+
+    /// Closes the image. Files that are open stay readable.
+    fn close(&self, py: Python<'_>) {
+        py.detach(|| drop(self.image.write().take()));
+    }
+
+    /// Whether the image is closed.
+    #[getter]
+    fn closed(&self) -> bool {
+        self.image.read().is_none()
+    }
+
+    /// Returns counters: the memory in use and its limit, bytes read from the file and asked for, clusters decoded.
+    fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, pyo3::types::PyDict>> {
+        let image = self.image()?;
+        let stats = py.detach(|| image.stats());
+        let dict = pyo3::types::PyDict::new(py);
+        dict.set_item("memory_peak", stats.budget.peak_bytes)?;
+        dict.set_item("cached", stats.cached_bytes)?;
+        dict.set_item("read", stats.read_bytes)?;
+        dict.set_item("asked", stats.reads.asked_bytes)?;
+        dict.set_item("clusters", stats.reads.clusters)?;
+        dict.set_item("errors", stats.reads.errors)?;
+        Ok(dict)
+    }
+
+    fn __repr__(&self) -> String {
+        let closed = if self.closed() { ", closed" } else { "" };
+        format!("<pagefold.Image {}{closed}>", self.path.display())
+    }
+}
+
+trait IntoPath {
+    fn into_path(self) -> PathIn;
+}
+
+impl IntoPath for &str {
+    fn into_path(self) -> PathIn {
+        PathIn(self.as_bytes().to_vec())
+    }
+}
+
+/// A file or directory of an image. It stays usable when the image is closed.
+#[pyclass(frozen, module = "pagefold", name = "ImageEntry")]
+pub(crate) struct PyNode {
+    name: Vec<u8>,
+    node: Node,
+}
+
+#[pymethods]
+impl PyNode {
+    /// The name in its directory.
+    #[getter]
+    fn name<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyString>> {
+        name(py, &self.name)
+    }
+
+    /// The type: "file", "directory", "symlink" or another.
+    #[getter]
+    fn kind(&self) -> &'static str {
+        use pagefold_image::read::FileKind;
+        match self.node.kind() {
+            FileKind::Regular => "file",
+            FileKind::Directory => "directory",
+            FileKind::Symlink => "symlink",
+            FileKind::CharDevice => "character device",
+            FileKind::BlockDevice => "block device",
+            FileKind::Fifo => "fifo",
+            FileKind::Socket => "socket",
+        }
+    }
+
+    /// The length of the contents in bytes.
+    #[getter]
+    fn size(&self) -> u64 {
+        self.node.len_bytes()
+    }
+
+    /// Type and permissions, as `st_mode` of `os.stat`.
+    #[getter]
+    fn mode(&self) -> u16 {
+        self.node.inode().mode
+    }
+
+    /// The owner.
+    #[getter]
+    fn uid(&self) -> u32 {
+        self.node.inode().uid
+    }
+
+    /// The group.
+    #[getter]
+    fn gid(&self) -> u32 {
+        self.node.inode().gid
+    }
+
+    /// The number of hard links.
+    #[getter]
+    fn nlink(&self) -> u32 {
+        self.node.inode().nlink
+    }
+
+    /// The number of the inode in the image.
+    #[getter]
+    fn inode(&self) -> u64 {
+        self.node.nid().0
+    }
+
+    /// The time of the last change, in nanoseconds since 1970.
+    #[getter]
+    fn mtime_ns(&self) -> i128 {
+        let time = self.node.inode().mtime;
+        i128::from(time.seconds) * 1_000_000_000 + i128::from(time.nanoseconds)
+    }
+
+    /// Returns `size` bytes from `offset` on, or all to the end; fewer at the end of the file.
+    #[pyo3(signature = (offset=0, size=None))]
+    fn read<'py>(&self, py: Python<'py>, offset: u64, size: Option<u64>) -> PyResult<Bound<'py, PyBytes>> {
+        self.check_has_contents()?;
+        let left = self.node.len_bytes().saturating_sub(offset);
+        let len = usize::try_from(size.unwrap_or(left).min(left))
+            .map_err(|_| PyValueError::new_err("more bytes than an object can have"))?;
+        PyBytes::new_with(py, len, |bytes| {
+            // Fewer bytes than the inode says come from no image.
+            let read = py.detach(|| self.node.read_at(offset, bytes)).map_err(|e| errors::image(&e))?;
+            match read == len {
+                true => Ok(()),
+                false => Err(errors::ImageError::new_err("the file ends early")),
+            }
+        })
+    }
+
+    /// Reads from `offset` on into a writable buffer, and returns the number of bytes, which is less than the buffer has
+    /// only at the end of the file.
+    fn readinto(&self, py: Python<'_>, buffer: &Bound<'_, PyAny>, offset: u64) -> PyResult<usize> {
+        self.check_has_contents()?;
+        let buffer = PyBuffer::<u8>::get(buffer)?;
+        if buffer.readonly() || !buffer.is_c_contiguous() {
+            return Err(PyValueError::new_err("the buffer must be writable and contiguous"));
+        }
+        let (address, len) = (buffer.buf_ptr().expose_provenance(), buffer.len_bytes());
+        // SAFETY: the buffer stays exported until the call ends, so its bytes stay where they are. Python's threads may
+        // read or write them meanwhile, as with any object that reads into a buffer without the interpreter's lock.
+        let bytes = unsafe { std::slice::from_raw_parts_mut(std::ptr::with_exposed_provenance_mut(address), len) };
+        py.detach(|| self.node.read_at(offset, bytes)).map_err(|e| errors::image(&e))
+    }
+
+    /// Returns the target of a symbolic link.
+    fn readlink<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyString>> {
+        let target = py.detach(|| self.node.read_link()).map_err(|e| errors::image(&e))?;
+        name(py, &target)
+    }
+
+    /// Returns the extended attributes: names and values.
+    fn xattrs<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, pyo3::types::PyDict>> {
+        let xattrs = py.detach(|| self.node.xattrs()).map_err(|e| errors::image(&e))?;
+        let dict = pyo3::types::PyDict::new(py);
+        for xattr in xattrs {
+            dict.set_item(name(py, &xattr.name)?, PyBytes::new(py, &xattr.value))?;
+        }
+        Ok(dict)
+    }
+
+    fn __repr__(&self) -> String {
+        let name = String::from_utf8_lossy(&self.name);
+        format!("<pagefold.ImageEntry {name:?}: {}, {} bytes>", self.kind(), self.node.len_bytes())
+    }
+}
+
+impl PyNode {
+    fn check_has_contents(&self) -> PyResult<()> {
+        match self.kind() {
+            "directory" => Err(PyIsADirectoryError::new_err((
+                libc::EISDIR,
+                "Is a directory",
+                String::from_utf8_lossy(&self.name).into_owned(),
+            ))),
+            _ => Ok(()),
+        }
+    }
+}

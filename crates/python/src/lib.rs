@@ -1,0 +1,50 @@
+//! The native part of the Python package `pagefold`: regions, memory for NumPy's arrays, images and stores.
+//!
+//! | module | what is in it |
+//! |---|---|
+//! | `errors` | the exceptions, and how errors of the other crates become exceptions |
+//! | `arguments` | sizes and settings that Python passes |
+//! | `report` | statistics as an object, as a line of text, and as HTML |
+//! | `region` | `Region`, an object with the buffer protocol |
+//! | `blocks` | which pages of a range are in use: an allocator without memory |
+//! | `arena` | a region that is divided into blocks, and what a forked child may do with it |
+//! | `numpy_handler` | NumPy's memory handler (NEP 49) over an arena |
+//! | `image`, `store` | `Image` and `Store` |
+//!
+//! *The interpreter's lock.* Threads that serve faults and evict pages never need it, so a thread that holds it can wait
+//! for them. Calls that can take long release it. Locks of this crate are taken and released without attaching to the
+//! interpreter in between.
+//!
+//! *Faults* are served by the region's threads, never in a signal handler: Python's `faulthandler` takes SIGBUS, and
+//! `numpy.fromfile` ignores EFAULT.
+
+mod arena;
+mod arguments;
+mod blocks;
+mod errors;
+mod image;
+mod numpy_handler;
+mod region;
+mod report;
+mod store;
+
+use pyo3::prelude::*;
+
+#[pymodule]
+fn _native(m: &Bound<'_, PyModule>) -> PyResult<()> {
+    m.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    m.add("Error", m.py().get_type::<errors::Error>())?;
+    m.add("NotAllowedError", m.py().get_type::<errors::NotAllowedError>())?;
+    m.add("ImageError", m.py().get_type::<errors::ImageError>())?;
+    m.add_class::<region::PyRegion>()?;
+    m.add_class::<report::PyRegionStats>()?;
+    m.add_class::<numpy_handler::NumpyArena>()?;
+    m.add_class::<image::PyImage>()?;
+    m.add_class::<image::PyNode>()?;
+    m.add_class::<store::PyStore>()?;
+    m.add_function(wrap_pyfunction!(arguments::parse_size, m)?)?;
+    m.add_function(wrap_pyfunction!(arguments::format_size, m)?)?;
+    m.add_function(wrap_pyfunction!(numpy_handler::set_handler, m)?)?;
+    m.add_function(wrap_pyfunction!(numpy_handler::get_handler, m)?)?;
+    Ok(())
+}

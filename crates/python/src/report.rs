@@ -1,0 +1,122 @@
+//! Statistics of a region: an object for programs, a line for people, and a table for notebooks.
+
+use pagefold_memory::RegionStats;
+use pagefold_page::size::Human;
+use pyo3::prelude::*;
+
+/// Statistics of a region at one moment. Sizes are in bytes.
+#[pyclass(frozen, get_all, module = "pagefold", name = "RegionStats")]
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct PyRegionStats {
+    /// The size of the region; of the memory of `numpy_memory`, the size of the arrays in it.
+    size: u64,
+    /// The arrays in the region, where pagefold knows them (`numpy_memory`); otherwise 0.
+    arrays: u64,
+    /// The limit on resident memory.
+    memory: u64,
+    /// The memory that resident pages take now.
+    resident: u64,
+    /// The highest value of `resident` so far.
+    resident_max: u64,
+    /// Bytes of the region that are only compressed now.
+    compressed: u64,
+    /// The memory that compressed pages take.
+    pool: u64,
+    /// The uncompressed size of compressed pages divided by their compressed size; 0 if there are none.
+    ratio: f64,
+    /// Pages touched for the first time.
+    first_touches: u64,
+    /// Accesses that waited until a compressed page was back.
+    faults: u64,
+    /// Compressed pages that came back together with another, before they were touched.
+    read_ahead: u64,
+    /// Pages read from the file that the region began with.
+    file_reads: u64,
+    /// Pages that left the resident memory.
+    evicted: u64,
+    /// Seconds that the region's threads spent in serving accesses.
+    fault_seconds: f64,
+    /// Seconds of these in which they waited for memory.
+    wait_seconds: f64,
+    /// How often the memory for compressed pages was full.
+    pool_limit_hit: u64,
+}
+
+impl PyRegionStats {
+    pub(crate) fn new(stats: &RegionStats, size: u64, arrays: u64) -> Self {
+        PyRegionStats {
+            size,
+            arrays,
+            memory: stats.memory.limit,
+            resident: stats.memory.resident,
+            resident_max: stats.memory.resident_max,
+            compressed: stats.folded_bytes,
+            pool: stats.memory.pool,
+            ratio: stats.ratio(),
+            first_touches: stats.faults.zero,
+            faults: stats.faults.folded + stats.faults.staged,
+            read_ahead: stats.neighbours_brought,
+            file_reads: stats.faults.file_reads,
+            evicted: stats.eviction.staged,
+            fault_seconds: stats.faults.time.as_secs_f64(),
+            wait_seconds: stats.faults.wait_time.as_secs_f64(),
+            pool_limit_hit: stats.pool.pool_limit_hit,
+        }
+    }
+
+    /// Returns the line that follows the name of a type in its `repr`.
+    pub(crate) fn line(&self) -> String {
+        let arrays = match self.arrays {
+            0 => String::new(),
+            1 => " in 1 array".to_string(),
+            n => format!(" in {n} arrays"),
+        };
+        let mut line = format!(
+            "{}{arrays}: {} resident of at most {}",
+            Human(self.size),
+            Human(self.resident),
+            Human(self.memory)
+        );
+        if self.compressed > 0 {
+            line += &format!(", {} compressed {:.1} times", Human(self.compressed), self.ratio);
+        }
+        line
+    }
+
+    /// Returns a table, with a bar of resident and compressed bytes.
+    pub(crate) fn html(&self, title: &str) -> String {
+        let whole = self.size.max(self.resident + self.compressed).max(1) as f64;
+        let percent = |bytes: u64| 100.0 * bytes as f64 / whole;
+        let bar = |colour: &str, bytes: u64| {
+            format!("<div style=\"width:{:.1}%;background:{colour}\"></div>", percent(bytes))
+        };
+        let rows = [
+            ("Size", Human(self.size).to_string()),
+            ("Resident", format!("{} of at most {}", Human(self.resident), Human(self.memory))),
+            ("Compressed", format!("{}, {:.1} times", Human(self.compressed), self.ratio)),
+            ("Memory of compressed pages", Human(self.pool).to_string()),
+            ("Faults", format!("{} in {:.1} s", self.faults, self.fault_seconds)),
+            ("Brought back in advance", self.read_ahead.to_string()),
+            ("Evicted", self.evicted.to_string()),
+        ];
+        let rows: String =
+            rows.iter().map(|(name, value)| format!("<tr><th>{name}</th><td>{value}</td></tr>")).collect();
+        format!(
+            "<div><b>{title}</b><div style=\"display:flex;width:24em;height:.8em;background:#eee\">{}{}</div>\
+             <table>{rows}</table></div>",
+            bar("#2b7", self.resident),
+            bar("#48c", self.compressed),
+        )
+    }
+}
+
+#[pymethods]
+impl PyRegionStats {
+    fn __repr__(&self) -> String {
+        format!("<pagefold.RegionStats {}>", self.line())
+    }
+
+    fn _repr_html_(&self) -> String {
+        self.html("pagefold")
+    }
+}

@@ -1,0 +1,43 @@
+#!/usr/bin/env bash
+# Builds the wheel and runs the tests of the Python package, with each interpreter of PYTHONS (default: python3).
+#
+#     crates/python/test.sh [ARGUMENTS OF PYTEST]
+#     PYTHONS="python3.11 python3.14" PROFILE=release crates/python/test.sh
+#
+# The wheel is built once, for the oldest Python that it claims; all interpreters run that file. Environments stay in
+# target/python, so only the first run downloads packages. Packages that the tests use if they are there (pandas, pyarrow)
+# are installed if that is possible.
+set -euo pipefail
+cd "$(dirname "$0")"
+out=$PWD/../../target/python
+profile=${PROFILE:-dev}
+mkdir -p "$out"
+read -ra pythons <<<"${PYTHONS:-python3}"
+
+# Makes a virtual environment unless it is there, and prints its python.
+environment() {
+    local python=$1 name
+    name=$("$python" -c 'import sys; print("%s-%d.%d" % (sys.implementation.name, *sys.version_info[:2]))')
+    [ -x "$out/$name/bin/python" ] || "$python" -m venv "$out/$name"
+    echo "$out/$name/bin/python"
+}
+
+first=$(environment "${pythons[0]}")
+"$first" -m maturin --version >/dev/null 2>&1 || "$first" -m pip install --quiet 'maturin>=1.9,<2'
+rm -rf "$out/wheels"
+# The interpreter is left out: the wheel is for any Python from 3.11 on.
+VIRTUAL_ENV=$(dirname "$(dirname "$first")") nice -n 5 "$first" -m maturin build --quiet --profile "$profile" \
+    --compatibility linux --out "$out/wheels"
+wheel=$(echo "$out"/wheels/*.whl)
+
+for python in "${pythons[@]}"; do
+    python=$(environment "$python")
+    "$python" -m pip install --quiet --force-reinstall --no-deps "$wheel"
+    "$python" -m pip install --quiet "$wheel[test]"
+    for package in pandas pyarrow; do
+        "$python" -c "import $package" 2>/dev/null || "$python" -m pip install --quiet --only-binary :all: "$package" ||
+            echo "$package cannot be installed: its tests skip"
+    done
+    echo "$("$python" --version), $(basename "$wheel")"
+    "$python" -m pytest -q -p no:cacheprovider "$@"
+done

@@ -1,0 +1,180 @@
+"""Images: reading, walking, and pandas through fsspec."""
+
+import io
+import json
+import os
+import subprocess
+import tarfile
+
+import pytest
+from conftest import FIXTURES
+
+import pagefold
+
+
+def expected_files(image):
+    """Returns the contents of all regular files, as the command line of erofs-utils or the fixture's tar has them."""
+    with pagefold.Image(image) as it:
+        return {
+            f"{folder.rstrip('/')}/{name}": it.stat(f"{folder.rstrip('/')}/{name}", follow_symlinks=False)
+            for folder, _, names in it.walk()
+            for name in names
+        }
+
+
+def test_reading_a_file_in_parts_equals_reading_it_whole(image):
+    with pagefold.Image(image, memory="8M") as it:
+        path = "/usr/share/doc/app/README"
+        whole = it.read(path)
+        assert len(whole) == it.stat(path).size > 100_000
+        assert it.read(path, 1000, 5) == whole[1000:1005]
+        assert it.read(path, len(whole) - 3, 100) == whole[-3:] and it.read(path, len(whole) + 5) == b""
+        buffer = bytearray(5000)
+        assert it.stat(path).readinto(buffer, 4000) == 5000 and buffer == whole[4000:9000]
+        assert it.stat(path).readinto(buffer, len(whole) - 10) == 10 and buffer[:10] == whole[-10:]
+        with it.open(path) as file:
+            assert (file.read(10), file.tell(), file.seek(-4, io.SEEK_END)) == (whole[:10], 10, len(whole) - 4)
+            assert file.read() == whole[-4:] and file.read() == b""
+            assert file.seek(50) == 50 and file.peek(1) and file.read(7) == whole[50:57]
+        with it.open(path, "r", encoding="utf-8") as file:
+            assert list(file) == list(io.StringIO(whole.decode()))
+        with it.open(path, buffering=0) as file:
+            assert file.readall() == whole
+            with pytest.raises(ValueError):
+                file.seek(-1)
+        with pytest.raises(ValueError):
+            file.read()
+        stats = it.stats()
+        assert stats["memory_peak"] <= 8 << 20 and stats["asked"] > len(whole)
+
+
+def test_errors_are_those_of_files(image, tmp_path):
+    with pagefold.Image(image) as it:
+        for call in (it.read, it.stat, it.listdir, it.open):
+            with pytest.raises(FileNotFoundError, match="none"):
+                call("/usr/none")
+        with pytest.raises(NotADirectoryError):
+            it.listdir("/etc/os-release")
+        with pytest.raises(NotADirectoryError):
+            it.stat("/etc/os-release/x")
+        for call in (it.read, it.open):
+            with pytest.raises(IsADirectoryError):
+                call("/usr")
+        with pytest.raises(io.UnsupportedOperation):
+            it.open("/etc/os-release", "w")
+        assert it.exists("/etc") and not it.exists("/none") and not it.exists("/etc/os-release/x")
+    with pytest.raises(FileNotFoundError):
+        pagefold.Image(tmp_path / "none")
+    (tmp_path / "text").write_bytes(b"no image" * 1000)
+    with pytest.raises(pagefold.ImageError, match="EROFS"):
+        pagefold.Image(tmp_path / "text")
+    with pytest.raises(ValueError, match="memory="):
+        pagefold.Image(image, memory="4K")
+    with pytest.raises(ValueError, match="devices="):
+        pagefold.Image(image, devices=[image])
+
+
+def test_walking_visits_what_scandir_lists(image):
+    with pagefold.Image(image) as it:
+        seen = list(it.walk())
+        assert seen[0][0] == "/" and set(seen[0][1] + seen[0][2]) == set(it.listdir())
+        assert "." not in it.listdir() and ".." not in it.listdir()
+        for folder, folders, files in seen:
+            kinds = {entry.name: entry.kind for entry in it.scandir(folder)}
+            assert set(folders) == {name for name, kind in kinds.items() if kind == "directory"}
+            assert set(files) == set(kinds) - set(folders)
+        top = next(iter(it.walk("/usr")))
+        assert top[0] == "/usr"
+        pruned = it.walk()
+        next(pruned)[1].clear()
+        assert list(pruned) == []
+
+
+def test_links_lead_to_files_of_the_image(image):
+    with pagefold.Image(image) as it:
+        assert it.stat("/bin/hello").inode == it.stat("/usr/bin/hello").inode
+        link = it.stat("/bin", follow_symlinks=False)
+        assert link.kind == "symlink" and link.readlink() == it.readlink("/bin")
+        assert "symlink" in repr(link) and link.mode & 0o170000 == 0o120000
+
+
+def test_contents_equal_those_of_another_reader(image, tmp_path):
+    """`fsck.erofs --extract` reads the same image; without it, the program's own tar is the oracle."""
+    program = os.environ.get("PAGEFOLD_PROGRAM", str(FIXTURES.parents[3] / "target/debug/pagefold"))
+    if not os.access(program, os.X_OK):
+        pytest.skip("the program is not built")
+    archive = subprocess.run([program, "image", "tar", str(image)], capture_output=True)
+    if archive.returncode:
+        pytest.skip(archive.stderr.decode())
+    with pagefold.Image(image) as it, tarfile.open(fileobj=io.BytesIO(archive.stdout)) as tar:
+        members = [member for member in tar if member.isfile()]
+        assert len(members) > 5
+        for member in members:
+            path = "/" + member.name.removeprefix("./")
+            entry = it.stat(path)
+            assert it.read(path) == tar.extractfile(member).read(), path
+            assert (entry.mode & 0o7777, entry.uid, entry.mtime_ns // 10**9) == (member.mode, member.uid, int(member.mtime))
+
+
+def test_a_closed_image_reads_open_files(image):
+    it = pagefold.Image(image)
+    file = it.open("/etc/os-release")
+    it.close()
+    it.close()
+    assert it.closed and "closed" in repr(it) and file.read().startswith(b"NAME=")
+    for use in (it.listdir, it.stats, lambda: it.stat("/")):
+        with pytest.raises(ValueError, match="closed"):
+            use()
+
+
+def test_threads_read_one_image(image):
+    from concurrent.futures import ThreadPoolExecutor
+
+    with pagefold.Image(image, memory="8M") as it, ThreadPoolExecutor(8) as threads:
+        paths = [path for path, entry in expected_files(image).items() if entry.kind == "file"] * 4
+        assert all(len(data) == it.stat(path).size for path, data in zip(paths, threads.map(it.read, paths)))
+
+
+def test_fsspec_reads_images(image):
+    fsspec = pytest.importorskip("fsspec")
+    with fsspec.open(f"pagefold://{image}#/etc/os-release") as file:
+        assert file.read().startswith(b"NAME=")
+    fs = fsspec.filesystem("pagefold", image=str(image))
+    assert fs.exists("/etc") and fs.isdir("/etc") and fs.isfile("etc/os-release") and not fs.exists("/none")
+    with pagefold.Image(image) as it:
+        assert sorted(fs.ls("/", detail=False)) == sorted("/" + name for name in it.listdir())
+        found = {path for path, entry in expected_files(image).items() if entry.kind == "file"}
+        assert found <= set(fs.find("/"))
+        data = it.read("/usr/share/doc/app/README")
+    assert fs.cat_file("/usr/share/doc/app/README", 10, -20) == data[10:-20] == fs.cat("/usr/share/doc/app/README")[10:-20]
+    assert fs.cat_file("/usr/share/doc/app/README", 20, 10) == b"" and fs.size("/etc/os-release") > 0
+    assert fs.info("/bin/hello")["type"] == "file" and fs.modified("/etc/os-release").year > 1900
+    assert fs.glob("/etc/os-*") == ["/etc/os-release"]
+    json.dumps(fs.info("/etc/os-release"))
+    with pytest.raises(ValueError, match="image"):
+        fsspec.filesystem("pagefold", skip_instance_cache=True)
+    with pytest.raises(io.UnsupportedOperation):
+        fs.open("/etc/os-release", "wb")
+
+
+def test_pandas_and_pyarrow_read_images(tmp_path):
+    pandas = pytest.importorskip("pandas")
+    pytest.importorskip("fsspec")
+    program = os.environ.get("PAGEFOLD_PROGRAM", str(FIXTURES.parents[3] / "target/debug/pagefold"))
+    if not os.access(program, os.X_OK):
+        pytest.skip("the program, which builds the image, is not built")
+    frame = pandas.DataFrame({"n": range(50_000), "square": [n * n for n in range(50_000)]})
+    folder = tmp_path / "files"
+    folder.mkdir()
+    frame.to_csv(folder / "table.csv", index=False)
+    build = [program, "image", "build", str(tmp_path / "data.erofs"), str(folder)]
+    built = subprocess.run(build, capture_output=True, text=True)
+    if built.returncode:
+        pytest.skip(built.stderr)
+    read = pandas.read_csv(f"pagefold://{tmp_path}/data.erofs#/table.csv")
+    assert read.equals(frame)
+    options = {"image": str(tmp_path / "data.erofs")}
+    assert pandas.read_csv("pagefold:///table.csv", storage_options=options).equals(frame)
+    csv = pytest.importorskip("pyarrow.csv")
+    with pagefold.Image(tmp_path / "data.erofs") as it, it.open("/table.csv") as file:
+        assert csv.read_csv(file).to_pandas().equals(frame)
