@@ -1,6 +1,7 @@
 //! A region that is divided into blocks: memory for many arrays.
 //!
-//! Free memory of the range is always zero and takes no memory: a block that is freed is discarded first.
+//! Free memory of the range is always zero: a block that is freed is discarded first. It takes no memory, but for a few
+//! zero pages behind blocks that are read in order.
 //!
 //! *Fork.* A forked child has neither the range nor the threads, and may have a copy of a lock that another thread held.
 //! The mark of the process is therefore checked before any lock: in a child, [`Arena::take`] refuses, and

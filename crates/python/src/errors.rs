@@ -6,6 +6,7 @@
 use pagefold_memory::RegionError;
 use pagefold_page::size::Human;
 use pagefold_store::StoreError;
+use pagefold_sys::SysError;
 use pagefold_sys::uffd::OpenError;
 use pyo3::PyErr;
 use pyo3::create_exception;
@@ -125,6 +126,9 @@ pub(crate) fn image(error: &pagefold_image::ImageError) -> PyErr {
 fn medium_errno(error: &(dyn std::error::Error + 'static)) -> Option<i32> {
     let mut cause = Some(error);
     while let Some(error) = cause {
+        if let Some(system) = error.downcast_ref::<SysError>() {
+            return Some(system.errno);
+        }
         if let Some(errno) = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::raw_os_error) {
             return Some(errno);
         }

@@ -1,24 +1,85 @@
 //! `Image`: an EROFS image, read in a fixed memory budget.
+//!
+//! *Fork.* A forked child has an image's memory, but not the threads that read ahead, and perhaps locks that other threads
+//! held. It therefore opens the image again when it first uses it, and forgets its copy of the parent's.
 
 use crate::arguments::Size;
 use crate::errors;
 use pagefold_image::backing::{Backing, FileBacking, open_for_reading};
 use pagefold_image::{Image, Node, Options};
-use parking_lot::RwLock;
+use pagefold_sys::forkmark::ForkMark;
+use parking_lot::{Mutex, RwLock};
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::{PyIsADirectoryError, PyOSError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyString};
 use std::ffi::OsStr;
+use std::mem::ManuallyDrop;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+/// How an image was opened.
+#[derive(Clone)]
+struct Settings {
+    path: PathBuf,
+    devices: Vec<PathBuf>,
+    memory_bytes: u64,
+}
+
+/// An image that was opened in one process.
+struct OpenImage {
+    settings: Settings,
+    image: ManuallyDrop<Image>,
+    mark: ForkMark,
+    /// The same image, opened again in a forked child. The interpreter's lock is held while this one is, so that no other
+    /// thread holds it during a fork.
+    reopened: Mutex<Option<Arc<OpenImage>>>,
+}
+
+impl OpenImage {
+    fn new(settings: Settings) -> PyResult<Arc<Self>> {
+        let open = |path: &PathBuf| -> PyResult<Arc<dyn Backing>> {
+            let file = open_for_reading(path)
+                .map_err(|e| PyOSError::new_err((e.errno, e.to_string(), path.clone())))?;
+            let backing = FileBacking::for_reading(file).map_err(|e| errors::ImageError::new_err(errors::text(&e)))?;
+            Ok(Arc::new(backing))
+        };
+        let devices = settings.devices.iter().map(open).collect::<PyResult<Vec<_>>>()?;
+        let options = Options { memory_bytes: settings.memory_bytes, devices, ..Options::default() };
+        let mark = ForkMark::new().map_err(|e| errors::Error::new_err(e.to_string()))?;
+        let image = Image::open_file(&settings.path, options).map_err(|e| errors::image(&e))?;
+        Ok(Arc::new(OpenImage { settings, image: ManuallyDrop::new(image), mark, reopened: Mutex::new(None) }))
+    }
+
+    /// Returns this image, or in a forked child the one that the child has opened.
+    fn current(self: &Arc<Self>) -> PyResult<Arc<Self>> {
+        if self.mark.is_same_process() {
+            return Ok(self.clone());
+        }
+        let mut reopened = self.reopened.lock();
+        match &*reopened {
+            Some(image) => image.current(),
+            None => Ok(reopened.insert(OpenImage::new(self.settings.clone())?).clone()),
+        }
+    }
+}
+
+impl Drop for OpenImage {
+    fn drop(&mut self) {
+        // A forked child cannot join the parent's threads.
+        if self.mark.is_same_process() {
+            // SAFETY: the value is dropped once, as this is the drop of its owner.
+            unsafe { ManuallyDrop::drop(&mut self.image) };
+        }
+    }
+}
+
 /// A compressed read-only file system in a file. Threads can share it.
 #[pyclass(frozen, weakref, module = "pagefold._native", name = "Image", subclass)]
 pub(crate) struct PyImage {
-    /// `None` after `close`.
-    image: RwLock<Option<Image>>,
+    /// `None` after `close`. As for `OpenImage::reopened`, the interpreter's lock is held while this one is.
+    image: RwLock<Option<Arc<OpenImage>>>,
     path: PathBuf,
 }
 
@@ -43,13 +104,15 @@ fn name<'py>(py: Python<'py>, bytes: &[u8]) -> PyResult<Bound<'py, PyString>> {
 }
 
 impl PyImage {
-    fn image(&self) -> PyResult<Image> {
-        self.image.read().clone().ok_or_else(|| PyValueError::new_err("the image is closed"))
+    fn image(&self) -> PyResult<Arc<OpenImage>> {
+        let image = self.image.read().clone();
+        image.ok_or_else(|| PyValueError::new_err("the image is closed"))?.current()
     }
 
-    fn find(&self, py: Python<'_>, path: &[u8], follow: bool) -> PyResult<Node> {
-        let image = self.image()?;
-        py.detach(|| if follow { image.resolve(path) } else { image.find(path) }).map_err(|e| errors::image(&e))
+    fn find(&self, py: Python<'_>, path: &[u8], follow: bool) -> PyResult<(Node, Arc<OpenImage>)> {
+        let open = self.image()?;
+        let node = py.detach(|| if follow { open.image.resolve(path) } else { open.image.find(path) });
+        Ok((node.map_err(|e| errors::image(&e))?, open))
     }
 }
 
@@ -60,15 +123,8 @@ impl PyImage {
     #[new]
     #[pyo3(signature = (path, *, memory=Size(64 << 20), devices=Vec::new()))]
     fn new(py: Python<'_>, path: PathBuf, memory: Size, devices: Vec<PathBuf>) -> PyResult<Self> {
-        let open = |path: &PathBuf| -> PyResult<Arc<dyn Backing>> {
-            let file = open_for_reading(path)
-                .map_err(|e| PyOSError::new_err((e.errno, e.to_string(), path.clone())))?;
-            let backing = FileBacking::for_reading(file).map_err(|e| errors::ImageError::new_err(errors::text(&e)))?;
-            Ok(Arc::new(backing))
-        };
-        let devices = devices.iter().map(open).collect::<PyResult<Vec<_>>>()?;
-        let options = Options { memory_bytes: memory.0, devices, ..Options::default() };
-        let image = py.detach(|| Image::open_file(&path, options)).map_err(|e| errors::image(&e))?;
+        let settings = Settings { path: path.clone(), devices, memory_bytes: memory.0 };
+        let image = py.detach(|| OpenImage::new(settings))?;
         Ok(PyImage { image: RwLock::new(Some(image)), path })
     }
 
@@ -82,15 +138,15 @@ impl PyImage {
     /// `follow_symlinks` is false.
     #[pyo3(signature = (path, *, follow_symlinks=true))]
     fn stat(&self, py: Python<'_>, path: PathIn, follow_symlinks: bool) -> PyResult<PyNode> {
-        let node = self.find(py, &path.0, follow_symlinks)?;
+        let (node, open) = self.find(py, &path.0, follow_symlinks)?;
         let last = path.0.rsplit(|byte| *byte == b'/').find(|name| !name.is_empty()).unwrap_or_default();
-        Ok(PyNode { name: last.to_vec(), node })
+        Ok(PyNode { name: last.to_vec(), node, open })
     }
 
     /// Returns the entries of a directory, in the order of their names.
-    #[pyo3(signature = (path="/".into_path()))]
+    #[pyo3(signature = (path=PathIn(b"/".to_vec())))]
     fn scandir(&self, py: Python<'_>, path: PathIn) -> PyResult<Vec<PyNode>> {
-        let directory = self.find(py, &path.0, true)?;
+        let (directory, open) = self.find(py, &path.0, true)?;
         py.detach(|| {
             let mut nodes = Vec::new();
             for entry in directory.entries()? {
@@ -98,7 +154,8 @@ impl PyImage {
                 if entry.name == b"." || entry.name == b".." {
                     continue;
                 }
-                nodes.push(PyNode { node: directory.image().node(entry.nid)?, name: entry.name.to_vec() });
+                let (node, name) = (open.image.node(entry.nid)?, entry.name.to_vec());
+                nodes.push(PyNode { name, node, open: open.clone() });
             }
             Ok(nodes)
         })
@@ -107,7 +164,8 @@ impl PyImage {
 
     /// Closes the image. Files that are open stay readable.
     fn close(&self, py: Python<'_>) {
-        py.detach(|| drop(self.image.write().take()));
+        let image = self.image.write().take();
+        py.detach(|| drop(image));
     }
 
     /// Whether the image is closed.
@@ -119,7 +177,7 @@ impl PyImage {
     /// Returns counters: the memory in use and its limit, bytes read from the file and asked for, clusters decoded.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, pyo3::types::PyDict>> {
         let image = self.image()?;
-        let stats = py.detach(|| image.stats());
+        let stats = py.detach(|| image.image.stats());
         let dict = pyo3::types::PyDict::new(py);
         dict.set_item("memory_peak", stats.budget.peak_bytes)?;
         dict.set_item("cached", stats.cached_bytes)?;
@@ -136,21 +194,13 @@ impl PyImage {
     }
 }
 
-trait IntoPath {
-    fn into_path(self) -> PathIn;
-}
-
-impl IntoPath for &str {
-    fn into_path(self) -> PathIn {
-        PathIn(self.as_bytes().to_vec())
-    }
-}
-
 /// A file or directory of an image. It stays usable when the image is closed.
 #[pyclass(frozen, module = "pagefold", name = "ImageEntry")]
 pub(crate) struct PyNode {
     name: Vec<u8>,
     node: Node,
+    // Dropped last, as it decides whether the image may be dropped.
+    open: Arc<OpenImage>,
 }
 
 #[pymethods]
@@ -228,7 +278,8 @@ impl PyNode {
             .map_err(|_| PyValueError::new_err("more bytes than an object can have"))?;
         PyBytes::new_with(py, len, |bytes| {
             // Fewer bytes than the inode says come from no image.
-            let read = py.detach(|| self.node.read_at(offset, bytes)).map_err(|e| errors::image(&e))?;
+            let node = self.current()?;
+            let read = py.detach(|| node.read_at(offset, bytes)).map_err(|e| errors::image(&e))?;
             match read == len {
                 true => Ok(()),
                 false => Err(errors::ImageError::new_err("the file ends early")),
@@ -248,18 +299,21 @@ impl PyNode {
         // SAFETY: the buffer stays exported until the call ends, so its bytes stay where they are. Python's threads may
         // read or write them meanwhile, as with any object that reads into a buffer without the interpreter's lock.
         let bytes = unsafe { std::slice::from_raw_parts_mut(std::ptr::with_exposed_provenance_mut(address), len) };
-        py.detach(|| self.node.read_at(offset, bytes)).map_err(|e| errors::image(&e))
+        let node = self.current()?;
+        py.detach(|| node.read_at(offset, bytes)).map_err(|e| errors::image(&e))
     }
 
     /// Returns the target of a symbolic link.
     fn readlink<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyString>> {
-        let target = py.detach(|| self.node.read_link()).map_err(|e| errors::image(&e))?;
+        let node = self.current()?;
+        let target = py.detach(|| node.read_link()).map_err(|e| errors::image(&e))?;
         name(py, &target)
     }
 
     /// Returns the extended attributes: names and values.
     fn xattrs<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, pyo3::types::PyDict>> {
-        let xattrs = py.detach(|| self.node.xattrs()).map_err(|e| errors::image(&e))?;
+        let node = self.current()?;
+        let xattrs = py.detach(|| node.xattrs()).map_err(|e| errors::image(&e))?;
         let dict = pyo3::types::PyDict::new(py);
         for xattr in xattrs {
             dict.set_item(name(py, &xattr.name)?, PyBytes::new(py, &xattr.value))?;
@@ -274,6 +328,15 @@ impl PyNode {
 }
 
 impl PyNode {
+    /// Returns the node, or in a forked child the one of the image that the child has opened.
+    fn current(&self) -> PyResult<Node> {
+        let open = self.open.current()?;
+        match Arc::ptr_eq(&open, &self.open) {
+            true => Ok(self.node.clone()),
+            false => open.image.node(self.node.nid()).map_err(|e| errors::image(&e)),
+        }
+    }
+
     fn check_has_contents(&self) -> PyResult<()> {
         match self.kind() {
             "directory" => Err(PyIsADirectoryError::new_err((

@@ -136,7 +136,8 @@ impl PyRegion {
     /// Whether the region is closed.
     #[getter]
     fn closed(&self, py: Python<'_>) -> bool {
-        py.detach(|| self.region.read().is_none())
+        // A lock of the parent process may be held by a thread that this process does not have.
+        !self.mark.is_same_process() || py.detach(|| self.region.read().is_none())
     }
 
     /// Returns the statistics of this moment.
@@ -205,6 +206,9 @@ impl PyRegion {
     /// Releases the region's memory and ends its threads. Raises `BufferError` while there are buffers of the region.
     /// Without this call, that happens when the last reference to the region is gone.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
+        if !self.mark.is_same_process() {
+            return Ok(());
+        }
         self.with_exclusive(py, |region| {
             drop(region.take());
             Ok(())

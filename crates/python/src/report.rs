@@ -78,7 +78,7 @@ impl PyRegionStats {
             Human(self.memory)
         );
         if self.compressed > 0 {
-            line += &format!(", {} compressed {:.1} times", Human(self.compressed), self.ratio);
+            line += &format!(", {} compressed to {}", Human(self.compressed), Human(self.pool));
         }
         line
     }
@@ -93,8 +93,7 @@ impl PyRegionStats {
         let rows = [
             ("Size", Human(self.size).to_string()),
             ("Resident", format!("{} of at most {}", Human(self.resident), Human(self.memory))),
-            ("Compressed", format!("{}, {:.1} times", Human(self.compressed), self.ratio)),
-            ("Memory of compressed pages", Human(self.pool).to_string()),
+            ("Compressed", format!("{} to {}", Human(self.compressed), Human(self.pool))),
             ("Faults", format!("{} in {:.1} s", self.faults, self.fault_seconds)),
             ("Brought back in advance", self.read_ahead.to_string()),
             ("Evicted", self.evicted.to_string()),

@@ -64,7 +64,7 @@ def pattern(count: int, seed: int = 0) -> np.ndarray:
 
 def run(code: str, *arguments: str, check: bool = True, **options) -> subprocess.CompletedProcess:
     """Runs a program in a fresh interpreter."""
-    program = [sys.executable, "-c", textwrap.dedent(code), *arguments]
+    program = [sys.executable, "-P", "-c", textwrap.dedent(code), *arguments]
     result = subprocess.run(program, capture_output=True, text=True, timeout=120, **options)
     if check:
         assert result.returncode == 0, f"{result.returncode}\n{result.stdout}\n{result.stderr}"

@@ -93,8 +93,8 @@ def test_walking_visits_what_scandir_lists(image):
 def test_links_lead_to_files_of_the_image(image):
     with pagefold.Image(image) as it:
         assert it.stat("/bin/hello").inode == it.stat("/usr/bin/hello").inode
-        link = it.stat("/bin", follow_symlinks=False)
-        assert link.kind == "symlink" and link.readlink() == it.readlink("/bin")
+        link = it.stat("/bin/hello", follow_symlinks=False)
+        assert link.kind == "symlink" and link.readlink() == it.readlink("/bin/hello") and link.readlink().endswith("bin/hello")
         assert "symlink" in repr(link) and link.mode & 0o170000 == 0o120000
 
 
@@ -108,7 +108,7 @@ def test_contents_equal_those_of_another_reader(image, tmp_path):
         pytest.skip(archive.stderr.decode())
     with pagefold.Image(image) as it, tarfile.open(fileobj=io.BytesIO(archive.stdout)) as tar:
         members = [member for member in tar if member.isfile()]
-        assert len(members) > 5
+        assert len(members) >= 5
         for member in members:
             path = "/" + member.name.removeprefix("./")
             entry = it.stat(path)
@@ -167,7 +167,7 @@ def test_pandas_and_pyarrow_read_images(tmp_path):
     folder = tmp_path / "files"
     folder.mkdir()
     frame.to_csv(folder / "table.csv", index=False)
-    build = [program, "image", "build", str(tmp_path / "data.erofs"), str(folder)]
+    build = [program, "image", "build", str(folder), str(tmp_path / "data.erofs")]
     built = subprocess.run(build, capture_output=True, text=True)
     if built.returncode:
         pytest.skip(built.stderr)
@@ -178,3 +178,23 @@ def test_pandas_and_pyarrow_read_images(tmp_path):
     csv = pytest.importorskip("pyarrow.csv")
     with pagefold.Image(tmp_path / "data.erofs") as it, it.open("/table.csv") as file:
         assert csv.read_csv(file).to_pandas().equals(frame)
+
+
+def test_a_forked_child_reads_an_image_of_its_parent(image):
+    """A child has none of the image's threads, and must neither wait for them nor join them."""
+    import gc
+    import multiprocessing
+
+    it = pagefold.Image(image)
+    file, data = it.open("/usr/share/doc/app/README"), it.read("/usr/share/doc/app/README")
+
+    def child():
+        nonlocal it, file
+        assert it.read("/usr/share/doc/app/README") == data and file.read() == data
+        del it, file
+        gc.collect()
+
+    process = multiprocessing.get_context("fork").Process(target=child)
+    process.start()
+    process.join(60)
+    assert process.exitcode == 0 and file.read() == data

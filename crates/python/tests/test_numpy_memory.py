@@ -81,7 +81,8 @@ def test_freed_memory_is_zero_and_used_again(memory):
             assert not zeros.any()
             del zeros
     stats = memory.stats()
-    assert (stats.arrays, stats.size, stats.compressed) == (0, 0, 0)
+    # Some pages behind an array may have been read ahead.
+    assert (stats.arrays, stats.size) == (0, 0) and stats.compressed < MB
 
 
 def test_resizing_keeps_contents(memory):

@@ -256,8 +256,7 @@ def test_it_outlives_its_interpreter(settings):
         library = ctypes.CDLL(None)
         # The status of exit is the first argument: dprintf(1, text).
         library.on_exit(library.dprintf, ctypes.c_void_p(array.ctypes.data))
-        builtins = __import__("builtins")
-        builtins.kept = array
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(array))
         sys.exit(1)
         """,
         check=False,

@@ -1,0 +1,192 @@
+"""Fork, every way to start processes, and machines that refuse something."""
+
+import gc
+import multiprocessing
+import os
+import sys
+import textwrap
+
+import numpy as np
+import pytest
+from conftest import MB, environment, pattern, run
+
+import pagefold
+
+
+def fork(run):
+    """Forks. The child runs `run` and ends with status 0 if it returns. Returns the status."""
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            run()
+            status = 0
+        finally:
+            os._exit(status)
+    return os.waitpid(child, 0)[1]
+
+
+def test_a_child_does_without_the_parents_memory(settings):
+    memory = pagefold.numpy_memory("1M", capacity="64M", **settings)
+    region = pagefold.Region(4 * MB, MB, **settings)
+    view = memoryview(region)
+
+    with memory:
+        array = pattern(MB)
+
+        def child():
+            nonlocal array
+            # The block's handler is that of the parent: large arrays come from the C library here.
+            mine = np.ones(4 * MB)
+            grown = np.arange(10)
+            grown.resize(MB, refcheck=False)
+            assert mine.sum() == 4 * MB and grown[9] == 9 and not memory.owns(mine)
+            # Freeing arrays of the parent does nothing.
+            del array
+            gc.collect()
+            with memory:
+                own = np.ones(4 * MB)
+            assert memory.owns(own) and own.sum() == 4 * MB and memory.stats().arrays == 1
+            assert "parent" in repr(region) and region.closed
+            for use in (lambda: memoryview(region), region.stats, lambda: region.resize(MB)):
+                with pytest.raises(BufferError, match="parent"):
+                    use()
+            region.close()
+            fresh = pagefold.zeros(4 * MB, "u1", "1M", **settings)
+            fresh[:] = 1
+            assert fresh.sum() == 4 * MB
+
+        assert fork(child) == 0
+    view[:3] = b"abc"
+    assert (array == pattern(MB)).all() and view[:3] == b"abc"
+
+
+def test_forks_while_threads_work_harm_nobody(settings):
+    """Children are forked at any moment of other threads' allocations, and free what they have a copy of."""
+    run(
+        f"""
+        import gc, os, threading, numpy as np, pagefold
+        memory = pagefold.numpy_memory("1M", capacity="512M", **{settings})
+        stop = threading.Event()
+        def work():
+            with memory:
+                kept = []
+                while not stop.is_set():
+                    kept.append(np.ones(1 << 18))
+                    assert kept[0][-1] == 1
+                    if len(kept) > 4:
+                        kept.pop(0)
+        threads = [threading.Thread(target=work) for _ in range(3)]
+        [thread.start() for thread in threads]
+        for _ in range(40):
+            child = os.fork()
+            if child == 0:
+                with memory:
+                    array = np.ones(1 << 18)
+                ok = array.sum() == 1 << 18
+                del array
+                gc.collect()
+                os._exit(not ok)
+            assert os.waitpid(child, 0)[1] == 0
+        stop.set()
+        [thread.join() for thread in threads]
+        """
+    )
+
+
+def work_on(array):
+    return array.sum(), np.multiply(array, 2)
+
+
+@pytest.mark.parametrize("start", multiprocessing.get_all_start_methods())
+def test_arrays_go_to_processes_and_back_by_value(start, settings):
+    array = pagefold.empty(MB, np.int64, "1M", **settings)
+    array[:] = pattern(MB)
+    with multiprocessing.get_context(start).Pool(2) as pool:
+        for total, doubled in pool.map(work_on, [array, array[::2]]):
+            assert total * 2 == doubled.sum()
+    assert (array == pattern(MB)).all()
+
+
+def test_a_child_that_executes_a_program_harms_nobody(settings):
+    import subprocess
+
+    array = pagefold.empty(MB, np.int64, "1M", **settings)
+    array[:] = pattern(MB)
+    for options in ({}, {"preexec_fn": lambda: None}, {"close_fds": False}):
+        assert subprocess.run(["true"], **options).returncode == 0
+    assert (array == pattern(MB)).all()
+
+
+def test_an_address_space_limit_is_named():
+    result = run(
+        """
+        import resource
+        import pagefold, numpy
+        resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))
+        for make in (lambda: pagefold.zeros(8 << 30, "u1", system_calls=False),
+                     lambda: pagefold.numpy_memory("1M", system_calls=False)):
+            try:
+                make()
+            except pagefold.NotAllowedError as error:
+                assert "RLIMIT_AS" in str(error) and "2 GiB" in str(error), error
+            else:
+                raise SystemExit("no error")
+        with pagefold.numpy_memory("1M", capacity="64M", system_calls=False) as memory:
+            assert memory.owns(numpy.ones(1 << 20))
+        """
+    )
+    assert result.returncode == 0
+
+
+# A seccomp filter that answers a system call with EPERM, as the default profile of Docker does.
+SECCOMP = textwrap.dedent(
+    """
+    import ctypes, struct
+    def refuse(number):
+        code = struct.pack("HBBI", 0x20, 0, 0, 0) + struct.pack("HBBI", 0x15, 0, 1, number)
+        code += struct.pack("HBBI", 0x06, 0, 0, 0x00050001) + struct.pack("HBBI", 0x06, 0, 0, 0x7FFF0000)
+        buffer = ctypes.create_string_buffer(code)
+        program = struct.pack("HxxxxxxQ", 4, ctypes.addressof(buffer))
+        program = ctypes.create_string_buffer(program)
+        library = ctypes.CDLL(None, use_errno=True)
+        assert library.prctl(38, 1, 0, 0, 0) == 0
+        assert library.prctl(22, 2, program, 0, 0) == 0, ctypes.get_errno()
+    USERFAULTFD = 323
+    """
+)
+
+
+@pytest.mark.skipif(os.geteuid() == 0 and not os.path.exists("/usr/bin/setpriv"), reason="no setpriv")
+@pytest.mark.parametrize("seccomp", [True, False])
+def test_a_refused_userfaultfd_is_named_with_what_to_allow(seccomp, tmp_path):
+    """As an ordinary user: faults of the kernel are refused, and with seccomp all of userfaultfd."""
+    if os.path.exists("/dev/userfaultfd") and os.stat("/dev/userfaultfd").st_mode & 0o006:
+        pytest.skip("users may use /dev/userfaultfd here")
+    code = SECCOMP + textwrap.dedent(
+        f"""
+        import os, sys
+        if {seccomp}:
+            refuse(USERFAULTFD)
+        import pagefold
+        if os.geteuid() == 0:
+            os.setgroups([]); os.setgid(65534); os.setuid(65534)
+        def error(**settings):
+            try:
+                pagefold.Region(1 << 20, 1 << 20, **settings)
+            except pagefold.NotAllowedError as error:
+                return str(error)
+            return ""
+        text = error()
+        for part in ("CAP_SYS_PTRACE", "vm.unprivileged_userfaultfd=1", "/dev/userfaultfd", "system_calls=False"):
+            assert part in text, text
+        text = error(system_calls=False)
+        assert ("seccomp" in text) == {seccomp}, text
+        """
+    )
+    with open("/proc/sys/vm/unprivileged_userfaultfd") as file:
+        if file.read().strip() == "1":
+            pytest.skip("vm.unprivileged_userfaultfd is 1")
+    if os.geteuid() and sys.prefix != sys.base_prefix and not os.access(sys.prefix, os.R_OK):
+        pytest.skip("the environment cannot be read")
+    run(code, cwd=tmp_path, env=environment(PYTHONDONTWRITEBYTECODE="1"))
