@@ -6,7 +6,6 @@
 use pagefold_memory::RegionError;
 use pagefold_page::size::Human;
 use pagefold_store::StoreError;
-use pagefold_sys::SysError;
 use pagefold_sys::uffd::OpenError;
 use pyo3::PyErr;
 use pyo3::create_exception;
@@ -46,11 +45,13 @@ pub(crate) fn region(error: &RegionError) -> PyErr {
         | RegionError::BadPercent { .. }
         | RegionError::Range(_)
         | RegionError::Store(StoreError::Codec(_)) => PyValueError::new_err(text),
-        RegionError::Userfaultfd(OpenError::KernelFaultsForbidden { .. }) => NotAllowedError::new_err(format!(
-            "{text}. Or pass system_calls=False: then everything but system calls works on the memory. A system call \
+        RegionError::Userfaultfd(OpenError::KernelFaultsForbidden { .. }) => {
+            NotAllowedError::new_err(format!(
+                "{text}. Or pass system_calls=False: then everything but system calls works on the memory. A system call \
              that reads or writes it directly, as numpy.fromfile, file.readinto and socket.recv_into do, fails with \
              EFAULT, or stops early, wherever a page is not resident"
-        )),
+            ))
+        }
         RegionError::Userfaultfd(OpenError::Failed(_)) => Error::new_err(text),
         RegionError::Userfaultfd(_) | RegionError::NoFeature(_) | RegionError::PageSize { .. } => {
             NotAllowedError::new_err(text)
@@ -111,28 +112,6 @@ pub(crate) fn image(error: &pagefold_image::ImageError) -> PyErr {
         E::MissingDevices { .. } | E::SurplusDevices { .. } => {
             PyValueError::new_err(text(error).replace("--device", "devices="))
         }
-        E::Medium { source, path } => match medium_errno(source.as_ref()) {
-            Some(errno) => {
-                let name = path.display().to_string();
-                PyOSError::new_err((errno, std::io::Error::from_raw_os_error(errno).to_string(), name))
-            }
-            None => ImageError::new_err(text(error)),
-        },
         _ => ImageError::new_err(text(error)),
     }
-}
-
-/// Returns the error number of the system among the causes of an error.
-fn medium_errno(error: &(dyn std::error::Error + 'static)) -> Option<i32> {
-    let mut cause = Some(error);
-    while let Some(error) = cause {
-        if let Some(system) = error.downcast_ref::<SysError>() {
-            return Some(system.errno);
-        }
-        if let Some(errno) = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::raw_os_error) {
-            return Some(errno);
-        }
-        cause = error.source();
-    }
-    None
 }

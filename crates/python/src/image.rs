@@ -41,15 +41,21 @@ impl OpenImage {
     fn new(settings: Settings) -> PyResult<Arc<Self>> {
         let open = |path: &PathBuf| -> PyResult<Arc<dyn Backing>> {
             let file = open_for_reading(path)
-                .map_err(|e| PyOSError::new_err((e.errno, e.to_string(), path.clone())))?;
-            let backing = FileBacking::for_reading(file).map_err(|e| errors::ImageError::new_err(errors::text(&e)))?;
+                .map_err(|e| PyOSError::new_err((e.errno, io_text(e.errno), path.clone())))?;
+            let backing =
+                FileBacking::for_reading(file).map_err(|e| errors::ImageError::new_err(errors::text(&e)))?;
             Ok(Arc::new(backing))
         };
         let devices = settings.devices.iter().map(open).collect::<PyResult<Vec<_>>>()?;
         let options = Options { memory_bytes: settings.memory_bytes, devices, ..Options::default() };
         let mark = ForkMark::new().map_err(|e| errors::Error::new_err(e.to_string()))?;
-        let image = Image::open_file(&settings.path, options).map_err(|e| errors::image(&e))?;
-        Ok(Arc::new(OpenImage { settings, image: ManuallyDrop::new(image), mark, reopened: Mutex::new(None) }))
+        let image = Image::open(open(&settings.path)?, options).map_err(|e| errors::image(&e))?;
+        Ok(Arc::new(OpenImage {
+            settings,
+            image: ManuallyDrop::new(image),
+            mark,
+            reopened: Mutex::new(None),
+        }))
     }
 
     /// Returns this image, or in a forked child the one that the child has opened.
@@ -63,6 +69,10 @@ impl OpenImage {
             None => Ok(reopened.insert(OpenImage::new(self.settings.clone())?).clone()),
         }
     }
+}
+
+fn io_text(errno: i32) -> String {
+    std::io::Error::from_raw_os_error(errno).to_string()
 }
 
 impl Drop for OpenImage {
@@ -298,7 +308,8 @@ impl PyNode {
         let (address, len) = (buffer.buf_ptr().expose_provenance(), buffer.len_bytes());
         // SAFETY: the buffer stays exported until the call ends, so its bytes stay where they are. Python's threads may
         // read or write them meanwhile, as with any object that reads into a buffer without the interpreter's lock.
-        let bytes = unsafe { std::slice::from_raw_parts_mut(std::ptr::with_exposed_provenance_mut(address), len) };
+        let bytes =
+            unsafe { std::slice::from_raw_parts_mut(std::ptr::with_exposed_provenance_mut(address), len) };
         let node = self.current()?;
         py.detach(|| node.read_at(offset, bytes)).map_err(|e| errors::image(&e))
     }

@@ -227,7 +227,8 @@ pub(crate) fn set_handler(py: Python<'_>, handler: Option<&Bound<'_, PyAny>>) ->
     };
     // SAFETY: `PyDataMem_SetHandler`, with a handler or null. It returns a new reference or null with an exception.
     unsafe {
-        let set: unsafe extern "C" fn(*mut ffi::PyObject) -> *mut ffi::PyObject = std::mem::transmute(function);
+        let set: unsafe extern "C" fn(*mut ffi::PyObject) -> *mut ffi::PyObject =
+            std::mem::transmute(function);
         Bound::from_owned_ptr_or_err(py, set(handler)).map(Bound::unbind)
     }
 }
@@ -299,9 +300,9 @@ impl NumpyArena {
         }
     }
 
-    /// Whether an address lies in the region.
+    /// Whether an address lies in the region, which a forked child does not have.
     fn contains(&self, address: usize) -> bool {
-        self.arena.contains(ptr::with_exposed_provenance_mut(address))
+        self.arena.is_same_process() && self.arena.contains(ptr::with_exposed_provenance_mut(address))
     }
 
     fn stats(&self, py: Python<'_>) -> PyResult<PyRegionStats> {
@@ -331,4 +332,3 @@ impl NumpyArena {
         }
     }
 }
-

@@ -259,9 +259,11 @@ impl PyRegion {
             (*view).itemsize = 1;
             (*view).ndim = 1;
             let wants = |flag| flags & flag == flag;
-            (*view).format = if wants(ffi::PyBUF_FORMAT) { c"B".as_ptr().cast_mut() } else { ptr::null_mut() };
+            (*view).format =
+                if wants(ffi::PyBUF_FORMAT) { c"B".as_ptr().cast_mut() } else { ptr::null_mut() };
             (*view).shape = if wants(ffi::PyBUF_ND) { &raw mut (*view).len } else { ptr::null_mut() };
-            (*view).strides = if wants(ffi::PyBUF_STRIDES) { &raw mut (*view).itemsize } else { ptr::null_mut() };
+            (*view).strides =
+                if wants(ffi::PyBUF_STRIDES) { &raw mut (*view).itemsize } else { ptr::null_mut() };
             (*view).suboffsets = ptr::null_mut();
             (*view).internal = ptr::null_mut();
         }
