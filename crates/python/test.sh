@@ -6,7 +6,7 @@
 #
 # The wheel is built once, for the oldest Python that it claims; all interpreters run that file. Environments stay in
 # target/python, so only the first run downloads packages. Packages that the tests use if they are there (pandas, pyarrow)
-# are installed if that is possible.
+# are installed if that is possible. Ends with status 77 if packages that are needed cannot be installed.
 set -euo pipefail
 cd "$(dirname "$0")"
 out=$PWD/../../target/python
@@ -23,7 +23,7 @@ environment() {
 }
 
 first=$(environment "${pythons[0]}")
-"$first" -m maturin --version >/dev/null 2>&1 || "$first" -m pip install --quiet 'maturin>=1.9,<2'
+"$first" -m maturin --version >/dev/null 2>&1 || "$first" -m pip install --quiet 'maturin>=1.9,<2' || exit 77
 rm -rf "$out/wheels"
 # The interpreter is left out: the wheel is for any Python from 3.11 on.
 VIRTUAL_ENV=$(dirname "$(dirname "$first")") nice -n 5 "$first" -m maturin build --quiet --profile "$profile" \
@@ -33,7 +33,7 @@ wheel=$(echo "$out"/wheels/*.whl)
 for python in "${pythons[@]}"; do
     python=$(environment "$python")
     "$python" -m pip install --quiet --force-reinstall --no-deps "$wheel"
-    "$python" -m pip install --quiet "$wheel[test]"
+    "$python" -m pip install --quiet "$wheel[test]" || exit 77
     for package in pandas pyarrow; do
         "$python" -c "import $package" 2>/dev/null || "$python" -m pip install --quiet --only-binary :all: "$package" ||
             echo "$package cannot be installed: its tests skip"
