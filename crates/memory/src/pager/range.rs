@@ -4,7 +4,8 @@ use super::Pager;
 use super::serve::{OnLoss, Served};
 use crate::config::Service;
 use crate::error::RangeError;
-use crate::page::{DropClaim, PageWord, State};
+use crate::page::{DropClaim, State};
+use crate::table::CHUNK_PAGES;
 use pagefold_page::{PAGE_SIZE, PageIndex};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed, Ordering::SeqCst, fence};
@@ -27,6 +28,28 @@ pub(crate) struct Protecting<'a>(&'a Pager);
 impl Drop for Protecting<'_> {
     fn drop(&mut self) {
         self.0.protecting.fetch_sub(1, SeqCst);
+    }
+}
+
+/// Most pages that are dropped together.
+const RUN_MAX: usize = 256;
+
+/// Adjacent pages that this thread has taken to drop them: the state of each before, and whether the store has a copy.
+struct TakenRun {
+    first: u64,
+    pages: usize,
+    claims: [(State, bool); RUN_MAX],
+}
+
+impl TakenRun {
+    fn new(first: u64) -> Self {
+        TakenRun { first, pages: 0, claims: [(State::Untouched, false); RUN_MAX] }
+    }
+
+    /// Empties the run; the next page to take is `first`.
+    fn restart(&mut self, first: u64) {
+        self.first = first;
+        self.pages = 0;
     }
 }
 
@@ -143,11 +166,12 @@ impl Pager {
         while page < whole_end {
             // SAFETY: the caller guarantees it.
             let dropped = unsafe { self.drop_chunk(page..whole_end) }?;
+            let end = whole_end.min((page / CHUNK_PAGES + 1) * CHUNK_PAGES);
             if dropped == 0 {
                 // SAFETY: the caller guarantees it.
-                unsafe { self.drop_page(PageIndex(page)) }?;
+                unsafe { self.drop_pages(page..end) }?;
             }
-            page += dropped.max(1);
+            page = end;
         }
         Ok(())
     }
@@ -161,38 +185,90 @@ impl Pager {
         unsafe { start.write_bytes(0, len_bytes) };
     }
 
+    /// Drops pages, adjacent ones together: each system call interrupts all CPUs that run the program.
+    ///
     /// # Safety
     /// As for [`Pager::discard`].
-    unsafe fn drop_page(&self, page: PageIndex) -> Result<(), RangeError> {
-        let word = self.word(page);
-        loop {
-            match word.claim_drop() {
-                DropClaim::Nothing if !self.has_file_page(page) || word.zero_untouched() => return Ok(()),
-                // Another thread touches it.
-                DropClaim::Nothing => {}
-                DropClaim::Unregistered => self.register_around(page),
-                DropClaim::Pinned => return Err(RangeError::Pinned { page: page.0 }),
-                DropClaim::Busy(seen) => word.wait(seen),
-                DropClaim::Taken { was, has_copy } => {
-                    // SAFETY: the caller guarantees it; this thread owns the page.
-                    unsafe { self.drop_taken(page, word, was, has_copy) };
-                    return Ok(());
+    unsafe fn drop_pages(&self, pages: Range<u64>) -> Result<(), RangeError> {
+        let mut run = TakenRun::new(pages.start);
+        for page in pages {
+            while let Some(other) = self.take_to_drop(PageIndex(page), &mut run) {
+                // Threads may wait for pages of the run. They must not wait for what this thread waits for.
+                // SAFETY: the caller guarantees it; this thread has taken the pages of the run.
+                unsafe { self.drop_run(&mut run) };
+                run.restart(page + 1);
+                if self.await_droppable(PageIndex(page), other)? {
+                    break;
                 }
+                run.restart(page);
             }
+            if run.pages == RUN_MAX {
+                // SAFETY: as above.
+                unsafe { self.drop_run(&mut run) };
+                run.restart(page + 1);
+            }
+        }
+        // SAFETY: as above.
+        unsafe { self.drop_run(&mut run) };
+        Ok(())
+    }
+
+    /// Takes a page and adds it to the run. Returns another result of the claim.
+    fn take_to_drop(&self, page: PageIndex, run: &mut TakenRun) -> Option<DropClaim> {
+        match self.word(page).claim_drop() {
+            DropClaim::Taken { was, has_copy } => {
+                run.claims[run.pages] = (was, has_copy);
+                run.pages += 1;
+                None
+            }
+            other => Some(other),
         }
     }
 
+    /// Waits until a page that could not be taken may be tried again. Returns true if there is nothing to drop.
+    fn await_droppable(&self, page: PageIndex, claim: DropClaim) -> Result<bool, RangeError> {
+        let word = self.word(page);
+        match claim {
+            DropClaim::Nothing => return Ok(!self.has_file_page(page) || word.zero_untouched()),
+            DropClaim::Unregistered => self.register_around(page),
+            DropClaim::Pinned => return Err(RangeError::Pinned { page: page.0 }),
+            DropClaim::Busy(seen) => word.wait(seen),
+            DropClaim::Taken { .. } => {}
+        }
+        Ok(false)
+    }
+
     /// # Safety
-    /// As for [`Pager::discard`]; the caller owns the page, which is taken.
-    unsafe fn drop_taken(&self, page: PageIndex, word: &PageWord, was: State, has_copy: bool) {
+    /// As for [`Pager::discard`]; the caller owns the pages of the run, which are taken.
+    unsafe fn drop_run(&self, run: &mut TakenRun) {
+        let claims = &run.claims[..run.pages];
+        let resident = claims.iter().filter(|(was, _)| *was == State::Resident).count();
         // A folded page may have been poisoned: dropping removes the poison as it removes memory.
-        if was == State::Resident || (was == State::Folded && self.service == Service::HandlerThreads) {
+        let is_poisonable =
+            self.service == Service::HandlerThreads && claims.iter().any(|(was, _)| *was == State::Folded);
+        if resident > 0 || is_poisonable {
             // SAFETY: the contents may be lost. The call cannot fail for memory that is mapped and not locked.
-            let dropped = unsafe { self.range.discard(page.0 as usize * PAGE_SIZE, PAGE_SIZE) };
-            if dropped.is_ok() && was == State::Resident {
-                self.budget.uncharge(1);
+            let dropped =
+                unsafe { self.range.discard(run.first as usize * PAGE_SIZE, run.pages * PAGE_SIZE) };
+            if dropped.is_ok() {
+                self.budget.uncharge(resident as u32);
             }
         }
+        for (page, (was, has_copy)) in (run.first..).map(PageIndex).zip(claims) {
+            // SAFETY: the caller guarantees it.
+            unsafe { self.drop_taken(page, *was, *has_copy) };
+        }
+        if run.pages > 0 && self.service == Service::HandlerThreads {
+            // The call fails only for ranges that are not registered.
+            let _ = self.uffd.wake(self.address(PageIndex(run.first)), run.pages * PAGE_SIZE);
+        }
+    }
+
+    /// Ends the drop of a taken page whose memory has been released.
+    ///
+    /// # Safety
+    /// As for [`Pager::discard`]; the caller owns the page, which is taken.
+    unsafe fn drop_taken(&self, page: PageIndex, was: State, has_copy: bool) {
         // The frame of a staged page becomes free when an evictor folds its batch.
         if has_copy {
             // SAFETY: the caller owns the page, which is taken, and its contents may be lost.
@@ -203,8 +279,7 @@ impl Pager {
             State::Folded => self.table.add_folded(-1),
             _ => self.table.remove_live(page),
         }
-        self.finish_drop(page, word);
-        self.wake(page);
+        self.finish_drop(page, self.word(page));
     }
 
     /// Drops the store's copy of a page.
