@@ -10,6 +10,7 @@ use pagefold_memory::{Region, RegionConfig};
 use std::io::Read;
 use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 const PAGES: u64 = 512;
@@ -62,8 +63,11 @@ fn touch(address: usize) -> u64 {
     unsafe { std::ptr::with_exposed_provenance::<u64>(address).read_volatile() }
 }
 
-/// Runs a test for each combination that the kernel supports.
+/// Runs a test for each combination that the kernel supports, and no two tests at the same time: one that looks at all
+/// mappings of the process must not see those of another come and go.
 fn each(test: &str, run: impl Fn(usize)) {
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     for (mode, (service, eviction)) in MODES.into_iter().enumerate() {
         if can(test, service, eviction) {
             run(mode);

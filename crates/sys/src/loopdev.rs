@@ -282,18 +282,26 @@ pub fn detach_if(path: &Path, expected: LoopIdentity, how: Detach) -> Result<Det
 
 /// Opens the loop device `path` if its backing file is `expected`. With `claim`, no process can mount it or swap to it
 /// until the file is closed. Otherwise returns [`Detached::NotOurs`], or [`Detached::Claimed`].
+///
+/// Only a device with the expected backing file is claimed, not for a moment another one, whose owner could not mount
+/// it then: the backing file stays attached while any file of the device is open, and this opens it twice.
 pub fn open_if(path: &Path, expected: LoopIdentity, claim: bool) -> Result<Result<File, Detached>, SysError> {
-    let device = match open(path, if claim { libc::O_EXCL } else { 0 }) {
+    // Open for reading, as in `identity`.
+    let attached = match File::open(path).map_err(|e| SysError::io(format!("opening {}", path.display()), &e))
+    {
         Ok(device) => device,
         Err(e) if matches!(e.errno, libc::ENOENT | libc::ENXIO) => return Ok(Err(Detached::NotOurs)),
-        Err(e) if e.errno == libc::EBUSY => {
-            let ours = identity(path)? == Some(expected);
-            return Ok(Err(if ours { Detached::Claimed } else { Detached::NotOurs }));
-        }
         Err(e) => return Err(e),
     };
-    let found = status(&device)?.map(|i| LoopIdentity { lo_device: i.lo_device, lo_inode: i.lo_inode });
-    Ok(if found == Some(expected) { Ok(device) } else { Err(Detached::NotOurs) })
+    let found = status(&attached)?.map(|i| LoopIdentity { lo_device: i.lo_device, lo_inode: i.lo_inode });
+    if found != Some(expected) {
+        return Ok(Err(Detached::NotOurs));
+    }
+    match open(path, if claim { libc::O_EXCL } else { 0 }) {
+        Ok(device) => Ok(Ok(device)),
+        Err(e) if e.errno == libc::EBUSY => Ok(Err(Detached::Claimed)),
+        Err(e) => Err(e),
+    }
 }
 
 /// Gives an open loop device the size that its backing file has now.

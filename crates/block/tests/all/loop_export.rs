@@ -273,6 +273,16 @@ fn two_exports_are_independent() {
     // The identity of the other export detaches nothing at this path.
     let (path, identity) = (one.path().to_path_buf(), two.export.identity());
     assert_eq!(loopdev::detach_if(&path, identity, Detach::IfUnclaimed), Ok(Detached::NotOurs));
+    // Nor does it claim the device for a moment, in which it could not be mounted.
+    std::thread::scope(|scope| {
+        let attempts = scope.spawn(|| {
+            let detach = || loopdev::detach_if(&path, identity, Detach::IfUnclaimed);
+            (0..2000).for_each(|_| assert_eq!(detach(), Ok(Detached::NotOurs)));
+        });
+        while !attempts.is_finished() {
+            drop(OpenOptions::new().read(true).custom_flags(libc::O_EXCL).open(&path).unwrap());
+        }
+    });
     one.export.stop().unwrap();
     open_direct(two.path()).read_exact_at(&mut page, 0).unwrap();
     assert!(page.iter().all(|&b| b == 2));

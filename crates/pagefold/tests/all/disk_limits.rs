@@ -143,7 +143,10 @@ impl Drop for Group {
 fn remove_force_is_refused_if_swapoff_would_exceed_the_limit_of_a_memory_group() {
     let test = "remove_force_is_refused_if_swapoff_would_exceed_the_limit_of_a_memory_group";
     let missing = ["mkswap", "swapon"].iter().find(|t| !have(t)).map(|t| format!("needs {t}"));
-    if let Some(why) = no_loop().map(str::to_string).or(missing) {
+    // The group could swap to another area what the swapoff brings back.
+    let swaps = std::fs::read_to_string("/proc/swaps").unwrap();
+    let other = (swaps.lines().count() > 1).then(|| "this machine has swap".to_string());
+    if let Some(why) = no_loop().map(str::to_string).or(missing).or(other) {
         pagefold_testkit::skipped!("{test}: {why}");
         return;
     }
