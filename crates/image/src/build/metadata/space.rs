@@ -12,6 +12,9 @@ use std::ops::Range;
 const BLOCK: u64 = BLOCK_BYTES as u64;
 /// Gaps that are remembered. The smallest are forgotten first.
 const GAPS_MAX: usize = 4096;
+/// Version 1.5 of fsck.erofs reads the header of attributes behind each inode, also if the inode has none and the image
+/// ends there. No other reader is known to do so.
+const BEHIND_LAST_LEN: usize = 12;
 
 /// The area of inodes while it is filled.
 #[derive(Debug)]
@@ -57,9 +60,9 @@ impl Space {
         self.bytes[at..at + bytes.len()].copy_from_slice(bytes);
     }
 
-    /// The area, filled up to a whole block.
+    /// The area, filled up to a whole block, with at least [`BEHIND_LAST_LEN`] bytes behind the last record.
     pub fn into_bytes(mut self) -> Vec<u8> {
-        self.bytes.resize(self.bytes.len().next_multiple_of(BLOCK as usize), 0);
+        self.bytes.resize((self.bytes.len() + BEHIND_LAST_LEN).next_multiple_of(BLOCK as usize), 0);
         self.bytes
     }
 
@@ -116,5 +119,14 @@ mod tests {
         assert_eq!(large, 4064);
         assert_eq!(space.reserve(64, 64..64), 32);
         assert_eq!(space.into_bytes().len(), 2 * 4096);
+    }
+
+    #[test]
+    fn bytes_follow_an_inode_at_the_end_of_a_block() {
+        for (len_bytes, blocks) in [(4032, 1), (4064, 2), (4096, 2)] {
+            let mut space = Space::new();
+            assert_eq!(space.reserve(len_bytes, len_bytes..len_bytes), 32);
+            assert_eq!(space.into_bytes().len(), blocks * 4096, "{len_bytes}");
+        }
     }
 }
