@@ -1,5 +1,6 @@
 //! The settings of a region.
 
+use crate::budget::ResidentBudget;
 use crate::error::RegionError;
 use pagefold_codec::CodecSpec;
 use pagefold_page::PAGE_SIZE;
@@ -49,6 +50,8 @@ pub struct RegionConfig {
     /// copies of resident pages that the store keeps, tables. At least [`RegionConfig::LIMIT_MIN_BYTES`]. The region
     /// exceeds it only if no page can be folded: all are pinned, or the pool refuses them.
     pub limit_bytes: u64,
+    /// The limit that the region shares with others; `limit_bytes` is then the most of it that this region may have.
+    pub budget: Option<ResidentBudget>,
     /// The thread that serves faults.
     pub service: Service,
     /// How pages leave the range.
@@ -95,6 +98,7 @@ impl RegionConfig {
             len_bytes,
             limit_bytes,
             max_len_bytes: None,
+            budget: None,
             service: Service::default(),
             eviction: Eviction::default(),
             codec: CodecSpec::named("lz4"),
@@ -111,6 +115,13 @@ impl RegionConfig {
             huge_pages: true,
             measure_pages: false,
         }
+    }
+
+    /// A range of `len_bytes` that shares the limit of a budget with other regions, with defaults for the rest.
+    pub fn in_budget(len_bytes: u64, budget: &ResidentBudget) -> Self {
+        // As much as the range can use: its pages, and the staging area and tables.
+        let limit_bytes = len_bytes.saturating_add(len_bytes / 2).saturating_add(Self::LIMIT_MIN_BYTES);
+        RegionConfig { budget: Some(budget.clone()), ..Self::new(len_bytes, limit_bytes) }
     }
 
     /// Returns the bytes of address space to reserve.

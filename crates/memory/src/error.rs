@@ -1,5 +1,6 @@
 //! The errors of a region.
 
+use crate::config::RegionConfig;
 use pagefold_page::size::Human;
 use pagefold_store::StoreError;
 use pagefold_sys::SysError;
@@ -41,6 +42,18 @@ pub enum RegionError {
         limit_bytes: u64,
         /// The least limit.
         min_bytes: u64,
+    },
+    /// The shared budget has no room for another region.
+    #[error(
+        "a budget of {} has room for {regions} regions only: each needs {}",
+        Human(*limit_bytes),
+        Human(RegionConfig::LIMIT_MIN_BYTES)
+    )]
+    BudgetFull {
+        /// The limit of the budget.
+        limit_bytes: u64,
+        /// Regions that share it.
+        regions: usize,
     },
     /// A percentage is out of range.
     #[error("{name} must be 1 to 100, not {percent}")]

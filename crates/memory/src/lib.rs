@@ -110,7 +110,8 @@
 //! |---|---|
 //! | `page` | the state word of a page and its transitions |
 //! | `table` | the words and hashes of all pages of a region |
-//! | `resident_budget` | the limit on resident memory, and threads that wait for memory |
+//! | `region_budget` | the limit on resident memory, and threads that wait for memory |
+//! | `budget` | a limit that several regions share, or that follows the pressure on memory |
 //! | `source` | the file that a region begins with |
 //! | `staging` | frames between the range and the store |
 //! | `pager` | how a page becomes resident after a fault |
@@ -158,10 +159,12 @@ pub mod page;
 mod page;
 
 #[cfg(loom)]
-pub mod resident_budget;
+pub mod region_budget;
 
 #[cfg(not(loom))]
 mod advice;
+#[cfg(not(loom))]
+mod budget;
 #[cfg(not(loom))]
 mod config;
 #[cfg(not(loom))]
@@ -187,7 +190,7 @@ mod readahead;
 #[cfg(not(loom))]
 mod region;
 #[cfg(not(loom))]
-mod resident_budget;
+mod region_budget;
 #[cfg(not(loom))]
 mod source;
 #[cfg(not(loom))]
@@ -209,6 +212,8 @@ pub use pagefold_store as store;
 
 #[cfg(not(loom))]
 pub use advice::Advice;
+#[cfg(not(loom))]
+pub use budget::{PressurePolicy, ResidentBudget};
 #[cfg(not(loom))]
 pub use config::{Eviction, RegionConfig, Service};
 #[cfg(not(loom))]

@@ -1,6 +1,7 @@
 //! A region: its threads, its limits, and the calls of its owner.
 
 use crate::advice::Advice;
+use crate::budget::Membership;
 use crate::config::{Eviction, RegionConfig, Service, check, check_len, check_limit, check_percent};
 use crate::error::{RangeError, RegionError};
 use crate::evict::{ClockHand, Evictor};
@@ -33,6 +34,8 @@ pub struct Region {
     registered: Option<Registered>,
     writeback_thread: Option<WritebackThread>,
     pager: Option<Arc<Pager>>,
+    /// The region's place in a shared budget.
+    membership: Option<Arc<Membership>>,
     /// Bytes of the range that the owner has, in whole pages; the rest of the reserved range is not in use.
     len_bytes: usize,
 }
@@ -76,6 +79,7 @@ impl Region {
         let len_bytes = PageCount::covering(config.len_bytes).0 as usize * PAGE_SIZE;
         let (service, fold_threads, handler_threads) =
             (config.service, config.fold_threads, config.handler_threads);
+        let (budget, limit_bytes) = (config.budget.clone(), config.limit_bytes);
         let pager = Arc::new(Pager::new(config, source)?);
         let mut region = Region {
             evictors: Vec::new(),
@@ -83,8 +87,12 @@ impl Region {
             registered: None,
             writeback_thread: None,
             pager: Some(pager.clone()),
+            membership: None,
             len_bytes,
         };
+        if let Some(budget) = budget {
+            region.membership = Some(pager.join(&budget, limit_bytes)?);
+        }
         if pager.store.writeback().is_some() {
             region.writeback_thread =
                 Some(WritebackThread::start(pager.store.clone()).map_err(RegionError::Thread)?);
@@ -309,9 +317,14 @@ impl Region {
         unsafe { self.pager().discard(range.start, range.len()) }
     }
 
-    /// Changes the limit. If more is resident, the excess is folded from now on, in the background.
+    /// Changes the limit. If more is resident, the excess is folded from now on, in the background. In a shared budget,
+    /// this is the most of it that the region may have.
     pub fn set_limit(&self, limit_bytes: u64) -> Result<(), RegionError> {
         check_limit(limit_bytes)?;
+        if let Some(membership) = &self.membership {
+            membership.set_most_bytes(limit_bytes);
+            return Ok(());
+        }
         let budget = &self.pager().budget;
         budget.set_limit(limit_bytes / PAGE_SIZE as u64);
         budget.wake_evictors();
@@ -354,9 +367,13 @@ impl Drop for Region {
                 self.handlers.take(),
                 self.registered.take(),
                 self.writeback_thread.take(),
+                self.membership.take(),
                 pager,
             ));
             return;
+        }
+        if let Some(membership) = self.membership.take() {
+            membership.leave();
         }
         pager.budget.close();
         // A panic in a thread has been reported by the panic hook.

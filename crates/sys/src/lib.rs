@@ -20,7 +20,7 @@
 //!
 //! Few modules use others, and only in one direction: those for block devices, swap, FUSE mounts and control groups use
 //! `mounts`; `blockuse` uses `swap`; `fusermount` uses `fusedev` and `handover`; `beneath` uses `pathhandle`;
-//! `forkmark`, `pagemap` and `uffd` use `mem`. The crate itself starts no threads (`signal` starts masked threads for
+//! `forkmark`, `pagemap` and `uffd` use `mem`; `memroom` uses `mem` and `memcg`. The crate itself starts no threads (`signal` starts masked threads for
 //! its callers). It has one lock, which serialises the installation of the SIGBUS handler. Functions that a signal
 //! handler may call say so; they allocate nothing and take no locks.
 
@@ -46,6 +46,7 @@ pub mod loopdev;
 pub mod malloc;
 pub mod mem;
 pub mod memcg;
+pub mod memroom;
 pub mod mountns;
 pub mod mounts;
 pub mod ownmem;

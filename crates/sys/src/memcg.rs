@@ -27,12 +27,12 @@ pub struct ShortGroup {
 
 /// The counters of a group, bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Usage {
-    limit: u64,
-    used: u64,
-    swapped: u64,
+pub(crate) struct Usage {
+    pub(crate) limit: u64,
+    pub(crate) used: u64,
+    pub(crate) swapped: u64,
     /// Page cache, which the kernel drops when the group needs memory.
-    cache: u64,
+    pub(crate) cache: u64,
 }
 
 impl Usage {
@@ -74,6 +74,11 @@ pub fn short_groups(area_bytes: u64, other_swap_bytes: u64) -> Result<Vec<ShortG
     Ok(short)
 }
 
+/// Reads the counters of a group of either version; `None` for a directory without them.
+pub(crate) fn usage(folder: &Path) -> Option<Usage> {
+    version_2(folder).or_else(|| version_1(folder))
+}
+
 /// `None` for a directory of another controller, or of a group without a memory controller.
 fn version_1(folder: &Path) -> Option<Usage> {
     let stat = std::fs::read_to_string(folder.join("memory.stat")).ok()?;
@@ -90,7 +95,8 @@ fn version_2(folder: &Path) -> Option<Usage> {
     Some(Usage {
         limit: number(folder, "memory.max")?,
         used: number(folder, "memory.current")?,
-        swapped: number(folder, "memory.swap.current")?,
+        // Without swap accounting there is no such file.
+        swapped: number(folder, "memory.swap.current").unwrap_or(0),
         cache: field(&stat, "inactive_file")? + field(&stat, "active_file")?,
     })
 }

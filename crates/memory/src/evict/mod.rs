@@ -150,6 +150,10 @@ impl Evictor {
                 pager.budget.wait_for_work(needs_eviction);
                 continue;
             }
+            // A limit that was just lowered is not to be raised again by pages that are still beyond it.
+            if !pager.budget.is_over_limit() && pager.grow_limit() {
+                continue;
+            }
             pager.count_copies();
             let was_exhausted = pager.budget.is_exhausted();
             match self.step() {

@@ -36,6 +36,7 @@ pub(crate) use range::Pinned;
 pub(crate) use serve::{OnLoss, Served};
 
 use crate::advice::AccessTable;
+use crate::budget::{Membership, ResidentBudget};
 use crate::config::{Eviction, RegionConfig, Service};
 use crate::counters::Counters;
 use crate::error::RegionError;
@@ -43,7 +44,7 @@ use crate::limit::PoolLimit;
 use crate::meter::Meter;
 use crate::page::{FoldTime, Frame, PageWord};
 use crate::readahead::Readahead;
-use crate::resident_budget::ResidentBudget;
+use crate::region_budget::RegionBudget;
 use crate::source::Source;
 use crate::staging::{BATCH_FRAMES, Staging};
 use crate::table::Table;
@@ -54,8 +55,8 @@ use pagefold_sys::forkmark::ForkMark;
 use pagefold_sys::mem::Reservation;
 use pagefold_sys::uffd::{self, Feature, Uffd, UffdOptions};
 use scratch::ScratchPool;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
 use unregistered::{RANGE_ALIGN_BYTES, Unregistered};
 
 /// The state that all threads of a region share.
@@ -64,7 +65,9 @@ pub(crate) struct Pager {
     pub(crate) range: Reservation,
     pub(crate) staging: Staging,
     pub(crate) table: Table,
-    pub(crate) budget: ResidentBudget,
+    pub(crate) budget: RegionBudget,
+    /// The region's place in a shared budget.
+    membership: OnceLock<Arc<Membership>>,
     pub(crate) store: Arc<Store>,
     pub(crate) limit: PoolLimit,
     pub(crate) counters: Counters,
@@ -134,7 +137,8 @@ impl Pager {
             range,
             staging,
             table: Table::new(page_count)?,
-            budget: ResidentBudget::new(limit_pages),
+            budget: RegionBudget::new(limit_pages),
+            membership: OnceLock::new(),
             limit: PoolLimit::new(config.max_pool_bytes(), config.accept_threshold_percent),
             counters: Counters::new(),
             readahead: Readahead::new(),
@@ -157,6 +161,21 @@ impl Pager {
             protecting: AtomicU32::new(0),
             page_ins: AtomicU32::new(0),
         })
+    }
+
+    /// Joins a shared budget, before the range is used.
+    pub(crate) fn join(
+        self: &Arc<Self>,
+        budget: &ResidentBudget,
+        most_bytes: u64,
+    ) -> Result<Arc<Membership>, RegionError> {
+        let membership = Arc::new(budget.join(self, most_bytes)?);
+        Ok(self.membership.get_or_init(|| membership).clone())
+    }
+
+    /// Asks a shared budget for a higher limit. Returns whether there is one and the region got more.
+    pub(crate) fn grow_limit(&self) -> bool {
+        self.membership.get().is_some_and(|membership| membership.grow())
     }
 
     /// Returns whether pages can be moved.

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 mod advice;
+mod budget;
 mod file;
 mod late;
 mod limit;
@@ -20,7 +21,7 @@ mod support;
 #[test]
 fn child() {
     let Some(part) = support::part() else { return };
-    let run = [file::run_part, madvise::run_part, refusal::run_part, signals::run_part];
+    let run = [budget::run_part, file::run_part, madvise::run_part, refusal::run_part, signals::run_part];
     assert!(run.iter().any(|run| run(&part)), "there is no part {part}");
     std::process::exit(0);
 }

@@ -3,5 +3,5 @@
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 mod page;
+mod region_budget;
 mod region_model;
-mod resident_budget;

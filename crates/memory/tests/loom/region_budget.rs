@@ -5,28 +5,28 @@
 use crate::region_model::check_bound;
 use loom::sync::Arc;
 use loom::thread::{self, JoinHandle};
-use pagefold_memory::resident_budget::ResidentBudget;
+use pagefold_memory::region_budget::RegionBudget;
 
 /// Pages: enough that the high watermark, 4, is below the limit.
 const LIMIT: u32 = 8;
 
 /// Makes a budget with so many pages left.
-fn with_available(pages: u32) -> Arc<ResidentBudget> {
-    let budget = ResidentBudget::new(LIMIT.into());
+fn with_available(pages: u32) -> Arc<RegionBudget> {
+    let budget = RegionBudget::new(LIMIT.into());
     assert_eq!(budget.charge(LIMIT - pages), LIMIT - pages);
     Arc::new(budget)
 }
 
 fn spawn<T: 'static>(
-    budget: &Arc<ResidentBudget>,
-    run: impl FnOnce(&ResidentBudget) -> T + 'static,
+    budget: &Arc<RegionBudget>,
+    run: impl FnOnce(&RegionBudget) -> T + 'static,
 ) -> JoinHandle<T> {
     let budget = budget.clone();
     thread::spawn(move || run(&budget))
 }
 
 /// `Pager::await_memory`.
-fn await_memory(budget: &ResidentBudget) -> bool {
+fn await_memory(budget: &RegionBudget) -> bool {
     loop {
         let ticket = budget.ticket();
         if budget.charge(1) == 1 {
@@ -43,7 +43,7 @@ fn await_memory(budget: &ResidentBudget) -> bool {
 }
 
 /// `Evictor::run`, until it has evicted once.
-fn move_out(budget: &ResidentBudget, pages: u32) {
+fn move_out(budget: &RegionBudget, pages: u32) {
     while !budget.needs_eviction(0) {
         if budget.is_closing() {
             return;

@@ -1,4 +1,4 @@
-//! The budget of resident memory, and the threads that wait for it.
+//! The budget of a region's resident memory, and the threads that wait for it.
 //!
 //! A charged page is memory behind a page of the range or behind a frame of the staging area. A thread charges the
 //! budget before it maps new memory, and uncharges it after it has returned memory to the kernel. Below the low
@@ -12,7 +12,7 @@
 use crate::sync::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering::*, WAKE_ALL, fence, wait, wake};
 
 /// The budget of a region, in pages.
-pub struct ResidentBudget {
+pub struct RegionBudget {
     /// Pages that are charged. A separate count from the limit, so that each is read and changed by itself: a count of
     /// what is left would have to be compared with the limit, which another thread may be changing.
     charged: AtomicI64,
@@ -40,10 +40,10 @@ const OVERCOMMIT_MAX: u64 = 4096;
 /// The greatest high watermark, pages left.
 const HIGH_WATERMARK_MAX: u64 = 4096;
 
-impl ResidentBudget {
+impl RegionBudget {
     /// Makes a budget of which nothing is charged.
     pub fn new(limit_pages: u64) -> Self {
-        let budget = ResidentBudget {
+        let budget = RegionBudget {
             charged: AtomicI64::new(0),
             limit: AtomicU64::new(0),
             low_watermark: AtomicI64::new(0),
@@ -124,7 +124,7 @@ impl ResidentBudget {
         self.notify_release();
     }
 
-    /// Wakes threads that wait for memory, after memory became available without [`ResidentBudget::uncharge`].
+    /// Wakes threads that wait for memory, after memory became available without [`RegionBudget::uncharge`].
     pub fn notify_release(&self) {
         // Pairs with the fence in `wait_for_release`: this thread sees the waiter, or the waiter sees the memory.
         fence(SeqCst);
@@ -174,7 +174,7 @@ impl ResidentBudget {
         self.available() + i64::from(ready) - self.copy_pages.load(Relaxed)
     }
 
-    /// Returns whether nothing is left: [`ResidentBudget::charge`] would return 0.
+    /// Returns whether nothing is left: [`RegionBudget::charge`] would return 0.
     pub fn is_exhausted(&self) -> bool {
         self.free(0) <= 0
     }
@@ -196,7 +196,7 @@ impl ResidentBudget {
         self.waiters.load(Relaxed) > 0
     }
 
-    /// Returns whether threads wait for memory and [`ResidentBudget::charge`] would find none for them.
+    /// Returns whether threads wait for memory and [`RegionBudget::charge`] would find none for them.
     pub fn has_unserved_waiters(&self) -> bool {
         self.has_waiters() && self.is_exhausted()
     }
@@ -214,7 +214,7 @@ impl ResidentBudget {
         self.sleeping_evictors.fetch_sub(1, AcqRel);
     }
 
-    /// Returns the epoch for [`ResidentBudget::wait_for_release`]. The caller reads it before it looks for memory.
+    /// Returns the epoch for [`RegionBudget::wait_for_release`]. The caller reads it before it looks for memory.
     pub fn ticket(&self) -> u32 {
         self.release_epoch.load(Acquire)
     }
@@ -299,7 +299,7 @@ mod tests {
 
     #[test]
     fn a_waiter_for_which_there_is_memory_needs_no_eviction() {
-        let budget = ResidentBudget::new(1600);
+        let budget = RegionBudget::new(1600);
         budget.waiters.store(1, Relaxed);
         assert!(!budget.needs_eviction(0));
         // No memory is left but that of free frames, which a waiter for a staged page cannot use.
@@ -309,7 +309,7 @@ mod tests {
 
     #[test]
     fn as_many_pages_exceed_the_limit_as_threads_wait() {
-        let budget = ResidentBudget::new(1600);
+        let budget = RegionBudget::new(1600);
         budget.overcommit_waiters();
         assert!(!budget.overcommit());
         budget.waiters.store(2, Relaxed);

@@ -1,0 +1,158 @@
+//! The limit that several regions share, and the limit that follows the pressure on memory.
+//!
+//! | module | what is in it |
+//! |---|---|
+//! | `shares` | how the limit is divided among the regions |
+//! | `pressure` | how large the limit is without a fixed one |
+//! | `watcher` | the thread that reads the pressure |
+//!
+//! Each region has its own [`RegionBudget`](crate::region_budget::RegionBudget), which faults charge. This module only
+//! moves limits between those: an evictor that would have to evict first asks for a higher limit, and gets it from what
+//! no region has, from what another region does not use, or from a region that uses its pages less. So faults cost the
+//! same with a shared limit as with one of their own.
+
+pub(crate) mod pressure;
+pub(crate) mod shares;
+mod watcher;
+
+use crate::config::check_limit;
+use crate::error::RegionError;
+use crate::pager::Pager;
+use pagefold_page::PAGE_SIZE;
+use pagefold_sys::signal;
+pub use pressure::PressurePolicy;
+use shares::{ShareId, Shares};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use watcher::Watcher;
+
+const PAGE: u64 = PAGE_SIZE as u64;
+
+/// A limit on resident memory that several regions share.
+///
+/// A region that needs more gets what the others do not use. If all of it is in use, the region that brings pages back
+/// more often takes from the one that does so less. A region that joins a full budget begins with the least limit, and
+/// grows when it is used.
+///
+/// ```
+/// # use pagefold_memory::{Region, RegionConfig, ResidentBudget};
+/// # if pagefold_sys::uffd::kernel_features().is_err() { return Ok(()); }
+/// let budget = ResidentBudget::new(8 << 20)?;
+/// let mut one = Region::new(RegionConfig::in_budget(64 << 20, &budget))?;
+/// let mut two = Region::new(RegionConfig::in_budget(64 << 20, &budget))?;
+/// one.bytes_mut().fill(1);
+/// two.bytes_mut().fill(2);
+/// assert!(one.stats().memory.resident + two.stats().memory.resident <= 8 << 20);
+/// # Ok::<(), pagefold_memory::RegionError>(())
+/// ```
+///
+/// Clones are the same budget. In a forked child it cannot be used.
+#[derive(Clone)]
+pub struct ResidentBudget {
+    shared: Arc<Shared>,
+    /// Ends with the last clone.
+    _watcher: Option<Arc<Watcher>>,
+}
+
+pub(crate) struct Shared {
+    shares: Mutex<Shares<Arc<Pager>>>,
+}
+
+impl Shared {
+    /// Takes the lock. Evictors only try: a fault that interrupts the holder may wait for an evictor.
+    fn lock(&self) -> MutexGuard<'_, Shares<Arc<Pager>>> {
+        self.shares.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl ResidentBudget {
+    /// Makes a budget of `limit_bytes`, at least [`RegionConfig::LIMIT_MIN_BYTES`](crate::RegionConfig) for each region
+    /// that is going to use it.
+    pub fn new(limit_bytes: u64) -> Result<Self, RegionError> {
+        check_limit(limit_bytes)?;
+        let shares = Mutex::new(Shares::new(limit_bytes / PAGE));
+        Ok(ResidentBudget { shared: Arc::new(Shared { shares }), _watcher: None })
+    }
+
+    /// Makes a budget without a fixed limit: its regions may take what the machine, and the memory groups of this
+    /// process, have available, and give it back when that becomes short. A thread reads this once a second, and ten
+    /// times a second when memory is short.
+    pub fn by_pressure(policy: PressurePolicy) -> Result<Self, RegionError> {
+        let shared = Arc::new(Shared { shares: Mutex::new(Shares::new(0)) });
+        let watcher = Watcher::start(policy, &shared).map_err(RegionError::Thread)?;
+        Ok(ResidentBudget { shared, _watcher: Some(Arc::new(watcher)) })
+    }
+
+    /// Returns the limit now, bytes.
+    pub fn limit_bytes(&self) -> u64 {
+        let _masked = signal::mask_asynchronous();
+        self.shared.lock().total_pages() * PAGE
+    }
+
+    /// Returns what all regions have resident, bytes.
+    pub fn resident_bytes(&self) -> u64 {
+        let _masked = signal::mask_asynchronous();
+        self.shared.lock().in_use_pages() * PAGE
+    }
+
+    /// Returns the number of regions that share it.
+    pub fn region_count(&self) -> usize {
+        let _masked = signal::mask_asynchronous();
+        self.shared.lock().len()
+    }
+
+    /// Changes the limit. If more is resident, the excess is folded from now on, in the background. A budget that
+    /// follows the pressure sets its limit itself at its next reading.
+    pub fn set_limit(&self, limit_bytes: u64) -> Result<(), RegionError> {
+        check_limit(limit_bytes)?;
+        let _masked = signal::mask_asynchronous();
+        self.shared.lock().set_total_pages(limit_bytes / PAGE);
+        Ok(())
+    }
+
+    /// Adds a region, which may have at most `most_bytes` of the limit.
+    pub(crate) fn join(&self, pager: &Arc<Pager>, most_bytes: u64) -> Result<Membership, RegionError> {
+        let _masked = signal::mask_asynchronous();
+        let mut shares = self.shared.lock();
+        let full = |shares: &Shares<_>| RegionError::BudgetFull {
+            limit_bytes: shares.total_pages() * PAGE,
+            regions: shares.len(),
+        };
+        let id = shares.join(pager.clone(), most_bytes / PAGE).ok_or_else(|| full(&shares))?;
+        Ok(Membership { budget: self.clone(), id })
+    }
+}
+
+impl std::fmt::Debug for ResidentBudget {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ResidentBudget").field("limit_bytes", &self.limit_bytes()).finish_non_exhaustive()
+    }
+}
+
+/// A region's place in a budget.
+pub(crate) struct Membership {
+    budget: ResidentBudget,
+    id: ShareId,
+}
+
+impl Membership {
+    /// Asks for a higher limit. Returns whether the region got one. Allocates nothing and waits for nothing.
+    pub(crate) fn grow(&self) -> bool {
+        match self.budget.shared.shares.try_lock() {
+            Ok(mut shares) => shares.grow(self.id, std::time::Instant::now()),
+            Err(_) => false,
+        }
+    }
+
+    /// Changes how much of the limit the region may have at most.
+    pub(crate) fn set_most_bytes(&self, most_bytes: u64) {
+        let _masked = signal::mask_asynchronous();
+        self.budget.shared.lock().set_most(self.id, most_bytes / PAGE);
+    }
+
+    /// Removes the region, whose limit the others can have.
+    pub(crate) fn leave(&self) {
+        let _masked = signal::mask_asynchronous();
+        // The pager is dropped after the lock is released.
+        let _pager = self.budget.shared.lock().leave(self.id);
+    }
+}

@@ -1,0 +1,82 @@
+//! The thread of a budget that follows the pressure on memory: it reads, asks the policy, and sets the limit.
+
+use super::Shared;
+use super::pressure::{Follower, PressurePolicy, Reading};
+use pagefold_sys::memroom::RoomReader;
+use pagefold_sys::pressure::{self, Resource};
+use pagefold_sys::signal;
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Weak};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// Time between readings while there is plenty of memory.
+const PAUSE: Duration = Duration::from_secs(1);
+/// Time between readings while memory is tight.
+const PAUSE_TIGHT: Duration = Duration::from_millis(100);
+
+/// The running thread. It ends when this is dropped.
+pub(super) struct Watcher {
+    is_ending: Arc<AtomicBool>,
+    thread: JoinHandle<()>,
+}
+
+impl Watcher {
+    /// Sets the limit for the first time, and starts the thread.
+    pub(super) fn start(policy: PressurePolicy, shared: &Arc<Shared>) -> io::Result<Self> {
+        let mut watch = Watch {
+            shared: Arc::downgrade(shared),
+            room: RoomReader::open(),
+            follower: Follower::new(policy),
+            start: Instant::now(),
+        };
+        watch.step();
+        let is_ending = Arc::new(AtomicBool::new(false));
+        let ending = is_ending.clone();
+        let thread = std::thread::Builder::new().name("pagefold-watch".into());
+        let thread = signal::spawn_masked(thread, move || {
+            let mut pause = PAUSE;
+            while !ending.load(Relaxed) {
+                std::thread::park_timeout(pause);
+                pause = if watch.step() { PAUSE_TIGHT } else { PAUSE };
+            }
+        })?;
+        Ok(Watcher { is_ending, thread })
+    }
+}
+
+impl Drop for Watcher {
+    fn drop(&mut self) {
+        // The thread holds no region and is not waited for: the last clone may be dropped by a thread that it needs.
+        self.is_ending.store(true, Relaxed);
+        self.thread.thread().unpark();
+    }
+}
+
+struct Watch {
+    shared: Weak<Shared>,
+    room: RoomReader,
+    follower: Follower,
+    start: Instant,
+}
+
+impl Watch {
+    /// Sets the limit. Returns whether memory is tight.
+    fn step(&mut self) -> bool {
+        let Some(shared) = self.shared.upgrade() else { return false };
+        let room = self.room.read();
+        let stall = pressure::read(Resource::Memory).unwrap_or_default();
+        let mut shares = shared.lock();
+        let decision = self.follower.step(&Reading {
+            at: self.start.elapsed(),
+            total_bytes: room.total_bytes,
+            available_bytes: room.available_bytes,
+            stall_centipercent: stall.avg10_centipercent,
+            resident_pages: shares.in_use_pages(),
+            page_ins: shares.page_ins(),
+        });
+        shares.set_total_pages(decision.limit_pages);
+        decision.is_tight
+    }
+}
