@@ -35,6 +35,9 @@
  *   pf_region_resize                 any (3)               no               PF_EFORKED
  *   pf_region_pin, pf_unpin          any                   no               PF_EFORKED
  *   the other pf_region_ functions   any                   no               PF_EFORKED
+ *   pf_budget_create                 any                   no               yes: a budget of the child
+ *   pf_budget_destroy                one, as the last      no               PF_EFORKED
+ *   the other pf_budget_ functions   any                   no               PF_EFORKED, or 0
  *   pf_arena_create, _trim           any                   no               PF_EFORKED
  *   pf_arena_destroy                 one, as the last      no               PF_EFORKED
  *   pf_arena_malloc and its kind     any                   no               NULL, PF_EFORKED
@@ -77,7 +80,7 @@ enum {
     PF_EFILE = 6,    /* the file is not a regular one, cannot be used, or was changed */
     PF_ELOST = 7,    /* a page's contents are lost or cannot be read back */
     PF_ENOTSUP = 8,  /* the system does not support it or does not allow it: the message says what is needed */
-    PF_ENOMEM = 9,   /* there is no memory, or no room in the arena */
+    PF_ENOMEM = 9,   /* there is no memory, or no room in the arena or the budget */
     PF_ESYSTEM = 10, /* a system call failed */
     PF_EFORKED = 11, /* the handle belongs to the parent of this process */
     PF_EPANIC = 12   /* a bug in libpagefold; the object can only be destroyed */
@@ -107,17 +110,39 @@ enum {
     PF_SERVICE_HANDLER_THREADS = 1
 };
 
+/* A limit on resident memory that several regions share. A region that needs more gets what the others do not use. If
+ * all of it is in use, the region that brings pages back more often takes from the one that does so less. */
+typedef struct pf_budget pf_budget;
+
+/* Makes a budget of at least 256 KiB for each region that is going to use it. With 0, it has no fixed limit: its regions
+ * may take what the machine, and the memory groups of this process, have available, less a reserve, and give it back
+ * when that becomes short. *budget is NULL after an error. */
+PF_MUST_CHECK int pf_budget_create(uint64_t limit_bytes, pf_budget **budget);
+
+/* Gives up the handle. Regions that share the budget go on to do so. NULL is allowed. */
+int pf_budget_destroy(pf_budget *budget);
+
+/* Changes the limit. If more is resident, the excess is compressed in the background. */
+int pf_budget_set_limit(pf_budget *budget, uint64_t limit_bytes);
+
+/* Returns the limit now; 0 for NULL. */
+uint64_t pf_budget_limit_bytes(const pf_budget *budget);
+
+/* Returns what all regions of the budget have resident; 0 for NULL. */
+uint64_t pf_budget_resident_bytes(const pf_budget *budget);
+
 /* The settings of a region. pf_region_config_init fills in the defaults; len_bytes and limit_bytes have none. */
 typedef struct pf_region_config {
     size_t size_bytes;      /* sizeof(struct pf_region_config) of the caller */
     uint64_t len_bytes;     /* the size of the region; rounded up to whole pages */
-    uint64_t limit_bytes;   /* the limit on resident pages and tables, at least 256 KiB; compressed pages are extra */
+    uint64_t limit_bytes;   /* the limit on resident pages and tables, at least 256 KiB; compressed pages are extra.
+                               With a budget, the most of it that this region may have; 0: all of it */
     uint64_t max_len_bytes; /* the size up to which pf_region_resize can go; 0: len_bytes. Takes address space only */
     uint64_t max_pool_bytes; /* the limit on memory of compressed pages; 0: max_pool_percent of the machine's memory */
     const char *codec;       /* NULL: "lz4"; or "zstd", "lzo", "lzo-rle", "lz4hc", "deflate", "842" */
     int32_t codec_level;     /* the level, if has_codec_level is not 0 */
     uint32_t has_codec_level;
-    uint32_t max_pool_percent;         /* 20 */
+    uint32_t max_pool_percent; /* 0: 20, or 100 with a budget that has no fixed limit */
     uint32_t accept_threshold_percent; /* 90: a full pool accepts pages again below this part of its limit */
     uint32_t service;                  /* PF_SERVICE_FAULTING_THREAD */
     uint32_t same_filled;              /* 1: pages that repeat one word take no memory */
@@ -125,6 +150,8 @@ typedef struct pf_region_config {
     uint32_t fold_threads;             /* threads that compress, up to 256; 0: one for each CPU, but at most 4 */
     uint32_t handler_threads;          /* threads of PF_SERVICE_HANDLER_THREADS, up to 256; 0: by the CPUs */
     uint32_t reserved;                 /* 0 */
+    const pf_budget *budget; /* the limit that the region shares with others, or NULL; the region does not need the
+                                handle later */
 } pf_region_config;
 
 /* Fills in the defaults. `size_bytes` is sizeof *config. */

@@ -1,5 +1,6 @@
 //! The settings of a region, in a struct that can grow.
 
+use crate::budget::{self, pf_budget};
 use crate::error::Error;
 use crate::guard;
 use pagefold_memory::{CodecSpec, RegionConfig, Service};
@@ -27,6 +28,7 @@ pub struct pf_region_config {
     pub fold_threads: u32,
     pub handler_threads: u32,
     pub reserved: u32,
+    pub budget: *const pf_budget,
 }
 
 /// The header's `PF_SERVICE_…`.
@@ -50,7 +52,7 @@ impl pf_region_config {
             codec: std::ptr::null(),
             codec_level: 0,
             has_codec_level: 0,
-            max_pool_percent: defaults.max_pool_percent.into(),
+            max_pool_percent: 0,
             accept_threshold_percent: defaults.accept_threshold_percent.into(),
             service: SERVICE_FAULTING_THREAD,
             same_filled: defaults.same_filled.into(),
@@ -58,6 +60,7 @@ impl pf_region_config {
             fold_threads: 0,
             handler_threads: 0,
             reserved: 0,
+            budget: std::ptr::null(),
         }
     }
 
@@ -92,14 +95,24 @@ impl pf_region_config {
 /// Returns the settings that a caller's struct describes.
 ///
 /// # Safety
-/// As for [`pf_region_config::read`], and `codec` is null or a string.
+/// As for [`pf_region_config::read`]; `codec` is null or a string, and `budget` null or a handle.
 pub(crate) unsafe fn resolve(config: *const pf_region_config) -> Result<RegionConfig, Error> {
     // SAFETY: the caller guarantees it.
     let given = unsafe { pf_region_config::read(config) }?;
-    let mut resolved = RegionConfig::new(given.len_bytes, given.limit_bytes);
+    // SAFETY: the caller guarantees null or a handle.
+    let mut resolved = match unsafe { budget::handle(given.budget) }? {
+        None => RegionConfig::new(given.len_bytes, given.limit_bytes),
+        Some(budget) => {
+            let config = RegionConfig::in_budget(given.len_bytes, budget);
+            let limit_bytes = if given.limit_bytes == 0 { config.limit_bytes } else { given.limit_bytes };
+            RegionConfig { limit_bytes, ..config }
+        }
+    };
     resolved.max_len_bytes = (given.max_len_bytes != 0).then_some(given.max_len_bytes);
     resolved.max_pool_bytes = (given.max_pool_bytes != 0).then_some(given.max_pool_bytes);
-    resolved.max_pool_percent = percent(given.max_pool_percent);
+    if given.max_pool_percent != 0 {
+        resolved.max_pool_percent = percent(given.max_pool_percent);
+    }
     resolved.accept_threshold_percent = percent(given.accept_threshold_percent);
     resolved.service = match given.service {
         SERVICE_FAULTING_THREAD => Service::FaultingThread,

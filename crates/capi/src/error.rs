@@ -100,6 +100,7 @@ impl From<RegionError> for Error {
                 Code::NotSupported
             }
             RegionError::TooMany(_) => Code::Busy,
+            RegionError::BudgetFull { .. } => Code::NoMemory,
             RegionError::System(error) if error.errno == libc::ENOMEM => Code::NoMemory,
             _ => Code::System,
         };

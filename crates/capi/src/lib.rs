@@ -10,6 +10,7 @@
 //! | `guard` | the border: no panic passes, each failure becomes a code |
 //! | `config`, `stats` | the structs whose size the caller passes, so that they can grow |
 //! | `region` | the functions on regions and pins |
+//! | `budget` | the functions on limits that several regions share |
 //! | `pressure` | the thread that reports memory pressure |
 //! | `arena` | the functions on arenas; `arena::jemalloc` (calls of the allocator), `arena::hooks` (the memory that it takes and returns), `arena::runs` (which pages of the part are free), `arena::caches` (each thread's blocks) |
 //!
@@ -28,6 +29,7 @@
 #![allow(non_camel_case_types, clippy::missing_safety_doc)]
 
 mod arena;
+mod budget;
 mod config;
 mod error;
 mod guard;
@@ -37,6 +39,7 @@ mod shared;
 mod stats;
 
 pub use arena::*;
+pub use budget::*;
 pub use config::{pf_region_config, pf_region_config_init};
 pub use error::{Code, pf_error_message, pf_error_name, pf_version};
 pub use pressure::{pf_pressure_fn, pf_region_on_pressure};

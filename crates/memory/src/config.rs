@@ -117,11 +117,23 @@ impl RegionConfig {
         }
     }
 
-    /// A range of `len_bytes` that shares the limit of a budget with other regions, with defaults for the rest.
+    /// A range of `len_bytes` that shares the limit of a budget with other regions, with defaults for the rest. It may
+    /// have all of the limit. If the limit follows the pressure, so does the pool: all memory of the machine may be
+    /// that of folded pages.
     pub fn in_budget(len_bytes: u64, budget: &ResidentBudget) -> Self {
-        // As much as the range can use: its pages, and the staging area and tables.
-        let limit_bytes = len_bytes.saturating_add(len_bytes / 2).saturating_add(Self::LIMIT_MIN_BYTES);
-        RegionConfig { budget: Some(budget.clone()), ..Self::new(len_bytes, limit_bytes) }
+        let defaults = Self::new(len_bytes, u64::MAX);
+        let max_pool_percent = if budget.follows_pressure() { 100 } else { defaults.max_pool_percent };
+        RegionConfig { budget: Some(budget.clone()), max_pool_percent, ..defaults }
+    }
+
+    /// Lowers the part of a shared limit that the region may have to what it can use: its pages, the staging area and
+    /// tables, and no more than the machine has. The working memory of the region grows with it.
+    pub(crate) fn bound_limit(&mut self) {
+        if self.budget.is_some() {
+            let len_bytes = self.reserved_bytes();
+            let usable = (len_bytes + len_bytes / 2).max(Self::LIMIT_MIN_BYTES);
+            self.limit_bytes = self.limit_bytes.min(usable).min(pagefold_sys::mem::total_bytes());
+        }
     }
 
     /// Returns the bytes of address space to reserve.

@@ -74,8 +74,9 @@ impl Region {
         Self::with_source(RegionConfig { len_bytes, ..config }, Some(source))
     }
 
-    fn with_source(config: RegionConfig, source: Option<Source>) -> Result<Self, RegionError> {
+    fn with_source(mut config: RegionConfig, source: Option<Source>) -> Result<Self, RegionError> {
         check(&config)?;
+        config.bound_limit();
         let len_bytes = PageCount::covering(config.len_bytes).0 as usize * PAGE_SIZE;
         let (service, fold_threads, handler_threads) =
             (config.service, config.fold_threads, config.handler_threads);

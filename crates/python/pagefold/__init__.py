@@ -8,6 +8,7 @@
 
 - `empty`, `zeros`, `full`, `from_file`: arrays of NumPy, each in a region
 - `numpy_memory`: a block in which all large arrays of NumPy are made in one region; `wrap` carries it to threads
+- `Budget`: a limit on memory that several arrays share, or that follows what the machine has available
 - `Region`: compressed memory as an object with the buffer protocol, without NumPy
 - `Image`: a compressed read-only file system (EROFS) in a file; `pagefold.fs` makes it known to fsspec
 - `Store`: an array of compressed pages
@@ -18,6 +19,7 @@ Sizes are numbers of bytes, or texts such as "512M" and "1.5 GiB".
 from ._arrays import empty, from_file, full, region_of, zeros
 from ._image import Image, ImageFile
 from ._native import (
+    Budget,
     Error,
     ImageEntry,
     ImageError,
@@ -32,6 +34,7 @@ from ._native import (
 from ._numpy import NumpyMemory, numpy_memory, use_numpy_memory, wrap
 
 __all__ = [
+    "Budget",
     "Error",
     "Image",
     "ImageEntry",

@@ -8,10 +8,12 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from ._native import Region
+from ._native import Budget, Region
 
 if TYPE_CHECKING:
     import numpy as np
+
+Limit = int | str | Budget | None
 
 
 def _array(region: Region | None, shape: Any, dtype: Any, order: str, offset: int = 0) -> np.ndarray:
@@ -38,9 +40,11 @@ def _dtype_and_size(shape: Any, dtype: Any) -> tuple[np.dtype, int]:
     return dtype, size
 
 
-def empty(shape: Any, dtype: Any = float, memory: int | str = "512M", *, order: str = "C", **settings: Any) -> np.ndarray:
+def empty(shape: Any, dtype: Any = float, memory: Limit = "512M", *, order: str = "C", **settings: Any) -> np.ndarray:
     """Returns an array in a new region, of which at most `memory` is resident. Its bytes are zero.
 
+    `memory` is a size, a `Budget` that several arrays share, or None: then the arrays may take what the machine has
+    available, and give it back when that becomes short.
     `settings` are the keywords of `Region`: `pool`, `codec`, `level`, `system_calls`.
     """
     dtype, size = _dtype_and_size(shape, dtype)
@@ -48,13 +52,13 @@ def empty(shape: Any, dtype: Any = float, memory: int | str = "512M", *, order: 
     return _array(region, shape, dtype, order)
 
 
-def zeros(shape: Any, dtype: Any = float, memory: int | str = "512M", *, order: str = "C", **settings: Any) -> np.ndarray:
+def zeros(shape: Any, dtype: Any = float, memory: Limit = "512M", *, order: str = "C", **settings: Any) -> np.ndarray:
     """Returns an array of zeroes in a new region. They take no memory until they are touched. See `empty`."""
     return empty(shape, dtype, memory, order=order, **settings)
 
 
 def full(
-    shape: Any, fill_value: Any, dtype: Any = None, memory: int | str = "512M", *, order: str = "C", **settings: Any
+    shape: Any, fill_value: Any, dtype: Any = None, memory: Limit = "512M", *, order: str = "C", **settings: Any
 ) -> np.ndarray:
     """Returns an array in a new region in which all elements are `fill_value`. See `empty`."""
     import numpy as np
@@ -68,7 +72,7 @@ def from_file(
     path: str | os.PathLike[str],
     dtype: Any = "uint8",
     shape: Any = None,
-    memory: int | str = "512M",
+    memory: Limit = "512M",
     *,
     offset: int = 0,
     order: str = "C",

@@ -57,12 +57,22 @@ class RegionStats:
     def pool_limit_hit(self) -> int: ...
     def _repr_html_(self) -> str: ...
 
+class Budget:
+    memory: int
+    def __new__(cls, memory: Size | None = None) -> Self: ...
+    @property
+    def resident(self) -> int: ...
+    @property
+    def regions(self) -> int: ...
+    @property
+    def follows_pressure(self) -> bool: ...
+
 class Region:
     memory: int
     def __new__(
         cls,
         size: Size,
-        memory: Size,
+        memory: Size | Budget | None,
         *,
         pool: Size | None = None,
         codec: str = "lz4",
@@ -91,7 +101,7 @@ class Region:
 class NumpyArena:
     def __new__(
         cls,
-        memory: Size,
+        memory: Size | Budget | None,
         *,
         threshold: Size,
         capacity: Size | None = None,

@@ -12,7 +12,9 @@ from contextvars import ContextVar
 from typing import Any, ParamSpec, TypeVar
 
 from . import _native
+from ._native import Budget
 
+Limit = int | str | Budget | None
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -30,7 +32,7 @@ class NumpyMemory:
 
     def __init__(
         self,
-        memory: int | str = "512M",
+        memory: Limit = "512M",
         *,
         threshold: int | str = "1M",
         capacity: int | str | None = None,
@@ -57,6 +59,10 @@ class NumpyMemory:
     def _own_handler(self) -> Any:
         """Returns the handler of this process. A forked child does not have its parent's memory, and makes its own."""
         if not self._arena.is_same_process():
+            memory = self._settings["memory"]
+            if isinstance(memory, Budget):
+                make, arguments = memory.__reduce__()
+                self._settings["memory"] = make(*arguments)
             self._open()
         return self._handler
 
@@ -104,7 +110,9 @@ class NumpyMemory:
     @memory.setter
     def memory(self, memory: int | str) -> None:
         self._arena.set_memory(memory)
-        self._settings["memory"] = memory
+        # With a budget, this is only the most of it that the arrays may have.
+        if isinstance(self._settings["memory"], (int, str)):
+            self._settings["memory"] = memory
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Another process has memory of the same settings: that of this one cannot be shared.
@@ -120,7 +128,7 @@ class NumpyMemory:
 
 
 def numpy_memory(
-    memory: int | str = "512M",
+    memory: Limit = "512M",
     *,
     threshold: int | str = "1M",
     capacity: int | str | None = None,
@@ -132,8 +140,8 @@ def numpy_memory(
     """Returns compressed memory for NumPy, to be used as a context manager.
 
     Inside the block, this thread's arrays of at least `threshold` bytes are made in one region, of which at most
-    `memory` is resident; temporaries of expressions and the workspace of sorting are among them. Smaller arrays are made
-    as usual. `capacity` is the size up to which all arrays together can grow; it takes addresses and no memory (default:
+    `memory` is resident; temporaries of expressions and the workspace of sorting are among them. `memory` is a size, a
+    `Budget` that several regions share, or None for what the machine has available. Smaller arrays are made as usual. `capacity` is the size up to which all arrays together can grow; it takes addresses and no memory (default:
     eight times the machine's memory). `pool` limits the memory of compressed pages (default: 20 % of the machine's).
 
         with pagefold.numpy_memory("512M") as memory:
@@ -151,7 +159,7 @@ def numpy_memory(
     )
 
 
-def use_numpy_memory(memory: int | str = "512M", **settings: Any) -> NumpyMemory:
+def use_numpy_memory(memory: Limit = "512M", **settings: Any) -> NumpyMemory:
     """Makes compressed memory that of all large arrays which the calling thread creates from now on.
 
     For the main thread of a program, and as the initializer of process pools:

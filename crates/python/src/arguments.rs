@@ -1,5 +1,6 @@
 //! Arguments that Python passes: sizes, and the settings of a region.
 
+use crate::budget::Limit;
 use crate::errors;
 use pagefold_codec::CodecSpec;
 use pagefold_memory::{Region, RegionConfig, Service};
@@ -47,7 +48,7 @@ pub(crate) fn format_size(size: u64) -> String {
 /// The settings that regions of all kinds have.
 #[derive(Debug, Clone)]
 pub(crate) struct Settings {
-    pub(crate) memory_bytes: u64,
+    pub(crate) memory: Limit,
     pub(crate) pool_bytes: Option<u64>,
     pub(crate) codec: String,
     pub(crate) level: Option<i32>,
@@ -65,13 +66,17 @@ impl Settings {
         max_len_bytes: Option<u64>,
         file: Option<PathBuf>,
     ) -> PyResult<Region> {
+        let config = match &self.memory {
+            Limit::Bytes(bytes) => RegionConfig::new(len_bytes, *bytes),
+            Limit::Budget(budget) => RegionConfig::in_budget(len_bytes, budget),
+        };
         let config = RegionConfig {
             max_len_bytes,
             service: Service::HandlerThreads,
             kernel_faults: self.system_calls,
             codec: CodecSpec { level: self.level, ..CodecSpec::named(self.codec.as_str()) },
             max_pool_bytes: self.pool_bytes,
-            ..RegionConfig::new(len_bytes, self.memory_bytes)
+            ..config
         };
         let file = match file {
             // Opening converts the error to an exception with the file's name only here.

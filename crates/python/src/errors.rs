@@ -43,6 +43,7 @@ pub(crate) fn region(error: &RegionError) -> PyErr {
         | RegionError::NotAFile
         | RegionError::LimitTooSmall { .. }
         | RegionError::BadPercent { .. }
+        | RegionError::BudgetFull { .. }
         | RegionError::Range(_)
         | RegionError::Store(StoreError::Codec(_)) => PyValueError::new_err(text),
         RegionError::Userfaultfd(OpenError::KernelFaultsForbidden { .. }) => {

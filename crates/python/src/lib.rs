@@ -5,6 +5,7 @@
 //! | `errors` | the exceptions, and how errors of the other crates become exceptions |
 //! | `arguments` | sizes and settings that Python passes |
 //! | `report` | statistics as an object, as a line of text, and as HTML |
+//! | `budget` | `Budget`, a limit that regions share, and the argument `memory` |
 //! | `region` | `Region`, an object with the buffer protocol |
 //! | `blocks` | which pages of a range are in use: an allocator without memory |
 //! | `arena` | a region that is divided into blocks, and what a forked child may do with it |
@@ -21,6 +22,7 @@
 mod arena;
 mod arguments;
 mod blocks;
+mod budget;
 mod errors;
 mod image;
 mod numpy_handler;
@@ -37,6 +39,7 @@ fn _native(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add("NotAllowedError", m.py().get_type::<errors::NotAllowedError>())?;
     m.add("ImageError", m.py().get_type::<errors::ImageError>())?;
     m.add_class::<region::PyRegion>()?;
+    m.add_class::<budget::PyBudget>()?;
     m.add_class::<report::PyRegionStats>()?;
     m.add_class::<numpy_handler::NumpyArena>()?;
     m.add_class::<image::PyImage>()?;

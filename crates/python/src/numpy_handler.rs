@@ -12,6 +12,7 @@
 
 use crate::arena::Arena;
 use crate::arguments::{Settings, Size};
+use crate::budget::Limit;
 use crate::errors;
 use crate::report::PyRegionStats;
 use pyo3::exceptions::{PyImportError, PyTypeError, PyValueError};
@@ -258,7 +259,7 @@ impl NumpyArena {
     #[allow(clippy::too_many_arguments, reason = "these are keywords in Python")]
     fn new(
         py: Python<'_>,
-        memory: Size,
+        memory: Limit,
         threshold: Size,
         capacity: Option<Size>,
         pool: Option<Size>,
@@ -267,7 +268,7 @@ impl NumpyArena {
         system_calls: bool,
     ) -> PyResult<Self> {
         let settings = Settings {
-            memory_bytes: memory.0,
+            memory,
             pool_bytes: pool.map(|size| size.0),
             codec: codec.to_string(),
             level,

@@ -4,6 +4,7 @@
 //! view of it, wherever the view went. While there are buffers, the region can neither be closed nor change its size.
 
 use crate::arguments::{Settings, Size};
+use crate::budget::Limit;
 use crate::errors;
 use crate::report::PyRegionStats;
 use pagefold_memory::{Advice, Region};
@@ -79,7 +80,8 @@ impl PyRegion {
 
 #[pymethods]
 impl PyRegion {
-    /// Makes a region of `size` bytes of zeroes, of which at most `memory` are resident.
+    /// Makes a region of `size` bytes of zeroes, of which at most `memory` are resident. `memory` is a size, a `Budget`
+    /// that several regions share, or `None`: then the region follows what the machine has available.
     ///
     /// `pool` limits the memory of compressed pages (default: 20 % of the machine's memory), `codec` and `level` choose
     /// the compression, `max_size` is the size up to which `resize` can go. `file` is a file whose bytes the region
@@ -92,7 +94,7 @@ impl PyRegion {
     fn new(
         py: Python<'_>,
         size: Size,
-        memory: Size,
+        memory: Limit,
         pool: Option<Size>,
         codec: &str,
         level: Option<i32>,
@@ -101,7 +103,7 @@ impl PyRegion {
         system_calls: bool,
     ) -> PyResult<Self> {
         let settings = Settings {
-            memory_bytes: memory.0,
+            memory,
             pool_bytes: pool.map(|size| size.0),
             codec: codec.to_string(),
             level,
@@ -122,7 +124,8 @@ impl PyRegion {
         self.nbytes(py)
     }
 
-    /// The limit on resident memory, in bytes. It can be changed at any time.
+    /// The limit on resident memory, in bytes. It can be changed at any time. With a `Budget`, it is the region's
+    /// present part of it, and setting it sets the most that the region may have.
     #[getter]
     fn memory(&self, py: Python<'_>) -> PyResult<u64> {
         self.with(py, |region| Ok(region.stats().memory.limit))

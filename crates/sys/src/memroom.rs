@@ -3,7 +3,7 @@
 //! A process is in one memory group, and the limits of all groups above it count too. Both versions of the kernel's
 //! interface are read (Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/memory.rst). Page cache of a group counts
 //! as available, because the kernel drops it when the group needs memory. Groups that are not mounted here are not
-//! seen. What to do when the room becomes small is the caller's business.
+//! seen. Callers decide how to react to little room.
 
 use crate::mem::{self, Available};
 use crate::memcg::{self, Usage};

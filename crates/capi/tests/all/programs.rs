@@ -26,6 +26,11 @@ fn pressure_is_reported_and_ends() {
 }
 
 #[test]
+fn regions_share_a_limit() {
+    check("tests/programs/budget.c", &KINDS, &[&[]]);
+}
+
+#[test]
 fn a_child_gets_errors_and_the_parent_goes_on() {
     // AddressSanitizer's allocator does not survive a fork in a program that has threads.
     check("tests/programs/fork.c", &[Kind::Shared, Kind::Static], &[&[]]);

@@ -2,26 +2,26 @@
 //!
 //! | module | what is in it |
 //! |---|---|
-//! | `shares` | how the limit is divided among the regions |
+//! | `division` | how the limit is divided among the regions |
 //! | `pressure` | how large the limit is without a fixed one |
 //! | `watcher` | the thread that reads the pressure |
 //!
 //! Each region has its own [`RegionBudget`](crate::region_budget::RegionBudget), which faults charge. This module only
-//! moves limits between those: an evictor that would have to evict first asks for a higher limit, and gets it from what
-//! no region has, from what another region does not use, or from a region that uses its pages less. So faults cost the
-//! same with a shared limit as with one of their own.
+//! moves limits between those: an evictor that would have to evict first asks for a higher limit, and gets it from the
+//! part that no region has, from the part that another region does not use, or from a region that uses its pages less.
+//! So faults cost the same with a shared limit as with a private one.
 
+pub(crate) mod division;
 pub(crate) mod pressure;
-pub(crate) mod shares;
 mod watcher;
 
 use crate::config::check_limit;
 use crate::error::RegionError;
 use crate::pager::Pager;
+use division::{Division, ShareId};
 use pagefold_page::PAGE_SIZE;
 use pagefold_sys::signal;
 pub use pressure::PressurePolicy;
-use shares::{ShareId, Shares};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use watcher::Watcher;
 
@@ -29,9 +29,9 @@ const PAGE: u64 = PAGE_SIZE as u64;
 
 /// A limit on resident memory that several regions share.
 ///
-/// A region that needs more gets what the others do not use. If all of it is in use, the region that brings pages back
-/// more often takes from the one that does so less. A region that joins a full budget begins with the least limit, and
-/// grows when it is used.
+/// A region that needs more gets memory that the others do not use. If all of it is in use, the region that brings
+/// pages back more often takes from the one that does so less. A region that joins a full budget begins with the least
+/// limit, and grows when it is used.
 ///
 /// ```
 /// # use pagefold_memory::{Region, RegionConfig, ResidentBudget};
@@ -49,18 +49,18 @@ const PAGE: u64 = PAGE_SIZE as u64;
 #[derive(Clone)]
 pub struct ResidentBudget {
     shared: Arc<Shared>,
-    /// Ends with the last clone.
-    _watcher: Option<Arc<Watcher>>,
+    /// Without a fixed limit. It ends with the last clone.
+    watcher: Option<Arc<Watcher>>,
 }
 
 pub(crate) struct Shared {
-    shares: Mutex<Shares<Arc<Pager>>>,
+    division: Mutex<Division<Arc<Pager>>>,
 }
 
 impl Shared {
     /// Takes the lock. Evictors only try: a fault that interrupts the holder may wait for an evictor.
-    fn lock(&self) -> MutexGuard<'_, Shares<Arc<Pager>>> {
-        self.shares.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Division<Arc<Pager>>> {
+        self.division.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -69,17 +69,22 @@ impl ResidentBudget {
     /// that is going to use it.
     pub fn new(limit_bytes: u64) -> Result<Self, RegionError> {
         check_limit(limit_bytes)?;
-        let shares = Mutex::new(Shares::new(limit_bytes / PAGE));
-        Ok(ResidentBudget { shared: Arc::new(Shared { shares }), _watcher: None })
+        let division = Mutex::new(Division::new(limit_bytes / PAGE));
+        Ok(ResidentBudget { shared: Arc::new(Shared { division }), watcher: None })
     }
 
     /// Makes a budget without a fixed limit: its regions may take what the machine, and the memory groups of this
     /// process, have available, and give it back when that becomes short. A thread reads this once a second, and ten
     /// times a second when memory is short.
     pub fn by_pressure(policy: PressurePolicy) -> Result<Self, RegionError> {
-        let shared = Arc::new(Shared { shares: Mutex::new(Shares::new(0)) });
+        let shared = Arc::new(Shared { division: Mutex::new(Division::new(0)) });
         let watcher = Watcher::start(policy, &shared).map_err(RegionError::Thread)?;
-        Ok(ResidentBudget { shared, _watcher: Some(Arc::new(watcher)) })
+        Ok(ResidentBudget { shared, watcher: Some(Arc::new(watcher)) })
+    }
+
+    /// Returns whether it has no fixed limit.
+    pub fn follows_pressure(&self) -> bool {
+        self.watcher.is_some()
     }
 
     /// Returns the limit now, bytes.
@@ -88,7 +93,7 @@ impl ResidentBudget {
         self.shared.lock().total_pages() * PAGE
     }
 
-    /// Returns what all regions have resident, bytes.
+    /// Returns the resident memory of all regions, bytes.
     pub fn resident_bytes(&self) -> u64 {
         let _masked = signal::mask_asynchronous();
         self.shared.lock().in_use_pages() * PAGE
@@ -112,12 +117,12 @@ impl ResidentBudget {
     /// Adds a region, which may have at most `most_bytes` of the limit.
     pub(crate) fn join(&self, pager: &Arc<Pager>, most_bytes: u64) -> Result<Membership, RegionError> {
         let _masked = signal::mask_asynchronous();
-        let mut shares = self.shared.lock();
-        let full = |shares: &Shares<_>| RegionError::BudgetFull {
-            limit_bytes: shares.total_pages() * PAGE,
-            regions: shares.len(),
+        let mut division = self.shared.lock();
+        let full = |division: &Division<_>| RegionError::BudgetFull {
+            limit_bytes: division.total_pages() * PAGE,
+            regions: division.len(),
         };
-        let id = shares.join(pager.clone(), most_bytes / PAGE).ok_or_else(|| full(&shares))?;
+        let id = division.join(pager.clone(), most_bytes / PAGE).ok_or_else(|| full(&division))?;
         Ok(Membership { budget: self.clone(), id })
     }
 }
@@ -137,8 +142,8 @@ pub(crate) struct Membership {
 impl Membership {
     /// Asks for a higher limit. Returns whether the region got one. Allocates nothing and waits for nothing.
     pub(crate) fn grow(&self) -> bool {
-        match self.budget.shared.shares.try_lock() {
-            Ok(mut shares) => shares.grow(self.id, std::time::Instant::now()),
+        match self.budget.shared.division.try_lock() {
+            Ok(mut division) => division.grow(self.id, std::time::Instant::now()),
             Err(_) => false,
         }
     }

@@ -8,7 +8,7 @@
 //! Google's "Software-Defined Far Memory in Warehouse-Scale Computers" (ASPLOS 2019), which chooses the age from
 //! histograms of accesses; the kernel shows programs no accesses, so the age is found by trying.
 
-use super::shares::MIN_PAGES;
+use super::division::MIN_PAGES;
 use pagefold_page::PAGE_SIZE;
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -46,7 +46,7 @@ impl PressurePolicy {
     }
 }
 
-/// What the watcher reads at one moment.
+/// The readings of one moment.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Reading {
     /// Time since the first reading.
@@ -63,7 +63,7 @@ pub(crate) struct Reading {
     pub page_ins: u64,
 }
 
-/// What follows from a reading.
+/// The answer to a reading.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Decision {
     pub limit_pages: u64,

@@ -67,16 +67,16 @@ impl Watch {
         let Some(shared) = self.shared.upgrade() else { return false };
         let room = self.room.read();
         let stall = pressure::read(Resource::Memory).unwrap_or_default();
-        let mut shares = shared.lock();
+        let mut division = shared.lock();
         let decision = self.follower.step(&Reading {
             at: self.start.elapsed(),
             total_bytes: room.total_bytes,
             available_bytes: room.available_bytes,
             stall_centipercent: stall.avg10_centipercent,
-            resident_pages: shares.in_use_pages(),
-            page_ins: shares.page_ins(),
+            resident_pages: division.in_use_pages(),
+            page_ins: division.page_ins(),
         });
-        shares.set_total_pages(decision.limit_pages);
+        division.set_total_pages(decision.limit_pages);
         decision.is_tight
     }
 }

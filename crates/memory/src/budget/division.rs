@@ -72,7 +72,7 @@ impl<S: Sharer> Share<S> {
         }
     }
 
-    /// What it has and does not use, without a little that it may need at once.
+    /// The part of its limit that it does not use, without a little that it may need at once.
     fn idle(&self) -> u64 {
         let spare = (self.limit / 16).max(MIN_PAGES);
         self.limit.saturating_sub(self.region.in_use_pages().max(MIN_PAGES) + spare)
@@ -80,17 +80,17 @@ impl<S: Sharer> Share<S> {
 }
 
 /// All regions of a budget.
-pub(crate) struct Shares<S> {
+pub(crate) struct Division<S> {
     total: u64,
-    shares: Vec<Share<S>>,
+    parts: Vec<Share<S>>,
     next_id: u64,
     heat_at: Option<Instant>,
 }
 
-impl<S: Sharer> Shares<S> {
+impl<S: Sharer> Division<S> {
     /// Makes a limit of so many pages, which no region has.
     pub(crate) fn new(total_pages: u64) -> Self {
-        Shares { total: total_pages, shares: Vec::new(), next_id: 0, heat_at: None }
+        Division { total: total_pages, parts: Vec::new(), next_id: 0, heat_at: None }
     }
 
     pub(crate) fn total_pages(&self) -> u64 {
@@ -98,22 +98,22 @@ impl<S: Sharer> Shares<S> {
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.shares.len()
+        self.parts.len()
     }
 
     pub(crate) fn in_use_pages(&self) -> u64 {
-        self.shares.iter().map(|share| share.region.in_use_pages()).sum()
+        self.parts.iter().map(|share| share.region.in_use_pages()).sum()
     }
 
     /// Pages that all regions have brought back so far.
     pub(crate) fn page_ins(&self) -> u64 {
-        self.shares.iter().map(|share| share.region.page_ins()).sum()
+        self.parts.iter().map(|share| share.region.page_ins()).sum()
     }
 
     /// Returns what no region has. A region whose limit was lowered has its pages until it has folded them.
     fn free(&self) -> u64 {
         let held = |share: &Share<S>| share.limit.max(share.region.in_use_pages());
-        self.total.saturating_sub(self.shares.iter().map(held).sum())
+        self.total.saturating_sub(self.parts.iter().map(held).sum())
     }
 
     /// Adds a region that may have up to `most` pages: it gets half of what is free, so that the next one finds some.
@@ -129,14 +129,14 @@ impl<S: Sharer> Shares<S> {
         self.next_id += 1;
         region.set_limit_pages(limit);
         let page_ins = region.page_ins();
-        self.shares.push(Share { id, region, limit, most, page_ins, heat: 0 });
+        self.parts.push(Share { id, region, limit, most, page_ins, heat: 0 });
         Some(id)
     }
 
     /// Removes a region and returns it.
     pub(crate) fn leave(&mut self, id: ShareId) -> Option<S> {
         let at = self.position(id)?;
-        Some(self.shares.swap_remove(at).region)
+        Some(self.parts.swap_remove(at).region)
     }
 
     /// Changes the total, to at least the least limit for each region.
@@ -148,7 +148,7 @@ impl<S: Sharer> Shares<S> {
     /// Changes the most that a region may have.
     pub(crate) fn set_most(&mut self, id: ShareId, most: u64) {
         let Some(at) = self.position(id) else { return };
-        let share = &mut self.shares[at];
+        let share = &mut self.parts[at];
         share.most = most.max(MIN_PAGES);
         share.set_limit(share.limit.min(share.most));
     }
@@ -156,11 +156,11 @@ impl<S: Sharer> Shares<S> {
     /// Gives a region a higher limit, if there is any. Returns whether it got one.
     pub(crate) fn grow(&mut self, id: ShareId, now: Instant) -> bool {
         let Some(at) = self.position(id) else { return false };
-        let wanted = self.shares[at].most.saturating_sub(self.shares[at].limit);
+        let wanted = self.parts[at].most.saturating_sub(self.parts[at].limit);
         if wanted == 0 {
             return false;
         }
-        if self.free() < (self.shares[at].limit / 4).min(wanted) {
+        if self.free() < (self.parts[at].limit / 4).min(wanted) {
             self.take_idle(at);
         }
         if self.give_free(at, wanted) {
@@ -179,7 +179,7 @@ impl<S: Sharer> Shares<S> {
     fn give_free(&mut self, at: usize, wanted: u64) -> bool {
         let free = self.free();
         let part = if self.len() == 1 { free } else { (free / 2).max(MIN_PAGES).min(free) };
-        let share = &mut self.shares[at];
+        let share = &mut self.parts[at];
         let given = part.min(share.limit).min(wanted);
         share.set_limit(share.limit + given);
         given > 0
@@ -187,7 +187,7 @@ impl<S: Sharer> Shares<S> {
 
     /// Lowers the limits of all others by half of what they do not use.
     fn take_idle(&mut self, at: usize) {
-        for share in self.shares.iter_mut().enumerate().filter(|(i, _)| *i != at).map(|(_, share)| share) {
+        for share in self.parts.iter_mut().enumerate().filter(|(i, _)| *i != at).map(|(_, share)| share) {
             let taken = share.idle() / 2;
             if taken >= MIN_PAGES {
                 share.set_limit(share.limit - taken);
@@ -196,7 +196,7 @@ impl<S: Sharer> Shares<S> {
     }
 
     fn update_heat(&mut self) {
-        for share in &mut self.shares {
+        for share in &mut self.parts {
             let page_ins = share.region.page_ins();
             share.heat = share.heat / 2 + page_ins.saturating_sub(share.page_ins);
             share.page_ins = page_ins;
@@ -205,16 +205,16 @@ impl<S: Sharer> Shares<S> {
 
     /// Lowers the limit of the region with the least heat for its size, if that is less than half of this one's.
     fn take_from_cooler(&mut self, at: usize) {
-        let (heat, limit) = (self.shares[at].heat, self.shares[at].limit);
+        let (heat, limit) = (self.parts[at].heat, self.parts[at].limit);
         if heat < HEAT_MIN {
             return;
         }
-        // `a.heat / a.limit < b.heat / b.limit` without a division.
+        // `a.heat / a.limit < b.heat / b.limit` with multiplications only.
         let product = |heat: u64, limit: u64| u128::from(heat) * u128::from(limit);
-        let others = self.shares.iter().enumerate().filter(|(i, s)| *i != at && s.limit > MIN_PAGES);
+        let others = self.parts.iter().enumerate().filter(|(i, s)| *i != at && s.limit > MIN_PAGES);
         let coolest = others.min_by(|(_, a), (_, b)| product(a.heat, b.limit).cmp(&product(b.heat, a.limit)));
         let Some((donor, _)) = coolest else { return };
-        let share = &mut self.shares[donor];
+        let share = &mut self.parts[donor];
         if 2 * product(share.heat, limit) < product(heat, share.limit) {
             let taken = (share.limit / 16).max(MIN_PAGES).min(share.limit - MIN_PAGES);
             share.set_limit(share.limit - taken);
@@ -223,20 +223,20 @@ impl<S: Sharer> Shares<S> {
 
     /// Lowers limits in proportion until their sum is at most `pages`, which is enough for the least limit of each.
     fn lower_all_to(&mut self, pages: u64) {
-        let sum: u64 = self.shares.iter().map(|share| share.limit).sum();
+        let sum: u64 = self.parts.iter().map(|share| share.limit).sum();
         if sum <= pages {
             return;
         }
         let least = MIN_PAGES * self.len() as u64;
         let (above, room) = (u128::from(sum - least), u128::from(pages.saturating_sub(least)));
-        for share in &mut self.shares {
+        for share in &mut self.parts {
             let part = u128::from(share.limit - MIN_PAGES) * room / above;
             share.set_limit(MIN_PAGES + part as u64);
         }
     }
 
     fn position(&self, id: ShareId) -> Option<usize> {
-        self.shares.iter().position(|share| share.id == id)
+        self.parts.iter().position(|share| share.id == id)
     }
 }
 

@@ -34,55 +34,55 @@ impl Numbers {
 }
 
 /// Grows a region that fills all that it gets, for so long.
-fn fill(shares: &mut Shares<Rc<Numbers>>, id: ShareId, region: &Numbers, start: Instant, steps: u32) {
+fn fill(division: &mut Division<Rc<Numbers>>, id: ShareId, region: &Numbers, start: Instant, steps: u32) {
     for step in 0..steps {
         region.in_use.set(region.limit.get());
-        shares.grow(id, start + HEAT_INTERVAL * step);
-        shares.shares.iter().for_each(|share| share.region.fold());
+        division.grow(id, start + HEAT_INTERVAL * step);
+        division.parts.iter().for_each(|share| share.region.fold());
     }
 }
 
 #[test]
 fn one_region_gets_all() {
-    let mut shares = Shares::new(10_000);
+    let mut division = Division::new(10_000);
     let region = Rc::new(Numbers::default());
-    let id = shares.join(region.clone(), u64::MAX).unwrap();
+    let id = division.join(region.clone(), u64::MAX).unwrap();
     assert_eq!(region.limit.get(), 5000);
-    fill(&mut shares, id, &region, Instant::now(), 3);
+    fill(&mut division, id, &region, Instant::now(), 3);
     assert_eq!(region.limit.get(), 10_000);
 }
 
 #[test]
 fn a_region_never_gets_more_than_its_most() {
-    let mut shares = Shares::new(10_000);
+    let mut division = Division::new(10_000);
     let region = Rc::new(Numbers::default());
-    let id = shares.join(region.clone(), 6000).unwrap();
-    fill(&mut shares, id, &region, Instant::now(), 5);
+    let id = division.join(region.clone(), 6000).unwrap();
+    fill(&mut division, id, &region, Instant::now(), 5);
     assert_eq!(region.limit.get(), 6000);
-    shares.set_most(id, 100);
+    division.set_most(id, 100);
     assert_eq!(region.limit.get(), 100);
 }
 
 #[test]
 fn a_region_gets_what_another_does_not_use() {
-    let mut shares = Shares::new(10_000);
+    let mut division = Division::new(10_000);
     let [idle, busy] = [(); 2].map(|()| Rc::new(Numbers::default()));
-    let first = shares.join(idle.clone(), u64::MAX).unwrap();
-    fill(&mut shares, first, &idle, Instant::now(), 5);
+    let first = division.join(idle.clone(), u64::MAX).unwrap();
+    fill(&mut division, first, &idle, Instant::now(), 5);
     assert_eq!(idle.limit.get(), 10_000);
     idle.in_use.set(10);
-    let second = shares.join(busy.clone(), u64::MAX).unwrap();
-    fill(&mut shares, second, &busy, Instant::now(), 20);
+    let second = division.join(busy.clone(), u64::MAX).unwrap();
+    fill(&mut division, second, &busy, Instant::now(), 20);
     assert!(busy.limit.get() > 9000, "{}", busy.limit.get());
 }
 
 #[test]
 fn the_region_that_brings_back_more_takes_from_the_one_that_brings_back_less() {
-    let mut shares = Shares::new(10_000);
+    let mut division = Division::new(10_000);
     let [cold, hot] = [(); 2].map(|()| Rc::new(Numbers::default()));
-    let first = shares.join(cold.clone(), u64::MAX).unwrap();
-    fill(&mut shares, first, &cold, Instant::now(), 5);
-    let second = shares.join(hot.clone(), u64::MAX).unwrap();
+    let first = division.join(cold.clone(), u64::MAX).unwrap();
+    fill(&mut division, first, &cold, Instant::now(), 5);
+    let second = division.join(hot.clone(), u64::MAX).unwrap();
     assert_eq!(hot.limit.get(), MIN_PAGES);
     let start = Instant::now();
     for step in 0..200 {
@@ -90,7 +90,7 @@ fn the_region_that_brings_back_more_takes_from_the_one_that_brings_back_less() {
         cold.page_ins.set(cold.page_ins.get() + 10);
         cold.in_use.set(cold.limit.get());
         hot.in_use.set(hot.limit.get());
-        shares.grow(second, start + HEAT_INTERVAL * step);
+        division.grow(second, start + HEAT_INTERVAL * step);
     }
     assert!(hot.limit.get() > 8000, "{}", hot.limit.get());
     // Equal heat moves nothing.
@@ -98,25 +98,25 @@ fn the_region_that_brings_back_more_takes_from_the_one_that_brings_back_less() {
     for step in 200..300 {
         hot.page_ins.set(hot.page_ins.get() + hot.limit.get());
         cold.page_ins.set(cold.page_ins.get() + cold.limit.get());
-        shares.grow(if step % 2 == 0 { first } else { second }, start + HEAT_INTERVAL * step);
+        division.grow(if step % 2 == 0 { first } else { second }, start + HEAT_INTERVAL * step);
     }
     assert!(hot.limit.get().abs_diff(before) < 1000, "{before} {}", hot.limit.get());
 }
 
 #[test]
 fn a_budget_takes_no_more_regions_than_it_has_least_limits() {
-    let mut shares = Shares::new(2 * MIN_PAGES);
-    let join = |shares: &mut Shares<_>| shares.join(Rc::new(Numbers::default()), u64::MAX);
-    assert!(join(&mut shares).is_some());
-    let second = join(&mut shares).unwrap();
-    assert!(join(&mut shares).is_none());
-    assert!(shares.leave(second).is_some() && join(&mut shares).is_some());
+    let mut division = Division::new(2 * MIN_PAGES);
+    let join = |division: &mut Division<_>| division.join(Rc::new(Numbers::default()), u64::MAX);
+    assert!(join(&mut division).is_some());
+    let second = join(&mut division).unwrap();
+    assert!(join(&mut division).is_none());
+    assert!(division.leave(second).is_some() && join(&mut division).is_some());
 }
 
 #[derive(Debug, Clone)]
 enum Step {
     Join { most: u64 },
-    Leave(usize),
+    Remove(usize),
     Use { region: usize, percent: u64, page_ins: u64 },
     Grow(usize),
     SetMost { region: usize, most: u64 },
@@ -126,7 +126,7 @@ enum Step {
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         (0u64..20_000).prop_map(|most| Step::Join { most }),
-        (0usize..8).prop_map(Step::Leave),
+        (0usize..8).prop_map(Step::Remove),
         (0usize..8, 0u64..101, 0u64..5000).prop_map(|(region, percent, page_ins)| Step::Use {
             region,
             percent,
@@ -141,7 +141,7 @@ fn step() -> impl Strategy<Value = Step> {
 proptest! {
     #[test]
     fn all_limits_together_are_at_most_the_total(steps in proptest::collection::vec(step(), 1..200)) {
-        let mut shares = Shares::new(10_000);
+        let mut division = Division::new(10_000);
         let mut regions: Vec<(ShareId, Rc<Numbers>)> = Vec::new();
         let mut now = Instant::now();
         for step in steps {
@@ -150,14 +150,14 @@ proptest! {
             match step {
                 Step::Join { most } => {
                     let region = Rc::new(Numbers::default());
-                    match shares.join(region.clone(), most) {
+                    match division.join(region.clone(), most) {
                         Some(id) => regions.push((id, region)),
-                        None => prop_assert!(shares.total_pages() < MIN_PAGES * (regions.len() as u64 + 1)),
+                        None => prop_assert!(division.total_pages() < MIN_PAGES * (regions.len() as u64 + 1)),
                     }
                 }
-                Step::Leave(at) if at < regions.len() => {
+                Step::Remove(at) if at < regions.len() => {
                     let (id, _) = regions.swap_remove(at);
-                    prop_assert!(shares.leave(id).is_some());
+                    prop_assert!(division.leave(id).is_some());
                 }
                 Step::Use { region, percent, page_ins } => {
                     if let Some((_, region)) = regions.get(region % count) {
@@ -168,20 +168,20 @@ proptest! {
                 Step::Grow(region) => {
                     if let Some((id, region)) = regions.get(region % count) {
                         let before = region.limit.get();
-                        prop_assert_eq!(shares.grow(*id, now), region.limit.get() > before);
+                        prop_assert_eq!(division.grow(*id, now), region.limit.get() > before);
                     }
                 }
                 Step::SetMost { region, most } => {
                     if let Some((id, _)) = regions.get(region % count) {
-                        shares.set_most(*id, most);
+                        division.set_most(*id, most);
                     }
                 }
-                Step::SetTotal(pages) => shares.set_total_pages(pages),
-                Step::Leave(_) => {}
+                Step::SetTotal(pages) => division.set_total_pages(pages),
+                Step::Remove(_) => {}
             }
             let limits: Vec<u64> = regions.iter().map(|(_, region)| region.limit.get()).collect();
             prop_assert!(limits.iter().all(|limit| *limit >= MIN_PAGES), "{limits:?}");
-            prop_assert!(limits.iter().sum::<u64>() <= shares.total_pages(), "{limits:?}");
+            prop_assert!(limits.iter().sum::<u64>() <= division.total_pages(), "{limits:?}");
         }
     }
 }
