@@ -301,8 +301,9 @@ void *pf_arena_aligned_alloc(pf_arena *arena, size_t alignment, size_t size) PF_
  * returned, and the block is as before. */
 PF_MUST_CHECK void *pf_arena_realloc(pf_arena *arena, void *block, size_t size);
 
-/* Frees a block of this arena, in any thread. Memory of blocks of 1 MiB and more is released at once, that of smaller
- * ones about a second later, by later calls. NULL is allowed. An address outside of the arena is ignored. */
+/* Frees a block of this arena, in any thread. Its memory is released about a second later, by later calls; that of a
+ * block of 1 MiB or more at once, if less than an eighth of the region's limit is left. NULL is allowed. An address
+ * outside of the arena is ignored. */
 void pf_arena_free(pf_arena *arena, void *block);
 
 /* Returns the bytes of a block, which may be more than were asked for; 0 for NULL. All of them may be used. */

@@ -318,6 +318,12 @@ impl Region {
         unsafe { self.pager().discard(range.start, range.len()) }
     }
 
+    /// Returns whether less than an eighth of the limit is left. Then a part that is not needed for the moment should be
+    /// discarded: soon it would be compressed for nothing. It costs a few instructions.
+    pub fn is_tight(&self) -> bool {
+        self.pager().budget.is_tight()
+    }
+
     /// Changes the limit. If more is resident, the excess is folded from now on, in the background. In a shared budget,
     /// this is the most of it that the region may have.
     pub fn set_limit(&self, limit_bytes: u64) -> Result<(), RegionError> {

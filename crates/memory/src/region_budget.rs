@@ -169,6 +169,11 @@ impl RegionBudget {
         self.free(ready) < self.low_watermark.load(Relaxed) / 2 || self.has_waiters()
     }
 
+    /// Returns whether less than an eighth of the limit is left.
+    pub fn is_tight(&self) -> bool {
+        self.free(0) < self.limit() as i64 / 8
+    }
+
     /// Memory that faults can use: what is left of the budget, and `ready` free frames with memory.
     fn free(&self, ready: u32) -> i64 {
         self.available() + i64::from(ready) - self.copy_pages.load(Relaxed)

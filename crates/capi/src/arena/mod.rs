@@ -27,7 +27,8 @@ use tikv_jemalloc_sys::{
 const PAGE_SIZE: usize = 4096;
 /// The least part: jemalloc's first piece has this size.
 const LEN_MIN_BYTES: usize = 2 << 20;
-/// Memory of freed blocks of this size is released at once; that of smaller ones after [`KEEP_MS`].
+/// Memory of freed blocks of this size is released at once if memory is tight; otherwise, and that of smaller ones,
+/// after [`KEEP_MS`].
 const LARGE_BYTES: usize = 1 << 20;
 const KEEP_MS: isize = 1000;
 
@@ -149,7 +150,7 @@ impl Inner {
         }
     }
 
-    /// Frees a block, and releases the memory of a large one.
+    /// Frees a block. If memory is tight, releases that of a large one: it would be compressed for nothing.
     ///
     /// # Safety
     /// The block is of this arena, and nobody uses it.
@@ -157,7 +158,7 @@ impl Inner {
     unsafe fn free(self: &Arc<Self>, block: *mut c_void) {
         // SAFETY: the caller guarantees a block that exists.
         let usable = unsafe { sallocx(block, 0) };
-        if usable >= LARGE_BYTES {
+        if usable >= LARGE_BYTES && self.shared.region.read().is_tight() {
             let offset = block.addr() - self.shared.start;
             let whole = offset.next_multiple_of(PAGE_SIZE)..(offset + usable) / PAGE_SIZE * PAGE_SIZE;
             // A page that the caller has pinned stays resident.

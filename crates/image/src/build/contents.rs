@@ -4,7 +4,7 @@
 //! bounded number of bytes of them is under way.
 
 use super::BuildError;
-use super::compress::segment::{self, Cut, segment_bytes};
+use super::compress::segment::{self, Cut, SEGMENT_BYTES_MAX, next_segment_bytes};
 use super::compress::workers::{Queue, Workers};
 use super::content::{Content, Reader};
 use super::options::Compression;
@@ -15,6 +15,11 @@ use super::writer::{OpenFile, Writer, content_bytes};
 use std::collections::VecDeque;
 use std::ops::Range;
 use twox_hash::XxHash3_128;
+
+/// Most buffers that wait for another segment.
+const BUFFERS_MAX: usize = 2;
+/// Shorter buffers are not worth it.
+const BUFFER_BYTES_MIN: usize = 1 << 20;
 
 /// A piece of work whose result is written next, or after those before it.
 enum Pending<'a> {
@@ -30,7 +35,9 @@ pub fn fill(writer: &mut Writer<'_>, threads: usize) -> Result<(), BuildError> {
     let queue = Queue::default();
     std::thread::scope(|scope| {
         let workers = Workers::start(scope, options, &queue, threads)?;
-        let mut filler = Filler { writer, workers, pending: VecDeque::new(), file: OpenFile::default() };
+        let left_bytes = writer.total_bytes();
+        let (pending, file, buffers) = (VecDeque::new(), OpenFile::default(), Vec::new());
+        let mut filler = Filler { writer, workers, pending, file, left_bytes, buffers };
         for planned in &plan.others {
             filler.add(planned)?;
         }
@@ -44,6 +51,10 @@ struct Filler<'w, 'a> {
     pending: VecDeque<Pending<'a>>,
     /// The file whose segments are being written.
     file: OpenFile,
+    /// Bytes of all files that are not read yet.
+    left_bytes: u64,
+    /// Memory of segments that are written, to be used again: new memory would cost a fault for each page.
+    buffers: Vec<Vec<u8>>,
 }
 
 impl<'a> Filler<'_, 'a> {
@@ -67,6 +78,7 @@ impl<'a> Filler<'_, 'a> {
             data.as_deref().filter(|ranges| sparse::is_worth(options.target, len_bytes, ranges))
         {
             self.drain()?;
+            self.left_bytes = self.left_bytes.saturating_sub(len_bytes);
             sparse::write(self.writer, planned, len_bytes, ranges, reader.as_mut())?;
             return reader.finish();
         }
@@ -77,6 +89,7 @@ impl<'a> Filler<'_, 'a> {
             None => self.copy(planned, len_bytes, &mut reader)?,
         }
         self.writer.add_digest(planned, reader.hash.map(|hash| hash.finish_128()));
+        self.left_bytes = self.left_bytes.saturating_sub(len_bytes);
         reader.reader.finish()
     }
 
@@ -89,15 +102,19 @@ impl<'a> Filler<'_, 'a> {
         reader: &mut Filled<'_>,
     ) -> Result<(), BuildError> {
         let options = self.writer.options;
-        let segment_bytes = segment_bytes(len_bytes);
-        for start in (0..len_bytes).step_by(segment_bytes) {
-            let src = reader.read((len_bytes - start).min(segment_bytes as u64) as usize)?;
-            let is_last = start + src.len() as u64 == len_bytes;
-            self.make_room(src.len())?;
+        let later_bytes = self.left_bytes.saturating_sub(len_bytes);
+        let mut start = 0;
+        while start < len_bytes {
+            let file_left = len_bytes - start;
+            let segment_bytes = next_segment_bytes(file_left, file_left + later_bytes);
+            self.make_room(segment_bytes)?;
+            let src = reader.read(segment_bytes, self.buffers.pop().unwrap_or_default())?;
+            let is_last = segment_bytes as u64 == file_left;
             self.pending.push_back(Pending::Segment { planned, len: src.len(), is_last, compression });
             let cluster_bytes = options.cluster_bytes as usize;
             let cut = Cut { start, is_last, cluster_bytes, tail_packing: options.tail_packing };
             self.workers.submit(src, cut, compression);
+            start += segment_bytes as u64;
         }
         Ok(())
     }
@@ -111,9 +128,9 @@ impl<'a> Filler<'_, 'a> {
     ) -> Result<(), BuildError> {
         self.drain()?;
         let mut file = OpenFile::default();
-        let segment_bytes = segment_bytes(len_bytes);
-        for start in (0..len_bytes).step_by(segment_bytes) {
-            let src = reader.read((len_bytes - start).min(segment_bytes as u64) as usize)?;
+        let mut src = Vec::new();
+        for start in (0..len_bytes).step_by(SEGMENT_BYTES_MAX) {
+            src = reader.read((len_bytes - start).min(SEGMENT_BYTES_MAX as u64) as usize, src)?;
             self.writer.append_segment(&mut file, segment::plain(&src), std::time::Duration::ZERO)?;
             self.writer.report(src.len() as u64)?;
         }
@@ -149,6 +166,9 @@ impl<'a> Filler<'_, 'a> {
             Some(Pending::Small(planned)) => self.writer.put_small(planned),
             Some(Pending::Segment { planned, len, is_last, compression }) => {
                 let done = self.workers.take()?;
+                if self.buffers.len() < BUFFERS_MAX && done.src.len() >= BUFFER_BYTES_MIN {
+                    self.buffers.push(done.src);
+                }
                 self.writer.append_segment(&mut self.file, done.segment, done.elapsed)?;
                 if is_last {
                     let file = std::mem::take(&mut self.file);
@@ -171,9 +191,9 @@ struct Filled<'r> {
 }
 
 impl Filled<'_> {
-    /// Reads the next `len` bytes.
-    fn read(&mut self, len: usize) -> Result<Vec<u8>, BuildError> {
-        let mut bytes = vec![0; len];
+    /// Reads the next `len` bytes into a buffer, whose contents are replaced.
+    fn read(&mut self, len: usize, mut bytes: Vec<u8>) -> Result<Vec<u8>, BuildError> {
+        bytes.resize(len, 0);
         let mut done = 0;
         while done < len {
             let left = (len - done) as u64;
@@ -181,7 +201,10 @@ impl Filled<'_> {
             let now = run.min(left) as usize;
             match is_data {
                 true => self.reader.read_exact(&mut bytes[done..done + now])?,
-                false => self.reader.skip(now as u64)?,
+                false => {
+                    bytes[done..done + now].fill(0);
+                    self.reader.skip(now as u64)?;
+                }
             }
             done += now;
             self.at += now as u64;

@@ -13,6 +13,10 @@ const BLOCK: usize = BLOCK_BYTES as usize;
 /// Most bytes of a file that are compressed by one thread at once. An extent does not cross a segment's end, and may be
 /// shorter there: half a block is lost in every segment.
 pub const SEGMENT_BYTES_MAX: usize = 16 << 20;
+/// Segments are not shorter than this because they are among the last, bytes.
+const SHORT_SEGMENT_BYTES: u64 = 2 << 20;
+/// A segment is at most this part of everything that is left: several threads are to end at about the same time.
+const SEGMENTS_LEFT_MIN: u64 = 8;
 /// Segments begin at multiples of this, bytes.
 const SEGMENT_ALIGN_BYTES: u64 = 64 << 10;
 /// Most bytes of an end of a file that is stored with the metadata: with them and what precedes them in their 32 bytes,
@@ -91,11 +95,16 @@ impl Cut {
     }
 }
 
-/// Returns the length of the segments of a file, bytes: as few as possible, and equal but for the last, so that no thread
-/// is left with a long one at the end.
-pub fn segment_bytes(file_bytes: u64) -> usize {
-    let count = file_bytes.div_ceil(SEGMENT_BYTES_MAX as u64).max(1);
-    file_bytes.div_ceil(count).next_multiple_of(SEGMENT_ALIGN_BYTES) as usize
+/// Returns the length of the next segment of a file that has `file_left` bytes, where all files of the image have
+/// `all_left`, both not zero.
+///
+/// The segments of a file are as few as possible, and equal. Those of the last files are short, so that no thread is
+/// left with a long one at the end. Lengths depend on the contents alone, so the image does not depend on the number of
+/// threads.
+pub fn next_segment_bytes(file_left: u64, all_left: u64) -> usize {
+    let most = (all_left / SEGMENTS_LEFT_MIN).clamp(SHORT_SEGMENT_BYTES, SEGMENT_BYTES_MAX as u64);
+    let segment = file_left.div_ceil(file_left.div_ceil(most)).next_multiple_of(SEGMENT_ALIGN_BYTES);
+    segment.min(file_left) as usize
 }
 
 /// Stores a segment plain: `src` is all of a file, or a part that ends with the file or at a block's end.
@@ -232,15 +241,38 @@ impl Cutter<'_> {
 mod tests {
     use super::*;
 
+    /// The segments of a file, behind which other files have `later` bytes.
+    fn segments(mut file_left: u64, later: u64) -> Vec<u64> {
+        let mut segments = Vec::new();
+        while file_left > 0 {
+            let segment = next_segment_bytes(file_left, file_left + later) as u64;
+            assert!(0 < segment && segment <= file_left && segment <= SEGMENT_BYTES_MAX as u64);
+            file_left -= segment;
+            assert!(file_left == 0 || segment.is_multiple_of(SEGMENT_ALIGN_BYTES));
+            segments.push(segment);
+        }
+        segments
+    }
+
     #[test]
     fn segments_are_equal_and_as_few_as_possible() {
         let max = SEGMENT_BYTES_MAX as u64;
-        for len in
-            [1, 4095, max - 1, max, max + 1, 2 * max, 2 * max + 1, 5 * max / 2, 100 * max - 7, u64::MAX / 2]
-        {
-            let segment = segment_bytes(len) as u64;
-            assert!(segment <= max && segment.is_multiple_of(SEGMENT_ALIGN_BYTES), "{len}");
-            assert_eq!(len.div_ceil(segment), len.div_ceil(max), "{len}");
+        for len in [1, 4095, max - 1, max, max + 1, 2 * max, 2 * max + 1, 5 * max / 2, 100 * max - 7] {
+            let segments = segments(len, 1 << 40);
+            assert_eq!(segments.len() as u64, len.div_ceil(max), "{len}");
+            let longest = segments.iter().max().unwrap();
+            assert!(
+                segments[..segments.len() - 1].iter().all(|s| longest - s <= SEGMENT_ALIGN_BYTES),
+                "{len}"
+            );
         }
+    }
+
+    #[test]
+    fn the_last_segments_are_short() {
+        let segments = segments(200 << 20, 0);
+        assert!(*segments.iter().max().unwrap() > 15 << 20, "{segments:?}");
+        assert!(segments[segments.len() - 8..].iter().all(|segment| *segment <= SHORT_SEGMENT_BYTES));
+        assert!(segments.len() < 40, "{segments:?}");
     }
 }

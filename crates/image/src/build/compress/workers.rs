@@ -33,8 +33,8 @@ pub struct Done {
     pub segment: Segment,
     /// Time that compression took.
     pub elapsed: Duration,
-    /// Length of the source, bytes.
-    src_bytes: usize,
+    /// The source.
+    pub src: Vec<u8>,
 }
 
 /// The segments that wait for a thread.
@@ -101,7 +101,7 @@ impl Workers {
         self.taken += 1;
         loop {
             if let Some(result) = self.early.remove(&number) {
-                self.under_way_bytes -= result.as_ref().map_or(0, |done| done.src_bytes);
+                self.under_way_bytes -= result.as_ref().map_or(0, |done| done.src.len());
                 return result;
             }
             let Ok((number, result)) = self.results.recv() else {
@@ -124,8 +124,7 @@ fn work(options: &Options, queue: &Queue, done: &Sender<(u64, Result<Done, Build
         let Ok(job) = job else { return };
         let begun = Instant::now();
         let segment = compress(&job, options, &mut encoders);
-        let result =
-            segment.map(|segment| Done { segment, elapsed: begun.elapsed(), src_bytes: job.src.len() });
+        let result = segment.map(|segment| Done { segment, elapsed: begun.elapsed(), src: job.src });
         if done.send((job.number, result)).is_err() {
             return;
         }

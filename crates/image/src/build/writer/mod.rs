@@ -124,6 +124,11 @@ impl<'a> Writer<'a> {
         self.finish(&directories)
     }
 
+    /// Returns the bytes of all files.
+    pub fn total_bytes(&self) -> u64 {
+        self.progress.total_bytes
+    }
+
     /// Appends an inode that has no contents in blocks: a link, a device, a pipe, a socket, or an empty file.
     pub fn put_small(&mut self, planned: &Planned) -> Result<(), BuildError> {
         let tree = self.tree;
