@@ -158,10 +158,10 @@ impl RegionBudget {
             || (ready > 0 && self.is_over_limit())
     }
 
-    /// Returns whether more than the limit is charged, because it was lowered or could not be held. Free frames with
+    /// Returns whether more than the limit is in use, because it was lowered or could not be held. Free frames with
     /// memory should be released then.
     pub fn is_over_limit(&self) -> bool {
-        self.available() < 0
+        self.free(0) < 0
     }
 
     /// Returns whether so little is left that evictors take any page, without waiting for better ones.

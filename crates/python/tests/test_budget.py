@@ -19,7 +19,7 @@ def test_arrays_share_a_limit(settings):
     for number, array in enumerate(arrays):
         assert array[0] == number and array[-1] == array.size - 1 + number
     assert sum(pagefold.region_of(array).memory for array in arrays) <= 8 * MB
-    assert "of 8.00 MiB resident, 3 regions" in repr(budget)
+    assert "of 8 MiB resident, 3 regions" in repr(budget)
     budget.memory = "16M"
     assert budget.memory == 16 * MB
     del array, arrays

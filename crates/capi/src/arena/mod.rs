@@ -20,7 +20,7 @@ use std::ptr::null_mut;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use tikv_jemalloc_sys::{
-    MALLOCX_ARENA, MALLOCX_TCACHE, MALLOCX_TCACHE_NONE, MALLOCX_ZERO, dallocx, mallocx, rallocx, sallocx,
+    MALLOCX_ARENA, MALLOCX_TCACHE, MALLOCX_TCACHE_NONE, MALLOCX_ZERO, mallocx, rallocx, sallocx, sdallocx,
     xallocx,
 };
 
@@ -165,8 +165,8 @@ impl Inner {
             // SAFETY: nobody uses the block, and its whole pages have nothing else.
             let _ = unsafe { self.shared.region.read().discard_shared(whole) };
         }
-        // SAFETY: the caller gives the block up.
-        unsafe { dallocx(block, self.cache_flag()) };
+        // SAFETY: the caller gives the block up, and its usable size is one that it could have been asked for with.
+        unsafe { sdallocx(block, usable, self.cache_flag()) };
     }
 
     /// Changes the size of a block, and returns where it is now. After an error the block is as before.

@@ -13,7 +13,7 @@ static void configurations_of_any_version(void) {
     pf_region *region = NULL;
     CHECK(pf_region_config_init(&config.known, sizeof config) == PF_OK);
     CHECK(config.known.size_bytes == sizeof config && config.later == 0);
-    CHECK(config.known.max_pool_percent == 20 && config.known.neighbours == 1);
+    CHECK(config.known.max_pool_percent == 0 && config.known.neighbours == 1);
     config.known.len_bytes = MIB;
     config.known.limit_bytes = MIB;
     CHECK(pf_region_create(&config.known, &region) == PF_OK);

@@ -171,7 +171,7 @@ fn each_call_of_a_source_may_fail() {
     let path = work.path().join("image");
     let left = Arc::new(AtomicU64::new(0));
     let mut tree = Tree::new(Metadata::default());
-    // A file of two segments, one that is mostly a hole, one with a hole, one that is not compressed, an empty one.
+    // A file of several segments, one that is mostly a hole, one with a hole, one that is not compressed, an empty one.
     let mut holes = vec![0; 8 << 20];
     holes[..4096].fill(1);
     for (name, bytes, ranges) in [
@@ -207,8 +207,8 @@ fn each_call_of_a_source_may_fail() {
     assert!(failed.is_sorted(), "{failed:?}");
     // Opening, ranges, reading once or more, and the end; passing over a hole.
     let count = |name: &str| failed.iter().filter(|path| **path == *Path::new(name)).count();
-    assert_eq!((count("a"), count("c"), count("plain"), count("empty")), (5, 5, 4, 0), "{failed:?}");
-    assert!(count("b") >= 5);
+    assert_eq!((count("c"), count("plain"), count("empty")), (5, 4, 0), "{failed:?}");
+    assert!(count("a") > 5 && count("b") >= 5, "{failed:?}");
 }
 
 #[test]
