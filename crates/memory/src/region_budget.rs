@@ -40,6 +40,11 @@ const OVERCOMMIT_MAX: u64 = 4096;
 /// The greatest high watermark, pages left.
 const HIGH_WATERMARK_MAX: u64 = 4096;
 
+/// Returns the high watermark of a limit: evictors that have begun stop when so many pages are left.
+pub fn high_watermark_of(limit_pages: u64) -> u64 {
+    (limit_pages / 32).clamp(4, HIGH_WATERMARK_MAX)
+}
+
 impl RegionBudget {
     /// Makes a budget of which nothing is charged.
     pub fn new(limit_pages: u64) -> Self {
@@ -68,7 +73,7 @@ impl RegionBudget {
     /// Changes the limit. If it is lower than what is in use, the evictors free the difference from now on.
     pub fn set_limit(&self, pages: u64) {
         self.limit.store(pages, Release);
-        let high = (pages / 32).clamp(4, HIGH_WATERMARK_MAX) as i64;
+        let high = high_watermark_of(pages) as i64;
         self.high_watermark.store(high, Relaxed);
         self.low_watermark.store(high / 2, Relaxed);
         self.wake_waiters();

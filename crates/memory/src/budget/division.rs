@@ -10,6 +10,7 @@
 use crate::config::RegionConfig;
 use crate::counters::Counter;
 use crate::pager::Pager;
+use crate::region_budget::high_watermark_of;
 use pagefold_page::PAGE_SIZE;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -72,10 +73,15 @@ impl<S: Sharer> Share<S> {
         }
     }
 
-    /// The part of its limit that it does not use, without a little that it may need at once.
+    /// The part of its limit that it does not use, without the pages that its evictors leave free.
+    fn unused(&self) -> u64 {
+        let used = self.region.in_use_pages() + high_watermark_of(self.limit);
+        self.limit.saturating_sub(used.max(MIN_PAGES))
+    }
+
+    /// Like [`Share::unused`], without a little more that it may need at once.
     fn idle(&self) -> u64 {
-        let spare = (self.limit / 16).max(MIN_PAGES);
-        self.limit.saturating_sub(self.region.in_use_pages().max(MIN_PAGES) + spare)
+        self.unused().saturating_sub((self.limit / 32).max(MIN_PAGES))
     }
 }
 
@@ -103,6 +109,11 @@ impl<S: Sharer> Division<S> {
 
     pub(crate) fn in_use_pages(&self) -> u64 {
         self.parts.iter().map(|share| share.region.in_use_pages()).sum()
+    }
+
+    /// Pages of the limits that evictors leave free when they are woken.
+    pub(crate) fn watermark_pages(&self) -> u64 {
+        self.parts.iter().map(|share| high_watermark_of(share.limit)).sum()
     }
 
     /// Pages that all regions have brought back so far.
@@ -221,9 +232,15 @@ impl<S: Sharer> Division<S> {
         }
     }
 
-    /// Lowers limits in proportion until their sum is at most `pages`, which is enough for the least limit of each.
+    /// Lowers limits until their sum is at most `pages`, which is enough for the least limit of each: first by the pages
+    /// that regions do not use, and then in proportion.
     fn lower_all_to(&mut self, pages: u64) {
-        let sum: u64 = self.parts.iter().map(|share| share.limit).sum();
+        let mut sum: u64 = self.parts.iter().map(|share| share.limit).sum();
+        for share in &mut self.parts {
+            let taken = share.unused().min(sum.saturating_sub(pages));
+            share.set_limit(share.limit - taken);
+            sum -= taken;
+        }
         if sum <= pages {
             return;
         }

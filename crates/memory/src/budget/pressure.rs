@@ -61,6 +61,8 @@ pub(crate) struct Reading {
     pub resident_pages: u64,
     /// Pages that they have brought back so far.
     pub page_ins: u64,
+    /// Pages that evictors leave free below the limit once they are woken.
+    pub watermark_pages: u64,
 }
 
 /// The answer to a reading.
@@ -132,7 +134,8 @@ impl Follower {
         self.owed += reading.resident_pages as f64 * elapsed.as_secs_f64() / self.age.as_secs_f64();
         let taken = self.owed as u64;
         self.owed -= taken as f64;
-        reading.resident_pages.saturating_sub(taken)
+        // Evictors fold down to the watermark: without it, each reading would cost the regions so many pages more.
+        reading.resident_pages.saturating_sub(taken) + reading.watermark_pages
     }
 
     fn note_page_ins(&mut self, reading: &Reading) {
@@ -164,7 +167,17 @@ mod tests {
             stall_centipercent: 0,
             resident_pages,
             page_ins,
+            watermark_pages: 0,
         }
+    }
+
+    #[test]
+    fn the_watermark_of_evictors_is_not_taken() {
+        let mut follower = Follower::new(PressurePolicy::default());
+        let tight = Reading { watermark_pages: 100, ..reading(0, 400 * MIB, 12_000, 0) };
+        assert_eq!(follower.step(&tight).limit_pages, 12_100);
+        let later = Reading { at: Duration::from_secs(1), ..tight };
+        assert_eq!(follower.step(&later).limit_pages, 12_000);
     }
 
     #[test]

@@ -75,6 +75,7 @@ impl Watch {
             stall_centipercent: stall.avg10_centipercent,
             resident_pages: division.in_use_pages(),
             page_ins: division.page_ins(),
+            watermark_pages: division.watermark_pages(),
         });
         division.set_total_pages(decision.limit_pages);
         decision.is_tight

@@ -113,6 +113,26 @@ fn a_budget_takes_no_more_regions_than_it_has_least_limits() {
     assert!(division.leave(second).is_some() && join(&mut division).is_some());
 }
 
+#[test]
+fn a_lower_total_takes_unused_pages_first() {
+    let mut division = Division::new(10_000);
+    let [idle, busy] = [(); 2].map(|()| Rc::new(Numbers::default()));
+    let first = division.join(idle.clone(), u64::MAX).unwrap();
+    let second = division.join(busy.clone(), u64::MAX).unwrap();
+    fill(&mut division, second, &busy, Instant::now(), 2);
+    idle.in_use.set(100);
+    let (idle_before, busy_before) = (idle.limit.get(), busy.limit.get());
+    assert!(idle_before > 2000 && busy_before > 2000, "{idle_before} {busy_before}");
+    division.set_total_pages(idle_before + busy_before - 2000);
+    assert_eq!((idle.limit.get(), busy.limit.get()), (idle_before - 2000, busy_before));
+    // Now both must fold.
+    idle.in_use.set(idle.limit.get());
+    division.set_total_pages(2000);
+    assert!(idle.limit.get() + busy.limit.get() <= 2000 && busy.limit.get() > idle.limit.get());
+    division.set_most(first, 0);
+    assert_eq!(idle.limit.get(), MIN_PAGES);
+}
+
 #[derive(Debug, Clone)]
 enum Step {
     Join { most: u64 },
