@@ -16,6 +16,7 @@ macro_rules! skipped {
 
 /// Prints to standard error directly, because the test harness hides the output of tests that pass.
 pub fn print_skipped(message: Arguments<'_>) {
-    // If standard error is closed, there is no way to report the skip.
-    let _ = writeln!(std::io::stderr(), "SKIPPED {message}");
+    // One write, so that output of other threads does not come in between. If standard error is closed, there is no way
+    // to report the skip.
+    let _ = std::io::stderr().write_all(format!("SKIPPED {message}\n").as_bytes());
 }
