@@ -344,6 +344,7 @@ impl RegionModel {
             match page.word.claim_drop() {
                 DropClaim::Nothing => return true,
                 DropClaim::Pinned => return false,
+                DropClaim::Unregistered => unreachable!("the model has no chunks that the kernel fills"),
                 DropClaim::Busy(seen) => page.word.wait(seen),
                 DropClaim::Taken { was, has_copy } => {
                     if was == State::Resident {
