@@ -48,14 +48,31 @@ pub(crate) fn format_size(size: u64) -> String {
 /// The settings that regions of all kinds have.
 #[derive(Debug, Clone)]
 pub(crate) struct Settings {
-    pub(crate) memory: Limit,
-    pub(crate) pool_bytes: Option<u64>,
-    pub(crate) codec: String,
-    pub(crate) level: Option<i32>,
-    pub(crate) system_calls: bool,
+    memory: Limit,
+    pool_bytes: Option<u64>,
+    codec: String,
+    level: Option<i32>,
+    system_calls: bool,
 }
 
 impl Settings {
+    /// Takes the keywords as Python passes them.
+    pub(crate) fn new(
+        memory: Limit,
+        pool: Option<Size>,
+        codec: &str,
+        level: Option<i32>,
+        system_calls: bool,
+    ) -> Self {
+        Settings {
+            memory,
+            pool_bytes: pool.map(|size| size.0),
+            codec: codec.to_string(),
+            level,
+            system_calls,
+        }
+    }
+
     /// Makes a region of `len_bytes`, which can grow to `max_len_bytes`, and which begins with the bytes of `file`.
     ///
     /// The interpreter's lock is released meanwhile.

@@ -267,13 +267,7 @@ impl NumpyArena {
         level: Option<i32>,
         system_calls: bool,
     ) -> PyResult<Self> {
-        let settings = Settings {
-            memory,
-            pool_bytes: pool.map(|size| size.0),
-            codec: codec.to_string(),
-            level,
-            system_calls,
-        };
+        let settings = Settings::new(memory, pool, codec, level, system_calls);
         // As many addresses as arrays could fill if they compressed eight times.
         let capacity = capacity.map_or_else(|| 8 * pagefold_sys::mem::total_bytes(), |size| size.0);
         let threshold_bytes = usize::try_from(threshold.0).unwrap_or(usize::MAX).max(1);

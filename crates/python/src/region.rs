@@ -102,13 +102,7 @@ impl PyRegion {
         file: Option<PathBuf>,
         system_calls: bool,
     ) -> PyResult<Self> {
-        let settings = Settings {
-            memory,
-            pool_bytes: pool.map(|size| size.0),
-            codec: codec.to_string(),
-            level,
-            system_calls,
-        };
+        let settings = Settings::new(memory, pool, codec, level, system_calls);
         let region = settings.region(py, size.0, max_size.map(|size| size.0), file)?;
         let mark = ForkMark::new().map_err(|e| errors::Error::new_err(e.to_string()))?;
         Ok(PyRegion { region: RwLock::new(Some(region)), exports: AtomicUsize::new(0), mark })
