@@ -26,7 +26,7 @@ const HEAT_MIN: u64 = 64;
 pub(crate) trait Sharer {
     /// Pages that count against its limit.
     fn in_use_pages(&self) -> u64;
-    /// Pages brought back so far that had left the range.
+    /// Faults so far that brought in a folded page, and pages read from the region's file, first reads included.
     fn page_ins(&self) -> u64;
     /// Sets its limit. If that is lower than what is in use, the region folds the difference from now on.
     fn set_limit_pages(&self, pages: u64);
@@ -232,8 +232,8 @@ impl<S: Sharer> Division<S> {
         }
     }
 
-    /// Lowers limits until their sum is at most `pages`, which is enough for the least limit of each: first by the pages
-    /// that regions do not use, and then in proportion.
+    /// Lowers limits until their sum is at most `pages`, which is enough for the least limit of each: first by the
+    /// pages that regions do not use, and then in proportion.
     fn lower_all_to(&mut self, pages: u64) {
         let mut sum: u64 = self.parts.iter().map(|share| share.limit).sum();
         for share in &mut self.parts {

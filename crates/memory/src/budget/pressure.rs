@@ -59,7 +59,7 @@ pub(crate) struct Reading {
     pub stall_centipercent: u32,
     /// Pages that the regions have resident.
     pub resident_pages: u64,
-    /// Pages that they have brought back so far.
+    /// Pages that they have brought back so far, as `Sharer::page_ins` counts them.
     pub page_ins: u64,
     /// Pages that evictors leave free below the limit once they are woken.
     pub watermark_pages: u64,
