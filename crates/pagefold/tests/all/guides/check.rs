@@ -3,8 +3,8 @@
 //! A block ```` ```sh ```` has commands, a block ```` ```console ```` commands behind a prompt (`# ` as root, `$ ` as
 //! any user) with sample output. Of the output only the labels are compared. A command whose sample shows an error of
 //! pagefold must fail. Blocks with the attribute `no_run` are not run; the options in them are checked, as in the text.
-//! A block ```` ```rust ```` is a test of the crate `guides`; ```` ```text ```` is not checked. No other blocks may
-//! exist.
+//! A block ```` ```rust ```` is a test of the crate `guides`, and ```` ```python ```` one of `crates/python`;
+//! ```` ```text ```` is not checked. No other blocks may exist.
 
 mod labels;
 mod markdown;
@@ -50,7 +50,7 @@ fn scripts(document: &Document) -> Vec<(usize, String)> {
                 let steps = block.steps().into_iter().flatten();
                 scripts.extend(steps.map(|step| (step.line, step.command)));
             }
-            Language::Rust | Language::Text => {}
+            Language::Rust | Language::Python | Language::Text => {}
         }
     }
     for (line, text) in &document.prose {
@@ -76,6 +76,9 @@ pub fn check_document(path: &str) {
     let examples = std::fs::read_to_string(top.join("crates/guides/src/lib.rs")).unwrap();
     let included = format!("#[doc = include_str!(\"../../../{path}\")]");
     assert!(examples.contains(&included), "crates/guides does not test the Rust examples of {path}");
+    let python = std::fs::read_to_string(top.join("crates/python/tests/test_guides.py")).unwrap();
+    let is_run = !text.contains("```python") || python.contains(&format!("\"{path}\""));
+    assert!(is_run, "crates/python/tests/test_guides.py does not run the Python examples of {path}");
     let name = path.trim_start_matches("docs/").trim_end_matches(".md");
     if let Err(faults) = check(name, &text) {
         panic!("{faults}");

@@ -5,6 +5,8 @@
 pub enum Language {
     /// Compiled and run by the crate `guides`.
     Rust,
+    /// Run by the tests of `crates/python`.
+    Python,
     /// Commands, which are run.
     Sh,
     /// Commands behind a prompt, which are run, and sample output.
@@ -84,12 +86,13 @@ impl Document {
         let mut words = info.split([' ', ',']).filter(|word| !word.is_empty());
         let language = match words.next() {
             Some("rust") => Language::Rust,
+            Some("python") => Language::Python,
             Some("sh") => Language::Sh,
             Some("console") => Language::Console,
             Some("text") => Language::Text,
             other => {
                 let what = other.unwrap_or("none");
-                let known = "rust, sh, console or text";
+                let known = "rust, python, sh, console or text";
                 self.faults.push(format!("line {line}: the language of the block is {what}, not {known}"));
                 Language::Text
             }
