@@ -19,7 +19,7 @@ FILES = {
     "/notes.txt": "/etc/os-release",
     "/table.csv": "/usr/share/doc/app/README",
 }
-# What the examples take for granted.
+# Names and files that the examples take for granted.
 PRELUDE = """
 import numpy as np, pagefold
 
