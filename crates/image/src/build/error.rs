@@ -47,6 +47,14 @@ pub enum BuildError {
         /// The reason.
         source: ImageError,
     },
+    /// An image of the source is damaged: what a check would report as an error.
+    #[error("the source image has a fault at '{}': {what}", .path.display())]
+    ImageFault {
+        /// The file in the image.
+        path: PathBuf,
+        /// The fault.
+        what: String,
+    },
     /// A file of the source is nothing that an image can be built from.
     #[error("'{}' cannot be read: {what}", .path.display())]
     UnknownSource {
@@ -101,6 +109,11 @@ impl BuildError {
     /// Makes an error of something in the source that cannot be stored.
     pub(crate) fn refused(path: &[u8], what: impl Into<String>) -> Self {
         BuildError::Refused { path: path_of(path), what: what.into() }
+    }
+
+    /// Makes an error of a fault in an image of the source.
+    pub(crate) fn image_fault(path: &[u8], what: impl Into<String>) -> Self {
+        BuildError::ImageFault { path: path_of(path), what: what.into() }
     }
 }
 

@@ -168,7 +168,7 @@ impl Encoder {
     pub fn heap_bytes(config: &EncoderConfig) -> usize {
         match *config {
             EncoderConfig::Lz4 { window_bytes } => lz4::fast_bytes(window_bytes),
-            EncoderConfig::Lz4Hc { window_bytes, .. } => lz4::high_bytes(window_bytes),
+            EncoderConfig::Lz4Hc { window_bytes, level } => lz4::high_bytes(window_bytes, level),
             EncoderConfig::MicroLzma { dict_bytes, level, extreme } => {
                 microlzma::heap_bytes(dict_bytes, level, extreme)
             }

@@ -92,10 +92,8 @@ impl Repack<'_> {
                 let len_bytes = node.len_bytes();
                 let sum = self.content_bytes.checked_add(len_bytes).filter(|sum| *sum <= CONTENT_BYTES_MAX);
                 self.content_bytes = sum.ok_or_else(|| {
-                    BuildError::refused(
-                        path,
-                        format!("with its {len_bytes} bytes the files have more than 2^47"),
-                    )
+                    let what = format!("with its {len_bytes} bytes the files have more than 2^47");
+                    BuildError::image_fault(path, what)
                 })?;
                 match len_bytes {
                     0 => Body::Regular(Arc::new(Bytes(Arc::default()))),
@@ -149,7 +147,7 @@ impl Visitor for Repack<'_> {
 
     fn finding(&mut self, finding: Finding) {
         if finding.severity == Severity::Error && self.failed.is_none() {
-            self.failed = Some(BuildError::refused(&finding.path, finding.what));
+            self.failed = Some(BuildError::image_fault(&finding.path, finding.what));
         }
     }
 }
@@ -212,7 +210,7 @@ impl Reader for NodeReader<'_> {
         while let Some(run) = runs::at(&self.node, at).map_err(|e| self.content.failed(e))? {
             // Such a file would have to be read for ever before the error is met.
             if let Some(beyond) = run.beyond(&self.node) {
-                return Err(BuildError::refused(&self.content.path, beyond.what));
+                return Err(BuildError::image_fault(&self.content.path, beyond.what));
             }
             match ranges.last_mut() {
                 _ if run.is_hole() => has_holes = true,
@@ -232,7 +230,7 @@ impl Reader for NodeReader<'_> {
         self.position += read as u64;
         match read == buf.len() {
             true => Ok(()),
-            false => Err(BuildError::refused(&self.content.path, "the image has less of it than its length")),
+            false => Err(BuildError::image_fault(&self.content.path, "it ends before its length")),
         }
     }
 

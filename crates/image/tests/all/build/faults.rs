@@ -234,7 +234,7 @@ fn each_read_of_an_image_may_fail() {
         match image::scan(&source, &[]).and_then(|scanned| build_to(&scanned.tree, &options, &file)) {
             Ok(()) => assert!(fs::read(&path).unwrap() == bytes, "read {nth}"),
             // A read of metadata is reported by the walk as it reports damage.
-            Err(BuildError::Image { path: inner, .. } | BuildError::Refused { path: inner, .. }) => {
+            Err(BuildError::Image { path: inner, .. } | BuildError::ImageFault { path: inner, .. }) => {
                 assert!(!inner.as_os_str().is_empty());
                 assert!(!is_image(&path), "read {nth}");
                 failures += 1;
