@@ -40,6 +40,15 @@ pub trait BlockDevice: Send + Sync {
         Extent { len_bytes: len, kind: ExtentKind::Data }
     }
 
+    /// Returns whether a read of a range would wait for a medium that is slower than memory now.
+    ///
+    /// A server uses the answer to execute such a read beside others. It is a hint: a device that does not know returns
+    /// false, as this default does, and the answer may be outdated at once.
+    fn waits_for_medium(&self, offset: u64, len: u64) -> bool {
+        let _ = (offset, len);
+        false
+    }
+
     /// Checks that a range lies inside the device.
     fn check_range(&self, offset: u64, len: u64) -> Result<(), BlockError> {
         match offset.checked_add(len) {
@@ -77,6 +86,10 @@ impl BlockDevice for Arc<dyn BlockDevice> {
 
     fn extent(&self, offset: u64, len: u64) -> Extent {
         (**self).extent(offset, len)
+    }
+
+    fn waits_for_medium(&self, offset: u64, len: u64) -> bool {
+        (**self).waits_for_medium(offset, len)
     }
 }
 

@@ -163,6 +163,10 @@ impl<D: BlockDevice> BlockDevice for Metered<D> {
     fn extent(&self, offset: u64, len: u64) -> Extent {
         self.inner.extent(offset, len)
     }
+
+    fn waits_for_medium(&self, offset: u64, len: u64) -> bool {
+        self.inner.waits_for_medium(offset, len)
+    }
 }
 
 #[cfg(test)]

@@ -75,6 +75,10 @@ impl BlockDevice for ReplaceableDevice {
     fn extent(&self, offset: u64, len: u64) -> Extent {
         self.with(Extent { len_bytes: len, kind: crate::ExtentKind::Data }, |d| d.extent(offset, len))
     }
+
+    fn waits_for_medium(&self, offset: u64, len: u64) -> bool {
+        self.with(false, |d| d.waits_for_medium(offset, len))
+    }
 }
 
 #[cfg(test)]

@@ -68,4 +68,8 @@ impl BlockDevice for StoreDevice {
         let (len_bytes, empty) = self.0.extent(offset, len).unwrap_or((len, false));
         Extent { len_bytes, kind: if empty { ExtentKind::Hole } else { ExtentKind::Data } }
     }
+
+    fn waits_for_medium(&self, offset: u64, len: u64) -> bool {
+        self.0.waits_for_medium(offset, len)
+    }
 }

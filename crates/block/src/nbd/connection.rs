@@ -16,7 +16,7 @@ use super::export::Export;
 use super::handshake::{self, Handshake, Negotiated, Step, TlsPolicy};
 use super::tls::{TlsConfig, TlsTransport};
 use super::transmission::{self, Session, Status};
-use super::transport::Transport;
+use super::transport::{Awaited, Transport};
 use std::io;
 use std::time::{Duration, Instant};
 
@@ -120,7 +120,7 @@ fn negotiate<T: Transport>(
             Step::Continue => continue,
             Step::NeedInput => {
                 input.make_room(handshake::MAX_MESSAGE);
-                transport.wait(true, false, Some(deadline))?;
+                transport.wait(Awaited::READABLE, Some(deadline))?;
                 match transport.recv(input.space(), false) {
                     Ok(0) => return Ok(Negotiation::Closed),
                     Ok(n) => input.advance(n),
@@ -147,7 +147,7 @@ fn send_all<T: Transport>(transport: &mut T, mut data: &[u8], deadline: Instant)
         match transport.send(data) {
             Ok(n) => data = &data[n.min(data.len())..],
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
-                transport.wait(false, true, Some(deadline))?;
+                transport.wait(Awaited::WRITABLE, Some(deadline))?;
             }
             Err(e) => return Err(e),
         }
@@ -195,13 +195,17 @@ fn transmit<T: Transport>(
             continue;
         }
         input.make_room(transmission::MIN_INPUT_LEN);
-        if !drained {
-            transport.wait(!input.is_full(), true, None)?;
+        let receives = status != Status::Closing && !input.is_full();
+        // While there is no room for an answer, it is not awaited: this thread would not sleep.
+        let has_room = output.len() < transmission::OUTPUT_HIGH_WATER;
+        let other = session.has_answer().filter(|_| has_room);
+        if !drained || session.is_deferring() {
+            transport.wait(Awaited { readable: receives, writable: !drained, other }, None)?;
         }
-        if input.is_full() {
+        if !receives {
             continue;
         }
-        match transport.recv(input.space(), drained) {
+        match transport.recv(input.space(), drained && !session.is_deferring()) {
             Ok(0) => return Ok(()),
             Ok(n) => input.advance(n),
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}

@@ -25,7 +25,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Limits of a server's clients. Each client has a thread and at most [`CONNECTION_MEMORY`] bytes of buffers.
+/// Limits of a server's clients. Each client has a thread, up to 16 more for reads that wait for the medium, and at
+/// most [`CONNECTION_MEMORY`] bytes of buffers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     /// Clients that have the export open at once. Another one is refused, unless a client that has never sent a request
@@ -54,8 +55,8 @@ impl Default for Limits {
     }
 }
 
-/// The most bytes of buffers that one connection holds, TLS included.
-pub const CONNECTION_MEMORY: usize = 6 << 20;
+/// The most bytes of buffers that one connection holds, TLS and reads that wait for the medium included.
+pub const CONNECTION_MEMORY: usize = (6 << 20) + super::deferred::BYTES_MAX;
 
 /// Counts of events since the server started.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

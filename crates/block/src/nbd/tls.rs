@@ -7,7 +7,7 @@
 //! [`TlsTransport`] wraps another transport and runs on the thread of its connection.
 
 use super::NbdError;
-use super::transport::Transport;
+use super::transport::{Awaited, Transport};
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -103,7 +103,7 @@ impl<T: Transport> TlsTransport<T> {
             if !tls.session.is_handshaking() && !writable {
                 break;
             }
-            tls.inner.wait(readable, writable, Some(deadline))?;
+            tls.inner.wait(Awaited { readable, writable, other: None }, Some(deadline))?;
             if tls.session.is_handshaking() {
                 ignore_would_block(tls.receive_encrypted(false))?;
                 if tls.ended {
@@ -161,7 +161,7 @@ impl<T: Transport> Transport for TlsTransport<T> {
             }
             self.send_encrypted()?;
             if wait && self.session.wants_write() {
-                self.inner.wait(true, true, None)?;
+                self.inner.wait(Awaited { readable: true, writable: true, other: None }, None)?;
                 ignore_would_block(self.receive_encrypted(false))?;
             } else {
                 self.receive_encrypted(wait)?;
@@ -179,21 +179,21 @@ impl<T: Transport> Transport for TlsTransport<T> {
         Ok(n)
     }
 
-    fn wait(&mut self, readable: bool, writable: bool, deadline: Option<Instant>) -> io::Result<()> {
+    fn wait(&mut self, awaited: Awaited<'_>, deadline: Option<Instant>) -> io::Result<()> {
         let pending = self.session.process_new_packets().map_err(io::Error::other)?;
-        let has_input = readable && (self.ended || pending.plaintext_bytes_to_read() > 0);
+        let has_input = awaited.readable && (self.ended || pending.plaintext_bytes_to_read() > 0);
         // Writable means that rustls has sent its encrypted output: before that it may refuse more plaintext.
         let unsent = self.session.wants_write();
-        if has_input || (writable && !unsent) {
+        if has_input || (awaited.writable && !unsent) {
             return Ok(());
         }
-        self.inner.wait(readable, unsent, deadline)
+        self.inner.wait(Awaited { writable: unsent, ..awaited }, deadline)
     }
 
     fn finish(&mut self, deadline: Instant) {
         self.session.send_close_notify();
         while self.send_encrypted().is_ok() && self.session.wants_write() {
-            if self.inner.wait(false, true, Some(deadline)).is_err() {
+            if self.inner.wait(Awaited::WRITABLE, Some(deadline)).is_err() {
                 break;
             }
         }

@@ -7,16 +7,18 @@
 //! drains. The device reads into the output buffer and writes from the input buffer, so data is never copied between
 //! buffers.
 //!
-//! The requests of one connection are executed in the order in which they arrive. The machine stops at
-//! [`OUTPUT_HIGH_WATER`] bytes of unsent replies, and goes on when the driver has sent some of them.
+//! The requests of one connection are executed in the order in which they arrive, but for reads that wait for the
+//! medium, which other threads execute (`deferred`). The machine stops at [`OUTPUT_HIGH_WATER`] bytes of unsent replies, and goes on when the driver has sent some of them.
 
 use super::buffer::Buffer;
+use super::deferred::{Answer, Deferred};
 use super::export::{Export, MAX_DATA};
 use super::handshake::Negotiated;
 use super::proto::{self, Request, chunk, cmd, err, flag};
 use super::{ProtocolError, meta};
 use crate::{BlockDevice, BlockError};
 use pagefold_page::PAGE_SIZE;
+use std::os::fd::BorrowedFd;
 
 /// While at least this many bytes are unsent, the session starts no request and no further piece of one.
 pub const OUTPUT_HIGH_WATER: usize = 256 << 10;
@@ -44,6 +46,8 @@ pub enum Status {
     NeedInput,
     /// The driver has to send output first.
     OutputFull,
+    /// The client has disconnected; the session waits for answers to reads.
+    Closing,
     /// The client has disconnected; send the output and close.
     Closed,
 }
@@ -54,6 +58,7 @@ pub struct Session<'e> {
     device: &'e dyn BlockDevice,
     negotiated: Negotiated,
     state: State,
+    deferred: Deferred,
     has_begun: bool,
 }
 
@@ -107,7 +112,20 @@ impl From<BlockError> for Refusal {
 impl<'e> Session<'e> {
     /// Makes the session of a client whose handshake ended in `negotiated`.
     pub fn new(export: &'e Export, negotiated: Negotiated) -> Self {
-        Session { export, device: export.device().as_ref(), negotiated, state: State::Idle, has_begun: false }
+        let deferred = Deferred::new(export.device().clone());
+        let (device, state) = (export.device().as_ref(), State::Idle);
+        Session { export, device, negotiated, state, deferred, has_begun: false }
+    }
+
+    /// Whether other threads execute reads.
+    pub fn is_deferring(&self) -> bool {
+        self.deferred.count() > 0
+    }
+
+    /// Returns a descriptor that is readable if one of these reads may have ended, so that [`Session::run`] puts out
+    /// the reply; `None` if there are none.
+    pub fn has_answer(&self) -> Option<BorrowedFd<'_>> {
+        self.deferred.has_answer()
     }
 
     /// Whether the client has sent a request.
@@ -123,6 +141,13 @@ impl<'e> Session<'e> {
         loop {
             if output.len() >= OUTPUT_HIGH_WATER {
                 return Ok(Status::OutputFull);
+            }
+            // A reply must not come between the pieces of another one.
+            if !matches!(self.state, State::Reading(_))
+                && let Some(answer) = self.deferred.take()
+            {
+                self.put_answer(answer, output);
+                continue;
             }
             match &mut self.state {
                 State::Idle => {
@@ -148,7 +173,9 @@ impl<'e> Session<'e> {
                         self.state = State::Idle;
                     }
                 }
-                State::Closed => return Ok(Status::Closed),
+                State::Closed => {
+                    return Ok(if self.is_deferring() { Status::Closing } else { Status::Closed });
+                }
             }
         }
     }
@@ -238,6 +265,12 @@ impl<'e> Session<'e> {
     fn begin_read(&mut self, request: Request, output: &mut Buffer) {
         let Request { cookie, offset, len, .. } = request;
         let n = len as usize;
+        if (1..=MAX_CHECKED_SIMPLE).contains(&n)
+            && self.device.waits_for_medium(offset, len.into())
+            && self.deferred.submit(request)
+        {
+            return;
+        }
         let max_whole = if self.negotiated.structured { MAX_CHUNK_DATA } else { MAX_CHECKED_SIMPLE };
         if n > max_whole {
             let (announced, failed) = (false, None);
@@ -257,6 +290,22 @@ impl<'e> Session<'e> {
         {
             output.truncate(before);
             self.reply(&request, Err(e.into()), output);
+        }
+    }
+
+    /// Replies to a read that another thread has executed.
+    fn put_answer(&self, answer: Answer, output: &mut Buffer) {
+        let Answer { request, result } = answer;
+        output.make_room(MAX_CHECKED_SIMPLE + REPLY_SLACK);
+        match result {
+            Ok(data) => {
+                match self.negotiated.structured {
+                    true => put_data_header(output, &request, request.offset, request.len, proto::CHUNK_DONE),
+                    false => output.put(&proto::simple_reply(request.cookie, 0)),
+                }
+                output.put(&data);
+            }
+            Err(error) => self.reply(&request, Err(error.into()), output),
         }
     }
 

@@ -7,7 +7,7 @@
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{RecvFlags, SendFlags, Shutdown, recv, send, shutdown};
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -21,6 +21,24 @@ const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 /// Unanswered keep-alive probes after which the system closes the connection.
 const KEEPALIVE_PROBES: u32 = 6;
 
+/// The events that end a wait.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Awaited<'f> {
+    /// A receive is likely to succeed.
+    pub readable: bool,
+    /// A send is likely to succeed.
+    pub writable: bool,
+    /// This descriptor is readable.
+    pub other: Option<BorrowedFd<'f>>,
+}
+
+impl Awaited<'_> {
+    /// Only a receive.
+    pub const READABLE: Self = Awaited { readable: true, writable: false, other: None };
+    /// Only a send.
+    pub const WRITABLE: Self = Awaited { readable: false, writable: true, other: None };
+}
+
 /// A byte stream in both directions.
 pub trait Transport {
     /// Receives the bytes that have arrived, at most as many as `buf` has room for. Returns 0 at the end of the stream.
@@ -31,10 +49,10 @@ pub trait Transport {
     /// Sends as much of `data` as fits without waiting, and returns how much. Fails with `WouldBlock` if nothing fits.
     fn send(&mut self, data: &[u8]) -> io::Result<usize>;
 
-    /// Waits until a receive (`readable`) or a send (`writable`) is likely to succeed. It may return too early.
+    /// Waits until what is awaited is likely to succeed. It may return too early.
     ///
     /// Fails with `TimedOut` at `deadline`.
-    fn wait(&mut self, readable: bool, writable: bool, deadline: Option<Instant>) -> io::Result<()>;
+    fn wait(&mut self, awaited: Awaited<'_>, deadline: Option<Instant>) -> io::Result<()>;
 
     /// Sends buffered bytes and the end of the stream, as far as possible before `deadline`, and closes the stream.
     fn finish(&mut self, deadline: Instant);
@@ -93,16 +111,24 @@ impl Transport for Socket {
         }
     }
 
-    fn wait(&mut self, readable: bool, writable: bool, deadline: Option<Instant>) -> io::Result<()> {
+    fn wait(&mut self, awaited: Awaited<'_>, deadline: Option<Instant>) -> io::Result<()> {
         let mut events = PollFlags::empty();
-        events.set(PollFlags::IN, readable);
-        events.set(PollFlags::OUT, writable);
+        events.set(PollFlags::IN, awaited.readable);
+        events.set(PollFlags::OUT, awaited.writable);
+        let other = PollFd::from_borrowed_fd(awaited.other.unwrap_or(self.fd.as_fd()), PollFlags::IN);
+        let mut polled = [PollFd::new(&*self.fd, events), other];
+        let polled = match awaited.other {
+            None => &mut polled[..1],
+            // A poll ends when a client hangs up, whatever it awaits: without this socket it does not.
+            Some(_) if events.is_empty() => &mut polled[1..],
+            Some(_) => &mut polled[..],
+        };
         loop {
             let left = match deadline.map(|d| d.saturating_duration_since(Instant::now())) {
                 Some(Duration::ZERO) => return Err(io::ErrorKind::TimedOut.into()),
                 left => left.and_then(|l| Timespec::try_from(l).ok()),
             };
-            match poll(&mut [PollFd::new(&*self.fd, events)], left.as_ref()) {
+            match poll(polled, left.as_ref()) {
                 Ok(0) | Err(rustix::io::Errno::INTR) => {}
                 Ok(_) => return Ok(()),
                 Err(e) => return Err(e.into()),

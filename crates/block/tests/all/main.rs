@@ -3,6 +3,7 @@
 
 mod loop_export;
 mod nbd_clients;
+mod nbd_deferred;
 mod nbd_hostile;
 mod nbd_protocol;
 mod nbd_server;

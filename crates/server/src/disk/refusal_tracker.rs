@@ -160,6 +160,10 @@ impl BlockDevice for RefusalTracker {
     fn extent(&self, offset: u64, len: u64) -> Extent {
         self.inner.extent(offset, len)
     }
+
+    fn waits_for_medium(&self, offset: u64, len: u64) -> bool {
+        self.inner.waits_for_medium(offset, len)
+    }
 }
 
 #[cfg(test)]

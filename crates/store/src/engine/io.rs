@@ -7,7 +7,7 @@
 use crate::engine::store::Store;
 use crate::error::StoreError;
 use crate::pages::Counter;
-use crate::slot::Content;
+use crate::slot::{Content, Slot};
 use crate::writeback::Reader;
 use pagefold_codec::fill;
 use pagefold_page::{PAGE_SIZE, Page, PageIndex, Span, spans};
@@ -35,6 +35,18 @@ impl Store {
                 .inspect_err(|_| self.pages.counters.add(cpu::current(), Counter::FailedReads, 1))?;
         }
         Ok(())
+    }
+
+    /// Returns whether the range has a page that is written back, so that a read waits for the medium.
+    ///
+    /// Takes no lock: the pages may change at once. It examines each page of the range.
+    pub fn waits_for_medium(&self, offset: u64, len_bytes: u64) -> bool {
+        if self.writeback.is_none() || len_bytes == 0 || self.check_range(offset, len_bytes).is_err() {
+            return false;
+        }
+        let pages = PageIndex::containing(offset).0..=PageIndex::containing(offset + len_bytes - 1).0;
+        let is_written_back = |slot: &Slot| slot.snapshot().is_written_back();
+        pages.into_iter().any(|index| self.pages.table.get(PageIndex(index)).is_some_and(is_written_back))
     }
 
     /// Stores `data` at byte `offset`.

@@ -160,3 +160,25 @@ fn access_times_lie_between_those_of_the_calls() {
     let accessed = states(&store, 5, 6)[0].last_access;
     assert!(accessed > written && accessed <= store.elapsed(), "{accessed:?} after {written:?}");
 }
+
+#[test]
+fn reads_of_written_back_pages_wait_for_the_medium() {
+    for layout in LAYOUTS {
+        let store = store(Some(layout));
+        let page = PAGE_SIZE as u64;
+        (0..8).for_each(|index| write(&store, index, &raw_page(index, 1)));
+        let waits = |first: u64, len: u64| store.waits_for_medium(first, len);
+        assert!(!waits(0, 8 * page), "in memory");
+        write_back(&store, 3, 4);
+        assert!(waits(3 * page, page) && waits(0, 8 * page) && waits(5 * page - 1, 1));
+        assert!(!waits(0, 3 * page) && !waits(5 * page, 3 * page) && !waits(3 * page, 0));
+        // Outside, and with numbers that no range has.
+        assert!(!waits(PAGES * page, 1) && !waits(u64::MAX, u64::MAX));
+        write(&store, 3, &raw_page(3, 2));
+        store.discard(4 * page, page).unwrap();
+        assert!(!waits(0, 8 * page), "replaced and discarded");
+    }
+    let without = store(None);
+    write(&without, 0, &raw_page(0, 1));
+    assert!(!without.waits_for_medium(0, 4096));
+}

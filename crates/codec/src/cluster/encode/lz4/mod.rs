@@ -79,7 +79,7 @@ impl Fast {
 /// The dense encoder.
 pub(super) struct High(Search);
 
-/// What searches at a level and with a window.
+/// The encoder or encoders of a level and a window.
 enum Search {
     /// Low levels.
     Library(library::High),

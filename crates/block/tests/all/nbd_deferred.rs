@@ -1,0 +1,226 @@
+//! Reads that wait for the medium: the requests behind them are answered first, and nothing else changes.
+
+use crate::support::nbd::*;
+use pagefold_block::nbd::proto::{cmd, err};
+use pagefold_block::{BlockDevice, BlockError, RamDevice};
+use pagefold_page::PageIndex;
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
+
+/// From here on reads wait for the medium.
+const SLOW: u64 = 1 << 20;
+/// The page here cannot be read.
+const BAD: u64 = SLOW + (1 << 20);
+/// The most reads of one connection that wait at once.
+const THREADS: usize = 16;
+
+/// A device in memory, whose second part is on a medium that answers when the test lets it.
+struct Medium {
+    ram: RamDevice,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    /// Reads that wait.
+    waiting: usize,
+    answers: bool,
+}
+
+impl Medium {
+    fn new() -> Arc<Self> {
+        let ram = RamDevice::new(DEVICE_LEN);
+        let data: Vec<u8> = (0..DEVICE_LEN / 8).flat_map(|word| word.to_le_bytes()).collect();
+        ram.write_at(0, &data).unwrap();
+        Arc::new(Medium { ram, state: Mutex::default(), changed: Condvar::new() })
+    }
+
+    /// Waits until this many reads wait for the medium.
+    fn wait_for(&self, reads: usize) {
+        let state = self.state.lock().unwrap();
+        let limit = Duration::from_secs(60);
+        let (state, _) = self.changed.wait_timeout_while(state, limit, |s| s.waiting < reads).unwrap();
+        assert_eq!(state.waiting, reads);
+    }
+
+    fn let_answer(&self) {
+        self.state.lock().unwrap().answers = true;
+        self.changed.notify_all();
+    }
+
+    fn bytes(&self, offset: u64, len: u32) -> Vec<u8> {
+        let mut bytes = vec![0; len as usize];
+        self.ram.read_at(offset, &mut bytes).unwrap();
+        bytes
+    }
+}
+
+/// Lets the medium answer when a test ends, also by a failure: the server waits for its threads.
+struct End(Arc<Medium>);
+
+impl Drop for End {
+    fn drop(&mut self) {
+        self.0.let_answer();
+    }
+}
+
+fn served(medium: &Arc<Medium>) -> (Served, End) {
+    (Served::new(medium.clone()), End(medium.clone()))
+}
+
+impl BlockDevice for Medium {
+    fn len_bytes(&self) -> u64 {
+        self.ram.len_bytes()
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), BlockError> {
+        let len = buf.len() as u64;
+        if self.waits_for_medium(offset, len) {
+            let mut state = self.state.lock().unwrap();
+            state.waiting += 1;
+            self.changed.notify_all();
+            let mut state = self.changed.wait_while(state, |state| !state.answers).unwrap();
+            state.waiting -= 1;
+        }
+        if offset <= BAD && BAD < offset + len {
+            return Err(BlockError::Unreadable { index: PageIndex(BAD / 4096) });
+        }
+        self.ram.read_at(offset, buf)
+    }
+
+    fn write_at(&self, offset: u64, data: &[u8]) -> Result<(), BlockError> {
+        self.ram.write_at(offset, data)
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> Result<(), BlockError> {
+        self.ram.discard(offset, len)
+    }
+
+    fn write_zeroes(&self, offset: u64, len: u64) -> Result<(), BlockError> {
+        self.ram.write_zeroes(offset, len)
+    }
+
+    fn flush(&self) -> Result<(), BlockError> {
+        self.ram.flush()
+    }
+
+    fn waits_for_medium(&self, offset: u64, len: u64) -> bool {
+        offset + len > SLOW
+    }
+}
+
+#[test]
+fn requests_behind_a_read_that_waits_are_answered_first() {
+    for structured in [false, true] {
+        let medium = Medium::new();
+        let (served, _end) = served(&medium);
+        let mut c = served.open(structured);
+        let slow = c.send(0, cmd::READ, SLOW - 100, 10_000, b"");
+        medium.wait_for(1);
+        assert_eq!(c.read(4096, 100), medium.bytes(4096, 100));
+        c.write(SLOW + (64 << 10), b"written behind it");
+        assert_eq!(c.call(0, cmd::FLUSH, 0, 0, b""), 0);
+        assert_eq!(c.call(0, cmd::TRIM, 0, 4096, b""), 0);
+        medium.let_answer();
+        assert_eq!(c.read_reply(slow, 0, SLOW - 100, 10_000), Ok(medium.bytes(SLOW - 100, 10_000)));
+        assert_eq!(c.read(SLOW + (64 << 10), 17), b"written behind it");
+    }
+}
+
+#[test]
+fn many_reads_wait_at_once_and_the_others_take_their_turns() {
+    let medium = Medium::new();
+    let (served, _end) = served(&medium);
+    let mut c = served.open(false);
+    let first = c.cookie + 1;
+    let offset = |cookie: u64| SLOW + (cookie - first) * 4096;
+    for cookie in first..first + 3 * THREADS as u64 {
+        assert_eq!(c.send(0, cmd::READ, offset(cookie), 4096, b""), cookie);
+    }
+    medium.wait_for(THREADS);
+    assert_eq!(c.read(0, 8), medium.bytes(0, 8));
+    medium.let_answer();
+    let mut answered = [false; 3 * THREADS];
+    for _ in 0..3 * THREADS {
+        let (error, cookie) = c.simple();
+        assert_eq!(error, 0);
+        assert_eq!(c.take(4096), medium.bytes(offset(cookie), 4096));
+        assert!(!std::mem::replace(&mut answered[(cookie - first) as usize], true), "{cookie} twice");
+    }
+}
+
+#[test]
+fn reads_beyond_the_room_are_executed_in_their_order() {
+    let medium = Medium::new();
+    let (served, _end) = served(&medium);
+    let mut c = served.open(false);
+    // Four reads of 1 MiB have room, and the fifth holds up what follows.
+    let len = 1 << 20;
+    let slow: Vec<u64> = (0..5).map(|i| c.send(0, cmd::READ, SLOW - len + 1 + i, len as u32, b"")).collect();
+    medium.wait_for(5);
+    let behind = c.send(0, cmd::READ, 0, 16, b"");
+    medium.let_answer();
+    let mut cookies = Vec::new();
+    for _ in 0..6 {
+        let (error, cookie) = c.simple();
+        assert_eq!(error, 0);
+        let (offset, len) = match slow.iter().position(|slow| *slow == cookie) {
+            Some(i) => (SLOW - len + 1 + i as u64, len as u32),
+            None => (0, 16),
+        };
+        assert!(c.take(len as usize) == medium.bytes(offset, len), "{cookie}");
+        cookies.push(cookie);
+    }
+    let place = |cookie| cookies.iter().position(|c| *c == cookie).unwrap();
+    assert!(place(slow[4]) < place(behind), "{cookies:?}");
+}
+
+#[test]
+fn an_error_of_the_medium_is_the_reply_of_its_read_alone() {
+    for structured in [false, true] {
+        let medium = Medium::new();
+        let (served, _end) = served(&medium);
+        let mut c = served.open(structured);
+        medium.let_answer();
+        let bad = c.send(0, cmd::READ, BAD - 4096, 8192, b"");
+        assert_eq!(c.read_reply(bad, 0, BAD - 4096, 8192), Err(err::EIO));
+        assert_eq!(c.read(BAD + 4096, 4096), medium.bytes(BAD + 4096, 4096));
+    }
+}
+
+#[test]
+fn reads_that_wait_are_answered_before_the_client_is_disconnected() {
+    let medium = Medium::new();
+    let (served, _end) = served(&medium);
+    let mut c = served.open(false);
+    let slow = c.send(0, cmd::READ, SLOW, 4096, b"");
+    medium.wait_for(1);
+    c.send(0, cmd::DISC, 0, 0, b"");
+    medium.let_answer();
+    assert_eq!(c.read_reply(slow, 0, SLOW, 4096), Ok(medium.bytes(SLOW, 4096)));
+    assert!(c.is_disconnected());
+    assert_eq!(served.server.counters().failed, 0);
+}
+
+#[test]
+fn no_thread_uses_the_device_after_its_client_and_the_server_are_gone() {
+    let medium = Medium::new();
+    let (served, _end) = served(&medium);
+    for disconnects in [false, true] {
+        let mut c = served.open(true);
+        for page in 0..4 {
+            c.send(0, cmd::READ, SLOW + page * 4096, 4096, b"");
+        }
+        medium.wait_for(if disconnects { 8 } else { 4 });
+        if disconnects {
+            c.send(0, cmd::DISC, 0, 0, b"");
+        }
+    }
+    // Another client is served while the threads of the first two wait.
+    assert_eq!(served.open(false).read(0, 8), medium.bytes(0, 8));
+    medium.let_answer();
+    drop(served);
+    // The test's, and that of `_end`.
+    assert_eq!(Arc::strong_count(&medium), 2);
+}
