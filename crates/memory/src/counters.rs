@@ -22,6 +22,8 @@ pub(crate) enum Counter {
     CopiesDropped,
     Unmovable,
     FileReads,
+    FileReadCalls,
+    FileRereads,
     DroppedToFile,
     SameFilledStored,
     SameFilledLoaded,

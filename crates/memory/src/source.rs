@@ -53,11 +53,12 @@ impl Source {
         self.is_changed.load(Relaxed)
     }
 
-    /// Reads a page of which the file has bytes; the bytes behind the file's end are zero. Returns false if the medium
-    /// fails or the file was changed.
-    pub(crate) fn read(&self, page: PageIndex, to: &mut Page) -> bool {
-        let offset = page.0 * PAGE_SIZE as u64;
-        let wanted = (self.len_bytes() - offset).min(PAGE_SIZE as u64) as usize;
+    /// Reads pages of which the file has bytes, from `first` on; the bytes behind the file's end are zero. Returns false
+    /// if the medium fails or the file was changed.
+    pub(crate) fn read(&self, first: PageIndex, to: &mut [Page]) -> bool {
+        let offset = first.0 * PAGE_SIZE as u64;
+        let to = to.as_flattened_mut();
+        let wanted = (self.len_bytes() - offset).min(to.len() as u64) as usize;
         let (bytes, rest) = to.split_at_mut(wanted);
         rest.fill(0);
         let mut done = 0;

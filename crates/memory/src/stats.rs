@@ -25,6 +25,10 @@ pub struct FaultStats {
     pub already_resident: u64,
     /// Pages read from the region's file, neighbours included.
     pub file_reads: u64,
+    /// Reads of the region's file that brought those pages in: adjacent pages are read together.
+    pub file_read_calls: u64,
+    /// Of those pages, the ones that had been read before, and were dropped because the pool was full.
+    pub file_rereads: u64,
     /// Faults that failed: the page's contents are lost or cannot be read back.
     pub failed: u64,
     /// Loads of written-back pages and of pages of the region's file, neighbours included, that failed because the
@@ -186,6 +190,8 @@ pub(crate) fn collect(pager: &Pager) -> RegionStats {
             waited: count(Counter::FaultsWaited),
             already_resident: count(Counter::FaultsResident),
             file_reads: count(Counter::FileReads),
+            file_read_calls: count(Counter::FileReadCalls),
+            file_rereads: count(Counter::FileRereads),
             failed: count(Counter::FaultsFailed),
             unreadable: count(Counter::ReadBackFail),
             memory_waits: count(Counter::MemoryWaits),

@@ -6,7 +6,7 @@
 
 use super::Pager;
 use super::install::Put;
-use super::scratch::{Scratch, ScratchGuard};
+use super::scratch::{Pages, Scratch, ScratchGuard};
 use super::serve::Served;
 use crate::counters::Counter;
 use crate::page::FaultClaim;
@@ -15,6 +15,7 @@ use crate::staging::{FrameBatch, longest_run};
 use pagefold_page::{Page, PageIndex};
 use pagefold_store::{LoadError, Loaded};
 use pagefold_sys::cpu;
+use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// From so many pages on, a batch with memory is used; fewer pages are copied to new memory, if there is any.
@@ -29,7 +30,7 @@ struct Claims {
 }
 
 /// Memory for pages that come in.
-enum Memory {
+pub(super) enum Memory {
     /// New memory of the kernel, to be copied to: the number of pages charged.
     New(usize),
     /// `len` frames of a batch, from `first` on.
@@ -198,21 +199,14 @@ impl Pager {
     ) -> Served {
         let pages = &claims.pages[..claims.len];
         let mut kinds = [Kind::Zero; WINDOW_MAX];
+        let read = self.read_file_runs(pages, &memory, scratch, &mut kinds);
         let mut zero_pages_charged = 0;
-        for (at, (page, claim)) in pages.iter().enumerate() {
+        for (at, (page, claim)) in pages.iter().enumerate().filter(|(at, _)| read >> at & 1 == 0) {
             if let Some((next, _)) = pages.get(at + 1) {
                 self.store.prefetch_object(*next);
             }
             let Scratch { loader, pages } = &mut **scratch;
-            let to: &mut Page = match &memory {
-                Memory::New(_) => &mut pages.0[at],
-                Memory::Frames { batch, first, .. } => {
-                    let frame = self.staging.frame(batch, first + at);
-                    // SAFETY: the frame has memory, and this thread alone has its batch: no other thread refers to the
-                    // frame.
-                    unsafe { &mut *self.staging.address(frame).cast::<Page>() }
-                }
-            };
+            let to = &mut self.memory_of(&memory, pages, at..at + 1)[0];
             let wants_memory = is_write || matches!(memory, Memory::Frames { .. });
             kinds[at] = match claim {
                 FaultClaim::Load => self.load(*page, loader, to),
@@ -238,6 +232,27 @@ impl Pager {
         self.settle(memory, zero_pages_charged, used);
         self.readahead.count_brought(claims.len as u64 - 1);
         if kinds[claims.faulting] == Kind::Failed { Served::Failed } else { Served::Again }
+    }
+
+    /// Returns the memory of some of the claims.
+    pub(super) fn memory_of<'a>(
+        &self,
+        memory: &Memory,
+        scratch: &'a mut Pages,
+        claims: Range<usize>,
+    ) -> &'a mut [Page] {
+        match memory {
+            Memory::New(_) => &mut scratch.0[claims],
+            Memory::Frames { batch, first, len } => {
+                assert!(claims.start <= claims.end && claims.end <= *len);
+                let frame = self.staging.frame(batch, first + claims.start);
+                let start = self.staging.address(frame).cast::<Page>();
+                // SAFETY: the frames of a batch are adjacent, and those of the claims (asserted) have memory. This
+                // thread alone has the batch, and refers to its frames only by the result, which borrows the scratch:
+                // so there is one reference at a time.
+                unsafe { std::slice::from_raw_parts_mut(start, claims.len()) }
+            }
+        }
     }
 
     /// Loads the page's bytes from the store.

@@ -2,7 +2,7 @@
 
 use crate::support::{MODES, Random, bytes_of, can, noise, run_to_sigbus, text};
 use pagefold_memory::{Advice, RangeError, Region, RegionConfig, RegionError};
-use rustix::fs::{MemfdFlags, Timespec, Timestamps, futimens};
+use rustix::fs::{FallocateFlags, MemfdFlags, Timespec, Timestamps, fallocate, futimens};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
@@ -201,5 +201,96 @@ fn only_files_with_bytes_make_a_region() {
         assert!(matches!(from("/proc"), Some(RegionError::NotAFile)));
         let empty = File::from(rustix::fs::memfd_create("empty", MemfdFlags::CLOEXEC).unwrap());
         assert!(matches!(Region::from_file(empty, config()).err(), Some(RegionError::BadLength(0))));
+    });
+}
+
+/// A limit with which nothing is evicted, so that windows are whole.
+const WIDE: u64 = 4 * PAGES * 4096;
+
+fn with_limit(mode: usize, len_bytes: u64, limit_bytes: u64) -> RegionConfig {
+    let (service, eviction) = MODES[mode];
+    RegionConfig { service, eviction, ..RegionConfig::new(len_bytes, limit_bytes) }
+}
+
+#[test]
+fn adjacent_pages_are_read_together() {
+    each("adjacent_pages_are_read_together", |mode| {
+        for limit in [LIMIT, WIDE] {
+            let (file, bytes) = file();
+            let region = Region::from_file(file, with_limit(mode, 0, limit)).unwrap();
+            let middle = bytes.len() / 2 / 4096 * 4096;
+            for (advice, range) in [(Advice::Normal, 0..middle), (Advice::Sequential, middle..bytes.len())] {
+                region.advise(range.clone(), advice).unwrap();
+                assert!(region.bytes()[range.clone()] == bytes[range]);
+            }
+            let stats = region.stats();
+            assert_eq!(stats.faults.file_reads, PAGES, "{stats:?}");
+            // A window has 32 pages, but the first ones of a stream have fewer.
+            assert!(limit == LIMIT || stats.faults.file_read_calls < PAGES / 24, "{stats:?}");
+            assert!(stats.memory.resident_max <= limit, "{stats:?}");
+        }
+    });
+}
+
+#[test]
+fn pages_between_those_of_the_file_keep_their_bytes() {
+    each("pages_between_those_of_the_file", |mode| {
+        for limit in [LIMIT, WIDE] {
+            let (file, mut twin) = file();
+            let hole = bytes_of(600, 8);
+            let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+            fallocate(&file, flags, hole.start as u64, hole.len() as u64).unwrap();
+            set_time(&file, 1);
+            twin[hole].fill(0);
+            // The region is longer than the file.
+            twin.resize((PAGES as usize + 40) * 4096, 0);
+            let config = with_limit(mode, twin.len() as u64, limit);
+            let mut region = Region::from_file(file, config).unwrap();
+            // Each window has a page that was dropped, and one that was written.
+            let windows = (0..PAGES).step_by(32);
+            region.advise(.., Advice::Random).unwrap();
+            for first in windows.clone() {
+                let dropped = bytes_of(first + 3, 1);
+                region.discard(dropped.clone()).unwrap();
+                twin[dropped].fill(0);
+                let at = bytes_of(first + 9, 1).start;
+                (region.bytes_mut()[at], twin[at]) = (first as u8, first as u8);
+            }
+            let calls = region.stats().faults.file_read_calls;
+            for first in windows.clone() {
+                region.advise(bytes_of(first, 32), Advice::WillNeed).unwrap();
+            }
+            let stats = region.stats();
+            // Before, between and behind the two pages.
+            assert!(
+                limit == LIMIT || stats.faults.file_read_calls - calls == 3 * windows.count() as u64,
+                "{stats:?}"
+            );
+            assert!(region.bytes() == twin);
+            assert!(region.stats().memory.resident_max <= limit, "{stats:?}");
+        }
+    });
+}
+
+#[test]
+fn of_a_changed_file_no_page_comes_in() {
+    each("of_a_changed_file_no_page_comes_in", |mode| {
+        for change in changes() {
+            let (file, bytes) = file();
+            let region = region(mode, &file, 64 << 20);
+            region.advise(bytes_of(0, 32), Advice::WillNeed).unwrap();
+            let reads = region.stats().faults.file_reads;
+            change(&file);
+            // Around the page that was written, and around the end of the file that is shorter now.
+            for first in [40, 90] {
+                region.advise(bytes_of(first, 32), Advice::WillNeed).unwrap();
+                for page in first..first + 32 {
+                    let pinned = region.pin(bytes_of(page, 1)).err();
+                    assert_eq!(pinned, Some(RangeError::FileChanged { page }));
+                }
+            }
+            assert_eq!(region.stats().faults.file_reads, reads);
+            assert!(region.pin(bytes_of(0, 32)).unwrap()[..] == bytes[bytes_of(0, 32)]);
+        }
     });
 }
