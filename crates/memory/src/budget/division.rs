@@ -26,7 +26,8 @@ const HEAT_MIN: u64 = 64;
 pub(crate) trait Sharer {
     /// Pages that count against its limit.
     fn in_use_pages(&self) -> u64;
-    /// Faults so far that brought in a folded page, and pages read from the region's file, first reads included.
+    /// Faults so far that brought in a folded page, and pages read from the region's file again. Its first reads do not
+    /// count: the page was not taken from the program before.
     fn page_ins(&self) -> u64;
     /// Sets its limit. If that is lower than what is in use, the region folds the difference from now on.
     fn set_limit_pages(&self, pages: u64);
@@ -38,7 +39,7 @@ impl Sharer for Arc<Pager> {
     }
 
     fn page_ins(&self) -> u64 {
-        self.counters.get(Counter::FaultsFolded) + self.counters.get(Counter::FileReads)
+        self.counters.get(Counter::FaultsFolded) + self.counters.get(Counter::FileRereads)
     }
 
     fn set_limit_pages(&self, pages: u64) {

@@ -233,7 +233,7 @@ impl Pager {
                 unsafe { self.drop_copy(page) };
                 self.table.add_folded(-1);
                 self.counters.add(Counter::DroppedToFile, 1);
-                word.finish_drop();
+                word.finish_drop_folded_in_file();
                 self.wake(page);
             } else if word.has_copy() {
                 drop_old_copy(self, page);

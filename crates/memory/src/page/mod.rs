@@ -21,7 +21,7 @@
 //!
 //! In a region with a file, an untouched page has the file's bytes, unless the flag *zeroed* says that it was dropped.
 //! The flag *file hash* says that the hash in the table is that of the file's bytes, so that a page with the same hash
-//! can be dropped.
+//! can be dropped. An untouched page has the flag if it was dropped so: the next read of the file brings it back.
 //!
 //! A *clean* page may have been written since it was loaded. Whether it still equals its copy is known only when it
 //! can no longer be written, by its hash (see `evict`).
@@ -329,9 +329,15 @@ impl PageWord {
         self.change_owned(|word| word.only_waited().with(Word::ZEROED));
     }
 
+    /// Transition: taken to untouched, like [`PageWord::finish_drop`], of a page that equals the file's bytes.
+    pub fn finish_drop_folded_in_file(&self) {
+        self.change_owned(|word| word.only_waited().with(Word::FILE_HASH));
+    }
+
     /// Makes an untouched page zero, in a region with a file. Returns false if the page is not untouched.
     pub fn zero_untouched(&self) -> bool {
-        let zero = |word: Word| (word.state() == State::Untouched).then(|| word.with(Word::ZEROED));
+        let zeroed = |word: Word| word.with(Word::ZEROED).without(Word::FILE_HASH);
+        let zero = |word: Word| (word.state() == State::Untouched).then(|| zeroed(word));
         self.change(zero).is_ok()
     }
 
@@ -345,7 +351,8 @@ impl PageWord {
         self.change(|word| word.has(Word::FILE_HASH).then(|| word.without(Word::FILE_HASH))).ok();
     }
 
-    /// Returns whether the hash in the table is that of the file's bytes.
+    /// Returns whether the hash in the table is that of the file's bytes: of a page that is being loaded from the file,
+    /// whether it was read before.
     pub fn has_file_hash(&self) -> bool {
         self.load().has(Word::FILE_HASH)
     }
@@ -361,7 +368,7 @@ impl PageWord {
     pub fn finish_drop_to_file(&self, frame: Frame) -> FoldResult {
         let old = self.change_owned(|word| {
             let word = word.without(Word::FOLDING);
-            if word.is_staged_in(frame) { word.only_waited() } else { word }
+            if word.is_staged_in(frame) { word.only_waited().with(Word::FILE_HASH) } else { word }
         });
         if old.is_staged_in(frame) { FoldResult::Folded } else { FoldResult::Returned }
     }

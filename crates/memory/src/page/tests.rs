@@ -572,18 +572,39 @@ fn a_page_that_equals_the_file_is_dropped_to_it_from_its_frame_or_the_store() {
     };
     come_in();
     assert_eq!(word.finish_drop_to_file(Frame(3)), FoldResult::Folded);
-    assert_eq!(word.load(), Word(0));
+    assert_eq!(word.load(), Word(0).with(Word::FILE_HASH));
     come_in();
     assert!(!word.take_folded_in_file());
     assert_eq!(word.finish_fold(Frame(3), FoldTime(1)), FoldResult::Folded);
     assert!(word.take_folded_in_file() && !word.take_folded_in_file());
-    word.finish_drop();
-    assert_eq!(word.load(), Word(0));
+    word.finish_drop_folded_in_file();
+    assert_eq!(word.load(), Word(0).with(Word::FILE_HASH));
     // Other bytes were stored: the file does not have them.
     come_in();
     word.clear_file_hash();
     assert_eq!(word.finish_fold(Frame(3), FoldTime(1)), FoldResult::Folded);
     assert!(!word.take_folded_in_file());
+}
+
+#[test]
+fn a_page_that_was_dropped_to_the_file_is_known_when_it_is_read_again() {
+    let word = PageWord::new();
+    assert_eq!(word.claim_fault(), FaultClaim::Zero);
+    assert!(!word.has_file_hash(), "a first read");
+    word.set_file_hash();
+    word.finish_load(FoldTime(0));
+    assert!(word.take());
+    word.stage(Frame(3));
+    assert!(word.begin_fold(Frame(3)));
+    assert_eq!(word.finish_drop_to_file(Frame(3)), FoldResult::Folded);
+    for _ in 0..2 {
+        assert_eq!(word.claim_readahead(), Some(FaultClaim::Zero));
+        assert!(word.has_file_hash(), "it is read again");
+        word.abandon_load();
+    }
+    // A page that the program drops is zero, and is not read again.
+    assert!(word.zero_untouched() && !word.has_file_hash());
+    assert_eq!(word.claim_fault(), FaultClaim::Zeroed);
 }
 
 #[test]

@@ -98,6 +98,25 @@ fn a_page_of_the_file_is_read_once_while_the_pool_has_room() {
 }
 
 #[test]
+fn only_pages_that_are_read_again_count_as_brought_back() {
+    each("only_pages_that_are_read_again", |mode| {
+        let (file, bytes) = file();
+        let region = region(mode, &file, 1 << 20);
+        // Less than the pool takes, so no page is dropped to the file.
+        assert!(region.bytes()[..64 * 4096] == bytes[..64 * 4096]);
+        let faults = region.stats().faults;
+        assert!(faults.file_reads >= 64 && faults.file_rereads == 0, "{faults:?}");
+        for _ in 0..3 {
+            assert!(region.bytes()[..bytes.len()] == bytes);
+        }
+        let stats = region.stats();
+        let (reads, rereads) = (stats.faults.file_reads, stats.faults.file_rereads);
+        assert!(rereads > PAGES && rereads <= stats.eviction.dropped_to_file, "{stats:?}");
+        assert_eq!(reads - rereads, PAGES, "{stats:?}");
+    });
+}
+
+#[test]
 fn threads_share_a_region_from_a_file() {
     each("threads_share_a_region_from_a_file", |mode| {
         let (file, mut bytes) = file();

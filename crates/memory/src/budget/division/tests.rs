@@ -1,6 +1,10 @@
 //! Regions that are only numbers.
 
 use super::*;
+use crate::error::RegionError;
+use crate::pager::{OnLoss, Served};
+use crate::source::Source;
+use pagefold_page::PageIndex;
 use proptest::prelude::*;
 use std::cell::Cell;
 use std::rc::Rc;
@@ -204,4 +208,30 @@ proptest! {
             prop_assert!(limits.iter().sum::<u64>() <= division.total_pages(), "{limits:?}");
         }
     }
+}
+
+/// A page of a file that is read for the first time was not taken from the program before.
+#[test]
+fn only_pages_of_the_file_that_are_read_again_are_page_ins() {
+    let file =
+        std::fs::File::from(rustix::fs::memfd_create("source", rustix::fs::MemfdFlags::CLOEXEC).unwrap());
+    file.set_len(64 * PAGE_SIZE as u64).unwrap();
+    let config = RegionConfig { neighbours: false, ..RegionConfig::new(64 * PAGE_SIZE as u64, 1 << 20) };
+    let pager = match Pager::new(config, Some(Source::new(file).unwrap())) {
+        Ok(pager) => Arc::new(pager),
+        Err(error @ (RegionError::Userfaultfd(_) | RegionError::NoFeature(_))) => {
+            return pagefold_testkit::skipped!("only_pages_of_the_file_that_are_read_again: {error}");
+        }
+        Err(error) => panic!("{error}"),
+    };
+    let touch = |page| assert_eq!(pager.serve(PageIndex(page), false, OnLoss::Return), Served::Again);
+    (0..64).for_each(touch);
+    assert_eq!((pager.counters.get(Counter::FileReads), pager.page_ins()), (64, 0));
+    // As an evictor drops a page that equals the file's bytes.
+    assert!(pager.word(PageIndex(9)).take());
+    // SAFETY: no code uses the bytes.
+    unsafe { pager.range.discard(9 * PAGE_SIZE, PAGE_SIZE) }.unwrap();
+    pager.word(PageIndex(9)).finish_drop_folded_in_file();
+    touch(9);
+    assert_eq!((pager.counters.get(Counter::FileReads), pager.page_ins()), (65, 1));
 }
