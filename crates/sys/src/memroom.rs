@@ -61,24 +61,28 @@ impl Room {
 /// `/proc/self/cgroup`: lines of `number:controllers:path`. A line of another hierarchy names a directory that does not
 /// exist, or that has no file of the memory controller.
 fn groups_below(root: &Path, text: &[u8]) -> Vec<PathBuf> {
-    let path = |line: &[u8]| -> Option<PathBuf> {
-        let mut fields = line.splitn(3, |&byte| byte == b':');
+    let path = |line| -> Option<&[u8]> {
+        let mut fields = <[u8]>::splitn(line, 3, |&byte| byte == b':');
         let (_, controllers, path) = (fields.next()?, fields.next()?, fields.next()?);
         let is_memory = controllers.is_empty() || controllers.split(|&b| b == b',').any(|c| c == b"memory");
-        is_memory.then(|| PathBuf::from(OsStr::from_bytes(path)))
+        is_memory.then_some(path)
     };
     let lines = text.split(|&byte| byte == b'\n').filter_map(path);
-    let mut groups: Vec<PathBuf> = Vec::new();
-    for path in lines {
-        // In a container the hierarchy may be mounted from the container's group on, which is a prefix of the path.
-        let parts: Vec<_> = path.components().skip(1).collect();
-        let tails = (0..=parts.len()).map(|skipped| root.join(parts[skipped..].iter().collect::<PathBuf>()));
-        let Some(own) = tails.into_iter().find(|folder| folder.is_dir()) else { continue };
-        groups.extend(own.ancestors().take_while(|folder| folder.starts_with(root)).map(Path::to_path_buf));
-    }
+    let mut groups: Vec<PathBuf> =
+        lines.filter_map(|path| group_and_those_above(root, path)).flatten().collect();
     groups.sort();
     groups.dedup();
     groups
+}
+
+/// Returns the directory of a group and of those above it, from below to above, in a hierarchy that is mounted at
+/// `root`. `path` is that of a line of `/proc/self/cgroup`.
+pub(crate) fn group_and_those_above(root: &Path, path: &[u8]) -> Option<Vec<PathBuf>> {
+    // In a container the hierarchy may be mounted from the container's group on, which is a prefix of the path.
+    let parts: Vec<_> = Path::new(OsStr::from_bytes(path)).components().skip(1).collect();
+    let mut tails = (0..=parts.len()).map(|skipped| root.join(parts[skipped..].iter().collect::<PathBuf>()));
+    let own = tails.find(|folder| folder.is_dir())?;
+    Some(own.ancestors().take_while(|folder| folder.starts_with(root)).map(Path::to_path_buf).collect())
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Pressure stall information (PSI): how much tasks of this machine wait for CPUs, memory and I/O.
+//! Pressure stall information (PSI): how much tasks of this machine, or of a control group, wait for CPUs, memory and I/O.
 //!
 //! The kernel has one small text file per resource (Documentation/accounting/psi.rst). Only its `some` line is read:
 //! the share of time in which at least one task waited. The result is `None` if the kernel has no PSI, if PSI is
@@ -6,6 +6,7 @@
 //! about a pressure.
 
 use std::io::Read;
+use std::path::Path;
 
 /// Limit of the bytes that are read; the files have two lines of about 70 bytes.
 const TEXT_LEN_MAX: u64 = 4096;
@@ -42,7 +43,12 @@ pub struct Stall {
 
 /// Reads the stall of a resource; `None` if it is not available.
 pub fn read(resource: Resource) -> Option<Stall> {
-    let file = std::fs::File::open(resource.path()).ok()?;
+    read_file(resource.path().as_ref())
+}
+
+/// Reads the stall in a pressure file, which may be that of a control group.
+pub(crate) fn read_file(path: &Path) -> Option<Stall> {
+    let file = std::fs::File::open(path).ok()?;
     let mut text = Vec::with_capacity(256);
     file.take(TEXT_LEN_MAX).read_to_end(&mut text).ok()?;
     parse(&text)

@@ -55,7 +55,8 @@ pub(crate) struct Reading {
     pub total_bytes: u64,
     /// Memory that this process can still take, bytes.
     pub available_bytes: u64,
-    /// The share of time in which tasks of this machine wait for memory, hundredths of a per cent.
+    /// The share of time in which tasks of this process's control group, or of the machine, wait for memory, hundredths
+    /// of a per cent.
     pub stall_centipercent: u32,
     /// Pages that the regions have resident.
     pub resident_pages: u64,

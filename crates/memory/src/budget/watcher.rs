@@ -3,7 +3,7 @@
 use super::Shared;
 use super::pressure::{Follower, PressurePolicy, Reading};
 use pagefold_sys::memroom::RoomReader;
-use pagefold_sys::pressure::{self, Resource};
+use pagefold_sys::memstall::StallReader;
 use pagefold_sys::signal;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -28,6 +28,7 @@ impl Watcher {
         let mut watch = Watch {
             shared: Arc::downgrade(shared),
             room: RoomReader::open(),
+            stall: StallReader::open(),
             follower: Follower::new(policy),
             start: Instant::now(),
         };
@@ -57,6 +58,7 @@ impl Drop for Watcher {
 struct Watch {
     shared: Weak<Shared>,
     room: RoomReader,
+    stall: StallReader,
     follower: Follower,
     start: Instant,
 }
@@ -66,13 +68,13 @@ impl Watch {
     fn step(&mut self) -> bool {
         let Some(shared) = self.shared.upgrade() else { return false };
         let room = self.room.read();
-        let stall = pressure::read(Resource::Memory).unwrap_or_default();
+        let stall = self.stall.read().map_or(0, |(_, stall)| stall.avg10_centipercent);
         let mut division = shared.lock();
         let decision = self.follower.step(&Reading {
             at: self.start.elapsed(),
             total_bytes: room.total_bytes,
             available_bytes: room.available_bytes,
-            stall_centipercent: stall.avg10_centipercent,
+            stall_centipercent: stall,
             resident_pages: division.in_use_pages(),
             page_ins: division.page_ins(),
             watermark_pages: division.watermark_pages(),
