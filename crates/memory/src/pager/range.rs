@@ -117,10 +117,11 @@ impl Pager {
                 return Err(RangeError::TooManyPins { page: page.0 });
             }
             if word.is_unregistered() {
-                self.touch(page);
-                if word.pin_unregistered() {
+                if self.pin_unregistered(page) {
                     return Ok(());
                 }
+                // Another thread is changing the chunk.
+                std::thread::yield_now();
                 continue;
             }
             if self.serve(page, true, OnLoss::Return) == Served::Failed {
@@ -133,8 +134,8 @@ impl Pager {
         Ok(())
     }
 
-    /// Reads a byte of a page, so that the page has memory. This thread holds no lock of the engine.
-    fn touch(&self, page: PageIndex) {
+    /// Reads a byte of a page that the kernel fills, so that the page has memory.
+    pub(super) fn touch(&self, page: PageIndex) {
         let byte = self.range.base().as_ptr().wrapping_add(page.0 as usize * PAGE_SIZE);
         // SAFETY: inside the range, which is mapped for as long as `self`. Other threads may write to the byte, so the
         // access is atomic, and its value is not used.

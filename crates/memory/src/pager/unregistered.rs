@@ -48,7 +48,7 @@ pub(super) struct Unregistered {
     chunks: AtomicU64,
     /// Where to look next for a chunk to register.
     cursor: AtomicU64,
-    /// Held by a thread that registers a chunk. Faults never take it.
+    /// Held by a thread that registers, drops or pins what the kernel fills. Faults never take it.
     registering: Mutex<()>,
 }
 
@@ -223,6 +223,21 @@ impl Pager {
             }
         }
         bits
+    }
+
+    /// Pins a page of a chunk that the kernel fills, and lets the kernel give it memory. Returns false if the chunk is not
+    /// filled by the kernel at this moment, or the page has too many pins.
+    ///
+    /// The lock keeps the chunk unregistered, so the touch cannot wait for an evictor. Without it, a thread that drops the
+    /// chunk could look for pins before this one and drop its memory afterwards.
+    pub(super) fn pin_unregistered(&self, page: PageIndex) -> bool {
+        let _registering = self.unregistered.lock();
+        let is_pinned =
+            self.table.is_kernel_filled(page.0 / CHUNK_PAGES) && self.word(page).pin_unregistered();
+        if is_pinned {
+            self.touch(page);
+        }
+        is_pinned
     }
 
     /// Returns the memory of a chunk to the kernel, if the chunk lies in `pages`, begins there, and is filled by the

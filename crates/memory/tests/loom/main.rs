@@ -2,6 +2,7 @@
 #![cfg(loom)]
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
+mod late;
 mod page;
 mod region_budget;
 mod region_model;

@@ -6,6 +6,9 @@
 //! owns them, and loom fails a model in which two threads access one of them unordered. A frame that was released
 //! reads as `GARBAGE`.
 
+mod chunk;
+
+use chunk::{Chunk, UNREGISTERED};
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -60,7 +63,7 @@ pub struct Page {
 impl Page {
     /// Returns the latest page in the range, or `NONE`.
     fn mapped(&self) -> u64 {
-        self.range.fetch_add(0, Relaxed)
+        self.range.fetch_add(0, Relaxed) & !UNREGISTERED
     }
 
     /// `Pager::drop_copy`.
@@ -100,18 +103,25 @@ pub struct RegionModel {
     method: Method,
     /// Whether the model drops pages by `madvise`.
     has_madvise: bool,
+    /// The chunk that the kernel may fill, in the models with one.
+    chunk: Option<Chunk>,
 }
 
 impl RegionModel {
     pub fn new(method: Method) -> Arc<RegionModel> {
-        Arc::new(Self::with(method, false))
+        Arc::new(Self::with(method, false, None))
     }
 
     pub fn with_madvise(method: Method) -> Arc<RegionModel> {
-        Arc::new(Self::with(method, true))
+        Arc::new(Self::with(method, true, None))
     }
 
-    fn with(method: Method, has_madvise: bool) -> RegionModel {
+    /// Both pages are one chunk, which may be unregistered so often.
+    pub fn late(method: Method, room: u32) -> Arc<RegionModel> {
+        Arc::new(Self::with(method, false, Some(Chunk::new(room))))
+    }
+
+    fn with(method: Method, has_madvise: bool, chunk: Option<Chunk>) -> RegionModel {
         let page = || Page {
             word: PageWord::new(),
             range: AtomicU64::new(NONE),
@@ -119,7 +129,8 @@ impl RegionModel {
             hash: Cell::new(NONE),
         };
         let frame = || Cell::new(NONE);
-        RegionModel { pages: [page(), page()], frames: [frame(), frame(), frame()], method, has_madvise }
+        let frames = [frame(), frame(), frame()];
+        RegionModel { pages: [page(), page()], frames, method, has_madvise, chunk }
     }
 
     /// A program's write of a whole page.
@@ -143,7 +154,7 @@ impl RegionModel {
         let range = &self.pages[page].range;
         let mut seen = range.fetch_add(0, Relaxed);
         while seen != NONE && seen & PROTECTED == 0 {
-            match range.compare_exchange(seen, value, Relaxed, Relaxed) {
+            match range.compare_exchange(seen, value | seen & UNREGISTERED, Relaxed, Relaxed) {
                 Ok(_) => return true,
                 Err(now) => seen = now,
             }
@@ -154,11 +165,13 @@ impl RegionModel {
     /// A program's read.
     pub fn read(&self, page: usize) -> u64 {
         loop {
-            match self.pages[page].mapped() {
+            let page_table =
+                if self.is_late() { self.pages[page].access() } else { self.pages[page].mapped() };
+            match page_table & !(PROTECTED | UNREGISTERED) {
                 NONE => self.serve(page, true),
                 value => {
-                    assert_ne!(value & !PROTECTED, GARBAGE);
-                    return value & !PROTECTED;
+                    assert_ne!(value, GARBAGE);
+                    return value;
                 }
             }
         }
@@ -167,8 +180,13 @@ impl RegionModel {
     /// `Pager::serve_by_state`.
     pub fn serve(&self, page: usize, has_memory: bool) {
         let (page, word) = (&self.pages[page], &self.pages[page].word);
+        if word.is_untouched() && self.unregister_around() {
+            return;
+        }
         match word.claim_fault() {
             FaultClaim::Resident => self.recheck(page),
+            // Another thread is changing the chunk.
+            FaultClaim::Unregistered => loom::thread::yield_now(),
             FaultClaim::Busy(seen) => word.wait(seen),
             FaultClaim::Return { frame, is_folding } => {
                 match self.bring_back(page, frame, is_folding, has_memory) {
@@ -344,7 +362,7 @@ impl RegionModel {
             match page.word.claim_drop() {
                 DropClaim::Nothing => return true,
                 DropClaim::Pinned => return false,
-                DropClaim::Unregistered => unreachable!("the model has no chunks that the kernel fills"),
+                DropClaim::Unregistered => self.register_around(),
                 DropClaim::Busy(seen) => page.word.wait(seen),
                 DropClaim::Taken { was, has_copy } => {
                     if was == State::Resident {
@@ -368,7 +386,11 @@ impl RegionModel {
     /// `Pager::pin_page`, a system call on the page that writes to it, and `unpin`.
     pub fn write_pinned(&self, page: usize, value: u64) {
         while !self.pages[page].word.pin() {
-            self.serve(page, true);
+            match self.pages[page].word.is_unregistered() {
+                true if self.pin_unregistered(page) => break,
+                true => loom::thread::yield_now(),
+                false => self.serve(page, true),
+            }
         }
         assert!(self.try_write(page, value), "pinned, but not in the range");
         let seen = self.pages[page].mapped();
