@@ -37,6 +37,7 @@ impl ForkMark {
     ///
     /// On kernels before 4.14 it makes a system call, and a child that shares its parent's memory counts as another
     /// process.
+    #[inline]
     pub fn is_same_process(&self) -> bool {
         match self.pid {
             None => self.word().load(Ordering::Relaxed) != 0,

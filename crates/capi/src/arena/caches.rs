@@ -1,11 +1,14 @@
 //! Each thread's cache of blocks for each arena, so that most calls take no lock.
 //!
 //! jemalloc's automatic cache of a thread serves all arenas but those with hooks. Here a thread takes a cache from the
-//! arena's pool when it first uses the arena, and returns it, empty, when it ends.
+//! arena's pool when it first uses the arena, and returns it, empty, when it ends. Beside it, the thread keeps a few
+//! larger blocks.
 
+use super::kept::KeptBlocks;
 use super::{Inner, jemalloc};
 use parking_lot::Mutex;
 use std::cell::RefCell;
+use std::ffi::c_void;
 use std::sync::{Arc, Weak};
 
 /// The caches of an arena.
@@ -35,10 +38,18 @@ impl CachePool {
         Some(cache)
     }
 
-    /// Empties the cache of a thread that ends. Does nothing after [`CachePool::close`].
-    fn put(&self, cache: u32) {
+    /// Empties the cache of a thread that ends, and frees the blocks that it kept. Does nothing after
+    /// [`CachePool::close`].
+    fn put(&self, cache: Option<u32>, kept: KeptBlocks) {
         let mut caches = self.caches.lock();
-        if !caches.is_closed && jemalloc::flush_cache(cache).is_ok() {
+        if caches.is_closed {
+            return;
+        }
+        // SAFETY: the thread kept blocks of the arena, which exists: `close` waits for this lock.
+        unsafe { kept.free() };
+        if let Some(cache) = cache
+            && jemalloc::flush_cache(cache).is_ok()
+        {
             caches.idle.push(cache);
         }
     }
@@ -57,6 +68,7 @@ struct Entry {
     /// The arena's number, which no other arena of the process has had.
     id: u64,
     cache: Option<u32>,
+    kept: KeptBlocks,
     arena: Weak<Inner>,
 }
 
@@ -66,10 +78,10 @@ struct Entries(Vec<Entry>);
 impl Drop for Entries {
     fn drop(&mut self) {
         for entry in self.0.drain(..) {
-            if let (Some(cache), Some(arena)) = (entry.cache, entry.arena.upgrade())
+            if let Some(arena) = entry.arena.upgrade()
                 && arena.shared.check_process().is_ok()
             {
-                arena.caches.put(cache);
+                arena.caches.put(entry.cache, entry.kept);
             }
         }
     }
@@ -82,22 +94,44 @@ thread_local! {
 /// Returns the calling thread's cache for an arena. A thread that is ending has none.
 #[inline]
 pub(crate) fn cache(arena: &Arc<Inner>) -> Option<u32> {
-    let found = |entries: &RefCell<Entries>| {
+    with_entry(arena, |entry| entry.cache).flatten()
+}
+
+/// Takes a block that the calling thread keeps.
+pub(crate) fn take_kept(arena: &Arc<Inner>, usable: usize, alignment: usize) -> Option<*mut c_void> {
+    with_entry(arena, |entry| entry.kept.take(usable, alignment)).flatten()
+}
+
+/// Keeps a freed block for the calling thread. Returns the blocks that are to be freed instead.
+pub(crate) fn keep(arena: &Arc<Inner>, block: *mut c_void, usable: usize) -> KeptBlocks {
+    let kept = with_entry(arena, |entry| entry.kept.push(block, usable));
+    kept.unwrap_or_else(|| KeptBlocks::one(block, usable))
+}
+
+/// Returns all blocks that the calling thread keeps.
+pub(crate) fn take_all_kept(arena: &Arc<Inner>) -> KeptBlocks {
+    with_entry(arena, |entry| std::mem::take(&mut entry.kept)).unwrap_or_default()
+}
+
+/// Calls a function with the calling thread's entry of an arena. A thread that is ending has none.
+#[inline]
+fn with_entry<T>(arena: &Arc<Inner>, call: impl FnOnce(&mut Entry) -> T) -> Option<T> {
+    let find = |entries: &RefCell<Entries>| {
         let mut entries = entries.borrow_mut();
-        match entries.0.iter().find(|entry| entry.id == arena.id) {
-            Some(entry) => entry.cache,
-            None => entries.add(arena),
-        }
+        let found = entries.0.iter().position(|entry| entry.id == arena.id);
+        let at = found.unwrap_or_else(|| entries.add(arena));
+        call(&mut entries.0[at])
     };
-    ENTRIES.try_with(found).ok().flatten()
+    ENTRIES.try_with(find).ok()
 }
 
 impl Entries {
+    /// Adds an entry and returns its place.
     #[cold]
-    fn add(&mut self, arena: &Arc<Inner>) -> Option<u32> {
+    fn add(&mut self, arena: &Arc<Inner>) -> usize {
         self.0.retain(|entry| entry.arena.strong_count() > 0);
-        let cache = arena.caches.take();
-        self.0.push(Entry { id: arena.id, cache, arena: Arc::downgrade(arena) });
-        cache
+        let (cache, kept) = (arena.caches.take(), KeptBlocks::default());
+        self.0.push(Entry { id: arena.id, cache, kept, arena: Arc::downgrade(arena) });
+        self.0.len() - 1
     }
 }

@@ -3,32 +3,34 @@
 //! jemalloc keeps all its metadata outside of the blocks, so that only callers touch the pages of a region. Blocks of a
 //! page that was compressed can be freed, and others handed out, without bringing the page back.
 
+mod blocks;
 mod caches;
 mod hooks;
 mod jemalloc;
+mod kept;
 mod runs;
+mod sizes;
 
 use crate::error::{Code, Error};
 use crate::guard;
 use crate::region::{pf_region, put, shared};
 use crate::shared::Shared;
+use blocks::no_room;
 use caches::CachePool;
 use hooks::Hooks;
+use sizes::BlockSizes;
 use std::ffi::{c_int, c_void};
 use std::ops::Range;
 use std::ptr::null_mut;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use tikv_jemalloc_sys::{
-    MALLOCX_ARENA, MALLOCX_TCACHE, MALLOCX_TCACHE_NONE, MALLOCX_ZERO, mallocx, rallocx, sallocx, sdallocx,
-    xallocx,
-};
+use tikv_jemalloc_sys::MALLOCX_ZERO;
 
 const PAGE_SIZE: usize = 4096;
 /// The least part: jemalloc's first piece has this size.
 const LEN_MIN_BYTES: usize = 2 << 20;
-/// Memory of freed blocks of this size is released at once if memory is tight; otherwise, and that of smaller ones,
-/// after [`KEEP_MS`].
+/// Memory of freed blocks of this size is released at once if memory is tight. Otherwise, and for smaller ones, jemalloc
+/// releases it after [`KEEP_MS`], once no thread keeps the block.
 const LARGE_BYTES: usize = 1 << 20;
 const KEEP_MS: isize = 1000;
 
@@ -47,6 +49,7 @@ pub(crate) struct Inner {
     hooks: Box<Hooks>,
     /// jemalloc's number of the arena, which others may have later.
     index: u32,
+    sizes: BlockSizes,
     caches: CachePool,
 }
 
@@ -76,12 +79,14 @@ impl Inner {
             shared.arenas.lock().retain(|other| *other != part);
             error
         };
+        let sizes = BlockSizes::new(shared.start + part.start, part.len()).map_err(release)?;
         let hooks = Hooks::new(shared.clone(), &part);
         // SAFETY: the hooks are written for jemalloc, and live as long as this, which destroys the arena.
         let index = unsafe { jemalloc::create_arena(hooks.as_table()) }.map_err(release)?;
         static NEXT_ID: AtomicU64 = AtomicU64::new(0);
         let id = NEXT_ID.fetch_add(1, Relaxed);
-        let arena = Inner { shared: shared.clone(), id, part, hooks, index, caches: CachePool::default() };
+        let caches = CachePool::default();
+        let arena = Inner { shared: shared.clone(), id, part, hooks, index, sizes, caches };
         if let Err(error) = jemalloc::set_up_arena(index, KEEP_MS) {
             // Nobody has had a block of it. The first error is the one to report.
             let _ = arena.close();
@@ -103,41 +108,6 @@ impl Inner {
         Ok(())
     }
 
-    /// Returns jemalloc's flags of a call by this thread.
-    #[inline]
-    fn flags(self: &Arc<Self>) -> c_int {
-        MALLOCX_ARENA(self.index as usize) | self.cache_flag()
-    }
-
-    #[inline]
-    fn cache_flag(self: &Arc<Self>) -> c_int {
-        caches::cache(self).map_or(MALLOCX_TCACHE_NONE, |cache| MALLOCX_TCACHE(cache as usize))
-    }
-
-    fn allocate(self: &Arc<Self>, size: usize, flags: c_int) -> Result<*mut c_void, Error> {
-        let flags = flags | self.flags();
-        // SAFETY: the size is not zero, and the arena and the cache of the flags exist.
-        let block = unsafe { mallocx(size.max(1), flags) };
-        if !block.is_null() {
-            return Ok(block);
-        }
-        // Memory of freed blocks, which this thread or jemalloc keeps, may lie between free runs.
-        let _ = self.trim();
-        // SAFETY: as above.
-        match unsafe { mallocx(size.max(1), flags) } {
-            block if block.is_null() => Err(no_room(size)),
-            block => Ok(block),
-        }
-    }
-
-    /// Returns the memory of freed blocks to the free runs, except of those that other threads keep.
-    fn trim(self: &Arc<Self>) -> Result<(), Error> {
-        if let Some(cache) = caches::cache(self) {
-            jemalloc::flush_cache(cache)?;
-        }
-        jemalloc::purge(self.index)
-    }
-
     /// Refuses a block that cannot be of this arena.
     #[inline]
     fn check(&self, block: *const c_void) -> Result<(), Error> {
@@ -149,56 +119,6 @@ impl Inner {
             )),
         }
     }
-
-    /// Frees a block. If memory is tight, releases that of a large one: it would be compressed for nothing.
-    ///
-    /// # Safety
-    /// The block is of this arena, and nobody uses it.
-    #[inline]
-    unsafe fn free(self: &Arc<Self>, block: *mut c_void) {
-        // SAFETY: the caller guarantees a block that exists.
-        let usable = unsafe { sallocx(block, 0) };
-        if usable >= LARGE_BYTES && self.shared.region.read().is_tight() {
-            let offset = block.addr() - self.shared.start;
-            let whole = offset.next_multiple_of(PAGE_SIZE)..(offset + usable) / PAGE_SIZE * PAGE_SIZE;
-            // A page that the caller has pinned stays resident.
-            // SAFETY: nobody uses the block, and its whole pages have nothing else.
-            let _ = unsafe { self.shared.region.read().discard_shared(whole) };
-        }
-        // SAFETY: the caller gives the block up, and its usable size is one that it could have been asked for with.
-        unsafe { sdallocx(block, usable, self.cache_flag()) };
-    }
-
-    /// Changes the size of a block, and returns where it is now. After an error the block is as before.
-    ///
-    /// # Safety
-    /// The block is of this arena, and nobody else uses it.
-    unsafe fn reallocate(self: &Arc<Self>, block: *mut c_void, size: usize) -> Result<*mut c_void, Error> {
-        let size = size.max(1);
-        // SAFETY: the caller guarantees a block that exists.
-        let usable = unsafe { sallocx(block, 0) };
-        if usable < LARGE_BYTES && size < LARGE_BYTES {
-            // SAFETY: as above, and the size is not zero.
-            let moved = unsafe { rallocx(block, size, self.flags()) };
-            return if moved.is_null() { Err(no_room(size)) } else { Ok(moved) };
-        }
-        // SAFETY: as above.
-        if unsafe { xallocx(block, size, 0, self.flags()) } >= size && size > usable / 2 {
-            return Ok(block);
-        }
-        let moved = self.allocate(size, 0)?;
-        // SAFETY: both blocks have so many bytes and do not overlap; the old one is given up.
-        unsafe {
-            let len_bytes = sallocx(block, 0).min(size);
-            moved.cast::<u8>().copy_from_nonoverlapping(block.cast::<u8>(), len_bytes);
-            self.free(block);
-        }
-        Ok(moved)
-    }
-}
-
-fn no_room(size: usize) -> Error {
-    Error::new(Code::NoMemory, format_args!("the arena has no room for {size} bytes in one piece"))
 }
 
 /// Returns what a handle stands for. Refuses null, and handles of the parent process.
@@ -337,9 +257,10 @@ pub unsafe extern "C" fn pf_arena_usable_size(arena: *const pf_arena, block: *co
                 return Ok(0);
             }
             // SAFETY: the caller guarantees a handle that nobody destroys meanwhile.
-            unsafe { inner(arena) }?.check(block)?;
+            let arena = unsafe { inner(arena) }?;
+            arena.check(block)?;
             // SAFETY: the caller guarantees a block of the arena.
-            Ok(unsafe { sallocx(block, 0) })
+            Ok(unsafe { arena.usable(block) })
         },
     )
 }

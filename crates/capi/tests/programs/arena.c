@@ -99,8 +99,37 @@ static size_t fill(pf_arena *arena, size_t size) {
     return bytes;
 }
 
+/* A thread keeps the large blocks that it freed last, until it trims. */
+static void keeping(void) {
+    enum { BLOCKS = 8 };
+    const size_t size = MIB / BLOCKS;
+    pf_region *region = make_region(64 * MIB, 32 * MIB, 0, 0);
+    unsigned char *kept[BLOCKS];
+    pf_arena *arena;
+    CHECK(pf_arena_create(region, pf_region_address(region), 64 * MIB, &arena) == PF_OK);
+    for (int i = 0; i < BLOCKS; i++) {
+        CHECK((kept[i] = pf_arena_malloc(arena, size)) != NULL);
+        memset(kept[i], 1, size);
+    }
+    for (int i = 0; i < BLOCKS; i++) pf_arena_free(arena, kept[i]);
+    CHECK(memory_of(region) >= MIB);
+    /* The last one first, if the size and the alignment fit; never for zeroed memory. */
+    CHECK(pf_arena_malloc(arena, size - 1) == kept[BLOCKS - 1]);
+    CHECK(pf_arena_usable_size(arena, kept[BLOCKS - 1]) == size);
+    unsigned char *other = pf_arena_malloc(arena, size / 2);
+    unsigned char *zeroes = pf_arena_calloc(arena, 1, size), *aligned = pf_arena_aligned_alloc(arena, 4 * MIB, size);
+    for (int i = 0; i < BLOCKS; i++) CHECK(other != kept[i] && zeroes != kept[i]);
+    CHECK((uintptr_t)aligned % (4 * MIB) == 0 && is_filled(zeroes, 0, size));
+    CHECK(pf_arena_malloc(arena, size) == kept[BLOCKS - 2]);
+    unsigned char *all[] = {other, zeroes, aligned, kept[BLOCKS - 1], kept[BLOCKS - 2]};
+    for (int i = 0; i < 5; i++) pf_arena_free(arena, all[i]);
+    CHECK(pf_arena_trim(arena) == PF_OK && memory_of(region) < MIB / 8);
+    CHECK(pf_arena_destroy(arena) == PF_OK && pf_region_destroy(region) == PF_OK);
+}
+
 int main(void) {
     making_and_destroying();
+    keeping();
     pf_region *region = make_region(64 * MIB, 4 * MIB, 0, 0);
     pf_arena *arena;
     CHECK(pf_arena_create(region, pf_region_address(region), 64 * MIB, &arena) == PF_OK);

@@ -1,0 +1,110 @@
+//! Large blocks that a thread has freed and keeps for its next ones.
+//!
+//! jemalloc's cache of a thread has blocks of up to 32 KiB. A larger one goes through jemalloc's trees of free memory,
+//! under locks, each time that it is allocated or freed: for a program that does so again and again that costs more than
+//! all uses of the block. So each thread keeps a few, as long as memory is not tight.
+
+use std::ffi::c_void;
+use std::ptr::null_mut;
+use tikv_jemalloc_sys::{MALLOCX_TCACHE_NONE, sdallocx};
+
+/// Larger blocks are not in jemalloc's caches.
+pub(crate) const CACHED_MAX_BYTES: usize = 32 << 10;
+/// Most bytes of the blocks that a thread keeps for an arena.
+const KEPT_MAX_BYTES: usize = 1 << 20;
+const KEPT_MAX: usize = 8;
+
+/// Freed blocks with their usable sizes. They lie in the value itself: a thread that frees a block allocates nothing.
+pub(crate) struct KeptBlocks {
+    blocks: [(*mut c_void, usize); KEPT_MAX],
+    len: usize,
+}
+
+impl Default for KeptBlocks {
+    fn default() -> Self {
+        KeptBlocks { blocks: [(null_mut(), 0); KEPT_MAX], len: 0 }
+    }
+}
+
+impl KeptBlocks {
+    pub(crate) fn one(block: *mut c_void, usable: usize) -> Self {
+        let mut one = KeptBlocks { len: 1, ..KeptBlocks::default() };
+        one.blocks[0] = (block, usable);
+        one
+    }
+
+    fn as_slice(&self) -> &[(*mut c_void, usize)] {
+        &self.blocks[..self.len]
+    }
+
+    fn bytes(&self) -> usize {
+        self.as_slice().iter().map(|(_, usable)| usable).sum()
+    }
+
+    /// Adds a block. Returns the blocks that are to be freed now: those from before if there is no room, or the block
+    /// if it is too large.
+    pub(crate) fn push(&mut self, block: *mut c_void, usable: usize) -> KeptBlocks {
+        if usable > KEPT_MAX_BYTES {
+            return KeptBlocks::one(block, usable);
+        }
+        let has_room = self.len < KEPT_MAX && self.bytes() + usable <= KEPT_MAX_BYTES;
+        let before = if has_room { KeptBlocks::default() } else { std::mem::take(self) };
+        self.blocks[self.len] = (block, usable);
+        self.len += 1;
+        before
+    }
+
+    /// Removes the block of this usable size and alignment that came last.
+    pub(crate) fn take(&mut self, usable: usize, alignment: usize) -> Option<*mut c_void> {
+        let fits = |(block, bytes): &(*mut c_void, usize)| {
+            *bytes == usable && block.addr().is_multiple_of(alignment)
+        };
+        let at = self.as_slice().iter().rposition(fits)?;
+        let (block, _) = self.blocks[at];
+        self.blocks.copy_within(at + 1..self.len, at);
+        self.len -= 1;
+        Some(block)
+    }
+
+    /// Returns the blocks to jemalloc.
+    ///
+    /// # Safety
+    /// They are blocks of an arena that exists, with their usable sizes, and nobody uses them.
+    pub(crate) unsafe fn free(self) {
+        for (block, usable) in self.as_slice() {
+            // SAFETY: the caller guarantees it.
+            unsafe { sdallocx(*block, *usable, MALLOCX_TCACHE_NONE) };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::ptr::without_provenance_mut as at;
+
+    #[test]
+    fn the_last_block_of_the_size_and_alignment_is_taken() {
+        let mut kept = KeptBlocks::default();
+        for (block, usable) in [(0x10_0000, 40 << 10), (0x20_1000, 40 << 10), (0x30_0000, 48 << 10)] {
+            assert!(kept.push(at(block), usable).as_slice().is_empty());
+        }
+        assert_eq!(kept.take(40 << 10, 0x10_0000), Some(at(0x10_0000)));
+        assert_eq!(kept.take(40 << 10, 1), Some(at(0x20_1000)));
+        assert_eq!((kept.take(40 << 10, 1), kept.bytes()), (None, 48 << 10));
+    }
+
+    #[test]
+    fn without_room_the_blocks_from_before_are_freed() {
+        let mut kept = KeptBlocks::default();
+        assert!(kept.push(at(1 << 20), KEPT_MAX_BYTES).as_slice().is_empty());
+        let before = kept.push(at(2 << 20), 64 << 10);
+        assert_eq!((before.as_slice(), kept.bytes()), (&[(at(1 << 20), KEPT_MAX_BYTES)][..], 64 << 10));
+        assert_eq!(kept.push(at(9 << 20), KEPT_MAX_BYTES + 1).as_slice().len(), 1);
+        for i in 1..KEPT_MAX {
+            assert!(kept.push(at(i << 24), 40 << 10).as_slice().is_empty());
+        }
+        assert_eq!(kept.push(at(8 << 20), 40 << 10).as_slice().len(), KEPT_MAX);
+        assert_eq!(kept.as_slice(), [(at(8 << 20), 40 << 10)]);
+    }
+}
