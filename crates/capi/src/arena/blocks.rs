@@ -1,6 +1,6 @@
 //! Allocating blocks and freeing them.
 
-use super::kept::CACHED_MAX_BYTES;
+use super::freed::CACHED_MAX_BYTES;
 use super::sizes::{alignment, usable_size};
 use super::{Inner, LARGE_BYTES, PAGE_SIZE, caches, jemalloc};
 use crate::error::{Code, Error};
@@ -28,7 +28,7 @@ impl Inner {
         let usable = usable_size(size, flags);
         if usable > CACHED_MAX_BYTES
             && flags & MALLOCX_ZERO == 0
-            && let Some(block) = caches::take_kept(self, usable, alignment(flags))
+            && let Some(block) = caches::take_freed(self, usable, alignment(flags))
         {
             return Ok(block);
         }
@@ -61,7 +61,7 @@ impl Inner {
     /// Returns the memory of freed blocks to the free runs, except of those that other threads keep.
     pub(super) fn trim(self: &Arc<Self>) -> Result<(), Error> {
         // SAFETY: the thread has freed these blocks of the arena.
-        unsafe { caches::take_all_kept(self).free() };
+        unsafe { caches::take_all_freed(self).release() };
         if let Some(cache) = caches::cache(self) {
             jemalloc::flush_cache(cache)?;
         }
@@ -84,8 +84,8 @@ impl Inner {
         unsafe { sdallocx(block, usable, self.cache_flag()) };
     }
 
-    /// Frees a large block, or keeps it for the thread's next one. If memory is tight, releases that of a very large one:
-    /// it would be compressed for nothing.
+    /// Frees a large block, or keeps it for the thread's next one. If memory is tight, releases that of a very large
+    /// one: it would be compressed for nothing.
     ///
     /// # Safety
     /// As for [`Inner::free`]; the block has this usable size.
@@ -94,7 +94,7 @@ impl Inner {
         if !region.is_tight() {
             drop(region);
             // SAFETY: the thread has freed these blocks of the arena.
-            return unsafe { caches::keep(self, block, usable).free() };
+            return unsafe { caches::keep(self, block, usable).release() };
         }
         if usable >= LARGE_BYTES {
             let offset = block.addr() - self.shared.start;
@@ -107,7 +107,7 @@ impl Inner {
         // SAFETY: the caller gives the block up; the thread has freed the others.
         unsafe {
             sdallocx(block, usable, MALLOCX_TCACHE_NONE);
-            caches::take_all_kept(self).free();
+            caches::take_all_freed(self).release();
         }
     }
 

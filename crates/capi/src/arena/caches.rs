@@ -4,7 +4,7 @@
 //! arena's pool when it first uses the arena, and returns it, empty, when it ends. Beside it, the thread keeps a few
 //! larger blocks.
 
-use super::kept::KeptBlocks;
+use super::freed::FreedBlocks;
 use super::{Inner, jemalloc};
 use parking_lot::Mutex;
 use std::cell::RefCell;
@@ -38,15 +38,15 @@ impl CachePool {
         Some(cache)
     }
 
-    /// Empties the cache of a thread that ends, and frees the blocks that it kept. Does nothing after
+    /// Empties the cache of a thread that ends, and releases the blocks that it had freed. Does nothing after
     /// [`CachePool::close`].
-    fn put(&self, cache: Option<u32>, kept: KeptBlocks) {
+    fn put(&self, cache: Option<u32>, freed: FreedBlocks) {
         let mut caches = self.caches.lock();
         if caches.is_closed {
             return;
         }
-        // SAFETY: the thread kept blocks of the arena, which exists: `close` waits for this lock.
-        unsafe { kept.free() };
+        // SAFETY: these are blocks of the arena, which exists: `close` waits for this lock.
+        unsafe { freed.release() };
         if let Some(cache) = cache
             && jemalloc::flush_cache(cache).is_ok()
         {
@@ -68,7 +68,7 @@ struct Entry {
     /// The arena's number, which no other arena of the process has had.
     id: u64,
     cache: Option<u32>,
-    kept: KeptBlocks,
+    freed: FreedBlocks,
     arena: Weak<Inner>,
 }
 
@@ -81,7 +81,7 @@ impl Drop for Entries {
             if let Some(arena) = entry.arena.upgrade()
                 && arena.shared.check_process().is_ok()
             {
-                arena.caches.put(entry.cache, entry.kept);
+                arena.caches.put(entry.cache, entry.freed);
             }
         }
     }
@@ -98,19 +98,19 @@ pub(crate) fn cache(arena: &Arc<Inner>) -> Option<u32> {
 }
 
 /// Takes a block that the calling thread keeps.
-pub(crate) fn take_kept(arena: &Arc<Inner>, usable: usize, alignment: usize) -> Option<*mut c_void> {
-    with_entry(arena, |entry| entry.kept.take(usable, alignment)).flatten()
+pub(crate) fn take_freed(arena: &Arc<Inner>, usable: usize, alignment: usize) -> Option<*mut c_void> {
+    with_entry(arena, |entry| entry.freed.take(usable, alignment)).flatten()
 }
 
-/// Keeps a freed block for the calling thread. Returns the blocks that are to be freed instead.
-pub(crate) fn keep(arena: &Arc<Inner>, block: *mut c_void, usable: usize) -> KeptBlocks {
-    let kept = with_entry(arena, |entry| entry.kept.push(block, usable));
-    kept.unwrap_or_else(|| KeptBlocks::one(block, usable))
+/// Keeps a freed block for the calling thread. Returns the blocks that are to be released instead.
+pub(crate) fn keep(arena: &Arc<Inner>, block: *mut c_void, usable: usize) -> FreedBlocks {
+    let freed = with_entry(arena, |entry| entry.freed.push(block, usable));
+    freed.unwrap_or_else(|| FreedBlocks::one(block, usable))
 }
 
 /// Returns all blocks that the calling thread keeps.
-pub(crate) fn take_all_kept(arena: &Arc<Inner>) -> KeptBlocks {
-    with_entry(arena, |entry| std::mem::take(&mut entry.kept)).unwrap_or_default()
+pub(crate) fn take_all_freed(arena: &Arc<Inner>) -> FreedBlocks {
+    with_entry(arena, |entry| std::mem::take(&mut entry.freed)).unwrap_or_default()
 }
 
 /// Calls a function with the calling thread's entry of an arena. A thread that is ending has none.
@@ -130,8 +130,8 @@ impl Entries {
     #[cold]
     fn add(&mut self, arena: &Arc<Inner>) -> usize {
         self.0.retain(|entry| entry.arena.strong_count() > 0);
-        let (cache, kept) = (arena.caches.take(), KeptBlocks::default());
-        self.0.push(Entry { id: arena.id, cache, kept, arena: Arc::downgrade(arena) });
+        let (cache, freed) = (arena.caches.take(), FreedBlocks::default());
+        self.0.push(Entry { id: arena.id, cache, freed, arena: Arc::downgrade(arena) });
         self.0.len() - 1
     }
 }

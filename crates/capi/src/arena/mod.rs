@@ -5,9 +5,9 @@
 
 mod blocks;
 mod caches;
+mod freed;
 mod hooks;
 mod jemalloc;
-mod kept;
 mod runs;
 mod sizes;
 
@@ -29,8 +29,8 @@ use tikv_jemalloc_sys::MALLOCX_ZERO;
 const PAGE_SIZE: usize = 4096;
 /// The least part: jemalloc's first piece has this size.
 const LEN_MIN_BYTES: usize = 2 << 20;
-/// Memory of freed blocks of this size is released at once if memory is tight. Otherwise, and for smaller ones, jemalloc
-/// releases it after [`KEEP_MS`], once no thread keeps the block.
+/// Memory of freed blocks of this size is released at once if memory is tight. Otherwise, and for smaller ones,
+/// jemalloc releases it after [`KEEP_MS`], once no thread keeps the block.
 const LARGE_BYTES: usize = 1 << 20;
 const KEEP_MS: isize = 1000;
 

@@ -1,9 +1,9 @@
 //! The sizes of the blocks on each page of an arena's part, so that freeing a block needs no look into jemalloc's
 //! metadata.
 //!
-//! jemalloc finds the size of a block in a structure of 128 bytes for each slab: for small blocks in random order that is
-//! a miss of the CPU's cache each time. All blocks that begin on one page at a time have one size, because a page belongs
-//! to one slab or to one large block. So two bytes for each page are enough.
+//! jemalloc finds the size of a block in a structure of 128 bytes for each slab: for small blocks in random order that
+//! is a miss of the CPU's cache each time. All blocks that begin on one page at a time have one size, because a page
+//! belongs to one slab or to one large block. So two bytes for each page are enough.
 
 use crate::error::{Code, Error};
 use pagefold_sys::mem::Reservation;
@@ -67,8 +67,8 @@ impl BlockSizes {
 /// The largest size whose class is computed here; jemalloc answers for larger ones.
 const SMALL_MAX_BYTES: usize = 8 << 10;
 
-/// Returns the usable size of a block that is allocated with these flags: jemalloc's size class. `size` is not zero. The
-/// result is 0 if no block can be so large.
+/// Returns the usable size of a block that is allocated with these flags: jemalloc's size class. `size` is not zero.
+/// The result is 0 if no block can be so large.
 #[inline]
 pub(crate) fn usable_size(size: usize, flags: c_int) -> usize {
     match size {

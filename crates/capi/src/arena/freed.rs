@@ -1,8 +1,8 @@
 //! Large blocks that a thread has freed and keeps for its next ones.
 //!
 //! jemalloc's cache of a thread has blocks of up to 32 KiB. A larger one goes through jemalloc's trees of free memory,
-//! under locks, each time that it is allocated or freed: for a program that does so again and again that costs more than
-//! all uses of the block. So each thread keeps a few, as long as memory is not tight.
+//! under locks, each time that it is allocated or freed: for a program that does so again and again that costs more
+//! than all uses of the block. So each thread keeps a few, as long as memory is not tight.
 
 use std::ffi::c_void;
 use std::ptr::null_mut;
@@ -11,24 +11,24 @@ use tikv_jemalloc_sys::{MALLOCX_TCACHE_NONE, sdallocx};
 /// Larger blocks are not in jemalloc's caches.
 pub(crate) const CACHED_MAX_BYTES: usize = 32 << 10;
 /// Most bytes of the blocks that a thread keeps for an arena.
-const KEPT_MAX_BYTES: usize = 1 << 20;
-const KEPT_MAX: usize = 8;
+const BYTES_MAX: usize = 1 << 20;
+const BLOCKS_MAX: usize = 8;
 
 /// Freed blocks with their usable sizes. They lie in the value itself: a thread that frees a block allocates nothing.
-pub(crate) struct KeptBlocks {
-    blocks: [(*mut c_void, usize); KEPT_MAX],
+pub(crate) struct FreedBlocks {
+    blocks: [(*mut c_void, usize); BLOCKS_MAX],
     len: usize,
 }
 
-impl Default for KeptBlocks {
+impl Default for FreedBlocks {
     fn default() -> Self {
-        KeptBlocks { blocks: [(null_mut(), 0); KEPT_MAX], len: 0 }
+        FreedBlocks { blocks: [(null_mut(), 0); BLOCKS_MAX], len: 0 }
     }
 }
 
-impl KeptBlocks {
+impl FreedBlocks {
     pub(crate) fn one(block: *mut c_void, usable: usize) -> Self {
-        let mut one = KeptBlocks { len: 1, ..KeptBlocks::default() };
+        let mut one = FreedBlocks { len: 1, ..FreedBlocks::default() };
         one.blocks[0] = (block, usable);
         one
     }
@@ -41,14 +41,14 @@ impl KeptBlocks {
         self.as_slice().iter().map(|(_, usable)| usable).sum()
     }
 
-    /// Adds a block. Returns the blocks that are to be freed now: those from before if there is no room, or the block
-    /// if it is too large.
-    pub(crate) fn push(&mut self, block: *mut c_void, usable: usize) -> KeptBlocks {
-        if usable > KEPT_MAX_BYTES {
-            return KeptBlocks::one(block, usable);
+    /// Adds a block. Returns the blocks that are to be released now: those from before if there is no room, or the
+    /// block if it is too large.
+    pub(crate) fn push(&mut self, block: *mut c_void, usable: usize) -> FreedBlocks {
+        if usable > BYTES_MAX {
+            return FreedBlocks::one(block, usable);
         }
-        let has_room = self.len < KEPT_MAX && self.bytes() + usable <= KEPT_MAX_BYTES;
-        let before = if has_room { KeptBlocks::default() } else { std::mem::take(self) };
+        let has_room = self.len < BLOCKS_MAX && self.bytes() + usable <= BYTES_MAX;
+        let before = if has_room { FreedBlocks::default() } else { std::mem::take(self) };
         self.blocks[self.len] = (block, usable);
         self.len += 1;
         before
@@ -70,7 +70,7 @@ impl KeptBlocks {
     ///
     /// # Safety
     /// They are blocks of an arena that exists, with their usable sizes, and nobody uses them.
-    pub(crate) unsafe fn free(self) {
+    pub(crate) unsafe fn release(self) {
         for (block, usable) in self.as_slice() {
             // SAFETY: the caller guarantees it.
             unsafe { sdallocx(*block, *usable, MALLOCX_TCACHE_NONE) };
@@ -85,26 +85,26 @@ mod tests {
 
     #[test]
     fn the_last_block_of_the_size_and_alignment_is_taken() {
-        let mut kept = KeptBlocks::default();
+        let mut freed = FreedBlocks::default();
         for (block, usable) in [(0x10_0000, 40 << 10), (0x20_1000, 40 << 10), (0x30_0000, 48 << 10)] {
-            assert!(kept.push(at(block), usable).as_slice().is_empty());
+            assert!(freed.push(at(block), usable).as_slice().is_empty());
         }
-        assert_eq!(kept.take(40 << 10, 0x10_0000), Some(at(0x10_0000)));
-        assert_eq!(kept.take(40 << 10, 1), Some(at(0x20_1000)));
-        assert_eq!((kept.take(40 << 10, 1), kept.bytes()), (None, 48 << 10));
+        assert_eq!(freed.take(40 << 10, 0x10_0000), Some(at(0x10_0000)));
+        assert_eq!(freed.take(40 << 10, 1), Some(at(0x20_1000)));
+        assert_eq!((freed.take(40 << 10, 1), freed.bytes()), (None, 48 << 10));
     }
 
     #[test]
     fn without_room_the_blocks_from_before_are_freed() {
-        let mut kept = KeptBlocks::default();
-        assert!(kept.push(at(1 << 20), KEPT_MAX_BYTES).as_slice().is_empty());
-        let before = kept.push(at(2 << 20), 64 << 10);
-        assert_eq!((before.as_slice(), kept.bytes()), (&[(at(1 << 20), KEPT_MAX_BYTES)][..], 64 << 10));
-        assert_eq!(kept.push(at(9 << 20), KEPT_MAX_BYTES + 1).as_slice().len(), 1);
-        for i in 1..KEPT_MAX {
-            assert!(kept.push(at(i << 24), 40 << 10).as_slice().is_empty());
+        let mut freed = FreedBlocks::default();
+        assert!(freed.push(at(1 << 20), BYTES_MAX).as_slice().is_empty());
+        let before = freed.push(at(2 << 20), 64 << 10);
+        assert_eq!((before.as_slice(), freed.bytes()), (&[(at(1 << 20), BYTES_MAX)][..], 64 << 10));
+        assert_eq!(freed.push(at(9 << 20), BYTES_MAX + 1).as_slice().len(), 1);
+        for i in 1..BLOCKS_MAX {
+            assert!(freed.push(at(i << 24), 40 << 10).as_slice().is_empty());
         }
-        assert_eq!(kept.push(at(8 << 20), 40 << 10).as_slice().len(), KEPT_MAX);
-        assert_eq!(kept.as_slice(), [(at(8 << 20), 40 << 10)]);
+        assert_eq!(freed.push(at(8 << 20), 40 << 10).as_slice().len(), BLOCKS_MAX);
+        assert_eq!(freed.as_slice(), [(at(8 << 20), 40 << 10)]);
     }
 }
