@@ -71,7 +71,9 @@ pub struct RegionConfig {
     pub backing: Option<WritebackConfig>,
     /// Number of threads that move pages out and fold them. The default is one per CPU, four at most.
     pub fold_threads: usize,
-    /// Number of threads that serve faults with [`Service::HandlerThreads`].
+    /// Number of threads that serve faults with [`Service::HandlerThreads`]. The default is one per CPU, at least two and
+    /// eight at most. If there is one for each CPU that the thread which makes the region may use, each of them stays on
+    /// its CPU, and serves the faults there.
     pub handler_threads: usize,
     /// Whether these threads serve the faults of system calls too, which needs the right to handle kernel faults.
     /// Without it, a system call whose buffer has a page that is not resident fails with EFAULT.

@@ -21,8 +21,9 @@
 //! Few modules use others, and only in one direction: those for block devices, swap, FUSE mounts and control groups use
 //! `mounts`; `blockuse` uses `swap`; `fusermount` uses `fusedev` and `handover`; `beneath` uses `pathhandle`;
 //! `forkmark`, `pagemap` and `uffd` use `mem`; `memroom` uses `mem` and `memcg`; `memstall` uses `memroom` and
-//! `pressure`. The crate itself starts no threads (`signal` starts masked threads for its callers). It has one lock, which serialises the installation of the SIGBUS handler. Functions that a signal
-//! handler may call say so; they allocate nothing and take no locks.
+//! `pressure`. The crate itself starts no threads (`signal` starts masked threads for its callers). It has one lock,
+//! which serialises the installation of the SIGBUS handler. Functions that a signal handler may call say so; they
+//! allocate nothing and take no locks.
 
 // Printing panics when it cannot write. Only the binary prints, in one file.
 #![deny(clippy::print_stdout, clippy::print_stderr)]

@@ -1,11 +1,11 @@
 //! How much tasks near this process wait for memory: those of its control group, and of groups above it.
 //!
-//! In version 2 of control groups each group has its own pressure stall information, `memory.pressure`, which counts the
-//! tasks of the groups below it too (Documentation/admin-guide/cgroup-v2.rst). So the machine's figure grows when any
-//! group is short of memory at its own limit, which says nothing about this process. The figure of the process's own
-//! group counts, and that of a group above it if that group has a limit, because its tasks wait for memory that this
-//! process may have. Without such a figure, the machine's counts: in version 1, in the root group, or if the kernel
-//! keeps no figures of groups.
+//! In version 2 of control groups each group has its own pressure stall information, `memory.pressure`, which counts
+//! the tasks of the groups below it too (Documentation/admin-guide/cgroup-v2.rst). So the machine's figure grows when
+//! any group is short of memory at its own limit, which says nothing about this process. The figure of the process's
+//! own group counts, and that of a group above it if that group has a limit, because its tasks wait for memory that
+//! this process may have. Without such a figure, the machine's counts: in version 1, in the root group, or if the
+//! kernel keeps no figures of groups.
 
 use crate::memroom::group_and_those_above;
 use crate::mounts;

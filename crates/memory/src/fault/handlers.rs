@@ -2,11 +2,16 @@
 //!
 //! Each thread polls the userfaultfd, reads a few messages at once, and serves them. The kernel blocks the thread that
 //! made a fault until its page is put into the range, or until it is woken to try again.
+//!
+//! A fault wakes all threads that poll, and the first of them reads its message. If there is a thread for each CPU,
+//! each stays on its own: then one of them runs on the CPU of the fault as soon as the faulting thread blocks. A thread
+//! on another CPU takes longer, because that CPU must be woken by an interrupt, and the faulting thread must be woken
+//! by another one afterwards.
 
 use crate::pager::{OnLoss, Pager};
 use pagefold_page::PAGE_SIZE;
-use pagefold_sys::signal;
 use pagefold_sys::uffd::Fault;
+use pagefold_sys::{cpu, signal};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use std::io;
 use std::os::fd::OwnedFd;
@@ -27,10 +32,17 @@ impl Handlers {
     pub(crate) fn start(pager: &Arc<Pager>, count: usize) -> io::Result<Self> {
         let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC)?);
         let mut handlers = Handlers { stop, threads: Vec::new() };
-        for _ in 0..count.max(1) {
+        for own in placement(count.max(1), &cpu::allowed()) {
             let (pager, stop) = (pager.clone(), handlers.stop.clone());
             let thread = std::thread::Builder::new().name("pagefold-fault".into());
-            handlers.threads.push(signal::spawn_masked(thread, move || run(&pager, &stop))?);
+            let serve = move || {
+                if let Some(own) = own {
+                    // If the CPU may not be used any more, the thread runs on any.
+                    let _ = cpu::pin(own);
+                }
+                run(&pager, &stop);
+            };
+            handlers.threads.push(signal::spawn_masked(thread, serve)?);
         }
         Ok(handlers)
     }
@@ -45,6 +57,13 @@ impl Drop for Handlers {
             let _ = thread.join();
         }
     }
+}
+
+/// Returns the CPU of each of `count` threads, out of those that they may use. With fewer threads than CPUs each may
+/// run on any: else faults on the other CPUs would wait for busy ones.
+fn placement(count: usize, cpus: &[usize]) -> Vec<Option<usize>> {
+    let is_placed = !cpus.is_empty() && count >= cpus.len();
+    (0..count).map(|i| is_placed.then(|| cpus[i % cpus.len()])).collect()
 }
 
 fn run(pager: &Pager, stop: &OwnedFd) {
@@ -76,5 +95,18 @@ fn serve(pager: &Pager, fault: &Fault) {
             pager.serve_staging(fault.address);
             let _ = pager.uffd.wake(fault.address / PAGE_SIZE * PAGE_SIZE, PAGE_SIZE);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::placement;
+
+    #[test]
+    fn each_cpu_has_a_thread_or_no_thread_has_a_cpu() {
+        assert_eq!(placement(2, &[0, 5]), [Some(0), Some(5)]);
+        assert_eq!(placement(3, &[0, 5]), [Some(0), Some(5), Some(0)]);
+        assert_eq!(placement(2, &[0, 1, 2]), [None, None]);
+        assert_eq!(placement(1, &[]), [None]);
     }
 }

@@ -390,8 +390,8 @@ impl PageWord {
         is_resident(old)
     }
 
-    /// Pins an unregistered page. The caller makes sure that the page has memory before its chunk is registered. Returns
-    /// false if the page is not unregistered any more, or has [`PINS_MAX`] pins.
+    /// Pins an unregistered page. The caller makes sure that the page has memory before its chunk is registered.
+    /// Returns false if the page is not unregistered any more, or has [`PINS_MAX`] pins.
     pub fn pin_unregistered(&self) -> bool {
         let pin = |word: Word| {
             let can = word.state() == State::Unregistered && word.pins() < PINS_MAX;

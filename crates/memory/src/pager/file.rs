@@ -20,7 +20,7 @@ impl Pager {
     }
 
     /// Reads pages that this thread is loading from the file, from `first` on, and notes their hashes, which tell later
-    /// whether a page still equals the file's bytes. Returns false, and has read nothing, if one of them cannot be read.
+    /// whether a page still equals the file's bytes. If one of them cannot be read, returns false and has read nothing.
     #[cold]
     pub(super) fn read_file_pages(&self, first: PageIndex, to: &mut [Page]) -> bool {
         if !self.source.as_ref().is_some_and(|source| source.read(first, to)) {
@@ -49,8 +49,8 @@ impl Pager {
         }
     }
 
-    /// Reads adjacent pages of the file by one system call, where there are several. Returns a bit for each page that it
-    /// read, whose kind it has set. The caller reads the others one by one: after a failure, that tells which pages
+    /// Reads adjacent pages of the file by one system call, where there are several. Returns a bit for each page that
+    /// it read, whose kind it has set. The caller reads the others one by one: after a failure, that tells which pages
     /// cannot be read.
     #[inline]
     pub(super) fn read_file_runs(

@@ -2,17 +2,18 @@
 //!
 //! A page that is not registered with userfaultfd costs what ordinary memory costs. So whole chunks are unregistered at
 //! their first fault, as long as they and all that is resident stay well below the limit: three quarters of it may be
-//! unregistered. Such a chunk is charged as if all of it had memory, so the limit holds however fast a program fills it,
-//! and nothing has to watch it. When memory becomes short, evictors first register all these chunks again: a scan of the
-//! page map tells which pages have memory, those become resident, and the charge for the others is returned.
+//! unregistered. Such a chunk is charged as if all of it had memory, so the limit holds however fast a program fills
+//! it, and nothing has to watch it. When memory becomes short, evictors first register all these chunks again: a scan
+//! of the page map tells which pages have memory, those become resident, and the charge for the others is returned.
 //!
 //! A region with a file has no such chunks: its pages must fault to be read. Neither has a kernel without PAGEMAP_SCAN
 //! (before 6.7).
 //!
-//! A thread that unregisters a chunk charges it, marks it in the table, changes the words of its pages, makes the system
-//! call, and marks the chunk as filled by the kernel. A page that is in use (in the store, or in another thread's
-//! hands) stops this before the system call. A thread that registers a chunk takes only one that is marked as filled by
-//! the kernel, and goes the other way. A fault that meets the word of such a page is repeated until the change is done.
+//! A thread that unregisters a chunk charges it, marks it in the table, changes the words of its pages, makes the
+//! system call, and marks the chunk as filled by the kernel. A page that is in use (in the store, or in another
+//! thread's hands) stops this before the system call. A thread that registers a chunk takes only one that is marked as
+//! filled by the kernel, and goes the other way. A fault that meets the word of such a page is repeated until the
+//! change is done.
 
 use super::Pager;
 use crate::config::{RegionConfig, Service};
@@ -225,11 +226,11 @@ impl Pager {
         bits
     }
 
-    /// Pins a page of a chunk that the kernel fills, and lets the kernel give it memory. Returns false if the chunk is not
-    /// filled by the kernel at this moment, or the page has too many pins.
+    /// Pins a page of a chunk that the kernel fills, and lets the kernel give it memory. Returns false if the chunk is
+    /// not filled by the kernel at this moment, or the page has too many pins.
     ///
-    /// The lock keeps the chunk unregistered, so the touch cannot wait for an evictor. Without it, a thread that drops the
-    /// chunk could look for pins before this one and drop its memory afterwards.
+    /// The lock keeps the chunk unregistered, so the touch cannot wait for an evictor. Without it, a thread that drops
+    /// the chunk could look for pins before this one and drop its memory afterwards.
     pub(super) fn pin_unregistered(&self, page: PageIndex) -> bool {
         let _registering = self.unregistered.lock();
         let is_pinned =
