@@ -75,7 +75,7 @@ pub(crate) fn usable_size(size: usize, flags: c_int) -> usize {
         // SAFETY: the size is not zero.
         _ if alignment(flags) > 1 || size > SMALL_MAX_BYTES => unsafe { nallocx(size, flags) },
         ..=8 => 8,
-        ..=128 => size.next_multiple_of(16),
+        9..=128 => size.next_multiple_of(16),
         // Four classes from each power of two to the next.
         _ => size.next_multiple_of(1 << ((size - 1).ilog2() - 2)),
     }
