@@ -228,9 +228,10 @@ impl Pager {
                 }
             }
         }
+        // Before the faulting thread goes on: it may look at the counts.
+        self.readahead.count_brought(claims.len as u64 - 1);
         let used = self.put_runs(claims, &kinds, &memory, scratch);
         self.settle(memory, zero_pages_charged, used);
-        self.readahead.count_brought(claims.len as u64 - 1);
         if kinds[claims.faulting] == Kind::Failed { Served::Failed } else { Served::Again }
     }
 
