@@ -45,7 +45,7 @@ pub struct Deferred {
     len_bytes: usize,
 }
 
-/// What the threads share with the connection's.
+/// The state that the threads and the connection have in common.
 struct Shared {
     queue: Mutex<Queue>,
     /// There is a read, or the connection ends.
