@@ -1,7 +1,7 @@
 //! Tests that the session threads of a loop export allocate nothing while they serve requests.
 //!
 //! When the kernel swaps to the device, an allocation by a session thread may wait for the page that the thread is
-//! about to write: a deadlock. This test counts every allocation of the session threads, those of `fuser` included.
+//! about to write: a deadlock. This test counts every allocation of the session threads.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failed unwrap is a failed test")]
 

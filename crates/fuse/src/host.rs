@@ -1,15 +1,15 @@
 //! [`FuseMount`], a mounted file system and the session threads that serve it.
 
-use crate::{FuseError, MOUNT_NAME};
-use fuser::{Filesystem, Session, SessionACL};
+use crate::answer::Access;
+use crate::session::{self, SessionThreads};
+use crate::{FileSystem, FuseError, MOUNT_NAME};
 use pagefold_sys::SysError;
 use pagefold_sys::fusedev::{self, Mounted, Request};
 use pagefold_sys::fusermount::HelperMount;
 use pagefold_sys::mounts::{self, DeviceNumber, MountPoint};
+use pagefold_sys::rundir;
 use std::fs::File;
-use std::io;
 use std::path::{Path, PathBuf};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// Time limit for the session threads to end after their connection was aborted.
@@ -28,7 +28,7 @@ pub enum Mounter {
 #[derive(Debug)]
 pub struct FuseMount {
     /// `None` once the threads were joined.
-    session: Option<JoinHandle<io::Result<()>>>,
+    session: Option<SessionThreads>,
     /// A call of [`FuseMount::stop`] has waited for the threads in vain, so the drop does not wait again.
     timed_out: bool,
     mounted: MountedBy,
@@ -56,7 +56,7 @@ impl FuseMount {
     /// there is no privilege to drop, and `after_mount` is not called. After a failure nothing stays mounted or
     /// running.
     pub fn new(
-        file_system: impl Filesystem + 'static,
+        file_system: impl FileSystem,
         mount_point: PathBuf,
         request: &Request<'_>,
         mounter: Mounter,
@@ -126,9 +126,9 @@ impl Drop for FuseMount {
 }
 
 /// Waits for the session threads to end, and takes the handle once they have. Leaves it there on a timeout.
-fn join(session: &mut Option<JoinHandle<io::Result<()>>>, timeout: Duration) -> Result<(), FuseError> {
+fn join(session: &mut Option<SessionThreads>, timeout: Duration) -> Result<(), FuseError> {
     let deadline = Instant::now() + timeout;
-    while session.as_ref().is_some_and(|session| !session.is_finished()) {
+    while session.as_ref().is_some_and(|threads| !threads.are_finished()) {
         if Instant::now() >= deadline {
             // Another mount namespace has a copy of the mount, or another process moved the mount, or the helper
             // could not abort the connection and files are open.
@@ -136,41 +136,21 @@ fn join(session: &mut Option<JoinHandle<io::Result<()>>>, timeout: Duration) -> 
         }
         std::thread::sleep(Duration::from_millis(1));
     }
-    match session.take().map(JoinHandle::join) {
-        None | Some(Ok(Ok(()))) => Ok(()),
-        // A thread that was reading when the connection was aborted gets ECONNABORTED.
-        Some(Ok(Err(e))) if e.raw_os_error() == Some(libc::ECONNABORTED) => Ok(()),
-        Some(Ok(Err(e))) => Err(FuseError::Session(e.to_string())),
-        Some(Err(_)) => Err(FuseError::Session("a FUSE thread panicked".into())),
-    }
+    session.take().map_or(Ok(()), SessionThreads::join)
 }
 
 /// Negotiates the FUSE protocol with the kernel and starts the session threads for `channel`, which is mounted already.
 ///
-/// [`FuseMount::new`] does this for the mount that it makes. Another caller may have mounted in a mount namespace of which the
-/// session threads are no part. The handle returns when the file system is unmounted.
+/// [`FuseMount::new`] does this for the mount that it makes. Another caller may have mounted in a mount namespace of
+/// which the session threads are no part. The threads end when the file system is unmounted.
 pub fn serve(
-    file_system: impl Filesystem + 'static,
+    file_system: impl FileSystem,
     channel: File,
     allow_other: bool,
     threads: usize,
-) -> Result<JoinHandle<io::Result<()>>, FuseError> {
-    let acl = if allow_other { SessionACL::All } else { SessionACL::Owner };
-    let mut config = fuser::Config::default();
-    config.n_threads = Some(threads);
-    config.clone_fd = true;
-    config.acl = acl;
-    let session = Session::from_fd(file_system, channel.into(), acl, config).map_err(|e| {
-        let failed = SysError::io("negotiating the FUSE protocol with the kernel", &e);
-        match e.kind() {
-            io::ErrorKind::Unsupported => FuseError::Unsupported(failed),
-            _ => FuseError::System(failed),
-        }
-    })?;
-    // Keep the join handle alone: the rest of the background session holds the channel open, and with it the
-    // connection, even when no thread is left to serve it.
-    let guard = session.spawn().map(|background| background.guard);
-    guard.map_err(|e| FuseError::System(SysError::io("starting the FUSE threads", &e)))
+) -> Result<SessionThreads, FuseError> {
+    let access = if allow_other { Access::Anybody } else { Access::Only(rundir::effective_uid()) };
+    session::start(file_system, channel, access, threads)
 }
 
 /// The mount options for `fusermount3`, which never allows set-user-id programs and device files.
@@ -215,10 +195,11 @@ mod tests {
     #[test]
     fn waiting_for_threads_that_still_serve_fails_each_time() {
         let (end, ended) = std::sync::mpsc::channel::<()>();
-        let mut session = Some(std::thread::spawn(move || {
+        let thread = std::thread::spawn(move || {
             let _ = ended.recv();
             Ok(())
-        }));
+        });
+        let mut session = Some(SessionThreads::from(thread));
         for _ in 0..2 {
             assert!(matches!(join(&mut session, Duration::ZERO), Err(FuseError::Session(_))));
         }

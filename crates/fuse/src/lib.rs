@@ -1,15 +1,19 @@
 //! Mounts a FUSE file system, runs the threads that serve it, and unmounts it again.
 //!
-//! The caller implements [`fuser::Filesystem`], and [`FuseMount`] hosts it:
+//! The caller implements [`FileSystem`], and [`FuseMount`] hosts it:
 //!
 //! ```no_run
-//! use pagefold_fuse::{FuseMount, Mounter, free_directory};
+//! use pagefold_fuse::{FileSystem, FuseMount, Mounter, Offer, Settings, Unsupported, free_directory};
 //! use pagefold_sys::fusedev::Request;
 //!
 //! /// A file system without any file.
 //! struct Empty;
 //!
-//! impl fuser::Filesystem for Empty {}
+//! impl FileSystem for Empty {
+//!     fn init(&mut self, _: &Offer) -> Result<Settings, Unsupported> {
+//!         Ok(Settings::for_requests_of(128 << 10, 16))
+//!     }
+//! }
 //!
 //! let request = Request {
 //!     name: "empty",
@@ -30,33 +34,59 @@
 //!
 //! # What it is for
 //!
-//! The loop export of a disk and the mount of an image are both FUSE file systems, and differ only in their replies.
-//! They share this crate: [`FuseMount`] (`host`), the buffer in which a session thread assembles the data of a read
-//! (`reply`), and the parts of the FUSE handshake that every file system sets (`handshake`).
+//! The loop export of a disk, the mount of an image and the tree of zram's files are FUSE file systems, and differ only
+//! in their replies. They share this crate.
 //!
-//! The crate answers no request and sets no policy: the caller chooses the users that may access the mount, the
-//! number of threads and the length of a request.
+//! | module | contents |
+//! |---|---|
+//! | `host` | [`FuseMount`]: mounting, and ending the threads |
+//! | `session` | the threads that serve a mount |
+//! | `channel` | the transport: requests from `/dev/fuse`, and replies to it; their buffers |
+//! | `answer` | which function of the file system a request calls |
+//! | [`request`] | the one decoder of requests |
+//! | `directory`, `types` | replies |
+//! | `negotiate` | features and limits of a mount |
+//! | `filesystem` | [`FileSystem`] |
+//! | `abi` | the structures of the protocol |
+//!
+//! The crate sets no policy: the caller chooses the users that may access the mount, the number of threads and the
+//! length of a request.
 //!
 //! # How it works
 //!
-//! A session thread receives a request from `/dev/fuse` and calls the caller's file system, which replies on that
-//! thread. This crate takes no locks, and it starts no thread but the session threads. [`FuseMount`] owns the mount and
-//! the threads: stopping or dropping it aborts the connection, so that every request in flight fails, unmounts, and
-//! waits a limited time for the threads to end. The system calls are in [`pagefold_sys::fusedev`] and
-//! [`pagefold_sys::fusermount`].
+//! A session thread receives a request from `/dev/fuse` and calls the caller's file system, which puts the data of a
+//! reply into the thread's buffer; then it sends the reply. A request for which the file system would wait long is
+//! served on a separate thread ([`FileSystem::waits`]). This crate takes no locks, and session threads allocate nothing
+//! while they serve reads and writes. [`FuseMount`] owns the mount and the threads: stopping or dropping it aborts the
+//! connection, so that every request in flight fails, unmounts, and waits a limited time for the threads to end. The
+//! system calls are in [`pagefold_sys::fusedev`] and [`pagefold_sys::fusermount`].
+//!
+//! A request that is interrupted is served nevertheless: the kernel asks once whether that can be changed, and then
+//! never again. A request that cannot be decoded fails with EIO.
 
 // Printing panics when it cannot write. Only the binary prints, in one file.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
+pub mod abi;
+mod answer;
+mod channel;
+mod directory;
 mod error;
-mod handshake;
+mod filesystem;
 mod host;
-mod reply;
+mod negotiate;
+pub mod request;
+mod session;
+mod types;
 
+pub use directory::Entries;
 pub use error::FuseError;
-pub use handshake::{limit_requests, unsupported};
+pub use filesystem::{FileSystem, Unsupported};
 pub use host::{FuseMount, Mounter, free_directory, serve};
-pub use reply::with_reply_buffer;
+pub use negotiate::{Features, Offer, Settings};
+pub use request::{Changes, NameChange, Operation, Range};
+pub use session::SessionThreads;
+pub use types::{Attr, CachedAttr, Entry, Errno, FileType, Handle, Inode, OpenMode, Opened, StatFs, Time};
 
 use std::time::Duration;
 

@@ -21,6 +21,21 @@ pub fn open() -> Result<File, SysError> {
     opened.map_err(|e| SysError::io(format!("opening {DEVICE}"), &e))
 }
 
+/// `FUSE_DEV_IOC_CLONE` of the kernel's `include/uapi/linux/fuse.h`.
+const CLONE: libc::c_ulong = 0x8004_E500;
+
+/// Opens another channel of the file system that `channel` is mounted with. Each thread can read requests from a
+/// channel that no other uses.
+pub fn clone_channel(channel: &File) -> Result<File, SysError> {
+    let cloned = open()?;
+    let source = channel.as_raw_fd().cast_unsigned();
+    // SAFETY: the call reads the four bytes of `source`, and stores nothing in this process.
+    match unsafe { libc::ioctl(cloned.as_raw_fd(), CLONE, &raw const source) } {
+        0 => Ok(cloned),
+        _ => Err(SysError::last("cloning the FUSE channel (FUSE_DEV_IOC_CLONE)")),
+    }
+}
+
 /// The options of a FUSE mount.
 #[derive(Debug, Clone, Copy)]
 pub struct Request<'a> {

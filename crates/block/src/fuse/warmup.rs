@@ -1,8 +1,8 @@
 //! [`ThreadWarmup`]: has every session thread receive one request and touch its memory before the disk is used.
 //!
 //! When the kernel swaps to the device, a session thread that has to fault in a buffer waits for memory that only its
-//! own reply can free: a deadlock. So before the file is used, every thread must have received one request of full
-//! size, which touches the receive buffer inside `fuser`, and must have touched its reply buffer and its stack.
+//! own reply can free: a deadlock. So before the file is used, every thread must have begun to receive requests, with
+//! both of its buffers in memory, must have received one of full size, and must have touched its stack.
 //!
 //! The kernel decides which thread receives a request. The warm-up is therefore a barrier: the mounting thread starts
 //! one writer for each session thread, each writes once to a separate file, and a session thread does not answer its
@@ -11,7 +11,6 @@
 
 use super::MAX_IO_BYTES;
 use crate::export_error::ExportError;
-use pagefold_fuse::with_reply_buffer;
 use pagefold_page::AlignedBytes;
 use pagefold_sys::{SysError, harden};
 use std::fs::OpenOptions;
@@ -75,10 +74,9 @@ impl ThreadWarmup {
         format!("warmup-{index}")
     }
 
-    /// Touches the memory of the calling session thread, records the thread, and waits for the other session threads.
+    /// Touches the stack of the calling session thread, records the thread, and waits for the other session threads.
     pub(super) fn arrive(&self) {
         black_box([0xffu8; STACK_BYTES]);
-        with_reply_buffer(MAX_IO_BYTES, |_| ());
         let mut state = self.lock();
         let me = std::thread::current().id();
         if state.over || state.arrived.contains(&me) {

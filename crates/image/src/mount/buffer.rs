@@ -1,6 +1,6 @@
 //! The memory of reply buffers: one per thread, set aside from the image's budget for the life of the mount.
 //!
-//! The buffers themselves are `pagefold_fuse`'s thread-local ones; this only reserves the budget for them.
+//! The threads of `pagefold_fuse` allocate the buffers; this only reserves the budget for them.
 
 use super::MountError;
 use crate::{Image, ImageError};

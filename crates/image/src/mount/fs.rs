@@ -12,10 +12,11 @@ use super::nodes::NodeCache;
 use crate::read::inode::Inode;
 use crate::read::{FileKind, Superblock};
 use crate::{Image, ImageError, Nid, Node};
-use fuser::{Errno, FileAttr, FileHandle, FopenFlags, Generation, INodeNo, InitFlags, KernelConfig, Request};
-use pagefold_fuse::{FOREVER, limit_requests, unsupported, with_reply_buffer};
+use pagefold_fuse::{
+    Attr, CachedAttr, Entries, Entry, Errno, FOREVER, Features, FileSystem, Handle, Inode as Number, Offer,
+    OpenMode, Opened, Range, Settings, StatFs, Unsupported,
+};
 use std::ffi::OsStr;
-use std::io;
 use std::ops::ControlFlow;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
@@ -32,18 +33,16 @@ const NAME_BYTES_MAX: usize = 255;
 /// Background requests, such as read-ahead, that the kernel may have in flight.
 const MAX_BACKGROUND: u16 = 64;
 
-/// Features to use if the kernel has them. With `DO_READDIRPLUS` and without `AUTO`, the kernel always requests
-/// entries together with their attributes.
-const WANTED: [InitFlags; 8] = [
-    InitFlags::FUSE_ASYNC_READ,
-    InitFlags::FUSE_PARALLEL_DIROPS,
-    InitFlags::FUSE_DO_READDIRPLUS,
-    InitFlags::FUSE_CACHE_SYMLINKS,
-    InitFlags::FUSE_NO_OPEN_SUPPORT,
-    InitFlags::FUSE_NO_OPENDIR_SUPPORT,
-    InitFlags::FUSE_MAX_PAGES,
-    InitFlags::FUSE_EXPORT_SUPPORT,
-];
+/// Features to use if the kernel has them: without those of newer kernels requests are slower, but correct.
+fn wanted() -> Features {
+    Features::ASYNC_READ
+        | Features::PARALLEL_DIROPS
+        | Features::READDIRPLUS
+        | Features::CACHE_SYMLINKS
+        | Features::NO_OPEN
+        | Features::NO_OPENDIR
+        | Features::EXPORT_SUPPORT
+}
 
 /// The file system of one mount.
 pub(super) struct ImageFs {
@@ -86,49 +85,39 @@ impl ImageFs {
         self.nodes.image().superblock()
     }
 
-    fn nid(&self, number: INodeNo) -> Nid {
+    fn nid(&self, number: Number) -> Nid {
         attr::nid(number, self.superblock().root_nid)
     }
 
-    fn node(&self, number: INodeNo) -> Result<Node, ImageError> {
+    fn node(&self, number: Number) -> Result<Node, ImageError> {
         self.nodes.get(self.nid(number))
     }
 
     /// Reads attributes from the inode alone, without the index of a compressed file.
-    fn attr(&self, nid: Nid) -> Result<FileAttr, ImageError> {
+    fn inode_attr(&self, nid: Nid) -> Result<Attr, ImageError> {
         let core = &self.nodes.image().0.core;
         Ok(attr::attr(&Inode::read(core, self.superblock(), nid)?, self.superblock()))
     }
 
-    fn find(&self, parent: INodeNo, name: &OsStr) -> Result<Option<FileAttr>, ImageError> {
+    fn find(&self, parent: Number, name: &OsStr) -> Result<Option<Attr>, ImageError> {
         // The kernel looks up `.`, in files too, to resolve the file handles of network clients (NFS export).
         let found = match name.as_bytes() {
             b"." => Some(self.nid(parent)),
             name => self.node(parent)?.lookup_nid(name)?,
         };
-        found.map(|nid| self.attr(nid)).transpose()
+        found.map(|nid| self.inode_attr(nid)).transpose()
     }
 
-    /// Reads `len` bytes, or fewer at the end of the file; the rest of `buffer` is scratch.
-    fn read_into(
-        &self,
-        number: INodeNo,
-        offset: u64,
-        len: usize,
-        buffer: &mut [u8],
-    ) -> Result<usize, ImageError> {
-        self.node(number)?.read_with_scratch(offset, len, buffer)
-    }
-
-    /// Calls `add` for each entry from `position` on, until it returns true because the reply is full.
+    /// Calls `add` for each entry from `position` on, until it returns false because there is no room.
     fn entries(
         &self,
-        directory: INodeNo,
+        directory: Number,
         position: u64,
         mut add: impl FnMut(u64, Nid, Option<FileKind>, &OsStr) -> bool,
-    ) -> Result<(), ImageError> {
+    ) -> Result<(), Errno> {
         let mut any = false;
-        let visited = self.node(directory)?.visit_entries(position, |next, entry| {
+        let node = self.node(directory).map_err(|e| errno(&e))?;
+        let visited = node.visit_entries(position, |next, entry| {
             // A file with a corrupt entry cannot be reached by a name, but the other files can. An error here would
             // make programs stop listing the directory, so the entry is only counted.
             let Ok(entry) = entry else {
@@ -136,20 +125,20 @@ impl ImageFs {
                 return ControlFlow::Continue(());
             };
             match add(next, entry.nid, entry.kind, OsStr::from_bytes(entry.name)) {
-                true => ControlFlow::Break(()),
-                false => {
+                false => ControlFlow::Break(()),
+                true => {
                     any = true;
                     ControlFlow::Continue(())
                 }
             }
         });
         // The reply has the entries before an error; the next request begins at the error and returns it.
-        if any { Ok(()) } else { visited }
+        if any { Ok(()) } else { visited.map_err(|e| errno(&e)) }
     }
 
-    /// Returns the attributes of an entry for `readdirplus`, and how long the kernel may cache them.
-    fn entry_attr(&self, nid: Nid, kind: Option<FileKind>) -> (Duration, FileAttr) {
-        match self.attr(nid) {
+    /// Returns the attributes of an entry for `read_dir_plus`, and how long the kernel may cache them.
+    fn entry_attr(&self, nid: Nid, kind: Option<FileKind>) -> (Duration, Attr) {
+        match self.inode_attr(nid) {
             Ok(attr) => (FOREVER, attr),
             // An error would hide the other entries too. A later `getattr` of this file returns it.
             Err(_) => (NEVER, attr::unknown(nid, kind.unwrap_or(FileKind::Regular), self.superblock())),
@@ -158,7 +147,7 @@ impl ImageFs {
 
     /// Returns the names of extended attributes, each with a NUL. `trusted.` names, which only root may read, are
     /// listed for root only.
-    fn names(&self, number: INodeNo, is_root: bool) -> Result<Vec<u8>, ImageError> {
+    fn names(&self, number: Number, is_root: bool) -> Result<Vec<u8>, ImageError> {
         let mut names = self.node(number)?.xattr_names()?;
         names.retain(|name| is_root || !name.starts_with(b"trusted."));
         let mut list = names.join(&0);
@@ -169,168 +158,103 @@ impl ImageFs {
     }
 }
 
-/// Replies with an attribute or a list of names if it fits into `size` bytes, and with its length if `size` is 0.
-fn reply_sized(found: &[u8], size: u32, reply: fuser::ReplyXattr) {
-    match u32::try_from(found.len()) {
-        Ok(len) if size == 0 => reply.size(len),
-        Ok(len) if len <= size => reply.data(found),
-        _ => reply.error(Errno::ERANGE),
-    }
-}
-
-impl fuser::Filesystem for ImageFs {
-    fn init(&mut self, _: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        for flag in WANTED {
-            // Without a feature of newer kernels requests are slower, but correct.
-            let _ = config.add_capabilities(flag);
-        }
+impl FileSystem for ImageFs {
+    fn init(&mut self, offer: &Offer) -> Result<Settings, Unsupported> {
+        let mut features = wanted();
         if self.enforces_acls {
-            let no_lists = |_| unsupported("the kernel's FUSE has no access lists");
-            config.add_capabilities(InitFlags::FUSE_POSIX_ACL).map_err(no_lists)?;
+            if !offer.features.contains(Features::POSIX_ACL) {
+                return Err(Unsupported("the kernel's FUSE has no access lists"));
+            }
+            features = features | Features::POSIX_ACL;
         }
-        let capabilities = config.capabilities();
-        self.open_unneeded = capabilities.contains(InitFlags::FUSE_NO_OPEN_SUPPORT);
-        self.opendir_unneeded = capabilities.contains(InitFlags::FUSE_NO_OPENDIR_SUPPORT);
-        limit_requests(config, self.read_bytes, MAX_BACKGROUND)?;
-        if let Err(most) = config.set_max_readahead(self.read_bytes as u32) {
-            config.set_max_readahead(most).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
-        }
-        Ok(())
+        self.open_unneeded = offer.features.contains(Features::NO_OPEN);
+        self.opendir_unneeded = offer.features.contains(Features::NO_OPENDIR);
+        let settings = Settings::for_requests_of(self.read_bytes, MAX_BACKGROUND);
+        // Nothing is ever written, so the buffers for requests can be small.
+        Ok(Settings { features, write_bytes: 0, scratch_bytes: DECODING_SCRATCH_BYTES, ..settings })
     }
 
-    fn lookup(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: fuser::ReplyEntry) {
+    fn lookup(&self, parent: Number, name: &OsStr) -> Result<Entry, Errno> {
         self.count();
         if name.len() > NAME_BYTES_MAX {
-            return reply.error(Errno::ENAMETOOLONG);
+            return Err(Errno(libc::ENAMETOOLONG));
         }
-        match self.find(parent, name) {
-            Ok(Some(attr)) => reply.entry(&FOREVER, &attr, Generation(0)),
-            // Inode number 0: a negative entry, which the kernel may cache.
-            Ok(None) => {
-                let attr = attr::unknown(Nid(0), FileKind::Regular, self.superblock());
-                reply.entry(&FOREVER, &FileAttr { ino: INodeNo(0), ..attr }, Generation(0));
-            }
-            Err(e) => reply.error(errno(&e)),
-        }
+        // The kernel may cache that a name does not exist.
+        let attr = self.find(parent, name).map_err(|e| errno(&e))?;
+        Ok(Entry { attr, ttl: FOREVER })
     }
 
-    fn getattr(&self, _: &Request, number: INodeNo, _: Option<FileHandle>, reply: fuser::ReplyAttr) {
+    fn attr(&self, number: Number) -> Result<CachedAttr, Errno> {
         self.count();
-        match self.attr(self.nid(number)) {
-            Ok(attr) => reply.attr(&FOREVER, &attr),
-            Err(e) => reply.error(errno(&e)),
-        }
+        let attr = self.inode_attr(self.nid(number)).map_err(|e| errno(&e))?;
+        Ok(CachedAttr { attr, ttl: FOREVER })
     }
 
-    fn readlink(&self, _: &Request, number: INodeNo, reply: fuser::ReplyData) {
+    fn read_link(&self, number: Number) -> Result<Vec<u8>, Errno> {
         self.count();
-        match self.node(number).and_then(|node| node.read_link()) {
-            Ok(target) => reply.data(&target),
-            Err(e) => reply.error(errno(&e)),
-        }
+        self.node(number).and_then(|node| node.read_link()).map_err(|e| errno(&e))
     }
 
-    fn open(&self, _: &Request, _: INodeNo, _: fuser::OpenFlags, reply: fuser::ReplyOpen) {
+    fn open(&self, _: Number, _: i32) -> Result<Opened, Errno> {
         self.count();
         match self.open_unneeded {
-            true => reply.error(Errno::ENOSYS),
-            false => reply.opened(FileHandle(0), FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_NOFLUSH),
+            true => Err(Errno(libc::ENOSYS)),
+            false => Ok(Opened { handle: Handle(0), mode: OpenMode::KEEP_CACHE | OpenMode::NOFLUSH }),
         }
     }
 
-    fn opendir(&self, _: &Request, _: INodeNo, _: fuser::OpenFlags, reply: fuser::ReplyOpen) {
+    fn open_dir(&self, _: Number) -> Result<Opened, Errno> {
         self.count();
         match self.opendir_unneeded {
-            true => reply.error(Errno::ENOSYS),
-            false => reply.opened(FileHandle(0), FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_CACHE_DIR),
+            true => Err(Errno(libc::ENOSYS)),
+            false => Ok(Opened { handle: Handle(0), mode: OpenMode::KEEP_CACHE | OpenMode::CACHE_DIR }),
         }
     }
 
-    fn read(
-        &self,
-        _: &Request,
-        number: INodeNo,
-        _: FileHandle,
-        offset: u64,
-        size: u32,
-        _: fuser::OpenFlags,
-        _: Option<fuser::LockOwner>,
-        reply: fuser::ReplyData,
-    ) {
+    fn read(&self, number: Number, range: Range, buffer: &mut [u8]) -> Result<usize, Errno> {
         self.count();
-        if size as usize > self.read_bytes {
+        let len = range.size as usize;
+        if len > self.read_bytes {
             // Longer than the negotiated limit. A short reply would mean the end of the file.
-            return reply.error(Errno::EINVAL);
+            return Err(Errno(libc::EINVAL));
         }
-        let len = size as usize;
-        with_reply_buffer(len + DECODING_SCRATCH_BYTES, |buffer| {
-            match self.read_into(number, offset, len, buffer) {
-                Ok(len) => reply.data(buffer.get(..len).unwrap_or(&[])),
-                Err(e) => reply.error(errno(&e)),
-            }
-        });
+        // The rest of the buffer is scratch.
+        let read = self.node(number).and_then(|node| node.read_with_scratch(range.offset, len, buffer));
+        read.map_err(|e| errno(&e))
     }
 
-    fn readdir(
-        &self,
-        _: &Request,
-        number: INodeNo,
-        _: FileHandle,
-        offset: u64,
-        mut reply: fuser::ReplyDirectory,
-    ) {
+    fn read_dir(&self, number: Number, offset: u64, entries: &mut Entries<'_>) -> Result<(), Errno> {
         self.count();
         let root = self.superblock().root_nid;
-        let visited = self.entries(number, offset, |next, nid, kind, name| {
+        self.entries(number, offset, |next, nid, kind, name| {
             let kind = attr::file_type(kind.unwrap_or(FileKind::Regular));
-            reply.add(attr::number(nid, root), next, kind, name)
-        });
-        match visited {
-            Ok(()) => reply.ok(),
-            Err(e) => reply.error(errno(&e)),
-        }
+            entries.add(attr::number(nid, root), next, kind, name)
+        })
     }
 
-    fn readdirplus(
-        &self,
-        _: &Request,
-        number: INodeNo,
-        _: FileHandle,
-        offset: u64,
-        mut reply: fuser::ReplyDirectoryPlus,
-    ) {
+    fn read_dir_plus(&self, number: Number, offset: u64, entries: &mut Entries<'_>) -> Result<(), Errno> {
         self.count();
-        let visited = self.entries(number, offset, |next, nid, kind, name| {
+        self.entries(number, offset, |next, nid, kind, name| {
             let (ttl, attr) = self.entry_attr(nid, kind);
-            reply.add(attr.ino, next, name, &ttl, &attr, Generation(0))
-        });
-        match visited {
-            Ok(()) => reply.ok(),
-            Err(e) => reply.error(errno(&e)),
-        }
+            entries.add_plus(next, name, attr, ttl)
+        })
     }
 
-    fn getxattr(&self, _: &Request, number: INodeNo, name: &OsStr, size: u32, reply: fuser::ReplyXattr) {
+    fn xattr(&self, number: Number, name: &OsStr) -> Result<Vec<u8>, Errno> {
         self.count();
-        match self.node(number).and_then(|node| node.xattr(name.as_bytes())) {
-            Ok(Some(value)) => reply_sized(&value, size, reply),
-            Ok(None) => reply.error(Errno::NO_XATTR),
-            Err(e) => reply.error(errno(&e)),
-        }
+        let value = self.node(number).and_then(|node| node.xattr(name.as_bytes()));
+        value.map_err(|e| errno(&e))?.ok_or(Errno(libc::ENODATA))
     }
 
-    fn listxattr(&self, request: &Request, number: INodeNo, size: u32, reply: fuser::ReplyXattr) {
+    fn xattr_names(&self, number: Number, uid: u32) -> Result<Vec<u8>, Errno> {
         self.count();
-        match self.names(number, request.uid() == 0) {
-            Ok(names) => reply_sized(&names, size, reply),
-            Err(e) => reply.error(errno(&e)),
-        }
+        self.names(number, uid == 0).map_err(|e| errno(&e))
     }
 
-    fn statfs(&self, _: &Request, _: INodeNo, reply: fuser::ReplyStatfs) {
+    fn stat_fs(&self) -> StatFs {
         self.count();
         let superblock = self.superblock();
         let block_bytes = superblock.block_bytes();
-        reply.statfs(superblock.blocks, 0, 0, superblock.inos, 0, block_bytes, 255, block_bytes);
+        StatFs { blocks: superblock.blocks, files: superblock.inos, block_bytes }
     }
 }

@@ -6,19 +6,18 @@ use super::node::{FIXED, Names, Node, number_after};
 use super::open_file::{OpenFile, PAGE_BYTES, Target};
 use crate::disks::{Disks, Errno};
 use crate::files::ATTRIBUTE_FILES;
-use fuser::{
-    FileAttr, FileHandle, FileType, FopenFlags, INodeNo, KernelConfig, OpenAccMode, OpenFlags, Request,
+use pagefold_fuse::{
+    Attr, CachedAttr, Changes, Entries, Entry, FileSystem, FileType, Handle, Inode, NameChange, Offer,
+    OpenMode, Opened, Operation, Range, Settings, Unsupported,
 };
-use pagefold_fuse::limit_requests;
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 use std::io;
-use std::os::unix::ffi::OsStrExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Component, Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::Builder;
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::Duration;
 
 /// For how long the kernel may use the entry of a disk: not at all, because disks come and go without a notice.
 const DISK_TTL: Duration = Duration::ZERO;
@@ -172,9 +171,9 @@ impl ZramTree {
     }
 
     /// Opens a file for what its mode allows. The kernel lets root pass, sysfs does not, and debugfs does.
-    fn open_file(&self, node: Node, access: OpenAccMode) -> Result<u64, Errno> {
-        let mode = mode(node);
-        let (reads, writes) = (access != OpenAccMode::O_WRONLY, access != OpenAccMode::O_RDONLY);
+    fn open_file(&self, node: Node, flags: i32) -> Result<u64, Errno> {
+        let (mode, access) = (mode(node), flags & libc::O_ACCMODE);
+        let (reads, writes) = (access != libc::O_WRONLY, access != libc::O_RDONLY);
         let is_refused = (reads && mode & 0o444 == 0) || (writes && mode & 0o222 == 0);
         if is_refused && !is_of_debugfs(node) {
             return Err(Errno(libc::EACCES));
@@ -196,8 +195,8 @@ impl ZramTree {
         Ok(handle)
     }
 
-    fn opened(&self, handle: FileHandle) -> Option<Arc<OpenFile>> {
-        self.lock_open().get(&handle.0).cloned()
+    fn opened(&self, handle: Handle) -> Result<Arc<OpenFile>, Errno> {
+        self.lock_open().get(&handle.0).cloned().ok_or(Errno(libc::EBADF))
     }
 
     fn lock_open(&self) -> MutexGuard<'_, HashMap<u64, Arc<OpenFile>>> {
@@ -226,8 +225,8 @@ fn fixed_entries(node: Node) -> &'static [(&'static str, Node)] {
 
 fn kind(node: Node) -> FileType {
     match node {
-        Node::HotAdd | Node::HotRemove | Node::Attribute(..) => FileType::RegularFile,
-        _ if is_of_debugfs(node) => FileType::RegularFile,
+        Node::HotAdd | Node::HotRemove | Node::Attribute(..) => FileType::Regular,
+        _ if is_of_debugfs(node) => FileType::Regular,
         Node::DiskLink(_) | Node::BlockDisk(_) | Node::BlockOther(_) | Node::OfLoop(..) => FileType::Symlink,
         Node::DebugOther(_) => FileType::Symlink,
         _ => FileType::Directory,
@@ -252,25 +251,11 @@ fn mode(node: Node) -> u16 {
     }
 }
 
-fn attr(node: Node) -> FileAttr {
+fn attr(node: Node) -> Attr {
     let kind = kind(node);
-    FileAttr {
-        ino: node.inode(),
-        size: if kind == FileType::RegularFile && !is_of_debugfs(node) { PAGE_BYTES as u64 } else { 0 },
-        blocks: 0,
-        atime: UNIX_EPOCH,
-        mtime: UNIX_EPOCH,
-        ctime: UNIX_EPOCH,
-        crtime: UNIX_EPOCH,
-        kind,
-        perm: mode(node),
-        nlink: if kind == FileType::Directory { 2 } else { 1 },
-        uid: 0,
-        gid: 0,
-        rdev: 0,
-        blksize: PAGE_BYTES as u32,
-        flags: 0,
-    }
+    let size = if kind == FileType::Regular && !is_of_debugfs(node) { PAGE_BYTES as u64 } else { 0 };
+    let nlink = if kind == FileType::Directory { 2 } else { 1 };
+    Attr { size, nlink, ..Attr::new(node.inode(), kind, mode(node), PAGE_BYTES as u32) }
 }
 
 /// For how long the kernel may use a name without asking again. An attribute is found in the directory of its disk, which
@@ -307,196 +292,82 @@ fn errno(e: &io::Error) -> Errno {
     Errno(e.raw_os_error().unwrap_or(libc::EIO))
 }
 
-fn reply_errno(e: Errno) -> fuser::Errno {
-    fuser::Errno::from_i32(e.0)
+/// The node with an inode number.
+fn node_of(inode: Inode) -> Result<Node, Errno> {
+    Node::of(inode).ok_or(Errno(libc::ENOENT))
 }
 
-/// Runs a request that calls the server of a disk, so that no other request waits for it. If no thread can be started,
-/// the request is dropped, and so fails with EIO.
-fn in_thread(request: impl FnOnce() + Send + 'static) {
-    drop(Builder::new().name("zram-request".into()).spawn(request));
-}
-
-impl fuser::Filesystem for ZramTree {
-    fn init(&mut self, _: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        limit_requests(config, super::MAX_REQUEST_BYTES, MAX_BACKGROUND)
+impl FileSystem for ZramTree {
+    fn init(&mut self, _: &Offer) -> Result<Settings, Unsupported> {
+        Ok(Settings::for_requests_of(super::MAX_REQUEST_BYTES, MAX_BACKGROUND))
     }
 
-    fn lookup(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: fuser::ReplyEntry) {
-        let found = Node::of(parent).ok_or(Errno(libc::ENOENT)).and_then(|parent| self.find(parent, name));
-        match found {
-            Ok(node) => reply.entry(&ttl(node), &attr(node), fuser::Generation(0)),
-            Err(e) => reply.error(reply_errno(e)),
-        }
+    /// Reads and writes call the server of a disk.
+    fn waits(&self, operation: &Operation<'_>) -> bool {
+        matches!(operation, Operation::Read(_) | Operation::Write { .. })
     }
 
-    fn getattr(&self, _: &Request, inode: INodeNo, _: Option<FileHandle>, reply: fuser::ReplyAttr) {
-        match Node::of(inode) {
-            Some(node) => reply.attr(&FIXED_TTL, &attr(node)),
-            None => reply.error(fuser::Errno::ENOENT),
-        }
+    fn lookup(&self, parent: Inode, name: &OsStr) -> Result<Entry, Errno> {
+        let node = self.find(node_of(parent)?, name)?;
+        Ok(Entry { attr: Some(attr(node)), ttl: ttl(node) })
     }
 
-    fn setattr(
-        &self,
-        _: &Request,
-        inode: INodeNo,
-        mode: Option<u32>,
-        uid: Option<u32>,
-        gid: Option<u32>,
-        _: Option<u64>,
-        _: Option<fuser::TimeOrNow>,
-        _: Option<fuser::TimeOrNow>,
-        _: Option<std::time::SystemTime>,
-        _: Option<FileHandle>,
-        _: Option<std::time::SystemTime>,
-        _: Option<std::time::SystemTime>,
-        _: Option<std::time::SystemTime>,
-        _: Option<fuser::BsdFileFlags>,
-        reply: fuser::ReplyAttr,
-    ) {
+    fn attr(&self, inode: Inode) -> Result<CachedAttr, Errno> {
+        Ok(CachedAttr { attr: attr(node_of(inode)?), ttl: FIXED_TTL })
+    }
+
+    fn set_attr(&self, inode: Inode, changes: &Changes) -> Result<CachedAttr, Errno> {
         // Shells truncate what they redirect to: that changes nothing, nor does setting times.
-        match Node::of(inode) {
-            _ if mode.is_some() || uid.is_some() || gid.is_some() => reply.error(fuser::Errno::EPERM),
-            Some(node) => reply.attr(&FIXED_TTL, &attr(node)),
-            None => reply.error(fuser::Errno::ENOENT),
+        if changes.mode.is_some() || changes.uid.is_some() || changes.gid.is_some() {
+            return Err(Errno(libc::EPERM));
         }
+        self.attr(inode)
     }
 
-    fn readlink(&self, _: &Request, inode: INodeNo, reply: fuser::ReplyData) {
-        match Node::of(inode).ok_or(Errno(libc::ENOENT)).and_then(|node| self.link_target(node)) {
-            Ok(target) => reply.data(target.as_bytes()),
-            Err(e) => reply.error(reply_errno(e)),
-        }
+    fn read_link(&self, inode: Inode) -> Result<Vec<u8>, Errno> {
+        self.link_target(node_of(inode)?).map(OsString::into_vec)
     }
 
-    fn open(&self, _: &Request, inode: INodeNo, flags: OpenFlags, reply: fuser::ReplyOpen) {
-        let node = Node::of(inode).ok_or(Errno(libc::ENOENT));
-        match node.and_then(|node| self.open_file(node, flags.acc_mode())) {
-            Ok(handle) => {
-                // The kernel would otherwise let one write wait for another to the same file.
-                let flags = FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES;
-                reply.opened(FileHandle(handle), flags | FopenFlags::FOPEN_NOFLUSH)
-            }
-            Err(e) => reply.error(reply_errno(e)),
-        }
+    fn open(&self, inode: Inode, flags: i32) -> Result<Opened, Errno> {
+        let handle = Handle(self.open_file(node_of(inode)?, flags)?);
+        // The kernel would otherwise let one write wait for another to the same file.
+        let mode = OpenMode::DIRECT_IO | OpenMode::PARALLEL_DIRECT_WRITES | OpenMode::NOFLUSH;
+        Ok(Opened { handle, mode })
     }
 
-    fn read(
-        &self,
-        _: &Request,
-        _: INodeNo,
-        handle: FileHandle,
-        offset: u64,
-        size: u32,
-        _: OpenFlags,
-        _: Option<fuser::LockOwner>,
-        reply: fuser::ReplyData,
-    ) {
-        let Some(file) = self.opened(handle) else { return reply.error(fuser::Errno::EBADF) };
-        let disks = self.disks.clone();
-        in_thread(move || match file.read(&*disks, offset, size as usize) {
-            Ok(data) => reply.data(&data),
-            Err(e) => reply.error(reply_errno(e)),
-        });
+    fn read(&self, _: Inode, range: Range, buffer: &mut [u8]) -> Result<usize, Errno> {
+        let file = self.opened(range.handle)?;
+        let data = file.read(&*self.disks, range.offset, range.size as usize)?;
+        let target = buffer.get_mut(..data.len()).ok_or(Errno(libc::EIO))?;
+        target.copy_from_slice(&data);
+        Ok(data.len())
     }
 
-    fn write(
-        &self,
-        _: &Request,
-        _: INodeNo,
-        handle: FileHandle,
-        _: u64,
-        data: &[u8],
-        _: fuser::WriteFlags,
-        _: OpenFlags,
-        _: Option<fuser::LockOwner>,
-        reply: fuser::ReplyWrite,
-    ) {
-        let Some(file) = self.opened(handle) else { return reply.error(fuser::Errno::EBADF) };
-        let (disks, data) = (self.disks.clone(), data[..data.len().min(PAGE_BYTES)].to_vec());
-        in_thread(move || match file.write(&*disks, &data) {
-            Ok(taken) => reply.written(taken as u32),
-            Err(e) => reply.error(reply_errno(e)),
-        });
+    fn write(&self, _: Inode, handle: Handle, _: u64, data: &[u8]) -> Result<usize, Errno> {
+        self.opened(handle)?.write(&*self.disks, data)
     }
 
-    fn release(
-        &self,
-        _: &Request,
-        _: INodeNo,
-        handle: FileHandle,
-        _: OpenFlags,
-        _: Option<fuser::LockOwner>,
-        _: bool,
-        reply: fuser::ReplyEmpty,
-    ) {
+    fn release(&self, handle: Handle) {
         self.lock_open().remove(&handle.0);
-        reply.ok();
     }
 
-    fn readdir(
-        &self,
-        _: &Request,
-        inode: INodeNo,
-        _: FileHandle,
-        offset: u64,
-        mut reply: fuser::ReplyDirectory,
-    ) {
-        let node = Node::of(inode).ok_or(Errno(libc::ENOENT));
-        let entries = match node.and_then(|node| self.entries(node)) {
-            Ok(entries) => entries,
-            Err(e) => return reply.error(reply_errno(e)),
-        };
-        let entries = entries.into_iter().map(|(name, node)| (name, node.inode(), kind(node)));
+    fn read_dir(&self, inode: Inode, offset: u64, entries: &mut Entries<'_>) -> Result<(), Errno> {
+        let nodes = self.entries(node_of(inode)?)?;
+        let nodes = nodes.into_iter().map(|(name, node)| (name, node.inode(), kind(node)));
         let dots = [".", ".."].map(|name| (OsString::from(name), inode, FileType::Directory));
         let start = usize::try_from(offset).unwrap_or(usize::MAX);
-        for (i, (name, inode, kind)) in dots.into_iter().chain(entries).enumerate().skip(start) {
-            if reply.add(inode, i as u64 + 1, kind, name) {
+        for (i, (name, inode, kind)) in dots.into_iter().chain(nodes).enumerate().skip(start) {
+            if !entries.add(inode, i as u64 + 1, kind, &name) {
                 break;
             }
         }
-        reply.ok();
+        Ok(())
     }
 
-    fn create(&self, _: &Request, _: INodeNo, _: &OsStr, _: u32, _: u32, _: i32, reply: fuser::ReplyCreate) {
-        reply.error(fuser::Errno::EACCES);
-    }
-
-    fn mknod(&self, _: &Request, _: INodeNo, _: &OsStr, _: u32, _: u32, _: u32, reply: fuser::ReplyEntry) {
-        reply.error(fuser::Errno::EPERM);
-    }
-
-    fn mkdir(&self, _: &Request, _: INodeNo, _: &OsStr, _: u32, _: u32, reply: fuser::ReplyEntry) {
-        reply.error(fuser::Errno::EPERM);
-    }
-
-    fn unlink(&self, _: &Request, _: INodeNo, _: &OsStr, reply: fuser::ReplyEmpty) {
-        reply.error(fuser::Errno::EPERM);
-    }
-
-    fn rmdir(&self, _: &Request, _: INodeNo, _: &OsStr, reply: fuser::ReplyEmpty) {
-        reply.error(fuser::Errno::EPERM);
-    }
-
-    fn symlink(&self, _: &Request, _: INodeNo, _: &OsStr, _: &Path, reply: fuser::ReplyEntry) {
-        reply.error(fuser::Errno::EPERM);
-    }
-
-    fn rename(
-        &self,
-        _: &Request,
-        _: INodeNo,
-        _: &OsStr,
-        _: INodeNo,
-        _: &OsStr,
-        _: fuser::RenameFlags,
-        reply: fuser::ReplyEmpty,
-    ) {
-        reply.error(fuser::Errno::EPERM);
-    }
-
-    fn link(&self, _: &Request, _: INodeNo, _: INodeNo, _: &OsStr, reply: fuser::ReplyEntry) {
-        reply.error(fuser::Errno::EPERM);
+    fn change_names(&self, change: NameChange) -> Errno {
+        match change {
+            NameChange::Create => Errno(libc::EACCES),
+            NameChange::Other => Errno(libc::EPERM),
+        }
     }
 }

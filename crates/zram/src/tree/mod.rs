@@ -33,13 +33,11 @@ pub use node::number_after;
 
 use crate::disks::Disks;
 use fs::ZramTree;
-use pagefold_fuse::{FuseError, FuseMount, MOUNT_NAME, Mounter, free_directory};
+use pagefold_fuse::{FuseError, FuseMount, MOUNT_NAME, Mounter, SessionThreads, free_directory};
 use pagefold_sys::fusedev::Request;
 use std::fs::File;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::thread::JoinHandle;
 
 /// Threads that answer requests. None of them waits for the server of a disk.
 const THREADS: usize = 4;
@@ -62,11 +60,7 @@ pub fn mount(disks: Arc<dyn Disks>, sysfs: Sysfs, path: &Path) -> Result<FuseMou
 }
 
 /// Serves a tree that another thread has mounted with [`request`]. Ends with the mount.
-pub fn serve(
-    disks: Arc<dyn Disks>,
-    sysfs: Sysfs,
-    channel: File,
-) -> Result<JoinHandle<io::Result<()>>, FuseError> {
+pub fn serve(disks: Arc<dyn Disks>, sysfs: Sysfs, channel: File) -> Result<SessionThreads, FuseError> {
     pagefold_fuse::serve(ZramTree::new(disks, sysfs), channel, request().allow_other, THREADS)
 }
 

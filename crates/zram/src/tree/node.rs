@@ -3,7 +3,7 @@
 //! An inode number says which file it is, so nothing has to be remembered between requests. Only the names of files of
 //! sysfs and debugfs are kept ([`Names`]), which are few: no name enters that these do not have.
 
-use fuser::INodeNo;
+use pagefold_fuse::Inode;
 use std::ffi::{OsStr, OsString};
 use std::sync::{Mutex, PoisonError};
 
@@ -84,11 +84,11 @@ const INDEX_BITS: u32 = 32;
 
 impl Node {
     /// Its inode number. That of the root is 1, as FUSE requires.
-    pub fn inode(self) -> INodeNo {
+    pub fn inode(self) -> Inode {
         let number = |kind: u64, minor: u32, index: u32| {
             kind << (MINOR_BITS + INDEX_BITS) | u64::from(minor) << INDEX_BITS | u64::from(index)
         };
-        INodeNo(match self {
+        Inode(match self {
             Node::DiskLink(n) => number(1, 0, n),
             Node::BlockDisk(n) => number(2, 0, n),
             Node::BlockOther(name) => number(3, 0, name),
@@ -105,7 +105,7 @@ impl Node {
     }
 
     /// The node with an inode number; `None` for a number that no node has.
-    pub fn of(inode: INodeNo) -> Option<Node> {
+    pub fn of(inode: Inode) -> Option<Node> {
         let kind = inode.0 >> (MINOR_BITS + INDEX_BITS);
         let minor = (inode.0 >> INDEX_BITS) as u32 & ((1 << MINOR_BITS) - 1);
         let index = inode.0 as u32;
@@ -172,9 +172,9 @@ mod tests {
         for node in all {
             assert_eq!(Node::of(node.inode()), Some(node));
         }
-        assert_eq!(Node::Root.inode(), INodeNo::ROOT);
+        assert_eq!(Node::Root.inode(), Inode::ROOT);
         for none in [0, 14, 1 << 40, 12 << 56, u64::MAX] {
-            assert_eq!(Node::of(INodeNo(none)), None);
+            assert_eq!(Node::of(Inode(none)), None);
         }
     }
 

@@ -1,0 +1,157 @@
+//! [`Channel`], the classic transport: it reads requests from a descriptor of `/dev/fuse`, and writes replies to it.
+//! And the buffers for both.
+
+use crate::abi::{InHeader, OutHeader, RECEIVE_BYTES_MIN, WriteIn};
+use crate::answer::Answer;
+use crate::types::{Errno, error_in_reply};
+use pagefold_page::{AlignedBytes, PAGE_SIZE};
+use pagefold_sys::{SysError, fusedev};
+use std::fs::File;
+use std::io::{self, IoSlice, Read, Write};
+use zerocopy::IntoBytes;
+
+/// Bytes of a write request before its data.
+const WRITE_HEADERS: usize = size_of::<InHeader>() + size_of::<WriteIn>();
+
+/// Other bytes than zeroes, so that all pages of a new buffer are in memory: a zeroed allocation may map the kernel's
+/// zero page, and its first use would have to fault each page in.
+const FILL: u8 = 0xff;
+
+/// A descriptor of `/dev/fuse`.
+#[derive(Debug)]
+pub(crate) struct Channel(File);
+
+impl Channel {
+    pub(crate) fn new(file: File) -> Self {
+        Channel(file)
+    }
+
+    /// Another descriptor of the same mount, for another thread. The kernel then keeps the requests of both apart.
+    pub(crate) fn another(&self) -> Result<Self, SysError> {
+        fusedev::clone_channel(&self.0).map(Channel)
+    }
+
+    /// Waits for the next request. `None`: the file system is unmounted, or its connection was aborted.
+    pub(crate) fn receive<'a>(&self, buffer: &'a mut ReceiveBuffer) -> io::Result<Option<&'a [u8]>> {
+        loop {
+            match (&self.0).read(buffer.room()) {
+                Ok(len) => return Ok(buffer.received(len)),
+                Err(e) => match e.raw_os_error() {
+                    // ENOENT: the request was interrupted or aborted before it was received.
+                    Some(libc::ENOENT | libc::EINTR | libc::EAGAIN) => {}
+                    Some(libc::ENODEV) => return Ok(None),
+                    _ => return Err(e),
+                },
+            }
+        }
+    }
+
+    /// Replies to the request `id`, with what is in `buffer` if `result` says so.
+    pub(crate) fn reply(&self, id: u64, result: &Result<Answer, Errno>, buffer: &mut ReplyBuffer) {
+        let sent = match result {
+            Ok(Answer::Nothing) => return,
+            Ok(Answer::Buffer(len)) => self.send(&[buffer.message(id, *len)]),
+            Ok(Answer::Owned(data)) => self.send(&[header(id, data.len(), 0).as_bytes(), data]),
+            Err(e) => self.send_error(id, *e),
+        };
+        match sent {
+            // ENOENT: nobody waits for the request any more. ENODEV: the connection was aborted.
+            Err(e) if !matches!(e.raw_os_error(), Some(libc::ENOENT | libc::ENODEV)) => {
+                // The kernel did not accept the reply: without another one, the program would wait forever.
+                let _ = self.send_error(id, Errno(libc::EIO));
+            }
+            _ => {}
+        }
+    }
+
+    fn send_error(&self, id: u64, error: Errno) -> io::Result<()> {
+        self.send(&[header(id, 0, error_in_reply(error)).as_bytes()])
+    }
+
+    /// Sends a message with one call, as the kernel demands. It takes all of it or nothing.
+    fn send(&self, message: &[&[u8]]) -> io::Result<()> {
+        let sent = match message {
+            [header, data] => (&self.0).write_vectored(&[IoSlice::new(header), IoSlice::new(data)]),
+            [one] => (&self.0).write(one),
+            _ => return Err(io::ErrorKind::InvalidInput.into()),
+        };
+        sent.map(drop)
+    }
+}
+
+fn header(id: u64, data_bytes: usize, error: i32) -> OutHeader {
+    let len = u32::try_from(size_of::<OutHeader>() + data_bytes).unwrap_or(u32::MAX);
+    OutHeader { len, error, unique: id }
+}
+
+/// Where a request is received. The data of a write begin at a page, because the kernel copies whole pages faster.
+#[derive(Debug)]
+pub(crate) struct ReceiveBuffer(AlignedBytes);
+
+impl ReceiveBuffer {
+    const START: usize = PAGE_SIZE - WRITE_HEADERS;
+
+    /// A buffer for writes of at most `write_bytes` bytes.
+    pub(crate) fn new(write_bytes: usize) -> Self {
+        ReceiveBuffer(AlignedBytes::new(PAGE_SIZE + write_bytes.max(RECEIVE_BYTES_MIN), FILL))
+    }
+
+    fn room(&mut self) -> &mut [u8] {
+        &mut self.0[Self::START..]
+    }
+
+    fn received(&self, len: usize) -> Option<&[u8]> {
+        self.0[Self::START..].get(..len)
+    }
+}
+
+/// Where a reply is built. The data begin at a page; the header is before it, so that one call sends both.
+#[derive(Debug)]
+pub(crate) struct ReplyBuffer(AlignedBytes);
+
+impl ReplyBuffer {
+    const HEADER: usize = PAGE_SIZE - size_of::<OutHeader>();
+
+    /// A buffer for `len` bytes of data.
+    pub(crate) fn new(len: usize) -> Self {
+        ReplyBuffer(AlignedBytes::new(PAGE_SIZE + len, FILL))
+    }
+
+    /// Where the data are put.
+    pub(crate) fn data(&mut self) -> &mut [u8] {
+        &mut self.0[PAGE_SIZE..]
+    }
+
+    /// The reply to the request `id` with the first `len` bytes of data. Longer data are cut: `answer` returns none.
+    fn message(&mut self, id: u64, len: usize) -> &[u8] {
+        let len = len.min(self.0.len() - PAGE_SIZE);
+        let message = &mut self.0[Self::HEADER..PAGE_SIZE + len];
+        let (target, _) = message.split_at_mut(size_of::<OutHeader>());
+        target.copy_from_slice(header(id, len, 0).as_bytes());
+        message
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use zerocopy::FromBytes;
+
+    #[test]
+    fn a_reply_has_its_header_before_the_data() {
+        let mut buffer = ReplyBuffer::new(100);
+        assert_eq!((buffer.data().len(), buffer.data().as_ptr().align_offset(PAGE_SIZE)), (100, 0));
+        buffer.data()[..4].copy_from_slice(b"data");
+        let (header, data) = OutHeader::read_from_prefix(buffer.message(7, 4)).unwrap();
+        assert_eq!((header, data), (OutHeader { len: 20, error: 0, unique: 7 }, &b"data"[..]));
+        assert_eq!(buffer.message(7, 101).len(), 116);
+    }
+
+    #[test]
+    fn the_data_of_a_write_begin_at_a_page() {
+        let mut buffer = ReceiveBuffer::new(1 << 20);
+        assert_eq!(buffer.room()[WRITE_HEADERS..].as_ptr().align_offset(PAGE_SIZE), 0);
+        assert_eq!(buffer.room().len(), WRITE_HEADERS + (1 << 20));
+        assert!(ReceiveBuffer::new(4096).room().len() >= RECEIVE_BYTES_MIN);
+    }
+}

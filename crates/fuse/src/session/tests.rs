@@ -1,0 +1,174 @@
+//! Sessions whose kernel is this test: a pair of sockets that keep the borders of messages stands for `/dev/fuse`.
+
+use super::*;
+use crate::abi::{InHeader, OpenOut, OutHeader, opcode};
+use crate::request::Range;
+use crate::types::{Attr, CachedAttr, FileType, Inode};
+use std::fs::File;
+use std::io::{Read, Write};
+use std::sync::Mutex;
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
+use zerocopy::FromBytes;
+
+const OWNER: u32 = 1000;
+const READ_BYTES: usize = 64 << 10;
+
+/// A file whose reads at offset 0 wait until the test sends a byte.
+struct Waiting(Mutex<Receiver<u8>>);
+
+impl FileSystem for Waiting {
+    fn init(&mut self, _: &Offer) -> Result<Settings, Unsupported> {
+        Ok(Settings::for_requests_of(READ_BYTES, 16))
+    }
+
+    fn waits(&self, operation: &Operation<'_>) -> bool {
+        matches!(operation, Operation::Read(Range { offset: 0, .. }))
+    }
+
+    fn attr(&self, inode: Inode) -> Result<CachedAttr, Errno> {
+        let attr = Attr::new(inode, FileType::Regular, 0o600, 4096);
+        Ok(CachedAttr { attr, ttl: Duration::from_secs(1) })
+    }
+
+    fn read(&self, _: Inode, range: Range, buffer: &mut [u8]) -> Result<usize, Errno> {
+        if range.offset == 0 {
+            buffer[0] = self.0.lock().unwrap().recv().unwrap();
+            return Ok(1);
+        }
+        // More than was requested, if the offset is greater than the size.
+        Ok(range.offset as usize)
+    }
+}
+
+/// The kernel's end.
+struct Kernel(File);
+
+impl Kernel {
+    fn send(&mut self, id: u64, number: u32, uid: u32, arguments: &[u8]) {
+        let len = (size_of::<InHeader>() + arguments.len()) as u32;
+        let header = InHeader { len, opcode: number, unique: id, nodeid: 1, uid, ..InHeader::default() };
+        self.0.write_all(&[header.as_bytes(), arguments].concat()).unwrap();
+    }
+
+    /// The next reply: which request it answers, its error, and its data.
+    fn receive(&mut self) -> (u64, i32, Vec<u8>) {
+        let mut buffer = vec![0; READ_BYTES + 16];
+        let len = self.0.read(&mut buffer).unwrap();
+        let (header, data) = OutHeader::read_from_prefix(&buffer[..len]).unwrap();
+        assert_eq!(header.len as usize, len);
+        (header.unique, -header.error, data.to_vec())
+    }
+
+    fn offer(&mut self, id: u64, major: u32, minor: u32) {
+        self.send(id, opcode::INIT, 0, [major, minor, 131_072, 1, 0].as_bytes());
+    }
+}
+
+fn pair() -> (Kernel, File) {
+    use rustix::net::{AddressFamily, SocketFlags, SocketType};
+    let flags = SocketFlags::CLOEXEC;
+    let ends = rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
+    (Kernel(ends.0.into()), ends.1.into())
+}
+
+/// A session of the owner alone with one thread, after its negotiation. A byte that is sent ends a waiting read.
+fn started() -> (Kernel, std::sync::mpsc::Sender<u8>) {
+    let (mut kernel, channel_end) = pair();
+    let (sender, receiver) = channel();
+    kernel.offer(1, 7, 45);
+    start(Waiting(Mutex::new(receiver)), channel_end, Access::Only(OWNER), 1).unwrap();
+    let (id, error, data) = kernel.receive();
+    assert_eq!((id, error), (1, 0));
+    let reply = InitOut::read_from_bytes(&data).unwrap();
+    assert_eq!((reply.max_write, reply.max_pages, reply.flags), (READ_BYTES as u32, 16, 1));
+    (kernel, sender)
+}
+
+fn range(offset: u64, size: u64) -> Vec<u8> {
+    [3, offset, size, 0, 0].as_bytes().to_vec()
+}
+
+#[test]
+fn a_newer_major_version_is_offered_again() {
+    let (mut kernel, channel_end) = pair();
+    kernel.offer(1, 8, 0);
+    kernel.offer(2, 7, 31);
+    let (_sender, receiver) = channel();
+    start(Waiting(Mutex::new(receiver)), channel_end, Access::Anybody, 1).unwrap();
+    assert_eq!(kernel.receive(), (1, 0, [7u32, abi::MINOR].as_bytes().to_vec()));
+    assert_eq!(kernel.receive().0, 2);
+}
+
+#[test]
+fn an_old_version_and_another_first_request_are_refused() {
+    let begin = |kernel: &mut Kernel, channel_end| {
+        let (_sender, receiver) = channel();
+        let refused = start(Waiting(Mutex::new(receiver)), channel_end, Access::Anybody, 1).unwrap_err();
+        (refused, kernel.receive())
+    };
+    let (mut kernel, channel_end) = pair();
+    kernel.offer(1, 7, 22);
+    let (error, reply) = begin(&mut kernel, channel_end);
+    assert!(matches!(error, FuseError::Unsupported(_)), "{error}");
+    assert_eq!(reply, (1, libc::EPROTO, vec![]));
+    let (mut kernel, channel_end) = pair();
+    kernel.send(4, opcode::STATFS, 0, &[]);
+    let (error, reply) = begin(&mut kernel, channel_end);
+    assert!(matches!(error, FuseError::System(_)), "{error}");
+    assert_eq!(reply, (4, libc::EIO, vec![]));
+}
+
+#[test]
+fn requests_without_a_meaning_fail_one_by_one() {
+    let (mut kernel, _sender) = started();
+    // A write whose data are missing; operations that no session here has; a second offer.
+    kernel.send(2, opcode::WRITE, OWNER, &range(5, 100));
+    assert_eq!(kernel.receive(), (2, libc::EIO, vec![]));
+    for (id, number) in [(3, opcode::INTERRUPT), (4, 34), (5, opcode::FSYNCDIR), (6, u32::MAX)] {
+        kernel.send(id, number, OWNER, &[]);
+        assert_eq!(kernel.receive(), (id, libc::ENOSYS, vec![]));
+    }
+    kernel.offer(7, 7, 45);
+    assert_eq!(kernel.receive(), (7, libc::EIO, vec![]));
+    // Requests to forget have no reply, so the next one is that of another request.
+    kernel.send(8, opcode::FORGET, OWNER, &[0; 8]);
+    kernel.send(9, opcode::BATCH_FORGET, OWNER, &[0; 8]);
+    kernel.send(10, opcode::OPENDIR, OWNER, &[0; 8]);
+    assert_eq!(kernel.receive(), (10, 0, OpenOut::default().as_bytes().to_vec()));
+}
+
+#[test]
+fn other_users_are_refused_unless_the_kernel_asks_for_itself() {
+    let (mut kernel, _sender) = started();
+    kernel.send(2, opcode::GETATTR, OWNER + 1, &[0; 16]);
+    assert_eq!(kernel.receive(), (2, libc::EACCES, vec![]));
+    kernel.send(3, opcode::GETATTR, OWNER, &[0; 16]);
+    assert_eq!(kernel.receive().1, 0);
+    kernel.send(4, opcode::READ, OWNER + 1, &range(5, 5));
+    assert_eq!(kernel.receive().2.len(), 5);
+}
+
+#[test]
+fn a_read_returns_at_most_what_was_requested() {
+    let (mut kernel, _sender) = started();
+    for (id, offset, size, error) in
+        [(2, 5, 4, libc::EIO), (3, 5, READ_BYTES as u64 + 1, libc::EINVAL), (4, 5, 5, 0)]
+    {
+        kernel.send(id, opcode::READ, OWNER, &range(offset, size));
+        let (answered, failed, data) = kernel.receive();
+        assert_eq!((answered, failed, data.len()), (id, error, if error == 0 { 5 } else { 0 }));
+    }
+    kernel.send(5, opcode::READ, OWNER, &range(READ_BYTES as u64, READ_BYTES as u64));
+    assert_eq!(kernel.receive().2.len(), READ_BYTES);
+}
+
+#[test]
+fn a_request_that_waits_does_not_delay_the_next() {
+    let (mut kernel, sender) = started();
+    kernel.send(2, opcode::READ, OWNER, &range(0, 10));
+    kernel.send(3, opcode::GETATTR, OWNER, &[0; 16]);
+    assert_eq!(kernel.receive().0, 3);
+    sender.send(77).unwrap();
+    assert_eq!(kernel.receive(), (2, 0, vec![77]));
+}
