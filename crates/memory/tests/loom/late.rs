@@ -2,21 +2,8 @@
 //! other threads fault, drop pages, pin them, and register the chunk again to evict them, in all orders. The words of
 //! the pages are the production ones; `region_model::chunk` is the model of the chunk.
 
-use crate::region_model::{Method, RegionModel, Store::*, ZERO, check_bound};
+use crate::region_model::{Method, RegionModel, Store::*, THREE, TWO, ZERO, check_bound, join, spawn};
 use loom::sync::Arc;
-use loom::thread::{self, JoinHandle};
-
-const TWO: usize = 3;
-const THREE: usize = 2;
-
-fn spawn(region: &Arc<RegionModel>, run: impl FnOnce(&RegionModel) + 'static) -> JoinHandle<()> {
-    let region = region.clone();
-    thread::spawn(move || run(&region))
-}
-
-fn join(threads: impl IntoIterator<Item = JoinHandle<()>>) {
-    threads.into_iter().for_each(|thread| thread.join().unwrap());
-}
 
 /// Runs a model with both ways of paging out, and a chunk that may be unregistered once or twice.
 fn check(bound: usize, model: fn(Arc<RegionModel>)) {

@@ -7,22 +7,8 @@
 //! counts as clean equals the page; one thread at a time owns a frame or a slot of the store; waiters are woken (loom
 //! reports a deadlock).
 
-use crate::region_model::{Method, RegionModel, Store::*, ZERO, check_bound};
+use crate::region_model::{Method, RegionModel, Store::*, THREE, TWO, ZERO, check_bound, join, spawn};
 use loom::sync::Arc;
-use loom::thread::{self, JoinHandle};
-
-/// Bounds of forced switches: of models with two threads, and with three.
-const TWO: usize = 3;
-const THREE: usize = 2;
-
-fn spawn(region: &Arc<RegionModel>, run: impl FnOnce(&RegionModel) + 'static) -> JoinHandle<()> {
-    let region = region.clone();
-    thread::spawn(move || run(&region))
-}
-
-fn join(threads: impl IntoIterator<Item = JoinHandle<()>>) {
-    threads.into_iter().for_each(|thread| thread.join().unwrap());
-}
 
 /// Runs a model with both ways of paging out.
 fn check(bound: usize, model: fn(Arc<RegionModel>)) {

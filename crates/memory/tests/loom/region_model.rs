@@ -12,6 +12,7 @@ use chunk::{Chunk, UNREGISTERED};
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use loom::thread::{self, JoinHandle};
 use pagefold_memory::page::{
     Candidates, DropClaim, FaultClaim, FoldResult, FoldTime, Frame, PageWord, RefusalResult, State, Visit,
 };
@@ -24,6 +25,22 @@ pub const ZERO: u64 = 1;
 pub const GARBAGE: u64 = 666;
 /// Flag of a page in the range.
 const PROTECTED: u64 = 1 << 32;
+
+/// Bound of forced switches of models with two threads.
+pub const TWO: usize = 3;
+/// Bound of forced switches of models with three threads.
+pub const THREE: usize = 2;
+
+/// Starts a thread of a model.
+pub fn spawn(region: &Arc<RegionModel>, run: impl FnOnce(&RegionModel) + 'static) -> JoinHandle<()> {
+    let region = region.clone();
+    thread::spawn(move || run(&region))
+}
+
+/// Waits for threads of a model.
+pub fn join(threads: impl IntoIterator<Item = JoinHandle<()>>) {
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
+}
 
 /// Runs all schedules with up to `bound` forced switches: more take hours (Musuvathi and Qadeer, "Iterative Context
 /// Bounding", 2007).
