@@ -40,7 +40,7 @@ fuzz_target!(|data: &[u8]| {
         match status {
             Err(_) | Ok(Status::Closed) if output.is_empty() => break,
             Err(_) | Ok(Status::Closed) => continue,
-            Ok(Status::OutputFull) => {}
+            Ok(Status::OutputFull | Status::Closing) => {}
             Ok(Status::NeedInput) if data.is_empty() && output.is_empty() => break,
             Ok(Status::NeedInput) => {
                 input.make_room(MIN_INPUT_LEN);
