@@ -1,5 +1,6 @@
 //! The CPU that runs this thread, the CPUs on which it may run, the number of CPUs, and the CPU time of a thread.
 
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use rustix::time::{ClockId, clock_gettime};
 use std::time::Duration;
 
@@ -22,27 +23,19 @@ pub fn count() -> usize {
 
 /// The CPUs on which the calling thread may run, in order; none if the kernel has more than 1024.
 pub fn allowed() -> Vec<usize> {
-    // SAFETY: the set is an array of integers, for which zero is valid.
-    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-    // SAFETY: the call writes at most so many bytes to the set.
-    let result = unsafe { libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &mut set) };
-    let count = if result == 0 { libc::CPU_SETSIZE as usize } else { 0 };
-    // SAFETY: the index is below the size of the set.
-    (0..count).filter(|cpu| unsafe { libc::CPU_ISSET(*cpu, &set) }).collect()
+    let set = sched_getaffinity(None).unwrap_or_default();
+    (0..CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu)).collect()
 }
 
 /// Lets the calling thread run on one CPU only. Returns false if the kernel refuses: the CPU may not be used any more.
 pub fn pin(cpu: usize) -> bool {
-    if cpu >= libc::CPU_SETSIZE as usize {
+    // The set panics beyond its end.
+    if cpu >= CpuSet::MAX_CPU {
         return false;
     }
-    // SAFETY: as in `allowed`.
-    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-    // SAFETY: the index is below the size of the set (checked); the call reads the set.
-    unsafe {
-        libc::CPU_SET(cpu, &mut set);
-        libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &set) == 0
-    }
+    let mut set = CpuSet::new();
+    set.set(cpu);
+    sched_setaffinity(None, &set).is_ok()
 }
 
 /// The CPU time of the calling thread, in user space and in the kernel.
@@ -59,7 +52,7 @@ mod tests {
             let pinned = std::thread::spawn(move || (super::pin(cpu), super::allowed(), super::current()));
             assert_eq!(pinned.join().unwrap(), (true, vec![cpu], cpu));
         }
-        assert!(!super::pin(libc::CPU_SETSIZE as usize));
+        assert!(!super::pin(rustix::thread::CpuSet::MAX_CPU));
     }
 
     #[test]
