@@ -5,7 +5,7 @@
 //!
 //! - [`proto`]: numbers and encodings;
 //! - [`handshake`], [`transmission`]: the protocol as state machines over bytes, without I/O; `meta`: block status;
-//!   `deferred`: reads that wait for the medium;
+//!   `pieces`: long requests; `replies`: data and errors in replies; `deferred`: reads that wait for the medium;
 //! - [`buffer`], `transport`, `tls`, `connection`: the I/O of one client;
 //! - `listen`, `server`, `client_table`: sockets, threads, and the limits of clients;
 //! - `report`: rate-limited reports for a log.
@@ -35,7 +35,9 @@ mod export;
 pub mod handshake;
 mod listen;
 mod meta;
+mod pieces;
 pub mod proto;
+mod replies;
 mod report;
 mod server;
 mod tls;

@@ -14,7 +14,9 @@ use super::buffer::Buffer;
 use super::deferred::{Answer, Deferred};
 use super::export::{Export, MAX_DATA};
 use super::handshake::Negotiated;
+use super::pieces::{MAX_CHUNK_DATA, Reading, Writing};
 use super::proto::{self, Request, chunk, cmd, err, flag};
+use super::replies::{MAX_MESSAGE, Refusal, put_data_header, put_error};
 use super::{ProtocolError, meta};
 use crate::{BlockDevice, BlockError};
 use pagefold_page::PAGE_SIZE;
@@ -22,8 +24,6 @@ use std::os::fd::BorrowedFd;
 
 /// While at least this many bytes are unsent, the session starts no request and no further piece of one.
 pub const OUTPUT_HIGH_WATER: usize = 256 << 10;
-/// The most data in one chunk of a structured reply without "don't fragment", bytes.
-const MAX_CHUNK_DATA: usize = 256 << 10;
 /// A simple reply to a read up to this length, bytes, is put out only once all data was read, so an error can still be
 /// reported. For a longer read the header goes first, and an error closes the connection. The largest request that
 /// Linux sends by default is not longer.
@@ -34,8 +34,6 @@ const REPLY_SLACK: usize = 16 << 10;
 pub const OUTPUT_LEN: usize = OUTPUT_HIGH_WATER + MAX_CHECKED_SIMPLE + REPLY_SLACK;
 /// The least capacity that the input buffer of a session needs, bytes: a header, or a page that is not aligned.
 pub const MIN_INPUT_LEN: usize = 2 * PAGE_SIZE;
-/// The longest message in an error reply, bytes.
-const MAX_MESSAGE: usize = 512;
 
 const _: () = assert!(meta::MAX_STATUS_LEN + 64 < REPLY_SLACK && MAX_MESSAGE + 64 < REPLY_SLACK);
 
@@ -70,43 +68,6 @@ enum State {
     /// The output continues with the data of this read.
     Reading(Reading),
     Closed,
-}
-
-struct Writing {
-    request: Request,
-    offset: u64,
-    left: u32,
-    /// The error of the reply. Once it is set, the rest of the data is skipped.
-    failed: Option<Refusal>,
-}
-
-struct Reading {
-    request: Request,
-    offset: u64,
-    left: u32,
-    /// Whether the one header for all of the data was appended: that of a simple reply, or of the only chunk under
-    /// "don't fragment".
-    announced: bool,
-    /// The error and offset of a read that failed after such a header; the rest is sent as zeroes.
-    failed: Option<(BlockError, u64)>,
-}
-
-/// The error that a reply will report.
-struct Refusal {
-    error: u32,
-    message: String,
-}
-
-impl Refusal {
-    fn new(error: u32, message: impl Into<String>) -> Self {
-        Refusal { error, message: message.into() }
-    }
-}
-
-impl From<BlockError> for Refusal {
-    fn from(e: BlockError) -> Self {
-        Refusal::new(proto::error_from_errno(e.errno()), e.to_string())
-    }
 }
 
 impl<'e> Session<'e> {
@@ -337,115 +298,5 @@ impl<'e> Session<'e> {
             Err(refusal) if self.negotiated.structured => put_error(output, r.cookie, &refusal, None),
             Err(refusal) => output.put(&proto::simple_reply(r.cookie, refusal.error)),
         }
-    }
-}
-
-impl Writing {
-    /// Writes as much of `data`, the filled input, as possible, and returns the number of bytes consumed.
-    ///
-    /// If the rest of the request has not arrived, it writes up to a page boundary, so that every page is written once.
-    fn write_piece(&mut self, device: &dyn BlockDevice, data: &[u8]) -> usize {
-        let left = self.left as usize;
-        let mut n = data.len().min(left);
-        if self.failed.is_none() {
-            if n < left {
-                let end = self.offset + n as u64;
-                n = n.saturating_sub((end % PAGE_SIZE as u64) as usize);
-            }
-            if n > 0
-                && let Err(e) = device.write_at(self.offset, &data[..n])
-            {
-                self.failed = Some(e.into());
-            }
-        }
-        // After a refusal the offset may be any number, so adding to it could overflow.
-        if self.failed.is_none() {
-            self.offset += n as u64;
-        }
-        self.left -= n as u32;
-        n
-    }
-}
-
-impl Reading {
-    /// Appends the next piece of the reply. Returns whether it was the last one.
-    fn append_piece(
-        &mut self,
-        device: &dyn BlockDevice,
-        structured: bool,
-        output: &mut Buffer,
-    ) -> Result<bool, ProtocolError> {
-        let n = (self.left as usize).min(MAX_CHUNK_DATA);
-        let last = n == self.left as usize;
-        let before = output.len();
-        let fragment = structured && self.request.flags & flag::DF == 0;
-        if fragment {
-            let flags = if last { proto::CHUNK_DONE } else { 0 };
-            put_data_header(output, &self.request, self.offset, n as u32, flags);
-        } else if !self.announced {
-            self.announced = true;
-            match structured {
-                true => put_data_header(output, &self.request, self.offset, self.left, 0),
-                false => output.put(&proto::simple_reply(self.request.cookie, 0)),
-            }
-        }
-        let room = output.grow(n);
-        if self.failed.is_some() {
-            room.fill(0);
-        } else if let Err(e) = device.read_at(self.offset, room) {
-            if fragment {
-                output.truncate(before);
-                put_error(output, self.request.cookie, &e.into(), Some(self.offset));
-                return Ok(true);
-            }
-            if !structured {
-                output.truncate(before);
-                return Err(ProtocolError::ReadFailedLate);
-            }
-            room.fill(0);
-            self.failed = Some((e, self.offset));
-        }
-        self.offset += n as u64;
-        self.left -= n as u32;
-        if last && structured && !fragment {
-            self.end_unfragmented(output);
-        }
-        Ok(last)
-    }
-
-    /// Appends the last chunk of a "don't fragment" reply. The data chunk before it could not carry "done": its data
-    /// was not known to be valid when its header was sent.
-    fn end_unfragmented(&mut self, output: &mut Buffer) {
-        match self.failed.take() {
-            Some((e, offset)) => put_error(output, self.request.cookie, &e.into(), Some(offset)),
-            None => {
-                let done = proto::chunk_header(self.request.cookie, chunk::NONE, proto::CHUNK_DONE, 0);
-                output.put(&done);
-            }
-        }
-    }
-}
-
-/// Appends the header of a chunk with `len` bytes of data from `offset`.
-fn put_data_header(output: &mut Buffer, r: &Request, offset: u64, len: u32, flags: u16) {
-    output.put(&proto::chunk_header(r.cookie, chunk::OFFSET_DATA, flags, len + 8));
-    output.put(&offset.to_be_bytes());
-}
-
-/// Appends a last chunk with an error: its number, its message, and its offset if that is known.
-fn put_error(output: &mut Buffer, cookie: u64, refusal: &Refusal, offset: Option<u64>) {
-    let mut end = refusal.message.len().min(MAX_MESSAGE);
-    while !refusal.message.is_char_boundary(end) {
-        end -= 1;
-    }
-    let message = &refusal.message.as_bytes()[..end];
-    let (kind, extra) = if offset.is_some() { (chunk::ERROR_OFFSET, 8) } else { (chunk::ERROR, 0) };
-    let len = (6 + message.len() + extra) as u32;
-    output.put(&proto::chunk_header(cookie, kind, proto::CHUNK_DONE, len));
-    output.put(&refusal.error.to_be_bytes());
-    output.put(&(message.len() as u16).to_be_bytes());
-    output.put(message);
-    if let Some(offset) = offset {
-        output.put(&offset.to_be_bytes());
     }
 }
