@@ -32,7 +32,9 @@ fn config(choice: u8) -> EncoderConfig {
         1 => EncoderConfig::Lz4 { window_bytes: 65535 >> shift },
         2 => EncoderConfig::Lz4Hc { window_bytes: 65535, level: level.clamp(1, 12) },
         3 => EncoderConfig::Lz4Hc { window_bytes: 32767 >> (shift % 15), level: level.clamp(1, 12) },
-        4 => EncoderConfig::MicroLzma { dict_bytes: 4096 << (shift / 4), level: level % 7, extreme: level > 7 },
+        4 => {
+            EncoderConfig::MicroLzma { dict_bytes: 4096 << (shift / 4), level: level % 7, extreme: level > 7 }
+        }
         5 => EncoderConfig::Deflate { level: level.clamp(1, 12) },
         6 => EncoderConfig::Zstd { max_window_bytes: 1 << 15, level: level + 1 },
         _ => EncoderConfig::Zstd { max_window_bytes: 1024 << (shift / 2), level: 3 },

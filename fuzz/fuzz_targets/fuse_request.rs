@@ -27,7 +27,9 @@ fuzz_target!(|data: &[u8]| {
     }
     let word = |at: usize| u32::from_ne_bytes(arguments[at..at + 4].try_into().expect("4 bytes"));
     match joined.map(|request| request.operation) {
-        Ok(Operation::Write { data, .. }) => assert_eq!((word(16), data), (data.len() as u32, &arguments[40..])),
+        Ok(Operation::Write { data, .. }) => {
+            assert_eq!((word(16), data), (data.len() as u32, &arguments[40..]))
+        }
         Ok(Operation::Lookup { name }) => assert_eq!(name.len() + 1, arguments.len()),
         Ok(Operation::GetXattr { name, size }) => {
             assert_eq!((name.len() + 9, size), (arguments.len(), word(0)));
