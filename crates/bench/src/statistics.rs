@@ -95,6 +95,7 @@ fn disk(size_bytes: u64) -> anyhow::Result<Disk> {
         mem_limit_bytes: Some(0),
         export: ExportChoice::Nbd,
         uncompressed: false,
+        fuse_uring: Default::default(),
         listen: None,
         backing: None,
     };

@@ -35,6 +35,9 @@ pub struct DiskConfig {
     /// Serve plain memory in place of the store, which then stays empty. Benchmarks of exports compare with it.
     #[serde(default)]
     pub uncompressed: bool,
+    /// Whether requests of the loop export come through io_uring.
+    #[serde(default)]
+    pub fuse_uring: FuseUring,
     /// A TCP address for the NBD export, instead of a unix socket.
     pub listen: Option<Listen>,
     /// The file or device that pages are written back to. The open file is passed separately, as a descriptor.
@@ -103,6 +106,19 @@ pub enum ExportChoice {
     Loop,
 }
 
+/// Whether FUSE requests come through io_uring.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FuseUring {
+    /// Where the kernel offers it.
+    #[default]
+    Auto,
+    /// Where the kernel offers it, with a warning where it does not.
+    On,
+    /// Never.
+    Off,
+}
+
 /// Where the NBD export listens on TCP.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Listen {
@@ -136,6 +152,9 @@ pub struct MountConfig {
     pub memory_bytes: u64,
     /// Threads that answer requests; 0 for the default.
     pub threads: usize,
+    /// Whether requests come through io_uring.
+    #[serde(default)]
+    pub fuse_uring: FuseUring,
     /// Whether other users may access the mount.
     pub allow_other: bool,
     /// Whether set-user-id bits have effect.

@@ -5,9 +5,12 @@ use crate::abi::{InHeader, OutHeader, RECEIVE_BYTES_MIN, WriteIn};
 use crate::answer::Answer;
 use crate::types::{Errno, error_in_reply};
 use pagefold_page::{AlignedBytes, PAGE_SIZE};
-use pagefold_sys::{SysError, fusedev};
+use pagefold_sys::fusering::StopEvent;
+use pagefold_sys::{SysError, fusedev, ready};
 use std::fs::File;
 use std::io::{self, IoSlice, Read, Write};
+use std::os::fd::AsFd;
+use std::sync::Arc;
 use zerocopy::IntoBytes;
 
 /// Bytes of a write request before its data.
@@ -19,22 +22,41 @@ const FILL: u8 = 0xff;
 
 /// A descriptor of `/dev/fuse`.
 #[derive(Debug)]
-pub(crate) struct Channel(File);
+pub(crate) struct Channel {
+    file: File,
+    /// The event that ends the wait for requests, beside the end of the mount.
+    stop: Option<Arc<StopEvent>>,
+}
 
 impl Channel {
     pub(crate) fn new(file: File) -> Self {
-        Channel(file)
+        Channel { file, stop: None }
+    }
+
+    /// The same channel, whose wait for requests `stop` ends. It must be the only one of the mount.
+    pub(crate) fn until(self, stop: Arc<StopEvent>) -> Self {
+        Channel { stop: Some(stop), ..self }
+    }
+
+    /// The descriptor.
+    pub(crate) fn file(&self) -> &File {
+        &self.file
     }
 
     /// Another descriptor of the same mount, for another thread. The kernel then keeps the requests of both apart.
     pub(crate) fn another(&self) -> Result<Self, SysError> {
-        fusedev::clone_channel(&self.0).map(Channel)
+        fusedev::clone_channel(&self.file).map(Channel::new)
     }
 
     /// Waits for the next request. `None`: the file system is unmounted, or its connection was aborted.
     pub(crate) fn receive<'a>(&self, buffer: &'a mut ReceiveBuffer) -> io::Result<Option<&'a [u8]>> {
         loop {
-            match (&self.0).read(buffer.room()) {
+            if let Some(stop) = &self.stop
+                && let Ok([_, true]) = ready::wait([self.file.as_fd(), stop.as_fd()], None)
+            {
+                return Ok(None);
+            }
+            match (&self.file).read(buffer.room()) {
                 Ok(len) => return Ok(buffer.received(len)),
                 Err(e) => match e.raw_os_error() {
                     // ENOENT: the request was interrupted or aborted before it was received.
@@ -71,8 +93,8 @@ impl Channel {
     /// Sends a message with one call, as the kernel demands. It takes all of it or nothing.
     fn send(&self, message: &[&[u8]]) -> io::Result<()> {
         let sent = match message {
-            [header, data] => (&self.0).write_vectored(&[IoSlice::new(header), IoSlice::new(data)]),
-            [one] => (&self.0).write(one),
+            [header, data] => (&self.file).write_vectored(&[IoSlice::new(header), IoSlice::new(data)]),
+            [one] => (&self.file).write(one),
             _ => return Err(io::ErrorKind::InvalidInput.into()),
         };
         sent.map(drop)

@@ -18,6 +18,9 @@ pub trait FileSystem: Send + Sync + 'static {
     /// Chooses features and limits. Called once, before all other functions.
     fn init(&mut self, offer: &Offer) -> Result<Settings, Unsupported>;
 
+    /// Called by each thread before it serves its first request. The thread's buffers are in memory then.
+    fn begin_thread(&self) {}
+
     /// Whether a request may take long because it waits for something else. The session then serves it on a separate
     /// thread, so that no other request waits for it. The session copies such a request: only a file system without
     /// much to transfer returns true.

@@ -1,7 +1,7 @@
 //! [`FuseMount`], a mounted file system and the session threads that serve it.
 
 use crate::answer::Access;
-use crate::session::{self, SessionThreads};
+use crate::session::{self, Serving, SessionThreads, Transport};
 use crate::{FileSystem, FuseError, MOUNT_NAME};
 use pagefold_sys::SysError;
 use pagefold_sys::fusedev::{self, Mounted, Request};
@@ -29,6 +29,7 @@ pub enum Mounter {
 pub struct FuseMount {
     /// `None` once the threads were joined.
     session: Option<SessionThreads>,
+    transport: Transport,
     /// A call of [`FuseMount::stop`] has waited for the threads in vain, so the drop does not wait again.
     timed_out: bool,
     mounted: MountedBy,
@@ -49,7 +50,7 @@ pub fn free_directory(path: &Path) -> Result<PathBuf, FuseError> {
 }
 
 impl FuseMount {
-    /// Mounts `file_system` at `mount_point`, a path from [`free_directory`], and starts `threads` session threads.
+    /// Mounts `file_system` at `mount_point`, a path from [`free_directory`], and starts the session threads.
     ///
     /// Calls `after_mount` on this thread after the mount and before the start of the threads, so that it can drop
     /// the privileges that only the mount needs: the threads inherit those of this thread. With [`Mounter::Helper`]
@@ -60,7 +61,7 @@ impl FuseMount {
         mount_point: PathBuf,
         request: &Request<'_>,
         mounter: Mounter,
-        threads: usize,
+        serving: impl Into<Serving>,
         after_mount: impl FnOnce() -> Result<(), SysError>,
     ) -> Result<Self, FuseError> {
         let own_channel = fusedev::open().map_err(FuseError::Open)?;
@@ -77,8 +78,9 @@ impl FuseMount {
                 (channel, MountedBy::Helper(mounted))
             }
         };
-        let session = Some(serve(file_system, channel, request.allow_other, threads)?);
-        Ok(FuseMount { session, timed_out: false, mounted })
+        let session = serve(file_system, channel, request.allow_other, serving)?;
+        let transport = session.transport().clone();
+        Ok(FuseMount { session: Some(session), transport, timed_out: false, mounted })
     }
 
     /// The mount point.
@@ -87,6 +89,11 @@ impl FuseMount {
             MountedBy::ThisProcess(mounted) => mounted.path(),
             MountedBy::Helper(mounted) => mounted.path(),
         }
+    }
+
+    /// How requests reach the session threads.
+    pub fn transport(&self) -> &Transport {
+        &self.transport
     }
 
     /// The device number of the file system, if this process mounted it.
@@ -147,10 +154,10 @@ pub fn serve(
     file_system: impl FileSystem,
     channel: File,
     allow_other: bool,
-    threads: usize,
+    serving: impl Into<Serving>,
 ) -> Result<SessionThreads, FuseError> {
     let access = if allow_other { Access::Anybody } else { Access::Only(rundir::effective_uid()) };
-    session::start(file_system, channel, access, threads)
+    session::start(file_system, channel, access, serving.into())
 }
 
 /// The mount options for `fusermount3`, which never allows set-user-id programs and device files.

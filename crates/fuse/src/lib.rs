@@ -41,7 +41,8 @@
 //! |---|---|
 //! | `host` | [`FuseMount`]: mounting, and ending the threads |
 //! | `session` | the threads that serve a mount |
-//! | `channel` | the transport: requests from `/dev/fuse`, and replies to it; their buffers |
+//! | `channel` | the classic transport: requests from `/dev/fuse`, and replies to it; their buffers |
+//! | `ring` | the transport over io_uring |
 //! | `answer` | which function of the file system a request calls |
 //! | [`request`] | the one decoder of requests |
 //! | `directory`, `types` | replies |
@@ -76,6 +77,7 @@ mod filesystem;
 mod host;
 mod negotiate;
 pub mod request;
+mod ring;
 mod session;
 mod types;
 
@@ -85,7 +87,8 @@ pub use filesystem::{FileSystem, Unsupported};
 pub use host::{FuseMount, Mounter, free_directory, serve};
 pub use negotiate::{Features, Offer, Settings};
 pub use request::{Changes, NameChange, Operation, Range};
-pub use session::SessionThreads;
+pub use ring::Rings;
+pub use session::{Serving, SessionThreads, Transport};
 pub use types::{Attr, CachedAttr, Entry, Errno, FileType, Handle, Inode, OpenMode, Opened, StatFs, Time};
 
 use std::time::Duration;

@@ -32,6 +32,8 @@ impl Features {
     pub const CACHE_SYMLINKS: Self = Features(1 << 23);
     /// Directories need not be opened: `open_dir` may fail with ENOSYS.
     pub const NO_OPENDIR: Self = Features(1 << 24);
+    /// Sends requests through io_uring.
+    pub(crate) const OVER_IO_URING: Self = Features(1 << 41);
 
     /// Whether it has all bits of `other`.
     pub fn contains(self, other: Features) -> bool {
@@ -95,6 +97,19 @@ impl Settings {
     /// The longest write that the kernel sends, bytes.
     pub(crate) fn longest_write(&self) -> usize {
         self.write_bytes.max(PAGE_SIZE)
+    }
+
+    /// Bytes of the buffer of an entry of a ring: for requests and replies, and never less than the kernel demands.
+    pub(crate) fn ring_payload_bytes(&self) -> usize {
+        self.reply_bytes().max(self.longest_write()).max(abi::RECEIVE_BYTES_MIN).next_multiple_of(PAGE_SIZE)
+    }
+
+    /// The same settings, with or without rings.
+    pub(crate) fn with_rings(mut self, rings: bool) -> Self {
+        if rings {
+            self.features = self.features | Features::OVER_IO_URING;
+        }
+        self
     }
 
     /// Bytes of a reply buffer: room for the longest read and the scratch, and for a page of entries.

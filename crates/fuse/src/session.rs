@@ -7,27 +7,37 @@ use crate::channel::{Channel, ReceiveBuffer, ReplyBuffer};
 use crate::filesystem::{FileSystem, Unsupported};
 use crate::negotiate::{Features, Offer, Settings, accept};
 use crate::request::{self, Init, Malformed, Operation, Request};
+use crate::ring::{PreparedRings, Rings};
 use crate::types::Errno;
 use pagefold_sys::SysError;
 use std::fs::File;
 use std::io;
 use std::sync::Arc;
+use std::sync::mpsc::Sender;
 use std::thread::{Builder, JoinHandle};
 use zerocopy::IntoBytes;
 
 /// The threads that serve a mount. They end when it is unmounted; dropping this neither ends them nor waits for them.
 #[derive(Debug)]
-pub struct SessionThreads(Vec<JoinHandle<io::Result<()>>>);
+pub struct SessionThreads {
+    threads: Vec<JoinHandle<io::Result<()>>>,
+    transport: Transport,
+}
 
 impl SessionThreads {
     /// Whether all of them have ended.
     pub fn are_finished(&self) -> bool {
-        self.0.iter().all(JoinHandle::is_finished)
+        self.threads.iter().all(JoinHandle::is_finished)
+    }
+
+    /// How requests reach them.
+    pub fn transport(&self) -> &Transport {
+        &self.transport
     }
 
     /// Waits for all of them, and returns the first error.
     pub fn join(self) -> Result<(), FuseError> {
-        let results = self.0.into_iter().map(JoinHandle::join).collect::<Vec<_>>();
+        let results = self.threads.into_iter().map(JoinHandle::join).collect::<Vec<_>>();
         results.into_iter().try_for_each(|result| match result {
             Ok(Ok(())) => Ok(()),
             // A thread that was reading when the connection was aborted gets ECONNABORTED.
@@ -41,43 +51,138 @@ impl SessionThreads {
 #[cfg(test)]
 impl From<JoinHandle<io::Result<()>>> for SessionThreads {
     fn from(thread: JoinHandle<io::Result<()>>) -> Self {
-        SessionThreads(vec![thread])
+        SessionThreads { threads: vec![thread], transport: Transport::Device { without_rings: None } }
     }
 }
 
-/// The state that all threads of a mount share.
-struct Session<F> {
-    file_system: F,
-    access: Access,
-    settings: Settings,
+/// How many threads serve a mount, and how requests reach them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Serving {
+    /// Threads that read requests from `/dev/fuse`; one with rings.
+    pub threads: usize,
+    /// The rings, if they are wanted. Where the kernel does not offer them, or they cannot be made, `/dev/fuse` serves.
+    pub rings: Option<Rings>,
 }
 
-/// Negotiates the FUSE protocol with the kernel over `channel`, which is mounted already, and starts `threads` threads
-/// that serve requests. After a failure, those that run end with the mount.
+impl From<usize> for Serving {
+    fn from(threads: usize) -> Self {
+        Serving { threads, rings: None }
+    }
+}
+
+/// How the requests of a mount reach its threads.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Transport {
+    /// Through `/dev/fuse`.
+    Device {
+        /// The reason that rings do not serve, if they were wanted.
+        without_rings: Option<String>,
+    },
+    /// Through io_uring.
+    Rings {
+        /// Threads with a ring.
+        threads: usize,
+        /// Bytes of the rings' buffers.
+        buffer_bytes: usize,
+    },
+}
+
+/// The state that all threads of a mount share.
+pub(crate) struct Session<F> {
+    pub(crate) file_system: F,
+    pub(crate) access: Access,
+    pub(crate) settings: Settings,
+}
+
+/// Negotiates the FUSE protocol with the kernel over `channel`, which is mounted already, and starts threads that serve
+/// requests. All of them have begun when it returns. After a failure, those that run end with the mount.
 pub(crate) fn start<F: FileSystem>(
     mut file_system: F,
     channel: File,
     access: Access,
-    threads: usize,
+    serving: Serving,
 ) -> Result<SessionThreads, FuseError> {
-    let first = Channel::new(channel);
-    let settings = negotiate(&mut file_system, &first)?;
+    let channel = Channel::new(channel);
+    let (id, init) = receive_offer(&channel)?;
+    let settings = match settings(&mut file_system, &init) {
+        Ok(settings) => settings,
+        Err(e) => {
+            channel.reply(id, &Err(Errno(libc::EPROTO)), &mut ReplyBuffer::new(0));
+            return Err(e);
+        }
+    };
     let session = Arc::new(Session { file_system, access, settings });
-    let further = (1..threads).map(|_| first.another()).collect::<Result<Vec<_>, _>>()?;
-    let channels = std::iter::once(first).chain(further);
-    let started = channels.enumerate().map(|(i, channel)| {
-        let (session, channel) = (session.clone(), Arc::new(channel));
-        Builder::new().name(format!("fuse-{i}")).spawn(move || session.serve(&channel))
-    });
-    let started = started.collect::<io::Result<Vec<_>>>();
-    started.map(SessionThreads).map_err(|e| SysError::io("starting the FUSE threads", &e).into())
+    let (rings, without_rings) = prepare_rings(&session, &channel, &init, serving.rings);
+    let settings = settings.with_rings(rings.is_some());
+    let mut reply = ReplyBuffer::new(size_of::<InitOut>());
+    send(&channel, id, accept(&init, &settings).as_bytes(), &mut reply);
+    match rings {
+        None => {
+            let threads = session.start_readers(channel, serving.threads)?;
+            Ok(SessionThreads { threads, transport: Transport::Device { without_rings } })
+        }
+        Some(mut rings) => {
+            rings.register()?;
+            let ring_threads = rings.threads.len();
+            let mut threads = session.start_readers(channel.until(rings.stop.clone()), 1)?;
+            threads.append(&mut rings.threads);
+            let buffers = serving.rings.map_or(0, |rings| ring_threads * rings.entries.max(1));
+            let buffer_bytes = buffers * session.settings.ring_payload_bytes();
+            let transport = Transport::Rings { threads: ring_threads, buffer_bytes };
+            Ok(SessionThreads { threads, transport })
+        }
+    }
+}
+
+/// Makes the rings, if they are wanted. Otherwise returns why there are none.
+fn prepare_rings<F: FileSystem>(
+    session: &Arc<Session<F>>,
+    channel: &Channel,
+    init: &Init,
+    wanted: Option<Rings>,
+) -> (Option<PreparedRings>, Option<String>) {
+    let Some(wanted) = wanted else { return (None, None) };
+    if !Features(init.flags).contains(Features::OVER_IO_URING) {
+        let reason =
+            "the kernel does not offer FUSE over io_uring (its parameter is enable_uring of the module fuse)";
+        return (None, Some(reason.into()));
+    }
+    match PreparedRings::new(session, channel.file(), wanted) {
+        Ok(rings) => (Some(rings), None),
+        Err(e) => (None, Some(e.to_string())),
+    }
 }
 
 impl<F: FileSystem> Session<F> {
+    /// Starts threads that read requests from `channel` and others like it, and waits until they have begun.
+    fn start_readers(
+        self: &Arc<Self>,
+        first: Channel,
+        threads: usize,
+    ) -> Result<Vec<JoinHandle<io::Result<()>>>, FuseError> {
+        let further = (1..threads).map(|_| first.another()).collect::<Result<Vec<_>, _>>()?;
+        let (begin, begun) = std::sync::mpsc::channel();
+        let channels = std::iter::once(first).chain(further);
+        let started = channels.enumerate().map(|(i, channel)| {
+            let (session, channel, begin) = (self.clone(), Arc::new(channel), begin.clone());
+            Builder::new().name(format!("fuse-{i}")).spawn(move || session.serve(&channel, begin))
+        });
+        let started = started.collect::<io::Result<Vec<_>>>();
+        let started = started.map_err(|e| SysError::io("starting the FUSE threads", &e))?;
+        for _ in &started {
+            // A thread that has ended without a message has panicked: `join` reports that.
+            let _ = begun.recv();
+        }
+        Ok(started)
+    }
+
     /// Serves requests until the file system is unmounted.
-    fn serve(self: &Arc<Self>, channel: &Arc<Channel>) -> io::Result<()> {
+    fn serve(self: &Arc<Self>, channel: &Arc<Channel>, begin: Sender<()>) -> io::Result<()> {
         let mut receive = ReceiveBuffer::new(self.settings.longest_write());
         let mut reply = ReplyBuffer::new(self.settings.reply_bytes());
+        self.file_system.begin_thread();
+        let _ = begin.send(());
+        drop(begin);
         while let Some(bytes) = channel.receive(&mut receive)? {
             let (header, arguments) = request::split(bytes).map_err(invalid)?;
             let decoded = request::decode(&header, arguments);
@@ -123,8 +228,8 @@ fn invalid(malformed: Malformed) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, malformed)
 }
 
-/// Receives the kernel's offer, and replies with the settings that the file system chooses.
-fn negotiate(file_system: &mut impl FileSystem, channel: &Channel) -> Result<Settings, FuseError> {
+/// Receives the kernel's offer. Returns which request it is, and what it offers.
+fn receive_offer(channel: &Channel) -> Result<(u64, Init), FuseError> {
     let failed = |e: &io::Error| SysError::io("negotiating the FUSE protocol with the kernel", e);
     let mut buffer = ReceiveBuffer::new(0);
     let mut reply = ReplyBuffer::new(size_of::<InitOut>());
@@ -133,26 +238,15 @@ fn negotiate(file_system: &mut impl FileSystem, channel: &Channel) -> Result<Set
         let bytes = received.ok_or_else(|| failed(&io::ErrorKind::NotConnected.into()))?;
         let (header, arguments) = request::split(bytes).map_err(|e| failed(&invalid(e)))?;
         let decoded = request::decode(&header, arguments).map_err(|e| failed(&invalid(e)))?;
-        let mut refuse = |errno| channel.reply(header.unique, &Err(Errno(errno)), &mut reply);
         let Operation::Init(init) = decoded.operation else {
-            refuse(libc::EIO);
+            channel.reply(header.unique, &Err(Errno(libc::EIO)), &mut reply);
             return Err(failed(&invalid(Malformed)).into());
         };
-        if init.major > abi::MAJOR {
-            // The kernel then offers the version of this reply.
-            send(channel, header.unique, [abi::MAJOR, abi::MINOR].as_bytes(), &mut reply);
-            continue;
+        if init.major <= abi::MAJOR {
+            return Ok((header.unique, init));
         }
-        return match settings(file_system, &init) {
-            Ok(settings) => {
-                send(channel, header.unique, accept(&init, &settings).as_bytes(), &mut reply);
-                Ok(settings)
-            }
-            Err(e) => {
-                refuse(libc::EPROTO);
-                Err(e)
-            }
-        };
+        // The kernel then offers the version of this reply.
+        send(channel, header.unique, [abi::MAJOR, abi::MINOR].as_bytes(), &mut reply);
     }
 }
 

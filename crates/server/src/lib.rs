@@ -35,5 +35,6 @@ mod serve;
 mod similar;
 mod socket;
 mod startup;
+mod transport;
 
 pub use serve::serve_from_stdin;

@@ -27,15 +27,19 @@ pub fn allowed() -> Vec<usize> {
     (0..CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu)).collect()
 }
 
+/// Lets the calling thread run on these CPUs only. Returns false if the kernel refuses: none of them may be used.
+pub fn run_on(cpus: &[usize]) -> bool {
+    let mut set = CpuSet::new();
+    // The set panics beyond its end.
+    for cpu in cpus.iter().filter(|cpu| **cpu < CpuSet::MAX_CPU) {
+        set.set(*cpu);
+    }
+    sched_setaffinity(None, &set).is_ok()
+}
+
 /// Lets the calling thread run on one CPU only. Returns false if the kernel refuses: the CPU may not be used any more.
 pub fn pin(cpu: usize) -> bool {
-    // The set panics beyond its end.
-    if cpu >= CpuSet::MAX_CPU {
-        return false;
-    }
-    let mut set = CpuSet::new();
-    set.set(cpu);
-    sched_setaffinity(None, &set).is_ok()
+    run_on(&[cpu])
 }
 
 /// The CPU time of the calling thread, in user space and in the kernel.
@@ -52,7 +56,7 @@ mod tests {
             let pinned = std::thread::spawn(move || (super::pin(cpu), super::allowed(), super::current()));
             assert_eq!(pinned.join().unwrap(), (true, vec![cpu], cpu));
         }
-        assert!(!super::pin(rustix::thread::CpuSet::MAX_CPU));
+        assert!(!super::pin(rustix::thread::CpuSet::MAX_CPU) && !super::run_on(&[]));
     }
 
     #[test]

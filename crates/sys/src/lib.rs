@@ -38,6 +38,7 @@ pub mod entropy;
 pub mod forkguard;
 pub mod forkmark;
 pub mod fusedev;
+pub mod fusering;
 pub mod fusermount;
 pub mod futex;
 pub mod handover;

@@ -25,7 +25,7 @@ use std::sync::Arc;
 /// queue, 128, because the kernel may split each of its requests in two.
 const MAX_BACKGROUND: u16 = 256;
 
-/// A file system of one file, which holds the device's contents, and the files of the warm-up.
+/// A file system of one file, which holds the device's contents.
 pub(super) struct OneFile {
     device: Arc<dyn BlockDevice>,
     inode: u64,
@@ -36,7 +36,6 @@ pub(super) struct OneFile {
 enum Node {
     Root,
     Disk,
-    Warmup,
 }
 
 impl OneFile {
@@ -44,29 +43,23 @@ impl OneFile {
         OneFile { device, inode, warmup }
     }
 
-    /// Looks an inode number up. The warm-up files have the numbers after the disk's.
+    /// Looks an inode number up.
     fn node(&self, inode: Inode) -> Option<Node> {
         match inode.0 {
             _ if inode == Inode::ROOT => Some(Node::Root),
             n if n == self.inode => Some(Node::Disk),
-            n if n.checked_sub(self.inode + 1)? < self.warmup.files() as u64 => Some(Node::Warmup),
             _ => None,
         }
     }
 
     fn inode_named(&self, name: &OsStr) -> Option<Inode> {
-        if name == FILE_NAME {
-            return Some(Inode(self.inode));
-        }
-        let index = (0..self.warmup.files()).find(|&i| name == OsStr::new(&ThreadWarmup::file_name(i)))?;
-        Some(Inode(self.inode + 1 + index as u64))
+        (name == FILE_NAME).then_some(Inode(self.inode))
     }
 
     fn attributes(&self, inode: Inode) -> Result<Attr, Errno> {
         let (kind, permissions, size) = match self.node(inode).ok_or(Errno(libc::ENOENT))? {
             Node::Root => (FileType::Directory, 0o700, 0),
             Node::Disk => (FileType::Regular, 0o600, self.device.len_bytes()),
-            Node::Warmup => (FileType::Regular, 0o600, MAX_IO_BYTES as u64),
         };
         let attr = Attr::new(inode, kind, permissions, PAGE_SIZE as u32);
         Ok(Attr { size, sectors: size / 512, ..attr })
@@ -118,6 +111,10 @@ impl FileSystem for OneFile {
         Ok(Settings { features, ..Settings::for_requests_of(MAX_IO_BYTES, MAX_BACKGROUND) })
     }
 
+    fn begin_thread(&self) {
+        self.warmup.begin();
+    }
+
     fn lookup(&self, parent: Inode, name: &OsStr) -> Result<Entry, Errno> {
         let found = self.inode_named(name).filter(|_| parent == Inode::ROOT);
         let attr = self.attributes(found.ok_or(Errno(libc::ENOENT))?)?;
@@ -153,11 +150,7 @@ impl FileSystem for OneFile {
     }
 
     fn write(&self, inode: Inode, _: Handle, offset: u64, data: &[u8]) -> Result<usize, Errno> {
-        match self.node(inode) {
-            Some(Node::Disk) => self.device.write_at(offset, data).map_err(|e| block_errno(&e))?,
-            Some(Node::Warmup) => self.warmup.arrive(),
-            _ => return Err(Errno(libc::EPERM)),
-        }
+        self.disk(inode)?.write_at(offset, data).map_err(|e| block_errno(&e))?;
         Ok(data.len())
     }
 
@@ -201,7 +194,7 @@ mod tests {
     use pagefold_page::PageIndex;
 
     fn file(len_bytes: u64) -> OneFile {
-        OneFile::new(Arc::new(RamDevice::new(len_bytes)), 1 << 40, Arc::new(ThreadWarmup::new(2)))
+        OneFile::new(Arc::new(RamDevice::new(len_bytes)), 1 << 40, Arc::default())
     }
 
     #[test]
@@ -250,9 +243,7 @@ mod tests {
         let fs = file(4096);
         let disk = fs.inode_named(OsStr::new(FILE_NAME)).unwrap();
         assert_eq!(fs.attributes(disk).map(|a| (a.size, a.permissions)), Ok((4096, 0o600)));
-        let last = fs.inode_named(OsStr::new("warmup-1")).unwrap();
-        assert!(matches!(fs.node(last), Some(Node::Warmup)));
-        assert!(fs.inode_named(OsStr::new("warmup-2")).is_none());
-        assert!(fs.node(Inode(last.0 + 1)).is_none() && fs.node(Inode(2)).is_none());
+        assert!(fs.inode_named(OsStr::new("disk2")).is_none());
+        assert!(fs.node(Inode(disk.0 + 1)).is_none() && fs.node(Inode(2)).is_none());
     }
 }

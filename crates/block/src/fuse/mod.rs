@@ -2,9 +2,8 @@
 //!
 //! [`crate::loop_export`] attaches a loop device to the file. The file itself is an ordinary file that only the
 //! mounting user may open. [`pagefold_fuse`] mounts the file system and runs its session threads; each receives
-//! requests from `/dev/fuse`, and `fs` answers them on that thread. `warmup` has every session thread touch its
-//! memory before [`FuseDisk::mount`] returns; the state of the warm-up has the only lock here, and requests for the
-//! disk's contents do not take it.
+//! requests, and `fs` answers them on that thread. `warmup` has every session thread touch its memory before
+//! [`FuseDisk::mount`] returns. There are no locks here.
 //!
 //! [`FuseDisk::stop`] aborts the connection, unmounts, and joins the threads. Requests in flight then fail.
 //!
@@ -17,7 +16,7 @@ mod warmup;
 use crate::BlockDevice;
 use crate::export_error::{ExportError, Unavailable};
 use fs::OneFile;
-use pagefold_fuse::{FuseError, FuseMount, MOUNT_NAME, Mounter, free_directory};
+use pagefold_fuse::{FuseError, FuseMount, MOUNT_NAME, Mounter, Serving, Transport, free_directory};
 use pagefold_sys::{SysError, entropy, fusedev};
 use std::fs::OpenOptions;
 use std::path::{Path, PathBuf};
@@ -46,7 +45,7 @@ impl FuseDisk {
         mount_point: &Path,
         threads: usize,
     ) -> Result<Self, ExportError> {
-        Self::mount_with(device, mount_point, threads, || Ok(()))
+        Self::mount_with(device, mount_point, threads.into(), || Ok(()))
     }
 
     /// Mounts like [`FuseDisk::mount`], and calls `after_mount` on this thread before it starts the session threads.
@@ -55,19 +54,19 @@ impl FuseDisk {
     pub fn mount_with(
         device: Arc<dyn BlockDevice>,
         mount_point: &Path,
-        threads: usize,
+        serving: Serving,
         after_mount: impl FnOnce() -> Result<(), SysError>,
     ) -> Result<Self, ExportError> {
         let mount_point = free_directory(mount_point)?;
         // A random number identifies the file even if another file system gets this device number later. Bit 40 is
         // set so that it never equals the root's number, and the top bits are 0 so that adding to it cannot overflow.
         let inode = entropy::random_u64()? >> 2 | 1 << 40;
-        let warmup = Arc::new(ThreadWarmup::new(threads));
+        let warmup = Arc::new(ThreadWarmup::default());
         let file_system = OneFile::new(device, inode, warmup.clone());
         let request = fusedev::Request::private(MOUNT_NAME, MAX_IO_BYTES);
         let mounter = Mounter::ThisProcess;
-        let mount = FuseMount::new(file_system, mount_point, &request, mounter, threads, after_mount)?;
-        let threads = warmup.run(mount.path())?;
+        let mount = FuseMount::new(file_system, mount_point, &request, mounter, serving, after_mount)?;
+        let threads = warmup.report();
         Ok(FuseDisk { mount, inode, threads })
     }
 
@@ -87,6 +86,11 @@ impl FuseDisk {
     /// The file's inode number, random.
     pub fn inode(&self) -> u64 {
         self.inode
+    }
+
+    /// How requests reach the session threads.
+    pub fn transport(&self) -> &Transport {
+        self.mount.transport()
     }
 
     /// The report of the session threads from their warm-up.

@@ -23,10 +23,11 @@ use crate::BlockDevice;
 pub use crate::export_error::{ExportError, Unavailable};
 use crate::fuse::{FuseDisk, ThreadReport};
 pub use cleanup::{CleanUp, clean_up};
+use pagefold_fuse::{Rings, Serving, Transport};
 use pagefold_page::PAGE_SIZE;
 use pagefold_sys::loopdev::{self, AttachError, AttachedLoop, Detach, Detached, LoopIdentity};
 use pagefold_sys::privileges::{self, CapabilitySet};
-use pagefold_sys::{SysError, blockuse, fusedev};
+use pagefold_sys::{SysError, blockuse, cpu, fusedev};
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
@@ -36,11 +37,18 @@ use std::time::{Duration, Instant};
 /// How long a detach waits for other processes to close the device: udev and blkid open new devices for a moment.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
+/// Threads for the queue of each CPU, at least, and entries of the ring of each: requests that the kernel hands to a
+/// thread together. Each entry has a buffer of 1 MiB.
+const THREADS_PER_QUEUE: usize = 2;
+const RING_ENTRIES: usize = 2;
+
 /// Settings of a loop export.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LoopOptions {
     /// Threads that serve requests, at least 1.
     pub threads: usize,
+    /// Whether requests come through io_uring where the kernel offers it. Then each possible CPU has a thread or more.
+    pub uring: bool,
     /// The kernel's readahead for sequential buffered readers, KiB.
     pub read_ahead_kib: u64,
     /// Drop every capability of the calling thread but these once the file is mounted; the session threads inherit the
@@ -51,7 +59,7 @@ pub struct LoopOptions {
 
 impl Default for LoopOptions {
     fn default() -> Self {
-        LoopOptions { threads: 2, read_ahead_kib: 128, keep_capabilities: None }
+        LoopOptions { threads: 2, uring: false, read_ahead_kib: 128, keep_capabilities: None }
     }
 }
 
@@ -83,7 +91,7 @@ impl LoopExport {
         options: LoopOptions,
     ) -> Result<Self, ExportError> {
         preflight(device.len_bytes())?;
-        let disk = FuseDisk::mount_with(device.clone(), mount_point, options.threads.max(1), || {
+        let disk = FuseDisk::mount_with(device.clone(), mount_point, serving(options), || {
             options.keep_capabilities.map_or(Ok(()), privileges::drop_capabilities_except)
         })?;
         let attached = Attachment::new(&disk)?;
@@ -107,6 +115,11 @@ impl LoopExport {
     pub fn is_attached(&self) -> bool {
         // If its status cannot be read, assume that nothing has changed.
         loopdev::identity(self.device_path()).map_or(true, |found| found == Some(self.identity()))
+    }
+
+    /// How requests reach the session threads.
+    pub fn transport(&self) -> &Transport {
+        self.disk.transport()
     }
 
     /// How many session threads there are, and how many of them are I/O flushers.
@@ -157,6 +170,15 @@ impl LoopExport {
         self.attached.detach(Detach::IfUnclaimed)?;
         self.disk.stop()
     }
+}
+
+/// The threads and rings for the options. A thread that waits for a medium keeps the requests of its ring waiting, so
+/// with more threads than that each ring has one entry.
+fn serving(options: LoopOptions) -> Serving {
+    let (threads, cpus) = (options.threads.max(1), cpu::count());
+    let threads_per_queue = threads.div_ceil(cpus).max(THREADS_PER_QUEUE);
+    let entries = if threads_per_queue > THREADS_PER_QUEUE { 1 } else { RING_ENTRIES };
+    Serving { threads, rings: options.uring.then_some(Rings { threads_per_queue, entries }) }
 }
 
 /// Checks the size, the privilege and the drivers before anything is mounted.

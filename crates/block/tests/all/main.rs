@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failed unwrap is a failed test")]
 
 mod loop_export;
+mod loop_uring;
 mod nbd_clients;
 mod nbd_deferred;
 mod nbd_hostile;

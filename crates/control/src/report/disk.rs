@@ -13,6 +13,9 @@ pub struct Report {
     pub name: String,
     /// `loop` or `nbd`.
     pub export: String,
+    /// `/dev/fuse` or `io_uring`: how the requests of a loop export reach the server; absent with another export.
+    #[serde(default)]
+    pub transport: Option<String>,
     /// Device path or NBD URI; empty if somebody detached the loop device.
     pub device: String,
     /// Whether it accepts writes.

@@ -15,6 +15,9 @@ pub struct MountReport {
     pub server: ServerReport,
     /// Threads that serve FUSE requests.
     pub threads: usize,
+    /// `/dev/fuse` or `io_uring`: how FUSE requests reach the server.
+    #[serde(default)]
+    pub transport: String,
     /// The longest read request, bytes.
     pub max_read_bytes: usize,
     /// FUSE requests of all kinds that the kernel has sent.

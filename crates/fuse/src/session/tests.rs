@@ -77,7 +77,7 @@ fn started() -> (Kernel, std::sync::mpsc::Sender<u8>) {
     let (mut kernel, channel_end) = pair();
     let (sender, receiver) = channel();
     kernel.offer(1, 7, 45);
-    start(Waiting(Mutex::new(receiver)), channel_end, Access::Only(OWNER), 1).unwrap();
+    start(Waiting(Mutex::new(receiver)), channel_end, Access::Only(OWNER), 1.into()).unwrap();
     let (id, error, data) = kernel.receive();
     assert_eq!((id, error), (1, 0));
     let reply = InitOut::read_from_bytes(&data).unwrap();
@@ -95,7 +95,7 @@ fn a_newer_major_version_is_offered_again() {
     kernel.offer(1, 8, 0);
     kernel.offer(2, 7, 31);
     let (_sender, receiver) = channel();
-    start(Waiting(Mutex::new(receiver)), channel_end, Access::Anybody, 1).unwrap();
+    start(Waiting(Mutex::new(receiver)), channel_end, Access::Anybody, 1.into()).unwrap();
     assert_eq!(kernel.receive(), (1, 0, [7u32, abi::MINOR].as_bytes().to_vec()));
     assert_eq!(kernel.receive().0, 2);
 }
@@ -104,7 +104,8 @@ fn a_newer_major_version_is_offered_again() {
 fn an_old_version_and_another_first_request_are_refused() {
     let begin = |kernel: &mut Kernel, channel_end| {
         let (_sender, receiver) = channel();
-        let refused = start(Waiting(Mutex::new(receiver)), channel_end, Access::Anybody, 1).unwrap_err();
+        let refused =
+            start(Waiting(Mutex::new(receiver)), channel_end, Access::Anybody, 1.into()).unwrap_err();
         (refused, kernel.receive())
     };
     let (mut kernel, channel_end) = pair();

@@ -22,10 +22,11 @@ pub use buffer::LEAST_REPLY_BYTES;
 use buffer::ReplyMemory;
 use fs::ImageFs;
 pub use pagefold_fuse::MOUNT_NAME;
-use pagefold_fuse::{FuseError, FuseMount, Mounter, free_directory};
-use pagefold_sys::fusedev;
+pub use pagefold_fuse::Transport;
+use pagefold_fuse::{FuseError, FuseMount, Mounter, Rings, Serving, free_directory};
 use pagefold_sys::fusermount::HelperError;
 use pagefold_sys::{SysError, cpu};
+use pagefold_sys::{fusedev, fusering};
 use std::ffi::OsString;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
@@ -33,11 +34,17 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
+/// Entries of a ring: requests that the kernel hands to a thread together.
+const RING_ENTRIES: usize = 2;
+
 /// How an image is mounted.
 #[derive(Debug, Clone)]
 pub struct MountOptions {
     /// Threads that serve requests; 0: one for each CPU, and one more, up to 4.
     pub threads: usize,
+    /// Whether requests come through io_uring where the kernel offers it, and the budget has room for its buffers: then
+    /// each possible CPU has a thread.
+    pub uring: bool,
     /// Whether users other than the mounting one have access, as modes, owners and access control lists of the image
     /// permit.
     pub allow_other: bool,
@@ -55,6 +62,7 @@ impl Default for MountOptions {
     fn default() -> Self {
         MountOptions {
             threads: 0,
+            uring: false,
             allow_other: false,
             suid: false,
             devices: false,
@@ -105,6 +113,7 @@ pub struct Mount {
     /// Its stream ends when the file system is dropped.
     ended: UnixStream,
     _memory: ReplyMemory,
+    transport: Transport,
     threads: usize,
     read_bytes: usize,
     requests: Arc<AtomicU64>,
@@ -130,8 +139,8 @@ impl Mount {
         // An image without a root directory could be mounted, but not listed.
         image.root()?;
         let threads = if options.threads == 0 { default_threads() } else { options.threads };
-        let memory = ReplyMemory::take(&image, threads)?;
-        let (threads, read_bytes) = (memory.threads, memory.read_bytes);
+        let Planned { memory, serving, without_rings } = Planned::new(&image, threads, options.uring)?;
+        let read_bytes = memory.read_bytes;
         let (alive, ended) = UnixStream::pair().map_err(|e| SysError::io("making a pair of sockets", &e))?;
         let fs = ImageFs::new(image, read_bytes, options.allow_other, alive);
         let requests = fs.requests();
@@ -149,14 +158,21 @@ impl Mount {
             0 => Mounter::ThisProcess,
             _ => Mounter::Helper,
         };
-        let mount = FuseMount::new(fs, path, &request, mounter, threads, then)?;
+        let mount = FuseMount::new(fs, path, &request, mounter, serving, then)?;
         if let Some(device) = mount.device()
             && options.kernel_read_ahead_kib > 0
         {
             // Ignored on failure: only speed depends on it.
             let _ = fusedev::set_read_ahead(device, options.kernel_read_ahead_kib);
         }
-        Ok(Mount { mount, ended, _memory: memory, threads, read_bytes, requests })
+        let (transport, threads) = match mount.transport().clone() {
+            Transport::Device { without_rings: None } => {
+                (Transport::Device { without_rings }, serving.threads)
+            }
+            device @ Transport::Device { .. } => (device, serving.threads),
+            rings @ Transport::Rings { threads, .. } => (rings, threads),
+        };
+        Ok(Mount { mount, ended, _memory: memory, transport, threads, read_bytes, requests })
     }
 
     /// The smallest budget with which `image` can be mounted, bytes.
@@ -167,6 +183,11 @@ impl Mount {
     /// Number of threads that serve requests.
     pub fn threads(&self) -> usize {
         self.threads
+    }
+
+    /// How requests reach the threads.
+    pub fn transport(&self) -> &Transport {
+        &self.transport
     }
 
     /// Longest read request, bytes.
@@ -210,6 +231,34 @@ impl From<FuseError> for MountError {
             FuseError::System(e) => MountError::System(e),
             FuseError::Session(why) => MountError::Session(why),
         }
+    }
+}
+
+/// The threads and rings of a mount.
+struct Planned {
+    memory: ReplyMemory,
+    serving: Serving,
+    /// The reason that there are no rings, if they were wanted.
+    without_rings: Option<String>,
+}
+
+impl Planned {
+    /// Takes the memory of reply buffers from the budget. With a small budget rings have fewer entries, or there are
+    /// none.
+    fn new(image: &Image, threads: usize, uring: bool) -> Result<Self, MountError> {
+        let queues = if uring && fusering::is_enabled() { fusering::queues()? } else { 0 };
+        if queues == 0 {
+            let memory = ReplyMemory::take(image, threads)?;
+            let without_rings = uring.then(|| format!("{} is not set", fusering::ENABLED));
+            return Ok(Planned { serving: memory.threads.into(), memory, without_rings });
+        }
+        // One buffer is that of the thread that reads from `/dev/fuse`.
+        let memory = ReplyMemory::take(image, threads.max(queues * RING_ENTRIES + 1))?;
+        let entries = (memory.threads - 1).min(queues * RING_ENTRIES) / queues;
+        let rings = (entries > 0).then_some(Rings { threads_per_queue: 1, entries });
+        let serving = Serving { threads: memory.threads.min(threads), rings };
+        let without_rings = (entries == 0).then(|| "the memory budget has no room for rings".into());
+        Ok(Planned { memory, serving, without_rings })
     }
 }
 

@@ -11,6 +11,7 @@
 
 pub mod chart;
 pub mod each;
+pub mod fuse_uring;
 pub mod list;
 pub mod numbers;
 pub mod output;

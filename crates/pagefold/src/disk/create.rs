@@ -5,6 +5,7 @@
 use super::backing::{self, OpenBacking};
 use super::request::{CreateRequest, Mode};
 use super::{command, device, find, notes};
+use crate::cli::fuse_uring::FuseUringArg;
 use crate::cli::output;
 use clap::{Args, ValueEnum, ValueHint};
 use pagefold_control::client::Client;
@@ -85,6 +86,9 @@ pub struct CreateArgs {
     /// How programs access the disk
     #[arg(long, value_enum, default_value_t = ExportArg::Auto)]
     pub export: ExportArg,
+    /// Whether the loop export's requests come through io_uring instead of /dev/fuse
+    #[arg(long, value_enum, value_name = "auto|on|off", default_value_t = FuseUringArg::Auto)]
+    pub fuse_uring: FuseUringArg,
     /// Serve NBD over TCP on this address, or the first one of this host name, instead of a unix socket; port 0 for any.
     /// An address that other machines can reach needs the three TLS files. Without TLS, every user of this machine can
     /// read and write the disk

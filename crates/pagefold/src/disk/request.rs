@@ -81,6 +81,7 @@ impl CreateRequest {
             mem_limit_bytes: args.memory.as_deref().map(memory).transpose()?,
             export,
             uncompressed: args.uncompressed,
+            fuse_uring: args.fuse_uring.into(),
             listen,
             backing: None,
         };

@@ -78,7 +78,9 @@ fn render(r: &Report, colours: bool) -> String {
         page.row("warning", &warning);
     }
     page.row("contents", contents);
-    page.row("server", &format!("process {}, {} export, up {}", r.server.pid, r.export, uptime(r)));
+    let through = r.transport.as_ref().map_or_else(String::new, |transport| format!(" through {transport}"));
+    let server = format!("process {}, {} export{through}, up {}", r.server.pid, r.export, uptime(r));
+    page.row("server", &server);
     page.row("used by", &if r.used_by.is_empty() { "nobody".to_string() } else { r.used_by.join(", ") });
     if let Some(clients) = &r.clients {
         page.row("clients", &clients_row(clients));

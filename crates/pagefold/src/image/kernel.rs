@@ -223,6 +223,7 @@ mod tests {
             mount_point: at.clone(),
             memory_bytes: 8 << 20,
             threads: 0,
+            fuse_uring: Default::default(),
             allow_other: false,
             suid: false,
             device_nodes: false,

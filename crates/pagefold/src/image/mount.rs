@@ -2,6 +2,7 @@
 
 use super::open::{MediaArgs, path_failure};
 use super::{find, kernel};
+use crate::cli::fuse_uring::FuseUringArg;
 use crate::cli::output;
 use clap::{Args, ValueHint};
 use pagefold_control::config::ServerConfig;
@@ -30,6 +31,9 @@ pub struct MountArgs {
     /// Number of threads that serve requests [default: number of CPUs + 1, at most 4]
     #[arg(long, short = 'j', value_name = "N", conflicts_with = "kernel", value_parser = clap::value_parser!(u16).range(1..=256))]
     pub threads: Option<u16>,
+    /// Whether requests come through io_uring instead of /dev/fuse
+    #[arg(long, value_enum, value_name = "auto|on|off", default_value_t = FuseUringArg::Auto)]
+    pub fuse_uring: FuseUringArg,
     /// Let all users access the files, not only the user who mounts; the modes, owners and access lists in the image
     /// decide what each can read. Users other than root need 'user_allow_other' in /etc/fuse.conf
     #[arg(long, conflicts_with = "kernel")]
@@ -107,6 +111,7 @@ fn config(args: &MountArgs) -> Result<MountConfig> {
         mount_point: find::resolve(&args.dir).map_err(|e| no_mount_point(&args.dir, &e))?,
         memory_bytes,
         threads: args.threads.map_or(0, usize::from),
+        fuse_uring: args.fuse_uring.into(),
         allow_other: args.allow_other,
         suid: args.suid,
         device_nodes: args.dev,

@@ -56,7 +56,13 @@ fn text(report: &MountReport) -> String {
     let lines = [
         ("image", report.image.display().to_string()),
         ("mounted on", report.mount_point.display().to_string()),
-        ("server", format!("process {}, {} threads", report.server.pid, report.threads)),
+        (
+            "server",
+            format!(
+                "process {}, {} threads, requests through {}",
+                report.server.pid, report.threads, report.transport
+            ),
+        ),
         (
             "memory",
             format!(

@@ -62,6 +62,7 @@ fn target(medium: Option<Medium>) -> TestTarget {
         mem_limit_bytes: Some(1 << 20),
         export: ExportChoice::Nbd,
         uncompressed: false,
+        fuse_uring: Default::default(),
         listen: None,
         backing: None,
     };

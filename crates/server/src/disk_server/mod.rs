@@ -111,7 +111,7 @@ fn set_up(
     dir.write_state(&state(&disk, export::planned_state(config, dir), created.clone()))?;
     let export = export::open(config, &disk, dir, keep)?;
     let (passes, removed) = (Passes::default(), AtomicBool::new(false));
-    let (server_dir, warnings) = (dir.clone(), Vec::from_iter(warning));
+    let (server_dir, warnings) = (dir.clone(), warning.into_iter().chain(export.warnings()).collect());
     let server = Server { dir: server_dir, disk, export, warnings, created, removed, passes, wake_sender };
     let server = Arc::new(server);
     if let Some(live) = server.disk.live() {
@@ -273,6 +273,7 @@ impl RequestHandler for Server {
             Request::Show {} => {
                 let export = ExportStatus {
                     kind: self.export.kind(),
+                    transport: self.export.transport(),
                     device: self.state().device(),
                     used_by: self.export.users(),
                     warnings: self.warnings.clone(),

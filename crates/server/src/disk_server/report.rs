@@ -15,6 +15,8 @@ use pagefold_store::ClassStats;
 pub struct ExportStatus {
     /// `loop` or `nbd`.
     pub kind: &'static str,
+    /// How FUSE requests reach the server, if the export has any.
+    pub transport: Option<&'static str>,
     /// Device path or NBD URI; empty if somebody detached the loop device.
     pub device: String,
     /// The present users, in words.
@@ -59,6 +61,7 @@ pub fn report(disk: &Disk, export: ExportStatus) -> Report {
     Report {
         name: disk.name().to_string(),
         export: export.kind.to_string(),
+        transport: export.transport.map(str::to_string),
         device: export.device,
         state: live.map_or(WriteState::NoSize, |live| live.write_state()),
         warnings: export.warnings,

@@ -74,6 +74,7 @@ fn server(users: &Arc<AtomicUsize>) -> (Server, tempfile::TempDir) {
         mem_limit_bytes: Some(0),
         export: ExportChoice::Nbd,
         uncompressed: false,
+        fuse_uring: Default::default(),
         listen: None,
         backing: None,
     };

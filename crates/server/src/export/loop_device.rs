@@ -7,6 +7,7 @@ use super::{Export, Users};
 use crate::disk::Disk;
 use crate::log;
 use pagefold_block::loop_export::{LoopExport, LoopOptions};
+use pagefold_control::config::FuseUring;
 use pagefold_control::error::{CliError, Result};
 use pagefold_control::instance::InstanceDir;
 use pagefold_control::instance::loop_device::describe_use;
@@ -27,11 +28,13 @@ const THREADS_WITH_BACKING: usize = 16;
 pub struct Loop {
     export: LoopExport,
     mount_point: PathBuf,
+    /// Whether the administrator wants to know that rings do not serve.
+    wants_rings: bool,
 }
 
 impl Loop {
     /// Mounts, drops all capabilities except `keep`, starts to serve, and attaches the loop device.
-    pub fn open(disk: &Disk, dir: &InstanceDir, keep: CapabilitySet) -> Result<Self> {
+    pub fn open(uring: FuseUring, disk: &Disk, dir: &InstanceDir, keep: CapabilitySet) -> Result<Self> {
         let mount_point = dir.mount_path();
         DirBuilder::new()
             .mode(0o700)
@@ -41,15 +44,25 @@ impl Loop {
         // A disk without a size can get a backing.
         let may_have_backing = disk.live().is_none() || disk.setup().medium.is_some();
         let threads = if may_have_backing { THREADS_WITH_BACKING } else { usual.threads };
-        let options = LoopOptions { threads, keep_capabilities: Some(keep), ..usual };
+        let options =
+            LoopOptions { threads, uring: uring != FuseUring::Off, keep_capabilities: Some(keep), ..usual };
         let export = LoopExport::start(disk.device(), &mount_point, options)?;
-        Ok(Loop { export, mount_point })
+        Ok(Loop { export, mount_point, wants_rings: uring == FuseUring::On })
     }
 }
 
 impl Export for Loop {
     fn kind(&self) -> &'static str {
         "loop"
+    }
+
+    fn transport(&self) -> Option<&'static str> {
+        Some(crate::transport::name(self.export.transport()))
+    }
+
+    fn warnings(&self) -> Vec<String> {
+        let warning = crate::transport::warning(self.export.transport());
+        warning.filter(|_| self.wants_rings).into_iter().collect()
     }
 
     fn state(&self) -> ExportState {

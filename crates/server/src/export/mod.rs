@@ -22,6 +22,16 @@ pub trait Export: Send + Sync {
     /// `nbd` or `loop`.
     fn kind(&self) -> &'static str;
 
+    /// How requests reach the server; `None` for an export without FUSE.
+    fn transport(&self) -> Option<&'static str> {
+        None
+    }
+
+    /// Warnings for the administrator, in words.
+    fn warnings(&self) -> Vec<String> {
+        Vec::new()
+    }
+
     /// The things in the system that outlive a killed server, for the state file.
     fn state(&self) -> ExportState;
 
@@ -52,7 +62,7 @@ pub fn open(
 ) -> Result<Box<dyn Export>> {
     match config.export {
         ExportChoice::Nbd | ExportChoice::Auto => Ok(Box::new(nbd::Nbd::open(config, disk, dir)?)),
-        ExportChoice::Loop => Ok(Box::new(loop_device::Loop::open(disk, dir, keep)?)),
+        ExportChoice::Loop => Ok(Box::new(loop_device::Loop::open(config.fuse_uring, disk, dir, keep)?)),
     }
 }
 

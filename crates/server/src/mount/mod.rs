@@ -11,7 +11,7 @@ mod report;
 use crate::socket::{ControlSocket, RequestHandler};
 use crate::startup::StartupChannel;
 use pagefold_backing::{Backing, FileBacking};
-use pagefold_control::config::{MountConfig, ReadAheadConfig};
+use pagefold_control::config::{FuseUring, MountConfig, ReadAheadConfig};
 use pagefold_control::error::{CliError, Exit, Result};
 use pagefold_control::instance::state::MountState;
 use pagefold_control::instance::{InstanceDir, RuntimeDir};
@@ -58,13 +58,18 @@ pub fn run(config: &MountConfig, dir: &InstanceDir, channel: StartupChannel) -> 
         open_image(config, media)
     })?;
     let warnings = image.short_devices();
-    let warnings = warnings.iter().map(|short| format!("{short}; reads of the missing part fail")).collect();
+    let mut warnings: Vec<_> =
+        warnings.iter().map(|short| format!("{short}; reads of the missing part fail")).collect();
     let mut mount = run_in_thread(|| mount(config, image.clone()))?;
+    if config.fuse_uring == FuseUring::On {
+        warnings.extend(crate::transport::warning(mount.transport()));
+    }
     let handler = StatusHandler {
         config: config.clone(),
         image,
         session: MountSession {
             threads: mount.threads(),
+            transport: crate::transport::name(mount.transport()),
             max_read_bytes: mount.read_bytes(),
             requests: mount.requests(),
         },
@@ -133,6 +138,7 @@ fn read_ahead(config: ReadAheadConfig) -> pagefold_image::ReadAhead {
 fn mount(config: &MountConfig, image: Image) -> Result<Mount> {
     let options = MountOptions {
         threads: config.threads,
+        uring: config.fuse_uring != FuseUring::Off,
         allow_other: config.allow_other,
         suid: config.suid,
         devices: config.device_nodes,

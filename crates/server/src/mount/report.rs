@@ -11,6 +11,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub struct MountSession {
     /// Threads that serve requests.
     pub threads: usize,
+    /// How requests reach them.
+    pub transport: &'static str,
     /// The longest read request, bytes.
     pub max_read_bytes: usize,
     /// Requests that the kernel has sent so far.
@@ -26,6 +28,7 @@ pub fn report(config: &MountConfig, image: &Image, session: &MountSession) -> Mo
         mount_point: config.mount_point.clone(),
         server: ServerReport::of_this_process(),
         threads: session.threads,
+        transport: session.transport.to_string(),
         max_read_bytes: session.max_read_bytes,
         requests: session.requests.load(Ordering::Relaxed),
         budget: BudgetReport {

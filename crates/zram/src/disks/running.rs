@@ -192,6 +192,7 @@ fn config_without_size() -> DiskConfig {
         mem_limit_bytes: Some(0),
         export: ExportChoice::Loop,
         uncompressed: false,
+        fuse_uring: Default::default(),
         listen: None,
         backing: None,
     }

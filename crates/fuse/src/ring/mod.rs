@@ -1,0 +1,231 @@
+//! The transport over io_uring: threads with rings, to which the kernel sends the requests of their CPU.
+//!
+//! Requests are answered in the entries of the rings: the file system puts the data of a read where the kernel takes
+//! them from. The kernel sends requests to forget through `/dev/fuse` nevertheless, so one thread reads from there.
+//!
+//! All rings are made before the kernel is asked to use them: from then on, it sends no request until every queue has
+//! an entry, and it does not return to `/dev/fuse`. `affinity` says on which CPUs the threads run.
+
+mod affinity;
+
+use crate::abi::{InHeader, OutHeader};
+use crate::answer::{Answer, answer};
+use crate::filesystem::FileSystem;
+use crate::request::{self, Arguments, Malformed};
+use crate::session::Session;
+use crate::types::{Errno, error_in_reply};
+use affinity::{QueueAffinity, ThreadAffinity};
+use pagefold_sys::SysError;
+use pagefold_sys::fusering::{self, Event, Exchange, FuseRing, StopEvent};
+use std::fs::File;
+use std::io;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::{Builder, JoinHandle};
+use zerocopy::{FromBytes, IntoBytes};
+
+/// Room for the replies to requests that come with names or data: all of them are short.
+const SHORT_REPLY_BYTES: usize = 256;
+
+/// A reply of this length, or to so much data, is handed to the kernel at once, and does not wait for the other requests
+/// that the ring has received: it took longer than the system call takes.
+const LONG_BYTES: usize = 32 << 10;
+
+/// How many rings there are. The kernel has one queue for each CPU that there may ever be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Rings {
+    /// Threads for each queue, each with a ring. Several serve requests of one CPU beside each other.
+    pub threads_per_queue: usize,
+    /// Entries of each ring, which have a buffer of the longest request each.
+    pub entries: usize,
+}
+
+impl Rings {
+    /// Buffers that these rings have.
+    pub fn buffers(&self) -> Result<usize, SysError> {
+        Ok(fusering::queues()? * self.threads_per_queue.max(1) * self.entries.max(1))
+    }
+}
+
+/// Threads that have made their rings, and wait for [`register`](Self::register).
+pub(crate) struct PreparedRings {
+    pub(crate) threads: Vec<JoinHandle<io::Result<()>>>,
+    pub(crate) stop: Arc<StopEvent>,
+    proceed: Vec<Sender<()>>,
+    reports: Receiver<Result<(), SysError>>,
+}
+
+/// Ends all threads of a mount when the first of them ends, whatever the reason: the requests of its CPU would wait
+/// forever. When no thread has a channel any more, the kernel fails all requests.
+struct StopAll(Arc<StopEvent>);
+
+impl Drop for StopAll {
+    fn drop(&mut self) {
+        self.0.happen();
+    }
+}
+
+impl PreparedRings {
+    /// Starts the threads. After a failure they end.
+    pub(crate) fn new<F: FileSystem>(
+        session: &Arc<Session<F>>,
+        mount: &File,
+        rings: Rings,
+    ) -> Result<Self, SysError> {
+        let queues = fusering::queues()?;
+        let stop = Arc::new(StopEvent::new()?);
+        let (report, reports) = channel();
+        let mut prepared = PreparedRings { threads: Vec::new(), stop, proceed: Vec::new(), reports };
+        for queue in 0..queues {
+            let queue_affinity = Arc::new(QueueAffinity::default());
+            for number in 0..rings.threads_per_queue.max(1) {
+                let failed = |e: io::Error| SysError::io("starting a thread for FUSE requests", &e);
+                let thread = RingThread {
+                    session: session.clone(),
+                    mount: mount.try_clone().map_err(failed)?,
+                    queue,
+                    number,
+                    queue_affinity: queue_affinity.clone(),
+                    entries: rings.entries.max(1),
+                    stop: prepared.stop.clone(),
+                    report: report.clone(),
+                };
+                let (proceed, proceeds) = channel();
+                let name = format!("fuse-ring-{queue}.{number}");
+                let started = Builder::new().name(name).spawn(move || thread.run(&proceeds));
+                prepared.threads.push(started.map_err(failed)?);
+                prepared.proceed.push(proceed);
+            }
+        }
+        prepared.wait_for_reports()?;
+        Ok(prepared)
+    }
+
+    /// Gives all entries to the kernel, after the mount was negotiated.
+    pub(crate) fn register(&mut self) -> Result<(), SysError> {
+        for proceed in &self.proceed {
+            // A thread that has ended has reported why.
+            let _ = proceed.send(());
+        }
+        self.wait_for_reports()
+    }
+
+    fn wait_for_reports(&self) -> Result<(), SysError> {
+        let gone = || SysError::new("starting the threads for FUSE requests", libc::EIO);
+        self.threads.iter().try_for_each(|_| self.reports.recv().map_err(|_| gone())?)
+    }
+}
+
+struct RingThread<F> {
+    session: Arc<Session<F>>,
+    mount: File,
+    queue: usize,
+    /// The number among the threads of the queue.
+    number: usize,
+    queue_affinity: Arc<QueueAffinity>,
+    entries: usize,
+    stop: Arc<StopEvent>,
+    report: Sender<Result<(), SysError>>,
+}
+
+impl<F: FileSystem> RingThread<F> {
+    fn run(self, proceeds: &Receiver<()>) -> io::Result<()> {
+        let _stop = StopAll(self.stop.clone());
+        let RingThread { session, mount, queue, number, queue_affinity, entries, stop, report } = self;
+        let mut affinity = ThreadAffinity::new(&queue_affinity, number, queue);
+        let made = FuseRing::new(&mount, queue, entries, session.settings.ring_payload_bytes(), &stop);
+        drop(mount);
+        session.file_system.begin_thread();
+        let mut ring = match made {
+            Ok(ring) => ring,
+            Err(e) => {
+                let _ = report.send(Err(e));
+                return Ok(());
+            }
+        };
+        let _ = report.send(Ok(()));
+        if proceeds.recv().is_err() {
+            return Ok(());
+        }
+        let registered = ring.register();
+        let is_registered = registered.is_ok();
+        let _ = report.send(registered);
+        drop(report);
+        if is_registered { session.serve_ring(&mut ring, &mut affinity) } else { Ok(()) }
+    }
+}
+
+impl<F: FileSystem> Session<F> {
+    /// Serves the requests of a ring until the file system is unmounted, or another thread has ended.
+    fn serve_ring(&self, ring: &mut FuseRing, affinity: &mut ThreadAffinity<'_>) -> io::Result<()> {
+        let failed = |e: SysError| io::Error::from_raw_os_error(e.errno);
+        loop {
+            ring.wait().map_err(failed)?;
+            affinity.begin();
+            while let Some(event) = ring.next_event() {
+                match event {
+                    Event::Ended => return Ok(()),
+                    Event::Refused(errno) => return Err(io::Error::from_raw_os_error(errno)),
+                    Event::Request(number) => {
+                        let exchange = ring.exchange(number).ok_or(io::ErrorKind::InvalidData)?;
+                        let data_bytes = exchange.payload_bytes;
+                        let len = self.answer_in(exchange);
+                        ring.commit(number, len).map_err(failed)?;
+                        if data_bytes.max(len) >= LONG_BYTES {
+                            ring.submit().map_err(failed)?;
+                        }
+                    }
+                }
+            }
+            affinity.end();
+        }
+    }
+
+    /// Answers the request in an entry with a reply in the entry. Returns the length of its data.
+    fn answer_in(&self, exchange: Exchange<'_>) -> usize {
+        let Exchange { header, structure, payload, payload_bytes } = exchange;
+        let request = InHeader::read_from_prefix(header).map(|(request, _)| request).unwrap_or_default();
+        let (error, len) = match self.answer_with(&request, structure, payload, payload_bytes) {
+            Ok(len) => (0, len),
+            Err(e) => (error_in_reply(e), 0),
+        };
+        let reply = OutHeader { len: (size_of::<OutHeader>() + len) as u32, error, unique: request.unique };
+        // There is room: the header's area is longer.
+        let _ = reply.write_to_prefix(header);
+        len
+    }
+
+    /// Puts the data of the reply at the beginning of `payload`, where names or data of the request may be.
+    fn answer_with(
+        &self,
+        header: &InHeader,
+        structure: &[u8],
+        payload: &mut [u8],
+        payload_bytes: usize,
+    ) -> Result<usize, Errno> {
+        let malformed = |Malformed| Errno(libc::EIO);
+        if payload_bytes == 0 {
+            let arguments = Arguments::Apart { structure, rest: &[] };
+            let request = request::decode(header, arguments).map_err(malformed)?;
+            let answer = answer(&self.file_system, self.access, &request, payload)?;
+            return match answer {
+                Answer::Owned(data) => put(payload, &data),
+                Answer::Buffer(len) => Ok(len),
+                Answer::Nothing => Ok(0),
+            };
+        }
+        let rest = payload.get(..payload_bytes).unwrap_or_default();
+        let request = request::decode(header, Arguments::Apart { structure, rest }).map_err(malformed)?;
+        let mut short = [0; SHORT_REPLY_BYTES];
+        match answer(&self.file_system, self.access, &request, &mut short)? {
+            Answer::Owned(data) => put(payload, &data),
+            Answer::Buffer(len) => put(payload, short.get(..len).unwrap_or_default()),
+            Answer::Nothing => Ok(0),
+        }
+    }
+}
+
+fn put(payload: &mut [u8], data: &[u8]) -> Result<usize, Errno> {
+    payload.get_mut(..data.len()).ok_or(Errno(libc::EIO))?.copy_from_slice(data);
+    Ok(data.len())
+}
