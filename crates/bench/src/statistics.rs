@@ -11,7 +11,8 @@ use super::plan::{self, Plan};
 use super::report::{Report, Row};
 use super::stats::Rounds;
 use super::threads::{THREADS, throughput};
-use pagefold_control::config::{CodecConfig, DiskConfig, ExportChoice};
+use pagefold_control::config::{CodecConfig, DiskConfig};
+use pagefold_control::export_kind::ExportKind;
 use pagefold_control::instance::InstanceName;
 use pagefold_server::attributes;
 use pagefold_server::disk::Disk;
@@ -93,7 +94,7 @@ fn disk(size_bytes: u64) -> anyhow::Result<Disk> {
         further_codecs: Vec::new(),
         recompress_after: Vec::new(),
         mem_limit_bytes: Some(0),
-        export: ExportChoice::Nbd,
+        export: ExportKind::Nbd,
         uncompressed: false,
         fuse_uring: Default::default(),
         listen: None,

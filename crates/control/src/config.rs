@@ -1,5 +1,6 @@
 //! The configuration of a server process: the checked arguments of `disk create` or `image mount`, sent at start-up.
 
+use crate::export_kind::ExportKind;
 use crate::instance::state::{BackingFile, CreatedFile};
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
@@ -31,7 +32,7 @@ pub struct DiskConfig {
     /// Hard limit of the pool's memory; `None` for the store's default, 0 for no limit.
     pub mem_limit_bytes: Option<u64>,
     /// How the disk is reached.
-    pub export: ExportChoice,
+    pub export: ExportKind,
     /// Serve plain memory in place of the store, which then stays empty. Benchmarks of exports compare with it.
     #[serde(default)]
     pub uncompressed: bool,
@@ -92,18 +93,6 @@ pub struct CodecConfig {
     /// The window bits of deflate, as zlib counts them; `None` for the default.
     #[serde(default)]
     pub window_bits: Option<i32>,
-}
-
-/// The export of a disk, as chosen by the user.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum ExportChoice {
-    /// A loop device where one can be made, else NBD.
-    Auto,
-    /// An NBD server.
-    Nbd,
-    /// A loop device.
-    Loop,
 }
 
 /// Whether FUSE requests come through io_uring.

@@ -5,6 +5,7 @@
 //! | `error` | errors of commands: a message and an exit code |
 //! | `instance` | the runtime folder: running disks and mounts, their locks and state, cleaning up after dead servers |
 //! | `config` | the configuration that a command passes to the server that it starts |
+//! | `export_kind` | the table of exports |
 //! | `startup` | a command starts a server process and waits until its device is ready |
 //! | `removal` | the steps of removing a disk |
 //! | `protocol`, `client` | the control socket: its messages, and the commands' side of it |
@@ -28,6 +29,7 @@
 pub mod client;
 pub mod config;
 pub mod error;
+pub mod export_kind;
 pub mod instance;
 pub mod protocol;
 pub mod removal;

@@ -3,13 +3,14 @@
 //! If any step fails or a signal comes, the command undoes the steps before it.
 
 use super::backing::{self, OpenBacking};
+use super::export_arg::ExportArg;
 use super::request::{CreateRequest, Mode};
 use super::{command, device, find, notes};
 use crate::cli::fuse_uring::FuseUringArg;
 use crate::cli::output;
 use clap::{Args, ValueEnum, ValueHint};
 use pagefold_control::client::Client;
-use pagefold_control::config::{DiskConfig, ExportChoice, ServerConfig};
+use pagefold_control::config::{DiskConfig, ServerConfig};
 use pagefold_control::error::{CliError, Exit, Result};
 use pagefold_control::instance::state::State;
 use pagefold_control::instance::{InstanceDir, NewInstance, RuntimeDir};
@@ -84,7 +85,7 @@ pub struct CreateArgs {
     #[arg(long, value_name = "US", requires = "backing", default_value_t = 0, hide = true)]
     pub backing_delay: u64,
     /// How programs access the disk
-    #[arg(long, value_enum, default_value_t = ExportArg::Auto)]
+    #[arg(long, value_enum, default_value_t = ExportArg::AUTO)]
     pub export: ExportArg,
     /// Whether the loop export's requests come through io_uring instead of /dev/fuse
     #[arg(long, value_enum, value_name = "auto|on|off", default_value_t = FuseUringArg::Auto)]
@@ -121,17 +122,6 @@ pub struct CreateArgs {
     /// Serve plain memory without compression, for comparison in benchmarks of exports
     #[arg(long, hide = true)]
     pub uncompressed: bool,
-}
-
-/// The values of `--export`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum ExportArg {
-    /// A loop device if the user is root and FUSE and loop devices work, otherwise NBD
-    Auto,
-    /// An NBD server on a unix socket, or on TCP with --listen; needs no privileges
-    Nbd,
-    /// A block device /dev/loopN; needs root
-    Loop,
 }
 
 /// The values of a switch.
@@ -262,8 +252,8 @@ fn write_first_state(new: &NewInstance, config: &DiskConfig) -> Result<()> {
     })
 }
 
-/// Starts a server with the export that the user chose, or with a loop device, and with NBD if a loop device is
-/// unavailable here. Other errors end the command.
+/// Starts a server with the export that the user chose, or with the first that is available here. Other errors end the
+/// command.
 fn start(
     runtime: &RuntimeDir,
     new: &NewInstance,
@@ -271,8 +261,8 @@ fn start(
     backing: Option<File>,
     signals: &Termination,
 ) -> Result<StartedServer> {
-    let try_export = |choice| {
-        let config = DiskConfig { export: choice, ..request.config.clone() };
+    let try_export = |export| {
+        let config = DiskConfig { export, ..request.config.clone() };
         let fds = PassedFds { lock: &new.lock, backing: backing.as_ref() };
         startup::start(
             &ServerConfig::Disk(Box::new(config)),
@@ -282,23 +272,25 @@ fn start(
             signals,
         )
     };
-    if request.config.export != ExportChoice::Auto {
-        return try_export(request.config.export);
+    let mut kind = request.config.export;
+    for next in &request.fallbacks {
+        let reason = match device::unavailable_reason(kind) {
+            Some(reason) => reason,
+            None => match try_export(kind) {
+                Err(e) if e.exit == Exit::Unavailable => {
+                    // Remove what the failed attempt left (loop device, mount, files), but keep the folder and its lock.
+                    runtime.lock()?.clean_up_attempt(&new.dir)?;
+                    write_first_state(new, &request.config)?;
+                    e.message
+                }
+                result => return result,
+            },
+        };
+        let (access, title) = (kind.facts().access, next.facts().title);
+        output::note(&format!("using the {title} export, because {access} cannot be used here: {reason}"));
+        kind = *next;
     }
-    let reason = match device::loop_unavailable_reason() {
-        Some(reason) => reason,
-        None => match try_export(ExportChoice::Loop) {
-            Err(e) if e.exit == Exit::Unavailable => {
-                // Remove what the failed attempt left (loop device, mount, files), but keep the folder and its lock.
-                runtime.lock()?.clean_up_attempt(&new.dir)?;
-                write_first_state(new, &request.config)?;
-                e.message
-            }
-            result => return result,
-        },
-    };
-    output::note(&format!("using the NBD export, because a loop device cannot be used here: {reason}"));
-    try_export(ExportChoice::Nbd)
+    try_export(kind)
 }
 
 /// Waits until a server in the foreground has exited. A signal removes the disk.

@@ -17,6 +17,7 @@ mod classes;
 pub mod command;
 mod create;
 mod device;
+mod export_arg;
 mod find;
 mod list;
 mod notes;

@@ -2,6 +2,7 @@
 
 use crate::cli::output;
 use pagefold_control::config::DiskConfig;
+use pagefold_control::export_kind::ExportKind;
 use pagefold_control::instance::InstanceName;
 use pagefold_control::startup::Ready;
 use pagefold_page::size::Human;
@@ -10,14 +11,12 @@ use pagefold_server::disk::{OWN_BYTES, RESERVE_BYTES, TABLE_BYTES_PER_GIB};
 /// Prints the notes. The first says the name, which standard output does not.
 pub fn print(name: &InstanceName, config: &DiskConfig, ready: &Ready) {
     output::note(&format!("created disk '{name}' on {}", ready.device));
-    let hint = match ready.export.as_str() {
-        "nbd" => " Connect with an NBD client, such as qemu-img, nbdcopy or nbd-client.",
-        _ => "",
-    };
+    let export = ExportKind::named(&ready.export).map(ExportKind::facts);
+    let hint = export.and_then(|facts| facts.hint).map(|hint| format!(" {hint}")).unwrap_or_default();
     output::note(&format!(
         "contents are volatile: they are in the memory of a server process, and lost when it ends.{hint}"
     ));
-    output::note(&overhead(&ready.export));
+    output::note(&overhead(export.is_some_and(|facts| facts.is_for_swap)));
     if config.listen.as_ref().is_some_and(|listen| listen.tls.is_none()) {
         output::note(
             "every user of this machine can read and write the disk, because TCP without TLS does not identify users; \
@@ -38,11 +37,11 @@ pub fn print(name: &InstanceName, config: &DiskConfig, ready: &Ready) {
 }
 
 /// The note on the memory that the server takes beside that for pages.
-fn overhead(export: &str) -> String {
+fn overhead(has_reserve: bool) -> String {
     let own = Human(OWN_BYTES);
-    let reserve = match export {
-        "loop" => format!(", {} of reserve", Human(RESERVE_BYTES)),
-        _ => String::new(),
+    let reserve = match has_reserve {
+        true => format!(", {} of reserve", Human(RESERVE_BYTES)),
+        false => String::new(),
     };
     let tables = Human(TABLE_BYTES_PER_GIB);
     format!(

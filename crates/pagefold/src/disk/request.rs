@@ -4,10 +4,12 @@
 //! created.
 
 use super::backing::BackingRequest;
-use super::create::{CreateArgs, ExportArg, OnOff};
+use super::create::{CreateArgs, OnOff};
+use super::export_arg::ExportArg;
 use super::recompress;
-use pagefold_control::config::{CodecConfig, DiskConfig, ExportChoice, Listen, Tls};
+use pagefold_control::config::{CodecConfig, DiskConfig, Listen, Tls};
 use pagefold_control::error::{CliError, Result};
+use pagefold_control::export_kind::ExportKind;
 use pagefold_control::instance::InstanceName;
 use pagefold_control::startup::Attachment;
 use pagefold_page::{PAGE_SIZE, PageCount, size};
@@ -26,6 +28,8 @@ pub struct CreateRequest {
     pub name: Option<InstanceName>,
     /// The configuration of the server. Its backing is filled in when that was opened.
     pub config: DiskConfig,
+    /// The exports to try, in this order, if that of the configuration cannot be used here.
+    pub fallbacks: Vec<ExportKind>,
     /// The backing to open.
     pub backing: Option<BackingRequest>,
     /// The mode in which the command and its server run.
@@ -61,16 +65,7 @@ impl CreateRequest {
     pub fn from_args(args: &CreateArgs) -> Result<Self> {
         let name = args.name.as_deref().map(InstanceName::parse).transpose()?;
         let listen = listen(args)?;
-        let export = match (args.export, &listen) {
-            (ExportArg::Auto, None) => ExportChoice::Auto,
-            (ExportArg::Auto | ExportArg::Nbd, _) => ExportChoice::Nbd,
-            (ExportArg::Loop, None) => ExportChoice::Loop,
-            (ExportArg::Loop, Some(_)) => {
-                return Err(CliError::usage(
-                    "--listen is for the NBD export; leave it out, or use --export nbd",
-                ));
-            }
-        };
+        let (export, fallbacks) = exports(args.export, listen.is_some())?;
         let (further_codecs, recompress_after) =
             recompress::further_codecs(&args.recompress_codec, &args.recompress_after)?;
         let config = DiskConfig {
@@ -91,7 +86,24 @@ impl CreateRequest {
             None if args.foreground => Mode::Foreground,
             None => Mode::Background,
         };
-        Ok(CreateRequest { name, config, backing, mode, json: args.json })
+        Ok(CreateRequest { name, config, fallbacks, backing, mode, json: args.json })
+    }
+}
+
+/// The export to try first, and those to try after it.
+fn exports(wanted: ExportArg, listens: bool) -> Result<(ExportKind, Vec<ExportKind>)> {
+    let can = |kind: &ExportKind| !listens || kind.facts().can_listen;
+    let candidates = ExportKind::ALL.into_iter().filter(|kind| wanted.0.is_none_or(|wanted| wanted == *kind));
+    let mut candidates = candidates.filter(can);
+    match candidates.next() {
+        Some(first) => Ok((first, candidates.collect())),
+        None => {
+            let fit = ExportKind::ALL.into_iter().filter(can).map(|kind| kind.facts().name);
+            let fit = fit.collect::<Vec<_>>().join(" or ");
+            Err(CliError::usage(format!(
+                "--listen needs another export; leave it out, or use --export {fit}"
+            )))
+        }
     }
 }
 
@@ -257,7 +269,7 @@ mod tests {
     #[test]
     fn listening_beyond_loopback_needs_tls() {
         let config = request("--size 1G --listen 127.0.0.1:0").unwrap().config;
-        assert_eq!(config.export, ExportChoice::Nbd);
+        assert_eq!(config.export, ExportKind::Nbd);
         request("--size 1G --listen [::1]:1").unwrap();
         let listen = request("--size 1G --listen localhost:7").unwrap().config.listen.unwrap();
         assert!(listen.address.ip().is_loopback() && listen.address.port() == 7);

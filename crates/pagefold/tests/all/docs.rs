@@ -3,6 +3,7 @@
 use crate::support::help::options;
 use crate::support::writeback::{connect, pages, write};
 use crate::support::{Sandbox, have};
+use pagefold_control::export_kind::ExportKind;
 use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
@@ -57,6 +58,21 @@ fn every_option_of_help_is_in_the_manual_and_the_completions() {
     let pages = std::fs::read_dir(&dir).unwrap().count();
     assert_eq!(pages, COMMANDS.len() + 1, "the list of commands in this test is incomplete");
     assert!(!bash.contains("serve"), "the hidden command is in the completions");
+}
+
+#[test]
+fn the_table_of_exports_in_the_guide_and_the_help_are_those_of_the_program() {
+    let guide = include_str!("../../../../docs/disk.md");
+    let help = Sandbox::new().ok("disk create --help");
+    for facts in ExportKind::ALL.map(ExportKind::facts) {
+        let swap = if facts.is_for_swap { "yes" } else { "no" };
+        let row = format!(
+            "| `{}` | {} | {} | {} | {swap} | {} |",
+            facts.name, facts.access, facts.needs, facts.prints, facts.stop
+        );
+        assert!(guide.contains(&row), "the table of exports in docs/disk.md has no row\n{row}");
+        assert!(help.contains(&format!("- {}:", facts.name)), "{help}");
+    }
 }
 
 #[test]

@@ -1,8 +1,9 @@
 use super::*;
 use crate::disk::{Live, Medium, Setup};
 use pagefold_backing::MemoryBacking;
-use pagefold_control::config::{CodecConfig, DiskConfig, ExportChoice};
+use pagefold_control::config::{CodecConfig, DiskConfig};
 use pagefold_control::error::Exit;
+use pagefold_control::export_kind::ExportKind;
 use pagefold_control::instance::InstanceName;
 use pagefold_store::writeback::LayoutKind;
 use std::sync::Arc;
@@ -60,7 +61,7 @@ fn target(medium: Option<Medium>) -> TestTarget {
         }],
         recompress_after: Vec::new(),
         mem_limit_bytes: Some(1 << 20),
-        export: ExportChoice::Nbd,
+        export: ExportKind::Nbd,
         uncompressed: false,
         fuse_uring: Default::default(),
         listen: None,

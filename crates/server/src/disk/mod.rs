@@ -31,7 +31,7 @@ pub use setup::{PRIORITY_COUNT, Setup};
 pub use store::{OWN_BYTES, RESERVE_BYTES, TABLE_BYTES_PER_GIB, check_limit, limit};
 
 use pagefold_block::{BlockDevice, ReplaceableDevice};
-use pagefold_control::config::{DiskConfig, ExportChoice};
+use pagefold_control::config::DiskConfig;
 use pagefold_control::error::{CliError, Exit, Result};
 use pagefold_control::instance::InstanceName;
 use pagefold_store::Store;
@@ -68,10 +68,9 @@ impl Disk {
         let disk = Disk {
             name,
             created_unix_s: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs()),
-            // Only a loop device can be swapped to.
             options: LiveOptions {
                 uncompressed: config.uncompressed,
-                has_reserve: config.export == ExportChoice::Loop,
+                has_reserve: config.export.facts().is_for_swap,
             },
             device: Arc::default(),
             changing: Mutex::new(()),

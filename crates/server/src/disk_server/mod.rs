@@ -21,11 +21,11 @@ mod report;
 
 use crate::attributes::{self, AttributeTarget};
 use crate::disk::{self, Disk, Passes};
-use crate::export::{self, Export, PreparedForSwap};
+use crate::export::{self, Export, Opening, PreparedForSwap};
 use crate::socket::{ControlSocket, RequestHandler};
 use crate::startup::StartupChannel;
 use crate::{errors, log};
-use pagefold_control::config::{DiskConfig, ExportChoice};
+use pagefold_control::config::DiskConfig;
 use pagefold_control::error::{CliError, Result};
 use pagefold_control::instance::state::{BackingFile, ExportState, State};
 use pagefold_control::instance::{InstanceDir, RuntimeDir};
@@ -77,7 +77,7 @@ pub fn run(
     let state = server.state();
     channel.ready(&Ready {
         device: state.device(),
-        export: server.export.kind().to_string(),
+        export: server.export.kind().facts().name.to_string(),
         warnings: server.warnings.clone(),
     })?;
     log::info(format_args!("serving {} as {}", dir.name(), state.device()));
@@ -98,9 +98,9 @@ fn set_up(
     let failed = |e| CliError::io("creating a pair of sockets", &e);
     let (wake_sender, wake_receiver) = UnixStream::pair().map_err(failed)?;
     privileges::drop_capabilities_except(privileges::SET_UP)?;
-    let PreparedForSwap { keep, warning } = match config.export {
-        ExportChoice::Loop => export::prepare_for_swap(),
-        _ => PreparedForSwap { keep: CapabilitySet::empty(), warning: None },
+    let PreparedForSwap { keep, warning } = match config.export.facts().is_for_swap {
+        true => export::prepare_for_swap(),
+        false => PreparedForSwap { keep: CapabilitySet::empty(), warning: None },
     };
     let make_disk = || {
         log::start()?;
@@ -108,8 +108,8 @@ fn set_up(
     };
     let disk = without_capabilities(keep, make_disk)?;
     let created = config.created_backing();
-    dir.write_state(&state(&disk, export::planned_state(config, dir), created.clone()))?;
-    let export = export::open(config, &disk, dir, keep)?;
+    dir.write_state(&state(&disk, export::planned_state(config.export, dir), created.clone()))?;
+    let export = export::open(&Opening { config, disk: &disk, dir, keep })?;
     let (passes, removed) = (Passes::default(), AtomicBool::new(false));
     let (server_dir, warnings) = (dir.clone(), warning.into_iter().chain(export.warnings()).collect());
     let server = Server { dir: server_dir, disk, export, warnings, created, removed, passes, wake_sender };
@@ -170,8 +170,7 @@ fn wait_for_end(
 /// Removes the folder of the instance, if nothing else has to be cleaned up. Otherwise, or if this fails, the command
 /// that removes the disk removes the folder, or the next command does.
 fn remove_dir(server: &Server, dir: &InstanceDir) -> Result<()> {
-    let is_nbd = matches!(server.export.state(), ExportState::Nbd { .. });
-    if !is_nbd || server.created.is_some() || !dir.exists() {
+    if server.export.kind().facts().outlives_server || server.created.is_some() || !dir.exists() {
         return Ok(());
     }
     let runtime = RuntimeDir::containing(dir)?;

@@ -3,6 +3,7 @@
 use crate::attributes;
 use crate::disk::{Disk, Live, recompress_report, writeback_report};
 use pagefold_block::metered::OPERATIONS;
+use pagefold_control::export_kind::ExportKind;
 use pagefold_control::report::disk::{
     ClassReport, ClientsReport, CodecReport, EventsReport, IoReport, MemoryReport, PagesReport, Report,
     WriteState,
@@ -14,7 +15,7 @@ use pagefold_store::ClassStats;
 /// The present state of a disk's export.
 pub struct ExportStatus {
     /// `loop` or `nbd`.
-    pub kind: &'static str,
+    pub kind: ExportKind,
     /// How FUSE requests reach the server, if the export has any.
     pub transport: Option<&'static str>,
     /// Device path or NBD URI; empty if somebody detached the loop device.
@@ -60,7 +61,7 @@ pub fn report(disk: &Disk, export: ExportStatus) -> Report {
     let shown = |a: &attributes::Attribute| Some((a.name.to_string(), a.show(disk).ok()?));
     Report {
         name: disk.name().to_string(),
-        export: export.kind.to_string(),
+        export: export.kind.facts().name.to_string(),
         transport: export.transport.map(str::to_string),
         device: export.device,
         state: live.map_or(WriteState::NoSize, |live| live.write_state()),

@@ -9,6 +9,7 @@ use crate::export::Users;
 use pagefold_block::BlockDevice;
 use pagefold_control::config::CodecConfig;
 use pagefold_control::error::Exit;
+use pagefold_control::export_kind::ExportKind;
 use pagefold_control::report::disk::ClientsReport;
 use pagefold_page::PAGE_SIZE;
 use std::sync::atomic::AtomicUsize;
@@ -27,8 +28,8 @@ struct NoExport {
 }
 
 impl Export for NoExport {
-    fn kind(&self) -> &'static str {
-        "nbd"
+    fn kind(&self) -> ExportKind {
+        ExportKind::Nbd
     }
 
     fn state(&self) -> ExportState {
@@ -72,7 +73,7 @@ fn server(users: &Arc<AtomicUsize>) -> (Server, tempfile::TempDir) {
         further_codecs: Vec::new(),
         recompress_after: Vec::new(),
         mem_limit_bytes: Some(0),
-        export: ExportChoice::Nbd,
+        export: ExportKind::Nbd,
         uncompressed: false,
         fuse_uring: Default::default(),
         listen: None,

@@ -3,13 +3,12 @@
 //! The server cannot unmount: it dropped the capability before it began to serve. Commands unmount after it has exited
 //! (`pagefold_control::instance::loop_device`).
 
-use super::{Export, Users};
-use crate::disk::Disk;
+use super::{Export, Implementation, Opening, Users};
 use crate::log;
 use pagefold_block::loop_export::{LoopExport, LoopOptions};
 use pagefold_control::config::FuseUring;
 use pagefold_control::error::{CliError, Result};
-use pagefold_control::instance::InstanceDir;
+use pagefold_control::export_kind::ExportKind;
 use pagefold_control::instance::loop_device::describe_use;
 use pagefold_control::instance::state::{ExportState, LoopBackingFile};
 use pagefold_sys::blockuse;
@@ -24,6 +23,13 @@ use std::path::PathBuf;
 /// serve pages in memory meanwhile.
 const THREADS_WITH_BACKING: usize = 16;
 
+pub(super) const IMPLEMENTATION: Implementation = Implementation {
+    open: |opening| Ok(Box::new(Loop::open(opening)?)),
+    planned_state: |dir| {
+        Some(ExportState::Loop { device: None, backing: None, mount_point: dir.mount_path() })
+    },
+};
+
 /// An open loop export.
 pub struct Loop {
     export: LoopExport,
@@ -34,7 +40,9 @@ pub struct Loop {
 
 impl Loop {
     /// Mounts, drops all capabilities except `keep`, starts to serve, and attaches the loop device.
-    pub fn open(uring: FuseUring, disk: &Disk, dir: &InstanceDir, keep: CapabilitySet) -> Result<Self> {
+    fn open(opening: &Opening<'_>) -> Result<Self> {
+        let Opening { config, disk, dir, keep } = *opening;
+        let uring = config.fuse_uring;
         let mount_point = dir.mount_path();
         DirBuilder::new()
             .mode(0o700)
@@ -52,8 +60,8 @@ impl Loop {
 }
 
 impl Export for Loop {
-    fn kind(&self) -> &'static str {
-        "loop"
+    fn kind(&self) -> ExportKind {
+        ExportKind::Loop
     }
 
     fn transport(&self) -> Option<&'static str> {

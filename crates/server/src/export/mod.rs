@@ -1,7 +1,7 @@
-//! The exports of a disk: an NBD server, or a loop device over a FUSE file.
+//! The exports of a disk: one module for each kind of [`ExportKind`].
 //!
-//! `pagefold_block` implements both; this module puts them behind one interface, [`Export`]. A server has one export.
-//! To add a kind of export, implement [`Export`] and add it to [`open`].
+//! `pagefold_block` implements them; this module puts them behind one interface, [`Export`]. A server has one export.
+//! To add a kind of export, add its facts to [`ExportKind`], and here a module with an [`Implementation`].
 
 mod loop_device;
 mod nbd;
@@ -10,8 +10,9 @@ pub use loop_device::{PreparedForSwap, prepare_for_swap};
 pub use pagefold_block::loop_export::Users;
 
 use crate::disk::Disk;
-use pagefold_control::config::{DiskConfig, ExportChoice};
+use pagefold_control::config::DiskConfig;
 use pagefold_control::error::Result;
+use pagefold_control::export_kind::ExportKind;
 use pagefold_control::instance::InstanceDir;
 use pagefold_control::instance::state::ExportState;
 use pagefold_control::report::disk::ClientsReport;
@@ -19,8 +20,8 @@ use pagefold_sys::privileges::CapabilitySet;
 
 /// An open export.
 pub trait Export: Send + Sync {
-    /// `nbd` or `loop`.
-    fn kind(&self) -> &'static str;
+    /// Its kind.
+    fn kind(&self) -> ExportKind;
 
     /// How requests reach the server; `None` for an export without FUSE.
     fn transport(&self) -> Option<&'static str> {
@@ -52,25 +53,39 @@ pub trait Export: Send + Sync {
     fn close(&self, force: bool) -> Result<()>;
 }
 
-/// Opens the export that `config` chooses. The calling thread drops its capabilities except `keep` before it starts
-/// threads, which inherit them.
-pub fn open(
-    config: &DiskConfig,
-    disk: &Disk,
-    dir: &InstanceDir,
-    keep: CapabilitySet,
-) -> Result<Box<dyn Export>> {
-    match config.export {
-        ExportChoice::Nbd | ExportChoice::Auto => Ok(Box::new(nbd::Nbd::open(config, disk, dir)?)),
-        ExportChoice::Loop => Ok(Box::new(loop_device::Loop::open(config.fuse_uring, disk, dir, keep)?)),
+/// The parts that a new export is made of.
+pub struct Opening<'a> {
+    /// The configuration of the disk.
+    pub config: &'a DiskConfig,
+    /// The disk.
+    pub disk: &'a Disk,
+    /// The folder of the disk.
+    pub dir: &'a InstanceDir,
+    /// The capabilities that the server keeps.
+    pub keep: CapabilitySet,
+}
+
+/// The code of a kind of export.
+struct Implementation {
+    /// Opens it. The calling thread drops its capabilities except `keep` before it starts threads, which inherit them.
+    open: fn(&Opening<'_>) -> Result<Box<dyn Export>>,
+    /// The state to record before it is opened, so that commands can clean up if the server is killed meanwhile.
+    planned_state: fn(&InstanceDir) -> Option<ExportState>,
+}
+
+fn implementation(kind: ExportKind) -> &'static Implementation {
+    match kind {
+        ExportKind::Loop => &loop_device::IMPLEMENTATION,
+        ExportKind::Nbd => &nbd::IMPLEMENTATION,
     }
 }
 
-/// The state to record before the export is opened, so that commands can clean up if the server is killed meanwhile.
-pub fn planned_state(config: &DiskConfig, dir: &InstanceDir) -> Option<ExportState> {
-    (config.export == ExportChoice::Loop).then(|| ExportState::Loop {
-        device: None,
-        backing: None,
-        mount_point: dir.mount_path(),
-    })
+/// Opens the export that the configuration chooses. The calling thread drops its capabilities except `keep`.
+pub fn open(opening: &Opening<'_>) -> Result<Box<dyn Export>> {
+    (implementation(opening.config.export).open)(opening)
+}
+
+/// The state to record before an export of this kind is opened.
+pub fn planned_state(kind: ExportKind, dir: &InstanceDir) -> Option<ExportState> {
+    (implementation(kind).planned_state)(dir)
 }

@@ -1,17 +1,19 @@
 //! The NBD export: on a unix socket in the disk's folder, or on TCP.
 
-use super::{Export, Users};
-use crate::disk::Disk;
+use super::{Export, Implementation, Opening, Users};
 use crate::errors::of_nbd;
 use crate::log;
 use pagefold_block::nbd::{self, Limits, Server, TlsConfig, UnixSocket, uri};
-use pagefold_control::config::{DiskConfig, Listen};
+use pagefold_control::config::Listen;
 use pagefold_control::error::{CliError, Exit, Result};
-use pagefold_control::instance::InstanceDir;
+use pagefold_control::export_kind::ExportKind;
 use pagefold_control::instance::state::ExportState;
 use pagefold_control::report::disk::ClientsReport;
 use pagefold_sys::privileges;
 use std::net::TcpListener;
+
+pub(super) const IMPLEMENTATION: Implementation =
+    Implementation { open: |opening| Ok(Box::new(Nbd::open(opening)?)), planned_state: |_| None };
 
 /// A running NBD server.
 pub struct Nbd {
@@ -22,7 +24,8 @@ pub struct Nbd {
 
 impl Nbd {
     /// Binds the socket, drops all capabilities, and starts to serve.
-    pub fn open(config: &DiskConfig, disk: &Disk, dir: &InstanceDir) -> Result<Self> {
+    fn open(opening: &Opening<'_>) -> Result<Self> {
+        let Opening { config, disk, dir, .. } = *opening;
         let name = disk.name().as_str();
         let export =
             nbd::Export::new(name, "pagefold: volatile compressed memory", disk.device()).map_err(of_nbd)?;
@@ -60,8 +63,8 @@ fn serve_tcp(server: &Server, listen: &Listen, name: &str) -> Result<String> {
 }
 
 impl Export for Nbd {
-    fn kind(&self) -> &'static str {
-        "nbd"
+    fn kind(&self) -> ExportKind {
+        ExportKind::Nbd
     }
 
     fn state(&self) -> ExportState {

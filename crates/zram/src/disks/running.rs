@@ -3,8 +3,9 @@
 use super::{ClassReport, Disks, Errno};
 use crate::tree::number_after;
 use pagefold_control::client::Client;
-use pagefold_control::config::{CodecConfig, DiskConfig, ExportChoice, ServerConfig};
+use pagefold_control::config::{CodecConfig, DiskConfig, ServerConfig};
 use pagefold_control::error::{CliError, Exit, Result};
+use pagefold_control::export_kind::ExportKind;
 use pagefold_control::instance::loop_device::refuse_if_open;
 use pagefold_control::instance::{InstanceDir, InstanceName, NewInstance, RuntimeDir};
 use pagefold_control::removal;
@@ -190,7 +191,7 @@ fn config_without_size() -> DiskConfig {
         further_codecs: Vec::new(),
         recompress_after: Vec::new(),
         mem_limit_bytes: Some(0),
-        export: ExportChoice::Loop,
+        export: ExportKind::Loop,
         uncompressed: false,
         fuse_uring: Default::default(),
         listen: None,

@@ -1,0 +1,102 @@
+//! The exports that a disk can have: one table of them, [`ExportKind::ALL`].
+//!
+//! The command line makes `--export`, its help and its notes from the table, the server chooses by it how to prepare and
+//! to end, and the table of docs/disk.md is compared with it. The code of an export is a module of
+//! `pagefold_server::export`. To add an export, add a kind here and a module there.
+
+use serde::{Deserialize, Serialize};
+
+/// A kind of export.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ExportKind {
+    /// A loop device over a FUSE file.
+    Loop,
+    /// An NBD server.
+    Nbd,
+}
+
+/// The facts on an export. The texts are parts of sentences, without a full stop.
+#[derive(Debug)]
+pub struct ExportFacts {
+    /// Its name: the value of `--export`, and `export` in JSON.
+    pub name: &'static str,
+    /// The same as part of a sentence, "the ... export".
+    pub title: &'static str,
+    /// The thing by which programs reach the disk, with an article.
+    pub access: &'static str,
+    /// The rights and facilities that it needs.
+    pub needs: &'static str,
+    /// The device that `disk create` prints.
+    pub prints: &'static str,
+    /// Whether the disk can be swap: then the server locks its memory and has a reserve.
+    pub is_for_swap: bool,
+    /// Whether it can listen on an address (`--listen`).
+    pub can_listen: bool,
+    /// How `disk remove` treats a disk in use.
+    pub stop: &'static str,
+    /// Advice for a user who has created a disk.
+    pub hint: Option<&'static str>,
+    /// Whether something outside of the folder of the disk, such as a mount, outlives the server. Then commands remove
+    /// it and the folder; otherwise the server removes the folder.
+    pub outlives_server: bool,
+}
+
+const LOOP: ExportFacts = ExportFacts {
+    name: "loop",
+    title: "loop",
+    access: "a loop device",
+    needs: "root, FUSE and loop devices",
+    prints: "the path of a block device, `/dev/loopN`",
+    is_for_swap: true,
+    can_listen: false,
+    stop: "refused; `--force` runs swapoff, and takes the device from processes that have it open; a mounted disk stays",
+    hint: None,
+    outlives_server: true,
+};
+
+const NBD: ExportFacts = ExportFacts {
+    name: "nbd",
+    title: "NBD",
+    access: "an NBD server on a unix socket, or on TCP with `--listen`",
+    needs: "no privileges",
+    prints: "the URI of the NBD server",
+    is_for_swap: false,
+    can_listen: true,
+    stop: "refused; `--force` disconnects clients",
+    hint: Some("Connect with an NBD client, such as qemu-img, nbdcopy or nbd-client."),
+    outlives_server: false,
+};
+
+impl ExportKind {
+    /// All kinds. Without a choice of the user, a disk gets the first that works.
+    pub const ALL: [ExportKind; 2] = [ExportKind::Loop, ExportKind::Nbd];
+
+    /// The facts on this kind.
+    pub const fn facts(self) -> &'static ExportFacts {
+        match self {
+            ExportKind::Loop => &LOOP,
+            ExportKind::Nbd => &NBD,
+        }
+    }
+
+    /// The kind with this name.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.facts().name == name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_those_of_configurations() {
+        for kind in ExportKind::ALL {
+            let name = kind.facts().name;
+            assert_eq!(serde_json::to_string(&kind).unwrap(), format!("\"{name}\""));
+            assert_eq!(ExportKind::named(name), Some(kind));
+        }
+        assert_eq!(ExportKind::named("auto"), None);
+    }
+}
