@@ -1,7 +1,9 @@
 //! [`BlockDevice`], the trait that exports serve and layers wrap.
 
 use crate::BlockError;
+use crate::metered::Operation;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// A device of a number of bytes, shared by any number of threads.
 ///
@@ -49,6 +51,12 @@ pub trait BlockDevice: Send + Sync {
         false
     }
 
+    /// Notes that an export has answered a read or write, so long after it took the request from its queue. A layer that
+    /// measures requests counts it; other devices ignore it, as this default does.
+    fn note_reply(&self, operation: Operation, took: Duration) {
+        let _ = (operation, took);
+    }
+
     /// Checks that a range lies inside the device.
     fn check_range(&self, offset: u64, len: u64) -> Result<(), BlockError> {
         match offset.checked_add(len) {
@@ -90,6 +98,10 @@ impl BlockDevice for Arc<dyn BlockDevice> {
 
     fn waits_for_medium(&self, offset: u64, len: u64) -> bool {
         (**self).waits_for_medium(offset, len)
+    }
+
+    fn note_reply(&self, operation: Operation, took: Duration) {
+        (**self).note_reply(operation, took);
     }
 }
 

@@ -1,4 +1,5 @@
-//! [`Metered`], a layer that counts requests, bytes and errors, and measures latency.
+//! [`Metered`], a layer that counts requests, bytes and errors, and measures latency: that of the devices inside, and
+//! that of replies, which exports note ([`BlockDevice::note_reply`]).
 //!
 //! A request adds 1 to a bucket of a latency histogram ([`pagefold_page::latency`]). The counters are sharded by CPU
 //! and each shard has separate cache lines, so a request costs two clock readings and four uncontended additions. A
@@ -46,7 +47,7 @@ impl Operation {
 }
 
 /// Counts of one operation since the device was made; its latency is counted since the last reset.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
     /// All requests, failed ones included.
     pub requests: u64,
@@ -56,6 +57,8 @@ pub struct Traffic {
     pub errors: u64,
     /// The time that each request took, failed ones included.
     pub latency: Latency,
+    /// The time from when an export took each request from its queue until it had answered, for reads and writes.
+    pub reply_latency: Latency,
 }
 
 /// A device that passes every request to the device inside and counts it.
@@ -75,6 +78,7 @@ struct Counters {
     bytes: AtomicU64,
     errors: AtomicU64,
     latency: LatencyCounters,
+    reply_latency: LatencyCounters,
 }
 
 impl Counters {
@@ -102,13 +106,14 @@ impl<D: BlockDevice> Metered<D> {
 
     /// The counts of `operation` so far.
     pub fn traffic(&self, operation: Operation) -> Traffic {
-        let mut sum = Traffic { requests: 0, bytes: 0, errors: 0, latency: Latency::default() };
+        let mut sum = Traffic::default();
         for shard in &self.shards {
             let counters = &shard.operations[operation as usize];
             sum.requests += counters.requests.load(Relaxed);
             sum.bytes += counters.bytes.load(Relaxed);
             sum.errors += counters.errors.load(Relaxed);
             counters.latency.add_to(&mut sum.latency);
+            counters.reply_latency.add_to(&mut sum.reply_latency);
         }
         sum
     }
@@ -117,6 +122,7 @@ impl<D: BlockDevice> Metered<D> {
     pub fn reset_latency(&self) {
         for counters in self.shards.iter().flat_map(|s| &s.operations) {
             counters.latency.reset();
+            counters.reply_latency.reset();
         }
     }
 
@@ -129,9 +135,12 @@ impl<D: BlockDevice> Metered<D> {
         let start = Instant::now();
         let result = request(&self.inner);
         let elapsed = start.elapsed();
-        let shard = &self.shards[pagefold_sys::cpu::current() % SHARDS];
-        shard.operations[operation as usize].add(bytes, result.is_ok(), elapsed);
+        self.counters(operation).add(bytes, result.is_ok(), elapsed);
         result
+    }
+
+    fn counters(&self, operation: Operation) -> &Counters {
+        &self.shards[pagefold_sys::cpu::current() % SHARDS].operations[operation as usize]
     }
 }
 
@@ -167,6 +176,10 @@ impl<D: BlockDevice> BlockDevice for Metered<D> {
     fn waits_for_medium(&self, offset: u64, len: u64) -> bool {
         self.inner.waits_for_medium(offset, len)
     }
+
+    fn note_reply(&self, operation: Operation, took: Duration) {
+        self.counters(operation).reply_latency.record(took);
+    }
 }
 
 #[cfg(test)]
@@ -193,9 +206,13 @@ mod tests {
         assert_eq!(written.latency.count(), 4000);
         let read = device.traffic(Operation::Read);
         assert_eq!((read.requests, read.bytes, read.errors), (4, 0, 4));
+        assert_eq!(written.reply_latency.count(), 0);
+        device.note_reply(Operation::Write, Duration::from_micros(9));
+        assert_eq!(device.traffic(Operation::Write).reply_latency.max_ns, 9000);
+        assert_eq!(device.traffic(Operation::Write).latency, written.latency);
         device.reset_latency();
         let after = device.traffic(Operation::Write);
-        assert_eq!((after.requests, after.latency.count(), after.latency.max_ns), (4000, 0, 0));
+        assert_eq!((after.requests, after.latency.count(), after.reply_latency.count()), (4000, 0, 0));
     }
 
     #[test]

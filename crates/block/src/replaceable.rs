@@ -7,10 +7,12 @@
 //! returns when no request uses the old inside any more. The lock costs two atomic operations a request, little beside
 //! the system calls that brought the request here.
 
+use crate::metered::Operation;
 use crate::{BlockDevice, BlockError, Extent};
 use parking_lot::RwLock;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 /// A device with another device inside, or none.
 #[derive(Default)]
@@ -78,6 +80,10 @@ impl BlockDevice for ReplaceableDevice {
 
     fn waits_for_medium(&self, offset: u64, len: u64) -> bool {
         self.with(false, |d| d.waits_for_medium(offset, len))
+    }
+
+    fn note_reply(&self, operation: Operation, took: Duration) {
+        self.with((), |d| d.note_reply(operation, took));
     }
 }
 

@@ -3,8 +3,9 @@
 use crate::directory::Entries;
 use crate::negotiate::{Offer, Settings};
 use crate::request::{Changes, NameChange, Operation, Range};
-use crate::types::{CachedAttr, Entry, Errno, Handle, Inode, OpenMode, Opened, StatFs};
+use crate::types::{CachedAttr, Entry, Errno, Handle, Inode, OpenMode, Opened, StatFs, Transfer};
 use std::ffi::OsStr;
+use std::time::Duration;
 
 /// A feature that the file system cannot do without, and that the kernel's FUSE lacks. The text is an error message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,6 +28,12 @@ pub trait FileSystem: Send + Sync + 'static {
     fn waits(&self, _operation: &Operation<'_>) -> bool {
         false
     }
+
+    /// Whether [`replied`](Self::replied) is wanted, which costs two readings of the clock for each request.
+    const TIMES_REPLIES: bool = false;
+
+    /// The session has answered a read or write, so long after a thread received it.
+    fn replied(&self, _transfer: Transfer, _took: Duration) {}
 
     /// Looks a name up in a directory.
     fn lookup(&self, _parent: Inode, _name: &OsStr) -> Result<Entry, Errno> {

@@ -89,7 +89,9 @@ pub use negotiate::{Features, Offer, Settings};
 pub use request::{Changes, NameChange, Operation, Range};
 pub use ring::Rings;
 pub use session::{Serving, SessionThreads, Transport};
-pub use types::{Attr, CachedAttr, Entry, Errno, FileType, Handle, Inode, OpenMode, Opened, StatFs, Time};
+pub use types::{
+    Attr, CachedAttr, Entry, Errno, FileType, Handle, Inode, OpenMode, Opened, StatFs, Time, Transfer,
+};
 
 use std::time::Duration;
 

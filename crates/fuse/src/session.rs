@@ -8,13 +8,14 @@ use crate::filesystem::{FileSystem, Unsupported};
 use crate::negotiate::{Features, Offer, Settings, accept};
 use crate::request::{self, Init, Malformed, Operation, Request};
 use crate::ring::{PreparedRings, Rings};
-use crate::types::Errno;
+use crate::types::{Errno, Transfer};
 use pagefold_sys::SysError;
 use std::fs::File;
 use std::io;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::thread::{Builder, JoinHandle};
+use std::time::Instant;
 use zerocopy::IntoBytes;
 
 /// The threads that serve a mount. They end when it is unmounted; dropping this neither ends them nor waits for them.
@@ -184,12 +185,14 @@ impl<F: FileSystem> Session<F> {
         let _ = begin.send(());
         drop(begin);
         while let Some(bytes) = channel.receive(&mut receive)? {
+            let received = Received::now::<F>();
             let (header, arguments) = request::split(bytes).map_err(invalid)?;
             let decoded = request::decode(&header, arguments);
             if decoded.is_ok_and(|request| self.file_system.waits(&request.operation)) {
                 self.answer_apart(channel, header.unique, bytes);
             } else {
                 self.answer(channel, header.unique, decoded, &mut reply);
+                received.replied(&self.file_system, header.opcode);
             }
         }
         Ok(())
@@ -220,6 +223,23 @@ impl<F: FileSystem> Session<F> {
         });
         if started.is_err() {
             channel.reply(id, &Err(Errno(libc::EIO)), &mut ReplyBuffer::new(0));
+        }
+    }
+}
+
+/// When a thread received a request, if the file system wants to know how long replies take.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Received(Option<Instant>);
+
+impl Received {
+    pub(crate) fn now<F: FileSystem>() -> Self {
+        Received(F::TIMES_REPLIES.then(Instant::now))
+    }
+
+    /// Tells the file system that the request with this opcode was answered.
+    pub(crate) fn replied<F: FileSystem>(self, file_system: &F, opcode: u32) {
+        if let (Some(at), Some(transfer)) = (self.0, Transfer::of(opcode)) {
+            file_system.replied(transfer, at.elapsed());
         }
     }
 }

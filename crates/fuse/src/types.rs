@@ -1,6 +1,6 @@
 //! The types that a file system and the session exchange: inode numbers, attributes, replies and error numbers.
 
-use crate::abi;
+use crate::abi::{self, opcode};
 pub use pagefold_sys::Errno;
 use std::ops::BitOr;
 use std::time::Duration;
@@ -244,6 +244,25 @@ impl StatFs {
             namelen: 255,
             frsize: self.block_bytes,
             ..abi::StatFsOut::default()
+        }
+    }
+}
+
+/// A request that transfers data of a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Transfer {
+    /// A read.
+    Read,
+    /// A write.
+    Write,
+}
+
+impl Transfer {
+    pub(crate) fn of(opcode: u32) -> Option<Self> {
+        match opcode {
+            opcode::READ => Some(Transfer::Read),
+            opcode::WRITE => Some(Transfer::Write),
+            _ => None,
         }
     }
 }

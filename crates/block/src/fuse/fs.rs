@@ -12,14 +12,16 @@
 
 use super::warmup::ThreadWarmup;
 use super::{FILE_NAME, MAX_IO_BYTES};
+use crate::metered::Operation;
 use crate::{BlockDevice, BlockError};
 use pagefold_fuse::{
     Attr, CachedAttr, Changes, Entries, Entry, Errno, FOREVER, Features, FileSystem, FileType, Handle, Inode,
-    Offer, OpenMode, Opened, Range, Settings, StatFs, Unsupported,
+    Offer, OpenMode, Opened, Range, Settings, StatFs, Transfer, Unsupported,
 };
 use pagefold_page::PAGE_SIZE;
 use std::ffi::OsStr;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Limit of background requests in flight, above which the kernel queues. It is twice the depth of a loop device's
 /// queue, 128, because the kernel may split each of its requests in two.
@@ -113,6 +115,16 @@ impl FileSystem for OneFile {
 
     fn begin_thread(&self) {
         self.warmup.begin();
+    }
+
+    const TIMES_REPLIES: bool = true;
+
+    fn replied(&self, transfer: Transfer, took: Duration) {
+        let operation = match transfer {
+            Transfer::Read => Operation::Read,
+            Transfer::Write => Operation::Write,
+        };
+        self.device.note_reply(operation, took);
     }
 
     fn lookup(&self, parent: Inode, name: &OsStr) -> Result<Entry, Errno> {

@@ -191,6 +191,9 @@ fn transmit<T: Transport>(
             }
         }
         let drained = output.is_empty();
+        if drained {
+            session.note_sent();
+        }
         if status == Status::OutputFull && output.len() < transmission::OUTPUT_HIGH_WATER {
             continue;
         }

@@ -11,6 +11,7 @@
 //! not accepted, and the session executes it itself: memory is bounded, and the client waits as it would without threads.
 
 use super::proto::Request;
+use super::reply_times::Arrival;
 use crate::{BlockDevice, BlockError};
 use parking_lot::{Condvar, Mutex};
 use rustix::event::{EventfdFlags, eventfd};
@@ -29,6 +30,8 @@ pub const BYTES_MAX: usize = 4 << 20;
 pub struct Answer {
     /// The request.
     pub request: Request,
+    /// When it was received.
+    pub arrival: Option<Arrival>,
     /// The data.
     pub result: Result<Vec<u8>, BlockError>,
 }
@@ -56,7 +59,7 @@ struct Shared {
 
 #[derive(Default)]
 struct Queue {
-    reads: VecDeque<Request>,
+    reads: VecDeque<(Request, Option<Arrival>)>,
     answers: VecDeque<Answer>,
     /// Threads that wait for a read.
     idle_threads: usize,
@@ -76,13 +79,13 @@ impl Deferred {
 
     /// Passes a read to a thread. Returns false if there is no room, or no thread can be started: then the caller
     /// executes it.
-    pub fn submit(&mut self, request: Request) -> bool {
+    pub fn submit(&mut self, request: Request, arrival: Option<Arrival>) -> bool {
         let len_bytes = request.len as usize;
         if self.len_bytes + len_bytes > BYTES_MAX || self.start_thread().is_err() {
             return false;
         }
         let Some(shared) = &self.shared else { return false };
-        shared.queue.lock().reads.push_back(request);
+        shared.queue.lock().reads.push_back((request, arrival));
         shared.work.notify_one();
         self.count += 1;
         self.len_bytes += len_bytes;
@@ -160,7 +163,7 @@ impl Drop for Deferred {
 fn run(shared: &Shared, device: &dyn BlockDevice) {
     let mut queue = shared.queue.lock();
     loop {
-        let Some(request) = queue.reads.pop_front() else {
+        let Some((request, arrival)) = queue.reads.pop_front() else {
             if queue.is_closed {
                 return;
             }
@@ -173,7 +176,7 @@ fn run(shared: &Shared, device: &dyn BlockDevice) {
         let mut data = vec![0; request.len as usize];
         let result = device.read_at(request.offset, &mut data).map(|()| data);
         queue = shared.queue.lock();
-        queue.answers.push_back(Answer { request, result });
+        queue.answers.push_back(Answer { request, arrival, result });
         // Adding 1 to the counter cannot fail: the connection's thread sets it to 0 before it gets near its limit.
         let _ = rustix::io::write(&shared.has_answer, &1u64.to_ne_bytes());
     }

@@ -38,6 +38,7 @@ mod meta;
 mod pieces;
 pub mod proto;
 mod replies;
+mod reply_times;
 mod report;
 mod server;
 mod tls;

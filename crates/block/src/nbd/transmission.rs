@@ -17,6 +17,7 @@ use super::handshake::Negotiated;
 use super::pieces::{MAX_CHUNK_DATA, Reading, Writing};
 use super::proto::{self, Request, chunk, cmd, err, flag};
 use super::replies::{MAX_MESSAGE, Refusal, put_data_header, put_error};
+use super::reply_times::ReplyTimes;
 use super::{ProtocolError, meta};
 use crate::{BlockDevice, BlockError};
 use pagefold_page::PAGE_SIZE;
@@ -57,6 +58,7 @@ pub struct Session<'e> {
     negotiated: Negotiated,
     state: State,
     deferred: Deferred,
+    times: ReplyTimes,
     has_begun: bool,
 }
 
@@ -75,7 +77,7 @@ impl<'e> Session<'e> {
     pub fn new(export: &'e Export, negotiated: Negotiated) -> Self {
         let deferred = Deferred::new(export.device().clone());
         let (device, state) = (export.device().as_ref(), State::Idle);
-        Session { export, device, negotiated, state, deferred, has_begun: false }
+        Session { export, device, negotiated, state, deferred, times: ReplyTimes::new(), has_begun: false }
     }
 
     /// Whether other threads execute reads.
@@ -89,6 +91,11 @@ impl<'e> Session<'e> {
         self.deferred.has_answer()
     }
 
+    /// Notes that all of the output was sent.
+    pub fn note_sent(&mut self) {
+        self.times.send(self.device);
+    }
+
     /// Whether the client has sent a request.
     pub fn has_begun(&self) -> bool {
         self.has_begun
@@ -99,6 +106,7 @@ impl<'e> Session<'e> {
     /// The capacity of `input` is at least [`MIN_INPUT_LEN`], that of `output` at least [`OUTPUT_LEN`]. After an
     /// error, the caller sends the replies in `output`, which are valid, and closes the connection.
     pub fn run(&mut self, input: &mut Buffer, output: &mut Buffer) -> Result<Status, ProtocolError> {
+        self.times.receive();
         loop {
             if output.len() >= OUTPUT_HIGH_WATER {
                 return Ok(Status::OutputFull);
@@ -138,12 +146,16 @@ impl<'e> Session<'e> {
                     return Ok(if self.is_deferring() { Status::Closing } else { Status::Closed });
                 }
             }
+            if matches!(self.state, State::Idle) {
+                self.times.answer_current();
+            }
         }
     }
 
     /// Starts a request, and finishes it if it does not have to wait for data.
     fn begin(&mut self, request: Request, output: &mut Buffer) {
         self.has_begun = true;
+        self.times.begin(request.command);
         let checked = self.check(&request);
         match request.command {
             cmd::READ => match checked {
@@ -228,8 +240,9 @@ impl<'e> Session<'e> {
         let n = len as usize;
         if (1..=MAX_CHECKED_SIMPLE).contains(&n)
             && self.device.waits_for_medium(offset, len.into())
-            && self.deferred.submit(request)
+            && self.deferred.submit(request, self.times.current())
         {
+            self.times.leave_current();
             return;
         }
         let max_whole = if self.negotiated.structured { MAX_CHUNK_DATA } else { MAX_CHECKED_SIMPLE };
@@ -255,8 +268,9 @@ impl<'e> Session<'e> {
     }
 
     /// Replies to a read that another thread has executed.
-    fn put_answer(&self, answer: Answer, output: &mut Buffer) {
-        let Answer { request, result } = answer;
+    fn put_answer(&mut self, answer: Answer, output: &mut Buffer) {
+        let Answer { request, arrival, result } = answer;
+        self.times.answer(arrival);
         output.make_room(MAX_CHECKED_SIMPLE + REPLY_SLACK);
         match result {
             Ok(data) => {

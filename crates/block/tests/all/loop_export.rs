@@ -202,7 +202,9 @@ fn large_requests_are_split_at_1_mib_and_flushes_arrive() {
         next += len;
     }
     assert_eq!(next, 8 * MIB);
-    assert!(writes.len() <= 16, "split too small: {writes:?}");
+    // The loop driver takes 128 segments in a request: 512 KiB of memory without adjacent pages, at least, but for the
+    // rests before the borders of 1 MiB.
+    assert!(writes.len() <= 24, "split too small: {writes:?}");
 
     let before = device.flushes.load(Ordering::SeqCst);
     file.sync_all().unwrap();

@@ -149,8 +149,10 @@ pub struct IoReport {
     pub bytes: u64,
     /// Requests that failed.
     pub errors: u64,
-    /// Their latency.
+    /// Their latency in the store.
     pub latency: LatencyReport,
+    /// The time from when the export took them from its queue until it had answered; of reads and writes.
+    pub reply_latency: LatencyReport,
 }
 
 /// Failures and waits since the disk was created.

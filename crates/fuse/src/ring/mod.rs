@@ -12,7 +12,7 @@ use crate::abi::{InHeader, OutHeader};
 use crate::answer::{Answer, answer};
 use crate::filesystem::FileSystem;
 use crate::request::{self, Arguments, Malformed};
-use crate::session::Session;
+use crate::session::{Received, Session};
 use crate::types::{Errno, error_in_reply};
 use affinity::{QueueAffinity, ThreadAffinity};
 use pagefold_sys::SysError;
@@ -162,6 +162,7 @@ impl<F: FileSystem> Session<F> {
         loop {
             ring.wait().map_err(failed)?;
             affinity.begin();
+            let received = Received::now::<F>();
             while let Some(event) = ring.next_event() {
                 match event {
                     Event::Ended => return Ok(()),
@@ -169,11 +170,12 @@ impl<F: FileSystem> Session<F> {
                     Event::Request(number) => {
                         let exchange = ring.exchange(number).ok_or(io::ErrorKind::InvalidData)?;
                         let data_bytes = exchange.payload_bytes;
-                        let len = self.answer_in(exchange);
+                        let (opcode, len) = self.answer_in(exchange);
                         ring.commit(number, len).map_err(failed)?;
                         if data_bytes.max(len) >= LONG_BYTES {
                             ring.submit().map_err(failed)?;
                         }
+                        received.replied(&self.file_system, opcode);
                     }
                 }
             }
@@ -181,8 +183,8 @@ impl<F: FileSystem> Session<F> {
         }
     }
 
-    /// Answers the request in an entry with a reply in the entry. Returns the length of its data.
-    fn answer_in(&self, exchange: Exchange<'_>) -> usize {
+    /// Answers the request in an entry with a reply in the entry. Returns the request's opcode and the length of the data.
+    fn answer_in(&self, exchange: Exchange<'_>) -> (u32, usize) {
         let Exchange { header, structure, payload, payload_bytes } = exchange;
         let request = InHeader::read_from_prefix(header).map(|(request, _)| request).unwrap_or_default();
         let (error, len) = match self.answer_with(&request, structure, payload, payload_bytes) {
@@ -192,7 +194,7 @@ impl<F: FileSystem> Session<F> {
         let reply = OutHeader { len: (size_of::<OutHeader>() + len) as u32, error, unique: request.unique };
         // There is room: the header's area is longer.
         let _ = reply.write_to_prefix(header);
-        len
+        (request.opcode, len)
     }
 
     /// Puts the data of the reply at the beginning of `payload`, where names or data of the request may be.

@@ -5,6 +5,7 @@ use crate::cli::style::{self, ERROR, WARNING};
 use crate::cli::{chart, numbers, output};
 use clap::{Args, ValueHint};
 use pagefold_control::error::Result;
+use pagefold_control::report::LatencyReport;
 use pagefold_control::report::disk::WriteState;
 use pagefold_control::report::disk::{ClassReport, ClientsReport, IoReport, Report};
 use pagefold_control::report::recompress::RecompressStatus;
@@ -105,6 +106,7 @@ fn render(r: &Report, colours: bool) -> String {
         }
     }
     events(&mut page, r);
+    replies(&mut page, r);
     for name in ["read", "write"] {
         if let Some(io) = r.io.get(name).filter(|io| !io.latency.buckets.is_empty()) {
             latency(&mut page, name, io);
@@ -319,10 +321,22 @@ fn events(page: &mut Page, r: &Report) {
     }
 }
 
+/// How long the export takes for replies, beside the latency of the store.
+fn replies(page: &mut Page, r: &Report) {
+    for name in ["read", "write"] {
+        if let Some(io) = r.io.get(name).filter(|io| !io.reply_latency.buckets.is_empty()) {
+            page.row(&format!("{name} replies"), &percentiles(&io.reply_latency));
+        }
+    }
+}
+
+fn percentiles(l: &LatencyReport) -> String {
+    let at_most = |ns: Option<u64>| ns.map_or("-".to_string(), text::time);
+    format!("p50 <= {}, p99 <= {}, max {}", at_most(l.p50_ns), at_most(l.p99_ns), at_most(l.max_ns))
+}
+
 fn latency(page: &mut Page, name: &str, io: &IoReport) {
     let l = &io.latency;
-    let at_most = |ns: Option<u64>| ns.map_or("-".to_string(), text::time);
-    let (p50, p99, max) = (at_most(l.p50_ns), at_most(l.p99_ns), at_most(l.max_ns));
-    page.heading(&format!("Latency of {name}s: p50 <= {p50}, p99 <= {p99}, max {max}"));
+    page.heading(&format!("Latency of {name}s: {}", percentiles(l)));
     page.push(&chart::histogram(&l.buckets, "  "));
 }

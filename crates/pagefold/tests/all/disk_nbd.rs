@@ -32,10 +32,13 @@ fn a_disk_is_created_used_shown_changed_and_removed() {
     assert_eq!(shown["io"]["write"]["requests"], 2);
     assert_eq!(shown["io"]["write"]["bytes"], 8198);
     assert_eq!(shown["io"]["read"]["latency"]["buckets"][0]["requests"], 1);
+    assert_eq!(shown["io"]["read"]["reply_latency"]["buckets"][0]["requests"], 1);
     assert!(shown["server"]["rss_bytes"].as_u64().unwrap() > 1 << 20);
     assert_eq!(shown["used_by"][0], "1 NBD client");
     let text = s.ok("disk show one");
-    for word in ["volatile", "one  64 MiB", "Latency of writes", "same-filled", "server RSS", "#"] {
+    for word in
+        ["volatile", "one  64 MiB", "Latency of writes", "same-filled", "server RSS", "write replies", "#"]
+    {
         assert!(text.contains(word), "{word} is not in\n{text}");
     }
     assert!(!text.contains('\x1b'));

@@ -55,6 +55,7 @@ pub fn report(disk: &Disk, export: ExportStatus) -> Report {
             bytes: traffic.bytes,
             errors: traffic.errors,
             latency: LatencyReport::new(&traffic.latency),
+            reply_latency: LatencyReport::new(&traffic.reply_latency),
         };
         (o.name().to_string(), report)
     });
