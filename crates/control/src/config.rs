@@ -39,6 +39,9 @@ pub struct DiskConfig {
     /// Whether requests of the loop export come through io_uring.
     #[serde(default)]
     pub fuse_uring: FuseUring,
+    /// How long a thread of the export looks for its next request before it sleeps, at most, microseconds.
+    #[serde(default)]
+    pub poll_us: u64,
     /// A TCP address for the NBD export, instead of a unix socket.
     pub listen: Option<Listen>,
     /// The file or device that pages are written back to. The open file is passed separately, as a descriptor.

@@ -152,7 +152,12 @@ impl FuseRing {
         let slots = u32::try_from(entries + 1).map_err(|_| failed(io::ErrorKind::InvalidInput.into()))?;
         let queue = u16::try_from(queue).map_err(|_| failed(io::ErrorKind::InvalidInput.into()))?;
         let mut builder = IoUring::<squeue::Entry128, cqueue::Entry>::builder();
-        let ring = builder.setup_single_issuer().setup_defer_taskrun().build(slots).map_err(failed)?;
+        let ring = builder
+            .setup_single_issuer()
+            .setup_defer_taskrun()
+            .setup_taskrun_flag()
+            .build(slots)
+            .map_err(failed)?;
         let channel = channel.try_clone().map_err(failed)?;
         let entries = (0..entries).map(|_| Entry::new(payload_bytes)).collect();
         let mut made = FuseRing { ring, channel, queue, entries, early: Vec::new() };
@@ -195,6 +200,17 @@ impl FuseRing {
                 Err(e) => return Err(SysError::io("waiting for FUSE requests", &e)),
             }
         }
+    }
+
+    /// Returns whether something has happened, without waiting. Hands all commits to the kernel.
+    pub fn look(&mut self) -> Result<bool, SysError> {
+        if !self.early.is_empty() {
+            return Ok(true);
+        }
+        if !self.ring.submission().is_empty() || self.ring.submission().taskrun() {
+            self.submit()?;
+        }
+        Ok(!self.ring.completion().is_empty())
     }
 
     /// Hands all commits to the kernel now, without waiting for anything.

@@ -65,6 +65,7 @@ pub mod rundir;
 pub mod sigbus;
 pub mod signal;
 pub mod source_tree;
+pub mod spin;
 pub mod swap;
 pub mod timer;
 pub mod uffd;

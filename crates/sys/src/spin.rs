@@ -6,13 +6,21 @@
 //! becomes zero when they do not come at all. It takes no CPU from others: a thread that the kernel preempted while it
 //! spun stops for [`REST`].
 
-use rustix::process::{RUsageWho, getrusage};
 use std::time::{Duration, Instant};
 
 /// The first time to spin.
 const FIRST: Duration = Duration::from_micros(10);
 /// How long a thread does not spin after another program wanted its CPU.
 const REST: Duration = Duration::from_millis(100);
+
+/// How a waiting thread looks for its next request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Attempt {
+    /// It returns at once.
+    Look,
+    /// It sleeps until there is something.
+    Sleep,
+}
 
 /// The spinning of one thread.
 #[derive(Debug)]
@@ -30,20 +38,17 @@ impl Spinner {
         Spinner { most, window: Duration::ZERO, rests_until: None }
     }
 
-    /// Calls `try_once` until it returns a value, for as long as it pays off; then calls `sleep`, which waits for one.
-    pub fn wait<T, E>(
-        &mut self,
-        mut try_once: impl FnMut() -> Result<Option<T>, E>,
-        sleep: impl FnOnce() -> Result<T, E>,
-    ) -> Result<T, E> {
+    /// Calls `attempt` until it returns a value: with [`Attempt::Look`] for as long as that pays off, then with
+    /// [`Attempt::Sleep`].
+    pub fn wait<T, E>(&mut self, mut attempt: impl FnMut(Attempt) -> Result<Option<T>, E>) -> Result<T, E> {
         if self.most.is_zero() {
-            return sleep();
+            return sleep(attempt);
         }
         let start = Instant::now();
         if self.may_spin(start) {
             let preempted = preemptions();
             loop {
-                if let Some(found) = try_once()? {
+                if let Some(found) = attempt(Attempt::Look)? {
                     return Ok(found);
                 }
                 if start.elapsed() >= self.window {
@@ -55,7 +60,7 @@ impl Spinner {
                 self.rests_until = Some(Instant::now() + REST);
             }
         }
-        let found = sleep()?;
+        let found = sleep(attempt)?;
         self.adapt(start.elapsed());
         Ok(found)
     }
@@ -76,9 +81,21 @@ impl Spinner {
     }
 }
 
+fn sleep<T, E>(mut attempt: impl FnMut(Attempt) -> Result<Option<T>, E>) -> Result<T, E> {
+    loop {
+        if let Some(found) = attempt(Attempt::Sleep)? {
+            return Ok(found);
+        }
+    }
+}
+
 /// How often the kernel has taken the CPU from the calling thread.
 fn preemptions() -> i64 {
-    getrusage(RUsageWho::Thread).involuntary_context_switches as i64
+    // SAFETY: zero is a value of every field.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    // SAFETY: the kernel writes to the structure, which lives until after the call. It cannot fail for this thread.
+    unsafe { libc::getrusage(libc::RUSAGE_THREAD, &raw mut usage) };
+    usage.ru_nivcsw
 }
 
 #[cfg(test)]
@@ -86,43 +103,39 @@ mod tests {
     use super::*;
     use std::convert::Infallible;
 
-    /// Waits once, for something that takes `late` to come after the thread sleeps; returns how often it was tried.
-    fn wait(spinner: &mut Spinner, late: Duration) -> u32 {
-        let mut tries = 0;
-        let never = || {
-            tries += 1;
-            Ok::<Option<()>, Infallible>(None)
-        };
-        let slept = || {
-            std::thread::sleep(late);
-            Ok(())
-        };
-        assert!(spinner.wait(never, slept).is_ok());
-        tries
+    /// Waits once, for something that comes when the thread sleeps; returns how often it looked.
+    fn wait(spinner: &mut Spinner) -> u32 {
+        let mut looks = 0;
+        let waited = spinner.wait(|attempt| {
+            looks += u32::from(attempt == Attempt::Look);
+            Ok::<_, Infallible>((attempt == Attempt::Sleep).then_some(()))
+        });
+        assert!(waited.is_ok());
+        looks
     }
 
     #[test]
     fn zero_never_spins() {
         let mut spinner = Spinner::new(Duration::ZERO);
-        assert_eq!((0..5).map(|_| wait(&mut spinner, Duration::ZERO)).sum::<u32>(), 0);
+        assert_eq!((0..5).map(|_| wait(&mut spinner)).sum::<u32>(), 0);
     }
 
     #[test]
     fn the_time_grows_while_requests_come_soon_and_ends_when_they_do_not() {
         let most = Duration::from_secs(5);
         let mut spinner = Spinner::new(most);
-        assert_eq!(wait(&mut spinner, Duration::ZERO), 0);
+        assert_eq!(wait(&mut spinner), 0);
         assert_eq!(spinner.window, FIRST);
         let mut before = spinner.window;
         for _ in 0..4 {
             spinner.rests_until = None;
-            assert!(wait(&mut spinner, Duration::ZERO) > 0);
+            assert!(wait(&mut spinner) > 0);
             assert_eq!(spinner.window, before * 2);
             before = spinner.window;
         }
         spinner.adapt(most + FIRST);
         assert!(spinner.window.is_zero());
-        assert_eq!(wait(&mut spinner, Duration::ZERO), 0);
+        assert_eq!(wait(&mut spinner), 0);
         spinner.window = most;
         spinner.adapt(most);
         assert_eq!(spinner.window, most);
@@ -131,14 +144,15 @@ mod tests {
     #[test]
     fn a_request_that_comes_meanwhile_needs_no_sleep() {
         let mut spinner = Spinner::new(Duration::from_secs(5));
-        wait(&mut spinner, Duration::ZERO);
+        wait(&mut spinner);
         spinner.window = Duration::from_secs(5);
-        let mut tries = 0;
-        let third = || {
-            tries += 1;
-            Ok::<_, Infallible>((tries == 3).then_some(7))
+        let mut looks = 0;
+        let third = |attempt| {
+            assert_eq!(attempt, Attempt::Look, "it slept");
+            looks += 1;
+            Ok::<_, Infallible>((looks == 3).then_some(7))
         };
-        assert_eq!(spinner.wait(third, || panic!("it slept")), Ok(7));
+        assert_eq!(spinner.wait(third), Ok(7));
     }
 
     #[test]
@@ -146,8 +160,8 @@ mod tests {
         let mut spinner = Spinner::new(Duration::from_secs(5));
         spinner.window = FIRST;
         spinner.rests_until = Some(Instant::now() + Duration::from_secs(5));
-        assert_eq!(wait(&mut spinner, Duration::ZERO), 0);
+        assert_eq!(wait(&mut spinner), 0);
         spinner.rests_until = Some(Instant::now());
-        assert!(wait(&mut spinner, Duration::ZERO) > 0);
+        assert!(wait(&mut spinner) > 0);
     }
 }

@@ -49,6 +49,8 @@ pub struct LoopOptions {
     pub threads: usize,
     /// Whether requests come through io_uring where the kernel offers it. Then each possible CPU has a thread or more.
     pub uring: bool,
+    /// How long a thread of a ring looks for its next request before it sleeps, at most; zero: not at all.
+    pub spin: Duration,
     /// The kernel's readahead for sequential buffered readers, KiB.
     pub read_ahead_kib: u64,
     /// Drop every capability of the calling thread but these once the file is mounted; the session threads inherit the
@@ -59,7 +61,13 @@ pub struct LoopOptions {
 
 impl Default for LoopOptions {
     fn default() -> Self {
-        LoopOptions { threads: 2, uring: false, read_ahead_kib: 128, keep_capabilities: None }
+        LoopOptions {
+            threads: 2,
+            uring: false,
+            spin: Duration::ZERO,
+            read_ahead_kib: 128,
+            keep_capabilities: None,
+        }
     }
 }
 
@@ -178,7 +186,10 @@ fn serving(options: LoopOptions) -> Serving {
     let (threads, cpus) = (options.threads.max(1), cpu::count());
     let threads_per_queue = threads.div_ceil(cpus).max(THREADS_PER_QUEUE);
     let entries = if threads_per_queue > THREADS_PER_QUEUE { 1 } else { RING_ENTRIES };
-    Serving { threads, rings: options.uring.then_some(Rings { threads_per_queue, entries }) }
+    Serving {
+        threads,
+        rings: options.uring.then_some(Rings { threads_per_queue, entries, spin: options.spin }),
+    }
 }
 
 /// Checks the size, the privilege and the drivers before anything is mounted.

@@ -14,9 +14,11 @@ use super::ProtocolError;
 use super::buffer::Buffer;
 use super::export::Export;
 use super::handshake::{self, Handshake, Negotiated, Step, TlsPolicy};
+use super::server::Limits;
 use super::tls::{TlsConfig, TlsTransport};
 use super::transmission::{self, Session, Status};
 use super::transport::{Awaited, Transport};
+use pagefold_sys::spin::{Attempt, Spinner};
 use std::io;
 use std::time::{Duration, Instant};
 
@@ -60,16 +62,16 @@ enum Negotiation {
 
 /// Serves one client until it disconnects.
 ///
-/// Fails with `TimedOut` if the handshake, TLS included, takes longer than `handshake_time`. There is no time limit
+/// Fails with `TimedOut` if the handshake, TLS included, takes longer than its limit. There is no time limit
 /// between requests.
 pub fn serve<T: Transport>(
     mut transport: T,
     export: &Export,
     tls: Option<&TlsConfig>,
-    handshake_time: Duration,
+    limits: &Limits,
     access: &impl ExportAccess,
 ) -> Result<(), ConnectionError> {
-    let deadline = Instant::now() + handshake_time;
+    let deadline = Instant::now() + limits.handshake_time;
     let mut input = Buffer::new(INPUT_LEN);
     let policy = if tls.is_some() { TlsPolicy::Required } else { TlsPolicy::Absent };
     let mut machine = Handshake::new(export, policy);
@@ -77,7 +79,7 @@ pub fn serve<T: Transport>(
     machine.greet(&mut greeting);
     match (negotiate(&mut transport, &mut machine, &mut input, greeting, deadline, access)?, tls) {
         (Negotiation::Complete(negotiated, last_reply), _) => {
-            transmit(transport, Session::new(export, negotiated), input, &last_reply, access)
+            transmit(transport, Session::new(export, negotiated), input, &last_reply, limits.spin, access)
         }
         (Negotiation::StartTls, Some(config)) => {
             if !input.is_empty() {
@@ -86,7 +88,7 @@ pub fn serve<T: Transport>(
             let mut tls = TlsTransport::accept(transport, config, deadline)?;
             match negotiate(&mut tls, &mut machine, &mut input, Vec::new(), deadline, access)? {
                 Negotiation::Complete(negotiated, last_reply) => {
-                    transmit(tls, Session::new(export, negotiated), input, &last_reply, access)
+                    transmit(tls, Session::new(export, negotiated), input, &last_reply, limits.spin, access)
                 }
                 _ => {
                     tls.finish(deadline);
@@ -161,11 +163,13 @@ fn transmit<T: Transport>(
     mut session: Session<'_>,
     mut input: Buffer,
     last_handshake_reply: &[u8],
+    spin: Duration,
     access: &impl ExportAccess,
 ) -> Result<(), ConnectionError> {
     let mut output = Buffer::new(transmission::OUTPUT_LEN);
     output.put(last_handshake_reply);
     let mut has_begun = false;
+    let mut spinner = Spinner::new(spin);
     loop {
         let result = session.run(&mut input, &mut output);
         if !has_begun && session.has_begun() {
@@ -208,12 +212,26 @@ fn transmit<T: Transport>(
         if !receives {
             continue;
         }
-        match transport.recv(input.space(), drained && !session.is_deferring()) {
-            Ok(0) => return Ok(()),
-            Ok(n) => input.advance(n),
-            Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
-            Err(e) => return Err(e.into()),
+        let received = match drained && !session.is_deferring() {
+            true => spinner
+                .wait(|attempt| receive(&mut transport, &mut input, attempt == Attempt::Sleep))
+                .map(Some),
+            false => receive(&mut transport, &mut input, false),
+        };
+        match received? {
+            Some(0) => return Ok(()),
+            Some(n) => input.advance(n),
+            None => {}
         }
+    }
+}
+
+/// Receives what there is room for. `None`: nothing has arrived.
+fn receive<T: Transport>(transport: &mut T, input: &mut Buffer, waits: bool) -> io::Result<Option<usize>> {
+    match transport.recv(input.space(), waits) {
+        Ok(n) => Ok(Some(n)),
+        Err(e) if e.kind() == io::ErrorKind::WouldBlock => Ok(None),
+        Err(e) => Err(e),
     }
 }
 

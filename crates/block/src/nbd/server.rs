@@ -41,6 +41,8 @@ pub struct Limits {
     pub handshake_grace: Duration,
     /// How long a client that has sent no request keeps the export open at the limit of connections.
     pub unused_grace: Duration,
+    /// How long a connection's thread looks for its next request before it sleeps, at most; zero: not at all.
+    pub spin: Duration,
 }
 
 impl Default for Limits {
@@ -51,6 +53,7 @@ impl Default for Limits {
             handshake_time: Duration::from_secs(15),
             handshake_grace: Duration::from_secs(1),
             unused_grace: Duration::from_secs(10),
+            spin: Duration::ZERO,
         }
     }
 }
@@ -333,7 +336,7 @@ struct ConnectionGuard {
 impl ConnectionGuard {
     fn serve(&self, socket: Socket, tls: Option<TlsConfig>) {
         let Shared { export, limits, .. } = &*self.shared;
-        match connection::serve(socket, export, tls.as_ref(), limits.handshake_time, self) {
+        match connection::serve(socket, export, tls.as_ref(), limits, self) {
             Ok(()) => {}
             Err(ConnectionError::Io(e)) if e.kind() == ErrorKind::TimedOut && !self.opened.get() => {
                 self.shared.count_and_report(Event::SlowHandshake, || {

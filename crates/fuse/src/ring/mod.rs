@@ -17,11 +17,13 @@ use crate::types::{Errno, error_in_reply};
 use affinity::{QueueAffinity, ThreadAffinity};
 use pagefold_sys::SysError;
 use pagefold_sys::fusering::{self, Event, Exchange, FuseRing, StopEvent};
+use pagefold_sys::spin::{Attempt, Spinner};
 use std::fs::File;
 use std::io;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{Builder, JoinHandle};
+use std::time::Duration;
 use zerocopy::{FromBytes, IntoBytes};
 
 /// Room for the replies to requests that come with names or data: all of them are short.
@@ -38,6 +40,8 @@ pub struct Rings {
     pub threads_per_queue: usize,
     /// Entries of each ring, which have a buffer of the longest request each.
     pub entries: usize,
+    /// How long a thread looks for its next request before it sleeps, at most; zero: not at all.
+    pub spin: Duration,
 }
 
 impl Rings {
@@ -87,6 +91,7 @@ impl PreparedRings {
                     number,
                     queue_affinity: queue_affinity.clone(),
                     entries: rings.entries.max(1),
+                    spin: rings.spin,
                     stop: prepared.stop.clone(),
                     report: report.clone(),
                 };
@@ -124,6 +129,7 @@ struct RingThread<F> {
     number: usize,
     queue_affinity: Arc<QueueAffinity>,
     entries: usize,
+    spin: Duration,
     stop: Arc<StopEvent>,
     report: Sender<Result<(), SysError>>,
 }
@@ -131,7 +137,7 @@ struct RingThread<F> {
 impl<F: FileSystem> RingThread<F> {
     fn run(self, proceeds: &Receiver<()>) -> io::Result<()> {
         let _stop = StopAll(self.stop.clone());
-        let RingThread { session, mount, queue, number, queue_affinity, entries, stop, report } = self;
+        let RingThread { session, mount, queue, number, queue_affinity, entries, spin, stop, report } = self;
         let mut affinity = ThreadAffinity::new(&queue_affinity, number, queue);
         let made = FuseRing::new(&mount, queue, entries, session.settings.ring_payload_bytes(), &stop);
         drop(mount);
@@ -151,16 +157,26 @@ impl<F: FileSystem> RingThread<F> {
         let is_registered = registered.is_ok();
         let _ = report.send(registered);
         drop(report);
-        if is_registered { session.serve_ring(&mut ring, &mut affinity) } else { Ok(()) }
+        if is_registered { session.serve_ring(&mut ring, &mut affinity, Spinner::new(spin)) } else { Ok(()) }
     }
 }
 
 impl<F: FileSystem> Session<F> {
     /// Serves the requests of a ring until the file system is unmounted, or another thread has ended.
-    fn serve_ring(&self, ring: &mut FuseRing, affinity: &mut ThreadAffinity<'_>) -> io::Result<()> {
+    fn serve_ring(
+        &self,
+        ring: &mut FuseRing,
+        affinity: &mut ThreadAffinity<'_>,
+        mut spinner: Spinner,
+    ) -> io::Result<()> {
         let failed = |e: SysError| io::Error::from_raw_os_error(e.errno);
         loop {
-            ring.wait().map_err(failed)?;
+            spinner
+                .wait(|attempt| match attempt {
+                    Attempt::Look => ring.look().map(|is_there| is_there.then_some(())),
+                    Attempt::Sleep => ring.wait().map(Some),
+                })
+                .map_err(failed)?;
             affinity.begin();
             let received = Received::now::<F>();
             while let Some(event) = ring.next_event() {

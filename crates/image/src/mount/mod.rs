@@ -33,6 +33,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::time::Duration;
 
 /// Entries of a ring: requests that the kernel hands to a thread together.
 const RING_ENTRIES: usize = 2;
@@ -255,7 +256,7 @@ impl Planned {
         // One buffer is that of the thread that reads from `/dev/fuse`.
         let memory = ReplyMemory::take(image, threads.max(queues * RING_ENTRIES + 1))?;
         let entries = (memory.threads - 1).min(queues * RING_ENTRIES) / queues;
-        let rings = (entries > 0).then_some(Rings { threads_per_queue: 1, entries });
+        let rings = (entries > 0).then_some(Rings { threads_per_queue: 1, entries, spin: Duration::ZERO });
         let serving = Serving { threads: memory.threads.min(threads), rings };
         let without_rings = (entries == 0).then(|| "the memory budget has no room for rings".into());
         Ok(Planned { memory, serving, without_rings })

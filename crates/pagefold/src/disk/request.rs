@@ -77,6 +77,7 @@ impl CreateRequest {
             export,
             uncompressed: args.uncompressed,
             fuse_uring: args.fuse_uring.into(),
+            poll_us: args.poll_us,
             listen,
             backing: None,
         };

@@ -64,6 +64,7 @@ fn target(medium: Option<Medium>) -> TestTarget {
         export: ExportKind::Nbd,
         uncompressed: false,
         fuse_uring: Default::default(),
+        poll_us: 0,
         listen: None,
         backing: None,
     };

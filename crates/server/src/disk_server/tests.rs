@@ -76,6 +76,7 @@ fn server(users: &Arc<AtomicUsize>) -> (Server, tempfile::TempDir) {
         export: ExportKind::Nbd,
         uncompressed: false,
         fuse_uring: Default::default(),
+        poll_us: 0,
         listen: None,
         backing: None,
     };

@@ -18,6 +18,7 @@ use pagefold_sys::privileges::CapabilitySet;
 use std::fs::DirBuilder;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// Threads that serve a disk with a backing. A thread that reads a written-back page waits for the medium; the others
 /// serve pages in memory meanwhile.
@@ -52,8 +53,13 @@ impl Loop {
         // A disk without a size can get a backing.
         let may_have_backing = disk.live().is_none() || disk.setup().medium.is_some();
         let threads = if may_have_backing { THREADS_WITH_BACKING } else { usual.threads };
-        let options =
-            LoopOptions { threads, uring: uring != FuseUring::Off, keep_capabilities: Some(keep), ..usual };
+        let options = LoopOptions {
+            threads,
+            uring: uring != FuseUring::Off,
+            spin: Duration::from_micros(config.poll_us),
+            keep_capabilities: Some(keep),
+            ..usual
+        };
         let export = LoopExport::start(disk.device(), &mount_point, options)?;
         Ok(Loop { export, mount_point, wants_rings: uring == FuseUring::On })
     }

@@ -11,6 +11,7 @@ use pagefold_control::instance::state::ExportState;
 use pagefold_control::report::disk::ClientsReport;
 use pagefold_sys::privileges;
 use std::net::TcpListener;
+use std::time::Duration;
 
 pub(super) const IMPLEMENTATION: Implementation =
     Implementation { open: |opening| Ok(Box::new(Nbd::open(opening)?)), planned_state: |_| None };
@@ -29,7 +30,8 @@ impl Nbd {
         let name = disk.name().as_str();
         let export =
             nbd::Export::new(name, "pagefold: volatile compressed memory", disk.device()).map_err(of_nbd)?;
-        let server = Server::with_log(export, Limits::default(), log_warning);
+        let limits = Limits { spin: Duration::from_micros(config.poll_us), ..Limits::default() };
+        let server = Server::with_log(export, limits, log_warning);
         let uri = match &config.listen {
             None => {
                 let socket = UnixSocket::bind(&dir.nbd_path()).map_err(of_nbd)?;
