@@ -58,8 +58,25 @@ impl Client {
                 format!("the server of {title} runs as user {}, which is not trusted", peer.uid),
             ));
         }
+        let client = Client::over(dir, stream, title, peer.pid);
+        match pagefold_sys::pidfd::is_stopped(peer.pid) {
+            true => Err(client.is_stopped()),
+            false => Ok(client),
+        }
+    }
+
+    fn over(dir: &InstanceDir, stream: UnixStream, title: String, pid: i32) -> Self {
         let kill_command = if dir.is_mount() { "image unmount --force" } else { "disk remove --force" };
-        Ok(Client { dir: dir.clone(), stream, title, kill_command, pid: peer.pid })
+        Client { dir: dir.clone(), stream, title, kill_command, pid }
+    }
+
+    /// The error for a server that a signal has stopped: it would not answer.
+    fn is_stopped(&self) -> CliError {
+        let (title, pid, kill) = (&self.title, self.pid, self.kill_command);
+        CliError::failed(format!(
+            "the server of {title} (process {pid}) is stopped, and programs that use it wait; 'kill -CONT {pid}' continues \
+             it, and '{kill}' kills it"
+        ))
     }
 
     /// Returns the report on a disk.

@@ -6,11 +6,14 @@
 
 mod support;
 
+use pagefold_page::AlignedBytes;
 use pagefold_sys::fusering::ENABLED;
-use std::fs;
+use std::fs::{self, File};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use support::{Sandbox, no_loop, sh};
+use support::{Sandbox, kill, no_loop, sh, wait_until};
 
 static PARAMETER: Mutex<()> = Mutex::new(());
 
@@ -174,5 +177,56 @@ fn buffers_of_rings_are_part_of_the_memory_of_a_mount() {
             assert_eq!(stats["transport"], "io_uring");
         }
         s.ok(&format!("image unmount {}", at.display()));
+    }
+}
+
+/// A sandbox may forbid io_uring although the kernel has it: then `/dev/fuse` serves, and the disk says why.
+#[test]
+fn where_a_sandbox_forbids_rings_the_device_serves() {
+    let test = "where_a_sandbox_forbids_rings_the_device_serves";
+    let Some(_parameter) = Parameter::set(test, "Y") else { return };
+    let s = Sandbox::new();
+    let tree = tree(&s);
+    let create = || {
+        pagefold_testkit::seccomp::forbid(libc::SYS_io_uring_setup);
+        s.ok("disk create --size 64M --name x --export loop --fuse-uring on")
+    };
+    let device = std::thread::scope(|scope| scope.spawn(create).join().unwrap());
+    let shown = s.show("x");
+    assert_eq!(shown["transport"], "/dev/fuse");
+    let warnings = shown["warnings"].to_string();
+    assert!(warnings.contains("io_uring") && warnings.contains("not permitted"), "{warnings}");
+    use_disk(&s, device.trim_end(), &tree);
+    s.ok("disk remove x");
+}
+
+#[test]
+fn requests_fail_at_once_when_the_server_is_killed() {
+    let test = "requests_fail_at_once_when_the_server_is_killed";
+    let Some(_parameter) = Parameter::set(test, "Y") else { return };
+    for uring in ["on", "off"] {
+        let s = Sandbox::new();
+        let device = s.ok(&format!("disk create --size 64M --name x --export loop --fuse-uring {uring}"));
+        let device = Path::new(device.trim_end());
+        let pid = s.server_pid("x");
+        let served = AtomicU64::new(0);
+        // Readers in the middle of requests end with an error, and do not wait.
+        let read = |first: u64| {
+            let file = File::options().read(true).custom_flags(libc::O_DIRECT).open(device).unwrap();
+            let mut page = AlignedBytes::new(4096, 0);
+            let reads = (0u64..).map(|i| file.read_exact_at(&mut page, (first + i) % 16384 * 4096));
+            let error = reads.inspect(|_| _ = served.fetch_add(1, Ordering::Relaxed)).find_map(Result::err);
+            error.unwrap().raw_os_error()
+        };
+        let read = &read;
+        std::thread::scope(|scope| {
+            let readers: Vec<_> = (0..4).map(|first| scope.spawn(move || read(first * 1000))).collect();
+            wait_until("requests are served", || served.load(Ordering::Relaxed) > 1000);
+            kill(pid, "KILL");
+            readers.into_iter().for_each(|reader| assert_eq!(reader.join().unwrap(), Some(libc::EIO)));
+        });
+        let list = s.run("disk list");
+        assert!(list.code == 0 && list.err.contains("cleaned up"), "{list:?}");
+        assert_eq!(s.left(), Vec::<String>::new());
     }
 }

@@ -42,6 +42,17 @@ fn start_ticks(stat: &str) -> Option<u64> {
     rest.split_ascii_whitespace().nth(19)?.parse().ok()
 }
 
+/// Whether a process is stopped, by a signal or a debugger, so that it answers nothing until somebody continues it.
+pub fn is_stopped(pid: i32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    matches!(state(&stat), Some("T" | "t"))
+}
+
+/// Parses the state, the first field after the name.
+fn state(stat: &str) -> Option<&str> {
+    stat.rsplit_once(')')?.1.split_ascii_whitespace().next()
+}
+
 /// A descriptor of one process, which stays that process's when its id is reused.
 #[derive(Debug)]
 pub struct Process {
@@ -147,6 +158,25 @@ mod tests {
         assert!(Process::open(&identity).unwrap().is_some());
         identity.start_ticks += 1;
         assert!(Process::open(&identity).unwrap().is_none());
+    }
+
+    #[test]
+    fn a_stopped_process_is_noticed() {
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let pid = i32::try_from(child.id()).unwrap();
+        assert!(!is_stopped(pid) && !is_stopped(0));
+        let signal = |signal| rustix::process::kill_process(Pid::from_raw(pid).unwrap(), signal).unwrap();
+        signal(Signal::STOP);
+        while !is_stopped(pid) {
+            std::thread::yield_now();
+        }
+        signal(Signal::CONT);
+        while is_stopped(pid) {
+            std::thread::yield_now();
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(state("1 (a) T (b) S 0"), Some("S"));
     }
 
     #[test]

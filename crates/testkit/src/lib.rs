@@ -1,7 +1,9 @@
-//! Reports skipped tests: the macro [`skipped!`] prints a line in the one format that `.ci/run` counts.
+//! Helpers of tests: the macro [`skipped!`] prints a line in the one format that `.ci/run` counts.
 //!
 //! This is a separate crate because the tests of all crates need it, as a development dependency. It contains no
 //! fixtures.
+
+pub mod seccomp;
 
 use std::fmt::Arguments;
 use std::io::Write;

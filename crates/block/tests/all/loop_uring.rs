@@ -16,14 +16,14 @@ const TRAP: u64 = 5 * MIB as u64;
 static PARAMETER: Mutex<()> = Mutex::new(());
 
 /// The parameter with another value. Dropping it restores the old one.
-struct Parameter {
+pub(crate) struct Parameter {
     before: String,
     _lock: MutexGuard<'static, ()>,
 }
 
 impl Parameter {
     /// Sets the parameter, or prints that `test` is skipped.
-    fn set(test: &str, value: &str) -> Option<Self> {
+    pub(crate) fn set(test: &str, value: &str) -> Option<Self> {
         let lock = PARAMETER.lock().unwrap_or_else(PoisonError::into_inner);
         let Ok(before) = std::fs::read_to_string(ENABLED) else {
             return skip(test, "the kernel has no FUSE over io_uring");

@@ -1,6 +1,7 @@
 //! All tests of the crate that need no separate process, in one program, which builds faster than many programs.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failed unwrap is a failed test")]
 
+mod conformance;
 mod loop_export;
 mod loop_uring;
 mod nbd_clients;

@@ -1,6 +1,6 @@
 //! Disks with the NBD export, which need no privileges and no tools.
 
-use crate::support::{Nbd, Ran, Sandbox, is_root, is_running, kill, wait_until};
+use crate::support::{Nbd, Ran, Sandbox, is_root, is_running, kill, no_loop, wait_until};
 use std::os::unix::fs::PermissionsExt;
 
 fn create(sandbox: &Sandbox, words: &str) -> String {
@@ -155,16 +155,25 @@ fn a_server_that_receives_sigterm_leaves_nothing() {
 }
 
 #[test]
-fn remove_force_kills_a_server_that_does_not_respond() {
-    let s = Sandbox::new();
-    create(&s, "--size 1M --name x");
-    let pid = s.server_pid("x");
-    kill(pid, "STOP");
-    let ran = s.run("disk list");
-    assert!(ran.err.contains("no response within"), "{ran:?}");
-    s.ok("disk remove x --force");
-    assert!(!is_running(pid));
-    assert_eq!(s.left(), Vec::<String>::new());
+fn a_stopped_server_is_said_to_be_stopped_and_ends_with_remove_force() {
+    let loop_device = no_loop().is_none().then_some("loop");
+    for export in std::iter::once("nbd").chain(loop_device) {
+        let s = Sandbox::new();
+        s.ok(&format!("disk create -q --export {export} --size 1M --name x"));
+        let pid = s.server_pid("x");
+        kill(pid, "STOP");
+        let says = format!("(process {pid}) is stopped");
+        wait_until("the server has stopped", || s.run("disk list").err.contains(&says));
+        s.run("disk show x").fails(1, &says);
+        s.run("disk remove x").fails(1, "'kill -CONT");
+        kill(pid, "CONT");
+        s.ok("disk show x");
+        kill(pid, "STOP");
+        wait_until("the server has stopped again", || s.run("disk show x").err.contains(&says));
+        s.ok("disk remove x --force");
+        assert!(!is_running(pid));
+        assert_eq!(s.left(), Vec::<String>::new());
+    }
 }
 
 #[test]

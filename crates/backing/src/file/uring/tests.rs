@@ -235,29 +235,10 @@ fn requests_longer_than_one_operation_are_continued() {
     assert_eq!(edges, [(4096 + len_bytes).div_euclid(4096) as u8 + 1]);
 }
 
-/// Installs a seccomp filter that makes a system call fail in the calling thread from now on.
-fn forbid(call: libc::c_long) {
-    let op = |code, jf, k| libc::sock_filter { code, jt: 0, jf, k };
-    // Load the call's number; unless it is this one, skip the next; refuse with EPERM; allow.
-    let mut program = [
-        op(0x20, 0, 0),
-        op(0x15, 1, call as u32),
-        op(0x06, 0, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32),
-        op(0x06, 0, libc::SECCOMP_RET_ALLOW),
-    ];
-    let filter = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
-    // SAFETY: the call takes numbers only.
-    let rc = unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) };
-    assert_eq!(rc, 0);
-    // SAFETY: the argument points to a filter whose length is that of its program; the kernel copies it.
-    let rc = unsafe { libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const filter) };
-    assert_eq!(rc, 0, "{}", std::io::Error::last_os_error());
-}
-
 #[test]
 fn without_permission_for_rings_positioned_io_is_used() {
     let outcome = std::thread::spawn(|| {
-        forbid(libc::SYS_io_uring_setup);
+        pagefold_testkit::seccomp::forbid(libc::SYS_io_uring_setup);
         let file = || {
             let file = tempfile::tempfile().unwrap();
             file.set_len(1 << 16).unwrap();
@@ -293,7 +274,7 @@ fn all_requests_complete_after_the_kernel_refuses_to_enter_the_ring() {
             queue.submit(request(Operation::Read, page, page_buffer(&buffers))).unwrap();
         }
         queue.start();
-        forbid(libc::SYS_io_uring_enter);
+        pagefold_testkit::seccomp::forbid(libc::SYS_io_uring_enter);
         for page in 4..8 {
             queue.submit(request(Operation::Read, page, page_buffer(&buffers))).unwrap();
         }
