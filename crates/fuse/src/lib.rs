@@ -74,6 +74,8 @@ mod channel;
 mod directory;
 mod error;
 mod filesystem;
+#[doc(hidden)]
+pub mod fuzzing;
 mod host;
 mod negotiate;
 pub mod request;

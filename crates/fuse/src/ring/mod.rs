@@ -200,7 +200,7 @@ impl<F: FileSystem> Session<F> {
     }
 
     /// Answers the request in an entry with a reply in the entry. Returns the request's opcode and the length of the data.
-    fn answer_in(&self, exchange: Exchange<'_>) -> (u32, usize) {
+    pub(crate) fn answer_in(&self, exchange: Exchange<'_>) -> (u32, usize) {
         let Exchange { header, structure, payload, payload_bytes } = exchange;
         let request = InHeader::read_from_prefix(header).map(|(request, _)| request).unwrap_or_default();
         let (error, len) = match self.answer_with(&request, structure, payload, payload_bytes) {

@@ -1,0 +1,99 @@
+//! Invariants: whatever an entry of a ring contains, the reply has the number of the request, an error number that the
+//! kernel accepts or data that fit the entry, and no panic happens. A read returns the bytes of the file.
+//!
+//! The input is a request in a ring's entry: 40 bytes of header, 128 of the operation's structure, and the payload.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use pagefold_fuse::fuzzing::{Exchange, RingRequests};
+use pagefold_fuse::{
+    Attr, CachedAttr, Entries, Entry, Errno, FOREVER, FileSystem, FileType, Handle, Inode, Offer, Range,
+    Settings, Unsupported,
+};
+use std::ffi::OsStr;
+use std::sync::LazyLock;
+
+const HEADER: usize = 128;
+const STRUCTURE: usize = 128;
+const PAYLOAD: usize = 1 << 16;
+const READ: u32 = 15;
+const FILE_LEN: u64 = 100_000;
+
+/// One file, whose bytes are the low ones of their positions.
+struct Positions;
+
+fn attr(inode: Inode) -> Attr {
+    Attr { size: FILE_LEN, ..Attr::new(inode, FileType::Regular, 0o600, 4096) }
+}
+
+impl FileSystem for Positions {
+    fn init(&mut self, _: &Offer) -> Result<Settings, Unsupported> {
+        Ok(Settings::for_requests_of(PAYLOAD, 16))
+    }
+    fn lookup(&self, _: Inode, name: &OsStr) -> Result<Entry, Errno> {
+        Ok(Entry { attr: Some(attr(Inode(name.len() as u64 + 2))), ttl: FOREVER })
+    }
+    fn attr(&self, inode: Inode) -> Result<CachedAttr, Errno> {
+        Ok(CachedAttr { attr: attr(inode), ttl: FOREVER })
+    }
+    fn read_link(&self, inode: Inode) -> Result<Vec<u8>, Errno> {
+        Ok(vec![b'x'; inode.0 as usize % 5000])
+    }
+    fn read(&self, _: Inode, range: Range, buffer: &mut [u8]) -> Result<usize, Errno> {
+        let end = range.offset.saturating_add(range.size.into()).min(FILE_LEN);
+        let bytes = (range.offset..end).map(|at| at as u8);
+        Ok(buffer.iter_mut().zip(bytes).map(|(to, byte)| *to = byte).count())
+    }
+    fn write(&self, _: Inode, _: Handle, _: u64, data: &[u8]) -> Result<usize, Errno> {
+        Ok(data.len())
+    }
+    fn read_dir(&self, inode: Inode, offset: u64, entries: &mut Entries<'_>) -> Result<(), Errno> {
+        for next in (offset..).take(1000) {
+            if !entries.add(inode, next + 1, FileType::Regular, OsStr::new("a name")) {
+                break;
+            }
+        }
+        Ok(())
+    }
+    fn read_dir_plus(&self, inode: Inode, offset: u64, entries: &mut Entries<'_>) -> Result<(), Errno> {
+        for next in (offset..).take(1000) {
+            if !entries.add_plus(next + 1, OsStr::new("a name"), attr(inode), FOREVER) {
+                break;
+            }
+        }
+        Ok(())
+    }
+    fn xattr(&self, _: Inode, name: &OsStr) -> Result<Vec<u8>, Errno> {
+        Ok(vec![b'v'; name.len() * 700])
+    }
+    fn xattr_names(&self, _: Inode, uid: u32) -> Result<Vec<u8>, Errno> {
+        Ok(vec![0; uid as usize % 3000])
+    }
+}
+
+static REQUESTS: LazyLock<RingRequests<Positions>> = LazyLock::new(|| match RingRequests::new(Positions) {
+    Ok(requests) => requests,
+    Err(Unsupported(why)) => panic!("{why}"),
+});
+
+fuzz_target!(|data: &[u8]| {
+    let Some((request, rest)) = data.split_at_checked(40) else { return };
+    let Some((structure, rest)) = rest.split_at_checked(STRUCTURE) else { return };
+    let mut header = [0; HEADER];
+    header[..40].copy_from_slice(request);
+    let mut payload = vec![0xee; PAYLOAD];
+    let payload_bytes = rest.len().min(PAYLOAD);
+    payload[..payload_bytes].copy_from_slice(&rest[..payload_bytes]);
+    let entry = Exchange { header: &mut header, structure, payload: &mut payload, payload_bytes };
+    let len = REQUESTS.answer(entry);
+    let word = |bytes: &[u8], at: usize| u32::from_ne_bytes(bytes[at..at + 4].try_into().expect("4 bytes"));
+    let error = word(&header, 4) as i32;
+    assert!(len <= PAYLOAD && word(&header, 0) as usize == 16 + len);
+    assert!((-511..=0).contains(&error) && (error == 0 || len == 0), "{error}, {len}");
+    assert_eq!(header[8..16], request[8..16], "the number of the request");
+    if word(request, 4) == READ && error == 0 {
+        let offset = u64::from_ne_bytes(structure[8..16].try_into().expect("8 bytes"));
+        assert!(payload[..len].iter().zip(offset..).all(|(byte, at)| *byte == at as u8));
+        assert!(len <= word(structure, 16) as usize);
+    }
+});
