@@ -1,12 +1,12 @@
 //! Fills more memory than the machine has, rewrites parts of it, and checks every byte.
 //!
-//! usage: hog MIB PASSES [spoil]
+//! usage: hog MIB PASSES [random=PERCENT] [spoil]
 //!
 //! The contents of a page are a function of its index and of the pass that last wrote it, and that pass
 //! is a function of the index too, so the hog needs no memory except the pages, and detects any page that is
 //! lost, stale, torn, or another page's. The kinds of pages, in percent:
-//! 25 random, 55 text of random words (lz4 compresses these to about a quarter), 10 of one repeated word,
-//! 10 zero. Exit status 0 if all contents were right; otherwise 1, after a line about the first wrong page.
+//! 25 random, or PERCENT of them, 10 of one repeated word, 10 zero, and the others text of random words (lz4
+//! compresses these to about a quarter). Exit status 0 if all contents were right; otherwise 1, after a line about the first wrong page.
 //! `spoil` changes one byte before the last check, to show that the check detects it.
 
 use std::process::ExitCode;
@@ -37,7 +37,7 @@ fn written_in(index: usize, pass: u64) -> u64 {
 }
 
 /// Generates the contents of page `index` as `pass` writes them. The kind of a page changes from pass to pass.
-fn fill(page: &mut [u8], index: usize, pass: u64) {
+fn fill(page: &mut [u8], index: usize, pass: u64, random_percent: u64) {
     let mut state = seed(index, pass);
     let mut next = || {
         state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -46,8 +46,8 @@ fn fill(page: &mut [u8], index: usize, pass: u64) {
     let kind = next() % 100;
     let words = page.chunks_exact_mut(8);
     match kind {
-        0..25 => words.for_each(|w| w.copy_from_slice(&next().to_le_bytes())),
-        25..80 => text(page, index, next),
+        _ if kind < random_percent => words.for_each(|w| w.copy_from_slice(&next().to_le_bytes())),
+        0..80 => text(page, index, next),
         80..90 => {
             let word = next().to_le_bytes();
             words.for_each(|w| w.copy_from_slice(&word));
@@ -86,6 +86,8 @@ struct Hog<'a> {
     /// Aligned to pages of the machine, so that the pages that the kernel swaps are those of `fill`.
     memory: &'a mut [u8],
     expected: [u8; PAGE_LEN],
+    /// The share of random pages, at most 80.
+    random_percent: u64,
 }
 
 impl Hog<'_> {
@@ -94,13 +96,13 @@ impl Hog<'_> {
     }
 
     fn write(&mut self, index: usize, pass: u64) {
-        fill(&mut self.memory[index * PAGE_LEN..][..PAGE_LEN], index, pass);
+        fill(&mut self.memory[index * PAGE_LEN..][..PAGE_LEN], index, pass, self.random_percent);
     }
 
     /// Compares a page with the contents that the last pass up to `pass` has written.
     fn check(&mut self, index: usize, pass: u64) -> Result<(), String> {
         let pass = written_in(index, pass);
-        fill(&mut self.expected, index, pass);
+        fill(&mut self.expected, index, pass, self.random_percent);
         let page = &self.memory[index * PAGE_LEN..][..PAGE_LEN];
         match page.iter().zip(&self.expected).position(|(a, b)| a != b) {
             None => Ok(()),
@@ -152,14 +154,18 @@ fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let number = |i: usize| args.get(i).and_then(|a| a.parse::<u64>().ok());
     let (Some(mib), Some(passes)) = (number(0), number(1)) else {
-        eprintln!("usage: hog MIB PASSES [spoil]");
+        eprintln!("usage: hog MIB PASSES [random=PERCENT] [spoil]");
         return ExitCode::from(2);
     };
-    let spoil = args.get(2).is_some_and(|a| a == "spoil");
+    let options = &args[2..];
+    let spoil = options.iter().any(|a| a == "spoil");
+    let random = options.iter().find_map(|a| a.strip_prefix("random=")?.parse().ok());
+    let random_percent = random.unwrap_or(25).min(80);
     let len_bytes = (mib as usize) << 20;
     let mut allocated = vec![0; len_bytes + PAGE_LEN];
     let start = allocated.as_ptr().align_offset(PAGE_LEN);
-    let mut hog = Hog { memory: &mut allocated[start..start + len_bytes], expected: [0; PAGE_LEN] };
+    let mut hog =
+        Hog { memory: &mut allocated[start..start + len_bytes], expected: [0; PAGE_LEN], random_percent };
     match hog.run(passes, spoil) {
         Ok(()) => {
             println!("hog: all {} pages are right", hog.page_count());
