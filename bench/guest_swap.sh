@@ -33,12 +33,21 @@ mkdir -p "$out"
     "${PAGEFOLD_PROGRAM:-$programs/pagefold}" "${PAGEFOLD_HOG:-$programs/examples/hog}" 2>"$out/pack.log" ||
     { cat "$out/pack.log" >&2; exit 2; }
 
-# Prints the row of the console $1, named $2.
+# Sets cpu_s to the CPU time of all programs that this script has run so far, in seconds.
+read_cpu_s() {
+    # Not in a subshell, whose children are others.
+    times >"$out/times"
+    cpu_s=$(awk 'NR == 2 { for (i = 1; i <= 2; i++) { split($i, t, "[ms]"); sum += 60 * t[1] + t[2] } }
+        END { printf "%d", sum }' "$out/times")
+}
+
+# Prints the row of the console $1, named $2, with $3 seconds of CPU time.
 row() {
-    awk -v name="$2" '
+    awk -v name="$2" -v cpu="$3" '
         /^hog took / { ms = $3 }
         /after the hog/ { gsub(",", ""); for (i = 1; i < NF; i++) if ($i ~ /^pswp/) swapped[$i] = $(i + 1) / 256 }
-        END { printf "| %s | %.1f s | %d MiB | %d MiB |\n", name, ms / 1000, swapped["pswpout"], swapped["pswpin"] }' "$1"
+        END { printf "| %s | %.1f s | %d s | %d MiB | %d MiB |\n", name, ms / 1000, cpu,
+            swapped["pswpout"], swapped["pswpin"] }' "$1"
 }
 
 # Boots the guest with the name $1 of the row and further parameters, and prints the row.
@@ -46,18 +55,21 @@ run() {
     name=$1
     shift
     console=$out/$(echo "$name" | tr ' ,' '__').console
+    read_cpu_s
+    before=$cpu_s
     timeout 7200 qemu-system-x86_64 -accel tcg,thread=multi -cpu Haswell-v4,-cx16 -m "$guest_mib" -smp 2 \
         -nodefaults -display none -no-reboot -serial stdio -kernel "$cache/kernel/vmlinuz" -initrd "$out/initramfs" \
         -append "console=ttyS0 quiet loglevel=4 panic=-1 oops=panic rdinit=/init pf.size=${hog_mib}M pf.limit=384M \
 pf.hog=$hog_mib pf.random=10 pf.passes=${PASSES:-1} pf.time_s=7000 $*" \
         </dev/null 2>&1 | tr -d '\r' >"$console" || true
     grep -q '^RESULT: ok$' "$console" || { echo "$name failed:" >&2; tail -n 20 "$console" >&2; exit 1; }
-    row "$console" "$name"
+    read_cpu_s
+    row "$console" "$name" $((cpu_s - before))
 }
 
 echo "$suite, $hog_mib MiB in a guest of $guest_mib MiB"
-echo "| swap | time of the hog | written to swap | read from swap |"
-echo "|---|---|---|---|"
+echo "| swap | time of the hog | CPU time of QEMU, boot included | written to swap | read from swap |"
+echo "|---|---|---|---|---|"
 round=0
 while [ $round -lt "${ROUNDS:-1}" ]; do
     run "kernel zram" pf.swap=zram

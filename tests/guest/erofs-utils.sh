@@ -1,88 +1,14 @@
 #!/bin/sh
-# Downloads erofs-utils and erofsfuse of a newer suite of Debian, and unpacks them with their libraries into a folder.
-#
-# The script installs nothing and changes no setting of the system: apt runs with a separate source list, lists and
-# archive inside the folder. The programs run on an older Debian too, because each is started through the loader and
-# with the C library of its suite.
-# PAGEFOLD_EROFS_SUITE names another suite than sid.
+# Downloads erofs-utils and erofsfuse of a newer suite of Debian, and unpacks them with their libraries into a folder, as
+# packages.sh does. PAGEFOLD_EROFS_SUITE names another suite than sid.
 #
 # usage: erofs-utils.sh [FOLDER]     prints FOLDER, by default target/guest/erofs-utils; for the tests that use it:
 #     PAGEFOLD_EROFS_UTILS=$(tests/guest/erofs-utils.sh) cargo test -p pagefold-image --test all build::foreign
 #
-# Leaves FOLDER/bin with mkfs.erofs, fsck.erofs, dump.erofs and erofsfuse. If they exist, the script needs no network.
-# Exit status 2 when they cannot be downloaded, with the reason on stderr.
+# Leaves FOLDER/bin with mkfs.erofs, fsck.erofs, dump.erofs and erofsfuse. Exit status 2 when they cannot be downloaded,
+# with the reason on stderr.
 set -eu
 
 here=$(cd "$(dirname "$0")" && pwd)
-folder=${1:-$here/../../target/guest/erofs-utils}
-mkdir -p "$folder"
-folder=$(cd "$folder" && pwd)
-programs="mkfs.erofs fsck.erofs dump.erofs erofsfuse"
-
-unable() {
-    echo "erofs-utils.sh: $*" >&2
-    exit 2
-}
-
-if [ -x "$folder/bin/erofsfuse" ]; then
-    echo "$folder"
-    exit 0
-fi
-[ "$(uname -m)" = x86_64 ] || unable "the packages are for x86-64, this machine is $(uname -m)"
-for tool in apt-get apt-cache dpkg-deb; do
-    command -v $tool >/dev/null || unable "$tool is missing: the programs come as Debian packages"
-done
-keyring=/usr/share/keyrings/debian-archive-keyring.gpg
-[ -r $keyring ] || unable "$keyring is missing (package debian-archive-keyring)"
-
-apt=$folder/apt
-mkdir -p "$apt/lists/partial" "$apt/archives/partial" "$apt/empty"
-mirror=${PAGEFOLD_GUEST_MIRROR:-http://deb.debian.org/debian}
-suite=${PAGEFOLD_EROFS_SUITE:-sid}
-
-# Runs an apt tool with the source list in the folder. $1 is the tool, the rest are its arguments.
-private() {
-    tool=$1
-    shift
-    "$tool" -q \
-        -o Dir::Etc::SourceList="$apt/sources.list" -o Dir::Etc::SourceParts="$apt/empty" \
-        -o Dir::Etc::Preferences=/dev/null -o Dir::Etc::PreferencesParts="$apt/empty" \
-        -o Dir::State="$apt" -o Dir::State::Lists="$apt/lists" -o Dir::State::status=/dev/null \
-        -o Dir::Cache="$apt" -o Dir::Cache::archives="$apt/archives" \
-        -o APT::Sandbox::User=root -o Acquire::Retries=2 -o Acquire::http::Timeout=30 "$@"
-}
-
-# Prints the packages of $@ and the libraries that they need, without the programs that they depend on.
-libraries() {
-    printf '%s\n' "$@"
-    # shellcheck disable=SC2046 # Each package is a separate argument.
-    private apt-cache depends --important --recurse erofs-utils \
-        $(private apt-cache depends --important erofsfuse | sed -n 's/^ *Depends: \(lib[^ ]*\)$/\1/p') |
-        grep -E '^(lib|zlib1g)[^ ]*$'
-}
-
-echo "deb [signed-by=$keyring] $mirror $suite main" >"$apt/sources.list"
-private apt-get update >"$apt/log" 2>&1 || unable "lists of $suite: $(tail -n 1 "$apt/log")"
-packages=$(libraries erofs-utils erofsfuse | sort -u) || unable "$mirror has no erofs-utils for $suite"
-# shellcheck disable=SC2086 # Each package is a separate argument.
-(cd "$apt" && private apt-get download $packages >>log 2>&1) || unable "downloading: $(tail -n 1 "$apt/log")"
-
-root=$folder/root
-rm -rf "$root" "$folder/bin.new"
-mkdir -p "$root" "$folder/bin.new"
-for package in "$apt"/*.deb; do
-    dpkg-deb -x "$package" "$root"
-done
-libraries=$root/usr/lib/x86_64-linux-gnu
-for program in $programs; do
-    [ -x "$root/usr/bin/$program" ] || unable "the packages of $suite have no $program"
-    cat >"$folder/bin.new/$program" <<END
-#!/bin/sh
-exec "$libraries/ld-linux-x86-64.so.2" --library-path "$libraries" "$root/usr/bin/$program" "\$@"
-END
-    chmod 755 "$folder/bin.new/$program"
-done
-rm -rf "$apt" "$folder/bin"
-# This comes last, so that an interrupted run leaves no incomplete folder.
-mv "$folder/bin.new" "$folder/bin"
-echo "$folder"
+exec "$here/packages.sh" "${1:-$here/../../target/guest/erofs-utils}" "${PAGEFOLD_EROFS_SUITE:-sid}" \
+    "erofs-utils erofsfuse" "mkfs.erofs fsck.erofs dump.erofs erofsfuse"

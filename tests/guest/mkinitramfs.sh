@@ -64,16 +64,18 @@ done
 
 # Puts the program with path $1 in a folder of packages.sh into the new root, to be run with the loader of its suite.
 put_foreign() {
-    tree=$(dirname "$1")/root
+    tree=$(cd "$(dirname "$1")/.." && pwd)/root
     name=$(basename "$1")
     libraries=$tree/usr/lib/x86_64-linux-gnu
     loader=$libraries/ld-linux-x86-64.so.2
     program=$(find "$tree/usr/bin" "$tree/usr/sbin" -name "$name" 2>/dev/null | head -n 1)
-    put "$program" "foreign/$name"
+    # As they are: an older strip damages newer programs.
+    mkdir -p "$root/foreign/lib"
+    cp -L "$program" "$root/foreign/$name"
     "$loader" --library-path "$libraries" --list "$program" | paths | while read -r library; do
-        put "$library" "foreign/lib/$(basename "$library")"
+        cp -L "$library" "$root/foreign/lib/"
     done
-    put "$loader" foreign/lib/loader
+    cp -L "$loader" "$root/foreign/lib/loader"
     printf '#!/bin/busybox sh\nexec /foreign/lib/loader --library-path /foreign/lib /foreign/%s "$@"\n' "$name" \
         >"$root/bin/$name"
     chmod 755 "$root/bin/$name"

@@ -18,25 +18,16 @@
 
 mod support;
 
-use crate::support::guest::{Guest, Missing};
+use crate::support::guest::{Guest, Missing, Setup, example, prepare_or_skip};
 use std::process::Command;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::MutexGuard;
 use std::time::Duration;
 
-/// Serialises the tests: each guest keeps two CPUs busy, and they share the folder of the kernel.
-static ONE_GUEST: Mutex<()> = Mutex::new(());
-
-/// The guest and the guard that serialises the tests; `None`, after printing the reason, if no guest can run here.
 fn guest(test: &str) -> Option<(Guest, MutexGuard<'static, ()>)> {
-    let guard = ONE_GUEST.lock().unwrap_or_else(PoisonError::into_inner);
-    let guest = match std::env::var_os("PAGEFOLD_FULL") {
-        Some(_) => Guest::prepare(),
-        None => Err(Missing("takes minutes; set PAGEFOLD_FULL=1".into())),
-    };
-    guest
-        .map_err(|Missing(why)| pagefold_testkit::skipped!("{test}: {}", why.replace('\n', " ")))
-        .ok()
-        .map(|g| (g, guard))
+    prepare_or_skip(test, || {
+        let (programs, foreign) = (vec![example("hog")?], Vec::new());
+        Ok(Setup { init: "init", modules: &["loop", "fuse"], programs, foreign, memory_mib: 320 })
+    })
 }
 
 #[test]
@@ -66,7 +57,7 @@ fn guest_swap_refused() {
 /// The tests above rely on it: the hog detects a single wrong bit.
 #[test]
 fn hog_notices_a_wrong_byte() {
-    let hog = match crate::support::guest::hog() {
+    let hog = match example("hog") {
         Ok(hog) => hog,
         Err(Missing(why)) => return pagefold_testkit::skipped!("hog_notices_a_wrong_byte: {why}"),
     };

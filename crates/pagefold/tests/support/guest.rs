@@ -6,6 +6,7 @@ use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// The reason that a test cannot run here.
@@ -16,6 +17,7 @@ pub struct Guest {
     kernel: PathBuf,
     initramfs: PathBuf,
     dir: tempfile::TempDir,
+    memory_mib: u32,
 }
 
 /// The output of a run.
@@ -48,20 +50,68 @@ fn tool(command: &mut Command) -> Result<Output, Missing> {
     }
 }
 
-/// The path of the hog, an example of this package. `cargo test` builds it, except when it runs selected tests only. It
-/// is not built here, because a build inside a test may take many minutes.
-pub fn hog() -> Result<PathBuf, Missing> {
-    let hog = Path::new(env!("CARGO_BIN_EXE_pagefold")).with_file_name("examples").join("hog");
+/// The path of the program `name`, an example of this package. `cargo test` builds it, except when it runs selected tests
+/// only. It is not built here, because a build inside a test may take many minutes.
+pub fn example(name: &str) -> Result<PathBuf, Missing> {
+    let built = Path::new(env!("CARGO_BIN_EXE_pagefold")).with_file_name("examples").join(name);
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples").join(name).with_extension("rs");
     let changed = |path: &Path| path.metadata().and_then(|meta| meta.modified()).ok();
-    match changed(&hog) {
-        Some(built) if changed(&scripts().join("hog.rs")) <= Some(built) => Ok(hog),
-        _ => Err(Missing("the hog is not built: cargo build --package pagefold --example hog".into())),
+    match changed(&built) {
+        Some(at) if changed(&source) <= Some(at) => Ok(built),
+        _ => Err(Missing(format!("not built: cargo build --package pagefold --example {name}"))),
     }
 }
 
+/// The path of a program of this machine, which may be one for administrators.
+pub fn program(name: &str) -> Result<PathBuf, Missing> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let folders = std::env::split_paths(&path).chain(["/usr/sbin".into(), "/sbin".into()]);
+    let found = folders.map(|folder| folder.join(name)).find(|path| path.is_file());
+    found.ok_or_else(|| Missing(format!("{name} is not installed")))
+}
+
+/// Fetches a package of Debian unless it is there, and returns the path of its program, for [`Setup::foreign`].
+pub fn packaged(suite: &str, name: &str) -> Result<PathBuf, Missing> {
+    let folder = cache().join(name);
+    tool(Command::new(scripts().join("packages.sh")).arg(&folder).args([suite, name, name]))?;
+    Ok(folder.join("bin").join(name))
+}
+
+/// The parts of a guest beside the kernel, busybox and `pagefold`.
+pub struct Setup {
+    /// The script of `tests/guest` that becomes the guest's init.
+    pub init: &'static str,
+    /// Kernel modules that it loads, in this order.
+    pub modules: &'static [&'static str],
+    /// Programs of this machine.
+    pub programs: Vec<PathBuf>,
+    /// Programs of [`packaged`].
+    pub foreign: Vec<PathBuf>,
+    /// The guest's memory, MiB.
+    pub memory_mib: u32,
+}
+
+/// Serialises the guests of a test program, because each keeps two CPUs busy. `None`, after printing the reason, if the
+/// guest cannot run here or the test was not asked for.
+pub fn prepare_or_skip(
+    test: &str,
+    setup: impl FnOnce() -> Result<Setup, Missing>,
+) -> Option<(Guest, MutexGuard<'static, ()>)> {
+    static ONE_GUEST: Mutex<()> = Mutex::new(());
+    let guard = ONE_GUEST.lock().unwrap_or_else(PoisonError::into_inner);
+    let guest = match std::env::var_os("PAGEFOLD_FULL") {
+        Some(_) => setup().and_then(Guest::prepare),
+        None => Err(Missing("takes minutes; set PAGEFOLD_FULL=1".into())),
+    };
+    guest
+        .map_err(|Missing(why)| pagefold_testkit::skipped!("{test}: {}", why.replace('\n', " ")))
+        .ok()
+        .map(|g| (g, guard))
+}
+
 impl Guest {
-    /// Fetches the kernel if it is missing, and packs the programs of this build into the initial file system.
-    pub fn prepare() -> Result<Guest, Missing> {
+    /// Fetches the kernel if it is missing, and packs the programs into the initial file system.
+    fn prepare(setup: Setup) -> Result<Guest, Missing> {
         tool(Command::new("qemu-system-x86_64").arg("--version"))?;
         let fetched = tool(Command::new(scripts().join("fetch.sh")).arg(cache()))?;
         let fetched = text(&fetched.stdout);
@@ -69,18 +119,39 @@ impl Guest {
         let dir = tempfile::tempdir().unwrap();
         let initramfs = dir.path().join("initramfs.gz");
         let mut pack = Command::new(scripts().join("mkinitramfs.sh"));
-        tool(pack.arg(modules).arg(&initramfs).arg(env!("CARGO_BIN_EXE_pagefold")).arg(hog()?))?;
-        Ok(Guest { kernel: kernel.into(), initramfs, dir })
+        pack.args(["-i", setup.init]);
+        setup.modules.iter().for_each(|module| drop(pack.args(["-m", module])));
+        setup.foreign.iter().for_each(|program| drop(pack.arg("-f").arg(program)));
+        pack.arg(modules).arg(&initramfs).arg(env!("CARGO_BIN_EXE_pagefold")).args(&setup.programs);
+        tool(&mut pack)?;
+        Ok(Guest { kernel: kernel.into(), initramfs, dir, memory_mib: setup.memory_mib })
     }
 
-    /// Boots with 320 MiB and two CPUs, and waits until the guest has powered off, or kills it after `timeout`.
+    /// Boots with two CPUs, and waits until the guest has powered off, or kills it after `timeout`.
+    ///
+    /// QEMU's software emulation sometimes executes the old form of an instruction that the guest's kernel has just
+    /// replaced on another CPU, and the kernel panics. Such a run is repeated, up to two times.
     pub fn run(&self, parameters: &str, timeout: Duration) -> Console {
+        let runs = (0..3).map(|_| self.run_once(parameters, timeout));
+        let mut last = None;
+        for console in runs {
+            let repeat = console.0.contains("Oops: int3: 0000");
+            last = Some(console);
+            if !repeat {
+                break;
+            }
+        }
+        last.unwrap()
+    }
+
+    fn run_once(&self, parameters: &str, timeout: Duration) -> Console {
         let path = self.dir.path().join("console");
         let log = File::create(&path).unwrap();
         // Without -cx16 QEMU 7.2 corrupts flags after cmpxchg16b, and the guest dies under pressure.
         let mut qemu = Command::new("qemu-system-x86_64");
-        qemu.args(["-accel", "tcg,thread=multi", "-cpu", "Haswell-v4,-cx16", "-m", "320", "-smp", "2"])
+        qemu.args(["-accel", "tcg,thread=multi", "-cpu", "Haswell-v4,-cx16", "-smp", "2"])
             .args(["-nodefaults", "-display", "none", "-no-reboot", "-serial", "stdio"])
+            .args(["-m", &self.memory_mib.to_string()])
             .arg("-kernel")
             .arg(&self.kernel)
             .arg("-initrd")
