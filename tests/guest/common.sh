@@ -1,4 +1,4 @@
-# What the guests' init scripts have in common: they source it first. It mounts the kernel's file systems, loads the
+# The common beginning of the guests' init scripts, which source it. It mounts the kernel's file systems, loads the
 # modules, and starts the watchdog. `pf.time_s` on the kernel's command line is the watchdog's time limit.
 export PATH=/bin
 /bin/busybox --install -s /bin

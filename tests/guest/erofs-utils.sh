@@ -1,6 +1,6 @@
 #!/bin/sh
-# Downloads erofs-utils and erofsfuse of a newer suite of Debian, and unpacks them with their libraries into a folder, as
-# packages.sh does. PAGEFOLD_EROFS_SUITE names another suite than sid.
+# Downloads erofs-utils and erofsfuse of a newer suite of Debian, and unpacks them with their libraries into a folder,
+# as packages.sh does. PAGEFOLD_EROFS_SUITE names another suite than sid.
 #
 # usage: erofs-utils.sh [FOLDER]     prints FOLDER, by default target/guest/erofs-utils; for the tests that use it:
 #     PAGEFOLD_EROFS_UTILS=$(tests/guest/erofs-utils.sh) cargo test -p pagefold-image --test all build::foreign

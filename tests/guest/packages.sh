@@ -8,9 +8,9 @@
 # usage: packages.sh FOLDER SUITE PACKAGES PROGRAMS     prints FOLDER; for example
 #     packages.sh target/guest/nbd-client sid nbd-client nbd-client
 #
-# PACKAGES and PROGRAMS are lists of words, each list one argument. Leaves FOLDER/bin with PROGRAMS, and FOLDER/root with
-# the packages. If the programs exist, the script needs no network. Exit status 2 when they cannot be downloaded, with
-# the reason on stderr.
+# PACKAGES and PROGRAMS are lists of words, each list one argument. Leaves FOLDER/bin with PROGRAMS, and FOLDER/root
+# with the packages. If the programs exist, the script needs no network. Exit status 2 when they cannot be downloaded,
+# with the reason on stderr.
 set -eu
 
 folder=$1

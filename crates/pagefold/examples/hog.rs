@@ -2,12 +2,12 @@
 //!
 //! usage: hog MIB PASSES [random=PERCENT] [spoil]
 //!
-//! The contents of a page are a function of its index and of the pass that last wrote it, and that pass
-//! is a function of the index too, so the hog needs no memory except the pages, and detects any page that is
-//! lost, stale, torn, or another page's. The kinds of pages, in percent:
-//! 25 random, or PERCENT of them, 10 of one repeated word, 10 zero, and the others text of random words (lz4
-//! compresses these to about a quarter). Exit status 0 if all contents were right; otherwise 1, after a line about the first wrong page.
-//! `spoil` changes one byte before the last check, to show that the check detects it.
+//! The contents of a page are a function of its index and of the pass that last wrote it, and that pass is a function
+//! of the index too, so the hog needs no memory except the pages, and detects any page that is lost, stale, torn, or
+//! another page's. The kinds of pages, in percent: 25 random, or PERCENT of them, 10 of one repeated word, 10 zero,
+//! and the others text of random words (lz4 compresses these to about a quarter). Exit status 0 if all contents were
+//! right; otherwise 1, after a line about the first wrong page. `spoil` changes one byte before the last check, to
+//! show that the check detects it.
 
 use std::process::ExitCode;
 

@@ -2,13 +2,13 @@
 //!
 //! usage: nbd_reconnect INDEX DEAD_S COUNT [SERVER EXPORT]
 //!
-//! INDEX is N of `/dev/nbdN`, which was connected by netlink. DEAD_S is how many seconds the driver shall keep requests when it
-//! has no connection. COUNT is the number of connections that the program opens and passes to the driver, to SERVER, a socket's
-//! path or an address with a port. The program negotiates each of them, as clients of the NBD protocol do, and checks
-//! nothing: not that the server has the same disk as before.
+//! INDEX is N of `/dev/nbdN`, which was connected by netlink. DEAD_S is how many seconds the driver shall keep
+//! requests when it has no connection. COUNT is the number of connections that the program opens and passes to the
+//! driver, to SERVER, a socket's path or an address with a port. The program negotiates each of them, as clients of
+//! the NBD protocol do, and checks nothing: not that the server has the same disk as before.
 //!
-//! nbd-client's option `--persist` should do this, but Debian's versions from 3.24 to 3.27 end when the connection does.
-//! The messages are those of the kernel's `nbd-netlink.h`.
+//! nbd-client's option `--persist` should do this, but Debian's versions from 3.24 to 3.27 end when the connection
+//! does. The messages are those of the kernel's `nbd-netlink.h`.
 
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketType, netlink, recv, sendto, socket};
 use std::io::{Error, Read, Result, Write};
@@ -44,8 +44,8 @@ fn attribute(kind: u16, data: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Sends a message to the kernel and returns the attributes of its answer, which are none if the answer says that it has
-/// worked.
+/// Sends a message to the kernel and returns the attributes of its answer, which are none if the answer says that it
+/// has worked.
 fn call(netlink: &OwnedFd, family: u16, command: u8, attributes: &[u8]) -> Result<Vec<u8>> {
     let mut message = ((HEADERS + attributes.len()) as u32).to_ne_bytes().to_vec();
     message.extend_from_slice(&family.to_ne_bytes());

@@ -1,8 +1,9 @@
-//! The kernel's NBD driver as a client of a disk of pagefold, in a virtual machine, because few kernels have the driver.
+//! The kernel's NBD driver as a client of a disk of pagefold, in a virtual machine, because few kernels have the
+//! driver.
 //!
-//! The machine is a QEMU guest that runs pagefold, Debian's nbd-client and the steps of `tests/guest/nbd-init`, a shell
-//! script; see `tests/guest/README.md`. The script checks all contents and ends with a result. This file says which steps
-//! belong together and how long they may take.
+//! The machine is a QEMU guest that runs pagefold, Debian's nbd-client and the steps of `tests/guest/nbd-init`, a
+//! shell script; see `tests/guest/README.md`. The script checks all contents and ends with a result. This file says
+//! which steps belong together and how long they may take.
 //!
 //! The tests do not measure, and do not use TLS, which the driver does not have.
 

@@ -50,8 +50,8 @@ fn tool(command: &mut Command) -> Result<Output, Missing> {
     }
 }
 
-/// The path of the program `name`, an example of this package. `cargo test` builds it, except when it runs selected tests
-/// only. It is not built here, because a build inside a test may take many minutes.
+/// The path of the program `name`, an example of this package. `cargo test` builds it, except when it runs selected
+/// tests only. It is not built here, because a build inside a test may take many minutes.
 pub fn example(name: &str) -> Result<PathBuf, Missing> {
     let built = Path::new(env!("CARGO_BIN_EXE_pagefold")).with_file_name("examples").join(name);
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples").join(name).with_extension("rs");
@@ -120,8 +120,10 @@ impl Guest {
         let initramfs = dir.path().join("initramfs.gz");
         let mut pack = Command::new(scripts().join("mkinitramfs.sh"));
         pack.args(["-i", setup.init]);
-        setup.modules.iter().for_each(|module| drop(pack.args(["-m", module])));
-        setup.foreign.iter().for_each(|program| drop(pack.arg("-f").arg(program)));
+        pack.args(setup.modules.iter().flat_map(|module| ["-m", module]));
+        for program in &setup.foreign {
+            pack.arg("-f").arg(program);
+        }
         pack.arg(modules).arg(&initramfs).arg(env!("CARGO_BIN_EXE_pagefold")).args(&setup.programs);
         tool(&mut pack)?;
         Ok(Guest { kernel: kernel.into(), initramfs, dir, memory_mib: setup.memory_mib })
@@ -132,16 +134,13 @@ impl Guest {
     /// QEMU's software emulation sometimes executes the old form of an instruction that the guest's kernel has just
     /// replaced on another CPU, and the kernel panics. Such a run is repeated, up to two times.
     pub fn run(&self, parameters: &str, timeout: Duration) -> Console {
-        let runs = (0..3).map(|_| self.run_once(parameters, timeout));
-        let mut last = None;
-        for console in runs {
-            let repeat = console.0.contains("Oops: int3: 0000");
-            last = Some(console);
-            if !repeat {
-                break;
+        let mut console = self.run_once(parameters, timeout);
+        for _ in 0..2 {
+            if console.0.contains("Oops: int3: 0000") {
+                console = self.run_once(parameters, timeout);
             }
         }
-        last.unwrap()
+        console
     }
 
     fn run_once(&self, parameters: &str, timeout: Duration) -> Console {
