@@ -70,7 +70,7 @@ run() {
         # QEMU's emulation sometimes executes an instruction that the kernel has just replaced, and the kernel panics.
         grep -q 'Oops: int3' "$console" || break
     done
-    grep -q '^RESULT: ok$' "$console" || { echo "$name failed:" >&2; tail -n 20 "$console" >&2; exit 1; }
+    grep -q '^RESULT: ok' "$console" || { echo "$name failed:" >&2; tail -n 20 "$console" >&2; exit 1; }
     read_cpu_s
     row "$console" "$name" $((cpu_s - before))
 }
