@@ -233,7 +233,7 @@ typedef struct pf_region_stats {
     uint64_t faults_compressed;    /* pages brought back from the store */
     uint64_t faults_staged;        /* pages brought back on their way to the store */
     uint64_t faults_failed;
-    uint64_t file_reads;           /* pages read from the region's file */
+    uint64_t file_reads;           /* pages read from the region's file, neighbours included */
     uint64_t memory_waits;         /* faults that waited because the limit was reached */
     uint64_t fault_ns;             /* time that threads spent serving faults, nanoseconds */
     uint64_t memory_wait_ns;       /* the part of it that they waited for memory */
@@ -243,6 +243,8 @@ typedef struct pf_region_stats {
     uint64_t evicted_clean_pages;  /* those of them that the store had already */
     uint64_t pool_limit_hit;       /* times that the pool became full */
     uint64_t pool_refused_pages;   /* pages that the pool refused; they stayed resident */
+    uint64_t file_read_calls;      /* reads of the region's file: adjacent pages are read together */
+    uint64_t file_rereads;         /* those of file_reads that were read again, because the pool was full */
 } pf_region_stats;
 
 /* Reads the statistics. `size_bytes` is sizeof *stats; fields that the library does not know are zero. */

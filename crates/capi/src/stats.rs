@@ -38,6 +38,8 @@ pub struct pf_region_stats {
     pub evicted_clean_pages: u64,
     pub pool_limit_hit: u64,
     pub pool_refused_pages: u64,
+    pub file_read_calls: u64,
+    pub file_rereads: u64,
 }
 
 /// Returns how many pages the pool has refused.
@@ -73,6 +75,8 @@ fn convert(stats: &RegionStats) -> pf_region_stats {
         evicted_clean_pages: stats.eviction.clean,
         pool_limit_hit: stats.pool.pool_limit_hit,
         pool_refused_pages: refused_pages(stats),
+        file_read_calls: stats.faults.file_read_calls,
+        file_rereads: stats.faults.file_rereads,
     }
 }
 

@@ -32,6 +32,10 @@ pub(crate) struct PyRegionStats {
     read_ahead: u64,
     /// Pages read from the file that the region began with.
     file_reads: u64,
+    /// Reads of that file: adjacent pages are read together.
+    file_read_calls: u64,
+    /// Of `file_reads`, the pages that were read again, because the memory for compressed pages was full.
+    file_rereads: u64,
     /// Pages that left the resident memory.
     evicted: u64,
     /// Seconds that the region's threads spent in serving accesses.
@@ -57,6 +61,8 @@ impl PyRegionStats {
             faults: stats.faults.folded + stats.faults.staged,
             read_ahead: stats.neighbours_brought,
             file_reads: stats.faults.file_reads,
+            file_read_calls: stats.faults.file_read_calls,
+            file_rereads: stats.faults.file_rereads,
             evicted: stats.eviction.staged,
             fault_seconds: stats.faults.time.as_secs_f64(),
             wait_seconds: stats.faults.wait_time.as_secs_f64(),
@@ -90,7 +96,7 @@ impl PyRegionStats {
         let bar = |colour: &str, bytes: u64| {
             format!("<div style=\"width:{:.1}%;background:{colour}\"></div>", percent(bytes))
         };
-        let rows = [
+        let mut rows = vec![
             ("Size", Human(self.size).to_string()),
             ("Resident", format!("{} of at most {}", Human(self.resident), Human(self.memory))),
             ("Compressed", format!("{} to {}", Human(self.compressed), Human(self.pool))),
@@ -98,6 +104,13 @@ impl PyRegionStats {
             ("Brought back in advance", self.read_ahead.to_string()),
             ("Evicted", self.evicted.to_string()),
         ];
+        if self.file_reads > 0 {
+            let (pages, calls, again) = (self.file_reads, self.file_read_calls, self.file_rereads);
+            rows.push((
+                "Read from the file",
+                format!("{pages} pages in {calls} reads, {again} of them again"),
+            ));
+        }
         let rows: String =
             rows.iter().map(|(name, value)| format!("<tr><th>{name}</th><td>{value}</td></tr>")).collect();
         format!(

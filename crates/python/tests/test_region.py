@@ -244,6 +244,23 @@ def test_a_file_is_where_it_begins(tmp_path, settings):
         pagefold.Region(MB, MB, file="/dev/zero", **settings)
 
 
+def test_statistics_count_what_is_read_from_the_file(tmp_path, settings):
+    size = 8 * MB
+    path = tmp_path / "data.bin"
+    path.write_bytes(np.random.default_rng(0).bytes(size))
+    # The random bytes do not compress, and the pool has room for an eighth of them: the other pages are read again.
+    with pagefold.Region(size, "1M", pool="1M", file=path, **settings) as region:
+        assert "file" not in region._repr_html_()
+        for again in (False, True):
+            with memoryview(region) as view:
+                assert bytes(view) == path.read_bytes()
+            stats = region.stats()
+            assert stats.file_reads - stats.file_rereads == size // 4096
+            assert 0 < stats.file_read_calls < stats.file_reads
+            assert not again or stats.file_rereads > size // 4096 // 2
+            assert f"{stats.file_reads} pages in {stats.file_read_calls} reads" in stats._repr_html_()
+
+
 def test_it_outlives_its_interpreter(settings):
     """At exit, after the interpreter is gone, the C library still reads memory of a region."""
     result = run(

@@ -144,11 +144,45 @@ static void files(void) {
     close(folder);
 }
 
+/* A file that is read three times, through a pool that has room for a part of it. */
+static void files_that_are_read_again(void) {
+    enum { PAGES = 2048 };
+    char path[] = "/tmp/pagefold-region-XXXXXX", page[4096];
+    pf_region_config config;
+    pf_region_stats stats;
+    pf_region *region;
+    uint64_t word = 1;
+    int fd = mkstemp(path);
+    CHECK(fd >= 0 && unlink(path) == 0);
+    for (int i = 0; i < PAGES; i++) {
+        for (int at = 0; at < 4096; at += 8) {
+            word = word * 6364136223846793005u + 1442695040888963407u; /* does not compress */
+            memcpy(page + at, &word, 8);
+        }
+        CHECK(write(fd, page, 4096) == 4096);
+    }
+    CHECK(pf_region_config_init(&config, sizeof config) == PF_OK);
+    config.limit_bytes = MIB;
+    config.max_pool_bytes = MIB;
+    CHECK(pf_region_from_file(fd, &config, &region) == PF_OK);
+    close(fd);
+    for (int round = 0; round < 3; round++) {
+        const volatile char *bytes = pf_region_address(region);
+        for (size_t i = 0; i < PAGES; i++) (void)bytes[i * 4096];
+        CHECK(pf_region_get_stats(region, &stats, sizeof stats) == PF_OK);
+        CHECK(stats.file_reads - stats.file_rereads == PAGES);
+        CHECK(stats.file_read_calls > 0 && stats.file_read_calls < stats.file_reads);
+        CHECK(round == 0 || stats.file_rereads > PAGES / 2);
+    }
+    CHECK(pf_region_destroy(region) == PF_OK);
+}
+
 int main(void) {
     configurations_of_any_version();
     bad_settings();
     pins_and_parts();
     limits_and_statistics();
     files();
+    files_that_are_read_again();
     return 0;
 }
