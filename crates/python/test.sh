@@ -3,10 +3,14 @@
 #
 #     crates/python/test.sh [ARGUMENTS OF PYTEST]
 #     PYTHONS="python3.11 python3.14" PROFILE=release crates/python/test.sh
+#     SUITES="bookworm sid" crates/python/test.sh
 #
 # The wheel is built once, for the oldest Python that it claims; all interpreters run that file. Environments stay in
 # target/python, so only the first run downloads packages. Packages that the tests use if they are there (pandas, pyarrow)
 # are installed if that is possible. Ends with status 77 if packages that are needed cannot be installed.
+#
+# SUITES names suites of Debian: the tests run with their Python, NumPy, pandas, PyTorch and pyarrow too, which debian.sh
+# downloads. A suite that cannot be downloaded is left out, with the reason.
 set -euo pipefail
 cd "$(dirname "$0")"
 out=$PWD/../../target/python
@@ -41,4 +45,21 @@ for python in "${pythons[@]}"; do
     echo "$("$python" --version), $(basename "$wheel")"
     # `python -m pytest` would import the sources of this folder, which lack the native module.
     "$(dirname "$python")/pytest" -q -p no:cacheprovider "$@"
+done
+
+# Debian's Python takes no packages from pip, so the wheel is unpacked, which is all that its installation does.
+for suite in ${SUITES:-}; do
+    python=$(./debian.sh "$suite") || { echo "not run with Debian's $suite"; continue; }
+    rm -rf "$out/$suite/site"
+    "$python" -m zipfile -e "$wheel" "$out/$suite/site"
+    echo "$("$python" --version) of Debian's $suite, $(basename "$wheel")"
+    PYTHONPATH=$out/$suite/site "$python" -P - <<'EOF'
+import importlib
+for name in ("numpy", "pandas", "torch", "pyarrow"):
+    try:
+        print(name, importlib.import_module(name).__version__)
+    except ImportError as error:
+        print(f"no {name}: {error}")
+EOF
+    PYTHONPATH=$out/$suite/site "$python" -P -m pytest -q -p no:cacheprovider "$@"
 done

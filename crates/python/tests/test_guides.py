@@ -19,18 +19,20 @@ FILES = {
     "/notes.txt": "/etc/os-release",
     "/table.csv": "/usr/share/doc/app/README",
 }
-# Names and files that the examples take for granted.
+# Names and files that the examples take for granted. Processes that an example starts may run the program again, as
+# `__mp_main__`, and need `work` only.
 PRELUDE = """
 import numpy as np, pagefold
 
 def work(part):
     return part * 2
 
-parts = [1, 2, 3]
-with open("table.bin", "wb") as file:
-    file.truncate(8_000_000_000)  # a hole
-np.save("table.npy", np.zeros(1_000_000))
-np.zeros(1_000_000, "u1").tofile("data")
+if __name__ == "__main__":
+    parts = [1, 2, 3]
+    with open("table.bin", "wb") as file:
+        file.truncate(8_000_000_000)  # a hole
+    np.save("table.npy", np.zeros(1_000_000))
+    np.zeros(1_000_000, "u1").tofile("data")
 """
 
 
@@ -60,9 +62,9 @@ def test_examples_work(document, tmp_path):
         if "pandas." in code:
             if find_spec("pandas") is None or find_spec("fsspec") is None:
                 continue
-            program.append("import pandas")
+            program.append("    import pandas")
         # Errors name the line of the document.
-        program.append(f"exec(compile({chr(10) * (line - 1) + smaller(code)!r}, {document!r}, 'exec'))")
+        program.append(f"    exec(compile({chr(10) * (line - 1) + smaller(code)!r}, {document!r}, 'exec'))")
     script = tmp_path / "examples.py"
     script.write_text("\n".join(program))
     result = subprocess.run([sys.executable, "-P", script], cwd=tmp_path, capture_output=True, text=True, timeout=300)
