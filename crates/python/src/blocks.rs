@@ -58,6 +58,11 @@ impl Blocks {
         self.used.remove(&start)
     }
 
+    /// Makes a removed block, whose pages are not released, a block again.
+    pub fn take_back(&mut self, start: u64, pages: u64) {
+        self.used.insert(start, pages);
+    }
+
     /// Makes pages free that a removed or shortened block had.
     pub fn release(&mut self, start: u64, pages: u64) {
         if pages == 0 {

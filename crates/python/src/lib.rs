@@ -8,6 +8,7 @@
 //! | `budget` | `Budget`, a limit that regions share, and the argument `memory` |
 //! | `region` | `Region`, an object with the buffer protocol |
 //! | `blocks` | which pages of a range are in use: an allocator without memory |
+//! | `freed` | freed blocks that keep their memory for the next arrays |
 //! | `arena` | a region that is divided into blocks, and what a forked child may do with it |
 //! | `numpy_handler` | NumPy's memory handler (NEP 49) over an arena |
 //! | `image`, `store` | `Image` and `Store` |
@@ -24,6 +25,7 @@ mod arguments;
 mod blocks;
 mod budget;
 mod errors;
+mod freed;
 mod image;
 mod numpy_handler;
 mod region;

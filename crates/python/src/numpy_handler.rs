@@ -69,8 +69,7 @@ impl Heap {
     fn calloc(&self, count: usize, each_bytes: usize) -> *mut c_void {
         let Some(len_bytes) = count.checked_mul(each_bytes) else { return ptr::null_mut() };
         match self.is_large(len_bytes) {
-            // Blocks begin as zeroes.
-            true => self.arena.take(len_bytes).cast(),
+            true => self.arena.take_zeroed(len_bytes).cast(),
             // SAFETY: a call of the C library without preconditions.
             false => unsafe { libc::calloc(len_bytes.max(1), 1) },
         }

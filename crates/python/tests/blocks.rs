@@ -52,6 +52,7 @@ enum Step {
     Take(u64),
     Free(u64),
     Remove(u64),
+    TakeBack,
     Release,
     Grow(u64, u64),
     Shrink(u64, u64),
@@ -63,6 +64,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         4 => (0_u64..12).prop_map(Step::Take),
         4 => page.clone().prop_map(Step::Free),
         1 => page.clone().prop_map(Step::Remove),
+        1 => Just(Step::TakeBack),
         1 => Just(Step::Release),
         2 => (page.clone(), 0_u64..16).prop_map(|(page, len)| Step::Grow(page, len)),
         2 => (page, 0_u64..8).prop_map(|(page, len)| Step::Shrink(page, len)),
@@ -100,6 +102,13 @@ proptest! {
                     if let Some((start, len)) = block {
                         twin.set(start, len, -1);
                         removed.push((start, len));
+                    }
+                }
+                Step::TakeBack => {
+                    if let Some((start, len)) = removed.pop().filter(|it| it.1 > 0) {
+                        blocks.take_back(start, len);
+                        twin.set(start, len, twin.next);
+                        twin.next += 1;
                     }
                 }
                 Step::Release => {

@@ -5,6 +5,7 @@ import contextvars
 import gc
 import os
 import pickle
+import resource
 import threading
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 
@@ -83,6 +84,38 @@ def test_freed_memory_is_zero_and_used_again(memory):
     stats = memory.stats()
     # Some pages behind an array may have been read ahead.
     assert (stats.arrays, stats.size) == (0, 0) and stats.compressed < MB
+
+
+def test_temporary_arrays_use_memory_again(settings):
+    """Below the limit, blocks that an expression frees and takes again cost no faults."""
+    memory = pagefold.numpy_memory("256M", capacity="1G", **settings)
+    with memory:
+        array = np.ones(MB)
+        for _ in range(2):
+            array = array * 2 - array
+        faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        for _ in range(20):
+            array = array * 2 - array
+        faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - faults
+    stats = memory.stats()
+    assert (array == 1).all() and (stats.arrays, stats.size) == (1, 8 * MB)
+    # If each block were new, there would be 160 faults with huge pages, and 40 000 without.
+    assert faults < 80
+
+
+def test_kept_memory_is_given_up_when_memory_is_short(settings):
+    memory = pagefold.numpy_memory("16M", capacity="64M", **settings)
+    with memory:
+        for _ in range(10):
+            array = np.ones(2 * MB)  # all of the limit
+            del array
+        stats = memory.stats()
+        assert (stats.arrays, stats.size) == (0, 0) and stats.resident < 8 * MB, stats
+        # Freed blocks do not fill the range either.
+        parts = [np.ones(MB) for _ in range(4)]
+        del parts
+        whole = np.zeros(7 * MB)
+        assert not whole.any()
 
 
 def test_resizing_keeps_contents(memory):
