@@ -7,7 +7,7 @@
 use super::cgroup::GroupPath;
 use super::plan::MemoryPlan;
 use super::space::{self, Side};
-use super::{below, job, passes, same_filled, skewed};
+use super::{below, blocks, job, passes, same_filled, skewed};
 use crate::output;
 use crate::zram;
 use anyhow::Context;
@@ -32,6 +32,8 @@ pub enum Task {
     Job,
     /// Two threads on pages chosen with a Zipf distribution.
     Zipf,
+    /// Blocks of an arena, or of malloc, chosen with a Zipf distribution.
+    Blocks,
     /// Same-filled pages, with or without the check for them; on pagefold's side only.
     SameFilled {
         /// Whether the check is on.
@@ -82,6 +84,7 @@ pub fn run(spec: &ChildSpec) -> anyhow::Result<()> {
         Task::Zipf => Some(skewed::Operations::new(&spec.plan)?),
         _ => None,
     };
+    let zipf = (spec.task == Task::Blocks).then(|| blocks::prepare(&spec.plan)).transpose()?;
     if let Some(group) = &spec.group {
         group.enter()?;
     }
@@ -93,6 +96,10 @@ pub fn run(spec: &ChildSpec) -> anyhow::Result<()> {
     }
     if let Task::Below { in_region } = spec.task {
         below::run(&spec.plan, in_region, &mut report)?;
+        return send(&report);
+    }
+    if let Some(zipf) = zipf {
+        blocks::run(&spec.plan, spec.side, &zipf, &mut report)?;
         return send(&report);
     }
     let mut space = space::make(spec.side, spec.len_bytes(), &spec.plan)?;
@@ -112,7 +119,7 @@ pub fn run(spec: &ChildSpec) -> anyhow::Result<()> {
             skewed::run(&operations, space.bytes_mut(), &source, &mut report)?;
         }
         // Done above: they make their regions themselves.
-        Task::SameFilled { .. } | Task::Below { .. } => {}
+        Task::SameFilled { .. } | Task::Below { .. } | Task::Blocks => {}
     }
     report.statistics = space.statistics();
     send(&report)

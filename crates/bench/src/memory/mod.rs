@@ -14,6 +14,7 @@
 //! | `child` | a measured process and its report |
 //! | `space` | the memory that a side works in |
 //! | `passes`, `skewed`, `job` | the work: over all pages; with a Zipf distribution; sort and group |
+//! | `blocks` | blocks of an arena of `libpagefold`, against malloc |
 //! | `below` | memory that never reaches its limit, against ordinary memory |
 //! | `same_filled` | same-filled pages of pagefold's side, with and without the check for them |
 //! | `rows` | runs the rounds of all rows; figures with targets, and tables |
@@ -23,6 +24,7 @@
 //! is measured alone.
 
 mod below;
+mod blocks;
 mod cgroup;
 mod child;
 mod guard;
@@ -96,6 +98,8 @@ pub enum RowKind {
     Job,
     /// Two threads on pages chosen with a Zipf distribution
     Zipf,
+    /// Blocks of an arena of libpagefold, chosen with a Zipf distribution, against malloc
+    Blocks,
     /// All memory in use
     Memory,
     /// Memory that never reaches its limit, against ordinary memory

@@ -16,9 +16,9 @@ pub struct MemoryPlan {
     pub touched_beside_bytes: u64,
     /// Number of rounds. All count, because each side of each round is a new process.
     pub rounds: usize,
-    /// Operations of each thread of `zipf` before the measurement.
+    /// Operations of each thread of `zipf`, and accesses of `blocks`, before the measurement.
     pub zipf_warm_up_ops: u64,
-    /// Measured operations of each thread of `zipf`.
+    /// Measured operations of each thread of `zipf`, and accesses of `blocks`.
     pub zipf_ops: u64,
 }
 
@@ -76,6 +76,8 @@ pub const RANDOM: Target = Target::AtMost(0.5);
 pub const JOB: Target = Target::AtMost(0.5);
 /// Zipf: operations per second / the kernel's.
 pub const ZIPF: Target = Target::AtLeast(2.0);
+/// Blocks: time per access / malloc's with the kernel's swap.
+pub const BLOCKS: Target = Target::AtMost(0.7);
 /// All memory in use / the kernel's.
 pub const MEMORY: Target = Target::AtMost(1.0);
 /// Work below the limit: time / the time in ordinary memory.

@@ -46,12 +46,13 @@ const fn row(
 }
 
 #[rustfmt::skip]
-const ROW_SPECS: [RowSpec; 13] = [
+const ROW_SPECS: [RowSpec; 14] = [
     row(RowKind::Fill, Task::Pass, "fill, per page", "fill_ns", "ns", plan::FILL),
     row(RowKind::Sequential, Task::Pass, "sequential read, per page", "sequential_ns", "ns", plan::SEQUENTIAL),
     row(RowKind::Random, Task::Random, "random read, per access", "random_ns", "ns", plan::RANDOM),
     row(RowKind::Job, Task::Job, "sort and group-by", "job_s", "s", plan::JOB),
     row(RowKind::Zipf, Task::Zipf, "two threads, Zipf 0.99", "zipf_ops_per_s", "/s", plan::ZIPF),
+    row(RowKind::Blocks, Task::Blocks, "blocks of 1 KiB, Zipf 0.99", "blocks_change_ns", "ns", plan::BLOCKS),
     row(RowKind::Memory, Task::Pass, "memory held after both passes", "held_bytes", "B", plan::MEMORY),
     row(RowKind::Memory, Task::Pass, "memory held at most", "peak_bytes", "B", plan::MEMORY),
     row(RowKind::Below, BELOW, "fill below the limit, per page", "below_fill_ns", "ns", plan::BELOW),
@@ -73,7 +74,7 @@ pub fn measure(
     let (bench, notes) = Bench::new(set, plan)?;
     notes.into_iter().for_each(|note| report.note(note));
     let mut rounds = serde_json::Map::new();
-    for task in [Task::Pass, Task::Random, Task::Job, Task::Zipf, BELOW, SAME_FILLED] {
+    for task in [Task::Pass, Task::Random, Task::Job, Task::Zipf, Task::Blocks, BELOW, SAME_FILLED] {
         let wanted: Vec<_> = ROW_SPECS.iter().filter(is_wanted).filter(|w| w.task == task).collect();
         if wanted.is_empty() {
             continue;
@@ -149,6 +150,7 @@ fn name(task: Task) -> &'static str {
         Task::Random => "random",
         Task::Job => "job",
         Task::Zipf => "zipf",
+        Task::Blocks => "blocks",
         Task::SameFilled { .. } => "same-filled",
         Task::Below { .. } => "below",
     }
@@ -190,6 +192,7 @@ impl Figures {
         let against = match wanted.task {
             SAME_FILLED => "check off",
             BELOW => "ordinary memory",
+            Task::Blocks => "malloc, kernel swap",
             _ => "kernel swap to zram",
         };
         let row = Row::new(wanted.what, set, wanted.unit, against, wanted.target);
@@ -212,11 +215,13 @@ impl Figures {
             Task::Random => "fill and random reads",
             Task::Job => "sort and group-by",
             Task::Zipf => "two threads, 70 % reads, Zipf 0.99",
+            Task::Blocks => "allocating blocks of 1 KiB, and changing them, Zipf 0.99",
             Task::SameFilled { .. } => "store and load of same-filled pages",
             Task::Below { .. } => "fill, and sort of an eighth, below the limit",
         };
         let content = match task {
             Task::Job => "a table",
+            Task::Blocks => "records",
             Task::SameFilled { .. } => "zeroes, then of another word",
             Task::Below { .. } => "numbers",
             _ => &set.name,

@@ -1,6 +1,7 @@
 //! Starts the measured processes, one after the other, and samples their memory use.
 
 use super::Role;
+use super::blocks;
 use super::cgroup::{Controller, Group};
 use super::child::{ChildReport, ChildSpec, Meter, Task};
 use super::guard::{self, Guard};
@@ -66,7 +67,9 @@ impl Bench {
         space::touch(&self.plan)?;
         self.started.set(self.started.get() + 1);
         let name = format!("{}{}", self.group_prefix, self.started.get());
-        let limit = (side == Side::Kernel).then_some(self.plan.limit_bytes);
+        // The tables of a work are outside of pagefold's region.
+        let tables_bytes = if task == Task::Blocks { blocks::table_bytes(&self.plan) } else { 0 };
+        let limit = (side == Side::Kernel).then_some(self.plan.limit_bytes + tables_bytes);
         let group = self.controller.as_ref().map(|controller| controller.make(&name, limit)).transpose()?;
         let spec = || self.spec(side, task, group.as_ref());
         let what = || format!("the process that measures {task:?} of {side:?}");
