@@ -1,13 +1,24 @@
 #!/usr/bin/env python3
-"""Measures NumPy on arrays of four times a memory limit: pagefold against the kernel's swap on zram.
+"""Measures NumPy on arrays of four times a memory limit: pagefold against other ways to do the same.
 
-    bench/python.py [--python PYTHON] [--size 512M] [--rounds 3] [--only WORD]
+    bench/python.py [--python PYTHON] [--size 512M] [--rounds 3] [--only WORD] [--against SIDE ...]
 
-PYTHON has the package and NumPy (crates/python/test.sh makes target/python/cpython-3.11). Each workload is a program that
-runs alternately with `pagefold.numpy_memory(limit)` and with ordinary arrays in a memory control group of that limit,
-which swaps to /dev/zram0 (lz4). The kernel's limit includes the interpreter, so it gets 64 MiB more. A row has the
-medians of both, the memory that both took, and the median of the ratios of the rounds. The kernel's side needs root, an
-unused /dev/zram0 and a memory cgroup of version 1 or 2; without these only pagefold is measured, and the reason printed.
+PYTHON has the package and NumPy, and blosc2 if that is to be compared. Without it, an environment is made in
+target/python/bench, with the wheel that crates/python/test.sh has built (PROFILE=release) and with packages that pip
+finds. python_work.py has the works; each run of a side is a process, and the sides alternate.
+
+| SIDE | what pagefold is compared with |
+|---|---|
+| kernel | ordinary arrays in a memory control group with the limit, which swaps to /dev/zram0 (lz4) |
+| memmap | np.memmap on files of --directory, in such a group |
+| blosc2 | compressed arrays of blosc2 (lz4), for the works that it has operations for; it has no limit |
+| below | arrays that never reach their limit, against ordinary arrays: fill, sort and matmul |
+
+The limit of a group includes the interpreter, so it gets what a program without arrays takes in addition. A row has the medians of both sides, the median of
+the ratios of the rounds with its target, and the memory that both took, which for the kernel includes what zram uses.
+For matmul, the time of the same work with enough memory is subtracted from both. Control groups need root and a memory
+controller of version 1 or 2, and the kernel's side an unused /dev/zram0; rows that cannot be measured are left out, and
+the reason is printed.
 """
 
 import argparse
@@ -15,79 +26,29 @@ import contextlib
 import json
 import os
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
+import threading
 import time
+import venv
+from pathlib import Path
+
+HERE = Path(__file__).parent
+TARGET = HERE.parent / "target"
 
 ZRAM = "/sys/block/zram0"
-INTERPRETER_BYTES = 64 << 20
-
-# The program: the prelude makes `memory`, a context manager. Each workload prepares, and then `measure` runs.
-PRELUDE = """
-import contextlib, json, sys, time
-import numpy as np
-size, limit, side = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
-count = size // 8
-if side == "pagefold":
-    import pagefold
-    memory = pagefold.numpy_memory(limit)
-else:
-    memory = contextlib.nullcontext()
-def numbers(start, stop):
-    # As sensor readings: a slow trend and some bits of noise.
-    at = np.arange(start, stop, dtype=np.int64)
-    return (at >> 12) + (at * 2654435761 >> 7 & 63)
-def fill(array):
-    for start in range(0, count, 1 << 17):
-        array[start : start + (1 << 17)] = numbers(start, min(start + (1 << 17), count))
-memory.__enter__()
-array = np.empty(count, np.int64)
-"""
-EPILOGUE = """
-begun = time.perf_counter()
-result = measure()
-seconds = time.perf_counter() - begun
-report = {"seconds": seconds, "result": int(result)}
-if side == "pagefold":
-    stats = memory.stats()
-    report["resident"], report["pool"] = stats.resident_max, stats.pool
-print(json.dumps(report))
-"""
-WORKLOADS = {
-    "fill": """
-def measure():
-    fill(array)
-    return array[count // 2]
-""",
-    "sum": """
-fill(array)
-def measure():
-    return array.sum()
-""",
-    "add in place": """
-fill(array)
-def measure():
-    np.add(array, 1, out=array)
-    return array[-1]
-""",
-    "boolean filter": """
-fill(array)
-def measure():
-    return array[array % 64 == 0].sum()
-""",
-    "sort in place": """
-fill(array)
-def measure():
-    array.sort()
-    return array[count // 3]
-""",
-    "random reads": """
-fill(array)
-def measure():
-    places = np.random.default_rng(0).integers(0, count, 20_000)
-    return array[places].sum()
-""",
+# How often a process is started at most if the kernel kills it.
+ATTEMPTS = 3
+WORKS = ["fill", "sum", "add in place", "boolean filter", "sort in place", "random reads", "group-by, gather", "matmul"]
+# The works of each side, and the targets of their ratios: pagefold's time / that of the side.
+SIDES = {
+    "kernel": {work: None for work in WORKS}
+    | {"fill": 0.6, "sort in place": 0.6, "boolean filter": 0.6, "group-by, gather": 1.0, "matmul": 0.6},
+    "memmap": {work: None for work in WORKS},
+    "blosc2": {work: 1.0 for work in ["fill", "sum", "add in place", "boolean filter", "random reads", "matmul"]},
+    "below": {work: 1.03 for work in ["fill", "sort in place", "matmul"]},
 }
 
 
@@ -167,64 +128,163 @@ def group(limit):
                 time.sleep(0.1)
 
 
-def measure(options, workload, side, limit):
-    """Runs one program. Returns its report, with the peak that the kernel charged to it if that can be measured."""
-    program = PRELUDE + WORKLOADS[workload] + EPILOGUE
-    command = [options.python, "-P", "-c", program, str(options.size), str(limit), side]
-    group_limit = limit + INTERPRETER_BYTES if side == "kernel" else None
+def zram_bytes():
+    return int(read(f"{ZRAM}/mm_stat").split()[2]) if read(f"{ZRAM}/initstate").strip() == "1" else 0
+
+
+class Peak:
+    """Samples the memory that a group and zram take together, in a thread, while a process runs."""
+
+    def __init__(self, path, version, with_zram):
+        self.path = f"{path}/{'memory.usage_in_bytes' if version == 1 else 'memory.current'}"
+        self.with_zram, self.bytes, self.ended = with_zram, 0, threading.Event()
+        self.thread = threading.Thread(target=self.sample)
+
+    def sample(self):
+        while not self.ended.wait(0.01):
+            self.bytes = max(self.bytes, int(read(self.path)) + (zram_bytes() if self.with_zram else 0))
+
+    def __enter__(self):
+        self.thread.start()
+        return self
+
+    def __exit__(self, *exception):
+        self.ended.set()
+        self.thread.join()
+
+
+def measure(options, work, side, limit, is_limited=False):
+    """Runs one program. Returns its report, with the most memory that it took if that can be measured.
+
+    Returns None if the kernel killed it: reclaim in a control group sometimes fails although there is free swap.
+    """
+    command = [options.python, "-P", HERE / "python_work.py", work, side, str(options.size), str(limit)]
     with contextlib.ExitStack() as stack:
-        path = None
-        if options.kernel:
-            path, version = stack.enter_context(group(group_limit))
+        path, peak = None, None
+        if options.groups:
+            path, version = stack.enter_context(group(limit + options.interpreter if is_limited else None))
+            peak = stack.enter_context(Peak(path, version, is_limited and side == "plain"))
         enter = (lambda: write(f"{path}/cgroup.procs", str(os.getpid()))) if path else None
-        done = subprocess.run(command, capture_output=True, text=True, preexec_fn=enter)
+        done = subprocess.run([*command, options.directory], capture_output=True, text=True, preexec_fn=enter)
+        if done.returncode == -signal.SIGKILL and is_limited:
+            return None
         if done.returncode:
-            sys.exit(f"{workload}, {side}: status {done.returncode}\n{done.stderr}")
+            sys.exit(f"{work}, {side}: status {done.returncode}\n{done.stderr}")
         report = json.loads(done.stdout)
-        if path:
-            peak = "memory.max_usage_in_bytes" if version == 1 else "memory.peak"
-            report["peak"] = int(read(f"{path}/{peak}"))
+        report["peak"] = peak.bytes if peak else 0
         return report
 
 
-def row(options, workload, limit):
-    ours, theirs = [], []
-    for _ in range(options.rounds):
-        ours.append(measure(options, workload, "pagefold", limit))
-        if options.kernel:
-            theirs.append(measure(options, workload, "kernel", limit))
-            if ours[-1]["result"] != theirs[-1]["result"]:
-                sys.exit(f"{workload}: the results differ")
+def sides_of(against):
+    """Returns the sides of a comparison as arguments of `measure`: pagefold's, and the other."""
+    ours = ("below", False) if against == "below" else ("pagefold", False)
+    return ours, {"kernel": ("plain", True), "below": ("plain", False)}.get(against, (against, against == "memmap"))
+
+
+def row(options, against, work, limit):
+    ours, theirs, enough = [], [], []
+    for i in range(options.rounds):
+        pair = list(zip((ours, theirs), sides_of(against)))
+        for reports, (side, is_limited) in pair[:: -1 if i % 2 else 1]:
+            attempts = (measure(options, work, side, limit, is_limited) for _ in range(ATTEMPTS))
+            reports.append(next(filter(None, attempts), None))
+            if not reports[-1]:
+                print(f"{work:<17} the kernel killed {against} {ATTEMPTS} times: no memory in its control group")
+                return
+        if against == "kernel" and work == "matmul":
+            enough.append(measure(options, work, "plain", limit))
+        if ours[-1]["result"] != theirs[-1]["result"]:
+            sys.exit(f"{work}: pagefold has {ours[-1]['result']}, {against} {theirs[-1]['result']}")
+    report = {"against": against, "work": work, "ours": ours, "theirs": theirs, "enough": enough}
+    options.reports.append(report)
+    print(text_of(report, SIDES[against][work]), flush=True)
+
+
+def text_of(report, target):
     median = lambda reports, key: statistics.median(report[key] for report in reports)
-    peak = f"{median(ours, 'peak') / 2**20:6.0f} MiB" if options.kernel else ""
-    text = f"{workload:<16} {median(ours, 'seconds'):8.2f} s"
-    if theirs:
-        ratio = statistics.median(t["seconds"] / o["seconds"] for o, t in zip(ours, theirs))
-        text += f" {median(theirs, 'seconds'):8.2f} s   {ratio:5.2f}"
-    text += f"   resident {median(ours, 'resident') / 2**20:5.0f} MiB, compressed {median(ours, 'pool') / 2**20:5.0f} MiB"
-    print(text + (f", all {peak}" if peak else ""), flush=True)
+    ours, theirs, enough = report["ours"], report["theirs"], report["enough"]
+    spare = median(enough, "seconds") if enough else 0
+    excess = lambda run: run["seconds"] - spare
+    # With memory to spare, there may be no excess at all.
+    ratio = statistics.median(excess(o) / excess(t) if excess(t) > 0 else 1 for o, t in zip(ours, theirs))
+    verdict = "" if target is None else f"<= {target} {'met' if ratio <= target else 'MISSED'}"
+    peaks = f"{median(ours, 'peak') / 2**20:5.0f} {median(theirs, 'peak') / 2**20:5.0f} MiB" if ours[0]["peak"] else ""
+    text = f"{report['work']:<17} {median(ours, 'seconds'):8.2f} s {median(theirs, 'seconds'):8.2f} s {ratio:7.2f}"
+    text += f" {verdict:<13} {peaks}   resident {median(ours, 'resident') / 2**20:5.0f} MiB, compressed"
+    text += f" {median(ours, 'pool') / 2**20:4.0f} MiB, lz4 ratio {median(ours, 'ratio'):.1f}"
+    return text + (f"; {spare:.2f} s with enough memory" if enough else "")
+
+
+def environment():
+    """Makes the environment of this program, and returns its Python. Fails if there is no wheel."""
+    wheels = sorted((TARGET / "python" / "wheels").glob("*.whl"))
+    if not wheels:
+        sys.exit("there is no wheel: PROFILE=release crates/python/test.sh builds it")
+    folder = TARGET / "python" / "bench"
+    python = folder / "bin" / "python"
+    if not python.exists():
+        venv.create(folder, with_pip=True)
+    install = [python, "-m", "pip", "install", "--quiet"]
+    subprocess.run([*install, "--force-reinstall", "--no-deps", wheels[-1]], check=True)
+    for package in ("numpy", "blosc2"):
+        if subprocess.run([python, "-c", f"import {package}"], capture_output=True).returncode:
+            subprocess.run([*install, "--only-binary", ":all:", package])
+    return python
+
+
+def missing(options, against, swap):
+    """Returns why a comparison cannot be made here, or None."""
+    if against in ("kernel", "memmap") and not options.groups:
+        return "no memory control group can be made"
+    if against == "kernel" and swap:
+        return swap
+    if against == "blosc2" and subprocess.run([options.python, "-c", "import blosc2"], capture_output=True).returncode:
+        return "blosc2 is not installed"
+    return None
+
+
+def compare(options, swap):
+    limit = options.size // 4
+    for against in options.against:
+        if reason := missing(options, against, swap):
+            print(f"\nnot compared with {against}: {reason}")
+            continue
+        print(f"\n{against:<17} {'pagefold':>10} {against if against != 'below' else 'plain':>10}   ratio")
+        for work in SIDES[against]:
+            if options.only in work:
+                row(options, against, work, limit)
 
 
 def main():
     arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    arguments.add_argument("--python", default=sys.executable)
-    arguments.add_argument("--size", type=size, default=size("512M"), help="size of the array")
+    arguments.add_argument("--python", type=Path)
+    arguments.add_argument("--size", type=size, default=size("512M"), help="size of the arrays of a work")
     arguments.add_argument("--rounds", type=int, default=3)
-    arguments.add_argument("--only", default="", help="only workloads whose names contain this")
+    arguments.add_argument("--only", default="", help="only works whose names contain this")
+    arguments.add_argument("--against", nargs="+", choices=SIDES, default=list(SIDES), metavar="SIDE")
+    arguments.add_argument("--directory", type=Path, default=TARGET, help="the folder of files for np.memmap")
+    arguments.add_argument("--json", type=Path, help="a file for the figures of all runs")
     options = arguments.parse_args()
-    limit, options.kernel = options.size // 4, False
+    options.python = options.python or environment()
+    options.reports, options.groups, swap = [], True, None
     with contextlib.ExitStack() as stack:
         try:
-            memory_controller()
-            stack.enter_context(swap_on_zram(options.size * 4))
-            options.kernel = True
+            with group(None):
+                pass
+        except (Missing, OSError) as reason:
+            options.groups = False
+            print(f"memory is not measured: {reason}")
+        try:
+            if "kernel" in options.against:
+                stack.enter_context(swap_on_zram(options.size * 4))
         except Missing as reason:
-            print(f"pagefold alone, as the kernel's side cannot be measured: {reason}")
-        print(f"arrays of {options.size >> 20} MiB in {limit >> 20} MiB, {options.rounds} rounds")
-        print(f"{'':<16} {'pagefold':>10} {'kernel':>10}   ratio" if options.kernel else f"{'':<16} {'pagefold':>10}")
-        for workload in WORKLOADS:
-            if options.only in workload:
-                row(options, workload, limit)
+            swap = str(reason)
+        options.interpreter = measure(options, "nothing", "plain", 0)["peak"]
+        print(f"arrays of {options.size >> 20} MiB in {options.size >> 22} MiB, {options.rounds} rounds, lz4")
+        print(f"the interpreter takes {options.interpreter >> 20} MiB")
+        compare(options, swap)
+    if options.json:
+        write(options.json, json.dumps(options.reports, indent=1))
 
 
 if __name__ == "__main__":
