@@ -244,6 +244,25 @@ def test_a_file_is_where_it_begins(tmp_path, settings):
         pagefold.Region(MB, MB, file="/dev/zero", **settings)
 
 
+def test_it_outlives_its_file_and_the_thread_that_made_it(tmp_path, settings):
+    data = pattern(4 * MB // 8)
+    path = tmp_path / "data.bin"
+    data.tofile(path)
+    made = []
+
+    def make():
+        made.append(pagefold.from_file(path, np.int64, memory="1M", **settings))
+        made[0][: len(data) // 4] += 1
+
+    thread = threading.Thread(target=make)
+    thread.start()
+    thread.join()
+    path.unlink()
+    data[: len(data) // 4] += 1
+    for _ in range(2):
+        assert (made[0] == data).all()
+
+
 def test_statistics_count_what_is_read_from_the_file(tmp_path, settings):
     size = 8 * MB
     path = tmp_path / "data.bin"
