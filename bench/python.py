@@ -14,11 +14,11 @@ finds. python_work.py has the works; each run of a side is a process, and the si
 | blosc2 | compressed arrays of blosc2 (lz4), for the works that it has operations for; it has no limit |
 | below | arrays that never reach their limit, against ordinary arrays: fill, sort and matmul |
 
-The limit of a group includes the interpreter, so it gets what a program without arrays takes in addition. A row has the medians of both sides, the median of
-the ratios of the rounds with its target, and the memory that both took, which for the kernel includes what zram uses.
-For matmul, the time of the same work with enough memory is subtracted from both. Control groups need root and a memory
-controller of version 1 or 2, and the kernel's side an unused /dev/zram0; rows that cannot be measured are left out, and
-the reason is printed.
+The limit of a group includes the interpreter, so it gets what a program without arrays takes in addition. A row has the
+medians of both sides, the median of the ratios of the rounds with its target, and the memory that both took, which for
+the kernel includes what zram uses. For matmul against the kernel, the time of the same work with enough memory is
+subtracted from both. Control groups need root and a memory controller of version 1 or 2, and the kernel's side an unused
+/dev/zram0; rows that cannot be measured are left out, and the reason is printed.
 """
 
 import argparse
@@ -275,7 +275,8 @@ def main():
             options.groups = False
             print(f"memory is not measured: {reason}")
         try:
-            if "kernel" in options.against:
+            # The temporary arrays of the side with np.memmap may need it too.
+            if {"kernel", "memmap"} & set(options.against):
                 stack.enter_context(swap_on_zram(options.size * 4))
         except Missing as reason:
             swap = str(reason)

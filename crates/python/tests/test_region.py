@@ -4,6 +4,7 @@ import gc
 import os
 import socket
 import threading
+import time
 import weakref
 
 import numpy as np
@@ -144,6 +145,10 @@ def test_its_threads_end_with_it(settings):
     gc.collect()
     before = len(threads())
     it = region(**settings)
+    # A thread names itself when it first runs.
+    deadline = time.monotonic() + 30
+    while len(threads()) == before and time.monotonic() < deadline:
+        time.sleep(0.01)
     assert len(threads()) > before
     it.close()
     assert len(threads()) == before
