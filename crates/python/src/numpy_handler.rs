@@ -22,6 +22,7 @@ use std::ffi::{CStr, c_char, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 
 /// The name that NumPy requires.
 const CAPSULE_NAME: &CStr = c"mem_handler";
@@ -188,8 +189,22 @@ unsafe extern "C" fn drop_handler(capsule: *mut ffi::PyObject) {
     }
 }
 
-/// Returns an entry of NumPy's table of functions.
+/// Returns an entry of NumPy's table of functions. Only the first call imports NumPy: an import takes locks, which a
+/// thread of the parent may have held when a child was forked.
 fn numpy_function(py: Python<'_>, index: usize) -> PyResult<*mut c_void> {
+    static TABLE: AtomicPtr<*mut c_void> = AtomicPtr::new(ptr::null_mut());
+    let mut table = TABLE.load(Relaxed);
+    if table.is_null() {
+        table = numpy_table(py)?;
+        TABLE.store(table, Relaxed);
+    }
+    // SAFETY: the table has this entry in the version that was checked and in all later ones. NumPy's library, whose
+    // static it is, is never unloaded.
+    Ok(unsafe { *table.add(index) })
+}
+
+/// Returns NumPy's table of functions, of a version that has handlers.
+fn numpy_table(py: Python<'_>) -> PyResult<*mut *mut c_void> {
     let module = py
         .import("numpy._core._multiarray_umath")
         .or_else(|_| py.import("numpy.core._multiarray_umath"))
@@ -208,8 +223,7 @@ fn numpy_function(py: Python<'_>, index: usize) -> PyResult<*mut c_void> {
     if version < FEATURE_VERSION_MIN {
         return Err(PyImportError::new_err("this NumPy has no memory handlers: 1.22 or later has"));
     }
-    // SAFETY: the table has this entry in that version and all later ones.
-    Ok(unsafe { *table.add(index) })
+    Ok(table)
 }
 
 /// Makes a handler that of the present context, and returns the one before. `None` is NumPy's default.

@@ -151,6 +151,21 @@ def test_blocks_nest(memory, settings):
     assert not memory.owns(np.ones(MB))
 
 
+def test_a_second_block_imports_nothing(memory, monkeypatch):
+    """Locks of imports may be held for ever in a forked child."""
+    with memory:
+        pass
+
+    def refuse(name, *arguments, **keywords):
+        raise AssertionError(f"imports {name}")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("builtins.__import__", refuse)
+        with memory:
+            array = np.ones(MB)
+    assert memory.owns(array)
+
+
 def test_a_full_range_is_a_memory_error(settings):
     with pagefold.numpy_memory("1M", capacity="16M", **settings) as memory:
         held = np.ones(8 * MB, "u1")
