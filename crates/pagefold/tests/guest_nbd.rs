@@ -50,5 +50,8 @@ fn guest_nbd() {
 /// Connections that are cut, and a server that is stopped, killed or replaced, while the driver uses the disk.
 #[test]
 fn guest_nbd_reconnect() {
+    if std::env::var_os("PAGEFOLD_LONG").is_none() {
+        return pagefold_testkit::skipped!("guest_nbd_reconnect: takes five minutes; set PAGEFOLD_LONG=1");
+    }
     run("guest_nbd_reconnect", "cut_some,cut_all,stopped,killed,replaced", 900);
 }
