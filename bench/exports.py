@@ -25,6 +25,7 @@ import time
 
 BENCH = os.path.dirname(os.path.abspath(__file__))
 ZRAM = "/sys/block/zram0"
+URING = "/sys/module/fuse/parameters/enable_uring"
 WRITE_COMPRESSIBLE_PERCENT = 50
 
 
@@ -43,6 +44,11 @@ def call(*command, **how):
     if done.returncode != 0:
         raise Skip(f"'{' '.join(command)}' failed: {(done.stderr or done.stdout).strip()[-300:]}")
     return done.stdout
+
+
+def set_parameter(value):
+    with open(URING, "w") as file:
+        file.write(value)
 
 
 class Bench:
@@ -87,6 +93,22 @@ class Bench:
             yield target
         finally:
             subprocess.run([self.args.pagefold, "disk", "remove", name], check=False)
+
+    @contextlib.contextmanager
+    def rings(self):
+        """The loop export through io_uring. The kernel's parameter matters only while a disk is created."""
+        try:
+            with open(URING, "r+") as file:
+                before = file.read().strip()
+        except OSError as error:
+            raise Skip(f"the kernel has no FUSE over io_uring that can be enabled: {error}") from error
+        with contextlib.ExitStack() as stack:
+            try:
+                set_parameter("Y")
+                target = stack.enter_context(self.pagefold("loop", "--fuse-uring", "on"))
+            finally:
+                set_parameter(before)
+            yield target
 
     @contextlib.contextmanager
     def nbdkit(self, allocator):
@@ -142,7 +164,7 @@ class Bench:
             sys.exit(f"{target} returned other bytes than were written to it")
 
     def fio(self, target, rw, bs, depth):
-        """Runs fio once. Returns requests per second."""
+        """Runs fio once. Returns requests per second, and their mean and 99th percentile of latency in us."""
         how = ["--ioengine=nbd", f"--uri={target}"] if target.startswith("nbd") else ["--ioengine=io_uring", f"--filename={target}"]
         command = [
             "fio", "--name=job", "--output-format=json", *how, f"--rw={rw}", f"--bs={bs}", f"--iodepth={depth}",
@@ -151,7 +173,9 @@ class Bench:
         ]
         text = call(*command)
         job = json.loads(text[text.index("{"):])["jobs"][0]
-        return job["read"]["iops"] + job["write"]["iops"]
+        side = job["read"] if job["read"]["total_ios"] else job["write"]
+        latency = side["clat_ns"]
+        return {"speed": side["iops"], "mean": latency["mean"] / 1e3, "p99": latency["percentile"]["99.000000"] / 1e3}
 
     def compare(self, jobs, ours, peer):
         """Runs alternating rounds of each job on both sides. Returns (ours, peer) lists by job."""
@@ -164,28 +188,50 @@ class Bench:
             for round_number in range(self.args.rounds + 1):
                 sides = [(ours, results[job][0]), (peer, results[job][1])]
                 for target, figures in sides if round_number % 2 else reversed(sides):
-                    iops = self.fio(target, *job)
+                    figure = self.fio(target, *job)
                     if round_number or not self.args.rounds:
-                        figures.append(iops)
+                        figures.append(figure)
         return results
 
 
 SEQUENTIAL = [(rw, "128k", depth) for rw in ("read", "write") for depth in (8, 1)]
-# Export, peer, sides, jobs with the target of the ratio. None: reported without a target.
+# Latency at depth 1, as targets of the mean and of the 99th percentile.
+LATENCY = {"mean": 0.55, "p99": 0.55}
+REPORTED = {"mean": None, "p99": None}
+# Export, peer, sides, jobs with the target of the ratio of speeds, or of latencies. None: reported without a target.
 ROWS = [
     ("NBD", "nbdkit sparse", lambda b: (b.pagefold("nbd"), b.nbdkit("sparse")), {("randread", "4k", 32): 1.0}),
     ("NBD", "nbdkit zstd", lambda b: (b.pagefold("nbd"), b.nbdkit("zstd")), {("randwrite", "4k", 32): 10.0}),
     ("loop", "kernel zram", lambda b: (b.pagefold("loop"), b.zram()), {j: 0.9 if j[2] == 8 else None for j in SEQUENTIAL}),
     ("loop", "uncompressed", lambda b: (b.pagefold("loop"), b.pagefold("loop", "--uncompressed")), {("randread", "4k", 32): 0.7}),
+    ("rings", "/dev/fuse", lambda b: (b.rings(), b.pagefold("loop", "--fuse-uring", "off")), {
+        ("randread", "4k", 1): LATENCY, ("randwrite", "4k", 1): LATENCY, ("randread", "4k", 32): 1.1,
+        ("read", "128k", 8): 1.0, ("write", "128k", 8): 1.0, ("read", "1m", 4): 1.0, ("write", "1m", 4): 1.0,
+    }),
+    ("rings", "kernel zram", lambda b: (b.rings(), b.zram()), {
+        ("randread", "4k", 1): REPORTED, ("randwrite", "4k", 1): REPORTED, ("randread", "4k", 32): None,
+        ("read", "128k", 1): 1.0, ("write", "128k", 1): 1.0,
+    }),
 ]
+BYTES = {"128k": 128 << 10, "1m": 1 << 20}
 
 
-def print_job(export, peer, job, target, ours, theirs):
+def print_job(export, peer, job, targets, ours, theirs):
+    for measure, target in targets.items() if isinstance(targets, dict) else [("speed", targets)]:
+        print_measure(export, peer, job, measure, target, *([figure[measure] for figure in side] for side in (ours, theirs)))
+
+
+def print_measure(export, peer, job, measure, target, ours, theirs):
     ratio = statistics.median(a / b for a, b in zip(ours, theirs))
-    unit, scale = ("MB/s", 128 * 1024 / 1e6) if job[1] == "128k" else ("IOPS", 1)
+    if measure != "speed":
+        unit, scale = f"{measure} us", 1
+    else:
+        unit, scale = ("MB/s", BYTES[job[1]] / 1e6) if job[1] in BYTES else ("IOPS", 1)
     figures = [f"{statistics.median(s) * scale:.0f} ({min(s) * scale:.0f}-{max(s) * scale:.0f})" for s in (ours, theirs)]
-    verdict = "" if target is None else "met" if ratio >= target else "MISSED"
-    wanted = "report" if target is None else f">= {target}"
+    is_speed = measure == "speed"
+    is_met = target is not None and (ratio >= target if is_speed else ratio <= target)
+    verdict = "" if target is None else "met" if is_met else "MISSED"
+    wanted = "report" if target is None else f"{'>=' if is_speed else '<='} {target}"
     title = f"{export}, {job[1]} {job[0]}, depth {job[2]}, {unit}"
     print(f"{title:38} {figures[0]:26} {peer:14} {figures[1]:26} {ratio:6.2f}  {wanted:8} {verdict}", flush=True)
 
