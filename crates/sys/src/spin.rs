@@ -4,7 +4,7 @@
 //! soon may look for it a few times first. It adapts, as the kernel's polling of halted CPUs does
 //! (`Documentation/virt/guest-halt-polling.rst`): the time to spin grows while requests come soon after it had slept, and
 //! becomes zero when they do not come at all. It takes no CPU from others: a thread that the kernel preempted while it
-//! spun stops for [`REST`].
+//! spun does not spin for a tenth of a second.
 
 use std::time::{Duration, Instant};
 

@@ -35,8 +35,9 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-/// Entries of a ring: requests that the kernel hands to a thread together.
-const RING_ENTRIES: usize = 2;
+/// Threads for the queue of each CPU, with a ring of one entry each. While one of them decompresses on another CPU, a
+/// program reads what the other has served.
+const RING_THREADS: usize = 2;
 
 /// How an image is mounted.
 #[derive(Debug, Clone)]
@@ -244,8 +245,7 @@ struct Planned {
 }
 
 impl Planned {
-    /// Takes the memory of reply buffers from the budget. With a small budget rings have fewer entries, or there are
-    /// none.
+    /// Takes the memory of reply buffers from the budget. With a small budget there are fewer rings, or none.
     fn new(image: &Image, threads: usize, uring: bool) -> Result<Self, MountError> {
         let queues = if uring && fusering::is_enabled() { fusering::queues()? } else { 0 };
         if queues == 0 {
@@ -254,11 +254,12 @@ impl Planned {
             return Ok(Planned { serving: memory.threads.into(), memory, without_rings });
         }
         // One buffer is that of the thread that reads from `/dev/fuse`.
-        let memory = ReplyMemory::take(image, threads.max(queues * RING_ENTRIES + 1))?;
-        let entries = (memory.threads - 1).min(queues * RING_ENTRIES) / queues;
-        let rings = (entries > 0).then_some(Rings { threads_per_queue: 1, entries, spin: Duration::ZERO });
+        let memory = ReplyMemory::take(image, threads.max(queues * RING_THREADS + 1))?;
+        let threads_per_queue = (memory.threads - 1).min(queues * RING_THREADS) / queues;
+        let rings = Rings { threads_per_queue, entries: 1, spin: Duration::ZERO };
+        let rings = (threads_per_queue > 0).then_some(rings);
         let serving = Serving { threads: memory.threads.min(threads), rings };
-        let without_rings = (entries == 0).then(|| "the memory budget has no room for rings".into());
+        let without_rings = rings.is_none().then(|| "the memory budget has no room for rings".into());
         Ok(Planned { memory, serving, without_rings })
     }
 }
