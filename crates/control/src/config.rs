@@ -102,7 +102,7 @@ pub struct CodecConfig {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FuseUring {
-    /// Where the kernel offers it.
+    /// For disks where the kernel offers it; for images never.
     #[default]
     Auto,
     /// Where the kernel offers it, with a warning where it does not.

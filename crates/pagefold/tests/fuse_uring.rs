@@ -113,7 +113,7 @@ fn disks_and_images_use_rings_where_the_kernel_offers_them() {
     let other = s.ok("disk create --size 64M --name device --export loop --fuse-uring off");
     assert_eq!(s.show("rings")["transport"], "io_uring");
     assert_eq!(s.show("device")["transport"], "/dev/fuse");
-    mount(&s, &image, &at, "");
+    mount(&s, &image, &at, "--fuse-uring on");
     assert_eq!(stats(&s, &at)["transport"], "io_uring");
     for value in ["Y", "N"] {
         // A mount keeps its transport, whatever the parameter says later.
@@ -126,9 +126,11 @@ fn disks_and_images_use_rings_where_the_kernel_offers_them() {
     assert_eq!(s.show("rings")["transport"], "io_uring");
     s.ok(&format!("image unmount {}", at.display()));
     parameter.change("Y");
-    mount(&s, &image, &at, "--fuse-uring off");
-    assert_eq!(stats(&s, &at)["transport"], "/dev/fuse");
-    s.ok(&format!("image unmount {}", at.display()));
+    for choice in ["off", "auto"] {
+        mount(&s, &image, &at, &format!("--fuse-uring {choice}"));
+        assert_eq!(stats(&s, &at)["transport"], "/dev/fuse");
+        s.ok(&format!("image unmount {}", at.display()));
+    }
     s.ok("disk remove rings device");
     assert_eq!(s.left(), Vec::<String>::new());
 }
@@ -167,7 +169,7 @@ fn buffers_of_rings_are_part_of_the_memory_of_a_mount() {
     let (image, at) = (s.path("image"), s.path("at"));
     s.ok(&format!("image build {} {}", tree.display(), image.display()));
     for memory in ["2M", "3M", "4M", "8M", "64M"] {
-        mount(&s, &image, &at, &format!("--memory {memory}"));
+        mount(&s, &image, &at, &format!("--memory {memory} --fuse-uring on"));
         sh("diff", &["-r", tree.to_str().unwrap(), at.to_str().unwrap()]);
         let stats = stats(&s, &at);
         let bytes = |name: &str| stats["budget"][name].as_u64().unwrap();
