@@ -38,6 +38,11 @@ impl Channel {
         Channel { stop: Some(stop), ..self }
     }
 
+    /// The event that [`until`](Self::until) was called with.
+    pub(crate) fn stop(&self) -> Option<&Arc<StopEvent>> {
+        self.stop.as_ref()
+    }
+
     /// The descriptor.
     pub(crate) fn file(&self) -> &File {
         &self.file

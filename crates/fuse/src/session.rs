@@ -7,7 +7,7 @@ use crate::channel::{Channel, ReceiveBuffer, ReplyBuffer};
 use crate::filesystem::{FileSystem, Unsupported};
 use crate::negotiate::{Features, Offer, Settings, accept};
 use crate::request::{self, Init, Malformed, Operation, Request};
-use crate::ring::{PreparedRings, Rings};
+use crate::ring::{PreparedRings, Rings, StopAll};
 use crate::types::{Errno, Transfer};
 use pagefold_sys::SysError;
 use std::fs::File;
@@ -179,6 +179,8 @@ impl<F: FileSystem> Session<F> {
 
     /// Serves requests until the file system is unmounted.
     fn serve(self: &Arc<Self>, channel: &Arc<Channel>, begin: Sender<()>) -> io::Result<()> {
+        // Without this thread, requests to forget would pile up in the kernel.
+        let _stop = channel.stop().cloned().map(StopAll);
         let mut receive = ReceiveBuffer::new(self.settings.longest_write());
         let mut reply = ReplyBuffer::new(self.settings.reply_bytes());
         self.file_system.begin_thread();

@@ -132,7 +132,9 @@ impl Arena {
         drop(state);
         let new = self.take(len_bytes);
         if new.is_null() {
-            return new;
+            // `take` has discarded freed blocks, one of which may have been behind this one.
+            let has_grown = self.state.lock().blocks.grow(start, wanted);
+            return if has_grown { address } else { new };
         }
         // SAFETY: both blocks are taken, do not overlap, and have at least `len` pages; the caller guarantees that no
         // other thread uses the old one, and nobody knows the new one.

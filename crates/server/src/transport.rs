@@ -13,9 +13,12 @@ pub fn name(transport: &Transport) -> &'static str {
 /// The warning that rings do not serve, for an administrator who wants them.
 pub fn warning(transport: &Transport) -> Option<String> {
     match transport {
-        Transport::Device { without_rings: Some(reason) } => {
+        Transport::Device { without_rings } => {
+            let too_many =
+                "this machine may have so many CPUs that rings for all of them would take too much memory";
+            let reason = without_rings.as_deref().unwrap_or(too_many);
             Some(format!("requests come through /dev/fuse, not io_uring: {reason}"))
         }
-        _ => None,
+        Transport::Rings { .. } => None,
     }
 }

@@ -38,14 +38,18 @@ pub fn is_enabled() -> bool {
 pub fn queues() -> Result<usize, SysError> {
     const FILE: &str = "/sys/devices/system/cpu/possible";
     let text = std::fs::read_to_string(FILE).map_err(|e| SysError::io(format!("reading {FILE}"), &e))?;
-    last_number(&text)
-        .map(|last| last + 1)
-        .ok_or_else(|| SysError::new(format!("reading {FILE}"), libc::EINVAL))
+    count(&text)
+        .ok_or_else(|| SysError::new(format!("reading {FILE}: CPUs without gaps are needed"), libc::EINVAL))
 }
 
-/// The last number of a list such as `0-3,8`.
-fn last_number(list: &str) -> Option<usize> {
-    list.trim().rsplit([',', '-']).next()?.parse().ok()
+/// The number of CPUs of a list such as `0-3`. `None` if their numbers do not begin with 0 or have gaps: then the numbers
+/// of CPUs are not those of the kernel's queues.
+fn count(list: &str) -> Option<usize> {
+    match list.trim().split_once('-') {
+        None => list.trim().parse::<usize>().ok().filter(|only| *only == 0).map(|_| 1),
+        Some(("0", last)) => last.parse::<usize>().ok().map(|last| last + 1),
+        Some(_) => None,
+    }
 }
 
 /// An event that ends all threads of a mount.
@@ -303,11 +307,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_number_of_a_list_is_found() {
-        let cases =
-            [("0\n", Some(0)), ("0-1\n", Some(1)), ("0-3,8", Some(8)), ("0,2-17", Some(17)), ("", None)];
-        for (list, last) in cases {
-            assert_eq!(last_number(list), last, "{list:?}");
+    fn the_cpus_of_a_list_without_gaps_are_counted() {
+        let cases = [
+            ("0\n", Some(1)),
+            ("0-1\n", Some(2)),
+            ("0-127", Some(128)),
+            ("0-3,8", None),
+            ("0,2-17", None),
+            ("1-2", None),
+            ("", None),
+        ];
+        for (list, cpus) in cases {
+            assert_eq!(count(list), cpus, "{list:?}");
         }
         assert!(queues().unwrap() >= crate::cpu::count());
     }

@@ -42,10 +42,10 @@ fn start_ticks(stat: &str) -> Option<u64> {
     rest.split_ascii_whitespace().nth(19)?.parse().ok()
 }
 
-/// Whether a process is stopped, by a signal or a debugger, so that it answers nothing until somebody continues it.
+/// Whether a signal has stopped a process, so that it answers nothing until another one continues it.
 pub fn is_stopped(pid: i32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    matches!(state(&stat), Some("T" | "t"))
+    state(&stat) == Some("T")
 }
 
 /// Parses the state, the first field after the name.

@@ -47,17 +47,16 @@ impl Spinner {
         let start = Instant::now();
         if self.may_spin(start) {
             let preempted = preemptions();
-            loop {
-                if let Some(found) = attempt(Attempt::Look)? {
-                    return Ok(found);
-                }
-                if start.elapsed() >= self.window {
-                    break;
-                }
+            let mut found = attempt(Attempt::Look)?;
+            while found.is_none() && start.elapsed() < self.window {
                 std::hint::spin_loop();
+                found = attempt(Attempt::Look)?;
             }
             if preemptions() != preempted {
                 self.rests_until = Some(Instant::now() + REST);
+            }
+            if let Some(found) = found {
+                return Ok(found);
             }
         }
         let found = sleep(attempt)?;

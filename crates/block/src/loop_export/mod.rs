@@ -27,7 +27,7 @@ use pagefold_fuse::{Rings, Serving, Transport};
 use pagefold_page::PAGE_SIZE;
 use pagefold_sys::loopdev::{self, AttachError, AttachedLoop, Detach, Detached, LoopIdentity};
 use pagefold_sys::privileges::{self, CapabilitySet};
-use pagefold_sys::{SysError, blockuse, cpu, fusedev};
+use pagefold_sys::{SysError, blockuse, fusedev, fusering};
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
@@ -41,6 +41,8 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 /// thread together. Each entry has a buffer of 1 MiB.
 const THREADS_PER_QUEUE: usize = 2;
 const RING_ENTRIES: usize = 2;
+/// Most buffers of all rings. A machine may have many more possible CPUs than CPUs, and each of them has a queue.
+const RING_BUFFERS_MAX: usize = 32;
 
 /// Settings of a loop export.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -183,13 +185,20 @@ impl LoopExport {
 /// The threads and rings for the options. A thread that waits for a medium keeps the requests of its ring waiting, so
 /// with more threads than that each ring has one entry.
 fn serving(options: LoopOptions) -> Serving {
-    let (threads, cpus) = (options.threads.max(1), cpu::count());
-    let threads_per_queue = threads.div_ceil(cpus).max(THREADS_PER_QUEUE);
+    let threads = options.threads.max(1);
+    let queues = options.uring.then(fusering::queues).and_then(Result::ok);
+    let rings = queues.and_then(|queues| divide(threads, queues));
+    let rings =
+        rings.map(|(threads_per_queue, entries)| Rings { threads_per_queue, entries, spin: options.spin });
+    Serving { threads, rings }
+}
+
+/// The threads for each queue, and the entries of the ring of each; `None` if the buffers would take too much memory.
+fn divide(threads: usize, queues: usize) -> Option<(usize, usize)> {
+    let threads_per_queue = threads.div_ceil(queues).max(THREADS_PER_QUEUE);
     let entries = if threads_per_queue > THREADS_PER_QUEUE { 1 } else { RING_ENTRIES };
-    Serving {
-        threads,
-        rings: options.uring.then_some(Rings { threads_per_queue, entries, spin: options.spin }),
-    }
+    let choices = [(threads_per_queue, entries), (threads_per_queue, 1), (1, 1)];
+    choices.into_iter().find(|(threads, entries)| threads * entries * queues <= RING_BUFFERS_MAX)
 }
 
 /// Checks the size, the privilege and the drivers before anything is mounted.
@@ -281,4 +290,26 @@ fn in_use(path: &Path) -> ExportError {
 fn open_direct(path: &Path) -> Result<File, SysError> {
     let opened = OpenOptions::new().read(true).write(true).custom_flags(libc::O_DIRECT).open(path);
     opened.map_err(|e| SysError::io(format!("opening {}", path.display()), &e))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rings_have_a_bounded_number_of_buffers() {
+        let wanted = [
+            ((2, 1), Some((2, 2))),
+            ((2, 2), Some((2, 2))),
+            ((2, 8), Some((2, 2))),
+            ((2, 16), Some((2, 1))),
+            ((2, 32), Some((1, 1))),
+            ((2, 33), None),
+            ((16, 2), Some((8, 1))),
+            ((16, 128), None),
+        ];
+        for ((threads, queues), rings) in wanted {
+            assert_eq!(divide(threads, queues), rings, "{threads} threads, {queues} queues");
+        }
+    }
 }

@@ -189,15 +189,15 @@ fn transmit<T: Transport>(
         };
         if !output.is_empty() {
             match transport.send(output.filled()) {
-                Ok(n) => output.consume(n),
+                Ok(n) => {
+                    output.consume(n);
+                    session.note_sent(n);
+                }
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
                 Err(e) => return Err(e.into()),
             }
         }
         let drained = output.is_empty();
-        if drained {
-            session.note_sent();
-        }
         if status == Status::OutputFull && output.len() < transmission::OUTPUT_HIGH_WATER {
             continue;
         }
@@ -220,7 +220,10 @@ fn transmit<T: Transport>(
         };
         match received? {
             Some(0) => return Ok(()),
-            Some(n) => input.advance(n),
+            Some(n) => {
+                input.advance(n);
+                session.note_received();
+            }
             None => {}
         }
     }

@@ -4,6 +4,7 @@
 use super::proto::cmd;
 use crate::BlockDevice;
 use crate::metered::Operation;
+use std::collections::VecDeque;
 use std::time::Instant;
 
 /// A read or write, and when it was received.
@@ -11,17 +12,18 @@ pub type Arrival = (Operation, Instant);
 
 /// The reads and writes of a connection that are not answered, but for those that other threads execute.
 pub struct ReplyTimes {
-    /// When the input was received whose requests are executed.
+    /// When the last input was received. Earlier input has been executed by then, but for a few requests.
     received: Instant,
     /// The request in progress.
     current: Option<Arrival>,
-    /// Requests whose replies are in the output.
-    unsent: Vec<Arrival>,
+    /// Requests whose replies are in the output, and how many bytes the server has sent when it has sent the reply.
+    unsent: VecDeque<(u64, Arrival)>,
+    sent_bytes: u64,
 }
 
 impl ReplyTimes {
     pub fn new() -> Self {
-        ReplyTimes { received: Instant::now(), current: None, unsent: Vec::new() }
+        ReplyTimes { received: Instant::now(), current: None, unsent: VecDeque::new(), sent_bytes: 0 }
     }
 
     /// Notes that input was received.
@@ -49,22 +51,60 @@ impl ReplyTimes {
         self.current = None;
     }
 
-    /// Notes that the reply of the request in progress is in the output.
-    pub fn answer_current(&mut self) {
-        self.unsent.extend(self.current.take());
+    /// Notes that the output, which has this length, ends with the reply of the request in progress.
+    pub fn answer_current(&mut self, output_bytes: usize) {
+        let current = self.current.take();
+        self.answer(current, output_bytes);
     }
 
-    /// Notes that the reply of a request that another thread has executed is in the output.
-    pub fn answer(&mut self, arrival: Option<Arrival>) {
-        self.unsent.extend(arrival);
+    /// Notes that the output, which has this length, ends with the reply of a request that another thread has executed.
+    pub fn answer(&mut self, arrival: Option<Arrival>, output_bytes: usize) {
+        let end = self.sent_bytes + output_bytes as u64;
+        self.unsent.extend(arrival.map(|arrival| (end, arrival)));
     }
 
-    /// Notes that all of the output was sent.
-    pub fn send(&mut self, device: &dyn BlockDevice) {
-        if !self.unsent.is_empty() {
-            let now = Instant::now();
-            let sent = self.unsent.drain(..);
-            sent.for_each(|(operation, at)| device.note_reply(operation, now.saturating_duration_since(at)));
+    /// Notes that so much of the output was sent.
+    pub fn send(&mut self, sent_bytes: usize, device: &dyn BlockDevice) {
+        self.sent_bytes += sent_bytes as u64;
+        let now = Instant::now();
+        while let Some((_, (operation, at))) = self.unsent.pop_front_if(|(end, _)| *end <= self.sent_bytes) {
+            device.note_reply(operation, now.saturating_duration_since(at));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Metered, RamDevice};
+
+    #[test]
+    fn a_reply_is_counted_when_all_of_it_was_sent() {
+        let device = Metered::new(RamDevice::new(4096));
+        let counts = || [Operation::Read, Operation::Write].map(|o| device.traffic(o).reply_latency.count());
+        let mut times = ReplyTimes::new();
+        times.begin(cmd::READ);
+        times.answer_current(4112);
+        times.begin(cmd::FLUSH);
+        times.answer_current(4128);
+        times.begin(cmd::WRITE);
+        times.answer_current(4144);
+        times.send(4111, &device);
+        assert_eq!(counts(), [0, 0]);
+        times.send(1, &device);
+        assert_eq!(counts(), [1, 0]);
+        times.send(31, &device);
+        assert_eq!(counts(), [1, 0]);
+        // The rest, and a request that another thread executes meanwhile.
+        times.begin(cmd::READ);
+        let deferred = times.current();
+        times.leave_current();
+        times.answer_current(1);
+        times.send(1, &device);
+        assert_eq!(counts(), [1, 1]);
+        times.answer(deferred, 16);
+        times.send(16, &device);
+        assert_eq!(counts(), [2, 1]);
+        assert!(times.unsent.is_empty());
     }
 }

@@ -91,9 +91,14 @@ impl<'e> Session<'e> {
         self.deferred.has_answer()
     }
 
-    /// Notes that all of the output was sent.
-    pub fn note_sent(&mut self) {
-        self.times.send(self.device);
+    /// Notes that the driver has received input.
+    pub fn note_received(&mut self) {
+        self.times.receive();
+    }
+
+    /// Notes that the driver has sent so much of the output.
+    pub fn note_sent(&mut self, len_bytes: usize) {
+        self.times.send(len_bytes, self.device);
     }
 
     /// Whether the client has sent a request.
@@ -106,7 +111,6 @@ impl<'e> Session<'e> {
     /// The capacity of `input` is at least [`MIN_INPUT_LEN`], that of `output` at least [`OUTPUT_LEN`]. After an
     /// error, the caller sends the replies in `output`, which are valid, and closes the connection.
     pub fn run(&mut self, input: &mut Buffer, output: &mut Buffer) -> Result<Status, ProtocolError> {
-        self.times.receive();
         loop {
             if output.len() >= OUTPUT_HIGH_WATER {
                 return Ok(Status::OutputFull);
@@ -147,7 +151,7 @@ impl<'e> Session<'e> {
                 }
             }
             if matches!(self.state, State::Idle) {
-                self.times.answer_current();
+                self.times.answer_current(output.len());
             }
         }
     }
@@ -270,7 +274,6 @@ impl<'e> Session<'e> {
     /// Replies to a read that another thread has executed.
     fn put_answer(&mut self, answer: Answer, output: &mut Buffer) {
         let Answer { request, arrival, result } = answer;
-        self.times.answer(arrival);
         output.make_room(MAX_CHECKED_SIMPLE + REPLY_SLACK);
         match result {
             Ok(data) => {
@@ -282,6 +285,7 @@ impl<'e> Session<'e> {
             }
             Err(error) => self.reply(&request, Err(error.into()), output),
         }
+        self.times.answer(arrival, output.len());
     }
 
     /// Replies to a write whose data has all arrived.

@@ -79,7 +79,7 @@ fn start(test: &str, threads: usize) -> Option<TestExport> {
 /// Writes and reads the device from a thread on each CPU, with requests of many lengths.
 fn exercise(export: &TestExport) {
     std::thread::scope(|scope| {
-        for cpu in 0..pagefold_sys::cpu::count() {
+        for cpu in 0..pagefold_sys::cpu::count().min(4) {
             scope.spawn(move || {
                 assert!(pagefold_sys::cpu::pin(cpu));
                 let file = open_direct(export.path());
@@ -109,7 +109,7 @@ fn rings_serve_where_the_kernel_offers_them() {
         let Transport::Rings { threads: rings, buffer_bytes } = export.export.transport().clone() else {
             panic!("{:?}", export.export.transport());
         };
-        assert_eq!(rings, queues * threads.div_ceil(pagefold_sys::cpu::count()).max(2));
+        assert_eq!(rings, queues * threads.div_ceil(queues).max(2));
         assert!(buffer_bytes >= rings * MIB);
         // The rings, and the thread that reads requests to forget.
         assert_eq!(export.export.threads().threads, rings + 1);

@@ -152,6 +152,7 @@ pub struct IoReport {
     /// Their latency in the store.
     pub latency: LatencyReport,
     /// The time from when the export took them from its queue until it had answered; of reads and writes.
+    #[serde(default)]
     pub reply_latency: LatencyReport,
 }
 

@@ -37,7 +37,7 @@ impl ServerReport {
 }
 
 /// A latency histogram since it was last reset. Percentiles are upper bounds, less than twice too high.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct LatencyReport {
     /// Half of the requests took no longer. Absent without requests, as are the others.
     pub p50_ns: Option<u64>,

@@ -30,7 +30,8 @@ pub(crate) struct ThreadAffinity<'a> {
     queue_affinity: &'a QueueAffinity,
     /// The number of this thread among the threads of the queue.
     number: usize,
-    cpu: usize,
+    /// The CPU of the queue; the allowed ones if it is not allowed.
+    near_cpus: Vec<usize>,
     /// The CPUs for a thread that is not near.
     far_cpus: Vec<usize>,
     is_near: bool,
@@ -43,9 +44,10 @@ impl<'a> ThreadAffinity<'a> {
     pub(crate) fn new(queue_affinity: &'a QueueAffinity, number: usize, cpu: usize) -> Self {
         let allowed = cpu::allowed();
         let far_cpus: Vec<_> = allowed.iter().copied().filter(|allowed| *allowed != cpu).collect();
-        let far_cpus = if far_cpus.is_empty() { allowed } else { far_cpus };
         let is_near = queue_affinity.near.load(Ordering::Relaxed) == number;
-        let affinity = ThreadAffinity { queue_affinity, number, cpu, far_cpus, is_near, alone: 0 };
+        let near_cpus = if allowed.contains(&cpu) { vec![cpu] } else { allowed.clone() };
+        let far_cpus = if far_cpus.is_empty() { allowed } else { far_cpus };
+        let affinity = ThreadAffinity { queue_affinity, number, near_cpus, far_cpus, is_near, alone: 0 };
         affinity.go();
         affinity
     }
@@ -71,7 +73,7 @@ impl<'a> ThreadAffinity<'a> {
     }
 
     fn go(&self) {
-        let _ = if self.is_near { cpu::pin(self.cpu) } else { cpu::run_on(&self.far_cpus) };
+        cpu::run_on(if self.is_near { &self.near_cpus } else { &self.far_cpus });
     }
 }
 

@@ -61,7 +61,7 @@ pub(crate) struct PreparedRings {
 
 /// Ends all threads of a mount when the first of them ends, whatever the reason: the requests of its CPU would wait
 /// forever. When no thread has a channel any more, the kernel fails all requests.
-struct StopAll(Arc<StopEvent>);
+pub(crate) struct StopAll(pub(crate) Arc<StopEvent>);
 
 impl Drop for StopAll {
     fn drop(&mut self) {
@@ -178,7 +178,7 @@ impl<F: FileSystem> Session<F> {
                 })
                 .map_err(failed)?;
             affinity.begin();
-            let received = Received::now::<F>();
+            let mut received = Received::now::<F>();
             while let Some(event) = ring.next_event() {
                 match event {
                     Event::Ended => return Ok(()),
@@ -188,10 +188,15 @@ impl<F: FileSystem> Session<F> {
                         let data_bytes = exchange.payload_bytes;
                         let (opcode, len) = self.answer_in(exchange);
                         ring.commit(number, len).map_err(failed)?;
-                        if data_bytes.max(len) >= LONG_BYTES {
+                        let is_long = data_bytes.max(len) >= LONG_BYTES;
+                        if is_long {
                             ring.submit().map_err(failed)?;
                         }
                         received.replied(&self.file_system, opcode);
+                        if is_long {
+                            // The kernel has put further requests into the entries.
+                            received = Received::now::<F>();
+                        }
                     }
                 }
             }

@@ -38,6 +38,8 @@ use std::time::Duration;
 /// Threads for the queue of each CPU, with a ring of one entry each. While one of them decompresses on another CPU, a
 /// program reads what the other has served.
 const RING_THREADS: usize = 2;
+/// Most buffers of all rings, each of which takes up to a sixteenth of the budget.
+const RING_BUFFERS_MAX: usize = 8;
 
 /// How an image is mounted.
 #[derive(Debug, Clone)]
@@ -247,15 +249,22 @@ struct Planned {
 impl Planned {
     /// Takes the memory of reply buffers from the budget. With a small budget there are fewer rings, or none.
     fn new(image: &Image, threads: usize, uring: bool) -> Result<Self, MountError> {
-        let queues = if uring && fusering::is_enabled() { fusering::queues()? } else { 0 };
-        if queues == 0 {
-            let memory = ReplyMemory::take(image, threads)?;
-            let without_rings = uring.then(|| format!("{} is not set", fusering::ENABLED));
-            return Ok(Planned { serving: memory.threads.into(), memory, without_rings });
-        }
+        let queues = match uring {
+            false => Err(None),
+            true if !fusering::is_enabled() => Err(Some(format!("{} is not set", fusering::ENABLED))),
+            true => fusering::queues().map_err(|e| Some(e.to_string())),
+        };
+        let queues = match queues {
+            Ok(queues) => queues,
+            Err(without_rings) => {
+                let memory = ReplyMemory::take(image, threads)?;
+                return Ok(Planned { serving: memory.threads.into(), memory, without_rings });
+            }
+        };
+        let most = RING_BUFFERS_MAX.min(queues * RING_THREADS) / queues * queues;
         // One buffer is that of the thread that reads from `/dev/fuse`.
-        let memory = ReplyMemory::take(image, threads.max(queues * RING_THREADS + 1))?;
-        let threads_per_queue = (memory.threads - 1).min(queues * RING_THREADS) / queues;
+        let memory = ReplyMemory::take(image, threads.max(most + 1))?;
+        let threads_per_queue = (memory.threads - 1).min(most) / queues;
         let rings = Rings { threads_per_queue, entries: 1, spin: Duration::ZERO };
         let rings = (threads_per_queue > 0).then_some(rings);
         let serving = Serving { threads: memory.threads.min(threads), rings };
