@@ -95,6 +95,9 @@ fn the_log_of_a_server_that_died_is_saved() {
     let s = Sandbox::new();
     s.ok("disk create -q --export nbd --size 8M --name x");
     let pid = s.server_pid("x");
+    // A thread of the server writes it, perhaps after the disk is ready.
+    let log = s.runtime().join("x/log");
+    wait_until("the log has a line", || std::fs::read_to_string(&log).is_ok_and(|log| log.ends_with('\n')));
     kill(pid, "KILL");
     wait_until("the server has exited", || !is_running(pid));
     let ran = s.run("disk list");
