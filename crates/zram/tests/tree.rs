@@ -278,6 +278,32 @@ fn directories_list_disks_and_what_sysfs_has() {
     assert_eq!(fs::read_to_string(tree.path("zram0/disksize")).unwrap(), "disksize 0 1\n");
 }
 
+/// A long directory is read by several requests. Block devices that come and go between them shift no other entry.
+#[test]
+fn a_directory_that_changes_while_it_is_read_shows_no_entry_twice() {
+    let Some(tree) = mounted("a_directory_that_changes_while_it_is_read_shows_no_entry_twice") else {
+        return;
+    };
+    for _ in 0..400 {
+        tree.disks.hot_add().unwrap();
+    }
+    let name = |entry: std::io::Result<fs::DirEntry>| entry.unwrap().file_name().into_string().unwrap();
+    for path in ["block", "", "devices/virtual/block"] {
+        (2..12).for_each(|number| tree.disks.hot_remove(number).unwrap());
+        let mut entries = fs::read_dir(tree.path(path)).unwrap();
+        let mut seen: Vec<_> = entries.by_ref().take(20).map(name).collect();
+        // The first request has returned many entries. Others appear before them.
+        (2..12).for_each(|_| _ = tree.disks.hot_add().unwrap());
+        seen.extend(entries.map(name));
+        let stayed = seen.iter().filter(|name| name.starts_with("zram") || name.starts_with("loop"));
+        assert!(stayed.count() >= 390, "{path:?}: {seen:?}");
+        seen.sort();
+        let count = seen.len();
+        seen.dedup();
+        assert_eq!(seen.len(), count, "{path:?}");
+    }
+}
+
 #[test]
 fn debugfs_has_the_states_of_pages_and_the_classes_of_pools() {
     let Some(tree) = mounted("debugfs_has_the_states_of_pages_and_the_classes_of_pools") else { return };

@@ -351,13 +351,19 @@ impl FileSystem for ZramTree {
         self.lock_open().remove(&handle.0);
     }
 
+    /// The entries come in the order of their inode numbers, which are also their positions: block devices may appear and
+    /// vanish between two requests, and nothing else is shown twice or left out then.
     fn read_dir(&self, inode: Inode, offset: u64, entries: &mut Entries<'_>) -> Result<(), Errno> {
+        const DOTS: u64 = 2;
         let nodes = self.entries(node_of(inode)?)?;
         let nodes = nodes.into_iter().map(|(name, node)| (name, node.inode(), kind(node)));
+        let mut nodes: Vec<_> = nodes.collect();
+        nodes.sort_unstable_by_key(|(_, inode, _)| *inode);
         let dots = [".", ".."].map(|name| (OsString::from(name), inode, FileType::Directory));
-        let start = usize::try_from(offset).unwrap_or(usize::MAX);
-        for (i, (name, inode, kind)) in dots.into_iter().chain(nodes).enumerate().skip(start) {
-            if !entries.add(inode, i as u64 + 1, kind, &name) {
+        let dots = (1..).zip(dots);
+        let all = dots.chain(nodes.into_iter().map(|entry| (entry.1.0 + DOTS, entry)));
+        for (position, (name, inode, kind)) in all.skip_while(|(position, _)| *position <= offset) {
+            if !entries.add(inode, position, kind, &name) {
                 break;
             }
         }
