@@ -11,13 +11,13 @@ use super::report::writeback::{PassProgress, PassReport};
 use crate::error::{CliError, Exit, Result};
 use crate::instance::InstanceDir;
 use crate::instance::loop_device::refuse_if_open;
-use pagefold_sys::ready;
 use pagefold_sys::signal::Termination;
+use pagefold_sys::{pidfd, ready};
 use std::io::{BufReader, Write};
 use std::ops::ControlFlow;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Timeout of a request that the server answers at once.
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -27,6 +27,9 @@ const PASS_TIMEOUT: Duration = Duration::from_secs(10);
 const SET_TIMEOUT: Duration = Duration::from_secs(120);
 /// Timeout of closing the device: the kernel writes what it caches first.
 const REMOVE_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// How long a server may be stopped before a request fails: somebody may continue it soon.
+const STOP_GRACE: Duration = Duration::from_secs(3);
 
 /// A connection to the server of one instance.
 pub struct Client {
@@ -59,7 +62,7 @@ impl Client {
             ));
         }
         let client = Client::over(dir, stream, title, peer.pid);
-        match pagefold_sys::pidfd::is_stopped(peer.pid) {
+        match stays_stopped(peer.pid) {
             true => Err(client.is_stopped()),
             false => Ok(client),
         }
@@ -306,6 +309,18 @@ impl Client {
             self.title, self.pid, self.kill_command
         ))
     }
+}
+
+/// Whether a process is stopped, and not only for a moment.
+fn stays_stopped(pid: i32) -> bool {
+    let begin = Instant::now();
+    while pidfd::is_stopped(pid) {
+        if begin.elapsed() >= STOP_GRACE {
+            return true;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    false
 }
 
 /// The error for a missing control socket.
