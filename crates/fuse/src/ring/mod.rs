@@ -44,13 +44,6 @@ pub struct Rings {
     pub spin: Duration,
 }
 
-impl Rings {
-    /// Buffers that these rings have.
-    pub fn buffers(&self) -> Result<usize, SysError> {
-        Ok(fusering::queues()? * self.threads_per_queue.max(1) * self.entries.max(1))
-    }
-}
-
 /// Threads that have made their rings, and wait for [`register`](Self::register).
 pub(crate) struct PreparedRings {
     pub(crate) threads: Vec<JoinHandle<io::Result<()>>>,

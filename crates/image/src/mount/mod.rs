@@ -47,7 +47,7 @@ pub struct MountOptions {
     /// Threads that serve requests; 0: one for each CPU, and one more, up to 4.
     pub threads: usize,
     /// Whether requests come through io_uring where the kernel offers it, and the budget has room for its buffers: then
-    /// each possible CPU has a thread.
+    /// each possible CPU has one or two threads.
     pub uring: bool,
     /// Whether users other than the mounting one have access, as modes, owners and access control lists of the image
     /// permit.
