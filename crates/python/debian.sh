@@ -21,48 +21,23 @@ folder=$(cd "$folder" && pwd)
 needed="python3 python3-numpy python3-pytest python3-fsspec"
 wanted="python3-pandas python3-torch python3-pyarrow"
 
-unable() {
-    echo "debian.sh: $*" >&2
-    exit 2
-}
+# shellcheck source=../../tests/guest/apt.sh
+. "$here/../../tests/guest/apt.sh"
 
 # An interpreter that was moved does not start.
 if [ -x "$folder/bin/python3" ] && "$folder/bin/python3" -c "" 2>/dev/null; then
     echo "$folder/bin/python3"
     exit 0
 fi
-[ "$(uname -m)" = x86_64 ] || unable "the packages are for x86-64, this machine is $(uname -m)"
-for tool in apt-get apt-cache dpkg-deb; do
-    command -v $tool >/dev/null || unable "$tool is missing: the interpreter comes as Debian packages"
-done
-keyring=/usr/share/keyrings/debian-archive-keyring.gpg
-[ -r $keyring ] || unable "$keyring is missing (package debian-archive-keyring)"
-
-apt=$folder/apt
-mkdir -p "$apt/lists/partial" "$apt/archives/partial" "$apt/empty"
-: >"$apt/status"
-mirror=${PAGEFOLD_GUEST_MIRROR:-http://deb.debian.org/debian}
-
-# Runs an apt tool with the source list in the folder, as if no package were installed. $1 is the tool.
-private() {
-    tool=$1
-    shift
-    "$tool" -q \
-        -o Dir::Etc::SourceList="$apt/sources.list" -o Dir::Etc::SourceParts="$apt/empty" \
-        -o Dir::Etc::Preferences=/dev/null -o Dir::Etc::PreferencesParts="$apt/empty" \
-        -o Dir::State="$apt" -o Dir::State::Lists="$apt/lists" -o Dir::State::status="$apt/status" \
-        -o Dir::Cache="$apt" -o Dir::Cache::archives="$apt/archives" \
-        -o APT::Sandbox::User=root -o APT::Install-Recommends=false -o APT::Get::AllowUnauthenticated=false \
-        -o Acquire::Retries=2 -o Acquire::http::Timeout=30 "$@"
-}
+prepare_apt "$folder/apt" "the interpreter comes"
 
 # Downloads packages and all that they depend on.
 download() {
-    private apt-get install --yes --download-only --no-install-recommends "$@" >>"$apt/log" 2>&1
+    private apt-get -o APT::Get::AllowUnauthenticated=false install --yes --download-only --no-install-recommends \
+        "$@" >>"$apt/log" 2>&1
 }
 
-echo "deb [signed-by=$keyring] $mirror $suite main" >"$apt/sources.list"
-private apt-get update >"$apt/log" 2>&1 || unable "lists of $suite: $(tail -n 1 "$apt/log")"
+update_lists "$suite" || unable "lists of $suite: $(tail -n 1 "$apt/log")"
 # shellcheck disable=SC2086 # Each package is a separate argument.
 download $needed || unable "downloading: $(tail -n 1 "$apt/log")"
 for package in $wanted; do

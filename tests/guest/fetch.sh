@@ -17,10 +17,8 @@ cache=${1:-${PAGEFOLD_GUEST_CACHE:-$here/../../target/guest}}
 kernel=$cache/kernel
 flavour=${PAGEFOLD_GUEST_KERNEL:-cloud-amd64}
 
-unable() {
-    echo "fetch.sh: $*" >&2
-    exit 2
-}
+# shellcheck source=apt.sh
+. "$here/apt.sh"
 
 done_with() {
     echo "$kernel/vmlinuz"
@@ -30,34 +28,11 @@ done_with() {
 
 [ -e "$kernel/vmlinuz" ] && [ -d "$kernel/modules" ] && done_with
 
-[ "$(uname -m)" = x86_64 ] || unable "the guest is x86-64, this machine is $(uname -m)"
-for tool in apt-get apt-cache dpkg-deb; do
-    command -v $tool >/dev/null || unable "$tool is missing: the kernel comes as a Debian package"
-done
-keyring=/usr/share/keyrings/debian-archive-keyring.gpg
-[ -r $keyring ] || unable "$keyring is missing (package debian-archive-keyring)"
-
-apt=$cache/apt
-mkdir -p "$apt/lists/partial" "$apt/archives/partial" "$apt/empty"
-apt=$(cd "$apt" && pwd)
-mirror=${PAGEFOLD_GUEST_MIRROR:-http://deb.debian.org/debian}
-
-# Runs an apt tool with the source list in the cache. $1 is the tool, the rest are its arguments.
-private() {
-    tool=$1
-    shift
-    "$tool" -q \
-        -o Dir::Etc::SourceList="$apt/sources.list" -o Dir::Etc::SourceParts="$apt/empty" \
-        -o Dir::Etc::Preferences=/dev/null -o Dir::Etc::PreferencesParts="$apt/empty" \
-        -o Dir::State="$apt" -o Dir::State::Lists="$apt/lists" -o Dir::State::status=/dev/null \
-        -o Dir::Cache="$apt" -o Dir::Cache::archives="$apt/archives" \
-        -o APT::Sandbox::User=root -o Acquire::Retries=2 -o Acquire::http::Timeout=30 "$@"
-}
+prepare_apt "$cache/apt" "the kernel comes"
 
 # Prints the package of the newest kernel of suite $1, or nothing.
 kernel_package() {
-    echo "deb [signed-by=$keyring] $mirror $1 main" >"$apt/sources.list"
-    private apt-get update >"$apt/log" 2>&1 || return 0
+    update_lists "$1" || return 0
     private apt-cache depends "linux-image-$flavour" 2>>"$apt/log" |
         sed -n 's/^ *Depends: \(linux-image-[^ ]*\)$/\1/p' | head -n 1
 }

@@ -13,6 +13,7 @@
 # with the reason on stderr.
 set -eu
 
+here=$(cd "$(dirname "$0")" && pwd)
 folder=$1
 suite=$2
 wanted=$3
@@ -20,10 +21,8 @@ programs=$4
 mkdir -p "$folder"
 folder=$(cd "$folder" && pwd)
 
-unable() {
-    echo "packages.sh: $*" >&2
-    exit 2
-}
+# shellcheck source=apt.sh
+. "$here/apt.sh"
 
 # Whether all programs exist.
 complete() {
@@ -36,28 +35,7 @@ if complete; then
     echo "$folder"
     exit 0
 fi
-[ "$(uname -m)" = x86_64 ] || unable "the packages are for x86-64, this machine is $(uname -m)"
-for tool in apt-get apt-cache dpkg-deb; do
-    command -v $tool >/dev/null || unable "$tool is missing: the programs come as Debian packages"
-done
-keyring=/usr/share/keyrings/debian-archive-keyring.gpg
-[ -r $keyring ] || unable "$keyring is missing (package debian-archive-keyring)"
-
-apt=$folder/apt
-mkdir -p "$apt/lists/partial" "$apt/archives/partial" "$apt/empty"
-mirror=${PAGEFOLD_GUEST_MIRROR:-http://deb.debian.org/debian}
-
-# Runs an apt tool with the source list in the folder. $1 is the tool, the rest are its arguments.
-private() {
-    tool=$1
-    shift
-    "$tool" -q \
-        -o Dir::Etc::SourceList="$apt/sources.list" -o Dir::Etc::SourceParts="$apt/empty" \
-        -o Dir::Etc::Preferences=/dev/null -o Dir::Etc::PreferencesParts="$apt/empty" \
-        -o Dir::State="$apt" -o Dir::State::Lists="$apt/lists" -o Dir::State::status=/dev/null \
-        -o Dir::Cache="$apt" -o Dir::Cache::archives="$apt/archives" \
-        -o APT::Sandbox::User=root -o Acquire::Retries=2 -o Acquire::http::Timeout=30 "$@"
-}
+prepare_apt "$folder/apt" "the programs come"
 
 # Prints the packages of $@ and the libraries that they need, without the programs that they depend on.
 with_libraries() {
@@ -68,8 +46,7 @@ with_libraries() {
         grep -E '^(lib|zlib1g)[^ ]*$'
 }
 
-echo "deb [signed-by=$keyring] $mirror $suite main" >"$apt/sources.list"
-private apt-get update >"$apt/log" 2>&1 || unable "lists of $suite: $(tail -n 1 "$apt/log")"
+update_lists "$suite" || unable "lists of $suite: $(tail -n 1 "$apt/log")"
 # shellcheck disable=SC2086 # Each package is a separate argument.
 packages=$(with_libraries $wanted | sort -u) || unable "$mirror has no $wanted for $suite"
 # shellcheck disable=SC2086 # Each package is a separate argument.
