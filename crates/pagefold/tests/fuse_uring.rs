@@ -8,51 +8,22 @@ mod support;
 
 use pagefold_page::AlignedBytes;
 use pagefold_sys::fusering::ENABLED;
+use pagefold_testkit::parameter::Parameter;
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use support::{Sandbox, kill, no_loop, sh, wait_until};
 
-static PARAMETER: Mutex<()> = Mutex::new(());
-
-/// The kernel's parameter, whose old value comes back when this is dropped.
-struct Parameter {
-    before: String,
-    _lock: MutexGuard<'static, ()>,
-}
-
-impl Parameter {
-    /// Sets the parameter, or prints that `test` is skipped.
-    fn set(test: &str, value: &str) -> Option<Self> {
-        let lock = PARAMETER.lock().unwrap_or_else(PoisonError::into_inner);
-        let set = fs::read_to_string(ENABLED).and_then(|before| fs::write(ENABLED, value).map(|()| before));
-        match (set, no_loop()) {
-            (Ok(before), None) => Some(Parameter { before, _lock: lock }),
-            (Ok(before), Some(why)) => {
-                drop(Parameter { before, _lock: lock });
-                pagefold_testkit::skipped!("{test}: {why}");
-                None
-            }
-            (Err(e), _) => {
-                pagefold_testkit::skipped!(
-                    "{test}: the kernel has no FUSE over io_uring that can be set: {e}"
-                );
-                None
-            }
-        }
-    }
-
-    fn change(&self, value: &str) {
-        fs::write(ENABLED, value).unwrap();
-    }
-}
-
-impl Drop for Parameter {
-    fn drop(&mut self) {
-        fs::write(ENABLED, self.before.trim()).unwrap();
-    }
+/// Sets the kernel's parameter, or prints that `test` is skipped.
+fn offer_rings(test: &str, value: &str) -> Option<Parameter> {
+    let why = match (Parameter::set(ENABLED.as_ref(), value), no_loop()) {
+        (Ok(parameter), None) => return Some(parameter),
+        (Ok(_), Some(why)) => why.to_string(),
+        (Err(e), _) => format!("the kernel has no FUSE over io_uring that can be set: {e}"),
+    };
+    pagefold_testkit::skipped!("{test}: {why}");
+    None
 }
 
 /// Makes a file system on a disk, and copies a folder to it and back.
@@ -89,6 +60,13 @@ fn tree(s: &Sandbox) -> PathBuf {
     tree
 }
 
+/// Makes a tree, an image of it, and the path to mount it at.
+fn tree_and_image(s: &Sandbox) -> (PathBuf, PathBuf, PathBuf) {
+    let (tree, image) = (tree(s), s.path("image"));
+    s.ok(&format!("image build {} {}", tree.display(), image.display()));
+    (tree, image, s.path("at"))
+}
+
 /// Mounts an image with `options`. Returns the notes of the command.
 fn mount(s: &Sandbox, image: &Path, at: &Path, options: &str) -> String {
     fs::create_dir_all(at).unwrap();
@@ -104,11 +82,9 @@ fn stats(s: &Sandbox, at: &Path) -> serde_json::Value {
 #[test]
 fn disks_and_images_use_rings_where_the_kernel_offers_them() {
     let test = "disks_and_images_use_rings_where_the_kernel_offers_them";
-    let Some(parameter) = Parameter::set(test, "Y") else { return };
+    let Some(parameter) = offer_rings(test, "Y") else { return };
     let s = Sandbox::new();
-    let tree = tree(&s);
-    let (image, at) = (s.path("image"), s.path("at"));
-    s.ok(&format!("image build {} {}", tree.display(), image.display()));
+    let (tree, image, at) = tree_and_image(&s);
     let device = s.ok("disk create --size 64M --name rings --export loop");
     let other = s.ok("disk create --size 64M --name device --export loop --fuse-uring off");
     assert_eq!(s.show("rings")["transport"], "io_uring");
@@ -138,11 +114,9 @@ fn disks_and_images_use_rings_where_the_kernel_offers_them() {
 #[test]
 fn rings_that_are_wanted_and_not_offered_are_a_warning() {
     let test = "rings_that_are_wanted_and_not_offered_are_a_warning";
-    let Some(_parameter) = Parameter::set(test, "N") else { return };
+    let Some(_parameter) = offer_rings(test, "N") else { return };
     let s = Sandbox::new();
-    let tree = tree(&s);
-    let (image, at) = (s.path("image"), s.path("at"));
-    s.ok(&format!("image build {} {}", tree.display(), image.display()));
+    let (tree, image, at) = tree_and_image(&s);
     let device = s.ok("disk create --size 64M --name wanted --export loop --fuse-uring on");
     s.ok("disk create --size 64M --name automatic --export loop");
     let warning = |name: &str| s.show(name)["warnings"].to_string();
@@ -163,11 +137,9 @@ fn rings_that_are_wanted_and_not_offered_are_a_warning() {
 #[test]
 fn buffers_of_rings_are_part_of_the_memory_of_a_mount() {
     let test = "buffers_of_rings_are_part_of_the_memory_of_a_mount";
-    let Some(_parameter) = Parameter::set(test, "Y") else { return };
+    let Some(_parameter) = offer_rings(test, "Y") else { return };
     let s = Sandbox::new();
-    let tree = tree(&s);
-    let (image, at) = (s.path("image"), s.path("at"));
-    s.ok(&format!("image build {} {}", tree.display(), image.display()));
+    let (tree, image, at) = tree_and_image(&s);
     for memory in ["2M", "3M", "4M", "8M", "64M"] {
         mount(&s, &image, &at, &format!("--memory {memory} --fuse-uring on"));
         sh("diff", &["-r", tree.to_str().unwrap(), at.to_str().unwrap()]);
@@ -186,7 +158,7 @@ fn buffers_of_rings_are_part_of_the_memory_of_a_mount() {
 #[test]
 fn where_a_sandbox_forbids_rings_the_device_serves() {
     let test = "where_a_sandbox_forbids_rings_the_device_serves";
-    let Some(_parameter) = Parameter::set(test, "Y") else { return };
+    let Some(_parameter) = offer_rings(test, "Y") else { return };
     let s = Sandbox::new();
     let tree = tree(&s);
     let create = || {
@@ -205,7 +177,7 @@ fn where_a_sandbox_forbids_rings_the_device_serves() {
 #[test]
 fn requests_fail_at_once_when_the_server_is_killed() {
     let test = "requests_fail_at_once_when_the_server_is_killed";
-    let Some(_parameter) = Parameter::set(test, "Y") else { return };
+    let Some(_parameter) = offer_rings(test, "Y") else { return };
     for uring in ["on", "off"] {
         let s = Sandbox::new();
         let device = s.ok(&format!("disk create --size 64M --name x --export loop --fuse-uring {uring}"));

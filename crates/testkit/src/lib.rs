@@ -3,6 +3,7 @@
 //! This is a separate crate because the tests of all crates need it, as a development dependency. It contains no
 //! fixtures.
 
+pub mod parameter;
 pub mod seccomp;
 
 use std::fmt::Arguments;

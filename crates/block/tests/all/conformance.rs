@@ -190,7 +190,7 @@ impl User {
 fn over_all(test: &str, check: impl Fn(&Open, &Tested)) {
     for access in Access::ALL {
         let uring = matches!(access, Access::LoopThroughRings | Access::LoopThroughSpinningRings);
-        let parameter = uring.then(|| super::loop_uring::Parameter::set(test, "1"));
+        let parameter = uring.then(|| super::loop_uring::offer_rings(test, "1"));
         if matches!(parameter, Some(None)) {
             continue;
         }

@@ -6,39 +6,17 @@ use pagefold_block::{BlockDevice, BlockError, RamDevice};
 use pagefold_fuse::Transport;
 use pagefold_page::AlignedBytes;
 use pagefold_sys::fusering::{self, ENABLED};
+use pagefold_testkit::parameter::Parameter;
 use std::os::unix::fs::FileExt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 const MIB: usize = 1 << 20;
 /// A read from here ends the thread that serves it.
 const TRAP: u64 = 5 * MIB as u64;
 
-static PARAMETER: Mutex<()> = Mutex::new(());
-
-/// The parameter with another value. Dropping it restores the old one.
-pub(crate) struct Parameter {
-    before: String,
-    _lock: MutexGuard<'static, ()>,
-}
-
-impl Parameter {
-    /// Sets the parameter, or prints that `test` is skipped.
-    pub(crate) fn set(test: &str, value: &str) -> Option<Self> {
-        let lock = PARAMETER.lock().unwrap_or_else(PoisonError::into_inner);
-        let Ok(before) = std::fs::read_to_string(ENABLED) else {
-            return skip(test, "the kernel has no FUSE over io_uring");
-        };
-        match std::fs::write(ENABLED, value) {
-            Ok(()) => Some(Parameter { before, _lock: lock }),
-            Err(e) => skip(test, &format!("writing {ENABLED}: {e}")),
-        }
-    }
-}
-
-impl Drop for Parameter {
-    fn drop(&mut self) {
-        std::fs::write(ENABLED, self.before.trim()).unwrap();
-    }
+/// Sets the parameter that offers rings to new mounts, or prints that `test` is skipped.
+pub(crate) fn offer_rings(test: &str, value: &str) -> Option<Parameter> {
+    Parameter::set(ENABLED.as_ref(), value).map_or_else(|e| skip(test, &format!("{ENABLED}: {e}")), Some)
 }
 
 /// A device with a trap.
@@ -102,7 +80,7 @@ fn exercise(export: &TestExport) {
 #[test]
 fn rings_serve_where_the_kernel_offers_them() {
     let test = "rings_serve_where_the_kernel_offers_them";
-    let Some(parameter) = Parameter::set(test, "1") else { return };
+    let Some(parameter) = offer_rings(test, "1") else { return };
     for threads in [2, 5] {
         let Some(mut export) = start(test, threads) else { return };
         let queues = fusering::queues().unwrap();
@@ -115,9 +93,9 @@ fn rings_serve_where_the_kernel_offers_them() {
         assert_eq!(export.export.threads().threads, rings + 1);
         exercise(&export);
         // A mount keeps its transport.
-        std::fs::write(ENABLED, "0").unwrap();
+        parameter.change("0");
         exercise(&export);
-        std::fs::write(ENABLED, "1").unwrap();
+        parameter.change("1");
         run("blkdiscard", &[export.path().to_str().unwrap()]);
         let mut back = AlignedBytes::new(MIB, 7);
         open_direct(export.path()).read_exact_at(&mut back, 0).unwrap();
@@ -131,7 +109,7 @@ fn rings_serve_where_the_kernel_offers_them() {
 #[test]
 fn the_device_serves_where_the_kernel_does_not_offer_rings() {
     let test = "the_device_serves_where_the_kernel_does_not_offer_rings";
-    let Some(_parameter) = Parameter::set(test, "0") else { return };
+    let Some(_parameter) = offer_rings(test, "0") else { return };
     let Some(mut export) = start(test, 2) else { return };
     let Transport::Device { without_rings: Some(reason) } = export.export.transport() else {
         panic!("{:?}", export.export.transport());
@@ -144,7 +122,7 @@ fn the_device_serves_where_the_kernel_does_not_offer_rings() {
 #[test]
 fn requests_fail_when_a_thread_with_a_ring_has_ended() {
     let test = "requests_fail_when_a_thread_with_a_ring_has_ended";
-    let Some(_parameter) = Parameter::set(test, "1") else { return };
+    let Some(_parameter) = offer_rings(test, "1") else { return };
     let Some(export) = start(test, 2) else { return };
     assert!(matches!(export.export.transport(), Transport::Rings { .. }));
     let file = open_direct(export.path());
