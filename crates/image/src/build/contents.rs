@@ -7,10 +7,11 @@ use super::BuildError;
 use super::compress::segment::{self, Cut, SEGMENT_BYTES_MAX, next_segment_bytes};
 use super::compress::workers::{Queue, Workers};
 use super::content::{Content, Reader};
+use super::duplicates::{Duplicates, Found, Hasher};
 use super::options::Compression;
 use super::plan::Planned;
 use super::sparse;
-use super::tree::Body;
+use super::tree::{Body, InodeId};
 use super::writer::{OpenFile, Writer, content_bytes};
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -20,13 +21,33 @@ use twox_hash::XxHash3_128;
 const BUFFERS_MAX: usize = 2;
 /// Shorter buffers are not worth it.
 const BUFFER_BYTES_MIN: usize = 1 << 20;
+/// Bytes that are read at once to hash a file.
+const HASH_BYTES: usize = 1 << 20;
 
 /// A piece of work whose result is written next, or after those before it.
 enum Pending<'a> {
     /// An inode without blocks of contents.
     Small(&'a Planned),
+    /// A file with the contents of another one, which was added before.
+    Duplicate { planned: &'a Planned, original: InodeId },
     /// A segment that a thread compresses.
-    Segment { planned: &'a Planned, len: usize, is_last: bool, compression: Compression },
+    Segment(PendingSegment<'a>),
+}
+
+struct PendingSegment<'a> {
+    planned: &'a Planned,
+    len: usize,
+    is_last: bool,
+    compression: Compression,
+    /// Whether later files may have the contents of its file.
+    is_original: bool,
+}
+
+/// A file that is being read.
+struct Source<'a> {
+    planned: &'a Planned,
+    len_bytes: u64,
+    compression: Option<Compression>,
 }
 
 /// Appends the contents of all inodes that are no directories.
@@ -36,8 +57,12 @@ pub fn fill(writer: &mut Writer<'_>, threads: usize) -> Result<(), BuildError> {
     std::thread::scope(|scope| {
         let workers = Workers::start(scope, options, &queue, threads)?;
         let left_bytes = writer.total_bytes();
+        let duplicates = match writer.can_share() {
+            true => Duplicates::new(writer.tree, plan, options),
+            false => Duplicates::default(),
+        };
         let (pending, file, buffers) = (VecDeque::new(), OpenFile::default(), Vec::new());
-        let mut filler = Filler { writer, workers, pending, file, left_bytes, buffers };
+        let mut filler = Filler { writer, workers, duplicates, pending, file, left_bytes, buffers };
         for planned in &plan.others {
             filler.add(planned)?;
         }
@@ -48,6 +73,7 @@ pub fn fill(writer: &mut Writer<'_>, threads: usize) -> Result<(), BuildError> {
 struct Filler<'w, 'a> {
     writer: &'w mut Writer<'a>,
     workers: Workers,
+    duplicates: Duplicates,
     pending: VecDeque<Pending<'a>>,
     /// The file whose segments are being written.
     file: OpenFile,
@@ -72,6 +98,8 @@ impl<'a> Filler<'_, 'a> {
     fn add_file(&mut self, planned: &'a Planned, content: &dyn Content) -> Result<(), BuildError> {
         let options = self.writer.options;
         let len_bytes = content.len_bytes();
+        let compression = options.rules.choose(&planned.path, options.compression);
+        let file = Source { planned, len_bytes, compression };
         let mut reader = content.open()?;
         let data = reader.data_ranges()?;
         if let Some(ranges) =
@@ -82,27 +110,68 @@ impl<'a> Filler<'_, 'a> {
             sparse::write(self.writer, planned, len_bytes, ranges, reader.as_mut())?;
             return reader.finish();
         }
-        let hash = options.digests.then(XxHash3_128::new);
-        let mut reader = Filled { reader: reader.as_mut(), data: data.as_deref(), at: 0, hash };
-        match options.rules.choose(&planned.path, options.compression) {
-            Some(compression) => self.submit(planned, len_bytes, compression, &mut reader)?,
-            None => self.copy(planned, len_bytes, &mut reader)?,
+        let mut is_original = false;
+        if self.duplicates.may_have(len_bytes, compression) && !self.is_one_segment(&file) {
+            // There is no memory for all of it, so it is read twice.
+            let mut first = Filled::new(reader.as_mut(), data.as_deref(), options.digests);
+            let original = self.find_original(&file, &mut first)?;
+            let digest = first.digest();
+            reader.finish()?;
+            if let Found::Same(original) = original {
+                self.writer.add_digest(planned, digest);
+                self.left_bytes = self.left_bytes.saturating_sub(len_bytes);
+                self.pending.push_back(Pending::Duplicate { planned, original });
+                return self.write_ready();
+            }
+            is_original = true;
+            reader = content.open()?;
         }
-        self.writer.add_digest(planned, reader.hash.map(|hash| hash.finish_128()));
+        let mut filled = Filled::new(reader.as_mut(), data.as_deref(), options.digests);
+        match compression {
+            Some(compression) => self.submit(&file, compression, is_original, &mut filled)?,
+            None => self.copy(&file, is_original, &mut filled)?,
+        }
+        self.writer.add_digest(planned, filled.digest());
         self.left_bytes = self.left_bytes.saturating_sub(len_bytes);
-        reader.reader.finish()
+        reader.finish()
     }
 
-    /// Passes a file to the threads that compress.
+    /// Whether all of a file is compressed by one thread, so that it can be hashed before.
+    fn is_one_segment(&self, file: &Source<'_>) -> bool {
+        let left_bytes = self.left_bytes.max(file.len_bytes);
+        file.compression.is_some() && next_segment_bytes(file.len_bytes, left_bytes) as u64 == file.len_bytes
+    }
+
+    /// Reads a file to its end, and looks for an earlier one with the same contents.
+    fn find_original(&mut self, file: &Source<'_>, reader: &mut Filled<'_>) -> Result<Found, BuildError> {
+        let mut hasher = Hasher::default();
+        let mut bytes = Vec::new();
+        for start in (0..file.len_bytes).step_by(HASH_BYTES) {
+            bytes = reader.read((file.len_bytes - start).min(HASH_BYTES as u64) as usize, bytes)?;
+            hasher.write(&bytes);
+        }
+        Ok(self.duplicates.find(file.planned.id, hasher.finish(file.len_bytes, file.compression)))
+    }
+
+    /// Looks for an earlier file with the same contents, which are in memory.
+    fn find_original_of(&mut self, file: &Source<'_>, bytes: &[u8]) -> Found {
+        let mut hasher = Hasher::default();
+        hasher.write(bytes);
+        self.duplicates.find(file.planned.id, hasher.finish(file.len_bytes, file.compression))
+    }
+
+    /// Passes a file to the threads that compress, unless it is a segment whose contents an earlier file has.
     fn submit(
         &mut self,
-        planned: &'a Planned,
-        len_bytes: u64,
+        file: &Source<'a>,
         compression: Compression,
+        mut is_original: bool,
         reader: &mut Filled<'_>,
     ) -> Result<(), BuildError> {
         let options = self.writer.options;
+        let &Source { planned, len_bytes, .. } = file;
         let later_bytes = self.left_bytes.saturating_sub(len_bytes);
+        let may_be_duplicate = !is_original && self.duplicates.may_have(len_bytes, file.compression);
         let mut start = 0;
         while start < len_bytes {
             let file_left = len_bytes - start;
@@ -110,7 +179,17 @@ impl<'a> Filler<'_, 'a> {
             self.make_room(segment_bytes)?;
             let src = reader.read(segment_bytes, self.buffers.pop().unwrap_or_default())?;
             let is_last = segment_bytes as u64 == file_left;
-            self.pending.push_back(Pending::Segment { planned, len: src.len(), is_last, compression });
+            if may_be_duplicate {
+                if let Found::Same(original) = self.find_original_of(file, &src) {
+                    self.pending.push_back(Pending::Duplicate { planned, original });
+                    self.recycle(src);
+                    return self.write_ready();
+                }
+                is_original = true;
+            }
+            let len = src.len();
+            let segment = PendingSegment { planned, len, is_last, compression, is_original };
+            self.pending.push_back(Pending::Segment(segment));
             let cluster_bytes = options.cluster_bytes as usize;
             let cut = Cut { start, is_last, cluster_bytes, tail_packing: options.tail_packing };
             self.workers.submit(src, cut, compression);
@@ -122,11 +201,12 @@ impl<'a> Filler<'_, 'a> {
     /// Writes a file plain, after everything before it.
     fn copy(
         &mut self,
-        planned: &'a Planned,
-        len_bytes: u64,
+        source: &Source<'a>,
+        is_original: bool,
         reader: &mut Filled<'_>,
     ) -> Result<(), BuildError> {
         self.drain()?;
+        let &Source { planned, len_bytes, .. } = source;
         let mut file = OpenFile::default();
         let mut src = Vec::new();
         for start in (0..len_bytes).step_by(SEGMENT_BYTES_MAX) {
@@ -134,7 +214,14 @@ impl<'a> Filler<'_, 'a> {
             self.writer.append_segment(&mut file, segment::plain(&src), std::time::Duration::ZERO)?;
             self.writer.report(src.len() as u64)?;
         }
-        self.writer.put_file(planned, len_bytes, None, file)
+        self.writer.put_file(planned, len_bytes, None, file, is_original)
+    }
+
+    /// Keeps memory for a later segment.
+    fn recycle(&mut self, buffer: Vec<u8>) {
+        if self.buffers.len() < BUFFERS_MAX && buffer.len() >= BUFFER_BYTES_MIN {
+            self.buffers.push(buffer);
+        }
     }
 
     /// Writes results until another segment of this length may be submitted.
@@ -147,7 +234,7 @@ impl<'a> Filler<'_, 'a> {
 
     /// Writes what needs no thread and is next.
     fn write_ready(&mut self) -> Result<(), BuildError> {
-        while let Some(Pending::Small(_)) = self.pending.front() {
+        while let Some(Pending::Small(_) | Pending::Duplicate { .. }) = self.pending.front() {
             self.write_next()?;
         }
         Ok(())
@@ -164,16 +251,20 @@ impl<'a> Filler<'_, 'a> {
         match self.pending.pop_front() {
             None => Ok(()),
             Some(Pending::Small(planned)) => self.writer.put_small(planned),
-            Some(Pending::Segment { planned, len, is_last, compression }) => {
+            Some(Pending::Duplicate { planned, original }) => {
+                let len_bytes = content_bytes(self.writer.tree, planned.id);
+                self.writer.put_duplicate(planned, len_bytes, original)?;
+                self.writer.report(len_bytes)
+            }
+            Some(Pending::Segment(segment)) => {
+                let PendingSegment { planned, len, is_last, compression, is_original } = segment;
                 let done = self.workers.take()?;
-                if self.buffers.len() < BUFFERS_MAX && done.src.len() >= BUFFER_BYTES_MIN {
-                    self.buffers.push(done.src);
-                }
+                self.recycle(done.src);
                 self.writer.append_segment(&mut self.file, done.segment, done.elapsed)?;
                 if is_last {
                     let file = std::mem::take(&mut self.file);
                     let len_bytes = content_bytes(self.writer.tree, planned.id);
-                    self.writer.put_file(planned, len_bytes, Some(compression), file)?;
+                    self.writer.put_file(planned, len_bytes, Some(compression), file, is_original)?;
                 }
                 self.writer.report(len as u64)
             }
@@ -186,11 +277,19 @@ struct Filled<'r> {
     reader: &'r mut dyn Reader,
     data: Option<&'r [Range<u64>]>,
     at: u64,
-    /// The hash of what was read, if it is wanted.
     hash: Option<XxHash3_128>,
 }
 
-impl Filled<'_> {
+impl<'r> Filled<'r> {
+    fn new(reader: &'r mut dyn Reader, data: Option<&'r [Range<u64>]>, has_digest: bool) -> Self {
+        Filled { reader, data, at: 0, hash: has_digest.then(XxHash3_128::new) }
+    }
+
+    /// The hash of what was read, if it is wanted.
+    fn digest(self) -> Option<u128> {
+        self.hash.map(|hash| hash.finish_128())
+    }
+
     /// Reads the next `len` bytes into a buffer, whose contents are replaced.
     fn read(&mut self, len: usize, mut bytes: Vec<u8>) -> Result<Vec<u8>, BuildError> {
         bytes.resize(len, 0);

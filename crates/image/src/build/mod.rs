@@ -32,6 +32,7 @@
 //! | `running_kernel` | the options for the kernel that runs here |
 //! | `plan` | the order of inodes |
 //! | `contents`, `compress` | reading and compressing files |
+//! | `duplicates` | finding files with the same contents |
 //! | `sparse` | files that consist mostly of holes |
 //! | `writer`, `metadata`, `superblock`, `output` | the image |
 //! | `progress` | progress and summary |
@@ -42,11 +43,13 @@
 //! the index (`compress/index.rs`, or `records.rs` in images of 16 TiB and more), and places the inode
 //! (`metadata/space.rs`).
 //!
-//! The builder does not share data between files (fragments, deduplication), compress metadata, or use further devices.
+//! Equal files share their blocks. The builder does not share parts of files (fragments, deduplication of parts), compress
+//! metadata, or use further devices.
 
 mod compress;
 pub mod content;
 mod contents;
+mod duplicates;
 mod error;
 mod metadata;
 mod options;

@@ -127,6 +127,9 @@ pub struct Options {
     pub lz4_window_bytes: u32,
     /// Whether ends of files that are shorter than a block are stored with the metadata.
     pub tail_packing: bool,
+    /// Whether files with the same contents share them in the image. Compressed ones do only for targets that know
+    /// clusters of several files, from 6.1 on.
+    pub share_equal_files: bool,
     /// Threads that compress; 0: one for each CPU.
     pub threads: usize,
     /// Time of creation, seconds since 1970. `None`: the newest time in the tree.
@@ -154,6 +157,7 @@ impl Options {
             cluster_bytes: if target.has_big_clusters() { 64 << 10 } else { BLOCK_BYTES },
             lz4_window_bytes: LZ4_WINDOW_BYTES_DEFAULT,
             tail_packing: target.has(incompat::ZTAILPACKING),
+            share_equal_files: true,
             threads: 0,
             build_time: None,
             volume_name: Vec::new(),

@@ -37,6 +37,15 @@ pub struct Stored {
     pub stored_bytes: u64,
 }
 
+impl Stored {
+    /// Counts a file.
+    pub(crate) fn add(&mut self, content_bytes: u64, stored_bytes: u64) {
+        self.files += 1;
+        self.content_bytes += content_bytes;
+        self.stored_bytes += stored_bytes;
+    }
+}
+
 /// The summary of a build.
 #[derive(Debug, Clone)]
 pub struct Summary {
@@ -52,6 +61,9 @@ pub struct Summary {
     pub metadata_bytes: u64,
     /// The regular files by compression; `None`: not compressed, or without gain.
     pub stored: BTreeMap<Option<Compression>, Stored>,
+    /// The files among them whose contents an earlier file has, which are stored once. `stored_bytes` is the part that
+    /// each of them has nevertheless: its end, if that is stored with the metadata.
+    pub duplicates: Stored,
     /// The files whose compression took longest, and the CPU time of it; the longest first.
     pub slowest: Vec<(PathBuf, Duration)>,
     /// Hashes of contents, for [`verify`](super::verify()); empty unless the options asked for them.
@@ -68,6 +80,7 @@ impl Summary {
             image_bytes: 0,
             metadata_bytes: 0,
             stored: BTreeMap::new(),
+            duplicates: Stored::default(),
             slowest: Vec::new(),
             digests: Digests::default(),
         }
@@ -80,10 +93,7 @@ impl Summary {
 
     /// Counts a file.
     pub(crate) fn count(&mut self, compression: Option<Compression>, content_bytes: u64, stored_bytes: u64) {
-        let stored = self.stored.entry(compression).or_default();
-        stored.files += 1;
-        stored.content_bytes += content_bytes;
-        stored.stored_bytes += stored_bytes;
+        self.stored.entry(compression).or_default().add(content_bytes, stored_bytes);
     }
 
     /// Remembers the hash of a file.

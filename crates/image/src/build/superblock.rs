@@ -35,6 +35,8 @@ pub struct Used {
     pub xattrs: bool,
     /// Whether block addresses have 48 bits.
     pub wide: bool,
+    /// Whether several files have the same clusters.
+    pub shared_clusters: bool,
     /// Number of long prefixes of attribute names.
     pub prefixes: u8,
 }
@@ -47,6 +49,7 @@ impl Used {
             (self.has_records(), incompat::COMPR_CFGS),
             (self.chunks, incompat::CHUNKED_FILE),
             (self.tail_packing, incompat::ZTAILPACKING),
+            (self.shared_clusters, incompat::DEDUPE),
             (self.prefixes > 0, incompat::XATTR_PREFIXES),
             (self.wide, incompat::WIDE_ADDRESSES),
         ];

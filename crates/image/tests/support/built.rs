@@ -117,7 +117,7 @@ fn metadata(permissions: u16) -> Metadata {
     Metadata { permissions, mtime, ..Metadata::default() }
 }
 
-/// The tree: 0.9 MiB of contents and a sparse file.
+/// The tree: 2 MiB of contents, two thirds of them copies, and a sparse file.
 pub fn tree() -> Tree {
     let mut tree = Tree::new(metadata(0o755));
     add_contents(&mut tree);
@@ -139,7 +139,13 @@ fn add_contents(tree: &mut Tree) {
     tree.add_bytes(b"noise", noise(20_000)).unwrap();
     tree.add_bytes(b"text", text(300_000)).unwrap();
     let mixed = [text(90_000), noise(40_000), vec![0; 100_000], noise(5000), text(30_001)].concat();
-    tree.add_bytes(b"mixed", mixed).unwrap();
+    tree.add_bytes(b"mixed", mixed.clone()).unwrap();
+    for (name, data) in
+        [("text", text(300_000)), ("noise", noise(20_000)), ("mixed", mixed), ("len", text(12_345))]
+    {
+        tree.add_bytes(format!("copies/of-{name}").as_bytes(), data.clone()).unwrap();
+        tree.add_bytes(format!("copies/again/of-{name}").as_bytes(), data).unwrap();
+    }
     tree.add_bytes(b"zeroes", vec![0; 200_000]).unwrap();
     let sparse = Sparse { len_bytes: (2 << 20) + 5, data: 400_000..410_000 };
     tree.add(InodeId::ROOT, b"sparse", metadata(0o644), Body::Regular(Arc::new(sparse))).unwrap();

@@ -5,7 +5,7 @@ use super::open::ThreadsArgs;
 use super::target::Target as OutFile;
 use crate::cli::output;
 use crate::cli::progress::BytesBar;
-use clap::{Args, ValueHint};
+use clap::{Args, ValueEnum, ValueHint};
 use pagefold_control::error::{CliError, Result};
 use pagefold_control::text;
 use pagefold_image::build::source::Scanned;
@@ -58,6 +58,10 @@ pub struct BuildArgs {
     /// Store the ends of files in whole blocks, not with the metadata
     #[arg(long)]
     pub no_tail_packing: bool,
+    /// Store the contents of equal files once (files), or each time (none). Compressed files share contents from Linux 6.1
+    /// on
+    #[arg(long, value_name = "KIND", default_value = "files", hide_possible_values = true)]
+    pub dedupe: DedupeArg,
     /// Leave out what matches a pattern, with all below it. A pattern without a slash is compared with names, one with
     /// a slash with paths from SOURCE. Can be repeated
     #[arg(long, value_name = "GLOB")]
@@ -92,6 +96,15 @@ pub struct BuildArgs {
     /// Print JSON with exact numbers, and no progress
     #[arg(long)]
     pub json: bool,
+}
+
+/// The data that an image stores once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum DedupeArg {
+    /// Equal files
+    Files,
+    /// Nothing
+    None,
 }
 
 /// Builds the image, and reports what is in it.
@@ -222,6 +235,7 @@ fn options(args: &BuildArgs) -> Result<(Options, Option<RunningKernel>)> {
     // A distance of 65536 cannot be expressed, so a window of 64K reaches one byte less far.
     options.lz4_window_bytes = size("--lz4-window", &args.lz4_window, 64 << 10)?.saturating_sub(1);
     options.tail_packing &= !args.no_tail_packing;
+    options.share_equal_files = args.dedupe == DedupeArg::Files;
     options.digests = args.verify;
     options.volume_name = args.label.clone().into_bytes();
     options.build_time = source_date_epoch()?;
@@ -262,6 +276,12 @@ fn print(
         output::line(&format!("  {:<12} {}", name(compression), stored_text(stored)))?;
     }
     output::line(&format!("  {:<12} {}", "metadata", Human(summary.metadata_bytes)))?;
+    if summary.duplicates.files > 0 {
+        let Stored { files, content_bytes, .. } = summary.duplicates;
+        let files = text::counted(files, "file", "files");
+        let line = format!("{} in {files} with the contents of another one", Human(content_bytes));
+        output::line(&format!("  {:<12} {line}", "duplicates"))?;
+    }
     if scanned.dropped_xattrs > 0 {
         let dropped = text::counted(scanned.dropped_xattrs, "attribute", "attributes");
         output::note(&format!(
@@ -307,6 +327,11 @@ fn print_json(summary: &Summary, scanned: &Scanned, reason: Option<String>) -> R
         "image_bytes": summary.image_bytes,
         "metadata_bytes": summary.metadata_bytes,
         "stored": stored,
+        "duplicates": {
+            "files": summary.duplicates.files,
+            "content_bytes": summary.duplicates.content_bytes,
+            "stored_bytes": summary.duplicates.stored_bytes,
+        },
         "slowest": slowest,
         "unreadable": scanned.unreadable.iter().map(|(path, _)| path.to_string_lossy()).collect::<Vec<_>>(),
         "dropped_xattrs": scanned.dropped_xattrs,

@@ -60,6 +60,11 @@ impl Space {
         self.bytes[at..at + bytes.len()].copy_from_slice(bytes);
     }
 
+    /// Bytes that were written.
+    pub fn read(&self, bytes: Range<u64>) -> &[u8] {
+        &self.bytes[bytes.start as usize..bytes.end as usize]
+    }
+
     /// The area, filled up to a whole block, with at least [`BEHIND_LAST_LEN`] bytes behind the last record.
     pub fn into_bytes(mut self) -> Vec<u8> {
         self.bytes.resize((self.bytes.len() + BEHIND_LAST_LEN).next_multiple_of(BLOCK as usize), 0);

@@ -34,6 +34,7 @@ use crate::format::inode::{
     LAYOUT_COMPRESSED_COMPACT, LAYOUT_COMPRESSED_FULL, LAYOUT_FLAT_INLINE, LAYOUT_FLAT_PLAIN,
 };
 use crate::format::zmap::{HEADER_BYTES, MapHeader};
+use std::collections::HashMap;
 use std::ops::Range;
 use std::time::Duration;
 
@@ -42,7 +43,7 @@ const BLOCK: u64 = BLOCK_BYTES as u64;
 const LARGE_BYTES: u64 = 8 << 40;
 
 /// A regular file whose segments are being appended.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct OpenFile {
     extents: Vec<Extent>,
     /// First block.
@@ -51,6 +52,16 @@ pub struct OpenFile {
     blocks: u64,
     tail: Vec<u8>,
     elapsed: Duration,
+}
+
+/// A file whose contents later ones may share.
+struct Original {
+    /// Its compression, if any extent is compressed.
+    compression: Option<Compression>,
+    /// Its extents and blocks, without the tail.
+    file: OpenFile,
+    /// The tail in the area of inodes.
+    tail: Range<u64>,
 }
 
 /// The image while it is written.
@@ -65,6 +76,7 @@ pub struct Writer<'a> {
     is_large: bool,
     /// Position of each inode of the tree in the area of inodes.
     places: Vec<u64>,
+    originals: HashMap<InodeId, Original>,
     /// Number of an inode at the beginning of that area; known when contents are written.
     first_nid: u64,
     /// First block of shared attributes.
@@ -98,6 +110,7 @@ impl<'a> Writer<'a> {
             space: Space::new(),
             is_large: options.target.has(incompat::WIDE_ADDRESSES) && end_bytes > LARGE_BYTES,
             places: vec![0; tree.len()],
+            originals: HashMap::new(),
             first_nid: 0,
             xattr_block: 0,
             used: Used {
@@ -129,6 +142,11 @@ impl<'a> Writer<'a> {
         self.progress.total_bytes
     }
 
+    /// Whether files can share blocks. Not those of images of 16 TiB and more, whose ends of files are stored otherwise.
+    pub fn can_share(&self) -> bool {
+        !self.is_large
+    }
+
     /// Appends an inode that has no contents in blocks: a link, a device, a pipe, a socket, or an empty file.
     pub fn put_small(&mut self, planned: &Planned) -> Result<(), BuildError> {
         let tree = self.tree;
@@ -141,14 +159,19 @@ impl<'a> Writer<'a> {
                     self.append_padded(target)?;
                 }
                 let file = OpenFile { first_block, blocks: full.into(), tail, ..OpenFile::default() };
-                self.put_plain(planned, target.len() as u64, file)
+                self.put_plain(planned, target.len() as u64, &file)?;
             }
             Body::CharDevice(number) | Body::BlockDevice(number) => {
-                self.put_record(planned, 0, Storage::device(Some(*number)), &[], 0..0)
+                self.put_record(planned, 0, Storage::device(Some(*number)), &[], 0..0)?;
             }
-            Body::Fifo | Body::Socket => self.put_record(planned, 0, Storage::device(None), &[], 0..0),
-            Body::Regular(_) | Body::Directory(_) => self.put_plain(planned, 0, OpenFile::default()),
+            Body::Fifo | Body::Socket => {
+                self.put_record(planned, 0, Storage::device(None), &[], 0..0)?;
+            }
+            Body::Regular(_) | Body::Directory(_) => {
+                self.put_plain(planned, 0, &OpenFile::default())?;
+            }
         }
+        Ok(())
     }
 
     /// Appends a segment of a file.
@@ -168,26 +191,59 @@ impl<'a> Writer<'a> {
         self.out.append(&segment.blocks)
     }
 
-    /// Ends a file whose segments are appended.
+    /// Ends a file whose segments are appended. `is_original`: later files may have the same contents.
     pub fn put_file(
         &mut self,
         planned: &Planned,
         len_bytes: u64,
         compression: Option<Compression>,
-        file: OpenFile,
+        mut file: OpenFile,
+        is_original: bool,
     ) -> Result<(), BuildError> {
         self.summary.count_time(&planned.path, file.elapsed);
         let is_compressed = |extent: &Extent| {
             matches!(extent.stored, Stored::Compressed { .. } | Stored::Inline { compressed: true })
         };
         let stored_bytes = file.blocks * BLOCK + file.tail.len() as u64;
-        match compression.filter(|_| file.extents.iter().any(is_compressed)) {
-            Some(compression) => {
-                self.summary.count(Some(compression), len_bytes, stored_bytes);
-                self.put_compressed(planned, len_bytes, compression, file)
-            }
+        let compression = compression.filter(|_| file.extents.iter().any(is_compressed));
+        self.summary.count(compression, len_bytes, stored_bytes);
+        let tail = self.put_stored(planned, len_bytes, compression, &mut file)?;
+        if is_original {
+            file.tail = Vec::new();
+            self.originals.insert(planned.id, Original { compression, file, tail });
+        }
+        Ok(())
+    }
+
+    /// Ends a file with the contents of `original`, which [`put_file`](Self::put_file) ended as one.
+    pub fn put_duplicate(
+        &mut self,
+        planned: &Planned,
+        len_bytes: u64,
+        original: InodeId,
+    ) -> Result<(), BuildError> {
+        let Original { compression, ref file, ref tail } = self.originals[&original];
+        let mut file = OpenFile { tail: self.space.read(tail.clone()).to_vec(), ..file.clone() };
+        let stored_bytes = file.tail.len() as u64;
+        self.summary.count(compression, len_bytes, stored_bytes);
+        self.summary.duplicates.add(len_bytes, stored_bytes);
+        self.used.shared_clusters |= compression.is_some() && file.blocks > 0;
+        self.put_stored(planned, len_bytes, compression, &mut file)?;
+        Ok(())
+    }
+
+    /// Places the inode of a file whose blocks are written. Returns the place of its tail in the area of inodes.
+    fn put_stored(
+        &mut self,
+        planned: &Planned,
+        len_bytes: u64,
+        compression: Option<Compression>,
+        file: &mut OpenFile,
+    ) -> Result<Range<u64>, BuildError> {
+        match compression {
+            Some(compression) => self.put_compressed(planned, len_bytes, compression, file),
             None => {
-                self.summary.count(None, len_bytes, stored_bytes);
+                self.append_long_tail(file)?;
                 self.put_plain(planned, len_bytes, file)
             }
         }
@@ -209,7 +265,8 @@ impl<'a> Writer<'a> {
         let gap = (head_bytes as usize).next_multiple_of(entry_bytes) - head_bytes as usize;
         let mut behind = vec![0; gap];
         behind.extend(entries);
-        self.put_record(planned, len_bytes, Storage::chunks(format), &behind, 0..0)
+        self.put_record(planned, len_bytes, Storage::chunks(format), &behind, 0..0)?;
+        Ok(())
     }
 
     /// Remembers the hash of a file's contents.
@@ -234,8 +291,8 @@ impl<'a> Writer<'a> {
         planned: &Planned,
         len_bytes: u64,
         compression: Compression,
-        mut file: OpenFile,
-    ) -> Result<(), BuildError> {
+        file: &mut OpenFile,
+    ) -> Result<Range<u64>, BuildError> {
         let algorithm = compression.method.algorithm() as u8;
         let big = self.options.cluster_bytes > BLOCK_BYTES;
         // A file that is stored behind its index as a whole has no block, whatever the next block is.
@@ -272,23 +329,32 @@ impl<'a> Writer<'a> {
         self.put_record(planned, len_bytes, storage, &behind, tail)
     }
 
-    /// Ends a file of consecutive blocks, and what is shorter than a block behind the inode.
-    fn put_plain(&mut self, planned: &Planned, len_bytes: u64, mut file: OpenFile) -> Result<(), BuildError> {
+    /// Appends a tail that is too long to stand behind the inode.
+    fn append_long_tail(&mut self, file: &mut OpenFile) -> Result<(), BuildError> {
         if file.tail.len() > INLINE_BYTES_MAX {
             if file.blocks == 0 {
                 file.first_block = self.out.next_block();
             }
-            let tail = std::mem::take(&mut file.tail);
-            self.append_padded(&tail)?;
+            self.append_padded(&std::mem::take(&mut file.tail))?;
             file.blocks += 1;
         }
+        Ok(())
+    }
+
+    /// Places the inode of a file of consecutive blocks, and what is shorter than a block behind it.
+    fn put_plain(
+        &mut self,
+        planned: &Planned,
+        len_bytes: u64,
+        file: &OpenFile,
+    ) -> Result<Range<u64>, BuildError> {
         let layout = if file.tail.is_empty() { LAYOUT_FLAT_PLAIN } else { LAYOUT_FLAT_INLINE };
         let storage = Storage::blocks(layout, (file.blocks > 0).then_some(file.first_block));
         self.put_record(planned, len_bytes, storage, &file.tail, 0..file.tail.len())
     }
 
     /// Places an inode with its attributes, and `behind` them what its layout has there; the bytes `inline` of that
-    /// lie within a block.
+    /// lie within a block. Returns their place in the area of inodes.
     fn put_record(
         &mut self,
         planned: &Planned,
@@ -296,14 +362,14 @@ impl<'a> Writer<'a> {
         storage: Storage,
         behind: &[u8],
         inline: Range<usize>,
-    ) -> Result<(), BuildError> {
+    ) -> Result<Range<u64>, BuildError> {
         let (head_bytes, xattrs) = self.fields(planned, len_bytes, storage.is_wide)?;
         let inline = head_bytes + inline.start as u64..head_bytes + inline.end as u64;
-        let at = self.space.reserve(head_bytes + behind.len() as u64, inline);
+        let at = self.space.reserve(head_bytes + behind.len() as u64, inline.clone());
         self.places[planned.id.index()] = at;
         self.write_head(planned, len_bytes, at, storage, &xattrs);
         self.space.write(at + head_bytes, behind);
-        Ok(())
+        Ok(at + inline.start..at + inline.end)
     }
 
     fn write_head(&mut self, planned: &Planned, len_bytes: u64, at: u64, storage: Storage, xattrs: &[u8]) {

@@ -2,6 +2,7 @@
 
 mod changes;
 mod directory;
+mod duplicates;
 mod faults;
 mod foreign;
 mod generated;
