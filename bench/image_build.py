@@ -78,7 +78,7 @@ def build_row(bench, tree, shm, name, cluster_kib, peer_options, packs_tails, ti
         return
     mine, other = os.path.join(shm, "ours.erofs"), os.path.join(shm, "peer.erofs")
     ours = [bench.args.pagefold, "image", "build", tree, mine, "-z", name, "-C", f"{cluster_kib}K", "--threads", THREADS]
-    ours += ["--dedupe", "none"] + ([] if packs_tails else ["--no-tail-packing"])
+    ours += ["--dedupe", "none", "--no-fragments"] + ([] if packs_tails else ["--no-tail-packing"])
     peer = [bench.args.mkfs, *peer_options, f"-C{cluster_kib << 10}", f"--workers={THREADS}"]
     peer += ["-Eztailpacking"] if packs_tails else []
     measured = []
@@ -143,7 +143,7 @@ def squashfs_row(bench, tree, shm):
         bench.skip(title, "mksquashfs is not installed")
         return
     mine, other = os.path.join(shm, "ours.erofs"), os.path.join(shm, "peer.squashfs")
-    ours = [bench.args.pagefold, "image", "build", tree, mine, "-z", "zstd:3", "-C", "64K", "--dedupe", "none", "--threads", THREADS]
+    ours = [bench.args.pagefold, "image", "build", tree, mine, "-z", "zstd:3", "-C", "64K", "--dedupe", "none", "--no-fragments", "--threads", THREADS]
     peer = [mksquashfs, tree, other, "-comp", "zstd", "-Xcompression-level", "3", "-b", "64K", "-no-duplicates", "-noappend",
             "-no-progress", "-processors", THREADS]
     measured = [(run(ours), run(peer)) for _ in range(bench.rounds)]

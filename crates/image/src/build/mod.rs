@@ -43,8 +43,11 @@
 //! the index (`compress/index.rs`, or `records.rs` in images of 16 TiB and more), and places the inode
 //! (`metadata/space.rs`).
 //!
-//! Equal files share their blocks. The builder does not share parts of files (fragments, deduplication of parts), compress
-//! metadata, or use further devices.
+//! *One small file:* `contents/packing.rs` appends it to the packed file, which `contents/packed.rs` cuts into segments ->
+//! the same threads compress them -> `writer` places an inode that names the position in the packed file.
+//!
+//! Equal files share their blocks. The builder does not share equal parts of different files, compress metadata, or use
+//! further devices.
 
 mod compress;
 pub mod content;

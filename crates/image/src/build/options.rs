@@ -127,6 +127,9 @@ pub struct Options {
     pub lz4_window_bytes: u32,
     /// Whether ends of files that are shorter than a block are stored with the metadata.
     pub tail_packing: bool,
+    /// Whether files that are not longer than a cluster, and such ends of others, are compressed together. Only for
+    /// targets that have a packed file, from 6.1 on, and for the files that get `compression`.
+    pub fragments: bool,
     /// Whether files with the same contents share them in the image. Compressed ones do only for targets that know
     /// clusters of several files, from 6.1 on.
     pub share_equal_files: bool,
@@ -157,6 +160,7 @@ impl Options {
             cluster_bytes: if target.has_big_clusters() { 64 << 10 } else { BLOCK_BYTES },
             lz4_window_bytes: LZ4_WINDOW_BYTES_DEFAULT,
             tail_packing: target.has(incompat::ZTAILPACKING),
+            fragments: target.has(incompat::FRAGMENTS),
             share_equal_files: true,
             threads: 0,
             build_time: None,
@@ -189,6 +193,9 @@ impl Options {
         }
         if self.tail_packing && !target.has(incompat::ZTAILPACKING) {
             return refuse(format!("Linux {target} has no tail packing; it came with 5.17"));
+        }
+        if self.fragments && !target.has(incompat::FRAGMENTS) {
+            return refuse(format!("Linux {target} has no fragments; they came with 6.1"));
         }
         for compression in self.compressions() {
             let algorithm = compression.method.algorithm();

@@ -64,6 +64,9 @@ pub struct Summary {
     /// The files among them whose contents an earlier file has, which are stored once. `stored_bytes` is the part that
     /// each of them has nevertheless: its end, if that is stored with the metadata.
     pub duplicates: Stored,
+    /// The fragments: files and ends of files in the packed file, whose blocks `stored` counts too. Equal ones are counted
+    /// each.
+    pub fragments: Stored,
     /// The files whose compression took longest, and the CPU time of it; the longest first.
     pub slowest: Vec<(PathBuf, Duration)>,
     /// Hashes of contents, for [`verify`](super::verify()); empty unless the options asked for them.
@@ -81,6 +84,7 @@ impl Summary {
             metadata_bytes: 0,
             stored: BTreeMap::new(),
             duplicates: Stored::default(),
+            fragments: Stored::default(),
             slowest: Vec::new(),
             digests: Digests::default(),
         }
@@ -94,6 +98,11 @@ impl Summary {
     /// Counts a file.
     pub(crate) fn count(&mut self, compression: Option<Compression>, content_bytes: u64, stored_bytes: u64) {
         self.stored.entry(compression).or_default().add(content_bytes, stored_bytes);
+    }
+
+    /// Counts further bytes that the image has for files of a compression.
+    pub(crate) fn add_stored(&mut self, compression: Compression, stored_bytes: u64) {
+        self.stored.entry(Some(compression)).or_default().stored_bytes += stored_bytes;
     }
 
     /// Remembers the hash of a file.

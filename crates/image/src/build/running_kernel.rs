@@ -87,6 +87,7 @@ impl RunningKernel {
                 options.cluster_bytes = BLOCK_BYTES;
             }
             options.tail_packing &= features.contains("ztailpacking");
+            options.fragments &= features.contains("fragments");
         }
         options
     }

@@ -37,6 +37,8 @@ pub struct Used {
     pub wide: bool,
     /// Whether several files have the same clusters.
     pub shared_clusters: bool,
+    /// Whether files have fragments.
+    pub fragments: bool,
     /// Number of long prefixes of attribute names.
     pub prefixes: u8,
 }
@@ -50,6 +52,7 @@ impl Used {
             (self.chunks, incompat::CHUNKED_FILE),
             (self.tail_packing, incompat::ZTAILPACKING),
             (self.shared_clusters, incompat::DEDUPE),
+            (self.fragments, incompat::FRAGMENTS),
             (self.prefixes > 0, incompat::XATTR_PREFIXES),
             (self.wide, incompat::WIDE_ADDRESSES),
         ];
@@ -91,6 +94,8 @@ pub struct Head {
     pub blocks: u64,
     /// Number of inodes.
     pub inodes: u64,
+    /// Number of the packed file; 0: there is none.
+    pub packed_nid: u64,
     /// Time of compact inodes.
     pub epoch: Timestamp,
     /// Time of creation, seconds since 1970.
@@ -100,7 +105,8 @@ pub struct Head {
 }
 
 impl Head {
-    /// Encodes the first block. `prefixes` is the table of long prefixes of attribute names.
+    /// Encodes the first block. `prefixes` is the table of long prefixes of attribute names, unless that is the beginning of
+    /// the packed file.
     pub fn encode(&self, used: &Used, options: &Options, prefixes: &[u8]) -> Result<Vec<u8>, BuildError> {
         let mut records = Vec::new();
         if used.has_records() {
@@ -109,7 +115,7 @@ impl Head {
         debug_assert!(records.len() <= RECORD_BYTES_MAX);
         records.resize(records.len().next_multiple_of(xattr::ALIGN as usize), 0);
         let prefixes_at = OFFSET + (RawSuperblock::LEN + records.len()) as u64;
-        let prefix_start = if used.prefixes > 0 { prefixes_at / xattr::ALIGN } else { 0 };
+        let prefix_start = if prefixes.is_empty() { 0 } else { prefixes_at / xattr::ALIGN };
         let mut volume_name = [0; 16];
         volume_name[..options.volume_name.len()].copy_from_slice(&options.volume_name);
         let filter = if used.xattrs { compat::XATTR_FILTER } else { 0 };
@@ -141,7 +147,7 @@ impl Head {
             dirblkbits: 0,
             xattr_prefix_count: used.prefixes,
             xattr_prefix_start: (prefix_start as u32).into(),
-            packed_nid: 0.into(),
+            packed_nid: self.packed_nid.into(),
             xattr_filter_reserved: 0,
             ishare_xattr_prefix_id: 0,
             reserved1: 0.into(),

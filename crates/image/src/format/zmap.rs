@@ -49,6 +49,17 @@ impl MapHeader {
         MapHeader { raw }
     }
 
+    /// Makes the header of an index whose last extent lies at this position of the packed file. The compact form has its
+    /// low 32 bits only.
+    pub fn with_fragment(self, offset: u64) -> Self {
+        MapHeader { raw: self.raw & !0xffff_ffff | offset & 0xffff_ffff }
+    }
+
+    /// Makes the header of a file that is a fragment as a whole, at this position of the packed file. It is the index.
+    pub fn of_whole_fragment(offset: u64) -> Self {
+        MapHeader { raw: offset | 1 << 63 }
+    }
+
     /// Makes the header of an index of `count` extent records of `1 << record_bits` bytes, 16 or 32.
     pub fn of_records(record_bits: u8, count: u64) -> Self {
         let advise = advise::EXTENTS | u16::from(record_bits - 2) << 1;
@@ -193,6 +204,21 @@ impl FullEntry {
             back: block as u16,
             forward: (block >> 16) as u16,
         }
+    }
+
+    /// Encodes the entry; the inverse of [`parse`](Self::parse).
+    pub fn encode(&self) -> [u8; 8] {
+        let block = match self.kind {
+            EntryType::NonHead => u32::from(self.back) | u32::from(self.forward) << 16,
+            _ => self.block,
+        };
+        let partial = if self.partial { 0x8000 } else { 0 };
+        RawFullEntry {
+            advise: (self.kind.bits() | partial).into(),
+            lcluster_offset: self.lcluster_offset.into(),
+            block: block.into(),
+        }
+        .encode()
     }
 }
 

@@ -22,20 +22,20 @@ pub struct Way {
     pub options: Options,
 }
 
-/// All ways: each compression with each size of clusters, with and without tail packing; several compressions in one
-/// image; a short window; the defaults for each kernel.
+/// All ways: each compression with each size of clusters, with ends of files in blocks, behind the index, and in the packed
+/// file; several compressions in one image; a short window; the defaults for each kernel.
 pub fn ways() -> Vec<Way> {
     let newest = || Options::for_target(Target::new(6, 18));
     let mut ways = Vec::new();
     for compression in COMPRESSIONS {
         for cluster_bytes in CLUSTERS.into_iter().filter(|bytes| compression != "none" || *bytes == 4096) {
-            for tail_packing in [false, true] {
-                let name = format!("{compression}, clusters of {cluster_bytes}, tail packing {tail_packing}");
+            for (ends, tail_packing, fragments) in
+                [("blocks", false, false), ("tail packing", true, false), ("fragments", false, true)]
+            {
+                let name = format!("{compression}, clusters of {cluster_bytes}, {ends}");
                 let compression = Compression::parse(compression).unwrap();
-                ways.push(Way {
-                    name,
-                    options: Options { compression, cluster_bytes, tail_packing, ..newest() },
-                });
+                let options = Options { compression, cluster_bytes, tail_packing, fragments, ..newest() };
+                ways.push(Way { name, options });
             }
         }
     }

@@ -58,6 +58,9 @@ pub struct BuildArgs {
     /// Store the ends of files in whole blocks, not with the metadata
     #[arg(long)]
     pub no_tail_packing: bool,
+    /// Store small files, and the ends of others, each on its own, and not together in the packed file
+    #[arg(long)]
+    pub no_fragments: bool,
     /// Store the contents of equal files once (files), or each time (none). Compressed files share contents from Linux 6.1
     /// on
     #[arg(long, value_name = "KIND", default_value = "files", hide_possible_values = true)]
@@ -235,6 +238,7 @@ fn options(args: &BuildArgs) -> Result<(Options, Option<RunningKernel>)> {
     // A distance of 65536 cannot be expressed, so a window of 64K reaches one byte less far.
     options.lz4_window_bytes = size("--lz4-window", &args.lz4_window, 64 << 10)?.saturating_sub(1);
     options.tail_packing &= !args.no_tail_packing;
+    options.fragments &= !args.no_fragments;
     options.share_equal_files = args.dedupe == DedupeArg::Files;
     options.digests = args.verify;
     options.volume_name = args.label.clone().into_bytes();
@@ -276,6 +280,12 @@ fn print(
         output::line(&format!("  {:<12} {}", name(compression), stored_text(stored)))?;
     }
     output::line(&format!("  {:<12} {}", "metadata", Human(summary.metadata_bytes)))?;
+    if summary.fragments.files > 0 {
+        let Stored { files, content_bytes, stored_bytes } = summary.fragments;
+        let files = text::counted(files, "file", "files");
+        let line = format!("{} in {files}, stored together in {}", Human(content_bytes), Human(stored_bytes));
+        output::line(&format!("  {:<12} {line}", "fragments"))?;
+    }
     if summary.duplicates.files > 0 {
         let Stored { files, content_bytes, .. } = summary.duplicates;
         let files = text::counted(files, "file", "files");
@@ -298,6 +308,14 @@ fn name(compression: &Option<Compression>) -> String {
 fn stored_text(stored: &Stored) -> String {
     let files = text::counted(stored.files, "file", "files");
     format!("{} in {files}, stored in {}", Human(stored.content_bytes), Human(stored.stored_bytes))
+}
+
+fn stored_json(stored: &Stored) -> serde_json::Value {
+    json!({
+        "files": stored.files,
+        "content_bytes": stored.content_bytes,
+        "stored_bytes": stored.stored_bytes,
+    })
 }
 
 fn print_json(summary: &Summary, scanned: &Scanned, reason: Option<String>) -> Result<()> {
@@ -327,11 +345,8 @@ fn print_json(summary: &Summary, scanned: &Scanned, reason: Option<String>) -> R
         "image_bytes": summary.image_bytes,
         "metadata_bytes": summary.metadata_bytes,
         "stored": stored,
-        "duplicates": {
-            "files": summary.duplicates.files,
-            "content_bytes": summary.duplicates.content_bytes,
-            "stored_bytes": summary.duplicates.stored_bytes,
-        },
+        "fragments": stored_json(&summary.fragments),
+        "duplicates": stored_json(&summary.duplicates),
         "slowest": slowest,
         "unreadable": scanned.unreadable.iter().map(|(path, _)| path.to_string_lossy()).collect::<Vec<_>>(),
         "dropped_xattrs": scanned.dropped_xattrs,

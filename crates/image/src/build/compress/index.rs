@@ -1,12 +1,17 @@
-//! The compact index of a compressed file: from a list of extents to the bytes behind the inode.
+//! The index of a compressed file: from a list of extents to the bytes behind the inode.
 //!
 //! The form is that of "Compressed indexes" in `docs/formats/erofs.md`, layout 3: packs of two entries up to a multiple
-//! of 32 bytes, then packs of sixteen, then packs of two. It needs clusters that follow each other in the image, which
-//! the builder always writes.
+//! of 32 bytes, then packs of sixteen, then packs of two. It needs clusters that follow each other in the image, except
+//! where a pack begins: files have no other clusters, and the segments of the packed file begin with packs.
+//!
+//! The full form, layout 1, has eight bytes for each block. It is used for a last extent behind the first 4 GiB of the
+//! packed file.
 
 use super::segment::{Extent, Stored};
 use crate::build::options::BLOCK_BYTES;
-use crate::format::zmap::{BLOCKS_MASK, EntryType, IS_BLOCKS, Pack, advise};
+use crate::format::zmap::{
+    BLOCKS_MASK, EntryType, FULL_ENTRIES_OFFSET, FullEntry, HEADER_BYTES, IS_BLOCKS, Pack, advise,
+};
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
 /// Greatest distance that an entry stores.
@@ -26,32 +31,85 @@ struct Head {
     blocks: u16,
 }
 
+/// Consecutive blocks of a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Run {
+    /// Number of the first extent in them.
+    pub first_extent: usize,
+    /// First block.
+    pub block: u64,
+}
+
 /// A file, as its index describes it.
 pub struct Index<'a> {
     /// The extents; the first begins at byte 0.
     pub extents: &'a [Extent],
     /// Length of the file, bytes; not 0.
     pub len_bytes: u64,
-    /// Block of the first cluster.
-    pub first_block: u64,
+    /// Where the clusters are; the first run begins with the first extent.
+    pub runs: &'a [Run],
     /// Whether clusters may have more than a block.
     pub big: bool,
+    /// Position of the last extent in the packed file, if that is [`Stored::Fragment`].
+    pub fragment: Option<u64>,
 }
 
 impl Index<'_> {
+    /// Whether the index needs the full form.
+    pub fn is_full(&self) -> bool {
+        self.fragment.is_some_and(|offset| offset > u32::MAX.into())
+    }
+
     /// The advice of the header that belongs to the index.
     pub fn advice(&self) -> u16 {
         let big = if self.big { advise::BIG_CLUSTER_1 | advise::BIG_CLUSTER_2 } else { 0 };
-        let inline = matches!(self.extents.last(), Some(Extent { stored: Stored::Inline { .. }, .. }));
-        advise::COMPACTED_2B | big | if inline { advise::INLINE } else { 0 }
+        let last = match self.extents.last().map(|extent| extent.stored) {
+            Some(Stored::Inline { .. }) => advise::INLINE,
+            Some(Stored::Fragment) => advise::FRAGMENT,
+            _ => 0,
+        };
+        big | last | if self.is_full() { 0 } else { advise::COMPACTED_2B }
     }
 
-    /// Encodes the entries; `start` is the offset of the first one in the image, of which only the remainder by 32
-    /// counts.
+    /// Encodes what follows the header; `start` is the offset of the header's end in the image, of which only the
+    /// remainder by 32 counts.
     pub fn encode(&self, start: u64) -> Vec<u8> {
         let count = self.len_bytes.div_ceil(BLOCK);
         let heads = self.heads(count);
-        let mut packer = Packer { heads: &heads, at: 0, count, big: self.big, out: Vec::new() };
+        match self.is_full() {
+            true => self.encode_full(&heads, count),
+            false => self.encode_compact(&heads, count, start),
+        }
+    }
+
+    fn encode_full(&self, heads: &[Head], count: u64) -> Vec<u8> {
+        let mut out = vec![0; (FULL_ENTRIES_OFFSET - HEADER_BYTES) as usize];
+        for (number, head) in heads.iter().enumerate() {
+            let next = heads.get(number + 1).map_or(count, |next| next.lcluster);
+            let is_fragment = number + 1 == self.extents.len();
+            let high = self.fragment.filter(|_| is_fragment).map(|offset| offset >> 32);
+            let entry =
+                |kind| FullEntry { kind, partial: false, lcluster_offset: 0, block: 0, back: 0, forward: 0 };
+            let first = FullEntry {
+                lcluster_offset: head.offset,
+                block: high.unwrap_or(head.block) as u32,
+                ..entry(head.kind)
+            };
+            out.extend(first.encode());
+            for i in head.lcluster + 1..next {
+                let back = match i - head.lcluster {
+                    1 if self.big => IS_BLOCKS | (head.blocks & BLOCKS_MASK),
+                    back => back.min(DISTANCE_MAX) as u16,
+                };
+                let forward = (next - i).min(DISTANCE_MAX) as u16;
+                out.extend(FullEntry { back, forward, ..entry(EntryType::NonHead) }.encode());
+            }
+        }
+        out
+    }
+
+    fn encode_compact(&self, heads: &[Head], count: u64, start: u64) -> Vec<u8> {
+        let mut packer = Packer { heads, at: 0, count, big: self.big, out: Vec::new() };
         let first_twos = ((32 - start % 32) / 4) & 7;
         let sixteens = count.saturating_sub(first_twos) / 16;
         let mut next = 0;
@@ -69,13 +127,20 @@ impl Index<'_> {
     /// The extents' heads, and the mark of the end: it is needed if the last extent begins before the last logical
     /// cluster and does not fill it.
     fn heads(&self, count: u64) -> Vec<Head> {
-        let mut block = self.first_block;
+        // Entries of packs may count from the block before the first.
+        let mut block = 1;
+        let mut runs = self.runs.iter().peekable();
         let mut heads: Vec<Head> = Vec::with_capacity(self.extents.len() + 1);
-        for extent in self.extents {
+        for (number, extent) in self.extents.iter().enumerate() {
+            if let Some(run) = runs.next_if(|run| run.first_extent == number) {
+                block = run.block;
+            }
             let (kind, blocks) = match extent.stored {
                 Stored::Compressed { blocks } => (EntryType::Head1, blocks),
                 Stored::Plain | Stored::Inline { compressed: false } => (EntryType::Plain, 1),
                 Stored::Inline { compressed: true } => (EntryType::Head1, 1),
+                // It has no block; an index without numbers of blocks counts one for each head.
+                Stored::Fragment => (EntryType::Head1, u16::from(!self.big)),
             };
             let (lcluster, offset) = (extent.start / BLOCK, (extent.start % BLOCK) as u16);
             heads.push(Head { lcluster, offset, kind, block, blocks });

@@ -43,6 +43,8 @@ impl Records<'_> {
                 Stored::Compressed { blocks } => (u64::from(blocks) * BLOCK, true),
                 Stored::Plain => (BLOCK, false),
                 Stored::Inline { compressed } => (self.tail_bytes as u64, compressed),
+                // Images with records have no packed file.
+                Stored::Fragment => (0, false),
             };
             let format = if is_compressed { self.algorithm + 1 } else { 0 };
             let record = RawExtentRecord {

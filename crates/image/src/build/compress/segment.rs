@@ -40,6 +40,8 @@ pub enum Stored {
         /// Whether it is compressed.
         compressed: bool,
     },
+    /// In the packed file. Only the last extent.
+    Fragment,
 }
 
 /// A run of bytes of a file that are stored in one way. It ends where the next one begins.
@@ -51,6 +53,13 @@ pub struct Extent {
     pub stored: Stored,
 }
 
+impl Extent {
+    /// Whether it has to be decompressed.
+    pub fn is_compressed(&self) -> bool {
+        matches!(self.stored, Stored::Compressed { .. } | Stored::Inline { compressed: true })
+    }
+}
+
 /// A compressed segment.
 #[derive(Debug, Default)]
 pub struct Segment {
@@ -60,6 +69,8 @@ pub struct Segment {
     pub blocks: Vec<u8>,
     /// The bytes of the last extent that are stored behind the index, or of an uncompressed file behind its inode.
     pub tail: Vec<u8>,
+    /// The bytes of the last extent if that is [`Stored::Fragment`], uncompressed.
+    pub fragment: Vec<u8>,
 }
 
 /// How to cut.
@@ -73,6 +84,10 @@ pub struct Cut {
     pub cluster_bytes: usize,
     /// Whether the last extent may be stored with the metadata.
     pub tail_packing: bool,
+    /// Whether a file without gain may have no extents, and be stored plain.
+    pub may_be_plain: bool,
+    /// The end of the file becomes a fragment if this many bytes or fewer are left; 0: never.
+    pub fragment_bytes_max: usize,
 }
 
 impl Cut {
@@ -88,7 +103,7 @@ impl Cut {
         while cutter.at < src.len() {
             cutter.step(encoder)?;
         }
-        Ok(match self.start == 0 && self.is_last && cutter.is_no_gain() {
+        Ok(match self.may_be_plain && self.start == 0 && self.is_last && cutter.is_no_gain() {
             true => plain(src),
             false => cutter.segment,
         })
@@ -110,7 +125,7 @@ pub fn next_segment_bytes(file_left: u64, all_left: u64) -> usize {
 /// Stores a segment plain: `src` is all of a file, or a part that ends with the file or at a block's end.
 pub fn plain(src: &[u8]) -> Segment {
     let full = src.len() / BLOCK * BLOCK;
-    Segment { extents: Vec::new(), blocks: src[..full].to_vec(), tail: src[full..].to_vec() }
+    Segment { blocks: src[..full].to_vec(), tail: src[full..].to_vec(), ..Segment::default() }
 }
 
 struct Cutter<'a> {
@@ -127,6 +142,14 @@ impl Cutter<'_> {
     /// Stores the next extent, or several plain ones.
     fn step(&mut self, encoder: &mut Encoder) -> Result<(), BuildError> {
         let rest = &self.src[self.at..];
+        // A file of nothing else is packed before it comes here.
+        if self.cut.is_last
+            && rest.len() <= self.cut.fragment_bytes_max
+            && self.cut.start + self.at as u64 > 0
+        {
+            self.push_fragment();
+            return Ok(());
+        }
         let fit = encoder.fit(rest, &mut self.cluster)?;
         let is_end = self.cut.is_last && fit.consumed_bytes == rest.len();
         if is_end && self.cut.tail_packing && self.pack_tail(encoder, fit.written_bytes)? {
@@ -220,6 +243,13 @@ impl Cutter<'_> {
         self.at = self.src.len();
     }
 
+    /// Leaves the rest to the packed file.
+    fn push_fragment(&mut self) {
+        self.push_extent(Stored::Fragment);
+        self.segment.fragment = self.src[self.at..].to_vec();
+        self.at = self.src.len();
+    }
+
     fn push_extent(&mut self, stored: Stored) {
         self.segment.extents.push(Extent { start: self.cut.start + self.at as u64, stored });
     }
@@ -233,7 +263,7 @@ impl Cutter<'_> {
             tail if tail > INLINE_BYTES_MAX => self.src.len().next_multiple_of(BLOCK),
             _ => self.src.len(),
         };
-        segment.blocks.len() + segment.tail.len() + index_bytes >= plain_bytes
+        segment.blocks.len() + segment.tail.len() + segment.fragment.len() + index_bytes >= plain_bytes
     }
 }
 

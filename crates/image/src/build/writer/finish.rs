@@ -76,7 +76,8 @@ impl Writer<'_> {
         self.used.wide = blocks > u64::from(u32::MAX);
         self.used.prefixes = self.pool.prefixes().count();
         debug_assert!(self.used.is_in(self.options.target), "{:?}", self.used);
-        let prefixes = self.pool.prefixes().encode();
+        // The packed file has them, if there is one.
+        let prefixes = if self.packed_place.is_some() { Vec::new() } else { self.prefixes() };
         let hash = self.out.flush_all(&prefixes)?;
         let too_large = |_| BuildError::TooLarge { what: "its metadata needs addresses of 48 bits".into() };
         let head = Head {
@@ -84,7 +85,8 @@ impl Writer<'_> {
             meta_block: meta_start,
             xattr_block: u32::try_from(self.xattr_block).map_err(too_large)?,
             blocks,
-            inodes: self.summary.inodes,
+            inodes: self.summary.inodes + u64::from(self.packed_place.is_some()),
+            packed_nid: self.packed_place.map_or(0, |at| self.first_nid + at / SLOT_LEN),
             epoch: self.plan.epoch,
             build_time: self.options.build_time.unwrap_or(self.plan.newest.seconds),
             hash,

@@ -16,7 +16,7 @@
 mod finish;
 
 use super::BuildError;
-use super::compress::index::Index;
+use super::compress::index::{Index, Run};
 use super::compress::records::Records;
 use super::compress::segment::{Extent, INLINE_BYTES_MAX, Segment, Stored};
 use super::compress::workers;
@@ -26,14 +26,15 @@ use super::metadata::xattr::Pool;
 use super::options::{BLOCK_BYTES, Compression, Options};
 use super::output::Output;
 use super::plan::{Plan, Planned};
-use super::progress::{OnProgress, Progress, Summary};
+use super::progress::{self, OnProgress, Progress, Summary};
 use super::superblock::{PREFIX_BYTES_MAX, Used};
-use super::tree::{Body, InodeId, Tree};
+use super::tree::{Body, InodeId, Metadata, Tree};
 use crate::format::features::incompat;
 use crate::format::inode::{
     LAYOUT_COMPRESSED_COMPACT, LAYOUT_COMPRESSED_FULL, LAYOUT_FLAT_INLINE, LAYOUT_FLAT_PLAIN,
 };
 use crate::format::zmap::{HEADER_BYTES, MapHeader};
+use crate::read::FileKind;
 use std::collections::HashMap;
 use std::ops::Range;
 use std::time::Duration;
@@ -46,12 +47,32 @@ const LARGE_BYTES: u64 = 8 << 40;
 #[derive(Debug, Clone, Default)]
 pub struct OpenFile {
     extents: Vec<Extent>,
-    /// First block.
-    first_block: u64,
+    /// Where its blocks are. Only those of the packed file are in several runs.
+    runs: Vec<Run>,
     /// Blocks so far.
     blocks: u64,
+    /// The block behind the last one.
+    next_block: u64,
     tail: Vec<u8>,
+    /// Position in the packed file, if the last extent lies there.
+    pub fragment: Option<u64>,
     elapsed: Duration,
+}
+
+impl OpenFile {
+    /// The first block, if there is one.
+    fn first_block(&self) -> Option<u64> {
+        self.runs.first().map(|run| run.block)
+    }
+
+    /// Counts blocks that are appended to the image from `block` on.
+    fn add_blocks(&mut self, block: u64, count: u64) {
+        if count > 0 && (self.runs.is_empty() || block != self.next_block) {
+            self.runs.push(Run { first_extent: self.extents.len(), block });
+        }
+        self.blocks += count;
+        self.next_block = block + count;
+    }
 }
 
 /// A file whose contents later ones may share.
@@ -77,6 +98,8 @@ pub struct Writer<'a> {
     /// Position of each inode of the tree in the area of inodes.
     places: Vec<u64>,
     originals: HashMap<InodeId, Original>,
+    /// Position of the packed file's inode in that area, if there is one.
+    packed_place: Option<u64>,
     /// Number of an inode at the beginning of that area; known when contents are written.
     first_nid: u64,
     /// First block of shared attributes.
@@ -111,6 +134,7 @@ impl<'a> Writer<'a> {
             is_large: options.target.has(incompat::WIDE_ADDRESSES) && end_bytes > LARGE_BYTES,
             places: vec![0; tree.len()],
             originals: HashMap::new(),
+            packed_place: None,
             first_nid: 0,
             xattr_block: 0,
             used: Used {
@@ -142,23 +166,33 @@ impl<'a> Writer<'a> {
         self.progress.total_bytes
     }
 
+    /// The table of long prefixes of attribute names.
+    pub fn prefixes(&self) -> Vec<u8> {
+        self.pool.prefixes().encode()
+    }
+
+    /// Bytes of the files that are in the image.
+    pub fn done_bytes(&self) -> u64 {
+        self.progress.done_bytes
+    }
+
     /// Whether files can share blocks. Not those of images of 16 TiB and more, whose ends of files are stored otherwise.
     pub fn can_share(&self) -> bool {
         !self.is_large
     }
 
     /// Appends an inode that has no contents in blocks: a link, a device, a pipe, a socket, or an empty file.
-    pub fn put_small(&mut self, planned: &Planned) -> Result<(), BuildError> {
+    pub fn put_bare(&mut self, planned: &Planned) -> Result<(), BuildError> {
         let tree = self.tree;
         match &tree.inode(planned.id).body {
             Body::Symlink(target) => {
                 let full = target.len() > INLINE_BYTES_MAX;
                 let tail = if full { Vec::new() } else { target.to_vec() };
-                let first_block = self.out.next_block();
+                let mut file = OpenFile { tail, ..OpenFile::default() };
                 if full {
+                    file.add_blocks(self.out.next_block(), 1);
                     self.append_padded(target)?;
                 }
-                let file = OpenFile { first_block, blocks: full.into(), tail, ..OpenFile::default() };
                 self.put_plain(planned, target.len() as u64, &file)?;
             }
             Body::CharDevice(number) | Body::BlockDevice(number) => {
@@ -181,10 +215,7 @@ impl<'a> Writer<'a> {
         segment: Segment,
         elapsed: Duration,
     ) -> Result<(), BuildError> {
-        if file.blocks == 0 {
-            file.first_block = self.out.next_block();
-        }
-        file.blocks += segment.blocks.len() as u64 / BLOCK;
+        file.add_blocks(self.out.next_block(), segment.blocks.len() as u64 / BLOCK);
         file.extents.extend(segment.extents);
         file.tail = segment.tail;
         file.elapsed += elapsed;
@@ -201,11 +232,9 @@ impl<'a> Writer<'a> {
         is_original: bool,
     ) -> Result<(), BuildError> {
         self.summary.count_time(&planned.path, file.elapsed);
-        let is_compressed = |extent: &Extent| {
-            matches!(extent.stored, Stored::Compressed { .. } | Stored::Inline { compressed: true })
-        };
+        let has_index = |extent: &Extent| extent.is_compressed() || extent.stored == Stored::Fragment;
         let stored_bytes = file.blocks * BLOCK + file.tail.len() as u64;
-        let compression = compression.filter(|_| file.extents.iter().any(is_compressed));
+        let compression = compression.filter(|_| file.extents.iter().any(has_index));
         self.summary.count(compression, len_bytes, stored_bytes);
         let tail = self.put_stored(planned, len_bytes, compression, &mut file)?;
         if is_original {
@@ -286,6 +315,54 @@ impl<'a> Writer<'a> {
         }
     }
 
+    /// Places the inode of a file that is a fragment as a whole, at byte `at` of the packed file.
+    pub fn put_fragment(
+        &mut self,
+        planned: &Planned,
+        len_bytes: u64,
+        compression: Compression,
+        at: u64,
+    ) -> Result<(), BuildError> {
+        self.summary.count(Some(compression), len_bytes, 0);
+        self.used.fragments = true;
+        let (head_bytes, _) = self.fields(planned, len_bytes, false)?;
+        let mut behind = vec![0; (head_bytes.next_multiple_of(HEADER_BYTES) - head_bytes) as usize];
+        behind.extend(MapHeader::of_whole_fragment(at).encode());
+        self.put_record(planned, len_bytes, Storage::count(LAYOUT_COMPRESSED_FULL, 0), &behind, 0..0)?;
+        Ok(())
+    }
+
+    /// Places the inode of the packed file, all of whose segments are appended.
+    pub fn put_packed(
+        &mut self,
+        len_bytes: u64,
+        fragments: progress::Stored,
+        compression: Compression,
+        file: OpenFile,
+    ) -> Result<(), BuildError> {
+        let stored_bytes = file.blocks * BLOCK;
+        self.summary.add_stored(compression, stored_bytes);
+        self.summary.fragments = progress::Stored { stored_bytes, ..fragments };
+        let epoch = self.plan.epoch;
+        let fields = Fields {
+            metadata: &Metadata { permissions: 0, mtime: epoch, ..Metadata::default() },
+            kind: FileKind::Regular,
+            nlink: 1,
+            ino: self.plan.ids().count() as u32 + 1,
+            len_bytes,
+            xattr_bytes: 0,
+            is_wide: false,
+        };
+        let head_bytes = fields.head_bytes(epoch);
+        let (storage, behind, _) = self.encode_index(head_bytes, len_bytes, compression, &file);
+        let at = self.space.reserve(head_bytes + behind.len() as u64, 0..0);
+        let inode = fields.encode(epoch, storage);
+        self.space.write(at, &inode);
+        self.space.write(at + inode.len() as u64, &behind);
+        self.packed_place = Some(at);
+        Ok(())
+    }
+
     fn put_compressed(
         &mut self,
         planned: &Planned,
@@ -293,50 +370,80 @@ impl<'a> Writer<'a> {
         compression: Compression,
         file: &mut OpenFile,
     ) -> Result<Range<u64>, BuildError> {
-        let algorithm = compression.method.algorithm() as u8;
-        let big = self.options.cluster_bytes > BLOCK_BYTES;
         // A file that is stored behind its index as a whole has no block, whatever the next block is.
-        let has_records = file.blocks > 0 && file.first_block + file.blocks > ADDRESS_WIDE;
+        let end = file.first_block().map_or(0, |block| block + file.blocks);
+        if end > ADDRESS_WIDE {
+            return self.put_records(planned, len_bytes, compression, file);
+        }
+        let (head_bytes, _) = self.fields(planned, len_bytes, false)?;
+        let (storage, behind, tail) = self.encode_index(head_bytes, len_bytes, compression, file);
+        self.put_record(planned, len_bytes, storage, &behind, tail)
+    }
+
+    /// Encodes the index of a compressed file, and what stands behind it. Returns how the inode refers to it, the bytes
+    /// behind the inode and its attributes, which take `head_bytes`, and which of them lie within a block.
+    fn encode_index(
+        &mut self,
+        head_bytes: u64,
+        len_bytes: u64,
+        compression: Compression,
+        file: &OpenFile,
+    ) -> (Storage, Vec<u8>, Range<usize>) {
+        let big = self.options.cluster_bytes > BLOCK_BYTES;
+        let index =
+            Index { extents: &file.extents, len_bytes, runs: &file.runs, big, fragment: file.fragment };
+        let layout = if index.is_full() { LAYOUT_COMPRESSED_FULL } else { LAYOUT_COMPRESSED_COMPACT };
+        let algorithm = compression.method.algorithm() as u8;
+        let header = MapHeader::of_clusters(index.advice(), algorithm, file.tail.len() as u16);
+        let header = file.fragment.map_or(header, |offset| header.with_fragment(offset));
+        let header_at = head_bytes.next_multiple_of(HEADER_BYTES);
+        let mut behind = vec![0; (header_at - head_bytes) as usize];
+        behind.extend(header.encode());
+        behind.extend(index.encode(header_at + HEADER_BYTES));
+        let tail = behind.len()..behind.len() + file.tail.len();
+        behind.extend(&file.tail);
+        // An image with compressed files needs an algorithm, also if the packed file is all that they have, and plain.
+        if file.extents.iter().any(Extent::is_compressed) || self.used.formats.is_empty() {
+            self.used.formats.insert(algorithm, workers::format(compression, self.options));
+        }
+        self.used.big_clusters |= big;
+        self.used.tail_packing |= !tail.is_empty();
+        self.used.fragments |= file.fragment.is_some();
+        (Storage::count(layout, file.blocks), behind, tail)
+    }
+
+    /// Ends a compressed file whose addresses need 48 bits.
+    fn put_records(
+        &mut self,
+        planned: &Planned,
+        len_bytes: u64,
+        compression: Compression,
+        file: &mut OpenFile,
+    ) -> Result<Range<u64>, BuildError> {
         let tail_bytes = file.tail.len();
-        if has_records && tail_bytes > 0 {
+        if tail_bytes > 0 {
             self.append_padded(&std::mem::take(&mut file.tail))?;
             file.blocks += 1;
         }
-        let storage = match has_records {
-            true => Storage::count(LAYOUT_COMPRESSED_FULL, file.blocks),
-            false => Storage::count(LAYOUT_COMPRESSED_COMPACT, file.blocks),
-        };
+        let storage = Storage::count(LAYOUT_COMPRESSED_FULL, file.blocks);
         let (head_bytes, _) = self.fields(planned, len_bytes, storage.is_wide)?;
         let header_at = head_bytes.next_multiple_of(HEADER_BYTES);
         let mut behind = vec![0; (header_at - head_bytes) as usize];
-        let (extents, first_block) = (&file.extents, file.first_block);
-        if has_records {
-            let records = Records { extents, len_bytes, first_block, algorithm, tail_bytes };
-            behind.extend(records.header().encode());
-            behind.extend(records.encode(header_at + HEADER_BYTES));
-        } else {
-            let first_block = first_block.min(ADDRESS_WIDE - 1);
-            let index = Index { extents, len_bytes, first_block, big };
-            let header = MapHeader::of_clusters(index.advice(), algorithm, tail_bytes as u16);
-            behind.extend(header.encode());
-            behind.extend(index.encode(header_at + HEADER_BYTES));
-        }
-        let tail = behind.len()..behind.len() + file.tail.len();
-        behind.extend(&file.tail);
+        let (extents, first_block) = (&file.extents, file.first_block().unwrap_or(0));
+        let algorithm = compression.method.algorithm() as u8;
+        let records = Records { extents, len_bytes, first_block, algorithm, tail_bytes };
+        behind.extend(records.header().encode());
+        behind.extend(records.encode(header_at + HEADER_BYTES));
         self.used.formats.insert(algorithm, workers::format(compression, self.options));
-        self.used.big_clusters |= big;
-        self.used.tail_packing |= !tail.is_empty();
-        self.put_record(planned, len_bytes, storage, &behind, tail)
+        self.used.big_clusters |= self.options.cluster_bytes > BLOCK_BYTES;
+        self.put_record(planned, len_bytes, storage, &behind, 0..0)
     }
 
     /// Appends a tail that is too long to stand behind the inode.
     fn append_long_tail(&mut self, file: &mut OpenFile) -> Result<(), BuildError> {
         if file.tail.len() > INLINE_BYTES_MAX {
-            if file.blocks == 0 {
-                file.first_block = self.out.next_block();
-            }
+            file.add_blocks(self.out.next_block(), 1);
             self.append_padded(&std::mem::take(&mut file.tail))?;
-            file.blocks += 1;
         }
         Ok(())
     }
@@ -349,7 +456,7 @@ impl<'a> Writer<'a> {
         file: &OpenFile,
     ) -> Result<Range<u64>, BuildError> {
         let layout = if file.tail.is_empty() { LAYOUT_FLAT_PLAIN } else { LAYOUT_FLAT_INLINE };
-        let storage = Storage::blocks(layout, (file.blocks > 0).then_some(file.first_block));
+        let storage = Storage::blocks(layout, file.first_block());
         self.put_record(planned, len_bytes, storage, &file.tail, 0..file.tail.len())
     }
 

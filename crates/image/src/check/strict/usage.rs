@@ -40,7 +40,9 @@ pub(super) fn check(strict: &mut Strict<'_>, faults: &mut Faults<'_>) {
     }
     let has_records = strict.has_incompat(incompat::COMPR_CFGS);
     let idle = if has_records { raw.u1.get() & !strict.usage.algorithms } else { 0 };
-    if idle != 0 {
+    // Linux wants an algorithm where files have indexes, although all extents may be plain.
+    let is_needed = strict.usage.compressed && strict.usage.algorithms == 0 && idle.count_ones() == 1;
+    if idle != 0 && !is_needed {
         let names = (0..16).filter(|n| idle & 1 << n != 0).filter_map(algorithm);
         let names = names.map(|algorithm| format!("{algorithm:?}")).collect::<Vec<_>>().join(", ");
         faults.add(&rules::ALGORITHM_UNUSED, at(0x54), format!("algorithms without use: {names}"));

@@ -85,6 +85,7 @@ fn old_kernels_get_clusters_of_one_file() {
         [((5, 4), true, 0), ((5, 15), true, 0), ((5, 15), false, 1), ((6, 1), true, 1)]
     {
         let mut options = Options::for_target(Target::new(kernel.0, kernel.1));
+        options.fragments = false;
         if !compressed {
             options.compression = None;
         }

@@ -83,12 +83,13 @@ proptest! {
         ],
         blocks in prop_oneof![Just(1u32), 2u32..20, Just(256)],
         tail_packing: bool,
+        fragments: bool,
         lz4_window_bytes in prop_oneof![Just(65535u32), Just(16383), 4095u32..65535],
     ) {
         let (tree, files) = tree_of(drawn);
         let work = tempfile::tempdir().unwrap();
         let path = work.path().join("image");
-        let options = Options { lz4_window_bytes, ..options(compression, blocks * 4096, tail_packing) };
+        let options = Options { lz4_window_bytes, fragments, ..options(compression, blocks * 4096, tail_packing) };
         build_at(&path, &tree, &options);
         let image = open_checked(&path, compression);
         for (path, (wanted, metadata)) in &files {

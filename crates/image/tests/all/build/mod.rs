@@ -5,6 +5,7 @@ mod directory;
 mod duplicates;
 mod faults;
 mod foreign;
+mod fragments;
 mod generated;
 mod large;
 mod prefixes;
@@ -22,10 +23,11 @@ use std::fs;
 use std::ops::ControlFlow;
 use std::path::Path;
 
-/// Options for a compression by name, a cluster, and tail packing, for the newest kernels.
+/// Options for a compression by name, a cluster, and tail packing, for new kernels, without fragments.
 fn options(compression: &str, cluster_bytes: u32, tail_packing: bool) -> Options {
     let compression = Compression::parse(compression).unwrap();
-    Options { compression, cluster_bytes, tail_packing, ..Options::for_target(Target::new(6, 12)) }
+    let fragments = false;
+    Options { compression, cluster_bytes, tail_packing, fragments, ..Options::for_target(Target::new(6, 12)) }
 }
 
 /// Builds an image at `path`.

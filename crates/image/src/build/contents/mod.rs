@@ -1,21 +1,31 @@
-//! Reads the contents of files, has them compressed, and passes them to the writer in the order of the plan.
+//! Reads the contents of files, has them compressed, and passes them to the writer.
 //!
 //! One thread reads and writes; the others compress. A file is cut into segments, which are compressed by any thread; a
-//! bounded number of bytes of them is under way.
+//! bounded number of bytes of them is under way. Small files come first, in an order in which similar ones follow each
+//! other (`order`): they are fragments of the packed file (`packed`, `packing`). The others follow in the order of the
+//! plan.
+//!
+//! The image must not depend on the number of threads. So nothing depends on when a result comes: segments are written in
+//! the order of submission, or at a point that the bytes written so far decide.
+
+mod filled;
+mod order;
+mod packed;
+mod packing;
 
 use super::BuildError;
 use super::compress::segment::{self, Cut, SEGMENT_BYTES_MAX, next_segment_bytes};
-use super::compress::workers::{Queue, Workers};
-use super::content::{Content, Reader};
+use super::compress::workers::{Queue, Ticket, Turn, Workers};
+use super::content::Content;
 use super::duplicates::{Duplicates, Found, Hasher};
 use super::options::Compression;
 use super::plan::Planned;
 use super::sparse;
 use super::tree::{Body, InodeId};
 use super::writer::{OpenFile, Writer, content_bytes};
+use filled::Filled;
+use packing::Packing;
 use std::collections::VecDeque;
-use std::ops::Range;
-use twox_hash::XxHash3_128;
 
 /// Most buffers that wait for another segment.
 const BUFFERS_MAX: usize = 2;
@@ -26,15 +36,18 @@ const HASH_BYTES: usize = 1 << 20;
 
 /// A piece of work whose result is written next, or after those before it.
 enum Pending<'a> {
-    /// An inode without blocks of contents.
-    Small(&'a Planned),
+    /// An inode without contents in blocks of compressed data.
+    Bare(&'a Planned),
     /// A file with the contents of another one, which was added before.
     Duplicate { planned: &'a Planned, original: InodeId },
-    /// A segment that a thread compresses.
+    /// A segment of a file that a thread compresses.
     Segment(PendingSegment<'a>),
+    /// A segment of the packed file.
+    Packed(Ticket),
 }
 
 struct PendingSegment<'a> {
+    ticket: Ticket,
     planned: &'a Planned,
     len: usize,
     is_last: bool,
@@ -61,19 +74,28 @@ pub fn fill(writer: &mut Writer<'_>, threads: usize) -> Result<(), BuildError> {
             true => Duplicates::new(writer.tree, plan, options),
             false => Duplicates::default(),
         };
+        let packing = if writer.can_share() { Packing::new(options, &writer.prefixes()) } else { None };
         let (pending, file, buffers) = (VecDeque::new(), OpenFile::default(), Vec::new());
-        let mut filler = Filler { writer, workers, duplicates, pending, file, left_bytes, buffers };
-        for planned in &plan.others {
+        let mut filler = Filler { writer, workers, duplicates, packing, pending, file, left_bytes, buffers };
+        let mut others: Vec<_> = plan.others.iter().collect();
+        if let Some(packing) = &filler.packing {
+            for planned in packing.take_small(filler.writer.tree, &mut others, options) {
+                filler.pack_file(planned)?;
+            }
+        }
+        for planned in others {
             filler.add(planned)?;
         }
-        filler.drain()
+        filler.drain()?;
+        filler.end_packed()
     })
 }
 
-struct Filler<'w, 'a> {
+struct Filler<'w, 'a, 's> {
     writer: &'w mut Writer<'a>,
-    workers: Workers,
+    workers: Workers<'s>,
     duplicates: Duplicates,
+    packing: Option<Packing>,
     pending: VecDeque<Pending<'a>>,
     /// The file whose segments are being written.
     file: OpenFile,
@@ -83,13 +105,13 @@ struct Filler<'w, 'a> {
     buffers: Vec<Vec<u8>>,
 }
 
-impl<'a> Filler<'_, 'a> {
+impl<'a> Filler<'_, 'a, '_> {
     fn add(&mut self, planned: &'a Planned) -> Result<(), BuildError> {
         let tree = self.writer.tree;
         match &tree.inode(planned.id).body {
             Body::Regular(content) if content.len_bytes() > 0 => self.add_file(planned, content.as_ref()),
             _ => {
-                self.pending.push_back(Pending::Small(planned));
+                self.pending.push_back(Pending::Bare(planned));
                 self.write_ready()
             }
         }
@@ -134,6 +156,11 @@ impl<'a> Filler<'_, 'a> {
         self.writer.add_digest(planned, filled.digest());
         self.left_bytes = self.left_bytes.saturating_sub(len_bytes);
         reader.finish()
+    }
+
+    /// Longest end of a file that the packed file gets, bytes.
+    fn fragment_bytes_max(&self, compression: Compression) -> usize {
+        self.packing.as_ref().map_or(0, |packing| packing.fragment_bytes_max(Some(compression)))
     }
 
     /// Whether all of a file is compressed by one thread, so that it can be hashed before.
@@ -188,11 +215,17 @@ impl<'a> Filler<'_, 'a> {
                 is_original = true;
             }
             let len = src.len();
-            let segment = PendingSegment { planned, len, is_last, compression, is_original };
+            let cut = Cut {
+                start,
+                is_last,
+                cluster_bytes: options.cluster_bytes as usize,
+                tail_packing: options.tail_packing,
+                may_be_plain: true,
+                fragment_bytes_max: self.fragment_bytes_max(compression),
+            };
+            let ticket = self.workers.submit(src, cut, compression, Turn::Last);
+            let segment = PendingSegment { ticket, planned, len, is_last, compression, is_original };
             self.pending.push_back(Pending::Segment(segment));
-            let cluster_bytes = options.cluster_bytes as usize;
-            let cut = Cut { start, is_last, cluster_bytes, tail_packing: options.tail_packing };
-            self.workers.submit(src, cut, compression);
             start += segment_bytes as u64;
         }
         Ok(())
@@ -234,7 +267,7 @@ impl<'a> Filler<'_, 'a> {
 
     /// Writes what needs no thread and is next.
     fn write_ready(&mut self) -> Result<(), BuildError> {
-        while let Some(Pending::Small(_) | Pending::Duplicate { .. }) = self.pending.front() {
+        while let Some(Pending::Bare(_) | Pending::Duplicate { .. }) = self.pending.front() {
             self.write_next()?;
         }
         Ok(())
@@ -250,77 +283,30 @@ impl<'a> Filler<'_, 'a> {
     fn write_next(&mut self) -> Result<(), BuildError> {
         match self.pending.pop_front() {
             None => Ok(()),
-            Some(Pending::Small(planned)) => self.writer.put_small(planned),
+            Some(Pending::Bare(planned)) => self.writer.put_bare(planned),
             Some(Pending::Duplicate { planned, original }) => {
                 let len_bytes = content_bytes(self.writer.tree, planned.id);
                 self.writer.put_duplicate(planned, len_bytes, original)?;
                 self.writer.report(len_bytes)
             }
-            Some(Pending::Segment(segment)) => {
-                let PendingSegment { planned, len, is_last, compression, is_original } = segment;
-                let done = self.workers.take()?;
-                self.recycle(done.src);
-                self.writer.append_segment(&mut self.file, done.segment, done.elapsed)?;
-                if is_last {
-                    let file = std::mem::take(&mut self.file);
-                    let len_bytes = content_bytes(self.writer.tree, planned.id);
-                    self.writer.put_file(planned, len_bytes, Some(compression), file, is_original)?;
-                }
-                self.writer.report(len as u64)
-            }
+            Some(Pending::Segment(segment)) => self.write_segment(&segment),
+            Some(Pending::Packed(ticket)) => self.write_packed(ticket),
         }
     }
-}
 
-/// Contents whose holes are filled with zeroes.
-struct Filled<'r> {
-    reader: &'r mut dyn Reader,
-    data: Option<&'r [Range<u64>]>,
-    at: u64,
-    hash: Option<XxHash3_128>,
-}
-
-impl<'r> Filled<'r> {
-    fn new(reader: &'r mut dyn Reader, data: Option<&'r [Range<u64>]>, has_digest: bool) -> Self {
-        Filled { reader, data, at: 0, hash: has_digest.then(XxHash3_128::new) }
-    }
-
-    /// The hash of what was read, if it is wanted.
-    fn digest(self) -> Option<u128> {
-        self.hash.map(|hash| hash.finish_128())
-    }
-
-    /// Reads the next `len` bytes into a buffer, whose contents are replaced.
-    fn read(&mut self, len: usize, mut bytes: Vec<u8>) -> Result<Vec<u8>, BuildError> {
-        bytes.resize(len, 0);
-        let mut done = 0;
-        while done < len {
-            let left = (len - done) as u64;
-            let (is_data, run) = self.run();
-            let now = run.min(left) as usize;
-            match is_data {
-                true => self.reader.read_exact(&mut bytes[done..done + now])?,
-                false => {
-                    bytes[done..done + now].fill(0);
-                    self.reader.skip(now as u64)?;
-                }
-            }
-            done += now;
-            self.at += now as u64;
+    fn write_segment(&mut self, segment: &PendingSegment<'_>) -> Result<(), BuildError> {
+        let &PendingSegment { ticket, planned, len, is_last, compression, is_original } = segment;
+        let done = self.workers.take(ticket)?;
+        self.recycle(done.src);
+        let fragment = self.pack_end(&done.segment)?;
+        self.writer.append_segment(&mut self.file, done.segment, done.elapsed)?;
+        if is_last {
+            let mut file = std::mem::take(&mut self.file);
+            file.fragment = fragment;
+            let len_bytes = content_bytes(self.writer.tree, planned.id);
+            self.writer.put_file(planned, len_bytes, Some(compression), file, is_original)?;
         }
-        if let Some(hash) = &mut self.hash {
-            hash.write(&bytes);
-        }
-        Ok(bytes)
-    }
-
-    /// Whether the next bytes are data, and how many are alike.
-    fn run(&self) -> (bool, u64) {
-        let Some(ranges) = self.data else { return (true, u64::MAX) };
-        match ranges.get(ranges.partition_point(|range| range.end <= self.at)) {
-            Some(range) if range.start <= self.at => (true, range.end - self.at),
-            Some(range) => (false, range.start - self.at),
-            None => (false, u64::MAX),
-        }
+        self.writer.report(len as u64)?;
+        if is_last { self.write_due() } else { Ok(()) }
     }
 }

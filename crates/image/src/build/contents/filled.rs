@@ -1,0 +1,59 @@
+//! Contents in order, with zeroes where the file has holes.
+
+use crate::build::BuildError;
+use crate::build::content::Reader;
+use std::ops::Range;
+use twox_hash::XxHash3_128;
+
+/// Contents whose holes are filled with zeroes.
+pub struct Filled<'r> {
+    reader: &'r mut dyn Reader,
+    data: Option<&'r [Range<u64>]>,
+    at: u64,
+    hash: Option<XxHash3_128>,
+}
+
+impl<'r> Filled<'r> {
+    pub fn new(reader: &'r mut dyn Reader, data: Option<&'r [Range<u64>]>, has_digest: bool) -> Self {
+        Filled { reader, data, at: 0, hash: has_digest.then(XxHash3_128::new) }
+    }
+
+    /// The hash of what was read, if it is wanted.
+    pub fn digest(self) -> Option<u128> {
+        self.hash.map(|hash| hash.finish_128())
+    }
+
+    /// Reads the next `len` bytes into a buffer, whose contents are replaced.
+    pub fn read(&mut self, len: usize, mut bytes: Vec<u8>) -> Result<Vec<u8>, BuildError> {
+        bytes.resize(len, 0);
+        let mut done = 0;
+        while done < len {
+            let left = (len - done) as u64;
+            let (is_data, run) = self.run();
+            let now = run.min(left) as usize;
+            match is_data {
+                true => self.reader.read_exact(&mut bytes[done..done + now])?,
+                false => {
+                    bytes[done..done + now].fill(0);
+                    self.reader.skip(now as u64)?;
+                }
+            }
+            done += now;
+            self.at += now as u64;
+        }
+        if let Some(hash) = &mut self.hash {
+            hash.write(&bytes);
+        }
+        Ok(bytes)
+    }
+
+    /// Whether the next bytes are data, and how many are alike.
+    fn run(&self) -> (bool, u64) {
+        let Some(ranges) = self.data else { return (true, u64::MAX) };
+        match ranges.get(ranges.partition_point(|range| range.end <= self.at)) {
+            Some(range) if range.start <= self.at => (true, range.end - self.at),
+            Some(range) => (false, range.start - self.at),
+            None => (false, u64::MAX),
+        }
+    }
+}

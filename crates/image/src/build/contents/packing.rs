@@ -1,0 +1,168 @@
+//! Filling the packed file while other files are compressed.
+//!
+//! A small file is packed when it is read, and the segments that it completes are written in the order of submission. The
+//! end of another file is known when its last segment is compressed. The segment that it completes is compressed next,
+//! before those that wait, and is written behind the file with which a fixed number of further bytes has been written:
+//! the result has come by then, and the point does not depend on threads.
+
+use super::packed::{Packed, PackedSegment};
+use super::{Filled, Filler, Pending, order};
+use crate::build::BuildError;
+use crate::build::compress::segment::{Cut, Segment};
+use crate::build::compress::workers::{Ticket, Turn};
+use crate::build::options::{Compression, Options};
+use crate::build::plan::Planned;
+use crate::build::tree::{Body, Tree};
+use crate::build::writer::{OpenFile, content_bytes};
+use std::collections::VecDeque;
+
+/// Bytes of files that are written between the end that completes a segment of the packed file and that segment.
+const LATE_BYTES: u64 = 32 << 20;
+
+/// The packed file, and its segments under way.
+pub struct Packing {
+    compression: Compression,
+    /// Longest fragment, bytes.
+    len_bytes_max: usize,
+    packed: Packed,
+    /// The part of it that is written.
+    file: OpenFile,
+    /// Segments with when they are written, as bytes of files.
+    late: VecDeque<(u64, Ticket)>,
+}
+
+impl Packing {
+    /// Begins the packed file, with the table of prefixes of attribute names; `None` if the options say that the image has
+    /// no fragments.
+    pub fn new(options: &Options, prefixes: &[u8]) -> Option<Self> {
+        Some(Packing {
+            compression: options.compression.filter(|_| options.fragments)?,
+            len_bytes_max: options.cluster_bytes as usize,
+            packed: Packed::new(options.cluster_bytes, prefixes),
+            file: OpenFile::default(),
+            late: VecDeque::new(),
+        })
+    }
+
+    /// Longest fragment of a file with this compression, bytes; 0: none.
+    pub fn fragment_bytes_max(&self, compression: Option<Compression>) -> usize {
+        if compression == Some(self.compression) { self.len_bytes_max } else { 0 }
+    }
+
+    /// Takes the files that are fragments as a whole out of `files`, and returns them in the order of the packed file.
+    pub fn take_small<'a>(
+        &self,
+        tree: &Tree,
+        files: &mut Vec<&'a Planned>,
+        options: &Options,
+    ) -> Vec<&'a Planned> {
+        let is_small = |planned: &mut &Planned| {
+            let len_bytes = content_bytes(tree, planned.id);
+            let compression = options.rules.choose(&planned.path, options.compression);
+            len_bytes > 0 && len_bytes <= self.fragment_bytes_max(compression) as u64
+        };
+        let mut small: Vec<_> = files.extract_if(.., is_small).collect();
+        order::sort(&mut small);
+        small
+    }
+}
+
+impl<'a> Filler<'_, 'a, '_> {
+    /// Packs a small file.
+    pub(super) fn pack_file(&mut self, planned: &'a Planned) -> Result<(), BuildError> {
+        let tree = self.writer.tree;
+        let (Some(packing), Body::Regular(content)) = (&mut self.packing, &tree.inode(planned.id).body)
+        else {
+            return Ok(());
+        };
+        let mut reader = content.open()?;
+        let data = reader.data_ranges()?;
+        let mut filled = Filled::new(reader.as_mut(), data.as_deref(), self.writer.options.digests);
+        let len_bytes = content.len_bytes();
+        let src = filled.read(len_bytes as usize, Vec::new())?;
+        self.writer.add_digest(planned, filled.digest());
+        reader.finish()?;
+        self.left_bytes = self.left_bytes.saturating_sub(len_bytes);
+        let at = packing.packed.place(&src);
+        self.writer.put_fragment(planned, len_bytes, packing.compression, at)?;
+        while let Some(segment) = self.next_packed() {
+            self.make_room(segment.src.len())?;
+            if let Some(ticket) = self.submit_packed(segment, Turn::Last) {
+                self.pending.push_back(Pending::Packed(ticket));
+            }
+        }
+        self.writer.report(len_bytes)
+    }
+
+    /// Packs the end of a file, if its last segment has left one. Returns the end's position in the packed file.
+    pub(super) fn pack_end(&mut self, last: &Segment) -> Result<Option<u64>, BuildError> {
+        let Some(packing) = self.packing.as_mut().filter(|_| !last.fragment.is_empty()) else {
+            return Ok(None);
+        };
+        let at = packing.packed.place(&last.fragment);
+        while let Some(segment) = self.next_packed() {
+            let due = self.writer.done_bytes() + LATE_BYTES;
+            let ticket = self.submit_packed(segment, Turn::First);
+            self.packing
+                .iter_mut()
+                .for_each(|packing| packing.late.extend(ticket.map(|ticket| (due, ticket))));
+        }
+        Ok(Some(at))
+    }
+
+    /// Writes the segments of the packed file whose point has come.
+    pub(super) fn write_due(&mut self) -> Result<(), BuildError> {
+        let done_bytes = self.writer.done_bytes();
+        let is_due = |(due, _): &mut (u64, Ticket)| *due <= done_bytes;
+        while let Some((_, ticket)) =
+            self.packing.as_mut().and_then(|packing| packing.late.pop_front_if(is_due))
+        {
+            self.write_packed(ticket)?;
+        }
+        Ok(())
+    }
+
+    /// Writes a segment of the packed file.
+    pub(super) fn write_packed(&mut self, ticket: Ticket) -> Result<(), BuildError> {
+        let done = self.workers.take(ticket)?;
+        self.recycle(done.src);
+        match &mut self.packing {
+            Some(packing) => self.writer.append_segment(&mut packing.file, done.segment, done.elapsed),
+            None => Ok(()),
+        }
+    }
+
+    /// Writes the end of the packed file, and its inode.
+    pub(super) fn end_packed(&mut self) -> Result<(), BuildError> {
+        let used = self.packing.as_mut().filter(|packing| packing.packed.stored.files > 0);
+        let last = used.and_then(|packing| packing.packed.last_segment());
+        let last = last.and_then(|segment| self.submit_packed(segment, Turn::First));
+        let late = self.packing.as_mut().map(|packing| std::mem::take(&mut packing.late)).unwrap_or_default();
+        for ticket in late.into_iter().map(|(_, ticket)| ticket).chain(last) {
+            self.write_packed(ticket)?;
+        }
+        match self.packing.take().filter(|packing| packing.packed.stored.files > 0) {
+            Some(Packing { compression, packed, file, .. }) => {
+                self.writer.put_packed(packed.len_bytes(), packed.stored, compression, file)
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn next_packed(&mut self) -> Option<PackedSegment> {
+        self.packing.as_mut()?.packed.next_segment()
+    }
+
+    fn submit_packed(&mut self, segment: PackedSegment, turn: Turn) -> Option<Ticket> {
+        let PackedSegment { start, src, is_last } = segment;
+        let cut = Cut {
+            start,
+            is_last,
+            cluster_bytes: self.writer.options.cluster_bytes as usize,
+            tail_packing: false,
+            may_be_plain: false,
+            fragment_bytes_max: 0,
+        };
+        Some(self.workers.submit(src, cut, self.packing.as_ref()?.compression, turn))
+    }
+}
