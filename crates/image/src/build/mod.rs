@@ -28,7 +28,7 @@
 //! |---|---|
 //! | `tree`, `content` | what an image is built from |
 //! | `source` | trees from directories, tar archives and images |
-//! | `options`, `rules`, `target` | what the caller chooses |
+//! | `options`, `rules`, `preset`, `target` | what the caller chooses |
 //! | `running_kernel` | the options for the kernel that runs here |
 //! | `plan` | the order of inodes |
 //! | `contents`, `compress` | reading and compressing files |
@@ -58,6 +58,7 @@ mod metadata;
 mod options;
 mod output;
 mod plan;
+mod preset;
 mod progress;
 mod rules;
 mod running_kernel;
@@ -72,6 +73,7 @@ mod writer;
 pub use error::BuildError;
 pub use options::{BLOCK_BYTES, CLUSTER_BYTES_MAX, Compression, Method, Options};
 pub use output::ImageFile;
+pub use preset::Preset;
 pub use progress::{OnProgress, Progress, Stored, Summary};
 pub use rules::{Pattern, Rules};
 pub use running_kernel::RunningKernel;

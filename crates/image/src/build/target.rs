@@ -26,8 +26,8 @@ pub const TARGETS: [Target; 7] = [
 
 /// Most blocks of an image: their numbers have 48 bits, and all ones mean no block.
 const BLOCKS_MAX: u64 = (1 << 48) - 1;
-/// First version for which the builder takes Zstandard by itself.
-const ZSTD_BY_DEFAULT: Target = Target::new(6, 12);
+/// First version for which the builder takes other algorithms than LZ4 by itself.
+const ALL_BY_DEFAULT: Target = Target::new(6, 12);
 
 impl Target {
     /// The target of kernel `major.minor`.
@@ -72,9 +72,14 @@ impl Target {
         Err(BuildError::TooLarge { what })
     }
 
+    /// Whether the builder may choose this algorithm by itself: whether most kernels of the version have it.
+    pub fn usually_decodes(self, algorithm: Algorithm) -> bool {
+        self.decodes(algorithm) && (algorithm == Algorithm::Lz4 || self >= ALL_BY_DEFAULT)
+    }
+
     /// The algorithm that the builder takes if the user names none.
     pub fn default_algorithm(self) -> Algorithm {
-        match self >= ZSTD_BY_DEFAULT {
+        match self >= ALL_BY_DEFAULT {
             true => Algorithm::Zstd,
             false => Algorithm::Lz4,
         }

@@ -10,8 +10,8 @@ use pagefold_control::error::{CliError, Result};
 use pagefold_control::text;
 use pagefold_image::build::source::Scanned;
 use pagefold_image::build::{
-    BuildError, CLUSTER_BYTES_MAX, Compression, Options, RunningKernel, Stored, Summary, Target, Tree, build,
-    verify,
+    BuildError, CLUSTER_BYTES_MAX, Compression, Options, Preset, RunningKernel, Stored, Summary, Target,
+    Tree, build, verify,
 };
 use pagefold_image::{Image, Options as ReadOptions};
 use pagefold_page::size::{self, Human};
@@ -40,6 +40,10 @@ pub struct BuildArgs {
     /// the running one, with its configuration]
     #[arg(long, value_name = "VERSION")]
     pub kernel: Option<String>,
+    /// Purpose of the image, which chooses compression and clusters: fast (lz4 in clusters of 16K), balanced (the defaults
+    /// below), or small (lzma:9 in clusters of 1M where the kernel has it). Other options replace what it chooses
+    #[arg(long, value_name = "NAME", default_value = "balanced", hide_possible_values = true)]
+    pub preset: PresetArg,
     /// Compression: lz4, lz4hc[:1-12], zstd[:1-22], deflate[:1-12], lzma[:0-9], or none [default: zstd:12; lz4hc:9 for
     /// versions before 6.12, and if the running kernel has no zstd for EROFS]
     #[arg(short = 'z', long, value_name = "NAME[:LEVEL]")]
@@ -101,6 +105,17 @@ pub struct BuildArgs {
     pub json: bool,
 }
 
+/// The purpose of an image.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum PresetArg {
+    /// Built and read fast
+    Fast,
+    /// Small, and not slower to read
+    Balanced,
+    /// As small as possible
+    Small,
+}
+
 /// The data that an image stores once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum DedupeArg {
@@ -150,7 +165,8 @@ pub fn run(args: &BuildArgs) -> Result<()> {
 
 /// The reason for the compression, unless the user named it, or named a kernel.
 fn reason(running: Option<&RunningKernel>, args: &BuildArgs) -> Option<String> {
-    running.filter(|_| args.compression.is_none()).map(RunningKernel::reason)
+    let is_default = args.compression.is_none() && args.preset == PresetArg::Balanced;
+    running.filter(|_| is_default).map(RunningKernel::reason)
 }
 
 /// Says which of the algorithms that the user named the running kernel does not have. The image is of use nevertheless:
@@ -220,6 +236,16 @@ fn options(args: &BuildArgs) -> Result<(Options, Option<RunningKernel>)> {
         }
     };
     let mut options = Options { threads: args.threads.count(), ..defaults };
+    let preset = match args.preset {
+        PresetArg::Fast => Preset::Fast,
+        PresetArg::Balanced => Preset::Balanced,
+        PresetArg::Small => Preset::Small,
+    };
+    let target = options.target;
+    preset.apply(&mut options, |algorithm| match &running {
+        Some(kernel) => target.decodes(algorithm) && kernel.refuses(algorithm).is_none(),
+        None => target.usually_decodes(algorithm),
+    });
     if let Some(text) = &args.compression {
         options.compression = Compression::parse(text).map_err(usage("--compression"))?;
     }

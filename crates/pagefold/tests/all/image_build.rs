@@ -50,6 +50,31 @@ fn the_summary_names_the_running_kernel_and_the_reason() {
 }
 
 #[test]
+fn a_preset_chooses_what_no_option_names() {
+    let (s, source) = sandbox();
+    let compressions = |options: &str| {
+        let image = s.path("image");
+        let printed = s.ok(&format!("image build --json {options} {} {}", source.display(), image.display()));
+        let report: serde_json::Value = serde_json::from_str(&printed).unwrap();
+        let stored = report["stored"].as_array().unwrap();
+        let names = stored.iter().filter_map(|stored| stored["compression"].as_str());
+        names.filter(|name| *name != "plain").map(str::to_owned).collect::<Vec<_>>()
+    };
+    for (options, compression) in [
+        ("--kernel 6.12 --preset fast", "lz4"),
+        ("--kernel 6.12 --preset balanced", "zstd:12"),
+        ("--kernel 6.12", "zstd:12"),
+        ("--kernel 6.12 --preset small", "lzma:9"),
+        ("--kernel 6.6 --preset small", "lz4hc:12"),
+        ("--kernel 5.4 --preset fast", "lz4"),
+        ("--kernel 6.12 --preset small -z zstd:3", "zstd:3"),
+    ] {
+        assert_eq!(compressions(options), [compression], "{options}");
+    }
+    s.run(&format!("image build --preset tiny {} x", source.display())).fails(2, "tiny");
+}
+
+#[test]
 fn the_same_source_gives_the_same_image() {
     let (s, source) = sandbox();
     let build = |more: &str| {

@@ -115,7 +115,7 @@ mod tests {
         let mut segments = Vec::new();
         for i in 0..2000u32 {
             let fragment: Vec<u8> =
-                (0..i * 7 % 9000 + 4).map(|j| (j * i >> 3) as u8).chain(i.to_le_bytes()).collect();
+                (0..i * 7 % 9000 + 4).map(|j| ((j * i) >> 3) as u8).chain(i.to_le_bytes()).collect();
             assert_eq!(packed.place(&fragment), wanted.len() as u64);
             wanted.extend(fragment);
             while let Some(segment) = packed.next_segment() {
