@@ -99,3 +99,75 @@ fn expected_len(out: &BlockWriter<'_>, begin: usize) -> usize {
     };
     expected.min(SEGMENT_MAX)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::block::{LAST_LITERALS, MATCH_LEN_MIN, extra_bytes};
+    use super::*;
+
+    /// Returns the length of the shortest block, by trying every sequence at every position.
+    fn shortest(src: &[u8]) -> usize {
+        let cost = |literals: usize| 1 + extra_bytes(literals) + literals;
+        let longest = |at: usize| {
+            let len = |from: usize| {
+                (0..src.len() - LAST_LITERALS - at).take_while(|i| src[from + i] == src[at + i]).count()
+            };
+            (0..at).map(len).max().unwrap_or(0)
+        };
+        // The length of the sequences whose last match ends at a position.
+        let mut lens = vec![usize::MAX; src.len() + 1];
+        lens[0] = 0;
+        for at in 1..(src.len() + 1).saturating_sub(LAST_MATCH_TO_END) {
+            let before =
+                (0..=at).filter(|end| lens[*end] != usize::MAX).map(|end| lens[end] + cost(at - end)).min();
+            let Some(before) = before else { continue };
+            for len in MATCH_LEN_MIN..=longest(at) {
+                let with_match = before + 2 + extra_bytes(len - MATCH_LEN_MIN);
+                lens[at + len] = lens[at + len].min(with_match);
+            }
+        }
+        let all = |end: usize| lens[end].saturating_add(cost(src.len() - end));
+        (0..=src.len()).map(all).min().unwrap_or(0)
+    }
+
+    /// Makes a source of runs, text of few symbols, noise and copies.
+    fn source(seed: u64) -> Vec<u8> {
+        let mut state = seed;
+        let mut random = || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (state >> 33) as usize
+        };
+        let mut src: Vec<u8> = Vec::new();
+        for _ in 0..1 + random() % 14 {
+            let (kind, len, from) = (random() % 4, 1 + random() % 50, random() % (src.len() + 1));
+            for i in 0..len {
+                src.push(match kind {
+                    0 => from as u8,
+                    1 => random() as u8 & 3,
+                    2 => random() as u8,
+                    _ => src.get(from + i).copied().unwrap_or(7),
+                });
+            }
+        }
+        src
+    }
+
+    #[test]
+    fn blocks_are_as_short_as_possible() {
+        let (mut written, mut least) = (0, 0);
+        let mut encoder = Optimal::new(65535, usize::MAX);
+        for seed in 0..400 {
+            let src = source(seed);
+            let mut dst = vec![0; 2 * src.len() + 64];
+            let fit = encoder.fit(&src, &mut dst);
+            assert_eq!(fit.consumed_bytes, src.len());
+            let shortest = shortest(&src);
+            assert!((shortest..=shortest + 3).contains(&fit.written_bytes), "{seed}: {shortest}, {fit:?}");
+            (written, least) = (written + fit.written_bytes, least + shortest);
+        }
+        // The plan counts the literals of a sequence from its end, and does not go back if their number takes a further
+        // byte.
+        println!("{written} bytes, {least} possible");
+        assert!(written <= least + least / 1000, "{written} bytes, {least} possible");
+    }
+}
