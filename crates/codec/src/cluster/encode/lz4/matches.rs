@@ -96,23 +96,32 @@ impl Matches {
     pub(super) fn find(&mut self, src: &[u8], to: usize, found: &mut Vec<Match>) {
         let to = to.min((src.len() + 1).saturating_sub(LAST_MATCH_TO_END));
         self.insert(src, to);
-        if let Some(pending) = self.pending.take_if(|pending| (pending.start as usize) < to) {
-            self.follow(src, to, pending, found);
+        while let Some(first) = self.first(src, to) {
+            self.follow(src, to, first, found);
+        }
+    }
+
+    /// Returns the match that begins first, if it begins before `to`.
+    #[inline(always)]
+    fn first(&mut self, src: &[u8], to: usize) -> Option<Match> {
+        if let Some(pending) = self.pending {
+            self.pending.take_if(|pending| (pending.start as usize) < to)?;
+            return Some(pending);
         }
         while self.searched < to {
             let at = self.searched;
             let distance = usize::from(self.distances[at as u16 as usize]);
             let limit = self.window.min(at);
-            if distance.wrapping_sub(1) >= limit {
-                self.searched += 1;
-                continue;
+            if distance.wrapping_sub(1) < limit {
+                // SAFETY: the distance is at least 1 and at most `limit`, and `at` is 12 bytes before the end.
+                let latest = unsafe { self.latest(src, at, distance, limit) };
+                if latest.is_some() {
+                    return latest;
+                }
             }
-            // SAFETY: the distance is at least 1 and at most `limit`, and `at` is 12 bytes before the end.
-            match unsafe { self.latest(src, at, distance, limit) } {
-                Some(first) => self.follow(src, to, first, found),
-                None => self.searched += 1,
-            }
+            self.searched += 1;
         }
+        None
     }
 
     /// Returns the latest match at `at`. Its offset is at least `distance`.
@@ -154,7 +163,6 @@ impl Matches {
                 found.push(last);
                 if next.start as usize >= to {
                     self.pending = Some(next);
-                    self.searched = next.start as usize;
                     return;
                 }
             }

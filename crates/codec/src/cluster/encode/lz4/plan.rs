@@ -133,13 +133,23 @@ impl Rest<'_> {
             self.cost = cost_after + SEQUENCE;
             self.costs[WIDE + short..WIDE + self.at].fill(self.cost);
         }
-        for at in (start..short).rev() {
-            let len = match_end - at;
-            let shorter = [TOKEN_MATCH_LEN_MAX, TOKEN_MATCH_LEN_MAX + 255].into_iter().filter(|l| *l < len);
-            let costs = shorter.map(|len| match_cost(self.costs[WIDE + at + len], len));
-            self.cost = costs.fold(match_cost(cost_after, len), u32::min);
-            self.costs[WIDE + at] = self.cost;
+        // The length takes one more byte, or the match ends where it would take none.
+        let (mut at, by_match) = (short, cost_after + SEQUENCE + BYTE);
+        let long = start.max(match_end.saturating_sub(TOKEN_MATCH_LEN_MAX + 255));
+        while at > long {
+            let later =
+                self.costs[at + TOKEN_MATCH_LEN_MAX..].first_chunk::<WIDE>().copied().unwrap_or_default();
+            let costs = later.map(|cost| by_match.min(cost + SEQUENCE));
+            self.costs[at..at + WIDE].copy_from_slice(&costs);
+            at = long.max(at.saturating_sub(WIDE));
         }
+        for at in (start..long.min(short)).rev() {
+            let len = match_end - at;
+            let shorter = [TOKEN_MATCH_LEN_MAX, TOKEN_MATCH_LEN_MAX + 255];
+            let costs = shorter.map(|len| match_cost(self.costs[WIDE + at + len], len));
+            self.costs[WIDE + at] = costs.into_iter().fold(match_cost(cost_after, len), u32::min);
+        }
+        self.cost = self.costs[WIDE + start];
         (self.at, self.literals_left) = (start, LITERALS_IN_TOKEN + 1);
         Some(last)
     }
@@ -151,11 +161,21 @@ impl Rest<'_> {
 
     /// Prepends literals from `start` on.
     fn literals(&mut self, start: usize) {
-        for at in (start..self.at).rev() {
-            self.cost = self.cost_of_literal();
-            self.literals_left = if self.literals_left == 1 { 255 } else { self.literals_left - 1 };
-            self.costs[WIDE + at] = self.cost;
+        while self.at > start {
+            let count = (self.at - start).min(self.literals_left as usize - 1);
+            let end = WIDE + self.at;
+            for (cost, before) in self.costs[end - count..end].iter_mut().rev().zip(1..) {
+                *cost = self.cost + before * BYTE;
+            }
+            self.at -= count;
+            self.cost += count as u32 * BYTE;
+            self.literals_left -= count as u32;
+            if self.at > start {
+                self.at -= 1;
+                self.cost = self.cost_of_literal();
+                self.costs[WIDE + self.at] = self.cost;
+                self.literals_left = 255;
+            }
         }
-        self.at = self.at.min(start);
     }
 }
