@@ -12,7 +12,7 @@
 //!
 //! | format | how the cluster is filled |
 //! |---|---|
-//! | LZ4 | liblz4 stops where the destination is full; for shorter windows than its own, encoders of this module do |
+//! | LZ4 | the encoder stops where the destination is full: that of this module, or liblz4's fast one |
 //! | MicroLZMA | liblzma does the same |
 //! | deflate | libdeflate compresses somewhat more than fits, and the stream is cut after the last symbol that fits |
 //! | zstd | one frame of blocks that shrink towards the end; a block that does not fit is taken back and made shorter |
@@ -139,9 +139,7 @@ impl Encoder {
         config.check()?;
         let state = match *config {
             EncoderConfig::Lz4 { window_bytes } => State::Lz4(lz4::Fast::new(window_bytes)?),
-            EncoderConfig::Lz4Hc { window_bytes, level } => {
-                State::Lz4Hc(lz4::High::new(window_bytes, level)?)
-            }
+            EncoderConfig::Lz4Hc { window_bytes, level } => State::Lz4Hc(lz4::High::new(window_bytes, level)),
             EncoderConfig::MicroLzma { dict_bytes, level, extreme } => {
                 State::MicroLzma(microlzma::MicroLzma::new(dict_bytes, level, extreme)?)
             }
@@ -168,7 +166,7 @@ impl Encoder {
     pub fn heap_bytes(config: &EncoderConfig) -> usize {
         match *config {
             EncoderConfig::Lz4 { window_bytes } => lz4::fast_bytes(window_bytes),
-            EncoderConfig::Lz4Hc { window_bytes, level } => lz4::high_bytes(window_bytes, level),
+            EncoderConfig::Lz4Hc { .. } => lz4::HIGH_BYTES,
             EncoderConfig::MicroLzma { dict_bytes, level, extreme } => {
                 microlzma::heap_bytes(dict_bytes, level, extreme)
             }
@@ -193,7 +191,7 @@ impl Encoder {
         let src = &src[..src.len().min(DECODED_MAX_BYTES)];
         let fit = match &mut self.state {
             State::Lz4(state) => state.fit(src, dst),
-            State::Lz4Hc(state) => state.fit(src, dst),
+            State::Lz4Hc(state) => Ok(state.fit(src, dst)),
             State::MicroLzma(state) => state.fit(src, dst),
             State::Deflate(state) => state.fit(src, dst, &mut self.input_bytes),
             State::Zstd(state) => state.fit(src, dst, &mut self.input_bytes),

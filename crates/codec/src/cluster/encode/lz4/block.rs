@@ -17,6 +17,11 @@ const LEN_IN_TOKEN_MAX: usize = 15;
 /// Longest match whose length is in the token.
 pub(super) const TOKEN_MATCH_LEN_MAX: usize = MATCH_LEN_MIN + LEN_IN_TOKEN_MAX - 1;
 
+/// Bytes of a wide copy.
+const WIDE: usize = 16;
+/// The room that a short sequence takes at most, with a wide copy of its literals and the literals that must follow it.
+const ROOM: usize = 1 + WIDE + 2 + 1 + LAST_MATCH_TO_END;
+
 /// A block that is being written.
 pub(super) struct BlockWriter<'a> {
     src: &'a [u8],
@@ -50,7 +55,27 @@ impl<'a> BlockWriter<'a> {
     /// shortened, or nothing was written.
     ///
     /// The match ends at least 5 bytes before the end of the source, and begins at least 12 bytes before it.
+    #[inline(always)]
     pub(super) fn sequence(&mut self, at: usize, offset: usize, len: usize) -> bool {
+        let literals = at - self.anchor;
+        // Most sequences are short and far from the end of both slices. Such a sequence is written with one wide copy.
+        if literals < LEN_IN_TOKEN_MAX
+            && len <= TOKEN_MATCH_LEN_MAX
+            && let Some(wide) = self.src[self.anchor..].first_chunk::<WIDE>()
+            && let Some(room) = self.dst[self.written..].first_chunk_mut::<ROOM>()
+        {
+            room[0] = (literals << 4 | (len - MATCH_LEN_MIN)) as u8;
+            room[1..1 + WIDE].copy_from_slice(wide);
+            room[1 + literals..3 + literals].copy_from_slice(&(offset as u16).to_le_bytes());
+            self.written += 3 + literals;
+            self.anchor = at + len;
+            return true;
+        }
+        self.any_sequence(at, offset, len)
+    }
+
+    /// Does the same for any lengths, near the end too.
+    fn any_sequence(&mut self, at: usize, offset: usize, len: usize) -> bool {
         let literals = at - self.anchor;
         let literals_after = LAST_LITERALS.max(LAST_MATCH_TO_END.saturating_sub(len));
         let fixed = 1 + extra_bytes(literals) + literals + 2 + (1 + literals_after);

@@ -1,24 +1,18 @@
-//! LZ4 blocks by liblz4, for the format's longest window.
+//! LZ4 blocks by liblz4's fast encoder, for the format's longest window.
 //!
-//! liblz4 fills a destination in one pass, whatever the source's length: it stops at the sequence that does not fit.
-//! Its call for that, `LZ4_compress_HC_destSize`, clears 256 KiB of tables each time; as a stream that is reset for
-//! each cluster it does not, because stale entries are recognised by their position.
+//! It fills a destination in one pass, whatever the source's length: it stops at the sequence that does not fit.
 
-use super::HIGH_NAME;
 use crate::cluster::encode::Fit;
 use crate::cluster::lz4::NAME;
 use crate::error::CodecError;
 use crate::liblz4::{RawStream, c_len};
 use std::ffi::{c_char, c_int, c_void};
 
-/// Bound of the fast encoder's memory, a table of 16 KiB.
-pub(super) const FAST_BYTES: usize = 17 << 10;
-/// Bound of the memory at a level: two tables of 128 KiB, and the optimal parser's of 64 KiB, which it allocates in
-/// each call.
-pub(super) const HIGH_BYTES: usize = (256 + 1 + 65) << 10;
+/// Bound of the encoder's memory, a table of 16 KiB.
+pub(super) const HEAP_BYTES: usize = 17 << 10;
 
-/// The source that liblz4 gets first, as a multiple of the cluster's length. Its encoders are faster for short sources,
-/// and the fast one is denser up to 64 KiB.
+/// The source that liblz4 gets first, as a multiple of the cluster's length. The encoder is faster and denser for sources
+/// of up to 64 KiB.
 const HEAD_RATIO: usize = 16;
 
 unsafe extern "C" {
@@ -39,24 +33,6 @@ unsafe extern "C" {
         src_len: c_int,
         dst_capacity: c_int,
         acceleration: c_int,
-    ) -> c_int;
-    fn LZ4_createStreamHC() -> *mut c_void;
-    fn LZ4_freeStreamHC(stream: *mut c_void) -> c_int;
-    fn LZ4_resetStreamHC_fast(stream: *mut c_void, level: c_int);
-    fn LZ4_compress_HC_continue_destSize(
-        stream: *mut c_void,
-        src: *const c_char,
-        dst: *mut c_char,
-        src_len: *mut c_int,
-        dst_capacity: c_int,
-    ) -> c_int;
-    fn LZ4_compress_HC_extStateHC_fastReset(
-        state: *mut c_void,
-        src: *const c_char,
-        dst: *mut c_char,
-        src_len: c_int,
-        dst_capacity: c_int,
-        level: c_int,
     ) -> c_int;
 }
 
@@ -86,7 +62,7 @@ impl Fast {
         let written = unsafe {
             LZ4_compress_destSize_extState(self.0.as_ptr(), from, to, &mut consumed, c_len(dst.len()), 1)
         };
-        fit_of(NAME, consumed, written, dst)
+        fit_of(consumed, written, dst)
     }
 
     pub(super) fn whole(&mut self, src: &[u8], dst: &mut [u8]) -> Option<usize> {
@@ -99,59 +75,12 @@ impl Fast {
     }
 }
 
-/// liblz4's encoder that searches longer, by level.
-pub(super) struct High {
-    state: RawStream,
-    level: c_int,
-}
-
-impl High {
-    pub(super) fn new(level: i32) -> Result<Self, CodecError> {
-        // SAFETY: `LZ4_freeStreamHC` frees the objects that `LZ4_createStreamHC` makes.
-        let state = unsafe { RawStream::new(HIGH_NAME, LZ4_createStreamHC, LZ4_freeStreamHC) }?;
-        Ok(High { state, level })
-    }
-
-    pub(super) fn fit(&mut self, src: &[u8], dst: &mut [u8]) -> Result<Fit, CodecError> {
-        let head = &src[..src.len().min(dst.len() * HEAD_RATIO)];
-        let fit = self.fill(head, dst)?;
-        match fit.consumed_bytes < head.len() || head.len() == src.len() {
-            true => Ok(fit),
-            false => self.fill(src, dst),
-        }
-    }
-
-    fn fill(&mut self, src: &[u8], dst: &mut [u8]) -> Result<Fit, CodecError> {
-        let state = self.state.as_ptr();
-        let mut consumed = c_len(src.len());
-        let (from, to) = (src.as_ptr().cast(), dst.as_mut_ptr().cast());
-        // SAFETY: the state is live and borrowed mutably.
-        unsafe { LZ4_resetStreamHC_fast(state, self.level) };
-        // SAFETY: the state is live and has just been reset, so it refers to no earlier source; the slices are live,
-        // and their lengths are passed.
-        let written =
-            unsafe { LZ4_compress_HC_continue_destSize(state, from, to, &mut consumed, c_len(dst.len())) };
-        fit_of(HIGH_NAME, consumed, written, dst)
-    }
-
-    pub(super) fn whole(&mut self, src: &[u8], dst: &mut [u8]) -> Option<usize> {
-        let (from, to) = (src.as_ptr().cast(), dst.as_mut_ptr().cast());
-        let (src_len, dst_len) = (c_len(src.len()), c_len(dst.len()));
-        // SAFETY: the state is live and initialised, and the call resets it; the slices are live, and their lengths are
-        // passed.
-        let written = unsafe {
-            LZ4_compress_HC_extStateHC_fastReset(self.state.as_ptr(), from, to, src_len, dst_len, self.level)
-        };
-        whole_of(written)
-    }
-}
-
-fn fit_of(codec: &'static str, consumed: c_int, written: c_int, dst: &[u8]) -> Result<Fit, CodecError> {
+fn fit_of(consumed: c_int, written: c_int, dst: &[u8]) -> Result<Fit, CodecError> {
     match (usize::try_from(consumed), usize::try_from(written)) {
         (Ok(consumed_bytes), Ok(written_bytes)) if consumed_bytes > 0 && written_bytes > 0 => {
             Ok(Fit { consumed_bytes, written_bytes })
         }
-        _ => Err(CodecError::Compress { codec, dst_len_bytes: dst.len() }),
+        _ => Err(CodecError::Compress { codec: NAME, dst_len_bytes: dst.len() }),
     }
 }
 

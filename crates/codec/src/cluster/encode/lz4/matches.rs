@@ -1,123 +1,377 @@
 //! Finds the longest earlier match of every position, within a window.
 //!
-//! The positions of the window that have the same hash form a binary search tree, ordered by the bytes that follow
-//! them; the root is the latest position. Inserting a position walks from the root to its place, and so passes the
-//! position with the longest common beginning.
+//! All distances take two bytes, so of a position only the match that ends last is of interest. Let a match begin at
+//! `start` and end at `end`. The positions after `start` have a part of it, unless a match that ends later begins at
+//! one of them. Such a match contains the last 3 bytes before `end` and the byte there, or it begins at `end - 2` or
+//! later. So the earlier positions of these 4 bytes lead to it, and one search replaces one at each position:
+//!
+//! - At a position that no match covers, the latest earlier position with the same 4 bytes is enough.
+//! - After each match that is found, the earlier positions of the 4 bytes at its end are searched for a match that
+//!   begins as early as possible, but not before this one. If it begins at the same position, it replaces this one.
+//!
+//! Both end at once if the 4 bytes occurred nowhere, as half of the positions' in machine code. A chain links the
+//! positions whose 4 bytes have the same hash, by 16-bit distances, so the tables of a short source stay in the
+//! processor's first caches.
 
-use super::block::{LAST_LITERALS, LAST_MATCH_TO_END, MATCH_LEN_MIN, common_len, four_bytes};
+use super::block::{LAST_LITERALS, LAST_MATCH_TO_END, MATCH_LEN_MIN};
+use super::load::{common_after, common_before, load_u32, load_u64};
 
-const HASH_BITS_MAX: u32 = 15;
-/// A match of this length is good enough: the tree is not searched further. The positions within a match that is
-/// longer are not inserted.
-const NICE_LEN: usize = 512;
+/// The number of slots of both tables: one for each 16-bit number, so no index needs a check.
+const SLOTS: usize = 1 << 16;
+/// There are this many times as many hashes as positions, as a power of two: few positions with other bytes are in a
+/// chain.
+const SPARSE_BITS: u32 = 2;
+const HASH_BITS_MIN: u32 = 10;
+const HASH_BITS_MAX: u32 = 16;
+/// In a match of more than twice this length, only the last positions are inserted: its beginning is in the chains
+/// already.
+const LONG_LEN: usize = 512;
 
-/// A match of a position. A length of 0 is none.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+type Table = Box<[u16; SLOTS]>;
+
+/// A match that ends later than all that begin before it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Match {
-    pub(super) len: u32,
+    pub(super) start: u32,
+    pub(super) end: u32,
     pub(super) offset: u32,
+    /// The last position at which the plan begins this match, or [`Match::UNUSED`].
+    pub(super) last_start: u32,
 }
 
-/// The trees of one source's positions.
+impl Match {
+    pub(super) const UNUSED: u32 = u32::MAX;
+
+    fn new(start: usize, end: usize, offset: usize) -> Self {
+        Match { start: start as u32, end: end as u32, offset: offset as u32, last_start: Self::UNUSED }
+    }
+}
+
+/// The positions of one source, and how far it has been searched.
 pub(super) struct Matches {
     window: usize,
-    /// Most steps of a walk.
+    /// Most steps of a search along a chain.
     depth: usize,
     hash_bits: u32,
-    /// The root of each tree, as position + 1; 0 is none.
-    roots: Box<[u32]>,
-    /// The two subtrees of each position of the window, as position + 1: smaller and greater ones. Those of a position
-    /// are written when it is inserted, so they need no clearing.
-    children: Box<[u32]>,
-    children_mask: usize,
-    /// A long match that the current position is within: its end and offset.
-    long: (usize, usize),
+    /// The last position of each hash, plus 1, modulo 2^16. The slots of one source are cleared before it.
+    heads: Table,
+    /// The distance from each position of the window to the one before it in its chain, modulo 2^16; 0 is none. A
+    /// distance beyond the window leads to a position that is compared in vain, or is rejected. The slots of inserted
+    /// positions only are read, so they need no clearing.
+    distances: Table,
+    /// The positions before this one are in the tables.
+    inserted: usize,
+    /// The positions before this one have been searched.
+    searched: usize,
+    /// A match that begins where nothing was searched yet.
+    pending: Option<Match>,
 }
 
 impl Matches {
-    /// Returns the heap bytes for this window.
-    pub(super) fn heap_bytes(window: usize) -> usize {
-        size_of::<u32>() * ((1 << HASH_BITS_MAX) + 2 * (window + 1).next_power_of_two())
-    }
+    pub(super) const HEAP_BYTES: usize = 2 * SLOTS * size_of::<u16>();
 
     pub(super) fn new(window: usize, depth: usize) -> Self {
-        let nodes = (window + 1).next_power_of_two();
         Matches {
             window,
             depth,
             hash_bits: HASH_BITS_MAX,
-            roots: vec![0; 1 << HASH_BITS_MAX].into_boxed_slice(),
-            children: vec![0; 2 * nodes].into_boxed_slice(),
-            children_mask: nodes - 1,
-            long: (0, 0),
+            heads: table(),
+            distances: table(),
+            inserted: 0,
+            searched: 0,
+            pending: None,
         }
     }
 
-    /// Forgets all positions. About `expected_len` will be inserted.
+    /// Forgets all positions. About `expected_len` will be searched.
     pub(super) fn clear(&mut self, expected_len: usize) {
-        self.hash_bits = expected_len.next_power_of_two().ilog2().clamp(10, HASH_BITS_MAX);
-        self.roots[..1 << self.hash_bits].fill(0);
-        self.long = (0, 0);
+        let bits = expected_len.next_power_of_two().ilog2() + SPARSE_BITS;
+        self.hash_bits = bits.clamp(HASH_BITS_MIN, HASH_BITS_MAX);
+        self.heads[..1 << self.hash_bits].fill(0);
+        (self.inserted, self.searched, self.pending) = (0, 0, None);
     }
 
-    /// Returns the longest match at `at`, and inserts the position. Positions are passed in ascending order.
-    pub(super) fn find(&mut self, src: &[u8], at: usize) -> Match {
-        if at + LAST_MATCH_TO_END > src.len() {
-            return Match::default();
-        }
-        let (long_end, long_offset) = self.long;
-        if at + NICE_LEN < long_end {
-            return Match { len: (long_end - at) as u32, offset: long_offset as u32 };
-        }
-        let len_max = src.len() - LAST_LITERALS - at;
-        let (mut len, offset) = self.insert(src, at, len_max.min(NICE_LEN));
-        if len == NICE_LEN {
-            len += common_len(src, at - offset + len, at + len, len_max - len);
-            self.long = (at + len, offset);
-        }
-        match len >= MATCH_LEN_MIN {
-            true => Match { len: len as u32, offset: offset as u32 },
-            false => Match::default(),
+    /// Appends the matches that begin before `to` and after those that were found before, in ascending order of their
+    /// beginnings and ends. The positions up to `to` are inserted first; those whose slots they take are not found.
+    pub(super) fn find(&mut self, src: &[u8], to: usize, found: &mut Vec<Match>) {
+        let to = to.min((src.len() + 1).saturating_sub(LAST_MATCH_TO_END));
+        self.insert(src, to);
+        while let Some(first) = self.first(src, to) {
+            self.follow(src, to, first, found);
         }
     }
 
-    /// Makes `at` the root of its tree, and returns length and offset of its longest match, at most `len_max`.
-    fn insert(&mut self, src: &[u8], at: usize, len_max: usize) -> (usize, usize) {
-        let hash = four_bytes(src, at).wrapping_mul(0x9e37_79b1) >> (u32::BITS - self.hash_bits);
-        let mut next = std::mem::replace(&mut self.roots[hash as usize], at as u32 + 1);
-        // Where the next smaller and the next greater position belong, and how much they share with `at` at least.
-        let node = 2 * (at & self.children_mask);
-        let (mut smaller, mut greater) = (node, node + 1);
-        let (mut smaller_len, mut greater_len) = (0, 0);
-        let (mut best_len, mut best_offset) = (0, 0);
-        for _ in 0..self.depth {
-            let Some(from) = (next as usize).checked_sub(1).filter(|from| at - from <= self.window) else {
-                break;
-            };
-            let children = 2 * (from & self.children_mask);
-            let shared = smaller_len.min(greater_len);
-            let len = shared + common_len(src, from + shared, at + shared, len_max - shared);
-            if len > best_len {
-                (best_len, best_offset) = (len, at - from);
-                if len == len_max {
-                    // `at` replaces `from`, which is equal as far as compared.
-                    self.children[smaller] = self.children[children];
-                    self.children[greater] = self.children[children + 1];
-                    return (best_len, best_offset);
+    /// Returns the match that begins first, if it begins before `to`.
+    #[inline(always)]
+    fn first(&mut self, src: &[u8], to: usize) -> Option<Match> {
+        if let Some(pending) = self.pending {
+            self.pending.take_if(|pending| (pending.start as usize) < to)?;
+            return Some(pending);
+        }
+        while self.searched < to {
+            let at = self.searched;
+            let distance = usize::from(self.distances[at as u16 as usize]);
+            let limit = self.window.min(at);
+            if distance.wrapping_sub(1) < limit {
+                // SAFETY: the distance is at least 1 and at most `limit`, and `at` is 12 bytes before the end.
+                let latest = unsafe { self.latest(src, at, distance, limit) };
+                if latest.is_some() {
+                    return latest;
                 }
             }
-            if src[from + len] < src[at + len] {
-                self.children[smaller] = next;
-                (smaller, smaller_len) = (children + 1, len);
-                next = self.children[smaller];
-            } else {
-                self.children[greater] = next;
-                (greater, greater_len) = (children, len);
-                next = self.children[greater];
+            self.searched += 1;
+        }
+        None
+    }
+
+    /// Returns the latest match at `at`. Its offset is at least `distance`.
+    ///
+    /// # Safety
+    /// `distance` is at least 1 and at most `limit`, which is at most `at`; and `at` is 12 bytes before the end of
+    /// `src`.
+    #[inline(always)]
+    unsafe fn latest(&self, src: &[u8], at: usize, mut distance: usize, limit: usize) -> Option<Match> {
+        // SAFETY: `at` is 12 bytes before the end.
+        let word = unsafe { load_u64(src, at) };
+        for _ in 0..self.depth {
+            let from = at - distance;
+            // SAFETY: `from` is before `at`: the distance is at most `limit`, and that at most `at`.
+            let differ = unsafe { load_u64(src, from) } ^ word;
+            if differ as u32 == 0 {
+                let len = match differ {
+                    // SAFETY: `from` is before `at`, and the last literals are inside the source.
+                    0 => unsafe { common_after(src, from, at, src.len() - LAST_LITERALS - at) },
+                    _ => differ.trailing_zeros() as usize / 8,
+                };
+                return Some(Match::new(at, at + len, distance));
+            }
+            let step = usize::from(self.distances[from as u16 as usize]);
+            distance += step;
+            if step == 0 || distance > limit {
+                return None;
             }
         }
-        self.children[smaller] = 0;
-        self.children[greater] = 0;
-        (best_len, best_offset)
+        None
+    }
+
+    /// Appends a match, and those that overlap it or each other and end later, if they begin before `to`.
+    #[inline(always)]
+    fn follow(&mut self, src: &[u8], to: usize, first: Match, found: &mut Vec<Match>) {
+        let mut last = first;
+        while let Some(next) = self.later(src, &last) {
+            if next.start != last.start {
+                found.push(last);
+                if next.start as usize >= to {
+                    self.pending = Some(next);
+                    return;
+                }
+            }
+            last = next;
+        }
+        found.push(last);
+        // No match that ends later covers the 4 bytes at the end.
+        self.searched = last.end as usize + 2 - MATCH_LEN_MIN;
+    }
+
+    /// Returns the match that contains the last 3 bytes of this one and the byte after them, and begins first, though
+    /// not before it.
+    #[inline(always)]
+    fn later(&mut self, src: &[u8], last: &Match) -> Option<Match> {
+        let (start, at) = (last.start as usize, last.end as usize + 1 - MATCH_LEN_MIN);
+        if at + LAST_MATCH_TO_END > src.len() {
+            return None;
+        }
+        if at >= self.inserted {
+            self.insert_end(src, start, at);
+        }
+        let distances = &*self.distances;
+        let mut distance = usize::from(distances[at as u16 as usize]);
+        let mut limit = self.window.min(at);
+        if distance.wrapping_sub(1) >= limit {
+            return None;
+        }
+        // SAFETY: `at` is at least 12 bytes before the end.
+        let bytes = unsafe { load_u32(src, at) };
+        let back_max = at - start;
+        // The number of equal bytes before `at` that is an improvement, and the offset of the best match.
+        let (mut least, mut offset) = (0, 0);
+        // How far before `at` the position is whose chain is searched.
+        let mut chain = 0;
+        for _ in 0..self.depth {
+            let from = at - distance;
+            let step = usize::from(distances[(from - chain) as u16 as usize]);
+            distance += step;
+            // SAFETY: the distance before this step is at least 1 and at most `limit`, which is at most `at`: so `from`
+            // is before `at`, and that is at least 12 bytes before the end.
+            if unsafe { load_u32(src, from) } == bytes {
+                // SAFETY: see above.
+                let back = unsafe { common_before(src, from, at, back_max) };
+                if back >= least {
+                    (least, offset) = (back + 1, at - from);
+                    if back == back_max {
+                        break;
+                    }
+                    // A match that begins earlier contains these 4 bytes too, which may be rarer.
+                    let before = at - back - 1;
+                    let earlier = usize::from(distances[before as u16 as usize]);
+                    if earlier.wrapping_sub(1) >= self.window.min(before) {
+                        break;
+                    }
+                    if earlier > distance {
+                        (chain, distance, limit) = (back + 1, earlier, self.window.min(before));
+                        continue;
+                    }
+                }
+            }
+            if step == 0 || distance > limit {
+                break;
+            }
+        }
+        let back = usize::checked_sub(least, 1)?;
+        // SAFETY: the offset was a distance: at least 1, and at most `at`; and the last literals are inside the source.
+        let len = unsafe { common_after(src, at - offset, at, src.len() - LAST_LITERALS - at) };
+        Some(Match::new(at - back, at + len, offset))
+    }
+
+    /// Inserts the positions before `to`, which is 4 bytes before the end at most.
+    fn insert(&mut self, src: &[u8], to: usize) {
+        debug_assert!(to <= src.len().saturating_sub(3));
+        let (heads, distances) = (&mut *self.heads, &mut *self.distances);
+        for at in self.inserted..to {
+            // SAFETY: `at` is before `to`, at least 4 bytes before the end.
+            let bytes = unsafe { load_u32(src, at) };
+            let hash = bytes.wrapping_mul(0x9e37_79b1) >> (u32::BITS - self.hash_bits);
+            // A slot that was never written leads to before the source.
+            let next = (at + 1) as u16;
+            let head = std::mem::replace(&mut heads[hash as u16 as usize], next);
+            distances[at as u16 as usize] = next.wrapping_sub(head);
+        }
+        self.inserted = self.inserted.max(to);
+    }
+
+    /// Inserts the positions up to `at`, which a match covers that begins at `start`; of a long match only the last.
+    #[cold]
+    fn insert_end(&mut self, src: &[u8], start: usize, at: usize) {
+        if at - start > 2 * LONG_LEN {
+            let to = at - LONG_LEN;
+            for skipped in self.inserted.max(to.saturating_sub(SLOTS))..to {
+                self.distances[skipped as u16 as usize] = 0;
+            }
+            self.inserted = self.inserted.max(to);
+        }
+        self.insert(src, at + 1);
+    }
+}
+
+fn table() -> Table {
+    let slots = vec![0; SLOTS].into_boxed_slice();
+    // The length is right, so the conversion never allocates a second table.
+    slots.try_into().unwrap_or_else(|_| Box::new([0; SLOTS]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Returns for each position the greatest end of the matches that begin there or before, by comparing everything.
+    fn ends(src: &[u8], window: usize) -> Vec<usize> {
+        let mut end = 0;
+        let longest = |at: usize| {
+            let earlier = at.saturating_sub(window)..at;
+            let len = |from: usize| {
+                (0..src.len() - LAST_LITERALS - at).take_while(|i| src[from + i] == src[at + i]).count()
+            };
+            earlier.map(len).max().filter(|len| *len >= MATCH_LEN_MIN)
+        };
+        let mut end_at = |at: usize| {
+            end = longest(at).map_or(end, |len| end.max(at + len));
+            end
+        };
+        (0..(src.len() + 1).saturating_sub(LAST_MATCH_TO_END)).map(&mut end_at).collect()
+    }
+
+    fn check(src: &[u8], window: usize, steps: &[usize]) {
+        let mut matches = Matches::new(window, usize::MAX);
+        // Results do not depend on earlier sources.
+        for _ in 0..2 {
+            matches.clear(src.len());
+            let (mut found, mut to) = (Vec::new(), 0);
+            for step in steps.iter().cycle() {
+                to += step;
+                matches.find(src, to, &mut found);
+                assert!(found.iter().all(|found| (found.start as usize) < to));
+                if to >= src.len() {
+                    break;
+                }
+            }
+            for found in &found {
+                let (start, end, offset) = (found.start as usize, found.end as usize, found.offset as usize);
+                assert!(
+                    (1..=window.min(start)).contains(&offset) && end >= start + MATCH_LEN_MIN,
+                    "{found:?}"
+                );
+                assert_eq!(src[start..end], src[start - offset..end - offset], "{found:?}");
+                assert!(end + LAST_LITERALS <= src.len());
+            }
+            assert!(found.windows(2).all(|pair| pair[0].start < pair[1].start && pair[0].end < pair[1].end));
+            // A match that ends so late is not searched for a longer one.
+            let last = src.len().saturating_sub(LAST_LITERALS + 3);
+            for (at, end) in ends(src, window).into_iter().enumerate() {
+                let before = found.iter().take_while(|found| found.start as usize <= at).last();
+                let found_end = before.map_or(0, |found| found.end as usize);
+                assert_eq!(found_end.min(last), end.min(last), "at {at}, window {window}");
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn every_position_has_its_longest_match(
+            pieces in prop::collection::vec((0usize..4, 1usize..40, any::<u32>()), 1..30),
+            window in prop_oneof![Just(65535usize), 1usize..300],
+            steps in prop::collection::vec(1usize..200, 1..5),
+        ) {
+            let mut src: Vec<u8> = Vec::new();
+            for (kind, len, seed) in pieces {
+                let mut value = u64::from(seed);
+                for i in 0..len {
+                    value = value.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                    src.push(match kind {
+                        0 => seed as u8,
+                        1 => (value >> 62) as u8,
+                        2 => (value >> 56) as u8,
+                        _ => src.get((seed as usize % (src.len() + 1)).saturating_sub(1) + i).copied().unwrap_or(7),
+                    });
+                }
+            }
+            check(&src, window, &steps);
+        }
+    }
+
+    #[test]
+    fn long_matches_and_windows_are_exceeded() {
+        // The search skips most of a long match, and positions are counted modulo 2^16.
+        let mut value = 1u32;
+        let mut noise = |len: usize| -> Vec<u8> {
+            (0..len)
+                .map(|_| {
+                    value = value.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                    (value >> 24) as u8
+                })
+                .collect()
+        };
+        let first = noise(30_000);
+        let src = [&first[..], &noise(30_000), &first, &noise(40_000), &first[100..], &[0; 200_000]].concat();
+        let mut matches = Matches::new(65535, 16);
+        matches.clear(src.len());
+        let mut found = Vec::new();
+        for to in (0..=src.len()).step_by(1000).chain([src.len()]) {
+            matches.find(&src, to, &mut found);
+        }
+        let ends: Vec<_> = found.iter().filter(|found| found.end - found.start > 1000).collect();
+        assert_eq!(ends.len(), 2, "{ends:?}");
+        assert_eq!((ends[0].start, ends[0].end, ends[0].offset), (60_000, 90_000, 60_000));
+        assert_eq!((ends[1].end as usize, ends[1].offset), (src.len() - LAST_LITERALS, 1));
     }
 }

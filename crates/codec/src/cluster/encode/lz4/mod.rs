@@ -1,18 +1,21 @@
-//! LZ4 blocks, by liblz4 where it is the better encoder, and otherwise by this module.
+//! LZ4 blocks: a fast encoder and a dense one.
 //!
-//! liblz4's window is fixed when it is compiled, at the format's longest. Images may declare a shorter one, so that
-//! readers need less memory. A source that is not longer than the window needs no limit: as many clusters of 4 KiB hold
-//! less than 16 KiB, liblz4 is tried with that much first. For the others there are [`greedy`] and [`optimal`], over
-//! `matches`, the search, and `block`, which writes sequences.
+//! The fast one is liblz4's where its window will do. That is fixed when liblz4 is compiled, at the format's longest.
+//! Images may declare a shorter one, so that readers need less memory. A source that is not longer than the window needs
+//! no limit: as many clusters of 4 KiB hold less than 16 KiB, liblz4 is tried with that much first. For the others there
+//! is [`greedy`].
 //!
-//! The two highest levels are [`optimal`]'s with any window: its trees find the longest match of a position in fewer
-//! steps than liblz4's lists, and it takes two thirds of liblz4's time for as many bytes, within 0.05 %.
+//! The dense one is [`optimal`] with any window and at all levels, over `matches`, the search, and [`plan`], the choice
+//! of sequences. liblz4's dense encoder makes clusters of the same length in one and a half times to four times its
+//! time. `block` writes the sequences of both.
 
 mod block;
 mod greedy;
 mod library;
+mod load;
 mod matches;
 mod optimal;
+mod plan;
 
 use super::Fit;
 use crate::error::CodecError;
@@ -23,23 +26,18 @@ pub(super) const HIGH_NAME: &str = "lz4hc";
 
 /// liblz4's window, the format's longest.
 const LIBRARY_WINDOW: usize = 65535;
-/// The lowest level at which liblz4 plans sequences as [`optimal`] does, and is slower.
-const OPTIMAL_LEVEL_MIN: i32 = 11;
+/// Most steps of a search at each level of the dense encoder. With these, no level from 3 to 11 writes more than liblz4
+/// does at that level.
+const DEPTHS: [usize; 12] = [2, 4, 6, 8, 12, 16, 24, 40, 48, 96, 256, 512];
+/// An upper bound of the heap bytes of a dense encoder.
+pub(super) const HIGH_BYTES: usize = Optimal::HEAP_BYTES;
 /// liblz4 is not tried for clusters that hold more than its part of the source in any case.
 const TRY_RATIO: usize = 2;
 
 /// Returns an upper bound of the heap bytes of a fast encoder.
 pub(super) fn fast_bytes(window_bytes: u32) -> usize {
     let is_short = (window_bytes as usize) < LIBRARY_WINDOW;
-    library::FAST_BYTES + if is_short { Greedy::HEAP_BYTES } else { 0 }
-}
-
-/// Returns an upper bound of the heap bytes of a dense encoder.
-pub(super) fn high_bytes(window_bytes: u32, level: i32) -> usize {
-    let window = window_bytes as usize;
-    let library_bytes = if level < OPTIMAL_LEVEL_MIN { library::HIGH_BYTES } else { 0 };
-    let is_optimal = level >= OPTIMAL_LEVEL_MIN || window < LIBRARY_WINDOW;
-    library_bytes + if is_optimal { Optimal::heap_bytes(window) } else { 0 }
+    library::HEAP_BYTES + if is_short { Greedy::HEAP_BYTES } else { 0 }
 }
 
 /// The fast encoder.
@@ -77,60 +75,22 @@ impl Fast {
 }
 
 /// The dense encoder.
-pub(super) struct High(Search);
-
-/// The encoder or encoders of a level and a window.
-enum Search {
-    /// Low levels.
-    Library(library::High),
-    /// Low levels with a window that is shorter than liblz4's.
-    Short { library: library::High, window: usize, optimal: Optimal },
-    /// High levels.
-    Optimal(Optimal),
-}
+pub(super) struct High(Optimal);
 
 impl High {
-    pub(super) fn new(window_bytes: u32, level: i32) -> Result<Self, CodecError> {
-        let window = window_bytes as usize;
-        // A tree of positions needs a small part of the steps that liblz4's lists take at the same level.
-        let depth = 1 << (level.clamp(1, 12) / 2 + 2);
-        if level >= OPTIMAL_LEVEL_MIN {
-            return Ok(High(Search::Optimal(Optimal::new(window, depth))));
-        }
-        let library = library::High::new(level)?;
-        Ok(High(match window < LIBRARY_WINDOW {
-            true => Search::Short { library, window, optimal: Optimal::new(window, depth) },
-            false => Search::Library(library),
-        }))
+    pub(super) fn new(window_bytes: u32, level: i32) -> Self {
+        let index = usize::try_from(level - 1).unwrap_or(0).min(DEPTHS.len() - 1);
+        High(Optimal::new(window_bytes as usize, DEPTHS[index]))
     }
 
-    pub(super) fn fit(&mut self, src: &[u8], dst: &mut [u8]) -> Result<Fit, CodecError> {
-        let (library, window, optimal) = match &mut self.0 {
-            Search::Library(library) => return library.fit(src, dst),
-            Search::Optimal(optimal) => return Ok(optimal.fit(src, dst)),
-            Search::Short { library, window, optimal } => (library, *window, optimal),
-        };
-        if let Some(head) = head_to_try(src, dst, window) {
-            let fit = library.fit(head, dst)?;
-            if fit.consumed_bytes < head.len() || head.len() == src.len() {
-                return Ok(fit);
-            }
-        }
-        Ok(optimal.fit(src, dst))
+    pub(super) fn fit(&mut self, src: &[u8], dst: &mut [u8]) -> Fit {
+        self.0.fit(src, dst)
     }
 
     pub(super) fn whole(&mut self, src: &[u8], dst: &mut [u8]) -> Option<usize> {
-        match &mut self.0 {
-            Search::Short { window, optimal, .. } if src.len() > *window => whole_by(optimal, src, dst),
-            Search::Library(library) | Search::Short { library, .. } => library.whole(src, dst),
-            Search::Optimal(optimal) => whole_by(optimal, src, dst),
-        }
+        // Even an empty block has a byte.
+        if dst.is_empty() { None } else { whole_of(self.0.fit(src, dst), src) }
     }
-}
-
-fn whole_by(optimal: &mut Optimal, src: &[u8], dst: &mut [u8]) -> Option<usize> {
-    // Even an empty block has a byte.
-    if dst.is_empty() { None } else { whole_of(optimal.fit(src, dst), src) }
 }
 
 /// Returns the beginning of `src` in which no match can reach beyond the window, if it may be all that fits into `dst`.

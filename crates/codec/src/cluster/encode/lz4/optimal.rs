@@ -1,131 +1,91 @@
 //! A dense LZ4 encoder with any window: it finds the longest match of every position, and chooses the sequences that
 //! take the fewest bytes.
 //!
-//! The source is encoded in segments. Within one, the cost of the rest of the segment is calculated from its end to its
-//! beginning: at each position a literal, the longest match, or its beginning. A shorter match is cheaper only if its
-//! length takes fewer bytes, so few lengths are tried. The first segment is as long as the cluster; a later one is most
-//! of what the rest of the cluster is expected to hold, so that few matches are searched in vain.
+//! The source is encoded in segments. Each is as long as most of what the rest of the cluster is expected to hold, so
+//! that few matches are searched in vain, or shorter.
 
-use super::block::{BlockWriter, TOKEN_MATCH_LEN_MAX, extra_bytes};
+use super::block::{BlockWriter, LAST_MATCH_TO_END};
 use super::matches::{Match, Matches};
+use super::plan::Plan;
 use crate::cluster::encode::Fit;
 
 const SEGMENT_MIN: usize = 256;
-const SEGMENT_MAX: usize = 32 << 10;
+const SEGMENT_MAX: usize = 4 << 10;
 /// The end of a segment that is planned again with the next one, because the plan does not see what follows.
 const OVERLAP: usize = 128;
 /// The most positions that are planned at once.
 const PLAN_MAX: usize = SEGMENT_MAX + OVERLAP + SEGMENT_MIN;
-
-/// The cheapest encoding of a segment from some position on.
-#[derive(Debug, Clone, Copy, Default)]
-struct Plan {
-    /// Bytes for the rest of the segment.
-    cost: u32,
-    /// Literals that the encoding begins with.
-    literals: u32,
-    /// Length of the match here; 0 for a literal.
-    match_len: u32,
-}
+/// The most matches of a segment: they begin at different positions, and one of them before the segment.
+const MATCHES_MAX: usize = PLAN_MAX + 1;
 
 /// The working state, for one window.
 pub(super) struct Optimal {
     matches: Matches,
-    found: Box<[Match]>,
-    plans: Box<[Plan]>,
+    /// The matches of the current segment. Of those that begin before it only the last is of use.
+    found: Vec<Match>,
+    plan: Plan,
 }
 
 impl Optimal {
-    /// Returns the heap bytes for this window.
-    pub(super) fn heap_bytes(window: usize) -> usize {
-        Matches::heap_bytes(window) + (PLAN_MAX + 1) * (size_of::<Match>() + size_of::<Plan>())
-    }
+    pub(super) const HEAP_BYTES: usize =
+        Matches::HEAP_BYTES + Plan::heap_bytes(PLAN_MAX) + MATCHES_MAX * size_of::<Match>();
 
     /// Makes an encoder whose searches take up to `depth` steps.
     pub(super) fn new(window: usize, depth: usize) -> Self {
         Optimal {
             matches: Matches::new(window, depth),
-            found: vec![Match::default(); PLAN_MAX + 1].into_boxed_slice(),
-            plans: vec![Plan::default(); PLAN_MAX + 1].into_boxed_slice(),
+            found: Vec::with_capacity(MATCHES_MAX),
+            plan: Plan::new(PLAN_MAX),
         }
     }
 
     /// Compresses as long a beginning of `src` as fits.
     pub(super) fn fit(&mut self, src: &[u8], dst: &mut [u8]) -> Fit {
-        self.matches.clear(2 * dst.len());
+        self.matches.clear(src.len().min(2 * dst.len()));
+        self.found.clear();
         let mut out = BlockWriter::new(src, dst);
-        // `begin` is where the current segment begins; the positions before `inserted` are in the trees.
-        let (mut begin, mut inserted) = (0, 0);
+        let start_end = (src.len() + 1).saturating_sub(LAST_MATCH_TO_END);
+        // `begin` is where the current segment begins; the positions before `searched` have been searched.
+        let (mut begin, mut searched) = (0, 0);
         while begin < src.len() {
-            let least = inserted.max(begin) + SEGMENT_MIN;
+            let least = searched.max(begin) + SEGMENT_MIN;
             let end = src.len().min(least.max(begin + expected_len(&out, begin)));
-            for at in inserted..end {
-                let found = self.matches.find(src, at);
-                if let Some(index) = at.checked_sub(begin) {
-                    self.found[index] = found;
-                }
-            }
-            inserted = end;
-            self.plan(end - begin);
+            self.matches.find(src, end, &mut self.found);
+            searched = end;
+            self.plan.make(begin, end, start_end, &mut self.found);
             let write_end = if end < src.len() { end - OVERLAP } else { end };
             let Some(next) = self.write(begin, write_end, end, &mut out) else { break };
-            // The matches that were found and not used.
-            self.found.copy_within(next.min(end) - begin..end - begin, 0);
+            let before = self.found.iter().take_while(|found| found.start as usize <= next).count();
+            self.found.drain(..before.saturating_sub(1));
             begin = next;
         }
         out.finish()
-    }
-
-    /// Plans a segment of this length, whose matches have been found.
-    fn plan(&mut self, len: usize) {
-        self.plans[len] = Plan::default();
-        for at in (0..len).rev() {
-            let after = self.plans[at + 1];
-            let literals = after.literals + 1;
-            let more = extra_bytes(literals as usize) - extra_bytes(after.literals as usize);
-            let mut best = Plan { cost: after.cost + 1 + more as u32, literals, match_len: 0 };
-            let found = self.found[at];
-            let longest = (found.len as usize).min(len - at);
-            if longest >= super::block::MATCH_LEN_MIN {
-                // The longest, and the longest whose length takes no more bytes, or one more.
-                for match_len in [longest, TOKEN_MATCH_LEN_MAX, TOKEN_MATCH_LEN_MAX + 255] {
-                    if match_len > longest {
-                        continue;
-                    }
-                    let extra = extra_bytes(match_len - super::block::MATCH_LEN_MIN);
-                    let cost = self.plans[at + match_len].cost + 3 + extra as u32;
-                    if cost < best.cost {
-                        best = Plan { cost, literals: 0, match_len: match_len as u32 };
-                    }
-                }
-            }
-            self.plans[at] = best;
-        }
     }
 
     /// Writes the sequences of a segment that begin before `write_end`. Returns where the next segment begins, or
     /// `None` if the block is full.
     fn write(&self, begin: usize, write_end: usize, end: usize, out: &mut BlockWriter<'_>) -> Option<usize> {
         let mut at = begin;
-        while at < write_end {
-            let found = self.found[at - begin];
-            let mut len = self.plans[at - begin].match_len as usize;
-            if len == 0 {
-                at += 1;
-                continue;
+        for found in self.found.iter().filter(|found| found.last_start != Match::UNUSED) {
+            while at <= found.last_start as usize {
+                let start = at.max(found.start as usize);
+                if start >= write_end {
+                    return literals_fit(out, at.max(write_end));
+                }
+                let len = self.plan.match_len(begin, end, found, start);
+                if !out.sequence(start, found.offset as usize, len) {
+                    return None;
+                }
+                at = start + len;
             }
-            // The segment's end cuts no match.
-            if at + len == end {
-                len = found.len as usize;
-            }
-            if !out.sequence(at, found.offset as usize, len) {
-                return None;
-            }
-            at += len;
         }
-        // Literals that do not fit any more.
-        (at - out.anchor() <= out.room()).then_some(at)
+        literals_fit(out, at.max(write_end))
     }
+}
+
+/// Returns `at`, or `None` if the literals before it do not fit any more.
+fn literals_fit(out: &BlockWriter<'_>, at: usize) -> Option<usize> {
+    (at - out.anchor() <= out.room()).then_some(at)
 }
 
 /// Returns most of the length that the rest of the block is expected to hold, if a segment begins at `begin`.
@@ -138,4 +98,76 @@ fn expected_len(out: &BlockWriter<'_>, begin: usize) -> usize {
         used => room * begin / used * 7 / 8,
     };
     expected.min(SEGMENT_MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::block::{LAST_LITERALS, MATCH_LEN_MIN, extra_bytes};
+    use super::*;
+
+    /// Returns the length of the shortest block, by trying every sequence at every position.
+    fn shortest(src: &[u8]) -> usize {
+        let cost = |literals: usize| 1 + extra_bytes(literals) + literals;
+        let longest = |at: usize| {
+            let len = |from: usize| {
+                (0..src.len() - LAST_LITERALS - at).take_while(|i| src[from + i] == src[at + i]).count()
+            };
+            (0..at).map(len).max().unwrap_or(0)
+        };
+        // The length of the sequences whose last match ends at a position.
+        let mut lens = vec![usize::MAX; src.len() + 1];
+        lens[0] = 0;
+        for at in 1..(src.len() + 1).saturating_sub(LAST_MATCH_TO_END) {
+            let before =
+                (0..=at).filter(|end| lens[*end] != usize::MAX).map(|end| lens[end] + cost(at - end)).min();
+            let Some(before) = before else { continue };
+            for len in MATCH_LEN_MIN..=longest(at) {
+                let with_match = before + 2 + extra_bytes(len - MATCH_LEN_MIN);
+                lens[at + len] = lens[at + len].min(with_match);
+            }
+        }
+        let all = |end: usize| lens[end].saturating_add(cost(src.len() - end));
+        (0..=src.len()).map(all).min().unwrap_or(0)
+    }
+
+    /// Makes a source of runs, text of few symbols, noise and copies.
+    fn source(seed: u64) -> Vec<u8> {
+        let mut state = seed;
+        let mut random = || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (state >> 33) as usize
+        };
+        let mut src: Vec<u8> = Vec::new();
+        for _ in 0..1 + random() % 14 {
+            let (kind, len, from) = (random() % 4, 1 + random() % 50, random() % (src.len() + 1));
+            for i in 0..len {
+                src.push(match kind {
+                    0 => from as u8,
+                    1 => random() as u8 & 3,
+                    2 => random() as u8,
+                    _ => src.get(from + i).copied().unwrap_or(7),
+                });
+            }
+        }
+        src
+    }
+
+    #[test]
+    fn blocks_are_as_short_as_possible() {
+        let (mut written, mut least) = (0, 0);
+        let mut encoder = Optimal::new(65535, usize::MAX);
+        for seed in 0..400 {
+            let src = source(seed);
+            let mut dst = vec![0; 2 * src.len() + 64];
+            let fit = encoder.fit(&src, &mut dst);
+            assert_eq!(fit.consumed_bytes, src.len());
+            let shortest = shortest(&src);
+            assert!((shortest..=shortest + 3).contains(&fit.written_bytes), "{seed}: {shortest}, {fit:?}");
+            (written, least) = (written + fit.written_bytes, least + shortest);
+        }
+        // The plan counts the literals of a sequence from its end, and does not go back if their number takes a further
+        // byte.
+        println!("{written} bytes, {least} possible");
+        assert!(written <= least + least / 1000, "{written} bytes, {least} possible");
+    }
 }
