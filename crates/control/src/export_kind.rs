@@ -4,6 +4,7 @@
 //! to end, and the table of docs/disk.md is compared with it. The code of an export is a module of
 //! `pagefold_server::export`. To add an export, add a kind here and a module there.
 
+use pagefold_sys::{fusedev, loopdev, rundir};
 use serde::{Deserialize, Serialize};
 
 /// A kind of export.
@@ -27,6 +28,8 @@ pub struct ExportFacts {
     pub access: &'static str,
     /// The rights and facilities that it needs.
     pub needs: &'static str,
+    /// The reason that the export certainly cannot be made here; `None` if it can be tried.
+    pub unavailable_reason: fn() -> Option<String>,
     /// The device that `disk create` prints.
     pub prints: &'static str,
     /// Whether the disk can be swap: then the server locks its memory and has a reserve.
@@ -47,6 +50,7 @@ const LOOP: ExportFacts = ExportFacts {
     title: "loop",
     access: "a loop device",
     needs: "root, FUSE and loop devices",
+    unavailable_reason: loop_unavailable_reason,
     prints: "the path of a block device, `/dev/loopN`",
     is_for_swap: true,
     can_listen: false,
@@ -60,6 +64,7 @@ const NBD: ExportFacts = ExportFacts {
     title: "NBD",
     access: "an NBD server on a unix socket, or on TCP with `--listen`",
     needs: "no privileges",
+    unavailable_reason: || None,
     prints: "the URI of the NBD server",
     is_for_swap: false,
     can_listen: true,
@@ -84,6 +89,15 @@ impl ExportKind {
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.facts().name == name)
     }
+}
+
+/// The reason that a loop device certainly cannot be made here; `None` if it can be tried.
+fn loop_unavailable_reason() -> Option<String> {
+    if rundir::effective_uid() != 0 {
+        return Some("it needs root".to_string());
+    }
+    let fuse = fusedev::open().map(|_| ());
+    fuse.and_then(|()| loopdev::open_control().map(|_| ())).err().map(|e| e.to_string())
 }
 
 #[cfg(test)]

@@ -85,6 +85,8 @@ pub enum Transport {
         threads: usize,
         /// Bytes of the rings' buffers.
         buffer_bytes: usize,
+        /// The longest read, bytes, for which a buffer has room.
+        request_bytes: usize,
     },
 }
 
@@ -129,7 +131,8 @@ pub(crate) fn start<F: FileSystem>(
             threads.append(&mut rings.threads);
             let buffers = serving.rings.map_or(0, |rings| ring_threads * rings.entries.max(1));
             let buffer_bytes = buffers * session.settings.ring_payload_bytes();
-            let transport = Transport::Rings { threads: ring_threads, buffer_bytes };
+            let request_bytes = session.settings.read_bytes;
+            let transport = Transport::Rings { threads: ring_threads, buffer_bytes, request_bytes };
             Ok(SessionThreads { threads, transport })
         }
     }

@@ -154,6 +154,36 @@ fn buffers_of_rings_are_part_of_the_memory_of_a_mount() {
     }
 }
 
+#[test]
+fn rings_of_a_disk_with_little_memory_are_small() {
+    let test = "rings_of_a_disk_with_little_memory_are_small";
+    let Some(_parameter) = offer_rings(test, "Y") else { return };
+    let s = Sandbox::new();
+    let tree = tree(&s);
+    let queues = pagefold_sys::fusering::queues().unwrap() as u64;
+    // The rings' buffers take at most an eighth of the memory for pages. A queue has 512 KiB here.
+    let limit = queues * (4 << 20);
+    let device = s.ok(&format!("disk create --size 64M --name small --export loop --memory {limit}"));
+    let shown = s.show("small");
+    assert_eq!(shown["transport"], "io_uring");
+    let rings = |field: &str| shown["memory"]["rings"][field].as_u64().unwrap();
+    assert!(rings("buffer_bytes") <= limit / 8, "{shown}");
+    assert!(rings("max_request_bytes") < 1 << 20, "{shown}");
+    let text = s.ok("disk show small");
+    assert!(text.contains("of buffers, for requests of at most"), "{text}");
+    s.ok("disk create --size 64M --name large --export loop --memory 8G");
+    assert_eq!(s.show("large")["memory"]["rings"]["max_request_bytes"], 1 << 20);
+    // No room for the shortest requests.
+    s.ok("disk create --size 64M --name tiny --export loop --memory 256K --fuse-uring on");
+    let shown = s.show("tiny");
+    assert_eq!((&shown["transport"], &shown["memory"]["rings"]), (&"/dev/fuse".into(), &().into()));
+    assert!(shown["warnings"].to_string().contains("too much of the disk's memory"), "{shown}");
+    if limit >= 8 << 20 {
+        use_disk(&s, device.trim_end(), &tree);
+    }
+    s.ok("disk remove small large tiny");
+}
+
 /// A sandbox may forbid io_uring although the kernel has it: then `/dev/fuse` serves, and the disk says why.
 #[test]
 fn where_a_sandbox_forbids_rings_the_device_serves() {

@@ -1,5 +1,6 @@
 //! How FUSE requests reach a server, in words.
 
+use pagefold_control::report::disk::RingsReport;
 use pagefold_fuse::Transport;
 
 /// The name in reports.
@@ -10,13 +11,23 @@ pub fn name(transport: &Transport) -> &'static str {
     }
 }
 
+/// The buffers of rings, if they serve.
+pub fn rings(transport: &Transport) -> Option<RingsReport> {
+    match *transport {
+        Transport::Device { .. } => None,
+        Transport::Rings { buffer_bytes, request_bytes, .. } => {
+            Some(RingsReport { buffer_bytes: buffer_bytes as u64, max_request_bytes: request_bytes as u64 })
+        }
+    }
+}
+
 /// The warning that rings do not serve, for an administrator who wants them.
 pub fn warning(transport: &Transport) -> Option<String> {
     match transport {
         Transport::Device { without_rings } => {
-            let too_many =
-                "this machine may have so many CPUs that rings for all of them would take too much memory";
-            let reason = without_rings.as_deref().unwrap_or(too_many);
+            let no_room =
+                "rings for all CPUs that this machine may have would take too much of the disk's memory";
+            let reason = without_rings.as_deref().unwrap_or(no_room);
             Some(format!("requests come through /dev/fuse, not io_uring: {reason}"))
         }
         Transport::Rings { .. } => None,

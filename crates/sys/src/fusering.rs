@@ -14,6 +14,7 @@ use rustix::event::EventfdFlags;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::ptr::NonNull;
 
 /// Whether this kernel offers FUSE over io_uring: the parameter that an administrator sets. This crate never writes it.
 pub const ENABLED: &str = "/sys/module/fuse/parameters/enable_uring";
@@ -28,6 +29,7 @@ const PAGE: usize = 4096;
 const HEADER: usize = 128;
 const STRUCTURE: usize = 128;
 const EXCHANGE: usize = 32;
+const HEADERS: usize = HEADER + STRUCTURE + EXCHANGE;
 
 /// Whether the parameter allows FUSE over io_uring. False for kernels without it.
 pub fn is_enabled() -> bool {
@@ -80,10 +82,38 @@ impl AsFd for StopEvent {
 #[repr(C, align(4096))]
 struct Page([u8; PAGE]);
 
+/// Whole pages of memory that the kernel writes to and reads from.
+///
+/// A raw pointer owns them: a `Box` would promise the compiler that nothing else has access to them.
+struct Area {
+    pages: NonNull<[Page]>,
+}
+
+impl Area {
+    /// Memory for `len` bytes, which is present from now on.
+    fn new(len: usize) -> Self {
+        // Other bytes than zeroes bring all pages into memory now.
+        let pages = vec![Page([0xff; PAGE]); len.div_ceil(PAGE)].into_boxed_slice();
+        Area { pages: NonNull::from(Box::leak(pages)) }
+    }
+
+    fn start(&self) -> *mut u8 {
+        self.pages.as_ptr().cast()
+    }
+}
+
+impl Drop for Area {
+    fn drop(&mut self) {
+        // SAFETY: the pointer is that of a box that `new` leaked, and is not used again.
+        drop(unsafe { Box::from_raw(self.pages.as_ptr()) });
+    }
+}
+
 /// The memory of an entry. The kernel has pointers to it, so nothing but `FuseRing` touches it.
 struct Entry {
-    headers: Box<[Page]>,
-    payload: Box<[Page]>,
+    headers: Area,
+    payload: Area,
+    payload_bytes: usize,
     /// Both areas, as the kernel reads them when the entry is registered.
     areas: Box<[libc::iovec; 2]>,
     /// Whether it contains a request that was not committed: then the kernel does not touch it.
@@ -92,18 +122,31 @@ struct Entry {
 
 impl Entry {
     fn new(payload_bytes: usize) -> Self {
-        // Other bytes than zeroes bring all pages into memory now.
-        let mut headers = vec![Page([0xff; PAGE])].into_boxed_slice();
-        let mut payload = vec![Page([0xff; PAGE]); payload_bytes.div_ceil(PAGE)].into_boxed_slice();
+        let (headers, payload) = (Area::new(HEADERS), Area::new(payload_bytes));
         let areas = Box::new([
-            libc::iovec { iov_base: headers.as_mut_ptr().cast(), iov_len: HEADER + STRUCTURE + EXCHANGE },
-            libc::iovec { iov_base: payload.as_mut_ptr().cast(), iov_len: payload_bytes },
+            libc::iovec { iov_base: headers.start().cast(), iov_len: HEADERS },
+            libc::iovec { iov_base: payload.start().cast(), iov_len: payload_bytes },
         ]);
-        Entry { headers, payload, areas, is_ours: false }
+        Entry { headers, payload, payload_bytes, areas, is_ours: false }
+    }
+
+    /// The headers and the payload, unless the kernel has the entry.
+    fn ours(&mut self) -> Option<(&mut [u8], &mut [u8])> {
+        if !self.is_ours {
+            return None;
+        }
+        // SAFETY: both areas are initialised bytes that the entry owns, and have these lengths. The kernel touches them
+        // only inside of a system call on the ring after the entry was committed, which needs `&mut FuseRing` and so
+        // ends the life of these references.
+        unsafe {
+            let headers = std::slice::from_raw_parts_mut(self.headers.start(), HEADERS);
+            let payload = std::slice::from_raw_parts_mut(self.payload.start(), self.payload_bytes);
+            Some((headers, payload))
+        }
     }
 }
 
-// SAFETY: the pointers of `areas` are to memory that the entry owns.
+// SAFETY: the pointers of an entry are to memory that it owns, and no thread has others.
 unsafe impl Send for Entry {}
 
 /// A request in an entry, and the place of its reply.
@@ -246,34 +289,29 @@ impl FuseRing {
 
     /// The request in an entry. `None` if the kernel has the entry.
     pub fn exchange(&mut self, number: usize) -> Option<Exchange<'_>> {
-        let entry = self.entries.get_mut(number).filter(|entry| entry.is_ours)?;
-        let payload_len = entry.areas[1].iov_len;
-        // SAFETY: both areas are initialised bytes that the entry owns. The kernel does not touch them until the entry
-        // is committed, which needs `&mut self` and so ends the life of these references.
-        let (headers, payload) = unsafe {
-            let headers = std::slice::from_raw_parts_mut(
-                entry.headers.as_mut_ptr().cast::<u8>(),
-                HEADER + STRUCTURE + EXCHANGE,
-            );
-            (headers, std::slice::from_raw_parts_mut(entry.payload.as_mut_ptr().cast::<u8>(), payload_len))
-        };
+        let (headers, payload) = self.entries.get_mut(number)?.ours()?;
         let (header, rest) = headers.split_at_mut(HEADER);
         let (structure, exchange) = rest.split_at_mut(STRUCTURE);
-        let payload_bytes = word(exchange, 16) as usize;
-        Some(Exchange { header, structure, payload_bytes: payload_bytes.min(payload_len), payload })
+        let payload_bytes = (word(exchange, 16) as usize).min(payload.len());
+        Some(Exchange { header, structure, payload_bytes, payload })
     }
 
     /// Returns an entry with a reply of `payload_bytes` bytes to the kernel, at the next [`wait`](Self::wait) or
     /// [`submit`](Self::submit), and asks for another request.
     pub fn commit(&mut self, number: usize, payload_bytes: usize) -> Result<(), SysError> {
         let failed = |e: io::Error| SysError::io("committing a FUSE reply", &e);
-        let entry = self.entries.get_mut(number).filter(|entry| entry.is_ours);
+        let entry = self.entries.get_mut(number);
         let entry = entry.ok_or_else(|| failed(io::ErrorKind::InvalidInput.into()))?;
-        entry.is_ours = false;
-        let exchange = &mut entry.headers[0].0[HEADER + STRUCTURE..][..EXCHANGE];
+        let (headers, payload) = entry.ours().ok_or_else(|| failed(io::ErrorKind::InvalidInput.into()))?;
+        // The kernel would read beyond the payload.
+        if payload_bytes > payload.len() {
+            return Err(failed(io::ErrorKind::InvalidInput.into()));
+        }
+        let exchange = &mut headers[HEADER + STRUCTURE..];
         let mut id = [0; 8];
         id.copy_from_slice(&exchange[8..16]);
         exchange[16..20].copy_from_slice(&(payload_bytes as u32).to_ne_bytes());
+        entry.is_ours = false;
         let command = self.command(COMMIT_AND_FETCH, number, u64::from_ne_bytes(id), None);
         self.push(command).map_err(failed)
     }

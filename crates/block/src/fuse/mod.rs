@@ -45,16 +45,18 @@ impl FuseDisk {
         mount_point: &Path,
         threads: usize,
     ) -> Result<Self, ExportError> {
-        Self::mount_with(device, mount_point, threads.into(), || Ok(()))
+        Self::mount_with(device, mount_point, threads.into(), MAX_IO_BYTES, || Ok(()))
     }
 
-    /// Mounts like [`FuseDisk::mount`], and calls `after_mount` on this thread before it starts the session threads.
+    /// Mounts like [`FuseDisk::mount`], with requests of at most `io_bytes` bytes, and calls `after_mount` on this thread
+    /// before it starts the session threads.
     ///
     /// The mount needs a privilege. The session threads need none, and inherit those that `after_mount` leaves.
     pub fn mount_with(
         device: Arc<dyn BlockDevice>,
         mount_point: &Path,
         serving: Serving,
+        io_bytes: usize,
         after_mount: impl FnOnce() -> Result<(), SysError>,
     ) -> Result<Self, ExportError> {
         let mount_point = free_directory(mount_point)?;
@@ -62,8 +64,8 @@ impl FuseDisk {
         // set so that it never equals the root's number, and the top bits are 0 so that adding to it cannot overflow.
         let inode = entropy::random_u64()? >> 2 | 1 << 40;
         let warmup = Arc::new(ThreadWarmup::default());
-        let file_system = OneFile::new(device, inode, warmup.clone());
-        let request = fusedev::Request::private(MOUNT_NAME, MAX_IO_BYTES);
+        let file_system = OneFile::new(device, inode, io_bytes, warmup.clone());
+        let request = fusedev::Request::private(MOUNT_NAME, io_bytes);
         let mounter = Mounter::ThisProcess;
         let mount = FuseMount::new(file_system, mount_point, &request, mounter, serving, after_mount)?;
         let threads = warmup.report();

@@ -21,7 +21,7 @@ mod cleanup;
 
 use crate::BlockDevice;
 pub use crate::export_error::{ExportError, Unavailable};
-use crate::fuse::{FuseDisk, ThreadReport};
+use crate::fuse::{FuseDisk, MAX_IO_BYTES, ThreadReport};
 pub use cleanup::{CleanUp, clean_up};
 use pagefold_fuse::{Rings, Serving, Transport};
 use pagefold_page::PAGE_SIZE;
@@ -37,12 +37,15 @@ use std::time::{Duration, Instant};
 /// How long a detach waits for other processes to close the device: udev and blkid open new devices for a moment.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Threads for the queue of each CPU, at least, and entries of the ring of each: requests that the kernel hands to a
-/// thread together. Each entry has a buffer of 1 MiB.
+/// Threads for the queue of each CPU, and entries of the ring of each: requests that the kernel hands to a thread
+/// together. Each entry has a buffer of the longest request.
 const THREADS_PER_QUEUE: usize = 2;
 const RING_ENTRIES: usize = 2;
-/// Most buffers of all rings. A machine may have many more possible CPUs than CPUs, and each of them has a queue.
-const RING_BUFFERS_MAX: usize = 32;
+/// Most bytes of the buffers of all rings. A machine may have many more possible CPUs than CPUs, and each of them has a
+/// queue.
+pub const RING_BYTES_MAX: u64 = 32 << 20;
+/// The longest request if longer ones have no room. Sequential transfers gain little from requests beyond this.
+const SHORT_IO_BYTES: usize = MAX_IO_BYTES / 8;
 
 /// Settings of a loop export.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,6 +54,9 @@ pub struct LoopOptions {
     pub threads: usize,
     /// Whether requests come through io_uring where the kernel offers it. Then each possible CPU has a thread or more.
     pub uring: bool,
+    /// Most bytes of the rings' buffers. Where they have no room, requests are shorter, there are fewer threads, or
+    /// `/dev/fuse` serves.
+    pub ring_bytes: u64,
     /// How long a thread of a ring looks for its next request before it sleeps, at most; zero: not at all.
     pub spin: Duration,
     /// The kernel's readahead for sequential buffered readers, KiB.
@@ -66,6 +72,7 @@ impl Default for LoopOptions {
         LoopOptions {
             threads: 2,
             uring: false,
+            ring_bytes: RING_BYTES_MAX,
             spin: Duration::ZERO,
             read_ahead_kib: 128,
             keep_capabilities: None,
@@ -101,11 +108,12 @@ impl LoopExport {
         options: LoopOptions,
     ) -> Result<Self, ExportError> {
         preflight(device.len_bytes())?;
-        let disk = FuseDisk::mount_with(device.clone(), mount_point, serving(options), || {
+        let (serving, io_bytes) = serving(options);
+        let disk = FuseDisk::mount_with(device.clone(), mount_point, serving, io_bytes, || {
             options.keep_capabilities.map_or(Ok(()), privileges::drop_capabilities_except)
         })?;
         let attached = Attachment::new(&disk)?;
-        tune(&attached.0.path, options);
+        tune(&attached.0.path, options, io_bytes);
         Ok(LoopExport { attached, disk, device })
     }
 
@@ -182,23 +190,52 @@ impl LoopExport {
     }
 }
 
-/// The threads and rings for the options. A thread that waits for a medium keeps the requests of its ring waiting, so
-/// with more threads than that each ring has one entry.
-fn serving(options: LoopOptions) -> Serving {
+/// The threads and rings for the options, and the longest request. A thread that waits for a medium keeps the requests
+/// of its ring waiting, so with more threads than usual each ring has one entry.
+fn serving(options: LoopOptions) -> (Serving, usize) {
     let threads = options.threads.max(1);
     let queues = options.uring.then(fusering::queues).and_then(Result::ok);
-    let rings = queues.and_then(|queues| divide(threads, queues));
-    let rings =
-        rings.map(|(threads_per_queue, entries)| Rings { threads_per_queue, entries, spin: options.spin });
-    Serving { threads, rings }
+    let shape = queues.and_then(|queues| RingShape::choose(threads, queues, options.ring_bytes));
+    let rings = shape.map(|RingShape { threads_per_queue, entries, .. }| Rings {
+        threads_per_queue,
+        entries,
+        spin: options.spin,
+    });
+    // Without rings, short requests would save nothing.
+    let io_bytes = shape.filter(|_| fusering::is_enabled()).map_or(MAX_IO_BYTES, |shape| shape.io_bytes);
+    (Serving { threads, rings }, io_bytes)
 }
 
-/// The threads for each queue, and the entries of the ring of each; `None` if the buffers would take too much memory.
-fn divide(threads: usize, queues: usize) -> Option<(usize, usize)> {
-    let threads_per_queue = threads.div_ceil(queues).max(THREADS_PER_QUEUE);
-    let entries = if threads_per_queue > THREADS_PER_QUEUE { 1 } else { RING_ENTRIES };
-    let choices = [(threads_per_queue, entries), (threads_per_queue, 1), (1, 1)];
-    choices.into_iter().find(|(threads, entries)| threads * entries * queues <= RING_BUFFERS_MAX)
+/// The number and length of the rings' buffers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct RingShape {
+    threads_per_queue: usize,
+    /// Entries of the ring of each thread.
+    entries: usize,
+    /// Bytes of the buffer of an entry, the longest request.
+    io_bytes: usize,
+}
+
+impl RingShape {
+    /// The best shape whose buffers take at most `most_bytes`; `None` if there is none.
+    fn choose(threads: usize, queues: usize, most_bytes: u64) -> Option<Self> {
+        let wanted = threads.div_ceil(queues).max(THREADS_PER_QUEUE);
+        let entries = if wanted > THREADS_PER_QUEUE { 1 } else { RING_ENTRIES };
+        let choices = [
+            (wanted, entries, MAX_IO_BYTES),
+            (wanted, 1, MAX_IO_BYTES),
+            (wanted, 1, MAX_IO_BYTES / 2),
+            (wanted, 1, MAX_IO_BYTES / 4),
+            (wanted, 1, SHORT_IO_BYTES),
+            (THREADS_PER_QUEUE, 1, SHORT_IO_BYTES),
+            (1, 1, SHORT_IO_BYTES),
+        ];
+        let fits = |(threads, entries, bytes): &(usize, usize, usize)| {
+            (threads * entries * queues) as u64 * *bytes as u64 <= most_bytes
+        };
+        let (threads_per_queue, entries, io_bytes) = choices.into_iter().find(fits)?;
+        Some(RingShape { threads_per_queue, entries, io_bytes })
+    }
 }
 
 /// Checks the size, the privilege and the drivers before anything is mounted.
@@ -222,8 +259,8 @@ fn drop_cache(device: &File) {
 }
 
 /// Sets attributes of the request queue. They affect speed only, so a kernel that lacks one is no error.
-fn tune(path: &Path, options: LoopOptions) {
-    let max_io_kib = crate::fuse::MAX_IO_BYTES as u64 >> 10;
+fn tune(path: &Path, options: LoopOptions, io_bytes: usize) {
+    let max_io_kib = io_bytes as u64 >> 10;
     for (attribute, value) in [("read_ahead_kb", options.read_ahead_kib), ("max_sectors_kb", max_io_kib)] {
         let _ = loopdev::set_queue(path, attribute, value);
     }
@@ -297,19 +334,34 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rings_have_a_bounded_number_of_buffers() {
+    fn the_buffers_of_rings_fit_their_memory() {
+        const KIB: usize = 1 << 10;
         let wanted = [
-            ((2, 1), Some((2, 2))),
-            ((2, 2), Some((2, 2))),
-            ((2, 8), Some((2, 2))),
-            ((2, 16), Some((2, 1))),
-            ((2, 32), Some((1, 1))),
-            ((2, 33), None),
-            ((16, 2), Some((8, 1))),
-            ((16, 128), None),
+            ((2, 1, 32), Some((2, 2, 1024))),
+            ((2, 2, 32), Some((2, 2, 1024))),
+            ((2, 8, 32), Some((2, 2, 1024))),
+            ((2, 16, 32), Some((2, 1, 1024))),
+            ((2, 32, 32), Some((2, 1, 512))),
+            ((2, 128, 32), Some((2, 1, 128))),
+            ((2, 256, 32), Some((1, 1, 128))),
+            ((2, 257, 32), None),
+            ((2, 2, 4), Some((2, 1, 1024))),
+            ((2, 2, 3), Some((2, 1, 512))),
+            ((2, 2, 1), Some((2, 1, 256))),
+            ((2, 2, 0), None),
+            ((16, 2, 32), Some((8, 1, 1024))),
+            ((16, 2, 4), Some((8, 1, 256))),
+            ((16, 2, 1), Some((2, 1, 128))),
         ];
-        for ((threads, queues), rings) in wanted {
-            assert_eq!(divide(threads, queues), rings, "{threads} threads, {queues} queues");
+        for ((threads, queues, mib), shape) in wanted {
+            let expected = shape.map(|(threads_per_queue, entries, kib)| RingShape {
+                threads_per_queue,
+                entries,
+                io_bytes: kib * KIB,
+            });
+            let most_bytes = mib << 20;
+            let found = RingShape::choose(threads, queues, most_bytes);
+            assert_eq!(found, expected, "{threads} threads, {queues} queues, {mib} MiB");
         }
     }
 }

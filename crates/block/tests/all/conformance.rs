@@ -3,16 +3,20 @@
 //! The tests see an export as its users do: as a block device that is read directly, or through the protocol. Each gets
 //! the same requests, and a model in memory says what a read must return.
 
+use super::nbd_tls::{Pki, plain, tls};
 use crate::support::loop_device::{open_direct, skip};
-use crate::support::nbd::{Client, Served};
+use crate::support::nbd::{Client, NAME, Served};
 use pagefold_block::loop_export::{ExportError, LoopExport, LoopOptions};
 use pagefold_block::nbd::proto::cmd;
+use pagefold_block::nbd::{Export, Limits, Server};
 use pagefold_block::{BlockDevice, BlockError, RamDevice};
 use pagefold_fuse::Transport;
 use pagefold_page::{AlignedBytes, PageIndex};
+use pagefold_sys::fusering;
 use std::fs::File;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener};
 use std::os::unix::fs::FileExt;
-use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -68,32 +72,65 @@ enum Access {
     LoopThroughDevice,
     LoopThroughRings,
     LoopThroughSpinningRings,
+    /// Rings for requests of 128 KiB, the shortest limit.
+    LoopThroughShortRings,
     NbdSimple,
     NbdStructured,
     NbdSpinning,
+    NbdTcp,
+    NbdTls,
 }
 
 impl Access {
-    const ALL: [Access; 6] = [
+    const ALL: [Access; 9] = [
         Access::LoopThroughDevice,
         Access::LoopThroughRings,
         Access::LoopThroughSpinningRings,
+        Access::LoopThroughShortRings,
         Access::NbdSimple,
         Access::NbdStructured,
         Access::NbdSpinning,
+        Access::NbdTcp,
+        Access::NbdTls,
     ];
+
+    fn has_rings(self) -> bool {
+        matches!(
+            self,
+            Access::LoopThroughRings | Access::LoopThroughSpinningRings | Access::LoopThroughShortRings
+        )
+    }
 }
 
 /// An open export.
 enum Open {
     Loop(LoopExport, #[allow(dead_code, reason = "removed when it is dropped")] tempfile::TempDir),
-    Nbd { served: Served, structured: bool },
+    Nbd {
+        served: Served,
+        structured: bool,
+    },
+    NbdAt {
+        addr: SocketAddr,
+        /// The certificates, with TLS.
+        pki: Option<Pki>,
+        #[allow(dead_code, reason = "stopped when it is dropped")]
+        server: Server,
+    },
 }
+
+trait Stream: Read + Write + Send {}
+impl<S: Read + Write + Send> Stream for S {}
 
 /// One user of an export. Every request is in whole pages.
 enum User {
     Device(File, PathBuf),
-    Client(Client<UnixStream>),
+    Client(Client<Box<dyn Stream>>),
+}
+
+/// A user with the export open.
+fn client<S: Stream + 'static>(client: Client<S>) -> User {
+    let Client { stream, structured, cookie, message } = client;
+    User::Client(Client { stream: Box::new(stream), structured, cookie, message })
 }
 
 impl Open {
@@ -102,23 +139,44 @@ impl Open {
             Access::LoopThroughSpinningRings | Access::NbdSpinning => Duration::from_micros(50),
             _ => Duration::ZERO,
         };
-        let uring = matches!(access, Access::LoopThroughRings | Access::LoopThroughSpinningRings);
+        let uring = access.has_rings();
         match access {
             Access::NbdSimple | Access::NbdStructured | Access::NbdSpinning => {
-                use pagefold_block::nbd::{Export, Limits};
-                let export = Export::new(crate::support::nbd::NAME, "a test disk", device).unwrap();
+                let export = Export::new(NAME, "a test disk", device).unwrap();
                 let served = Served::with(export, Limits { spin, ..Limits::default() });
                 Some(Open::Nbd { served, structured: access != Access::NbdSimple })
             }
-            _ => {
-                let options = LoopOptions { uring, spin, ..LoopOptions::default() };
+            Access::NbdTcp | Access::NbdTls => {
+                let server = Server::new(Export::new(NAME, "", device).unwrap(), Limits::default());
+                let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+                let addr = listener.local_addr().unwrap();
+                let pki = (access == Access::NbdTls).then(Pki::new);
+                server.serve_tcp(listener, pki.as_ref().map(Pki::server_config)).unwrap();
+                Some(Open::NbdAt { addr, pki, server })
+            }
+            Access::LoopThroughDevice
+            | Access::LoopThroughRings
+            | Access::LoopThroughSpinningRings
+            | Access::LoopThroughShortRings => {
+                let usual = LoopOptions { uring, spin, ..LoopOptions::default() };
+                let options = match access {
+                    Access::LoopThroughShortRings => {
+                        LoopOptions { ring_bytes: fusering::queues().unwrap() as u64 * (256 << 10), ..usual }
+                    }
+                    _ => usual,
+                };
                 let dir = tempfile::tempdir().unwrap();
                 let export = match LoopExport::start(device, dir.path(), options) {
                     Ok(export) => export,
                     Err(ExportError::Unavailable(why)) => return skip(test, &format!("{access:?}: {why}")),
                     Err(e) => panic!("{e}"),
                 };
-                assert_eq!(uring, matches!(export.transport(), Transport::Rings { .. }));
+                let request_bytes = match export.transport() {
+                    Transport::Device { .. } => None,
+                    Transport::Rings { request_bytes, .. } => Some(*request_bytes),
+                };
+                let short = access == Access::LoopThroughShortRings;
+                assert_eq!(request_bytes, uring.then_some(if short { 128 << 10 } else { 1 << 20 }));
                 Some(Open::Loop(export, dir))
             }
         }
@@ -129,7 +187,17 @@ impl Open {
             Open::Loop(export, _) => {
                 User::Device(open_direct(export.device_path()), export.device_path().to_path_buf())
             }
-            Open::Nbd { served, structured } => User::Client(served.open(*structured)),
+            Open::Nbd { served, structured } => client(served.open(*structured)),
+            Open::NbdAt { addr, pki: None, .. } => {
+                let mut user = plain(*addr);
+                user.open(true);
+                client(user)
+            }
+            Open::NbdAt { addr, pki: Some(pki), .. } => {
+                let mut user = tls(*addr, pki.client_config(Some(pki)));
+                user.open(true);
+                client(user)
+            }
         }
     }
 }
@@ -189,8 +257,7 @@ impl User {
 /// Calls `check` with an export of a new device for each way to reach one.
 fn over_all(test: &str, check: impl Fn(&Open, &Tested)) {
     for access in Access::ALL {
-        let uring = matches!(access, Access::LoopThroughRings | Access::LoopThroughSpinningRings);
-        let parameter = uring.then(|| super::loop_uring::offer_rings(test, "1"));
+        let parameter = access.has_rings().then(|| super::loop_uring::offer_rings(test, "1"));
         if matches!(parameter, Some(None)) {
             continue;
         }

@@ -84,7 +84,7 @@ fn rings_serve_where_the_kernel_offers_them() {
     for threads in [2, 5] {
         let Some(mut export) = start(test, threads) else { return };
         let queues = fusering::queues().unwrap();
-        let Transport::Rings { threads: rings, buffer_bytes } = export.export.transport().clone() else {
+        let Transport::Rings { threads: rings, buffer_bytes, .. } = export.export.transport().clone() else {
             panic!("{:?}", export.export.transport());
         };
         assert_eq!(rings, queues * threads.div_ceil(queues).max(2));

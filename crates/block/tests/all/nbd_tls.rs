@@ -15,12 +15,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// A folder with a CA, a server's and a client's certificate, named as libnbd and QEMU expect.
-struct Pki {
+pub(crate) struct Pki {
     dir: tempfile::TempDir,
 }
 
 impl Pki {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let mut params = CertificateParams::new(vec![]).unwrap();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -43,13 +43,13 @@ impl Pki {
         self.dir.path().join(name)
     }
 
-    fn server_config(&self) -> TlsConfig {
+    pub(crate) fn server_config(&self) -> TlsConfig {
         let [ca, cert, key] = ["ca-cert.pem", "server-cert.pem", "server-key.pem"].map(|f| self.file(f));
         TlsConfig::from_pem_files(&ca, &cert, &key).unwrap()
     }
 
     /// A client's configuration, with the client certificate of `identity` if that is not `None`.
-    fn client_config(&self, identity: Option<&Pki>) -> Arc<ClientConfig> {
+    pub(crate) fn client_config(&self, identity: Option<&Pki>) -> Arc<ClientConfig> {
         let mut roots = RootCertStore::empty();
         roots.add(CertificateDer::from_pem_file(self.file("ca-cert.pem")).unwrap()).unwrap();
         let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -78,7 +78,7 @@ fn serve(pki: &Pki) -> (Server, SocketAddr) {
     (server, SocketAddr::from(([127, 0, 0, 1], port)))
 }
 
-fn plain(addr: SocketAddr) -> Client<TcpStream> {
+pub(crate) fn plain(addr: SocketAddr) -> Client<TcpStream> {
     let stream = TcpStream::connect(addr).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
     stream.set_write_timeout(Some(Duration::from_secs(30))).unwrap();
@@ -87,9 +87,9 @@ fn plain(addr: SocketAddr) -> Client<TcpStream> {
     client
 }
 
-type TlsClient = Client<StreamOwned<ClientConnection, TcpStream>>;
+pub(crate) type TlsClient = Client<StreamOwned<ClientConnection, TcpStream>>;
 
-fn tls(addr: SocketAddr, config: Arc<ClientConfig>) -> TlsClient {
+pub(crate) fn tls(addr: SocketAddr, config: Arc<ClientConfig>) -> TlsClient {
     let mut client = plain(addr);
     assert_eq!(client.final_reply(opt::STARTTLS, b""), rep::ACK);
     let name = ServerName::try_from("localhost").unwrap();

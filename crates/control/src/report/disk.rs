@@ -125,6 +125,18 @@ pub struct MemoryReport {
     pub slot_table_bytes: u64,
     /// Free memory reserved for writes.
     pub ready_bytes: u64,
+    /// The buffers of the rings through which requests come; absent without rings.
+    #[serde(default)]
+    pub rings: Option<RingsReport>,
+}
+
+/// The buffers of the rings of an export.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RingsReport {
+    /// Their memory.
+    pub buffer_bytes: u64,
+    /// The longest request for which a buffer has room.
+    pub max_request_bytes: u64,
 }
 
 /// A size class of the pool: objects of one size, packed into pages of memory without gaps.

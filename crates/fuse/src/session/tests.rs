@@ -3,7 +3,8 @@
 use super::*;
 use crate::abi::{InHeader, OpenOut, OutHeader, opcode};
 use crate::request::Range;
-use crate::types::{Attr, CachedAttr, FileType, Inode};
+use crate::types::{Attr, CachedAttr, FileType, Handle, Inode};
+use pagefold_sys::fusering::Exchange;
 use std::fs::File;
 use std::io::{Read, Write};
 use std::sync::Mutex;
@@ -172,4 +173,45 @@ fn a_request_that_waits_does_not_delay_the_next() {
     assert_eq!(kernel.receive().0, 3);
     sender.send(77).unwrap();
     assert_eq!(kernel.receive(), (2, 0, vec![77]));
+}
+
+/// A file whose reads and writes note where their data are.
+struct Places(Mutex<Vec<usize>>);
+
+impl FileSystem for Places {
+    fn init(&mut self, _: &Offer) -> Result<Settings, Unsupported> {
+        Ok(Settings::for_requests_of(READ_BYTES, 16))
+    }
+
+    fn read(&self, _: Inode, range: Range, buffer: &mut [u8]) -> Result<usize, Errno> {
+        self.0.lock().unwrap().push(buffer.as_ptr().addr());
+        Ok(range.size as usize)
+    }
+
+    fn write(&self, _: Inode, _: Handle, _: u64, data: &[u8]) -> Result<usize, Errno> {
+        self.0.lock().unwrap().push(data.as_ptr().addr());
+        Ok(data.len())
+    }
+}
+
+#[test]
+fn an_entry_of_a_ring_has_the_data_of_reads_and_writes_without_a_copy() {
+    let settings = Settings::for_requests_of(READ_BYTES, 16);
+    let file_system = Places(Mutex::default());
+    let session = Session { file_system, access: Access::Anybody, settings };
+    let mut payload = vec![7; READ_BYTES];
+    let place = payload.as_ptr().addr();
+    for (number, payload_bytes, len) in [(opcode::READ, 0, READ_BYTES), (opcode::WRITE, READ_BYTES, 8)] {
+        let mut header = [0; 128];
+        let request = InHeader { len: 80, opcode: number, unique: 5, nodeid: 1, ..InHeader::default() };
+        request.write_to_prefix(&mut header).unwrap();
+        let mut structure = [0; 128];
+        range(0, READ_BYTES as u64).as_slice().write_to_prefix(&mut structure).unwrap();
+        let entry =
+            Exchange { header: &mut header, structure: &structure, payload: &mut payload, payload_bytes };
+        assert_eq!(session.answer_in(entry), (number, len));
+        let (reply, _) = OutHeader::read_from_prefix(&header).unwrap();
+        assert_eq!(reply, OutHeader { len: 16 + len as u32, error: 0, unique: 5 });
+    }
+    assert_eq!(*session.file_system.0.lock().unwrap(), [place, place]);
 }

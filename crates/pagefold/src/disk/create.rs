@@ -5,7 +5,7 @@
 use super::backing::{self, OpenBacking};
 use super::export_arg::ExportArg;
 use super::request::{CreateRequest, Mode};
-use super::{command, device, find, notes};
+use super::{command, find, notes};
 use crate::cli::fuse_uring::FuseUringArg;
 use crate::cli::output;
 use clap::{Args, ValueEnum, ValueHint};
@@ -279,7 +279,7 @@ fn start(
     };
     let mut kind = request.config.export;
     for next in &request.fallbacks {
-        let reason = match device::unavailable_reason(kind) {
+        let reason = match (kind.facts().unavailable_reason)() {
             Some(reason) => reason,
             None => match try_export(kind) {
                 Err(e) if e.exit == Exit::Unavailable => {

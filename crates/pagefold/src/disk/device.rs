@@ -1,28 +1,10 @@
 //! Operations of commands on the loop device of a disk, which servers have no privilege for.
 
 use pagefold_control::error::{CliError, Exit, Result};
-use pagefold_control::export_kind::ExportKind;
 use pagefold_control::instance::loop_device::in_use;
 use pagefold_page::size::Human;
-use pagefold_sys::{blockuse, fusedev, loopdev, memcg, rundir, swap};
+use pagefold_sys::{blockuse, memcg, swap};
 use std::path::Path;
-
-/// The reason that an export certainly cannot be made here; `None` if it can be tried.
-pub fn unavailable_reason(kind: ExportKind) -> Option<String> {
-    match kind {
-        ExportKind::Loop => loop_unavailable_reason(),
-        ExportKind::Nbd => None,
-    }
-}
-
-/// The reason that a loop device certainly cannot be made here; `None` if it can be tried.
-pub fn loop_unavailable_reason() -> Option<String> {
-    if rundir::effective_uid() != 0 {
-        return Some("it needs root".to_string());
-    }
-    let fuse = fusedev::open().map(|_| ());
-    fuse.and_then(|()| loopdev::open_control().map(|_| ())).err().map(|e| e.to_string())
-}
 
 /// Fails as busy if the loop device is mounted, used as swap, or otherwise claimed.
 pub fn refuse_if_claimed(device: &Path) -> Result<()> {

@@ -32,8 +32,6 @@ mod set;
 mod show;
 mod writeback;
 
-pub use device::loop_unavailable_reason;
-
 use crate::cli::list::with_columns;
 use clap::Subcommand;
 use pagefold_control::error::Result;

@@ -289,6 +289,10 @@ fn memory(page: &mut Page, r: &Report) {
     page.row("pages", &format!("{now}, at most {max} so far, {limit}"));
     page.row("table", &Human(m.slot_table_bytes).to_string());
     page.row("ready", &format!("{} kept free for writes", Human(m.ready_bytes)));
+    if let Some(rings) = &m.rings {
+        let (buffers, request) = (Human(rings.buffer_bytes), Human(rings.max_request_bytes));
+        page.row("rings", &format!("{buffers} of buffers, for requests of at most {request}"));
+    }
     let size = |bytes: Option<u64>| bytes.map_or("?".to_string(), |b| Human(b).to_string());
     let (now, peak) = (size(r.server.rss_bytes), size(r.server.peak_rss_bytes));
     page.row("server RSS", &format!("{now}, at most {peak} so far"));

@@ -20,8 +20,8 @@ pub use shell::{ShellArgs, run as run_shell};
 pub use tree::{TreeArgs, run as run_tree};
 
 use crate::cli::output;
-use crate::disk;
 use pagefold_control::error::{CliError, Exit, Result};
+use pagefold_control::export_kind::ExportKind;
 use pagefold_fuse::FuseError;
 use pagefold_sys::signal::Termination;
 use pagefold_zram::disks::RunningDisks;
@@ -29,7 +29,7 @@ use std::sync::Arc;
 
 /// Fails if this user or this machine cannot have loop devices over FUSE.
 fn check_privileges(command: &str) -> Result<()> {
-    match disk::loop_unavailable_reason() {
+    match (ExportKind::Loop.facts().unavailable_reason)() {
         None => Ok(()),
         Some(reason) => {
             Err(CliError::new(Exit::Unavailable, format!("{command} cannot be used here: {reason}")))

@@ -28,7 +28,7 @@ pub use medium::{Medium, medium};
 pub use passes::Passes;
 pub use selection::{AGE_MAX_S, of as selection_of, recompress_request};
 pub use setup::{PRIORITY_COUNT, Setup};
-pub use store::{OWN_BYTES, RESERVE_BYTES, TABLE_BYTES_PER_GIB, check_limit, limit};
+pub use store::{OWN_BYTES, RESERVE_BYTES, TABLE_BYTES_PER_GIB, check_limit, limit, memory_limit};
 
 use pagefold_block::{BlockDevice, ReplaceableDevice};
 use pagefold_control::config::DiskConfig;

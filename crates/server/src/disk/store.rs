@@ -26,6 +26,11 @@ pub const TABLE_BYTES_PER_GIB: u64 = 6 << 20;
 /// Most pages that cannot be read back and are logged one by one.
 const MAX_LOGGED_FAILURES: u32 = 1000;
 
+/// The limit of the memory for stored pages.
+pub fn memory_limit(setup: &Setup) -> MemLimit {
+    setup.mem_limit_bytes.map_or(MemLimit::Half, limit)
+}
+
 /// Makes an empty store that writes back to the medium, if there is one.
 pub fn store(setup: &Setup, size_bytes: u64, has_reserve: bool) -> Result<Arc<Store>> {
     let spec = |config: &CodecConfig| codec::spec(&codec::applicable(config));
@@ -34,7 +39,7 @@ pub fn store(setup: &Setup, size_bytes: u64, has_reserve: bool) -> Result<Arc<St
         further_codecs: std::array::from_fn(|at| setup.codec(at + 1).map(spec)),
         // Idle marks and automatic recompression need ages on every disk.
         access_times: true,
-        mem_limit: setup.mem_limit_bytes.map_or(MemLimit::Half, limit),
+        mem_limit: memory_limit(setup),
         same_filled: setup.same_filled,
         reserve_bytes: has_reserve.then_some(RESERVE_BYTES),
         ..StoreConfig::new(size_bytes)

@@ -273,6 +273,7 @@ impl RequestHandler for Server {
                 let export = ExportStatus {
                     kind: self.export.kind(),
                     transport: self.export.transport(),
+                    rings: self.export.rings(),
                     device: self.state().device(),
                     used_by: self.export.users(),
                     warnings: self.warnings.clone(),

@@ -6,7 +6,7 @@ use pagefold_block::metered::OPERATIONS;
 use pagefold_control::export_kind::ExportKind;
 use pagefold_control::report::disk::{
     ClassReport, ClientsReport, CodecReport, EventsReport, IoReport, MemoryReport, PagesReport, Report,
-    WriteState,
+    RingsReport, WriteState,
 };
 use pagefold_control::report::{LatencyReport, ServerReport};
 use pagefold_page::PAGE_SIZE;
@@ -18,6 +18,8 @@ pub struct ExportStatus {
     pub kind: ExportKind,
     /// How FUSE requests reach the server, if the export has any.
     pub transport: Option<&'static str>,
+    /// The buffers of its rings, if it has rings.
+    pub rings: Option<RingsReport>,
     /// Device path or NBD URI; empty if somebody detached the loop device.
     pub device: String,
     /// The present users, in words.
@@ -93,6 +95,7 @@ pub fn report(disk: &Disk, export: ExportStatus) -> Report {
             limit_bytes: (mm.mem_limit > 0).then_some(mm.mem_limit),
             slot_table_bytes: memory.slots + memory.links,
             ready_bytes: memory.ready,
+            rings: export.rings,
         },
         writeback,
         recompression: live.and_then(recompress_report::status),

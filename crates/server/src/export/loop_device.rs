@@ -5,12 +5,14 @@
 
 use super::{Export, Implementation, Opening, Users};
 use crate::log;
-use pagefold_block::loop_export::{LoopExport, LoopOptions};
+use pagefold_block::loop_export::{LoopExport, LoopOptions, RING_BYTES_MAX};
 use pagefold_control::config::FuseUring;
 use pagefold_control::error::{CliError, Result};
 use pagefold_control::export_kind::ExportKind;
 use pagefold_control::instance::loop_device::describe_use;
 use pagefold_control::instance::state::{ExportState, LoopBackingFile};
+use pagefold_control::report::disk::RingsReport;
+use pagefold_store::MemLimit;
 use pagefold_sys::blockuse;
 use pagefold_sys::harden;
 use pagefold_sys::loopdev::LoopIdentity;
@@ -23,6 +25,10 @@ use std::time::Duration;
 /// Threads that serve a disk with a backing. A thread that reads a written-back page waits for the medium; the others
 /// serve pages in memory meanwhile.
 const THREADS_WITH_BACKING: usize = 16;
+
+/// The rings' buffers are beyond the memory for stored pages, and take at most one part in so many of it: those of a
+/// small disk are small.
+const MEMORY_PER_RINGS: u64 = 8;
 
 pub(super) const IMPLEMENTATION: Implementation = Implementation {
     open: |opening| Ok(Box::new(Loop::open(opening)?)),
@@ -56,6 +62,7 @@ impl Loop {
         let options = LoopOptions {
             threads,
             uring: uring != FuseUring::Off,
+            ring_bytes: ring_bytes(crate::disk::memory_limit(&disk.setup())),
             spin: Duration::from_micros(config.poll_us),
             keep_capabilities: Some(keep),
             ..usual
@@ -65,6 +72,11 @@ impl Loop {
     }
 }
 
+/// Most bytes of the rings' buffers on a disk with this limit for stored pages.
+fn ring_bytes(limit: MemLimit) -> u64 {
+    (limit.bytes() / MEMORY_PER_RINGS).min(RING_BYTES_MAX)
+}
+
 impl Export for Loop {
     fn kind(&self) -> ExportKind {
         ExportKind::Loop
@@ -72,6 +84,10 @@ impl Export for Loop {
 
     fn transport(&self) -> Option<&'static str> {
         Some(crate::transport::name(self.export.transport()))
+    }
+
+    fn rings(&self) -> Option<RingsReport> {
+        crate::transport::rings(self.export.transport())
     }
 
     fn warnings(&self) -> Vec<String> {

@@ -15,7 +15,7 @@ use pagefold_control::error::Result;
 use pagefold_control::export_kind::ExportKind;
 use pagefold_control::instance::InstanceDir;
 use pagefold_control::instance::state::ExportState;
-use pagefold_control::report::disk::ClientsReport;
+use pagefold_control::report::disk::{ClientsReport, RingsReport};
 use pagefold_sys::privileges::CapabilitySet;
 
 /// An open export.
@@ -25,6 +25,11 @@ pub trait Export: Send + Sync {
 
     /// How requests reach the server; `None` for an export without FUSE.
     fn transport(&self) -> Option<&'static str> {
+        None
+    }
+
+    /// The buffers of its rings; `None` without rings.
+    fn rings(&self) -> Option<RingsReport> {
         None
     }
 
