@@ -1,27 +1,14 @@
 //! Fragments: small files, and the ends of others, in the packed file.
 
-use super::{build_at, open_checked, options};
-use crate::support::walk::contents;
-use pagefold_image::build::{Metadata, Options, Summary, Tree, verify};
+use super::{Files, build_checked, options, text};
+use pagefold_image::build::Options;
 use std::fs;
-use std::ops::ControlFlow;
-use std::path::Path;
-
-/// Words that no other seed and place have.
-fn text(len: usize, seed: u64) -> Vec<u8> {
-    let word = |i: u64| format!("{} ", (i ^ seed << 32).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40);
-    let mut text: Vec<u8> = (0..len as u64 / 6 + 1).flat_map(|i| word(i).into_bytes()).collect();
-    text.truncate(len);
-    text
-}
 
 fn noise(len: usize, seed: u64) -> Vec<u8> {
     (0..len as u64)
         .map(|i| ((i + seed).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 29).wrapping_mul(i) as u8)
         .collect()
 }
-
-type Files = Vec<(String, Vec<u8>)>;
 
 /// Small files, files with ends of all lengths, files that do not compress, and copies.
 fn files(count: u64) -> Files {
@@ -41,25 +28,6 @@ fn files(count: u64) -> Files {
     files.push(("one".into(), vec![b'1']));
     files.push(("empty".into(), Vec::new()));
     files
-}
-
-fn tree(files: &Files) -> Tree {
-    let mut tree = Tree::new(Metadata::default());
-    for (path, contents) in files {
-        tree.add_bytes(path.as_bytes(), contents.clone()).unwrap();
-    }
-    tree
-}
-
-fn build_checked(path: &Path, files: &Files, options: &Options) -> Summary {
-    let tree = tree(files);
-    let summary = build_at(path, &tree, &Options { digests: true, ..options.clone() });
-    let image = open_checked(path, "fragments");
-    for (name, wanted) in files {
-        assert!(contents(&image.find(name.as_bytes()).unwrap(), 100_000).unwrap() == *wanted, "{name}");
-    }
-    verify(&image, &tree, &summary.digests, &mut |_| ControlFlow::Continue(())).unwrap();
-    summary
 }
 
 #[test]
