@@ -82,7 +82,7 @@ fn library(level: i32, is_stream: bool) -> Fill<'static> {
     })
 }
 
-/// What one encoder did.
+/// The work of one encoder.
 #[derive(Default)]
 struct Total {
     encode: Duration,
