@@ -82,7 +82,7 @@ fn library(level: i32, is_stream: bool) -> Fill<'static> {
     })
 }
 
-/// What one encoder did.
+/// The work of one encoder.
 #[derive(Default)]
 struct Total {
     encode: Duration,
@@ -175,10 +175,9 @@ fn main() {
     for level in &arguments[1..split] {
         let level: i32 = level.parse().unwrap();
         let mut encoders = [ours(level, 65535), library(level, true), library(level, false)];
-        let only = std::env::var_os("ONLY").is_some();
         let mut totals = [const { None }; 3].map(|_: Option<()>| Total::default());
         for file in &files {
-            for (total, fill) in totals.iter_mut().zip(&mut encoders).take(if only { 1 } else { 3 }) {
+            for (total, fill) in totals.iter_mut().zip(&mut encoders) {
                 total.add(fill, file, cluster, &mut room);
             }
         }

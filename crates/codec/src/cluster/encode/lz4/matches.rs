@@ -20,7 +20,7 @@ use super::load::{common_after, common_before, load_u32, load_u64};
 const SLOTS: usize = 1 << 16;
 /// There are this many times as many hashes as positions, as a power of two: few positions with other bytes are in a
 /// chain.
-const SPARSE_BITS: u32 = 2;
+const SPARSE_BITS: u32 = 3;
 const HASH_BITS_MIN: u32 = 10;
 const HASH_BITS_MAX: u32 = 16;
 /// In a match of more than twice this length, only the last positions are inserted: its beginning is in the chains
@@ -108,8 +108,7 @@ impl Matches {
             self.pending.take_if(|pending| (pending.start as usize) < to)?;
             return Some(pending);
         }
-        while self.searched < to {
-            let at = self.searched;
+        for at in self.searched..to {
             let distance = usize::from(self.distances[at as u16 as usize]);
             let limit = self.window.min(at);
             if distance.wrapping_sub(1) < limit {
@@ -119,8 +118,8 @@ impl Matches {
                     return latest;
                 }
             }
-            self.searched += 1;
         }
+        self.searched = self.searched.max(to);
         None
     }
 
@@ -185,8 +184,8 @@ impl Matches {
             self.insert_end(src, start, at);
         }
         let distances = &*self.distances;
-        let mut distance = usize::from(distances[at as u16 as usize]);
-        let mut limit = self.window.min(at);
+        let distance = usize::from(distances[at as u16 as usize]);
+        let limit = self.window.min(at);
         if distance.wrapping_sub(1) >= limit {
             return None;
         }
@@ -195,14 +194,13 @@ impl Matches {
         let back_max = at - start;
         // The number of equal bytes before `at` that is an improvement, and the offset of the best match.
         let (mut least, mut offset) = (0, 0);
-        // How far before `at` the position is whose chain is searched.
-        let mut chain = 0;
+        // How far before `at` the position is whose chain is searched; where in it the search is, and where it ends.
+        let (mut chain, mut link, mut link_min) = (0, at - distance, at - limit);
         for _ in 0..self.depth {
-            let from = at - distance;
-            let step = usize::from(distances[(from - chain) as u16 as usize]);
-            distance += step;
-            // SAFETY: the distance before this step is at least 1 and at most `limit`, which is at most `at`: so `from`
-            // is before `at`, and that is at least 12 bytes before the end.
+            let from = link + chain;
+            let step = usize::from(distances[link as u16 as usize]);
+            // SAFETY: `link` is before `at - chain`, the position whose chain it is in: so `from` is before `at`, and
+            // that is at least 12 bytes before the end.
             if unsafe { load_u32(src, from) } == bytes {
                 // SAFETY: see above.
                 let back = unsafe { common_before(src, from, at, back_max) };
@@ -213,22 +211,24 @@ impl Matches {
                     }
                     // A match that begins earlier contains these 4 bytes too, which may be rarer.
                     let before = at - back - 1;
-                    let earlier = usize::from(distances[before as u16 as usize]);
-                    if earlier.wrapping_sub(1) >= self.window.min(before) {
+                    let (earlier, limit) =
+                        (usize::from(distances[before as u16 as usize]), self.window.min(before));
+                    if earlier.wrapping_sub(1) >= limit {
                         break;
                     }
-                    if earlier > distance {
-                        (chain, distance, limit) = (back + 1, earlier, self.window.min(before));
+                    if earlier > offset + step {
+                        (chain, link, link_min) = (back + 1, before - earlier, before - limit);
                         continue;
                     }
                 }
             }
-            if step == 0 || distance > limit {
+            if step == 0 || step > link - link_min {
                 break;
             }
+            link -= step;
         }
         let back = usize::checked_sub(least, 1)?;
-        // SAFETY: the offset was a distance: at least 1, and at most `at`; and the last literals are inside the source.
+        // SAFETY: the offset is the distance from `at` back to a `from`; and the last literals are inside the source.
         let len = unsafe { common_after(src, at - offset, at, src.len() - LAST_LITERALS - at) };
         Some(Match::new(at - back, at + len, offset))
     }

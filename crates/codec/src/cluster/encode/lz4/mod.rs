@@ -6,8 +6,8 @@
 //! is [`greedy`].
 //!
 //! The dense one is [`optimal`] with any window and at all levels, over `matches`, the search, and [`plan`], the choice
-//! of sequences. liblz4's dense encoder makes clusters of the same length in one and a half times to four times its
-//! time. `block` writes the sequences of both.
+//! of sequences. It takes 0.3 to 0.85 of the time of liblz4's dense encoder from level 6 on, and about its time at lower
+//! levels. `block` writes the sequences of `greedy` and `optimal`.
 
 mod block;
 mod greedy;
@@ -26,9 +26,9 @@ pub(super) const HIGH_NAME: &str = "lz4hc";
 
 /// liblz4's window, the format's longest.
 const LIBRARY_WINDOW: usize = 65535;
-/// Most steps of a search at each level of the dense encoder. With these, no level from 3 to 11 writes more than liblz4
-/// does at that level.
-const DEPTHS: [usize; 12] = [2, 4, 6, 8, 12, 16, 24, 40, 48, 96, 256, 512];
+/// Most steps of a search at each level of the dense encoder. With these, the levels up to 10 write less than liblz4 at
+/// the same level, and the two highest less than a thousandth more, in half of its time.
+const DEPTHS: [usize; 12] = [2, 4, 6, 8, 12, 16, 20, 28, 40, 96, 256, 512];
 /// An upper bound of the heap bytes of a dense encoder.
 pub(super) const HIGH_BYTES: usize = Optimal::HEAP_BYTES;
 /// liblz4 is not tried for clusters that hold more than its part of the source in any case.
