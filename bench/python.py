@@ -15,8 +15,9 @@ finds. python_work.py has the works; each run of a side is a process, and the si
 | below | arrays that never reach their limit, against ordinary arrays: fill, sort and matmul |
 
 The limit of a group includes the interpreter, so it gets what a program without arrays takes in addition. A row has the
-medians of both sides, the median of the ratios of the rounds with its target, and the memory that both took, which for
-the kernel includes what zram uses. For matmul against the kernel, the time of the same work with enough memory is
+medians of both sides, the median of the ratios of the rounds with its target, the same of the CPU time, and the memory that both took, which for
+the kernel includes what zram uses. The CPU time is that of all threads of the process, with what the kernel compresses
+and swaps for it: where other programs are busy, it says more than the time. For matmul against the kernel, the time of the same work with enough memory is
 subtracted from both. Control groups need root and a memory controller of version 1 or 2, and the kernel's side an unused
 /dev/zram0; rows that cannot be measured are left out, and the reason is printed.
 """
@@ -203,16 +204,22 @@ def row(options, against, work, limit):
 def text_of(report, target):
     median = lambda reports, key: statistics.median(report[key] for report in reports)
     ours, theirs, enough = report["ours"], report["theirs"], report["enough"]
-    spare = median(enough, "seconds") if enough else 0
-    excess = lambda run: run["seconds"] - spare
-    # With memory to spare, there may be no excess at all.
-    ratio = statistics.median(excess(o) / excess(t) if excess(t) > 0 else 1 for o, t in zip(ours, theirs))
+    spares = {key: median(enough, key) if enough else 0 for key in ("seconds", "cpu")}
+    ratio, cpu_ratio = (ratio_of(ours, theirs, key, spares[key]) for key in ("seconds", "cpu"))
     verdict = "" if target is None else f"<= {target} {'met' if ratio <= target else 'MISSED'}"
     peaks = f"{median(ours, 'peak') / 2**20:5.0f} {median(theirs, 'peak') / 2**20:5.0f} MiB" if ours[0]["peak"] else ""
     text = f"{report['work']:<17} {median(ours, 'seconds'):8.2f} s {median(theirs, 'seconds'):8.2f} s {ratio:7.2f}"
-    text += f" {verdict:<13} {peaks}   resident {median(ours, 'resident') / 2**20:5.0f} MiB, compressed"
+    text += f" {verdict:<13}"
+    text += f" CPU {median(ours, 'cpu'):6.2f} s {median(theirs, 'cpu'):6.2f} s {cpu_ratio:5.2f} {peaks}   resident {median(ours, 'resident') / 2**20:5.0f} MiB, compressed"
     text += f" {median(ours, 'pool') / 2**20:4.0f} MiB, lz4 ratio {median(ours, 'ratio'):.1f}"
-    return text + (f"; {spare:.2f} s with enough memory" if enough else "")
+    return text + (f"; {spares['seconds']:.2f} s, CPU {spares['cpu']:.2f} s with enough memory" if enough else "")
+
+
+def ratio_of(ours, theirs, key, spare):
+    """Returns the median of the ratios of what the runs took beyond `spare`."""
+    excess = lambda run: run[key] - spare
+    # With memory to spare, there may be no excess at all.
+    return statistics.median(excess(o) / excess(t) if excess(t) > 0 else 1 for o, t in zip(ours, theirs))
 
 
 def environment():

@@ -208,10 +208,10 @@ def main():
     side = Side(name, limit, size, directory)
     with side.memory:
         measure = BLOSC2[work](size) if name == "blosc2" else WORKS[work](side, size)
-        begun = time.perf_counter()
+        begun, cpu_begun = time.perf_counter(), time.process_time()
         result = measure()
-        seconds = time.perf_counter() - begun
-        report = {"seconds": seconds, "result": int(result)}
+        seconds, cpu = time.perf_counter() - begun, time.process_time() - cpu_begun
+        report = {"seconds": seconds, "cpu": cpu, "result": int(result)}
         if name in ("pagefold", "below"):
             stats = side.memory.stats()
             report |= {"resident": stats.resident_max, "pool": stats.pool, "ratio": stats.ratio}

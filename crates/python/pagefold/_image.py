@@ -46,6 +46,7 @@ class ImageFile(io.RawIOBase):
         return self._position
 
     def readinto(self, buffer: Any) -> int:
+        """Reads bytes into a writable buffer. Returns how many; 0 at the end of the file."""
         self._checkOpen()
         with memoryview(buffer).cast("B") as view:
             count = self._entry.readinto(view, self._position)

@@ -42,6 +42,18 @@ pub fn pin(cpu: usize) -> bool {
     run_on(&[cpu])
 }
 
+/// Makes the calling thread one that interrupts no other when it wakes up (SCHED_BATCH): it runs when the CPU is free or
+/// its turn has come. Returns false, and changes nothing, if the program has chosen a class for it (a real-time one,
+/// SCHED_IDLE) or the kernel refuses.
+pub fn wake_without_preempting() -> bool {
+    let param = libc::sched_param { sched_priority: 0 };
+    // SAFETY: the calls take numbers and read the structure, and change only how the calling thread is scheduled.
+    unsafe {
+        libc::sched_getscheduler(0) == libc::SCHED_OTHER
+            && libc::sched_setscheduler(0, libc::SCHED_BATCH, &raw const param) == 0
+    }
+}
+
 /// The CPU time of the calling thread, in user space and in the kernel.
 pub fn thread_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
@@ -57,6 +69,20 @@ mod tests {
             assert_eq!(pinned.join().unwrap(), (true, vec![cpu], cpu));
         }
         assert!(!super::pin(rustix::thread::CpuSet::MAX_CPU) && !super::run_on(&[]));
+    }
+
+    #[test]
+    fn a_thread_that_preempts_no_other_is_one_of_the_batch_class() {
+        // SAFETY: the call takes a number, 0 for the calling thread.
+        let class = || unsafe { libc::sched_getscheduler(0) };
+        // The tests may run in a class that somebody has chosen for them, which is kept.
+        let (before, is_plain) = (class(), class() == libc::SCHED_OTHER);
+        let thread = std::thread::spawn(move || {
+            (super::wake_without_preempting(), class(), super::wake_without_preempting())
+        });
+        let expected = if is_plain { libc::SCHED_BATCH } else { before };
+        assert_eq!(thread.join().unwrap(), (is_plain, expected, false));
+        assert_eq!(class(), before);
     }
 
     #[test]

@@ -52,6 +52,12 @@ fn random_calls_of_threads_agree_with_a_plain_copy() {
 }
 
 #[test]
+fn random_calls_agree_while_children_are_forked() {
+    // As above: not with AddressSanitizer.
+    check("tests/programs/checker.c", &[Kind::Shared, Kind::Static], &[&["3", "fork"], &["4", "fork"]]);
+}
+
+#[test]
 fn the_example_in_c_works_on_more_than_its_memory() {
     check("examples/c/larger_than_memory.c", &KINDS, &[&[]]);
 }

@@ -1,7 +1,9 @@
 /* Random stores, loads, discards, pins, system calls and changes of the size and the limit, by several threads,
  * compared with a plain copy of each thread's part.
  *
- *   checker SEED
+ *   checker SEED [fork]
+ *
+ * With `fork`, children are forked at random meanwhile, which use what the header allows them, or are killed.
  *
  * Each thread has the pages whose number leaves its own as the remainder, so that neighbours belong to different
  * threads. The pages behind the middle appear and vanish: a lock keeps threads out of them while they do. */
@@ -9,7 +11,9 @@
 #include "check.h"
 #include <fcntl.h>
 #include <pthread.h>
+#include <signal.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 enum { THREADS = 3, PAGE = 4096, PAGES = 3072, FIXED = PAGES / 2, STEPS = 12000 };
@@ -106,6 +110,39 @@ static void *change(void *arg) {
     return NULL;
 }
 
+/* What a child does: returns its exit status, unless it is killed. */
+static int child(int touches) {
+    pf_pin *pin;
+    pf_region *own;
+    CHECK(pf_region_pin(region, start, PAGE, &pin) == PF_EFORKED);
+    CHECK(pf_region_set_limit(region, MIB) == PF_EFORKED);
+    CHECK(pf_region_address(region) == start);
+    own = make_region(2 * MIB, MIB, 0, 0);
+    memset(pf_region_address(own), 7, 2 * MIB);
+    for (size_t at = 0; at < 2 * MIB; at++) CHECK(((unsigned char *)pf_region_address(own))[at] == 7);
+    CHECK(pf_region_destroy(own) == PF_OK);
+    if (touches) {
+        /* The line that says why goes to standard error. */
+        CHECK(dup2(open("/dev/null", O_WRONLY), 2) == 2);
+        return start[PAGE];
+    }
+    return 0;
+}
+
+static void fork_children(void) {
+    uint64_t state = seed * 1000 + 998;
+    for (int i = 0; i < 20; i++) {
+        int touches = next(&state) % 4 == 0, status;
+        usleep((useconds_t)(next(&state) % 10000));
+        pid_t pid = fork();
+        CHECK(pid >= 0);
+        if (pid == 0) _exit(child(touches));
+        CHECK(waitpid(pid, &status, 0) == pid);
+        if (touches) CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV);
+        else CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    }
+}
+
 int main(int argc, char **argv) {
     pthread_t threads[THREADS + 1];
     seed = argc > 1 ? strtoull(argv[1], NULL, 10) : 1;
@@ -116,6 +153,7 @@ int main(int argc, char **argv) {
     CHECK(copy != NULL && file >= 0);
     for (uintptr_t i = 0; i < THREADS; i++) CHECK(pthread_create(&threads[i], NULL, work, (void *)i) == 0);
     CHECK(pthread_create(&threads[THREADS], NULL, change, NULL) == 0);
+    if (argc > 2) fork_children();
     for (int i = 0; i <= THREADS; i++) pthread_join(threads[i], NULL);
     CHECK(memcmp(start, copy, pf_region_len_bytes(region)) == 0);
     CHECK(pf_region_destroy(region) == PF_OK);

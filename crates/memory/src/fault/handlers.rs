@@ -7,6 +7,10 @@
 //! each stays on its own: then one of them runs on the CPU of the fault as soon as the faulting thread blocks. A thread
 //! on another CPU takes longer, because that CPU must be woken by an interrupt, and the faulting thread must be woken
 //! by another one afterwards.
+//!
+//! Then the threads on the other CPUs are woken for nothing. So that they do not interrupt a thread of the program that
+//! runs there, threads that stay on their CPU preempt no others when they wake up. The one on the CPU of the fault need
+//! not: the faulting thread blocks.
 
 use crate::pager::{OnLoss, Pager};
 use pagefold_page::PAGE_SIZE;
@@ -37,8 +41,8 @@ impl Handlers {
             let thread = std::thread::Builder::new().name("pagefold-fault".into());
             let serve = move || {
                 if let Some(own) = own {
-                    // If the CPU may not be used any more, the thread runs on any.
-                    let _ = cpu::pin(own);
+                    // If the kernel refuses, the thread serves faults all the same.
+                    let _ = cpu::pin(own) && cpu::wake_without_preempting();
                 }
                 run(&pager, &stop);
             };
