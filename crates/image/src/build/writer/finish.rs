@@ -86,7 +86,7 @@ impl Writer<'_> {
             blocks,
             inodes: self.summary.inodes,
             epoch: self.plan.epoch,
-            build_time: self.options.build_time.unwrap_or(self.plan.newest.seconds),
+            build_time: self.plan.build_time,
             hash,
         };
         let head = head.encode(&self.used, self.options, &prefixes)?;
