@@ -75,7 +75,8 @@ fn build_small(tree: &Tree) {
     let Ok(summary) = build(tree, &options, &file, &mut |_| ControlFlow::Continue(())) else { return };
     let path = format!("/proc/self/fd/{}", file.as_raw_fd());
     let image = Image::open_file(Path::new(&path), ReadOptions::default()).unwrap();
-    let report = check(&image, &CheckOptions::default(), &|_| {}).unwrap();
+    let strict = CheckOptions { strict: true, ..CheckOptions::default() };
+    let report = check(&image, &strict, &|_| {}).unwrap();
     assert_eq!(report.findings.errors(), 0, "{:?}", report.findings);
     assert!(summary.inodes > 0);
 }

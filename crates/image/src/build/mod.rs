@@ -96,7 +96,7 @@ pub fn build(
         0 => std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
         threads => threads,
     };
-    let plan = plan::Plan::new(tree);
+    let plan = plan::Plan::new(tree, options.build_time);
     file.set_len(0).map_err(|source| BuildError::Write { offset: 0, source })?;
     let output = output::Output::new(file, 1, options.target);
     let writer = writer::Writer::new(tree, &plan, options, output, on_progress);

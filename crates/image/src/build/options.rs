@@ -135,7 +135,8 @@ pub struct Options {
     pub share_equal_files: bool,
     /// Threads that compress; 0: one for each CPU.
     pub threads: usize,
-    /// Time of creation, seconds since 1970. `None`: the newest time in the tree.
+    /// Time of creation, seconds since 1970. `None`: the newest time in the tree. If it is before all times of files,
+    /// or 136 years after, no inode is compact.
     pub build_time: Option<i64>,
     /// The volume's name, up to 15 bytes.
     pub volume_name: Vec<u8>,

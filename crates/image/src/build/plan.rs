@@ -14,10 +14,10 @@ pub struct Plan {
     /// For each inode of the tree, its number of names; of a directory, with those of its `.` and of its directories'
     /// `..`. 0: it is not in the image.
     pub nlinks: Vec<u32>,
-    /// Time of compact inodes: the most frequent one.
+    /// Time of compact inodes: the most frequent one from which `build_time` can be stored.
     pub epoch: Timestamp,
-    /// The newest time.
-    pub newest: Timestamp,
+    /// Time of creation, seconds since 1970.
+    pub build_time: i64,
 }
 
 /// An inode of the image.
@@ -32,21 +32,22 @@ pub struct Planned {
 }
 
 impl Plan {
-    /// Plans a tree. The files of a directory come before those in its directories.
-    pub fn new(tree: &Tree) -> Self {
+    /// Plans a tree. The files of a directory come before those in its directories. The time of creation is
+    /// `build_time`, or else the newest time of the tree.
+    pub fn new(tree: &Tree, build_time: Option<i64>) -> Self {
         let mut plan = Plan {
             directories: Vec::new(),
             others: Vec::new(),
             nlinks: vec![0; tree.len()],
             epoch: Timestamp { seconds: 0, nanoseconds: 0 },
-            newest: Timestamp { seconds: 0, nanoseconds: 0 },
+            build_time: 0,
         };
         let mut stack = vec![Planned { id: InodeId::ROOT, parent: InodeId::ROOT, path: Box::default() }];
         while let Some(directory) = stack.pop() {
             plan.visit(tree, &directory, &mut stack);
             plan.directories.push(directory);
         }
-        plan.find_times(tree);
+        plan.find_times(tree, build_time);
         plan
     }
 
@@ -76,19 +77,25 @@ impl Plan {
         stack[first..].reverse();
     }
 
-    /// Finds the most frequent time, the earliest of several, and the newest one.
-    fn find_times(&mut self, tree: &Tree) {
+    /// Finds the time of creation, and the most frequent time, the earliest of several. The superblock has the time of
+    /// creation as a number of 32 bits that is added to the time of compact inodes. If that is possible for no time of
+    /// the tree, there are no compact inodes.
+    fn find_times(&mut self, tree: &Tree, build_time: Option<i64>) {
         let mut counts: BTreeMap<Timestamp, u64> = BTreeMap::new();
         for id in self.ids() {
             *counts.entry(tree.inode(id).metadata.mtime).or_default() += 1;
         }
+        let newest = counts.last_key_value().map_or(0, |(time, _)| time.seconds);
+        self.build_time = build_time.unwrap_or(newest);
+        counts.retain(|time, _| {
+            self.build_time.checked_sub(time.seconds).is_some_and(|after| u32::try_from(after).is_ok())
+        });
         let most = counts.values().copied().max().unwrap_or(0);
-        if let Some((time, _)) = counts.iter().find(|(_, count)| **count == most) {
-            self.epoch = *time;
-        }
-        if let Some((time, _)) = counts.last_key_value() {
-            self.newest = *time;
-        }
+        let most_frequent = counts.iter().find(|(_, count)| **count == most);
+        self.epoch = match most_frequent {
+            Some((time, _)) => *time,
+            None => Timestamp { seconds: self.build_time, nanoseconds: 0 },
+        };
     }
 }
 
@@ -112,12 +119,32 @@ mod tests {
         tree.add_bytes(b"a/x/deep", *b"2").unwrap();
         let lost = tree.add(InodeId::ROOT, b"lost", Metadata::default(), Body::Fifo).unwrap();
         tree.remove(InodeId::ROOT, b"lost");
-        let plan = Plan::new(&tree);
+        let plan = Plan::new(&tree, None);
         let paths = |of: &[Planned]| {
             of.iter().map(|p| String::from_utf8_lossy(&p.path).into_owned()).collect::<Vec<_>>()
         };
         assert_eq!(paths(&plan.directories), ["", "a", "a/x", "b"]);
         assert_eq!(paths(&plan.others), ["z", "a/x/deep"]);
         assert_eq!((plan.nlinks[file.index()], plan.nlinks[lost.index()], plan.nlinks[0]), (2, 0, 4));
+    }
+
+    #[test]
+    fn the_time_of_creation_is_the_given_one_wherever_the_times_of_files_are() {
+        let at = |seconds| Metadata { mtime: Timestamp { seconds, nanoseconds: 0 }, ..Metadata::default() };
+        let mut tree = Tree::new(at(1_000_000));
+        for (name, seconds) in [(b"a", 1_000_000), (b"b", 2_000_000), (b"c", 5_000_000_000)] {
+            tree.add(InodeId::ROOT, name, at(seconds), Body::Fifo).unwrap();
+        }
+        let times = |build_time| {
+            let plan = Plan::new(&tree, build_time);
+            (plan.build_time, plan.epoch.seconds)
+        };
+        // The most frequent time is more than 2^32 seconds before the newest.
+        assert_eq!(times(None), (5_000_000_000, 5_000_000_000));
+        assert_eq!(times(Some(3_000_000)), (3_000_000, 1_000_000));
+        assert_eq!(times(Some(1_000_000 + (1 << 32))), (4_295_967_296, 2_000_000));
+        assert_eq!(times(Some(-5)), (-5, -5));
+        assert_eq!(times(Some(i64::MAX)), (i64::MAX, i64::MAX));
+        assert_eq!(times(Some(i64::MIN)), (i64::MIN, i64::MIN));
     }
 }

@@ -119,7 +119,9 @@ impl Head {
         let mut volume_name = [0; 16];
         volume_name[..options.volume_name.len()].copy_from_slice(&options.volume_name);
         let filter = if used.xattrs { compat::XATTR_FILTER } else { 0 };
-        let build_time = self.build_time.saturating_sub(self.epoch.seconds).clamp(0, i64::from(u32::MAX));
+        // The plan has chosen an epoch from which the time fits.
+        let build_time = self.build_time.wrapping_sub(self.epoch.seconds);
+        debug_assert!(u32::try_from(build_time).is_ok());
         // With 48 bits, the field of the root's number holds the upper bits of the number of blocks.
         let (root_short, root_long) = match used.wide {
             true => ((self.blocks >> 32) as u16, self.root_nid),

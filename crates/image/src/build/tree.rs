@@ -139,7 +139,7 @@ impl Tree {
     }
 
     /// Changes the metadata of all inodes.
-    pub fn change_metadata(&mut self, change: impl Fn(&mut Metadata)) {
+    pub fn change_metadata(&mut self, mut change: impl FnMut(&mut Metadata)) {
         self.inodes.iter_mut().for_each(|inode| change(&mut inode.metadata));
     }
 

@@ -45,7 +45,7 @@ pub fn verify(
     digests: &Digests,
     on_progress: &mut dyn FnMut(u64) -> ControlFlow<()>,
 ) -> Result<(), VerifyError> {
-    let plan = Plan::new(tree);
+    let plan = Plan::new(tree, None);
     let mut numbers = BTreeMap::new();
     for planned in plan.directories.iter().chain(&plan.others) {
         let node = image.find(&planned.path)?;

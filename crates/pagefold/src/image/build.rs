@@ -132,7 +132,7 @@ pub fn run(args: &BuildArgs) -> Result<()> {
     // The file stands first: it blocks signals, which threads would receive, and may be refused.
     let out = OutFile::open_image(&args.out)?;
     let mut scanned = build_source::scan(args, exclude, &out)?;
-    change_metadata(&mut scanned, args);
+    change_metadata(&mut scanned, args)?;
     for (path, reason) in &scanned.unreadable {
         output::note(&format!("left out: '{}': {reason}", path.display()));
     }
@@ -199,21 +199,32 @@ fn verify_image(out: &OutFile, tree: &Tree, summary: &Summary, args: &BuildArgs)
 }
 
 /// Applies the options that replace owners and times.
-fn change_metadata(scanned: &mut Scanned, args: &BuildArgs) {
+fn change_metadata(scanned: &mut Scanned, args: &BuildArgs) -> Result<()> {
     if !args.all_root && args.uid_offset == 0 && args.mtime.is_none() {
-        return;
+        return Ok(());
     }
+    let mut too_large = None;
+    let mut shift = |id: &mut u32| match id.checked_add(args.uid_offset).filter(|sum| *sum != u32::MAX) {
+        Some(sum) => *id = sum,
+        None => too_large = Some(*id),
+    };
     scanned.tree.change_metadata(|metadata| {
         if args.all_root {
             (metadata.uid, metadata.gid) = (0, 0);
         }
-        metadata.uid = metadata.uid.wrapping_add(args.uid_offset);
-        metadata.gid = metadata.gid.wrapping_add(args.uid_offset);
+        shift(&mut metadata.uid);
+        shift(&mut metadata.gid);
         if let Some(seconds) = args.mtime {
             metadata.mtime.seconds = seconds;
             metadata.mtime.nanoseconds = 0;
         }
     });
+    match too_large {
+        None => Ok(()),
+        Some(id) => Err(CliError::usage(format!(
+            "--uid-offset: user or group {id} would become more than 4294967294, the greatest number"
+        ))),
+    }
 }
 
 /// The options of the image, and the running kernel if the image is for that one.
@@ -288,8 +299,7 @@ fn print(
     running: Option<&RunningKernel>,
     args: &BuildArgs,
 ) -> Result<()> {
-    let content = summary.content_bytes();
-    let ratio = content as f64 / summary.image_bytes.max(1) as f64;
+    let (content, ratio) = (summary.content_bytes(), ratio(summary));
     output::line(&format!(
         "{}: {} from {} in {} files and directories ({ratio:.2}x), for Linux {} and later",
         args.out.display(),
@@ -325,6 +335,11 @@ fn print(
         ));
     }
     Ok(())
+}
+
+/// How many times as long as the image the contents are.
+fn ratio(summary: &Summary) -> f64 {
+    summary.content_bytes() as f64 / summary.image_bytes.max(1) as f64
 }
 
 fn name(compression: &Option<Compression>) -> String {
@@ -370,6 +385,7 @@ fn print_json(summary: &Summary, scanned: &Scanned, reason: Option<String>) -> R
         "content_bytes": summary.content_bytes(),
         "image_bytes": summary.image_bytes,
         "metadata_bytes": summary.metadata_bytes,
+        "ratio": ratio(summary),
         "stored": stored,
         "fragments": stored_json(&summary.fragments),
         "duplicates": stored_json(&summary.duplicates),

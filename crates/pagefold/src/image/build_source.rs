@@ -10,11 +10,17 @@ use pagefold_image::build::source::tar::{self, TarOptions};
 use pagefold_image::build::source::{BEGINNING_BYTES, Scanned, SourceKind, image, spool};
 use pagefold_image::build::{BuildError, Pattern};
 use pagefold_server::mount::image_failure;
+use pagefold_sys::ready;
 use std::fs::File;
-use std::io::{IsTerminal, Read, stdin};
+use std::io::{self, IsTerminal, Read, stdin};
 use std::ops::ControlFlow;
-use std::os::unix::fs::FileExt;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
+use std::time::Duration;
+
+/// Longest time that a signal waits while standard input has no data.
+const SIGNAL_LATENCY: Duration = Duration::from_millis(100);
 
 /// How whiteouts of an archive become part of the image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -41,7 +47,8 @@ pub fn scan(args: &BuildArgs, exclude: Vec<Pattern>, out: &OutFile) -> Result<Sc
     if metadata.is_dir() {
         check_options(args, true, false)?;
         let (one_file_system, ignore_unreadable) = (args.one_file_system, args.ignore_unreadable);
-        let options = DirectoryOptions { exclude, one_file_system, ignore_unreadable };
+        let outputs = outputs(args, out);
+        let options = DirectoryOptions { exclude, one_file_system, ignore_unreadable, outputs };
         return directory::scan(&args.source, &options).map_err(failure);
     }
     if !metadata.is_file() && !std::os::unix::fs::FileTypeExt::is_block_device(&metadata.file_type()) {
@@ -65,13 +72,40 @@ pub fn scan(args: &BuildArgs, exclude: Vec<Pattern>, out: &OutFile) -> Result<Sc
     }
 }
 
+/// The file that is being written, and the one that it replaces: neither becomes part of the image if it is in the
+/// directory.
+fn outputs(args: &BuildArgs, out: &OutFile) -> Vec<(u64, u64)> {
+    let found = [out.file().metadata(), args.out.metadata()];
+    found.into_iter().flatten().map(|metadata| (metadata.dev(), metadata.ino())).collect()
+}
+
 fn scan_stream(args: &BuildArgs, exclude: Vec<Pattern>, out: &OutFile) -> Result<Scanned> {
     let input = stdin();
     if input.is_terminal() {
         return Err(CliError::usage("standard input is a terminal; pipe a tar archive"));
     }
-    let spooled = spooled(args, out, input.lock(), Path::new("-"))?;
+    let spooled = spooled(args, out, Interruptible { input: input.as_fd(), out }, Path::new("-"))?;
     scan_archive(args, exclude, spooled)
+}
+
+/// Standard input, whose reading fails after a signal: the program at the other end of a pipe may write nothing for a
+/// long time.
+struct Interruptible<'a> {
+    input: BorrowedFd<'a>,
+    out: &'a OutFile,
+}
+
+impl Read for Interruptible<'_> {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        loop {
+            if self.out.poll_interrupt() {
+                return Err(io::Error::other("interrupted"));
+            }
+            if ready::wait([self.input], Some(SIGNAL_LATENCY))? == [true] {
+                return Ok(rustix::io::read(self.input, buf)?);
+            }
+        }
+    }
 }
 
 /// Copies a stream to a file beside the output, decompressed. The result has to be an archive.
@@ -83,7 +117,7 @@ fn spooled(args: &BuildArgs, out: &OutFile, input: impl Read, shown: &Path) -> R
         false => ControlFlow::Continue(()),
     });
     let file = file.map_err(|e| match e {
-        BuildError::Interrupted => out.interrupted(),
+        _ if out.is_interrupted() => out.interrupted(),
         BuildError::Spool { source } => {
             let shown = if directory == Path::new("") { Path::new(".") } else { directory };
             CliError::io(format!("writing a temporary file in '{}'", shown.display()), &source)

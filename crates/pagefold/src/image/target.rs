@@ -75,6 +75,11 @@ impl Target {
 
     /// Opens a file that is written at any position: a device or a pipe is refused.
     pub fn open_image(path: &Path) -> Result<Self> {
+        if path == Path::new("-") {
+            return Err(CliError::usage(
+                "an image is not written in order, so not to standard output; name a file",
+            ));
+        }
         match Self::open(path)? {
             target if target.unnamed.is_some() => Ok(target),
             _ => Err(CliError::usage(format!(

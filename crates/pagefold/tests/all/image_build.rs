@@ -88,8 +88,62 @@ fn the_same_source_gives_the_same_image() {
     let command = format!("image build -z lz4 {} {}", source.display(), s.path("dated").display());
     assert!(s.command(&command).env("SOURCE_DATE_EPOCH", "4000000000").status().unwrap().success());
     assert!(first != std::fs::read(s.path("dated")).unwrap());
+    for (date, shown) in [("4000000000", "2096-10-02 07:06:40"), ("5", "1970-01-01 00:00:05")] {
+        assert!(s.command(&command).env("SOURCE_DATE_EPOCH", date).status().unwrap().success());
+        let shows = s.ok(&format!("image show {}", s.path("dated").display()));
+        assert!(shows.contains(&format!("{shown} UTC")), "{shows}");
+    }
     let bad = s.command(&command).env("SOURCE_DATE_EPOCH", "yesterday").output().unwrap();
     assert_eq!(bad.status.code(), Some(2));
+}
+
+#[test]
+fn an_image_in_its_source_is_not_part_of_itself() {
+    let (s, source) = sandbox();
+    std::fs::write(source.join("image"), "an older image").unwrap();
+    std::os::unix::fs::symlink("image", source.join("to-image")).unwrap();
+    for out in ["image", "to-image", "image"] {
+        let from_inside = format!("image build -z lz4 {} {}", source.display(), source.join(out).display());
+        s.ok(&from_inside);
+        let listed = s.ok(&format!("image ls {} /", source.join("image").display()));
+        let listed: Vec<_> = listed.split_whitespace().collect();
+        assert_eq!(listed, ["bin", "link", "text", "to-image"], "{out}");
+    }
+}
+
+#[test]
+fn directories_on_other_file_systems_stay_empty_if_wanted() {
+    let (s, source) = sandbox();
+    let mount = Command::new("mount").args(["-t", "tmpfs", "none"]).arg(source.join("bin")).output();
+    if !mount.is_ok_and(|mount| mount.status.success()) {
+        skipped!("directories_on_other_file_systems_stay_empty_if_wanted: a tmpfs cannot be mounted");
+        return;
+    }
+    std::fs::write(source.join("bin/below"), "below").unwrap();
+    let built = ["--one-file-system", ""].map(|option| {
+        let image = s.path("image");
+        let run = s.run(&format!("image build -z lz4 {option} {} {}", source.display(), image.display()));
+        (run.code, s.run(&format!("image ls -R {} /", image.display())).out)
+    });
+    assert!(Command::new("umount").arg(source.join("bin")).status().unwrap().success());
+    assert_eq!(built.each_ref().map(|(code, _)| *code), [0, 0]);
+    let [without, with] = built.map(|(_, listed)| listed);
+    assert!(without.contains("/bin") && !without.contains("below"), "{without}");
+    assert!(with.contains("/bin/below"), "{with}");
+}
+
+#[test]
+fn owners_beyond_the_greatest_number_are_refused() {
+    let (s, source) = sandbox();
+    let (from, to) = (source.display(), s.path("image"));
+    for (offset, owner_fits) in [("70000", true), ("4294967295", false), ("4294967296", false)] {
+        let run = s.run(&format!("image build -z lz4 --uid-offset {offset} {from} {}", to.display()));
+        match owner_fits {
+            true => assert_eq!(run.code, 0, "{offset}"),
+            false => run.fails(2, "--uid-offset"),
+        }
+    }
+    assert!(s.ok(&format!("image ls -l {} /", to.display())).contains(" 70000"));
 }
 
 #[test]
@@ -109,6 +163,7 @@ fn a_build_that_fails_leaves_what_was_there() {
         (format!("image build --rule *.so {from} {to}"), 2, "PATTERN=COMPRESSION"),
         (format!("image build --exclude [ {from} {to}"), 2, "--exclude"),
         (format!("image build {from} /dev/null"), 2, "no regular file"),
+        (format!("image build {from} -"), 2, "standard output"),
     ] {
         s.run(&words).fails(code, message);
         assert_eq!(std::fs::read(&image).unwrap(), b"before", "{words}");
@@ -195,7 +250,10 @@ fn rules_owners_and_json() {
     let stored = report["stored"].as_array().unwrap();
     let names: Vec<_> = stored.iter().map(|row| row["compression"].as_str().unwrap()).collect();
     assert_eq!(names, ["plain", "deflate:1"]);
-    assert_eq!(report["image_bytes"].as_u64(), Some(std::fs::metadata(&image).unwrap().len()));
+    let [image_bytes, content_bytes] =
+        ["image_bytes", "content_bytes"].map(|key| report[key].as_u64().unwrap());
+    assert_eq!(image_bytes, std::fs::metadata(&image).unwrap().len());
+    assert_eq!(report["ratio"].as_f64(), Some(content_bytes as f64 / image_bytes as f64));
     let listed = s.ok(&format!("image ls -l {} /", image.display()));
     assert!(listed.contains("1970-01-01 00:00") && !listed.contains("65534"), "{listed}");
     assert!(s.ok(&format!("image show {}", image.display())).contains("volume"));

@@ -1,7 +1,8 @@
 //! `image build`: images of archives, streams and other images, from the command line.
 
-use crate::support::{Sandbox, have};
+use crate::support::{Sandbox, have, kill, wait_until};
 use std::fs::{self, File};
+use std::io::Write;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
@@ -93,6 +94,24 @@ fn sources_that_cannot_be_used_leave_nothing() {
         let text = String::from_utf8_lossy(&run.stderr).into_owned();
         assert_eq!(run.status.code(), Some(code), "{text}");
         assert!(text.contains(message) && !out.exists() && hidden(&s).is_empty(), "{text}");
+    }
+}
+
+#[test]
+fn a_signal_ends_the_command_though_standard_input_has_no_data() {
+    let (s, _, _) = sandbox();
+    let archive = fs::read(s.path("a.tar")).unwrap();
+    for written in [0, 3, 1000] {
+        let mut command = s.quietly(&format!("image build - {}", s.path("out").display()));
+        let mut child = command.stdin(Stdio::piped()).spawn().unwrap();
+        let mut pipe = child.stdin.take().unwrap();
+        pipe.write_all(&archive[..written]).unwrap();
+        wait_until("the command has its temporary file", || hidden(&s).len() == 1);
+        kill(child.id() as i32, "TERM");
+        wait_until("the command ends", || child.try_wait().unwrap().is_some());
+        assert_eq!(child.wait().unwrap().code(), Some(1));
+        assert!(hidden(&s).is_empty() && !s.path("out").exists());
+        drop(pipe);
     }
 }
 

@@ -31,6 +31,8 @@ pub struct DirectoryOptions {
     pub one_file_system: bool,
     /// Whether files and directories that this process may not read are left out.
     pub ignore_unreadable: bool,
+    /// Files that are left out, by device and inode: the image itself may be written into the directory.
+    pub outputs: Vec<(u64, u64)>,
 }
 
 /// Reads the names and metadata of a directory.
@@ -124,6 +126,9 @@ impl Scan<'_> {
             Ok(looked) => looked,
             Err(error) => return self.unreadable(path, error).map(|()| None),
         };
+        if self.options.outputs.contains(&(stat.device, stat.inode)) {
+            return Ok(None);
+        }
         if let Some(&id) = self.links.get(&(stat.device, stat.inode)) {
             self.scanned.tree.link(parent, name, id)?;
             return Ok(None);

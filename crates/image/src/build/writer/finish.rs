@@ -88,7 +88,7 @@ impl Writer<'_> {
             inodes: self.summary.inodes + u64::from(self.packed_place.is_some()),
             packed_nid: self.packed_place.map_or(0, |at| self.first_nid + at / SLOT_LEN),
             epoch: self.plan.epoch,
-            build_time: self.options.build_time.unwrap_or(self.plan.newest.seconds),
+            build_time: self.plan.build_time,
             hash,
         };
         let head = head.encode(&self.used, self.options, &prefixes)?;
