@@ -107,7 +107,7 @@ mod tests {
         for (name, len) in [("a", 5000), ("b", 5000), ("c", 6000), ("d", 100), ("e", 100)] {
             tree.add_bytes(name.as_bytes(), vec![1; len]).unwrap();
         }
-        let plan = Plan::new(&tree);
+        let plan = Plan::new(&tree, None);
         let options = Options::for_target(Target::new(6, 12));
         let hashed = |options: &Options, compression| {
             let duplicates = Duplicates::new(&tree, &plan, options);

@@ -32,7 +32,7 @@ mod tests {
         for path in ["b/x.c", "b/y.h", "a/README", "a/z.c", "a/.hidden", "a.d/file", "c.h"] {
             tree.add_bytes(path.as_bytes(), *b"1").unwrap();
         }
-        let plan = Plan::new(&tree);
+        let plan = Plan::new(&tree, None);
         let mut files: Vec<_> = plan.others.iter().collect();
         sort(&mut files);
         let paths: Vec<_> = files.iter().map(|file| String::from_utf8_lossy(&file.path)).collect();
