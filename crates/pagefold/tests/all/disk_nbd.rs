@@ -162,6 +162,12 @@ fn a_stopped_server_is_said_to_be_stopped_and_ends_with_remove_force() {
         s.ok(&format!("disk create -q --export {export} --size 1M --name x"));
         let pid = s.server_pid("x");
         kill(pid, "STOP");
+        // The signal reaches the threads one after the other.
+        let status = |task: std::fs::DirEntry| std::fs::read_to_string(task.path().join("status")).unwrap();
+        wait_until("all threads are stopped", || {
+            let mut tasks = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+            tasks.all(|task| status(task.unwrap()).contains("State:\tT"))
+        });
         let says = format!("(process {pid}) is stopped");
         let list = s.run("disk list");
         assert!(list.err.contains(&says) && list.err.contains("'kill -CONT"), "{list:?}");
