@@ -46,7 +46,7 @@ rules! {
     FEATURE_UNUSED "feature-unused" Warning "Features" "The image uses each feature whose bit is set.";
     ALGORITHM_UNSET "algorithm-unset" Error "Configuration records" "The bit of each used algorithm is set.";
     ALGORITHM_UNUSED "algorithm-unused" Warning "Configuration records"
-        "The image uses each algorithm whose bit is set.";
+        "The image uses each algorithm whose bit is set; one without use is right if all extents of compressed files are plain.";
     CFG_RECORD "cfg-record" Error "Configuration records"
         "A configuration record has the length of the table, and zeroes in its reserved bytes and before it.";
     DEVICE_OVERLAP "device-overlap" Error "Device table"

@@ -74,8 +74,8 @@ impl ResidentBudget {
     }
 
     /// Makes a budget without a fixed limit: its regions may take what the machine, and the memory groups of this
-    /// process, have available, and give it back when that becomes short. A thread reads this once a second, and ten
-    /// times a second when memory is short.
+    /// process, have available, and give it back when that becomes short. A thread reads this once a second, ten times a
+    /// second when memory is short, and up to fifty times while regions fold pages.
     pub fn by_pressure(policy: PressurePolicy) -> Result<Self, RegionError> {
         let shared = Arc::new(Shared { division: Mutex::new(Division::new(0)) });
         let watcher = Watcher::start(policy, &shared).map_err(RegionError::Thread)?;
@@ -142,6 +142,9 @@ pub(crate) struct Membership {
 impl Membership {
     /// Asks for a higher limit. Returns whether the region got one. Allocates nothing and waits for nothing.
     pub(crate) fn grow(&self) -> bool {
+        if let Some(watcher) = &self.budget.watcher {
+            watcher.wake();
+        }
         match self.budget.shared.division.try_lock() {
             Ok(mut division) => division.grow(self.id, std::time::Instant::now()),
             Err(_) => false,

@@ -15,6 +15,9 @@ use std::time::{Duration, Instant};
 const PAUSE: Duration = Duration::from_secs(1);
 /// Time between readings while memory is tight.
 const PAUSE_TIGHT: Duration = Duration::from_millis(100);
+/// Least time between readings. Pages that do not compress take up to some 20 MiB of the store in it, less than the least
+/// reserve.
+const PAUSE_LEAST: Duration = Duration::from_millis(20);
 
 /// The running thread. It ends when this is dropped.
 pub(super) struct Watcher {
@@ -31,6 +34,7 @@ impl Watcher {
             stall: StallReader::open(),
             follower: Follower::new(policy),
             start: Instant::now(),
+            last: Instant::now(),
         };
         watch.step();
         let is_ending = Arc::new(AtomicBool::new(false));
@@ -40,10 +44,19 @@ impl Watcher {
             let mut pause = PAUSE;
             while !ending.load(Relaxed) {
                 std::thread::park_timeout(pause);
+                std::thread::sleep(PAUSE_LEAST.saturating_sub(watch.last.elapsed()));
                 pause = if watch.step() { PAUSE_TIGHT } else { PAUSE };
             }
         })?;
         Ok(Watcher { is_ending, thread })
+    }
+}
+
+impl Watcher {
+    /// Asks for a reading soon: a region is about to fold pages, so the store takes memory that the last reading found
+    /// available. Allocates nothing and waits for nothing.
+    pub(super) fn wake(&self) {
+        self.thread.thread().unpark();
     }
 }
 
@@ -61,12 +74,15 @@ struct Watch {
     stall: StallReader,
     follower: Follower,
     start: Instant,
+    /// The last reading.
+    last: Instant,
 }
 
 impl Watch {
     /// Sets the limit. Returns whether memory is tight.
     fn step(&mut self) -> bool {
         let Some(shared) = self.shared.upgrade() else { return false };
+        self.last = Instant::now();
         let room = self.room.read();
         let stall = self.stall.read().map_or(0, |(_, stall)| stall.avg10_centipercent);
         let mut division = shared.lock();

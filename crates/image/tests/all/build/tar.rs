@@ -10,6 +10,7 @@ use pagefold_testkit::skipped;
 use std::fs::{self, File};
 use std::path::Path;
 use std::process::Command;
+use std::time::{Duration, UNIX_EPOCH};
 
 /// Builds an image of a tree, and returns its bytes.
 fn image_of(tree: &Tree, at: &Path, options: &Options) -> Vec<u8> {
@@ -46,21 +47,27 @@ fn archives_of_other_programs_give_the_image_of_the_directory() {
     make_source(&root);
     let options = options("lz4", 65536, true);
     let at = work.path().join("image");
-    let wanted =
-        image_of(&from_directory::scan(&root, &DirectoryOptions::default()).unwrap().tree, &at, &options);
+    let of_directory =
+        || image_of(&from_directory::scan(&root, &DirectoryOptions::default()).unwrap().tree, &at, &options);
+    let wanted = of_directory();
     let pax = ["--format=pax", "--xattrs", "--xattrs-include=*", "--acls", "--numeric-owner", "-cf", "a.tar"];
-    let ways: [(&str, &[&str]); 4] = [
-        ("tar", &["--sparse"]),
-        ("tar", &["--sparse", "--sparse-version=0.1"]),
-        ("tar", &["--sparse", "--sparse-version=0.0", "--sort=name"]),
-        ("bsdtar", &["--format=pax", "--xattrs", "--acls", "--read-sparse", "-cf", "a.tar"]),
+    let ways: [&[&str]; 3] = [
+        &["--sparse"],
+        &["--sparse", "--sparse-version=0.1"],
+        &["--sparse", "--sparse-version=0.0", "--sort=name"],
     ];
-    for (program, further) in ways {
-        let usual: &[&str] = if program == "tar" { &pax } else { &[] };
-        if ran(work.path(), program, &[usual, further, &["-C", "tree", "."]].concat()) {
-            let found = image_of(&tree_of(&archive), &at, &options);
-            assert!(found == wanted, "{program} {further:?}");
+    for further in ways {
+        if ran(work.path(), "tar", &[&pax, further, &["-C", "tree", "."]].concat()) {
+            assert!(image_of(&tree_of(&archive), &at, &options) == wanted, "tar {further:?}");
         }
+    }
+    // bsdtar 3.6 writes a time before 1970 that has a fraction as another one.
+    let old = File::options().write(true).open(root.join("old")).unwrap();
+    old.set_modified(UNIX_EPOCH - Duration::from_secs(1000)).unwrap();
+    let wanted = of_directory();
+    let bsdtar = ["--format=pax", "--xattrs", "--acls", "--read-sparse", "-cf", "a.tar", "-C", "tree", "."];
+    if ran(work.path(), "bsdtar", &bsdtar) {
+        assert!(image_of(&tree_of(&archive), &at, &options) == wanted, "bsdtar");
     }
 }
 
