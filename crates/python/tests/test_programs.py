@@ -34,12 +34,16 @@ size, limit = 512 << 20, 128 << 20
 settings = {settings}
 
 def resident(start, end):
-    total, inside = 0, False
+    total, inside, behind = 0, False, 0
     with open("/proc/self/smaps") as smaps:
         for line in smaps:
             first = line.split(maxsplit=1)[0]
             if "-" in first and not first.endswith(":"):
-                inside = start <= int(first.split("-")[0], 16) < end
+                begin, next_begin = (int(address, 16) for address in first.split("-"))
+                # Areas were joined meanwhile, and a part is listed twice.
+                if begin < behind:
+                    return None
+                inside, behind = start <= begin < end, next_begin
             elif inside and first == "Rss:":
                 total += int(line.split()[1]) * 1024
     return total
@@ -51,10 +55,13 @@ peaks, ended = [], threading.Event()
 
 def watch():
     while not ended.is_set():
-        # The kernel counts a page, and later another that has got its memory: on a busy machine that takes long.
+        # The kernel counts a page, and later another that has got its memory: on a busy machine that takes long, and such
+        # a count says nothing.
         before = region.stats().evicted
         found = resident(start, start + size)
-        peaks.append(found - (region.stats().evicted - before) * 4096)
+        evicted = region.stats().evicted - before
+        if found is not None and evicted * 4096 <= limit // 100:
+            peaks.append(found)
 
 watcher = threading.Thread(target=watch)
 watcher.start()
