@@ -6,8 +6,7 @@ use crate::answer::Answer;
 use crate::types::{Errno, error_in_reply};
 use pagefold_page::{AlignedBytes, PAGE_SIZE};
 use pagefold_sys::fusering::StopEvent;
-use pagefold_sys::ready::{self, OrderedWait};
-use pagefold_sys::{SysError, fusedev};
+use pagefold_sys::{SysError, fusedev, ready};
 use std::fs::File;
 use std::io::{self, IoSlice, Read, Write};
 use std::os::fd::AsFd;
@@ -27,25 +26,16 @@ pub(crate) struct Channel {
     file: File,
     /// The event that ends the wait for requests, beside the end of the mount.
     stop: Option<Arc<StopEvent>>,
-    /// How the thread waits if others wait for requests of the mount too.
-    wait: Option<OrderedWait>,
 }
 
 impl Channel {
     pub(crate) fn new(file: File) -> Self {
-        Channel { file, stop: None, wait: None }
+        Channel { file, stop: None }
     }
 
     /// The same channel, whose wait for requests `stop` ends. It must be the only one of the mount.
     pub(crate) fn until(self, stop: Arc<StopEvent>) -> Self {
         Channel { stop: Some(stop), ..self }
-    }
-
-    /// The same channel, for one of several threads. The thread whose channel went through this function first gets
-    /// the next request, if it waits: a caller with one request at a time is served by one thread.
-    pub(crate) fn ordered(self) -> Result<Self, SysError> {
-        let wait = OrderedWait::new(self.file.as_fd())?;
-        Ok(Channel { wait: Some(wait), ..self })
     }
 
     /// The event that [`until`](Self::until) was called with.
@@ -75,13 +65,7 @@ impl Channel {
                 Ok(len) => return Ok(buffer.received(len)),
                 Err(e) => match e.raw_os_error() {
                     // ENOENT: the request was interrupted or aborted before it was received.
-                    Some(libc::ENOENT | libc::EINTR) => {}
-                    // EAGAIN: there is no request, or another thread has taken it.
-                    Some(libc::EAGAIN) => {
-                        if let Some(wait) = &self.wait {
-                            wait.wait().map_err(|e| io::Error::from_raw_os_error(e.errno))?;
-                        }
-                    }
+                    Some(libc::ENOENT | libc::EINTR | libc::EAGAIN) => {}
                     Some(libc::ENODEV) => return Ok(None),
                     _ => return Err(e),
                 },

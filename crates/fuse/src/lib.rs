@@ -56,9 +56,7 @@
 //! # How it works
 //!
 //! A session thread receives a request from `/dev/fuse` and calls the caller's file system, which puts the data of a
-//! reply into the thread's buffer; then it sends the reply. A request wakes the first of the threads that wait, so that a
-//! caller with one request at a time is served by one thread, whose caches and CPU are warm; several requests at a time
-//! are served by several threads. A request for which the file system would wait long is
+//! reply into the thread's buffer; then it sends the reply. A request for which the file system would wait long is
 //! served on a separate thread ([`FileSystem::waits`]). This crate takes no locks, and session threads allocate nothing
 //! while they serve reads and writes. [`FuseMount`] owns the mount and the threads: stopping or dropping it aborts the
 //! connection, so that every request in flight fails, unmounts, and waits a limited time for the threads to end. The

@@ -167,11 +167,7 @@ impl<F: FileSystem> Session<F> {
         let further = (1..threads).map(|_| first.another()).collect::<Result<Vec<_>, _>>()?;
         let (begin, begun) = std::sync::mpsc::channel();
         let channels = std::iter::once(first).chain(further);
-        let channels: Vec<_> = match threads {
-            0 | 1 => channels.collect(),
-            _ => channels.map(Channel::ordered).collect::<Result<_, _>>()?,
-        };
-        let started = channels.into_iter().enumerate().map(|(i, channel)| {
+        let started = channels.enumerate().map(|(i, channel)| {
             let (session, channel, begin) = (self.clone(), Arc::new(channel), begin.clone());
             Builder::new().name(format!("fuse-{i}")).spawn(move || session.serve(&channel, begin))
         });
