@@ -226,3 +226,62 @@ impl Packer<'_> {
         self.heads.get(self.at + 1).map_or(self.count, |next| next.lcluster)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Nid;
+    use crate::format::zmap::MapHeader;
+    use crate::read::zmap::{IndexForm, ZContext, ZMap};
+    use crate::read::{Algorithm, Mapping, SliceBytes};
+
+    /// An end of a file behind the first 4 GiB of the packed file needs the full form.
+    #[test]
+    fn fragments_at_any_position_come_back() {
+        for (fragment, big) in [(5, true), (u32::MAX.into(), false), (1 << 32, true), ((9 << 32) + 77, false)]
+        {
+            let compressed = |start, blocks| Extent { start, stored: Stored::Compressed { blocks } };
+            let blocks = if big { 3 } else { 1 };
+            let extents = [
+                compressed(0, blocks),
+                compressed(30_001, 1),
+                Extent { start: 40_000, stored: Stored::Plain },
+                Extent { start: 44_096, stored: Stored::Fragment },
+            ];
+            let runs = [Run { first_extent: 0, block: 100 }];
+            let index =
+                Index { extents: &extents, len_bytes: 60_000, runs: &runs, big, fragment: Some(fragment) };
+            assert_eq!(index.is_full(), fragment > u32::MAX.into());
+            let start = 64;
+            let mut image = vec![0; start as usize];
+            let header = MapHeader::of_clusters(index.advice(), Algorithm::Zstd as u8, 0);
+            image.extend(header.with_fragment(fragment).encode());
+            image.extend(index.encode(start + 8));
+            let context = ZContext {
+                block_bits: 12,
+                zero_padding: true,
+                extent_records: false,
+                fragments: true,
+                algorithms: 1 << Algorithm::Zstd as u8,
+                max_cluster_bytes: 1 << 20,
+                nid_for_errors: Nid(1),
+            };
+            let form = if index.is_full() { IndexForm::Full } else { IndexForm::Compact };
+            let (bytes, at) = (SliceBytes(&image), crate::Address::image(start));
+            let map = ZMap::open(&bytes, &context, form, at, 60_000).unwrap();
+            let (mut starts, mut offset) = (Vec::new(), 0);
+            while offset < 60_000 {
+                let extent = map.extent_at(&bytes, offset).unwrap();
+                starts.push(extent.start);
+                if let Mapping::Fragment { offset } = extent.mapping {
+                    assert_eq!(offset, fragment);
+                } else if let Mapping::Compressed(cluster) = extent.mapping {
+                    let block = if extent.start == 0 { 100 } else { 100 + u64::from(blocks) };
+                    assert_eq!(cluster.at.offset, block * BLOCK);
+                }
+                offset = extent.end();
+            }
+            assert_eq!(starts, [0, 30_001, 40_000, 44_096]);
+        }
+    }
+}
