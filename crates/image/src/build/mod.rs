@@ -38,7 +38,7 @@
 //! | `progress` | progress and summary |
 //! | `verify` | comparing an image with what went in |
 //!
-//! *One file:* `contents.rs` reads it segment by segment -> `compress/workers.rs` passes each to a thread ->
+//! *One file:* `contents` reads it segment by segment -> `compress/workers.rs` passes each to a thread ->
 //! `compress/segment.rs` cuts it into extents and compresses them -> `writer` appends the clusters in order, encodes
 //! the index (`compress/index.rs`, or `records.rs` in images of 16 TiB and more), and places the inode
 //! (`metadata/space.rs`).
