@@ -266,8 +266,10 @@ fn the_server_inherits_no_descriptors_of_the_command() {
         .status()
         .unwrap();
     assert!(status.success());
-    // The command has exited, so the pipe has no reader unless the server inherited it.
+    // The command has exited, so the pipe has no reader unless the server inherited it. A process that another test has
+    // just forked has one, too, until it runs its program.
     use std::io::Write;
+    wait_until("the pipe has no reader", || (&writer).write(b"x").is_err());
     assert_eq!((&writer).write(b"x").unwrap_err().kind(), std::io::ErrorKind::BrokenPipe);
 }
 
