@@ -14,9 +14,9 @@ const BLOCK: usize = BLOCK_BYTES as usize;
 /// shorter there: half a block is lost in every segment.
 pub const SEGMENT_BYTES_MAX: usize = 16 << 20;
 /// Segments are not shorter than this because they are among the last, bytes.
-const SHORT_SEGMENT_BYTES: u64 = 2 << 20;
+const SHORT_SEGMENT_BYTES: u64 = 4 << 20;
 /// A segment is at most this part of everything that is left: several threads are to end at about the same time.
-const SEGMENTS_LEFT_MIN: u64 = 8;
+const SEGMENTS_LEFT_MIN: u64 = 4;
 /// Segments begin at multiples of this, bytes.
 const SEGMENT_ALIGN_BYTES: u64 = 64 << 10;
 /// Most bytes of an end of a file that is stored with the metadata: with them and what precedes them in their 32 bytes,
@@ -302,7 +302,7 @@ mod tests {
     fn the_last_segments_are_short() {
         let segments = segments(200 << 20, 0);
         assert!(*segments.iter().max().unwrap() > 15 << 20, "{segments:?}");
-        assert!(segments[segments.len() - 8..].iter().all(|segment| *segment <= SHORT_SEGMENT_BYTES));
+        assert!(segments[segments.len() - 4..].iter().all(|segment| *segment <= SHORT_SEGMENT_BYTES));
         assert!(segments.len() < 40, "{segments:?}");
     }
 }
