@@ -4,9 +4,10 @@
 //! The statistics read metadata, names of attributes and the indexes of files, but no contents. They are a [`Visitor`] of a [`walk`], in the
 //! calling thread.
 //!
-//! Two extents share a cluster if they name the same address. The set of addresses has a limit and is charged to the
-//! image's budget. When it is full, the second use of a further cluster is counted as another cluster, so `shared` is
-//! too low.
+//! Two extents share a cluster if they name the same address, and plain data if they have the same address and length.
+//! Plain extents that overlap otherwise are counted as different ones. The set of addresses has a limit and is charged to
+//! the image's budget. When it is full, the second use of a further cluster is counted as another cluster, so `shared`
+//! is too low.
 
 use crate::account::{Account, TableAccount};
 use crate::read::{Algorithm, Extent, FileKind, Layout, Mapping};
@@ -15,8 +16,9 @@ use crate::{Address, Finding, Findings, Image, ImageError, Node};
 use std::collections::HashSet;
 use std::ops::ControlFlow;
 
-/// The most clusters that are remembered for finding shared ones: 16 bytes each, plus the overhead of the table.
-const MAX_SEEN_CLUSTERS: usize = 4 << 20;
+/// The most clusters and plain extents that are remembered for finding shared ones: 24 bytes each, plus the overhead of
+/// the table.
+const MAX_SEEN: usize = 4 << 20;
 /// The most extents of one file that are counted.
 const MAX_EXTENTS: usize = 1 << 24;
 
@@ -51,9 +53,9 @@ pub struct TreeStats {
     pub algorithms: [Amount; 4],
     /// Clusters, each counted once, and their bytes as stored.
     pub clusters: Amount,
-    /// Extents beyond the first one of a cluster, and their decoded bytes.
+    /// Extents beyond the first one of a cluster or of plain data, and their decoded bytes.
     pub shared: Amount,
-    /// Bytes of contents that are stored uncompressed.
+    /// Bytes of contents that are stored uncompressed, shared ones counted once.
     pub plain_bytes: u64,
     /// Inodes with extended attributes.
     pub with_xattrs: u64,
@@ -68,8 +70,8 @@ pub struct TreeStats {
 /// Collects the statistics during a walk.
 struct StatsVisitor {
     stats: TreeStats,
-    /// Addresses of the clusters that were counted.
-    seen: HashSet<Address>,
+    /// Addresses of what was counted: clusters with the length 0, and plain extents with their lengths.
+    seen: HashSet<(Address, u64)>,
     table: TableAccount,
 }
 
@@ -135,7 +137,7 @@ impl TreeStats {
     /// is counted too.
     pub fn of(node: &Node, path: &[u8], limits: &Limits) -> Result<Self, ImageError> {
         let account = Account::new(node.image().budget());
-        let (seen, table) = (HashSet::new(), TableAccount::new::<Address>(&account));
+        let (seen, table) = (HashSet::new(), TableAccount::new::<(Address, u64)>(&account));
         let mut visitor = StatsVisitor { stats: TreeStats::default(), seen, table };
         let summary = walk::walk_from(node, path, limits, &mut visitor)?;
         visitor.stats.names = summary.names;
@@ -215,12 +217,13 @@ impl StatsVisitor {
     fn extent(&mut self, extent: &Extent) {
         self.stats.mappings[mapping_index(&extent.mapping)].add(extent.len_bytes);
         match extent.mapping {
-            Mapping::Plain(_) | Mapping::Interlaced { .. } => {
-                self.stats.plain_bytes = self.stats.plain_bytes.saturating_add(extent.len_bytes);
-            }
+            Mapping::Plain(at) | Mapping::Interlaced { at, .. } => match self.is_new(at, extent.len_bytes) {
+                true => self.stats.plain_bytes = self.stats.plain_bytes.saturating_add(extent.len_bytes),
+                false => self.stats.shared.add(extent.len_bytes),
+            },
             Mapping::Compressed(cluster) => {
                 self.stats.algorithms[cluster.algorithm as usize].add(extent.len_bytes);
-                match self.is_new(cluster.at) {
+                match self.is_new(cluster.at, 0) {
                     true => self.stats.clusters.add(u64::from(cluster.len_bytes)),
                     false => self.stats.shared.add(extent.len_bytes),
                 }
@@ -229,14 +232,14 @@ impl StatsVisitor {
         }
     }
 
-    /// Whether this cluster was not counted before, as far as the set has room.
-    fn is_new(&mut self, cluster: Address) -> bool {
-        if self.seen.contains(&cluster) {
+    /// Whether this was not counted before, as far as the set has room.
+    fn is_new(&mut self, at: Address, len_bytes: u64) -> bool {
+        if self.seen.contains(&(at, len_bytes)) {
             return false;
         }
         let (len, capacity) = (self.seen.len(), self.seen.capacity());
-        if len < MAX_SEEN_CLUSTERS && self.table.reserve_one(len, capacity) {
-            self.seen.insert(cluster);
+        if len < MAX_SEEN && self.table.reserve_one(len, capacity) {
+            self.seen.insert((at, len_bytes));
         }
         true
     }

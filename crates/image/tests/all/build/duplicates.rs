@@ -2,6 +2,9 @@
 
 use super::{Files, build_at, build_checked, options, text, tree_of};
 use pagefold_image::build::{Options, Target};
+use pagefold_image::tree_stats::TreeStats;
+use pagefold_image::walk::Limits;
+use pagefold_image::{Image, Options as ReadOptions};
 use std::fs;
 
 /// Files with these names and contents.
@@ -40,6 +43,33 @@ fn equal_files_are_stored_once() {
                 summary.image_bytes,
                 whole.image_bytes
             );
+        }
+    }
+}
+
+#[test]
+fn statistics_count_shared_contents_once() {
+    let work = tempfile::tempdir().unwrap();
+    let path = work.path().join("image");
+    // Whole blocks: ends of files are stored with each inode.
+    let (one, other) = (text(81_920, 1), text(40_960, 2));
+    let files = files(&[("a", &one), ("b", &one), ("c", &other), ("d", &one)]);
+    for compression in ["none", "lz4"] {
+        let stats = |share_equal_files| {
+            let mut options = options(compression, 65536, false);
+            options.share_equal_files = share_equal_files;
+            build_checked(&path, &files, &options);
+            let image = Image::open_file(&path, ReadOptions::default()).unwrap();
+            let stats = TreeStats::of_image(&image, &Limits::default()).unwrap();
+            (stats.plain_bytes + stats.clusters.bytes, stats.shared.bytes)
+        };
+        let (stored, shared) = stats(true);
+        assert_eq!(shared, 2 * one.len() as u64, "{compression}");
+        let (whole, not_shared) = stats(false);
+        assert_eq!(not_shared, 0, "{compression}");
+        match compression {
+            "none" => assert_eq!(whole - stored, shared),
+            _ => assert!(stored < whole / 2, "{stored} of {whole}"),
         }
     }
 }
