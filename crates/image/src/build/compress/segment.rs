@@ -302,7 +302,8 @@ mod tests {
     fn the_last_segments_are_short() {
         let segments = segments(200 << 20, 0);
         assert!(*segments.iter().max().unwrap() > 15 << 20, "{segments:?}");
-        assert!(segments[segments.len() - 4..].iter().all(|segment| *segment <= SHORT_SEGMENT_BYTES));
+        let last = &segments[segments.len() - SEGMENTS_LEFT_MIN as usize..];
+        assert!(last.iter().all(|segment| *segment <= SHORT_SEGMENT_BYTES));
         assert!(segments.len() < 40, "{segments:?}");
     }
 }
