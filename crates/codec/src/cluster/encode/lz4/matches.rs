@@ -12,6 +12,10 @@
 //! Both end at once if the 4 bytes occurred nowhere, as half of the positions' in machine code. A chain links the
 //! positions whose 4 bytes have the same hash, by 16-bit distances, so the tables of a short source stay in the
 //! processor's first caches.
+//!
+//! The tables of several short sources are cleared once: the positions of each are counted on from those of the one
+//! before. A head that an earlier source left leads to before this one, as an empty one does. So what is found depends
+//! on the source alone.
 
 use super::block::{LAST_LITERALS, LAST_MATCH_TO_END, MATCH_LEN_MIN};
 use super::load::{common_after, common_before, load_u32, load_u64};
@@ -28,6 +32,10 @@ const HASH_BITS_MAX: u32 = 16;
 const LONG_LEN: usize = 512;
 
 type Table = Box<[u16; SLOTS]>;
+
+/// The positions of a word of [`Matches::linked`].
+const WORD: usize = u64::BITS as usize;
+const WORDS: usize = SLOTS / WORD;
 
 /// A match that ends later than all that begin before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,12 +61,17 @@ pub(super) struct Matches {
     /// Most steps of a search along a chain.
     depth: usize,
     hash_bits: u32,
-    /// The last position of each hash, plus 1, modulo 2^16. The slots of one source are cleared before it.
+    /// The last position of each hash, plus `base` and 1, modulo 2^16. It is `base` or less if this source has none.
     heads: Table,
+    /// The number of positions of earlier sources whose heads are not cleared.
+    base: usize,
     /// The distance from each position of the window to the one before it in its chain, modulo 2^16; 0 is none. A
     /// distance beyond the window leads to a position that is compared in vain, or is rejected. The slots of inserted
     /// positions only are read, so they need no clearing.
     distances: Table,
+    /// A bit for each position of the window, which is set if its chain has an earlier position within the window: a
+    /// branch for each position would be mispredicted at every other one.
+    linked: Box<[u64; WORDS]>,
     /// The positions before this one are in the tables.
     inserted: usize,
     /// The positions before this one have been searched.
@@ -68,7 +81,7 @@ pub(super) struct Matches {
 }
 
 impl Matches {
-    pub(super) const HEAP_BYTES: usize = 2 * SLOTS * size_of::<u16>();
+    pub(super) const HEAP_BYTES: usize = 2 * SLOTS * size_of::<u16>() + WORDS * size_of::<u64>();
 
     pub(super) fn new(window: usize, depth: usize) -> Self {
         Matches {
@@ -76,7 +89,9 @@ impl Matches {
             depth,
             hash_bits: HASH_BITS_MAX,
             heads: table(),
+            base: 0,
             distances: table(),
+            linked: Box::new([0; WORDS]),
             inserted: 0,
             searched: 0,
             pending: None,
@@ -86,8 +101,12 @@ impl Matches {
     /// Forgets all positions. About `expected_len` will be searched.
     pub(super) fn clear(&mut self, expected_len: usize) {
         let bits = expected_len.next_power_of_two().ilog2() + SPARSE_BITS;
-        self.hash_bits = bits.clamp(HASH_BITS_MIN, HASH_BITS_MAX);
-        self.heads[..1 << self.hash_bits].fill(0);
+        let hash_bits = bits.clamp(HASH_BITS_MIN, HASH_BITS_MAX);
+        self.base += self.inserted;
+        if hash_bits != self.hash_bits || self.base + expected_len >= SLOTS {
+            (self.hash_bits, self.base) = (hash_bits, 0);
+            self.heads[..1 << hash_bits].fill(0);
+        }
         (self.inserted, self.searched, self.pending) = (0, 0, None);
     }
 
@@ -108,16 +127,28 @@ impl Matches {
             self.pending.take_if(|pending| (pending.start as usize) < to)?;
             return Some(pending);
         }
-        for at in self.searched..to {
-            let distance = usize::from(self.distances[at as u16 as usize]);
-            let limit = self.window.min(at);
-            if distance.wrapping_sub(1) < limit {
-                // SAFETY: the distance is at least 1 and at most `limit`, and `at` is 12 bytes before the end.
-                let latest = unsafe { self.latest(src, at, distance, limit) };
-                if latest.is_some() {
-                    return latest;
+        let mut begin = self.searched;
+        while begin < to {
+            let mut linked = self.linked[begin / WORD % WORDS] << (begin % WORD);
+            let mut next = begin;
+            while linked != 0 {
+                let skipped = linked.leading_zeros();
+                let at = next + skipped as usize;
+                if at >= to {
+                    break;
+                }
+                (linked, next) = (linked << skipped << 1, at + 1);
+                let distance = usize::from(self.distances[at as u16 as usize]);
+                let limit = self.window.min(at);
+                if distance.wrapping_sub(1) < limit {
+                    // SAFETY: the distance is at least 1 and at most `limit`, and `at` is 12 bytes before the end.
+                    let latest = unsafe { self.latest(src, at, distance, limit) };
+                    if latest.is_some() {
+                        return latest;
+                    }
                 }
             }
+            begin = (begin | (WORD - 1)) + 1;
         }
         self.searched = self.searched.max(to);
         None
@@ -236,17 +267,42 @@ impl Matches {
     /// Inserts the positions before `to`, which is 4 bytes before the end at most.
     fn insert(&mut self, src: &[u8], to: usize) {
         debug_assert!(to <= src.len().saturating_sub(3));
+        if self.base > 0 && self.base + to >= SLOTS {
+            self.forget_earlier();
+        }
+        let (base, shift) = (self.base, u32::BITS - self.hash_bits);
         let (heads, distances) = (&mut *self.heads, &mut *self.distances);
-        for at in self.inserted..to {
-            // SAFETY: `at` is before `to`, at least 4 bytes before the end.
-            let bytes = unsafe { load_u32(src, at) };
-            let hash = bytes.wrapping_mul(0x9e37_79b1) >> (u32::BITS - self.hash_bits);
-            // A slot that was never written leads to before the source.
-            let next = (at + 1) as u16;
-            let head = std::mem::replace(&mut heads[hash as u16 as usize], next);
-            distances[at as u16 as usize] = next.wrapping_sub(head);
+        let mut begin = self.inserted;
+        while begin < to {
+            let end = to.min((begin | (WORD - 1)) + 1);
+            let word = &mut self.linked[begin / WORD % WORDS];
+            // The first position has the highest bit. Bits are appended at the other end: that is one instruction.
+            let mut linked = if begin % WORD == 0 { 0 } else { *word >> (WORD - begin % WORD) };
+            for at in begin..end {
+                // SAFETY: `at` is before `to`, at least 4 bytes before the end.
+                let bytes = unsafe { load_u32(src, at) };
+                let hash = bytes.wrapping_mul(0x9e37_79b1) >> shift;
+                // A slot that this source has not written leads to before it.
+                let next = (base + at + 1) as u16;
+                let head = std::mem::replace(&mut heads[hash as u16 as usize], next);
+                let distance = next.wrapping_sub(head);
+                distances[at as u16 as usize] = distance;
+                linked = 2 * linked + u64::from(usize::from(distance) <= at);
+            }
+            *word = if end % WORD == 0 { linked } else { linked << (WORD - end % WORD) };
+            begin = end;
         }
         self.inserted = self.inserted.max(to);
+    }
+
+    /// Clears the heads that earlier sources left, before positions are equal to theirs modulo 2^16.
+    #[cold]
+    fn forget_earlier(&mut self) {
+        // `base` is not 0 only as long as no head has exceeded 2^16.
+        let base = std::mem::take(&mut self.base).min(usize::from(u16::MAX)) as u16;
+        for head in &mut self.heads[..1 << self.hash_bits] {
+            *head = head.saturating_sub(base);
+        }
     }
 
     /// Inserts the positions up to `at`, which a match covers that begins at `start`; of a long match only the last.
@@ -346,6 +402,36 @@ mod tests {
                 }
             }
             check(&src, window, &steps);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn earlier_sources_change_nothing(
+            sources in prop::collection::vec((1usize..40_000, 1usize..9000, any::<u64>()), 2..12),
+            window in prop_oneof![Just(65535usize), 1usize..5000],
+        ) {
+            let mut used = Matches::new(window, 8);
+            for (len, expected_len, seed) in sources {
+                let mut state = seed;
+                let mut src = Vec::with_capacity(len);
+                while src.len() < len {
+                    state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                    match (state >> 60, (state >> 20) as usize % (src.len() + 1)) {
+                        // Some matches are so long that most of their positions are not inserted.
+                        (0, at) => src.extend_from_within(at..(at + 2000).min(src.len())),
+                        (1..8, at) => src.extend_from_within(at..(at + 20).min(src.len())),
+                        (byte, _) => src.extend([byte as u8, (state >> 40) as u8]),
+                    }
+                }
+                let found = |matches: &mut Matches| {
+                    let mut found = Vec::new();
+                    matches.clear(expected_len);
+                    (0..len + 1000).step_by(1000).for_each(|to| matches.find(&src, to, &mut found));
+                    found
+                };
+                assert_eq!(found(&mut used), found(&mut Matches::new(window, 8)));
+            }
         }
     }
 
