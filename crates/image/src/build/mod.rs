@@ -46,8 +46,9 @@
 //! *One small file:* `contents/packing.rs` appends it to the packed file, which `contents/packed.rs` cuts into segments ->
 //! the same threads compress them -> `writer` places an inode that names the position in the packed file.
 //!
-//! Equal files share their blocks. The builder does not share equal parts of different files, compress metadata, or use
-//! further devices.
+//! Equal files share their blocks. The inodes of an image that has many of them are compressed too
+//! (`writer/metabox.rs`). The builder does not share equal parts of different files, compress directories, or use further
+//! devices.
 
 mod compress;
 pub mod content;
@@ -92,10 +93,7 @@ pub fn build(
     on_progress: &mut OnProgress<'_>,
 ) -> Result<Summary, BuildError> {
     options.check()?;
-    let threads = match options.threads {
-        0 => std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
-        threads => threads,
-    };
+    let threads = options.thread_count();
     let plan = plan::Plan::new(tree, options.build_time);
     file.set_len(0).map_err(|source| BuildError::Write { offset: 0, source })?;
     let output = output::Output::new(file, 1, options.target);

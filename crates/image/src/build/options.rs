@@ -13,6 +13,9 @@ pub const CLUSTER_BYTES_MAX: u32 = 1 << 20;
 /// Smallest window of LZ4, bytes; smaller ones compress badly and save nothing.
 const LZ4_WINDOW_BYTES_MIN: u32 = 4095;
 
+/// Images with fewer inodes have no metabox.
+const METABOX_INODES_MIN: usize = 1024;
+
 /// A compressor of image clusters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Method {
@@ -133,6 +136,9 @@ pub struct Options {
     /// Whether files with the same contents share them in the image. Compressed ones do only for targets that know
     /// clusters of several files, from 6.1 on.
     pub share_equal_files: bool,
+    /// Whether inodes are compressed, if there are many, together with what stands behind them. Only for targets that have a
+    /// metabox, from 6.17 on. These kernels call it experimental when they mount such an image.
+    pub compress_metadata: bool,
     /// Threads that compress; 0: one for each CPU.
     pub threads: usize,
     /// Time of creation, seconds since 1970. `None`: the newest time in the tree. If it is before all times of files,
@@ -145,6 +151,10 @@ pub struct Options {
     /// First block of contents, for tests of images whose addresses need 48 bits. The blocks before it are a hole.
     #[doc(hidden)]
     pub first_data_block: u64,
+    /// Images with fewer inodes do not compress them: that would save some blocks, and cost each reader some time. Tests
+    /// have small images that do.
+    #[doc(hidden)]
+    pub metabox_inodes_min: usize,
 }
 
 impl Options {
@@ -163,11 +173,21 @@ impl Options {
             tail_packing: target.has(incompat::ZTAILPACKING),
             fragments: target.has(incompat::FRAGMENTS),
             share_equal_files: true,
+            compress_metadata: false,
             threads: 0,
             build_time: None,
             volume_name: Vec::new(),
             digests: false,
             first_data_block: 0,
+            metabox_inodes_min: METABOX_INODES_MIN,
+        }
+    }
+
+    /// Threads that compress.
+    pub(crate) fn thread_count(&self) -> usize {
+        match self.threads {
+            0 => std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
+            threads => threads,
         }
     }
 
@@ -197,6 +217,10 @@ impl Options {
         }
         if self.fragments && !target.has(incompat::FRAGMENTS) {
             return refuse(format!("Linux {target} has no fragments; they came with 6.1"));
+        }
+        if self.compress_metadata && !target.has_metabox() {
+            let first = features::first_kernel(incompat::METABOX);
+            return refuse(format!("Linux {target} has no compressed metadata; it came with {first}"));
         }
         for compression in self.compressions() {
             let algorithm = compression.method.algorithm();
@@ -238,6 +262,7 @@ mod tests {
         assert!(old.check().is_ok());
         assert!(Options { cluster_bytes: 8192, ..old.clone() }.check().is_err());
         assert!(Options { tail_packing: true, ..old.clone() }.check().is_err());
+        assert!(Options { compress_metadata: true, ..old.clone() }.check().is_err());
         let zstd = Some(Compression::of(Method::Zstd));
         assert!(Options { compression: zstd, ..old.clone() }.check().is_err());
         assert!(Options { lz4_window_bytes: 65536, ..old.clone() }.check().is_err());

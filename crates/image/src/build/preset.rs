@@ -22,7 +22,8 @@ pub enum Preset {
 
 impl Preset {
     /// Sets the options. `decodes` says whether all kernels that have to mount the image have an algorithm; all have LZ4.
-    pub fn apply(self, options: &mut Options, decodes: impl Fn(Algorithm) -> bool) {
+    /// `has_metabox`: whether they read compressed inodes.
+    pub fn apply(self, options: &mut Options, decodes: impl Fn(Algorithm) -> bool, has_metabox: bool) {
         let has_big_clusters = options.cluster_bytes > BLOCK_BYTES;
         let cluster = |bytes| if has_big_clusters { bytes } else { BLOCK_BYTES };
         match self {
@@ -37,6 +38,7 @@ impl Preset {
                 let (method, level) = best.unwrap_or((Method::Lz4Hc, 12));
                 options.compression = Some(Compression { method, level });
                 options.cluster_bytes = cluster(CLUSTER_BYTES_MAX);
+                options.compress_metadata = has_metabox;
             }
         }
     }
@@ -52,7 +54,7 @@ mod tests {
         for target in TARGETS {
             for preset in [Preset::Fast, Preset::Balanced, Preset::Small] {
                 let mut options = Options::for_target(target);
-                preset.apply(&mut options, |algorithm| target.decodes(algorithm));
+                preset.apply(&mut options, |algorithm| target.decodes(algorithm), target.has_metabox());
                 assert!(options.check().is_ok(), "{preset:?}, {target}");
             }
         }
@@ -62,7 +64,7 @@ mod tests {
     fn small_is_the_densest_that_the_kernel_has() {
         let chosen = |has: &[Algorithm]| {
             let mut options = Options::for_target(TARGETS[6]);
-            Preset::Small.apply(&mut options, |algorithm| has.contains(&algorithm));
+            Preset::Small.apply(&mut options, |algorithm| has.contains(&algorithm), false);
             options.compression.map(|compression| compression.to_string())
         };
         assert_eq!(chosen(&[Algorithm::Zstd, Algorithm::MicroLzma]).as_deref(), Some("lzma:9"));

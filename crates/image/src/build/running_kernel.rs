@@ -92,6 +92,12 @@ impl RunningKernel {
         options
     }
 
+    /// Whether the kernel reads compressed inodes.
+    pub fn has_metabox(&self) -> bool {
+        let is_listed = self.features.as_ref().is_none_or(|features| features.contains("metabox"));
+        is_listed && self.target().has_metabox()
+    }
+
     /// The reason for the compression of [`RunningKernel::options`], as a clause.
     pub fn reason(&self) -> String {
         self.choice().1

@@ -8,7 +8,7 @@ use crate::format::config::{
     ZSTD_WINDOW_LOG_BASE,
 };
 use crate::format::features::{compat, incompat};
-use crate::format::superblock::{CHECKSUM_OFFSET, MAGIC, OFFSET, RawSuperblock};
+use crate::format::superblock::{CHECKSUM_OFFSET, MAGIC, OFFSET, RawMetaboxSlot, RawSuperblock};
 use crate::format::xattr;
 use crate::read::inode::Timestamp;
 use pagefold_codec::cluster::Format;
@@ -16,9 +16,11 @@ use std::collections::BTreeMap;
 
 /// Room in the first block for the records of all algorithms, bytes.
 const RECORD_BYTES_MAX: usize = 64;
+/// Room for the extension slot.
+const SLOT_BYTES_MAX: usize = RawMetaboxSlot::LEN;
 /// Room in the first block for long prefixes of attribute names, bytes.
 pub const PREFIX_BYTES_MAX: usize =
-    BLOCK_BYTES as usize - OFFSET as usize - RawSuperblock::LEN - RECORD_BYTES_MAX;
+    BLOCK_BYTES as usize - OFFSET as usize - RawSuperblock::LEN - SLOT_BYTES_MAX - RECORD_BYTES_MAX;
 
 /// The features of the format that the image uses.
 #[derive(Debug, Clone, Default)]
@@ -41,6 +43,8 @@ pub struct Used {
     pub fragments: bool,
     /// Number of long prefixes of attribute names.
     pub prefixes: u8,
+    /// Whether inodes are compressed.
+    pub metabox: bool,
 }
 
 impl Used {
@@ -55,6 +59,7 @@ impl Used {
             (self.fragments, incompat::FRAGMENTS),
             (self.prefixes > 0, incompat::XATTR_PREFIXES),
             (self.wide, incompat::WIDE_ADDRESSES),
+            (self.metabox, incompat::METABOX),
         ];
         bits.into_iter().filter(|(used, _)| *used).fold(0, |all, (_, bit)| all | bit)
     }
@@ -81,6 +86,28 @@ impl Used {
     }
 }
 
+/// Where the table of long prefixes of attribute names is.
+#[derive(Debug)]
+pub enum Prefixes {
+    /// Behind the configuration records; empty without prefixes.
+    InFirstBlock(Vec<u8>),
+    /// In the metabox, or else in the packed file, at this byte.
+    InFile {
+        /// A multiple of 4.
+        at: u64,
+    },
+}
+
+impl Prefixes {
+    /// The table, if it is in the first block.
+    pub fn in_first_block(&self) -> &[u8] {
+        match self {
+            Prefixes::InFirstBlock(table) => table,
+            Prefixes::InFile { .. } => &[],
+        }
+    }
+}
+
 /// Positions and counts of a finished image.
 #[derive(Debug)]
 pub struct Head {
@@ -96,6 +123,10 @@ pub struct Head {
     pub inodes: u64,
     /// Number of the packed file; 0: there is none.
     pub packed_nid: u64,
+    /// Number of the metabox, if there is one.
+    pub metabox_nid: Option<u64>,
+    /// Long prefixes of attribute names.
+    pub prefixes: Prefixes,
     /// Time of compact inodes.
     pub epoch: Timestamp,
     /// Time of creation, seconds since 1970.
@@ -105,17 +136,24 @@ pub struct Head {
 }
 
 impl Head {
-    /// Encodes the first block. `prefixes` is the table of long prefixes of attribute names, unless that is the beginning of
-    /// the packed file.
-    pub fn encode(&self, used: &Used, options: &Options, prefixes: &[u8]) -> Result<Vec<u8>, BuildError> {
+    /// Encodes the first block.
+    pub fn encode(&self, used: &Used, options: &Options) -> Result<Vec<u8>, BuildError> {
+        let slot = self
+            .metabox_nid
+            .map(|nid| RawMetaboxSlot { metabox_nid: nid.into(), reserved: 0.into() }.encode());
         let mut records = Vec::new();
         if used.has_records() {
             used.formats.values().for_each(|format| push_record(*format, options, &mut records));
         }
         debug_assert!(records.len() <= RECORD_BYTES_MAX);
         records.resize(records.len().next_multiple_of(xattr::ALIGN as usize), 0);
-        let prefixes_at = OFFSET + (RawSuperblock::LEN + records.len()) as u64;
-        let prefix_start = if prefixes.is_empty() { 0 } else { prefixes_at / xattr::ALIGN };
+        let slot_bytes = slot.map_or(0, |slot| slot.len());
+        let prefixes_at = match self.prefixes {
+            _ if used.prefixes == 0 => 0,
+            Prefixes::InFile { at } => at,
+            Prefixes::InFirstBlock(_) => OFFSET + (RawSuperblock::LEN + slot_bytes + records.len()) as u64,
+        };
+        let prefix_start = prefixes_at / xattr::ALIGN;
         let mut volume_name = [0; 16];
         volume_name[..options.volume_name.len()].copy_from_slice(&options.volume_name);
         let filter = if used.xattrs { compat::XATTR_FILTER } else { 0 };
@@ -132,7 +170,7 @@ impl Head {
             checksum: 0.into(),
             feature_compat: (compat::SB_CHKSUM | compat::MTIME | filter).into(),
             blkszbits: BLOCK_BYTES.trailing_zeros() as u8,
-            sb_extslots: 0,
+            sb_extslots: u8::from(slot.is_some()),
             rootnid_2b: root_short.into(),
             inos: self.inodes.into(),
             epoch: (self.epoch.seconds as u64).into(),
@@ -159,8 +197,9 @@ impl Head {
         };
         let mut block = vec![0; OFFSET as usize];
         block.extend(raw.encode());
+        block.extend(slot.into_iter().flatten());
         block.extend(records);
-        block.extend(prefixes);
+        block.extend(self.prefixes.in_first_block());
         block.resize(BLOCK_BYTES as usize, 0);
         // The format omits the final inversion of CRC-32C.
         let checksum = !crc32c::crc32c(&block[OFFSET as usize..]);

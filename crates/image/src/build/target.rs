@@ -57,6 +57,11 @@ impl Target {
         self.has(incompat::BIG_PCLUSTER)
     }
 
+    /// Whether inodes may be compressed.
+    pub fn has_metabox(self) -> bool {
+        self.has(incompat::METABOX)
+    }
+
     /// Fails if an image of this many blocks cannot be mounted.
     pub fn check_blocks(self, blocks: u64) -> Result<(), BuildError> {
         let what = match self.has(incompat::WIDE_ADDRESSES) {

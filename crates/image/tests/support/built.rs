@@ -47,6 +47,12 @@ pub fn ways() -> Vec<Way> {
     let lz4 = Compression::parse("lz4hc:9").unwrap();
     let short = Options { compression: lz4, lz4_window_bytes: 16383, ..newest() };
     ways.push(Way { name: "a window of 16 KiB".into(), options: short });
+    for (compression, fragments) in [("lz4hc:9", false), ("zstd:3", true), ("lzma:1", true)] {
+        let compression = Compression::parse(compression).unwrap();
+        let options =
+            Options { compression, fragments, compress_metadata: true, metabox_inodes_min: 0, ..newest() };
+        ways.push(Way { name: format!("compressed inodes, fragments: {fragments}"), options });
+    }
     ways.extend(
         TARGETS.map(|target| Way { name: format!("Linux {target}"), options: Options::for_target(target) }),
     );

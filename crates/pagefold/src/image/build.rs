@@ -65,6 +65,13 @@ pub struct BuildArgs {
     /// Store small files, and the ends of others, each on its own, and not together in the packed file
     #[arg(long)]
     pub no_fragments: bool,
+    /// Compress inodes too, if there are 1024 or more, as --preset small does where the kernel reads them (Linux from 6.17
+    /// on, which calls it experimental)
+    #[arg(long, overrides_with = "no_compressed_metadata")]
+    pub compressed_metadata: bool,
+    /// Store inodes uncompressed
+    #[arg(long)]
+    pub no_compressed_metadata: bool,
     /// Store the contents of equal files once (files), or each time (none). Compressed files share contents from Linux 6.1
     /// on
     #[arg(long, value_name = "KIND", default_value = "files", hide_possible_values = true)]
@@ -253,10 +260,12 @@ fn options(args: &BuildArgs) -> Result<(Options, Option<RunningKernel>)> {
         PresetArg::Small => Preset::Small,
     };
     let target = options.target;
-    preset.apply(&mut options, |algorithm| match &running {
+    let decodes = |algorithm| match &running {
         Some(kernel) => target.decodes(algorithm) && kernel.refuses(algorithm).is_none(),
         None => target.usually_decodes(algorithm),
-    });
+    };
+    let has_metabox = running.as_ref().map_or(target.has_metabox(), RunningKernel::has_metabox);
+    preset.apply(&mut options, decodes, has_metabox);
     if let Some(text) = &args.compression {
         options.compression = Compression::parse(text).map_err(usage("--compression"))?;
     }
@@ -276,6 +285,8 @@ fn options(args: &BuildArgs) -> Result<(Options, Option<RunningKernel>)> {
     options.lz4_window_bytes = size("--lz4-window", &args.lz4_window, 64 << 10)?.saturating_sub(1);
     options.tail_packing &= !args.no_tail_packing;
     options.fragments &= !args.no_fragments;
+    options.compress_metadata =
+        (options.compress_metadata || args.compressed_metadata) && !args.no_compressed_metadata;
     options.share_equal_files = args.dedupe == DedupeArg::Files;
     options.digests = args.verify;
     options.volume_name = args.label.clone().into_bytes();

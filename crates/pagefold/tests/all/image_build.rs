@@ -75,6 +75,27 @@ fn a_preset_chooses_what_no_option_names() {
 }
 
 #[test]
+fn many_inodes_are_compressed_where_the_kernel_reads_them() {
+    let (s, source) = sandbox();
+    for i in 0..1100 {
+        std::fs::write(source.join(format!("file-{i}")), format!("{i}")).unwrap();
+    }
+    let (from, image) = (source.display(), s.path("image"));
+    let features = |options: &str| {
+        s.ok(&format!("image build -z lz4 --verify {options} {from} {}", image.display()));
+        let shown = s.ok(&format!("image show {}", image.display()));
+        shown.lines().find(|line| line.trim_start().starts_with("features")).unwrap_or_default().to_string()
+    };
+    assert!(features("--kernel 6.18 --preset small").contains("metabox"));
+    assert!(features("--kernel 6.18 --compressed-metadata").contains("metabox"));
+    assert!(!features("--kernel 6.18").contains("metabox"));
+    assert!(!features("--kernel 6.18 --preset small --no-compressed-metadata").contains("metabox"));
+    assert!(!features("--kernel 6.12 --preset small").contains("metabox"));
+    let refused = format!("image build --kernel 6.12 --compressed-metadata {from} {}", image.display());
+    s.run(&refused).fails(2, "came with 6.17");
+}
+
+#[test]
 fn the_same_source_gives_the_same_image() {
     let (s, source) = sandbox();
     let build = |more: &str| {

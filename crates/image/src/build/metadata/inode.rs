@@ -64,6 +64,11 @@ impl Storage {
         Storage { layout, u: blocks, is_wide: blocks > u64::from(u32::MAX) }
     }
 
+    /// Whether contents are in chunks.
+    pub fn is_chunks(self) -> bool {
+        self.layout == LAYOUT_CHUNK_BASED
+    }
+
     /// The storage of contents in chunks of this format.
     pub fn chunks(format: u16) -> Self {
         Storage { layout: LAYOUT_CHUNK_BASED, u: format.into(), is_wide: false }

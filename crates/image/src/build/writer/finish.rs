@@ -1,16 +1,16 @@
 //! Directories, which are placed first and filled in last, and the end of the image.
 
+use super::metabox::Position;
 use super::{BLOCK, Writer};
 use crate::build::BuildError;
 use crate::build::compress::segment::INLINE_BYTES_MAX;
 use crate::build::metadata::directory::{self, Entry, with_dots};
 use crate::build::metadata::inode::Storage;
-use crate::build::metadata::space::Space;
 use crate::build::plan::Planned;
 use crate::build::progress::Summary;
-use crate::build::superblock::Head;
+use crate::build::superblock::{Head, Prefixes};
 use crate::build::tree::InodeId;
-use crate::format::inode::{LAYOUT_FLAT_INLINE, LAYOUT_FLAT_PLAIN, SLOT_LEN};
+use crate::format::inode::{LAYOUT_FLAT_INLINE, LAYOUT_FLAT_PLAIN, NID_METABOX, SLOT_LEN};
 use crate::read::FileKind;
 
 /// A directory that is placed but not filled in.
@@ -46,8 +46,9 @@ impl Writer<'_> {
             let tail = if inline { tail } else { 0 };
             let is_wide = self.is_large && len_bytes > tail;
             let (head_bytes, _) = self.fields(planned, len_bytes, is_wide)?;
-            let at = self.space.reserve(head_bytes + tail, head_bytes..head_bytes + tail);
-            self.places[planned.id.index()] = at;
+            let end = head_bytes..head_bytes + tail;
+            let place = self.reserve(end.end, end, planned.id == InodeId::ROOT);
+            self.places[planned.id.index()] = place;
             placed.push(PlacedDirectory { len_bytes, inline, is_wide, first_block: next_block });
             next_block += (len_bytes - tail).div_ceil(BLOCK);
         }
@@ -57,41 +58,49 @@ impl Writer<'_> {
     /// Appends directories, shared attributes and inodes, and writes the superblock.
     pub(super) fn finish(mut self, directories: &[PlacedDirectory]) -> Result<Summary, BuildError> {
         let first_block = self.out.next_block();
-        let meta_block = first_block
-            + directories.iter().map(PlacedDirectory::blocks).sum::<u64>()
-            + if self.is_large { 0 } else { self.pool.bytes().len() as u64 / BLOCK };
         // Numbers of inodes have 64 bits, and the block that they count from has 32.
-        let meta_start = u32::try_from(meta_block).unwrap_or(0);
-        self.first_nid = (meta_block - u64::from(meta_start)) * (BLOCK / SLOT_LEN);
+        if self.metabox.is_none() {
+            let meta_block = first_block
+                + directories.iter().map(PlacedDirectory::blocks).sum::<u64>()
+                + if self.is_large { 0 } else { self.pool.bytes().len() as u64 / BLOCK };
+            let meta_start = u32::try_from(meta_block).unwrap_or(0);
+            self.first_nid = (meta_block - u64::from(meta_start)) * (BLOCK / SLOT_LEN);
+        }
         for (planned, placed) in self.plan.directories.iter().zip(directories) {
             self.put_directory(planned, placed, first_block)?;
         }
         if !self.is_large {
             self.put_shared_attributes()?;
         }
-        debug_assert_eq!(self.out.next_block(), meta_block);
-        let space = std::mem::replace(&mut self.space, Space::new());
-        self.out.append(&space.into_bytes())?;
+        let root_nid = self.nid(InodeId::ROOT);
+        let prefixes = match (&self.metabox, self.packed_place) {
+            (Some(_), _) => Prefixes::InFile { at: SLOT_LEN },
+            (None, Some(_)) => Prefixes::InFile { at: 0 },
+            (None, None) => Prefixes::InFirstBlock(self.prefixes()),
+        };
+        let (meta_block, metabox_place) = self.put_inodes()?;
         let blocks = self.out.next_block();
         self.used.wide = blocks > u64::from(u32::MAX);
         self.used.prefixes = self.pool.prefixes().count();
         debug_assert!(self.used.is_in(self.options.target), "{:?}", self.used);
-        // The packed file has them, if there is one.
-        let prefixes = if self.packed_place.is_some() { Vec::new() } else { self.prefixes() };
-        let hash = self.out.flush_all(&prefixes)?;
+        let hash = self.out.flush_all(prefixes.in_first_block())?;
         let too_large = |_| BuildError::TooLarge { what: "its metadata needs addresses of 48 bits".into() };
+        let hidden = u64::from(self.packed_place.is_some()) + u64::from(metabox_place.is_some());
+        let meta_start = meta_block - self.first_nid / (BLOCK / SLOT_LEN);
         let head = Head {
-            root_nid: self.nid(InodeId::ROOT),
-            meta_block: meta_start,
+            root_nid,
+            meta_block: u32::try_from(meta_start).map_err(too_large)?,
             xattr_block: u32::try_from(self.xattr_block).map_err(too_large)?,
             blocks,
-            inodes: self.summary.inodes + u64::from(self.packed_place.is_some()),
+            inodes: self.summary.inodes + hidden,
             packed_nid: self.packed_place.map_or(0, |at| self.first_nid + at / SLOT_LEN),
+            metabox_nid: metabox_place.map(|at| at / SLOT_LEN),
+            prefixes,
             epoch: self.plan.epoch,
             build_time: self.plan.build_time,
             hash,
         };
-        let head = head.encode(&self.used, self.options, &prefixes)?;
+        let head = head.encode(&self.used, self.options)?;
         self.out.finish(&head)?;
         self.summary.directories = directories.len() as u64;
         self.summary.image_bytes = blocks * BLOCK;
@@ -126,9 +135,9 @@ impl Writer<'_> {
         let block = (placed.blocks() > 0).then_some(first_block + placed.first_block);
         let storage = Storage::blocks(layout, block).with_room(placed.is_wide);
         let (head_bytes, xattrs) = self.fields(planned, placed.len_bytes, placed.is_wide)?;
-        let at = self.places[planned.id.index()];
-        self.write_head(planned, placed.len_bytes, at, storage, &xattrs);
-        self.space.write(at + head_bytes, &tail);
+        let place = self.places[planned.id.index()];
+        self.write_head(planned, placed.len_bytes, place, storage, &xattrs);
+        self.write_at(place, head_bytes, &tail);
         Ok(())
     }
 
@@ -139,6 +148,9 @@ impl Writer<'_> {
 
     /// The number of an inode in the image.
     fn nid(&self, id: InodeId) -> u64 {
-        self.first_nid + self.places[id.index()] / SLOT_LEN
+        match self.places[id.index()] {
+            Position::Plain(at) => self.first_nid + at / SLOT_LEN,
+            Position::Metabox(at) => NID_METABOX | (at / SLOT_LEN),
+        }
     }
 }

@@ -15,6 +15,7 @@
 
 mod compressed;
 mod finish;
+mod metabox;
 
 use super::BuildError;
 use super::compress::index::Run;
@@ -30,6 +31,7 @@ use super::superblock::{PREFIX_BYTES_MAX, Used};
 use super::tree::{Body, InodeId, Tree};
 use crate::format::features::incompat;
 use crate::format::inode::{LAYOUT_FLAT_INLINE, LAYOUT_FLAT_PLAIN};
+use metabox::{Metabox, Position};
 use std::collections::HashMap;
 use std::ops::Range;
 use std::time::Duration;
@@ -87,11 +89,13 @@ pub struct Writer<'a> {
     pub options: &'a Options,
     pool: Pool<'a>,
     pub out: Output<'a>,
+    /// The area of inodes that are not in the metabox.
     space: Space,
+    metabox: Option<Metabox>,
     /// Whether addresses may need more than 32 bits, as far as that is known before contents are read.
     is_large: bool,
-    /// Position of each inode of the tree in the area of inodes.
-    places: Vec<u64>,
+    /// Where each inode of the tree is.
+    places: Vec<Position>,
     originals: HashMap<InodeId, Original>,
     /// Position of the packed file's inode in that area, if there is one.
     packed_place: Option<u64>,
@@ -119,15 +123,19 @@ impl<'a> Writer<'a> {
         let prefix_bytes = if has_prefixes { PREFIX_BYTES_MAX } else { 0 };
         let total_bytes: u64 = plan.others.iter().map(|planned| content_bytes(tree, planned.id)).sum();
         let end_bytes = options.first_data_block.saturating_mul(BLOCK).saturating_add(total_bytes);
+        let is_large = options.target.has(incompat::WIDE_ADDRESSES) && end_bytes > LARGE_BYTES;
+        let pool = Pool::collect(tree, &ids, prefix_bytes);
+        let metabox = Metabox::new(options, ids.len(), is_large, &pool.prefixes().encode());
         Writer {
             tree,
             plan,
             options,
-            pool: Pool::collect(tree, &ids, prefix_bytes),
+            pool,
             out,
             space: Space::new(),
-            is_large: options.target.has(incompat::WIDE_ADDRESSES) && end_bytes > LARGE_BYTES,
-            places: vec![0; tree.len()],
+            metabox,
+            is_large,
+            places: vec![Position::Plain(0); tree.len()],
             originals: HashMap::new(),
             packed_place: None,
             first_nid: 0,
@@ -161,9 +169,9 @@ impl<'a> Writer<'a> {
         self.progress.total_bytes
     }
 
-    /// The table of long prefixes of attribute names.
+    /// The table of long prefixes of attribute names, unless it is in the metabox.
     pub fn prefixes(&self) -> Vec<u8> {
-        self.pool.prefixes().encode()
+        if self.metabox.is_some() { Vec::new() } else { self.pool.prefixes().encode() }
     }
 
     /// Bytes of the files that are in the image.
@@ -343,22 +351,35 @@ impl<'a> Writer<'a> {
     ) -> Result<Range<u64>, BuildError> {
         let (head_bytes, xattrs) = self.fields(planned, len_bytes, storage.is_wide)?;
         let inline = head_bytes + inline.start as u64..head_bytes + inline.end as u64;
-        let at = self.space.reserve(head_bytes + behind.len() as u64, inline.clone());
-        self.places[planned.id.index()] = at;
-        self.write_head(planned, len_bytes, at, storage, &xattrs);
-        self.space.write(at + head_bytes, behind);
-        Ok(at + inline.start..at + inline.end)
+        let is_regular = matches!(self.tree.inode(planned.id).body, Body::Regular(_));
+        let is_plain = is_regular && (storage.is_chunks() || !inline.is_empty());
+        let place = self.reserve(head_bytes + behind.len() as u64, inline.clone(), is_plain);
+        self.places[planned.id.index()] = place;
+        self.write_head(planned, len_bytes, place, storage, &xattrs);
+        self.write_at(place, head_bytes, behind);
+        // A tail that duplicates share is never in the metabox.
+        Ok(match place {
+            Position::Plain(at) => at + inline.start..at + inline.end,
+            Position::Metabox(_) => 0..0,
+        })
     }
 
-    fn write_head(&mut self, planned: &Planned, len_bytes: u64, at: u64, storage: Storage, xattrs: &[u8]) {
+    fn write_head(
+        &mut self,
+        planned: &Planned,
+        len_bytes: u64,
+        place: Position,
+        storage: Storage,
+        xattrs: &[u8],
+    ) {
         self.summary.inodes += 1;
         let fields = Fields {
             ino: self.summary.inodes as u32,
             ..self.raw_fields(planned, len_bytes, xattrs, storage.is_wide)
         };
         let inode = fields.encode(self.plan.epoch, storage);
-        self.space.write(at, &inode);
-        self.space.write(at + inode.len() as u64, xattrs);
+        self.write_at(place, 0, &inode);
+        self.write_at(place, inode.len() as u64, xattrs);
     }
 
     /// Returns the bytes of an inode with its attributes, and the attributes.

@@ -3,7 +3,7 @@
 use super::{build_at, open_checked, options};
 use crate::support::walk::contents;
 use pagefold_image::build::tree::{Body, split};
-use pagefold_image::build::{BuildError, InodeId, Metadata, Options, Tree, build};
+use pagefold_image::build::{BuildError, InodeId, Metadata, Options, Target, Tree, build};
 use pagefold_image::read::inode::Timestamp;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -84,12 +84,21 @@ proptest! {
         blocks in prop_oneof![Just(1u32), 2u32..20, Just(256)],
         tail_packing: bool,
         fragments: bool,
+        compress_metadata: bool,
         lz4_window_bytes in prop_oneof![Just(65535u32), Just(16383), 4095u32..65535],
     ) {
         let (tree, files) = tree_of(drawn);
         let work = tempfile::tempdir().unwrap();
         let path = work.path().join("image");
-        let options = Options { lz4_window_bytes, fragments, ..options(compression, blocks * 4096, tail_packing) };
+        let target = Target::new(6, if compress_metadata { 17 } else { 12 });
+        let options = Options {
+            target,
+            lz4_window_bytes,
+            fragments,
+            compress_metadata,
+            metabox_inodes_min: 0,
+            ..options(compression, blocks * 4096, tail_packing)
+        };
         build_at(&path, &tree, &options);
         let image = open_checked(&path, compression);
         for (path, (wanted, metadata)) in &files {

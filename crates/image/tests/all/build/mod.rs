@@ -8,6 +8,7 @@ mod foreign;
 mod fragments;
 mod generated;
 mod large;
+mod metabox;
 mod prefixes;
 mod repack;
 mod streams;

@@ -277,7 +277,7 @@ impl Matches {
             let end = to.min((begin | (WORD - 1)) + 1);
             let word = &mut self.linked[begin / WORD % WORDS];
             // The first position has the highest bit. Bits are appended at the other end: that is one instruction.
-            let mut linked = if begin % WORD == 0 { 0 } else { *word >> (WORD - begin % WORD) };
+            let mut linked = if begin.is_multiple_of(WORD) { 0 } else { *word >> (WORD - begin % WORD) };
             for at in begin..end {
                 // SAFETY: `at` is before `to`, at least 4 bytes before the end.
                 let bytes = unsafe { load_u32(src, at) };
@@ -289,7 +289,7 @@ impl Matches {
                 distances[at as u16 as usize] = distance;
                 linked = 2 * linked + u64::from(usize::from(distance) <= at);
             }
-            *word = if end % WORD == 0 { linked } else { linked << (WORD - end % WORD) };
+            *word = if end.is_multiple_of(WORD) { linked } else { linked << (WORD - end % WORD) };
             begin = end;
         }
         self.inserted = self.inserted.max(to);

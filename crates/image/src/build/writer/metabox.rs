@@ -1,0 +1,131 @@
+//! The metabox: a compressed file that has the inodes of an image.
+//!
+//! Inodes are placed in it as in the uncompressed area. Some stay outside:
+//!
+//! - the root, which an old field of the superblock names, the packed file, and the metabox itself;
+//! - files with contents or chunks behind the inode: the programs of erofs-utils 1.9.4 and earlier do not find them in a
+//!   metabox, not even in images of their own `mkfs.erofs`.
+//!
+//! The blocks of directories are outside too. A reader decodes a cluster for the first inode of it; so clusters are short,
+//! and images with few inodes have no metabox.
+
+use super::{OpenFile, Writer};
+use crate::build::BuildError;
+use crate::build::compress::segment::Cut;
+use crate::build::compress::workers::{Queue, Turn, Workers};
+use crate::build::metadata::space::Space;
+use crate::build::options::{Compression, Options};
+use std::ops::Range;
+use std::time::Duration;
+
+/// Largest cluster of the metabox, bytes. Twice as much makes the metabox smaller by a twentieth, and slower to read.
+const CLUSTER_BYTES_MAX: u32 = 8 << 10;
+/// Bytes that a thread compresses at once.
+const SEGMENT_BYTES: usize = 1 << 20;
+
+/// The inodes in the metabox while they are placed.
+pub(super) struct Metabox {
+    space: Space,
+    compression: Compression,
+}
+
+/// Where an inode is placed: its position in the area, bytes.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Position {
+    /// In the area that is not compressed.
+    Plain(u64),
+    /// In the metabox.
+    Metabox(u64),
+}
+
+impl Position {
+    /// The position.
+    pub(super) fn at(self) -> u64 {
+        match self {
+            Position::Plain(at) | Position::Metabox(at) => at,
+        }
+    }
+}
+
+impl Metabox {
+    /// Begins the metabox of an image of so many inodes, with the table of prefixes of attribute names, at the first inode's
+    /// position; `None` if the image has none. Images of 16 TiB and more have none.
+    pub(super) fn new(options: &Options, inodes: usize, is_large: bool, prefixes: &[u8]) -> Option<Self> {
+        let is_wanted = options.compress_metadata && options.target.has_metabox() && !is_large;
+        let is_worth = inodes > 1 && inodes >= options.metabox_inodes_min;
+        let compression = options.compression.filter(|_| is_wanted && is_worth)?;
+        let mut space = Space::new();
+        if !prefixes.is_empty() {
+            let at = space.reserve(prefixes.len() as u64, 0..0);
+            space.write(at, prefixes);
+        }
+        Some(Metabox { space, compression })
+    }
+}
+
+impl Writer<'_> {
+    /// Finds room for an inode with what follows it, `len_bytes`, of which the bytes `inline` lie within a block.
+    /// `is_plain`: not in the metabox.
+    pub(super) fn reserve(&mut self, len_bytes: u64, inline: Range<u64>, is_plain: bool) -> Position {
+        match &mut self.metabox {
+            Some(metabox) if !is_plain => Position::Metabox(metabox.space.reserve(len_bytes, inline)),
+            _ => Position::Plain(self.space.reserve(len_bytes, inline)),
+        }
+    }
+
+    /// Writes a part of an inode, `within` bytes behind its beginning.
+    pub(super) fn write_at(&mut self, place: Position, within: u64, bytes: &[u8]) {
+        match (place, &mut self.metabox) {
+            (Position::Metabox(at), Some(metabox)) => metabox.space.write(at + within, bytes),
+            _ => self.space.write(place.at() + within, bytes),
+        }
+    }
+
+    /// Appends the metabox, if there is one, and then the other inodes. Returns the first block of these, from which their
+    /// numbers count, and the position of the metabox's inode.
+    pub(super) fn put_inodes(&mut self) -> Result<(u64, Option<u64>), BuildError> {
+        let metabox_place = match self.metabox.take() {
+            Some(Metabox { space, compression }) => {
+                let inodes = space.into_bytes();
+                let file = self.compress_inodes(&inodes, compression)?;
+                self.used.metabox = true;
+                Some(self.put_hidden(inodes.len() as u64, compression, &file))
+            }
+            None => None,
+        };
+        let block = self.out.next_block();
+        let space = std::mem::replace(&mut self.space, Space::new());
+        self.out.append(&space.into_bytes())?;
+        Ok((block, metabox_place))
+    }
+
+    fn compress_inodes(&mut self, inodes: &[u8], compression: Compression) -> Result<OpenFile, BuildError> {
+        let cluster_bytes = self.options.cluster_bytes.min(CLUSTER_BYTES_MAX) as usize;
+        let threads = self.options.thread_count().min(inodes.len().div_ceil(SEGMENT_BYTES));
+        let (options, queue) = (self.options, Queue::default());
+        let mut file = OpenFile::default();
+        std::thread::scope(|scope| {
+            let mut workers = Workers::start(scope, options, &queue, threads)?;
+            let mut tickets = std::collections::VecDeque::new();
+            for (number, segment) in inodes.chunks(SEGMENT_BYTES).enumerate() {
+                let start = (number * SEGMENT_BYTES) as u64;
+                let cut = Cut {
+                    start,
+                    is_last: start + segment.len() as u64 == inodes.len() as u64,
+                    cluster_bytes,
+                    tail_packing: false,
+                    may_be_plain: false,
+                    fragment_bytes_max: 0,
+                };
+                while let Some(ticket) = tickets.pop_front_if(|_| !workers.has_room(segment.len())) {
+                    self.append_segment(&mut file, workers.take(ticket)?.segment, Duration::ZERO)?;
+                }
+                tickets.push_back(workers.submit(segment.to_vec(), cut, compression, Turn::Last));
+            }
+            for ticket in tickets {
+                self.append_segment(&mut file, workers.take(ticket)?.segment, Duration::ZERO)?;
+            }
+            Ok(file)
+        })
+    }
+}
