@@ -1,4 +1,4 @@
-//! What the stored bytes of an image are used for.
+//! The uses of the stored bytes of an image.
 //!
 //! Each byte of the image and its further devices is attributed once, to one [`UsagePart`]; the parts add up to the
 //! length of all devices. [`Usage`] also has the files that take most.
