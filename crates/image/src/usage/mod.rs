@@ -128,7 +128,7 @@ pub struct Usage {
     /// The files with most stored bytes, at most [`LISTED_FILES`], most first.
     pub largest: Vec<FileUsage>,
     /// The files of at least [`WORST_LEN_BYTES`] with most stored bytes for each byte of contents, at most
-    /// [`LISTED_FILES`], most first.
+    /// [`LISTED_FILES`], most first; of equal ones, those with most stored bytes.
     pub worst: Vec<FileUsage>,
 }
 

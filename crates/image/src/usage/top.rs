@@ -42,11 +42,12 @@ pub(super) fn by_stored(a: &FileUsage, b: &FileUsage) -> Ordering {
     b.stored_bytes.cmp(&a.stored_bytes)
 }
 
-/// The order of files by stored bytes for each byte of contents, most first. Lengths are not 0.
+/// The order of files by stored bytes for each byte of contents, most first, and of equal ones by stored bytes: of the many
+/// files that do not compress at all, the long ones matter. Lengths are not 0.
 pub(super) fn by_fraction(a: &FileUsage, b: &FileUsage) -> Ordering {
     let product =
         |stored: &FileUsage, len: &FileUsage| u128::from(stored.stored_bytes) * u128::from(len.len_bytes);
-    product(b, a).cmp(&product(a, b))
+    product(b, a).cmp(&product(a, b)).then(by_stored(a, b))
 }
 
 #[cfg(test)]
@@ -56,7 +57,10 @@ mod tests {
 
     /// The twin sorts all files by these keys.
     fn sorted(mut files: Vec<FileUsage>, key: fn(&FileUsage) -> f64) -> Vec<FileUsage> {
-        files.sort_by(|a, b| key(b).total_cmp(&key(a)).then(a.path.cmp(&b.path)));
+        files.sort_by(|a, b| {
+            let by_stored = || b.stored_bytes.cmp(&a.stored_bytes);
+            key(b).total_cmp(&key(a)).then_with(by_stored).then(a.path.cmp(&b.path))
+        });
         files.truncate(LISTED_FILES);
         files
     }

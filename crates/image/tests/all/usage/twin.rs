@@ -268,7 +268,9 @@ impl Twin {
     /// The files with most stored bytes, and those with most for each byte of contents.
     pub fn lists(&self) -> [Vec<FileUsage>; 2] {
         // Lengths in tests are below 2^32, so fractions that differ do so by more than the rounding.
-        let fraction = |file: &FileUsage| (u128::from(file.stored_bytes) << 64) / u128::from(file.len_bytes);
+        let fraction = |file: &FileUsage| {
+            ((u128::from(file.stored_bytes) << 64) / u128::from(file.len_bytes), file.stored_bytes)
+        };
         [self.first(|file| file.stored_bytes, 0), self.first(fraction, WORST_LEN_BYTES)]
     }
 }
