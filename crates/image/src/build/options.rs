@@ -2,6 +2,7 @@
 
 use super::BuildError;
 use super::rules::Rules;
+use super::sort::Sort;
 use super::target::Target;
 use crate::format::config::{Algorithm, LZ4_WINDOW_BYTES_DEFAULT};
 use crate::format::features::{self, incompat};
@@ -133,6 +134,8 @@ pub struct Options {
     /// Whether files with the same contents share them in the image. Compressed ones do only for targets that know
     /// clusters of several files, from 6.1 on.
     pub share_equal_files: bool,
+    /// The order of contents.
+    pub sort: Sort,
     /// Threads that compress; 0: one for each CPU.
     pub threads: usize,
     /// Time of creation, seconds since 1970. `None`: the newest time in the tree. If it is before all times of files,
@@ -163,6 +166,7 @@ impl Options {
             tail_packing: target.has(incompat::ZTAILPACKING),
             fragments: target.has(incompat::FRAGMENTS),
             share_equal_files: true,
+            sort: Sort::default(),
             threads: 0,
             build_time: None,
             volume_name: Vec::new(),

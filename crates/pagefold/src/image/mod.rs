@@ -5,7 +5,7 @@
 //! | module | contents |
 //! |---|---|
 //! | `mount`, `unmount`, `mounts`, `stats` | the commands on mounted images, each with its arguments |
-//! | `build`, `build_source` | the command that makes images, and what it makes them from |
+//! | `build`, `build_source`, `build_summary` | the command that makes images, what it makes them from, its summary |
 //! | `ls`, `cat`, `show`, `extract`, `tar`, `check` | the commands on images, each with its arguments |
 //! | `kernel`, `tamper` | `mount --kernel`, and its check that only root can change the image |
 //! | `find` | finding a mounted image by its directory or path |
@@ -21,6 +21,7 @@
 
 mod build;
 mod build_source;
+mod build_summary;
 mod cat;
 mod check;
 mod extract;

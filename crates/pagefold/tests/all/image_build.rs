@@ -49,6 +49,49 @@ fn the_summary_names_the_running_kernel_and_the_reason() {
     s.run(&format!("image build --kernel 4.19 {from} {}", to.display())).fails(2, "came with 5.4");
 }
 
+/// The files of `--sort` in the order of their places in the packed file.
+#[test]
+fn contents_are_sorted_as_sort_says() {
+    let s = Sandbox::new();
+    let (source, image) = (s.path("source"), s.path("image"));
+    std::fs::create_dir(&source).unwrap();
+    let names = ["1.b", "2.a", "3.b"];
+    for name in names {
+        std::fs::write(source.join(name), format!("contents of {name}\n").repeat(30)).unwrap();
+    }
+    std::fs::write(s.path("path"), "3.b\n").unwrap();
+    std::fs::write(s.path("list"), "# the start\n\n/3.b\n3.b\nnone\n").unwrap();
+    let build = |sort: &str| {
+        let words =
+            format!("image build --json --kernel 6.12 {sort} {} {}", source.display(), image.display());
+        let output = s.command(&words).current_dir(s.path("")).output().unwrap();
+        let ran = Ran::new(&words, output);
+        assert_eq!(ran.code, 0, "{ran:?}");
+        let report: serde_json::Value = serde_json::from_str(&ran.out).unwrap();
+        let place = |name: &&str| {
+            let shown = s.ok(&format!("image show --json {} {name}", image.display()));
+            let shown: serde_json::Value = serde_json::from_str(&shown).unwrap();
+            shown["extents"][0]["packed_offset"].as_u64().unwrap()
+        };
+        let mut sorted = names;
+        sorted.sort_by_key(place);
+        (sorted, report["listed"].clone(), std::fs::read(&image).unwrap())
+    };
+    let (by_similarity, listed, bytes) = build("");
+    assert_eq!((by_similarity, listed), (["2.a", "1.b", "3.b"], serde_json::Value::Null));
+    assert!(build("--sort similarity").2 == bytes);
+    assert_eq!(build("--sort path").0, names);
+    let (sorted, listed, _) = build("--sort list");
+    assert_eq!((sorted, listed), (["3.b", "2.a", "1.b"], serde_json::json!({"found": 1, "missing": 1})));
+    assert_eq!(build("--sort ./path").0, ["3.b", "2.a", "1.b"], "a file that has the name of an order");
+    let (from, to, list) = (source.display(), image.display(), s.path("list"));
+    let text = s.ok(&format!("image build --kernel 6.12 --sort {} {from} {to}", list.display()));
+    assert!(text.contains("1 path of the list found, 1 not"), "{text}");
+    s.run(&format!("image build --sort {}/none {from} {to}", from)).fails(3, "or write similarity or path");
+    std::fs::File::create(&list).unwrap().set_len((16 << 20) + 1).unwrap();
+    s.run(&format!("image build --sort {} {from} {to}", list.display())).fails(2, "more than 16 MiB");
+}
+
 #[test]
 fn a_preset_chooses_what_no_option_names() {
     let (s, source) = sandbox();

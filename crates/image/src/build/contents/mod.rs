@@ -1,15 +1,13 @@
 //! Reads the contents of files, has them compressed, and passes them to the writer.
 //!
 //! One thread reads and writes; the others compress. A file is cut into segments, which are compressed by any thread; a
-//! bounded number of bytes of them is under way. Small files come first, in an order in which similar ones follow each
-//! other (`order`): they are fragments of the packed file (`packed`, `packing`). The others follow in the order of the
-//! plan.
+//! bounded number of bytes of them is under way. Small files come first: they are fragments of the packed file (`packed`, `packing`). The
+//! others follow. [`Sort`](super::sort::Sort) is the order in each of the two groups.
 //!
 //! The image must not depend on the number of threads. So nothing depends on when a result comes: segments are written in
 //! the order of submission, or at a point that the bytes written so far decide.
 
 mod filled;
-mod order;
 mod packed;
 mod packing;
 
@@ -20,6 +18,7 @@ use super::content::Content;
 use super::duplicates::{Duplicates, Found, Hasher};
 use super::options::Compression;
 use super::plan::Planned;
+use super::sort::Order;
 use super::sparse;
 use super::tree::{Body, InodeId};
 use super::writer::{OpenFile, Writer, content_bytes};
@@ -64,7 +63,7 @@ struct Source<'a> {
 }
 
 /// Appends the contents of all inodes that are no directories.
-pub fn fill(writer: &mut Writer<'_>, threads: usize) -> Result<(), BuildError> {
+pub fn fill(writer: &mut Writer<'_>, order: &Order, threads: usize) -> Result<(), BuildError> {
     let (plan, options) = (writer.plan, writer.options);
     let queue = Queue::default();
     std::thread::scope(|scope| {
@@ -79,10 +78,13 @@ pub fn fill(writer: &mut Writer<'_>, threads: usize) -> Result<(), BuildError> {
         let mut filler = Filler { writer, workers, duplicates, packing, pending, file, left_bytes, buffers };
         let mut others: Vec<_> = plan.others.iter().collect();
         if let Some(packing) = &filler.packing {
-            for planned in packing.take_small(filler.writer.tree, &mut others, options) {
+            let mut small = packing.take_small(filler.writer.tree, &mut others, options);
+            order.sort_small(&mut small);
+            for planned in small {
                 filler.pack_file(planned)?;
             }
         }
+        order.sort_others(&mut others);
         for planned in others {
             filler.add(planned)?;
         }

@@ -10,6 +10,7 @@ mod generated;
 mod large;
 mod prefixes;
 mod repack;
+mod sort;
 mod streams;
 mod tar;
 mod tar_forms;
