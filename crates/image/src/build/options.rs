@@ -122,6 +122,9 @@ pub struct Options {
     pub compression: Option<Compression>,
     /// Compression by path.
     pub rules: Rules,
+    /// Whether files whose sample does not become 5 % smaller are stored plain. Files that a rule names are not sampled,
+    /// nor are those that are not longer than a cluster.
+    pub plain_if_incompressible: bool,
     /// Largest cluster, bytes: a multiple of [`BLOCK_BYTES`], at most [`CLUSTER_BYTES_MAX`].
     pub cluster_bytes: u32,
     /// Greatest distance of LZ4's matches, bytes, up to 65535. A decoder needs as much memory.
@@ -161,6 +164,7 @@ impl Options {
             target,
             compression: Some(Compression::of(method)),
             rules: Rules::default(),
+            plain_if_incompressible: false,
             cluster_bytes: if target.has_big_clusters() { 64 << 10 } else { BLOCK_BYTES },
             lz4_window_bytes: LZ4_WINDOW_BYTES_DEFAULT,
             tail_packing: target.has(incompat::ZTAILPACKING),

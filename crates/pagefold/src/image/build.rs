@@ -20,6 +20,9 @@ use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 
+/// The value of `--compression` that leaves the choice to a sample of each file.
+const AUTO: &str = "auto";
+
 /// The arguments of `image build`.
 #[derive(Debug, Args)]
 pub struct BuildArgs {
@@ -43,8 +46,9 @@ pub struct BuildArgs {
     /// below), or small (lzma:9 in clusters of 1M where the kernel has it). Other options replace what it chooses
     #[arg(long, value_name = "NAME", default_value = "balanced", hide_possible_values = true)]
     pub preset: PresetArg,
-    /// Compression: lz4, lz4hc[:1-12], zstd[:1-22], deflate[:1-12], lzma[:0-9], or none [default: zstd:12; lz4hc:9 for
-    /// versions before 6.12, and if the running kernel has no zstd for EROFS]
+    /// Compression: lz4, lz4hc[:1-12], zstd[:1-22], deflate[:1-12], lzma[:0-9], none, or auto (the default or that of
+    /// --preset, but none for files whose sample does not compress) [default: zstd:12; lz4hc:9 for versions before 6.12,
+    /// and if the running kernel has no zstd for EROFS]
     #[arg(short = 'z', long, value_name = "NAME[:LEVEL]")]
     pub compression: Option<String>,
     /// Compression of the files that match a pattern, as in '*.so=lz4hc:12' or 'usr/share/**=zstd:19'. The first rule
@@ -169,7 +173,7 @@ pub fn run(args: &BuildArgs) -> Result<()> {
         true => build_summary::print_json(&built),
         false => build_summary::print(&built),
     }?;
-    if let Some(kernel) = running.filter(|_| args.compression.is_some() || !args.rules.is_empty()) {
+    if let Some(kernel) = running.filter(|_| names_compression(args) || !args.rules.is_empty()) {
         note_refused(&kernel, &options);
     }
     Ok(())
@@ -177,8 +181,13 @@ pub fn run(args: &BuildArgs) -> Result<()> {
 
 /// The reason for the compression, unless the user named it, or named a kernel.
 fn reason(running: Option<&RunningKernel>, args: &BuildArgs) -> Option<String> {
-    let is_default = args.compression.is_none() && args.preset == PresetArg::Balanced;
+    let is_default = !names_compression(args) && args.preset == PresetArg::Balanced;
     running.filter(|_| is_default).map(RunningKernel::reason)
+}
+
+/// Whether the user named the compression of all files that no rule names.
+fn names_compression(args: &BuildArgs) -> bool {
+    args.compression.as_ref().is_some_and(|text| text != AUTO)
 }
 
 /// Says which of the algorithms that the user named the running kernel does not have. The image is of use nevertheless:
@@ -269,7 +278,8 @@ fn options(args: &BuildArgs) -> Result<(Options, Option<RunningKernel>)> {
         Some(kernel) => target.decodes(algorithm) && kernel.refuses(algorithm).is_none(),
         None => target.usually_decodes(algorithm),
     });
-    if let Some(text) = &args.compression {
+    options.plain_if_incompressible = args.compression.as_ref().is_some_and(|text| text == AUTO);
+    if let Some(text) = args.compression.as_ref().filter(|_| names_compression(args)) {
         options.compression = Compression::parse(text).map_err(usage("--compression"))?;
     }
     for rule in &args.rules {

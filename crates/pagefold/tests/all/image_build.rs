@@ -2,6 +2,7 @@
 
 use crate::support::{Ran, Sandbox, have};
 use pagefold_testkit::skipped;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -47,6 +48,33 @@ fn the_summary_names_the_running_kernel_and_the_reason() {
     let report: serde_json::Value = serde_json::from_str(&report).unwrap();
     assert!(report["compression_reason"].as_str().is_some_and(|reason| !reason.is_empty()), "{report}");
     s.run(&format!("image build --kernel 4.19 {from} {}", to.display())).fails(2, "came with 5.4");
+}
+
+#[test]
+fn auto_stores_plain_what_does_not_compress() {
+    let s = Sandbox::new();
+    let (source, image) = (s.path("source"), s.path("image"));
+    std::fs::create_dir(&source).unwrap();
+    std::fs::write(source.join("text"), "a line of text\n".repeat(20_000)).unwrap();
+    // It becomes 3 % smaller.
+    let mut noise = vec![0; 2 << 20];
+    std::fs::File::open("/dev/urandom").unwrap().read_exact(&mut noise).unwrap();
+    noise.iter_mut().for_each(|byte| *byte %= 220);
+    std::fs::write(source.join("noise"), &noise).unwrap();
+    let built = |options: &str| {
+        let words = format!("image build --verify --json {options} {} {}", source.display(), image.display());
+        let report: serde_json::Value = serde_json::from_str(&s.ok(&words)).unwrap();
+        let stored = report["stored"].as_array().unwrap().iter();
+        let names = stored.map(|row| format!("{} {}", row["compression"].as_str().unwrap(), row["files"]));
+        (names.collect::<Vec<_>>(), report["compression_reason"].is_string())
+    };
+    assert_eq!(built("--kernel 6.12").0, ["zstd:12 2"]);
+    assert_eq!(built("-z auto --kernel 6.12").0, ["plain 1", "zstd:12 1"]);
+    assert_eq!(built("-z auto --preset small --kernel 6.12").0[1..], ["lzma:9 1"]);
+    assert_eq!(built("-z auto --rule noise=zstd:1 --kernel 6.12").0, ["zstd:1 1", "zstd:12 1"]);
+    assert!(built("-z auto").1 && !built("-z lz4").1, "the reason is that of the default");
+    let (from, to) = (source.display(), image.display());
+    s.run(&format!("image build --rule *=auto {from} {to}")).fails(2, "unknown compression 'auto'");
 }
 
 /// The files of `--sort` in the order of their places in the packed file.

@@ -1,5 +1,6 @@
 //! The builder: images of trees, read back by this crate and by others.
 
+mod auto;
 mod changes;
 mod directory;
 mod duplicates;
