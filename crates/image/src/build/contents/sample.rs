@@ -1,7 +1,7 @@
 //! Finding out from a sample whether a file compresses.
 //!
-//! Photos, films and archives are compressed already. A strong compressor needs much time to make them a little smaller, or
-//! not at all, and readers need time to decode them. A sample of 32 KiB shows it. It depends on the contents alone, holes
+//! Photos, films and archives are compressed already. A strong compressor needs much time to make them a little smaller,
+//! or not at all, and readers need time to decode them. A sample of 32 KiB shows it. It depends on the contents alone, holes
 //! being zeroes, and never on time, so that the image does not depend on the machine.
 //!
 //! A file whose repetitions are far apart, such as an archive with the same photo twice, is taken for one that does not
