@@ -65,8 +65,8 @@
 //! ```
 //!
 //! [`check`] reads and decodes everything, and with [`CheckOptions::strict`](check::CheckOptions::strict) judges all
-//! [`rules`] of the format; [`extract`] and [`tar`] write the tree, [`tree_stats`] counts it, [`kernel_needs`]
-//! says what Linux needs to mount it, and [`mount`] makes it a file system by FUSE.
+//! [`rules`] of the format; [`extract`] and [`tar`] write the tree, [`tree_stats`] counts it, [`usage`] has the uses of
+//! its stored bytes, [`kernel_needs`] says what Linux needs to mount it, and [`mount`] makes it a file system by FUSE.
 //!
 //! **A memory budget** covers everything that reading needs: compressed and decompressed data, decompressors, cache. If
 //! the budget is too small for any read, opening fails; otherwise reads wait for memory, and are slower but never
@@ -124,6 +124,7 @@
 
 mod account;
 pub mod build;
+mod byte_runs;
 pub mod check;
 mod clusters;
 mod core;
@@ -144,6 +145,7 @@ mod source;
 mod streams;
 pub mod tar;
 pub mod tree_stats;
+pub mod usage;
 pub mod walk;
 
 // Its types are media of images and counters of the budget.

@@ -114,6 +114,12 @@ impl Source {
     }
 
     fn resolve(&self, at: Address) -> Result<(&dyn Backing, u64), ImageError> {
+        let (index, offset) = self.own_address(at)?;
+        Ok((self.medium(at, index)?, offset))
+    }
+
+    /// Returns the number of the device that holds `at`, and the position in that device.
+    pub(crate) fn own_address(&self, at: Address) -> Result<(usize, u64), ImageError> {
         let device = match at.space {
             Space::Device(n) => usize::from(n),
             Space::Metabox => {
@@ -126,9 +132,9 @@ impl Source {
         if let (0, Some(index)) =
             (device, self.unified_ranges.iter().position(|range| range.contains(at.offset)))
         {
-            return Ok((self.medium(at, index + 1)?, at.offset - self.unified_ranges[index].start));
+            return Ok((index + 1, at.offset - self.unified_ranges[index].start));
         }
-        Ok((self.medium(at, device)?, at.offset))
+        Ok((device, at.offset))
     }
 }
 

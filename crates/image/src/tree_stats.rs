@@ -4,21 +4,17 @@
 //! The statistics read metadata, names of attributes and the indexes of files, but no contents. They are a [`Visitor`] of a [`walk`], in the
 //! calling thread.
 //!
-//! Two extents share a cluster if they name the same address, and plain data if they have the same address and length.
-//! Plain extents that overlap otherwise are counted as different ones. The set of addresses has a limit and is charged to
-//! the image's budget. When it is full, the second use of a further cluster is counted as another cluster, so `shared`
-//! is too low.
+//! Two extents share a cluster or plain data if they name the same stored bytes. [`usage`](crate::usage) finds that, and
+//! has the uses of all stored bytes. Its table is charged to the image's budget. When it is full, stored bytes that are
+//! met again are counted once more, so `shared` is too low, and there is no usage.
 
-use crate::account::{Account, TableAccount};
+use crate::account::Account;
 use crate::read::{Algorithm, Extent, FileKind, Layout, Mapping};
+use crate::usage::{Collector, Owner, Usage};
 use crate::walk::{self, Limits, Link, Visit, Visitor};
-use crate::{Address, Finding, Findings, Image, ImageError, Node};
-use std::collections::HashSet;
+use crate::{Finding, Findings, Image, ImageError, Node};
 use std::ops::ControlFlow;
 
-/// The most clusters and plain extents that are remembered for finding shared ones: 24 bytes each, plus the overhead of
-/// the table.
-const MAX_SEEN: usize = 4 << 20;
 /// The most extents of one file that are counted.
 const MAX_EXTENTS: usize = 1 << 24;
 
@@ -53,7 +49,7 @@ pub struct TreeStats {
     pub algorithms: [Amount; 4],
     /// Clusters, each counted once, and their bytes as stored.
     pub clusters: Amount,
-    /// Extents beyond the first one of a cluster or of plain data, and their decoded bytes.
+    /// Extents beyond the first one of a cluster or of plain data, and their decoded bytes that are stored there.
     pub shared: Amount,
     /// Bytes of contents that are stored uncompressed, shared ones counted once.
     pub plain_bytes: u64,
@@ -63,6 +59,8 @@ pub struct TreeStats {
     pub with_security: u64,
     /// Inodes with access lists.
     pub with_access_lists: u64,
+    /// The uses of the stored bytes; only of a whole image, and only if there was enough memory.
+    pub usage: Option<Usage>,
     /// Faults that the walk or the indexes showed.
     pub findings: Findings,
 }
@@ -70,9 +68,7 @@ pub struct TreeStats {
 /// Collects the statistics during a walk.
 struct StatsVisitor {
     stats: TreeStats,
-    /// Addresses of what was counted: clusters with the length 0, and plain extents with their lengths.
-    seen: HashSet<(Address, u64)>,
-    table: TableAccount,
+    usage: Collector,
 }
 
 /// The kinds of inodes, and their names in JSON.
@@ -136,26 +132,18 @@ impl TreeStats {
     /// Computes the statistics of `node`, whose path is `path`, and everything below it. For the root, the packed file
     /// is counted too.
     pub fn of(node: &Node, path: &[u8], limits: &Limits) -> Result<Self, ImageError> {
-        let account = Account::new(node.image().budget());
-        let (seen, table) = (HashSet::new(), TableAccount::new::<(Address, u64)>(&account));
-        let mut visitor = StatsVisitor { stats: TreeStats::default(), seen, table };
+        let (image, is_whole) = (node.image(), path == b"/");
+        let usage = Collector::new(image, &Account::new(image.budget()));
+        let mut visitor = StatsVisitor { stats: TreeStats::default(), usage };
+        if is_whole {
+            visitor.hidden_files(image);
+        }
         let summary = walk::walk_from(node, path, limits, &mut visitor)?;
-        visitor.stats.names = summary.names;
-        if path == b"/" {
-            for short in node.image().short_devices() {
-                visitor.finding(Finding::error(b"", None, short.to_string()));
-            }
-        }
-        if path == b"/"
-            && let Some(nid) = node.image().superblock().packed_nid
-        {
-            match node.image().node(nid) {
-                Ok(packed) => visitor.extents(&packed, b"(packed file)"),
-                Err(error) => visitor.finding(Finding::of(b"(packed file)", &error)),
-            }
-        }
-        visitor.stats.findings.sort();
-        Ok(visitor.stats)
+        let StatsVisitor { mut stats, usage } = visitor;
+        stats.names = summary.names;
+        stats.usage = if is_whole { usage.finish() } else { None };
+        stats.findings.sort();
+        Ok(stats)
     }
 
     /// Whether a file with contents has a compressed layout.
@@ -171,6 +159,22 @@ impl TreeStats {
 }
 
 impl StatsVisitor {
+    /// Counts what no directory names: the metabox (its use of stored bytes only) and the packed file. The files of the
+    /// tree refer to them, so they come first.
+    fn hidden_files(&mut self, image: &Image) {
+        for short in image.short_devices() {
+            self.finding(Finding::error(b"", None, short.to_string()));
+        }
+        if let Err(error) = self.usage.metabox() {
+            self.finding(Finding::of(b"(metabox)", &error));
+        }
+        let Some(nid) = image.superblock().packed_nid else { return };
+        match image.node(nid) {
+            Ok(packed) => self.extents(&packed, Owner::Packed, b"(packed file)"),
+            Err(error) => self.finding(Finding::of(b"(packed file)", &error)),
+        }
+    }
+
     fn inode(&mut self, visit: &Visit<'_>) {
         if visit.link != Link::First {
             return;
@@ -184,8 +188,8 @@ impl StatsVisitor {
         }
         if node.kind().has_contents() {
             self.stats.layouts[layout_index(&inode.layout)].add(len);
-            self.extents(node, visit.path);
         }
+        self.extents(node, Owner::Tree(node.kind()), visit.path);
     }
 
     fn attributes(&mut self, visit: &Visit<'_>) {
@@ -200,11 +204,12 @@ impl StatsVisitor {
         }
     }
 
-    fn extents(&mut self, node: &Node, path: &[u8]) {
+    fn extents(&mut self, node: &Node, owner: Owner, path: &[u8]) {
+        self.usage.begin(node, owner);
         let mut extents = node.extents();
         for extent in extents.by_ref().take(MAX_EXTENTS) {
             match extent {
-                Ok(extent) => self.extent(&extent),
+                Ok(extent) => self.extent(node, &extent),
                 Err(error) => self.finding(Finding::of(path, &error)),
             }
         }
@@ -212,36 +217,30 @@ impl StatsVisitor {
             let what = format!("more than {MAX_EXTENTS} extents; the rest was not counted");
             self.finding(Finding::warning(path, Some(node.inode().address), what));
         }
+        self.usage.end(node, path);
     }
 
-    fn extent(&mut self, extent: &Extent) {
+    fn extent(&mut self, node: &Node, extent: &Extent) {
         self.stats.mappings[mapping_index(&extent.mapping)].add(extent.len_bytes);
+        let claim = self.usage.extent(node, extent);
         match extent.mapping {
-            Mapping::Plain(at) | Mapping::Interlaced { at, .. } => match self.is_new(at, extent.len_bytes) {
-                true => self.stats.plain_bytes = self.stats.plain_bytes.saturating_add(extent.len_bytes),
-                false => self.stats.shared.add(extent.len_bytes),
-            },
+            Mapping::Plain(_) | Mapping::Interlaced { .. } => {
+                let shared_bytes = claim.shared_bytes().min(extent.len_bytes);
+                if shared_bytes > 0 {
+                    self.stats.shared.add(shared_bytes);
+                }
+                self.stats.plain_bytes =
+                    self.stats.plain_bytes.saturating_add(extent.len_bytes - shared_bytes);
+            }
             Mapping::Compressed(cluster) => {
                 self.stats.algorithms[cluster.algorithm as usize].add(extent.len_bytes);
-                match self.is_new(cluster.at, 0) {
-                    true => self.stats.clusters.add(u64::from(cluster.len_bytes)),
-                    false => self.stats.shared.add(extent.len_bytes),
+                match claim.is_shared_whole() {
+                    true => self.stats.shared.add(extent.len_bytes),
+                    false => self.stats.clusters.add(u64::from(cluster.len_bytes)),
                 }
             }
             Mapping::Hole | Mapping::Fragment { .. } => {}
         }
-    }
-
-    /// Whether this was not counted before, as far as the set has room.
-    fn is_new(&mut self, at: Address, len_bytes: u64) -> bool {
-        if self.seen.contains(&(at, len_bytes)) {
-            return false;
-        }
-        let (len, capacity) = (self.seen.len(), self.seen.capacity());
-        if len < MAX_SEEN && self.table.reserve_one(len, capacity) {
-            self.seen.insert((at, len_bytes));
-        }
-        true
     }
 }
 

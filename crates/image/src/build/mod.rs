@@ -31,6 +31,7 @@
 //! | `options`, `rules`, `preset`, `target` | what the caller chooses |
 //! | `running_kernel` | the options for the kernel that runs here |
 //! | `plan` | the order of inodes |
+//! | `sort` | the order of contents |
 //! | `contents`, `compress` | reading and compressing files |
 //! | `duplicates` | finding files with the same contents |
 //! | `sparse` | files that consist mostly of holes |
@@ -63,6 +64,7 @@ mod preset;
 mod progress;
 mod rules;
 mod running_kernel;
+mod sort;
 pub mod source;
 mod sparse;
 mod superblock;
@@ -78,6 +80,7 @@ pub use preset::Preset;
 pub use progress::{OnProgress, Progress, Stored, Summary};
 pub use rules::{Pattern, Rules};
 pub use running_kernel::RunningKernel;
+pub use sort::{LIST_BYTES_MAX, LIST_PATHS_MAX, Listed, Sort, SortList};
 pub use target::{TARGETS, Target};
 pub use tree::{Body, InodeId, Metadata, Tree};
 pub use verify::{Digests, VerifyError, verify};
@@ -98,5 +101,7 @@ pub fn build(
     file.set_len(0).map_err(|source| BuildError::Write { offset: 0, source })?;
     let output = output::Output::new(file, 1, options.target);
     let writer = writer::Writer::new(tree, &plan, options, output, on_progress);
-    writer.write(|writer| contents::fill(writer, threads))
+    let order = sort::Order::new(tree, &options.sort);
+    let summary = writer.write(|writer| contents::fill(writer, &order, threads))?;
+    Ok(Summary { listed: order.listed(), ..summary })
 }

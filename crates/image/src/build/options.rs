@@ -2,6 +2,7 @@
 
 use super::BuildError;
 use super::rules::Rules;
+use super::sort::Sort;
 use super::target::Target;
 use crate::format::config::{Algorithm, LZ4_WINDOW_BYTES_DEFAULT};
 use crate::format::features::{self, incompat};
@@ -124,6 +125,9 @@ pub struct Options {
     pub compression: Option<Compression>,
     /// Compression by path.
     pub rules: Rules,
+    /// Whether files whose sample does not become 5 % smaller are stored plain. Files that a rule names are not sampled,
+    /// nor are those that are not longer than a cluster.
+    pub plain_if_incompressible: bool,
     /// Largest cluster, bytes: a multiple of [`BLOCK_BYTES`], at most [`CLUSTER_BYTES_MAX`].
     pub cluster_bytes: u32,
     /// Greatest distance of LZ4's matches, bytes, up to 65535. A decoder needs as much memory.
@@ -139,6 +143,8 @@ pub struct Options {
     /// Whether inodes are compressed, if there are many, together with what stands behind them. Only for targets that have a
     /// metabox, from 6.17 on. These kernels call it experimental when they mount such an image.
     pub compress_metadata: bool,
+    /// The order of contents.
+    pub sort: Sort,
     /// Threads that compress; 0: one for each CPU.
     pub threads: usize,
     /// Time of creation, seconds since 1970. `None`: the newest time in the tree. If it is before all times of files,
@@ -168,12 +174,14 @@ impl Options {
             target,
             compression: Some(Compression::of(method)),
             rules: Rules::default(),
+            plain_if_incompressible: false,
             cluster_bytes: if target.has_big_clusters() { 64 << 10 } else { BLOCK_BYTES },
             lz4_window_bytes: LZ4_WINDOW_BYTES_DEFAULT,
             tail_packing: target.has(incompat::ZTAILPACKING),
             fragments: target.has(incompat::FRAGMENTS),
             share_equal_files: true,
             compress_metadata: false,
+            sort: Sort::default(),
             threads: 0,
             build_time: None,
             volume_name: Vec::new(),

@@ -1,6 +1,7 @@
 //! The builder's reports: progress while it works, and a summary at the end.
 
 use super::options::Compression;
+use super::sort::Listed;
 use super::target::Target;
 use super::tree::InodeId;
 use super::verify::Digests;
@@ -67,6 +68,8 @@ pub struct Summary {
     /// The fragments: files and ends of files in the packed file, whose blocks `stored` counts too. Equal ones are counted
     /// each.
     pub fragments: Stored,
+    /// The paths of the list of files that come first, if the options have one.
+    pub listed: Listed,
     /// The files whose compression took longest, and the CPU time of it; the longest first.
     pub slowest: Vec<(PathBuf, Duration)>,
     /// Hashes of contents, for [`verify`](super::verify()); empty unless the options asked for them.
@@ -85,6 +88,7 @@ impl Summary {
             stored: BTreeMap::new(),
             duplicates: Stored::default(),
             fragments: Stored::default(),
+            listed: Listed::default(),
             slowest: Vec::new(),
             digests: Digests::default(),
         }

@@ -47,8 +47,13 @@ impl Rules {
 
     /// The compression for a path: that of the first rule that matches, or `otherwise`.
     pub fn choose(&self, path: &[u8], otherwise: Option<Compression>) -> Option<Compression> {
+        self.find(path).unwrap_or(otherwise)
+    }
+
+    /// The compression for a path, if a rule names it.
+    pub fn find(&self, path: &[u8]) -> Option<Option<Compression>> {
         let rule = self.0.iter().find(|(pattern, _)| pattern.matches(path));
-        rule.map_or(otherwise, |(_, compression)| *compression)
+        rule.map(|(_, compression)| *compression)
     }
 
     /// The compressions of all rules.

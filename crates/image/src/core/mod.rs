@@ -13,14 +13,14 @@
 mod contents;
 mod metadata;
 
-use crate::ImageError;
 use crate::clusters::Clusters;
 use crate::read::inode::{Inode, Layout};
 use crate::read::superblock::{PrefixPlace, Superblock};
 use crate::read::xattr::Prefixes;
 use crate::read::zmap::{IndexForm, ZContext, ZMap};
-use crate::read::{Cursor, Extent, FileKind, chunk, flat};
+use crate::read::{Cursor, Extent, FileKind, Mapping, chunk, flat};
 use crate::source::Source;
+use crate::{Address, ImageError};
 use std::sync::Arc;
 
 /// An open image.
@@ -38,6 +38,39 @@ pub(crate) struct Core {
 pub(crate) struct Contents {
     pub(crate) inode: Inode,
     index: Option<ZMap>,
+}
+
+impl Contents {
+    /// Address of the end of the index or of the array of chunks; the end of the attributes if there is neither. An
+    /// inline extent begins there.
+    pub(crate) fn index_end(&self) -> Address {
+        let tail = self.inode.tail;
+        let end = match &self.index {
+            Some(index) => index.end().ok(),
+            None => chunk::array_end(&self.inode),
+        };
+        Address { offset: end.unwrap_or(tail.offset), ..tail }
+    }
+
+    /// The part of the contents that is stored behind the inode: the position in the file, and the stored length, bytes.
+    pub(crate) fn inline_part(&self) -> Option<(u64, u64)> {
+        let size = self.inode.size;
+        match (&self.index, self.inode.layout) {
+            (Some(index), _) => index.inline_tail().map(|tail| match tail.mapping {
+                Mapping::Compressed(cluster) => (tail.start, u64::from(cluster.len_bytes)),
+                _ => (tail.start, tail.len_bytes),
+            }),
+            (None, Layout::Inline { tail_bytes, .. }) if tail_bytes > 0 => {
+                Some((size - u64::from(tail_bytes), u64::from(tail_bytes)))
+            }
+            (None, _) => None,
+        }
+    }
+
+    /// Whether stored bytes may begin and end inside a block.
+    pub(crate) fn has_byte_addresses(&self) -> bool {
+        self.index.as_ref().is_some_and(ZMap::has_records)
+    }
 }
 
 impl Core {

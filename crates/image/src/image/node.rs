@@ -43,6 +43,11 @@ impl Node {
         &self.image
     }
 
+    /// The inode and the header of its index.
+    pub(crate) fn contents(&self) -> &Contents {
+        &self.contents
+    }
+
     /// The fields of the inode: kind, mode, owner, times, layout.
     pub fn inode(&self) -> &Inode {
         &self.contents.inode

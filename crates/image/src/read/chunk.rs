@@ -61,6 +61,15 @@ pub fn extent_at(
     Ok(Extent { start, len_bytes, mapping })
 }
 
+/// Offset of the end of the array of a chunk-based file; `None` if the file has another layout or the array is beyond
+/// all addresses.
+pub(crate) fn array_end(inode: &Inode) -> Option<u64> {
+    let Layout::Chunks { chunk_bits, indexed, wide } = inode.layout else { return None };
+    let chunks = Chunks { indexed, wide };
+    let count = inode.size.div_ceil(1 << chunk_bits);
+    chunks.array(inode).ok()?.offset.checked_add(count.checked_mul(chunks.entry_len() as u64)?)
+}
+
 /// Whether `next` begins `len_bytes` behind the beginning of `mapping`, on the same device.
 fn continues(sb: &Superblock, mapping: Mapping, next: Mapping, len_bytes: u64) -> bool {
     match (mapping, next) {

@@ -77,6 +77,12 @@ impl Prefixes {
         Some(name)
     }
 
+    /// Bytes of the table of these prefixes, padding included.
+    pub(crate) fn table_bytes(&self) -> u64 {
+        let record = |prefix: &Prefix| (disk::LONG_PREFIX_HEADER_LEN + 1 + prefix.infix.len()) as u64;
+        self.0.iter().map(|prefix| record(prefix).next_multiple_of(disk::ALIGN)).sum()
+    }
+
     /// Decodes a name index into its base index and infix; `None` if it is an unknown long prefix.
     pub(crate) fn resolve(&self, name_index: u8) -> Option<(u8, &[u8])> {
         if name_index & disk::INDEX_LONG_PREFIX == 0 {
@@ -263,6 +269,24 @@ pub(crate) fn visit_filtered(
         visit(xattr, area.rules_out(&entry.name));
         Ok(false)
     })?;
+    Ok(())
+}
+
+/// Calls `visit` with the place of each attribute of an inode that other inodes may share: address and length, bytes.
+pub(crate) fn visit_shared_places(
+    bytes: &dyn Bytes,
+    sb: &Superblock,
+    prefixes: &Prefixes,
+    inode: &Inode,
+    mut visit: impl FnMut(Address, u64),
+) -> Result<(), ImageError> {
+    let Some(area) = Area::open(bytes, sb, prefixes, inode)? else { return Ok(()) };
+    for number in 0..area.header.shared_count {
+        let at = advance(area.shared, u64::from(number) * disk::ALIGN)?;
+        let at = area.shared_address(u32::from_le_bytes(array_at(bytes, at)?));
+        let (_, next) = area.entry(at, u64::MAX)?;
+        visit(at, next.offset - at.offset);
+    }
     Ok(())
 }
 

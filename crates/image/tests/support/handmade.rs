@@ -183,6 +183,16 @@ pub fn make_compressed(bytes: &mut [u8], file: usize, block: u32) {
     put_after(bytes, file, &index);
 }
 
+/// Makes a file consist of chunks of one block, with this array of block numbers. [`unused`] inodes for the array must
+/// follow the file.
+pub fn put_chunks(bytes: &mut [u8], file: usize, array: &[u8]) {
+    // The feature of files in chunks.
+    bytes[1024 + 0x50] |= 4;
+    bytes[inode_at(file)] = 1 | 4 << 1;
+    bytes[inode_at(file) + 16..][..4].fill(0);
+    put_after(bytes, file, array);
+}
+
 /// Bytes of the index of [`put_clusters`] for `len` bytes of contents.
 pub fn index_len(len: usize) -> usize {
     16 + len.div_ceil(BLOCK) * 8

@@ -1,4 +1,4 @@
-//! Histograms as text.
+//! Bars and histograms as text.
 
 use super::numbers::count;
 use pagefold_control::report::Bucket;
@@ -6,6 +6,12 @@ use pagefold_control::text::time;
 
 /// Width of the longest bar, characters.
 const BAR_WIDTH: u64 = 40;
+
+/// Returns a bar for `n`, of full width for `most`. It is empty only for 0.
+pub fn bar(n: u64, most: u64) -> String {
+    let width = (u128::from(n) * u128::from(BAR_WIDTH)).div_ceil(u128::from(most.max(1)));
+    "#".repeat(width.min(BAR_WIDTH.into()) as usize)
+}
 
 /// Formats a histogram with one line per bucket, from the first that is not empty to the last. Empty without requests.
 pub fn histogram(buckets: &[Bucket], indent: &str) -> String {
@@ -17,8 +23,7 @@ pub fn histogram(buckets: &[Bucket], indent: &str) -> String {
     let mut below = first.below_ns;
     loop {
         let requests = buckets.iter().find(|b| b.below_ns == below).map_or(0, |b| b.requests);
-        let bar = (u128::from(requests) * u128::from(BAR_WIDTH)).div_ceil(u128::from(most)) as usize;
-        let line = format!("{indent}< {:>7}  {:>12}  {}", time(below), count(requests), "#".repeat(bar));
+        let line = format!("{indent}< {:>7}  {:>12}  {}", time(below), count(requests), bar(requests, most));
         text.push_str(line.trim_end());
         text.push('\n');
         match below.checked_mul(2) {
@@ -33,6 +38,12 @@ pub fn histogram(buckets: &[Bucket], indent: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_bar_is_in_proportion_and_no_longer_than_the_width() {
+        let widths = [(0, 5), (1, u64::MAX), (5, 10), (10, 10), (u64::MAX, u64::MAX), (7, 0)];
+        assert_eq!(widths.map(|(n, most)| bar(n, most).len()), [0, 1, 20, 40, 40, 40]);
+    }
 
     #[test]
     fn the_longest_bar_is_full_and_empty_buckets_are_shown() {

@@ -1,25 +1,27 @@
 //! `image build`: makes an image.
 
 use super::build_source::{self, WhiteoutsArg, failure};
+use super::build_summary::{self, Built};
 use super::open::ThreadsArgs;
 use super::target::Target as OutFile;
 use crate::cli::output;
 use crate::cli::progress::BytesBar;
 use clap::{Args, ValueEnum, ValueHint};
 use pagefold_control::error::{CliError, Result};
-use pagefold_control::text;
 use pagefold_image::build::source::Scanned;
 use pagefold_image::build::{
-    BuildError, CLUSTER_BYTES_MAX, Compression, Options, Preset, RunningKernel, Stored, Summary, Target,
-    Tree, build, verify,
+    BuildError, CLUSTER_BYTES_MAX, Compression, Options, Preset, RunningKernel, Sort, Summary, Target, Tree,
+    build, verify,
 };
 use pagefold_image::{Image, Options as ReadOptions};
 use pagefold_page::size::{self, Human};
-use serde_json::json;
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
+
+/// The value of `--compression` that leaves the choice to a sample of each file.
+const AUTO: &str = "auto";
 
 /// The arguments of `image build`.
 #[derive(Debug, Args)]
@@ -44,8 +46,9 @@ pub struct BuildArgs {
     /// below), or small (lzma:9 in clusters of 1M where the kernel has it). Other options replace what it chooses
     #[arg(long, value_name = "NAME", default_value = "balanced", hide_possible_values = true)]
     pub preset: PresetArg,
-    /// Compression: lz4, lz4hc[:1-12], zstd[:1-22], deflate[:1-12], lzma[:0-9], or none [default: zstd:12; lz4hc:9 for
-    /// versions before 6.12, and if the running kernel has no zstd for EROFS]
+    /// Compression: lz4, lz4hc[:1-12], zstd[:1-22], deflate[:1-12], lzma[:0-9], none, or auto (the default or that of
+    /// --preset, but none for files whose sample does not compress) [default: zstd:12; lz4hc:9 for versions before 6.12,
+    /// and if the running kernel has no zstd for EROFS]
     #[arg(short = 'z', long, value_name = "NAME[:LEVEL]")]
     pub compression: Option<String>,
     /// Compression of the files that match a pattern, as in '*.so=lz4hc:12' or 'usr/share/**=zstd:19'. The first rule
@@ -76,6 +79,11 @@ pub struct BuildArgs {
     /// on
     #[arg(long, value_name = "KIND", default_value = "files", hide_possible_values = true)]
     pub dedupe: DedupeArg,
+    /// Order of the contents of small files, which are stored together, and of the others: similarity (small files with
+    /// the same extension follow each other), path, or a file with a list of paths, as a program reads them when it
+    /// starts: one on each line, # begins a comment. Files in the list come first, the others follow by similarity
+    #[arg(long, value_name = "ORDER", default_value = "similarity", value_hint = ValueHint::FilePath)]
+    pub sort: PathBuf,
     /// Leave out what matches a pattern, with all below it. A pattern without a slash is compared with names, one with
     /// a slash with paths from SOURCE. Can be repeated
     #[arg(long, value_name = "GLOB")]
@@ -160,11 +168,19 @@ pub fn run(args: &BuildArgs) -> Result<()> {
         verify_image(&out, &scanned.tree, &summary, args)?;
     }
     out.complete()?;
+    let built = Built {
+        out: &args.out,
+        summary: &summary,
+        scanned: &scanned,
+        running: running.as_ref(),
+        reason: reason(running.as_ref(), args),
+        has_list: matches!(options.sort, Sort::List(_)),
+    };
     match args.json {
-        true => print_json(&summary, &scanned, reason(running.as_ref(), args)),
-        false => print(&summary, &scanned, running.as_ref(), args),
+        true => build_summary::print_json(&built),
+        false => build_summary::print(&built),
     }?;
-    if let Some(kernel) = running.filter(|_| args.compression.is_some() || !args.rules.is_empty()) {
+    if let Some(kernel) = running.filter(|_| names_compression(args) || !args.rules.is_empty()) {
         note_refused(&kernel, &options);
     }
     Ok(())
@@ -172,8 +188,13 @@ pub fn run(args: &BuildArgs) -> Result<()> {
 
 /// The reason for the compression, unless the user named it, or named a kernel.
 fn reason(running: Option<&RunningKernel>, args: &BuildArgs) -> Option<String> {
-    let is_default = args.compression.is_none() && args.preset == PresetArg::Balanced;
+    let is_default = !names_compression(args) && args.preset == PresetArg::Balanced;
     running.filter(|_| is_default).map(RunningKernel::reason)
+}
+
+/// Whether the user named the compression of all files that no rule names.
+fn names_compression(args: &BuildArgs) -> bool {
+    args.compression.as_ref().is_some_and(|text| text != AUTO)
 }
 
 /// Says which of the algorithms that the user named the running kernel does not have. The image is of use nevertheless:
@@ -266,7 +287,8 @@ fn options(args: &BuildArgs) -> Result<(Options, Option<RunningKernel>)> {
     };
     let has_metabox = running.as_ref().map_or(target.has_metabox(), RunningKernel::has_metabox);
     preset.apply(&mut options, decodes, has_metabox);
-    if let Some(text) = &args.compression {
+    options.plain_if_incompressible = args.compression.as_ref().is_some_and(|text| text == AUTO);
+    if let Some(text) = args.compression.as_ref().filter(|_| names_compression(args)) {
         options.compression = Compression::parse(text).map_err(usage("--compression"))?;
     }
     for rule in &args.rules {
@@ -287,6 +309,7 @@ fn options(args: &BuildArgs) -> Result<(Options, Option<RunningKernel>)> {
     options.fragments &= !args.no_fragments;
     options.compress_metadata =
         (options.compress_metadata || args.compressed_metadata) && !args.no_compressed_metadata;
+    options.sort = build_source::sort(&args.sort)?;
     options.share_equal_files = args.dedupe == DedupeArg::Files;
     options.digests = args.verify;
     options.volume_name = args.label.clone().into_bytes();
@@ -302,106 +325,4 @@ fn source_date_epoch() -> Result<Option<i64>> {
         }),
         Err(_) => Ok(None),
     }
-}
-
-fn print(
-    summary: &Summary,
-    scanned: &Scanned,
-    running: Option<&RunningKernel>,
-    args: &BuildArgs,
-) -> Result<()> {
-    let (content, ratio) = (summary.content_bytes(), ratio(summary));
-    output::line(&format!(
-        "{}: {} from {} in {} files and directories ({ratio:.2}x), for Linux {} and later",
-        args.out.display(),
-        Human(summary.image_bytes),
-        Human(content),
-        text::grouped(summary.inodes),
-        summary.target,
-    ))?;
-    if let Some(kernel) = running {
-        let because = reason(running, args).map_or(String::new(), |reason| format!("; {reason}"));
-        output::line(&format!("  {:<12} the running one, {}{because}", "kernel", kernel.release()))?;
-    }
-    for (compression, stored) in &summary.stored {
-        output::line(&format!("  {:<12} {}", name(compression), stored_text(stored)))?;
-    }
-    output::line(&format!("  {:<12} {}", "metadata", Human(summary.metadata_bytes)))?;
-    if summary.fragments.files > 0 {
-        let Stored { files, content_bytes, stored_bytes } = summary.fragments;
-        let files = text::counted(files, "file", "files");
-        let line = format!("{} in {files}, stored together in {}", Human(content_bytes), Human(stored_bytes));
-        output::line(&format!("  {:<12} {line}", "fragments"))?;
-    }
-    if summary.duplicates.files > 0 {
-        let Stored { files, content_bytes, .. } = summary.duplicates;
-        let files = text::counted(files, "file", "files");
-        let line = format!("{} in {files} with the contents of another one", Human(content_bytes));
-        output::line(&format!("  {:<12} {line}", "duplicates"))?;
-    }
-    if scanned.dropped_xattrs > 0 {
-        let dropped = text::counted(scanned.dropped_xattrs, "attribute", "attributes");
-        output::note(&format!(
-            "{dropped} left out: images have user, trusted, security and access lists only"
-        ));
-    }
-    Ok(())
-}
-
-/// How many times as long as the image the contents are.
-fn ratio(summary: &Summary) -> f64 {
-    summary.content_bytes() as f64 / summary.image_bytes.max(1) as f64
-}
-
-fn name(compression: &Option<Compression>) -> String {
-    compression.map_or("plain".into(), |compression| compression.to_string())
-}
-
-fn stored_text(stored: &Stored) -> String {
-    let files = text::counted(stored.files, "file", "files");
-    format!("{} in {files}, stored in {}", Human(stored.content_bytes), Human(stored.stored_bytes))
-}
-
-fn stored_json(stored: &Stored) -> serde_json::Value {
-    json!({
-        "files": stored.files,
-        "content_bytes": stored.content_bytes,
-        "stored_bytes": stored.stored_bytes,
-    })
-}
-
-fn print_json(summary: &Summary, scanned: &Scanned, reason: Option<String>) -> Result<()> {
-    let stored: Vec<_> = summary
-        .stored
-        .iter()
-        .map(|(compression, stored)| {
-            json!({
-                "compression": name(compression),
-                "files": stored.files,
-                "content_bytes": stored.content_bytes,
-                "stored_bytes": stored.stored_bytes,
-            })
-        })
-        .collect();
-    let slowest: Vec<_> = summary
-        .slowest
-        .iter()
-        .map(|(path, elapsed)| json!({ "path": path.to_string_lossy(), "seconds": elapsed.as_secs_f64() }))
-        .collect();
-    output::json(&json!({
-        "kernel": summary.target.to_string(),
-        "compression_reason": reason,
-        "inodes": summary.inodes,
-        "directories": summary.directories,
-        "content_bytes": summary.content_bytes(),
-        "image_bytes": summary.image_bytes,
-        "metadata_bytes": summary.metadata_bytes,
-        "ratio": ratio(summary),
-        "stored": stored,
-        "fragments": stored_json(&summary.fragments),
-        "duplicates": stored_json(&summary.duplicates),
-        "slowest": slowest,
-        "unreadable": scanned.unreadable.iter().map(|(path, _)| path.to_string_lossy()).collect::<Vec<_>>(),
-        "dropped_xattrs": scanned.dropped_xattrs,
-    }))
 }

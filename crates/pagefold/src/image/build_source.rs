@@ -8,7 +8,7 @@ use pagefold_control::error::{CliError, Exit, Result};
 use pagefold_image::build::source::directory::{self, DirectoryOptions};
 use pagefold_image::build::source::tar::{self, TarOptions};
 use pagefold_image::build::source::{BEGINNING_BYTES, Scanned, SourceKind, image, spool};
-use pagefold_image::build::{BuildError, Pattern};
+use pagefold_image::build::{BuildError, LIST_BYTES_MAX, Pattern, Sort, SortList};
 use pagefold_server::mount::image_failure;
 use pagefold_sys::ready;
 use std::fs::File;
@@ -35,6 +35,24 @@ pub enum WhiteoutsArg {
 pub fn patterns(args: &BuildArgs) -> Result<Vec<Pattern>> {
     let parsed = args.exclude.iter().map(|text| Pattern::parse(text));
     parsed.collect::<std::result::Result<_, _>>().map_err(|e| CliError::usage(format!("--exclude: {e}")))
+}
+
+/// The order of `--sort`: a word, or the path of a file with a list.
+pub fn sort(order: &Path) -> Result<Sort> {
+    match order.to_str() {
+        Some("similarity") => return Ok(Sort::Similarity),
+        Some("path") => return Ok(Sort::Path),
+        _ => {}
+    }
+    let shown = order.display();
+    let read = File::open(order).and_then(|file| {
+        let mut text = Vec::new();
+        file.take(LIST_BYTES_MAX as u64 + 1).read_to_end(&mut text).map(|_| text)
+    });
+    let text = read.map_err(|e| {
+        path_failure(format!("--sort: reading the list '{shown}' (or write similarity or path)"), &e)
+    })?;
+    SortList::parse(&text).map(Sort::List).map_err(|e| CliError::usage(format!("--sort: '{shown}' is {e}")))
 }
 
 /// Reads the names and metadata of the source. Other files than archives are refused if an option is about archives, and

@@ -5,11 +5,11 @@
 //! | module | contents |
 //! |---|---|
 //! | `mount`, `unmount`, `mounts`, `stats` | the commands on mounted images, each with its arguments |
-//! | `build`, `build_source` | the command that makes images, and what it makes them from |
+//! | `build`, `build_source`, `build_summary` | the command that makes images, what it makes them from, its summary |
 //! | `ls`, `cat`, `show`, `extract`, `tar`, `check` | the commands on images, each with its arguments |
 //! | `kernel`, `tamper` | `mount --kernel`, and its check that only root can change the image |
 //! | `find` | finding a mounted image by its directory or path |
-//! | `overview`, `file` | the output of `show`: on an image, on a file in it |
+//! | `overview`, `usage`, `file` | the output of `show`: on an image, on the uses of its bytes, on a file in it |
 //! | `target` | the file that `build` and `tar -o` write |
 //! | `findings` | the output of defects in an image |
 //! | `limit` | the limit on printed contents |
@@ -21,6 +21,7 @@
 
 mod build;
 mod build_source;
+mod build_summary;
 mod cat;
 mod check;
 mod extract;
@@ -41,6 +42,7 @@ mod tamper;
 mod tar;
 mod target;
 mod unmount;
+mod usage;
 
 use crate::cli::list::with_columns;
 use clap::Subcommand;
@@ -98,8 +100,9 @@ pub enum ImageCommand {
     Cat(cat::CatArgs),
     /// Show the features and statistics of an image, or how a file in it is stored (like dump.erofs)
     ///
-    /// Without PATH: the super block, the oldest Linux that can mount the image, and statistics of all files, for which
-    /// the metadata of all files is read. With PATH: the inode and the extents of that file.
+    /// Without PATH: the super block, the oldest Linux that can mount the image, statistics of all files, and what the
+    /// bytes of the image are used for, with the files that take most. The metadata of all files is read for that. With
+    /// PATH: the inode and the extents of that file.
     ///
     /// The counterpart in erofs-utils is dump.erofs: `-s` (super block), `-S` (statistics), and `-e --path` (extents).
     Show(show::ShowArgs),

@@ -1,6 +1,7 @@
 //! The output of `image show IMAGE`: features of the image and statistics of its files, as JSON and as text.
 
 use super::names::{self, escaped, hex};
+use super::usage;
 use crate::cli::numbers;
 use crate::cli::page::Page;
 use pagefold_control::text::time_text;
@@ -131,6 +132,7 @@ impl Overview<'_> {
                 "shared": amount(&s.shared),
                 "ratio": self.ratio(),
             },
+            "usage": usage::json(s.usage.as_ref()),
             "errors": s.findings.errors(),
         });
         if let Value::Object(fields) = fields {
@@ -162,6 +164,7 @@ impl Overview<'_> {
             page.row("devices", &superblock.devices.len().to_string());
         }
         self.tree_text(&mut page);
+        usage::add_text(&mut page, self.stats.usage.as_ref(), numbers::are_for_people());
         page.into_text()
     }
 

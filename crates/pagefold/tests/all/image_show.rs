@@ -1,4 +1,4 @@
-//! `image show`: the algorithms of an image, damage, and a file with very many extents, which are printed
+//! `image show`: the algorithms of an image, the uses of its bytes, damage, and a file with very many extents, which are printed
 //! without being collected in memory.
 
 use crate::images::handmade::{File, REGULAR, image_of, make_compressed, put_xattrs, xattr, xattr_area};
@@ -124,6 +124,43 @@ fn show_lists_the_options_that_the_kernel_needs() {
     std::fs::write(&image, &bytes).unwrap();
     let kinds = ["XATTR", "SECURITY", "POSIX_ACL"].map(|kind| format!("attributes CONFIG_EROFS_FS_{kind}"));
     assert_eq!(options(&to)[1..4], kinds);
+}
+
+#[test]
+fn show_says_what_the_bytes_of_an_image_are_used_for() {
+    let s = Sandbox::new();
+    let (source, image) = (s.path("source"), s.path("image"));
+    std::fs::create_dir(&source).unwrap();
+    std::fs::write(source.join("text"), "a line of text\n".repeat(20_000)).unwrap();
+    let noise: Vec<u8> =
+        (0..102_400u32).flat_map(|n| n.wrapping_mul(n).wrapping_mul(0x9e37_79b1).to_le_bytes()).collect();
+    std::fs::write(source.join("noise"), &noise).unwrap();
+    std::fs::write(source.join("copy"), &noise).unwrap();
+    let to = image.display();
+    s.ok(&format!("image build --kernel 6.12 --no-fragments --no-tail-packing {} {to}", source.display()));
+    let show: serde_json::Value = serde_json::from_str(&s.ok(&format!("image show --json {to}"))).unwrap();
+    let usage = &show["usage"];
+    let parts = usage["parts"].as_object().unwrap();
+    let sum: u64 = parts.values().map(|bytes| bytes.as_u64().unwrap()).sum();
+    let len = std::fs::metadata(&image).unwrap().len();
+    assert_eq!((sum, usage["total_bytes"].as_u64().unwrap()), (len, len));
+    // "copy" comes first in the walk, and "noise" shares what it stores.
+    let list = |name: &str| -> Vec<(String, u64)> {
+        let file =
+            |f: &serde_json::Value| (f["path"].as_str().unwrap().into(), f["stored_bytes"].as_u64().unwrap());
+        usage[name].as_array().unwrap().iter().map(file).collect()
+    };
+    let (largest, worst) = (list("largest"), list("worst"));
+    let saved = usage["saved_bytes"].as_u64().unwrap();
+    assert_eq!(largest[0], ("/copy".to_string(), saved), "{usage}");
+    assert_eq!([&worst[0].0, &worst[1].0, &worst[2].0], ["/copy", "/text", "/noise"]);
+    assert_eq!((worst.len(), worst[2].1), (3, 0));
+    let text = s.ok(&format!("image show {to}"));
+    let usage = &text[text.find("\nUsage\n").unwrap()..];
+    for row in ["saved by sharing", "total", "zstd clusters", "Files that take most", "/copy", "OF LENGTH"] {
+        assert!(usage.contains(row), "{row} is not in\n{usage}");
+    }
+    assert!(!usage.contains('#'), "bars in a pipe");
 }
 
 #[test]

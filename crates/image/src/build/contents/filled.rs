@@ -23,6 +23,12 @@ impl<'r> Filled<'r> {
         self.hash.map(|hash| hash.finish_128())
     }
 
+    /// Passes over the next bytes, which are not hashed.
+    pub fn skip(&mut self, len_bytes: u64) -> Result<(), BuildError> {
+        self.at += len_bytes;
+        self.reader.skip(len_bytes)
+    }
+
     /// Reads the next `len` bytes into a buffer, whose contents are replaced.
     pub fn read(&mut self, len: usize, mut bytes: Vec<u8>) -> Result<Vec<u8>, BuildError> {
         bytes.resize(len, 0);

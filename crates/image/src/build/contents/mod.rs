@@ -1,17 +1,16 @@
 //! Reads the contents of files, has them compressed, and passes them to the writer.
 //!
 //! One thread reads and writes; the others compress. A file is cut into segments, which are compressed by any thread; a
-//! bounded number of bytes of them is under way. Small files come first, in an order in which similar ones follow each
-//! other (`order`): they are fragments of the packed file (`packed`, `packing`). The others follow in the order of the
-//! plan.
+//! bounded number of bytes of them is under way. Small files come first: they are fragments of the packed file (`packed`, `packing`). The
+//! others follow. [`Sort`](super::sort::Sort) is the order in each of the two groups.
 //!
 //! The image must not depend on the number of threads. So nothing depends on when a result comes: segments are written in
 //! the order of submission, or at a point that the bytes written so far decide.
 
 mod filled;
-mod order;
 mod packed;
 mod packing;
+mod sample;
 
 use super::BuildError;
 use super::compress::segment::{self, Cut, SEGMENT_BYTES_MAX, next_segment_bytes};
@@ -20,11 +19,13 @@ use super::content::Content;
 use super::duplicates::{Duplicates, Found, Hasher};
 use super::options::Compression;
 use super::plan::Planned;
+use super::sort::Order;
 use super::sparse;
 use super::tree::{Body, InodeId};
 use super::writer::{OpenFile, Writer, content_bytes};
 use filled::Filled;
 use packing::Packing;
+use sample::{SAMPLED_BYTES_MIN, Sampler};
 use std::collections::VecDeque;
 
 /// Most buffers that wait for another segment.
@@ -64,7 +65,7 @@ struct Source<'a> {
 }
 
 /// Appends the contents of all inodes that are no directories.
-pub fn fill(writer: &mut Writer<'_>, threads: usize) -> Result<(), BuildError> {
+pub fn fill(writer: &mut Writer<'_>, order: &Order, threads: usize) -> Result<(), BuildError> {
     let (plan, options) = (writer.plan, writer.options);
     let queue = Queue::default();
     std::thread::scope(|scope| {
@@ -75,14 +76,19 @@ pub fn fill(writer: &mut Writer<'_>, threads: usize) -> Result<(), BuildError> {
             false => Duplicates::default(),
         };
         let packing = if writer.can_share() { Packing::new(options, &writer.prefixes()) } else { None };
+        let sampler = options.plain_if_incompressible.then(Sampler::new).transpose()?;
         let (pending, file, buffers) = (VecDeque::new(), OpenFile::default(), Vec::new());
-        let mut filler = Filler { writer, workers, duplicates, packing, pending, file, left_bytes, buffers };
+        let mut filler =
+            Filler { writer, workers, duplicates, packing, sampler, pending, file, left_bytes, buffers };
         let mut others: Vec<_> = plan.others.iter().collect();
         if let Some(packing) = &filler.packing {
-            for planned in packing.take_small(filler.writer.tree, &mut others, options) {
+            let mut small = packing.take_small(filler.writer.tree, &mut others, options);
+            order.sort_small(&mut small);
+            for planned in small {
                 filler.pack_file(planned)?;
             }
         }
+        order.sort_others(&mut others);
         for planned in others {
             filler.add(planned)?;
         }
@@ -96,6 +102,7 @@ struct Filler<'w, 'a, 's> {
     workers: Workers<'s>,
     duplicates: Duplicates,
     packing: Option<Packing>,
+    sampler: Option<Sampler>,
     pending: VecDeque<Pending<'a>>,
     /// The file whose segments are being written.
     file: OpenFile,
@@ -120,8 +127,6 @@ impl<'a> Filler<'_, 'a, '_> {
     fn add_file(&mut self, planned: &'a Planned, content: &dyn Content) -> Result<(), BuildError> {
         let options = self.writer.options;
         let len_bytes = content.len_bytes();
-        let compression = options.rules.choose(&planned.path, options.compression);
-        let file = Source { planned, len_bytes, compression };
         let mut reader = content.open()?;
         let data = reader.data_ranges()?;
         if let Some(ranges) =
@@ -132,6 +137,8 @@ impl<'a> Filler<'_, 'a, '_> {
             sparse::write(self.writer, planned, len_bytes, ranges, reader.as_mut())?;
             return reader.finish();
         }
+        let compression = self.choose_compression(planned, content)?;
+        let file = Source { planned, len_bytes, compression };
         let mut is_original = false;
         if self.duplicates.may_have(len_bytes, compression) && !self.is_one_segment(&file) {
             // There is no memory for all of it, so it is read twice.
@@ -156,6 +163,25 @@ impl<'a> Filler<'_, 'a, '_> {
         self.writer.add_digest(planned, filled.digest());
         self.left_bytes = self.left_bytes.saturating_sub(len_bytes);
         reader.finish()
+    }
+
+    /// The compression of a file: that of the options, unless a sample shows that the file does not compress.
+    fn choose_compression(
+        &mut self,
+        planned: &Planned,
+        content: &dyn Content,
+    ) -> Result<Option<Compression>, BuildError> {
+        let options = self.writer.options;
+        let by_rule = options.rules.find(&planned.path);
+        let sampled_bytes_min = SAMPLED_BYTES_MIN.max(u64::from(options.cluster_bytes) + 1);
+        match (by_rule.unwrap_or(options.compression), &mut self.sampler) {
+            (Some(compression), Some(sampler))
+                if by_rule.is_none() && content.len_bytes() >= sampled_bytes_min =>
+            {
+                Ok(sampler.is_compressible(content, compression)?.then_some(compression))
+            }
+            (compression, _) => Ok(compression),
+        }
     }
 
     /// Longest end of a file that the packed file gets, bytes.

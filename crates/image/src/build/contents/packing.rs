@@ -6,7 +6,7 @@
 //! the result has come by then, and the point does not depend on threads.
 
 use super::packed::{Packed, PackedSegment};
-use super::{Filled, Filler, Pending, order};
+use super::{Filled, Filler, Pending};
 use crate::build::BuildError;
 use crate::build::compress::segment::{Cut, Segment};
 use crate::build::compress::workers::{Ticket, Turn};
@@ -49,7 +49,7 @@ impl Packing {
         if compression == Some(self.compression) { self.len_bytes_max } else { 0 }
     }
 
-    /// Takes the files that are fragments as a whole out of `files`, and returns them in the order of the packed file.
+    /// Takes the files that are fragments as a whole out of `files`, and returns them in the same order.
     pub fn take_small<'a>(
         &self,
         tree: &Tree,
@@ -61,9 +61,7 @@ impl Packing {
             let compression = options.rules.choose(&planned.path, options.compression);
             len_bytes > 0 && len_bytes <= self.fragment_bytes_max(compression) as u64
         };
-        let mut small: Vec<_> = files.extract_if(.., is_small).collect();
-        order::sort(&mut small);
-        small
+        files.extract_if(.., is_small).collect()
     }
 }
 

@@ -3,12 +3,10 @@
 //! Runs that touch are merged, so the tables have one entry for each gap between uses of one kind, and one for each
 //! cluster, whose first byte and length several extents may share.
 
+use crate::Address;
 use crate::account::{Account, TableAccount};
-use crate::{Address, Space};
-use std::collections::{BTreeMap, HashMap};
-
-/// Bytes that an entry of a tree is charged with; its nodes are at least half full.
-const RUN_BYTES: u64 = 64;
+use crate::byte_runs::{ByteRuns, RUN_BYTES};
+use std::collections::HashMap;
 
 /// The use of a range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,45 +50,11 @@ pub(super) enum Claim {
     Overlaps(Kind, u64),
 }
 
-/// Ranges in ascending order that neither overlap nor touch: first byte to end.
-#[derive(Default)]
-struct Runs(BTreeMap<(Space, u64), u64>);
-
-impl Runs {
-    /// The first byte that a range has in common with a run.
-    fn overlap(&self, at: Address, end: u64) -> Option<u64> {
-        let before = self.0.range(..=(at.space, at.offset)).next_back();
-        match before {
-            Some(((space, _), run_end)) if *space == at.space && *run_end > at.offset => Some(at.offset),
-            _ => {
-                let after = (at.space, at.offset)..(at.space, end);
-                self.0.range(after).next().map(|((_, start), _)| *start)
-            }
-        }
-    }
-
-    /// Adds a range, and merges it with the runs that it touches or overlaps.
-    fn insert(&mut self, at: Address, mut end: u64) {
-        let mut start = at.offset;
-        if let Some((&(space, before), &run_end)) = self.0.range(..=(at.space, start)).next_back()
-            && space == at.space
-            && run_end >= start
-        {
-            (start, end) = (before, end.max(run_end));
-        }
-        while let Some((&key, &run_end)) = self.0.range((at.space, start)..=(at.space, end)).next() {
-            self.0.remove(&key);
-            end = end.max(run_end);
-        }
-        self.0.insert((at.space, start), end);
-    }
-}
-
 /// The uses of an image's bytes.
 pub(super) struct Spaces {
     account: Account,
     charged_runs: u64,
-    runs: [Runs; 4],
+    runs: [ByteRuns; 4],
     /// The length of each cluster and shared attribute, by its address.
     clusters: HashMap<Address, u32>,
     clusters_account: TableAccount,
@@ -130,7 +94,7 @@ impl Spaces {
     }
 
     fn record(&mut self, kind: Kind, at: Address, end: u64, len_bytes: u32) {
-        let runs: usize = self.runs.iter().map(|runs| runs.0.len()).sum();
+        let runs: usize = self.runs.iter().map(ByteRuns::len).sum();
         if runs as u64 >= self.charged_runs {
             let more = (self.charged_runs / 2).max(64);
             if self.is_over_budget || !self.account.try_charge(more * RUN_BYTES) {
@@ -159,6 +123,7 @@ impl Drop for Spaces {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Space;
     use pagefold_backing::Budget;
 
     #[test]
@@ -176,7 +141,7 @@ mod tests {
         assert_eq!(claim(Kind::Plain, 400, 600), Claim::Shared);
         assert_eq!(claim(Kind::Plain, 310, 400), Claim::New);
         assert_eq!(claim(Kind::Metadata, 50, 101), Claim::Overlaps(Kind::Metadata, 100));
-        assert_eq!(spaces.runs.each_ref().map(|runs| runs.0.len()), [1, 1, 0, 1]);
+        assert_eq!(spaces.runs.each_ref().map(ByteRuns::len), [1, 1, 0, 1]);
         let elsewhere = Address { space: Space::Metabox, offset: 100 };
         assert_eq!(spaces.claim(Kind::Metadata, elsewhere, 200), Claim::New);
     }

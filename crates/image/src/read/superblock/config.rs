@@ -30,8 +30,13 @@ pub struct Algorithms {
 }
 
 impl Algorithms {
-    /// Reads the superblock's fields, and the records `offset` bytes behind its beginning.
-    pub(super) fn read(bytes: &dyn Bytes, raw: &RawSuperblock, offset: u64) -> Result<Self, ImageError> {
+    /// Reads the superblock's fields, and the records `offset` bytes behind its beginning. Returns also the offset of
+    /// the end of the records in the image.
+    pub(super) fn read(
+        bytes: &dyn Bytes,
+        raw: &RawSuperblock,
+        offset: u64,
+    ) -> Result<(Self, u64), ImageError> {
         let mut found = Algorithms {
             bits: 1 << Algorithm::Lz4 as u8,
             is_declared: raw.u1.get() != 0,
@@ -43,7 +48,7 @@ impl Algorithms {
         };
         if raw.feature_incompat.get() & incompat::COMPR_CFGS == 0 {
             found.set_lz4_window(raw.u1.get());
-            return Ok(found);
+            return Ok((found, disk::OFFSET + offset));
         }
         found.bits = raw.u1.get();
         found.max_pcluster_blocks = (MAX_CLUSTER_BYTES >> raw.blkszbits) as u16;
@@ -61,7 +66,7 @@ impl Algorithms {
             found.read_record(bytes, at, len, algorithm, raw.blkszbits)?;
             at.offset += u64::from(len);
         }
-        Ok(found)
+        Ok((found, at.offset))
     }
 
     /// Whether the image may hold clusters of `algorithm`.

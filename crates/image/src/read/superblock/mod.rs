@@ -79,6 +79,10 @@ pub struct Superblock {
     pub incompat: u32,
     /// The compression algorithms and their parameters.
     pub algorithms: Algorithms,
+    /// Offset of the end of the superblock, its extension slots and the configuration records, bytes.
+    pub header_end: u64,
+    /// Offset of the table of devices, bytes; 0 if there is none.
+    pub device_table_at: u64,
     /// Devices besides the image itself, in the order of their numbers, which begin at 1.
     pub devices: Vec<Device>,
     /// The packed file, which holds fragments.
@@ -128,7 +132,8 @@ impl Superblock {
         if raw.fixed_nsec.get() >= 1_000_000_000 {
             return Err(corrupt(0x20, "more nanoseconds than a second has"));
         }
-        let algorithms = Algorithms::read(bytes, &raw, extslots_end)?;
+        let (algorithms, header_end) = Algorithms::read(bytes, &raw, extslots_end)?;
+        let device_table_at = u64::from(raw.devt_slotoff.get()) * RawDeviceSlot::LEN as u64;
         let wide_addresses = has(incompat::WIDE_ADDRESSES);
         let wide_root = wide_addresses && raw.rootnid_8b.get() != 0;
         let metabox_nid = if has(incompat::METABOX) { Some(read_metabox(bytes, &raw)?) } else { None };
@@ -159,6 +164,8 @@ impl Superblock {
             compat,
             incompat,
             algorithms,
+            header_end,
+            device_table_at: if has(incompat::DEVICE_TABLE) { device_table_at } else { 0 },
             devices: if has(incompat::DEVICE_TABLE) { read_devices(bytes, &raw)? } else { Vec::new() },
             packed_nid,
             metabox_nid,

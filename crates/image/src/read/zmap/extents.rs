@@ -67,6 +67,11 @@ impl Records {
         Ok(Records { begin, bits, count, physical: u64::from_le_bytes(physical) })
     }
 
+    /// Offset of the end of the last record.
+    pub(super) fn end(&self) -> u64 {
+        self.begin + (self.count << self.bits)
+    }
+
     /// Finds the extent that contains byte `offset`.
     pub(super) fn extent_at(
         &self,
@@ -75,7 +80,7 @@ impl Records {
         offset: u64,
         cursor: &mut Cursor,
     ) -> Result<Extent, ImageError> {
-        let end = self.begin + (self.count << self.bits);
+        let end = self.end();
         let mut search =
             Search { records: *self, map, index: IndexReader::new(bytes, map.address(self.begin), end) };
         let (i, start, end) = match self.bits {

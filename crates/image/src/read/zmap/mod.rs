@@ -167,6 +167,25 @@ impl ZMap {
         }
     }
 
+    /// Offset of the end of the index, without an inline extent behind it.
+    pub(crate) fn end(&self) -> Result<u64, ImageError> {
+        match self.index {
+            Index::None => Ok(self.at.offset + HEADER_BYTES),
+            Index::Records(records) => Ok(records.end()),
+            Index::Full | Index::Compact(_) => self.entries_end(),
+        }
+    }
+
+    /// The last extent, if its stored bytes are behind the index.
+    pub(crate) fn inline_tail(&self) -> Option<Extent> {
+        self.tail.filter(|_| !self.has_records() && self.header.advises(advise::INLINE))
+    }
+
+    /// Whether the index has extent records, whose stored bytes may begin and end inside a block.
+    pub(crate) fn has_records(&self) -> bool {
+        matches!(self.index, Index::Records(_))
+    }
+
     fn choose_index(&self, bytes: &dyn Bytes, form: IndexForm) -> Result<Index, ImageError> {
         let header = self.header;
         if form == IndexForm::Full && self.context.extent_records && header.advises(advise::EXTENTS) {
@@ -186,7 +205,7 @@ impl ZMap {
     /// fragment may be longer than the limit of a search forward.
     fn find_tail(&mut self, bytes: &dyn Bytes) -> Result<(), ImageError> {
         let elsewhere = self.header.advise() & (advise::INLINE | advise::FRAGMENT) != 0;
-        if elsewhere && self.size > 0 && !matches!(self.index, Index::Records(_)) {
+        if elsewhere && self.size > 0 && !self.has_records() {
             self.tail = Some(Lclusters::new(self, bytes)?.tail()?);
         }
         Ok(())

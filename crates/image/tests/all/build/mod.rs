@@ -1,5 +1,6 @@
 //! The builder: images of trees, read back by this crate and by others.
 
+mod auto;
 mod changes;
 mod directory;
 mod duplicates;
@@ -11,6 +12,7 @@ mod large;
 mod metabox;
 mod prefixes;
 mod repack;
+mod sort;
 mod streams;
 mod tar;
 mod tar_forms;

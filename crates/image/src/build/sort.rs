@@ -1,0 +1,211 @@
+//! The order of contents in an image.
+//!
+//! Small files, which are compressed together in the packed file, come first; the other files follow. [`Sort`] says in
+//! which order the files of each of these two groups are.
+//!
+//! A file that is read at the same time as its neighbours costs less there: a cluster of small files is decoded once, and
+//! read-ahead of the medium has the next file already. [`SortList`] makes an order from the record of a start-up.
+
+use super::plan::Planned;
+use super::tree::{InodeId, Tree};
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+/// Longest list, bytes.
+pub const LIST_BYTES_MAX: usize = 16 << 20;
+/// Most paths in a list.
+pub const LIST_PATHS_MAX: usize = 1 << 20;
+
+/// The order of contents in an image.
+#[derive(Debug, Clone, Default)]
+pub enum Sort {
+    /// Small files by the ends of their names behind the last dot, so that similar ones are compressed together, and
+    /// those of a kind by path. Other files by path.
+    #[default]
+    Similarity,
+    /// By path: the files of a directory in the order of their names, then those of its directories.
+    Path,
+    /// The files of a list first, in its order; the others as with [`Sort::Similarity`].
+    List(SortList),
+}
+
+/// Paths of files in the order in which they are wanted. Clones share it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SortList(Arc<[Box<[u8]>]>);
+
+/// The paths of a list that were looked for in a tree.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Listed {
+    /// Paths that the tree has.
+    pub found: u64,
+    /// Paths that it does not have.
+    pub missing: u64,
+}
+
+impl SortList {
+    /// Parses a list: a path on each line, from the root of the image, with or without a slash at the beginning. Empty
+    /// lines and those that begin with `#` are ignored, and so is a path that an earlier line has. The error says which
+    /// limit a list exceeds.
+    pub fn parse(text: &[u8]) -> Result<Self, String> {
+        if text.len() > LIST_BYTES_MAX {
+            return Err(format!("a list of more than {} MiB", LIST_BYTES_MAX >> 20));
+        }
+        let lines = text.split(|byte| *byte == b'\n').filter(|line| !line.starts_with(b"#"));
+        let (mut paths, mut known) = (Vec::new(), HashSet::new());
+        for path in lines.map(normal).filter(|path| !path.is_empty()) {
+            if paths.len() >= LIST_PATHS_MAX {
+                return Err(format!("a list of more than {LIST_PATHS_MAX} paths"));
+            }
+            if known.insert(path.clone()) {
+                paths.push(path);
+            }
+        }
+        Ok(SortList(paths.into()))
+    }
+
+    /// The paths, each once, without a slash at the beginning.
+    pub fn paths(&self) -> impl Iterator<Item = &[u8]> {
+        self.0.iter().map(AsRef::as_ref)
+    }
+}
+
+/// A path without empty names, and without `.`.
+fn normal(line: &[u8]) -> Box<[u8]> {
+    let names = line.split(|byte| *byte == b'/').filter(|name| !name.is_empty() && *name != b".");
+    names.collect::<Vec<_>>().join(b"/".as_slice()).into()
+}
+
+/// An order for the files of one tree.
+pub(super) struct Order {
+    is_by_kind: bool,
+    /// The place of each inode in the list.
+    ranks: HashMap<InodeId, usize>,
+    listed: Listed,
+}
+
+impl Order {
+    /// Looks for the paths of a list in `tree`. Any name of a file with several is a name of it, and the first one in the
+    /// list decides. Symbolic links are not followed.
+    pub(super) fn new(tree: &Tree, sort: &Sort) -> Self {
+        let is_by_kind = !matches!(sort, Sort::Path);
+        let mut order = Order { is_by_kind, ranks: HashMap::new(), listed: Listed::default() };
+        let Sort::List(list) = sort else { return order };
+        for (rank, path) in list.paths().enumerate() {
+            match tree.find(path) {
+                Some(id) => {
+                    order.listed.found += 1;
+                    order.ranks.entry(id).or_insert(rank);
+                }
+                None => order.listed.missing += 1,
+            }
+        }
+        order
+    }
+
+    /// The paths of the list, if there is one, that the tree has and does not have.
+    pub(super) fn listed(&self) -> Listed {
+        self.listed
+    }
+
+    /// Puts small files, which are in the order of the plan, in order.
+    pub(super) fn sort_small(&self, files: &mut [&Planned]) {
+        if self.is_by_kind {
+            files.sort_by(|a, b| kind(&a.path).cmp(kind(&b.path)));
+        }
+        self.sort_others(files);
+    }
+
+    /// Puts files that are not small, which are in the order of the plan, in order.
+    pub(super) fn sort_others(&self, files: &mut [&Planned]) {
+        if !self.ranks.is_empty() {
+            files.sort_by_key(|file| self.ranks.get(&file.id).copied().unwrap_or(usize::MAX));
+        }
+    }
+}
+
+/// The end of the name that says what the file is: what is behind the last dot. Names without a dot are a kind.
+fn kind(path: &[u8]) -> &[u8] {
+    let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
+    match name.iter().rposition(|byte| *byte == b'.') {
+        // A leading dot hides the file.
+        None | Some(0) => b"",
+        Some(dot) => &name[dot + 1..],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::build::plan::Plan;
+    use crate::build::tree::{Body, Metadata};
+
+    /// A tree whose file `b/x.c` has the name `other` too.
+    fn tree() -> Tree {
+        let mut tree = Tree::new(Metadata::default());
+        for path in ["b/x.c", "b/y.h", "a/README", "a/z.c", "a/.hidden", "a.d/file", "c.h"] {
+            tree.add_bytes(path.as_bytes(), *b"1").unwrap();
+        }
+        let linked = tree.find(b"b/x.c").unwrap();
+        tree.link(tree.find(b"b").unwrap(), b"other", linked).unwrap();
+        tree.add(InodeId::ROOT, b"pipe", Metadata::default(), Body::Fifo).unwrap();
+        tree
+    }
+
+    fn sorted(sort: &Sort, small: bool) -> Vec<String> {
+        let tree = tree();
+        let plan = Plan::new(&tree, None);
+        let mut files: Vec<_> = plan.others.iter().collect();
+        let order = Order::new(&tree, sort);
+        match small {
+            true => order.sort_small(&mut files),
+            false => order.sort_others(&mut files),
+        }
+        files.iter().map(|file| String::from_utf8_lossy(&file.path).into_owned()).collect()
+    }
+
+    fn list(text: &str) -> Sort {
+        Sort::List(SortList::parse(text.as_bytes()).unwrap())
+    }
+
+    const BY_KIND: [&str; 8] =
+        ["pipe", "a/.hidden", "a/README", "a.d/file", "b/other", "a/z.c", "c.h", "b/y.h"];
+    const BY_PATH: [&str; 8] =
+        ["c.h", "pipe", "a/.hidden", "a/README", "a/z.c", "a.d/file", "b/other", "b/y.h"];
+
+    #[test]
+    fn files_of_a_kind_follow_each_other() {
+        assert_eq!(sorted(&Sort::Similarity, true), BY_KIND);
+        assert_eq!(sorted(&Sort::Similarity, false), BY_PATH);
+        assert_eq!(sorted(&Sort::Path, true), BY_PATH);
+        assert_eq!(sorted(&Sort::Path, false), BY_PATH);
+    }
+
+    #[test]
+    fn the_files_of_a_list_come_first_whatever_their_name_there_is() {
+        // The name that is not the first one counts too.
+        let sort = list("c.h\n/b/x.c\nb/other\n./a//README\nnone\na/../c.h\n");
+        let wanted = ["c.h", "b/other", "a/README", "pipe", "a/.hidden", "a.d/file", "a/z.c", "b/y.h"];
+        assert_eq!(sorted(&sort, true), wanted);
+        let wanted = ["c.h", "b/other", "a/README", "pipe", "a/.hidden", "a/z.c", "a.d/file", "b/y.h"];
+        assert_eq!(sorted(&sort, false), wanted);
+        assert_eq!(Order::new(&tree(), &sort).listed(), Listed { found: 4, missing: 2 });
+        assert_eq!(sorted(&list("# nothing\n\n/\n"), true), BY_KIND);
+    }
+
+    #[test]
+    fn a_list_has_each_path_once_and_no_comments() {
+        let parsed = SortList::parse(b"# a comment\n\n/b\nb\na \n./#x\n\xff\n//\nc").unwrap();
+        assert_eq!(parsed.paths().collect::<Vec<_>>(), [b"b".as_slice(), b"a ", b"#x", b"\xff", b"c"]);
+        assert_eq!(SortList::parse(b"").unwrap().paths().count(), 0);
+    }
+
+    #[test]
+    fn a_list_that_is_too_long_is_refused() {
+        let longest = vec![b'\n'; LIST_BYTES_MAX];
+        assert!(SortList::parse(&longest).is_ok());
+        assert!(SortList::parse(&[&longest[..], b"x"].concat()).unwrap_err().contains("16 MiB"));
+        let paths: String = (0..LIST_PATHS_MAX).map(|n| format!("{n:x}\n")).collect();
+        assert!(SortList::parse(paths.as_bytes()).is_ok());
+        assert!(SortList::parse((paths + "x").as_bytes()).unwrap_err().contains("1048576 paths"));
+    }
+}

@@ -1,0 +1,145 @@
+//! The uses of the stored bytes of an image.
+//!
+//! Each byte of the image and its further devices is attributed once, to one [`UsagePart`]; the parts add up to the
+//! length of all devices. [`Usage`] also has the files that take most.
+//!
+//! [`TreeStats`](crate::tree_stats::TreeStats) computes it during its walk: `Collector` gets every inode and extent, and
+//! `claims` decides what was attributed before. The rules:
+//!
+//! - The metabox and the packed file come first, then the files in the order of the walk. Bytes that several files share
+//!   belong to the first of them; the others are charged nothing, and count as saved.
+//! - Plain contents take whole blocks, and clusters their stored length, padding included. Contents behind an inode, and
+//!   plain contents with extent records (which may end inside a block), take their exact length.
+//! - A file is charged for a fragment by its length: the packed file's stored bytes are distributed evenly over its
+//!   contents. So files that share a fragment are each charged for it, and what they saved is an estimate.
+//! - Contents behind an inode of the metabox are charged in the same way, by the metabox's stored bytes.
+
+mod claims;
+mod collector;
+mod top;
+
+pub(crate) use collector::{Collector, Owner};
+pub use top::LISTED_FILES;
+
+/// Shortest file in the list of the files that are compressed worst, bytes.
+pub const WORST_LEN_BYTES: u64 = 64 << 10;
+
+/// A use of stored bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum UsagePart {
+    /// Clusters of files, compressed with LZ4.
+    Lz4,
+    /// Clusters of files, compressed with MicroLZMA.
+    Lzma,
+    /// Clusters of files, compressed with DEFLATE.
+    Deflate,
+    /// Clusters of files, compressed with Zstandard.
+    Zstd,
+    /// Uncompressed contents of files, in blocks.
+    Plain,
+    /// The packed file, which holds fragments.
+    Fragments,
+    /// Contents behind inodes, compressed or not: ends of files, targets of symbolic links.
+    Inline,
+    /// Contents of directories.
+    Directories,
+    /// Inodes, and the rest of their last slots.
+    Inodes,
+    /// Indexes of compressed files, and arrays of chunks.
+    Indexes,
+    /// Extended attributes, and the prefixes of their names.
+    Xattrs,
+    /// The metabox, which holds compressed metadata.
+    Metabox,
+    /// The bytes before the superblock, the superblock, and the records and the table of devices that belong to it.
+    Superblock,
+    /// Padding of blocks, and bytes that nothing refers to.
+    Unused,
+}
+
+impl UsagePart {
+    /// All parts, in the order of their declaration.
+    pub const ALL: [UsagePart; 14] = [
+        UsagePart::Lz4,
+        UsagePart::Lzma,
+        UsagePart::Deflate,
+        UsagePart::Zstd,
+        UsagePart::Plain,
+        UsagePart::Fragments,
+        UsagePart::Inline,
+        UsagePart::Directories,
+        UsagePart::Inodes,
+        UsagePart::Indexes,
+        UsagePart::Xattrs,
+        UsagePart::Metabox,
+        UsagePart::Superblock,
+        UsagePart::Unused,
+    ];
+
+    /// The name in JSON and in text.
+    pub fn name(self) -> &'static str {
+        match self {
+            UsagePart::Lz4 => "lz4",
+            UsagePart::Lzma => "lzma",
+            UsagePart::Deflate => "deflate",
+            UsagePart::Zstd => "zstd",
+            UsagePart::Plain => "plain",
+            UsagePart::Fragments => "fragments",
+            UsagePart::Inline => "inline",
+            UsagePart::Directories => "directories",
+            UsagePart::Inodes => "inodes",
+            UsagePart::Indexes => "indexes",
+            UsagePart::Xattrs => "xattrs",
+            UsagePart::Metabox => "metabox",
+            UsagePart::Superblock => "superblock",
+            UsagePart::Unused => "unused",
+        }
+    }
+}
+
+/// A regular file and its stored bytes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FileUsage {
+    /// The path from the root, `/` first; cut after 4096 bytes.
+    pub path: Vec<u8>,
+    /// Length of the contents, bytes.
+    pub len_bytes: u64,
+    /// Bytes that are stored for the contents and that no file before it in the walk shares.
+    pub stored_bytes: u64,
+}
+
+impl FileUsage {
+    /// Stored bytes for each byte of contents; `None` if the file is empty.
+    pub fn fraction(&self) -> Option<f64> {
+        (self.len_bytes > 0).then(|| self.stored_bytes as f64 / self.len_bytes as f64)
+    }
+}
+
+/// The uses of an image's stored bytes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Usage {
+    parts: [u64; UsagePart::ALL.len()],
+    /// Bytes of contents in fragments.
+    pub fragment_bytes: u64,
+    /// Bytes of contents that are stored with the contents of an earlier file, or earlier in the same file.
+    pub shared_bytes: u64,
+    /// Bytes that would be stored in addition if nothing was shared. Those of fragments are an estimate.
+    pub saved_bytes: u64,
+    /// The files with most stored bytes, at most [`LISTED_FILES`], most first.
+    pub largest: Vec<FileUsage>,
+    /// The files of at least [`WORST_LEN_BYTES`] with most stored bytes for each byte of contents, at most
+    /// [`LISTED_FILES`], most first; of equal ones, those with most stored bytes.
+    pub worst: Vec<FileUsage>,
+}
+
+impl Usage {
+    /// Stored bytes of one use.
+    pub fn part_bytes(&self, part: UsagePart) -> u64 {
+        self.parts[part as usize]
+    }
+
+    /// Stored bytes of all uses: the length of the image and its further devices.
+    pub fn total_bytes(&self) -> u64 {
+        self.parts.iter().sum()
+    }
+}

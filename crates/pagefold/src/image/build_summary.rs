@@ -1,0 +1,135 @@
+//! The summary of `image build`, as text and as JSON.
+
+use crate::cli::output;
+use pagefold_control::error::Result;
+use pagefold_control::text;
+use pagefold_image::build::source::Scanned;
+use pagefold_image::build::{Compression, Listed, RunningKernel, Stored, Summary};
+use pagefold_page::size::Human;
+use serde_json::json;
+use std::path::Path;
+
+/// A finished image.
+pub struct Built<'a> {
+    /// Its path.
+    pub out: &'a Path,
+    pub summary: &'a Summary,
+    pub scanned: &'a Scanned,
+    /// The running kernel, if the image is for that one.
+    pub running: Option<&'a RunningKernel>,
+    /// The reason for the compression, unless the user named it, or named a kernel.
+    pub reason: Option<String>,
+    /// Whether a list says which files come first.
+    pub has_list: bool,
+}
+
+/// Prints the summary as text.
+pub fn print(built: &Built<'_>) -> Result<()> {
+    let &Built { summary, scanned, .. } = built;
+    let (content, ratio) = (summary.content_bytes(), ratio(summary));
+    output::line(&format!(
+        "{}: {} from {} in {} files and directories ({ratio:.2}x), for Linux {} and later",
+        built.out.display(),
+        Human(summary.image_bytes),
+        Human(content),
+        text::grouped(summary.inodes),
+        summary.target,
+    ))?;
+    if let Some(kernel) = built.running {
+        let because = built.reason.as_ref().map_or(String::new(), |reason| format!("; {reason}"));
+        output::line(&format!("  {:<12} the running one, {}{because}", "kernel", kernel.release()))?;
+    }
+    for (compression, stored) in &summary.stored {
+        output::line(&format!("  {:<12} {}", name(compression), stored_text(stored)))?;
+    }
+    output::line(&format!("  {:<12} {}", "metadata", Human(summary.metadata_bytes)))?;
+    if summary.fragments.files > 0 {
+        let Stored { files, content_bytes, stored_bytes } = summary.fragments;
+        let files = text::counted(files, "file", "files");
+        let line = format!("{} in {files}, stored together in {}", Human(content_bytes), Human(stored_bytes));
+        output::line(&format!("  {:<12} {line}", "fragments"))?;
+    }
+    if summary.duplicates.files > 0 {
+        let Stored { files, content_bytes, .. } = summary.duplicates;
+        let files = text::counted(files, "file", "files");
+        let line = format!("{} in {files} with the contents of another one", Human(content_bytes));
+        output::line(&format!("  {:<12} {line}", "duplicates"))?;
+    }
+    if built.has_list {
+        let Listed { found, missing } = summary.listed;
+        let paths = text::counted(found, "path", "paths");
+        output::line(&format!(
+            "  {:<12} {paths} of the list found, {} not",
+            "sorted",
+            text::grouped(missing)
+        ))?;
+    }
+    if scanned.dropped_xattrs > 0 {
+        let dropped = text::counted(scanned.dropped_xattrs, "attribute", "attributes");
+        output::note(&format!(
+            "{dropped} left out: images have user, trusted, security and access lists only"
+        ));
+    }
+    Ok(())
+}
+
+/// How many times as long as the image the contents are.
+fn ratio(summary: &Summary) -> f64 {
+    summary.content_bytes() as f64 / summary.image_bytes.max(1) as f64
+}
+
+fn name(compression: &Option<Compression>) -> String {
+    compression.map_or("plain".into(), |compression| compression.to_string())
+}
+
+fn stored_text(stored: &Stored) -> String {
+    let files = text::counted(stored.files, "file", "files");
+    format!("{} in {files}, stored in {}", Human(stored.content_bytes), Human(stored.stored_bytes))
+}
+
+fn stored_json(stored: &Stored) -> serde_json::Value {
+    json!({
+        "files": stored.files,
+        "content_bytes": stored.content_bytes,
+        "stored_bytes": stored.stored_bytes,
+    })
+}
+
+/// Prints the summary as JSON.
+pub fn print_json(built: &Built<'_>) -> Result<()> {
+    let &Built { summary, scanned, .. } = built;
+    let stored: Vec<_> = summary
+        .stored
+        .iter()
+        .map(|(compression, stored)| {
+            json!({
+                "compression": name(compression),
+                "files": stored.files,
+                "content_bytes": stored.content_bytes,
+                "stored_bytes": stored.stored_bytes,
+            })
+        })
+        .collect();
+    let slowest: Vec<_> = summary
+        .slowest
+        .iter()
+        .map(|(path, elapsed)| json!({ "path": path.to_string_lossy(), "seconds": elapsed.as_secs_f64() }))
+        .collect();
+    output::json(&json!({
+        "kernel": summary.target.to_string(),
+        "compression_reason": built.reason,
+        "inodes": summary.inodes,
+        "directories": summary.directories,
+        "content_bytes": summary.content_bytes(),
+        "image_bytes": summary.image_bytes,
+        "metadata_bytes": summary.metadata_bytes,
+        "ratio": ratio(summary),
+        "stored": stored,
+        "fragments": stored_json(&summary.fragments),
+        "duplicates": stored_json(&summary.duplicates),
+        "listed": built.has_list.then(|| json!({ "found": summary.listed.found, "missing": summary.listed.missing })),
+        "slowest": slowest,
+        "unreadable": scanned.unreadable.iter().map(|(path, _)| path.to_string_lossy()).collect::<Vec<_>>(),
+        "dropped_xattrs": scanned.dropped_xattrs,
+    }))
+}
