@@ -1,7 +1,7 @@
 //! Reads EROFS images (compressed read-only file systems) in a fixed memory budget, and builds them. Images that are read
 //! may be untrusted.
 //!
-//! [`Image`] opens a file, a block device, or any other [`Backing`](pagefold_backing::Backing); [`Node`] is a file or
+//! [`Image`] opens a file, a block device, or any other [`ByteSource`](pagefold_backing::ByteSource); [`Node`] is a file or
 //! directory in it:
 //!
 //! ```

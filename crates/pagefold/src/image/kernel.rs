@@ -5,7 +5,7 @@ use super::mount::check_mount_point;
 use super::open::{default_threads, path_failure};
 use super::tamper;
 use crate::cli::output;
-use pagefold_backing::{Backing, FileBacking};
+use pagefold_backing::{ByteSource, FileBacking};
 use pagefold_control::config::MountConfig;
 use pagefold_control::error::{CliError, Exit, Result};
 use pagefold_control::text;
@@ -62,7 +62,7 @@ impl<'a> Medium<'a> {
         }
     }
 
-    fn backing(&self) -> Result<Arc<dyn Backing>> {
+    fn backing(&self) -> Result<Arc<dyn ByteSource>> {
         let what = || format!("reading '{}'", self.path.display());
         let file = self.file.try_clone().map_err(|e| CliError::io(what(), &e))?;
         let backing = FileBacking::for_reading(file);

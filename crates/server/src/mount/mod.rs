@@ -10,7 +10,7 @@ mod report;
 
 use crate::socket::{ControlSocket, RequestHandler};
 use crate::startup::StartupChannel;
-use pagefold_backing::{Backing, FileBacking};
+use pagefold_backing::{ByteSource, FileBacking};
 use pagefold_control::config::{FuseUring, MountConfig, ReadAheadConfig};
 use pagefold_control::error::{CliError, Exit, Result};
 use pagefold_control::instance::state::MountState;
@@ -98,7 +98,7 @@ fn run_in_thread<T: Send>(make: impl FnOnce() -> Result<T> + Send) -> Result<T> 
 }
 
 /// Opens a file or block device for reading. Errors begin with `what`.
-pub fn open_medium(path: &Path, what: &str) -> Result<Arc<dyn Backing>> {
+pub fn open_medium(path: &Path, what: &str) -> Result<Arc<dyn ByteSource>> {
     let file = pagefold_backing::open_for_reading(path).map_err(|e| {
         let exit = match e.errno {
             libc::ENOENT | libc::ENOTDIR => Exit::NotFound,
@@ -112,7 +112,7 @@ pub fn open_medium(path: &Path, what: &str) -> Result<Arc<dyn Backing>> {
     Ok(Arc::new(backing.map_err(|e| CliError::failed(format!("{what}: {}", with_causes(&e))))?))
 }
 
-fn open_image(config: &MountConfig, media: Vec<Arc<dyn Backing>>) -> Result<Image> {
+fn open_image(config: &MountConfig, media: Vec<Arc<dyn ByteSource>>) -> Result<Image> {
     let mut media = media.into_iter();
     let first = media.next().ok_or_else(|| CliError::failed("no image to open"))?;
     let options = Options {
