@@ -144,6 +144,7 @@ mod source;
 mod streams;
 pub mod tar;
 pub mod tree_stats;
+pub mod verity;
 pub mod walk;
 
 // Its types are media of images and counters of the budget.

@@ -19,4 +19,5 @@ mod support;
 mod tools;
 mod tools_hostile;
 mod tools_limits;
+mod verity;
 mod zmap;
