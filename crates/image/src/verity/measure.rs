@@ -8,6 +8,7 @@ use super::hash::{BlockHasher, Hash};
 use super::layout::Layout;
 use super::{BLOCK_BYTES, Descriptor, HASH_BYTES, HASHES_PER_BLOCK, Salt, VerityError};
 use pagefold_backing::ByteSource;
+use std::ops::ControlFlow;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -22,14 +23,14 @@ type Sink<'a> = dyn Fn(u64, &[u8; BLOCK_BYTES]) -> std::io::Result<()> + Sync + 
 /// Computes the tree over all of `source` in `threads` threads, and returns the descriptor.
 ///
 /// `write` is called once for each block of the tree, from several threads and in any order, with its offset in bytes.
-/// `go_on` is called often, by the calling thread's workers, with the number of bytes hashed so far; the computation
-/// ends with [`VerityError::Cancelled`] if it returns false.
+/// `go_on` is called often, in the calling thread, with the number of bytes hashed so far. If it breaks, the computation
+/// ends with [`VerityError::Cancelled`].
 pub fn measure(
     source: &dyn ByteSource,
     salt: &Salt,
     threads: usize,
     write: &Sink<'_>,
-    go_on: &(dyn Fn(u64) -> bool + Sync),
+    go_on: &mut dyn FnMut(u64) -> ControlFlow<()>,
 ) -> Result<Descriptor, VerityError> {
     let layout = Layout::of(source.len_bytes());
     if layout.data_bytes > MAX_DATA_BYTES {
@@ -44,7 +45,6 @@ pub fn measure(
         ]),
         layout,
         write,
-        go_on,
         next_run: AtomicU64::new(0),
         done_bytes: AtomicU64::new(0),
         failed: AtomicBool::new(false),
@@ -52,7 +52,7 @@ pub fn measure(
     let root_hash = match work.layout.levels.is_empty() {
         true => work.only_block()?,
         false => {
-            work.hash_runs(threads)?;
+            work.hash_runs(threads, go_on)?;
             work.hash_levels()?
         }
     };
@@ -66,7 +66,6 @@ struct Work<'a> {
     /// The hashes of the blocks of level 0.
     lowest: Mutex<Vec<Hash>>,
     write: &'a Sink<'a>,
-    go_on: &'a (dyn Fn(u64) -> bool + Sync),
     next_run: AtomicU64,
     done_bytes: AtomicU64,
     /// Whether a thread has failed, so that the others stop.
@@ -85,10 +84,16 @@ impl Work<'_> {
     }
 
     /// Hashes the data in several threads. The first error ends all of them.
-    fn hash_runs(&self, threads: usize) -> Result<(), VerityError> {
+    fn hash_runs(
+        &self,
+        threads: usize,
+        go_on: &mut dyn FnMut(u64) -> ControlFlow<()>,
+    ) -> Result<(), VerityError> {
         std::thread::scope(|scope| {
-            let workers: Vec<_> = (1..threads).map(|_| scope.spawn(|| self.take_runs())).collect();
-            let ours = self.take_runs();
+            let workers: Vec<_> = (1..threads)
+                .map(|_| scope.spawn(|| self.take_runs(&mut |_| ControlFlow::Continue(()))))
+                .collect();
+            let ours = self.take_runs(go_on);
             let theirs = workers.into_iter().map(|worker| match worker.join() {
                 Ok(result) => result,
                 Err(panic) => std::panic::resume_unwind(panic),
@@ -98,7 +103,7 @@ impl Work<'_> {
     }
 
     /// Hashes runs until none is left.
-    fn take_runs(&self) -> Result<(), VerityError> {
+    fn take_runs(&self, go_on: &mut dyn FnMut(u64) -> ControlFlow<()>) -> Result<(), VerityError> {
         let runs = self.layout.data_bytes.div_ceil(RUN_BYTES as u64);
         let mut data = vec![0; RUN_BYTES];
         while !self.failed.load(Ordering::Relaxed) {
@@ -106,12 +111,17 @@ impl Work<'_> {
             if run >= runs {
                 break;
             }
-            self.hash_run(run, &mut data).inspect_err(|_| self.failed.store(true, Ordering::Relaxed))?;
+            let hashed = self.hash_run(run, &mut data).and_then(|done_bytes| match go_on(done_bytes) {
+                ControlFlow::Continue(()) => Ok(()),
+                ControlFlow::Break(()) => Err(VerityError::Cancelled),
+            });
+            hashed.inspect_err(|_| self.failed.store(true, Ordering::Relaxed))?;
         }
         Ok(())
     }
 
-    fn hash_run(&self, run: u64, data: &mut [u8]) -> Result<(), VerityError> {
+    /// Hashes one run, and returns the number of bytes hashed so far.
+    fn hash_run(&self, run: u64, data: &mut [u8]) -> Result<u64, VerityError> {
         let at = run * RUN_BYTES as u64;
         let len_bytes = (self.layout.data_bytes - at).min(RUN_BYTES as u64) as usize;
         let data = &mut data[..len_bytes];
@@ -121,8 +131,7 @@ impl Work<'_> {
         let mut lowest = self.lowest.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         lowest[run as usize] = self.hasher.hash(&node);
         drop(lowest);
-        let done = self.done_bytes.fetch_add(len_bytes as u64, Ordering::Relaxed) + len_bytes as u64;
-        if (self.go_on)(done) { Ok(()) } else { Err(VerityError::Cancelled) }
+        Ok(self.done_bytes.fetch_add(len_bytes as u64, Ordering::Relaxed) + len_bytes as u64)
     }
 
     /// Computes the levels above the lowest, and returns the root hash.

@@ -2,7 +2,7 @@
 //!
 //! The slot of a block is its position in the tree modulo the number of slots, so there is nothing to search and nothing
 //! to evict: a block takes the place of another one that has the same slot. A tree is read in order of its data, and
-//! neighbours have different slots. Each slot has a lock of its own, held for the copy of one pointer.
+//! neighbours have different slots. Each slot has a separate lock, held for the copy of one pointer.
 
 use super::BLOCK_BYTES;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -6,8 +6,8 @@ use pagefold_image::verity::{Descriptor, Digest, Salt, VerifiedSource, VerityErr
 use pagefold_testkit::skipped;
 use proptest::prelude::*;
 use sha2::{Digest as _, Sha256};
+use std::ops::ControlFlow;
 use std::process::Command;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, Mutex};
 
 const MIB: usize = 1 << 20;
@@ -30,7 +30,8 @@ fn measured(data: &[u8], salt: &Salt, threads: usize) -> (Vec<u8>, Descriptor) {
         tree[at as usize..end].copy_from_slice(node);
         Ok(())
     };
-    let descriptor = measure(&*memory(data), salt, threads, &write, &|_| true).unwrap();
+    let descriptor =
+        measure(&*memory(data), salt, threads, &write, &mut |_| ControlFlow::Continue(())).unwrap();
     (tree.into_inner().unwrap(), descriptor)
 }
 
@@ -105,11 +106,16 @@ fn the_program_fsverity_writes_the_same_files() {
 #[test]
 fn measuring_stops_at_the_first_error_and_when_it_is_cancelled() {
     let data = memory(contents(5 * MIB));
-    let (calls, ok) = (AtomicU64::new(0), |_: u64, _: &[u8; 4096]| Ok(()));
-    let cancelled = measure(&*data, &Salt::default(), 2, &ok, &|_| calls.fetch_add(1, Ordering::Relaxed) < 3);
+    let (mut calls, ok) = (0, |_: u64, _: &[u8; 4096]| Ok(()));
+    let cancelled = measure(&*data, &Salt::default(), 2, &ok, &mut |done_bytes| {
+        calls += 1;
+        assert!(done_bytes >= calls << 19);
+        ControlFlow::Break(())
+    });
+    assert_eq!(calls, 1);
     assert_eq!(cancelled, Err(VerityError::Cancelled));
     let full = |_: u64, _: &[u8; 4096]| Err(std::io::Error::from_raw_os_error(libc::ENOSPC));
-    let failed = measure(&*data, &Salt::default(), 2, &full, &|_| true).unwrap_err();
+    let failed = measure(&*data, &Salt::default(), 2, &full, &mut |_| ControlFlow::Continue(())).unwrap_err();
     assert!(failed.to_string().contains("No space left"), "{failed}");
 }
 
@@ -152,7 +158,7 @@ fn failing_blocks(source: &VerifiedSource) -> Vec<u64> {
     (0..blocks).filter(read).collect()
 }
 
-/// Each kind of byte: of data, of a leaf, of a node between, of the root. What fails is what is below the byte.
+/// Each kind of byte: of data, of a leaf, of a node between, of the root. The reads of all blocks below the byte fail.
 #[test]
 fn a_changed_byte_fails_the_reads_of_the_blocks_that_depend_on_it_and_no_others() {
     let len = 65 * MIB / 2 + 100;

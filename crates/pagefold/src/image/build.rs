@@ -1,7 +1,7 @@
 //! `image build`: makes an image.
 
 use super::build_source::{self, WhiteoutsArg, failure};
-use super::open::ThreadsArgs;
+use super::open::{ThreadsArgs, VerityArgs};
 use super::target::Target as OutFile;
 use crate::cli::output;
 use crate::cli::progress::BytesBar;
@@ -36,6 +36,8 @@ pub struct BuildArgs {
     /// device table
     #[arg(long, value_name = "PATH", value_hint = ValueHint::AnyPath)]
     pub device: Vec<PathBuf>,
+    #[command(flatten)]
+    pub verity: VerityArgs,
     /// Oldest Linux that has to mount the image: 5.4, 5.10, 5.15, 6.1, 6.6, 6.12, 6.18, or another version [default:
     /// the running one, with its configuration]
     #[arg(long, value_name = "VERSION")]

@@ -5,6 +5,7 @@ use super::open::{open_source_image, path_failure};
 use super::target::Target as OutFile;
 use clap::ValueEnum;
 use pagefold_control::error::{CliError, Exit, Result};
+use pagefold_control::media::MediaConfig;
 use pagefold_image::build::source::directory::{self, DirectoryOptions};
 use pagefold_image::build::source::tar::{self, TarOptions};
 use pagefold_image::build::source::{BEGINNING_BYTES, Scanned, SourceKind, image, spool};
@@ -66,7 +67,9 @@ pub fn scan(args: &BuildArgs, exclude: Vec<Pattern>, out: &OutFile) -> Result<Sc
         }
         SourceKind::Image => {
             check_options(args, false, false)?;
-            let image = open_source_image(&args.source, &args.device)?;
+            let (image, devices) = (args.source.clone(), args.device.clone());
+            let media = MediaConfig { image, devices, verity: args.verity.config() };
+            let image = open_source_image(&media)?;
             image::scan(&image, &exclude).map_err(failure)
         }
     }
@@ -155,6 +158,7 @@ fn check_options(args: &BuildArgs, is_directory: bool, is_archive: bool) -> Resu
         () if args.ignore_unreadable && !is_directory => refused("--ignore-unreadable", "directories"),
         () if args.whiteouts.is_some() && !is_archive => refused("--whiteouts", "tar archives"),
         () if !args.device.is_empty() && (is_directory || is_archive) => refused("--device", "images"),
+        () if !args.verity.digest.is_empty() && (is_directory || is_archive) => refused("--digest", "images"),
         () => Ok(()),
     }
 }

@@ -2,9 +2,12 @@
 
 use clap::{Args, ValueHint};
 use pagefold_control::error::{CliError, Exit, Result};
+use pagefold_control::media::{MediaConfig, VerityConfig};
+use pagefold_image::verity::{Digest, Salt};
 use pagefold_image::{Image, ImageError, Options, ReadAhead};
 use pagefold_page::size;
-use pagefold_server::mount::{image_failure, open_medium};
+use pagefold_server::mount::image_failure;
+use pagefold_server::mount::media::{Media, Sources};
 use std::fmt::Display;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -18,6 +21,23 @@ pub struct MediaArgs {
     /// A further device of an image on several devices. Can be repeated, in the order of the image's device table
     #[arg(long, value_name = "PATH", value_hint = ValueHint::AnyPath)]
     pub device: Vec<PathBuf>,
+    #[command(flatten)]
+    pub verity: VerityArgs,
+}
+
+/// The digests of an image and its devices.
+#[derive(Debug, Args)]
+pub struct VerityArgs {
+    /// Verify all that is read: the digest of the image, as `image digest` prints it. Images on several devices need one for
+    /// each: the option is repeated, first for the image, then for each --device
+    #[arg(long, value_name = "sha256:HEX")]
+    pub digest: Vec<Digest>,
+    /// The Merkle tree of the image, for --digest. Can be repeated, for the devices [default: IMAGE.verity]
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, requires = "digest")]
+    pub merkle_tree: Vec<PathBuf>,
+    /// The salt of the digests, in hexadecimal
+    #[arg(long, value_name = "HEX", default_value_t, hide_default_value = true, requires = "digest")]
+    pub salt: Salt,
 }
 
 /// The image, and the memory for reading it.
@@ -43,9 +63,7 @@ impl ImageArgs {
     pub fn open(&self, read_ahead: ReadAhead) -> Result<Image> {
         let memory_bytes =
             size::parse(&self.memory).map_err(|e| CliError::usage(format!("--memory: {e}")))?;
-        let open = |path: &PathBuf| open_medium(path, &format!("opening '{}'", path.display()));
-        let image = open(&self.media.image)?;
-        let devices = self.media.device.iter().map(open).collect::<Result<_>>()?;
+        let Sources { image, devices } = Media::open(&self.media.config())?.verified()?;
         let options =
             Options { memory_bytes, read_ahead, cache_full_reads: false, devices, ..Options::default() };
         Image::open(image, options).map_err(|e| self.failure(&e))
@@ -57,13 +75,31 @@ impl ImageArgs {
     }
 }
 
+impl MediaArgs {
+    /// The media to open, with the paths as they were typed.
+    pub fn config(&self) -> MediaConfig {
+        let (image, devices) = (self.image.clone(), self.device.clone());
+        MediaConfig { image, devices, verity: self.verity.config() }
+    }
+}
+
+impl VerityArgs {
+    /// The digests, with the paths as they were typed; `None` without --digest.
+    pub fn config(&self) -> Option<VerityConfig> {
+        let config = || VerityConfig {
+            digests: self.digest.iter().map(Digest::to_string).collect(),
+            trees: self.merkle_tree.clone(),
+            salt: self.salt.to_string(),
+        };
+        (!self.digest.is_empty()).then(config)
+    }
+}
+
 /// Opens an image that another one is built from, with its further devices.
-pub fn open_source_image(path: &Path, devices: &[PathBuf]) -> Result<Image> {
-    let open = |path: &Path| open_medium(path, &format!("opening '{}'", path.display()));
-    let medium = open(path)?;
-    let devices = devices.iter().map(|path| open(path)).collect::<Result<_>>()?;
-    Image::open(medium, Options { cache_full_reads: false, devices, ..Options::default() })
-        .map_err(|e| image_failure(format_args!("'{}'", path.display()), &e))
+pub fn open_source_image(media: &MediaConfig) -> Result<Image> {
+    let Sources { image, devices } = Media::open(media)?.verified()?;
+    Image::open(image, Options { cache_full_reads: false, devices, ..Options::default() })
+        .map_err(|e| image_failure(format_args!("'{}'", media.image.display()), &e))
 }
 
 impl ThreadsArgs {

@@ -6,11 +6,12 @@
 //! serve FUSE requests. A third starts the control socket. Only the main thread keeps the capability to unmount; it
 //! reads nothing of the image and waits for the end.
 
+pub mod media;
 mod report;
 
 use crate::socket::{ControlSocket, RequestHandler};
 use crate::startup::StartupChannel;
-use pagefold_backing::{ByteSource, FileBacking};
+use media::{Media, Sources};
 use pagefold_control::config::{FuseUring, MountConfig, ReadAheadConfig};
 use pagefold_control::error::{CliError, Exit, Result};
 use pagefold_control::instance::state::MountState;
@@ -27,11 +28,7 @@ use pagefold_sys::{SysError, pidfd, ready, rundir};
 use report::MountSession;
 use std::fmt::Display;
 use std::os::fd::AsFd;
-use std::path::Path;
 use std::sync::Arc;
-
-/// The description, in messages, of a file that cannot hold an image.
-pub const NO_MEDIUM: &str = "neither a file nor a block device";
 
 /// Serves a mounted image until it is unmounted or a signal ends it. The caller holds the lock of the instance.
 pub fn run(config: &MountConfig, dir: &InstanceDir, channel: StartupChannel) -> Result<()> {
@@ -42,14 +39,11 @@ pub fn run(config: &MountConfig, dir: &InstanceDir, channel: StartupChannel) -> 
         privileges::set_no_new_privs()?;
     }
     let signals = Termination::listen()?;
-    let media = std::iter::once(&config.image).chain(&config.devices);
-    let media = media
-        .map(|path| open_medium(path, &format!("opening '{}'", path.display())))
-        .collect::<Result<Vec<_>>>()?;
+    let media = Media::open(&config.media)?;
     let keep = if is_root { CapabilitySet::SYS_ADMIN } else { CapabilitySet::empty() };
     privileges::drop_capabilities_except(keep)?;
     dir.write_state(&MountState {
-        image: config.image.clone(),
+        image: config.media.image.clone(),
         mount_point: config.mount_point.clone(),
         server: pidfd::Identity::of_self().map(Into::into),
     })?;
@@ -97,34 +91,18 @@ fn run_in_thread<T: Send>(make: impl FnOnce() -> Result<T> + Send) -> Result<T> 
         .unwrap_or_else(|_| Err(CliError::failed("setting up the mount: a thread panicked")))
 }
 
-/// Opens a file or block device for reading. Errors begin with `what`.
-pub fn open_medium(path: &Path, what: &str) -> Result<Arc<dyn ByteSource>> {
-    let file = pagefold_backing::open_for_reading(path).map_err(|e| {
-        let exit = match e.errno {
-            libc::ENOENT | libc::ENOTDIR => Exit::NotFound,
-            libc::EACCES | libc::EPERM => Exit::Unavailable,
-            libc::ENOTBLK => return CliError::usage(format!("{what}: it is {NO_MEDIUM}")),
-            _ => Exit::Failed,
-        };
-        CliError::new(exit, format!("{what}: {}", std::io::Error::from_raw_os_error(e.errno)))
-    })?;
-    let backing = FileBacking::for_reading(file);
-    Ok(Arc::new(backing.map_err(|e| CliError::failed(format!("{what}: {}", with_causes(&e))))?))
-}
-
-fn open_image(config: &MountConfig, media: Vec<Arc<dyn ByteSource>>) -> Result<Image> {
-    let mut media = media.into_iter();
-    let first = media.next().ok_or_else(|| CliError::failed("no image to open"))?;
+fn open_image(config: &MountConfig, media: Media) -> Result<Image> {
+    let Sources { image, devices } = media.verified()?;
     let options = Options {
         memory_bytes: config.memory_bytes,
         read_ahead: read_ahead(config.read_ahead),
         // The kernel caches what it has read.
         cache_full_reads: false,
         caller_bytes: LEAST_REPLY_BYTES,
-        devices: media.collect(),
+        devices,
         ..Options::default()
     };
-    Image::open(first, options).map_err(|e| failure_of(config, &e))
+    Image::open(image, options).map_err(|e| failure_of(config, &e))
 }
 
 fn read_ahead(config: ReadAheadConfig) -> pagefold_image::ReadAhead {
@@ -143,7 +121,7 @@ fn mount(config: &MountConfig, image: Image) -> Result<Mount> {
         allow_other: config.allow_other,
         suid: config.suid,
         devices: config.device_nodes,
-        source: config.image.clone().into(),
+        source: config.media.image.clone().into(),
         ..MountOptions::default()
     };
     let drop_all = || -> Result<(), SysError> { privileges::drop_capabilities() };
@@ -167,7 +145,7 @@ pub fn image_failure(what: impl Display, error: &ImageError) -> CliError {
 }
 
 fn failure_of(config: &MountConfig, error: &ImageError) -> CliError {
-    image_failure(format_args!("'{}'", config.image.display()), error)
+    image_failure(format_args!("'{}'", config.media.image.display()), error)
 }
 
 fn failure(error: &MountError) -> CliError {

@@ -24,7 +24,7 @@ pub fn report(config: &MountConfig, image: &Image, session: &MountSession) -> Mo
     let ImageStats { reads, budget, cached_bytes, read_bytes, latency } = image.stats();
     let amplification = (reads.asked_bytes > 0).then(|| read_bytes as f64 / reads.asked_bytes as f64);
     MountReport {
-        image: config.image.clone(),
+        image: config.media.image.clone(),
         mount_point: config.mount_point.clone(),
         server: ServerReport::of_this_process(),
         threads: session.threads,
