@@ -42,6 +42,12 @@ pub enum BackingError {
         /// The difference.
         what: String,
     },
+    /// The medium is on another machine, and does not serve the request.
+    #[error("{what}")]
+    Unreachable {
+        /// The place and the reason.
+        what: String,
+    },
     /// The queue has as many requests in flight as it was made for; this one was not accepted.
     #[error("the queue is full: {depth} requests are in flight")]
     QueueFull {
@@ -64,13 +70,14 @@ impl BackingError {
         matches!(self, BackingError::Mismatch { .. })
     }
 
-    /// The error number for this error: the kernel's own (ENOSPC where the medium is full), EIO for wrong bytes, EINVAL
+    /// The error number for this error: the kernel's own (ENOSPC where the medium is full), EIO for wrong bytes and
+    /// for a medium that cannot be reached, EINVAL
     /// for a request that is out of range or longer than its buffer, EAGAIN for a full queue.
     pub fn errno(&self) -> i32 {
         match self {
             BackingError::OutOfRange { .. } | BackingError::ShortBuffer { .. } => libc::EINVAL,
             BackingError::Io { errno, .. } => *errno,
-            BackingError::Mismatch { .. } => libc::EIO,
+            BackingError::Mismatch { .. } | BackingError::Unreachable { .. } => libc::EIO,
             BackingError::QueueFull { .. } => libc::EAGAIN,
             BackingError::System(e) => e.errno,
         }

@@ -94,7 +94,7 @@ fn every_command_verifies_what_it_reads() {
     for words in all.clone() {
         s.ok(&verified(words));
     }
-    // What is not read is not verified: the metadata are still whole.
+    // Only what is read is verified: the metadata are still whole.
     let block = flip_contents(&path);
     s.ok(&verified("image ls -l IMAGE"));
     fs::remove_dir_all(&out).unwrap();
