@@ -7,7 +7,8 @@ use crate::retry::{Deadline, until_deadline};
 use crate::{RemoteError, Secret, Url};
 use pagefold_backing::{BackingError, ByteSource};
 use std::ops::Range;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 /// How an object is read.
@@ -43,6 +44,8 @@ pub struct RemoteStats {
     pub received_bytes: u64,
     /// Bytes of reads that were in memory already.
     pub hit_bytes: u64,
+    /// Reads that failed.
+    pub failed_reads: u64,
 }
 
 /// One version of an object on a server. Reads share the ranges that are in memory; those of several threads are in
@@ -52,6 +55,8 @@ pub struct RemoteSource {
     version: Version,
     blocks: Blocks,
     timeout: Duration,
+    failed_reads: AtomicU64,
+    last_error: Mutex<Option<String>>,
 }
 
 impl RemoteSource {
@@ -80,7 +85,8 @@ impl RemoteSource {
         }
         let blocks = Blocks::new(version.len_bytes, options.cache_bytes);
         first.into_iter().for_each(|first| blocks.insert_first(first));
-        Ok(RemoteSource { client, version, blocks, timeout: options.timeout })
+        let (failed_reads, last_error) = (AtomicU64::new(0), Mutex::default());
+        Ok(RemoteSource { client, version, blocks, timeout: options.timeout, failed_reads, last_error })
     }
 
     /// A snapshot of the counters.
@@ -91,7 +97,13 @@ impl RemoteSource {
             retries: counters.retries.load(Ordering::Relaxed),
             received_bytes: counters.received_bytes.load(Ordering::Relaxed),
             hit_bytes: self.blocks.hit_bytes.load(Ordering::Relaxed),
+            failed_reads: self.failed_reads.load(Ordering::Relaxed),
         }
+    }
+
+    /// The error of the last read that failed, for people.
+    pub fn last_error(&self) -> Option<String> {
+        self.last_error.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Fetches blocks by one request, which is repeated until the deadline.
@@ -131,7 +143,10 @@ impl ByteSource for RemoteSource {
                 last: "another reader waits for the same bytes".to_string(),
             },
         };
-        Err(error.of_read(self.client.url()))
+        let error = error.of_read(self.client.url());
+        self.failed_reads.fetch_add(1, Ordering::Relaxed);
+        *self.last_error.lock().unwrap_or_else(PoisonError::into_inner) = Some(error.to_string());
+        Err(error)
     }
 
     fn describe(&self) -> String {

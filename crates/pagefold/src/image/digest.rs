@@ -1,13 +1,14 @@
 //! `image digest`: computes the fs-verity digest of an image, and writes its Merkle tree.
 
-use super::open::ThreadsArgs;
+use super::open::{RemoteArgs, ThreadsArgs};
 use super::target::{Output, Target};
 use crate::cli::output;
 use crate::cli::progress::BytesBar;
 use clap::{Args, ValueHint};
 use pagefold_control::error::{CliError, Result};
+use pagefold_control::media::Location;
 use pagefold_image::verity::{Descriptor, Salt, VerityError, measure};
-use pagefold_server::mount::media::{open_medium, tree_beside, verity_exit};
+use pagefold_server::mount::media::{TREE_SUFFIX, open_source, verity_exit};
 use serde_json::json;
 use std::io::Write;
 use std::ops::ControlFlow;
@@ -20,10 +21,10 @@ const DATA_PER_TREE: u64 = 128;
 /// The arguments of `image digest`.
 #[derive(Debug, Args)]
 pub struct DigestArgs {
-    /// The image: a file or a block device
+    /// The image: a file, a block device, or a URL of http:// or https://
     #[arg(value_name = "IMAGE", value_hint = ValueHint::AnyPath)]
-    pub image: PathBuf,
-    /// File to write the Merkle tree to [default: IMAGE.verity]
+    pub image: Location,
+    /// File to write the Merkle tree to [default: IMAGE.verity; none for a URL]
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub out_merkle_tree: Option<PathBuf>,
     /// Write no Merkle tree
@@ -36,6 +37,8 @@ pub struct DigestArgs {
     #[arg(long, value_name = "HEX", default_value_t, hide_default_value = true)]
     pub salt: Salt,
     #[command(flatten)]
+    pub remote: RemoteArgs,
+    #[command(flatten)]
     pub threads: ThreadsArgs,
     /// Print JSON, and no progress
     #[arg(long)]
@@ -46,7 +49,10 @@ pub struct DigestArgs {
 pub fn run(args: &DigestArgs) -> Result<()> {
     let tree = match (&args.out_merkle_tree, args.no_merkle_tree) {
         (Some(path), _) => Some(path.clone()),
-        (None, false) => Some(tree_beside(&args.image)),
+        (None, false) => match args.image.with_suffix(TREE_SUFFIX) {
+            Location::File(path) => Some(path),
+            Location::Url(_) => None,
+        },
         (None, true) => None,
     };
     let (descriptor, tree_bytes) = match &tree {
@@ -86,7 +92,7 @@ fn writing(path: &Path, error: &std::io::Error) -> CliError {
 
 /// Computes the digest; the blocks of the tree go to `target`.
 fn compute(args: &DigestArgs, target: Option<&Target>) -> Result<Descriptor> {
-    let source = open_medium(&args.image, &format!("opening '{}'", args.image.display()))?;
+    let source = open_source(&args.image, &args.remote.config()?)?;
     let total = source.len_bytes();
     let file = target.map(Target::file);
     let write = |offset: u64, node: &[u8; 4096]| file.map_or(Ok(()), |file| file.write_all_at(node, offset));
@@ -101,6 +107,6 @@ fn compute(args: &DigestArgs, target: Option<&Target>) -> Result<Descriptor> {
     bar.end();
     measured.map_err(|e| match (e, target) {
         (VerityError::Cancelled, Some(target)) => target.interrupted(),
-        (e, _) => CliError::new(verity_exit(&e), format!("'{}': {e}", args.image.display())),
+        (e, _) => CliError::new(verity_exit(&e), format!("'{}': {e}", args.image)),
     })
 }

@@ -8,6 +8,7 @@ use crate::cli::output;
 use pagefold_backing::{ByteSource, FileBacking};
 use pagefold_control::config::MountConfig;
 use pagefold_control::error::{CliError, Exit, Result};
+use pagefold_control::media::Location;
 use pagefold_control::text;
 use pagefold_image::check::{CheckOptions, check};
 use pagefold_image::{Image, ImageError, Options, ReadAhead, with_causes};
@@ -35,7 +36,7 @@ pub fn run(config: &MountConfig, trusted: bool) -> Result<()> {
     }
     // The kernel would mount it on top of another mount.
     check_mount_point(&config.mount_point)?;
-    let media = config.media.all().map(|path| Medium::open(path)).collect::<Result<Vec<_>>>()?;
+    let media = config.media.all().map(Medium::open).collect::<Result<Vec<_>>>()?;
     if !trusted {
         media.iter().try_for_each(|medium| tamper::refuse_changeable(medium.path, &medium.file))?;
     }
@@ -48,7 +49,12 @@ pub fn run(config: &MountConfig, trusted: bool) -> Result<()> {
 }
 
 impl<'a> Medium<'a> {
-    fn open(path: &'a Path) -> Result<Self> {
+    fn open(location: &'a Location) -> Result<Self> {
+        let Location::File(path) = location else {
+            return Err(CliError::usage(format!(
+                "the kernel mounts files and block devices, and '{location}' is a URL; mount it without --kernel"
+            )));
+        };
         let failed = |e| path_failure(format!("opening '{}'", path.display()), &e);
         // Without O_NONBLOCK, opening a FIFO would wait for a writer.
         let file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path).map_err(failed)?;
@@ -117,14 +123,9 @@ fn refuse_damaged(config: &MountConfig, image: &Image) -> Result<()> {
             let message = format!(
                 "'{0}': {1} wrong with the image, so it is not mounted; 'pagefold image check {0}{2}' lists the \
                  errors, and --trusted mounts it nevertheless",
-                config.media.image.display(),
+                config.media.image,
                 text::counted(n, "thing is", "things are"),
-                config
-                    .media
-                    .devices
-                    .iter()
-                    .map(|path| format!(" --device {}", path.display()))
-                    .collect::<String>(),
+                config.media.devices.iter().map(|device| format!(" --device {device}")).collect::<String>(),
             );
             Err(findings::failure(report.findings.damage(), message))
         }
@@ -132,7 +133,7 @@ fn refuse_damaged(config: &MountConfig, image: &Image) -> Result<()> {
 }
 
 fn failure(config: &MountConfig, error: &ImageError) -> CliError {
-    image_failure(format_args!("'{}'", config.media.image.display()), error)
+    image_failure(format_args!("'{}'", config.media.image), error)
 }
 
 fn mount(config: &MountConfig, media: &[Medium<'_>]) -> Result<()> {
@@ -159,7 +160,7 @@ fn mount_failed(e: &SysError) -> CliError {
 
 /// Mounts the first of `sources`, with the others as further devices.
 fn mount_sources(config: &MountConfig, sources: &[String]) -> Result<(), SysError> {
-    let what = || format!("mounting '{}' with the kernel's EROFS", config.media.image.display());
+    let what = || format!("mounting '{}' with the kernel's EROFS", config.media.image);
     let Some((source, devices)) = sources.split_first() else {
         return Err(SysError::new(what(), libc::EINVAL));
     };
@@ -244,6 +245,9 @@ mod tests {
         assert_eq!(std::fs::read_to_string(at.join("word")).unwrap(), "word");
         rustix::mount::unmount(&at, rustix::mount::UnmountFlags::empty()).unwrap();
         let left = loopdev::attached().unwrap();
-        assert!(left.iter().all(|found| Path::new(&found.backing_file) != config.media.image), "{left:?}");
+        assert!(
+            left.iter().all(|found| Path::new(&found.backing_file) != config.media.image.name()),
+            "{left:?}"
+        );
     }
 }

@@ -19,7 +19,7 @@ fn noise(n: u64) -> u8 {
 }
 
 /// An image with a compressed file and an uncompressed one.
-fn image(s: &Sandbox) -> PathBuf {
+pub fn image(s: &Sandbox) -> PathBuf {
     let (tree, image) = (s.path("tree"), s.path("image"));
     fs::create_dir(&tree).unwrap();
     fs::write(tree.join("text"), "a line of text\n".repeat(50_000)).unwrap();
@@ -136,7 +136,7 @@ fn wrong_digests_and_trees_are_refused() {
     s.run(&format!("image ls {shown} --digest {digest}")).fails(DAMAGED, "the Merkle tree has");
     fs::remove_file(&tree).unwrap();
     s.run(&format!("image ls {shown} --digest {digest}"))
-        .fails(NOT_FOUND, "'pagefold image digest' makes it");
+        .fails(NOT_FOUND, "'pagefold image digest' makes the Merkle tree");
     fs::write(s.path("moved"), &bytes).unwrap();
     s.ok(&format!("image ls {shown} --digest {digest} --merkle-tree {}", s.path("moved").display()));
 }
@@ -166,7 +166,7 @@ fn a_mount_with_a_digest_returns_only_bytes_that_belong_to_it() {
 }
 
 /// A sandbox with a folder to mount the image on; `None`, after printing the reason, if images cannot be mounted here.
-fn mount_sandbox(test: &str) -> Option<MountSandbox> {
+pub fn mount_sandbox(test: &str) -> Option<MountSandbox> {
     if rundir::effective_uid() != 0 || fusedev::open().is_err() {
         skipped!("{test}: needs root and /dev/fuse");
         return None;

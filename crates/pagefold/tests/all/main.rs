@@ -23,6 +23,7 @@ mod image_digest;
 mod image_limits;
 mod image_mount;
 mod image_mounts;
+mod image_remote;
 mod image_show;
 mod image_tar;
 mod image_tools;

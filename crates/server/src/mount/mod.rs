@@ -1,8 +1,8 @@
 //! The server of a mounted image.
 //!
 //! New threads inherit the capabilities of the thread that starts them, so each part of the set-up runs in a thread
-//! with the right ones. The main thread opens the files with the user's rights. A thread without capabilities opens the
-//! image and starts the threads of read-ahead. Another mounts, drops its capabilities, and starts the threads that
+//! with the right ones. The main thread opens the files with the user's rights. A thread without capabilities asks servers,
+//! opens the image and starts the threads of read-ahead. Another mounts, drops its capabilities, and starts the threads that
 //! serve FUSE requests. A third starts the control socket. Only the main thread keeps the capability to unmount; it
 //! reads nothing of the image and waits for the end.
 
@@ -22,6 +22,7 @@ use pagefold_control::startup::Ready;
 use pagefold_image::mount::{LEAST_REPLY_BYTES, Mount, MountError, MountOptions};
 use pagefold_image::with_causes;
 use pagefold_image::{Image, ImageError, Options};
+use pagefold_remote::RemoteSource;
 use pagefold_sys::privileges::{self, CapabilitySet};
 use pagefold_sys::signal::Termination;
 use pagefold_sys::{SysError, pidfd, ready, rundir};
@@ -43,11 +44,11 @@ pub fn run(config: &MountConfig, dir: &InstanceDir, channel: StartupChannel) -> 
     let keep = if is_root { CapabilitySet::SYS_ADMIN } else { CapabilitySet::empty() };
     privileges::drop_capabilities_except(keep)?;
     dir.write_state(&MountState {
-        image: config.media.image.clone(),
+        image: config.media.image.name(),
         mount_point: config.mount_point.clone(),
         server: pidfd::Identity::of_self().map(Into::into),
     })?;
-    let image = run_in_thread(|| {
+    let (image, remote) = run_in_thread(|| {
         privileges::drop_capabilities()?;
         open_image(config, media)
     })?;
@@ -55,6 +56,10 @@ pub fn run(config: &MountConfig, dir: &InstanceDir, channel: StartupChannel) -> 
     let mut warnings: Vec<_> =
         warnings.iter().map(|short| format!("{short}; reads of the missing part fail")).collect();
     let mut mount = run_in_thread(|| mount(config, image.clone()))?;
+    if config.media.remote.authorization.is_some() {
+        // Not before: the helper that mounts for users looks at this process.
+        privileges::forbid_dumps()?;
+    }
     if config.fuse_uring == FuseUring::On {
         warnings.extend(crate::transport::warning(mount.transport()));
     }
@@ -66,6 +71,7 @@ pub fn run(config: &MountConfig, dir: &InstanceDir, channel: StartupChannel) -> 
             transport: crate::transport::name(mount.transport()),
             max_read_bytes: mount.read_bytes(),
             requests: mount.requests(),
+            remote,
         },
     };
     run_in_thread(|| {
@@ -91,8 +97,9 @@ fn run_in_thread<T: Send>(make: impl FnOnce() -> Result<T> + Send) -> Result<T> 
         .unwrap_or_else(|_| Err(CliError::failed("setting up the mount: a thread panicked")))
 }
 
-fn open_image(config: &MountConfig, media: Media) -> Result<Image> {
-    let Sources { image, devices } = media.verified()?;
+/// Opens the image, and returns it with those of its sources that are on servers.
+fn open_image(config: &MountConfig, media: Media) -> Result<(Image, Vec<Arc<RemoteSource>>)> {
+    let Sources { image, devices, remote } = media.connect()?;
     let options = Options {
         memory_bytes: config.memory_bytes,
         read_ahead: read_ahead(config.read_ahead),
@@ -102,7 +109,8 @@ fn open_image(config: &MountConfig, media: Media) -> Result<Image> {
         devices,
         ..Options::default()
     };
-    Image::open(image, options).map_err(|e| failure_of(config, &e))
+    let image = Image::open(image, options).map_err(|e| failure_of(config, &e))?;
+    Ok((image, remote))
 }
 
 fn read_ahead(config: ReadAheadConfig) -> pagefold_image::ReadAhead {
@@ -121,7 +129,7 @@ fn mount(config: &MountConfig, image: Image) -> Result<Mount> {
         allow_other: config.allow_other,
         suid: config.suid,
         devices: config.device_nodes,
-        source: config.media.image.clone().into(),
+        source: config.media.image.name().into(),
         ..MountOptions::default()
     };
     let drop_all = || -> Result<(), SysError> { privileges::drop_capabilities() };
@@ -145,7 +153,7 @@ pub fn image_failure(what: impl Display, error: &ImageError) -> CliError {
 }
 
 fn failure_of(config: &MountConfig, error: &ImageError) -> CliError {
-    image_failure(format_args!("'{}'", config.media.image.display()), error)
+    image_failure(format_args!("'{}'", config.media.image), error)
 }
 
 fn failure(error: &MountError) -> CliError {
