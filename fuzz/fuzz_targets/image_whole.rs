@@ -7,7 +7,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use pagefold_backing::{Backing, MemoryBacking};
+use pagefold_backing::{Backing, ByteSource, MemoryBacking};
 use pagefold_image::read::{FileKind, Mapping};
 use pagefold_image::{Address, Image, ImageError, Node, Options, ReadAhead, Space};
 use std::sync::{Arc, LazyLock};
@@ -40,14 +40,14 @@ type Offsets = [Vec<u64>; 7];
 
 static OFFSETS: LazyLock<Vec<Offsets>> = LazyLock::new(|| SEEDS.iter().map(|seed| offsets(seed)).collect());
 
-fn memory(bytes: &[u8]) -> Arc<dyn Backing> {
+fn memory(bytes: &[u8]) -> Arc<dyn ByteSource> {
     let medium = MemoryBacking::new(bytes.len());
     medium.write_at(0, bytes).expect("a write inside");
     Arc::new(medium)
 }
 
 /// Opens an image, with the further device if the image needs it.
-fn open(medium: Arc<dyn Backing>, options: &Options) -> Result<Image, ImageError> {
+fn open(medium: Arc<dyn ByteSource>, options: &Options) -> Result<Image, ImageError> {
     match Image::open(medium.clone(), options.clone()) {
         Err(ImageError::MissingDevices { .. }) => {
             Image::open(medium, Options { devices: vec![memory(BLOB)], ..options.clone() })

@@ -36,6 +36,18 @@ pub enum BackingError {
         /// The kernel's error number.
         errno: i32,
     },
+    /// The medium has bytes, and they are not the right ones: they differ from a digest, or belong to another version.
+    #[error("{what}")]
+    Mismatch {
+        /// The difference.
+        what: String,
+    },
+    /// The medium is on another machine, and does not serve the request.
+    #[error("{what}")]
+    Unreachable {
+        /// The place and the reason.
+        what: String,
+    },
     /// The queue has as many requests in flight as it was made for; this one was not accepted.
     #[error("the queue is full: {depth} requests are in flight")]
     QueueFull {
@@ -53,12 +65,19 @@ impl BackingError {
         BackingError::Io { operation, offset, len_bytes, errno: error.raw_os_error().unwrap_or(libc::EIO) }
     }
 
-    /// The error number for this error: the kernel's own (ENOSPC where the medium is full), EINVAL for a request that
-    /// is out of range or longer than its buffer, EAGAIN for a full queue.
+    /// Whether the medium's bytes are at fault, rather than access to them.
+    pub fn is_mismatch(&self) -> bool {
+        matches!(self, BackingError::Mismatch { .. })
+    }
+
+    /// The error number for this error: the kernel's own (ENOSPC where the medium is full), EIO for wrong bytes and
+    /// for a medium that cannot be reached, EINVAL
+    /// for a request that is out of range or longer than its buffer, EAGAIN for a full queue.
     pub fn errno(&self) -> i32 {
         match self {
             BackingError::OutOfRange { .. } | BackingError::ShortBuffer { .. } => libc::EINVAL,
             BackingError::Io { errno, .. } => *errno,
+            BackingError::Mismatch { .. } | BackingError::Unreachable { .. } => libc::EIO,
             BackingError::QueueFull { .. } => libc::EAGAIN,
             BackingError::System(e) => e.errno,
         }

@@ -1,9 +1,10 @@
 //! Reads and writes the media of written-back pages and of images: files, block devices, memory, and layers over them.
 //!
-//! A [`Backing`] is a range of bytes that can be read, written, flushed and discarded:
+//! A [`ByteSource`] is a range of bytes that can be read, and a [`Backing`] one that can be written, flushed and
+//! discarded too:
 //!
 //! ```
-//! use pagefold_backing::{Backing, FileBacking, FileOptions};
+//! use pagefold_backing::{Backing, ByteSource, FileBacking, FileOptions};
 //!
 //! # let folder = tempfile::tempdir()?;
 //! # let path = folder.path().join("medium");
@@ -45,7 +46,7 @@
 //! # What it is for
 //!
 //! Writeback keeps compressed pages on a backing and needs every buffer back, to retry the request or put the page back
-//! into the store. Images are read through a backing in the memory of a [`Budget`]. The crate does not interpret the
+//! into the store. Images are read through a [`ByteSource`] in the memory of a [`Budget`]. The crate does not interpret the
 //! bytes, and keeps no index and no free list of what is stored.
 //!
 //! # Limits
@@ -77,6 +78,7 @@ mod memory;
 mod open;
 mod owned_queue;
 mod queue;
+mod source;
 
 pub use buffer::{
     BUFFER_ALIGN_BYTES, Budget, BudgetReservation, Buffer, BufferStats, Buffers, Charge, Demand, Grant,
@@ -88,18 +90,16 @@ pub use memory::MemoryBacking;
 pub use open::{OpenError, OpenOptions, Opened, PROBE_BYTES, open_backing, open_for_reading};
 pub use owned_queue::OwnedQueue;
 pub use queue::{Completion, Operation, Queue, Request, SyncQueue};
+pub use source::ByteSource;
 
 use std::sync::Arc;
 
-/// A medium of a fixed number of bytes, shared by any number of threads.
+/// A medium that can be read and written, of a fixed number of bytes, shared by any number of threads.
 ///
 /// A request whose range does not lie inside the medium fails with [`BackingError::OutOfRange`] and has no effect.
 /// Bytes that were never written read as zeroes. A failed write leaves its range undefined, and the rest of the blocks
 /// ([`Backing::block_bytes`]) at its edges; everything else stays as it was.
-pub trait Backing: Send + Sync {
-    /// The size in bytes.
-    fn len_bytes(&self) -> u64;
-
+pub trait Backing: ByteSource {
     /// The alignment that a request needs to be served without a copy, for its offset, length and memory. A power of
     /// two; 1 for memory.
     ///
@@ -109,14 +109,11 @@ pub trait Backing: Send + Sync {
         1
     }
 
-    /// Fills `buf` from byte `offset`.
-    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), BackingError>;
-
     /// Fills `buf` from byte `offset` without allocating memory, so that a signal handler can call it: the thread that
     /// it interrupted may have been inside the allocator. The error is the kernel's error number.
     ///
     /// Offset, length and memory must be aligned to [`Backing::block_bytes`]; otherwise the call may fail with EINVAL,
-    /// as it cannot allocate a bounce buffer. The default calls [`Backing::read_at`]: a medium whose `read_at`
+    /// as it cannot allocate a bounce buffer. The default calls [`ByteSource::read_at`]: a medium whose `read_at`
     /// allocates must implement this method itself.
     fn read_signal_safe(&self, offset: u64, buf: &mut [u8]) -> Result<(), i32> {
         self.read_at(offset, buf).map_err(|e| e.errno())
@@ -136,33 +133,14 @@ pub trait Backing: Send + Sync {
     /// Registers the region of `buffers` with the kernel if the queue is a ring. Requests with other buffers are served
     /// too, more slowly: the kernel then maps the pages of each request.
     fn queue<'a>(&'a self, depth: usize, buffers: &'a Buffers) -> Result<Box<dyn Queue + 'a>, BackingError>;
-
-    /// Describes the medium in a few words for people: "file, direct I/O, io_uring".
-    fn describe(&self) -> String;
-
-    /// Checks that a range lies inside the medium.
-    fn check_range(&self, offset: u64, len_bytes: u64) -> Result<(), BackingError> {
-        match offset.checked_add(len_bytes) {
-            Some(end) if end <= self.len_bytes() => Ok(()),
-            _ => Err(BackingError::OutOfRange { offset, len_bytes, medium_len_bytes: self.len_bytes() }),
-        }
-    }
 }
 
 /// Implements [`Backing`] for a smart pointer to a medium, so that media and layers can be combined at run time.
 macro_rules! through_pointer {
     ($($pointer:ident),*) => { $(
         impl<B: Backing + ?Sized> Backing for $pointer<B> {
-            fn len_bytes(&self) -> u64 {
-                (**self).len_bytes()
-            }
-
             fn block_bytes(&self) -> usize {
                 (**self).block_bytes()
-            }
-
-            fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), BackingError> {
-                (**self).read_at(offset, buf)
             }
 
             fn read_signal_safe(&self, offset: u64, buf: &mut [u8]) -> Result<(), i32> {
@@ -187,10 +165,6 @@ macro_rules! through_pointer {
                 buffers: &'a Buffers,
             ) -> Result<Box<dyn Queue + 'a>, BackingError> {
                 (**self).queue(depth, buffers)
-            }
-
-            fn describe(&self) -> String {
-                (**self).describe()
             }
         }
     )* };

@@ -1,6 +1,6 @@
 //! A medium of plain memory, for tests.
 
-use crate::{Backing, BackingError, Buffers, Queue, SyncQueue};
+use crate::{Backing, BackingError, Buffers, ByteSource, Queue, SyncQueue};
 use std::sync::{PoisonError, RwLock};
 
 /// A medium whose bytes are in memory, all allocated at creation. A lock serialises writes with everything else.
@@ -13,7 +13,7 @@ impl MemoryBacking {
     }
 }
 
-impl Backing for MemoryBacking {
+impl ByteSource for MemoryBacking {
     fn len_bytes(&self) -> u64 {
         self.0.read().unwrap_or_else(PoisonError::into_inner).len() as u64
     }
@@ -25,6 +25,12 @@ impl Backing for MemoryBacking {
         Ok(())
     }
 
+    fn describe(&self) -> String {
+        "memory".to_string()
+    }
+}
+
+impl Backing for MemoryBacking {
     fn read_signal_safe(&self, offset: u64, buf: &mut [u8]) -> Result<(), i32> {
         // Other threads hold the lock only while they copy, and waiting for it allocates nothing.
         self.read_at(offset, buf).map_err(|e| e.errno())
@@ -50,10 +56,6 @@ impl Backing for MemoryBacking {
 
     fn queue<'a>(&'a self, depth: usize, _: &'a Buffers) -> Result<Box<dyn Queue + 'a>, BackingError> {
         Ok(Box::new(SyncQueue::new(self, depth)))
-    }
-
-    fn describe(&self) -> String {
-        "memory".to_string()
     }
 }
 

@@ -2,6 +2,7 @@
 
 use crate::export_kind::ExportKind;
 use crate::instance::state::{BackingFile, CreatedFile};
+use crate::media::MediaConfig;
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -134,10 +135,8 @@ pub struct Tls {
 /// The configuration of the server of a mounted image. Paths are absolute and contain no symbolic links.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MountConfig {
-    /// The image.
-    pub image: PathBuf,
-    /// Its further devices, in the order of its device table.
-    pub devices: Vec<PathBuf>,
+    /// The image and its devices.
+    pub media: MediaConfig,
     /// Where it is mounted.
     pub mount_point: PathBuf,
     /// Memory budget for reading.

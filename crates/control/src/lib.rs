@@ -5,6 +5,7 @@
 //! | `error` | errors of commands: a message and an exit code |
 //! | `instance` | the runtime folder: running disks and mounts, their locks and state, cleaning up after dead servers |
 //! | `config` | the configuration that a command passes to the server that it starts |
+//! | `media` | the image and devices that a command or a server opens, and their digests |
 //! | `export_kind` | the table of exports |
 //! | `startup` | a command starts a server process and waits until its device is ready |
 //! | `removal` | the steps of removing a disk |
@@ -31,6 +32,7 @@ pub mod config;
 pub mod error;
 pub mod export_kind;
 pub mod instance;
+pub mod media;
 pub mod protocol;
 pub mod removal;
 pub mod report;

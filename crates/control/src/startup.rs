@@ -16,6 +16,7 @@ use super::config::ServerConfig;
 use super::protocol;
 use crate::error::{CliError, Result};
 use crate::instance::InstanceDir;
+use crate::media::AUTHORIZATION_VARIABLE;
 use pagefold_sys::signal::Termination;
 use pagefold_sys::{detach, handover, pidfd, ready};
 use serde::{Deserialize, Serialize};
@@ -30,7 +31,7 @@ use std::time::Duration;
 
 /// The hidden command that makes this program a server.
 pub const SERVE: &str = "serve";
-/// Time that a server has until its device is ready.
+/// Time that a server has until its device is ready. That of a mounted image may wait for servers in addition.
 const START_TIMEOUT: Duration = Duration::from_secs(60);
 /// Longest line of the handshake, bytes: a dictionary of 1 MiB as JSON numbers, and some room.
 pub const MAX_LINE: u64 = 8 << 20;
@@ -119,10 +120,20 @@ pub fn start(
                 StartFailure::TimedOut => CliError::failed(format!(
                     "the server of {} was not ready after {} s and was ended{}",
                     dir.title(),
-                    START_TIMEOUT.as_secs(),
+                    start_timeout(config).as_secs(),
                     quote_log(dir)
                 )),
             })
+        }
+    }
+}
+
+/// How long the command waits for a server.
+fn start_timeout(config: &ServerConfig) -> Duration {
+    match config {
+        ServerConfig::Disk(_) => START_TIMEOUT,
+        ServerConfig::Image(config) => {
+            START_TIMEOUT.saturating_add(Duration::from_millis(config.media.remote.timeout_ms))
         }
     }
 }
@@ -158,6 +169,7 @@ fn spawn(dir: &InstanceDir, attachment: Attachment) -> Result<(UnixStream, Child
         // The server does not use the name: it is for process listings.
         .args([SERVE, dir.name().as_str()])
         .env_remove("RUST_BACKTRACE")
+        .env_remove(AUTHORIZATION_VARIABLE)
         .stdin(OwnedFd::from(theirs))
         .stdout(Stdio::null())
         .stderr(err)
@@ -180,7 +192,7 @@ fn handshake(
     handover::send_fd(stream, fds.lock).map_err(|_| StartFailure::Died)?;
     handover::send_optional_fd(stream, fds.backing).map_err(|_| StartFailure::Died)?;
     stream.write_all(&line).map_err(|_| StartFailure::Died)?;
-    match ready::wait([stream.as_fd(), signals.as_fd()], Some(START_TIMEOUT)) {
+    match ready::wait([stream.as_fd(), signals.as_fd()], Some(start_timeout(config))) {
         Ok([_, true]) => return Err(StartFailure::Interrupted),
         Ok([true, _]) => {}
         Ok(_) => return Err(StartFailure::TimedOut),

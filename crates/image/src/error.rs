@@ -201,15 +201,16 @@ impl ImageError {
         ImageError::Corrupt { at, what: what.into() }
     }
 
-    /// Whether the image is at fault: it contradicts the format or does not decode, or it is none.
+    /// Whether the image is at fault: it contradicts the format or its digest, or does not decode, or it is none.
     pub fn is_damage(&self) -> bool {
-        matches!(
-            self,
-            ImageError::NotAnImage { .. }
-                | ImageError::Corrupt { .. }
-                | ImageError::Truncated { .. }
-                | ImageError::TooManyNames { .. }
-        )
+        matches!(self, ImageError::Read { source, .. } if source.is_mismatch())
+            || matches!(
+                self,
+                ImageError::NotAnImage { .. }
+                    | ImageError::Corrupt { .. }
+                    | ImageError::Truncated { .. }
+                    | ImageError::TooManyNames { .. }
+            )
     }
 
     /// Returns the byte of the image that the error names, if there is one.

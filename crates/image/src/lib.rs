@@ -1,7 +1,7 @@
 //! Reads EROFS images (compressed read-only file systems) in a fixed memory budget, and builds them. Images that are read
 //! may be untrusted.
 //!
-//! [`Image`] opens a file, a block device, or any other [`Backing`](pagefold_backing::Backing); [`Node`] is a file or
+//! [`Image`] opens a file, a block device, or any other [`ByteSource`](pagefold_backing::ByteSource); [`Node`] is a file or
 //! directory in it:
 //!
 //! ```
@@ -146,6 +146,7 @@ mod streams;
 pub mod tar;
 pub mod tree_stats;
 pub mod usage;
+pub mod verity;
 pub mod walk;
 
 // Its types are media of images and counters of the budget.

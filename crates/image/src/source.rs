@@ -5,7 +5,7 @@
 //! no extent crosses it. [`Source`] has no locks: each read is one request to one medium, in the caller's thread.
 
 use crate::{Address, ImageError, Space};
-use pagefold_backing::Backing;
+use pagefold_backing::ByteSource;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -24,21 +24,21 @@ impl UnifiedRange {
 
 /// The image and its further devices.
 pub(crate) struct Source {
-    media: Vec<Arc<dyn Backing>>,
+    media: Vec<Arc<dyn ByteSource>>,
     unified_ranges: Vec<UnifiedRange>,
     read_bytes: AtomicU64,
 }
 
 impl Source {
     /// Makes a source of the image alone, for reading its superblock.
-    pub(crate) fn new(image: Arc<dyn Backing>) -> Self {
+    pub(crate) fn new(image: Arc<dyn ByteSource>) -> Self {
         Source { media: vec![image], unified_ranges: Vec::new(), read_bytes: AtomicU64::new(0) }
     }
 
     /// Adds the devices of the table, with their ranges of the unified space in the table's order.
     pub(crate) fn with_devices(
         mut self,
-        devices: Vec<Arc<dyn Backing>>,
+        devices: Vec<Arc<dyn ByteSource>>,
         unified_ranges: Vec<UnifiedRange>,
     ) -> Self {
         self.media.extend(devices);
@@ -88,7 +88,7 @@ impl Source {
 
     fn read_medium(
         &self,
-        medium: &dyn Backing,
+        medium: &dyn ByteSource,
         offset: u64,
         at: Address,
         buf: &mut [u8],
@@ -103,7 +103,7 @@ impl Source {
         read.map_err(|e| ImageError::Read { at, len_bytes, source: Arc::new(e) })
     }
 
-    fn medium(&self, at: Address, index: usize) -> Result<&dyn Backing, ImageError> {
+    fn medium(&self, at: Address, index: usize) -> Result<&dyn ByteSource, ImageError> {
         match self.media.get(index) {
             Some(medium) => Ok(medium),
             None => Err(ImageError::corrupt(
@@ -113,7 +113,7 @@ impl Source {
         }
     }
 
-    fn resolve(&self, at: Address) -> Result<(&dyn Backing, u64), ImageError> {
+    fn resolve(&self, at: Address) -> Result<(&dyn ByteSource, u64), ImageError> {
         let (index, offset) = self.own_address(at)?;
         Ok((self.medium(at, index)?, offset))
     }
@@ -141,9 +141,9 @@ impl Source {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use pagefold_backing::MemoryBacking;
+    use pagefold_backing::{Backing, MemoryBacking};
 
-    fn medium(byte: u8) -> Arc<dyn Backing> {
+    fn medium(byte: u8) -> Arc<dyn ByteSource> {
         let medium = MemoryBacking::new(8192);
         medium.write_at(0, &[byte; 8192]).unwrap();
         Arc::new(medium)

@@ -5,7 +5,7 @@
 
 use crate::arguments::Size;
 use crate::errors;
-use pagefold_image::backing::{Backing, FileBacking, open_for_reading};
+use pagefold_image::backing::{ByteSource, FileBacking, open_for_reading};
 use pagefold_image::{Image, Node, Options};
 use pagefold_sys::forkmark::ForkMark;
 use parking_lot::{Mutex, RwLock};
@@ -39,7 +39,7 @@ struct OpenImage {
 
 impl OpenImage {
     fn new(settings: Settings) -> PyResult<Arc<Self>> {
-        let open = |path: &PathBuf| -> PyResult<Arc<dyn Backing>> {
+        let open = |path: &PathBuf| -> PyResult<Arc<dyn ByteSource>> {
             let file = open_for_reading(path)
                 .map_err(|e| PyOSError::new_err((e.errno, io_text(e.errno), path.clone())))?;
             let backing =

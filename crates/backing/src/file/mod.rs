@@ -1,7 +1,7 @@
 //! A regular file or a block device as a medium.
 //!
 //! The caller passes an open file; nothing here opens a path. Direct I/O and io_uring are used where the medium and the
-//! kernel allow them; otherwise the page cache and positioned I/O are used, without an error. [`Backing::describe`]
+//! kernel allow them; otherwise the page cache and positioned I/O are used, without an error. [`ByteSource::describe`]
 //! reports which.
 //!
 //! Single requests go to `positioned.rs`: pread and pwrite in the calling thread, misaligned ones through a bounce
@@ -11,7 +11,7 @@
 mod positioned;
 mod uring;
 
-use crate::{BUFFER_ALIGN_BYTES, Backing, BackingError, Buffer, Buffers, Queue, SyncQueue};
+use crate::{BUFFER_ALIGN_BYTES, Backing, BackingError, Buffer, Buffers, ByteSource, Queue, SyncQueue};
 use pagefold_sys::{SysError, blockdev, direct};
 use std::fs::File;
 use std::os::unix::fs::FileTypeExt;
@@ -125,13 +125,9 @@ impl FileBacking {
     }
 }
 
-impl Backing for FileBacking {
+impl ByteSource for FileBacking {
     fn len_bytes(&self) -> u64 {
         self.len_bytes
-    }
-
-    fn block_bytes(&self) -> usize {
-        self.block_bytes
     }
 
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), BackingError> {
@@ -140,6 +136,19 @@ impl Backing for FileBacking {
             true => positioned::read_aligned(&self.file, offset, buf, self.block_bytes),
             false => positioned::read_bounced(&self.file, offset, buf, self.block_bytes),
         }
+    }
+
+    fn describe(&self) -> String {
+        let medium = if self.is_block_device { "block device" } else { "file" };
+        let cache = if self.block_bytes > 1 { "direct I/O" } else { "page cache" };
+        let queue = if self.uses_uring { "io_uring" } else { "positioned I/O" };
+        format!("{medium}, {cache}, {queue}")
+    }
+}
+
+impl Backing for FileBacking {
+    fn block_bytes(&self) -> usize {
+        self.block_bytes
     }
 
     fn read_signal_safe(&self, offset: u64, buf: &mut [u8]) -> Result<(), i32> {
@@ -178,12 +187,5 @@ impl Backing for FileBacking {
             });
         }
         Ok(Box::new(SyncQueue::new(self, depth)))
-    }
-
-    fn describe(&self) -> String {
-        let medium = if self.is_block_device { "block device" } else { "file" };
-        let cache = if self.block_bytes > 1 { "direct I/O" } else { "page cache" };
-        let queue = if self.uses_uring { "io_uring" } else { "positioned I/O" };
-        format!("{medium}, {cache}, {queue}")
     }
 }

@@ -16,7 +16,7 @@
 
 use super::FileBacking;
 use super::positioned::{Transfer, classify_transfer};
-use crate::{Backing, BackingError, Buffers, Completion, Operation, Queue, Request};
+use crate::{BackingError, Buffers, ByteSource, Completion, Operation, Queue, Request};
 use io_uring::{IoUring, Probe, opcode, squeue, types};
 use pagefold_sys::SysError;
 use std::collections::VecDeque;

@@ -6,7 +6,7 @@
 //! delay (usually memory).
 
 use super::{TimeSource, splitmix64};
-use crate::{Backing, BackingError, Buffers, Completion, Queue, Request};
+use crate::{Backing, BackingError, Buffers, ByteSource, Completion, Queue, Request};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -93,17 +93,24 @@ impl<B: Backing> DelayLayer<B> {
     }
 }
 
-impl<B: Backing> Backing for DelayLayer<B> {
+impl<B: Backing> ByteSource for DelayLayer<B> {
     fn len_bytes(&self) -> u64 {
         self.inner.len_bytes()
     }
 
-    fn block_bytes(&self) -> usize {
-        self.inner.block_bytes()
-    }
-
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), BackingError> {
         self.run_delayed(buf.len() as u64, |inner| inner.read_at(offset, buf))
+    }
+
+    fn describe(&self) -> String {
+        let DelayOptions { delay, depth, .. } = self.options;
+        format!("{}, delayed by {delay:?} at depth {depth}", self.inner.describe())
+    }
+}
+
+impl<B: Backing> Backing for DelayLayer<B> {
+    fn block_bytes(&self) -> usize {
+        self.inner.block_bytes()
     }
 
     fn read_signal_safe(&self, offset: u64, buf: &mut [u8]) -> Result<(), i32> {
@@ -127,11 +134,6 @@ impl<B: Backing> Backing for DelayLayer<B> {
         let (depth, queue) = (depth.max(1), self.inner.queue(depth, buffers)?);
         let (unsent, sent, finished) = (Vec::new(), HashMap::new(), Vec::new());
         Ok(Box::new(DelayQueue { layer: self, queue, depth, unsent, sent, finished, next_id: 0 }))
-    }
-
-    fn describe(&self) -> String {
-        let DelayOptions { delay, depth, .. } = self.options;
-        format!("{}, delayed by {delay:?} at depth {depth}", self.inner.describe())
     }
 }
 

@@ -1,7 +1,7 @@
 //! Behaviour of files that other media do not have.
 
 use crate::support::sparse_file;
-use pagefold_backing::{Backing, BackingError, Buffers, Direct, FileBacking, FileOptions, Uring};
+use pagefold_backing::{Backing, BackingError, Buffers, ByteSource, Direct, FileBacking, FileOptions, Uring};
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 

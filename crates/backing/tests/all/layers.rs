@@ -4,7 +4,9 @@ use pagefold_backing::layer::{
     Access, Action, BandwidthLayer, DelayLayer, DelayOptions, ErrorLayer, FaultRule, ManualClock, StatsLayer,
     SystemClock, Tear, TimeSource, TornLayer, TornRule, TraceLayer, When,
 };
-use pagefold_backing::{Backing, Buffer, Buffers, Completion, MemoryBacking, Operation, Queue, Request};
+use pagefold_backing::{
+    Backing, Buffer, Buffers, ByteSource, Completion, MemoryBacking, Operation, Queue, Request,
+};
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -30,6 +30,26 @@ pub struct MountReport {
     pub read_amplification: Option<f64>,
     /// Latency of reads of contents.
     pub latency: LatencyReport,
+    /// Requests to servers; absent if the image is in files.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub remote: Option<RemoteReport>,
+}
+
+/// Counters of the sources on servers since the image was mounted.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct RemoteReport {
+    /// Requests sent, redirects and further attempts included.
+    pub requests: u64,
+    /// Of these, further attempts after a failure.
+    pub retries: u64,
+    /// Bytes received.
+    pub received_bytes: u64,
+    /// Bytes of reads that had been received before.
+    pub hit_bytes: u64,
+    /// Reads that failed.
+    pub failed_reads: u64,
+    /// The error of the last read that failed; null if none has.
+    pub last_error: Option<String>,
 }
 
 /// Use of the memory budget for reading.

@@ -15,7 +15,7 @@ use crate::read::{Algorithm, FileKind};
 use crate::source::{Source, UnifiedRange};
 use crate::streams::Streams;
 use crate::{ImageError, Nid};
-use pagefold_backing::{Backing, Budget, BufferStats, Demand, FileBacking};
+use pagefold_backing::{Budget, BufferStats, ByteSource, Demand, FileBacking};
 use pagefold_page::latency::Latency;
 use std::fmt;
 use std::path::Path;
@@ -53,7 +53,7 @@ pub struct Options {
     /// [mount](crate::mount::LEAST_REPLY_BYTES) needs some.
     pub caller_bytes: u64,
     /// The further devices of the image, in the order of its table.
-    pub devices: Vec<Arc<dyn Backing>>,
+    pub devices: Vec<Arc<dyn ByteSource>>,
 }
 
 impl Default for Options {
@@ -132,13 +132,13 @@ pub(crate) struct Shared {
 }
 
 impl Image {
-    /// Opens the image stored on `backing`.
+    /// Opens the image stored in `source`.
     ///
     /// Reads the superblock and the inodes of the packed file and the metabox. Fails if the medium holds no EROFS
     /// image, if the image uses unknown features, if the number of devices differs from its table, or if the budget is
     /// smaller than the most that one read may need.
-    pub fn open(backing: Arc<dyn Backing>, options: Options) -> Result<Self, ImageError> {
-        let source = Source::new(backing);
+    pub fn open(source: Arc<dyn ByteSource>, options: Options) -> Result<Self, ImageError> {
+        let source = Source::new(source);
         let superblock = Superblock::read(&source)?;
         let needed = superblock.devices.len();
         match options.devices.len() {

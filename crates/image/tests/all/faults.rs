@@ -4,7 +4,7 @@
 use crate::support::features::{Feature, feature, features, memory, tree};
 use crate::support::walk::{assert_same, contents, sha256, walk};
 use pagefold_backing::layer::{DelayLayer, DelayOptions, ErrorLayer, SystemClock, When};
-use pagefold_backing::{Backing, Demand};
+use pagefold_backing::{ByteSource, Demand};
 use pagefold_image::{Image, ImageError, Options, ReadAhead};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -30,11 +30,11 @@ fn failing(
     feature: &Feature,
     options: Options,
     when: When,
-) -> (Arc<dyn Backing>, Options, Vec<Arc<pagefold_backing::layer::ErrorControl>>) {
+) -> (Arc<dyn ByteSource>, Options, Vec<Arc<pagefold_backing::layer::ErrorControl>>) {
     let layer = |bytes: &[u8]| {
         let layer = ErrorLayer::new(memory(bytes));
         layer.control().fail_reads(when, ERRNO);
-        (layer.control(), Arc::new(layer) as Arc<dyn Backing>)
+        (layer.control(), Arc::new(layer) as Arc<dyn ByteSource>)
     };
     let (control, medium) = layer(&feature.bytes);
     let (mut controls, devices): (Vec<_>, Vec<_>) = feature.devices.iter().map(|bytes| layer(bytes)).unzip();
@@ -143,7 +143,8 @@ fn stress(name: &'static str, read_ahead: ReadAhead, more_bytes: u64, per_millio
     };
     let delay = Duration::from_micros(20);
     let delays = DelayOptions { delay, depth: 4, bytes_per_s: None, jitter: delay * 4, seed: more_bytes };
-    let layer = ErrorLayer::new(DelayLayer::new(feature.medium(), delays, Arc::new(SystemClock::default())));
+    let layer =
+        ErrorLayer::new(DelayLayer::new(memory(&feature.bytes), delays, Arc::new(SystemClock::default())));
     let control = layer.control();
     let image = Image::open(Arc::new(layer), options).unwrap();
     control.fail_reads(When::Chance { per_million, seed: more_bytes + 1 }, ERRNO);

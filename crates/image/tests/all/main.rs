@@ -20,4 +20,5 @@ mod tools;
 mod tools_hostile;
 mod tools_limits;
 mod usage;
+mod verity;
 mod zmap;

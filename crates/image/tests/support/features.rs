@@ -1,7 +1,7 @@
 //! The feature images: small images of one tree that together use every feature (`tests/fixtures/README.md`).
 
 use super::{Entry, fixtures, list};
-use pagefold_backing::{Backing, MemoryBacking};
+use pagefold_backing::{Backing, ByteSource, MemoryBacking};
 use pagefold_image::Options;
 use std::fs;
 use std::sync::{Arc, OnceLock};
@@ -18,21 +18,26 @@ pub struct Feature {
 
 impl Feature {
     /// The image as a medium.
-    pub fn medium(&self) -> Arc<dyn Backing> {
+    pub fn medium(&self) -> Arc<dyn ByteSource> {
         memory(&self.bytes)
     }
 
     /// `options` with the image's devices.
     pub fn options(&self, options: Options) -> Options {
-        Options { devices: self.devices.iter().map(|bytes| memory(bytes)).collect(), ..options }
+        Options { devices: self.devices.iter().map(|bytes| source(bytes)).collect(), ..options }
     }
 }
 
 /// A medium of these bytes.
-pub fn memory(bytes: &[u8]) -> Arc<dyn Backing> {
+pub fn memory(bytes: &[u8]) -> Arc<MemoryBacking> {
     let medium = MemoryBacking::new(bytes.len());
     medium.write_at(0, bytes).unwrap();
     Arc::new(medium)
+}
+
+/// The same, as a source of images.
+pub fn source(bytes: &[u8]) -> Arc<dyn ByteSource> {
+    memory(bytes)
 }
 
 /// All feature images.

@@ -2,12 +2,13 @@
 
 use super::build_source::{self, WhiteoutsArg, failure};
 use super::build_summary::{self, Built};
-use super::open::ThreadsArgs;
+use super::open::{RemoteArgs, ThreadsArgs, VerityArgs};
 use super::target::Target as OutFile;
 use crate::cli::output;
 use crate::cli::progress::BytesBar;
 use clap::{Args, ValueEnum, ValueHint};
 use pagefold_control::error::{CliError, Result};
+use pagefold_control::media::Location;
 use pagefold_image::build::source::Scanned;
 use pagefold_image::build::{
     BuildError, CLUSTER_BYTES_MAX, Compression, Options, Preset, RunningKernel, Sort, Summary, Target, Tree,
@@ -37,7 +38,11 @@ pub struct BuildArgs {
     /// A further device of SOURCE, if that is an image on several devices. Can be repeated, in the order of the image's
     /// device table
     #[arg(long, value_name = "PATH", value_hint = ValueHint::AnyPath)]
-    pub device: Vec<PathBuf>,
+    pub device: Vec<Location>,
+    #[command(flatten)]
+    pub verity: VerityArgs,
+    #[command(flatten)]
+    pub remote: RemoteArgs,
     /// Oldest Linux that has to mount the image: 5.4, 5.10, 5.15, 6.1, 6.6, 6.12, 6.18, or another version [default:
     /// the running one, with its configuration]
     #[arg(long, value_name = "VERSION")]

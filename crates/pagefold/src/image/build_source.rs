@@ -5,6 +5,7 @@ use super::open::{open_source_image, path_failure};
 use super::target::Target as OutFile;
 use clap::ValueEnum;
 use pagefold_control::error::{CliError, Exit, Result};
+use pagefold_control::media::{Location, MediaConfig};
 use pagefold_image::build::source::directory::{self, DirectoryOptions};
 use pagefold_image::build::source::tar::{self, TarOptions};
 use pagefold_image::build::source::{BEGINNING_BYTES, Scanned, SourceKind, image, spool};
@@ -61,6 +62,9 @@ pub fn scan(args: &BuildArgs, exclude: Vec<Pattern>, out: &OutFile) -> Result<Sc
     if args.source == Path::new("-") {
         return scan_stream(args, exclude, out);
     }
+    if let Location::Url(_) = Location::from(args.source.clone().into_os_string()) {
+        return scan_image(args, &exclude);
+    }
     let metadata = args.source.metadata().map_err(|e| reading(&args.source, &e))?;
     if metadata.is_dir() {
         check_options(args, true, false)?;
@@ -82,12 +86,21 @@ pub fn scan(args: &BuildArgs, exclude: Vec<Pattern>, out: &OutFile) -> Result<Sc
             let spooled = spooled(args, out, file, &args.source)?;
             scan_archive(args, exclude, spooled)
         }
-        SourceKind::Image => {
-            check_options(args, false, false)?;
-            let image = open_source_image(&args.source, &args.device)?;
-            image::scan(&image, &exclude).map_err(failure)
-        }
+        SourceKind::Image => scan_image(args, &exclude),
     }
+}
+
+/// Reads another image, which may be on a server.
+fn scan_image(args: &BuildArgs, exclude: &[Pattern]) -> Result<Scanned> {
+    check_options(args, false, false)?;
+    let media = MediaConfig {
+        image: args.source.clone().into_os_string().into(),
+        devices: args.device.clone(),
+        verity: args.verity.config(),
+        remote: args.remote.config()?,
+    };
+    let image = open_source_image(&media)?;
+    image::scan(&image, exclude).map_err(failure)
 }
 
 /// The file that is being written, and the one that it replaces: neither becomes part of the image if it is in the
@@ -173,6 +186,7 @@ fn check_options(args: &BuildArgs, is_directory: bool, is_archive: bool) -> Resu
         () if args.ignore_unreadable && !is_directory => refused("--ignore-unreadable", "directories"),
         () if args.whiteouts.is_some() && !is_archive => refused("--whiteouts", "tar archives"),
         () if !args.device.is_empty() && (is_directory || is_archive) => refused("--device", "images"),
+        () if !args.verity.digest.is_empty() && (is_directory || is_archive) => refused("--digest", "images"),
         () => Ok(()),
     }
 }

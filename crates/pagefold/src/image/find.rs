@@ -1,9 +1,10 @@
-//! Finds a mounted image by an argument: the directory that it is mounted on, or the path of the image.
+//! Finds a mounted image by an argument: the directory that it is mounted on, or the path or URL of the image.
 //!
 //! A file system whose server is dead or hangs must not be touched: paths are resolved without that.
 
 use pagefold_control::error::{CliError, Exit, Result};
 use pagefold_control::instance::mounts as served_mounts;
+use pagefold_control::media::Location;
 use pagefold_sys::mounts;
 use std::io::{Error, ErrorKind};
 use std::path::{Path, PathBuf};
@@ -14,7 +15,11 @@ const MAX_LINKS: usize = 40;
 /// The directory that `target` names: a directory with a mount, or one on which the image `target` is mounted. An
 /// error lists the directories of an image that is mounted on several.
 pub fn mount_point(target: &Path) -> Result<PathBuf> {
-    let path = resolve_or_missing(target)?;
+    let location = Location::from(target.as_os_str().to_os_string());
+    let path = match &location {
+        Location::File(path) => resolve_or_missing(path)?,
+        Location::Url(_) => location.name(),
+    };
     if mounts::at(&path)?.is_some() {
         return Ok(path);
     }

@@ -5,13 +5,15 @@ use super::mount::check_mount_point;
 use super::open::{default_threads, path_failure};
 use super::tamper;
 use crate::cli::output;
-use pagefold_backing::{Backing, FileBacking};
+use pagefold_backing::{ByteSource, FileBacking};
 use pagefold_control::config::MountConfig;
 use pagefold_control::error::{CliError, Exit, Result};
+use pagefold_control::media::Location;
 use pagefold_control::text;
 use pagefold_image::check::{CheckOptions, check};
 use pagefold_image::{Image, ImageError, Options, ReadAhead, with_causes};
-use pagefold_server::mount::{NO_MEDIUM, image_failure};
+use pagefold_server::mount::image_failure;
+use pagefold_server::mount::media::NO_MEDIUM;
 use pagefold_sys::{SysError, loopdev, rundir};
 use rustix::mount::MountFlags;
 use std::ffi::CString;
@@ -34,8 +36,7 @@ pub fn run(config: &MountConfig, trusted: bool) -> Result<()> {
     }
     // The kernel would mount it on top of another mount.
     check_mount_point(&config.mount_point)?;
-    let paths = std::iter::once(&config.image).chain(&config.devices);
-    let media = paths.map(|path| Medium::open(path)).collect::<Result<Vec<_>>>()?;
+    let media = config.media.all().map(Medium::open).collect::<Result<Vec<_>>>()?;
     if !trusted {
         media.iter().try_for_each(|medium| tamper::refuse_changeable(medium.path, &medium.file))?;
     }
@@ -48,7 +49,12 @@ pub fn run(config: &MountConfig, trusted: bool) -> Result<()> {
 }
 
 impl<'a> Medium<'a> {
-    fn open(path: &'a Path) -> Result<Self> {
+    fn open(location: &'a Location) -> Result<Self> {
+        let Location::File(path) = location else {
+            return Err(CliError::usage(format!(
+                "the kernel mounts files and block devices, and '{location}' is a URL; mount it without --kernel"
+            )));
+        };
         let failed = |e| path_failure(format!("opening '{}'", path.display()), &e);
         // Without O_NONBLOCK, opening a FIFO would wait for a writer.
         let file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path).map_err(failed)?;
@@ -62,7 +68,7 @@ impl<'a> Medium<'a> {
         }
     }
 
-    fn backing(&self) -> Result<Arc<dyn Backing>> {
+    fn backing(&self) -> Result<Arc<dyn ByteSource>> {
         let what = || format!("reading '{}'", self.path.display());
         let file = self.file.try_clone().map_err(|e| CliError::io(what(), &e))?;
         let backing = FileBacking::for_reading(file);
@@ -117,9 +123,9 @@ fn refuse_damaged(config: &MountConfig, image: &Image) -> Result<()> {
             let message = format!(
                 "'{0}': {1} wrong with the image, so it is not mounted; 'pagefold image check {0}{2}' lists the \
                  errors, and --trusted mounts it nevertheless",
-                config.image.display(),
+                config.media.image,
                 text::counted(n, "thing is", "things are"),
-                config.devices.iter().map(|path| format!(" --device {}", path.display())).collect::<String>(),
+                config.media.devices.iter().map(|device| format!(" --device {device}")).collect::<String>(),
             );
             Err(findings::failure(report.findings.damage(), message))
         }
@@ -127,7 +133,7 @@ fn refuse_damaged(config: &MountConfig, image: &Image) -> Result<()> {
 }
 
 fn failure(config: &MountConfig, error: &ImageError) -> CliError {
-    image_failure(format_args!("'{}'", config.image.display()), error)
+    image_failure(format_args!("'{}'", config.media.image), error)
 }
 
 fn mount(config: &MountConfig, media: &[Medium<'_>]) -> Result<()> {
@@ -154,7 +160,7 @@ fn mount_failed(e: &SysError) -> CliError {
 
 /// Mounts the first of `sources`, with the others as further devices.
 fn mount_sources(config: &MountConfig, sources: &[String]) -> Result<(), SysError> {
-    let what = || format!("mounting '{}' with the kernel's EROFS", config.image.display());
+    let what = || format!("mounting '{}' with the kernel's EROFS", config.media.image);
     let Some((source, devices)) = sources.split_first() else {
         return Err(SysError::new(what(), libc::EINVAL));
     };
@@ -194,6 +200,7 @@ fn mount_by_loop_devices(config: &MountConfig, media: &[Medium<'_>]) -> Result<(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use pagefold_control::media::MediaConfig;
 
     #[test]
     fn versions_compare_by_number() {
@@ -218,8 +225,7 @@ mod tests {
             return pagefold_testkit::skipped!("{TEST}: needs root, loop devices and mkfs.erofs");
         }
         let config = MountConfig {
-            image: tree.with_extension("image"),
-            devices: Vec::new(),
+            media: MediaConfig::of(tree.with_extension("image")),
             mount_point: at.clone(),
             memory_bytes: 8 << 20,
             threads: 0,
@@ -229,7 +235,7 @@ mod tests {
             device_nodes: false,
             read_ahead: pagefold_control::config::ReadAheadConfig::Off,
         };
-        let media = [Medium::open(&config.image).unwrap()];
+        let media = [Medium::open(&config.media.image).unwrap()];
         match mount_by_loop_devices(&config, &media) {
             Err(failure) if failure.message.contains("no EROFS") => {
                 return pagefold_testkit::skipped!("{TEST}: {failure}");
@@ -239,6 +245,9 @@ mod tests {
         assert_eq!(std::fs::read_to_string(at.join("word")).unwrap(), "word");
         rustix::mount::unmount(&at, rustix::mount::UnmountFlags::empty()).unwrap();
         let left = loopdev::attached().unwrap();
-        assert!(left.iter().all(|found| Path::new(&found.backing_file) != config.image), "{left:?}");
+        assert!(
+            left.iter().all(|found| Path::new(&found.backing_file) != config.media.image.name()),
+            "{left:?}"
+        );
     }
 }

@@ -7,6 +7,7 @@
 //! | `mount`, `unmount`, `mounts`, `stats` | the commands on mounted images, each with its arguments |
 //! | `build`, `build_source`, `build_summary` | the command that makes images, what it makes them from, its summary |
 //! | `ls`, `cat`, `show`, `extract`, `tar`, `check` | the commands on images, each with its arguments |
+//! | `digest` | the command that computes digests and Merkle trees |
 //! | `kernel`, `tamper` | `mount --kernel`, and its check that only root can change the image |
 //! | `find` | finding a mounted image by its directory or path |
 //! | `overview`, `usage`, `file` | the output of `show`: on an image, on the uses of its bytes, on a file in it |
@@ -24,6 +25,7 @@ mod build_source;
 mod build_summary;
 mod cat;
 mod check;
+mod digest;
 mod extract;
 mod file;
 mod find;
@@ -136,6 +138,15 @@ pub enum ImageCommand {
     ///
     /// The counterpart in erofs-utils is fsck.erofs.
     Check(check::CheckArgs),
+    /// Compute the digest of an image, by which all commands can verify it (like fsverity digest)
+    ///
+    /// Prints the digest, and writes the Merkle tree to IMAGE.verity. With the digest and the tree, `image mount --digest` and
+    /// the other commands verify every block before they decode it, wherever image and tree come from. The digest is the
+    /// only thing that must be trusted.
+    ///
+    /// Digest, tree and descriptor are those of fs-verity with SHA-256 and blocks of 4096 bytes, which Linux and `fsverity
+    /// digest` compute too. Any file has a digest: the command does not look at the contents.
+    Digest(digest::DigestArgs),
 }
 
 /// Adds the names of columns to the help of the commands with a list, and the rules to that of `check`.
@@ -159,5 +170,6 @@ pub fn run(command: &ImageCommand) -> Result<()> {
         ImageCommand::Extract(args) => extract::run(args),
         ImageCommand::Tar(args) => tar::run(args),
         ImageCommand::Check(args) => check::run(args),
+        ImageCommand::Digest(args) => digest::run(args),
     }
 }

@@ -10,8 +10,10 @@ use pagefold_control::config::{MountConfig, ReadAheadConfig};
 use pagefold_control::error::{CliError, Exit, Result};
 use pagefold_control::instance::mounts as served_mounts;
 use pagefold_control::instance::{InstanceDir, NewInstance, RuntimeDir};
+use pagefold_control::media::{Location, MediaConfig, VerityConfig};
 use pagefold_control::startup::{self, Attachment, PassedFds, StartedServer};
 use pagefold_page::size;
+use pagefold_server::mount::media::TREE_SUFFIX;
 use pagefold_sys::signal::Termination;
 use pagefold_sys::{mounts, rundir};
 use std::path::{Path, PathBuf};
@@ -55,7 +57,7 @@ pub struct MountArgs {
     pub wait_readahead: bool,
     /// Mount with the kernel's EROFS instead of a server. The image is checked first, because a damaged image can crash
     /// the kernel. All users have access; the modes, owners and access lists in the image decide what each can read
-    #[arg(long)]
+    #[arg(long, conflicts_with = "digest")]
     pub kernel: bool,
     /// Do not check the image before --kernel
     #[arg(long, requires = "kernel")]
@@ -106,8 +108,7 @@ fn config(args: &MountArgs) -> Result<MountConfig> {
         return Err(CliError::usage("--suid and --dev are for root"));
     }
     Ok(MountConfig {
-        image: absolute(&args.media.image)?,
-        devices: args.media.device.iter().map(|path| absolute(path)).collect::<Result<_>>()?,
+        media: absolute_media(args.media.config()?)?,
         mount_point: find::resolve(&args.dir).map_err(|e| no_mount_point(&args.dir, &e))?,
         memory_bytes,
         threads: args.threads.map_or(0, usize::from),
@@ -132,8 +133,36 @@ fn no_mount_point(path: &Path, e: &std::io::Error) -> CliError {
     }
 }
 
-fn absolute(path: &Path) -> Result<PathBuf> {
-    path.canonicalize().map_err(|e| unusable(path, &e))
+/// Makes all paths absolute, because the server may run in another directory.
+fn absolute_media(media: MediaConfig) -> Result<MediaConfig> {
+    // The name of a Merkle tree is made of the name of the image, which may be a link.
+    let verity = media.verity.as_ref().map(|verity| {
+        let default_trees = media.all().skip(verity.trees.len()).map(|image| image.with_suffix(TREE_SUFFIX));
+        let trees = verity.trees.iter().cloned().chain(default_trees).map(absolute_tree);
+        Ok::<_, CliError>(VerityConfig { trees: trees.collect::<Result<_>>()?, ..verity.clone() })
+    });
+    let devices = media.devices.iter().map(absolute).collect::<Result<_>>()?;
+    Ok(MediaConfig { image: absolute(&media.image)?, devices, verity: verity.transpose()?, ..media })
+}
+
+fn absolute_tree(tree: Location) -> Result<Location> {
+    match tree {
+        Location::File(path) => match std::path::absolute(&path) {
+            Ok(path) => Ok(Location::File(path)),
+            Err(e) => Err(unusable(&path, &e)),
+        },
+        url => Ok(url),
+    }
+}
+
+fn absolute(image: &Location) -> Result<Location> {
+    match image {
+        Location::File(path) => match path.canonicalize() {
+            Ok(path) => Ok(Location::File(path)),
+            Err(e) => Err(unusable(path, &e)),
+        },
+        url => Ok(url.clone()),
+    }
 }
 
 fn unusable(path: &Path, e: &std::io::Error) -> CliError {

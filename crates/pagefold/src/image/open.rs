@@ -2,22 +2,58 @@
 
 use clap::{Args, ValueHint};
 use pagefold_control::error::{CliError, Exit, Result};
+use pagefold_control::media::{
+    AUTHORIZATION_VARIABLE, Location, MediaConfig, RemoteConfig, Secret, VerityConfig,
+};
+use pagefold_image::verity::{Digest, Salt};
 use pagefold_image::{Image, ImageError, Options, ReadAhead};
-use pagefold_page::size;
-use pagefold_server::mount::{image_failure, open_medium};
+use pagefold_page::{duration, size};
+use pagefold_server::mount::image_failure;
+use pagefold_server::mount::media::{Media, Sources};
+use std::env::VarError;
 use std::fmt::Display;
 use std::io::ErrorKind;
-use std::path::{Path, PathBuf};
+use std::path::Path;
+
+/// The longest time of a read, seconds.
+const MAX_TIMEOUT_S: u64 = 3600;
 
 /// The image and its devices.
 #[derive(Debug, Args)]
 pub struct MediaArgs {
-    /// The image: a file or a block device
+    /// The image: a file, a block device, or a URL of http:// or https://
     #[arg(value_name = "IMAGE", value_hint = ValueHint::AnyPath)]
-    pub image: PathBuf,
+    pub image: Location,
     /// A further device of an image on several devices. Can be repeated, in the order of the image's device table
     #[arg(long, value_name = "PATH", value_hint = ValueHint::AnyPath)]
-    pub device: Vec<PathBuf>,
+    pub device: Vec<Location>,
+    #[command(flatten)]
+    pub verity: VerityArgs,
+    #[command(flatten)]
+    pub remote: RemoteArgs,
+}
+
+/// The digests of an image and its devices.
+#[derive(Debug, Args)]
+pub struct VerityArgs {
+    /// Verify all that is read: the digest of the image, as `image digest` prints it. Images on several devices need one for
+    /// each: the option is repeated, first for the image, then for each --device
+    #[arg(long, value_name = "sha256:HEX")]
+    pub digest: Vec<Digest>,
+    /// The Merkle tree of the image, for --digest. Can be repeated, for the devices [default: IMAGE.verity]
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, requires = "digest")]
+    pub merkle_tree: Vec<Location>,
+    /// The salt of the digests, in hexadecimal
+    #[arg(long, value_name = "HEX", default_value_t, hide_default_value = true, requires = "digest")]
+    pub salt: Salt,
+}
+
+/// How servers are asked for images.
+#[derive(Debug, Args)]
+pub struct RemoteArgs {
+    /// Longest time of a read from a URL; then it fails
+    #[arg(long, value_name = "TIME", default_value = "30s")]
+    pub timeout: String,
 }
 
 /// The image, and the memory for reading it.
@@ -43,9 +79,7 @@ impl ImageArgs {
     pub fn open(&self, read_ahead: ReadAhead) -> Result<Image> {
         let memory_bytes =
             size::parse(&self.memory).map_err(|e| CliError::usage(format!("--memory: {e}")))?;
-        let open = |path: &PathBuf| open_medium(path, &format!("opening '{}'", path.display()));
-        let image = open(&self.media.image)?;
-        let devices = self.media.device.iter().map(open).collect::<Result<_>>()?;
+        let Sources { image, devices, .. } = Media::open(&self.media.config()?)?.connect()?;
         let options =
             Options { memory_bytes, read_ahead, cache_full_reads: false, devices, ..Options::default() };
         Image::open(image, options).map_err(|e| self.failure(&e))
@@ -53,17 +87,54 @@ impl ImageArgs {
 
     /// The error for a failure of the image as a whole.
     pub fn failure(&self, error: &ImageError) -> CliError {
-        image_failure(format_args!("'{}'", self.media.image.display()), error)
+        image_failure(format_args!("'{}'", self.media.image), error)
+    }
+}
+
+impl MediaArgs {
+    /// The media to open, with the paths as they were typed.
+    pub fn config(&self) -> Result<MediaConfig> {
+        let (image, devices) = (self.image.clone(), self.device.clone());
+        Ok(MediaConfig { image, devices, verity: self.verity.config(), remote: self.remote.config()? })
+    }
+}
+
+impl RemoteArgs {
+    /// The time, and the credentials of the environment.
+    pub fn config(&self) -> Result<RemoteConfig> {
+        let timeout_s =
+            duration::parse_s(&self.timeout).map_err(|e| CliError::usage(format!("--timeout: {e}")))?;
+        if !(1..=MAX_TIMEOUT_S).contains(&timeout_s) {
+            return Err(CliError::usage("--timeout is between a second and an hour"));
+        }
+        let authorization = match std::env::var(AUTHORIZATION_VARIABLE) {
+            Ok(value) => Some(Secret(value)),
+            Err(VarError::NotPresent) => None,
+            Err(VarError::NotUnicode(_)) => {
+                return Err(CliError::usage(format!("{AUTHORIZATION_VARIABLE} is no text")));
+            }
+        };
+        Ok(RemoteConfig { timeout_ms: timeout_s * 1000, authorization })
+    }
+}
+
+impl VerityArgs {
+    /// The digests, with the paths as they were typed; `None` without --digest.
+    pub fn config(&self) -> Option<VerityConfig> {
+        let config = || VerityConfig {
+            digests: self.digest.iter().map(Digest::to_string).collect(),
+            trees: self.merkle_tree.clone(),
+            salt: self.salt.to_string(),
+        };
+        (!self.digest.is_empty()).then(config)
     }
 }
 
 /// Opens an image that another one is built from, with its further devices.
-pub fn open_source_image(path: &Path, devices: &[PathBuf]) -> Result<Image> {
-    let open = |path: &Path| open_medium(path, &format!("opening '{}'", path.display()));
-    let medium = open(path)?;
-    let devices = devices.iter().map(|path| open(path)).collect::<Result<_>>()?;
-    Image::open(medium, Options { cache_full_reads: false, devices, ..Options::default() })
-        .map_err(|e| image_failure(format_args!("'{}'", path.display()), &e))
+pub fn open_source_image(media: &MediaConfig) -> Result<Image> {
+    let Sources { image, devices, .. } = Media::open(media)?.connect()?;
+    Image::open(image, Options { cache_full_reads: false, devices, ..Options::default() })
+        .map_err(|e| image_failure(format_args!("'{}'", media.image), &e))
 }
 
 impl ThreadsArgs {

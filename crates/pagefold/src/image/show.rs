@@ -42,7 +42,7 @@ pub fn run(args: &ShowArgs) -> Result<()> {
     let overview = Overview { image: &image, stats: &stats };
     match args.json {
         true => output::json(&overview.json())?,
-        false => output::text(&overview.text(&args.image.media.image, style::stdout_colours()))?,
+        false => output::text(&overview.text(&args.image.media.image.name(), style::stdout_colours()))?,
     }
     findings::print_text(&stats.findings);
     match stats.findings.errors() {

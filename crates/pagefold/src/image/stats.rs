@@ -7,7 +7,7 @@ use pagefold_control::client::Client;
 use pagefold_control::error::{CliError, Exit, Result};
 use pagefold_control::instance::mounts;
 use pagefold_control::report::LatencyReport;
-use pagefold_control::report::mount::MountReport;
+use pagefold_control::report::mount::{MountReport, RemoteReport};
 use pagefold_control::text;
 use pagefold_image::mount::MOUNT_NAME;
 use pagefold_page::size::Human;
@@ -99,9 +99,22 @@ fn text(report: &MountReport) -> String {
         ("unrequested pages", per(reads.temporary_pages, reads.clusters)),
         ("read ahead", format!("{} clusters, {} dropped", reads.readahead_issued, reads.readahead_dropped)),
     ];
-    let mut text: String = lines.iter().map(|(name, value)| format!("{name:<20}{value}\n")).collect();
+    let remote = report.remote.as_ref().map(remote_lines).unwrap_or_default();
+    let lines = lines.into_iter().chain(remote);
+    let mut text: String = lines.map(|(name, value)| format!("{name:<20}{value}\n")).collect();
     text.push_str(&latency(&report.latency));
     text
+}
+
+/// The figures of the requests to servers.
+fn remote_lines(remote: &RemoteReport) -> Vec<(&'static str, String)> {
+    let received = Human(remote.received_bytes);
+    let requests = format!("{}, {} of them repeated, {received} received", remote.requests, remote.retries);
+    let mut lines = vec![("requests to servers", requests)];
+    if let Some(error) = &remote.last_error {
+        lines.push(("failed at servers", format!("{} reads; the last: {error}", remote.failed_reads)));
+    }
+    lines
 }
 
 fn share(part: u64, whole: u64) -> String {

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
 
-const COMMANDS: [&str; 25] = [
+const COMMANDS: [&str; 26] = [
     "",
     "disk",
     "disk create",
@@ -31,6 +31,7 @@ const COMMANDS: [&str; 25] = [
     "image build",
     "image tar",
     "image check",
+    "image digest",
     "zram-shell",
     "zram-tree",
     "completions",

@@ -1,16 +1,17 @@
 //! The server of a mounted image.
 //!
 //! New threads inherit the capabilities of the thread that starts them, so each part of the set-up runs in a thread
-//! with the right ones. The main thread opens the files with the user's rights. A thread without capabilities opens the
-//! image and starts the threads of read-ahead. Another mounts, drops its capabilities, and starts the threads that
+//! with the right ones. The main thread opens the files with the user's rights. A thread without capabilities asks servers,
+//! opens the image and starts the threads of read-ahead. Another mounts, drops its capabilities, and starts the threads that
 //! serve FUSE requests. A third starts the control socket. Only the main thread keeps the capability to unmount; it
 //! reads nothing of the image and waits for the end.
 
+pub mod media;
 mod report;
 
 use crate::socket::{ControlSocket, RequestHandler};
 use crate::startup::StartupChannel;
-use pagefold_backing::{Backing, FileBacking};
+use media::{Media, Sources};
 use pagefold_control::config::{FuseUring, MountConfig, ReadAheadConfig};
 use pagefold_control::error::{CliError, Exit, Result};
 use pagefold_control::instance::state::MountState;
@@ -21,17 +22,14 @@ use pagefold_control::startup::Ready;
 use pagefold_image::mount::{LEAST_REPLY_BYTES, Mount, MountError, MountOptions};
 use pagefold_image::with_causes;
 use pagefold_image::{Image, ImageError, Options};
+use pagefold_remote::RemoteSource;
 use pagefold_sys::privileges::{self, CapabilitySet};
 use pagefold_sys::signal::Termination;
 use pagefold_sys::{SysError, pidfd, ready, rundir};
 use report::MountSession;
 use std::fmt::Display;
 use std::os::fd::AsFd;
-use std::path::Path;
 use std::sync::Arc;
-
-/// The description, in messages, of a file that cannot hold an image.
-pub const NO_MEDIUM: &str = "neither a file nor a block device";
 
 /// Serves a mounted image until it is unmounted or a signal ends it. The caller holds the lock of the instance.
 pub fn run(config: &MountConfig, dir: &InstanceDir, channel: StartupChannel) -> Result<()> {
@@ -42,18 +40,15 @@ pub fn run(config: &MountConfig, dir: &InstanceDir, channel: StartupChannel) -> 
         privileges::set_no_new_privs()?;
     }
     let signals = Termination::listen()?;
-    let media = std::iter::once(&config.image).chain(&config.devices);
-    let media = media
-        .map(|path| open_medium(path, &format!("opening '{}'", path.display())))
-        .collect::<Result<Vec<_>>>()?;
+    let media = Media::open(&config.media)?;
     let keep = if is_root { CapabilitySet::SYS_ADMIN } else { CapabilitySet::empty() };
     privileges::drop_capabilities_except(keep)?;
     dir.write_state(&MountState {
-        image: config.image.clone(),
+        image: config.media.image.name(),
         mount_point: config.mount_point.clone(),
         server: pidfd::Identity::of_self().map(Into::into),
     })?;
-    let image = run_in_thread(|| {
+    let (image, remote) = run_in_thread(|| {
         privileges::drop_capabilities()?;
         open_image(config, media)
     })?;
@@ -61,6 +56,10 @@ pub fn run(config: &MountConfig, dir: &InstanceDir, channel: StartupChannel) -> 
     let mut warnings: Vec<_> =
         warnings.iter().map(|short| format!("{short}; reads of the missing part fail")).collect();
     let mut mount = run_in_thread(|| mount(config, image.clone()))?;
+    if config.media.remote.authorization.is_some() {
+        // Not before: the helper that mounts for users looks at this process.
+        privileges::forbid_dumps()?;
+    }
     if config.fuse_uring == FuseUring::On {
         warnings.extend(crate::transport::warning(mount.transport()));
     }
@@ -72,6 +71,7 @@ pub fn run(config: &MountConfig, dir: &InstanceDir, channel: StartupChannel) -> 
             transport: crate::transport::name(mount.transport()),
             max_read_bytes: mount.read_bytes(),
             requests: mount.requests(),
+            remote,
         },
     };
     run_in_thread(|| {
@@ -97,34 +97,20 @@ fn run_in_thread<T: Send>(make: impl FnOnce() -> Result<T> + Send) -> Result<T> 
         .unwrap_or_else(|_| Err(CliError::failed("setting up the mount: a thread panicked")))
 }
 
-/// Opens a file or block device for reading. Errors begin with `what`.
-pub fn open_medium(path: &Path, what: &str) -> Result<Arc<dyn Backing>> {
-    let file = pagefold_backing::open_for_reading(path).map_err(|e| {
-        let exit = match e.errno {
-            libc::ENOENT | libc::ENOTDIR => Exit::NotFound,
-            libc::EACCES | libc::EPERM => Exit::Unavailable,
-            libc::ENOTBLK => return CliError::usage(format!("{what}: it is {NO_MEDIUM}")),
-            _ => Exit::Failed,
-        };
-        CliError::new(exit, format!("{what}: {}", std::io::Error::from_raw_os_error(e.errno)))
-    })?;
-    let backing = FileBacking::for_reading(file);
-    Ok(Arc::new(backing.map_err(|e| CliError::failed(format!("{what}: {}", with_causes(&e))))?))
-}
-
-fn open_image(config: &MountConfig, media: Vec<Arc<dyn Backing>>) -> Result<Image> {
-    let mut media = media.into_iter();
-    let first = media.next().ok_or_else(|| CliError::failed("no image to open"))?;
+/// Opens the image, and returns it with those of its sources that are on servers.
+fn open_image(config: &MountConfig, media: Media) -> Result<(Image, Vec<Arc<RemoteSource>>)> {
+    let Sources { image, devices, remote } = media.connect()?;
     let options = Options {
         memory_bytes: config.memory_bytes,
         read_ahead: read_ahead(config.read_ahead),
         // The kernel caches what it has read.
         cache_full_reads: false,
         caller_bytes: LEAST_REPLY_BYTES,
-        devices: media.collect(),
+        devices,
         ..Options::default()
     };
-    Image::open(first, options).map_err(|e| failure_of(config, &e))
+    let image = Image::open(image, options).map_err(|e| failure_of(config, &e))?;
+    Ok((image, remote))
 }
 
 fn read_ahead(config: ReadAheadConfig) -> pagefold_image::ReadAhead {
@@ -143,7 +129,7 @@ fn mount(config: &MountConfig, image: Image) -> Result<Mount> {
         allow_other: config.allow_other,
         suid: config.suid,
         devices: config.device_nodes,
-        source: config.image.clone().into(),
+        source: config.media.image.name().into(),
         ..MountOptions::default()
     };
     let drop_all = || -> Result<(), SysError> { privileges::drop_capabilities() };
@@ -167,7 +153,7 @@ pub fn image_failure(what: impl Display, error: &ImageError) -> CliError {
 }
 
 fn failure_of(config: &MountConfig, error: &ImageError) -> CliError {
-    image_failure(format_args!("'{}'", config.image.display()), error)
+    image_failure(format_args!("'{}'", config.media.image), error)
 }
 
 fn failure(error: &MountError) -> CliError {

@@ -1,9 +1,10 @@
 //! Fills in the report on a mounted image, for `image stats`.
 
 use pagefold_control::config::MountConfig;
-use pagefold_control::report::mount::{BudgetReport, MountReport, ReadsReport};
+use pagefold_control::report::mount::{BudgetReport, MountReport, ReadsReport, RemoteReport};
 use pagefold_control::report::{LatencyReport, ServerReport};
 use pagefold_image::{Image, ImageStats, ReadStats};
+use pagefold_remote::RemoteSource;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -17,6 +18,8 @@ pub struct MountSession {
     pub max_read_bytes: usize,
     /// Requests that the kernel has sent so far.
     pub requests: Arc<AtomicU64>,
+    /// The sources on servers.
+    pub remote: Vec<Arc<RemoteSource>>,
 }
 
 /// The present report on a mounted image.
@@ -24,7 +27,7 @@ pub fn report(config: &MountConfig, image: &Image, session: &MountSession) -> Mo
     let ImageStats { reads, budget, cached_bytes, read_bytes, latency } = image.stats();
     let amplification = (reads.asked_bytes > 0).then(|| read_bytes as f64 / reads.asked_bytes as f64);
     MountReport {
-        image: config.image.clone(),
+        image: config.media.image.name(),
         mount_point: config.mount_point.clone(),
         server: ServerReport::of_this_process(),
         threads: session.threads,
@@ -42,7 +45,23 @@ pub fn report(config: &MountConfig, image: &Image, session: &MountSession) -> Mo
         reads: reads_report(&reads, read_bytes),
         read_amplification: amplification,
         latency: LatencyReport::new(&latency),
+        remote: remote_report(&session.remote),
     }
+}
+
+/// The sums of the counters of all sources on servers; `None` if there are none.
+fn remote_report(sources: &[Arc<RemoteSource>]) -> Option<RemoteReport> {
+    let mut report = RemoteReport::default();
+    for source in sources {
+        let stats = source.stats();
+        report.requests += stats.requests;
+        report.retries += stats.retries;
+        report.received_bytes += stats.received_bytes;
+        report.hit_bytes += stats.hit_bytes;
+        report.failed_reads += stats.failed_reads;
+        report.last_error = source.last_error().or(report.last_error);
+    }
+    (!sources.is_empty()).then_some(report)
 }
 
 fn reads_report(reads: &ReadStats, media_bytes: u64) -> ReadsReport {

@@ -6,7 +6,7 @@ use crate::support::gate::Gated;
 use crate::support::rig::*;
 use crate::support::{PlainBytes, Random, page};
 use pagefold_backing::layer::{ErrorLayer, When};
-use pagefold_backing::{Backing, Direct, FileBacking, FileOptions, MemoryBacking, Uring};
+use pagefold_backing::{Backing, ByteSource, Direct, FileBacking, FileOptions, MemoryBacking, Uring};
 use pagefold_codec::{CodecSpec, names};
 use pagefold_page::{Page, PageIndex};
 use pagefold_store::writeback::{LayoutKind, WritebackConfig};

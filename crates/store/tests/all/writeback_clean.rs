@@ -4,7 +4,7 @@
 use crate::support::gate::Gated;
 use crate::support::rig::*;
 use pagefold_backing::layer::{ErrorControl, ErrorLayer, TraceLayer, When};
-use pagefold_backing::{Backing, MemoryBacking};
+use pagefold_backing::{Backing, ByteSource, MemoryBacking};
 use pagefold_store::writeback::{LayoutKind, WritebackError};
 use pagefold_store::{Store, StoreError};
 use std::sync::Arc;

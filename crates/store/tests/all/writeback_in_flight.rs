@@ -6,7 +6,7 @@ use crate::support::PlainBytes;
 use crate::support::gate::Gated;
 use crate::support::rig::*;
 use pagefold_backing::layer::{DelayLayer, DelayOptions, ManualClock, StatsLayer};
-use pagefold_backing::{Backing, MemoryBacking};
+use pagefold_backing::{ByteSource, MemoryBacking};
 use pagefold_store::Store;
 use pagefold_store::writeback::{LayoutKind, Selection, Which, WritebackError, WritebackReport};
 use std::ops::ControlFlow;

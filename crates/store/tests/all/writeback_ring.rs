@@ -3,7 +3,9 @@
 //! few pages.
 
 use crate::support::rig::*;
-use pagefold_backing::{Backing, BackingError, Buffers, Completion, MemoryBacking, Queue, Request};
+use pagefold_backing::{
+    Backing, BackingError, Buffers, ByteSource, Completion, MemoryBacking, Queue, Request,
+};
 use pagefold_store::writeback::{LayoutKind, Selection, Which, WritebackError};
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -32,7 +34,7 @@ impl Counted {
     }
 }
 
-impl Backing for Counted {
+impl ByteSource for Counted {
     fn len_bytes(&self) -> u64 {
         self.inner.len_bytes()
     }
@@ -41,6 +43,12 @@ impl Backing for Counted {
         self.inner.read_at(offset, buf)
     }
 
+    fn describe(&self) -> String {
+        "counted memory".to_string()
+    }
+}
+
+impl Backing for Counted {
     fn write_at(&self, offset: u64, data: &[u8]) -> Result<(), BackingError> {
         self.inner.write_at(offset, data)
     }
@@ -66,10 +74,6 @@ impl Backing for Counted {
         self.alive.fetch_add(1, SeqCst);
         self.depth.fetch_max(depth, SeqCst);
         Ok(Box::new(CountedQueue { medium: self, queue: self.inner.queue(depth, buffers)? }))
-    }
-
-    fn describe(&self) -> String {
-        "counted memory".to_string()
     }
 }
 

@@ -6,7 +6,7 @@ use crate::support::rig::*;
 use pagefold_backing::layer::{
     Action, ErrorLayer, FaultRule, StatsLayer, Tear, TornLayer, TornRule, TraceLayer, When,
 };
-use pagefold_backing::{Backing, BackingError, MemoryBacking};
+use pagefold_backing::{Backing, BackingError, ByteSource, MemoryBacking};
 use pagefold_page::PageIndex;
 use pagefold_store::writeback::LayoutKind;
 use pagefold_store::{Store, StoreError};

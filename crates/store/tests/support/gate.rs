@@ -1,7 +1,9 @@
 //! A medium in memory that blocks requests until the test opens a gate, so that the test decides what happens in
 //! between.
 
-use pagefold_backing::{Backing, BackingError, Buffers, Completion, MemoryBacking, Queue, Request};
+use pagefold_backing::{
+    Backing, BackingError, Buffers, ByteSource, Completion, MemoryBacking, Queue, Request,
+};
 use std::sync::atomic::{AtomicI32, Ordering::SeqCst};
 use std::sync::{Arc, Condvar, Mutex};
 
@@ -102,7 +104,7 @@ impl Gated {
     }
 }
 
-impl Backing for Gated {
+impl ByteSource for Gated {
     fn len_bytes(&self) -> u64 {
         self.inner.len_bytes()
     }
@@ -112,6 +114,12 @@ impl Backing for Gated {
         self.inner.read_at(offset, buf)
     }
 
+    fn describe(&self) -> String {
+        "gated memory".to_string()
+    }
+}
+
+impl Backing for Gated {
     fn write_at(&self, offset: u64, data: &[u8]) -> Result<(), BackingError> {
         self.inner.write_at(offset, data)
     }
@@ -126,10 +134,6 @@ impl Backing for Gated {
 
     fn queue<'a>(&'a self, _: usize, _: &'a Buffers) -> Result<Box<dyn Queue + 'a>, BackingError> {
         Ok(Box::new(GatedQueue { medium: self, held: Vec::new() }))
-    }
-
-    fn describe(&self) -> String {
-        "gated memory".to_string()
     }
 }
 

@@ -1,5 +1,5 @@
 use super::*;
-use crate::{Buffer, Demand, Direct, FileOptions, Uring};
+use crate::{Backing, Buffer, Demand, Direct, FileOptions, Uring};
 use pagefold_testkit::skipped;
 use std::os::unix::fs::FileExt;
 

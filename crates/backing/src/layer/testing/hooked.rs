@@ -1,7 +1,7 @@
 //! The generic test layer: it calls a hook before and after each request.
 
 use super::{Access, Action};
-use crate::{Backing, BackingError, Buffers, Completion, Operation, Queue, Request};
+use crate::{Backing, BackingError, Buffers, ByteSource, Completion, Operation, Queue, Request};
 use std::sync::Arc;
 
 /// The behaviour of a test layer.
@@ -27,7 +27,7 @@ pub trait Hook: Send + Sync {
         let _ = (access, data, result);
     }
 
-    /// The text that the layer appends to [`Backing::describe`].
+    /// The text that the layer appends to [`ByteSource::describe`](crate::ByteSource::describe).
     fn describe(&self) -> String;
 }
 
@@ -67,13 +67,9 @@ impl<B: Backing, H: Hook> Layered<B, H> {
     }
 }
 
-impl<B: Backing, H: Hook> Backing for Layered<B, H> {
+impl<B: Backing, H: Hook> ByteSource for Layered<B, H> {
     fn len_bytes(&self) -> u64 {
         self.inner.len_bytes()
-    }
-
-    fn block_bytes(&self) -> usize {
-        self.inner.block_bytes()
     }
 
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), BackingError> {
@@ -82,6 +78,16 @@ impl<B: Backing, H: Hook> Backing for Layered<B, H> {
         let result = settled.unwrap_or_else(|| self.inner.read_at(offset, buf));
         self.control.after(access, result.is_ok().then_some(&*buf), &result);
         result
+    }
+
+    fn describe(&self) -> String {
+        format!("{}, {}", self.inner.describe(), self.control.describe())
+    }
+}
+
+impl<B: Backing, H: Hook> Backing for Layered<B, H> {
+    fn block_bytes(&self) -> usize {
+        self.inner.block_bytes()
     }
 
     fn read_signal_safe(&self, offset: u64, buf: &mut [u8]) -> Result<(), i32> {
@@ -110,10 +116,6 @@ impl<B: Backing, H: Hook> Backing for Layered<B, H> {
     fn queue<'a>(&'a self, depth: usize, buffers: &'a Buffers) -> Result<Box<dyn Queue + 'a>, BackingError> {
         let queue = self.inner.queue(depth, buffers)?;
         Ok(Box::new(HookedQueue { layer: self, queue, settled: Vec::new(), depth: depth.max(1) }))
-    }
-
-    fn describe(&self) -> String {
-        format!("{}, {}", self.inner.describe(), self.control.describe())
     }
 }
 

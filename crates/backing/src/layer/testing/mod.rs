@@ -24,7 +24,7 @@ use super::{TimeSource, splitmix64};
 /// The kind of a request to a medium.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Action {
-    /// [`Backing::read_at`](crate::Backing::read_at), or a queued read.
+    /// [`ByteSource::read_at`](crate::ByteSource::read_at), or a queued read.
     Read,
     /// [`Backing::write_at`](crate::Backing::write_at), or a queued write.
     Write,

@@ -1,8 +1,8 @@
 //! An image to damage: its bytes, and where its structures are.
 
-use crate::support::features::{feature, features, memory, tree};
+use crate::support::features::{feature, features, memory, source, tree};
 use crate::support::{manifest, reference_image};
-use pagefold_image::backing::Backing;
+use pagefold_image::backing::ByteSource;
 use pagefold_image::read::{FileKind, Inode, Layout, Mapping};
 use pagefold_image::{Address, Image, Node, Options, Space};
 use std::sync::Arc;
@@ -32,7 +32,7 @@ impl Patch {
     }
 
     /// The image as a medium, with the right checksum.
-    pub fn medium(&self) -> Arc<dyn Backing> {
+    pub fn medium(&self) -> Arc<dyn ByteSource> {
         let len =
             if self.block_bytes > SUPERBLOCK { self.block_bytes - SUPERBLOCK } else { self.block_bytes };
         let mut bytes = self.bytes.clone();
@@ -53,7 +53,7 @@ impl Patch {
     }
 
     pub fn options(&self, options: Options) -> Options {
-        Options { devices: self.devices.iter().map(|bytes| memory(bytes)).collect(), ..options }
+        Options { devices: self.devices.iter().map(|bytes| source(bytes)).collect(), ..options }
     }
 
     fn open(&self) -> Image {

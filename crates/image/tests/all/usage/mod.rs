@@ -22,7 +22,7 @@ fn usage_of(image: &Image) -> Usage {
 
 /// Compares the usage of an image with the twin's. Bytes that have no use must be zero, as padding is.
 fn compare(name: &str, devices: &[Vec<u8>]) -> Usage {
-    let further = devices[1..].iter().map(|bytes| memory(bytes)).collect();
+    let further = devices[1..].iter().map(|bytes| -> Arc<dyn ByteSource> { memory(bytes) }).collect();
     let options = Options { devices: further, ..Options::default() };
     let image = Image::open(memory(&devices[0]), options).unwrap();
     let (usage, twin) = (usage_of(&image), Twin::of(&image, devices.to_vec()));

@@ -1,0 +1,168 @@
+//! The media of an image: what commands and the server of a mount open, and how.
+//!
+//! These are plain data. `pagefold-server` opens them, in one place for commands and servers. A server gets them with its
+//! configuration, over the socket of its start, and so gets credentials: they are in no file, on no command line and in
+//! no log.
+
+use serde::{Deserialize, Serialize};
+use std::ffi::OsString;
+use std::fmt;
+use std::path::PathBuf;
+
+/// The environment variable with the value of the header `Authorization`. Commands read it; servers do not get it.
+pub const AUTHORIZATION_VARIABLE: &str = "PAGEFOLD_HTTP_AUTHORIZATION";
+
+/// An image with its devices, how they are verified, and how servers are asked for them.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MediaConfig {
+    /// The image.
+    pub image: Location,
+    /// Its further devices, in the order of its device table.
+    pub devices: Vec<Location>,
+    /// The digests that all bytes must belong to; `None` if nothing is verified.
+    pub verity: Option<VerityConfig>,
+    /// For locations on servers.
+    pub remote: RemoteConfig,
+}
+
+/// The place of an image, a device or a Merkle tree.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Location {
+    /// A file or a block device.
+    File(PathBuf),
+    /// An object on a server: a text that begins with `http://` or `https://`.
+    Url(String),
+}
+
+/// The digests of an image and its devices.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VerityConfig {
+    /// The digest of the image, then of each device, as text.
+    pub digests: Vec<String>,
+    /// The Merkle trees, in the same order. Those that are not named are beside the images.
+    pub trees: Vec<Location>,
+    /// The salt of all digests, in hexadecimal.
+    pub salt: String,
+}
+
+/// How servers are asked.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RemoteConfig {
+    /// The longest time of a read, milliseconds.
+    pub timeout_ms: u64,
+    /// The value of the header `Authorization`, for the server of the image.
+    pub authorization: Option<Secret>,
+}
+
+/// A text that `Debug` does not show.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Secret(pub String);
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("(secret)")
+    }
+}
+
+impl Default for RemoteConfig {
+    fn default() -> Self {
+        RemoteConfig { timeout_ms: 30_000, authorization: None }
+    }
+}
+
+impl MediaConfig {
+    /// An image in a file, without further devices, not verified.
+    pub fn of(image: PathBuf) -> Self {
+        let (image, remote) = (Location::File(image), RemoteConfig::default());
+        MediaConfig { image, devices: Vec::new(), verity: None, remote }
+    }
+
+    /// The image and its devices.
+    pub fn all(&self) -> impl Iterator<Item = &Location> {
+        std::iter::once(&self.image).chain(&self.devices)
+    }
+}
+
+impl Location {
+    /// The location with `suffix` behind its name: before the query of a URL.
+    pub fn with_suffix(&self, suffix: &str) -> Self {
+        match self {
+            Location::File(path) => {
+                let mut name = path.as_os_str().to_os_string();
+                name.push(suffix);
+                Location::File(name.into())
+            }
+            Location::Url(url) => {
+                let (path, query) = url.split_at(url.find(['?', '#']).unwrap_or(url.len()));
+                Location::Url(format!("{path}{suffix}{query}"))
+            }
+        }
+    }
+
+    /// The name for people, reports and state files: a URL without its query, which may be a signature, and without a
+    /// user and password.
+    pub fn name(&self) -> PathBuf {
+        let url = match self {
+            Location::File(path) => return path.clone(),
+            Location::Url(url) => url,
+        };
+        let (scheme, rest) = url.split_once("://").unwrap_or_default();
+        let (path, query) = rest.split_at(rest.find(['?', '#']).unwrap_or(rest.len()));
+        let authority_end = path.find('/').unwrap_or(path.len());
+        let host_start = path[..authority_end].rfind('@').map_or(0, |at| at + 1);
+        let query = if query.is_empty() { "" } else { "?..." };
+        format!("{scheme}://{}{query}", &path[host_start..]).into()
+    }
+}
+
+impl From<OsString> for Location {
+    fn from(text: OsString) -> Self {
+        let scheme = text.to_str().and_then(|text| text.split_once("://")).map(|(scheme, _)| scheme);
+        let is_url =
+            scheme.is_some_and(|s| s.eq_ignore_ascii_case("http") || s.eq_ignore_ascii_case("https"));
+        match text.into_string() {
+            Ok(url) if is_url => Location::Url(url),
+            Ok(path) => Location::File(path.into()),
+            Err(path) => Location::File(path.into()),
+        }
+    }
+}
+
+impl fmt::Display for Location {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.name().display())
+    }
+}
+
+/// As [`Display`](fmt::Display): a query is not shown.
+impl fmt::Debug for Location {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}", self.name())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn locations_are_urls_or_paths_and_their_names_hide_secrets() {
+        let location = |text: &str| Location::from(OsString::from(text));
+        assert_eq!(location("http:/x"), Location::File("http:/x".into()));
+        assert_eq!(location("ftp://host/x"), Location::File("ftp://host/x".into()));
+        let signed = location("HTTPS://me:word@host/a/b@c?signature=abc");
+        assert_eq!(signed.to_string(), "HTTPS://host/a/b@c?...");
+        assert!(!format!("{signed:?} {:?}", Secret("abc".into())).contains("abc"));
+        assert_eq!(location("http://host").to_string(), "http://host");
+        assert_eq!(location("http://host/x?y").with_suffix(".v"), location("http://host/x.v?y"));
+        assert_eq!(location("/x?y").with_suffix(".v"), location("/x?y.v"));
+        let config = RemoteConfig { authorization: Some(Secret("abc".into())), ..RemoteConfig::default() };
+        assert!(!format!("{config:?}").contains("abc"));
+        assert_eq!(
+            serde_json::from_str::<RemoteConfig>(&serde_json::to_string(&config).unwrap()).unwrap(),
+            config
+        );
+    }
+}

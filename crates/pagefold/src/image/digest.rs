@@ -1,0 +1,112 @@
+//! `image digest`: computes the fs-verity digest of an image, and writes its Merkle tree.
+
+use super::open::{RemoteArgs, ThreadsArgs};
+use super::target::{Output, Target};
+use crate::cli::output;
+use crate::cli::progress::BytesBar;
+use clap::{Args, ValueHint};
+use pagefold_control::error::{CliError, Result};
+use pagefold_control::media::Location;
+use pagefold_image::verity::{Descriptor, Salt, VerityError, measure};
+use pagefold_server::mount::media::{TREE_SUFFIX, open_source, verity_exit};
+use serde_json::json;
+use std::io::Write;
+use std::ops::ControlFlow;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+/// How many times as long as its tree the data is, nearly.
+const DATA_PER_TREE: u64 = 128;
+
+/// The arguments of `image digest`.
+#[derive(Debug, Args)]
+pub struct DigestArgs {
+    /// The image: a file, a block device, or a URL of http:// or https://
+    #[arg(value_name = "IMAGE", value_hint = ValueHint::AnyPath)]
+    pub image: Location,
+    /// File to write the Merkle tree to [default: IMAGE.verity; none for a URL]
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub out_merkle_tree: Option<PathBuf>,
+    /// Write no Merkle tree
+    #[arg(long, conflicts_with = "out_merkle_tree")]
+    pub no_merkle_tree: bool,
+    /// File to write fs-verity's descriptor to, whose SHA-256 is the digest
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub out_descriptor: Option<PathBuf>,
+    /// Salt of all hashes: at most 32 bytes in hexadecimal
+    #[arg(long, value_name = "HEX", default_value_t, hide_default_value = true)]
+    pub salt: Salt,
+    #[command(flatten)]
+    pub remote: RemoteArgs,
+    #[command(flatten)]
+    pub threads: ThreadsArgs,
+    /// Print JSON, and no progress
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Computes the digest, writes the files, and prints the digest.
+pub fn run(args: &DigestArgs) -> Result<()> {
+    let tree = match (&args.out_merkle_tree, args.no_merkle_tree) {
+        (Some(path), _) => Some(path.clone()),
+        (None, false) => match args.image.with_suffix(TREE_SUFFIX) {
+            Location::File(path) => Some(path),
+            Location::Url(_) => None,
+        },
+        (None, true) => None,
+    };
+    let (descriptor, tree_bytes) = match &tree {
+        Some(path) => write_tree(args, path)?,
+        None => (compute(args, None)?, None),
+    };
+    if let Some(path) = &args.out_descriptor {
+        let target = Target::open(path)?;
+        let written = Output(&target).write_all(&descriptor.to_bytes());
+        written.map_err(|e| CliError::io(format!("writing '{}'", path.display()), &e))?;
+        target.complete()?;
+    }
+    match args.json {
+        false => output::line(&descriptor.digest().to_string()),
+        true => output::json(&json!({
+            "digest": descriptor.digest().to_string(),
+            "image_bytes": descriptor.data_bytes,
+            "merkle_tree_bytes": tree_bytes,
+            "salt": descriptor.salt.to_string(),
+        })),
+    }
+}
+
+/// Computes the digest, and writes the tree to `path`. Returns the length of the tree too.
+fn write_tree(args: &DigestArgs, path: &Path) -> Result<(Descriptor, Option<u64>)> {
+    // The file stands first: it blocks signals, which threads would receive.
+    let target = Target::open_image(path)?;
+    let descriptor = compute(args, Some(&target))?;
+    let len_bytes = target.file().metadata().map_err(|e| writing(path, &e))?.len();
+    target.complete()?;
+    Ok((descriptor, Some(len_bytes)))
+}
+
+fn writing(path: &Path, error: &std::io::Error) -> CliError {
+    CliError::io(format!("writing '{}'", path.display()), error)
+}
+
+/// Computes the digest; the blocks of the tree go to `target`.
+fn compute(args: &DigestArgs, target: Option<&Target>) -> Result<Descriptor> {
+    let source = open_source(&args.image, &args.remote.config()?)?;
+    let total = source.len_bytes();
+    let file = target.map(Target::file);
+    let write = |offset: u64, node: &[u8; 4096]| file.map_or(Ok(()), |file| file.write_all_at(node, offset));
+    let mut bar = BytesBar::new(!args.json);
+    let measured = measure(&*source, &args.salt, args.threads.count(), &write, &mut |done| {
+        bar.show(done, total, done / DATA_PER_TREE);
+        match target.is_some_and(Target::poll_interrupt) {
+            true => ControlFlow::Break(()),
+            false => ControlFlow::Continue(()),
+        }
+    });
+    bar.end();
+    measured.map_err(|e| match (e, target) {
+        (VerityError::Cancelled, Some(target)) => target.interrupted(),
+        (e, _) => CliError::new(verity_exit(&e), format!("'{}': {e}", args.image)),
+    })
+}

@@ -1,0 +1,186 @@
+//! Judges the head of an answer: whether its body is the range of the version that was asked for.
+//!
+//! Nothing here reads or sends. An answer that does not say exactly what was asked for is refused, because its bytes
+//! would be taken for those of another place.
+
+use crate::RemoteError;
+use crate::headers::{self, ContentRange};
+use std::ops::Range;
+use std::time::Duration;
+
+/// A failed attempt.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum AttemptError {
+    /// Another attempt may succeed; not before `retry_after`, if the server says so.
+    Transient { error: RemoteError, retry_after: Option<Duration> },
+    /// No attempt will succeed.
+    Permanent(RemoteError),
+}
+
+impl AttemptError {
+    pub(crate) fn transient(error: RemoteError) -> Self {
+        AttemptError::Transient { error, retry_after: None }
+    }
+
+    /// A permanent failure: the answer contradicts the request.
+    pub(crate) fn refused(what: impl Into<String>) -> Self {
+        AttemptError::Permanent(RemoteError::Refused { what: what.into() })
+    }
+}
+
+/// The headers of an answer that matter here, as they came.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Head {
+    pub(crate) status: u16,
+    pub(crate) content_range: Option<String>,
+    pub(crate) content_length: Option<String>,
+    pub(crate) content_encoding: Option<String>,
+    pub(crate) etag: Option<String>,
+    pub(crate) last_modified: Option<String>,
+    pub(crate) retry_after: Option<String>,
+    pub(crate) location: Option<String>,
+}
+
+/// How a version of an object is recognised.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Validator {
+    /// A strong entity tag, with its quotes.
+    Etag(String),
+    /// The time of the last change, as the server writes it.
+    LastModified(String),
+    /// Nothing but the length.
+    None,
+}
+
+/// One version of an object.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Version {
+    pub(crate) len_bytes: u64,
+    pub(crate) validator: Validator,
+}
+
+/// The range that was asked for.
+pub(crate) struct Wanted<'a> {
+    pub(crate) range: Range<u64>,
+    /// The version; `None` for the first request, which learns it. The range may end behind the object then.
+    pub(crate) version: Option<&'a Version>,
+}
+
+/// The meaning of an answer that is not a failure.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// The body is this range of this version.
+    Body { version: Version, range: Range<u64> },
+    /// The object has no bytes.
+    Empty,
+    /// The object is elsewhere.
+    Redirect(String),
+}
+
+/// Judges an answer.
+pub(crate) fn judge(head: &Head, wanted: &Wanted<'_>) -> Result<Verdict, AttemptError> {
+    let is_empty = wanted.version.is_none() && is_empty(head);
+    match head.status {
+        206 => partial(head, wanted),
+        200 | 416 if is_empty => Ok(Verdict::Empty),
+        200 => Err(AttemptError::Permanent(RemoteError::NoRanges)),
+        301 | 302 | 303 | 307 | 308 => match &head.location {
+            Some(location) => Ok(Verdict::Redirect(location.clone())),
+            None => Err(redirect("it has no header Location")),
+        },
+        412 => Err(changed("the server has another version")),
+        416 if wanted.version.is_some() => Err(changed("it is shorter")),
+        status @ (408 | 429 | 500..=599) => {
+            let retry_after = head.retry_after.as_deref().and_then(headers::retry_after);
+            Err(AttemptError::Transient { error: RemoteError::Status { status }, retry_after })
+        }
+        status => Err(AttemptError::Permanent(RemoteError::Status { status })),
+    }
+}
+
+pub(crate) fn redirect(what: impl Into<String>) -> AttemptError {
+    AttemptError::Permanent(RemoteError::Redirect { what: what.into() })
+}
+
+fn changed(what: impl Into<String>) -> AttemptError {
+    AttemptError::Permanent(RemoteError::Changed { what: what.into() })
+}
+
+fn is_empty(head: &Head) -> bool {
+    let range = head.content_range.as_deref().and_then(headers::content_range);
+    match head.status {
+        416 => range == Some(ContentRange { first_last: None, total_bytes: Some(0) }),
+        _ => head.content_length.as_deref() == Some("0"),
+    }
+}
+
+/// Judges an answer with a part of an object.
+fn partial(head: &Head, wanted: &Wanted<'_>) -> Result<Verdict, AttemptError> {
+    if head.content_encoding.as_deref().is_some_and(|encoding| !encoding.eq_ignore_ascii_case("identity")) {
+        return Err(AttemptError::refused("the body is compressed"));
+    }
+    let text = head
+        .content_range
+        .as_deref()
+        .ok_or_else(|| AttemptError::refused("it has no header Content-Range"))?;
+    let range = headers::content_range(text);
+    let Some(ContentRange { first_last: Some((first, last)), total_bytes: Some(len_bytes) }) = range else {
+        return Err(AttemptError::refused(format!("Content-Range is '{}'", printable(text))));
+    };
+    let version = Version { len_bytes, validator: validator(head) };
+    if let Some(known) = wanted.version {
+        compare(known, &version)?;
+    }
+    let end = wanted.range.end.min(len_bytes);
+    if (first, last.checked_add(1)) != (wanted.range.start, Some(end)) {
+        let (start, last_wanted) = (wanted.range.start, end.saturating_sub(1));
+        let what = format!("it has bytes {first} to {last}, and {start} to {last_wanted} were asked for");
+        return Err(AttemptError::refused(what));
+    }
+    let body_bytes = end - wanted.range.start;
+    match head.content_length.as_deref().map(|length| headers::number(length.trim())) {
+        Some(length) if length != Some(body_bytes) => {
+            Err(AttemptError::refused(format!("Content-Length is not {body_bytes}, the length of its range")))
+        }
+        _ => Ok(Verdict::Body { version, range: first..end }),
+    }
+}
+
+/// The best way to recognise the version of an answer.
+fn validator(head: &Head) -> Validator {
+    let etag = head.etag.as_deref().and_then(headers::strong_etag);
+    match (etag, &head.last_modified) {
+        (Some(etag), _) => Validator::Etag(etag.to_string()),
+        (None, Some(time)) if !time.trim().is_empty() => Validator::LastModified(time.trim().to_string()),
+        _ => Validator::None,
+    }
+}
+
+/// Fails if an answer is not of the known version. A version without a validator is compared by its length.
+fn compare(known: &Version, found: &Version) -> Result<(), AttemptError> {
+    if known.len_bytes != found.len_bytes {
+        let (old, new) = (known.len_bytes, found.len_bytes);
+        return Err(changed(format!("it had {old} bytes, and has {new}")));
+    }
+    match (&known.validator, &found.validator) {
+        (Validator::None, _) => Ok(()),
+        (known, found) if known == found => Ok(()),
+        (Validator::Etag(old), Validator::Etag(new)) => {
+            Err(changed(format!("its ETag was {}, and is {}", printable(old), printable(new))))
+        }
+        (Validator::LastModified(old), Validator::LastModified(new)) => Err(changed(format!(
+            "it was last changed at '{}', and now at '{}'",
+            printable(old),
+            printable(new)
+        ))),
+        _ => Err(changed("the server names its version in another way")),
+    }
+}
+
+/// A header for a message: without control characters, and not too long.
+fn printable(text: &str) -> String {
+    text.chars().filter(|c| !c.is_control()).take(100).collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,234 @@
+//! The ranges of an object that are in memory, in blocks of 64 KiB, and those that are on their way.
+//!
+//! A reader of a block that is missing loads it, together with the missing blocks behind it that it wants too. If the
+//! block before is there, the object is probably read in order, and the reader loads twice as many blocks as the run
+//! that loaded that one had, up to 1 MiB. Other readers of a block that is on its way wait for it. If loading fails, one
+//! of them tries next.
+//!
+//! At most a fixed number of blocks stay; the least recently used ones leave. One mutex guards the table, held for a
+//! search and never while a block is loaded or copied out.
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+/// Bytes of a block; the last one of an object may be shorter.
+pub(crate) const BLOCK_BYTES: u64 = 64 << 10;
+/// Blocks that one request loads at most.
+const MAX_RUN_BLOCKS: u64 = 16;
+
+/// The bytes of consecutive blocks, one after the other.
+pub(crate) type Loaded = Vec<Vec<u8>>;
+
+/// The blocks of one object.
+pub(crate) struct Blocks {
+    len_bytes: u64,
+    max_blocks: usize,
+    state: Mutex<State>,
+    /// Notified when loading has ended, well or not.
+    ended: Condvar,
+    pub(crate) hit_bytes: AtomicU64,
+}
+
+#[derive(Default)]
+struct State {
+    blocks: HashMap<u64, Entry>,
+    ready_blocks: usize,
+    /// Counts accesses.
+    clock: u64,
+}
+
+enum Entry {
+    Loading,
+    Ready { bytes: Arc<Vec<u8>>, run_blocks: u64, used: u64 },
+}
+
+/// The next step of a reader for a block.
+enum Claim<'a> {
+    Copy(Arc<Vec<u8>>),
+    Load(Run<'a>),
+    TimedOut,
+}
+
+/// The error of a read.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum ReadError<E> {
+    /// Loading failed.
+    Load(E),
+    /// Another reader has been loading a block until the deadline.
+    TimedOut,
+}
+
+impl Blocks {
+    /// No blocks yet of an object of `len_bytes`. At most `max_bytes` will be kept, but one block at least.
+    pub(crate) fn new(len_bytes: u64, max_bytes: usize) -> Self {
+        let max_blocks = (max_bytes / BLOCK_BYTES as usize).max(1);
+        let (state, ended) = (Mutex::default(), Condvar::new());
+        Blocks { len_bytes, max_blocks, state, ended, hit_bytes: AtomicU64::new(0) }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The bytes of the object in these blocks.
+    pub(crate) fn byte_range(&self, blocks: &Range<u64>) -> Range<u64> {
+        blocks.start * BLOCK_BYTES..blocks.end.saturating_mul(BLOCK_BYTES).min(self.len_bytes)
+    }
+
+    /// Adds the first block of the object.
+    pub(crate) fn insert_first(&self, bytes: Vec<u8>) {
+        let mut state = self.lock();
+        state.blocks.insert(0, Entry::Loading);
+        state.set_ready(0, Arc::new(bytes), 1);
+    }
+
+    /// Fills `buf` from byte `offset`; the range is inside the object. Missing blocks are loaded by `load`, which gets
+    /// the numbers of the blocks and returns their bytes. Waits for other readers' blocks until `end`.
+    pub(crate) fn read<E>(
+        &self,
+        offset: u64,
+        buf: &mut [u8],
+        end: Instant,
+        load: &dyn Fn(&Range<u64>) -> Result<Loaded, E>,
+    ) -> Result<(), ReadError<E>> {
+        let (mut at, mut rest) = (offset, buf);
+        while !rest.is_empty() {
+            let block = at / BLOCK_BYTES;
+            let wanted = block..(at + rest.len() as u64).div_ceil(BLOCK_BYTES);
+            let copied = match self.claim(wanted, end) {
+                Claim::Copy(bytes) => {
+                    let copied = copy(&bytes, (at % BLOCK_BYTES) as usize, rest);
+                    self.hit_bytes.fetch_add(copied as u64, Ordering::Relaxed);
+                    copied
+                }
+                Claim::TimedOut => return Err(ReadError::TimedOut),
+                Claim::Load(run) => {
+                    let loaded = load(&run.blocks).map_err(ReadError::Load)?;
+                    let mut copied = 0;
+                    for (n, bytes) in loaded.iter().enumerate() {
+                        let within = if n == 0 { (at % BLOCK_BYTES) as usize } else { 0 };
+                        copied += copy(bytes, within, &mut rest[copied..]);
+                    }
+                    run.complete(loaded);
+                    copied
+                }
+            };
+            debug_assert!(copied > 0, "the range is inside the object, and each block is whole");
+            at += copied as u64;
+            rest = &mut rest[copied..];
+        }
+        Ok(())
+    }
+
+    /// Returns the first of the wanted blocks, or the run that the caller has to load for it.
+    fn claim(&self, wanted: Range<u64>, end: Instant) -> Claim<'_> {
+        let mut state = self.lock();
+        loop {
+            state.clock += 1;
+            let clock = state.clock;
+            match state.blocks.get_mut(&wanted.start) {
+                Some(Entry::Ready { bytes, used, .. }) => {
+                    *used = clock;
+                    return Claim::Copy(bytes.clone());
+                }
+                Some(Entry::Loading) => {}
+                None => {
+                    let blocks = state.run_for(&wanted, self.len_bytes.div_ceil(BLOCK_BYTES));
+                    blocks.clone().for_each(|block| _ = state.blocks.insert(block, Entry::Loading));
+                    return Claim::Load(Run { owner: self, blocks });
+                }
+            }
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Claim::TimedOut;
+            }
+            state = self.ended.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+}
+
+impl State {
+    /// The blocks to load from the first wanted one on: those that are wanted, or more in a sequence, but none that is
+    /// there or on its way.
+    fn run_for(&self, wanted: &Range<u64>, all_blocks: u64) -> Range<u64> {
+        let before = wanted.start.checked_sub(1).and_then(|before| self.blocks.get(&before));
+        let sequential_blocks = match before {
+            Some(Entry::Ready { run_blocks, .. }) => run_blocks.saturating_mul(2),
+            _ => 1,
+        };
+        let len_blocks = sequential_blocks.max(wanted.end - wanted.start).clamp(1, MAX_RUN_BLOCKS);
+        let end = wanted.start.saturating_add(len_blocks).min(all_blocks);
+        let first_present = (wanted.start..end).find(|block| self.blocks.contains_key(block));
+        wanted.start..first_present.unwrap_or(end)
+    }
+
+    fn set_ready(&mut self, block: u64, bytes: Arc<Vec<u8>>, run_blocks: u64) {
+        self.clock += 1;
+        self.blocks.insert(block, Entry::Ready { bytes, run_blocks, used: self.clock });
+        self.ready_blocks += 1;
+    }
+
+    /// Drops the least recently used blocks until at most `max_blocks` are there.
+    fn evict(&mut self, max_blocks: usize) {
+        while self.ready_blocks > max_blocks {
+            let ready = self.blocks.iter().filter_map(|(block, entry)| match entry {
+                Entry::Ready { used, .. } => Some((*used, *block)),
+                Entry::Loading => None,
+            });
+            let Some((_, oldest)) = ready.min() else { return };
+            self.blocks.remove(&oldest);
+            self.ready_blocks -= 1;
+        }
+    }
+}
+
+/// Blocks that one reader loads. Dropped without [`Run::complete`], they are missing again.
+struct Run<'a> {
+    owner: &'a Blocks,
+    blocks: Range<u64>,
+}
+
+impl Run<'_> {
+    /// Adds the blocks, and wakes the readers that wait for them.
+    fn complete(mut self, loaded: Loaded) {
+        let blocks = std::mem::replace(&mut self.blocks, 0..0);
+        let run_blocks = blocks.end - blocks.start;
+        let mut state = self.owner.lock();
+        let mut loaded = loaded.into_iter();
+        for block in blocks {
+            match loaded.next() {
+                Some(bytes) => state.set_ready(block, Arc::new(bytes), run_blocks),
+                None => _ = state.blocks.remove(&block),
+            }
+        }
+        state.evict(self.owner.max_blocks);
+        drop(state);
+        self.owner.ended.notify_all();
+    }
+}
+
+impl Drop for Run<'_> {
+    fn drop(&mut self) {
+        if self.blocks.is_empty() {
+            return;
+        }
+        let mut state = self.owner.lock();
+        self.blocks.clone().for_each(|block| _ = state.blocks.remove(&block));
+        drop(state);
+        self.owner.ended.notify_all();
+    }
+}
+
+/// Copies a block from byte `within` on to the beginning of `dst`, as much as both have. Returns the number of bytes.
+fn copy(block: &[u8], within: usize, dst: &mut [u8]) -> usize {
+    let source = block.get(within..).unwrap_or_default();
+    let len = source.len().min(dst.len());
+    dst[..len].copy_from_slice(&source[..len]);
+    len
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,143 @@
+#![allow(clippy::single_range_in_vec_init, reason = "a run of blocks is a range")]
+
+use super::*;
+use proptest::prelude::*;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+const BLOCK: u64 = BLOCK_BYTES;
+
+/// Byte `at` of the object.
+fn byte(at: u64) -> u8 {
+    (at.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8
+}
+
+fn bytes(range: Range<u64>) -> Vec<u8> {
+    range.map(byte).collect()
+}
+
+/// The blocks of a run, as a server would send them.
+fn served(blocks: &Blocks, run: &Range<u64>) -> Loaded {
+    run.clone().map(|block| bytes(blocks.byte_range(&(block..block + 1)))).collect()
+}
+
+fn later() -> Instant {
+    Instant::now() + Duration::from_secs(60)
+}
+
+/// Reads, checks the bytes, and returns the runs that were loaded.
+fn read(blocks: &Blocks, range: Range<u64>) -> Vec<Range<u64>> {
+    let runs = Mutex::new(Vec::new());
+    let mut buf = vec![0; (range.end - range.start) as usize];
+    let result = blocks.read::<()>(range.start, &mut buf, later(), &|run| {
+        runs.lock().unwrap().push(run.clone());
+        Ok(served(blocks, run))
+    });
+    assert!(result.is_ok() && buf == bytes(range));
+    runs.into_inner().unwrap()
+}
+
+#[test]
+fn single_reads_load_a_block_and_sequential_ones_more_and_more() {
+    let blocks = Blocks::new(40 * BLOCK + 5, 64 * BLOCK as usize);
+    assert_eq!(read(&blocks, 10 * BLOCK + 7..10 * BLOCK + 8), [10..11]);
+    assert_eq!(read(&blocks, 10 * BLOCK..11 * BLOCK), []);
+    assert_eq!(read(&blocks, 11 * BLOCK..11 * BLOCK + 1), [11..13]);
+    assert_eq!(read(&blocks, 13 * BLOCK..13 * BLOCK + 1), [13..17]);
+    assert_eq!(read(&blocks, 17 * BLOCK..17 * BLOCK + 1), [17..25]);
+    assert_eq!(read(&blocks, 25 * BLOCK..25 * BLOCK + 1), [25..41]);
+    assert_eq!(read(&blocks, 40 * BLOCK + 4..40 * BLOCK + 5), []);
+    // Blocks that are there are not loaded again.
+    assert_eq!(read(&blocks, 8 * BLOCK..12 * BLOCK), [8..10]);
+    let long = Blocks::new(40 * BLOCK, 64 * BLOCK as usize);
+    assert_eq!(read(&long, BLOCK / 2..BLOCK * 39), [0..16, 16..32, 32..40]);
+}
+
+#[test]
+fn the_least_recently_used_blocks_leave() {
+    let blocks = Blocks::new(100 * BLOCK, 3 * BLOCK as usize);
+    for block in [10, 20, 30] {
+        assert_eq!(read(&blocks, block * BLOCK..block * BLOCK + 1).len(), 1);
+    }
+    assert_eq!(read(&blocks, 10 * BLOCK..10 * BLOCK + 1), []);
+    assert_eq!(read(&blocks, 40 * BLOCK..40 * BLOCK + 1), [40..41]);
+    assert_eq!(read(&blocks, 10 * BLOCK..10 * BLOCK + 1), []);
+    assert_eq!(read(&blocks, 20 * BLOCK..20 * BLOCK + 1), [20..21]);
+    assert_eq!(read(&blocks, 50 * BLOCK..60 * BLOCK), [50..60]);
+    assert_eq!(blocks.lock().ready_blocks, 3);
+}
+
+#[test]
+fn readers_of_a_block_on_its_way_wait_and_one_of_them_tries_after_a_failure() {
+    let blocks = Blocks::new(10 * BLOCK, 10 * BLOCK as usize);
+    let (loads, has_failed) = (AtomicU64::new(0), AtomicBool::new(false));
+    let load = |run: &Range<u64>| {
+        loads.fetch_add(1, Ordering::SeqCst);
+        std::thread::sleep(Duration::from_millis(30));
+        if has_failed.swap(true, Ordering::SeqCst) { Ok(served(&blocks, run)) } else { Err("no") }
+    };
+    let results: Vec<_> = std::thread::scope(|scope| {
+        let reader = || {
+            let mut buf = [0; 100];
+            blocks.read(5 * BLOCK, &mut buf, later(), &load).map(|()| buf.to_vec())
+        };
+        let readers: Vec<_> = (0..8).map(|_| scope.spawn(reader)).collect();
+        readers.into_iter().map(|reader| reader.join().unwrap()).collect()
+    });
+    assert_eq!(loads.into_inner(), 2);
+    assert_eq!(results.iter().filter(|result| **result == Err(ReadError::Load("no"))).count(), 1);
+    let right = results.iter().filter(|result| **result == Ok(bytes(5 * BLOCK..5 * BLOCK + 100)));
+    assert_eq!(right.count(), 7);
+}
+
+#[test]
+fn a_reader_waits_for_another_until_its_own_deadline_and_a_panic_frees_the_block() {
+    let blocks = Blocks::new(10 * BLOCK, BLOCK as usize);
+    let Claim::Load(run) = blocks.claim(3..4, later()) else { panic!("the block is missing") };
+    let soon = Instant::now() + Duration::from_millis(20);
+    let result = blocks.read::<()>(3 * BLOCK, &mut [0], soon, &|_| panic!("two load one block"));
+    assert_eq!(result, Err(ReadError::TimedOut));
+    drop(run);
+    let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        blocks.read::<()>(3 * BLOCK, &mut [0], later(), &|_| panic!("a test"))
+    }));
+    assert!(panicked.is_err());
+    assert_eq!(read(&blocks, 3 * BLOCK..3 * BLOCK + 1), [3..4]);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 32, ..ProptestConfig::default() })]
+
+    /// Threads read at random from a cache of few blocks, and loading fails at times: a read returns the bytes or fails.
+    #[test]
+    fn reads_return_the_bytes_of_the_object(
+        len in 1..30 * BLOCK,
+        max_blocks in 1..20_usize,
+        reads in proptest::collection::vec((any::<u64>(), 1..5 * BLOCK), 1..12),
+        fails_every in 2..6_u64,
+    ) {
+        let blocks = Blocks::new(len, max_blocks * BLOCK as usize);
+        let loads = AtomicU64::new(0);
+        let load = |run: &Range<u64>| {
+            let is_right = !run.is_empty() && run.end - run.start <= MAX_RUN_BLOCKS && run.end <= len.div_ceil(BLOCK);
+            assert!(is_right, "{run:?}");
+            let fails = loads.fetch_add(1, Ordering::Relaxed) % fails_every == fails_every - 1;
+            if fails { Err(()) } else { Ok(served(&blocks, run)) }
+        };
+        std::thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| {
+                    for (from, read_len) in &reads {
+                        let from = from % len;
+                        let mut buf = vec![0; (*read_len).min(len - from) as usize];
+                        let result = blocks.read(from, &mut buf, later(), &load);
+                        assert!(result.is_err() || buf == bytes(from..from + buf.len() as u64));
+                    }
+                });
+            }
+        });
+        let state = blocks.lock();
+        prop_assert!(state.ready_blocks <= max_blocks);
+        prop_assert_eq!(state.blocks.len(), state.ready_blocks);
+    }
+}

@@ -1,0 +1,278 @@
+//! Sends one request for a range, and returns the body of an answer that fits it.
+//!
+//! Redirects are followed here and not by the HTTP library, because the header `Authorization` must not leave the server
+//! that it is for, and because the place to which a redirect led is remembered: a signed URL is used until the server
+//! refuses it or does not answer, and then asked for again.
+
+use crate::answer::{AttemptError, Head, Validator, Verdict, Version, Wanted, judge, redirect};
+use crate::retry::Deadline;
+use crate::{Options, RemoteError, Secret, Url};
+use rustls::crypto::ring;
+use std::io::{ErrorKind, Read};
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use ureq::tls::{Certificate, RootCerts, TlsConfig, TlsProvider};
+
+/// Redirects that are followed for one request.
+const MAX_REDIRECTS: usize = 5;
+/// Idle connections that are kept.
+const MAX_IDLE: usize = 16;
+/// The name of the program in requests.
+const USER_AGENT: &str = concat!("pagefold/", env!("CARGO_PKG_VERSION"));
+
+/// Counters of requests.
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    pub(crate) requests: AtomicU64,
+    pub(crate) retries: AtomicU64,
+    pub(crate) received_bytes: AtomicU64,
+}
+
+/// A client for one object.
+pub(crate) struct Client {
+    agent: ureq::Agent,
+    url: Url,
+    authorization: Option<Secret>,
+    /// The place to which redirects led.
+    redirected: Mutex<Option<Url>>,
+    pub(crate) counters: Counters,
+}
+
+/// The body of an answer that fits its request.
+pub(crate) struct Body {
+    pub(crate) version: Version,
+    pub(crate) range: Range<u64>,
+    reader: ureq::BodyReader<'static>,
+}
+
+impl Client {
+    /// Makes a client. Sends nothing.
+    pub(crate) fn new(url: &Url, options: &Options) -> Result<Self, RemoteError> {
+        let authorization = options.authorization.clone();
+        if authorization.is_some() && !url.is_https() && !url.is_loopback() {
+            let what =
+                "credentials are sent to https:// only; use such a URL, or unset PAGEFOLD_HTTP_AUTHORIZATION";
+            return Err(RemoteError::SetUp { what: what.to_string() });
+        }
+        // A server that says nothing for a third of the time is tried again within it.
+        let stall = Some(options.timeout / 3);
+        let config = ureq::Agent::config_builder()
+            .http_status_as_error(false)
+            .https_only(url.is_https())
+            .max_redirects(0)
+            .max_redirects_will_error(false)
+            .user_agent(USER_AGENT)
+            .max_idle_connections(MAX_IDLE)
+            .max_idle_connections_per_host(MAX_IDLE)
+            .timeout_global(Some(options.timeout))
+            .timeout_resolve(stall)
+            .timeout_connect(stall)
+            .timeout_recv_response(stall)
+            .timeout_per_read(stall);
+        let config = if url.is_https() { config.tls_config(tls()?) } else { config };
+        Ok(Client {
+            agent: config.build().new_agent(),
+            url: url.clone(),
+            authorization,
+            redirected: Mutex::default(),
+            counters: Counters::default(),
+        })
+    }
+
+    pub(crate) fn url(&self) -> &Url {
+        &self.url
+    }
+
+    /// Sends one request, and follows its redirects. `None`: the object has no bytes.
+    pub(crate) fn get(&self, wanted: &Wanted<'_>, deadline: &Deadline) -> Result<Option<Body>, AttemptError> {
+        let known = self.redirected().clone();
+        let was_redirected = known.is_some();
+        let mut url = known.unwrap_or_else(|| self.url.clone());
+        for _ in 0..=MAX_REDIRECTS {
+            let (head, reader) = self.send(&url, wanted, deadline).inspect_err(|_| self.forget_redirect())?;
+            match judge(&head, wanted) {
+                Ok(Verdict::Body { version, range }) => {
+                    let is_elsewhere = url != self.url;
+                    *self.redirected() = is_elsewhere.then_some(url);
+                    return Ok(Some(Body { version, range, reader }));
+                }
+                Ok(Verdict::Empty) => return Ok(None),
+                Ok(Verdict::Redirect(location)) => {
+                    url = url.join(&location).map_err(|e| redirect(e.to_string()))?;
+                }
+                Err(failure) => {
+                    self.forget_redirect();
+                    let is_denied = matches!(
+                        failure,
+                        AttemptError::Permanent(RemoteError::Status { status: 400 | 401 | 403 | 404 | 410 })
+                    );
+                    // The signature of the URL that was remembered may have expired: ask for another one.
+                    return Err(match failure {
+                        AttemptError::Permanent(error) if is_denied && was_redirected => {
+                            AttemptError::transient(error)
+                        }
+                        failure => failure,
+                    });
+                }
+            }
+        }
+        Err(redirect(format!("there are more than {MAX_REDIRECTS}")))
+    }
+
+    /// Waits before a further attempt.
+    pub(crate) fn wait(&self, pause: Duration) {
+        self.counters.retries.fetch_add(1, Ordering::Relaxed);
+        std::thread::sleep(pause);
+    }
+
+    fn redirected(&self) -> std::sync::MutexGuard<'_, Option<Url>> {
+        self.redirected.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn forget_redirect(&self) {
+        *self.redirected() = None;
+    }
+
+    /// Sends one request to this URL.
+    fn send(
+        &self,
+        url: &Url,
+        wanted: &Wanted<'_>,
+        deadline: &Deadline,
+    ) -> Result<(Head, ureq::BodyReader<'static>), AttemptError> {
+        self.counters.requests.fetch_add(1, Ordering::Relaxed);
+        let Range { start, end } = wanted.range;
+        let mut request = self.agent.get(url.as_str());
+        request = request.header("Range", format!("bytes={start}-{}", end.saturating_sub(1)));
+        request = request.header("Accept-Encoding", "identity");
+        match wanted.version.map(|version| &version.validator) {
+            Some(Validator::Etag(etag)) => request = request.header("If-Match", etag),
+            Some(Validator::LastModified(time)) => request = request.header("If-Unmodified-Since", time),
+            Some(Validator::None) | None => {}
+        }
+        if let Some(Secret(value)) = &self.authorization
+            && url.origin() == self.url.origin()
+        {
+            request = request.header("Authorization", value);
+        }
+        let remaining = deadline.remaining();
+        // The agent's own limit is that of a whole read. Requests with other limits than the agent do not share its
+        // configuration of TLS, which takes some milliseconds to make.
+        let answered = match remaining + Duration::from_millis(100) >= deadline.timeout {
+            true => request.call(),
+            false => request.config().timeout_global(Some(remaining)).build().call(),
+        };
+        let answer = answered.map_err(|e| failure(e, wanted.version.is_none()))?;
+        let header = |name: &str| {
+            let value = answer.headers().get(name).map(|value| String::from_utf8_lossy(value.as_bytes()));
+            value.map(std::borrow::Cow::into_owned)
+        };
+        let head = Head {
+            status: answer.status().as_u16(),
+            content_range: header("content-range"),
+            content_length: header("content-length"),
+            content_encoding: header("content-encoding"),
+            etag: header("etag"),
+            last_modified: header("last-modified"),
+            retry_after: header("retry-after"),
+            location: header("location"),
+        };
+        Ok((head, answer.into_body().into_reader()))
+    }
+
+    /// Fills the buffers, one after the other, with a whole body. A shorter or a longer body fails.
+    pub(crate) fn read_body(&self, mut body: Body, buffers: &mut [Vec<u8>]) -> Result<(), AttemptError> {
+        for buffer in buffers.iter_mut() {
+            body.reader.read_exact(buffer).map_err(|e| body_failure(&e))?;
+            self.counters.received_bytes.fetch_add(buffer.len() as u64, Ordering::Relaxed);
+        }
+        let mut more = [0];
+        // An error behind the last byte does no harm.
+        match body.reader.read(&mut more) {
+            Ok(1..) => Err(AttemptError::refused("its body is longer than its range")),
+            Ok(0) | Err(_) => Ok(()),
+        }
+    }
+}
+
+/// The certificates of the system, or those that SSL_CERT_FILE and SSL_CERT_DIR name.
+fn tls() -> Result<TlsConfig, RemoteError> {
+    let loaded = rustls_native_certs::load_native_certs();
+    if loaded.certs.is_empty() {
+        let reasons: Vec<_> = loaded.errors.iter().map(ToString::to_string).collect();
+        let what = match reasons.is_empty() {
+            true => "there are no certificates of authorities; install ca-certificates, or set SSL_CERT_FILE"
+                .to_string(),
+            false => format!("no certificates of authorities can be read: {}", reasons.join("; ")),
+        };
+        return Err(RemoteError::SetUp { what });
+    }
+    let roots = loaded.certs.iter().map(|der| Certificate::from_der(der).to_owned());
+    Ok(TlsConfig::builder()
+        .provider(TlsProvider::Rustls)
+        .root_certs(RootCerts::from(roots.collect::<Vec<_>>()))
+        .unversioned_rustls_crypto_provider(Arc::new(ring::default_provider()))
+        .build())
+}
+
+/// The failure of a request that got no answer. A host that was never found probably does not exist.
+fn failure(error: ureq::Error, is_first: bool) -> AttemptError {
+    let what = error.to_string();
+    match error {
+        ureq::Error::HostNotFound if is_first => AttemptError::Permanent(RemoteError::Connection { what }),
+        ureq::Error::Io(e) if is_first && is_unknown_host(&e) => {
+            AttemptError::Permanent(RemoteError::Connection { what: "there is no such host".to_string() })
+        }
+        ureq::Error::Io(e) if is_tls(&e) => AttemptError::Permanent(RemoteError::Connection { what }),
+        ureq::Error::Io(_)
+        | ureq::Error::Timeout(_)
+        | ureq::Error::HostNotFound
+        | ureq::Error::ConnectionFailed
+        | ureq::Error::ConnectProxyFailed(_)
+        | ureq::Error::Protocol(_) => AttemptError::transient(RemoteError::Connection { what }),
+        ureq::Error::RequireHttpsOnly(_) => redirect("it leads from https:// to http://"),
+        ureq::Error::LargeResponseHeader(..) => AttemptError::refused("its headers are too long"),
+        _ => AttemptError::Permanent(RemoteError::Connection { what }),
+    }
+}
+
+/// Whether the resolver knows no such name, rather than being out of reach. The standard library reports the difference
+/// in words only.
+fn is_unknown_host(error: &std::io::Error) -> bool {
+    error.raw_os_error().is_none() && error.to_string().ends_with("Name or service not known")
+}
+
+/// Whether the other side does not speak TLS, or has no valid certificate.
+fn is_tls(error: &std::io::Error) -> bool {
+    error.get_ref().is_some_and(|inner| inner.is::<rustls::Error>())
+}
+
+/// The failure of a body that broke off.
+fn body_failure(error: &std::io::Error) -> AttemptError {
+    let what = match error.kind() {
+        ErrorKind::UnexpectedEof => "the body of the answer was cut off".to_string(),
+        _ => format!("the body of the answer: {error}"),
+    };
+    AttemptError::transient(RemoteError::Connection { what })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_that_does_not_exist_is_reported_at_once_and_only_when_an_object_is_opened() {
+        let lookup =
+            |what: &str| std::io::Error::other(format!("failed to lookup address information: {what}"));
+        let unknown = || ureq::Error::Io(lookup("Name or service not known"));
+        let away = || ureq::Error::Io(lookup("Temporary failure in name resolution"));
+        assert!(matches!(failure(unknown(), true), AttemptError::Permanent(_)));
+        assert!(matches!(failure(unknown(), false), AttemptError::Transient { .. }));
+        assert!(matches!(failure(away(), true), AttemptError::Transient { .. }));
+        let untrusted = rustls::Error::InvalidCertificate(rustls::CertificateError::UnknownIssuer);
+        let untrusted = std::io::Error::new(ErrorKind::InvalidData, untrusted);
+        assert!(matches!(failure(ureq::Error::Io(untrusted), false), AttemptError::Permanent(_)));
+    }
+}

@@ -1,0 +1,86 @@
+//! Errors of opening and reading remote objects.
+
+use pagefold_backing::BackingError;
+use std::time::Duration;
+
+/// Why an object was not opened, or a part of it not read. No message has a query or credentials in it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum RemoteError {
+    /// The server sends the whole object in place of a range.
+    #[error("the server does not answer range requests: it sends the whole object")]
+    NoRanges,
+    /// The server names neither a strong entity tag nor a time of the last change.
+    #[error(
+        "the server does not say which version of the object it sends (ETag or Last-Modified), so parts of two versions \
+         could be mixed; it can be read with --digest"
+    )]
+    Unversioned,
+    /// The object is not the one that was opened.
+    #[error("the object has changed since it was opened: {what}")]
+    Changed {
+        /// The difference.
+        what: String,
+    },
+    /// The answer does not fit the request.
+    #[error("the server's answer is refused: {what}")]
+    Refused {
+        /// The contradiction.
+        what: String,
+    },
+    /// The server refuses the request.
+    #[error("the server answers with status {status}{}", meaning(*status))]
+    Status {
+        /// The status of HTTP.
+        status: u16,
+    },
+    /// A redirect cannot be followed.
+    #[error("a redirect of the server cannot be followed: {what}")]
+    Redirect {
+        /// The reason.
+        what: String,
+    },
+    /// No connection, or a broken one.
+    #[error("{what}")]
+    Connection {
+        /// The reason.
+        what: String,
+    },
+    /// All tries until the deadline have failed.
+    #[error("no answer within {} s: {last}", timeout.as_secs_f32())]
+    TimedOut {
+        /// The time that a read has.
+        timeout: Duration,
+        /// The last failure.
+        last: String,
+    },
+    /// The set-up of the client failed.
+    #[error("{what}")]
+    SetUp {
+        /// The reason.
+        what: String,
+    },
+}
+
+impl RemoteError {
+    /// Whether the object does not exist, or not for this user.
+    pub fn is_missing(&self) -> bool {
+        matches!(self, RemoteError::Status { status: 404 | 410 })
+    }
+
+    /// The error of a read of the object `name`.
+    pub(crate) fn of_read(self, name: &crate::Url) -> BackingError {
+        let what = format!("'{name}': {self}");
+        match self {
+            RemoteError::Changed { .. } => BackingError::Mismatch { what },
+            _ => BackingError::Unreachable { what },
+        }
+    }
+}
+
+fn meaning(status: u16) -> &'static str {
+    match status {
+        401 | 403 => ": access is denied; credentials can be given in PAGEFOLD_HTTP_AUTHORIZATION",
+        404 | 410 => ": there is no such object",
+        _ => "",
+    }
+}

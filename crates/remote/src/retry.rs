@@ -1,0 +1,123 @@
+//! Repeats a request until it succeeds or the deadline of its read has passed.
+//!
+//! The pause between two attempts doubles, and has a random part, so that many readers do not return to a server in
+//! step. Near the deadline it is half of the time that is left: an outage that ends just before the deadline is survived
+//! too.
+
+use crate::RemoteError;
+use crate::answer::AttemptError;
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::time::{Duration, Instant};
+
+/// The first pause, before its random part.
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+/// The longest pause, whatever the server asks for.
+const MAX_PAUSE: Duration = Duration::from_secs(5);
+/// The shortest pause. If less time is left, there is no further attempt.
+const MIN_PAUSE: Duration = Duration::from_millis(10);
+
+/// The time until which a read must end.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Deadline {
+    pub(crate) end: Instant,
+    pub(crate) timeout: Duration,
+}
+
+impl Deadline {
+    /// The deadline of a read that begins now.
+    pub(crate) fn after(timeout: Duration) -> Self {
+        Deadline { end: Instant::now() + timeout, timeout }
+    }
+
+    /// The time that is left.
+    pub(crate) fn remaining(&self) -> Duration {
+        self.end.saturating_duration_since(Instant::now())
+    }
+}
+
+/// Calls `attempt` until it succeeds, fails permanently, or the deadline has passed. Calls `pause` with the pause before
+/// each further attempt.
+pub(crate) fn until_deadline<T>(
+    deadline: &Deadline,
+    mut pause: impl FnMut(Duration),
+    mut attempt: impl FnMut() -> Result<T, AttemptError>,
+) -> Result<T, RemoteError> {
+    let mut backoff = FIRST_PAUSE;
+    loop {
+        let (error, retry_after) = match attempt() {
+            Ok(value) => return Ok(value),
+            Err(AttemptError::Permanent(error)) => return Err(error),
+            Err(AttemptError::Transient { error, retry_after }) => (error, retry_after),
+        };
+        let remaining = deadline.remaining();
+        if remaining < MIN_PAUSE {
+            return Err(RemoteError::TimedOut { timeout: deadline.timeout, last: error.to_string() });
+        }
+        let wanted = retry_after.unwrap_or_default().max(jittered(backoff)).min(MAX_PAUSE);
+        pause(wanted.min(remaining / 2).max(MIN_PAUSE));
+        backoff = (backoff * 2).min(MAX_PAUSE);
+    }
+}
+
+/// A random time between half of `pause` and all of it.
+fn jittered(pause: Duration) -> Duration {
+    // Each `RandomState` has other keys.
+    let random = RandomState::new().build_hasher().finish();
+    pause / 2 + (pause / 2).mul_f64(random as f64 / u64::MAX as f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn transient(retry_after: Option<u64>) -> AttemptError {
+        let error = RemoteError::Status { status: 503 };
+        AttemptError::Transient { error, retry_after: retry_after.map(Duration::from_secs) }
+    }
+
+    #[test]
+    fn pauses_grow_to_a_limit_and_end_at_the_deadline() {
+        let deadline = Deadline::after(Duration::from_secs(3600));
+        let mut pauses = Vec::new();
+        let mut attempts = 0;
+        let result = until_deadline(
+            &deadline,
+            |pause| pauses.push(pause),
+            || {
+                attempts += 1;
+                if attempts < 12 { Err(transient(None)) } else { Ok(attempts) }
+            },
+        );
+        assert_eq!((result, pauses.len()), (Ok(12), 11));
+        for (n, pause) in pauses.iter().enumerate() {
+            let full = (FIRST_PAUSE * (1 << n)).min(MAX_PAUSE);
+            assert!((full / 2..=full).contains(pause), "{n}: {pause:?}");
+        }
+        let mut pauses = Vec::new();
+        let two = [Some(3), Some(1_000_000)].map(transient);
+        let mut failures = two.into_iter();
+        let result =
+            until_deadline(&deadline, |pause| pauses.push(pause), || failures.next().map_or(Ok(()), Err));
+        assert_eq!((result, pauses), (Ok(()), vec![Duration::from_secs(3), MAX_PAUSE]));
+    }
+
+    #[test]
+    fn a_permanent_failure_ends_it_at_once_and_a_transient_one_at_the_deadline() {
+        let gone = RemoteError::Status { status: 404 };
+        let deadline = Deadline::after(Duration::from_millis(200));
+        let result = until_deadline::<()>(
+            &deadline,
+            |_| panic!("a pause"),
+            || Err(AttemptError::Permanent(gone.clone())),
+        );
+        assert_eq!(result, Err(gone));
+        let mut attempts = 0;
+        let result = until_deadline::<()>(&deadline, std::thread::sleep, || {
+            attempts += 1;
+            Err(transient(Some(60)))
+        });
+        let text = result.unwrap_err().to_string();
+        assert_eq!(text, "no answer within 0.2 s: the server answers with status 503");
+        assert!(attempts >= 3 && deadline.remaining() < MIN_PAUSE, "{attempts}");
+    }
+}

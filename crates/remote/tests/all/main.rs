@@ -1,0 +1,54 @@
+//! Sources on a server with faults, in one program, because one program builds faster than many.
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+mod faults;
+mod outages;
+mod reading;
+mod redirects;
+#[path = "../support/server.rs"]
+mod server;
+mod versions;
+
+use pagefold_backing::{BackingError, ByteSource};
+use pagefold_remote::{Options, RemoteError, RemoteSource, Url};
+use server::{Object, Server};
+use std::time::Duration;
+
+/// Bytes of a block of the source.
+const BLOCK: u64 = 64 << 10;
+/// The length of the object: some blocks and a part of one.
+const LEN: u64 = 9 * BLOCK + 777;
+/// The path of the object.
+const PATH: &str = "/images/app.erofs";
+
+/// The contents of version `n` of the object.
+fn contents(n: u64) -> Vec<u8> {
+    (0..LEN).map(|at| ((at + n).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8).collect()
+}
+
+/// A server with the object.
+fn server() -> Server {
+    let server = Server::start();
+    server.put(PATH, Object::new(contents(0), "v0"));
+    server
+}
+
+fn options(timeout_ms: u64) -> Options {
+    Options { timeout: Duration::from_millis(timeout_ms), ..Options::default() }
+}
+
+fn open_with(server: &Server, options: Options) -> Result<RemoteSource, RemoteError> {
+    RemoteSource::open(&Url::parse(&server.url(PATH)).unwrap(), options)
+}
+
+fn open(server: &Server) -> RemoteSource {
+    open_with(server, options(10_000)).unwrap()
+}
+
+/// Reads a range, and checks that the bytes are those of the version that was opened.
+fn read(source: &RemoteSource, from: u64, len: u64) -> Result<(), BackingError> {
+    let mut buf = vec![0xee; len as usize];
+    source.read_at(from, &mut buf)?;
+    assert!(buf == contents(0)[from as usize..(from + len) as usize], "wrong bytes at {from}+{len}");
+    Ok(())
+}

@@ -1,0 +1,88 @@
+//! Reading without faults: the right bytes, few requests, many readers.
+
+use crate::server::{Object, Server};
+use crate::{BLOCK, LEN, open, open_with, options, read, server};
+use pagefold_backing::{BackingError, ByteSource};
+use pagefold_remote::{Options, RemoteSource, Secret, Url};
+
+#[test]
+fn a_whole_object_is_read_in_few_requests_that_grow() {
+    let server = server();
+    let source = open(&server);
+    assert_eq!(source.len_bytes(), LEN);
+    for from in (0..LEN).step_by(5000) {
+        read(&source, from, 5000.min(LEN - from)).unwrap();
+    }
+    let ranges: Vec<_> = server.take_log().iter().map(|request| request.range().unwrap()).collect();
+    // 1, 2, 4 blocks, and the rest.
+    assert_eq!(
+        ranges,
+        [(0, BLOCK - 1), (BLOCK, 3 * BLOCK - 1), (3 * BLOCK, 7 * BLOCK - 1), (7 * BLOCK, LEN - 1)]
+    );
+    let stats = source.stats();
+    assert_eq!((stats.requests, stats.retries, stats.received_bytes), (4, 0, LEN));
+    assert!(stats.hit_bytes > LEN * 8 / 10, "{stats:?}");
+}
+
+#[test]
+fn many_threads_read_at_random_and_fetch_each_block_once() {
+    let server = server();
+    let source = open(&server);
+    std::thread::scope(|scope| {
+        for thread in 0..8_u64 {
+            let source = &source;
+            scope.spawn(move || {
+                for n in 0..200_u64 {
+                    let from = (thread * 7919 + n).wrapping_mul(0x9e37_79b9_7f4a_7c15) % LEN;
+                    read(source, from, (n * 131 % 9000).min(LEN - from)).unwrap();
+                }
+            });
+        }
+    });
+    assert_eq!(source.stats().received_bytes, LEN);
+    let outside = source.read_at(LEN - 1, &mut [0; 2]);
+    assert!(matches!(outside, Err(BackingError::OutOfRange { .. })), "{outside:?}");
+    assert_eq!(source.read_at(LEN, &mut []), Ok(()));
+}
+
+#[test]
+fn a_small_cache_is_slower_and_never_wrong() {
+    let server = server();
+    let source = open_with(&server, Options { cache_bytes: 2 * BLOCK as usize, ..options(10_000) }).unwrap();
+    for from in [0, 5 * BLOCK, LEN - 10, 5 * BLOCK + 1, 100] {
+        read(&source, from, 10).unwrap();
+    }
+    read(&source, 0, LEN).unwrap();
+}
+
+#[test]
+fn objects_of_no_bytes_and_of_one_are_read() {
+    let server = Server::start();
+    for len in [0, 1] {
+        server.put(crate::PATH, Object::new(vec![7; len], "tiny"));
+        let source = open(&server);
+        let mut buf = vec![0; len];
+        assert_eq!((source.len_bytes(), source.read_at(0, &mut buf)), (len as u64, Ok(())));
+        assert_eq!(buf, vec![7; len]);
+    }
+}
+
+#[test]
+fn credentials_are_sent_with_each_request_and_shown_nowhere() {
+    let server = server();
+    let authorization = Some(Secret("Bearer abc".into()));
+    let source = open_with(&server, Options { authorization, ..options(10_000) }).unwrap();
+    read(&source, 0, LEN).unwrap();
+    let log = server.take_log();
+    assert!(log.len() > 1);
+    for request in log {
+        assert_eq!(request.headers["authorization"], "Bearer abc");
+        assert!(request.headers["user-agent"].starts_with("pagefold/"));
+        assert_eq!(request.headers["accept-encoding"], "identity");
+    }
+    assert!(!source.describe().contains("abc"));
+    let far = Url::parse("http://images.example.org/x").unwrap();
+    let options = Options { authorization: Some(Secret("Bearer abc".into())), ..options(10_000) };
+    let refused = RemoteSource::open(&far, options).err().unwrap();
+    assert!(refused.to_string().contains("https:// only"), "{refused}");
+}

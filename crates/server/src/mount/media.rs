@@ -1,0 +1,230 @@
+//! Opens the media of images, for the server of a mount and for commands alike.
+//!
+//! This is the one place that makes sources of what users name, and that verifies them. It has two steps, because a
+//! server opens files with the user's rights and does everything else without capabilities: [`Media::open`] opens the
+//! files, and [`Media::connect`] asks servers, reads the beginnings of Merkle trees and compares them with the digests.
+
+use pagefold_backing::{ByteSource, FileBacking};
+use pagefold_control::error::{CliError, Exit, Result};
+use pagefold_control::media::{Location, MediaConfig, RemoteConfig, VerityConfig};
+use pagefold_image::verity::{Digest, Salt, VerifiedSource, VerityError};
+use pagefold_image::with_causes;
+use pagefold_remote::{Options, RemoteError, RemoteSource, Secret, Url};
+use std::fmt::Display;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The description, in messages, of a file that cannot hold an image.
+pub const NO_MEDIUM: &str = "neither a file nor a block device";
+
+/// The end of the name of a Merkle tree beside its image.
+pub const TREE_SUFFIX: &str = ".verity";
+
+/// Memory for ranges of a remote image or device, and of a Merkle tree, bytes.
+const IMAGE_CACHE_BYTES: usize = 16 << 20;
+const TREE_CACHE_BYTES: usize = 2 << 20;
+
+/// The media of an image. Files are open.
+pub struct Media {
+    /// The image, then its devices.
+    media: Vec<Medium>,
+    salt: Salt,
+    remote: RemoteConfig,
+}
+
+struct Medium {
+    source: Opened,
+    verity: Option<Verity>,
+}
+
+/// A location, and the source if it is a file.
+struct Opened {
+    location: Location,
+    file: Option<Arc<dyn ByteSource>>,
+}
+
+struct Verity {
+    digest: Digest,
+    tree: Opened,
+}
+
+/// The sources of an image.
+pub struct Sources {
+    /// The image.
+    pub image: Arc<dyn ByteSource>,
+    /// Its further devices.
+    pub devices: Vec<Arc<dyn ByteSource>>,
+    /// Those of the sources, and of the Merkle trees, that are on servers: for their counters.
+    pub remote: Vec<Arc<RemoteSource>>,
+}
+
+impl Media {
+    /// Opens the image, its devices, and their Merkle trees, as far as they are files.
+    pub fn open(config: &MediaConfig) -> Result<Self> {
+        let verity = config.verity.as_ref();
+        if let Some(verity) = verity {
+            check_counts(verity, 1 + config.devices.len())?;
+        }
+        let salt = match verity {
+            Some(verity) => verity.salt.parse().map_err(|e| CliError::usage(format!("--salt: {e}")))?,
+            None => Salt::default(),
+        };
+        let open = |(n, location): (usize, &Location)| {
+            let source = Opened::open(location)?;
+            let verity = verity.map(|verity| open_tree(verity, n, location)).transpose()?;
+            Ok(Medium { source, verity })
+        };
+        let media = config.all().enumerate().map(open).collect::<Result<_>>()?;
+        Ok(Media { media, salt, remote: config.remote.clone() })
+    }
+
+    /// Asks the servers for what is on them, and returns the sources, verified if there are digests. Fails if a tree does
+    /// not belong to its digest.
+    pub fn connect(self) -> Result<Sources> {
+        let Media { media, salt, remote } = self;
+        let image_origin = match media.first().map(|medium| &medium.source.location) {
+            Some(Location::Url(url)) => Url::parse(url).ok().map(|url| url.origin()),
+            _ => None,
+        };
+        let mut connector = Connector { config: remote, image_origin, remote: Vec::new() };
+        let sources = media.into_iter().map(|medium| connector.connect(medium, &salt));
+        let mut sources = sources.collect::<Result<Vec<_>>>()?;
+        let image = sources.remove(0);
+        Ok(Sources { image, devices: sources, remote: connector.remote })
+    }
+}
+
+impl Opened {
+    fn open(location: &Location) -> Result<Self> {
+        let file = match location {
+            Location::File(path) => Some(open_file(path, &format!("opening '{location}'"))?),
+            Location::Url(_) => None,
+        };
+        Ok(Opened { location: location.clone(), file })
+    }
+}
+
+/// Makes sources of locations on servers.
+struct Connector {
+    config: RemoteConfig,
+    /// The server of the image, which gets the credentials.
+    image_origin: Option<String>,
+    remote: Vec<Arc<RemoteSource>>,
+}
+
+impl Connector {
+    fn connect(&mut self, medium: Medium, salt: &Salt) -> Result<Arc<dyn ByteSource>> {
+        let Medium { source: Opened { location, file }, verity } = medium;
+        let source = match file {
+            Some(file) => file,
+            None => self.open_url(&location, IMAGE_CACHE_BYTES, verity.is_some())?,
+        };
+        let Some(Verity { digest, tree: Opened { location: tree_location, file } }) = verity else {
+            return Ok(source);
+        };
+        let tree = match file {
+            Some(file) => file,
+            None => self.open_url(&tree_location, TREE_CACHE_BYTES, true).map_err(with_advice)?,
+        };
+        match VerifiedSource::open(source, tree, digest, salt) {
+            Ok(source) => Ok(Arc::new(source)),
+            Err(e) => {
+                let what = format!("'{location}' with the Merkle tree '{tree_location}': {e}");
+                Err(CliError::new(verity_exit(&e), what))
+            }
+        }
+    }
+
+    fn open_url(
+        &mut self,
+        location: &Location,
+        cache_bytes: usize,
+        is_verified: bool,
+    ) -> Result<Arc<dyn ByteSource>> {
+        let Location::Url(url) = location else { return Err(CliError::failed("a file was not opened")) };
+        let url = Url::parse(url).map_err(|e| CliError::usage(format!("'{location}': {e}")))?;
+        let is_of_image = self.image_origin == Some(url.origin());
+        let authorization = self.config.authorization.as_ref().filter(|_| is_of_image);
+        let options = Options {
+            timeout: Duration::from_millis(self.config.timeout_ms),
+            cache_bytes,
+            authorization: authorization.map(|secret| Secret(secret.0.clone())),
+            is_verified,
+        };
+        let opened = RemoteSource::open(&url, options);
+        let source = Arc::new(
+            opened.map_err(|e| CliError::new(remote_exit(&e), format!("opening '{location}': {e}")))?,
+        );
+        self.remote.push(source.clone());
+        Ok(source)
+    }
+}
+
+/// Opens one location, not verified. Errors begin with "opening".
+pub fn open_source(location: &Location, remote: &RemoteConfig) -> Result<Arc<dyn ByteSource>> {
+    let config =
+        MediaConfig { image: location.clone(), devices: Vec::new(), verity: None, remote: remote.clone() };
+    Ok(Media::open(&config)?.connect()?.image)
+}
+
+/// The exit code for a failure of a digest.
+pub fn verity_exit(error: &VerityError) -> Exit {
+    if error.is_damage() { Exit::Damaged } else { Exit::Failed }
+}
+
+fn remote_exit(error: &RemoteError) -> Exit {
+    match error {
+        error if error.is_missing() => Exit::NotFound,
+        RemoteError::Changed { .. } => Exit::Damaged,
+        RemoteError::NoRanges | RemoteError::Unversioned | RemoteError::SetUp { .. } => Exit::Unavailable,
+        RemoteError::Status { status: 401 | 403 } => Exit::Unavailable,
+        _ => Exit::Failed,
+    }
+}
+
+fn check_counts(verity: &VerityConfig, media: usize) -> Result<()> {
+    let (digests, trees) = (verity.digests.len(), verity.trees.len());
+    match () {
+        () if digests != media => Err(CliError::usage(format!(
+            "{digests} digests for an image and {} devices: --digest names one for each, or none at all",
+            media - 1
+        ))),
+        () if trees > media => {
+            Err(CliError::usage(format!("{trees} Merkle trees for an image and {} devices", media - 1)))
+        }
+        () => Ok(()),
+    }
+}
+
+/// Opens the tree of medium `n`, whose location is `location`.
+fn open_tree(verity: &VerityConfig, n: usize, location: &Location) -> Result<Verity> {
+    let digest = verity.digests[n].parse().map_err(|e| CliError::usage(format!("--digest: {e}")))?;
+    let tree = verity.trees.get(n).cloned().unwrap_or_else(|| location.with_suffix(TREE_SUFFIX));
+    Ok(Verity { digest, tree: Opened::open(&tree).map_err(with_advice)? })
+}
+
+/// Says how to make a Merkle tree that is missing.
+fn with_advice(error: CliError) -> CliError {
+    match error.exit {
+        Exit::NotFound => {
+            CliError::new(error.exit, format!("{error}; 'pagefold image digest' makes the Merkle tree"))
+        }
+        _ => error,
+    }
+}
+
+/// Opens a file or block device for reading. Errors begin with `what`.
+fn open_file(path: &Path, what: &(impl Display + ?Sized)) -> Result<Arc<dyn ByteSource>> {
+    let file = pagefold_backing::open_for_reading(path).map_err(|e| {
+        let exit = match e.errno {
+            libc::ENOENT | libc::ENOTDIR => Exit::NotFound,
+            libc::EACCES | libc::EPERM => Exit::Unavailable,
+            libc::ENOTBLK => return CliError::usage(format!("{what}: it is {NO_MEDIUM}")),
+            _ => Exit::Failed,
+        };
+        CliError::new(exit, format!("{what}: {}", std::io::Error::from_raw_os_error(e.errno)))
+    })?;
+    let backing = FileBacking::for_reading(file);
+    Ok(Arc::new(backing.map_err(|e| CliError::failed(format!("{what}: {}", with_causes(&e))))?))
+}
