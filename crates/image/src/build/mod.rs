@@ -33,6 +33,7 @@
 //! | `plan` | the order of inodes |
 //! | `contents`, `compress` | reading and compressing files |
 //! | `duplicates` | finding files with the same contents |
+//! | `chunks` | finding equal parts of files |
 //! | `sparse` | files that consist mostly of holes |
 //! | `writer`, `metadata`, `superblock`, `output` | the image |
 //! | `progress` | progress and summary |
@@ -46,9 +47,10 @@
 //! *One small file:* `contents/packing.rs` appends it to the packed file, which `contents/packed.rs` cuts into segments ->
 //! the same threads compress them -> `writer` places an inode that names the position in the packed file.
 //!
-//! Equal files share their blocks. The builder does not share equal parts of different files, compress metadata, or use
-//! further devices.
+//! Equal files share their blocks, and equal parts of compressed files their clusters. The builder does not compress
+//! metadata, or use further devices.
 
+mod chunks;
 mod compress;
 pub mod content;
 mod contents;
@@ -71,7 +73,7 @@ mod verify;
 mod writer;
 
 pub use error::BuildError;
-pub use options::{BLOCK_BYTES, CLUSTER_BYTES_MAX, Compression, Method, Options};
+pub use options::{BLOCK_BYTES, CLUSTER_BYTES_MAX, Compression, Dedupe, Method, Options};
 pub use output::ImageFile;
 pub use preset::Preset;
 pub use progress::{OnProgress, Progress, Stored, Summary};

@@ -111,6 +111,17 @@ impl std::fmt::Display for Compression {
     }
 }
 
+/// The contents that an image stores once though the source has them several times.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Dedupe {
+    /// None.
+    Nothing,
+    /// Those of equal files.
+    Files,
+    /// Also equal parts of compressed files, of some 16 KiB and more.
+    Chunks,
+}
+
 /// The caller's choices. The image depends on these, on the tree, and on nothing else: not on
 /// `threads` or `digests`.
 #[derive(Debug, Clone)]
@@ -130,9 +141,9 @@ pub struct Options {
     /// Whether files that are not longer than a cluster, and such ends of others, are compressed together. Only for
     /// targets that have a packed file, from 6.1 on, and for the files that get `compression`.
     pub fragments: bool,
-    /// Whether files with the same contents share them in the image. Compressed ones do only for targets that know
-    /// clusters of several files, from 6.1 on.
-    pub share_equal_files: bool,
+    /// The contents that the image stores once. Compressed files share contents only for targets that know clusters of
+    /// several files, from 6.1 on.
+    pub dedupe: Dedupe,
     /// Threads that compress; 0: one for each CPU.
     pub threads: usize,
     /// Time of creation, seconds since 1970. `None`: the newest time in the tree. If it is before all times of files,
@@ -162,7 +173,7 @@ impl Options {
             lz4_window_bytes: LZ4_WINDOW_BYTES_DEFAULT,
             tail_packing: target.has(incompat::ZTAILPACKING),
             fragments: target.has(incompat::FRAGMENTS),
-            share_equal_files: true,
+            dedupe: Dedupe::Chunks,
             threads: 0,
             build_time: None,
             volume_name: Vec::new(),

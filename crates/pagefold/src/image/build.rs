@@ -10,8 +10,8 @@ use pagefold_control::error::{CliError, Result};
 use pagefold_control::text;
 use pagefold_image::build::source::Scanned;
 use pagefold_image::build::{
-    BuildError, CLUSTER_BYTES_MAX, Compression, Options, Preset, RunningKernel, Stored, Summary, Target,
-    Tree, build, verify,
+    BuildError, CLUSTER_BYTES_MAX, Compression, Dedupe, Options, Preset, RunningKernel, Stored, Summary,
+    Target, Tree, build, verify,
 };
 use pagefold_image::{Image, Options as ReadOptions};
 use pagefold_page::size::{self, Human};
@@ -65,9 +65,9 @@ pub struct BuildArgs {
     /// Store small files, and the ends of others, each on its own, and not together in the packed file
     #[arg(long)]
     pub no_fragments: bool,
-    /// Store the contents of equal files once (files), or each time (none). Compressed files share contents from Linux 6.1
-    /// on
-    #[arg(long, value_name = "KIND", default_value = "files", hide_possible_values = true)]
+    /// Store once: equal files and equal parts of compressed files (chunks), equal files (files), or nothing (none).
+    /// Compressed files share contents from Linux 6.1 on. Parts are found by reading all files twice
+    #[arg(long, value_name = "KIND", default_value = "chunks", hide_possible_values = true)]
     pub dedupe: DedupeArg,
     /// Leave out what matches a pattern, with all below it. A pattern without a slash is compared with names, one with
     /// a slash with paths from SOURCE. Can be repeated
@@ -119,6 +119,8 @@ pub enum PresetArg {
 /// The data that an image stores once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum DedupeArg {
+    /// Equal parts of files
+    Chunks,
     /// Equal files
     Files,
     /// Nothing
@@ -276,7 +278,11 @@ fn options(args: &BuildArgs) -> Result<(Options, Option<RunningKernel>)> {
     options.lz4_window_bytes = size("--lz4-window", &args.lz4_window, 64 << 10)?.saturating_sub(1);
     options.tail_packing &= !args.no_tail_packing;
     options.fragments &= !args.no_fragments;
-    options.share_equal_files = args.dedupe == DedupeArg::Files;
+    options.dedupe = match args.dedupe {
+        DedupeArg::Chunks => Dedupe::Chunks,
+        DedupeArg::Files => Dedupe::Files,
+        DedupeArg::None => Dedupe::Nothing,
+    };
     options.digests = args.verify;
     options.volume_name = args.label.clone().into_bytes();
     options.build_time = source_date_epoch()?;
@@ -327,6 +333,12 @@ fn print(
         let files = text::counted(files, "file", "files");
         let line = format!("{} in {files} with the contents of another one", Human(content_bytes));
         output::line(&format!("  {:<12} {line}", "duplicates"))?;
+    }
+    if summary.shared_parts.files > 0 {
+        let Stored { files, content_bytes, .. } = summary.shared_parts;
+        let files = text::counted(files, "file", "files");
+        let line = format!("{} in {files} that other files have too", Human(content_bytes));
+        output::line(&format!("  {:<12} {line}", "shared parts"))?;
     }
     if scanned.dropped_xattrs > 0 {
         let dropped = text::counted(scanned.dropped_xattrs, "attribute", "attributes");
@@ -389,6 +401,10 @@ fn print_json(summary: &Summary, scanned: &Scanned, reason: Option<String>) -> R
         "stored": stored,
         "fragments": stored_json(&summary.fragments),
         "duplicates": stored_json(&summary.duplicates),
+        "shared_parts": {
+            "files": summary.shared_parts.files,
+            "content_bytes": summary.shared_parts.content_bytes,
+        },
         "slowest": slowest,
         "unreadable": scanned.unreadable.iter().map(|(path, _)| path.to_string_lossy()).collect::<Vec<_>>(),
         "dropped_xattrs": scanned.dropped_xattrs,
