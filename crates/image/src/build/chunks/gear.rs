@@ -42,13 +42,9 @@ impl ChunkSizes {
         self.average_bytes / 4
     }
 
-    fn max_bytes(self) -> usize {
+    /// The longest chunk, bytes.
+    pub fn max_bytes(self) -> usize {
         self.average_bytes * 4
-    }
-
-    /// Whether a chunk is as long as chunks may be.
-    pub fn is_longest(self, len: usize) -> bool {
-        len == self.max_bytes()
     }
 
     /// The bits of the hash that are zero at the end of a chunk of this length. The upper bits depend on all of the

@@ -9,8 +9,8 @@ use std::collections::HashMap;
 
 /// Most chunks that are remembered. Each takes at most 64 bytes.
 const CHUNKS_MAX: usize = 1_800_000;
-/// The average chunk is so large that contents of the expected length fill this part of the index.
-const FILLED_PART: u64 = 2;
+/// The average chunk is not longer, bytes: a chunk is a part of a segment.
+const CHUNK_BYTES_MAX: usize = 1 << 20;
 /// Of a hash, these bytes are kept: 2^64 contents would have to be tried for two with one value.
 const HASH_BYTES: usize = 16;
 /// A chunk that repeats one at most so far before it, bytes, is compressed to next to nothing.
@@ -25,9 +25,8 @@ pub struct FoundChunk {
     pub sha256: [u8; 32],
     /// Length, bytes.
     pub len_bytes: u32,
-    /// Whether it has no end of its own, but is as long as a chunk may be: bytes that repeat themselves are so. It takes
-    /// next to nothing when it is compressed.
-    pub is_longest: bool,
+    /// Bytes that it takes when it is compressed, roughly.
+    pub stored_bytes: u32,
 }
 
 /// A part of a file that lies in an earlier file too, or earlier in the same file.
@@ -41,8 +40,8 @@ pub struct Run {
     pub source: InodeId,
     /// Their beginning in it, bytes.
     pub source_start: u64,
-    /// Bytes of it that sharing saves: without those that are compressed to next to nothing.
-    pub varied_bytes: u64,
+    /// Bytes that it would take when it is compressed, roughly.
+    pub stored_bytes: u64,
 }
 
 /// A chunk of the sequence of all files' chunks.
@@ -67,10 +66,10 @@ pub struct ChunkIndex {
 }
 
 /// Returns the sizes of chunks for contents of this many bytes: `least_bytes` on average, or more if the index would be
-/// too full otherwise.
+/// more than three quarters full otherwise.
 pub fn chunk_sizes(least_bytes: usize, content_bytes: u64) -> ChunkSizes {
-    let bytes = content_bytes.saturating_mul(FILLED_PART) / CHUNKS_MAX as u64;
-    let average_bytes = usize::try_from(bytes).unwrap_or(usize::MAX >> 8).min(usize::MAX >> 8);
+    let bytes = content_bytes / (CHUNKS_MAX as u64 / 4 * 3);
+    let average_bytes = usize::try_from(bytes).unwrap_or(usize::MAX).min(CHUNK_BYTES_MAX);
     ChunkSizes::new(average_bytes.max(least_bytes))
 }
 
@@ -78,8 +77,8 @@ pub fn chunk_sizes(least_bytes: usize, content_bytes: u64) -> ChunkSizes {
 struct Compared {
     /// Its chunks.
     known: Vec<Known>,
-    /// For each chunk, its bytes that sharing saves: none of those that are compressed to next to nothing.
-    varied_bytes: Vec<u32>,
+    /// For each chunk, the bytes that it would take when it is compressed: none if it repeats one shortly before.
+    stored_bytes: Vec<u32>,
     /// Its length, bytes.
     end: u64,
     /// Number of its first chunk, if the index remembers it; else that of the next file's.
@@ -96,15 +95,16 @@ impl ChunkIndex {
         ChunkIndex { chunks_max, first: HashMap::new(), sequence: Vec::new(), files: Vec::new() }
     }
 
-    /// Adds a file with these chunks, and returns the runs of at least `least_bytes` varied bytes that it has in common
-    /// with earlier files or with itself, in their order. They do not overlap.
+    /// Adds a file with these chunks, and returns the runs that it has in common
+    /// with earlier files or with itself, in their order, without those that would take fewer than `least_bytes`. They do
+    /// not overlap.
     pub fn add_file(&mut self, id: InodeId, chunks: &[FoundChunk], least_bytes: u64) -> Vec<Run> {
         let file = self.remember(id, chunks);
         let mut runs: Vec<Run> = Vec::new();
         // Chunks before this are in runs.
         let (mut at, mut taken) = (0, 0);
         while at < chunks.len() {
-            let found = self.run_at(&file, at, taken).filter(|(run, _)| run.varied_bytes >= least_bytes);
+            let found = self.run_at(&file, at, taken).filter(|(run, _)| run.stored_bytes >= least_bytes);
             match found {
                 Some((run, end)) => {
                     runs.push(run);
@@ -120,7 +120,7 @@ impl ChunkIndex {
     fn remember(&mut self, id: InodeId, chunks: &[FoundChunk]) -> Compared {
         let base = self.sequence.len();
         let has_room = chunks.len() <= self.chunks_max - base;
-        let (mut known, mut varied_bytes) = (Vec::with_capacity(chunks.len()), Vec::new());
+        let (mut known, mut stored_bytes) = (Vec::with_capacity(chunks.len()), Vec::new());
         let (mut offset, mut last_offsets) = (0, HashMap::new());
         for (number, chunk) in (base as u32..).zip(chunks) {
             let mut key = [0; HASH_BYTES];
@@ -131,7 +131,7 @@ impl ChunkIndex {
             };
             let last = last_offsets.insert(first, offset);
             let is_near = last.is_some_and(|last| offset - last < NEAR_BYTES);
-            varied_bytes.push(if is_near || chunk.is_longest { 0 } else { chunk.len_bytes });
+            stored_bytes.push(if is_near { 0 } else { chunk.stored_bytes });
             known.push(Known { first, offset });
             offset += u64::from(chunk.len_bytes);
         }
@@ -139,7 +139,7 @@ impl ChunkIndex {
             self.files.push((base as u32, id));
             self.sequence.extend_from_slice(&known);
         }
-        Compared { known, varied_bytes, end: offset, base }
+        Compared { known, stored_bytes, end: offset, base }
     }
 
     /// Returns the longest run around chunk `at` of a file that lies where the first chunk with these contents is, and the
@@ -147,7 +147,7 @@ impl ChunkIndex {
     fn run_at(&self, file: &Compared, at: usize, taken: usize) -> Option<(Run, usize)> {
         let source = file.known[at].first as usize;
         // A chunk of the file itself has to be an earlier one; an unknown one is behind the end.
-        if file.varied_bytes[at] == 0 || source >= self.sequence.len() || source >= file.base + at {
+        if file.stored_bytes[at] == 0 || source >= self.sequence.len() || source >= file.base + at {
             return None;
         }
         let file_number = self.files.partition_point(|(base, _)| *base as usize <= source) - 1;
@@ -168,8 +168,139 @@ impl ChunkIndex {
             end: file.known.get(end).map_or(file.end, |next| next.offset),
             source: id,
             source_start: self.sequence[source - back].offset,
-            varied_bytes: file.varied_bytes[first..end].iter().map(|bytes| u64::from(*bytes)).sum(),
+            stored_bytes: file.stored_bytes[first..end].iter().map(|bytes| u64::from(*bytes)).sum(),
         };
         Some((run, end))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// A chunk that is known by its contents, which are a number.
+    fn chunk(contents: u8) -> FoundChunk {
+        let len_bytes = 1000 + u32::from(contents);
+        FoundChunk { sha256: [contents; 32], len_bytes, stored_bytes: len_bytes / 2 }
+    }
+
+    /// The obvious twin of the index: it compares each chunk with all before.
+    #[derive(Default)]
+    struct SlowIndex(Vec<(InodeId, Vec<u8>)>);
+
+    impl SlowIndex {
+        fn add_file(&mut self, id: InodeId, contents: &[u8], least_bytes: u64) -> Vec<Run> {
+            self.0.push((id, contents.to_vec()));
+            let (mut runs, mut at, mut taken) = (Vec::new(), 0, 0);
+            while at < contents.len() {
+                match self.run_at(at, taken).filter(|(run, _)| run.stored_bytes >= least_bytes) {
+                    Some((run, end)) => {
+                        runs.push(run);
+                        (at, taken) = (end, end);
+                    }
+                    None => at += 1,
+                }
+            }
+            runs
+        }
+
+        /// The run at chunk `at` of the last file.
+        fn run_at(&self, at: usize, taken: usize) -> Option<(Run, usize)> {
+            let last = self.0.len() - 1;
+            let file = &self.0[last].1;
+            let places =
+                self.0.iter().enumerate().flat_map(|(n, (_, all))| (0..all.len()).map(move |i| (n, i)));
+            let (number, first) = places.into_iter().find(|(n, i)| self.0[*n].1[*i] == file[at])?;
+            if (number, first) == (last, at) || stored_bytes(file, at) == 0 {
+                return None;
+            }
+            let (id, source) = &self.0[number];
+            let (mut from, mut source_from, mut len) = (at, first, 1);
+            let may_end = |source_end: usize, from: usize| number != last || source_end <= from;
+            while file.get(from + len).is_some_and(|next| source.get(source_from + len) == Some(next))
+                && may_end(source_from + len + 1, from)
+            {
+                len += 1;
+            }
+            while from > taken
+                && source_from > 0
+                && file[from - 1] == source[source_from - 1]
+                && may_end(source_from + len, from - 1)
+            {
+                (from, source_from, len) = (from - 1, source_from - 1, len + 1);
+            }
+            let offset =
+                |all: &[u8], end: usize| all[..end].iter().map(|c| u64::from(chunk(*c).len_bytes)).sum();
+            let run = Run {
+                start: offset(file, from),
+                end: offset(file, from + len),
+                source: *id,
+                source_start: offset(source, source_from),
+                stored_bytes: (from..from + len).map(|i| stored_bytes(file, i)).sum(),
+            };
+            Some((run, from + len))
+        }
+    }
+
+    /// Bytes that a chunk takes: none if it repeats one shortly before.
+    fn stored_bytes(file: &[u8], at: usize) -> u64 {
+        let mut distance = 0;
+        for before in file[..at].iter().rev() {
+            distance += u64::from(chunk(*before).len_bytes);
+            if *before == file[at] && distance < NEAR_BYTES {
+                return 0;
+            }
+        }
+        chunk(file[at]).stored_bytes.into()
+    }
+
+    /// Files of new chunks, and of parts of those before.
+    fn files() -> impl Strategy<Value = Vec<Vec<u8>>> {
+        let piece = prop_oneof![
+            (any::<u8>(), 1usize..20)
+                .prop_map(|(first, len)| (0..len).map(|i| first.wrapping_add(i as u8)).collect()),
+            proptest::collection::vec(0u8..6, 1..10),
+            (any::<u8>(), 1usize..150).prop_map(|(first, len)| vec![first; len]),
+        ];
+        let file = proptest::collection::vec(piece, 0..8).prop_map(|pieces: Vec<Vec<u8>>| pieces.concat());
+        proptest::collection::vec(file, 1..8)
+    }
+
+    proptest! {
+        #[test]
+        fn runs_are_those_of_the_slow_twin(files in files(), least_bytes in 1u64..6000) {
+            let (mut index, mut slow) = (ChunkIndex::new(), SlowIndex::default());
+            let mut tree = crate::build::Tree::new(crate::build::Metadata::default());
+            for (number, contents) in files.iter().enumerate() {
+                let id = tree.add_bytes(format!("{number}").as_bytes(), *b"").unwrap();
+                let chunks: Vec<_> = contents.iter().map(|contents| chunk(*contents)).collect();
+                let runs = index.add_file(id, &chunks, least_bytes);
+                prop_assert_eq!(runs, slow.add_file(id, contents, least_bytes));
+            }
+        }
+    }
+
+    #[test]
+    fn a_full_index_finds_what_it_knows() {
+        let mut index = ChunkIndex::with_room(10);
+        let chunks: Vec<_> = (0..20).map(chunk).collect();
+        let mut find = |chunks: &[FoundChunk]| index.add_file(InodeId::ROOT, chunks, 1).len();
+        assert_eq!(find(&chunks[..8]), 0);
+        // There is no room for these, and no file refers to them.
+        assert_eq!((find(&chunks[10..]), find(&chunks[10..])), (0, 0));
+        assert_eq!((find(&chunks[4..7]), find(&chunks[8..9])), (1, 0));
+        // There was room for one chunk.
+        assert_eq!(find(&chunks[7..9]), 2);
+    }
+
+    #[test]
+    fn chunks_grow_with_the_contents() {
+        let average = |content_bytes| chunk_sizes(1024, content_bytes);
+        assert_eq!(average(0), ChunkSizes::new(1024));
+        assert_eq!(average(1 << 30), ChunkSizes::new(1024));
+        assert_eq!(average(8 << 30), ChunkSizes::new(8192));
+        // The longest chunk has a length of 32 bits, whatever a tree says that it has.
+        assert!(average(u64::MAX).max_bytes() <= u32::MAX as usize);
     }
 }

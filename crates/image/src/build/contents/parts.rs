@@ -1,6 +1,6 @@
-//! What a file stores itself, and its references to other files.
+//! The parts that a file stores itself, and its references to other files.
 //!
-//! The parts that a file has of its own are compressed by any thread, like whole files. A reference becomes extents when it
+//! A file's own parts are compressed by any thread, like whole files. A reference becomes extents when it
 //! is written, since the places of the other file's clusters are known then. If that file has no extent which begins there,
 //! or none of these extents can begin where the reference has them, the bytes are read again and compressed.
 
@@ -49,7 +49,7 @@ impl OwnPart {
 }
 
 impl<'a> Filler<'_, 'a, '_> {
-    /// Passes what a file has of its own to the threads that compress.
+    /// Passes the own parts of a file to the threads that compress.
     pub(super) fn submit_scanned(
         &mut self,
         file: &Source<'a>,

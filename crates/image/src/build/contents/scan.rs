@@ -16,17 +16,24 @@ use crate::build::plan::Planned;
 use crate::build::sparse;
 use crate::build::tree::{Body, InodeId};
 use crate::build::writer::Writer;
+use crate::format::config::LZ4_WINDOW_BYTES_DEFAULT;
 use crate::format::features::incompat;
+use pagefold_codec::cluster::encode::{Encoder, EncoderConfig};
 use sha2::{Digest, Sha256};
 use std::collections::{HashMap, HashSet, VecDeque};
+use std::ops::Range;
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
 /// Least average length of chunks, bytes.
-const CHUNK_BYTES_MIN: usize = 4096;
-/// Least length of a shared part, bytes: a shorter one saves less than its two cuts cost.
-const SHARED_BYTES_MIN: u64 = 16 << 10;
+const CHUNK_BYTES_MIN: usize = 1024;
+/// Bytes that sharing a part saves at least: its two cuts cost nearly as many.
+const SAVED_BYTES_MIN: u64 = 6 << 10;
+/// To estimate what sharing would save, one sample is compressed in this many bytes.
+const SAMPLE_STEP_BYTES: usize = 32 << 10;
+/// Length of a sample, bytes.
+const SAMPLE_BYTES: usize = 4 << 10;
 
-/// What is known of files before they are compressed.
+/// Facts on files before they are compressed.
 #[derive(Debug, Default)]
 pub struct Scan {
     /// Files that were looked at.
@@ -76,9 +83,7 @@ pub fn scan(
     let sizes = chunk_sizes(CHUNK_BYTES_MIN, writer.total_bytes());
     let queue = Queue::default();
     std::thread::scope(|scope| {
-        let workers = Workers::start(scope, &queue, threads, move || {
-            move |src: &[u8], seed: u8| Ok(hash_chunks(src, seed, sizes))
-        })?;
+        let workers = Workers::start(scope, &queue, threads, move || chunker(sizes))?;
         let (pending, chunks, index) = (VecDeque::new(), Vec::new(), ChunkIndex::new());
         let divisions = Divisions::new(options.cluster_bytes);
         let scan = Scan { divisions, ..Scan::default() };
@@ -98,14 +103,57 @@ pub fn scan(
     })
 }
 
-/// Cuts a segment into chunks. Chunks of files with different compressions, and so with different seeds, are different.
-fn hash_chunks(src: &[u8], seed: u8, sizes: ChunkSizes) -> Vec<FoundChunk> {
-    let found = |chunk: &[u8]| FoundChunk {
-        sha256: Sha256::new().chain_update([seed]).chain_update(chunk).finalize().into(),
-        len_bytes: chunk.len() as u32,
-        is_longest: sizes.is_longest(chunk.len()),
-    };
-    sizes.chunks(src).map(found).collect()
+/// Makes the function with which a thread cuts segments into chunks and hashes them. Chunks of files with different
+/// compressions, and so with different seeds, are different.
+fn chunker(sizes: ChunkSizes) -> impl FnMut(&[u8], u8) -> Result<Vec<FoundChunk>, BuildError> {
+    let mut estimator = None;
+    move |src, seed| {
+        let estimator = match &mut estimator {
+            Some(made) => made,
+            none => none.insert(Estimator::new()?),
+        };
+        estimator.begin();
+        let (mut found, mut start) = (Vec::with_capacity(src.len() / CHUNK_BYTES_MIN), 0);
+        for chunk in sizes.chunks(src) {
+            let sha256 = Sha256::new().chain_update([seed]).chain_update(chunk).finalize().into();
+            let stored_bytes = estimator.stored_bytes(src, start..start + chunk.len())?;
+            found.push(FoundChunk { sha256, len_bytes: chunk.len() as u32, stored_bytes });
+            start += chunk.len();
+        }
+        Ok(found)
+    }
+}
+
+/// Estimates what contents take when they are compressed, from samples.
+struct Estimator {
+    encoder: Encoder,
+    /// Room for a compressed sample.
+    room: Vec<u8>,
+    /// Begin and compressed length of the sample that was compressed last.
+    sample: (usize, usize),
+}
+
+impl Estimator {
+    fn new() -> Result<Self, BuildError> {
+        let encoder = Encoder::new(&EncoderConfig::Lz4 { window_bytes: LZ4_WINDOW_BYTES_DEFAULT })?;
+        Ok(Estimator { encoder, room: vec![0; 2 * SAMPLE_BYTES], sample: (usize::MAX, 0) })
+    }
+
+    /// Forgets the sample, before another segment.
+    fn begin(&mut self) {
+        self.sample.0 = usize::MAX;
+    }
+
+    /// Estimates the stored length of a part of a segment.
+    fn stored_bytes(&mut self, src: &[u8], part: Range<usize>) -> Result<u32, BuildError> {
+        let at = part.start / SAMPLE_STEP_BYTES * SAMPLE_STEP_BYTES;
+        let sample = &src[at..src.len().min(at + SAMPLE_BYTES)];
+        if self.sample.0 != at {
+            let written_bytes = self.encoder.fit(sample, &mut self.room)?.written_bytes;
+            self.sample = (at, written_bytes.min(sample.len()));
+        }
+        Ok((part.len() * self.sample.1 / sample.len()) as u32)
+    }
 }
 
 /// A segment that a thread hashes.
@@ -150,7 +198,7 @@ impl Scanner<'_, '_, '_> {
         }
         let limit = match fragment_bytes {
             0 => (len_bytes - 1) / BLOCK * BLOCK,
-            // What is left is not longer than a fragment.
+            // The rest is not longer than a fragment.
             bytes => {
                 len_bytes.saturating_sub(bytes).next_multiple_of(BLOCK).min((len_bytes - 1) / BLOCK * BLOCK)
             }
@@ -199,9 +247,9 @@ impl Scanner<'_, '_, '_> {
                 self.scan.originals.insert(original);
             }
             Found::First => {
-                let runs = self.index.add_file(file.id, &self.chunks, SHARED_BYTES_MIN);
+                let runs = self.index.add_file(file.id, &self.chunks, SAVED_BYTES_MIN);
                 self.scan.originals.extend(runs.iter().map(|run| run.source).filter(|id| *id != file.id));
-                self.scan.divisions.add(file, &runs, SHARED_BYTES_MIN);
+                self.scan.divisions.add(file, &runs, SAVED_BYTES_MIN);
             }
         }
         self.chunks.clear();

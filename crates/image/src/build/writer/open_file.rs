@@ -15,7 +15,7 @@ use std::time::Duration;
 #[derive(Debug, Clone, Default)]
 pub struct OpenFile {
     pub(super) extents: Vec<Placed>,
-    /// The first of its own blocks.
+    /// The first block that is stored for it.
     pub(super) first_block: Option<u64>,
     /// Its own blocks so far.
     pub(super) blocks: u64,
