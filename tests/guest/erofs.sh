@@ -44,6 +44,11 @@ make_tree() {
         gzip -c program | head -c 200000 >noise
         seq 1 30000 >text
         { head -c 90000 text; head -c 40000 noise; head -c 300000 /dev/zero; head -c 70001 program; } >mixed
+        # Parts of other files, at the same offset in blocks and at others, of data that compresses and that does not.
+        { printf 'front '; cat mixed; } >mixed-moved
+        { head -c 100000 program; printf inserted; tail -c +100001 program; } >program-edited
+        { head -c 70003 noise; cat noise; tail -c +8193 noise; } >noise-moved
+        { cat text; printf again; cat text; } >text-twice
         for len in 0 1 4000 4095 4096 4097 8192 12345; do head -c $len program >len-$len; done
         head -c 500000 /dev/zero >zeroes
         truncate -s 8M sparse

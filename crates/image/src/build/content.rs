@@ -1,4 +1,4 @@
-//! The contents of regular files, as the builder reads them: once, from the beginning to the end.
+//! The contents of regular files, as the builder reads them: from the beginning to the end.
 
 use super::BuildError;
 use std::fmt;
@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 /// The contents of a regular file.
 ///
-/// The builder opens contents when it comes to the file, reads all of them in order, and closes them. It may open them
-/// twice before, to compare them with other files and to take a sample. It opens the contents of one file at a time.
+/// The builder opens contents when it comes to the file, reads them in order, and closes them. It may do so up to four
+/// times, in part: to compare them with other files, and to take a sample. It opens the contents of one file at a time.
 pub trait Content: Send + Sync + fmt::Debug {
     /// Length, bytes. [`Content::open`] fails if it is no longer right.
     fn len_bytes(&self) -> u64;
@@ -27,7 +27,7 @@ pub trait Reader {
     /// Fills `buf` with the next bytes. The file ends at the length that [`Content::len_bytes`] has given.
     fn read_exact(&mut self, buf: &mut [u8]) -> Result<(), BuildError>;
 
-    /// Passes over the next bytes, a hole or data.
+    /// Passes over the next bytes, which are a hole, or of which the builder has a copy.
     fn skip(&mut self, len_bytes: u64) -> Result<(), BuildError>;
 
     /// Ends reading, and fails if the file has changed since it was opened.

@@ -7,7 +7,7 @@
 //!
 //! Parts of files are not compared.
 
-use super::options::{Compression, Options};
+use super::options::{Compression, Dedupe, Options};
 use super::plan::Plan;
 use super::tree::{InodeId, Tree};
 use super::writer::content_bytes;
@@ -48,7 +48,7 @@ pub enum Found {
 impl Duplicates {
     /// Looks for lengths that several files have.
     pub fn new(tree: &Tree, plan: &Plan, options: &Options) -> Self {
-        if !options.share_equal_files {
+        if options.dedupe == Dedupe::Nothing {
             return Duplicates::default();
         }
         let (mut once, mut lengths) = (BTreeSet::new(), HashSet::new());
@@ -118,7 +118,7 @@ mod tests {
         let old = Options::for_target(Target::new(5, 15));
         assert_eq!(hashed(&old, old.compression), [false; 3], "clusters have one owner in old kernels");
         assert_eq!(hashed(&old, None), [true, false, false]);
-        let off = Options { share_equal_files: false, ..options };
+        let off = Options { dedupe: Dedupe::Nothing, ..options };
         assert_eq!(hashed(&off, some), [false; 3]);
     }
 

@@ -34,6 +34,7 @@
 //! | `sort` | the order of contents |
 //! | `contents`, `compress` | reading and compressing files |
 //! | `duplicates` | finding files with the same contents |
+//! | `chunks` | finding equal parts of files |
 //! | `sparse` | files that consist mostly of holes |
 //! | `writer`, `metadata`, `superblock`, `output` | the image |
 //! | `progress` | progress and summary |
@@ -47,10 +48,10 @@
 //! *One small file:* `contents/packing.rs` appends it to the packed file, which `contents/packed.rs` cuts into segments ->
 //! the same threads compress them -> `writer` places an inode that names the position in the packed file.
 //!
-//! Equal files share their blocks. The inodes of an image that has many of them are compressed too
-//! (`writer/metabox.rs`). The builder does not share equal parts of different files, compress directories, or use further
-//! devices.
+//! Equal files share their blocks, and equal parts of compressed files their clusters. The inodes of an image that has many
+//! of them may be compressed too (`writer/metabox.rs`). The builder does not compress directories, or use further devices.
 
+mod chunks;
 mod compress;
 pub mod content;
 mod contents;
@@ -74,7 +75,7 @@ mod verify;
 mod writer;
 
 pub use error::BuildError;
-pub use options::{BLOCK_BYTES, CLUSTER_BYTES_MAX, Compression, Method, Options};
+pub use options::{BLOCK_BYTES, CLUSTER_BYTES_MAX, Compression, Dedupe, Method, Options};
 pub use output::ImageFile;
 pub use preset::Preset;
 pub use progress::{OnProgress, Progress, Stored, Summary};

@@ -115,6 +115,17 @@ impl std::fmt::Display for Compression {
     }
 }
 
+/// The contents that an image stores once though the source has them several times.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Dedupe {
+    /// None.
+    Nothing,
+    /// Those of equal files.
+    Files,
+    /// Also equal parts of compressed files, where that saves some 6 KiB.
+    Chunks,
+}
+
 /// The caller's choices. The image depends on these, on the tree, and on nothing else: not on
 /// `threads` or `digests`.
 #[derive(Debug, Clone)]
@@ -137,9 +148,9 @@ pub struct Options {
     /// Whether files that are not longer than a cluster, and such ends of others, are compressed together. Only for
     /// targets that have a packed file, from 6.1 on, and for the files that get `compression`.
     pub fragments: bool,
-    /// Whether files with the same contents share them in the image. Compressed ones do only for targets that know
-    /// clusters of several files, from 6.1 on.
-    pub share_equal_files: bool,
+    /// The contents that the image stores once. Compressed files share contents only for targets that know clusters of
+    /// several files, from 6.1 on.
+    pub dedupe: Dedupe,
     /// Whether inodes are compressed, if there are many, together with what stands behind them. Only for targets that have a
     /// metabox, from 6.17 on. These kernels call it experimental when they mount such an image.
     pub compress_metadata: bool,
@@ -179,7 +190,7 @@ impl Options {
             lz4_window_bytes: LZ4_WINDOW_BYTES_DEFAULT,
             tail_packing: target.has(incompat::ZTAILPACKING),
             fragments: target.has(incompat::FRAGMENTS),
-            share_equal_files: true,
+            dedupe: Dedupe::Chunks,
             compress_metadata: false,
             sort: Sort::default(),
             threads: 0,

@@ -3,7 +3,7 @@
 //! A preset sets what decides about size and speed, and nothing else. `docs/image.md` has a table with measured sizes and
 //! times.
 
-use super::options::{BLOCK_BYTES, CLUSTER_BYTES_MAX, Compression, Method, Options};
+use super::options::{BLOCK_BYTES, CLUSTER_BYTES_MAX, Compression, Dedupe, Method, Options};
 use crate::format::config::Algorithm;
 
 /// Clusters of [`Preset::Fast`], bytes.
@@ -30,6 +30,8 @@ impl Preset {
             Preset::Fast => {
                 options.compression = Some(Compression::of(Method::Lz4));
                 options.cluster_bytes = cluster(FAST_CLUSTER_BYTES);
+                // To find equal parts takes as long as LZ4.
+                options.dedupe = Dedupe::Files;
             }
             Preset::Balanced => {}
             Preset::Small => {

@@ -65,6 +65,9 @@ pub struct Summary {
     /// The files among them whose contents an earlier file has, which are stored once. `stored_bytes` is the part that
     /// each of them has nevertheless: its end, if that is stored with the metadata.
     pub duplicates: Stored,
+    /// The files that refer to parts of others, or of themselves: their number and the bytes that they refer to.
+    /// `stored_bytes` is 0. Files in `duplicates` are not counted.
+    pub shared_parts: Stored,
     /// The fragments: files and ends of files in the packed file, whose blocks `stored` counts too. Equal ones are counted
     /// each.
     pub fragments: Stored,
@@ -87,6 +90,7 @@ impl Summary {
             metadata_bytes: 0,
             stored: BTreeMap::new(),
             duplicates: Stored::default(),
+            shared_parts: Stored::default(),
             fragments: Stored::default(),
             listed: Listed::default(),
             slowest: Vec::new(),
@@ -112,6 +116,13 @@ impl Summary {
     /// Remembers the hash of a file.
     pub(crate) fn add_digest(&mut self, id: InodeId, digest: u128) {
         self.digests.0.insert(id, digest);
+    }
+
+    /// Remembers that a file has the hash of another one.
+    pub(crate) fn copy_digest(&mut self, id: InodeId, original: InodeId) {
+        if let Some(digest) = self.digests.0.get(&original).copied() {
+            self.digests.0.insert(id, digest);
+        }
     }
 
     /// Remembers the time of a file, if it is one of the longest.

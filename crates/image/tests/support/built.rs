@@ -123,7 +123,7 @@ fn metadata(permissions: u16) -> Metadata {
     Metadata { permissions, mtime, ..Metadata::default() }
 }
 
-/// The tree: 2 MiB of contents, two thirds of them copies, and a sparse file.
+/// The tree: 4 MiB of contents, most of them copies, some of these edited, and a sparse file.
 pub fn tree() -> Tree {
     let mut tree = Tree::new(metadata(0o755));
     add_contents(&mut tree);
@@ -147,10 +147,17 @@ fn add_contents(tree: &mut Tree) {
     let mixed = [text(90_000), noise(40_000), vec![0; 100_000], noise(5000), text(30_001)].concat();
     tree.add_bytes(b"mixed", mixed.clone()).unwrap();
     for (name, data) in
-        [("text", text(300_000)), ("noise", noise(20_000)), ("mixed", mixed), ("len", text(12_345))]
+        [("text", text(300_000)), ("noise", noise(20_000)), ("mixed", mixed.clone()), ("len", text(12_345))]
     {
         tree.add_bytes(format!("copies/of-{name}").as_bytes(), data.clone()).unwrap();
         tree.add_bytes(format!("copies/again/of-{name}").as_bytes(), data).unwrap();
+    }
+    let edited = [&mixed[..60_000], b"inserted", &mixed[60_000..200_000], &mixed[200_001..]].concat();
+    let moved = [&text(300_000)[..150_000], &edited, &edited[..100_000]].concat();
+    for (name, data) in
+        [("mixed", edited), ("text", [b"front ".to_vec(), text(300_000)].concat()), ("all", moved)]
+    {
+        tree.add_bytes(format!("edited/of-{name}").as_bytes(), data).unwrap();
     }
     tree.add_bytes(b"zeroes", vec![0; 200_000]).unwrap();
     let sparse = Sparse { len_bytes: (2 << 20) + 5, data: 400_000..410_000 };

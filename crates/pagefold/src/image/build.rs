@@ -11,8 +11,8 @@ use pagefold_control::error::{CliError, Result};
 use pagefold_control::media::Location;
 use pagefold_image::build::source::Scanned;
 use pagefold_image::build::{
-    BuildError, CLUSTER_BYTES_MAX, Compression, Options, Preset, RunningKernel, Sort, Summary, Target, Tree,
-    build, verify,
+    BuildError, CLUSTER_BYTES_MAX, Compression, Dedupe, Options, Preset, RunningKernel, Sort, Summary,
+    Target, Tree, build, verify,
 };
 use pagefold_image::{Image, Options as ReadOptions};
 use pagefold_page::size::{self, Human};
@@ -80,10 +80,11 @@ pub struct BuildArgs {
     /// Store inodes uncompressed
     #[arg(long)]
     pub no_compressed_metadata: bool,
-    /// Store the contents of equal files once (files), or each time (none). Compressed files share contents from Linux 6.1
-    /// on
-    #[arg(long, value_name = "KIND", default_value = "files", hide_possible_values = true)]
-    pub dedupe: DedupeArg,
+    /// Store once: equal files and equal parts of compressed files (chunks), equal files (files), or nothing (none).
+    /// Compressed files share contents from Linux 6.1 on. Parts are found by reading all files twice [default: chunks; with
+    /// --preset fast files]
+    #[arg(long, value_name = "KIND", hide_possible_values = true)]
+    pub dedupe: Option<DedupeArg>,
     /// Order of the contents of small files, which are stored together, and of the others: similarity (small files with
     /// the same extension follow each other), path, or a file with a list of paths, as a program reads them when it
     /// starts: one on each line, # begins a comment. Files in the list come first, the others follow by similarity
@@ -139,6 +140,8 @@ pub enum PresetArg {
 /// The data that an image stores once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum DedupeArg {
+    /// Equal parts of files
+    Chunks,
     /// Equal files
     Files,
     /// Nothing
@@ -315,7 +318,12 @@ fn options(args: &BuildArgs) -> Result<(Options, Option<RunningKernel>)> {
     options.compress_metadata =
         (options.compress_metadata || args.compressed_metadata) && !args.no_compressed_metadata;
     options.sort = build_source::sort(&args.sort)?;
-    options.share_equal_files = args.dedupe == DedupeArg::Files;
+    match args.dedupe {
+        Some(DedupeArg::Chunks) => options.dedupe = Dedupe::Chunks,
+        Some(DedupeArg::Files) => options.dedupe = Dedupe::Files,
+        Some(DedupeArg::None) => options.dedupe = Dedupe::Nothing,
+        None => {}
+    }
     options.digests = args.verify;
     options.volume_name = args.label.clone().into_bytes();
     options.build_time = source_date_epoch()?;

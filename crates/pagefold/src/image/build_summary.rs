@@ -55,6 +55,12 @@ pub fn print(built: &Built<'_>) -> Result<()> {
         let line = format!("{} in {files} with the contents of another one", Human(content_bytes));
         output::line(&format!("  {:<12} {line}", "duplicates"))?;
     }
+    if summary.shared_parts.files > 0 {
+        let Stored { files, content_bytes, .. } = summary.shared_parts;
+        let files = text::counted(files, "file", "files");
+        let line = format!("{} in {files} that other files have too", Human(content_bytes));
+        output::line(&format!("  {:<12} {line}", "shared parts"))?;
+    }
     if built.has_list {
         let Listed { found, missing } = summary.listed;
         let paths = text::counted(found, "path", "paths");
@@ -127,6 +133,10 @@ pub fn print_json(built: &Built<'_>) -> Result<()> {
         "stored": stored,
         "fragments": stored_json(&summary.fragments),
         "duplicates": stored_json(&summary.duplicates),
+        "shared_parts": {
+            "files": summary.shared_parts.files,
+            "content_bytes": summary.shared_parts.content_bytes,
+        },
         "listed": built.has_list.then(|| json!({ "found": summary.listed.found, "missing": summary.listed.missing })),
         "slowest": slowest,
         "unreadable": scanned.unreadable.iter().map(|(path, _)| path.to_string_lossy()).collect::<Vec<_>>(),

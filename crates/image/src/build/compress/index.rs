@@ -2,12 +2,12 @@
 //!
 //! The form is that of "Compressed indexes" in `docs/formats/erofs.md`, layout 3: packs of two entries up to a multiple
 //! of 32 bytes, then packs of sixteen, then packs of two. It needs clusters that follow each other in the image, except
-//! where a pack begins: files have no other clusters, and the segments of the packed file begin with packs.
+//! where a pack begins, as the segments of the packed file do.
 //!
-//! The full form, layout 1, has eight bytes for each block. It is used for a last extent behind the first 4 GiB of the
-//! packed file.
+//! The full form, layout 1, has eight bytes for each block. It is used for files that refer to clusters of others, and for
+//! a last extent behind the first 4 GiB of the packed file.
 
-use super::segment::{Extent, Stored};
+use super::segment::Stored;
 use crate::build::options::BLOCK_BYTES;
 use crate::format::zmap::{
     BLOCKS_MASK, EntryType, FULL_ENTRIES_OFFSET, FullEntry, HEADER_BYTES, IS_BLOCKS, Pack, advise,
@@ -29,25 +29,31 @@ struct Head {
     block: u64,
     /// Blocks of the cluster.
     blocks: u16,
+    /// Whether the cluster decodes to more than the extent.
+    is_prefix: bool,
 }
 
-/// Consecutive blocks of a file.
+/// An extent whose place in the image is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Run {
-    /// Number of the first extent in them.
-    pub first_extent: usize,
-    /// First block.
+pub struct Placed {
+    /// First byte in the file.
+    pub start: u64,
+    /// First block of its cluster. Without a cluster, the block behind those of the extents before.
     pub block: u64,
+    /// Its storage.
+    pub stored: Stored,
+    /// Whether it is only the beginning of what its cluster decodes to.
+    pub is_prefix: bool,
 }
 
 /// A file, as its index describes it.
 pub struct Index<'a> {
     /// The extents; the first begins at byte 0.
-    pub extents: &'a [Extent],
+    pub extents: &'a [Placed],
     /// Length of the file, bytes; not 0.
     pub len_bytes: u64,
-    /// Where the clusters are; the first run begins with the first extent.
-    pub runs: &'a [Run],
+    /// Whether extents refer to clusters of other files, or of other places in the file.
+    pub has_references: bool,
     /// Whether clusters may have more than a block.
     pub big: bool,
     /// Position of the last extent in the packed file, if that is [`Stored::Fragment`].
@@ -57,7 +63,7 @@ pub struct Index<'a> {
 impl Index<'_> {
     /// Whether the index needs the full form.
     pub fn is_full(&self) -> bool {
-        self.fragment.is_some_and(|offset| offset > u32::MAX.into())
+        self.has_references || self.fragment.is_some_and(|offset| offset > u32::MAX.into())
     }
 
     /// The advice of the header that belongs to the index.
@@ -91,6 +97,7 @@ impl Index<'_> {
             let entry =
                 |kind| FullEntry { kind, partial: false, lcluster_offset: 0, block: 0, back: 0, forward: 0 };
             let first = FullEntry {
+                partial: head.is_prefix,
                 lcluster_offset: head.offset,
                 block: high.unwrap_or(head.block) as u32,
                 ..entry(head.kind)
@@ -127,14 +134,9 @@ impl Index<'_> {
     /// The extents' heads, and the mark of the end: it is needed if the last extent begins before the last logical
     /// cluster and does not fill it.
     fn heads(&self, count: u64) -> Vec<Head> {
-        // Entries of packs may count from the block before the first.
-        let mut block = 1;
-        let mut runs = self.runs.iter().peekable();
         let mut heads: Vec<Head> = Vec::with_capacity(self.extents.len() + 1);
-        for (number, extent) in self.extents.iter().enumerate() {
-            if let Some(run) = runs.next_if(|run| run.first_extent == number) {
-                block = run.block;
-            }
+        let mut end_block = 1;
+        for extent in self.extents {
             let (kind, blocks) = match extent.stored {
                 Stored::Compressed { blocks } => (EntryType::Head1, blocks),
                 Stored::Plain | Stored::Inline { compressed: false } => (EntryType::Plain, 1),
@@ -143,12 +145,14 @@ impl Index<'_> {
                 Stored::Fragment => (EntryType::Head1, u16::from(!self.big)),
             };
             let (lcluster, offset) = (extent.start / BLOCK, (extent.start % BLOCK) as u16);
-            heads.push(Head { lcluster, offset, kind, block, blocks });
-            block += u64::from(blocks);
+            let (block, is_prefix) = (extent.block, extent.is_prefix);
+            heads.push(Head { lcluster, offset, kind, block, blocks, is_prefix });
+            end_block = block + u64::from(blocks);
         }
         let end = (self.len_bytes % BLOCK) as u16;
         if end != 0 && heads.last().is_some_and(|last| last.lcluster < count - 1) {
-            heads.push(Head { lcluster: count - 1, offset: end, kind: EntryType::Plain, block, blocks: 1 });
+            let (lcluster, kind, block) = (count - 1, EntryType::Plain, end_block);
+            heads.push(Head { lcluster, offset: end, kind, block, blocks: 1, is_prefix: false });
         }
         heads
     }
@@ -240,17 +244,18 @@ mod tests {
     fn fragments_at_any_position_come_back() {
         for (fragment, big) in [(5, true), (u32::MAX.into(), false), (1 << 32, true), ((9 << 32) + 77, false)]
         {
-            let compressed = |start, blocks| Extent { start, stored: Stored::Compressed { blocks } };
             let blocks = if big { 3 } else { 1 };
+            let placed = |start, block, stored| Placed { start, block, stored, is_prefix: false };
+            let behind = 100 + u64::from(blocks);
             let extents = [
-                compressed(0, blocks),
-                compressed(30_001, 1),
-                Extent { start: 40_000, stored: Stored::Plain },
-                Extent { start: 44_096, stored: Stored::Fragment },
+                placed(0, 100, Stored::Compressed { blocks }),
+                placed(30_001, behind, Stored::Compressed { blocks: 1 }),
+                placed(40_000, behind + 1, Stored::Plain),
+                placed(44_096, behind + 2, Stored::Fragment),
             ];
-            let runs = [Run { first_extent: 0, block: 100 }];
-            let index =
-                Index { extents: &extents, len_bytes: 60_000, runs: &runs, big, fragment: Some(fragment) };
+            let (len_bytes, fragment) = (60_000, Some(fragment));
+            let index = Index { extents: &extents, len_bytes, has_references: false, big, fragment };
+            let fragment = fragment.unwrap_or(0);
             assert_eq!(index.is_full(), fragment > u32::MAX.into());
             let start = 64;
             let mut image = vec![0; start as usize];

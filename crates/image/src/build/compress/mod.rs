@@ -3,10 +3,12 @@
 //! | module | contents |
 //! |---|---|
 //! | `segment` | cutting a segment of a file into extents |
+//! | `cuts` | extents that end at given positions |
 //! | `index` | the index of a compressed file |
 //! | `records` | the index of one whose addresses need 48 bits |
 //! | `workers` | the threads that compress |
 
+mod cuts;
 pub mod index;
 pub mod records;
 pub mod segment;

@@ -4,7 +4,8 @@
 //! images with the feature 48bit have records. They take more room than entries: 16 bytes an extent, or 32 in a file of
 //! more than 4 GiB.
 
-use super::segment::{Extent, Stored};
+use super::index::Placed;
+use super::segment::Stored;
 use crate::build::options::BLOCK_BYTES;
 use crate::format::zmap::{MapHeader, RawExtentRecord, StoredLength};
 
@@ -13,7 +14,7 @@ const BLOCK: u64 = BLOCK_BYTES as u64;
 /// A file, as its records describe it.
 pub struct Records<'a> {
     /// The extents; the first begins at byte 0.
-    pub extents: &'a [Extent],
+    pub extents: &'a [Placed],
     /// Length of the file, bytes; not 0.
     pub len_bytes: u64,
     /// Block of the first cluster; the others follow it.
@@ -117,11 +118,12 @@ mod tests {
         for (second, start) in [(9000, 64), (large, 64), (9000, 72), (large, 40)] {
             // Twelve MiB are the most that a compressed extent has.
             let steps = (0..second / (8 << 20)).map(|n| n * (8 << 20)).filter(|at| *at > 0);
-            let compressed = |start| Extent { start, stored: Stored::Compressed { blocks: 3 } };
-            let mut extents: Vec<Extent> = [0].into_iter().chain(steps).map(compressed).collect();
+            let placed = |start, stored| Placed { start, block: 0, stored, is_prefix: false };
+            let compressed = |start| placed(start, Stored::Compressed { blocks: 3 });
+            let mut extents: Vec<Placed> = [0].into_iter().chain(steps).map(compressed).collect();
             let clusters = extents.len() as u64;
-            extents.push(Extent { start: second, stored: Stored::Plain });
-            extents.push(Extent { start: second + 4096, stored: Stored::Inline { compressed: true } });
+            extents.push(placed(second, Stored::Plain));
+            extents.push(placed(second + 4096, Stored::Inline { compressed: true }));
             let records = Records {
                 extents: &extents,
                 len_bytes: second + 4096 + 500,

@@ -9,7 +9,7 @@ use crate::build::BuildError;
 use crate::build::options::BLOCK_BYTES;
 use pagefold_codec::cluster::encode::Encoder;
 
-const BLOCK: usize = BLOCK_BYTES as usize;
+pub(super) const BLOCK: usize = BLOCK_BYTES as usize;
 /// Most bytes of a file that are compressed by one thread at once. An extent does not cross a segment's end, and may be
 /// shorter there: half a block is lost in every segment.
 pub const SEGMENT_BYTES_MAX: usize = 16 << 20;
@@ -44,6 +44,13 @@ pub enum Stored {
     Fragment,
 }
 
+impl Stored {
+    /// Whether it has to be decompressed.
+    pub fn is_compressed(self) -> bool {
+        matches!(self, Stored::Compressed { .. } | Stored::Inline { compressed: true })
+    }
+}
+
 /// A run of bytes of a file that are stored in one way. It ends where the next one begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Extent {
@@ -51,13 +58,6 @@ pub struct Extent {
     pub start: u64,
     /// Its storage.
     pub stored: Stored,
-}
-
-impl Extent {
-    /// Whether it has to be decompressed.
-    pub fn is_compressed(&self) -> bool {
-        matches!(self.stored, Stored::Compressed { .. } | Stored::Inline { compressed: true })
-    }
 }
 
 /// A compressed segment.
@@ -71,12 +71,24 @@ pub struct Segment {
     pub tail: Vec<u8>,
     /// The bytes of the last extent if that is [`Stored::Fragment`], uncompressed.
     pub fragment: Vec<u8>,
+    /// Bytes at the end of the segment that are not stored, since no extent can end there. Only if the file goes on
+    /// behind it, and not at a block's beginning.
+    pub left_bytes: usize,
+}
+
+impl Segment {
+    /// Stores bytes that begin at byte `start` of a file, at most a block of them, in a plain block.
+    pub fn of_plain_block(start: u64, bytes: &[u8]) -> Self {
+        let mut blocks = bytes.to_vec();
+        blocks.resize(BLOCK, 0);
+        Segment { extents: vec![Extent { start, stored: Stored::Plain }], blocks, ..Segment::default() }
+    }
 }
 
 /// How to cut.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Default)]
 pub struct Cut {
-    /// Position of the segment in its file, bytes; a multiple of [`BLOCK_BYTES`].
+    /// Position of the segment in its file, bytes.
     pub start: u64,
     /// Whether the file ends with the segment.
     pub is_last: bool,
@@ -88,6 +100,10 @@ pub struct Cut {
     pub may_be_plain: bool,
     /// The end of the file becomes a fragment if this many bytes or fewer are left; 0: never.
     pub fragment_bytes_max: usize,
+    /// Bytes of the file before this are in blocks, because other files refer to them.
+    pub in_blocks: u64,
+    /// Positions in the file, ascending, at which extents should begin, because others refer to what follows there.
+    pub cuts: Box<[u64]>,
 }
 
 impl Cut {
@@ -100,6 +116,16 @@ impl Cut {
             segment: Segment::default(),
             cluster: vec![0; self.cluster_bytes],
         };
+        let first_cut = self.cuts.partition_point(|cut| *cut <= self.start);
+        for cut in &self.cuts[first_cut..] {
+            cutter.go_to_cut((cut - self.start) as usize, encoder)?;
+        }
+        let has_open_end = self.is_last || (self.start + src.len() as u64).is_multiple_of(BLOCK as u64);
+        if !has_open_end {
+            cutter.go_to_cut(src.len(), encoder)?;
+            cutter.segment.left_bytes = src.len() - cutter.at;
+            return Ok(cutter.segment);
+        }
         while cutter.at < src.len() {
             cutter.step(encoder)?;
         }
@@ -128,14 +154,14 @@ pub fn plain(src: &[u8]) -> Segment {
     Segment { blocks: src[..full].to_vec(), tail: src[full..].to_vec(), ..Segment::default() }
 }
 
-struct Cutter<'a> {
+pub(super) struct Cutter<'a> {
     cut: &'a Cut,
-    src: &'a [u8],
+    pub(super) src: &'a [u8],
     /// Bytes of `src` that are stored.
-    at: usize,
+    pub(super) at: usize,
     segment: Segment,
     /// Room for a cluster.
-    cluster: Vec<u8>,
+    pub(super) cluster: Vec<u8>,
 }
 
 impl Cutter<'_> {
@@ -143,15 +169,12 @@ impl Cutter<'_> {
     fn step(&mut self, encoder: &mut Encoder) -> Result<(), BuildError> {
         let rest = &self.src[self.at..];
         // A file of nothing else is packed before it comes here.
-        if self.cut.is_last
-            && rest.len() <= self.cut.fragment_bytes_max
-            && self.cut.start + self.at as u64 > 0
-        {
+        if self.is_end_free() && rest.len() <= self.cut.fragment_bytes_max && self.position() > 0 {
             self.push_fragment();
             return Ok(());
         }
         let fit = encoder.fit(rest, &mut self.cluster)?;
-        let is_end = self.cut.is_last && fit.consumed_bytes == rest.len();
+        let is_end = self.is_end_free() && fit.consumed_bytes == rest.len();
         if is_end && self.cut.tail_packing && self.pack_tail(encoder, fit.written_bytes)? {
             return Ok(());
         }
@@ -162,6 +185,16 @@ impl Cutter<'_> {
             false => self.push_plain((fit.consumed_bytes / BLOCK).max(1)),
         }
         Ok(())
+    }
+
+    /// Position in the file, bytes.
+    pub(super) fn position(&self) -> u64 {
+        self.cut.start + self.at as u64
+    }
+
+    /// Whether the rest of the segment is the end of the file, and may be stored elsewhere than in blocks.
+    fn is_end_free(&self) -> bool {
+        self.cut.is_last && self.position() >= self.cut.in_blocks
     }
 
     /// Stores the end of the file with the metadata. `written_bytes` is what the encoder has just made of it. Returns
@@ -205,7 +238,7 @@ impl Cutter<'_> {
     }
 
     /// Appends the stream at the beginning of `self.cluster` as a cluster: zeroes precede it.
-    fn push_cluster(&mut self, blocks: usize, consumed_bytes: usize, written_bytes: usize) {
+    pub(super) fn push_cluster(&mut self, blocks: usize, consumed_bytes: usize, written_bytes: usize) {
         self.push_extent(Stored::Compressed { blocks: blocks as u16 });
         let stored = &mut self.segment.blocks;
         stored.resize(stored.len() + blocks * BLOCK - written_bytes, 0);
@@ -221,15 +254,19 @@ impl Cutter<'_> {
             if rest.is_empty() {
                 return;
             }
-            if self.cut.is_last && self.cut.tail_packing && rest.len() <= INLINE_BYTES_MAX {
+            if self.is_end_free() && self.cut.tail_packing && rest.len() <= INLINE_BYTES_MAX {
                 return self.push_inline(usize::MAX);
             }
-            let len = rest.len().min(BLOCK);
-            self.push_extent(Stored::Plain);
-            self.segment.blocks.extend_from_slice(&self.src[self.at..self.at + len]);
-            self.segment.blocks.resize(self.segment.blocks.len().next_multiple_of(BLOCK), 0);
-            self.at += len;
+            self.push_plain_block(rest.len().min(BLOCK));
         }
+    }
+
+    /// Appends a plain block with `len` bytes, at most a block.
+    pub(super) fn push_plain_block(&mut self, len: usize) {
+        self.push_extent(Stored::Plain);
+        self.segment.blocks.extend_from_slice(&self.src[self.at..self.at + len]);
+        self.segment.blocks.resize(self.segment.blocks.len().next_multiple_of(BLOCK), 0);
+        self.at += len;
     }
 
     /// Stores the rest behind the index: the stream at the beginning of `self.cluster`, or as it is if that is not
@@ -251,7 +288,7 @@ impl Cutter<'_> {
     }
 
     fn push_extent(&mut self, stored: Stored) {
-        self.segment.extents.push(Extent { start: self.cut.start + self.at as u64, stored });
+        self.segment.extents.push(Extent { start: self.position(), stored });
     }
 
     /// Whether a whole file takes as much as it would uncompressed. The index has about two bytes for each block, and

@@ -1,4 +1,4 @@
-//! The threads that compress segments.
+//! The threads that work on segments: they compress them, or find their chunks.
 //!
 //! The builder's thread submits segments and takes the results in an order of its choice, by ticket; so what is written
 //! does not depend on which thread was faster. The builder takes a result before it submits a segment for which there is
@@ -32,43 +32,55 @@ pub enum Turn {
     First,
 }
 
-/// A segment to compress.
-struct Job {
+/// A segment to work on, with the instructions for it.
+struct Job<W> {
     ticket: Ticket,
     src: Vec<u8>,
-    cut: Cut,
-    compression: Compression,
+    what: W,
 }
 
-/// A compressed segment.
-pub struct Done {
-    /// The segment.
-    pub segment: Segment,
-    /// Time that compression took.
+/// The instructions for compressing a segment.
+pub struct ToCompress {
+    /// Where to cut it.
+    pub cut: Cut,
+    /// The compression of its file.
+    pub compression: Compression,
+}
+
+/// The result of a thread's work on a segment.
+pub struct Done<O> {
+    /// The result.
+    pub output: O,
+    /// Time that the work took.
     pub elapsed: Duration,
     /// The source.
     pub src: Vec<u8>,
 }
 
 /// The segments that wait for a thread.
-#[derive(Default)]
-pub struct Queue {
-    state: Mutex<QueueState>,
+pub struct Queue<W> {
+    state: Mutex<QueueState<W>>,
     changed: Condvar,
 }
 
-#[derive(Default)]
-struct QueueState {
-    jobs: VecDeque<Job>,
+struct QueueState<W> {
+    jobs: VecDeque<Job<W>>,
     is_closed: bool,
 }
 
-impl Queue {
-    fn lock(&self) -> MutexGuard<'_, QueueState> {
+impl<W> Default for Queue<W> {
+    fn default() -> Self {
+        let state = QueueState { jobs: VecDeque::new(), is_closed: false };
+        Queue { state: Mutex::new(state), changed: Condvar::new() }
+    }
+}
+
+impl<W> Queue<W> {
+    fn lock(&self) -> MutexGuard<'_, QueueState<W>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn push(&self, job: Job, turn: Turn) {
+    fn push(&self, job: Job<W>, turn: Turn) {
         let mut state = self.lock();
         match turn {
             Turn::Last => state.jobs.push_back(job),
@@ -78,7 +90,7 @@ impl Queue {
     }
 
     /// Waits for a segment; `None` when the builder is done.
-    fn pop(&self) -> Option<Job> {
+    fn pop(&self) -> Option<Job<W>> {
         let mut state = self.lock();
         loop {
             if state.is_closed {
@@ -98,11 +110,11 @@ impl Queue {
 }
 
 /// The threads, and the queue to and from them. Dropping it ends the threads, which finish the segments they have.
-pub struct Workers<'scope> {
-    queue: &'scope Queue,
-    results: Receiver<(Ticket, Result<Done, BuildError>)>,
+pub struct Workers<'scope, W, O> {
+    queue: &'scope Queue<W>,
+    results: Receiver<Finished<O>>,
     /// Results that came before they were asked for.
-    early: HashMap<Ticket, Result<Done, BuildError>>,
+    early: HashMap<Ticket, Result<Done<O>, BuildError>>,
     submitted: u64,
     taken: u64,
     /// Bytes of the sources of segments that are submitted and not taken.
@@ -110,20 +122,26 @@ pub struct Workers<'scope> {
     threads: usize,
 }
 
-impl Drop for Workers<'_> {
+/// A result with its ticket.
+type Finished<O> = (Ticket, Result<Done<O>, BuildError>);
+
+impl<W, O> Drop for Workers<'_, W, O> {
     fn drop(&mut self) {
         self.queue.close();
     }
 }
 
-impl<'scope> Workers<'scope> {
-    /// Starts the threads.
-    pub fn start<'env>(
+impl<'scope, W: Send, O: Send + 'scope> Workers<'scope, W, O> {
+    /// Starts the threads. `new_worker` is called in each of them, and makes the function that works on segments.
+    pub fn start<'env, F>(
         scope: &'scope Scope<'scope, 'env>,
-        options: &'scope Options,
-        queue: &'scope Queue,
+        queue: &'scope Queue<W>,
         threads: usize,
-    ) -> Result<Self, BuildError> {
+        new_worker: impl Fn() -> F + Copy + Send + 'scope,
+    ) -> Result<Self, BuildError>
+    where
+        F: FnMut(&[u8], W) -> Result<O, BuildError>,
+    {
         let (done, results) = channel();
         let (early, submitted, taken, under_way_bytes) = (HashMap::new(), 0, 0, 0);
         // It closes the queue if a thread cannot be started.
@@ -132,7 +150,7 @@ impl<'scope> Workers<'scope> {
             let done = done.clone();
             std::thread::Builder::new()
                 .name(format!("compress-{number}"))
-                .spawn_scoped(scope, move || work(options, queue, &done))
+                .spawn_scoped(scope, move || work(queue, &done, new_worker()))
                 .map_err(BuildError::Threads)?;
         }
         Ok(workers)
@@ -149,16 +167,16 @@ impl<'scope> Workers<'scope> {
     }
 
     /// Submits a segment.
-    pub fn submit(&mut self, src: Vec<u8>, cut: Cut, compression: Compression, turn: Turn) -> Ticket {
+    pub fn submit(&mut self, src: Vec<u8>, what: W, turn: Turn) -> Ticket {
         let ticket = Ticket(self.submitted);
         self.submitted += 1;
         self.under_way_bytes += src.len();
-        self.queue.push(Job { ticket, src, cut, compression }, turn);
+        self.queue.push(Job { ticket, src, what }, turn);
         ticket
     }
 
     /// Waits for the result of a segment, which is taken once.
-    pub fn take(&mut self, ticket: Ticket) -> Result<Done, BuildError> {
+    pub fn take(&mut self, ticket: Ticket) -> Result<Done<O>, BuildError> {
         self.taken += 1;
         loop {
             if let Some(result) = self.early.remove(&ticket) {
@@ -173,31 +191,33 @@ impl<'scope> Workers<'scope> {
     }
 }
 
-/// Compresses segments until the builder is done.
-fn work(options: &Options, queue: &Queue, done: &Sender<(Ticket, Result<Done, BuildError>)>) {
-    let mut encoders = BTreeMap::new();
-    while let Some(job) = queue.pop() {
+/// Works on segments until the builder is done.
+fn work<W, O>(
+    queue: &Queue<W>,
+    done: &Sender<Finished<O>>,
+    mut worker: impl FnMut(&[u8], W) -> Result<O, BuildError>,
+) {
+    while let Some(Job { ticket, src, what }) = queue.pop() {
         let begun = Instant::now();
-        let segment = compress(&job, options, &mut encoders);
-        let result = segment.map(|segment| Done { segment, elapsed: begun.elapsed(), src: job.src });
-        if done.send((job.ticket, result)).is_err() {
+        let result = worker(&src, what).map(|output| Done { output, elapsed: begun.elapsed(), src });
+        if done.send((ticket, result)).is_err() {
             return;
         }
     }
 }
 
-fn compress(
-    job: &Job,
-    options: &Options,
-    encoders: &mut BTreeMap<Compression, Encoder>,
-) -> Result<Segment, BuildError> {
-    let encoder = match encoders.entry(job.compression) {
-        std::collections::btree_map::Entry::Occupied(made) => made.into_mut(),
-        std::collections::btree_map::Entry::Vacant(vacant) => {
-            vacant.insert(Encoder::new(&config(job.compression, options))?)
-        }
-    };
-    job.cut.compress(&job.src, encoder)
+/// Makes the function with which a thread compresses segments. It keeps an encoder for each compression.
+pub fn compressor(options: &Options) -> impl FnMut(&[u8], ToCompress) -> Result<Segment, BuildError> {
+    let mut encoders = BTreeMap::new();
+    move |src, ToCompress { cut, compression }| {
+        let encoder = match encoders.entry(compression) {
+            std::collections::btree_map::Entry::Occupied(made) => made.into_mut(),
+            std::collections::btree_map::Entry::Vacant(vacant) => {
+                vacant.insert(Encoder::new(&config(compression, options))?)
+            }
+        };
+        cut.compress(src, encoder)
+    }
 }
 
 /// The encoder's configuration for a compression.

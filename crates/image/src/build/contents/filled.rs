@@ -5,6 +5,9 @@ use crate::build::content::Reader;
 use std::ops::Range;
 use twox_hash::XxHash3_128;
 
+/// Bytes that are read at once to hash what is passed over.
+const STEP_BYTES: usize = 1 << 20;
+
 /// Contents whose holes are filled with zeroes.
 pub struct Filled<'r> {
     reader: &'r mut dyn Reader,
@@ -21,12 +24,6 @@ impl<'r> Filled<'r> {
     /// The hash of what was read, if it is wanted.
     pub fn digest(self) -> Option<u128> {
         self.hash.map(|hash| hash.finish_128())
-    }
-
-    /// Passes over the next bytes, which are not hashed.
-    pub fn skip(&mut self, len_bytes: u64) -> Result<(), BuildError> {
-        self.at += len_bytes;
-        self.reader.skip(len_bytes)
     }
 
     /// Reads the next `len` bytes into a buffer, whose contents are replaced.
@@ -51,6 +48,19 @@ impl<'r> Filled<'r> {
             hash.write(&bytes);
         }
         Ok(bytes)
+    }
+
+    /// Passes over the next bytes. They are read if the hash is wanted.
+    pub fn skip(&mut self, len_bytes: u64) -> Result<(), BuildError> {
+        if self.hash.is_some() {
+            let mut bytes = Vec::new();
+            for start in (0..len_bytes).step_by(STEP_BYTES) {
+                bytes = self.read((len_bytes - start).min(STEP_BYTES as u64) as usize, bytes)?;
+            }
+            return Ok(());
+        }
+        self.at += len_bytes;
+        self.reader.skip(len_bytes)
     }
 
     /// Whether the next bytes are data, and how many are alike.

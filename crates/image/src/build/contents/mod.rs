@@ -1,8 +1,9 @@
 //! Reads the contents of files, has them compressed, and passes them to the writer.
 //!
 //! One thread reads and writes; the others compress. A file is cut into segments, which are compressed by any thread; a
-//! bounded number of bytes of them is under way. Small files come first: they are fragments of the packed file (`packed`, `packing`). The
-//! others follow. [`Sort`](super::sort::Sort) is the order in each of the two groups.
+//! bounded number of bytes of them is under way. Small files come first: they are fragments of the packed file (`packed`,
+//! `packing`). The others follow; if equal parts are to be shared, they were read once before (`scan`), and `parts` has
+//! what such a file has of its own, and its references. [`Sort`](super::sort::Sort) is the order in each of the two groups.
 //!
 //! The image must not depend on the number of threads. So nothing depends on when a result comes: segments are written in
 //! the order of submission, or at a point that the bytes written so far decide.
@@ -10,11 +11,13 @@
 mod filled;
 mod packed;
 mod packing;
+mod parts;
 mod sample;
+mod scan;
 
 use super::BuildError;
-use super::compress::segment::{self, Cut, SEGMENT_BYTES_MAX, next_segment_bytes};
-use super::compress::workers::{Queue, Ticket, Turn, Workers};
+use super::compress::segment::{self, SEGMENT_BYTES_MAX, Segment, next_segment_bytes};
+use super::compress::workers::{self, Done, Queue, Ticket, ToCompress, Workers};
 use super::content::Content;
 use super::duplicates::{Duplicates, Found, Hasher};
 use super::options::Compression;
@@ -25,7 +28,9 @@ use super::tree::{Body, InodeId};
 use super::writer::{OpenFile, Writer, content_bytes};
 use filled::Filled;
 use packing::Packing;
+use parts::{OwnPart, PendingReference};
 use sample::{SAMPLED_BYTES_MIN, Sampler};
+use scan::Scan;
 use std::collections::VecDeque;
 
 /// Most buffers that wait for another segment.
@@ -43,6 +48,8 @@ enum Pending<'a> {
     Duplicate { planned: &'a Planned, original: InodeId },
     /// A segment of a file that a thread compresses.
     Segment(PendingSegment<'a>),
+    /// A part of a file that lies elsewhere.
+    Reference(PendingReference<'a>),
     /// A segment of the packed file.
     Packed(Ticket),
 }
@@ -55,6 +62,8 @@ struct PendingSegment<'a> {
     compression: Compression,
     /// Whether later files may have the contents of its file.
     is_original: bool,
+    /// Whether its file has references, or cuts for those of others.
+    is_divided: bool,
 }
 
 /// A file that is being read.
@@ -69,7 +78,6 @@ pub fn fill(writer: &mut Writer<'_>, order: &Order, threads: usize) -> Result<()
     let (plan, options) = (writer.plan, writer.options);
     let queue = Queue::default();
     std::thread::scope(|scope| {
-        let workers = Workers::start(scope, options, &queue, threads)?;
         let left_bytes = writer.total_bytes();
         let duplicates = match writer.can_share() {
             true => Duplicates::new(writer.tree, plan, options),
@@ -77,18 +85,33 @@ pub fn fill(writer: &mut Writer<'_>, order: &Order, threads: usize) -> Result<()
         };
         let packing = if writer.can_share() { Packing::new(options, &writer.prefixes()) } else { None };
         let sampler = options.plain_if_incompressible.then(Sampler::new).transpose()?;
-        let (pending, file, buffers) = (VecDeque::new(), OpenFile::default(), Vec::new());
-        let mut filler =
-            Filler { writer, workers, duplicates, packing, sampler, pending, file, left_bytes, buffers };
         let mut others: Vec<_> = plan.others.iter().collect();
-        if let Some(packing) = &filler.packing {
-            let mut small = packing.take_small(filler.writer.tree, &mut others, options);
-            order.sort_small(&mut small);
-            for planned in small {
-                filler.pack_file(planned)?;
-            }
-        }
+        let small = packing.as_ref().map(|packing| packing.take_small(writer.tree, &mut others, options));
+        let mut small = small.unwrap_or_default();
+        order.sort_small(&mut small);
         order.sort_others(&mut others);
+        let scan = scan::scan(writer, &others, threads, |compression| {
+            packing.as_ref().map_or(0, |packing| packing.fragment_bytes_max(Some(compression)))
+        })?;
+        let workers = Workers::start(scope, &queue, threads, move || workers::compressor(options))?;
+        let (pending, file, not_stored, buffers) =
+            (VecDeque::new(), OpenFile::default(), Vec::new(), Vec::new());
+        let mut filler = Filler {
+            writer,
+            workers,
+            duplicates,
+            scan,
+            packing,
+            sampler,
+            pending,
+            file,
+            not_stored,
+            left_bytes,
+            buffers,
+        };
+        for planned in small {
+            filler.pack_file(planned)?;
+        }
         for planned in others {
             filler.add(planned)?;
         }
@@ -99,13 +122,16 @@ pub fn fill(writer: &mut Writer<'_>, order: &Order, threads: usize) -> Result<()
 
 struct Filler<'w, 'a, 's> {
     writer: &'w mut Writer<'a>,
-    workers: Workers<'s>,
+    workers: Workers<'s, ToCompress, Segment>,
     duplicates: Duplicates,
+    scan: Scan,
     packing: Option<Packing>,
     sampler: Option<Sampler>,
     pending: VecDeque<Pending<'a>>,
     /// The file whose segments are being written.
     file: OpenFile,
+    /// The bytes of that file before a reference that could not be stored without those of the reference.
+    not_stored: Vec<u8>,
     /// Bytes of all files that are not read yet.
     left_bytes: u64,
     /// Memory of segments that are written, to be used again: new memory would cost a fault for each page.
@@ -127,6 +153,12 @@ impl<'a> Filler<'_, 'a, '_> {
     fn add_file(&mut self, planned: &'a Planned, content: &dyn Content) -> Result<(), BuildError> {
         let options = self.writer.options;
         let len_bytes = content.len_bytes();
+        if let Some(original) = self.scan.original(planned.id) {
+            self.writer.copy_digest(planned, original);
+            self.left_bytes = self.left_bytes.saturating_sub(len_bytes);
+            self.pending.push_back(Pending::Duplicate { planned, original });
+            return self.write_ready();
+        }
         let mut reader = content.open()?;
         let data = reader.data_ranges()?;
         if let Some(ranges) =
@@ -140,7 +172,8 @@ impl<'a> Filler<'_, 'a, '_> {
         let compression = self.choose_compression(planned, content)?;
         let file = Source { planned, len_bytes, compression };
         let mut is_original = false;
-        if self.duplicates.may_have(len_bytes, compression) && !self.is_one_segment(&file) {
+        let is_scanned = self.scan.has(planned.id);
+        if !is_scanned && self.duplicates.may_have(len_bytes, compression) && !self.is_one_segment(&file) {
             // There is no memory for all of it, so it is read twice.
             let mut first = Filled::new(reader.as_mut(), data.as_deref(), options.digests);
             let original = self.find_original(&file, &mut first)?;
@@ -157,6 +190,7 @@ impl<'a> Filler<'_, 'a, '_> {
         }
         let mut filled = Filled::new(reader.as_mut(), data.as_deref(), options.digests);
         match compression {
+            Some(compression) if is_scanned => self.submit_scanned(&file, compression, &mut filled)?,
             Some(compression) => self.submit(&file, compression, is_original, &mut filled)?,
             None => self.copy(&file, is_original, &mut filled)?,
         }
@@ -218,42 +252,24 @@ impl<'a> Filler<'_, 'a, '_> {
         &mut self,
         file: &Source<'a>,
         compression: Compression,
-        mut is_original: bool,
+        is_original: bool,
         reader: &mut Filled<'_>,
     ) -> Result<(), BuildError> {
-        let options = self.writer.options;
-        let &Source { planned, len_bytes, .. } = file;
-        let later_bytes = self.left_bytes.saturating_sub(len_bytes);
-        let may_be_duplicate = !is_original && self.duplicates.may_have(len_bytes, file.compression);
-        let mut start = 0;
-        while start < len_bytes {
-            let file_left = len_bytes - start;
-            let segment_bytes = next_segment_bytes(file_left, file_left + later_bytes);
-            self.make_room(segment_bytes)?;
-            let src = reader.read(segment_bytes, self.buffers.pop().unwrap_or_default())?;
-            let is_last = segment_bytes as u64 == file_left;
-            if may_be_duplicate {
-                if let Found::Same(original) = self.find_original_of(file, &src) {
-                    self.pending.push_back(Pending::Duplicate { planned, original });
-                    self.recycle(src);
-                    return self.write_ready();
-                }
-                is_original = true;
-            }
-            let len = src.len();
-            let cut = Cut {
-                start,
-                is_last,
-                cluster_bytes: options.cluster_bytes as usize,
-                tail_packing: options.tail_packing,
-                may_be_plain: true,
-                fragment_bytes_max: self.fragment_bytes_max(compression),
-            };
-            let ticket = self.workers.submit(src, cut, compression, Turn::Last);
-            let segment = PendingSegment { ticket, planned, len, is_last, compression, is_original };
-            self.pending.push_back(Pending::Segment(segment));
-            start += segment_bytes as u64;
+        let may_be_duplicate = !is_original && self.duplicates.may_have(file.len_bytes, file.compression);
+        if !may_be_duplicate {
+            let whole = OwnPart::whole(file.len_bytes, is_original);
+            return self.submit_part(file, compression, &whole, reader);
         }
+        let len = file.len_bytes as usize;
+        self.make_room(len)?;
+        let src = reader.read(len, self.buffers.pop().unwrap_or_default())?;
+        if let Found::Same(original) = self.find_original_of(file, &src) {
+            self.pending.push_back(Pending::Duplicate { planned: file.planned, original });
+            self.recycle(src);
+            return self.write_ready();
+        }
+        let whole = OwnPart::whole(file.len_bytes, true);
+        self.submit_segment(file, compression, &whole, 0, src);
         Ok(())
     }
 
@@ -316,16 +332,20 @@ impl<'a> Filler<'_, 'a, '_> {
                 self.writer.report(len_bytes)
             }
             Some(Pending::Segment(segment)) => self.write_segment(&segment),
+            Some(Pending::Reference(reference)) => self.write_reference(&reference),
             Some(Pending::Packed(ticket)) => self.write_packed(ticket),
         }
     }
 
     fn write_segment(&mut self, segment: &PendingSegment<'_>) -> Result<(), BuildError> {
-        let &PendingSegment { ticket, planned, len, is_last, compression, is_original } = segment;
-        let done = self.workers.take(ticket)?;
-        self.recycle(done.src);
-        let fragment = self.pack_end(&done.segment)?;
-        self.writer.append_segment(&mut self.file, done.segment, done.elapsed)?;
+        let &PendingSegment { ticket, planned, len, is_last, compression, is_original, is_divided } = segment;
+        let Done { output: segment, elapsed, src } = self.workers.take(ticket)?;
+        let stored = src.len() - segment.left_bytes;
+        self.not_stored = src[stored..].to_vec();
+        self.recycle(src);
+        let fragment = self.pack_end(&segment.fragment)?;
+        self.file.is_cut |= is_divided;
+        self.writer.append_segment(&mut self.file, segment, elapsed)?;
         if is_last {
             let mut file = std::mem::take(&mut self.file);
             file.fragment = fragment;

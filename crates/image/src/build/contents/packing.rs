@@ -8,8 +8,8 @@
 use super::packed::{Packed, PackedSegment};
 use super::{Filled, Filler, Pending};
 use crate::build::BuildError;
-use crate::build::compress::segment::{Cut, Segment};
-use crate::build::compress::workers::{Ticket, Turn};
+use crate::build::compress::segment::Cut;
+use crate::build::compress::workers::{Ticket, ToCompress, Turn};
 use crate::build::options::{Compression, Options};
 use crate::build::plan::Planned;
 use crate::build::tree::{Body, Tree};
@@ -92,12 +92,12 @@ impl<'a> Filler<'_, 'a, '_> {
         self.writer.report(len_bytes)
     }
 
-    /// Packs the end of a file, if its last segment has left one. Returns the end's position in the packed file.
-    pub(super) fn pack_end(&mut self, last: &Segment) -> Result<Option<u64>, BuildError> {
-        let Some(packing) = self.packing.as_mut().filter(|_| !last.fragment.is_empty()) else {
+    /// Packs the end of a file, if there is one. Returns its position in the packed file.
+    pub(super) fn pack_end(&mut self, fragment: &[u8]) -> Result<Option<u64>, BuildError> {
+        let Some(packing) = self.packing.as_mut().filter(|_| !fragment.is_empty()) else {
             return Ok(None);
         };
-        let at = packing.packed.place(&last.fragment);
+        let at = packing.packed.place(fragment);
         while let Some(segment) = self.next_packed() {
             let due = self.writer.done_bytes() + LATE_BYTES;
             let ticket = self.submit_packed(segment, Turn::First);
@@ -125,7 +125,7 @@ impl<'a> Filler<'_, 'a, '_> {
         let done = self.workers.take(ticket)?;
         self.recycle(done.src);
         match &mut self.packing {
-            Some(packing) => self.writer.append_segment(&mut packing.file, done.segment, done.elapsed),
+            Some(packing) => self.writer.append_segment(&mut packing.file, done.output, done.elapsed),
             None => Ok(()),
         }
     }
@@ -153,14 +153,9 @@ impl<'a> Filler<'_, 'a, '_> {
 
     fn submit_packed(&mut self, segment: PackedSegment, turn: Turn) -> Option<Ticket> {
         let PackedSegment { start, src, is_last } = segment;
-        let cut = Cut {
-            start,
-            is_last,
-            cluster_bytes: self.writer.options.cluster_bytes as usize,
-            tail_packing: false,
-            may_be_plain: false,
-            fragment_bytes_max: 0,
-        };
-        Some(self.workers.submit(src, cut, self.packing.as_ref()?.compression, turn))
+        let cluster_bytes = self.writer.options.cluster_bytes as usize;
+        let cut = Cut { start, is_last, cluster_bytes, ..Cut::default() };
+        let compression = self.packing.as_ref()?.compression;
+        Some(self.workers.submit(src, ToCompress { cut, compression }, turn))
     }
 }

@@ -4,7 +4,6 @@ use super::{BLOCK, OpenFile, Writer};
 use crate::build::BuildError;
 use crate::build::compress::index::Index;
 use crate::build::compress::records::Records;
-use crate::build::compress::segment::Extent;
 use crate::build::compress::workers;
 use crate::build::metadata::inode::{ADDRESS_WIDE, Fields, Storage};
 use crate::build::options::{BLOCK_BYTES, Compression};
@@ -78,7 +77,7 @@ impl Writer<'_> {
         file: &mut OpenFile,
     ) -> Result<Range<u64>, BuildError> {
         // A file that is stored behind its index as a whole has no block, whatever the next block is.
-        let end = file.first_block().map_or(0, |block| block + file.blocks);
+        let end = file.first_block.map_or(0, |block| block + file.blocks);
         if end > ADDRESS_WIDE {
             return self.put_records(planned, len_bytes, compression, file);
         }
@@ -97,8 +96,8 @@ impl Writer<'_> {
         file: &OpenFile,
     ) -> (Storage, Vec<u8>, Range<usize>) {
         let big = self.options.cluster_bytes > BLOCK_BYTES;
-        let index =
-            Index { extents: &file.extents, len_bytes, runs: &file.runs, big, fragment: file.fragment };
+        let (extents, has_references, fragment) = (&file.extents, file.shared_bytes > 0, file.fragment);
+        let index = Index { extents, len_bytes, has_references, big, fragment };
         let layout = if index.is_full() { LAYOUT_COMPRESSED_FULL } else { LAYOUT_COMPRESSED_COMPACT };
         let algorithm = compression.method.algorithm() as u8;
         let header = MapHeader::of_clusters(index.advice(), algorithm, file.tail.len() as u16);
@@ -109,7 +108,7 @@ impl Writer<'_> {
         let tail = behind.len()..behind.len() + file.tail.len();
         behind.extend(&file.tail);
         // An image with compressed files needs an algorithm, also if the packed file is all that they have, and plain.
-        if file.extents.iter().any(Extent::is_compressed) || self.used.formats.is_empty() {
+        if file.extents.iter().any(|extent| extent.stored.is_compressed()) || self.used.formats.is_empty() {
             self.used.formats.insert(algorithm, workers::format(compression, self.options));
         }
         self.used.big_clusters |= big;
@@ -134,7 +133,7 @@ impl Writer<'_> {
         let storage = Storage::count(LAYOUT_COMPRESSED_FULL, file.blocks);
         let (head_bytes, _) = self.fields(planned, len_bytes, storage.is_wide)?;
         let (header_at, mut behind) = header_place(head_bytes);
-        let (extents, first_block) = (&file.extents, file.first_block().unwrap_or(0));
+        let (extents, first_block) = (&file.extents, file.first_block.unwrap_or(0));
         let algorithm = compression.method.algorithm() as u8;
         let records = Records { extents, len_bytes, first_block, algorithm, tail_bytes };
         behind.extend(records.header().encode());

@@ -12,7 +12,7 @@
 use super::{OpenFile, Writer};
 use crate::build::BuildError;
 use crate::build::compress::segment::Cut;
-use crate::build::compress::workers::{Queue, Turn, Workers};
+use crate::build::compress::workers::{Queue, ToCompress, Turn, Workers, compressor};
 use crate::build::metadata::space::Space;
 use crate::build::options::{Compression, Options};
 use std::ops::Range;
@@ -105,7 +105,7 @@ impl Writer<'_> {
         let (options, queue) = (self.options, Queue::default());
         let mut file = OpenFile::default();
         std::thread::scope(|scope| {
-            let mut workers = Workers::start(scope, options, &queue, threads)?;
+            let mut workers = Workers::start(scope, &queue, threads, move || compressor(options))?;
             let mut tickets = std::collections::VecDeque::new();
             for (number, segment) in inodes.chunks(SEGMENT_BYTES).enumerate() {
                 let start = (number * SEGMENT_BYTES) as u64;
@@ -116,14 +116,20 @@ impl Writer<'_> {
                     tail_packing: false,
                     may_be_plain: false,
                     fragment_bytes_max: 0,
+                    in_blocks: 0,
+                    cuts: Box::default(),
                 };
                 while let Some(ticket) = tickets.pop_front_if(|_| !workers.has_room(segment.len())) {
-                    self.append_segment(&mut file, workers.take(ticket)?.segment, Duration::ZERO)?;
+                    self.append_segment(&mut file, workers.take(ticket)?.output, Duration::ZERO)?;
                 }
-                tickets.push_back(workers.submit(segment.to_vec(), cut, compression, Turn::Last));
+                tickets.push_back(workers.submit(
+                    segment.to_vec(),
+                    ToCompress { cut, compression },
+                    Turn::Last,
+                ));
             }
             for ticket in tickets {
-                self.append_segment(&mut file, workers.take(ticket)?.segment, Duration::ZERO)?;
+                self.append_segment(&mut file, workers.take(ticket)?.output, Duration::ZERO)?;
             }
             Ok(file)
         })

@@ -6,8 +6,9 @@
 //! be small and because the length of a directory depends on names alone; they are filled in at the end, when all
 //! numbers are known.
 //!
-//! `contents` reads files and passes them to the compressing threads; this module places what comes back. `compressed` has
-//! the inodes with an index, and `finish` the directories and the end of the image.
+//! `contents` reads files and passes them to the compressing threads; this module places what comes back. `open_file` is a
+//! file while its segments come, `compressed` has the inodes with an index, and `finish` the directories and the end of the
+//! image.
 //!
 //! An image of 16 TiB and more has addresses of 48 bits: directories and files that need such an address are extended
 //! inodes, chunks have wide entries, and indexes consist of records. The numbers of shared attributes count from a
@@ -16,10 +17,11 @@
 mod compressed;
 mod finish;
 mod metabox;
+mod open_file;
 
 use super::BuildError;
-use super::compress::index::Run;
-use super::compress::segment::{Extent, INLINE_BYTES_MAX, Segment, Stored};
+use super::compress::index::Placed;
+use super::compress::segment::{INLINE_BYTES_MAX, Segment, Stored};
 use super::metadata::inode::{Fields, Storage};
 use super::metadata::space::Space;
 use super::metadata::xattr::Pool;
@@ -36,41 +38,11 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::time::Duration;
 
+pub use open_file::OpenFile;
+
 const BLOCK: u64 = BLOCK_BYTES as u64;
 /// Contents of more bytes may make an image of 16 TiB: neither padding nor metadata, which is in memory, doubles them.
 const LARGE_BYTES: u64 = 8 << 40;
-
-/// A regular file whose segments are being appended.
-#[derive(Debug, Clone, Default)]
-pub struct OpenFile {
-    extents: Vec<Extent>,
-    /// Where its blocks are. Only those of the packed file are in several runs.
-    runs: Vec<Run>,
-    /// Blocks so far.
-    blocks: u64,
-    /// The block behind the last one.
-    next_block: u64,
-    tail: Vec<u8>,
-    /// Position in the packed file, if the last extent lies there.
-    pub fragment: Option<u64>,
-    elapsed: Duration,
-}
-
-impl OpenFile {
-    /// The first block, if there is one.
-    fn first_block(&self) -> Option<u64> {
-        self.runs.first().map(|run| run.block)
-    }
-
-    /// Counts blocks that are appended to the image from `block` on.
-    fn add_blocks(&mut self, block: u64, count: u64) {
-        if count > 0 && (self.runs.is_empty() || block != self.next_block) {
-            self.runs.push(Run { first_extent: self.extents.len(), block });
-        }
-        self.blocks += count;
-        self.next_block = block + count;
-    }
-}
 
 /// A file whose contents later ones may share.
 struct Original {
@@ -218,14 +190,13 @@ impl<'a> Writer<'a> {
         segment: Segment,
         elapsed: Duration,
     ) -> Result<(), BuildError> {
-        file.add_blocks(self.out.next_block(), segment.blocks.len() as u64 / BLOCK);
-        file.extents.extend(segment.extents);
-        file.tail = segment.tail;
-        file.elapsed += elapsed;
-        self.out.append(&segment.blocks)
+        let block = self.out.next_block();
+        self.out.append(&segment.blocks)?;
+        file.add_segment(segment, block, elapsed);
+        Ok(())
     }
 
-    /// Ends a file whose segments are appended. `is_original`: later files may have the same contents.
+    /// Ends a file whose segments are appended. `is_original`: later files may have the same contents, or refer to them.
     pub fn put_file(
         &mut self,
         planned: &Planned,
@@ -235,10 +206,14 @@ impl<'a> Writer<'a> {
         is_original: bool,
     ) -> Result<(), BuildError> {
         self.summary.count_time(&planned.path, file.elapsed);
-        let has_index = |extent: &Extent| extent.is_compressed() || extent.stored == Stored::Fragment;
+        let has_index = |extent: &Placed| extent.stored.is_compressed() || extent.stored == Stored::Fragment;
         let stored_bytes = file.blocks * BLOCK + file.tail.len() as u64;
-        let compression = compression.filter(|_| file.extents.iter().any(has_index));
+        let needs_index = file.is_cut || file.shared_bytes > 0 || file.extents.iter().any(has_index);
+        let compression = compression.filter(|_| needs_index);
         self.summary.count(compression, len_bytes, stored_bytes);
+        if file.shared_bytes > 0 {
+            self.summary.shared_parts.add(file.shared_bytes, 0);
+        }
         let tail = self.put_stored(planned, len_bytes, compression, &mut file)?;
         if is_original {
             file.tail = Vec::new();
@@ -259,7 +234,7 @@ impl<'a> Writer<'a> {
         let stored_bytes = file.tail.len() as u64;
         self.summary.count(compression, len_bytes, stored_bytes);
         self.summary.duplicates.add(len_bytes, stored_bytes);
-        self.used.shared_clusters |= compression.is_some() && file.blocks > 0;
+        self.used.shared_clusters |= compression.is_some() && (file.blocks > 0 || file.shared_bytes > 0);
         self.put_stored(planned, len_bytes, compression, &mut file)?;
         Ok(())
     }
@@ -308,6 +283,11 @@ impl<'a> Writer<'a> {
         }
     }
 
+    /// Remembers that a file has the contents of `original`.
+    pub fn copy_digest(&mut self, planned: &Planned, original: InodeId) {
+        self.summary.copy_digest(planned.id, original);
+    }
+
     /// Tells the caller how far the builder is.
     pub fn report(&mut self, further_bytes: u64) -> Result<(), BuildError> {
         self.progress.done_bytes += further_bytes;
@@ -335,7 +315,7 @@ impl<'a> Writer<'a> {
         file: &OpenFile,
     ) -> Result<Range<u64>, BuildError> {
         let layout = if file.tail.is_empty() { LAYOUT_FLAT_PLAIN } else { LAYOUT_FLAT_INLINE };
-        let storage = Storage::blocks(layout, file.first_block());
+        let storage = Storage::blocks(layout, file.first_block);
         self.put_record(planned, len_bytes, storage, &file.tail, 0..file.tail.len())
     }
 

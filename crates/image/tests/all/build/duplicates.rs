@@ -1,7 +1,7 @@
 //! Equal files, whose contents an image has once.
 
 use super::{Files, build_at, build_checked, options, text, tree_of};
-use pagefold_image::build::{Options, Target};
+use pagefold_image::build::{Dedupe, Options, Target};
 use pagefold_image::tree_stats::TreeStats;
 use pagefold_image::walk::Limits;
 use pagefold_image::{Image, Options as ReadOptions};
@@ -34,7 +34,7 @@ fn equal_files_are_stored_once() {
             let summary = build_checked(&path, &files, &options);
             assert_eq!(summary.duplicates.files, 3, "{compression}, {len}");
             assert_eq!(summary.duplicates.content_bytes, 3 * len as u64, "{compression}, {len}");
-            let whole = build_checked(&path, &files, &Options { share_equal_files: false, ..options });
+            let whole = build_checked(&path, &files, &Options { dedupe: Dedupe::Nothing, ..options });
             assert_eq!(whole.duplicates.files, 0);
             // Half of the contents, and a part of the overhead.
             assert!(
@@ -55,17 +55,17 @@ fn statistics_count_shared_contents_once() {
     let (one, other) = (text(81_920, 1), text(40_960, 2));
     let files = files(&[("a", &one), ("b", &one), ("c", &other), ("d", &one)]);
     for compression in ["none", "lz4"] {
-        let stats = |share_equal_files| {
+        let stats = |dedupe| {
             let mut options = options(compression, 65536, false);
-            options.share_equal_files = share_equal_files;
+            options.dedupe = dedupe;
             build_checked(&path, &files, &options);
             let image = Image::open_file(&path, ReadOptions::default()).unwrap();
             let stats = TreeStats::of_image(&image, &Limits::default()).unwrap();
             (stats.plain_bytes + stats.clusters.bytes, stats.shared.bytes)
         };
-        let (stored, shared) = stats(true);
+        let (stored, shared) = stats(Dedupe::Files);
         assert_eq!(shared, 2 * one.len() as u64, "{compression}");
-        let (whole, not_shared) = stats(false);
+        let (whole, not_shared) = stats(Dedupe::Nothing);
         assert_eq!(not_shared, 0, "{compression}");
         match compression {
             "none" => assert_eq!(whole - stored, shared),

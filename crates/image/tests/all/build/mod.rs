@@ -2,6 +2,7 @@
 
 mod auto;
 mod changes;
+mod chunks;
 mod directory;
 mod duplicates;
 mod faults;

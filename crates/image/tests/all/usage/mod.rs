@@ -6,12 +6,14 @@ mod twin;
 use crate::support::built::{build_at, tree, ways};
 use crate::support::features::{features, memory};
 use crate::support::{reference_image, reference_names};
-use pagefold_image::build::{Compression, Metadata, Options as BuildOptions, Target, Tree};
+use pagefold_backing::ByteSource;
+use pagefold_image::build::{Compression, Dedupe, Metadata, Options as BuildOptions, Target, Tree};
 use pagefold_image::tree_stats::TreeStats;
 use pagefold_image::usage::{Usage, UsagePart};
 use pagefold_image::walk::Limits;
 use pagefold_image::{Image, Options};
 use std::fs;
+use std::sync::Arc;
 use twin::Twin;
 
 fn usage_of(image: &Image) -> Usage {
@@ -75,16 +77,11 @@ fn equal_files_save_what_a_second_one_would_store() {
     let path = work.path().join("image");
     let contents: Vec<u8> = (0..81_920u32).flat_map(|n| (n / 3 * 7919).to_le_bytes()).collect();
     for name in ["none", "zstd:1"] {
-        let usage = |share_equal_files| {
+        let usage = |dedupe| {
             let compression = Compression::parse(name).unwrap();
             let newest = BuildOptions::for_target(Target::new(6, 12));
-            let options = BuildOptions {
-                compression,
-                share_equal_files,
-                fragments: false,
-                tail_packing: false,
-                ..newest
-            };
+            let options =
+                BuildOptions { compression, dedupe, fragments: false, tail_packing: false, ..newest };
             let mut tree = Tree::new(Metadata::default());
             for path in [b"a", b"b", b"c"] {
                 tree.add_bytes(path, contents.clone()).unwrap();
@@ -92,7 +89,7 @@ fn equal_files_save_what_a_second_one_would_store() {
             build_at(&path, &tree, &options);
             compare(name, &[fs::read(&path).unwrap()])
         };
-        let (shared, whole) = (usage(true), usage(false));
+        let (shared, whole) = (usage(Dedupe::Files), usage(Dedupe::Nothing));
         assert_eq!((whole.saved_bytes, whole.shared_bytes), (0, 0));
         assert_eq!(shared.shared_bytes, 2 * contents.len() as u64, "{name}");
         assert_eq!(shared.saved_bytes, whole.total_bytes() - shared.total_bytes(), "{name}");

@@ -1,0 +1,305 @@
+//! Turns runs of equal chunks into references: where a file stores nothing, and where the other file has to be cut.
+//!
+//! A reference lies so that an index can express it:
+//!
+//! - It ends at a block's beginning in its file: what follows can begin there, whatever the last extent of the reference is.
+//! - It begins at a block's beginning too, because an extent can end there even if nothing compresses; or else where the
+//!   contents have a cut already.
+//! - It begins where the file's own bytes begin, or a block or more behind that; two if not at a block's beginning.
+//! - It leaves the end of the file alone, which is stored with the inode or in the packed file.
+//! - The file with the contents gets a cut where the reference begins, two blocks or more from all other cuts. A cut costs
+//!   half a block, so one that is near is used again.
+
+use super::index::Run;
+use crate::build::options::BLOCK_BYTES;
+use crate::build::tree::InodeId;
+use std::collections::{BTreeSet, HashMap};
+
+const BLOCK: u64 = BLOCK_BYTES as u64;
+/// How far behind the beginning of a run a cut may be that serves for it too, and the least distance of cuts, bytes.
+const NEAR_BYTES: u64 = 2 * BLOCK;
+/// A file refers to others only if that saves this part of its length: its index becomes four times as long.
+const SAVED_PART_MIN: u64 = 512;
+
+/// Least length of a reference, bytes.
+const LEN_BYTES_MIN: u64 = 2 * BLOCK;
+
+/// A part of a file that another file has, or the same file has before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Reference {
+    /// Its beginning in the file, bytes.
+    pub start: u64,
+    /// Its end, bytes; a multiple of the block size.
+    pub end: u64,
+    /// The file that has the contents.
+    pub source: InodeId,
+    /// Their beginning in it, bytes.
+    pub source_start: u64,
+}
+
+/// How a file is divided into its own bytes and references.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Division {
+    /// The references, ascending; they do not overlap, and do not reach the end of the file.
+    pub references: Vec<Reference>,
+    /// Positions at which extents should begin: those that references name, and the beginnings and ends of its references.
+    pub cuts: BTreeSet<u64>,
+    /// Its bytes before this are in blocks, because references name them.
+    pub in_blocks: u64,
+}
+
+/// A file whose runs become references.
+#[derive(Debug, Clone, Copy)]
+pub struct File {
+    /// The file.
+    pub id: InodeId,
+    /// Its length, bytes.
+    pub len_bytes: u64,
+    /// No reference reaches behind this, bytes; less than the length.
+    pub limit: u64,
+}
+
+/// The divisions of the files so far.
+#[derive(Debug, Default)]
+pub struct Divisions {
+    /// Whether a reference may begin anywhere, since clusters may have three blocks.
+    begins_anywhere: bool,
+    divisions: HashMap<InodeId, Division>,
+    lengths: HashMap<InodeId, u64>,
+}
+
+impl Divisions {
+    /// Makes divisions for clusters of up to this many bytes.
+    pub fn new(cluster_bytes: u32) -> Self {
+        Divisions { begins_anywhere: cluster_bytes >= 3 * BLOCK_BYTES, ..Divisions::default() }
+    }
+
+    /// Takes the division of a file; `None` if it is undivided, and no other file refers to it.
+    pub fn take(&mut self, id: InodeId) -> Option<Division> {
+        self.divisions.remove(&id)
+    }
+
+    /// Adds a file with its runs. A reference saves at least `least_bytes`.
+    pub fn add(&mut self, file: File, runs: &[Run], least_bytes: u64) {
+        self.lengths.insert(file.id, file.len_bytes);
+        let saved_bytes: u64 = runs.iter().map(|run| run.stored_bytes).sum();
+        if saved_bytes < file.len_bytes / SAVED_PART_MIN {
+            return;
+        }
+        let mut own_start = 0;
+        for run in runs {
+            if let Some(reference) = self.place(&file, run, own_start, least_bytes) {
+                own_start = reference.end;
+                self.commit(&file, reference);
+            }
+        }
+    }
+
+    /// Finds the reference for a run of a file, of which the bytes from `own_start` on have no reference yet; `None` if
+    /// there is none that saves `least_bytes`.
+    fn place(&self, file: &File, run: &Run, own_start: u64, least_bytes: u64) -> Option<Reference> {
+        let end = run.end.min(file.limit) / BLOCK * BLOCK;
+        let first = if run.start == own_start { own_start } else { run.start.max(own_start + BLOCK) };
+        let mut start = first.next_multiple_of(BLOCK);
+        // Each step moves the beginning by a block, and a reference that becomes too short is none.
+        loop {
+            let reference = Reference {
+                start,
+                end,
+                source: run.source,
+                source_start: run.source_start + start.checked_sub(run.start)?,
+            };
+            let len_bytes = end.checked_sub(start)?;
+            if len_bytes < LEN_BYTES_MIN || saved_bytes(run, len_bytes) < least_bytes {
+                return None;
+            }
+            match self.move_to_cut(&reference) {
+                Some(0) => return self.has_room(file, start).then_some(reference),
+                Some(step) if (start + step).is_multiple_of(BLOCK) && start + step >= own_start + BLOCK => {
+                    start += step
+                }
+                Some(step) if start + step >= own_start + 2 * BLOCK => start += step,
+                _ => start += BLOCK,
+            }
+        }
+    }
+
+    /// By how much a reference has to begin later, bytes, so that it begins at a cut; 0 also if a new cut is possible
+    /// there. `None`: there is another cut shortly before.
+    fn move_to_cut(&self, reference: &Reference) -> Option<u64> {
+        let (owner, at) = self.owner(reference.source, reference.source_start);
+        let Some(division) = self.divisions.get(&owner) else {
+            // The beginning of a file is one of its cuts.
+            return (at == 0 || at >= NEAR_BYTES).then_some(0);
+        };
+        let is_possible =
+            |cut: &&u64| self.begins_anywhere || (reference.start + (**cut - at)).is_multiple_of(BLOCK);
+        if let Some(cut) = division.cuts.range(at..at + NEAR_BYTES).find(is_possible) {
+            return Some(cut - at);
+        }
+        let near = (at + 1).saturating_sub(NEAR_BYTES)..at + NEAR_BYTES;
+        (at == 0 || division.cuts.range(near).next().is_none() && at >= NEAR_BYTES).then_some(0)
+    }
+
+    /// Whether a reference of the file may begin here, because no cut of the file is near.
+    fn has_room(&self, file: &File, start: u64) -> bool {
+        let before =
+            self.divisions.get(&file.id).and_then(|division| division.cuts.range(..start).next_back());
+        before.is_none_or(|before| start - before >= BLOCK)
+    }
+
+    /// Notes a reference, and its cut in the file that has the contents.
+    fn commit(&mut self, file: &File, reference: Reference) {
+        let Reference { start, end, source, source_start } = reference;
+        let source_end = source_start + (end - start);
+        let (owner, at) = self.owner(source, source_start);
+        self.divisions.entry(owner).or_default().cuts.insert(at);
+        // Equal ends of both files begin at the same place in the packed file.
+        let source_len_bytes = self.lengths.get(&source).copied().unwrap_or(0);
+        let has_same_end = source_len_bytes.checked_sub(source_end) == Some(file.len_bytes - end);
+        let source_division = self.divisions.entry(source).or_default();
+        source_division.in_blocks = source_division.in_blocks.max(source_end);
+        let last = source_division.cuts.range(..source_end + BLOCK).next_back().copied().unwrap_or(0);
+        if has_same_end && end == file.limit && last + BLOCK <= source_end {
+            source_division.cuts.insert(source_end);
+        }
+        let division = self.divisions.entry(file.id).or_default();
+        division.references.push(reference);
+        division.cuts.extend([start, end]);
+    }
+
+    /// Follows references to the file that stores a byte itself.
+    fn owner(&self, mut id: InodeId, mut at: u64) -> (InodeId, u64) {
+        while let Some(division) = self.divisions.get(&id) {
+            let number = division.references.partition_point(|reference| reference.end <= at);
+            match division.references.get(number).filter(|reference| reference.start <= at) {
+                Some(reference) => {
+                    (id, at) = (reference.source, reference.source_start + (at - reference.start))
+                }
+                None => break,
+            }
+        }
+        (id, at)
+    }
+}
+
+/// Bytes that a reference to `len_bytes` of a run saves, roughly.
+fn saved_bytes(run: &Run, len_bytes: u64) -> u64 {
+    let bytes =
+        u128::from(run.stored_bytes) * u128::from(len_bytes) / u128::from((run.end - run.start).max(1));
+    u64::try_from(bytes).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::build::{Metadata, Tree};
+    use proptest::prelude::*;
+
+    const LEAST_BYTES: u64 = 6 << 10;
+
+    /// A file: its length, and runs as the bytes before each, its length, its source and where in it that is, both as
+    /// parts of what is possible.
+    type Drawn = (u64, Vec<(u64, u64, f64, f64)>);
+
+    fn drawn() -> impl Strategy<Value = Vec<Drawn>> {
+        let run = (0u64..30_000, 8000u64..200_000, 0.0..1.0, 0.0..1.0);
+        proptest::collection::vec((200_000u64..900_000, proptest::collection::vec(run, 0..6)), 1..10)
+    }
+
+    /// The runs of the file of this number; its own beginning may be a source too.
+    fn runs(drawn: &[Drawn], ids: &[InodeId], number: usize) -> Vec<Run> {
+        let (mut runs, mut at) = (Vec::new(), 0);
+        for (gap, len, source, place) in &drawn[number].1 {
+            let start = at + gap;
+            let end = (start + len).min(drawn[number].0);
+            let source = ((number + 1) as f64 * source) as usize;
+            let room = if source == number { start } else { drawn[source].0 };
+            let Some(room) = room.checked_sub(end.saturating_sub(start)) else { continue };
+            if end < start + 8000 {
+                break;
+            }
+            let source_start = (room as f64 * place) as u64;
+            runs.push(Run { start, end, source: ids[source], source_start, stored_bytes: (end - start) / 2 });
+            at = end;
+        }
+        runs
+    }
+
+    /// Checks a division against the rules at the head of this module.
+    fn check(divisions: &Divisions, file: &File, runs: &[Run]) -> Result<(), TestCaseError> {
+        let Some(division) = divisions.divisions.get(&file.id) else { return Ok(()) };
+        let mut own_start = 0;
+        for reference in &division.references {
+            let run =
+                runs.iter().find(|run| run.start <= reference.start && reference.end <= run.end).unwrap();
+            prop_assert_eq!(reference.source, run.source);
+            prop_assert_eq!(reference.source_start - run.source_start, reference.start - run.start);
+            prop_assert!(reference.end <= file.limit && reference.end.is_multiple_of(BLOCK));
+            prop_assert!(reference.end - reference.start >= LEN_BYTES_MIN);
+            let own = reference.start.checked_sub(own_start).unwrap();
+            let is_aligned = reference.start.is_multiple_of(BLOCK);
+            prop_assert!(
+                own == 0 || own >= if is_aligned { BLOCK } else { 2 * BLOCK },
+                "{} bytes before",
+                own
+            );
+            prop_assert!(is_aligned || divisions.begins_anywhere);
+            // The file that stores the bytes begins an extent there.
+            let (owner, at) = divisions.owner(reference.source, reference.source_start);
+            let is_cut = divisions.divisions.get(&owner).is_some_and(|owner| owner.cuts.contains(&at));
+            prop_assert!(is_cut || at == 0);
+            let source_end = reference.source_start + (reference.end - reference.start);
+            prop_assert!(divisions.divisions[&reference.source].in_blocks >= source_end);
+            prop_assert!(reference.source != file.id || source_end <= reference.start);
+            own_start = reference.end;
+        }
+        let cuts: Vec<_> = division.cuts.iter().collect();
+        prop_assert!(
+            cuts.windows(2).all(|pair| *pair[0] == 0 || pair[1] - pair[0] >= BLOCK),
+            "{:?}",
+            division
+        );
+        Ok(())
+    }
+
+    proptest! {
+        #[test]
+        fn references_are_such_that_an_index_can_express_them(drawn in drawn(), cluster in 1u32..5) {
+            let mut tree = Tree::new(Metadata::default());
+            let ids: Vec<_> = (0..drawn.len())
+                .map(|number| tree.add_bytes(format!("{number}").as_bytes(), *b"").unwrap())
+                .collect();
+            let mut divisions = Divisions::new(cluster * BLOCK_BYTES);
+            let mut files = Vec::new();
+            for (number, (len_bytes, _)) in drawn.iter().enumerate() {
+                let limit = (len_bytes - 1) / BLOCK * BLOCK;
+                let file = File { id: ids[number], len_bytes: *len_bytes, limit };
+                let runs = runs(&drawn, &ids, number);
+                divisions.add(file, &runs, LEAST_BYTES);
+                files.push((file, runs));
+            }
+            for (file, runs) in &files {
+                check(&divisions, file, runs)?;
+            }
+        }
+    }
+
+    #[test]
+    fn a_cut_serves_for_several_references() {
+        let mut tree = Tree::new(Metadata::default());
+        let ids = [b"a", b"b", b"c"].map(|name| tree.add_bytes(name, *b"").unwrap());
+        let mut divisions = Divisions::new(65536);
+        for (number, moved) in [0, 5, 77].into_iter().enumerate() {
+            let (start, source_start) = (100_000 + moved, 100_000);
+            let run = Run { start, end: 300_000, source: ids[0], source_start, stored_bytes: 100_000 };
+            let file = File { id: ids[number], len_bytes: 400_000, limit: 399_360 };
+            divisions.add(file, if number == 0 { &[] } else { std::slice::from_ref(&run) }, LEAST_BYTES);
+        }
+        let first = divisions.take(ids[0]).unwrap();
+        let made: Vec<_> = first.cuts.iter().copied().filter(|cut| *cut < 200_000).collect();
+        assert_eq!(made, [102_395], "the first multiple of a block behind the run's beginning in `b`");
+        let starts = ids[1..].iter().map(|id| divisions.take(*id).unwrap().references[0].start);
+        assert_eq!(starts.collect::<Vec<_>>(), [102_400, 102_472]);
+    }
+}

@@ -1,0 +1,169 @@
+//! The parts that a file stores itself, and its references to other files.
+//!
+//! A file's own parts are compressed by any thread, like whole files. A reference becomes extents when it
+//! is written, since the places of the other file's clusters are known then. If that file has no extent which begins there,
+//! or none of these extents can begin where the reference has them, the bytes are read again and compressed.
+
+use super::filled::Filled;
+use super::{Filler, Pending, PendingSegment, Source};
+use crate::build::BuildError;
+use crate::build::chunks::{Division, Reference};
+use crate::build::compress::segment::{Cut, SEGMENT_BYTES_MAX, next_segment_bytes};
+use crate::build::compress::workers::{ToCompress, Turn};
+use crate::build::options::{BLOCK_BYTES, Compression};
+use crate::build::plan::Planned;
+use crate::build::tree::Body;
+use std::ops::Range;
+
+const BLOCK: usize = BLOCK_BYTES as usize;
+
+/// A part of a file that lies elsewhere.
+pub(super) struct PendingReference<'a> {
+    planned: &'a Planned,
+    compression: Compression,
+    reference: Reference,
+    /// The bytes of its last block.
+    last: Vec<u8>,
+}
+
+/// A part of a file that it stores itself.
+#[derive(Debug, Clone, Default)]
+pub(super) struct OwnPart {
+    /// Its place in the file, bytes.
+    range: Range<u64>,
+    /// Whether later files have contents of the file.
+    is_original: bool,
+    /// Whether the file has references, or cuts for those of others.
+    is_divided: bool,
+    /// Positions in the part where extents should begin.
+    cuts: Box<[u64]>,
+    /// Bytes of the file before this are in blocks.
+    in_blocks: u64,
+}
+
+impl OwnPart {
+    /// All of a file, which has no references, and no cuts for those of others.
+    pub(super) fn whole(len_bytes: u64, is_original: bool) -> Self {
+        OwnPart { range: 0..len_bytes, is_original, ..OwnPart::default() }
+    }
+}
+
+impl<'a> Filler<'_, 'a, '_> {
+    /// Passes the own parts of a file to the threads that compress.
+    pub(super) fn submit_scanned(
+        &mut self,
+        file: &Source<'a>,
+        compression: Compression,
+        reader: &mut Filled<'_>,
+    ) -> Result<(), BuildError> {
+        let planned = file.planned;
+        let division = self.scan.take_division(planned.id);
+        let is_original = self.scan.is_original(planned.id);
+        let is_divided = division != Division::default();
+        let in_blocks = division.in_blocks;
+        let part = |range: Range<u64>| {
+            let cuts = division.cuts.range(range.start..range.end).copied().collect();
+            OwnPart { range, is_original, is_divided, cuts, in_blocks }
+        };
+        let mut start = 0;
+        for reference in &division.references {
+            self.submit_part(file, compression, &part(start..reference.start), reader)?;
+            reader.skip(reference.end - reference.start - BLOCK as u64)?;
+            let (reference, last) = (*reference, reader.read(BLOCK, Vec::new())?);
+            self.pending.push_back(Pending::Reference(PendingReference {
+                planned,
+                compression,
+                reference,
+                last,
+            }));
+            start = reference.end;
+        }
+        self.submit_part(file, compression, &part(start..file.len_bytes), reader)
+    }
+
+    /// Passes a part of a file to the threads that compress, in segments.
+    pub(super) fn submit_part(
+        &mut self,
+        file: &Source<'a>,
+        compression: Compression,
+        part: &OwnPart,
+        reader: &mut Filled<'_>,
+    ) -> Result<(), BuildError> {
+        let later_bytes = self.left_bytes.saturating_sub(part.range.end);
+        let mut start = part.range.start;
+        while start < part.range.end {
+            let part_left = part.range.end - start;
+            let segment_bytes = next_segment_bytes(part_left, part_left + later_bytes);
+            self.make_room(segment_bytes)?;
+            let src = reader.read(segment_bytes, self.buffers.pop().unwrap_or_default())?;
+            self.submit_segment(file, compression, part, start, src);
+            start += segment_bytes as u64;
+        }
+        Ok(())
+    }
+
+    /// Passes a segment, which begins at byte `start` of its file, to the threads that compress.
+    pub(super) fn submit_segment(
+        &mut self,
+        file: &Source<'a>,
+        compression: Compression,
+        part: &OwnPart,
+        start: u64,
+        src: Vec<u8>,
+    ) {
+        let options = self.writer.options;
+        let &OwnPart { is_original, is_divided, in_blocks, .. } = part;
+        let (planned, len, end) = (file.planned, src.len(), start + src.len() as u64);
+        let is_last = end == file.len_bytes;
+        let is_inside = |cut: &u64| (start + 1..end).contains(cut);
+        let cut = Cut {
+            start,
+            is_last,
+            cluster_bytes: options.cluster_bytes as usize,
+            tail_packing: options.tail_packing,
+            may_be_plain: !is_divided,
+            fragment_bytes_max: self.fragment_bytes_max(compression),
+            in_blocks,
+            cuts: part.cuts.iter().copied().filter(is_inside).collect(),
+        };
+        let ticket = self.workers.submit(src, ToCompress { cut, compression }, Turn::Last);
+        let segment = PendingSegment { ticket, planned, len, is_last, compression, is_original, is_divided };
+        self.pending.push_back(Pending::Segment(segment));
+    }
+
+    /// Adds a reference to the file that is being written.
+    pub(super) fn write_reference(&mut self, pending: &PendingReference<'a>) -> Result<(), BuildError> {
+        let PendingReference { planned, reference, ref last, .. } = *pending;
+        let not_stored = std::mem::take(&mut self.not_stored);
+        self.file.is_cut = true;
+        if !not_stored.is_empty() || !self.writer.add_reference(planned, &mut self.file, &reference, last)? {
+            self.store_again(pending, not_stored)?;
+        }
+        self.writer.report(reference.end - reference.start)
+    }
+
+    /// Compresses the contents of a reference, and the bytes before it that are not stored.
+    fn store_again(&mut self, pending: &PendingReference<'a>, not_stored: Vec<u8>) -> Result<(), BuildError> {
+        let PendingReference { planned, compression, reference, .. } = *pending;
+        let Body::Regular(content) = &self.writer.tree.inode(planned.id).body else { return Ok(()) };
+        let mut reader = content.open()?;
+        let data = reader.data_ranges()?;
+        let mut filled = Filled::new(reader.as_mut(), data.as_deref(), false);
+        filled.skip(reference.start)?;
+        let (mut src, mut start) = (not_stored, reference.start);
+        while start < reference.end {
+            let segment_start = start - src.len() as u64;
+            let len = (reference.end - start).min((SEGMENT_BYTES_MAX - src.len()) as u64);
+            let further = filled.read(len as usize, Vec::new())?;
+            src.extend_from_slice(&further);
+            start += len;
+            let cluster_bytes = self.writer.options.cluster_bytes as usize;
+            let cut = Cut { start: segment_start, cluster_bytes, ..Cut::default() };
+            let ticket = self.workers.submit(src, ToCompress { cut, compression }, Turn::First);
+            let done = self.workers.take(ticket)?;
+            src = done.src[done.src.len() - done.output.left_bytes..].to_vec();
+            self.writer.append_segment(&mut self.file, done.output, done.elapsed)?;
+        }
+        reader.finish()
+    }
+}

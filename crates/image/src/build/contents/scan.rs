@@ -1,0 +1,260 @@
+//! Reads the contents of files a first time, to find out what they have in common.
+//!
+//! The threads cut segments into chunks and hash them. This thread collects the chunks of one file after another, in the
+//! order in which the files are written, so that the result does not depend on the number of threads. Files whose contents
+//! are not compressed, or mostly holes, are left out.
+
+use super::filled::Filled;
+use crate::build::BuildError;
+use crate::build::chunks::{ChunkIndex, ChunkSizes, Division, Divisions, File, FoundChunk, chunk_sizes};
+use crate::build::compress::segment::SEGMENT_BYTES_MAX;
+use crate::build::compress::workers::{Queue, Ticket, Turn, Workers};
+use crate::build::content::Content;
+use crate::build::duplicates::{Duplicates, Found, Hasher};
+use crate::build::options::{BLOCK_BYTES, Compression, Dedupe};
+use crate::build::plan::Planned;
+use crate::build::sparse;
+use crate::build::tree::{Body, InodeId};
+use crate::build::writer::Writer;
+use crate::format::config::LZ4_WINDOW_BYTES_DEFAULT;
+use crate::format::features::incompat;
+use pagefold_codec::cluster::encode::{Encoder, EncoderConfig};
+use sha2::{Digest, Sha256};
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::ops::Range;
+
+const BLOCK: u64 = BLOCK_BYTES as u64;
+/// Least average length of chunks, bytes.
+const CHUNK_BYTES_MIN: usize = 1024;
+/// Bytes that sharing a part saves at least: its two cuts cost nearly as many.
+const SAVED_BYTES_MIN: u64 = 6 << 10;
+/// To estimate what sharing would save, one sample is compressed in this many bytes.
+const SAMPLE_STEP_BYTES: usize = 32 << 10;
+/// Length of a sample, bytes.
+const SAMPLE_BYTES: usize = 4 << 10;
+
+/// Facts on files before they are compressed.
+#[derive(Debug, Default)]
+pub struct Scan {
+    /// Files that were looked at.
+    scanned: HashSet<InodeId>,
+    /// Files with the contents of an earlier one.
+    duplicates: HashMap<InodeId, InodeId>,
+    originals: HashSet<InodeId>,
+    divisions: Divisions,
+}
+
+impl Scan {
+    /// Whether the scan looked at the file.
+    pub fn has(&self, id: InodeId) -> bool {
+        self.scanned.contains(&id)
+    }
+
+    /// The earlier file with the same contents.
+    pub fn original(&self, id: InodeId) -> Option<InodeId> {
+        self.duplicates.get(&id).copied()
+    }
+
+    /// Whether later files have the contents of this one, all or a part.
+    pub fn is_original(&self, id: InodeId) -> bool {
+        self.originals.contains(&id)
+    }
+
+    /// Takes the division of a file.
+    pub fn take_division(&mut self, id: InodeId) -> Division {
+        self.divisions.take(id).unwrap_or_default()
+    }
+}
+
+/// Looks at the contents of files in this order. `fragment_bytes_max` is the longest end of a file with a compression that
+/// goes into the packed file.
+pub fn scan(
+    writer: &mut Writer<'_>,
+    files: &[&Planned],
+    threads: usize,
+    fragment_bytes_max: impl Fn(Compression) -> usize,
+) -> Result<Scan, BuildError> {
+    let options = writer.options;
+    // Which files are plain is decided later, if samples decide; references need compressed ones.
+    let is_wanted = options.dedupe == Dedupe::Chunks
+        && options.target.has(incompat::DEDUPE)
+        && !options.plain_if_incompressible
+        && writer.can_share();
+    if !is_wanted {
+        return Ok(Scan::default());
+    }
+    let sizes = chunk_sizes(CHUNK_BYTES_MIN, writer.total_bytes());
+    let queue = Queue::default();
+    std::thread::scope(|scope| {
+        let workers = Workers::start(scope, &queue, threads, move || chunker(sizes))?;
+        let (pending, chunks, index) = (VecDeque::new(), Vec::new(), ChunkIndex::new());
+        let divisions = Divisions::new(options.cluster_bytes);
+        let scan = Scan { divisions, ..Scan::default() };
+        let (duplicates, buffers) = (Duplicates::default(), Vec::new());
+        let mut scanner = Scanner { writer, workers, pending, chunks, index, scan, duplicates, buffers };
+        let compressions = options.compressions();
+        for planned in files {
+            let compression = options.rules.choose(&planned.path, options.compression);
+            let Body::Regular(content) = &scanner.writer.tree.inode(planned.id).body else { continue };
+            let Some(compression) = compression.filter(|_| content.len_bytes() > BLOCK) else { continue };
+            let seed = compressions.iter().position(|one| *one == compression).unwrap_or(0) as u8;
+            let fragment_bytes = fragment_bytes_max(compression) as u64;
+            scanner.read(planned, content.as_ref(), compression, seed, fragment_bytes)?;
+        }
+        while scanner.take_next()? {}
+        Ok(scanner.scan)
+    })
+}
+
+/// Makes the function with which a thread cuts segments into chunks and hashes them. Chunks of files with different
+/// compressions, and so with different seeds, are different.
+fn chunker(sizes: ChunkSizes) -> impl FnMut(&[u8], u8) -> Result<Vec<FoundChunk>, BuildError> {
+    let mut estimator = None;
+    move |src, seed| {
+        let estimator = match &mut estimator {
+            Some(made) => made,
+            none => none.insert(Estimator::new()?),
+        };
+        estimator.begin();
+        let (mut found, mut start) = (Vec::with_capacity(src.len() / CHUNK_BYTES_MIN), 0);
+        for chunk in sizes.chunks(src) {
+            let sha256 = Sha256::new().chain_update([seed]).chain_update(chunk).finalize().into();
+            let stored_bytes = estimator.stored_bytes(src, start..start + chunk.len())?;
+            found.push(FoundChunk { sha256, len_bytes: chunk.len() as u32, stored_bytes });
+            start += chunk.len();
+        }
+        Ok(found)
+    }
+}
+
+/// Estimates what contents take when they are compressed, from samples.
+struct Estimator {
+    encoder: Encoder,
+    /// Room for a compressed sample.
+    room: Vec<u8>,
+    /// Begin and compressed length of the sample that was compressed last.
+    sample: (usize, usize),
+}
+
+impl Estimator {
+    fn new() -> Result<Self, BuildError> {
+        let encoder = Encoder::new(&EncoderConfig::Lz4 { window_bytes: LZ4_WINDOW_BYTES_DEFAULT })?;
+        Ok(Estimator { encoder, room: vec![0; 2 * SAMPLE_BYTES], sample: (usize::MAX, 0) })
+    }
+
+    /// Forgets the sample, before another segment.
+    fn begin(&mut self) {
+        self.sample.0 = usize::MAX;
+    }
+
+    /// Estimates the stored length of a part of a segment.
+    fn stored_bytes(&mut self, src: &[u8], part: Range<usize>) -> Result<u32, BuildError> {
+        let at = part.start / SAMPLE_STEP_BYTES * SAMPLE_STEP_BYTES;
+        let sample = &src[at..src.len().min(at + SAMPLE_BYTES)];
+        if self.sample.0 != at {
+            let written_bytes = self.encoder.fit(sample, &mut self.room)?.written_bytes;
+            self.sample = (at, written_bytes.min(sample.len()));
+        }
+        Ok((part.len() * self.sample.1 / sample.len()) as u32)
+    }
+}
+
+/// A segment that a thread hashes.
+struct PendingSegment {
+    ticket: Ticket,
+    /// Its file, if it is the last segment of it.
+    ends: Option<EndedFile>,
+}
+
+struct EndedFile {
+    file: File,
+    compression: Compression,
+}
+
+struct Scanner<'w, 'a, 's> {
+    writer: &'w mut Writer<'a>,
+    workers: Workers<'s, u8, Vec<FoundChunk>>,
+    pending: VecDeque<PendingSegment>,
+    /// The chunks so far of the file whose segments are taken.
+    chunks: Vec<FoundChunk>,
+    index: ChunkIndex,
+    scan: Scan,
+    duplicates: Duplicates,
+    buffers: Vec<Vec<u8>>,
+}
+
+impl Scanner<'_, '_, '_> {
+    /// Reads a file and passes it to the threads.
+    fn read(
+        &mut self,
+        planned: &Planned,
+        content: &dyn Content,
+        compression: Compression,
+        seed: u8,
+        fragment_bytes: u64,
+    ) -> Result<(), BuildError> {
+        let len_bytes = content.len_bytes();
+        let mut reader = content.open()?;
+        let data = reader.data_ranges()?;
+        if data.as_deref().is_some_and(|data| sparse::is_worth(self.writer.options.target, len_bytes, data)) {
+            return Ok(());
+        }
+        let limit = match fragment_bytes {
+            0 => (len_bytes - 1) / BLOCK * BLOCK,
+            // The rest is not longer than a fragment.
+            bytes => {
+                len_bytes.saturating_sub(bytes).next_multiple_of(BLOCK).min((len_bytes - 1) / BLOCK * BLOCK)
+            }
+        };
+        let file = File { id: planned.id, len_bytes, limit };
+        let mut filled = Filled::new(reader.as_mut(), data.as_deref(), false);
+        let mut start = 0;
+        while start < len_bytes {
+            let segment_bytes = (len_bytes - start).min(SEGMENT_BYTES_MAX as u64);
+            while !self.workers.has_room(segment_bytes as usize) {
+                self.take_next()?;
+            }
+            let src = filled.read(segment_bytes as usize, self.buffers.pop().unwrap_or_default())?;
+            start += segment_bytes;
+            let ends = (start == len_bytes).then_some(EndedFile { file, compression });
+            let ticket = self.workers.submit(src, seed, Turn::Last);
+            self.pending.push_back(PendingSegment { ticket, ends });
+        }
+        reader.finish()?;
+        self.writer.report(0)
+    }
+
+    /// Takes the chunks of the next segment; false if there is none.
+    fn take_next(&mut self) -> Result<bool, BuildError> {
+        let Some(PendingSegment { ticket, ends }) = self.pending.pop_front() else { return Ok(false) };
+        let done = self.workers.take(ticket)?;
+        if self.buffers.is_empty() {
+            self.buffers.push(done.src);
+        }
+        self.chunks.extend(done.output);
+        if let Some(ended) = ends {
+            self.end_file(&ended);
+        }
+        Ok(true)
+    }
+
+    /// Compares a file, all of whose chunks are known, with those before.
+    fn end_file(&mut self, ended: &EndedFile) {
+        let &EndedFile { file, compression } = ended;
+        let mut hasher = Hasher::default();
+        self.chunks.iter().for_each(|chunk| hasher.write(&chunk.sha256));
+        self.scan.scanned.insert(file.id);
+        match self.duplicates.find(file.id, hasher.finish(file.len_bytes, Some(compression))) {
+            Found::Same(original) => {
+                self.scan.duplicates.insert(file.id, original);
+                self.scan.originals.insert(original);
+            }
+            Found::First => {
+                let runs = self.index.add_file(file.id, &self.chunks, SAVED_BYTES_MIN);
+                self.scan.originals.extend(runs.iter().map(|run| run.source).filter(|id| *id != file.id));
+                self.scan.divisions.add(file, &runs, SAVED_BYTES_MIN);
+            }
+        }
+        self.chunks.clear();
+    }
+}
