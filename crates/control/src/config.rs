@@ -14,7 +14,7 @@ pub enum ServerConfig {
     /// The server serves a disk.
     Disk(Box<DiskConfig>),
     /// The server mounts an image.
-    Image(MountConfig),
+    Image(Box<MountConfig>),
 }
 
 /// The configuration of a disk. Its name is that of its folder.

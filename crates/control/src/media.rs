@@ -51,6 +51,8 @@ pub struct VerityConfig {
 pub struct RemoteConfig {
     /// The longest time of a read, milliseconds.
     pub timeout_ms: u64,
+    /// Whether to fetch ahead of programs that read in order.
+    pub read_ahead: bool,
     /// The value of the header `Authorization`, for the server of the image.
     pub authorization: Option<Secret>,
 }
@@ -68,7 +70,7 @@ impl fmt::Debug for Secret {
 
 impl Default for RemoteConfig {
     fn default() -> Self {
-        RemoteConfig { timeout_ms: 30_000, authorization: None }
+        RemoteConfig { timeout_ms: 30_000, read_ahead: true, authorization: None }
     }
 }
 

@@ -18,6 +18,8 @@ use std::time::Instant;
 pub(crate) const BLOCK_BYTES: u64 = 64 << 10;
 /// Blocks that one request loads at most.
 const MAX_RUN_BLOCKS: u64 = 16;
+/// Blocks behind a reader that are fetched ahead at most.
+const MAX_AHEAD_BLOCKS: u64 = 2 * MAX_RUN_BLOCKS;
 
 /// The bytes of consecutive blocks, one after the other.
 pub(crate) type Loaded = Vec<Vec<u8>>;
@@ -41,14 +43,14 @@ struct State {
 }
 
 enum Entry {
-    Loading,
+    Loading { run_blocks: u64 },
     Ready { bytes: Arc<Vec<u8>>, run_blocks: u64, used: u64 },
 }
 
 /// The next step of a reader for a block.
-enum Claim<'a> {
+enum Claim {
     Copy(Arc<Vec<u8>>),
-    Load(Run<'a>),
+    Load(Run),
     TimedOut,
 }
 
@@ -81,14 +83,13 @@ impl Blocks {
     /// Adds the first block of the object.
     pub(crate) fn insert_first(&self, bytes: Vec<u8>) {
         let mut state = self.lock();
-        state.blocks.insert(0, Entry::Loading);
         state.set_ready(0, Arc::new(bytes), 1);
     }
 
     /// Fills `buf` from byte `offset`; the range is inside the object. Missing blocks are loaded by `load`, which gets
     /// the numbers of the blocks and returns their bytes. Waits for other readers' blocks until `end`.
     pub(crate) fn read<E>(
-        &self,
+        self: &Arc<Self>,
         offset: u64,
         buf: &mut [u8],
         end: Instant,
@@ -124,7 +125,7 @@ impl Blocks {
     }
 
     /// Returns the first of the wanted blocks, or the run that the caller has to load for it.
-    fn claim(&self, wanted: Range<u64>, end: Instant) -> Claim<'_> {
+    fn claim(self: &Arc<Self>, wanted: Range<u64>, end: Instant) -> Claim {
         let mut state = self.lock();
         loop {
             state.clock += 1;
@@ -134,11 +135,10 @@ impl Blocks {
                     *used = clock;
                     return Claim::Copy(bytes.clone());
                 }
-                Some(Entry::Loading) => {}
+                Some(Entry::Loading { .. }) => {}
                 None => {
-                    let blocks = state.run_for(&wanted, self.len_bytes.div_ceil(BLOCK_BYTES));
-                    blocks.clone().for_each(|block| _ = state.blocks.insert(block, Entry::Loading));
-                    return Claim::Load(Run { owner: self, blocks });
+                    let blocks = state.begin_run(&wanted, self.all_blocks());
+                    return Claim::Load(Run { owner: self.clone(), blocks });
                 }
             }
             let left = end.saturating_duration_since(Instant::now());
@@ -150,19 +150,49 @@ impl Blocks {
     }
 }
 
+impl Blocks {
+    fn all_blocks(&self) -> u64 {
+        self.len_bytes.div_ceil(BLOCK_BYTES)
+    }
+
+    /// Returns the next run to fetch ahead of a reader that has just read block `last`; `None` if it does not read in
+    /// order, or if enough is there or on its way. Far ahead of a long sequence only, because what is behind the end of
+    /// a sequence is fetched in vain.
+    pub(crate) fn run_ahead(self: &Arc<Self>, last: u64) -> Option<Run> {
+        let mut state = self.lock();
+        let run_blocks = state.blocks.get(&last).map_or(0, Entry::run_blocks);
+        if run_blocks < 2 {
+            return None;
+        }
+        let end = (last + 1 + (2 * run_blocks).min(MAX_AHEAD_BLOCKS)).min(self.all_blocks());
+        let missing = (last + 1..end).find(|block| !state.blocks.contains_key(block))?;
+        let blocks = state.begin_run(&(missing..missing + 1), self.all_blocks());
+        Some(Run { owner: self.clone(), blocks })
+    }
+}
+
+impl Entry {
+    /// The length of the run that this block was, or is, loaded with.
+    fn run_blocks(&self) -> u64 {
+        match self {
+            Entry::Loading { run_blocks } | Entry::Ready { run_blocks, .. } => *run_blocks,
+        }
+    }
+}
+
 impl State {
-    /// The blocks to load from the first wanted one on: those that are wanted, or more in a sequence, but none that is
-    /// there or on its way.
-    fn run_for(&self, wanted: &Range<u64>, all_blocks: u64) -> Range<u64> {
+    /// Chooses the blocks to load from the first wanted one on, and marks them as loading: those that are wanted, or more
+    /// in a sequence, but none that is there or on its way.
+    fn begin_run(&mut self, wanted: &Range<u64>, all_blocks: u64) -> Range<u64> {
         let before = wanted.start.checked_sub(1).and_then(|before| self.blocks.get(&before));
-        let sequential_blocks = match before {
-            Some(Entry::Ready { run_blocks, .. }) => run_blocks.saturating_mul(2),
-            _ => 1,
-        };
+        let sequential_blocks = before.map_or(1, |before| before.run_blocks().saturating_mul(2));
         let len_blocks = sequential_blocks.max(wanted.end - wanted.start).clamp(1, MAX_RUN_BLOCKS);
         let end = wanted.start.saturating_add(len_blocks).min(all_blocks);
         let first_present = (wanted.start..end).find(|block| self.blocks.contains_key(block));
-        wanted.start..first_present.unwrap_or(end)
+        let run = wanted.start..first_present.unwrap_or(end);
+        let run_blocks = run.end - run.start;
+        run.clone().for_each(|block| _ = self.blocks.insert(block, Entry::Loading { run_blocks }));
+        run
     }
 
     fn set_ready(&mut self, block: u64, bytes: Arc<Vec<u8>>, run_blocks: u64) {
@@ -176,7 +206,7 @@ impl State {
         while self.ready_blocks > max_blocks {
             let ready = self.blocks.iter().filter_map(|(block, entry)| match entry {
                 Entry::Ready { used, .. } => Some((*used, *block)),
-                Entry::Loading => None,
+                Entry::Loading { .. } => None,
             });
             let Some((_, oldest)) = ready.min() else { return };
             self.blocks.remove(&oldest);
@@ -185,15 +215,20 @@ impl State {
     }
 }
 
-/// Blocks that one reader loads. Dropped without [`Run::complete`], they are missing again.
-struct Run<'a> {
-    owner: &'a Blocks,
+/// Blocks that one thread loads. Dropped without [`Run::complete`], they are missing again.
+pub(crate) struct Run {
+    owner: Arc<Blocks>,
     blocks: Range<u64>,
 }
 
-impl Run<'_> {
+impl Run {
+    /// The numbers of the blocks.
+    pub(crate) fn blocks(&self) -> &Range<u64> {
+        &self.blocks
+    }
+
     /// Adds the blocks, and wakes the readers that wait for them.
-    fn complete(mut self, loaded: Loaded) {
+    pub(crate) fn complete(mut self, loaded: Loaded) {
         let blocks = std::mem::replace(&mut self.blocks, 0..0);
         let run_blocks = blocks.end - blocks.start;
         let mut state = self.owner.lock();
@@ -210,7 +245,7 @@ impl Run<'_> {
     }
 }
 
-impl Drop for Run<'_> {
+impl Drop for Run {
     fn drop(&mut self) {
         if self.blocks.is_empty() {
             return;

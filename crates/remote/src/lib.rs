@@ -33,18 +33,20 @@
 //!   another length is refused.
 //! - Ranges are kept in memory only ([`Options::cache_bytes`]), not on disk.
 //! - Nothing but HTTP/1.1, and TLS by the certificates of the system. No credentials but the header `Authorization`.
-//! - Reads run in the calling threads; a source starts no threads, except where the client resolves names.
+//! - Reads run in the calling threads. A source has threads that fetch ahead of readers that read in order
+//!   ([`Options::ahead_threads`]); their requests are not repeated.
 //!
 //! # How it works
 //!
 //! A read (`source.rs`) is cut into blocks of 64 KiB, which `blocks.rs` keeps. A missing block is fetched with those
 //! behind it that are wanted too, or probably will be: up to 1 MiB in one request. Other readers of a block that is on
-//! its way wait for it. `retry.rs` repeats a request until the deadline; `client.rs` sends it and follows redirects, and
+//! its way wait for it, and `ahead.rs` fetches what follows a sequence. `retry.rs` repeats a request until the deadline; `client.rs` sends it and follows redirects, and
 //! `answer.rs` judges the answer, with the parsers of `headers.rs`. `url.rs` has the names of objects.
 
 // Printing panics when it cannot write. Only the binary prints, in one file.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
+mod ahead;
 mod answer;
 mod blocks;
 mod client;

@@ -1,5 +1,6 @@
 //! An object on a server as a source of bytes.
 
+use crate::ahead::ReadAhead;
 use crate::answer::{AttemptError, Validator, Version, Wanted};
 use crate::blocks::{BLOCK_BYTES, Blocks, Loaded, ReadError};
 use crate::client::Client;
@@ -8,7 +9,7 @@ use crate::{RemoteError, Secret, Url};
 use pagefold_backing::{BackingError, ByteSource};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 /// How an object is read.
@@ -19,6 +20,8 @@ pub struct Options {
     /// Memory for ranges that were read, bytes; at least 64 KiB are taken. Reads in flight take up to 1 MiB each in
     /// addition.
     pub cache_bytes: usize,
+    /// Threads that fetch ahead of readers that read in order.
+    pub ahead_threads: usize,
     /// The value of the header `Authorization`. It is sent to the server of the URL only, and only by `https` or on this
     /// machine.
     pub authorization: Option<Secret>,
@@ -28,8 +31,13 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        let timeout = Duration::from_secs(30);
-        Options { timeout, cache_bytes: 16 << 20, authorization: None, is_verified: false }
+        Options {
+            timeout: Duration::from_secs(30),
+            cache_bytes: 16 << 20,
+            ahead_threads: 3,
+            authorization: None,
+            is_verified: false,
+        }
     }
 }
 
@@ -51,12 +59,18 @@ pub struct RemoteStats {
 /// One version of an object on a server. Reads share the ranges that are in memory; those of several threads are in
 /// flight at once.
 pub struct RemoteSource {
-    client: Client,
-    version: Version,
-    blocks: Blocks,
-    timeout: Duration,
+    object: Arc<Object>,
+    ahead: Option<ReadAhead>,
     failed_reads: AtomicU64,
     last_error: Mutex<Option<String>>,
+}
+
+/// The object, as readers and the threads that fetch ahead share it.
+struct Object {
+    client: Client,
+    version: Version,
+    blocks: Arc<Blocks>,
+    timeout: Duration,
 }
 
 impl RemoteSource {
@@ -83,20 +97,23 @@ impl RemoteSource {
         if first.is_some() && version.validator == Validator::None && !options.is_verified {
             return Err(RemoteError::Unversioned);
         }
-        let blocks = Blocks::new(version.len_bytes, options.cache_bytes);
+        let blocks = Arc::new(Blocks::new(version.len_bytes, options.cache_bytes));
         first.into_iter().for_each(|first| blocks.insert_first(first));
-        let (failed_reads, last_error) = (AtomicU64::new(0), Mutex::default());
-        Ok(RemoteSource { client, version, blocks, timeout: options.timeout, failed_reads, last_error })
+        let object = Arc::new(Object { client, version, blocks, timeout: options.timeout });
+        let fetched = object.clone();
+        let fetch = move |run: &Range<u64>| fetched.fetch_once(run, &Deadline::after(fetched.timeout)).ok();
+        let ahead = ReadAhead::start(options.ahead_threads, Arc::new(fetch));
+        Ok(RemoteSource { object, ahead, failed_reads: AtomicU64::new(0), last_error: Mutex::default() })
     }
 
     /// A snapshot of the counters.
     pub fn stats(&self) -> RemoteStats {
-        let counters = &self.client.counters;
+        let Object { client: Client { counters, .. }, blocks, .. } = &*self.object;
         RemoteStats {
             requests: counters.requests.load(Ordering::Relaxed),
             retries: counters.retries.load(Ordering::Relaxed),
             received_bytes: counters.received_bytes.load(Ordering::Relaxed),
-            hit_bytes: self.blocks.hit_bytes.load(Ordering::Relaxed),
+            hit_bytes: blocks.hit_bytes.load(Ordering::Relaxed),
             failed_reads: self.failed_reads.load(Ordering::Relaxed),
         }
     }
@@ -105,51 +122,61 @@ impl RemoteSource {
     pub fn last_error(&self) -> Option<String> {
         self.last_error.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
+}
 
-    /// Fetches blocks by one request, which is repeated until the deadline.
+impl Object {
+    /// Fetches blocks, by requests that are repeated until the deadline.
     fn fetch(&self, blocks: &Range<u64>, deadline: &Deadline) -> Result<Loaded, RemoteError> {
+        until_deadline(deadline, |pause| self.client.wait(pause), || self.fetch_once(blocks, deadline))
+    }
+
+    /// Fetches blocks by one request.
+    fn fetch_once(&self, blocks: &Range<u64>, deadline: &Deadline) -> Result<Loaded, AttemptError> {
         let range = self.blocks.byte_range(blocks);
         let wanted = Wanted { range: range.clone(), version: Some(&self.version) };
-        until_deadline(
-            deadline,
-            |pause| self.client.wait(pause),
-            || {
-                let body = self.client.get(&wanted, deadline)?;
-                let body = body.ok_or_else(|| AttemptError::refused("it has no bytes"))?;
-                let starts = range.clone().step_by(BLOCK_BYTES as usize);
-                let lens = starts.map(|start| (range.end - start).min(BLOCK_BYTES) as usize);
-                let mut loaded: Loaded = lens.map(|len| vec![0; len]).collect();
-                self.client.read_body(body, &mut loaded)?;
-                Ok(loaded)
-            },
-        )
+        let body = self.client.get(&wanted, deadline)?;
+        let body = body.ok_or_else(|| AttemptError::refused("it has no bytes"))?;
+        let starts = range.clone().step_by(BLOCK_BYTES as usize);
+        let lens = starts.map(|start| (range.end - start).min(BLOCK_BYTES) as usize);
+        let mut loaded: Loaded = lens.map(|len| vec![0; len]).collect();
+        self.client.read_body(body, &mut loaded)?;
+        Ok(loaded)
     }
 }
 
 impl ByteSource for RemoteSource {
     fn len_bytes(&self) -> u64 {
-        self.version.len_bytes
+        self.object.version.len_bytes
     }
 
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), BackingError> {
         self.check_range(offset, buf.len() as u64)?;
-        let deadline = Deadline::after(self.timeout);
-        let read = self.blocks.read(offset, buf, deadline.end, &|run| self.fetch(run, &deadline));
+        let Object { client, blocks, timeout, .. } = &*self.object;
+        let deadline = Deadline::after(*timeout);
+        let read = blocks.read(offset, buf, deadline.end, &|run| self.object.fetch(run, &deadline));
         let error = match read {
-            Ok(()) => return Ok(()),
+            Ok(()) => {
+                let last = (offset + buf.len() as u64).saturating_sub(1) / BLOCK_BYTES;
+                if let Some(ahead) = &self.ahead
+                    && let Some(run) = blocks.run_ahead(last)
+                {
+                    ahead.offer(run);
+                }
+                return Ok(());
+            }
             Err(ReadError::Load(error)) => error,
             Err(ReadError::TimedOut) => RemoteError::TimedOut {
-                timeout: self.timeout,
+                timeout: *timeout,
                 last: "another reader waits for the same bytes".to_string(),
             },
         };
-        let error = error.of_read(self.client.url());
+        let error = error.of_read(client.url());
         self.failed_reads.fetch_add(1, Ordering::Relaxed);
         *self.last_error.lock().unwrap_or_else(PoisonError::into_inner) = Some(error.to_string());
         Err(error)
     }
 
     fn describe(&self) -> String {
-        format!("{}, by range requests", self.client.url())
+        format!("{}, by range requests", self.object.client.url())
     }
 }

@@ -49,7 +49,7 @@ pub struct MountArgs {
     /// Stay in the foreground until Ctrl-C, SIGTERM or unmounting; the mount ends with the command
     #[arg(long, short = 'f', conflicts_with = "kernel")]
     pub foreground: bool,
-    /// Do not read ahead: decompress nothing before a program reads it
+    /// Do not read ahead: decompress nothing, and ask servers for nothing, before a program reads it
     #[arg(long, conflicts_with = "kernel")]
     pub no_readahead: bool,
     /// Let read-ahead wait for memory, for measurements
@@ -75,7 +75,7 @@ pub fn run(args: &MountArgs) -> Result<()> {
     let new = create_instance(&runtime, &config)?;
     let dir = new.dir.clone();
     let fds = PassedFds { lock: &new.lock, backing: None };
-    let server_config = ServerConfig::Image(config);
+    let server_config = ServerConfig::Image(Box::new(config));
     let attachment = if args.foreground { Attachment::Foreground } else { Attachment::Detached };
     let started = match startup::start(&server_config, &new.dir, &fds, attachment, &signals) {
         Ok(started) => started,
@@ -108,7 +108,7 @@ fn config(args: &MountArgs) -> Result<MountConfig> {
         return Err(CliError::usage("--suid and --dev are for root"));
     }
     Ok(MountConfig {
-        media: absolute_media(args.media.config()?)?,
+        media: media(args)?,
         mount_point: find::resolve(&args.dir).map_err(|e| no_mount_point(&args.dir, &e))?,
         memory_bytes,
         threads: args.threads.map_or(0, usize::from),
@@ -131,6 +131,13 @@ fn no_mount_point(path: &Path, e: &std::io::Error) -> CliError {
         Exit::NotFound => CliError::new(failure.exit, format!("{failure}; create the directory first")),
         _ => failure,
     }
+}
+
+/// The media, with absolute paths.
+fn media(args: &MountArgs) -> Result<MediaConfig> {
+    let mut media = absolute_media(args.media.config()?)?;
+    media.remote.read_ahead = !args.no_readahead;
+    Ok(media)
 }
 
 /// Makes all paths absolute, because the server may run in another directory.

@@ -114,7 +114,7 @@ impl RemoteArgs {
                 return Err(CliError::usage(format!("{AUTHORIZATION_VARIABLE} is no text")));
             }
         };
-        Ok(RemoteConfig { timeout_ms: timeout_s * 1000, authorization })
+        Ok(RemoteConfig { timeout_ms: timeout_s * 1000, read_ahead: true, authorization })
     }
 }
 

@@ -7,6 +7,10 @@ use std::time::Duration;
 
 const BLOCK: u64 = BLOCK_BYTES;
 
+fn new(len_bytes: u64, max_bytes: usize) -> Arc<Blocks> {
+    Arc::new(Blocks::new(len_bytes, max_bytes))
+}
+
 /// Byte `at` of the object.
 fn byte(at: u64) -> u8 {
     (at.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8
@@ -26,7 +30,7 @@ fn later() -> Instant {
 }
 
 /// Reads, checks the bytes, and returns the runs that were loaded.
-fn read(blocks: &Blocks, range: Range<u64>) -> Vec<Range<u64>> {
+fn read(blocks: &Arc<Blocks>, range: Range<u64>) -> Vec<Range<u64>> {
     let runs = Mutex::new(Vec::new());
     let mut buf = vec![0; (range.end - range.start) as usize];
     let result = blocks.read::<()>(range.start, &mut buf, later(), &|run| {
@@ -39,7 +43,7 @@ fn read(blocks: &Blocks, range: Range<u64>) -> Vec<Range<u64>> {
 
 #[test]
 fn single_reads_load_a_block_and_sequential_ones_more_and_more() {
-    let blocks = Blocks::new(40 * BLOCK + 5, 64 * BLOCK as usize);
+    let blocks = new(40 * BLOCK + 5, 64 * BLOCK as usize);
     assert_eq!(read(&blocks, 10 * BLOCK + 7..10 * BLOCK + 8), [10..11]);
     assert_eq!(read(&blocks, 10 * BLOCK..11 * BLOCK), []);
     assert_eq!(read(&blocks, 11 * BLOCK..11 * BLOCK + 1), [11..13]);
@@ -49,13 +53,44 @@ fn single_reads_load_a_block_and_sequential_ones_more_and_more() {
     assert_eq!(read(&blocks, 40 * BLOCK + 4..40 * BLOCK + 5), []);
     // Blocks that are there are not loaded again.
     assert_eq!(read(&blocks, 8 * BLOCK..12 * BLOCK), [8..10]);
-    let long = Blocks::new(40 * BLOCK, 64 * BLOCK as usize);
+    let long = new(40 * BLOCK, 64 * BLOCK as usize);
     assert_eq!(read(&long, BLOCK / 2..BLOCK * 39), [0..16, 16..32, 32..40]);
 }
 
 #[test]
+fn the_next_run_is_fetched_ahead_of_a_sequence_and_of_nothing_else() {
+    let blocks = new(100 * BLOCK, 100 * BLOCK as usize);
+    let ahead = |last| blocks.run_ahead(last);
+    read(&blocks, 20 * BLOCK..20 * BLOCK + 1);
+    assert!(ahead(20).is_none() && ahead(21).is_none());
+    read(&blocks, 21 * BLOCK..21 * BLOCK + 1);
+    // A run of two: up to four blocks ahead. One that was dropped is missing again.
+    for _ in 0..2 {
+        assert_eq!(ahead(21).unwrap().blocks(), &(23..27));
+    }
+    let run = ahead(21).unwrap();
+    assert!(ahead(21).is_none(), "enough is on its way");
+    let loaded = served(&blocks, run.blocks());
+    run.complete(loaded);
+    assert_eq!(read(&blocks, 23 * BLOCK..27 * BLOCK), []);
+    // In a long sequence two runs are on their way at once.
+    assert_eq!(read(&blocks, 27 * BLOCK..28 * BLOCK), [27..35]);
+    assert_eq!(read(&blocks, 35 * BLOCK..36 * BLOCK), [35..51]);
+    let (first, second) = (ahead(40).unwrap(), ahead(40).unwrap());
+    assert_eq!((first.blocks(), second.blocks()), (&(51..67), &(67..83)));
+    assert!(ahead(40).is_none());
+    drop((first, second));
+    let last = new(3 * BLOCK, 100 * BLOCK as usize);
+    read(&last, 0..1);
+    read(&last, BLOCK..BLOCK + 1);
+    assert!(
+        last.run_ahead(1).is_none() && last.run_ahead(2).is_none() && last.run_ahead(u64::MAX - 50).is_none()
+    );
+}
+
+#[test]
 fn the_least_recently_used_blocks_leave() {
-    let blocks = Blocks::new(100 * BLOCK, 3 * BLOCK as usize);
+    let blocks = new(100 * BLOCK, 3 * BLOCK as usize);
     for block in [10, 20, 30] {
         assert_eq!(read(&blocks, block * BLOCK..block * BLOCK + 1).len(), 1);
     }
@@ -69,7 +104,7 @@ fn the_least_recently_used_blocks_leave() {
 
 #[test]
 fn readers_of_a_block_on_its_way_wait_and_one_of_them_tries_after_a_failure() {
-    let blocks = Blocks::new(10 * BLOCK, 10 * BLOCK as usize);
+    let blocks = new(10 * BLOCK, 10 * BLOCK as usize);
     let (loads, has_failed) = (AtomicU64::new(0), AtomicBool::new(false));
     let load = |run: &Range<u64>| {
         loads.fetch_add(1, Ordering::SeqCst);
@@ -92,7 +127,7 @@ fn readers_of_a_block_on_its_way_wait_and_one_of_them_tries_after_a_failure() {
 
 #[test]
 fn a_reader_waits_for_another_until_its_own_deadline_and_a_panic_frees_the_block() {
-    let blocks = Blocks::new(10 * BLOCK, BLOCK as usize);
+    let blocks = new(10 * BLOCK, BLOCK as usize);
     let Claim::Load(run) = blocks.claim(3..4, later()) else { panic!("the block is missing") };
     let soon = Instant::now() + Duration::from_millis(20);
     let result = blocks.read::<()>(3 * BLOCK, &mut [0], soon, &|_| panic!("two load one block"));
@@ -116,7 +151,7 @@ proptest! {
         reads in proptest::collection::vec((any::<u64>(), 1..5 * BLOCK), 1..12),
         fails_every in 2..6_u64,
     ) {
-        let blocks = Blocks::new(len, max_blocks * BLOCK as usize);
+        let blocks = new(len, max_blocks * BLOCK as usize);
         let loads = AtomicU64::new(0);
         let load = |run: &Range<u64>| {
             let is_right = !run.is_empty() && run.end - run.start <= MAX_RUN_BLOCKS && run.end <= len.div_ceil(BLOCK);

@@ -107,7 +107,8 @@ fn many_readers_get_right_bytes_from_a_bad_server() {
         5 => Fault::Status(429, None),
         _ => Fault::None,
     });
-    let small = open_with(&server, pagefold_remote::Options { cache_bytes: 0, ..options(20_000) }).unwrap();
+    let small = pagefold_remote::Options { cache_bytes: 0, ahead_threads: 3, ..options(20_000) };
+    let small = open_with(&server, small).unwrap();
     std::thread::scope(|scope| {
         for thread in 0..6_u64 {
             let source = if thread % 2 == 0 { &source } else { &small };

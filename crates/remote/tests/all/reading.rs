@@ -1,6 +1,6 @@
 //! Reading without faults: the right bytes, few requests, many readers.
 
-use crate::server::{Object, Server};
+use crate::server::{Fault, Object, Server};
 use crate::{BLOCK, LEN, open, open_with, options, read, server};
 use pagefold_backing::{BackingError, ByteSource};
 use pagefold_remote::{Options, RemoteSource, Secret, Url};
@@ -85,4 +85,34 @@ fn credentials_are_sent_with_each_request_and_shown_nowhere() {
     let options = Options { authorization: Some(Secret("Bearer abc".into())), ..options(10_000) };
     let refused = RemoteSource::open(&far, options).err().unwrap();
     assert!(refused.to_string().contains("https:// only"), "{refused}");
+}
+
+#[test]
+fn what_follows_a_sequence_is_fetched_before_it_is_wanted() {
+    let server = server();
+    let source = open_with(&server, Options { ahead_threads: 2, ..options(10_000) }).unwrap();
+    // Threads that have just started may not wait yet.
+    std::thread::sleep(std::time::Duration::from_millis(50));
+    for from in [0, BLOCK, 3 * BLOCK] {
+        read(&source, from, 10).unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+    server.take_log();
+    read(&source, 0, LEN).unwrap();
+    assert_eq!(server.take_log().len(), 0, "all was there");
+    assert_eq!(source.stats().received_bytes, LEN);
+}
+
+/// The server fails at all that is fetched ahead: readers do not notice.
+#[test]
+fn requests_ahead_that_fail_are_those_of_readers_then() {
+    let server = server();
+    let source = open_with(&server, Options { ahead_threads: 3, ..options(10_000) }).unwrap();
+    server.fail(|request| match request.number % 2 {
+        0 => Fault::Hangup,
+        _ => Fault::None,
+    });
+    for from in (0..LEN).step_by(3000) {
+        read(&source, from, 3000.min(LEN - from)).unwrap();
+    }
 }

@@ -24,6 +24,8 @@ pub const TREE_SUFFIX: &str = ".verity";
 /// Memory for ranges of a remote image or device, and of a Merkle tree, bytes.
 const IMAGE_CACHE_BYTES: usize = 16 << 20;
 const TREE_CACHE_BYTES: usize = 2 << 20;
+/// Threads that fetch ahead of readers of a remote image or device.
+const AHEAD_THREADS: usize = 3;
 
 /// The media of an image. Files are open.
 pub struct Media {
@@ -118,14 +120,17 @@ impl Connector {
         let Medium { source: Opened { location, file }, verity } = medium;
         let source = match file {
             Some(file) => file,
-            None => self.open_url(&location, IMAGE_CACHE_BYTES, verity.is_some())?,
+            None => {
+                let ahead_threads = if self.config.read_ahead { AHEAD_THREADS } else { 0 };
+                self.open_url(&location, IMAGE_CACHE_BYTES, ahead_threads, verity.is_some())?
+            }
         };
         let Some(Verity { digest, tree: Opened { location: tree_location, file } }) = verity else {
             return Ok(source);
         };
         let tree = match file {
             Some(file) => file,
-            None => self.open_url(&tree_location, TREE_CACHE_BYTES, true).map_err(with_advice)?,
+            None => self.open_url(&tree_location, TREE_CACHE_BYTES, 0, true).map_err(with_advice)?,
         };
         match VerifiedSource::open(source, tree, digest, salt) {
             Ok(source) => Ok(Arc::new(source)),
@@ -140,6 +145,7 @@ impl Connector {
         &mut self,
         location: &Location,
         cache_bytes: usize,
+        ahead_threads: usize,
         is_verified: bool,
     ) -> Result<Arc<dyn ByteSource>> {
         let Location::Url(url) = location else { return Err(CliError::failed("a file was not opened")) };
@@ -149,6 +155,7 @@ impl Connector {
         let options = Options {
             timeout: Duration::from_millis(self.config.timeout_ms),
             cache_bytes,
+            ahead_threads,
             authorization: authorization.map(|secret| Secret(secret.0.clone())),
             is_verified,
         };

@@ -1,0 +1,52 @@
+//! Fetches blocks before a reader wants them: threads, for objects that are read in order.
+//!
+//! A reader that has read a block of a sequence offers the next missing run behind it. A thread that waits takes it;
+//! if all are busy, the link is, and nobody fetches ahead. A run that cannot be fetched by one attempt is missing again,
+//! and its readers ask for it themselves, until their deadlines.
+//!
+//! The threads end when the [`ReadAhead`] is dropped. Nobody joins them, because they may wait for a server.
+
+use crate::blocks::{Loaded, Run};
+use std::ops::Range;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Fetches the bytes of a run, by one attempt; `None` if it fails.
+pub(crate) type Fetch = dyn Fn(&Range<u64>) -> Option<Loaded> + Send + Sync;
+
+/// Threads that fetch ahead.
+pub(crate) struct ReadAhead {
+    idle: SyncSender<Run>,
+}
+
+impl ReadAhead {
+    /// Starts up to `threads` threads; `None` if none is wanted or can be started.
+    pub(crate) fn start(threads: usize, fetch: Arc<Fetch>) -> Option<Self> {
+        // Without a buffer: a run is taken by a thread that waits, or by none.
+        let (idle, runs) = sync_channel::<Run>(0);
+        let runs = Arc::new(Mutex::new(runs));
+        let start = |n| {
+            let (runs, fetch) = (runs.clone(), fetch.clone());
+            let work = move || {
+                while let Some(run) = next(&runs) {
+                    if let Some(loaded) = fetch(run.blocks()) {
+                        run.complete(loaded);
+                    }
+                }
+            };
+            std::thread::Builder::new().name(format!("fetch-ahead {n}")).spawn(work).is_ok()
+        };
+        let started = (0..threads).filter(|n| start(*n)).count();
+        (started > 0).then_some(ReadAhead { idle })
+    }
+
+    /// Hands a run to a thread that waits for one. Otherwise drops the run, so that its blocks are missing again.
+    pub(crate) fn offer(&self, run: Run) {
+        let _ = self.idle.try_send(run);
+    }
+}
+
+/// Waits for a run; `None` when no more can come.
+fn next(runs: &Mutex<Receiver<Run>>) -> Option<Run> {
+    runs.lock().unwrap_or_else(PoisonError::into_inner).recv().ok()
+}
