@@ -3,7 +3,7 @@
 //! One thread reads and writes; the others compress. A file is cut into segments, which are compressed by any thread; a
 //! bounded number of bytes of them is under way. Small files come first: they are fragments of the packed file (`packed`,
 //! `packing`). The others follow; if equal parts are to be shared, they were read once before (`scan`), and `parts` has
-//! what such a file has of its own, and its references. [`Sort`](super::sort::Sort) is the order in each of the two groups.
+//! what such a file stores itself, and its references. [`Sort`](super::sort::Sort) is the order in each of the two groups.
 //!
 //! The image must not depend on the number of threads. So nothing depends on when a result comes: segments are written in
 //! the order of submission, or at a point that the bytes written so far decide.

@@ -4,7 +4,7 @@
 //!
 //! - the root, which an old field of the superblock names, the packed file, and the metabox itself;
 //! - files with contents or chunks behind the inode: the programs of erofs-utils 1.9.4 and earlier do not find them in a
-//!   metabox, not even in images of their own `mkfs.erofs`.
+//!   metabox, not even in images that `mkfs.erofs` of the same version has made.
 //!
 //! The blocks of directories are outside too. A reader decodes a cluster for the first inode of it; so clusters are short,
 //! and images with few inodes have no metabox.

@@ -8,7 +8,7 @@ use pagefold_image::read::inode::Timestamp;
 use std::fs;
 use std::ops::ControlFlow;
 
-/// A tree of so many files and some directories, with times of their own and attributes whose names have long prefixes. The
+/// A tree of so many files and some directories, with different times, and attributes whose names have long prefixes. The
 /// inodes of one directory's files are more than a directory's block describes.
 fn tree(files: u64) -> Tree {
     let mut tree = Tree::new(Metadata::default());
