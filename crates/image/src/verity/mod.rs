@@ -5,7 +5,7 @@
 //! the digest can verify any block with a few blocks of the tree, without reading the rest. Digest, tree and descriptor
 //! are those of Linux and of the program `fsverity`, byte for byte; `docs/formats/verity.md` has the layout.
 //!
-//! [`measure`] computes all three. [`VerifiedSource`] reads a source and a tree that nobody need trust, and returns only
+//! [`measure()`] computes all three. [`VerifiedSource`] reads a source and a tree that nobody need trust, and returns only
 //! bytes that belong to the digest: it fails a read whose bytes do not. The layout of a tree is in `layout`, the hashes
 //! in `hash`.
 //!
