@@ -43,6 +43,7 @@ pub(crate) fn until_deadline<T>(
     mut attempt: impl FnMut() -> Result<T, AttemptError>,
 ) -> Result<T, RemoteError> {
     let mut backoff = FIRST_PAUSE;
+    let mut before = None;
     loop {
         let (error, retry_after) = match attempt() {
             Ok(value) => return Ok(value),
@@ -51,8 +52,11 @@ pub(crate) fn until_deadline<T>(
         };
         let remaining = deadline.remaining();
         if remaining < MIN_PAUSE {
-            return Err(RemoteError::TimedOut { timeout: deadline.timeout, last: error.to_string() });
+            // An attempt that the deadline cut says nothing about the server; the one before it does.
+            let last = before.filter(|_| remaining.is_zero()).unwrap_or(error).to_string();
+            return Err(RemoteError::TimedOut { timeout: deadline.timeout, last });
         }
+        before = Some(error);
         let wanted = retry_after.unwrap_or_default().max(jittered(backoff)).min(MAX_PAUSE);
         pause(wanted.min(remaining / 2).max(MIN_PAUSE));
         backoff = (backoff * 2).min(MAX_PAUSE);
@@ -119,5 +123,28 @@ mod tests {
         let text = result.unwrap_err().to_string();
         assert_eq!(text, "no answer within 0.2 s: the server answers with status 503");
         assert!(attempts >= 3 && deadline.remaining() < MIN_PAUSE, "{attempts}");
+    }
+
+    #[test]
+    fn an_attempt_that_the_deadline_cuts_does_not_hide_the_error_before_it() {
+        let last = |failures: &[u16]| {
+            let deadline = Deadline::after(Duration::from_millis(100));
+            let mut failures = failures.iter();
+            let result = until_deadline::<()>(
+                &deadline,
+                |_| (),
+                || {
+                    let status = failures.next().copied();
+                    if failures.len() == 0 {
+                        std::thread::sleep(deadline.remaining());
+                    }
+                    let error = RemoteError::Status { status: status.unwrap_or(0) };
+                    Err(AttemptError::Transient { error, retry_after: None })
+                },
+            );
+            result.unwrap_err().to_string()
+        };
+        assert_eq!(last(&[503, 504]), "no answer within 0.1 s: the server answers with status 503");
+        assert_eq!(last(&[504]), "no answer within 0.1 s: the server answers with status 504");
     }
 }
