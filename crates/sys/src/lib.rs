@@ -20,7 +20,7 @@
 //!
 //! Few modules use others, and only in one direction: those for block devices, swap, FUSE mounts and control groups use
 //! `mounts`; `blockuse` uses `swap`; `fusermount` uses `fusedev` and `handover`; `beneath` uses `pathhandle`;
-//! `forkmark`, `pagemap` and `uffd` use `mem`; `memroom` uses `mem` and `memcg`; `memstall` uses `memroom` and
+//! `forkmark`, `pagemap`, `spool` and `uffd` use `mem`; `memroom` uses `mem` and `memcg`; `memstall` uses `memroom` and
 //! `pressure`. The crate itself starts no threads (`signal` starts masked threads for its callers). It has one lock,
 //! which serialises the installation of the SIGBUS handler. Functions that a signal handler may call say so; they
 //! allocate nothing and take no locks.
@@ -66,6 +66,7 @@ pub mod sigbus;
 pub mod signal;
 pub mod source_tree;
 pub mod spin;
+pub mod spool;
 pub mod swap;
 pub mod timer;
 pub mod uffd;

@@ -4,6 +4,7 @@ use super::BuildError;
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
+use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// The contents of a regular file.
 ///
@@ -15,6 +16,22 @@ pub trait Content: Send + Sync + fmt::Debug {
 
     /// Opens the contents for reading.
     fn open(&self) -> Result<Box<dyn Reader + '_>, BuildError>;
+}
+
+/// What a tree keeps of a file whose contents a [`Contents`] finds.
+#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, Immutable)]
+#[repr(C)]
+pub struct Stored {
+    /// Length, bytes. A file of length 0 has no contents, whatever its words are.
+    pub len_bytes: u64,
+    /// Words whose meaning the [`Contents`] knows.
+    pub words: [u64; 4],
+}
+
+/// Finds the contents of the files of a tree. Millions of files need not have an object each.
+pub trait Contents: Send + Sync + fmt::Debug {
+    /// The contents of a file. `path` is a path of it in the tree.
+    fn content(&self, file: &Stored, path: &[u8]) -> Arc<dyn Content>;
 }
 
 /// Open contents of a file.

@@ -7,34 +7,30 @@
 //!
 //! Parts of files are not compared.
 
+use super::BuildError;
 use super::options::{Compression, Dedupe, Options};
 use super::plan::Plan;
+use super::table::{HASH_BYTES, Hashes, Spill};
 use super::tree::{InodeId, Tree};
-use super::writer::content_bytes;
 use crate::format::features::incompat;
 use sha2::{Digest, Sha256};
-use std::collections::{BTreeSet, HashMap, HashSet};
 
 /// Shorter files fit behind their inodes, where nothing can be shared.
 const LEN_BYTES_MIN: u64 = super::compress::segment::INLINE_BYTES_MAX as u64 + 1;
 
 /// The files so far whose contents others may have too.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Duplicates {
     /// Lengths that occur more than once, bytes.
-    lengths: HashSet<u64>,
+    lengths: Hashes,
     /// Whether compressed files can share clusters.
     shares_clusters: bool,
-    first: HashMap<Key, InodeId>,
+    first: Hashes,
 }
 
-/// The property in which equal files agree.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Key {
-    len_bytes: u64,
-    compression: Option<Compression>,
-    sha256: [u8; 32],
-}
+/// The property in which equal files agree: a part of the hash of contents, length and compression.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Key([u8; HASH_BYTES]);
 
 /// A file's place among equal ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,37 +42,47 @@ pub enum Found {
 }
 
 impl Duplicates {
+    /// Finds none.
+    pub fn none(spill: &Spill) -> Self {
+        Duplicates { lengths: Hashes::new(spill), shares_clusters: false, first: Hashes::new(spill) }
+    }
+
     /// Looks for lengths that several files have.
-    pub fn new(tree: &Tree, plan: &Plan, options: &Options) -> Self {
+    pub fn new(tree: &Tree, plan: &Plan, options: &Options) -> Result<Self, BuildError> {
+        let mut duplicates = Duplicates::none(tree.spill());
         if options.dedupe == Dedupe::Nothing {
-            return Duplicates::default();
+            return Ok(duplicates);
         }
-        let (mut once, mut lengths) = (BTreeSet::new(), HashSet::new());
-        for planned in &plan.others {
-            let len_bytes = content_bytes(tree, planned.id);
-            if len_bytes >= LEN_BYTES_MIN && !once.insert(len_bytes) {
-                lengths.insert(len_bytes);
+        let mut once = Hashes::new(tree.spill());
+        for planned in plan.others.iter() {
+            let len_bytes = tree.content_bytes(planned.id);
+            if len_bytes >= LEN_BYTES_MIN && once.get_or_insert(&length_key(len_bytes), 0)?.is_some() {
+                duplicates.lengths.get_or_insert(&length_key(len_bytes), 0)?;
             }
         }
-        let shares_clusters = options.target.has(incompat::DEDUPE);
-        Duplicates { lengths, shares_clusters, first: HashMap::new() }
+        duplicates.shares_clusters = options.target.has(incompat::DEDUPE);
+        Ok(duplicates)
     }
 
     /// Whether a file may be equal to another one, so that it has to be hashed.
     pub fn may_have(&self, len_bytes: u64, compression: Option<Compression>) -> bool {
-        (self.shares_clusters || compression.is_none()) && self.lengths.contains(&len_bytes)
+        (self.shares_clusters || compression.is_none()) && self.lengths.get(&length_key(len_bytes)).is_some()
     }
 
     /// Finds out whether a file before had the same key, and notes this one otherwise.
-    pub fn find(&mut self, id: InodeId, key: Key) -> Found {
-        match self.first.entry(key) {
-            std::collections::hash_map::Entry::Occupied(first) => Found::Same(*first.get()),
-            std::collections::hash_map::Entry::Vacant(vacant) => {
-                vacant.insert(id);
-                Found::First
-            }
-        }
+    pub fn find(&mut self, id: InodeId, key: &Key) -> Result<Found, BuildError> {
+        let first = self.first.get_or_insert(&key.0, id.index() as u64)?;
+        Ok(first.map_or(Found::First, |first| Found::Same(InodeId::at(first as usize))))
     }
+}
+
+/// The key of a length: a source can choose it, so it is a hash too.
+fn length_key(len_bytes: u64) -> [u8; HASH_BYTES] {
+    beginning(&Sha256::digest(len_bytes.to_le_bytes()).into())
+}
+
+fn beginning(sha256: &[u8; 32]) -> [u8; HASH_BYTES] {
+    std::array::from_fn(|at| sha256[at])
 }
 
 /// The hash of a file that is read in parts.
@@ -91,7 +97,12 @@ impl Hasher {
 
     /// The key of the file, all of whose bytes were added.
     pub fn finish(self, len_bytes: u64, compression: Option<Compression>) -> Key {
-        Key { len_bytes, compression, sha256: self.0.finalize().into() }
+        let compression = compression.map_or([u8::MAX; 5], |compression| {
+            let [a, b, c, d] = compression.level.to_le_bytes();
+            [compression.method as u8, a, b, c, d]
+        });
+        let sha256 = self.0.chain_update(len_bytes.to_le_bytes()).chain_update(compression).finalize();
+        Key(beginning(&sha256.into()))
     }
 }
 
@@ -107,10 +118,10 @@ mod tests {
         for (name, len) in [("a", 5000), ("b", 5000), ("c", 6000), ("d", 100), ("e", 100)] {
             tree.add_bytes(name.as_bytes(), vec![1; len]).unwrap();
         }
-        let plan = Plan::new(&tree, None);
+        let plan = Plan::new(&tree, None).unwrap();
         let options = Options::for_target(Target::new(6, 12));
         let hashed = |options: &Options, compression| {
-            let duplicates = Duplicates::new(&tree, &plan, options);
+            let duplicates = Duplicates::new(&tree, &plan, options).unwrap();
             [5000, 6000, 100].map(|len_bytes| duplicates.may_have(len_bytes, compression))
         };
         let some = options.compression;
@@ -124,14 +135,14 @@ mod tests {
 
     #[test]
     fn the_first_of_equal_files_is_found() {
-        let mut duplicates = Duplicates::default();
+        let mut duplicates = Duplicates::none(&Spill::none());
         let key = |bytes: &[u8]| {
             let mut hasher = Hasher::default();
             bytes.iter().for_each(|byte| hasher.write(&[*byte]));
             hasher.finish(bytes.len() as u64, None)
         };
-        assert_eq!(duplicates.find(InodeId::ROOT, key(b"abc")), Found::First);
-        assert_eq!(duplicates.find(InodeId::ROOT, key(b"abd")), Found::First);
-        assert_eq!(duplicates.find(InodeId::ROOT, key(b"abc")), Found::Same(InodeId::ROOT));
+        assert_eq!(duplicates.find(InodeId::ROOT, &key(b"abc")).unwrap(), Found::First);
+        assert_eq!(duplicates.find(InodeId::ROOT, &key(b"abd")).unwrap(), Found::First);
+        assert_eq!(duplicates.find(InodeId::ROOT, &key(b"abc")).unwrap(), Found::Same(InodeId::ROOT));
     }
 }

@@ -36,6 +36,7 @@
 //! | `duplicates` | finding files with the same contents |
 //! | `chunks` | finding equal parts of files |
 //! | `sparse` | files that consist mostly of holes |
+//! | `table` | records that may be more than memory holds |
 //! | `writer`, `metadata`, `superblock`, `output` | the image |
 //! | `progress` | progress and summary |
 //! | `verify` | comparing an image with what went in |
@@ -69,6 +70,7 @@ mod sort;
 pub mod source;
 mod sparse;
 mod superblock;
+mod table;
 mod target;
 pub mod tree;
 mod verify;
@@ -82,6 +84,7 @@ pub use progress::{OnProgress, Progress, Stored, Summary};
 pub use rules::{Pattern, Rules};
 pub use running_kernel::RunningKernel;
 pub use sort::{LIST_BYTES_MAX, LIST_PATHS_MAX, Listed, Sort, SortList};
+pub use table::Spill;
 pub use target::{TARGETS, Target};
 pub use tree::{Body, InodeId, Metadata, Tree};
 pub use verify::{Digests, VerifyError, verify};
@@ -98,10 +101,10 @@ pub fn build(
 ) -> Result<Summary, BuildError> {
     options.check()?;
     let threads = options.thread_count();
-    let plan = plan::Plan::new(tree, options.build_time);
+    let plan = plan::Plan::new(tree, options.build_time)?;
     file.set_len(0).map_err(|source| BuildError::Write { offset: 0, source })?;
     let output = output::Output::new(file, 1, options.target);
-    let writer = writer::Writer::new(tree, &plan, options, output, on_progress);
+    let writer = writer::Writer::new(tree, &plan, options, output, on_progress)?;
     let order = sort::Order::new(tree, &options.sort);
     let summary = writer.write(|writer| contents::fill(writer, &order, threads))?;
     Ok(Summary { listed: order.listed(), ..summary })

@@ -1,19 +1,24 @@
 //! The order of inodes in an image, their numbers of names, and the times that most of them have.
 
-use super::tree::{Body, InodeId, Tree};
+use super::BuildError;
+use super::options::Compression;
+use super::rules::Rules;
+use super::table::{Spill, Table};
+use super::tree::{InodeId, Name, Tree};
+use crate::read::FileKind;
 use crate::read::inode::Timestamp;
-use std::collections::BTreeMap;
+use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// The inodes of the image, in order.
 #[derive(Debug)]
 pub struct Plan {
     /// The directories: a directory comes before those in it.
-    pub directories: Vec<Planned>,
+    pub directories: Table<Planned>,
     /// All other inodes, by directory and name.
-    pub others: Vec<Planned>,
+    pub others: Table<Planned>,
     /// For each inode of the tree, its number of names; of a directory, with those of its `.` and of its directories'
     /// `..`. 0: it is not in the image.
-    pub nlinks: Vec<u32>,
+    nlinks: Table<u32>,
     /// Time of compact inodes: the most frequent one from which `build_time` can be stored.
     pub epoch: Timestamp,
     /// Time of creation, seconds since 1970.
@@ -21,88 +26,134 @@ pub struct Plan {
 }
 
 /// An inode of the image.
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, Immutable)]
+#[repr(C)]
 pub struct Planned {
+    /// The name in that directory; the root has an empty one.
+    pub name: Name,
     /// The inode.
     pub id: InodeId,
     /// The directory that it is in; the root's is itself. Of hard links, that of the first name.
     pub parent: InodeId,
+}
+
+impl Planned {
     /// Its path without a slash at the beginning; of hard links, the first.
-    pub path: Box<[u8]>,
+    pub fn path(&self, tree: &Tree) -> Vec<u8> {
+        tree.path(self.parent, self.name)
+    }
+
+    /// The compression that a rule has for it.
+    pub fn rule(&self, tree: &Tree, rules: &Rules) -> Option<Option<Compression>> {
+        if rules.is_empty() { None } else { rules.find(&self.path(tree)) }
+    }
+}
+
+/// A time of an inode, while times are counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, FromBytes, IntoBytes, Immutable)]
+#[repr(C)]
+struct Time {
+    seconds: i64,
+    nanoseconds: u64,
 }
 
 impl Plan {
     /// Plans a tree. The files of a directory come before those in its directories. The time of creation is
     /// `build_time`, or else the newest time of the tree.
-    pub fn new(tree: &Tree, build_time: Option<i64>) -> Self {
+    pub fn new(tree: &Tree, build_time: Option<i64>) -> Result<Self, BuildError> {
+        let spill = tree.spill();
         let mut plan = Plan {
-            directories: Vec::new(),
-            others: Vec::new(),
-            nlinks: vec![0; tree.len()],
+            directories: Table::new(spill),
+            others: Table::new(spill),
+            nlinks: Table::filled(spill, tree.len(), 0)?,
             epoch: Timestamp { seconds: 0, nanoseconds: 0 },
             build_time: 0,
         };
-        let mut stack = vec![Planned { id: InodeId::ROOT, parent: InodeId::ROOT, path: Box::default() }];
+        let mut stack = Table::new(spill);
+        stack.push(Planned { id: InodeId::ROOT, parent: InodeId::ROOT, name: Name::default() })?;
         while let Some(directory) = stack.pop() {
-            plan.visit(tree, &directory, &mut stack);
-            plan.directories.push(directory);
+            plan.visit(tree, &directory, &mut stack)?;
+            plan.directories.push(directory)?;
         }
-        plan.find_times(tree, build_time);
-        plan
+        plan.find_times(tree, build_time, spill)?;
+        Ok(plan)
     }
 
     /// All inodes of the image.
     pub fn ids(&self) -> impl Iterator<Item = InodeId> {
-        self.directories.iter().chain(&self.others).map(|planned| planned.id)
+        self.directories.iter().chain(self.others.iter()).map(|planned| planned.id)
     }
 
-    fn visit(&mut self, tree: &Tree, directory: &Planned, stack: &mut Vec<Planned>) {
-        self.nlinks[directory.id.index()] += 2;
+    /// Number of inodes of the image.
+    pub fn count(&self) -> usize {
+        self.directories.len() + self.others.len()
+    }
+
+    /// Names of an inode; of a directory, with those of its `.` and of its directories' `..`. 0: it is not in the image.
+    pub fn nlink(&self, id: InodeId) -> u32 {
+        self.nlinks.get(id.index())
+    }
+
+    fn visit(
+        &mut self,
+        tree: &Tree,
+        directory: &Planned,
+        stack: &mut Table<Planned>,
+    ) -> Result<(), BuildError> {
+        let mut nlink = 2;
         let first = stack.len();
-        for (name, id) in tree.directory(directory.id).into_iter().flat_map(|d| d.entries()) {
-            let planned = || Planned { id, parent: directory.id, path: join(&directory.path, name) };
-            match tree.inode(id).body {
-                Body::Directory(_) => {
-                    self.nlinks[directory.id.index()] += 1;
-                    stack.push(planned());
+        let mut entries = tree.entries(directory.id);
+        while let Some((name, id)) = entries.next_entry() {
+            let planned = Planned { id, parent: directory.id, name };
+            match tree.kind(id) {
+                FileKind::Directory => {
+                    nlink += 1;
+                    stack.push(planned)?;
                 }
                 _ => {
-                    if self.nlinks[id.index()] == 0 {
-                        self.others.push(planned());
+                    let before = self.nlink(id);
+                    if before == 0 {
+                        self.others.push(planned)?;
                     }
-                    self.nlinks[id.index()] += 1;
+                    self.nlinks.set(id.index(), before + 1);
                 }
             }
         }
-        stack[first..].reverse();
+        self.nlinks.set(directory.id.index(), nlink);
+        stack.reverse_from(first);
+        Ok(())
     }
 
     /// Finds the time of creation, and the most frequent time, the earliest of several. The superblock has the time of
     /// creation as a number of 32 bits that is added to the time of compact inodes. If that is possible for no time of
     /// the tree, there are no compact inodes.
-    fn find_times(&mut self, tree: &Tree, build_time: Option<i64>) {
-        let mut counts: BTreeMap<Timestamp, u64> = BTreeMap::new();
+    fn find_times(&mut self, tree: &Tree, build_time: Option<i64>, spill: &Spill) -> Result<(), BuildError> {
+        let mut times = Table::new(spill);
         for id in self.ids() {
-            *counts.entry(tree.inode(id).metadata.mtime).or_default() += 1;
+            let Timestamp { seconds, nanoseconds } = tree.mtime(id);
+            times.push(Time { seconds, nanoseconds: nanoseconds.into() })?;
         }
-        let newest = counts.last_key_value().map_or(0, |(time, _)| time.seconds);
+        times.sort_by(Time::cmp)?;
+        let newest = times.len().checked_sub(1).map_or(0, |last| times.get(last).seconds);
         self.build_time = build_time.unwrap_or(newest);
-        counts.retain(|time, _| {
+        let is_possible = |time: &Time| {
             self.build_time.checked_sub(time.seconds).is_some_and(|after| u32::try_from(after).is_ok())
-        });
-        let most = counts.values().copied().max().unwrap_or(0);
-        let most_frequent = counts.iter().find(|(_, count)| **count == most);
-        self.epoch = match most_frequent {
-            Some((time, _)) => *time,
+        };
+        let (mut run, mut best): (Option<(Time, u64)>, Option<(Time, u64)>) = (None, None);
+        for time in times.iter().filter(is_possible) {
+            let count = run.filter(|(of, _)| *of == time).map_or(1, |(_, count)| count + 1);
+            run = Some((time, count));
+            if best.is_none_or(|(_, most)| count > most) {
+                best = run;
+            }
+        }
+        self.epoch = match best {
+            Some((Time { seconds, nanoseconds }, _)) => {
+                Timestamp { seconds, nanoseconds: nanoseconds as u32 }
+            }
             None => Timestamp { seconds: self.build_time, nanoseconds: 0 },
         };
-    }
-}
-
-fn join(directory: &[u8], name: &[u8]) -> Box<[u8]> {
-    match directory {
-        b"" => name.into(),
-        directory => [directory, name].join(b"/".as_slice()).into(),
+        Ok(())
     }
 }
 
@@ -119,13 +170,13 @@ mod tests {
         tree.add_bytes(b"a/x/deep", *b"2").unwrap();
         let lost = tree.add(InodeId::ROOT, b"lost", Metadata::default(), Body::Fifo).unwrap();
         tree.remove(InodeId::ROOT, b"lost");
-        let plan = Plan::new(&tree, None);
-        let paths = |of: &[Planned]| {
-            of.iter().map(|p| String::from_utf8_lossy(&p.path).into_owned()).collect::<Vec<_>>()
+        let plan = Plan::new(&tree, None).unwrap();
+        let paths = |of: &Table<Planned>| {
+            of.iter().map(|p| String::from_utf8_lossy(&p.path(&tree)).into_owned()).collect::<Vec<_>>()
         };
         assert_eq!(paths(&plan.directories), ["", "a", "a/x", "b"]);
         assert_eq!(paths(&plan.others), ["z", "a/x/deep"]);
-        assert_eq!((plan.nlinks[file.index()], plan.nlinks[lost.index()], plan.nlinks[0]), (2, 0, 4));
+        assert_eq!((plan.nlink(file), plan.nlink(lost), plan.nlink(InodeId::ROOT)), (2, 0, 4));
     }
 
     #[test]
@@ -136,7 +187,7 @@ mod tests {
             tree.add(InodeId::ROOT, name, at(seconds), Body::Fifo).unwrap();
         }
         let times = |build_time| {
-            let plan = Plan::new(&tree, build_time);
+            let plan = Plan::new(&tree, build_time).unwrap();
             (plan.build_time, plan.epoch.seconds)
         };
         // The most frequent time is more than 2^32 seconds before the newest.

@@ -1,7 +1,9 @@
 //! The builder's reports: progress while it works, and a summary at the end.
 
+use super::BuildError;
 use super::options::Compression;
 use super::sort::Listed;
+use super::table::Spill;
 use super::target::Target;
 use super::tree::InodeId;
 use super::verify::Digests;
@@ -81,7 +83,7 @@ pub struct Summary {
 
 impl Summary {
     /// Begins a summary.
-    pub(crate) fn new(target: Target) -> Self {
+    pub(crate) fn new(target: Target, spill: &Spill) -> Self {
         Summary {
             target,
             inodes: 0,
@@ -94,7 +96,7 @@ impl Summary {
             fragments: Stored::default(),
             listed: Listed::default(),
             slowest: Vec::new(),
-            digests: Digests::default(),
+            digests: Digests::new(spill),
         }
     }
 
@@ -114,22 +116,23 @@ impl Summary {
     }
 
     /// Remembers the hash of a file.
-    pub(crate) fn add_digest(&mut self, id: InodeId, digest: u128) {
-        self.digests.0.insert(id, digest);
+    pub(crate) fn add_digest(&mut self, id: InodeId, digest: u128) -> Result<(), BuildError> {
+        self.digests.insert(id, digest)
     }
 
     /// Remembers that a file has the hash of another one.
-    pub(crate) fn copy_digest(&mut self, id: InodeId, original: InodeId) {
-        if let Some(digest) = self.digests.0.get(&original).copied() {
-            self.digests.0.insert(id, digest);
+    pub(crate) fn copy_digest(&mut self, id: InodeId, original: InodeId) -> Result<(), BuildError> {
+        match self.digests.get(original) {
+            Some(digest) => self.digests.insert(id, digest),
+            None => Ok(()),
         }
     }
 
     /// Remembers the time of a file, if it is one of the longest.
-    pub(crate) fn count_time(&mut self, path: &[u8], elapsed: Duration) {
+    pub(crate) fn count_time(&mut self, path: impl Fn() -> Vec<u8>, elapsed: Duration) {
         let at = self.slowest.partition_point(|(_, other)| *other >= elapsed);
         if at < SLOWEST_MAX {
-            self.slowest.insert(at, (super::error::path_of(path), elapsed));
+            self.slowest.insert(at, (super::error::path_of(&path()), elapsed));
             self.slowest.truncate(SLOWEST_MAX);
         }
     }

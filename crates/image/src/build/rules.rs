@@ -45,6 +45,11 @@ impl Rules {
         Ok(())
     }
 
+    /// Whether there is no rule.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// The compression for a path: that of the first rule that matches, or `otherwise`.
     pub fn choose(&self, path: &[u8], otherwise: Option<Compression>) -> Option<Compression> {
         self.find(path).unwrap_or(otherwise)

@@ -6,7 +6,9 @@
 //! A file that is read at the same time as its neighbours costs less there: a cluster of small files is decoded once, and
 //! read-ahead of the medium has the next file already. [`SortList`] makes an order from the record of a start-up.
 
+use super::BuildError;
 use super::plan::Planned;
+use super::table::Table;
 use super::tree::{InodeId, Tree};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -107,25 +109,26 @@ impl Order {
         self.listed
     }
 
-    /// Puts small files, which are in the order of the plan, in order.
-    pub(super) fn sort_small(&self, files: &mut [&Planned]) {
+    /// Puts small files of `tree`, which are in the order of the plan, in order.
+    pub(super) fn sort_small(&self, tree: &Tree, files: &mut Table<Planned>) -> Result<(), BuildError> {
         if self.is_by_kind {
-            files.sort_by(|a, b| kind(&a.path).cmp(kind(&b.path)));
+            files.sort_by(|a, b| kind(tree.name(a.name)).cmp(kind(tree.name(b.name))))?;
         }
-        self.sort_others(files);
+        self.sort_others(files)
     }
 
     /// Puts files that are not small, which are in the order of the plan, in order.
-    pub(super) fn sort_others(&self, files: &mut [&Planned]) {
-        if !self.ranks.is_empty() {
-            files.sort_by_key(|file| self.ranks.get(&file.id).copied().unwrap_or(usize::MAX));
+    pub(super) fn sort_others(&self, files: &mut Table<Planned>) -> Result<(), BuildError> {
+        if self.ranks.is_empty() {
+            return Ok(());
         }
+        let rank = |file: &Planned| self.ranks.get(&file.id).copied().unwrap_or(usize::MAX);
+        files.sort_by(|a, b| rank(a).cmp(&rank(b)))
     }
 }
 
 /// The end of the name that says what the file is: what is behind the last dot. Names without a dot are a kind.
-fn kind(path: &[u8]) -> &[u8] {
-    let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
+fn kind(name: &[u8]) -> &[u8] {
     match name.iter().rposition(|byte| *byte == b'.') {
         // A leading dot hides the file.
         None | Some(0) => b"",
@@ -153,14 +156,13 @@ mod tests {
 
     fn sorted(sort: &Sort, small: bool) -> Vec<String> {
         let tree = tree();
-        let plan = Plan::new(&tree, None);
-        let mut files: Vec<_> = plan.others.iter().collect();
+        let mut files = Plan::new(&tree, None).unwrap().others;
         let order = Order::new(&tree, sort);
         match small {
-            true => order.sort_small(&mut files),
-            false => order.sort_others(&mut files),
+            true => order.sort_small(&tree, &mut files).unwrap(),
+            false => order.sort_others(&mut files).unwrap(),
         }
-        files.iter().map(|file| String::from_utf8_lossy(&file.path).into_owned()).collect()
+        files.iter().map(|file| String::from_utf8_lossy(&file.path(&tree)).into_owned()).collect()
     }
 
     fn list(text: &str) -> Sort {

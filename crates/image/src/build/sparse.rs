@@ -68,7 +68,7 @@ pub fn write(
     }
     reader.skip(len_bytes - at)?;
     writer.report(len_bytes - data_len(data, chunk, len_bytes))?;
-    writer.add_digest(planned, hash.map(|hash| hash.finish_128()));
+    writer.add_digest(planned, hash.map(|hash| hash.finish_128()))?;
     let (further_format, entries, entry_bytes) = encode(&blocks);
     let format = chunk_bits as u16 | further_format;
     writer.put_chunks(planned, len_bytes, format, (&entries, entry_bytes), stored_bytes)

@@ -3,20 +3,57 @@
 //! The builder hashes contents while it reads them, so the source is not read a second time: a source that changed
 //! after it was read does not matter. Of files in chunks only the chunks with data are hashed, in order.
 
+use super::BuildError;
 use super::plan::{Plan, Planned};
-use super::tree::{Body, InodeId, Tree};
+use super::table::{Spill, Table};
+use super::tree::{InodeId, Tree};
 use crate::read::{FileKind, Mapping};
 use crate::{Image, ImageError, Node};
-use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use twox_hash::XxHash3_128;
+use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// Bytes that are read at once.
 const STEP_BYTES: usize = 1 << 20;
 
 /// Hashes of the contents of regular files.
-#[derive(Debug, Clone, Default)]
-pub struct Digests(pub(super) BTreeMap<InodeId, u128>);
+#[derive(Debug, Clone)]
+pub struct Digests(Table<Known>);
+
+/// The hash of a file, if it is known.
+#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, Immutable)]
+#[repr(C)]
+struct Known {
+    digest: [u8; 16],
+    is_known: u64,
+}
+
+impl Default for Digests {
+    fn default() -> Self {
+        Digests::new(&Spill::none())
+    }
+}
+
+impl Digests {
+    /// None so far.
+    pub(super) fn new(spill: &Spill) -> Self {
+        Digests(Table::new(spill))
+    }
+
+    /// Remembers the hash of a file.
+    pub(super) fn insert(&mut self, id: InodeId, digest: u128) -> Result<(), BuildError> {
+        self.0.grow(id.index() + 1, Known { digest: [0; 16], is_known: 0 })?;
+        self.0.set(id.index(), Known { digest: digest.to_le_bytes(), is_known: 1 });
+        Ok(())
+    }
+
+    /// The hash of a file.
+    pub(super) fn get(&self, id: InodeId) -> Option<u128> {
+        let is_there = id.index() < self.0.len();
+        let known = is_there.then(|| self.0.get(id.index())).filter(|known| known.is_known != 0);
+        known.map(|known| u128::from_le_bytes(known.digest))
+    }
+}
 
 /// A difference between an image and its tree.
 #[derive(Debug, thiserror::Error)]
@@ -32,6 +69,9 @@ pub enum VerifyError {
     /// The image cannot be read.
     #[error(transparent)]
     Image(#[from] ImageError),
+    /// The tree cannot be read in the order of the image.
+    #[error(transparent)]
+    Plan(#[from] BuildError),
     /// The caller ended it.
     #[error("interrupted")]
     Interrupted,
@@ -45,51 +85,61 @@ pub fn verify(
     digests: &Digests,
     on_progress: &mut dyn FnMut(u64) -> ControlFlow<()>,
 ) -> Result<(), VerifyError> {
-    let plan = Plan::new(tree, None);
-    let mut numbers = BTreeMap::new();
-    for planned in plan.directories.iter().chain(&plan.others) {
-        let node = image.find(&planned.path)?;
-        numbers.insert(planned.id, node.nid());
-        compare_metadata(tree, &plan, planned, &node)?;
-        if let Some(wanted) = digests.0.get(&planned.id) {
-            let same = digest(&node, on_progress)? == *wanted;
-            check(same, planned, "contents")?;
+    let plan = Plan::new(tree, None)?;
+    // No inode has number 0.
+    let mut numbers = Table::filled(tree.spill(), tree.len(), 0)?;
+    for planned in plan.directories.iter().chain(plan.others.iter()) {
+        let path = planned.path(tree);
+        let node = image.find(&path)?;
+        numbers.set(planned.id.index(), node.nid().0);
+        let check = |same, what| check(same, &path, what);
+        compare_metadata(tree, &plan, &planned, &node, &check)?;
+        if let Some(wanted) = digests.get(planned.id) {
+            check(digest(&node, on_progress)? == wanted, "contents")?;
         }
     }
     // Names come last: a hard link is a name of an inode that was seen.
-    for planned in &plan.directories {
-        compare_names(image, tree, planned, &numbers)?;
+    for planned in plan.directories.iter() {
+        compare_names(image, tree, &planned, &numbers)?;
     }
     Ok(())
 }
 
-fn check(same: bool, planned: &Planned, what: &'static str) -> Result<(), VerifyError> {
+fn check(same: bool, path: &[u8], what: &'static str) -> Result<(), VerifyError> {
     match same {
         true => Ok(()),
-        false => Err(VerifyError::Differs { path: planned.path.to_vec(), what }),
+        false => Err(VerifyError::Differs { path: path.to_vec(), what }),
     }
 }
 
-fn compare_metadata(tree: &Tree, plan: &Plan, planned: &Planned, node: &Node) -> Result<(), VerifyError> {
-    let (wanted, found) = (tree.inode(planned.id), node.inode());
-    let metadata = &wanted.metadata;
-    check(found.kind == wanted.body.kind(), planned, "type")?;
-    check(found.mode & 0o7777 == metadata.permissions, planned, "mode")?;
-    check((found.uid, found.gid) == (metadata.uid, metadata.gid), planned, "owner")?;
-    check(found.mtime == metadata.mtime, planned, "time")?;
-    check(found.nlink == plan.nlinks[planned.id.index()], planned, "number of links")?;
+fn compare_metadata(
+    tree: &Tree,
+    plan: &Plan,
+    planned: &Planned,
+    node: &Node,
+    check: &impl Fn(bool, &'static str) -> Result<(), VerifyError>,
+) -> Result<(), VerifyError> {
+    let (id, found) = (planned.id, node.inode());
+    let metadata = tree.metadata(id);
+    check(found.kind == tree.kind(id), "type")?;
+    check(found.mode & 0o7777 == metadata.permissions, "mode")?;
+    check((found.uid, found.gid) == (metadata.uid, metadata.gid), "owner")?;
+    check(found.mtime == metadata.mtime, "time")?;
+    check(found.nlink == plan.nlink(id), "number of links")?;
     let xattrs = node.xattrs()?;
     let mut xattrs: Vec<_> = xattrs.iter().map(|x| (x.name.as_slice(), x.value.as_slice())).collect();
     xattrs.sort_unstable();
     let same = xattrs.iter().copied().eq(metadata.xattrs.iter().map(|(name, value)| (&**name, &**value)));
-    check(same, planned, "attributes")?;
-    match &wanted.body {
-        Body::Symlink(target) => check(*node.read_link()? == **target, planned, "target"),
-        Body::CharDevice(number) | Body::BlockDevice(number) => {
-            check(found.device == Some(*number), planned, "device number")
-        }
-        Body::Regular(content) => check(found.size == content.len_bytes(), planned, "length"),
-        Body::Directory(_) | Body::Fifo | Body::Socket => Ok(()),
+    check(same, "attributes")?;
+    if let Some(target) = tree.link_target(id) {
+        check(*node.read_link()? == *target, "target")?;
+    }
+    if let Some(number) = tree.device(id) {
+        check(found.device == Some(number), "device number")?;
+    }
+    match tree.kind(id) {
+        FileKind::Regular => check(found.size == tree.content_bytes(id), "length"),
+        _ => Ok(()),
     }
 }
 
@@ -97,20 +147,21 @@ fn compare_names(
     image: &Image,
     tree: &Tree,
     planned: &Planned,
-    numbers: &BTreeMap<InodeId, crate::Nid>,
+    numbers: &Table<u64>,
 ) -> Result<(), VerifyError> {
-    let mut wanted = tree.directory(planned.id).into_iter().flat_map(|directory| directory.entries());
-    for entry in image.find(&planned.path)?.entries()? {
+    let path = planned.path(tree);
+    let mut wanted = tree.entries(planned.id);
+    for entry in image.find(&path)?.entries()? {
         let entry = entry?;
         if matches!(entry.name.as_slice(), b"." | b"..") {
             continue;
         }
-        let same = wanted.next().is_some_and(|(name, id)| {
-            *name == *entry.name && numbers.get(&id).is_some_and(|nid| *nid == entry.nid)
-        });
-        check(same, planned, "list of names")?;
+        let same = wanted
+            .next()
+            .is_some_and(|(name, id)| *name == *entry.name && numbers.get(id.index()) == entry.nid.0);
+        check(same, &path, "list of names")?;
     }
-    check(wanted.next().is_none(), planned, "list of names")
+    check(wanted.next().is_none(), &path, "list of names")
 }
 
 /// Hashes the contents of a file; of one in chunks, without its holes.

@@ -4,25 +4,27 @@
 //! fixed number of chunks. Files that do not fit are searched for chunks of earlier ones, and not remembered.
 
 use super::gear::ChunkSizes;
+use crate::build::BuildError;
+use crate::build::table::{HASH_BYTES, Hashes, Spill, Table};
 use crate::build::tree::InodeId;
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
+use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// Most chunks that are remembered. Each takes at most 64 bytes.
 const CHUNKS_MAX: usize = 1_800_000;
 /// The average chunk is not longer, bytes: a chunk is a part of a segment.
 const CHUNK_BYTES_MAX: usize = 1 << 20;
-/// Of a hash, these bytes are kept: 2^64 contents would have to be tried for two with one value.
-const HASH_BYTES: usize = 16;
 /// A chunk that repeats one at most so far before it, bytes, is compressed to next to nothing.
 const NEAR_BYTES: u64 = 128 << 10;
 /// No chunk has this number.
-const UNKNOWN: u32 = u32::MAX;
+const UNKNOWN: u64 = u64::MAX;
 
 /// A chunk of a file.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, Immutable)]
+#[repr(C)]
 pub struct FoundChunk {
-    /// SHA-256 of what makes chunks equal.
-    pub sha256: [u8; 32],
+    /// The beginning of the SHA-256 of what makes chunks equal.
+    pub hash: [u8; HASH_BYTES],
     /// Length, bytes.
     pub len_bytes: u32,
     /// Bytes that it takes when it is compressed, roughly.
@@ -45,10 +47,11 @@ pub struct Run {
 }
 
 /// A chunk of the sequence of all files' chunks.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, Immutable)]
+#[repr(C)]
 struct Known {
     /// The number of the first chunk with its contents.
-    first: u32,
+    first: u64,
     /// Its beginning in its file, bytes.
     offset: u64,
 }
@@ -58,11 +61,21 @@ struct Known {
 pub struct ChunkIndex {
     chunks_max: usize,
     /// The number of the first chunk with a hash.
-    first: HashMap<[u8; HASH_BYTES], u32>,
+    first: Hashes,
     /// All chunks, file after file.
-    sequence: Vec<Known>,
+    sequence: Table<Known>,
     /// The files, by the numbers of their first chunks.
-    files: Vec<(u32, InodeId)>,
+    files: Table<FirstChunk>,
+}
+
+/// A file whose chunks are remembered.
+#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, Immutable)]
+#[repr(C)]
+struct FirstChunk {
+    /// The number of its first chunk.
+    number: u64,
+    /// The file.
+    id: u64,
 }
 
 /// Returns the sizes of chunks for contents of this many bytes: `least_bytes` on average, or more if the index would be
@@ -76,9 +89,9 @@ pub fn chunk_sizes(least_bytes: usize, content_bytes: u64) -> ChunkSizes {
 /// A file that is being compared.
 struct Compared {
     /// Its chunks.
-    known: Vec<Known>,
+    known: Table<Known>,
     /// For each chunk, the bytes that it would take when it is compressed: none if it repeats one shortly before.
-    stored_bytes: Vec<u32>,
+    stored_bytes: Table<u32>,
     /// Its length, bytes.
     end: u64,
     /// Number of its first chunk, if the index remembers it; else that of the next file's.
@@ -87,19 +100,25 @@ struct Compared {
 
 impl ChunkIndex {
     /// Makes an empty index.
-    pub fn new() -> Self {
-        Self::with_room(CHUNKS_MAX)
+    pub fn new(spill: &Spill) -> Self {
+        Self::with_room(CHUNKS_MAX, spill)
     }
 
-    fn with_room(chunks_max: usize) -> Self {
-        ChunkIndex { chunks_max, first: HashMap::new(), sequence: Vec::new(), files: Vec::new() }
+    fn with_room(chunks_max: usize, spill: &Spill) -> Self {
+        let (sequence, files) = (Table::new(spill), Table::new(spill));
+        ChunkIndex { chunks_max, first: Hashes::new(spill), sequence, files }
     }
 
     /// Adds a file with these chunks, and returns the runs that it has in common
     /// with earlier files or with itself, in their order, without those that would take fewer than `least_bytes`. They do
     /// not overlap.
-    pub fn add_file(&mut self, id: InodeId, chunks: &[FoundChunk], least_bytes: u64) -> Vec<Run> {
-        let file = self.remember(id, chunks);
+    pub fn add_file(
+        &mut self,
+        id: InodeId,
+        chunks: &Table<FoundChunk>,
+        least_bytes: u64,
+    ) -> Result<Vec<Run>, BuildError> {
+        let file = self.remember(id, chunks)?;
         let mut runs: Vec<Run> = Vec::new();
         // Chunks before this are in runs.
         let (mut at, mut taken) = (0, 0);
@@ -113,64 +132,101 @@ impl ChunkIndex {
                 None => at += 1,
             }
         }
-        runs
+        Ok(runs)
     }
 
     /// Adds the chunks of a file to the sequence, if there is room.
-    fn remember(&mut self, id: InodeId, chunks: &[FoundChunk]) -> Compared {
+    fn remember(&mut self, id: InodeId, chunks: &Table<FoundChunk>) -> Result<Compared, BuildError> {
         let base = self.sequence.len();
         let has_room = chunks.len() <= self.chunks_max - base;
-        let (mut known, mut stored_bytes) = (Vec::with_capacity(chunks.len()), Vec::new());
-        let (mut offset, mut last_offsets) = (0, HashMap::new());
-        for (number, chunk) in (base as u32..).zip(chunks) {
-            let mut key = [0; HASH_BYTES];
-            key.copy_from_slice(&chunk.sha256[..HASH_BYTES]);
+        let spill = chunks.spill();
+        let (mut known, mut stored_bytes) = (Table::new(spill), Table::new(spill));
+        let (mut offset, mut near) = (0, Near::default());
+        for (number, chunk) in (base as u64..).zip(chunks.iter()) {
             let first = match has_room {
-                true => *self.first.entry(key).or_insert(number),
-                false => self.first.get(&key).copied().unwrap_or(UNKNOWN),
+                true => self.first.get_or_insert(&chunk.hash, number)?.unwrap_or(number),
+                false => self.first.get(&chunk.hash).unwrap_or(UNKNOWN),
             };
-            let last = last_offsets.insert(first, offset);
-            let is_near = last.is_some_and(|last| offset - last < NEAR_BYTES);
-            stored_bytes.push(if is_near { 0 } else { chunk.stored_bytes });
-            known.push(Known { first, offset });
+            let is_near = near.is_near(first, offset);
+            stored_bytes.push(if is_near { 0 } else { chunk.stored_bytes })?;
+            known.push(Known { first, offset })?;
             offset += u64::from(chunk.len_bytes);
         }
         if has_room {
-            self.files.push((base as u32, id));
-            self.sequence.extend_from_slice(&known);
+            self.files.push(FirstChunk { number: base as u64, id: id.index() as u64 })?;
+            for chunk in known.iter() {
+                self.sequence.push(chunk)?;
+            }
         }
-        Compared { known, stored_bytes, end: offset, base }
+        Ok(Compared { known, stored_bytes, end: offset, base })
     }
 
     /// Returns the longest run around chunk `at` of a file that lies where the first chunk with these contents is, and the
     /// number of the chunk behind it. The run begins at or behind chunk `taken`.
     fn run_at(&self, file: &Compared, at: usize, taken: usize) -> Option<(Run, usize)> {
-        let source = file.known[at].first as usize;
+        let source = file.known.get(at).first as usize;
         // A chunk of the file itself has to be an earlier one; an unknown one is behind the end.
-        if file.stored_bytes[at] == 0 || source >= self.sequence.len() || source >= file.base + at {
+        if file.stored_bytes.get(at) == 0 || source >= self.sequence.len() || source >= file.base + at {
             return None;
         }
-        let file_number = self.files.partition_point(|(base, _)| *base as usize <= source) - 1;
-        let (source_base, id) = self.files[file_number];
-        let source_end = self.files.get(file_number + 1).map_or(self.sequence.len(), |next| next.0 as usize);
+        let (source_base, source_end, id) = self.file_of(source);
         // In the file itself, what is referred to ends before the run begins.
         let is_itself = source >= file.base;
         let source_end = if is_itself { source_end.min(file.base + at) } else { source_end };
-        let is_same = |(a, b): &(&Known, &Known)| a.first == b.first && a.first != UNKNOWN;
-        let ahead = self.sequence[source..source_end].iter().zip(&file.known[at..]);
-        let ahead = ahead.take_while(is_same).count();
+        let is_same = |in_sequence: usize, in_file: usize| {
+            let (a, b) = (self.sequence.get(in_sequence).first, file.known.get(in_file).first);
+            a == b && a != UNKNOWN
+        };
+        let most_ahead = (source_end - source).min(file.known.len() - at);
+        let ahead = (0..most_ahead).take_while(|n| is_same(source + n, at + n)).count();
         let most_back = if is_itself { file.base + at - (source + ahead) } else { usize::MAX };
-        let before = self.sequence[source_base as usize..source].iter().rev();
-        let back = before.zip(file.known[taken..at].iter().rev()).take(most_back).take_while(is_same).count();
+        let most_back = most_back.min(source - source_base).min(at - taken);
+        let back = (1..=most_back).take_while(|n| is_same(source - n, at - n)).count();
         let (first, end) = (at - back, at + ahead);
         let run = Run {
-            start: file.known[first].offset,
-            end: file.known.get(end).map_or(file.end, |next| next.offset),
+            start: file.known.get(first).offset,
+            end: if end < file.known.len() { file.known.get(end).offset } else { file.end },
             source: id,
-            source_start: self.sequence[source - back].offset,
-            stored_bytes: file.stored_bytes[first..end].iter().map(|bytes| u64::from(*bytes)).sum(),
+            source_start: self.sequence.get(source - back).offset,
+            stored_bytes: (first..end).map(|n| u64::from(file.stored_bytes.get(n))).sum(),
         };
         Some((run, end))
+    }
+
+    /// The file that has a chunk: its first chunk, that of the next file, and the file.
+    fn file_of(&self, chunk: usize) -> (usize, usize, InodeId) {
+        // The files before `first` begin at or before the chunk, those from `behind` on behind it.
+        let (mut first, mut behind) = (0, self.files.len());
+        while first + 1 < behind {
+            let middle = first.midpoint(behind);
+            if self.files.get(middle).number as usize <= chunk { first = middle } else { behind = middle }
+        }
+        let FirstChunk { number, id } = self.files.get(first);
+        let has_next = first + 1 < self.files.len();
+        let end = if has_next { self.files.get(first + 1).number as usize } else { self.sequence.len() };
+        (number as usize, end, InodeId::at(id as usize))
+    }
+}
+
+/// The chunks that a file had shortly before.
+#[derive(Default)]
+struct Near {
+    /// Where each was last, bytes.
+    last: HashMap<u64, u64>,
+    /// The same in order.
+    recent: VecDeque<(u64, u64)>,
+}
+
+impl Near {
+    /// Adds a chunk, and returns whether it was near before it.
+    fn is_near(&mut self, chunk: u64, offset: u64) -> bool {
+        while let Some((old, at)) = self.recent.pop_front_if(|(_, at)| offset - *at >= NEAR_BYTES) {
+            if self.last.get(&old) == Some(&at) {
+                self.last.remove(&old);
+            }
+        }
+        self.recent.push_back((chunk, offset));
+        self.last.insert(chunk, offset).is_some()
     }
 }
 
@@ -182,7 +238,13 @@ mod tests {
     /// A chunk that is known by its contents, which are a number.
     fn chunk(contents: u8) -> FoundChunk {
         let len_bytes = 1000 + u32::from(contents);
-        FoundChunk { sha256: [contents; 32], len_bytes, stored_bytes: len_bytes / 2 }
+        FoundChunk { hash: [contents; HASH_BYTES], len_bytes, stored_bytes: len_bytes / 2 }
+    }
+
+    fn table(chunks: impl Iterator<Item = u8>) -> Table<FoundChunk> {
+        let mut table = Table::new(&Spill::none());
+        chunks.for_each(|contents| drop(table.push(chunk(contents))));
+        table
     }
 
     /// The obvious twin of the index: it compares each chunk with all before.
@@ -270,12 +332,12 @@ mod tests {
     proptest! {
         #[test]
         fn runs_are_those_of_the_slow_twin(files in files(), least_bytes in 1u64..6000) {
-            let (mut index, mut slow) = (ChunkIndex::new(), SlowIndex::default());
+            let (mut index, mut slow) = (ChunkIndex::new(&Spill::none()), SlowIndex::default());
             let mut tree = crate::build::Tree::new(crate::build::Metadata::default());
             for (number, contents) in files.iter().enumerate() {
                 let id = tree.add_bytes(format!("{number}").as_bytes(), *b"").unwrap();
-                let chunks: Vec<_> = contents.iter().map(|contents| chunk(*contents)).collect();
-                let runs = index.add_file(id, &chunks, least_bytes);
+                let chunks = table(contents.iter().copied());
+                let runs = index.add_file(id, &chunks, least_bytes).unwrap();
                 prop_assert_eq!(runs, slow.add_file(id, contents, least_bytes));
             }
         }
@@ -283,15 +345,15 @@ mod tests {
 
     #[test]
     fn a_full_index_finds_what_it_knows() {
-        let mut index = ChunkIndex::with_room(10);
-        let chunks: Vec<_> = (0..20).map(chunk).collect();
-        let mut find = |chunks: &[FoundChunk]| index.add_file(InodeId::ROOT, chunks, 1).len();
-        assert_eq!(find(&chunks[..8]), 0);
+        let mut index = ChunkIndex::with_room(10, &Spill::none());
+        let mut find =
+            |chunks: std::ops::Range<u8>| index.add_file(InodeId::ROOT, &table(chunks), 1).unwrap().len();
+        assert_eq!(find(0..8), 0);
         // There is no room for these, and no file refers to them.
-        assert_eq!((find(&chunks[10..]), find(&chunks[10..])), (0, 0));
-        assert_eq!((find(&chunks[4..7]), find(&chunks[8..9])), (1, 0));
+        assert_eq!((find(10..20), find(10..20)), (0, 0));
+        assert_eq!((find(4..7), find(8..9)), (1, 0));
         // There was room for one chunk.
-        assert_eq!(find(&chunks[7..9]), 2);
+        assert_eq!(find(7..9), 2);
     }
 
     #[test]

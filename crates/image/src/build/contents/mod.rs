@@ -24,8 +24,9 @@ use super::options::Compression;
 use super::plan::Planned;
 use super::sort::Order;
 use super::sparse;
-use super::tree::{Body, InodeId};
-use super::writer::{OpenFile, Writer, content_bytes};
+use super::table::Table;
+use super::tree::InodeId;
+use super::writer::{OpenFile, Writer};
 use filled::Filled;
 use packing::Packing;
 use parts::{OwnPart, PendingReference};
@@ -41,22 +42,22 @@ const BUFFER_BYTES_MIN: usize = 1 << 20;
 const HASH_BYTES: usize = 1 << 20;
 
 /// A piece of work whose result is written next, or after those before it.
-enum Pending<'a> {
+enum Pending {
     /// An inode without contents in blocks of compressed data.
-    Bare(&'a Planned),
+    Bare(Planned),
     /// A file with the contents of another one, which was added before.
-    Duplicate { planned: &'a Planned, original: InodeId },
+    Duplicate { planned: Planned, original: InodeId },
     /// A segment of a file that a thread compresses.
-    Segment(PendingSegment<'a>),
+    Segment(PendingSegment),
     /// A part of a file that lies elsewhere.
-    Reference(PendingReference<'a>),
+    Reference(PendingReference),
     /// A segment of the packed file.
     Packed(Ticket),
 }
 
-struct PendingSegment<'a> {
+struct PendingSegment {
     ticket: Ticket,
-    planned: &'a Planned,
+    planned: Planned,
     len: usize,
     is_last: bool,
     compression: Compression,
@@ -67,8 +68,8 @@ struct PendingSegment<'a> {
 }
 
 /// A file that is being read.
-struct Source<'a> {
-    planned: &'a Planned,
+struct Source {
+    planned: Planned,
     len_bytes: u64,
     compression: Option<Compression>,
 }
@@ -80,16 +81,27 @@ pub fn fill(writer: &mut Writer<'_>, order: &Order, threads: usize) -> Result<()
     std::thread::scope(|scope| {
         let left_bytes = writer.total_bytes();
         let duplicates = match writer.can_share() {
-            true => Duplicates::new(writer.tree, plan, options),
-            false => Duplicates::default(),
+            true => Duplicates::new(writer.tree, plan, options)?,
+            false => Duplicates::none(writer.tree.spill()),
         };
-        let packing = if writer.can_share() { Packing::new(options, &writer.prefixes()) } else { None };
+        let packing = if writer.can_share() {
+            Packing::new(options, &writer.prefixes(), writer.tree.spill())
+        } else {
+            None
+        };
         let sampler = options.plain_if_incompressible.then(Sampler::new).transpose()?;
-        let mut others: Vec<_> = plan.others.iter().collect();
-        let small = packing.as_ref().map(|packing| packing.take_small(writer.tree, &mut others, options));
-        let mut small = small.unwrap_or_default();
-        order.sort_small(&mut small);
-        order.sort_others(&mut others);
+        let (mut small, mut others) = (Table::new(writer.tree.spill()), Table::new(writer.tree.spill()));
+        for planned in plan.others.iter() {
+            let is_small =
+                packing.as_ref().is_some_and(|packing| packing.is_small(writer.tree, &planned, options));
+            if is_small {
+                small.push(planned)?
+            } else {
+                others.push(planned)?
+            };
+        }
+        order.sort_small(writer.tree, &mut small)?;
+        order.sort_others(&mut others)?;
         let scan = scan::scan(writer, &others, threads, |compression| {
             packing.as_ref().map_or(0, |packing| packing.fragment_bytes_max(Some(compression)))
         })?;
@@ -109,10 +121,10 @@ pub fn fill(writer: &mut Writer<'_>, order: &Order, threads: usize) -> Result<()
             left_bytes,
             buffers,
         };
-        for planned in small {
+        for planned in small.iter() {
             filler.pack_file(planned)?;
         }
-        for planned in others {
+        for planned in others.iter() {
             filler.add(planned)?;
         }
         filler.drain()?;
@@ -127,7 +139,7 @@ struct Filler<'w, 'a, 's> {
     scan: Scan,
     packing: Option<Packing>,
     sampler: Option<Sampler>,
-    pending: VecDeque<Pending<'a>>,
+    pending: VecDeque<Pending>,
     /// The file whose segments are being written.
     file: OpenFile,
     /// The bytes of that file before a reference that could not be stored without those of the reference.
@@ -139,22 +151,21 @@ struct Filler<'w, 'a, 's> {
 }
 
 impl<'a> Filler<'_, 'a, '_> {
-    fn add(&mut self, planned: &'a Planned) -> Result<(), BuildError> {
-        let tree = self.writer.tree;
-        match &tree.inode(planned.id).body {
-            Body::Regular(content) if content.len_bytes() > 0 => self.add_file(planned, content.as_ref()),
-            _ => {
-                self.pending.push_back(Pending::Bare(planned));
-                self.write_ready()
-            }
+    fn add(&mut self, planned: Planned) -> Result<(), BuildError> {
+        if self.writer.tree.content_bytes(planned.id) > 0
+            && let Some(content) = self.writer.content(&planned)
+        {
+            return self.add_file(planned, content.as_ref());
         }
+        self.pending.push_back(Pending::Bare(planned));
+        self.write_ready()
     }
 
-    fn add_file(&mut self, planned: &'a Planned, content: &dyn Content) -> Result<(), BuildError> {
+    fn add_file(&mut self, planned: Planned, content: &dyn Content) -> Result<(), BuildError> {
         let options = self.writer.options;
         let len_bytes = content.len_bytes();
         if let Some(original) = self.scan.original(planned.id) {
-            self.writer.copy_digest(planned, original);
+            self.writer.copy_digest(&planned, original)?;
             self.left_bytes = self.left_bytes.saturating_sub(len_bytes);
             self.pending.push_back(Pending::Duplicate { planned, original });
             return self.write_ready();
@@ -166,10 +177,10 @@ impl<'a> Filler<'_, 'a, '_> {
         {
             self.drain()?;
             self.left_bytes = self.left_bytes.saturating_sub(len_bytes);
-            sparse::write(self.writer, planned, len_bytes, ranges, reader.as_mut())?;
+            sparse::write(self.writer, &planned, len_bytes, ranges, reader.as_mut())?;
             return reader.finish();
         }
-        let compression = self.choose_compression(planned, content)?;
+        let compression = self.choose_compression(&planned, content)?;
         let file = Source { planned, len_bytes, compression };
         let mut is_original = false;
         let is_scanned = self.scan.has(planned.id);
@@ -180,7 +191,7 @@ impl<'a> Filler<'_, 'a, '_> {
             let digest = first.digest();
             reader.finish()?;
             if let Found::Same(original) = original {
-                self.writer.add_digest(planned, digest);
+                self.writer.add_digest(&planned, digest)?;
                 self.left_bytes = self.left_bytes.saturating_sub(len_bytes);
                 self.pending.push_back(Pending::Duplicate { planned, original });
                 return self.write_ready();
@@ -194,7 +205,7 @@ impl<'a> Filler<'_, 'a, '_> {
             Some(compression) => self.submit(&file, compression, is_original, &mut filled)?,
             None => self.copy(&file, is_original, &mut filled)?,
         }
-        self.writer.add_digest(planned, filled.digest());
+        self.writer.add_digest(&planned, filled.digest())?;
         self.left_bytes = self.left_bytes.saturating_sub(len_bytes);
         reader.finish()
     }
@@ -206,7 +217,7 @@ impl<'a> Filler<'_, 'a, '_> {
         content: &dyn Content,
     ) -> Result<Option<Compression>, BuildError> {
         let options = self.writer.options;
-        let by_rule = options.rules.find(&planned.path);
+        let by_rule = planned.rule(self.writer.tree, &options.rules);
         let sampled_bytes_min = SAMPLED_BYTES_MIN.max(u64::from(options.cluster_bytes) + 1);
         match (by_rule.unwrap_or(options.compression), &mut self.sampler) {
             (Some(compression), Some(sampler))
@@ -224,33 +235,33 @@ impl<'a> Filler<'_, 'a, '_> {
     }
 
     /// Whether all of a file is compressed by one thread, so that it can be hashed before.
-    fn is_one_segment(&self, file: &Source<'_>) -> bool {
+    fn is_one_segment(&self, file: &Source) -> bool {
         let left_bytes = self.left_bytes.max(file.len_bytes);
         file.compression.is_some() && next_segment_bytes(file.len_bytes, left_bytes) as u64 == file.len_bytes
     }
 
     /// Reads a file to its end, and looks for an earlier one with the same contents.
-    fn find_original(&mut self, file: &Source<'_>, reader: &mut Filled<'_>) -> Result<Found, BuildError> {
+    fn find_original(&mut self, file: &Source, reader: &mut Filled<'_>) -> Result<Found, BuildError> {
         let mut hasher = Hasher::default();
         let mut bytes = Vec::new();
         for start in (0..file.len_bytes).step_by(HASH_BYTES) {
             bytes = reader.read((file.len_bytes - start).min(HASH_BYTES as u64) as usize, bytes)?;
             hasher.write(&bytes);
         }
-        Ok(self.duplicates.find(file.planned.id, hasher.finish(file.len_bytes, file.compression)))
+        self.duplicates.find(file.planned.id, &hasher.finish(file.len_bytes, file.compression))
     }
 
     /// Looks for an earlier file with the same contents, which are in memory.
-    fn find_original_of(&mut self, file: &Source<'_>, bytes: &[u8]) -> Found {
+    fn find_original_of(&mut self, file: &Source, bytes: &[u8]) -> Result<Found, BuildError> {
         let mut hasher = Hasher::default();
         hasher.write(bytes);
-        self.duplicates.find(file.planned.id, hasher.finish(file.len_bytes, file.compression))
+        self.duplicates.find(file.planned.id, &hasher.finish(file.len_bytes, file.compression))
     }
 
     /// Passes a file to the threads that compress, unless it is a segment whose contents an earlier file has.
     fn submit(
         &mut self,
-        file: &Source<'a>,
+        file: &Source,
         compression: Compression,
         is_original: bool,
         reader: &mut Filled<'_>,
@@ -263,7 +274,7 @@ impl<'a> Filler<'_, 'a, '_> {
         let len = file.len_bytes as usize;
         self.make_room(len)?;
         let src = reader.read(len, self.buffers.pop().unwrap_or_default())?;
-        if let Found::Same(original) = self.find_original_of(file, &src) {
+        if let Found::Same(original) = self.find_original_of(file, &src)? {
             self.pending.push_back(Pending::Duplicate { planned: file.planned, original });
             self.recycle(src);
             return self.write_ready();
@@ -276,7 +287,7 @@ impl<'a> Filler<'_, 'a, '_> {
     /// Writes a file plain, after everything before it.
     fn copy(
         &mut self,
-        source: &Source<'a>,
+        source: &Source,
         is_original: bool,
         reader: &mut Filled<'_>,
     ) -> Result<(), BuildError> {
@@ -289,7 +300,7 @@ impl<'a> Filler<'_, 'a, '_> {
             self.writer.append_segment(&mut file, segment::plain(&src), std::time::Duration::ZERO)?;
             self.writer.report(src.len() as u64)?;
         }
-        self.writer.put_file(planned, len_bytes, None, file, is_original)
+        self.writer.put_file(&planned, len_bytes, None, file, is_original)
     }
 
     /// Keeps memory for a later segment.
@@ -325,10 +336,10 @@ impl<'a> Filler<'_, 'a, '_> {
     fn write_next(&mut self) -> Result<(), BuildError> {
         match self.pending.pop_front() {
             None => Ok(()),
-            Some(Pending::Bare(planned)) => self.writer.put_bare(planned),
+            Some(Pending::Bare(planned)) => self.writer.put_bare(&planned),
             Some(Pending::Duplicate { planned, original }) => {
-                let len_bytes = content_bytes(self.writer.tree, planned.id);
-                self.writer.put_duplicate(planned, len_bytes, original)?;
+                let len_bytes = self.writer.tree.content_bytes(planned.id);
+                self.writer.put_duplicate(&planned, len_bytes, original)?;
                 self.writer.report(len_bytes)
             }
             Some(Pending::Segment(segment)) => self.write_segment(&segment),
@@ -337,7 +348,7 @@ impl<'a> Filler<'_, 'a, '_> {
         }
     }
 
-    fn write_segment(&mut self, segment: &PendingSegment<'_>) -> Result<(), BuildError> {
+    fn write_segment(&mut self, segment: &PendingSegment) -> Result<(), BuildError> {
         let &PendingSegment { ticket, planned, len, is_last, compression, is_original, is_divided } = segment;
         let Done { output: segment, elapsed, src } = self.workers.take(ticket)?;
         let stored = src.len() - segment.left_bytes;
@@ -349,8 +360,8 @@ impl<'a> Filler<'_, 'a, '_> {
         if is_last {
             let mut file = std::mem::take(&mut self.file);
             file.fragment = fragment;
-            let len_bytes = content_bytes(self.writer.tree, planned.id);
-            self.writer.put_file(planned, len_bytes, Some(compression), file, is_original)?;
+            let len_bytes = self.writer.tree.content_bytes(planned.id);
+            self.writer.put_file(&planned, len_bytes, Some(compression), file, is_original)?;
         }
         self.writer.report(len as u64)?;
         if is_last { self.write_due() } else { Ok(()) }

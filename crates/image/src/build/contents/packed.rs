@@ -4,12 +4,12 @@
 //! ends when they are compressed. The compact index needs consecutive clusters in each pack of entries; so a segment
 //! ends where a pack of sixteen begins. Equal fragments are stored once.
 
+use crate::build::BuildError;
 use crate::build::compress::segment::SEGMENT_BYTES_MAX;
 use crate::build::options::BLOCK_BYTES;
 use crate::build::progress::Stored;
+use crate::build::table::{HASH_BYTES, Hashes, Spill};
 use sha2::{Digest, Sha256};
-use std::collections::HashMap;
-use std::collections::hash_map::Entry;
 
 /// Blocks that the entries before the first pack of sixteen describe: the index of an inode without attributes begins
 /// eight bytes behind a multiple of 32.
@@ -29,7 +29,7 @@ pub struct Packed {
     start: u64,
     segment_bytes: usize,
     /// Positions of fragments by their hash. Sources are hostile, so it is one for which no equal values can be made.
-    known: HashMap<[u8; 32], u64>,
+    known: Hashes,
     /// The files that have fragments.
     pub stored: Stored,
 }
@@ -48,7 +48,7 @@ pub struct PackedSegment {
 impl Packed {
     /// Begins the file, for clusters of up to this size. Readers look for the prefixes of attribute names in it, if there is
     /// one.
-    pub fn new(cluster_bytes: u32, prefixes: &[u8]) -> Self {
+    pub fn new(cluster_bytes: u32, prefixes: &[u8], spill: &Spill) -> Self {
         let segment_bytes = SEGMENT_CLUSTERS * cluster_bytes as usize;
         Packed {
             buffer: prefixes.to_vec(),
@@ -56,7 +56,7 @@ impl Packed {
             segment_bytes: segment_bytes
                 .clamp(SEGMENT_BYTES_MIN, SEGMENT_BYTES_MAX)
                 .next_multiple_of(PACK_BYTES),
-            known: HashMap::new(),
+            known: Hashes::new(spill),
             stored: Stored::default(),
         }
     }
@@ -67,16 +67,14 @@ impl Packed {
     }
 
     /// Returns the position of a fragment with these contents, and appends them if no earlier one has them.
-    pub fn place(&mut self, fragment: &[u8]) -> u64 {
+    pub fn place(&mut self, fragment: &[u8]) -> Result<u64, BuildError> {
         let end = self.len_bytes();
         self.stored.add(fragment.len() as u64, 0);
-        match self.known.entry(Sha256::digest(fragment).into()) {
-            Entry::Occupied(known) => *known.get(),
-            Entry::Vacant(new) => {
-                self.buffer.extend_from_slice(fragment);
-                *new.insert(end)
-            }
+        if let Some(known) = self.known.get_or_insert(&hash(fragment), end)? {
+            return Ok(known);
         }
+        self.buffer.extend_from_slice(fragment);
+        Ok(end)
     }
 
     /// Takes the next segment, if all of it is there.
@@ -103,20 +101,26 @@ impl Packed {
     }
 }
 
+/// The beginning of the hash of a fragment.
+fn hash(fragment: &[u8]) -> [u8; HASH_BYTES] {
+    let sha256: [u8; 32] = Sha256::digest(fragment).into();
+    std::array::from_fn(|at| sha256[at])
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn segments_end_where_a_pack_begins() {
-        let mut packed = Packed::new(65536, &[]);
+        let mut packed = Packed::new(65536, &[], &Spill::none());
         let mut wanted = Vec::new();
         let mut found: Vec<u8> = Vec::new();
         let mut segments = Vec::new();
         for i in 0..2000u32 {
             let fragment: Vec<u8> =
                 (0..i * 7 % 9000 + 4).map(|j| ((j * i) >> 3) as u8).chain(i.to_le_bytes()).collect();
-            assert_eq!(packed.place(&fragment), wanted.len() as u64);
+            assert_eq!(packed.place(&fragment).unwrap(), wanted.len() as u64);
             wanted.extend(fragment);
             while let Some(segment) = packed.next_segment() {
                 segments.push(segment);
@@ -136,8 +140,8 @@ mod tests {
 
     #[test]
     fn equal_fragments_have_one_place() {
-        let mut packed = Packed::new(4096, &[]);
-        assert_eq!([packed.place(b"abc"), packed.place(b"bcd"), packed.place(b"abc")], [0, 3, 0]);
+        let mut packed = Packed::new(4096, &[], &Spill::none());
+        assert_eq!([b"abc", b"bcd", b"abc"].map(|fragment| packed.place(fragment).unwrap()), [0, 3, 0]);
         assert_eq!((packed.len_bytes(), packed.stored.files, packed.stored.content_bytes), (6, 3, 9));
     }
 }

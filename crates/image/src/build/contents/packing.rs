@@ -12,8 +12,9 @@ use crate::build::compress::segment::Cut;
 use crate::build::compress::workers::{Ticket, ToCompress, Turn};
 use crate::build::options::{Compression, Options};
 use crate::build::plan::Planned;
-use crate::build::tree::{Body, Tree};
-use crate::build::writer::{OpenFile, content_bytes};
+use crate::build::table::Spill;
+use crate::build::tree::Tree;
+use crate::build::writer::OpenFile;
 use std::collections::VecDeque;
 
 /// Bytes of files that are written between the end that completes a segment of the packed file and that segment.
@@ -34,11 +35,11 @@ pub struct Packing {
 impl Packing {
     /// Begins the packed file, with the table of prefixes of attribute names; `None` if the options say that the image has
     /// no fragments.
-    pub fn new(options: &Options, prefixes: &[u8]) -> Option<Self> {
+    pub fn new(options: &Options, prefixes: &[u8], spill: &Spill) -> Option<Self> {
         Some(Packing {
             compression: options.compression.filter(|_| options.fragments)?,
             len_bytes_max: options.cluster_bytes as usize,
-            packed: Packed::new(options.cluster_bytes, prefixes),
+            packed: Packed::new(options.cluster_bytes, prefixes, spill),
             file: OpenFile::default(),
             late: VecDeque::new(),
         })
@@ -49,40 +50,29 @@ impl Packing {
         if compression == Some(self.compression) { self.len_bytes_max } else { 0 }
     }
 
-    /// Takes the files that are fragments as a whole out of `files`, and returns them in the same order.
-    pub fn take_small<'a>(
-        &self,
-        tree: &Tree,
-        files: &mut Vec<&'a Planned>,
-        options: &Options,
-    ) -> Vec<&'a Planned> {
-        let is_small = |planned: &mut &Planned| {
-            let len_bytes = content_bytes(tree, planned.id);
-            let compression = options.rules.choose(&planned.path, options.compression);
-            len_bytes > 0 && len_bytes <= self.fragment_bytes_max(compression) as u64
-        };
-        files.extract_if(.., is_small).collect()
+    /// Whether a file is a fragment as a whole.
+    pub fn is_small(&self, tree: &Tree, planned: &Planned, options: &Options) -> bool {
+        let len_bytes = tree.content_bytes(planned.id);
+        let compression = planned.rule(tree, &options.rules).unwrap_or(options.compression);
+        len_bytes > 0 && len_bytes <= self.fragment_bytes_max(compression) as u64
     }
 }
 
 impl<'a> Filler<'_, 'a, '_> {
     /// Packs a small file.
-    pub(super) fn pack_file(&mut self, planned: &'a Planned) -> Result<(), BuildError> {
-        let tree = self.writer.tree;
-        let (Some(packing), Body::Regular(content)) = (&mut self.packing, &tree.inode(planned.id).body)
-        else {
-            return Ok(());
-        };
+    pub(super) fn pack_file(&mut self, planned: Planned) -> Result<(), BuildError> {
+        let content = self.writer.content(&planned);
+        let (Some(packing), Some(content)) = (&mut self.packing, content) else { return Ok(()) };
         let mut reader = content.open()?;
         let data = reader.data_ranges()?;
         let mut filled = Filled::new(reader.as_mut(), data.as_deref(), self.writer.options.digests);
         let len_bytes = content.len_bytes();
         let src = filled.read(len_bytes as usize, Vec::new())?;
-        self.writer.add_digest(planned, filled.digest());
+        self.writer.add_digest(&planned, filled.digest())?;
         reader.finish()?;
         self.left_bytes = self.left_bytes.saturating_sub(len_bytes);
-        let at = packing.packed.place(&src);
-        self.writer.put_fragment(planned, len_bytes, packing.compression, at)?;
+        let at = packing.packed.place(&src)?;
+        self.writer.put_fragment(&planned, len_bytes, packing.compression, at)?;
         while let Some(segment) = self.next_packed() {
             self.make_room(segment.src.len())?;
             if let Some(ticket) = self.submit_packed(segment, Turn::Last) {
@@ -97,7 +87,7 @@ impl<'a> Filler<'_, 'a, '_> {
         let Some(packing) = self.packing.as_mut().filter(|_| !fragment.is_empty()) else {
             return Ok(None);
         };
-        let at = packing.packed.place(fragment);
+        let at = packing.packed.place(fragment)?;
         while let Some(segment) = self.next_packed() {
             let due = self.writer.done_bytes() + LATE_BYTES;
             let ticket = self.submit_packed(segment, Turn::First);

@@ -12,14 +12,13 @@ use crate::build::compress::segment::{Cut, SEGMENT_BYTES_MAX, next_segment_bytes
 use crate::build::compress::workers::{ToCompress, Turn};
 use crate::build::options::{BLOCK_BYTES, Compression};
 use crate::build::plan::Planned;
-use crate::build::tree::Body;
 use std::ops::Range;
 
 const BLOCK: usize = BLOCK_BYTES as usize;
 
 /// A part of a file that lies elsewhere.
-pub(super) struct PendingReference<'a> {
-    planned: &'a Planned,
+pub(super) struct PendingReference {
+    planned: Planned,
     compression: Compression,
     reference: Reference,
     /// The bytes of its last block.
@@ -52,7 +51,7 @@ impl<'a> Filler<'_, 'a, '_> {
     /// Passes the own parts of a file to the threads that compress.
     pub(super) fn submit_scanned(
         &mut self,
-        file: &Source<'a>,
+        file: &Source,
         compression: Compression,
         reader: &mut Filled<'_>,
     ) -> Result<(), BuildError> {
@@ -84,7 +83,7 @@ impl<'a> Filler<'_, 'a, '_> {
     /// Passes a part of a file to the threads that compress, in segments.
     pub(super) fn submit_part(
         &mut self,
-        file: &Source<'a>,
+        file: &Source,
         compression: Compression,
         part: &OwnPart,
         reader: &mut Filled<'_>,
@@ -105,7 +104,7 @@ impl<'a> Filler<'_, 'a, '_> {
     /// Passes a segment, which begins at byte `start` of its file, to the threads that compress.
     pub(super) fn submit_segment(
         &mut self,
-        file: &Source<'a>,
+        file: &Source,
         compression: Compression,
         part: &OwnPart,
         start: u64,
@@ -132,20 +131,20 @@ impl<'a> Filler<'_, 'a, '_> {
     }
 
     /// Adds a reference to the file that is being written.
-    pub(super) fn write_reference(&mut self, pending: &PendingReference<'a>) -> Result<(), BuildError> {
+    pub(super) fn write_reference(&mut self, pending: &PendingReference) -> Result<(), BuildError> {
         let PendingReference { planned, reference, ref last, .. } = *pending;
         let not_stored = std::mem::take(&mut self.not_stored);
         self.file.is_cut = true;
-        if !not_stored.is_empty() || !self.writer.add_reference(planned, &mut self.file, &reference, last)? {
+        if !not_stored.is_empty() || !self.writer.add_reference(&planned, &mut self.file, &reference, last)? {
             self.store_again(pending, not_stored)?;
         }
         self.writer.report(reference.end - reference.start)
     }
 
     /// Compresses the contents of a reference, and the bytes before it that are not stored.
-    fn store_again(&mut self, pending: &PendingReference<'a>, not_stored: Vec<u8>) -> Result<(), BuildError> {
+    fn store_again(&mut self, pending: &PendingReference, not_stored: Vec<u8>) -> Result<(), BuildError> {
         let PendingReference { planned, compression, reference, .. } = *pending;
-        let Body::Regular(content) = &self.writer.tree.inode(planned.id).body else { return Ok(()) };
+        let Some(content) = self.writer.content(&planned) else { return Ok(()) };
         let mut reader = content.open()?;
         let data = reader.data_ranges()?;
         let mut filled = Filled::new(reader.as_mut(), data.as_deref(), false);

@@ -14,7 +14,8 @@ use crate::build::duplicates::{Duplicates, Found, Hasher};
 use crate::build::options::{BLOCK_BYTES, Compression, Dedupe};
 use crate::build::plan::Planned;
 use crate::build::sparse;
-use crate::build::tree::{Body, InodeId};
+use crate::build::table::Table;
+use crate::build::tree::InodeId;
 use crate::build::writer::Writer;
 use crate::format::config::LZ4_WINDOW_BYTES_DEFAULT;
 use crate::format::features::incompat;
@@ -70,7 +71,7 @@ impl Scan {
 /// goes into the packed file.
 pub fn scan(
     writer: &mut Writer<'_>,
-    files: &[&Planned],
+    files: &Table<Planned>,
     threads: usize,
     fragment_bytes_max: impl Fn(Compression) -> usize,
 ) -> Result<Scan, BuildError> {
@@ -87,19 +88,22 @@ pub fn scan(
     let queue = Queue::default();
     std::thread::scope(|scope| {
         let workers = Workers::start(scope, &queue, threads, move || chunker(sizes))?;
-        let (pending, chunks, index) = (VecDeque::new(), Vec::new(), ChunkIndex::new());
+        let (pending, chunks, index) =
+            (VecDeque::new(), Table::new(writer.tree.spill()), ChunkIndex::new(writer.tree.spill()));
         let divisions = Divisions::new(options.cluster_bytes);
         let scan = Scan { divisions, ..Scan::default() };
-        let (duplicates, buffers) = (Duplicates::default(), Vec::new());
+        let (duplicates, buffers) = (Duplicates::none(writer.tree.spill()), Vec::new());
         let mut scanner = Scanner { writer, workers, pending, chunks, index, scan, duplicates, buffers };
         let compressions = options.compressions();
-        for planned in files {
-            let compression = options.rules.choose(&planned.path, options.compression);
-            let Body::Regular(content) = &scanner.writer.tree.inode(planned.id).body else { continue };
-            let Some(compression) = compression.filter(|_| content.len_bytes() > BLOCK) else { continue };
+        for planned in files.iter() {
+            let tree = scanner.writer.tree;
+            let compression = planned.rule(tree, &options.rules).unwrap_or(options.compression);
+            let is_long = tree.content_bytes(planned.id) > BLOCK;
+            let Some(compression) = compression.filter(|_| is_long) else { continue };
+            let Some(content) = scanner.writer.content(&planned) else { continue };
             let seed = compressions.iter().position(|one| *one == compression).unwrap_or(0) as u8;
             let fragment_bytes = fragment_bytes_max(compression) as u64;
-            scanner.read(planned, content.as_ref(), compression, seed, fragment_bytes)?;
+            scanner.read(&planned, content.as_ref(), compression, seed, fragment_bytes)?;
         }
         while scanner.take_next()? {}
         Ok(scanner.scan)
@@ -118,9 +122,10 @@ fn chunker(sizes: ChunkSizes) -> impl FnMut(&[u8], u8) -> Result<Vec<FoundChunk>
         estimator.begin();
         let (mut found, mut start) = (Vec::with_capacity(src.len() / CHUNK_BYTES_MIN), 0);
         for chunk in sizes.chunks(src) {
-            let sha256 = Sha256::new().chain_update([seed]).chain_update(chunk).finalize().into();
+            let sha256: [u8; 32] = Sha256::new().chain_update([seed]).chain_update(chunk).finalize().into();
             let stored_bytes = estimator.stored_bytes(src, start..start + chunk.len())?;
-            found.push(FoundChunk { sha256, len_bytes: chunk.len() as u32, stored_bytes });
+            let hash = std::array::from_fn(|at| sha256[at]);
+            found.push(FoundChunk { hash, len_bytes: chunk.len() as u32, stored_bytes });
             start += chunk.len();
         }
         Ok(found)
@@ -176,7 +181,7 @@ struct Scanner<'w, 'a, 's> {
     workers: Workers<'s, u8, Vec<FoundChunk>>,
     pending: VecDeque<PendingSegment>,
     /// The chunks so far of the file whose segments are taken.
-    chunks: Vec<FoundChunk>,
+    chunks: Table<FoundChunk>,
     index: ChunkIndex,
     scan: Scan,
     duplicates: Duplicates,
@@ -231,30 +236,33 @@ impl Scanner<'_, '_, '_> {
         if self.buffers.is_empty() {
             self.buffers.push(done.src);
         }
-        self.chunks.extend(done.output);
+        for chunk in done.output {
+            self.chunks.push(chunk)?;
+        }
         if let Some(ended) = ends {
-            self.end_file(&ended);
+            self.end_file(&ended)?;
         }
         Ok(true)
     }
 
     /// Compares a file, all of whose chunks are known, with those before.
-    fn end_file(&mut self, ended: &EndedFile) {
+    fn end_file(&mut self, ended: &EndedFile) -> Result<(), BuildError> {
         let &EndedFile { file, compression } = ended;
         let mut hasher = Hasher::default();
-        self.chunks.iter().for_each(|chunk| hasher.write(&chunk.sha256));
+        self.chunks.iter().for_each(|chunk| hasher.write(&chunk.hash));
         self.scan.scanned.insert(file.id);
-        match self.duplicates.find(file.id, hasher.finish(file.len_bytes, Some(compression))) {
+        match self.duplicates.find(file.id, &hasher.finish(file.len_bytes, Some(compression)))? {
             Found::Same(original) => {
                 self.scan.duplicates.insert(file.id, original);
                 self.scan.originals.insert(original);
             }
             Found::First => {
-                let runs = self.index.add_file(file.id, &self.chunks, SAVED_BYTES_MIN);
+                let runs = self.index.add_file(file.id, &self.chunks, SAVED_BYTES_MIN)?;
                 self.scan.originals.extend(runs.iter().map(|run| run.source).filter(|id| *id != file.id));
                 self.scan.divisions.add(file, &runs, SAVED_BYTES_MIN);
             }
         }
-        self.chunks.clear();
+        self.chunks = Table::new(self.chunks.spill());
+        Ok(())
     }
 }

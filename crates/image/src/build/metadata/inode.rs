@@ -10,9 +10,9 @@ use crate::read::inode::{DeviceNumber, Timestamp};
 
 /// The fields of an inode that do not depend on how its contents are stored.
 #[derive(Debug)]
-pub struct Fields<'a> {
-    /// Metadata.
-    pub metadata: &'a Metadata,
+pub struct Fields {
+    /// Metadata; its attributes are not used.
+    pub metadata: Metadata,
     /// Type of file.
     pub kind: FileKind,
     /// Names of the inode; of a directory two, and one for each directory in it.
@@ -75,11 +75,11 @@ impl Storage {
     }
 }
 
-impl Fields<'_> {
+impl Fields {
     /// Whether the inode needs the extended form: compact ones have the image's time, and short numbers and addresses.
     pub fn is_extended(&self, epoch: Timestamp) -> bool {
         let short = u32::from(u16::MAX);
-        let Metadata { uid, gid, mtime, .. } = self.metadata;
+        let Metadata { uid, gid, mtime, .. } = &self.metadata;
         self.is_wide
             || *mtime != epoch
             || *uid > short
@@ -96,7 +96,7 @@ impl Fields<'_> {
 
     /// Encodes the inode; its attributes follow it.
     pub fn encode(&self, epoch: Timestamp, storage: Storage) -> Vec<u8> {
-        let Metadata { uid, gid, mtime, permissions, .. } = self.metadata;
+        let Metadata { uid, gid, mtime, permissions, .. } = &self.metadata;
         let icount = match self.xattr_bytes {
             0 => 0,
             bytes => ((bytes - 12) / 4 + 1) as u16,

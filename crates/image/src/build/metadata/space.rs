@@ -4,7 +4,9 @@
 //! inline end must not cross a block's border, so a record may have to begin later than where the one before ends; the
 //! gap takes a later, smaller record.
 
+use crate::build::BuildError;
 use crate::build::options::BLOCK_BYTES;
+use crate::build::table::{Spill, Table};
 use crate::format::inode::SLOT_LEN;
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -19,7 +21,7 @@ const BEHIND_LAST_LEN: usize = 12;
 /// The area of inodes while it is filled.
 #[derive(Debug)]
 pub struct Space {
-    bytes: Vec<u8>,
+    bytes: Table<u8>,
     /// Length and position of the gaps.
     gaps: BTreeSet<(u64, u64)>,
 }
@@ -27,19 +29,22 @@ pub struct Space {
 impl Space {
     /// Makes an area whose first 32 bytes are unused, so that no inode has number 0: programs pass over entries of that
     /// number.
-    pub fn new() -> Self {
-        Space { bytes: vec![0; SLOT_LEN as usize], gaps: BTreeSet::new() }
+    pub fn new(spill: &Spill) -> Self {
+        let mut bytes = Table::new(spill);
+        // The first bytes of a table are in memory.
+        let _ = bytes.grow(SLOT_LEN as usize, 0);
+        Space { bytes, gaps: BTreeSet::new() }
     }
 
     /// Finds room for a record of `len_bytes`, whose bytes `inline` lie within a block, and returns its position. The
     /// inline bytes are at most a block less 32 bytes.
-    pub fn reserve(&mut self, len_bytes: u64, inline: Range<u64>) -> u64 {
+    pub fn reserve(&mut self, len_bytes: u64, inline: Range<u64>) -> Result<u64, BuildError> {
         let len = len_bytes.next_multiple_of(SLOT_LEN);
         if let Some((gap, at)) = self.find_gap(len, &inline) {
             self.gaps.remove(&gap);
             self.add_gap(gap.1..at);
             self.add_gap(at + len..gap.1 + gap.0);
-            return at;
+            return Ok(at);
         }
         let end = self.bytes.len() as u64;
         let at = match fits(end, &inline) {
@@ -50,25 +55,24 @@ impl Space {
             }
         };
         self.add_gap(end..at);
-        self.bytes.resize((at + len) as usize, 0);
-        at
+        self.bytes.grow((at + len) as usize, 0)?;
+        Ok(at)
     }
 
     /// Writes part of a record at a position.
     pub fn write(&mut self, at: u64, bytes: &[u8]) {
-        let at = at as usize;
-        self.bytes[at..at + bytes.len()].copy_from_slice(bytes);
+        self.bytes.write_at(at, bytes);
     }
 
     /// Bytes that were written.
-    pub fn read(&self, bytes: Range<u64>) -> &[u8] {
-        &self.bytes[bytes.start as usize..bytes.end as usize]
+    pub fn read(&self, bytes: Range<u64>) -> Vec<u8> {
+        self.bytes.read_at(bytes)
     }
 
     /// The area, filled up to a whole block, with at least [`BEHIND_LAST_LEN`] bytes behind the last record.
-    pub fn into_bytes(mut self) -> Vec<u8> {
-        self.bytes.resize((self.bytes.len() + BEHIND_LAST_LEN).next_multiple_of(BLOCK as usize), 0);
-        self.bytes
+    pub fn into_bytes(mut self) -> Result<Table<u8>, BuildError> {
+        self.bytes.grow((self.bytes.len() + BEHIND_LAST_LEN).next_multiple_of(BLOCK as usize), 0)?;
+        Ok(self.bytes)
     }
 
     /// The smallest gap that takes the record, and the position in it.
@@ -104,11 +108,11 @@ mod tests {
         fn records_do_not_overlap_and_inline_bytes_stay_in_a_block(
             records in proptest::collection::vec((0u64..200, 0u64..4065), 1..200),
         ) {
-            let mut space = Space::new();
+            let mut space = Space::new(&Spill::none());
             let mut taken: Vec<Range<u64>> = vec![Range { start: 0, end: 32 }];
             for (before, inline) in records {
                 let (start, len) = (32 + before, 32 + before + inline);
-                let at = space.reserve(len, start..len);
+                let at = space.reserve(len, start..len).unwrap();
                 prop_assert!(at.is_multiple_of(32) && fits(at, &(start..len)));
                 prop_assert!(taken.iter().all(|t| t.end <= at || at + len <= t.start));
                 taken.push(at..at + len);
@@ -119,19 +123,19 @@ mod tests {
 
     #[test]
     fn a_gap_takes_a_later_record() {
-        let mut space = Space::new();
-        let large = space.reserve(4096, 32..4096);
+        let mut space = Space::new(&Spill::none());
+        let large = space.reserve(4096, 32..4096).unwrap();
         assert_eq!(large, 4064);
-        assert_eq!(space.reserve(64, 64..64), 32);
-        assert_eq!(space.into_bytes().len(), 2 * 4096);
+        assert_eq!(space.reserve(64, 64..64).unwrap(), 32);
+        assert_eq!(space.into_bytes().unwrap().len(), 2 * 4096);
     }
 
     #[test]
     fn bytes_follow_an_inode_at_the_end_of_a_block() {
         for (len_bytes, blocks) in [(4032, 1), (4064, 2), (4096, 2)] {
-            let mut space = Space::new();
-            assert_eq!(space.reserve(len_bytes, len_bytes..len_bytes), 32);
-            assert_eq!(space.into_bytes().len(), blocks * 4096, "{len_bytes}");
+            let mut space = Space::new(&Spill::none());
+            assert_eq!(space.reserve(len_bytes, len_bytes..len_bytes).unwrap(), 32);
+            assert_eq!(space.into_bytes().unwrap().len(), blocks * 4096, "{len_bytes}");
         }
     }
 }

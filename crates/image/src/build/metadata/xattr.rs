@@ -3,6 +3,7 @@
 use super::prefixes::LongPrefixes;
 use crate::build::BuildError;
 use crate::build::options::BLOCK_BYTES;
+use crate::build::plan::Planned;
 use crate::build::tree::{InodeId, Tree, XATTR_VALUE_LEN_MAX, Xattr};
 use crate::format::xattr::{
     ALIGN, RawXattrEntry, RawXattrHeader, SHORT_PREFIX_INDEXES, filter_bit, short_prefix, xattr_area_len_max,
@@ -26,10 +27,10 @@ pub struct Pool<'a> {
 impl<'a> Pool<'a> {
     /// Collects the attributes that the inodes `ids` share. Names may get long prefixes whose table takes up to
     /// `prefix_bytes`; 0: there are none.
-    pub fn collect(tree: &'a Tree, ids: &[InodeId], prefix_bytes: usize) -> Self {
+    pub fn collect(tree: &'a Tree, ids: impl Iterator<Item = InodeId>, prefix_bytes: usize) -> Self {
         let mut counts: BTreeMap<&Xattr, u32> = BTreeMap::new();
         for id in ids {
-            for xattr in &tree.inode(*id).metadata.xattrs {
+            for xattr in tree.xattrs(id) {
                 *counts.entry(xattr).or_default() += 1;
             }
         }
@@ -55,13 +56,14 @@ impl<'a> Pool<'a> {
         bytes
     }
 
-    /// Encodes the attributes behind inode `id`; empty if it has none. `path` is for errors.
-    pub fn encode(&self, tree: &Tree, id: InodeId, path: &[u8]) -> Result<Vec<u8>, BuildError> {
-        let xattrs = &tree.inode(id).metadata.xattrs;
+    /// Encodes the attributes behind an inode; empty if it has none.
+    pub fn encode(&self, tree: &Tree, planned: &Planned) -> Result<Vec<u8>, BuildError> {
+        let xattrs = tree.xattrs(planned.id);
         if xattrs.is_empty() {
             return Ok(Vec::new());
         }
-        check(xattrs, path)?;
+        let path = planned.path(tree);
+        check(xattrs, &path)?;
         let (shared, inline): (Vec<_>, Vec<_>) = xattrs
             .iter()
             .map(|xattr| (xattr, self.numbers.get(xattr).copied()))
@@ -77,7 +79,7 @@ impl<'a> Pool<'a> {
         out.extend(shared.iter().flat_map(|(_, number)| number.unwrap_or(0).to_le_bytes()));
         surplus.iter().chain(&inline).for_each(|(xattr, _)| push_entry(xattr, &self.prefixes, &mut out));
         match out.len() as u64 > xattr_area_len_max() {
-            true => Err(BuildError::refused(path, "its attributes take more than 256 KiB")),
+            true => Err(BuildError::refused(&path, "its attributes take more than 256 KiB")),
             false => Ok(out),
         }
     }

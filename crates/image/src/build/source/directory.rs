@@ -4,11 +4,12 @@
 //! is read, and a file that is no longer the same when its contents are read is an error.
 
 use crate::build::BuildError;
-use crate::build::content::{Content, Reader};
+use crate::build::content::{Content, Contents, Reader, Stored};
 use crate::build::error::path_of;
 use crate::build::metadata::xattr;
 use crate::build::rules::Pattern;
 use crate::build::source::Scanned;
+use crate::build::table::Spill;
 use crate::build::tree::{Body, Directory, InodeId, Metadata, Tree, Xattr};
 use crate::read::FileKind;
 use crate::read::inode::{DeviceNumber, Timestamp};
@@ -33,6 +34,8 @@ pub struct DirectoryOptions {
     pub ignore_unreadable: bool,
     /// Files that are left out, by device and inode: the image itself may be written into the directory.
     pub outputs: Vec<(u64, u64)>,
+    /// Where the tree goes if it is large.
+    pub spill: Spill,
 }
 
 /// Reads the names and metadata of a directory.
@@ -46,8 +49,9 @@ pub fn scan(path: &Path, options: &DirectoryOptions) -> Result<Scanned, BuildErr
         options,
         device: stat.device,
         links: HashMap::new(),
-        scanned: Scanned::new(Tree::new(Metadata::default())),
+        scanned: Scanned::new(Tree::with_spill(Metadata::default(), &options.spill)),
     };
+    scan.scanned.tree.set_contents(Arc::new(Files(scan.root.clone())));
     let xattrs = handle.xattrs().map_err(failed)?;
     *scan.scanned.tree.metadata_mut(InodeId::ROOT) = scan.metadata(&stat, xattrs);
     let mut stack = vec![(InodeId::ROOT, Vec::new())];
@@ -166,11 +170,7 @@ impl Scan<'_> {
                     self.scanned.unreadable.push((self.root.shown(path), error.to_string()));
                     return Ok(None);
                 }
-                Body::Regular(Arc::new(SourceContent {
-                    root: self.root.clone(),
-                    path: path.into(),
-                    stat: *stat,
-                }))
+                Body::Stored(Identity::of(stat).stored())
             }
         }))
     }
@@ -207,18 +207,63 @@ impl Scan<'_> {
     }
 }
 
+/// What a file must still be when it is read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Identity {
+    len_bytes: u64,
+    device: u64,
+    inode: u64,
+    mtime: (i64, u32),
+    may_have_holes: bool,
+}
+
+impl Identity {
+    fn of(stat: &SourceStat) -> Self {
+        let SourceStat { len_bytes, device, inode, mtime, may_have_holes, .. } = *stat;
+        Identity { len_bytes, device, inode, mtime, may_have_holes }
+    }
+
+    fn stored(self) -> Stored {
+        let (seconds, nanoseconds) = self.mtime;
+        let last = u64::from(nanoseconds) << 1 | u64::from(self.may_have_holes);
+        Stored { len_bytes: self.len_bytes, words: [self.device, self.inode, seconds as u64, last] }
+    }
+
+    fn restored(stored: &Stored) -> Self {
+        let (len_bytes, [device, inode, seconds, last]) = (stored.len_bytes, stored.words);
+        let mtime = (seconds as i64, (last >> 1) as u32);
+        Identity { len_bytes, device, inode, mtime, may_have_holes: last & 1 != 0 }
+    }
+
+    /// Whether a file is the same, and was not changed. It may have got holes.
+    fn is_that_of(self, other: Self) -> bool {
+        self == Identity { may_have_holes: self.may_have_holes, ..other }
+    }
+}
+
+/// The contents of all files of the directory.
+#[derive(Debug)]
+struct Files(Arc<Root>);
+
+impl Contents for Files {
+    fn content(&self, file: &Stored, path: &[u8]) -> Arc<dyn Content> {
+        let (root, identity) = (self.0.clone(), Identity::restored(file));
+        Arc::new(SourceContent { root, path: path.into(), identity })
+    }
+}
+
 /// Contents of a file in the directory.
 #[derive(Debug)]
 struct SourceContent {
     root: Arc<Root>,
     path: Box<[u8]>,
-    /// Metadata when the directory was scanned.
-    stat: SourceStat,
+    /// What it was when the directory was scanned.
+    identity: Identity,
 }
 
 impl Content for SourceContent {
     fn len_bytes(&self) -> u64 {
-        self.stat.len_bytes
+        self.identity.len_bytes
     }
 
     fn open(&self) -> Result<Box<dyn Reader + '_>, BuildError> {
@@ -247,16 +292,15 @@ struct SourceReader<'c> {
 impl SourceReader<'_> {
     /// Compares inode, length and time with those of the scan.
     fn check(&self) -> Result<(), BuildError> {
-        let (then, now) = (&self.content.stat, source_tree::stat(&self.file));
-        let now = now.map_err(|e| self.content.failed(e.into()))?;
-        let identity = |stat: &SourceStat| (stat.device, stat.inode, stat.len_bytes, stat.mtime);
-        if identity(then) == identity(&now) { Ok(()) } else { Err(self.content.changed()) }
+        let now = source_tree::stat(&self.file).map_err(|e| self.content.failed(e.into()))?;
+        let is_same = self.content.identity.is_that_of(Identity::of(&now));
+        if is_same { Ok(()) } else { Err(self.content.changed()) }
     }
 }
 
 impl Reader for SourceReader<'_> {
     fn data_ranges(&self) -> Result<Option<Vec<Range<u64>>>, BuildError> {
-        if !self.content.stat.may_have_holes {
+        if !self.content.identity.may_have_holes {
             return Ok(None);
         }
         let ranges = source_tree::data_ranges(&self.file, self.content.len_bytes());

@@ -5,9 +5,10 @@
 
 use super::Scanned;
 use crate::build::BuildError;
-use crate::build::content::{Bytes, Content, Reader};
+use crate::build::content::{Content, Contents, Reader, Stored};
 use crate::build::error::path_of;
 use crate::build::rules::Pattern;
+use crate::build::table::Spill;
 use crate::build::tree::{Body, Directory, InodeId, Metadata, Tree, Xattr};
 use crate::finding::Severity;
 use crate::format::xattr::xattr_area_len_max;
@@ -27,14 +28,20 @@ const CONTENT_BYTES_MAX: u64 = 1 << 47;
 
 /// Reads the names and metadata of an image. Names that match a pattern are left out, with all below them.
 pub fn scan(image: &Image, exclude: &[Pattern]) -> Result<Scanned, BuildError> {
+    scan_to(image, exclude, &Spill::none())
+}
+
+/// Like [`scan`]. A large tree goes to `spill`.
+pub fn scan_to(image: &Image, exclude: &[Pattern], spill: &Spill) -> Result<Scanned, BuildError> {
     let mut repack = Repack {
         exclude,
-        scanned: Scanned::new(Tree::new(Metadata::default())),
+        scanned: Scanned::new(Tree::with_spill(Metadata::default(), spill)),
         directories: Vec::new(),
         inodes: HashMap::new(),
         content_bytes: 0,
         failed: None,
     };
+    repack.scanned.tree.set_contents(Arc::new(Nodes(image.clone())));
     walk::walk(image, &Limits::default(), &mut repack).map_err(|e| failed(b"/", e))?;
     match repack.failed {
         Some(error) => Err(error),
@@ -95,15 +102,7 @@ impl Repack<'_> {
                     let what = format!("with its {len_bytes} bytes the files have more than 2^47");
                     BuildError::image_fault(path, what)
                 })?;
-                match len_bytes {
-                    0 => Body::Regular(Arc::new(Bytes(Arc::default()))),
-                    _ => Body::Regular(Arc::new(NodeContent {
-                        image: node.image().clone(),
-                        nid: node.nid(),
-                        path: path.into(),
-                        len_bytes,
-                    })),
-                }
+                Body::Stored(Stored { len_bytes, words: [node.nid().0, 0, 0, 0] })
             }
         })
     }
@@ -168,6 +167,17 @@ fn metadata(node: &Node, path: &[u8]) -> Result<Metadata, BuildError> {
         mtime: inode.mtime,
         xattrs,
     })
+}
+
+/// The contents of all files of the image.
+#[derive(Debug)]
+struct Nodes(Image);
+
+impl Contents for Nodes {
+    fn content(&self, file: &Stored, path: &[u8]) -> Arc<dyn Content> {
+        let (image, nid) = (self.0.clone(), Nid(file.words[0]));
+        Arc::new(NodeContent { image, nid, path: path.into(), len_bytes: file.len_bytes })
+    }
 }
 
 /// The contents of a file of the image.

@@ -44,29 +44,34 @@ impl Writer<'_> {
         let stored_bytes = file.blocks * BLOCK;
         self.summary.add_stored(compression, stored_bytes);
         self.summary.fragments = progress::Stored { stored_bytes, ..fragments };
-        self.packed_place = Some(self.put_hidden(len_bytes, compression, &file));
+        self.packed_place = Some(self.put_hidden(len_bytes, compression, &file)?);
         Ok(())
     }
 
     /// Places the inode of a compressed file that has no name, and returns its position in the area.
-    pub(super) fn put_hidden(&mut self, len_bytes: u64, compression: Compression, file: &OpenFile) -> u64 {
+    pub(super) fn put_hidden(
+        &mut self,
+        len_bytes: u64,
+        compression: Compression,
+        file: &OpenFile,
+    ) -> Result<u64, BuildError> {
         let epoch = self.plan.epoch;
         let fields = Fields {
-            metadata: &Metadata { permissions: 0, mtime: epoch, ..Metadata::default() },
+            metadata: Metadata { permissions: 0, mtime: epoch, ..Metadata::default() },
             kind: FileKind::Regular,
             nlink: 1,
-            ino: (self.plan.ids().count() + 1 + usize::from(self.packed_place.is_some())) as u32,
+            ino: (self.plan.count() + 1 + usize::from(self.packed_place.is_some())) as u32,
             len_bytes,
             xattr_bytes: 0,
             is_wide: false,
         };
         let head_bytes = fields.head_bytes(epoch);
         let (storage, behind, _) = self.encode_index(head_bytes, len_bytes, compression, file);
-        let at = self.space.reserve(head_bytes + behind.len() as u64, 0..0);
+        let at = self.space.reserve(head_bytes + behind.len() as u64, 0..0)?;
         let inode = fields.encode(epoch, storage);
         self.space.write(at, &inode);
         self.space.write(at + inode.len() as u64, &behind);
-        at
+        Ok(at)
     }
 
     pub(super) fn put_compressed(

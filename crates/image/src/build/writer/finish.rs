@@ -9,65 +9,72 @@ use crate::build::metadata::inode::Storage;
 use crate::build::plan::Planned;
 use crate::build::progress::Summary;
 use crate::build::superblock::{Head, Prefixes};
+use crate::build::table::Table;
 use crate::build::tree::InodeId;
 use crate::format::inode::{LAYOUT_FLAT_INLINE, LAYOUT_FLAT_PLAIN, NID_METABOX, SLOT_LEN};
-use crate::read::FileKind;
+use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// A directory that is placed but not filled in.
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable)]
+#[repr(C)]
 pub(super) struct PlacedDirectory {
     len_bytes: u64,
-    /// Whether the last block lies behind the inode.
-    inline: bool,
-    /// Whether the inode has room for an address of 48 bits.
-    is_wide: bool,
     /// First of its blocks, counted from the first block of directories.
     first_block: u64,
+    /// Not 0: the last block lies behind the inode.
+    inline: u32,
+    /// Not 0: the inode has room for an address of 48 bits.
+    is_wide: u32,
 }
 
 impl PlacedDirectory {
     /// Blocks, without one behind the inode.
     fn blocks(&self) -> u64 {
-        if self.inline { self.len_bytes / BLOCK } else { self.len_bytes.div_ceil(BLOCK) }
+        if self.inline != 0 { self.len_bytes / BLOCK } else { self.len_bytes.div_ceil(BLOCK) }
     }
 }
 
 impl Writer<'_> {
     /// Places all directories: the root first.
-    pub(super) fn place_directories(&mut self) -> Result<Vec<PlacedDirectory>, BuildError> {
+    pub(super) fn place_directories(&mut self) -> Result<Table<PlacedDirectory>, BuildError> {
         let plan = self.plan;
         let mut next_block = 0;
-        let mut placed = Vec::with_capacity(plan.directories.len());
-        for planned in &plan.directories {
-            let entries = self.tree.directory(planned.id).into_iter().flat_map(|d| d.entries());
-            let names = with_dots(entries, planned.id, planned.parent);
+        let mut placed = Table::new(self.tree.spill());
+        for planned in plan.directories.iter() {
+            let names = with_dots(self.tree.entries(planned.id), planned.id, planned.parent);
             let len_bytes = directory::len_bytes(names.iter().map(|(name, _)| *name));
             let tail = len_bytes % BLOCK;
             let inline = tail != 0 && tail <= INLINE_BYTES_MAX as u64;
             let tail = if inline { tail } else { 0 };
             let is_wide = self.is_large && len_bytes > tail;
-            let (head_bytes, _) = self.fields(planned, len_bytes, is_wide)?;
+            let (head_bytes, _) = self.fields(&planned, len_bytes, is_wide)?;
             let end = head_bytes..head_bytes + tail;
-            let place = self.reserve(end.end, end, planned.id == InodeId::ROOT);
-            self.places[planned.id.index()] = place;
-            placed.push(PlacedDirectory { len_bytes, inline, is_wide, first_block: next_block });
+            let place = self.reserve(end.end, end, planned.id == InodeId::ROOT)?;
+            self.places.set(planned.id.index(), place.encode());
+            placed.push(PlacedDirectory {
+                len_bytes,
+                first_block: next_block,
+                inline: inline.into(),
+                is_wide: is_wide.into(),
+            })?;
             next_block += (len_bytes - tail).div_ceil(BLOCK);
         }
         Ok(placed)
     }
 
     /// Appends directories, shared attributes and inodes, and writes the superblock.
-    pub(super) fn finish(mut self, directories: &[PlacedDirectory]) -> Result<Summary, BuildError> {
+    pub(super) fn finish(mut self, directories: &Table<PlacedDirectory>) -> Result<Summary, BuildError> {
         let first_block = self.out.next_block();
         // Numbers of inodes have 64 bits, and the block that they count from has 32.
         if self.metabox.is_none() {
             let meta_block = first_block
-                + directories.iter().map(PlacedDirectory::blocks).sum::<u64>()
+                + directories.iter().map(|directory| directory.blocks()).sum::<u64>()
                 + if self.is_large { 0 } else { self.pool.bytes().len() as u64 / BLOCK };
             let meta_start = u32::try_from(meta_block).unwrap_or(0);
             self.first_nid = (meta_block - u64::from(meta_start)) * (BLOCK / SLOT_LEN);
         }
-        for (planned, placed) in self.plan.directories.iter().zip(directories) {
-            self.put_directory(planned, placed, first_block)?;
+        for (planned, placed) in self.plan.directories.iter().zip(directories.iter()) {
+            self.put_directory(&planned, &placed, first_block)?;
         }
         if !self.is_large {
             self.put_shared_attributes()?;
@@ -122,33 +129,33 @@ impl Writer<'_> {
         first_block: u64,
     ) -> Result<(), BuildError> {
         let tree = self.tree;
-        let entries = tree.directory(planned.id).into_iter().flat_map(|d| d.entries());
-        let entries: Vec<_> = with_dots(entries, planned.id, planned.parent)
+        let entries: Vec<_> = with_dots(tree.entries(planned.id), planned.id, planned.parent)
             .into_iter()
             .map(|(name, id)| self.entry(name, id))
             .collect();
         let mut encoded = directory::encode(&entries);
-        let full = if placed.inline { encoded.len() as u64 / BLOCK * BLOCK } else { encoded.len() as u64 };
+        let is_wide = placed.is_wide != 0;
+        let full =
+            if placed.inline != 0 { encoded.len() as u64 / BLOCK * BLOCK } else { encoded.len() as u64 };
         let tail = encoded.split_off(full as usize);
         self.append_padded(&encoded)?;
-        let layout = if placed.inline { LAYOUT_FLAT_INLINE } else { LAYOUT_FLAT_PLAIN };
+        let layout = if placed.inline != 0 { LAYOUT_FLAT_INLINE } else { LAYOUT_FLAT_PLAIN };
         let block = (placed.blocks() > 0).then_some(first_block + placed.first_block);
-        let storage = Storage::blocks(layout, block).with_room(placed.is_wide);
-        let (head_bytes, xattrs) = self.fields(planned, placed.len_bytes, placed.is_wide)?;
-        let place = self.places[planned.id.index()];
+        let storage = Storage::blocks(layout, block).with_room(is_wide);
+        let (head_bytes, xattrs) = self.fields(planned, placed.len_bytes, is_wide)?;
+        let place = Position::decode(self.places.get(planned.id.index()));
         self.write_head(planned, placed.len_bytes, place, storage, &xattrs);
         self.write_at(place, head_bytes, &tail);
         Ok(())
     }
 
     fn entry<'n>(&self, name: &'n [u8], id: InodeId) -> Entry<'n> {
-        let kind: FileKind = self.tree.inode(id).body.kind();
-        Entry { name, nid: self.nid(id), kind }
+        Entry { name, nid: self.nid(id), kind: self.tree.kind(id) }
     }
 
     /// The number of an inode in the image.
     fn nid(&self, id: InodeId) -> u64 {
-        match self.places[id.index()] {
+        match Position::decode(self.places.get(id.index())) {
             Position::Plain(at) => self.first_nid + at / SLOT_LEN,
             Position::Metabox(at) => NID_METABOX | (at / SLOT_LEN),
         }

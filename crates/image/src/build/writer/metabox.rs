@@ -15,6 +15,7 @@ use crate::build::compress::segment::Cut;
 use crate::build::compress::workers::{Queue, ToCompress, Turn, Workers, compressor};
 use crate::build::metadata::space::Space;
 use crate::build::options::{Compression, Options};
+use crate::build::table::{Spill, Table};
 use std::ops::Range;
 use std::time::Duration;
 
@@ -29,6 +30,9 @@ pub(super) struct Metabox {
     compression: Compression,
 }
 
+/// A position as the tables of the writer have it.
+const METABOX_BIT: u64 = 1 << 63;
+
 /// Where an inode is placed: its position in the area, bytes.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Position {
@@ -39,6 +43,22 @@ pub(super) enum Position {
 }
 
 impl Position {
+    /// The position as a number.
+    pub(super) fn encode(self) -> u64 {
+        match self {
+            Position::Plain(at) => at,
+            Position::Metabox(at) => at | METABOX_BIT,
+        }
+    }
+
+    /// The position of a number.
+    pub(super) fn decode(number: u64) -> Self {
+        match number & METABOX_BIT {
+            0 => Position::Plain(number),
+            bit => Position::Metabox(number & !bit),
+        }
+    }
+
     /// The position.
     pub(super) fn at(self) -> u64 {
         match self {
@@ -50,27 +70,40 @@ impl Position {
 impl Metabox {
     /// Begins the metabox of an image of so many inodes, with the table of prefixes of attribute names, at the first inode's
     /// position; `None` if the image has none. Images of 16 TiB and more have none.
-    pub(super) fn new(options: &Options, inodes: usize, is_large: bool, prefixes: &[u8]) -> Option<Self> {
+    pub(super) fn new(
+        options: &Options,
+        inodes: usize,
+        is_large: bool,
+        prefixes: &[u8],
+        spill: &Spill,
+    ) -> Result<Option<Self>, BuildError> {
         let is_wanted = options.compress_metadata && options.target.has_metabox() && !is_large;
         let is_worth = inodes > 1 && inodes >= options.metabox_inodes_min;
-        let compression = options.compression.filter(|_| is_wanted && is_worth)?;
-        let mut space = Space::new();
+        let Some(compression) = options.compression.filter(|_| is_wanted && is_worth) else {
+            return Ok(None);
+        };
+        let mut space = Space::new(spill);
         if !prefixes.is_empty() {
-            let at = space.reserve(prefixes.len() as u64, 0..0);
+            let at = space.reserve(prefixes.len() as u64, 0..0)?;
             space.write(at, prefixes);
         }
-        Some(Metabox { space, compression })
+        Ok(Some(Metabox { space, compression }))
     }
 }
 
 impl Writer<'_> {
     /// Finds room for an inode with what follows it, `len_bytes`, of which the bytes `inline` lie within a block.
     /// `is_plain`: not in the metabox.
-    pub(super) fn reserve(&mut self, len_bytes: u64, inline: Range<u64>, is_plain: bool) -> Position {
-        match &mut self.metabox {
-            Some(metabox) if !is_plain => Position::Metabox(metabox.space.reserve(len_bytes, inline)),
-            _ => Position::Plain(self.space.reserve(len_bytes, inline)),
-        }
+    pub(super) fn reserve(
+        &mut self,
+        len_bytes: u64,
+        inline: Range<u64>,
+        is_plain: bool,
+    ) -> Result<Position, BuildError> {
+        Ok(match &mut self.metabox {
+            Some(metabox) if !is_plain => Position::Metabox(metabox.space.reserve(len_bytes, inline)?),
+            _ => Position::Plain(self.space.reserve(len_bytes, inline)?),
+        })
     }
 
     /// Writes a part of an inode, `within` bytes behind its beginning.
@@ -86,20 +119,28 @@ impl Writer<'_> {
     pub(super) fn put_inodes(&mut self) -> Result<(u64, Option<u64>), BuildError> {
         let metabox_place = match self.metabox.take() {
             Some(Metabox { space, compression }) => {
-                let inodes = space.into_bytes();
+                let inodes = space.into_bytes()?;
                 let file = self.compress_inodes(&inodes, compression)?;
                 self.used.metabox = true;
-                Some(self.put_hidden(inodes.len() as u64, compression, &file))
+                Some(self.put_hidden(inodes.len() as u64, compression, &file)?)
             }
             None => None,
         };
         let block = self.out.next_block();
-        let space = std::mem::replace(&mut self.space, Space::new());
-        self.out.append(&space.into_bytes())?;
+        let space = std::mem::replace(&mut self.space, Space::new(self.tree.spill()));
+        let inodes = space.into_bytes()?;
+        for start in (0..inodes.len()).step_by(SEGMENT_BYTES) {
+            let end = inodes.len().min(start + SEGMENT_BYTES);
+            self.out.append(&inodes.read_at(start as u64..end as u64))?;
+        }
         Ok((block, metabox_place))
     }
 
-    fn compress_inodes(&mut self, inodes: &[u8], compression: Compression) -> Result<OpenFile, BuildError> {
+    fn compress_inodes(
+        &mut self,
+        inodes: &Table<u8>,
+        compression: Compression,
+    ) -> Result<OpenFile, BuildError> {
         let cluster_bytes = self.options.cluster_bytes.min(CLUSTER_BYTES_MAX) as usize;
         let threads = self.options.thread_count().min(inodes.len().div_ceil(SEGMENT_BYTES));
         let (options, queue) = (self.options, Queue::default());
@@ -107,8 +148,8 @@ impl Writer<'_> {
         std::thread::scope(|scope| {
             let mut workers = Workers::start(scope, &queue, threads, move || compressor(options))?;
             let mut tickets = std::collections::VecDeque::new();
-            for (number, segment) in inodes.chunks(SEGMENT_BYTES).enumerate() {
-                let start = (number * SEGMENT_BYTES) as u64;
+            for start in (0..inodes.len() as u64).step_by(SEGMENT_BYTES) {
+                let segment = inodes.read_at(start..(inodes.len() as u64).min(start + SEGMENT_BYTES as u64));
                 let cut = Cut {
                     start,
                     is_last: start + segment.len() as u64 == inodes.len() as u64,
@@ -122,11 +163,7 @@ impl Writer<'_> {
                 while let Some(ticket) = tickets.pop_front_if(|_| !workers.has_room(segment.len())) {
                     self.append_segment(&mut file, workers.take(ticket)?.output, Duration::ZERO)?;
                 }
-                tickets.push_back(workers.submit(
-                    segment.to_vec(),
-                    ToCompress { cut, compression },
-                    Turn::Last,
-                ));
+                tickets.push_back(workers.submit(segment, ToCompress { cut, compression }, Turn::Last));
             }
             for ticket in tickets {
                 self.append_segment(&mut file, workers.take(ticket)?.output, Duration::ZERO)?;

@@ -22,6 +22,7 @@ mod open_file;
 use super::BuildError;
 use super::compress::index::Placed;
 use super::compress::segment::{INLINE_BYTES_MAX, Segment, Stored};
+use super::content::Content;
 use super::metadata::inode::{Fields, Storage};
 use super::metadata::space::Space;
 use super::metadata::xattr::Pool;
@@ -30,12 +31,15 @@ use super::output::Output;
 use super::plan::{Plan, Planned};
 use super::progress::{OnProgress, Progress, Summary};
 use super::superblock::{PREFIX_BYTES_MAX, Used};
-use super::tree::{Body, InodeId, Tree};
+use super::table::Table;
+use super::tree::{InodeId, Tree};
 use crate::format::features::incompat;
 use crate::format::inode::{LAYOUT_FLAT_INLINE, LAYOUT_FLAT_PLAIN};
+use crate::read::FileKind;
 use metabox::{Metabox, Position};
 use std::collections::HashMap;
 use std::ops::Range;
+use std::sync::Arc;
 use std::time::Duration;
 
 pub use open_file::OpenFile;
@@ -67,7 +71,7 @@ pub struct Writer<'a> {
     /// Whether addresses may need more than 32 bits, as far as that is known before contents are read.
     is_large: bool,
     /// Where each inode of the tree is.
-    places: Vec<Position>,
+    places: Table<u64>,
     originals: HashMap<InodeId, Original>,
     /// Position of the packed file's inode in that area, if there is one.
     packed_place: Option<u64>,
@@ -89,37 +93,34 @@ impl<'a> Writer<'a> {
         options: &'a Options,
         out: Output<'a>,
         on_progress: &'a mut OnProgress<'a>,
-    ) -> Self {
-        let ids: Vec<InodeId> = plan.ids().collect();
+    ) -> Result<Self, BuildError> {
+        let spill = tree.spill();
         let has_prefixes = options.target.has(incompat::XATTR_PREFIXES);
         let prefix_bytes = if has_prefixes { PREFIX_BYTES_MAX } else { 0 };
-        let total_bytes: u64 = plan.others.iter().map(|planned| content_bytes(tree, planned.id)).sum();
+        let total_bytes: u64 = plan.others.iter().map(|planned| tree.content_bytes(planned.id)).sum();
         let end_bytes = options.first_data_block.saturating_mul(BLOCK).saturating_add(total_bytes);
         let is_large = options.target.has(incompat::WIDE_ADDRESSES) && end_bytes > LARGE_BYTES;
-        let pool = Pool::collect(tree, &ids, prefix_bytes);
-        let metabox = Metabox::new(options, ids.len(), is_large, &pool.prefixes().encode());
-        Writer {
+        let pool = Pool::collect(tree, plan.ids(), prefix_bytes);
+        let metabox = Metabox::new(options, plan.count(), is_large, &pool.prefixes().encode(), spill)?;
+        Ok(Writer {
             tree,
             plan,
             options,
             pool,
             out,
-            space: Space::new(),
+            space: Space::new(spill),
             metabox,
             is_large,
-            places: vec![Position::Plain(0); tree.len()],
+            places: Table::filled(spill, tree.len(), 0)?,
             originals: HashMap::new(),
             packed_place: None,
             first_nid: 0,
             xattr_block: 0,
-            used: Used {
-                xattrs: ids.iter().any(|id| !tree.inode(*id).metadata.xattrs.is_empty()),
-                ..Used::default()
-            },
-            summary: Summary::new(options.target),
+            used: Used { xattrs: plan.ids().any(|id| !tree.xattrs(id).is_empty()), ..Used::default() },
+            summary: Summary::new(options.target, spill),
             progress: Progress { total_bytes, ..Progress::default() },
             on_progress,
-        }
+        })
     }
 
     /// Writes everything; `fill` appends the contents of all inodes that are no directories.
@@ -134,6 +135,11 @@ impl<'a> Writer<'a> {
         self.out.skip_to(self.options.first_data_block)?;
         fill(&mut self)?;
         self.finish(&directories)
+    }
+
+    /// The contents of a regular file.
+    pub fn content(&self, planned: &Planned) -> Option<Arc<dyn Content>> {
+        self.tree.content(planned.id, &planned.path(self.tree))
     }
 
     /// Returns the bytes of all files.
@@ -159,8 +165,8 @@ impl<'a> Writer<'a> {
     /// Appends an inode that has no contents in blocks: a link, a device, a pipe, a socket, or an empty file.
     pub fn put_bare(&mut self, planned: &Planned) -> Result<(), BuildError> {
         let tree = self.tree;
-        match &tree.inode(planned.id).body {
-            Body::Symlink(target) => {
+        match (tree.link_target(planned.id), tree.device(planned.id), tree.kind(planned.id)) {
+            (Some(target), ..) => {
                 let full = target.len() > INLINE_BYTES_MAX;
                 let tail = if full { Vec::new() } else { target.to_vec() };
                 let mut file = OpenFile { tail, ..OpenFile::default() };
@@ -170,14 +176,11 @@ impl<'a> Writer<'a> {
                 }
                 self.put_plain(planned, target.len() as u64, &file)?;
             }
-            Body::CharDevice(number) | Body::BlockDevice(number) => {
-                self.put_record(planned, 0, Storage::device(Some(*number)), &[], 0..0)?;
-            }
-            Body::Fifo | Body::Socket => {
-                self.put_record(planned, 0, Storage::device(None), &[], 0..0)?;
-            }
-            Body::Regular(_) | Body::Directory(_) => {
+            (None, _, FileKind::Regular | FileKind::Directory) => {
                 self.put_plain(planned, 0, &OpenFile::default())?;
+            }
+            (None, number, _) => {
+                self.put_record(planned, 0, Storage::device(number), &[], 0..0)?;
             }
         }
         Ok(())
@@ -205,7 +208,7 @@ impl<'a> Writer<'a> {
         mut file: OpenFile,
         is_original: bool,
     ) -> Result<(), BuildError> {
-        self.summary.count_time(&planned.path, file.elapsed);
+        self.summary.count_time(|| planned.path(self.tree), file.elapsed);
         let has_index = |extent: &Placed| extent.stored.is_compressed() || extent.stored == Stored::Fragment;
         let stored_bytes = file.blocks * BLOCK + file.tail.len() as u64;
         let needs_index = file.is_cut || file.shared_bytes > 0 || file.extents.iter().any(has_index);
@@ -230,7 +233,7 @@ impl<'a> Writer<'a> {
         original: InodeId,
     ) -> Result<(), BuildError> {
         let Original { compression, ref file, ref tail } = self.originals[&original];
-        let mut file = OpenFile { tail: self.space.read(tail.clone()).to_vec(), ..file.clone() };
+        let mut file = OpenFile { tail: self.space.read(tail.clone()), ..file.clone() };
         let stored_bytes = file.tail.len() as u64;
         self.summary.count(compression, len_bytes, stored_bytes);
         self.summary.duplicates.add(len_bytes, stored_bytes);
@@ -277,15 +280,13 @@ impl<'a> Writer<'a> {
     }
 
     /// Remembers the hash of a file's contents.
-    pub fn add_digest(&mut self, planned: &Planned, digest: Option<u128>) {
-        if let Some(digest) = digest {
-            self.summary.add_digest(planned.id, digest);
-        }
+    pub fn add_digest(&mut self, planned: &Planned, digest: Option<u128>) -> Result<(), BuildError> {
+        digest.map_or(Ok(()), |digest| self.summary.add_digest(planned.id, digest))
     }
 
     /// Remembers that a file has the contents of `original`.
-    pub fn copy_digest(&mut self, planned: &Planned, original: InodeId) {
-        self.summary.copy_digest(planned.id, original);
+    pub fn copy_digest(&mut self, planned: &Planned, original: InodeId) -> Result<(), BuildError> {
+        self.summary.copy_digest(planned.id, original)
     }
 
     /// Tells the caller how far the builder is.
@@ -331,10 +332,10 @@ impl<'a> Writer<'a> {
     ) -> Result<Range<u64>, BuildError> {
         let (head_bytes, xattrs) = self.fields(planned, len_bytes, storage.is_wide)?;
         let inline = head_bytes + inline.start as u64..head_bytes + inline.end as u64;
-        let is_regular = matches!(self.tree.inode(planned.id).body, Body::Regular(_));
+        let is_regular = self.tree.kind(planned.id) == FileKind::Regular;
         let is_plain = is_regular && (storage.is_chunks() || !inline.is_empty());
-        let place = self.reserve(head_bytes + behind.len() as u64, inline.clone(), is_plain);
-        self.places[planned.id.index()] = place;
+        let place = self.reserve(head_bytes + behind.len() as u64, inline.clone(), is_plain)?;
+        self.places.set(planned.id.index(), place.encode());
         self.write_head(planned, len_bytes, place, storage, &xattrs);
         self.write_at(place, head_bytes, behind);
         // A tail that duplicates share is never in the metabox.
@@ -364,16 +365,15 @@ impl<'a> Writer<'a> {
 
     /// Returns the bytes of an inode with its attributes, and the attributes.
     fn fields(&self, planned: &Planned, len_bytes: u64, is_wide: bool) -> Result<(u64, Vec<u8>), BuildError> {
-        let xattrs = self.pool.encode(self.tree, planned.id, &planned.path)?;
+        let xattrs = self.pool.encode(self.tree, planned)?;
         Ok((self.raw_fields(planned, len_bytes, &xattrs, is_wide).head_bytes(self.plan.epoch), xattrs))
     }
 
-    fn raw_fields(&self, planned: &Planned, len_bytes: u64, xattrs: &[u8], is_wide: bool) -> Fields<'a> {
-        let inode = self.tree.inode(planned.id);
+    fn raw_fields(&self, planned: &Planned, len_bytes: u64, xattrs: &[u8], is_wide: bool) -> Fields {
         Fields {
-            metadata: &inode.metadata,
-            kind: inode.body.kind(),
-            nlink: self.plan.nlinks[planned.id.index()],
+            metadata: self.tree.plain_metadata(planned.id),
+            kind: self.tree.kind(planned.id),
+            nlink: self.plan.nlink(planned.id),
             ino: 0,
             len_bytes,
             xattr_bytes: xattrs.len(),
@@ -385,13 +385,5 @@ impl<'a> Writer<'a> {
         let mut block = bytes.to_vec();
         block.resize(block.len().next_multiple_of(BLOCK as usize), 0);
         self.out.append(&block)
-    }
-}
-
-/// Bytes of contents of a regular file; 0 for others.
-pub fn content_bytes(tree: &Tree, id: InodeId) -> u64 {
-    match &tree.inode(id).body {
-        Body::Regular(content) => content.len_bytes(),
-        _ => 0,
     }
 }

@@ -3,7 +3,7 @@
 //! A file gets extents in two ways: with the clusters of a segment that is appended to the image, and as references to
 //! clusters that an earlier file has, or an earlier part of the same file.
 
-use super::{BLOCK, Writer, content_bytes};
+use super::{BLOCK, Writer};
 use crate::build::BuildError;
 use crate::build::chunks::Reference;
 use crate::build::compress::index::Placed;
@@ -108,7 +108,7 @@ impl Writer<'_> {
         let source = match reference.source == planned.id {
             true => Some((&*file, reference.start)),
             false => {
-                let end = content_bytes(self.tree, reference.source);
+                let end = self.tree.content_bytes(reference.source);
                 self.originals.get(&reference.source).map(|original| (&original.file, end))
             }
         };

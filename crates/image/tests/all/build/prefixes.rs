@@ -76,7 +76,7 @@ fn the_kernel_shows_names_with_long_prefixes() {
     assert!(Command::new("umount").arg(&mnt).status().unwrap().success());
     for (i, found) in found.into_iter().enumerate() {
         let id = tree.find(format!("d{}/{i}", i % 7).as_bytes()).unwrap();
-        let wanted = &tree.inode(id).metadata.xattrs;
+        let wanted = tree.xattrs(id);
         assert!(
             found.len() == wanted.len()
                 && wanted.iter().all(|(n, v)| found.get(&n[..]).is_some_and(|f| f[..] == v[..])),

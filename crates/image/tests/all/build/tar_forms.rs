@@ -3,8 +3,8 @@
 use crate::support::tarball::Tarball;
 use pagefold_image::build::source::Scanned;
 use pagefold_image::build::source::tar::{TarOptions, Whiteouts, scan};
-use pagefold_image::build::tree::{Body, Inode};
-use pagefold_image::build::{BuildError, Pattern};
+use pagefold_image::build::{BuildError, InodeId, Metadata, Pattern};
+use pagefold_image::read::FileKind;
 use pagefold_image::read::inode::DeviceNumber;
 use std::io::Write;
 use std::path::Path;
@@ -27,13 +27,24 @@ pub fn refusal(archive: &[u8]) -> String {
     }
 }
 
-fn inode<'s>(scanned: &'s Scanned, path: &str) -> &'s Inode {
-    let id = scanned.tree.find(path.as_bytes()).unwrap_or_else(|| panic!("{path} is missing"));
-    scanned.tree.inode(id)
+fn find(scanned: &Scanned, path: &str) -> InodeId {
+    scanned.tree.find(path.as_bytes()).unwrap_or_else(|| panic!("{path} is missing"))
+}
+
+fn metadata(scanned: &Scanned, path: &str) -> Metadata {
+    scanned.tree.metadata(find(scanned, path))
+}
+
+fn kind(scanned: &Scanned, path: &str) -> FileKind {
+    scanned.tree.kind(find(scanned, path))
+}
+
+fn target<'s>(scanned: &'s Scanned, path: &str) -> Option<&'s [u8]> {
+    scanned.tree.link_target(find(scanned, path))
 }
 
 fn contents(scanned: &Scanned, path: &str) -> Vec<u8> {
-    let Body::Regular(content) = &inode(scanned, path).body else { panic!("{path}") };
+    let content = scanned.tree.content(find(scanned, path), path.as_bytes()).unwrap();
     let mut bytes = vec![0; content.len_bytes() as usize];
     let mut reader = content.open().unwrap();
     reader.read_exact(&mut bytes).unwrap();
@@ -61,15 +72,13 @@ fn names_come_from_headers_prefixes_long_names_and_records() {
         .member("slashed/", 0, "");
     let scanned = scanned(archive);
     for path in ["prefix/name", &"h".repeat(100), "gnu", "dotted/x/y", "absolute"] {
-        assert!(matches!(inode(&scanned, path).body, Body::Regular(_)), "{path}");
+        assert_eq!(kind(&scanned, path), FileKind::Regular, "{path}");
     }
-    assert!(
-        matches!(&inode(&scanned, &format!("d/{long}")).body, Body::Symlink(t) if **t == *b"target of a link")
-    );
-    assert!(matches!(&inode(&scanned, "from/pax").body, Body::Symlink(t) if **t == *b"to/pax"));
-    assert!(matches!(&inode(&scanned, "slashed").body, Body::Directory(_)));
+    assert_eq!(target(&scanned, &format!("d/{long}")), Some(&b"target of a link"[..]));
+    assert_eq!(target(&scanned, "from/pax"), Some(&b"to/pax"[..]));
+    assert_eq!(kind(&scanned, "slashed"), FileKind::Directory);
     assert!(scanned.tree.find(b"short").is_none());
-    let made = &inode(&scanned, "dotted/x").metadata;
+    let made = metadata(&scanned, "dotted/x");
     assert_eq!((made.permissions, made.uid, made.mtime.seconds), (0o755, 0, 0o14527252200));
 }
 
@@ -94,19 +103,17 @@ fn numbers_come_from_octal_binary_and_records() {
         .data(b"abc");
     let scanned = scanned(archive);
     let of = |path| {
-        let metadata = &inode(&scanned, path).metadata;
+        let metadata = metadata(&scanned, path);
         (metadata.uid, metadata.gid, metadata.mtime.seconds, metadata.mtime.nanoseconds)
     };
     assert_eq!(of("binary"), (65536, 0o144, -1, 0));
     assert_eq!(of("records"), (70000, 77, -1, 250_000_000));
     assert_eq!(of("device"), (0o1750, 0o144, 5, 0));
-    assert_eq!(inode(&scanned, "records").metadata.permissions, 0o640);
-    let number = |path| match inode(&scanned, path).body {
-        Body::CharDevice(DeviceNumber { major, minor }) => ('c', major, minor),
-        Body::BlockDevice(DeviceNumber { major, minor }) => ('b', major, minor),
-        ref other => panic!("{other:?}"),
-    };
-    assert_eq!((number("device"), number("device2")), (('c', 0o403, 7), ('b', 10, 1048575)));
+    assert_eq!(metadata(&scanned, "records").permissions, 0o640);
+    let device = |path| (kind(&scanned, path), scanned.tree.device(find(&scanned, path)));
+    let number = |major, minor| Some(DeviceNumber { major, minor });
+    assert_eq!(device("device"), (FileKind::CharDevice, number(0o403, 7)));
+    assert_eq!(device("device2"), (FileKind::BlockDevice, number(10, 1048575)));
     assert_eq!(
         (contents(&scanned, "records"), contents(&scanned, "sized")),
         (b"12345".to_vec(), b"abc".to_vec())
@@ -136,8 +143,8 @@ fn the_last_member_of_a_name_counts() {
         (b"second".to_vec(), b"first".to_vec())
     );
     assert_eq!(contents(&scanned, "d/kept"), b"kept");
-    assert_eq!((inode(&scanned, "d").metadata.uid, inode(&scanned, "").metadata.uid), (9, 8));
-    assert!(matches!(inode(&scanned, "s").body, Body::Directory(_)));
+    assert_eq!((metadata(&scanned, "d").uid, metadata(&scanned, "").uid), (9, 8));
+    assert_eq!(kind(&scanned, "s"), FileKind::Directory);
     assert_eq!(contents(&scanned, "e"), b"no directory");
 }
 
@@ -233,11 +240,11 @@ fn attributes_and_access_lists_are_those_of_an_extracted_file() {
         .pax(b'x', &[("SCHILY.xattr.system.nfs4_acl", b"x"), ("SCHILY.acl.default", list)])
         .file("unknown", b"");
     let scanned = scanned(archive);
-    let dir = &inode(&scanned, "dir").metadata;
+    let dir = metadata(&scanned, "dir");
     let names: Vec<&[u8]> = dir.xattrs.iter().map(|(name, _)| name.as_ref()).collect();
     assert_eq!(names, [&b"system.posix_acl_access"[..], b"system.posix_acl_default"]);
     assert_eq!((dir.permissions, dir.xattrs[0].1.len()), (0o770, 4 + 5 * 8));
-    let plain = &inode(&scanned, "plain").metadata;
+    let plain = metadata(&scanned, "plain");
     assert_eq!((plain.permissions, plain.xattrs.len(), scanned.dropped_xattrs), (0o400, 1, 2));
     let named = Tarball::default().pax(b'x', &[("SCHILY.acl.access", b"user:joe:rwx")]).file("x", b"").end();
     assert!(refusal(&named).contains("archive with --numeric-owner"));
@@ -262,15 +269,15 @@ fn whiteouts_become_those_of_overlayfs() {
     let options = TarOptions { whiteouts: Whiteouts::Overlay, ..TarOptions::default() };
     let scanned = scan_bytes(&archive, &options).unwrap();
     let zero = DeviceNumber { major: 0, minor: 0 };
-    assert!(matches!(inode(&scanned, "d/gone").body, Body::CharDevice(number) if number == zero));
+    assert_eq!(kind(&scanned, "d/gone"), FileKind::CharDevice);
+    assert_eq!(scanned.tree.device(find(&scanned, "d/gone")), Some(zero));
     assert_eq!(contents(&scanned, "both"), b"new");
     for path in ["d", "replaced"] {
-        let xattrs = &inode(&scanned, path).metadata.xattrs;
+        let xattrs = metadata(&scanned, path).xattrs;
         assert_eq!(xattrs.len(), 1, "{path}");
         assert_eq!((&*xattrs[0].0, &*xattrs[0].1), (&b"trusted.overlay.opaque"[..], &b"y"[..]));
     }
-    let root = scanned.tree.directory(pagefold_image::build::InodeId::ROOT).unwrap();
-    assert_eq!(root.entries().count(), 3);
+    assert_eq!(scanned.tree.entries(InodeId::ROOT).count(), 3);
 }
 
 #[test]

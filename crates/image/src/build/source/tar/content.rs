@@ -3,21 +3,39 @@
 use super::archive::Archive;
 use super::sparse::Run;
 use crate::build::BuildError;
-use crate::build::content::{Content, Reader};
+use crate::build::content::{Content, Contents, Reader, Stored};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// The contents of a member.
+/// The contents of all members. The tree has the position of a member's data in the archive, and the number of its runs,
+/// counted from 1, if it is sparse.
 #[derive(Debug)]
-pub struct MemberContent {
+pub struct Members {
     /// The archive.
     pub archive: Arc<Archive>,
+    /// The runs of sparse files.
+    pub runs: Vec<Arc<[Run]>>,
+}
+
+impl Contents for Members {
+    fn content(&self, file: &Stored, _path: &[u8]) -> Arc<dyn Content> {
+        let [at, number, ..] = file.words;
+        let runs = (number as usize).checked_sub(1).and_then(|index| self.runs.get(index));
+        let (archive, runs) = (self.archive.clone(), runs.cloned());
+        Arc::new(MemberContent { archive, at, len_bytes: file.len_bytes, runs })
+    }
+}
+
+/// The contents of a member.
+#[derive(Debug)]
+struct MemberContent {
+    archive: Arc<Archive>,
     /// First byte of the data in the archive.
-    pub at: u64,
+    at: u64,
     /// Length of the file, bytes.
-    pub len_bytes: u64,
+    len_bytes: u64,
     /// The parts of a sparse file that the archive has; `None`: the file is not sparse.
-    pub runs: Option<Box<[Run]>>,
+    runs: Option<Arc<[Run]>>,
 }
 
 impl Content for MemberContent {

@@ -31,6 +31,7 @@ use super::Scanned;
 use crate::build::BuildError;
 use crate::build::error::path_of;
 use crate::build::rules::Pattern;
+use crate::build::table::Spill;
 use archive::Archive;
 use members::Members;
 use place::Placer;
@@ -50,6 +51,8 @@ pub struct TarOptions {
     pub whiteouts: Whiteouts,
     /// Limit of the memory for names and metadata of all members, bytes, roughly.
     pub metadata_bytes_max: u64,
+    /// Where the tree goes if it is large.
+    pub spill: Spill,
 }
 
 impl Default for TarOptions {
@@ -58,6 +61,7 @@ impl Default for TarOptions {
             exclude: Vec::new(),
             whiteouts: Whiteouts::Files,
             metadata_bytes_max: METADATA_BYTES_MAX,
+            spill: Spill::none(),
         }
     }
 }

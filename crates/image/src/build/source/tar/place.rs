@@ -1,10 +1,11 @@
 //! Puts members into a tree, as extraction into an empty directory would.
 
+use super::content::Members;
 use super::members::{Data, Kind, Member};
+use super::sparse::Run;
 use super::{Archive, Fault, TarOptions, Whiteouts};
-use crate::build::content::Bytes;
+use crate::build::content::Stored;
 use crate::build::source::Scanned;
-use crate::build::source::tar::content::MemberContent;
 use crate::build::tree::{Body, Directory, InodeId, Metadata, Tree};
 use crate::format::dirent::NAME_LEN_MAX;
 use crate::read::inode::{DeviceNumber, Timestamp};
@@ -43,6 +44,8 @@ pub struct Placer<'o> {
     bytes_left: u64,
     content_bytes: u64,
     has_root: bool,
+    /// The runs of sparse files.
+    runs: Vec<Arc<[Run]>>,
     whiteouts: Vec<Whiteout>,
     opaque: Vec<InodeId>,
 }
@@ -53,7 +56,8 @@ impl<'o> Placer<'o> {
         Placer {
             archive,
             options,
-            scanned: Scanned::new(Tree::new(Metadata::default())),
+            scanned: Scanned::new(Tree::with_spill(Metadata::default(), &options.spill)),
+            runs: Vec::new(),
             bytes_left: options.metadata_bytes_max,
             content_bytes: 0,
             has_root: false,
@@ -93,10 +97,11 @@ impl<'o> Placer<'o> {
     /// Ends the tree.
     pub fn finish(mut self) -> Scanned {
         let tree = &mut self.scanned.tree;
+        tree.set_contents(Arc::new(Members { archive: self.archive, runs: self.runs }));
         for whiteout in self.whiteouts {
             match tree.child(whiteout.parent, &whiteout.name) {
                 // The layer removes a directory and makes another one.
-                Some(id) if tree.directory(id).is_some() => self.opaque.push(id),
+                Some(id) if tree.is_directory(id) => self.opaque.push(id),
                 Some(_) => {}
                 None => {
                     let body = Body::CharDevice(DeviceNumber { major: 0, minor: 0 });
@@ -106,7 +111,8 @@ impl<'o> Placer<'o> {
             }
         }
         for id in self.opaque {
-            let xattrs = &mut tree.metadata_mut(id).xattrs;
+            let mut metadata = tree.metadata_mut(id);
+            let xattrs = &mut metadata.xattrs;
             let name: &[u8] = b"trusted.overlay.opaque";
             xattrs.retain(|(other, _)| other.as_ref() != name);
             let at = xattrs.partition_point(|(other, _)| other.as_ref() < name);
@@ -142,12 +148,10 @@ impl<'o> Placer<'o> {
             path_bytes += name.len() + 1;
             let tree = &self.scanned.tree;
             id = match tree.child(id, name) {
-                Some(child) if tree.directory(child).is_some() => child,
+                Some(child) if tree.is_directory(child) => child,
                 Some(child) => {
-                    let what = match tree.inode(child).body {
-                        Body::Symlink(_) => "a symbolic link",
-                        _ => "no directory",
-                    };
+                    let is_link = tree.link_target(child).is_some();
+                    let what = if is_link { "a symbolic link" } else { "no directory" };
                     return Err(Fault::refused(format!("it is below '{}', {what}", shown(name))));
                 }
                 None => {
@@ -183,18 +187,15 @@ impl<'o> Placer<'o> {
         self.content_bytes = sum.ok_or_else(|| {
             Fault::refused(format!("with its {} bytes the files have more than 2^47", data.len_bytes))
         })?;
-        Ok(match data.len_bytes {
-            0 => Body::Regular(Arc::new(Bytes(Arc::default()))),
-            len_bytes => {
-                let archive = self.archive.clone();
-                Body::Regular(Arc::new(MemberContent { archive, at: data.at, len_bytes, runs: data.runs }))
-            }
-        })
+        let Data { at, len_bytes, runs } = data;
+        let has_runs = runs.filter(|_| len_bytes > 0).map(|runs| self.runs.push(runs.into())).is_some();
+        let number = if has_runs { self.runs.len() as u64 } else { 0 };
+        Ok(Body::Stored(Stored { len_bytes, words: [at, number, 0, 0] }))
     }
 
     fn add(&mut self, parent: InodeId, name: &[u8], metadata: Metadata, body: Body) -> Result<(), Fault> {
         let tree = &mut self.scanned.tree;
-        match (tree.child(parent, name).filter(|id| tree.directory(*id).is_some()), &body) {
+        match (tree.child(parent, name).filter(|id| tree.is_directory(*id)), &body) {
             (Some(id), Body::Directory(_)) => {
                 *tree.metadata_mut(id) = metadata;
                 return Ok(());
@@ -219,10 +220,10 @@ impl<'o> Placer<'o> {
             let what = format!("a hard link to '{}', which is not before it in the archive", shown(target));
             return Err(Fault::refused(what));
         };
-        if tree.directory(id).is_some() {
+        if tree.is_directory(id) {
             return Err(Fault::refused(format!("a hard link to '{}', a directory", shown(target))));
         }
-        if let Some(replaced) = tree.child(parent, name).filter(|id| tree.directory(*id).is_some()) {
+        if let Some(replaced) = tree.child(parent, name).filter(|id| tree.is_directory(*id)) {
             check_empty(tree, replaced)?;
         }
         Ok(tree.link(parent, name, id)?)
@@ -259,7 +260,7 @@ fn names(path: &[u8]) -> Result<Vec<&[u8]>, Fault> {
 }
 
 fn check_empty(tree: &Tree, id: InodeId) -> Result<(), Fault> {
-    match tree.directory(id).is_some_and(|directory| directory.entries().next().is_some()) {
+    match tree.entries(id).next().is_some() {
         true => Err(Fault::refused("a directory that is not empty has this name already")),
         false => Ok(()),
     }
