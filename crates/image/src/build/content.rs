@@ -18,7 +18,7 @@ pub trait Content: Send + Sync + fmt::Debug {
     fn open(&self) -> Result<Box<dyn Reader + '_>, BuildError>;
 }
 
-/// What a tree keeps of a file whose contents a [`Contents`] finds.
+/// The words that a tree keeps of a file whose contents a [`Contents`] finds.
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, Immutable)]
 #[repr(C)]
 pub struct Stored {

@@ -30,6 +30,7 @@
 //! | `source` | trees from directories, tar archives and images |
 //! | `options`, `rules`, `preset`, `target` | what the caller chooses |
 //! | `running_kernel` | the options for the kernel that runs here |
+//! | `memory` | the division of memory |
 //! | `plan` | the order of inodes |
 //! | `sort` | the order of contents |
 //! | `contents`, `compress` | reading and compressing files |
@@ -58,6 +59,7 @@ pub mod content;
 mod contents;
 mod duplicates;
 mod error;
+mod memory;
 mod metadata;
 mod options;
 mod output;
@@ -75,6 +77,8 @@ mod target;
 pub mod tree;
 mod verify;
 mod writer;
+
+use memory::Division;
 
 pub use error::BuildError;
 pub use options::{BLOCK_BYTES, CLUSTER_BYTES_MAX, Compression, Dedupe, Method, Options};
@@ -100,12 +104,12 @@ pub fn build(
     on_progress: &mut OnProgress<'_>,
 ) -> Result<Summary, BuildError> {
     options.check()?;
-    let threads = options.thread_count();
+    let Division { threads, room_bytes, .. } = Division::of(options)?;
     let plan = plan::Plan::new(tree, options.build_time)?;
     file.set_len(0).map_err(|source| BuildError::Write { offset: 0, source })?;
     let output = output::Output::new(file, 1, options.target);
     let writer = writer::Writer::new(tree, &plan, options, output, on_progress)?;
     let order = sort::Order::new(tree, &options.sort);
-    let summary = writer.write(|writer| contents::fill(writer, &order, threads))?;
-    Ok(Summary { listed: order.listed(), ..summary })
+    let summary = writer.write(|writer| contents::fill(writer, &order, threads, room_bytes))?;
+    Ok(Summary { listed: order.listed(), threads, ..summary })
 }

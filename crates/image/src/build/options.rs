@@ -127,7 +127,7 @@ pub enum Dedupe {
 }
 
 /// The caller's choices. The image depends on these, on the tree, and on nothing else: not on
-/// `threads` or `digests`.
+/// `threads`, `memory_bytes` or `digests`.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// The oldest kernel that has to mount the image.
@@ -158,6 +158,9 @@ pub struct Options {
     pub sort: Sort,
     /// Threads that compress; 0: one for each CPU.
     pub threads: usize,
+    /// Bytes of memory that the build may take, about; `None`: no limit. The [`Spill`](super::Spill) of the tree bounds
+    /// what it takes for each file ([`Options::spill`]); fewer threads compress if there is no room for all.
+    pub memory_bytes: Option<u64>,
     /// Time of creation, seconds since 1970. `None`: the newest time in the tree. If it is before all times of files,
     /// or 136 years after, no inode is compact.
     pub build_time: Option<i64>,
@@ -194,6 +197,7 @@ impl Options {
             compress_metadata: false,
             sort: Sort::default(),
             threads: 0,
+            memory_bytes: None,
             build_time: None,
             volume_name: Vec::new(),
             digests: false,
@@ -202,7 +206,7 @@ impl Options {
         }
     }
 
-    /// Threads that compress.
+    /// Threads that compress, if there is memory for them.
     pub(crate) fn thread_count(&self) -> usize {
         match self.threads {
             0 => std::thread::available_parallelism().map_or(1, std::num::NonZero::get),

@@ -139,20 +139,18 @@ impl Plan {
         let is_possible = |time: &Time| {
             self.build_time.checked_sub(time.seconds).is_some_and(|after| u32::try_from(after).is_ok())
         };
-        let (mut run, mut best): (Option<(Time, u64)>, Option<(Time, u64)>) = (None, None);
+        // The times are sorted: equal ones follow each other, and earlier ones come first.
+        let mut most_frequent = Time { seconds: self.build_time, nanoseconds: 0 };
+        let (mut last, mut count, mut most) = (None, 0, 0);
         for time in times.iter().filter(is_possible) {
-            let count = run.filter(|(of, _)| *of == time).map_or(1, |(_, count)| count + 1);
-            run = Some((time, count));
-            if best.is_none_or(|(_, most)| count > most) {
-                best = run;
+            count = if last == Some(time) { count + 1 } else { 1 };
+            last = Some(time);
+            if count > most {
+                (most_frequent, most) = (time, count);
             }
         }
-        self.epoch = match best {
-            Some((Time { seconds, nanoseconds }, _)) => {
-                Timestamp { seconds, nanoseconds: nanoseconds as u32 }
-            }
-            None => Timestamp { seconds: self.build_time, nanoseconds: 0 },
-        };
+        let Time { seconds, nanoseconds } = most_frequent;
+        self.epoch = Timestamp { seconds, nanoseconds: nanoseconds as u32 };
         Ok(())
     }
 }

@@ -54,6 +54,8 @@ impl Stored {
 pub struct Summary {
     /// The oldest kernel that the image was built for.
     pub target: Target,
+    /// Threads that compressed.
+    pub threads: usize,
     /// Number of inodes.
     pub inodes: u64,
     /// Directories among them.
@@ -86,6 +88,7 @@ impl Summary {
     pub(crate) fn new(target: Target, spill: &Spill) -> Self {
         Summary {
             target,
+            threads: 0,
             inodes: 0,
             directories: 0,
             image_bytes: 0,

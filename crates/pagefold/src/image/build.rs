@@ -9,7 +9,7 @@ use crate::cli::progress::BytesBar;
 use clap::{Args, ValueEnum, ValueHint};
 use pagefold_control::error::{CliError, Result};
 use pagefold_control::media::Location;
-use pagefold_image::build::source::Scanned;
+use pagefold_image::build::source::{Scanned, spool};
 use pagefold_image::build::{
     BuildError, CLUSTER_BYTES_MAX, Compression, Dedupe, Options, Preset, RunningKernel, Sort, Summary,
     Target, Tree, build, verify,
@@ -19,7 +19,7 @@ use pagefold_page::size::{self, Human};
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// The value of `--compression` that leaves the choice to a sample of each file.
 const AUTO: &str = "auto";
@@ -121,9 +121,22 @@ pub struct BuildArgs {
     pub label: String,
     #[command(flatten)]
     pub threads: ThreadsArgs,
+    /// Memory that the command may take, about: fewer threads compress if it is too little for all, and what is known of
+    /// the files goes to a temporary file beside OUT if there are many. Takes 96M or more, depending on the compression
+    /// [default: no limit]
+    #[arg(long, value_name = "SIZE")]
+    pub memory: Option<String>,
     /// Print JSON with exact numbers, and no progress
     #[arg(long)]
     pub json: bool,
+}
+
+impl BuildArgs {
+    /// The limit of memory, bytes.
+    pub fn memory_bytes(&self) -> Result<Option<u64>> {
+        let parsed = self.memory.as_ref().map(|text| size::parse(text)).transpose();
+        parsed.map_err(|e| CliError::usage(format!("--memory: {e}")))
+    }
 }
 
 /// The purpose of an image.
@@ -154,7 +167,9 @@ pub fn run(args: &BuildArgs) -> Result<()> {
     let exclude = build_source::patterns(args)?;
     // The file stands first: it blocks signals, which threads would receive, and may be refused.
     let out = OutFile::open_image(&args.out)?;
-    let mut scanned = build_source::scan(args, exclude, &out)?;
+    let directory = args.out.parent().unwrap_or(Path::new("."));
+    let spill = options.spill(|| spool::unnamed_file(directory)).map_err(failure)?;
+    let mut scanned = build_source::scan(args, exclude, &out, &spill)?;
     change_metadata(&mut scanned, args)?;
     for (path, reason) in &scanned.unreadable {
         output::note(&format!("left out: '{}': {reason}", path.display()));
@@ -183,6 +198,7 @@ pub fn run(args: &BuildArgs) -> Result<()> {
         running: running.as_ref(),
         reason: reason(running.as_ref(), args),
         has_list: matches!(options.sort, Sort::List(_)),
+        threads: args.threads.count(),
     };
     match args.json {
         true => build_summary::print_json(&built),
@@ -282,7 +298,8 @@ fn options(args: &BuildArgs) -> Result<(Options, Option<RunningKernel>)> {
             (kernel.options(), Some(kernel))
         }
     };
-    let mut options = Options { threads: args.threads.count(), ..defaults };
+    let (threads, memory_bytes) = (args.threads.count(), args.memory_bytes()?);
+    let mut options = Options { threads, memory_bytes, ..defaults };
     let preset = match args.preset {
         PresetArg::Fast => Preset::Fast,
         PresetArg::Balanced => Preset::Balanced,

@@ -9,7 +9,7 @@ use pagefold_control::media::{Location, MediaConfig};
 use pagefold_image::build::source::directory::{self, DirectoryOptions};
 use pagefold_image::build::source::tar::{self, TarOptions};
 use pagefold_image::build::source::{BEGINNING_BYTES, Scanned, SourceKind, image, spool};
-use pagefold_image::build::{BuildError, LIST_BYTES_MAX, Pattern, Sort, SortList};
+use pagefold_image::build::{BuildError, LIST_BYTES_MAX, Pattern, Sort, SortList, Spill};
 use pagefold_server::mount::image_failure;
 use pagefold_sys::ready;
 use std::fs::File;
@@ -57,20 +57,21 @@ pub fn sort(order: &Path) -> Result<Sort> {
 }
 
 /// Reads the names and metadata of the source. Other files than archives are refused if an option is about archives, and
-/// likewise for directories.
-pub fn scan(args: &BuildArgs, exclude: Vec<Pattern>, out: &OutFile) -> Result<Scanned> {
+/// likewise for directories. Large trees go to `spill`.
+pub fn scan(args: &BuildArgs, exclude: Vec<Pattern>, out: &OutFile, spill: &Spill) -> Result<Scanned> {
     if args.source == Path::new("-") {
-        return scan_stream(args, exclude, out);
+        return scan_stream(args, exclude, out, spill);
     }
     if let Location::Url(_) = Location::from(args.source.clone().into_os_string()) {
-        return scan_image(args, &exclude);
+        return scan_image(args, &exclude, spill);
     }
     let metadata = args.source.metadata().map_err(|e| reading(&args.source, &e))?;
     if metadata.is_dir() {
         check_options(args, true, false)?;
         let (one_file_system, ignore_unreadable) = (args.one_file_system, args.ignore_unreadable);
         let outputs = outputs(args, out);
-        let options = DirectoryOptions { exclude, one_file_system, ignore_unreadable, outputs };
+        let options =
+            DirectoryOptions { exclude, one_file_system, ignore_unreadable, outputs, spill: spill.clone() };
         return directory::scan(&args.source, &options).map_err(failure);
     }
     if !metadata.is_file() && !std::os::unix::fs::FileTypeExt::is_block_device(&metadata.file_type()) {
@@ -81,17 +82,17 @@ pub fn scan(args: &BuildArgs, exclude: Vec<Pattern>, out: &OutFile) -> Result<Sc
     }
     let file = File::open(&args.source).map_err(|e| reading(&args.source, &e))?;
     match kind(&file, &args.source)? {
-        SourceKind::Tar => scan_archive(args, exclude, file),
+        SourceKind::Tar => scan_archive(args, exclude, file, spill),
         SourceKind::Compressed(_) => {
             let spooled = spooled(args, out, file, &args.source)?;
-            scan_archive(args, exclude, spooled)
+            scan_archive(args, exclude, spooled, spill)
         }
-        SourceKind::Image => scan_image(args, &exclude),
+        SourceKind::Image => scan_image(args, &exclude, spill),
     }
 }
 
 /// Reads another image, which may be on a server.
-fn scan_image(args: &BuildArgs, exclude: &[Pattern]) -> Result<Scanned> {
+fn scan_image(args: &BuildArgs, exclude: &[Pattern], spill: &Spill) -> Result<Scanned> {
     check_options(args, false, false)?;
     let media = MediaConfig {
         image: args.source.clone().into_os_string().into(),
@@ -100,7 +101,7 @@ fn scan_image(args: &BuildArgs, exclude: &[Pattern]) -> Result<Scanned> {
         remote: args.remote.config()?,
     };
     let image = open_source_image(&media)?;
-    image::scan(&image, exclude).map_err(failure)
+    image::scan_to(&image, exclude, spill).map_err(failure)
 }
 
 /// The file that is being written, and the one that it replaces: neither becomes part of the image if it is in the
@@ -110,13 +111,13 @@ fn outputs(args: &BuildArgs, out: &OutFile) -> Vec<(u64, u64)> {
     found.into_iter().flatten().map(|metadata| (metadata.dev(), metadata.ino())).collect()
 }
 
-fn scan_stream(args: &BuildArgs, exclude: Vec<Pattern>, out: &OutFile) -> Result<Scanned> {
+fn scan_stream(args: &BuildArgs, exclude: Vec<Pattern>, out: &OutFile, spill: &Spill) -> Result<Scanned> {
     let input = stdin();
     if input.is_terminal() {
         return Err(CliError::usage("standard input is a terminal; pipe a tar archive"));
     }
     let spooled = spooled(args, out, Interruptible { input: input.as_fd(), out }, Path::new("-"))?;
-    scan_archive(args, exclude, spooled)
+    scan_archive(args, exclude, spooled, spill)
 }
 
 /// Standard input, whose reading fails after a signal: the program at the other end of a pipe may write nothing for a
@@ -143,7 +144,8 @@ impl Read for Interruptible<'_> {
 fn spooled(args: &BuildArgs, out: &OutFile, input: impl Read, shown: &Path) -> Result<File> {
     let directory = args.out.parent().unwrap_or(Path::new("."));
     let file = spool::unnamed_file(directory).map_err(failure)?;
-    let file = spool::spool(input, shown, file, &mut |_| match out.poll_interrupt() {
+    let memory_bytes = args.memory_bytes()?;
+    let file = spool::spool(input, shown, file, memory_bytes, &mut |_| match out.poll_interrupt() {
         true => ControlFlow::Break(()),
         false => ControlFlow::Continue(()),
     });
@@ -165,13 +167,13 @@ fn spooled(args: &BuildArgs, out: &OutFile, input: impl Read, shown: &Path) -> R
     }
 }
 
-fn scan_archive(args: &BuildArgs, exclude: Vec<Pattern>, file: File) -> Result<Scanned> {
+fn scan_archive(args: &BuildArgs, exclude: Vec<Pattern>, file: File, spill: &Spill) -> Result<Scanned> {
     check_options(args, false, true)?;
     let whiteouts = match args.whiteouts {
         Some(WhiteoutsArg::Overlay) => tar::Whiteouts::Overlay,
         Some(WhiteoutsArg::Files) | None => tar::Whiteouts::Files,
     };
-    let options = TarOptions { exclude, whiteouts, ..TarOptions::default() };
+    let options = TarOptions { exclude, whiteouts, spill: spill.clone(), ..TarOptions::default() };
     tar::scan(file, &args.source, &options).map_err(failure)
 }
 

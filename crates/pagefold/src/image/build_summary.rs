@@ -21,6 +21,8 @@ pub struct Built<'a> {
     pub reason: Option<String>,
     /// Whether a list says which files come first.
     pub has_list: bool,
+    /// Threads that were wanted.
+    pub threads: usize,
 }
 
 /// Prints the summary as text.
@@ -68,6 +70,13 @@ pub fn print(built: &Built<'_>) -> Result<()> {
             "  {:<12} {paths} of the list found, {} not",
             "sorted",
             text::grouped(missing)
+        ))?;
+    }
+    if summary.threads < built.threads {
+        let wanted = text::counted(built.threads as u64, "thread", "threads");
+        output::line(&format!(
+            "  {:<12} {} of {wanted}, so that memory suffices",
+            "threads", summary.threads
         ))?;
     }
     if scanned.dropped_xattrs > 0 {
@@ -124,6 +133,7 @@ pub fn print_json(built: &Built<'_>) -> Result<()> {
     output::json(&json!({
         "kernel": summary.target.to_string(),
         "compression_reason": built.reason,
+        "threads": summary.threads,
         "inodes": summary.inodes,
         "directories": summary.directories,
         "content_bytes": summary.content_bytes(),

@@ -5,7 +5,7 @@
 //! no [room](Workers::has_room). The bound is in bytes: one long segment must not keep the other threads waiting because
 //! short ones behind it fill the queue.
 
-use super::segment::{Cut, SEGMENT_BYTES_MAX, Segment};
+use super::segment::{Cut, Segment};
 use crate::build::BuildError;
 use crate::build::options::{Compression, Method, Options};
 use pagefold_codec::cluster::Format;
@@ -119,6 +119,7 @@ pub struct Workers<'scope, W, O> {
     taken: u64,
     /// Bytes of the sources of segments that are submitted and not taken.
     under_way_bytes: usize,
+    room_bytes: usize,
     threads: usize,
 }
 
@@ -132,11 +133,12 @@ impl<W, O> Drop for Workers<'_, W, O> {
 }
 
 impl<'scope, W: Send, O: Send + 'scope> Workers<'scope, W, O> {
-    /// Starts the threads. `new_worker` is called in each of them, and makes the function that works on segments.
+    /// Starts the threads. Sources of up to `room_bytes` are under way at once, or one. `new_worker` is called in each of them, and makes the function that works on segments.
     pub fn start<'env, F>(
         scope: &'scope Scope<'scope, 'env>,
         queue: &'scope Queue<W>,
         threads: usize,
+        room_bytes: usize,
         new_worker: impl Fn() -> F + Copy + Send + 'scope,
     ) -> Result<Self, BuildError>
     where
@@ -145,7 +147,8 @@ impl<'scope, W: Send, O: Send + 'scope> Workers<'scope, W, O> {
         let (done, results) = channel();
         let (early, submitted, taken, under_way_bytes) = (HashMap::new(), 0, 0, 0);
         // It closes the queue if a thread cannot be started.
-        let workers = Workers { queue, results, early, submitted, taken, under_way_bytes, threads };
+        let workers =
+            Workers { queue, results, early, submitted, taken, under_way_bytes, room_bytes, threads };
         for number in 0..threads {
             let done = done.clone();
             std::thread::Builder::new()
@@ -156,13 +159,11 @@ impl<'scope, W: Send, O: Send + 'scope> Workers<'scope, W, O> {
         Ok(workers)
     }
 
-    /// Whether a segment of this length may be submitted before one is taken. There is room for a long segment a
-    /// thread, one that waits and one that is being written, so that no thread waits for the builder.
+    /// Whether a segment of this length may be submitted before one is taken.
     pub fn has_room(&self, src_bytes: usize) -> bool {
-        let room_bytes = (self.threads + 2) * SEGMENT_BYTES_MAX;
         let segments = self.submitted - self.taken;
         segments == 0
-            || self.under_way_bytes + src_bytes <= room_bytes
+            || self.under_way_bytes + src_bytes <= self.room_bytes
                 && segments < SEGMENTS_PER_THREAD_MAX * self.threads as u64
     }
 
@@ -221,7 +222,7 @@ pub fn compressor(options: &Options) -> impl FnMut(&[u8], ToCompress) -> Result<
 }
 
 /// The encoder's configuration for a compression.
-fn config(compression: Compression, options: &Options) -> EncoderConfig {
+pub fn config(compression: Compression, options: &Options) -> EncoderConfig {
     let (level, cluster_bytes) = (compression.level, options.cluster_bytes);
     let window_bytes = options.lz4_window_bytes;
     match compression.method {

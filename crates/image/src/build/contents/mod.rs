@@ -74,8 +74,13 @@ struct Source {
     compression: Option<Compression>,
 }
 
-/// Appends the contents of all inodes that are no directories.
-pub fn fill(writer: &mut Writer<'_>, order: &Order, threads: usize) -> Result<(), BuildError> {
+/// Appends the contents of all inodes that are no directories. Segments of up to `room_bytes` are under way at once.
+pub fn fill(
+    writer: &mut Writer<'_>,
+    order: &Order,
+    threads: usize,
+    room_bytes: usize,
+) -> Result<(), BuildError> {
     let (plan, options) = (writer.plan, writer.options);
     let queue = Queue::default();
     std::thread::scope(|scope| {
@@ -102,10 +107,11 @@ pub fn fill(writer: &mut Writer<'_>, order: &Order, threads: usize) -> Result<()
         }
         order.sort_small(writer.tree, &mut small)?;
         order.sort_others(&mut others)?;
-        let scan = scan::scan(writer, &others, threads, |compression| {
+        let scan = scan::scan(writer, &others, threads, room_bytes, |compression| {
             packing.as_ref().map_or(0, |packing| packing.fragment_bytes_max(Some(compression)))
         })?;
-        let workers = Workers::start(scope, &queue, threads, move || workers::compressor(options))?;
+        let workers =
+            Workers::start(scope, &queue, threads, room_bytes, move || workers::compressor(options))?;
         let (pending, file, not_stored, buffers) =
             (VecDeque::new(), OpenFile::default(), Vec::new(), Vec::new());
         let mut filler = Filler {

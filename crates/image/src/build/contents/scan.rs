@@ -73,6 +73,7 @@ pub fn scan(
     writer: &mut Writer<'_>,
     files: &Table<Planned>,
     threads: usize,
+    room_bytes: usize,
     fragment_bytes_max: impl Fn(Compression) -> usize,
 ) -> Result<Scan, BuildError> {
     let options = writer.options;
@@ -87,7 +88,7 @@ pub fn scan(
     let sizes = chunk_sizes(CHUNK_BYTES_MIN, writer.total_bytes());
     let queue = Queue::default();
     std::thread::scope(|scope| {
-        let workers = Workers::start(scope, &queue, threads, move || chunker(sizes))?;
+        let workers = Workers::start(scope, &queue, threads, room_bytes, move || chunker(sizes))?;
         let (pending, chunks, index) =
             (VecDeque::new(), Table::new(writer.tree.spill()), ChunkIndex::new(writer.tree.spill()));
         let divisions = Divisions::new(options.cluster_bytes);

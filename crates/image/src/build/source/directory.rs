@@ -207,7 +207,7 @@ impl Scan<'_> {
     }
 }
 
-/// What a file must still be when it is read.
+/// The properties in which a file must still agree when it is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Identity {
     len_bytes: u64,
@@ -257,7 +257,7 @@ impl Contents for Files {
 struct SourceContent {
     root: Arc<Root>,
     path: Box<[u8]>,
-    /// What it was when the directory was scanned.
+    /// Its properties when the directory was scanned.
     identity: Identity,
 }
 

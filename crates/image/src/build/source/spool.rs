@@ -15,6 +15,8 @@ use std::path::Path;
 const BUFFER_BYTES: usize = 256 << 10;
 /// Memory for decoding xz, bytes. Its highest level needs 65 MiB; a header can ask for 4 GiB.
 const XZ_MEMORY_BYTES: u64 = 256 << 20;
+/// Longest window of Zstandard, as a power of two: 128 MiB, which its program decodes without being asked to.
+const ZSTD_WINDOW_LOG: u32 = 27;
 /// Bytes at the beginning of a stream that show its format.
 const MAGIC_BYTES: usize = 6;
 /// Names that are tried where the file system has no files without one.
@@ -59,14 +61,19 @@ impl Compression {
         OTHERS.iter().find(|(magic, _)| beginning.starts_with(magic)).map(|(_, program)| *program)
     }
 
-    fn decoder<'r>(self, input: impl Read + 'r) -> io::Result<Box<dyn Read + 'r>> {
+    /// A decoder that takes at most this much memory, about.
+    fn decoder<'r>(self, input: impl Read + 'r, memory_bytes: u64) -> io::Result<Box<dyn Read + 'r>> {
         let input = BufReader::with_capacity(BUFFER_BYTES, input);
         Ok(match self {
             Compression::Gzip => Box::new(flate2::bufread::MultiGzDecoder::new(input)),
-            Compression::Zstd => Box::new(zstd::stream::read::Decoder::with_buffer(input)?),
+            Compression::Zstd => {
+                let mut decoder = zstd::stream::read::Decoder::with_buffer(input)?;
+                decoder.window_log_max(memory_bytes.max(1).ilog2().min(ZSTD_WINDOW_LOG))?;
+                Box::new(decoder)
+            }
             Compression::Xz => {
                 let stream = liblzma::stream::Stream::new_stream_decoder(
-                    XZ_MEMORY_BYTES,
+                    memory_bytes.min(XZ_MEMORY_BYTES),
                     liblzma::stream::CONCATENATED,
                 )?;
                 Box::new(liblzma::bufread::XzDecoder::new_stream(input, stream))
@@ -102,11 +109,13 @@ fn unlinked_file(directory: &Path, mode: Mode) -> rustix::io::Result<std::os::fd
 }
 
 /// Copies `input` to `file`, decompressed if it is compressed, and returns the file. `path` is for messages.
+/// Decoding takes up to `memory_bytes`.
 /// `on_progress` gets the number of bytes written; `Break` ends the copy.
 pub fn spool(
     mut input: impl Read,
     path: &Path,
     mut file: File,
+    memory_bytes: Option<u64>,
     on_progress: &mut dyn FnMut(u64) -> ControlFlow<()>,
 ) -> Result<File, BuildError> {
     let failed = |e| BuildError::source(path, e);
@@ -118,7 +127,7 @@ pub fn spool(
     let compression = Compression::of(&beginning);
     let whole = io::Cursor::new(beginning).chain(input);
     let mut decoder: Box<dyn Read> = match compression {
-        Some(compression) => compression.decoder(whole).map_err(failed)?,
+        Some(compression) => compression.decoder(whole, memory_bytes.unwrap_or(u64::MAX)).map_err(failed)?,
         None => Box::new(whole),
     };
     let mut buffer = vec![0; BUFFER_BYTES];

@@ -1,7 +1,7 @@
 //! Tables of fixed records, which may be larger than memory.
 //!
 //! The builder keeps some records for each file of a tree, and there may be millions of files. A [`Table`] has its first
-//! MiB in memory. If there is a [`Spill`], what follows lies in a file beside the image, which is mapped; pages of it are
+//! records in memory. If there is a [`Spill`], what follows lies in a file beside the image, which is mapped; pages of it are
 //! resident only as long as the memory that the caller allows has room for them. Without one, all is in memory.
 //!
 //! | module | contents |
@@ -24,9 +24,9 @@ use pagefold_sys::spool::Mapping;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// Bytes of a chunk of a table; the last bytes are unused if records do not fill it.
-pub const CHUNK_BYTES: usize = 1 << 20;
+pub const CHUNK_BYTES: usize = 512 << 10;
 
-/// What a table can hold: any bytes are a valid record, and a record has no padding.
+/// Types that a table can hold: any bytes are a valid record, and a record has no padding.
 pub trait Record: Copy + FromBytes + IntoBytes + Immutable {}
 impl<T: Copy + FromBytes + IntoBytes + Immutable> Record for T {}
 

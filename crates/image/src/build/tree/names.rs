@@ -96,7 +96,7 @@ impl Names {
             };
         }
         self.set_link(link, new, &mut root);
-        // What was there is divided into the names before and behind the new one.
+        // The tree that was there is divided into the names before and behind the new one.
         let (mut before, mut behind) = (Link::Left(new), Link::Right(new));
         while at != NO_NODE {
             let node = self.nodes.get(at as usize);

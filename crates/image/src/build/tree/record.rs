@@ -1,4 +1,4 @@
-//! What the tables of a tree have for each inode.
+//! The record that a tree has for each inode.
 
 use super::names::{NO_NODE, Name};
 use super::{Body, InodeId, Metadata};
@@ -11,7 +11,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 #[repr(C)]
 pub struct Record {
     seconds: i64,
-    /// What only this type of file has: see [`Detail`].
+    /// The property that only this type of file has: see [`Detail`].
     detail: u64,
     /// The name of a directory, which has one.
     pub name: Name,
@@ -26,7 +26,7 @@ pub struct Record {
     pub parent: InodeId,
 }
 
-/// What only some types of files have.
+/// A property that only some types of files have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Detail {
     /// The root of the tree of entries.
@@ -105,7 +105,7 @@ impl Record {
         Record { kind, detail, ..self }
     }
 
-    /// What only this type of file has.
+    /// The property that only this type of file has.
     pub fn detail(&self) -> Detail {
         let device = || DeviceNumber { major: (self.detail >> 32) as u32, minor: self.detail as u32 };
         match self.kind() {

@@ -13,6 +13,7 @@ use super::{OpenFile, Writer};
 use crate::build::BuildError;
 use crate::build::compress::segment::Cut;
 use crate::build::compress::workers::{Queue, ToCompress, Turn, Workers, compressor};
+use crate::build::memory::Division;
 use crate::build::metadata::space::Space;
 use crate::build::options::{Compression, Options};
 use crate::build::table::{Spill, Table};
@@ -142,11 +143,13 @@ impl Writer<'_> {
         compression: Compression,
     ) -> Result<OpenFile, BuildError> {
         let cluster_bytes = self.options.cluster_bytes.min(CLUSTER_BYTES_MAX) as usize;
-        let threads = self.options.thread_count().min(inodes.len().div_ceil(SEGMENT_BYTES));
+        let threads = Division::of(self.options)?.threads.min(inodes.len().div_ceil(SEGMENT_BYTES));
+        let room_bytes = 4 * threads * SEGMENT_BYTES;
         let (options, queue) = (self.options, Queue::default());
         let mut file = OpenFile::default();
         std::thread::scope(|scope| {
-            let mut workers = Workers::start(scope, &queue, threads, move || compressor(options))?;
+            let mut workers =
+                Workers::start(scope, &queue, threads, room_bytes, move || compressor(options))?;
             let mut tickets = std::collections::VecDeque::new();
             for start in (0..inodes.len() as u64).step_by(SEGMENT_BYTES) {
                 let segment = inodes.read_at(start..(inodes.len() as u64).min(start + SEGMENT_BYTES as u64));

@@ -1,6 +1,7 @@
 //! The builder: images of trees, read back by this crate and by others.
 
 mod auto;
+mod bounded;
 mod changes;
 mod chunks;
 mod directory;

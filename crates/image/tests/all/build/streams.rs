@@ -30,7 +30,7 @@ fn compressed(compression: Compression, bytes: &[u8]) -> Vec<u8> {
 fn spooled(input: &[u8]) -> Result<Vec<u8>, BuildError> {
     let directory = tempfile::tempdir().unwrap();
     let file = unnamed_file(directory.path()).unwrap();
-    let mut file: File = spool(input, Path::new("a.tar.x"), file, &mut |_| ControlFlow::Continue(()))?;
+    let mut file: File = spool(input, Path::new("a.tar.x"), file, None, &mut |_| ControlFlow::Continue(()))?;
     assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
     let mut bytes = Vec::new();
     file.rewind().unwrap();
@@ -78,7 +78,7 @@ fn a_stream_can_be_interrupted() {
     let directory = tempfile::tempdir().unwrap();
     let file = unnamed_file(directory.path()).unwrap();
     let endless = std::io::repeat(0);
-    let ended = spool(endless, Path::new("-"), file, &mut |done| match done > 1 << 20 {
+    let ended = spool(endless, Path::new("-"), file, None, &mut |done| match done > 1 << 20 {
         true => ControlFlow::Break(()),
         false => ControlFlow::Continue(()),
     });
@@ -102,4 +102,23 @@ fn sources_are_recognized_by_their_contents() {
         let message = of(other).unwrap_err().to_string();
         assert!(message.starts_with("'x' cannot be read: it is no tar archive"), "{message}");
     }
+}
+
+#[test]
+fn a_stream_that_needs_more_memory_than_allowed_is_refused() {
+    let mut compressed = Vec::new();
+    let options = liblzma::stream::LzmaOptions::new_preset(9).unwrap();
+    let mut filters = liblzma::stream::Filters::new();
+    filters.lzma2(&options);
+    let stream =
+        liblzma::stream::Stream::new_stream_encoder(&filters, liblzma::stream::Check::Crc32).unwrap();
+    let mut encoder = liblzma::read::XzEncoder::new_stream(&[0; 10_000][..], stream);
+    encoder.read_to_end(&mut compressed).unwrap();
+    let spooled = |memory_bytes| {
+        let file = tempfile::tempfile().unwrap();
+        spool(&compressed[..], Path::new("-"), file, memory_bytes, &mut |_| ControlFlow::Continue(()))
+    };
+    // Level 9 has a dictionary of 64 MiB.
+    assert!(spooled(None).is_ok() && spooled(Some(96 << 20)).is_ok());
+    assert!(matches!(spooled(Some(32 << 20)), Err(BuildError::Source { .. })));
 }

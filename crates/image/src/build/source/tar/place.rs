@@ -15,7 +15,7 @@ use std::sync::Arc;
 /// Longest path, bytes: Linux resolves no longer ones, so extraction of a member would fail.
 const PATH_BYTES_MAX: usize = 4095;
 /// Memory of an inode without its names and attributes, bytes, roughly.
-const INODE_BYTES: usize = 384;
+const INODE_BYTES: usize = 200;
 /// Bytes of contents of all members at most: 128 TiB. Sparse files can claim any length.
 const CONTENT_BYTES_MAX: u64 = 1 << 47;
 /// A sparse file may be stored in chunks of this length; the builder keeps an entry of 4 bytes for each, or fewer.

@@ -1,0 +1,141 @@
+//! Builds in bounded memory: the image is the same, and what does not fit lies in a file.
+
+use super::{build_at, open_checked, options};
+use pagefold_image::build::source::directory::{self, DirectoryOptions};
+use pagefold_image::build::source::{image, tar};
+use pagefold_image::build::{BuildError, Dedupe, Metadata, Options, Spill, Target, Tree, verify};
+use pagefold_testkit::skipped;
+use std::fs::{self, File};
+use std::ops::ControlFlow;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::process::Command;
+
+/// Small and long files, equal ones, links and attributes: enough names for several chunks of each table.
+fn fill(tree: &mut Tree) {
+    let word = |n: u64| n.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(17).to_le_bytes();
+    for n in 0..30_000u64 {
+        let path = format!("d{:03}/a name that is not short {n:06}.{}", n * 7 % 211, n % 5);
+        let contents: Vec<u8> = (0..n % 9).flat_map(|i| word(n / 3 + i)).collect();
+        let id = tree.add_bytes(path.as_bytes(), contents).unwrap();
+        let mut metadata = tree.metadata_mut(id);
+        metadata.mtime.seconds = 1_700_000_000 + (n % 4000) as i64;
+        if n.is_multiple_of(100) {
+            metadata.xattrs = vec![(b"user.n".as_slice().into(), (n % 300).to_string().into_bytes().into())];
+        }
+    }
+    let long: Vec<u8> = (0..200_000u64).flat_map(|n| word(n / 5)).collect();
+    for n in 0..3 {
+        tree.add_bytes(format!("long-{n}").as_bytes(), long.as_slice()).unwrap();
+        let shifted = [&long[n * 1000..1_000_000], b"the end"].concat();
+        tree.add_bytes(format!("shifted-{n}").as_bytes(), shifted).unwrap();
+    }
+}
+
+fn spilled() -> (Tree, Spill) {
+    let spill = Spill::file(tempfile::tempfile().unwrap(), 0).unwrap();
+    let mut tree = Tree::with_spill(Metadata::default(), &spill);
+    fill(&mut tree);
+    (tree, spill)
+}
+
+#[test]
+fn the_image_does_not_depend_on_memory_or_threads() {
+    let work = tempfile::tempdir().unwrap();
+    let mut tree = Tree::new(Metadata::default());
+    fill(&mut tree);
+    let (spilled, spill) = spilled();
+    assert!(spill.mapped_bytes() >= 2 << 20, "{}", spill.mapped_bytes());
+    for (compression, cluster_bytes, metabox) in [("lz4", 16384, false), ("zstd:3", 65536, true)] {
+        let target = Target::new(6, if metabox { 18 } else { 12 });
+        let options = Options {
+            target,
+            compress_metadata: metabox,
+            digests: true,
+            ..options(compression, cluster_bytes, true)
+        };
+        let options = Options { fragments: true, dedupe: Dedupe::Chunks, ..options };
+        let wanted = work.path().join("wanted");
+        build_at(&wanted, &tree, &options);
+        let wanted = fs::read(wanted).unwrap();
+        for (threads, memory_mib) in [(1, 96), (4, 256), (7, 1024)] {
+            let limited = Options { threads, memory_bytes: Some(memory_mib << 20), ..options.clone() };
+            let path = work.path().join("image");
+            let summary = build_at(&path, &spilled, &limited);
+            let what = format!("{compression}, {threads} threads, {memory_mib} MiB");
+            assert!(fs::read(&path).unwrap() == wanted, "{what}");
+            assert!((1..=threads).contains(&summary.threads), "{what}");
+            if threads == 7 {
+                let image = open_checked(&path, &what);
+                let continues = &mut |_| ControlFlow::Continue(());
+                verify(&image, &spilled, &summary.digests, continues).unwrap();
+            }
+        }
+    }
+}
+
+/// Every source gives the same tree with a spill and without.
+#[test]
+fn sources_spill_too() {
+    let work = tempfile::tempdir().unwrap();
+    let (root, archive, first) =
+        (work.path().join("tree"), work.path().join("a.tar"), work.path().join("first"));
+    for n in 0..12_000 {
+        let folder = root.join(format!("d{}", n % 50));
+        if n < 50 {
+            fs::create_dir_all(&folder).unwrap();
+        }
+        let path = folder.join(format!("a file with a long name, so that names take some room: {n:060}"));
+        if n % 10 == 0 {
+            symlink(format!("to {n}"), &path).unwrap()
+        } else {
+            fs::write(&path, n.to_string()).unwrap()
+        }
+    }
+    let spill = || Spill::file(tempfile::tempfile().unwrap(), 0).unwrap();
+    let image_of = |tree: &Tree, path: &Path| {
+        build_at(path, tree, &options("lz4", 4096, true));
+        fs::read(path).unwrap()
+    };
+    let wanted = image_of(&directory::scan(&root, &DirectoryOptions::default()).unwrap().tree, &first);
+    let at = work.path().join("image");
+    let scanned = directory::scan(&root, &DirectoryOptions { spill: spill(), ..DirectoryOptions::default() });
+    let tree = scanned.unwrap().tree;
+    assert!(tree.spill().mapped_bytes() > 0);
+    assert!(image_of(&tree, &at) == wanted, "a directory");
+    let opened = open_checked(&first, "first");
+    let tree = image::scan_to(&opened, &[], &spill()).unwrap().tree;
+    assert!(tree.spill().mapped_bytes() > 0 && image_of(&tree, &at) == wanted, "an image");
+    let mut run = Command::new("tar");
+    run.args(["--numeric-owner", "--format=pax", "-cf"]).arg(&archive).arg("-C").arg(&root).arg(".");
+    if !run.status().is_ok_and(|status| status.success()) {
+        skipped!("sources_spill_too: tar is not installed");
+        return;
+    }
+    let options = tar::TarOptions { spill: spill(), ..tar::TarOptions::default() };
+    let tree = tar::scan(File::open(&archive).unwrap(), &archive, &options).unwrap().tree;
+    assert!(tree.spill().mapped_bytes() > 0 && image_of(&tree, &at) == wanted, "an archive");
+}
+
+#[test]
+fn a_spill_that_cannot_grow_is_an_error() {
+    // A file that is open for reading only stands for one on a full file system.
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("file");
+    fs::write(&path, b"").unwrap();
+    let file = File::open(&path).unwrap();
+    fs::remove_file(&path).unwrap();
+    let spill = Spill::file(file, 0).unwrap();
+    let mut tree = Tree::with_spill(Metadata::default(), &spill);
+    let failed = (0..200_000).find_map(|n| tree.add_bytes(format!("name {n}").as_bytes(), *b"x").err());
+    assert!(matches!(failed, Some(BuildError::Spool { .. })), "{failed:?}");
+    // What was there is still there.
+    assert!(tree.find(b"name 100").is_some());
+}
+
+#[test]
+fn memory_that_suffices_for_no_thread_is_refused() {
+    let options = Options { memory_bytes: Some(16 << 20), ..options("zstd:12", 65536, true) };
+    let error = options.spill(|| Ok(tempfile::tempfile().unwrap())).unwrap_err().to_string();
+    assert!(error.contains("16 MiB of memory do not suffice"), "{error}");
+}
