@@ -5,6 +5,7 @@
 
 use super::compress::segment::SEGMENT_BYTES_MAX;
 use super::compress::workers::config;
+use super::contents::packed_segment_bytes;
 use super::options::Options;
 use super::{BuildError, Spill};
 use pagefold_codec::cluster::encode::Encoder;
@@ -12,9 +13,9 @@ use pagefold_page::size::Human;
 use std::fs::File;
 
 /// The program, buffers, and the first records of tables, bytes.
-const FIXED_BYTES: u64 = 20 << 20;
+const FIXED_BYTES: u64 = 10 << 20;
 /// Least memory for resident pages of tables, bytes.
-const RESIDENT_BYTES_MIN: u64 = 8 << 20;
+const RESIDENT_BYTES_MIN: u64 = 4 << 20;
 
 /// Clusters' lengths that a thread takes for attempts to fill one.
 const ATTEMPTS_CLUSTERS: u64 = 8;
@@ -41,9 +42,11 @@ impl Division {
             options.compressions().into_iter().map(|one| Encoder::heap_bytes(&config(one, options)));
         // Beside an encoder a thread has its attempts at a cluster.
         let attempts_bytes = ATTEMPTS_CLUSTERS * u64::from(options.cluster_bytes);
+        let packed_bytes = if options.fragments { packed_segment_bytes(options.cluster_bytes) } else { 0 };
+        let fixed_bytes = FIXED_BYTES + RESIDENT_BYTES_MIN + packed_bytes as u64;
         let encoder_bytes = encoder_bytes.map(|bytes| bytes as u64).sum::<u64>() + attempts_bytes;
         let division = |threads: usize, room_bytes: usize| {
-            let taken = least_bytes(threads, room_bytes, encoder_bytes);
+            let taken = fixed_bytes + least_bytes(threads, room_bytes, encoder_bytes);
             let rest = memory_bytes.checked_sub(taken)?;
             Some(Division { threads, room_bytes, resident_bytes: rest + RESIDENT_BYTES_MIN })
         };
@@ -53,7 +56,8 @@ impl Division {
             rooms.into_iter().find_map(|room_bytes| division(threads, room_bytes))
         });
         fitting.ok_or_else(|| {
-            let least = Human(least_bytes(1, SEGMENT_BYTES_MAX, encoder_bytes).next_multiple_of(1 << 20));
+            let least = fixed_bytes + least_bytes(1, SEGMENT_BYTES_MAX, encoder_bytes);
+            let least = Human(least.next_multiple_of(1 << 20));
             let what = format!(
                 "{} of memory do not suffice: one thread with this compression takes {least}",
                 Human(memory_bytes)
@@ -79,11 +83,10 @@ fn full_room(threads: usize) -> usize {
     (threads + 2) * SEGMENT_BYTES_MAX
 }
 
-/// Bytes that a build takes at least. A compressed segment is not longer than its source, by much; a thread has an encoder
-/// for each compression.
+/// Bytes that compressing takes. A compressed segment is as long as its source at most; a thread has an encoder for
+/// each compression.
 fn least_bytes(threads: usize, room_bytes: usize, encoder_bytes: u64) -> u64 {
-    let segments = (room_bytes + threads * SEGMENT_BYTES_MAX / 4) as u64 * 2;
-    FIXED_BYTES + RESIDENT_BYTES_MIN + segments + threads as u64 * encoder_bytes
+    2 * room_bytes as u64 + threads as u64 * encoder_bytes
 }
 
 #[cfg(test)]
@@ -101,7 +104,7 @@ mod tests {
     #[test]
     fn less_memory_is_fewer_threads_and_never_more() {
         let mut threads = 0;
-        for memory_mib in [80, 128, 256, 512, 1024] {
+        for memory_mib in [64, 128, 256, 512, 1024] {
             let division = Division::of(&options(memory_mib, "zstd:12")).unwrap();
             assert!(
                 division.threads >= threads && division.room_bytes >= division.threads * SEGMENT_BYTES_MAX

@@ -122,7 +122,7 @@ pub struct BuildArgs {
     #[command(flatten)]
     pub threads: ThreadsArgs,
     /// Memory that the command may take, about: fewer threads compress if it is too little for all, and what is known of
-    /// the files goes to a temporary file beside OUT if there are many. Takes 96M or more, depending on the compression
+    /// the files goes to a temporary file beside OUT if there are many. Takes 64M or more, depending on the compression
     /// [default: no limit]
     #[arg(long, value_name = "SIZE")]
     pub memory: Option<String>,
@@ -164,6 +164,9 @@ pub enum DedupeArg {
 /// Builds the image, and reports what is in it.
 pub fn run(args: &BuildArgs) -> Result<()> {
     let (options, running) = options(args)?;
+    if options.memory_bytes.is_some() {
+        pagefold_sys::malloc::return_large_blocks();
+    }
     let exclude = build_source::patterns(args)?;
     // The file stands first: it blocks signals, which threads would receive, and may be refused.
     let out = OutFile::open_image(&args.out)?;

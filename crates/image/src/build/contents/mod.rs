@@ -28,6 +28,7 @@ use super::table::Table;
 use super::tree::InodeId;
 use super::writer::{OpenFile, Writer};
 use filled::Filled;
+pub use packed::segment_bytes as packed_segment_bytes;
 use packing::Packing;
 use parts::{OwnPart, PendingReference};
 use sample::{SAMPLED_BYTES_MIN, Sampler};

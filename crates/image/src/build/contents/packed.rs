@@ -49,13 +49,10 @@ impl Packed {
     /// Begins the file, for clusters of up to this size. Readers look for the prefixes of attribute names in it, if there is
     /// one.
     pub fn new(cluster_bytes: u32, prefixes: &[u8], spill: &Spill) -> Self {
-        let segment_bytes = SEGMENT_CLUSTERS * cluster_bytes as usize;
         Packed {
             buffer: prefixes.to_vec(),
             start: 0,
-            segment_bytes: segment_bytes
-                .clamp(SEGMENT_BYTES_MIN, SEGMENT_BYTES_MAX)
-                .next_multiple_of(PACK_BYTES),
+            segment_bytes: segment_bytes(cluster_bytes),
             known: Hashes::new(spill),
             stored: Stored::default(),
         }
@@ -99,6 +96,12 @@ impl Packed {
         self.start += segment.src.len() as u64;
         segment
     }
+}
+
+/// Length of a segment of the packed file, bytes, with clusters of up to `cluster_bytes`.
+pub fn segment_bytes(cluster_bytes: u32) -> usize {
+    let bytes = SEGMENT_CLUSTERS * cluster_bytes as usize;
+    bytes.clamp(SEGMENT_BYTES_MIN, SEGMENT_BYTES_MAX).next_multiple_of(PACK_BYTES)
 }
 
 /// The beginning of the hash of a fragment.

@@ -102,7 +102,7 @@ impl<T: Record> Table<T> {
     pub fn get(&self, index: usize) -> T {
         assert!(index < self.len, "record {index} of {}", self.len);
         let chunk = index / Self::PER_CHUNK;
-        self.touch(chunk);
+        self.touch(chunk, size_of::<T>());
         self.chunks[chunk].records()[index % Self::PER_CHUNK]
     }
 
@@ -110,7 +110,7 @@ impl<T: Record> Table<T> {
     pub fn set(&mut self, index: usize, record: T) {
         assert!(index < self.len, "record {index} of {}", self.len);
         let chunk = index / Self::PER_CHUNK;
-        self.touch(chunk);
+        self.touch(chunk, size_of::<T>());
         self.chunks[chunk].records_mut()[index % Self::PER_CHUNK] = record;
     }
 
@@ -129,7 +129,7 @@ impl<T: Record> Table<T> {
             if chunk == self.chunks.len() {
                 self.add_chunk()?;
             }
-            self.touch(chunk);
+            self.touch(chunk, count * size_of::<T>());
             match &mut self.chunks[chunk] {
                 Chunk::Memory(records) => {
                     // Records that were removed are still there.
@@ -178,10 +178,10 @@ impl<T: Record> Table<T> {
         Ok(())
     }
 
-    /// Counts an access to a chunk, which may make a page of it resident.
-    fn touch(&self, chunk: usize) {
+    /// Counts an access to so many bytes of a chunk, which may make its pages resident.
+    fn touch(&self, chunk: usize, bytes: usize) {
         if chunk > 0 {
-            self.spill.touch();
+            self.spill.touch(bytes);
         }
     }
 }

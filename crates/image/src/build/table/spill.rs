@@ -1,6 +1,6 @@
 //! The file for what does not fit into memory, and the bound of what of it is resident.
 //!
-//! Tables count their accesses here. Once in a while the resident pages of mapped files are counted, and if they are too
+//! Tables count their accesses here. After every few MiB the resident pages of mapped files are counted, and if they are too
 //! many, none stays: those that are needed come back from the page cache. So the bound costs a system call for some
 //! hundred accesses, and no list of pages. The page cache is the kernel's, which takes it from a process that needs
 //! memory.
@@ -12,8 +12,10 @@ use std::fs::File;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Accesses between two looks at the resident pages. Each may make the pages of 64 KiB resident.
-const ACCESSES: u64 = 128;
+/// Bytes that accesses may make resident between two looks at the resident pages.
+const LOOK_BYTES: u64 = 4 << 20;
+/// Bytes that an access to one record makes resident at most, on average: the kernel maps up to 64 KiB around it.
+const RECORD_BYTES: u64 = 32 << 10;
 
 /// Where tables spill to; clones share it.
 #[derive(Debug, Clone, Default)]
@@ -24,7 +26,8 @@ struct SpillFile {
     spool: Arc<Spool>,
     /// Resident bytes of all mapped files of the process, from which on the pages of this one leave memory.
     resident_bytes_max: u64,
-    accesses: AtomicU64,
+    /// Bytes that accesses made resident, at most.
+    touched_bytes: AtomicU64,
 }
 
 impl Spill {
@@ -38,7 +41,7 @@ impl Spill {
         let spool = Spool::new(file).map_err(failed)?;
         // The program itself is a mapped file too.
         let resident_bytes_max = resident_bytes + resident();
-        Ok(Spill(Some(Arc::new(SpillFile { spool, resident_bytes_max, accesses: AtomicU64::new(0) }))))
+        Ok(Spill(Some(Arc::new(SpillFile { spool, resident_bytes_max, touched_bytes: AtomicU64::new(0) }))))
     }
 
     /// Whether there is a file.
@@ -57,12 +60,12 @@ impl Spill {
         file.spool.map(len_bytes).map(Some).map_err(failed)
     }
 
-    /// Counts an access to the file.
-    pub(super) fn touch(&self) {
-        if let Some(file) = &self.0
-            && file.accesses.fetch_add(1, Ordering::Relaxed).is_multiple_of(ACCESSES)
-            && resident() > file.resident_bytes_max
-        {
+    /// Counts an access to this many bytes of the file.
+    pub(super) fn touch(&self, bytes: usize) {
+        let Some(file) = &self.0 else { return };
+        let bytes = RECORD_BYTES.max(bytes as u64);
+        let before = file.touched_bytes.fetch_add(bytes, Ordering::Relaxed);
+        if before / LOOK_BYTES != (before + bytes) / LOOK_BYTES && resident() > file.resident_bytes_max {
             file.spool.evict();
         }
     }

@@ -58,7 +58,7 @@ fn the_image_does_not_depend_on_memory_or_threads() {
         let wanted = work.path().join("wanted");
         build_at(&wanted, &tree, &options);
         let wanted = fs::read(wanted).unwrap();
-        for (threads, memory_mib) in [(1, 96), (4, 256), (7, 1024)] {
+        for (threads, memory_mib) in [(1, 64), (4, 256), (7, 1024)] {
             let limited = Options { threads, memory_bytes: Some(memory_mib << 20), ..options.clone() };
             let path = work.path().join("image");
             let summary = build_at(&path, &spilled, &limited);
