@@ -129,7 +129,7 @@ fn a_spill_that_cannot_grow_is_an_error() {
     let mut tree = Tree::with_spill(Metadata::default(), &spill);
     let failed = (0..200_000).find_map(|n| tree.add_bytes(format!("name {n}").as_bytes(), *b"x").err());
     assert!(matches!(failed, Some(BuildError::Spool { .. })), "{failed:?}");
-    // What was there is still there.
+    // The names before it are still there.
     assert!(tree.find(b"name 100").is_some());
 }
 
