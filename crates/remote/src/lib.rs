@@ -46,6 +46,7 @@
 // Printing panics when it cannot write. Only the binary prints, in one file.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
+mod access;
 mod ahead;
 mod answer;
 mod blocks;

@@ -1,5 +1,6 @@
 //! The names of objects: absolute URLs of `http` and `https`, and credentials that no message shows.
 
+use serde::{Deserialize, Serialize};
 use std::fmt;
 
 /// The longest URL, bytes.
@@ -88,6 +89,11 @@ impl Url {
         host == "localhost" || address.is_ok_and(|address| address.is_loopback())
     }
 
+    /// Whether nobody on the way reads what is sent to this server: it is asked by `https`, or on this machine.
+    pub(crate) fn is_private(&self) -> bool {
+        self.is_https() || self.is_loopback()
+    }
+
     /// The object whose path is this one's with `suffix` behind it; the query stays.
     pub fn with_suffix(&self, suffix: &str) -> Self {
         let path_end = self.text.find('?').unwrap_or(self.text.len());
@@ -142,7 +148,8 @@ impl fmt::Debug for Url {
 }
 
 /// A text that is not shown.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
 pub struct Secret(pub String);
 
 impl fmt::Debug for Secret {
