@@ -22,7 +22,7 @@ pub(crate) struct Signed {
     pub(crate) generation: u64,
 }
 
-/// What a server says with a status that is neither 2xx nor transient.
+/// The refusal of a server: a status that is neither 2xx nor transient.
 #[derive(Debug, Default)]
 pub(crate) struct Refusal<'a> {
     pub(crate) status: u16,
@@ -34,7 +34,7 @@ pub(crate) struct Refusal<'a> {
     pub(crate) body: &'a str,
 }
 
-/// What follows from a refusal.
+/// The consequence of a refusal.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Reaction {
     /// The client judges the answer as if there were no store.
@@ -59,6 +59,11 @@ pub(crate) trait Access: Send + Sync {
     /// Decides what follows from a refusal of a request that it made.
     fn refused(&self, _signed: &Signed, _refusal: &Refusal<'_>) -> Reaction {
         Reaction::Judge
+    }
+
+    /// The error if the store refuses with this status whatever is renewed.
+    fn denial(&self, status: u16) -> RemoteError {
+        RemoteError::Status { status }
     }
 
     /// The length of an object whose name is a digest, so that it has one version only.

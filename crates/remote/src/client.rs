@@ -68,7 +68,7 @@ impl Client {
             match self.get_once(wanted, deadline) {
                 Err(RequestError::Renew(_)) if renewals < MAX_RENEWALS => renewals += 1,
                 Err(RequestError::Renew(status)) => {
-                    return Err(AttemptError::Permanent(RemoteError::Status { status }));
+                    return Err(AttemptError::Permanent(self.access.denial(status)));
                 }
                 Err(RequestError::Attempt(failure)) => return Err(failure),
                 Ok(body) => return Ok(body),

@@ -53,8 +53,13 @@ mod blocks;
 mod client;
 mod error;
 pub mod headers;
+mod program;
+mod renewed;
 mod retry;
+pub mod s3;
+mod small;
 mod source;
+mod time;
 mod url;
 
 pub use error::RemoteError;

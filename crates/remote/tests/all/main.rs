@@ -2,9 +2,13 @@
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 mod faults;
+mod moto;
 mod outages;
 mod reading;
 mod redirects;
+mod s3;
+#[path = "../support/s3_store.rs"]
+mod s3_store;
 #[path = "../support/server.rs"]
 mod server;
 mod versions;

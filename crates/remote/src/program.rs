@@ -1,0 +1,90 @@
+//! Runs a program that prints credentials, with a limit of time and of output.
+//!
+//! Programs run in the command that the user typed, with the user's environment: never in the server of a mount.
+
+use rustix::process::{Pid, Signal, kill_process_group};
+use std::io::{Read, Write};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::channel;
+use std::time::Duration;
+
+/// The longest output, bytes.
+const MAX_OUTPUT_BYTES: u64 = 64 << 10;
+/// The longest time of a program.
+pub(crate) const TIME_LIMIT: Duration = Duration::from_secs(30);
+
+/// Runs a program with this input, and returns its output. The error says what happened, without the output, which may be
+/// a secret; what the program writes to standard error is seen by the user.
+pub(crate) fn run(mut command: Command, input: &[u8], limit: Duration) -> Result<Vec<u8>, String> {
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).process_group(0);
+    let mut child = command.spawn().map_err(|e| e.to_string())?;
+    let (stdin, stdout) = (child.stdin.take(), child.stdout.take());
+    let input = input.to_vec();
+    let (sender, receiver) = channel();
+    let work = move || {
+        // A program that does not read its input may still print.
+        let _ = stdin.map(|mut pipe| pipe.write_all(&input));
+        let mut output = Vec::new();
+        let read = stdout.map(|pipe| pipe.take(MAX_OUTPUT_BYTES + 1).read_to_end(&mut output));
+        let _ = sender.send(read.transpose().map(|_| output).map_err(|e| e.to_string()));
+    };
+    let reader = std::thread::Builder::new().name("program".into()).spawn(work);
+    if let Err(e) = reader {
+        end(&mut child);
+        return Err(e.to_string());
+    }
+    let output = match receiver.recv_timeout(limit) {
+        Ok(output) => output,
+        Err(_) => Err(format!("it has not ended within {} s", limit.as_secs_f32())),
+    };
+    match output {
+        Ok(output) if output.len() as u64 <= MAX_OUTPUT_BYTES => {
+            let status = child.wait().map_err(|e| e.to_string())?;
+            if status.success() { Ok(output) } else { Err(format!("it failed: {status}")) }
+        }
+        Ok(_) => {
+            end(&mut child);
+            Err("its output is too long".to_string())
+        }
+        Err(e) => {
+            end(&mut child);
+            Err(e)
+        }
+    }
+}
+
+/// Kills the program and those that it started.
+fn end(child: &mut Child) {
+    if let Some(group) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) {
+        let _ = kill_process_group(group, Signal::KILL);
+    }
+    let _ = child.wait();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Instant;
+
+    fn shell(script: &str, input: &str, limit: Duration) -> Result<String, String> {
+        let mut command = Command::new("sh");
+        command.args(["-c", script]);
+        run(command, input.as_bytes(), limit).map(|output| String::from_utf8(output).unwrap())
+    }
+
+    #[test]
+    fn output_is_returned_and_failures_are_reasons() {
+        assert_eq!(shell("cat; echo b", "a", TIME_LIMIT), Ok("ab\n".into()));
+        assert!(shell("echo secret; exit 3", "", TIME_LIMIT).unwrap_err().contains("exit status: 3"));
+        assert_eq!(shell("yes", "", TIME_LIMIT), Err("its output is too long".into()));
+        assert!(run(Command::new("/nonexistent"), b"", TIME_LIMIT).is_err());
+    }
+
+    #[test]
+    fn a_program_that_hangs_is_ended_with_its_children() {
+        let start = Instant::now();
+        let error = shell("sleep 100 & sleep 100", "", Duration::from_millis(200)).unwrap_err();
+        assert!(error.contains("within 0.2 s") && start.elapsed() < Duration::from_secs(5), "{error}");
+    }
+}
