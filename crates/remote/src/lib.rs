@@ -53,12 +53,14 @@ mod blocks;
 mod client;
 mod error;
 pub mod headers;
+pub mod oci;
 mod program;
 mod renewed;
 mod retry;
 pub mod s3;
 mod small;
 mod source;
+pub mod stores;
 mod time;
 mod url;
 

@@ -6,7 +6,7 @@
 #![allow(dead_code, reason = "each test program uses a part of this module")]
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
-use crate::server::{Fault, Request};
+use super::server::{Fault, Request};
 use ring::{digest, hmac};
 use std::time::{Duration, SystemTime};
 
