@@ -41,6 +41,12 @@ pub enum RemoteError {
         /// The reason, and what can be done.
         what: String,
     },
+    /// A store does not have the object, or not for this user or platform.
+    #[error("{what}")]
+    Missing {
+        /// The reason.
+        what: String,
+    },
     /// A redirect cannot be followed.
     #[error("a redirect of the server cannot be followed: {what}")]
     Redirect {
@@ -72,7 +78,7 @@ pub enum RemoteError {
 impl RemoteError {
     /// Whether the object does not exist, or not for this user.
     pub fn is_missing(&self) -> bool {
-        matches!(self, RemoteError::Status { status: 404 | 410 } | RemoteError::Denied { status: 404, .. })
+        matches!(self, RemoteError::Status { status: 404 | 410 } | RemoteError::Missing { .. })
     }
 
     /// Whether the store does not let this user read the object.

@@ -74,7 +74,7 @@ fn resolve_once(
             }
             Manifest::Index(_) => manifest
                 .for_platform(platform)
-                .map_err(|e| AttemptError::Permanent(RemoteError::SetUp { what: e.to_string() }))?,
+                .map_err(|e| AttemptError::Permanent(RemoteError::Missing { what: e.to_string() }))?,
         };
         let len_bytes = entry.len_bytes;
         (digest, manifest) = registry.manifest(&entry.digest.clone(), Some(len_bytes), deadline)?;
@@ -136,8 +136,7 @@ impl Access for BlobAccess {
         match refusal.status {
             401 if self.registry.challenged(refusal.challenge, signed.generation) => Reaction::Renew,
             401 | 403 => Reaction::Fail(self.registry.denial(refusal.status)),
-            404 => Reaction::Fail(RemoteError::Denied {
-                status: 404,
+            404 => Reaction::Fail(RemoteError::Missing {
                 what: "the registry has the manifest, and not its layer".to_string(),
             }),
             _ => Reaction::Judge,

@@ -191,7 +191,7 @@ impl Registry {
         match answer.status {
             404 => {
                 let what = "the registry has no such image, or shows it to other users only".to_string();
-                return Err(AttemptError::Permanent(RemoteError::Denied { status: 404, what }));
+                return Err(AttemptError::Permanent(RemoteError::Missing { what }));
             }
             401 | 403 => return Err(AttemptError::Permanent(self.denial(answer.status))),
             _ => {}

@@ -25,7 +25,7 @@ pub(super) struct MetadataClient {
     had_keys: AtomicBool,
 }
 
-/// What the services send.
+/// The answer of the services.
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
 struct KeysAnswer {

@@ -111,7 +111,10 @@ impl S3Access {
                 (keys, _) => format!("the request was signed with the credentials of {}", keys.describe()),
             }
         );
-        RemoteError::Denied { status, what }
+        match status {
+            404 => RemoteError::Missing { what },
+            _ => RemoteError::Denied { status, what },
+        }
     }
 }
 

@@ -64,7 +64,7 @@ pub struct Sources {
     pub devices: Vec<Arc<dyn ByteSource>>,
     /// Those of the sources, and of the Merkle trees, that are on servers: for their counters.
     pub remote: Vec<Arc<RemoteSource>>,
-    /// What users should know about them.
+    /// Notes on them for users.
     pub notes: Vec<String>,
 }
 
