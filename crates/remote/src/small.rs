@@ -125,3 +125,18 @@ fn with_headers<B>(request: ureq::RequestBuilder<B>, ask: &Ask<'_>) -> ureq::Req
     let request = request.header("accept-encoding", "identity");
     ask.headers.iter().fold(request, |request, (name, Secret(value))| request.header(*name, value))
 }
+
+/// Fields as the query of a URL or a form has them.
+pub(crate) fn form(fields: &[(&str, &str)]) -> String {
+    let encode = |text: &str| {
+        text.bytes().fold(String::new(), |mut encoded, byte| {
+            match byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
+                true => encoded.push(char::from(byte)),
+                false => encoded.push_str(&format!("%{byte:02X}")),
+            }
+            encoded
+        })
+    };
+    let fields: Vec<_> = fields.iter().map(|(name, value)| format!("{name}={}", encode(value))).collect();
+    fields.join("&")
+}

@@ -14,6 +14,8 @@ use registry::{
 use s3_store::{StoreKey, judge, metadata};
 use server::{Fault, Object, Server};
 use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
@@ -298,5 +300,85 @@ fn a_mount_of_a_registry_renews_its_token_and_says_whether_it_is_verified() {
         assert!(files.stdout.is_empty(), "{files:?}");
         ok(&s.inner, &s.words("unmount", ""), &variables);
         s.assert_nothing_left();
+    }
+}
+
+/// A proxy that leads every connection to one server, and its log of the names that were asked for.
+fn proxy(target: SocketAddr) -> (SocketAddr, std::sync::mpsc::Receiver<String>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let (sender, asked) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        for client in listener.incoming().map_while(Result::ok) {
+            let sender = sender.clone();
+            std::thread::spawn(move || {
+                let mut reader = BufReader::new(client.try_clone().unwrap());
+                let mut head = String::new();
+                while !head.ends_with("\r\n\r\n") && reader.read_line(&mut head).is_ok_and(|len| len > 0) {}
+                let _ = sender.send(head.split(' ').nth(1).unwrap_or_default().to_string());
+                let server = TcpStream::connect(target).unwrap();
+                (&client).write_all(b"HTTP/1.1 200 OK\r\n\r\n").unwrap();
+                let (mut to_server, mut from_server) = (server.try_clone().unwrap(), server);
+                let mut to_client = client.try_clone().unwrap();
+                std::thread::spawn(move || {
+                    let _ = std::io::copy(&mut from_server, &mut to_client);
+                    let _ = to_client.shutdown(Shutdown::Both);
+                });
+                let _ = std::io::copy(&mut reader, &mut to_server);
+                let _ = to_server.shutdown(Shutdown::Both);
+            });
+        }
+    });
+    (address, asked)
+}
+
+/// A bucket of AWS and a registry, by their names, over TLS and a proxy: the names exist nowhere but in the certificate.
+#[test]
+fn stores_are_reached_by_a_proxy_and_certificates_that_the_user_trusts() {
+    let s = Sandbox::new();
+    let path = image(&s);
+    let names = ["images.s3.eu-west-3.amazonaws.com", "registry.example.org"].map(String::from);
+    let certified = rcgen::generate_simple_self_signed(names).unwrap();
+    let key = rustls::pki_types::PrivatePkcs8KeyDer::from(certified.signing_key.serialize_der());
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config =
+        rustls::ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+    let config =
+        config.with_no_client_auth().with_single_cert(vec![certified.cert.der().clone()], key.into());
+    let server = Server::start_at("127.0.0.1:0".parse().unwrap(), Some(Arc::new(config.unwrap())));
+    let blob = fs::read(&path).unwrap();
+    server.put("/app.erofs", Object::new(blob.clone(), "v0"));
+    put_blob(&server, &blob);
+    let mut manifests = Manifests::default();
+    manifests.add("1", IMAGE, &registry::image(&[descriptor(EROFS, &blob, "")]));
+    server.fail(move |request| match request.path.as_str() {
+        "/app.erofs" => judge(request, &StoreKey::numbered(0), REGION),
+        _ => manifests.answer(request),
+    });
+    let ca = s.path("ca.pem");
+    fs::write(&ca, certified.cert.pem()).unwrap();
+    let (address, asked) = proxy(server.address);
+    let (address, ca) = (format!("http://{address}"), ca.display().to_string());
+    let variables = [
+        ("HTTPS_PROXY", address.as_str()),
+        ("SSL_CERT_FILE", ca.as_str()),
+        ("AWS_REGION", REGION),
+        ("AWS_ACCESS_KEY_ID", "KEY0"),
+        ("AWS_SECRET_ACCESS_KEY", "hidden0"),
+        ("AWS_SESSION_TOKEN", "session0"),
+    ];
+    for (name, host) in [
+        ("s3://images/app.erofs", "images.s3.eu-west-3.amazonaws.com:443"),
+        ("oci://registry.example.org/me/app:1", "registry.example.org:443"),
+    ] {
+        assert_eq!(ok(&s, &format!("image cat {name} /noise"), &variables).len(), 300_000);
+        let hosts: Vec<_> = asked.try_iter().collect();
+        assert!(!hosts.is_empty() && hosts.iter().all(|asked| asked == host), "{hosts:?}");
+        let untrusted = run(&s, &format!("image cat {name} /noise --timeout 2s"), &variables[..1]);
+        assert!(
+            untrusted.code != 0 && untrusted.err.contains("certificate") && !untrusted.err.contains("hidden"),
+            "{untrusted:?}"
+        );
+        asked.try_iter().for_each(drop);
     }
 }

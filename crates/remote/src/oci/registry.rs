@@ -11,7 +11,7 @@ use super::reference::{OciReference, is_digest};
 use crate::answer::AttemptError;
 use crate::renewed::{Expiring, Renewed};
 use crate::retry::Deadline;
-use crate::small::{Answer, Ask, Method, SmallClient};
+use crate::small::{Answer, Ask, Method, SmallClient, form};
 use crate::{RemoteError, Secret, Url};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -279,21 +279,6 @@ fn token(body: &[u8]) -> Result<Expiring<Option<Secret>>, AttemptError> {
     let life_s = answer.expires_in.unwrap_or(DEFAULT_LIFE_S).clamp(1, MAX_LIFE_S);
     let valid_until = Some(SystemTime::now() + Duration::from_secs(life_s));
     Ok(Expiring { value: Some(Secret(format!("Bearer {token}"))), valid_until })
-}
-
-/// Fields as the query of a URL or a form has them.
-fn form(fields: &[(&str, &str)]) -> String {
-    let encode = |text: &str| {
-        text.bytes().fold(String::new(), |mut encoded, byte| {
-            match byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
-                true => encoded.push(char::from(byte)),
-                false => encoded.push_str(&format!("%{byte:02X}")),
-            }
-            encoded
-        })
-    };
-    let fields: Vec<_> = fields.iter().map(|(name, value)| format!("{name}={}", encode(value))).collect();
-    fields.join("&")
 }
 
 fn sha256(bytes: &[u8]) -> String {

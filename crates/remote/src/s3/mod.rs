@@ -23,6 +23,7 @@ use crate::renewed::{Expiring, Renewed};
 use crate::retry::Deadline;
 use crate::{Options, RemoteError, RemoteSource, Secret, Url};
 use metadata::MetadataClient;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -43,6 +44,8 @@ struct S3Access {
     region: Mutex<String>,
     keys: Renewed<Option<Keys>>,
     metadata: Option<MetadataClient>,
+    /// Whether the instance was asked again after a denial, though it had no keys.
+    was_asked_again: AtomicBool,
     /// The URL for the first region.
     server: Url,
 }
@@ -53,12 +56,21 @@ impl S3Access {
         let server = settings.url(location, &region).map_err(|e| set_up(format!("{location}: {e}")))?;
         let metadata = match &settings.keys {
             KeySource::Nothing | KeySource::Skipped | KeySource::Keys(_) => None,
-            KeySource::Container { url, .. } => Some(MetadataClient::new(timeout, url.starts_with("https"))?),
-            KeySource::Instance { .. } => Some(MetadataClient::new(timeout, false)?),
+            KeySource::Container { url, .. } => Some(MetadataClient::near(timeout, is_https(url))?),
+            KeySource::WebIdentity { url, .. } => Some(MetadataClient::far(timeout, is_https(url))?),
+            KeySource::Instance { url } => Some(MetadataClient::near(timeout, is_https(url))?),
         };
         let (location, settings) = (location.clone(), settings.clone());
         let (region, keys) = (Mutex::new(region), Renewed::new());
-        Ok(S3Access { location, settings, region, keys, metadata, server })
+        Ok(S3Access {
+            location,
+            settings,
+            region,
+            keys,
+            metadata,
+            was_asked_again: AtomicBool::new(false),
+            server,
+        })
     }
 
     fn region(&self) -> String {
@@ -76,8 +88,11 @@ impl S3Access {
                 // Nothing can renew them, so they serve until the store refuses them.
                 Ok(Expiring { value: Some(keys.clone()), valid_until: None })
             }
-            (KeySource::Container { url, authorization }, Some(client)) => {
-                client.container(url, authorization.as_ref(), deadline)
+            (KeySource::Container { url, authorization, authorization_file }, Some(client)) => {
+                client.container(url, authorization.as_ref(), authorization_file.as_deref(), deadline)
+            }
+            (KeySource::WebIdentity { url, role_arn, session_name, token_file }, Some(client)) => {
+                client.web_identity(url, [role_arn, session_name], token_file, deadline)
             }
             (KeySource::Instance { url }, Some(client)) => client.instance(url, deadline),
             _ => Ok(Expiring { value: None, valid_until: None }),
@@ -94,7 +109,7 @@ impl S3Access {
 
     /// Whether other keys than these can be had.
     fn is_renewable(&self) -> bool {
-        matches!(self.settings.keys, KeySource::Container { .. } | KeySource::Instance { .. })
+        self.metadata.is_some()
     }
 
     fn denied(&self, status: u16, code: Option<&str>, is_signed: bool) -> RemoteError {
@@ -158,11 +173,13 @@ impl Access for S3Access {
             }),
             300..=399 => Reaction::Judge,
             400 | 401 | 403 => {
-                if self.is_renewable() && is_signed {
+                // An instance without keys may have been too busy to answer.
+                let is_first = || !self.was_asked_again.swap(true, Ordering::Relaxed);
+                if self.is_renewable() && (is_signed || is_first()) {
                     self.keys.refuse(signed.generation);
                     return match code {
                         // Other keys would not help.
-                        Some("AccessDenied" | "RequestTimeTooSkewed" | "InvalidObjectState") => {
+                        Some("AccessDenied" | "RequestTimeTooSkewed" | "InvalidObjectState") if is_signed => {
                             Reaction::Fail(self.denied(refusal.status, code, is_signed))
                         }
                         _ => Reaction::Renew,
@@ -186,12 +203,21 @@ impl Access for S3Access {
 /// The text of the first element of this name, if it is a word. The few answers that matter are flat XML, and a word that
 /// is found where it does not belong does no harm: it is shown, or compared with a known one.
 fn element<'a>(xml: &'a str, name: &str) -> Option<&'a str> {
-    let start = xml.find(&format!("<{name}>"))? + name.len() + 2;
-    let text = xml[start..].split('<').next()?.trim();
+    let text = text_of_element(xml, name)?;
     let is_word = !text.is_empty()
         && text.len() <= 64
         && text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_' || b == b'.');
     is_word.then_some(text)
+}
+
+/// The text of the first element of this name, without anything decoded.
+fn text_of_element<'a>(xml: &'a str, name: &str) -> Option<&'a str> {
+    let start = xml.find(&format!("<{name}>"))? + name.len() + 2;
+    xml[start..].split('<').next().map(str::trim)
+}
+
+fn is_https(url: &str) -> bool {
+    Url::parse(url).is_ok_and(|url| url.is_https())
 }
 
 fn set_up(what: String) -> RemoteError {

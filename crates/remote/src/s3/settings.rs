@@ -72,6 +72,20 @@ pub enum KeySource {
         url: String,
         /// The header `Authorization` for it.
         authorization: Option<Secret>,
+        /// A file with that header, which is read again for each request, because its contents change.
+        #[serde(default)]
+        authorization_file: Option<PathBuf>,
+    },
+    /// The web identity that a file has, which a service of AWS exchanges for keys of a role.
+    WebIdentity {
+        /// The URL of that service.
+        url: String,
+        /// The role.
+        role_arn: String,
+        /// A name for the session.
+        session_name: String,
+        /// The file, which is read again for each request.
+        token_file: PathBuf,
     },
     /// The metadata of the instance, version 2; without a role there, requests are not signed.
     Instance {
@@ -102,6 +116,7 @@ impl KeySource {
             KeySource::Nothing | KeySource::Skipped => "nobody".to_string(),
             KeySource::Keys(keys) => keys.origin.clone(),
             KeySource::Container { .. } => "the container".to_string(),
+            KeySource::WebIdentity { .. } => "the web identity".to_string(),
             KeySource::Instance { .. } => "the instance's metadata".to_string(),
         }
     }
@@ -127,11 +142,12 @@ impl S3Settings {
             return Err(value("the region of S3", "has other characters than a-z, 0-9 and '-'"));
         }
         let is_virtual = flag(env, "AWS_VIRTUAL_HOSTED_STYLE_REQUEST")?;
+        let keys = keys(env, &profile, &region)?;
         Ok(S3Settings {
             is_path_style: endpoint.is_some() && !is_virtual,
             endpoint: endpoint.map(|endpoint| endpoint.trim_end_matches('/').to_string()),
             region,
-            keys: keys(env, &profile)?,
+            keys,
         })
     }
 
@@ -177,7 +193,7 @@ fn flag(env: Environment<'_>, name: &str) -> Result<bool, SettingsError> {
 }
 
 /// The keys, in the order in which AWS's tools look for them.
-fn keys(env: Environment<'_>, profile: &Profile) -> Result<KeySource, SettingsError> {
+fn keys(env: Environment<'_>, profile: &Profile, region: &str) -> Result<KeySource, SettingsError> {
     if flag(env, "AWS_SKIP_SIGNATURE")? {
         return Ok(KeySource::Skipped);
     }
@@ -190,6 +206,9 @@ fn keys(env: Environment<'_>, profile: &Profile) -> Result<KeySource, SettingsEr
         (None, None) => {}
         (Some(_), None) => return Err(value("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY is not set")),
         (None, Some(_)) => return Err(value("AWS_SECRET_ACCESS_KEY", "AWS_ACCESS_KEY_ID is not set")),
+    }
+    if let Some(identity) = web_identity(env, region)? {
+        return Ok(identity);
     }
     if let Some(keys) = of_profile(profile)? {
         return checked(keys);
@@ -290,18 +309,29 @@ fn container(env: Environment<'_>) -> Result<Option<KeySource>, SettingsError> {
     if !(parsed.is_https() || parsed.is_loopback() || CONTAINER_HOSTS.contains(&host.as_str())) {
         return Err(value(FULL, "it is neither of https:// nor of this machine"));
     }
-    const FILE: &str = "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE";
-    let authorization = match env(FILE) {
-        Some(path) => {
-            let read = super::profile::read_bounded(&PathBuf::from(path)).map_err(|e| value(FILE, e))?;
-            Some(read.unwrap_or_default().trim().to_string())
-        }
-        None => env("AWS_CONTAINER_AUTHORIZATION_TOKEN"),
-    };
+    let authorization_file = env("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE").map(PathBuf::from);
+    let authorization = env("AWS_CONTAINER_AUTHORIZATION_TOKEN").filter(|_| authorization_file.is_none());
     if authorization.as_ref().is_some_and(|text| text.bytes().any(|b| b.is_ascii_control())) {
         return Err(value("AWS_CONTAINER_AUTHORIZATION_TOKEN", "it has control characters"));
     }
-    Ok(Some(KeySource::Container { url, authorization: authorization.map(Secret) }))
+    let authorization = authorization.map(Secret);
+    Ok(Some(KeySource::Container { url, authorization, authorization_file }))
+}
+
+/// The identity that Kubernetes gives a container.
+fn web_identity(env: Environment<'_>, region: &str) -> Result<Option<KeySource>, SettingsError> {
+    let (Some(role_arn), Some(token_file)) = (env("AWS_ROLE_ARN"), env("AWS_WEB_IDENTITY_TOKEN_FILE")) else {
+        return Ok(None);
+    };
+    let suffix = if region.starts_with("cn-") { ".cn" } else { "" };
+    let url =
+        env("AWS_ENDPOINT_URL_STS").unwrap_or_else(|| format!("https://sts.{region}.amazonaws.com{suffix}/"));
+    let parsed = Url::parse(&url).map_err(|e| value("AWS_ENDPOINT_URL_STS", e))?;
+    if !parsed.is_private() {
+        return Err(value("AWS_ENDPOINT_URL_STS", "it is neither of https:// nor of this machine"));
+    }
+    let session_name = env("AWS_ROLE_SESSION_NAME").unwrap_or_else(|| "pagefold".to_string());
+    Ok(Some(KeySource::WebIdentity { url, role_arn, session_name, token_file: token_file.into() }))
 }
 
 #[cfg(test)]

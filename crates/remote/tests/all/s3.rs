@@ -192,7 +192,7 @@ fn keys_are_renewed_before_they_expire_and_an_outage_of_their_service_is_not_see
     });
     accept(&server, &current);
     let authorization = Some(Secret("Bearer container".into()));
-    let keys = KeySource::Container { url: machine.url("/v2/x"), authorization };
+    let keys = KeySource::Container { url: machine.url("/v2/x"), authorization, authorization_file: None };
     let source = open(&server, keys, 10_000).unwrap();
     assert_eq!(asked.load(Ordering::SeqCst), 1);
     // After half of their life others are fetched, though the old ones would still do.
@@ -217,6 +217,7 @@ fn keys_are_renewed_before_they_expire_and_an_outage_of_their_service_is_not_see
         let keys = KeySource::Container {
             url: machine.url("/v2/x"),
             authorization: Some(Secret("Bearer container".into())),
+            authorization_file: None,
         };
         open(&server, keys, 800).unwrap()
     };
@@ -244,4 +245,101 @@ fn a_machine_without_metadata_reads_public_buckets() {
     let source = open(&server, KeySource::Instance { url: without_role.url("") }, 10_000).unwrap();
     read(&source, 0, LEN).unwrap();
     assert!(server.take_log().iter().all(|request| !request.headers.contains_key("authorization")));
+}
+
+/// Services whose requests need a token of a file, which changes.
+#[test]
+fn identities_of_files_are_read_again_for_each_renewal() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let current = Arc::new(AtomicU64::new(0));
+    let set = |n: u64| {
+        std::fs::write(file.path(), format!("identity+{n}\n")).unwrap();
+        current.store(n, Ordering::SeqCst);
+    };
+    set(0);
+    let (server, service) = (store(), Server::start());
+    accept(&server, &current);
+    let shown = current.clone();
+    service.fail(move |request| {
+        let n = shown.load(Ordering::SeqCst);
+        let key = StoreKey::numbered(n);
+        if request.method == "GET" {
+            assert_eq!(request.headers["authorization"], format!("identity+{n}"));
+            return Fault::Answer(200, String::new(), credentials(&key, 3600).into_bytes());
+        }
+        assert_eq!(
+            request.body,
+            format!(
+                "Action=AssumeRoleWithWebIdentity&Version=2011-06-15&RoleArn=arn%3Aaws%3Aiam%3A%3A1%3Arole%2Fx&\
+                 RoleSessionName=test&WebIdentityToken=identity%2B{n}"
+            )
+        );
+        let body = format!(
+            "<AssumeRoleWithWebIdentityResponse><Credentials><AccessKeyId>{}</AccessKeyId><SecretAccessKey>{}\
+             </SecretAccessKey><SessionToken>{}</SessionToken><Expiration>2999-01-01T00:00:00Z</Expiration>\
+             </Credentials></AssumeRoleWithWebIdentityResponse>",
+            key.id,
+            key.secret,
+            key.token.unwrap()
+        );
+        Fault::Answer(200, String::new(), body.into_bytes())
+    });
+    let container = KeySource::Container {
+        url: service.url("/creds"),
+        authorization: None,
+        authorization_file: Some(file.path().to_path_buf()),
+    };
+    let identity = KeySource::WebIdentity {
+        url: service.url("/"),
+        role_arn: "arn:aws:iam::1:role/x".into(),
+        session_name: "test".into(),
+        token_file: file.path().to_path_buf(),
+    };
+    for keys in [container, identity] {
+        set(0);
+        let source = open(&server, keys, 10_000).unwrap();
+        set(1);
+        read(&source, 5 * BLOCK, 1).unwrap();
+    }
+}
+
+/// Faults at each request of an instance's metadata and of the store, at opening and at a renewal.
+#[test]
+fn transient_faults_of_metadata_and_stores_are_not_seen() {
+    for fault in [Fault::Status(503, None), Fault::Status(429, Some("0".into()))] {
+        for n in 0..6 {
+            let current = Arc::new(AtomicU64::new(0));
+            let (server, machine) = (store(), Server::start());
+            let (shown, chosen) = (current.clone(), fault.clone());
+            machine.fail(move |request| match request.number == n {
+                true => chosen.clone(),
+                false => metadata(request, &StoreKey::numbered(shown.load(Ordering::SeqCst)), 3600),
+            });
+            let (valid, chosen) = (current.clone(), fault.clone());
+            server.fail(move |request| match request.number == n {
+                true => chosen.clone(),
+                false => judge(request, &StoreKey::numbered(valid.load(Ordering::SeqCst)), REGION),
+            });
+            let source = open(&server, KeySource::Instance { url: machine.url("") }, 10_000).unwrap();
+            read(&source, 2 * BLOCK, 1).unwrap();
+            current.store(1, Ordering::SeqCst);
+            read(&source, 0, LEN).unwrap();
+            assert!(source.stats().failed_reads == 0 && server.take_log().len() >= 4);
+        }
+    }
+}
+
+/// The metadata hang up once: the bucket is taken for a public one, and the denial makes the store ask again.
+#[test]
+fn an_instance_that_was_too_busy_is_asked_again_when_access_is_denied() {
+    let current = Arc::new(AtomicU64::new(0));
+    let (server, machine) = (store(), Server::start());
+    accept(&server, &current);
+    machine.fail(|request| match request.number {
+        0 => Fault::Hangup,
+        _ => metadata(request, &StoreKey::numbered(0), 3600),
+    });
+    let source = open(&server, KeySource::Instance { url: machine.url("") }, 10_000).unwrap();
+    read(&source, 0, LEN).unwrap();
+    assert_eq!(machine.take_log().len(), 4);
 }

@@ -1,4 +1,4 @@
-//! What a registry has, for tests: manifests and blobs by their digests.
+//! The contents of a registry, for tests: manifests and blobs by their digests.
 
 #![allow(dead_code, reason = "each test program uses a part of this module")]
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]

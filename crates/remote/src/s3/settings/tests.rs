@@ -53,11 +53,25 @@ fn the_environment_wins_over_profiles_and_these_over_services() {
     assert_eq!(with(&skipped, &files).unwrap().keys, KeySource::Skipped);
     let instance = KeySource::Instance { url: INSTANCE_METADATA.into() };
     assert_eq!(with(&[], &[]).unwrap().keys, instance);
+    let role = [("AWS_ROLE_ARN", "arn:aws:iam::1:role/x"), ("AWS_WEB_IDENTITY_TOKEN_FILE", "/token")];
+    let identity = KeySource::WebIdentity {
+        url: "https://sts.eu-west-3.amazonaws.com/".into(),
+        role_arn: "arn:aws:iam::1:role/x".into(),
+        session_name: "pagefold".into(),
+        token_file: "/token".into(),
+    };
+    assert_eq!(with(&role, &files).unwrap().keys, identity);
+    let plain = [&role[..], &[("AWS_ENDPOINT_URL_STS", "http://example.org/")]].concat();
+    assert!(reason(with(&plain, &files)).contains("neither of https:// nor of this machine"));
     assert_eq!(with(&[("AWS_EC2_METADATA_DISABLED", "1")], &[]).unwrap().keys, KeySource::Nothing);
     let container = with(&[("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "/v2/x")], &[]).unwrap().keys;
     assert_eq!(
         container,
-        KeySource::Container { url: "http://169.254.170.2/v2/x".into(), authorization: None }
+        KeySource::Container {
+            url: "http://169.254.170.2/v2/x".into(),
+            authorization: None,
+            authorization_file: None
+        }
     );
 }
 
