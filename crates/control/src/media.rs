@@ -21,6 +21,9 @@ pub const SECRET_VARIABLES: [&str; 5] = [
     "AWS_CONTAINER_AUTHORIZATION_TOKEN",
 ];
 
+/// The end of the location of the Merkle tree in the manifest of an image in a registry.
+pub const REGISTRY_TREE_SUFFIX: &str = "#verity";
+
 /// The schemes of locations that are no paths.
 const SCHEMES: [&str; 4] = ["http", "https", "s3", "oci"];
 
@@ -104,8 +107,8 @@ impl MediaConfig {
 }
 
 impl Location {
-    /// The location with `suffix` behind its name: before the query of a URL. An image in a registry has its Merkle tree in
-    /// the same manifest, so its name stays.
+    /// The location with `suffix` behind its name: before the query of a URL. Of an image in a
+    /// registry, it is the location of the Merkle tree in its manifest, whatever the suffix.
     pub fn with_suffix(&self, suffix: &str) -> Self {
         match self {
             Location::File(path) => {
@@ -113,7 +116,9 @@ impl Location {
                 name.push(suffix);
                 Location::File(name.into())
             }
-            Location::Url(name) if has_scheme(name, &["oci"]) => Location::Url(name.clone()),
+            Location::Url(name) if has_scheme(name, &["oci"]) => {
+                Location::Url(format!("{name}{REGISTRY_TREE_SUFFIX}"))
+            }
             Location::Url(name) if has_scheme(name, &["s3"]) => Location::Url(format!("{name}{suffix}")),
             Location::Url(url) => {
                 let (path, query) = url.split_at(url.find(['?', '#']).unwrap_or(url.len()));
@@ -185,7 +190,7 @@ mod tests {
         assert_eq!(location("http://host/x?y").with_suffix(".v"), location("http://host/x.v?y"));
         assert_eq!(location("/x?y").with_suffix(".v"), location("/x?y.v"));
         assert_eq!(location("S3://bucket/a?b").with_suffix(".v").to_string(), "S3://bucket/a?b.v");
-        assert_eq!(location("oci://host/a:1").with_suffix(".v").to_string(), "oci://host/a:1");
+        assert_eq!(location("oci://host/a:1").with_suffix(".v").to_string(), "oci://host/a:1#verity");
         assert_eq!(location("s3:/x"), Location::File("s3:/x".into()));
         let secret = || Some(Secret("abc".into()));
         let config = RemoteConfig { authorization: secret(), stores: secret(), ..RemoteConfig::default() };

@@ -50,7 +50,8 @@ pub(crate) trait Access: Send + Sync {
     /// The name of the object for messages, without secrets.
     fn name(&self) -> String;
 
-    /// Any URL of the server that is asked: its scheme and [`origin`](Url::origin) matter.
+    /// The URL of the object, without anything that signs a request. The client needs its scheme and its
+    /// [`origin`](Url::origin), which tells a redirect elsewhere.
     fn server(&self) -> Url;
 
     /// Makes a request. May ask servers for credentials, until the deadline.

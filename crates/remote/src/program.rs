@@ -5,14 +5,17 @@
 use rustix::process::{Pid, Signal, kill_process_group};
 use std::io::{Read, Write};
 use std::os::unix::process::CommandExt;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::channel;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The longest output, bytes.
 const MAX_OUTPUT_BYTES: u64 = 64 << 10;
 /// The longest time of a program.
 pub(crate) const TIME_LIMIT: Duration = Duration::from_secs(30);
+
+/// The pause between two looks whether a program has ended, after its output has.
+const POLL: Duration = Duration::from_millis(2);
 
 /// Runs a program with this input, and returns its output. The error says what happened, without the output, which may be
 /// a secret; what the program writes to standard error is seen by the user.
@@ -34,23 +37,34 @@ pub(crate) fn run(mut command: Command, input: &[u8], limit: Duration) -> Result
         end(&mut child);
         return Err(e.to_string());
     }
-    let output = match receiver.recv_timeout(limit) {
-        Ok(output) => output,
-        Err(_) => Err(format!("it has not ended within {} s", limit.as_secs_f32())),
-    };
-    match output {
-        Ok(output) if output.len() as u64 <= MAX_OUTPUT_BYTES => {
-            let status = child.wait().map_err(|e| e.to_string())?;
-            if status.success() { Ok(output) } else { Err(format!("it failed: {status}")) }
-        }
-        Ok(_) => {
+    let late = || format!("it has not ended within {} s", limit.as_secs_f32());
+    let deadline = Instant::now() + limit;
+    let output = receiver.recv_timeout(limit).unwrap_or_else(|_| Err(late()));
+    let ended = output.and_then(|output| match output.len() as u64 <= MAX_OUTPUT_BYTES {
+        true => wait(&mut child, deadline)
+            .transpose()
+            .unwrap_or_else(|| Err(late()))
+            .map(|status| (output, status)),
+        false => Err("its output is too long".to_string()),
+    });
+    match ended {
+        Ok((output, status)) if status.success() => Ok(output),
+        Ok((_, status)) => Err(format!("it failed: {status}")),
+        Err(why) => {
             end(&mut child);
-            Err("its output is too long".to_string())
+            Err(why)
         }
-        Err(e) => {
-            end(&mut child);
-            Err(e)
+    }
+}
+
+/// Waits for the end of a program that has closed its output; `None` at the deadline.
+fn wait(child: &mut Child, deadline: Instant) -> Result<Option<ExitStatus>, String> {
+    loop {
+        let ended = child.try_wait().map_err(|e| e.to_string())?;
+        if ended.is_some() || Instant::now() >= deadline {
+            return Ok(ended);
         }
+        std::thread::sleep(POLL);
     }
 }
 
@@ -65,7 +79,6 @@ fn end(child: &mut Child) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::Instant;
 
     fn shell(script: &str, input: &str, limit: Duration) -> Result<String, String> {
         let mut command = Command::new("sh");
@@ -84,7 +97,9 @@ mod tests {
     #[test]
     fn a_program_that_hangs_is_ended_with_its_children() {
         let start = Instant::now();
-        let error = shell("sleep 100 & sleep 100", "", Duration::from_millis(200)).unwrap_err();
-        assert!(error.contains("within 0.2 s") && start.elapsed() < Duration::from_secs(5), "{error}");
+        for script in ["sleep 100 & sleep 100", "echo a; exec >&-; sleep 100"] {
+            let error = shell(script, "", Duration::from_millis(200)).unwrap_err();
+            assert!(error.contains("within 0.2 s") && start.elapsed() < Duration::from_secs(5), "{error}");
+        }
     }
 }

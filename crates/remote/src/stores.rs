@@ -55,7 +55,8 @@ impl StoreSettings {
                 }
                 Some(Store::Oci) => {
                     // A name that is none is an error where it is opened.
-                    let Ok(OciReference { registry, .. }) = OciReference::parse(name) else { continue };
+                    let image = name.split('#').next().unwrap_or_default();
+                    let Ok(OciReference { registry, .. }) = OciReference::parse(image) else { continue };
                     if let Some(login) = crate::oci::login(&registry, env)? {
                         settings.logins.insert(registry, login);
                     }
@@ -96,7 +97,8 @@ mod tests {
         };
         let read = |names: &[&str]| StoreSettings::read(names.iter().copied(), None, &env);
         assert_eq!(read(&["/a", "https://host/a"]).unwrap(), StoreSettings::default());
-        let all = read(&["S3://bucket/key", "oci://LOCALHOST:5000/a", "oci://third/a", "oci://"]).unwrap();
+        let all =
+            read(&["S3://bucket/key", "oci://LOCALHOST:5000/a#verity", "oci://third/a", "oci://"]).unwrap();
         assert!(all.s3.is_some() && all.logins.keys().eq(["localhost:5000"]));
         assert_eq!(StoreSettings::from_text(&all.to_text()), Some(all.clone()));
         assert!(!format!("{all:?}").contains("hidden") && all.to_text().contains("hidden"));

@@ -261,9 +261,11 @@ fn images_in_registries_are_read_with_the_login_of_docker() {
     let digest_word = format!("--digest {}", of_image.trim());
     ok(&s, &format!("image check {name}:verified {digest_word}"), &variables);
     run(&s, &format!("image check {name}:plain {digest_word}"), &variables)
-        .fails(NOT_FOUND, "has no Merkle tree; name one with --merkle-tree");
+        .fails(UNAVAILABLE, "has no Merkle tree; name one with --merkle-tree");
     let tree = path.with_extension("verity");
     ok(&s, &format!("image check {name}:plain {digest_word} --merkle-tree {}", tree.display()), &variables);
+    let of_other = format!("image check {name}:plain {digest_word} --merkle-tree {name}:verified#verity");
+    ok(&s, &of_other, &variables);
     run(&s, &format!("image ls {name}:all --platform linux/s390x"), &variables)
         .fails(NOT_FOUND, "one of: linux/riscv64");
     run(&s, &format!("image ls {name}:none"), &variables).fails(NOT_FOUND, "no such image");

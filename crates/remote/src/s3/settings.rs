@@ -145,7 +145,7 @@ impl S3Settings {
         let keys = keys(env, &profile, &region)?;
         Ok(S3Settings {
             is_path_style: endpoint.is_some() && !is_virtual,
-            endpoint: endpoint.map(|endpoint| endpoint.trim_end_matches('/').to_string()),
+            endpoint: endpoint.as_deref().map(without_default_port),
             region,
             keys,
         })
@@ -178,6 +178,15 @@ impl S3Settings {
 pub(super) fn is_region(text: &str) -> bool {
     (1..=40).contains(&text.len())
         && text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
+}
+
+/// An endpoint without a slash at its end, and without the port that its scheme means: the header `Host`, which is
+/// signed, may lack it.
+fn without_default_port(endpoint: &str) -> String {
+    let (scheme, rest) = endpoint.split_once("://").unwrap_or_default();
+    let (host, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+    let port = if scheme.eq_ignore_ascii_case("https") { ":443" } else { ":80" };
+    format!("{scheme}://{}{}", host.strip_suffix(port).unwrap_or(host), path.trim_end_matches('/'))
 }
 
 fn value(name: &str, why: impl ToString) -> SettingsError {
@@ -309,13 +318,18 @@ fn container(env: Environment<'_>) -> Result<Option<KeySource>, SettingsError> {
     if !(parsed.is_https() || parsed.is_loopback() || CONTAINER_HOSTS.contains(&host.as_str())) {
         return Err(value(FULL, "it is neither of https:// nor of this machine"));
     }
-    let authorization_file = env("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE").map(PathBuf::from);
+    let authorization_file = env("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE").map(absolute);
     let authorization = env("AWS_CONTAINER_AUTHORIZATION_TOKEN").filter(|_| authorization_file.is_none());
     if authorization.as_ref().is_some_and(|text| text.bytes().any(|b| b.is_ascii_control())) {
         return Err(value("AWS_CONTAINER_AUTHORIZATION_TOKEN", "it has control characters"));
     }
     let authorization = authorization.map(Secret);
     Ok(Some(KeySource::Container { url, authorization, authorization_file }))
+}
+
+/// An absolute path, because the server of a mount may run in another folder.
+fn absolute(path: String) -> PathBuf {
+    std::path::absolute(&path).unwrap_or_else(|_| path.into())
 }
 
 /// The identity that Kubernetes gives a container.
@@ -331,7 +345,7 @@ fn web_identity(env: Environment<'_>, region: &str) -> Result<Option<KeySource>,
         return Err(value("AWS_ENDPOINT_URL_STS", "it is neither of https:// nor of this machine"));
     }
     let session_name = env("AWS_ROLE_SESSION_NAME").unwrap_or_else(|| "pagefold".to_string());
-    Ok(Some(KeySource::WebIdentity { url, role_arn, session_name, token_file: token_file.into() }))
+    Ok(Some(KeySource::WebIdentity { url, role_arn, session_name, token_file: absolute(token_file) }))
 }
 
 #[cfg(test)]

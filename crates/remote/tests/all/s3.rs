@@ -343,3 +343,39 @@ fn an_instance_that_was_too_busy_is_asked_again_when_access_is_denied() {
     read(&source, 0, LEN).unwrap();
     assert_eq!(machine.take_log().len(), 4);
 }
+
+/// Services and stores that never answer, with many readers: each read ends by its deadline.
+#[test]
+fn reads_end_by_their_deadlines_while_keys_cannot_be_renewed() {
+    let current = Arc::new(AtomicU64::new(0));
+    let timeout = Duration::from_millis(900);
+    for fault in [Fault::Late(Duration::from_secs(5)), Fault::Hangup, Fault::Status(503, Some("60".into()))] {
+        current.store(0, Ordering::SeqCst);
+        let (server, machine) = (store(), metadata_server(&current));
+        accept(&server, &current);
+        let keys = KeySource::Instance { url: machine.url("") };
+        let small = pagefold_remote::Options { cache_bytes: 0, ..options(timeout.as_millis() as u64) };
+        let source = s3::open(&S3Location::parse(OBJECT).unwrap(), &settings(&server, keys), &small).unwrap();
+        machine.fail(move |_| fault.clone());
+        current.store(1, Ordering::SeqCst);
+        std::thread::scope(|scope| {
+            let readers: Vec<_> = (1..9_u64)
+                .map(|block| {
+                    let source = &source;
+                    scope.spawn(move || {
+                        let start = Instant::now();
+                        assert!(read(source, block * BLOCK, 1).is_err());
+                        start.elapsed()
+                    })
+                })
+                .collect();
+            for reader in readers {
+                let took = reader.join().unwrap();
+                assert!(took < timeout + Duration::from_secs(1), "{took:?}");
+            }
+        });
+        // The source works on as soon as the service does.
+        machine.fail(|request| metadata(request, &StoreKey::numbered(1), 3600));
+        read(&source, 5 * BLOCK, 1).unwrap();
+    }
+}

@@ -136,6 +136,8 @@ struct Connector {
 
 impl Connector {
     fn connect(&mut self, medium: Medium, salt: &Salt) -> Result<Arc<dyn ByteSource>> {
+        let (medium, of_registry) = self.with_verity_of_registry(medium)?;
+        let salt = of_registry.as_ref().unwrap_or(salt);
         let Medium { source: Opened { location, file }, verity } = medium;
         let source = match file {
             Some(file) => file,
@@ -144,25 +146,14 @@ impl Connector {
                 self.open_url(&location, IMAGE_CACHE_BYTES, ahead_threads, verity.is_some())?
             }
         };
-        let of_registry = if verity.is_none() { self.verity_of_registry(&location)? } else { None };
-        let (verity, salt) = match of_registry {
-            Some((digest, salt)) => {
-                let tree = Opened { location: location.clone(), file: None };
-                (Some(Verity { digest, tree }), salt)
-            }
-            None => (verity, salt.clone()),
-        };
         let Some(Verity { digest, tree: Opened { location: tree_location, file } }) = verity else {
             return Ok(source);
         };
         let tree = match file {
             Some(file) => file,
-            None if tree_location == location && stores::is_in_registry(&location) => {
-                self.open_tree_of_registry(&location)?
-            }
             None => self.open_url(&tree_location, TREE_CACHE_BYTES, 0, true).map_err(with_advice)?,
         };
-        match VerifiedSource::open(source, tree, digest, &salt) {
+        match VerifiedSource::open(source, tree, digest, salt) {
             Ok(source) => Ok(Arc::new(source)),
             Err(e) => {
                 let what = format!("'{location}' with the Merkle tree '{tree_location}': {e}");
@@ -183,7 +174,7 @@ impl Connector {
         let options = Options { timeout, cache_bytes, ahead_threads, authorization: None, is_verified };
         let opened = match Store::of(url) {
             Some(Store::S3) => self.open_s3(location, url, &options)?,
-            Some(Store::Oci) => self.resolved(location)?.open(&options),
+            Some(Store::Oci) => self.open_oci(location, url, &options)?,
             None => {
                 let url = Url::parse(url).map_err(|e| CliError::usage(format!("'{location}': {e}")))?;
                 let is_of_image = self.image_origin == Some(url.origin());
@@ -192,15 +183,6 @@ impl Connector {
                 RemoteSource::open(&url, Options { authorization, ..options })
             }
         };
-        self.opened(location, opened)
-    }
-
-    /// Notes a source that was opened.
-    fn opened(
-        &mut self,
-        location: &Location,
-        opened: std::result::Result<RemoteSource, RemoteError>,
-    ) -> Result<Arc<dyn ByteSource>> {
         let source = Arc::new(opened.map_err(|e| opening(location, &e))?);
         self.remote.push(source.clone());
         Ok(source)

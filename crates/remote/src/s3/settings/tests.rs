@@ -126,6 +126,11 @@ fn urls_have_the_bucket_in_the_host_or_in_the_path() {
     );
     let endpoint = ("AWS_ENDPOINT_URL", "http://127.0.0.1:9000/base/");
     assert_eq!(url(&[endpoint], "s3://images/a", "x"), "http://127.0.0.1:9000/base/images/a");
+    for (endpoint, shown) in
+        [("https://a:443", "https://a"), ("http://a:80/b//", "http://a/b"), ("http://a:443", "http://a:443")]
+    {
+        assert_eq!(url(&[("AWS_ENDPOINT_URL", endpoint)], "s3://images/a", "x"), format!("{shown}/images/a"));
+    }
     let hosted =
         [("AWS_ENDPOINT_URL_S3", "https://example.org"), ("AWS_VIRTUAL_HOSTED_STYLE_REQUEST", "true")];
     assert_eq!(url(&hosted, "s3://images/a", "x"), "https://images.example.org/a");

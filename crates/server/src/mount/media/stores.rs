@@ -3,11 +3,10 @@
 //! A command reads their settings ([`store_settings`]), because only it has the user's environment and may run the user's
 //! programs; the settings reach the server with its configuration.
 
-use super::{Connector, TREE_CACHE_BYTES, opening};
-use pagefold_backing::ByteSource;
+use super::{Connector, Medium, Opened, Verity, opening};
 use pagefold_control::error::{CliError, Exit, Result};
-use pagefold_control::media::{Location, Secret};
-use pagefold_image::verity::{Digest, Salt};
+use pagefold_control::media::{Location, REGISTRY_TREE_SUFFIX, Secret};
+use pagefold_image::verity::Salt;
 use pagefold_remote::oci::{self, OciImage, OciReference, Platform};
 use pagefold_remote::s3::{self, S3Location};
 use pagefold_remote::stores::{Store, StoreSettings};
@@ -52,11 +51,6 @@ pub(super) fn parse(text: Option<&Secret>) -> Result<StoreSettings> {
     }
 }
 
-/// Whether a location is in a registry.
-pub(super) fn is_in_registry(location: &Location) -> bool {
-    matches!(location, Location::Url(name) if Store::of(name) == Some(Store::Oci))
-}
-
 impl Connector {
     /// Opens an object of a bucket.
     pub(super) fn open_s3(
@@ -71,9 +65,25 @@ impl Connector {
         Ok(s3::open(&object, settings, options))
     }
 
+    /// Opens an image in a registry, or the Merkle tree in its manifest.
+    pub(super) fn open_oci(
+        &mut self,
+        location: &Location,
+        name: &str,
+        options: &Options,
+    ) -> Result<std::result::Result<RemoteSource, RemoteError>> {
+        let Some(image) = name.strip_suffix(REGISTRY_TREE_SUFFIX) else {
+            return Ok(self.resolved(location, name)?.open(options));
+        };
+        let opened = self.resolved(location, image)?.open_tree(options);
+        opened.ok_or_else(|| {
+            let what = format!("the manifest of '{image}' has no Merkle tree; name one with --merkle-tree");
+            CliError::new(Exit::Unavailable, what)
+        })
+    }
+
     /// The image of a registry. Its manifest is read once.
-    pub(super) fn resolved(&mut self, location: &Location) -> Result<Arc<OciImage>> {
-        let Location::Url(name) = location else { return Err(CliError::failed("a file was not opened")) };
+    fn resolved(&mut self, location: &Location, name: &str) -> Result<Arc<OciImage>> {
         if let Some(image) = self.registries.get(name) {
             return Ok(image.clone());
         }
@@ -84,47 +94,31 @@ impl Connector {
         let timeout = Duration::from_millis(self.config.timeout_ms);
         let image = oci::resolve(&reference, login, &platform, timeout).map_err(|e| opening(location, &e))?;
         let image = Arc::new(image);
-        self.registries.insert(name.clone(), image.clone());
+        self.registries.insert(name.to_string(), image.clone());
         Ok(image)
     }
 
-    /// The digest and salt that the manifest of an image in a registry names. Without them, notes that nothing is verified.
-    pub(super) fn verity_of_registry(&mut self, location: &Location) -> Result<Option<(Digest, Salt)>> {
-        if !is_in_registry(location) {
-            return Ok(None);
-        }
-        let image = self.resolved(location)?;
+    /// Lets an image in a registry be verified by the digest and salt that its manifest names, and returns that salt, unless
+    /// the user names a digest. Without one, notes that nothing is verified.
+    pub(super) fn with_verity_of_registry(&mut self, medium: Medium) -> Result<(Medium, Option<Salt>)> {
+        let location = &medium.source.location;
+        let name = match location {
+            Location::Url(name) if medium.verity.is_none() && Store::of(name) == Some(Store::Oci) => name,
+            _ => return Ok((medium, None)),
+        };
+        let image = self.resolved(location, name)?;
         let Some(tree) = &image.layer().tree else {
             self.notes.push(format!(
                 "the contents of '{location}' are not verified, because its manifest has no digest of fs-verity with a \
                  Merkle tree; --digest verifies them"
             ));
-            return Ok(None);
+            return Ok((medium, None));
         };
         let wrong =
             |what: &str| CliError::new(Exit::Damaged, format!("'{location}': its annotation has {what}"));
         let digest = tree.digest.parse().map_err(|_| wrong("no digest of fs-verity"))?;
         let salt = tree.salt.parse().map_err(|_| wrong("no salt"))?;
-        Ok(Some((digest, salt)))
-    }
-
-    /// Opens the Merkle tree in the manifest of an image in a registry.
-    pub(super) fn open_tree_of_registry(&mut self, location: &Location) -> Result<Arc<dyn ByteSource>> {
-        let image = self.resolved(location)?;
-        let options = Options {
-            timeout: Duration::from_millis(self.config.timeout_ms),
-            cache_bytes: TREE_CACHE_BYTES,
-            ahead_threads: 0,
-            authorization: None,
-            is_verified: true,
-        };
-        match image.open_tree(&options) {
-            Some(opened) => self.opened(location, opened),
-            None => {
-                let what =
-                    format!("the manifest of '{location}' has no Merkle tree; name one with --merkle-tree");
-                Err(CliError::new(Exit::NotFound, what))
-            }
-        }
+        let tree = Opened { location: location.with_suffix(REGISTRY_TREE_SUFFIX), file: None };
+        Ok((Medium { verity: Some(Verity { digest, tree }), ..medium }, Some(salt)))
     }
 }
