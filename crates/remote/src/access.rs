@@ -20,6 +20,8 @@ pub(crate) struct Signed {
     pub(crate) headers: Vec<(&'static str, Secret)>,
     /// The credentials that were used, as [`crate::renewed::Renewed`] counts them; 0 if there are none to renew.
     pub(crate) generation: u64,
+    /// The region that it was made for; empty where there are none.
+    pub(crate) region: String,
 }
 
 /// The refusal of a server: a status that is neither 2xx nor transient.
@@ -102,6 +104,6 @@ impl Access for PlainAccess {
 
     fn request(&self, _: &Deadline) -> Result<Signed, AttemptError> {
         let headers = self.authorization.iter().map(|value| ("authorization", value.clone())).collect();
-        Ok(Signed { url: self.url.clone(), headers, generation: 0 })
+        Ok(Signed { url: self.url.clone(), headers, generation: 0, region: String::new() })
     }
 }

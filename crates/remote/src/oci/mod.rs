@@ -129,7 +129,7 @@ impl Access for BlobAccess {
     fn request(&self, deadline: &Deadline) -> Result<Signed, AttemptError> {
         let (header, generation) = self.registry.authorization(deadline)?;
         let headers = header.map(|value| ("authorization", value)).into_iter().collect();
-        Ok(Signed { url: self.url.clone(), headers, generation })
+        Ok(Signed { url: self.url.clone(), headers, generation, region: String::new() })
     }
 
     fn refused(&self, signed: &Signed, refusal: &Refusal<'_>) -> Reaction {

@@ -151,7 +151,7 @@ impl Access for S3Access {
             Some(keys) => sigv4::headers(&url, &region, keys, SystemTime::now()),
             None => Vec::new(),
         };
-        Ok(Signed { url, headers, generation })
+        Ok(Signed { url, headers, generation, region })
     }
 
     fn refused(&self, signed: &Signed, refusal: &Refusal<'_>) -> Reaction {
@@ -159,9 +159,8 @@ impl Access for S3Access {
         let region = refusal.bucket_region.or_else(|| element(refusal.body, "Region"));
         let is_elsewhere = matches!(refusal.status, 301 | 307 | 400 | 403);
         if let Some(region) = region.filter(|region| is_elsewhere && settings::is_region(region)) {
-            let mut known = self.region.lock().unwrap_or_else(PoisonError::into_inner);
-            if *known != region {
-                *known = region.to_string();
+            if signed.region != region {
+                *self.region.lock().unwrap_or_else(PoisonError::into_inner) = region.to_string();
                 return Reaction::Renew;
             }
         }

@@ -379,3 +379,33 @@ fn reads_end_by_their_deadlines_while_keys_cannot_be_renewed() {
         read(&source, 5 * BLOCK, 1).unwrap();
     }
 }
+
+/// Many readers are answered that the bucket is elsewhere, at once.
+#[test]
+fn all_readers_follow_a_bucket_to_another_region() {
+    let (server, key) = (store(), StoreKey::numbered(0));
+    let (moved, region) = (Arc::new(AtomicU64::new(0)), ["eu-west-3", "us-west-2", "us-east-2"]);
+    let (known, now) = (key.clone(), moved.clone());
+    server.fail(move |request| {
+        let region = region[now.load(Ordering::SeqCst) as usize];
+        match judge(request, &known, region) {
+            Fault::None => Fault::None,
+            _ => Fault::Answer(301, format!("x-amz-bucket-region: {region}\r\n"), Vec::new()),
+        }
+    });
+    let small = pagefold_remote::Options { cache_bytes: 0, ..options(10_000) };
+    let source =
+        s3::open(&S3Location::parse(OBJECT).unwrap(), &settings(&server, fixed(&key)), &small).unwrap();
+    for n in 1..3 {
+        moved.store(n, Ordering::SeqCst);
+        std::thread::scope(|scope| {
+            let readers: Vec<_> = (1..9_u64)
+                .map(|block| {
+                    let source = &source;
+                    scope.spawn(move || read(source, block * BLOCK, 1))
+                })
+                .collect();
+            readers.into_iter().for_each(|reader| reader.join().unwrap().unwrap());
+        });
+    }
+}
