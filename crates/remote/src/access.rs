@@ -73,6 +73,11 @@ pub(crate) trait Access: Send + Sync {
     fn fixed_len_bytes(&self) -> Option<u64> {
         None
     }
+
+    /// Compares an object that came as a whole with the digest that is its name.
+    fn check_whole(&self, _bytes: &[u8]) -> Result<(), RemoteError> {
+        Ok(())
+    }
 }
 
 /// A plain URL, perhaps with the header `Authorization`.

@@ -57,59 +57,53 @@ impl<T: Clone> Renewed<T> {
         deadline: &Deadline,
         fetch: impl FnOnce() -> Result<Expiring<T>, AttemptError>,
     ) -> Result<(T, u64), AttemptError> {
-        let mut state = self.lock();
-        loop {
-            let now = SystemTime::now();
-            match &state.current {
-                Some(current) if !current.is_refused && is_before(now, current.renew_after) => {
-                    return Ok((current.value.clone(), state.generation));
-                }
-                // It serves while another reader fetches the next one.
-                Some(current)
-                    if state.is_fetching && !current.is_refused && is_before(now, current.valid_until) =>
-                {
-                    return Ok((current.value.clone(), state.generation));
-                }
-                _ if !state.is_fetching => break,
-                _ => {}
-            }
-            let (waited, timeout) = self
-                .changed
-                .wait_timeout(state, deadline.remaining())
-                .unwrap_or_else(PoisonError::into_inner);
-            state = waited;
-            if timeout.timed_out() && state.is_fetching {
-                let what = "another reader waits for new credentials".to_string();
-                return Err(AttemptError::transient(RemoteError::Connection { what }));
-            }
-        }
-        state.is_fetching = true;
-        drop(state);
-        let guard = FetchGuard { renewed: self };
+        let guard = match self.claim(deadline)? {
+            Claim::Value(value, generation) => return Ok((value, generation)),
+            Claim::Fetch(guard) => guard,
+        };
         let fetched = fetch();
         let mut state = self.lock();
+        let now = SystemTime::now();
         let result = match fetched {
             Ok(Expiring { value, valid_until }) => {
                 state.generation += 1;
-                let now = SystemTime::now();
-                let renew_after = valid_until.map(|until| {
-                    let life = until.duration_since(now).unwrap_or_default();
-                    until - EARLY.min(life / 2)
-                });
-                state.current =
-                    Some(Current { value: value.clone(), renew_after, valid_until, is_refused: false });
+                state.current = Some(Current::new(value.clone(), valid_until, now));
                 Ok((value, state.generation))
             }
             Err(error) => match &state.current {
-                Some(current) if !current.is_refused && is_before(SystemTime::now(), current.valid_until) => {
-                    Ok((current.value.clone(), state.generation))
-                }
+                Some(current) if current.serves(now) => Ok((current.value.clone(), state.generation)),
                 _ => Err(error),
             },
         };
         drop(state);
         drop(guard);
         result
+    }
+
+    /// Returns a value that serves, or the right to fetch one. Waits until the deadline for another reader that fetches.
+    fn claim(&self, deadline: &Deadline) -> Result<Claim<'_, T>, AttemptError> {
+        let mut state = self.lock();
+        loop {
+            let now = SystemTime::now();
+            match &state.current {
+                // An old one serves while another reader fetches the next one.
+                Some(current) if current.is_young(now) || state.is_fetching && current.serves(now) => {
+                    return Ok(Claim::Value(current.value.clone(), state.generation));
+                }
+                _ if !state.is_fetching => {
+                    state.is_fetching = true;
+                    return Ok(Claim::Fetch(FetchGuard { renewed: self }));
+                }
+                _ => {}
+            }
+            let remaining = deadline.remaining();
+            if remaining.is_zero() {
+                let what = "another reader waits for new credentials".to_string();
+                return Err(AttemptError::transient(RemoteError::Connection { what }));
+            }
+            let waited = self.changed.wait_timeout(state, remaining);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
     }
 
     /// Marks the value of this generation as refused, so that it is not used again. A newer value stays.
@@ -121,6 +115,32 @@ impl<T: Clone> Renewed<T> {
             current.is_refused = true;
         }
     }
+}
+
+impl<T> Current<T> {
+    fn new(value: T, valid_until: Option<SystemTime>, now: SystemTime) -> Self {
+        let renew_after = valid_until.map(|until| {
+            let life = until.duration_since(now).unwrap_or_default();
+            until - EARLY.min(life / 2)
+        });
+        Current { value, renew_after, valid_until, is_refused: false }
+    }
+
+    /// Whether no other value is needed yet.
+    fn is_young(&self, now: SystemTime) -> bool {
+        !self.is_refused && is_before(now, self.renew_after)
+    }
+
+    /// Whether the value may be used.
+    fn serves(&self, now: SystemTime) -> bool {
+        !self.is_refused && is_before(now, self.valid_until)
+    }
+}
+
+/// The next step of a reader.
+enum Claim<'a, T: Clone> {
+    Value(T, u64),
+    Fetch(FetchGuard<'a, T>),
 }
 
 fn is_before(now: SystemTime, end: Option<SystemTime>) -> bool {
@@ -193,6 +213,15 @@ mod tests {
         assert_eq!(renewed.get(&deadline(100), || value(2, None)), Ok((2, 2)));
         renewed.refuse(2);
         assert!(renewed.get(&deadline(100), failure).is_err(), "what was refused is not used again");
+    }
+
+    #[test]
+    fn a_fetch_that_panics_leaves_the_next_reader_to_fetch() {
+        let renewed = Renewed::new();
+        let fetch =
+            || renewed.get(&deadline(1000), || -> Result<Expiring<u64>, AttemptError> { panic!("a test") });
+        assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(fetch)).is_err());
+        assert_eq!(renewed.get(&deadline(1000), || value(1, None)), Ok((1, 1)));
     }
 
     #[test]

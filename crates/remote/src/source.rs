@@ -84,36 +84,7 @@ impl RemoteSource {
     /// Opens the object that a store gives access to.
     pub(crate) fn open_by(access: Arc<dyn Access>, options: &Options) -> Result<Self, RemoteError> {
         let client = Client::new(access, options.timeout)?;
-        let deadline = Deadline::after(options.timeout);
-        // An object that is named by its digest has one version, whatever validators the servers of its store send.
-        let fixed = client.access().fixed_len_bytes();
-        let fixed = fixed.map(|len_bytes| Version { len_bytes, validator: Validator::None });
-        let wanted = match &fixed {
-            Some(version) => Wanted { range: 0..BLOCK_BYTES.min(version.len_bytes), version: Some(version) },
-            None => Wanted { range: 0..BLOCK_BYTES, version: None },
-        };
-        let opened = until_deadline(
-            &deadline,
-            |pause| client.wait(pause),
-            || {
-                if wanted.range.is_empty() {
-                    return Ok(None);
-                }
-                let Some(body) = client.get(&wanted, &deadline)? else { return Ok(None) };
-                let version = fixed.clone().unwrap_or_else(|| body.version.clone());
-                let mut first = [vec![0; (body.range.end - body.range.start) as usize]];
-                client.read_body(body, &mut first)?;
-                Ok(Some((version, first)))
-            },
-        )?;
-        let (version, first) = match opened {
-            Some((version, [first])) => (version, Some(first)),
-            None => (Version { len_bytes: 0, validator: Validator::None }, None),
-        };
-        if first.is_some() && version.validator == Validator::None && fixed.is_none() && !options.is_verified
-        {
-            return Err(RemoteError::Unversioned);
-        }
+        let (version, first) = open_version(&client, options)?;
         let blocks = Arc::new(Blocks::new(version.len_bytes, options.cache_bytes));
         first.into_iter().for_each(|first| blocks.insert_first(first));
         let object = Arc::new(Object { client, version, blocks, timeout: options.timeout });
@@ -139,6 +110,38 @@ impl RemoteSource {
     pub fn last_error(&self) -> Option<String> {
         self.last_error.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
+}
+
+/// Asks for the beginning of an object. Returns its version, and its first block unless it has no bytes.
+fn open_version(client: &Client, options: &Options) -> Result<(Version, Option<Vec<u8>>), RemoteError> {
+    let deadline = Deadline::after(options.timeout);
+    // An object that is named by its digest has one version, whatever validators the servers of its store send.
+    let fixed = client.access().fixed_len_bytes();
+    let fixed = fixed.map(|len_bytes| Version { len_bytes, validator: Validator::None });
+    let end = fixed.as_ref().map_or(BLOCK_BYTES, |version| BLOCK_BYTES.min(version.len_bytes));
+    let wanted = Wanted { range: 0..end, version: fixed.as_ref() };
+    let attempt = || {
+        if wanted.range.is_empty() {
+            return Ok(None);
+        }
+        let Some(body) = client.get(&wanted, &deadline)? else { return Ok(None) };
+        let version = fixed.clone().unwrap_or_else(|| body.version.clone());
+        let mut first = [vec![0; (body.range.end - body.range.start) as usize]];
+        client.read_body(body, &mut first)?;
+        Ok(Some((version, first)))
+    };
+    let (version, first) = match until_deadline(&deadline, |pause| client.wait(pause), attempt)? {
+        Some((version, [first])) => (version, Some(first)),
+        None => (Version { len_bytes: 0, validator: Validator::None }, None),
+    };
+    if fixed.is_some() {
+        if version.len_bytes <= BLOCK_BYTES {
+            client.access().check_whole(first.as_deref().unwrap_or_default())?;
+        }
+    } else if first.is_some() && version.validator == Validator::None && !options.is_verified {
+        return Err(RemoteError::Unversioned);
+    }
+    Ok((version, first))
 }
 
 impl Object {

@@ -2,7 +2,7 @@
 //!
 //! [`resolve`] asks for the manifest, chooses the platform if it is an index, and finds the layer that is an EROFS image
 //! (`manifest.rs`). A manifest that is named by a digest is compared with it, as are those that an index names. The layer
-//! is read by ranges, which a digest of the whole blob cannot verify; a layer may come with the digest of fs-verity and a
+//! is read by ranges, which a digest of the whole blob cannot verify, unless the first request brings all of it; a layer may come with the digest of fs-verity and a
 //! Merkle tree, and then the caller can. `registry.rs` asks, with a token or a password as the registry wants it
 //! (`challenge.rs`); logins are those of docker's configuration (`docker_config.rs`).
 //!
@@ -105,7 +105,7 @@ impl OciImage {
 
     fn open_blob(&self, blob: &Descriptor, options: &Options) -> Result<RemoteSource, RemoteError> {
         let url = self.registry.blob_url(&blob.digest)?;
-        let access = BlobAccess { registry: self.registry.clone(), url, len_bytes: blob.len_bytes };
+        let access = BlobAccess { registry: self.registry.clone(), url, blob: blob.clone() };
         RemoteSource::open_by(Arc::new(access), options)
     }
 }
@@ -114,7 +114,7 @@ impl OciImage {
 struct BlobAccess {
     registry: Arc<Registry>,
     url: Url,
-    len_bytes: u64,
+    blob: Descriptor,
 }
 
 impl Access for BlobAccess {
@@ -148,6 +148,15 @@ impl Access for BlobAccess {
     }
 
     fn fixed_len_bytes(&self) -> Option<u64> {
-        Some(self.len_bytes)
+        Some(self.blob.len_bytes)
+    }
+
+    fn check_whole(&self, bytes: &[u8]) -> Result<(), RemoteError> {
+        let found = registry::sha256(bytes);
+        if found == self.blob.digest {
+            return Ok(());
+        }
+        let what = format!("the layer '{}' has another digest: {found}", self.blob.digest);
+        Err(RemoteError::Refused { what })
     }
 }

@@ -281,7 +281,8 @@ fn token(body: &[u8]) -> Result<Expiring<Option<Secret>>, AttemptError> {
     Ok(Expiring { value: Some(Secret(format!("Bearer {token}"))), valid_until })
 }
 
-fn sha256(bytes: &[u8]) -> String {
+/// The digest of bytes, `sha256:HEX`.
+pub(super) fn sha256(bytes: &[u8]) -> String {
     let hash = digest::digest(&digest::SHA256, bytes);
     let hex: String = hash.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
     format!("sha256:{hex}")

@@ -317,3 +317,24 @@ fn a_tree_is_a_second_blob() {
     assert!(bytes == tree);
     assert!(resolve(&server, ":1").unwrap().open_tree(&options(5000)).is_none());
 }
+
+#[test]
+fn a_blob_that_comes_whole_is_compared_with_its_digest() {
+    for len in [0, 1, BLOCK as usize, BLOCK as usize + 1] {
+        let (server, mut manifests) = (Server::start(), Manifests::default());
+        let blob = contents(0)[..len].to_vec();
+        manifests.add("1", IMAGE, &image(&[descriptor(EROFS, &blob, "")]));
+        server.fail(move |request| manifests.answer(request));
+        put_blob(&server, &blob);
+        let image = resolve(&server, ":1").unwrap();
+        assert_eq!(open(&image, 5000).unwrap().len_bytes(), len as u64);
+        let mut other = blob.clone();
+        let Some(last) = other.last_mut() else { continue };
+        *last ^= 1;
+        let path = format!("/v2/{NAME}/blobs/{}", digest(&blob));
+        server.put(&path, Object { bytes: Arc::new(other), etag: None, last_modified: None });
+        let error = open(&image, 5000).err().map(|e| e.to_string());
+        let is_whole = len as u64 <= BLOCK;
+        assert_eq!(error.is_some_and(|text| text.contains("has another digest")), is_whole, "{len}");
+    }
+}
