@@ -158,11 +158,10 @@ impl Access for S3Access {
         let code = element(refusal.body, "Code");
         let region = refusal.bucket_region.or_else(|| element(refusal.body, "Region"));
         let is_elsewhere = matches!(refusal.status, 301 | 307 | 400 | 403);
-        if let Some(region) = region.filter(|region| is_elsewhere && settings::is_region(region)) {
-            if signed.region != region {
-                *self.region.lock().unwrap_or_else(PoisonError::into_inner) = region.to_string();
-                return Reaction::Renew;
-            }
+        let is_other = |region: &&str| signed.region != *region && settings::is_region(region);
+        if let Some(region) = region.filter(|_| is_elsewhere).filter(is_other) {
+            *self.region.lock().unwrap_or_else(PoisonError::into_inner) = region.to_string();
+            return Reaction::Renew;
         }
         let is_signed = !signed.headers.is_empty();
         match refusal.status {
