@@ -41,8 +41,8 @@ pub(crate) struct Refusal<'a> {
 pub(crate) enum Reaction {
     /// The client judges the answer as if there were no store.
     Judge,
-    /// Another request, made anew, may be answered. The client limits how many there are.
-    Renew,
+    /// Another request, made anew, may be answered. The client limits how many there are; then the read fails so.
+    Renew(RemoteError),
     /// The read fails.
     Fail(RemoteError),
 }
@@ -62,11 +62,6 @@ pub(crate) trait Access: Send + Sync {
     /// Decides what follows from a refusal of a request that it made.
     fn refused(&self, _signed: &Signed, _refusal: &Refusal<'_>) -> Reaction {
         Reaction::Judge
-    }
-
-    /// The error if the store refuses with this status whatever is renewed.
-    fn denial(&self, status: u16) -> RemoteError {
-        RemoteError::Status { status }
     }
 
     /// The length of an object whose name is a digest, so that it has one version only.

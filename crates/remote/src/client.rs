@@ -67,9 +67,7 @@ impl Client {
         loop {
             match self.get_once(wanted, deadline) {
                 Err(RequestError::Renew(_)) if renewals < MAX_RENEWALS => renewals += 1,
-                Err(RequestError::Renew(status)) => {
-                    return Err(AttemptError::Permanent(self.access.denial(status)));
-                }
+                Err(RequestError::Renew(error)) => return Err(AttemptError::Permanent(error)),
                 Err(RequestError::Attempt(failure)) => return Err(failure),
                 Ok(body) => return Ok(body),
             }
@@ -146,7 +144,7 @@ impl Client {
         };
         match self.access.refused(signed, &refusal) {
             Reaction::Judge => Ok(()),
-            Reaction::Renew => Err(RequestError::Renew(head.status)),
+            Reaction::Renew(error) => Err(RequestError::Renew(error)),
             Reaction::Fail(error) => Err(AttemptError::Permanent(error).into()),
         }
     }
@@ -232,8 +230,8 @@ impl Client {
 
 /// The failure of one request.
 enum RequestError {
-    /// The store wants another request, after this status.
-    Renew(u16),
+    /// The store wants another request. The error is that of the read if it gets no other one.
+    Renew(RemoteError),
     Attempt(AttemptError),
 }
 

@@ -134,17 +134,15 @@ impl Access for BlobAccess {
 
     fn refused(&self, signed: &Signed, refusal: &Refusal<'_>) -> Reaction {
         match refusal.status {
-            401 if self.registry.challenged(refusal.challenge, signed.generation) => Reaction::Renew,
+            401 if self.registry.challenged(refusal.challenge, signed.generation) => {
+                Reaction::Renew(self.registry.denial(401))
+            }
             401 | 403 => Reaction::Fail(self.registry.denial(refusal.status)),
             404 => Reaction::Fail(RemoteError::Missing {
                 what: "the registry has the manifest, and not its layer".to_string(),
             }),
             _ => Reaction::Judge,
         }
-    }
-
-    fn denial(&self, status: u16) -> RemoteError {
-        self.registry.denial(status)
     }
 
     fn fixed_len_bytes(&self) -> Option<u64> {

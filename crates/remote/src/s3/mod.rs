@@ -159,42 +159,42 @@ impl Access for S3Access {
         let region = refusal.bucket_region.or_else(|| element(refusal.body, "Region"));
         let is_elsewhere = matches!(refusal.status, 301 | 307 | 400 | 403);
         let is_other = |region: &&str| signed.region != *region && settings::is_region(region);
+        let elsewhere = |what: &str| RemoteError::Redirect { what: what.to_string() };
         if let Some(region) = region.filter(|_| is_elsewhere).filter(is_other) {
             *self.region.lock().unwrap_or_else(PoisonError::into_inner) = region.to_string();
-            return Reaction::Renew;
+            return Reaction::Renew(elsewhere("the store names one region after the other"));
         }
-        let is_signed = !signed.headers.is_empty();
         match refusal.status {
-            301 if code.is_some() => Reaction::Fail(RemoteError::Redirect {
-                what: "the bucket is in another region, and the store does not say which; set AWS_REGION"
-                    .to_string(),
-            }),
-            300..=399 => Reaction::Judge,
-            400 | 401 | 403 => {
-                // An instance without keys may have been too busy to answer.
-                let is_first = || !self.was_asked_again.swap(true, Ordering::Relaxed);
-                if self.is_renewable() && (is_signed || is_first()) {
-                    self.keys.refuse(signed.generation);
-                    return match code {
-                        // Other keys would not help.
-                        Some("AccessDenied" | "RequestTimeTooSkewed" | "InvalidObjectState") if is_signed => {
-                            Reaction::Fail(self.denied(refusal.status, code, is_signed))
-                        }
-                        _ => Reaction::Renew,
-                    };
-                }
-                match code {
-                    Some("ExpiredToken" | "ExpiredTokenException") => Reaction::Fail(self.expired()),
-                    _ => Reaction::Fail(self.denied(refusal.status, code, is_signed)),
-                }
-            }
-            404 => Reaction::Fail(self.denied(404, code, is_signed)),
+            301 if code.is_some() => Reaction::Fail(elsewhere(
+                "the bucket is in another region, and the store does not say which; set AWS_REGION",
+            )),
+            status @ (400 | 401 | 403) => self.access_denied(signed, status, code),
+            404 => Reaction::Fail(self.denied(404, code, !signed.headers.is_empty())),
             _ => Reaction::Judge,
         }
     }
+}
 
-    fn denial(&self, status: u16) -> RemoteError {
-        self.denied(status, None, true)
+impl S3Access {
+    /// Decides whether other keys would help.
+    fn access_denied(&self, signed: &Signed, status: u16, code: Option<&str>) -> Reaction {
+        let is_signed = !signed.headers.is_empty();
+        let error = self.denied(status, code, is_signed);
+        let may_help = match code {
+            _ if !self.is_renewable() => false,
+            // An instance without keys may have been too busy to answer.
+            _ if !is_signed => !self.was_asked_again.swap(true, Ordering::Relaxed),
+            Some("AccessDenied" | "RequestTimeTooSkewed" | "InvalidObjectState") => false,
+            _ => true,
+        };
+        match code {
+            _ if may_help => {
+                self.keys.refuse(signed.generation);
+                Reaction::Renew(error)
+            }
+            Some("ExpiredToken" | "ExpiredTokenException") => Reaction::Fail(self.expired()),
+            _ => Reaction::Fail(error),
+        }
     }
 }
 

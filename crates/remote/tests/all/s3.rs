@@ -409,3 +409,21 @@ fn all_readers_follow_a_bucket_to_another_region() {
         });
     }
 }
+
+#[test]
+fn keys_of_an_instance_that_the_store_denies_are_named_with_its_reason() {
+    let (server, machine) = (store(), metadata_server(&Arc::default()));
+    let denied = |code: &'static str| {
+        server.fail(move |_| refusal(403, code));
+        machine.take_log();
+        let error = open(&server, KeySource::Instance { url: machine.url("") }, 5_000).err().unwrap();
+        assert!(error.is_denied(), "{error:?}");
+        (error.to_string(), machine.take_log().len())
+    };
+    let (text, asked) = denied("AccessDenied");
+    assert!(text.contains("403 (AccessDenied)") && text.contains("of the instance's metadata"), "{text}");
+    assert_eq!(asked, 3, "other keys would not help");
+    let (text, asked) = denied("InvalidAccessKeyId");
+    assert!(text.contains("403 (InvalidAccessKeyId)"), "{text}");
+    assert_eq!(asked, 9, "at first, and for two more requests");
+}
