@@ -12,6 +12,21 @@ use std::path::PathBuf;
 /// The environment variable with the value of the header `Authorization`. Commands read it; servers do not get it.
 pub const AUTHORIZATION_VARIABLE: &str = "PAGEFOLD_HTTP_AUTHORIZATION";
 
+/// Environment variables with secrets, which commands read, and servers do not get.
+pub const SECRET_VARIABLES: [&str; 5] = [
+    AUTHORIZATION_VARIABLE,
+    "AWS_ACCESS_KEY_ID",
+    "AWS_SECRET_ACCESS_KEY",
+    "AWS_SESSION_TOKEN",
+    "AWS_CONTAINER_AUTHORIZATION_TOKEN",
+];
+
+/// The end of the location of the Merkle tree in the manifest of an image in a registry.
+pub const REGISTRY_TREE_SUFFIX: &str = "#verity";
+
+/// The schemes of locations that are no paths.
+const SCHEMES: [&str; 4] = ["http", "https", "s3", "oci"];
+
 /// An image with its devices, how they are verified, and how servers are asked for them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MediaConfig {
@@ -31,7 +46,7 @@ pub struct MediaConfig {
 pub enum Location {
     /// A file or a block device.
     File(PathBuf),
-    /// An object on a server: a text that begins with `http://` or `https://`.
+    /// An object on a server: a text that begins with `http://`, `https://`, `s3://` or `oci://`.
     Url(String),
 }
 
@@ -55,6 +70,10 @@ pub struct RemoteConfig {
     pub read_ahead: bool,
     /// The value of the header `Authorization`, for the server of the image.
     pub authorization: Option<Secret>,
+    /// Settings and credentials of stores, `s3://` and `oci://`: a text that `pagefold-remote` makes and reads. `None` if no
+    /// location needs them.
+    #[serde(default)]
+    pub stores: Option<Secret>,
 }
 
 /// A text that `Debug` does not show.
@@ -70,7 +89,7 @@ impl fmt::Debug for Secret {
 
 impl Default for RemoteConfig {
     fn default() -> Self {
-        RemoteConfig { timeout_ms: 30_000, read_ahead: true, authorization: None }
+        RemoteConfig { timeout_ms: 30_000, read_ahead: true, authorization: None, stores: None }
     }
 }
 
@@ -88,7 +107,8 @@ impl MediaConfig {
 }
 
 impl Location {
-    /// The location with `suffix` behind its name: before the query of a URL.
+    /// The location with `suffix` behind its name: before the query of a URL. Of an image in a
+    /// registry, it is the location of the Merkle tree in its manifest, whatever the suffix.
     pub fn with_suffix(&self, suffix: &str) -> Self {
         match self {
             Location::File(path) => {
@@ -96,6 +116,10 @@ impl Location {
                 name.push(suffix);
                 Location::File(name.into())
             }
+            Location::Url(name) if has_scheme(name, &["oci"]) => {
+                Location::Url(format!("{name}{REGISTRY_TREE_SUFFIX}"))
+            }
+            Location::Url(name) if has_scheme(name, &["s3"]) => Location::Url(format!("{name}{suffix}")),
             Location::Url(url) => {
                 let (path, query) = url.split_at(url.find(['?', '#']).unwrap_or(url.len()));
                 Location::Url(format!("{path}{suffix}{query}"))
@@ -108,6 +132,8 @@ impl Location {
     pub fn name(&self) -> PathBuf {
         let url = match self {
             Location::File(path) => return path.clone(),
+            // Names of stores have no secrets in them, and keys of buckets have any characters.
+            Location::Url(name) if has_scheme(name, &["s3", "oci"]) => return name.into(),
             Location::Url(url) => url,
         };
         let (scheme, rest) = url.split_once("://").unwrap_or_default();
@@ -121,15 +147,18 @@ impl Location {
 
 impl From<OsString> for Location {
     fn from(text: OsString) -> Self {
-        let scheme = text.to_str().and_then(|text| text.split_once("://")).map(|(scheme, _)| scheme);
-        let is_url =
-            scheme.is_some_and(|s| s.eq_ignore_ascii_case("http") || s.eq_ignore_ascii_case("https"));
+        let is_url = text.to_str().is_some_and(|text| has_scheme(text, &SCHEMES));
         match text.into_string() {
             Ok(url) if is_url => Location::Url(url),
             Ok(path) => Location::File(path.into()),
             Err(path) => Location::File(path.into()),
         }
     }
+}
+
+fn has_scheme(text: &str, schemes: &[&str]) -> bool {
+    let scheme = text.split_once("://").map(|(scheme, _)| scheme);
+    scheme.is_some_and(|scheme| schemes.iter().any(|known| known.eq_ignore_ascii_case(scheme)))
 }
 
 impl fmt::Display for Location {
@@ -160,7 +189,11 @@ mod tests {
         assert_eq!(location("http://host").to_string(), "http://host");
         assert_eq!(location("http://host/x?y").with_suffix(".v"), location("http://host/x.v?y"));
         assert_eq!(location("/x?y").with_suffix(".v"), location("/x?y.v"));
-        let config = RemoteConfig { authorization: Some(Secret("abc".into())), ..RemoteConfig::default() };
+        assert_eq!(location("S3://bucket/a?b").with_suffix(".v").to_string(), "S3://bucket/a?b.v");
+        assert_eq!(location("oci://host/a:1").with_suffix(".v").to_string(), "oci://host/a:1#verity");
+        assert_eq!(location("s3:/x"), Location::File("s3:/x".into()));
+        let secret = || Some(Secret("abc".into()));
+        let config = RemoteConfig { authorization: secret(), stores: secret(), ..RemoteConfig::default() };
         assert!(!format!("{config:?}").contains("abc"));
         assert_eq!(
             serde_json::from_str::<RemoteConfig>(&serde_json::to_string(&config).unwrap()).unwrap(),

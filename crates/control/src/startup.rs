@@ -16,7 +16,7 @@ use super::config::ServerConfig;
 use super::protocol;
 use crate::error::{CliError, Result};
 use crate::instance::InstanceDir;
-use crate::media::AUTHORIZATION_VARIABLE;
+use crate::media::SECRET_VARIABLES;
 use pagefold_sys::signal::Termination;
 use pagefold_sys::{detach, handover, pidfd, ready};
 use serde::{Deserialize, Serialize};
@@ -164,12 +164,13 @@ fn spawn(dir: &InstanceDir, attachment: Attachment) -> Result<(UnixStream, Child
         Attachment::Detached | Attachment::Attached => Stdio::from(dir.open_log()?),
     };
     detach::forbid_inheritance();
-    let child = Command::new("/proc/self/exe")
+    let mut command = Command::new("/proc/self/exe");
+    SECRET_VARIABLES.iter().for_each(|name| _ = command.env_remove(name));
+    let child = command
         .arg0("pagefold")
         // The server does not use the name: it is for process listings.
         .args([SERVE, dir.name().as_str()])
         .env_remove("RUST_BACKTRACE")
-        .env_remove(AUTHORIZATION_VARIABLE)
         .stdin(OwnedFd::from(theirs))
         .stdout(Stdio::null())
         .stderr(err)

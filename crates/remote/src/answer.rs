@@ -39,6 +39,8 @@ pub(crate) struct Head {
     pub(crate) last_modified: Option<String>,
     pub(crate) retry_after: Option<String>,
     pub(crate) location: Option<String>,
+    pub(crate) challenge: Option<String>,
+    pub(crate) bucket_region: Option<String>,
 }
 
 /// How a version of an object is recognised.

@@ -1,12 +1,13 @@
 //! Sends one request for a range, and returns the body of an answer that fits it.
 //!
-//! Redirects are followed here and not by the HTTP library, because the header `Authorization` must not leave the server
-//! that it is for, and because the place to which a redirect led is remembered: a signed URL is used until the server
-//! refuses it or does not answer, and then asked for again.
+//! Redirects are followed here and not by the HTTP library, because the headers of a store, such as `Authorization`, must
+//! not leave the server that they are for, and because the place to which a redirect led is remembered: a signed URL is
+//! used until the server refuses it or does not answer, and then asked for again.
 
+use crate::access::{Access, MAX_REFUSAL_BYTES, Reaction, Refusal, Signed};
 use crate::answer::{AttemptError, Head, Validator, Verdict, Version, Wanted, judge, redirect};
 use crate::retry::Deadline;
-use crate::{Options, RemoteError, Secret, Url};
+use crate::{RemoteError, Secret, Url};
 use rustls::crypto::ring;
 use std::io::{ErrorKind, Read};
 use std::ops::Range;
@@ -17,6 +18,8 @@ use ureq::tls::{Certificate, RootCerts, TlsConfig, TlsProvider};
 
 /// Redirects that are followed for one request.
 const MAX_REDIRECTS: usize = 5;
+/// Requests that are made anew for one attempt, with other credentials or for another server.
+const MAX_RENEWALS: usize = 2;
 /// Idle connections that are kept.
 const MAX_IDLE: usize = 16;
 /// The name of the program in requests.
@@ -33,8 +36,7 @@ pub(crate) struct Counters {
 /// A client for one object.
 pub(crate) struct Client {
     agent: ureq::Agent,
-    url: Url,
-    authorization: Option<Secret>,
+    access: Arc<dyn Access>,
     /// The place to which redirects led.
     redirected: Mutex<Option<Url>>,
     pub(crate) counters: Counters,
@@ -49,52 +51,51 @@ pub(crate) struct Body {
 
 impl Client {
     /// Makes a client. Sends nothing.
-    pub(crate) fn new(url: &Url, options: &Options) -> Result<Self, RemoteError> {
-        let authorization = options.authorization.clone();
-        if authorization.is_some() && !url.is_https() && !url.is_loopback() {
-            let what =
-                "credentials are sent to https:// only; use such a URL, or unset PAGEFOLD_HTTP_AUTHORIZATION";
-            return Err(RemoteError::SetUp { what: what.to_string() });
-        }
-        // A server that says nothing for a third of the time is tried again within it.
-        let stall = Some(options.timeout / 3);
-        let config = ureq::Agent::config_builder()
-            .http_status_as_error(false)
-            .https_only(url.is_https())
-            .max_redirects(0)
-            .max_redirects_will_error(false)
-            .user_agent(USER_AGENT)
-            .max_idle_connections(MAX_IDLE)
-            .max_idle_connections_per_host(MAX_IDLE)
-            .timeout_global(Some(options.timeout))
-            .timeout_resolve(stall)
-            .timeout_connect(stall)
-            .timeout_recv_response(stall)
-            .timeout_per_read(stall);
-        let config = if url.is_https() { config.tls_config(tls()?) } else { config };
-        Ok(Client {
-            agent: config.build().new_agent(),
-            url: url.clone(),
-            authorization,
-            redirected: Mutex::default(),
-            counters: Counters::default(),
-        })
+    pub(crate) fn new(access: Arc<dyn Access>, timeout: Duration) -> Result<Self, RemoteError> {
+        let agent = agent(timeout, access.server().is_https())?;
+        Ok(Client { agent, access, redirected: Mutex::default(), counters: Counters::default() })
     }
 
-    pub(crate) fn url(&self) -> &Url {
-        &self.url
+    pub(crate) fn access(&self) -> &dyn Access {
+        &*self.access
     }
 
-    /// Sends one request, and follows its redirects. `None`: the object has no bytes.
+    /// Sends one request, and follows its redirects. If the store wants other credentials, gets them and sends another.
+    /// `None`: the object has no bytes.
     pub(crate) fn get(&self, wanted: &Wanted<'_>, deadline: &Deadline) -> Result<Option<Body>, AttemptError> {
+        let mut renewals = 0;
+        loop {
+            match self.get_once(wanted, deadline) {
+                Err(RequestError::Renew(_)) if renewals < MAX_RENEWALS => renewals += 1,
+                Err(RequestError::Renew(error)) => return Err(AttemptError::Permanent(error)),
+                Err(RequestError::Attempt(failure)) => return Err(failure),
+                Ok(body) => return Ok(body),
+            }
+        }
+    }
+
+    /// Sends one request, and follows its redirects.
+    fn get_once(&self, wanted: &Wanted<'_>, deadline: &Deadline) -> Result<Option<Body>, RequestError> {
         let known = self.redirected().clone();
         let was_redirected = known.is_some();
-        let mut url = known.unwrap_or_else(|| self.url.clone());
+        // A signed URL elsewhere needs nothing of the store.
+        let signed = match &known {
+            Some(url) if url.origin() != self.access.server().origin() => None,
+            _ => Some(self.access.request(deadline)?),
+        };
+        let first = signed.as_ref().map(|signed| signed.url.clone());
+        let mut url = known.or_else(|| first.clone()).unwrap_or_else(|| self.access.server());
         for _ in 0..=MAX_REDIRECTS {
-            let (head, reader) = self.send(&url, wanted, deadline).inspect_err(|_| self.forget_redirect())?;
+            let sent = self.send(&url, signed.as_ref(), wanted, deadline);
+            let (head, mut reader) = sent.inspect_err(|_| self.forget_redirect())?;
+            if let Some(signed) = &signed
+                && url == signed.url
+            {
+                self.ask_store(signed, &head, &mut reader)?;
+            }
             match judge(&head, wanted) {
                 Ok(Verdict::Body { version, range }) => {
-                    let is_elsewhere = url != self.url;
+                    let is_elsewhere = first.as_ref() != Some(&url);
                     *self.redirected() = is_elsewhere.then_some(url);
                     return Ok(Some(Body { version, range, reader }));
                 }
@@ -114,11 +115,38 @@ impl Client {
                             AttemptError::transient(error)
                         }
                         failure => failure,
-                    });
+                    }
+                    .into());
                 }
             }
         }
-        Err(redirect(format!("there are more than {MAX_REDIRECTS}")))
+        Err(redirect(format!("there are more than {MAX_REDIRECTS}")).into())
+    }
+
+    /// Tells the store about a refusal. Fails unless the answer is to be judged as any other.
+    fn ask_store(
+        &self,
+        signed: &Signed,
+        head: &Head,
+        reader: &mut ureq::BodyReader<'static>,
+    ) -> Result<(), RequestError> {
+        if !matches!(head.status, 300..=407 | 409..=411) {
+            return Ok(());
+        }
+        let mut body = Vec::new();
+        // The part that came before an error may say enough.
+        let _ = reader.take(MAX_REFUSAL_BYTES).read_to_end(&mut body);
+        let refusal = Refusal {
+            status: head.status,
+            challenge: head.challenge.as_deref(),
+            bucket_region: head.bucket_region.as_deref(),
+            body: &String::from_utf8_lossy(&body),
+        };
+        match self.access.refused(signed, &refusal) {
+            Reaction::Judge => Ok(()),
+            Reaction::Renew(error) => Err(RequestError::Renew(error)),
+            Reaction::Fail(error) => Err(AttemptError::Permanent(error).into()),
+        }
     }
 
     /// Waits before a further attempt.
@@ -139,6 +167,7 @@ impl Client {
     fn send(
         &self,
         url: &Url,
+        signed: Option<&Signed>,
         wanted: &Wanted<'_>,
         deadline: &Deadline,
     ) -> Result<(Head, ureq::BodyReader<'static>), AttemptError> {
@@ -152,10 +181,10 @@ impl Client {
             Some(Validator::LastModified(time)) => request = request.header("If-Unmodified-Since", time),
             Some(Validator::None) | None => {}
         }
-        if let Some(Secret(value)) = &self.authorization
-            && url.origin() == self.url.origin()
-        {
-            request = request.header("Authorization", value);
+        for (name, Secret(value)) in signed.iter().flat_map(|signed| &signed.headers) {
+            if signed.is_some_and(|signed| url.origin() == signed.url.origin()) {
+                request = request.header(*name, value);
+            }
         }
         let remaining = deadline.remaining();
         // The agent's own limit is that of a whole read. Requests with other limits than the agent do not share its
@@ -178,6 +207,8 @@ impl Client {
             last_modified: header("last-modified"),
             retry_after: header("retry-after"),
             location: header("location"),
+            challenge: challenge(answer.headers()),
+            bucket_region: header("x-amz-bucket-region"),
         };
         Ok((head, answer.into_body().into_reader()))
     }
@@ -195,6 +226,48 @@ impl Client {
             Ok(0) | Err(_) => Ok(()),
         }
     }
+}
+
+/// The failure of one request.
+enum RequestError {
+    /// The store wants another request. The error is that of the read if it gets no other one.
+    Renew(RemoteError),
+    Attempt(AttemptError),
+}
+
+impl From<AttemptError> for RequestError {
+    fn from(error: AttemptError) -> Self {
+        RequestError::Attempt(error)
+    }
+}
+
+/// Makes an agent, which keeps connections. A call of it lasts `timeout` at most.
+pub(crate) fn agent(timeout: Duration, is_https: bool) -> Result<ureq::Agent, RemoteError> {
+    // A server that says nothing for a third of the time is tried again within it.
+    let stall = Some(timeout / 3);
+    let config = ureq::Agent::config_builder()
+        .http_status_as_error(false)
+        .https_only(is_https)
+        .max_redirects(0)
+        .max_redirects_will_error(false)
+        .user_agent(USER_AGENT)
+        .max_idle_connections(MAX_IDLE)
+        .max_idle_connections_per_host(MAX_IDLE)
+        .timeout_global(Some(timeout))
+        .timeout_resolve(stall)
+        .timeout_connect(stall)
+        .timeout_recv_response(stall)
+        .timeout_per_read(stall);
+    let config = if is_https { config.tls_config(tls()?) } else { config };
+    Ok(config.build().new_agent())
+}
+
+/// All headers `WWW-Authenticate`, each on a line.
+pub(crate) fn challenge(headers: &ureq::http::HeaderMap) -> Option<String> {
+    let all =
+        headers.get_all("www-authenticate").iter().map(|value| String::from_utf8_lossy(value.as_bytes()));
+    let all: Vec<_> = all.collect();
+    (!all.is_empty()).then(|| all.join("\n"))
 }
 
 /// The certificates of the system, or those that SSL_CERT_FILE and SSL_CERT_DIR name.
@@ -218,7 +291,7 @@ fn tls() -> Result<TlsConfig, RemoteError> {
 }
 
 /// The failure of a request that got no answer. A host that was never found probably does not exist.
-fn failure(error: ureq::Error, is_first: bool) -> AttemptError {
+pub(crate) fn failure(error: ureq::Error, is_first: bool) -> AttemptError {
     let what = error.to_string();
     match error {
         ureq::Error::HostNotFound if is_first => AttemptError::Permanent(RemoteError::Connection { what }),

@@ -33,6 +33,20 @@ pub enum RemoteError {
         /// The status of HTTP.
         status: u16,
     },
+    /// A store refuses the request, for a reason that its protocol tells.
+    #[error("{what}")]
+    Denied {
+        /// The status of HTTP.
+        status: u16,
+        /// The reason, and what can be done.
+        what: String,
+    },
+    /// A store does not have the object, or not for this user or platform.
+    #[error("{what}")]
+    Missing {
+        /// The reason.
+        what: String,
+    },
     /// A redirect cannot be followed.
     #[error("a redirect of the server cannot be followed: {what}")]
     Redirect {
@@ -64,11 +78,19 @@ pub enum RemoteError {
 impl RemoteError {
     /// Whether the object does not exist, or not for this user.
     pub fn is_missing(&self) -> bool {
-        matches!(self, RemoteError::Status { status: 404 | 410 })
+        matches!(self, RemoteError::Status { status: 404 | 410 } | RemoteError::Missing { .. })
+    }
+
+    /// Whether the store does not let this user read the object.
+    pub fn is_denied(&self) -> bool {
+        matches!(
+            self,
+            RemoteError::Status { status: 401 | 403 } | RemoteError::Denied { status: 400..=403, .. }
+        )
     }
 
     /// The error of a read of the object `name`.
-    pub(crate) fn of_read(self, name: &crate::Url) -> BackingError {
+    pub(crate) fn of_read(self, name: &str) -> BackingError {
         let what = format!("'{name}': {self}");
         match self {
             RemoteError::Changed { .. } => BackingError::Mismatch { what },

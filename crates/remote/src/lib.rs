@@ -1,4 +1,4 @@
-//! Reads objects on HTTP servers as sources of images.
+//! Reads objects on HTTP servers, in buckets and in registries as sources of images.
 //!
 //! [`RemoteSource`] is a [`ByteSource`](pagefold_backing::ByteSource): an object of a fixed length, read by ranges:
 //!
@@ -32,7 +32,8 @@
 //! - The server must answer range requests. An answer with the whole object, with another range, or with a body of
 //!   another length is refused.
 //! - Ranges are kept in memory only ([`Options::cache_bytes`]), not on disk.
-//! - Nothing but HTTP/1.1, and TLS by the certificates of the system. No credentials but the header `Authorization`.
+//! - Nothing but HTTP/1.1, and TLS by the certificates of the system. A plain URL has no credentials but the header
+//!   `Authorization`; [`s3`] and [`oci`] have those of their stores.
 //! - Reads run in the calling threads. A source has threads that fetch ahead of readers that read in order
 //!   ([`Options::ahead_threads`]); their requests are not repeated.
 //!
@@ -40,20 +41,33 @@
 //!
 //! A read (`source.rs`) is cut into blocks of 64 KiB, which `blocks.rs` keeps. A missing block is fetched with those
 //! behind it that are wanted too, or probably will be: up to 1 MiB in one request. Other readers of a block that is on
-//! its way wait for it, and `ahead.rs` fetches what follows a sequence. `retry.rs` repeats a request until the deadline; `client.rs` sends it and follows redirects, and
-//! `answer.rs` judges the answer, with the parsers of `headers.rs`. `url.rs` has the names of objects.
+//! its way wait for it, and `ahead.rs` fetches what follows a sequence. `retry.rs` repeats a request until the deadline;
+//! `client.rs` sends it and follows redirects, and `answer.rs` judges the answer, with the parsers of `headers.rs`. `url.rs`
+//! has the names of objects.
+//!
+//! `access.rs` is how the client asks a store where to send a request and with which headers, and what a refusal means.
+//! [`s3`] signs, and [`oci`] shows tokens; both keep what expires in `renewed.rs`, and ask other services by `small.rs`.
+//! [`stores`] are their settings, read once from the user's environment.
 
 // Printing panics when it cannot write. Only the binary prints, in one file.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
+mod access;
 mod ahead;
 mod answer;
 mod blocks;
 mod client;
 mod error;
 pub mod headers;
+pub mod oci;
+mod program;
+mod renewed;
 mod retry;
+pub mod s3;
+mod small;
 mod source;
+pub mod stores;
+mod time;
 mod url;
 
 pub use error::RemoteError;

@@ -1,5 +1,6 @@
 //! An object on a server as a source of bytes.
 
+use crate::access::{Access, PlainAccess};
 use crate::ahead::ReadAhead;
 use crate::answer::{AttemptError, Validator, Version, Wanted};
 use crate::blocks::{BLOCK_BYTES, Blocks, Loaded, ReadError};
@@ -76,27 +77,14 @@ struct Object {
 impl RemoteSource {
     /// Opens the object: asks for its beginning, and so learns its length and version.
     pub fn open(url: &Url, options: Options) -> Result<Self, RemoteError> {
-        let client = Client::new(url, &options)?;
-        let deadline = Deadline::after(options.timeout);
-        let wanted = Wanted { range: 0..BLOCK_BYTES, version: None };
-        let opened = until_deadline(
-            &deadline,
-            |pause| client.wait(pause),
-            || {
-                let Some(body) = client.get(&wanted, &deadline)? else { return Ok(None) };
-                let version = body.version.clone();
-                let mut first = [vec![0; (body.range.end - body.range.start) as usize]];
-                client.read_body(body, &mut first)?;
-                Ok(Some((version, first)))
-            },
-        )?;
-        let (version, first) = match opened {
-            Some((version, [first])) => (version, Some(first)),
-            None => (Version { len_bytes: 0, validator: Validator::None }, None),
-        };
-        if first.is_some() && version.validator == Validator::None && !options.is_verified {
-            return Err(RemoteError::Unversioned);
-        }
+        let access = PlainAccess::new(url, options.authorization.clone())?;
+        Self::open_by(Arc::new(access), &options)
+    }
+
+    /// Opens the object that a store gives access to.
+    pub(crate) fn open_by(access: Arc<dyn Access>, options: &Options) -> Result<Self, RemoteError> {
+        let client = Client::new(access, options.timeout)?;
+        let (version, first) = open_version(&client, options)?;
         let blocks = Arc::new(Blocks::new(version.len_bytes, options.cache_bytes));
         first.into_iter().for_each(|first| blocks.insert_first(first));
         let object = Arc::new(Object { client, version, blocks, timeout: options.timeout });
@@ -122,6 +110,38 @@ impl RemoteSource {
     pub fn last_error(&self) -> Option<String> {
         self.last_error.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
+}
+
+/// Asks for the beginning of an object. Returns its version, and its first block unless it has no bytes.
+fn open_version(client: &Client, options: &Options) -> Result<(Version, Option<Vec<u8>>), RemoteError> {
+    let deadline = Deadline::after(options.timeout);
+    // An object that is named by its digest has one version, whatever validators the servers of its store send.
+    let fixed = client.access().fixed_len_bytes();
+    let fixed = fixed.map(|len_bytes| Version { len_bytes, validator: Validator::None });
+    let end = fixed.as_ref().map_or(BLOCK_BYTES, |version| BLOCK_BYTES.min(version.len_bytes));
+    let wanted = Wanted { range: 0..end, version: fixed.as_ref() };
+    let attempt = || {
+        if wanted.range.is_empty() {
+            return Ok(None);
+        }
+        let Some(body) = client.get(&wanted, &deadline)? else { return Ok(None) };
+        let version = fixed.clone().unwrap_or_else(|| body.version.clone());
+        let mut first = [vec![0; (body.range.end - body.range.start) as usize]];
+        client.read_body(body, &mut first)?;
+        Ok(Some((version, first)))
+    };
+    let (version, first) = match until_deadline(&deadline, |pause| client.wait(pause), attempt)? {
+        Some((version, [first])) => (version, Some(first)),
+        None => (Version { len_bytes: 0, validator: Validator::None }, None),
+    };
+    if fixed.is_some() {
+        if version.len_bytes <= BLOCK_BYTES {
+            client.access().check_whole(first.as_deref().unwrap_or_default())?;
+        }
+    } else if first.is_some() && version.validator == Validator::None && !options.is_verified {
+        return Err(RemoteError::Unversioned);
+    }
+    Ok((version, first))
 }
 
 impl Object {
@@ -170,13 +190,13 @@ impl ByteSource for RemoteSource {
                 last: "another reader waits for the same bytes".to_string(),
             },
         };
-        let error = error.of_read(client.url());
+        let error = error.of_read(&client.access().name());
         self.failed_reads.fetch_add(1, Ordering::Relaxed);
         *self.last_error.lock().unwrap_or_else(PoisonError::into_inner) = Some(error.to_string());
         Err(error)
     }
 
     fn describe(&self) -> String {
-        format!("{}, by range requests", self.object.client.url())
+        format!("{}, by range requests", self.object.client.access().name())
     }
 }

@@ -1,5 +1,6 @@
 //! The names of objects: absolute URLs of `http` and `https`, and credentials that no message shows.
 
+use serde::{Deserialize, Serialize};
 use std::fmt;
 
 /// The longest URL, bytes.
@@ -81,11 +82,32 @@ impl Url {
 
     /// Whether the host is this machine, as an address or as `localhost`.
     pub fn is_loopback(&self) -> bool {
-        let origin = self.origin();
-        let host =
-            origin.split("://").nth(1).and_then(|host| host.rsplit_once(':')).map_or("", |(host, _)| host);
+        let host = self.host();
         let address = host.trim_matches(['[', ']']).parse::<std::net::IpAddr>();
         host == "localhost" || address.is_ok_and(|address| address.is_loopback())
+    }
+
+    /// Host and port as they are in the URL: the header `Host`.
+    pub(crate) fn host_and_port(&self) -> &str {
+        self.text[..self.origin_bytes].split("://").nth(1).unwrap_or_default()
+    }
+
+    /// The host in lower case, an IPv6 address in brackets.
+    pub(crate) fn host(&self) -> String {
+        let origin = self.origin();
+        let host = origin.split("://").nth(1).and_then(|host| host.rsplit_once(':'));
+        host.map_or("", |(host, _)| host).to_string()
+    }
+
+    /// The path, without the query; at least a slash.
+    pub(crate) fn path(&self) -> &str {
+        let path = self.text[self.origin_bytes..].split('?').next().unwrap_or_default();
+        if path.is_empty() { "/" } else { path }
+    }
+
+    /// Whether nobody on the way reads what is sent to this server: it is asked by `https`, or on this machine.
+    pub(crate) fn is_private(&self) -> bool {
+        self.is_https() || self.is_loopback()
     }
 
     /// The object whose path is this one's with `suffix` behind it; the query stays.
@@ -142,7 +164,8 @@ impl fmt::Debug for Url {
 }
 
 /// A text that is not shown.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
 pub struct Secret(pub String);
 
 impl fmt::Debug for Secret {

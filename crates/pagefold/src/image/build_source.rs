@@ -1,11 +1,11 @@
 //! The sources of `image build`: a directory, a tar archive, or another image.
 
 use super::build::BuildArgs;
-use super::open::{open_source_image, path_failure};
+use super::open::{media_config, open_source_image, path_failure};
 use super::target::Target as OutFile;
 use clap::ValueEnum;
 use pagefold_control::error::{CliError, Exit, Result};
-use pagefold_control::media::{Location, MediaConfig};
+use pagefold_control::media::Location;
 use pagefold_image::build::source::directory::{self, DirectoryOptions};
 use pagefold_image::build::source::tar::{self, TarOptions};
 use pagefold_image::build::source::{BEGINNING_BYTES, Scanned, SourceKind, image, spool};
@@ -94,12 +94,8 @@ pub fn scan(args: &BuildArgs, exclude: Vec<Pattern>, out: &OutFile, spill: &Spil
 /// Reads another image, which may be on a server.
 fn scan_image(args: &BuildArgs, exclude: &[Pattern], spill: &Spill) -> Result<Scanned> {
     check_options(args, false, false)?;
-    let media = MediaConfig {
-        image: args.source.clone().into_os_string().into(),
-        devices: args.device.clone(),
-        verity: args.verity.config(),
-        remote: args.remote.config()?,
-    };
+    let source = args.source.clone().into_os_string().into();
+    let media = media_config(&source, &args.device, &args.verity, &args.remote)?;
     let image = open_source_image(&media)?;
     image::scan_to(&image, exclude, spill).map_err(failure)
 }

@@ -9,7 +9,7 @@ use pagefold_image::verity::{Digest, Salt};
 use pagefold_image::{Image, ImageError, Options, ReadAhead};
 use pagefold_page::{duration, size};
 use pagefold_server::mount::image_failure;
-use pagefold_server::mount::media::{Media, Sources};
+use pagefold_server::mount::media::{Media, Sources, store_settings};
 use std::env::VarError;
 use std::fmt::Display;
 use std::io::ErrorKind;
@@ -21,7 +21,8 @@ const MAX_TIMEOUT_S: u64 = 3600;
 /// The image and its devices.
 #[derive(Debug, Args)]
 pub struct MediaArgs {
-    /// The image: a file, a block device, or a URL of http:// or https://
+    /// The image: a file, a block device, a URL of http:// or https://, an object of a bucket (s3://bucket/key), or an
+    /// image in a registry (oci://registry/name:tag)
     #[arg(value_name = "IMAGE", value_hint = ValueHint::AnyPath)]
     pub image: Location,
     /// A further device of an image on several devices. Can be repeated, in the order of the image's device table
@@ -54,6 +55,9 @@ pub struct RemoteArgs {
     /// Longest time of a read from a URL; then it fails
     #[arg(long, value_name = "TIME", default_value = "30s")]
     pub timeout: String,
+    /// The platform of an image in a registry that has several, such as linux/arm64 [default: this machine's]
+    #[arg(long, value_name = "OS/ARCH")]
+    pub platform: Option<String>,
 }
 
 /// The image, and the memory for reading it.
@@ -94,14 +98,27 @@ impl ImageArgs {
 impl MediaArgs {
     /// The media to open, with the paths as they were typed.
     pub fn config(&self) -> Result<MediaConfig> {
-        let (image, devices) = (self.image.clone(), self.device.clone());
-        Ok(MediaConfig { image, devices, verity: self.verity.config(), remote: self.remote.config()? })
+        media_config(&self.image, &self.device, &self.verity, &self.remote)
     }
 }
 
+/// The media of a command, with the credentials that they need.
+pub fn media_config(
+    image: &Location,
+    devices: &[Location],
+    verity: &VerityArgs,
+    remote: &RemoteArgs,
+) -> Result<MediaConfig> {
+    let verity = verity.config();
+    let trees = verity.iter().flat_map(|verity| &verity.trees);
+    let remote = remote.config(std::iter::once(image).chain(devices).chain(trees))?;
+    Ok(MediaConfig { image: image.clone(), devices: devices.to_vec(), verity, remote })
+}
+
 impl RemoteArgs {
-    /// The time, and the credentials of the environment.
-    pub fn config(&self) -> Result<RemoteConfig> {
+    /// The time, and the credentials that these locations need: of the environment, of files, and of programs that the
+    /// files name.
+    pub fn config<'a>(&self, locations: impl Iterator<Item = &'a Location>) -> Result<RemoteConfig> {
         let timeout_s =
             duration::parse_s(&self.timeout).map_err(|e| CliError::usage(format!("--timeout: {e}")))?;
         if !(1..=MAX_TIMEOUT_S).contains(&timeout_s) {
@@ -114,7 +131,8 @@ impl RemoteArgs {
                 return Err(CliError::usage(format!("{AUTHORIZATION_VARIABLE} is no text")));
             }
         };
-        Ok(RemoteConfig { timeout_ms: timeout_s * 1000, read_ahead: true, authorization })
+        let stores = store_settings(locations, self.platform.as_deref())?;
+        Ok(RemoteConfig { timeout_ms: timeout_s * 1000, read_ahead: true, authorization, stores })
     }
 }
 

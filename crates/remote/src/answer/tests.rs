@@ -12,6 +12,7 @@ fn head(status: u16, headers: &[(&str, &str)]) -> Head {
         last_modified: find("last-modified"),
         retry_after: find("retry-after"),
         location: find("location"),
+        ..Head::default()
     }
 }
 

@@ -1,10 +1,18 @@
 //! Sources on a server with faults, in one program, because one program builds faster than many.
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
+mod docker_registry;
 mod faults;
+mod moto;
+mod oci;
 mod outages;
 mod reading;
 mod redirects;
+#[path = "../support/registry.rs"]
+mod registry;
+mod s3;
+#[path = "../support/s3_store.rs"]
+mod s3_store;
 #[path = "../support/server.rs"]
 mod server;
 mod versions;

@@ -35,8 +35,10 @@ impl Object {
 pub struct Request {
     /// Counted from 0 over all connections.
     pub number: u64,
+    pub method: String,
     pub path: String,
     pub headers: HashMap<String, String>,
+    pub body: String,
 }
 
 impl Request {
@@ -80,6 +82,8 @@ pub enum Fault {
     IgnoredCondition,
     /// A redirect to this location.
     Redirect(String),
+    /// A whole answer: status, lines of headers, body.
+    Answer(u16, String, Vec<u8>),
     /// Bytes that are no HTTP.
     Garbage,
 }
@@ -197,7 +201,8 @@ impl Shared {
     fn read_request(&self, stream: &mut impl BufRead) -> Option<Request> {
         let mut line = String::new();
         stream.read_line(&mut line).ok()?;
-        let path = line.split(' ').nth(1)?.to_string();
+        let mut words = line.split(' ');
+        let (method, path) = (words.next()?.to_string(), words.next()?.to_string());
         let mut headers = HashMap::new();
         loop {
             line.clear();
@@ -207,7 +212,11 @@ impl Shared {
                 None => break,
             };
         }
-        Some(Request { number: self.next_number.fetch_add(1, Ordering::SeqCst), path, headers })
+        let len = headers.get("content-length").and_then(|len: &String| len.parse().ok()).unwrap_or(0);
+        let mut body = vec![0; len];
+        stream.read_exact(&mut body).ok()?;
+        let (number, body) = (self.next_number.fetch_add(1, Ordering::SeqCst), String::from_utf8(body).ok()?);
+        Some(Request { number, method, path, headers, body })
     }
 
     /// Answers a request; `None` if the connection ends.
@@ -219,6 +228,9 @@ impl Shared {
             Fault::Status(status, retry_after) => {
                 let retry_after = retry_after.as_ref().map(|after| format!("Retry-After: {after}\r\n"));
                 return send(stream, &head(*status, &retry_after.unwrap_or_default(), 0), b"");
+            }
+            Fault::Answer(status, headers, body) => {
+                return send(stream, &head(*status, headers, body.len() as u64), body);
             }
             Fault::Redirect(location) => {
                 return send(stream, &head(302, &format!("Location: {location}\r\n"), 0), b"");

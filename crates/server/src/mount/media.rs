@@ -4,11 +4,16 @@
 //! server opens files with the user's rights and does everything else without capabilities: [`Media::open`] opens the
 //! files, and [`Media::connect`] asks servers, reads the beginnings of Merkle trees and compares them with the digests.
 
+mod stores;
+
+pub use stores::store_settings;
+
 use pagefold_backing::{ByteSource, FileBacking};
 use pagefold_control::error::{CliError, Exit, Result};
 use pagefold_control::media::{Location, MediaConfig, RemoteConfig, VerityConfig};
 use pagefold_image::verity::{Digest, Salt, VerifiedSource, VerityError};
 use pagefold_image::with_causes;
+use pagefold_remote::stores::{Store, StoreSettings};
 use pagefold_remote::{Options, RemoteError, RemoteSource, Secret, Url};
 use std::fmt::Display;
 use std::path::Path;
@@ -59,6 +64,8 @@ pub struct Sources {
     pub devices: Vec<Arc<dyn ByteSource>>,
     /// Those of the sources, and of the Merkle trees, that are on servers: for their counters.
     pub remote: Vec<Arc<RemoteSource>>,
+    /// Notes on them for users.
+    pub notes: Vec<String>,
 }
 
 impl Media {
@@ -89,11 +96,19 @@ impl Media {
             Some(Location::Url(url)) => Url::parse(url).ok().map(|url| url.origin()),
             _ => None,
         };
-        let mut connector = Connector { config: remote, image_origin, remote: Vec::new() };
+        let stores = stores::parse(remote.stores.as_ref())?;
+        let mut connector = Connector {
+            config: remote,
+            image_origin,
+            stores,
+            registries: Default::default(),
+            remote: Vec::new(),
+            notes: Vec::new(),
+        };
         let sources = media.into_iter().map(|medium| connector.connect(medium, &salt));
         let mut sources = sources.collect::<Result<Vec<_>>>()?;
         let image = sources.remove(0);
-        Ok(Sources { image, devices: sources, remote: connector.remote })
+        Ok(Sources { image, devices: sources, remote: connector.remote, notes: connector.notes })
     }
 }
 
@@ -112,11 +127,17 @@ struct Connector {
     config: RemoteConfig,
     /// The server of the image, which gets the credentials.
     image_origin: Option<String>,
+    stores: StoreSettings,
+    /// Images in registries whose manifests have been read.
+    registries: stores::Resolved,
     remote: Vec<Arc<RemoteSource>>,
+    notes: Vec<String>,
 }
 
 impl Connector {
     fn connect(&mut self, medium: Medium, salt: &Salt) -> Result<Arc<dyn ByteSource>> {
+        let (medium, of_registry) = self.with_verity_of_registry(medium)?;
+        let salt = of_registry.as_ref().unwrap_or(salt);
         let Medium { source: Opened { location, file }, verity } = medium;
         let source = match file {
             Some(file) => file,
@@ -149,20 +170,20 @@ impl Connector {
         is_verified: bool,
     ) -> Result<Arc<dyn ByteSource>> {
         let Location::Url(url) = location else { return Err(CliError::failed("a file was not opened")) };
-        let url = Url::parse(url).map_err(|e| CliError::usage(format!("'{location}': {e}")))?;
-        let is_of_image = self.image_origin == Some(url.origin());
-        let authorization = self.config.authorization.as_ref().filter(|_| is_of_image);
-        let options = Options {
-            timeout: Duration::from_millis(self.config.timeout_ms),
-            cache_bytes,
-            ahead_threads,
-            authorization: authorization.map(|secret| Secret(secret.0.clone())),
-            is_verified,
+        let timeout = Duration::from_millis(self.config.timeout_ms);
+        let options = Options { timeout, cache_bytes, ahead_threads, authorization: None, is_verified };
+        let opened = match Store::of(url) {
+            Some(Store::S3) => self.open_s3(location, url, &options)?,
+            Some(Store::Oci) => self.open_oci(location, url, &options)?,
+            None => {
+                let url = Url::parse(url).map_err(|e| CliError::usage(format!("'{location}': {e}")))?;
+                let is_of_image = self.image_origin == Some(url.origin());
+                let authorization = self.config.authorization.as_ref().filter(|_| is_of_image);
+                let authorization = authorization.map(|secret| Secret(secret.0.clone()));
+                RemoteSource::open(&url, Options { authorization, ..options })
+            }
         };
-        let opened = RemoteSource::open(&url, options);
-        let source = Arc::new(
-            opened.map_err(|e| CliError::new(remote_exit(&e), format!("opening '{location}': {e}")))?,
-        );
+        let source = Arc::new(opened.map_err(|e| opening(location, &e))?);
         self.remote.push(source.clone());
         Ok(source)
     }
@@ -180,12 +201,17 @@ pub fn verity_exit(error: &VerityError) -> Exit {
     if error.is_damage() { Exit::Damaged } else { Exit::Failed }
 }
 
+/// The error of an object on a server that was not opened.
+fn opening(location: &Location, error: &RemoteError) -> CliError {
+    CliError::new(remote_exit(error), format!("opening '{location}': {error}"))
+}
+
 fn remote_exit(error: &RemoteError) -> Exit {
     match error {
         error if error.is_missing() => Exit::NotFound,
         RemoteError::Changed { .. } => Exit::Damaged,
         RemoteError::NoRanges | RemoteError::Unversioned | RemoteError::SetUp { .. } => Exit::Unavailable,
-        RemoteError::Status { status: 401 | 403 } => Exit::Unavailable,
+        error if error.is_denied() => Exit::Unavailable,
         _ => Exit::Failed,
     }
 }

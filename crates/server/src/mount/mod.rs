@@ -48,15 +48,16 @@ pub fn run(config: &MountConfig, dir: &InstanceDir, channel: StartupChannel) -> 
         mount_point: config.mount_point.clone(),
         server: pidfd::Identity::of_self().map(Into::into),
     })?;
-    let (image, remote) = run_in_thread(|| {
+    let (image, remote, notes) = run_in_thread(|| {
         privileges::drop_capabilities()?;
         open_image(config, media)
     })?;
     let warnings = image.short_devices();
     let mut warnings: Vec<_> =
         warnings.iter().map(|short| format!("{short}; reads of the missing part fail")).collect();
+    warnings.extend(notes);
     let mut mount = run_in_thread(|| mount(config, image.clone()))?;
-    if config.media.remote.authorization.is_some() {
+    if config.media.remote.authorization.is_some() || config.media.remote.stores.is_some() {
         // Not before: the helper that mounts for users looks at this process.
         privileges::forbid_dumps()?;
     }
@@ -97,9 +98,9 @@ fn run_in_thread<T: Send>(make: impl FnOnce() -> Result<T> + Send) -> Result<T> 
         .unwrap_or_else(|_| Err(CliError::failed("setting up the mount: a thread panicked")))
 }
 
-/// Opens the image, and returns it with those of its sources that are on servers.
-fn open_image(config: &MountConfig, media: Media) -> Result<(Image, Vec<Arc<RemoteSource>>)> {
-    let Sources { image, devices, remote } = media.connect()?;
+/// Opens the image, and returns it with those of its sources that are on servers, and with notes on them.
+fn open_image(config: &MountConfig, media: Media) -> Result<(Image, Vec<Arc<RemoteSource>>, Vec<String>)> {
+    let Sources { image, devices, remote, notes } = media.connect()?;
     let options = Options {
         memory_bytes: config.memory_bytes,
         read_ahead: read_ahead(config.read_ahead),
@@ -110,7 +111,7 @@ fn open_image(config: &MountConfig, media: Media) -> Result<(Image, Vec<Arc<Remo
         ..Options::default()
     };
     let image = Image::open(image, options).map_err(|e| failure_of(config, &e))?;
-    Ok((image, remote))
+    Ok((image, remote, notes))
 }
 
 fn read_ahead(config: ReadAheadConfig) -> pagefold_image::ReadAhead {

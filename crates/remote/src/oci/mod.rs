@@ -1,0 +1,160 @@
+//! Images in registries: `oci://registry/name:tag`, and `oci://registry/name@sha256:...`.
+//!
+//! [`resolve`] asks for the manifest, chooses the platform if it is an index, and finds the layer that is an EROFS image
+//! (`manifest.rs`). A manifest that is named by a digest is compared with it, as are those that an index names. The layer
+//! is read by ranges, which a digest of the whole blob cannot verify, unless the first request brings all of it; a layer may come with the digest of fs-verity and a
+//! Merkle tree, and then the caller can. `registry.rs` asks, with a token or a password as the registry wants it
+//! (`challenge.rs`); logins are those of docker's configuration (`docker_config.rs`).
+//!
+//! Not here: pushing, other digests than SHA-256, images of several layers, and layers that are archives.
+
+mod challenge;
+mod docker_config;
+mod manifest;
+mod reference;
+mod registry;
+
+pub use challenge::Challenge;
+pub use docker_config::{Login, login};
+pub use manifest::{Descriptor, Layer, Manifest, ManifestError, Platform, TreeLayer};
+pub use reference::{OciReference, ReferenceError};
+
+use crate::access::{Access, Reaction, Refusal, Signed};
+use crate::answer::AttemptError;
+use crate::retry::{Deadline, until_deadline};
+use crate::{Options, RemoteError, RemoteSource, Url};
+use registry::Registry;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The media type of a layer that is an EROFS image.
+pub const EROFS_LAYER: &str = "application/vnd.erofs.layer.v1";
+/// The media type of a layer that is the Merkle tree of another one.
+pub const TREE_LAYER: &str = "application/vnd.pagefold.fsverity.tree.v1";
+/// The annotation of an EROFS layer with the digest of fs-verity, `sha256:HEX`.
+pub const DIGEST_ANNOTATION: &str = "io.github.pagefold.fsverity.digest";
+/// The annotation of an EROFS layer with the salt of the digest, in hexadecimal.
+pub const SALT_ANNOTATION: &str = "io.github.pagefold.fsverity.salt";
+
+/// Indexes inside of indexes that are followed.
+const MAX_DEPTH: usize = 3;
+
+/// An image in a registry: its manifest has been read.
+pub struct OciImage {
+    registry: Arc<Registry>,
+    layer: Layer,
+    manifest_digest: String,
+}
+
+/// Reads the manifest, and finds the layer. `login` is for the registry; without one the user is anonymous.
+pub fn resolve(
+    reference: &OciReference,
+    login: Option<&Login>,
+    platform: &Platform,
+    timeout: Duration,
+) -> Result<OciImage, RemoteError> {
+    let registry = Arc::new(Registry::new(reference, login, timeout)?);
+    let deadline = Deadline::after(timeout);
+    let attempt = || resolve_once(&registry, platform, &deadline);
+    let (layer, manifest_digest) = until_deadline(&deadline, std::thread::sleep, attempt)?;
+    Ok(OciImage { registry, layer, manifest_digest })
+}
+
+fn resolve_once(
+    registry: &Registry,
+    platform: &Platform,
+    deadline: &Deadline,
+) -> Result<(Layer, String), AttemptError> {
+    let (mut digest, mut manifest) = registry.manifest(&registry.reference().target, None, deadline)?;
+    for _ in 0..=MAX_DEPTH {
+        let entry = match &manifest {
+            Manifest::Image(_) => {
+                let layer = manifest.layer().map_err(|e| AttemptError::refused(e.to_string()))?;
+                return Ok((layer, digest));
+            }
+            Manifest::Index(_) => manifest
+                .for_platform(platform)
+                .map_err(|e| AttemptError::Permanent(RemoteError::Missing { what: e.to_string() }))?,
+        };
+        let len_bytes = entry.len_bytes;
+        (digest, manifest) = registry.manifest(&entry.digest.clone(), Some(len_bytes), deadline)?;
+    }
+    Err(AttemptError::refused(format!("there are indexes inside of indexes, more than {MAX_DEPTH} deep")))
+}
+
+impl OciImage {
+    /// The layer that is the image.
+    pub fn layer(&self) -> &Layer {
+        &self.layer
+    }
+
+    /// The digest of the manifest, `sha256:HEX`: the name of the image that does not change.
+    pub fn manifest_digest(&self) -> &str {
+        &self.manifest_digest
+    }
+
+    /// Opens the image.
+    pub fn open(&self, options: &Options) -> Result<RemoteSource, RemoteError> {
+        self.open_blob(&self.layer.image, options)
+    }
+
+    /// Opens the Merkle tree; `None` if there is none.
+    pub fn open_tree(&self, options: &Options) -> Option<Result<RemoteSource, RemoteError>> {
+        self.layer.tree.as_ref().map(|tree| self.open_blob(&tree.blob, options))
+    }
+
+    fn open_blob(&self, blob: &Descriptor, options: &Options) -> Result<RemoteSource, RemoteError> {
+        let url = self.registry.blob_url(&blob.digest)?;
+        let access = BlobAccess { registry: self.registry.clone(), url, blob: blob.clone() };
+        RemoteSource::open_by(Arc::new(access), options)
+    }
+}
+
+/// Access to one blob.
+struct BlobAccess {
+    registry: Arc<Registry>,
+    url: Url,
+    blob: Descriptor,
+}
+
+impl Access for BlobAccess {
+    fn name(&self) -> String {
+        self.registry.reference().to_string()
+    }
+
+    fn server(&self) -> Url {
+        self.url.clone()
+    }
+
+    fn request(&self, deadline: &Deadline) -> Result<Signed, AttemptError> {
+        let (header, generation) = self.registry.authorization(deadline)?;
+        let headers = header.map(|value| ("authorization", value)).into_iter().collect();
+        Ok(Signed { url: self.url.clone(), headers, generation, region: String::new() })
+    }
+
+    fn refused(&self, signed: &Signed, refusal: &Refusal<'_>) -> Reaction {
+        match refusal.status {
+            401 if self.registry.challenged(refusal.challenge, signed.generation) => {
+                Reaction::Renew(self.registry.denial(401))
+            }
+            401 | 403 => Reaction::Fail(self.registry.denial(refusal.status)),
+            404 => Reaction::Fail(RemoteError::Missing {
+                what: "the registry has the manifest, and not its layer".to_string(),
+            }),
+            _ => Reaction::Judge,
+        }
+    }
+
+    fn fixed_len_bytes(&self) -> Option<u64> {
+        Some(self.blob.len_bytes)
+    }
+
+    fn check_whole(&self, bytes: &[u8]) -> Result<(), RemoteError> {
+        let found = registry::sha256(bytes);
+        if found == self.blob.digest {
+            return Ok(());
+        }
+        let what = format!("the layer '{}' has another digest: {found}", self.blob.digest);
+        Err(RemoteError::Refused { what })
+    }
+}

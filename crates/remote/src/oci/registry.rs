@@ -1,0 +1,289 @@
+//! Asks a registry: with nothing, until it says what it wants; then with a token or a password.
+//!
+//! A token is fetched from the server that the challenge names, kept until it expires, and fetched again when the registry
+//! refuses it. The login of the user goes to that server, so it is asked by `https` only, or on this machine if the
+//! registry is there too.
+
+use super::challenge::Challenge;
+use super::docker_config::Login;
+use super::manifest::{MAX_MANIFEST_BYTES, Manifest};
+use super::reference::{OciReference, is_digest};
+use crate::answer::AttemptError;
+use crate::renewed::{Expiring, Renewed};
+use crate::retry::Deadline;
+use crate::small::{Answer, Ask, Method, SmallClient, form};
+use crate::{RemoteError, Secret, Url};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use ring::digest;
+use serde::Deserialize;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, SystemTime};
+
+/// The longest answer with a token, bytes.
+const MAX_TOKEN_BYTES: usize = 1 << 20;
+/// Challenges that are answered for one request, and redirects that are followed.
+const MAX_CHALLENGES: usize = 2;
+const MAX_REDIRECTS: usize = 5;
+/// The life of a token that does not name one, seconds, as the protocol says; and the longest.
+const DEFAULT_LIFE_S: u64 = 60;
+const MAX_LIFE_S: u64 = 86_400;
+/// The manifests that are understood.
+const ACCEPT: &str = "application/vnd.oci.image.manifest.v1+json, application/vnd.oci.image.index.v1+json, \
+    application/vnd.docker.distribution.manifest.v2+json, \
+    application/vnd.docker.distribution.manifest.list.v2+json";
+
+/// A registry, as it is asked for one repository.
+pub(super) struct Registry {
+    reference: OciReference,
+    server: Url,
+    login: Option<Login>,
+    client: SmallClient,
+    timeout: Duration,
+    challenge: Mutex<Option<Challenge>>,
+    /// The header `Authorization`; `None` if the challenge cannot be answered without a login.
+    authorization: Renewed<Option<Secret>>,
+}
+
+impl Registry {
+    /// Sends nothing.
+    pub(super) fn new(
+        reference: &OciReference,
+        login: Option<&Login>,
+        timeout: Duration,
+    ) -> Result<Self, RemoteError> {
+        let server = reference.server().map_err(|e| RemoteError::SetUp { what: e.to_string() })?;
+        Ok(Registry {
+            reference: reference.clone(),
+            client: SmallClient::new(timeout, server.is_https())?,
+            server,
+            login: login.cloned(),
+            timeout,
+            challenge: Mutex::default(),
+            authorization: Renewed::new(),
+        })
+    }
+
+    pub(super) fn reference(&self) -> &OciReference {
+        &self.reference
+    }
+
+    pub(super) fn blob_url(&self, digest: &str) -> Result<Url, RemoteError> {
+        let text = format!("{}v2/{}/blobs/{digest}", self.server.as_str(), self.reference.name);
+        Url::parse(&text).map_err(|e| RemoteError::SetUp { what: e.to_string() })
+    }
+
+    fn challenge(&self) -> Option<Challenge> {
+        self.challenge.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Notes the challenge of an answer with status 401. False if it cannot be answered.
+    pub(super) fn challenged(&self, headers: Option<&str>, generation: u64) -> bool {
+        let Some(challenge) = headers.and_then(Challenge::parse) else { return false };
+        if challenge == Challenge::Basic && (self.login.is_none() || generation > 0) {
+            return false;
+        }
+        *self.challenge.lock().unwrap_or_else(PoisonError::into_inner) = Some(challenge);
+        self.authorization.refuse(generation);
+        true
+    }
+
+    /// The header `Authorization` and its generation.
+    pub(super) fn authorization(&self, deadline: &Deadline) -> Result<(Option<Secret>, u64), AttemptError> {
+        let Some(challenge) = self.challenge() else { return Ok((None, 0)) };
+        self.authorization.get(deadline, || match (&challenge, &self.login) {
+            (Challenge::Basic, Some(login)) => Ok(Expiring { value: login.basic(), valid_until: None }),
+            (Challenge::Basic, None) => Ok(Expiring { value: None, valid_until: None }),
+            (Challenge::Bearer { .. }, Some(Login::RegistryToken(token))) => {
+                Ok(Expiring { value: Some(Secret(format!("Bearer {}", token.0))), valid_until: None })
+            }
+            (Challenge::Bearer { realm, service, scope }, _) => {
+                self.fetch_token(realm, service.as_deref(), scope.as_deref(), deadline)
+            }
+        })
+    }
+
+    /// The error of a registry that refuses whatever it is shown.
+    pub(super) fn denial(&self, status: u16) -> RemoteError {
+        let registry = &self.reference.registry;
+        let what = match &self.login {
+            Some(_) => format!(
+                "the registry answers with status {status}; it was asked with the login for '{registry}' of docker's \
+                 configuration"
+            ),
+            None => format!(
+                "the registry answers with status {status}; there is no login for '{registry}' in docker's configuration: \
+                 log in by 'docker login {registry}'"
+            ),
+        };
+        RemoteError::Denied { status, what }
+    }
+
+    fn fetch_token(
+        &self,
+        realm: &str,
+        service: Option<&str>,
+        scope: Option<&str>,
+        deadline: &Deadline,
+    ) -> Result<Expiring<Option<Secret>>, AttemptError> {
+        let refused =
+            |what: &str| AttemptError::refused(format!("the server of tokens that it names {what}"));
+        let url = Url::parse(realm).map_err(|e| refused(&format!("has no URL: {e}")))?;
+        if !(url.is_https() || url.is_loopback() && self.server.is_loopback()) {
+            return Err(refused("is not asked by https://"));
+        }
+        let default_scope = format!("repository:{}:pull", self.reference.name);
+        let mut fields = vec![("scope", scope.unwrap_or(&default_scope))];
+        fields.extend(service.map(|service| ("service", service)));
+        let client = SmallClient::new(self.timeout, url.is_https()).map_err(AttemptError::Permanent)?;
+        let answer = match &self.login {
+            Some(Login::IdentityToken(token)) => {
+                let more = [
+                    ("grant_type", "refresh_token"),
+                    ("client_id", "pagefold"),
+                    ("refresh_token", token.0.as_str()),
+                ];
+                fields.extend(more);
+                let form = form(&fields);
+                client.ask(&self.small(Method::Post(&form), &url, None, MAX_TOKEN_BYTES), deadline)?
+            }
+            login => {
+                let mark = if url.as_str().contains('?') { '&' } else { '?' };
+                let url = Url::parse(&format!("{}{mark}{}", url.as_str(), form(&fields)))
+                    .map_err(|e| refused(&format!("has no URL: {e}")))?;
+                let basic = login.as_ref().and_then(Login::basic);
+                client.ask(&self.small(Method::Get, &url, basic, MAX_TOKEN_BYTES), deadline)?
+            }
+        };
+        if matches!(answer.status, 400 | 401 | 403) {
+            return Err(AttemptError::Permanent(self.denial(answer.status)));
+        }
+        token(&answer.expect_ok("the server of tokens")?)
+    }
+
+    fn small<'a>(
+        &self,
+        method: Method<'a>,
+        url: &'a Url,
+        authorization: Option<Secret>,
+        max_bytes: usize,
+    ) -> Ask<'a> {
+        let headers = authorization.map(|value| ("authorization", value)).into_iter().collect();
+        Ask { method, url, headers, max_bytes, limit: self.timeout }
+    }
+
+    /// Reads a manifest by its tag or digest, and returns its digest too. One that is named by a digest is compared with
+    /// it, and with its length if that is known.
+    pub(super) fn manifest(
+        &self,
+        target: &str,
+        len_bytes: Option<u64>,
+        deadline: &Deadline,
+    ) -> Result<(String, Manifest), AttemptError> {
+        if len_bytes.is_some_and(|len| len > MAX_MANIFEST_BYTES as u64) {
+            return Err(AttemptError::refused(format!(
+                "a manifest is longer than {MAX_MANIFEST_BYTES} bytes"
+            )));
+        }
+        let path = format!("{}v2/{}/manifests/{target}", self.server.as_str(), self.reference.name);
+        let url = Url::parse(&path).map_err(|e| AttemptError::refused(e.to_string()))?;
+        let answer = self.get(&url, deadline)?;
+        match answer.status {
+            404 => {
+                let what = "the registry has no such image, or shows it to other users only".to_string();
+                return Err(AttemptError::Permanent(RemoteError::Missing { what }));
+            }
+            401 | 403 => return Err(AttemptError::Permanent(self.denial(answer.status))),
+            _ => {}
+        }
+        let content_type = answer.content_type.clone();
+        let body = answer.expect_ok("the registry")?;
+        let found = sha256(&body);
+        if is_digest(target) && (found != target || len_bytes.is_some_and(|len| len != body.len() as u64)) {
+            return Err(AttemptError::refused(format!(
+                "the manifest '{target}' has another digest: {found}"
+            )));
+        }
+        let manifest = Manifest::parse(&body, content_type.as_deref());
+        manifest.map(|manifest| (found, manifest)).map_err(|e| AttemptError::refused(e.to_string()))
+    }
+
+    /// Asks for a manifest, and answers challenges.
+    fn get(&self, url: &Url, deadline: &Deadline) -> Result<Answer, AttemptError> {
+        let mut challenges = 0;
+        loop {
+            let (authorization, generation) = self.authorization(deadline)?;
+            let answer = self.get_redirected(url, authorization, deadline)?;
+            if answer.status != 401 || challenges == MAX_CHALLENGES {
+                return Ok(answer);
+            }
+            if !self.challenged(answer.challenge.as_deref(), generation) {
+                return Ok(answer);
+            }
+            challenges += 1;
+        }
+    }
+
+    /// Follows redirects. The header `Authorization` is for the registry only.
+    fn get_redirected(
+        &self,
+        url: &Url,
+        authorization: Option<Secret>,
+        deadline: &Deadline,
+    ) -> Result<Answer, AttemptError> {
+        let mut url = url.clone();
+        for _ in 0..=MAX_REDIRECTS {
+            let own = authorization.clone().filter(|_| url.origin() == self.server.origin());
+            let mut ask = self.small(Method::Get, &url, own, MAX_MANIFEST_BYTES);
+            ask.headers.push(("accept", Secret(ACCEPT.to_string())));
+            let answer = self.client.ask(&ask, deadline)?;
+            match (answer.status, &answer.location) {
+                (301 | 302 | 303 | 307 | 308, Some(location)) => {
+                    url = url.join(location).map_err(|e| crate::answer::redirect(e.to_string()))?;
+                }
+                _ => return Ok(answer),
+            }
+        }
+        Err(crate::answer::redirect(format!("there are more than {MAX_REDIRECTS}")))
+    }
+}
+
+impl Login {
+    /// The header of user and password.
+    fn basic(&self) -> Option<Secret> {
+        match self {
+            Login::Password { user, password } => {
+                let encoded = STANDARD.encode(format!("{user}:{}", password.0));
+                Some(Secret(format!("Basic {encoded}")))
+            }
+            Login::IdentityToken(_) | Login::RegistryToken(_) => None,
+        }
+    }
+}
+
+#[derive(Deserialize)]
+struct TokenAnswer {
+    token: Option<Secret>,
+    access_token: Option<Secret>,
+    expires_in: Option<u64>,
+}
+
+/// The token of an answer, as a header.
+fn token(body: &[u8]) -> Result<Expiring<Option<Secret>>, AttemptError> {
+    let refused = || AttemptError::refused("the server of tokens sends no JSON with a token");
+    let answer: TokenAnswer = serde_json::from_slice(body).map_err(|_| refused())?;
+    let Secret(token) = answer.token.or(answer.access_token).ok_or_else(refused)?;
+    if token.is_empty() || !token.bytes().all(|b| b.is_ascii_graphic()) {
+        return Err(refused());
+    }
+    let life_s = answer.expires_in.unwrap_or(DEFAULT_LIFE_S).clamp(1, MAX_LIFE_S);
+    let valid_until = Some(SystemTime::now() + Duration::from_secs(life_s));
+    Ok(Expiring { value: Some(Secret(format!("Bearer {token}"))), valid_until })
+}
+
+/// The digest of bytes, `sha256:HEX`.
+pub(super) fn sha256(bytes: &[u8]) -> String {
+    let hash = digest::digest(&digest::SHA256, bytes);
+    let hex: String = hash.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("sha256:{hex}")
+}

@@ -1,0 +1,105 @@
+//! Runs a program that prints credentials, with a limit of time and of output.
+//!
+//! Programs run in the command that the user typed, with the user's environment: never in the server of a mount.
+
+use rustix::process::{Pid, Signal, kill_process_group};
+use std::io::{Read, Write};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::channel;
+use std::time::{Duration, Instant};
+
+/// The longest output, bytes.
+const MAX_OUTPUT_BYTES: u64 = 64 << 10;
+/// The longest time of a program.
+pub(crate) const TIME_LIMIT: Duration = Duration::from_secs(30);
+
+/// The pause between two looks whether a program has ended, after its output has.
+const POLL: Duration = Duration::from_millis(2);
+
+/// Runs a program with this input, and returns its output. The error says what happened, without the output, which may be
+/// a secret; what the program writes to standard error is seen by the user.
+pub(crate) fn run(mut command: Command, input: &[u8], limit: Duration) -> Result<Vec<u8>, String> {
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).process_group(0);
+    let mut child = command.spawn().map_err(|e| e.to_string())?;
+    let (stdin, stdout) = (child.stdin.take(), child.stdout.take());
+    let input = input.to_vec();
+    let (sender, receiver) = channel();
+    let work = move || {
+        // A program that does not read its input may still print.
+        let _ = stdin.map(|mut pipe| pipe.write_all(&input));
+        let mut output = Vec::new();
+        let read = stdout.map(|pipe| pipe.take(MAX_OUTPUT_BYTES + 1).read_to_end(&mut output));
+        let _ = sender.send(read.transpose().map(|_| output).map_err(|e| e.to_string()));
+    };
+    let reader = std::thread::Builder::new().name("program".into()).spawn(work);
+    if let Err(e) = reader {
+        end(&mut child);
+        return Err(e.to_string());
+    }
+    let late = || format!("it has not ended within {} s", limit.as_secs_f32());
+    let deadline = Instant::now() + limit;
+    let output = receiver.recv_timeout(limit).unwrap_or_else(|_| Err(late()));
+    let ended = output.and_then(|output| match output.len() as u64 <= MAX_OUTPUT_BYTES {
+        true => wait(&mut child, deadline)
+            .transpose()
+            .unwrap_or_else(|| Err(late()))
+            .map(|status| (output, status)),
+        false => Err("its output is too long".to_string()),
+    });
+    match ended {
+        Ok((output, status)) if status.success() => Ok(output),
+        Ok((_, status)) => Err(format!("it failed: {status}")),
+        Err(why) => {
+            end(&mut child);
+            Err(why)
+        }
+    }
+}
+
+/// Waits for the end of a program that has closed its output; `None` at the deadline.
+fn wait(child: &mut Child, deadline: Instant) -> Result<Option<ExitStatus>, String> {
+    loop {
+        let ended = child.try_wait().map_err(|e| e.to_string())?;
+        if ended.is_some() || Instant::now() >= deadline {
+            return Ok(ended);
+        }
+        std::thread::sleep(POLL);
+    }
+}
+
+/// Kills the program and those that it started.
+fn end(child: &mut Child) {
+    if let Some(group) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) {
+        let _ = kill_process_group(group, Signal::KILL);
+    }
+    let _ = child.wait();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shell(script: &str, input: &str, limit: Duration) -> Result<String, String> {
+        let mut command = Command::new("sh");
+        command.args(["-c", script]);
+        run(command, input.as_bytes(), limit).map(|output| String::from_utf8(output).unwrap())
+    }
+
+    #[test]
+    fn output_is_returned_and_failures_are_reasons() {
+        assert_eq!(shell("cat; echo b", "a", TIME_LIMIT), Ok("ab\n".into()));
+        assert!(shell("echo secret; exit 3", "", TIME_LIMIT).unwrap_err().contains("exit status: 3"));
+        assert_eq!(shell("yes", "", TIME_LIMIT), Err("its output is too long".into()));
+        assert!(run(Command::new("/nonexistent"), b"", TIME_LIMIT).is_err());
+    }
+
+    #[test]
+    fn a_program_that_hangs_is_ended_with_its_children() {
+        let start = Instant::now();
+        for script in ["sleep 100 & sleep 100", "echo a; exec >&-; sleep 100"] {
+            let error = shell(script, "", Duration::from_millis(200)).unwrap_err();
+            assert!(error.contains("within 0.2 s") && start.elapsed() < Duration::from_secs(5), "{error}");
+        }
+    }
+}

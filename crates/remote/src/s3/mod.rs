@@ -1,0 +1,242 @@
+//! Objects in buckets of S3, and of the many stores that speak its protocol: `s3://bucket/key`.
+//!
+//! Each request is signed when it is sent (`sigv4.rs`), by headers, so that URLs in messages have no secrets and a
+//! signature never grows old. Keys come from the user's environment and profiles (`settings.rs`, `profile.rs`), which a
+//! command reads, or from services of the machine (`metadata.rs`), which are asked again before the keys expire, and when
+//! the store refuses them. A bucket in another region than was thought is found by the answer that says so.
+//!
+//! Not here: writing, listing, other signatures than version 4, and `AssumeRole`.
+
+mod location;
+mod metadata;
+mod profile;
+mod settings;
+mod sigv4;
+
+pub use location::{S3Location, S3LocationError};
+pub(crate) use profile::read_bounded;
+pub use settings::{Environment, KeySource, Keys, S3Settings, SettingsError};
+
+use crate::access::{Access, Reaction, Refusal, Signed};
+use crate::answer::AttemptError;
+use crate::renewed::{Expiring, Renewed};
+use crate::retry::Deadline;
+use crate::{Options, RemoteError, RemoteSource, Secret, Url};
+use metadata::MetadataClient;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// Opens an object of a bucket.
+pub fn open(
+    location: &S3Location,
+    settings: &S3Settings,
+    options: &Options,
+) -> Result<RemoteSource, RemoteError> {
+    let access = S3Access::new(location, settings, options.timeout)?;
+    RemoteSource::open_by(Arc::new(access), options)
+}
+
+/// Access to one object.
+struct S3Access {
+    location: S3Location,
+    settings: S3Settings,
+    region: Mutex<String>,
+    keys: Renewed<Option<Keys>>,
+    metadata: Option<MetadataClient>,
+    /// Whether the instance was asked again after a denial, though it had no keys.
+    was_asked_again: AtomicBool,
+    /// The URL for the first region.
+    server: Url,
+}
+
+impl S3Access {
+    fn new(location: &S3Location, settings: &S3Settings, timeout: Duration) -> Result<Self, RemoteError> {
+        let region = settings.region.clone();
+        let server = settings.url(location, &region).map_err(|e| set_up(format!("{location}: {e}")))?;
+        let metadata = match &settings.keys {
+            KeySource::Nothing | KeySource::Skipped | KeySource::Keys(_) => None,
+            KeySource::Container { url, .. } => Some(MetadataClient::near(timeout, is_https(url))?),
+            KeySource::WebIdentity { url, .. } => Some(MetadataClient::far(timeout, is_https(url))?),
+            KeySource::Instance { url } => Some(MetadataClient::near(timeout, is_https(url))?),
+        };
+        let (location, settings) = (location.clone(), settings.clone());
+        let (region, keys) = (Mutex::new(region), Renewed::new());
+        Ok(S3Access {
+            location,
+            settings,
+            region,
+            keys,
+            metadata,
+            was_asked_again: AtomicBool::new(false),
+            server,
+        })
+    }
+
+    fn region(&self) -> String {
+        self.region.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Gets the keys from where the settings say.
+    fn fetch_keys(&self, deadline: &Deadline) -> Result<Expiring<Option<Keys>>, AttemptError> {
+        match (&self.settings.keys, &self.metadata) {
+            (KeySource::Keys(keys), _) => {
+                let valid_until = keys.expires_unix_s.map(|s| UNIX_EPOCH + Duration::from_secs(s));
+                if valid_until.is_some_and(|end| end <= SystemTime::now()) {
+                    return Err(AttemptError::Permanent(self.expired()));
+                }
+                // Nothing can renew them, so they serve until the store refuses them.
+                Ok(Expiring { value: Some(keys.clone()), valid_until: None })
+            }
+            (KeySource::Container { url, authorization, authorization_file }, Some(client)) => {
+                client.container(url, authorization.as_ref(), authorization_file.as_deref(), deadline)
+            }
+            (KeySource::WebIdentity { url, role_arn, session_name, token_file }, Some(client)) => {
+                client.web_identity(url, [role_arn, session_name], token_file, deadline)
+            }
+            (KeySource::Instance { url }, Some(client)) => client.instance(url, deadline),
+            _ => Ok(Expiring { value: None, valid_until: None }),
+        }
+    }
+
+    fn expired(&self) -> RemoteError {
+        let what = format!(
+            "the credentials of {} have expired; get new ones, and start again",
+            self.settings.keys.describe()
+        );
+        RemoteError::Denied { status: 403, what }
+    }
+
+    /// Whether other keys than these can be had.
+    fn is_renewable(&self) -> bool {
+        self.metadata.is_some()
+    }
+
+    fn denied(&self, status: u16, code: Option<&str>, is_signed: bool) -> RemoteError {
+        let code = code.map(|code| format!(" ({code})")).unwrap_or_default();
+        let what = format!(
+            "the store answers with status {status}{code}; {}",
+            match (&self.settings.keys, status) {
+                (_, 404) => "there is no such object".to_string(),
+                (KeySource::Skipped, _) =>
+                    "the request was not signed, because of AWS_SKIP_SIGNATURE".to_string(),
+                _ if !is_signed => "the request was not signed, because no credentials were found: set \
+                    AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE"
+                    .to_string(),
+                (keys, _) => format!("the request was signed with the credentials of {}", keys.describe()),
+            }
+        );
+        match status {
+            404 => RemoteError::Missing { what },
+            _ => RemoteError::Denied { status, what },
+        }
+    }
+}
+
+impl Access for S3Access {
+    fn name(&self) -> String {
+        self.location.to_string()
+    }
+
+    fn server(&self) -> Url {
+        self.settings.url(&self.location, &self.region()).unwrap_or_else(|_| self.server.clone())
+    }
+
+    fn request(&self, deadline: &Deadline) -> Result<Signed, AttemptError> {
+        let region = self.region();
+        let url = self.settings.url(&self.location, &region);
+        let url = url.map_err(|e| AttemptError::Permanent(set_up(e.to_string())))?;
+        let (keys, generation) = self.keys.get(deadline, || self.fetch_keys(deadline))?;
+        let headers = match &keys {
+            Some(keys) => sigv4::headers(&url, &region, keys, SystemTime::now()),
+            None => Vec::new(),
+        };
+        Ok(Signed { url, headers, generation, region })
+    }
+
+    fn refused(&self, signed: &Signed, refusal: &Refusal<'_>) -> Reaction {
+        let code = element(refusal.body, "Code");
+        let region = refusal.bucket_region.or_else(|| element(refusal.body, "Region"));
+        let is_elsewhere = matches!(refusal.status, 301 | 307 | 400 | 403);
+        let is_other = |region: &&str| signed.region != *region && settings::is_region(region);
+        let elsewhere = |what: &str| RemoteError::Redirect { what: what.to_string() };
+        if let Some(region) = region.filter(|_| is_elsewhere).filter(is_other) {
+            *self.region.lock().unwrap_or_else(PoisonError::into_inner) = region.to_string();
+            return Reaction::Renew(elsewhere("the store names one region after the other"));
+        }
+        match refusal.status {
+            301 if code.is_some() => Reaction::Fail(elsewhere(
+                "the bucket is in another region, and the store does not say which; set AWS_REGION",
+            )),
+            status @ (400 | 401 | 403) => self.access_denied(signed, status, code),
+            404 => Reaction::Fail(self.denied(404, code, !signed.headers.is_empty())),
+            _ => Reaction::Judge,
+        }
+    }
+}
+
+impl S3Access {
+    /// Decides whether other keys would help.
+    fn access_denied(&self, signed: &Signed, status: u16, code: Option<&str>) -> Reaction {
+        let is_signed = !signed.headers.is_empty();
+        let error = self.denied(status, code, is_signed);
+        let may_help = match code {
+            _ if !self.is_renewable() => false,
+            // An instance without keys may have been too busy to answer.
+            _ if !is_signed => !self.was_asked_again.swap(true, Ordering::Relaxed),
+            Some("AccessDenied" | "RequestTimeTooSkewed" | "InvalidObjectState") => false,
+            _ => true,
+        };
+        match code {
+            _ if may_help => {
+                self.keys.refuse(signed.generation);
+                Reaction::Renew(error)
+            }
+            Some("ExpiredToken" | "ExpiredTokenException") => Reaction::Fail(self.expired()),
+            _ => Reaction::Fail(error),
+        }
+    }
+}
+
+/// The text of the first element of this name, if it is a word. The few answers that matter are flat XML, and a word that
+/// is found where it does not belong does no harm: it is shown, or compared with a known one.
+fn element<'a>(xml: &'a str, name: &str) -> Option<&'a str> {
+    let text = text_of_element(xml, name)?;
+    let is_word = !text.is_empty()
+        && text.len() <= 64
+        && text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_' || b == b'.');
+    is_word.then_some(text)
+}
+
+/// The text of the first element of this name, without anything decoded.
+fn text_of_element<'a>(xml: &'a str, name: &str) -> Option<&'a str> {
+    let start = xml.find(&format!("<{name}>"))? + name.len() + 2;
+    xml[start..].split('<').next().map(str::trim)
+}
+
+fn is_https(url: &str) -> bool {
+    Url::parse(url).is_ok_and(|url| url.is_https())
+}
+
+fn set_up(what: String) -> RemoteError {
+    RemoteError::SetUp { what }
+}
+
+/// The header with a value that no message shows.
+fn secret(name: &'static str, value: impl Into<String>) -> (&'static str, Secret) {
+    (name, Secret(value.into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_of_answers_are_found_and_other_texts_are_none() {
+        let xml = "<?xml version=\"1.0\"?><Error><Code>ExpiredToken</Code><Region>eu-west-3</Region></Error>";
+        assert_eq!((element(xml, "Code"), element(xml, "Region")), (Some("ExpiredToken"), Some("eu-west-3")));
+        for xml in ["", "<Code>", "<Code></Code>", "<Code>a b</Code>", "<Code>\u{1b}[2J</Code>", "Code"] {
+            assert_eq!(element(xml, "Code"), None, "{xml}");
+        }
+    }
+}

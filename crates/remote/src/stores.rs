@@ -1,0 +1,108 @@
+//! The settings of all stores that the names on a command line need, read once, by the command.
+//!
+//! A command makes a text of them, which is a secret, and passes it to the server of a mount by the channel of its start.
+
+use crate::oci::{Login, OciReference, Platform};
+use crate::s3::{Environment, S3Settings, SettingsError};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// The stores, by the schemes of their names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Store {
+    /// `s3://bucket/key`.
+    S3,
+    /// `oci://registry/name:tag`.
+    Oci,
+}
+
+impl Store {
+    /// The store of a name; `None` if it is another URL, or a path.
+    pub fn of(name: &str) -> Option<Self> {
+        let (scheme, _) = name.split_once("://")?;
+        match () {
+            () if scheme.eq_ignore_ascii_case("s3") => Some(Store::S3),
+            () if scheme.eq_ignore_ascii_case("oci") => Some(Store::Oci),
+            () => None,
+        }
+    }
+}
+
+/// The settings of stores. `Debug` shows no secrets.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StoreSettings {
+    /// Of S3, if a name needs them.
+    pub s3: Option<S3Settings>,
+    /// The logins for registries, by what is between `oci://` and the next slash, in lower case.
+    pub logins: BTreeMap<String, Login>,
+    /// The platform of images in registries; `None` for that of this machine.
+    pub platform: Option<Platform>,
+}
+
+impl StoreSettings {
+    /// Reads what these names need from the environment, from files, and from programs that the files name. Names that
+    /// are no names of stores need nothing.
+    pub fn read<'a>(
+        names: impl IntoIterator<Item = &'a str>,
+        platform: Option<Platform>,
+        env: Environment<'_>,
+    ) -> Result<Self, SettingsError> {
+        let mut settings = StoreSettings { platform, ..StoreSettings::default() };
+        for name in names {
+            match Store::of(name) {
+                Some(Store::S3) if settings.s3.is_none() => {
+                    settings.s3 = Some(S3Settings::from_environment(env)?);
+                }
+                Some(Store::Oci) => {
+                    // A name that is none is an error where it is opened.
+                    let image = name.split('#').next().unwrap_or_default();
+                    let Ok(OciReference { registry, .. }) = OciReference::parse(image) else { continue };
+                    if let Some(login) = crate::oci::login(&registry, env)? {
+                        settings.logins.insert(registry, login);
+                    }
+                }
+                _ => {}
+            }
+        }
+        Ok(settings)
+    }
+
+    /// The settings as a text, which is a secret.
+    pub fn to_text(&self) -> String {
+        serde_json::to_string(self).unwrap_or_default()
+    }
+
+    /// The settings of a text that [`to_text`](Self::to_text) has made; `None` of any other.
+    pub fn from_text(text: &str) -> Option<Self> {
+        serde_json::from_str(text).ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_of_the_names_are_read_and_pass_through_a_text() {
+        let folder = tempfile::tempdir().unwrap();
+        let config =
+            r#"{"auths": {"localhost:5000": {"auth": "bWU6aGlkZGVu"}, "other": {"auth": "not base64"}}}"#;
+        std::fs::write(folder.path().join("config.json"), config).unwrap();
+        let path = folder.path().display().to_string();
+        let env = |name: &str| match name {
+            "DOCKER_CONFIG" => Some(path.clone()),
+            "AWS_ACCESS_KEY_ID" => Some("ID".to_string()),
+            "AWS_SECRET_ACCESS_KEY" => Some("hidden".to_string()),
+            _ => None,
+        };
+        let read = |names: &[&str]| StoreSettings::read(names.iter().copied(), None, &env);
+        assert_eq!(read(&["/a", "https://host/a"]).unwrap(), StoreSettings::default());
+        let all =
+            read(&["S3://bucket/key", "oci://LOCALHOST:5000/a#verity", "oci://third/a", "oci://"]).unwrap();
+        assert!(all.s3.is_some() && all.logins.keys().eq(["localhost:5000"]));
+        assert_eq!(StoreSettings::from_text(&all.to_text()), Some(all.clone()));
+        assert!(!format!("{all:?}").contains("hidden") && all.to_text().contains("hidden"));
+        assert!(read(&["oci://other/a"]).is_err());
+        assert_eq!(StoreSettings::from_text("x"), None);
+    }
+}

@@ -1,0 +1,340 @@
+//! Images in a registry: manifests that are verified, tokens that expire, and registries that mislead.
+
+use crate::registry::{
+    EROFS, IMAGE, INDEX, Manifests, NAME, descriptor, digest, image, index, put_blob, token_answer,
+    unauthorized,
+};
+use crate::server::{Fault, Object, Server};
+use crate::{BLOCK, LEN, contents, options, read};
+use pagefold_backing::{BackingError, ByteSource};
+use pagefold_remote::oci::{self, Login, OciImage, OciReference, Platform};
+use pagefold_remote::{RemoteError, RemoteSource, Secret};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// A registry with the image, whose tag is `1`.
+fn registry() -> (Server, Manifests, String) {
+    let (server, mut manifests) = (Server::start(), Manifests::default());
+    let blob = contents(0);
+    put_blob(&server, &blob);
+    let manifest = image(&[descriptor(EROFS, &blob, "")]);
+    manifests.add("1", IMAGE, &manifest);
+    let answers = manifests.clone();
+    server.fail(move |request| answers.answer(request));
+    (server, manifests, manifest)
+}
+
+fn resolve_as(server: &Server, target: &str, login: Option<&Login>) -> Result<OciImage, RemoteError> {
+    let reference = OciReference::parse(&format!("oci://{}/{NAME}{target}", server.address)).unwrap();
+    oci::resolve(&reference, login, &"linux/amd64".parse::<Platform>().unwrap(), Duration::from_secs(5))
+}
+
+fn resolve(server: &Server, target: &str) -> Result<OciImage, RemoteError> {
+    resolve_as(server, target, None)
+}
+
+fn open(image: &OciImage, timeout_ms: u64) -> Result<RemoteSource, RemoteError> {
+    image.open(&pagefold_remote::Options { cache_bytes: 0, ..options(timeout_ms) })
+}
+
+fn refused(result: Result<OciImage, RemoteError>) -> String {
+    result.err().unwrap().to_string()
+}
+
+#[test]
+fn an_image_is_found_by_tag_and_by_digest_and_has_one_version() {
+    let (server, _, manifest) = registry();
+    let digest = digest(manifest.as_bytes());
+    for target in [":1".to_string(), format!("@{digest}"), format!(":other@{digest}")] {
+        let image = resolve(&server, &target).unwrap();
+        assert_eq!(image.manifest_digest(), digest);
+        let source = open(&image, 10_000).unwrap();
+        read(&source, 0, LEN).unwrap();
+        assert!(source.describe().contains(&format!("/{NAME}")), "{}", source.describe());
+    }
+    // Servers behind a registry may have other entity tags each: the name of the blob is its version.
+    let blob = contents(0);
+    let path = format!("/v2/{NAME}/blobs/{}", crate::registry::digest(&blob));
+    server.put(&path, Object::new(blob.clone(), "first"));
+    let source = open(&resolve(&server, ":1").unwrap(), 10_000).unwrap();
+    server.put(&path, Object::new(blob.clone(), "second"));
+    read(&source, 0, LEN).unwrap();
+    assert!(server.take_log().iter().all(|request| !request.headers.contains_key("if-match")));
+    // Another length is another blob.
+    let mut longer = blob;
+    longer.push(0);
+    server.put(&path, Object::new(longer, "first"));
+    assert!(matches!(read(&source, 5 * BLOCK, 1), Err(BackingError::Mismatch { .. })));
+    assert!(matches!(open(&resolve(&server, ":1").unwrap(), 2000), Err(RemoteError::Changed { .. })));
+    assert!(resolve(&server, ":none").err().unwrap().is_missing());
+}
+
+#[test]
+fn manifests_that_are_not_those_of_their_digest_are_refused() {
+    let (server, mut manifests, manifest) = registry();
+    let other = digest(b"another manifest");
+    manifests.add_as(&other, &manifest);
+    // An index whose entry has the right digest and a wrong length.
+    let wrong = descriptor(IMAGE, manifest.as_bytes(), "").replace("\"size\": ", "\"size\": 1");
+    manifests.add("wrong", INDEX, &index(&[wrong]));
+    let huge = descriptor(IMAGE, b"x", "").replace("\"size\": 1", "\"size\": 5000000");
+    manifests.add("huge-entry", INDEX, &index(&[huge]));
+    manifests.add("huge", IMAGE, &format!("{manifest}{}", " ".repeat(5 << 20)));
+    manifests.add("none", IMAGE, "{\"schemaVersion\": 2}");
+    manifests.add("html", "text/html", "<html>");
+    server.fail(move |request| manifests.answer(request));
+    assert!(refused(resolve(&server, &format!("@{other}"))).contains("has another digest"));
+    assert!(refused(resolve(&server, ":wrong")).contains("has another digest"));
+    assert!(refused(resolve(&server, ":huge-entry")).contains("longer than 4194304 bytes"));
+    assert!(refused(resolve(&server, ":huge")).contains("longer than 4194304 bytes"));
+    assert!(refused(resolve(&server, ":none")).contains("neither layers nor manifests"));
+    assert!(refused(resolve(&server, ":html")).contains("it is no manifest"));
+}
+
+#[test]
+fn platforms_are_chosen_and_indexes_without_an_end_refused() {
+    let (server, mut manifests, manifest) = registry();
+    let for_platform = |text: &str, kind: &str, platform: &str| {
+        let (os, architecture) = platform.split_once('/').unwrap();
+        let platform = format!(", \"platform\": {{\"os\": \"{os}\", \"architecture\": \"{architecture}\"}}");
+        descriptor(kind, text.as_bytes(), &platform)
+    };
+    let all =
+        index(&[for_platform("no", IMAGE, "linux/arm64"), for_platform(&manifest, IMAGE, "linux/amd64")]);
+    manifests.add("all", INDEX, &all);
+    let mut nested = all.clone();
+    for depth in 1..5 {
+        nested = index(&[for_platform(&nested, INDEX, "linux/amd64")]);
+        manifests.add(&format!("nested{depth}"), INDEX, &nested);
+    }
+    // A loop, by a registry that answers with something else than what was asked for.
+    let looping = index(&[for_platform("loop", INDEX, "linux/amd64")]);
+    manifests.add("loop", INDEX, &looping);
+    manifests.add_as(&digest(b"loop"), &looping);
+    manifests.add("arm", INDEX, &index(&[for_platform(&manifest, IMAGE, "linux/arm64")]));
+    server.fail(move |request| manifests.answer(request));
+    read(&open(&resolve(&server, ":all").unwrap(), 5000).unwrap(), 0, LEN).unwrap();
+    resolve(&server, ":nested1").unwrap();
+    resolve(&server, ":nested2").unwrap();
+    assert!(refused(resolve(&server, ":nested3")).contains("more than 3 deep"));
+    assert!(refused(resolve(&server, ":loop")).contains("has another digest"));
+    assert!(refused(resolve(&server, ":arm")).contains("one of: linux/arm64"));
+}
+
+/// A registry that wants tokens of a server; the number of the present token.
+fn with_tokens(login: Option<&'static str>) -> (Server, Server, Arc<AtomicU64>) {
+    let (server, manifests, _) = registry();
+    let (tokens, current) = (Server::start(), Arc::new(AtomicU64::new(1)));
+    let shown = current.clone();
+    tokens.fail(move |request| {
+        let query = "?scope=repository%3Ame%2Fapp%3Apull&service=reg.test";
+        assert_eq!(request.path, format!("/token{query}"));
+        match request.headers.get("authorization").map(String::as_str) == login {
+            true => token_answer(shown.load(Ordering::SeqCst), 300),
+            false => Fault::Status(401, None),
+        }
+    });
+    let challenge = format!(
+        "Bearer realm=\"{}\",service=\"reg.test\",scope=\"repository:{NAME}:pull\"",
+        tokens.url("/token")
+    );
+    let valid = current.clone();
+    server.fail(move |request| {
+        let wanted = format!("Bearer token-{}", valid.load(Ordering::SeqCst));
+        unauthorized(request, &wanted, &challenge).unwrap_or_else(|| manifests.answer(request))
+    });
+    (server, tokens, current)
+}
+
+#[test]
+fn tokens_are_fetched_once_and_again_when_they_are_refused_in_the_middle_of_reading() {
+    let (server, tokens, current) = with_tokens(None);
+    let image = resolve(&server, ":1").unwrap();
+    let source = open(&image, 10_000).unwrap();
+    read(&source, 0, LEN).unwrap();
+    assert_eq!(tokens.take_log().len(), 1);
+    for n in 2..6 {
+        current.store(n, Ordering::SeqCst);
+        std::thread::scope(|scope| {
+            let readers: Vec<_> = (1..8_u64)
+                .map(|block| {
+                    let source = &source;
+                    scope.spawn(move || read(source, block * BLOCK, BLOCK))
+                })
+                .collect();
+            readers.into_iter().for_each(|reader| reader.join().unwrap().unwrap());
+        });
+        assert_eq!(tokens.take_log().len(), 1, "renewal {n}");
+    }
+    // The server of tokens is away for a while.
+    current.store(6, Ordering::SeqCst);
+    let start = Instant::now();
+    tokens.fail(move |_| match start.elapsed() < Duration::from_millis(700) {
+        true => Fault::Status(503, None),
+        false => token_answer(6, 300),
+    });
+    read(&source, 0, LEN).unwrap();
+    // It is away for longer than a read may take.
+    tokens.fail(|_| Fault::Hangup);
+    let source = open(&image, 700).unwrap();
+    current.store(7, Ordering::SeqCst);
+    let start = Instant::now();
+    assert!(matches!(read(&source, 5 * BLOCK, 1), Err(BackingError::Unreachable { .. })));
+    assert!(start.elapsed() < Duration::from_millis(1700));
+    // It gives tokens that the registry does not take.
+    tokens.fail(|_| token_answer(0, 300));
+    let error = read(&source, 5 * BLOCK, 1).unwrap_err().to_string();
+    assert!(error.contains("status 401") && error.contains("docker login"), "{error}");
+}
+
+#[test]
+fn logins_are_used_and_stay_with_their_servers() {
+    let login = Login::Password { user: "me".into(), password: Secret("s3".into()) };
+    let (server, tokens, _) = with_tokens(Some("Basic bWU6czM="));
+    let anonymous = resolve(&server, ":1").err().unwrap();
+    assert!(anonymous.is_denied() && anonymous.to_string().contains("there is no login"), "{anonymous}");
+    let image = resolve_as(&server, ":1", Some(&login)).unwrap();
+    // The registry never sees the login, and the store behind it no token.
+    let store = Server::start();
+    store.put("/blob", Object::new(contents(0), "x"));
+    let target = store.url("/blob?signature=1");
+    server.take_log();
+    server.fail(move |_| Fault::Redirect(target.clone()));
+    read(&open(&image, 5000).unwrap(), 0, LEN).unwrap();
+    let seen = |server: &Server| -> Vec<_> {
+        server.take_log().iter().filter_map(|request| request.headers.get("authorization").cloned()).collect()
+    };
+    assert!(seen(&server).iter().all(|header| header == "Bearer token-1") && seen(&store).is_empty());
+    assert!(seen(&tokens).iter().all(|header| header == "Basic bWU6czM="));
+    let wrong = Login::Password { user: "me".into(), password: Secret("hidden".into()) };
+    let (server, _tokens, _) = with_tokens(Some("Basic bWU6czM="));
+    let text = refused(resolve_as(&server, ":1", Some(&wrong)));
+    assert!(text.contains("the login for '127.0.0.1") && !text.contains("hidden"), "{text}");
+}
+
+#[test]
+fn passwords_and_identity_tokens_are_used_as_the_registry_wants() {
+    let login = Login::Password { user: "me".into(), password: Secret("s3".into()) };
+    let (server, manifests, _) = registry();
+    let answers = manifests.clone();
+    server.fail(move |request| {
+        let refused = unauthorized(request, "Basic bWU6czM=", "Basic realm=\"x\"");
+        refused.unwrap_or_else(|| answers.answer(request))
+    });
+    let image = resolve_as(&server, ":1", Some(&login)).unwrap();
+    read(&open(&image, 5000).unwrap(), 0, LEN).unwrap();
+    let wrong = Login::Password { user: "me".into(), password: Secret("x".into()) };
+    server.take_log();
+    assert!(resolve_as(&server, ":1", Some(&wrong)).err().unwrap().is_denied());
+    assert_eq!(server.take_log().len(), 2, "without and with the login, and not again");
+    assert!(resolve(&server, ":1").err().unwrap().is_denied());
+
+    let tokens = Server::start();
+    tokens.fail(|request| {
+        let form = "scope=repository%3Ame%2Fapp%3Apull&service=a%26b&grant_type=refresh_token&client_id=pagefold&\
+            refresh_token=i%2B1";
+        assert_eq!((request.method.as_str(), request.body.as_str()), ("POST", form));
+        Fault::Answer(200, String::new(), b"{\"access_token\": \"t\"}".to_vec())
+    });
+    let challenge = format!("Bearer realm=\"{}\",service=\"a&b\"", tokens.url("/token"));
+    server.fail(move |request| {
+        unauthorized(request, "Bearer t", &challenge).unwrap_or_else(|| manifests.answer(request))
+    });
+    let login = Login::IdentityToken(Secret("i+1".into()));
+    read(&open(&resolve_as(&server, ":1", Some(&login)).unwrap(), 5000).unwrap(), 0, LEN).unwrap();
+}
+
+#[test]
+fn registries_that_mislead_are_refused() {
+    let (server, ..) = registry();
+    let login = Login::Password { user: "me".into(), password: Secret("hidden".into()) };
+    for (challenge, says) in [
+        ("Bearer realm=\"http://192.0.2.1/token\"", "is not asked by https://"),
+        ("Bearer realm=\"file:///etc/passwd\"", "has no URL"),
+        ("Bearer realm=\"https://me:x@host/\"", "has no URL"),
+        ("Bearer", "status 401"),
+        ("Negotiate", "status 401"),
+    ] {
+        server.fail(move |request| unauthorized(request, "", challenge).unwrap());
+        let text = refused(resolve_as(&server, ":1", Some(&login)));
+        assert!(text.contains(says) && !text.contains("hidden"), "{challenge}: {text}");
+    }
+    let long = "x".repeat(2 << 20);
+    for body in ["", "{}", "{\"token\": \"\"}", "{\"token\": \"a\\r\\nX: y\"}", "{\"token\": 1}", &long] {
+        let tokens = Server::start();
+        let body = body.to_string();
+        tokens.fail(move |_| Fault::Answer(200, String::new(), body.clone().into_bytes()));
+        let challenge = format!("Bearer realm=\"{}\"", tokens.url("/"));
+        server.fail(move |request| unauthorized(request, "", &challenge).unwrap());
+        let text = refused(resolve(&server, ":1"));
+        assert!(text.contains("sends no JSON with a token") || text.contains("longer than"), "{text}");
+    }
+    server.fail(|_| Fault::Redirect("/again".into()));
+    assert!(refused(resolve(&server, ":1")).contains("there are more than 5"));
+}
+
+/// Faults of connections at each request of a resolution and a read.
+#[test]
+fn transient_faults_of_registries_are_not_seen() {
+    let (server, manifests, _) = registry();
+    for fault in
+        [Fault::Hangup, Fault::Status(503, None), Fault::Cut(100), Fault::Status(429, Some("0".into()))]
+    {
+        for n in 0..3 {
+            let (answers, fault) = (manifests.clone(), fault.clone());
+            server.fail(move |request| match request.number == n {
+                true if matches!(fault, Fault::Cut(_)) && request.path.contains("/manifests/") => {
+                    Fault::Hangup
+                }
+                true => fault.clone(),
+                false => answers.answer(request),
+            });
+            let source = open(&resolve(&server, ":1").unwrap(), 10_000).unwrap();
+            read(&source, 0, LEN).unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_tree_is_a_second_blob() {
+    let (server, mut manifests, _) = registry();
+    let (blob, tree) = (contents(0), vec![7; 8192]);
+    put_blob(&server, &tree);
+    let annotations = ", \"annotations\": {\"io.github.pagefold.fsverity.digest\": \"sha256:aa\"}";
+    let layers = [
+        descriptor(EROFS, &blob, annotations),
+        descriptor("application/vnd.pagefold.fsverity.tree.v1", &tree, ""),
+    ];
+    manifests.add("verified", IMAGE, &image(&layers));
+    server.fail(move |request| manifests.answer(request));
+    let image = resolve(&server, ":verified").unwrap();
+    let found = image.layer().tree.clone().unwrap();
+    assert_eq!((found.digest.as_str(), found.salt.as_str()), ("sha256:aa", ""));
+    let source = image.open_tree(&options(5000)).unwrap().unwrap();
+    let mut bytes = vec![0; 8192];
+    source.read_at(0, &mut bytes).unwrap();
+    assert!(bytes == tree);
+    assert!(resolve(&server, ":1").unwrap().open_tree(&options(5000)).is_none());
+}
+
+#[test]
+fn a_blob_that_comes_whole_is_compared_with_its_digest() {
+    for len in [0, 1, BLOCK as usize, BLOCK as usize + 1] {
+        let (server, mut manifests) = (Server::start(), Manifests::default());
+        let blob = contents(0)[..len].to_vec();
+        manifests.add("1", IMAGE, &image(&[descriptor(EROFS, &blob, "")]));
+        server.fail(move |request| manifests.answer(request));
+        put_blob(&server, &blob);
+        let image = resolve(&server, ":1").unwrap();
+        assert_eq!(open(&image, 5000).unwrap().len_bytes(), len as u64);
+        let mut other = blob.clone();
+        let Some(last) = other.last_mut() else { continue };
+        *last ^= 1;
+        let path = format!("/v2/{NAME}/blobs/{}", digest(&blob));
+        server.put(&path, Object { bytes: Arc::new(other), etag: None, last_modified: None });
+        let error = open(&image, 5000).err().map(|e| e.to_string());
+        let is_whole = len as u64 <= BLOCK;
+        assert_eq!(error.is_some_and(|text| text.contains("has another digest")), is_whole, "{len}");
+    }
+}

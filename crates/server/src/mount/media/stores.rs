@@ -1,0 +1,124 @@
+//! The stores among the media: buckets of S3, and registries.
+//!
+//! A command reads their settings ([`store_settings`]), because only it has the user's environment and may run the user's
+//! programs; the settings reach the server with its configuration.
+
+use super::{Connector, Medium, Opened, Verity, opening};
+use pagefold_control::error::{CliError, Exit, Result};
+use pagefold_control::media::{Location, REGISTRY_TREE_SUFFIX, Secret};
+use pagefold_image::verity::Salt;
+use pagefold_remote::oci::{self, OciImage, OciReference, Platform};
+use pagefold_remote::s3::{self, S3Location};
+use pagefold_remote::stores::{Store, StoreSettings};
+use pagefold_remote::{Options, RemoteError, RemoteSource};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The images of registries by their names.
+pub(super) type Resolved = HashMap<String, Arc<OciImage>>;
+
+/// Reads the settings and credentials that these locations need, as a text for [`RemoteConfig`]; `None` if none is in a
+/// store. May run the user's programs.
+///
+/// [`RemoteConfig`]: pagefold_control::media::RemoteConfig
+pub fn store_settings<'a>(
+    locations: impl Iterator<Item = &'a Location>,
+    platform: Option<&str>,
+) -> Result<Option<Secret>> {
+    let names = locations.filter_map(|location| match location {
+        Location::Url(name) => Store::of(name).map(|_| name.as_str()),
+        Location::File(_) => None,
+    });
+    let names: Vec<_> = names.collect();
+    let platform = platform.map(str::parse::<Platform>).transpose();
+    let platform = platform.map_err(|e| CliError::usage(format!("--platform: {e}")))?;
+    if names.is_empty() {
+        return Ok(None);
+    }
+    let env = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+    let settings = StoreSettings::read(names, platform, &env);
+    let settings = settings.map_err(|e| CliError::new(Exit::Unavailable, e.to_string()))?;
+    Ok(Some(Secret(settings.to_text())))
+}
+
+/// The settings in a configuration.
+pub(super) fn parse(text: Option<&Secret>) -> Result<StoreSettings> {
+    match text.map(|Secret(text)| StoreSettings::from_text(text)) {
+        None => Ok(StoreSettings::default()),
+        Some(Some(settings)) => Ok(settings),
+        Some(None) => Err(CliError::failed("the settings of stores cannot be read")),
+    }
+}
+
+impl Connector {
+    /// Opens an object of a bucket.
+    pub(super) fn open_s3(
+        &self,
+        location: &Location,
+        name: &str,
+        options: &Options,
+    ) -> Result<std::result::Result<RemoteSource, RemoteError>> {
+        let object = S3Location::parse(name).map_err(|e| CliError::usage(format!("'{location}': {e}")))?;
+        let settings = self.stores.s3.as_ref();
+        let settings = settings.ok_or_else(|| CliError::failed("the settings of S3 were not read"))?;
+        Ok(s3::open(&object, settings, options))
+    }
+
+    /// Opens an image in a registry, or the Merkle tree in its manifest.
+    pub(super) fn open_oci(
+        &mut self,
+        location: &Location,
+        name: &str,
+        options: &Options,
+    ) -> Result<std::result::Result<RemoteSource, RemoteError>> {
+        let Some(image) = name.strip_suffix(REGISTRY_TREE_SUFFIX) else {
+            return Ok(self.resolved(location, name)?.open(options));
+        };
+        let opened = self.resolved(location, image)?.open_tree(options);
+        opened.ok_or_else(|| {
+            let what = format!("the manifest of '{image}' has no Merkle tree; name one with --merkle-tree");
+            CliError::new(Exit::Unavailable, what)
+        })
+    }
+
+    /// The image of a registry. Its manifest is read once.
+    fn resolved(&mut self, location: &Location, name: &str) -> Result<Arc<OciImage>> {
+        if let Some(image) = self.registries.get(name) {
+            return Ok(image.clone());
+        }
+        let reference =
+            OciReference::parse(name).map_err(|e| CliError::usage(format!("'{location}': {e}")))?;
+        let login = self.stores.logins.get(&reference.registry);
+        let platform = self.stores.platform.clone().unwrap_or_else(Platform::of_this_machine);
+        let timeout = Duration::from_millis(self.config.timeout_ms);
+        let image = oci::resolve(&reference, login, &platform, timeout).map_err(|e| opening(location, &e))?;
+        let image = Arc::new(image);
+        self.registries.insert(name.to_string(), image.clone());
+        Ok(image)
+    }
+
+    /// Lets an image in a registry be verified by the digest and salt that its manifest names, and returns that salt, unless
+    /// the user names a digest. Without one, notes that nothing is verified.
+    pub(super) fn with_verity_of_registry(&mut self, medium: Medium) -> Result<(Medium, Option<Salt>)> {
+        let location = &medium.source.location;
+        let name = match location {
+            Location::Url(name) if medium.verity.is_none() && Store::of(name) == Some(Store::Oci) => name,
+            _ => return Ok((medium, None)),
+        };
+        let image = self.resolved(location, name)?;
+        let Some(tree) = &image.layer().tree else {
+            self.notes.push(format!(
+                "the contents of '{location}' are not verified, because its manifest has no digest of fs-verity with a \
+                 Merkle tree; --digest verifies them"
+            ));
+            return Ok((medium, None));
+        };
+        let wrong =
+            |what: &str| CliError::new(Exit::Damaged, format!("'{location}': its annotation has {what}"));
+        let digest = tree.digest.parse().map_err(|_| wrong("no digest of fs-verity"))?;
+        let salt = tree.salt.parse().map_err(|_| wrong("no salt"))?;
+        let tree = Opened { location: location.with_suffix(REGISTRY_TREE_SUFFIX), file: None };
+        Ok((Medium { verity: Some(Verity { digest, tree }), ..medium }, Some(salt)))
+    }
+}
