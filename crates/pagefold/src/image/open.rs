@@ -1,5 +1,7 @@
 //! The arguments that the commands on images have in common, opening an image, and the errors of that.
 
+use super::cache::CacheArgs;
+use crate::cli::output;
 use clap::{Args, ValueHint};
 use pagefold_control::error::{CliError, Exit, Result};
 use pagefold_control::media::{
@@ -54,6 +56,8 @@ pub struct RemoteArgs {
     /// Longest time of a read from a URL; then it fails
     #[arg(long, value_name = "TIME", default_value = "30s")]
     pub timeout: String,
+    #[command(flatten)]
+    pub cache: CacheArgs,
 }
 
 /// The image, and the memory for reading it.
@@ -79,7 +83,7 @@ impl ImageArgs {
     pub fn open(&self, read_ahead: ReadAhead) -> Result<Image> {
         let memory_bytes =
             size::parse(&self.memory).map_err(|e| CliError::usage(format!("--memory: {e}")))?;
-        let Sources { image, devices, .. } = Media::open(&self.media.config()?)?.connect()?;
+        let Sources { image, devices, .. } = open_media(&self.media.config()?)?;
         let options =
             Options { memory_bytes, read_ahead, cache_full_reads: false, devices, ..Options::default() };
         Image::open(image, options).map_err(|e| self.failure(&e))
@@ -100,7 +104,7 @@ impl MediaArgs {
 }
 
 impl RemoteArgs {
-    /// The time, and the credentials of the environment.
+    /// The time, the cache, and the credentials of the environment.
     pub fn config(&self) -> Result<RemoteConfig> {
         let timeout_s =
             duration::parse_s(&self.timeout).map_err(|e| CliError::usage(format!("--timeout: {e}")))?;
@@ -114,7 +118,8 @@ impl RemoteArgs {
                 return Err(CliError::usage(format!("{AUTHORIZATION_VARIABLE} is no text")));
             }
         };
-        Ok(RemoteConfig { timeout_ms: timeout_s * 1000, read_ahead: true, authorization })
+        let cache = self.cache.config()?;
+        Ok(RemoteConfig { timeout_ms: timeout_s * 1000, read_ahead: true, authorization, cache })
     }
 }
 
@@ -130,9 +135,14 @@ impl VerityArgs {
     }
 }
 
+/// Opens the media of an image. Notes say when there is no cache, or when it begins to fail.
+fn open_media(media: &MediaConfig) -> Result<Sources> {
+    Media::open(media, output::note)?.connect_reporting(output::note)
+}
+
 /// Opens an image that another one is built from, with its further devices.
 pub fn open_source_image(media: &MediaConfig) -> Result<Image> {
-    let Sources { image, devices, .. } = Media::open(media)?.connect()?;
+    let Sources { image, devices, .. } = open_media(media)?;
     Image::open(image, Options { cache_full_reads: false, devices, ..Options::default() })
         .map_err(|e| image_failure(format_args!("'{}'", media.image), &e))
 }

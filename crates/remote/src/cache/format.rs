@@ -175,11 +175,11 @@ mod tests {
             let group = block / GROUP_BLOCKS;
             let record = layout.record_at(group)..layout.record_at(group) + RECORD_BYTES as u64;
             let checksum = layout.checksum_at(block);
-            prop_assert!(record.start % 512 == 0 && record.start >= HEADER_BYTES);
+            prop_assert!(record.start.is_multiple_of(512) && record.start >= HEADER_BYTES);
             prop_assert!(checksum >= record.start + 256 && checksum + 16 <= record.end);
             prop_assert!(layout.record_at(layout.groups) <= layout.data(&(0..1)).start);
             let data = layout.data(&(block..block + 1));
-            prop_assert!(data.start % 4096 == 0 && data.end - data.start <= BLOCK_BYTES && !data.is_empty());
+            prop_assert!(data.start.is_multiple_of(4096) && data.end - data.start <= BLOCK_BYTES && !data.is_empty());
             prop_assert_eq!((data.end - data.start) as usize, layout.block_bytes(block));
             let of_group = layout.group_data(group);
             prop_assert!(of_group.start <= data.start && data.end <= of_group.end);

@@ -70,7 +70,7 @@ impl CacheUse {
     pub(crate) fn object(&self, url: &Url, version: &Version, first_block: &[u8]) -> Option<CachedObject> {
         let key = self.content.or_else(|| Key::of_version(url, version, first_block))?;
         let object = self.cache.object(&key, version.len_bytes)?;
-        if !object.has(0) {
+        if !object.is_intact(0) {
             object.write(0, &[first_block.to_vec()]);
         }
         Some(object)

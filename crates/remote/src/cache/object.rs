@@ -210,8 +210,15 @@ impl CachedObject {
         }
     }
 
+    /// Whether a block is there, and fits its checksum.
+    pub(super) fn is_intact(&self, block: u64) -> bool {
+        let file = self.file();
+        let record = read_record(&file, &self.layout, block / GROUP_BLOCKS);
+        record.and_then(|record| self.read_block(&file, block, &record)).is_ok_and(|bytes| bytes.is_some())
+    }
+
     /// Whether a block has a checksum. It may be damaged.
-    pub(crate) fn has(&self, block: u64) -> bool {
+    fn has(&self, block: u64) -> bool {
         let record = read_record(&self.file(), &self.layout, block / GROUP_BLOCKS);
         record.is_ok_and(|record| record.checksum(block).is_some())
     }
