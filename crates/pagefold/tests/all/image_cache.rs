@@ -4,10 +4,10 @@
 mod cache_checker;
 
 use crate::image_digest::mount_sandbox;
-use crate::image_mount::MountSandbox;
+use crate::image_mount::{MountSandbox, kill};
 use crate::image_remote::server::{Fault, Object, Server};
 use crate::image_remote::{PATH, command, ok, run, serving};
-use crate::support::{Sandbox, kill};
+use crate::support::Sandbox;
 use cache_checker::check;
 use std::fs;
 use std::os::unix::fs::{FileExt, PermissionsExt};
@@ -285,7 +285,6 @@ fn servers_that_are_killed_leave_a_cache_that_is_never_wrong() {
             let _ = fs::remove_dir_all(cache(&s.inner));
         }
         mount(&s, &server, "");
-        let pid = s.stats()["server"]["pid"].as_i64().unwrap() as i32;
         seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         std::thread::scope(|scope| {
             scope.spawn(|| {
@@ -299,11 +298,10 @@ fn servers_that_are_killed_leave_a_cache_that_is_never_wrong() {
                 }
             });
             std::thread::sleep(Duration::from_micros((seed >> 33) % 30_000));
-            kill(pid, "KILL");
+            kill(&s);
         });
         check(&cache(&s.inner), &source);
-        // The next command clears up after the server.
-        s.ok("image mounts");
+        ok(&s.inner, &s.words("unmount", ""));
         s.assert_nothing_left();
     }
     mount(&s, &server, "");
