@@ -164,7 +164,7 @@ impl Object {
     fn load(&self, blocks: &Range<u64>, deadline: &Deadline) -> Result<Loaded, RemoteError> {
         let fetch = |blocks: &Range<u64>| self.fetch(blocks, deadline);
         let Some(cached) = &self.cached else { return fetch(blocks) };
-        let wait = Wait::Until(Instant::now() + (self.timeout / 4).min(MAX_CLAIM_WAIT));
+        let wait = Wait::Bounded(Instant::now() + (self.timeout / 4).min(MAX_CLAIM_WAIT));
         match cached.load(blocks, wait, fetch)? {
             Some(loaded) => Ok(loaded),
             None => fetch(blocks),
@@ -236,7 +236,7 @@ impl ByteSource for RemoteSource {
         let end = offset.saturating_add(len_bytes).min(self.len_bytes());
         let blocks = offset / BLOCK_BYTES..end.div_ceil(BLOCK_BYTES);
         let was_cached = cached.forget(&blocks);
-        // What is in memory may have come from the cache, too.
+        // Blocks in memory may have come from the cache, too.
         let was_in_memory = self.object.blocks.forget(&blocks);
         was_cached || was_in_memory
     }

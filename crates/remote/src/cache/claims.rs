@@ -37,7 +37,7 @@ impl Drop for Claim {
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Wait {
     /// Until this time. Then the blocks are fetched although another process claims them.
-    Until(Instant),
+    Bounded(Instant),
     /// Not at all. Blocks that another process claims are not fetched.
     Never,
 }
@@ -90,7 +90,7 @@ impl CachedObject {
                 Ok(None) => {}
                 Err(_) => return Prepared::Fetch(missing, None),
             }
-            let Wait::Until(end) = wait else { return Prepared::Busy };
+            let Wait::Bounded(end) = wait else { return Prepared::Busy };
             if now_s() < self.no_wait_until_s.load(Ordering::Relaxed) {
                 return Prepared::Fetch(missing, None);
             }

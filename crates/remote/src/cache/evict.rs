@@ -10,7 +10,7 @@
 
 use super::format::{HEADER_BYTES, HEADER_USED_BYTES, Layout, RECORD_BYTES, Record};
 use super::object::{read_header, read_record};
-use super::{Cache, Key, now_s};
+use super::{Cache, Key, max_unchecked_bytes, now_s};
 use pagefold_sys::cachedir::{Access, punch_hole};
 use std::fs::File;
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -66,8 +66,9 @@ pub(super) fn evict(cache: &Cache) {
     let files = files(cache);
     let used: u64 = files.iter().map(|file| file.used_bytes).sum();
     let limit = limit_bytes(cache, used);
-    if used > limit.saturating_sub(cache.max_unchecked_bytes()) {
-        evict_files(cache, &files, used, limit.saturating_sub(2 * cache.max_unchecked_bytes()));
+    let unchecked = max_unchecked_bytes(limit);
+    if used > limit - unchecked {
+        evict_files(cache, &files, used, limit - 2 * unchecked);
     }
 }
 

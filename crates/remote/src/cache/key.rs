@@ -1,4 +1,4 @@
-//! What identifies the contents of a cached file.
+//! The identity of the contents of a cached file.
 //!
 //! A key is SHA-256 of fields with their lengths before them, so that no two lists of fields are one text. Objects whose
 //! bytes the caller verifies are known by their digest alone, wherever they are. Others are known by their URL without its

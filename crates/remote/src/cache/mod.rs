@@ -33,8 +33,10 @@ use crate::answer::Version;
 use evict::evict;
 use format::{Header, Layout};
 use health::Health;
+use pagefold_sys::SysError;
 use pagefold_sys::cachedir::{Access, CacheDir, CacheDirError};
 use std::fmt;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -136,7 +138,8 @@ impl Cache {
             dir,
             path: path.into(),
             size_bytes: size_bytes.max(MIN_SIZE_BYTES),
-            unchecked_bytes: AtomicU64::new(0),
+            // The first write is followed by a look: other processes may have written little each, and much together.
+            unchecked_bytes: AtomicU64::new(MAX_UNCHECKED_BYTES),
             busy_evictions: AtomicU64::new(0),
             counters: Counters::default(),
             reads: Health::new(READ_FAILURES, report.clone()),
@@ -178,7 +181,7 @@ impl Cache {
     pub fn object(self: &Arc<Self>, key: &Key, len_bytes: u64) -> Option<CachedObject> {
         let layout = Layout::of(len_bytes)?;
         let header = Header { key: *key, len_bytes };
-        let opened = object::open(self, &header).inspect_err(|e| self.writes.failed(e)).ok()?;
+        let opened = object::open(self, &header).inspect_err(|e| self.write_failed(e)).ok()?;
         opened.read_only.iter().for_each(|e| self.writes.failed(e));
         Some(CachedObject::new(self.clone(), header, layout, opened))
     }
@@ -196,20 +199,29 @@ impl Cache {
         let _ = self.dir.remove(&key.file_name());
     }
 
-    /// The bytes that one process writes between two looks at the size of the folder.
-    fn max_unchecked_bytes(&self) -> u64 {
-        (self.size_bytes / 32).min(MAX_UNCHECKED_BYTES)
+    /// Remembers the failure of a write. If the disk is full, the cache leaves some of its room to others.
+    fn write_failed(&self, error: &SysError) {
+        self.writes.failed(error);
+        let kind = io::Error::from_raw_os_error(error.errno).kind();
+        if matches!(kind, io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded) {
+            evict(self);
+        }
     }
 
     /// Counts bytes that were written, and evicts others when it is time to look.
     fn wrote(&self, len_bytes: u64) {
         self.counters.written_bytes.fetch_add(len_bytes, Ordering::Relaxed);
         let unchecked = self.unchecked_bytes.fetch_add(len_bytes, Ordering::Relaxed) + len_bytes;
-        if unchecked >= self.max_unchecked_bytes() {
+        if unchecked >= max_unchecked_bytes(self.size_bytes) {
             self.unchecked_bytes.store(0, Ordering::Relaxed);
             evict(self);
         }
     }
+}
+
+/// The bytes that one process writes at most between two looks at the size of the folder.
+fn max_unchecked_bytes(size_bytes: u64) -> u64 {
+    (size_bytes / 32).min(MAX_UNCHECKED_BYTES)
 }
 
 /// Seconds since 1970; 0 on a machine without a clock.

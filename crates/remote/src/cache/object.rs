@@ -172,7 +172,7 @@ impl CachedObject {
                 cache.writes.succeeded();
                 cache.wrote(written_bytes);
             }
-            Err(e) => cache.writes.failed(&e),
+            Err(e) => cache.write_failed(&e),
         }
     }
 

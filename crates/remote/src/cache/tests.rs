@@ -284,7 +284,7 @@ fn one_process_fetches_and_the_others_wait_for_it() {
         std::thread::sleep(Duration::from_millis(50));
         Ok::<_, ()>(served(blocks.clone()))
     };
-    let wait = || Wait::Until(Instant::now() + Duration::from_secs(60));
+    let wait = || Wait::Bounded(Instant::now() + Duration::from_secs(60));
     std::thread::scope(|scope| {
         for object in others.iter().chain([&object]) {
             scope.spawn(|| {
@@ -300,7 +300,7 @@ fn one_process_fetches_and_the_others_wait_for_it() {
 fn nobody_waits_long_for_a_process_that_is_stopped_and_nobody_fetches_ahead_of_it() {
     let (dir, _, object) = object();
     let other = open(&dir, MIN_SIZE_BYTES).object(&KEY, LEN).unwrap();
-    let soon = || Wait::Until(Instant::now() + Duration::from_millis(80));
+    let soon = || Wait::Bounded(Instant::now() + Duration::from_millis(80));
     let fetched = |blocks: &Range<u64>| Ok::<_, ()>(served(blocks.clone()));
     // The fetch of the first process lasts while the other looks.
     let result = object.load(&(0..4), soon(), |_| {

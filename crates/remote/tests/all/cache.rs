@@ -2,7 +2,7 @@
 
 use super::cache_checker::check;
 use super::*;
-use pagefold_remote::cache::{Cache, CacheUse, Key, MIN_SIZE_BYTES};
+use pagefold_remote::cache::{Cache, CacheStats, CacheUse, Key, MIN_SIZE_BYTES};
 use pagefold_testkit::skipped;
 use server::Fault;
 use std::path::Path;
@@ -157,7 +157,7 @@ fn a_folder_that_goes_away_costs_requests_and_says_so_once() {
     assert!(Cache::open(&inner, MIN_SIZE_BYTES, Box::new(|_| ())).is_err());
 }
 
-/// A file system of its own size, which is unmounted when dropped.
+/// A small file system, which is unmounted when dropped.
 struct Mounted(TempDir);
 
 impl Mounted {
@@ -181,23 +181,46 @@ impl Drop for Mounted {
     }
 }
 
-#[test]
-fn a_full_disk_costs_requests_and_what_it_has_is_used() {
-    let Some(disk) = Mounted::tmpfs("a_full_disk_costs_requests_and_what_it_has_is_used", "300k") else {
-        return;
-    };
-    let server = server();
-    for round in 0..2 {
-        let cache = cache(disk.0.path());
-        let source = open_with(&server, with(&cache, None)).unwrap();
-        for block in 0..LEN.div_ceil(BLOCK) {
-            read(&source, block * BLOCK, BLOCK.min(LEN - block * BLOCK)).unwrap();
-        }
-        let stats = cache.stats();
-        assert!(stats.error.is_some_and(|e| e.contains("No space left")));
-        assert_eq!(stats.hit_blocks > 0, round == 1);
+/// Reads all of an object by a new source, and returns the counters of its cache.
+fn read_through(server: &Server, folder: &Path, right: &[u8]) -> CacheStats {
+    let cache = cache(folder);
+    let source = open_with(server, with(&cache, None)).unwrap();
+    for (at, right) in (0..).step_by(50_000).zip(right.chunks(50_000)) {
+        let mut buf = vec![0; right.len()];
+        source.read_at(at, &mut buf).unwrap();
+        assert!(buf == right);
     }
-    assert!(check(disk.0.path(), &contents(0)) >= 2);
+    cache.stats()
+}
+
+fn free_bytes(folder: &Path) -> u64 {
+    let space = rustix::fs::statvfs(folder).unwrap();
+    space.f_bavail * space.f_frsize
+}
+
+#[test]
+fn a_full_disk_costs_requests_and_the_cache_leaves_room_to_others() {
+    let test = "a_full_disk_costs_requests_and_the_cache_leaves_room_to_others";
+    let Some(disk) = Mounted::tmpfs(test, "8m") else { return };
+    let server = Server::start();
+    let long = contents(0).repeat(20);
+    server.put(PATH, Object::new(long.clone(), "v0"));
+    // A file system smaller than the cache, and than the object.
+    for round in 0..2 {
+        let stats = read_through(&server, disk.0.path(), &long);
+        assert_eq!((stats.error, stats.hit_blocks > 0), (None, round == 1));
+        assert!(free_bytes(disk.0.path()) >= 8 << 17);
+        assert!(check(disk.0.path(), &long) >= 32);
+    }
+    // Others fill it.
+    let mut filler = std::fs::File::create(disk.0.path().join("filler")).unwrap();
+    while std::io::Write::write_all(&mut filler, &[1; 4096]).is_ok() {}
+    server.put(PATH, Object::new(contents(1), "v1"));
+    let error = read_through(&server, disk.0.path(), &contents(1)).error.unwrap();
+    assert!(error.contains("No space left"), "{error}");
+    // A part of the cache has left for them.
+    assert!(free_bytes(disk.0.path()) >= 1 << 19);
+    check(disk.0.path(), &long);
 }
 
 #[test]
