@@ -268,6 +268,26 @@ fn a_cache_smaller_than_the_image_works() {
     }
 }
 
+#[test]
+fn a_limit_of_the_length_of_files_costs_requests_and_says_so_once() {
+    let s = Sandbox::new();
+    let image = noisy_image(&s, 1_000_000);
+    let server = serving(&image);
+    let program = env!("CARGO_BIN_EXE_pagefold");
+    let cat = format!("{program} image cat {} /noise --cache {}", server.url(PATH), cache(&s).display());
+    let mut command = std::process::Command::new("sh");
+    command.args(["-c", &format!("ulimit -f 600; {cat} | cat")]).env("NO_PROXY", "*");
+    let output = command.output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.stdout == fs::read(s.path("tree/noise")).unwrap(), "{said}");
+    assert!(
+        said.contains("note: the cache of remote images fails") && said.contains("File too large"),
+        "{said}"
+    );
+    assert_eq!(said.lines().filter(|line| line.contains("note:")).count(), 1);
+    check(&cache(&s), &fs::read(&image).unwrap());
+}
+
 /// The number of servers that are killed: `PAGEFOLD_CACHE_KILLS`, or a few; more if `PAGEFOLD_FULL` is set.
 fn kills() -> u64 {
     let default = if std::env::var_os("PAGEFOLD_FULL").is_some() { 30 } else { 4 };

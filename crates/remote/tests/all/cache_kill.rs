@@ -32,7 +32,7 @@ fn child() {
     let cache = super::cache::cache(words[1].as_ref());
     loop {
         // By a key that is known, opening needs no request.
-        let content = Some(Key::of_digest("image", "sha256:00", ""));
+        let content = Some(key());
         let options = Options {
             cache_bytes: 1 << 20,
             cache: Some(CacheUse { cache: cache.clone(), content }),
@@ -49,6 +49,11 @@ fn child() {
     }
 }
 
+/// The key under which the processes have the object.
+fn key() -> Key {
+    Key::of_digest("image", "sha256:00", "")
+}
+
 fn start(url: &str, folder: &std::path::Path, seed: u64) -> Child {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", "cache_kill::child", "--nocapture"]);
@@ -59,6 +64,19 @@ fn start(url: &str, folder: &std::path::Path, seed: u64) -> Child {
 fn rounds() -> u64 {
     let full = if std::env::var_os("PAGEFOLD_FULL").is_some() { 200 } else { 15 };
     std::env::var("PAGEFOLD_CACHE_KILLS").ok().and_then(|text| text.parse().ok()).unwrap_or(full)
+}
+
+/// Reads all that the cache has, as another process does, and compares it with the source. Returns the number of blocks.
+fn blocks_read(folder: &std::path::Path, source: &[u8]) -> usize {
+    let Some(object) = super::cache::cache(folder).find(&key()) else { return 0 };
+    let mut found = 0;
+    for (block, right) in (0..).zip(source.chunks(BLOCK as usize)) {
+        for bytes in object.read(&(block..block + 1)) {
+            assert!(bytes == right, "block {block}");
+            found += 1;
+        }
+    }
+    found
 }
 
 #[test]
@@ -88,7 +106,9 @@ fn what_killed_processes_leave_is_never_wrong() {
             child.wait().unwrap();
             kills += 1;
         }
-        believed += check(folder.path(), &source);
+        let found = check(folder.path(), &source);
+        assert!(blocks_read(folder.path(), &source) == found, "the cache and the checker differ");
+        believed += found;
     }
     assert!(believed as u64 > kills, "{believed} blocks after {kills} kills");
 }

@@ -17,6 +17,8 @@ pub struct OpenedCache {
 impl OpenedCache {
     /// Opens the folder with the rights of the calling thread. `report` gets a sentence when the cache begins to fail later.
     pub fn open(config: &CacheConfig, report: fn(&str)) -> Self {
+        // A cache that cannot grow must not end the process.
+        pagefold_sys::signal::ignore_file_size_signal();
         let opened = Cache::open(&config.folder, config.size_bytes, Box::new(report));
         let cache = opened.map_err(|e| format!("remote images are not cached: {e}"));
         OpenedCache { config: config.clone(), cache }
