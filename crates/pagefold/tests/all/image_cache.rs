@@ -281,7 +281,8 @@ fn a_limit_of_the_length_of_files_costs_requests_and_says_so_once() {
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.stdout == fs::read(s.path("tree/noise")).unwrap(), "{said}");
     assert!(
-        said.contains("note: the cache of remote images fails") && said.contains("File too large"),
+        said.contains("note: the cache of remote images cannot be written now")
+            && said.contains("File too large"),
         "{said}"
     );
     assert_eq!(said.lines().filter(|line| line.contains("note:")).count(), 1);

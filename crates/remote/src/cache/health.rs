@@ -13,6 +13,8 @@ const PAUSE: Duration = Duration::from_secs(30);
 
 /// The state of one use of a disk: reading, or writing.
 pub(crate) struct Health {
+    /// The use: "read" or "written".
+    done: &'static str,
     max_failures: u32,
     report: Arc<dyn Fn(&str) + Send + Sync>,
     started: Instant,
@@ -26,8 +28,13 @@ pub(crate) struct Health {
 
 impl Health {
     /// A disk that works. It is paused after `max_failures` failures in a row.
-    pub(crate) fn new(max_failures: u32, report: Arc<dyn Fn(&str) + Send + Sync>) -> Self {
+    pub(crate) fn new(
+        done: &'static str,
+        max_failures: u32,
+        report: Arc<dyn Fn(&str) + Send + Sync>,
+    ) -> Self {
         Health {
+            done,
             max_failures,
             report,
             started: Instant::now(),
@@ -67,7 +74,7 @@ impl Health {
         let had_reported =
             std::mem::replace(&mut *self.has_reported.lock().unwrap_or_else(PoisonError::into_inner), true);
         if !had_reported {
-            (self.report)(&format!("the cache of remote images fails, and is left out: {error}"));
+            (self.report)(&format!("the cache of remote images cannot be {} now: {error}", self.done));
         }
     }
 
@@ -84,7 +91,8 @@ mod tests {
     fn a_disk_is_paused_after_failures_in_a_row_and_the_first_is_reported() {
         let reported = Arc::new(Mutex::new(Vec::new()));
         let lines = reported.clone();
-        let health = Health::new(2, Arc::new(move |text: &str| lines.lock().unwrap().push(text.to_string())));
+        let report = Arc::new(move |text: &str| lines.lock().unwrap().push(text.to_string()));
+        let health = Health::new("written", 2, report);
         let full = SysError::new("writing", 28);
         health.failed(&full);
         assert!(!health.is_paused() && health.error().is_none());
@@ -94,7 +102,8 @@ mod tests {
         health.failed(&full);
         health.failed(&full);
         assert!(health.is_paused() && health.error().unwrap().contains("No space left"));
-        assert_eq!(reported.lock().unwrap().len(), 1);
+        let text = "the cache of remote images cannot be written now: writing: No space left on device (os error 28)";
+        assert_eq!(*reported.lock().unwrap(), [text]);
         health.succeeded();
         assert!(!health.is_paused() && health.error().is_none());
     }

@@ -142,8 +142,8 @@ impl Cache {
             unchecked_bytes: AtomicU64::new(MAX_UNCHECKED_BYTES),
             busy_evictions: AtomicU64::new(0),
             counters: Counters::default(),
-            reads: Health::new(READ_FAILURES, report.clone()),
-            writes: Health::new(1, report),
+            reads: Health::new("read", READ_FAILURES, report.clone()),
+            writes: Health::new("written", 1, report),
         }))
     }
 
