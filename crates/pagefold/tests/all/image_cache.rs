@@ -11,6 +11,7 @@ use crate::support::Sandbox;
 use cache_checker::check;
 use std::fs;
 use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -116,7 +117,7 @@ fn a_folder_that_cannot_be_used_is_reported_and_costs_nothing_else() {
 #[test]
 fn a_second_mount_asks_once_and_reports_what_the_cache_had() {
     let Some((s, server)) = rig("a_second_mount_asks_once_and_reports_what_the_cache_had") else { return };
-    mount(&s, &server, "");
+    mount(&s, &server, "--no-readahead");
     reads_right(&s);
     let first = &s.stats()["remote"]["cache"];
     assert!(first["written_bytes"].as_u64() > Some(6_000_000) && first["error"].is_null(), "{first}");
@@ -125,7 +126,7 @@ fn a_second_mount_asks_once_and_reports_what_the_cache_had() {
     s.assert_nothing_left();
     server.take_log();
 
-    mount(&s, &server, "");
+    mount(&s, &server, "--no-readahead");
     reads_right(&s);
     assert_eq!(server.take_log().len(), 1);
     let stats = s.stats();
@@ -141,6 +142,35 @@ fn a_second_mount_asks_once_and_reports_what_the_cache_had() {
     assert!(found.unwrap().stdout.is_empty());
     ok(&s.inner, &s.words("unmount", ""));
     s.assert_nothing_left();
+}
+
+/// The server of a mount keeps no privileges, and the command passes it the path of the folder in its configuration.
+#[test]
+fn a_users_mount_caches_in_the_home_folder() {
+    let Some(s) = MountSandbox::for_user("a_users_mount_caches_in_the_home_folder") else { return };
+    let server = serving(&s.image);
+    let home = s.inner.path("home");
+    fs::create_dir(&home).unwrap();
+    std::os::unix::fs::chown(&home, Some(1000), Some(1000)).unwrap();
+    let words = format!("image mount {} {} --timeout 5s --no-readahead", server.url(PATH), s.at.display());
+    for round in 0..2 {
+        server.take_log();
+        let mut command = command(&s.inner, &words);
+        command.env_remove("PAGEFOLD_CACHE_DIR").env_remove("XDG_CACHE_HOME").env("HOME", &home);
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        let path = s.at.join("long");
+        let read = format!("cat {} | wc -c", path.display());
+        let mut shell = std::process::Command::new("sh");
+        shell.uid(1000).gid(1000);
+        let output = shell.args(["-c", &read]).output().unwrap();
+        let expected = crate::image_mount::contents().len().to_string();
+        assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), expected, "{output:?}");
+        assert_eq!(server.take_log().len() == 1, round == 1);
+        s.ok(&s.words("unmount", ""));
+        s.assert_nothing_left();
+    }
+    assert!(check(&home.join(".cache/pagefold"), &fs::read(&s.image).unwrap()) > 1);
 }
 
 #[test]
@@ -184,7 +214,7 @@ fn digest(s: &MountSandbox, server: &Server) -> String {
 #[test]
 fn with_a_digest_a_cached_image_is_mounted_without_its_server() {
     let Some((s, server)) = rig("with_a_digest_a_cached_image_is_mounted_without_its_server") else { return };
-    let digest = digest(&s, &server);
+    let digest = digest(&s, &server) + " --no-readahead";
     mount(&s, &server, &digest);
     reads_right(&s);
     ok(&s.inner, &s.words("unmount", ""));
@@ -226,7 +256,8 @@ fn forged_blocks_cost_requests_if_there_is_a_digest() {
     reads_right(&s);
     ok(&s.inner, &s.words("unmount", ""));
     s.assert_nothing_left();
-    // All is right now.
+    // All is right, once all has been read.
+    ok(&s.inner, &check_words(""));
     server.fail(|_| Fault::Hangup);
     ok(&s.inner, &check_words(""));
 }

@@ -5,7 +5,9 @@
 use super::cache_checker::check;
 use super::*;
 use pagefold_remote::cache::{CacheUse, Key};
+use server::Fault;
 use std::process::{Child, Command, Stdio};
+use std::time::Instant;
 
 /// The variable that makes a process of this program one that reads until it is killed: URL, folder and seed.
 const CHILD: &str = "PAGEFOLD_TEST_CACHE_CHILD";
@@ -77,6 +79,46 @@ fn blocks_read(folder: &std::path::Path, source: &[u8]) -> usize {
         }
     }
     found
+}
+
+/// A stopped process has claims that it does not give up.
+#[test]
+fn nobody_waits_long_for_a_stopped_process() {
+    use rustix::process::{Pid, Signal, kill_process};
+    let server = Server::start();
+    let source = long_contents();
+    server.put(PATH, Object::new(source.clone(), "v0"));
+    let folder = tempfile::tempdir().unwrap();
+    let url = server.url(PATH);
+    let open = || {
+        let cache = Some(CacheUse { cache: super::cache::cache(folder.path()), content: Some(key()) });
+        let url = Url::parse(&url).unwrap();
+        RemoteSource::open(&url, Options { cache, is_verified: true, ..options(2000) }).unwrap()
+    };
+    let reader = open();
+    server.take_log();
+    server.fail(|_| Fault::Late(Duration::from_millis(200)));
+    let mut child = start(&url, folder.path(), 5);
+    let asked = loop {
+        if let Some(request) = server.take_log().first() {
+            break request.range().unwrap();
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    };
+    let pid = Pid::from_child(&child);
+    kill_process(pid, Signal::STOP).unwrap();
+    server.fail(|_| Fault::None);
+    let start = Instant::now();
+    let mut buf = vec![0; (asked.1 - asked.0 + 1) as usize];
+    reader.read_at(asked.0, &mut buf).unwrap();
+    // A quarter of the time that a read has, and the requests.
+    let took = start.elapsed();
+    assert!(buf == source[asked.0 as usize..=asked.1 as usize]);
+    assert!((400..1500).contains(&took.as_millis()), "{took:?}");
+    kill_process(pid, Signal::CONT).unwrap();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    check(folder.path(), &source);
 }
 
 #[test]
