@@ -7,7 +7,7 @@ use crate::image_digest::mount_sandbox;
 use crate::image_mount::{MountSandbox, kill};
 use crate::image_remote::server::{Fault, Object, Server};
 use crate::image_remote::{PATH, command, ok, run, serving};
-use crate::support::Sandbox;
+use crate::support::{Sandbox, wait_until};
 use cache_checker::check;
 use std::fs;
 use std::os::unix::fs::{FileExt, PermissionsExt};
@@ -15,7 +15,10 @@ use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::time::Duration;
 
+/// Exit codes of the program.
 const USAGE: i32 = 2;
+const BUSY: i32 = 4;
+/// Bytes of a block of the cache.
 const BLOCK: u64 = 64 << 10;
 
 /// An image with a file `noise` of this length, which does not compress.
@@ -57,6 +60,15 @@ fn mount(s: &MountSandbox, server: &Server, more: &str) {
 
 fn noise(s: &MountSandbox) -> Vec<u8> {
     fs::read(s.inner.path("tree/noise")).unwrap()
+}
+
+/// Unmounts. A process that another test starts at this moment has the files of this one open until it runs its program.
+fn unmount(s: &MountSandbox) {
+    wait_until("the image is unmounted", || match run(&s.inner, &s.words("unmount", "")) {
+        ran if ran.code == BUSY => false,
+        ran => ran.code == 0 || panic!("{ran:?}"),
+    });
+    s.assert_nothing_left();
 }
 
 fn reads_right(s: &MountSandbox) {
@@ -110,8 +122,7 @@ fn a_folder_that_cannot_be_used_is_reported_and_costs_nothing_else() {
     let stats = s.stats();
     assert!(stats["remote"]["cache"]["error"].as_str().unwrap().contains("not cached"), "{stats}");
     assert!(s.ok(&s.words("stats", "")).contains("cache fails"));
-    ok(&s.inner, &s.words("unmount", ""));
-    s.assert_nothing_left();
+    unmount(&s);
 }
 
 #[test]
@@ -122,8 +133,7 @@ fn a_second_mount_asks_once_and_reports_what_the_cache_had() {
     let first = &s.stats()["remote"]["cache"];
     assert!(first["written_bytes"].as_u64() > Some(6_000_000) && first["error"].is_null(), "{first}");
     assert_eq!((&first["hit_bytes"], &first["size_bytes"]), (&0.into(), &(10_u64 << 30).into()));
-    ok(&s.inner, &s.words("unmount", ""));
-    s.assert_nothing_left();
+    unmount(&s);
     server.take_log();
 
     mount(&s, &server, "--no-readahead");
@@ -140,8 +150,7 @@ fn a_second_mount_asks_once_and_reports_what_the_cache_had() {
     let found =
         std::process::Command::new("grep").args(["-rl", "signature=abc"]).arg(cache(&s.inner)).output();
     assert!(found.unwrap().stdout.is_empty());
-    ok(&s.inner, &s.words("unmount", ""));
-    s.assert_nothing_left();
+    unmount(&s);
 }
 
 /// The server of a mount keeps no privileges, and the command passes it the path of the folder in its configuration.
@@ -167,8 +176,7 @@ fn a_users_mount_caches_in_the_home_folder() {
         let expected = crate::image_mount::contents().len().to_string();
         assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), expected, "{output:?}");
         assert_eq!(server.take_log().len() == 1, round == 1);
-        s.ok(&s.words("unmount", ""));
-        s.assert_nothing_left();
+        unmount(&s);
     }
     assert!(check(&home.join(".cache/pagefold"), &fs::read(&s.image).unwrap()) > 1);
 }
@@ -199,9 +207,8 @@ fn two_mounts_fetch_each_block_once() {
     // The first block of each mount is the answer that names the version.
     let asked: u64 = blocks.sum();
     assert!(asked <= all + 1, "{asked} blocks of {all}");
-    ok(&second.inner, &second.words("unmount", ""));
-    ok(&s.inner, &s.words("unmount", ""));
-    s.assert_nothing_left();
+    unmount(&second);
+    unmount(&s);
 }
 
 /// The digest of the image, whose tree is on the server.
@@ -217,15 +224,13 @@ fn with_a_digest_a_cached_image_is_mounted_without_its_server() {
     let digest = digest(&s, &server) + " --no-readahead";
     mount(&s, &server, &digest);
     reads_right(&s);
-    ok(&s.inner, &s.words("unmount", ""));
-    s.assert_nothing_left();
+    unmount(&s);
     server.take_log();
     server.fail(|_| Fault::Hangup);
     mount(&s, &server, &digest);
     reads_right(&s);
     assert_eq!(server.take_log().len(), 0);
-    ok(&s.inner, &s.words("unmount", ""));
-    s.assert_nothing_left();
+    unmount(&s);
 }
 
 /// Bytes that another process put into the cache, with checksums that fit: a digest shows that they are wrong.
@@ -254,8 +259,7 @@ fn forged_blocks_cost_requests_if_there_is_a_digest() {
     server.put("/app.erofs.verity", Object::new(tree, "t0"));
     mount(&s, &server, &digest);
     reads_right(&s);
-    ok(&s.inner, &s.words("unmount", ""));
-    s.assert_nothing_left();
+    unmount(&s);
     // All is right, once all has been read.
     ok(&s.inner, &check_words(""));
     server.fail(|_| Fault::Hangup);
@@ -272,13 +276,11 @@ fn blocks_that_a_wrong_server_left_are_fetched_again() {
     server.put(PATH, Object::new(wrong, "w0"));
     mount(&s, &server, &digest);
     assert_eq!(fs::read(s.at.join("noise")).unwrap_err().raw_os_error(), Some(libc::EIO));
-    ok(&s.inner, &s.words("unmount", ""));
-    s.assert_nothing_left();
+    unmount(&s);
     server.put(PATH, Object::new(right, "v0"));
     mount(&s, &server, &digest);
     reads_right(&s);
-    ok(&s.inner, &s.words("unmount", ""));
-    s.assert_nothing_left();
+    unmount(&s);
 }
 
 #[test]
@@ -353,12 +355,10 @@ fn servers_that_are_killed_leave_a_cache_that_is_never_wrong() {
             kill(&s);
         });
         check(&cache(&s.inner), &source);
-        ok(&s.inner, &s.words("unmount", ""));
-        s.assert_nothing_left();
+        unmount(&s);
     }
     mount(&s, &server, "");
     reads_right(&s);
     assert!(check(&cache(&s.inner), &source) > 80);
-    ok(&s.inner, &s.words("unmount", ""));
-    s.assert_nothing_left();
+    unmount(&s);
 }
