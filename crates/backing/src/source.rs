@@ -20,6 +20,12 @@ pub trait ByteSource: Send + Sync {
     /// Each call is a read in flight: threads that call at once do not wait for each other, as far as the medium can.
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), BackingError>;
 
+    /// Drops copies of this range that the source took from a cache, so that the next read asks the medium itself. Returns
+    /// whether there was one. A reader calls it that can prove the bytes wrong.
+    fn discard_cached(&self, _offset: u64, _len_bytes: u64) -> bool {
+        false
+    }
+
     /// Describes the source in a few words for people: "file, direct I/O, io_uring".
     fn describe(&self) -> String;
 
@@ -42,6 +48,10 @@ macro_rules! through_pointer {
 
             fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), BackingError> {
                 (**self).read_at(offset, buf)
+            }
+
+            fn discard_cached(&self, offset: u64, len_bytes: u64) -> bool {
+                (**self).discard_cached(offset, len_bytes)
             }
 
             fn describe(&self) -> String {

@@ -74,6 +74,17 @@ pub struct RemoteConfig {
     /// location needs them.
     #[serde(default)]
     pub stores: Option<Secret>,
+    /// Where ranges that were read are kept on disk; `None` for nowhere.
+    pub cache: Option<CacheConfig>,
+}
+
+/// A cache of remote images on disk.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CacheConfig {
+    /// The folder, an absolute path.
+    pub folder: PathBuf,
+    /// The largest size of its files, bytes.
+    pub size_bytes: u64,
 }
 
 /// A text that `Debug` does not show.
@@ -89,7 +100,7 @@ impl fmt::Debug for Secret {
 
 impl Default for RemoteConfig {
     fn default() -> Self {
-        RemoteConfig { timeout_ms: 30_000, read_ahead: true, authorization: None, stores: None }
+        RemoteConfig { timeout_ms: 30_000, read_ahead: true, authorization: None, stores: None, cache: None }
     }
 }
 

@@ -39,7 +39,7 @@ pub enum Command {
     Disk(DiskCommand),
     /// Mount, list, extract and check compressed read-only file systems (EROFS images)
     #[command(subcommand)]
-    Image(ImageCommand),
+    Image(Box<ImageCommand>),
     /// Run a command for which disks are at the paths of the kernel's zram
     ///
     /// In the command, and in nothing else, each disk with a name zramN is the device /dev/zramN, with the files of

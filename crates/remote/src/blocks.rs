@@ -86,8 +86,21 @@ impl Blocks {
         state.set_ready(0, Arc::new(bytes), 1);
     }
 
+    /// Drops these blocks. Those on their way stay. Returns whether one was there.
+    pub(crate) fn forget(&self, blocks: &Range<u64>) -> bool {
+        let mut state = self.lock();
+        let before = state.ready_blocks;
+        for block in blocks.clone() {
+            if matches!(state.blocks.get(&block), Some(Entry::Ready { .. })) {
+                state.blocks.remove(&block);
+                state.ready_blocks -= 1;
+            }
+        }
+        state.ready_blocks < before
+    }
+
     /// Fills `buf` from byte `offset`; the range is inside the object. Missing blocks are loaded by `load`, which gets
-    /// the numbers of the blocks and returns their bytes. Waits for other readers' blocks until `end`.
+    /// the numbers of the blocks and returns their bytes, or those of the first of them. Waits for other readers' blocks until `end`.
     pub(crate) fn read<E>(
         self: &Arc<Self>,
         offset: u64,

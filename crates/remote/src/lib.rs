@@ -27,11 +27,13 @@
 //! after broken connections and answers such as 503, with pauses that grow. So readers do not see an outage that is
 //! shorter.
 //!
+//! **A cache.** Ranges that were read stay in memory ([`Options::cache_bytes`]) and, if the caller has opened one, in a
+//! [`cache`] on disk ([`Options::cache`]), which all processes of a user share.
+//!
 //! # Limits
 //!
 //! - The server must answer range requests. An answer with the whole object, with another range, or with a body of
 //!   another length is refused.
-//! - Ranges are kept in memory only ([`Options::cache_bytes`]), not on disk.
 //! - Nothing but HTTP/1.1, and TLS by the certificates of the system. A plain URL has no credentials but the header
 //!   `Authorization`; [`s3`] and [`oci`] have those of their stores.
 //! - Reads run in the calling threads. A source has threads that fetch ahead of readers that read in order
@@ -43,7 +45,7 @@
 //! behind it that are wanted too, or probably will be: up to 1 MiB in one request. Other readers of a block that is on
 //! its way wait for it, and `ahead.rs` fetches what follows a sequence. `retry.rs` repeats a request until the deadline;
 //! `client.rs` sends it and follows redirects, and `answer.rs` judges the answer, with the parsers of `headers.rs`. `url.rs`
-//! has the names of objects.
+//! has the names of objects. Between `blocks.rs` and the server is the cache on disk, [`cache`].
 //!
 //! `access.rs` is how the client asks a store where to send a request and with which headers, and what a refusal means.
 //! [`s3`] signs, and [`oci`] shows tokens; both keep what expires in `renewed.rs`, and ask other services by `small.rs`.
@@ -56,6 +58,7 @@ mod access;
 mod ahead;
 mod answer;
 mod blocks;
+pub mod cache;
 mod client;
 mod error;
 pub mod headers;

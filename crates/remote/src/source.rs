@@ -4,6 +4,7 @@ use crate::access::{Access, PlainAccess};
 use crate::ahead::ReadAhead;
 use crate::answer::{AttemptError, Validator, Version, Wanted};
 use crate::blocks::{BLOCK_BYTES, Blocks, Loaded, ReadError};
+use crate::cache::{CacheUse, CachedObject, Wait};
 use crate::client::Client;
 use crate::retry::{Deadline, until_deadline};
 use crate::{RemoteError, Secret, Url};
@@ -11,7 +12,10 @@ use pagefold_backing::{BackingError, ByteSource};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+/// The longest wait for another process that fetches the same range into the cache.
+const MAX_CLAIM_WAIT: Duration = Duration::from_secs(5);
 
 /// How an object is read.
 #[derive(Debug, Clone)]
@@ -28,6 +32,8 @@ pub struct Options {
     pub authorization: Option<Secret>,
     /// Whether the caller verifies all bytes, so that an object without a version is accepted.
     pub is_verified: bool,
+    /// A cache on disk.
+    pub cache: Option<CacheUse>,
 }
 
 impl Default for Options {
@@ -38,6 +44,7 @@ impl Default for Options {
             ahead_threads: 3,
             authorization: None,
             is_verified: false,
+            cache: None,
         }
     }
 }
@@ -64,6 +71,7 @@ pub struct RemoteSource {
     ahead: Option<ReadAhead>,
     failed_reads: AtomicU64,
     last_error: Mutex<Option<String>>,
+    is_from_cache: bool,
 }
 
 /// The object, as readers and the threads that fetch ahead share it.
@@ -71,11 +79,13 @@ struct Object {
     client: Client,
     version: Version,
     blocks: Arc<Blocks>,
+    cached: Option<CachedObject>,
     timeout: Duration,
 }
 
 impl RemoteSource {
-    /// Opens the object: asks for its beginning, and so learns its length and version.
+    /// Opens the object: asks for its beginning, and so learns its length and version. An object whose bytes the caller
+    /// verifies is opened without asking if the cache has it.
     pub fn open(url: &Url, options: Options) -> Result<Self, RemoteError> {
         let access = PlainAccess::new(url, options.authorization.clone())?;
         Self::open_by(Arc::new(access), &options)
@@ -84,14 +94,41 @@ impl RemoteSource {
     /// Opens the object that a store gives access to.
     pub(crate) fn open_by(access: Arc<dyn Access>, options: &Options) -> Result<Self, RemoteError> {
         let client = Client::new(access, options.timeout)?;
+        let cache = options.cache.as_ref();
+        if let Some(cached) = cache.filter(|_| options.is_verified).and_then(CacheUse::find) {
+            let version = Version { len_bytes: cached.len_bytes(), validator: Validator::None };
+            return Ok(RemoteSource::new(client, version, None, Some(cached), options));
+        }
         let (version, first) = open_version(&client, options)?;
+        let (url, is_fixed) = (client.access().server(), client.access().fixed_len_bytes().is_some());
+        let cached = cache.zip(first.as_ref());
+        let cached = cached.and_then(|(cache, first)| cache.object(&url, &version, is_fixed, first));
+        Ok(RemoteSource::new(client, version, first, cached, options))
+    }
+
+    /// A source of a version. `first` is its first block, if the server has sent it.
+    fn new(
+        client: Client,
+        version: Version,
+        first: Option<Vec<u8>>,
+        cached: Option<CachedObject>,
+        options: &Options,
+    ) -> Self {
+        let is_from_cache = first.is_none() && cached.is_some();
         let blocks = Arc::new(Blocks::new(version.len_bytes, options.cache_bytes));
         first.into_iter().for_each(|first| blocks.insert_first(first));
-        let object = Arc::new(Object { client, version, blocks, timeout: options.timeout });
-        let fetched = object.clone();
-        let fetch = move |run: &Range<u64>| fetched.fetch_once(run, &Deadline::after(fetched.timeout)).ok();
-        let ahead = ReadAhead::start(options.ahead_threads, Arc::new(fetch));
-        Ok(RemoteSource { object, ahead, failed_reads: AtomicU64::new(0), last_error: Mutex::default() })
+        let object = Arc::new(Object { client, version, blocks, cached, timeout: options.timeout });
+        let loaded = object.clone();
+        let load = move |run: &Range<u64>| loaded.load_ahead(run);
+        let ahead = ReadAhead::start(options.ahead_threads, Arc::new(load));
+        let (failed_reads, last_error) = Default::default();
+        RemoteSource { object, ahead, failed_reads, last_error, is_from_cache }
+    }
+
+    /// Whether the object was opened by what the cache says, without asking the server. Then the cache may be wrong about
+    /// its length, too.
+    pub fn is_from_cache(&self) -> bool {
+        self.is_from_cache
     }
 
     /// A snapshot of the counters.
@@ -145,6 +182,26 @@ fn open_version(client: &Client, options: &Options) -> Result<(Version, Option<V
 }
 
 impl Object {
+    /// Loads the first of these blocks, at least one, for a reader: from the cache, or else from the server.
+    fn load(&self, blocks: &Range<u64>, deadline: &Deadline) -> Result<Loaded, RemoteError> {
+        let fetch = |blocks: &Range<u64>| self.fetch(blocks, deadline);
+        let Some(cached) = &self.cached else { return fetch(blocks) };
+        let wait = Wait::Bounded(Instant::now() + (self.timeout / 4).min(MAX_CLAIM_WAIT));
+        match cached.load(blocks, wait, fetch)? {
+            Some(loaded) => Ok(loaded),
+            None => fetch(blocks),
+        }
+    }
+
+    /// Loads the first of these blocks ahead of readers: by one attempt, and not if another process is at it.
+    fn load_ahead(&self, blocks: &Range<u64>) -> Option<Loaded> {
+        let fetch = |blocks: &Range<u64>| self.fetch_once(blocks, &Deadline::after(self.timeout));
+        match &self.cached {
+            Some(cached) => cached.load(blocks, Wait::Never, fetch).ok().flatten(),
+            None => fetch(blocks).ok(),
+        }
+    }
+
     /// Fetches blocks, by requests that are repeated until the deadline.
     fn fetch(&self, blocks: &Range<u64>, deadline: &Deadline) -> Result<Loaded, RemoteError> {
         until_deadline(deadline, |pause| self.client.wait(pause), || self.fetch_once(blocks, deadline))
@@ -173,7 +230,7 @@ impl ByteSource for RemoteSource {
         self.check_range(offset, buf.len() as u64)?;
         let Object { client, blocks, timeout, .. } = &*self.object;
         let deadline = Deadline::after(*timeout);
-        let read = blocks.read(offset, buf, deadline.end, &|run| self.object.fetch(run, &deadline));
+        let read = blocks.read(offset, buf, deadline.end, &|run| self.object.load(run, &deadline));
         let error = match read {
             Ok(()) => {
                 let last = (offset + buf.len() as u64).saturating_sub(1) / BLOCK_BYTES;
@@ -194,6 +251,16 @@ impl ByteSource for RemoteSource {
         self.failed_reads.fetch_add(1, Ordering::Relaxed);
         *self.last_error.lock().unwrap_or_else(PoisonError::into_inner) = Some(error.to_string());
         Err(error)
+    }
+
+    fn discard_cached(&self, offset: u64, len_bytes: u64) -> bool {
+        let Some(cached) = &self.object.cached else { return false };
+        let end = offset.saturating_add(len_bytes).min(self.len_bytes());
+        let blocks = offset / BLOCK_BYTES..end.div_ceil(BLOCK_BYTES);
+        let was_cached = cached.forget(&blocks);
+        // Blocks in memory may have come from the cache, too.
+        let was_in_memory = self.object.blocks.forget(&blocks);
+        was_cached || was_in_memory
     }
 
     fn describe(&self) -> String {

@@ -20,7 +20,7 @@
 //!
 //! Few modules use others, and only in one direction: those for block devices, swap, FUSE mounts and control groups use
 //! `mounts`; `blockuse` uses `swap`; `fusermount` uses `fusedev` and `handover`; `beneath` uses `pathhandle`;
-//! `forkmark`, `pagemap`, `spool` and `uffd` use `mem`; `memroom` uses `mem` and `memcg`; `memstall` uses `memroom` and
+//! `cachedir` uses `beneath`; `forkmark`, `pagemap`, `spool` and `uffd` use `mem`; `memroom` uses `mem` and `memcg`; `memstall` uses `memroom` and
 //! `pressure`. The crate itself starts no threads (`signal` starts masked threads for its callers). It has one lock,
 //! which serialises the installation of the SIGBUS handler. Functions that a signal handler may call say so; they
 //! allocate nothing and take no locks.
@@ -31,6 +31,7 @@
 pub mod beneath;
 pub mod blockdev;
 pub mod blockuse;
+pub mod cachedir;
 pub mod cpu;
 pub mod detach;
 pub mod direct;
@@ -60,6 +61,7 @@ pub mod pidfd;
 pub mod prefetch;
 pub mod pressure;
 pub mod privileges;
+pub mod rangelock;
 pub mod ready;
 pub mod rundir;
 pub mod sigbus;

@@ -37,6 +37,13 @@ fn change_mask(how: i32, set: &libc::sigset_t) -> Result<libc::sigset_t, SysErro
     }
 }
 
+/// Makes writes beyond the limit of the length of files (RLIMIT_FSIZE) fail with EFBIG; otherwise they end the process by
+/// SIGXFSZ. Holds for the whole process, and for the programs that it starts.
+pub fn ignore_file_size_signal() {
+    // SAFETY: ignoring a signal installs no handler. It fails for no signal that exists and can be ignored.
+    unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
+}
+
 /// A guard that blocks SIGTERM, SIGINT and SIGHUP in the calling thread.
 ///
 /// Dropping it restores the old mask, which delivers signals that have arrived meanwhile. It stays on its thread (not

@@ -26,6 +26,9 @@ Files:
                              container); a login session uses it too if it exists and
                              $XDG_RUNTIME_DIR/pagefold does not
 
+  ~/.cache/pagefold          what was read from URLs ($XDG_CACHE_HOME/pagefold, if that is set)
+  /var/cache/pagefold        the same, for root
+
   The runtime folder has a sub-folder for each running disk and each mounted image, with its lock,
   sockets, state and log. It must belong to the user and have mode 0700, and its path must not
   contain symbolic links or folders that others can write to; otherwise commands refuse to use it.
@@ -35,6 +38,8 @@ Environment:
                         a folder of that user
   PAGEFOLD_RUNTIME_DIR  use this runtime folder instead; its parent must exist, and it must pass the
                         same checks
+  PAGEFOLD_CACHE_DIR    folder for what is read from URLs; if empty, none
+  XDG_CACHE_HOME        parent of that folder for users other than root
   NO_COLOR              if set, output has no colours, even on a terminal";
 
 /// The path of the runtime folder of this user, which may not exist yet.

@@ -50,6 +50,32 @@ pub struct RemoteReport {
     pub failed_reads: u64,
     /// The error of the last read that failed; null if none has.
     pub last_error: Option<String>,
+    /// The cache on disk; absent without one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cache: Option<CacheReport>,
+}
+
+/// The cache of remote images on disk, and its use since the image was mounted.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct CacheReport {
+    /// Its folder.
+    pub folder: PathBuf,
+    /// The largest size of its files.
+    pub size_bytes: u64,
+    /// Bytes that its files take now, for all images.
+    pub used_bytes: u64,
+    /// Bytes that this mount has read from it.
+    pub hit_bytes: u64,
+    /// Bytes that this mount has stored in it.
+    pub written_bytes: u64,
+    /// Bytes that this mount has evicted.
+    pub evicted_bytes: u64,
+    /// Damaged blocks, which were fetched again.
+    pub refused_blocks: u64,
+    /// Waits for other processes that fetched the same range.
+    pub waits: u64,
+    /// Why it is not used, or not written, now; null if it works.
+    pub error: Option<String>,
 }
 
 /// Use of the memory budget for reading.

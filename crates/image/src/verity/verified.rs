@@ -6,6 +6,9 @@
 //!
 //! Verified nodes are kept in a [`NodeCache`] of a fixed size: a node that left it is read and verified again, so the
 //! tree may change at any time without harm. Data is not kept: each read hashes it again.
+//!
+//! Wrong bytes may come from a cache of the source, with right ones on the medium. So they are discarded there and read once
+//! more before a read fails.
 
 use super::hash::{BlockHasher, Hash};
 use super::layout::Layout;
@@ -72,8 +75,14 @@ impl VerifiedSource {
             return Ok(node);
         }
         let expected = self.expected_hash(level + 1, index)?;
-        let node = read_block(&*self.tree, position * BLOCK_BYTES as u64, BLOCK_BYTES)?;
-        if self.hasher.hash(&node) != expected {
+        let start = position * BLOCK_BYTES as u64;
+        let mut node = read_block(&*self.tree, start, BLOCK_BYTES)?;
+        let mut is_right = self.hasher.hash(&node) == expected;
+        if !is_right && self.tree.discard_cached(start, BLOCK_BYTES as u64) {
+            node = read_block(&*self.tree, start, BLOCK_BYTES)?;
+            is_right = self.hasher.hash(&node) == expected;
+        }
+        if !is_right {
             return Err(mismatch(format!("block {position} of the Merkle tree"), position));
         }
         let node = Arc::new(node);
@@ -111,11 +120,23 @@ impl VerifiedSource {
         Ok(())
     }
 
+    /// Fills `blocks` from byte `start`, where block `first` begins, and verifies them.
+    fn read_blocks(&self, first: u64, start: u64, blocks: &mut [u8]) -> Result<(), BackingError> {
+        self.data.read_at(start, blocks)?;
+        match self.verify(first, blocks) {
+            Err(e) if e.is_mismatch() && self.data.discard_cached(start, blocks.len() as u64) => {
+                self.data.read_at(start, blocks)?;
+                self.verify(first, blocks)
+            }
+            verified => verified,
+        }
+    }
+
     /// Fills `buf` from byte `within` of a block, of which all is read.
     fn read_part(&self, block: u64, within: usize, buf: &mut [u8]) -> Result<(), BackingError> {
         let (start, len_bytes) = self.layout.data_block(block);
-        let whole = read_block(&*self.data, start, len_bytes)?;
-        self.verify(block, &whole[..len_bytes])?;
+        let mut whole = [0; BLOCK_BYTES];
+        self.read_blocks(block, start, &mut whole[..len_bytes])?;
         buf.copy_from_slice(&whole[within..within + buf.len()]);
         Ok(())
     }
@@ -142,10 +163,7 @@ impl ByteSource for VerifiedSource {
             let (here, behind) = rest.split_at_mut(len_bytes);
             match is_part {
                 true => self.read_part(block, within, here)?,
-                false => {
-                    self.data.read_at(at, here)?;
-                    self.verify(block, here)?;
-                }
+                false => self.read_blocks(block, at, here)?,
             }
             (at, rest) = (at + len_bytes as u64, behind);
         }

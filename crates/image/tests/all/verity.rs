@@ -6,8 +6,10 @@ use pagefold_image::verity::{Descriptor, Digest, Salt, VerifiedSource, VerityErr
 use pagefold_testkit::skipped;
 use proptest::prelude::*;
 use sha2::{Digest as _, Sha256};
+use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 use std::process::Command;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, Mutex};
 
 const MIB: usize = 1 << 20;
@@ -204,6 +206,65 @@ fn a_node_that_was_verified_is_trusted_only_in_memory() {
     flip(&pair.data, 4096 * 3 + 1);
     let error = source.read_at(4096 * 2 + 50, &mut [0; 9000]).unwrap_err();
     assert_eq!(error.to_string(), "block 3 (4096 bytes at 12288) differs from its digest");
+}
+
+/// A medium with a cache of wrong bytes for some blocks, until they are discarded.
+struct WronglyCached {
+    medium: Arc<MemoryBacking>,
+    wrong: Mutex<BTreeSet<u64>>,
+    reads: AtomicU64,
+}
+
+impl ByteSource for WronglyCached {
+    fn len_bytes(&self) -> u64 {
+        self.medium.len_bytes()
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), BackingError> {
+        self.reads.fetch_add(1, Ordering::Relaxed);
+        self.medium.read_at(offset, buf)?;
+        let wrong = self.wrong.lock().unwrap();
+        for (at, byte) in (offset..).zip(buf) {
+            *byte ^= u8::from(wrong.contains(&(at / 4096)));
+        }
+        Ok(())
+    }
+
+    fn discard_cached(&self, offset: u64, len_bytes: u64) -> bool {
+        let mut wrong = self.wrong.lock().unwrap();
+        let before = wrong.len();
+        wrong.retain(|block| !(offset / 4096..(offset + len_bytes).div_ceil(4096)).contains(block));
+        wrong.len() < before
+    }
+
+    fn describe(&self) -> String {
+        "wrongly cached".into()
+    }
+}
+
+#[test]
+fn wrong_bytes_of_a_cache_are_discarded_and_read_once_more() {
+    let pair = Pair::new(contents(3 * MIB), "");
+    let cached = |medium: &Arc<MemoryBacking>, wrong: &[u64]| {
+        let wrong = Mutex::new(wrong.iter().copied().collect());
+        Arc::new(WronglyCached { medium: medium.clone(), wrong, reads: AtomicU64::new(0) })
+    };
+    // A data block that is read in part, two that are read at once, and a node of the tree.
+    let (data, tree) = (cached(&pair.data, &[3, 10, 11]), cached(&pair.tree, &[2]));
+    let source = VerifiedSource::open(data.clone(), tree.clone(), pair.digest, &pair.salt).unwrap();
+    source.read_at(3 * 4096 + 5, &mut [0; 9]).unwrap();
+    source.read_at(8 * 4096, &mut vec![0; 8 * 4096]).unwrap();
+    source.read_at(200 * 4096, &mut [0; 4096]).unwrap();
+    assert!(data.wrong.lock().unwrap().is_empty() && tree.wrong.lock().unwrap().is_empty());
+    assert!(failing_blocks(&source).is_empty());
+    // A medium that is wrong itself: one more read, and an error.
+    flip(&pair.data, 50 * 4096);
+    data.wrong.lock().unwrap().insert(50);
+    data.reads.store(0, Ordering::Relaxed);
+    assert!(source.read_at(50 * 4096, &mut [0; 4096]).is_err());
+    assert_eq!(data.reads.swap(0, Ordering::Relaxed), 2);
+    assert!(source.read_at(50 * 4096, &mut [0; 4096]).is_err());
+    assert_eq!(data.reads.load(Ordering::Relaxed), 1);
 }
 
 #[test]

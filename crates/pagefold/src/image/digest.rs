@@ -92,7 +92,8 @@ fn writing(path: &Path, error: &std::io::Error) -> CliError {
 
 /// Computes the digest; the blocks of the tree go to `target`.
 fn compute(args: &DigestArgs, target: Option<&Target>) -> Result<Descriptor> {
-    let source = open_source(&args.image, &args.remote.config(std::iter::once(&args.image))?)?;
+    let remote = args.remote.config(std::iter::once(&args.image))?;
+    let source = open_source(&args.image, &remote, output::note)?;
     let total = source.len_bytes();
     let file = target.map(Target::file);
     let write = |offset: u64, node: &[u8; 4096]| file.map_or(Ok(()), |file| file.write_all_at(node, offset));

@@ -15,6 +15,7 @@
 //! | `findings` | the output of defects in an image |
 //! | `limit` | the limit on printed contents |
 //! | `open` | the arguments that the commands have in common, and opening an image |
+//! | `cache` | the options of the cache of what is read from URLs, and its default folder |
 //! | `names` | names from images, escaped for terminals and JSON |
 //!
 //! Names and contents come from untrusted images, so names are escaped on terminals, and output that may be long is
@@ -23,6 +24,7 @@
 mod build;
 mod build_source;
 mod build_summary;
+mod cache;
 mod cat;
 mod check;
 mod digest;

@@ -1,5 +1,7 @@
 //! The arguments that the commands on images have in common, opening an image, and the errors of that.
 
+use super::cache::CacheArgs;
+use crate::cli::output;
 use clap::{Args, ValueHint};
 use pagefold_control::error::{CliError, Exit, Result};
 use pagefold_control::media::{
@@ -58,6 +60,8 @@ pub struct RemoteArgs {
     /// The platform of an image in a registry that has several, such as linux/arm64 [default: this machine's]
     #[arg(long, value_name = "OS/ARCH")]
     pub platform: Option<String>,
+    #[command(flatten)]
+    pub cache: CacheArgs,
 }
 
 /// The image, and the memory for reading it.
@@ -83,7 +87,7 @@ impl ImageArgs {
     pub fn open(&self, read_ahead: ReadAhead) -> Result<Image> {
         let memory_bytes =
             size::parse(&self.memory).map_err(|e| CliError::usage(format!("--memory: {e}")))?;
-        let Sources { image, devices, .. } = Media::open(&self.media.config()?)?.connect()?;
+        let Sources { image, devices, .. } = open_media(&self.media.config()?)?;
         let options =
             Options { memory_bytes, read_ahead, cache_full_reads: false, devices, ..Options::default() };
         Image::open(image, options).map_err(|e| self.failure(&e))
@@ -116,7 +120,7 @@ pub fn media_config(
 }
 
 impl RemoteArgs {
-    /// The time, and the credentials that these locations need: of the environment, of files, and of programs that the
+    /// The time, the cache, and the credentials that these locations need: of the environment, of files, and of programs that the
     /// files name.
     pub fn config<'a>(&self, locations: impl Iterator<Item = &'a Location>) -> Result<RemoteConfig> {
         let timeout_s =
@@ -132,7 +136,8 @@ impl RemoteArgs {
             }
         };
         let stores = store_settings(locations, self.platform.as_deref())?;
-        Ok(RemoteConfig { timeout_ms: timeout_s * 1000, read_ahead: true, authorization, stores })
+        let (timeout_ms, cache) = (timeout_s * 1000, self.cache.config()?);
+        Ok(RemoteConfig { timeout_ms, read_ahead: true, authorization, stores, cache })
     }
 }
 
@@ -148,9 +153,14 @@ impl VerityArgs {
     }
 }
 
+/// Opens the media of an image. Notes say when there is no cache, or when it begins to fail.
+fn open_media(media: &MediaConfig) -> Result<Sources> {
+    Media::open(media, output::note)?.connect_reporting(output::note)
+}
+
 /// Opens an image that another one is built from, with its further devices.
 pub fn open_source_image(media: &MediaConfig) -> Result<Image> {
-    let Sources { image, devices, .. } = Media::open(media)?.connect()?;
+    let Sources { image, devices, .. } = open_media(media)?;
     Image::open(image, Options { cache_full_reads: false, devices, ..Options::default() })
         .map_err(|e| image_failure(format_args!("'{}'", media.image), &e))
 }

@@ -7,7 +7,7 @@ use pagefold_control::client::Client;
 use pagefold_control::error::{CliError, Exit, Result};
 use pagefold_control::instance::mounts;
 use pagefold_control::report::LatencyReport;
-use pagefold_control::report::mount::{MountReport, RemoteReport};
+use pagefold_control::report::mount::{CacheReport, MountReport, RemoteReport};
 use pagefold_control::text;
 use pagefold_image::mount::MOUNT_NAME;
 use pagefold_page::size::Human;
@@ -113,6 +113,18 @@ fn remote_lines(remote: &RemoteReport) -> Vec<(&'static str, String)> {
     let mut lines = vec![("requests to servers", requests)];
     if let Some(error) = &remote.last_error {
         lines.push(("failed at servers", format!("{} reads; the last: {error}", remote.failed_reads)));
+    }
+    lines.extend(remote.cache.iter().flat_map(cache_lines));
+    lines
+}
+
+/// The figures of the cache on disk.
+fn cache_lines(cache: &CacheReport) -> Vec<(&'static str, String)> {
+    let (hits, written) = (Human(cache.hit_bytes), Human(cache.written_bytes));
+    let (used, size) = (Human(cache.used_bytes), Human(cache.size_bytes));
+    let mut lines = vec![("cache on disk", format!("{hits} read, {written} stored; {used} of {size} used"))];
+    if let Some(error) = &cache.error {
+        lines.push(("cache fails", error.clone()));
     }
     lines
 }

@@ -22,17 +22,17 @@ const UNAVAILABLE: i32 = 5;
 const DAMAGED: i32 = 6;
 
 /// The path of the image on the server.
-const PATH: &str = "/app.erofs";
+pub const PATH: &str = "/app.erofs";
 
 /// A server with the image in this file.
-fn serving(image: &Path) -> Server {
+pub fn serving(image: &Path) -> Server {
     let server = Server::start();
     server.put(PATH, Object::new(fs::read(image).unwrap(), "v0"));
     server
 }
 
 /// A command without the settings of this machine.
-fn command(s: &Sandbox, words: &str) -> Command {
+pub fn command(s: &Sandbox, words: &str) -> Command {
     let mut command = s.command(words);
     for name in ["ALL_PROXY", "HTTPS_PROXY", "HTTP_PROXY", "SSL_CERT_FILE", "SSL_CERT_DIR"] {
         command.env_remove(name).env_remove(name.to_lowercase());
@@ -40,11 +40,11 @@ fn command(s: &Sandbox, words: &str) -> Command {
     command
 }
 
-fn run(s: &Sandbox, words: &str) -> Ran {
+pub fn run(s: &Sandbox, words: &str) -> Ran {
     Ran::new(words, command(s, words).output().unwrap())
 }
 
-fn ok(s: &Sandbox, words: &str) -> String {
+pub fn ok(s: &Sandbox, words: &str) -> String {
     let ran = run(s, words);
     assert_eq!(ran.code, 0, "{ran:?}");
     ran.out

@@ -19,6 +19,7 @@ mod guides;
 mod hostile;
 mod image_build;
 mod image_build_sources;
+mod image_cache;
 mod image_digest;
 mod image_limits;
 mod image_mount;

@@ -52,6 +52,8 @@ impl Sandbox {
         };
         let mut command = Command::new(program);
         command.args(words.split_whitespace()).env("PAGEFOLD_RUNTIME_DIR", self.runtime());
+        // No cache of remote images, unless a test names one.
+        command.env("PAGEFOLD_CACHE_DIR", "");
         command.stdin(Stdio::null());
         if let Some(uid) = self.uid {
             use std::os::unix::process::CommandExt;

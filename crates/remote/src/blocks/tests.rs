@@ -140,6 +140,22 @@ fn a_reader_waits_for_another_until_its_own_deadline_and_a_panic_frees_the_block
     assert_eq!(read(&blocks, 3 * BLOCK..3 * BLOCK + 1), [3..4]);
 }
 
+#[test]
+fn the_first_blocks_of_a_run_are_enough_and_forgotten_ones_are_loaded_again() {
+    let blocks = new(20 * BLOCK, 20 * BLOCK as usize);
+    let runs = Mutex::new(Vec::new());
+    let load = |run: &Range<u64>| {
+        runs.lock().unwrap().push(run.clone());
+        Ok::<_, ()>(served(&blocks, &(run.start..run.start + 3.min(run.end - run.start))))
+    };
+    let mut buf = vec![0; 8 * BLOCK as usize];
+    blocks.read(BLOCK + 7, &mut buf, later(), &load).unwrap();
+    assert!(buf == bytes(BLOCK + 7..9 * BLOCK + 7));
+    assert_eq!(runs.into_inner().unwrap(), [1..10, 4..20, 7..20]);
+    assert!(blocks.forget(&(2..4)) && !blocks.forget(&(2..4)) && !blocks.forget(&(15..20)));
+    assert_eq!(read(&blocks, BLOCK..5 * BLOCK), [2..4]);
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 32, ..ProptestConfig::default() })]
 

@@ -1,6 +1,10 @@
 //! Sources on a server with faults, in one program, because one program builds faster than many.
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
+mod cache;
+#[path = "../support/cache_checker.rs"]
+mod cache_checker;
+mod cache_kill;
 mod docker_registry;
 mod faults;
 mod moto;

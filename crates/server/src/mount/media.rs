@@ -2,17 +2,19 @@
 //!
 //! This is the one place that makes sources of what users name, and that verifies them. It has two steps, because a
 //! server opens files with the user's rights and does everything else without capabilities: [`Media::open`] opens the
-//! files, and [`Media::connect`] asks servers, reads the beginnings of Merkle trees and compares them with the digests.
+//! files and the folder of the cache, and [`Media::connect`] asks servers, reads the beginnings of Merkle trees and compares them with the digests.
 
 mod stores;
 
 pub use stores::store_settings;
 
+use super::cache::OpenedCache;
 use pagefold_backing::{ByteSource, FileBacking};
 use pagefold_control::error::{CliError, Exit, Result};
 use pagefold_control::media::{Location, MediaConfig, RemoteConfig, VerityConfig};
 use pagefold_image::verity::{Digest, Salt, VerifiedSource, VerityError};
 use pagefold_image::with_causes;
+use pagefold_remote::cache::Key;
 use pagefold_remote::stores::{Store, StoreSettings};
 use pagefold_remote::{Options, RemoteError, RemoteSource, Secret, Url};
 use std::fmt::Display;
@@ -38,6 +40,7 @@ pub struct Media {
     media: Vec<Medium>,
     salt: Salt,
     remote: RemoteConfig,
+    cache: Option<OpenedCache>,
 }
 
 struct Medium {
@@ -66,11 +69,14 @@ pub struct Sources {
     pub remote: Vec<Arc<RemoteSource>>,
     /// Notes on them for users.
     pub notes: Vec<String>,
+    /// Their cache on disk.
+    pub cache: Option<OpenedCache>,
 }
 
 impl Media {
-    /// Opens the image, its devices, and their Merkle trees, as far as they are files.
-    pub fn open(config: &MediaConfig) -> Result<Self> {
+    /// Opens the image, its devices, and their Merkle trees, as far as they are files, and the cache of the others. `report`
+    /// gets a sentence when the cache begins to fail.
+    pub fn open(config: &MediaConfig, report: fn(&str)) -> Result<Self> {
         let verity = config.verity.as_ref();
         if let Some(verity) = verity {
             check_counts(verity, 1 + config.devices.len())?;
@@ -84,14 +90,23 @@ impl Media {
             let verity = verity.map(|verity| open_tree(verity, n, location)).transpose()?;
             Ok(Medium { source, verity })
         };
-        let media = config.all().enumerate().map(open).collect::<Result<_>>()?;
-        Ok(Media { media, salt, remote: config.remote.clone() })
+        let media = config.all().enumerate().map(open).collect::<Result<Vec<_>>>()?;
+        let remote = config.remote.clone();
+        let cache = remote.cache.as_ref().filter(|_| media.iter().any(Medium::is_remote));
+        let cache = cache.map(|cache| OpenedCache::open(cache, report));
+        Ok(Media { media, salt, remote, cache })
+    }
+
+    /// Does the same as [`Media::connect`], and reports why there is no cache, if there is none.
+    pub fn connect_reporting(self, report: fn(&str)) -> Result<Sources> {
+        self.cache.iter().filter_map(OpenedCache::warning).for_each(report);
+        self.connect()
     }
 
     /// Asks the servers for what is on them, and returns the sources, verified if there are digests. Fails if a tree does
     /// not belong to its digest.
     pub fn connect(self) -> Result<Sources> {
-        let Media { media, salt, remote } = self;
+        let Media { media, salt, remote, cache } = self;
         let image_origin = match media.first().map(|medium| &medium.source.location) {
             Some(Location::Url(url)) => Url::parse(url).ok().map(|url| url.origin()),
             _ => None,
@@ -102,13 +117,22 @@ impl Media {
             image_origin,
             stores,
             registries: Default::default(),
+            cache,
             remote: Vec::new(),
             notes: Vec::new(),
         };
         let sources = media.into_iter().map(|medium| connector.connect(medium, &salt));
         let mut sources = sources.collect::<Result<Vec<_>>>()?;
         let image = sources.remove(0);
-        Ok(Sources { image, devices: sources, remote: connector.remote, notes: connector.notes })
+        let Connector { remote, notes, cache, .. } = connector;
+        Ok(Sources { image, devices: sources, remote, notes, cache })
+    }
+}
+
+impl Medium {
+    /// Whether it or its Merkle tree is on a server.
+    fn is_remote(&self) -> bool {
+        self.source.file.is_none() || self.verity.as_ref().is_some_and(|verity| verity.tree.file.is_none())
     }
 }
 
@@ -130,6 +154,7 @@ struct Connector {
     stores: StoreSettings,
     /// Images in registries whose manifests have been read.
     registries: stores::Resolved,
+    cache: Option<OpenedCache>,
     remote: Vec<Arc<RemoteSource>>,
     notes: Vec<String>,
 }
@@ -138,27 +163,55 @@ impl Connector {
     fn connect(&mut self, medium: Medium, salt: &Salt) -> Result<Arc<dyn ByteSource>> {
         let (medium, of_registry) = self.with_verity_of_registry(medium)?;
         let salt = of_registry.as_ref().unwrap_or(salt);
-        let Medium { source: Opened { location, file }, verity } = medium;
-        let source = match file {
-            Some(file) => file,
-            None => {
-                let ahead_threads = if self.config.read_ahead { AHEAD_THREADS } else { 0 };
-                self.open_url(&location, IMAGE_CACHE_BYTES, ahead_threads, verity.is_some())?
-            }
-        };
-        let Some(Verity { digest, tree: Opened { location: tree_location, file } }) = verity else {
-            return Ok(source);
-        };
+        let Medium { source, verity } = medium;
+        let Some(verity) = verity else { return self.open_image(&source, None) };
+        let [data_key, tree_key] =
+            ["data", "tree"].map(|role| Key::of_digest(role, &verity.digest.to_string(), &salt.to_string()));
+        let first_remote = self.remote.len();
+        let mut opened = self.open_verified(&source, &verity, salt, data_key, tree_key);
+        if opened.is_err()
+            && self.remote[first_remote..].iter().any(|source| source.is_from_cache())
+            && let Some(cache) = &self.cache
+        {
+            // The cache may be wrong, and the servers were not asked yet.
+            [data_key, tree_key].iter().for_each(|key| cache.remove(key));
+            self.remote.truncate(first_remote);
+            opened = self.open_verified(&source, &verity, salt, data_key, tree_key);
+        }
+        opened
+    }
+
+    fn open_verified(
+        &mut self,
+        source: &Opened,
+        verity: &Verity,
+        salt: &Salt,
+        data_key: Key,
+        tree_key: Key,
+    ) -> Result<Arc<dyn ByteSource>> {
+        let Verity { digest, tree: Opened { location: tree_location, file } } = verity;
+        let data = self.open_image(source, Some(data_key))?;
         let tree = match file {
-            Some(file) => file,
-            None => self.open_url(&tree_location, TREE_CACHE_BYTES, 0, true).map_err(with_advice)?,
+            Some(file) => file.clone(),
+            None => self.open_url(tree_location, TREE_CACHE_BYTES, 0, Some(tree_key)).map_err(with_advice)?,
         };
-        match VerifiedSource::open(source, tree, digest, salt) {
+        match VerifiedSource::open(data, tree, *digest, salt) {
             Ok(source) => Ok(Arc::new(source)),
             Err(e) => {
+                let location = &source.location;
                 let what = format!("'{location}' with the Merkle tree '{tree_location}': {e}");
                 Err(CliError::new(verity_exit(&e), what))
             }
+        }
+    }
+
+    /// Opens an image or a device, which has a key if it is verified.
+    fn open_image(&mut self, source: &Opened, content: Option<Key>) -> Result<Arc<dyn ByteSource>> {
+        let Opened { location, file } = source;
+        let ahead_threads = if self.config.read_ahead { AHEAD_THREADS } else { 0 };
+        match file {
+            Some(file) => Ok(file.clone()),
+            None => self.open_url(location, IMAGE_CACHE_BYTES, ahead_threads, content),
         }
     }
 
@@ -167,11 +220,13 @@ impl Connector {
         location: &Location,
         cache_bytes: usize,
         ahead_threads: usize,
-        is_verified: bool,
+        content: Option<Key>,
     ) -> Result<Arc<dyn ByteSource>> {
         let Location::Url(url) = location else { return Err(CliError::failed("a file was not opened")) };
         let timeout = Duration::from_millis(self.config.timeout_ms);
-        let options = Options { timeout, cache_bytes, ahead_threads, authorization: None, is_verified };
+        let cache = self.cache.as_ref().and_then(|cache| cache.for_source(content));
+        let (authorization, is_verified) = (None, content.is_some());
+        let options = Options { timeout, cache_bytes, ahead_threads, authorization, is_verified, cache };
         let opened = match Store::of(url) {
             Some(Store::S3) => self.open_s3(location, url, &options)?,
             Some(Store::Oci) => self.open_oci(location, url, &options)?,
@@ -189,11 +244,15 @@ impl Connector {
     }
 }
 
-/// Opens one location, not verified. Errors begin with "opening".
-pub fn open_source(location: &Location, remote: &RemoteConfig) -> Result<Arc<dyn ByteSource>> {
+/// Opens one location, not verified. Errors begin with "opening". `report` gets a sentence if the cache fails.
+pub fn open_source(
+    location: &Location,
+    remote: &RemoteConfig,
+    report: fn(&str),
+) -> Result<Arc<dyn ByteSource>> {
     let config =
         MediaConfig { image: location.clone(), devices: Vec::new(), verity: None, remote: remote.clone() };
-    Ok(Media::open(&config)?.connect()?.image)
+    Ok(Media::open(&config, report)?.connect_reporting(report)?.image)
 }
 
 /// The exit code for a failure of a digest.

@@ -6,11 +6,13 @@
 //! serve FUSE requests. A third starts the control socket. Only the main thread keeps the capability to unmount; it
 //! reads nothing of the image and waits for the end.
 
+pub mod cache;
 pub mod media;
 mod report;
 
 use crate::socket::{ControlSocket, RequestHandler};
 use crate::startup::StartupChannel;
+use cache::OpenedCache;
 use media::{Media, Sources};
 use pagefold_control::config::{FuseUring, MountConfig, ReadAheadConfig};
 use pagefold_control::error::{CliError, Exit, Result};
@@ -40,7 +42,7 @@ pub fn run(config: &MountConfig, dir: &InstanceDir, channel: StartupChannel) -> 
         privileges::set_no_new_privs()?;
     }
     let signals = Termination::listen()?;
-    let media = Media::open(&config.media)?;
+    let media = Media::open(&config.media, |text| crate::log::warning(format_args!("{text}")))?;
     let keep = if is_root { CapabilitySet::SYS_ADMIN } else { CapabilitySet::empty() };
     privileges::drop_capabilities_except(keep)?;
     dir.write_state(&MountState {
@@ -48,7 +50,7 @@ pub fn run(config: &MountConfig, dir: &InstanceDir, channel: StartupChannel) -> 
         mount_point: config.mount_point.clone(),
         server: pidfd::Identity::of_self().map(Into::into),
     })?;
-    let (image, remote, notes) = run_in_thread(|| {
+    let Opened { image, remote, notes, cache } = run_in_thread(|| {
         privileges::drop_capabilities()?;
         open_image(config, media)
     })?;
@@ -56,6 +58,7 @@ pub fn run(config: &MountConfig, dir: &InstanceDir, channel: StartupChannel) -> 
     let mut warnings: Vec<_> =
         warnings.iter().map(|short| format!("{short}; reads of the missing part fail")).collect();
     warnings.extend(notes);
+    warnings.extend(cache.iter().filter_map(OpenedCache::warning).map(String::from));
     let mut mount = run_in_thread(|| mount(config, image.clone()))?;
     if config.media.remote.authorization.is_some() || config.media.remote.stores.is_some() {
         // Not before: the helper that mounts for users looks at this process.
@@ -73,6 +76,7 @@ pub fn run(config: &MountConfig, dir: &InstanceDir, channel: StartupChannel) -> 
             max_read_bytes: mount.read_bytes(),
             requests: mount.requests(),
             remote,
+            cache,
         },
     };
     run_in_thread(|| {
@@ -98,9 +102,17 @@ fn run_in_thread<T: Send>(make: impl FnOnce() -> Result<T> + Send) -> Result<T> 
         .unwrap_or_else(|_| Err(CliError::failed("setting up the mount: a thread panicked")))
 }
 
-/// Opens the image, and returns it with those of its sources that are on servers, and with notes on them.
-fn open_image(config: &MountConfig, media: Media) -> Result<(Image, Vec<Arc<RemoteSource>>, Vec<String>)> {
-    let Sources { image, devices, remote, notes } = media.connect()?;
+/// An image, those of its sources that are on servers, and their cache.
+struct Opened {
+    image: Image,
+    remote: Vec<Arc<RemoteSource>>,
+    /// Notes on them for users.
+    notes: Vec<String>,
+    cache: Option<OpenedCache>,
+}
+
+fn open_image(config: &MountConfig, media: Media) -> Result<Opened> {
+    let Sources { image, devices, remote, notes, cache } = media.connect()?;
     let options = Options {
         memory_bytes: config.memory_bytes,
         read_ahead: read_ahead(config.read_ahead),
@@ -111,7 +123,7 @@ fn open_image(config: &MountConfig, media: Media) -> Result<(Image, Vec<Arc<Remo
         ..Options::default()
     };
     let image = Image::open(image, options).map_err(|e| failure_of(config, &e))?;
-    Ok((image, remote, notes))
+    Ok(Opened { image, remote, notes, cache })
 }
 
 fn read_ahead(config: ReadAheadConfig) -> pagefold_image::ReadAhead {

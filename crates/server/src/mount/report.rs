@@ -1,5 +1,6 @@
 //! Fills in the report on a mounted image, for `image stats`.
 
+use super::cache::OpenedCache;
 use pagefold_control::config::MountConfig;
 use pagefold_control::report::mount::{BudgetReport, MountReport, ReadsReport, RemoteReport};
 use pagefold_control::report::{LatencyReport, ServerReport};
@@ -20,6 +21,8 @@ pub struct MountSession {
     pub requests: Arc<AtomicU64>,
     /// The sources on servers.
     pub remote: Vec<Arc<RemoteSource>>,
+    /// Their cache on disk.
+    pub cache: Option<OpenedCache>,
 }
 
 /// The present report on a mounted image.
@@ -45,13 +48,14 @@ pub fn report(config: &MountConfig, image: &Image, session: &MountSession) -> Mo
         reads: reads_report(&reads, read_bytes),
         read_amplification: amplification,
         latency: LatencyReport::new(&latency),
-        remote: remote_report(&session.remote),
+        remote: remote_report(&session.remote, session.cache.as_ref()),
     }
 }
 
 /// The sums of the counters of all sources on servers; `None` if there are none.
-fn remote_report(sources: &[Arc<RemoteSource>]) -> Option<RemoteReport> {
-    let mut report = RemoteReport::default();
+fn remote_report(sources: &[Arc<RemoteSource>], cache: Option<&OpenedCache>) -> Option<RemoteReport> {
+    let cache = cache.map(OpenedCache::report);
+    let mut report = RemoteReport { cache, ..RemoteReport::default() };
     for source in sources {
         let stats = source.stats();
         report.requests += stats.requests;
