@@ -20,6 +20,12 @@ pub trait ByteSource: Send + Sync {
     /// Each call is a read in flight: threads that call at once do not wait for each other, as far as the medium can.
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), BackingError>;
 
+    /// Fetches a range that will be read soon into the cache that reads use, if there is one. May wait for the medium as a
+    /// read does. Best effort: reads return the bytes of the range, or an error, whatever the result is.
+    fn prefetch(&self, _offset: u64, _len_bytes: u64) -> Prefetched {
+        Prefetched::Done
+    }
+
     /// Describes the source in a few words for people: "file, direct I/O, io_uring".
     fn describe(&self) -> String;
 
@@ -32,6 +38,17 @@ pub trait ByteSource: Send + Sync {
     }
 }
 
+/// The result of a prefetch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Prefetched {
+    /// The range is in the cache or on its way to it, or the source has no cache.
+    Done,
+    /// The cache is full of ranges that were prefetched and not read yet.
+    NoRoom,
+    /// The range cannot be fetched now.
+    Failed,
+}
+
 /// Implements [`ByteSource`] for a smart pointer to a source, so that sources and layers can be combined at run time.
 macro_rules! through_pointer {
     ($($pointer:ident),*) => { $(
@@ -42,6 +59,10 @@ macro_rules! through_pointer {
 
             fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), BackingError> {
                 (**self).read_at(offset, buf)
+            }
+
+            fn prefetch(&self, offset: u64, len_bytes: u64) -> Prefetched {
+                (**self).prefetch(offset, len_bytes)
             }
 
             fn describe(&self) -> String {

@@ -27,7 +27,7 @@ pub(crate) type Loaded = Vec<Vec<u8>>;
 /// The blocks of one object.
 pub(crate) struct Blocks {
     len_bytes: u64,
-    max_blocks: usize,
+    pub(crate) max_blocks: usize,
     state: Mutex<State>,
     /// Notified when loading has ended, well or not.
     ended: Condvar,
@@ -35,16 +35,18 @@ pub(crate) struct Blocks {
 }
 
 #[derive(Default)]
-struct State {
-    blocks: HashMap<u64, Entry>,
+pub(crate) struct State {
+    pub(crate) blocks: HashMap<u64, Entry>,
     ready_blocks: usize,
+    /// Blocks that are prefetched, or are to be, and that nobody has read.
+    pub(crate) unread_blocks: usize,
     /// Counts accesses.
     clock: u64,
 }
 
-enum Entry {
+pub(crate) enum Entry {
     Loading { run_blocks: u64 },
-    Ready { bytes: Arc<Vec<u8>>, run_blocks: u64, used: u64 },
+    Ready { bytes: Arc<Vec<u8>>, run_blocks: u64, used: u64, is_unread: bool },
 }
 
 /// The next step of a reader for a block.
@@ -71,7 +73,7 @@ impl Blocks {
         Blocks { len_bytes, max_blocks, state, ended, hit_bytes: AtomicU64::new(0) }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -83,7 +85,7 @@ impl Blocks {
     /// Adds the first block of the object.
     pub(crate) fn insert_first(&self, bytes: Vec<u8>) {
         let mut state = self.lock();
-        state.set_ready(0, Arc::new(bytes), 1);
+        state.set_ready(0, Arc::new(bytes), 1, false);
     }
 
     /// Fills `buf` from byte `offset`; the range is inside the object. Missing blocks are loaded by `load`, which gets
@@ -131,14 +133,16 @@ impl Blocks {
             state.clock += 1;
             let clock = state.clock;
             match state.blocks.get_mut(&wanted.start) {
-                Some(Entry::Ready { bytes, used, .. }) => {
+                Some(Entry::Ready { bytes, used, is_unread, .. }) => {
                     *used = clock;
-                    return Claim::Copy(bytes.clone());
+                    let (bytes, was_unread) = (bytes.clone(), std::mem::take(is_unread));
+                    state.unread_blocks -= usize::from(was_unread);
+                    return Claim::Copy(bytes);
                 }
                 Some(Entry::Loading { .. }) => {}
                 None => {
                     let blocks = state.begin_run(&wanted, self.all_blocks());
-                    return Claim::Load(Run { owner: self.clone(), blocks });
+                    return Claim::Load(Run::new(self.clone(), blocks, false));
                 }
             }
             let left = end.saturating_duration_since(Instant::now());
@@ -151,8 +155,13 @@ impl Blocks {
 }
 
 impl Blocks {
-    fn all_blocks(&self) -> u64 {
+    pub(crate) fn all_blocks(&self) -> u64 {
         self.len_bytes.div_ceil(BLOCK_BYTES)
+    }
+
+    /// The most blocks of one request.
+    pub(crate) fn max_run_blocks(&self) -> u64 {
+        MAX_RUN_BLOCKS
     }
 
     /// Returns the next run to fetch ahead of a reader that has just read block `last`; `None` if it does not read in
@@ -167,7 +176,7 @@ impl Blocks {
         let end = (last + 1 + (2 * run_blocks).min(MAX_AHEAD_BLOCKS)).min(self.all_blocks());
         let missing = (last + 1..end).find(|block| !state.blocks.contains_key(block))?;
         let blocks = state.begin_run(&(missing..missing + 1), self.all_blocks());
-        Some(Run { owner: self.clone(), blocks })
+        Some(Run::new(self.clone(), blocks, false))
     }
 }
 
@@ -188,28 +197,37 @@ impl State {
         let sequential_blocks = before.map_or(1, |before| before.run_blocks().saturating_mul(2));
         let len_blocks = sequential_blocks.max(wanted.end - wanted.start).clamp(1, MAX_RUN_BLOCKS);
         let end = wanted.start.saturating_add(len_blocks).min(all_blocks);
-        let first_present = (wanted.start..end).find(|block| self.blocks.contains_key(block));
-        let run = wanted.start..first_present.unwrap_or(end);
+        self.begin(wanted.start..end, false)
+    }
+
+    /// Marks the missing blocks at the beginning of a range as loading, up to the first one that is not missing.
+    pub(crate) fn begin(&mut self, range: Range<u64>, is_prefetch: bool) -> Range<u64> {
+        let first_present = range.clone().find(|block| self.blocks.contains_key(block));
+        let run = range.start..first_present.unwrap_or(range.end);
         let run_blocks = run.end - run.start;
         run.clone().for_each(|block| _ = self.blocks.insert(block, Entry::Loading { run_blocks }));
+        if is_prefetch {
+            self.unread_blocks += run_blocks as usize;
+        }
         run
     }
 
-    fn set_ready(&mut self, block: u64, bytes: Arc<Vec<u8>>, run_blocks: u64) {
+    fn set_ready(&mut self, block: u64, bytes: Arc<Vec<u8>>, run_blocks: u64, is_unread: bool) {
         self.clock += 1;
-        self.blocks.insert(block, Entry::Ready { bytes, run_blocks, used: self.clock });
+        self.blocks.insert(block, Entry::Ready { bytes, run_blocks, used: self.clock, is_unread });
         self.ready_blocks += 1;
     }
 
-    /// Drops the least recently used blocks until at most `max_blocks` are there.
+    /// Drops the least recently used blocks until at most `max_blocks` are there. Unread ones leave last.
     fn evict(&mut self, max_blocks: usize) {
         while self.ready_blocks > max_blocks {
             let ready = self.blocks.iter().filter_map(|(block, entry)| match entry {
-                Entry::Ready { used, .. } => Some((*used, *block)),
+                Entry::Ready { used, is_unread, .. } => Some(((*is_unread, *used), *block)),
                 Entry::Loading { .. } => None,
             });
-            let Some((_, oldest)) = ready.min() else { return };
+            let Some(((is_unread, _), oldest)) = ready.min() else { return };
             self.blocks.remove(&oldest);
+            self.unread_blocks -= usize::from(is_unread);
             self.ready_blocks -= 1;
         }
     }
@@ -219,9 +237,15 @@ impl State {
 pub(crate) struct Run {
     owner: Arc<Blocks>,
     blocks: Range<u64>,
+    is_prefetch: bool,
 }
 
 impl Run {
+    /// Blocks that were marked as loading.
+    pub(crate) fn new(owner: Arc<Blocks>, blocks: Range<u64>, is_prefetch: bool) -> Self {
+        Run { owner, blocks, is_prefetch }
+    }
+
     /// The numbers of the blocks.
     pub(crate) fn blocks(&self) -> &Range<u64> {
         &self.blocks
@@ -235,8 +259,11 @@ impl Run {
         let mut loaded = loaded.into_iter();
         for block in blocks {
             match loaded.next() {
-                Some(bytes) => state.set_ready(block, Arc::new(bytes), run_blocks),
-                None => _ = state.blocks.remove(&block),
+                Some(bytes) => state.set_ready(block, Arc::new(bytes), run_blocks, self.is_prefetch),
+                None => {
+                    state.blocks.remove(&block);
+                    state.unread_blocks -= usize::from(self.is_prefetch);
+                }
             }
         }
         state.evict(self.owner.max_blocks);
@@ -252,6 +279,9 @@ impl Drop for Run {
         }
         let mut state = self.owner.lock();
         self.blocks.clone().for_each(|block| _ = state.blocks.remove(&block));
+        if self.is_prefetch {
+            state.unread_blocks -= (self.blocks.end - self.blocks.start) as usize;
+        }
         drop(state);
         self.owner.ended.notify_all();
     }

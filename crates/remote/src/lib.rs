@@ -52,6 +52,7 @@ mod blocks;
 mod client;
 mod error;
 pub mod headers;
+mod prefetch;
 mod retry;
 mod source;
 mod url;

@@ -4,9 +4,10 @@ use crate::ahead::ReadAhead;
 use crate::answer::{AttemptError, Validator, Version, Wanted};
 use crate::blocks::{BLOCK_BYTES, Blocks, Loaded, ReadError};
 use crate::client::Client;
+use crate::prefetch::PrefetchClaim;
 use crate::retry::{Deadline, until_deadline};
 use crate::{RemoteError, Secret, Url};
-use pagefold_backing::{BackingError, ByteSource};
+use pagefold_backing::{BackingError, ByteSource, Prefetched};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -174,6 +175,24 @@ impl ByteSource for RemoteSource {
         self.failed_reads.fetch_add(1, Ordering::Relaxed);
         *self.last_error.lock().unwrap_or_else(PoisonError::into_inner) = Some(error.to_string());
         Err(error)
+    }
+
+    fn prefetch(&self, offset: u64, len_bytes: u64) -> Prefetched {
+        if self.check_range(offset, len_bytes).is_err() {
+            return Prefetched::Failed;
+        }
+        let wanted = offset / BLOCK_BYTES..(offset + len_bytes).div_ceil(BLOCK_BYTES);
+        loop {
+            let run = match self.object.blocks.claim_prefetch(&wanted) {
+                PrefetchClaim::Nothing => return Prefetched::Done,
+                PrefetchClaim::NoRoom => return Prefetched::NoRoom,
+                PrefetchClaim::Fetch(run) => run,
+            };
+            match self.object.fetch_once(run.blocks(), &Deadline::after(self.object.timeout)) {
+                Ok(loaded) => run.complete(loaded),
+                Err(_) => return Prefetched::Failed,
+            }
+        }
     }
 
     fn describe(&self) -> String {

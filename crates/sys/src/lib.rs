@@ -60,6 +60,7 @@ pub mod pidfd;
 pub mod prefetch;
 pub mod pressure;
 pub mod privileges;
+pub mod readahead;
 pub mod ready;
 pub mod rundir;
 pub mod sigbus;

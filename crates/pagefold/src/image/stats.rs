@@ -7,7 +7,7 @@ use pagefold_control::client::Client;
 use pagefold_control::error::{CliError, Exit, Result};
 use pagefold_control::instance::mounts;
 use pagefold_control::report::LatencyReport;
-use pagefold_control::report::mount::{MountReport, RemoteReport};
+use pagefold_control::report::mount::{MountReport, RecordState, RemoteReport};
 use pagefold_control::text;
 use pagefold_image::mount::MOUNT_NAME;
 use pagefold_page::size::Human;
@@ -100,10 +100,44 @@ fn text(report: &MountReport) -> String {
         ("read ahead", format!("{} clusters, {} dropped", reads.readahead_issued, reads.readahead_dropped)),
     ];
     let remote = report.remote.as_ref().map(remote_lines).unwrap_or_default();
-    let lines = lines.into_iter().chain(remote);
+    let lines = lines.into_iter().chain(remote).chain(startup_lines(report));
     let mut text: String = lines.map(|(name, value)| format!("{name:<20}{value}\n")).collect();
     text.push_str(&latency(&report.latency));
     text
+}
+
+/// The time of the first read, and the start-up lists.
+fn startup_lines(report: &MountReport) -> Vec<(&'static str, String)> {
+    let mut lines = vec![("first read after", report.first_read_ns.map_or("-".into(), text::time))];
+    if let Some(record) = &report.record {
+        let list = record.list.display();
+        let state = match (record.state, &record.error) {
+            (RecordState::Recording, _) => format!("{list}, under way"),
+            (RecordState::Failed, Some(error)) => error.clone(),
+            (RecordState::Written | RecordState::Failed, _) => {
+                let lost = match record.lost {
+                    0 => String::new(),
+                    n => format!("; {} left out", text::counted(n, "read was", "reads were")),
+                };
+                format!("{list}, {} written{lost}", text::counted(record.entries, "entry", "entries"))
+            }
+        };
+        lines.push(("recording", state));
+    }
+    if let Some(prefetch) = &report.prefetch {
+        let state = if prefetch.has_ended { "done" } else { "under way" };
+        let (done, planned) = (Human(prefetch.done_bytes), Human(prefetch.planned_bytes));
+        let left_out = match prefetch.left_out_bytes {
+            0 => String::new(),
+            bytes => format!(", {} left out", Human(bytes)),
+        };
+        let (entries, all, skipped) = (prefetch.entries, prefetch.list_entries, prefetch.skipped);
+        let what = format!(
+            "{state}: {entries} of {all} entries, {skipped} of them not in the image; {done} of {planned}{left_out}"
+        );
+        lines.push(("prefetch", what));
+    }
+    lines
 }
 
 /// The figures of the requests to servers.

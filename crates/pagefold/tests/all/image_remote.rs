@@ -1,7 +1,7 @@
 //! Images on HTTP servers: every command, mounts, certificates, and servers that fail.
 
 #[path = "../../../remote/tests/support/server.rs"]
-mod server;
+pub mod server;
 
 use crate::image_digest::{image, mount_sandbox};
 use crate::image_mount::MountSandbox;

@@ -25,6 +25,7 @@ mod image_mount;
 mod image_mounts;
 mod image_remote;
 mod image_show;
+mod image_startup;
 mod image_tar;
 mod image_tools;
 /// The reference images and the builder of handmade images, from the tests of `pagefold-image`.

@@ -1,12 +1,14 @@
 //! Fills in the report on a mounted image, for `image stats`.
 
+use super::lists::{Prefetch, Recording};
 use pagefold_control::config::MountConfig;
 use pagefold_control::report::mount::{BudgetReport, MountReport, ReadsReport, RemoteReport};
 use pagefold_control::report::{LatencyReport, ServerReport};
 use pagefold_image::{Image, ImageStats, ReadStats};
 use pagefold_remote::RemoteSource;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Instant;
 
 /// The figures of a FUSE session that do not come from the image.
 pub struct MountSession {
@@ -20,6 +22,14 @@ pub struct MountSession {
     pub requests: Arc<AtomicU64>,
     /// The sources on servers.
     pub remote: Vec<Arc<RemoteSource>>,
+    /// The start of the server.
+    pub begun: Instant,
+    /// The first read that was answered.
+    pub first_read: Arc<OnceLock<Instant>>,
+    /// The list that is written.
+    pub recording: Option<Arc<Recording>>,
+    /// The list that is fetched.
+    pub prefetch: Option<Prefetch>,
 }
 
 /// The present report on a mounted image.
@@ -46,6 +56,11 @@ pub fn report(config: &MountConfig, image: &Image, session: &MountSession) -> Mo
         read_amplification: amplification,
         latency: LatencyReport::new(&latency),
         remote: remote_report(&session.remote),
+        first_read_ns: session.first_read.get().map(|at| {
+            u64::try_from(at.saturating_duration_since(session.begun).as_nanos()).unwrap_or(u64::MAX)
+        }),
+        record: session.recording.as_ref().map(|recording| recording.report()),
+        prefetch: session.prefetch.as_ref().map(Prefetch::report),
     }
 }
 
