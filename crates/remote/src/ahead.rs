@@ -40,9 +40,10 @@ impl ReadAhead {
         (started > 0).then_some(ReadAhead { idle })
     }
 
-    /// Hands a run to a thread that waits for one. Otherwise drops the run, so that its blocks are missing again.
-    pub(crate) fn offer(&self, run: Run) {
-        let _ = self.idle.try_send(run);
+    /// Hands a run to a thread that waits for one. Otherwise drops the run, so that its blocks are missing again, and
+    /// returns false.
+    pub(crate) fn offer(&self, run: Run) -> bool {
+        self.idle.try_send(run).is_ok()
     }
 }
 

@@ -1,13 +1,16 @@
 //! The ranges of an object that are in memory, in blocks of 64 KiB, and those that are on their way.
 //!
 //! A reader of a block that is missing loads it, together with the missing blocks behind it that it wants too. If the
-//! block before is there, the object is probably read in order, and the reader loads twice as many blocks as the run
-//! that loaded that one had, up to 1 MiB. Other readers of a block that is on its way wait for it. If loading fails, one
-//! of them tries next.
+//! block before is there, the object is probably read in order, and the reader loads four times as many blocks as the run
+//! that loaded that one had, up to what `link.rs` says. Other readers of a block that is on its way wait for it. If loading
+//! fails, one of them tries next.
 //!
-//! At most a fixed number of blocks stay; the least recently used ones leave. One mutex guards the table, held for a
+//! At most a fixed number of blocks stay. Those of long runs that were read to their ends leave first: who reads in order
+//! seldom returns, and would evict the metadata and small files that others read again and again. Then the least recently
+//! used ones leave. One mutex guards the table, held for a
 //! search and never while a block is loaded or copied out.
 
+use crate::passed::ReadParts;
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,10 +19,14 @@ use std::time::Instant;
 
 /// Bytes of a block; the last one of an object may be shorter.
 pub(crate) const BLOCK_BYTES: u64 = 64 << 10;
-/// Blocks that one request loads at most.
+/// Blocks that one request loads at most, as long as nobody says another number.
 const MAX_RUN_BLOCKS: u64 = 16;
-/// Blocks behind a reader that are fetched ahead at most.
-const MAX_AHEAD_BLOCKS: u64 = 2 * MAX_RUN_BLOCKS;
+/// Growth of a run in a sequence.
+const GROWTH: u64 = 4;
+/// Runs behind a reader that are fetched ahead at most.
+const MAX_AHEAD_RUNS: u64 = 2;
+/// Shortest run whose blocks leave first when they were read.
+const LONG_RUN_BLOCKS: u64 = 8;
 
 /// The bytes of consecutive blocks, one after the other.
 pub(crate) type Loaded = Vec<Vec<u8>>;
@@ -28,6 +35,7 @@ pub(crate) type Loaded = Vec<Vec<u8>>;
 pub(crate) struct Blocks {
     len_bytes: u64,
     pub(crate) max_blocks: usize,
+    max_run_blocks: AtomicU64,
     state: Mutex<State>,
     /// Notified when loading has ended, well or not.
     ended: Condvar,
@@ -46,7 +54,7 @@ pub(crate) struct State {
 
 pub(crate) enum Entry {
     Loading { run_blocks: u64 },
-    Ready { bytes: Arc<Vec<u8>>, run_blocks: u64, used: u64, is_unread: bool },
+    Ready { bytes: Arc<Vec<u8>>, run_blocks: u64, used: u64, is_unread: bool, parts: ReadParts },
 }
 
 /// The next step of a reader for a block.
@@ -70,7 +78,8 @@ impl Blocks {
     pub(crate) fn new(len_bytes: u64, max_bytes: usize) -> Self {
         let max_blocks = (max_bytes / BLOCK_BYTES as usize).max(1);
         let (state, ended) = (Mutex::default(), Condvar::new());
-        Blocks { len_bytes, max_blocks, state, ended, hit_bytes: AtomicU64::new(0) }
+        let max_run_blocks = AtomicU64::new(MAX_RUN_BLOCKS);
+        Blocks { len_bytes, max_blocks, max_run_blocks, state, ended, hit_bytes: AtomicU64::new(0) }
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
@@ -104,18 +113,25 @@ impl Blocks {
             let copied = match self.claim(wanted, end) {
                 Claim::Copy(bytes) => {
                     let copied = copy(&bytes, (at % BLOCK_BYTES) as usize, rest);
+                    self.note_read(block, (at % BLOCK_BYTES) as usize, copied);
                     self.hit_bytes.fetch_add(copied as u64, Ordering::Relaxed);
                     copied
                 }
                 Claim::TimedOut => return Err(ReadError::TimedOut),
                 Claim::Load(run) => {
                     let loaded = load(&run.blocks).map_err(ReadError::Load)?;
-                    let mut copied = 0;
+                    let (mut copied, first) = (0, run.blocks().start);
+                    let mut reads = Vec::with_capacity(loaded.len());
                     for (n, bytes) in loaded.iter().enumerate() {
                         let within = if n == 0 { (at % BLOCK_BYTES) as usize } else { 0 };
-                        copied += copy(bytes, within, &mut rest[copied..]);
+                        let len = copy(bytes, within, &mut rest[copied..]);
+                        reads.push((within, len));
+                        copied += len;
                     }
                     run.complete(loaded);
+                    (first..)
+                        .zip(reads)
+                        .for_each(|(block, (within, len))| self.note_read(block, within, len));
                     copied
                 }
             };
@@ -124,6 +140,13 @@ impl Blocks {
             rest = &mut rest[copied..];
         }
         Ok(())
+    }
+
+    /// Notes that bytes of a block were read, if it is still there.
+    fn note_read(&self, block: u64, within: usize, bytes: usize) {
+        if let Some(Entry::Ready { parts, .. }) = self.lock().blocks.get_mut(&block) {
+            parts.note(within as u64, bytes as u64);
+        }
     }
 
     /// Returns the first of the wanted blocks, or the run that the caller has to load for it.
@@ -141,7 +164,7 @@ impl Blocks {
                 }
                 Some(Entry::Loading { .. }) => {}
                 None => {
-                    let blocks = state.begin_run(&wanted, self.all_blocks());
+                    let blocks = state.begin_run(&wanted, self.all_blocks(), self.max_run_blocks());
                     return Claim::Load(Run::new(self.clone(), blocks, false));
                 }
             }
@@ -161,26 +184,55 @@ impl Blocks {
 
     /// The most blocks of one request.
     pub(crate) fn max_run_blocks(&self) -> u64 {
-        MAX_RUN_BLOCKS
+        self.max_run_blocks.load(Ordering::Relaxed)
+    }
+
+    /// Sets the length of long requests. One takes an eighth of all blocks at most.
+    pub(crate) fn set_request_bytes(&self, bytes: u64) {
+        let blocks = (bytes / BLOCK_BYTES).min(self.max_blocks as u64 / 8).max(1);
+        self.max_run_blocks.store(blocks, Ordering::Relaxed);
     }
 
     /// Returns the next run to fetch ahead of a reader that has just read block `last`; `None` if it does not read in
     /// order, or if enough is there or on its way. Far ahead of a long sequence only, because what is behind the end of
     /// a sequence is fetched in vain.
     pub(crate) fn run_ahead(self: &Arc<Self>, last: u64) -> Option<Run> {
+        self.run_behind(last, last)
+    }
+
+    /// As [`Blocks::run_ahead`], for a reader that is about to read blocks from `first` to `last`: then what follows is on
+    /// its way while it waits.
+    pub(crate) fn run_ahead_of(self: &Arc<Self>, first: u64, last: u64) -> Option<Run> {
+        self.run_behind(first.checked_sub(1)?, last)
+    }
+
+    /// The next run behind block `last`, if block `known` belongs to a sequence.
+    fn run_behind(self: &Arc<Self>, known: u64, last: u64) -> Option<Run> {
         let mut state = self.lock();
-        let run_blocks = state.blocks.get(&last).map_or(0, Entry::run_blocks);
+        let (run_blocks, max) =
+            (state.blocks.get(&known).map_or(0, Entry::run_blocks), self.max_run_blocks());
         if run_blocks < 2 {
             return None;
         }
-        let end = (last + 1 + (2 * run_blocks).min(MAX_AHEAD_BLOCKS)).min(self.all_blocks());
+        let most = (MAX_AHEAD_RUNS * max).min(self.max_blocks as u64 / 2);
+        let end = (last + 1 + (MAX_AHEAD_RUNS * run_blocks).min(most)).min(self.all_blocks());
         let missing = (last + 1..end).find(|block| !state.blocks.contains_key(block))?;
-        let blocks = state.begin_run(&(missing..missing + 1), self.all_blocks());
+        let blocks = state.begin_run(&(missing..missing + 1), self.all_blocks(), max);
         Some(Run::new(self.clone(), blocks, false))
     }
 }
 
 impl Entry {
+    /// Whether a reader in order has read all of the block, and nobody has read it again.
+    fn is_passed(&self) -> bool {
+        match self {
+            Entry::Loading { .. } => false,
+            Entry::Ready { bytes, run_blocks, parts, .. } => {
+                *run_blocks >= LONG_RUN_BLOCKS && parts.is_passed(bytes.len() as u64)
+            }
+        }
+    }
+
     /// The length of the run that this block was, or is, loaded with.
     fn run_blocks(&self) -> u64 {
         match self {
@@ -192,10 +244,10 @@ impl Entry {
 impl State {
     /// Chooses the blocks to load from the first wanted one on, and marks them as loading: those that are wanted, or more
     /// in a sequence, but none that is there or on its way.
-    fn begin_run(&mut self, wanted: &Range<u64>, all_blocks: u64) -> Range<u64> {
+    fn begin_run(&mut self, wanted: &Range<u64>, all_blocks: u64, max_run_blocks: u64) -> Range<u64> {
         let before = wanted.start.checked_sub(1).and_then(|before| self.blocks.get(&before));
-        let sequential_blocks = before.map_or(1, |before| before.run_blocks().saturating_mul(2));
-        let len_blocks = sequential_blocks.max(wanted.end - wanted.start).clamp(1, MAX_RUN_BLOCKS);
+        let sequential_blocks = before.map_or(1, |before| before.run_blocks().saturating_mul(GROWTH));
+        let len_blocks = sequential_blocks.max(wanted.end - wanted.start).clamp(1, max_run_blocks);
         let end = wanted.start.saturating_add(len_blocks).min(all_blocks);
         self.begin(wanted.start..end, false)
     }
@@ -214,18 +266,24 @@ impl State {
 
     fn set_ready(&mut self, block: u64, bytes: Arc<Vec<u8>>, run_blocks: u64, is_unread: bool) {
         self.clock += 1;
-        self.blocks.insert(block, Entry::Ready { bytes, run_blocks, used: self.clock, is_unread });
+        self.blocks.insert(
+            block,
+            Entry::Ready { bytes, run_blocks, used: self.clock, is_unread, parts: ReadParts::default() },
+        );
         self.ready_blocks += 1;
     }
 
-    /// Drops the least recently used blocks until at most `max_blocks` are there. Unread ones leave last.
+    /// Drops blocks until at most `max_blocks` are there: those of long runs that were read once, then the least recently
+    /// used ones; unread ones leave last.
     fn evict(&mut self, max_blocks: usize) {
         while self.ready_blocks > max_blocks {
             let ready = self.blocks.iter().filter_map(|(block, entry)| match entry {
-                Entry::Ready { used, is_unread, .. } => Some(((*is_unread, *used), *block)),
+                Entry::Ready { used, is_unread, .. } => {
+                    Some(((!entry.is_passed(), *is_unread, *used), *block))
+                }
                 Entry::Loading { .. } => None,
             });
-            let Some(((is_unread, _), oldest)) = ready.min() else { return };
+            let Some(((_, is_unread, _), oldest)) = ready.min() else { return };
             self.blocks.remove(&oldest);
             self.unread_blocks -= usize::from(is_unread);
             self.ready_blocks -= 1;

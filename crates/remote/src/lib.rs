@@ -52,6 +52,8 @@ mod blocks;
 mod client;
 mod error;
 pub mod headers;
+mod link;
+mod passed;
 mod prefetch;
 mod retry;
 mod source;

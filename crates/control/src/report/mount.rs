@@ -105,6 +105,15 @@ pub struct RemoteReport {
     pub received_bytes: u64,
     /// Bytes of reads that had been received before.
     pub hit_bytes: u64,
+    /// Memory for ranges that were received, at most, a part of the memory budget.
+    #[serde(default)]
+    pub cache_bytes: u64,
+    /// The sum of the times of all requests that succeeded, from sending to the last byte.
+    #[serde(default)]
+    pub request_ns: u64,
+    /// The times of these requests.
+    #[serde(default)]
+    pub latency: LatencyReport,
     /// Reads that failed.
     pub failed_reads: u64,
     /// The error of the last read that failed; null if none has.

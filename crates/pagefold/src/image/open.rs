@@ -9,7 +9,7 @@ use pagefold_image::verity::{Digest, Salt};
 use pagefold_image::{Image, ImageError, Options, ReadAhead};
 use pagefold_page::{duration, size};
 use pagefold_server::mount::image_failure;
-use pagefold_server::mount::media::{Media, Sources};
+use pagefold_server::mount::media::{DEFAULT_MEMORY_BYTES, Media, Sources};
 use std::env::VarError;
 use std::fmt::Display;
 use std::io::ErrorKind;
@@ -79,7 +79,8 @@ impl ImageArgs {
     pub fn open(&self, read_ahead: ReadAhead) -> Result<Image> {
         let memory_bytes =
             size::parse(&self.memory).map_err(|e| CliError::usage(format!("--memory: {e}")))?;
-        let Sources { image, devices, .. } = Media::open(&self.media.config()?)?.connect()?;
+        let Sources { image, devices, memory_bytes, .. } =
+            Media::open(&self.media.config()?)?.connect(memory_bytes)?;
         let options =
             Options { memory_bytes, read_ahead, cache_full_reads: false, devices, ..Options::default() };
         Image::open(image, options).map_err(|e| self.failure(&e))
@@ -132,8 +133,8 @@ impl VerityArgs {
 
 /// Opens an image that another one is built from, with its further devices.
 pub fn open_source_image(media: &MediaConfig) -> Result<Image> {
-    let Sources { image, devices, .. } = Media::open(media)?.connect()?;
-    Image::open(image, Options { cache_full_reads: false, devices, ..Options::default() })
+    let Sources { image, devices, memory_bytes, .. } = Media::open(media)?.connect(DEFAULT_MEMORY_BYTES)?;
+    Image::open(image, Options { memory_bytes, cache_full_reads: false, devices, ..Options::default() })
         .map_err(|e| image_failure(format_args!("'{}'", media.image), &e))
 }
 

@@ -196,3 +196,82 @@ fn a_hostile_list_is_bounded_counted_and_said_once() {
     s.ok(&s.words("unmount", ""));
     s.assert_nothing_left();
 }
+
+/// The live view of a mount that reads from a server: a line for each sample, until the mount ends.
+#[test]
+fn the_live_view_has_a_line_for_each_sample_and_ends_with_the_mount() {
+    let Some(s) = sandbox("the_live_view_has_a_line_for_each_sample_and_ends_with_the_mount") else { return };
+    let tree = tree(&s.inner);
+    build(&s, &tree, &s.image, "");
+    let server = Server::start();
+    server.put("/i", Object::new(fs::read(&s.image).unwrap(), "v0"));
+    s.ok(&format!("image mount {} {} --memory 32M", server.url("/i"), s.at.display()));
+    let stats = s.stats();
+    // Half of the memory is for what the server sends.
+    assert_eq!(
+        (&stats["remote"]["cache_bytes"], &stats["budget"]["limit_bytes"]),
+        (&(16 << 20).into(), &(16 << 20).into())
+    );
+    let live = |more: &str| {
+        let mut command = s.inner.command(&format!("image stats {} --live {more}", s.at.display()));
+        command.stdout(std::process::Stdio::piped()).spawn().unwrap()
+    };
+    let (text, json) = (live(""), live("--json --interval 1s"));
+    std::thread::sleep(Duration::from_millis(700));
+    start_up(&s.at);
+    std::thread::sleep(Duration::from_millis(1600));
+    s.ok(&s.words("unmount", ""));
+    let [text, json] = [text, json].map(|live| live.wait_with_output().unwrap());
+    assert!(text.status.success() && json.status.success());
+    let text = String::from_utf8(text.stdout).unwrap();
+    let last = text.lines().last().unwrap();
+    assert!(text.lines().count() >= 2 && !text.contains('\x1b'), "{text}");
+    for word in
+        ["first read after: ", "; requests: ", "; latency: mean ", "; cache hits: ", "; retries: 0", "/s)"]
+    {
+        assert!(last.contains(word), "{word} is not in {last}");
+    }
+    let lines: Vec<serde_json::Value> = String::from_utf8(json.stdout)
+        .unwrap()
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    assert!(lines.len() >= 2 && lines[0]["change"]["interval_ms"].is_null(), "{lines:?}");
+    let sum = |field: &str| lines.iter().map(|line| line["change"][field].as_u64().unwrap()).sum::<u64>();
+    let end = lines.last().unwrap();
+    assert_eq!(Some(sum("requests")), end["remote"]["requests"].as_u64());
+    assert_eq!(Some(sum("asked_bytes")), end["reads"]["asked_bytes"].as_u64());
+    assert!(lines.iter().any(|line| line["change"]["request_mean_ns"].as_u64() > Some(0)));
+    assert!(end["first_read_ns"].as_u64() > Some(0) && end["schema_version"] == 1);
+    let (code, said) = s.run(&s.words("stats", "--live"));
+    assert_eq!(code, NOT_FOUND, "{said}");
+    let (code, said) = s.run(&s.words("stats", "--live --interval 0"));
+    assert!(code == USAGE || code == NOT_FOUND, "{said}");
+}
+
+#[test]
+fn an_extraction_shows_bytes_files_rate_and_time_on_a_terminal_only() {
+    let s = Sandbox::new();
+    let (tree, image) = (tree(&s), s.path("image"));
+    s.ok(&format!("-q image build {} {} -z lz4", tree.display(), image.display()));
+    let server = Server::start();
+    server.put("/i", Object::new(fs::read(&image).unwrap(), "v0"));
+    server.fail(|_| crate::image_remote::server::Fault::Late(Duration::from_millis(40)));
+    let extract = |out: &str| format!("image extract {} {}", server.url("/i"), s.path(out).display());
+    let piped = s.command(&extract("piped")).output().unwrap();
+    assert!(piped.status.success() && piped.stderr.is_empty(), "{piped:?}");
+    let command = s.command(&extract("shown"));
+    let words: Vec<_> = std::iter::once(command.get_program()).chain(command.get_args()).collect();
+    let words: Vec<_> = words.iter().map(|word| word.to_string_lossy().into_owned()).collect();
+    let mut script = std::process::Command::new("script");
+    script
+        .args(["-qec", &words.join(" "), "/dev/null"])
+        .env("TERM", "xterm")
+        .stdin(std::process::Stdio::null());
+    let Ok(shown) = script.output() else { return skipped!("script(1) is not installed") };
+    let said = String::from_utf8_lossy(&shown.stdout).into_owned();
+    assert!(shown.status.success(), "{said}");
+    for word in ["of 304 files, ", " of 14.4", "/s", " left"] {
+        assert!(said.contains(word), "{word} is not in {said}");
+    }
+}

@@ -4,6 +4,7 @@
 //! server opens files with the user's rights and does everything else without capabilities: [`Media::open`] opens the
 //! files, and [`Media::connect`] asks servers, reads the beginnings of Merkle trees and compares them with the digests.
 
+use super::shares::CacheShares;
 use pagefold_backing::{ByteSource, FileBacking};
 use pagefold_control::error::{CliError, Exit, Result};
 use pagefold_control::media::{Location, MediaConfig, RemoteConfig, VerityConfig};
@@ -21,9 +22,8 @@ pub const NO_MEDIUM: &str = "neither a file nor a block device";
 /// The end of the name of a Merkle tree beside its image.
 pub const TREE_SUFFIX: &str = ".verity";
 
-/// Memory for ranges of a remote image or device, and of a Merkle tree, bytes.
-const IMAGE_CACHE_BYTES: usize = 16 << 20;
-const TREE_CACHE_BYTES: usize = 2 << 20;
+/// The memory of commands without `--memory`.
+pub const DEFAULT_MEMORY_BYTES: u64 = 64 << 20;
 /// Threads that fetch ahead of readers of a remote image or device.
 const AHEAD_THREADS: usize = 3;
 
@@ -59,6 +59,8 @@ pub struct Sources {
     pub devices: Vec<Arc<dyn ByteSource>>,
     /// Those of the sources, and of the Merkle trees, that are on servers: for their counters.
     pub remote: Vec<Arc<RemoteSource>>,
+    /// The part of the memory that is left for reading.
+    pub memory_bytes: u64,
 }
 
 impl Media {
@@ -82,18 +84,23 @@ impl Media {
     }
 
     /// Asks the servers for what is on them, and returns the sources, verified if there are digests. Fails if a tree does
-    /// not belong to its digest.
-    pub fn connect(self) -> Result<Sources> {
+    /// not belong to its digest. A part of `memory_bytes` is for ranges that servers sent.
+    pub fn connect(self, memory_bytes: u64) -> Result<Sources> {
         let Media { media, salt, remote } = self;
+        let images = media.iter().filter(|medium| medium.source.file.is_none()).count();
+        let trees = media.iter().filter_map(|medium| medium.verity.as_ref());
+        let trees = trees.filter(|verity| verity.tree.file.is_none()).count();
+        let shares = CacheShares::of(memory_bytes, images, trees);
         let image_origin = match media.first().map(|medium| &medium.source.location) {
             Some(Location::Url(url)) => Url::parse(url).ok().map(|url| url.origin()),
             _ => None,
         };
-        let mut connector = Connector { config: remote, image_origin, remote: Vec::new() };
+        let mut connector = Connector { config: remote, image_origin, shares, remote: Vec::new() };
         let sources = media.into_iter().map(|medium| connector.connect(medium, &salt));
         let mut sources = sources.collect::<Result<Vec<_>>>()?;
         let image = sources.remove(0);
-        Ok(Sources { image, devices: sources, remote: connector.remote })
+        let memory_bytes = memory_bytes.saturating_sub(shares.total_bytes);
+        Ok(Sources { image, devices: sources, remote: connector.remote, memory_bytes })
     }
 }
 
@@ -112,6 +119,7 @@ struct Connector {
     config: RemoteConfig,
     /// The server of the image, which gets the credentials.
     image_origin: Option<String>,
+    shares: CacheShares,
     remote: Vec<Arc<RemoteSource>>,
 }
 
@@ -122,7 +130,7 @@ impl Connector {
             Some(file) => file,
             None => {
                 let ahead_threads = if self.config.read_ahead { AHEAD_THREADS } else { 0 };
-                self.open_url(&location, IMAGE_CACHE_BYTES, ahead_threads, verity.is_some())?
+                self.open_url(&location, self.shares.image_bytes, ahead_threads, verity.is_some())?
             }
         };
         let Some(Verity { digest, tree: Opened { location: tree_location, file } }) = verity else {
@@ -130,7 +138,7 @@ impl Connector {
         };
         let tree = match file {
             Some(file) => file,
-            None => self.open_url(&tree_location, TREE_CACHE_BYTES, 0, true).map_err(with_advice)?,
+            None => self.open_url(&tree_location, self.shares.tree_bytes, 0, true).map_err(with_advice)?,
         };
         match VerifiedSource::open(source, tree, digest, salt) {
             Ok(source) => Ok(Arc::new(source)),
@@ -172,7 +180,7 @@ impl Connector {
 pub fn open_source(location: &Location, remote: &RemoteConfig) -> Result<Arc<dyn ByteSource>> {
     let config =
         MediaConfig { image: location.clone(), devices: Vec::new(), verity: None, remote: remote.clone() };
-    Ok(Media::open(&config)?.connect()?.image)
+    Ok(Media::open(&config)?.connect(DEFAULT_MEMORY_BYTES)?.image)
 }
 
 /// The exit code for a failure of a digest.

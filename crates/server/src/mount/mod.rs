@@ -9,6 +9,7 @@
 mod lists;
 pub mod media;
 mod report;
+mod shares;
 
 use crate::socket::{ControlSocket, RequestHandler};
 use crate::startup::StartupChannel;
@@ -25,6 +26,7 @@ use pagefold_image::mount::{LEAST_REPLY_BYTES, Mount, MountError, MountOptions};
 use pagefold_image::startup::Recorder;
 use pagefold_image::with_causes;
 use pagefold_image::{Image, ImageError, Options};
+use pagefold_page::size::Human;
 use pagefold_remote::RemoteSource;
 use pagefold_sys::privileges::{self, CapabilitySet};
 use pagefold_sys::signal::Termination;
@@ -117,9 +119,9 @@ fn run_in_thread<T: Send>(make: impl FnOnce() -> Result<T> + Send) -> Result<T> 
 
 /// Opens the image, and returns it with those of its sources that are on servers.
 fn open_image(config: &MountConfig, media: Media) -> Result<(Image, Vec<Arc<RemoteSource>>)> {
-    let Sources { image, devices, remote } = media.connect()?;
+    let Sources { image, devices, remote, memory_bytes } = media.connect(config.memory_bytes)?;
     let options = Options {
-        memory_bytes: config.memory_bytes,
+        memory_bytes,
         read_ahead: read_ahead(config.read_ahead),
         // The kernel caches what it has read.
         cache_full_reads: false,
@@ -127,7 +129,16 @@ fn open_image(config: &MountConfig, media: Media) -> Result<(Image, Vec<Arc<Remo
         devices,
         ..Options::default()
     };
-    let image = Image::open(image, options).map_err(|e| failure_of(config, &e))?;
+    let image = Image::open(image, options).map_err(|e| {
+        let failure = failure_of(config, &e);
+        match (e, config.memory_bytes - memory_bytes) {
+            (ImageError::TooLittleMemory { .. }, bytes @ 1..) => {
+                let what = format!("{failure}; {} of --memory hold what servers sent", Human(bytes));
+                CliError::new(failure.exit, what)
+            }
+            _ => failure,
+        }
+    })?;
     Ok((image, remote))
 }
 

@@ -5,6 +5,7 @@ use pagefold_control::config::MountConfig;
 use pagefold_control::report::mount::{BudgetReport, MountReport, ReadsReport, RemoteReport};
 use pagefold_control::report::{LatencyReport, ServerReport};
 use pagefold_image::{Image, ImageStats, ReadStats};
+use pagefold_page::latency::Latency;
 use pagefold_remote::RemoteSource;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -66,7 +67,7 @@ pub fn report(config: &MountConfig, image: &Image, session: &MountSession) -> Mo
 
 /// The sums of the counters of all sources on servers; `None` if there are none.
 fn remote_report(sources: &[Arc<RemoteSource>]) -> Option<RemoteReport> {
-    let mut report = RemoteReport::default();
+    let (mut report, mut latency) = (RemoteReport::default(), Latency::default());
     for source in sources {
         let stats = source.stats();
         report.requests += stats.requests;
@@ -74,8 +75,13 @@ fn remote_report(sources: &[Arc<RemoteSource>]) -> Option<RemoteReport> {
         report.received_bytes += stats.received_bytes;
         report.hit_bytes += stats.hit_bytes;
         report.failed_reads += stats.failed_reads;
+        report.cache_bytes += stats.cache_bytes;
+        report.request_ns += stats.request_ns;
+        latency.max_ns = latency.max_ns.max(stats.latency.max_ns);
+        latency.buckets.iter_mut().zip(stats.latency.buckets).for_each(|(sum, n)| *sum += n);
         report.last_error = source.last_error().or(report.last_error);
     }
+    report.latency = LatencyReport::new(&latency);
     (!sources.is_empty()).then_some(report)
 }
 
