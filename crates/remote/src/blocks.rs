@@ -15,12 +15,14 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Bytes of a block; the last one of an object may be shorter.
 pub(crate) const BLOCK_BYTES: u64 = 64 << 10;
 /// Blocks that one request loads at most, as long as nobody says another number.
 const MAX_RUN_BLOCKS: u64 = 16;
+/// Time after blocks of a list were fetched in which nothing else is fetched ahead.
+const PREFETCH_PAUSE: Duration = Duration::from_millis(300);
 /// Growth of a run in a sequence.
 const GROWTH: u64 = 4;
 /// Runs behind a reader that are fetched ahead at most.
@@ -48,6 +50,8 @@ pub(crate) struct State {
     ready_blocks: usize,
     /// Blocks that are prefetched, or are to be, and that nobody has read.
     pub(crate) unread_blocks: usize,
+    /// The last time that a list had blocks fetched.
+    pub(crate) prefetched_at: Option<Instant>,
     /// Counts accesses.
     clock: u64,
 }
@@ -211,7 +215,9 @@ impl Blocks {
         let mut state = self.lock();
         let (run_blocks, max) =
             (state.blocks.get(&known).map_or(0, Entry::run_blocks), self.max_run_blocks());
-        if run_blocks < 2 {
+        // A list knows better what will be read, and needs the link.
+        let is_prefetching = state.prefetched_at.is_some_and(|at| at.elapsed() < PREFETCH_PAUSE);
+        if run_blocks < 2 || is_prefetching {
             return None;
         }
         let most = (MAX_AHEAD_RUNS * max).min(self.max_blocks as u64 / 2);

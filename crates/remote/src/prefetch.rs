@@ -7,6 +7,7 @@
 use crate::blocks::{Blocks, Run};
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Instant;
 
 /// The next step of a prefetch of blocks.
 pub(crate) enum PrefetchClaim {
@@ -35,6 +36,7 @@ impl Blocks {
         if room == 0 {
             return PrefetchClaim::NoRoom;
         }
+        state.prefetched_at = Some(Instant::now());
         let end = wanted.end.min(first + room.min(self.max_run_blocks()));
         let run = state.begin(first..end, true);
         PrefetchClaim::Fetch(Run::new(self.clone(), run, true))
@@ -45,7 +47,7 @@ impl Blocks {
 mod tests {
     use super::*;
     use crate::blocks::{BLOCK_BYTES, Loaded};
-    use std::time::{Duration, Instant};
+    use std::time::Duration;
 
     fn blocks(len: u64, max: u64) -> Arc<Blocks> {
         Arc::new(Blocks::new(len * BLOCK_BYTES, (max * BLOCK_BYTES) as usize))
@@ -103,6 +105,10 @@ mod tests {
         }
         assert_eq!(prefetch(&blocks, 98..200), (vec![98..100], true));
         assert_eq!(prefetch(&blocks, 200..300), (vec![], true));
+        // Meanwhile nothing else is fetched ahead.
+        assert!(read(&blocks, 60) && read(&blocks, 61) && blocks.run_ahead(61).is_none());
+        blocks.lock().prefetched_at = None;
+        assert!(blocks.run_ahead(61).is_some());
     }
 
     #[test]

@@ -19,7 +19,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Threads that fetch.
-const THREADS: usize = 3;
+const THREADS: usize = 6;
 /// Bytes of the first window and of later ones, stored.
 const FIRST_WINDOW_BYTES: u64 = 256 << 10;
 const WINDOW_BYTES: u64 = 4 << 20;
