@@ -1,4 +1,4 @@
-//! What readers have read of a block: whether one has passed it in order, and probably nobody wants it again.
+//! The parts of a block that were read: whether a reader in order has passed it, so that probably nobody wants it again.
 //!
 //! A block has parts of 4 KiB. A block was passed if all its parts were read, and few of them twice: clusters at the border
 //! of two reads are decoded twice. A block of which the same parts are read again and again, as those of small files that

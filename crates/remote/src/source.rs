@@ -20,8 +20,8 @@ use std::time::{Duration, Instant};
 pub struct Options {
     /// The longest time of a read, and of opening. Then it fails.
     pub timeout: Duration,
-    /// Memory for ranges that were read, bytes; at least 64 KiB are taken. Reads in flight take up to 1 MiB each in
-    /// addition.
+    /// Memory for ranges that were read, bytes; at least 64 KiB are taken. Reads in flight take up to 2 MiB each, an eighth
+    /// of this at most, in addition.
     pub cache_bytes: usize,
     /// Threads that fetch ahead of readers that read in order.
     pub ahead_threads: usize,

@@ -35,7 +35,7 @@ pub struct StartList {
 }
 
 impl StartList {
-    /// Parses a list. What lies behind [`LIST_BYTES_MAX`] or [`LIST_ENTRIES_MAX`] is left out.
+    /// Parses a list, up to [`LIST_BYTES_MAX`] and [`LIST_ENTRIES_MAX`]; the rest is left out.
     pub fn parse(text: &[u8]) -> Self {
         let mut list = StartList { is_cut: text.len() > LIST_BYTES_MAX, ..StartList::default() };
         let whole_lines = match list.is_cut {
@@ -166,7 +166,7 @@ mod tests {
     }
 
     proptest! {
-        /// What is written is read again, whatever the name.
+        /// A line that was written is read again, whatever the name.
         #[test]
         fn lines_round_trip(name in proptest::collection::vec(1..=u8::MAX, 1..40), start: u32, len: u32) {
             let name: Vec<u8> = name.into_iter().map(|byte| if byte == b'/' { b'.' } else { byte }).collect();

@@ -26,7 +26,7 @@ const WINDOW_BYTES: u64 = 4 << 20;
 /// Most ranges of a window.
 const WINDOW_RANGES: usize = 4096;
 /// Ranges that are not further apart are fetched as one.
-const GAP_BYTES: u64 = 32 << 10;
+const GAP_BYTES: u64 = 64 << 10;
 /// Longest piece that is fetched at once, bytes.
 const PIECE_BYTES: u64 = 1 << 20;
 /// Most bytes of a directory that are read.

@@ -33,7 +33,7 @@ pub struct Recorder {
     state: Mutex<State>,
 }
 
-/// What was recorded.
+/// A finished recording.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Record {
     /// The text of the list.

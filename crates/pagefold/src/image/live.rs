@@ -21,7 +21,7 @@ struct Sample {
     report: MountReport,
 }
 
-/// What changed between two samples; of the first sample, since the mount began, without rates.
+/// The difference of two samples; of the first sample, the figures since the mount began, without rates.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 struct Change {
     /// The time between the samples; null in the first.
@@ -39,7 +39,7 @@ struct Change {
 
 /// A line of JSON.
 #[derive(Serialize)]
-struct Line<'a> {
+struct SampleJson<'a> {
     #[serde(flatten)]
     report: &'a MountReport,
     change: Change,
@@ -60,7 +60,7 @@ pub fn run(dir: &InstanceDir, interval: Duration, json: bool) -> Result<()> {
         let now = Sample { at: Instant::now(), report };
         let change = Change::between(before.as_ref(), &now);
         let shown = match (json, is_terminal) {
-            (true, _) => output::json_line(&Line { report: &now.report, change })?,
+            (true, _) => output::json_line(&SampleJson { report: &now.report, change })?,
             (false, true) => {
                 let lines = lines(&now.report, &change);
                 let text: String = lines.iter().map(|(name, value)| format!("{name:<16}{value}\n")).collect();

@@ -52,7 +52,7 @@ fn tree(s: &Sandbox) -> PathBuf {
     tree
 }
 
-/// What a program reads at its start: files from all over the image, and a part of a large one.
+/// Reads as a program at its start: files from all over the image, and a part of a large one.
 fn start_up(at: &Path) {
     for n in (0..FILES).step_by(STEP) {
         let path = at.join(format!("d{}", n % 3)).join(name(n));

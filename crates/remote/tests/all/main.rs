@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 mod faults;
+mod in_order;
 mod outages;
 mod reading;
 mod redirects;

@@ -72,7 +72,7 @@ impl ListFile {
             self.folder.rename(&temporary(), self.name.as_bytes())
         });
         written.map_err(|e| {
-            // What remains has a temporary name; the error of the writing is the one to report.
+            // The remaining file has a temporary name; the error of the writing is the one to report.
             let _ = self.folder.remove(&temporary());
             failed(e)
         })
@@ -98,12 +98,12 @@ pub struct Recording {
     recorder: Arc<Recorder>,
     end: Option<Instant>,
     file: ListFile,
-    /// What was written; `None` while the recording is under way.
-    outcome: Mutex<Option<Outcome>>,
+    /// The written list; `None` while the recording is under way.
+    outcome: Mutex<Option<Written>>,
 }
 
 #[derive(Clone)]
-struct Outcome {
+struct Written {
     entries: u64,
     lost: u64,
     error: Option<CliError>,
@@ -121,7 +121,7 @@ impl Recording {
         end.map(|end| end.saturating_duration_since(Instant::now()))
     }
 
-    fn outcome(&self) -> Option<Outcome> {
+    fn outcome(&self) -> Option<Written> {
         self.outcome.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
@@ -130,7 +130,7 @@ impl Recording {
         if self.outcome().is_none() {
             let Record { text, entries, lost } = self.recorder.stop();
             let error = self.file.write(&text).err();
-            let outcome = Outcome { entries, lost, error };
+            let outcome = Written { entries, lost, error };
             *self.outcome.lock().unwrap_or_else(PoisonError::into_inner) = Some(outcome);
         }
         self.outcome().and_then(|outcome| outcome.error).map_or(Ok(()), Err)
@@ -141,7 +141,7 @@ impl Recording {
         let list = self.file.path.clone();
         match self.outcome() {
             None => RecordReport { list, state: RecordState::Recording, entries: 0, lost: 0, error: None },
-            Some(Outcome { entries, lost, error }) => {
+            Some(Written { entries, lost, error }) => {
                 let state = if error.is_none() { RecordState::Written } else { RecordState::Failed };
                 RecordReport { list, state, entries, lost, error: error.map(|e| e.to_string()) }
             }
