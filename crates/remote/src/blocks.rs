@@ -279,18 +279,21 @@ impl State {
         self.ready_blocks += 1;
     }
 
-    /// Drops blocks until at most `max_blocks` are there: those of long runs that were read once, then the least recently
-    /// used ones; unread ones leave last.
+    /// Drops blocks until at most `max_blocks` are there: passed ones, then the least recently used ones; unread ones leave
+    /// last.
     fn evict(&mut self, max_blocks: usize) {
-        while self.ready_blocks > max_blocks {
-            let ready = self.blocks.iter().filter_map(|(block, entry)| match entry {
-                Entry::Ready { used, is_unread, .. } => {
-                    Some(((!entry.is_passed(), *is_unread, *used), *block))
-                }
-                Entry::Loading { .. } => None,
-            });
-            let Some(((_, is_unread, _), oldest)) = ready.min() else { return };
-            self.blocks.remove(&oldest);
+        let surplus = self.ready_blocks.saturating_sub(max_blocks);
+        if surplus == 0 {
+            return;
+        }
+        let ready = self.blocks.iter().filter_map(|(block, entry)| match entry {
+            Entry::Ready { used, is_unread, .. } => Some((!entry.is_passed(), *is_unread, *used, *block)),
+            Entry::Loading { .. } => None,
+        });
+        let mut ready: Vec<_> = ready.collect();
+        ready.sort_unstable();
+        for (_, is_unread, _, block) in ready.into_iter().take(surplus) {
+            self.blocks.remove(&block);
             self.unread_blocks -= usize::from(is_unread);
             self.ready_blocks -= 1;
         }
