@@ -133,7 +133,7 @@ fn open_image(config: &MountConfig, media: Media) -> Result<(Image, Vec<Arc<Remo
         let failure = failure_of(config, &e);
         match (e, config.memory_bytes - memory_bytes) {
             (ImageError::TooLittleMemory { .. }, bytes @ 1..) => {
-                let what = format!("{failure}; {} of --memory hold what servers sent", Human(bytes));
+                let what = format!("{failure}; {} of --memory is for what servers send", Human(bytes));
                 CliError::new(failure.exit, what)
             }
             _ => failure,
