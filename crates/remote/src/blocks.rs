@@ -27,6 +27,8 @@ const PREFETCH_PAUSE: Duration = Duration::from_millis(300);
 const GROWTH: u64 = 4;
 /// Runs behind a reader that are fetched ahead at most.
 const MAX_AHEAD_RUNS: u64 = 2;
+/// Shortest sequence in which requests follow each other without a reader.
+const LONG_SEQUENCE_BLOCKS: u64 = 256;
 /// Shortest run whose blocks leave first when they were read.
 const LONG_RUN_BLOCKS: u64 = 8;
 
@@ -221,9 +223,24 @@ impl Blocks {
             return None;
         }
         let most = (MAX_AHEAD_RUNS * max).min(self.max_blocks as u64 / 2);
-        let end = (last + 1 + (MAX_AHEAD_RUNS * run_blocks).min(most)).min(self.all_blocks());
+        let ahead_blocks = (MAX_AHEAD_RUNS * run_blocks).min(most);
+        let end = (last + 1 + ahead_blocks).min(self.all_blocks());
         let missing = (last + 1..end).find(|block| !state.blocks.contains_key(block))?;
         let blocks = state.begin_run(&(missing..missing + 1), self.all_blocks(), max);
+        let is_long = run_blocks >= LONG_SEQUENCE_BLOCKS;
+        let chain_end = if is_long { (end + ahead_blocks / 2).min(self.all_blocks()) } else { 0 };
+        let mut run = Run::new(self.clone(), blocks, false);
+        run.chain_end = chain_end;
+        Some(run)
+    }
+
+    /// The run behind one that was fetched ahead and is there, up to where that one says. So the thread that fetched it need
+    /// not wait for a reader: if all threads did, their requests would begin and end together, and the link would be
+    /// idle for a latency in between.
+    pub(crate) fn run_chained(self: &Arc<Self>, fetched: &Range<u64>, chain_end: u64) -> Option<Run> {
+        let mut state = self.lock();
+        let missing = (fetched.end..chain_end).find(|block| !state.blocks.contains_key(block))?;
+        let blocks = state.begin_run(&(missing..missing + 1), self.all_blocks(), self.max_run_blocks());
         Some(Run::new(self.clone(), blocks, false))
     }
 }
@@ -239,7 +256,7 @@ impl Entry {
         }
     }
 
-    /// The length of the run that this block was, or is, loaded with.
+    /// The length of the sequence that this block was, or is, loaded in, up to the end of its run.
     fn run_blocks(&self) -> u64 {
         match self {
             Entry::Loading { run_blocks } | Entry::Ready { run_blocks, .. } => *run_blocks,
@@ -252,20 +269,27 @@ impl State {
     /// in a sequence, but none that is there or on its way.
     fn begin_run(&mut self, wanted: &Range<u64>, all_blocks: u64, max_run_blocks: u64) -> Range<u64> {
         let before = wanted.start.checked_sub(1).and_then(|before| self.blocks.get(&before));
-        let sequential_blocks = before.map_or(1, |before| before.run_blocks().saturating_mul(GROWTH));
+        let before = before.map_or(0, Entry::run_blocks);
+        let sequential_blocks = before.saturating_mul(GROWTH).max(1);
         let len_blocks = sequential_blocks.max(wanted.end - wanted.start).clamp(1, max_run_blocks);
         let end = wanted.start.saturating_add(len_blocks).min(all_blocks);
-        self.begin(wanted.start..end, false)
+        self.begin_behind(wanted.start..end, before, false)
     }
 
     /// Marks the missing blocks at the beginning of a range as loading, up to the first one that is not missing.
     pub(crate) fn begin(&mut self, range: Range<u64>, is_prefetch: bool) -> Range<u64> {
+        self.begin_behind(range, 0, is_prefetch)
+    }
+
+    /// As [`State::begin`], for a sequence that has `before` blocks already.
+    fn begin_behind(&mut self, range: Range<u64>, before: u64, is_prefetch: bool) -> Range<u64> {
         let first_present = range.clone().find(|block| self.blocks.contains_key(block));
         let run = range.start..first_present.unwrap_or(range.end);
-        let run_blocks = run.end - run.start;
+        let len_blocks = run.end - run.start;
+        let run_blocks = before + len_blocks;
         run.clone().for_each(|block| _ = self.blocks.insert(block, Entry::Loading { run_blocks }));
         if is_prefetch {
-            self.unread_blocks += run_blocks as usize;
+            self.unread_blocks += len_blocks as usize;
         }
         run
     }
@@ -305,12 +329,20 @@ pub(crate) struct Run {
     owner: Arc<Blocks>,
     blocks: Range<u64>,
     is_prefetch: bool,
+    /// Before this block, the thread that fetches the run ahead goes on.
+    chain_end: u64,
 }
 
 impl Run {
     /// Blocks that were marked as loading.
     pub(crate) fn new(owner: Arc<Blocks>, blocks: Range<u64>, is_prefetch: bool) -> Self {
-        Run { owner, blocks, is_prefetch }
+        Run { owner, blocks, is_prefetch, chain_end: 0 }
+    }
+
+    /// Returns a function that claims the run to fetch next without waiting for a reader.
+    pub(crate) fn next(&self) -> impl Fn() -> Option<Run> + use<> {
+        let (owner, blocks, chain_end) = (self.owner.clone(), self.blocks.clone(), self.chain_end);
+        move || owner.run_chained(&blocks, chain_end)
     }
 
     /// The numbers of the blocks.
@@ -321,8 +353,8 @@ impl Run {
     /// Adds the blocks, and wakes the readers that wait for them.
     pub(crate) fn complete(mut self, loaded: Loaded) {
         let blocks = std::mem::replace(&mut self.blocks, 0..0);
-        let run_blocks = blocks.end - blocks.start;
         let mut state = self.owner.lock();
+        let run_blocks = state.blocks.get(&blocks.start).map_or(1, Entry::run_blocks);
         let mut loaded = loaded.into_iter();
         for block in blocks {
             match loaded.next() {

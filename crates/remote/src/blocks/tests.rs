@@ -141,6 +141,40 @@ fn a_reader_waits_for_another_until_its_own_deadline_and_a_panic_frees_the_block
 }
 
 #[test]
+fn a_thread_that_fetches_ahead_goes_on_in_long_sequences_alone_and_not_far() {
+    let blocks = new(2000 * BLOCK, 1000 * BLOCK as usize);
+    let chained = |last: u64| {
+        let run = blocks.run_ahead(last).unwrap();
+        let (next, first) = (run.next(), run.blocks().clone());
+        let loaded = served(&blocks, &first);
+        run.complete(loaded);
+        (first, next().map(|run| run.blocks().clone()))
+    };
+    for from in 0..40 {
+        read(&blocks, from * BLOCK..(from + 1) * BLOCK);
+    }
+    assert_eq!(chained(40).1, None, "a short sequence");
+    for from in 40..400 {
+        read(&blocks, from * BLOCK..(from + 1) * BLOCK);
+    }
+    // Up to one run further than a reader would have it.
+    let last = 399;
+    let mut runs = Vec::new();
+    while let Some(run) = blocks.run_ahead(last) {
+        let (next, loaded) = (run.next(), served(&blocks, run.blocks()));
+        runs.push(run.blocks().clone());
+        run.complete(loaded);
+        while let Some(run) = next() {
+            runs.push(run.blocks().clone());
+            let loaded = served(&blocks, run.blocks());
+            run.complete(loaded);
+        }
+    }
+    let end = runs.iter().map(|run| run.end).max().unwrap();
+    assert!(last + 3 * MAX_RUN_BLOCKS < end && end <= last + 1 + 4 * MAX_RUN_BLOCKS, "{runs:?}");
+}
+
+#[test]
 fn what_a_reader_in_order_has_passed_leaves_before_what_is_used_again() {
     let blocks = new(1000 * BLOCK, 64 * BLOCK as usize);
     // Metadata, and a part of a block that holds small files.
