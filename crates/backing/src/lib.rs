@@ -90,7 +90,7 @@ pub use memory::MemoryBacking;
 pub use open::{OpenError, OpenOptions, Opened, PROBE_BYTES, open_backing, open_for_reading};
 pub use owned_queue::OwnedQueue;
 pub use queue::{Completion, Operation, Queue, Request, SyncQueue};
-pub use source::ByteSource;
+pub use source::{ByteSource, Prefetched};
 
 use std::sync::Arc;
 

@@ -26,6 +26,12 @@ pub trait ByteSource: Send + Sync {
         false
     }
 
+    /// Fetches a range that will be read soon into the cache that reads use, if there is one. May wait for the medium as a
+    /// read does. Best effort: reads return the bytes of the range, or an error, whatever the result is.
+    fn prefetch(&self, _offset: u64, _len_bytes: u64) -> Prefetched {
+        Prefetched::Done
+    }
+
     /// Describes the source in a few words for people: "file, direct I/O, io_uring".
     fn describe(&self) -> String;
 
@@ -36,6 +42,17 @@ pub trait ByteSource: Send + Sync {
             _ => Err(BackingError::OutOfRange { offset, len_bytes, medium_len_bytes: self.len_bytes() }),
         }
     }
+}
+
+/// The result of a prefetch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Prefetched {
+    /// The range is in the cache or on its way to it, or the source has no cache.
+    Done,
+    /// The cache is full of ranges that were prefetched and not read yet.
+    NoRoom,
+    /// The range cannot be fetched now.
+    Failed,
 }
 
 /// Implements [`ByteSource`] for a smart pointer to a source, so that sources and layers can be combined at run time.
@@ -52,6 +69,10 @@ macro_rules! through_pointer {
 
             fn discard_cached(&self, offset: u64, len_bytes: u64) -> bool {
                 (**self).discard_cached(offset, len_bytes)
+            }
+
+            fn prefetch(&self, offset: u64, len_bytes: u64) -> Prefetched {
+                (**self).prefetch(offset, len_bytes)
             }
 
             fn describe(&self) -> String {

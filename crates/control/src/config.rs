@@ -154,6 +154,21 @@ pub struct MountConfig {
     pub device_nodes: bool,
     /// The policy of read-ahead.
     pub read_ahead: ReadAheadConfig,
+    /// The start-up list to write.
+    #[serde(default)]
+    pub record: Option<RecordConfig>,
+    /// The start-up list to fetch.
+    #[serde(default)]
+    pub prefetch: Option<PathBuf>,
+}
+
+/// A start-up list to write.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RecordConfig {
+    /// Its path.
+    pub path: PathBuf,
+    /// How long to record, seconds; `None`: until the image is unmounted.
+    pub limit_s: Option<u64>,
 }
 
 /// The policy of read-ahead.

@@ -142,6 +142,7 @@ mod resolve;
 pub mod rules;
 mod runs;
 mod source;
+pub mod startup;
 mod streams;
 pub mod tar;
 pub mod tree_stats;

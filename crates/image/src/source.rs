@@ -5,7 +5,8 @@
 //! no extent crosses it. [`Source`] has no locks: each read is one request to one medium, in the caller's thread.
 
 use crate::{Address, ImageError, Space};
-use pagefold_backing::ByteSource;
+use pagefold_backing::{ByteSource, Prefetched};
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -62,6 +63,14 @@ impl Source {
     pub(crate) fn read_own(&self, device: u16, offset: u64, buf: &mut [u8]) -> Result<(), ImageError> {
         let at = Address { space: Space::Device(device), offset };
         self.read_medium(self.medium(at, usize::from(device))?, offset, at, buf)
+    }
+
+    /// Asks a medium to fetch a range that will be read soon.
+    pub(crate) fn prefetch(&self, medium: usize, range: Range<u64>) -> Prefetched {
+        match self.media.get(medium) {
+            Some(medium) => medium.prefetch(range.start, range.end.saturating_sub(range.start)),
+            None => Prefetched::Failed,
+        }
     }
 
     /// The size of a device, bytes.

@@ -1,6 +1,7 @@
 //! Fetches blocks before a reader wants them: threads, for objects that are read in order.
 //!
-//! A reader that has read a block of a sequence offers the next missing run behind it. A thread that waits takes it;
+//! A reader of a block of a sequence offers the next missing runs behind it, before it waits and after it has read. In a long
+//! sequence, a thread that has fetched a run goes on with the next one by itself. A thread that waits takes it;
 //! if all are busy, the link is, and nobody fetches ahead. A run that cannot be fetched by one attempt is missing again,
 //! and its readers ask for it themselves, until their deadlines.
 //!
@@ -29,8 +30,13 @@ impl ReadAhead {
             let (runs, fetch) = (runs.clone(), fetch.clone());
             let work = move || {
                 while let Some(run) = next(&runs) {
-                    if let Some(loaded) = fetch(run.blocks()) {
-                        run.complete(loaded);
+                    let mut following = Some(run);
+                    while let Some(run) = following.take() {
+                        let chained = run.next();
+                        if let Some(loaded) = fetch(run.blocks()) {
+                            run.complete(loaded);
+                            following = chained();
+                        }
                     }
                 }
             };
@@ -40,9 +46,10 @@ impl ReadAhead {
         (started > 0).then_some(ReadAhead { idle })
     }
 
-    /// Hands a run to a thread that waits for one. Otherwise drops the run, so that its blocks are missing again.
-    pub(crate) fn offer(&self, run: Run) {
-        let _ = self.idle.try_send(run);
+    /// Hands a run to a thread that waits for one. Otherwise drops the run, so that its blocks are missing again, and
+    /// returns false.
+    pub(crate) fn offer(&self, run: Run) -> bool {
+        self.idle.try_send(run).is_ok()
     }
 }
 

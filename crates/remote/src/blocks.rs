@@ -1,25 +1,36 @@
 //! The ranges of an object that are in memory, in blocks of 64 KiB, and those that are on their way.
 //!
 //! A reader of a block that is missing loads it, together with the missing blocks behind it that it wants too. If the
-//! block before is there, the object is probably read in order, and the reader loads twice as many blocks as the run
-//! that loaded that one had, up to 1 MiB. Other readers of a block that is on its way wait for it. If loading fails, one
-//! of them tries next.
+//! block before is there, the object is probably read in order, and the reader loads four times as many blocks as the run
+//! that loaded that one had, up to what `link.rs` says. Other readers of a block that is on its way wait for it. If loading
+//! fails, one of them tries next.
 //!
-//! At most a fixed number of blocks stay; the least recently used ones leave. One mutex guards the table, held for a
+//! At most a fixed number of blocks stay. Those of long runs that were read to their ends leave first (`passed.rs`): a reader
+//! in order seldom returns, and would evict the metadata and small files that others read again and again. Then the least
+//! recently used ones leave; those that a list had fetched and nobody has read yet leave last (`prefetch.rs`). One mutex guards the table, held for a
 //! search and never while a block is loaded or copied out.
 
+use crate::passed::ReadParts;
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Bytes of a block; the last one of an object may be shorter.
 pub(crate) const BLOCK_BYTES: u64 = 64 << 10;
-/// Blocks that one request loads at most.
+/// Blocks that one request loads at most, as long as nobody says another number.
 const MAX_RUN_BLOCKS: u64 = 16;
-/// Blocks behind a reader that are fetched ahead at most.
-const MAX_AHEAD_BLOCKS: u64 = 2 * MAX_RUN_BLOCKS;
+/// Time after blocks of a list were fetched in which nothing else is fetched ahead.
+const PREFETCH_PAUSE: Duration = Duration::from_millis(300);
+/// Growth of a run in a sequence.
+const GROWTH: u64 = 4;
+/// Runs behind a reader that are fetched ahead at most.
+const MAX_AHEAD_RUNS: u64 = 2;
+/// Shortest sequence in which requests follow each other without a reader.
+const LONG_SEQUENCE_BLOCKS: u64 = 256;
+/// Shortest run whose blocks leave first when they were read.
+const LONG_RUN_BLOCKS: u64 = 8;
 
 /// The bytes of consecutive blocks, one after the other.
 pub(crate) type Loaded = Vec<Vec<u8>>;
@@ -27,7 +38,8 @@ pub(crate) type Loaded = Vec<Vec<u8>>;
 /// The blocks of one object.
 pub(crate) struct Blocks {
     len_bytes: u64,
-    max_blocks: usize,
+    pub(crate) max_blocks: usize,
+    max_run_blocks: AtomicU64,
     state: Mutex<State>,
     /// Notified when loading has ended, well or not.
     ended: Condvar,
@@ -35,16 +47,20 @@ pub(crate) struct Blocks {
 }
 
 #[derive(Default)]
-struct State {
-    blocks: HashMap<u64, Entry>,
+pub(crate) struct State {
+    pub(crate) blocks: HashMap<u64, Entry>,
     ready_blocks: usize,
+    /// Blocks that are prefetched, or are to be, and that nobody has read.
+    pub(crate) unread_blocks: usize,
+    /// The last time that a list had blocks fetched.
+    pub(crate) prefetched_at: Option<Instant>,
     /// Counts accesses.
     clock: u64,
 }
 
-enum Entry {
+pub(crate) enum Entry {
     Loading { run_blocks: u64 },
-    Ready { bytes: Arc<Vec<u8>>, run_blocks: u64, used: u64 },
+    Ready { bytes: Arc<Vec<u8>>, run_blocks: u64, used: u64, is_unread: bool, parts: ReadParts },
 }
 
 /// The next step of a reader for a block.
@@ -68,10 +84,11 @@ impl Blocks {
     pub(crate) fn new(len_bytes: u64, max_bytes: usize) -> Self {
         let max_blocks = (max_bytes / BLOCK_BYTES as usize).max(1);
         let (state, ended) = (Mutex::default(), Condvar::new());
-        Blocks { len_bytes, max_blocks, state, ended, hit_bytes: AtomicU64::new(0) }
+        let max_run_blocks = AtomicU64::new(MAX_RUN_BLOCKS);
+        Blocks { len_bytes, max_blocks, max_run_blocks, state, ended, hit_bytes: AtomicU64::new(0) }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -83,7 +100,7 @@ impl Blocks {
     /// Adds the first block of the object.
     pub(crate) fn insert_first(&self, bytes: Vec<u8>) {
         let mut state = self.lock();
-        state.set_ready(0, Arc::new(bytes), 1);
+        state.set_ready(0, Arc::new(bytes), 1, false);
     }
 
     /// Drops these blocks. Those on their way stay. Returns whether one was there.
@@ -91,8 +108,9 @@ impl Blocks {
         let mut state = self.lock();
         let before = state.ready_blocks;
         for block in blocks.clone() {
-            if matches!(state.blocks.get(&block), Some(Entry::Ready { .. })) {
+            if let Some(&Entry::Ready { is_unread, .. }) = state.blocks.get(&block) {
                 state.blocks.remove(&block);
+                state.unread_blocks -= usize::from(is_unread);
                 state.ready_blocks -= 1;
             }
         }
@@ -115,18 +133,25 @@ impl Blocks {
             let copied = match self.claim(wanted, end) {
                 Claim::Copy(bytes) => {
                     let copied = copy(&bytes, (at % BLOCK_BYTES) as usize, rest);
+                    self.note_read(block, (at % BLOCK_BYTES) as usize, copied);
                     self.hit_bytes.fetch_add(copied as u64, Ordering::Relaxed);
                     copied
                 }
                 Claim::TimedOut => return Err(ReadError::TimedOut),
                 Claim::Load(run) => {
                     let loaded = load(&run.blocks).map_err(ReadError::Load)?;
-                    let mut copied = 0;
+                    let (mut copied, first) = (0, run.blocks().start);
+                    let mut reads = Vec::with_capacity(loaded.len());
                     for (n, bytes) in loaded.iter().enumerate() {
                         let within = if n == 0 { (at % BLOCK_BYTES) as usize } else { 0 };
-                        copied += copy(bytes, within, &mut rest[copied..]);
+                        let len = copy(bytes, within, &mut rest[copied..]);
+                        reads.push((within, len));
+                        copied += len;
                     }
                     run.complete(loaded);
+                    (first..)
+                        .zip(reads)
+                        .for_each(|(block, (within, len))| self.note_read(block, within, len));
                     copied
                 }
             };
@@ -137,6 +162,13 @@ impl Blocks {
         Ok(())
     }
 
+    /// Notes that bytes of a block were read, if it is still there.
+    fn note_read(&self, block: u64, within: usize, bytes: usize) {
+        if let Some(Entry::Ready { parts, .. }) = self.lock().blocks.get_mut(&block) {
+            parts.note(within as u64, bytes as u64);
+        }
+    }
+
     /// Returns the first of the wanted blocks, or the run that the caller has to load for it.
     fn claim(self: &Arc<Self>, wanted: Range<u64>, end: Instant) -> Claim {
         let mut state = self.lock();
@@ -144,14 +176,16 @@ impl Blocks {
             state.clock += 1;
             let clock = state.clock;
             match state.blocks.get_mut(&wanted.start) {
-                Some(Entry::Ready { bytes, used, .. }) => {
+                Some(Entry::Ready { bytes, used, is_unread, .. }) => {
                     *used = clock;
-                    return Claim::Copy(bytes.clone());
+                    let (bytes, was_unread) = (bytes.clone(), std::mem::take(is_unread));
+                    state.unread_blocks -= usize::from(was_unread);
+                    return Claim::Copy(bytes);
                 }
                 Some(Entry::Loading { .. }) => {}
                 None => {
-                    let blocks = state.begin_run(&wanted, self.all_blocks());
-                    return Claim::Load(Run { owner: self.clone(), blocks });
+                    let blocks = state.begin_run(&wanted, self.all_blocks(), self.max_run_blocks());
+                    return Claim::Load(Run::new(self.clone(), blocks, false));
                 }
             }
             let left = end.saturating_duration_since(Instant::now());
@@ -164,28 +198,79 @@ impl Blocks {
 }
 
 impl Blocks {
-    fn all_blocks(&self) -> u64 {
+    pub(crate) fn all_blocks(&self) -> u64 {
         self.len_bytes.div_ceil(BLOCK_BYTES)
+    }
+
+    /// The most blocks of one request.
+    pub(crate) fn max_run_blocks(&self) -> u64 {
+        self.max_run_blocks.load(Ordering::Relaxed)
+    }
+
+    /// Sets the length of long requests. One takes an eighth of all blocks at most.
+    pub(crate) fn set_request_bytes(&self, bytes: u64) {
+        let blocks = (bytes / BLOCK_BYTES).min(self.max_blocks as u64 / 8).max(1);
+        self.max_run_blocks.store(blocks, Ordering::Relaxed);
     }
 
     /// Returns the next run to fetch ahead of a reader that has just read block `last`; `None` if it does not read in
     /// order, or if enough is there or on its way. Far ahead of a long sequence only, because what is behind the end of
     /// a sequence is fetched in vain.
     pub(crate) fn run_ahead(self: &Arc<Self>, last: u64) -> Option<Run> {
+        self.run_behind(last, last)
+    }
+
+    /// As [`Blocks::run_ahead`], for a reader that is about to read blocks from `first` to `last`: then what follows is on
+    /// its way while it waits.
+    pub(crate) fn run_ahead_of(self: &Arc<Self>, first: u64, last: u64) -> Option<Run> {
+        self.run_behind(first.checked_sub(1)?, last)
+    }
+
+    /// The next run behind block `last`, if block `known` belongs to a sequence.
+    fn run_behind(self: &Arc<Self>, known: u64, last: u64) -> Option<Run> {
         let mut state = self.lock();
-        let run_blocks = state.blocks.get(&last).map_or(0, Entry::run_blocks);
-        if run_blocks < 2 {
+        let (run_blocks, max) =
+            (state.blocks.get(&known).map_or(0, Entry::run_blocks), self.max_run_blocks());
+        // A list knows better what will be read, and needs the link.
+        let is_prefetching = state.prefetched_at.is_some_and(|at| at.elapsed() < PREFETCH_PAUSE);
+        if run_blocks < 2 || is_prefetching {
             return None;
         }
-        let end = (last + 1 + (2 * run_blocks).min(MAX_AHEAD_BLOCKS)).min(self.all_blocks());
+        let most = (MAX_AHEAD_RUNS * max).min(self.max_blocks as u64 / 2);
+        let ahead_blocks = (MAX_AHEAD_RUNS * run_blocks).min(most);
+        let end = (last + 1 + ahead_blocks).min(self.all_blocks());
         let missing = (last + 1..end).find(|block| !state.blocks.contains_key(block))?;
-        let blocks = state.begin_run(&(missing..missing + 1), self.all_blocks());
-        Some(Run { owner: self.clone(), blocks })
+        let blocks = state.begin_run(&(missing..missing + 1), self.all_blocks(), max);
+        let is_long = run_blocks >= LONG_SEQUENCE_BLOCKS;
+        let chain_end = if is_long { (end + ahead_blocks / 2).min(self.all_blocks()) } else { 0 };
+        let mut run = Run::new(self.clone(), blocks, false);
+        run.chain_end = chain_end;
+        Some(run)
+    }
+
+    /// The run behind one that was fetched ahead and is there, up to where that one says. So the thread that fetched it need
+    /// not wait for a reader: if all threads did, their requests would begin and end together, and the link would be
+    /// idle for a latency in between.
+    pub(crate) fn run_chained(self: &Arc<Self>, fetched: &Range<u64>, chain_end: u64) -> Option<Run> {
+        let mut state = self.lock();
+        let missing = (fetched.end..chain_end).find(|block| !state.blocks.contains_key(block))?;
+        let blocks = state.begin_run(&(missing..missing + 1), self.all_blocks(), self.max_run_blocks());
+        Some(Run::new(self.clone(), blocks, false))
     }
 }
 
 impl Entry {
-    /// The length of the run that this block was, or is, loaded with.
+    /// Whether a reader in order has read all of the block, and nobody has read it again.
+    fn is_passed(&self) -> bool {
+        match self {
+            Entry::Loading { .. } => false,
+            Entry::Ready { bytes, run_blocks, parts, .. } => {
+                *run_blocks >= LONG_RUN_BLOCKS && parts.is_passed(bytes.len() as u64)
+            }
+        }
+    }
+
+    /// The length of the sequence that this block was, or is, loaded in, up to the end of its run.
     fn run_blocks(&self) -> u64 {
         match self {
             Entry::Loading { run_blocks } | Entry::Ready { run_blocks, .. } => *run_blocks,
@@ -196,33 +281,58 @@ impl Entry {
 impl State {
     /// Chooses the blocks to load from the first wanted one on, and marks them as loading: those that are wanted, or more
     /// in a sequence, but none that is there or on its way.
-    fn begin_run(&mut self, wanted: &Range<u64>, all_blocks: u64) -> Range<u64> {
+    fn begin_run(&mut self, wanted: &Range<u64>, all_blocks: u64, max_run_blocks: u64) -> Range<u64> {
         let before = wanted.start.checked_sub(1).and_then(|before| self.blocks.get(&before));
-        let sequential_blocks = before.map_or(1, |before| before.run_blocks().saturating_mul(2));
-        let len_blocks = sequential_blocks.max(wanted.end - wanted.start).clamp(1, MAX_RUN_BLOCKS);
+        let before = before.map_or(0, Entry::run_blocks);
+        let sequential_blocks = before.saturating_mul(GROWTH).max(1);
+        let len_blocks = sequential_blocks.max(wanted.end - wanted.start).clamp(1, max_run_blocks);
         let end = wanted.start.saturating_add(len_blocks).min(all_blocks);
-        let first_present = (wanted.start..end).find(|block| self.blocks.contains_key(block));
-        let run = wanted.start..first_present.unwrap_or(end);
-        let run_blocks = run.end - run.start;
+        self.begin_behind(wanted.start..end, before, false)
+    }
+
+    /// Marks the missing blocks at the beginning of a range as loading, up to the first one that is not missing.
+    pub(crate) fn begin(&mut self, range: Range<u64>, is_prefetch: bool) -> Range<u64> {
+        self.begin_behind(range, 0, is_prefetch)
+    }
+
+    /// As [`State::begin`], for a sequence that has `before` blocks already.
+    fn begin_behind(&mut self, range: Range<u64>, before: u64, is_prefetch: bool) -> Range<u64> {
+        let first_present = range.clone().find(|block| self.blocks.contains_key(block));
+        let run = range.start..first_present.unwrap_or(range.end);
+        let len_blocks = run.end - run.start;
+        let run_blocks = before + len_blocks;
         run.clone().for_each(|block| _ = self.blocks.insert(block, Entry::Loading { run_blocks }));
+        if is_prefetch {
+            self.unread_blocks += len_blocks as usize;
+        }
         run
     }
 
-    fn set_ready(&mut self, block: u64, bytes: Arc<Vec<u8>>, run_blocks: u64) {
+    fn set_ready(&mut self, block: u64, bytes: Arc<Vec<u8>>, run_blocks: u64, is_unread: bool) {
         self.clock += 1;
-        self.blocks.insert(block, Entry::Ready { bytes, run_blocks, used: self.clock });
+        self.blocks.insert(
+            block,
+            Entry::Ready { bytes, run_blocks, used: self.clock, is_unread, parts: ReadParts::default() },
+        );
         self.ready_blocks += 1;
     }
 
-    /// Drops the least recently used blocks until at most `max_blocks` are there.
+    /// Drops blocks until at most `max_blocks` are there: passed ones, then the least recently used ones; unread ones leave
+    /// last.
     fn evict(&mut self, max_blocks: usize) {
-        while self.ready_blocks > max_blocks {
-            let ready = self.blocks.iter().filter_map(|(block, entry)| match entry {
-                Entry::Ready { used, .. } => Some((*used, *block)),
-                Entry::Loading { .. } => None,
-            });
-            let Some((_, oldest)) = ready.min() else { return };
-            self.blocks.remove(&oldest);
+        let surplus = self.ready_blocks.saturating_sub(max_blocks);
+        if surplus == 0 {
+            return;
+        }
+        let ready = self.blocks.iter().filter_map(|(block, entry)| match entry {
+            Entry::Ready { used, is_unread, .. } => Some((!entry.is_passed(), *is_unread, *used, *block)),
+            Entry::Loading { .. } => None,
+        });
+        let mut ready: Vec<_> = ready.collect();
+        ready.sort_unstable();
+        for (_, is_unread, _, block) in ready.into_iter().take(surplus) {
+            self.blocks.remove(&block);
+            self.unread_blocks -= usize::from(is_unread);
             self.ready_blocks -= 1;
         }
     }
@@ -232,9 +342,23 @@ impl State {
 pub(crate) struct Run {
     owner: Arc<Blocks>,
     blocks: Range<u64>,
+    is_prefetch: bool,
+    /// Before this block, the thread that fetches the run ahead goes on.
+    chain_end: u64,
 }
 
 impl Run {
+    /// Blocks that were marked as loading.
+    pub(crate) fn new(owner: Arc<Blocks>, blocks: Range<u64>, is_prefetch: bool) -> Self {
+        Run { owner, blocks, is_prefetch, chain_end: 0 }
+    }
+
+    /// Returns a function that claims the run to fetch next without waiting for a reader.
+    pub(crate) fn next(&self) -> impl Fn() -> Option<Run> + use<> {
+        let (owner, blocks, chain_end) = (self.owner.clone(), self.blocks.clone(), self.chain_end);
+        move || owner.run_chained(&blocks, chain_end)
+    }
+
     /// The numbers of the blocks.
     pub(crate) fn blocks(&self) -> &Range<u64> {
         &self.blocks
@@ -243,13 +367,16 @@ impl Run {
     /// Adds the blocks, and wakes the readers that wait for them.
     pub(crate) fn complete(mut self, loaded: Loaded) {
         let blocks = std::mem::replace(&mut self.blocks, 0..0);
-        let run_blocks = blocks.end - blocks.start;
         let mut state = self.owner.lock();
+        let run_blocks = state.blocks.get(&blocks.start).map_or(1, Entry::run_blocks);
         let mut loaded = loaded.into_iter();
         for block in blocks {
             match loaded.next() {
-                Some(bytes) => state.set_ready(block, Arc::new(bytes), run_blocks),
-                None => _ = state.blocks.remove(&block),
+                Some(bytes) => state.set_ready(block, Arc::new(bytes), run_blocks, self.is_prefetch),
+                None => {
+                    state.blocks.remove(&block);
+                    state.unread_blocks -= usize::from(self.is_prefetch);
+                }
             }
         }
         state.evict(self.owner.max_blocks);
@@ -265,6 +392,9 @@ impl Drop for Run {
         }
         let mut state = self.owner.lock();
         self.blocks.clone().for_each(|block| _ = state.blocks.remove(&block));
+        if self.is_prefetch {
+            state.unread_blocks -= (self.blocks.end - self.blocks.start) as usize;
+        }
         drop(state);
         self.owner.ended.notify_all();
     }

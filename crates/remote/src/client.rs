@@ -8,6 +8,7 @@ use crate::access::{Access, MAX_REFUSAL_BYTES, Reaction, Refusal, Signed};
 use crate::answer::{AttemptError, Head, Validator, Verdict, Version, Wanted, judge, redirect};
 use crate::retry::Deadline;
 use crate::{RemoteError, Secret, Url};
+use pagefold_page::latency::LatencyCounters;
 use rustls::crypto::ring;
 use std::io::{ErrorKind, Read};
 use std::ops::Range;
@@ -31,6 +32,17 @@ pub(crate) struct Counters {
     pub(crate) requests: AtomicU64,
     pub(crate) retries: AtomicU64,
     pub(crate) received_bytes: AtomicU64,
+    /// The sum of the times of requests that succeeded, and each of them.
+    pub(crate) request_ns: AtomicU64,
+    pub(crate) latency: LatencyCounters,
+}
+
+impl Counters {
+    /// Counts the time of a request that succeeded.
+    pub(crate) fn record(&self, took: Duration) {
+        self.request_ns.fetch_add(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
+        self.latency.record(took);
+    }
 }
 
 /// A client for one object.

@@ -42,8 +42,9 @@
 //! # How it works
 //!
 //! A read (`source.rs`) is cut into blocks of 64 KiB, which `blocks.rs` keeps. A missing block is fetched with those
-//! behind it that are wanted too, or probably will be: up to 1 MiB in one request. Other readers of a block that is on
-//! its way wait for it, and `ahead.rs` fetches what follows a sequence. `retry.rs` repeats a request until the deadline;
+//! behind it that are wanted too, or probably will be: up to 2 MiB in one request, as `link.rs` says after it
+//! has seen the times of others. `passed.rs` says which blocks leave first, and `prefetch.rs` fetches those of a list.
+//! Other readers of a block that is on its way wait for it, and `ahead.rs` fetches what follows a sequence. `retry.rs` repeats a request until the deadline;
 //! `client.rs` sends it and follows redirects, and `answer.rs` judges the answer, with the parsers of `headers.rs`. `url.rs`
 //! has the names of objects. Between `blocks.rs` and the server is the cache on disk, [`cache`].
 //!
@@ -62,7 +63,10 @@ pub mod cache;
 mod client;
 mod error;
 pub mod headers;
+mod link;
 pub mod oci;
+mod passed;
+mod prefetch;
 mod program;
 mod renewed;
 mod retry;

@@ -3,12 +3,15 @@
 use crate::access::{Access, PlainAccess};
 use crate::ahead::ReadAhead;
 use crate::answer::{AttemptError, Validator, Version, Wanted};
-use crate::blocks::{BLOCK_BYTES, Blocks, Loaded, ReadError};
+use crate::blocks::{BLOCK_BYTES, Blocks, Loaded, ReadError, Run};
 use crate::cache::{CacheUse, CachedObject, Wait};
 use crate::client::Client;
+use crate::link::{Link, Timing};
+use crate::prefetch::PrefetchClaim;
 use crate::retry::{Deadline, until_deadline};
 use crate::{RemoteError, Secret, Url};
-use pagefold_backing::{BackingError, ByteSource};
+use pagefold_backing::{BackingError, ByteSource, Prefetched};
+use pagefold_page::latency::Latency;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -22,8 +25,8 @@ const MAX_CLAIM_WAIT: Duration = Duration::from_secs(5);
 pub struct Options {
     /// The longest time of a read, and of opening. Then it fails.
     pub timeout: Duration,
-    /// Memory for ranges that were read, bytes; at least 64 KiB are taken. Reads in flight take up to 1 MiB each in
-    /// addition.
+    /// Memory for ranges that were read, bytes; at least 64 KiB are taken. Reads in flight take up to 2 MiB each, an eighth
+    /// of this at most, in addition.
     pub cache_bytes: usize,
     /// Threads that fetch ahead of readers that read in order.
     pub ahead_threads: usize,
@@ -62,6 +65,12 @@ pub struct RemoteStats {
     pub hit_bytes: u64,
     /// Reads that failed.
     pub failed_reads: u64,
+    /// Memory for ranges, at most, bytes.
+    pub cache_bytes: u64,
+    /// The sum of the times of all requests that succeeded, from sending to the last byte, ns.
+    pub request_ns: u64,
+    /// The times of these requests.
+    pub latency: Latency,
 }
 
 /// One version of an object on a server. Reads share the ranges that are in memory; those of several threads are in
@@ -80,6 +89,9 @@ struct Object {
     version: Version,
     blocks: Arc<Blocks>,
     cached: Option<CachedObject>,
+    link: Mutex<Link>,
+    /// Requests under way.
+    active: AtomicU64,
     timeout: Duration,
 }
 
@@ -117,7 +129,15 @@ impl RemoteSource {
         let is_from_cache = first.is_none() && cached.is_some();
         let blocks = Arc::new(Blocks::new(version.len_bytes, options.cache_bytes));
         first.into_iter().for_each(|first| blocks.insert_first(first));
-        let object = Arc::new(Object { client, version, blocks, cached, timeout: options.timeout });
+        let object = Arc::new(Object {
+            client,
+            version,
+            blocks,
+            cached,
+            link: Mutex::default(),
+            active: AtomicU64::new(0),
+            timeout: options.timeout,
+        });
         let loaded = object.clone();
         let load = move |run: &Range<u64>| loaded.load_ahead(run);
         let ahead = ReadAhead::start(options.ahead_threads, Arc::new(load));
@@ -140,6 +160,16 @@ impl RemoteSource {
             received_bytes: counters.received_bytes.load(Ordering::Relaxed),
             hit_bytes: blocks.hit_bytes.load(Ordering::Relaxed),
             failed_reads: self.failed_reads.load(Ordering::Relaxed),
+            cache_bytes: blocks.max_blocks as u64 * BLOCK_BYTES,
+            request_ns: counters.request_ns.load(Ordering::Relaxed),
+            latency: counters.latency.snapshot(),
+        }
+    }
+
+    /// Offers runs to the threads that fetch ahead, until all are busy or nothing is missing.
+    fn offer_ahead(&self, next: impl Fn() -> Option<Run>) {
+        if let Some(ahead) = &self.ahead {
+            while next().is_some_and(|run| ahead.offer(run)) {}
         }
     }
 
@@ -209,15 +239,34 @@ impl Object {
 
     /// Fetches blocks by one request.
     fn fetch_once(&self, blocks: &Range<u64>, deadline: &Deadline) -> Result<Loaded, AttemptError> {
+        self.active.fetch_add(1, Ordering::Relaxed);
+        let fetched = self.fetch_timed(blocks, deadline);
+        self.active.fetch_sub(1, Ordering::Relaxed);
+        let (loaded, timing) = fetched?;
+        self.client.counters.record(timing.head + timing.body);
+        let mut link = self.link.lock().unwrap_or_else(PoisonError::into_inner);
+        link.add(timing);
+        self.blocks.set_request_bytes(link.request_bytes());
+        Ok(loaded)
+    }
+
+    fn fetch_timed(
+        &self,
+        blocks: &Range<u64>,
+        deadline: &Deadline,
+    ) -> Result<(Loaded, Timing), AttemptError> {
         let range = self.blocks.byte_range(blocks);
         let wanted = Wanted { range: range.clone(), version: Some(&self.version) };
+        let begun = Instant::now();
         let body = self.client.get(&wanted, deadline)?;
         let body = body.ok_or_else(|| AttemptError::refused("it has no bytes"))?;
+        let head = begun.elapsed();
         let starts = range.clone().step_by(BLOCK_BYTES as usize);
         let lens = starts.map(|start| (range.end - start).min(BLOCK_BYTES) as usize);
         let mut loaded: Loaded = lens.map(|len| vec![0; len]).collect();
         self.client.read_body(body, &mut loaded)?;
-        Ok(loaded)
+        let (body, active) = (begun.elapsed() - head, self.active.load(Ordering::Relaxed));
+        Ok((loaded, Timing { head, body, bytes: range.end - range.start, active }))
     }
 }
 
@@ -230,15 +279,12 @@ impl ByteSource for RemoteSource {
         self.check_range(offset, buf.len() as u64)?;
         let Object { client, blocks, timeout, .. } = &*self.object;
         let deadline = Deadline::after(*timeout);
+        let (first, end) = (offset / BLOCK_BYTES, (offset + buf.len() as u64).div_ceil(BLOCK_BYTES));
+        self.offer_ahead(|| blocks.run_ahead_of(first, end.saturating_sub(1)));
         let read = blocks.read(offset, buf, deadline.end, &|run| self.object.load(run, &deadline));
         let error = match read {
             Ok(()) => {
-                let last = (offset + buf.len() as u64).saturating_sub(1) / BLOCK_BYTES;
-                if let Some(ahead) = &self.ahead
-                    && let Some(run) = blocks.run_ahead(last)
-                {
-                    ahead.offer(run);
-                }
+                self.offer_ahead(|| blocks.run_ahead(end.saturating_sub(1)));
                 return Ok(());
             }
             Err(ReadError::Load(error)) => error,
@@ -261,6 +307,24 @@ impl ByteSource for RemoteSource {
         // Blocks in memory may have come from the cache, too.
         let was_in_memory = self.object.blocks.forget(&blocks);
         was_cached || was_in_memory
+    }
+
+    fn prefetch(&self, offset: u64, len_bytes: u64) -> Prefetched {
+        if self.check_range(offset, len_bytes).is_err() {
+            return Prefetched::Failed;
+        }
+        let wanted = offset / BLOCK_BYTES..(offset + len_bytes).div_ceil(BLOCK_BYTES);
+        loop {
+            let run = match self.object.blocks.claim_prefetch(&wanted) {
+                PrefetchClaim::Nothing => return Prefetched::Done,
+                PrefetchClaim::NoRoom => return Prefetched::NoRoom,
+                PrefetchClaim::Fetch(run) => run,
+            };
+            match self.object.load_ahead(run.blocks()) {
+                Some(loaded) => run.complete(loaded),
+                None => return Prefetched::Failed,
+            }
+        }
     }
 
     fn describe(&self) -> String {

@@ -165,6 +165,12 @@ impl Folder {
         }
     }
 
+    /// Gives a file another name, in place of the file that had it.
+    pub fn rename(&self, name: &[u8], new_name: &[u8]) -> Result<(), SysError> {
+        let renamed = fs::renameat(&self.0, one_name(name)?, &self.0, one_name(new_name)?);
+        renamed.map_err(failed("renaming the file"))
+    }
+
     /// Whether the directory has no entries.
     pub fn is_empty(&self) -> Result<bool, SysError> {
         let entries = fs::Dir::read_from(&self.0).map_err(failed("reading the directory"))?;

@@ -62,6 +62,7 @@ pub mod prefetch;
 pub mod pressure;
 pub mod privileges;
 pub mod rangelock;
+pub mod readahead;
 pub mod ready;
 pub mod rundir;
 pub mod sigbus;

@@ -11,7 +11,9 @@
 mod positioned;
 mod uring;
 
-use crate::{BUFFER_ALIGN_BYTES, Backing, BackingError, Buffer, Buffers, ByteSource, Queue, SyncQueue};
+use crate::{
+    BUFFER_ALIGN_BYTES, Backing, BackingError, Buffer, Buffers, ByteSource, Prefetched, Queue, SyncQueue,
+};
 use pagefold_sys::{SysError, blockdev, direct};
 use std::fs::File;
 use std::os::unix::fs::FileTypeExt;
@@ -135,6 +137,16 @@ impl ByteSource for FileBacking {
         match self.is_aligned(offset, buf.as_ptr().addr(), buf.len()) {
             true => positioned::read_aligned(&self.file, offset, buf, self.block_bytes),
             false => positioned::read_bounced(&self.file, offset, buf, self.block_bytes),
+        }
+    }
+
+    fn prefetch(&self, offset: u64, len_bytes: u64) -> Prefetched {
+        // With direct I/O, reads do not use the page cache.
+        match self.block_bytes > 1
+            || pagefold_sys::readahead::will_need(&self.file, offset, len_bytes).is_ok()
+        {
+            true => Prefetched::Done,
+            false => Prefetched::Failed,
         }
     }
 

@@ -33,6 +33,65 @@ pub struct MountReport {
     /// Requests to servers; absent if the image is in files.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub remote: Option<RemoteReport>,
+    /// Time from the start of the server to the first read of contents that was answered, ns; absent before it.
+    #[serde(default)]
+    pub first_read_ns: Option<u64>,
+    /// The list that `--record` writes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub record: Option<RecordReport>,
+    /// The list that `--prefetch` fetches.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prefetch: Option<PrefetchReport>,
+}
+
+/// The state of a recording.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RecordState {
+    /// Under way.
+    Recording,
+    /// The list is written.
+    Written,
+    /// The list could not be written.
+    Failed,
+}
+
+/// A start-up list that is written.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RecordReport {
+    /// The list.
+    pub list: PathBuf,
+    /// How far it is.
+    pub state: RecordState,
+    /// Entries written.
+    pub entries: u64,
+    /// Reads that are not in the list, for lack of room or of a name.
+    pub lost: u64,
+    /// Why it could not be written.
+    pub error: Option<String>,
+}
+
+/// A start-up list that is fetched.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PrefetchReport {
+    /// The list.
+    pub list: PathBuf,
+    /// Its entries.
+    pub list_entries: u64,
+    /// Its lines that are no entries.
+    pub malformed: u64,
+    /// Entries that were looked up so far.
+    pub entries: u64,
+    /// Of these, entries that do not fit the image.
+    pub skipped: u64,
+    /// Stored bytes of these entries.
+    pub planned_bytes: u64,
+    /// Of these, bytes that were fetched, or were there.
+    pub done_bytes: u64,
+    /// Of these, bytes that were not fetched, for lack of room or because of an error.
+    pub left_out_bytes: u64,
+    /// Whether all has been fetched or left out.
+    pub has_ended: bool,
 }
 
 /// Counters of the sources on servers since the image was mounted.
@@ -46,6 +105,15 @@ pub struct RemoteReport {
     pub received_bytes: u64,
     /// Bytes of reads that had been received before.
     pub hit_bytes: u64,
+    /// Memory for ranges that were received, at most, a part of the memory budget.
+    #[serde(default)]
+    pub cache_bytes: u64,
+    /// The sum of the times of all requests that succeeded, from sending to the last byte.
+    #[serde(default)]
+    pub request_ns: u64,
+    /// The times of these requests.
+    #[serde(default)]
+    pub latency: LatencyReport,
     /// Reads that failed.
     pub failed_reads: u64,
     /// The error of the last read that failed; null if none has.

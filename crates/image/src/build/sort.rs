@@ -10,6 +10,7 @@ use super::BuildError;
 use super::plan::Planned;
 use super::table::Table;
 use super::tree::{InodeId, Tree};
+use crate::startup::{self, StartEntry};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
@@ -45,16 +46,22 @@ pub struct Listed {
 }
 
 impl SortList {
-    /// Parses a list: a path on each line, from the root of the image, with or without a slash at the beginning. Empty
-    /// lines and those that begin with `#` are ignored, and so is a path that an earlier line has. The error says which
-    /// limit a list exceeds.
+    /// Parses a list: the text of a [`StartList`](crate::startup::StartList), or a path on each line. Paths are from the root
+    /// of the image, with or without a slash at the beginning. Empty lines and those that begin with `#` are ignored, and so
+    /// are a path that an earlier line has, and an entry without bytes, whose contents are not read. A file of which a
+    /// part is listed counts as a whole: the index of a compressed file does not let its parts be anywhere. The error
+    /// says which limit a list exceeds, or that it is none.
     pub fn parse(text: &[u8]) -> Result<Self, String> {
         if text.len() > LIST_BYTES_MAX {
             return Err(format!("a list of more than {} MiB", LIST_BYTES_MAX >> 20));
         }
-        let lines = text.split(|byte| *byte == b'\n').filter(|line| !line.starts_with(b"#"));
         let (mut paths, mut known) = (Vec::new(), HashSet::new());
-        for path in lines.map(normal).filter(|path| !path.is_empty()) {
+        for entry in startup::list::lines(text) {
+            let StartEntry { path, range } =
+                entry.ok_or("no list: a line has other fields than a path, an offset and a length")?;
+            if path.is_empty() || range.is_some_and(|range| range.is_empty()) {
+                continue;
+            }
             if paths.len() >= LIST_PATHS_MAX {
                 return Err(format!("a list of more than {LIST_PATHS_MAX} paths"));
             }
@@ -69,12 +76,6 @@ impl SortList {
     pub fn paths(&self) -> impl Iterator<Item = &[u8]> {
         self.0.iter().map(AsRef::as_ref)
     }
-}
-
-/// A path without empty names, and without `.`.
-fn normal(line: &[u8]) -> Box<[u8]> {
-    let names = line.split(|byte| *byte == b'/').filter(|name| !name.is_empty() && *name != b".");
-    names.collect::<Vec<_>>().join(b"/".as_slice()).into()
 }
 
 /// An order for the files of one tree.
@@ -199,6 +200,12 @@ mod tests {
         let parsed = SortList::parse(b"# a comment\n\n/b\nb\na \n./#x\n\xff\n//\nc").unwrap();
         assert_eq!(parsed.paths().collect::<Vec<_>>(), [b"b".as_slice(), b"a ", b"#x", b"\xff", b"c"]);
         assert_eq!(SortList::parse(b"").unwrap().paths().count(), 0);
+        let recorded = b"/\t0\t90\n/b/\t0\t50\n/b/x\\040y\t0\t0\n/b/x\\040y\t4096\t10\n/b/z\t0\t0\n";
+        assert_eq!(
+            SortList::parse(recorded).unwrap().paths().collect::<Vec<_>>(),
+            [b"b".as_slice(), b"b/x y"]
+        );
+        assert!(SortList::parse(b"a\n/b\tc\n").unwrap_err().contains("other fields"));
     }
 
     #[test]

@@ -173,6 +173,7 @@ fn write_range(
                 write_data(file, &bytes[data.clone()], at + data.start as u64, shared)?;
             }
         }
+        shared.content_bytes.fetch_add(piece.end - at, Ordering::Relaxed);
         at = piece.end;
     }
     let len = node.len_bytes();

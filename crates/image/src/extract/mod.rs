@@ -77,6 +77,8 @@ pub struct Progress {
     pub files: u64,
     /// Bytes of contents written.
     pub bytes: u64,
+    /// Bytes of contents that are done: those written, and holes and zeroes that need not be.
+    pub content_bytes: u64,
     /// Files of the image, as its super block says; 0 if it does not say.
     pub of_files: u64,
 }
@@ -137,6 +139,7 @@ struct Shared<'a> {
     findings: Mutex<Findings>,
     files: AtomicU64,
     bytes: AtomicU64,
+    content_bytes: AtomicU64,
     skipped_set_id: AtomicU64,
     skipped_xattrs: AtomicU64,
     /// Attributes that the target's file system does not support.
@@ -182,6 +185,7 @@ pub fn extract(
         findings: Mutex::default(),
         files: AtomicU64::new(0),
         bytes: AtomicU64::new(0),
+        content_bytes: AtomicU64::new(0),
         skipped_set_id: AtomicU64::new(0),
         skipped_xattrs: AtomicU64::new(0),
         unsupported_xattrs: AtomicU64::new(0),

@@ -101,9 +101,12 @@ impl<'a> TreeWriter<'a> {
     fn report_progress(&mut self) {
         if self.last_report.elapsed() >= PROGRESS_INTERVAL {
             self.last_report = Instant::now();
-            let (files, bytes) = (&self.shared.files, &self.shared.bytes);
-            let (files, bytes) = (files.load(Ordering::Relaxed), bytes.load(Ordering::Relaxed));
-            (self.progress)(Progress { files, bytes, of_files: self.of_files });
+            (self.progress)(Progress {
+                files: self.shared.files.load(Ordering::Relaxed),
+                bytes: self.shared.bytes.load(Ordering::Relaxed),
+                content_bytes: self.shared.content_bytes.load(Ordering::Relaxed),
+                of_files: self.of_files,
+            });
         }
     }
 

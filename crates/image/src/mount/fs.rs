@@ -6,11 +6,13 @@
 //!
 //! The kernel checks modes, owners and access control lists; it reads the lists as extended attributes.
 
+use super::MountOptions;
 use super::attr::{self, errno};
 use super::buffer::DECODING_SCRATCH_BYTES;
 use super::nodes::NodeCache;
 use crate::read::inode::Inode;
 use crate::read::{FileKind, Superblock};
+use crate::startup::Recorder;
 use crate::{Image, ImageError, Nid, Node};
 use pagefold_fuse::{
     Attr, CachedAttr, Entries, Entry, Errno, FOREVER, Features, FileSystem, Handle, Inode as Number, Offer,
@@ -20,9 +22,9 @@ use std::ffi::OsStr;
 use std::ops::ControlFlow;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
 
 /// Time to live of attributes that the kernel must not cache.
 const NEVER: Duration = Duration::ZERO;
@@ -52,19 +54,23 @@ pub(super) struct ImageFs {
     open_unneeded: bool,
     opendir_unneeded: bool,
     requests: Arc<AtomicU64>,
+    first_read: Arc<OnceLock<Instant>>,
+    recorder: Option<Arc<Recorder>>,
     /// Closed when the file system is dropped, which ends the stream of the peer,
     /// [`Mount::ended`](super::Mount::ended).
     _alive: UnixStream,
 }
 
 impl ImageFs {
-    /// Makes the file system. `enforces_acls`: the kernel checks access control lists too, not modes alone. That is
-    /// needed if users other than the mounting one have access; without it, each access check costs less.
-    pub(super) fn new(image: Image, read_bytes: usize, enforces_acls: bool, alive: UnixStream) -> Self {
+    /// Makes the file system. The kernel checks access control lists too, not modes alone, if users other than the mounting
+    /// one have access; without it, each access check costs less.
+    pub(super) fn new(image: Image, read_bytes: usize, options: &MountOptions, alive: UnixStream) -> Self {
         ImageFs {
-            enforces_acls,
+            enforces_acls: options.allow_other,
             nodes: NodeCache::new(image),
             read_bytes,
+            first_read: Arc::default(),
+            recorder: options.recorder.clone(),
             open_unneeded: false,
             opendir_unneeded: false,
             requests: Arc::default(),
@@ -75,6 +81,22 @@ impl ImageFs {
     /// Returns the counter of the kernel's requests.
     pub(super) fn requests(&self) -> Arc<AtomicU64> {
         self.requests.clone()
+    }
+
+    /// Returns the time of the first read that was answered, once there is one.
+    pub(super) fn first_read(&self) -> Arc<OnceLock<Instant>> {
+        self.first_read.clone()
+    }
+
+    /// The recorder, and the number of an inode.
+    fn recorder(&self, number: Number) -> Option<(&Recorder, Nid)> {
+        self.recorder.as_deref().map(|recorder| (recorder, self.nid(number)))
+    }
+
+    fn note_inode(&self, number: Number) {
+        if let Some((recorder, nid)) = self.recorder(number) {
+            recorder.note_inode(nid);
+        }
     }
 
     fn count(&self) {
@@ -103,8 +125,17 @@ impl ImageFs {
         // The kernel looks up `.`, in files too, to resolve the file handles of network clients (NFS export).
         let found = match name.as_bytes() {
             b"." => Some(self.nid(parent)),
-            name => self.node(parent)?.lookup_nid(name)?,
+            name => {
+                let directory = self.node(parent)?;
+                if let Some((recorder, nid)) = self.recorder(parent) {
+                    recorder.note_directory(nid, directory.len_bytes());
+                }
+                directory.lookup_nid(name)?
+            }
         };
+        if let (Some((recorder, parent)), Some(nid)) = (self.recorder(parent), found) {
+            recorder.note_entry(parent, name.as_bytes(), nid);
+        }
         found.map(|nid| self.inode_attr(nid)).transpose()
     }
 
@@ -117,6 +148,9 @@ impl ImageFs {
     ) -> Result<(), Errno> {
         let mut any = false;
         let node = self.node(directory).map_err(|e| errno(&e))?;
+        if let Some((recorder, nid)) = self.recorder(directory) {
+            recorder.note_directory(nid, node.len_bytes());
+        }
         let visited = node.visit_entries(position, |next, entry| {
             // A file with a corrupt entry cannot be reached by a name, but the other files can. An error here would
             // make programs stop listing the directory, so the entry is only counted.
@@ -186,12 +220,14 @@ impl FileSystem for ImageFs {
 
     fn attr(&self, number: Number) -> Result<CachedAttr, Errno> {
         self.count();
+        self.note_inode(number);
         let attr = self.inode_attr(self.nid(number)).map_err(|e| errno(&e))?;
         Ok(CachedAttr { attr, ttl: FOREVER })
     }
 
     fn read_link(&self, number: Number) -> Result<Vec<u8>, Errno> {
         self.count();
+        self.note_inode(number);
         self.node(number).and_then(|node| node.read_link()).map_err(|e| errno(&e))
     }
 
@@ -220,7 +256,15 @@ impl FileSystem for ImageFs {
         }
         // The rest of the buffer is scratch.
         let read = self.node(number).and_then(|node| node.read_with_scratch(range.offset, len, buffer));
-        read.map_err(|e| errno(&e))
+        let read = read.map_err(|e| errno(&e))?;
+        if let Some((recorder, nid)) = self.recorder(number) {
+            recorder.note_range(nid, range.offset..range.offset.saturating_add(read as u64));
+        }
+        if self.first_read.get().is_none() {
+            // Another thread may have set it meanwhile.
+            let _ = self.first_read.set(Instant::now());
+        }
+        Ok(read)
     }
 
     fn read_dir(&self, number: Number, offset: u64, entries: &mut Entries<'_>) -> Result<(), Errno> {
@@ -235,6 +279,9 @@ impl FileSystem for ImageFs {
     fn read_dir_plus(&self, number: Number, offset: u64, entries: &mut Entries<'_>) -> Result<(), Errno> {
         self.count();
         self.entries(number, offset, |next, nid, kind, name| {
+            if let Some((recorder, directory)) = self.recorder(number) {
+                recorder.note_entry(directory, name.as_bytes(), nid);
+            }
             let (ttl, attr) = self.entry_attr(nid, kind);
             entries.add_plus(next, name, attr, ttl)
         })
@@ -242,12 +289,14 @@ impl FileSystem for ImageFs {
 
     fn xattr(&self, number: Number, name: &OsStr) -> Result<Vec<u8>, Errno> {
         self.count();
+        self.note_inode(number);
         let value = self.node(number).and_then(|node| node.xattr(name.as_bytes()));
         value.map_err(|e| errno(&e))?.ok_or(Errno(libc::ENODATA))
     }
 
     fn xattr_names(&self, number: Number, uid: u32) -> Result<Vec<u8>, Errno> {
         self.count();
+        self.note_inode(number);
         self.names(number, uid == 0).map_err(|e| errno(&e))
     }
 

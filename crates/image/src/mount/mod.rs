@@ -17,6 +17,7 @@ mod buffer;
 mod fs;
 mod nodes;
 
+use crate::startup::Recorder;
 use crate::{Image, ImageError};
 pub use buffer::LEAST_REPLY_BYTES;
 use buffer::ReplyMemory;
@@ -31,9 +32,9 @@ use std::ffi::OsString;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use std::time::Duration;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
 
 /// Threads for the queue of each CPU, with a ring of one entry each. While one of them decompresses on another CPU, a
 /// program reads what the other has served.
@@ -60,6 +61,8 @@ pub struct MountOptions {
     pub kernel_read_ahead_kib: u64,
     /// The source in the mount table.
     pub source: OsString,
+    /// Notes what is read, until it is stopped.
+    pub recorder: Option<Arc<Recorder>>,
 }
 
 impl Default for MountOptions {
@@ -72,6 +75,7 @@ impl Default for MountOptions {
             devices: false,
             kernel_read_ahead_kib: 1024,
             source: MOUNT_NAME.into(),
+            recorder: None,
         }
     }
 }
@@ -121,6 +125,7 @@ pub struct Mount {
     threads: usize,
     read_bytes: usize,
     requests: Arc<AtomicU64>,
+    first_read: Arc<OnceLock<Instant>>,
 }
 
 impl Mount {
@@ -146,8 +151,8 @@ impl Mount {
         let Planned { memory, serving, without_rings } = Planned::new(&image, threads, options.uring)?;
         let read_bytes = memory.read_bytes;
         let (alive, ended) = UnixStream::pair().map_err(|e| SysError::io("making a pair of sockets", &e))?;
-        let fs = ImageFs::new(image, read_bytes, options.allow_other, alive);
-        let requests = fs.requests();
+        let fs = ImageFs::new(image, read_bytes, options, alive);
+        let (requests, first_read) = (fs.requests(), fs.first_read());
         let request = fusedev::Request {
             source: &options.source,
             read_only: true,
@@ -176,7 +181,7 @@ impl Mount {
             device @ Transport::Device { .. } => (device, serving.threads),
             rings @ Transport::Rings { threads, .. } => (rings, threads),
         };
-        Ok(Mount { mount, ended, _memory: memory, transport, threads, read_bytes, requests })
+        Ok(Mount { mount, ended, _memory: memory, transport, threads, read_bytes, requests, first_read })
     }
 
     /// The smallest budget with which `image` can be mounted, bytes.
@@ -202,6 +207,11 @@ impl Mount {
     /// The live counter of the kernel's requests.
     pub fn requests(&self) -> Arc<AtomicU64> {
         self.requests.clone()
+    }
+
+    /// The time of the first read of a file's contents that was answered, once there is one.
+    pub fn first_read(&self) -> Arc<OnceLock<Instant>> {
+        self.first_read.clone()
     }
 
     /// A descriptor that becomes readable when the mount has ended, for `poll`. See [`Mount::wait`].

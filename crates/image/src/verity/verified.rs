@@ -14,7 +14,7 @@ use super::hash::{BlockHasher, Hash};
 use super::layout::Layout;
 use super::nodes::{Node, NodeCache};
 use super::{BLOCK_BYTES, Descriptor, Digest, HASH_BYTES, HASHES_PER_BLOCK, Salt, VerityError};
-use pagefold_backing::{BackingError, ByteSource};
+use pagefold_backing::{BackingError, ByteSource, Prefetched};
 use std::sync::Arc;
 
 /// The most memory that a [`VerifiedSource`] takes for verified nodes, bytes.
@@ -168,6 +168,20 @@ impl ByteSource for VerifiedSource {
             (at, rest) = (at + len_bytes as u64, behind);
         }
         Ok(())
+    }
+
+    fn prefetch(&self, offset: u64, len_bytes: u64) -> Prefetched {
+        if self.check_range(offset, len_bytes).is_err() {
+            return Prefetched::Failed;
+        }
+        if let Some(level) = self.layout.levels.first() {
+            // The hashes of the range; the levels above are short.
+            let group_bytes = (BLOCK_BYTES * HASHES_PER_BLOCK) as u64;
+            let groups = offset / group_bytes..(offset + len_bytes).div_ceil(group_bytes);
+            let start = (level.start + groups.start) * BLOCK_BYTES as u64;
+            let _ = self.tree.prefetch(start, groups.end.saturating_sub(groups.start) * BLOCK_BYTES as u64);
+        }
+        self.data.prefetch(offset, len_bytes)
     }
 
     fn describe(&self) -> String {

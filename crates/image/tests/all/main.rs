@@ -13,6 +13,7 @@ mod oracles;
 mod reading;
 #[path = "../support/source.rs"]
 mod source;
+mod startup;
 mod strict;
 #[path = "../support/mod.rs"]
 mod support;

@@ -1,7 +1,7 @@
 //! Digests of fs-verity against another implementation and a naive one, and sources that are verified.
 
 use crate::support::features::memory;
-use pagefold_backing::{Backing, BackingError, ByteSource, MemoryBacking};
+use pagefold_backing::{Backing, BackingError, ByteSource, MemoryBacking, Prefetched};
 use pagefold_image::verity::{Descriptor, Digest, Salt, VerifiedSource, VerityError, measure};
 use pagefold_testkit::skipped;
 use proptest::prelude::*;
@@ -342,5 +342,68 @@ proptest! {
         let end = (from + buf.len()) as u64;
         let touches = !buf.is_empty() && changed / 4096 >= from as u64 / 4096 && changed / 4096 <= (end - 1) / 4096;
         prop_assert_eq!(result.is_err(), touches);
+    }
+}
+
+/// A source that notes what is read and prefetched.
+struct Noting {
+    inner: Arc<MemoryBacking>,
+    read: Mutex<Vec<std::ops::Range<u64>>>,
+    prefetched: Mutex<Vec<std::ops::Range<u64>>>,
+}
+
+impl ByteSource for Noting {
+    fn len_bytes(&self) -> u64 {
+        self.inner.len_bytes()
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), BackingError> {
+        self.read.lock().unwrap().push(offset..offset + buf.len() as u64);
+        self.inner.read_at(offset, buf)
+    }
+
+    fn prefetch(&self, offset: u64, len_bytes: u64) -> Prefetched {
+        self.prefetched.lock().unwrap().push(offset..offset + len_bytes);
+        Prefetched::Done
+    }
+
+    fn describe(&self) -> String {
+        "a test".to_string()
+    }
+}
+
+/// The slow twin is reading: the hashes that it needs are those that were prefetched, and the root.
+#[test]
+fn a_prefetch_of_verified_bytes_fetches_their_hashes_too() {
+    for len in [5000, 3 * MIB + 77, 64 * MIB + 8192] {
+        let data = contents(len);
+        let (tree, descriptor) = measured(data, &Salt::default(), 2);
+        let noting = |bytes: &[u8]| {
+            let (read, prefetched) = (Mutex::default(), Mutex::default());
+            Arc::new(Noting { inner: memory(bytes), read, prefetched })
+        };
+        for (from, range_len) in [(0, 1), (4096, 904), (len / 3, len / 2), (len - 1, 1), (0, len)] {
+            let (data, tree) = (noting(data), noting(&tree));
+            let source =
+                VerifiedSource::open(data.clone(), tree.clone(), descriptor.digest(), &Salt::default())
+                    .unwrap();
+            assert_eq!(source.prefetch(from as u64, range_len as u64), Prefetched::Done);
+            let wanted = from as u64..(from + range_len) as u64;
+            assert_eq!(data.prefetched.lock().unwrap().as_slice(), std::slice::from_ref(&wanted));
+            tree.read.lock().unwrap().clear();
+            source.read_at(from as u64, &mut vec![0; range_len]).unwrap();
+            let prefetched = tree.prefetched.lock().unwrap().clone();
+            let level_0 =
+                tree.len_bytes() - (len.div_ceil(4096).div_ceil(128) * 4096) as u64 * u64::from(len > 4096);
+            for read in tree.read.lock().unwrap().iter().filter(|read| read.start >= level_0) {
+                let is_there =
+                    prefetched.iter().any(|range| range.start <= read.start && read.end <= range.end);
+                assert!(is_there, "{len} {from} {range_len}: {read:?} is not in {prefetched:?}");
+            }
+            assert!(prefetched.iter().all(|range| range.end <= tree.len_bytes()));
+        }
+        let source =
+            VerifiedSource::open(noting(data), noting(&tree), descriptor.digest(), &Salt::default()).unwrap();
+        assert_eq!(source.prefetch(len as u64, 1), Prefetched::Failed);
     }
 }

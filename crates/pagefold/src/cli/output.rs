@@ -89,6 +89,12 @@ pub fn deliver_json(value: &impl Serialize) -> Result<()> {
     deliver_line(&json_text(value)?)
 }
 
+/// Prints a JSON document as [`json`] does, on one line. Breaks if the pipe is closed.
+pub fn json_line(value: &impl Serialize) -> Result<ControlFlow<()>> {
+    let text = serde_json::to_string(&Document { schema_version: SCHEMA_VERSION, value });
+    piece(format!("{}\n", text.map_err(|e| CliError::failed(format!("making JSON: {e}")))?).as_bytes())
+}
+
 fn json_text(value: &impl Serialize) -> Result<String> {
     let text = serde_json::to_string_pretty(&Document { schema_version: SCHEMA_VERSION, value });
     text.map_err(|e| CliError::failed(format!("making JSON: {e}")))

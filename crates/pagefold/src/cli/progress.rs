@@ -5,9 +5,11 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use pagefold_control::report::writeback::PassProgress;
 use pagefold_control::text;
 use pagefold_page::size::Human;
+use std::io::IsTerminal;
 
 const RUNNING: &str = "{bar:30} {percent:>3} %  {msg}  {elapsed}";
 const BYTES: &str = "{bar:30} {percent:>3} %  {msg}  {binary_bytes_per_sec}  {eta} left";
+const UNKNOWN: &str = "{msg}  {binary_bytes_per_sec}  {elapsed}";
 const WAITING: &str = "{msg}  {elapsed}";
 
 /// The progress bar of a pass, on standard error if that is a terminal.
@@ -102,22 +104,69 @@ impl BytesBar {
 
     /// Shows that `done` of `total` bytes became `result` bytes.
     pub fn show(&mut self, done: u64, total: u64, result: u64) {
+        self.show_message(BYTES, done, total, format!("{} to {}", Human(done), Human(result)));
+    }
+
+    /// Shows a message, in this template.
+    fn show_message(&mut self, template: &str, done: u64, total: u64, message: String) {
         if std::mem::take(&mut self.is_pending) {
             self.bar.set_draw_target(ProgressDrawTarget::stderr());
             self.bar.reset_elapsed();
-            if let Ok(style) = ProgressStyle::with_template(BYTES) {
+            if let Ok(style) = ProgressStyle::with_template(template) {
                 self.bar.set_style(style.progress_chars("##-"));
             }
         }
-        self.bar.set_length(total);
+        self.bar.set_length(total.max(done));
         self.bar.set_position(done);
-        self.bar.set_message(format!("{} to {}", Human(done), Human(result)));
+        self.bar.set_message(message);
     }
 
     /// Removes the bar.
     pub fn end(&self) {
         self.bar.finish_and_clear();
     }
+}
+
+/// The progress bar of an extraction.
+pub struct ExtractBar {
+    bytes: BytesBar,
+    /// Inodes and bytes of contents, as far as they are known.
+    total: Option<(u64, u64)>,
+}
+
+impl ExtractBar {
+    /// Whether a bar would appear: standard error is a terminal, and there is no `--quiet`.
+    pub fn is_wanted() -> bool {
+        std::io::stderr().is_terminal() && !output::is_quiet()
+    }
+
+    /// Makes a bar that appears at the first call of `show`, or never if not `enabled` or `--quiet`.
+    pub fn new(enabled: bool, total: Option<(u64, u64)>) -> Self {
+        ExtractBar { bytes: BytesBar::new(enabled), total }
+    }
+
+    /// Shows how many files were created, and how many bytes of contents are done.
+    pub fn show(&mut self, files: u64, bytes: u64) {
+        let (of_files, of_bytes) = self.total.unzip();
+        let template = if of_bytes.is_some() { BYTES } else { UNKNOWN };
+        self.bytes.show_message(
+            template,
+            bytes,
+            of_bytes.unwrap_or_default(),
+            progress_text(files, bytes, of_files, of_bytes),
+        );
+    }
+
+    /// Removes the bar.
+    pub fn end(&self) {
+        self.bytes.end();
+    }
+}
+
+fn progress_text(files: u64, bytes: u64, of_files: Option<u64>, of_bytes: Option<u64>) -> String {
+    let of_files = of_files.map(|n| format!(" of {}", text::grouped(n))).unwrap_or_default();
+    let of_bytes = of_bytes.map(|n| format!(" of {}", Human(n))).unwrap_or_default();
+    format!("{}{of_files} files, {}{of_bytes}", text::grouped(files), Human(bytes))
 }
 
 fn files_text(files: u64) -> String {
@@ -130,8 +179,17 @@ mod tests {
 
     #[test]
     fn the_templates_of_the_bars_are_valid() {
-        for template in [RUNNING, BYTES, WAITING] {
+        for template in [RUNNING, BYTES, UNKNOWN, WAITING] {
             ProgressStyle::with_template(template).unwrap();
         }
+    }
+
+    #[test]
+    fn the_progress_of_an_extraction_has_totals_if_they_are_known() {
+        assert_eq!(
+            progress_text(1200, 1 << 20, Some(3000), Some(2 << 20)),
+            "1 200 of 3 000 files, 1 MiB of 2 MiB"
+        );
+        assert_eq!(progress_text(7, 512, None, None), "7 files, 512 B");
     }
 }

@@ -1,9 +1,9 @@
 //! `image extract`.
 
 use super::open::{ImageArgs, ThreadsArgs, path_bytes, path_failure};
-use super::{findings, names};
+use super::{extract_total, findings, names};
 use crate::cli::output;
-use crate::cli::progress::FilesBar;
+use crate::cli::progress::ExtractBar;
 use clap::{Args, ValueHint};
 use pagefold_control::error::{CliError, Exit, Result};
 use pagefold_control::text;
@@ -80,12 +80,15 @@ pub fn run(args: &ExtractArgs) -> Result<()> {
     beneath::raise_open_file_limit();
     let signals = Termination::listen()?;
     let cancelled = AtomicBool::new(false);
-    let bar = RefCell::new(FilesBar::new(!args.json));
+    // Walking over the tree takes time: only if somebody watches.
+    let is_watched = ExtractBar::is_wanted() && !args.json;
+    let total = is_watched.then(|| extract_total::total(&image, &paths, args.max_inodes)).flatten();
+    let bar = RefCell::new(ExtractBar::new(is_watched, total));
     let extracted = extract(&image, &target, &paths, &options, &cancelled, &|p| {
         if signals.take().is_some() {
             cancelled.store(true, Ordering::Relaxed);
         }
-        bar.borrow_mut().show(p.files, p.of_files, p.bytes);
+        bar.borrow_mut().show(p.files, p.content_bytes);
     });
     bar.borrow().end();
     let report = extracted.map_err(|e| failed(args, e))?;

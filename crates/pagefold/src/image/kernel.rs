@@ -234,6 +234,8 @@ mod tests {
             suid: false,
             device_nodes: false,
             read_ahead: pagefold_control::config::ReadAheadConfig::Off,
+            record: None,
+            prefetch: None,
         };
         let media = [Medium::open(&config.media.image).unwrap()];
         match mount_by_loop_devices(&config, &media) {

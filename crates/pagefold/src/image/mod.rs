@@ -7,12 +7,14 @@
 //! | `mount`, `unmount`, `mounts`, `stats` | the commands on mounted images, each with its arguments |
 //! | `build`, `build_source`, `build_summary` | the command that makes images, what it makes them from, its summary |
 //! | `ls`, `cat`, `show`, `extract`, `tar`, `check` | the commands on images, each with its arguments |
+//! | `extract_total` | the total of the progress of `extract` |
 //! | `digest` | the command that computes digests and Merkle trees |
 //! | `kernel`, `tamper` | `mount --kernel`, and its check that only root can change the image |
 //! | `find` | finding a mounted image by its directory or path |
 //! | `overview`, `usage`, `file` | the output of `show`: on an image, on the uses of its bytes, on a file in it |
 //! | `target` | the file that `build` and `tar -o` write |
 //! | `findings` | the output of defects in an image |
+//! | `live` | the figures of a mount, again and again |
 //! | `limit` | the limit on printed contents |
 //! | `open` | the arguments that the commands have in common, and opening an image |
 //! | `cache` | the options of the cache of what is read from URLs, and its default folder |
@@ -29,11 +31,13 @@ mod cat;
 mod check;
 mod digest;
 mod extract;
+mod extract_total;
 mod file;
 mod find;
 mod findings;
 mod kernel;
 mod limit;
+mod live;
 mod ls;
 mod mount;
 mod mounts;

@@ -6,17 +6,20 @@ use crate::cli::fuse_uring::FuseUringArg;
 use crate::cli::output;
 use clap::{Args, ValueHint};
 use pagefold_control::config::ServerConfig;
-use pagefold_control::config::{MountConfig, ReadAheadConfig};
+use pagefold_control::config::{MountConfig, ReadAheadConfig, RecordConfig};
 use pagefold_control::error::{CliError, Exit, Result};
 use pagefold_control::instance::mounts as served_mounts;
 use pagefold_control::instance::{InstanceDir, NewInstance, RuntimeDir};
 use pagefold_control::media::{Location, MediaConfig, VerityConfig};
 use pagefold_control::startup::{self, Attachment, PassedFds, StartedServer};
-use pagefold_page::size;
+use pagefold_page::{duration, size};
 use pagefold_server::mount::media::TREE_SUFFIX;
 use pagefold_sys::signal::Termination;
 use pagefold_sys::{mounts, rundir};
 use std::path::{Path, PathBuf};
+
+/// The longest time of a recording with a limit, seconds.
+const MAX_RECORD_S: u64 = 24 * 3600;
 
 /// The arguments of `image mount`.
 #[derive(Debug, Args)]
@@ -52,6 +55,16 @@ pub struct MountArgs {
     /// Do not read ahead: decompress nothing, and ask servers for nothing, before a program reads it
     #[arg(long, conflicts_with = "kernel")]
     pub no_readahead: bool,
+    /// Write what is read from now on into this start-up list, in the order of first use: when the image is unmounted, or
+    /// after --record-for. `image mount --prefetch` and `image build --sort` read it
+    #[arg(long, value_name = "LIST", value_hint = ValueHint::FilePath, conflicts_with = "kernel")]
+    pub record: Option<PathBuf>,
+    /// Write the list of --record after this time, and go on without recording
+    #[arg(long, value_name = "TIME", requires = "record")]
+    pub record_for: Option<String>,
+    /// Fetch what this start-up list names, in its order and in the background
+    #[arg(long, value_name = "LIST", value_hint = ValueHint::FilePath, conflicts_with = "kernel")]
+    pub prefetch: Option<PathBuf>,
     /// Let read-ahead wait for memory, for measurements
     #[arg(long, conflicts_with_all = ["kernel", "no_readahead"], hide = true)]
     pub wait_readahead: bool,
@@ -121,7 +134,24 @@ fn config(args: &MountArgs) -> Result<MountConfig> {
             (_, true) => ReadAheadConfig::Waiting,
             _ => ReadAheadConfig::BestEffort,
         },
+        record: record(args)?,
+        prefetch: args.prefetch.as_deref().map(absolute_list).transpose()?,
     })
+}
+
+/// The list to write.
+fn record(args: &MountArgs) -> Result<Option<RecordConfig>> {
+    let Some(path) = &args.record else { return Ok(None) };
+    let limit_s = args.record_for.as_deref().map(duration::parse_s).transpose();
+    let limit_s = limit_s.map_err(|e| CliError::usage(format!("--record-for: {e}")))?;
+    if limit_s.is_some_and(|limit_s| !(1..=MAX_RECORD_S).contains(&limit_s)) {
+        return Err(CliError::usage("--record-for is between a second and a day"));
+    }
+    Ok(Some(RecordConfig { path: absolute_list(path)?, limit_s }))
+}
+
+fn absolute_list(path: &Path) -> Result<PathBuf> {
+    std::path::absolute(path).map_err(|e| unusable(path, &e))
 }
 
 /// The error for a directory that an image cannot be mounted on, with advice if there is none.

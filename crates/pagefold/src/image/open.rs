@@ -11,7 +11,7 @@ use pagefold_image::verity::{Digest, Salt};
 use pagefold_image::{Image, ImageError, Options, ReadAhead};
 use pagefold_page::{duration, size};
 use pagefold_server::mount::image_failure;
-use pagefold_server::mount::media::{Media, Sources, store_settings};
+use pagefold_server::mount::media::{DEFAULT_MEMORY_BYTES, Media, Sources, store_settings};
 use std::env::VarError;
 use std::fmt::Display;
 use std::io::ErrorKind;
@@ -87,7 +87,7 @@ impl ImageArgs {
     pub fn open(&self, read_ahead: ReadAhead) -> Result<Image> {
         let memory_bytes =
             size::parse(&self.memory).map_err(|e| CliError::usage(format!("--memory: {e}")))?;
-        let Sources { image, devices, .. } = open_media(&self.media.config()?)?;
+        let Sources { image, devices, memory_bytes, .. } = open_media(&self.media.config()?, memory_bytes)?;
         let options =
             Options { memory_bytes, read_ahead, cache_full_reads: false, devices, ..Options::default() };
         Image::open(image, options).map_err(|e| self.failure(&e))
@@ -154,14 +154,14 @@ impl VerityArgs {
 }
 
 /// Opens the media of an image. Notes say when there is no cache, or when it begins to fail.
-fn open_media(media: &MediaConfig) -> Result<Sources> {
-    Media::open(media, output::note)?.connect_reporting(output::note)
+fn open_media(media: &MediaConfig, memory_bytes: u64) -> Result<Sources> {
+    Media::open(media, output::note)?.connect_reporting(memory_bytes, output::note)
 }
 
 /// Opens an image that another one is built from, with its further devices.
 pub fn open_source_image(media: &MediaConfig) -> Result<Image> {
-    let Sources { image, devices, .. } = open_media(media)?;
-    Image::open(image, Options { cache_full_reads: false, devices, ..Options::default() })
+    let Sources { image, devices, memory_bytes, .. } = open_media(media, DEFAULT_MEMORY_BYTES)?;
+    Image::open(image, Options { memory_bytes, cache_full_reads: false, devices, ..Options::default() })
         .map_err(|e| image_failure(format_args!("'{}'", media.image), &e))
 }
 

@@ -1,17 +1,22 @@
 //! `image stats`.
 
-use super::find;
+use super::{find, live};
 use crate::cli::{chart, output};
 use clap::{Args, ValueHint};
 use pagefold_control::client::Client;
 use pagefold_control::error::{CliError, Exit, Result};
 use pagefold_control::instance::mounts;
 use pagefold_control::report::LatencyReport;
-use pagefold_control::report::mount::{CacheReport, MountReport, RemoteReport};
+use pagefold_control::report::mount::{CacheReport, MountReport, RecordState, RemoteReport};
 use pagefold_control::text;
 use pagefold_image::mount::MOUNT_NAME;
+use pagefold_page::duration;
 use pagefold_page::size::Human;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// The longest time between two samples, seconds.
+const MAX_INTERVAL_S: u64 = 3600;
 
 /// The arguments of `image stats`.
 #[derive(Debug, Args)]
@@ -19,7 +24,14 @@ pub struct StatsArgs {
     /// Directory that the image is mounted on, or the image
     #[arg(value_name = "MOUNT", value_hint = ValueHint::AnyPath)]
     pub mount: PathBuf,
-    /// Print JSON with exact numbers
+    /// Show the figures again and again, with what changed in between: drawn in one place on a terminal, a line each
+    /// otherwise. Ends with the mount
+    #[arg(long)]
+    pub live: bool,
+    /// Time between two samples of --live
+    #[arg(long, value_name = "TIME", default_value = "1s", requires = "live")]
+    pub interval: String,
+    /// Print JSON with exact numbers; with --live a line for each sample
     #[arg(long)]
     pub json: bool,
 }
@@ -29,6 +41,14 @@ pub fn run(args: &StatsArgs) -> Result<()> {
     let point = find::mount_point(&args.mount)?;
     let found = mounts::find(|state| state.mount_point == point)?;
     let Some((dir, _)) = found.first() else { return Err(no_server(&point)?) };
+    if args.live {
+        let interval_s =
+            duration::parse_s(&args.interval).map_err(|e| CliError::usage(format!("--interval: {e}")))?;
+        if !(1..=MAX_INTERVAL_S).contains(&interval_s) {
+            return Err(CliError::usage("--interval is between a second and an hour"));
+        }
+        return live::run(dir, Duration::from_secs(interval_s), args.json);
+    }
     let report = Client::connect(dir)?.show_mount()?;
     match args.json {
         true => output::json(&report),
@@ -100,17 +120,58 @@ fn text(report: &MountReport) -> String {
         ("read ahead", format!("{} clusters, {} dropped", reads.readahead_issued, reads.readahead_dropped)),
     ];
     let remote = report.remote.as_ref().map(remote_lines).unwrap_or_default();
-    let lines = lines.into_iter().chain(remote);
+    let lines = lines.into_iter().chain(remote).chain(startup_lines(report));
     let mut text: String = lines.map(|(name, value)| format!("{name:<20}{value}\n")).collect();
     text.push_str(&latency(&report.latency));
     text
+}
+
+/// The time of the first read, and the start-up lists.
+fn startup_lines(report: &MountReport) -> Vec<(&'static str, String)> {
+    let mut lines = vec![("first read after", report.first_read_ns.map_or("-".into(), text::time))];
+    if let Some(record) = &report.record {
+        let list = record.list.display();
+        let state = match (record.state, &record.error) {
+            (RecordState::Recording, _) => format!("{list}, under way"),
+            (RecordState::Failed, Some(error)) => error.clone(),
+            (RecordState::Written | RecordState::Failed, _) => {
+                let lost = match record.lost {
+                    0 => String::new(),
+                    n => format!("; {} left out", text::counted(n, "read was", "reads were")),
+                };
+                format!("{list}, {} written{lost}", text::counted(record.entries, "entry", "entries"))
+            }
+        };
+        lines.push(("recording", state));
+    }
+    if let Some(prefetch) = &report.prefetch {
+        let state = if prefetch.has_ended { "done" } else { "under way" };
+        let (done, planned) = (Human(prefetch.done_bytes), Human(prefetch.planned_bytes));
+        let left_out = match prefetch.left_out_bytes {
+            0 => String::new(),
+            bytes => format!(", {} left out", Human(bytes)),
+        };
+        let (entries, all, skipped) = (prefetch.entries, prefetch.list_entries, prefetch.skipped);
+        let what = format!(
+            "{state}: {entries} of {all} entries, {skipped} of them not in the image; {done} of {planned}{left_out}"
+        );
+        lines.push(("prefetch", what));
+    }
+    lines
 }
 
 /// The figures of the requests to servers.
 fn remote_lines(remote: &RemoteReport) -> Vec<(&'static str, String)> {
     let received = Human(remote.received_bytes);
     let requests = format!("{}, {} of them repeated, {received} received", remote.requests, remote.retries);
-    let mut lines = vec![("requests to servers", requests)];
+    let time = |ns: Option<u64>| ns.map_or("-".into(), text::time);
+    let mean_ns = remote.request_ns.checked_div(remote.latency.buckets.iter().map(|b| b.requests).sum());
+    let latency = format!("mean {}, p99 <= {}", time(mean_ns), time(remote.latency.p99_ns));
+    let mut lines = vec![
+        ("requests to servers", requests),
+        ("latency of these", latency),
+        ("memory for these", format!("{} at most", Human(remote.cache_bytes))),
+    ];
     if let Some(error) = &remote.last_error {
         lines.push(("failed at servers", format!("{} reads; the last: {error}", remote.failed_reads)));
     }
@@ -129,7 +190,8 @@ fn cache_lines(cache: &CacheReport) -> Vec<(&'static str, String)> {
     lines
 }
 
-fn share(part: u64, whole: u64) -> String {
+/// A part of a whole in percent.
+pub fn share(part: u64, whole: u64) -> String {
     match whole {
         0 => "-".into(),
         _ => format!("{:.1} %", part as f64 * 100.0 / whole as f64),

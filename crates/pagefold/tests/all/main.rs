@@ -26,6 +26,7 @@ mod image_mount;
 mod image_mounts;
 mod image_remote;
 mod image_show;
+mod image_startup;
 mod image_stores;
 mod image_tar;
 mod image_tools;

@@ -46,10 +46,9 @@ fn single_reads_load_a_block_and_sequential_ones_more_and_more() {
     let blocks = new(40 * BLOCK + 5, 64 * BLOCK as usize);
     assert_eq!(read(&blocks, 10 * BLOCK + 7..10 * BLOCK + 8), [10..11]);
     assert_eq!(read(&blocks, 10 * BLOCK..11 * BLOCK), []);
-    assert_eq!(read(&blocks, 11 * BLOCK..11 * BLOCK + 1), [11..13]);
-    assert_eq!(read(&blocks, 13 * BLOCK..13 * BLOCK + 1), [13..17]);
-    assert_eq!(read(&blocks, 17 * BLOCK..17 * BLOCK + 1), [17..25]);
-    assert_eq!(read(&blocks, 25 * BLOCK..25 * BLOCK + 1), [25..41]);
+    assert_eq!(read(&blocks, 11 * BLOCK..11 * BLOCK + 1), [11..15]);
+    assert_eq!(read(&blocks, 15 * BLOCK..15 * BLOCK + 1), [15..31]);
+    assert_eq!(read(&blocks, 31 * BLOCK..31 * BLOCK + 1), [31..41]);
     assert_eq!(read(&blocks, 40 * BLOCK + 4..40 * BLOCK + 5), []);
     // Blocks that are there are not loaded again.
     assert_eq!(read(&blocks, 8 * BLOCK..12 * BLOCK), [8..10]);
@@ -64,20 +63,21 @@ fn the_next_run_is_fetched_ahead_of_a_sequence_and_of_nothing_else() {
     read(&blocks, 20 * BLOCK..20 * BLOCK + 1);
     assert!(ahead(20).is_none() && ahead(21).is_none());
     read(&blocks, 21 * BLOCK..21 * BLOCK + 1);
-    // A run of two: up to four blocks ahead. One that was dropped is missing again.
+    // A run of four: up to eight blocks ahead. One that was dropped is missing again.
     for _ in 0..2 {
-        assert_eq!(ahead(21).unwrap().blocks(), &(23..27));
+        assert_eq!(ahead(21).unwrap().blocks(), &(25..41));
     }
     let run = ahead(21).unwrap();
     assert!(ahead(21).is_none(), "enough is on its way");
     let loaded = served(&blocks, run.blocks());
     run.complete(loaded);
-    assert_eq!(read(&blocks, 23 * BLOCK..27 * BLOCK), []);
-    // In a long sequence two runs are on their way at once.
-    assert_eq!(read(&blocks, 27 * BLOCK..28 * BLOCK), [27..35]);
-    assert_eq!(read(&blocks, 35 * BLOCK..36 * BLOCK), [35..51]);
+    assert_eq!(read(&blocks, 25 * BLOCK..41 * BLOCK), []);
+    // In a long sequence two runs are on their way at once, also while a reader waits for the one before.
+    let reading = blocks.run_ahead_of(41, 50).unwrap();
+    assert_eq!(reading.blocks(), &(51..52));
+    drop(reading);
     let (first, second) = (ahead(40).unwrap(), ahead(40).unwrap());
-    assert_eq!((first.blocks(), second.blocks()), (&(51..67), &(67..83)));
+    assert_eq!((first.blocks(), second.blocks()), (&(41..57), &(57..73)));
     assert!(ahead(40).is_none());
     drop((first, second));
     let last = new(3 * BLOCK, 100 * BLOCK as usize);
@@ -154,6 +154,69 @@ fn the_first_blocks_of_a_run_are_enough_and_forgotten_ones_are_loaded_again() {
     assert_eq!(runs.into_inner().unwrap(), [1..10, 4..20, 7..20]);
     assert!(blocks.forget(&(2..4)) && !blocks.forget(&(2..4)) && !blocks.forget(&(15..20)));
     assert_eq!(read(&blocks, BLOCK..5 * BLOCK), [2..4]);
+}
+
+#[test]
+fn a_thread_that_fetches_ahead_goes_on_in_long_sequences_alone_and_not_far() {
+    let blocks = new(2000 * BLOCK, 1000 * BLOCK as usize);
+    let chained = |last: u64| {
+        let run = blocks.run_ahead(last).unwrap();
+        let (next, first) = (run.next(), run.blocks().clone());
+        let loaded = served(&blocks, &first);
+        run.complete(loaded);
+        (first, next().map(|run| run.blocks().clone()))
+    };
+    for from in 0..40 {
+        read(&blocks, from * BLOCK..(from + 1) * BLOCK);
+    }
+    assert_eq!(chained(40).1, None, "a short sequence");
+    for from in 40..400 {
+        read(&blocks, from * BLOCK..(from + 1) * BLOCK);
+    }
+    // Up to one run further than a reader would have it.
+    let last = 399;
+    let mut runs = Vec::new();
+    while let Some(run) = blocks.run_ahead(last) {
+        let (next, loaded) = (run.next(), served(&blocks, run.blocks()));
+        runs.push(run.blocks().clone());
+        run.complete(loaded);
+        while let Some(run) = next() {
+            runs.push(run.blocks().clone());
+            let loaded = served(&blocks, run.blocks());
+            run.complete(loaded);
+        }
+    }
+    let end = runs.iter().map(|run| run.end).max().unwrap();
+    assert!(last + 3 * MAX_RUN_BLOCKS < end && end <= last + 1 + 4 * MAX_RUN_BLOCKS, "{runs:?}");
+}
+
+#[test]
+fn what_a_reader_in_order_has_passed_leaves_before_what_is_used_again() {
+    let blocks = new(1000 * BLOCK, 64 * BLOCK as usize);
+    // Metadata, and a part of a block that holds small files.
+    for block in [900, 920, 940] {
+        assert_eq!(read(&blocks, block * BLOCK..block * BLOCK + 5000).len(), 1);
+    }
+    for from in (0..600 * BLOCK).step_by(16384) {
+        read(&blocks, from..from + 16384);
+    }
+    for block in [900, 920, 940] {
+        assert_eq!(read(&blocks, block * BLOCK..block * BLOCK + 5000), []);
+    }
+    // The oldest ones leave first.
+    assert_eq!(read(&blocks, 599 * BLOCK..599 * BLOCK + 1), []);
+    assert_eq!(read(&blocks, 300 * BLOCK..300 * BLOCK + 1).len(), 1);
+}
+
+#[test]
+fn long_requests_have_the_length_that_was_set_and_an_eighth_of_the_blocks_at_most() {
+    let blocks = new(1000 * BLOCK, 160 * BLOCK as usize);
+    for (bytes, expected) in [(4 * BLOCK, 4), (12 * BLOCK + 5, 12), (100 * BLOCK, 20), (1, 1)] {
+        blocks.set_request_bytes(bytes);
+        assert_eq!(read(&blocks, 0..40 * BLOCK)[0], 0..expected);
+        blocks.lock().blocks.clear();
+        blocks.lock().ready_blocks = 0;
+    }
 }
 
 proptest! {

@@ -209,8 +209,7 @@ impl Cache {
     /// Remembers the failure of a write. If the disk is full, the cache leaves some of its room to others.
     fn write_failed(&self, error: &SysError) {
         self.writes.failed(error);
-        let kind = io::Error::from_raw_os_error(error.errno).kind();
-        if matches!(kind, io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded) {
+        if is_full(io::Error::from_raw_os_error(error.errno).kind()) {
             evict(self);
         }
     }
@@ -224,6 +223,11 @@ impl Cache {
             evict(self);
         }
     }
+}
+
+/// Whether there is no room for a write.
+fn is_full(kind: io::ErrorKind) -> bool {
+    matches!(kind, io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
 /// The bytes that one process writes at most between two looks at the size of the folder.

@@ -5,10 +5,11 @@
 //! changes one of them in between, they do not fit, and the block is not there. Only single checksums are written, never a
 //! whole record, so that processes that store neighbours do not undo each other's work.
 
+use super::evict::evict;
 use super::format::{
     CHECKSUM_BYTES, GROUP_BLOCKS, HEADER_USED_BYTES, Header, Layout, RECORD_BYTES, Record, checksum,
 };
-use super::{Cache, now_s};
+use super::{Cache, is_full, now_s};
 use pagefold_sys::SysError;
 use pagefold_sys::cachedir::Access;
 use std::fs::File;
@@ -182,18 +183,29 @@ impl CachedObject {
         while !rest.is_empty() {
             let group = at / GROUP_BLOCKS;
             let here = (((group + 1) * GROUP_BLOCKS - at) as usize).min(rest.len());
-            let record_at = self.layout.record_at(group);
-            file.write_all_at(&now_s().max(1).to_le_bytes(), record_at)?;
-            let mut checksums = Vec::with_capacity(here * CHECKSUM_BYTES);
-            for (block, bytes) in (at..).zip(&rest[..here]) {
-                debug_assert_eq!(bytes.len(), self.layout.block_bytes(block));
-                file.write_all_at(bytes, self.layout.data(&(block..block + 1)).start)?;
-                written_bytes += bytes.len() as u64;
-                checksums.extend(checksum(&self.header.key, block, bytes).to_le_bytes());
+            let mut written = self.write_group(file, group, at, &rest[..here]);
+            if written.as_ref().is_err_and(|e| is_full(e.kind())) {
+                // The cache's own writes may have filled the disk since it looked.
+                evict(&self.cache);
+                written = self.write_group(file, group, at, &rest[..here]);
             }
-            file.write_all_at(&checksums, self.layout.checksum_at(at))?;
+            written_bytes += written?;
             (at, rest) = (at + here as u64, &rest[here..]);
         }
+        Ok(written_bytes)
+    }
+
+    /// Stores blocks of one group.
+    fn write_group(&self, file: &File, group: u64, first: u64, blocks: &[Vec<u8>]) -> io::Result<u64> {
+        file.write_all_at(&now_s().max(1).to_le_bytes(), self.layout.record_at(group))?;
+        let (mut written_bytes, mut checksums) = (0, Vec::with_capacity(blocks.len() * CHECKSUM_BYTES));
+        for (block, bytes) in (first..).zip(blocks) {
+            debug_assert_eq!(bytes.len(), self.layout.block_bytes(block));
+            file.write_all_at(bytes, self.layout.data(&(block..block + 1)).start)?;
+            written_bytes += bytes.len() as u64;
+            checksums.extend(checksum(&self.header.key, block, bytes).to_le_bytes());
+        }
+        file.write_all_at(&checksums, self.layout.checksum_at(first))?;
         Ok(written_bytes)
     }
 

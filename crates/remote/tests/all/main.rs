@@ -7,6 +7,7 @@ mod cache_checker;
 mod cache_kill;
 mod docker_registry;
 mod faults;
+mod in_order;
 mod moto;
 mod oci;
 mod outages;

@@ -9,6 +9,7 @@ mod stores;
 pub use stores::store_settings;
 
 use super::cache::OpenedCache;
+use super::shares::CacheShares;
 use pagefold_backing::{ByteSource, FileBacking};
 use pagefold_control::error::{CliError, Exit, Result};
 use pagefold_control::media::{Location, MediaConfig, RemoteConfig, VerityConfig};
@@ -28,9 +29,8 @@ pub const NO_MEDIUM: &str = "neither a file nor a block device";
 /// The end of the name of a Merkle tree beside its image.
 pub const TREE_SUFFIX: &str = ".verity";
 
-/// Memory for ranges of a remote image or device, and of a Merkle tree, bytes.
-const IMAGE_CACHE_BYTES: usize = 16 << 20;
-const TREE_CACHE_BYTES: usize = 2 << 20;
+/// The memory of commands without `--memory`.
+pub const DEFAULT_MEMORY_BYTES: u64 = 64 << 20;
 /// Threads that fetch ahead of readers of a remote image or device.
 const AHEAD_THREADS: usize = 3;
 
@@ -71,6 +71,8 @@ pub struct Sources {
     pub notes: Vec<String>,
     /// Their cache on disk.
     pub cache: Option<OpenedCache>,
+    /// The part of the memory that is left for reading.
+    pub memory_bytes: u64,
 }
 
 impl Media {
@@ -98,15 +100,19 @@ impl Media {
     }
 
     /// Does the same as [`Media::connect`], and reports why there is no cache, if there is none.
-    pub fn connect_reporting(self, report: fn(&str)) -> Result<Sources> {
+    pub fn connect_reporting(self, memory_bytes: u64, report: fn(&str)) -> Result<Sources> {
         self.cache.iter().filter_map(OpenedCache::warning).for_each(report);
-        self.connect()
+        self.connect(memory_bytes)
     }
 
     /// Asks the servers for what is on them, and returns the sources, verified if there are digests. Fails if a tree does
-    /// not belong to its digest.
-    pub fn connect(self) -> Result<Sources> {
+    /// not belong to its digest. A part of `memory_bytes` is for ranges that servers sent.
+    pub fn connect(self, memory_bytes: u64) -> Result<Sources> {
         let Media { media, salt, remote, cache } = self;
+        let images = media.iter().filter(|medium| medium.source.file.is_none()).count();
+        let trees = media.iter().filter_map(|medium| medium.verity.as_ref());
+        let trees = trees.filter(|verity| verity.tree.file.is_none()).count();
+        let shares = CacheShares::of(memory_bytes, images, trees);
         let image_origin = match media.first().map(|medium| &medium.source.location) {
             Some(Location::Url(url)) => Url::parse(url).ok().map(|url| url.origin()),
             _ => None,
@@ -118,6 +124,7 @@ impl Media {
             stores,
             registries: Default::default(),
             cache,
+            shares,
             remote: Vec::new(),
             notes: Vec::new(),
         };
@@ -125,7 +132,8 @@ impl Media {
         let mut sources = sources.collect::<Result<Vec<_>>>()?;
         let image = sources.remove(0);
         let Connector { remote, notes, cache, .. } = connector;
-        Ok(Sources { image, devices: sources, remote, notes, cache })
+        let memory_bytes = memory_bytes.saturating_sub(shares.total_bytes);
+        Ok(Sources { image, devices: sources, remote, notes, cache, memory_bytes })
     }
 }
 
@@ -155,6 +163,7 @@ struct Connector {
     /// Images in registries whose manifests have been read.
     registries: stores::Resolved,
     cache: Option<OpenedCache>,
+    shares: CacheShares,
     remote: Vec<Arc<RemoteSource>>,
     notes: Vec<String>,
 }
@@ -193,7 +202,9 @@ impl Connector {
         let data = self.open_image(source, Some(data_key))?;
         let tree = match file {
             Some(file) => file.clone(),
-            None => self.open_url(tree_location, TREE_CACHE_BYTES, 0, Some(tree_key)).map_err(with_advice)?,
+            None => self
+                .open_url(tree_location, self.shares.tree_bytes, 0, Some(tree_key))
+                .map_err(with_advice)?,
         };
         match VerifiedSource::open(data, tree, *digest, salt) {
             Ok(source) => Ok(Arc::new(source)),
@@ -211,7 +222,7 @@ impl Connector {
         let ahead_threads = if self.config.read_ahead { AHEAD_THREADS } else { 0 };
         match file {
             Some(file) => Ok(file.clone()),
-            None => self.open_url(location, IMAGE_CACHE_BYTES, ahead_threads, content),
+            None => self.open_url(location, self.shares.image_bytes, ahead_threads, content),
         }
     }
 
@@ -252,7 +263,7 @@ pub fn open_source(
 ) -> Result<Arc<dyn ByteSource>> {
     let config =
         MediaConfig { image: location.clone(), devices: Vec::new(), verity: None, remote: remote.clone() };
-    Ok(Media::open(&config, report)?.connect_reporting(report)?.image)
+    Ok(Media::open(&config, report)?.connect_reporting(DEFAULT_MEMORY_BYTES, report)?.image)
 }
 
 /// The exit code for a failure of a digest.

@@ -7,12 +7,15 @@
 //! reads nothing of the image and waits for the end.
 
 pub mod cache;
+mod lists;
 pub mod media;
 mod report;
+mod shares;
 
 use crate::socket::{ControlSocket, RequestHandler};
 use crate::startup::StartupChannel;
 use cache::OpenedCache;
+use lists::{ListFile, Prefetch, Recording};
 use media::{Media, Sources};
 use pagefold_control::config::{FuseUring, MountConfig, ReadAheadConfig};
 use pagefold_control::error::{CliError, Exit, Result};
@@ -22,8 +25,10 @@ use pagefold_control::protocol::{Request, Response};
 use pagefold_control::report::writeback::PassProgress;
 use pagefold_control::startup::Ready;
 use pagefold_image::mount::{LEAST_REPLY_BYTES, Mount, MountError, MountOptions};
+use pagefold_image::startup::Recorder;
 use pagefold_image::with_causes;
 use pagefold_image::{Image, ImageError, Options};
+use pagefold_page::size::Human;
 use pagefold_remote::RemoteSource;
 use pagefold_sys::privileges::{self, CapabilitySet};
 use pagefold_sys::signal::Termination;
@@ -32,9 +37,11 @@ use report::MountSession;
 use std::fmt::Display;
 use std::os::fd::AsFd;
 use std::sync::Arc;
+use std::time::Instant;
 
 /// Serves a mounted image until it is unmounted or a signal ends it. The caller holds the lock of the instance.
 pub fn run(config: &MountConfig, dir: &InstanceDir, channel: StartupChannel) -> Result<()> {
+    let begun = Instant::now();
     privileges::set_private_umask();
     let is_root = rundir::effective_uid() == 0;
     if is_root {
@@ -43,6 +50,8 @@ pub fn run(config: &MountConfig, dir: &InstanceDir, channel: StartupChannel) -> 
     }
     let signals = Termination::listen()?;
     let media = Media::open(&config.media, |text| crate::log::warning(format_args!("{text}")))?;
+    let list_file = config.record.as_ref().map(ListFile::open).transpose()?;
+    let prefetch = config.prefetch.as_deref().map(Prefetch::open).transpose()?;
     let keep = if is_root { CapabilitySet::SYS_ADMIN } else { CapabilitySet::empty() };
     privileges::drop_capabilities_except(keep)?;
     dir.write_state(&MountState {
@@ -52,14 +61,19 @@ pub fn run(config: &MountConfig, dir: &InstanceDir, channel: StartupChannel) -> 
     })?;
     let Opened { image, remote, notes, cache } = run_in_thread(|| {
         privileges::drop_capabilities()?;
-        open_image(config, media)
+        let opened = open_image(config, media)?;
+        prefetch.as_ref().map(|prefetch| prefetch.start(&opened.image)).transpose()?;
+        Ok(opened)
     })?;
+    let recording = list_file.map(|file| file.start(image.superblock().root_nid)).transpose()?;
     let warnings = image.short_devices();
     let mut warnings: Vec<_> =
         warnings.iter().map(|short| format!("{short}; reads of the missing part fail")).collect();
     warnings.extend(notes);
     warnings.extend(cache.iter().filter_map(OpenedCache::warning).map(String::from));
-    let mut mount = run_in_thread(|| mount(config, image.clone()))?;
+    warnings.extend(prefetch.as_ref().and_then(Prefetch::warning));
+    let recorder = recording.as_ref().map(|recording| recording.recorder());
+    let mut mount = run_in_thread(|| mount(config, image.clone(), recorder))?;
     if config.media.remote.authorization.is_some() || config.media.remote.stores.is_some() {
         // Not before: the helper that mounts for users looks at this process.
         privileges::forbid_dumps()?;
@@ -77,6 +91,10 @@ pub fn run(config: &MountConfig, dir: &InstanceDir, channel: StartupChannel) -> 
             requests: mount.requests(),
             remote,
             cache,
+            begun,
+            first_read: mount.first_read(),
+            recording: recording.clone(),
+            prefetch,
         },
     };
     run_in_thread(|| {
@@ -88,11 +106,13 @@ pub fn run(config: &MountConfig, dir: &InstanceDir, channel: StartupChannel) -> 
         export: "fuse".into(),
         warnings,
     })?;
-    wait_for_end(&mount, &signals, channel)?;
+    wait_for_end(&mount, &signals, channel, recording.as_deref())?;
     mount.stop().map_err(|e| failure(&e))?;
+    // After the last read. An error must not leave the folder behind.
+    let recorded = recording.map_or(Ok(()), |recording| recording.finish());
     let runtime = RuntimeDir::containing(dir)?;
     let _locked = runtime.lock()?;
-    dir.remove()
+    dir.remove().and(recorded)
 }
 
 /// Runs `make` in a separate thread and waits for it. Threads started by `make` inherit the capabilities of that
@@ -112,9 +132,10 @@ struct Opened {
 }
 
 fn open_image(config: &MountConfig, media: Media) -> Result<Opened> {
-    let Sources { image, devices, remote, notes, cache } = media.connect()?;
+    let Sources { image, devices, remote, notes, cache, memory_bytes } =
+        media.connect(config.memory_bytes)?;
     let options = Options {
-        memory_bytes: config.memory_bytes,
+        memory_bytes,
         read_ahead: read_ahead(config.read_ahead),
         // The kernel caches what it has read.
         cache_full_reads: false,
@@ -122,7 +143,16 @@ fn open_image(config: &MountConfig, media: Media) -> Result<Opened> {
         devices,
         ..Options::default()
     };
-    let image = Image::open(image, options).map_err(|e| failure_of(config, &e))?;
+    let image = Image::open(image, options).map_err(|e| {
+        let failure = failure_of(config, &e);
+        match (e, config.memory_bytes - memory_bytes) {
+            (ImageError::TooLittleMemory { .. }, bytes @ 1..) => {
+                let what = format!("{failure}; {} of --memory is for what servers send", Human(bytes));
+                CliError::new(failure.exit, what)
+            }
+            _ => failure,
+        }
+    })?;
     Ok(Opened { image, remote, notes, cache })
 }
 
@@ -134,7 +164,7 @@ fn read_ahead(config: ReadAheadConfig) -> pagefold_image::ReadAhead {
     }
 }
 
-fn mount(config: &MountConfig, image: Image) -> Result<Mount> {
+fn mount(config: &MountConfig, image: Image, recorder: Option<Arc<Recorder>>) -> Result<Mount> {
     let options = MountOptions {
         threads: config.threads,
         // Rings are slower for files so far.
@@ -143,6 +173,7 @@ fn mount(config: &MountConfig, image: Image) -> Result<Mount> {
         suid: config.suid,
         devices: config.device_nodes,
         source: config.media.image.name().into(),
+        recorder,
         ..MountOptions::default()
     };
     let drop_all = || -> Result<(), SysError> { privileges::drop_capabilities() };
@@ -178,13 +209,26 @@ fn failure(error: &MountError) -> CliError {
     CliError::new(exit, with_causes(error))
 }
 
-/// Waits until the image is unmounted, a signal comes, or the command in the foreground exits.
-fn wait_for_end(mount: &Mount, signals: &Termination, channel: StartupChannel) -> Result<()> {
+/// Waits until the image is unmounted, a signal comes, or the command in the foreground exits. Meanwhile it ends the
+/// recording when its time is over.
+fn wait_for_end(
+    mount: &Mount,
+    signals: &Termination,
+    channel: StartupChannel,
+    recording: Option<&Recording>,
+) -> Result<()> {
     let foreground = channel.into_foreground_socket();
     // Without a command in the foreground, the third descriptor is one that is polled anyway.
     let third = foreground.as_ref().map_or(mount.ended(), |socket| socket.as_fd());
     loop {
-        let [signalled, ended, exited] = ready::wait([signals.as_fd(), mount.ended(), third], None)?;
+        let remaining = recording.and_then(Recording::remaining);
+        let [signalled, ended, exited] = ready::wait([signals.as_fd(), mount.ended(), third], remaining)?;
+        if let Some(recording) = recording
+            && recording.remaining().is_some_and(|left| left.is_zero())
+        {
+            // The report has the error, and so has the end of the server.
+            let _ = recording.finish();
+        }
         if ended || exited || (signalled && signals.take().is_some()) {
             return Ok(());
         }

@@ -1,13 +1,16 @@
 //! Fills in the report on a mounted image, for `image stats`.
 
 use super::cache::OpenedCache;
+use super::lists::{Prefetch, Recording};
 use pagefold_control::config::MountConfig;
 use pagefold_control::report::mount::{BudgetReport, MountReport, ReadsReport, RemoteReport};
 use pagefold_control::report::{LatencyReport, ServerReport};
 use pagefold_image::{Image, ImageStats, ReadStats};
+use pagefold_page::latency::Latency;
 use pagefold_remote::RemoteSource;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Instant;
 
 /// The figures of a FUSE session that do not come from the image.
 pub struct MountSession {
@@ -23,6 +26,14 @@ pub struct MountSession {
     pub remote: Vec<Arc<RemoteSource>>,
     /// Their cache on disk.
     pub cache: Option<OpenedCache>,
+    /// The start of the server.
+    pub begun: Instant,
+    /// The first read that was answered.
+    pub first_read: Arc<OnceLock<Instant>>,
+    /// The list that is written.
+    pub recording: Option<Arc<Recording>>,
+    /// The list that is fetched.
+    pub prefetch: Option<Prefetch>,
 }
 
 /// The present report on a mounted image.
@@ -49,6 +60,11 @@ pub fn report(config: &MountConfig, image: &Image, session: &MountSession) -> Mo
         read_amplification: amplification,
         latency: LatencyReport::new(&latency),
         remote: remote_report(&session.remote, session.cache.as_ref()),
+        first_read_ns: session.first_read.get().map(|at| {
+            u64::try_from(at.saturating_duration_since(session.begun).as_nanos()).unwrap_or(u64::MAX)
+        }),
+        record: session.recording.as_ref().map(|recording| recording.report()),
+        prefetch: session.prefetch.as_ref().map(Prefetch::report),
     }
 }
 
@@ -56,6 +72,7 @@ pub fn report(config: &MountConfig, image: &Image, session: &MountSession) -> Mo
 fn remote_report(sources: &[Arc<RemoteSource>], cache: Option<&OpenedCache>) -> Option<RemoteReport> {
     let cache = cache.map(OpenedCache::report);
     let mut report = RemoteReport { cache, ..RemoteReport::default() };
+    let mut latency = Latency::default();
     for source in sources {
         let stats = source.stats();
         report.requests += stats.requests;
@@ -63,8 +80,13 @@ fn remote_report(sources: &[Arc<RemoteSource>], cache: Option<&OpenedCache>) -> 
         report.received_bytes += stats.received_bytes;
         report.hit_bytes += stats.hit_bytes;
         report.failed_reads += stats.failed_reads;
+        report.cache_bytes += stats.cache_bytes;
+        report.request_ns += stats.request_ns;
+        latency.max_ns = latency.max_ns.max(stats.latency.max_ns);
+        latency.buckets.iter_mut().zip(stats.latency.buckets).for_each(|(sum, n)| *sum += n);
         report.last_error = source.last_error().or(report.last_error);
     }
+    report.latency = LatencyReport::new(&latency);
     (!sources.is_empty()).then_some(report)
 }
 
