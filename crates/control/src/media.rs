@@ -143,8 +143,8 @@ impl Location {
     pub fn name(&self) -> PathBuf {
         let url = match self {
             Location::File(path) => return path.clone(),
-            // Names of stores have no secrets in them, and keys of buckets have any characters.
-            Location::Url(name) if has_scheme(name, &["s3", "oci"]) => return name.into(),
+            // Keys of buckets have any characters, and no secrets. A user and password is refused later.
+            Location::Url(name) if has_scheme(name, &["s3", "oci"]) => return without_user(name).into(),
             Location::Url(url) => url,
         };
         let (scheme, rest) = url.split_once("://").unwrap_or_default();
@@ -154,6 +154,14 @@ impl Location {
         let query = if query.is_empty() { "" } else { "?..." };
         format!("{scheme}://{}{query}", &path[host_start..]).into()
     }
+}
+
+/// The name of an object of a store, without a user and password before the bucket or registry.
+fn without_user(name: &str) -> String {
+    let (scheme, rest) = name.split_once("://").unwrap_or_default();
+    let authority_end = rest.find('/').unwrap_or(rest.len());
+    let start = rest[..authority_end].rfind('@').map_or(0, |at| at + 1);
+    format!("{scheme}://{}", &rest[start..])
 }
 
 impl From<OsString> for Location {
@@ -198,6 +206,8 @@ mod tests {
         assert_eq!(signed.to_string(), "HTTPS://host/a/b@c?...");
         assert!(!format!("{signed:?} {:?}", Secret("abc".into())).contains("abc"));
         assert_eq!(location("http://host").to_string(), "http://host");
+        assert_eq!(location("oci://me:word@host/x@sha256:1").to_string(), "oci://host/x@sha256:1");
+        assert_eq!(location("s3://bucket/a@b?c").to_string(), "s3://bucket/a@b?c");
         assert_eq!(location("http://host/x?y").with_suffix(".v"), location("http://host/x.v?y"));
         assert_eq!(location("/x?y").with_suffix(".v"), location("/x?y.v"));
         assert_eq!(location("S3://bucket/a?b").with_suffix(".v").to_string(), "S3://bucket/a?b.v");

@@ -7,8 +7,8 @@
 //!
 //! At most a fixed number of blocks stay. Those of long runs that were read to their ends leave first (`passed.rs`): a reader
 //! in order seldom returns, and would evict the metadata and small files that others read again and again. Then the least
-//! recently used ones leave; those that a list had fetched and nobody has read yet leave last (`prefetch.rs`). One mutex guards the table, held for a
-//! search and never while a block is loaded or copied out.
+//! recently used ones leave; those that a list had fetched and nobody has read yet leave last (`prefetch.rs`). One mutex
+//! guards the table, held for a search and never while a block is loaded or copied out.
 
 use crate::passed::ReadParts;
 use std::collections::HashMap;
@@ -44,6 +44,8 @@ pub(crate) struct Blocks {
     /// Notified when loading has ended, well or not.
     ended: Condvar,
     pub(crate) hit_bytes: AtomicU64,
+    /// How often blocks were forgotten.
+    forgotten: AtomicU64,
 }
 
 #[derive(Default)]
@@ -85,7 +87,8 @@ impl Blocks {
         let max_blocks = (max_bytes / BLOCK_BYTES as usize).max(1);
         let (state, ended) = (Mutex::default(), Condvar::new());
         let max_run_blocks = AtomicU64::new(MAX_RUN_BLOCKS);
-        Blocks { len_bytes, max_blocks, max_run_blocks, state, ended, hit_bytes: AtomicU64::new(0) }
+        let (hit_bytes, forgotten) = Default::default();
+        Blocks { len_bytes, max_blocks, max_run_blocks, state, ended, hit_bytes, forgotten }
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
@@ -103,9 +106,11 @@ impl Blocks {
         state.set_ready(0, Arc::new(bytes), 1, false);
     }
 
-    /// Drops these blocks. Those on their way stay. Returns whether one was there.
+    /// Drops these blocks, and all that are on their way now when they have come: they may have been read from where
+    /// these came from. Returns whether one was there.
     pub(crate) fn forget(&self, blocks: &Range<u64>) -> bool {
         let mut state = self.lock();
+        self.forgotten.fetch_add(1, Ordering::Relaxed);
         let before = state.ready_blocks;
         for block in blocks.clone() {
             if let Some(&Entry::Ready { is_unread, .. }) = state.blocks.get(&block) {
@@ -118,7 +123,8 @@ impl Blocks {
     }
 
     /// Fills `buf` from byte `offset`; the range is inside the object. Missing blocks are loaded by `load`, which gets
-    /// the numbers of the blocks and returns their bytes, or those of the first of them. Waits for other readers' blocks until `end`.
+    /// the numbers of the blocks and returns their bytes, or those of the first of them.
+    /// Waits for other readers' blocks until `end`.
     pub(crate) fn read<E>(
         self: &Arc<Self>,
         offset: u64,
@@ -343,6 +349,8 @@ pub(crate) struct Run {
     owner: Arc<Blocks>,
     blocks: Range<u64>,
     is_prefetch: bool,
+    /// How often blocks had been forgotten when it began.
+    forgotten: u64,
     /// Before this block, the thread that fetches the run ahead goes on.
     chain_end: u64,
 }
@@ -350,7 +358,8 @@ pub(crate) struct Run {
 impl Run {
     /// Blocks that were marked as loading.
     pub(crate) fn new(owner: Arc<Blocks>, blocks: Range<u64>, is_prefetch: bool) -> Self {
-        Run { owner, blocks, is_prefetch, chain_end: 0 }
+        let forgotten = owner.forgotten.load(Ordering::Relaxed);
+        Run { owner, blocks, is_prefetch, forgotten, chain_end: 0 }
     }
 
     /// Returns a function that claims the run to fetch next without waiting for a reader.
@@ -368,8 +377,12 @@ impl Run {
     pub(crate) fn complete(mut self, loaded: Loaded) {
         let blocks = std::mem::replace(&mut self.blocks, 0..0);
         let mut state = self.owner.lock();
+        // Blocks of the run that did not come are not a part of the sequence.
+        let missing = (blocks.end - blocks.start).saturating_sub(loaded.len() as u64);
         let run_blocks = state.blocks.get(&blocks.start).map_or(1, Entry::run_blocks);
-        let mut loaded = loaded.into_iter();
+        let run_blocks = run_blocks.saturating_sub(missing).max(1);
+        let is_current = self.owner.forgotten.load(Ordering::Relaxed) == self.forgotten;
+        let mut loaded = loaded.into_iter().filter(|_| is_current);
         for block in blocks {
             match loaded.next() {
                 Some(bytes) => state.set_ready(block, Arc::new(bytes), run_blocks, self.is_prefetch),

@@ -64,7 +64,9 @@ pub(crate) struct Body {
 impl Client {
     /// Makes a client. Sends nothing.
     pub(crate) fn new(access: Arc<dyn Access>, timeout: Duration) -> Result<Self, RemoteError> {
-        let agent = agent(timeout, access.server().is_https())?;
+        let server = access.server();
+        // A proxy would ask its own machine, and get the credentials in clear.
+        let agent = agent(timeout, server.is_https(), !server.is_loopback())?;
         Ok(Client { agent, access, redirected: Mutex::default(), counters: Counters::default() })
     }
 
@@ -254,7 +256,8 @@ impl From<AttemptError> for RequestError {
 }
 
 /// Makes an agent, which keeps connections. A call of it lasts `timeout` at most.
-pub(crate) fn agent(timeout: Duration, is_https: bool) -> Result<ureq::Agent, RemoteError> {
+/// Without `with_proxy`, proxies of the environment are not used.
+pub(crate) fn agent(timeout: Duration, is_https: bool, with_proxy: bool) -> Result<ureq::Agent, RemoteError> {
     // A server that says nothing for a third of the time is tried again within it.
     let stall = Some(timeout / 3);
     let config = ureq::Agent::config_builder()
@@ -271,6 +274,7 @@ pub(crate) fn agent(timeout: Duration, is_https: bool) -> Result<ureq::Agent, Re
         .timeout_recv_response(stall)
         .timeout_per_read(stall);
     let config = if is_https { config.tls_config(tls()?) } else { config };
+    let config = if with_proxy { config } else { config.proxy(None) };
     Ok(config.build().new_agent())
 }
 

@@ -67,7 +67,7 @@ pub(crate) struct SmallClient {
 impl SmallClient {
     /// `is_https`: no other scheme is asked.
     pub(crate) fn new(timeout: Duration, is_https: bool) -> Result<Self, RemoteError> {
-        Ok(SmallClient { agent: agent(timeout, is_https)?, with_proxy: true })
+        Ok(SmallClient { agent: agent(timeout, is_https, true)?, with_proxy: true })
     }
 
     /// A client for services of the machine or its network, which no proxy reaches.
@@ -79,23 +79,28 @@ impl SmallClient {
     pub(crate) fn ask(&self, ask: &Ask<'_>, deadline: &Deadline) -> Result<Answer, AttemptError> {
         let limit = Some(deadline.remaining().min(ask.limit));
         let url = ask.url.as_str();
+        // A proxy would ask its own machine, and get the credentials in clear.
+        let with_proxy = self.with_proxy && !ask.url.is_loopback();
         let sent = match ask.method {
             Method::Get => {
                 let mut config = self.agent.get(url).config().timeout_global(limit).timeout_connect(limit);
-                if !self.with_proxy {
+                if !with_proxy {
                     config = config.proxy(None);
                 }
                 with_headers(config.build(), ask).call()
             }
             Method::Put => {
                 let mut config = self.agent.put(url).config().timeout_global(limit).timeout_connect(limit);
-                if !self.with_proxy {
+                if !with_proxy {
                     config = config.proxy(None);
                 }
                 with_headers(config.build(), ask).send_empty()
             }
             Method::Post(form) => {
-                let config = self.agent.post(url).config().timeout_global(limit).timeout_connect(limit);
+                let mut config = self.agent.post(url).config().timeout_global(limit).timeout_connect(limit);
+                if !with_proxy {
+                    config = config.proxy(None);
+                }
                 let request = with_headers(config.build(), ask);
                 request.header("content-type", "application/x-www-form-urlencoded").send(form)
             }

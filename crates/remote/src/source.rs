@@ -107,14 +107,16 @@ impl RemoteSource {
     pub(crate) fn open_by(access: Arc<dyn Access>, options: &Options) -> Result<Self, RemoteError> {
         let client = Client::new(access, options.timeout)?;
         let cache = options.cache.as_ref();
-        if let Some(cached) = cache.filter(|_| options.is_verified).and_then(CacheUse::find) {
+        let fixed = client.access().fixed_len_bytes();
+        let cached = cache.filter(|_| options.is_verified).and_then(CacheUse::find);
+        if let Some(cached) = cached.filter(|cached| fixed.is_none_or(|len| len == cached.len_bytes())) {
             let version = Version { len_bytes: cached.len_bytes(), validator: Validator::None };
             return Ok(RemoteSource::new(client, version, None, Some(cached), options));
         }
         let (version, first) = open_version(&client, options)?;
-        let (url, is_fixed) = (client.access().server(), client.access().fixed_len_bytes().is_some());
+        let url = client.access().server();
         let cached = cache.zip(first.as_ref());
-        let cached = cached.and_then(|(cache, first)| cache.object(&url, &version, is_fixed, first));
+        let cached = cached.and_then(|(cache, first)| cache.object(&url, &version, fixed.is_some(), first));
         Ok(RemoteSource::new(client, version, first, cached, options))
     }
 
@@ -139,7 +141,7 @@ impl RemoteSource {
             timeout: options.timeout,
         });
         let loaded = object.clone();
-        let load = move |run: &Range<u64>| loaded.load_ahead(run);
+        let load = move |run: &Range<u64>| loaded.load_ahead(run).ok().flatten();
         let ahead = ReadAhead::start(options.ahead_threads, Arc::new(load));
         let (failed_reads, last_error) = Default::default();
         RemoteSource { object, ahead, failed_reads, last_error, is_from_cache }
@@ -216,19 +218,21 @@ impl Object {
     fn load(&self, blocks: &Range<u64>, deadline: &Deadline) -> Result<Loaded, RemoteError> {
         let fetch = |blocks: &Range<u64>| self.fetch(blocks, deadline);
         let Some(cached) = &self.cached else { return fetch(blocks) };
-        let wait = Wait::Bounded(Instant::now() + (self.timeout / 4).min(MAX_CLAIM_WAIT));
+        let end = Instant::now() + (self.timeout / 4).min(MAX_CLAIM_WAIT);
+        let wait = Wait::Bounded(end.min(deadline.end));
         match cached.load(blocks, wait, fetch)? {
             Some(loaded) => Ok(loaded),
             None => fetch(blocks),
         }
     }
 
-    /// Loads the first of these blocks ahead of readers: by one attempt, and not if another process is at it.
-    fn load_ahead(&self, blocks: &Range<u64>) -> Option<Loaded> {
-        let fetch = |blocks: &Range<u64>| self.fetch_once(blocks, &Deadline::after(self.timeout));
+    /// Loads the first of these blocks ahead of readers, by one attempt; `None` if another process is at it. A reader that
+    /// waits for them has half of its time left for further attempts.
+    fn load_ahead(&self, blocks: &Range<u64>) -> Result<Option<Loaded>, AttemptError> {
+        let fetch = |blocks: &Range<u64>| self.fetch_once(blocks, &Deadline::after(self.timeout / 2));
         match &self.cached {
-            Some(cached) => cached.load(blocks, Wait::Never, fetch).ok().flatten(),
-            None => fetch(blocks).ok(),
+            Some(cached) => cached.load(blocks, Wait::Never, fetch),
+            None => fetch(blocks).map(Some),
         }
     }
 
@@ -321,8 +325,10 @@ impl ByteSource for RemoteSource {
                 PrefetchClaim::Fetch(run) => run,
             };
             match self.object.load_ahead(run.blocks()) {
-                Some(loaded) => run.complete(loaded),
-                None => return Prefetched::Failed,
+                Ok(Some(loaded)) => run.complete(loaded),
+                // Another process fetches the blocks: they may be in the cache soon.
+                Ok(None) => return Prefetched::NoRoom,
+                Err(_) => return Prefetched::Failed,
             }
         }
     }

@@ -5,19 +5,24 @@
 //! process decides how much memory it takes.
 //!
 //! The blocks of the file are allocated before they are mapped: a full file system is an error of [`Spool::map`], and not
-//! a SIGBUS of a later access. A medium that fails is one nevertheless, and ends the process.
+//! a SIGBUS of a later access. That ends the process nevertheless if the medium fails, and if a file system that copies or
+//! compresses what is written (btrfs, ZFS) finds no room for a changed block.
 
 use crate::SysError;
-use rustix::fs::{FallocateFlags, fallocate, fstat};
+use rustix::fs::{FallocateFlags, Mode, OFlags, fallocate, open, unlink};
+use rustix::io::Errno;
 use std::fs::File;
 use std::ops::{Deref, DerefMut};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
+use std::path::Path;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Bytes that are written at once to a file whose blocks cannot be allocated otherwise.
 const STEP_BYTES: usize = 64 << 10;
+/// Names that are tried where the file system has no files without one.
+const NAMES_MAX: u32 = 100;
 
 /// A file without a name. Each part of it is mapped once.
 #[derive(Debug)]
@@ -32,14 +37,19 @@ struct State {
     used_bytes: u64,
     /// The mappings: address and length.
     mapped: Vec<(usize, usize)>,
+    /// The parts that are no longer mapped: length and offset.
+    unused: Vec<(usize, u64)>,
 }
 
-/// A part of a [`Spool`] in memory. It is zeroed at first. Dropping it unmaps it; the file keeps its blocks.
+/// A part of a [`Spool`] in memory. It is zeroed at first. Dropping it unmaps it; another mapping of the same length gets
+/// its blocks.
 #[derive(Debug)]
 pub struct Mapping {
     spool: Arc<Spool>,
     base: NonNull<u8>,
     len_bytes: usize,
+    /// Its offset in the file, bytes.
+    offset: u64,
 }
 
 // SAFETY: the value owns the mapping, which is not bound to a thread.
@@ -48,22 +58,30 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Spool {
-    /// Takes an empty file, which must have no name: no other process can open it then.
-    pub fn new(file: File) -> Result<Arc<Self>, SysError> {
-        let what = "taking a file for what does not fit into memory";
-        let stat = fstat(&file).map_err(|e| SysError::new(what, e.raw_os_error()))?;
-        match (stat.st_nlink, stat.st_size) {
-            (0, 0) => Ok(Arc::new(Spool { file, state: Mutex::default() })),
-            _ => Err(SysError::new(format!("{what}: it has a name, or contents"), libc::EINVAL)),
-        }
+    /// Creates a file without a name in a directory.
+    pub fn in_directory(directory: &Path) -> Result<Arc<Self>, SysError> {
+        let directory = if directory.as_os_str().is_empty() { Path::new(".") } else { directory };
+        let mode = Mode::RUSR | Mode::WUSR;
+        let flags = OFlags::TMPFILE | OFlags::EXCL | OFlags::RDWR | OFlags::CLOEXEC;
+        let made = match open(directory, flags, mode) {
+            Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL) => unlinked_file(directory, mode),
+            made => made,
+        };
+        let what = || format!("creating a temporary file in '{}'", directory.display());
+        let file = made.map_err(|e| SysError::new(what(), e.raw_os_error()))?;
+        Ok(Arc::new(Spool { file: file.into(), state: Mutex::default() }))
     }
 
     /// Maps further `len_bytes` of the file, a multiple of the machine's page size and not 0.
     pub fn map(self: &Arc<Self>, len_bytes: usize) -> Result<Mapping, SysError> {
         assert!(len_bytes > 0 && len_bytes.is_multiple_of(crate::mem::page_size()));
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let offset = state.used_bytes;
-        self.allocate(offset, len_bytes)?;
+        let unused = state.unused.iter().position(|(len, _)| *len == len_bytes);
+        let unused = unused.map(|at| state.unused.swap_remove(at).1);
+        let offset = unused.unwrap_or(state.used_bytes);
+        if unused.is_none() {
+            self.allocate(offset, len_bytes)?;
+        }
         // SAFETY: a new mapping at an address that the kernel chooses overlaps no other.
         let addr = unsafe {
             libc::mmap(
@@ -77,9 +95,14 @@ impl Spool {
         };
         match NonNull::new(addr.cast::<u8>()) {
             Some(base) if addr != libc::MAP_FAILED => {
-                state.used_bytes += len_bytes as u64;
+                state.used_bytes = state.used_bytes.max(offset + len_bytes as u64);
                 state.mapped.push((base.as_ptr() as usize, len_bytes));
-                Ok(Mapping { spool: self.clone(), base, len_bytes })
+                drop(state);
+                let mut mapping = Mapping { spool: self.clone(), base, len_bytes, offset };
+                if unused.is_some() {
+                    mapping.fill(0);
+                }
+                Ok(mapping)
             }
             _ => Err(SysError::last(format!("mapping {len_bytes} bytes of a file"))),
         }
@@ -107,7 +130,7 @@ impl Spool {
             |errno: i32| SysError::new(format!("allocating {len_bytes} bytes of a temporary file"), errno);
         match fallocate(&self.file, FallocateFlags::empty(), offset, len_bytes as u64) {
             Ok(()) => Ok(()),
-            Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => {
+            Err(Errno::OPNOTSUPP | Errno::NOSYS) => {
                 let zeroes = vec![0; STEP_BYTES];
                 for start in (0..len_bytes).step_by(STEP_BYTES) {
                     let len = STEP_BYTES.min(len_bytes - start);
@@ -126,7 +149,8 @@ impl Deref for Mapping {
 
     fn deref(&self) -> &[u8] {
         // SAFETY: the mapping is readable, of this length, and lives as long as the value. Only this value writes to its
-        // part of the file, by `deref_mut`: the file has no name and is in no other hands, and no part is mapped twice.
+        // part of the file, by `deref_mut`: `Spool` made the file without a name and hands it to nobody, and no part is
+        // mapped twice at a time. (The user's own programs can open it in /proc, as they can open the process's memory.)
         unsafe { std::slice::from_raw_parts(self.base.as_ptr(), self.len_bytes) }
     }
 }
@@ -143,8 +167,23 @@ impl Drop for Mapping {
         let mut state = self.spool.state.lock().unwrap_or_else(PoisonError::into_inner);
         let base = self.base.as_ptr() as usize;
         state.mapped.retain(|(other, _)| *other != base);
+        state.unused.push((self.len_bytes, self.offset));
         // SAFETY: the value owns the mapping, and no reference outlives it. The list, under its lock, no longer has it.
         unsafe { libc::munmap(self.base.as_ptr().cast(), self.len_bytes) };
+    }
+}
+
+/// Creates a file and removes its name, for file systems that have no files without one.
+fn unlinked_file(directory: &Path, mode: Mode) -> rustix::io::Result<OwnedFd> {
+    let flags = OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::RDWR | OFlags::CLOEXEC;
+    let mut tried = 0;
+    loop {
+        let path = directory.join(format!(".pagefold-{}-{tried}.spill", std::process::id()));
+        match open(&path, flags, mode) {
+            Err(Errno::EXIST) if tried < NAMES_MAX => tried += 1,
+            Err(error) => return Err(error),
+            Ok(file) => return unlink(&path).map(|()| file),
+        }
     }
 }
 
@@ -163,7 +202,7 @@ mod tests {
 
     #[test]
     fn contents_outlive_eviction_and_parts_do_not_overlap() {
-        let spool = Spool::new(tempfile::tempfile().unwrap()).unwrap();
+        let spool = Spool::in_directory(&std::env::temp_dir()).unwrap();
         let page = crate::mem::page_size();
         let mut maps: Vec<_> = (1..=5).map(|pages| spool.map(pages * page).unwrap()).collect();
         assert_eq!(spool.mapped_bytes(), 15 * page as u64);
@@ -183,7 +222,7 @@ mod tests {
 
     #[test]
     fn evicted_pages_are_not_resident() {
-        let spool = Spool::new(tempfile::tempfile().unwrap()).unwrap();
+        let spool = Spool::in_directory(&std::env::temp_dir()).unwrap();
         let mut map = spool.map(64 << 20).unwrap();
         map.fill(1);
         let before = resident_file_bytes().unwrap();
@@ -194,11 +233,26 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_others_can_open_is_refused() {
-        let named = tempfile::NamedTempFile::new().unwrap();
-        assert!(Spool::new(named.reopen().unwrap()).is_err());
-        let mut full = tempfile::tempfile().unwrap();
-        std::io::Write::write_all(&mut full, b"x").unwrap();
-        assert!(Spool::new(full).is_err());
+    fn the_blocks_of_a_dropped_part_are_used_again() {
+        let spool = Spool::in_directory(&std::env::temp_dir()).unwrap();
+        let page = crate::mem::page_size();
+        let mut first = spool.map(4 * page).unwrap();
+        first.fill(7);
+        drop(first);
+        let second = spool.map(4 * page).unwrap();
+        assert!(second.iter().all(|byte| *byte == 0));
+        assert_eq!(spool.file.metadata().unwrap().len(), 4 * page as u64);
+    }
+
+    #[test]
+    fn the_file_has_no_name() {
+        let directory = tempfile::tempdir().unwrap();
+        let unlinked = unlinked_file(directory.path(), Mode::RUSR | Mode::WUSR).unwrap();
+        let unlinked = Arc::new(Spool { file: unlinked.into(), state: Mutex::default() });
+        for spool in [Spool::in_directory(directory.path()).unwrap(), unlinked] {
+            assert_eq!(spool.map(crate::mem::page_size()).unwrap()[0], 0);
+        }
+        assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
+        assert!(Spool::in_directory(Path::new("/does/not/exist")).is_err());
     }
 }

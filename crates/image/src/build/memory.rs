@@ -10,7 +10,7 @@ use super::options::Options;
 use super::{BuildError, Spill};
 use pagefold_codec::cluster::encode::Encoder;
 use pagefold_page::size::Human;
-use std::fs::File;
+use std::path::Path;
 
 /// The program, buffers, and the first records of tables, bytes.
 const FIXED_BYTES: u64 = 10 << 20;
@@ -59,7 +59,8 @@ impl Division {
             let least = fixed_bytes + least_bytes(1, SEGMENT_BYTES_MAX, encoder_bytes);
             let least = Human(least.next_multiple_of(1 << 20));
             let what = format!(
-                "{} of memory do not suffice: one thread with this compression takes {least}",
+                "{} of memory does not suffice: one thread with this compression takes {least}. Raise --memory, or \
+                 choose a lower level or smaller clusters",
                 Human(memory_bytes)
             );
             BuildError::Options { what }
@@ -68,12 +69,13 @@ impl Division {
 }
 
 impl Options {
-    /// Makes the spill for a tree that an image with these options is built from: an empty file without a name, which is
-    /// used only if the options limit the memory.
-    pub fn spill(&self, file: impl FnOnce() -> Result<File, BuildError>) -> Result<Spill, BuildError> {
+    /// Makes the spill for a tree that an image with these options is built from: a file without a name in a directory, if
+    /// the options limit the memory.
+    pub fn spill(&self, directory: &Path) -> Result<Spill, BuildError> {
+        self.check()?;
         match self.memory_bytes {
             None => Ok(Spill::none()),
-            Some(_) => Spill::file(file()?, Division::of(self)?.resident_bytes),
+            Some(_) => Spill::in_directory(directory, Division::of(self)?.resident_bytes),
         }
     }
 }
@@ -123,6 +125,6 @@ mod tests {
     fn too_little_memory_is_an_error_that_says_how_much_it_takes() {
         let large = Options { cluster_bytes: 1 << 20, ..options(64, "lzma:9") };
         let error = Division::of(&large).unwrap_err().to_string();
-        assert!(error.contains("64 MiB of memory do not suffice") && error.contains("takes"), "{error}");
+        assert!(error.contains("64 MiB of memory does not suffice") && error.contains("takes"), "{error}");
     }
 }

@@ -2,14 +2,14 @@
 
 use super::build_source::{self, WhiteoutsArg, failure};
 use super::build_summary::{self, Built};
-use super::open::{RemoteArgs, ThreadsArgs, VerityArgs};
+use super::open::{RemoteArgs, ThreadsArgs, VerityArgs, reading_share};
 use super::target::Target as OutFile;
 use crate::cli::output;
 use crate::cli::progress::BytesBar;
 use clap::{Args, ValueEnum, ValueHint};
 use pagefold_control::error::{CliError, Result};
 use pagefold_control::media::Location;
-use pagefold_image::build::source::{Scanned, spool};
+use pagefold_image::build::source::Scanned;
 use pagefold_image::build::{
     BuildError, CLUSTER_BYTES_MAX, Compression, Dedupe, Options, Preset, RunningKernel, Sort, Summary,
     Target, Tree, build, verify,
@@ -170,8 +170,9 @@ pub fn run(args: &BuildArgs) -> Result<()> {
     let exclude = build_source::patterns(args)?;
     // The file stands first: it blocks signals, which threads would receive, and may be refused.
     let out = OutFile::open_image(&args.out)?;
-    let directory = args.out.parent().unwrap_or(Path::new("."));
-    let spill = options.spill(|| spool::unnamed_file(directory)).map_err(failure)?;
+    // If OUT is a link, the image is made beside its target.
+    let directory = out.path().parent().unwrap_or(Path::new("."));
+    let spill = options.spill(directory).map_err(failure)?;
     let mut scanned = build_source::scan(args, exclude, &out, &spill)?;
     change_metadata(&mut scanned, args)?;
     for (path, reason) in &scanned.unreadable {
@@ -237,7 +238,9 @@ fn note_refused(kernel: &RunningKernel, options: &Options) {
 /// Compares the image with what went into it. It has its name only afterwards.
 fn verify_image(out: &OutFile, tree: &Tree, summary: &Summary, args: &BuildArgs) -> Result<()> {
     let shown = args.out.display();
-    let image = Image::open_file(out.path(), ReadOptions::default()).map_err(|e| {
+    let memory_bytes = reading_share(args.memory_bytes()?);
+    let options = ReadOptions { memory_bytes, ..ReadOptions::default() };
+    let image = Image::open_file(out.path(), options).map_err(|e| {
         CliError::failed(format!("'{shown}' was not written: {}", pagefold_image::with_causes(&e)))
     })?;
     let bar = RefCell::new(BytesBar::new(!args.json));

@@ -96,7 +96,7 @@ fn scan_image(args: &BuildArgs, exclude: &[Pattern], spill: &Spill) -> Result<Sc
     check_options(args, false, false)?;
     let source = args.source.clone().into_os_string().into();
     let media = media_config(&source, &args.device, &args.verity, &args.remote)?;
-    let image = open_source_image(&media)?;
+    let image = open_source_image(&media, args.memory_bytes()?)?;
     image::scan_to(&image, exclude, spill).map_err(failure)
 }
 

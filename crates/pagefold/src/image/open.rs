@@ -74,6 +74,9 @@ pub struct ImageArgs {
     pub memory: String,
 }
 
+/// Least memory for reading an image, bytes: enough for clusters of all algorithms.
+const READING_BYTES_MIN: u64 = 16 << 20;
+
 /// The number of threads of commands that work on all files of an image.
 #[derive(Debug, Args)]
 pub struct ThreadsArgs {
@@ -120,8 +123,8 @@ pub fn media_config(
 }
 
 impl RemoteArgs {
-    /// The time, the cache, and the credentials that these locations need: of the environment, of files, and of programs that the
-    /// files name.
+    /// The time, the cache, and the credentials that these locations need: of the environment, of files, and of programs
+    /// that the files name.
     pub fn config<'a>(&self, locations: impl Iterator<Item = &'a Location>) -> Result<RemoteConfig> {
         let timeout_s =
             duration::parse_s(&self.timeout).map_err(|e| CliError::usage(format!("--timeout: {e}")))?;
@@ -153,14 +156,22 @@ impl VerityArgs {
     }
 }
 
+/// The memory for reading an image while another one is built, of the memory of the command.
+pub fn reading_share(limit_bytes: Option<u64>) -> u64 {
+    let share = limit_bytes.map_or(u64::MAX, |bytes| bytes / 8);
+    share.clamp(READING_BYTES_MIN, DEFAULT_MEMORY_BYTES)
+}
+
 /// Opens the media of an image. Notes say when there is no cache, or when it begins to fail.
 fn open_media(media: &MediaConfig, memory_bytes: u64) -> Result<Sources> {
     Media::open(media, output::note)?.connect_reporting(memory_bytes, output::note)
 }
 
 /// Opens an image that another one is built from, with its further devices.
-pub fn open_source_image(media: &MediaConfig) -> Result<Image> {
-    let Sources { image, devices, memory_bytes, .. } = open_media(media, DEFAULT_MEMORY_BYTES)?;
+/// `limit_bytes` is the memory of the command.
+pub fn open_source_image(media: &MediaConfig, limit_bytes: Option<u64>) -> Result<Image> {
+    let memory_bytes = reading_share(limit_bytes);
+    let Sources { image, devices, memory_bytes, .. } = open_media(media, memory_bytes)?;
     Image::open(image, Options { memory_bytes, cache_full_reads: false, devices, ..Options::default() })
         .map_err(|e| image_failure(format_args!("'{}'", media.image), &e))
 }

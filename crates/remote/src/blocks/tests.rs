@@ -151,9 +151,39 @@ fn the_first_blocks_of_a_run_are_enough_and_forgotten_ones_are_loaded_again() {
     let mut buf = vec![0; 8 * BLOCK as usize];
     blocks.read(BLOCK + 7, &mut buf, later(), &load).unwrap();
     assert!(buf == bytes(BLOCK + 7..9 * BLOCK + 7));
-    assert_eq!(runs.into_inner().unwrap(), [1..10, 4..20, 7..20]);
+    // A run is four times as long as what has come of the sequence.
+    assert_eq!(runs.into_inner().unwrap(), [1..10, 4..16, 7..20]);
     assert!(blocks.forget(&(2..4)) && !blocks.forget(&(2..4)) && !blocks.forget(&(15..20)));
     assert_eq!(read(&blocks, BLOCK..5 * BLOCK), [2..4]);
+}
+
+#[test]
+fn blocks_on_their_way_are_forgotten_too_when_they_have_come() {
+    let blocks = new(20 * BLOCK, 20 * BLOCK as usize);
+    read(&blocks, 0..BLOCK);
+    let Some(run) = read_ahead(&blocks) else { panic!("no run") };
+    blocks.forget(&(5..6));
+    let loaded = served(&blocks, run.blocks());
+    let fetched = run.blocks().clone();
+    run.complete(loaded);
+    assert_eq!(read(&blocks, fetched.start * BLOCK..fetched.start * BLOCK + 1).len(), 1);
+}
+
+/// Reads two blocks in order, and returns the run to fetch ahead.
+fn read_ahead(blocks: &Arc<Blocks>) -> Option<Run> {
+    read(blocks, BLOCK..2 * BLOCK);
+    (1..20).find_map(|last| blocks.run_ahead(last))
+}
+
+#[test]
+fn reads_of_which_the_cache_has_parts_are_no_long_sequence() {
+    let blocks = new(2000 * BLOCK, 1000 * BLOCK as usize);
+    let load = |run: &Range<u64>| Ok::<_, ()>(served(&blocks, &(run.start..run.start + 1)));
+    let mut buf = vec![0; 64 * BLOCK as usize];
+    blocks.read(0, &mut buf, later(), &load).unwrap();
+    let state = blocks.lock();
+    let longest = state.blocks.values().map(Entry::run_blocks).max().unwrap();
+    assert!(longest <= 65, "{longest}");
 }
 
 #[test]

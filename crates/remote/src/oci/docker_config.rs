@@ -167,7 +167,7 @@ fn of_output(output: Result<Vec<u8>, String>) -> Result<Option<Login>, String> {
     let output = match output {
         Ok(output) => output,
         // All of them end with status 1 if they know nothing, and nothing else tells that from a failure.
-        Err(why) if why.contains("exit status: 1") => return Ok(None),
+        Err(why) if why.ends_with("exit status: 1") => return Ok(None),
         Err(why) => return Err(format!("cannot be used: {why}")),
     };
     let output: ProgramOutput = serde_json::from_slice(&output)

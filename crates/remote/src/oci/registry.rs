@@ -236,7 +236,11 @@ impl Registry {
             let own = authorization.clone().filter(|_| url.origin() == self.server.origin());
             let mut ask = self.small(Method::Get, &url, own, MAX_MANIFEST_BYTES);
             ask.headers.push(("accept", Secret(ACCEPT.to_string())));
-            let answer = self.client.ask(&ask, deadline)?;
+            let mut answer = self.client.ask(&ask, deadline)?;
+            if url.origin() != self.server.origin() {
+                // Only the registry itself says who gets the login.
+                answer.challenge = None;
+            }
             match (answer.status, &answer.location) {
                 (301 | 302 | 303 | 307 | 308, Some(location)) => {
                     url = url.join(location).map_err(|e| crate::answer::redirect(e.to_string()))?;

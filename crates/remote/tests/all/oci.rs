@@ -274,6 +274,20 @@ fn registries_that_mislead_are_refused() {
     assert!(refused(resolve(&server, ":1")).contains("there are more than 5"));
 }
 
+#[test]
+fn a_host_that_the_registry_redirects_to_does_not_say_who_gets_the_login() {
+    let (server, ..) = registry();
+    let (elsewhere, tokens) = (Server::start(), Server::start());
+    tokens.fail(|_| token_answer(1, 300));
+    let challenge = format!("Bearer realm=\"{}\"", tokens.url("/token"));
+    elsewhere.fail(move |request| unauthorized(request, "", &challenge).unwrap());
+    let target = elsewhere.url("/manifest");
+    server.fail(move |_| Fault::Redirect(target.clone()));
+    let login = Login::Password { user: "me".into(), password: Secret("hidden".into()) };
+    assert!(resolve_as(&server, ":1", Some(&login)).err().unwrap().is_denied());
+    assert!(tokens.take_log().is_empty() && elsewhere.take_log().len() == 1);
+}
+
 /// Faults of connections at each request of a resolution and a read.
 #[test]
 fn transient_faults_of_registries_are_not_seen() {

@@ -2,7 +2,8 @@
 //!
 //! This is the one place that makes sources of what users name, and that verifies them. It has two steps, because a
 //! server opens files with the user's rights and does everything else without capabilities: [`Media::open`] opens the
-//! files and the folder of the cache, and [`Media::connect`] asks servers, reads the beginnings of Merkle trees and compares them with the digests.
+//! files and the folder of the cache, and [`Media::connect`] asks servers, reads the beginnings of Merkle trees and
+//! compares them with the digests.
 
 mod stores;
 
@@ -110,8 +111,7 @@ impl Media {
     pub fn connect(self, memory_bytes: u64) -> Result<Sources> {
         let Media { media, salt, remote, cache } = self;
         let images = media.iter().filter(|medium| medium.source.file.is_none()).count();
-        let trees = media.iter().filter_map(|medium| medium.verity.as_ref());
-        let trees = trees.filter(|verity| verity.tree.file.is_none()).count();
+        let trees = media.iter().filter(|medium| medium.has_remote_tree()).count();
         let shares = CacheShares::of(memory_bytes, images, trees);
         let image_origin = match media.first().map(|medium| &medium.source.location) {
             Some(Location::Url(url)) => Url::parse(url).ok().map(|url| url.origin()),
@@ -138,6 +138,15 @@ impl Media {
 }
 
 impl Medium {
+    /// Whether its Merkle tree is on a server, or may be: a manifest of a registry may name one.
+    fn has_remote_tree(&self) -> bool {
+        match (&self.verity, &self.source.location) {
+            (Some(verity), _) => verity.tree.file.is_none(),
+            (None, Location::Url(name)) => Store::of(name) == Some(Store::Oci),
+            (None, Location::File(_)) => false,
+        }
+    }
+
     /// Whether it or its Merkle tree is on a server.
     fn is_remote(&self) -> bool {
         self.source.file.is_none() || self.verity.as_ref().is_some_and(|verity| verity.tree.file.is_none())
@@ -151,6 +160,19 @@ impl Opened {
             Location::Url(_) => None,
         };
         Ok(Opened { location: location.clone(), file })
+    }
+}
+
+/// Why a verified source was not opened.
+struct NotOpened {
+    error: CliError,
+    /// Whether its bytes or lengths are wrong.
+    is_damage: bool,
+}
+
+impl From<CliError> for NotOpened {
+    fn from(error: CliError) -> Self {
+        NotOpened { error, is_damage: false }
     }
 }
 
@@ -177,17 +199,20 @@ impl Connector {
         let [data_key, tree_key] =
             ["data", "tree"].map(|role| Key::of_digest(role, &verity.digest.to_string(), &salt.to_string()));
         let first_remote = self.remote.len();
-        let mut opened = self.open_verified(&source, &verity, salt, data_key, tree_key);
-        if opened.is_err()
-            && self.remote[first_remote..].iter().any(|source| source.is_from_cache())
-            && let Some(cache) = &self.cache
-        {
-            // The cache may be wrong, and the servers were not asked yet.
-            [data_key, tree_key].iter().for_each(|key| cache.remove(key));
-            self.remote.truncate(first_remote);
-            opened = self.open_verified(&source, &verity, salt, data_key, tree_key);
-        }
-        opened
+        let opened = self.open_verified(&source, &verity, salt, data_key, tree_key);
+        let opened = match opened {
+            Err(NotOpened { is_damage: true, .. })
+                if self.remote[first_remote..].iter().any(|source| source.is_from_cache()) =>
+            {
+                // The cache may be wrong, and the servers were not asked yet.
+                let cache = self.cache.iter();
+                cache.for_each(|cache| [data_key, tree_key].iter().for_each(|key| cache.remove(key)));
+                self.remote.truncate(first_remote);
+                self.open_verified(&source, &verity, salt, data_key, tree_key)
+            }
+            opened => opened,
+        };
+        opened.map_err(|failure| failure.error)
     }
 
     fn open_verified(
@@ -197,7 +222,7 @@ impl Connector {
         salt: &Salt,
         data_key: Key,
         tree_key: Key,
-    ) -> Result<Arc<dyn ByteSource>> {
+    ) -> std::result::Result<Arc<dyn ByteSource>, NotOpened> {
         let Verity { digest, tree: Opened { location: tree_location, file } } = verity;
         let data = self.open_image(source, Some(data_key))?;
         let tree = match file {
@@ -211,7 +236,7 @@ impl Connector {
             Err(e) => {
                 let location = &source.location;
                 let what = format!("'{location}' with the Merkle tree '{tree_location}': {e}");
-                Err(CliError::new(verity_exit(&e), what))
+                Err(NotOpened { error: CliError::new(verity_exit(&e), what), is_damage: e.is_damage() })
             }
         }
     }

@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn caches_have_a_quarter_together_and_floors() {
+    fn caches_have_half_together_and_floors() {
         for memory_mib in [16, 64, 100, 1024_u64] {
             for (images, trees) in [(1, 0), (1, 1), (3, 3), (0, 1)] {
                 let memory_bytes = memory_mib << 20;

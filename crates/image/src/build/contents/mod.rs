@@ -35,6 +35,8 @@ use sample::{SAMPLED_BYTES_MIN, Sampler};
 use scan::Scan;
 use std::collections::VecDeque;
 
+/// Most pieces of work that wait to be written.
+const PENDING_MAX: usize = 4096;
 /// Most buffers that wait for another segment.
 const BUFFERS_MAX: usize = 2;
 /// Shorter buffers are not worth it.
@@ -280,7 +282,8 @@ impl<'a> Filler<'_, 'a, '_> {
         }
         let len = file.len_bytes as usize;
         self.make_room(len)?;
-        let src = reader.read(len, self.buffers.pop().unwrap_or_default())?;
+        let buffer = self.buffer(len);
+        let src = reader.read(len, buffer)?;
         if let Found::Same(original) = self.find_original_of(file, &src)? {
             self.pending.push_back(Pending::Duplicate { planned: file.planned, original });
             self.recycle(src);
@@ -320,17 +323,29 @@ impl<'a> Filler<'_, 'a, '_> {
     /// Writes results until another segment of this length may be submitted.
     fn make_room(&mut self, src_bytes: usize) -> Result<(), BuildError> {
         while !self.workers.has_room(src_bytes) {
+            match self.pending.is_empty() {
+                false => self.write_next()?,
+                // Late segments are written at a point that must not depend on the room; waiting for one makes room too.
+                true if !self.finish_late()? => break,
+                true => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes what needs no thread and is next, and what is next if much waits.
+    fn write_ready(&mut self) -> Result<(), BuildError> {
+        while matches!(self.pending.front(), Some(Pending::Bare(_) | Pending::Duplicate { .. }))
+            || self.pending.len() > PENDING_MAX
+        {
             self.write_next()?;
         }
         Ok(())
     }
 
-    /// Writes what needs no thread and is next.
-    fn write_ready(&mut self) -> Result<(), BuildError> {
-        while let Some(Pending::Bare(_) | Pending::Duplicate { .. }) = self.pending.front() {
-            self.write_next()?;
-        }
-        Ok(())
+    /// Memory for a segment of this length: that of an earlier one, if it is long.
+    fn buffer(&mut self, len: usize) -> Vec<u8> {
+        if len >= BUFFER_BYTES_MIN { self.buffers.pop().unwrap_or_default() } else { Vec::new() }
     }
 
     fn drain(&mut self) -> Result<(), BuildError> {

@@ -8,7 +8,7 @@
 use super::packed::{Packed, PackedSegment};
 use super::{Filled, Filler, Pending};
 use crate::build::BuildError;
-use crate::build::compress::segment::Cut;
+use crate::build::compress::segment::{Cut, Segment};
 use crate::build::compress::workers::{Ticket, ToCompress, Turn};
 use crate::build::options::{Compression, Options};
 use crate::build::plan::Planned;
@@ -16,9 +16,16 @@ use crate::build::table::Spill;
 use crate::build::tree::Tree;
 use crate::build::writer::OpenFile;
 use std::collections::VecDeque;
+use std::time::Duration;
 
 /// Bytes of files that are written between the end that completes a segment of the packed file and that segment.
 const LATE_BYTES: u64 = 32 << 20;
+
+/// A segment of the packed file that is written later.
+enum Late {
+    UnderWay(Ticket),
+    Compressed(Segment, Duration),
+}
 
 /// The packed file, and its segments under way.
 pub struct Packing {
@@ -29,7 +36,7 @@ pub struct Packing {
     /// The part of it that is written.
     file: OpenFile,
     /// Segments with when they are written, as bytes of files.
-    late: VecDeque<(u64, Ticket)>,
+    late: VecDeque<(u64, Late)>,
 }
 
 impl Packing {
@@ -93,7 +100,7 @@ impl<'a> Filler<'_, 'a, '_> {
             let ticket = self.submit_packed(segment, Turn::First);
             self.packing
                 .iter_mut()
-                .for_each(|packing| packing.late.extend(ticket.map(|ticket| (due, ticket))));
+                .for_each(|packing| packing.late.extend(ticket.map(|ticket| (due, Late::UnderWay(ticket)))));
         }
         Ok(Some(at))
     }
@@ -101,13 +108,41 @@ impl<'a> Filler<'_, 'a, '_> {
     /// Writes the segments of the packed file whose point has come.
     pub(super) fn write_due(&mut self) -> Result<(), BuildError> {
         let done_bytes = self.writer.done_bytes();
-        let is_due = |(due, _): &mut (u64, Ticket)| *due <= done_bytes;
-        while let Some((_, ticket)) =
+        let is_due = |(due, _): &mut (u64, Late)| *due <= done_bytes;
+        while let Some((_, late)) =
             self.packing.as_mut().and_then(|packing| packing.late.pop_front_if(is_due))
         {
-            self.write_packed(ticket)?;
+            self.write_late(late)?;
         }
         Ok(())
+    }
+
+    /// Waits for a segment that is written later, so that its source takes no room. Returns false if there is none.
+    pub(super) fn finish_late(&mut self) -> Result<bool, BuildError> {
+        let mut late = self.packing.iter_mut().flat_map(|packing| &mut packing.late);
+        let Some(Late::UnderWay(ticket)) =
+            late.find(|(_, late)| matches!(late, Late::UnderWay(_))).map(|(_, late)| &*late)
+        else {
+            return Ok(false);
+        };
+        let ticket = *ticket;
+        let done = self.workers.take(ticket)?;
+        let late = self.packing.iter_mut().flat_map(|packing| &mut packing.late);
+        for (_, late) in late.filter(|(_, late)| matches!(late, Late::UnderWay(t) if *t == ticket)).take(1) {
+            *late = Late::Compressed(done.output, done.elapsed);
+            break;
+        }
+        Ok(true)
+    }
+
+    fn write_late(&mut self, late: Late) -> Result<(), BuildError> {
+        match (late, &mut self.packing) {
+            (Late::UnderWay(ticket), _) => self.write_packed(ticket),
+            (Late::Compressed(segment, elapsed), Some(packing)) => {
+                self.writer.append_segment(&mut packing.file, segment, elapsed)
+            }
+            (Late::Compressed(..), None) => Ok(()),
+        }
     }
 
     /// Writes a segment of the packed file.
@@ -126,8 +161,8 @@ impl<'a> Filler<'_, 'a, '_> {
         let last = used.and_then(|packing| packing.packed.last_segment());
         let last = last.and_then(|segment| self.submit_packed(segment, Turn::First));
         let late = self.packing.as_mut().map(|packing| std::mem::take(&mut packing.late)).unwrap_or_default();
-        for ticket in late.into_iter().map(|(_, ticket)| ticket).chain(last) {
-            self.write_packed(ticket)?;
+        for late in late.into_iter().map(|(_, late)| late).chain(last.map(Late::UnderWay)) {
+            self.write_late(late)?;
         }
         match self.packing.take().filter(|packing| packing.packed.stored.files > 0) {
             Some(Packing { compression, packed, file, .. }) => {

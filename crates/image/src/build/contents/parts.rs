@@ -75,6 +75,7 @@ impl<'a> Filler<'_, 'a, '_> {
                 reference,
                 last,
             }));
+            self.write_ready()?;
             start = reference.end;
         }
         self.submit_part(file, compression, &part(start..file.len_bytes), reader)
@@ -94,7 +95,8 @@ impl<'a> Filler<'_, 'a, '_> {
             let part_left = part.range.end - start;
             let segment_bytes = next_segment_bytes(part_left, part_left + later_bytes);
             self.make_room(segment_bytes)?;
-            let src = reader.read(segment_bytes, self.buffers.pop().unwrap_or_default())?;
+            let buffer = self.buffer(segment_bytes);
+            let src = reader.read(segment_bytes, buffer)?;
             self.submit_segment(file, compression, part, start, src);
             start += segment_bytes as u64;
         }

@@ -80,7 +80,7 @@ impl Repack<'_> {
         }
         let body = self.body(node, visit.path)?;
         let id = self.scanned.tree.add(parent, visit.name, metadata, body)?;
-        if node.kind() != FileKind::Directory {
+        if node.kind() != FileKind::Directory && node.inode().nlink != 1 {
             self.inodes.insert(node.nid(), id);
         }
         Ok(id)

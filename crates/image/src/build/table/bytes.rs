@@ -69,7 +69,7 @@ mod tests {
 
     #[test]
     fn bytes_cross_chunks_and_runs_do_not() {
-        let spill = Spill::file(tempfile::tempfile().unwrap(), 0).unwrap();
+        let spill = Spill::in_directory(&std::env::temp_dir(), 0).unwrap();
         let mut table = Table::<u8>::filled(&spill, 3 * CHUNK_BYTES - 10, 1).unwrap();
         let across: Vec<u8> = (0..2 * CHUNK_BYTES).map(|n| (n % 251) as u8).collect();
         let end = 100_000 + across.len() as u64;

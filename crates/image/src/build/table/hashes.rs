@@ -1,14 +1,15 @@
 //! A table from hashes to numbers, by open addressing.
 //!
-//! The keys are parts of SHA-256 values, of which an attacker cannot choose those that fall on the same slot faster than
-//! by trying; so the beginning of a key is its slot.
+//! The keys are parts of SHA-256 values. The slot of a key is a keyed hash of it, so a source cannot choose contents that
+//! fall on the same slot. Nothing depends on slots but time.
 
 use super::{Spill, Table};
 use crate::build::BuildError;
+use std::hash::{BuildHasher, RandomState};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// Bytes of a key: 2^64 contents would have to be tried for two with one value.
-pub const HASH_BYTES: usize = 16;
+/// Bytes of a key: 2^96 contents would have to be tried for two with one value.
+pub const HASH_BYTES: usize = 24;
 /// Slots at first.
 const SLOTS_MIN: usize = 1 << 10;
 /// The number in a slot without a key.
@@ -19,6 +20,7 @@ const EMPTY: u64 = u64::MAX;
 pub struct Hashes {
     slots: Table<Slot>,
     len: usize,
+    state: RandomState,
 }
 
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, Immutable)]
@@ -31,7 +33,7 @@ struct Slot {
 impl Hashes {
     /// An empty table.
     pub fn new(spill: &Spill) -> Self {
-        Hashes { slots: Table::new(spill), len: 0 }
+        Hashes { slots: Table::new(spill), len: 0, state: RandomState::new() }
     }
 
     /// Number of keys.
@@ -44,7 +46,8 @@ impl Hashes {
     pub fn get(&self, key: &[u8; HASH_BYTES]) -> Option<u64> {
         match self.slots.len() {
             0 => None,
-            _ => Some(self.slots.get(find(&self.slots, key)).number).filter(|number| *number != EMPTY),
+            _ => Some(self.slots.get(find(&self.slots, &self.state, key)).number)
+                .filter(|number| *number != EMPTY),
         }
     }
 
@@ -54,7 +57,7 @@ impl Hashes {
         if self.len >= self.slots.len() / 4 * 3 {
             self.enlarge()?;
         }
-        let at = find(&self.slots, key);
+        let at = find(&self.slots, &self.state, key);
         let found = self.slots.get(at).number;
         if found != EMPTY {
             return Ok(Some(found));
@@ -69,7 +72,7 @@ impl Hashes {
         let count = (2 * self.slots.len()).max(SLOTS_MIN);
         let mut slots = Table::filled(self.slots.spill(), count, empty)?;
         for slot in self.slots.iter().filter(|slot| slot.number != EMPTY) {
-            let at = find(&slots, &slot.key);
+            let at = find(&slots, &self.state, &slot.key);
             slots.set(at, slot);
         }
         self.slots = slots;
@@ -78,10 +81,9 @@ impl Hashes {
 }
 
 /// The slot of a key, or the empty one that it would get. At least one slot is empty, and their number is a power of two.
-fn find(slots: &Table<Slot>, key: &[u8; HASH_BYTES]) -> usize {
+fn find(slots: &Table<Slot>, state: &RandomState, key: &[u8; HASH_BYTES]) -> usize {
     let mask = slots.len() - 1;
-    let first = key.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
-    let mut at = first as usize & mask;
+    let mut at = state.hash_one(key) as usize & mask;
     loop {
         let slot = slots.get(at);
         if slot.number == EMPTY || slot.key == *key {
@@ -98,13 +100,13 @@ mod tests {
 
     #[test]
     fn it_holds_what_a_map_holds() {
-        let spill = Spill::file(tempfile::tempfile().unwrap(), 0).unwrap();
+        let spill = Spill::in_directory(&std::env::temp_dir(), 0).unwrap();
         let (mut hashes, mut twin) = (Hashes::new(&spill), HashMap::new());
         // Many keys begin alike, and many repeat.
         let key = |n: u64| {
             let mut key = [0; HASH_BYTES];
             key[..8].copy_from_slice(&(n % 3001).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes());
-            key[8..].copy_from_slice(&(n * n % 90_001).to_le_bytes());
+            key[8..16].copy_from_slice(&(n * n % 90_001).to_le_bytes());
             key
         };
         assert_eq!(hashes.get(&key(1)), None);

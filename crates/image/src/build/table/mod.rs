@@ -191,7 +191,7 @@ impl<T: Record> Clone for Table<T> {
     fn clone(&self) -> Self {
         let chunks = self.chunks.iter().enumerate().map(|(number, chunk)| {
             let records = chunk.records();
-            let used = (self.len - number * Self::PER_CHUNK).min(Self::PER_CHUNK);
+            let used = self.len.saturating_sub(number * Self::PER_CHUNK).min(Self::PER_CHUNK);
             Chunk::Memory(records[..used].to_vec())
         });
         Table { chunks: chunks.collect(), len: self.len, spill: Spill::none() }
@@ -209,7 +209,7 @@ mod tests {
 
     #[test]
     fn a_spilled_table_holds_what_a_vector_holds() {
-        let spill = Spill::file(tempfile::tempfile().unwrap(), 0).unwrap();
+        let spill = Spill::in_directory(&std::env::temp_dir(), 0).unwrap();
         for spill in [spill, Spill::none()] {
             let mut table = Table::new(&spill);
             let count = 3 * CHUNK_BYTES / size_of::<Odd>();

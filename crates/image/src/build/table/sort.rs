@@ -10,7 +10,7 @@ impl<T: Record> Table<T> {
         let len = self.len();
         for number in 0..self.chunks.len() {
             self.touch(number, CHUNK_BYTES);
-            let used = (len - number * Self::PER_CHUNK).min(Self::PER_CHUNK);
+            let used = len.saturating_sub(number * Self::PER_CHUNK).min(Self::PER_CHUNK);
             self.chunks[number].records_mut()[..used].sort_by(&compare);
         }
         let mut sorted = Self::PER_CHUNK;
@@ -56,7 +56,7 @@ mod tests {
     fn a_table_is_sorted_as_a_vector_is() {
         for (len, spill) in [(0, false), (10, false), (400_000, true), (700_001, true), (700_001, false)] {
             let spill = match spill {
-                true => Spill::file(tempfile::tempfile().unwrap(), 0).unwrap(),
+                true => Spill::in_directory(&std::env::temp_dir(), 0).unwrap(),
                 false => Spill::none(),
             };
             let mut twin: Vec<u64> =

@@ -1,14 +1,14 @@
 //! The file for what does not fit into memory, and the bound of what of it is resident.
 //!
 //! Tables count their accesses here. After every few MiB the resident pages of mapped files are counted, and if they are too
-//! many, none stays: those that are needed come back from the page cache. So the bound costs a system call for some
+//! many, none stays: those that are needed come back from the page cache. So the bound costs three system calls for some
 //! hundred accesses, and no list of pages. The page cache is the kernel's, which takes it from a process that needs
 //! memory.
 
 use crate::build::BuildError;
 use pagefold_sys::SysError;
 use pagefold_sys::spool::{self, Mapping, Spool};
-use std::fs::File;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -24,8 +24,12 @@ pub struct Spill(Option<Arc<SpillFile>>);
 #[derive(Debug)]
 struct SpillFile {
     spool: Arc<Spool>,
-    /// Resident bytes of all mapped files of the process, from which on the pages of this one leave memory.
-    resident_bytes_max: u64,
+    /// Bytes of this file that may be resident.
+    resident_bytes: u64,
+    /// Resident bytes of the other mapped files of the process: its program, of which more and more becomes resident.
+    others_bytes: AtomicU64,
+    /// Bytes that may be mapped, for tests of a full file system.
+    mapped_bytes_max: AtomicU64,
     /// Bytes that accesses made resident, at most.
     touched_bytes: AtomicU64,
 }
@@ -36,12 +40,20 @@ impl Spill {
         Spill(None)
     }
 
-    /// Spills to an empty file without a name. At most about `resident_bytes` of it are resident.
-    pub fn file(file: File, resident_bytes: u64) -> Result<Self, BuildError> {
-        let spool = Spool::new(file).map_err(failed)?;
-        // The program itself is a mapped file too.
-        let resident_bytes_max = resident_bytes + resident();
-        Ok(Spill(Some(Arc::new(SpillFile { spool, resident_bytes_max, touched_bytes: AtomicU64::new(0) }))))
+    /// Spills to a file without a name in a directory. At most about `resident_bytes` of it are resident.
+    pub fn in_directory(directory: &Path, resident_bytes: u64) -> Result<Self, BuildError> {
+        let spool = Spool::in_directory(directory).map_err(failed)?;
+        let (others_bytes, mapped_bytes_max) =
+            (AtomicU64::new(resident().unwrap_or(0)), AtomicU64::new(u64::MAX));
+        let touched_bytes = AtomicU64::new(0);
+        let file = SpillFile { spool, resident_bytes, others_bytes, mapped_bytes_max, touched_bytes };
+        Ok(Spill(Some(Arc::new(file))))
+    }
+
+    /// Lets the file have no more than this many bytes, as on a full file system. For tests.
+    #[doc(hidden)]
+    pub fn limit(&self, bytes: u64) {
+        self.0.iter().for_each(|file| file.mapped_bytes_max.store(bytes, Ordering::Relaxed));
     }
 
     /// Whether there is a file.
@@ -57,6 +69,9 @@ impl Spill {
     /// Maps further bytes of the file; `None` if there is none.
     pub(super) fn map(&self, len_bytes: usize) -> Result<Option<Mapping>, BuildError> {
         let Some(file) = &self.0 else { return Ok(None) };
+        if file.spool.mapped_bytes() + len_bytes as u64 > file.mapped_bytes_max.load(Ordering::Relaxed) {
+            return Err(failed(SysError::new("allocating a temporary file", libc::ENOSPC)));
+        }
         file.spool.map(len_bytes).map(Some).map_err(failed)
     }
 
@@ -65,15 +80,21 @@ impl Spill {
         let Some(file) = &self.0 else { return };
         let bytes = RECORD_BYTES.max(bytes as u64);
         let before = file.touched_bytes.fetch_add(bytes, Ordering::Relaxed);
-        if before / LOOK_BYTES != (before + bytes) / LOOK_BYTES && resident() > file.resident_bytes_max {
+        if before / LOOK_BYTES == (before + bytes) / LOOK_BYTES {
+            return;
+        }
+        let allowed = file.others_bytes.load(Ordering::Relaxed).saturating_add(file.resident_bytes);
+        // If it is not known how much is resident, all that was touched may be.
+        if resident().is_none_or(|resident| resident > allowed) {
             file.spool.evict();
+            file.others_bytes.store(resident().unwrap_or(0), Ordering::Relaxed);
         }
     }
 }
 
-/// Resident bytes of mapped files; 0 if that is not known.
-fn resident() -> u64 {
-    spool::resident_file_bytes().unwrap_or(0)
+/// Resident bytes of mapped files; `None` if that is not known.
+fn resident() -> Option<u64> {
+    spool::resident_file_bytes().ok()
 }
 
 fn failed(error: SysError) -> BuildError {

@@ -131,6 +131,8 @@ impl Body {
 pub struct Directory {}
 
 /// A tree of files.
+///
+/// A clone is in memory.
 #[derive(Debug, Clone)]
 pub struct Tree {
     inodes: Table<Record>,
@@ -291,10 +293,12 @@ impl Tree {
         let id = u32::try_from(self.inodes.len())
             .map(InodeId)
             .map_err(|_| BuildError::TooLarge { what: "2^32 inodes".into() })?;
-        let name = self.enter(parent, name, id)?;
+        // The name comes last: an inode without one does no harm if it cannot be entered.
         let detail = self.detail(body)?;
         let record = Record::new(&metadata, self.xattr_number(&metadata), detail);
-        self.inodes.push(record.at(parent, name))?;
+        self.inodes.push(record)?;
+        let name = self.enter(parent, name, id)?;
+        self.inodes.set(id.index(), record.at(parent, name));
         Ok(id)
     }
 

@@ -232,7 +232,11 @@ impl<'a> Writer<'a> {
         len_bytes: u64,
         original: InodeId,
     ) -> Result<(), BuildError> {
-        let Original { compression, ref file, ref tail } = self.originals[&original];
+        let Some(&Original { compression, ref file, ref tail }) = self.originals.get(&original) else {
+            // Only if its holes changed between two readings.
+            let path = super::error::path_of(&planned.path(self.tree));
+            return Err(BuildError::Changed { path });
+        };
         let mut file = OpenFile { tail: self.space.read(tail.clone()), ..file.clone() };
         let stored_bytes = file.tail.len() as u64;
         self.summary.count(compression, len_bytes, stored_bytes);

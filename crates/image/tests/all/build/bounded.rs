@@ -33,7 +33,7 @@ fn fill(tree: &mut Tree) {
 }
 
 fn spilled() -> (Tree, Spill) {
-    let spill = Spill::file(tempfile::tempfile().unwrap(), 0).unwrap();
+    let spill = Spill::in_directory(&std::env::temp_dir(), 0).unwrap();
     let mut tree = Tree::with_spill(Metadata::default(), &spill);
     fill(&mut tree);
     (tree, spill)
@@ -92,7 +92,7 @@ fn sources_spill_too() {
             fs::write(&path, n.to_string()).unwrap()
         }
     }
-    let spill = || Spill::file(tempfile::tempfile().unwrap(), 0).unwrap();
+    let spill = || Spill::in_directory(&std::env::temp_dir(), 0).unwrap();
     let image_of = |tree: &Tree, path: &Path| {
         build_at(path, tree, &options("lz4", 4096, true));
         fs::read(path).unwrap()
@@ -119,13 +119,8 @@ fn sources_spill_too() {
 
 #[test]
 fn a_spill_that_cannot_grow_is_an_error() {
-    // A file that is open for reading only stands for one on a full file system.
-    let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("file");
-    fs::write(&path, b"").unwrap();
-    let file = File::open(&path).unwrap();
-    fs::remove_file(&path).unwrap();
-    let spill = Spill::file(file, 0).unwrap();
+    let spill = Spill::in_directory(&std::env::temp_dir(), 0).unwrap();
+    spill.limit(3 << 20);
     let mut tree = Tree::with_spill(Metadata::default(), &spill);
     let failed = (0..200_000).find_map(|n| tree.add_bytes(format!("name {n}").as_bytes(), *b"x").err());
     assert!(matches!(failed, Some(BuildError::Spool { .. })), "{failed:?}");
@@ -136,6 +131,52 @@ fn a_spill_that_cannot_grow_is_an_error() {
 #[test]
 fn memory_that_suffices_for_no_thread_is_refused() {
     let options = Options { memory_bytes: Some(16 << 20), ..options("zstd:12", 65536, true) };
-    let error = options.spill(|| Ok(tempfile::tempfile().unwrap())).unwrap_err().to_string();
-    assert!(error.contains("16 MiB of memory do not suffice"), "{error}");
+    let error = options.spill(Path::new(".")).unwrap_err().to_string();
+    assert!(error.contains("16 MiB of memory does not suffice"), "{error}");
+}
+
+/// The ends of many files complete segments of the packed file, which are written later than they are compressed.
+#[test]
+fn a_long_file_behind_many_ends_finds_room() {
+    let word = |n: u64| n.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(23).to_le_bytes();
+    let mut tree = Tree::new(Metadata::default());
+    for n in 0..70u64 {
+        let contents: Vec<u8> = (0..14_000).flat_map(|i| word((n * 14_000 + i) / 3)).collect();
+        tree.add_bytes(format!("a{n:02}").as_bytes(), contents).unwrap();
+    }
+    let long: Vec<u8> = (0..15_000_000u64).flat_map(|n| word(n / 1000)).collect();
+    tree.add_bytes(b"b", long).unwrap();
+    let work = tempfile::tempdir().unwrap();
+    let image_of = |memory_bytes, threads, name: &str| {
+        let options =
+            Options { memory_bytes, threads, dedupe: Dedupe::Nothing, ..options("lz4", 65536, true) };
+        let options = Options { target: Target::new(6, 12), fragments: true, ..options };
+        let path = work.path().join(name);
+        build_at(&path, &tree, &options);
+        fs::read(path).unwrap()
+    };
+    assert!(image_of(None, 4, "wanted") == image_of(Some(64 << 20), 1, "image"));
+}
+
+/// A spill that is full at any point fails the build or the scan, and nothing else.
+#[test]
+fn each_growth_of_a_spill_may_fail() {
+    let (tree, spill) = spilled();
+    let options = Options { digests: true, ..options("lz4", 16384, true) };
+    let work = tempfile::tempdir().unwrap();
+    let path = work.path().join("image");
+    let begun = spill.mapped_bytes();
+    build_at(&path, &tree, &options);
+    let mut failures = 0;
+    for further in 0.. {
+        spill.limit(begun + (further << 19));
+        let file = File::create(&path).unwrap();
+        match pagefold_image::build::build(&tree, &options, &file, &mut |_| ControlFlow::Continue(())) {
+            Ok(_) => break,
+            Err(BuildError::Spool { .. }) => failures += 1,
+            Err(e) => panic!("{e}"),
+        }
+    }
+    assert!(failures > 3, "{failures}");
+    assert_eq!(spill.mapped_bytes(), begun);
 }

@@ -99,7 +99,7 @@ pub fn scan(file: File, path: &Path, options: &TarOptions) -> Result<Scanned, Bu
         }
     }
     archive.check()?;
-    let mut scanned = placer.finish();
+    let mut scanned = placer.finish()?;
     scanned.tree.exclude(&options.exclude);
     Ok(scanned)
 }

@@ -4,6 +4,7 @@ use super::content::Members;
 use super::members::{Data, Kind, Member};
 use super::sparse::Run;
 use super::{Archive, Fault, TarOptions, Whiteouts};
+use crate::build::BuildError;
 use crate::build::content::Stored;
 use crate::build::source::Scanned;
 use crate::build::tree::{Body, Directory, InodeId, Metadata, Tree};
@@ -95,7 +96,7 @@ impl<'o> Placer<'o> {
     }
 
     /// Ends the tree.
-    pub fn finish(mut self) -> Scanned {
+    pub fn finish(mut self) -> Result<Scanned, BuildError> {
         let tree = &mut self.scanned.tree;
         tree.set_contents(Arc::new(Members { archive: self.archive, runs: self.runs }));
         for whiteout in self.whiteouts {
@@ -105,8 +106,7 @@ impl<'o> Placer<'o> {
                 Some(_) => {}
                 None => {
                     let body = Body::CharDevice(DeviceNumber { major: 0, minor: 0 });
-                    // The name was checked, and its parent is a directory.
-                    let _ = tree.add(whiteout.parent, &whiteout.name, whiteout.metadata, body);
+                    tree.add(whiteout.parent, &whiteout.name, whiteout.metadata, body)?;
                 }
             }
         }
@@ -118,7 +118,7 @@ impl<'o> Placer<'o> {
             let at = xattrs.partition_point(|(other, _)| other.as_ref() < name);
             xattrs.insert(at, (name.into(), b"y".as_slice().into()));
         }
-        self.scanned
+        Ok(self.scanned)
     }
 
     fn charge(&mut self, bytes: usize) -> Result<(), Fault> {
