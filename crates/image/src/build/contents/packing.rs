@@ -127,10 +127,10 @@ impl<'a> Filler<'_, 'a, '_> {
         };
         let ticket = *ticket;
         let done = self.workers.take(ticket)?;
-        let late = self.packing.iter_mut().flat_map(|packing| &mut packing.late);
-        for (_, late) in late.filter(|(_, late)| matches!(late, Late::UnderWay(t) if *t == ticket)).take(1) {
+        let mut late = self.packing.iter_mut().flat_map(|packing| &mut packing.late);
+        let is_it = |late: &Late| matches!(late, Late::UnderWay(other) if *other == ticket);
+        if let Some((_, late)) = late.find(|(_, late)| is_it(late)) {
             *late = Late::Compressed(done.output, done.elapsed);
-            break;
         }
         Ok(true)
     }
