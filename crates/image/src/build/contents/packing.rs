@@ -120,16 +120,11 @@ impl<'a> Filler<'_, 'a, '_> {
     /// Waits for a segment that is written later, so that its source takes no room. Returns false if there is none.
     pub(super) fn finish_late(&mut self) -> Result<bool, BuildError> {
         let mut late = self.packing.iter_mut().flat_map(|packing| &mut packing.late);
-        let Some(Late::UnderWay(ticket)) =
-            late.find(|(_, late)| matches!(late, Late::UnderWay(_))).map(|(_, late)| &*late)
-        else {
+        let Some((_, late)) = late.find(|(_, late)| matches!(late, Late::UnderWay(_))) else {
             return Ok(false);
         };
-        let ticket = *ticket;
-        let done = self.workers.take(ticket)?;
-        let mut late = self.packing.iter_mut().flat_map(|packing| &mut packing.late);
-        let is_it = |late: &Late| matches!(late, Late::UnderWay(other) if *other == ticket);
-        if let Some((_, late)) = late.find(|(_, late)| is_it(late)) {
+        if let Late::UnderWay(ticket) = *late {
+            let done = self.workers.take(ticket)?;
             *late = Late::Compressed(done.output, done.elapsed);
         }
         Ok(true)
