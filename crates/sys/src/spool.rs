@@ -60,16 +60,7 @@ unsafe impl Sync for Mapping {}
 impl Spool {
     /// Creates a file without a name in a directory.
     pub fn in_directory(directory: &Path) -> Result<Arc<Self>, SysError> {
-        let directory = if directory.as_os_str().is_empty() { Path::new(".") } else { directory };
-        let mode = Mode::RUSR | Mode::WUSR;
-        let flags = OFlags::TMPFILE | OFlags::EXCL | OFlags::RDWR | OFlags::CLOEXEC;
-        let made = match open(directory, flags, mode) {
-            Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL) => unlinked_file(directory, mode),
-            made => made,
-        };
-        let what = || format!("creating a temporary file in '{}'", directory.display());
-        let file = made.map_err(|e| SysError::new(what(), e.raw_os_error()))?;
-        Ok(Arc::new(Spool { file: file.into(), state: Mutex::default() }))
+        Ok(Arc::new(Spool { file: unnamed_file(directory)?, state: Mutex::default() }))
     }
 
     /// Maps further `len_bytes` of the file, a multiple of the machine's page size and not 0.
@@ -171,6 +162,19 @@ impl Drop for Mapping {
         // SAFETY: the value owns the mapping, and no reference outlives it. The list, under its lock, no longer has it.
         unsafe { libc::munmap(self.base.as_ptr().cast(), self.len_bytes) };
     }
+}
+
+/// Creates a file without a name in a directory. No other process can give it one.
+pub fn unnamed_file(directory: &Path) -> Result<File, SysError> {
+    let directory = if directory.as_os_str().is_empty() { Path::new(".") } else { directory };
+    let mode = Mode::RUSR | Mode::WUSR;
+    let flags = OFlags::TMPFILE | OFlags::EXCL | OFlags::RDWR | OFlags::CLOEXEC;
+    let made = match open(directory, flags, mode) {
+        Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL) => unlinked_file(directory, mode),
+        made => made,
+    };
+    let what = || format!("creating a temporary file in '{}'", directory.display());
+    made.map(File::from).map_err(|e| SysError::new(what(), e.raw_os_error()))
 }
 
 /// Creates a file and removes its name, for file systems that have no files without one.

@@ -4,8 +4,6 @@
 //! with the process. Never in `/tmp`, which may be memory.
 
 use crate::build::BuildError;
-use rustix::fs::{Mode, OFlags, open, unlink};
-use rustix::io::Errno;
 use std::fs::File;
 use std::io::{self, BufReader, Read, Write};
 use std::ops::ControlFlow;
@@ -19,8 +17,6 @@ const XZ_MEMORY_BYTES: u64 = 256 << 20;
 const ZSTD_WINDOW_LOG: u32 = 27;
 /// Bytes at the beginning of a stream that show its format.
 const MAGIC_BYTES: usize = 6;
-/// Names that are tried where the file system has no files without one.
-const NAMES_MAX: u32 = 100;
 
 /// A compression of whole files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -84,28 +80,7 @@ impl Compression {
 
 /// Creates a file without a name in a directory.
 pub fn unnamed_file(directory: &Path) -> Result<File, BuildError> {
-    let directory = if directory.as_os_str().is_empty() { Path::new(".") } else { directory };
-    let mode = Mode::RUSR | Mode::WUSR;
-    let made = match open(directory, OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC, mode) {
-        Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL) => unlinked_file(directory, mode),
-        made => made,
-    };
-    let file = made.map_err(|e| BuildError::source(directory, e.into()))?;
-    Ok(File::from(file))
-}
-
-/// Creates a file and removes its name.
-fn unlinked_file(directory: &Path, mode: Mode) -> rustix::io::Result<std::os::fd::OwnedFd> {
-    let flags = OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::RDWR | OFlags::CLOEXEC;
-    let mut tried = 0;
-    loop {
-        let path = directory.join(format!(".pagefold-{}-{tried}.spool", std::process::id()));
-        match open(&path, flags, mode) {
-            Err(Errno::EXIST) if tried < NAMES_MAX => tried += 1,
-            Err(error) => return Err(error),
-            Ok(file) => return unlink(&path).map(|()| file),
-        }
-    }
+    pagefold_sys::spool::unnamed_file(directory).map_err(|e| BuildError::source(directory, e.into()))
 }
 
 /// Copies `input` to `file`, decompressed if it is compressed, and returns the file. `path` is for messages.
@@ -163,18 +138,5 @@ mod tests {
         assert_eq!(Compression::of(b"\xfd7zXZ"), None);
         assert_eq!(Compression::of(b""), None);
         assert_eq!(Compression::other_program(b"BZh91AY"), Some("bzip2"));
-    }
-
-    #[test]
-    fn a_file_without_a_name_leaves_none() {
-        let directory = tempfile::tempdir().unwrap();
-        let made = [unnamed_file(directory.path()).unwrap(), {
-            let file = unlinked_file(directory.path(), Mode::RUSR | Mode::WUSR).unwrap();
-            File::from(file)
-        }];
-        for mut file in made {
-            file.write_all(b"x").unwrap();
-        }
-        assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
     }
 }
