@@ -7,7 +7,6 @@
 
 use libfuzzer_sys::fuzz_target;
 use pagefold_image::build::source::tar::{TarOptions, Whiteouts, scan};
-use pagefold_image::build::tree::Body;
 use pagefold_image::build::{Compression, InodeId, Options, Target, Tree, build};
 use pagefold_image::check::{CheckOptions, check};
 use pagefold_image::{Image, Options as ReadOptions};
@@ -53,11 +52,8 @@ fn content_bytes(tree: &Tree) -> u64 {
     let mut sum = 0u64;
     let mut stack = vec![InodeId::ROOT];
     while let Some(id) = stack.pop() {
-        match &tree.inode(id).body {
-            Body::Directory(directory) => stack.extend(directory.entries().map(|(_, id)| id)),
-            Body::Regular(content) => sum = sum.saturating_add(content.len_bytes()),
-            _ => {}
-        }
+        stack.extend(tree.entries(id).map(|(_, id)| id));
+        sum = sum.saturating_add(tree.content_bytes(id));
     }
     sum
 }
