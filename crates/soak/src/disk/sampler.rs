@@ -67,10 +67,12 @@ impl<'a> Sampler<'a> {
 
     /// Takes a sample. This call and all later ones return the first fault of all samples.
     pub fn sample(&self) -> Result<(), Fault> {
+        // Another thread may ask later and record earlier: counters are compared with those recorded before this asks.
+        let saved_before = self.samples().saved_bytes;
         let shown = self.server.show();
         let mut samples = self.samples();
         let recorded = match shown {
-            Ok(shown) => self.record(&mut samples, &shown),
+            Ok(shown) => self.record(&mut samples, &shown, saved_before),
             Err(fault) => Err(fault),
         };
         if samples.fault.is_none() {
@@ -79,7 +81,7 @@ impl<'a> Sampler<'a> {
         samples.fault.clone().map_or(Ok(()), Err)
     }
 
-    fn record(&self, samples: &mut Samples, shown: &Value) -> Result<(), Fault> {
+    fn record(&self, samples: &mut Samples, shown: &Value, saved_before: u64) -> Result<(), Fault> {
         let number = |pointer: &str| shown.pointer(pointer).and_then(Value::as_u64).unwrap_or(0);
         samples.peak_bytes = samples.peak_bytes.max(number("/memory/pool_max_bytes"));
         samples.recent.push_back((Instant::now(), self.server.state(shown)));
@@ -88,9 +90,9 @@ impl<'a> Sampler<'a> {
             samples.recent.pop_front();
         }
         let saved = number("/recompression/saved_bytes");
-        let before = std::mem::replace(&mut samples.saved_bytes, saved);
-        if saved < before {
-            let message = format!("recompression had saved {before} bytes, and then {saved}");
+        samples.saved_bytes = samples.saved_bytes.max(saved);
+        if saved < saved_before {
+            let message = format!("recompression had saved {saved_before} bytes, and then {saved}");
             return Err(Fault::new(FaultKind::Failed, message));
         }
         for operation in ["read", "write", "discard", "write_zeroes", "flush"] {
@@ -103,7 +105,9 @@ impl<'a> Sampler<'a> {
             return Err(Fault::new(FaultKind::Failed, format!("reads failed: {}", events(shown))));
         }
         let refused = number("/events/failed_writes").max(number("/io/write/errors"));
-        if refused > std::mem::replace(&mut samples.refused, refused)
+        let judged = samples.refused;
+        samples.refused = judged.max(refused);
+        if refused > judged
             && let Judgement::Unjustified(_, room) = self.judge_samples(samples)
         {
             let message = format!("{refused} writes were refused, but {room}; {}", events(shown));
