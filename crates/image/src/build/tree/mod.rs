@@ -10,125 +10,37 @@
 //!
 //! | module | contents |
 //! |---|---|
+//! | `inode` | inodes as sources give them, and what the format can store of them |
 //! | `record` | what is stored for an inode |
 //! | `names` | the entries of directories |
 //! | `paths` | paths and patterns |
 
+mod inode;
 mod names;
 mod paths;
 mod record;
 
+pub use inode::{Body, Directory, InodeId, LINK_LEN_MAX, Metadata, XATTR_VALUE_LEN_MAX, Xattr};
 pub use names::Entries;
 pub use paths::split;
 
 use super::content::{Bytes, Content, Contents, Stored};
-use super::error::{BuildError, path_of};
+use super::error::BuildError;
 use super::table::{Spill, Table};
-use crate::format::dirent::NAME_LEN_MAX;
 use crate::read::FileKind;
 use crate::read::inode::{DeviceNumber, Timestamp};
+use inode::{check, check_name};
 pub(super) use names::Name;
 use names::{NO_NODE, Names};
 use record::{Detail, Record};
 use std::collections::HashMap;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
-use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// Longest target of a symbolic link, bytes: Linux resolves no longer ones.
-pub const LINK_LEN_MAX: usize = 4095;
-/// Longest value of an attribute, bytes.
-pub const XATTR_VALUE_LEN_MAX: usize = 65535;
 /// Numbers of contents from here on are those of [`Content`]s; the others are positions in the table of stored words.
 const OWN_CONTENT: u64 = 1 << 63;
 /// The number of empty contents.
 const NO_CONTENT: u64 = u64::MAX;
-
-/// The number of an inode in a [`Tree`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, FromBytes, IntoBytes, Immutable)]
-#[repr(transparent)]
-pub struct InodeId(u32);
-
-impl InodeId {
-    /// The root directory.
-    pub const ROOT: InodeId = InodeId(0);
-
-    /// The position in tables with an entry for each inode.
-    pub(crate) fn index(self) -> usize {
-        self.0 as usize
-    }
-
-    /// The inode at a position in such tables.
-    pub(crate) fn at(index: usize) -> Self {
-        InodeId(index as u32)
-    }
-}
-
-/// An extended attribute: full name, and value.
-pub type Xattr = (Box<[u8]>, Box<[u8]>);
-
-/// Metadata that every inode has.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Metadata {
-    /// Permissions, with the bits for set-user-id, set-group-id and sticky: `0o7777`.
-    pub permissions: u16,
-    /// Owner.
-    pub uid: u32,
-    /// Group.
-    pub gid: u32,
-    /// Time of the last change of the contents.
-    pub mtime: Timestamp,
-    /// Extended attributes, access lists among them, as Linux encodes them; sorted by name.
-    pub xattrs: Vec<Xattr>,
-}
-
-impl Default for Metadata {
-    /// A directory or program of root that all may read and execute, of 1970.
-    fn default() -> Self {
-        let mtime = Timestamp { seconds: 0, nanoseconds: 0 };
-        Metadata { permissions: 0o755, uid: 0, gid: 0, mtime, xattrs: Vec::new() }
-    }
-}
-
-/// The type of an inode, with all that belongs only to this type.
-#[derive(Debug, Clone)]
-pub enum Body {
-    /// A directory.
-    Directory(Directory),
-    /// A regular file.
-    Regular(Arc<dyn Content>),
-    /// A regular file whose contents the tree's [`Contents`] finds by these words.
-    Stored(Stored),
-    /// A symbolic link, with its target.
-    Symlink(Box<[u8]>),
-    /// A character device.
-    CharDevice(DeviceNumber),
-    /// A block device.
-    BlockDevice(DeviceNumber),
-    /// A named pipe.
-    Fifo,
-    /// A socket.
-    Socket,
-}
-
-impl Body {
-    /// The type of file.
-    pub fn kind(&self) -> FileKind {
-        match self {
-            Body::Directory(_) => FileKind::Directory,
-            Body::Regular(_) | Body::Stored(_) => FileKind::Regular,
-            Body::Symlink(_) => FileKind::Symlink,
-            Body::CharDevice(_) => FileKind::CharDevice,
-            Body::BlockDevice(_) => FileKind::BlockDevice,
-            Body::Fifo => FileKind::Fifo,
-            Body::Socket => FileKind::Socket,
-        }
-    }
-}
-
-/// A directory that is added: it is empty.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Directory {}
 
 /// A tree of files.
 ///
@@ -421,87 +333,5 @@ impl Drop for MetadataMut<'_> {
     }
 }
 
-fn check(name: &[u8], body: &Body) -> Result<(), BuildError> {
-    check_name(name)?;
-    match body {
-        Body::Symlink(target) if target.is_empty() => Err(BuildError::refused(name, "an empty link")),
-        Body::Symlink(target) if target.len() > LINK_LEN_MAX => Err(BuildError::refused(
-            name,
-            format!("a link of {} bytes; Linux has {LINK_LEN_MAX}", target.len()),
-        )),
-        Body::Symlink(target) if target.contains(&0) => {
-            Err(BuildError::refused(name, "a link with a NUL byte"))
-        }
-        Body::CharDevice(number) | Body::BlockDevice(number)
-            if number.major > 0xfff || number.minor > 0xf_ffff =>
-        {
-            let DeviceNumber { major, minor } = number;
-            Err(BuildError::refused(name, format!("device {major}:{minor}; Linux has up to 4095:1048575")))
-        }
-        _ => Ok(()),
-    }
-}
-
-fn check_name(name: &[u8]) -> Result<(), BuildError> {
-    let what = match name {
-        b"" => "an empty name",
-        b"." | b".." => "a name of a directory itself",
-        name if name.len() > NAME_LEN_MAX => "a name of more than 255 bytes",
-        name if name.contains(&b'/') => "a name with a slash",
-        name if name.contains(&0) => "a name with a NUL byte",
-        _ => return Ok(()),
-    };
-    Err(BuildError::Refused { path: path_of(name), what: what.into() })
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::build::rules::Pattern;
-
-    #[test]
-    fn entries_are_sorted_and_the_last_of_a_name_stays() {
-        let mut tree = Tree::new(Metadata::default());
-        tree.add_bytes(b"/b/two", *b"2").unwrap();
-        let first = tree.add_bytes(b"a", *b"1").unwrap();
-        let second = tree.add_bytes(b"a", *b"again").unwrap();
-        assert_ne!(first, second);
-        assert_eq!(
-            tree.entries(InodeId::ROOT).map(|(name, _)| name.to_vec()).collect::<Vec<_>>(),
-            [b"a", b"b"]
-        );
-        assert_eq!(tree.find(b"a"), Some(second));
-        assert_eq!(tree.find(b"./b//two/"), tree.find(b"b/two"));
-    }
-
-    #[test]
-    fn what_matches_a_pattern_is_removed_with_all_below_it() {
-        let mut tree = Tree::new(Metadata::default());
-        for path in ["a/b.o", "a/b.c", "sub/a/x", "sub/x.o/deep", "keep"] {
-            tree.add_bytes(path.as_bytes(), *b"").unwrap();
-        }
-        let all = tree.clone();
-        tree.exclude(&[]);
-        assert!(tree.find(b"a/b.o").is_some());
-        tree.exclude(&["*.o", "sub/a"].map(|text| Pattern::parse(text).unwrap()));
-        let is_there = |path: &str| tree.find(path.as_bytes()).is_some();
-        assert!(is_there("a/b.c") && is_there("sub") && is_there("keep"));
-        assert!(!is_there("a/b.o") && !is_there("sub/a") && !is_there("sub/x.o"));
-        assert!(all.find(b"sub/x.o/deep").is_some());
-    }
-
-    #[test]
-    fn names_that_no_directory_can_have_are_refused() {
-        let mut tree = Tree::new(Metadata::default());
-        for name in [b"".as_slice(), b".", b"..", b"a/b", b"a\0", &[b'x'; 256]] {
-            assert!(tree.add(InodeId::ROOT, name, Metadata::default(), Body::Fifo).is_err(), "{name:?}");
-        }
-        assert!(tree.add(InodeId::ROOT, &[b'x'; 255], Metadata::default(), Body::Fifo).is_ok());
-        assert!(tree.make_directories(b"a/../b", &Metadata::default()).is_err());
-        let file = tree.add_bytes(b"file", *b"").unwrap();
-        assert!(tree.make_directories(b"file/x", &Metadata::default()).is_err());
-        assert!(
-            tree.link(file, b"x", file).is_err() && tree.link(InodeId::ROOT, b"x", InodeId::ROOT).is_err()
-        );
-    }
-}
+mod tests;
