@@ -222,12 +222,10 @@ fn a_dead_server_fails_reads_by_the_deadline_and_a_mount_outlives_it() {
     assert!(start.elapsed() < Duration::from_secs(5));
 }
 
-#[test]
-fn https_needs_a_certificate_that_the_system_trusts() {
-    let s = Sandbox::new();
-    let path = image(&s);
-    let certified =
-        rcgen::generate_simple_self_signed(["127.0.0.1".to_string(), "localhost".to_string()]).unwrap();
+/// A server that has a self-signed certificate for these names, and the certificate as a file has it.
+pub fn certified_server(names: &[&str]) -> (Server, String) {
+    let names: Vec<_> = names.iter().map(|name| name.to_string()).collect();
+    let certified = rcgen::generate_simple_self_signed(names).unwrap();
     let key = rustls::pki_types::PrivatePkcs8KeyDer::from(certified.signing_key.serialize_der());
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let config =
@@ -235,9 +233,17 @@ fn https_needs_a_certificate_that_the_system_trusts() {
     let config =
         config.with_no_client_auth().with_single_cert(vec![certified.cert.der().clone()], key.into());
     let server = Server::start_at("127.0.0.1:0".parse().unwrap(), Some(Arc::new(config.unwrap())));
+    (server, certified.cert.pem())
+}
+
+#[test]
+fn https_needs_a_certificate_that_the_system_trusts() {
+    let s = Sandbox::new();
+    let path = image(&s);
+    let (server, certificate) = certified_server(&["127.0.0.1", "localhost"]);
     server.put(PATH, Object::new(fs::read(&path).unwrap(), "v0"));
     let ca = s.path("ca.pem");
-    fs::write(&ca, certified.cert.pem()).unwrap();
+    fs::write(&ca, certificate).unwrap();
     let cat = format!("image cat {} /noise", server.url(PATH));
     let trusting = command(&s, &cat).env("SSL_CERT_FILE", &ca).output().unwrap();
     assert!(trusting.status.success() && trusting.stdout.len() == 300_000, "{trusting:?}");

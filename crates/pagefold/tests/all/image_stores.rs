@@ -6,7 +6,7 @@ mod registry;
 mod s3_store;
 
 use crate::image_digest::{image, mount_sandbox};
-use crate::image_remote::server;
+use crate::image_remote::{certified_server, server};
 use crate::support::{Ran, Sandbox};
 use registry::{
     EROFS, IMAGE, INDEX, Manifests, NAME, descriptor, digest, index, put_blob, token_answer, unauthorized,
@@ -339,15 +339,8 @@ fn proxy(target: SocketAddr) -> (SocketAddr, std::sync::mpsc::Receiver<String>) 
 fn stores_are_reached_by_a_proxy_and_certificates_that_the_user_trusts() {
     let s = Sandbox::new();
     let path = image(&s);
-    let names = ["images.s3.eu-west-3.amazonaws.com", "registry.example.org"].map(String::from);
-    let certified = rcgen::generate_simple_self_signed(names).unwrap();
-    let key = rustls::pki_types::PrivatePkcs8KeyDer::from(certified.signing_key.serialize_der());
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let config =
-        rustls::ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
-    let config =
-        config.with_no_client_auth().with_single_cert(vec![certified.cert.der().clone()], key.into());
-    let server = Server::start_at("127.0.0.1:0".parse().unwrap(), Some(Arc::new(config.unwrap())));
+    let (server, certificate) =
+        certified_server(&["images.s3.eu-west-3.amazonaws.com", "registry.example.org"]);
     let blob = fs::read(&path).unwrap();
     server.put("/app.erofs", Object::new(blob.clone(), "v0"));
     put_blob(&server, &blob);
@@ -358,7 +351,7 @@ fn stores_are_reached_by_a_proxy_and_certificates_that_the_user_trusts() {
         _ => manifests.answer(request),
     });
     let ca = s.path("ca.pem");
-    fs::write(&ca, certified.cert.pem()).unwrap();
+    fs::write(&ca, certificate).unwrap();
     let (address, asked) = proxy(server.address);
     let (address, ca) = (format!("http://{address}"), ca.display().to_string());
     let variables = [

@@ -66,3 +66,12 @@ fn read(source: &RemoteSource, from: u64, len: u64) -> Result<(), BackingError> 
     assert!(buf == contents(0)[from as usize..(from + len) as usize], "wrong bytes at {from}+{len}");
     Ok(())
 }
+
+/// Reads seven blocks at once, each by a thread.
+fn read_at_once(source: &RemoteSource) {
+    std::thread::scope(|scope| {
+        let readers: Vec<_> =
+            (1..8_u64).map(|block| scope.spawn(move || read(source, block * BLOCK, BLOCK))).collect();
+        readers.into_iter().for_each(|reader| reader.join().unwrap().unwrap());
+    });
+}

@@ -5,7 +5,7 @@ use crate::registry::{
     unauthorized,
 };
 use crate::server::{Fault, Object, Server};
-use crate::{BLOCK, LEN, contents, options, read};
+use crate::{BLOCK, LEN, contents, options, read, read_at_once};
 use pagefold_backing::{BackingError, ByteSource};
 use pagefold_remote::oci::{self, Login, OciImage, OciReference, Platform};
 use pagefold_remote::{RemoteError, RemoteSource, Secret};
@@ -156,15 +156,7 @@ fn tokens_are_fetched_once_and_again_when_they_are_refused_in_the_middle_of_read
     assert_eq!(tokens.take_log().len(), 1);
     for n in 2..6 {
         current.store(n, Ordering::SeqCst);
-        std::thread::scope(|scope| {
-            let readers: Vec<_> = (1..8_u64)
-                .map(|block| {
-                    let source = &source;
-                    scope.spawn(move || read(source, block * BLOCK, BLOCK))
-                })
-                .collect();
-            readers.into_iter().for_each(|reader| reader.join().unwrap().unwrap());
-        });
+        read_at_once(&source);
         assert_eq!(tokens.take_log().len(), 1, "renewal {n}");
     }
     // The server of tokens is away for a while.

@@ -2,7 +2,7 @@
 
 use crate::s3_store::{StoreKey, credentials, judge, metadata, refusal};
 use crate::server::{Fault, Object, Server};
-use crate::{BLOCK, LEN, contents, options, read};
+use crate::{BLOCK, LEN, contents, options, read, read_at_once};
 use pagefold_backing::{BackingError, ByteSource};
 use pagefold_remote::s3::{self, KeySource, Keys, S3Location, S3Settings};
 use pagefold_remote::{RemoteError, RemoteSource, Secret};
@@ -164,15 +164,7 @@ fn keys_that_expire_in_the_middle_of_reading_are_renewed_once_for_all_readers() 
     assert_eq!(machine.take_log().len(), 3, "a session, the role, its keys");
     for n in 1..6 {
         current.store(n, Ordering::SeqCst);
-        std::thread::scope(|scope| {
-            let readers: Vec<_> = (1..8_u64)
-                .map(|block| {
-                    let source = &source;
-                    scope.spawn(move || read(source, block * BLOCK, BLOCK))
-                })
-                .collect();
-            readers.into_iter().for_each(|reader| reader.join().unwrap().unwrap());
-        });
+        read_at_once(&source);
         assert_eq!(machine.take_log().len(), 3, "renewal {n}");
     }
     assert_eq!(source.stats().failed_reads, 0);
