@@ -5,10 +5,10 @@
 //! that loaded that one had, up to what `link.rs` says. Other readers of a block that is on its way wait for it. If loading
 //! fails, one of them tries next.
 //!
-//! At most a fixed number of blocks stay. Those of long runs that were read to their ends leave first (`passed.rs`): a reader
-//! in order seldom returns, and would evict the metadata and small files that others read again and again. Then the least
-//! recently used ones leave; those that a list had fetched and nobody has read yet leave last (`prefetch.rs`). One mutex
-//! guards the table, held for a search and never while a block is loaded or copied out.
+//! At most a fixed number of blocks stay. Those of long runs that were read to their ends leave first (`passed.rs`): a
+//! reader in order seldom returns, and would evict the metadata and small files that others read again and again. Then
+//! the least recently used ones leave; those that a list had fetched and nobody has read yet leave last
+//! (`prefetch.rs`). One mutex guards the table, held for a search and never while a block is loaded or copied out.
 
 mod run;
 

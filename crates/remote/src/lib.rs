@@ -42,11 +42,12 @@
 //! # How it works
 //!
 //! A read (`source.rs`) is cut into blocks of 64 KiB, which `blocks.rs` keeps. A missing block is fetched with those
-//! behind it that are wanted too, or probably will be: up to 2 MiB in one request, as `link.rs` says after it
-//! has seen the times of others. `passed.rs` says which blocks leave first, and `prefetch.rs` fetches those of a list.
-//! Other readers of a block that is on its way wait for it, and `ahead.rs` fetches what follows a sequence. `retry.rs`
-//! repeats a request until the deadline; `client.rs` sends it and follows redirects, and `answer.rs` judges the answer, with the parsers of `headers.rs`. `url.rs`
-//! has the names of objects. Between `blocks.rs` and the server is the cache on disk, [`cache`].
+//! behind it that are wanted too, or probably will be: up to 2 MiB in one request, as `link.rs` says after it has seen
+//! the times of others. `passed.rs` says which blocks leave first, and `prefetch.rs` fetches those of a list. Other
+//! readers of a block that is on its way wait for it, and `ahead.rs` fetches what follows a sequence. `retry.rs`
+//! repeats a request until the deadline; `client.rs` sends it and follows redirects, and `answer.rs` judges the
+//! answer, with the parsers of `headers.rs`. `url.rs` has the names of objects. Between `blocks.rs` and the server is
+//! the cache on disk, [`cache`].
 //!
 //! `access.rs` is how the client asks a store where to send a request and with which headers, and what a refusal means.
 //! [`s3`] signs, and [`oci`] shows tokens; both keep what expires in `renewed.rs`, and ask other services by `small.rs`.

@@ -132,8 +132,8 @@ mod tests {
         assert!((0.95..1.05).contains(&(link.request_bytes() as f64 / before as f64)));
     }
 
-    /// The policy against fixed lengths, for one reader in order: the time of a simulated read of 200 MB, and the longest time
-    /// that a reader waits for one block.
+    /// The policy against fixed lengths, for one reader in order: the time of a simulated read of 200 MB, and the
+    /// longest time that a reader waits for one block.
     #[test]
     fn a_reader_in_order_is_near_the_rate_of_the_link_and_waits_briefly() {
         for (latency_ms, mbit_per_s) in [(20.0, 100.0), (80.0, 40.0), (2.0, 1000.0)] {

@@ -1,9 +1,10 @@
 //! Finding equal files, whose contents the image stores once.
 //!
-//! Files are equal by length, by the compression that the options choose for them, and by the SHA-256 of their contents:
-//! sources are hostile, so a hash for which equal values can be made does not do; the first 24 bytes of this one are kept. Only files whose length occurs more
-//! than once are hashed, and each is decided before it is compressed, in the order of the plan. So the image does not
-//! depend on the number of threads, and a duplicate costs no compression.
+//! Files are equal by length, by the compression that the options choose for them, and by the SHA-256 of their
+//! contents: sources are hostile, so a hash for which equal values can be made does not do; the first 24 bytes of this
+//! one are kept. Only files whose length occurs more than once are hashed, and each is decided before it is
+//! compressed, in the order of the plan. So the image does not depend on the number of threads, and a duplicate costs
+//! no compression.
 //!
 //! Parts of files are not compared.
 

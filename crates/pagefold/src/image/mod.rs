@@ -146,9 +146,9 @@ pub enum ImageCommand {
     Check(check::CheckArgs),
     /// Compute the digest of an image, by which all commands can verify it (like fsverity digest)
     ///
-    /// Prints the digest, and writes the Merkle tree to IMAGE.verity. With the digest and the tree, `image mount --digest` and
-    /// the other commands verify every block before they decode it, wherever image and tree come from. The digest is the
-    /// only thing that must be trusted.
+    /// Prints the digest, and writes the Merkle tree to IMAGE.verity. With the digest and the tree, `image mount
+    /// --digest` and the other commands verify every block before they decode it, wherever image and tree come from.
+    /// The digest is the only thing that must be trusted.
     ///
     /// Digest, tree and descriptor are those of fs-verity with SHA-256 and blocks of 4096 bytes, which Linux and `fsverity
     /// digest` compute too. Any file has a digest: the command does not look at the contents.

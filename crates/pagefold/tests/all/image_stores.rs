@@ -187,8 +187,8 @@ fn a_mount_renews_keys_of_the_instance_and_shows_none() {
     s.assert_nothing_left();
 }
 
-/// A registry with the image: as `plain`, as `verified` with its tree, and as `all` for a platform. It wants tokens, for which
-/// the user `me` logs in.
+/// A registry with the image: as `plain`, as `verified` with its tree, and as `all` for a platform. It wants tokens,
+/// for which the user `me` logs in.
 struct TestRegistry {
     server: Server,
     _tokens: Server,

@@ -1,10 +1,10 @@
 //! Keeps the files of a cache within its size: groups of blocks leave, the least recently used of all objects first.
 //!
-//! A process that has written much looks at the folder: it adds up what the files take on disk, and deallocates groups until
-//! there is room for what processes write until the next look. It needs no table of the folder's contents, and nothing
-//! that has to be right after a crash: times of use are in the files. Files without groups are removed, and so are files that
-//! have no valid header. One process at a time does this, so that not all do the same work; eviction would be right
-//! without that, because a group may leave at any time.
+//! A process that has written much looks at the folder: it adds up what the files take on disk, and deallocates groups
+//! until there is room for what processes write until the next look. It needs no table of the folder's contents, and
+//! nothing that has to be right after a crash: times of use are in the files. Files without groups are removed, and so
+//! are files that have no valid header. One process at a time does this, so that not all do the same work; eviction
+//! would be right without that, because a group may leave at any time.
 //!
 //! The cache leaves an eighth of the room that it could have on a file system to others.
 

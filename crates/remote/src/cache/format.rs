@@ -1,9 +1,9 @@
 //! The layout of a file of the cache: pure functions from bytes to values and back. `docs/formats/remote-cache.md` has the
 //! fields.
 //!
-//! A header, a record for each group of sixteen blocks, and the blocks. Everything is at a place that follows from the length
-//! of the object, so that reading a block needs no search. A record lies in one sector and has the checksums of its group
-//! and the time of its last use. Nothing here reads or writes files.
+//! A header, a record for each group of sixteen blocks, and the blocks. Everything is at a place that follows from the
+//! length of the object, so that reading a block needs no search. A record lies in one sector and has the checksums of
+//! its group and the time of its last use. Nothing here reads or writes files.
 
 use super::key::Key;
 use crate::blocks::BLOCK_BYTES;

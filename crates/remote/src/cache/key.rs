@@ -19,8 +19,8 @@ const SUFFIX: &str = ".ranges1";
 pub struct Key(pub(crate) [u8; 32]);
 
 impl Key {
-    /// The key of contents whose every byte the caller verifies. `role` distinguishes what else belongs to the same digest, such
-    /// as the Merkle tree.
+    /// The key of contents whose every byte the caller verifies. `role` distinguishes what else belongs to the same
+    /// digest, such as the Merkle tree.
     pub fn of_digest(role: &str, digest: &str, salt: &str) -> Self {
         Key::of_fields(&["digest", role, digest, salt].map(str::as_bytes))
     }

@@ -5,11 +5,12 @@
 //! checksum for each (`format.rs`; the document is `docs/formats/remote-cache.md`). [`CachedObject`] (`object.rs`) reads and
 //! writes blocks, `claims.rs` keeps processes from fetching the same range at once, and `evict.rs` keeps the folder small.
 //!
-//! **Every block proves itself.** A block is returned only if its checksum, seeded with the object's key and the block's
-//! number, fits its bytes. So nothing has to be written in order, flushed or checked at start, and the processes that
-//! use the folder need not agree about anything: a block whose writer was killed, that another process evicts at this moment,
-//! or that the disk has damaged, is a block that is not there. A process that forges a checksum is believed; only a digest
-//! that the caller verifies helps against that, and [`CachedObject::forget`] lets the caller drop such a block.
+//! **Every block proves itself.** A block is returned only if its checksum, seeded with the object's key and the
+//! block's number, fits its bytes. So nothing has to be written in order, flushed or checked at start, and the
+//! processes that use the folder need not agree about anything: a block whose writer was killed, that another process
+//! evicts at this moment, or that the disk has damaged, is a block that is not there. A process that forges a checksum
+//! is believed; only a digest that the caller verifies helps against that, and [`CachedObject::forget`] lets the
+//! caller drop such a block.
 //!
 //! **A failure costs speed, never a read.** No function here returns an error of the disk: a block is not there, or is not
 //! stored. `health.rs` remembers the failure for people, and pauses the use of a disk that fails.

@@ -1,10 +1,10 @@
 //! The cached blocks of one version of an object.
 //!
-//! A write marks the group as used, then writes the blocks, then their checksums. A process that dies in between leaves
-//! blocks without checksums, in a group that eviction knows. A read reads the checksum and then the block; if another process
-//! changes one of them in between, they do not fit, and the block is not there. Only the checksums of
-//! the blocks that were stored are written, never a whole record, so that processes that store neighbours do not undo each
-//! other's work.
+//! A write marks the group as used, then writes the blocks, then their checksums. A process that dies in between
+//! leaves blocks without checksums, in a group that eviction knows. A read reads the checksum and then the block; if
+//! another process changes one of them in between, they do not fit, and the block is not there. Only the checksums of
+//! the blocks that were stored are written, never a whole record, so that processes that store neighbours do not undo
+//! each other's work.
 
 use super::evict::evict;
 use super::format::{

@@ -1,10 +1,11 @@
 //! Images in registries: `oci://registry/name:tag`, and `oci://registry/name@sha256:...`.
 //!
-//! [`resolve`] asks for the manifest, chooses the platform if it is an index, and finds the layer that is an EROFS image
-//! (`manifest.rs`). A manifest that is named by a digest is compared with it, as are those that an index names. The layer
-//! is read by ranges, which a digest of the whole blob cannot verify, unless the first request brings all of it; a layer
-//! may come with the digest of fs-verity and a Merkle tree, and then the caller can. `registry.rs` asks, with a token or a password as the registry wants it
-//! (`challenge.rs`); logins are those of docker's configuration (`docker_config.rs`).
+//! [`resolve`] asks for the manifest, chooses the platform if it is an index, and finds the layer that is an EROFS
+//! image (`manifest.rs`). A manifest that is named by a digest is compared with it, as are those that an index names.
+//! The layer is read by ranges, which a digest of the whole blob cannot verify, unless the first request brings all of
+//! it; a layer may come with the digest of fs-verity and a Merkle tree, and then the caller can. `registry.rs` asks,
+//! with a token or a password as the registry wants it (`challenge.rs`); logins are those of docker's configuration
+//! (`docker_config.rs`).
 //!
 //! Not here: pushing, other digests than SHA-256, images of several layers, and layers that are archives.
 

@@ -1,8 +1,8 @@
 //! The parts of a memory budget that hold what servers sent.
 //!
-//! The caches of all sources on servers have half of the budget together, and the image has the rest. Merkle trees are a
-//! 127th of their images, so a tree has an eighth of what an image has. Each cache has a floor, below which it would be of no
-//! use: with a budget of a few MiB they have more than half.
+//! The caches of all sources on servers have half of the budget together, and the image has the rest. Merkle trees are
+//! a 127th of their images, so a tree has an eighth of what an image has. Each cache has a floor, below which it would
+//! be of no use: with a budget of a few MiB they have more than half.
 
 /// The least memory for ranges of an image or device, and of a tree, bytes.
 const IMAGE_FLOOR_BYTES: u64 = 1 << 20;

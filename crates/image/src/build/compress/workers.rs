@@ -133,7 +133,8 @@ impl<W, O> Drop for Workers<'_, W, O> {
 }
 
 impl<'scope, W: Send, O: Send + 'scope> Workers<'scope, W, O> {
-    /// Starts the threads. Sources of up to `room_bytes` are under way at once, or one. `new_worker` is called in each of them, and makes the function that works on segments.
+    /// Starts the threads. Sources of up to `room_bytes` are under way at once, or one. `new_worker` is called in each
+    /// of them, and makes the function that works on segments.
     pub fn start<'env, F>(
         scope: &'scope Scope<'scope, 'env>,
         queue: &'scope Queue<W>,

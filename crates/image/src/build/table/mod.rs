@@ -1,8 +1,9 @@
 //! Tables of fixed records, which may be larger than memory.
 //!
-//! The builder keeps some records for each file of a tree, and there may be millions of files. A [`Table`] has its first
-//! records in memory. If there is a [`Spill`], what follows lies in a file beside the image, which is mapped; pages of it are
-//! resident only as long as the memory that the caller allows has room for them. Without one, all is in memory.
+//! The builder keeps some records for each file of a tree, and there may be millions of files. A [`Table`] has its
+//! first records in memory. If there is a [`Spill`], what follows lies in a file beside the image, which is mapped;
+//! pages of it are resident only as long as the memory that the caller allows has room for them. Without one, all is
+//! in memory.
 //!
 //! | module | contents |
 //! |---|---|
