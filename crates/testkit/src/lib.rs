@@ -1,10 +1,13 @@
-//! Helpers of tests: the macro [`skipped!`] prints a line in the one format that `.ci/run` counts.
+//! Helpers of tests: the macro [`skipped!`] prints a line in the one format that `.ci/run` counts; [`noise`] makes bytes.
 //!
 //! This is a separate crate because the tests of all crates need it, as a development dependency. It contains no
 //! fixtures.
 
+mod noise;
 pub mod parameter;
 pub mod seccomp;
+
+pub use noise::noise;
 
 use std::fmt::Arguments;
 use std::io::Write;

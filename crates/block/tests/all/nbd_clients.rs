@@ -4,6 +4,7 @@
 
 use crate::support::nbd::*;
 use pagefold_block::RamDevice;
+use pagefold_testkit::noise;
 use std::path::PathBuf;
 use std::sync::Arc;
 

@@ -4,6 +4,7 @@ use crate::support::nbd::*;
 use pagefold_block::RamDevice;
 use pagefold_block::nbd::proto::{cmd, opt, rep};
 use pagefold_block::nbd::{CONNECTION_MEMORY, Export, Limits};
+use pagefold_testkit::noise;
 use proptest::prelude::*;
 use std::io::{ErrorKind, Read, Write};
 use std::net::Shutdown;

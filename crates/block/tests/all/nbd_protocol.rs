@@ -5,6 +5,7 @@ use pagefold_block::nbd::proto::{cmd, err, flag, opt, rep};
 use pagefold_block::nbd::{Export, Limits};
 use pagefold_block::{BlockDevice, BlockError, Extent, ExtentKind, RamDevice};
 use pagefold_page::PageIndex;
+use pagefold_testkit::noise;
 use proptest::prelude::*;
 use std::io::Write;
 use std::sync::Arc;

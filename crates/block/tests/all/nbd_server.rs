@@ -4,6 +4,7 @@ use crate::support::nbd::*;
 use pagefold_block::nbd::proto::{cmd, opt, rep};
 use pagefold_block::nbd::{Export, Limits, NbdError, Server, UnixSocket, uri};
 use pagefold_block::{BlockDevice, RamDevice};
+use pagefold_testkit::noise;
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};

@@ -4,6 +4,7 @@ use crate::support::nbd::*;
 use pagefold_block::RamDevice;
 use pagefold_block::nbd::proto::{cmd, opt, rep};
 use pagefold_block::nbd::{Export, Limits, NbdError, Server, TlsConfig, uri};
+use pagefold_testkit::noise;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};

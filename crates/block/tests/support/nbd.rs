@@ -324,18 +324,6 @@ pub fn meta_data(name: &str, queries: &[&str]) -> Vec<u8> {
     bytes
 }
 
-/// Pseudo-random bytes, the same for the same seed.
-pub fn noise(seed: u64, len: usize) -> Vec<u8> {
-    let mut x = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let mut next = move || {
-        x ^= x << 13;
-        x ^= x >> 7;
-        x ^= x << 17;
-        (x >> 32) as u8
-    };
-    (0..len).map(|_| next()).collect()
-}
-
 /// Returns whether `tool` is installed; prints that `test` is skipped if not.
 pub fn have(tool: &str, test: &str) -> bool {
     let found = std::env::var_os("PATH")

@@ -4,6 +4,7 @@ use crate::image_mount::MountSandbox;
 use crate::image_remote::server::{Object, Server};
 use crate::support::Sandbox;
 use pagefold_sys::{fusedev, rundir};
+use pagefold_testkit::noise;
 use pagefold_testkit::skipped;
 use std::fs;
 use std::os::unix::fs::{FileExt, PermissionsExt};
@@ -17,18 +18,6 @@ const NOT_FOUND: i32 = 3;
 /// Files of the tree, and those that a start reads.
 const FILES: usize = 300;
 const STEP: usize = 11;
-
-/// Bytes that do not compress.
-fn noise(seed: u64, len: usize) -> Vec<u8> {
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let mut next = || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        (state >> 32) as u8
-    };
-    (0..len).map(|_| next()).collect()
-}
 
 /// The name of file `n`: one with a tab and one with a newline are read at the start.
 fn name(n: usize) -> String {

@@ -4,25 +4,14 @@ use super::{Files, build_at, build_checked, options, tree_of};
 use pagefold_image::build::source::image::scan;
 use pagefold_image::build::{Dedupe, Options, Summary, Target};
 use pagefold_image::{Image, Options as ReadOptions};
+use pagefold_testkit::noise;
 use proptest::prelude::*;
 use std::fs;
 use std::path::Path;
 
-/// The same bytes for the same seed, which do not compress.
-fn noise(len: usize, seed: u64) -> Vec<u8> {
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let mut next = || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        (state >> 32) as u8
-    };
-    (0..len).map(|_| next()).collect()
-}
-
 /// Words in an order without a pattern, which compress as text does; another seed has others.
 fn text(len: usize, seed: u64) -> Vec<u8> {
-    let words = noise(len, seed)
+    let words = noise(seed, len)
         .into_iter()
         .map(|byte| format!("word{} ", u16::from(byte) * (seed as u16 + 7) % 500));
     let mut text = words.take(len / 6 + 1).collect::<String>().into_bytes();
@@ -88,12 +77,12 @@ fn near_copies_share_most_of_their_contents() {
 fn contents_that_do_not_compress_are_shared_at_the_same_offset_in_blocks() {
     let work = tempfile::tempdir().unwrap();
     let path = work.path().join("image");
-    let contents = noise(600_000, 1);
+    let contents = noise(1, 600_000);
     let mut replaced = contents.clone();
     replaced[300_000..300_010].fill(0);
-    let blocks = [noise(8192, 3), contents.clone()].concat();
+    let blocks = [noise(3, 8192), contents.clone()].concat();
     // An extent cannot end anywhere in such contents: this one is stored again.
-    let shifted = [noise(5, 4), contents.clone()].concat();
+    let shifted = [noise(4, 5), contents.clone()].concat();
     let files = files(&[contents, replaced, blocks, shifted]);
     for (compression, cluster) in [("lz4", 4096), ("zstd:1", 65536)] {
         let (shared, _) = both(&path, &files, &options(compression, cluster, true));
@@ -128,7 +117,7 @@ fn contents_that_are_hard_to_cut_come_back() {
     let work = tempfile::tempdir().unwrap();
     let path = work.path().join("image");
     let zeroes = vec![0; 300_000];
-    let period = |len: usize| noise(len, 9).into_iter().cycle().take(300_000).collect::<Vec<u8>>();
+    let period = |len: usize| noise(9, len).into_iter().cycle().take(300_000).collect::<Vec<u8>>();
     let islands: Vec<u8> =
         (0..40).flat_map(|i| [vec![0; 20_000 + i * 7], text(9000, i as u64 % 5)].concat()).collect();
     let mut contents = vec![zeroes.clone(), [b"x".as_slice(), &zeroes].concat(), islands.clone()];
@@ -171,7 +160,7 @@ fn old_kernels_and_other_compressions_share_no_parts() {
 #[test]
 fn the_bytes_do_not_depend_on_threads_or_the_kind_of_source() {
     let work = tempfile::tempdir().unwrap();
-    let (one, other) = (text(3 << 20, 7), noise(500_000, 8));
+    let (one, other) = (text(3 << 20, 7), noise(8, 500_000));
     let mixed = [&one[..200_000], &other, &one[100_000..400_000]].concat();
     let files = files(&[one.clone(), edited(&one), other.clone(), edited(&other), mixed, one[5..].to_vec()]);
     for fragments in [false, true] {
@@ -209,7 +198,7 @@ proptest! {
     ) {
         let make = |(i, (compresses, len)): (usize, &(bool, usize))| match compresses {
             true => text(*len, i as u64),
-            false => noise(*len, i as u64),
+            false => noise(i as u64, *len),
         };
         let mut contents: Vec<Vec<u8>> = kinds.iter().enumerate().map(make).collect();
         for (at, removed, from, inserted) in &edits as &[Edit] {
