@@ -13,7 +13,7 @@ pub const LINK_LEN_MAX: usize = 4095;
 /// Longest value of an attribute, bytes.
 pub const XATTR_VALUE_LEN_MAX: usize = 65535;
 
-/// The number of an inode in a [`Tree`].
+/// The number of an inode in a [`Tree`](super::Tree).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, FromBytes, IntoBytes, Immutable)]
 #[repr(transparent)]
 pub struct InodeId(pub(super) u32);
