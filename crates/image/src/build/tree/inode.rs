@@ -66,7 +66,7 @@ pub enum Body {
     Directory(Directory),
     /// A regular file.
     Regular(Arc<dyn Content>),
-    /// A regular file whose contents the tree's [`Contents`] finds by these words.
+    /// A regular file whose contents the tree's [`Contents`](crate::build::content::Contents) finds by these words.
     Stored(Stored),
     /// A symbolic link, with its target.
     Symlink(Box<[u8]>),
