@@ -27,6 +27,8 @@ const SLOTS: usize = 1 << 16;
 const SPARSE_BITS: u32 = 3;
 const HASH_BITS_MIN: u32 = 10;
 const HASH_BITS_MAX: u32 = 16;
+/// A shift of hashes that is not known when this is compiled.
+const ANY_SHIFT: u32 = 0;
 /// In a match of more than twice this length, only the last positions are inserted: its beginning is in the chains
 /// already.
 const LONG_LEN: usize = 512;
@@ -70,7 +72,8 @@ pub(super) struct Matches {
     /// positions only are read, so they need no clearing.
     distances: Table,
     /// A bit for each position of the window, which is set if its chain has an earlier position within the window: a
-    /// branch for each position would be mispredicted at every other one.
+    /// branch for each position would be mispredicted at every other one. The bits of positions that are not inserted
+    /// are arbitrary.
     linked: Box<[u64; WORDS]>,
     /// The positions before this one are in the tables.
     inserted: usize,
@@ -270,29 +273,43 @@ impl Matches {
         if self.base > 0 && self.base + to >= SLOTS {
             self.forget_earlier();
         }
-        let (base, shift) = (self.base, u32::BITS - self.hash_bits);
-        let (heads, distances) = (&mut *self.heads, &mut *self.distances);
         let mut begin = self.inserted;
         while begin < to {
             let end = to.min((begin | (WORD - 1)) + 1);
-            let word = &mut self.linked[begin / WORD % WORDS];
-            // The first position has the highest bit. Bits are appended at the other end: that is one instruction.
-            let mut linked = if begin.is_multiple_of(WORD) { 0 } else { *word >> (WORD - begin % WORD) };
-            for at in begin..end {
-                // SAFETY: `at` is before `to`, at least 4 bytes before the end.
-                let bytes = unsafe { load_u32(src, at) };
-                let hash = bytes.wrapping_mul(0x9e37_79b1) >> shift;
-                // A slot that this source has not written leads to before it.
-                let next = (base + at + 1) as u16;
-                let head = std::mem::replace(&mut heads[hash as u16 as usize], next);
-                let distance = next.wrapping_sub(head);
-                distances[at as u16 as usize] = distance;
-                linked = 2 * linked + u64::from(usize::from(distance) <= at);
+            // The usual table gets a loop whose shift is known.
+            match self.hash_bits {
+                HASH_BITS_MAX => self.insert_in_word::<{ u32::BITS - HASH_BITS_MAX }>(src, begin, end),
+                _ => self.insert_in_word::<ANY_SHIFT>(src, begin, end),
             }
-            *word = if end.is_multiple_of(WORD) { linked } else { linked << (WORD - end % WORD) };
             begin = end;
         }
         self.inserted = self.inserted.max(to);
+    }
+
+    /// Inserts the positions from `begin` to `end`, which are of one word of `linked`. Their hashes are shifted by `SHIFT`.
+    #[inline(always)]
+    fn insert_in_word<const SHIFT: u32>(&mut self, src: &[u8], begin: usize, end: usize) {
+        let shift = if SHIFT == ANY_SHIFT { u32::BITS - self.hash_bits } else { SHIFT };
+        let (slot, word) = (begin as u16 as usize, begin / WORD % WORDS);
+        let distances = &mut self.distances[slot..slot + (end - begin)];
+        let mut next = (self.base + begin) as u16;
+        for (distance, at) in distances.iter_mut().zip(begin..) {
+            next = next.wrapping_add(1);
+            // SAFETY: `at` is before `end`, at least 4 bytes before the end.
+            let hash = unsafe { load_u32(src, at) }.wrapping_mul(0x9e37_79b1) >> shift;
+            // A slot that this source has not written leads to before it.
+            *distance = next.wrapping_sub(std::mem::replace(&mut self.heads[hash as u16 as usize], next));
+        }
+        // From the 2^16th position of a source on, no distance leads to before it.
+        let mut is_linked = [1; WORD];
+        if let Ok(first) = u16::try_from(begin - begin % WORD) {
+            for (index, distance) in (begin % WORD..).zip(distances) {
+                is_linked[index] = u8::from(*distance <= first + index as u16);
+            }
+        }
+        // The bits of positions from `end` on are not read before these are inserted.
+        let inserted = u64::MAX >> (begin % WORD);
+        self.linked[word] = self.linked[word] & !inserted | bits_of(&is_linked) & inserted;
     }
 
     /// Clears the heads that earlier sources left, before positions are equal to theirs modulo 2^16.
@@ -317,6 +334,14 @@ impl Matches {
         }
         self.insert(src, at + 1);
     }
+}
+
+/// Returns a word whose bits are these bytes, which are 0 or 1. The first is the highest.
+fn bits_of(bytes: &[u8; WORD]) -> u64 {
+    let (eights, _) = bytes.as_chunks::<8>();
+    // The factor adds byte `i` at bit `63 - i`, and at bits below the highest eight; no two of them at the same bit.
+    let bits = |eight: &[u8; 8]| u64::from_le_bytes(*eight).wrapping_mul(0x8040_2010_0804_0201) >> 56;
+    eights.iter().fold(0, |word, eight| word << 8 | bits(eight))
 }
 
 fn table() -> Table {
