@@ -1,4 +1,4 @@
-//! Limiting the freed memory that the C library's allocator keeps.
+//! Limiting the freed memory that the C library's allocator keeps, and blocks in huge pages.
 //!
 //! glibc returns a large block to the kernel when it is freed, but then raises its threshold of large to the size of
 //! that block (mallopt(3), "M_MMAP_THRESHOLD"). The next block of that size comes from the heap of an arena, and its
@@ -19,6 +19,57 @@ pub fn return_large_blocks() {
         // SAFETY: the call sets a parameter of the allocator to a valid value, under the allocator's own lock. A
         // failure leaves the parameter as it was.
         unsafe { libc::mallopt(parameter, LARGE_BYTES) };
+    }
+}
+
+/// Shorter blocks do not have a huge page inside them for sure.
+const HUGE_BYTES_MIN: usize = 4 << 20;
+/// The alignment of ranges of madvise(2). A kernel with larger pages refuses the call, which is harmless.
+const PAGE_BYTES: usize = 4096;
+
+/// Allocates an empty block with room for `capacity` bytes, which the kernel may back with huge pages (madvise(2),
+/// "MADV_HUGEPAGE") if it is long: the first access to each page of a new block is a fault, which takes longer than
+/// filling the page. Memory is only used for what is written, in steps of a huge page.
+pub fn large_block(capacity: usize) -> Vec<u8> {
+    let block = Vec::with_capacity(capacity);
+    allow_huge_pages(block.as_ptr(), capacity);
+    block
+}
+
+/// Does the same with a block of `len` zeroes. The block of zeroes takes no memory before it is accessed.
+pub fn large_zeroed_block(len: usize) -> Vec<u8> {
+    let block = vec![0; len];
+    allow_huge_pages(block.as_ptr(), len);
+    block
+}
+
+/// Allows huge pages in the pages that are whole within `len` bytes.
+fn allow_huge_pages(begin: *const u8, len: usize) {
+    if len < HUGE_BYTES_MIN {
+        return;
+    }
+    let skipped = begin.align_offset(PAGE_BYTES);
+    let whole = len.saturating_sub(skipped) / PAGE_BYTES * PAGE_BYTES;
+    // SAFETY: the range is inside memory of the caller, since `skipped` is less than a page and `len` is more than one.
+    // The advice does not change what the range contains, or whether it can be accessed. It is not required: a failure
+    // is ignored.
+    unsafe { libc::madvise(begin.wrapping_add(skipped).cast_mut().cast(), whole, libc::MADV_HUGEPAGE) };
+}
+
+#[cfg(test)]
+mod block_tests {
+    use super::*;
+
+    #[test]
+    fn blocks_of_all_lengths_are_zeroed_and_have_their_room() {
+        for len in [0, 1, 4095, HUGE_BYTES_MIN - 1, HUGE_BYTES_MIN, HUGE_BYTES_MIN + 1, (16 << 20) + 777] {
+            let zeroed = large_zeroed_block(len);
+            assert!(zeroed.len() == len && zeroed.iter().all(|byte| *byte == 0), "{len}");
+            let mut block = large_block(len);
+            assert!(block.is_empty() && block.capacity() >= len, "{len}");
+            block.resize(len, 7);
+            assert!(block.iter().all(|byte| *byte == 7), "{len}");
+        }
     }
 }
 

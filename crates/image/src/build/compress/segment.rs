@@ -8,6 +8,7 @@
 use crate::build::BuildError;
 use crate::build::options::BLOCK_BYTES;
 use pagefold_codec::cluster::encode::Encoder;
+use pagefold_sys::malloc::large_block;
 
 pub(super) const BLOCK: usize = BLOCK_BYTES as usize;
 /// Most bytes of a file that are compressed by one thread at once. An extent does not cross a segment's end, and may be
@@ -113,7 +114,8 @@ impl Cut {
             cut: self,
             src,
             at: 0,
-            segment: Segment::default(),
+            // Blocks that do not compress take as much as the source.
+            segment: Segment { blocks: large_block(src.len()), ..Segment::default() },
             cluster: vec![0; self.cluster_bytes],
         };
         let first_cut = self.cuts.partition_point(|cut| *cut <= self.start);

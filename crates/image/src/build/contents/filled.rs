@@ -2,6 +2,7 @@
 
 use crate::build::BuildError;
 use crate::build::content::Reader;
+use pagefold_sys::malloc::large_zeroed_block;
 use std::ops::Range;
 use twox_hash::XxHash3_128;
 
@@ -28,7 +29,11 @@ impl<'r> Filled<'r> {
 
     /// Reads the next `len` bytes into a buffer, whose contents are replaced.
     pub fn read(&mut self, len: usize, mut bytes: Vec<u8>) -> Result<Vec<u8>, BuildError> {
-        bytes.resize(len, 0);
+        match bytes.capacity() < len {
+            // The old contents are of no use, so they are not copied to longer memory.
+            true => bytes = large_zeroed_block(len),
+            false => bytes.resize(len, 0),
+        }
         let mut done = 0;
         while done < len {
             let left = (len - done) as u64;
