@@ -90,17 +90,21 @@ def measure_tree(bench, name, tree, shm):
     print("| image | size, MB | build, s | CPU, s | memory, MiB | read all, s | 2000 random reads, s | find -size, s |\n"
           "|---|---|---|---|---|---|---|---|", flush=True)
     measured = {title: [] for title, _, _ in sides}
-    for _ in range(bench.rounds):
+    for number in range(bench.rounds):
         for title, kind, command in sides:
             with contextlib.suppress(FileNotFoundError):
                 os.remove(image)
             built = run(command)
             measured[title].append((os.path.getsize(image), *built, *read_times(bench, image, kind)))
-    for title, _, _ in sides:
-        size, took, cpu, memory, *reads = (statistics.median(column) for column in zip(*measured[title]))
-        texts = " | ".join(f"{seconds:.2f}" for seconds in reads)
-        print(f"| {title} | {size / 1e6:.1f} | {took:.1f} | {cpu:.1f} | {memory / 2**20:.0f} | {texts} |", flush=True)
-        bench.rows.append((f"{name}: {title}", f"{size / 1e6:.1f} MB", f"built in {took:.1f} s", "", "", "", f"[{texts}]"))
+            if number + 1 == bench.rounds:
+                add_row(bench, name, title, measured[title])
+
+
+def add_row(bench, name, title, rounds):
+    size, took, cpu, memory, *reads = (statistics.median(column) for column in zip(*rounds))
+    texts = " | ".join(f"{seconds:.2f}" for seconds in reads)
+    print(f"| {title} | {size / 1e6:.1f} | {took:.1f} | {cpu:.1f} | {memory / 2**20:.0f} | {texts} |", flush=True)
+    bench.rows.append((f"{name}: {title}", f"{size / 1e6:.1f} MB", f"built in {took:.1f} s", "", "", "", f"[{texts}]"))
 
 
 def read_times(bench, image, kind):
