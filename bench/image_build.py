@@ -1,7 +1,8 @@
 """Rows of images.py: building images, against mkfs.erofs and mksquashfs.
 
 A part of the shared libraries below /usr/lib is copied to a folder, in the order of their names until it has the wanted
-size, and read once. Both sides write to the same tmpfs, with two threads, and neither deduplicates. The bare loop is the
+size, and read once. Both sides write to the same tmpfs, with two threads, and neither deduplicates, except in the row
+that compares deduplication. image_presets.py has the presets. The bare loop is the
 same encoder that compresses the same pieces whole, with two threads and without a limit (the example `cluster_fit` of
 pagefold-codec). A time is met below its target, or below 1.05 of the bare loop.
 
@@ -29,6 +30,10 @@ ROWS = [
     ("zstd:12", 64, ["-zzstd,12"], False, 0.15, 1.003),
     ("lzma:6", 64, ["-zlzma,6"], False, 0.9, 1.0),
 ]
+
+
+# The row of deduplication: ours shares equal parts and packs ends, which are the defaults; targets for time, size, memory.
+DEDUPE_ROW = ("lz4hc:9", 16, ["-zlz4hc,9", "-C16384", "-Ededupe"], 0.25, 1.0, 256)
 
 
 def libraries(folder, size_bytes):
@@ -71,6 +76,8 @@ def rows_of_building(bench):
         for row in ROWS:
             if not bench.args.build or row[0] in bench.args.build:
                 build_row(bench, tree, shm, *row)
+        if not bench.args.build or "dedupe" in bench.args.build:
+            dedupe_row(bench, tree, shm, *DEDUPE_ROW)
         if not bench.args.build or "zstd:3" in bench.args.build:
             squashfs_row(bench, tree, shm)
     finally:
@@ -110,6 +117,38 @@ def build_row(bench, tree, shm, name, cluster_kib, peer_options, packs_tails, ti
     read_row(bench, f"read all of {name}, {cluster_kib} KiB, through the kernel, against the image of mkfs.erofs", mine, other)
 
 
+def dedupe_row(bench, tree, shm, name, cluster_kib, peer_options, time_target, size_target, memory_target):
+    title = f"build {name}, {cluster_kib} KiB, with deduplication"
+    if not bench.args.mkfs:
+        bench.skip(title, "mkfs.erofs is not installed")
+        return
+    mine, other = os.path.join(shm, "ours.erofs"), os.path.join(shm, "peer.erofs")
+    ours = [bench.args.pagefold, "image", "build", tree, mine, "-z", name, "-C", f"{cluster_kib}K", "--dedupe", "chunks",
+            "--threads", THREADS]
+    peer = [bench.args.mkfs, *peer_options, f"--workers={THREADS}", other, tree]
+    measured = []
+    for _ in range(bench.rounds):
+        for path in (mine, other):
+            with contextlib.suppress(FileNotFoundError):
+                os.remove(path)
+        measured.append((run(ours), run(peer)))
+    sizes = os.path.getsize(mine), os.path.getsize(other)
+    size = sizes[0] / sizes[1]
+    ratio, cpu = (statistics.median(a[column] / b[column] for a, b in measured) for column in (0, 1))
+    memory = [max(one[side][2] for one in measured) / 2**20 for side in (0, 1)]
+    met = ratio <= time_target and size <= size_target and memory[0] <= memory_target
+    note = (f"[size {sizes[0]} against {sizes[1]}, ratio {size:.4f} <= {size_target}; CPU ratio {cpu:.3f}; peak memory "
+            f"{memory[0]:.0f} <= {memory_target} against {memory[1]:.0f} MiB]")
+    add(bench, title, statistics.median(a[0] for a, _ in measured), "mkfs.erofs", statistics.median(b[0] for _, b in measured),
+        ratio, f"<= {time_target}", "met" if met else "MISSED", note)
+
+
+def drop_caches():
+    """Drops the kernel's caches of files and inodes."""
+    with open("/proc/sys/vm/drop_caches", "w") as file:
+        file.write("3")
+
+
 def add(bench, title, mine, peer, other, ratio, target, met, note):
     bench.rows.append((title, f"{mine:.2f} s", f"{peer} {other:.2f} s", f"{ratio:.3f}", target, met, note))
     print(f"{title}: {mine:.2f} s, {peer} {other:.2f} s, time {ratio:.3f} {target} {met} {note}", flush=True)
@@ -142,8 +181,7 @@ def read_row(bench, title, mine, other):
 
 def read_once(bench, image):
     with bench.kernel(image) as path:
-        with open("/proc/sys/vm/drop_caches", "w") as file:
-            file.write("3")
+        drop_caches()
         began = os.times().elapsed
         subprocess.run(["find", path, "-type", "f", "-exec", "cat", "{}", "+"], stdout=subprocess.DEVNULL, check=True)
         return os.times().elapsed - began
@@ -152,7 +190,7 @@ def read_once(bench, image):
 def squashfs_row(bench, tree, shm):
     """No builder of EROFS is a peer for zstd at a low level: mkfs.erofs searches by many compressions."""
     title = "build zstd:3, 64 KiB, against mksquashfs -comp zstd -Xcompression-level 3 -b 64K"
-    mksquashfs = shutil.which("mksquashfs")
+    mksquashfs = bench.args.mksquashfs
     if not mksquashfs:
         bench.skip(title, "mksquashfs is not installed")
         return

@@ -2,6 +2,7 @@
 """Measures images: pagefold's mount and extraction against the kernel's EROFS and erofs-utils, in one table.
 
     bench/images.py [--pagefold BINARY] [--tree DIR] [--mkfs MKFS.EROFS] [--fsck FSCK.EROFS] [--fuse EROFSFUSE]
+                    [--mksquashfs MKSQUASHFS]
                     [--image NAME=FILE]... [--rounds N] [--memory 64M] [--files 100000] [--build-size MIB]
                     [--build COMPRESSION]... [--short] [--only WORD]
 
@@ -25,6 +26,7 @@ import threading
 import time
 
 from image_build import rows_of_building
+from image_presets import rows_of_presets
 
 BENCH = os.path.dirname(os.path.abspath(__file__))
 # Programs that are started from an image, with arguments that make each do a little real work.
@@ -399,7 +401,8 @@ def read_background(folder, stop, first):
 
 
 ROWS = {"read": rows_of_reading, "extract": rows_of_extraction, "metadata": rows_of_metadata, "launch": rows_of_launching,
-        "quiet-launch": rows_of_quiet_launching, "build": rows_of_building}
+        "quiet-launch": rows_of_quiet_launching, "build": rows_of_building,
+        "presets": rows_of_presets}
 
 
 def main():
@@ -408,6 +411,7 @@ def main():
     parser.add_argument("--tree", default="/usr/lib")
     parser.add_argument("--mkfs", default=shutil.which("mkfs.erofs"))
     parser.add_argument("--fsck", default=shutil.which("fsck.erofs"))
+    parser.add_argument("--mksquashfs", default=shutil.which("mksquashfs"))
     parser.add_argument("--fuse", default=shutil.which("erofsfuse"))
     parser.add_argument("--image", action="append", default=[], metavar="NAME=FILE")
     parser.add_argument("--rounds", type=int, default=5)
@@ -415,7 +419,7 @@ def main():
     parser.add_argument("--tight", default="1M", help="budget of the mount for launches under pressure")
     parser.add_argument("--files", type=int, default=100_000)
     parser.add_argument("--build-size", type=int, default=256, metavar="MIB", help="amount of libraries in images to build")
-    parser.add_argument("--build", action="append", default=[], metavar="COMPRESSION", help="only this row, as in zstd:12")
+    parser.add_argument("--build", action="append", default=[], metavar="COMPRESSION", help="only this row, as in zstd:12, dedupe or small")
     parser.add_argument("--short", action="store_true", help="one round: shows that it works")
     parser.add_argument("--only", choices=sorted(ROWS), action="append")
     args = parser.parse_args()

@@ -4,6 +4,11 @@
 //! the kernel writes changed ones back when memory is short. [`Spool::evict`] makes all of them not resident: so the
 //! process decides how much memory it takes.
 //!
+//! A mapping notes which windows of it were accessed since the last eviction. An access to a page that is not resident
+//! makes the pages around it resident too, as far as the page cache has them: 64 KiB where these are at a multiple of
+//! that. So the windows of all mappings bound what is resident, without asking the kernel, and an eviction leaves out
+//! mappings that were not accessed. There may be thousands of those.
+//!
 //! The blocks of the file are allocated before they are mapped: a full file system is an error of [`Spool::map`], and not
 //! a SIGBUS of a later access. That ends the process nevertheless if the medium fails, and if a file system that copies or
 //! compresses what is written (btrfs, ZFS) finds no room for a changed block.
@@ -12,15 +17,20 @@ use crate::SysError;
 use rustix::fs::{FallocateFlags, Mode, OFlags, fallocate, open, unlink};
 use rustix::io::Errno;
 use std::fs::File;
-use std::ops::{Deref, DerefMut};
+use std::ops::Range;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::ptr::NonNull;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Bytes that are written at once to a file whose blocks cannot be allocated otherwise.
 const STEP_BYTES: usize = 64 << 10;
+/// The least window of a mapping, as a power of two: what Linux makes resident around a page (`fault_around_bytes`).
+const WINDOW_SHIFT_MIN: u32 = 16;
+/// Most windows of a mapping: the bits of a word.
+const WINDOWS_MAX: usize = u32::BITS as usize;
 /// Names that are tried where the file system has no files without one.
 const NAMES_MAX: u32 = 100;
 
@@ -29,14 +39,19 @@ const NAMES_MAX: u32 = 100;
 pub struct Spool {
     file: File,
     state: Mutex<State>,
+    /// Number of evictions, from 1 on; it changes under the lock of the state.
+    evictions: AtomicU32,
+    /// Bytes of the windows that were accessed since the last eviction.
+    touched_bytes: AtomicU64,
+    mapped_bytes: AtomicU64,
 }
 
 #[derive(Debug, Default)]
 struct State {
     /// Bytes of the file that are mapped, or were.
     used_bytes: u64,
-    /// The mappings: address and length.
-    mapped: Vec<(usize, usize)>,
+    /// The mappings that were accessed since the last eviction: address and length.
+    touched: Vec<(usize, usize)>,
     /// The parts that are no longer mapped: length and offset.
     unused: Vec<(usize, u64)>,
 }
@@ -50,6 +65,11 @@ pub struct Mapping {
     len_bytes: usize,
     /// Its offset in the file, bytes.
     offset: u64,
+    /// The length of its windows, as a power of two.
+    window_shift: u32,
+    /// In the upper half, the number of evictions when it was accessed last, 0 for none; in the lower, the windows that
+    /// were accessed since that eviction.
+    touched: AtomicU64,
 }
 
 // SAFETY: the value owns the mapping, which is not bound to a thread.
@@ -60,13 +80,18 @@ unsafe impl Sync for Mapping {}
 impl Spool {
     /// Creates a file without a name in a directory.
     pub fn in_directory(directory: &Path) -> Result<Arc<Self>, SysError> {
-        Ok(Arc::new(Spool { file: unnamed_file(directory)?, state: Mutex::default() }))
+        Ok(Arc::new(Self::of_file(unnamed_file(directory)?)))
+    }
+
+    fn of_file(file: File) -> Self {
+        let (touched_bytes, mapped_bytes) = (AtomicU64::new(0), AtomicU64::new(0));
+        Spool { file, state: Mutex::default(), evictions: AtomicU32::new(1), touched_bytes, mapped_bytes }
     }
 
     /// Maps further `len_bytes` of the file, a multiple of the machine's page size and not 0.
     pub fn map(self: &Arc<Self>, len_bytes: usize) -> Result<Mapping, SysError> {
         assert!(len_bytes > 0 && len_bytes.is_multiple_of(crate::mem::page_size()));
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.lock();
         let unused = state.unused.iter().position(|(len, _)| *len == len_bytes);
         let unused = unused.map(|at| state.unused.swap_remove(at).1);
         let offset = unused.unwrap_or(state.used_bytes);
@@ -87,11 +112,14 @@ impl Spool {
         match NonNull::new(addr.cast::<u8>()) {
             Some(base) if addr != libc::MAP_FAILED => {
                 state.used_bytes = state.used_bytes.max(offset + len_bytes as u64);
-                state.mapped.push((base.as_ptr() as usize, len_bytes));
                 drop(state);
-                let mut mapping = Mapping { spool: self.clone(), base, len_bytes, offset };
+                self.mapped_bytes.fetch_add(len_bytes as u64, Ordering::Relaxed);
+                let (window_shift, touched) =
+                    (window_shift(base.as_ptr() as usize, len_bytes), AtomicU64::new(0));
+                let mut mapping =
+                    Mapping { spool: self.clone(), base, len_bytes, offset, window_shift, touched };
                 if unused.is_some() {
-                    mapping.fill(0);
+                    mapping.bytes_mut(0..len_bytes).fill(0);
                 }
                 Ok(mapping)
             }
@@ -101,18 +129,31 @@ impl Spool {
 
     /// Bytes that are mapped, resident or not.
     pub fn mapped_bytes(&self) -> u64 {
-        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        state.mapped.iter().map(|(_, len_bytes)| *len_bytes as u64).sum()
+        self.mapped_bytes.load(Ordering::Relaxed)
     }
 
-    /// Makes no page of the mappings resident. Their contents stay, and an access brings a page back.
+    /// Bytes of the mappings that may be resident, because they or their neighbours were accessed since the last
+    /// [`evict`](Self::evict).
+    #[inline]
+    pub fn touched_bytes(&self) -> u64 {
+        self.touched_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Makes no page of the mappings resident. Their contents stay, and an access brings a page back. An access by
+    /// another thread meanwhile may leave the pages around it resident.
     pub fn evict(&self) {
-        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        for &(base, len_bytes) in &state.mapped {
+        let mut state = self.lock();
+        for (base, len_bytes) in state.touched.drain(..) {
             // SAFETY: the range is a mapping of this spool, which leaves the list before it is unmapped. It is a shared
             // mapping of a file, so its contents are those of the file, and this changes none of them.
             unsafe { libc::madvise(base as *mut libc::c_void, len_bytes, libc::MADV_DONTNEED) };
         }
+        self.evictions.fetch_add(1, Ordering::Relaxed);
+        self.touched_bytes.store(0, Ordering::Relaxed);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Allocates blocks of the file.
@@ -135,30 +176,79 @@ impl Spool {
     }
 }
 
-impl Deref for Mapping {
-    type Target = [u8];
+impl Mapping {
+    /// Its length, bytes.
+    pub fn len_bytes(&self) -> usize {
+        self.len_bytes
+    }
 
-    fn deref(&self) -> &[u8] {
+    /// The bytes of a range, which becomes resident as it is read.
+    #[inline]
+    pub fn bytes(&self, range: Range<usize>) -> &[u8] {
+        self.touch(&range);
         // SAFETY: the mapping is readable, of this length, and lives as long as the value. Only this value writes to its
-        // part of the file, by `deref_mut`: `Spool` made the file without a name and hands it to nobody, and no part is
+        // part of the file, by `bytes_mut`: `Spool` made the file without a name and hands it to nobody, and no part is
         // mapped twice at a time. (The user's own programs can open it in /proc, as they can open the process's memory.)
-        unsafe { std::slice::from_raw_parts(self.base.as_ptr(), self.len_bytes) }
+        let all = unsafe { std::slice::from_raw_parts(self.base.as_ptr(), self.len_bytes) };
+        &all[range]
+    }
+
+    /// The bytes of a range, to be changed.
+    #[inline]
+    pub fn bytes_mut(&mut self, range: Range<usize>) -> &mut [u8] {
+        self.touch(&range);
+        // SAFETY: as in `bytes`; the mapping is writable too, and the reference is the only one.
+        let all = unsafe { std::slice::from_raw_parts_mut(self.base.as_ptr(), self.len_bytes) };
+        &mut all[range]
+    }
+
+    /// Notes an access to a range.
+    #[inline]
+    fn touch(&self, range: &Range<usize>) {
+        if range.is_empty() || range.end > self.len_bytes {
+            return;
+        }
+        let base = self.base.as_ptr() as usize;
+        let window = |at: usize| ((base + at) >> self.window_shift) - (base >> self.window_shift);
+        let (first, last) = (window(range.start), window(range.end - 1));
+        let windows = (u32::MAX >> (WINDOWS_MAX - 1 - (last - first))) << first;
+        let seen = self.touched.load(Ordering::Relaxed);
+        let is_current = (seen >> 32) as u32 == self.spool.evictions.load(Ordering::Relaxed);
+        if !is_current || seen as u32 & windows != windows {
+            self.touch_first(windows);
+        }
+    }
+
+    /// Notes that windows are accessed, some of them for the first time since the last eviction.
+    #[cold]
+    fn touch_first(&self, windows: u32) {
+        let mut state = self.spool.lock();
+        let (evictions, seen) =
+            (self.spool.evictions.load(Ordering::Relaxed), self.touched.load(Ordering::Relaxed));
+        let is_current = (seen >> 32) as u32 == evictions;
+        let before = if is_current { seen as u32 } else { 0 };
+        if !is_current {
+            state.touched.push((self.base.as_ptr() as usize, self.len_bytes));
+        }
+        let further = u64::from((windows & !before).count_ones()) << self.window_shift;
+        self.spool.touched_bytes.fetch_add(further, Ordering::Relaxed);
+        self.touched.store(u64::from(evictions) << 32 | u64::from(before | windows), Ordering::Relaxed);
     }
 }
 
-impl DerefMut for Mapping {
-    fn deref_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as in `deref`; the mapping is writable too, and the reference is the only one.
-        unsafe { std::slice::from_raw_parts_mut(self.base.as_ptr(), self.len_bytes) }
-    }
+/// The length of the windows of a mapping, as a power of two. Windows begin at its multiples, as those of the kernel do.
+fn window_shift(base: usize, len_bytes: usize) -> u32 {
+    let windows = |shift: u32| ((base + len_bytes - 1) >> shift) - (base >> shift) + 1;
+    (WINDOW_SHIFT_MIN..usize::BITS).find(|shift| windows(*shift) <= WINDOWS_MAX).unwrap_or(usize::BITS - 1)
 }
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        let mut state = self.spool.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.spool.lock();
         let base = self.base.as_ptr() as usize;
-        state.mapped.retain(|(other, _)| *other != base);
+        state.touched.retain(|(other, _)| *other != base);
         state.unused.push((self.len_bytes, self.offset));
+        self.spool.mapped_bytes.fetch_sub(self.len_bytes as u64, Ordering::Relaxed);
         // SAFETY: the value owns the mapping, and no reference outlives it. The list, under its lock, no longer has it.
         unsafe { libc::munmap(self.base.as_ptr().cast(), self.len_bytes) };
     }
@@ -211,29 +301,101 @@ mod tests {
         let mut maps: Vec<_> = (1..=5).map(|pages| spool.map(pages * page).unwrap()).collect();
         assert_eq!(spool.mapped_bytes(), 15 * page as u64);
         for (n, map) in maps.iter_mut().enumerate() {
-            assert!(map.iter().all(|byte| *byte == 0));
-            map.fill(n as u8 + 1);
+            assert!(map.bytes(0..map.len_bytes()).iter().all(|byte| *byte == 0));
+            map.bytes_mut(0..(n + 1) * page).fill(n as u8 + 1);
         }
         spool.evict();
         for (n, map) in maps.iter().enumerate() {
-            assert!(map.len() == (n + 1) * page && map.iter().all(|byte| *byte == n as u8 + 1));
+            assert_eq!(map.len_bytes(), (n + 1) * page);
+            assert!(map.bytes(0..map.len_bytes()).iter().all(|byte| *byte == n as u8 + 1));
         }
         drop(maps.remove(2));
         spool.evict();
         assert_eq!(spool.mapped_bytes(), 12 * page as u64);
-        assert_eq!(maps[2][0], 4);
+        assert_eq!(maps[2].bytes(0..1)[0], 4);
     }
 
     #[test]
     fn evicted_pages_are_not_resident() {
         let spool = Spool::in_directory(&std::env::temp_dir()).unwrap();
         let mut map = spool.map(64 << 20).unwrap();
-        map.fill(1);
+        map.bytes_mut(0..64 << 20).fill(1);
         let before = resident_file_bytes().unwrap();
         spool.evict();
         let after = resident_file_bytes().unwrap();
         assert!(before > after + (48 << 20), "{before} {after}");
-        assert!(map.iter().all(|byte| *byte == 1));
+        assert!(map.bytes(0..64 << 20).iter().all(|byte| *byte == 1));
+    }
+
+    /// Pages of a mapping that are resident, by the kernel's table of pages.
+    fn resident_pages(map: &Mapping) -> usize {
+        const PRESENT: u64 = 1 << 63;
+        let page = crate::mem::page_size();
+        let mut entries = vec![0; map.len_bytes / page * size_of::<u64>()];
+        let at = map.base.as_ptr() as usize / page * size_of::<u64>();
+        File::open("/proc/self/pagemap").unwrap().read_exact_at(&mut entries, at as u64).unwrap();
+        let entries = entries.chunks_exact(size_of::<u64>());
+        entries.filter(|entry| u64::from_ne_bytes((*entry).try_into().unwrap()) & PRESENT != 0).count()
+    }
+
+    #[test]
+    fn what_is_resident_is_in_windows_that_were_touched() {
+        let spool = Spool::in_directory(&std::env::temp_dir()).unwrap();
+        let page = crate::mem::page_size();
+        // Some have windows of more than the kernel's 64 KiB.
+        let lens = [page, 64 << 10, 512 << 10, 3 << 20, (16 << 20) + page];
+        let mut maps: Vec<_> = lens.iter().map(|len| spool.map(*len).unwrap()).collect();
+        maps.iter_mut().for_each(|map| map.bytes_mut(0..map.len_bytes).fill(3));
+        let mut state = 1u64;
+        let mut draw = |below: usize| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) as usize % below
+        };
+        for round in 0..200 {
+            if round % 20 == 0 {
+                spool.evict();
+                assert_eq!(maps.iter().map(resident_pages).sum::<usize>(), 0);
+                assert_eq!(spool.touched_bytes(), 0);
+            }
+            let map = draw(maps.len());
+            let start = draw(maps[map].len_bytes);
+            let end = (start + 1 + draw(100_000)).min(maps[map].len_bytes);
+            if round % 3 == 0 {
+                maps[map].bytes_mut(start..end).fill(3);
+            } else {
+                assert!(maps[map].bytes(start..end).iter().all(|byte| *byte == 3));
+            }
+            let resident_bytes = (maps.iter().map(resident_pages).sum::<usize>() * page) as u64;
+            assert!(resident_bytes > 0 && resident_bytes <= spool.touched_bytes(), "{round}");
+            // The windows of the longest mapping have 1 MiB, and those of others are not counted twice.
+            assert!(spool.touched_bytes() <= lens.iter().sum::<usize>() as u64 + (2 << 20));
+        }
+    }
+
+    #[test]
+    fn an_eviction_forgets_mappings_that_were_dropped() {
+        let spool = Spool::in_directory(&std::env::temp_dir()).unwrap();
+        let mut map = spool.map(64 << 10).unwrap();
+        map.bytes_mut(0..64 << 10).fill(1);
+        let addr = map.base.as_ptr();
+        drop(map);
+        // Memory of another kind gets the address: an eviction must not touch it.
+        // SAFETY: the range was unmapped, and MAP_FIXED_NOREPLACE replaces nothing.
+        let other = unsafe {
+            let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
+            libc::mmap(addr.cast(), 64 << 10, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0)
+        };
+        if other != addr.cast() {
+            // Another thread's memory is there.
+            return;
+        }
+        // SAFETY: the mapping was made above, and nothing else refers to it.
+        let bytes = unsafe { std::slice::from_raw_parts_mut(addr, 64 << 10) };
+        bytes.fill(7);
+        spool.evict();
+        assert!(bytes.iter().all(|byte| *byte == 7));
+        // SAFETY: as above; the slice is not used behind this.
+        unsafe { libc::munmap(other, 64 << 10) };
     }
 
     #[test]
@@ -241,10 +403,10 @@ mod tests {
         let spool = Spool::in_directory(&std::env::temp_dir()).unwrap();
         let page = crate::mem::page_size();
         let mut first = spool.map(4 * page).unwrap();
-        first.fill(7);
+        first.bytes_mut(0..4 * page).fill(7);
         drop(first);
         let second = spool.map(4 * page).unwrap();
-        assert!(second.iter().all(|byte| *byte == 0));
+        assert!(second.bytes(0..4 * page).iter().all(|byte| *byte == 0));
         assert_eq!(spool.file.metadata().unwrap().len(), 4 * page as u64);
     }
 
@@ -252,9 +414,9 @@ mod tests {
     fn the_file_has_no_name() {
         let directory = tempfile::tempdir().unwrap();
         let unlinked = unlinked_file(directory.path(), Mode::RUSR | Mode::WUSR).unwrap();
-        let unlinked = Arc::new(Spool { file: unlinked.into(), state: Mutex::default() });
+        let unlinked = Arc::new(Spool::of_file(unlinked.into()));
         for spool in [Spool::in_directory(directory.path()).unwrap(), unlinked] {
-            assert_eq!(spool.map(crate::mem::page_size()).unwrap()[0], 0);
+            assert_eq!(spool.map(crate::mem::page_size()).unwrap().bytes(0..1)[0], 0);
         }
         assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
         assert!(Spool::in_directory(Path::new("/does/not/exist")).is_err());

@@ -84,7 +84,7 @@ pub use error::BuildError;
 pub use options::{BLOCK_BYTES, CLUSTER_BYTES_MAX, Compression, Dedupe, Method, Options};
 pub use output::ImageFile;
 pub use preset::Preset;
-pub use progress::{OnProgress, Progress, Stored, Summary};
+pub use progress::{OnProgress, Phase, Progress, Stored, Summary};
 pub use rules::{Pattern, Rules};
 pub use running_kernel::RunningKernel;
 pub use sort::{LIST_BYTES_MAX, LIST_PATHS_MAX, Listed, Sort, SortList};
@@ -96,7 +96,8 @@ pub use verify::{Digests, VerifyError, verify};
 /// Writes the image of a tree to a file, which is empty or may be overwritten, and is cut to the image's length.
 ///
 /// The file is not an image until this returns: the superblock is written last. The caller gives a file that has no
-/// name yet, or a temporary one, and syncs it. `on_progress` is called in the caller's thread after each segment.
+/// name yet, or a temporary one, and syncs it. `on_progress` is called in the caller's thread after each segment of both
+/// [phases](Phase).
 pub fn build(
     tree: &Tree,
     options: &Options,

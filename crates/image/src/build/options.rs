@@ -38,14 +38,16 @@ struct MethodRow {
     name: &'static str,
     levels: Option<(i32, i32)>,
     default: i32,
+    /// The level for contents in which a long search finds nothing.
+    light: i32,
 }
 
 const METHODS: [MethodRow; 5] = [
-    MethodRow { method: Method::Lz4, name: "lz4", levels: None, default: 0 },
-    MethodRow { method: Method::Lz4Hc, name: "lz4hc", levels: Some((1, 12)), default: 9 },
-    MethodRow { method: Method::Zstd, name: "zstd", levels: Some((1, 22)), default: 12 },
-    MethodRow { method: Method::Deflate, name: "deflate", levels: Some((1, 12)), default: 9 },
-    MethodRow { method: Method::Lzma, name: "lzma", levels: Some((0, 9)), default: 6 },
+    MethodRow { method: Method::Lz4, name: "lz4", levels: None, default: 0, light: 0 },
+    MethodRow { method: Method::Lz4Hc, name: "lz4hc", levels: Some((1, 12)), default: 9, light: 3 },
+    MethodRow { method: Method::Zstd, name: "zstd", levels: Some((1, 22)), default: 12, light: 3 },
+    MethodRow { method: Method::Deflate, name: "deflate", levels: Some((1, 12)), default: 9, light: 3 },
+    MethodRow { method: Method::Lzma, name: "lzma", levels: Some((0, 9)), default: 6, light: 1 },
 ];
 
 impl Method {
@@ -78,6 +80,11 @@ impl Compression {
     /// The default level of a method.
     pub fn of(method: Method) -> Self {
         Compression { method, level: method.row().default }
+    }
+
+    /// The same method, at a level that does not search long.
+    pub fn light(self) -> Self {
+        Compression { level: self.level.min(self.method.row().light), ..self }
     }
 
     /// Parses `zstd` or `zstd:12`; `none` stores files plain. The error says what is possible.
@@ -136,9 +143,10 @@ pub struct Options {
     pub compression: Option<Compression>,
     /// Compression by path.
     pub rules: Rules,
-    /// Whether files whose sample does not become 5 % smaller are stored plain. Files that a rule names are not sampled,
-    /// nor are those that are not longer than a cluster.
-    pub plain_if_incompressible: bool,
+    /// Whether a sample decides on the compression of a file: `compression`, its method at a
+    /// [low level](Compression::light) where a higher one finds nothing more, or none if the sample does not become 5 %
+    /// smaller. Files that a rule names are not sampled, nor are those that are not longer than a cluster.
+    pub choose_by_sample: bool,
     /// Largest cluster, bytes: a multiple of [`BLOCK_BYTES`], at most [`CLUSTER_BYTES_MAX`].
     pub cluster_bytes: u32,
     /// Greatest distance of LZ4's matches, bytes, up to 65535. A decoder needs as much memory.
@@ -188,7 +196,7 @@ impl Options {
             target,
             compression: Some(Compression::of(method)),
             rules: Rules::default(),
-            plain_if_incompressible: false,
+            choose_by_sample: false,
             cluster_bytes: if target.has_big_clusters() { 64 << 10 } else { BLOCK_BYTES },
             lz4_window_bytes: LZ4_WINDOW_BYTES_DEFAULT,
             tail_packing: target.has(incompat::ZTAILPACKING),
@@ -214,9 +222,16 @@ impl Options {
         }
     }
 
+    /// The compression of files in which a long search for matches finds nothing, if samples decide.
+    pub(crate) fn light(&self) -> Option<Compression> {
+        self.compression.filter(|_| self.choose_by_sample).map(Compression::light)
+    }
+
     /// All compressions that files may get, without repetition.
     pub fn compressions(&self) -> Vec<Compression> {
-        let mut all: Vec<_> = self.compression.into_iter().chain(self.rules.compressions()).collect();
+        let light = self.light();
+        let mut all: Vec<_> =
+            self.compression.into_iter().chain(light).chain(self.rules.compressions()).collect();
         all.sort_unstable();
         all.dedup();
         all

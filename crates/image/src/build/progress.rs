@@ -15,12 +15,24 @@ use std::time::Duration;
 /// Files that took longest, in a [`Summary`].
 const SLOWEST_MAX: usize = 10;
 
+/// The two times that the builder reads contents.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Phase {
+    /// It looks for equal parts of files, if the options ask for that ([`Dedupe::Chunks`](super::Dedupe)).
+    Scanning,
+    /// It compresses and writes.
+    #[default]
+    Writing,
+}
+
 /// How far the builder is.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Progress {
-    /// Bytes of contents that are in the image.
+    /// The phase. `done_bytes` begins at 0 in each.
+    pub phase: Phase,
+    /// Bytes of contents that are in the image, or that were looked at.
     pub done_bytes: u64,
-    /// Bytes of contents of the tree; holes count.
+    /// Bytes of contents of the tree, or of the files that are to be looked at; holes count.
     pub total_bytes: u64,
     /// Bytes of the image so far.
     pub image_bytes: u64,

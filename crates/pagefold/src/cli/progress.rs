@@ -4,6 +4,7 @@ use super::output;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use pagefold_control::report::writeback::PassProgress;
 use pagefold_control::text;
+use pagefold_image::build::{Phase, Progress};
 use pagefold_page::size::Human;
 use std::io::IsTerminal;
 
@@ -124,6 +125,39 @@ impl BytesBar {
     /// Removes the bar.
     pub fn end(&self) {
         self.bar.finish_and_clear();
+    }
+}
+
+/// The progress bar of a build: one for each time that it reads the contents.
+pub struct BuildBar {
+    bytes: BytesBar,
+    phase: Option<Phase>,
+}
+
+impl BuildBar {
+    /// Makes a bar that appears at the first call of `show`, or never if not `enabled` or `--quiet`.
+    pub fn new(enabled: bool) -> Self {
+        BuildBar { bytes: BytesBar::new(enabled), phase: None }
+    }
+
+    /// Shows the progress. The rate and the time that is left are those of the phase.
+    pub fn show(&mut self, progress: &Progress) {
+        if self.phase.replace(progress.phase).is_some_and(|before| before != progress.phase) {
+            self.bytes.bar.reset();
+        }
+        let &Progress { phase, done_bytes, total_bytes, image_bytes } = progress;
+        match phase {
+            Phase::Scanning => {
+                let message = format!("searched {} for equal parts", Human(done_bytes));
+                self.bytes.show_message(BYTES, done_bytes, total_bytes, message);
+            }
+            Phase::Writing => self.bytes.show(done_bytes, total_bytes, image_bytes),
+        }
+    }
+
+    /// Removes the bar.
+    pub fn end(&self) {
+        self.bytes.end();
     }
 }
 

@@ -5,7 +5,7 @@ use super::build_summary::{self, Built};
 use super::open::{RemoteArgs, ThreadsArgs, VerityArgs, reading_share};
 use super::target::Target as OutFile;
 use crate::cli::output;
-use crate::cli::progress::BytesBar;
+use crate::cli::progress::{BuildBar, BytesBar};
 use clap::{Args, ValueEnum, ValueHint};
 use pagefold_control::error::{CliError, Result};
 use pagefold_control::media::Location;
@@ -52,8 +52,8 @@ pub struct BuildArgs {
     #[arg(long, value_name = "NAME", default_value = "balanced", hide_possible_values = true)]
     pub preset: PresetArg,
     /// Compression: lz4, lz4hc[:1-12], zstd[:1-22], deflate[:1-12], lzma[:0-9], none, or auto (the default or that of
-    /// --preset, but none for files whose sample does not compress) [default: zstd:12; lz4hc:9 for versions before 6.12,
-    /// and if the running kernel has no zstd for EROFS]
+    /// --preset, but none for files whose sample does not compress, and a low level for those in which a high one finds
+    /// nothing more) [default: zstd:12; lz4hc:9 for versions before 6.12, and if the running kernel has no zstd for EROFS]
     #[arg(short = 'z', long, value_name = "NAME[:LEVEL]")]
     pub compression: Option<String>,
     /// Compression of the files that match a pattern, as in '*.so=lz4hc:12' or 'usr/share/**=zstd:19'. The first rule
@@ -178,9 +178,9 @@ pub fn run(args: &BuildArgs) -> Result<()> {
     for (path, reason) in &scanned.unreadable {
         output::note(&format!("left out: '{}': {reason}", path.display()));
     }
-    let bar = RefCell::new(BytesBar::new(!args.json));
+    let bar = RefCell::new(BuildBar::new(!args.json));
     let built = build(&scanned.tree, &options, out.file(), &mut |progress| {
-        bar.borrow_mut().show(progress.done_bytes, progress.total_bytes, progress.image_bytes);
+        bar.borrow_mut().show(&progress);
         if out.poll_interrupt() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     });
     bar.borrow().end();
@@ -318,7 +318,7 @@ fn options(args: &BuildArgs) -> Result<(Options, Option<RunningKernel>)> {
     };
     let has_metabox = running.as_ref().map_or(target.has_metabox(), RunningKernel::has_metabox);
     preset.apply(&mut options, decodes, has_metabox);
-    options.plain_if_incompressible = args.compression.as_ref().is_some_and(|text| text == AUTO);
+    options.choose_by_sample = args.compression.as_ref().is_some_and(|text| text == AUTO);
     if let Some(text) = args.compression.as_ref().filter(|_| names_compression(args)) {
         options.compression = Compression::parse(text).map_err(usage("--compression"))?;
     }

@@ -69,9 +69,21 @@ impl ChunkSizes {
         let average = self.average_bytes.min(src.len());
         for (start, end) in [(min, average), (average, src.len())] {
             let mask = self.mask(start);
-            for (at, byte) in src[start..end].iter().enumerate() {
+            let mut pairs = src[start..end].chunks_exact(2);
+            // The hash of the next pair waits for one addition, and not for those of both bytes.
+            for (number, pair) in pairs.by_ref().enumerate() {
+                let (first, second) = (GEAR[usize::from(pair[0])], GEAR[usize::from(pair[1])]);
                 if hash & mask == 0 {
-                    return start + at;
+                    return start + 2 * number;
+                }
+                if (hash << 1).wrapping_add(first) & mask == 0 {
+                    return start + 2 * number + 1;
+                }
+                hash = (hash << 2).wrapping_add((first << 1).wrapping_add(second));
+            }
+            for byte in pairs.remainder() {
+                if hash & mask == 0 {
+                    return end - 1;
                 }
                 hash = (hash << 1).wrapping_add(GEAR[usize::from(*byte)]);
             }

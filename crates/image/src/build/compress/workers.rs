@@ -5,7 +5,7 @@
 //! no [room](Workers::has_room). The bound is in bytes: one long segment must not keep the other threads waiting because
 //! short ones behind it fill the queue.
 
-use super::segment::{Cut, Segment};
+use super::segment::{self, Cut, Segment};
 use crate::build::BuildError;
 use crate::build::options::{Compression, Method, Options};
 use pagefold_codec::cluster::Format;
@@ -43,8 +43,8 @@ struct Job<W> {
 pub struct ToCompress {
     /// Where to cut it.
     pub cut: Cut,
-    /// The compression of its file.
-    pub compression: Compression,
+    /// The compression of its file; `None`: it is stored plain.
+    pub compression: Option<Compression>,
 }
 
 /// The result of a thread's work on a segment.
@@ -212,6 +212,7 @@ fn work<W, O>(
 pub fn compressor(options: &Options) -> impl FnMut(&[u8], ToCompress) -> Result<Segment, BuildError> {
     let mut encoders = BTreeMap::new();
     move |src, ToCompress { cut, compression }| {
+        let Some(compression) = compression else { return Ok(segment::plain(src)) };
         let encoder = match encoders.entry(compression) {
             std::collections::btree_map::Entry::Occupied(made) => made.into_mut(),
             std::collections::btree_map::Entry::Vacant(vacant) => {

@@ -8,6 +8,7 @@
 //! The image must not depend on the number of threads. So nothing depends on when a result comes: segments are written in
 //! the order of submission, or at a point that the bytes written so far decide.
 
+mod choice;
 mod filled;
 mod packed;
 mod packing;
@@ -16,7 +17,7 @@ mod sample;
 mod scan;
 
 use super::BuildError;
-use super::compress::segment::{self, SEGMENT_BYTES_MAX, Segment, next_segment_bytes};
+use super::compress::segment::{Segment, next_segment_bytes};
 use super::compress::workers::{self, Done, Queue, Ticket, ToCompress, Workers};
 use super::content::Content;
 use super::duplicates::{Duplicates, Found, Hasher};
@@ -27,13 +28,14 @@ use super::sparse;
 use super::table::Table;
 use super::tree::InodeId;
 use super::writer::{OpenFile, Writer};
+use choice::Chooser;
 use filled::Filled;
 pub use packed::segment_bytes as packed_segment_bytes;
 use packing::Packing;
 use parts::{OwnPart, PendingReference};
-use sample::{SAMPLED_BYTES_MIN, Sampler};
 use scan::Scan;
 use std::collections::VecDeque;
+use std::time::Duration;
 
 /// Most pieces of work that wait to be written.
 const PENDING_MAX: usize = 4096;
@@ -63,7 +65,8 @@ struct PendingSegment {
     planned: Planned,
     len: usize,
     is_last: bool,
-    compression: Compression,
+    /// `None`: it is stored plain.
+    compression: Option<Compression>,
     /// Whether later files may have the contents of its file.
     is_original: bool,
     /// Whether its file has references, or cuts for those of others.
@@ -97,7 +100,7 @@ pub fn fill(
         } else {
             None
         };
-        let sampler = options.plain_if_incompressible.then(Sampler::new).transpose()?;
+        let mut chooser = Chooser::new(options)?;
         let (mut small, mut others) = (Table::new(writer.tree.spill()), Table::new(writer.tree.spill()));
         for planned in plan.others.iter() {
             let is_small =
@@ -110,7 +113,7 @@ pub fn fill(
         }
         order.sort_small(writer.tree, &mut small)?;
         order.sort_others(&mut others)?;
-        let scan = scan::scan(writer, &others, threads, room_bytes, |compression| {
+        let scan = scan::scan(writer, &others, threads, room_bytes, &mut chooser, |compression| {
             packing.as_ref().map_or(0, |packing| packing.fragment_bytes_max(Some(compression)))
         })?;
         let workers =
@@ -123,7 +126,7 @@ pub fn fill(
             duplicates,
             scan,
             packing,
-            sampler,
+            chooser,
             pending,
             file,
             not_stored,
@@ -147,7 +150,7 @@ struct Filler<'w, 'a, 's> {
     duplicates: Duplicates,
     scan: Scan,
     packing: Option<Packing>,
-    sampler: Option<Sampler>,
+    chooser: Chooser,
     pending: VecDeque<Pending>,
     /// The file whose segments are being written.
     file: OpenFile,
@@ -189,7 +192,7 @@ impl<'a> Filler<'_, 'a, '_> {
             sparse::write(self.writer, &planned, len_bytes, ranges, reader.as_mut())?;
             return reader.finish();
         }
-        let compression = self.choose_compression(&planned, content)?;
+        let compression = self.chooser.choose(self.writer, &planned, content)?;
         let file = Source { planned, len_bytes, compression };
         let mut is_original = false;
         let is_scanned = self.scan.has(planned.id);
@@ -211,42 +214,22 @@ impl<'a> Filler<'_, 'a, '_> {
         let mut filled = Filled::new(reader.as_mut(), data.as_deref(), options.digests);
         match compression {
             Some(compression) if is_scanned => self.submit_scanned(&file, compression, &mut filled)?,
-            Some(compression) => self.submit(&file, compression, is_original, &mut filled)?,
-            None => self.copy(&file, is_original, &mut filled)?,
+            _ => self.submit(&file, is_original, &mut filled)?,
         }
         self.writer.add_digest(&planned, filled.digest())?;
         self.left_bytes = self.left_bytes.saturating_sub(len_bytes);
         reader.finish()
     }
 
-    /// The compression of a file: that of the options, unless a sample shows that the file does not compress.
-    fn choose_compression(
-        &mut self,
-        planned: &Planned,
-        content: &dyn Content,
-    ) -> Result<Option<Compression>, BuildError> {
-        let options = self.writer.options;
-        let by_rule = planned.rule(self.writer.tree, &options.rules);
-        let sampled_bytes_min = SAMPLED_BYTES_MIN.max(u64::from(options.cluster_bytes) + 1);
-        match (by_rule.unwrap_or(options.compression), &mut self.sampler) {
-            (Some(compression), Some(sampler))
-                if by_rule.is_none() && content.len_bytes() >= sampled_bytes_min =>
-            {
-                Ok(sampler.is_compressible(content, compression)?.then_some(compression))
-            }
-            (compression, _) => Ok(compression),
-        }
-    }
-
     /// Longest end of a file that the packed file gets, bytes.
-    fn fragment_bytes_max(&self, compression: Compression) -> usize {
-        self.packing.as_ref().map_or(0, |packing| packing.fragment_bytes_max(Some(compression)))
+    fn fragment_bytes_max(&self, compression: Option<Compression>) -> usize {
+        self.packing.as_ref().map_or(0, |packing| packing.fragment_bytes_max(compression))
     }
 
     /// Whether all of a file is compressed by one thread, so that it can be hashed before.
     fn is_one_segment(&self, file: &Source) -> bool {
         let left_bytes = self.left_bytes.max(file.len_bytes);
-        file.compression.is_some() && next_segment_bytes(file.len_bytes, left_bytes) as u64 == file.len_bytes
+        next_segment_bytes(file.len_bytes, left_bytes) as u64 == file.len_bytes
     }
 
     /// Reads a file to its end, and looks for an earlier one with the same contents.
@@ -267,18 +250,17 @@ impl<'a> Filler<'_, 'a, '_> {
         self.duplicates.find(file.planned.id, &hasher.finish(file.len_bytes, file.compression))
     }
 
-    /// Passes a file to the threads that compress, unless it is a segment whose contents an earlier file has.
+    /// Passes a file to the threads, unless it is a segment whose contents an earlier file has.
     fn submit(
         &mut self,
         file: &Source,
-        compression: Compression,
         is_original: bool,
         reader: &mut Filled<'_>,
     ) -> Result<(), BuildError> {
         let may_be_duplicate = !is_original && self.duplicates.may_have(file.len_bytes, file.compression);
         if !may_be_duplicate {
             let whole = OwnPart::whole(file.len_bytes, is_original);
-            return self.submit_part(file, compression, &whole, reader);
+            return self.submit_part(file, &whole, reader);
         }
         let len = file.len_bytes as usize;
         self.make_room(len)?;
@@ -290,27 +272,8 @@ impl<'a> Filler<'_, 'a, '_> {
             return self.write_ready();
         }
         let whole = OwnPart::whole(file.len_bytes, true);
-        self.submit_segment(file, compression, &whole, 0, src);
+        self.submit_segment(file, &whole, 0, src);
         Ok(())
-    }
-
-    /// Writes a file plain, after everything before it.
-    fn copy(
-        &mut self,
-        source: &Source,
-        is_original: bool,
-        reader: &mut Filled<'_>,
-    ) -> Result<(), BuildError> {
-        self.drain()?;
-        let &Source { planned, len_bytes, .. } = source;
-        let mut file = OpenFile::default();
-        let mut src = Vec::new();
-        for start in (0..len_bytes).step_by(SEGMENT_BYTES_MAX) {
-            src = reader.read((len_bytes - start).min(SEGMENT_BYTES_MAX as u64) as usize, src)?;
-            self.writer.append_segment(&mut file, segment::plain(&src), std::time::Duration::ZERO)?;
-            self.writer.report(src.len() as u64)?;
-        }
-        self.writer.put_file(&planned, len_bytes, None, file, is_original)
     }
 
     /// Keeps memory for a later segment.
@@ -373,6 +336,8 @@ impl<'a> Filler<'_, 'a, '_> {
     fn write_segment(&mut self, segment: &PendingSegment) -> Result<(), BuildError> {
         let &PendingSegment { ticket, planned, len, is_last, compression, is_original, is_divided } = segment;
         let Done { output: segment, elapsed, src } = self.workers.take(ticket)?;
+        // Copying is not reported as compression.
+        let elapsed = compression.map_or(Duration::ZERO, |_| elapsed);
         let stored = src.len() - segment.left_bytes;
         self.not_stored = src[stored..].to_vec();
         self.recycle(src);
@@ -383,7 +348,7 @@ impl<'a> Filler<'_, 'a, '_> {
             let mut file = std::mem::take(&mut self.file);
             file.fragment = fragment;
             let len_bytes = self.writer.tree.content_bytes(planned.id);
-            self.writer.put_file(&planned, len_bytes, Some(compression), file, is_original)?;
+            self.writer.put_file(&planned, len_bytes, compression, file, is_original)?;
         }
         self.writer.report(len as u64)?;
         if is_last { self.write_due() } else { Ok(()) }

@@ -30,6 +30,8 @@ enum Late {
 /// The packed file, and its segments under way.
 pub struct Packing {
     compression: Compression,
+    /// A further compression of files whose ends it gets.
+    light: Option<Compression>,
     /// Longest fragment, bytes.
     len_bytes_max: usize,
     packed: Packed,
@@ -45,6 +47,7 @@ impl Packing {
     pub fn new(options: &Options, prefixes: &[u8], spill: &Spill) -> Option<Self> {
         Some(Packing {
             compression: options.compression.filter(|_| options.fragments)?,
+            light: options.light(),
             len_bytes_max: options.cluster_bytes as usize,
             packed: Packed::new(options.cluster_bytes, prefixes, spill),
             file: OpenFile::default(),
@@ -54,14 +57,15 @@ impl Packing {
 
     /// Longest fragment of a file with this compression, bytes; 0: none.
     pub fn fragment_bytes_max(&self, compression: Option<Compression>) -> usize {
-        if compression == Some(self.compression) { self.len_bytes_max } else { 0 }
+        let is_packed = compression.is_some_and(|one| one == self.compression || Some(one) == self.light);
+        if is_packed { self.len_bytes_max } else { 0 }
     }
 
     /// Whether a file is a fragment as a whole.
     pub fn is_small(&self, tree: &Tree, planned: &Planned, options: &Options) -> bool {
         let len_bytes = tree.content_bytes(planned.id);
         let compression = planned.rule(tree, &options.rules).unwrap_or(options.compression);
-        len_bytes > 0 && len_bytes <= self.fragment_bytes_max(compression) as u64
+        compression == Some(self.compression) && len_bytes > 0 && len_bytes <= self.len_bytes_max as u64
     }
 }
 
@@ -176,6 +180,6 @@ impl<'a> Filler<'_, 'a, '_> {
         let cluster_bytes = self.writer.options.cluster_bytes as usize;
         let cut = Cut { start, is_last, cluster_bytes, ..Cut::default() };
         let compression = self.packing.as_ref()?.compression;
-        Some(self.workers.submit(src, ToCompress { cut, compression }, turn))
+        Some(self.workers.submit(src, ToCompress { cut, compression: Some(compression) }, turn))
     }
 }

@@ -66,7 +66,7 @@ impl<'a> Filler<'_, 'a, '_> {
         };
         let mut start = 0;
         for reference in &division.references {
-            self.submit_part(file, compression, &part(start..reference.start), reader)?;
+            self.submit_part(file, &part(start..reference.start), reader)?;
             reader.skip(reference.end - reference.start - BLOCK as u64)?;
             let (reference, last) = (*reference, reader.read(BLOCK, Vec::new())?);
             self.pending.push_back(Pending::Reference(PendingReference {
@@ -78,14 +78,13 @@ impl<'a> Filler<'_, 'a, '_> {
             self.write_ready()?;
             start = reference.end;
         }
-        self.submit_part(file, compression, &part(start..file.len_bytes), reader)
+        self.submit_part(file, &part(start..file.len_bytes), reader)
     }
 
-    /// Passes a part of a file to the threads that compress, in segments.
+    /// Passes a part of a file to the threads, in segments.
     pub(super) fn submit_part(
         &mut self,
         file: &Source,
-        compression: Compression,
         part: &OwnPart,
         reader: &mut Filled<'_>,
     ) -> Result<(), BuildError> {
@@ -97,24 +96,18 @@ impl<'a> Filler<'_, 'a, '_> {
             self.make_room(segment_bytes)?;
             let buffer = self.buffer(segment_bytes);
             let src = reader.read(segment_bytes, buffer)?;
-            self.submit_segment(file, compression, part, start, src);
+            self.submit_segment(file, part, start, src);
             start += segment_bytes as u64;
         }
         Ok(())
     }
 
-    /// Passes a segment, which begins at byte `start` of its file, to the threads that compress.
-    pub(super) fn submit_segment(
-        &mut self,
-        file: &Source,
-        compression: Compression,
-        part: &OwnPart,
-        start: u64,
-        src: Vec<u8>,
-    ) {
+    /// Passes a segment, which begins at byte `start` of its file, to the threads.
+    pub(super) fn submit_segment(&mut self, file: &Source, part: &OwnPart, start: u64, src: Vec<u8>) {
         let options = self.writer.options;
         let &OwnPart { is_original, is_divided, in_blocks, .. } = part;
-        let (planned, len, end) = (file.planned, src.len(), start + src.len() as u64);
+        let (planned, compression) = (file.planned, file.compression);
+        let (len, end) = (src.len(), start + src.len() as u64);
         let is_last = end == file.len_bytes;
         let is_inside = |cut: &u64| (start + 1..end).contains(cut);
         let cut = Cut {
@@ -160,7 +153,8 @@ impl<'a> Filler<'_, 'a, '_> {
             start += len;
             let cluster_bytes = self.writer.options.cluster_bytes as usize;
             let cut = Cut { start: segment_start, cluster_bytes, ..Cut::default() };
-            let ticket = self.workers.submit(src, ToCompress { cut, compression }, Turn::First);
+            let ticket =
+                self.workers.submit(src, ToCompress { cut, compression: Some(compression) }, Turn::First);
             let done = self.workers.take(ticket)?;
             src = done.src[done.src.len() - done.output.left_bytes..].to_vec();
             self.writer.append_segment(&mut self.file, done.output, done.elapsed)?;

@@ -4,6 +4,7 @@
 //! order in which the files are written, so that the result does not depend on the number of threads. Files whose contents
 //! are not compressed, or mostly holes, are left out.
 
+use super::choice::Chooser;
 use super::filled::Filled;
 use crate::build::BuildError;
 use crate::build::chunks::{ChunkIndex, ChunkSizes, Division, Divisions, File, FoundChunk, chunk_sizes};
@@ -74,14 +75,12 @@ pub fn scan(
     files: &Table<Planned>,
     threads: usize,
     room_bytes: usize,
+    chooser: &mut Chooser,
     fragment_bytes_max: impl Fn(Compression) -> usize,
 ) -> Result<Scan, BuildError> {
     let options = writer.options;
-    // Which files are plain is decided later, if samples decide; references need compressed ones.
-    let is_wanted = options.dedupe == Dedupe::Chunks
-        && options.target.has(incompat::DEDUPE)
-        && !options.plain_if_incompressible
-        && writer.can_share();
+    let is_wanted =
+        options.dedupe == Dedupe::Chunks && options.target.has(incompat::DEDUPE) && writer.can_share();
     if !is_wanted {
         return Ok(Scan::default());
     }
@@ -94,14 +93,31 @@ pub fn scan(
         let divisions = Divisions::new(options.cluster_bytes);
         let scan = Scan { divisions, ..Scan::default() };
         let (duplicates, buffers) = (Duplicates::none(writer.tree.spill()), Vec::new());
-        let mut scanner = Scanner { writer, workers, pending, chunks, index, scan, duplicates, buffers };
+        let tree = writer.tree;
+        let total_bytes = files.iter().map(|planned| tree.content_bytes(planned.id)).sum();
+        let (pending_bytes, done_bytes) = (0, 0);
+        let mut scanner = Scanner {
+            writer,
+            workers,
+            pending,
+            chunks,
+            index,
+            scan,
+            duplicates,
+            buffers,
+            pending_bytes,
+            done_bytes,
+            total_bytes,
+        };
         let compressions = options.compressions();
         for planned in files.iter() {
-            let tree = scanner.writer.tree;
-            let compression = planned.rule(tree, &options.rules).unwrap_or(options.compression);
-            let is_long = tree.content_bytes(planned.id) > BLOCK;
-            let Some(compression) = compression.filter(|_| is_long) else { continue };
-            let Some(content) = scanner.writer.content(&planned) else { continue };
+            let len_bytes = tree.content_bytes(planned.id);
+            scanner.pending_bytes += len_bytes;
+            let Some(content) = scanner.writer.content(&planned).filter(|_| len_bytes > BLOCK) else {
+                continue;
+            };
+            let compression = chooser.choose(scanner.writer, &planned, content.as_ref())?;
+            let Some(compression) = compression else { continue };
             let seed = compressions.iter().position(|one| *one == compression).unwrap_or(0) as u8;
             let fragment_bytes = fragment_bytes_max(compression) as u64;
             scanner.read(&planned, content.as_ref(), compression, seed, fragment_bytes)?;
@@ -170,6 +186,8 @@ struct PendingSegment {
     ticket: Ticket,
     /// Its file, if it is the last segment of it.
     ends: Option<EndedFile>,
+    /// Its bytes, and those of files before it that were left out.
+    counted_bytes: u64,
 }
 
 struct EndedFile {
@@ -187,6 +205,11 @@ struct Scanner<'w, 'a, 's> {
     scan: Scan,
     duplicates: Duplicates,
     buffers: Vec<Vec<u8>>,
+    /// Bytes of the files so far that no segment under way has: the caller hears of them with the next one.
+    pending_bytes: u64,
+    /// Bytes that were looked at, or left out.
+    done_bytes: u64,
+    total_bytes: u64,
 }
 
 impl Scanner<'_, '_, '_> {
@@ -222,18 +245,23 @@ impl Scanner<'_, '_, '_> {
             }
             let src = filled.read(segment_bytes as usize, self.buffers.pop().unwrap_or_default())?;
             start += segment_bytes;
+            let counted_bytes = std::mem::take(&mut self.pending_bytes) - (len_bytes - start);
+            self.pending_bytes = len_bytes - start;
             let ends = (start == len_bytes).then_some(EndedFile { file, compression });
             let ticket = self.workers.submit(src, seed, Turn::Last);
-            self.pending.push_back(PendingSegment { ticket, ends });
+            self.pending.push_back(PendingSegment { ticket, ends, counted_bytes });
         }
-        reader.finish()?;
-        self.writer.report(0)
+        reader.finish()
     }
 
     /// Takes the chunks of the next segment; false if there is none.
     fn take_next(&mut self) -> Result<bool, BuildError> {
-        let Some(PendingSegment { ticket, ends }) = self.pending.pop_front() else { return Ok(false) };
+        let Some(PendingSegment { ticket, ends, counted_bytes }) = self.pending.pop_front() else {
+            return Ok(false);
+        };
         let done = self.workers.take(ticket)?;
+        self.done_bytes += counted_bytes;
+        self.writer.report_scan(self.done_bytes, self.total_bytes)?;
         if self.buffers.is_empty() {
             self.buffers.push(done.src);
         }

@@ -23,18 +23,16 @@ impl Table<u8> {
             return &[];
         }
         let at = at as usize;
-        self.touch(at / CHUNK_BYTES, len);
-        &self.chunks[at / CHUNK_BYTES].records()[at % CHUNK_BYTES..][..len]
+        let within = at % CHUNK_BYTES;
+        self.records(at / CHUNK_BYTES, within..within + len)
     }
 
     /// Replaces bytes, all of which are there.
     pub fn write_at(&mut self, at: u64, bytes: &[u8]) {
         for (piece, within) in pieces(at, bytes.len()) {
-            let chunk = piece.start / CHUNK_BYTES;
-            self.touch(chunk, piece.len());
-            let records = self.chunks[chunk].records_mut();
-            records[piece.start % CHUNK_BYTES..][..piece.len()]
-                .copy_from_slice(&bytes[within..][..piece.len()]);
+            let start = piece.start % CHUNK_BYTES;
+            let records = self.records_mut(piece.start / CHUNK_BYTES, start..start + piece.len());
+            records.copy_from_slice(&bytes[within..][..piece.len()]);
         }
     }
 
@@ -42,10 +40,8 @@ impl Table<u8> {
     pub fn read_at(&self, range: Range<u64>) -> Vec<u8> {
         let mut bytes = Vec::with_capacity((range.end - range.start) as usize);
         for (piece, _) in pieces(range.start, (range.end - range.start) as usize) {
-            let chunk = piece.start / CHUNK_BYTES;
-            self.touch(chunk, piece.len());
-            bytes
-                .extend_from_slice(&self.chunks[chunk].records()[piece.start % CHUNK_BYTES..][..piece.len()]);
+            let start = piece.start % CHUNK_BYTES;
+            bytes.extend_from_slice(self.records(piece.start / CHUNK_BYTES, start..start + piece.len()));
         }
         bytes
     }

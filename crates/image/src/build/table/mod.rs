@@ -22,6 +22,7 @@ pub use spill::Spill;
 
 use super::BuildError;
 use pagefold_sys::spool::Mapping;
+use std::ops::Range;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// Bytes of a chunk of a table; the last bytes are unused if records do not fill it.
@@ -39,25 +40,27 @@ enum Chunk<T> {
 }
 
 impl<T: Record> Chunk<T> {
-    /// The records that the chunk has room for, as far as they are there.
-    fn records(&self) -> &[T] {
+    /// The records of a range, as far as they are there.
+    fn records(&self, range: Range<usize>) -> &[T] {
         match self {
-            Chunk::Memory(records) => records,
-            // A mapping begins at a page, and its length fits.
-            Chunk::Spilled(map) => {
-                <[T]>::ref_from_bytes(&map[..Table::<T>::PER_CHUNK * size_of::<T>()]).unwrap_or(&[])
-            }
+            Chunk::Memory(records) => records.get(range).unwrap_or(&[]),
+            // A mapping begins at a page, so records lie where their type may lie.
+            Chunk::Spilled(map) => <[T]>::ref_from_bytes(map.bytes(byte_range::<T>(range))).unwrap_or(&[]),
         }
     }
 
-    fn records_mut(&mut self) -> &mut [T] {
+    fn records_mut(&mut self, range: Range<usize>) -> &mut [T] {
         match self {
-            Chunk::Memory(records) => records,
+            Chunk::Memory(records) => records.get_mut(range).unwrap_or(&mut []),
             Chunk::Spilled(map) => {
-                <[T]>::mut_from_bytes(&mut map[..Table::<T>::PER_CHUNK * size_of::<T>()]).unwrap_or(&mut [])
+                <[T]>::mut_from_bytes(map.bytes_mut(byte_range::<T>(range))).unwrap_or(&mut [])
             }
         }
     }
+}
+
+fn byte_range<T>(range: Range<usize>) -> Range<usize> {
+    range.start * size_of::<T>()..range.end * size_of::<T>()
 }
 
 /// A sequence of records. Only the end of it grows.
@@ -102,17 +105,15 @@ impl<T: Record> Table<T> {
     /// The record at an index below the length.
     pub fn get(&self, index: usize) -> T {
         assert!(index < self.len, "record {index} of {}", self.len);
-        let chunk = index / Self::PER_CHUNK;
-        self.touch(chunk, size_of::<T>());
-        self.chunks[chunk].records()[index % Self::PER_CHUNK]
+        let within = index % Self::PER_CHUNK;
+        self.records(index / Self::PER_CHUNK, within..within + 1)[0]
     }
 
     /// Replaces the record at an index below the length.
     pub fn set(&mut self, index: usize, record: T) {
         assert!(index < self.len, "record {index} of {}", self.len);
-        let chunk = index / Self::PER_CHUNK;
-        self.touch(chunk, size_of::<T>());
-        self.chunks[chunk].records_mut()[index % Self::PER_CHUNK] = record;
+        let within = index % Self::PER_CHUNK;
+        self.records_mut(index / Self::PER_CHUNK, within..within + 1)[0] = record;
     }
 
     /// Appends a record, and returns its index.
@@ -130,14 +131,14 @@ impl<T: Record> Table<T> {
             if chunk == self.chunks.len() {
                 self.add_chunk()?;
             }
-            self.touch(chunk, count * size_of::<T>());
+            self.spill.bound();
             match &mut self.chunks[chunk] {
                 Chunk::Memory(records) => {
                     // Records that were removed are still there.
                     records.truncate(within);
                     records.resize(within + count, record);
                 }
-                spilled => spilled.records_mut()[within..within + count].fill(record),
+                spilled => spilled.records_mut(within..within + count).fill(record),
             }
             self.len += count;
         }
@@ -179,21 +180,24 @@ impl<T: Record> Table<T> {
         Ok(())
     }
 
-    /// Counts an access to so many bytes of a chunk, which may make its pages resident.
-    fn touch(&self, chunk: usize, bytes: usize) {
-        if chunk > 0 {
-            self.spill.touch(bytes);
-        }
+    /// Records of a chunk, which are there.
+    fn records(&self, chunk: usize, range: Range<usize>) -> &[T] {
+        self.spill.bound();
+        self.chunks[chunk].records(range)
+    }
+
+    fn records_mut(&mut self, chunk: usize, range: Range<usize>) -> &mut [T] {
+        self.spill.bound();
+        self.chunks[chunk].records_mut(range)
     }
 }
 
 impl<T: Record> Clone for Table<T> {
     /// The copy is in memory.
     fn clone(&self) -> Self {
-        let chunks = self.chunks.iter().enumerate().map(|(number, chunk)| {
-            let records = chunk.records();
+        let chunks = (0..self.chunks.len()).map(|number| {
             let used = self.len.saturating_sub(number * Self::PER_CHUNK).min(Self::PER_CHUNK);
-            Chunk::Memory(records[..used].to_vec())
+            Chunk::Memory(self.records(number, 0..used).to_vec())
         });
         Table { chunks: chunks.collect(), len: self.len, spill: Spill::none() }
     }

@@ -1,6 +1,6 @@
 //! Sorting a table: each chunk by itself, and then by merging.
 
-use super::{CHUNK_BYTES, Record, Table};
+use super::{Record, Table};
 use crate::build::BuildError;
 use std::cmp::Ordering;
 
@@ -9,9 +9,8 @@ impl<T: Record> Table<T> {
     pub fn sort_by(&mut self, compare: impl Fn(&T, &T) -> Ordering) -> Result<(), BuildError> {
         let len = self.len();
         for number in 0..self.chunks.len() {
-            self.touch(number, CHUNK_BYTES);
             let used = len.saturating_sub(number * Self::PER_CHUNK).min(Self::PER_CHUNK);
-            self.chunks[number].records_mut()[..used].sort_by(&compare);
+            self.records_mut(number, 0..used).sort_by(&compare);
         }
         let mut sorted = Self::PER_CHUNK;
         while sorted < len {

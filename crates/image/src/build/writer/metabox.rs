@@ -166,7 +166,11 @@ impl Writer<'_> {
                 while let Some(ticket) = tickets.pop_front_if(|_| !workers.has_room(segment.len())) {
                     self.append_segment(&mut file, workers.take(ticket)?.output, Duration::ZERO)?;
                 }
-                tickets.push_back(workers.submit(segment, ToCompress { cut, compression }, Turn::Last));
+                tickets.push_back(workers.submit(
+                    segment,
+                    ToCompress { cut, compression: Some(compression) },
+                    Turn::Last,
+                ));
             }
             for ticket in tickets {
                 self.append_segment(&mut file, workers.take(ticket)?.output, Duration::ZERO)?;

@@ -29,7 +29,7 @@ use super::metadata::xattr::Pool;
 use super::options::{BLOCK_BYTES, Compression, Options};
 use super::output::Output;
 use super::plan::{Plan, Planned};
-use super::progress::{OnProgress, Progress, Summary};
+use super::progress::{OnProgress, Phase, Progress, Summary};
 use super::superblock::{PREFIX_BYTES_MAX, Used};
 use super::table::Table;
 use super::tree::{InodeId, Tree};
@@ -293,11 +293,20 @@ impl<'a> Writer<'a> {
         self.summary.copy_digest(planned.id, original)
     }
 
-    /// Tells the caller how far the builder is.
+    /// Tells the caller how far the builder is, which has written further bytes of contents.
     pub fn report(&mut self, further_bytes: u64) -> Result<(), BuildError> {
         self.progress.done_bytes += further_bytes;
         self.progress.image_bytes = self.out.next_block() * BLOCK;
-        match (self.on_progress)(self.progress) {
+        self.call_back(self.progress)
+    }
+
+    /// Tells the caller how many bytes of contents were looked at before they are written.
+    pub fn report_scan(&mut self, done_bytes: u64, total_bytes: u64) -> Result<(), BuildError> {
+        self.call_back(Progress { phase: Phase::Scanning, done_bytes, total_bytes, ..self.progress })
+    }
+
+    fn call_back(&mut self, progress: Progress) -> Result<(), BuildError> {
+        match (self.on_progress)(progress) {
             std::ops::ControlFlow::Continue(()) => Ok(()),
             std::ops::ControlFlow::Break(()) => Err(BuildError::Interrupted),
         }

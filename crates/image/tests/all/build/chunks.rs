@@ -2,11 +2,12 @@
 
 use super::{Files, build_at, build_checked, options, tree_of};
 use pagefold_image::build::source::image::scan;
-use pagefold_image::build::{Dedupe, Options, Summary, Target};
+use pagefold_image::build::{Dedupe, Options, Phase, Progress, Summary, Target, build};
 use pagefold_image::{Image, Options as ReadOptions};
 use pagefold_testkit::noise;
 use proptest::prelude::*;
 use std::fs;
+use std::ops::ControlFlow;
 use std::path::Path;
 
 /// Words in an order without a pattern, which compress as text does; another seed has others.
@@ -214,4 +215,37 @@ proptest! {
         let options = Options { fragments, ..options(compression, cluster, tail_packing) };
         build_checked(&work.path().join("image"), &files(&contents), &options);
     }
+}
+
+#[test]
+fn the_search_for_equal_parts_reports_its_progress() {
+    let work = tempfile::tempdir().unwrap();
+    // The first is too short to be looked at, and the second has several segments.
+    let files = files(&[text(4000, 1), text(40 << 20, 2), text(300_000, 3)]);
+    let total_bytes: u64 = files.iter().map(|(_, contents)| contents.len() as u64).sum();
+    let options = options("lz4", 65536, true);
+    for (dedupe, phases) in
+        [(Dedupe::Chunks, &[Phase::Scanning, Phase::Writing][..]), (Dedupe::Files, &[Phase::Writing][..])]
+    {
+        let mut seen: Vec<Progress> = Vec::new();
+        let file = fs::File::create(work.path().join("image")).unwrap();
+        build(&tree_of(&files), &Options { dedupe, ..options.clone() }, &file, &mut |progress| {
+            seen.push(progress);
+            ControlFlow::Continue(())
+        })
+        .unwrap();
+        let mut in_order: Vec<_> = seen.iter().map(|progress| progress.phase).collect();
+        in_order.dedup();
+        assert_eq!(in_order, phases);
+        for phase in phases {
+            let of: Vec<_> = seen.iter().filter(|progress| progress.phase == *phase).collect();
+            assert!(of.iter().all(|progress| progress.total_bytes == total_bytes), "{phase:?}");
+            assert!(of.is_sorted_by_key(|progress| progress.done_bytes), "{phase:?}");
+            assert!(of.len() >= 4 && of[0].done_bytes < total_bytes, "{phase:?}");
+            assert_eq!(of.last().map(|progress| progress.done_bytes), Some(total_bytes), "{phase:?}");
+        }
+    }
+    let file = fs::File::create(work.path().join("image")).unwrap();
+    let interrupted = build(&tree_of(&files), &options, &file, &mut |_| ControlFlow::Break(()));
+    assert!(matches!(interrupted, Err(pagefold_image::build::BuildError::Interrupted)));
 }

@@ -1,0 +1,59 @@
+//! The compression of each file: that of its rule or of the options, or what a sample shows to be worth it.
+//!
+//! The choice depends on the contents alone, and never on time, so that the image does not depend on the machine. The
+//! chunk scan asks before files are written, so choices by sample are kept.
+
+use super::sample::{Gain, SAMPLED_BYTES_MIN, Sampler};
+use crate::build::BuildError;
+use crate::build::content::Content;
+use crate::build::options::{Compression, Options};
+use crate::build::plan::Planned;
+use crate::build::tree::InodeId;
+use crate::build::writer::Writer;
+use std::collections::HashMap;
+
+/// Chooses compressions.
+pub struct Chooser {
+    /// `None`: the options ask for no samples.
+    sampler: Option<Sampler>,
+    /// The choices by sample so far.
+    chosen: HashMap<InodeId, Option<Compression>>,
+}
+
+impl Chooser {
+    /// Makes the sampler, if the options ask for samples.
+    pub fn new(options: &Options) -> Result<Self, BuildError> {
+        let sampler = options.choose_by_sample.then(Sampler::new).transpose()?;
+        Ok(Chooser { sampler, chosen: HashMap::new() })
+    }
+
+    /// The compression of a regular file; `None`: it is stored plain.
+    pub fn choose(
+        &mut self,
+        writer: &Writer<'_>,
+        planned: &Planned,
+        content: &dyn Content,
+    ) -> Result<Option<Compression>, BuildError> {
+        let options = writer.options;
+        if let Some(by_rule) = planned.rule(writer.tree, &options.rules) {
+            return Ok(by_rule);
+        }
+        let sampled_bytes_min = SAMPLED_BYTES_MIN.max(u64::from(options.cluster_bytes) + 1);
+        let (Some(compression), Some(sampler)) = (options.compression, &mut self.sampler) else {
+            return Ok(options.compression);
+        };
+        if content.len_bytes() < sampled_bytes_min {
+            return Ok(options.compression);
+        }
+        if let Some(chosen) = self.chosen.get(&planned.id) {
+            return Ok(*chosen);
+        }
+        let chosen = match sampler.gain(content, compression)? {
+            Gain::Nothing => None,
+            Gain::Codes => Some(compression.light()),
+            Gain::Matches => Some(compression),
+        };
+        self.chosen.insert(planned.id, chosen);
+        Ok(chosen)
+    }
+}
