@@ -2,7 +2,7 @@
 
 A store that fails is `dead`, `slow` or `flapping` (see slow_link.py). Meanwhile threads open files of the mount at random and
 read pieces of them. The row is the longest time of a single call, which must end with the right bytes or an error by the
-deadline of `--timeout` and a second. Afterwards the store is well again, and the mount must be, too.
+deadline of `--timeout` and a second. Afterwards the store is well again, and so must the mount be a second later.
 """
 
 import errno
@@ -19,6 +19,9 @@ READ_BYTES = 4096
 RANDOM_READS = 400
 FAILING_S = 12
 READERS = 4
+# A reader waits so long after a failure, and the mount is of use again so long after the store is.
+AFTER_FAILURE_S = 0.05
+AFTER_OUTAGE_S = 1.1
 
 
 def positions(root, count, seed):
@@ -133,6 +136,7 @@ class Reader(threading.Thread):
                 return
             file = self.call(os.open, os.path.join(self.path, path), os.O_RDONLY)
             if file is None:
+                time.sleep(AFTER_FAILURE_S)
                 continue
             found = self.call(os.pread, file, READ_BYTES, offset)
             os.close(file)
@@ -174,4 +178,5 @@ def fail(bench, state, local, path, places):
         for reader in readers:
             reader.join()
         bench.link.control("state=up")
+        time.sleep(AFTER_OUTAGE_S)
     return readers
