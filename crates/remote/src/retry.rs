@@ -32,7 +32,7 @@ impl Deadline {
 
     /// The deadline of a read in the scope of this thread.
     pub(crate) fn of_scope(timeout: Duration) -> Self {
-        Deadline { end: DeadlineScope::begun() + timeout, timeout }
+        Deadline { end: DeadlineScope::begun().unwrap_or_else(Instant::now) + timeout, timeout }
     }
 
     /// The same, or `most` from now if that is sooner.

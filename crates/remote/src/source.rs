@@ -11,7 +11,7 @@ use crate::outage::{Outage, Permission};
 use crate::prefetch::PrefetchClaim;
 use crate::retry::{Deadline, until_deadline};
 use crate::{RemoteError, Secret, Url};
-use pagefold_backing::{BackingError, ByteSource, Prefetched};
+use pagefold_backing::{BackingError, ByteSource, DeadlineScope, Prefetched};
 use pagefold_page::latency::Latency;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -241,11 +241,16 @@ impl Object {
     }
 
     /// Fetches blocks, by requests that are repeated until the deadline. The first of them only, by one short attempt, if
-    /// another read has just failed.
+    /// another read of it has just failed.
     fn fetch(&self, blocks: &Range<u64>, deadline: &Deadline) -> Result<Loaded, RemoteError> {
         let wait = |pause| self.client.wait(pause);
         let timed_out = |last| RemoteError::TimedOut { timeout: deadline.timeout, last };
-        let fetched = match self.outage.permission(Instant::now(), deadline.remaining()) {
+        let is_scoped = DeadlineScope::begun().is_some();
+        let permission = match is_scoped {
+            true => self.outage.permission(blocks.start, Instant::now(), deadline.remaining()),
+            false => Permission::Full,
+        };
+        let fetched = match permission {
             Permission::Full => until_deadline(deadline, wait, || self.fetch_once(blocks, deadline)),
             Permission::Probe(most) => {
                 let (begun, first) = (Instant::now(), blocks.start..blocks.start + 1);
@@ -261,7 +266,7 @@ impl Object {
             Permission::None(last) => return Err(timed_out(last)),
         };
         if let Err(RemoteError::TimedOut { last, .. }) = &fetched {
-            self.outage.failed(Instant::now(), last);
+            self.outage.failed(blocks.start, Instant::now(), last);
         }
         fetched
     }

@@ -54,7 +54,7 @@ pub struct VerityArgs {
 /// How servers are asked for images.
 #[derive(Debug, Args)]
 pub struct RemoteArgs {
-    /// Longest time of a read from a URL; then it fails, and others for a second with it
+    /// Longest time of a read from a URL; then it fails
     #[arg(long, value_name = "TIME", default_value = "30s")]
     pub timeout: String,
     /// The platform of an image in a registry that has several, such as linux/arm64 [default: this machine's]
