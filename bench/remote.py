@@ -23,17 +23,26 @@ import tempfile
 import time
 import urllib.request
 
-from images import BENCH, Skip, call, drop_caches, file_list, read_all, timed
+from images import BENCH, Skip, call, file_list, read_all, timed
 from remote_image import FIRST_WORK, remote_image, run_in
-from remote_load import launch_rows, random_row, store_rows
+from remote_load import drop_clean_caches, launch_rows, random_row, store_rows
 
 # Memory of a server beyond its budget at most, bytes.
 MEMORY_BEYOND = 32 << 20
 
 
-def forget():
-    """Drops caches, and reads this machine's own programs again, so that no side waits for its disk because of them."""
-    drop_caches()
+def forget(*written):
+    """Drops caches, and reads this machine's own programs again, so that no side waits for its disk because of them.
+
+    Files that were just written are named: their pages stay otherwise. Writing all that other programs have changed, as
+    sync(2) does, would take minutes on a busy machine.
+    """
+    for folder in written:
+        for entry in os.scandir(folder):
+            if entry.is_file(follow_symlinks=False):
+                with open(entry.path, "rb") as file:
+                    os.fsync(file.fileno())
+    drop_clean_caches()
     for words in [["unshare", "--mount", "sh", "-c", "mount --version"], ["chroot", "/", "true"], ["curl", "--version"]]:
         with contextlib.suppress(OSError):
             subprocess.run(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
@@ -156,7 +165,7 @@ def first_work(bench, name, words):
         with bench.new_cache() as cache:
             took = start(url, cache, *options)
             note.setdefault(options and "record" or "plain", counters[-1])
-            forget()
+            forget(cache.removeprefix("--cache="))
             call(bench.args.pagefold, "--version")
             return took, start(url, cache)
 
@@ -280,7 +289,7 @@ def main():
     parser.add_argument("--image", help="an image that remote_image.py made")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--memory", default="64M", help="budget of mounts, in MiB")
-    parser.add_argument("--tight", default="2M", help="budget of the mount for launches, in MiB")
+    parser.add_argument("--tight", default="8M", help="budget of the mount for launches, in MiB")
     parser.add_argument("--timeout", type=int, default=3, help="of reads, with stores that fail, in seconds")
     parser.add_argument("--fuse", default=shutil.which("erofsfuse"))
     parser.add_argument("--json", metavar="FILE", help="write the rows to a file, too")
