@@ -71,6 +71,7 @@
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
 mod buffer;
+mod deadline_scope;
 mod error;
 mod file;
 pub mod layer;
@@ -84,6 +85,7 @@ pub use buffer::{
     BUFFER_ALIGN_BYTES, Budget, BudgetReservation, Buffer, BufferStats, Buffers, Charge, Demand, Grant,
     GrantError, Reclaim,
 };
+pub use deadline_scope::DeadlineScope;
 pub use error::BackingError;
 pub use file::{Direct, FileBacking, FileOptions, Uring};
 pub use memory::MemoryBacking;

@@ -1,8 +1,9 @@
 //! The ranges of an object that are in memory, in blocks of 64 KiB, and those that are on their way.
 //!
-//! A reader of a block that is missing loads it, together with the missing blocks behind it that it wants too. If the
-//! block before is there, the object is probably read in order, and the reader loads four times as many blocks as the run
-//! that loaded that one had, up to what `link.rs` says. Other readers of a block that is on its way wait for it. If loading
+//! A reader of a block that is missing loads it, together with the missing blocks behind it that it wants too. A read that
+//! begins where another one has ended, or is about to, continues a sequence: then the reader loads four times as many
+//! blocks as the sequence has, up to what `link.rs` says. A read at another place is no sequence, however many blocks it
+//! has: clusters at random places have two or three. Other readers of a block that is on its way wait for it. If loading
 //! fails, one of them tries next.
 //!
 //! At most a fixed number of blocks stay. Those of long runs that were read to their ends leave first (`passed.rs`): a
@@ -31,6 +32,10 @@ const PREFETCH_PAUSE: Duration = Duration::from_millis(300);
 const GROWTH: u64 = 4;
 /// Runs behind a reader that are fetched ahead at most.
 const MAX_AHEAD_RUNS: u64 = 2;
+/// A block was used just now if there were fewer accesses since; bytes were, if there were fewer than the second. Among many
+/// places that were read at random, the next one is often behind one of them by chance.
+const RECENT_ACCESSES: u64 = 4;
+const RECENT_READ_ACCESSES: u64 = 128;
 /// Shortest sequence in which requests follow each other without a reader.
 const LONG_SEQUENCE_BLOCKS: u64 = 256;
 /// Shortest run whose blocks leave first when they were read.
@@ -137,10 +142,11 @@ impl Blocks {
         load: &dyn Fn(&Range<u64>) -> Result<Loaded, E>,
     ) -> Result<(), ReadError<E>> {
         let (mut at, mut rest) = (offset, buf);
+        let mut sequence_blocks = self.lock().is_continued_at(offset).then_some(0);
         while !rest.is_empty() {
             let block = at / BLOCK_BYTES;
             let wanted = block..(at + rest.len() as u64).div_ceil(BLOCK_BYTES);
-            let copied = match self.claim(wanted, end) {
+            let copied = match self.claim(wanted, sequence_blocks, end) {
                 Claim::Copy(bytes) => {
                     let copied = copy(&bytes, (at % BLOCK_BYTES) as usize, rest);
                     self.note_read(block, (at % BLOCK_BYTES) as usize, copied);
@@ -150,6 +156,8 @@ impl Blocks {
                 Claim::TimedOut => return Err(ReadError::TimedOut),
                 Claim::Load(run) => {
                     let loaded = load(&run.blocks).map_err(ReadError::Load)?;
+                    // A read of several runs is a sequence by itself.
+                    sequence_blocks = Some(sequence_blocks.unwrap_or(0) + loaded.len() as u64);
                     let (mut copied, first) = (0, run.blocks().start);
                     let mut reads = Vec::with_capacity(loaded.len());
                     for (n, bytes) in loaded.iter().enumerate() {
@@ -179,8 +187,9 @@ impl Blocks {
         }
     }
 
-    /// Returns the first of the wanted blocks, or the run that the caller has to load for it.
-    fn claim(self: &Arc<Self>, wanted: Range<u64>, end: Instant) -> Claim {
+    /// Returns the first of the wanted blocks, or the run that the caller has to load for it. `sequence_blocks`: the blocks
+    /// that the reader itself has loaded of a sequence; `None` if it does not read one.
+    fn claim(self: &Arc<Self>, wanted: Range<u64>, sequence_blocks: Option<u64>, end: Instant) -> Claim {
         let mut state = self.lock();
         loop {
             state.clock += 1;
@@ -194,7 +203,11 @@ impl Blocks {
                 }
                 Some(Entry::Loading { .. }) => {}
                 None => {
-                    let blocks = state.begin_run(&wanted, self.all_blocks(), self.max_run_blocks());
+                    let (all, max) = (self.all_blocks(), self.max_run_blocks());
+                    let blocks = match sequence_blocks {
+                        Some(own) => state.begin_run(&wanted, own, all, max),
+                        None => state.begin_single(&wanted, max),
+                    };
                     return Claim::Load(Run::new(self.clone(), blocks, false));
                 }
             }
@@ -250,7 +263,7 @@ impl Blocks {
         let ahead_blocks = (MAX_AHEAD_RUNS * run_blocks).min(most);
         let end = (last + 1 + ahead_blocks).min(self.all_blocks());
         let missing = (last + 1..end).find(|block| !state.blocks.contains_key(block))?;
-        let blocks = state.begin_run(&(missing..missing + 1), self.all_blocks(), max);
+        let blocks = state.begin_run(&(missing..missing + 1), 0, self.all_blocks(), max);
         let is_long = run_blocks >= LONG_SEQUENCE_BLOCKS;
         let chain_end = if is_long { (end + ahead_blocks / 2).min(self.all_blocks()) } else { 0 };
         let mut run = Run::new(self.clone(), blocks, false);
@@ -264,7 +277,7 @@ impl Blocks {
     pub(crate) fn run_chained(self: &Arc<Self>, fetched: &Range<u64>, chain_end: u64) -> Option<Run> {
         let mut state = self.lock();
         let missing = (fetched.end..chain_end).find(|block| !state.blocks.contains_key(block))?;
-        let blocks = state.begin_run(&(missing..missing + 1), self.all_blocks(), self.max_run_blocks());
+        let blocks = state.begin_run(&(missing..missing + 1), 0, self.all_blocks(), self.max_run_blocks());
         Some(Run::new(self.clone(), blocks, false))
     }
 }
@@ -289,11 +302,46 @@ impl Entry {
 }
 
 impl State {
+    /// Whether a read that begins at byte `offset` continues a sequence: the byte before was read not long ago, or its
+    /// block is on its way, was loaded for a sequence, or was used just now.
+    fn is_continued_at(&self, offset: u64) -> bool {
+        let Some(before) = offset.checked_sub(1) else { return false };
+        match self.blocks.get(&(before / BLOCK_BYTES)) {
+            None => false,
+            Some(Entry::Loading { .. }) => true,
+            Some(Entry::Ready { run_blocks, parts, used, .. }) => {
+                let accesses = self.clock.saturating_sub(*used);
+                let was_read = parts.has_read(before % BLOCK_BYTES);
+                *run_blocks > 1 || accesses < RECENT_ACCESSES || (was_read && accesses < RECENT_READ_ACCESSES)
+            }
+        }
+    }
+
+    /// Marks the wanted blocks that one request may have as loading, up to the first one that is not missing. They are no
+    /// sequence yet.
+    fn begin_single(&mut self, wanted: &Range<u64>, max_run_blocks: u64) -> Range<u64> {
+        let run = self.missing(wanted.start..wanted.end.min(wanted.start + max_run_blocks.max(1)));
+        run.clone().for_each(|block| _ = self.blocks.insert(block, Entry::Loading { run_blocks: 1 }));
+        run
+    }
+
+    /// The missing blocks at the beginning of a range.
+    fn missing(&self, range: Range<u64>) -> Range<u64> {
+        let first_present = range.clone().find(|block| self.blocks.contains_key(block));
+        range.start..first_present.unwrap_or(range.end)
+    }
+
     /// Chooses the blocks to load from the first wanted one on, and marks them as loading: those that are wanted, or more
-    /// in a sequence, but none that is there or on its way.
-    fn begin_run(&mut self, wanted: &Range<u64>, all_blocks: u64, max_run_blocks: u64) -> Range<u64> {
+    /// in a sequence, but none that is there or on its way. The sequence has at least `own_blocks` already.
+    fn begin_run(
+        &mut self,
+        wanted: &Range<u64>,
+        own_blocks: u64,
+        all_blocks: u64,
+        max_run_blocks: u64,
+    ) -> Range<u64> {
         let before = wanted.start.checked_sub(1).and_then(|before| self.blocks.get(&before));
-        let before = before.map_or(0, Entry::run_blocks);
+        let before = before.map_or(0, Entry::run_blocks).max(own_blocks);
         let sequential_blocks = before.saturating_mul(GROWTH).max(1);
         let len_blocks = sequential_blocks.max(wanted.end - wanted.start).clamp(1, max_run_blocks);
         let end = wanted.start.saturating_add(len_blocks).min(all_blocks);
@@ -307,8 +355,7 @@ impl State {
 
     /// As [`State::begin`], for a sequence that has `before` blocks already.
     fn begin_behind(&mut self, range: Range<u64>, before: u64, is_prefetch: bool) -> Range<u64> {
-        let first_present = range.clone().find(|block| self.blocks.contains_key(block));
-        let run = range.start..first_present.unwrap_or(range.end);
+        let run = self.missing(range);
         let len_blocks = run.end - run.start;
         let run_blocks = before + len_blocks;
         run.clone().for_each(|block| _ = self.blocks.insert(block, Entry::Loading { run_blocks }));

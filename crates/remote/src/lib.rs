@@ -25,7 +25,8 @@
 //!
 //! **A deadline.** A read returns the bytes or an error by [`Options::timeout`]. Until then requests are tried again
 //! after broken connections and answers such as 503, with pauses that grow. So readers do not see an outage that is
-//! shorter.
+//! shorter. All reads of a [`DeadlineScope`](pagefold_backing::DeadlineScope) share its deadline. For a second after such a
+//! read has failed at its deadline, those of the same block fail too, unless the store answers a short attempt.
 //!
 //! **A cache.** Ranges that were read stay in memory ([`Options::cache_bytes`]) and, if the caller has opened one, in a
 //! [`cache`] on disk ([`Options::cache`]), which all processes of a user share.
@@ -43,7 +44,7 @@
 //!
 //! A read (`source.rs`) is cut into blocks of 64 KiB, which `blocks.rs` keeps. A missing block is fetched with those
 //! behind it that are wanted too, or probably will be: up to 2 MiB in one request, as `link.rs` says after it has seen
-//! the times of others. `passed.rs` says which blocks leave first, and `prefetch.rs` fetches those of a list. Other
+//! the times of others. `outage.rs` lets reads of a block that is out of reach fail together. `passed.rs` says which blocks leave first, and `prefetch.rs` fetches those of a list. Other
 //! readers of a block that is on its way wait for it, and `ahead.rs` fetches what follows a sequence. `retry.rs`
 //! repeats a request until the deadline; `client.rs` sends it and follows redirects, and `answer.rs` judges the
 //! answer, with the parsers of `headers.rs`. `url.rs` has the names of objects. Between `blocks.rs` and the server is
@@ -66,6 +67,7 @@ mod error;
 pub mod headers;
 mod link;
 pub mod oci;
+mod outage;
 mod passed;
 mod prefetch;
 mod program;

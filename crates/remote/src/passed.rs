@@ -31,6 +31,12 @@ impl ReadParts {
         self.read |= parts;
     }
 
+    /// Whether the part was read that has byte `at` of the block.
+    pub(crate) fn has_read(&self, at: u64) -> bool {
+        let part = at / PART_BYTES;
+        self.read & mask(part, part + 1) != 0
+    }
+
     /// Whether a reader in order has passed the block, which has `len_bytes`.
     pub(crate) fn is_passed(&self, len_bytes: u64) -> bool {
         let all = mask(0, len_bytes.div_ceil(PART_BYTES));

@@ -6,6 +6,7 @@
 
 use crate::RemoteError;
 use crate::answer::AttemptError;
+use pagefold_backing::DeadlineScope;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::time::{Duration, Instant};
 
@@ -27,6 +28,16 @@ impl Deadline {
     /// The deadline of a read that begins now.
     pub(crate) fn after(timeout: Duration) -> Self {
         Deadline { end: Instant::now() + timeout, timeout }
+    }
+
+    /// The deadline of a read in the scope of this thread.
+    pub(crate) fn of_scope(timeout: Duration) -> Self {
+        Deadline { end: DeadlineScope::begun().unwrap_or_else(Instant::now) + timeout, timeout }
+    }
+
+    /// The same, or `most` from now if that is sooner.
+    pub(crate) fn within(&self, most: Duration) -> Self {
+        Deadline { end: self.end.min(Instant::now() + most), ..*self }
     }
 
     /// The time that is left.

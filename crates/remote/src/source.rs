@@ -7,10 +7,11 @@ use crate::blocks::{BLOCK_BYTES, Blocks, Loaded, ReadError, Run};
 use crate::cache::{CacheUse, CachedObject, Wait};
 use crate::client::Client;
 use crate::link::{Link, Timing};
+use crate::outage::{Outage, Permission};
 use crate::prefetch::PrefetchClaim;
 use crate::retry::{Deadline, until_deadline};
 use crate::{RemoteError, Secret, Url};
-use pagefold_backing::{BackingError, ByteSource, Prefetched};
+use pagefold_backing::{BackingError, ByteSource, DeadlineScope, Prefetched};
 use pagefold_page::latency::Latency;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -23,7 +24,8 @@ const MAX_CLAIM_WAIT: Duration = Duration::from_secs(5);
 /// How an object is read.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// The longest time of a read, and of opening. Then it fails.
+    /// The longest time of a read, from the start of its [scope](pagefold_backing::DeadlineScope) on, and of opening.
+    /// Then it fails.
     pub timeout: Duration,
     /// Memory for ranges that were read, bytes; at least 64 KiB are taken. Reads in flight take up to 2 MiB each, an eighth
     /// of this at most, in addition.
@@ -93,6 +95,7 @@ struct Object {
     /// Requests under way.
     active: AtomicU64,
     timeout: Duration,
+    outage: Outage,
 }
 
 impl RemoteSource {
@@ -139,6 +142,7 @@ impl RemoteSource {
             link: Mutex::default(),
             active: AtomicU64::new(0),
             timeout: options.timeout,
+            outage: Outage::default(),
         });
         let loaded = object.clone();
         let load = move |run: &Range<u64>| loaded.load_ahead(run).ok().flatten();
@@ -236,9 +240,35 @@ impl Object {
         }
     }
 
-    /// Fetches blocks, by requests that are repeated until the deadline.
+    /// Fetches blocks, by requests that are repeated until the deadline. The first of them only, by one short attempt, if
+    /// another read of it has just failed.
     fn fetch(&self, blocks: &Range<u64>, deadline: &Deadline) -> Result<Loaded, RemoteError> {
-        until_deadline(deadline, |pause| self.client.wait(pause), || self.fetch_once(blocks, deadline))
+        let wait = |pause| self.client.wait(pause);
+        let timed_out = |last| RemoteError::TimedOut { timeout: deadline.timeout, last };
+        let is_scoped = DeadlineScope::begun().is_some();
+        let permission = match is_scoped {
+            true => self.outage.permission(blocks.start, Instant::now(), deadline.remaining()),
+            false => Permission::Full,
+        };
+        let fetched = match permission {
+            Permission::Full => until_deadline(deadline, wait, || self.fetch_once(blocks, deadline)),
+            Permission::Probe(most) => {
+                let (begun, first) = (Instant::now(), blocks.start..blocks.start + 1);
+                let fetched = self.fetch_once(&first, &deadline.within(most));
+                if fetched.is_err() {
+                    self.outage.probed(most, begun.elapsed());
+                }
+                fetched.map_err(|failure| match failure {
+                    AttemptError::Permanent(error) => error,
+                    AttemptError::Transient { error, .. } => timed_out(error.to_string()),
+                })
+            }
+            Permission::None(last) => return Err(timed_out(last)),
+        };
+        if let Err(RemoteError::TimedOut { last, .. }) = &fetched {
+            self.outage.failed(blocks.start, Instant::now(), last);
+        }
+        fetched
     }
 
     /// Fetches blocks by one request.
@@ -247,6 +277,7 @@ impl Object {
         let fetched = self.fetch_timed(blocks, deadline);
         self.active.fetch_sub(1, Ordering::Relaxed);
         let (loaded, timing) = fetched?;
+        self.outage.ended();
         self.client.counters.record(timing.head + timing.body);
         let mut link = self.link.lock().unwrap_or_else(PoisonError::into_inner);
         link.add(timing);
@@ -282,7 +313,7 @@ impl ByteSource for RemoteSource {
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), BackingError> {
         self.check_range(offset, buf.len() as u64)?;
         let Object { client, blocks, timeout, .. } = &*self.object;
-        let deadline = Deadline::after(*timeout);
+        let deadline = Deadline::of_scope(*timeout);
         let (first, end) = (offset / BLOCK_BYTES, (offset + buf.len() as u64).div_ceil(BLOCK_BYTES));
         self.offer_ahead(|| blocks.run_ahead_of(first, end.saturating_sub(1)));
         let read = blocks.read(offset, buf, deadline.end, &|run| self.object.load(run, &deadline));

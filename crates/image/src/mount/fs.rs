@@ -14,6 +14,7 @@ use crate::read::inode::Inode;
 use crate::read::{FileKind, Superblock};
 use crate::startup::Recorder;
 use crate::{Image, ImageError, Nid, Node};
+use pagefold_backing::DeadlineScope;
 use pagefold_fuse::{
     Attr, CachedAttr, Entries, Entry, Errno, FOREVER, Features, FileSystem, Handle, Inode as Number, Offer,
     OpenMode, Opened, Range, Settings, StatFs, Unsupported,
@@ -99,8 +100,10 @@ impl ImageFs {
         }
     }
 
-    fn count(&self) {
+    /// Begins a request of the kernel, which has one deadline for all that it reads.
+    fn begin(&self) -> DeadlineScope {
         self.requests.fetch_add(1, Ordering::Relaxed);
+        DeadlineScope::begin()
     }
 
     fn superblock(&self) -> &Superblock {
@@ -209,7 +212,7 @@ impl FileSystem for ImageFs {
     }
 
     fn lookup(&self, parent: Number, name: &OsStr) -> Result<Entry, Errno> {
-        self.count();
+        let _scope = self.begin();
         if name.len() > NAME_BYTES_MAX {
             return Err(Errno(libc::ENAMETOOLONG));
         }
@@ -219,20 +222,20 @@ impl FileSystem for ImageFs {
     }
 
     fn attr(&self, number: Number) -> Result<CachedAttr, Errno> {
-        self.count();
+        let _scope = self.begin();
         self.note_inode(number);
         let attr = self.inode_attr(self.nid(number)).map_err(|e| errno(&e))?;
         Ok(CachedAttr { attr, ttl: FOREVER })
     }
 
     fn read_link(&self, number: Number) -> Result<Vec<u8>, Errno> {
-        self.count();
+        let _scope = self.begin();
         self.note_inode(number);
         self.node(number).and_then(|node| node.read_link()).map_err(|e| errno(&e))
     }
 
     fn open(&self, _: Number, _: i32) -> Result<Opened, Errno> {
-        self.count();
+        let _scope = self.begin();
         match self.open_unneeded {
             true => Err(Errno(libc::ENOSYS)),
             false => Ok(Opened { handle: Handle(0), mode: OpenMode::KEEP_CACHE | OpenMode::NOFLUSH }),
@@ -240,7 +243,7 @@ impl FileSystem for ImageFs {
     }
 
     fn open_dir(&self, _: Number) -> Result<Opened, Errno> {
-        self.count();
+        let _scope = self.begin();
         match self.opendir_unneeded {
             true => Err(Errno(libc::ENOSYS)),
             false => Ok(Opened { handle: Handle(0), mode: OpenMode::KEEP_CACHE | OpenMode::CACHE_DIR }),
@@ -248,7 +251,7 @@ impl FileSystem for ImageFs {
     }
 
     fn read(&self, number: Number, range: Range, buffer: &mut [u8]) -> Result<usize, Errno> {
-        self.count();
+        let _scope = self.begin();
         let len = range.size as usize;
         if len > self.read_bytes {
             // Longer than the negotiated limit. A short reply would mean the end of the file.
@@ -268,7 +271,7 @@ impl FileSystem for ImageFs {
     }
 
     fn read_dir(&self, number: Number, offset: u64, entries: &mut Entries<'_>) -> Result<(), Errno> {
-        self.count();
+        let _scope = self.begin();
         let root = self.superblock().root_nid;
         self.entries(number, offset, |next, nid, kind, name| {
             let kind = attr::file_type(kind.unwrap_or(FileKind::Regular));
@@ -277,7 +280,7 @@ impl FileSystem for ImageFs {
     }
 
     fn read_dir_plus(&self, number: Number, offset: u64, entries: &mut Entries<'_>) -> Result<(), Errno> {
-        self.count();
+        let _scope = self.begin();
         self.entries(number, offset, |next, nid, kind, name| {
             if let Some((recorder, directory)) = self.recorder(number) {
                 recorder.note_entry(directory, name.as_bytes(), nid);
@@ -288,20 +291,20 @@ impl FileSystem for ImageFs {
     }
 
     fn xattr(&self, number: Number, name: &OsStr) -> Result<Vec<u8>, Errno> {
-        self.count();
+        let _scope = self.begin();
         self.note_inode(number);
         let value = self.node(number).and_then(|node| node.xattr(name.as_bytes()));
         value.map_err(|e| errno(&e))?.ok_or(Errno(libc::ENODATA))
     }
 
     fn xattr_names(&self, number: Number, uid: u32) -> Result<Vec<u8>, Errno> {
-        self.count();
+        let _scope = self.begin();
         self.note_inode(number);
         self.names(number, uid == 0).map_err(|e| errno(&e))
     }
 
     fn stat_fs(&self) -> StatFs {
-        self.count();
+        let _scope = self.begin();
         let superblock = self.superblock();
         let block_bytes = superblock.block_bytes();
         StatFs { blocks: superblock.blocks, files: superblock.inos, block_bytes }

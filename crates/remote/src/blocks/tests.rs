@@ -88,6 +88,32 @@ fn the_next_run_is_fetched_ahead_of_a_sequence_and_of_nothing_else() {
     );
 }
 
+/// Clusters of two and three blocks at random places, as a database reads them: nothing but them is loaded.
+#[test]
+fn reads_at_random_places_load_the_blocks_that_they_want() {
+    let blocks = new(4000 * BLOCK, 512 * BLOCK as usize);
+    let (mut wanted, mut loaded, mut at) = (0, 0, 12345_u64);
+    for _ in 0..300 {
+        at = at.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(0x1234_5677);
+        let from = at % (3990 * BLOCK) / 4096 * 4096;
+        let range = from..from + 40_000 + at % 100_000;
+        wanted += (range.end - 1) / BLOCK - range.start / BLOCK + 1;
+        let last = (range.end - 1) / BLOCK;
+        let ahead = |blocks: &Arc<Blocks>| {
+            let run = blocks.run_ahead_of(from / BLOCK, last).or_else(|| blocks.run_ahead(last));
+            run.map_or(0, |run| run.blocks().end - run.blocks().start)
+        };
+        loaded += ahead(&blocks);
+        loaded += read(&blocks, range).iter().map(|run| run.end - run.start).sum::<u64>();
+        loaded += ahead(&blocks);
+    }
+    // By chance, some places follow each other.
+    assert!(loaded <= wanted * 11 / 10, "{loaded} blocks for {wanted}");
+    // Beside them, a reader in order still loads long runs.
+    let runs: Vec<_> = (0..40).flat_map(|n| read(&blocks, n * 20_000..(n + 1) * 20_000)).collect();
+    assert!(runs.iter().any(|run| run.end - run.start >= 4), "{runs:?}");
+}
+
 #[test]
 fn the_least_recently_used_blocks_leave() {
     let blocks = new(100 * BLOCK, 3 * BLOCK as usize);
@@ -128,7 +154,7 @@ fn readers_of_a_block_on_its_way_wait_and_one_of_them_tries_after_a_failure() {
 #[test]
 fn a_reader_waits_for_another_until_its_own_deadline_and_a_panic_frees_the_block() {
     let blocks = new(10 * BLOCK, BLOCK as usize);
-    let Claim::Load(run) = blocks.claim(3..4, later()) else { panic!("the block is missing") };
+    let Claim::Load(run) = blocks.claim(3..4, None, later()) else { panic!("the block is missing") };
     let soon = Instant::now() + Duration::from_millis(20);
     let result = blocks.read::<()>(3 * BLOCK, &mut [0], soon, &|_| panic!("two load one block"));
     assert_eq!(result, Err(ReadError::TimedOut));

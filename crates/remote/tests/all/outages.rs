@@ -1,8 +1,8 @@
 //! Servers that are away: for a while, and for longer than the deadline.
 
-use crate::server::{Object, Server};
+use crate::server::{Fault, Object, Server};
 use crate::{BLOCK, LEN, PATH, contents, open_with, options, read, server};
-use pagefold_backing::BackingError;
+use pagefold_backing::{BackingError, DeadlineScope};
 use std::time::{Duration, Instant};
 
 #[test]
@@ -53,4 +53,56 @@ fn a_dead_server_fails_reads_at_the_deadline_and_memory_stays_readable() {
     let url = pagefold_remote::Url::parse(&url).unwrap();
     let error = pagefold_remote::RemoteSource::open(&url, options(300)).err().unwrap();
     assert!(error.to_string().contains("no answer within 0.3 s"), "{error}");
+}
+
+/// As the kernel lets them wait: the next read begins when the one before has failed.
+#[test]
+fn reads_behind_one_that_failed_fail_with_it_until_the_server_answers() {
+    let first = server();
+    let timeout = Duration::from_millis(900);
+    let (source, address) = (open_with(&first, options(timeout.as_millis() as u64)).unwrap(), first.address);
+    drop(first);
+    let start = Instant::now();
+    let scoped = |block: u64| {
+        let _scope = DeadlineScope::begin();
+        read(&source, block * BLOCK, 100)
+    };
+    for _ in 0..4 {
+        let error = scoped(3).unwrap_err();
+        assert!(error.to_string().contains("within 0.9 s"), "{error}");
+    }
+    let took = start.elapsed();
+    assert!(took < timeout + Duration::from_secs(1), "{took:?}");
+    // Another block, and a read without a scope, have separate deadlines.
+    for other in [&|| scoped(6), &|| read(&source, 3 * BLOCK, 100)] as [&dyn Fn() -> _; 2] {
+        let start = Instant::now();
+        other().unwrap_err();
+        assert!(start.elapsed() >= timeout / 2, "{:?}", start.elapsed());
+    }
+    // Another second later, a read has its deadline again, and then the next one finds the server.
+    std::thread::sleep(Duration::from_secs(1));
+    let again = Instant::now();
+    scoped(3).unwrap_err();
+    assert!(again.elapsed() >= timeout / 2, "{:?}", again.elapsed());
+    let second = Server::start_at(address, None);
+    second.put(PATH, Object::new(contents(0), "v0"));
+    scoped(3).unwrap();
+    read(&source, 0, LEN).unwrap();
+}
+
+#[test]
+fn the_reads_of_a_scope_share_a_deadline() {
+    let server = server();
+    let timeout = Duration::from_millis(3000);
+    let source = open_with(&server, options(timeout.as_millis() as u64)).unwrap();
+    server.fail(|_| Fault::Late(Duration::from_millis(800)));
+    let (start, scope) = (Instant::now(), DeadlineScope::begin());
+    let are_read = [7, 5, 3, 1].map(|block| read(&source, block * BLOCK, 100).is_ok());
+    assert!(are_read[0] && are_read[1] && !are_read[3], "{are_read:?}");
+    drop(scope);
+    let took = start.elapsed();
+    assert!(took < timeout + Duration::from_millis(400), "{took:?}");
+    // Without a scope, each read has a separate deadline.
+    std::thread::sleep(Duration::from_secs(1));
+    read(&source, BLOCK, 100).unwrap();
 }
