@@ -69,9 +69,9 @@ pub(crate) trait Access: Send + Sync {
         None
     }
 
-    /// Compares an object that came as a whole with the digest that is its name.
-    fn check_whole(&self, _bytes: &[u8]) -> Result<(), RemoteError> {
-        Ok(())
+    /// The digest that is the name of the object, `sha256:HEX`: all of its bytes have it.
+    fn content_digest(&self) -> Option<&str> {
+        None
     }
 }
 

@@ -46,7 +46,8 @@
 //! the times of others. `passed.rs` says which blocks leave first, and `prefetch.rs` fetches those of a list. Other
 //! readers of a block that is on its way wait for it, and `ahead.rs` fetches what follows a sequence. `retry.rs`
 //! repeats a request until the deadline; `client.rs` sends it and follows redirects, and `answer.rs` judges the
-//! answer, with the parsers of `headers.rs`. `url.rs` has the names of objects. Between `blocks.rs` and the server is
+//! answer, with the parsers of `headers.rs`. `url.rs` has the names of objects. [`whole`] compares all of an object with
+//! the digest that is its name. Between `blocks.rs` and the server is
 //! the cache on disk, [`cache`].
 //!
 //! `access.rs` is how the client asks a store where to send a request and with which headers, and what a refusal means.
@@ -77,6 +78,7 @@ mod source;
 pub mod stores;
 mod time;
 mod url;
+pub mod whole;
 
 pub use error::RemoteError;
 pub use source::{Options, RemoteSource, RemoteStats};

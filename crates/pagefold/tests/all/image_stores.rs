@@ -1,7 +1,7 @@
 //! Images in buckets and registries: commands and mounts, with credentials from where users have them.
 
 #[path = "../../../remote/tests/support/registry.rs"]
-mod registry;
+pub mod registry;
 #[path = "../../../remote/tests/support/s3_store.rs"]
 mod s3_store;
 
@@ -43,11 +43,11 @@ fn command(s: &Sandbox, words: &str, variables: &[(&str, &str)]) -> Command {
     command
 }
 
-fn run(s: &Sandbox, words: &str, variables: &[(&str, &str)]) -> Ran {
+pub fn run(s: &Sandbox, words: &str, variables: &[(&str, &str)]) -> Ran {
     Ran::new(words, command(s, words, variables).output().unwrap())
 }
 
-fn ok(s: &Sandbox, words: &str, variables: &[(&str, &str)]) -> String {
+pub fn ok(s: &Sandbox, words: &str, variables: &[(&str, &str)]) -> String {
     let ran = run(s, words, variables);
     assert_eq!(ran.code, 0, "{ran:?}");
     ran.out
