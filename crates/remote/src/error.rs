@@ -93,7 +93,7 @@ impl RemoteError {
     pub fn is_denied(&self) -> bool {
         matches!(
             self,
-            RemoteError::Status { status: 401 | 403 } | RemoteError::Denied { status: 400..=403, .. }
+            RemoteError::Status { status: 401 | 403 } | RemoteError::Denied { status: 400..=403 | 409, .. }
         )
     }
 

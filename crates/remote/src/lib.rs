@@ -35,7 +35,7 @@
 //! - The server must answer range requests. An answer with the whole object, with another range, or with a body of
 //!   another length is refused.
 //! - Nothing but HTTP/1.1, and TLS by the certificates of the system. A plain URL has no credentials but the header
-//!   `Authorization`; [`s3`] and [`oci`] have those of their stores.
+//!   `Authorization`; [`s3`], [`azure`], [`gcs`] and [`oci`] have those of their stores.
 //! - Reads run in the calling threads. A source has threads that fetch ahead of readers that read in order
 //!   ([`Options::ahead_threads`]); their requests are not repeated.
 //!
@@ -51,8 +51,9 @@
 //! the cache on disk, [`cache`].
 //!
 //! `access.rs` is how the client asks a store where to send a request and with which headers, and what a refusal means.
-//! [`s3`] signs, and [`oci`] shows tokens; both keep what expires in `renewed.rs`, and ask other services by `small.rs`.
-//! [`stores`] are their settings, read once from the user's environment.
+//! [`s3`] and [`azure`] sign, [`gcs`] and [`oci`] show tokens; all keep what expires in `renewed.rs`, and ask other services
+//! by `small.rs`: `oauth.rs` those of Azure and Google for tokens.
+//! [`stores`] are their settings, read once from the user's [`environment`].
 
 // Printing panics when it cannot write. Only the binary prints, in one file.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
@@ -60,12 +61,16 @@
 mod access;
 mod ahead;
 mod answer;
+pub mod azure;
 mod blocks;
 pub mod cache;
 mod client;
+pub mod environment;
 mod error;
+pub mod gcs;
 pub mod headers;
 mod link;
+mod oauth;
 pub mod oci;
 mod passed;
 mod prefetch;
@@ -79,6 +84,7 @@ pub mod stores;
 mod time;
 mod url;
 pub mod whole;
+mod xml;
 
 pub use error::RemoteError;
 pub use source::{Options, RemoteSource, RemoteStats};

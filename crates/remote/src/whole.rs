@@ -1,7 +1,7 @@
 //! Compares all bytes of an object with the digest that is its name.
 //!
 //! The name of a blob in a registry is the SHA-256 of all of it, which says nothing about a range. So a reader of ranges
-//! cannot be warned before it has read wrong bytes; but whoever reads everything can be told at the end. [`WholeHash`]
+//! gets wrong bytes without a warning; but a reader of everything can compare at the end. [`WholeHash`]
 //! hashes what is read in order, and reads the rest itself: what is in memory or in the cache on disk is not fetched again.
 //!
 //! Not here: verifying ranges, which needs a Merkle tree.

@@ -22,8 +22,8 @@ const STEP_BYTES: usize = 1 << 20;
 /// The arguments of `image copy`.
 #[derive(Debug, Args)]
 pub struct CopyArgs {
-    /// The image: a URL of http:// or https://, an object of a bucket (s3://bucket/key), an image in a registry
-    /// (oci://registry/name:tag), a file, or a block device
+    /// The image: a URL of http:// or https://, an object of a bucket (s3://bucket/key, az://container/blob,
+    /// gs://bucket/object), an image in a registry (oci://registry/name:tag), a file, or a block device
     #[arg(value_name = "IMAGE", value_hint = ValueHint::AnyPath)]
     pub image: Location,
     /// The file to write

@@ -24,8 +24,8 @@ const MAX_TIMEOUT_S: u64 = 3600;
 /// The image and its devices.
 #[derive(Debug, Args)]
 pub struct MediaArgs {
-    /// The image: a file, a block device, a URL of http:// or https://, an object of a bucket (s3://bucket/key), or an
-    /// image in a registry (oci://registry/name:tag)
+    /// The image: a file, a block device, a URL of http:// or https://, an object of a bucket (s3://bucket/key,
+    /// az://container/blob, gs://bucket/object), or an image in a registry (oci://registry/name:tag)
     #[arg(value_name = "IMAGE", value_hint = ValueHint::AnyPath)]
     pub image: Location,
     /// A further device of an image on several devices. Can be repeated, in the order of the image's device table

@@ -69,7 +69,7 @@ fn a_copy_is_the_image_and_says_what_verified_it() {
     assert!(!s.path("none").exists());
 }
 
-/// What an interrupted copy has read is in the cache, and not fetched again.
+/// An interrupted copy leaves the blocks that it has read in the cache, and the next one does not fetch them.
 #[test]
 fn a_copy_goes_on_where_another_stopped() {
     let s = Sandbox::new();
@@ -134,7 +134,7 @@ fn commands_that_read_a_whole_blob_compare_its_digest() {
             ran.fails(DAMAGED, "has another digest: sha256:");
             assert!(n == 3 || !out(n).exists(), "{words}");
             fs::remove_dir_all(out(n)).ok();
-            // What was wrong has left the cache.
+            // The wrong blocks have left the cache.
             put(&server, &blob, right.clone());
             ok(&s, &words, &[]);
             if out(n).is_dir() {
