@@ -13,19 +13,28 @@ use std::path::PathBuf;
 pub const AUTHORIZATION_VARIABLE: &str = "PAGEFOLD_HTTP_AUTHORIZATION";
 
 /// Environment variables with secrets, which commands read, and servers do not get.
-pub const SECRET_VARIABLES: [&str; 5] = [
+pub const SECRET_VARIABLES: [&str; 12] = [
     AUTHORIZATION_VARIABLE,
     "AWS_ACCESS_KEY_ID",
     "AWS_SECRET_ACCESS_KEY",
     "AWS_SESSION_TOKEN",
     "AWS_CONTAINER_AUTHORIZATION_TOKEN",
+    "AZURE_STORAGE_CONNECTION_STRING",
+    "AZURE_STORAGE_KEY",
+    "AZURE_STORAGE_ACCOUNT_KEY",
+    "AZURE_STORAGE_SAS_TOKEN",
+    "AZURE_STORAGE_SAS_KEY",
+    "AZURE_CLIENT_SECRET",
+    "IDENTITY_HEADER",
 ];
 
 /// The end of the location of the Merkle tree in the manifest of an image in a registry.
 pub const REGISTRY_TREE_SUFFIX: &str = "#verity";
 
 /// The schemes of locations that are no paths.
-const SCHEMES: [&str; 4] = ["http", "https", "s3", "oci"];
+const SCHEMES: [&str; 6] = ["http", "https", "s3", "az", "gs", "oci"];
+/// Those of buckets, whose objects have any characters in their names.
+const BUCKETS: [&str; 3] = ["s3", "az", "gs"];
 
 /// An image with its devices, how they are verified, and how servers are asked for them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -46,7 +55,7 @@ pub struct MediaConfig {
 pub enum Location {
     /// A file or a block device.
     File(PathBuf),
-    /// An object on a server: a text that begins with `http://`, `https://`, `s3://` or `oci://`.
+    /// An object on a server: a text that begins with `http://`, `https://`, `s3://`, `az://`, `gs://` or `oci://`.
     Url(String),
 }
 
@@ -70,7 +79,7 @@ pub struct RemoteConfig {
     pub read_ahead: bool,
     /// The value of the header `Authorization`, for the server of the image.
     pub authorization: Option<Secret>,
-    /// Settings and credentials of stores, `s3://` and `oci://`: a text that `pagefold-remote` makes and reads. `None` if no
+    /// Settings and credentials of stores, such as `s3://` and `oci://`: a text that `pagefold-remote` makes and reads. `None` if no
     /// location needs them.
     #[serde(default)]
     pub stores: Option<Secret>,
@@ -130,7 +139,7 @@ impl Location {
             Location::Url(name) if has_scheme(name, &["oci"]) => {
                 Location::Url(format!("{name}{REGISTRY_TREE_SUFFIX}"))
             }
-            Location::Url(name) if has_scheme(name, &["s3"]) => Location::Url(format!("{name}{suffix}")),
+            Location::Url(name) if has_scheme(name, &BUCKETS) => Location::Url(format!("{name}{suffix}")),
             Location::Url(url) => {
                 let (path, query) = url.split_at(url.find(['?', '#']).unwrap_or(url.len()));
                 Location::Url(format!("{path}{suffix}{query}"))
@@ -144,7 +153,9 @@ impl Location {
         let url = match self {
             Location::File(path) => return path.clone(),
             // Keys of buckets have any characters, and no secrets. A user and password is refused later.
-            Location::Url(name) if has_scheme(name, &["s3", "oci"]) => return without_user(name).into(),
+            Location::Url(name) if has_scheme(name, &BUCKETS) || has_scheme(name, &["oci"]) => {
+                return without_user(name).into();
+            }
             Location::Url(url) => url,
         };
         let (scheme, rest) = url.split_once("://").unwrap_or_default();
@@ -212,6 +223,8 @@ mod tests {
         assert_eq!(location("/x?y").with_suffix(".v"), location("/x?y.v"));
         assert_eq!(location("S3://bucket/a?b").with_suffix(".v").to_string(), "S3://bucket/a?b.v");
         assert_eq!(location("oci://host/a:1").with_suffix(".v").to_string(), "oci://host/a:1#verity");
+        assert_eq!(location("az://c/a?b").with_suffix(".v").to_string(), "az://c/a?b.v");
+        assert_eq!(location("GS://b/a#b").with_suffix(".v").to_string(), "GS://b/a#b.v");
         assert_eq!(location("s3:/x"), Location::File("s3:/x".into()));
         let secret = || Some(Secret("abc".into()));
         let config = RemoteConfig { authorization: secret(), stores: secret(), ..RemoteConfig::default() };

@@ -1,7 +1,7 @@
 //! How a store is asked for an object: turns the name of an object into a URL and headers, again for each request.
 //!
 //! The client sends the ranges, repeats and counts; an [`Access`] knows what the store wants to see: nothing for a plain
-//! URL, a signature for `s3://`, a token for `oci://`. It is asked before each request, so that a signature is as young as
+//! URL, a signature for `s3://` and `az://`, a token for `gs://` and `oci://`. It is asked before each request, so that a signature is as young as
 //! its request, and it keeps what is costly to get ([`crate::renewed`]). It judges refusals, because only the
 //! store's protocol says whether other credentials or another server would help.
 
@@ -11,6 +11,9 @@ use crate::{RemoteError, Secret, Url};
 
 /// Most bytes of the body of a refusal that an [`Access`] gets to see.
 pub(crate) const MAX_REFUSAL_BYTES: u64 = 4 << 10;
+
+/// A header that the client adds to a request: its name in lower case, and its value.
+pub(crate) type Asked = (&'static str, String);
 
 /// Where to send a request, and with which headers.
 #[derive(Clone)]
@@ -56,8 +59,9 @@ pub(crate) trait Access: Send + Sync {
     /// [`origin`](Url::origin), which tells a redirect elsewhere.
     fn server(&self) -> Url;
 
-    /// Makes a request. May ask servers for credentials, until the deadline.
-    fn request(&self, deadline: &Deadline) -> Result<Signed, AttemptError>;
+    /// Makes a request. `asked` are the headers that the client adds, by their names in lower case: the range, and the
+    /// condition that names the version. May ask servers for credentials, until the deadline.
+    fn request(&self, asked: &[Asked], deadline: &Deadline) -> Result<Signed, AttemptError>;
 
     /// Decides what follows from a refusal of a request that it made.
     fn refused(&self, _signed: &Signed, _refusal: &Refusal<'_>) -> Reaction {
@@ -69,9 +73,9 @@ pub(crate) trait Access: Send + Sync {
         None
     }
 
-    /// Compares an object that came as a whole with the digest that is its name.
-    fn check_whole(&self, _bytes: &[u8]) -> Result<(), RemoteError> {
-        Ok(())
+    /// The digest that is the name of the object, `sha256:HEX`: all of its bytes have it.
+    fn content_digest(&self) -> Option<&str> {
+        None
     }
 }
 
@@ -102,7 +106,7 @@ impl Access for PlainAccess {
         self.url.clone()
     }
 
-    fn request(&self, _: &Deadline) -> Result<Signed, AttemptError> {
+    fn request(&self, _: &[Asked], _: &Deadline) -> Result<Signed, AttemptError> {
         let headers = self.authorization.iter().map(|value| ("authorization", value.clone())).collect();
         Ok(Signed { url: self.url.clone(), headers, generation: 0, region: String::new() })
     }

@@ -4,7 +4,7 @@
 //! not leave the server that they are for, and because the place to which a redirect led is remembered: a signed URL is
 //! used until the server refuses it or does not answer, and then asked for again.
 
-use crate::access::{Access, MAX_REFUSAL_BYTES, Reaction, Refusal, Signed};
+use crate::access::{Access, Asked, MAX_REFUSAL_BYTES, Reaction, Refusal, Signed};
 use crate::answer::{AttemptError, Head, Validator, Verdict, Version, Wanted, judge, redirect};
 use crate::retry::Deadline;
 use crate::{RemoteError, Secret, Url};
@@ -93,14 +93,15 @@ impl Client {
         let known = self.redirected().clone();
         let was_redirected = known.is_some();
         // A signed URL elsewhere needs nothing of the store.
+        let asked = asked(wanted);
         let signed = match &known {
             Some(url) if url.origin() != self.access.server().origin() => None,
-            _ => Some(self.access.request(deadline)?),
+            _ => Some(self.access.request(&asked, deadline)?),
         };
         let first = signed.as_ref().map(|signed| signed.url.clone());
         let mut url = known.or_else(|| first.clone()).unwrap_or_else(|| self.access.server());
         for _ in 0..=MAX_REDIRECTS {
-            let sent = self.send(&url, signed.as_ref(), wanted, deadline);
+            let sent = self.send(&url, signed.as_ref(), &asked, wanted.version.is_none(), deadline);
             let (head, mut reader) = sent.inspect_err(|_| self.forget_redirect())?;
             if let Some(signed) = &signed
                 && url == signed.url
@@ -177,23 +178,19 @@ impl Client {
         *self.redirected() = None;
     }
 
-    /// Sends one request to this URL.
+    /// Sends one request to this URL. `is_first`: the version of the object is not known yet.
     fn send(
         &self,
         url: &Url,
         signed: Option<&Signed>,
-        wanted: &Wanted<'_>,
+        asked: &[Asked],
+        is_first: bool,
         deadline: &Deadline,
     ) -> Result<(Head, ureq::BodyReader<'static>), AttemptError> {
         self.counters.requests.fetch_add(1, Ordering::Relaxed);
-        let Range { start, end } = wanted.range;
-        let mut request = self.agent.get(url.as_str());
-        request = request.header("Range", format!("bytes={start}-{}", end.saturating_sub(1)));
-        request = request.header("Accept-Encoding", "identity");
-        match wanted.version.map(|version| &version.validator) {
-            Some(Validator::Etag(etag)) => request = request.header("If-Match", etag),
-            Some(Validator::LastModified(time)) => request = request.header("If-Unmodified-Since", time),
-            Some(Validator::None) | None => {}
+        let mut request = self.agent.get(url.as_str()).header("Accept-Encoding", "identity");
+        for (name, value) in asked {
+            request = request.header(*name, value);
         }
         for (name, Secret(value)) in signed.iter().flat_map(|signed| &signed.headers) {
             if signed.is_some_and(|signed| url.origin() == signed.url.origin()) {
@@ -207,7 +204,7 @@ impl Client {
             true => request.call(),
             false => request.config().timeout_global(Some(remaining)).build().call(),
         };
-        let answer = answered.map_err(|e| failure(e, wanted.version.is_none()))?;
+        let answer = answered.map_err(|e| failure(e, is_first))?;
         let header = |name: &str| {
             let value = answer.headers().get(name).map(|value| String::from_utf8_lossy(value.as_bytes()));
             value.map(std::borrow::Cow::into_owned)
@@ -240,6 +237,18 @@ impl Client {
             Ok(0) | Err(_) => Ok(()),
         }
     }
+}
+
+/// The headers that ask for a range of a version.
+fn asked(wanted: &Wanted<'_>) -> Vec<Asked> {
+    let Range { start, end } = wanted.range;
+    let range = ("range", format!("bytes={start}-{}", end.saturating_sub(1)));
+    let condition = match wanted.version.map(|version| &version.validator) {
+        Some(Validator::Etag(etag)) => Some(("if-match", etag.clone())),
+        Some(Validator::LastModified(time)) => Some(("if-unmodified-since", time.clone())),
+        Some(Validator::None) | None => None,
+    };
+    std::iter::once(range).chain(condition).collect()
 }
 
 /// The failure of one request.

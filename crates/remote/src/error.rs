@@ -21,6 +21,14 @@ pub enum RemoteError {
         /// The difference.
         what: String,
     },
+    /// All bytes of the object together are not those that its name, a digest, means.
+    #[error("the object has another digest: {found}, and its name is {wanted}")]
+    OtherDigest {
+        /// The digest of the bytes, `sha256:HEX`.
+        found: String,
+        /// The digest that is the object's name.
+        wanted: String,
+    },
     /// The answer does not fit the request.
     #[error("the server's answer is refused: {what}")]
     Refused {
@@ -85,7 +93,7 @@ impl RemoteError {
     pub fn is_denied(&self) -> bool {
         matches!(
             self,
-            RemoteError::Status { status: 401 | 403 } | RemoteError::Denied { status: 400..=403, .. }
+            RemoteError::Status { status: 401 | 403 } | RemoteError::Denied { status: 400..=403 | 409, .. }
         )
     }
 

@@ -36,7 +36,7 @@
 //! - The server must answer range requests. An answer with the whole object, with another range, or with a body of
 //!   another length is refused.
 //! - Nothing but HTTP/1.1, and TLS by the certificates of the system. A plain URL has no credentials but the header
-//!   `Authorization`; [`s3`] and [`oci`] have those of their stores.
+//!   `Authorization`; [`s3`], [`azure`], [`gcs`] and [`oci`] have those of their stores.
 //! - Reads run in the calling threads. A source has threads that fetch ahead of readers that read in order
 //!   ([`Options::ahead_threads`]); their requests are not repeated.
 //!
@@ -47,12 +47,14 @@
 //! the times of others. `outage.rs` lets reads of a block that is out of reach fail together. `passed.rs` says which blocks leave first, and `prefetch.rs` fetches those of a list. Other
 //! readers of a block that is on its way wait for it, and `ahead.rs` fetches what follows a sequence. `retry.rs`
 //! repeats a request until the deadline; `client.rs` sends it and follows redirects, and `answer.rs` judges the
-//! answer, with the parsers of `headers.rs`. `url.rs` has the names of objects. Between `blocks.rs` and the server is
+//! answer, with the parsers of `headers.rs`. `url.rs` has the names of objects. [`whole`] compares all of an object with
+//! the digest that is its name. Between `blocks.rs` and the server is
 //! the cache on disk, [`cache`].
 //!
 //! `access.rs` is how the client asks a store where to send a request and with which headers, and what a refusal means.
-//! [`s3`] signs, and [`oci`] shows tokens; both keep what expires in `renewed.rs`, and ask other services by `small.rs`.
-//! [`stores`] are their settings, read once from the user's environment.
+//! [`s3`] and [`azure`] sign, [`gcs`] and [`oci`] show tokens; all keep what expires in `renewed.rs`, and ask other services
+//! by `small.rs`: `oauth.rs` those of Azure and Google for tokens.
+//! [`stores`] are their settings, read once from the user's [`environment`].
 
 // Printing panics when it cannot write. Only the binary prints, in one file.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
@@ -60,12 +62,16 @@
 mod access;
 mod ahead;
 mod answer;
+pub mod azure;
 mod blocks;
 pub mod cache;
 mod client;
+pub mod environment;
 mod error;
+pub mod gcs;
 pub mod headers;
 mod link;
+mod oauth;
 pub mod oci;
 mod outage;
 mod passed;
@@ -79,6 +85,8 @@ mod source;
 pub mod stores;
 mod time;
 mod url;
+pub mod whole;
+mod xml;
 
 pub use error::RemoteError;
 pub use source::{Options, RemoteSource, RemoteStats};

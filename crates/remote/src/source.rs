@@ -10,7 +10,7 @@ use crate::link::{Link, Timing};
 use crate::outage::{Outage, Permission};
 use crate::prefetch::PrefetchClaim;
 use crate::retry::{Deadline, until_deadline};
-use crate::{RemoteError, Secret, Url};
+use crate::{RemoteError, Secret, Url, whole};
 use pagefold_backing::{BackingError, ByteSource, DeadlineScope, Prefetched};
 use pagefold_page::latency::Latency;
 use std::ops::Range;
@@ -157,6 +157,19 @@ impl RemoteSource {
         self.is_from_cache
     }
 
+    /// The digest that is the name of the object, `sha256:HEX`. Reads do not compare it with the bytes;
+    /// [`verify_rest`](crate::whole::WholeHash::verify_rest) does.
+    pub fn content_digest(&self) -> Option<&str> {
+        self.object.client.access().content_digest()
+    }
+
+    /// Whether ranges that were read stay on this machine until the object is closed, so that another read of all of it
+    /// fetches little: there is a cache on disk, or all of it has room in memory.
+    pub fn is_kept(&self) -> bool {
+        let blocks = self.len_bytes().div_ceil(BLOCK_BYTES);
+        self.object.cached.is_some() || blocks <= self.object.blocks.max_blocks as u64
+    }
+
     /// A snapshot of the counters.
     pub fn stats(&self) -> RemoteStats {
         let Object { client: Client { counters, .. }, blocks, .. } = &*self.object;
@@ -209,7 +222,7 @@ fn open_version(client: &Client, options: &Options) -> Result<(Version, Option<V
     };
     if fixed.is_some() {
         if version.len_bytes <= BLOCK_BYTES {
-            client.access().check_whole(first.as_deref().unwrap_or_default())?;
+            whole::check(client.access(), first.as_deref().unwrap_or_default())?;
         }
     } else if first.is_some() && version.validator == Validator::None && !options.is_verified {
         return Err(RemoteError::Unversioned);

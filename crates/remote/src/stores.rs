@@ -2,8 +2,11 @@
 //!
 //! A command makes a text of them, which is a secret, and passes it to the server of a mount by the channel of its start.
 
+use crate::azure::AzureSettings;
+use crate::environment::{Environment, SettingsError};
+use crate::gcs::GcsSettings;
 use crate::oci::{Login, OciReference, Platform};
-use crate::s3::{Environment, S3Settings, SettingsError};
+use crate::s3::S3Settings;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -12,6 +15,10 @@ use std::collections::BTreeMap;
 pub enum Store {
     /// `s3://bucket/key`.
     S3,
+    /// `az://container/blob`.
+    Azure,
+    /// `gs://bucket/object`.
+    Gcs,
     /// `oci://registry/name:tag`.
     Oci,
 }
@@ -22,6 +29,8 @@ impl Store {
         let (scheme, _) = name.split_once("://")?;
         match () {
             () if scheme.eq_ignore_ascii_case("s3") => Some(Store::S3),
+            () if scheme.eq_ignore_ascii_case("az") => Some(Store::Azure),
+            () if scheme.eq_ignore_ascii_case("gs") => Some(Store::Gcs),
             () if scheme.eq_ignore_ascii_case("oci") => Some(Store::Oci),
             () => None,
         }
@@ -33,6 +42,12 @@ impl Store {
 pub struct StoreSettings {
     /// Of S3, if a name needs them.
     pub s3: Option<S3Settings>,
+    /// Of Azure's storage, if a name needs them.
+    #[serde(default)]
+    pub azure: Option<AzureSettings>,
+    /// Of Google's storage, if a name needs them.
+    #[serde(default)]
+    pub gcs: Option<GcsSettings>,
     /// The logins for registries, by what is between `oci://` and the next slash, in lower case.
     pub logins: BTreeMap<String, Login>,
     /// The platform of images in registries; `None` for that of this machine.
@@ -52,6 +67,12 @@ impl StoreSettings {
             match Store::of(name) {
                 Some(Store::S3) if settings.s3.is_none() => {
                     settings.s3 = Some(S3Settings::from_environment(env)?);
+                }
+                Some(Store::Azure) if settings.azure.is_none() => {
+                    settings.azure = Some(AzureSettings::from_environment(env)?);
+                }
+                Some(Store::Gcs) if settings.gcs.is_none() => {
+                    settings.gcs = Some(GcsSettings::from_environment(env)?);
                 }
                 Some(Store::Oci) => {
                     // A name that is none is an error where it is opened.
@@ -93,13 +114,23 @@ mod tests {
             "DOCKER_CONFIG" => Some(path.clone()),
             "AWS_ACCESS_KEY_ID" => Some("ID".to_string()),
             "AWS_SECRET_ACCESS_KEY" => Some("hidden".to_string()),
+            "AZURE_STORAGE_ACCOUNT" => Some("images".to_string()),
+            "AZURE_STORAGE_KEY" => Some("aGlkZGVu".to_string()),
             _ => None,
         };
         let read = |names: &[&str]| StoreSettings::read(names.iter().copied(), None, &env);
         assert_eq!(read(&["/a", "https://host/a"]).unwrap(), StoreSettings::default());
-        let all =
-            read(&["S3://bucket/key", "oci://LOCALHOST:5000/a#verity", "oci://third/a", "oci://"]).unwrap();
-        assert!(all.s3.is_some() && all.logins.keys().eq(["localhost:5000"]));
+        let all = read(&[
+            "S3://bucket/key",
+            "az://c/b",
+            "gs://b/o",
+            "oci://LOCALHOST:5000/a#verity",
+            "oci://third/a",
+            "oci://",
+        ])
+        .unwrap();
+        assert!(all.s3.is_some() && all.azure.is_some() && all.gcs.is_some());
+        assert!(all.logins.keys().eq(["localhost:5000"]));
         assert_eq!(StoreSettings::from_text(&all.to_text()), Some(all.clone()));
         assert!(!format!("{all:?}").contains("hidden") && all.to_text().contains("hidden"));
         assert!(read(&["oci://other/a"]).is_err());

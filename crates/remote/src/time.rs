@@ -14,6 +14,19 @@ pub(crate) fn basic(time: SystemTime) -> String {
     format!("{year:04}{month:02}{day:02}T{hour:02}{minute:02}{second:02}Z")
 }
 
+/// `Sun, 06 Nov 1994 08:49:37 GMT`: the time of a header of HTTP. Times before 1970 are written as 1970.
+pub(crate) fn http(time: SystemTime) -> String {
+    const WEEKDAYS: [&str; 7] = ["Thu", "Fri", "Sat", "Sun", "Mon", "Tue", "Wed"];
+    const MONTHS: [&str; 12] =
+        ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
+    let seconds = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
+    let (year, month, day) = date(seconds / DAY_S);
+    let (weekday, month) = (WEEKDAYS[(seconds / DAY_S % 7) as usize], MONTHS[month as usize - 1]);
+    let of_day = seconds % DAY_S;
+    let (hour, minute, second) = (of_day / 3600, of_day / 60 % 60, of_day % 60);
+    format!("{weekday}, {day:02} {month} {year:04} {hour:02}:{minute:02}:{second:02} GMT")
+}
+
 /// Parses a time of RFC 3339, `2013-05-24T00:00:00Z`; a fraction of a second is dropped. `None` if it is none, or before
 /// 1970 or after 9999.
 pub(crate) fn parse_rfc3339(text: &str) -> Option<SystemTime> {
@@ -115,6 +128,15 @@ mod tests {
             (4_107_542_400, "21000301T000000Z"),
         ] {
             assert_eq!(basic(at(seconds)), text);
+        }
+        // date -u -d @SECONDS '+%a, %d %b %Y %H:%M:%S GMT'
+        for (seconds, text) in [
+            (0, "Thu, 01 Jan 1970 00:00:00 GMT"),
+            (784_111_777, "Sun, 06 Nov 1994 08:49:37 GMT"),
+            (951_782_400, "Tue, 29 Feb 2000 00:00:00 GMT"),
+            (4_107_542_399, "Sun, 28 Feb 2100 23:59:59 GMT"),
+        ] {
+            assert_eq!(http(at(seconds)), text);
         }
     }
 

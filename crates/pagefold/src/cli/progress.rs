@@ -108,6 +108,17 @@ impl BytesBar {
         self.show_message(BYTES, done, total, format!("{} to {}", Human(done), Human(result)));
     }
 
+    /// Shows that `done` of `total` bytes are copied.
+    pub fn show_copied(&mut self, done: u64, total: u64) {
+        self.show_message(BYTES, done, total, format!("{} of {}", Human(done), Human(total)));
+    }
+
+    /// Shows that `done` of `total` bytes were compared with a digest.
+    pub fn show_verified(&mut self, done: u64, total: u64) {
+        let message = format!("{} of {} compared with the digest", Human(done), Human(total));
+        self.show_message(BYTES, done, total, message);
+    }
+
     /// Shows a message, in this template.
     fn show_message(&mut self, template: &str, done: u64, total: u64, message: String) {
         if std::mem::take(&mut self.is_pending) {

@@ -173,7 +173,7 @@ pub fn run(args: &BuildArgs) -> Result<()> {
     // If OUT is a link, the image is made beside its target.
     let directory = out.path().parent().unwrap_or(Path::new("."));
     let spill = options.spill(directory).map_err(failure)?;
-    let mut scanned = build_source::scan(args, exclude, &out, &spill)?;
+    let (mut scanned, whole) = build_source::scan(args, exclude, &out, &spill)?;
     change_metadata(&mut scanned, args)?;
     for (path, reason) in &scanned.unreadable {
         output::note(&format!("left out: '{}': {reason}", path.display()));
@@ -194,6 +194,7 @@ pub fn run(args: &BuildArgs) -> Result<()> {
     if args.verify {
         verify_image(&out, &scanned.tree, &summary, args)?;
     }
+    whole.finish(!args.json, || out.poll_interrupt())?;
     out.complete()?;
     let built = Built {
         out: &args.out,

@@ -3,6 +3,7 @@
 use super::build::BuildArgs;
 use super::open::{media_config, open_source_image, path_failure};
 use super::target::Target as OutFile;
+use super::whole::WholeCheck;
 use clap::ValueEnum;
 use pagefold_control::error::{CliError, Exit, Result};
 use pagefold_control::media::Location;
@@ -57,13 +58,26 @@ pub fn sort(order: &Path) -> Result<Sort> {
 }
 
 /// Reads the names and metadata of the source. Other files than archives are refused if an option is about archives, and
-/// likewise for directories. Large trees go to `spill`.
-pub fn scan(args: &BuildArgs, exclude: Vec<Pattern>, out: &OutFile, spill: &Spill) -> Result<Scanned> {
+/// likewise for directories. Large trees go to `spill`. The second value is for an image in a registry, when all of it has
+/// been read.
+pub fn scan(
+    args: &BuildArgs,
+    exclude: Vec<Pattern>,
+    out: &OutFile,
+    spill: &Spill,
+) -> Result<(Scanned, WholeCheck)> {
+    match Location::from(args.source.clone().into_os_string()) {
+        Location::Url(_) => scan_image(args, &exclude, spill),
+        Location::File(_) => {
+            scan_file(args, exclude, out, spill).map(|scanned| (scanned, WholeCheck::default()))
+        }
+    }
+}
+
+/// Reads the names and metadata of a source on this machine.
+fn scan_file(args: &BuildArgs, exclude: Vec<Pattern>, out: &OutFile, spill: &Spill) -> Result<Scanned> {
     if args.source == Path::new("-") {
         return scan_stream(args, exclude, out, spill);
-    }
-    if let Location::Url(_) = Location::from(args.source.clone().into_os_string()) {
-        return scan_image(args, &exclude, spill);
     }
     let metadata = args.source.metadata().map_err(|e| reading(&args.source, &e))?;
     if metadata.is_dir() {
@@ -87,17 +101,17 @@ pub fn scan(args: &BuildArgs, exclude: Vec<Pattern>, out: &OutFile, spill: &Spil
             let spooled = spooled(args, out, file, &args.source)?;
             scan_archive(args, exclude, spooled, spill)
         }
-        SourceKind::Image => scan_image(args, &exclude, spill),
+        SourceKind::Image => scan_image(args, &exclude, spill).map(|(scanned, _)| scanned),
     }
 }
 
 /// Reads another image, which may be on a server.
-fn scan_image(args: &BuildArgs, exclude: &[Pattern], spill: &Spill) -> Result<Scanned> {
+fn scan_image(args: &BuildArgs, exclude: &[Pattern], spill: &Spill) -> Result<(Scanned, WholeCheck)> {
     check_options(args, false, false)?;
     let source = args.source.clone().into_os_string().into();
     let media = media_config(&source, &args.device, &args.verity, &args.remote)?;
-    let image = open_source_image(&media, args.memory_bytes()?)?;
-    image::scan_to(&image, exclude, spill).map_err(failure)
+    let (image, whole) = open_source_image(&media, args.memory_bytes()?)?;
+    image::scan_to(&image, exclude, spill).map(|scanned| (scanned, whole)).map_err(failure)
 }
 
 /// The file that is being written, and the one that it replaces: neither becomes part of the image if it is in the

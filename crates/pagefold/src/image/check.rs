@@ -37,7 +37,7 @@ pub fn rules_help() -> String {
 
 /// Checks an image, prints the findings, and fails if there are errors.
 pub fn run(args: &CheckArgs) -> Result<()> {
-    let image = args.image.open(ReadAhead::Off)?;
+    let (image, whole) = args.image.open_whole(ReadAhead::Off)?;
     let (threads, strict) = (args.threads.count(), args.strict);
     let options = CheckOptions { threads, strict, ..CheckOptions::default() };
     let bar = RefCell::new(FilesBar::new(!args.json));
@@ -61,6 +61,7 @@ pub fn run(args: &CheckArgs) -> Result<()> {
             (numbers::counted(errors, "error", "errors"), numbers::counted(warnings, "warning", "warnings"));
         output::line(&format!("{inodes}, {} decoded: {errors}, {warnings}", Human(report.bytes)))?;
     }
+    whole.finish(!args.json, || false)?;
     match errors {
         0 => Ok(()),
         n => {

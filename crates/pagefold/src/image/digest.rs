@@ -1,19 +1,21 @@
 //! `image digest`: computes the fs-verity digest of an image, and writes its Merkle tree.
 
-use super::open::{RemoteArgs, ThreadsArgs};
+use super::open::{RemoteArgs, ThreadsArgs, open_media};
 use super::target::{Output, Target};
 use crate::cli::output;
 use crate::cli::progress::BytesBar;
 use clap::{Args, ValueHint};
+use pagefold_backing::ByteSource;
 use pagefold_control::error::{CliError, Result};
-use pagefold_control::media::Location;
+use pagefold_control::media::{Location, MediaConfig};
 use pagefold_image::verity::{Descriptor, Salt, VerityError, measure};
-use pagefold_server::mount::media::{TREE_SUFFIX, open_source, verity_exit};
+use pagefold_server::mount::media::{DEFAULT_MEMORY_BYTES, HashedSource, Sources, TREE_SUFFIX, verity_exit};
 use serde_json::json;
 use std::io::Write;
 use std::ops::ControlFlow;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// How many times as long as its tree the data is, nearly.
 const DATA_PER_TREE: u64 = 128;
@@ -93,12 +95,20 @@ fn writing(path: &Path, error: &std::io::Error) -> CliError {
 /// Computes the digest; the blocks of the tree go to `target`.
 fn compute(args: &DigestArgs, target: Option<&Target>) -> Result<Descriptor> {
     let remote = args.remote.config(std::iter::once(&args.image))?;
-    let source = open_source(&args.image, &remote, output::note)?;
+    let config = MediaConfig { image: args.image.clone(), devices: Vec::new(), verity: None, remote };
+    let Sources { image: source, blobs, .. } = open_media(&config, DEFAULT_MEMORY_BYTES)?;
+    let blob = blobs.into_iter().find(|blob| !blob.is_verified);
+    let hashed = blob.as_ref().map(|blob| Arc::new(HashedSource::new(blob.source.clone())));
+    // One thread reads in order, so that the digest in the registry is compared without a second pass.
+    let (source, threads) = match &hashed {
+        Some(hashed) => (hashed.clone() as Arc<dyn ByteSource>, 1),
+        None => (source, args.threads.count()),
+    };
     let total = source.len_bytes();
     let file = target.map(Target::file);
     let write = |offset: u64, node: &[u8; 4096]| file.map_or(Ok(()), |file| file.write_all_at(node, offset));
     let mut bar = BytesBar::new(!args.json);
-    let measured = measure(&*source, &args.salt, args.threads.count(), &write, &mut |done| {
+    let measured = measure(&*source, &args.salt, threads, &write, &mut |done| {
         bar.show(done, total, done / DATA_PER_TREE);
         match target.is_some_and(Target::poll_interrupt) {
             true => ControlFlow::Break(()),
@@ -106,8 +116,12 @@ fn compute(args: &DigestArgs, target: Option<&Target>) -> Result<Descriptor> {
         }
     });
     bar.end();
-    measured.map_err(|e| match (e, target) {
+    let descriptor = measured.map_err(|e| match (e, target) {
         (VerityError::Cancelled, Some(target)) => target.interrupted(),
         (e, _) => CliError::new(verity_exit(&e), format!("'{}': {e}", args.image)),
-    })
+    })?;
+    if let Some((blob, hashed)) = blob.zip(hashed) {
+        blob.verify(hashed.take(), &mut |_| ControlFlow::Continue(()))?;
+    }
+    Ok(descriptor)
 }

@@ -71,7 +71,7 @@ pub fn run(args: &ExtractArgs) -> Result<()> {
         max_inodes: args.max_inodes,
         overwrite: args.overwrite,
     };
-    let image = args.image.open(ReadAhead::Off)?;
+    let (image, whole) = args.image.open_whole(ReadAhead::Off)?;
     let paths: Vec<Vec<u8>> = args.paths.iter().map(|path| path_bytes(path).to_vec()).collect();
     // Before the directory is created, so that a wrong path leaves nothing behind.
     let all_exist = image.root().and_then(|_| paths.iter().try_for_each(|path| image.locate(path).map(drop)));
@@ -96,6 +96,9 @@ pub fn run(args: &ExtractArgs) -> Result<()> {
         findings::print_json(head_json(&report), &report.findings)?;
     } else {
         print_report(&report, args.privileged)?;
+    }
+    if paths.is_empty() && !report.interrupted {
+        whole.finish(!args.json, || signals.take().is_some())?;
     }
     match (report.interrupted, report.findings.errors()) {
         (false, 0) => Ok(()),

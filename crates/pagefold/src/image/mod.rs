@@ -8,6 +8,7 @@
 //! | `build`, `build_source`, `build_summary` | the command that makes images, what it makes them from, its summary |
 //! | `ls`, `cat`, `show`, `extract`, `tar`, `check` | the commands on images, each with its arguments |
 //! | `extract_total` | the total of the progress of `extract` |
+//! | `copy` | the command that copies an image from a server |
 //! | `digest` | the command that computes digests and Merkle trees |
 //! | `kernel`, `tamper` | `mount --kernel`, and its check that only root can change the image |
 //! | `find` | finding a mounted image by its directory or path |
@@ -17,6 +18,7 @@
 //! | `live` | the figures of a mount, again and again |
 //! | `limit` | the limit on printed contents |
 //! | `open` | the arguments that the commands have in common, and opening an image |
+//! | `whole` | comparing an image that was read as a whole with its digest in a registry |
 //! | `cache` | the options of the cache of what is read from URLs, and its default folder |
 //! | `names` | names from images, escaped for terminals and JSON |
 //!
@@ -29,6 +31,7 @@ mod build_summary;
 mod cache;
 mod cat;
 mod check;
+mod copy;
 mod digest;
 mod extract;
 mod extract_total;
@@ -51,6 +54,7 @@ mod tar;
 mod target;
 mod unmount;
 mod usage;
+mod whole;
 
 use crate::cli::list::with_columns;
 use clap::Subcommand;
@@ -144,6 +148,15 @@ pub enum ImageCommand {
     ///
     /// The counterpart in erofs-utils is fsck.erofs.
     Check(check::CheckArgs),
+    /// Copy an image from a server, a bucket or a registry into a file
+    ///
+    /// Reads all of the image in order and writes it to FILE, which gets its name when the copy is complete, verified and on
+    /// disk: if the command fails or is interrupted, what was there before stays.
+    ///
+    /// The contents of an image in a registry are compared with the digest in its manifest, and with --digest every block
+    /// is verified. A copy that was interrupted goes on where it stopped, because what it read is in the cache. Any object
+    /// can be copied: the command does not look at the contents.
+    Copy(copy::CopyArgs),
     /// Compute the digest of an image, by which all commands can verify it (like fsverity digest)
     ///
     /// Prints the digest, and writes the Merkle tree to IMAGE.verity. With the digest and the tree, `image mount
@@ -176,6 +189,7 @@ pub fn run(command: &ImageCommand) -> Result<()> {
         ImageCommand::Extract(args) => extract::run(args),
         ImageCommand::Tar(args) => tar::run(args),
         ImageCommand::Check(args) => check::run(args),
+        ImageCommand::Copy(args) => copy::run(args),
         ImageCommand::Digest(args) => digest::run(args),
     }
 }

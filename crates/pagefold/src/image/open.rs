@@ -1,6 +1,7 @@
 //! The arguments that the commands on images have in common, opening an image, and the errors of that.
 
 use super::cache::CacheArgs;
+use super::whole::WholeCheck;
 use crate::cli::output;
 use clap::{Args, ValueHint};
 use pagefold_control::error::{CliError, Exit, Result};
@@ -23,8 +24,8 @@ const MAX_TIMEOUT_S: u64 = 3600;
 /// The image and its devices.
 #[derive(Debug, Args)]
 pub struct MediaArgs {
-    /// The image: a file, a block device, a URL of http:// or https://, an object of a bucket (s3://bucket/key), or an
-    /// image in a registry (oci://registry/name:tag)
+    /// The image: a file, a block device, a URL of http:// or https://, an object of a bucket (s3://bucket/key,
+    /// az://container/blob, gs://bucket/object), or an image in a registry (oci://registry/name:tag)
     #[arg(value_name = "IMAGE", value_hint = ValueHint::AnyPath)]
     pub image: Location,
     /// A further device of an image on several devices. Can be repeated, in the order of the image's device table
@@ -86,14 +87,21 @@ pub struct ThreadsArgs {
 }
 
 impl ImageArgs {
-    /// Opens the image.
+    /// Opens the image, to read parts of it.
     pub fn open(&self, read_ahead: ReadAhead) -> Result<Image> {
+        Ok(self.open_whole(read_ahead)?.0)
+    }
+
+    /// Opens the image, to read all of it; the second value compares it with the digest in a registry then.
+    pub fn open_whole(&self, read_ahead: ReadAhead) -> Result<(Image, WholeCheck)> {
         let memory_bytes =
             size::parse(&self.memory).map_err(|e| CliError::usage(format!("--memory: {e}")))?;
-        let Sources { image, devices, memory_bytes, .. } = open_media(&self.media.config()?, memory_bytes)?;
+        let sources = open_media(&self.media.config()?, memory_bytes)?;
+        let Sources { image, devices, blobs, memory_bytes, .. } = sources;
         let options =
             Options { memory_bytes, read_ahead, cache_full_reads: false, devices, ..Options::default() };
-        Image::open(image, options).map_err(|e| self.failure(&e))
+        let image = Image::open(image, options).map_err(|e| self.failure(&e))?;
+        Ok((image, WholeCheck::of(blobs)))
     }
 
     /// The error for a failure of the image as a whole.
@@ -163,17 +171,19 @@ pub fn reading_share(limit_bytes: Option<u64>) -> u64 {
 }
 
 /// Opens the media of an image. Notes say when there is no cache, or when it begins to fail.
-fn open_media(media: &MediaConfig, memory_bytes: u64) -> Result<Sources> {
+pub fn open_media(media: &MediaConfig, memory_bytes: u64) -> Result<Sources> {
     Media::open(media, output::note)?.connect_reporting(memory_bytes, output::note)
 }
 
 /// Opens an image that another one is built from, with its further devices.
 /// `limit_bytes` is the memory of the command.
-pub fn open_source_image(media: &MediaConfig, limit_bytes: Option<u64>) -> Result<Image> {
+pub fn open_source_image(media: &MediaConfig, limit_bytes: Option<u64>) -> Result<(Image, WholeCheck)> {
     let memory_bytes = reading_share(limit_bytes);
-    let Sources { image, devices, memory_bytes, .. } = open_media(media, memory_bytes)?;
-    Image::open(image, Options { memory_bytes, cache_full_reads: false, devices, ..Options::default() })
-        .map_err(|e| image_failure(format_args!("'{}'", media.image), &e))
+    let Sources { image, devices, blobs, memory_bytes, .. } = open_media(media, memory_bytes)?;
+    let options = Options { memory_bytes, cache_full_reads: false, devices, ..Options::default() };
+    let image = Image::open(image, options);
+    let image = image.map_err(|e| image_failure(format_args!("'{}'", media.image), &e))?;
+    Ok((image, WholeCheck::of(blobs)))
 }
 
 impl ThreadsArgs {

@@ -2,6 +2,7 @@
 
 use super::open::{ImageArgs, path_bytes};
 use super::target::{Output, Target};
+use super::whole::WholeCheck;
 use super::{findings, limit};
 use clap::{Args, ValueHint};
 use pagefold_control::error::{CliError, Result};
@@ -52,17 +53,26 @@ pub fn run(args: &TarArgs) -> Result<()> {
     }
 }
 
+/// Compares an image in a registry with its digest, if all of it was wanted.
+fn finish(args: &TarArgs, whole: WholeCheck, is_interrupted: impl FnMut() -> bool) -> Result<()> {
+    if args.paths.is_empty() { whole.finish(true, is_interrupted) } else { Ok(()) }
+}
+
 /// Returns `None` if the reader has closed the pipe.
 fn write_to_stdout(args: &TarArgs) -> Result<Option<TarReport>> {
     let out = std::io::stdout();
     if out.is_terminal() {
         return Err(terminal_refused());
     }
-    let image = args.image.open(ReadAhead::BestEffort)?;
+    let (image, whole) = args.image.open_whole(ReadAhead::BestEffort)?;
     let options = options(args, limit::max_bytes(args.max_bytes.as_deref(), &image, &out)?);
     match archive(args, &image, &options, out.lock()) {
         Err(TarError::Write(e)) if e.kind() == ErrorKind::BrokenPipe => Ok(None),
-        result => result.map(Some).map_err(|e| failure(args, "standard output", e)),
+        result => {
+            let report = result.map_err(|e| failure(args, "standard output", e))?;
+            finish(args, whole, || false)?;
+            Ok(Some(report))
+        }
     }
 }
 
@@ -71,7 +81,7 @@ fn write_to_file(args: &TarArgs) -> Result<Option<TarReport>> {
     if target.file().is_terminal() {
         return Err(terminal_refused());
     }
-    let image = args.image.open(ReadAhead::BestEffort)?;
+    let (image, whole) = args.image.open_whole(ReadAhead::BestEffort)?;
     let options = options(args, limit::max_bytes(args.max_bytes.as_deref(), &image, target.file())?);
     let shown = format!("'{}'", args.file.display());
     let report =
@@ -79,6 +89,7 @@ fn write_to_file(args: &TarArgs) -> Result<Option<TarReport>> {
             true => CliError::failed(format!("interrupted: {shown} was not written")),
             false => failure(args, &shown, e),
         })?;
+    finish(args, whole, || target.poll_interrupt())?;
     target.complete()?;
     Ok(Some(report))
 }

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
 
-const COMMANDS: [&str; 26] = [
+const COMMANDS: [&str; 27] = [
     "",
     "disk",
     "disk create",
@@ -31,6 +31,7 @@ const COMMANDS: [&str; 26] = [
     "image build",
     "image tar",
     "image check",
+    "image copy",
     "image digest",
     "zram-shell",
     "zram-tree",

@@ -1,7 +1,7 @@
 //! Images in buckets and registries: commands and mounts, with credentials from where users have them.
 
 #[path = "../../../remote/tests/support/registry.rs"]
-mod registry;
+pub mod registry;
 #[path = "../../../remote/tests/support/s3_store.rs"]
 mod s3_store;
 
@@ -33,7 +33,10 @@ const REGION: &str = "eu-west-3";
 fn command(s: &Sandbox, words: &str, variables: &[(&str, &str)]) -> Command {
     let mut command = s.command(words);
     for (name, _) in std::env::vars() {
-        if name.starts_with("AWS_") || name.to_ascii_uppercase().ends_with("_PROXY") {
+        let of_stores = ["AWS_", "AZURE_", "GOOGLE_", "CLOUDSDK_", "STORAGE_EMULATOR"];
+        if of_stores.iter().any(|start| name.starts_with(start))
+            || name.to_ascii_uppercase().ends_with("_PROXY")
+        {
             command.env_remove(name);
         }
     }
@@ -43,11 +46,11 @@ fn command(s: &Sandbox, words: &str, variables: &[(&str, &str)]) -> Command {
     command
 }
 
-fn run(s: &Sandbox, words: &str, variables: &[(&str, &str)]) -> Ran {
+pub fn run(s: &Sandbox, words: &str, variables: &[(&str, &str)]) -> Ran {
     Ran::new(words, command(s, words, variables).output().unwrap())
 }
 
-fn ok(s: &Sandbox, words: &str, variables: &[(&str, &str)]) -> String {
+pub fn ok(s: &Sandbox, words: &str, variables: &[(&str, &str)]) -> String {
     let ran = run(s, words, variables);
     assert_eq!(ran.code, 0, "{ran:?}");
     ran.out
@@ -110,6 +113,58 @@ fn every_command_reads_images_in_buckets() {
     with(&[("AWS_SKIP_SIGNATURE", "true")]).fails(UNAVAILABLE, "because of AWS_SKIP_SIGNATURE");
     with(&[("AWS_ENDPOINT_URL_S3", "ftp://host")]).fails(UNAVAILABLE, "the endpoint of S3");
     run(&s, ls, &variables[..2]).fails(UNAVAILABLE, "no credentials were found");
+}
+
+/// Blobs of Azure and objects of Google, by the variables that their tools read.
+#[test]
+fn commands_read_blobs_of_azure_and_objects_of_google() {
+    let s = Sandbox::new();
+    let path = image(&s);
+    let bytes = fs::read(&path).unwrap();
+    let server = Server::start();
+    for path in ["/account/images/a%20b/app.erofs", "/images/app.erofs"] {
+        server.put(path, Object::new(bytes.clone(), "v0"));
+    }
+    server.fail(|request| {
+        let signature = request.headers.get("authorization").map_or("", String::as_str);
+        match request.path.starts_with("/account/") {
+            true if signature.starts_with("SharedKey account:") => Fault::None,
+            true if request.path.ends_with("?sig=hidden") => Fault::None,
+            false if signature == "Bearer token-1" => Fault::None,
+            _ => Fault::Status(403, None),
+        }
+    });
+    let (tokens, folder) = (Server::start(), s.path("home/.config/gcloud"));
+    tokens.fail(|request| match request.body.contains("refresh_token=hidden") {
+        true => Fault::Answer(200, String::new(), b"{\"access_token\": \"token-1\"}".to_vec()),
+        false => Fault::Status(400, None),
+    });
+    fs::create_dir_all(&folder).unwrap();
+    let user = format!(
+        "{{\"type\": \"authorized_user\", \"client_id\": \"x\", \"client_secret\": \"hidden\", \
+         \"refresh_token\": \"hidden\", \"token_uri\": \"{}\"}}",
+        tokens.url("/token")
+    );
+    fs::write(folder.join("application_default_credentials.json"), user).unwrap();
+    let (azure, google) = (server.url("/account"), server.url(""));
+    let endpoint = ("AZURE_STORAGE_ENDPOINT", azure.as_str());
+    let noise = fs::read(s.path("tree/noise")).unwrap();
+    for (name, variables) in [
+        ("az://images/a b/app.erofs", vec![endpoint, ("AZURE_STORAGE_KEY", "aGlkZGVu")]),
+        ("az://images/a b/app.erofs", vec![endpoint, ("AZURE_STORAGE_SAS_TOKEN", "?sig=hidden")]),
+        ("gs://images/app.erofs", vec![("STORAGE_EMULATOR_HOST", google.as_str())]),
+    ] {
+        let output = command(&s, "image cat", &variables).args([name, "/noise"]).output().unwrap();
+        assert!(output.stdout == noise, "{name}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+    run(&s, "image ls az://images/x", &[]).fails(UNAVAILABLE, "AZURE_STORAGE_ACCOUNT_NAME is not set");
+    run(&s, "image ls az://images", &[endpoint, ("AZURE_SKIP_SIGNATURE", "1")])
+        .fails(USAGE, "the name of a blob");
+    run(&s, "image ls gs://images", &[("GOOGLE_SKIP_SIGNATURE", "1")]).fails(USAGE, "the name of an object");
+    let wrong = [endpoint, ("AZURE_STORAGE_SAS_TOKEN", "sig=hidden2")];
+    let ran = run(&s, "image ls az://images/x", &wrong);
+    assert!(!ran.err.contains("hidden"), "{ran:?}");
+    ran.fails(UNAVAILABLE, "the shared access signature of AZURE_STORAGE_SAS_TOKEN");
 }
 
 #[test]

@@ -20,6 +20,7 @@ mod hostile;
 mod image_build;
 mod image_build_sources;
 mod image_cache;
+mod image_copy;
 mod image_digest;
 mod image_limits;
 mod image_mount;

@@ -2,7 +2,7 @@
 //!
 //! A command reads it and runs the program. The server of a mount gets the login, and fetches tokens with it.
 
-use crate::s3::{Environment, SettingsError, read_bounded};
+use crate::environment::{Environment, SettingsError, read_bounded};
 use crate::{Secret, program};
 use base64::Engine;
 use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD};

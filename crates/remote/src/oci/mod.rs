@@ -20,7 +20,7 @@ pub use docker_config::{Login, login};
 pub use manifest::{Descriptor, Layer, Manifest, ManifestError, Platform, TreeLayer};
 pub use reference::{OciReference, ReferenceError};
 
-use crate::access::{Access, Reaction, Refusal, Signed};
+use crate::access::{Access, Asked, Reaction, Refusal, Signed};
 use crate::answer::AttemptError;
 use crate::retry::{Deadline, until_deadline};
 use crate::{Options, RemoteError, RemoteSource, Url};
@@ -127,7 +127,7 @@ impl Access for BlobAccess {
         self.url.clone()
     }
 
-    fn request(&self, deadline: &Deadline) -> Result<Signed, AttemptError> {
+    fn request(&self, _: &[Asked], deadline: &Deadline) -> Result<Signed, AttemptError> {
         let (header, generation) = self.registry.authorization(deadline)?;
         let headers = header.map(|value| ("authorization", value)).into_iter().collect();
         Ok(Signed { url: self.url.clone(), headers, generation, region: String::new() })
@@ -150,12 +150,7 @@ impl Access for BlobAccess {
         Some(self.blob.len_bytes)
     }
 
-    fn check_whole(&self, bytes: &[u8]) -> Result<(), RemoteError> {
-        let found = registry::sha256(bytes);
-        if found == self.blob.digest {
-            return Ok(());
-        }
-        let what = format!("the layer '{}' has another digest: {found}", self.blob.digest);
-        Err(RemoteError::Refused { what })
+    fn content_digest(&self) -> Option<&str> {
+        Some(&self.blob.digest)
     }
 }

@@ -42,19 +42,9 @@ impl S3Location {
         }
     }
 
-    /// The key as the path of a URL and as signatures need it: all but letters, digits, `-`, `.`, `_`, `~` and `/` is
-    /// percent-encoded, byte by byte.
+    /// The key as the path of a URL and as signatures need it.
     pub(super) fn encoded_key(&self) -> String {
-        let mut encoded = String::with_capacity(self.key.len());
-        for byte in self.key.bytes() {
-            match byte {
-                b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' | b'/' => {
-                    encoded.push(char::from(byte));
-                }
-                _ => encoded.push_str(&format!("%{byte:02X}")),
-            }
-        }
-        encoded
+        crate::url::encoded_path(&self.key)
     }
 }
 

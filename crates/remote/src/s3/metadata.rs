@@ -1,12 +1,13 @@
 //! Keys from services: of a container, of an instance (version 2, with a session token), and of AWS for a web identity.
 
-use super::profile::read_bounded;
+use super::secret;
 use super::settings::Keys;
-use super::{secret, text_of_element};
 use crate::answer::AttemptError;
+use crate::environment::read_bounded;
 use crate::renewed::Expiring;
 use crate::retry::Deadline;
 use crate::small::{Ask, Method, SmallClient, form};
+use crate::xml::text_of_element;
 use crate::{RemoteError, Secret, Url, time};
 use serde::Deserialize;
 use std::path::Path;

@@ -14,13 +14,13 @@ mod settings;
 mod sigv4;
 
 pub use location::{S3Location, S3LocationError};
-pub(crate) use profile::read_bounded;
-pub use settings::{Environment, KeySource, Keys, S3Settings, SettingsError};
+pub use settings::{KeySource, Keys, S3Settings};
 
-use crate::access::{Access, Reaction, Refusal, Signed};
+use crate::access::{Access, Asked, Reaction, Refusal, Signed};
 use crate::answer::AttemptError;
 use crate::renewed::{Expiring, Renewed};
 use crate::retry::Deadline;
+use crate::xml::element;
 use crate::{Options, RemoteError, RemoteSource, Secret, Url};
 use metadata::MetadataClient;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -142,7 +142,7 @@ impl Access for S3Access {
         self.settings.url(&self.location, &self.region()).unwrap_or_else(|_| self.server.clone())
     }
 
-    fn request(&self, deadline: &Deadline) -> Result<Signed, AttemptError> {
+    fn request(&self, _: &[Asked], deadline: &Deadline) -> Result<Signed, AttemptError> {
         let region = self.region();
         let url = self.settings.url(&self.location, &region);
         let url = url.map_err(|e| AttemptError::Permanent(set_up(e.to_string())))?;
@@ -198,22 +198,6 @@ impl S3Access {
     }
 }
 
-/// The text of the first element of this name, if it is a word. The few answers that matter are flat XML, and a word that
-/// is found where it does not belong does no harm: it is shown, or compared with a known one.
-fn element<'a>(xml: &'a str, name: &str) -> Option<&'a str> {
-    let text = text_of_element(xml, name)?;
-    let is_word = !text.is_empty()
-        && text.len() <= 64
-        && text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_' || b == b'.');
-    is_word.then_some(text)
-}
-
-/// The text of the first element of this name, without anything decoded.
-fn text_of_element<'a>(xml: &'a str, name: &str) -> Option<&'a str> {
-    let start = xml.find(&format!("<{name}>"))? + name.len() + 2;
-    xml[start..].split('<').next().map(str::trim)
-}
-
 fn is_https(url: &str) -> bool {
     Url::parse(url).is_ok_and(|url| url.is_https())
 }
@@ -225,18 +209,4 @@ fn set_up(what: String) -> RemoteError {
 /// The header with a value that no message shows.
 fn secret(name: &'static str, value: impl Into<String>) -> (&'static str, Secret) {
     (name, Secret(value.into()))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn words_of_answers_are_found_and_other_texts_are_none() {
-        let xml = "<?xml version=\"1.0\"?><Error><Code>ExpiredToken</Code><Region>eu-west-3</Region></Error>";
-        assert_eq!((element(xml, "Code"), element(xml, "Region")), (Some("ExpiredToken"), Some("eu-west-3")));
-        for xml in ["", "<Code>", "<Code></Code>", "<Code>a b</Code>", "<Code>\u{1b}[2J</Code>", "Code"] {
-            assert_eq!(element(xml, "Code"), None, "{xml}");
-        }
-    }
 }

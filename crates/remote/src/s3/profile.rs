@@ -3,13 +3,9 @@
 //! The files are lines of `name = value` under headings in brackets. An indented line continues a setting that has
 //! settings inside, such as `s3 =`; these are left out. The credentials file wins over the other.
 
-use super::settings::{Environment, SettingsError};
+use crate::environment::{Environment, SettingsError, read_bounded};
 use std::collections::HashMap;
-use std::io::{ErrorKind, Read};
-use std::path::{Path, PathBuf};
-
-/// The longest file, bytes.
-const MAX_FILE_BYTES: u64 = 1 << 20;
+use std::path::PathBuf;
 
 /// One profile. A default one that is in no file is empty.
 #[derive(Debug, Clone, Default)]
@@ -85,19 +81,4 @@ fn add(text: &str, headings: &[String], settings: &mut HashMap<String, String>) 
         }
     }
     is_found
-}
-
-/// Reads a file of text; `None` if it does not exist.
-pub(crate) fn read_bounded(path: &Path) -> Result<Option<String>, String> {
-    let file = match std::fs::File::open(path) {
-        Ok(file) => file,
-        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
-        Err(e) => return Err(e.to_string()),
-    };
-    let mut text = String::new();
-    file.take(MAX_FILE_BYTES + 1).read_to_string(&mut text).map_err(|e| e.to_string())?;
-    match text.len() as u64 <= MAX_FILE_BYTES {
-        true => Ok(Some(text)),
-        false => Err(format!("it is longer than {MAX_FILE_BYTES} bytes")),
-    }
 }

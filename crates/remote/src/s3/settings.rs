@@ -5,14 +5,12 @@
 
 use super::location::S3Location;
 use super::profile::Profile;
+use crate::environment::{Environment, SettingsError, flag, value};
 use crate::{Secret, Url, UrlError, program, time};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::{SystemTime, UNIX_EPOCH};
-
-/// Reads a variable of the environment; `None` if it is not set, or empty.
-pub type Environment<'a> = &'a dyn Fn(&str) -> Option<String>;
 
 /// The region without any setting. A bucket that is elsewhere says so.
 const DEFAULT_REGION: &str = "us-east-1";
@@ -22,27 +20,6 @@ const INSTANCE_METADATA: &str = "http://169.254.169.254";
 const CONTAINER_METADATA: &str = "http://169.254.170.2";
 /// Hosts that containers' credentials may come from by `http`, besides the machine itself.
 const CONTAINER_HOSTS: [&str; 3] = ["169.254.170.2", "169.254.170.23", "[fd00:ec2::23]"];
-
-/// Why settings cannot be used.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum SettingsError {
-    /// A value that is none.
-    #[error("{name} {why}")]
-    Value {
-        /// The variable or setting.
-        name: String,
-        /// The reason.
-        why: String,
-    },
-    /// A profile that does not exist, cannot be read, or needs more than this program does.
-    #[error("the profile '{profile}': {why}")]
-    Profile {
-        /// Its name.
-        profile: String,
-        /// The reason.
-        why: String,
-    },
-}
 
 /// How a store of S3 is asked.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -187,18 +164,6 @@ fn without_default_port(endpoint: &str) -> String {
     let (host, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
     let port = if scheme.eq_ignore_ascii_case("https") { ":443" } else { ":80" };
     format!("{scheme}://{}{}", host.strip_suffix(port).unwrap_or(host), path.trim_end_matches('/'))
-}
-
-fn value(name: &str, why: impl ToString) -> SettingsError {
-    SettingsError::Value { name: name.to_string(), why: format!("is refused: {}", why.to_string()) }
-}
-
-fn flag(env: Environment<'_>, name: &str) -> Result<bool, SettingsError> {
-    match env(name).map(|text| text.to_ascii_lowercase()).as_deref() {
-        None | Some("false" | "0") => Ok(false),
-        Some("true" | "1") => Ok(true),
-        Some(_) => Err(value(name, "it is neither true nor false")),
-    }
 }
 
 /// The keys, in the order in which AWS's tools look for them.

@@ -1,12 +1,15 @@
 //! Sources on a server with faults, in one program, because one program builds faster than many.
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
+mod azure;
+mod azurite;
 mod cache;
 #[path = "../support/cache_checker.rs"]
 mod cache_checker;
 mod cache_kill;
 mod docker_registry;
 mod faults;
+mod gcs;
 mod in_order;
 mod moto;
 mod oci;

@@ -6,8 +6,11 @@
 //! compares them with the digests.
 
 mod stores;
+mod whole;
 
+pub use pagefold_remote::whole::{HashedSource, WholeHash};
 pub use stores::store_settings;
+pub use whole::Blob;
 
 use super::cache::OpenedCache;
 use super::shares::CacheShares;
@@ -68,6 +71,8 @@ pub struct Sources {
     pub devices: Vec<Arc<dyn ByteSource>>,
     /// Those of the sources, and of the Merkle trees, that are on servers: for their counters.
     pub remote: Vec<Arc<RemoteSource>>,
+    /// The image and those of the devices whose names are digests of all their bytes, in that order.
+    pub blobs: Vec<Blob>,
     /// Notes on them for users.
     pub notes: Vec<String>,
     /// Their cache on disk.
@@ -126,14 +131,15 @@ impl Media {
             cache,
             shares,
             remote: Vec::new(),
+            blobs: Vec::new(),
             notes: Vec::new(),
         };
         let sources = media.into_iter().map(|medium| connector.connect(medium, &salt));
         let mut sources = sources.collect::<Result<Vec<_>>>()?;
         let image = sources.remove(0);
-        let Connector { remote, notes, cache, .. } = connector;
+        let Connector { remote, blobs, notes, cache, .. } = connector;
         let memory_bytes = memory_bytes.saturating_sub(shares.total_bytes);
-        Ok(Sources { image, devices: sources, remote, notes, cache, memory_bytes })
+        Ok(Sources { image, devices: sources, remote, blobs, notes, cache, memory_bytes })
     }
 }
 
@@ -187,13 +193,26 @@ struct Connector {
     cache: Option<OpenedCache>,
     shares: CacheShares,
     remote: Vec<Arc<RemoteSource>>,
+    blobs: Vec<Blob>,
     notes: Vec<String>,
 }
 
 impl Connector {
     fn connect(&mut self, medium: Medium, salt: &Salt) -> Result<Arc<dyn ByteSource>> {
         let (medium, of_registry) = self.with_verity_of_registry(medium)?;
-        let salt = of_registry.as_ref().unwrap_or(salt);
+        let location = medium.source.location.clone();
+        let first_remote = self.remote.len();
+        let is_verified = medium.verity.is_some();
+        let source = self.connect_verified(medium, of_registry.as_ref().unwrap_or(salt))?;
+        if let Some(remote) = self.remote.get(first_remote).filter(|remote| remote.content_digest().is_some())
+        {
+            self.blobs.push(Blob { location, source: remote.clone(), is_verified });
+        }
+        Ok(source)
+    }
+
+    /// Opens a medium, verified if it has a digest.
+    fn connect_verified(&mut self, medium: Medium, salt: &Salt) -> Result<Arc<dyn ByteSource>> {
         let Medium { source, verity } = medium;
         let Some(verity) = verity else { return self.open_image(&source, None) };
         let [data_key, tree_key] =
@@ -265,6 +284,8 @@ impl Connector {
         let options = Options { timeout, cache_bytes, ahead_threads, authorization, is_verified, cache };
         let opened = match Store::of(url) {
             Some(Store::S3) => self.open_s3(location, url, &options)?,
+            Some(Store::Azure) => self.open_azure(location, url, &options)?,
+            Some(Store::Gcs) => self.open_gcs(location, url, &options)?,
             Some(Store::Oci) => self.open_oci(location, url, &options)?,
             None => {
                 let url = Url::parse(url).map_err(|e| CliError::usage(format!("'{location}': {e}")))?;
@@ -280,17 +301,6 @@ impl Connector {
     }
 }
 
-/// Opens one location, not verified. Errors begin with "opening". `report` gets a sentence if the cache fails.
-pub fn open_source(
-    location: &Location,
-    remote: &RemoteConfig,
-    report: fn(&str),
-) -> Result<Arc<dyn ByteSource>> {
-    let config =
-        MediaConfig { image: location.clone(), devices: Vec::new(), verity: None, remote: remote.clone() };
-    Ok(Media::open(&config, report)?.connect_reporting(DEFAULT_MEMORY_BYTES, report)?.image)
-}
-
 /// The exit code for a failure of a digest.
 pub fn verity_exit(error: &VerityError) -> Exit {
     if error.is_damage() { Exit::Damaged } else { Exit::Failed }
@@ -304,7 +314,7 @@ fn opening(location: &Location, error: &RemoteError) -> CliError {
 fn remote_exit(error: &RemoteError) -> Exit {
     match error {
         error if error.is_missing() => Exit::NotFound,
-        RemoteError::Changed { .. } => Exit::Damaged,
+        RemoteError::Changed { .. } | RemoteError::OtherDigest { .. } => Exit::Damaged,
         RemoteError::NoRanges | RemoteError::Unversioned | RemoteError::SetUp { .. } => Exit::Unavailable,
         error if error.is_denied() => Exit::Unavailable,
         _ => Exit::Failed,

@@ -132,7 +132,7 @@ struct Opened {
 }
 
 fn open_image(config: &MountConfig, media: Media) -> Result<Opened> {
-    let Sources { image, devices, remote, notes, cache, memory_bytes } =
+    let Sources { image, devices, remote, notes, cache, memory_bytes, .. } =
         media.connect(config.memory_bytes)?;
     let options = Options {
         memory_bytes,

@@ -1,4 +1,4 @@
-//! The stores among the media: buckets of S3, and registries.
+//! The stores among the media: buckets of S3, of Azure and of Google, and registries.
 //!
 //! A command reads their settings ([`store_settings`]), because only it has the user's environment and may run the user's
 //! programs; the settings reach the server with its configuration.
@@ -7,6 +7,8 @@ use super::{Connector, Medium, Opened, Verity, opening};
 use pagefold_control::error::{CliError, Exit, Result};
 use pagefold_control::media::{Location, REGISTRY_TREE_SUFFIX, Secret};
 use pagefold_image::verity::Salt;
+use pagefold_remote::azure::{self, AzureLocation};
+use pagefold_remote::gcs::{self, GcsLocation};
 use pagefold_remote::oci::{self, OciImage, OciReference, Platform};
 use pagefold_remote::s3::{self, S3Location};
 use pagefold_remote::stores::{Store, StoreSettings};
@@ -63,6 +65,34 @@ impl Connector {
         let settings = self.stores.s3.as_ref();
         let settings = settings.ok_or_else(|| CliError::failed("the settings of S3 were not read"))?;
         Ok(s3::open(&object, settings, options))
+    }
+
+    /// Opens a blob of Azure's storage.
+    pub(super) fn open_azure(
+        &self,
+        location: &Location,
+        name: &str,
+        options: &Options,
+    ) -> Result<std::result::Result<RemoteSource, RemoteError>> {
+        let blob = AzureLocation::parse(name).map_err(|e| CliError::usage(format!("'{location}': {e}")))?;
+        let settings = self.stores.azure.as_ref();
+        let settings =
+            settings.ok_or_else(|| CliError::failed("the settings of Azure's storage were not read"))?;
+        Ok(azure::open(&blob, settings, options))
+    }
+
+    /// Opens an object of Google's storage.
+    pub(super) fn open_gcs(
+        &self,
+        location: &Location,
+        name: &str,
+        options: &Options,
+    ) -> Result<std::result::Result<RemoteSource, RemoteError>> {
+        let object = GcsLocation::parse(name).map_err(|e| CliError::usage(format!("'{location}': {e}")))?;
+        let settings = self.stores.gcs.as_ref();
+        let settings =
+            settings.ok_or_else(|| CliError::failed("the settings of Google's storage were not read"))?;
+        Ok(gcs::open(&object, settings, options))
     }
 
     /// Opens an image in a registry, or the Merkle tree in its manifest.

@@ -1,0 +1,50 @@
+//! Compares an image of a registry, of which a command has read everything, with its digest.
+//!
+//! The digest in a manifest is that of all bytes, so a command that reads ranges can compare it at the end only: then it
+//! reads the image once more, from memory and the cache on disk, and fetches the few bytes that nothing needed. Images
+//! with a Merkle tree were verified block by block, and are not read again.
+
+use crate::cli::output;
+use crate::cli::progress::BytesBar;
+use pagefold_backing::ByteSource;
+use pagefold_control::error::{CliError, Result};
+use pagefold_server::mount::media::{Blob, WholeHash};
+use std::ops::ControlFlow;
+
+/// The blobs of registries that no Merkle tree verifies.
+#[derive(Default)]
+pub struct WholeCheck(Vec<Blob>);
+
+impl WholeCheck {
+    /// The blobs, of which the verified ones are left out.
+    pub fn of(blobs: Vec<Blob>) -> Self {
+        WholeCheck(blobs.into_iter().filter(|blob| !blob.is_verified).collect())
+    }
+
+    /// Compares them. Fails if one has another digest, or after a signal. Without a cache that has what was read, a note
+    /// says that the blob was not compared: all of it would be fetched once more.
+    pub fn finish(self, is_watched: bool, mut is_interrupted: impl FnMut() -> bool) -> Result<()> {
+        for blob in self.0 {
+            if !blob.source.is_kept() {
+                output::note(&format!(
+                    "the contents of '{}' were not compared with the digest of the manifest, because there is no cache on \
+                     disk; `image copy` compares them",
+                    blob.location
+                ));
+                continue;
+            }
+            let total = blob.source.len_bytes();
+            let mut bar = BytesBar::new(is_watched);
+            let verified = blob.verify(WholeHash::default(), &mut |done| {
+                bar.show_verified(done, total);
+                if is_interrupted() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            });
+            bar.end();
+            if verified?.is_none() {
+                let what = format!("interrupted: '{}' was not compared with its digest", blob.location);
+                return Err(CliError::failed(what));
+            }
+        }
+        Ok(())
+    }
+}

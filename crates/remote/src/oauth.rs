@@ -1,0 +1,163 @@
+//! Tokens of OAuth 2.0, which stores take in the header `Authorization`.
+//!
+//! A token comes from a service elsewhere, in exchange for something that the user has, or from a service of the machine.
+//! The callers keep them ([`crate::renewed`]). Registries have another protocol (`oci/registry.rs`).
+
+use crate::answer::AttemptError;
+use crate::renewed::Expiring;
+use crate::retry::Deadline;
+use crate::small::{Answer, Ask, Method, SmallClient, form};
+use crate::{RemoteError, Secret, Url};
+use serde_json::Value;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, SystemTime};
+
+/// The longest answer, bytes.
+const MAX_ANSWER_BYTES: usize = 64 << 10;
+/// The longest time of a request to the machine. Where its service does not answer soon, there is none.
+const NEAR_LIMIT: Duration = Duration::from_secs(1);
+/// The life of a token that does not name one, seconds, and the longest.
+const DEFAULT_LIFE_S: u64 = 300;
+const MAX_LIFE_S: u64 = 86_400;
+
+/// A header `Authorization`; `None` where the machine has no identity.
+pub(crate) type Bearer = Expiring<Option<Secret>>;
+
+/// A client for services of tokens.
+pub(crate) struct TokenClient {
+    client: SmallClient,
+    limit: Duration,
+    /// Whether the machine has had a token: then that it does not answer does not mean that it has no identity.
+    had_token: AtomicBool,
+}
+
+impl TokenClient {
+    /// A client for a service of the machine, which no proxy reaches.
+    pub(crate) fn near(timeout: Duration, url: &Url) -> Result<Self, RemoteError> {
+        let client = SmallClient::without_proxy(timeout, url.is_https())?;
+        Ok(TokenClient { client, limit: NEAR_LIMIT, had_token: AtomicBool::new(false) })
+    }
+
+    /// A client for a service elsewhere, through the proxy of the environment.
+    pub(crate) fn far(timeout: Duration, url: &Url) -> Result<Self, RemoteError> {
+        let client = SmallClient::new(timeout, url.is_https())?;
+        Ok(TokenClient { client, limit: timeout, had_token: AtomicBool::new(false) })
+    }
+
+    /// Sends a form, and returns the token of the answer. `whose` names the service in messages.
+    pub(crate) fn exchange(
+        &self,
+        url: &Url,
+        fields: &[(&str, &str)],
+        whose: &str,
+        deadline: &Deadline,
+    ) -> Result<Bearer, AttemptError> {
+        let form = form(fields);
+        token(self.ask(Method::Post(&form), url, Vec::new(), deadline)?, whose)
+    }
+
+    /// Asks the machine. No token if it has no such service, or no identity.
+    pub(crate) fn of_machine(
+        &self,
+        url: &Url,
+        headers: &[(&'static str, Secret)],
+        whose: &str,
+        deadline: &Deadline,
+    ) -> Result<Bearer, AttemptError> {
+        let answer = self.ask(Method::Get, url, headers.to_vec(), deadline);
+        let had_token = self.had_token.load(Ordering::Relaxed);
+        match answer.and_then(|answer| token(answer, whose)) {
+            Ok(bearer) => {
+                self.had_token.store(true, Ordering::Relaxed);
+                Ok(bearer)
+            }
+            // A service that answers is there, and may be busy.
+            Err(error @ AttemptError::Transient { error: RemoteError::Denied { .. }, .. }) => Err(error),
+            Err(_) if !had_token => Ok(Expiring { value: None, valid_until: None }),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn ask(
+        &self,
+        method: Method<'_>,
+        url: &Url,
+        headers: Vec<(&'static str, Secret)>,
+        deadline: &Deadline,
+    ) -> Result<Answer, AttemptError> {
+        let ask = Ask { method, url, headers, max_bytes: MAX_ANSWER_BYTES, limit: self.limit };
+        self.client.ask(&ask, deadline)
+    }
+}
+
+/// The token of an answer, as a header.
+fn token(answer: Answer, whose: &str) -> Result<Bearer, AttemptError> {
+    if matches!(answer.status, 400 | 401 | 403) {
+        let reason = error_code(&answer.body).map(|code| format!(" ({code})")).unwrap_or_default();
+        let what = format!("{whose} answers with status {}{reason}", answer.status);
+        return Err(AttemptError::Permanent(RemoteError::Denied { status: answer.status, what }));
+    }
+    let body = answer.expect_ok(whose)?;
+    let refused = || AttemptError::refused(format!("{whose} sends no JSON with a token"));
+    let answer: Value = serde_json::from_slice(&body).map_err(|_| refused())?;
+    let token = answer.get("access_token").and_then(Value::as_str).ok_or_else(refused)?;
+    if token.is_empty() || !token.bytes().all(|b| b.is_ascii_graphic()) {
+        return Err(refused());
+    }
+    let life_s = match answer.get("expires_in") {
+        Some(Value::String(text)) => crate::headers::number(text),
+        Some(number) => number.as_u64(),
+        None => None,
+    };
+    let life_s = life_s.unwrap_or(DEFAULT_LIFE_S).clamp(1, MAX_LIFE_S);
+    let valid_until = Some(SystemTime::now() + Duration::from_secs(life_s));
+    Ok(Expiring { value: Some(Secret(format!("Bearer {token}"))), valid_until })
+}
+
+/// The code of a refusal, if it is a word.
+fn error_code(body: &[u8]) -> Option<String> {
+    let answer: Value = serde_json::from_slice(body).ok()?;
+    let code = answer.get("error")?.as_str()?;
+    let is_word = (1..=64).contains(&code.len())
+        && code.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-');
+    is_word.then(|| code.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn answer(status: u16, body: &str) -> Result<Bearer, AttemptError> {
+        let body = body.as_bytes().to_vec();
+        token(Answer { status, body, challenge: None, location: None, content_type: None }, "the service")
+    }
+
+    #[test]
+    fn tokens_of_answers_are_headers_and_other_answers_are_errors() {
+        for (life, seconds) in
+            [("3599", 3599), ("\"3599\"", 3599), ("\"x\"", 300), ("0", 1), ("999999999", 86_400)]
+        {
+            let bearer =
+                answer(200, &format!("{{\"access_token\": \"abc\", \"expires_in\": {life}}}")).unwrap();
+            assert_eq!(bearer.value, Some(Secret("Bearer abc".into())));
+            let left = bearer.valid_until.unwrap().duration_since(SystemTime::now()).unwrap_or_default();
+            assert!(left.as_secs() <= seconds && left.as_secs() + 5 >= seconds, "{life}: {left:?}");
+        }
+        for body in [
+            "",
+            "[]",
+            "{}",
+            "{\"access_token\": \"\"}",
+            "{\"access_token\": \"a\\r\\nb\"}",
+            "{\"access_token\": 1}",
+        ] {
+            assert!(matches!(answer(200, body), Err(AttemptError::Permanent(_))), "{body}");
+        }
+        let refused =
+            answer(400, "{\"error\": \"invalid_grant\", \"error_description\": \"\\u001b[2J\"}").unwrap_err();
+        let AttemptError::Permanent(error) = refused else { panic!("it is permanent") };
+        assert_eq!(error.to_string(), "the service answers with status 400 (invalid_grant)");
+        assert!(matches!(answer(503, ""), Err(AttemptError::Transient { .. })));
+        assert!(matches!(answer(404, ""), Err(AttemptError::Permanent(_))));
+    }
+}
