@@ -40,6 +40,9 @@ pub struct SourceStat {
     pub len_bytes: u64,
     /// Time of the last change of the contents: seconds since 1970, and nanoseconds.
     pub mtime: (i64, u32),
+    /// Time of the last change of the contents or the metadata, nanoseconds since 1970 modulo 2^64. Unlike `mtime` no
+    /// program can set it.
+    pub ctime_ns: u64,
     /// Number of names.
     pub nlink: u64,
     /// Device that the inode is on.
@@ -144,6 +147,7 @@ pub fn stat(file: impl AsFd) -> Result<SourceStat, SysError> {
         gid: stat.st_gid,
         len_bytes,
         mtime: (stat.st_mtime, stat.st_mtime_nsec as u32),
+        ctime_ns: (stat.st_ctime as u64).wrapping_mul(1_000_000_000).wrapping_add(stat.st_ctime_nsec as u64),
         nlink: stat.st_nlink,
         device: stat.st_dev,
         inode: stat.st_ino,

@@ -25,7 +25,7 @@ pub struct Stored {
     /// Length, bytes. A file of length 0 has no contents, whatever its words are.
     pub len_bytes: u64,
     /// Words whose meaning the [`Contents`] knows.
-    pub words: [u64; 4],
+    pub words: [u64; 5],
 }
 
 /// Finds the contents of the files of a tree. Millions of files need not have an object each.

@@ -56,6 +56,7 @@
 mod chunks;
 mod compress;
 pub mod content;
+mod content_hash;
 mod contents;
 mod duplicates;
 mod error;

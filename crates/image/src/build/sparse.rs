@@ -4,6 +4,7 @@
 
 use super::BuildError;
 use super::content::Reader;
+use super::content_hash::ContentHash;
 use super::metadata::inode::ADDRESS_WIDE;
 use super::options::BLOCK_BYTES;
 use super::plan::Planned;
@@ -12,7 +13,6 @@ use super::writer::Writer;
 use crate::format::chunk::{BLOCK_ENTRY_LEN, FORMAT_INDEXES, FORMAT_WIDE, HOLE_WIDE, RawChunkIndex};
 use crate::format::features::incompat;
 use std::ops::Range;
-use twox_hash::XxHash3_128;
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
 /// Holes of fewer bytes in all are not worth a different layout.
@@ -41,7 +41,7 @@ pub fn write(
     let chunk = BLOCK << chunk_bits;
     let mut blocks = Vec::new();
     let (mut at, mut stored_bytes) = (0, 0);
-    let mut hash = writer.options.digests.then(XxHash3_128::new);
+    let mut hash = writer.options.digests.then(ContentHash::new);
     for start in (0..len_bytes).step_by(chunk as usize) {
         let end = (start + chunk).min(len_bytes);
         let has_data =
@@ -68,7 +68,7 @@ pub fn write(
     }
     reader.skip(len_bytes - at)?;
     writer.report(len_bytes - data_len(data, chunk, len_bytes))?;
-    writer.add_digest(planned, hash.map(|hash| hash.finish_128()))?;
+    writer.add_digest(planned, hash.map(|hash| hash.finish()))?;
     let (further_format, entries, entry_bytes) = encode(&blocks);
     let format = chunk_bits as u16 | further_format;
     writer.put_chunks(planned, len_bytes, format, (&entries, entry_bytes), stored_bytes)

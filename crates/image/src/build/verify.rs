@@ -4,13 +4,13 @@
 //! after it was read does not matter. Of files in chunks only the chunks with data are hashed, in order.
 
 use super::BuildError;
+use super::content_hash::ContentHash;
 use super::plan::{Plan, Planned};
 use super::table::{Spill, Table};
 use super::tree::{InodeId, Tree};
 use crate::read::{FileKind, Mapping};
 use crate::{Image, ImageError, Node};
 use std::ops::ControlFlow;
-use twox_hash::XxHash3_128;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// Bytes that are read at once.
@@ -167,7 +167,7 @@ fn compare_names(
 /// Hashes the contents of a file; of one in chunks, without its holes.
 fn digest(node: &Node, on_progress: &mut dyn FnMut(u64) -> ControlFlow<()>) -> Result<u128, VerifyError> {
     debug_assert_eq!(node.kind(), FileKind::Regular);
-    let mut hash = XxHash3_128::new();
+    let mut hash = ContentHash::new();
     let mut buf = vec![0; STEP_BYTES.min(node.len_bytes() as usize)];
     for range in data_ranges(node)? {
         let mut at = range.start;
@@ -181,7 +181,7 @@ fn digest(node: &Node, on_progress: &mut dyn FnMut(u64) -> ControlFlow<()>) -> R
             }
         }
     }
-    Ok(hash.finish_128())
+    Ok(hash.finish())
 }
 
 fn data_ranges(node: &Node) -> Result<Vec<std::ops::Range<u64>>, ImageError> {

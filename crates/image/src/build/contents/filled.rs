@@ -2,9 +2,9 @@
 
 use crate::build::BuildError;
 use crate::build::content::Reader;
+use crate::build::content_hash::ContentHash;
 use pagefold_sys::malloc::large_zeroed_block;
 use std::ops::Range;
-use twox_hash::XxHash3_128;
 
 /// Bytes that are read at once to hash what is passed over.
 const STEP_BYTES: usize = 1 << 20;
@@ -14,17 +14,17 @@ pub struct Filled<'r> {
     reader: &'r mut dyn Reader,
     data: Option<&'r [Range<u64>]>,
     at: u64,
-    hash: Option<XxHash3_128>,
+    hash: Option<ContentHash>,
 }
 
 impl<'r> Filled<'r> {
     pub fn new(reader: &'r mut dyn Reader, data: Option<&'r [Range<u64>]>, has_digest: bool) -> Self {
-        Filled { reader, data, at: 0, hash: has_digest.then(XxHash3_128::new) }
+        Filled { reader, data, at: 0, hash: has_digest.then(ContentHash::new) }
     }
 
     /// The hash of what was read, if it is wanted.
     pub fn digest(self) -> Option<u128> {
-        self.hash.map(|hash| hash.finish_128())
+        self.hash.map(|hash| hash.finish())
     }
 
     /// Reads the next `len` bytes into a buffer, whose contents are replaced.

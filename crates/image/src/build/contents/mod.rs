@@ -21,6 +21,7 @@ use super::compress::segment::{Segment, next_segment_bytes};
 use super::compress::workers::{self, Done, Queue, Ticket, ToCompress, Workers};
 use super::content::Content;
 use super::duplicates::{Duplicates, Found, Hasher};
+use super::error::path_of;
 use super::options::Compression;
 use super::plan::Planned;
 use super::sort::Order;
@@ -194,29 +195,37 @@ impl<'a> Filler<'_, 'a, '_> {
         }
         let compression = self.chooser.choose(self.writer, &planned, content)?;
         let file = Source { planned, len_bytes, compression };
+        // The hash of the first reading, if other files have contents of this one because of it.
+        let mut first_digest = self.scan.digest(planned.id).filter(|_| self.scan.is_original(planned.id));
         let mut is_original = false;
         let is_scanned = self.scan.has(planned.id);
         if !is_scanned && self.duplicates.may_have(len_bytes, compression) && !self.is_one_segment(&file) {
             // There is no memory for all of it, so it is read twice.
-            let mut first = Filled::new(reader.as_mut(), data.as_deref(), options.digests);
+            let mut first = Filled::new(reader.as_mut(), data.as_deref(), true);
             let original = self.find_original(&file, &mut first)?;
             let digest = first.digest();
             reader.finish()?;
             if let Found::Same(original) = original {
-                self.writer.add_digest(&planned, digest)?;
+                self.writer.add_digest(&planned, digest.filter(|_| options.digests))?;
                 self.left_bytes = self.left_bytes.saturating_sub(len_bytes);
                 self.pending.push_back(Pending::Duplicate { planned, original });
                 return self.write_ready();
             }
-            is_original = true;
+            (is_original, first_digest) = (true, digest);
             reader = content.open()?;
         }
-        let mut filled = Filled::new(reader.as_mut(), data.as_deref(), options.digests);
+        let has_digest = options.digests || first_digest.is_some();
+        let mut filled = Filled::new(reader.as_mut(), data.as_deref(), has_digest);
         match compression {
             Some(compression) if is_scanned => self.submit_scanned(&file, compression, &mut filled)?,
             _ => self.submit(&file, is_original, &mut filled)?,
         }
-        self.writer.add_digest(&planned, filled.digest())?;
+        let digest = filled.digest();
+        // Its time may be the same: a process that has mapped the file changes it without a new one.
+        if first_digest.is_some() && first_digest != digest {
+            return Err(BuildError::Changed { path: path_of(&planned.path(self.writer.tree)) });
+        }
+        self.writer.add_digest(&planned, digest.filter(|_| options.digests))?;
         self.left_bytes = self.left_bytes.saturating_sub(len_bytes);
         reader.finish()
     }

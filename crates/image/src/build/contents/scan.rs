@@ -17,6 +17,7 @@ use crate::build::plan::Planned;
 use crate::build::sparse;
 use crate::build::table::Table;
 use crate::build::tree::InodeId;
+use crate::build::verify::Digests;
 use crate::build::writer::Writer;
 use crate::format::config::LZ4_WINDOW_BYTES_DEFAULT;
 use crate::format::features::incompat;
@@ -38,8 +39,8 @@ const SAMPLE_BYTES: usize = 4 << 10;
 /// Facts on files before they are compressed.
 #[derive(Debug, Default)]
 pub struct Scan {
-    /// Files that were looked at.
-    scanned: HashSet<InodeId>,
+    /// The files that were looked at, and the hashes of what was read.
+    read: Digests,
     /// Files with the contents of an earlier one.
     duplicates: HashMap<InodeId, InodeId>,
     originals: HashSet<InodeId>,
@@ -49,7 +50,12 @@ pub struct Scan {
 impl Scan {
     /// Whether the scan looked at the file.
     pub fn has(&self, id: InodeId) -> bool {
-        self.scanned.contains(&id)
+        self.digest(id).is_some()
+    }
+
+    /// The hash of the contents that the scan has read, if it looked at the file.
+    pub fn digest(&self, id: InodeId) -> Option<u128> {
+        self.read.get(id)
     }
 
     /// The earlier file with the same contents.
@@ -91,7 +97,7 @@ pub fn scan(
         let (pending, chunks, index) =
             (VecDeque::new(), Table::new(writer.tree.spill()), ChunkIndex::new(writer.tree.spill()));
         let divisions = Divisions::new(options.cluster_bytes);
-        let scan = Scan { divisions, ..Scan::default() };
+        let scan = Scan { divisions, read: Digests::new(writer.tree.spill()), ..Scan::default() };
         let (duplicates, buffers) = (Duplicates::none(writer.tree.spill()), Vec::new());
         let tree = writer.tree;
         let total_bytes = files.iter().map(|planned| tree.content_bytes(planned.id)).sum();
@@ -236,7 +242,7 @@ impl Scanner<'_, '_, '_> {
             }
         };
         let file = File { id: planned.id, len_bytes, limit };
-        let mut filled = Filled::new(reader.as_mut(), data.as_deref(), false);
+        let mut filled = Filled::new(reader.as_mut(), data.as_deref(), true);
         let mut start = 0;
         while start < len_bytes {
             let segment_bytes = (len_bytes - start).min(SEGMENT_BYTES_MAX as u64);
@@ -250,6 +256,9 @@ impl Scanner<'_, '_, '_> {
             let ends = (start == len_bytes).then_some(EndedFile { file, compression });
             let ticket = self.workers.submit(src, seed, Turn::Last);
             self.pending.push_back(PendingSegment { ticket, ends, counted_bytes });
+        }
+        if let Some(digest) = filled.digest() {
+            self.scan.read.insert(planned.id, digest)?;
         }
         reader.finish()
     }
@@ -279,7 +288,6 @@ impl Scanner<'_, '_, '_> {
         let &EndedFile { file, compression } = ended;
         let mut hasher = Hasher::default();
         self.chunks.iter().for_each(|chunk| hasher.write(&chunk.hash));
-        self.scan.scanned.insert(file.id);
         match self.duplicates.find(file.id, &hasher.finish(file.len_bytes, Some(compression)))? {
             Found::Same(original) => {
                 self.scan.duplicates.insert(file.id, original);

@@ -214,25 +214,29 @@ struct Identity {
     device: u64,
     inode: u64,
     mtime: (i64, u32),
+    ctime_ns: u64,
     may_have_holes: bool,
 }
 
 impl Identity {
     fn of(stat: &SourceStat) -> Self {
-        let SourceStat { len_bytes, device, inode, mtime, may_have_holes, .. } = *stat;
-        Identity { len_bytes, device, inode, mtime, may_have_holes }
+        let SourceStat { len_bytes, device, inode, mtime, ctime_ns, may_have_holes, .. } = *stat;
+        Identity { len_bytes, device, inode, mtime, ctime_ns, may_have_holes }
     }
 
     fn stored(self) -> Stored {
         let (seconds, nanoseconds) = self.mtime;
         let last = u64::from(nanoseconds) << 1 | u64::from(self.may_have_holes);
-        Stored { len_bytes: self.len_bytes, words: [self.device, self.inode, seconds as u64, last] }
+        Stored {
+            len_bytes: self.len_bytes,
+            words: [self.device, self.inode, seconds as u64, last, self.ctime_ns],
+        }
     }
 
     fn restored(stored: &Stored) -> Self {
-        let (len_bytes, [device, inode, seconds, last]) = (stored.len_bytes, stored.words);
+        let (len_bytes, [device, inode, seconds, last, ctime_ns]) = (stored.len_bytes, stored.words);
         let mtime = (seconds as i64, (last >> 1) as u32);
-        Identity { len_bytes, device, inode, mtime, may_have_holes: last & 1 != 0 }
+        Identity { len_bytes, device, inode, mtime, ctime_ns, may_have_holes: last & 1 != 0 }
     }
 
     /// Whether a file is the same, and was not changed. It may have got holes.
@@ -290,7 +294,7 @@ struct SourceReader<'c> {
 }
 
 impl SourceReader<'_> {
-    /// Compares inode, length and time with those of the scan.
+    /// Compares inode, length and times with those of the scan.
     fn check(&self) -> Result<(), BuildError> {
         let now = source_tree::stat(&self.file).map_err(|e| self.content.failed(e.into()))?;
         let is_same = self.content.identity.is_that_of(Identity::of(&now));

@@ -102,7 +102,7 @@ impl Repack<'_> {
                     let what = format!("with its {len_bytes} bytes the files have more than 2^47");
                     BuildError::image_fault(path, what)
                 })?;
-                Body::Stored(Stored { len_bytes, words: [node.nid().0, 0, 0, 0] })
+                Body::Stored(Stored { len_bytes, words: [node.nid().0, 0, 0, 0, 0] })
             }
         })
     }

@@ -1,16 +1,19 @@
 //! Files that change while an image of their directory is built: the image has what was there when the build began, or
 //! there is an error with the name of the file.
 
-use super::{build_at, open_checked, options};
+use super::{build_at, contents, open_checked, options, text};
+use pagefold_image::build::content::{Bytes, Content, Reader};
 use pagefold_image::build::source::directory::{DirectoryOptions, scan};
-use pagefold_image::build::{BuildError, Options, build};
+use pagefold_image::build::tree::Body;
+use pagefold_image::build::{BuildError, Dedupe, InodeId, Metadata, Options, Tree, build};
 use std::fs::{self, File};
 use std::io::Write;
 use std::ops::ControlFlow;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::Command;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, UNIX_EPOCH};
 
 /// A change of a file, by its name.
@@ -101,6 +104,78 @@ fn a_file_that_changes_at_any_step_is_complete_or_an_error() {
             }
         }
     }
+}
+
+/// Contents that are others each time they are opened.
+#[derive(Debug)]
+struct Changing {
+    versions: Vec<Bytes>,
+    opened: AtomicUsize,
+}
+
+impl Content for Changing {
+    fn len_bytes(&self) -> u64 {
+        self.versions[0].len_bytes()
+    }
+
+    fn open(&self) -> Result<Box<dyn Reader + '_>, BuildError> {
+        let opened = self.opened.fetch_add(1, Ordering::Relaxed);
+        self.versions[opened.min(self.versions.len() - 1)].open()
+    }
+}
+
+/// Another file has contents of the one that changes, because of what was read first. It must not get the new ones.
+#[test]
+fn contents_that_others_share_are_those_of_the_first_reading() {
+    let (whole, long) = (text(1_500_000, 1), text(20 << 20, 2));
+    let part = [&text(200_000, 3)[..], &whole[..1_000_000]].concat();
+    let cases = [
+        ("equal files", "lz4", Dedupe::Chunks, &whole, &whole),
+        ("a common part", "lz4", Dedupe::Chunks, &whole, &part),
+        ("equal files of two segments", "lz4", Dedupe::Files, &long, &long),
+        ("equal files that are not compressed", "none", Dedupe::Files, &long, &long),
+    ];
+    let work = tempfile::tempdir().unwrap();
+    let path = work.path().join("image");
+    for (what, compression, dedupe, first, other) in cases {
+        for is_changed in [false, true] {
+            let mut second = first.clone();
+            if is_changed {
+                second[first.len() * 2 / 5..][..1000].fill(b'!');
+            }
+            let versions = [first.clone(), second].map(|bytes| Bytes(bytes.into())).into();
+            let changing = Arc::new(Changing { versions, opened: AtomicUsize::new(0) });
+            let mut tree = Tree::new(Metadata::default());
+            tree.add(InodeId::ROOT, b"a", Metadata::default(), Body::Regular(changing.clone())).unwrap();
+            tree.add_bytes(b"b", other.clone()).unwrap();
+            let options = Options { threads: 2, dedupe, ..options(compression, 65536, false) };
+            let file = File::create(&path).unwrap();
+            match build(&tree, &options, &file, &mut |_| ControlFlow::Continue(())) {
+                Err(BuildError::Changed { path }) if is_changed => assert_eq!(path, Path::new("a"), "{what}"),
+                Ok(_) if !is_changed => {
+                    let image = open_checked(&path, what);
+                    let found = contents(&image.find(b"b").unwrap(), 1 << 20).unwrap();
+                    assert!(found == *other && changing.opened.load(Ordering::Relaxed) == 2, "{what}");
+                }
+                built => panic!("{what}, changed: {is_changed}: {built:?}"),
+            }
+        }
+    }
+}
+
+/// A file that is changed, and gets its old time back.
+#[test]
+fn a_file_with_its_old_time_is_changed_nevertheless() {
+    let work = tempfile::tempdir().unwrap();
+    let root = work.path().join("tree");
+    fill(&root);
+    let tree = scan(&root, &DirectoryOptions::default()).unwrap().tree;
+    let changed = File::options().write(true).open(root.join("b")).unwrap();
+    changed.set_len(0).and_then(|()| (&changed).write_all(&[b'y'; 5000])).unwrap();
+    changed.set_modified(UNIX_EPOCH + Duration::from_secs(1_000_000)).unwrap();
+    let file = File::create(work.path().join("image")).unwrap();
+    let built = build(&tree, &options("lz4", 65536, false), &file, &mut |_| ControlFlow::Continue(()));
+    assert!(matches!(&built, Err(BuildError::Changed { path }) if *path == root.join("b")), "{built:?}");
 }
 
 /// Ends the thread that changes files, when a test fails too.

@@ -190,7 +190,7 @@ impl<'o> Placer<'o> {
         let Data { at, len_bytes, runs } = data;
         let has_runs = runs.filter(|_| len_bytes > 0).map(|runs| self.runs.push(runs.into())).is_some();
         let number = if has_runs { self.runs.len() as u64 } else { 0 };
-        Ok(Body::Stored(Stored { len_bytes, words: [at, number, 0, 0] }))
+        Ok(Body::Stored(Stored { len_bytes, words: [at, number, 0, 0, 0] }))
     }
 
     fn add(&mut self, parent: InodeId, name: &[u8], metadata: Metadata, body: Body) -> Result<(), Fault> {
