@@ -2,9 +2,9 @@
 //!
 //! Programs run in the command that the user typed, with the user's environment: never in the server of a mount.
 
+use pagefold_sys::detach::in_new_session;
 use rustix::process::{Pid, Signal, kill_process_group};
 use std::io::{Read, Write};
-use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
@@ -20,7 +20,8 @@ const POLL: Duration = Duration::from_millis(2);
 /// Runs a program with this input, and returns its output. The error says what happened, without the output, which may be
 /// a secret; what the program writes to standard error is seen by the user.
 pub(crate) fn run(mut command: Command, input: &[u8], limit: Duration) -> Result<Vec<u8>, String> {
-    command.stdin(Stdio::piped()).stdout(Stdio::piped()).process_group(0);
+    // Without a terminal: a program that asks there would be stopped until the limit of time.
+    in_new_session(command.stdin(Stdio::piped()).stdout(Stdio::piped()));
     let mut child = command.spawn().map_err(|e| e.to_string())?;
     let (stdin, stdout) = (child.stdin.take(), child.stdout.take());
     let input = input.to_vec();
@@ -92,6 +93,14 @@ mod tests {
         assert!(shell("echo secret; exit 3", "", TIME_LIMIT).unwrap_err().contains("exit status: 3"));
         assert_eq!(shell("yes", "", TIME_LIMIT), Err("its output is too long".into()));
         assert!(run(Command::new("/nonexistent"), b"", TIME_LIMIT).is_err());
+    }
+
+    /// The sixth field of `stat` is the session, which is the program's.
+    #[test]
+    fn a_program_has_no_terminal_to_ask_at() {
+        let script = "read -r _ _ _ _ _ session _ < /proc/$$/stat; [ $session = $$ ] && echo alone";
+        assert_eq!(shell(script, "", TIME_LIMIT), Ok("alone\n".into()));
+        assert!(shell("read -r answer < /dev/tty", "", TIME_LIMIT).unwrap_err().contains("it failed"));
     }
 
     #[test]

@@ -21,6 +21,9 @@ use std::time::{Duration, Instant};
 /// The longest wait for another process that fetches the same range into the cache.
 const MAX_CLAIM_WAIT: Duration = Duration::from_secs(5);
 
+/// The longest request before the link is known, bytes.
+const MAX_FIRST_BYTES: u64 = 1 << 20;
+
 /// How an object is read.
 #[derive(Debug, Clone)]
 pub struct Options {
@@ -133,6 +136,8 @@ impl RemoteSource {
     ) -> Self {
         let is_from_cache = first.is_none() && cached.is_some();
         let blocks = Arc::new(Blocks::new(version.len_bytes, options.cache_bytes));
+        // The first requests too take no more than their part of a small memory.
+        blocks.set_request_bytes(MAX_FIRST_BYTES);
         first.into_iter().for_each(|first| blocks.insert_first(first));
         let object = Arc::new(Object {
             client,

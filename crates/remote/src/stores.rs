@@ -48,7 +48,7 @@ pub struct StoreSettings {
     /// Of Google's storage, if a name needs them.
     #[serde(default)]
     pub gcs: Option<GcsSettings>,
-    /// The logins for registries, by what is between `oci://` and the next slash, in lower case.
+    /// The logins for images in registries, by [`OciReference::repository`].
     pub logins: BTreeMap<String, Login>,
     /// The platform of images in registries; `None` for that of this machine.
     pub platform: Option<Platform>,
@@ -77,9 +77,9 @@ impl StoreSettings {
                 Some(Store::Oci) => {
                     // A name that is none is an error where it is opened.
                     let image = name.split('#').next().unwrap_or_default();
-                    let Ok(OciReference { registry, .. }) = OciReference::parse(image) else { continue };
-                    if let Some(login) = crate::oci::login(&registry, env)? {
-                        settings.logins.insert(registry, login);
+                    let Ok(reference) = OciReference::parse(image) else { continue };
+                    if let Some(login) = crate::oci::login(&reference.registry, &reference.name, env)? {
+                        settings.logins.insert(reference.repository(), login);
                     }
                 }
                 _ => {}
@@ -130,7 +130,7 @@ mod tests {
         ])
         .unwrap();
         assert!(all.s3.is_some() && all.azure.is_some() && all.gcs.is_some());
-        assert!(all.logins.keys().eq(["localhost:5000"]));
+        assert!(all.logins.keys().eq(["localhost:5000/a"]));
         assert_eq!(StoreSettings::from_text(&all.to_text()), Some(all.clone()));
         assert!(!format!("{all:?}").contains("hidden") && all.to_text().contains("hidden"));
         assert!(read(&["oci://other/a"]).is_err());

@@ -2,6 +2,8 @@
 
 use crate::SysError;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
 
 /// Sets close-on-exec on all open descriptors above 2, so that programs that this process starts do not inherit them.
 ///
@@ -20,6 +22,14 @@ pub fn new_session() {
     let _ = rustix::process::setsid();
     // "/" always exists; if this process may not enter it, it keeps the old directory, which is harmless.
     let _ = rustix::process::chdir("/");
+}
+
+/// Lets the program of a command begin its own session: it has no terminal, so it cannot ask there, and a signal to its
+/// group reaches all that it starts. The command must not set a process group.
+pub fn in_new_session(command: &mut Command) -> &mut Command {
+    // SAFETY: between fork and exec the function makes one system call, which is async-signal-safe; it allocates nothing
+    // and touches no memory of the parent.
+    unsafe { command.pre_exec(|| rustix::process::setsid().map(drop).map_err(std::io::Error::from)) }
 }
 
 /// Sets the name of the calling thread in process listings; the main thread's name is also the process's.

@@ -21,6 +21,7 @@ mod image_build;
 mod image_build_sources;
 mod image_cache;
 mod image_copy;
+mod image_devices;
 mod image_digest;
 mod image_limits;
 mod image_mount;

@@ -42,9 +42,15 @@ pub(super) struct Opened {
     pub(super) read_only: Option<SysError>,
 }
 
-/// Opens the file of an object, and makes it if there is none. A file of another object is emptied.
+/// Opens the file of an object, and makes it if there is none.
+///
+/// A file without a valid header is emptied. One whose header says another length is replaced: one of the two objects has a
+/// wrong length, and a process that uses the other one keeps its file, without a name.
 pub(super) fn open(cache: &Cache, header: &Header) -> Result<Opened, SysError> {
     let name = header.key.file_name();
+    if is_of_another(cache, header) {
+        cache.dir.remove(&name)?;
+    }
     let (file, read_only) = match cache.dir.open_file(&name, Access::Create) {
         Ok(file) => (file, None),
         Err(e) => (cache.dir.open_file(&name, Access::Read).map_err(|_| e.clone())?, Some(e)),
@@ -60,6 +66,12 @@ pub(super) fn open(cache: &Cache, header: &Header) -> Result<Opened, SysError> {
         }
     }
     Ok(Opened { file: Arc::new(file), read_only })
+}
+
+/// Whether the file of this object's key has the valid header of an object of another length.
+fn is_of_another(cache: &Cache, header: &Header) -> bool {
+    let file = cache.dir.open_file(&header.key.file_name(), Access::Read);
+    file.ok().and_then(|file| read_header(&file)).is_some_and(|found| found != *header)
 }
 
 /// The header of a file; `None` if it has no valid one.
@@ -168,8 +180,12 @@ impl CachedObject {
             return;
         }
         let failed = |e| SysError::io("writing to the cache", &e);
-        let written = self.current_file();
-        match written.and_then(|file| self.write_to(&file, first, blocks).map_err(failed)) {
+        let file = match self.current_file() {
+            Ok(Some(file)) => Ok(file),
+            Ok(None) => return,
+            Err(e) => Err(e),
+        };
+        match file.and_then(|file| self.write_to(&file, first, blocks).map_err(failed)) {
             Ok(written_bytes) => {
                 cache.writes.succeeded();
                 cache.wrote(written_bytes);
@@ -210,16 +226,20 @@ impl CachedObject {
         Ok(written_bytes)
     }
 
-    /// The file to write to: a new one if another process has removed the old one, whose blocks are lost.
-    fn current_file(&self) -> Result<Arc<File>, SysError> {
+    /// The file to write to: a new one if another process has removed the old one, whose blocks are lost. `None` if it has
+    /// replaced the file by that of an object of another length: two processes must not do so again and again.
+    fn current_file(&self) -> Result<Option<Arc<File>>, SysError> {
         let mut opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
         let metadata = opened.file.metadata().map_err(|e| SysError::io("looking at the cache", &e))?;
         if metadata.nlink() == 0 || opened.read_only.is_some() {
+            if is_of_another(&self.cache, &self.header) {
+                return Ok(None);
+            }
             *opened = open(&self.cache, &self.header)?;
         }
         match &opened.read_only {
             Some(e) => Err(e.clone()),
-            None => Ok(opened.file.clone()),
+            None => Ok(Some(opened.file.clone())),
         }
     }
 

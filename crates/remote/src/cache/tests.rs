@@ -274,6 +274,20 @@ fn a_cache_stays_within_its_size_and_leaves_other_files_alone() {
     assert!(cache.stats().evicted_bytes > MIN_SIZE_BYTES && dir.path().join("other").exists());
 }
 
+/// One of the two has a wrong length, and only a digest could say which: neither takes blocks from the other that it has.
+#[test]
+fn an_object_of_another_length_takes_no_blocks_from_a_process_that_has_the_file_open() {
+    let (dir, cache, object) = object();
+    write(&object, 0..20);
+    let other = open(&dir, MIN_SIZE_BYTES).object(&KEY, LEN + 1).unwrap();
+    assert_eq!(present(&object).len(), 20);
+    write(&object, 20..30);
+    assert_eq!(present(&object).len(), 20, "its file has no name, and the other one is not replaced again");
+    other.write(0, &served(0..1));
+    assert_eq!(other.read(&(0..1)), served(0..1));
+    assert!(cache.stats().error.is_none() && other.cache.stats().error.is_none());
+}
+
 #[test]
 fn one_process_fetches_and_the_others_wait_for_it() {
     let (dir, _, object) = object();

@@ -59,8 +59,9 @@ struct ProgramOutput {
     secret: Secret,
 }
 
-/// The login for a registry; `None` if there is none. `registry` is the host, and perhaps the port.
-pub fn login(registry: &str, env: Environment<'_>) -> Result<Option<Login>, SettingsError> {
+/// The login for a repository of a registry; `None` if there is none. `registry` is the host, and perhaps the port. A key
+/// of the configuration may name a part of the registry's repositories: the longest key that fits counts.
+pub fn login(registry: &str, repository: &str, env: Environment<'_>) -> Result<Option<Login>, SettingsError> {
     let Some(path) = path(env) else { return Ok(None) };
     let wrong = |why: String| SettingsError::Value { name: format!("'{}'", path.display()), why };
     let text = read_bounded(&path).map_err(|e| wrong(format!("cannot be read: {e}")))?;
@@ -70,9 +71,9 @@ pub fn login(registry: &str, env: Environment<'_>) -> Result<Option<Login>, Sett
         wrong(format!("is not docker's configuration: line {}, column {}", e.line(), e.column()))
     })?;
     let key = if registry == "docker.io" { DOCKER_HUB_KEY } else { registry };
-    let helper = config.cred_helpers.iter().find(|(key, _)| names(key, registry)).map(|(_, name)| name);
-    if let Some(name) = helper.or(config.creds_store.as_ref()).filter(|name| !name.is_empty()) {
-        let from_program = from_program(name, key).map_err(|why| {
+    let helper = best(config.cred_helpers, registry, repository);
+    if let Some(name) = helper.or(config.creds_store).filter(|name| !name.is_empty()) {
+        let from_program = from_program(&name, key).map_err(|why| {
             let what = format!("the program docker-credential-{name} for the registry '{registry}'");
             SettingsError::Value { name: what, why }
         })?;
@@ -80,8 +81,7 @@ pub fn login(registry: &str, env: Environment<'_>) -> Result<Option<Login>, Sett
             return checked(from_program, &wrong);
         }
     }
-    let auth = config.auths.into_iter().find(|(key, _)| names(key, registry)).map(|(_, auth)| auth);
-    match auth {
+    match best(config.auths, registry, repository) {
         Some(auth) => {
             checked(of_file(auth).map_err(|why| wrong(format!("for '{registry}': {why}")))?, &wrong)
         }
@@ -96,13 +96,31 @@ fn path(env: Environment<'_>) -> Option<PathBuf> {
     env("REGISTRY_AUTH_FILE").map(PathBuf::from).or_else(of_docker).or_else(of_home)
 }
 
-/// Whether a key of the configuration, which may be a URL, is for the registry.
-fn names(key: &str, registry: &str) -> bool {
-    let host = key.split_once("://").map_or(key, |(_, rest)| rest).split('/').next().unwrap_or_default();
-    match registry {
+/// The value of the longest key that fits.
+fn best<T>(values: BTreeMap<String, T>, registry: &str, repository: &str) -> Option<T> {
+    let fitting =
+        values.into_iter().filter_map(|(key, value)| fit(&key, registry, repository).zip(Some(value)));
+    fitting.max_by_key(|(fit, _)| *fit).map(|(_, value)| value)
+}
+
+/// The length of the path in a key that fits a repository; `None` if the key, which may be a URL, is for others. The path
+/// of a URL is that of a version of docker's protocol, and says nothing.
+fn fit(key: &str, registry: &str, repository: &str) -> Option<usize> {
+    let (is_url, rest) = key.split_once("://").map_or((false, key), |(_, rest)| (true, rest));
+    let (host, path) = rest.split_once('/').unwrap_or((rest, ""));
+    let is_host = match registry {
         "docker.io" => ["docker.io", "index.docker.io", "registry-1.docker.io"].contains(&host),
         _ => host.eq_ignore_ascii_case(registry),
-    }
+    };
+    let path = match path.trim_end_matches('/') {
+        _ if is_url => "",
+        "v1" | "v2" => "",
+        path => path,
+    };
+    let behind = repository.strip_prefix(path);
+    let is_path =
+        path.is_empty() || behind.is_some_and(|behind| behind.is_empty() || behind.starts_with('/'));
+    (is_host && is_path).then_some(path.len())
 }
 
 fn of_file(auth: Auth) -> Result<Option<Login>, String> {
@@ -184,7 +202,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("config.json"), config).unwrap();
         let path = folder.path().display().to_string();
-        login(registry, &|name| (name == "DOCKER_CONFIG").then(|| path.clone()))
+        let (registry, repository) = registry.split_once('/').unwrap_or((registry, "me/app"));
+        login(registry, repository, &|name| (name == "DOCKER_CONFIG").then(|| path.clone()))
     }
 
     fn password(user: &str, password: &str) -> Option<Login> {
@@ -207,9 +226,9 @@ mod tests {
         assert_eq!(of("id.example.org"), Some(Login::IdentityToken(Secret("i".into()))));
         assert_eq!(of("t.example.org"), Some(Login::RegistryToken(Secret("r".into()))));
         assert_eq!((of("empty.example.org"), of("localhost"), of("other")), (None, None, None));
-        assert_eq!(login("ghcr.io", &|_| None), Ok(None));
+        assert_eq!(login("ghcr.io", "me/app", &|_| None), Ok(None));
         let nowhere = |name: &str| (name == "HOME").then(|| "/nonexistent".to_string());
-        assert_eq!(login("ghcr.io", &nowhere), Ok(None));
+        assert_eq!(login("ghcr.io", "me/app", &nowhere), Ok(None));
     }
 
     #[test]
@@ -227,6 +246,40 @@ mod tests {
     }
 
     /// A program in a folder of the search path, which this test changes for nobody else: it is asked by its path.
+    #[test]
+    fn the_longest_key_that_fits_a_repository_counts() {
+        let config = r#"{"auths": {
+            "ghcr.io": {"username": "host", "password": "p"},
+            "ghcr.io/me": {"username": "me", "password": "p"},
+            "ghcr.io/me/app": {"username": "app", "password": "p"},
+            "quay.io/v1/": {"username": "quay", "password": "p"},
+            "other.io/you": {"username": "you", "password": "p"},
+            "docker.io/library": {"username": "library", "password": "p"},
+            "https://index.docker.io/v1/": {"username": "hub", "password": "p"},
+            "https://url.io/v2/": {"username": "url", "password": "p"}}}"#;
+        for (repository, user) in [
+            ("ghcr.io/me/app", Some("app")),
+            ("ghcr.io/me/apple", Some("me")),
+            ("ghcr.io/me/app/part", Some("app")),
+            ("ghcr.io/meier/app", Some("host")),
+            ("quay.io/me/app", Some("quay")),
+            ("other.io/you/app", Some("you")),
+            ("other.io/me/app", None),
+            ("docker.io/library/debian", Some("library")),
+            ("docker.io/me/app", Some("hub")),
+            ("url.io/me/app", Some("url")),
+        ] {
+            assert_eq!(
+                with(config, repository).unwrap(),
+                user.and_then(|user| password(user, "p")),
+                "{repository}"
+            );
+        }
+        // A helper of a registry is asked before the one for all, which an empty name switches off.
+        let config = r#"{"credHelpers": {"ghcr.io": ""}, "credsStore": "none", "auths": {"ghcr.io": {"username": "u", "password": "p"}}}"#;
+        assert_eq!(with(config, "ghcr.io/me/app").unwrap(), password("u", "p"));
+    }
+
     #[test]
     fn programs_are_asked_for_logins() {
         let folder = tempfile::tempdir().unwrap();

@@ -231,6 +231,12 @@ impl Manifest {
             ([image], _) => *image,
             ([], [only]) if !is_archive(&only.media_type) => *only,
             ([], []) => return no_image("the manifest has no layers".to_string()),
+            ([], all) if all.iter().any(|layer| is_compressed_erofs(&layer.media_type)) => {
+                let what = "no layer of the manifest is an EROFS image that can be read in parts: one is compressed as a \
+                    whole; push it without that compression, as application/vnd.erofs.layer.v1, because an image is \
+                    compressed inside";
+                return no_image(what.to_string());
+            }
             ([], all) => {
                 let kinds: Vec<_> = all.iter().take(3).map(|layer| printable(&layer.media_type)).collect();
                 let what = format!(
@@ -241,7 +247,8 @@ impl Manifest {
             }
             (several, _) => {
                 return no_image(format!(
-                    "the manifest has {} layers of EROFS, and images of one are read",
+                    "the manifest has {} layers of EROFS, and images of one are read: push an image on several devices as \
+                     one artifact for each, and name the others with --device",
                     several.len()
                 ));
             }
@@ -273,6 +280,12 @@ fn checked(entry: &Descriptor) -> Result<&Descriptor, ManifestError> {
         }
         (_, false) => Err(ManifestError::Malformed("a length is out of range".to_string())),
     }
+}
+
+/// Whether layers of this type are EROFS images that are compressed once more, as a whole.
+fn is_compressed_erofs(media_type: &str) -> bool {
+    media_type.contains("erofs")
+        && ["+zstd", "+gzip", "+xz"].iter().any(|suffix| media_type.ends_with(suffix))
 }
 
 /// Whether layers of this type are archives, compressed or not, or other things that are no images.

@@ -73,6 +73,11 @@ impl OciReference {
         Ok(OciReference { registry, name, target: digest.unwrap_or(tag).to_string() })
     }
 
+    /// Registry and repository, without tag and digest.
+    pub fn repository(&self) -> String {
+        format!("{}/{}", self.registry, self.name)
+    }
+
     /// The URL of the registry, by `http` if it is on this machine.
     pub(crate) fn server(&self) -> Result<Url, crate::UrlError> {
         let host = if self.registry == "docker.io" { DOCKER_HUB } else { &self.registry };

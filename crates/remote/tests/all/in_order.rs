@@ -49,3 +49,19 @@ fn a_long_read_in_order_fetches_each_byte_once_beside_reads_of_metadata() {
         assert!(requests <= most, "{ahead_threads} threads: {requests} requests");
     }
 }
+
+/// From the first request on, when the link is not known yet: an eighth of the memory for ranges.
+#[test]
+fn requests_of_a_small_memory_are_short() {
+    let server = Server::start();
+    server.put(PATH, Object::new(bytes(), "v0"));
+    for (blocks, most) in [(1, 1), (16, 2), (64, 8), (1000, 16)] {
+        let options = Options { cache_bytes: (blocks * BLOCK) as usize, ..options(10_000) };
+        let source = open_with(&server, options).unwrap();
+        server.take_log();
+        let mut buf = vec![0; 1 << 20];
+        source.read_at(4 << 20, &mut buf).unwrap();
+        let first = server.take_log()[0].range().map(|(first, last)| (last + 1 - first) / BLOCK);
+        assert_eq!(first, Some(most), "memory of {blocks} blocks");
+    }
+}

@@ -42,6 +42,14 @@ fn the_erofs_layer_is_the_image_or_the_only_blob_of_an_artifact() {
     let refused = |layers: Vec<Value>| found(layers).unwrap_err().to_string();
     assert!(refused(vec![tar()]).contains("layer.v1.tar+gzip"));
     assert!(refused(vec![layer(&format!("{EROFS_LAYER}+zstd"), 1)]).contains("no layer of the manifest is"));
+    for suffix in ["+zstd", "+gzip"] {
+        let compressed = || layer(&format!("{EROFS_LAYER}{suffix}"), 1);
+        for layers in [vec![compressed()], vec![tar(), compressed(), layer(TREE_LAYER, 2)]] {
+            assert!(refused(layers).contains("push it without that compression"));
+        }
+        // One that can be read is enough.
+        assert_eq!(found(vec![compressed(), layer(EROFS_LAYER, 3)]), Ok(digest(3)));
+    }
     assert!(refused(vec![layer("a", 1), layer("b", 2)]).contains("there are: a, b"));
     assert!(refused(vec![layer(EROFS_LAYER, 1), layer(EROFS_LAYER, 2)]).contains("2 layers of EROFS"));
     assert!(refused(vec![]).contains("no layers"));

@@ -119,7 +119,7 @@ impl Connector {
         }
         let reference =
             OciReference::parse(name).map_err(|e| CliError::usage(format!("'{location}': {e}")))?;
-        let login = self.stores.logins.get(&reference.registry);
+        let login = self.stores.logins.get(&reference.repository());
         let platform = self.stores.platform.clone().unwrap_or_else(Platform::of_this_machine);
         let timeout = Duration::from_millis(self.config.timeout_ms);
         let image = oci::resolve(&reference, login, &platform, timeout).map_err(|e| opening(location, &e))?;
