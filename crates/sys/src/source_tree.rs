@@ -120,6 +120,11 @@ impl SourceFile {
         let mut names = vec![0u8; LIST_LEN_MAX];
         let len = match fs::listxattr(&path, &mut names) {
             Err(Errno::NOTSUP) => return Ok(Vec::new()),
+            Err(Errno::NOENT) => {
+                return Err(failed("listing the attributes through /proc, which has to be mounted")(
+                    Errno::NOENT,
+                ));
+            }
             listed => listed.map_err(failed("listing the attributes"))?,
         };
         let mut value = vec![0u8; LIST_LEN_MAX];

@@ -1,6 +1,6 @@
 //! The hash by which two readings of the same contents are compared, within one run of the program.
 //!
-//! A file that is read twice may change between. Whoever changes it must not find contents with an equal hash, so the
+//! A file that is read twice may change between. Its owner must not be able to prepare contents with an equal hash, so the
 //! hash begins with a random number, which never leaves the process. An image does not depend on it.
 
 use std::hash::{BuildHasher, Hasher, RandomState};

@@ -98,7 +98,7 @@ pub use verify::{Digests, VerifyError, verify};
 ///
 /// The file is not an image until this returns: the superblock is written last. The caller gives a file that has no
 /// name yet, or a temporary one, and syncs it. `on_progress` is called in the caller's thread after each segment of both
-/// [phases](Phase).
+/// [phases](Phase), and ten times a second while it waits for one.
 pub fn build(
     tree: &Tree,
     options: &Options,

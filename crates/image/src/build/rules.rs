@@ -1,33 +1,63 @@
 //! Compression by path: the first rule whose pattern matches a file decides.
 //!
 //! Patterns are those of shells (crate `globset`). A pattern without a slash is compared with the last name of a path,
-//! as in `*.so`; one with a slash with the path from the root, as in `usr/lib/**`. `*` does not cross a slash.
+//! as in `*.so`; one with a slash with the path from the root, as in `usr/lib/**`. `*` does not cross a slash. A slash or
+//! `./` at the beginning stands for the root, and a slash at the end has no meaning: a pattern matches directories and
+//! files alike.
 
 use super::options::Compression;
 use globset::{GlobBuilder, GlobMatcher};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A pattern of paths.
 #[derive(Debug, Clone)]
 pub struct Pattern {
+    text: Arc<str>,
     matcher: GlobMatcher,
     of_names: bool,
+    /// Whether it has matched a path. Clones share it.
+    has_matched: Arc<AtomicBool>,
 }
 
 impl Pattern {
     /// Parses a pattern. The error says what is wrong with it.
     pub fn parse(text: &str) -> Result<Self, String> {
-        let glob = GlobBuilder::new(text.strip_prefix('/').unwrap_or(text)).literal_separator(true).build();
+        let rooted = text.strip_prefix('/').or_else(|| text.strip_prefix("./"));
+        let path = rooted.unwrap_or(text);
+        let path = path.strip_suffix('/').unwrap_or(path);
+        let glob = GlobBuilder::new(path).literal_separator(true).build();
         let glob = glob.map_err(|e| format!("the pattern '{text}' is not understood: {}", e.kind()))?;
-        Ok(Pattern { matcher: glob.compile_matcher(), of_names: !text.contains('/') })
+        let (of_names, has_matched) = (rooted.is_none() && !path.contains('/'), Arc::default());
+        Ok(Pattern { text: text.into(), matcher: glob.compile_matcher(), of_names, has_matched })
+    }
+
+    /// The pattern as it was parsed.
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// Whether the pattern, or a clone of it, has matched a path so far.
+    pub fn has_matched(&self) -> bool {
+        self.has_matched.load(Ordering::Relaxed)
     }
 
     /// Whether the pattern matches a path, which has no slash at its beginning.
     pub fn matches(&self, path: &[u8]) -> bool {
         let name_start = path.iter().rposition(|&byte| byte == b'/').map_or(0, |slash| slash + 1);
         let compared = if self.of_names { &path[name_start..] } else { path };
-        self.matcher.is_match(OsStr::from_bytes(compared))
+        let matches = self.matcher.is_match(OsStr::from_bytes(compared));
+        if matches {
+            self.has_matched.store(true, Ordering::Relaxed);
+        }
+        matches
+    }
+
+    /// Whether one of the patterns matches a path. All are compared, so that each knows whether it has matched.
+    pub fn any_matches(patterns: &[Pattern], path: &[u8]) -> bool {
+        patterns.iter().filter(|pattern| pattern.matches(path)).count() > 0
     }
 }
 
@@ -61,6 +91,11 @@ impl Rules {
         rule.map(|(_, compression)| *compression)
     }
 
+    /// The patterns of the rules.
+    pub fn patterns(&self) -> impl Iterator<Item = &Pattern> {
+        self.0.iter().map(|(pattern, _)| pattern)
+    }
+
     /// The compressions of all rules.
     pub fn compressions(&self) -> impl Iterator<Item = Compression> {
         self.0.iter().filter_map(|(_, compression)| *compression)
@@ -87,5 +122,24 @@ mod tests {
         for wrong in ["*.so", "[=lz4", "*=gzip"] {
             assert!(rules.push(wrong).is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn slashes_and_dots_around_a_pattern_are_understood() {
+        let matches = |pattern: &str, path: &str| Pattern::parse(pattern).unwrap().matches(path.as_bytes());
+        for pattern in ["d", "d/", "/d", "./d", "/d/", "./d/"] {
+            assert!(matches(pattern, "d"), "{pattern}");
+            // One without a slash at its beginning is that of a name anywhere.
+            assert_eq!(matches(pattern, "a/d"), pattern.starts_with('d'), "{pattern}");
+        }
+        assert!(matches("a/d/", "a/d") && !matches("a/d/", "d") && matches("./a/*.so", "a/b.so"));
+    }
+
+    #[test]
+    fn a_pattern_knows_whether_it_has_matched() {
+        let patterns = ["*.a", "*.b", "x*"].map(|text| Pattern::parse(text).unwrap());
+        let clones = patterns.clone();
+        assert!(Pattern::any_matches(&clones, b"x.a") && !Pattern::any_matches(&clones, b"y"));
+        assert_eq!(patterns.each_ref().map(Pattern::has_matched), [true, false, true]);
     }
 }

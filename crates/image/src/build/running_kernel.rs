@@ -58,7 +58,14 @@ impl RunningKernel {
 
     /// As [`RunningKernel::probe`], with `root` in place of the root directory.
     pub fn probe_in(root: &Path) -> io::Result<Self> {
-        let release = fs::read_to_string(root.join("proc/sys/kernel/osrelease"))?.trim().to_owned();
+        let release = match fs::read_to_string(root.join("proc/sys/kernel/osrelease")) {
+            Ok(release) => release.trim().to_owned(),
+            // Without /proc the system call says the same.
+            Err(_) if root == Path::new("/") => {
+                rustix::system::uname().release().to_string_lossy().into_owned()
+            }
+            Err(error) => return Err(error),
+        };
         let version = Target::parse(&release)
             .ok_or_else(|| io::Error::other(format!("the kernel's version is '{release}'")))?;
         let config = read_config(root, &release);

@@ -12,6 +12,8 @@ const RUNNING: &str = "{bar:30} {percent:>3} %  {msg}  {elapsed}";
 const BYTES: &str = "{bar:30} {percent:>3} %  {msg}  {binary_bytes_per_sec}  {eta} left";
 const UNKNOWN: &str = "{msg}  {binary_bytes_per_sec}  {elapsed}";
 const WAITING: &str = "{msg}  {elapsed}";
+/// The number of files that are found is shown in steps of this.
+const FOUND_STEP: u64 = 1000;
 
 /// The progress bar of a pass, on standard error if that is a terminal.
 pub struct PassBar {
@@ -134,6 +136,41 @@ impl BytesBar {
     }
 
     /// Removes the bar.
+    pub fn end(&self) {
+        self.bar.finish_and_clear();
+    }
+}
+
+/// The number of files that were found, while the source of a build is read.
+pub struct FoundBar {
+    bar: ProgressBar,
+    is_pending: bool,
+}
+
+impl FoundBar {
+    /// Makes a line that appears when there are many files, or never if not `enabled` or `--quiet`.
+    pub fn new(enabled: bool) -> Self {
+        let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::hidden());
+        FoundBar { bar, is_pending: enabled && !output::is_quiet() }
+    }
+
+    /// Shows that there are `count` files so far.
+    pub fn show(&mut self, count: u64) {
+        if !count.is_multiple_of(FOUND_STEP) || count == 0 {
+            return;
+        }
+        if std::mem::take(&mut self.is_pending) {
+            self.bar.set_draw_target(ProgressDrawTarget::stderr());
+            self.bar.reset_elapsed();
+            if let Ok(style) = ProgressStyle::with_template(WAITING) {
+                self.bar.set_style(style);
+            }
+        }
+        self.bar.set_message(format!("{} found", files_text(count)));
+        self.bar.tick();
+    }
+
+    /// Removes the line.
     pub fn end(&self) {
         self.bar.finish_and_clear();
     }

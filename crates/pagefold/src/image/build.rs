@@ -7,6 +7,7 @@ use super::target::Target as OutFile;
 use crate::cli::output;
 use crate::cli::progress::{BuildBar, BytesBar};
 use clap::{Args, ValueEnum, ValueHint};
+use pagefold_backing::FileBacking;
 use pagefold_control::error::{CliError, Result};
 use pagefold_control::media::Location;
 use pagefold_image::build::source::Scanned;
@@ -20,6 +21,7 @@ use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// The value of `--compression` that leaves the choice to a sample of each file.
 const AUTO: &str = "auto";
@@ -101,7 +103,8 @@ pub struct BuildArgs {
     /// Leave directories empty that are on other file systems
     #[arg(long)]
     pub one_file_system: bool,
-    /// Leave out files and directories that cannot be read, and say so, in place of failing
+    /// Leave out files that cannot be read, and the names in directories that cannot be read, and say so, in place of
+    /// failing
     #[arg(long)]
     pub ignore_unreadable: bool,
     /// Make root the owner of all files
@@ -168,6 +171,7 @@ pub fn run(args: &BuildArgs) -> Result<()> {
         pagefold_sys::malloc::return_large_blocks();
     }
     let exclude = build_source::patterns(args)?;
+    let excluded = exclude.clone();
     // The file stands first: it blocks signals, which threads would receive, and may be refused.
     let out = OutFile::open_image(&args.out)?;
     // If OUT is a link, the image is made beside its target.
@@ -176,7 +180,10 @@ pub fn run(args: &BuildArgs) -> Result<()> {
     let (mut scanned, whole) = build_source::scan(args, exclude, &out, &spill)?;
     change_metadata(&mut scanned, args)?;
     for (path, reason) in &scanned.unreadable {
-        output::note(&format!("left out: '{}': {reason}", path.display()));
+        output::note(&format!("not read: '{}': {reason}", path.display()));
+    }
+    for pattern in excluded.iter().filter(|pattern| !pattern.has_matched()) {
+        output::note(&format!("--exclude '{}' matched nothing", pattern.text()));
     }
     let bar = RefCell::new(BuildBar::new(!args.json));
     let built = build(&scanned.tree, &options, out.file(), &mut |progress| {
@@ -195,7 +202,13 @@ pub fn run(args: &BuildArgs) -> Result<()> {
         verify_image(&out, &scanned.tree, &summary, args)?;
     }
     whole.finish(!args.json, || out.poll_interrupt())?;
+    if out.poll_interrupt() {
+        return Err(out.interrupted());
+    }
     out.complete()?;
+    for pattern in options.rules.patterns().filter(|pattern| !pattern.has_matched()) {
+        output::note(&format!("--rule '{}' matched no file", pattern.text()));
+    }
     let built = Built {
         out: &args.out,
         summary: &summary,
@@ -241,9 +254,12 @@ fn verify_image(out: &OutFile, tree: &Tree, summary: &Summary, args: &BuildArgs)
     let shown = args.out.display();
     let memory_bytes = reading_share(args.memory_bytes()?);
     let options = ReadOptions { memory_bytes, ..ReadOptions::default() };
-    let image = Image::open_file(out.path(), options).map_err(|e| {
-        CliError::failed(format!("'{shown}' was not written: {}", pagefold_image::with_causes(&e)))
-    })?;
+    let failed = |reason: String| CliError::failed(format!("'{shown}' was not written: {reason}"));
+    // The permissions of the file are those of the one that it replaces: it may not be opened again.
+    let file = out.file().try_clone().map_err(|e| failed(e.to_string()))?;
+    let source = FileBacking::for_reading(file).map_err(|e| failed(e.to_string()))?;
+    let image = Image::open(Arc::new(source), options)
+        .map_err(|e| failed(pagefold_image::with_causes(&e).to_string()))?;
     let bar = RefCell::new(BytesBar::new(!args.json));
     let mut done = 0;
     let verified = verify(&image, tree, &summary.digests, &mut |bytes| {
@@ -252,9 +268,7 @@ fn verify_image(out: &OutFile, tree: &Tree, summary: &Summary, args: &BuildArgs)
         if out.poll_interrupt() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     });
     bar.borrow().end();
-    verified.map_err(|e| {
-        CliError::failed(format!("'{shown}' was not written: {}", pagefold_image::with_causes(&e)))
-    })
+    verified.map_err(|e| failed(pagefold_image::with_causes(&e).to_string()))
 }
 
 /// Applies the options that replace owners and times.

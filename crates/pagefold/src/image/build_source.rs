@@ -4,12 +4,13 @@ use super::build::BuildArgs;
 use super::open::{media_config, open_source_image, path_failure};
 use super::target::Target as OutFile;
 use super::whole::WholeCheck;
+use crate::cli::progress::FoundBar;
 use clap::ValueEnum;
 use pagefold_control::error::{CliError, Exit, Result};
 use pagefold_control::media::Location;
-use pagefold_image::build::source::directory::{self, DirectoryOptions};
+use pagefold_image::build::source::directory::{self, DirectoryOptions, OutputFile};
 use pagefold_image::build::source::tar::{self, TarOptions};
-use pagefold_image::build::source::{BEGINNING_BYTES, Scanned, SourceKind, image, spool};
+use pagefold_image::build::source::{BEGINNING_BYTES, OnEntry, Scanned, SourceKind, image, spool};
 use pagefold_image::build::{BuildError, LIST_BYTES_MAX, Pattern, Sort, SortList, Spill};
 use pagefold_server::mount::image_failure;
 use pagefold_sys::ready;
@@ -17,6 +18,7 @@ use std::fs::File;
 use std::io::{self, IsTerminal, Read, stdin};
 use std::ops::ControlFlow;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::time::Duration;
@@ -67,7 +69,7 @@ pub fn scan(
     spill: &Spill,
 ) -> Result<(Scanned, WholeCheck)> {
     match Location::from(args.source.clone().into_os_string()) {
-        Location::Url(_) => scan_image(args, &exclude, spill),
+        Location::Url(_) => scan_image(args, &exclude, out, spill),
         Location::File(_) => {
             scan_file(args, exclude, out, spill).map(|scanned| (scanned, WholeCheck::default()))
         }
@@ -86,7 +88,7 @@ fn scan_file(args: &BuildArgs, exclude: Vec<Pattern>, out: &OutFile, spill: &Spi
         let outputs = outputs(args, out);
         let options =
             DirectoryOptions { exclude, one_file_system, ignore_unreadable, outputs, spill: spill.clone() };
-        return directory::scan(&args.source, &options).map_err(failure);
+        return watched(args, out, |on_entry| directory::scan_watched(&args.source, &options, on_entry));
     }
     if !metadata.is_file() && !std::os::unix::fs::FileTypeExt::is_block_device(&metadata.file_type()) {
         let shown = args.source.display();
@@ -96,29 +98,69 @@ fn scan_file(args: &BuildArgs, exclude: Vec<Pattern>, out: &OutFile, spill: &Spi
     }
     let file = File::open(&args.source).map_err(|e| reading(&args.source, &e))?;
     match kind(&file, &args.source)? {
-        SourceKind::Tar => scan_archive(args, exclude, file, spill),
+        SourceKind::Tar => scan_archive(args, exclude, file, out, spill),
         SourceKind::Compressed(_) => {
             let spooled = spooled(args, out, file, &args.source)?;
-            scan_archive(args, exclude, spooled, spill)
+            scan_archive(args, exclude, spooled, out, spill)
         }
-        SourceKind::Image => scan_image(args, &exclude, spill).map(|(scanned, _)| scanned),
+        SourceKind::Image => scan_image(args, &exclude, out, spill).map(|(scanned, _)| scanned),
     }
 }
 
 /// Reads another image, which may be on a server.
-fn scan_image(args: &BuildArgs, exclude: &[Pattern], spill: &Spill) -> Result<(Scanned, WholeCheck)> {
+fn scan_image(
+    args: &BuildArgs,
+    exclude: &[Pattern],
+    out: &OutFile,
+    spill: &Spill,
+) -> Result<(Scanned, WholeCheck)> {
     check_options(args, false, false)?;
     let source = args.source.clone().into_os_string().into();
     let media = media_config(&source, &args.device, &args.verity, &args.remote)?;
     let (image, whole) = open_source_image(&media, args.memory_bytes()?)?;
-    image::scan_to(&image, exclude, spill).map(|scanned| (scanned, whole)).map_err(failure)
+    let scanned = watched(args, out, |on_entry| image::scan_watched(&image, exclude, spill, on_entry))?;
+    Ok((scanned, whole))
 }
 
 /// The file that is being written, and the one that it replaces: neither becomes part of the image if it is in the
 /// directory.
-fn outputs(args: &BuildArgs, out: &OutFile) -> Vec<(u64, u64)> {
-    let found = [out.file().metadata(), args.out.metadata()];
-    found.into_iter().flatten().map(|metadata| (metadata.dev(), metadata.ino())).collect()
+fn outputs(args: &BuildArgs, out: &OutFile) -> Vec<OutputFile> {
+    let identity = |metadata: std::fs::Metadata| (metadata.dev(), metadata.ino());
+    let mut outputs = Vec::new();
+    outputs
+        .extend(out.file().metadata().map(|metadata| OutputFile { inode: identity(metadata), name: None }));
+    // Other names of the file that is replaced stay, and so do its contents.
+    let replaced = args.out.canonicalize().and_then(|path| {
+        let folder = path.parent().unwrap_or(Path::new("/")).metadata()?;
+        let name = path.file_name().unwrap_or_default().as_bytes().to_vec();
+        Ok(OutputFile { inode: identity(path.metadata()?), name: Some((identity(folder), name)) })
+    });
+    outputs.extend(replaced);
+    outputs
+}
+
+/// Reads a source, shows how many inodes it has so far, and ends after a signal.
+fn watched(
+    args: &BuildArgs,
+    out: &OutFile,
+    scan: impl FnOnce(&mut OnEntry<'_>) -> std::result::Result<Scanned, BuildError>,
+) -> Result<Scanned> {
+    let mut bar = FoundBar::new(!args.json);
+    let scanned = scan(&mut |count| {
+        bar.show(count);
+        if out.poll_interrupt() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    });
+    bar.end();
+    scanned.map_err(|e| match e {
+        BuildError::Interrupted => out.interrupted(),
+        BuildError::Source { ref source, .. }
+            if source.kind() == io::ErrorKind::PermissionDenied && args.source.is_dir() =>
+        {
+            let error = failure(e);
+            CliError::new(error.exit, format!("{error}; --ignore-unreadable leaves out what cannot be read"))
+        }
+        e => failure(e),
+    })
 }
 
 fn scan_stream(args: &BuildArgs, exclude: Vec<Pattern>, out: &OutFile, spill: &Spill) -> Result<Scanned> {
@@ -127,7 +169,7 @@ fn scan_stream(args: &BuildArgs, exclude: Vec<Pattern>, out: &OutFile, spill: &S
         return Err(CliError::usage("standard input is a terminal; pipe a tar archive"));
     }
     let spooled = spooled(args, out, Interruptible { input: input.as_fd(), out }, Path::new("-"))?;
-    scan_archive(args, exclude, spooled, spill)
+    scan_archive(args, exclude, spooled, out, spill)
 }
 
 /// Standard input, whose reading fails after a signal: the program at the other end of a pipe may write nothing for a
@@ -177,14 +219,20 @@ fn spooled(args: &BuildArgs, out: &OutFile, input: impl Read, shown: &Path) -> R
     }
 }
 
-fn scan_archive(args: &BuildArgs, exclude: Vec<Pattern>, file: File, spill: &Spill) -> Result<Scanned> {
+fn scan_archive(
+    args: &BuildArgs,
+    exclude: Vec<Pattern>,
+    file: File,
+    out: &OutFile,
+    spill: &Spill,
+) -> Result<Scanned> {
     check_options(args, false, true)?;
     let whiteouts = match args.whiteouts {
         Some(WhiteoutsArg::Overlay) => tar::Whiteouts::Overlay,
         Some(WhiteoutsArg::Files) | None => tar::Whiteouts::Files,
     };
     let options = TarOptions { exclude, whiteouts, spill: spill.clone(), ..TarOptions::default() };
-    tar::scan(file, &args.source, &options).map_err(failure)
+    watched(args, out, |on_entry| tar::scan_watched(file, &args.source, &options, on_entry))
 }
 
 /// Refuses options that say nothing about the source.

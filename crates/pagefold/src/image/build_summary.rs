@@ -79,6 +79,10 @@ pub fn print(built: &Built<'_>) -> Result<()> {
             "threads", summary.threads
         ))?;
     }
+    if !scanned.unreadable.is_empty() {
+        let left_out = text::counted(scanned.unreadable.len() as u64, "path", "paths");
+        output::line(&format!("  {:<12} {left_out} that could not be read", "left out"))?;
+    }
     if scanned.dropped_xattrs > 0 {
         let dropped = text::counted(scanned.dropped_xattrs, "attribute", "attributes");
         output::note(&format!(
@@ -130,10 +134,17 @@ pub fn print_json(built: &Built<'_>) -> Result<()> {
         .iter()
         .map(|(path, elapsed)| json!({ "path": path.to_string_lossy(), "seconds": elapsed.as_secs_f64() }))
         .collect();
+    let unreadable = scanned.unreadable.iter();
+    let unreadable_reasons: Vec<_> = unreadable
+        .clone()
+        .map(|(path, reason)| json!({ "path": path.to_string_lossy(), "reason": reason }))
+        .collect();
     output::json(&json!({
         "kernel": summary.target.to_string(),
+        "kernel_release": built.running.map(|kernel| kernel.release()),
         "compression_reason": built.reason,
         "threads": summary.threads,
+        "threads_wanted": built.threads,
         "inodes": summary.inodes,
         "directories": summary.directories,
         "content_bytes": summary.content_bytes(),
@@ -149,7 +160,8 @@ pub fn print_json(built: &Built<'_>) -> Result<()> {
         },
         "listed": built.has_list.then(|| json!({ "found": summary.listed.found, "missing": summary.listed.missing })),
         "slowest": slowest,
-        "unreadable": scanned.unreadable.iter().map(|(path, _)| path.to_string_lossy()).collect::<Vec<_>>(),
+        "unreadable": unreadable.map(|(path, _)| path.to_string_lossy()).collect::<Vec<_>>(),
+        "unreadable_reasons": unreadable_reasons,
         "dropped_xattrs": scanned.dropped_xattrs,
     }))
 }

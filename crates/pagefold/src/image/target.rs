@@ -1,15 +1,15 @@
 //! The file that a command writes as a whole: its name has the complete file, or what was there before.
 //!
 //! The file is written under a temporary name in the same directory, and renamed when it is complete. Without that the
-//! temporary file is removed, also after Ctrl-C or SIGTERM. Only SIGKILL leaves it. A device or a pipe is written
-//! directly.
+//! temporary file is removed, also after Ctrl-C or SIGTERM, and at the limit of the length of files. Only SIGKILL and
+//! SIGQUIT leave it. A device or a pipe is written directly.
 //!
 //! The crate `tempfile`, which the tests use, would make only one function here shorter (`create_beside`). The rest
 //! would stay: noticing signals, replacing the target of a link, writing to a device, and copying permissions.
 
 use super::open::path_failure;
 use pagefold_control::error::{CliError, Result};
-use pagefold_sys::signal::Termination;
+use pagefold_sys::signal::{Termination, ignore_file_size_signal};
 use std::cell::Cell;
 use std::fs::{File, OpenOptions};
 use std::io::{Error, ErrorKind, Write};
@@ -18,6 +18,8 @@ use std::path::{Path, PathBuf};
 
 /// Temporary names that are tried.
 const MAX_NAMES: u32 = 100;
+/// Links that are followed, as many as the kernel follows.
+const LINKS_MAX: usize = 40;
 
 /// A file that is being written.
 pub struct Target {
@@ -37,11 +39,13 @@ struct Unnamed {
 }
 
 impl Target {
-    /// Opens the file for writing. A link is followed; the file that it points to is replaced.
+    /// Opens the file for writing. A link is followed; the file that it points to is replaced, or made.
     ///
     /// Blocks signals, so it must be called before threads are started: they would receive them.
     pub fn open(path: &Path) -> Result<Self> {
         let failed = |e: Error| path_failure(format!("writing '{}'", path.display()), &e);
+        // A write beyond the limit becomes an error, after which the file is removed.
+        ignore_file_size_signal();
         let existing = match path.metadata() {
             Ok(metadata) => Some(metadata),
             Err(e) if e.kind() == ErrorKind::NotFound => None,
@@ -59,8 +63,11 @@ impl Target {
             }
             existing => {
                 let signals = Termination::listen()?;
-                let path =
-                    if existing.is_some() { path.canonicalize().map_err(failed)? } else { path.into() };
+                let path = match existing {
+                    Some(_) => path.canonicalize(),
+                    None => target_of_link(path),
+                };
+                let path = path.map_err(failed)?;
                 let (file, temporary) = create_beside(&path, existing.is_some()).map_err(failed)?;
                 // From here on, every failure removes the file.
                 let unnamed = Unnamed { temporary, path, signals };
@@ -80,12 +87,13 @@ impl Target {
                 "an image is not written in order, so not to standard output; name a file",
             ));
         }
-        match Self::open(path)? {
-            target if target.unnamed.is_some() => Ok(target),
-            _ => Err(CliError::usage(format!(
+        // Opening a pipe would wait for a reader, and opening a device may have effects.
+        match path.metadata() {
+            Ok(metadata) if !metadata.is_file() && !metadata.is_dir() => Err(CliError::usage(format!(
                 "'{}' is no regular file; name a file, and copy it to a device afterwards",
                 path.display()
             ))),
+            _ => Self::open(path),
         }
     }
 
@@ -159,6 +167,19 @@ impl Write for Output<'_> {
     }
 }
 
+/// Follows links to a file that does not exist, and returns the path of that.
+fn target_of_link(path: &Path) -> std::io::Result<PathBuf> {
+    let mut path = path.to_path_buf();
+    for _ in 0..LINKS_MAX {
+        match path.read_link() {
+            // A relative target begins in the folder of the link.
+            Ok(target) => path = path.parent().unwrap_or(Path::new("")).join(target),
+            Err(_) => return Ok(path),
+        }
+    }
+    Err(Error::from_raw_os_error(rustix::io::Errno::LOOP.raw_os_error()))
+}
+
 /// Creates a file with a temporary name in the directory of `path`. Only its owner may use it if it `replaces` a file,
 /// whose permissions it gets next.
 fn create_beside(path: &Path, replaces: bool) -> std::io::Result<(File, PathBuf)> {
@@ -210,5 +231,37 @@ mod tests {
         Output(&target).write_all(b"after").unwrap();
         target.complete().unwrap();
         assert_eq!(std::fs::read(&path).unwrap(), b"after");
+    }
+
+    #[test]
+    fn a_link_to_a_file_that_does_not_exist_stays_a_link() {
+        let directory = tempfile::tempdir().unwrap();
+        let (first, second) = (directory.path().join("first"), directory.path().join("second"));
+        std::os::unix::fs::symlink("second", &first).unwrap();
+        std::os::unix::fs::symlink(directory.path().join("file"), &second).unwrap();
+        let target = Target::open_image(&first).unwrap();
+        Output(&target).write_all(b"contents").unwrap();
+        target.complete().unwrap();
+        assert_eq!(std::fs::read(directory.path().join("file")).unwrap(), b"contents");
+        assert!(first.is_symlink() && second.is_symlink());
+        std::os::unix::fs::symlink("loop", directory.path().join("loop")).unwrap();
+        assert!(Target::open_image(&directory.path().join("loop")).is_err());
+    }
+
+    /// Opening a pipe for writing would wait for a reader.
+    #[test]
+    fn a_pipe_is_refused_as_an_image_without_opening_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let pipe = directory.path().join("pipe");
+        rustix::fs::mknodat(
+            rustix::fs::CWD,
+            &pipe,
+            rustix::fs::FileType::Fifo,
+            rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR,
+            0,
+        )
+        .unwrap();
+        let error = Target::open_image(&pipe).err().map(|e| e.to_string()).unwrap_or_default();
+        assert!(error.contains("is no regular file"), "{error}");
     }
 }

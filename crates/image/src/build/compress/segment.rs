@@ -9,6 +9,7 @@ use crate::build::BuildError;
 use crate::build::options::BLOCK_BYTES;
 use pagefold_codec::cluster::encode::Encoder;
 use pagefold_sys::malloc::large_block;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 pub(super) const BLOCK: usize = BLOCK_BYTES as usize;
 /// Most bytes of a file that are compressed by one thread at once. An extent does not cross a segment's end, and may be
@@ -108,8 +109,13 @@ pub struct Cut {
 }
 
 impl Cut {
-    /// Compresses the segment `src`, which is not empty.
-    pub fn compress(&self, src: &[u8], encoder: &mut Encoder) -> Result<Segment, BuildError> {
+    /// Compresses the segment `src`, which is not empty. Fails soon after `is_stopped` is set.
+    pub fn compress(
+        &self,
+        src: &[u8],
+        encoder: &mut Encoder,
+        is_stopped: &AtomicBool,
+    ) -> Result<Segment, BuildError> {
         let mut cutter = Cutter {
             cut: self,
             src,
@@ -129,6 +135,9 @@ impl Cut {
             return Ok(cutter.segment);
         }
         while cutter.at < src.len() {
+            if is_stopped.load(Ordering::Relaxed) {
+                return Err(BuildError::Interrupted);
+            }
             cutter.step(encoder)?;
         }
         Ok(match self.may_be_plain && self.start == 0 && self.is_last && cutter.is_no_gain() {

@@ -11,11 +11,14 @@ use crate::build::options::{Compression, Method, Options};
 use pagefold_codec::cluster::Format;
 use pagefold_codec::cluster::encode::{Encoder, EncoderConfig};
 use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::Scope;
 use std::time::{Duration, Instant};
 
+/// Longest time that the caller's wish to end waits for a segment, which may take minutes.
+const SIGNAL_LATENCY: Duration = Duration::from_millis(100);
 /// Most segments under way for each thread, however short: each costs some memory beside its bytes.
 const SEGMENTS_PER_THREAD_MAX: u64 = 256;
 
@@ -61,6 +64,8 @@ pub struct Done<O> {
 pub struct Queue<W> {
     state: Mutex<QueueState<W>>,
     changed: Condvar,
+    /// Whether the builder is done, or has failed: the threads need not finish their segments.
+    is_stopped: AtomicBool,
 }
 
 struct QueueState<W> {
@@ -71,7 +76,7 @@ struct QueueState<W> {
 impl<W> Default for Queue<W> {
     fn default() -> Self {
         let state = QueueState { jobs: VecDeque::new(), is_closed: false };
-        Queue { state: Mutex::new(state), changed: Condvar::new() }
+        Queue { state: Mutex::new(state), changed: Condvar::new(), is_stopped: AtomicBool::new(false) }
     }
 }
 
@@ -104,6 +109,7 @@ impl<W> Queue<W> {
     }
 
     fn close(&self) {
+        self.is_stopped.store(true, Ordering::Relaxed);
         self.lock().is_closed = true;
         self.changed.notify_all();
     }
@@ -177,18 +183,25 @@ impl<'scope, W: Send, O: Send + 'scope> Workers<'scope, W, O> {
         ticket
     }
 
-    /// Waits for the result of a segment, which is taken once.
-    pub fn take(&mut self, ticket: Ticket) -> Result<Done<O>, BuildError> {
+    /// Waits for the result of a segment, which is taken once. `while_waiting` is called now and then, and may end it.
+    pub fn take(
+        &mut self,
+        ticket: Ticket,
+        mut while_waiting: impl FnMut() -> Result<(), BuildError>,
+    ) -> Result<Done<O>, BuildError> {
         self.taken += 1;
         loop {
             if let Some(result) = self.early.remove(&ticket) {
                 self.under_way_bytes -= result.as_ref().map_or(0, |done| done.src.len());
                 return result;
             }
-            let Ok((ticket, result)) = self.results.recv() else {
-                return Err(BuildError::Threads(std::io::Error::other("a thread that compresses ended")));
-            };
-            self.early.insert(ticket, result);
+            match self.results.recv_timeout(SIGNAL_LATENCY) {
+                Ok((ticket, result)) => drop(self.early.insert(ticket, result)),
+                Err(RecvTimeoutError::Timeout) => while_waiting()?,
+                Err(RecvTimeoutError::Disconnected) => {
+                    return Err(BuildError::Threads(std::io::Error::other("a thread that compresses ended")));
+                }
+            }
         }
     }
 }
@@ -208,9 +221,12 @@ fn work<W, O>(
     }
 }
 
-/// Makes the function with which a thread compresses segments. It keeps an encoder for each compression.
-pub fn compressor(options: &Options) -> impl FnMut(&[u8], ToCompress) -> Result<Segment, BuildError> {
-    let mut encoders = BTreeMap::new();
+/// Makes the function with which a thread compresses segments of this queue. It keeps an encoder for each compression.
+pub fn compressor(
+    options: &Options,
+    queue: &Queue<ToCompress>,
+) -> impl FnMut(&[u8], ToCompress) -> Result<Segment, BuildError> {
+    let (mut encoders, is_stopped) = (BTreeMap::new(), &queue.is_stopped);
     move |src, ToCompress { cut, compression }| {
         let Some(compression) = compression else { return Ok(segment::plain(src)) };
         let encoder = match encoders.entry(compression) {
@@ -219,7 +235,7 @@ pub fn compressor(options: &Options) -> impl FnMut(&[u8], ToCompress) -> Result<
                 vacant.insert(Encoder::new(&config(compression, options))?)
             }
         };
-        cut.compress(src, encoder)
+        cut.compress(src, encoder, is_stopped)
     }
 }
 

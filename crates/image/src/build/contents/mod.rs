@@ -89,7 +89,7 @@ pub fn fill(
     room_bytes: usize,
 ) -> Result<(), BuildError> {
     let (plan, options) = (writer.plan, writer.options);
-    let queue = Queue::default();
+    let queue = &Queue::default();
     std::thread::scope(|scope| {
         let left_bytes = writer.total_bytes();
         let duplicates = match writer.can_share() {
@@ -117,8 +117,8 @@ pub fn fill(
         let scan = scan::scan(writer, &others, threads, room_bytes, &mut chooser, |compression| {
             packing.as_ref().map_or(0, |packing| packing.fragment_bytes_max(Some(compression)))
         })?;
-        let workers =
-            Workers::start(scope, &queue, threads, room_bytes, move || workers::compressor(options))?;
+        let compressor = move || workers::compressor(options, queue);
+        let workers = Workers::start(scope, queue, threads, room_bytes, compressor)?;
         let (pending, file, not_stored, buffers) =
             (VecDeque::new(), OpenFile::default(), Vec::new(), Vec::new());
         let mut filler = Filler {
@@ -344,7 +344,7 @@ impl<'a> Filler<'_, 'a, '_> {
 
     fn write_segment(&mut self, segment: &PendingSegment) -> Result<(), BuildError> {
         let &PendingSegment { ticket, planned, len, is_last, compression, is_original, is_divided } = segment;
-        let Done { output: segment, elapsed, src } = self.workers.take(ticket)?;
+        let Done { output: segment, elapsed, src } = self.workers.take(ticket, || self.writer.report(0))?;
         // Copying is not reported as compression.
         let elapsed = compression.map_or(Duration::ZERO, |_| elapsed);
         let stored = src.len() - segment.left_bytes;

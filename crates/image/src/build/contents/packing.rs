@@ -128,7 +128,7 @@ impl<'a> Filler<'_, 'a, '_> {
             return Ok(false);
         };
         if let Late::UnderWay(ticket) = *late {
-            let done = self.workers.take(ticket)?;
+            let done = self.workers.take(ticket, || self.writer.report(0))?;
             *late = Late::Compressed(done.output, done.elapsed);
         }
         Ok(true)
@@ -146,7 +146,7 @@ impl<'a> Filler<'_, 'a, '_> {
 
     /// Writes a segment of the packed file.
     pub(super) fn write_packed(&mut self, ticket: Ticket) -> Result<(), BuildError> {
-        let done = self.workers.take(ticket)?;
+        let done = self.workers.take(ticket, || self.writer.report(0))?;
         self.recycle(done.src);
         match &mut self.packing {
             Some(packing) => self.writer.append_segment(&mut packing.file, done.output, done.elapsed),

@@ -155,7 +155,7 @@ impl<'a> Filler<'_, 'a, '_> {
             let cut = Cut { start: segment_start, cluster_bytes, ..Cut::default() };
             let ticket =
                 self.workers.submit(src, ToCompress { cut, compression: Some(compression) }, Turn::First);
-            let done = self.workers.take(ticket)?;
+            let done = self.workers.take(ticket, || self.writer.report(0))?;
             src = done.src[done.src.len() - done.output.left_bytes..].to_vec();
             self.writer.append_segment(&mut self.file, done.output, done.elapsed)?;
         }

@@ -268,7 +268,8 @@ impl Scanner<'_, '_, '_> {
         let Some(PendingSegment { ticket, ends, counted_bytes }) = self.pending.pop_front() else {
             return Ok(false);
         };
-        let done = self.workers.take(ticket)?;
+        let (done_bytes, total_bytes) = (self.done_bytes, self.total_bytes);
+        let done = self.workers.take(ticket, || self.writer.report_scan(done_bytes, total_bytes))?;
         self.done_bytes += counted_bytes;
         self.writer.report_scan(self.done_bytes, self.total_bytes)?;
         if self.buffers.is_empty() {

@@ -8,7 +8,7 @@ use crate::build::content::{Content, Contents, Reader, Stored};
 use crate::build::error::path_of;
 use crate::build::metadata::xattr;
 use crate::build::rules::Pattern;
-use crate::build::source::Scanned;
+use crate::build::source::{OnEntry, Scanned};
 use crate::build::table::Spill;
 use crate::build::tree::{Body, Directory, InodeId, Metadata, Tree, Xattr};
 use crate::read::FileKind;
@@ -19,7 +19,7 @@ use pagefold_sys::source_tree::{self, SourceFile, SourceStat};
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
-use std::ops::Range;
+use std::ops::{ControlFlow, Range};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -30,16 +30,35 @@ pub struct DirectoryOptions {
     pub exclude: Vec<Pattern>,
     /// Whether directories on other file systems stay empty.
     pub one_file_system: bool,
-    /// Whether files and directories that this process may not read are left out.
+    /// Whether what this process may not read is left out: files, and all names in a directory.
     pub ignore_unreadable: bool,
-    /// Files that are left out, by device and inode: the image itself may be written into the directory.
-    pub outputs: Vec<(u64, u64)>,
+    /// Files that are left out: the image itself may be written into the directory.
+    pub outputs: Vec<OutputFile>,
     /// Where the tree goes if it is large.
     pub spill: Spill,
 }
 
+/// A file that is left out, because it is being written or replaced.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OutputFile {
+    /// Device and number of its inode.
+    pub inode: (u64, u64),
+    /// Device and number of its folder, and its name there, if other names of the inode are not left out.
+    pub name: Option<((u64, u64), Vec<u8>)>,
+}
+
 /// Reads the names and metadata of a directory.
 pub fn scan(path: &Path, options: &DirectoryOptions) -> Result<Scanned, BuildError> {
+    scan_watched(path, options, &mut |_| ControlFlow::Continue(()))
+}
+
+/// Like [`scan`]. `on_entry` is called for each name with the number of inodes so far, and may end it:
+/// [`BuildError::Interrupted`].
+pub fn scan_watched(
+    path: &Path,
+    options: &DirectoryOptions,
+    on_entry: &mut OnEntry<'_>,
+) -> Result<Scanned, BuildError> {
     let failed = |e: SysError| BuildError::source(path, e.into());
     let root = Folder::open(path).map_err(failed)?;
     let stat = source_tree::stat(&root).map_err(failed)?;
@@ -47,6 +66,7 @@ pub fn scan(path: &Path, options: &DirectoryOptions) -> Result<Scanned, BuildErr
     let mut scan = Scan {
         root: Arc::new(Root { folder: root, path: path.into() }),
         options,
+        on_entry,
         device: stat.device,
         links: HashMap::new(),
         scanned: Scanned::new(Tree::with_spill(Metadata::default(), &options.spill)),
@@ -71,13 +91,15 @@ struct Root {
 
 impl Root {
     fn shown(&self, path: &[u8]) -> PathBuf {
-        self.path.join(path_of(path))
+        // Joining an empty path would append a slash.
+        if path.is_empty() { self.path.clone() } else { self.path.join(path_of(path)) }
     }
 }
 
-struct Scan<'o> {
+struct Scan<'o, 'f> {
     root: Arc<Root>,
     options: &'o DirectoryOptions,
+    on_entry: &'o mut OnEntry<'f>,
     /// File system of the root.
     device: u64,
     /// Inodes with several names, by device and number.
@@ -85,7 +107,7 @@ struct Scan<'o> {
     scanned: Scanned,
 }
 
-impl Scan<'_> {
+impl Scan<'_, '_> {
     /// Adds the entries of a directory, and the directories among them to `stack`.
     fn directory(
         &mut self,
@@ -100,14 +122,17 @@ impl Scan<'_> {
         let listed = listed.and_then(|folder| folder.names().map(|names| (folder, names)));
         let (folder, mut names) = match listed {
             Ok(listed) => listed,
-            Err(error) => return self.unreadable(path, error),
+            Err(error) => return self.unreadable(path, error, "the directory stays empty: "),
         };
         names.sort_unstable();
         for name in names {
+            if (self.on_entry)(self.scanned.tree.len() as u64).is_break() {
+                return Err(BuildError::Interrupted);
+            }
             let mut below = path.to_vec();
             below.extend(if path.is_empty() { b"".as_slice() } else { b"/" });
             below.extend(&name);
-            if self.options.exclude.iter().any(|pattern| pattern.matches(&below)) {
+            if Pattern::any_matches(&self.options.exclude, &below) {
                 continue;
             }
             if let Some(child) = self.entry(&folder, id, &name, &below)? {
@@ -128,22 +153,22 @@ impl Scan<'_> {
         let looked = folder.source_file(name).and_then(|file| file.stat().map(|stat| (file, stat)));
         let (file, stat) = match looked {
             Ok(looked) => looked,
-            Err(error) => return self.unreadable(path, error).map(|()| None),
+            Err(error) => return self.unreadable(path, error, "").map(|()| None),
         };
-        if self.options.outputs.contains(&(stat.device, stat.inode)) {
+        if self.is_output(folder, name, &stat) {
             return Ok(None);
         }
         if let Some(&id) = self.links.get(&(stat.device, stat.inode)) {
             self.scanned.tree.link(parent, name, id)?;
             return Ok(None);
         }
-        let root = self.root.clone();
-        let failed = |e: SysError| BuildError::source(&root.shown(path), e.into());
-        let Some(body) = self.body(&file, &stat, path).map_err(failed)? else {
-            return Ok(None);
+        let read = self.body(&file, &stat, path).and_then(|body| Ok((body, file.xattrs()?)));
+        let (body, xattrs) = match read {
+            Ok((Some(body), xattrs)) => (body, xattrs),
+            Ok((None, _)) => return Ok(None),
+            Err(error) => return self.unreadable(path, error, "").map(|()| None),
         };
         let is_directory = matches!(body, Body::Directory(_));
-        let xattrs = file.xattrs().map_err(failed)?;
         let metadata = self.metadata(&stat, xattrs);
         let id = self.scanned.tree.add(parent, name, metadata, body).map_err(|e| self.with_path(e, path))?;
         if stat.nlink > 1 && !is_directory {
@@ -188,11 +213,24 @@ impl Scan<'_> {
         }
     }
 
-    fn unreadable(&mut self, path: &[u8], error: SysError) -> Result<(), BuildError> {
+    /// Whether a name is that of a file which is left out.
+    fn is_output(&self, folder: &Folder, name: &[u8], stat: &SourceStat) -> bool {
+        let inode = (stat.device, stat.inode);
+        self.options.outputs.iter().filter(|output| output.inode == inode).any(|output| match &output.name {
+            None => true,
+            Some((of_folder, of_name)) => {
+                let folder = source_tree::stat(folder).map(|stat| (stat.device, stat.inode));
+                of_name == name && folder.is_ok_and(|folder| folder == *of_folder)
+            }
+        })
+    }
+
+    /// Notes what could not be read, with `effect` before the reason, or fails.
+    fn unreadable(&mut self, path: &[u8], error: SysError, effect: &str) -> Result<(), BuildError> {
         let shown = self.root.shown(path);
         match self.options.ignore_unreadable {
             true => {
-                self.scanned.unreadable.push((shown, error.to_string()));
+                self.scanned.unreadable.push((shown, format!("{effect}{error}")));
                 Ok(())
             }
             false => Err(BuildError::source(&shown, error.into())),

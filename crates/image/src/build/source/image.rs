@@ -3,7 +3,7 @@
 //! The image is not trusted. A fault that a check would report as an error ends the scan, or the build when contents are
 //! read: an image that is built is complete.
 
-use super::Scanned;
+use super::{OnEntry, Scanned};
 use crate::build::BuildError;
 use crate::build::content::{Content, Contents, Reader, Stored};
 use crate::build::error::path_of;
@@ -28,13 +28,20 @@ const CONTENT_BYTES_MAX: u64 = 1 << 47;
 
 /// Reads the names and metadata of an image. Names that match a pattern are left out, with all below them.
 pub fn scan(image: &Image, exclude: &[Pattern]) -> Result<Scanned, BuildError> {
-    scan_to(image, exclude, &Spill::none())
+    scan_watched(image, exclude, &Spill::none(), &mut |_| ControlFlow::Continue(()))
 }
 
-/// Like [`scan`]. A large tree goes to `spill`.
-pub fn scan_to(image: &Image, exclude: &[Pattern], spill: &Spill) -> Result<Scanned, BuildError> {
+/// Like [`scan`]. A large tree goes to `spill`. `on_entry` is called for each name with the number of inodes so far, and
+/// may end it: [`BuildError::Interrupted`].
+pub fn scan_watched(
+    image: &Image,
+    exclude: &[Pattern],
+    spill: &Spill,
+    on_entry: &mut OnEntry<'_>,
+) -> Result<Scanned, BuildError> {
     let mut repack = Repack {
         exclude,
+        on_entry,
         scanned: Scanned::new(Tree::with_spill(Metadata::default(), spill)),
         directories: Vec::new(),
         inodes: HashMap::new(),
@@ -53,8 +60,9 @@ fn failed(path: &[u8], source: ImageError) -> BuildError {
     BuildError::Image { path: path_of(path), source }
 }
 
-struct Repack<'p> {
+struct Repack<'p, 'f> {
     exclude: &'p [Pattern],
+    on_entry: &'p mut OnEntry<'f>,
     scanned: Scanned,
     /// The directory that is being visited, behind those that it is in.
     directories: Vec<InodeId>,
@@ -64,7 +72,7 @@ struct Repack<'p> {
     failed: Option<BuildError>,
 }
 
-impl Repack<'_> {
+impl Repack<'_, '_> {
     fn add(&mut self, visit: &Visit<'_>) -> Result<InodeId, BuildError> {
         let node = visit.node;
         let metadata = metadata(node, visit.path)?;
@@ -112,6 +120,9 @@ impl Repack<'_> {
         visit: &Visit<'_>,
         then: impl FnOnce(&mut Self, InodeId) -> T,
     ) -> ControlFlow<(), T> {
+        if (self.on_entry)(self.scanned.tree.len() as u64).is_break() {
+            self.failed.get_or_insert(BuildError::Interrupted);
+        }
         if self.failed.is_none() {
             match self.add(visit) {
                 Ok(id) => return ControlFlow::Continue(then(self, id)),
@@ -122,10 +133,10 @@ impl Repack<'_> {
     }
 }
 
-impl Visitor for Repack<'_> {
+impl Visitor for Repack<'_, '_> {
     fn wants(&mut self, path: &[u8]) -> bool {
         let path = path.strip_prefix(b"/").unwrap_or(path);
-        path.is_empty() || !self.exclude.iter().any(|pattern| pattern.matches(path))
+        path.is_empty() || !Pattern::any_matches(self.exclude, path)
     }
 
     fn enter(&mut self, visit: &Visit<'_>) -> ControlFlow<(), bool> {

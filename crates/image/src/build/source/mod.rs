@@ -20,6 +20,7 @@ pub mod tar;
 use super::BuildError;
 use super::tree::Tree;
 use crate::format::superblock::{MAGIC, OFFSET};
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 /// Bytes of a file that show which source it is.
@@ -63,12 +64,16 @@ impl SourceKind {
     }
 }
 
+/// Called while a source is read, with the number of inodes so far.
+pub type OnEntry<'a> = dyn FnMut(u64) -> ControlFlow<()> + 'a;
+
 /// A tree, and what was left out of it.
 #[derive(Debug)]
 pub struct Scanned {
     /// The tree.
     pub tree: Tree,
-    /// Files and directories that could not be read, with the reason; only if that was asked for.
+    /// Files that were left out because they could not be read, and directories that stay empty because of that, with the
+    /// reason; only if that was asked for.
     pub unreadable: Vec<(PathBuf, String)>,
     /// Attributes whose kind the format does not have.
     pub dropped_xattrs: u64,

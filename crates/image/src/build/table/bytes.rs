@@ -72,7 +72,7 @@ mod tests {
         table.write_at(100_000, &across);
         assert_eq!(table.read_at(100_000..end), across);
         assert_eq!(table.read_at(99_999..100_002), [1, 0, 1]);
-        assert_eq!(table.read_at(5..5), []);
+        assert!(table.read_at(5..5).is_empty());
         let at = table.append_run(b"behind the border").unwrap();
         assert_eq!((at, table.run(at, 6)), (3 * CHUNK_BYTES as u64, b"behind".as_slice()));
         let next = table.append_run(b"x").unwrap();

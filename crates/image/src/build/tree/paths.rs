@@ -27,7 +27,7 @@ impl Tree {
             let mut excluded: Vec<Box<[u8]>> = Vec::new();
             for (name, child) in self.entries(id) {
                 let below = join(&path, name);
-                match patterns.iter().any(|pattern| pattern.matches(&below)) {
+                match Pattern::any_matches(patterns, &below) {
                     true => excluded.push(name.into()),
                     false if self.is_directory(child) => stack.push((child, below)),
                     false => {}

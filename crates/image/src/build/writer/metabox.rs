@@ -145,11 +145,11 @@ impl Writer<'_> {
         let cluster_bytes = self.options.cluster_bytes.min(CLUSTER_BYTES_MAX) as usize;
         let threads = Division::of(self.options)?.threads.min(inodes.len().div_ceil(SEGMENT_BYTES));
         let room_bytes = 4 * threads * SEGMENT_BYTES;
-        let (options, queue) = (self.options, Queue::default());
+        let (options, queue) = (self.options, &Queue::default());
         let mut file = OpenFile::default();
         std::thread::scope(|scope| {
-            let mut workers =
-                Workers::start(scope, &queue, threads, room_bytes, move || compressor(options))?;
+            let compressor = move || compressor(options, queue);
+            let mut workers = Workers::start(scope, queue, threads, room_bytes, compressor)?;
             let mut tickets = std::collections::VecDeque::new();
             for start in (0..inodes.len() as u64).step_by(SEGMENT_BYTES) {
                 let segment = inodes.read_at(start..(inodes.len() as u64).min(start + SEGMENT_BYTES as u64));
@@ -164,7 +164,8 @@ impl Writer<'_> {
                     cuts: Box::default(),
                 };
                 while let Some(ticket) = tickets.pop_front_if(|_| !workers.has_room(segment.len())) {
-                    self.append_segment(&mut file, workers.take(ticket)?.output, Duration::ZERO)?;
+                    let done = workers.take(ticket, || self.report(0))?;
+                    self.append_segment(&mut file, done.output, Duration::ZERO)?;
                 }
                 tickets.push_back(workers.submit(
                     segment,
@@ -173,7 +174,8 @@ impl Writer<'_> {
                 ));
             }
             for ticket in tickets {
-                self.append_segment(&mut file, workers.take(ticket)?.output, Duration::ZERO)?;
+                let done = workers.take(ticket, || self.report(0))?;
+                self.append_segment(&mut file, done.output, Duration::ZERO)?;
             }
             Ok(file)
         })

@@ -104,7 +104,7 @@ fn sources_spill_too() {
     assert!(tree.spill().mapped_bytes() > 0);
     assert!(image_of(&tree, &at) == wanted, "a directory");
     let opened = open_checked(&first, "first");
-    let tree = image::scan_to(&opened, &[], &spill()).unwrap().tree;
+    let tree = image::scan_watched(&opened, &[], &spill(), &mut |_| ControlFlow::Continue(())).unwrap().tree;
     assert!(tree.spill().mapped_bytes() > 0 && image_of(&tree, &at) == wanted, "an image");
     let mut run = Command::new("tar");
     run.args(["--numeric-owner", "--format=pax", "-cf"]).arg(&archive).arg("-C").arg(&root).arg(".");

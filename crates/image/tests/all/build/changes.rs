@@ -76,7 +76,7 @@ fn a_file_that_changes_at_any_step_is_complete_or_an_error() {
                     fill(&root);
                     let tree = scan(&root, &DirectoryOptions::default()).unwrap().tree;
                     let file = File::create(&path).unwrap();
-                    let mut steps = 0;
+                    let (mut steps, mut done_bytes) = (0, 0);
                     let mut at_step = || {
                         if steps == step {
                             apply(&root.join(name));
@@ -84,8 +84,11 @@ fn a_file_that_changes_at_any_step_is_complete_or_an_error() {
                         steps += 1;
                     };
                     at_step();
-                    let built = build(&tree, &options, &file, &mut |_| {
-                        at_step();
+                    let built = build(&tree, &options, &file, &mut |progress| {
+                        // It is also called while the builder waits.
+                        if progress.done_bytes > std::mem::replace(&mut done_bytes, progress.done_bytes) {
+                            at_step();
+                        }
                         ControlFlow::Continue(())
                     });
                     let what = format!("{compression}: {name} is {change} at step {step}");

@@ -206,10 +206,24 @@ fn what_is_excluded_or_unreadable_is_left_out() {
         skipped!("what_is_excluded_or_unreadable_is_left_out: root reads everything");
         return;
     }
-    fs::set_permissions(root.join("b.o"), fs::Permissions::from_mode(0o000)).unwrap();
+    // The attribute of one directory cannot be read; the other one stays, empty.
+    for name in ["marked", "closed"] {
+        fs::create_dir(root.join(name)).unwrap();
+    }
+    let flags = rustix::fs::XattrFlags::empty();
+    let is_marked = rustix::fs::setxattr(root.join("marked"), "user.x", b"1", flags).is_ok();
+    for name in ["b.o", "marked", "closed"] {
+        fs::set_permissions(root.join(name), fs::Permissions::from_mode(0o000)).unwrap();
+    }
     let options = DirectoryOptions { ignore_unreadable: true, ..DirectoryOptions::default() };
     let scanned = scan(root, &options).unwrap();
-    assert_eq!((scanned.unreadable.len(), scanned.tree.find(b"b.o")), (1, None));
+    for name in ["marked", "closed"] {
+        fs::set_permissions(root.join(name), fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    assert_eq!((scanned.unreadable.len(), scanned.tree.find(b"b.o")), (3, None));
+    assert_eq!(scanned.tree.find(b"marked").is_none(), is_marked);
+    let (_, reason) = scanned.unreadable.iter().find(|(path, _)| path.ends_with("closed")).unwrap();
+    assert!(reason.contains("stays empty") && scanned.tree.find(b"closed").is_some(), "{reason}");
     let tree = scan(root, &DirectoryOptions::default()).unwrap().tree;
     let file = tempfile::tempfile().unwrap();
     let built = pagefold_image::build::build(&tree, &super::options("lz4", 4096, false), &file, &mut |_| {

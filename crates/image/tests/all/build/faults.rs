@@ -1,13 +1,13 @@
 //! Calls that fail while an image is built: each call of each kind, one at a time. The result is an error with the file
 //! and the reason, and nothing that is an image.
 
-use super::{build_at, options};
+use super::{build_at, options, text, tree_of};
 use crate::support::features::memory;
 use pagefold_backing::layer::{ErrorLayer, When};
 use pagefold_image::build::content::{Content, Reader};
 use pagefold_image::build::source::image;
 use pagefold_image::build::tree::Body;
-use pagefold_image::build::{BuildError, Dedupe, ImageFile, InodeId, Metadata, Options, Tree, build};
+use pagefold_image::build::{BuildError, Dedupe, ImageFile, InodeId, Metadata, Options, Phase, Tree, build};
 use pagefold_image::{Image, Options as ReadOptions};
 use std::cell::Cell;
 use std::fs::{self, File};
@@ -251,4 +251,22 @@ fn each_read_of_an_image_may_fail() {
         }
     }
     assert!(failures >= 4, "{failures} reads failed");
+}
+
+/// A segment can take minutes with a slow compression: nobody waits for its end.
+#[test]
+fn a_build_ends_while_its_only_segment_is_compressed() {
+    let tree = tree_of(&vec![("a".to_string(), text(6 << 20, 1))]);
+    let options = Options { threads: 1, ..options("lzma:9", 1 << 20, false) };
+    let file = tempfile::tempfile().unwrap();
+    let mut done = Vec::new();
+    let built = build(&tree, &options, &file, &mut |progress| {
+        done.push((progress.phase, progress.done_bytes));
+        match progress.phase {
+            Phase::Scanning => ControlFlow::Continue(()),
+            Phase::Writing => ControlFlow::Break(()),
+        }
+    });
+    assert!(matches!(built, Err(BuildError::Interrupted)));
+    assert_eq!(done.last(), Some(&(Phase::Writing, 0)), "{done:?}");
 }

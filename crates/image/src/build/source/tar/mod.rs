@@ -27,7 +27,7 @@ mod pax;
 mod place;
 mod sparse;
 
-use super::Scanned;
+use super::{OnEntry, Scanned};
 use crate::build::BuildError;
 use crate::build::error::path_of;
 use crate::build::rules::Pattern;
@@ -36,6 +36,7 @@ use archive::Archive;
 use members::Members;
 use place::Placer;
 use std::fs::File;
+use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -80,10 +81,24 @@ pub enum Whiteouts {
 /// Reads the names and metadata of the archive in `file`, which is not compressed and can be read at any position.
 /// `path` is for messages.
 pub fn scan(file: File, path: &Path, options: &TarOptions) -> Result<Scanned, BuildError> {
+    scan_watched(file, path, options, &mut |_| ControlFlow::Continue(()))
+}
+
+/// Like [`scan`]. `on_entry` is called for each member with their number so far, and may end it:
+/// [`BuildError::Interrupted`].
+pub fn scan_watched(
+    file: File,
+    path: &Path,
+    options: &TarOptions,
+    on_entry: &mut OnEntry<'_>,
+) -> Result<Scanned, BuildError> {
     let archive = Arc::new(Archive::new(file, path)?);
     let mut members = Members::new(&archive);
     let mut placer = Placer::new(archive.clone(), options);
-    loop {
+    for count in 1.. {
+        if on_entry(count).is_break() {
+            return Err(BuildError::Interrupted);
+        }
         let placed = members.next().and_then(|member| match member {
             Some(member) => placer.place(member).map(|()| true),
             None => Ok(false),
