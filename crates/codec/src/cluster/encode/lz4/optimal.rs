@@ -12,7 +12,7 @@ use crate::cluster::encode::Fit;
 const SEGMENT_MIN: usize = 128;
 const SEGMENT_MAX: usize = 4 << 10;
 /// The end of a segment that is planned again with the next one, because the plan does not see what follows.
-const OVERLAP: usize = 64;
+const OVERLAP: usize = 24;
 /// The most positions that are planned at once.
 const PLAN_MAX: usize = SEGMENT_MAX + OVERLAP + SEGMENT_MIN;
 /// The most matches of a segment: they begin at different positions, and one of them before the segment.
