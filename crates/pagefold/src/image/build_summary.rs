@@ -102,6 +102,10 @@ fn name(compression: &Option<Compression>) -> String {
 }
 
 fn stored_text(stored: &Stored) -> String {
+    if stored.files == 0 {
+        // The packed file has the ends of files of other compressions.
+        return format!("ends of other files, stored in {}", Human(stored.stored_bytes));
+    }
     let files = text::counted(stored.files, "file", "files");
     format!("{} in {files}, stored in {}", Human(stored.content_bytes), Human(stored.stored_bytes))
 }
