@@ -184,24 +184,29 @@ fn rings_of_a_disk_with_little_memory_are_small() {
     s.ok("disk remove small large tiny");
 }
 
-/// A sandbox may forbid io_uring although the kernel has it: then `/dev/fuse` serves, and the disk says why.
+/// A sandbox may forbid io_uring although the kernel has it, or only its use: then `/dev/fuse` serves, and the disk says
+/// why.
 #[test]
 fn where_a_sandbox_forbids_rings_the_device_serves() {
     let test = "where_a_sandbox_forbids_rings_the_device_serves";
     let Some(_parameter) = offer_rings(test, "Y") else { return };
     let s = Sandbox::new();
     let tree = tree(&s);
-    let create = || {
-        pagefold_testkit::seccomp::forbid(libc::SYS_io_uring_setup);
-        s.ok("disk create --size 64M --name x --export loop --fuse-uring on")
-    };
-    let device = std::thread::scope(|scope| scope.spawn(create).join().unwrap());
-    let shown = s.show("x");
-    assert_eq!(shown["transport"], "/dev/fuse");
-    let warnings = shown["warnings"].to_string();
-    assert!(warnings.contains("io_uring") && warnings.contains("not permitted"), "{warnings}");
-    use_disk(&s, device.trim_end(), &tree);
-    s.ok("disk remove x");
+    for call in [libc::SYS_io_uring_setup, libc::SYS_io_uring_enter] {
+        let create = || {
+            pagefold_testkit::seccomp::forbid(call);
+            s.ok("disk create --size 64M --name automatic --export loop");
+            s.ok("disk create --size 64M --name x --export loop --fuse-uring on")
+        };
+        let device = std::thread::scope(|scope| scope.spawn(create).join().unwrap());
+        assert_eq!(s.show("automatic")["transport"], "/dev/fuse");
+        let shown = s.show("x");
+        assert_eq!(shown["transport"], "/dev/fuse");
+        let warnings = shown["warnings"].to_string();
+        assert!(warnings.contains("io_uring") && warnings.contains("not permitted"), "{warnings}");
+        use_disk(&s, device.trim_end(), &tree);
+        s.ok("disk remove x automatic");
+    }
 }
 
 #[test]
