@@ -31,6 +31,11 @@ const STRUCTURE: usize = 128;
 const EXCHANGE: usize = 32;
 const HEADERS: usize = HEADER + STRUCTURE + EXCHANGE;
 
+/// Whether the kernel has the parameter: it has FUSE over io_uring, and the module is loaded.
+pub fn is_known() -> bool {
+    std::path::Path::new(ENABLED).exists()
+}
+
 /// Whether the parameter allows FUSE over io_uring. False for kernels without it.
 pub fn is_enabled() -> bool {
     std::fs::read_to_string(ENABLED).is_ok_and(|text| matches!(text.trim(), "Y" | "1"))

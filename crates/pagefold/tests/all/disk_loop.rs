@@ -73,6 +73,17 @@ fn a_disk_with_a_mounted_file_system_cannot_be_removed() {
     assert_nothing_left(&s, &device);
 }
 
+#[test]
+fn an_export_whose_threads_have_ended_is_reported() {
+    let Some((s, device)) = disk("an_export_whose_threads_have_ended_is_reported", &[]) else { return };
+    assert_eq!(s.show("x")["export_failure"], serde_json::Value::Null);
+    s.abort_export("x");
+    s.assert_export_ended("x");
+    assert!(std::fs::read(&device).is_err());
+    s.ok("disk remove x");
+    assert_nothing_left(&s, &device);
+}
+
 /// Copies real files to a file system on a disk, checks the file system, and compares the files. The files are a tree
 /// that every machine with a C compiler has; two codecs are used.
 #[test]
