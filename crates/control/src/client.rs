@@ -76,9 +76,10 @@ impl Client {
     /// The error for a server that a signal has stopped: it would not answer.
     fn is_stopped(&self) -> CliError {
         let (title, pid, kill) = (&self.title, self.pid, self.kill_command);
+        let loss = if self.dir.is_mount() { "" } else { ", mounted or not, and loses the contents" };
         CliError::failed(format!(
             "the server of {title} (process {pid}) is stopped, and programs that use it wait; 'kill -CONT {pid}' continues \
-             it, and '{kill}' kills it"
+             it, and '{kill}' kills it{loss}"
         ))
     }
 
@@ -215,6 +216,13 @@ impl Client {
             Response::Classes(classes) => Ok(classes),
             other => Err(self.unexpected(&other)),
         }
+    }
+
+    /// Whether the server of `dir` answers a request. One that is stopped or hangs does not, and then this takes some
+    /// seconds. A server that has gone, or refuses this user, counts as one that answers.
+    pub fn answers(dir: &InstanceDir) -> bool {
+        let shown = Client::connect(dir).and_then(|mut client| client.request(&Request::Show {}, TIMEOUT));
+        shown.err().is_none_or(|e| e.exit != Exit::Failed)
     }
 
     /// Makes the server close its device and exit. With `force` it disconnects NBD clients first.

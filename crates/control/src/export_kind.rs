@@ -34,6 +34,8 @@ pub struct ExportFacts {
     pub prints: &'static str,
     /// Whether the disk can be swap: then the server locks its memory and has a reserve.
     pub is_for_swap: bool,
+    /// Whether its requests come through FUSE (`--fuse-uring`).
+    pub uses_fuse: bool,
     /// Whether it can listen on an address (`--listen`).
     pub can_listen: bool,
     /// How `disk remove` treats a disk in use.
@@ -53,8 +55,9 @@ const LOOP: ExportFacts = ExportFacts {
     unavailable_reason: loop_unavailable_reason,
     prints: "the path of a block device, `/dev/loopN`",
     is_for_swap: true,
+    uses_fuse: true,
     can_listen: false,
-    stop: "refused; `--force` runs swapoff, and takes the device from processes that have it open; a mounted disk stays",
+    stop: "refused; `--force` runs swapoff, and takes the device from processes that have it open; a mounted disk stays while its server responds",
     hint: None,
     outlives_server: true,
 };
@@ -67,6 +70,7 @@ const NBD: ExportFacts = ExportFacts {
     unavailable_reason: || None,
     prints: "the URI of the NBD server",
     is_for_swap: false,
+    uses_fuse: false,
     can_listen: true,
     stop: "refused; `--force` disconnects clients",
     hint: Some("Connect with an NBD client, such as qemu-img, nbdcopy or nbd-client."),

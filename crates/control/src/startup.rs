@@ -64,7 +64,10 @@ pub struct Ready {
     pub device: String,
     /// `nbd`, `loop`, or `fuse` for an image.
     pub export: String,
-    /// Warnings for the user.
+    /// The reason that swapping to the disk is not safe, if it is not.
+    #[serde(default)]
+    pub swap_warning: Option<String>,
+    /// Other warnings for the user, each a clause.
     pub warnings: Vec<String>,
 }
 

@@ -1,6 +1,7 @@
 //! Answers requests in memory as rings do, without a kernel, for fuzz targets and tests.
 
 use crate::answer::Access;
+use crate::ending::Ending;
 use crate::filesystem::{FileSystem, Unsupported};
 use crate::negotiate::{Features, Offer};
 use crate::session::Session;
@@ -13,7 +14,8 @@ impl<F: FileSystem> RingRequests<F> {
     /// Negotiates with all features of the kernel.
     pub fn new(mut file_system: F) -> Result<Self, Unsupported> {
         let settings = file_system.init(&Offer { features: Features(u64::MAX) })?;
-        Ok(RingRequests(Session { file_system, access: Access::Anybody, settings }))
+        let ending = Ending::new().map_err(|_| Unsupported("the process may have no further descriptor"))?;
+        Ok(RingRequests(Session { file_system, access: Access::Anybody, settings, ending: ending.into() }))
     }
 
     /// Answers the request in an entry: puts the header of the reply in the place of the header, and its data at the

@@ -1,7 +1,7 @@
 //! [`FuseMount`], a mounted file system and the session threads that serve it.
 
 use crate::answer::Access;
-use crate::session::{self, Serving, SessionThreads, Transport};
+use crate::session::{self, Serving, SessionEnd, SessionThreads, Transport};
 use crate::{FileSystem, FuseError, MOUNT_NAME};
 use pagefold_sys::SysError;
 use pagefold_sys::fusedev::{self, Mounted, Request};
@@ -9,6 +9,7 @@ use pagefold_sys::fusermount::HelperMount;
 use pagefold_sys::mounts::{self, DeviceNumber, MountPoint};
 use pagefold_sys::rundir;
 use std::fs::File;
+use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -94,6 +95,17 @@ impl FuseMount {
     /// How requests reach the session threads.
     pub fn transport(&self) -> &Transport {
         &self.transport
+    }
+
+    /// The end of the session threads, or of the first one; `None` while all serve, and after [`FuseMount::stop`].
+    pub fn end(&self) -> Option<SessionEnd> {
+        self.session.as_ref()?.end()
+    }
+
+    /// A descriptor that is readable from the end of the first session thread on, for `poll`; `None` after
+    /// [`FuseMount::stop`].
+    pub fn first_end(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.session.as_ref()?.first_end())
     }
 
     /// The device number of the file system, if this process mounted it.

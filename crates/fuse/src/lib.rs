@@ -72,6 +72,7 @@ pub mod abi;
 mod answer;
 mod channel;
 mod directory;
+mod ending;
 mod error;
 mod filesystem;
 #[doc(hidden)]
@@ -90,7 +91,7 @@ pub use host::{FuseMount, Mounter, free_directory, serve};
 pub use negotiate::{Features, Offer, Settings};
 pub use request::{Changes, NameChange, Operation, Range};
 pub use ring::Rings;
-pub use session::{Serving, SessionThreads, Transport};
+pub use session::{Serving, SessionEnd, SessionThreads, Transport};
 pub use types::{
     Attr, CachedAttr, Entry, Errno, FileType, Handle, Inode, OpenMode, Opened, StatFs, Time, Transfer,
 };

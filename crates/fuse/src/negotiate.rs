@@ -71,7 +71,7 @@ pub struct Settings {
     pub features: Features,
     /// Requests in the background, such as asynchronous direct I/O and read-ahead, that may be in flight.
     pub max_background: u16,
-    /// Longest read, bytes; the mount option `max_read` must be the same.
+    /// Longest read, bytes; the mount option `max_read` must be the same. Over rings reads may be shorter.
     pub read_bytes: usize,
     /// Longest write, bytes. The kernel takes less than a page as a page.
     pub write_bytes: usize,
@@ -104,10 +104,12 @@ impl Settings {
         self.reply_bytes().max(self.longest_write()).max(abi::RECEIVE_BYTES_MIN).next_multiple_of(PAGE_SIZE)
     }
 
-    /// The same settings, with or without rings.
-    pub(crate) fn with_rings(mut self, rings: bool) -> Self {
-        if rings {
-            self.features = self.features | Features::OVER_IO_URING;
+    /// The same settings over rings, whose entries have room for requests of `bytes` bytes. The kernel divides longer
+    /// ones by the number of pages in its reply, so the mount option `max_read` may be greater.
+    pub(crate) fn over_rings(mut self, bytes: usize) -> Self {
+        self.features = self.features | Features::OVER_IO_URING;
+        for limit in [&mut self.read_bytes, &mut self.write_bytes, &mut self.readahead_bytes] {
+            *limit = (*limit).min(bytes);
         }
         self
     }
@@ -178,5 +180,16 @@ mod tests {
         let reply = accept(&init(u64::MAX), &reads);
         assert_eq!((reply.max_write, reply.max_pages, reply.max_readahead), (4096, 16, 64 << 10));
         assert_eq!(reply.max_background, 1);
+    }
+
+    #[test]
+    fn rings_shorten_requests_and_never_lengthen_them() {
+        let settings = Settings::for_requests_of(1 << 20, 256);
+        let short = settings.over_rings(128 << 10);
+        let reply = accept(&init(u64::MAX), &short);
+        assert_eq!((reply.max_write, reply.max_pages, reply.flags2), (128 << 10, 32, 1 << 9));
+        assert_eq!((short.read_bytes, short.ring_payload_bytes()), (128 << 10, 128 << 10));
+        let same = Settings { features: Features::OVER_IO_URING, ..settings };
+        assert_eq!(settings.over_rings(2 << 20), same);
     }
 }

@@ -4,14 +4,16 @@ use crate::FuseError;
 use crate::abi::{self, InitOut};
 use crate::answer::{Access, Answer, answer};
 use crate::channel::{Channel, ReceiveBuffer, ReplyBuffer};
+use crate::ending::Ending;
 use crate::filesystem::{FileSystem, Unsupported};
 use crate::negotiate::{Features, Offer, Settings, accept};
 use crate::request::{self, Init, Malformed, Operation, Request};
 use crate::ring::{PreparedRings, Rings, StopAll};
 use crate::types::{Errno, Transfer};
-use pagefold_sys::SysError;
+use pagefold_sys::{SysError, fusering};
 use std::fs::File;
 use std::io;
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::thread::{Builder, JoinHandle};
@@ -23,12 +25,33 @@ use zerocopy::IntoBytes;
 pub struct SessionThreads {
     threads: Vec<JoinHandle<io::Result<()>>>,
     transport: Transport,
+    ending: Arc<Ending>,
+}
+
+/// The end of a thread that serves a mount, or of all of them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SessionEnd {
+    /// Why the first thread ended, as a clause.
+    pub reason: String,
+    /// Whether all of them have ended, so that every request fails.
+    pub is_complete: bool,
 }
 
 impl SessionThreads {
     /// Whether all of them have ended.
     pub fn are_finished(&self) -> bool {
         self.threads.iter().all(JoinHandle::is_finished)
+    }
+
+    /// The end of the first of them, or of all; `None` while all serve.
+    pub fn end(&self) -> Option<SessionEnd> {
+        let reason = self.ending.reason()?.to_string();
+        Some(SessionEnd { reason, is_complete: self.are_finished() })
+    }
+
+    /// A descriptor that is readable from the end of the first of them on, for `poll`.
+    pub fn first_end(&self) -> BorrowedFd<'_> {
+        self.ending.first()
     }
 
     /// How requests reach them.
@@ -52,7 +75,8 @@ impl SessionThreads {
 #[cfg(test)]
 impl From<JoinHandle<io::Result<()>>> for SessionThreads {
     fn from(thread: JoinHandle<io::Result<()>>) -> Self {
-        SessionThreads { threads: vec![thread], transport: Transport::Device { without_rings: None } }
+        let ending = Ending::new().unwrap_or_else(|e| panic!("{e}")).into();
+        SessionThreads { threads: vec![thread], transport: Transport::Device { without_rings: None }, ending }
     }
 }
 
@@ -94,7 +118,9 @@ pub enum Transport {
 pub(crate) struct Session<F> {
     pub(crate) file_system: F,
     pub(crate) access: Access,
+    /// Those for requests from `/dev/fuse`; requests of rings may be shorter.
     pub(crate) settings: Settings,
+    pub(crate) ending: Arc<Ending>,
 }
 
 /// Negotiates the FUSE protocol with the kernel over `channel`, which is mounted already, and starts threads that serve
@@ -114,26 +140,28 @@ pub(crate) fn start<F: FileSystem>(
             return Err(e);
         }
     };
-    let session = Arc::new(Session { file_system, access, settings });
-    let (rings, without_rings) = prepare_rings(&session, &channel, &init, serving.rings);
-    let settings = settings.with_rings(rings.is_some());
+    let ending = Arc::new(Ending::new()?);
+    let session = Arc::new(Session { file_system, access, settings, ending: ending.clone() });
+    let over_rings = settings.over_rings(serving.rings.map_or(0, |rings| rings.request_bytes));
+    let (rings, without_rings) = prepare_rings(&session, &channel, &init, serving.rings, &over_rings);
+    let settings = if rings.is_some() { over_rings } else { settings };
     let mut reply = ReplyBuffer::new(size_of::<InitOut>());
     send(&channel, id, accept(&init, &settings).as_bytes(), &mut reply);
     match rings {
         None => {
-            let threads = session.start_readers(channel, serving.threads)?;
-            Ok(SessionThreads { threads, transport: Transport::Device { without_rings } })
+            let threads = session.start_readers(channel, serving.threads, settings)?;
+            Ok(SessionThreads { threads, transport: Transport::Device { without_rings }, ending })
         }
         Some(mut rings) => {
             rings.register()?;
             let ring_threads = rings.threads.len();
-            let mut threads = session.start_readers(channel.until(rings.stop.clone()), 1)?;
+            let mut threads = session.start_readers(channel.until(rings.stop.clone()), 1, settings)?;
             threads.append(&mut rings.threads);
             let buffers = serving.rings.map_or(0, |rings| ring_threads * rings.entries.max(1));
-            let buffer_bytes = buffers * session.settings.ring_payload_bytes();
-            let request_bytes = session.settings.read_bytes;
+            let buffer_bytes = buffers * settings.ring_payload_bytes();
+            let request_bytes = settings.read_bytes;
             let transport = Transport::Rings { threads: ring_threads, buffer_bytes, request_bytes };
-            Ok(SessionThreads { threads, transport })
+            Ok(SessionThreads { threads, transport, ending })
         }
     }
 }
@@ -144,32 +172,48 @@ fn prepare_rings<F: FileSystem>(
     channel: &Channel,
     init: &Init,
     wanted: Option<Rings>,
+    settings: &Settings,
 ) -> (Option<PreparedRings>, Option<String>) {
     let Some(wanted) = wanted else { return (None, None) };
     if !Features(init.flags).contains(Features::OVER_IO_URING) {
-        let reason =
-            "the kernel does not offer FUSE over io_uring (its parameter is enable_uring of the module fuse)";
-        return (None, Some(reason.into()));
+        return (None, Some(not_offered()));
     }
-    match PreparedRings::new(session, channel.file(), wanted) {
+    match PreparedRings::new(session, channel.file(), wanted, settings.ring_payload_bytes()) {
         Ok(rings) => (Some(rings), None),
         Err(e) => (None, Some(e.to_string())),
     }
 }
 
+/// Why the kernel does not offer rings, and what an administrator can do about it.
+fn not_offered() -> String {
+    match fusering::is_known() {
+        true => format!(
+            "the kernel does not offer FUSE over io_uring to new mounts; root can allow it: echo Y > {}",
+            fusering::ENABLED
+        ),
+        false => {
+            "this kernel has no FUSE over io_uring: it needs Linux 6.14 with CONFIG_FUSE_IO_URING, and the \
+                  module fuse loaded"
+                .into()
+        }
+    }
+}
+
 impl<F: FileSystem> Session<F> {
-    /// Starts threads that read requests from `channel` and others like it, and waits until they have begun.
+    /// Starts threads that read requests from `channel` and others like it, with buffers for `settings`, and waits until
+    /// they have begun.
     fn start_readers(
         self: &Arc<Self>,
         first: Channel,
         threads: usize,
+        settings: Settings,
     ) -> Result<Vec<JoinHandle<io::Result<()>>>, FuseError> {
         let further = (1..threads).map(|_| first.another()).collect::<Result<Vec<_>, _>>()?;
         let (begin, begun) = std::sync::mpsc::channel();
         let channels = std::iter::once(first).chain(further);
         let started = channels.enumerate().map(|(i, channel)| {
             let (session, channel, begin) = (self.clone(), Arc::new(channel), begin.clone());
-            Builder::new().name(format!("fuse-{i}")).spawn(move || session.serve(&channel, begin))
+            Builder::new().name(format!("fuse-{i}")).spawn(move || session.serve(&channel, settings, begin))
         });
         let started = started.collect::<io::Result<Vec<_>>>();
         let started = started.map_err(|e| SysError::io("starting the FUSE threads", &e))?;
@@ -181,11 +225,26 @@ impl<F: FileSystem> Session<F> {
     }
 
     /// Serves requests until the file system is unmounted.
-    fn serve(self: &Arc<Self>, channel: &Arc<Channel>, begin: Sender<()>) -> io::Result<()> {
+    fn serve(
+        self: &Arc<Self>,
+        channel: &Arc<Channel>,
+        settings: Settings,
+        begin: Sender<()>,
+    ) -> io::Result<()> {
         // Without this thread, requests to forget would pile up in the kernel.
         let _stop = channel.stop().cloned().map(StopAll);
-        let mut receive = ReceiveBuffer::new(self.settings.longest_write());
-        let mut reply = ReplyBuffer::new(self.settings.reply_bytes());
+        // Inside of `_stop`: the reason is noted before the other threads end because of this one.
+        self.ending.watch(|| self.serve_requests(channel, settings, begin))
+    }
+
+    fn serve_requests(
+        self: &Arc<Self>,
+        channel: &Arc<Channel>,
+        settings: Settings,
+        begin: Sender<()>,
+    ) -> io::Result<()> {
+        let mut receive = ReceiveBuffer::new(settings.longest_write());
+        let mut reply = ReplyBuffer::new(settings.reply_bytes());
         self.file_system.begin_thread();
         let _ = begin.send(());
         drop(begin);

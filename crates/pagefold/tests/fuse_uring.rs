@@ -79,6 +79,26 @@ fn stats(s: &Sandbox, at: &Path) -> serde_json::Value {
     serde_json::from_str(&s.ok(&format!("image stats {} --json", at.display()))).unwrap()
 }
 
+/// The longest request of a block device, KiB.
+fn max_request_kib(device: &str) -> u64 {
+    let name = Path::new(device.trim_end()).file_name().unwrap().to_str().unwrap();
+    let text = fs::read_to_string(format!("/sys/block/{name}/queue/max_sectors_kb")).unwrap();
+    text.trim().parse().unwrap()
+}
+
+#[test]
+fn an_export_whose_rings_have_ended_is_reported() {
+    let Some(_parameter) = offer_rings("an_export_whose_rings_have_ended_is_reported", "Y") else { return };
+    let s = Sandbox::new();
+    let device = s.ok("disk create --size 64M --name x --export loop --fuse-uring on");
+    assert_eq!(s.show("x")["transport"], "io_uring");
+    s.abort_export("x");
+    s.assert_export_ended("x");
+    assert!(fs::read(device.trim_end()).is_err());
+    s.ok("disk remove x");
+    assert_eq!(s.left(), Vec::<String>::new());
+}
+
 #[test]
 fn disks_and_images_use_rings_where_the_kernel_offers_them() {
     let test = "disks_and_images_use_rings_where_the_kernel_offers_them";
@@ -117,8 +137,23 @@ fn rings_that_are_wanted_and_not_offered_are_a_warning() {
     let Some(_parameter) = offer_rings(test, "N") else { return };
     let s = Sandbox::new();
     let (tree, image, at) = tree_and_image(&s);
-    let device = s.ok("disk create --size 64M --name wanted --export loop --fuse-uring on");
-    s.ok("disk create --size 64M --name automatic --export loop");
+    let wanted = s.run("disk create --size 64M --name wanted --export loop --fuse-uring on --poll-us 50");
+    let automatic = s.run("disk create --size 64M --name automatic --export loop");
+    let device = &wanted.out;
+    // Both say whether the disk is safe as swap, which rings have nothing to do with.
+    for (name, created) in [("wanted", &wanted), ("automatic", &automatic)] {
+        let unsafe_swap = s.show(name)["warnings"].to_string().contains("swapping to this disk is not safe");
+        assert!(created.code == 0 && created.err.contains("not safe as swap") == unsafe_swap, "{created:?}");
+        let says = |text: &str| created.err.contains(text);
+        let of_rings =
+            (says("not io_uring: the kernel does not offer"), says(&format!("echo Y > {ENABLED}")));
+        let is_wanted = name == "wanted";
+        assert_eq!(
+            (of_rings, says("--poll-us has no effect")),
+            ((is_wanted, is_wanted), is_wanted),
+            "{created:?}"
+        );
+    }
     let warning = |name: &str| s.show(name)["warnings"].to_string();
     assert!(warning("wanted").contains("enable_uring"), "{}", warning("wanted"));
     assert!(!warning("automatic").contains("enable_uring"), "{}", warning("automatic"));
@@ -169,6 +204,7 @@ fn rings_of_a_disk_with_little_memory_are_small() {
     let rings = |field: &str| shown["memory"]["rings"][field].as_u64().unwrap();
     assert!(rings("buffer_bytes") <= limit / 8, "{shown}");
     assert!(rings("max_request_bytes") < 1 << 20, "{shown}");
+    assert_eq!(max_request_kib(&device) << 10, rings("max_request_bytes"));
     let text = s.ok("disk show small");
     assert!(text.contains("of buffers, for requests of at most"), "{text}");
     s.ok("disk create --size 64M --name large --export loop --memory 8G");
@@ -184,24 +220,32 @@ fn rings_of_a_disk_with_little_memory_are_small() {
     s.ok("disk remove small large tiny");
 }
 
-/// A sandbox may forbid io_uring although the kernel has it: then `/dev/fuse` serves, and the disk says why.
+/// A sandbox may forbid io_uring although the kernel has it, or only its use: then `/dev/fuse` serves, and the disk says
+/// why.
 #[test]
 fn where_a_sandbox_forbids_rings_the_device_serves() {
     let test = "where_a_sandbox_forbids_rings_the_device_serves";
     let Some(_parameter) = offer_rings(test, "Y") else { return };
     let s = Sandbox::new();
     let tree = tree(&s);
-    let create = || {
-        pagefold_testkit::seccomp::forbid(libc::SYS_io_uring_setup);
-        s.ok("disk create --size 64M --name x --export loop --fuse-uring on")
-    };
-    let device = std::thread::scope(|scope| scope.spawn(create).join().unwrap());
-    let shown = s.show("x");
-    assert_eq!(shown["transport"], "/dev/fuse");
-    let warnings = shown["warnings"].to_string();
-    assert!(warnings.contains("io_uring") && warnings.contains("not permitted"), "{warnings}");
-    use_disk(&s, device.trim_end(), &tree);
-    s.ok("disk remove x");
+    let small = (pagefold_sys::fusering::queues().unwrap() as u64 * (4 << 20)).max(16 << 20);
+    for call in [libc::SYS_io_uring_setup, libc::SYS_io_uring_enter] {
+        let create = || {
+            pagefold_testkit::seccomp::forbid(call);
+            s.ok("disk create --size 64M --name automatic --export loop");
+            s.ok(&format!("disk create --size 64M --name x --export loop --fuse-uring on --memory {small}"))
+        };
+        let device = std::thread::scope(|scope| scope.spawn(create).join().unwrap());
+        assert_eq!(s.show("automatic")["transport"], "/dev/fuse");
+        let shown = s.show("x");
+        assert_eq!(shown["transport"], "/dev/fuse");
+        let warnings = shown["warnings"].to_string();
+        assert!(warnings.contains("io_uring") && warnings.contains("not permitted"), "{warnings}");
+        // Requests are as long as without rings, although rings would have had short ones.
+        assert_eq!(max_request_kib(&device), 1024);
+        use_disk(&s, device.trim_end(), &tree);
+        s.ok("disk remove x automatic");
+    }
 }
 
 #[test]

@@ -31,6 +31,11 @@ const STRUCTURE: usize = 128;
 const EXCHANGE: usize = 32;
 const HEADERS: usize = HEADER + STRUCTURE + EXCHANGE;
 
+/// Whether the kernel has the parameter: it has FUSE over io_uring, and the module is loaded.
+pub fn is_known() -> bool {
+    std::path::Path::new(ENABLED).exists()
+}
+
 /// Whether the parameter allows FUSE over io_uring. False for kernels without it.
 pub fn is_enabled() -> bool {
     std::fs::read_to_string(ENABLED).is_ok_and(|text| matches!(text.trim(), "Y" | "1"))
@@ -187,7 +192,8 @@ pub struct FuseRing {
 impl FuseRing {
     /// Makes a ring with `entries` entries for the queue of the CPU `queue`. `channel` is a channel of the mount.
     ///
-    /// A payload has room for the longest reply and `payload_bytes` says how much that is.
+    /// A payload has room for the longest reply and `payload_bytes` says how much that is. This fails where a sandbox
+    /// forbids any of io_uring's system calls that the ring needs later.
     pub fn new(
         channel: &File,
         queue: usize,
@@ -210,6 +216,8 @@ impl FuseRing {
         let mut made = FuseRing { ring, channel, queue, entries, early: Vec::new() };
         let wait = opcode::PollAdd::new(types::Fd(stop.as_fd().as_raw_fd()), libc::POLLIN as u32);
         made.push(wait.build().user_data(STOP).into()).map_err(failed)?;
+        // A sandbox may allow the call that makes a ring and forbid the one that uses it: that has to show now.
+        made.ring.submit().map_err(failed)?;
         Ok(made)
     }
 
@@ -327,9 +335,8 @@ impl FuseRing {
 
     /// Queues a command. There is room: an entry has one command at most, and the queue has one more.
     fn push(&mut self, command: squeue::Entry128) -> io::Result<()> {
-        // SAFETY: the channel and the stop event are open as long as the ring (the caller of `new` keeps the event, as
-        // the kernel takes a reference when the request is submitted), and the areas of an entry live until after the
-        // ring.
+        // SAFETY: the channel is open as long as the ring, the stop event until `new` has submitted the request that
+        // waits for it (the kernel then has a reference), and the areas of an entry live until after the ring.
         unsafe { self.ring.submission().push(&command) }.map_err(|_| io::ErrorKind::StorageFull.into())
     }
 }

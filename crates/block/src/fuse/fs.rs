@@ -10,8 +10,8 @@
 //! after the server died. The size changes with that of the device: the server then truncates the file to the size
 //! that the device has, which only makes the kernel cache it. Other sizes are refused.
 
-use super::FILE_NAME;
 use super::warmup::ThreadWarmup;
+use super::{FILE_NAME, MAX_IO_BYTES};
 use crate::metered::Operation;
 use crate::{BlockDevice, BlockError};
 use pagefold_fuse::{
@@ -31,8 +31,6 @@ const MAX_BACKGROUND: u16 = 256;
 pub(super) struct OneFile {
     device: Arc<dyn BlockDevice>,
     inode: u64,
-    /// The longest request, bytes.
-    io_bytes: usize,
     warmup: Arc<ThreadWarmup>,
 }
 
@@ -43,13 +41,8 @@ enum Node {
 }
 
 impl OneFile {
-    pub(super) fn new(
-        device: Arc<dyn BlockDevice>,
-        inode: u64,
-        io_bytes: usize,
-        warmup: Arc<ThreadWarmup>,
-    ) -> Self {
-        OneFile { device, inode, io_bytes, warmup }
+    pub(super) fn new(device: Arc<dyn BlockDevice>, inode: u64, warmup: Arc<ThreadWarmup>) -> Self {
+        OneFile { device, inode, warmup }
     }
 
     /// Looks an inode number up.
@@ -117,7 +110,7 @@ impl FileSystem for OneFile {
             return Err(Unsupported("the kernel's FUSE has no asynchronous direct I/O"));
         }
         let features = Features::ASYNC_DIO;
-        Ok(Settings { features, ..Settings::for_requests_of(self.io_bytes, MAX_BACKGROUND) })
+        Ok(Settings { features, ..Settings::for_requests_of(MAX_IO_BYTES, MAX_BACKGROUND) })
     }
 
     fn begin_thread(&self) {
@@ -210,11 +203,10 @@ impl FileSystem for OneFile {
 mod tests {
     use super::*;
     use crate::RamDevice;
-    use crate::fuse::MAX_IO_BYTES;
     use pagefold_page::PageIndex;
 
     fn file(len_bytes: u64) -> OneFile {
-        OneFile::new(Arc::new(RamDevice::new(len_bytes)), 1 << 40, MAX_IO_BYTES, Arc::default())
+        OneFile::new(Arc::new(RamDevice::new(len_bytes)), 1 << 40, Arc::default())
     }
 
     #[test]

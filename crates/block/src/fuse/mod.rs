@@ -16,9 +16,12 @@ mod warmup;
 use crate::BlockDevice;
 use crate::export_error::{ExportError, Unavailable};
 use fs::OneFile;
-use pagefold_fuse::{FuseError, FuseMount, MOUNT_NAME, Mounter, Serving, Transport, free_directory};
+use pagefold_fuse::{
+    FuseError, FuseMount, MOUNT_NAME, Mounter, Serving, SessionEnd, Transport, free_directory,
+};
 use pagefold_sys::{SysError, entropy, fusedev};
 use std::fs::OpenOptions;
+use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 pub use warmup::ThreadReport;
@@ -45,18 +48,17 @@ impl FuseDisk {
         mount_point: &Path,
         threads: usize,
     ) -> Result<Self, ExportError> {
-        Self::mount_with(device, mount_point, threads.into(), MAX_IO_BYTES, || Ok(()))
+        Self::mount_with(device, mount_point, threads.into(), || Ok(()))
     }
 
-    /// Mounts like [`FuseDisk::mount`], with requests of at most `io_bytes` bytes, and calls `after_mount` on this thread
-    /// before it starts the session threads.
+    /// Mounts like [`FuseDisk::mount`], with rings if `serving` has them, and calls `after_mount` on this thread before it
+    /// starts the session threads.
     ///
     /// The mount needs a privilege. The session threads need none, and inherit those that `after_mount` leaves.
     pub fn mount_with(
         device: Arc<dyn BlockDevice>,
         mount_point: &Path,
         serving: Serving,
-        io_bytes: usize,
         after_mount: impl FnOnce() -> Result<(), SysError>,
     ) -> Result<Self, ExportError> {
         let mount_point = free_directory(mount_point)?;
@@ -64,8 +66,8 @@ impl FuseDisk {
         // set so that it never equals the root's number, and the top bits are 0 so that adding to it cannot overflow.
         let inode = entropy::random_u64()? >> 2 | 1 << 40;
         let warmup = Arc::new(ThreadWarmup::default());
-        let file_system = OneFile::new(device, inode, io_bytes, warmup.clone());
-        let request = fusedev::Request::private(MOUNT_NAME, io_bytes);
+        let file_system = OneFile::new(device, inode, warmup.clone());
+        let request = fusedev::Request::private(MOUNT_NAME, MAX_IO_BYTES);
         let mounter = Mounter::ThisProcess;
         let mount = FuseMount::new(file_system, mount_point, &request, mounter, serving, after_mount)?;
         let threads = warmup.report();
@@ -93,6 +95,16 @@ impl FuseDisk {
     /// How requests reach the session threads.
     pub fn transport(&self) -> &Transport {
         self.mount.transport()
+    }
+
+    /// The end of the session threads, or of the first one; `None` while all serve.
+    pub fn end(&self) -> Option<SessionEnd> {
+        self.mount.end()
+    }
+
+    /// A descriptor that is readable from the end of the first session thread on, for `poll`.
+    pub fn first_end(&self) -> Option<BorrowedFd<'_>> {
+        self.mount.first_end()
     }
 
     /// The report of the session threads from their warm-up.

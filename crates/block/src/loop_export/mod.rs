@@ -23,12 +23,13 @@ use crate::BlockDevice;
 pub use crate::export_error::{ExportError, Unavailable};
 use crate::fuse::{FuseDisk, MAX_IO_BYTES, ThreadReport};
 pub use cleanup::{CleanUp, clean_up};
-use pagefold_fuse::{Rings, Serving, Transport};
+use pagefold_fuse::{Rings, Serving, SessionEnd, Transport};
 use pagefold_page::PAGE_SIZE;
 use pagefold_sys::loopdev::{self, AttachError, AttachedLoop, Detach, Detached, LoopIdentity};
 use pagefold_sys::privileges::{self, CapabilitySet};
 use pagefold_sys::{SysError, blockuse, fusedev, fusering};
 use std::fs::{File, OpenOptions};
+use std::os::fd::BorrowedFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -108,12 +109,11 @@ impl LoopExport {
         options: LoopOptions,
     ) -> Result<Self, ExportError> {
         preflight(device.len_bytes())?;
-        let (serving, io_bytes) = serving(options);
-        let disk = FuseDisk::mount_with(device.clone(), mount_point, serving, io_bytes, || {
+        let disk = FuseDisk::mount_with(device.clone(), mount_point, serving(options), || {
             options.keep_capabilities.map_or(Ok(()), privileges::drop_capabilities_except)
         })?;
         let attached = Attachment::new(&disk)?;
-        tune(&attached.0.path, options, io_bytes);
+        tune(&attached.0.path, options, longest_request(disk.transport()));
         Ok(LoopExport { attached, disk, device })
     }
 
@@ -138,6 +138,17 @@ impl LoopExport {
     /// How requests reach the session threads.
     pub fn transport(&self) -> &Transport {
         self.disk.transport()
+    }
+
+    /// The end of the session threads, or of the first one; `None` while all serve. When all have ended, every request
+    /// fails, and nothing but a new export changes that.
+    pub fn end(&self) -> Option<SessionEnd> {
+        self.disk.end()
+    }
+
+    /// A descriptor that is readable from the end of the first session thread on, for `poll`.
+    pub fn first_end(&self) -> Option<BorrowedFd<'_>> {
+        self.disk.first_end()
     }
 
     /// How many session threads there are, and how many of them are I/O flushers.
@@ -190,20 +201,27 @@ impl LoopExport {
     }
 }
 
-/// The threads and rings for the options, and the longest request. A thread that waits for a medium keeps the requests
+/// The threads and rings for the options. A thread that waits for a medium keeps the requests
 /// of its ring waiting, so with more threads than usual each ring has one entry.
-fn serving(options: LoopOptions) -> (Serving, usize) {
+fn serving(options: LoopOptions) -> Serving {
     let threads = options.threads.max(1);
     let queues = options.uring.then(fusering::queues).and_then(Result::ok);
     let shape = queues.and_then(|queues| RingShape::choose(threads, queues, options.ring_bytes));
-    let rings = shape.map(|RingShape { threads_per_queue, entries, .. }| Rings {
+    let rings = shape.map(|RingShape { threads_per_queue, entries, io_bytes }| Rings {
         threads_per_queue,
         entries,
+        request_bytes: io_bytes,
         spin: options.spin,
     });
-    // Without rings, short requests would save nothing.
-    let io_bytes = shape.filter(|_| fusering::is_enabled()).map_or(MAX_IO_BYTES, |shape| shape.io_bytes);
-    (Serving { threads, rings }, io_bytes)
+    Serving { threads, rings }
+}
+
+/// The longest request of a transport, bytes. Without rings, short requests would save nothing.
+fn longest_request(transport: &Transport) -> usize {
+    match transport {
+        Transport::Device { .. } => MAX_IO_BYTES,
+        Transport::Rings { request_bytes, .. } => *request_bytes,
+    }
 }
 
 /// The number and length of the rings' buffers.

@@ -20,6 +20,9 @@ pub struct Report {
     pub device: String,
     /// Whether it accepts writes.
     pub state: WriteState,
+    /// Why the threads of the export have ended, so that every request fails; absent while they serve.
+    #[serde(default)]
+    pub export_failure: Option<String>,
     /// Warnings for the administrator, in words.
     pub warnings: Vec<String>,
     /// Size of the device.
@@ -201,6 +204,8 @@ pub enum WriteState {
     NoMemory,
     /// The disk has no size yet.
     NoSize,
+    /// The threads of the export have ended: reads fail too.
+    ExportEnded,
 }
 
 impl WriteState {
@@ -211,6 +216,7 @@ impl WriteState {
             WriteState::LimitReached => "limit reached: writes fail",
             WriteState::NoMemory => "no memory: writes fail",
             WriteState::NoSize => "no size yet",
+            WriteState::ExportEnded => "the export has ended: every request fails",
         }
     }
 }

@@ -40,6 +40,8 @@ pub struct Rings {
     pub threads_per_queue: usize,
     /// Entries of each ring, which have a buffer of the longest request each.
     pub entries: usize,
+    /// The longest request, bytes, if that of the file system is longer. Without rings it has no effect.
+    pub request_bytes: usize,
     /// How long a thread looks for its next request before it sleeps, at most; zero: not at all.
     pub spin: Duration,
 }
@@ -63,11 +65,13 @@ impl Drop for StopAll {
 }
 
 impl PreparedRings {
-    /// Starts the threads. After a failure they end.
+    /// Starts the threads. Each entry has `payload_bytes` bytes for a request's data and its reply. After a failure they
+    /// end.
     pub(crate) fn new<F: FileSystem>(
         session: &Arc<Session<F>>,
         mount: &File,
         rings: Rings,
+        payload_bytes: usize,
     ) -> Result<Self, SysError> {
         let queues = fusering::queues()?;
         let stop = Arc::new(StopEvent::new()?);
@@ -84,6 +88,7 @@ impl PreparedRings {
                     number,
                     queue_affinity: queue_affinity.clone(),
                     entries: rings.entries.max(1),
+                    payload_bytes,
                     spin: rings.spin,
                     stop: prepared.stop.clone(),
                     report: report.clone(),
@@ -122,6 +127,7 @@ struct RingThread<F> {
     number: usize,
     queue_affinity: Arc<QueueAffinity>,
     entries: usize,
+    payload_bytes: usize,
     spin: Duration,
     stop: Arc<StopEvent>,
     report: Sender<Result<(), SysError>>,
@@ -130,9 +136,20 @@ struct RingThread<F> {
 impl<F: FileSystem> RingThread<F> {
     fn run(self, proceeds: &Receiver<()>) -> io::Result<()> {
         let _stop = StopAll(self.stop.clone());
-        let RingThread { session, mount, queue, number, queue_affinity, entries, spin, stop, report } = self;
+        let RingThread {
+            session,
+            mount,
+            queue,
+            number,
+            queue_affinity,
+            entries,
+            payload_bytes,
+            spin,
+            stop,
+            report,
+        } = self;
         let mut affinity = ThreadAffinity::new(&queue_affinity, number, queue);
-        let made = FuseRing::new(&mount, queue, entries, session.settings.ring_payload_bytes(), &stop);
+        let made = FuseRing::new(&mount, queue, entries, payload_bytes, &stop);
         drop(mount);
         session.file_system.begin_thread();
         let mut ring = match made {
@@ -150,7 +167,11 @@ impl<F: FileSystem> RingThread<F> {
         let is_registered = registered.is_ok();
         let _ = report.send(registered);
         drop(report);
-        if is_registered { session.serve_ring(&mut ring, &mut affinity, Spinner::new(spin)) } else { Ok(()) }
+        if !is_registered {
+            return Ok(());
+        }
+        // Inside of `_stop`: the reason is noted before the other threads end because of this one.
+        session.ending.watch(|| session.serve_ring(&mut ring, &mut affinity, Spinner::new(spin)))
     }
 }
 

@@ -91,6 +91,25 @@ fn range(offset: u64, size: u64) -> Vec<u8> {
 }
 
 #[test]
+fn the_end_of_the_connection_is_reported() {
+    let (mut kernel, channel_end) = pair();
+    kernel.offer(1, 7, 45);
+    let (_sender, receiver) = channel();
+    let threads = start(Waiting(Mutex::new(receiver)), channel_end, Access::Anybody, 1.into()).unwrap();
+    assert_eq!(threads.end(), None);
+    drop(kernel);
+    // An end of a pair of sockets reads nothing then, which is no request.
+    assert_eq!(
+        pagefold_sys::ready::wait([threads.first_end()], Some(Duration::from_secs(60))).unwrap(),
+        [true]
+    );
+    while !threads.end().unwrap().is_complete {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert!(threads.end().unwrap().reason.contains("a FUSE thread failed"), "{:?}", threads.end());
+}
+
+#[test]
 fn a_newer_major_version_is_offered_again() {
     let (mut kernel, channel_end) = pair();
     kernel.offer(1, 8, 0);
@@ -198,7 +217,8 @@ impl FileSystem for Places {
 fn an_entry_of_a_ring_has_the_data_of_reads_and_writes_without_a_copy() {
     let settings = Settings::for_requests_of(READ_BYTES, 16);
     let file_system = Places(Mutex::default());
-    let session = Session { file_system, access: Access::Anybody, settings };
+    let session =
+        Session { file_system, access: Access::Anybody, settings, ending: Ending::new().unwrap().into() };
     let mut payload = vec![7; READ_BYTES];
     let place = payload.as_ptr().addr();
     for (number, payload_bytes, len) in [(opcode::READ, 0, READ_BYTES), (opcode::WRITE, READ_BYTES, 8)] {

@@ -275,7 +275,8 @@ impl Planned {
         // One buffer is that of the thread that reads from `/dev/fuse`.
         let memory = ReplyMemory::take(image, threads.max(most + 1))?;
         let threads_per_queue = (memory.threads - 1).min(most) / queues;
-        let rings = Rings { threads_per_queue, entries: 1, spin: Duration::ZERO };
+        let rings =
+            Rings { threads_per_queue, entries: 1, request_bytes: memory.read_bytes, spin: Duration::ZERO };
         let rings = (threads_per_queue > 0).then_some(rings);
         let serving = Serving { threads: memory.threads.min(threads), rings };
         let without_rings = rings.is_none().then(|| "the memory budget has no room for rings".into());

@@ -90,9 +90,9 @@ pub struct CreateArgs {
     /// Whether the loop export's requests come through io_uring instead of /dev/fuse
     #[arg(long, value_enum, value_name = "auto|on|off", default_value_t = FuseUringArg::Auto)]
     pub fuse_uring: FuseUringArg,
-    /// Most microseconds for which a thread of the export looks for its next request before it sleeps; 0: none. It adapts:
-    /// a thread looks only while requests come within this time, and stops while other programs want its CPU. For NBD, and
-    /// loop devices through io_uring
+    /// Most microseconds for which a thread of the export looks for its next request before it sleeps, at most 1000; 0:
+    /// none. It adapts: a thread looks only while requests come within this time, and stops while other programs want its
+    /// CPU. For NBD, and loop devices through io_uring
     #[arg(long, value_name = "US", default_value_t = 0, value_parser = clap::value_parser!(u64).range(..=1000))]
     pub poll_us: u64,
     /// Serve NBD over TCP on this address, or the first one of this host name, instead of a unix socket; port 0 for any.

@@ -1,18 +1,9 @@
 //! Operations of commands on the loop device of a disk, which servers have no privilege for.
 
 use pagefold_control::error::{CliError, Exit, Result};
-use pagefold_control::instance::loop_device::in_use;
 use pagefold_page::size::Human;
 use pagefold_sys::{blockuse, memcg, swap};
 use std::path::Path;
-
-/// Fails as busy if the loop device is mounted, used as swap, or otherwise claimed.
-pub fn refuse_if_claimed(device: &Path) -> Result<()> {
-    match blockuse::claims(device)? {
-        uses if uses.is_empty() => Ok(()),
-        uses => Err(in_use(device, &uses)),
-    }
-}
 
 /// Runs swapoff on the device, if it is used as swap. Fails as busy if memory has no room for the pages that are
 /// swapped out.

@@ -1,7 +1,7 @@
 //! The notes of `disk create` on the new disk.
 
 use crate::cli::output;
-use pagefold_control::config::DiskConfig;
+use pagefold_control::config::{DiskConfig, FuseUring};
 use pagefold_control::export_kind::ExportKind;
 use pagefold_control::instance::InstanceName;
 use pagefold_control::startup::Ready;
@@ -23,8 +23,12 @@ pub fn print(name: &InstanceName, config: &DiskConfig, ready: &Ready) {
              leave --listen out for a unix socket that only you can connect to, or use TLS",
         );
     }
-    if !ready.warnings.is_empty() {
+    if ready.swap_warning.is_some() {
         output::note(&format!("not safe as swap here; 'pagefold disk show {name}' says why"));
+    }
+    ready.warnings.iter().for_each(|warning| output::note(warning));
+    if config.fuse_uring == FuseUring::On && export.is_some_and(|facts| !facts.uses_fuse) {
+        output::note("--fuse-uring has no effect: this export does not use FUSE");
     }
     if let Some(backing) = &config.backing {
         let lifetime = match backing.created {

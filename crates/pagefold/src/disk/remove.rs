@@ -8,10 +8,12 @@ use super::find::{self, Found};
 use crate::cli::each::each;
 use crate::cli::output;
 use clap::{Args, ValueHint};
+use pagefold_control::client::Client;
 use pagefold_control::error::{CliError, Exit, Result};
 use pagefold_control::instance::InstanceDir;
-use pagefold_control::instance::loop_device::refuse_if_open;
+use pagefold_control::instance::loop_device::{describe_use, in_use, refuse_if_open};
 use pagefold_control::removal;
+use pagefold_sys::blockuse::{self, BlockUse};
 use pagefold_sys::pidfd::Process;
 use std::time::Duration;
 
@@ -27,7 +29,7 @@ pub struct RemoveArgs {
     pub all: bool,
     /// Also remove a disk in use: run swapoff if it is used as swap (refused if memory has no room for the swapped
     /// pages), disconnect NBD clients, take the device from processes that merely have it open, and kill a server that
-    /// does not respond. A mounted disk is never removed
+    /// does not respond. A mounted disk is not removed while its server responds
     #[arg(long)]
     pub force: bool,
 }
@@ -83,13 +85,14 @@ fn remove(disk: &str, force: bool) -> Result<()> {
         true => removal::request(&dir, force),
         false => refuse_if_open(&dir).and_then(|()| removal::request(&dir, force)),
     };
+    let mut left = Vec::new();
     let end = match requested {
         Ok(()) => ServerEnd::DeviceClosed,
         // The server died meanwhile: clean up after it.
         Err(e) if e.exit == Exit::NotFound => ServerEnd::Died,
         // No usable response, or the server could not close its device.
         Err(e) if e.exit == Exit::Failed && force => {
-            kill_unless_in_use(&dir, process.as_ref(), &e)?;
+            left = kill_unless_served(&dir, process.as_ref(), &e)?;
             ServerEnd::Killed
         }
         Err(e) => return Err(not_removed(e)),
@@ -97,19 +100,30 @@ fn remove(disk: &str, force: bool) -> Result<()> {
     if let Some(process) = &process {
         wait_for_exit(&dir, process, end, force)?;
     }
-    let note = removal::clean_up(&runtime, &dir)?;
+    let note = removal::clean_up(&runtime, &dir)
+        .map_err(|e| if left.is_empty() { e } else { left_behind(&dir, &left) })?;
     if end == ServerEnd::Died {
         note.iter().for_each(|note| output::note(note));
     }
     Ok(())
 }
 
-/// Runs swapoff on the disk, if it is used as swap.
+/// Runs swapoff on the disk, if it is used as swap. Fails as busy if the server does not answer: swapoff would wait for
+/// it, and no signal would end that.
 fn stop_swapping(dir: &InstanceDir) -> Result<()> {
-    match dir.read_state().and_then(|s| s.loop_device()) {
-        Some(device) => device::stop_swapping(&device),
-        None => Ok(()),
+    let Some(device) = dir.read_state().and_then(|s| s.loop_device()) else { return Ok(()) };
+    if blockuse::swap_area(&device)?.is_some() && !Client::answers(dir) {
+        let pid = dir.server_pid().map_or_else(|| "PID".to_string(), |pid| pid.to_string());
+        return Err(CliError::new(
+            Exit::Busy,
+            format!(
+                "{} is used as swap, and swapoff would wait for its server (process {pid}), which does not answer; \
+                 'kill -CONT {pid}' continues a server that is stopped",
+                device.display()
+            ),
+        ));
     }
+    device::stop_swapping(&device)
 }
 
 /// Waits until the server has exited, after it closed its device, died or was killed. With `force` it is killed after
@@ -139,12 +153,44 @@ fn wait_for_exit(dir: &InstanceDir, process: &Process, end: ServerEnd, force: bo
     }
 }
 
-/// Kills a server that does not respond, unless its loop device is in use.
-fn kill_unless_in_use(dir: &InstanceDir, process: Option<&Process>, reason: &CliError) -> Result<()> {
-    if let Some(device) = dir.read_state().and_then(|s| s.loop_device()) {
-        device::refuse_if_claimed(&device)?;
+/// Kills a server that could not close its device, and returns the uses of its device that are left. Fails as busy if the
+/// device is in use and the server answers, because then it still serves its users, or if the device is swap: its
+/// processes would be killed.
+fn kill_unless_served(
+    dir: &InstanceDir,
+    process: Option<&Process>,
+    reason: &CliError,
+) -> Result<Vec<BlockUse>> {
+    let device = dir.read_state().and_then(|s| s.loop_device());
+    let uses = device.as_deref().map(blockuse::claims).transpose()?.unwrap_or_default();
+    let is_swap = uses.iter().any(|claim| matches!(claim, BlockUse::Swap { .. }));
+    if let Some(device) = &device
+        && !uses.is_empty()
+        && (is_swap || Client::answers(dir))
+    {
+        return Err(in_use(device, &uses));
     }
     let process = process.ok_or_else(|| reason.clone())?;
     output::note(&format!("{reason}; killing the server"));
-    Ok(process.kill()?)
+    process.kill()?;
+    Ok(uses)
+}
+
+/// The error for a disk whose server was killed and whose device still has these users.
+fn left_behind(dir: &InstanceDir, uses: &[BlockUse]) -> CliError {
+    let users = uses.iter().map(describe_use).collect::<Vec<_>>().join(", ");
+    let unmount = uses.iter().filter_map(|claim| match claim {
+        BlockUse::Mounted { mount_point } => Some(format!("umount -l '{}'", mount_point.display())),
+        _ => None,
+    });
+    let unmount = unmount.collect::<Vec<_>>().join("; ");
+    let end = if unmount.is_empty() { "end its users".to_string() } else { unmount };
+    CliError::new(
+        Exit::Busy,
+        format!(
+            "the server of disk '{}' was killed and the contents are lost, but its device is still in use ({users}), and \
+             every request to it fails; next: {end}; then any command, such as 'pagefold disk list', removes the rest",
+            dir.name()
+        ),
+    )
 }

@@ -7,7 +7,7 @@ use super::backing::BackingRequest;
 use super::create::{CreateArgs, OnOff};
 use super::export_arg::ExportArg;
 use super::recompress;
-use pagefold_control::config::{CodecConfig, DiskConfig, Listen, Tls};
+use pagefold_control::config::{CodecConfig, DiskConfig, FuseUring, Listen, Tls};
 use pagefold_control::error::{CliError, Result};
 use pagefold_control::export_kind::ExportKind;
 use pagefold_control::instance::InstanceName;
@@ -66,6 +66,8 @@ impl CreateRequest {
         let name = args.name.as_deref().map(InstanceName::parse).transpose()?;
         let listen = listen(args)?;
         let (export, fallbacks) = exports(args.export, listen.is_some())?;
+        let fuse_uring = args.fuse_uring.into();
+        refuse_rings_without_fuse(fuse_uring, export)?;
         let (further_codecs, recompress_after) =
             recompress::further_codecs(&args.recompress_codec, &args.recompress_after)?;
         let config = DiskConfig {
@@ -76,7 +78,7 @@ impl CreateRequest {
             mem_limit_bytes: args.memory.as_deref().map(memory).transpose()?,
             export,
             uncompressed: args.uncompressed,
-            fuse_uring: args.fuse_uring.into(),
+            fuse_uring,
             poll_us: args.poll_us,
             listen,
             backing: None,
@@ -106,6 +108,18 @@ fn exports(wanted: ExportArg, listens: bool) -> Result<(ExportKind, Vec<ExportKi
             )))
         }
     }
+}
+
+/// Fails if rings are wanted and the first export to try does not use FUSE: then none of them does.
+fn refuse_rings_without_fuse(wanted: FuseUring, export: ExportKind) -> Result<()> {
+    if wanted != FuseUring::On || export.facts().uses_fuse {
+        return Ok(());
+    }
+    let fit = ExportKind::ALL.into_iter().map(ExportKind::facts).filter(|facts| facts.uses_fuse);
+    let fit = fit.map(|facts| facts.name).collect::<Vec<_>>().join(" or ");
+    Err(CliError::usage(format!(
+        "--fuse-uring on needs an export that uses FUSE; leave it out, or use --export {fit}, without --listen"
+    )))
 }
 
 fn bytes(option: &str, text: &str) -> Result<u64> {
@@ -278,6 +292,18 @@ mod tests {
             assert!(request(&format!("--size 1G --listen {bad}")).is_err(), "{bad}");
         }
         assert!(request("--size 1G --export loop --listen 127.0.0.1:1").is_err());
+    }
+
+    #[test]
+    fn rings_need_an_export_with_fuse() {
+        for line in ["--export nbd --fuse-uring on", "--listen 127.0.0.1:0 --fuse-uring on"] {
+            let failure = request(&format!("--size 1G {line}")).unwrap_err();
+            assert_eq!(failure.exit, Exit::Usage, "{line}");
+            assert!(failure.message.contains("--export loop"), "{failure}");
+        }
+        for line in ["--fuse-uring on", "--export nbd --fuse-uring off", "--export nbd --fuse-uring auto"] {
+            request(&format!("--size 1G {line}")).unwrap();
+        }
     }
 
     #[test]

@@ -148,6 +148,10 @@ fn state(page: &Page, r: &Report) -> String {
         WriteState::NoMemory => {
             format!("{}; discard data, or end other programs", r.state_in_words())
         }
+        WriteState::ExportEnded => {
+            let reason = r.export_failure.as_deref().unwrap_or("its threads have ended");
+            format!("{}, because {reason}; remove the disk: disk remove {}", r.state_in_words(), r.name)
+        }
         WriteState::NoSize => format!("{}: set one by disk set {} disksize=SIZE", r.state_in_words(), r.name),
     };
     page.paint(ERROR, &text)

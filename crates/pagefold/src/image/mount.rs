@@ -37,7 +37,7 @@ pub struct MountArgs {
     #[arg(long, short = 'j', value_name = "N", conflicts_with = "kernel", value_parser = clap::value_parser!(u16).range(1..=256))]
     pub threads: Option<u16>,
     /// Whether requests come through io_uring instead of /dev/fuse
-    #[arg(long, value_enum, value_name = "auto|on|off", default_value_t = FuseUringArg::Auto)]
+    #[arg(long, value_enum, value_name = "auto|on|off", default_value_t = FuseUringArg::Auto, conflicts_with = "kernel")]
     pub fuse_uring: FuseUringArg,
     /// Let all users access the files, not only the user who mounts; the modes, owners and access lists in the image
     /// decide what each can read. Users other than root need 'user_allow_other' in /etc/fuse.conf

@@ -73,6 +73,48 @@ fn a_disk_with_a_mounted_file_system_cannot_be_removed() {
     assert_nothing_left(&s, &device);
 }
 
+/// Its contents cannot be reached, and an unmount would wait for it: so it is killed although its disk is mounted.
+#[test]
+fn a_stopped_server_of_a_mounted_disk_is_killed_with_force() {
+    let test = "a_stopped_server_of_a_mounted_disk_is_killed_with_force";
+    let Some((s, device)) = disk(test, &["mkfs.ext4", "mount", "umount"]) else { return };
+    let (device_text, mount) = (device.to_str().unwrap(), s.path("mnt"));
+    std::fs::create_dir(&mount).unwrap();
+    sh("mkfs.ext4", &["-q", device_text]);
+    sh("mount", &[device_text, mount.to_str().unwrap()]);
+    std::fs::write(mount.join("file"), "not yet on the disk\n".repeat(10_000)).unwrap();
+    let pid = s.server_pid("x");
+    // A server that answers is never killed under a mount.
+    s.run("disk remove x --force").fails(4, mount.to_str().unwrap());
+    assert!(is_running(pid));
+    kill(pid, "STOP");
+    let refused = s.run("disk remove x");
+    refused.fails(1, &format!("'kill -CONT {pid}'"));
+    refused.fails(1, "'disk remove --force' kills it, mounted or not");
+    let left = s.run("disk remove x --force");
+    left.fails(4, &format!("umount -l '{}'", mount.display()));
+    left.fails(4, "the contents are lost");
+    assert!(!is_running(pid));
+    // Nothing waits any more.
+    let synced =
+        std::fs::File::open(&mount).and_then(|folder| rustix::fs::syncfs(&folder).map_err(Into::into));
+    assert!(synced.is_err());
+    sh("umount", &["-l", mount.to_str().unwrap()]);
+    wait_until("the rest is removed", || s.run("disk list").code == 0 && s.left().is_empty());
+    assert_nothing_left(&s, &device);
+}
+
+#[test]
+fn an_export_whose_threads_have_ended_is_reported() {
+    let Some((s, device)) = disk("an_export_whose_threads_have_ended_is_reported", &[]) else { return };
+    assert_eq!(s.show("x")["export_failure"], serde_json::Value::Null);
+    s.abort_export("x");
+    s.assert_export_ended("x");
+    assert!(std::fs::read(&device).is_err());
+    s.ok("disk remove x");
+    assert_nothing_left(&s, &device);
+}
+
 /// Copies real files to a file system on a disk, checks the file system, and compares the files. The files are a tree
 /// that every machine with a C compiler has; two codecs are used.
 #[test]

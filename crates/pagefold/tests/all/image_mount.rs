@@ -396,6 +396,12 @@ fn errors_of_mount_and_unmount_leave_nothing() {
 }
 
 #[test]
+fn rings_are_refused_with_the_kernels_erofs() {
+    let s = Sandbox::new();
+    s.run("image mount an-image a-folder --kernel --fuse-uring on").fails(2, "cannot be used with");
+}
+
+#[test]
 fn mount_kernel_checks_the_image_and_mounts_erofs() {
     const TEST: &str = "mount_kernel_checks_the_image_and_mounts_erofs";
     let Some(sandbox) = MountSandbox::new(TEST) else { return };

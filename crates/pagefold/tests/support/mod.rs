@@ -90,6 +90,24 @@ impl Sandbox {
         self.show(name)["server"]["pid"].as_i64().unwrap() as i32
     }
 
+    /// Aborts the FUSE connection of a disk with a loop device, as `umount -f` does.
+    pub fn abort_export(&self, name: &str) {
+        pagefold_sys::fusedev::abort(&self.runtime().join(name).join("mnt")).unwrap();
+    }
+
+    /// Expects that commands and the log of a disk say that its export has ended.
+    pub fn assert_export_ended(&self, name: &str) {
+        wait_until("the threads have ended", || self.show(name)["state"] == "export_ended");
+        let reason = self.show(name)["export_failure"].as_str().unwrap().to_string();
+        assert!(reason.contains("connection aborted"), "{reason}");
+        let (shown, list) = (self.ok(&format!("disk show {name}")), self.ok("disk list"));
+        let says = "the export has ended: every request fails";
+        assert!(shown.contains(says) && shown.contains(&reason) && shown.contains("disk remove"), "{shown}");
+        assert!(list.contains(says), "{list}");
+        let log = || std::fs::read_to_string(self.runtime().join(name).join("log")).unwrap();
+        wait_until("the end is logged", || log().contains("the export has ended") && log().contains(&reason));
+    }
+
     /// The names in the runtime folder, except those that stay: the lock, the counter of names, the logs of servers
     /// that died, the folders of mounted images and of zram shells.
     pub fn left(&self) -> Vec<String> {

@@ -13,7 +13,7 @@
 //! for the disk: the server has only its descriptor.
 //!
 //! The main thread waits for a signal, for a request to remove the disk, or for the end of a command in the foreground
-//! ([`wait_for_end`]). Threads of the control socket handle requests ([`Server`]); one of them may give the disk a size or
+//! ([`wait_for_end`]). It logs an end of the export that nobody requested, and serves on, so that commands can report it. Threads of the control socket handle requests ([`Server`]); one of them may give the disk a size or
 //! reset it (`life_cycle`).
 
 mod life_cycle;
@@ -33,6 +33,7 @@ use pagefold_control::protocol::{Request, Response};
 use pagefold_control::report::recompress::RecompressPassReport;
 use pagefold_control::report::writeback::{PassProgress, PassReport};
 use pagefold_control::startup::Ready;
+use pagefold_fuse::SessionEnd;
 use pagefold_store::recompress::RecompressRequest;
 use pagefold_store::writeback::{Selection, WritebackError};
 use pagefold_sys::privileges::CapabilitySet;
@@ -44,13 +45,19 @@ use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// How long the threads of an export may take to end after the first of them, for the log.
+const ENDING_TIME: Duration = Duration::from_millis(500);
 
 /// The disk and its export, shared by the main thread and the threads of the control socket.
 struct Server {
     dir: InstanceDir,
     disk: Disk,
     export: Box<dyn Export>,
-    /// Warnings for the administrator.
+    /// The reason that swapping to the disk is not safe, if it is not.
+    swap_warning: Option<String>,
+    /// Other warnings for the administrator.
     warnings: Vec<String>,
     /// The backing file that is removed with the disk.
     created: Option<BackingFile>,
@@ -78,8 +85,12 @@ pub fn run(
     channel.ready(&Ready {
         device: state.device(),
         export: server.export.kind().facts().name.to_string(),
+        swap_warning: server.swap_warning.clone(),
         warnings: server.warnings.clone(),
     })?;
+    for warning in &server.warnings {
+        log::warning(format_args!("{warning}"));
+    }
     log::info(format_args!("serving {} as {}", dir.name(), state.device()));
     let waited = wait_for_end(&server, &signals, &wake_receiver, channel);
     if let Some(live) = server.disk.live() {
@@ -111,9 +122,18 @@ fn set_up(
     dir.write_state(&state(&disk, export::planned_state(config.export, dir), created.clone()))?;
     let export = export::open(&Opening { config, disk: &disk, dir, keep })?;
     let (passes, removed) = (Passes::default(), AtomicBool::new(false));
-    let (server_dir, warnings) = (dir.clone(), warning.into_iter().chain(export.warnings()).collect());
-    let server = Server { dir: server_dir, disk, export, warnings, created, removed, passes, wake_sender };
-    let server = Arc::new(server);
+    let warnings = export.warnings();
+    let server = Arc::new(Server {
+        dir: dir.clone(),
+        disk,
+        export,
+        swap_warning: warning,
+        warnings,
+        created,
+        removed,
+        passes,
+        wake_sender,
+    });
     if let Some(live) = server.disk.live() {
         server.passes.start_threads(&live)?;
     }
@@ -145,13 +165,18 @@ fn wait_for_end(
     channel: StartupChannel,
 ) -> Result<()> {
     let mut foreground = channel.into_foreground_socket();
+    let mut export_end = server.export.first_end();
     loop {
-        // Without a command in the foreground, the third descriptor is one that is polled anyway.
-        let third = foreground.as_ref().map_or(wake_receiver.as_fd(), |socket| socket.as_fd());
-        let [signalled, removed, exited] =
-            ready::wait([signals.as_fd(), wake_receiver.as_fd(), third], None)?;
+        // Descriptors that are absent are replaced by one that is polled anyway.
+        let command = foreground.as_ref().map_or(wake_receiver.as_fd(), |socket| socket.as_fd());
+        let export = export_end.unwrap_or(wake_receiver.as_fd());
+        let fds = [signals.as_fd(), wake_receiver.as_fd(), command, export];
+        let [signalled, removed, exited, export_ended] = ready::wait(fds, None)?;
         if removed {
             return Ok(());
+        }
+        if export_ended && export_end.take().is_some() {
+            log_end(server);
         }
         let why = match signals.take() {
             Some(signal) if signalled => format!("signal {signal}"),
@@ -164,6 +189,25 @@ fn wait_for_end(
             Ok(()) => return Ok(()),
             Err(e) => log::warning(format_args!("{why}, but: {e}; serving on")),
         }
+    }
+}
+
+/// Logs that a thread of the export has ended, although nobody has closed the device.
+fn log_end(server: &Server) {
+    let deadline = Instant::now() + ENDING_TIME;
+    let is_partial = |end: &SessionEnd| !end.is_complete;
+    while server.export.end().as_ref().is_some_and(is_partial) && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    match server.export.end() {
+        Some(SessionEnd { reason, is_complete: true }) => log::error(format_args!(
+            "the export has ended, because {reason}: every request fails; remove the disk: disk remove {}",
+            server.dir.name()
+        )),
+        Some(SessionEnd { reason, .. }) => {
+            log::warning(format_args!("a thread of the export has ended, because {reason}; others serve on"));
+        }
+        None => {}
     }
 }
 
@@ -276,7 +320,8 @@ impl RequestHandler for Server {
                     rings: self.export.rings(),
                     device: self.state().device(),
                     used_by: self.export.users(),
-                    warnings: self.warnings.clone(),
+                    warnings: self.swap_warning.iter().chain(&self.warnings).cloned().collect(),
+                    failure: self.export.failure(),
                     clients: self.export.clients(),
                 };
                 Ok(Response::Report(Box::new(report::report(&self.disk, export))))

@@ -22,6 +22,8 @@ pub struct ExportStatus {
     pub rings: Option<RingsReport>,
     /// Device path or NBD URI; empty if somebody detached the loop device.
     pub device: String,
+    /// Why every request fails, if the threads of the export have ended.
+    pub failure: Option<String>,
     /// The present users, in words.
     pub used_by: Vec<String>,
     /// Warnings for the administrator.
@@ -67,7 +69,11 @@ pub fn report(disk: &Disk, export: ExportStatus) -> Report {
         export: export.kind.facts().name.to_string(),
         transport: export.transport.map(str::to_string),
         device: export.device,
-        state: live.map_or(WriteState::NoSize, |live| live.write_state()),
+        state: match &export.failure {
+            Some(_) => WriteState::ExportEnded,
+            None => live.map_or(WriteState::NoSize, |live| live.write_state()),
+        },
+        export_failure: export.failure,
         warnings: export.warnings,
         size_bytes: disk.size_bytes(),
         volatile: true,

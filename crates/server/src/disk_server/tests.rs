@@ -14,7 +14,6 @@ use pagefold_control::report::disk::ClientsReport;
 use pagefold_page::PAGE_SIZE;
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Barrier, mpsc};
-use std::time::Duration;
 
 /// Pages of the smallest disk of the check.
 const PAGES: u64 = 512;
@@ -84,6 +83,7 @@ fn server(users: &Arc<AtomicUsize>) -> (Server, tempfile::TempDir) {
         disk: Disk::new(dir.name().clone(), &config, None).unwrap(),
         dir,
         export: Box::new(NoExport { users: users.clone(), gate: None }),
+        swap_warning: None,
         warnings: Vec::new(),
         created: None,
         removed: AtomicBool::new(false),

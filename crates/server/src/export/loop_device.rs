@@ -12,12 +12,14 @@ use pagefold_control::export_kind::ExportKind;
 use pagefold_control::instance::loop_device::describe_use;
 use pagefold_control::instance::state::{ExportState, LoopBackingFile};
 use pagefold_control::report::disk::RingsReport;
+use pagefold_fuse::{SessionEnd, Transport};
 use pagefold_store::MemLimit;
 use pagefold_sys::blockuse;
 use pagefold_sys::harden;
 use pagefold_sys::loopdev::LoopIdentity;
 use pagefold_sys::privileges::CapabilitySet;
 use std::fs::DirBuilder;
+use std::os::fd::BorrowedFd;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -43,6 +45,8 @@ pub struct Loop {
     mount_point: PathBuf,
     /// Whether the administrator wants to know that rings do not serve.
     wants_rings: bool,
+    /// Whether the user wants threads to look for their next request before they sleep.
+    wants_polling: bool,
 }
 
 impl Loop {
@@ -68,7 +72,12 @@ impl Loop {
             ..usual
         };
         let export = LoopExport::start(disk.device(), &mount_point, options)?;
-        Ok(Loop { export, mount_point, wants_rings: uring == FuseUring::On })
+        Ok(Loop {
+            export,
+            mount_point,
+            wants_rings: uring == FuseUring::On,
+            wants_polling: config.poll_us > 0,
+        })
     }
 }
 
@@ -91,8 +100,20 @@ impl Export for Loop {
     }
 
     fn warnings(&self) -> Vec<String> {
-        let warning = crate::transport::warning(self.export.transport());
-        warning.filter(|_| self.wants_rings).into_iter().collect()
+        let transport = self.export.transport();
+        let no_rings = crate::transport::warning(transport).filter(|_| self.wants_rings);
+        let no_polling = self.wants_polling && matches!(transport, Transport::Device { .. });
+        let no_polling =
+            no_polling.then(|| "--poll-us has no effect on requests that come through /dev/fuse".to_string());
+        no_rings.into_iter().chain(no_polling).collect()
+    }
+
+    fn end(&self) -> Option<SessionEnd> {
+        self.export.end()
+    }
+
+    fn first_end(&self) -> Option<BorrowedFd<'_>> {
+        self.export.first_end()
     }
 
     fn state(&self) -> ExportState {

@@ -16,7 +16,9 @@ use pagefold_control::export_kind::ExportKind;
 use pagefold_control::instance::InstanceDir;
 use pagefold_control::instance::state::ExportState;
 use pagefold_control::report::disk::{ClientsReport, RingsReport};
+use pagefold_fuse::SessionEnd;
 use pagefold_sys::privileges::CapabilitySet;
+use std::os::fd::BorrowedFd;
 
 /// An open export.
 pub trait Export: Send + Sync {
@@ -36,6 +38,21 @@ pub trait Export: Send + Sync {
     /// Warnings for the administrator, in words.
     fn warnings(&self) -> Vec<String> {
         Vec::new()
+    }
+
+    /// The end of the threads that serve requests, or of the first one; `None` while all serve.
+    fn end(&self) -> Option<SessionEnd> {
+        None
+    }
+
+    /// A descriptor that is readable when [`Export::end`] first returns something, for `poll`; `None` if it never does.
+    fn first_end(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    /// Why every request fails; `None` while requests are served.
+    fn failure(&self) -> Option<String> {
+        self.end().filter(|end| end.is_complete).map(|end| end.reason)
     }
 
     /// The things in the system that outlive a killed server, for the state file.

@@ -104,6 +104,7 @@ pub fn run(config: &MountConfig, dir: &InstanceDir, channel: StartupChannel) -> 
     channel.ready(&Ready {
         device: config.mount_point.display().to_string(),
         export: "fuse".into(),
+        swap_warning: None,
         warnings,
     })?;
     wait_for_end(&mount, &signals, channel, recording.as_deref())?;

@@ -84,7 +84,7 @@ impl RunningDisks {
             let cleaned = removal::clean_up(&runtime, &dir);
             cleaned.err().iter().for_each(|e| (self.log)(&e.message));
         })?;
-        for warning in ready.warnings {
+        for warning in ready.swap_warning.into_iter().chain(ready.warnings) {
             if self.warned.lock().unwrap_or_else(PoisonError::into_inner).insert(warning.clone()) {
                 (self.log)(&format!("disk '{}': {warning}", dir.name()));
             }
