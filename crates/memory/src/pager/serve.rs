@@ -76,7 +76,9 @@ impl Pager {
                 "pagefold: the file of a compressed region was changed or made shorter, so a page of the region cannot be \
                  read: the file must not change while the region exists\n"
             }
-            false => "pagefold: a page of compressed memory cannot be brought back: its contents are lost\n",
+            false => {
+                "pagefold: a page of compressed memory cannot be brought back: its contents are lost or cannot be read\n"
+            }
         });
     }
 
