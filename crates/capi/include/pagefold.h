@@ -137,19 +137,21 @@ typedef struct pf_region_config {
     uint64_t len_bytes;     /* the size of the region; rounded up to whole pages */
     uint64_t limit_bytes;   /* the limit on resident pages and tables, at least 256 KiB; compressed pages are extra.
                                With a budget, the most of it that this region may have; 0: all of it */
-    uint64_t max_len_bytes; /* the size up to which pf_region_resize can go; 0: len_bytes. Takes address space only */
+    uint64_t max_len_bytes; /* the size up to which pf_region_resize can go, at least len_bytes; 0: len_bytes. Takes
+                               address space only */
     uint64_t max_pool_bytes; /* the limit on memory of compressed pages; 0: max_pool_percent of the machine's memory */
     const char *codec;       /* NULL: "lz4"; or "zstd", "lzo", "lzo-rle", "lz4hc", "deflate", "842" */
     int32_t codec_level;     /* the level, if has_codec_level is not 0 */
     uint32_t has_codec_level;
-    uint32_t max_pool_percent; /* 0: 20, or 100 with a budget that has no fixed limit */
-    uint32_t accept_threshold_percent; /* 90: a full pool accepts pages again below this part of its limit */
+    uint32_t max_pool_percent; /* 1 to 100; 0: 20, or 100 with a budget that has no fixed limit */
+    uint32_t accept_threshold_percent; /* 1 to 100, and 90 by default: a full pool accepts pages
+                                          again below this part of its limit */
     uint32_t service;                  /* PF_SERVICE_FAULTING_THREAD */
     uint32_t same_filled;              /* 1: pages that repeat one word take no memory */
     uint32_t neighbours;               /* 1: neighbours come in with a page where access is sequential or strided */
     uint32_t fold_threads;             /* threads that compress, up to 256; 0: one for each CPU, but at most 4 */
     uint32_t handler_threads;          /* threads of PF_SERVICE_HANDLER_THREADS, up to 256; 0: by the CPUs */
-    uint32_t reserved;                 /* 0 */
+    uint32_t reserved;                 /* must be 0 */
     const pf_budget *budget; /* the limit that the region shares with others, or NULL; the region does not need the
                                 handle later */
 } pf_region_config;
@@ -162,7 +164,9 @@ PF_MUST_CHECK int pf_region_create(const pf_region_config *config, pf_region **r
 
 /* Makes a region that begins with the bytes of a regular file, each page of which is read when it is touched first. The
  * region has the file's size if len_bytes is less. Changes stay in the region: the file is only read, and must not
- * change meanwhile. The region has its own descriptor: the caller may close `fd`. */
+ * change or be truncated meanwhile: a touch of a page that was not read before then ends the program with SIGBUS and a
+ * line on standard error, and a pin returns PF_EFILE. An empty file needs a len_bytes. The region has its own
+ * descriptor: the caller may close `fd`. */
 PF_MUST_CHECK int pf_region_from_file(int fd, const pf_region_config *config, pf_region **region);
 
 /* Unmaps the region and ends its threads. PF_EBUSY, and nothing happens, while it has pins or arenas. NULL is

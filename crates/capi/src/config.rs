@@ -99,6 +99,9 @@ impl pf_region_config {
 pub(crate) unsafe fn resolve(config: *const pf_region_config) -> Result<RegionConfig, Error> {
     // SAFETY: the caller guarantees it.
     let given = unsafe { pf_region_config::read(config) }?;
+    if given.reserved != 0 {
+        return Err(Error::invalid(format_args!("reserved must be 0, not {}", given.reserved)));
+    }
     // SAFETY: the caller guarantees null or a handle.
     let mut resolved = match unsafe { budget::handle(given.budget) }? {
         None => RegionConfig::new(given.len_bytes, given.limit_bytes),
@@ -111,9 +114,9 @@ pub(crate) unsafe fn resolve(config: *const pf_region_config) -> Result<RegionCo
     resolved.max_len_bytes = (given.max_len_bytes != 0).then_some(given.max_len_bytes);
     resolved.max_pool_bytes = (given.max_pool_bytes != 0).then_some(given.max_pool_bytes);
     if given.max_pool_percent != 0 {
-        resolved.max_pool_percent = percent(given.max_pool_percent);
+        resolved.max_pool_percent = percent("max_pool_percent", given.max_pool_percent)?;
     }
-    resolved.accept_threshold_percent = percent(given.accept_threshold_percent);
+    resolved.accept_threshold_percent = percent("accept_threshold_percent", given.accept_threshold_percent)?;
     resolved.service = match given.service {
         SERVICE_FAULTING_THREAD => Service::FaultingThread,
         SERVICE_HANDLER_THREADS => Service::HandlerThreads,
@@ -137,9 +140,12 @@ pub(crate) unsafe fn resolve(config: *const pf_region_config) -> Result<RegionCo
     Ok(resolved)
 }
 
-/// Returns a percentage in the type of the settings, which are checked later.
-pub(crate) fn percent(given: u32) -> u8 {
-    u8::try_from(given).unwrap_or(u8::MAX)
+/// Returns a percentage in the type of the settings.
+pub(crate) fn percent(name: &str, given: u32) -> Result<u8, Error> {
+    match u8::try_from(given) {
+        Ok(percent @ 1..=100) => Ok(percent),
+        _ => Err(Error::invalid(format_args!("{name} must be 1 to 100, not {given}"))),
+    }
 }
 
 fn threads(name: &str, count: u32) -> Result<usize, Error> {

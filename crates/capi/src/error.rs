@@ -1,6 +1,8 @@
 //! The codes of errors, and the message of each thread's last error.
 
+use pagefold_memory::store::StoreError;
 use pagefold_memory::{RangeError, RegionError};
+use pagefold_sys::uffd::OpenError;
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::fmt::Display;
@@ -94,17 +96,21 @@ impl From<RegionError> for Error {
             | RegionError::LimitTooSmall { .. }
             | RegionError::BadPercent { .. } => Code::Invalid,
             // The codec is the only part of the settings that the store judges.
-            RegionError::Store(_) => Code::Invalid,
+            RegionError::Store(StoreError::Codec(_)) => Code::Invalid,
             RegionError::NotAFile => Code::File,
+            RegionError::Userfaultfd(OpenError::Failed(_)) => Code::System,
             RegionError::PageSize { .. } | RegionError::Userfaultfd(_) | RegionError::NoFeature(_) => {
                 Code::NotSupported
             }
             RegionError::TooMany(_) => Code::Busy,
             RegionError::BudgetFull { .. } => Code::NoMemory,
-            RegionError::System(error) if error.errno == libc::ENOMEM => Code::NoMemory,
+            error if error.errno() == Some(libc::ENOMEM) => Code::NoMemory,
             _ => Code::System,
         };
-        Error::new(code, error)
+        match error.remedy() {
+            Some(remedy) => Error::new(code, format_args!("{error}; {remedy}")),
+            None => Error::new(code, error),
+        }
     }
 }
 

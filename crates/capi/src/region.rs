@@ -5,7 +5,7 @@ use crate::error::{Code, Error};
 use crate::guard;
 use crate::pressure::Watcher;
 use crate::shared::Shared;
-use pagefold_memory::{Advice, OwnedPin, Region};
+use pagefold_memory::{Advice, OwnedPin, Region, RegionError};
 use parking_lot::Mutex;
 use std::ffi::{c_int, c_void};
 use std::fs::File;
@@ -91,7 +91,14 @@ pub unsafe extern "C" fn pf_region_from_file(
         let (config, fd) = unsafe { (resolve(config)?, BorrowedFd::borrow_raw(fd)) };
         let fd = fd.try_clone_to_owned();
         let fd = fd.map_err(|error| Error::new(Code::File, format_args!("the file descriptor: {error}")))?;
-        open(Region::from_file(File::from(fd), config)?)
+        let is_empty = config.len_bytes == 0;
+        let region = Region::from_file(File::from(fd), config).map_err(|error| match error {
+            RegionError::BadLength(0) if is_empty => {
+                Error::invalid("the file is empty, and so is len_bytes: a region has at least one byte")
+            }
+            error => error.into(),
+        });
+        open(region?)
     };
     // SAFETY: the caller guarantees a place for the handle.
     guard::call(|| unsafe { put(region, make) })
@@ -167,7 +174,10 @@ pub unsafe extern "C" fn pf_region_set_pool_limit(
     guard::call(|| {
         // SAFETY: the caller guarantees a handle that nobody destroys meanwhile.
         let shared = unsafe { shared(region) }?;
-        Ok(shared.region.read().set_pool_limit(max_pool_bytes, percent(accept_threshold_percent))?)
+        Ok(shared
+            .region
+            .read()
+            .set_pool_limit(max_pool_bytes, percent("accept_threshold_percent", accept_threshold_percent)?)?)
     })
 }
 

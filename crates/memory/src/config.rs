@@ -44,7 +44,7 @@ pub struct RegionConfig {
     /// The size of the range in bytes, rounded up to whole pages.
     pub len_bytes: u64,
     /// The size up to which [`Region::resize`](crate::Region::resize) can change the range, in bytes; `None` for
-    /// `len_bytes`. It takes address space, and no memory.
+    /// `len_bytes`, and not less than that. It takes address space, and no memory.
     pub max_len_bytes: Option<u64>,
     /// The most memory that the region may take besides that of folded pages, bytes: resident pages, the staging area,
     /// copies of resident pages that the store keeps, tables. At least [`RegionConfig::LIMIT_MIN_BYTES`]. The region
@@ -162,6 +162,9 @@ pub(crate) fn check(config: &RegionConfig) -> Result<(), RegionError> {
     check_page_size(pagefold_sys::mem::page_size())?;
     check_len(config.len_bytes)?;
     check_len(config.reserved_bytes())?;
+    if let Some(max_len_bytes) = config.max_len_bytes.filter(|max| *max < config.len_bytes) {
+        return Err(RegionError::BeyondMax { len_bytes: config.len_bytes, max_len_bytes });
+    }
     check_limit(config.limit_bytes)?;
     check_percent("max_pool_percent", config.max_pool_percent)?;
     check_percent("accept_threshold_percent", config.accept_threshold_percent)
@@ -207,6 +210,9 @@ mod tests {
         assert!(error(RegionConfig::new(1 << 20, 4096)).contains("256 KiB"));
         let config = RegionConfig { max_len_bytes: Some(17 << 40), ..RegionConfig::new(1 << 20, 1 << 20) };
         assert!(error(config).contains("17 TiB"));
+        let config = RegionConfig { max_len_bytes: Some(1 << 20), ..RegionConfig::new(2 << 20, 1 << 20) };
+        let text = error(config);
+        assert!(text.contains("2 MiB") && text.contains("max_len_bytes") && text.contains("1 MiB"), "{text}");
         let config = RegionConfig { accept_threshold_percent: 0, ..RegionConfig::new(1 << 20, 1 << 20) };
         assert!(error(config).contains("accept_threshold_percent"));
     }

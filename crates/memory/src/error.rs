@@ -107,11 +107,13 @@ pub enum RangeError {
         len_bytes: usize,
     },
     /// The range is larger than the part that may be pinned.
-    #[error("{pages} pages cannot be pinned within a limit of {limit_pages} pages")]
+    #[error(
+        "{pages} pages cannot be pinned at once: at most {limit_pages}, half of the limit on resident memory"
+    )]
     OverLimit {
         /// Pages of the range.
         pages: u64,
-        /// Pages that may be pinned.
+        /// Pages that may be pinned: half of the limit.
         limit_pages: u64,
     },
     /// A page has the largest number of pins already.

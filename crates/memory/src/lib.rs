@@ -120,6 +120,7 @@
 //! | `fault` | the threads that serve faults |
 //! | `evict` | how cold pages are found and leave the range |
 //! | `limit` | the limit on the pool |
+//! | `remedy` | what to allow a process that lacks it for a region |
 //! | `meter` | the time to store or load one page |
 //! | `region` | set-up, and the owner's calls |
 //! | `owned_pin` | pins that borrow nothing, for callers that use addresses |
@@ -191,6 +192,8 @@ mod readahead;
 mod region;
 #[cfg(not(loom))]
 mod region_budget;
+#[cfg(not(loom))]
+mod remedy;
 #[cfg(not(loom))]
 mod source;
 #[cfg(not(loom))]

@@ -100,8 +100,7 @@ impl Region {
         }
         match service {
             Service::HandlerThreads => {
-                let handlers = Handlers::start(&pager, handler_threads).map_err(RegionError::Thread)?;
-                region.handlers = Some(handlers);
+                region.handlers = Some(Handlers::start(&pager, handler_threads)?);
             }
             Service::FaultingThread => {
                 let registered = register(pager.clone()).map_err(|e| match e {

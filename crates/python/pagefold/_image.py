@@ -101,12 +101,16 @@ class Image(_native.Image):
         As `os.walk`: names that the caller removes from the list of directories are not visited, and symbolic links are
         not followed.
         """
-        folders, files = [], []
-        for entry in self.scandir(top):
-            (folders if entry.kind == "directory" else files).append(entry.name)
-        yield top, folders, files
-        for folder in folders:
-            yield from self.walk(posixpath.join(top, folder))
+        # A stack rather than recursion: images may have folders deeper than the interpreter's limit.
+        waiting = [top]
+        while waiting:
+            path = waiting.pop()
+            folders: list[str] = []
+            files: list[str] = []
+            for entry in self.scandir(path):
+                (folders if entry.kind == "directory" else files).append(entry.name)
+            yield path, folders, files
+            waiting.extend(posixpath.join(path, folder) for folder in reversed(folders))
 
     def read(self, path: str, offset: int = 0, size: int | None = None) -> bytes:
         """Returns the contents of a file, or `size` bytes of them from `offset` on."""

@@ -4,13 +4,11 @@
 //! of the operating system; wrong arguments are `ValueError`.
 
 use pagefold_memory::RegionError;
-use pagefold_page::size::Human;
 use pagefold_store::StoreError;
 use pagefold_sys::uffd::OpenError;
 use pyo3::PyErr;
 use pyo3::create_exception;
 use pyo3::exceptions::{PyFileNotFoundError, PyMemoryError, PyNotADirectoryError, PyOSError, PyValueError};
-use rustix::process::{Resource, getrlimit};
 
 create_exception!(pagefold, Error, PyOSError, "An operation of pagefold failed.");
 create_exception!(
@@ -53,28 +51,16 @@ pub(crate) fn region(error: &RegionError) -> PyErr {
              EFAULT, or stops early, wherever a page is not resident"
             ))
         }
-        RegionError::Userfaultfd(OpenError::Failed(_)) => Error::new_err(text),
-        RegionError::Userfaultfd(_) | RegionError::NoFeature(_) | RegionError::PageSize { .. } => {
-            NotAllowedError::new_err(text)
-        }
-        RegionError::Thread(_) => NotAllowedError::new_err(format!(
-            "{text}; a region has some threads: allow more of them (RLIMIT_NPROC, ulimit -u; pids.max of the control \
-             group)"
-        )),
-        _ => match address_space_limit() {
-            Some(limit) => NotAllowedError::new_err(format!(
-                "{text}; the address space of this process is limited to {} (RLIMIT_AS, ulimit -v). A region reserves \
-                 addresses, not memory: raise that limit, or pass a smaller capacity or size",
-                Human(limit)
-            )),
+        RegionError::Userfaultfd(
+            OpenError::Absent | OpenError::NoUserModeOnly | OpenError::Forbidden { .. } | OpenError::Lacks(_),
+        )
+        | RegionError::NoFeature(_)
+        | RegionError::PageSize { .. } => NotAllowedError::new_err(text),
+        _ => match error.remedy() {
+            Some(remedy) => NotAllowedError::new_err(format!("{text}; {remedy}")),
             None => Error::new_err(text),
         },
     }
-}
-
-/// Returns the limit on the address space, if there is one.
-fn address_space_limit() -> Option<u64> {
-    getrlimit(Resource::As).current
 }
 
 /// Makes the exception for an operation on a store.

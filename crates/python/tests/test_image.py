@@ -4,6 +4,7 @@ import io
 import json
 import os
 import subprocess
+import sys
 import tarfile
 
 import pytest
@@ -88,6 +89,26 @@ def test_walking_visits_what_scandir_lists(image):
         pruned = it.walk()
         next(pruned)[1].clear()
         assert list(pruned) == []
+
+
+def test_walking_goes_deeper_than_the_interpreter_recurses(tmp_path):
+    program = os.environ.get("PAGEFOLD_PROGRAM", str(FIXTURES.parents[3] / "target/debug/pagefold"))
+    if not os.access(program, os.X_OK):
+        pytest.skip("the program, which builds the image, is not built")
+    depth = sys.getrecursionlimit() + 100
+    with tarfile.open(tmp_path / "deep.tar", "w") as tar:
+        for folders in range(1, depth + 1):
+            folder = tarfile.TarInfo("d/" * folders)
+            folder.type = tarfile.DIRTYPE
+            tar.addfile(folder)
+        tar.addfile(tarfile.TarInfo("d/" * depth + "file"))
+    build = [program, "image", "build", str(tmp_path / "deep.tar"), str(tmp_path / "deep.erofs")]
+    built = subprocess.run(build, capture_output=True, text=True)
+    assert built.returncode == 0, built.stderr
+    with pagefold.Image(tmp_path / "deep.erofs") as it:
+        seen = list(it.walk())
+    assert len(seen) == depth + 1 and seen[0] == ("/", ["d"], [])
+    assert seen[-1] == ("/" + "/".join("d" * depth), [], ["file"])
 
 
 def test_links_lead_to_files_of_the_image(image):

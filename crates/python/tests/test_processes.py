@@ -3,6 +3,7 @@
 import gc
 import multiprocessing
 import os
+import signal
 import sys
 import textwrap
 import traceback
@@ -141,6 +142,48 @@ def test_an_address_space_limit_is_named():
         """
     )
     assert result.returncode == 0
+
+
+def test_a_limit_on_descriptors_is_named():
+    result = run(
+        """
+        import os, resource
+        import pagefold
+        free = os.dup(0)
+        os.close(free)
+        hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        refused = 0
+        while True:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (free + refused, hard))
+            try:
+                pagefold.Region(1 << 20, 1 << 20, system_calls=False).close()
+                break
+            except pagefold.NotAllowedError as error:
+                assert "RLIMIT_NOFILE" in str(error) and "RLIMIT_NPROC" not in str(error), error
+                refused += 1
+                assert refused < 64
+        assert refused > 1
+        """
+    )
+    assert result.returncode == 0
+
+
+def test_a_changed_file_ends_the_process_with_a_line(tmp_path):
+    path = tmp_path / "data"
+    path.write_bytes(bytes(1 << 20))
+    result = run(
+        f"""
+        import os, resource
+        import pagefold
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        array = pagefold.from_file({str(path)!r}, "u1", memory="1M", system_calls=False)
+        os.truncate({str(path)!r}, 4096)
+        print(array[1 << 19])
+        """,
+        check=False,
+    )
+    assert result.returncode == -signal.SIGBUS
+    assert "the file must not change" in result.stderr
 
 
 # A seccomp filter that answers a system call with an error: EPERM, as the default profile of Docker does, or ENOSYS, as

@@ -13,7 +13,7 @@
 //! The ranges are in a table of atomics, because a child of a process with threads may not take locks. Reference:
 //! pthread_atfork(3), sigaction(2).
 
-use crate::SysError;
+use crate::{SysError, lastwords};
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
@@ -122,12 +122,11 @@ extern "C" fn on_fault(_signal: c_int, info: *mut libc::siginfo_t, _context: *mu
     // SAFETY: the kernel passes a valid structure to a handler with SA_SIGINFO.
     let address = unsafe { (*info).si_addr() }.addr();
     if ranges().any(|(start, len_bytes)| address.wrapping_sub(start) < len_bytes) {
-        let message =
-            b"pagefold: this process was forked and does not have the compressed memory of its parent: use \
+        let message = "pagefold: this process was forked and does not have the compressed memory of its parent: use \
             shared memory, or make the region after the fork\n";
-        // SAFETY: writes bytes that live for ever to a descriptor; the signal's default action ends the process.
+        lastwords::write_line(message);
+        // SAFETY: a structure of zeroes is the default action, which is valid; it ends the process.
         unsafe {
-            libc::write(libc::STDERR_FILENO, message.as_ptr().cast(), message.len());
             let mut default: libc::sigaction = std::mem::zeroed();
             default.sa_sigaction = libc::SIG_DFL;
             libc::sigaction(libc::SIGSEGV, &default, std::ptr::null_mut());

@@ -44,6 +44,7 @@ pub mod fusermount;
 pub mod futex;
 pub mod handover;
 pub mod harden;
+pub mod lastwords;
 pub mod lease;
 pub mod loopdev;
 pub mod malloc;

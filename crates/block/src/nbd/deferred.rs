@@ -1,18 +1,21 @@
-//! [`Deferred`], the reads of one connection that wait for the medium, on threads beside the connection's own.
+//! [`Deferred`], the requests of one connection that wait for the medium, on threads beside the connection's own.
 //!
-//! A read of pages that were written back waits for a disk. On the connection's thread it would delay the requests
-//! behind it, most of which need memory only. So the session passes such a read on, and puts out the reply when the data
-//! is there. The protocol allows replies in any order, and orders two requests only if the client sends the second one
-//! after the reply to the first (`doc/proto.md` of the NBD project, "Ordering of messages and writes"). Writes stay on
-//! the connection's thread; so a flush, too, is executed after all writes before it.
+//! A read of pages that were written back waits for a disk, and so does a write, or a write of zeroes, to a part of such
+//! a page, because the rest of the page is read. On the connection's thread they would delay the requests behind them,
+//! most of which need memory only. So the session passes such a request on, and puts out the reply when it was executed.
+//! The protocol allows replies in any order, and orders two requests only if the client sends the second one after the
+//! reply to the first; a flush covers the writes that were answered before it (`doc/proto.md` of the NBD project,
+//! "Ordering of messages and writes"). A write with FUA is flushed before its reply, on the same thread.
 //!
-//! The first read that waits starts a thread, and each further one that finds all threads busy another, up to
-//! [`THREADS_MAX`]; they end with the connection. The data of the reads takes at most [`BYTES_MAX`]. A read beyond that is
-//! not accepted, and the session executes it itself: memory is bounded, and the client waits as it would without threads.
+//! The first request that waits starts a thread, and each further one that finds all threads busy another, up to
+//! [`THREADS_MAX`]; they end with the connection. The data of the requests takes at most [`BYTES_MAX`], until it is in the
+//! output. A request beyond that is not accepted, and the session executes it itself: memory is bounded, and the client
+//! waits as it would without threads.
 
-use super::proto::Request;
+use super::proto::{Request, cmd, flag};
 use super::reply_times::Arrival;
 use crate::{BlockDevice, BlockError};
+use pagefold_page::PAGE_SIZE;
 use parking_lot::{Condvar, Mutex};
 use rustix::event::{EventfdFlags, eventfd};
 use std::collections::VecDeque;
@@ -21,37 +24,87 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};
 
-/// The most threads of a connection: reads that a medium gets at once.
+/// The most threads of a connection: requests that a medium gets at once.
 const THREADS_MAX: usize = 16;
-/// The most bytes of reads that wait for the medium or for their reply.
+/// The most bytes of requests that wait for the medium or for their reply. Each counts for a page at least, so that their
+/// number is limited too.
 pub const BYTES_MAX: usize = 4 << 20;
 
-/// A read that was executed.
+/// A part of a page that a write changes, and its new bytes.
+pub struct Edge {
+    /// Byte of the device where the part begins.
+    pub offset: u64,
+    /// Less than a page.
+    pub data: Vec<u8>,
+}
+
+/// A request for a thread: a read, a write of zeroes, or the end of a write.
+pub struct Job {
+    /// The request.
+    pub request: Request,
+    /// When it was received.
+    pub arrival: Option<Arrival>,
+    /// Of a write: what is left to write. It has two ends.
+    pub edges: Vec<Edge>,
+}
+
+impl Job {
+    /// Bytes that the request counts for.
+    fn charge_bytes(&self) -> usize {
+        match self.request.command {
+            cmd::READ => (self.request.len as usize).max(PAGE_SIZE),
+            _ => 2 * PAGE_SIZE,
+        }
+    }
+
+    /// Executes the request, and returns the data that a read replies.
+    pub fn execute(&self, device: &dyn BlockDevice) -> Result<Vec<u8>, BlockError> {
+        let Request { command, flags, offset, len, .. } = self.request;
+        if command == cmd::READ {
+            let mut data = vec![0; len as usize];
+            return device.read_at(offset, &mut data).map(|()| data);
+        }
+        if command == cmd::WRITE_ZEROES {
+            device.write_zeroes(offset, len.into())?;
+        }
+        for edge in &self.edges {
+            device.write_at(edge.offset, &edge.data)?;
+        }
+        if flags & flag::FUA != 0 {
+            device.flush()?;
+        }
+        Ok(Vec::new())
+    }
+}
+
+/// A request that was executed.
 pub struct Answer {
     /// The request.
     pub request: Request,
     /// When it was received.
     pub arrival: Option<Arrival>,
-    /// The data.
+    /// The data of a read.
     pub result: Result<Vec<u8>, BlockError>,
+    /// For [`Deferred::release`].
+    pub charge_bytes: usize,
 }
 
-/// The reads of one connection that wait for the medium.
+/// The requests of one connection that wait for the medium.
 pub struct Deferred {
     device: Arc<dyn BlockDevice>,
     /// Made with the first read.
     shared: Option<Arc<Shared>>,
     threads: Vec<JoinHandle<()>>,
-    /// Reads that were accepted and whose answers were not taken.
+    /// Requests that were accepted and whose answers were not taken.
     count: usize,
-    /// Their bytes.
+    /// The bytes of these, and of those whose data is not in the output.
     len_bytes: usize,
 }
 
 /// The state that the threads and the connection have in common.
 struct Shared {
     queue: Mutex<Queue>,
-    /// There is a read, or the connection ends.
+    /// There is a request, or the connection ends.
     work: Condvar,
     /// Readable if there is an answer. It is written and read under the lock, so that no answer is missed.
     has_answer: OwnedFd,
@@ -59,9 +112,9 @@ struct Shared {
 
 #[derive(Default)]
 struct Queue {
-    reads: VecDeque<(Request, Option<Arrival>)>,
+    jobs: VecDeque<Job>,
     answers: VecDeque<Answer>,
-    /// Threads that wait for a read.
+    /// Threads that wait for a request.
     idle_threads: usize,
     is_closed: bool,
 }
@@ -72,27 +125,32 @@ impl Deferred {
         Deferred { device, shared: None, threads: Vec::new(), count: 0, len_bytes: 0 }
     }
 
-    /// Returns the number of reads whose answers have not been taken.
+    /// Returns the number of requests whose answers have not been taken.
     pub fn count(&self) -> usize {
         self.count
     }
 
-    /// Passes a read to a thread. Returns false if there is no room, or no thread can be started: then the caller
+    /// Passes a request to a thread. Returns it if there is no room, or no thread can be started: then the caller
     /// executes it.
-    pub fn submit(&mut self, request: Request, arrival: Option<Arrival>) -> bool {
-        let len_bytes = request.len as usize;
-        if self.len_bytes + len_bytes > BYTES_MAX || self.start_thread().is_err() {
-            return false;
+    pub fn submit(&mut self, job: Job) -> Result<(), Job> {
+        let charge_bytes = job.charge_bytes();
+        if self.len_bytes + charge_bytes > BYTES_MAX || self.start_thread().is_err() {
+            return Err(job);
         }
-        let Some(shared) = &self.shared else { return false };
-        shared.queue.lock().reads.push_back((request, arrival));
+        let Some(shared) = &self.shared else { return Err(job) };
+        shared.queue.lock().jobs.push_back(job);
         shared.work.notify_one();
         self.count += 1;
-        self.len_bytes += len_bytes;
-        true
+        self.len_bytes += charge_bytes;
+        Ok(())
     }
 
-    /// Takes an answer, if there is one.
+    /// Notes that the data of an answer is in the output, which makes room for other requests.
+    pub fn release(&mut self, charge_bytes: usize) {
+        self.len_bytes -= charge_bytes;
+    }
+
+    /// Takes an answer, if there is one. The caller releases its bytes.
     pub fn take(&mut self) -> Option<Answer> {
         if self.count == 0 {
             return None;
@@ -105,16 +163,15 @@ impl Deferred {
             return None;
         };
         self.count -= 1;
-        self.len_bytes -= answer.request.len as usize;
         Some(answer)
     }
 
-    /// Returns a descriptor that is readable as long as there may be an answer, while there are reads.
+    /// Returns a descriptor that is readable as long as there may be an answer, while there are requests.
     pub fn has_answer(&self) -> Option<BorrowedFd<'_>> {
         self.shared.as_ref().filter(|_| self.count > 0).map(|shared| shared.has_answer.as_fd())
     }
 
-    /// Starts a thread for one more read, unless one is idle or there are enough.
+    /// Starts a thread for one more request, unless one is idle or there are enough.
     fn start_thread(&mut self) -> io::Result<()> {
         let shared = match &self.shared {
             Some(shared) => shared,
@@ -126,12 +183,12 @@ impl Deferred {
         };
         {
             let queue = shared.queue.lock();
-            if queue.idle_threads > queue.reads.len() || self.threads.len() == THREADS_MAX {
+            if queue.idle_threads > queue.jobs.len() || self.threads.len() == THREADS_MAX {
                 return Ok(());
             }
         }
         let (shared, device) = (shared.clone(), self.device.clone());
-        let started = Builder::new().name("nbd-read".into()).spawn(move || run(&shared, &*device));
+        let started = Builder::new().name("nbd-wait".into()).spawn(move || run(&shared, &*device));
         match started {
             Ok(thread) => self.threads.push(thread),
             Err(error) if self.threads.is_empty() => return Err(error),
@@ -143,13 +200,14 @@ impl Deferred {
 }
 
 impl Drop for Deferred {
-    /// Waits for the reads that a thread is executing: nothing uses the device on behalf of a client that is gone.
+    /// Waits for the requests that a thread is executing, and for writes, which are executed although the client is gone:
+    /// then nothing uses the device on its behalf.
     fn drop(&mut self) {
         let Some(shared) = &self.shared else { return };
         {
             let mut queue = shared.queue.lock();
             queue.is_closed = true;
-            queue.reads.clear();
+            queue.jobs.retain(|job| job.request.command != cmd::READ);
         }
         shared.work.notify_all();
         for thread in self.threads.drain(..) {
@@ -159,11 +217,11 @@ impl Drop for Deferred {
     }
 }
 
-/// Executes reads until the connection ends.
+/// Executes requests until the connection ends.
 fn run(shared: &Shared, device: &dyn BlockDevice) {
     let mut queue = shared.queue.lock();
     loop {
-        let Some((request, arrival)) = queue.reads.pop_front() else {
+        let Some(job) = queue.jobs.pop_front() else {
             if queue.is_closed {
                 return;
             }
@@ -173,10 +231,11 @@ fn run(shared: &Shared, device: &dyn BlockDevice) {
             continue;
         };
         drop(queue);
-        let mut data = vec![0; request.len as usize];
-        let result = device.read_at(request.offset, &mut data).map(|()| data);
+        let result = job.execute(device);
+        let charge_bytes = job.charge_bytes();
+        let Job { request, arrival, .. } = job;
         queue = shared.queue.lock();
-        queue.answers.push_back(Answer { request, arrival, result });
+        queue.answers.push_back(Answer { request, arrival, result, charge_bytes });
         // Adding 1 to the counter cannot fail: the connection's thread sets it to 0 before it gets near its limit.
         let _ = rustix::io::write(&shared.has_answer, &1u64.to_ne_bytes());
     }

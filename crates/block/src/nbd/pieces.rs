@@ -1,7 +1,11 @@
 //! Long requests in pieces: a write as its data arrive, and a read as the output has room.
+//!
+//! A write keeps the parts of pages at its two ends back if they wait for the medium, so that a thread writes them
+//! (`deferred`): less than two pages, however long the write is.
 
 use super::ProtocolError;
 use super::buffer::Buffer;
+use super::deferred::Edge;
 use super::proto::{self, Request, chunk, flag};
 use super::replies::{Refusal, put_data_header, put_error};
 use crate::{BlockDevice, BlockError};
@@ -17,6 +21,8 @@ pub struct Writing {
     pub left: u32,
     /// The error of the reply. Once it is set, the rest of the data is skipped.
     pub failed: Option<Refusal>,
+    /// The parts of pages at the ends of the range that were not written, because that waits for the medium.
+    pub edges: Vec<Edge>,
 }
 
 /// A read whose reply is not complete.
@@ -29,9 +35,32 @@ pub struct Reading {
     pub announced: bool,
     /// The error and offset of a read that failed after such a header; the rest is sent as zeroes.
     pub failed: Option<(BlockError, u64)>,
+    /// All of the data, if it was read before; otherwise each piece is read from the device.
+    pub data: Option<Vec<u8>>,
+}
+
+/// Returns the lengths of the parts of pages at the two ends of a range of bytes, 0 for an end at a page boundary. A
+/// range inside one page is its first part.
+fn partial_pages(offset: u64, len_bytes: u64) -> (u64, u64) {
+    let page = PAGE_SIZE as u64;
+    let head = ((page - offset % page) % page).min(len_bytes);
+    let tail = if head == len_bytes { 0 } else { (offset + len_bytes) % page };
+    (head, tail)
+}
+
+/// Whether a write to this range waits for the medium: it changes a part of a page that is not in memory.
+pub fn write_waits(device: &dyn BlockDevice, offset: u64, len_bytes: u64) -> bool {
+    let (head, tail) = partial_pages(offset, len_bytes);
+    head > 0 && device.waits_for_medium(offset, head)
+        || tail > 0 && device.waits_for_medium(offset + len_bytes - tail, tail)
 }
 
 impl Writing {
+    /// Makes a write of which nothing was written.
+    pub fn new(request: Request, failed: Option<Refusal>) -> Self {
+        Writing { request, offset: request.offset, left: request.len, failed, edges: Vec::new() }
+    }
+
     /// Writes as much of `data`, the filled input, as possible, and returns the number of bytes consumed.
     ///
     /// If the rest of the request has not arrived, it writes up to a page boundary, so that every page is written once.
@@ -44,7 +73,7 @@ impl Writing {
                 n = n.saturating_sub((end % PAGE_SIZE as u64) as usize);
             }
             if n > 0
-                && let Err(e) = device.write_at(self.offset, &data[..n])
+                && let Err(e) = self.write_or_set_aside(device, &data[..n])
             {
                 self.failed = Some(e.into());
             }
@@ -56,9 +85,36 @@ impl Writing {
         self.left -= n as u32;
         n
     }
+
+    /// Writes data at the current offset, except for parts of pages whose write waits for the medium: those are kept for
+    /// the end of the request.
+    fn write_or_set_aside(&mut self, device: &dyn BlockDevice, data: &[u8]) -> Result<(), BlockError> {
+        let (head, tail) = partial_pages(self.offset, data.len() as u64);
+        let tail_offset = self.offset + data.len() as u64 - tail;
+        let waits = |offset, len| len > 0 && device.waits_for_medium(offset, len);
+        let head = if waits(self.offset, head) { head as usize } else { 0 };
+        let tail = if waits(tail_offset, tail) { tail as usize } else { 0 };
+        let (first, rest) = data.split_at(head);
+        let (middle, last) = rest.split_at(rest.len() - tail);
+        if !middle.is_empty() {
+            device.write_at(self.offset + head as u64, middle)?;
+        }
+        for (offset, part) in [(self.offset, first), (tail_offset, last)] {
+            if !part.is_empty() {
+                self.edges.push(Edge { offset, data: part.to_vec() });
+            }
+        }
+        Ok(())
+    }
 }
 
 impl Reading {
+    /// Makes a read of which nothing was replied. `data` is all of its data, if it was read.
+    pub fn new(request: Request, data: Option<Vec<u8>>) -> Self {
+        let (announced, failed) = (false, None);
+        Reading { request, offset: request.offset, left: request.len, announced, failed, data }
+    }
+
     /// Appends the next piece of the reply. Returns whether it was the last one.
     pub fn append_piece(
         &mut self,
@@ -83,6 +139,9 @@ impl Reading {
         let room = output.grow(n);
         if self.failed.is_some() {
             room.fill(0);
+        } else if let Some(data) = &self.data {
+            let at = (self.offset - self.request.offset) as usize;
+            room.copy_from_slice(&data[at..at + n]);
         } else if let Err(e) = device.read_at(self.offset, room) {
             if fragment {
                 output.truncate(before);

@@ -7,17 +7,18 @@
 //! drains. The device reads into the output buffer and writes from the input buffer, so data is never copied between
 //! buffers.
 //!
-//! The requests of one connection are executed in the order in which they arrive, but for reads that wait for the
-//! medium, which other threads execute (`deferred`). The machine stops at [`OUTPUT_HIGH_WATER`] bytes of unsent replies, and goes on when the driver has sent some of them.
+//! The requests of one connection are executed in the order in which they arrive, but for those that wait for the
+//! medium, which other threads execute (`deferred`). The machine stops at [`OUTPUT_HIGH_WATER`] bytes of unsent replies,
+//! and goes on when the driver has sent some of them.
 
 use super::buffer::Buffer;
-use super::deferred::{Answer, Deferred};
+use super::deferred::{Answer, BYTES_MAX, Deferred, Edge, Job};
 use super::export::{Export, MAX_DATA};
 use super::handshake::Negotiated;
-use super::pieces::{MAX_CHUNK_DATA, Reading, Writing};
+use super::pieces::{MAX_CHUNK_DATA, Reading, Writing, write_waits};
 use super::proto::{self, Request, chunk, cmd, err, flag};
 use super::replies::{MAX_MESSAGE, Refusal, put_data_header, put_error};
-use super::reply_times::ReplyTimes;
+use super::reply_times::{Arrival, ReplyTimes};
 use super::{ProtocolError, meta};
 use crate::{BlockDevice, BlockError};
 use pagefold_page::PAGE_SIZE;
@@ -45,7 +46,7 @@ pub enum Status {
     NeedInput,
     /// The driver has to send output first.
     OutputFull,
-    /// The client has disconnected; the session waits for answers to reads.
+    /// The client has disconnected; the session waits for requests that other threads execute.
     Closing,
     /// The client has disconnected; send the output and close.
     Closed,
@@ -58,8 +59,18 @@ pub struct Session<'e> {
     negotiated: Negotiated,
     state: State,
     deferred: Deferred,
+    /// A long reply to a read that another thread has executed; the output continues with it.
+    answering: Option<Answering>,
     times: ReplyTimes,
     has_begun: bool,
+}
+
+/// A reply to a read whose data is there.
+struct Answering {
+    reading: Reading,
+    arrival: Option<Arrival>,
+    /// For [`Deferred::release`].
+    charge_bytes: usize,
 }
 
 /// The request in progress, if there is one.
@@ -77,15 +88,16 @@ impl<'e> Session<'e> {
     pub fn new(export: &'e Export, negotiated: Negotiated) -> Self {
         let deferred = Deferred::new(export.device().clone());
         let (device, state) = (export.device().as_ref(), State::Idle);
-        Session { export, device, negotiated, state, deferred, times: ReplyTimes::new(), has_begun: false }
+        let (answering, times) = (None, ReplyTimes::new());
+        Session { export, device, negotiated, state, deferred, answering, times, has_begun: false }
     }
 
-    /// Whether other threads execute reads.
+    /// Whether other threads execute requests.
     pub fn is_deferring(&self) -> bool {
         self.deferred.count() > 0
     }
 
-    /// Returns a descriptor that is readable if one of these reads may have ended, so that [`Session::run`] puts out
+    /// Returns a descriptor that is readable if one of these requests may have ended, so that [`Session::run`] puts out
     /// the reply; `None` if there are none.
     pub fn has_answer(&self) -> Option<BorrowedFd<'_>> {
         self.deferred.has_answer()
@@ -114,6 +126,15 @@ impl<'e> Session<'e> {
         loop {
             if output.len() >= OUTPUT_HIGH_WATER {
                 return Ok(Status::OutputFull);
+            }
+            if let Some(answering) = &mut self.answering {
+                output.make_room(MAX_CHUNK_DATA + REPLY_SLACK);
+                if answering.reading.append_piece(self.device, self.negotiated.structured, output)? {
+                    self.deferred.release(answering.charge_bytes);
+                    self.times.answer(answering.arrival, output.len());
+                    self.answering = None;
+                }
+                continue;
             }
             // A reply must not come between the pieces of another one.
             if !matches!(self.state, State::Reading(_))
@@ -168,15 +189,19 @@ impl<'e> Session<'e> {
             },
             // The client sends the data of a refused write too; skip it as it arrives.
             cmd::WRITE => {
-                let Request { offset, len, .. } = request;
-                let writing = Writing { request, offset, left: len, failed: checked.err() };
-                self.state = State::Writing(writing);
-                if len == 0 {
+                let is_empty = request.len == 0;
+                self.state = State::Writing(Writing::new(request, checked.err()));
+                if is_empty {
                     self.finish_write(output);
                 }
             }
             cmd::DISC => self.state = State::Closed,
             cmd::BLOCK_STATUS if checked.is_ok() => self.block_status(&request, output),
+            cmd::WRITE_ZEROES
+                if checked.is_ok() && write_waits(self.device, request.offset, request.len.into()) =>
+            {
+                self.defer(request, Vec::new(), output);
+            }
             _ => {
                 let result = checked.and_then(|()| self.execute(&request));
                 self.reply(&request, result, output);
@@ -242,17 +267,16 @@ impl<'e> Session<'e> {
     fn begin_read(&mut self, request: Request, output: &mut Buffer) {
         let Request { cookie, offset, len, .. } = request;
         let n = len as usize;
-        if (1..=MAX_CHECKED_SIMPLE).contains(&n)
-            && self.device.waits_for_medium(offset, len.into())
-            && self.deferred.submit(request, self.times.current())
-        {
-            self.times.leave_current();
-            return;
+        if (1..=BYTES_MAX).contains(&n) && self.device.waits_for_medium(offset, len.into()) {
+            let job = Job { request, arrival: self.times.current(), edges: Vec::new() };
+            if self.deferred.submit(job).is_ok() {
+                self.times.leave_current();
+                return;
+            }
         }
         let max_whole = if self.negotiated.structured { MAX_CHUNK_DATA } else { MAX_CHECKED_SIMPLE };
         if n > max_whole {
-            let (announced, failed) = (false, None);
-            self.state = State::Reading(Reading { request, offset, left: len, announced, failed });
+            self.state = State::Reading(Reading::new(request, None));
             return;
         }
         let before = output.len();
@@ -271,11 +295,28 @@ impl<'e> Session<'e> {
         }
     }
 
-    /// Replies to a read that another thread has executed.
+    /// Passes a write of zeroes, or the end of a write, to another thread, and executes it if there is no room.
+    fn defer(&mut self, request: Request, edges: Vec<Edge>, output: &mut Buffer) {
+        match self.deferred.submit(Job { request, arrival: self.times.current(), edges }) {
+            Ok(()) => self.times.leave_current(),
+            Err(job) => {
+                let result = job.execute(self.device);
+                self.reply(&request, result.map(|_| ()).map_err(Refusal::from), output);
+            }
+        }
+    }
+
+    /// Replies to a request that another thread has executed, or begins a long reply.
     fn put_answer(&mut self, answer: Answer, output: &mut Buffer) {
-        let Answer { request, arrival, result } = answer;
+        let Answer { request, arrival, result, charge_bytes } = answer;
         output.make_room(MAX_CHECKED_SIMPLE + REPLY_SLACK);
         match result {
+            Ok(_) if request.command != cmd::READ => self.reply(&request, Ok(()), output),
+            Ok(data) if data.len() > MAX_CHUNK_DATA => {
+                let reading = Reading::new(request, Some(data));
+                self.answering = Some(Answering { reading, arrival, charge_bytes });
+                return;
+            }
             Ok(data) => {
                 match self.negotiated.structured {
                     true => put_data_header(output, &request, request.offset, request.len, proto::CHUNK_DONE),
@@ -285,17 +326,21 @@ impl<'e> Session<'e> {
             }
             Err(error) => self.reply(&request, Err(error.into()), output),
         }
+        self.deferred.release(charge_bytes);
         self.times.answer(arrival, output.len());
     }
 
     /// Replies to a write whose data has all arrived.
     fn finish_write(&mut self, output: &mut Buffer) {
         if let State::Writing(w) = std::mem::replace(&mut self.state, State::Idle) {
+            output.make_room(REPLY_SLACK);
+            if w.failed.is_none() && !w.edges.is_empty() {
+                return self.defer(w.request, w.edges, output);
+            }
             let mut result = w.failed.map_or(Ok(()), Err);
             if result.is_ok() && w.request.flags & flag::FUA != 0 {
                 result = self.device.flush().map_err(Refusal::from);
             }
-            output.make_room(REPLY_SLACK);
             self.reply(&w.request, result, output);
         }
     }

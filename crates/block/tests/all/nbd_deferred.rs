@@ -1,9 +1,10 @@
-//! Reads that wait for the medium: the requests behind them are answered first, and nothing else changes.
+//! Requests that wait for the medium: the requests behind them are answered first, and nothing else changes.
 
 use crate::support::nbd::*;
-use pagefold_block::nbd::proto::{cmd, err};
+use pagefold_block::nbd::proto::{cmd, err, flag};
 use pagefold_block::{BlockDevice, BlockError, RamDevice};
 use pagefold_page::PageIndex;
+use std::io::Write;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
@@ -23,9 +24,13 @@ struct Medium {
 
 #[derive(Default)]
 struct State {
-    /// Reads that wait.
+    /// Requests that wait.
     waiting: usize,
     answers: bool,
+    /// Writes wait too: to parts of pages, for the rest of the page.
+    holds_writes: bool,
+    /// The writes of parts of pages, and the flushes, that the device has executed, in their order.
+    executed: Vec<&'static str>,
 }
 
 impl Medium {
@@ -42,6 +47,30 @@ impl Medium {
         let limit = Duration::from_secs(60);
         let (state, _) = self.changed.wait_timeout_while(state, limit, |s| s.waiting < reads).unwrap();
         assert_eq!(state.waiting, reads);
+    }
+
+    /// Waits for the medium.
+    fn wait(&self) {
+        let mut state = self.state.lock().unwrap();
+        state.waiting += 1;
+        self.changed.notify_all();
+        let mut state = self.changed.wait_while(state, |state| !state.answers).unwrap();
+        state.waiting -= 1;
+    }
+
+    /// Waits for the rest of the pages of which a write changes parts.
+    fn wait_for_parts(&self, offset: u64, len: u64) {
+        if (offset | len).is_multiple_of(4096) || !self.state.lock().unwrap().holds_writes {
+            return;
+        }
+        if self.waits_for_medium(offset, len) {
+            self.wait();
+        }
+        self.state.lock().unwrap().executed.push("part");
+    }
+
+    fn hold_writes(&self) {
+        self.state.lock().unwrap().holds_writes = true;
     }
 
     fn let_answer(&self) {
@@ -77,11 +106,7 @@ impl BlockDevice for Medium {
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), BlockError> {
         let len = buf.len() as u64;
         if self.waits_for_medium(offset, len) {
-            let mut state = self.state.lock().unwrap();
-            state.waiting += 1;
-            self.changed.notify_all();
-            let mut state = self.changed.wait_while(state, |state| !state.answers).unwrap();
-            state.waiting -= 1;
+            self.wait();
         }
         if offset <= BAD && BAD < offset + len {
             return Err(BlockError::Unreadable { index: PageIndex(BAD / 4096) });
@@ -90,6 +115,7 @@ impl BlockDevice for Medium {
     }
 
     fn write_at(&self, offset: u64, data: &[u8]) -> Result<(), BlockError> {
+        self.wait_for_parts(offset, data.len() as u64);
         self.ram.write_at(offset, data)
     }
 
@@ -98,10 +124,12 @@ impl BlockDevice for Medium {
     }
 
     fn write_zeroes(&self, offset: u64, len: u64) -> Result<(), BlockError> {
+        self.wait_for_parts(offset, len);
         self.ram.write_zeroes(offset, len)
     }
 
     fn flush(&self) -> Result<(), BlockError> {
+        self.state.lock().unwrap().executed.push("flush");
         self.ram.flush()
     }
 
@@ -223,4 +251,113 @@ fn no_thread_uses_the_device_after_its_client_and_the_server_are_gone() {
     drop(served);
     // The test's, and that of `_end`.
     assert_eq!(Arc::strong_count(&medium), 2);
+}
+
+#[test]
+fn requests_behind_a_write_of_parts_of_pages_are_answered_first() {
+    for (structured, len) in [(false, 512), (true, 512), (false, 600_000), (true, 600_000)] {
+        let medium = Medium::new();
+        medium.hold_writes();
+        let (served, _end) = served(&medium);
+        let mut c = served.open(structured);
+        let offset = SLOW + 1000;
+        let data: Vec<u8> = (0..len).map(|i| (i % 251) as u8).collect();
+        let before = medium.bytes(offset - 1000, len + 8192);
+        let slow = c.send(flag::FUA, cmd::WRITE, offset, len, &data);
+        medium.wait_for(1);
+        assert_eq!(c.read(4096, 100), medium.bytes(4096, 100));
+        assert_eq!(c.call(0, cmd::FLUSH, 0, 0, b""), 0);
+        c.write(0, &[7; 8192]);
+        medium.let_answer();
+        assert_eq!(c.reply_error(slow), 0);
+        let parts = if len == 512 { 1 } else { 2 };
+        let executed = medium.state.lock().unwrap().executed.clone();
+        assert_eq!(executed.iter().filter(|e| **e == "part").count(), parts, "{executed:?}");
+        // The flush of the client, and that of FUA behind all parts.
+        assert_eq!((executed.first(), executed.last()), (Some(&"flush"), Some(&"flush")));
+        assert_eq!(executed.len(), parts + 2);
+        let mut expected = before;
+        expected[1000..1000 + len as usize].copy_from_slice(&data);
+        assert!(medium.bytes(offset - 1000, len + 8192) == expected);
+    }
+}
+
+#[test]
+fn requests_behind_a_write_of_zeroes_to_a_part_of_a_page_are_answered_first() {
+    let medium = Medium::new();
+    medium.hold_writes();
+    let (served, _end) = served(&medium);
+    let mut c = served.open(false);
+    let before = medium.bytes(SLOW, 8192);
+    let slow = c.send(flag::FUA, cmd::WRITE_ZEROES, SLOW + 512, 512, b"");
+    medium.wait_for(1);
+    assert_eq!(c.read(4096, 100), medium.bytes(4096, 100));
+    medium.let_answer();
+    assert_eq!(c.reply_error(slow), 0);
+    assert_eq!(medium.state.lock().unwrap().executed, ["part", "flush"]);
+    let mut expected = before;
+    expected[512..1024].fill(0);
+    assert_eq!(medium.bytes(SLOW, 8192), expected);
+}
+
+#[test]
+fn writes_are_executed_although_their_client_is_gone() {
+    let medium = Medium::new();
+    medium.hold_writes();
+    let (served, _end) = served(&medium);
+    let mut c = served.open(false);
+    let count = 2 * THREADS as u64;
+    for page in 0..count {
+        c.send(0, cmd::WRITE, SLOW + page * 4096 + 1, 3, b"new");
+    }
+    medium.wait_for(THREADS);
+    assert_eq!(c.read(0, 8), medium.bytes(0, 8));
+    drop(c);
+    medium.let_answer();
+    drop(served);
+    for page in 0..count {
+        assert_eq!(medium.bytes(SLOW + page * 4096 + 1, 3), b"new", "page {page}");
+    }
+}
+
+#[test]
+fn requests_behind_a_long_read_that_waits_are_answered_first() {
+    let (offset, len) = (4096, (2 << 20) - 8192);
+    for (structured, flags) in [(false, 0), (true, 0), (true, flag::DF)] {
+        let medium = Medium::new();
+        let (served, _end) = served(&medium);
+        let mut c = served.open(structured);
+        // Three of them are more than there is room for at once.
+        for round in 0..3 {
+            medium.state.lock().unwrap().answers = false;
+            let slow = c.send(flags, cmd::READ, offset, len, b"");
+            medium.wait_for(1);
+            assert_eq!(c.read(0, 4096), medium.bytes(0, 4096));
+            // The data of a write has not all arrived when the read is answered.
+            let unfinished = c.send(0, cmd::WRITE, 0, 8192, &[round; 4096]);
+            medium.let_answer();
+            let expected = medium.bytes(offset + 4096, len - 4096);
+            assert!(c.read_reply(slow, flags, offset, len).unwrap()[4096..] == expected);
+            c.stream.write_all(&[round; 4096]).unwrap();
+            assert_eq!(c.reply_error(unfinished), 0);
+        }
+    }
+}
+
+#[test]
+fn the_number_of_short_reads_that_wait_is_limited() {
+    let medium = Medium::new();
+    let (served, _end) = served(&medium);
+    let mut c = served.open(false);
+    // As many as there are pages in the room for data. The connection's thread executes the next one.
+    let count = (4 << 20) / 4096 + 1;
+    for _ in 0..count {
+        c.send(0, cmd::READ, SLOW, 1, b"");
+    }
+    medium.wait_for(THREADS + 1);
+    medium.let_answer();
+    for _ in 0..count {
+        assert_eq!(c.simple().0, 0);
+        c.take(1);
+    }
 }

@@ -37,6 +37,12 @@ fn a_child_gets_errors_and_the_parent_goes_on() {
 }
 
 #[test]
+fn limits_of_the_process_are_named() {
+    // AddressSanitizer takes terabytes of addresses.
+    check("tests/programs/limits.c", &[Kind::Shared, Kind::Static], &[&[]]);
+}
+
+#[test]
 fn arenas_do_what_the_header_says() {
     check("tests/programs/arena.c", &KINDS, &[&[]]);
 }

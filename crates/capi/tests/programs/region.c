@@ -54,9 +54,22 @@ static void bad_settings(void) {
     CHECK(create_with(NULL, 7, 20, MIB) == PF_EINVAL);
     CHECK(create_with(NULL, PF_SERVICE_FAULTING_THREAD, 300, MIB) == PF_EINVAL);
     CHECK(strstr(pf_error_message(), "max_pool_percent") != NULL);
+    CHECK(strstr(pf_error_message(), "not 300") != NULL);
     CHECK(create_with(NULL, PF_SERVICE_FAULTING_THREAD, 20, 4096) == PF_EINVAL);
     CHECK(strstr(pf_error_message(), "256 KiB") != NULL);
     CHECK(pf_region_create(NULL, NULL) == PF_EINVAL);
+    pf_region_config config;
+    pf_region *region;
+    CHECK(pf_region_config_init(&config, sizeof config) == PF_OK);
+    config.len_bytes = 8 * MIB;
+    config.limit_bytes = MIB;
+    config.max_len_bytes = 4 * MIB;
+    CHECK(pf_region_create(&config, &region) == PF_EINVAL && region == NULL);
+    CHECK(strstr(pf_error_message(), "8 MiB") != NULL && strstr(pf_error_message(), "max_len_bytes") != NULL);
+    config.max_len_bytes = 0;
+    config.reserved = 1;
+    CHECK(pf_region_create(&config, &region) == PF_EINVAL && region == NULL);
+    CHECK(strstr(pf_error_message(), "reserved") != NULL);
     CHECK(pf_region_config_init(NULL, sizeof(pf_region_config)) == PF_EINVAL);
     CHECK(strcmp(pf_error_name(PF_EINVAL), "PF_EINVAL") == 0 && strcmp(pf_error_name(99), "unknown code") == 0);
     CHECK(pf_region_destroy(NULL) == PF_OK && pf_unpin(NULL) == PF_OK);
@@ -73,6 +86,8 @@ static void pins_and_parts(void) {
     memset(start, 1, 16 * MIB);
     /* The first pages have been compressed: a system call needs a pin. */
     CHECK(read(fd, start, 4096) == -1);
+    CHECK(pf_region_pin(region, start, 2 * MIB, &pin) == PF_ELIMIT && pin == NULL);
+    CHECK(strstr(pf_error_message(), "512 pages") != NULL && strstr(pf_error_message(), "256, half") != NULL);
     CHECK(pf_region_pin(region, start, 4097, &pin) == PF_OK);
     CHECK(read(fd, start, 4097) == 4097 && start[4096] == 0 && start[4097] == 1);
     CHECK(pf_region_pin(region, start + 4096, 1, &other) == PF_OK);
@@ -141,6 +156,12 @@ static void files(void) {
     CHECK(pf_region_destroy(region) == PF_OK);
     CHECK(pf_region_from_file(folder, &config, &region) == PF_EFILE && region == NULL);
     CHECK(pf_region_from_file(-1, &config, &region) == PF_EINVAL);
+    char path[] = "/tmp/pagefold-region-XXXXXX";
+    int empty = mkstemp(path);
+    CHECK(empty >= 0 && unlink(path) == 0);
+    CHECK(pf_region_from_file(empty, &config, &region) == PF_EINVAL && region == NULL);
+    CHECK(strstr(pf_error_message(), "empty") != NULL);
+    close(empty);
     close(folder);
 }
 

@@ -12,12 +12,12 @@
 //! runs there, threads that stay on their CPU preempt no others when they wake up. The one on the CPU of the fault need
 //! not: the faulting thread blocks.
 
+use crate::error::RegionError;
 use crate::pager::{OnLoss, Pager};
 use pagefold_page::PAGE_SIZE;
 use pagefold_sys::uffd::Fault;
-use pagefold_sys::{cpu, signal};
+use pagefold_sys::{SysError, cpu, signal};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
-use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -33,8 +33,10 @@ pub(crate) struct Handlers {
 
 impl Handlers {
     /// Starts `count` threads.
-    pub(crate) fn start(pager: &Arc<Pager>, count: usize) -> io::Result<Self> {
-        let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC)?);
+    pub(crate) fn start(pager: &Arc<Pager>, count: usize) -> Result<Self, RegionError> {
+        let stop = eventfd(0, EventfdFlags::CLOEXEC)
+            .map_err(|e| SysError::new("making a descriptor that ends threads", e.raw_os_error()))?;
+        let stop = Arc::new(stop);
         let mut handlers = Handlers { stop, threads: Vec::new() };
         for own in placement(count.max(1), &cpu::allowed()) {
             let (pager, stop) = (pager.clone(), handlers.stop.clone());
@@ -46,7 +48,7 @@ impl Handlers {
                 }
                 run(&pager, &stop);
             };
-            handlers.threads.push(signal::spawn_masked(thread, serve)?);
+            handlers.threads.push(signal::spawn_masked(thread, serve).map_err(RegionError::Thread)?);
         }
         Ok(handlers)
     }

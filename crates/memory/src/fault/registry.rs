@@ -90,7 +90,13 @@ fn serve_region(pager: &Pager, address: usize, is_write: bool) -> bool {
         return false;
     }
     match page {
-        Some(page) => pager.serve(page, is_write, OnLoss::Return) == Served::Again,
+        Some(page) => {
+            let is_served = pager.serve(page, is_write, OnLoss::Return) == Served::Again;
+            if !is_served {
+                pager.report_loss();
+            }
+            is_served
+        }
         None => {
             pager.serve_staging(address);
             true

@@ -5,6 +5,8 @@ use super::install::Put;
 use crate::counters::Counter;
 use crate::page::{FaultClaim, Frame};
 use pagefold_page::{PAGE_SIZE, PageIndex};
+use pagefold_sys::lastwords;
+use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
@@ -22,9 +24,13 @@ pub(crate) enum Served {
 pub(crate) enum OnLoss {
     /// Nothing: the caller makes the access fail.
     Return,
-    /// Poison the page, so that any access to it fails.
+    /// Poison the page, so that any access to it fails, after a line on standard error.
     Poison,
 }
+
+/// Whether this process has written the line about a page that cannot be brought in. A program may go on, after the error
+/// of a system call or in its own handler of SIGBUS; further pages write no line.
+static HAS_REPORTED: AtomicBool = AtomicBool::new(false);
 
 impl Pager {
     /// Serves a fault in the range. `is_write` is false if unknown.
@@ -50,11 +56,30 @@ impl Pager {
     /// The caller owns the page, which is loading.
     pub(super) unsafe fn give_up(&self, page: PageIndex, on_loss: OnLoss) {
         if on_loss == OnLoss::Poison {
+            // Before the poison: the thread that made the access may end the process then.
+            self.report_loss();
             // SAFETY: the caller owns the page, which is loading.
             unsafe { self.poison(page) };
         }
         self.word(page).abandon_load();
         self.wake(page);
+    }
+
+    /// Writes a line to standard error about a page that cannot be brought in, once in the life of the process. An access
+    /// to such a page ends the process, unless it has its own handler. Runs in signal handlers.
+    pub(crate) fn report_loss(&self) {
+        if HAS_REPORTED.swap(true, Relaxed) {
+            return;
+        }
+        lastwords::write_line(match self.is_file_changed() {
+            true => {
+                "pagefold: the file of a compressed region was changed or made shorter, so a page of the region cannot be \
+                 read: the file must not change while the region exists\n"
+            }
+            false => {
+                "pagefold: a page of compressed memory cannot be brought back: its contents are lost or cannot be read\n"
+            }
+        });
     }
 
     /// Serves a fault by the state of its page. If it returns `Failed`, the page is still loading, owned by the

@@ -173,7 +173,9 @@ fn a_page_that_cannot_be_read_back_is_reported_and_kept() {
 
 #[test]
 fn an_access_to_a_page_that_cannot_be_read_back_gets_sigbus() {
-    each("an_access_to_a_page_that_cannot_be_read_back", |mode| run_to_sigbus(&format!("access {mode}")));
+    each("an_access_to_a_page_that_cannot_be_read_back", |mode| {
+        run_to_sigbus(&format!("access {mode}"), "cannot be brought back");
+    });
 }
 
 #[test]

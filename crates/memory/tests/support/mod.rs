@@ -4,6 +4,7 @@
 #![allow(dead_code, reason = "no test file uses all of it")]
 
 use pagefold_memory::{Eviction, Region, RegionConfig, RegionError, Service};
+use std::io::Read;
 use std::ops::Range;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, ExitStatus, Stdio};
@@ -28,13 +29,20 @@ pub fn part() -> Option<String> {
 
 /// Runs a part in a child. Fails if the child does not end within `limit`.
 pub fn run(part: &str, limit: Duration) -> ExitStatus {
+    run_with(part, limit, Stdio::inherit()).0
+}
+
+/// Like [`run`], with a standard error. Returns the lines of it that the child has written, if it is a pipe.
+fn run_with(part: &str, limit: Duration, stderr: Stdio) -> (ExitStatus, String) {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", "child", "--nocapture", "--test-threads=1"]).env(PART, part);
-    let mut child = command.stdout(Stdio::null()).stderr(Stdio::inherit()).spawn().unwrap();
+    let mut child = command.stdout(Stdio::null()).stderr(stderr).spawn().unwrap();
     let began = Instant::now();
     loop {
         if let Some(status) = child.try_wait().unwrap() {
-            return status;
+            let mut lines = String::new();
+            child.stderr.take().map(|mut pipe| pipe.read_to_string(&mut lines)).transpose().unwrap();
+            return (status, lines);
         }
         if began.elapsed() > limit {
             child.kill().unwrap();
@@ -51,10 +59,12 @@ pub fn run_well(part: &str) {
     assert!(status.success(), "{part}: {status}");
 }
 
-/// Runs a part in a child that must die by SIGBUS.
-pub fn run_to_sigbus(part: &str) {
-    let status = run(part, Duration::from_secs(30));
-    assert_eq!(status.signal(), Some(libc::SIGBUS), "{part}: {status}");
+/// Runs a part in a child that must die by SIGBUS, and write one line with these words.
+pub fn run_to_sigbus(part: &str, words: &str) {
+    let (status, lines) = run_with(part, Duration::from_secs(30), Stdio::piped());
+    assert_eq!(status.signal(), Some(libc::SIGBUS), "{part}: {status}\n{lines}");
+    let said: Vec<&str> = lines.lines().filter(|line| line.starts_with("pagefold: ")).collect();
+    assert!(matches!(said[..], [line] if line.contains(words)), "{part}: {lines}");
 }
 
 /// Returns whether the kernel supports a combination. Prints a skip message if not.

@@ -87,7 +87,8 @@ pub struct CreateArgs {
     /// How programs access the disk
     #[arg(long, value_enum, default_value_t = ExportArg::AUTO)]
     pub export: ExportArg,
-    /// Whether the loop export's requests come through io_uring instead of /dev/fuse
+    /// Whether the loop export's requests come through io_uring instead of /dev/fuse. The buffers of its rings are not part
+    /// of --memory: they take up to an eighth of it in addition, at most 32M, of the 96M that the server takes for itself
     #[arg(long, value_enum, value_name = "auto|on|off", default_value_t = FuseUringArg::Auto)]
     pub fuse_uring: FuseUringArg,
     /// Most microseconds for which a thread of the export looks for its next request before it sleeps, at most 1000; 0:
