@@ -10,8 +10,9 @@
 //! mappings that were not accessed. There may be thousands of those.
 //!
 //! The blocks of the file are allocated before they are mapped: a full file system is an error of [`Spool::map`], and not
-//! a SIGBUS of a later access. That ends the process nevertheless if the medium fails, and if a file system that copies or
-//! compresses what is written (btrfs, ZFS) finds no room for a changed block.
+//! a SIGBUS of a later access. That ends the process nevertheless if the medium fails when it is read, and if a file
+//! system that copies or compresses what is written (btrfs, ZFS) finds no room for a changed block. If the kernel cannot
+//! write a page back, it drops the page later: [`Spool::check`] reports that, and what was read since may be wrong.
 
 use crate::SysError;
 use rustix::fs::{FallocateFlags, Mode, OFlags, fallocate, open, unlink};
@@ -150,6 +151,21 @@ impl Spool {
         }
         self.evictions.fetch_add(1, Ordering::Relaxed);
         self.touched_bytes.store(0, Ordering::Relaxed);
+    }
+
+    /// Fails if the kernel could not write a page of the file back. It waits for pages that are being written, and does
+    /// not have others written.
+    pub fn check(&self) -> Result<(), SysError> {
+        // SAFETY: the call has no pointers, and the descriptor is open.
+        match unsafe { libc::sync_file_range(self.file.as_raw_fd(), 0, 0, libc::SYNC_FILE_RANGE_WAIT_BEFORE) }
+        {
+            0 => Ok(()),
+            _ => match std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO) {
+                // The file system or the kernel has no such call.
+                libc::ENOSYS | libc::EINVAL | libc::ESPIPE => Ok(()),
+                errno => Err(SysError::new("writing a temporary file", errno)),
+            },
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -313,6 +329,16 @@ mod tests {
         spool.evict();
         assert_eq!(spool.mapped_bytes(), 12 * page as u64);
         assert_eq!(maps[2].bytes(0..1)[0], 4);
+    }
+
+    #[test]
+    fn a_file_whose_pages_could_be_written_is_right() {
+        let spool = Spool::in_directory(&std::env::temp_dir()).unwrap();
+        let mut map = spool.map(1 << 20).unwrap();
+        map.bytes_mut(0..1 << 20).fill(1);
+        spool.evict();
+        spool.check().unwrap();
+        assert!(map.bytes(0..1 << 20).iter().all(|byte| *byte == 1));
     }
 
     #[test]

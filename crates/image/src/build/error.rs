@@ -15,8 +15,8 @@ pub enum BuildError {
         /// The reason.
         source: io::Error,
     },
-    /// A file of the source was changed, replaced or removed while it was read.
-    #[error("'{}' changed while it was read; build from a snapshot, or when nothing writes to it", .path.display())]
+    /// A file of the source, or its metadata, was changed, replaced or removed while it was read.
+    #[error("'{}' or its metadata changed while it was read; build from a snapshot, or when nothing writes to it", .path.display())]
     Changed {
         /// The file.
         path: PathBuf,

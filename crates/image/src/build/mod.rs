@@ -113,5 +113,6 @@ pub fn build(
     let writer = writer::Writer::new(tree, &plan, options, output, on_progress)?;
     let order = sort::Order::new(tree, &options.sort);
     let summary = writer.write(|writer| contents::fill(writer, &order, threads, room_bytes))?;
+    tree.spill().check()?;
     Ok(Summary { listed: order.listed(), threads, ..summary })
 }

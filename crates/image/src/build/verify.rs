@@ -95,9 +95,10 @@ pub fn verify(
         let check = |same, what| check(same, &path, what);
         compare_metadata(tree, &plan, &planned, &node, &check)?;
         if let Some(wanted) = digests.get(planned.id) {
-            check(digest(&node, on_progress)? == wanted, "contents")?;
+            check(digest(&node, on_progress)? == Some(wanted), "contents")?;
         }
     }
+    tree.spill().check()?;
     // Names come last: a hard link is a name of an inode that was seen.
     for planned in plan.directories.iter() {
         compare_names(image, tree, &planned, &numbers)?;
@@ -164,8 +165,11 @@ fn compare_names(
     check(wanted.next().is_none(), &path, "list of names")
 }
 
-/// Hashes the contents of a file; of one in chunks, without its holes.
-fn digest(node: &Node, on_progress: &mut dyn FnMut(u64) -> ControlFlow<()>) -> Result<u128, VerifyError> {
+/// Hashes the contents of a file; of one in chunks, without its holes. `None`: it ends before its length.
+fn digest(
+    node: &Node,
+    on_progress: &mut dyn FnMut(u64) -> ControlFlow<()>,
+) -> Result<Option<u128>, VerifyError> {
     debug_assert_eq!(node.kind(), FileKind::Regular);
     let mut hash = ContentHash::new();
     let mut buf = vec![0; STEP_BYTES.min(node.len_bytes() as usize)];
@@ -176,12 +180,15 @@ fn digest(node: &Node, on_progress: &mut dyn FnMut(u64) -> ControlFlow<()>) -> R
             let len = node.read_at(at, &mut buf[..want])?;
             hash.write(&buf[..len]);
             at += len as u64;
-            if len == 0 || on_progress(len as u64).is_break() {
+            if len == 0 {
+                return Ok(None);
+            }
+            if on_progress(len as u64).is_break() {
                 return Err(VerifyError::Interrupted);
             }
         }
     }
-    Ok(hash.finish())
+    Ok(Some(hash.finish()))
 }
 
 fn data_ranges(node: &Node) -> Result<Vec<std::ops::Range<u64>>, ImageError> {

@@ -207,7 +207,7 @@ pub fn run(args: &BuildArgs) -> Result<()> {
     }
     out.complete()?;
     for pattern in options.rules.patterns().filter(|pattern| !pattern.has_matched()) {
-        output::note(&format!("--rule '{}' matched no file", pattern.text()));
+        output::note(&format!("--rule '{}' decided for no file", pattern.text()));
     }
     let built = Built {
         out: &args.out,

@@ -194,7 +194,8 @@ impl Read for Interruptible<'_> {
 
 /// Copies a stream to a file beside the output, decompressed. The result has to be an archive.
 fn spooled(args: &BuildArgs, out: &OutFile, input: impl Read, shown: &Path) -> Result<File> {
-    let directory = args.out.parent().unwrap_or(Path::new("."));
+    // If OUT is a link, its target's folder has room for an image.
+    let directory = out.path().parent().unwrap_or(Path::new("."));
     let file = spool::unnamed_file(directory).map_err(failure)?;
     let memory_bytes = args.memory_bytes()?;
     let file = spool::spool(input, shown, file, memory_bytes, &mut |_| match out.poll_interrupt() {

@@ -41,7 +41,7 @@ fn a_pattern_that_matches_nothing_is_noted() {
         s.run(&build(&source, &s.path("out"), "--exclude ./d/ --exclude x --rule ./text=zstd --rule y=none"));
     assert_eq!(run.code, 0, "{}", run.err);
     assert!(run.err.contains("--exclude 'x' matched nothing") && !run.err.contains("./d/"), "{}", run.err);
-    assert!(run.err.contains("--rule 'y' matched no file") && !run.err.contains("./text"), "{}", run.err);
+    assert!(run.err.contains("--rule 'y' decided for no file") && !run.err.contains("./text"), "{}", run.err);
     let listed = s.ok(&format!("image ls -R {} /", s.path("out").display()));
     assert!(!listed.contains("/d") && listed.contains("/text"), "{listed}");
 }

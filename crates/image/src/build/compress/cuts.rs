@@ -13,7 +13,12 @@ impl Cutter<'_> {
     /// Stores extents up to byte `end` of the segment, so that the last one ends there. If that is impossible, the last
     /// one ends before, by less than three blocks.
     pub(super) fn go_to_cut(&mut self, end: usize, encoder: &mut Encoder) -> Result<(), BuildError> {
-        while self.at < end && self.step_towards(end, encoder)? {}
+        while self.at < end {
+            self.check_stop()?;
+            if !self.step_towards(end, encoder)? {
+                break;
+            }
+        }
         Ok(())
     }
 

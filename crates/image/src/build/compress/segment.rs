@@ -123,6 +123,7 @@ impl Cut {
             // Blocks that do not compress take as much as the source.
             segment: Segment { blocks: large_block(src.len()), ..Segment::default() },
             cluster: vec![0; self.cluster_bytes],
+            is_stopped,
         };
         let first_cut = self.cuts.partition_point(|cut| *cut <= self.start);
         for cut in &self.cuts[first_cut..] {
@@ -135,9 +136,7 @@ impl Cut {
             return Ok(cutter.segment);
         }
         while cutter.at < src.len() {
-            if is_stopped.load(Ordering::Relaxed) {
-                return Err(BuildError::Interrupted);
-            }
+            cutter.check_stop()?;
             cutter.step(encoder)?;
         }
         Ok(match self.may_be_plain && self.start == 0 && self.is_last && cutter.is_no_gain() {
@@ -173,6 +172,7 @@ pub(super) struct Cutter<'a> {
     segment: Segment,
     /// Room for a cluster.
     pub(super) cluster: Vec<u8>,
+    is_stopped: &'a AtomicBool,
 }
 
 impl Cutter<'_> {
@@ -196,6 +196,11 @@ impl Cutter<'_> {
             false => self.push_plain((fit.consumed_bytes / BLOCK).max(1)),
         }
         Ok(())
+    }
+
+    /// Fails if nobody wants the segment any more.
+    pub(super) fn check_stop(&self) -> Result<(), BuildError> {
+        if self.is_stopped.load(Ordering::Relaxed) { Err(BuildError::Interrupted) } else { Ok(()) }
     }
 
     /// Position in the file, bytes.
@@ -343,6 +348,21 @@ mod tests {
                 segments[..segments.len() - 1].iter().all(|s| longest - s <= SEGMENT_ALIGN_BYTES),
                 "{len}"
             );
+        }
+    }
+
+    #[test]
+    fn a_stopped_segment_is_not_finished() {
+        let config = pagefold_codec::cluster::encode::EncoderConfig::Lz4Hc { window_bytes: 65535, level: 9 };
+        let mut encoder = Encoder::new(&config).unwrap();
+        let src = vec![7; 1 << 20];
+        for cuts in [vec![], vec![300_000]] {
+            for is_last in [false, true] {
+                let cut = Cut { is_last, cluster_bytes: 4096, cuts: cuts.clone().into(), ..Cut::default() };
+                let compressed = cut.compress(&src, &mut encoder, &AtomicBool::new(true));
+                assert!(matches!(compressed, Err(BuildError::Interrupted)), "{cuts:?}");
+                assert!(cut.compress(&src, &mut encoder, &AtomicBool::new(false)).is_ok(), "{cuts:?}");
+            }
         }
     }
 

@@ -11,6 +11,7 @@ use crate::build::options::{Compression, Method, Options};
 use pagefold_codec::cluster::Format;
 use pagefold_codec::cluster::encode::{Encoder, EncoderConfig};
 use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -214,7 +215,11 @@ fn work<W, O>(
 ) {
     while let Some(Job { ticket, src, what }) = queue.pop() {
         let begun = Instant::now();
-        let result = worker(&src, what).map(|output| Done { output, elapsed: begun.elapsed(), src });
+        // The builder waits for each segment, so it must hear of a panic too, whose message was printed.
+        let worked = catch_unwind(AssertUnwindSafe(|| worker(&src, what)));
+        let worked =
+            worked.unwrap_or_else(|_| Err(BuildError::Threads(std::io::Error::other("it panicked"))));
+        let result = worked.map(|output| Done { output, elapsed: begun.elapsed(), src });
         if done.send((ticket, result)).is_err() {
             return;
         }

@@ -8,23 +8,25 @@ use crate::build::BuildError;
 use crate::build::content::Content;
 use crate::build::options::{Compression, Options};
 use crate::build::plan::Planned;
-use crate::build::tree::InodeId;
+use crate::build::table::{Spill, Table};
 use crate::build::writer::Writer;
-use std::collections::HashMap;
 
 /// Chooses compressions.
 pub struct Chooser {
     /// `None`: the options ask for no samples.
     sampler: Option<Sampler>,
-    /// The choices by sample so far.
-    chosen: HashMap<InodeId, Option<Compression>>,
+    /// For each inode what its sample has shown, or [`UNKNOWN`].
+    gains: Table<u8>,
 }
+
+/// No sample was compressed so far. Other values are those of [`Gain`], plus 1.
+const UNKNOWN: u8 = 0;
 
 impl Chooser {
     /// Makes the sampler, if the options ask for samples.
-    pub fn new(options: &Options) -> Result<Self, BuildError> {
+    pub fn new(options: &Options, spill: &Spill) -> Result<Self, BuildError> {
         let sampler = options.choose_by_sample.then(Sampler::new).transpose()?;
-        Ok(Chooser { sampler, chosen: HashMap::new() })
+        Ok(Chooser { sampler, gains: Table::new(spill) })
     }
 
     /// The compression of a regular file; `None`: it is stored plain.
@@ -45,15 +47,18 @@ impl Chooser {
         if content.len_bytes() < sampled_bytes_min {
             return Ok(options.compression);
         }
-        if let Some(chosen) = self.chosen.get(&planned.id) {
-            return Ok(*chosen);
-        }
-        let chosen = match sampler.gain(content, compression)? {
+        let index = planned.id.index();
+        self.gains.grow(index + 1, UNKNOWN)?;
+        let known = Gain::ALL.into_iter().find(|gain| *gain as u8 + 1 == self.gains.get(index));
+        let gain = match known {
+            Some(gain) => gain,
+            None => sampler.gain(content, compression)?,
+        };
+        self.gains.set(index, gain as u8 + 1);
+        Ok(match gain {
             Gain::Nothing => None,
             Gain::Codes => Some(compression.light()),
             Gain::Matches => Some(compression),
-        };
-        self.chosen.insert(planned.id, chosen);
-        Ok(chosen)
+        })
     }
 }

@@ -55,17 +55,24 @@ impl<'r> Filled<'r> {
         Ok(bytes)
     }
 
-    /// Passes over the next bytes. They are read if the hash is wanted.
-    pub fn skip(&mut self, len_bytes: u64) -> Result<(), BuildError> {
+    /// Passes over the next bytes. They are read if the hash is wanted; then it returns the hash of these bytes.
+    /// `on_step` is called for each MiB that is read.
+    pub fn skip(
+        &mut self,
+        len_bytes: u64,
+        mut on_step: impl FnMut() -> Result<(), BuildError>,
+    ) -> Result<Option<u128>, BuildError> {
         if self.hash.is_some() {
-            let mut bytes = Vec::new();
+            let (mut bytes, mut hash) = (Vec::new(), ContentHash::new());
             for start in (0..len_bytes).step_by(STEP_BYTES) {
                 bytes = self.read((len_bytes - start).min(STEP_BYTES as u64) as usize, bytes)?;
+                hash.write(&bytes);
+                on_step()?;
             }
-            return Ok(());
+            return Ok(Some(hash.finish()));
         }
         self.at += len_bytes;
-        self.reader.skip(len_bytes)
+        self.reader.skip(len_bytes).map(|()| None)
     }
 
     /// Whether the next bytes are data, and how many are alike.

@@ -101,7 +101,7 @@ pub fn fill(
         } else {
             None
         };
-        let mut chooser = Chooser::new(options)?;
+        let mut chooser = Chooser::new(options, writer.tree.spill())?;
         let (mut small, mut others) = (Table::new(writer.tree.spill()), Table::new(writer.tree.spill()));
         for planned in plan.others.iter() {
             let is_small =
@@ -248,6 +248,7 @@ impl<'a> Filler<'_, 'a, '_> {
         for start in (0..file.len_bytes).step_by(HASH_BYTES) {
             bytes = reader.read((file.len_bytes - start).min(HASH_BYTES as u64) as usize, bytes)?;
             hasher.write(&bytes);
+            self.writer.report(0)?;
         }
         self.duplicates.find(file.planned.id, &hasher.finish(file.len_bytes, file.compression))
     }

@@ -10,6 +10,8 @@ use crate::build::BuildError;
 use crate::build::chunks::{Division, Reference};
 use crate::build::compress::segment::{Cut, SEGMENT_BYTES_MAX, next_segment_bytes};
 use crate::build::compress::workers::{ToCompress, Turn};
+use crate::build::content_hash::ContentHash;
+use crate::build::error::path_of;
 use crate::build::options::{BLOCK_BYTES, Compression};
 use crate::build::plan::Planned;
 use std::ops::Range;
@@ -21,6 +23,8 @@ pub(super) struct PendingReference {
     planned: Planned,
     compression: Compression,
     reference: Reference,
+    /// The hash of its bytes without the last block, if they were read.
+    hash: Option<u128>,
     /// The bytes of its last block.
     last: Vec<u8>,
 }
@@ -67,12 +71,14 @@ impl<'a> Filler<'_, 'a, '_> {
         let mut start = 0;
         for reference in &division.references {
             self.submit_part(file, &part(start..reference.start), reader)?;
-            reader.skip(reference.end - reference.start - BLOCK as u64)?;
+            let skipped = reference.end - reference.start - BLOCK as u64;
+            let hash = reader.skip(skipped, || self.writer.report(0))?;
             let (reference, last) = (*reference, reader.read(BLOCK, Vec::new())?);
             self.pending.push_back(Pending::Reference(PendingReference {
                 planned,
                 compression,
                 reference,
+                hash,
                 last,
             }));
             self.write_ready()?;
@@ -138,18 +144,20 @@ impl<'a> Filler<'_, 'a, '_> {
 
     /// Compresses the contents of a reference, and the bytes before it that are not stored.
     fn store_again(&mut self, pending: &PendingReference, not_stored: Vec<u8>) -> Result<(), BuildError> {
-        let PendingReference { planned, compression, reference, .. } = *pending;
+        let PendingReference { planned, compression, reference, hash, ref last } = *pending;
+        let mut again = Again { hash: ContentHash::new(), last: Vec::new() };
         let Some(content) = self.writer.content(&planned) else { return Ok(()) };
         let mut reader = content.open()?;
         let data = reader.data_ranges()?;
         let mut filled = Filled::new(reader.as_mut(), data.as_deref(), false);
-        filled.skip(reference.start)?;
+        filled.skip(reference.start, || Ok(()))?;
         let (mut src, mut start) = (not_stored, reference.start);
         while start < reference.end {
             let segment_start = start - src.len() as u64;
             let len = (reference.end - start).min((SEGMENT_BYTES_MAX - src.len()) as u64);
             let further = filled.read(len as usize, Vec::new())?;
             src.extend_from_slice(&further);
+            again.add(&further, reference.end - start);
             start += len;
             let cluster_bytes = self.writer.options.cluster_bytes as usize;
             let cut = Cut { start: segment_start, cluster_bytes, ..Cut::default() };
@@ -159,6 +167,46 @@ impl<'a> Filler<'_, 'a, '_> {
             src = done.src[done.src.len() - done.output.left_bytes..].to_vec();
             self.writer.append_segment(&mut self.file, done.output, done.elapsed)?;
         }
+        // Other files may refer to these extents, because of what was read before.
+        if hash.is_some_and(|hash| hash != again.hash.finish() || again.last != *last) {
+            return Err(BuildError::Changed { path: path_of(&planned.path(self.writer.tree)) });
+        }
         reader.finish()
+    }
+}
+
+/// The bytes of a reference that are read again, to be compared with those of the reading before.
+struct Again {
+    /// The hash of all but the last block.
+    hash: ContentHash,
+    last: Vec<u8>,
+}
+
+impl Again {
+    /// Adds the next bytes. From their first one on, the reference has `left_bytes`.
+    fn add(&mut self, bytes: &[u8], left_bytes: u64) {
+        let before_last = left_bytes.saturating_sub(BLOCK as u64).min(bytes.len() as u64) as usize;
+        self.hash.write(&bytes[..before_last]);
+        self.last.extend_from_slice(&bytes[before_last..]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// How the bytes are cut while they are read is of no importance.
+    #[test]
+    fn the_last_block_is_kept_and_the_rest_is_hashed() {
+        let bytes: Vec<u8> = (0..3 * BLOCK + 100).map(|i| (i * i) as u8).collect();
+        let mut rest = ContentHash::new();
+        rest.write(&bytes[..2 * BLOCK + 100]);
+        for step in [1, 99, BLOCK - 1, BLOCK, BLOCK + 1, bytes.len()] {
+            let mut again = Again { hash: ContentHash::new(), last: Vec::new() };
+            for (number, piece) in bytes.chunks(step).enumerate() {
+                again.add(piece, (bytes.len() - number * step) as u64);
+            }
+            assert!(again.hash.finish() == rest.finish() && again.last == bytes[2 * BLOCK + 100..], "{step}");
+        }
     }
 }

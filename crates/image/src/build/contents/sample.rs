@@ -62,6 +62,11 @@ pub enum Gain {
     Matches,
 }
 
+impl Gain {
+    /// All of them.
+    pub const ALL: [Gain; 3] = [Gain::Nothing, Gain::Codes, Gain::Matches];
+}
+
 /// The encoders of samples: a fast and a strong one, for LZ4 and for all other algorithms, which can encode what LZ4 cannot.
 pub struct Sampler {
     lz4: [Encoder; 2],
@@ -123,7 +128,7 @@ fn sample(content: &dyn Content) -> Result<Vec<u8>, BuildError> {
     for number in 0..PIECES {
         // Lengths are below 2^63, and the product may not be.
         let start = (u128::from(last) * u128::from(number) / u128::from(PIECES - 1)) as u64;
-        filled.skip(start - at)?;
+        filled.skip(start - at, || Ok(()))?;
         piece = filled.read(PIECE_BYTES as usize, piece)?;
         sample.extend_from_slice(&piece);
         at = start + PIECE_BYTES;

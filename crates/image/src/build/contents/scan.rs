@@ -119,6 +119,7 @@ pub fn scan(
         for planned in files.iter() {
             let len_bytes = tree.content_bytes(planned.id);
             scanner.pending_bytes += len_bytes;
+            scanner.report()?;
             let Some(content) = scanner.writer.content(&planned).filter(|_| len_bytes > BLOCK) else {
                 continue;
             };
@@ -129,6 +130,9 @@ pub fn scan(
             scanner.read(&planned, content.as_ref(), compression, seed, fragment_bytes)?;
         }
         while scanner.take_next()? {}
+        // The last files may be such that nothing is searched in them.
+        scanner.done_bytes += scanner.pending_bytes;
+        scanner.report()?;
         Ok(scanner.scan)
     })
 }
@@ -263,6 +267,10 @@ impl Scanner<'_, '_, '_> {
         reader.finish()
     }
 
+    fn report(&mut self) -> Result<(), BuildError> {
+        self.writer.report_scan(self.done_bytes, self.total_bytes)
+    }
+
     /// Takes the chunks of the next segment; false if there is none.
     fn take_next(&mut self) -> Result<bool, BuildError> {
         let Some(PendingSegment { ticket, ends, counted_bytes }) = self.pending.pop_front() else {
@@ -271,7 +279,7 @@ impl Scanner<'_, '_, '_> {
         let (done_bytes, total_bytes) = (self.done_bytes, self.total_bytes);
         let done = self.workers.take(ticket, || self.writer.report_scan(done_bytes, total_bytes))?;
         self.done_bytes += counted_bytes;
-        self.writer.report_scan(self.done_bytes, self.total_bytes)?;
+        self.report()?;
         if self.buffers.is_empty() {
             self.buffers.push(done.src);
         }

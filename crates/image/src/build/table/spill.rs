@@ -75,6 +75,11 @@ impl Spill {
         file.spool.map(len_bytes).map(Some).map_err(failed)
     }
 
+    /// Fails if a part of the file may have been lost because it could not be written.
+    pub(in crate::build) fn check(&self) -> Result<(), BuildError> {
+        self.0.as_ref().map_or(Ok(()), |file| file.spool.check().map_err(failed))
+    }
+
     /// Makes room for an access, if too much of the file may be resident.
     pub(super) fn bound(&self) {
         if let Some(file) = &self.0
