@@ -44,6 +44,15 @@ pub struct Client {
 impl Client {
     /// Connects to the server of `dir`, which must run as this user or as root.
     pub fn connect(dir: &InstanceDir) -> Result<Self> {
+        let client = Client::open(dir)?;
+        match stays_stopped(client.pid) {
+            true => Err(client.is_stopped()),
+            false => Ok(client),
+        }
+    }
+
+    /// Connects, although a signal may have stopped the server.
+    fn open(dir: &InstanceDir) -> Result<Self> {
         let title = dir.title();
         let path = dir.control_path();
         let stream = UnixStream::connect(&path).map_err(|e| match e.kind() {
@@ -61,11 +70,7 @@ impl Client {
                 format!("the server of {title} runs as user {}, which is not trusted", peer.uid),
             ));
         }
-        let client = Client::over(dir, stream, title, peer.pid);
-        match stays_stopped(peer.pid) {
-            true => Err(client.is_stopped()),
-            false => Ok(client),
-        }
+        Ok(Client::over(dir, stream, title, peer.pid))
     }
 
     fn over(dir: &InstanceDir, stream: UnixStream, title: String, pid: i32) -> Self {
@@ -219,10 +224,30 @@ impl Client {
     }
 
     /// Whether the server of `dir` answers a request. One that is stopped or hangs does not, and then this takes some
-    /// seconds. A server that has gone, or refuses this user, counts as one that answers.
-    pub fn answers(dir: &InstanceDir) -> bool {
-        let shown = Client::connect(dir).and_then(|mut client| client.request(&Request::Show {}, TIMEOUT));
-        shown.err().is_none_or(|e| e.exit != Exit::Failed)
+    /// seconds. Any line is an answer, whether it can be parsed or not. A server that closes the connection, has gone, or
+    /// refuses this user, counts as one that answers. Fails if this process could not ask.
+    pub fn answers(dir: &InstanceDir) -> Result<bool> {
+        match Client::open(dir) {
+            Ok(client) if stays_stopped(client.pid) => Ok(false),
+            Ok(client) => client.sends_a_line(TIMEOUT),
+            Err(e) if e.exit == Exit::Failed => Err(e),
+            Err(_) => Ok(true),
+        }
+    }
+
+    /// Whether the server sends a line, or closes the connection, within `timeout` after a request.
+    fn sends_a_line(&self, timeout: Duration) -> Result<bool> {
+        use std::io::ErrorKind::InvalidData;
+        let sent = self.send_line(&protocol::line(&Request::Show {})?, timeout);
+        let received =
+            sent.and_then(|()| protocol::read_line(&mut BufReader::new(&self.stream), MAX_RESPONSE));
+        match received {
+            Ok(_) => Ok(true),
+            Err(e) if is_timeout(e.kind()) => Ok(false),
+            // A line that is too long is invalid data.
+            Err(e) if is_disconnect(e.kind()) || e.kind() == InvalidData => Ok(true),
+            Err(e) => Err(self.no_response(&e, timeout)),
+        }
     }
 
     /// Makes the server close its device and exit. With `force` it disconnects NBD clients first.
@@ -283,13 +308,17 @@ impl Client {
     }
 
     fn send(&self, request: &Request, timeout: Duration) -> Result<()> {
-        let failed = |e| self.no_response(&e, timeout);
-        self.stream.set_write_timeout(Some(TIMEOUT)).map_err(failed)?;
-        self.stream.set_read_timeout(Some(timeout)).map_err(failed)?;
-        match (&self.stream).write_all(&protocol::line(request)?) {
+        let line = protocol::line(request)?;
+        self.send_line(&line, timeout).map_err(|e| self.no_response(&e, timeout))
+    }
+
+    fn send_line(&self, line: &[u8], timeout: Duration) -> std::io::Result<()> {
+        self.stream.set_write_timeout(Some(TIMEOUT))?;
+        self.stream.set_read_timeout(Some(timeout))?;
+        match (&self.stream).write_all(line) {
             // A server with too many clients refuses before it reads the request: its response is there to be read.
             Err(e) if is_disconnect(e.kind()) => Ok(()),
-            result => result.map_err(failed),
+            result => result,
         }
     }
 
@@ -306,11 +335,9 @@ impl Client {
         if is_disconnect(e.kind()) {
             return disconnected(&self.title);
         }
-        let why = match e.kind() {
-            std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut => {
-                format!("no response within {} s", timeout.as_secs())
-            }
-            _ => e.to_string(),
+        let why = match is_timeout(e.kind()) {
+            true => format!("no response within {} s", timeout.as_secs()),
+            false => e.to_string(),
         };
         CliError::failed(format!(
             "the request to the server of {} (process {}) failed: {why}; see its log, or kill it with '{}'",
@@ -353,6 +380,12 @@ fn no_control_socket(dir: &InstanceDir) -> CliError {
     }
 }
 
+/// Whether an error means that the timeout of a read or write has passed.
+fn is_timeout(kind: std::io::ErrorKind) -> bool {
+    use std::io::ErrorKind::{TimedOut, WouldBlock};
+    matches!(kind, TimedOut | WouldBlock)
+}
+
 /// Whether an error means that the server has closed the connection.
 fn is_disconnect(kind: std::io::ErrorKind) -> bool {
     use std::io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
@@ -361,4 +394,54 @@ fn is_disconnect(kind: std::io::ErrorKind) -> bool {
 
 fn disconnected(title: &str) -> CliError {
     CliError::new(Exit::NotFound, format!("the server of {title} closed the connection"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Read;
+    use std::os::unix::net::UnixListener;
+
+    fn instance() -> (tempfile::TempDir, InstanceDir) {
+        let folder = tempfile::tempdir().unwrap();
+        let dir = InstanceDir::at(folder.path().join("x")).unwrap();
+        dir.create().unwrap();
+        (folder, dir)
+    }
+
+    /// Whether a server that sends `bytes` after the request counts as one that answers.
+    fn answers(bytes: &'static [u8]) -> bool {
+        let (_folder, dir) = instance();
+        let listener = UnixListener::bind(dir.control_path()).unwrap();
+        let server = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let _ = stream.read(&mut [0; 4096]).unwrap();
+            stream.write_all(bytes).unwrap();
+        });
+        let answers = Client::answers(&dir).unwrap();
+        server.join().unwrap();
+        answers
+    }
+
+    #[test]
+    fn any_line_and_a_closed_connection_are_answers() {
+        assert!(answers(b"this is no report\n"));
+        assert!(answers(b"\"done\"\n"));
+        assert!(answers(b""));
+    }
+
+    #[test]
+    fn silence_is_no_answer() {
+        let (_folder, dir) = instance();
+        let _listener = UnixListener::bind(dir.control_path()).unwrap();
+        let client = Client::open(&dir).unwrap();
+        assert!(!client.sends_a_line(Duration::from_millis(50)).unwrap());
+    }
+
+    #[test]
+    fn a_failure_to_connect_is_not_taken_for_silence() {
+        let (_folder, dir) = instance();
+        std::os::unix::fs::symlink("control.sock", dir.control_path()).unwrap();
+        assert_eq!(Client::answers(&dir).unwrap_err().exit, Exit::Failed);
+    }
 }

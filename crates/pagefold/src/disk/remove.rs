@@ -46,7 +46,7 @@ const KILL_TIMEOUT: Duration = Duration::from_secs(10);
 enum ServerEnd {
     /// It closed its device, and exits.
     DeviceClosed,
-    /// It had died before the request, or died meanwhile.
+    /// It had died before the request, or died meanwhile: it does not listen, or closed the connection.
     Died,
     /// This command has killed it.
     Killed,
@@ -57,7 +57,7 @@ impl ServerEnd {
     fn in_words(self) -> &'static str {
         match self {
             ServerEnd::DeviceClosed => "closed its device",
-            ServerEnd::Died => "does not listen any more",
+            ServerEnd::Died => "accepts no commands any more",
             ServerEnd::Killed => "was killed",
         }
     }
@@ -92,16 +92,16 @@ fn remove(disk: &str, force: bool) -> Result<()> {
         Err(e) if e.exit == Exit::NotFound => ServerEnd::Died,
         // No usable response, or the server could not close its device.
         Err(e) if e.exit == Exit::Failed && force => {
-            left = kill_unless_served(&dir, process.as_ref(), &e)?;
+            left = kill_unless_served(&dir, process.as_ref(), &e).map_err(not_removed)?;
             ServerEnd::Killed
         }
         Err(e) => return Err(not_removed(e)),
     };
     if let Some(process) = &process {
-        wait_for_exit(&dir, process, end, force)?;
+        left.extend(wait_for_exit(&dir, process, end, force)?);
     }
     let note = removal::clean_up(&runtime, &dir)
-        .map_err(|e| if left.is_empty() { e } else { left_behind(&dir, &left) })?;
+        .map_err(|e| if left.is_empty() { e } else { left_behind(dir.name(), &left, &e) })?;
     if end == ServerEnd::Died {
         note.iter().for_each(|note| output::note(note));
     }
@@ -112,7 +112,7 @@ fn remove(disk: &str, force: bool) -> Result<()> {
 /// it, and no signal would end that.
 fn stop_swapping(dir: &InstanceDir) -> Result<()> {
     let Some(device) = dir.read_state().and_then(|s| s.loop_device()) else { return Ok(()) };
-    if blockuse::swap_area(&device)?.is_some() && !Client::answers(dir) {
+    if blockuse::swap_area(&device)?.is_some() && !Client::answers(dir)? {
         let pid = dir.server_pid().map_or_else(|| "PID".to_string(), |pid| pid.to_string());
         return Err(CliError::new(
             Exit::Busy,
@@ -127,11 +127,11 @@ fn stop_swapping(dir: &InstanceDir) -> Result<()> {
 }
 
 /// Waits until the server has exited, after it closed its device, died or was killed. With `force` it is killed after
-/// a timeout, which loses nothing that could still be read.
-fn wait_for_exit(dir: &InstanceDir, process: &Process, end: ServerEnd, force: bool) -> Result<()> {
+/// a timeout, unless it still serves a device that is in use. Returns the uses of its device that are left.
+fn wait_for_exit(dir: &InstanceDir, process: &Process, end: ServerEnd, force: bool) -> Result<Vec<BlockUse>> {
     let timeout = if force { FORCE_TIMEOUT } else { END_TIMEOUT };
     if process.wait(timeout)? {
-        return Ok(());
+        return Ok(Vec::new());
     }
     let reason = format!(
         "the server of disk '{}' {} but has not exited after {} s; perhaps its backing does \
@@ -143,12 +143,19 @@ fn wait_for_exit(dir: &InstanceDir, process: &Process, end: ServerEnd, force: bo
     if !force {
         return Err(CliError::failed(format!("{reason}; 'disk remove --force' kills it")));
     }
-    if end != ServerEnd::Killed {
-        output::note(&format!("{reason}; killing the server"));
-        process.kill()?;
-    }
+    let left = match end {
+        ServerEnd::Killed => Vec::new(),
+        // The device is closed, so nobody loses anything.
+        ServerEnd::DeviceClosed => {
+            output::note(&format!("{reason}; killing the server"));
+            process.kill()?;
+            Vec::new()
+        }
+        // It may only be unable to start a thread for the command, and serve the device on.
+        ServerEnd::Died => kill_unless_served(dir, Some(process), &CliError::failed(&reason))?,
+    };
     match process.wait(KILL_TIMEOUT)? {
-        true => Ok(()),
+        true => Ok(left),
         false => Err(CliError::failed(format!("{reason}; the kill takes effect when the backing responds"))),
     }
 }
@@ -166,7 +173,7 @@ fn kill_unless_served(
     let is_swap = uses.iter().any(|claim| matches!(claim, BlockUse::Swap { .. }));
     if let Some(device) = &device
         && !uses.is_empty()
-        && (is_swap || Client::answers(dir))
+        && (is_swap || Client::answers(dir)?)
     {
         return Err(in_use(device, &uses));
     }
@@ -176,8 +183,9 @@ fn kill_unless_served(
     Ok(uses)
 }
 
-/// The error for a disk whose server was killed and whose device still has these users.
-fn left_behind(dir: &InstanceDir, uses: &[BlockUse]) -> CliError {
+/// The error for a disk whose server was killed and whose device still has these users, so that cleaning up failed with
+/// `cause`.
+fn left_behind(name: impl std::fmt::Display, uses: &[BlockUse], cause: &CliError) -> CliError {
     let users = uses.iter().map(describe_use).collect::<Vec<_>>().join(", ");
     let unmount = uses.iter().filter_map(|claim| match claim {
         BlockUse::Mounted { mount_point } => Some(format!("umount -l '{}'", mount_point.display())),
@@ -188,9 +196,22 @@ fn left_behind(dir: &InstanceDir, uses: &[BlockUse]) -> CliError {
     CliError::new(
         Exit::Busy,
         format!(
-            "the server of disk '{}' was killed and the contents are lost, but its device is still in use ({users}), and \
-             every request to it fails; next: {end}; then any command, such as 'pagefold disk list', removes the rest",
-            dir.name()
+            "the server of disk '{name}' was killed and the contents are lost, but its device is still in use ({users}), and \
+             every request to it fails; next: {end}; then any command, such as 'pagefold disk list', removes the rest; cleaning up failed now: {cause}"
         ),
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_for_what_is_left_behind_names_the_users_and_the_cause() {
+        let uses = [BlockUse::Mounted { mount_point: "/mnt/a".into() }];
+        let cause = CliError::new(Exit::Unavailable, "detaching /dev/loop7: EPERM");
+        let e = left_behind("x", &uses, &cause);
+        assert_eq!(e.exit, Exit::Busy);
+        assert!(e.message.contains("umount -l '/mnt/a'") && e.message.contains(&cause.message), "{e}");
+    }
 }

@@ -13,9 +13,11 @@
 //! for the disk: the server has only its descriptor.
 //!
 //! The main thread waits for a signal, for a request to remove the disk, or for the end of a command in the foreground
-//! ([`wait_for_end`]). It logs an end of the export that nobody requested, and serves on, so that commands can report it. Threads of the control socket handle requests ([`Server`]); one of them may give the disk a size or
+//! ([`wait_for_end`]). It logs an end of the export that nobody requested (`end_watch`), and serves on, so that commands
+//! can report it. Threads of the control socket handle requests ([`Server`]); one of them may give the disk a size or
 //! reset it (`life_cycle`).
 
+mod end_watch;
 mod life_cycle;
 mod report;
 
@@ -25,6 +27,7 @@ use crate::export::{self, Export, Opening, PreparedForSwap};
 use crate::socket::{ControlSocket, RequestHandler};
 use crate::startup::StartupChannel;
 use crate::{errors, log};
+use end_watch::EndWatch;
 use pagefold_control::config::DiskConfig;
 use pagefold_control::error::{CliError, Result};
 use pagefold_control::instance::state::{BackingFile, ExportState, State};
@@ -33,7 +36,6 @@ use pagefold_control::protocol::{Request, Response};
 use pagefold_control::report::recompress::RecompressPassReport;
 use pagefold_control::report::writeback::{PassProgress, PassReport};
 use pagefold_control::startup::Ready;
-use pagefold_fuse::SessionEnd;
 use pagefold_store::recompress::RecompressRequest;
 use pagefold_store::writeback::{Selection, WritebackError};
 use pagefold_sys::privileges::CapabilitySet;
@@ -45,10 +47,6 @@ use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
-
-/// How long the threads of an export may take to end after the first of them, for the log.
-const ENDING_TIME: Duration = Duration::from_millis(500);
 
 /// The disk and its export, shared by the main thread and the threads of the control socket.
 struct Server {
@@ -165,19 +163,17 @@ fn wait_for_end(
     channel: StartupChannel,
 ) -> Result<()> {
     let mut foreground = channel.into_foreground_socket();
-    let mut export_end = server.export.first_end();
+    let mut export_end = EndWatch::new(&*server.export, server.dir.name());
     loop {
         // Descriptors that are absent are replaced by one that is polled anyway.
         let command = foreground.as_ref().map_or(wake_receiver.as_fd(), |socket| socket.as_fd());
-        let export = export_end.unwrap_or(wake_receiver.as_fd());
+        let export = export_end.first_end().unwrap_or(wake_receiver.as_fd());
         let fds = [signals.as_fd(), wake_receiver.as_fd(), command, export];
-        let [signalled, removed, exited, export_ended] = ready::wait(fds, None)?;
+        let [signalled, removed, exited, _] = ready::wait(fds, export_end.interval())?;
         if removed {
             return Ok(());
         }
-        if export_ended && export_end.take().is_some() {
-            log_end(server);
-        }
+        export_end.check();
         let why = match signals.take() {
             Some(signal) if signalled => format!("signal {signal}"),
             _ if exited && foreground.take().is_some() => {
@@ -189,25 +185,6 @@ fn wait_for_end(
             Ok(()) => return Ok(()),
             Err(e) => log::warning(format_args!("{why}, but: {e}; serving on")),
         }
-    }
-}
-
-/// Logs that a thread of the export has ended, although nobody has closed the device.
-fn log_end(server: &Server) {
-    let deadline = Instant::now() + ENDING_TIME;
-    let is_partial = |end: &SessionEnd| !end.is_complete;
-    while server.export.end().as_ref().is_some_and(is_partial) && Instant::now() < deadline {
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    match server.export.end() {
-        Some(SessionEnd { reason, is_complete: true }) => log::error(format_args!(
-            "the export has ended, because {reason}: every request fails; remove the disk: disk remove {}",
-            server.dir.name()
-        )),
-        Some(SessionEnd { reason, .. }) => {
-            log::warning(format_args!("a thread of the export has ended, because {reason}; others serve on"));
-        }
-        None => {}
     }
 }
 

@@ -11,9 +11,11 @@ use pagefold_control::config::CodecConfig;
 use pagefold_control::error::Exit;
 use pagefold_control::export_kind::ExportKind;
 use pagefold_control::report::disk::ClientsReport;
+use pagefold_fuse::SessionEnd;
 use pagefold_page::PAGE_SIZE;
 use std::sync::atomic::AtomicUsize;
-use std::sync::{Barrier, mpsc};
+use std::sync::{Barrier, Mutex, mpsc};
+use std::time::Duration;
 
 /// Pages of the smallest disk of the check.
 const PAGES: u64 = 512;
@@ -24,6 +26,8 @@ struct NoExport {
     users: Arc<AtomicUsize>,
     /// Waited for twice before a size is changed.
     gate: Option<Arc<Barrier>>,
+    /// The end of its threads, as the test says.
+    end: Arc<Mutex<Option<SessionEnd>>>,
 }
 
 impl Export for NoExport {
@@ -41,6 +45,10 @@ impl Export for NoExport {
 
     fn clients(&self) -> Option<ClientsReport> {
         None
+    }
+
+    fn end(&self) -> Option<SessionEnd> {
+        self.end.lock().unwrap().clone()
     }
 
     fn resize(&self, users: Users, change: &mut dyn FnMut() -> Result<()>) -> Result<()> {
@@ -82,7 +90,7 @@ fn server(users: &Arc<AtomicUsize>) -> (Server, tempfile::TempDir) {
     let server = Server {
         disk: Disk::new(dir.name().clone(), &config, None).unwrap(),
         dir,
-        export: Box::new(NoExport { users: users.clone(), gate: None }),
+        export: Box::new(NoExport { users: users.clone(), gate: None, end: Default::default() }),
         swap_warning: None,
         warnings: Vec::new(),
         created: None,
@@ -276,7 +284,7 @@ fn reports_and_attributes_do_not_wait_for_a_change_of_the_size() {
     let users = Arc::new(AtomicUsize::new(0));
     let (mut server, _folder) = server(&users);
     let gate = Arc::new(Barrier::new(2));
-    server.export = Box::new(NoExport { users, gate: Some(gate.clone()) });
+    server.export = Box::new(NoExport { users, gate: Some(gate.clone()), end: Default::default() });
     let server = &server;
     for (attribute, text, size) in [("disksize", "1M", "1048576"), ("reset", "1", "0")] {
         let (answered, is_answered) = mpsc::channel();
@@ -298,4 +306,23 @@ fn reports_and_attributes_do_not_wait_for_a_change_of_the_size() {
         assert!(in_time, "a request waits for {attribute}");
         assert_eq!(attributes::find("disksize").unwrap().show(&server.disk).unwrap(), size);
     }
+}
+
+#[test]
+fn an_export_is_watched_after_a_partial_end_until_it_is_complete() {
+    let end = Arc::new(Mutex::new(None));
+    let export = NoExport { users: Default::default(), gate: None, end: end.clone() };
+    let (server, _folder) = server(&Default::default());
+    let mut watch = EndWatch::new(&export, server.dir.name());
+    let mut interval_after = |is_complete: Option<bool>| {
+        *end.lock().unwrap() =
+            is_complete.map(|is_complete| SessionEnd { reason: "a test says so".into(), is_complete });
+        watch.check();
+        watch.interval().is_some()
+    };
+    assert!(!interval_after(None));
+    assert!(interval_after(Some(false)));
+    assert!(interval_after(Some(false)));
+    assert!(!interval_after(Some(true)));
+    assert!(!interval_after(Some(true)));
 }
