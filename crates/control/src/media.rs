@@ -152,6 +152,11 @@ impl Location {
     pub fn name(&self) -> PathBuf {
         let url = match self {
             Location::File(path) => return path.clone(),
+            // A signed URL that was typed as the name of an object: the store refuses it or has no such object.
+            Location::Url(name) if has_signature(name) => {
+                let (name, _) = name.split_once('?').unwrap_or((name, ""));
+                return format!("{}?...", without_user(name)).into();
+            }
             // Keys of buckets have any characters, and no secrets. A user and password is refused later.
             Location::Url(name) if has_scheme(name, &BUCKETS) || has_scheme(name, &["oci"]) => {
                 return without_user(name).into();
@@ -165,6 +170,14 @@ impl Location {
         let query = if query.is_empty() { "" } else { "?..." };
         format!("{scheme}://{}{query}", &path[host_start..]).into()
     }
+}
+
+/// Whether the name of an object in a bucket has the query of a signed URL: `sig=` of Azure, `X-Amz-Signature=` and
+/// `X-Goog-Signature=`.
+fn has_signature(name: &str) -> bool {
+    let query = name.split_once('?').map(|(_, query)| query.to_ascii_lowercase());
+    has_scheme(name, &BUCKETS)
+        && query.is_some_and(|query| query.contains("sig=") || query.contains("signature="))
 }
 
 /// The name of an object of a store, without a user and password before the bucket or registry.
@@ -219,6 +232,12 @@ mod tests {
         assert_eq!(location("http://host").to_string(), "http://host");
         assert_eq!(location("oci://me:word@host/x@sha256:1").to_string(), "oci://host/x@sha256:1");
         assert_eq!(location("s3://bucket/a@b?c").to_string(), "s3://bucket/a@b?c");
+        let signed = location("az://c/a/b?sv=1&sig=abc%3D");
+        assert_eq!(signed.to_string(), "az://c/a/b?...");
+        assert_eq!(signed.with_suffix(".verity").to_string(), "az://c/a/b?...");
+        assert!(!format!("{signed:?}").contains("abc"));
+        assert_eq!(location("GS://b/a?X-Goog-Signature=abc").to_string(), "GS://b/a?...");
+        assert_eq!(location("s3://b/sig=1?x").to_string(), "s3://b/sig=1?x");
         assert_eq!(location("http://host/x?y").with_suffix(".v"), location("http://host/x.v?y"));
         assert_eq!(location("/x?y").with_suffix(".v"), location("/x?y.v"));
         assert_eq!(location("S3://bucket/a?b").with_suffix(".v").to_string(), "S3://bucket/a?b.v");

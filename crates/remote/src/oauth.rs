@@ -14,8 +14,12 @@ use std::time::{Duration, SystemTime};
 
 /// The longest answer, bytes.
 const MAX_ANSWER_BYTES: usize = 64 << 10;
-/// The longest time of a request to the machine. Where its service does not answer soon, there is none.
-const NEAR_LIMIT: Duration = Duration::from_secs(1);
+/// The longest time of a request to a service of the machine, which may be busy. The time to connect is shorter
+/// (`small.rs`).
+const NEAR_LIMIT: Duration = Duration::from_secs(10);
+/// For so long a store that refuses a request without a token is believed that the machine has no identity. Then the
+/// machine is asked again: it may have been too busy to answer.
+pub(crate) const NO_IDENTITY_LIFE: Duration = Duration::from_secs(30);
 /// The life of a token that does not name one, seconds, and the longest.
 const DEFAULT_LIFE_S: u64 = 300;
 const MAX_LIFE_S: u64 = 86_400;
@@ -56,11 +60,13 @@ impl TokenClient {
         token(self.ask(Method::Post(&form), url, Vec::new(), deadline)?, whose)
     }
 
-    /// Asks the machine. No token if it has no such service, or no identity.
+    /// Asks the machine. No token if it has no such service, or no identity; an error instead if the user's environment
+    /// names the service (`is_named`), because then there is one.
     pub(crate) fn of_machine(
         &self,
         url: &Url,
         headers: &[(&'static str, Secret)],
+        is_named: bool,
         whose: &str,
         deadline: &Deadline,
     ) -> Result<Bearer, AttemptError> {
@@ -73,7 +79,7 @@ impl TokenClient {
             }
             // A service that answers is there, and may be busy.
             Err(error @ AttemptError::Transient { error: RemoteError::Denied { .. }, .. }) => Err(error),
-            Err(_) if !had_token => Ok(Expiring { value: None, valid_until: None }),
+            Err(_) if !had_token && !is_named => Ok(Expiring { value: None, valid_until: None }),
             Err(error) => Err(error),
         }
     }
@@ -126,6 +132,7 @@ fn error_code(body: &[u8]) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::{Read, Write};
 
     fn answer(status: u16, body: &str) -> Result<Bearer, AttemptError> {
         let body = body.as_bytes().to_vec();
@@ -159,5 +166,36 @@ mod tests {
         assert_eq!(error.to_string(), "the service answers with status 400 (invalid_grant)");
         assert!(matches!(answer(503, ""), Err(AttemptError::Transient { .. })));
         assert!(matches!(answer(404, ""), Err(AttemptError::Permanent(_))));
+    }
+
+    /// A service of the machine that answers one request with a token, after this time.
+    fn service(late: Duration) -> Url {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = Url::parse(&format!("http://{}/token", listener.local_addr().unwrap())).unwrap();
+        std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            stream.read_exact(&mut [0; 16]).unwrap();
+            std::thread::sleep(late);
+            let body = "{\"access_token\": \"abc\"}";
+            write!(stream, "HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}", body.len()).unwrap();
+            // The request is read to its end, because closing would discard the answer otherwise.
+            let _ = stream.read(&mut [0; 4096]);
+        });
+        url
+    }
+
+    #[test]
+    fn a_machine_may_answer_late_or_have_no_service_unless_the_environment_names_it() {
+        let timeout = Duration::from_secs(30);
+        let ask = |url: &Url, is_named| {
+            let client = TokenClient::near(timeout, url).unwrap();
+            client.of_machine(url, &[], is_named, "the service", &Deadline::after(timeout))
+        };
+        let late = ask(&service(Duration::from_millis(1300)), false).unwrap();
+        assert_eq!(late.value, Some(Secret("Bearer abc".into())));
+        let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let nobody = Url::parse(&format!("http://{closed}/token")).unwrap();
+        assert_eq!(ask(&nobody, false).unwrap().value, None);
+        assert!(matches!(ask(&nobody, true), Err(AttemptError::Transient { .. })));
     }
 }

@@ -67,7 +67,7 @@ impl Outage {
         }
     }
 
-    /// Notes that a read of a block failed at its deadline, with the error of its last attempt.
+    /// Notes that a read of a block, which had time for several attempts, failed at its deadline, with the error of its last attempt.
     pub(crate) fn failed(&self, block: u64, now: Instant, error: &str) {
         let mut failure = self.lock();
         match failure.as_mut().filter(|failure| failure.is_shared(now)) {

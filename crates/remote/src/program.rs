@@ -3,6 +3,7 @@
 //! Programs run in the command that the user typed, with the user's environment: never in the server of a mount.
 
 use pagefold_sys::detach::in_new_session;
+use pagefold_sys::signal::unblock_termination_in;
 use rustix::process::{Pid, Signal, kill_process_group};
 use std::io::{Read, Write};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -22,6 +23,8 @@ const POLL: Duration = Duration::from_millis(2);
 pub(crate) fn run(mut command: Command, input: &[u8], limit: Duration) -> Result<Vec<u8>, String> {
     // Without a terminal: a program that asks there would be stopped until the limit of time.
     in_new_session(command.stdin(Stdio::piped()).stdout(Stdio::piped()));
+    // A command that writes a file has blocked the signals that end it. A program that starts others could not end them.
+    unblock_termination_in(&mut command);
     let mut child = command.spawn().map_err(|e| e.to_string())?;
     let (stdin, stdout) = (child.stdin.take(), child.stdout.take());
     let input = input.to_vec();
@@ -93,6 +96,17 @@ mod tests {
         assert!(shell("echo secret; exit 3", "", TIME_LIMIT).unwrap_err().contains("exit status: 3"));
         assert_eq!(shell("yes", "", TIME_LIMIT), Err("its output is too long".into()));
         assert!(run(Command::new("/nonexistent"), b"", TIME_LIMIT).is_err());
+    }
+
+    #[test]
+    fn a_program_can_be_terminated_although_the_command_blocks_signals() {
+        let run = || {
+            let _signals = pagefold_sys::signal::Termination::listen().unwrap();
+            ["INT", "TERM", "HUP"].map(|name| shell(&format!("kill -{name} $$; echo alive"), "", TIME_LIMIT))
+        };
+        for ended in std::thread::spawn(run).join().unwrap() {
+            assert!(ended.as_ref().is_err_and(|why| why.contains("signal")), "{ended:?}");
+        }
     }
 
     /// The sixth field of `stat` is the session, which is the program's.

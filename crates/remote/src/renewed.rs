@@ -7,7 +7,7 @@ use crate::RemoteError;
 use crate::answer::AttemptError;
 use crate::retry::Deadline;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 /// A value is fetched again this long before it expires, or after half of its life if that is shorter.
 const EARLY: Duration = Duration::from_secs(300);
@@ -35,6 +35,7 @@ struct State<T> {
 
 struct Current<T> {
     value: T,
+    fetched: Instant,
     renew_after: Option<SystemTime>,
     valid_until: Option<SystemTime>,
     is_refused: bool,
@@ -115,6 +116,20 @@ impl<T: Clone> Renewed<T> {
             current.is_refused = true;
         }
     }
+
+    /// Does what [`refuse`](Self::refuse) does to a value that was fetched at least `age` ago, and returns whether the next
+    /// [`get`](Self::get) returns another value than that of this generation.
+    pub(crate) fn refuse_old(&self, generation: u64, age: Duration) -> bool {
+        let mut state = self.lock();
+        let is_newest = state.generation == generation;
+        match &mut state.current {
+            Some(current) if is_newest => {
+                current.is_refused |= current.fetched.elapsed() >= age;
+                current.is_refused
+            }
+            _ => !is_newest,
+        }
+    }
 }
 
 impl<T> Current<T> {
@@ -123,7 +138,7 @@ impl<T> Current<T> {
             let life = until.duration_since(now).unwrap_or_default();
             until - EARLY.min(life / 2)
         });
-        Current { value, renew_after, valid_until, is_refused: false }
+        Current { value, fetched: Instant::now(), renew_after, valid_until, is_refused: false }
     }
 
     /// Whether no other value is needed yet.
@@ -194,6 +209,21 @@ mod tests {
         renewed.refuse(1);
         assert_eq!(get(), Ok((1, 2)));
         assert_eq!(fetches.load(Ordering::SeqCst), 2);
+    }
+
+    #[test]
+    fn a_value_is_refused_for_its_age_and_a_newer_one_stays() {
+        let renewed = Renewed::new();
+        let age = Duration::from_millis(50);
+        assert_eq!(renewed.get(&deadline(100), || value(1, None)), Ok((1, 1)));
+        assert!(!renewed.refuse_old(1, Duration::from_secs(3600)));
+        assert_eq!(renewed.get(&deadline(100), || value(2, None)), Ok((1, 1)), "it was young");
+        std::thread::sleep(age);
+        assert!(renewed.refuse_old(1, age));
+        assert!(renewed.refuse_old(1, age), "another reader was refused, too");
+        assert_eq!(renewed.get(&deadline(100), || value(2, None)), Ok((2, 2)));
+        assert!(renewed.refuse_old(1, Duration::ZERO), "there is a newer one");
+        assert_eq!(renewed.get(&deadline(100), || value(3, None)), Ok((2, 2)));
     }
 
     #[test]

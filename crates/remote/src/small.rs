@@ -57,47 +57,54 @@ impl Answer {
     }
 }
 
+/// The longest time to connect to a service of the machine. Where none accepts a connection soon, there is none.
+const NEAR_CONNECT: Duration = Duration::from_secs(1);
+
 /// A client for small answers.
 pub(crate) struct SmallClient {
     agent: ureq::Agent,
     /// Whether proxies of the environment are used.
     with_proxy: bool,
+    /// The longest time to connect.
+    connect: Duration,
 }
 
 impl SmallClient {
     /// `is_https`: no other scheme is asked.
     pub(crate) fn new(timeout: Duration, is_https: bool) -> Result<Self, RemoteError> {
-        Ok(SmallClient { agent: agent(timeout, is_https, true)?, with_proxy: true })
+        Ok(SmallClient { agent: agent(timeout, is_https, true)?, with_proxy: true, connect: timeout })
     }
 
     /// A client for services of the machine or its network, which no proxy reaches.
     pub(crate) fn without_proxy(timeout: Duration, is_https: bool) -> Result<Self, RemoteError> {
-        Ok(SmallClient { with_proxy: false, ..Self::new(timeout, is_https)? })
+        let connect = NEAR_CONNECT.min(timeout);
+        Ok(SmallClient { with_proxy: false, connect, ..Self::new(timeout, is_https)? })
     }
 
     /// Sends one request. Redirects are answers.
     pub(crate) fn ask(&self, ask: &Ask<'_>, deadline: &Deadline) -> Result<Answer, AttemptError> {
-        let limit = Some(deadline.remaining().min(ask.limit));
+        let limit = deadline.remaining().min(ask.limit);
+        let (limit, connect) = (Some(limit), Some(limit.min(self.connect)));
         let url = ask.url.as_str();
         // A proxy would ask its own machine, and get the credentials in clear.
         let with_proxy = self.with_proxy && !ask.url.is_loopback();
         let sent = match ask.method {
             Method::Get => {
-                let mut config = self.agent.get(url).config().timeout_global(limit).timeout_connect(limit);
+                let mut config = self.agent.get(url).config().timeout_global(limit).timeout_connect(connect);
                 if !with_proxy {
                     config = config.proxy(None);
                 }
                 with_headers(config.build(), ask).call()
             }
             Method::Put => {
-                let mut config = self.agent.put(url).config().timeout_global(limit).timeout_connect(limit);
+                let mut config = self.agent.put(url).config().timeout_global(limit).timeout_connect(connect);
                 if !with_proxy {
                     config = config.proxy(None);
                 }
                 with_headers(config.build(), ask).send_empty()
             }
             Method::Post(form) => {
-                let mut config = self.agent.post(url).config().timeout_global(limit).timeout_connect(limit);
+                let mut config = self.agent.post(url).config().timeout_global(limit).timeout_connect(connect);
                 if !with_proxy {
                     config = config.proxy(None);
                 }

@@ -264,6 +264,8 @@ impl Object {
         let wait = |pause| self.client.wait(pause);
         let timed_out = |last| RemoteError::TimedOut { timeout: deadline.timeout, last };
         let is_scoped = DeadlineScope::begun().is_some();
+        // Reads before this one in its scope may have used up the time: then that it fails says little about the server.
+        let had_time = deadline.remaining() >= deadline.timeout / 2;
         let permission = match is_scoped {
             true => self.outage.permission(blocks.start, Instant::now(), deadline.remaining()),
             false => Permission::Full,
@@ -283,7 +285,9 @@ impl Object {
             }
             Permission::None(last) => return Err(timed_out(last)),
         };
-        if let Err(RemoteError::TimedOut { last, .. }) = &fetched {
+        if let Err(RemoteError::TimedOut { last, .. }) = &fetched
+            && had_time
+        {
             self.outage.failed(blocks.start, Instant::now(), last);
         }
         fetched

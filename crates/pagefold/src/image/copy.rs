@@ -87,6 +87,10 @@ fn copy(args: &CopyArgs, image: &dyn ByteSource, target: &Target) -> Result<Whol
         }
         let piece = &mut buffer[..step];
         if let Err(e) = image.read_at(done, piece) {
+            // The user may have waited for a server that is away, and given up.
+            if target.poll_interrupt() {
+                break Err(target.interrupted());
+            }
             let exit = if e.is_mismatch() { Exit::Damaged } else { Exit::Failed };
             break Err(CliError::new(exit, format!("'{}': {}", args.image, with_causes(&e))));
         }

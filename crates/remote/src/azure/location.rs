@@ -13,6 +13,12 @@ pub enum AzureLocationError {
         "az:// is followed by the name of a container: lower-case letters, digits and '-', or $root or $web"
     )]
     Container,
+    /// The name has a shared access signature behind it, which would be a part of all messages.
+    #[error(
+        "a shared access signature is no part of the name of a blob: set AZURE_STORAGE_SAS_TOKEN to what follows the \
+         question mark, and name the blob without it"
+    )]
+    Signature,
     /// There is no blob.
     #[error("the name of the container is followed by '/' and the name of a blob")]
     Blob,
@@ -37,6 +43,7 @@ impl AzureLocation {
             && container.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-');
         match () {
             () if !(is_word || ["$root", "$web"].contains(&container)) => Err(AzureLocationError::Container),
+            () if has_signature(blob) => Err(AzureLocationError::Signature),
             () if !(1..=1024).contains(&blob.len()) => Err(AzureLocationError::Blob),
             () => Ok(AzureLocation { container: container.to_string(), blob: blob.to_string() }),
         }
@@ -46,6 +53,11 @@ impl AzureLocation {
     pub(super) fn encoded(&self) -> String {
         format!("{}/{}", self.container, crate::url::encoded_path(&self.blob))
     }
+}
+
+/// Whether a URL with a shared access signature was taken for the name of a blob.
+fn has_signature(blob: &str) -> bool {
+    blob.split_once('?').is_some_and(|(_, query)| query.to_ascii_lowercase().contains("sig="))
 }
 
 impl fmt::Display for AzureLocation {
@@ -64,6 +76,7 @@ mod tests {
         assert_eq!(location.encoded(), "images/a%20b/%C3%A9%2B%2541%3F%23.erofs");
         assert_eq!(location.to_string(), "az://images/a b/é+%41?#.erofs");
         assert!(AzureLocation::parse("az://$web/x").is_ok());
+        assert!(AzureLocation::parse("az://images/sig=1?x").is_ok());
         for (text, error) in [
             ("https://images/x", AzureLocationError::Scheme),
             ("images/x", AzureLocationError::Scheme),
@@ -72,6 +85,8 @@ mod tests {
             ("az://me@images/x", AzureLocationError::Container),
             ("az://images", AzureLocationError::Blob),
             ("az://images/", AzureLocationError::Blob),
+            ("az://images/x?sv=1&sig=hidden%3D", AzureLocationError::Signature),
+            ("az://images/x?SIG=hidden.verity", AzureLocationError::Signature),
         ] {
             assert_eq!(AzureLocation::parse(text), Err(error), "{text}");
         }

@@ -17,7 +17,7 @@ pub use settings::{AzureCredentials, AzureSettings, MachineHeader, Proof};
 use crate::access::{Access, Asked, Reaction, Refusal, Signed};
 use crate::answer::AttemptError;
 use crate::environment::read_bounded;
-use crate::oauth::{Bearer, TokenClient};
+use crate::oauth::{Bearer, NO_IDENTITY_LIFE, TokenClient};
 use crate::renewed::{Expiring, Renewed};
 use crate::retry::Deadline;
 use crate::xml::element;
@@ -99,8 +99,8 @@ impl AzureAccess {
                     MachineHeader::Metadata => "metadata",
                     MachineHeader::Identity => "x-identity-header",
                 };
-                let headers = [(name, value.clone())];
-                client.of_machine(url, &headers, "the service of the machine's identity", deadline)
+                let (headers, is_named) = ([(name, value.clone())], *kind == MachineHeader::Identity);
+                client.of_machine(url, &headers, is_named, "the service of the machine's identity", deadline)
             }
             _ => Ok(Expiring { value: None, valid_until: None }),
         }
@@ -173,6 +173,14 @@ impl Access for AzureAccess {
             401 if self.tokens.is_some() && has_token => {
                 self.bearer.refuse(signed.generation);
                 Reaction::Renew(error(401))
+            }
+            // Stores also hide what only some may see, and refuse all public access.
+            status @ (401 | 403 | 404 | 409)
+                if is_bare
+                    && self.tokens.is_some()
+                    && self.bearer.refuse_old(signed.generation, NO_IDENTITY_LIFE) =>
+            {
+                Reaction::Renew(error(status))
             }
             status @ (400 | 401 | 403 | 404) => Reaction::Fail(error(status)),
             // An account that allows no public access, and other states of it.

@@ -116,6 +116,11 @@ impl<'a> Connection<'a> {
         let found = self.0.iter().find(|(key, value)| key.eq_ignore_ascii_case(name) && !value.is_empty());
         found.map(|(_, value)| value.to_string())
     }
+
+    /// The account that it names, by its name or as a part of the endpoint.
+    fn account(&self) -> Option<String> {
+        self.get("AccountName").or_else(|| account_named_by(&self.get("BlobEndpoint")?))
+    }
 }
 
 impl AzureSettings {
@@ -129,11 +134,15 @@ impl AzureSettings {
                 .is_some_and(|value| value.eq_ignore_ascii_case("true"));
         let emulator = |n: usize| is_emulator.then(|| EMULATOR[n].to_string());
         let first = |names: &[&str]| names.iter().find_map(|name| env(name));
-        let account = connection.get("AccountName").or_else(|| emulator(0));
-        let account = account.or_else(|| first(&["AZURE_STORAGE_ACCOUNT_NAME", "AZURE_STORAGE_ACCOUNT"]));
+        // A key or an endpoint of one account is of no use to another one.
+        let of_connection = connection.account();
+        let of_variables = first(&[ACCOUNT, "AZURE_STORAGE_ACCOUNT"]);
+        let own_endpoint = first(&["AZURE_STORAGE_ENDPOINT", "AZURE_STORAGE_SERVICE_ENDPOINT"]);
+        let named = of_variables.clone().or_else(|| account_named_by(own_endpoint.as_deref()?));
+        let is_other = of_connection.is_some() && named.is_some() && of_connection != named;
         let endpoint = connection.get("BlobEndpoint").or_else(|| emulator(2));
-        let endpoint =
-            endpoint.or_else(|| first(&["AZURE_STORAGE_ENDPOINT", "AZURE_STORAGE_SERVICE_ENDPOINT"]));
+        let endpoint = endpoint.or(own_endpoint.filter(|_| !is_other));
+        let account = of_connection.or_else(|| emulator(0)).or(of_variables);
         let account = match (account, &endpoint) {
             (Some(account), _) => account,
             // The account is needed to sign, or to make an endpoint.
@@ -161,7 +170,7 @@ impl AzureSettings {
         if endpoint.contains(['?', '#']) {
             return Err(value("the endpoint of Azure's blob storage", "it has a query"));
         }
-        let credentials = credentials(env, &connection, emulator(1))?;
+        let credentials = credentials(env, &connection, emulator(1), is_other)?;
         let is_bearer = matches!(
             credentials,
             AzureCredentials::Sas { .. }
@@ -186,29 +195,35 @@ impl AzureSettings {
 const CONNECTION: &str = "AZURE_STORAGE_CONNECTION_STRING";
 const ACCOUNT: &str = "AZURE_STORAGE_ACCOUNT_NAME";
 
-/// The credentials: what is most explicit first.
+/// The credentials: what is most explicit first. Those of the connection string or the emulator exclude the variables with
+/// a key or a signature, which may be of another account; so does a string that names another account than the variables
+/// (`is_other`).
 fn credentials(
     env: Environment<'_>,
     connection: &Connection<'_>,
     emulator_key: Option<String>,
+    is_other: bool,
 ) -> Result<AzureCredentials, SettingsError> {
     if flag(env, "AZURE_SKIP_SIGNATURE")? {
         return Ok(AzureCredentials::Skipped);
     }
-    let of = |field: &str, names: [&'static str; 2]| {
-        let of_connection = connection.get(field).map(|text| (text, CONNECTION));
-        of_connection.or_else(|| names.into_iter().find_map(|name| env(name).map(|text| (text, name))))
-    };
-    let key = of("AccountKey", ["AZURE_STORAGE_KEY", "AZURE_STORAGE_ACCOUNT_KEY"]);
-    if let Some((key, origin)) = key.or(emulator_key.map(|key| (key, "the emulator"))) {
+    let of_connection = |field: &str| connection.get(field).map(|text| (text, CONNECTION));
+    let (mut key, mut sas) = (of_connection("AccountKey"), of_connection("SharedAccessSignature"));
+    if key.is_none() && sas.is_none() {
+        key = emulator_key.map(|key| (key, "the emulator"));
+    }
+    if key.is_none() && sas.is_none() && !is_other {
+        let first = |names: [&'static str; 2]| names.into_iter().find_map(|name| Some((env(name)?, name)));
+        key = first(["AZURE_STORAGE_KEY", "AZURE_STORAGE_ACCOUNT_KEY"]);
+        sas = first(["AZURE_STORAGE_SAS_TOKEN", "AZURE_STORAGE_SAS_KEY"]);
+    }
+    if let Some((key, origin)) = key {
         if STANDARD.decode(&key).is_err() {
             return Err(value(&format!("the key of the account in {origin}"), "it is not base64"));
         }
         return Ok(AzureCredentials::Key { key: Secret(key), origin: origin.to_string() });
     }
-    if let Some((sas, origin)) =
-        of("SharedAccessSignature", ["AZURE_STORAGE_SAS_TOKEN", "AZURE_STORAGE_SAS_KEY"])
-    {
+    if let Some((sas, origin)) = sas {
         let query = sas.trim_start_matches('?').to_string();
         if !query.contains("sig=")
             || Url::parse(&format!("https://host/?{query}")).is_err()
@@ -281,6 +296,12 @@ fn machine(env: Environment<'_>) -> Result<AzureCredentials, SettingsError> {
         Ok(_) => Ok(AzureCredentials::Machine { url, header }),
         Err(e) => Err(value(name, e)),
     }
+}
+
+/// The account that an endpoint surely names. The first part of another domain says nothing about it.
+fn account_named_by(endpoint: &str) -> Option<String> {
+    let (_, rest) = endpoint.trim_end_matches('/').split_once("://")?;
+    (rest.contains(".blob.") || rest.contains('/')).then(|| account_of(endpoint).to_string())
 }
 
 /// The account in the host of an endpoint, `https://ACCOUNT.blob...`, or in its path.

@@ -16,7 +16,7 @@ pub use settings::{GcsCredentials, GcsSettings};
 
 use crate::access::{Access, Asked, Reaction, Refusal, Signed};
 use crate::answer::AttemptError;
-use crate::oauth::{Bearer, TokenClient};
+use crate::oauth::{Bearer, NO_IDENTITY_LIFE, TokenClient};
 use crate::renewed::{Expiring, Renewed};
 use crate::retry::Deadline;
 use crate::xml::element;
@@ -102,7 +102,7 @@ impl GcsAccess {
             }
             _ => {
                 let header = [("metadata-flavor", Secret("Google".into()))];
-                client.of_machine(url, &header, "the instance's metadata", deadline)
+                client.of_machine(url, &header, false, "the instance's metadata", deadline)
             }
         }
     }
@@ -113,6 +113,9 @@ impl GcsAccess {
             (404, _, _) => "there is no such object".to_string(),
             (_, _, GcsCredentials::Skipped) => {
                 "the request had no token, because of GOOGLE_SKIP_SIGNATURE".to_string()
+            }
+            (_, _, GcsCredentials::Nothing) if self.settings.endpoint != settings::ENDPOINT => {
+                "the request had no token, because STORAGE_EMULATOR_HOST names an emulator".to_string()
             }
             (_, false, _) => "the request had no token, because no credentials were found: set \
                 GOOGLE_APPLICATION_CREDENTIALS, or run 'gcloud auth application-default login'"
@@ -149,6 +152,13 @@ impl Access for GcsAccess {
             401 if has_token => {
                 self.bearer.refuse(signed.generation);
                 Reaction::Renew(error(401))
+            }
+            status @ (401 | 403 | 404)
+                if !has_token
+                    && self.tokens.is_some()
+                    && self.bearer.refuse_old(signed.generation, NO_IDENTITY_LIFE) =>
+            {
+                Reaction::Renew(error(status))
             }
             status @ (400 | 401 | 403 | 404) => Reaction::Fail(error(status)),
             _ => Reaction::Judge,

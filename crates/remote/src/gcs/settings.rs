@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
 /// The URL of the store.
-const ENDPOINT: &str = "https://storage.googleapis.com";
+pub(super) const ENDPOINT: &str = "https://storage.googleapis.com";
 /// The server of tokens, if a file does not name it.
 const TOKEN_URL: &str = "https://oauth2.googleapis.com/token";
 /// The service of an instance's metadata: the address of metadata.google.internal.
@@ -89,21 +89,17 @@ struct CredentialsFile {
 impl GcsSettings {
     /// Reads the environment and files.
     pub fn from_environment(env: Environment<'_>) -> Result<Self, SettingsError> {
-        let endpoint = match env("STORAGE_EMULATOR_HOST") {
-            Some(host) if host.contains("://") => host,
-            Some(host) => format!("http://{host}"),
-            None => ENDPOINT.to_string(),
+        let Some(host) = env("STORAGE_EMULATOR_HOST") else {
+            return Ok(GcsSettings { endpoint: ENDPOINT.to_string(), credentials: credentials(env)? });
+        };
+        let endpoint = match host.contains("://") {
+            true => host,
+            false => format!("http://{host}"),
         };
         let endpoint = endpoint.trim_end_matches('/').to_string();
-        let url = Url::parse(&endpoint).map_err(|e| value("STORAGE_EMULATOR_HOST", e))?;
-        let credentials = credentials(env)?;
-        match (url.is_private(), &credentials) {
-            (true, _) | (_, GcsCredentials::Nothing | GcsCredentials::Skipped) => {
-                Ok(GcsSettings { endpoint, credentials })
-            }
-            // An emulator on another machine has no use for a token, and the way there is open.
-            (false, _) => Ok(GcsSettings { endpoint, credentials: GcsCredentials::Nothing }),
-        }
+        Url::parse(&endpoint).map_err(|e| value("STORAGE_EMULATOR_HOST", e))?;
+        // An emulator has no use for a token, which would let its owner read what the user may read.
+        Ok(GcsSettings { endpoint, credentials: GcsCredentials::Nothing })
     }
 }
 

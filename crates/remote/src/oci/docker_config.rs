@@ -96,31 +96,56 @@ fn path(env: Environment<'_>) -> Option<PathBuf> {
     env("REGISTRY_AUTH_FILE").map(PathBuf::from).or_else(of_docker).or_else(of_home)
 }
 
-/// The value of the longest key that fits.
+/// The value of the longest key that fits, and of those the one that programs write today.
 fn best<T>(values: BTreeMap<String, T>, registry: &str, repository: &str) -> Option<T> {
     let fitting =
         values.into_iter().filter_map(|(key, value)| fit(&key, registry, repository).zip(Some(value)));
     fitting.max_by_key(|(fit, _)| *fit).map(|(_, value)| value)
 }
 
-/// The length of the path in a key that fits a repository; `None` if the key, which may be a URL, is for others. The path
-/// of a URL is that of a version of docker's protocol, and says nothing.
-fn fit(key: &str, registry: &str, repository: &str) -> Option<usize> {
+/// How well a key fits a repository. Greater fits better.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Fit {
+    /// The length of the path.
+    path_len: usize,
+    form: KeyForm,
+}
+
+/// The form of a key. Several keys of one registry stand in a file that programs of different ages have written.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum KeyForm {
+    /// A URL, as old programs write it.
+    Url,
+    /// A host with the version of a protocol.
+    HostAndVersion,
+    /// Another name of the host, or in other letters.
+    OtherHost,
+    /// The registry as it is named.
+    Registry,
+    /// The key that docker itself writes for its hub.
+    Hub,
+}
+
+/// How well a key fits a repository; `None` if the key, which may be a URL, is for others. The path of a URL is that of a
+/// version of docker's protocol, and says nothing.
+fn fit(key: &str, registry: &str, repository: &str) -> Option<Fit> {
     let (is_url, rest) = key.split_once("://").map_or((false, key), |(_, rest)| (true, rest));
     let (host, path) = rest.split_once('/').unwrap_or((rest, ""));
     let is_host = match registry {
         "docker.io" => ["docker.io", "index.docker.io", "registry-1.docker.io"].contains(&host),
         _ => host.eq_ignore_ascii_case(registry),
     };
-    let path = match path.trim_end_matches('/') {
-        _ if is_url => "",
-        "v1" | "v2" => "",
-        path => path,
+    let (path, form) = match path.trim_end_matches('/') {
+        _ if key == DOCKER_HUB_KEY => ("", KeyForm::Hub),
+        _ if is_url => ("", KeyForm::Url),
+        "v1" | "v2" => ("", KeyForm::HostAndVersion),
+        path if host == registry => (path, KeyForm::Registry),
+        path => (path, KeyForm::OtherHost),
     };
     let behind = repository.strip_prefix(path);
     let is_path =
         path.is_empty() || behind.is_some_and(|behind| behind.is_empty() || behind.starts_with('/'));
-    (is_host && is_path).then_some(path.len())
+    (is_host && is_path).then_some(Fit { path_len: path.len(), form })
 }
 
 fn of_file(auth: Auth) -> Result<Option<Login>, String> {
@@ -278,6 +303,34 @@ mod tests {
         // A helper of a registry is asked before the one for all, which an empty name switches off.
         let config = r#"{"credHelpers": {"ghcr.io": ""}, "credsStore": "none", "auths": {"ghcr.io": {"username": "u", "password": "p"}}}"#;
         assert_eq!(with(config, "ghcr.io/me/app").unwrap(), password("u", "p"));
+    }
+
+    #[test]
+    fn the_key_that_programs_write_today_counts_before_older_ones() {
+        let hub = DOCKER_HUB_KEY;
+        for (registry, first, second) in [
+            ("a.io", "a.io", "https://a.io/v1/"),
+            // Behind a URL in the order of the alphabet.
+            ("quay.io", "quay.io", "https://quay.io/v1/"),
+            ("a.io", "a.io", "http://a.io"),
+            ("a.io", "a.io", "a.io/v1/"),
+            ("z.io", "z.io/v2/", "https://z.io"),
+            ("b.io", "b.io", "B.io"),
+            ("docker.io", hub, "docker.io"),
+            ("docker.io", hub, "registry-1.docker.io"),
+            ("docker.io", hub, "https://registry-1.docker.io/v2/"),
+            ("docker.io", "docker.io", "index.docker.io"),
+            ("docker.io", "docker.io/me", hub),
+        ] {
+            let auth = |name: &str, user: &str| {
+                format!("\"{name}\": {{\"username\": \"{user}\", \"password\": \"p\"}}")
+            };
+            let both = [auth(first, "first"), auth(second, "second")];
+            let found = with(&format!("{{\"auths\": {{{}}}}}", both.join(", ")), registry).unwrap();
+            assert_eq!(found, password("first", "p"), "{first} before {second}");
+            let found = with(&format!("{{\"auths\": {{{}}}}}", both[1]), registry).unwrap();
+            assert_eq!(found, password("second", "p"), "{second} alone");
+        }
     }
 
     #[test]

@@ -90,6 +90,25 @@ fn reads_behind_one_that_failed_fail_with_it_until_the_server_answers() {
     read(&source, 0, LEN).unwrap();
 }
 
+/// A scope whose time is used up, by other reads of it, says nothing about the server.
+#[test]
+fn a_read_that_begins_with_little_time_left_is_no_outage_for_the_next_one() {
+    let server = server();
+    let timeout = Duration::from_millis(1500);
+    let source = open_with(&server, options(timeout.as_millis() as u64)).unwrap();
+    drop(server);
+    let begun = |before: Duration| {
+        let _scope = DeadlineScope::begin();
+        std::thread::sleep(before);
+        let start = Instant::now();
+        read(&source, 3 * BLOCK, 100).unwrap_err();
+        start.elapsed()
+    };
+    begun(timeout * 9 / 10);
+    let took = begun(Duration::ZERO);
+    assert!(took >= timeout * 3 / 4, "the read has its whole time: {took:?}");
+}
+
 #[test]
 fn the_reads_of_a_scope_share_a_deadline() {
     let server = server();

@@ -35,6 +35,62 @@ fn a_connection_string_has_everything() {
 }
 
 #[test]
+fn credentials_of_two_accounts_do_not_mix() {
+    let key = ("AZURE_STORAGE_KEY", "aGlkZGVu");
+    let (variables, sas) = ([(ACCOUNT, "mine"), key], ("AZURE_STORAGE_SAS_TOKEN", "sig=mine"));
+    let with = |text: &str| {
+        let settings = read(&[&variables[..], &[sas, (CONNECTION, text)]].concat()).unwrap();
+        (settings.account, settings.credentials)
+    };
+    let domain = "blob.core.windows.net";
+    // A string with a credential has all of them, whichever kind a variable has.
+    for text in [
+        "AccountName=images;SharedAccessSignature=sig=x".to_string(),
+        "AccountName=mine;SharedAccessSignature=sig=x".to_string(),
+        format!("BlobEndpoint=https://images.{domain};SharedAccessSignature=sig=x"),
+    ] {
+        let (account, credentials) = with(&text);
+        assert_eq!(account, if text.contains("images") { "images" } else { "mine" });
+        assert!(
+            matches!(&credentials, AzureCredentials::Sas { query, .. } if query.0 == "sig=x"),
+            "{text}: {credentials:?}"
+        );
+    }
+    // One that names another account gets nothing of the variables.
+    for text in ["AccountName=images", "BlobEndpoint=https://images.blob.core.windows.net/"] {
+        let (account, credentials) = with(text);
+        assert_eq!(account, "images");
+        assert!(matches!(credentials, AzureCredentials::Machine { .. }), "{text}: {credentials:?}");
+    }
+    let other = [("AZURE_STORAGE_ENDPOINT", "https://mine.example.org"), (CONNECTION, "AccountName=images")];
+    let settings = read(&[&variables[..], &other].concat()).unwrap();
+    assert_eq!(settings.endpoint, format!("https://images.{domain}"));
+    let mine = format!("https://mine.{domain}");
+    let sas_of_images = "AccountName=images;SharedAccessSignature=sig=x";
+    let settings = read(&[(CONNECTION, sas_of_images), ("AZURE_STORAGE_ENDPOINT", &mine)]).unwrap();
+    assert_eq!(settings.endpoint, format!("https://images.{domain}"));
+    // One that names the same account, or none, does.
+    for text in
+        ["AccountName=mine", "EndpointSuffix=core.windows.net", "BlobEndpoint=https://cdn.example.org"]
+    {
+        let (account, credentials) = with(text);
+        assert_eq!(account, "mine");
+        assert!(matches!(credentials, AzureCredentials::Key { .. }), "{text}: {credentials:?}");
+    }
+    let alone = read(&[(CONNECTION, "AccountName=images"), key]).unwrap();
+    assert!(matches!(alone.credentials, AzureCredentials::Key { .. }), "no variable names another account");
+    // The emulator has its own key.
+    for emulator in [(CONNECTION, "UseDevelopmentStorage=true"), ("AZURE_STORAGE_USE_EMULATOR", "true")] {
+        let settings = read(&[&variables[..], &[sas, emulator]].concat()).unwrap();
+        assert_eq!(settings.account, EMULATOR[0]);
+        assert!(
+            matches!(&settings.credentials, AzureCredentials::Key { key, .. } if key.0 == EMULATOR[1]),
+            "{settings:?}"
+        );
+    }
+}
+
+#[test]
 fn credentials_are_found_in_their_order() {
     let all = [
         ("AZURE_STORAGE_ACCOUNT", "images"),

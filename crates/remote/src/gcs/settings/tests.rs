@@ -68,13 +68,18 @@ fn credentials_are_found_in_their_order() {
 }
 
 #[test]
-fn an_emulator_is_asked_by_http_and_gets_no_token_over_an_open_line() {
+fn an_emulator_is_asked_by_http_and_gets_no_token() {
+    // No file is read: neither one that is missing nor one that is none is an error.
     let folder = tempfile::tempdir().unwrap();
-    let file = write(folder.path(), "user.json", USER);
-    let named = ("GOOGLE_APPLICATION_CREDENTIALS", file.as_str());
+    write(folder.path(), ".config/gcloud/application_default_credentials.json", "none");
+    let home = folder.path().display().to_string();
+    let named = ("GOOGLE_APPLICATION_CREDENTIALS", "/nonexistent");
     let near = read(&[named, ("STORAGE_EMULATOR_HOST", "localhost:4443")]).unwrap();
-    assert_eq!(near.endpoint, "http://localhost:4443");
-    assert!(matches!(near.credentials, GcsCredentials::User { .. }));
+    assert_eq!(
+        near,
+        GcsSettings { endpoint: "http://localhost:4443".into(), credentials: GcsCredentials::Nothing }
+    );
+    assert_eq!(read(&[("HOME", &home), ("STORAGE_EMULATOR_HOST", "localhost:4443")]).unwrap(), near);
     let far = read(&[named, ("STORAGE_EMULATOR_HOST", "http://gcs:4443/")]).unwrap();
     assert_eq!(far, GcsSettings { endpoint: "http://gcs:4443".into(), credentials: GcsCredentials::Nothing });
 }
