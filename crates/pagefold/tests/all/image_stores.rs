@@ -130,15 +130,12 @@ fn commands_read_blobs_of_azure_and_objects_of_google() {
         match request.path.starts_with("/account/") {
             true if signature.starts_with("SharedKey account:") => Fault::None,
             true if request.path.ends_with("?sig=hidden") => Fault::None,
-            false if signature == "Bearer token-1" => Fault::None,
+            // An emulator gets no token, whatever the user has.
+            false if signature.is_empty() => Fault::None,
             _ => Fault::Status(403, None),
         }
     });
     let (tokens, folder) = (Server::start(), s.path("home/.config/gcloud"));
-    tokens.fail(|request| match request.body.contains("refresh_token=hidden") {
-        true => Fault::Answer(200, String::new(), b"{\"access_token\": \"token-1\"}".to_vec()),
-        false => Fault::Status(400, None),
-    });
     fs::create_dir_all(&folder).unwrap();
     let user = format!(
         "{{\"type\": \"authorized_user\", \"client_id\": \"x\", \"client_secret\": \"hidden\", \
@@ -157,6 +154,7 @@ fn commands_read_blobs_of_azure_and_objects_of_google() {
         let output = command(&s, "image cat", &variables).args([name, "/noise"]).output().unwrap();
         assert!(output.stdout == noise, "{name}: {}", String::from_utf8_lossy(&output.stderr));
     }
+    assert_eq!(tokens.take_log().len(), 0);
     run(&s, "image ls az://images/x", &[]).fails(UNAVAILABLE, "AZURE_STORAGE_ACCOUNT_NAME is not set");
     run(&s, "image ls az://images", &[endpoint, ("AZURE_SKIP_SIGNATURE", "1")])
         .fails(USAGE, "the name of a blob");
