@@ -211,7 +211,7 @@ fn a_full_disk_costs_requests_and_the_cache_leaves_room_to_others() {
     server.put(PATH, Object::new(long.clone(), "v0"));
     // A file system smaller than the cache, and than the object.
     for round in 0..2 {
-        // What was read last is in the cache, and leaves it last. In the same order again, each block could leave before it
+        // The blocks that were read last are in the cache, and leave it last. In the same order again, each block could leave before it
         // is read.
         let stats = read_through(&server, disk.0.path(), &long, round == 1);
         assert_eq!((stats.error, stats.hit_blocks > 0), (None, round == 1));
