@@ -115,6 +115,15 @@ impl Blocks {
         state.set_ready(0, Arc::new(bytes), 1, false);
     }
 
+    /// The blocks that are in memory, in any order.
+    pub(crate) fn ready(&self) -> Vec<(u64, Vec<u8>)> {
+        let ready = |(block, entry): (&u64, &Entry)| match entry {
+            Entry::Loading { .. } => None,
+            Entry::Ready { bytes, .. } => Some((*block, bytes.to_vec())),
+        };
+        self.lock().blocks.iter().filter_map(ready).collect()
+    }
+
     /// Drops these blocks, and all that are on their way now when they have come: they may have been read from where
     /// these came from. Returns whether one was there.
     pub(crate) fn forget(&self, blocks: &Range<u64>) -> bool {

@@ -80,6 +80,7 @@ mod program;
 mod renewed;
 mod retry;
 pub mod s3;
+mod served;
 mod small;
 mod source;
 pub mod stores;

@@ -10,12 +10,13 @@ use crate::link::{Link, Timing};
 use crate::outage::{Outage, Permission};
 use crate::prefetch::PrefetchClaim;
 use crate::retry::{Deadline, until_deadline};
+use crate::served::Served;
 use crate::{RemoteError, Secret, Url, whole};
 use pagefold_backing::{BackingError, ByteSource, DeadlineScope, Prefetched};
 use pagefold_page::latency::Latency;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 /// The longest wait for another process that fetches the same range into the cache.
@@ -99,6 +100,8 @@ struct Object {
     active: AtomicU64,
     timeout: Duration,
     outage: Outage,
+    /// Set by [`RemoteSource::remember`].
+    served: OnceLock<Served>,
 }
 
 impl RemoteSource {
@@ -148,6 +151,7 @@ impl RemoteSource {
             active: AtomicU64::new(0),
             timeout: options.timeout,
             outage: Outage::default(),
+            served: OnceLock::new(),
         });
         let loaded = object.clone();
         let load = move |run: &Range<u64>| loaded.load_ahead(run).ok().flatten();
@@ -166,6 +170,18 @@ impl RemoteSource {
     /// [`verify_rest`](crate::whole::WholeHash::verify_rest) does.
     pub fn content_digest(&self) -> Option<&str> {
         self.object.client.access().content_digest()
+    }
+
+    /// Remembers the hash of each block that comes from now on, and of those that are in memory:
+    /// [`verify_rest`](crate::whole::WholeHash::verify_rest) fails if one comes again with other bytes.
+    pub fn remember(&self) {
+        let served = self.object.served.get_or_init(Served::default);
+        self.object.blocks.ready().into_iter().for_each(|(block, bytes)| served.note(block, &vec![bytes]));
+    }
+
+    /// Whether a block that was [remembered](Self::remember) came again with other bytes.
+    pub(crate) fn has_other_bytes(&self) -> bool {
+        self.object.served.get().is_some_and(Served::has_other)
     }
 
     /// Whether ranges that were read stay on this machine until the object is closed, so that another read of all of it
@@ -239,23 +255,29 @@ impl Object {
     /// Loads the first of these blocks, at least one, for a reader: from the cache, or else from the server.
     fn load(&self, blocks: &Range<u64>, deadline: &Deadline) -> Result<Loaded, RemoteError> {
         let fetch = |blocks: &Range<u64>| self.fetch(blocks, deadline);
-        let Some(cached) = &self.cached else { return fetch(blocks) };
         let end = Instant::now() + (self.timeout / 4).min(MAX_CLAIM_WAIT);
         let wait = Wait::Bounded(end.min(deadline.end));
-        match cached.load(blocks, wait, fetch)? {
-            Some(loaded) => Ok(loaded),
-            None => fetch(blocks),
-        }
+        let cached = self.cached.as_ref().map_or(Ok(None), |cached| cached.load(blocks, wait, fetch))?;
+        let loaded = cached.map_or_else(|| fetch(blocks), Ok)?;
+        self.note(blocks, &loaded);
+        Ok(loaded)
+    }
+
+    /// Notes blocks that came, before anybody gets their bytes.
+    fn note(&self, blocks: &Range<u64>, loaded: &Loaded) {
+        self.served.get().into_iter().for_each(|served| served.note(blocks.start, loaded));
     }
 
     /// Loads the first of these blocks ahead of readers, by one attempt; `None` if another process is at it. A reader that
     /// waits for them has half of its time left for further attempts.
     fn load_ahead(&self, blocks: &Range<u64>) -> Result<Option<Loaded>, AttemptError> {
         let fetch = |blocks: &Range<u64>| self.fetch_once(blocks, &Deadline::after(self.timeout / 2));
-        match &self.cached {
+        let loaded = match &self.cached {
             Some(cached) => cached.load(blocks, Wait::Never, fetch),
             None => fetch(blocks).map(Some),
-        }
+        }?;
+        loaded.iter().for_each(|loaded| self.note(blocks, loaded));
+        Ok(loaded)
     }
 
     /// Fetches blocks, by requests that are repeated until the deadline. The first of them only, by one short attempt, if

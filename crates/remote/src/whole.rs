@@ -59,7 +59,7 @@ impl WholeHash {
     /// Reads what was not hashed yet and compares the digest of all with the name of the object, if that is a digest.
     /// Returns the digest. `go_on` is called often, with the number of bytes hashed so far.
     ///
-    /// If the digest differs, the ranges of the object leave memory and the cache on disk, so that the next read
+    /// If the digest differs, or a block that was [remembered](RemoteSource::remember) came again with other bytes, the ranges of the object leave memory and the cache on disk, so that the next read
     /// fetches them again.
     pub fn verify_rest(
         mut self,
@@ -77,6 +77,11 @@ impl WholeHash {
             }
         }
         let found = self.finish();
+        if source.has_other_bytes() {
+            source.discard_cached(0, len_bytes);
+            let what = "a range of it was read twice, and had other bytes the second time".to_string();
+            return Err(RemoteError::Changed { what }.into());
+        }
         match source.content_digest() {
             Some(wanted) if wanted != found => {
                 let wanted = wanted.to_string();

@@ -98,10 +98,11 @@ impl ImageArgs {
             size::parse(&self.memory).map_err(|e| CliError::usage(format!("--memory: {e}")))?;
         let sources = open_media(&self.media.config()?, memory_bytes)?;
         let Sources { image, devices, blobs, memory_bytes, .. } = sources;
+        let whole = WholeCheck::of(blobs);
         let options =
             Options { memory_bytes, read_ahead, cache_full_reads: false, devices, ..Options::default() };
         let image = Image::open(image, options).map_err(|e| self.failure(&e))?;
-        Ok((image, WholeCheck::of(blobs)))
+        Ok((image, whole))
     }
 
     /// The error for a failure of the image as a whole.
@@ -180,10 +181,11 @@ pub fn open_media(media: &MediaConfig, memory_bytes: u64) -> Result<Sources> {
 pub fn open_source_image(media: &MediaConfig, limit_bytes: Option<u64>) -> Result<(Image, WholeCheck)> {
     let memory_bytes = reading_share(limit_bytes);
     let Sources { image, devices, blobs, memory_bytes, .. } = open_media(media, memory_bytes)?;
+    let whole = WholeCheck::of(blobs);
     let options = Options { memory_bytes, cache_full_reads: false, devices, ..Options::default() };
     let image = Image::open(image, options);
     let image = image.map_err(|e| image_failure(format_args!("'{}'", media.image), &e))?;
-    Ok((image, WholeCheck::of(blobs)))
+    Ok((image, whole))
 }
 
 impl ThreadsArgs {

@@ -1,8 +1,9 @@
 //! Compares an image of a registry, of which a command has read everything, with its digest.
 //!
 //! The digest in a manifest is that of all bytes, so a command that reads ranges can compare it at the end only: then it
-//! reads the image once more, from memory and the cache on disk, and fetches the few bytes that nothing needed. Images
-//! with a Merkle tree were verified block by block, and are not read again.
+//! reads the image once more, from memory and the cache on disk, and fetches the bytes that nothing needed, and those that
+//! have left the cache, which must be the same as before. Images with a Merkle tree were verified block by block, and are
+//! not read again.
 
 use crate::cli::output;
 use crate::cli::progress::BytesBar;
@@ -16,9 +17,12 @@ use std::ops::ControlFlow;
 pub struct WholeCheck(Vec<Blob>);
 
 impl WholeCheck {
-    /// The blobs, of which the verified ones are left out.
+    /// The blobs, of which the verified ones are left out. It stands before the first read: what the others give from here
+    /// on is remembered, because parts that leave the cache come a second time when the whole is hashed.
     pub fn of(blobs: Vec<Blob>) -> Self {
-        WholeCheck(blobs.into_iter().filter(|blob| !blob.is_verified).collect())
+        let blobs: Vec<_> = blobs.into_iter().filter(|blob| !blob.is_verified).collect();
+        blobs.iter().for_each(|blob| blob.source.remember());
+        WholeCheck(blobs)
     }
 
     /// Compares them. Fails if one has another digest, or after a signal. Without a cache that has what was read, a note

@@ -8,7 +8,9 @@ use crate::server::{Fault, Object, Server};
 use crate::{BLOCK, LEN, contents, options, read, read_at_once};
 use pagefold_backing::{BackingError, ByteSource};
 use pagefold_remote::oci::{self, Login, OciImage, OciReference, Platform};
+use pagefold_remote::whole::WholeHash;
 use pagefold_remote::{RemoteError, RemoteSource, Secret};
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -322,6 +324,34 @@ fn a_tree_is_a_second_blob() {
     source.read_at(0, &mut bytes).unwrap();
     assert!(bytes == tree);
     assert!(resolve(&server, ":1").unwrap().open_tree(&options(5000)).is_none());
+}
+
+/// A server that sends wrong bytes to readers, and the right ones when it is asked again.
+#[test]
+fn a_range_that_is_read_again_has_the_same_bytes() {
+    for is_remembered in [true, false] {
+        let ((server, ..), blob) = (registry(), contents(0));
+        let path = format!("/v2/{NAME}/blobs/{}", digest(&blob));
+        let put = |bytes: Vec<u8>| {
+            server.put(&path, Object { bytes: Arc::new(bytes), etag: None, last_modified: None });
+        };
+        let mut other = blob.clone();
+        other[3 * BLOCK as usize] ^= 1;
+        put(other.clone());
+        let source = open(&resolve(&server, ":1").unwrap(), 5000).unwrap();
+        if is_remembered {
+            source.remember();
+        }
+        let mut bytes = vec![0; blob.len()];
+        source.read_at(0, &mut bytes).unwrap();
+        assert!(bytes == other);
+        put(blob.clone());
+        let verified = WholeHash::default().verify_rest(&source, &mut |_| ControlFlow::Continue(()));
+        match verified {
+            Err(error) if is_remembered => assert!(error.to_string().contains("other bytes"), "{error}"),
+            verified => assert_eq!(verified.unwrap(), digest(&blob), "{is_remembered}"),
+        }
+    }
 }
 
 #[test]
