@@ -1,6 +1,6 @@
 //! Keeps the files of a cache within its size: groups of blocks leave, the least recently used of all objects first.
 //!
-//! A process that has written much looks at the folder: it adds up what the files take on disk, and deallocates groups
+//! A process that is about to have written much looks at the folder: it adds up what the files take on disk, and deallocates groups
 //! until there is room for what processes write until the next look. It needs no table of the folder's contents, and
 //! nothing that has to be right after a crash: times of use are in the files. Files without groups are removed, and so
 //! are files that have no valid header. One process at a time does this, so that not all do the same work; eviction
@@ -55,8 +55,8 @@ pub(super) fn files(cache: &Cache) -> Vec<FileInfo> {
     names.into_iter().filter_map(look).collect()
 }
 
-/// Evicts groups, if the cache is larger than it may be.
-pub(super) fn evict(cache: &Cache) {
+/// Evicts groups, if the cache is larger than it may be when `pending_bytes` are written, too.
+pub(super) fn evict(cache: &Cache, pending_bytes: u64) {
     let Ok(lock) = cache.dir.open_file(LOCK_NAME, Access::Create) else { return };
     let has_lock = lock.try_lock().is_ok();
     if !has_lock && cache.busy_evictions.fetch_add(1, Ordering::Relaxed) < MAX_BUSY {
@@ -67,8 +67,9 @@ pub(super) fn evict(cache: &Cache) {
     let used: u64 = files.iter().map(|file| file.used_bytes).sum();
     let limit = limit_bytes(cache, used);
     let unchecked = max_unchecked_bytes(limit);
-    if used > limit - unchecked {
-        evict_files(cache, &files, used, limit - 2 * unchecked);
+    let left = limit.saturating_sub(unchecked + pending_bytes);
+    if used > left {
+        evict_files(cache, &files, used, left.saturating_sub(unchecked));
     }
 }
 

@@ -39,8 +39,8 @@ use pagefold_sys::cachedir::{Access, CacheDir, CacheDirError};
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// The smallest size of a cache, bytes.
@@ -116,13 +116,23 @@ struct Counters {
     waits: AtomicU64,
 }
 
+/// The writes of this process.
+#[derive(Debug)]
+struct Writing {
+    /// Bytes of writes under way.
+    now_bytes: u64,
+    /// Bytes of writes that began since the last look at the size of the folder.
+    unchecked_bytes: u64,
+    /// Whether a thread looks now, and evicts.
+    is_evicting: bool,
+}
+
 /// A folder of cached objects. All sources of a process share one; processes share the folder.
 pub struct Cache {
     dir: CacheDir,
     path: PathBuf,
     size_bytes: u64,
-    /// Bytes written since the last look at the size of the folder.
-    unchecked_bytes: AtomicU64,
+    writing: Mutex<Writing>,
     /// Times in a row that another process was evicting.
     busy_evictions: AtomicU64,
     counters: Counters,
@@ -141,13 +151,18 @@ impl Cache {
     /// least [`MIN_SIZE_BYTES`] are taken. `report` gets the first failure of reading and of writing.
     pub fn open(path: &Path, size_bytes: u64, report: Report) -> Result<Arc<Self>, CacheDirError> {
         let dir = CacheDir::open_or_create(path)?;
+        let size_bytes = size_bytes.max(MIN_SIZE_BYTES);
         let report: Arc<dyn Fn(&str) + Send + Sync> = report.into();
         Ok(Arc::new(Cache {
             dir,
             path: path.into(),
-            size_bytes: size_bytes.max(MIN_SIZE_BYTES),
+            size_bytes,
             // The first write is followed by a look: other processes may have written little each, and much together.
-            unchecked_bytes: AtomicU64::new(MAX_UNCHECKED_BYTES),
+            writing: Mutex::new(Writing {
+                now_bytes: 0,
+                unchecked_bytes: max_unchecked_bytes(size_bytes),
+                is_evicting: false,
+            }),
             busy_evictions: AtomicU64::new(0),
             counters: Counters::default(),
             reads: Health::new("read", READ_FAILURES, report.clone()),
@@ -211,18 +226,47 @@ impl Cache {
     fn write_failed(&self, error: &SysError) {
         self.writes.failed(error);
         if is_full(io::Error::from_raw_os_error(error.errno).kind()) {
-            evict(self);
+            evict(self, 0);
         }
     }
 
-    /// Counts bytes that were written, and evicts others when it is time to look.
-    fn wrote(&self, len_bytes: u64) {
-        self.counters.written_bytes.fetch_add(len_bytes, Ordering::Relaxed);
-        let unchecked = self.unchecked_bytes.fetch_add(len_bytes, Ordering::Relaxed) + len_bytes;
-        if unchecked >= max_unchecked_bytes(self.size_bytes) {
-            self.unchecked_bytes.store(0, Ordering::Relaxed);
-            evict(self);
+    fn writing(&self) -> MutexGuard<'_, Writing> {
+        self.writing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes room for a write, by eviction when it is time to look. `None` if another thread is at that, and has not made
+    /// room yet: threads that fetch faster than one evicts would make the cache larger than it may be.
+    fn reserve(&self, len_bytes: u64) -> Option<Reserved<'_>> {
+        let reserved = Reserved { cache: self, len_bytes };
+        let mut writing = self.writing();
+        writing.now_bytes += len_bytes;
+        if writing.unchecked_bytes + len_bytes < max_unchecked_bytes(self.size_bytes) {
+            writing.unchecked_bytes += len_bytes;
+            return Some(reserved);
         }
+        if writing.is_evicting {
+            // Dropping what is reserved takes the lock.
+            drop(writing);
+            return None;
+        }
+        (writing.unchecked_bytes, writing.is_evicting) = (len_bytes, true);
+        let now_bytes = writing.now_bytes;
+        drop(writing);
+        evict(self, now_bytes);
+        self.writing().is_evicting = false;
+        Some(reserved)
+    }
+}
+
+/// Room in the cache for a write.
+struct Reserved<'c> {
+    cache: &'c Cache,
+    len_bytes: u64,
+}
+
+impl Drop for Reserved<'_> {
+    fn drop(&mut self) {
+        self.cache.writing().now_bytes -= self.len_bytes;
     }
 }
 

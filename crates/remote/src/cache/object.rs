@@ -179,6 +179,9 @@ impl CachedObject {
         if cache.writes.is_paused() {
             return;
         }
+        // What cannot be stored now may be stored when it is fetched again.
+        let len_bytes = blocks.iter().map(|block| block.len() as u64).sum();
+        let Some(_reserved) = cache.reserve(len_bytes) else { return };
         let failed = |e| SysError::io("writing to the cache", &e);
         let file = match self.current_file() {
             Ok(Some(file)) => Ok(file),
@@ -188,7 +191,7 @@ impl CachedObject {
         match file.and_then(|file| self.write_to(&file, first, blocks).map_err(failed)) {
             Ok(written_bytes) => {
                 cache.writes.succeeded();
-                cache.wrote(written_bytes);
+                cache.counters.written_bytes.fetch_add(written_bytes, Ordering::Relaxed);
             }
             Err(e) => cache.write_failed(&e),
         }
@@ -203,7 +206,7 @@ impl CachedObject {
             let mut written = self.write_group(file, group, at, &rest[..here]);
             if written.as_ref().is_err_and(|e| is_full(e.kind())) {
                 // The cache's own writes may have filled the disk since it looked.
-                evict(&self.cache);
+                evict(&self.cache, 0);
                 written = self.write_group(file, group, at, &rest[..here]);
             }
             written_bytes += written?;

@@ -274,6 +274,29 @@ fn a_cache_stays_within_its_size_and_leaves_other_files_alone() {
     assert!(cache.stats().evicted_bytes > MIN_SIZE_BYTES && dir.path().join("other").exists());
 }
 
+/// Threads that fetch ahead store long runs at once, faster than one of them evicts.
+#[test]
+fn a_cache_that_several_threads_fill_stays_within_its_size() {
+    let dir = tempfile::tempdir().unwrap();
+    let cache = open(&dir, MIN_SIZE_BYTES);
+    let len_bytes = 3 * MIN_SIZE_BYTES;
+    std::thread::scope(|scope| {
+        for n in 0..4 {
+            let cache = &cache;
+            scope.spawn(move || {
+                let object = cache.object(&Key([n; 32]), len_bytes).unwrap();
+                let run: Vec<_> = (0..32).map(|_| vec![n; BLOCK_BYTES as usize]).collect();
+                for block in (0..object.blocks() - 32).step_by(32) {
+                    object.write(block, &run);
+                    let used = cache.used_bytes();
+                    assert!(used <= MIN_SIZE_BYTES, "{used} bytes are used");
+                }
+            });
+        }
+    });
+    assert!(cache.stats().evicted_bytes > 0);
+}
+
 /// One of the two has a wrong length, and only a digest could say which: neither takes blocks from the other that it has.
 #[test]
 fn an_object_of_another_length_takes_no_blocks_from_a_process_that_has_the_file_open() {
