@@ -179,7 +179,7 @@ impl CachedObject {
         if cache.writes.is_paused() {
             return;
         }
-        // What cannot be stored now may be stored when it is fetched again.
+        // A run that is not stored now may be stored when it is fetched again.
         let len_bytes = blocks.iter().map(|block| block.len() as u64).sum();
         let Some(_reserved) = cache.reserve(len_bytes) else { return };
         let failed = |e| SysError::io("writing to the cache", &e);
