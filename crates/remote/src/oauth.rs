@@ -1,10 +1,10 @@
 //! Tokens of OAuth 2.0, which stores take in the header `Authorization`.
 //!
 //! A token comes from a service elsewhere, in exchange for something that the user has, or from a service of the machine.
-//! The callers keep them ([`crate::renewed`]). Registries have another protocol (`oci/registry.rs`).
+//! [`Tokens`] keeps them. Registries have another protocol (`oci/registry.rs`).
 
 use crate::answer::AttemptError;
-use crate::renewed::Expiring;
+use crate::renewed::{Expiring, Renewed};
 use crate::retry::Deadline;
 use crate::small::{Answer, Ask, Method, SmallClient, form};
 use crate::{RemoteError, Secret, Url};
@@ -19,13 +19,66 @@ const MAX_ANSWER_BYTES: usize = 64 << 10;
 const NEAR_LIMIT: Duration = Duration::from_secs(10);
 /// For so long a store that refuses a request without a token is believed that the machine has no identity. Then the
 /// machine is asked again: it may have been too busy to answer.
-pub(crate) const NO_IDENTITY_LIFE: Duration = Duration::from_secs(30);
+const NO_IDENTITY_LIFE: Duration = Duration::from_secs(30);
 /// The life of a token that does not name one, seconds, and the longest.
 const DEFAULT_LIFE_S: u64 = 300;
 const MAX_LIFE_S: u64 = 86_400;
 
 /// A header `Authorization`; `None` where the machine has no identity.
 pub(crate) type Bearer = Expiring<Option<Secret>>;
+
+/// The token for the requests for one object, and the service that it comes from, if there is one.
+pub(crate) struct Tokens {
+    service: Option<(TokenClient, Url)>,
+    bearer: Renewed<Option<Secret>>,
+}
+
+impl Tokens {
+    /// Without a service: requests have no token.
+    pub(crate) fn none() -> Self {
+        Tokens { service: None, bearer: Renewed::new() }
+    }
+
+    /// Tokens of a service elsewhere.
+    pub(crate) fn far(timeout: Duration, url: Url) -> Result<Self, RemoteError> {
+        Ok(Tokens { service: Some((TokenClient::far(timeout, &url)?, url)), ..Tokens::none() })
+    }
+
+    /// Tokens of a service of the machine.
+    pub(crate) fn near(timeout: Duration, url: Url) -> Result<Self, RemoteError> {
+        Ok(Tokens { service: Some((TokenClient::near(timeout, &url)?, url)), ..Tokens::none() })
+    }
+
+    /// The header `Authorization`, if there is one, and its generation. `fetch` asks the service for a new one.
+    pub(crate) fn get(
+        &self,
+        deadline: &Deadline,
+        fetch: impl FnOnce(&TokenClient, &Url) -> Result<Bearer, AttemptError>,
+    ) -> Result<(Option<Secret>, u64), AttemptError> {
+        self.bearer.get(deadline, || match &self.service {
+            Some((client, url)) => fetch(client, url),
+            None => Ok(Expiring { value: None, valid_until: None }),
+        })
+    }
+
+    /// Whether a request that the store has refused with `status` is worth another token, which the next
+    /// [`get`](Self::get) fetches then. That of a mount's beginning may have been withdrawn; and a machine that had none
+    /// may have one now: stores refuse requests without a token with a status of `hidden`, which also hides what only some
+    /// may see.
+    pub(crate) fn renew(&self, status: u16, generation: u64, had_token: bool, hidden: &[u16]) -> bool {
+        match (status, had_token) {
+            _ if self.service.is_none() => false,
+            (401, true) => {
+                self.bearer.refuse(generation);
+                true
+            }
+            (_, true) => false,
+            (status, false) => {
+                hidden.contains(&status) && self.bearer.refuse_old(generation, NO_IDENTITY_LIFE)
+            }
+        }
+    }
+}
 
 /// A client for services of tokens.
 pub(crate) struct TokenClient {

@@ -34,11 +34,7 @@ pub struct AzureLocation {
 impl AzureLocation {
     /// Parses `az://container/blob`.
     pub fn parse(text: &str) -> Result<Self, AzureLocationError> {
-        let (scheme, rest) = text.split_once("://").ok_or(AzureLocationError::Scheme)?;
-        if !scheme.eq_ignore_ascii_case("az") {
-            return Err(AzureLocationError::Scheme);
-        }
-        let (container, blob) = rest.split_once('/').unwrap_or((rest, ""));
+        let (container, blob) = crate::url::split_name(text, "az").ok_or(AzureLocationError::Scheme)?;
         let is_word = (1..=63).contains(&container.len())
             && container.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-');
         match () {

@@ -17,8 +17,7 @@ pub use settings::{AzureCredentials, AzureSettings, MachineHeader, Proof};
 use crate::access::{Access, Asked, Reaction, Refusal, Signed};
 use crate::answer::AttemptError;
 use crate::environment::read_bounded;
-use crate::oauth::{Bearer, NO_IDENTITY_LIFE, TokenClient};
-use crate::renewed::{Expiring, Renewed};
+use crate::oauth::{Bearer, TokenClient, Tokens};
 use crate::retry::Deadline;
 use crate::xml::element;
 use crate::{Options, RemoteError, RemoteSource, Secret, Url};
@@ -30,6 +29,9 @@ use std::time::{Duration, SystemTime};
 
 /// The version of the protocol.
 const API_VERSION: &str = "2021-08-06";
+/// The answers to requests that show nothing for a blob that needs credentials; 409 is that of an account which allows no
+/// public access.
+const HIDDEN: [u16; 4] = [401, 403, 404, 409];
 /// The scope of tokens.
 const SCOPE: &str = "https://storage.azure.com/.default";
 
@@ -49,9 +51,7 @@ struct AzureAccess {
     settings: AzureSettings,
     /// Without a shared access signature.
     url: Url,
-    /// The service of tokens, if there is one.
-    tokens: Option<(TokenClient, Url)>,
-    bearer: Renewed<Option<Secret>>,
+    tokens: Tokens,
 }
 
 impl AzureAccess {
@@ -64,23 +64,22 @@ impl AzureAccess {
         let parse = |text: &str| Url::parse(text).map_err(|e| set_up(format!("{location}: {e}")));
         let url = parse(&format!("{}/{}", settings.endpoint, location.encoded()))?;
         let tokens = match &settings.credentials {
-            AzureCredentials::Application { url, .. } => {
-                let url = parse(url)?;
-                Some((TokenClient::far(timeout, &url)?, url))
-            }
-            AzureCredentials::Machine { url, .. } => {
-                let url = parse(url)?;
-                Some((TokenClient::near(timeout, &url)?, url))
-            }
-            _ => None,
+            AzureCredentials::Application { url, .. } => Tokens::far(timeout, parse(url)?)?,
+            AzureCredentials::Machine { url, .. } => Tokens::near(timeout, parse(url)?)?,
+            _ => Tokens::none(),
         };
         let (location, settings) = (location.clone(), settings.clone());
-        Ok(AzureAccess { location, settings, url, tokens, bearer: Renewed::new() })
+        Ok(AzureAccess { location, settings, url, tokens })
     }
 
-    fn fetch_token(&self, deadline: &Deadline) -> Result<Bearer, AttemptError> {
-        match (&self.settings.credentials, &self.tokens) {
-            (AzureCredentials::Application { client_id, proof, .. }, Some((client, url))) => {
+    fn fetch_token(
+        &self,
+        client: &TokenClient,
+        url: &Url,
+        deadline: &Deadline,
+    ) -> Result<Bearer, AttemptError> {
+        match &self.settings.credentials {
+            AzureCredentials::Application { client_id, proof, .. } => {
                 let of_file;
                 let proof = match proof {
                     Proof::Secret(Secret(secret)) => vec![("client_secret", secret.as_str())],
@@ -94,7 +93,7 @@ impl AzureAccess {
                 let fields: Vec<_> = own.into_iter().chain(proof).collect();
                 client.exchange(url, &fields, "Azure's server of tokens", deadline)
             }
-            (AzureCredentials::Machine { header: (kind, value), .. }, Some((client, url))) => {
+            AzureCredentials::Machine { header: (kind, value), .. } => {
                 let name = match kind {
                     MachineHeader::Metadata => "metadata",
                     MachineHeader::Identity => "x-identity-header",
@@ -102,7 +101,7 @@ impl AzureAccess {
                 let (headers, is_named) = ([(name, value.clone())], *kind == MachineHeader::Identity);
                 client.of_machine(url, &headers, is_named, "the service of the machine's identity", deadline)
             }
-            _ => Ok(Expiring { value: None, valid_until: None }),
+            _ => Err(AttemptError::refused("these credentials have no token")),
         }
     }
 
@@ -155,7 +154,8 @@ impl Access for AzureAccess {
                 signed.url = url.map_err(|e| AttemptError::refused(format!("the URL of the blob: {e}")))?;
             }
             AzureCredentials::Application { .. } | AzureCredentials::Machine { .. } => {
-                let (bearer, generation) = self.bearer.get(deadline, || self.fetch_token(deadline))?;
+                let fetch = |client: &TokenClient, url: &Url| self.fetch_token(client, url, deadline);
+                let (bearer, generation) = self.tokens.get(deadline, fetch)?;
                 signed.generation = generation;
                 signed.headers.extend(bearer.map(|value| ("authorization", value)));
             }
@@ -169,22 +169,10 @@ impl Access for AzureAccess {
         let is_bare = !has_token && signed.url == self.url;
         let error = |status: u16| self.denied(status, element(refusal.body, "Code"), is_bare);
         match refusal.status {
-            // Only a token can be had again. That of a mount's beginning may have been withdrawn.
-            401 if self.tokens.is_some() && has_token => {
-                self.bearer.refuse(signed.generation);
-                Reaction::Renew(error(401))
-            }
-            // Stores also hide what only some may see, and refuse all public access.
-            status @ (401 | 403 | 404 | 409)
-                if is_bare
-                    && self.tokens.is_some()
-                    && self.bearer.refuse_old(signed.generation, NO_IDENTITY_LIFE) =>
-            {
+            status if self.tokens.renew(status, signed.generation, has_token, &HIDDEN) => {
                 Reaction::Renew(error(status))
             }
-            status @ (400 | 401 | 403 | 404) => Reaction::Fail(error(status)),
-            // An account that allows no public access, and other states of it.
-            409 => Reaction::Fail(error(409)),
+            status @ (400 | 401 | 403 | 404 | 409) => Reaction::Fail(error(status)),
             _ => Reaction::Judge,
         }
     }

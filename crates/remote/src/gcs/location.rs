@@ -26,11 +26,7 @@ pub struct GcsLocation {
 impl GcsLocation {
     /// Parses `gs://bucket/object`.
     pub fn parse(text: &str) -> Result<Self, GcsLocationError> {
-        let (scheme, rest) = text.split_once("://").ok_or(GcsLocationError::Scheme)?;
-        if !scheme.eq_ignore_ascii_case("gs") {
-            return Err(GcsLocationError::Scheme);
-        }
-        let (bucket, object) = rest.split_once('/').unwrap_or((rest, ""));
+        let (bucket, object) = crate::url::split_name(text, "gs").ok_or(GcsLocationError::Scheme)?;
         let is_bucket = (1..=222).contains(&bucket.len())
             && bucket.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b"-_.".contains(&b))
             && !bucket.starts_with('.')

@@ -16,8 +16,7 @@ pub use settings::{GcsCredentials, GcsSettings};
 
 use crate::access::{Access, Asked, Reaction, Refusal, Signed};
 use crate::answer::AttemptError;
-use crate::oauth::{Bearer, NO_IDENTITY_LIFE, TokenClient};
-use crate::renewed::{Expiring, Renewed};
+use crate::oauth::{Bearer, TokenClient, Tokens};
 use crate::retry::Deadline;
 use crate::xml::element;
 use crate::{Options, RemoteError, RemoteSource, Secret, Url};
@@ -25,6 +24,8 @@ use jwt::SigningKey;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+/// The answers to requests without a token for an object that needs one.
+const HIDDEN: [u16; 3] = [401, 403, 404];
 /// The name of the service of tokens in messages.
 const WHOSE: &str = "Google's server of tokens";
 
@@ -45,9 +46,7 @@ struct GcsAccess {
     url: Url,
     /// The key of the service account, if it is one.
     key: Option<SigningKey>,
-    /// The service of tokens, if there is one.
-    tokens: Option<(TokenClient, Url)>,
-    bearer: Renewed<Option<Secret>>,
+    tokens: Tokens,
 }
 
 impl GcsAccess {
@@ -55,33 +54,28 @@ impl GcsAccess {
         let set_up = |what: String| RemoteError::SetUp { what };
         let parse = |text: &str| Url::parse(text).map_err(|e| set_up(format!("{location}: {e}")));
         let url = parse(&format!("{}/{}", settings.endpoint, location.encoded()))?;
-        let (mut key, mut tokens) = (None, None);
+        let (mut key, mut tokens) = (None, Tokens::none());
         match &settings.credentials {
             GcsCredentials::Nothing | GcsCredentials::Skipped => {}
             GcsCredentials::ServiceAccount { private_key, token_url, .. } => {
                 key = Some(
                     SigningKey::parse(private_key).map_err(|e| set_up(format!("the service account {e}")))?,
                 );
-                let url = parse(token_url)?;
-                tokens = Some((TokenClient::far(timeout, &url)?, url));
+                tokens = Tokens::far(timeout, parse(token_url)?)?;
             }
-            GcsCredentials::User { token_url, .. } => {
-                let url = parse(token_url)?;
-                tokens = Some((TokenClient::far(timeout, &url)?, url));
-            }
-            GcsCredentials::Machine { url } => {
-                let url = parse(url)?;
-                tokens = Some((TokenClient::near(timeout, &url)?, url));
-            }
+            GcsCredentials::User { token_url, .. } => tokens = Tokens::far(timeout, parse(token_url)?)?,
+            GcsCredentials::Machine { url } => tokens = Tokens::near(timeout, parse(url)?)?,
         }
-        let (location, settings, bearer) = (location.clone(), settings.clone(), Renewed::new());
-        Ok(GcsAccess { location, settings, url, key, tokens, bearer })
+        let (location, settings) = (location.clone(), settings.clone());
+        Ok(GcsAccess { location, settings, url, key, tokens })
     }
 
-    fn fetch_token(&self, deadline: &Deadline) -> Result<Bearer, AttemptError> {
-        let Some((client, url)) = &self.tokens else {
-            return Ok(Expiring { value: None, valid_until: None });
-        };
+    fn fetch_token(
+        &self,
+        client: &TokenClient,
+        url: &Url,
+        deadline: &Deadline,
+    ) -> Result<Bearer, AttemptError> {
         match &self.settings.credentials {
             GcsCredentials::ServiceAccount { email, key_id, token_url, .. } => {
                 let key = self.key.as_ref().ok_or_else(|| AttemptError::refused("there is no key"))?;
@@ -140,7 +134,8 @@ impl Access for GcsAccess {
     }
 
     fn request(&self, _: &[Asked], deadline: &Deadline) -> Result<Signed, AttemptError> {
-        let (bearer, generation) = self.bearer.get(deadline, || self.fetch_token(deadline))?;
+        let fetch = |client: &TokenClient, url: &Url| self.fetch_token(client, url, deadline);
+        let (bearer, generation) = self.tokens.get(deadline, fetch)?;
         let headers = bearer.map(|value| ("authorization", value)).into_iter().collect();
         Ok(Signed { url: self.url.clone(), headers, generation, region: String::new() })
     }
@@ -149,15 +144,7 @@ impl Access for GcsAccess {
         let has_token = !signed.headers.is_empty();
         let error = |status: u16| self.denied(status, element(refusal.body, "Code"), has_token);
         match refusal.status {
-            401 if has_token => {
-                self.bearer.refuse(signed.generation);
-                Reaction::Renew(error(401))
-            }
-            status @ (401 | 403 | 404)
-                if !has_token
-                    && self.tokens.is_some()
-                    && self.bearer.refuse_old(signed.generation, NO_IDENTITY_LIFE) =>
-            {
+            status if self.tokens.renew(status, signed.generation, has_token, &HIDDEN) => {
                 Reaction::Renew(error(status))
             }
             status @ (400 | 401 | 403 | 404) => Reaction::Fail(error(status)),

@@ -26,11 +26,7 @@ pub struct S3Location {
 impl S3Location {
     /// Parses `s3://bucket/key`.
     pub fn parse(text: &str) -> Result<Self, S3LocationError> {
-        let (scheme, rest) = text.split_once("://").ok_or(S3LocationError::Scheme)?;
-        if !scheme.eq_ignore_ascii_case("s3") {
-            return Err(S3LocationError::Scheme);
-        }
-        let (bucket, key) = rest.split_once('/').unwrap_or((rest, ""));
+        let (bucket, key) = crate::url::split_name(text, "s3").ok_or(S3LocationError::Scheme)?;
         let is_bucket = (1..=255).contains(&bucket.len())
             && bucket.bytes().all(|b| b.is_ascii_alphanumeric() || b"-._".contains(&b))
             && !bucket.starts_with('.')

@@ -21,19 +21,9 @@ struct Azurite {
 impl Azurite {
     /// Starts the emulator with an object in the containers `images` and `public`; the error says why it cannot be.
     fn start(object: &Path, folder: &Path) -> Result<Self, String> {
-        let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-        let script = here.join("../../tests/guest/azurite.sh");
-        let found = Command::new("sh").arg(script).output().map_err(|e| e.to_string())?;
-        if !found.status.success() {
-            return Err(String::from_utf8_lossy(&found.stderr)
-                .lines()
-                .last()
-                .unwrap_or_default()
-                .to_string());
-        }
-        let script = String::from_utf8_lossy(&found.stdout).trim().to_string();
+        let script = crate::guest::install("azurite.sh")?;
         let mut child = Command::new("node")
-            .arg(here.join("tests/support/blobs.js"))
+            .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/support/blobs.js"))
             .args([Path::new(&script), object, folder])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

@@ -21,12 +21,7 @@ struct DockerRegistry {
 
 /// The program; the error says why there is none.
 fn program() -> Result<PathBuf, String> {
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/guest/docker-registry.sh");
-    let ran = Command::new(script).output().map_err(|e| e.to_string())?;
-    match ran.status.success() {
-        true => Ok(PathBuf::from(String::from_utf8_lossy(&ran.stdout).trim()).join("bin/docker-registry")),
-        false => Err(String::from_utf8_lossy(&ran.stderr).lines().last().unwrap_or_default().to_string()),
-    }
+    Ok(PathBuf::from(crate::guest::install("docker-registry.sh")?).join("bin/docker-registry"))
 }
 
 impl DockerRegistry {

@@ -10,6 +10,8 @@ mod cache_kill;
 mod docker_registry;
 mod faults;
 mod gcs;
+#[path = "../support/guest.rs"]
+mod guest;
 mod in_order;
 mod moto;
 mod oci;

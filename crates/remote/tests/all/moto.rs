@@ -18,19 +18,8 @@ struct Moto {
 impl Moto {
     /// Starts the server with an object in the bucket `images`; the error says why it cannot be.
     fn start(object: &Path) -> Result<Self, String> {
-        let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-        let script = here.join("../../tests/guest/moto.sh");
-        let python = Command::new("sh").arg(script).output().map_err(|e| e.to_string())?;
-        if !python.status.success() {
-            return Err(String::from_utf8_lossy(&python.stderr)
-                .lines()
-                .last()
-                .unwrap_or_default()
-                .to_string());
-        }
-        let python = String::from_utf8_lossy(&python.stdout).trim().to_string();
-        let mut command = Command::new(python);
-        command.arg(here.join("tests/support/bucket.py")).arg(object);
+        let mut command = Command::new(crate::guest::install("moto.sh")?);
+        command.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/support/bucket.py")).arg(object);
         for name in ["ALL_PROXY", "HTTPS_PROXY", "HTTP_PROXY"] {
             command.env_remove(name).env_remove(name.to_lowercase());
         }

@@ -14,6 +14,7 @@ use pagefold_remote::s3::{self, S3Location};
 use pagefold_remote::stores::{Store, StoreSettings};
 use pagefold_remote::{Options, RemoteError, RemoteSource};
 use std::collections::HashMap;
+use std::fmt::Display;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -53,6 +54,16 @@ pub(super) fn parse(text: Option<&Secret>) -> Result<StoreSettings> {
     }
 }
 
+/// The name of an object that was parsed, or a wrong use of the command line.
+fn named<N, E: Display>(location: &Location, parsed: std::result::Result<N, E>) -> Result<N> {
+    parsed.map_err(|e| CliError::usage(format!("'{location}': {e}")))
+}
+
+/// The settings of a store, which the command has read if a location is in it.
+fn set<'s, S>(settings: &'s Option<S>, store: &str) -> Result<&'s S> {
+    settings.as_ref().ok_or_else(|| CliError::failed(format!("the settings of {store} were not read")))
+}
+
 impl Connector {
     /// Opens an object of a bucket.
     pub(super) fn open_s3(
@@ -61,10 +72,8 @@ impl Connector {
         name: &str,
         options: &Options,
     ) -> Result<std::result::Result<RemoteSource, RemoteError>> {
-        let object = S3Location::parse(name).map_err(|e| CliError::usage(format!("'{location}': {e}")))?;
-        let settings = self.stores.s3.as_ref();
-        let settings = settings.ok_or_else(|| CliError::failed("the settings of S3 were not read"))?;
-        Ok(s3::open(&object, settings, options))
+        let object = named(location, S3Location::parse(name))?;
+        Ok(s3::open(&object, set(&self.stores.s3, "S3")?, options))
     }
 
     /// Opens a blob of Azure's storage.
@@ -74,11 +83,8 @@ impl Connector {
         name: &str,
         options: &Options,
     ) -> Result<std::result::Result<RemoteSource, RemoteError>> {
-        let blob = AzureLocation::parse(name).map_err(|e| CliError::usage(format!("'{location}': {e}")))?;
-        let settings = self.stores.azure.as_ref();
-        let settings =
-            settings.ok_or_else(|| CliError::failed("the settings of Azure's storage were not read"))?;
-        Ok(azure::open(&blob, settings, options))
+        let blob = named(location, AzureLocation::parse(name))?;
+        Ok(azure::open(&blob, set(&self.stores.azure, "Azure's storage")?, options))
     }
 
     /// Opens an object of Google's storage.
@@ -88,11 +94,8 @@ impl Connector {
         name: &str,
         options: &Options,
     ) -> Result<std::result::Result<RemoteSource, RemoteError>> {
-        let object = GcsLocation::parse(name).map_err(|e| CliError::usage(format!("'{location}': {e}")))?;
-        let settings = self.stores.gcs.as_ref();
-        let settings =
-            settings.ok_or_else(|| CliError::failed("the settings of Google's storage were not read"))?;
-        Ok(gcs::open(&object, settings, options))
+        let object = named(location, GcsLocation::parse(name))?;
+        Ok(gcs::open(&object, set(&self.stores.gcs, "Google's storage")?, options))
     }
 
     /// Opens an image in a registry, or the Merkle tree in its manifest.
@@ -117,8 +120,7 @@ impl Connector {
         if let Some(image) = self.registries.get(name) {
             return Ok(image.clone());
         }
-        let reference =
-            OciReference::parse(name).map_err(|e| CliError::usage(format!("'{location}': {e}")))?;
+        let reference = named(location, OciReference::parse(name))?;
         let login = self.stores.logins.get(&reference.repository());
         let platform = self.stores.platform.clone().unwrap_or_else(Platform::of_this_machine);
         let timeout = Duration::from_millis(self.config.timeout_ms);
