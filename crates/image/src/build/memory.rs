@@ -5,7 +5,7 @@
 
 use super::compress::segment::SEGMENT_BYTES_MAX;
 use super::compress::workers::config;
-use super::contents::packed_segment_bytes;
+use super::contents::{packed_segment_bytes, sampler_bytes};
 use super::options::Options;
 use super::{BuildError, Spill};
 use pagefold_codec::cluster::encode::Encoder;
@@ -43,7 +43,8 @@ impl Division {
         // Beside an encoder a thread has its attempts at a cluster.
         let attempts_bytes = ATTEMPTS_CLUSTERS * u64::from(options.cluster_bytes);
         let packed_bytes = if options.fragments { packed_segment_bytes(options.cluster_bytes) } else { 0 };
-        let fixed_bytes = FIXED_BYTES + RESIDENT_BYTES_MIN + packed_bytes as u64;
+        let sampler_bytes = if options.choose_by_sample { sampler_bytes() } else { 0 };
+        let fixed_bytes = FIXED_BYTES + RESIDENT_BYTES_MIN + (packed_bytes + sampler_bytes) as u64;
         let encoder_bytes = encoder_bytes.map(|bytes| bytes as u64).sum::<u64>() + attempts_bytes;
         let division = |threads: usize, room_bytes: usize| {
             let taken = fixed_bytes + least_bytes(threads, room_bytes, encoder_bytes);
@@ -119,6 +120,15 @@ mod tests {
         assert_eq!(threads, 8);
         let unlimited = Options { memory_bytes: None, ..options(1, "zstd:12") };
         assert_eq!(Division::of(&unlimited).unwrap().threads, 8);
+    }
+
+    #[test]
+    fn the_encoders_of_samples_count() {
+        // Its low level is itself, so no thread has a further encoder.
+        let plain = options(512, "lz4");
+        let sampled = Options { choose_by_sample: true, ..plain.clone() };
+        let [plain, sampled] = [plain, sampled].map(|options| Division::of(&options).unwrap());
+        assert_eq!(plain.resident_bytes - sampled.resident_bytes, sampler_bytes() as u64);
     }
 
     #[test]

@@ -34,6 +34,7 @@ use filled::Filled;
 pub use packed::segment_bytes as packed_segment_bytes;
 use packing::Packing;
 use parts::{OwnPart, PendingReference};
+pub use sample::sampler_bytes;
 use scan::Scan;
 use std::collections::VecDeque;
 use std::time::Duration;

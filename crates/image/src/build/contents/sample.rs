@@ -74,12 +74,23 @@ pub struct Sampler {
     dst: Vec<u8>,
 }
 
+/// The configurations of the encoders: fast and strong, of LZ4 and of Zstandard.
+fn configs() -> [[EncoderConfig; 2]; 2] {
+    let window_bytes = LZ4_WINDOW_BYTES_DEFAULT;
+    let lz4 = [EncoderConfig::Lz4 { window_bytes }, EncoderConfig::Lz4Hc { window_bytes, level: 9 }];
+    [lz4, [1, 9].map(|level| EncoderConfig::Zstd { max_window_bytes: 64 << 10, level })]
+}
+
+/// An upper bound of the memory of a sampler, bytes.
+pub fn sampler_bytes() -> usize {
+    let encoders: usize = configs().iter().flatten().map(Encoder::heap_bytes).sum();
+    encoders + 2 * SAMPLED_BYTES_MIN as usize
+}
+
 impl Sampler {
     /// Makes the encoders.
     pub fn new() -> Result<Self, BuildError> {
-        let window_bytes = LZ4_WINDOW_BYTES_DEFAULT;
-        let lz4 = [EncoderConfig::Lz4 { window_bytes }, EncoderConfig::Lz4Hc { window_bytes, level: 9 }];
-        let zstd = [1, 9].map(|level| EncoderConfig::Zstd { max_window_bytes: 64 << 10, level });
+        let [lz4, zstd] = configs();
         let make = |[fast, strong]: [EncoderConfig; 2]| {
             Ok::<_, BuildError>([Encoder::new(&fast)?, Encoder::new(&strong)?])
         };
