@@ -72,6 +72,7 @@ pub mod gcs;
 pub mod headers;
 mod link;
 mod oauth;
+mod object;
 pub mod oci;
 mod outage;
 mod passed;

@@ -6,6 +6,14 @@ use super::{Blocks, Entry, Loaded};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// Time after blocks of a list were fetched in which nothing else is fetched ahead.
+const PREFETCH_PAUSE: Duration = Duration::from_millis(300);
+/// Runs behind a reader that are fetched ahead at most.
+const MAX_AHEAD_RUNS: u64 = 2;
+/// Shortest sequence in which requests follow each other without a reader.
+const LONG_SEQUENCE_BLOCKS: u64 = 256;
 
 /// Blocks that one thread loads. Dropped without [`Run::complete`], they are missing again.
 pub(crate) struct Run {
@@ -73,5 +81,53 @@ impl Drop for Run {
         }
         drop(state);
         self.owner.ended.notify_all();
+    }
+}
+
+/// The runs that are fetched ahead of readers.
+impl Blocks {
+    /// Returns the next run to fetch ahead of a reader that has just read block `last`; `None` if it does not read in
+    /// order, or if enough is there or on its way. Far ahead of a long sequence only, because what is behind the end of
+    /// a sequence is fetched in vain.
+    pub(crate) fn run_ahead(self: &Arc<Self>, last: u64) -> Option<Run> {
+        self.run_behind(last, last)
+    }
+
+    /// As [`Blocks::run_ahead`], for a reader that is about to read blocks from `first` to `last`: then what follows is on
+    /// its way while it waits.
+    pub(crate) fn run_ahead_of(self: &Arc<Self>, first: u64, last: u64) -> Option<Run> {
+        self.run_behind(first.checked_sub(1)?, last)
+    }
+
+    /// The next run behind block `last`, if block `known` belongs to a sequence.
+    fn run_behind(self: &Arc<Self>, known: u64, last: u64) -> Option<Run> {
+        let mut state = self.lock();
+        let (run_blocks, max) =
+            (state.blocks.get(&known).map_or(0, Entry::run_blocks), self.max_run_blocks());
+        // A list knows better what will be read, and needs the link.
+        let is_prefetching = state.prefetched_at.is_some_and(|at| at.elapsed() < PREFETCH_PAUSE);
+        if run_blocks < 2 || is_prefetching {
+            return None;
+        }
+        let most = (MAX_AHEAD_RUNS * max).min(self.max_blocks as u64 / 2);
+        let ahead_blocks = (MAX_AHEAD_RUNS * run_blocks).min(most);
+        let end = (last + 1 + ahead_blocks).min(self.all_blocks());
+        let missing = (last + 1..end).find(|block| !state.blocks.contains_key(block))?;
+        let blocks = state.begin_run(&(missing..missing + 1), 0, self.all_blocks(), max);
+        let is_long = run_blocks >= LONG_SEQUENCE_BLOCKS;
+        let chain_end = if is_long { (end + ahead_blocks / 2).min(self.all_blocks()) } else { 0 };
+        let mut run = Run::new(self.clone(), blocks, false);
+        run.chain_end = chain_end;
+        Some(run)
+    }
+
+    /// The run behind one that was fetched ahead and is there, up to where that one says. So the thread that fetched it need
+    /// not wait for a reader: if all threads did, their requests would begin and end together, and the link would be
+    /// idle for a latency in between.
+    pub(crate) fn run_chained(self: &Arc<Self>, fetched: &Range<u64>, chain_end: u64) -> Option<Run> {
+        let mut state = self.lock();
+        let missing = (fetched.end..chain_end).find(|block| !state.blocks.contains_key(block))?;
+        let blocks = state.begin_run(&(missing..missing + 1), 0, self.all_blocks(), self.max_run_blocks());
+        Some(Run::new(self.clone(), blocks, false))
     }
 }

@@ -7,8 +7,8 @@
 //! numbers are known.
 //!
 //! `contents` reads files and passes them to the compressing threads; this module places what comes back. `open_file` is a
-//! file while its segments come, `compressed` has the inodes with an index, and `finish` the directories and the end of the
-//! image.
+//! file while its segments come, `record` places an inode and what stands behind it, `compressed` has the inodes with an
+//! index, and `finish` the directories and the end of the image.
 //!
 //! An image of 16 TiB and more has addresses of 48 bits: directories and files that need such an address are extended
 //! inodes, chunks have wide entries, and indexes consist of records. The numbers of shared attributes count from a
@@ -18,12 +18,13 @@ mod compressed;
 mod finish;
 mod metabox;
 mod open_file;
+mod record;
 
 use super::BuildError;
 use super::compress::index::Placed;
 use super::compress::segment::{INLINE_BYTES_MAX, Segment, Stored};
 use super::content::Content;
-use super::metadata::inode::{Fields, Storage};
+use super::metadata::inode::Storage;
 use super::metadata::space::Space;
 use super::metadata::xattr::Pool;
 use super::options::{BLOCK_BYTES, Compression, Options};
@@ -36,7 +37,7 @@ use super::tree::{InodeId, Tree};
 use crate::format::features::incompat;
 use crate::format::inode::{LAYOUT_FLAT_INLINE, LAYOUT_FLAT_PLAIN};
 use crate::read::FileKind;
-use metabox::{Metabox, Position};
+use metabox::Metabox;
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
@@ -331,67 +332,6 @@ impl<'a> Writer<'a> {
         let layout = if file.tail.is_empty() { LAYOUT_FLAT_PLAIN } else { LAYOUT_FLAT_INLINE };
         let storage = Storage::blocks(layout, file.first_block);
         self.put_record(planned, len_bytes, storage, &file.tail, 0..file.tail.len())
-    }
-
-    /// Places an inode with its attributes, and `behind` them what its layout has there; the bytes `inline` of that
-    /// lie within a block. Returns their place in the area of inodes.
-    fn put_record(
-        &mut self,
-        planned: &Planned,
-        len_bytes: u64,
-        storage: Storage,
-        behind: &[u8],
-        inline: Range<usize>,
-    ) -> Result<Range<u64>, BuildError> {
-        let (head_bytes, xattrs) = self.fields(planned, len_bytes, storage.is_wide)?;
-        let inline = head_bytes + inline.start as u64..head_bytes + inline.end as u64;
-        let is_regular = self.tree.kind(planned.id) == FileKind::Regular;
-        let is_plain = is_regular && (storage.is_chunks() || !inline.is_empty());
-        let place = self.reserve(head_bytes + behind.len() as u64, inline.clone(), is_plain)?;
-        self.places.set(planned.id.index(), place.encode());
-        self.write_head(planned, len_bytes, place, storage, &xattrs);
-        self.write_at(place, head_bytes, behind);
-        // A tail that duplicates share is never in the metabox.
-        Ok(match place {
-            Position::Plain(at) => at + inline.start..at + inline.end,
-            Position::Metabox(_) => 0..0,
-        })
-    }
-
-    fn write_head(
-        &mut self,
-        planned: &Planned,
-        len_bytes: u64,
-        place: Position,
-        storage: Storage,
-        xattrs: &[u8],
-    ) {
-        self.summary.inodes += 1;
-        let fields = Fields {
-            ino: self.summary.inodes as u32,
-            ..self.raw_fields(planned, len_bytes, xattrs, storage.is_wide)
-        };
-        let inode = fields.encode(self.plan.epoch, storage);
-        self.write_at(place, 0, &inode);
-        self.write_at(place, inode.len() as u64, xattrs);
-    }
-
-    /// Returns the bytes of an inode with its attributes, and the attributes.
-    fn fields(&self, planned: &Planned, len_bytes: u64, is_wide: bool) -> Result<(u64, Vec<u8>), BuildError> {
-        let xattrs = self.pool.encode(self.tree, planned)?;
-        Ok((self.raw_fields(planned, len_bytes, &xattrs, is_wide).head_bytes(self.plan.epoch), xattrs))
-    }
-
-    fn raw_fields(&self, planned: &Planned, len_bytes: u64, xattrs: &[u8], is_wide: bool) -> Fields {
-        Fields {
-            metadata: self.tree.plain_metadata(planned.id),
-            kind: self.tree.kind(planned.id),
-            nlink: self.plan.nlink(planned.id),
-            ino: 0,
-            len_bytes,
-            xattr_bytes: xattrs.len(),
-            is_wide,
-        }
     }
 
     fn append_padded(&mut self, bytes: &[u8]) -> Result<(), BuildError> {
