@@ -6,7 +6,8 @@
 //! one.
 //!
 //! `cluster_fit --bare THREADS CLUSTER_BYTES CONFIG -- FILE...` prints the time that several threads need for the
-//! pieces whole, and their CPU time: the limit of a builder with as many threads.
+//! pieces whole, and their CPU time: the limit of a builder with as many threads. `--library` in place of `--bare` is
+//! the same with liblz4's encoder of `lz4hc`: the limit of a builder that leaves compression to that library.
 
 #![allow(clippy::unwrap_used, reason = "a measurement that fails has no result")]
 
@@ -24,6 +25,47 @@ struct Timespec {
 
 unsafe extern "C" {
     fn clock_gettime(clock: i32, time: *mut Timespec) -> i32;
+    // liblz4's lz4hc.h. pagefold-codec links the library.
+    fn LZ4_sizeofStateHC() -> i32;
+    fn LZ4_compress_HC_extStateHC(
+        state: *mut u64,
+        src: *const u8,
+        dst: *mut u8,
+        src_len: i32,
+        dst_capacity: i32,
+        level: i32,
+    ) -> i32;
+}
+
+/// liblz4's encoder of `lz4hc`.
+struct Library {
+    state: Vec<u64>,
+    level: i32,
+}
+
+impl Library {
+    fn new(level: i32) -> Self {
+        // SAFETY: the call only returns a length.
+        let state_bytes = unsafe { LZ4_sizeofStateHC() } as usize;
+        Library { state: vec![0; state_bytes.div_ceil(size_of::<u64>())], level }
+    }
+
+    fn whole(&mut self, src: &[u8], dst: &mut [u8]) -> Option<usize> {
+        let lens = [src.len(), dst.len()].map(|len| len.try_into().unwrap());
+        // SAFETY: the state is as long as the library says, aligned to 8 bytes and borrowed mutably, and the call
+        // initialises it; the slices are live and as long as said.
+        let written = unsafe {
+            LZ4_compress_HC_extStateHC(
+                self.state.as_mut_ptr(),
+                src.as_ptr(),
+                dst.as_mut_ptr(),
+                lens[0],
+                lens[1],
+                self.level,
+            )
+        };
+        usize::try_from(written).ok().filter(|written| *written > 0)
+    }
 }
 
 /// Clocks of time.h: the CPU time of all threads, and of this thread.
@@ -63,8 +105,9 @@ fn config(text: &str, cluster: usize) -> EncoderConfig {
 
 fn main() {
     let mut arguments: Vec<String> = std::env::args().skip(1).collect();
-    let bare_threads =
-        (arguments[0] == "--bare").then(|| arguments.drain(..2).nth(1).unwrap().parse().unwrap());
+    let is_library = arguments[0] == "--library";
+    let bare_threads = (is_library || arguments[0] == "--bare")
+        .then(|| arguments.drain(..2).nth(1).unwrap().parse().unwrap());
     let split = arguments.iter().position(|a| a == "--").unwrap();
     let cluster: usize = arguments[0].parse().unwrap();
     let files: Vec<Vec<u8>> = arguments[split + 1..]
@@ -75,7 +118,7 @@ fn main() {
     let total: usize = files.iter().map(Vec::len).sum();
     println!("{} files, {total} bytes, clusters of {cluster}", files.len());
     if let Some(threads) = bare_threads {
-        return measure_bare(&config(&arguments[1], cluster), &files, cluster, threads);
+        return measure_bare(&config(&arguments[1], cluster), &files, cluster, threads, is_library);
     }
     for text in &arguments[1..split] {
         measure(text, &config(text, cluster), &files, cluster);
@@ -134,7 +177,7 @@ fn measure(text: &str, config: &EncoderConfig, files: &[Vec<u8>], cluster: usize
 }
 
 /// Cuts the files into pieces as `fit` does, and prints the time in which the threads compress these pieces.
-fn measure_bare(config: &EncoderConfig, files: &[Vec<u8>], cluster: usize, threads: usize) {
+fn measure_bare(config: &EncoderConfig, files: &[Vec<u8>], cluster: usize, threads: usize, is_library: bool) {
     let next = AtomicUsize::new(0);
     let pieces = Mutex::new(Vec::new());
     let cut = || {
@@ -159,8 +202,16 @@ fn measure_bare(config: &EncoderConfig, files: &[Vec<u8>], cluster: usize, threa
     let (begin, cpu_before) = (Instant::now(), cpu_time(CLOCK_PROCESS_CPUTIME_ID));
     run(&|| {
         let (mut encoder, mut dst) = (Encoder::new(config).unwrap(), vec![0; 16 << 20]);
+        let mut library = is_library.then(|| match config {
+            EncoderConfig::Lz4Hc { level, .. } => Library::new(*level),
+            _ => panic!("--library is for lz4hc"),
+        });
         while let Some(piece) = pieces.get(next.fetch_add(1, Relaxed)) {
-            encoder.whole(piece, &mut dst).unwrap();
+            let written = match &mut library {
+                Some(library) => library.whole(piece, &mut dst),
+                None => encoder.whole(piece, &mut dst).unwrap(),
+            };
+            assert!(written.is_some());
         }
     });
     let (elapsed, cpu) = (begin.elapsed(), cpu_time(CLOCK_PROCESS_CPUTIME_ID) - cpu_before);

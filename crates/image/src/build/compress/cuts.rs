@@ -176,7 +176,7 @@ mod tests {
                 true => EncoderConfig::Zstd { max_window_bytes: 1 << 17, level: 1 },
                 false => EncoderConfig::Lz4 { window_bytes: 65_535 },
             }).unwrap();
-            let segment = cut.compress(&src, &mut encoder, &std::sync::atomic::AtomicBool::new(false)).unwrap();
+            let segment = cut.compress(&src, Vec::new(), &mut encoder, &std::sync::atomic::AtomicBool::new(false)).unwrap();
             check(&segment, start, &src)?;
             if end.is_multiple_of(BLOCK) {
                 prop_assert_eq!(segment.left_bytes, 0);

@@ -8,7 +8,6 @@
 use crate::build::BuildError;
 use crate::build::options::BLOCK_BYTES;
 use pagefold_codec::cluster::encode::Encoder;
-use pagefold_sys::malloc::large_block;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 pub(super) const BLOCK: usize = BLOCK_BYTES as usize;
@@ -109,19 +108,21 @@ pub struct Cut {
 }
 
 impl Cut {
-    /// Compresses the segment `src`, which is not empty. Fails soon after `is_stopped` is set.
+    /// Compresses the segment `src`, which is not empty. The result has the memory `room`, whose contents do not matter.
+    /// Fails soon after `is_stopped` is set.
     pub fn compress(
         &self,
         src: &[u8],
+        mut room: Vec<u8>,
         encoder: &mut Encoder,
         is_stopped: &AtomicBool,
     ) -> Result<Segment, BuildError> {
+        room.clear();
         let mut cutter = Cutter {
             cut: self,
             src,
             at: 0,
-            // Blocks that do not compress take as much as the source.
-            segment: Segment { blocks: large_block(src.len()), ..Segment::default() },
+            segment: Segment { blocks: room, ..Segment::default() },
             cluster: vec![0; self.cluster_bytes],
             is_stopped,
         };
@@ -140,7 +141,7 @@ impl Cut {
             cutter.step(encoder)?;
         }
         Ok(match self.may_be_plain && self.start == 0 && self.is_last && cutter.is_no_gain() {
-            true => plain(src),
+            true => plain(src, cutter.segment.blocks),
             false => cutter.segment,
         })
     }
@@ -158,10 +159,13 @@ pub fn next_segment_bytes(file_left: u64, all_left: u64) -> usize {
     segment.min(file_left) as usize
 }
 
-/// Stores a segment plain: `src` is all of a file, or a part that ends with the file or at a block's end.
-pub fn plain(src: &[u8]) -> Segment {
+/// Stores a segment plain, in the memory `room`: `src` is all of a file, or a part that ends with the file or at a block's
+/// end.
+pub fn plain(src: &[u8], mut room: Vec<u8>) -> Segment {
     let full = src.len() / BLOCK * BLOCK;
-    Segment { blocks: src[..full].to_vec(), tail: src[full..].to_vec(), ..Segment::default() }
+    room.clear();
+    room.extend_from_slice(&src[..full]);
+    Segment { blocks: room, tail: src[full..].to_vec(), ..Segment::default() }
 }
 
 pub(super) struct Cutter<'a> {
@@ -359,9 +363,12 @@ mod tests {
         for cuts in [vec![], vec![300_000]] {
             for is_last in [false, true] {
                 let cut = Cut { is_last, cluster_bytes: 4096, cuts: cuts.clone().into(), ..Cut::default() };
-                let compressed = cut.compress(&src, &mut encoder, &AtomicBool::new(true));
+                let compressed = cut.compress(&src, Vec::new(), &mut encoder, &AtomicBool::new(true));
                 assert!(matches!(compressed, Err(BuildError::Interrupted)), "{cuts:?}");
-                assert!(cut.compress(&src, &mut encoder, &AtomicBool::new(false)).is_ok(), "{cuts:?}");
+                assert!(
+                    cut.compress(&src, Vec::new(), &mut encoder, &AtomicBool::new(false)).is_ok(),
+                    "{cuts:?}"
+                );
             }
         }
     }

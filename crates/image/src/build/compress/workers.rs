@@ -49,6 +49,8 @@ pub struct ToCompress {
     pub cut: Cut,
     /// The compression of its file; `None`: it is stored plain.
     pub compression: Option<Compression>,
+    /// Memory for the blocks, with any contents.
+    pub room: Vec<u8>,
 }
 
 /// The result of a thread's work on a segment.
@@ -232,15 +234,15 @@ pub fn compressor(
     queue: &Queue<ToCompress>,
 ) -> impl FnMut(&[u8], ToCompress) -> Result<Segment, BuildError> {
     let (mut encoders, is_stopped) = (BTreeMap::new(), &queue.is_stopped);
-    move |src, ToCompress { cut, compression }| {
-        let Some(compression) = compression else { return Ok(segment::plain(src)) };
+    move |src, ToCompress { cut, compression, room }| {
+        let Some(compression) = compression else { return Ok(segment::plain(src, room)) };
         let encoder = match encoders.entry(compression) {
             std::collections::btree_map::Entry::Occupied(made) => made.into_mut(),
             std::collections::btree_map::Entry::Vacant(vacant) => {
                 vacant.insert(Encoder::new(&config(compression, options))?)
             }
         };
-        cut.compress(src, encoder, is_stopped)
+        cut.compress(src, room, encoder, is_stopped)
     }
 }
 

@@ -3,7 +3,6 @@
 use crate::build::BuildError;
 use crate::build::content::Reader;
 use crate::build::content_hash::ContentHash;
-use pagefold_sys::malloc::large_zeroed_block;
 use std::ops::Range;
 
 /// Bytes that are read at once to hash what is passed over.
@@ -29,11 +28,7 @@ impl<'r> Filled<'r> {
 
     /// Reads the next `len` bytes into a buffer, whose contents are replaced.
     pub fn read(&mut self, len: usize, mut bytes: Vec<u8>) -> Result<Vec<u8>, BuildError> {
-        match bytes.capacity() < len {
-            // The old contents are of no use, so they are not copied to longer memory.
-            true => bytes = large_zeroed_block(len),
-            false => bytes.resize(len, 0),
-        }
+        bytes.resize(len, 0);
         let mut done = 0;
         while done < len {
             let left = (len - done) as u64;

@@ -8,6 +8,7 @@
 //! The image must not depend on the number of threads. So nothing depends on when a result comes: segments are written in
 //! the order of submission, or at a point that the bytes written so far decide.
 
+mod buffers;
 mod choice;
 mod filled;
 mod packed;
@@ -17,8 +18,8 @@ mod sample;
 mod scan;
 
 use super::BuildError;
-use super::compress::segment::{Segment, next_segment_bytes};
-use super::compress::workers::{self, Done, Queue, Ticket, ToCompress, Workers};
+use super::compress::segment::{Cut, SEGMENT_BYTES_MAX, Segment, next_segment_bytes};
+use super::compress::workers::{self, Done, Queue, Ticket, ToCompress, Turn, Workers};
 use super::content::Content;
 use super::duplicates::{Duplicates, Found, Hasher};
 use super::error::path_of;
@@ -29,6 +30,7 @@ use super::sparse;
 use super::table::Table;
 use super::tree::InodeId;
 use super::writer::{OpenFile, Writer};
+use buffers::Buffers;
 use choice::Chooser;
 use filled::Filled;
 pub use packed::segment_bytes as packed_segment_bytes;
@@ -41,10 +43,8 @@ use std::time::Duration;
 
 /// Most pieces of work that wait to be written.
 const PENDING_MAX: usize = 4096;
-/// Most buffers that wait for another segment.
-const BUFFERS_MAX: usize = 2;
-/// Shorter buffers are not worth it.
-const BUFFER_BYTES_MIN: usize = 1 << 20;
+/// Memory of sources that waits for another segment at most, if the memory of the build is limited.
+const LIMITED_BUFFER_BYTES: usize = 2 * SEGMENT_BYTES_MAX;
 /// Bytes that are read at once to hash a file.
 const HASH_BYTES: usize = 1 << 20;
 
@@ -120,8 +120,13 @@ pub fn fill(
         })?;
         let compressor = move || workers::compressor(options, queue);
         let workers = Workers::start(scope, queue, threads, room_bytes, compressor)?;
-        let (pending, file, not_stored, buffers) =
-            (VecDeque::new(), OpenFile::default(), Vec::new(), Vec::new());
+        let (pending, file, not_stored) = (VecDeque::new(), OpenFile::default(), Vec::new());
+        // Results that are written last may have kept all the memory that there is.
+        let [sources, results] = match options.memory_bytes {
+            Some(_) => [LIMITED_BUFFER_BYTES, 0],
+            None => [room_bytes, room_bytes],
+        }
+        .map(Buffers::new);
         let mut filler = Filler {
             writer,
             workers,
@@ -133,7 +138,8 @@ pub fn fill(
             file,
             not_stored,
             left_bytes,
-            buffers,
+            sources,
+            results,
         };
         for planned in small.iter() {
             filler.pack_file(planned)?;
@@ -160,8 +166,10 @@ struct Filler<'w, 'a, 's> {
     not_stored: Vec<u8>,
     /// Bytes of all files that are not read yet.
     left_bytes: u64,
-    /// Memory of segments that are written, to be used again: new memory would cost a fault for each page.
-    buffers: Vec<Vec<u8>>,
+    /// Memory for sources of segments.
+    sources: Buffers,
+    /// Memory for their blocks.
+    results: Buffers,
 }
 
 impl<'a> Filler<'_, 'a, '_> {
@@ -275,23 +283,15 @@ impl<'a> Filler<'_, 'a, '_> {
         }
         let len = file.len_bytes as usize;
         self.make_room(len)?;
-        let buffer = self.buffer(len);
-        let src = reader.read(len, buffer)?;
+        let src = reader.read(len, self.sources.take(len))?;
         if let Found::Same(original) = self.find_original_of(file, &src)? {
             self.pending.push_back(Pending::Duplicate { planned: file.planned, original });
-            self.recycle(src);
+            self.sources.keep(src);
             return self.write_ready();
         }
         let whole = OwnPart::whole(file.len_bytes, true);
         self.submit_segment(file, &whole, 0, src);
         Ok(())
-    }
-
-    /// Keeps memory for a later segment.
-    fn recycle(&mut self, buffer: Vec<u8>) {
-        if self.buffers.len() < BUFFERS_MAX && buffer.len() >= BUFFER_BYTES_MIN {
-            self.buffers.push(buffer);
-        }
     }
 
     /// Writes results until another segment of this length may be submitted.
@@ -317,9 +317,17 @@ impl<'a> Filler<'_, 'a, '_> {
         Ok(())
     }
 
-    /// Memory for a segment of this length: that of an earlier one, if it is long.
-    fn buffer(&mut self, len: usize) -> Vec<u8> {
-        if len >= BUFFER_BYTES_MIN { self.buffers.pop().unwrap_or_default() } else { Vec::new() }
+    /// Passes a source to the threads, with memory for its blocks.
+    fn submit_source(
+        &mut self,
+        src: Vec<u8>,
+        cut: Cut,
+        compression: Option<Compression>,
+        turn: Turn,
+    ) -> Ticket {
+        // Blocks that do not compress take as much as the source.
+        let room = self.results.take(src.len());
+        self.workers.submit(src, ToCompress { cut, compression, room }, turn)
     }
 
     fn drain(&mut self) -> Result<(), BuildError> {
@@ -351,10 +359,10 @@ impl<'a> Filler<'_, 'a, '_> {
         let elapsed = compression.map_or(Duration::ZERO, |_| elapsed);
         let stored = src.len() - segment.left_bytes;
         self.not_stored = src[stored..].to_vec();
-        self.recycle(src);
+        self.sources.keep(src);
         let fragment = self.pack_end(&segment.fragment)?;
         self.file.is_cut |= is_divided;
-        self.writer.append_segment(&mut self.file, segment, elapsed)?;
+        self.results.keep(self.writer.append_segment(&mut self.file, segment, elapsed)?);
         if is_last {
             let mut file = std::mem::take(&mut self.file);
             file.fragment = fragment;

@@ -9,7 +9,7 @@ use super::packed::{Packed, PackedSegment};
 use super::{Filled, Filler, Pending};
 use crate::build::BuildError;
 use crate::build::compress::segment::{Cut, Segment};
-use crate::build::compress::workers::{Ticket, ToCompress, Turn};
+use crate::build::compress::workers::{Ticket, Turn};
 use crate::build::options::{Compression, Options};
 use crate::build::plan::Planned;
 use crate::build::table::Spill;
@@ -135,23 +135,24 @@ impl<'a> Filler<'_, 'a, '_> {
     }
 
     fn write_late(&mut self, late: Late) -> Result<(), BuildError> {
-        match (late, &mut self.packing) {
-            (Late::UnderWay(ticket), _) => self.write_packed(ticket),
-            (Late::Compressed(segment, elapsed), Some(packing)) => {
-                self.writer.append_segment(&mut packing.file, segment, elapsed)
-            }
-            (Late::Compressed(..), None) => Ok(()),
+        match late {
+            Late::UnderWay(ticket) => self.write_packed(ticket),
+            Late::Compressed(segment, elapsed) => self.append_packed(segment, elapsed),
         }
     }
 
     /// Writes a segment of the packed file.
     pub(super) fn write_packed(&mut self, ticket: Ticket) -> Result<(), BuildError> {
         let done = self.workers.take(ticket, || self.writer.report(0))?;
-        self.recycle(done.src);
-        match &mut self.packing {
-            Some(packing) => self.writer.append_segment(&mut packing.file, done.output, done.elapsed),
-            None => Ok(()),
+        self.sources.keep(done.src);
+        self.append_packed(done.output, done.elapsed)
+    }
+
+    fn append_packed(&mut self, segment: Segment, elapsed: Duration) -> Result<(), BuildError> {
+        if let Some(packing) = &mut self.packing {
+            self.results.keep(self.writer.append_segment(&mut packing.file, segment, elapsed)?);
         }
+        Ok(())
     }
 
     /// Writes the end of the packed file, and its inode.
@@ -180,6 +181,6 @@ impl<'a> Filler<'_, 'a, '_> {
         let cluster_bytes = self.writer.options.cluster_bytes as usize;
         let cut = Cut { start, is_last, cluster_bytes, ..Cut::default() };
         let compression = self.packing.as_ref()?.compression;
-        Some(self.workers.submit(src, ToCompress { cut, compression: Some(compression) }, turn))
+        Some(self.submit_source(src, cut, Some(compression), turn))
     }
 }

@@ -9,7 +9,7 @@ use super::{Filler, Pending, PendingSegment, Source};
 use crate::build::BuildError;
 use crate::build::chunks::{Division, Reference};
 use crate::build::compress::segment::{Cut, SEGMENT_BYTES_MAX, next_segment_bytes};
-use crate::build::compress::workers::{ToCompress, Turn};
+use crate::build::compress::workers::Turn;
 use crate::build::content_hash::ContentHash;
 use crate::build::error::path_of;
 use crate::build::options::{BLOCK_BYTES, Compression};
@@ -100,8 +100,7 @@ impl<'a> Filler<'_, 'a, '_> {
             let part_left = part.range.end - start;
             let segment_bytes = next_segment_bytes(part_left, part_left + later_bytes);
             self.make_room(segment_bytes)?;
-            let buffer = self.buffer(segment_bytes);
-            let src = reader.read(segment_bytes, buffer)?;
+            let src = reader.read(segment_bytes, self.sources.take(segment_bytes))?;
             self.submit_segment(file, part, start, src);
             start += segment_bytes as u64;
         }
@@ -126,7 +125,7 @@ impl<'a> Filler<'_, 'a, '_> {
             in_blocks,
             cuts: part.cuts.iter().copied().filter(is_inside).collect(),
         };
-        let ticket = self.workers.submit(src, ToCompress { cut, compression }, Turn::Last);
+        let ticket = self.submit_source(src, cut, compression, Turn::Last);
         let segment = PendingSegment { ticket, planned, len, is_last, compression, is_original, is_divided };
         self.pending.push_back(Pending::Segment(segment));
     }
@@ -161,11 +160,10 @@ impl<'a> Filler<'_, 'a, '_> {
             start += len;
             let cluster_bytes = self.writer.options.cluster_bytes as usize;
             let cut = Cut { start: segment_start, cluster_bytes, ..Cut::default() };
-            let ticket =
-                self.workers.submit(src, ToCompress { cut, compression: Some(compression) }, Turn::First);
+            let ticket = self.submit_source(src, cut, Some(compression), Turn::First);
             let done = self.workers.take(ticket, || self.writer.report(0))?;
             src = done.src[done.src.len() - done.output.left_bytes..].to_vec();
-            self.writer.append_segment(&mut self.file, done.output, done.elapsed)?;
+            self.results.keep(self.writer.append_segment(&mut self.file, done.output, done.elapsed)?);
         }
         // Other files may refer to these extents, because of what was read before.
         if hash.is_some_and(|hash| hash != again.hash.finish() || again.last != *last) {

@@ -169,7 +169,7 @@ impl Writer<'_> {
                 }
                 tickets.push_back(workers.submit(
                     segment,
-                    ToCompress { cut, compression: Some(compression) },
+                    ToCompress { cut, compression: Some(compression), room: Vec::new() },
                     Turn::Last,
                 ));
             }

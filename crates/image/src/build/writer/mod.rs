@@ -187,17 +187,16 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
-    /// Appends a segment of a file.
+    /// Appends a segment of a file. Returns the memory of its blocks, which is free.
     pub fn append_segment(
         &mut self,
         file: &mut OpenFile,
         segment: Segment,
         elapsed: Duration,
-    ) -> Result<(), BuildError> {
+    ) -> Result<Vec<u8>, BuildError> {
         let block = self.out.next_block();
         self.out.append(&segment.blocks)?;
-        file.add_segment(segment, block, elapsed);
-        Ok(())
+        Ok(file.add_segment(segment, block, elapsed))
     }
 
     /// Ends a file whose segments are appended. `is_original`: later files may have the same contents, or refer to them.

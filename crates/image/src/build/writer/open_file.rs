@@ -34,7 +34,8 @@ pub struct OpenFile {
 
 impl OpenFile {
     /// Adds the extents of a segment whose blocks are appended to the image from `block` on, and takes its tail.
-    pub(super) fn add_segment(&mut self, segment: Segment, block: u64, elapsed: Duration) {
+    /// Returns the memory of its blocks.
+    pub(super) fn add_segment(&mut self, segment: Segment, block: u64, elapsed: Duration) -> Vec<u8> {
         self.add_blocks(block, segment.blocks.len() as u64 / BLOCK);
         let is_appended = !segment.blocks.is_empty();
         let mut block = if is_appended { block } else { self.next_block.max(1) };
@@ -46,6 +47,7 @@ impl OpenFile {
         self.next_block = block;
         self.tail = segment.tail;
         self.elapsed += elapsed;
+        segment.blocks
     }
 
     /// Counts blocks that are appended to the image from `block` on.
