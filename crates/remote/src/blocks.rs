@@ -13,7 +13,7 @@
 
 mod run;
 
-pub(crate) use run::Run;
+pub(crate) use run::{Run, RunKind};
 
 use crate::passed::ReadParts;
 use std::collections::HashMap;
@@ -59,6 +59,8 @@ pub(crate) struct State {
     pub(crate) unread_blocks: usize,
     /// The last time that a list had blocks fetched.
     pub(crate) prefetched_at: Option<Instant>,
+    /// The runs that readers load themselves, and so wait for.
+    waited: Vec<Range<u64>>,
     /// Counts accesses.
     clock: u64,
 }
@@ -211,7 +213,8 @@ impl Blocks {
                         Some(own) => state.begin_run(&wanted, own, all, max),
                         None => state.begin_single(&wanted, max),
                     };
-                    return Claim::Load(Run::new(self.clone(), blocks, false));
+                    state.waited.push(blocks.clone());
+                    return Claim::Load(Run::new(self.clone(), blocks, RunKind::Waited));
                 }
             }
             let left = end.saturating_duration_since(Instant::now());

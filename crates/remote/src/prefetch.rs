@@ -4,7 +4,7 @@
 //! quarters of all: so a prefetch evicts neither what it has fetched, nor all that readers have fetched. Without room, the
 //! caller waits until readers have taken some, or gives up.
 
-use crate::blocks::{Blocks, Run};
+use crate::blocks::{Blocks, Run, RunKind};
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
@@ -39,7 +39,7 @@ impl Blocks {
         state.prefetched_at = Some(Instant::now());
         let end = wanted.end.min(first + room.min(self.max_run_blocks()));
         let run = state.begin(first..end, true);
-        PrefetchClaim::Fetch(Run::new(self.clone(), run, true))
+        PrefetchClaim::Fetch(Run::new(self.clone(), run, RunKind::Prefetched))
     }
 }
 

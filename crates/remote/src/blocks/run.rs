@@ -2,7 +2,7 @@
 //!
 //! Until it is completed or dropped, its blocks are marked as loading, and other readers wait for them.
 
-use super::{Blocks, Entry, Loaded};
+use super::{Blocks, Entry, Loaded, State};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -15,11 +15,22 @@ const MAX_AHEAD_RUNS: u64 = 2;
 /// Shortest sequence in which requests follow each other without a reader.
 const LONG_SEQUENCE_BLOCKS: u64 = 256;
 
+/// Who wants a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum RunKind {
+    /// A reader, which waits for it.
+    Waited,
+    /// Nobody yet: it is fetched ahead of a reader in order.
+    Ahead,
+    /// Nobody yet: a list names it.
+    Prefetched,
+}
+
 /// Blocks that one thread loads. Dropped without [`Run::complete`], they are missing again.
 pub(crate) struct Run {
     owner: Arc<Blocks>,
     pub(super) blocks: Range<u64>,
-    is_prefetch: bool,
+    kind: RunKind,
     /// How often blocks had been forgotten when it began.
     forgotten: u64,
     /// Before this block, the thread that fetches the run ahead goes on.
@@ -28,9 +39,9 @@ pub(crate) struct Run {
 
 impl Run {
     /// Blocks that were marked as loading.
-    pub(crate) fn new(owner: Arc<Blocks>, blocks: Range<u64>, is_prefetch: bool) -> Self {
+    pub(crate) fn new(owner: Arc<Blocks>, blocks: Range<u64>, kind: RunKind) -> Self {
         let forgotten = owner.forgotten.load(Ordering::Relaxed);
-        Run { owner, blocks, is_prefetch, forgotten, chain_end: 0 }
+        Run { owner, blocks, kind, forgotten, chain_end: 0 }
     }
 
     /// Returns a function that claims the run to fetch next without waiting for a reader.
@@ -54,15 +65,17 @@ impl Run {
         let run_blocks = run_blocks.saturating_sub(missing).max(1);
         let is_current = self.owner.forgotten.load(Ordering::Relaxed) == self.forgotten;
         let mut loaded = loaded.into_iter().filter(|_| is_current);
-        for block in blocks {
+        let is_prefetch = self.kind == RunKind::Prefetched;
+        for block in blocks.clone() {
             match loaded.next() {
-                Some(bytes) => state.set_ready(block, Arc::new(bytes), run_blocks, self.is_prefetch),
+                Some(bytes) => state.set_ready(block, Arc::new(bytes), run_blocks, is_prefetch),
                 None => {
                     state.blocks.remove(&block);
-                    state.unread_blocks -= usize::from(self.is_prefetch);
+                    state.unread_blocks -= usize::from(is_prefetch);
                 }
             }
         }
+        state.end_wait(self.kind, &blocks);
         state.evict(self.owner.max_blocks);
         drop(state);
         self.owner.ended.notify_all();
@@ -76,9 +89,10 @@ impl Drop for Run {
         }
         let mut state = self.owner.lock();
         self.blocks.clone().for_each(|block| _ = state.blocks.remove(&block));
-        if self.is_prefetch {
+        if self.kind == RunKind::Prefetched {
             state.unread_blocks -= (self.blocks.end - self.blocks.start) as usize;
         }
+        state.end_wait(self.kind, &self.blocks);
         drop(state);
         self.owner.ended.notify_all();
     }
@@ -87,7 +101,8 @@ impl Drop for Run {
 /// The runs that are fetched ahead of readers.
 impl Blocks {
     /// Returns the next run to fetch ahead of a reader that has just read block `last`; `None` if it does not read in
-    /// order, or if enough is there or on its way. Far ahead of a long sequence only, because what is behind the end of
+    /// order, if enough is there or on its way, or if another reader waits for other blocks: these would come later, and
+    /// the readers that wait use the link. Far ahead of a long sequence only, because what is behind the end of
     /// a sequence is fetched in vain.
     pub(crate) fn run_ahead(self: &Arc<Self>, last: u64) -> Option<Run> {
         self.run_behind(last, last)
@@ -112,11 +127,14 @@ impl Blocks {
         let most = (MAX_AHEAD_RUNS * max).min(self.max_blocks as u64 / 2);
         let ahead_blocks = (MAX_AHEAD_RUNS * run_blocks).min(most);
         let end = (last + 1 + ahead_blocks).min(self.all_blocks());
+        if state.waits_beside(&self.near(known..end)) {
+            return None;
+        }
         let missing = (last + 1..end).find(|block| !state.blocks.contains_key(block))?;
         let blocks = state.begin_run(&(missing..missing + 1), 0, self.all_blocks(), max);
         let is_long = run_blocks >= LONG_SEQUENCE_BLOCKS;
         let chain_end = if is_long { (end + ahead_blocks / 2).min(self.all_blocks()) } else { 0 };
-        let mut run = Run::new(self.clone(), blocks, false);
+        let mut run = Run::new(self.clone(), blocks, RunKind::Ahead);
         run.chain_end = chain_end;
         Some(run)
     }
@@ -126,8 +144,33 @@ impl Blocks {
     /// idle for a latency in between.
     pub(crate) fn run_chained(self: &Arc<Self>, fetched: &Range<u64>, chain_end: u64) -> Option<Run> {
         let mut state = self.lock();
+        if state.waits_beside(&self.near(fetched.start..chain_end)) {
+            return None;
+        }
         let missing = (fetched.end..chain_end).find(|block| !state.blocks.contains_key(block))?;
         let blocks = state.begin_run(&(missing..missing + 1), 0, self.all_blocks(), self.max_run_blocks());
-        Some(Run::new(self.clone(), blocks, false))
+        Some(Run::new(self.clone(), blocks, RunKind::Ahead))
+    }
+
+    /// The blocks that the reader of a sequence may wait for while these are fetched ahead of it.
+    fn near(&self, ahead: Range<u64>) -> Range<u64> {
+        let margin = 2 * MAX_AHEAD_RUNS * self.max_run_blocks();
+        ahead.start.saturating_sub(margin)..ahead.end.saturating_add(margin)
+    }
+}
+
+impl State {
+    /// Whether a reader waits for a run that is not of these blocks.
+    fn waits_beside(&self, blocks: &Range<u64>) -> bool {
+        self.waited.iter().any(|run| run.end <= blocks.start || run.start >= blocks.end)
+    }
+
+    /// Notes that a run is there, or will not be.
+    fn end_wait(&mut self, kind: RunKind, blocks: &Range<u64>) {
+        if kind == RunKind::Waited
+            && let Some(index) = self.waited.iter().position(|run| run.start == blocks.start)
+        {
+            self.waited.swap_remove(index);
+        }
     }
 }

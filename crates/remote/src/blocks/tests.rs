@@ -90,6 +90,27 @@ fn the_next_run_is_fetched_ahead_of_a_sequence_and_of_nothing_else() {
 
 /// Clusters of two and three blocks at random places, as a database reads them: nothing but them is loaded.
 #[test]
+fn nothing_is_fetched_ahead_while_another_reader_waits_for_other_blocks() {
+    let blocks = new(1000 * BLOCK, 1000 * BLOCK as usize);
+    read(&blocks, 20 * BLOCK..20 * BLOCK + 1);
+    read(&blocks, 21 * BLOCK..21 * BLOCK + 1);
+    let mut buf = [0];
+    let mut is_ahead = Vec::new();
+    // The reader of the sequence itself may wait for blocks of it, and another one may fail.
+    assert!(blocks.run_ahead(21).is_some());
+    for (at, fails) in [(900, false), (25, false), (950, true)] {
+        let waiting = blocks.read(at * BLOCK, &mut buf, later(), &|run| {
+            assert!(blocks.run_ahead(21).is_none());
+            assert_eq!(blocks.run_chained(&(22..25), 60).is_some(), at == 25);
+            if fails { Err(()) } else { Ok(served(&blocks, run)) }
+        });
+        assert_eq!(waiting.is_err(), fails);
+        is_ahead.push(blocks.run_chained(&(22..25), 60).is_some());
+    }
+    assert_eq!(is_ahead, [true; 3], "nobody waits any more");
+}
+
+#[test]
 fn reads_at_random_places_load_the_blocks_that_they_want() {
     let blocks = new(4000 * BLOCK, 512 * BLOCK as usize);
     let (mut wanted, mut loaded, mut at) = (0, 0, 12345_u64);
