@@ -14,7 +14,7 @@ use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::{Arc, LazyLock};
 
-const BLOCK: u64 = 64 << 10;
+const BLOCK: u64 = 32 << 10;
 
 /// One folder for the whole run, which the process that ends last leaves behind.
 static CACHE: LazyLock<(PathBuf, Arc<Cache>)> = LazyLock::new(|| {

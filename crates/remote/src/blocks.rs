@@ -1,4 +1,4 @@
-//! The ranges of an object that are in memory, in blocks of 64 KiB, and those that are on their way.
+//! The ranges of an object that are in memory, in blocks of 32 KiB, and those that are on their way.
 //!
 //! A reader of a block that is missing loads it, together with the missing blocks behind it that it wants too. A read that
 //! begins where another one has ended, or is about to, continues a sequence: then the reader loads four times as many
@@ -22,18 +22,21 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-/// Bytes of a block; the last one of an object may be shorter.
-pub(crate) const BLOCK_BYTES: u64 = 64 << 10;
+/// Bytes of a block; the last one of an object may be shorter. Of a cluster at a random place, half a block more than its
+/// bytes is loaded before it and behind it on average.
+pub(crate) const BLOCK_BYTES: u64 = 32 << 10;
 /// Blocks that one request loads at most, as long as nobody says another number.
-const MAX_RUN_BLOCKS: u64 = 16;
+const MAX_RUN_BLOCKS: u64 = 32;
+/// Blocks that a reader loads when it continues where a read has ended.
+const FIRST_RUN_BLOCKS: u64 = 8;
 /// Growth of a run in a sequence.
 const GROWTH: u64 = 4;
 /// A block was used just now if there were fewer accesses since; bytes were, if there were fewer than the second. Among many
 /// places that were read at random, the next one is often behind one of them by chance.
-const RECENT_ACCESSES: u64 = 4;
-const RECENT_READ_ACCESSES: u64 = 128;
+const RECENT_ACCESSES: u64 = 8;
+const RECENT_READ_ACCESSES: u64 = 256;
 /// Shortest run whose blocks leave first when they were read.
-const LONG_RUN_BLOCKS: u64 = 8;
+const LONG_RUN_BLOCKS: u64 = 16;
 
 /// The bytes of consecutive blocks, one after the other.
 pub(crate) type Loaded = Vec<Vec<u8>>;
@@ -303,7 +306,9 @@ impl State {
     ) -> Range<u64> {
         let before = wanted.start.checked_sub(1).and_then(|before| self.blocks.get(&before));
         let before = before.map_or(0, Entry::run_blocks).max(own_blocks);
-        let sequential_blocks = before.saturating_mul(GROWTH).max(1);
+        let is_sequence = before > 0;
+        let sequential_blocks =
+            before.saturating_mul(GROWTH).max(if is_sequence { FIRST_RUN_BLOCKS } else { 1 });
         let len_blocks = sequential_blocks.max(wanted.end - wanted.start).clamp(1, max_run_blocks);
         let end = wanted.start.saturating_add(len_blocks).min(all_blocks);
         self.begin_behind(wanted.start..end, before, false)

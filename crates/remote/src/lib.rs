@@ -9,7 +9,7 @@
 //! let url = Url::parse("https://images.example.org/app.erofs")?;
 //! let source = RemoteSource::open(&url, Options::default())?;
 //! let mut superblock = [0; 128];
-//! source.read_at(1024, &mut superblock)?; // one request for 64 KiB
+//! source.read_at(1024, &mut superblock)?; // one request for 32 KiB
 //! println!("{} bytes, {} requests", source.len_bytes(), source.stats().requests);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
@@ -42,7 +42,7 @@
 //!
 //! # How it works
 //!
-//! A read (`source.rs`) is cut into blocks of 64 KiB, which `blocks.rs` keeps. A missing block is fetched with those
+//! A read (`source.rs`) is cut into blocks of 32 KiB, which `blocks.rs` keeps. A missing block is fetched with those
 //! behind it that are wanted too, or probably will be: up to 2 MiB in one request, as `link.rs` says after it has seen
 //! the times of others. `outage.rs` lets reads of a block that is out of reach fail together. `passed.rs` says which blocks leave first, and `prefetch.rs` fetches those of a list. Other
 //! readers of a block that is on its way wait for it, and `ahead.rs` fetches what follows a sequence. `retry.rs`

@@ -64,13 +64,13 @@ mod tests {
         let pieces: Vec<_> =
             (0..BLOCK_BYTES).step_by(5000).map(|at| (at, 5000.min(BLOCK_BYTES - at))).collect();
         assert!(read(&pieces, BLOCK_BYTES) && !read(&pieces[1..], BLOCK_BYTES));
-        assert!(!read(&pieces[..12], BLOCK_BYTES) && read(&[(0, BLOCK_BYTES)], BLOCK_BYTES));
+        assert!(!read(&pieces[..pieces.len() - 2], BLOCK_BYTES) && read(&[(0, BLOCK_BYTES)], BLOCK_BYTES));
         // A cluster that was read twice, and one that was read for each file in it.
         let again = |times: usize| [vec![(0, BLOCK_BYTES)], vec![(16384, 16384); times]].concat();
         assert!(read(&again(1), BLOCK_BYTES) && !read(&again(2), BLOCK_BYTES));
         assert!(!read(&[(0, 16384); 10], BLOCK_BYTES));
         // The last block of an object.
         assert!(read(&[(0, 4097)], 4097) && !read(&[(0, 4096)], 4097) && read(&[], 0));
-        assert_eq!((mask(0, 16), mask(0, 0), mask(3, 5), mask(16, 16)), (u16::MAX, 0, 0b11000, 0));
+        assert_eq!((mask(0, 16), mask(0, 0), mask(3, 5), mask(8, 8)), (0xff, 0, 0b11000, 0));
     }
 }

@@ -105,10 +105,16 @@ mod tests {
         }
         assert_eq!(prefetch(&blocks, 98..200), (vec![98..100], true));
         assert_eq!(prefetch(&blocks, 200..300), (vec![], true));
-        // Meanwhile nothing else is fetched ahead.
-        assert!(read(&blocks, 60) && read(&blocks, 61) && blocks.run_ahead(61).is_none());
+    }
+
+    #[test]
+    fn nothing_is_fetched_ahead_of_readers_while_a_list_is_fetched() {
+        let blocks = blocks(200, 100);
+        assert!([60, 61, 69].into_iter().all(|block| read(&blocks, block)));
+        assert!(blocks.run_ahead(69).is_some());
+        assert!(prefetch(&blocks, 0..4).1 && blocks.run_ahead(69).is_none());
         blocks.lock().prefetched_at = None;
-        assert!(blocks.run_ahead(61).is_some());
+        assert!(blocks.run_ahead(69).is_some());
     }
 
     #[test]

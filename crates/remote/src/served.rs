@@ -4,7 +4,7 @@
 //! send other bytes then, which have the right digest. So a block that comes again must be as it was, or the digest says
 //! nothing about the bytes that the command has used.
 //!
-//! A hash takes some 60 bytes of memory for each block of 64 KiB that was read. Mounts, which compare no digest, have none.
+//! A hash takes some 60 bytes of memory for each block of 32 KiB that was read. Mounts, which compare no digest, have none.
 
 use crate::blocks::Loaded;
 use ring::digest::{SHA256, digest};

@@ -28,7 +28,7 @@ pub struct Options {
     /// The longest time of a read, from the start of its [scope](pagefold_backing::DeadlineScope) on, and of opening.
     /// Then it fails.
     pub timeout: Duration,
-    /// Memory for ranges that were read, bytes; at least 64 KiB are taken. Reads in flight take up to 2 MiB each, an eighth
+    /// Memory for ranges that were read, bytes; at least 32 KiB are taken. Reads in flight take up to 2 MiB each, an eighth
     /// of this at most, in addition.
     pub cache_bytes: usize,
     /// Threads that fetch ahead of readers that read in order.

@@ -19,7 +19,7 @@ use std::time::Duration;
 const USAGE: i32 = 2;
 const BUSY: i32 = 4;
 /// Bytes of a block of the cache.
-const BLOCK: u64 = 64 << 10;
+const BLOCK: u64 = 32 << 10;
 
 /// An image with a file `noise` of this length, which does not compress.
 fn noisy_image(s: &Sandbox, len_bytes: usize) -> PathBuf {

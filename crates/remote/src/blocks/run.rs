@@ -2,7 +2,7 @@
 //!
 //! Until it is completed or dropped, its blocks are marked as loading, and other readers wait for them.
 
-use super::{Blocks, Entry, Loaded, State};
+use super::{Blocks, Entry, FIRST_RUN_BLOCKS, Loaded, State};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -10,10 +10,13 @@ use std::time::Duration;
 
 /// Time after blocks of a list were fetched in which nothing else is fetched ahead.
 const PREFETCH_PAUSE: Duration = Duration::from_millis(300);
+/// Shortest sequence behind which anything is fetched: two reads that meet may do so by chance, as of two clusters that a
+/// page has parts of.
+const MIN_SEQUENCE_BLOCKS: u64 = 2 * FIRST_RUN_BLOCKS;
 /// Runs behind a reader that are fetched ahead at most.
 const MAX_AHEAD_RUNS: u64 = 2;
 /// Shortest sequence in which requests follow each other without a reader.
-const LONG_SEQUENCE_BLOCKS: u64 = 256;
+const LONG_SEQUENCE_BLOCKS: u64 = 512;
 
 /// Who wants a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -121,7 +124,7 @@ impl Blocks {
             (state.blocks.get(&known).map_or(0, Entry::run_blocks), self.max_run_blocks());
         // A list knows better what will be read, and needs the link.
         let is_prefetching = state.prefetched_at.is_some_and(|at| at.elapsed() < PREFETCH_PAUSE);
-        if run_blocks < 2 || is_prefetching {
+        if run_blocks < MIN_SEQUENCE_BLOCKS || is_prefetching {
             return None;
         }
         let most = (MAX_AHEAD_RUNS * max).min(self.max_blocks as u64 / 2);

@@ -43,42 +43,46 @@ fn read(blocks: &Arc<Blocks>, range: Range<u64>) -> Vec<Range<u64>> {
 
 #[test]
 fn single_reads_load_a_block_and_sequential_ones_more_and_more() {
-    let blocks = new(40 * BLOCK + 5, 64 * BLOCK as usize);
+    let blocks = new(60 * BLOCK + 5, 64 * BLOCK as usize);
     assert_eq!(read(&blocks, 10 * BLOCK + 7..10 * BLOCK + 8), [10..11]);
     assert_eq!(read(&blocks, 10 * BLOCK..11 * BLOCK), []);
-    assert_eq!(read(&blocks, 11 * BLOCK..11 * BLOCK + 1), [11..15]);
-    assert_eq!(read(&blocks, 15 * BLOCK..15 * BLOCK + 1), [15..31]);
-    assert_eq!(read(&blocks, 31 * BLOCK..31 * BLOCK + 1), [31..41]);
-    assert_eq!(read(&blocks, 40 * BLOCK + 4..40 * BLOCK + 5), []);
+    assert_eq!(read(&blocks, 11 * BLOCK..11 * BLOCK + 1), [11..19]);
+    assert_eq!(read(&blocks, 19 * BLOCK..19 * BLOCK + 1), [19..51]);
+    assert_eq!(read(&blocks, 51 * BLOCK..51 * BLOCK + 1), [51..61]);
+    assert_eq!(read(&blocks, 60 * BLOCK + 4..60 * BLOCK + 5), []);
     // Blocks that are there are not loaded again.
     assert_eq!(read(&blocks, 8 * BLOCK..12 * BLOCK), [8..10]);
     let long = new(40 * BLOCK, 64 * BLOCK as usize);
-    assert_eq!(read(&long, BLOCK / 2..BLOCK * 39), [0..16, 16..32, 32..40]);
+    assert_eq!(read(&long, BLOCK / 2..BLOCK * 39), [0..32, 32..40]);
 }
 
 #[test]
 fn the_next_run_is_fetched_ahead_of_a_sequence_and_of_nothing_else() {
-    let blocks = new(100 * BLOCK, 100 * BLOCK as usize);
+    let blocks = new(1000 * BLOCK, 400 * BLOCK as usize);
     let ahead = |last| blocks.run_ahead(last);
     read(&blocks, 20 * BLOCK..20 * BLOCK + 1);
     assert!(ahead(20).is_none() && ahead(21).is_none());
+    // Two reads that meet may do so by chance.
     read(&blocks, 21 * BLOCK..21 * BLOCK + 1);
-    // A run of four: up to eight blocks ahead. One that was dropped is missing again.
+    assert!(ahead(21).is_none() && blocks.run_ahead_of(22, 22).is_none());
+    assert_eq!(read(&blocks, 29 * BLOCK..29 * BLOCK + 1), [29..61]);
+    // One that was dropped is missing again.
     for _ in 0..2 {
-        assert_eq!(ahead(21).unwrap().blocks(), &(25..41));
+        assert_eq!(ahead(29).unwrap().blocks(), &(61..93));
     }
-    let run = ahead(21).unwrap();
-    assert!(ahead(21).is_none(), "enough is on its way");
+    // Two runs are on their way at once, also while a reader waits for the one before.
+    let (run, second) = (ahead(29).unwrap(), ahead(29).unwrap());
+    assert_eq!((run.blocks(), second.blocks()), (&(61..93), &(93..125)));
+    assert!(ahead(29).is_none(), "enough is on its way");
     let loaded = served(&blocks, run.blocks());
     run.complete(loaded);
-    assert_eq!(read(&blocks, 25 * BLOCK..41 * BLOCK), []);
-    // In a long sequence two runs are on their way at once, also while a reader waits for the one before.
-    let reading = blocks.run_ahead_of(41, 50).unwrap();
-    assert_eq!(reading.blocks(), &(51..52));
-    drop(reading);
-    let (first, second) = (ahead(40).unwrap(), ahead(40).unwrap());
-    assert_eq!((first.blocks(), second.blocks()), (&(41..57), &(57..73)));
-    assert!(ahead(40).is_none());
+    assert_eq!(read(&blocks, 61 * BLOCK..93 * BLOCK), []);
+    let reading = blocks.run_ahead_of(93, 150).unwrap();
+    assert_eq!(reading.blocks(), &(151..152));
+    drop((reading, second));
+    let (first, second) = (ahead(92).unwrap(), ahead(92).unwrap());
+    assert_eq!((first.blocks(), second.blocks()), (&(93..125), &(125..157)));
+    assert!(ahead(92).is_none());
     drop((first, second));
     let last = new(3 * BLOCK, 100 * BLOCK as usize);
     read(&last, 0..1);
@@ -92,20 +96,21 @@ fn the_next_run_is_fetched_ahead_of_a_sequence_and_of_nothing_else() {
 #[test]
 fn nothing_is_fetched_ahead_while_another_reader_waits_for_other_blocks() {
     let blocks = new(1000 * BLOCK, 1000 * BLOCK as usize);
-    read(&blocks, 20 * BLOCK..20 * BLOCK + 1);
-    read(&blocks, 21 * BLOCK..21 * BLOCK + 1);
+    for block in [20, 21, 29] {
+        read(&blocks, block * BLOCK..block * BLOCK + 1);
+    }
     let mut buf = [0];
     let mut is_ahead = Vec::new();
     // The reader of the sequence itself may wait for blocks of it, and another one may fail.
-    assert!(blocks.run_ahead(21).is_some());
-    for (at, fails) in [(900, false), (25, false), (950, true)] {
+    assert!(blocks.run_ahead(29).is_some());
+    for (at, fails) in [(900, false), (61, false), (950, true)] {
         let waiting = blocks.read(at * BLOCK, &mut buf, later(), &|run| {
-            assert!(blocks.run_ahead(21).is_none());
-            assert_eq!(blocks.run_chained(&(22..25), 60).is_some(), at == 25);
+            assert!(blocks.run_chained(&(30..61), 200).is_some() == (at == 61));
+            assert!(at == 61 || blocks.run_ahead(29).is_none());
             if fails { Err(()) } else { Ok(served(&blocks, run)) }
         });
         assert_eq!(waiting.is_err(), fails);
-        is_ahead.push(blocks.run_chained(&(22..25), 60).is_some());
+        is_ahead.push(blocks.run_chained(&(30..61), 200).is_some());
     }
     assert_eq!(is_ahead, [true; 3], "nobody waits any more");
 }
@@ -206,7 +211,7 @@ fn the_first_blocks_of_a_run_are_enough_and_forgotten_ones_are_loaded_again() {
 
 #[test]
 fn blocks_on_their_way_are_forgotten_too_when_they_have_come() {
-    let blocks = new(20 * BLOCK, 20 * BLOCK as usize);
+    let blocks = new(100 * BLOCK, 100 * BLOCK as usize);
     read(&blocks, 0..BLOCK);
     let Some(run) = read_ahead(&blocks) else { panic!("no run") };
     blocks.forget(&(5..6));
@@ -216,9 +221,11 @@ fn blocks_on_their_way_are_forgotten_too_when_they_have_come() {
     assert_eq!(read(&blocks, fetched.start * BLOCK..fetched.start * BLOCK + 1).len(), 1);
 }
 
-/// Reads two blocks in order, and returns the run to fetch ahead.
+/// Reads on in order, and returns the run to fetch ahead.
 fn read_ahead(blocks: &Arc<Blocks>) -> Option<Run> {
-    read(blocks, BLOCK..2 * BLOCK);
+    for block in [1, 9] {
+        read(blocks, block * BLOCK..(block + 1) * BLOCK);
+    }
     (1..20).find_map(|last| blocks.run_ahead(last))
 }
 
@@ -247,11 +254,11 @@ fn a_thread_that_fetches_ahead_goes_on_in_long_sequences_alone_and_not_far() {
         read(&blocks, from * BLOCK..(from + 1) * BLOCK);
     }
     assert_eq!(chained(40).1, None, "a short sequence");
-    for from in 40..400 {
+    for from in 40..800 {
         read(&blocks, from * BLOCK..(from + 1) * BLOCK);
     }
     // Up to one run further than a reader would have it.
-    let last = 399;
+    let last = 799;
     let mut runs = Vec::new();
     while let Some(run) = blocks.run_ahead(last) {
         let (next, loaded) = (run.next(), served(&blocks, run.blocks()));

@@ -1,7 +1,7 @@
 //! A cache of remote objects on disk: the ranges that were fetched, as they came, for all processes of one user.
 //!
 //! A [`Cache`] is a folder and a size. Each version of an object has one sparse file in it, found by a [`Key`]
-//! (`key.rs`) that is a hash of all that identifies the version. The file has the blocks of 64 KiB at fixed places and a
+//! (`key.rs`) that is a hash of all that identifies the version. The file has the blocks of 32 KiB at fixed places and a
 //! checksum for each (`format.rs`; the document is `docs/formats/remote-cache.md`). [`CachedObject`] (`object.rs`) reads and
 //! writes blocks, `claims.rs` keeps processes from fetching the same range at once, and `evict.rs` keeps the folder small.
 //!

@@ -23,7 +23,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// The time of the last use of a group is written again when it is this old, seconds.
 const TOUCH_AFTER_S: u64 = 60;
 
-/// The cached blocks of one version of an object. Blocks are numbered from 0 and have 64 KiB; the last may be shorter.
+/// The cached blocks of one version of an object. Blocks are numbered from 0 and have 32 KiB; the last may be shorter.
 pub struct CachedObject {
     pub(super) cache: Arc<Cache>,
     header: Header,

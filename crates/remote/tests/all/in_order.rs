@@ -55,7 +55,7 @@ fn a_long_read_in_order_fetches_each_byte_once_beside_reads_of_metadata() {
 fn requests_of_a_small_memory_are_short() {
     let server = Server::start();
     server.put(PATH, Object::new(bytes(), "v0"));
-    for (blocks, most) in [(1, 1), (16, 2), (64, 8), (1000, 16)] {
+    for (blocks, most) in [(1, 1), (16, 2), (64, 8), (1000, 32)] {
         let options = Options { cache_bytes: (blocks * BLOCK) as usize, ..options(10_000) };
         let source = open_with(&server, options).unwrap();
         server.take_log();

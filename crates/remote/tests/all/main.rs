@@ -33,7 +33,7 @@ use server::{Object, Server};
 use std::time::Duration;
 
 /// Bytes of a block of the source.
-const BLOCK: u64 = 64 << 10;
+const BLOCK: u64 = 32 << 10;
 /// The length of the object: some blocks and a part of one.
 const LEN: u64 = 9 * BLOCK + 777;
 /// The path of the object.

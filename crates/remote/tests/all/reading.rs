@@ -1,7 +1,7 @@
 //! Reading without faults: the right bytes, few requests, many readers.
 
 use crate::server::{Fault, Object, Server};
-use crate::{BLOCK, LEN, open, open_with, options, read, server};
+use crate::{BLOCK, LEN, PATH, contents, open, open_with, options, read, server};
 use pagefold_backing::{BackingError, ByteSource};
 use pagefold_remote::{Options, RemoteSource, Secret, Url};
 
@@ -14,8 +14,8 @@ fn a_whole_object_is_read_in_few_requests_that_grow() {
         read(&source, from, 5000.min(LEN - from)).unwrap();
     }
     let ranges: Vec<_> = server.take_log().iter().map(|request| request.range().unwrap()).collect();
-    // 1 and 4 blocks, and the rest.
-    assert_eq!(ranges, [(0, BLOCK - 1), (BLOCK, 5 * BLOCK - 1), (5 * BLOCK, LEN - 1)]);
+    // 1 and 8 blocks, and the rest.
+    assert_eq!(ranges, [(0, BLOCK - 1), (BLOCK, 9 * BLOCK - 1), (9 * BLOCK, LEN - 1)]);
     let stats = source.stats();
     assert_eq!((stats.requests, stats.retries, stats.received_bytes), (3, 0, LEN));
     assert_eq!(stats.latency.count(), 2, "the request that opens the object is not counted");
@@ -86,32 +86,47 @@ fn credentials_are_sent_with_each_request_and_shown_nowhere() {
     assert!(refused.to_string().contains("https:// only"), "{refused}");
 }
 
+/// A server with an object that is long enough for read-ahead, and its bytes.
+fn long_object() -> (Server, Vec<u8>) {
+    let (server, long) = (Server::start(), contents(0).repeat(20));
+    server.put(PATH, Object::new(long.clone(), "v0"));
+    (server, long)
+}
+
 #[test]
 fn what_follows_a_sequence_is_fetched_before_it_is_wanted() {
-    let server = server();
+    let (server, long) = long_object();
     let source = open_with(&server, Options { ahead_threads: 2, ..options(10_000) }).unwrap();
     // Threads that have just started may not wait yet.
     std::thread::sleep(std::time::Duration::from_millis(50));
-    for from in [0, BLOCK, 3 * BLOCK] {
-        read(&source, from, 10).unwrap();
+    let read = |from: u64, len: u64| {
+        let mut buf = vec![0; len as usize];
+        source.read_at(from, &mut buf).unwrap();
+        assert!(buf == long[from as usize..(from + len) as usize]);
+    };
+    for from in [0, BLOCK, 9 * BLOCK] {
+        read(from, 10);
         std::thread::sleep(std::time::Duration::from_millis(50));
     }
     server.take_log();
-    read(&source, 0, LEN).unwrap();
+    read(0, 73 * BLOCK);
     assert_eq!(server.take_log().len(), 0, "all was there");
-    assert_eq!(source.stats().received_bytes, LEN);
+    read(73 * BLOCK, long.len() as u64 - 73 * BLOCK);
+    assert_eq!(source.stats().received_bytes, long.len() as u64);
 }
 
 /// The server fails at all that is fetched ahead: readers do not notice.
 #[test]
 fn requests_ahead_that_fail_are_those_of_readers_then() {
-    let server = server();
+    let (server, long) = long_object();
     let source = open_with(&server, Options { ahead_threads: 3, ..options(10_000) }).unwrap();
     server.fail(|request| match request.number % 2 {
         0 => Fault::Hangup,
         _ => Fault::None,
     });
-    for from in (0..LEN).step_by(3000) {
-        read(&source, from, 3000.min(LEN - from)).unwrap();
+    for (from, expected) in (0..).step_by(3000).zip(long.chunks(3000)) {
+        let mut buf = vec![0; expected.len()];
+        source.read_at(from, &mut buf).unwrap();
+        assert!(buf == expected, "{from}");
     }
 }

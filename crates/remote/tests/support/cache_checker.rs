@@ -7,7 +7,7 @@
 use std::path::Path;
 use twox_hash::XxHash3_128;
 
-const BLOCK: usize = 64 << 10;
+const BLOCK: usize = 32 << 10;
 
 /// Compares the blocks of all files whose object has the length of `source`. Returns how many there are; panics if one
 /// differs from the source.
@@ -29,7 +29,7 @@ fn check_file(path: &Path, source: &[u8]) -> usize {
     let long = |at: usize| file.get(at..at + 16).map(|bytes| u128::from_le_bytes(bytes.try_into().unwrap()));
     let has_header = file.len() >= 80
         && file[..8] == *b"PFRANGES"
-        && file[8..16] == [1, 0, 0, 0, 0, 0, 1, 0]
+        && file[8..16] == [1, 0, 0, 0, 0, 0x80, 0, 0]
         && long(64) == Some(XxHash3_128::oneshot(&file[..64]))
         && number(16) == source.len() as u64;
     if !has_header {
