@@ -126,6 +126,10 @@ impl ByteSource for HashedSource {
         Ok(())
     }
 
+    fn is_busy(&self) -> bool {
+        self.source.is_busy()
+    }
+
     fn describe(&self) -> String {
         self.source.describe()
     }
