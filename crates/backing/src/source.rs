@@ -32,11 +32,6 @@ pub trait ByteSource: Send + Sync {
         Prefetched::Done
     }
 
-    /// Whether several readers wait for the medium now, so that what is read ahead of one makes others wait longer.
-    fn is_busy(&self) -> bool {
-        false
-    }
-
     /// Describes the source in a few words for people: "file, direct I/O, io_uring".
     fn describe(&self) -> String;
 
@@ -78,10 +73,6 @@ macro_rules! through_pointer {
 
             fn prefetch(&self, offset: u64, len_bytes: u64) -> Prefetched {
                 (**self).prefetch(offset, len_bytes)
-            }
-
-            fn is_busy(&self) -> bool {
-                (**self).is_busy()
             }
 
             fn describe(&self) -> String {

@@ -73,11 +73,6 @@ impl Source {
         }
     }
 
-    /// Whether several readers wait for one of the media now.
-    pub(crate) fn is_busy(&self) -> bool {
-        self.media.iter().any(|medium| medium.is_busy())
-    }
-
     /// The size of a device, bytes.
     pub(crate) fn len_bytes(&self, device: u16) -> Result<u64, ImageError> {
         let at = Address { space: Space::Device(device), offset: 0 };

@@ -27,8 +27,6 @@ pub(crate) struct Object {
     pub(crate) link: Mutex<Link>,
     /// Requests under way.
     pub(crate) active: AtomicU64,
-    /// Readers that wait for ranges, of those that have a [`DeadlineScope`]: others may be threads that read ahead.
-    pub(crate) waiting: AtomicU64,
     pub(crate) timeout: Duration,
     pub(crate) outage: Outage,
     /// Set by [`RemoteSource::remember`].
@@ -38,14 +36,6 @@ pub(crate) struct Object {
 impl Object {
     /// Loads the first of these blocks, at least one, for a reader: from the cache, or else from the server.
     pub(crate) fn load(&self, blocks: &Range<u64>, deadline: &Deadline) -> Result<Loaded, RemoteError> {
-        let readers = u64::from(DeadlineScope::begun().is_some());
-        self.waiting.fetch_add(readers, Ordering::Relaxed);
-        let loaded = self.load_waiting(blocks, deadline);
-        self.waiting.fetch_sub(readers, Ordering::Relaxed);
-        loaded
-    }
-
-    fn load_waiting(&self, blocks: &Range<u64>, deadline: &Deadline) -> Result<Loaded, RemoteError> {
         let fetch = |blocks: &Range<u64>| self.fetch(blocks, deadline);
         let end = Instant::now() + (self.timeout / 4).min(MAX_CLAIM_WAIT);
         let wait = Wait::Bounded(end.min(deadline.end));

@@ -131,7 +131,6 @@ impl RemoteSource {
             cached,
             link: Mutex::default(),
             active: AtomicU64::new(0),
-            waiting: AtomicU64::new(0),
             timeout: options.timeout,
             outage: Outage::default(),
             served: OnceLock::new(),
@@ -291,10 +290,6 @@ impl ByteSource for RemoteSource {
                 Err(_) => return Prefetched::Failed,
             }
         }
-    }
-
-    fn is_busy(&self) -> bool {
-        self.object.waiting.load(Ordering::Relaxed) > 1
     }
 
     fn describe(&self) -> String {

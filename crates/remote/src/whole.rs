@@ -126,10 +126,6 @@ impl ByteSource for HashedSource {
         Ok(())
     }
 
-    fn is_busy(&self) -> bool {
-        self.source.is_busy()
-    }
-
     fn describe(&self) -> String {
         self.source.describe()
     }

@@ -144,13 +144,12 @@ impl Node {
     fn read_ahead(&self, range: Range<u64>) {
         let (Some(prefetcher), core) = (&self.image.0.prefetcher, &self.image.0.core) else { return };
         let (mut at, mut cursor) = (range.start, Cursor::default());
-        let is_busy = at < range.end && core.source.is_busy();
         while at < range.end {
             let Ok(extent) = core.extent_near(&self.contents, at, &mut cursor) else { return };
             at = extent.end();
             let Mapping::Compressed(cluster) = extent.mapping else { continue };
             let cluster_extent = ClusterExtent { cluster, decoded_bytes: extent.len_bytes };
-            if cluster.at.space != Space::Metabox && (is_busy || !prefetcher.push(cluster_extent)) {
+            if cluster.at.space != Space::Metabox && !prefetcher.push(cluster_extent) {
                 core.clusters.counters.readahead_dropped.add(1);
             }
         }

@@ -170,10 +170,6 @@ impl ByteSource for VerifiedSource {
         Ok(())
     }
 
-    fn is_busy(&self) -> bool {
-        self.data.is_busy() || self.tree.is_busy()
-    }
-
     fn prefetch(&self, offset: u64, len_bytes: u64) -> Prefetched {
         if self.check_range(offset, len_bytes).is_err() {
             return Prefetched::Failed;

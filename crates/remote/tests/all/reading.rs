@@ -2,7 +2,7 @@
 
 use crate::server::{Fault, Object, Server};
 use crate::{BLOCK, LEN, PATH, contents, open, open_with, options, read, server};
-use pagefold_backing::{BackingError, ByteSource, DeadlineScope};
+use pagefold_backing::{BackingError, ByteSource};
 use pagefold_remote::{Options, RemoteSource, Secret, Url};
 use std::time::Duration;
 
@@ -132,26 +132,4 @@ fn requests_ahead_that_fail_are_those_of_readers_then() {
         source.read_at(from, &mut buf).unwrap();
         assert!(buf == expected, "{from}");
     }
-}
-
-/// Only readers that have a deadline for a request of the kernel count: threads that read ahead have none.
-#[test]
-fn a_source_is_busy_while_two_readers_wait() {
-    let server = server();
-    let source = open(&server);
-    server.fail(|_| Fault::Late(Duration::from_millis(400)));
-    let scoped = |at: u64| {
-        let _scope = DeadlineScope::begin();
-        read(&source, at, 1).unwrap();
-    };
-    std::thread::scope(|scope| {
-        scope.spawn(|| read(&source, 8 * BLOCK, 1).unwrap());
-        scope.spawn(|| scoped(3 * BLOCK));
-        std::thread::sleep(Duration::from_millis(100));
-        assert!(!source.is_busy(), "one reader, and one without a deadline");
-        scope.spawn(|| scoped(6 * BLOCK));
-        std::thread::sleep(Duration::from_millis(100));
-        assert!(source.is_busy());
-    });
-    assert!(!source.is_busy());
 }
