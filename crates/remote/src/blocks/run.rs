@@ -18,7 +18,7 @@ const MAX_AHEAD_RUNS: u64 = 2;
 /// Shortest sequence in which requests follow each other without a reader.
 const LONG_SEQUENCE_BLOCKS: u64 = 512;
 
-/// Who wants a run.
+/// The reason why a run is loaded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RunKind {
     /// A reader, which waits for it.

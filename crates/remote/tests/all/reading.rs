@@ -111,7 +111,7 @@ fn what_follows_a_sequence_is_fetched_before_it_is_wanted() {
     }
     server.take_log();
     read(0, 73 * BLOCK);
-    // What follows may be fetched meanwhile.
+    // Blocks behind these may be fetched meanwhile.
     let asked: Vec<_> = server.take_log().iter().map(|request| request.range().unwrap()).collect();
     assert!(asked.iter().all(|(first, _)| *first >= 73 * BLOCK), "all was there: {asked:?}");
     read(73 * BLOCK, long.len() as u64 - 73 * BLOCK);
